@@ -1,0 +1,122 @@
+/* kvl/kvstore.h - the block KV store that all policies share.
+ *
+ * Vocabulary
+ *   lane      one (layer, kv head) pair: the unit of block tables, budgets and selections
+ *   slot      one token's place in a lane: its key, its value and its original position
+ *   block     `block_tok` consecutive slots of one lane, reference-counted
+ *   sequence  one token sequence: a block table per lane.  A fork shares its parent's blocks until
+ *             one side writes (copy on write)
+ *
+ * Every lane has its own block table, so per-head evictions need no special case.  After an
+ * eviction slot index != position; positions are unique in a lane, slot order is free.  Evicting
+ * frees: whole blocks return to the pool.  How a block is laid out inside belongs to core/kv and
+ * core/ops alone.
+ *
+ * Lifecycle: store create -> sequences create / fork / destroy -> store destroy.  Sequences must be
+ * destroyed before their store.
+ * Errors: KVL_ENOMEM when the byte limit is reached or memory is short; the sequence is then as
+ * before the call.  KVL_EINVAL for arguments out of range.
+ * Thread-safe: no.  One store and its sequences belong to one thread.
+ */
+#ifndef KVL_KVSTORE_H
+#define KVL_KVSTORE_H
+
+#include "kvl/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum kvl_kv_type {
+    KVL_KV_F32 = 0,
+    KVL_KV_F16 = 1,
+};
+
+/* What of a slot: key after RoPE, value, key before RoPE (only where the store keeps it). */
+enum kvl_kv_part {
+    KVL_PART_K = 0,
+    KVL_PART_V = 1,
+    KVL_PART_K_RAW = 2,
+};
+
+struct kvl_store_desc {
+    int32_t n_layers, n_kv_heads, head_dim;
+    int32_t block_tok;     /* slots per block, a power of two from 8 to 256; 0 = 16 */
+    enum kvl_kv_type type; /* element type of K and V */
+    bool raw_keys;         /* keep keys before RoPE beside those after it */
+    size_t limit_bytes;    /* of all blocks in use; 0 = none */
+};
+
+struct kvl_store_stats {
+    int64_t n_blocks;    /* in use (referenced by at least one lane) */
+    int64_t n_refs;      /* live block-table entries of all sequences */
+    int64_t n_sequences; /* alive */
+    size_t block_bytes;  /* of one block, positions and padding included */
+    size_t bytes;        /* n_blocks * block_bytes */
+    size_t peak_bytes;   /* the largest `bytes` since the store was made or the peak was reset */
+    size_t limit_bytes;
+};
+
+struct kvl_seq_stats {
+    int64_t n_slots;       /* live slots, summed over lanes */
+    int64_t n_blocks;      /* block-table entries, summed over lanes */
+    int64_t n_shared;      /* of these, blocks that another sequence references too */
+    size_t logical_bytes;  /* n_slots * bytes of one slot's stored K (all forms) and V */
+    size_t physical_bytes; /* n_blocks * block_bytes, shared blocks counted in full */
+};
+
+struct kvl_store;
+struct kvl_seq;
+
+int kvl_store_create(const struct kvl_store_desc *desc, struct kvl_store **out,
+                     struct kvl_err *err);
+void kvl_store_destroy(struct kvl_store *store);
+const struct kvl_store_desc *kvl_store_desc(const struct kvl_store *store);
+void kvl_store_stats(const struct kvl_store *store, struct kvl_store_stats *out);
+void kvl_store_reset_peak(struct kvl_store *store);
+
+int kvl_seq_create(struct kvl_store *store, struct kvl_seq **out, struct kvl_err *err);
+/* An equal sequence that shares every block; neither side sees the other's later writes. */
+int kvl_seq_fork(const struct kvl_seq *seq, struct kvl_seq **out, struct kvl_err *err);
+void kvl_seq_destroy(struct kvl_seq *seq);
+
+/* Appends n slots to every lane of `layer`.
+ *   pos    [n]                        original positions, not present in the layer's lanes yet
+ *   k, v   [n][n_kv_heads][head_dim]  key after RoPE, value
+ *   k_raw  same shape; required iff the store has raw_keys, else NULL */
+int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
+                   const float *k, const float *k_raw, const float *v, struct kvl_err *err);
+
+/* Drops every slot whose position is >= pos_end, in all lanes. */
+int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err);
+
+/* Evicts from one lane all slots but those at `pos` [n]: ascending, unique, live (KVL_EINVAL names
+ * the first that is not, nothing changed), and compacts, so that ceil(n / block_tok) blocks remain.
+ * When few slots go, slots from the end fill the holes; otherwise slot order is preserved. */
+int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
+                 struct kvl_err *err);
+
+/* Live slots of a lane. */
+int32_t kvl_seq_len(const struct kvl_seq *seq, int32_t layer, int32_t kv_head);
+/* Positions in slot order, [kvl_seq_len]. */
+void kvl_seq_positions(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos);
+/* Slots of n ascending positions; -1 where a position is not live.  Returns how many are live. */
+int32_t kvl_seq_find(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos,
+                     int32_t n, int32_t *slot);
+/* Stored values of n slots from `slot` on, widened to float: out [n][head_dim]. */
+int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum kvl_kv_part part,
+                 int32_t slot, int32_t n, float *out, struct kvl_err *err);
+void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out);
+
+/* Rounds through the store's element type and back, in place: what `append` will have stored. */
+void kvl_store_round(const struct kvl_store *store, float *v, size_t n);
+
+/* Checks the invariants (references, bytes, unique positions); KVL_EINTERNAL names the broken one.
+ * For tests and debug builds: O(everything). */
+int kvl_store_check(const struct kvl_store *store, struct kvl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,267 @@
+/* kvl/ops.h - arguments and shapes of the operators listed in ops.def.
+ *
+ * Layouts are row-major, innermost dimension last.  All float buffers are 4-byte aligned host
+ * memory for ref and cpu.  An operator never allocates in decode; the few that need scratch take
+ * it from a per-thread arena that grows to its high-water mark.
+ *
+ * Every result is independent of the number of threads: work is cut in pieces of fixed size and
+ * partial results are merged in a fixed order.
+ *
+ * Thread-safe: yes, but operators use OpenMP inside: call them from one thread at a time.
+ */
+#ifndef KVL_OPS_H
+#define KVL_OPS_H
+
+#include "kvl/kvstore.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kvl_lane;
+struct kvl_run;
+
+/* Element types of weights; values are those of GGUF. */
+enum kvl_wtype {
+    KVL_W_F32 = 0,
+    KVL_W_F16 = 1,
+    KVL_W_Q4_0 = 2,
+    KVL_W_Q8_0 = 8,
+    KVL_W_BF16 = 30,
+};
+
+/* A weight matrix in its file's own type: [n_rows][n_cols], rows of `row_bytes`. */
+struct kvl_weight {
+    const void *data; /* borrowed (mapped file) */
+    enum kvl_wtype type;
+    int32_t n_rows, n_cols; /* n_cols a multiple of 32 for Q8_0 and Q4_0 */
+    size_t row_bytes;
+};
+
+struct kvl_embed_args {
+    float *y; /* out [n][n_cols] */
+    const struct kvl_weight *w;
+    const int32_t *id; /* [n], each < n_rows */
+    int32_t n;
+};
+
+/* gemm: rows are computed in tiles of a fixed size, the last padded.  gemv: one row at a time; the
+ * result of a row does not depend on n.  The two may round differently from each other. */
+struct kvl_gemm_args {
+    float *y;       /* out [n][n_rows] */
+    const float *x; /* [n][n_cols] */
+    const struct kvl_weight *w;
+    int32_t n;
+};
+struct kvl_gemv_args {
+    float *y;       /* out [n][n_rows] */
+    const float *x; /* [n][n_cols] */
+    const struct kvl_weight *w;
+    int32_t n;
+};
+
+struct kvl_rmsnorm_args {
+    float *y;       /* out [n][dim]; may be x */
+    const float *x; /* [n][dim] */
+    const float *w; /* [dim] */
+    int32_t n, dim;
+    float eps;
+};
+
+enum kvl_rope_style {
+    KVL_ROPE_NORM = 0, /* pairs (x[2i], x[2i+1]) */
+    KVL_ROPE_NEOX = 1, /* pairs (x[i], x[i + dim/2]) */
+};
+
+/* Pair i turns by pos * inv_freq[i]; the angle is formed in double, so that 1M positions stay
+ * exact to float. */
+struct kvl_rope_args {
+    float *y;               /* out [n][n_heads][head_dim]; may be x */
+    const float *x;         /* [n][n_heads][head_dim] */
+    const int32_t *pos;     /* [n] */
+    const double *inv_freq; /* [head_dim / 2], scaling and rope_freqs included */
+    int32_t n, n_heads, head_dim;
+    enum kvl_rope_style style;
+};
+
+struct kvl_swiglu_args {
+    float *y;               /* out [n]; may be gate */
+    const float *gate, *up; /* [n] */
+    size_t n;
+};
+
+struct kvl_add_args {
+    float *y; /* in, out [n] */
+    const float *x;
+    size_t n;
+};
+
+/* The chunk's own n keys are the last n slots of every lane; query i sees slots
+ * 0 .. n_slots - n + i.  Key tiles start at fixed slots, so that a row does not depend on the
+ * chunk it came in. */
+struct kvl_attn_prefill_args {
+    float *out;                   /* out [n][n_heads][head_dim] */
+    float *lse;                   /* out [n][n_heads] natural log-sum-exp, or NULL */
+    const float *q;               /* [n][n_heads][head_dim], after RoPE */
+    const struct kvl_lane *lanes; /* [n_kv_heads] */
+    int32_t n, n_heads, n_kv_heads, head_dim;
+    float scale; /* 1 / sqrt(head_dim) */
+};
+
+/* One query-head group over one list of slots of one lane. */
+struct kvl_attn_job {
+    float *out;     /* out [n_heads][head_dim], zero for an empty list */
+    float *lse;     /* out [n_heads], -inf for an empty list */
+    const float *q; /* [n_heads][head_dim]; before RoPE when pos is given */
+    const struct kvl_lane *lane;
+    const struct kvl_run *runs; /* [n_runs], ascending slots; NULL = all slots below n_slots */
+    int32_t n_runs;
+    int32_t n_slots;         /* slots in the list */
+    int32_t n_heads;         /* query heads that share the list */
+    const float *log_weight; /* [n_slots] added to the logits, or NULL */
+    float *probs;            /* out [n_heads][n_slots] weights within this list, or NULL */
+    /* Repositioned attention: raw keys of the list are rotated to pos[i], the query to q_pos.
+     * NULL = keys as stored after RoPE. */
+    const int32_t *pos; /* [n_slots] */
+    int32_t q_pos;
+};
+
+struct kvl_attn_decode_args {
+    const struct kvl_attn_job *jobs;
+    int32_t n_jobs, head_dim;
+    float scale;
+    const double *inv_freq; /* [head_dim / 2]; used by repositioned jobs */
+    enum kvl_rope_style style;
+};
+
+/* Merges n_parts partial results; a part with lse -inf counts nothing. */
+struct kvl_attn_merge_args {
+    float *out;                   /* out [n_heads][head_dim] */
+    float *lse;                   /* out [n_heads], or NULL */
+    const float *const *part;     /* [n_parts] -> [n_heads][head_dim] */
+    const float *const *part_lse; /* [n_parts] -> [n_heads] */
+    int32_t n_parts, n_heads, head_dim;
+};
+
+/* As one attn_decode job over slots 0 .. n_slots - 1, but slots with mask 0 get weight 0. */
+struct kvl_attn_masked_args {
+    float *out, *lse; /* out [n_heads][head_dim], [n_heads] */
+    const float *q;   /* [n_heads][head_dim]; before RoPE when pos is given */
+    const struct kvl_lane *lane;
+    const uint8_t *mask; /* [n_slots] */
+    const int32_t *pos;  /* [n_slots] or NULL: as in kvl_attn_job */
+    int32_t q_pos;
+    int32_t n_slots, n_heads, head_dim;
+    float scale;
+    const double *inv_freq;
+    enum kvl_rope_style style;
+};
+
+/* mass[h][s] = sum over the last W queries w of softmax(q_w . k)_s, query w seeing slots
+ * 0 .. n_slots - W + w (SnapKV, Eq. 5: causal inside the W x W corner). */
+struct kvl_attn_window_args {
+    float *mass;                  /* out [n_heads][n_slots] */
+    const float *q;               /* [n_window][n_heads][head_dim], after RoPE, oldest first */
+    const struct kvl_lane *lanes; /* [n_kv_heads], n_slots each */
+    int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim;
+    float scale;
+};
+
+struct kvl_attn_probs_args {
+    float *probs;                 /* out [n_heads][n_slots] */
+    const float *q;               /* [n_heads][head_dim], after RoPE */
+    const struct kvl_lane *lanes; /* [n_kv_heads], at least n_slots each */
+    int32_t n_slots, n_heads, n_kv_heads, head_dim;
+    float scale;
+};
+
+/* minmax[h][p][0][c] is the minimum, [1][c] the maximum over the keys of page p seen so far.  A page
+ * whose first position is among the new keys is initialised. */
+struct kvl_page_minmax_args {
+    float *minmax;      /* in, out: kv head h at minmax + h * head_stride: [n_pages][2][head_dim] */
+    size_t head_stride; /* floats */
+    const float *k;     /* [n][n_kv_heads][head_dim] */
+    int32_t pos0, n;    /* positions pos0 .. pos0 + n - 1 */
+    int32_t n_kv_heads, head_dim, page_tok;
+};
+
+/* How scores of a group's query heads become one score (methods-retrieve, section 1.5). */
+enum kvl_reduce {
+    KVL_REDUCE_NONE = 0, /* one list per query head */
+    KVL_REDUCE_SUM,
+    KVL_REDUCE_MAX,
+    KVL_REDUCE_MEAN,
+    KVL_REDUCE_FIRST,  /* the first query head of the group */
+    KVL_REDUCE_MEAN_Q, /* average the queries first; page_bound only */
+};
+
+struct kvl_page_bound_args {
+    float *bound;        /* out [n_lists][n_pages]; n_lists = n_heads for NONE, else n_kv_heads */
+    const float *q;      /* [n_heads][head_dim] */
+    const float *minmax; /* as in page_minmax */
+    size_t head_stride;
+    int32_t n_pages, n_heads, n_kv_heads, head_dim;
+    enum kvl_reduce reduce;
+};
+
+struct kvl_group_reduce_args {
+    float *y;       /* out [n_kv_heads][n] */
+    const float *x; /* query head h at x + h * x_stride: [n] */
+    size_t x_stride;
+    int32_t n, n_heads, n_kv_heads;
+    enum kvl_reduce reduce; /* SUM, MAX, MEAN or FIRST */
+};
+
+struct kvl_pool1d_args {
+    float *y;       /* out [n_rows][n]; not x */
+    const float *x; /* row r at x + r * x_stride: [n] */
+    size_t x_stride;
+    int32_t n_rows, n, kernel; /* kernel odd */
+    bool average;
+};
+
+struct kvl_topk_args {
+    int32_t *index; /* out [n_rows][k], ascending */
+    const float *x; /* row r at x + r * x_stride: [n] */
+    size_t x_stride;
+    int32_t n_rows, n, k; /* 0 <= k <= n */
+};
+
+struct kvl_random_fill_args {
+    float *y; /* out [n] */
+    size_t n;
+    uint64_t seed;
+};
+
+/* One table per device. */
+struct kvl_ops {
+    const char *name; /* "ref", "cpu", "cuda" */
+#define KVL_OP(op, meaning) int (*op)(const struct kvl_##op##_args *a);
+#include "kvl/ops.def"
+#undef KVL_OP
+};
+
+#define KVL_OP(op, meaning)                                                                        \
+    int kvl_ref_##op(const struct kvl_##op##_args *a);                                             \
+    int kvl_cpu_##op(const struct kvl_##op##_args *a);
+#include "kvl/ops.def"
+#undef KVL_OP
+
+extern const struct kvl_ops kvl_ops_ref; /* plain loops: the definition; tests only */
+extern const struct kvl_ops kvl_ops_cpu;
+
+/* Bytes of a row of n_cols elements, or 0 for an unknown type or a length the type cannot hold. */
+size_t kvl_wtype_row_bytes(enum kvl_wtype type, int64_t n_cols);
+const char *kvl_wtype_name(enum kvl_wtype type);
+
+/* Threads that operators use from now on; 0 = all cores this process may run on. */
+void kvl_ops_set_threads(int32_t n);
+int32_t kvl_ops_threads(void);
+/* What this machine's code path is called: "avx512", "avx2", "neon", "scalar". */
+const char *kvl_ops_isa(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,80 @@
+/* gguf.h - reads GGUF v2/v3 files and believes nothing before it is checked.
+ *
+ * kvl_gguf_open maps the file and validates header, metadata and tensor table against the file's
+ * size: counts, lengths, types, alignment, duplicate names, offsets, overflow.  Nothing larger than
+ * the file plus 64 MiB is allocated.  A file that passes cannot make a later access go out of
+ * bounds.  Errors are KVL_EMODEL with the key or tensor and the offset.
+ *
+ * Thread-safe: read-only after open.
+ */
+#ifndef KVL_GGUF_H
+#define KVL_GGUF_H
+
+#include "kvl/base.h"
+
+enum kvl_gguf_type {
+    KVL_GGUF_U8 = 0,
+    KVL_GGUF_I8 = 1,
+    KVL_GGUF_U16 = 2,
+    KVL_GGUF_I16 = 3,
+    KVL_GGUF_U32 = 4,
+    KVL_GGUF_I32 = 5,
+    KVL_GGUF_F32 = 6,
+    KVL_GGUF_BOOL = 7,
+    KVL_GGUF_STR = 8,
+    KVL_GGUF_ARR = 9,
+    KVL_GGUF_U64 = 10,
+    KVL_GGUF_I64 = 11,
+    KVL_GGUF_F64 = 12,
+};
+
+struct kvl_gguf;
+
+struct kvl_gguf_tensor {
+    const char *name; /* NUL-terminated */
+    uint32_t type;    /* ggml type number */
+    uint32_t n_dims;
+    int64_t dims[4]; /* dims[0] is the row length; unused ones are 1 */
+    uint64_t offset; /* from the start of the file */
+    size_t bytes;
+    const void *data;
+};
+
+struct kvl_str {
+    const char *s; /* not NUL-terminated; borrowed from the mapping */
+    size_t len;
+};
+
+int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err);
+/* Over memory that the caller keeps alive (tests, fuzzing). */
+int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err);
+void kvl_gguf_close(struct kvl_gguf *g);
+
+/* Typed access; integers of any width are accepted and range-checked.
+ * Missing key: KVL_EMODEL when `def` is NULL, else *out = *def.  Wrong type: KVL_EMODEL. */
+int kvl_gguf_i64(const struct kvl_gguf *g, const char *key, int64_t min, int64_t max,
+                 const int64_t *def, int64_t *out, struct kvl_err *err);
+int kvl_gguf_f64(const struct kvl_gguf *g, const char *key, const double *def, double *out,
+                 struct kvl_err *err);
+int kvl_gguf_bool(const struct kvl_gguf *g, const char *key, bool def, bool *out,
+                  struct kvl_err *err);
+int kvl_gguf_str(const struct kvl_gguf *g, const char *key, struct kvl_str *out,
+                 struct kvl_err *err);
+bool kvl_gguf_has(const struct kvl_gguf *g, const char *key);
+
+/* Arrays: number of elements and element type; KVL_EMODEL when missing or not an array. */
+int kvl_gguf_arr(const struct kvl_gguf *g, const char *key, enum kvl_gguf_type *elem, int64_t *n,
+                 const void **data, struct kvl_err *err);
+/* All strings of an array; *out [n] is allocated with kvl_alloc, the strings are borrowed. */
+int kvl_gguf_arr_str(const struct kvl_gguf *g, const char *key, struct kvl_str **out, int64_t *n,
+                     struct kvl_err *err);
+
+int64_t kvl_gguf_n_tensors(const struct kvl_gguf *g);
+const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64_t i);
+const struct kvl_gguf_tensor *kvl_gguf_tensor(const struct kvl_gguf *g, const char *name);
+size_t kvl_gguf_size(const struct kvl_gguf *g);
+const void *kvl_gguf_data(const struct kvl_gguf *g);
+/* One line per key and per tensor, long arrays abbreviated: `kvlab inspect`. */
+int kvl_gguf_describe(const struct kvl_gguf *g, struct kvl_buf *out);
+
+#endif

@@ -1,0 +1,156 @@
+"""A Llama (RMSNorm, RoPE, grouped queries, SwiGLU, untied head) for training on a CPU."""
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+NORM_EPS = 1e-5
+MASKED = -1e9
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + NORM_EPS) * self.weight
+
+
+def rotation_frequencies(shape):
+    """Frequencies of the head_dim / 2 pairs; only the `rotating_pairs` fastest ones rotate.
+
+    The slow pairs would meet unseen phases beyond the training length.  In the GGUF file their
+    entry of rope_freqs.weight is huge, which is the same as the frequency 0.
+    """
+    n = shape["head_dim"] // 2
+    freq = shape["rope_theta"] ** (-torch.arange(n, dtype=torch.float64) / n)
+    freq[shape["rotating_pairs"]:] = 0
+    return freq
+
+
+def rotate(x, cos, sin):
+    """Pairs are (i, i + head_dim / 2); the export permutes rows to neighbouring pairs."""
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Block(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        d, hd, ff = shape["dim"], shape["head_dim"], shape["ff"]
+        self.n_kv, self.group, self.hd = shape["kv_heads"], shape["heads"] // shape["kv_heads"], hd
+        self.attn_norm, self.ffn_norm = RMSNorm(d), RMSNorm(d)
+        self.q = nn.Linear(d, shape["heads"] * hd, bias=False)
+        self.k = nn.Linear(d, self.n_kv * hd, bias=False)
+        self.v = nn.Linear(d, self.n_kv * hd, bias=False)
+        self.o = nn.Linear(shape["heads"] * hd, d, bias=False)
+        self.gate = nn.Linear(d, ff, bias=False)
+        self.up = nn.Linear(d, ff, bias=False)
+        self.down = nn.Linear(ff, d, bias=False)
+
+    def project(self, x, cos, sin):
+        """q [batch][kv][group][t][hd] scaled by 1/sqrt(hd); k, v [batch][kv][t][hd]."""
+        batch, t, _ = x.shape
+        h = self.attn_norm(x)
+        q = self.q(h).view(batch, t, self.n_kv * self.group, self.hd).transpose(1, 2)
+        k = self.k(h).view(batch, t, self.n_kv, self.hd).transpose(1, 2)
+        v = self.v(h).view(batch, t, self.n_kv, self.hd).transpose(1, 2)
+        q, k = rotate(q, cos, sin) / math.sqrt(self.hd), rotate(k, cos, sin)
+        return q.view(batch, self.n_kv, self.group, t, self.hd), k, v
+
+    def finish(self, x, y):
+        """x plus the attention output y [batch][kv][group][t][hd], then the feed-forward net."""
+        batch, _, _, t, _ = y.shape
+        x = x + self.o(y.permute(0, 3, 1, 2, 4).reshape(batch, t, -1))
+        h = self.ffn_norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+    def forward(self, x, cos, sin, mask, rows=None):
+        """mask is added to the scores [batch][kv][group][t][t].
+
+        With rows = (batch indices, positions) also returns the head-mean attention of these rows.
+        """
+        batch, t, _ = x.shape
+        q, k, v = self.project(x, cos, sin)
+        k, v = k.reshape(-1, t, self.hd), v.reshape(-1, t, self.hd)
+        scores = torch.bmm(q.reshape(-1, self.group * t, self.hd), k.transpose(1, 2))
+        p = torch.softmax(scores.view(batch, self.n_kv, self.group, t, t) + mask, -1)
+        seen = None if rows is None else p[rows[0], :, :, rows[1]].float().mean((1, 2))
+        y = torch.bmm(p.view(-1, self.group * t, t).to(v.dtype), v)
+        x = self.finish(x, y.view(batch, self.n_kv, self.group, t, self.hd))
+        return x, seen
+
+
+class Model(nn.Module):
+    def __init__(self, shape, vocab_size):
+        super().__init__()
+        d, n_layers = shape["dim"], shape["layers"]
+        self.shape = shape
+        self.embed = nn.Embedding(vocab_size, d)
+        self.head = nn.Linear(d, vocab_size, bias=False)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(n_layers))
+        self.norm = RMSNorm(d)
+        self.register_buffer("freq", rotation_frequencies(shape), persistent=False)
+        self._init_weights(n_layers)
+
+    def _init_weights(self, n_layers):
+        d = self.shape["dim"]
+        # Embeddings of size 1 keep the identity of a token visible in the residual stream.
+        nn.init.normal_(self.embed.weight, std=1.0)
+        nn.init.normal_(self.head.weight, std=0.02)
+        for block in self.blocks:
+            for layer in (block.q, block.k, block.v, block.gate, block.up):
+                nn.init.normal_(layer.weight, std=d ** -0.5)
+            for layer in (block.o, block.down):
+                nn.init.normal_(layer.weight, std=(2 * n_layers * layer.weight.shape[1]) ** -0.5)
+        # Beyond the first block keys start close to the mean query of their group, so that
+        # tokens attend to tokens with a similar content.
+        for block in self.blocks[1:]:
+            wq = block.q.weight.data.view(block.n_kv, block.group, block.hd, d)
+            wk = block.k.weight.data.view(block.n_kv, block.hd, d)
+            wk.copy_(0.7 * (wq.mean(1) * block.group ** 0.5 + wk))
+
+    def angles(self, positions):
+        """cos and sin [batch][1][t][hd/2] of positions [batch][t]."""
+        a = positions.double().unsqueeze(-1) * self.freq
+        return a.cos().float().unsqueeze(1), a.sin().float().unsqueeze(1)
+
+    def forward(self, ids, positions, key_bias=None, want_layer=-1, key_dropout=0.0,
+                rows=None, row_layers=()):
+        """Final hidden states, the states after layer `want_layer`, attention of `rows`.
+
+        key_bias [batch][t] is added to the scores of every key.
+        """
+        batch, t = ids.shape
+        cos, sin = self.angles(positions)
+        mask = torch.full((t, t), MASKED).triu(1)[None, None, None]
+        if key_bias is not None:
+            mask = mask + key_bias[:, None, None, None, :]
+        x, wanted, seen = self.embed(ids), None, {}
+        for i, block in enumerate(self.blocks):
+            block_mask = mask
+            if key_dropout and i >= 2:
+                drop = torch.rand(batch, block.n_kv, 1, 1, t) < key_dropout
+                drop[..., 0] = False
+                block_mask = mask + drop * MASKED
+            x, attention = block(x, cos, sin, block_mask, rows if i in row_layers else None)
+            if attention is not None:
+                seen[i] = attention
+            if i == want_layer:
+                wanted = x
+        return self.norm(x), wanted, seen
+
+
+def save(path, model, step, extra=None):
+    torch.save({"shape": model.shape, "step": step, "model": model.state_dict(),
+                **(extra or {})}, path)
+
+
+def load(path, vocab_size):
+    checkpoint = torch.load(path)
+    model = Model(checkpoint["shape"], vocab_size)
+    model.load_state_dict(checkpoint["model"])
+    return model, checkpoint
