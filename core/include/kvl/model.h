@@ -1,0 +1,171 @@
+/* kvl/model.h - a model, and sessions that run token sequences through it under a policy.
+ *
+ * Vocabulary
+ *   model    weights and tokenizer of one GGUF file; read-only, shared
+ *   engine   a model, a KV store and the workspace of one thread
+ *   session  one sequence in an engine: its KV, its observers and, once attached, a policy with its
+ *            state.  Forks share everything until one side writes
+ *   planned  a policy with resolved options: what `plan` said, checked against the model
+ *
+ * The way of one prompt: session_create -> prefill(context) -> per policy: fork -> attach -> per
+ * question: fork -> extend(question less its last token) -> decode(last token), decode ...
+ *
+ * Phases differ in rounding, never in meaning: prefill and extend multiply rows in fixed tiles
+ * (gemm), decode multiplies weights in their own type (gemv).  Within a phase the result of a row
+ * does not depend on the chunk it came in, on the batch or on the threads.
+ *
+ * Errors: KVL_ENOMEM at a byte limit, KVL_EPOLICY when a policy broke its contract, KVL_ENUMERIC
+ * when an activation is not finite (message: the first layer).  A session that failed can only be
+ * destroyed.
+ * Thread-safe: models yes; an engine and its sessions belong to one thread.
+ */
+#ifndef KVL_MODEL_H
+#define KVL_MODEL_H
+
+#include "kvl/base.h"
+#include "kvl/kvstore.h"
+#include "kvl/ops.h"
+#include "kvl/policy.h"
+#include "kvl/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- model --------------------------------------------------------------------------------- */
+
+struct kvl_model;
+
+int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
+void kvl_model_close(struct kvl_model *model);
+const struct kvl_shape *kvl_model_shape(const struct kvl_model *model);
+const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *model);
+const char *kvl_model_name(const struct kvl_model *model); /* general.name or the file's stem */
+const char *kvl_model_path(const struct kvl_model *model);
+const char *kvl_model_hash(const struct kvl_model *model); /* XXH3-128 of the file, hex */
+size_t kvl_model_bytes(const struct kvl_model *model);     /* of all tensors */
+/* Bytes of the weights that one decoded token reads (all matrices but unused embedding rows). */
+size_t kvl_model_token_bytes(const struct kvl_model *model);
+
+/* ---- planned policies ---------------------------------------------------------------------- */
+
+struct kvl_planned;
+
+/* Checks `policy` (ABI, size, hooks against caps), sets its options from "a=1,b=2" and runs plan.
+ * budget_tok 0 = none.  KVL_EINVAL: bad options, or a budget below what the method needs;
+ * KVL_EPOLICY: the object itself is wrong.  `policy` must outlive the result. */
+int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                       const char *options, int32_t budget_tok, int32_t context_tok,
+                       struct kvl_planned **out, struct kvl_err *err);
+void kvl_planned_destroy(struct kvl_planned *p);
+const struct kvl_policy *kvl_planned_policy(const struct kvl_planned *p);
+int32_t kvl_planned_budget(const struct kvl_planned *p);
+/* All options after plan, "a=1,b=2" in table order. */
+const char *kvl_planned_options(const struct kvl_planned *p);
+bool kvl_planned_raw_keys(const struct kvl_planned *p);
+int32_t kvl_planned_window(const struct kvl_planned *p); /* KVL_OBS_WINDOW; 0 = not asked */
+
+/* ABI, size, name, hooks against caps: what a plug-in must satisfy. */
+int kvl_policy_check(const struct kvl_policy *policy, struct kvl_err *err);
+
+/* ---- engine -------------------------------------------------------------------------------- */
+
+struct kvl_engine_desc {
+    const struct kvl_model *model;
+    const struct kvl_ops *ops; /* NULL = cpu */
+    enum kvl_kv_type kv_type;
+    bool raw_keys;         /* some policy needs keys before RoPE */
+    int32_t window;        /* longest KVL_OBS_WINDOW that some policy needs; 0 = none */
+    int32_t chunk_tok;     /* prefill chunk; 0 = 512 */
+    int32_t block_tok;     /* 0 = 16 */
+    size_t kv_limit_bytes; /* 0 = none */
+    bool allow_overlong;   /* positions beyond the context length of the model's metadata */
+};
+
+struct kvl_engine;
+struct kvl_session;
+
+int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
+                      struct kvl_err *err);
+/* All its sessions must be destroyed before. */
+void kvl_engine_destroy(struct kvl_engine *engine);
+struct kvl_store *kvl_engine_store(struct kvl_engine *engine);
+const struct kvl_model *kvl_engine_model(const struct kvl_engine *engine);
+/* Polled between layers; when it becomes non-zero, calls return KVL_ESTOP. */
+void kvl_engine_set_stop(struct kvl_engine *engine, const volatile int *stop);
+
+/* ---- sessions ------------------------------------------------------------------------------ */
+
+enum kvl_exec {
+    KVL_EXEC_REAL = 0,   /* evicts, and reads only what is selected */
+    KVL_EXEC_MASKED = 1, /* test oracle: full attention under a mask of the same choices */
+};
+
+int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, struct kvl_err *err);
+int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
+                     struct kvl_err *err);
+void kvl_session_destroy(struct kvl_session *s);
+
+/* Dense causal prefill of n tokens, chunk by chunk; observers are filled.  Only without a policy.
+ *   logits  NULL, or [n][n_vocab] for every token, or with last_only [n_vocab] */
+int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                        bool last_only, struct kvl_err *err);
+
+/* Puts the session under a policy: open, replay, prefilled, score and evict.
+ * `planned` must outlive the session and its forks. */
+int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                       enum kvl_exec exec, struct kvl_err *err);
+
+/* n tokens as one block under the policy: every token selects for itself; eviction comes at the end
+ * of the block. */
+int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err);
+
+/* One decode step for each of n sessions of one engine; weights are read once for all.
+ *   logits [n][n_vocab] */
+int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
+                       struct kvl_err *err);
+
+/* Index of the largest logit, ties to the lower id. */
+int32_t kvl_argmax(const float *logits, int32_t n);
+
+/* Positions so far (= position of the next token). */
+int32_t kvl_session_len(const struct kvl_session *s);
+const struct kvl_seq *kvl_session_seq(const struct kvl_session *s);
+
+/* Counted since attach (or creation), copied by fork.  Times are of this session's share; in a
+ * batch of several sessions they are not split up and stay zero, but for the counts. */
+struct kvl_counters {
+    int64_t n_tokens;       /* run under the policy: extend and decode */
+    int64_t attended_tok;   /* unique tokens per lane, summed over lanes of selecting layers */
+    int64_t attended_lanes; /* number of (token, lane) in attended_tok */
+    int64_t dense_tok;      /* the same for layers that the policy left dense */
+    int64_t dense_lanes;
+    int64_t kv_read_bytes;    /* keys and values that attention read */
+    int64_t index_read_bytes; /* metadata, and keys read for scoring */
+    int64_t n_select;         /* calls of `select` */
+    int64_t n_evicted;        /* slots evicted, all lanes */
+    uint64_t meta_ns, select_ns, attend_ns, evict_ns, total_ns;
+    uint64_t attach_ns; /* replay, prefilled, score and eviction at attach */
+};
+const struct kvl_counters *kvl_session_counters(const struct kvl_session *s);
+void kvl_session_reset_counters(struct kvl_session *s);
+/* Bytes of the policy's tables and state. */
+size_t kvl_session_meta_bytes(const struct kvl_session *s);
+
+/* Watches n positions: after each decode, hits say which of them attention read.
+ * The probe is not inherited by forks; n = 0 removes it. */
+int kvl_session_probe(struct kvl_session *s, const int32_t *pos, int32_t n, struct kvl_err *err);
+/* Of the last token: hit [n_layers][n_kv_heads][n], 0 or 1; dense [n_layers]. */
+void kvl_session_probe_hits(const struct kvl_session *s, const uint8_t **hit,
+                            const uint8_t **dense);
+
+/* Numbers of the policy's report hook. */
+int kvl_session_report(struct kvl_session *s,
+                       void (*each)(void *user, const char *name, double value), void *user,
+                       struct kvl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,283 @@
+/* kvl/policy.h - the interface of a method: what the engine asks, and what a method may answer.
+ *
+ * One file in methods/ defines one constant `struct kvl_policy` and ends with
+ * KVL_POLICY_EXPORT(object); the build finds it.  Compiled with -DKVL_PLUGIN into a shared object,
+ * the same source loads with --plugin x.so.
+ *
+ * Vocabulary: lane, slot, position: kvl/kvstore.h.  Policies speak of *original positions* only;
+ * slots, blocks and tiers are the engine's.
+ *
+ * The way of a sample (core/model/session.c):
+ *   plan -> open -> append (replay of the context, a chunk at a time) -> prefilled, per layer
+ *     -> score, per layer: the engine keeps the best and frees the rest
+ *   then per token and layer: append -> schedule -> select -> [attention] -> observe -> evict
+ *   at the end: report -> close (always called once open was, also after an error)
+ *
+ * Every hook is optional; NULL means "nothing to do".  A hook returns KVL_OK or kvl_fail(ctx->err,
+ * KVL_E*, ...).  Hooks allocate nothing, hold no globals and work through ctx->ops, so that one file
+ * serves every device: memory that the engine hands out (metadata, scores) is passed to operators,
+ * not read.  The current token is always attended.  What a builder (selection, keep, scores) is
+ * given is validated: range, order, duplicates, dead positions, NaN; a broken policy is a recorded
+ * error, not a wrong number.
+ *
+ * Thread-safe: one context belongs to one thread; policy objects are constant.
+ */
+#ifndef KVL_POLICY_H
+#define KVL_POLICY_H
+
+#include "kvl/base.h"
+#include "kvl/ops.h"
+#include "kvl/opt.h"
+#include "kvl/rng.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVL_POLICY_ABI 1
+
+enum kvl_cap {
+    KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
+    KVL_CAP_SELECTS = 1 << 1,     /* reads a part, keeps all */
+    KVL_CAP_OFFLOADS = 1 << 2,    /* wants tiers; not served yet */
+    KVL_CAP_PROBS = 1 << 3,       /* observe wants the weights of what was read */
+    KVL_CAP_PREFILL = 1 << 4,     /* changes the prefill itself; not served yet */
+    KVL_CAP_REPOSITIONS = 1 << 5, /* attends at other than the original positions */
+    KVL_CAP_SAMPLES = 1 << 6,     /* random: needs a seed, answers vary with it */
+    KVL_CAP_BOUND = 1 << 7,       /* not a method: bounds a plot (full, random, oracle) */
+};
+
+/* The model as a policy sees it. */
+struct kvl_shape {
+    int32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
+    int32_t n_ctx_train; /* context length of the model's metadata */
+};
+
+/* ---- plan ---------------------------------------------------------------------------------- */
+
+enum kvl_observer {
+    /* The last `param` queries of every layer; read through kvl_obs_window_mass. */
+    KVL_OBS_WINDOW = 1,
+    /* Column sums of attention over all queries, exact; not served yet. */
+    KVL_OBS_COLUMNS = 2,
+};
+
+enum kvl_meta_unit {
+    KVL_META_PAGE = 1, /* one row per `unit_tok` positions: row = position / unit_tok */
+};
+
+#define KVL_MAX_META 4
+
+/* Given to `plan`: it checks options against the model, resolves KVL_AUTO options from the budget
+ * (writing them back, so that the log shows what ran), and says what it needs. */
+struct kvl_plan {
+    const struct kvl_shape *shape;
+    void *opts;          /* the policy's options struct, defaults and user values filled in */
+    int32_t budget_tok;  /* attended tokens per lane asked for; 0 = none given */
+    int32_t context_tok; /* length of the context that the policy will meet */
+    struct kvl_err *err;
+    /* answers */
+    size_t state_bytes; /* zeroed, copied when the sequence forks */
+    bool raw_keys;      /* needs keys before RoPE */
+    struct kvl_plan_private *p;
+};
+/* Asks for an observer of the prefill. */
+KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param);
+/* Declares a table of `row_floats` floats per (layer, kv head) and unit, grown by the engine as
+ * tokens come; *out is its handle.  Counted as metadata bytes. */
+KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
+                          int32_t row_floats, int32_t *out);
+
+/* ---- context and step ---------------------------------------------------------------------- */
+
+struct kvl_host; /* the engine's side */
+
+struct kvl_pctx {
+    const struct kvl_shape *shape;
+    const struct kvl_ops *ops;
+    const void *opts; /* resolved options */
+    void *state;      /* plan.state_bytes */
+    int32_t budget_tok;
+    int32_t context_tok; /* tokens before the policy started */
+    uint64_t seed;       /* of this sample; CAP_SAMPLES */
+    struct kvl_err *err;
+    struct kvl_host *host;
+};
+
+struct kvl_step {
+    int32_t layer;
+    int32_t index; /* steps since the policy started: 0 = the first token it decides for */
+    int32_t pos;   /* position of the first token of this call */
+    int32_t n_tok; /* tokens of this call: a chunk on replay, else 1 */
+    bool replay;   /* the context comes again, to build metadata */
+};
+
+struct kvl_query {
+    const float *q;     /* [n_heads][head_dim] after RoPE */
+    const float *q_raw; /* [n_heads][head_dim] before RoPE */
+    const float *x;     /* [n_embd] the layer's input after its norm */
+};
+
+/* A table declared in plan: rows of kv head h start at base + h * head_stride; rows for all
+ * positions appended so far are there.  NULL when the handle is wrong. */
+struct kvl_meta_view {
+    float *base;
+    size_t head_stride; /* floats */
+    int32_t n_rows;
+};
+KVL_API int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                     struct kvl_meta_view *out);
+/* Floats of scratch, valid until the hook returns; contents undefined.  The engine's arena grows to
+ * its high-water mark, so that a steady state allocates nothing.  NULL: out of memory. */
+KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
+/* mass [n_heads][*n_tok]: the probability that the last `window` queries put on every position of
+ * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
+KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
+                                const float **mass, int32_t *n_tok);
+/* Exact attention weights of this query over every live slot of the layer, in slot order, which is
+ * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
+ * counted as such: for `oracle` and for filter layers. */
+KVL_API int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, float *probs, int32_t n);
+/* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */
+KVL_API int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                     const int32_t **pos, int32_t *n);
+
+/* ---- scores: one-shot eviction ------------------------------------------------------------- */
+
+/* Filled by the `score` hook: the engine keeps, in every lane, protected positions and then the
+ * best-scored of the rest until keep_tok are kept (ties: the lower position), evicts the others. */
+struct kvl_scores {
+    float *score;          /* [n_kv_heads][n_tok], to fill; zero on arrival */
+    int32_t n_tok;         /* positions 0 .. n_tok - 1 */
+    int32_t keep_tok;      /* kept per lane, protected ones included; the budget on arrival */
+    int32_t protect_first; /* kept whatever their score; 0 on arrival */
+    int32_t protect_last;
+};
+
+/* ---- selection ----------------------------------------------------------------------------- */
+
+enum kvl_scope {
+    KVL_SCOPE_LAYER = 0, /* one list for the layer */
+    KVL_SCOPE_KV_HEAD,   /* one list per kv head */
+    KVL_SCOPE_Q_HEAD,    /* one list per query head; reads of a kv head are counted per list */
+};
+
+enum kvl_pos_mode {
+    KVL_POS_ORIGINAL = 0,
+    KVL_POS_IN_CACHE, /* a key's position is its rank among the keys of the list, the query's is the
+                         last rank (StreamingLLM); needs raw keys */
+    KVL_POS_CONSTANT, /* every key at distance `arg` from the query (InfLLM); needs raw keys */
+};
+
+/* Arrives as one segment with everything live.  The first kvl_sel_* call that names items replaces
+ * it.  The current token is added by the engine. */
+struct kvl_sel;
+
+/* One list of `scope`: n ascending, unique, live positions. */
+KVL_API int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
+                           const int32_t *pos, int32_t n);
+/* One list of pages of page_tok positions each, ascending and unique. */
+KVL_API int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t page_tok,
+                          const int32_t *page, int32_t n);
+/* All lists of `scope` at once: the k best of n scores [n_lists][n]; ties to the lower index. */
+KVL_API int kvl_sel_top_tokens(struct kvl_sel *sel, enum kvl_scope scope, const float *score,
+                               int32_t n, int32_t k);
+/* The k best of n_pages pages.  `last` forces the newest page in (it counts as one of the k). */
+KVL_API int kvl_sel_top_pages(struct kvl_sel *sel, enum kvl_scope scope, const float *score,
+                              int32_t n_pages, int32_t k, int32_t page_tok, bool last);
+/* Of the segment being built. */
+KVL_API int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32_t arg);
+/* Additive log-weights of a token list, as long as it is (MagicPIG, vAttention). */
+KVL_API int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
+                                const float *log_weight, int32_t n);
+/* Starts another segment (empty); segments are merged by log-sum-exp and must not overlap. */
+KVL_API int kvl_sel_segment(struct kvl_sel *sel);
+/* Declares that this selection also serves the layers up to layer_last, and n_steps steps from this
+ * one on; the engine does not ask again. */
+KVL_API int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps);
+
+/* ---- keep: eviction while decoding ---------------------------------------------------------- */
+
+/* Arrives as "keep everything live"; a lane that is not named keeps all.  kv_head -1 = all heads. */
+struct kvl_keep;
+/* Keeps the live positions in [first, last). Several calls add up. */
+KVL_API int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_t last);
+/* Keeps n ascending, unique, live positions. */
+KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n);
+
+/* ---- the object ---------------------------------------------------------------------------- */
+
+enum kvl_schedule {
+    KVL_DENSE = 1,  /* this layer reads everything; reported apart */
+    KVL_SELECT = 2, /* ask `select` */
+};
+
+enum kvl_relayout {
+    KVL_RELAYOUT_TRUNCATED = 1, /* positions >= ctx->context_tok are gone */
+    KVL_RELAYOUT_SHIFTED = 2,   /* positions changed */
+};
+
+struct kvl_report; /* extra numbers of a policy, into the log */
+KVL_API int kvl_report_num(struct kvl_report *r, const char *name, double value);
+
+struct kvl_prefill_mask;
+struct kvl_tiers;
+struct kvl_blob;
+
+struct kvl_policy {
+    uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy); a missing tail is NULL */
+    const char *name;   /* = file name = key in command line, log and plots */
+    const char *title, *paper, *help;
+    uint32_t version;           /* raised when answers change */
+    uint32_t caps;              /* enum kvl_cap */
+    const struct kvl_opt *opts; /* parsing, help, sweep axes, log; NULL = none */
+    size_t opts_size;
+    /* The smallest budget that makes sense with these options; NULL = 1. */
+    int32_t (*min_budget)(const struct kvl_shape *shape, const void *opts);
+    int (*plan)(struct kvl_plan *plan);
+    int (*open)(struct kvl_pctx *ctx);
+    void (*close)(struct kvl_pctx *ctx);
+    /* Reserved: sparse prefill (KVL_CAP_PREFILL). */
+    int (*prefill_mask)(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_prefill_mask *mask);
+    /* Keys and values of step->n_tok new tokens, as stored (rounded):
+     * k after RoPE, v: [n_tok][n_kv_heads][head_dim]. */
+    int (*append)(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                  const float *v);
+    /* The context is complete: observers are ready. */
+    int (*prefilled)(struct kvl_pctx *ctx, int32_t layer);
+    /* KVL_DENSE, KVL_SELECT or a negative status.  NULL: SELECT iff there is a select hook. */
+    int (*schedule)(struct kvl_pctx *ctx, const struct kvl_step *step);
+    int (*score)(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
+    int (*select)(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                  struct kvl_sel *sel);
+    /* After attention, KVL_CAP_PROBS: weights of what each query head read, in ascending position
+     * order of its list: probs [n_heads] -> [n], and lse [n_heads]. */
+    int (*observe)(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
+                   const int32_t *n, const float *lse);
+    int (*evict)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep);
+    int (*relayout)(struct kvl_pctx *ctx, enum kvl_relayout what);
+    /* Reserved: residency wishes (KVL_CAP_OFFLOADS), and state on disk. */
+    int (*place)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_tiers *tiers);
+    int (*save)(struct kvl_pctx *ctx, struct kvl_blob *blob);
+    int (*load)(struct kvl_pctx *ctx, struct kvl_blob *blob);
+    /* Extra numbers; never accuracy, recall or budget: those are measured by the harness. */
+    int (*report)(struct kvl_pctx *ctx, struct kvl_report *report);
+};
+
+#ifdef KVL_PLUGIN
+#define KVL_POLICY_EXPORT(object)                                                                  \
+    KVL_API extern const struct kvl_policy *const kvl_plugin_policy;                               \
+    const struct kvl_policy *const kvl_plugin_policy = &(object);
+#else
+#define KVL_POLICY_EXPORT(object)                                                                  \
+    extern const struct kvl_policy *const kvl_policy_##object;                                     \
+    const struct kvl_policy *const kvl_policy_##object = &(object);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
