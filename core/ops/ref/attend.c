@@ -1,0 +1,85 @@
+#include "ops/ref/ref.h"
+
+#include "ops/half.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { MAX_HEAD_DIM = 1024 };
+
+void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out)
+{
+    const struct kvl_layout *l = lane->layout;
+    assert(slot >= 0 && slot < lane->n_slots);
+    const uint8_t *row = kvl_lane_rows(lane, part, slot >> l->block_shift);
+    row += (size_t)(slot & (l->block_tok - 1)) * (size_t)l->head_dim * l->elem_bytes;
+    for (int32_t c = 0; c < l->head_dim; c++) {
+        if (l->type == KVL_KV_F32) {
+            float f;
+            memcpy(&f, row + 4 * (size_t)c, sizeof f);
+            out[c] = (double)f;
+        } else {
+            uint16_t h;
+            memcpy(&h, row + 2 * (size_t)c, sizeof h);
+            out[c] = (double)kvl_f16_to_f32(h);
+        }
+    }
+}
+
+void kvl_ref_rotate(double *x, int32_t head_dim, int32_t pos, const double *inv_freq,
+                    enum kvl_rope_style style)
+{
+    int32_t half = head_dim / 2;
+    for (int32_t i = 0; i < half; i++) {
+        int32_t a = style == KVL_ROPE_NORM ? 2 * i : i;
+        int32_t b = style == KVL_ROPE_NORM ? 2 * i + 1 : i + half;
+        double c = cos(pos * inv_freq[i]), s = sin(pos * inv_freq[i]);
+        double xa = x[a], xb = x[b];
+        x[a] = xa * c - xb * s;
+        x[b] = xa * s + xb * c;
+    }
+}
+
+static double attend_logit(const struct kvl_ref_query *a, const double *q, int32_t i)
+{
+    double k[MAX_HEAD_DIM], dot = 0;
+    int32_t head_dim = a->lane->layout->head_dim, slot = a->slot ? a->slot[i] : i;
+    if (a->mask && !a->mask[i]) return -HUGE_VAL;
+    kvl_ref_slot(a->lane, a->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, k);
+    if (a->pos) kvl_ref_rotate(k, head_dim, a->pos[i], a->inv_freq, a->style);
+    for (int32_t c = 0; c < head_dim; c++) dot += q[c] * k[c];
+    return dot * (double)a->scale + (a->log_weight ? (double)a->log_weight[i] : 0);
+}
+
+double kvl_ref_weights(const struct kvl_ref_query *a, double *p)
+{
+    double q[MAX_HEAD_DIM], max = -HUGE_VAL, sum = 0;
+    int32_t head_dim = a->lane->layout->head_dim;
+    assert(head_dim <= MAX_HEAD_DIM);
+    for (int32_t c = 0; c < head_dim; c++) q[c] = (double)a->q[c];
+    if (a->pos) kvl_ref_rotate(q, head_dim, a->q_pos, a->inv_freq, a->style);
+    for (int32_t i = 0; i < a->n; i++) {
+        p[i] = attend_logit(a, q, i);
+        max = KVL_MAX(max, p[i]);
+    }
+    if (max == -HUGE_VAL) {
+        for (int32_t i = 0; i < a->n; i++) p[i] = 0;
+        return -HUGE_VAL;
+    }
+    for (int32_t i = 0; i < a->n; i++) sum += p[i] = exp(p[i] - max);
+    for (int32_t i = 0; i < a->n; i++) p[i] /= sum;
+    return max + log(sum);
+}
+
+void kvl_ref_values(const struct kvl_ref_query *a, const double *p, float *out)
+{
+    double v[MAX_HEAD_DIM], sum[MAX_HEAD_DIM] = { 0 };
+    int32_t head_dim = a->lane->layout->head_dim;
+    for (int32_t i = 0; i < a->n; i++) {
+        if (p[i] == 0) continue; /* an unread slot may hold anything */
+        kvl_ref_slot(a->lane, KVL_PART_V, a->slot ? a->slot[i] : i, v);
+        for (int32_t c = 0; c < head_dim; c++) sum[c] += p[i] * v[c];
+    }
+    for (int32_t c = 0; c < head_dim; c++) out[c] = (float)sum[c];
+}

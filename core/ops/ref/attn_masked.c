@@ -1,0 +1,22 @@
+#include "ops/ref/ref.h"
+
+int kvl_ref_attn_masked(const struct kvl_attn_masked_args *a)
+{
+    double *p = kvl_alloc((size_t)a->n_slots, sizeof *p);
+    if (!p) return KVL_ENOMEM;
+    for (int32_t h = 0; h < a->n_heads; h++) {
+        struct kvl_ref_query query = { .q = a->q + (size_t)h * (size_t)a->head_dim,
+                                       .lane = a->lane,
+                                       .mask = a->mask,
+                                       .pos = a->pos,
+                                       .q_pos = a->q_pos,
+                                       .n = a->n_slots,
+                                       .scale = a->scale,
+                                       .inv_freq = a->inv_freq,
+                                       .style = a->style };
+        a->lse[h] = (float)kvl_ref_weights(&query, p);
+        kvl_ref_values(&query, p, a->out + (size_t)h * (size_t)a->head_dim);
+    }
+    kvl_free(p);
+    return KVL_OK;
+}

@@ -1,0 +1,16 @@
+#include "ops/ref/ref.h"
+
+int kvl_ref_gemm(const struct kvl_gemm_args *a)
+{
+    size_t n_cols = (size_t)a->w->n_cols, n_rows = (size_t)a->w->n_rows;
+    for (int32_t i = 0; i < a->n; i++) {
+        for (int32_t r = 0; r < a->w->n_rows; r++) {
+            double sum = 0;
+            for (int32_t c = 0; c < a->w->n_cols; c++)
+                sum += (double)a->x[(size_t)i * n_cols + (size_t)c] *
+                       (double)kvl_ref_weight(a->w, r, c);
+            a->y[(size_t)i * n_rows + (size_t)r] = (float)sum;
+        }
+    }
+    return KVL_OK;
+}

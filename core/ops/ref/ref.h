@@ -1,0 +1,40 @@
+/* ref.h - what the definitions share: stored elements one at a time, softmax, rotation.
+ *
+ * Written for reading: every value in double, no blocking, no vectors.
+ */
+#ifndef KVL_REF_H
+#define KVL_REF_H
+
+#include "kv/lane.h"
+#include "kvl/ops.h"
+
+/* Element [row][col] of a weight matrix, as the format defines it. */
+float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
+
+/* out [head_dim]: one part of one slot. */
+void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out);
+
+/* Turns one head by `pos`, in place. */
+void kvl_ref_rotate(double *x, int32_t head_dim, int32_t pos, const double *inv_freq,
+                    enum kvl_rope_style style);
+
+/* One query head over a list of slots. */
+struct kvl_ref_query {
+    const float *q; /* [head_dim] */
+    const struct kvl_lane *lane;
+    const int32_t *slot;     /* [n] or NULL: 0 .. n - 1 */
+    const uint8_t *mask;     /* [n] or NULL: 0 = weight 0 */
+    const float *log_weight; /* [n] or NULL */
+    const int32_t *pos;      /* [n] or NULL: raw keys at these positions, the query at q_pos */
+    int32_t q_pos, n;
+    float scale;
+    const double *inv_freq;
+    enum kvl_rope_style style;
+};
+
+/* p [n]: softmax weights of the list.  Returns the natural log-sum-exp, -inf for an empty list. */
+double kvl_ref_weights(const struct kvl_ref_query *a, double *p);
+/* out [head_dim] = sum of p times the values. */
+void kvl_ref_values(const struct kvl_ref_query *a, const double *p, float *out);
+
+#endif
