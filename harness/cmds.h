@@ -1,0 +1,19 @@
+/* cmds.h - the sub-commands; main.c has the table.
+ *
+ * argv[0] is the command's name as the user should see it ("kvlab report").  A command parses its
+ * own arguments, prints results to standard output and returns KVL_OK or a KVL_E* with a message in
+ * `err`, which main prints and turns into the exit code (kvl_status_exit).
+ */
+#ifndef KVL_CMDS_H
+#define KVL_CMDS_H
+
+#include "kvl/base.h"
+
+int cmd_export(int argc, char **argv, struct kvl_err *err);
+int cmd_inspect(int argc, char **argv, struct kvl_err *err);
+int cmd_log(int argc, char **argv, struct kvl_err *err);
+int cmd_plot(int argc, char **argv, struct kvl_err *err);
+int cmd_report(int argc, char **argv, struct kvl_err *err);
+int cmd_status(int argc, char **argv, struct kvl_err *err);
+
+#endif
