@@ -1,0 +1,113 @@
+/* random - as many tokens as the budget allows, picked blindly: the lower bound of every table.
+ *
+ * Not a method.  A method that does not beat it has found nothing.
+ *   mode=select  every step and layer reads a fresh uniform sample (keeps all, reads a part)
+ *   mode=evict   one uniform sample of the context stays, drawn when the context is complete;
+ *                tokens that come later stay too
+ * Budget B: B - 1 sampled tokens and the current one.  In mode=evict the cache grows by every token
+ * after the context, as with every one-shot evictor.
+ * The sample follows from (seed, layer, position or kv head) alone, so that chunks, batches and
+ * forks cannot change it.
+ * Cost per step and layer: n random numbers per list and a top-k over them.
+ */
+#include "kvl/policy.h"
+
+enum { RANDOM_SELECT = 0, RANDOM_EVICT = 1 };
+
+struct random_opts {
+    int32_t mode;
+    int32_t scope; /* enum kvl_scope */
+};
+
+static const char *const random_modes[] = { "select", "evict", NULL };
+static const char *const random_scopes[] = { "layer", "kv_head", "q_head", NULL };
+
+static const struct kvl_opt random_options[] = {
+    { .name = "mode",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct random_opts, mode),
+      .def = "select",
+      .choices = random_modes,
+      .help = "select: a fresh sample per step; evict: one sample, fixed after prefill" },
+    { .name = "scope",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct random_opts, scope),
+      .def = "kv_head",
+      .choices = random_scopes,
+      .help = "who shares a sample; q_head lists can add up to a group's size times the budget" },
+    { 0 },
+};
+
+static int random_plan(struct kvl_plan *plan)
+{
+    const struct random_opts *o = plan->opts;
+    if (plan->budget_tok < 1)
+        return kvl_fail(plan->err, KVL_EINVAL, "random: no budget given; give one of 1 or more");
+    if (o->mode == RANDOM_EVICT && o->scope == KVL_SCOPE_Q_HEAD)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "random: scope=q_head with mode=evict; storage is per kv head, so give "
+                        "scope=kv_head or scope=layer");
+    return KVL_OK;
+}
+
+static int random_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+{
+    const struct random_opts *o = ctx->opts;
+    if (o->mode != RANDOM_EVICT) {
+        scores->keep_tok = scores->n_tok;
+        return KVL_OK;
+    }
+    scores->keep_tok = ctx->budget_tok - 1;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        uint64_t lane = o->scope == KVL_SCOPE_LAYER ? 0 : (uint64_t)h;
+        struct kvl_random_fill_args fill = {
+            .y = scores->score + (size_t)h * (size_t)scores->n_tok,
+            .n = (size_t)scores->n_tok,
+            .seed = kvl_seed_mix(kvl_seed_mix(ctx->seed, (uint64_t)layer), lane),
+        };
+        KVL_TRY(ctx->ops->random_fill(&fill));
+    }
+    return KVL_OK;
+}
+
+static int32_t random_lists(const struct kvl_shape *shape, int32_t scope)
+{
+    if (scope == KVL_SCOPE_LAYER) return 1;
+    return scope == KVL_SCOPE_KV_HEAD ? shape->n_kv_heads : shape->n_heads;
+}
+
+static int random_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    const struct random_opts *o = ctx->opts;
+    (void)q;
+    if (o->mode != RANDOM_SELECT || step->pos < ctx->budget_tok) return KVL_OK;
+    size_t n = (size_t)random_lists(ctx->shape, o->scope) * (size_t)step->pos;
+    float *score = kvl_scratch(ctx, n);
+    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "random: no memory for %zu scores", n);
+    struct kvl_random_fill_args fill = {
+        .y = score,
+        .n = n,
+        .seed = kvl_seed_mix(kvl_seed_mix(ctx->seed, (uint64_t)step->layer), (uint64_t)step->pos),
+    };
+    KVL_TRY(ctx->ops->random_fill(&fill));
+    return kvl_sel_top_tokens(sel, (enum kvl_scope)o->scope, score, step->pos, ctx->budget_tok - 1);
+}
+
+static const struct kvl_policy random = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "random",
+    .title = "Random tokens",
+    .paper = "none (bound)",
+    .help = "reads or keeps a uniform random set of the budget's size",
+    .version = 1,
+    .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_SAMPLES,
+    .opts = random_options,
+    .opts_size = sizeof(struct random_opts),
+    .plan = random_plan,
+    .score = random_score,
+    .select = random_select,
+};
+
+KVL_POLICY_EXPORT(random)

@@ -1,0 +1,124 @@
+/* streaming_llm - attention sinks and a rolling window.
+ *
+ * Xiao, Tian, Chen, Han, Lewis: Efficient Streaming Language Models with Attention Sinks, ICLR 2024
+ * (arXiv 2309.17453), section 3.2 and Figure 4.  Keeps the first S and the last R tokens of every
+ * lane; what lies between is lost for good.  No scores.
+ *
+ * Published behaviours differ in the positions at which keys are attended:
+ *   positions=in_cache  the paper and its code: a key's position is its rank in the cache, so no
+ *                       distance ever exceeds S + R
+ *   positions=original  kvpress (without its rotation wrapper) and KVCache-Factory
+ * Both evict once when the context is complete, and then after every step.
+ *
+ * Budget B: the paper evicts down to S + R *after* a step, so that the step itself attends to
+ * S + R + 1 tokens.  We count these: R = B - S - 1.
+ * Deviations: the context comes from a dense prefill, so keys of deep layers have seen what is
+ * dropped later (the paper streams from the first token).  A question that runs as one block evicts
+ * at its end: its own tokens exceed the budget meanwhile, as in the paper's chat demo, which makes
+ * room before a prompt and not within it.
+ * Cost per step and layer: two ranges; with in_cache positions S + R + 1 keys are rotated anew.
+ */
+#include "kvl/policy.h"
+
+enum { STREAMING_IN_CACHE = 0, STREAMING_ORIGINAL = 1 };
+
+struct streaming_opts {
+    int32_t sink, recent, positions;
+};
+
+static const char *const streaming_positions[] = { "in_cache", "original", NULL };
+
+static const struct kvl_opt streaming_options[] = {
+    { .name = "sink",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct streaming_opts, sink),
+      .def = "4",
+      .min = 0,
+      .max = 65536,
+      .help = "first tokens that stay (paper: S = 4)" },
+    { .name = "recent",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct streaming_opts, recent),
+      .def = "auto",
+      .min = 1,
+      .max = 1 << 30,
+      .help = "last tokens that stay after a step; auto = budget - sink - 1 (paper: R = cache - S, "
+              "with caches of 256 to 4096)" },
+    { .name = "positions",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct streaming_opts, positions),
+      .def = "in_cache",
+      .choices = streaming_positions,
+      .help = "in_cache: rank in the cache (paper); original: as before eviction (kvpress)" },
+    { 0 },
+};
+
+static int32_t streaming_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    (void)shape;
+    return ((const struct streaming_opts *)opts)->sink + 2;
+}
+
+static int streaming_plan(struct kvl_plan *plan)
+{
+    struct streaming_opts *o = plan->opts;
+    if (o->recent == KVL_AUTO) {
+        o->recent = plan->budget_tok - o->sink - 1;
+        if (o->recent < 1)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "streaming_llm: recent=auto with budget %d and sink=%d; give a budget "
+                            "of %d or more",
+                            plan->budget_tok, o->sink, o->sink + 2);
+    }
+    plan->raw_keys = o->positions == STREAMING_IN_CACHE;
+    return KVL_OK;
+}
+
+static int streaming_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+{
+    const struct streaming_opts *o = ctx->opts;
+    (void)layer;
+    scores->keep_tok = o->sink + o->recent;
+    scores->protect_first = o->sink;
+    scores->protect_last = o->recent;
+    return KVL_OK;
+}
+
+static int streaming_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, struct kvl_sel *sel)
+{
+    const struct streaming_opts *o = ctx->opts;
+    (void)step;
+    (void)q;
+    if (o->positions == STREAMING_ORIGINAL) return KVL_OK;
+    return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
+}
+
+static int streaming_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    const struct streaming_opts *o = ctx->opts;
+    int32_t end = step->pos + step->n_tok;
+    if (end <= o->sink + o->recent) return KVL_OK;
+    KVL_TRY(kvl_keep_range(keep, -1, 0, o->sink));
+    return kvl_keep_range(keep, -1, end - o->recent, end);
+}
+
+static const struct kvl_policy streaming_llm = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "streaming_llm",
+    .title = "StreamingLLM",
+    .paper = "Xiao et al., ICLR 2024, arXiv 2309.17453",
+    .help = "keeps the first and the latest tokens, drops what lies between",
+    .version = 1,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS,
+    .opts = streaming_options,
+    .opts_size = sizeof(struct streaming_opts),
+    .min_budget = streaming_min_budget,
+    .plan = streaming_plan,
+    .score = streaming_score,
+    .select = streaming_select,
+    .evict = streaming_evict,
+};
+
+KVL_POLICY_EXPORT(streaming_llm)
