@@ -1,9 +1,10 @@
 /* gguf.h - reads GGUF v2/v3 files and believes nothing before it is checked.
  *
- * kvl_gguf_open maps the file and validates header, metadata and tensor table against the file's
+ * kvl_gguf_open reads (below 64 MiB) or maps the file and validates header, metadata and tensor table against the file's
  * size: counts, lengths, types, alignment, duplicate names, offsets, overflow.  Nothing larger than
  * the file plus 64 MiB is allocated.  A file that passes cannot make a later access go out of
- * bounds.  Errors are KVL_EMODEL with the key or tensor and the offset.
+ * bounds.  Errors are KVL_EMODEL with the key or tensor and the offset.  A mapped file that somebody
+ * truncates later raises SIGBUS on access, as every mapping does; a file that was read cannot.
  *
  * Thread-safe: read-only after open.
  */
@@ -46,7 +47,7 @@ struct kvl_str {
 };
 
 int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err);
-/* Over memory that the caller keeps alive (tests, fuzzing). */
+/* Over memory, aligned to 8 bytes, that the caller keeps alive (tests, fuzzing). */
 int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err);
 void kvl_gguf_close(struct kvl_gguf *g);
 
@@ -74,6 +75,10 @@ const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64
 const struct kvl_gguf_tensor *kvl_gguf_tensor(const struct kvl_gguf *g, const char *name);
 size_t kvl_gguf_size(const struct kvl_gguf *g);
 const void *kvl_gguf_data(const struct kvl_gguf *g);
+/* The name of a ggml tensor type ("Q8_0"), "unknown" for a number without one. */
+const char *kvl_gguf_tensor_type_name(uint32_t type);
+/* XXH3 (128 bits) of the whole content as 32 hexadecimal digits: the identity of a model. */
+void kvl_gguf_hash(const struct kvl_gguf *g, char out[33]);
 /* One line per key and per tensor, long arrays abbreviated: `kvlab inspect`. */
 int kvl_gguf_describe(const struct kvl_gguf *g, struct kvl_buf *out);
 

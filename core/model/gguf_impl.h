@@ -1,0 +1,61 @@
+/* gguf_impl.h - the parsed form of a GGUF file, shared by gguf.c (parses) and gguf_get.c (reads).
+ *
+ * Thread-safe: read-only after parsing.
+ */
+#ifndef KVL_GGUF_IMPL_H
+#define KVL_GGUF_IMPL_H
+
+#include "model/gguf.h"
+
+enum {
+    GGUF_MAX_KEYS = 1 << 16,
+    GGUF_MAX_TENSORS = 1 << 16,
+    GGUF_MAX_KEY_LEN = 65535,
+    GGUF_NAME_CAP = 64, /* of a tensor's name, its NUL included: the common limit of readers */
+    GGUF_MAX_DIMS = 4,
+    GGUF_SHOWN = 96, /* bytes of a name that a message shows */
+};
+
+struct gguf_key {
+    struct kvl_str name;
+    uint32_t type, elem; /* elem: of an array, else type */
+    uint64_t n;          /* elements; 1 when not an array */
+    const uint8_t *data; /* n elements as in the file, unaligned */
+    size_t at;           /* offset of the key in the file */
+};
+
+struct gguf_tensor {
+    struct kvl_gguf_tensor t;
+    char name[GGUF_NAME_CAP];
+};
+
+/* Open addressing over indices; slot 0 means empty, i + 1 means entry i. */
+struct gguf_map {
+    uint32_t *slot;
+    size_t mask;
+};
+
+struct kvl_gguf {
+    const uint8_t *data;
+    size_t size;
+    void *owned;   /* the file's content when it was read, else NULL */
+    size_t mapped; /* bytes mapped, 0 = not mapped */
+    uint32_t version;
+    uint32_t alignment;
+    struct gguf_key *key;
+    size_t n_keys;
+    struct gguf_tensor *tensor;
+    size_t n_tensors;
+    struct gguf_map key_map, tensor_map;
+};
+
+/* Bytes of one element of a metadata type; 0 for strings, arrays and unknown types. */
+size_t kvl_gguf_scalar_bytes(uint32_t type);
+const char *kvl_gguf_type_name(uint32_t type);
+/* Copies at most GGUF_SHOWN bytes of a name; bytes that would disturb a terminal become '?'. */
+const char *kvl_gguf_show(const char *s, size_t len, char out[GGUF_SHOWN + 4]);
+/* Element i of an array of integers; false for other types.  u64 beyond INT64_MAX saturates. */
+bool kvl_gguf_int_elem(uint32_t type, const void *data, uint64_t i, int64_t *out);
+const struct gguf_key *kvl_gguf_find_key(const struct kvl_gguf *g, const char *s, size_t len);
+
+#endif
