@@ -1,0 +1,52 @@
+/* weights.h - the shape and the weights of a Llama model in a GGUF file.
+ *
+ * Architecture `llama` alone (Llama 1 to 3, Mistral, Yi, TinyLlama, SmolLM: rope pairs are
+ * neighbours, KVL_ROPE_NORM).  Matrices are F32, F16, BF16, Q8_0 or Q4_0 and stay in the file;
+ * norms and rope_freqs must be F32.  A file with anything that would change the result and that
+ * kvlab does not compute (experts, sliding windows, biases, other rope scalings, tensors of no known
+ * meaning) is refused, and so is a weight that is not finite.
+ *
+ * Errors: KVL_EMODEL naming the key or tensor; KVL_ENOMEM.
+ * Thread-safe: read-only after loading.
+ */
+#ifndef KVL_WEIGHTS_H
+#define KVL_WEIGHTS_H
+
+#include "kvl/ops.h"
+
+struct kvl_gguf;
+
+struct kvl_hparams {
+    int32_t n_layers, n_embd, n_heads, n_kv_heads;
+    int32_t head_dim; /* even; n_heads * head_dim may differ from n_embd */
+    int32_t n_ff, n_vocab, n_ctx_train;
+    double rms_eps, freq_base;
+    double rope_factor; /* linear position scaling, 1 = none */
+};
+
+struct kvl_layer_weights {
+    const float *attn_norm, *ffn_norm;  /* [n_embd] */
+    struct kvl_weight attn_q;           /* [n_heads * head_dim][n_embd] */
+    struct kvl_weight attn_k, attn_v;   /* [n_kv_heads * head_dim][n_embd] */
+    struct kvl_weight attn_output;      /* [n_embd][n_heads * head_dim] */
+    struct kvl_weight ffn_gate, ffn_up; /* [n_ff][n_embd] */
+    struct kvl_weight ffn_down;         /* [n_embd][n_ff] */
+};
+
+/* Everything but `layer` and `inv_freq` is borrowed from the file, which must stay open. */
+struct kvl_weights {
+    struct kvl_hparams hparams;
+    struct kvl_weight embed;         /* [n_vocab][n_embd] */
+    struct kvl_weight output;        /* [n_vocab][n_embd]; equal to embed in a tied model */
+    const float *output_norm;        /* [n_embd] */
+    const float *rope_freqs;         /* [head_dim / 2] divisors of the frequencies, or NULL */
+    double *inv_freq;                /* [head_dim / 2] what kvl_rope_args wants, scaling included */
+    struct kvl_layer_weights *layer; /* [n_layers] */
+    bool tied;
+};
+
+/* Fills `out`, which kvl_weights_free releases.  Reads every weight once to see that it is finite. */
+int kvl_weights_load(const struct kvl_gguf *file, struct kvl_weights *out, struct kvl_err *err);
+void kvl_weights_free(struct kvl_weights *w);
+
+#endif

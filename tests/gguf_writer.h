@@ -1,0 +1,405 @@
+/* gguf_writer.h - makes GGUF files for tests: sound ones, and ones with a chosen defect.
+ *
+ *   struct gw w;
+ *   gw_init(&w);
+ *   gw_str(&w, "general.architecture", "llama");
+ *   gw_tensor(&w, "x.weight", 0, 1, (int64_t[]){ 32 }, data, 128);
+ *   gw_finish(&w, &file);          the bytes of the file
+ *   gw_free(&w);
+ *
+ * Defects: set a field of `struct gw` before gw_finish (version, n_keys, ...), give gw_tensor_raw an
+ * offset or shape of your own, or append bytes with gw_raw.  gw_llama writes a small random Llama
+ * model that loads and runs.  Out of memory aborts: these are tests.
+ */
+#ifndef KVL_TESTS_GGUF_WRITER_H
+#define KVL_TESTS_GGUF_WRITER_H
+
+#include "kvl/base.h"
+#include "kvl/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gw {
+    struct kvl_buf keys, infos, data; /* the three parts of the file */
+    char magic[4];
+    uint32_t version;
+    uint64_t n_keys, n_tensors;
+    uint32_t alignment; /* of the data; gw_u32 "general.alignment" says so in the file */
+    bool no_tail;       /* leave out the padding after the last tensor */
+};
+
+static inline void gw_check(bool ok)
+{
+    if (!ok) abort();
+}
+
+static inline void gw_raw(struct kvl_buf *b, const void *data, size_t len)
+{
+    gw_check(kvl_buf_add(b, data, len) == KVL_OK);
+}
+
+static inline void gw_raw_u32(struct kvl_buf *b, uint32_t v)
+{
+    gw_raw(b, &v, sizeof v);
+}
+
+static inline void gw_raw_u64(struct kvl_buf *b, uint64_t v)
+{
+    gw_raw(b, &v, sizeof v);
+}
+
+static inline void gw_raw_str(struct kvl_buf *b, const char *s, size_t len)
+{
+    gw_raw_u64(b, len);
+    gw_raw(b, s, len);
+}
+
+static inline void gw_init(struct gw *w)
+{
+    *w = (struct gw){ .magic = { 'G', 'G', 'U', 'F' }, .version = 3, .alignment = 32 };
+}
+
+static inline void gw_free(struct gw *w)
+{
+    kvl_buf_free(&w->keys);
+    kvl_buf_free(&w->infos);
+    kvl_buf_free(&w->data);
+}
+
+/* ---- keys: `type` numbers are those of GGUF (4 u32, 5 i32, 6 f32, 7 bool, 8 str, 9 arr, ...) -- */
+
+static inline void gw_scalar(struct gw *w, const char *key, uint32_t type, const void *v, size_t n)
+{
+    gw_raw_str(&w->keys, key, strlen(key));
+    gw_raw_u32(&w->keys, type);
+    gw_raw(&w->keys, v, n);
+    w->n_keys++;
+}
+
+static inline void gw_u32(struct gw *w, const char *key, uint32_t v)
+{
+    gw_scalar(w, key, 4, &v, sizeof v);
+}
+
+static inline void gw_f32(struct gw *w, const char *key, float v)
+{
+    gw_scalar(w, key, 6, &v, sizeof v);
+}
+
+static inline void gw_bool(struct gw *w, const char *key, bool v)
+{
+    uint8_t byte = v;
+    gw_scalar(w, key, 7, &byte, sizeof byte);
+}
+
+static inline void gw_str(struct gw *w, const char *key, const char *v)
+{
+    uint64_t len = strlen(v);
+    gw_scalar(w, key, 8, &len, sizeof len);
+    gw_raw(&w->keys, v, len);
+}
+
+/* An array of n scalars of `bytes` in all. */
+static inline void gw_arr(struct gw *w, const char *key, uint32_t elem, uint64_t n,
+                          const void *data, size_t bytes)
+{
+    gw_scalar(w, key, 9, &elem, sizeof elem);
+    gw_raw_u64(&w->keys, n);
+    gw_raw(&w->keys, data, bytes);
+}
+
+static inline void gw_arr_str(struct gw *w, const char *key, uint64_t n, const char *const *s)
+{
+    uint32_t elem = 8;
+    gw_scalar(w, key, 9, &elem, sizeof elem);
+    gw_raw_u64(&w->keys, n);
+    for (uint64_t i = 0; i < n; i++) gw_raw_str(&w->keys, s[i], strlen(s[i]));
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+/* An entry of the table as given, sound or not. */
+static inline void gw_tensor_raw(struct gw *w, const char *name, size_t name_len, uint32_t type,
+                                 uint32_t n_dims, const int64_t *dims, uint64_t offset)
+{
+    gw_raw_str(&w->infos, name, name_len);
+    gw_raw_u32(&w->infos, n_dims);
+    gw_raw(&w->infos, dims, n_dims * sizeof *dims);
+    gw_raw_u32(&w->infos, type);
+    gw_raw_u64(&w->infos, offset);
+    w->n_tensors++;
+}
+
+static inline void gw_pad(struct kvl_buf *b, size_t alignment)
+{
+    while (b->len % alignment) gw_raw(b, "", 1);
+}
+
+/* An entry and its data, at the next aligned offset. */
+static inline void gw_tensor(struct gw *w, const char *name, uint32_t type, uint32_t n_dims,
+                             const int64_t *dims, const void *data, size_t bytes)
+{
+    gw_pad(&w->data, w->alignment);
+    gw_tensor_raw(w, name, strlen(name), type, n_dims, dims, w->data.len);
+    gw_raw(&w->data, data, bytes);
+}
+
+/* ---- the file ------------------------------------------------------------------------------ */
+
+/* Appends the bytes of the file to `out`; the writer stays as it is. */
+static inline void gw_finish(const struct gw *w, struct kvl_buf *out)
+{
+    gw_raw(out, w->magic, 4);
+    gw_raw_u32(out, w->version);
+    gw_raw_u64(out, w->n_tensors);
+    gw_raw_u64(out, w->n_keys);
+    gw_raw(out, w->keys.data, w->keys.len);
+    gw_raw(out, w->infos.data, w->infos.len);
+    if (w->data.len == 0) return;
+    gw_pad(out, w->alignment);
+    gw_raw(out, w->data.data, w->data.len);
+    if (!w->no_tail) gw_pad(out, w->alignment);
+}
+
+/* The file's bytes in a block of exactly their size (kvl_free), so that ASan sees an over-read. */
+static inline void *gw_exact(const struct kvl_buf *file)
+{
+    void *p = NULL;
+    gw_check(posix_memalign(&p, 64, file->len ? file->len : 1) == 0);
+    if (file->len) memcpy(p, file->data, file->len);
+    return p;
+}
+
+static inline bool gw_save(const struct kvl_buf *file, const char *path)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f) return false;
+    bool ok = fwrite(file->data, 1, file->len, f) == file->len;
+    return fclose(f) == 0 && ok;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+
+/* Round to nearest even; finite input within the range of a half. */
+static inline uint16_t gw_half(float f)
+{
+    uint32_t sign = signbit(f) ? 0x8000u : 0u;
+    double a = fabs((double)f);
+    if (a < 0x1p-14) return (uint16_t)(sign | (uint32_t)nearbyint(a * 0x1p24));
+    int e;
+    (void)frexp(a, &e);                                 /* a = m * 2^e, m in [0.5, 1) */
+    uint32_t m = (uint32_t)nearbyint(ldexp(a, 11 - e)); /* 1024 .. 2048 */
+    return (uint16_t)(sign | (((uint32_t)(e + 13) << 10) + m));
+}
+
+static inline uint16_t gw_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+/* 32 values as one block of Q8_0 (type 8, 34 bytes) or Q4_0 (type 2, 18 bytes). */
+static inline void gw_block(struct kvl_buf *out, uint32_t type, const float *x)
+{
+    float top = 0;
+    uint8_t q[32];
+    for (int j = 0; j < 32; j++) top = fmaxf(top, fabsf(x[j]));
+    float d = top / (type == 8 ? 127.0f : 7.0f);
+    uint16_t half = gw_half(d);
+    for (int j = 0; j < 32; j++) {
+        int v = d > 0 ? (int)lrintf(x[j] / d) : 0;
+        q[j] = (uint8_t)(type == 8 ? v : v + 8);
+    }
+    gw_raw(out, &half, sizeof half);
+    if (type == 8) {
+        gw_raw(out, q, sizeof q);
+        return;
+    }
+    for (int j = 0; j < 16; j++) q[j] = (uint8_t)(q[j] | q[j + 16] << 4);
+    gw_raw(out, q, 16);
+}
+
+/* n floats in the form of `type`: 0 F32, 1 F16, 30 BF16, 8 Q8_0, 2 Q4_0 (n a multiple of 32). */
+static inline void gw_encode(struct kvl_buf *out, uint32_t type, const float *x, size_t n)
+{
+    if (type == 0) gw_raw(out, x, n * sizeof *x);
+    if (type == 8 || type == 2)
+        for (size_t i = 0; i < n; i += 32) gw_block(out, type, x + i);
+    if (type != 1 && type != 30) return;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = type == 1 ? gw_half(x[i]) : gw_bf16(x[i]);
+        gw_raw(out, &h, sizeof h);
+    }
+}
+
+/* ---- a model ------------------------------------------------------------------------------- */
+
+/* Zero fields take the value in brackets. */
+struct gw_llama {
+    uint32_t n_layers;       /* [2] */
+    uint32_t n_embd;         /* [64] */
+    uint32_t n_heads;        /* [4] */
+    uint32_t n_kv_heads;     /* [2] */
+    uint32_t head_dim;       /* [n_embd / n_heads] */
+    uint32_t n_ff;           /* [96] */
+    uint32_t n_ctx;          /* [4096] */
+    float freq_base;         /* [10000] */
+    float eps;               /* [1e-5] */
+    uint32_t type;           /* of the matrices: 0 F32 [0], 1 F16, 30 BF16, 8 Q8_0, 2 Q4_0 */
+    bool tied;               /* no output.weight */
+    const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
+    uint64_t seed;
+};
+
+enum { GW_VOCAB = 259, GW_PAD = 0, GW_BOS = 1, GW_EOS = 2, GW_BYTE0 = 3 };
+
+static inline size_t gw_utf8(uint32_t c, char out[4])
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    out[0] = (char)(0xc0 | c >> 6);
+    out[1] = (char)(0x80 | (c & 0x3f));
+    return 2;
+}
+
+/* The visible character that stands for a byte in GPT-2 vocabularies. */
+static inline uint32_t gw_byte_char(uint32_t byte)
+{
+    uint32_t spare = 256;
+    for (uint32_t b = 0; b < 256; b++) {
+        bool keep = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte) return keep ? b : spare;
+        if (!keep) spare++;
+    }
+    return 0;
+}
+
+/* <pad> <bos> <eos>, then the 256 bytes: token GW_BYTE0 + b is byte b.  No merges. */
+static inline void gw_byte_vocab(struct gw *w)
+{
+    char text[GW_VOCAB][8] = { "<pad>", "<bos>", "<eos>" };
+    const char *token[GW_VOCAB];
+    int32_t type[GW_VOCAB];
+    for (uint32_t i = 0; i < GW_VOCAB; i++) {
+        if (i >= GW_BYTE0) gw_utf8(gw_byte_char(i - GW_BYTE0), text[i]);
+        token[i] = text[i];
+        type[i] = i < GW_BYTE0 ? 3 : 1;
+    }
+    gw_str(w, "tokenizer.ggml.model", "gpt2");
+    gw_str(w, "tokenizer.ggml.pre", "gpt-2");
+    gw_arr_str(w, "tokenizer.ggml.tokens", GW_VOCAB, token);
+    gw_arr(w, "tokenizer.ggml.token_type", 5, GW_VOCAB, type, sizeof type);
+    gw_arr_str(w, "tokenizer.ggml.merges", 0, NULL);
+    gw_u32(w, "tokenizer.ggml.bos_token_id", GW_BOS);
+    gw_u32(w, "tokenizer.ggml.eos_token_id", GW_EOS);
+    gw_u32(w, "tokenizer.ggml.padding_token_id", GW_PAD);
+    gw_bool(w, "tokenizer.ggml.add_bos_token", true);
+}
+
+/* A matrix of uniform values in [-scale, scale] around `mean`, seeded by the tensor's name. */
+static inline void gw_random(struct gw *w, const struct gw_llama *m, const char *name,
+                             uint32_t type, uint32_t n_cols, uint32_t n_rows, float mean,
+                             float scale)
+{
+    size_t n = (size_t)n_cols * n_rows;
+    struct kvl_buf bytes = { 0 };
+    struct kvl_rng rng;
+    float *x = kvl_alloc(n, sizeof *x);
+    gw_check(x != NULL);
+    kvl_rng_seed(&rng, kvl_seed_str(m->seed, name));
+    for (size_t i = 0; i < n; i++) x[i] = mean + scale * (float)(2 * kvl_rng_f64(&rng) - 1);
+    gw_encode(&bytes, type, x, n);
+    int64_t dims[2] = { n_cols, n_rows };
+    gw_tensor(w, name, type, n_rows > 1 ? 2 : 1, dims, bytes.data, bytes.len);
+    kvl_buf_free(&bytes);
+    kvl_free(x);
+}
+
+static inline struct gw_llama gw_llama_defaults(const struct gw_llama *given)
+{
+    struct gw_llama m = *given;
+    if (!m.n_layers) m.n_layers = 2;
+    if (!m.n_embd) m.n_embd = 64;
+    if (!m.n_heads) m.n_heads = 4;
+    if (!m.n_kv_heads) m.n_kv_heads = 2;
+    if (!m.head_dim) m.head_dim = m.n_embd / m.n_heads;
+    if (!m.n_ff) m.n_ff = 96;
+    if (!m.n_ctx) m.n_ctx = 4096;
+    if (!(m.freq_base > 0)) m.freq_base = 10000.0f;
+    if (!(m.eps > 0)) m.eps = 1e-5f;
+    return m;
+}
+
+static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
+{
+    gw_str(w, "general.architecture", "llama");
+    gw_u32(w, "general.quantization_version", 2);
+    gw_u32(w, "llama.block_count", m->n_layers);
+    gw_u32(w, "llama.context_length", m->n_ctx);
+    gw_u32(w, "llama.embedding_length", m->n_embd);
+    gw_u32(w, "llama.feed_forward_length", m->n_ff);
+    gw_u32(w, "llama.attention.head_count", m->n_heads);
+    gw_u32(w, "llama.attention.head_count_kv", m->n_kv_heads);
+    gw_u32(w, "llama.attention.key_length", m->head_dim);
+    gw_u32(w, "llama.attention.value_length", m->head_dim);
+    gw_u32(w, "llama.rope.dimension_count", m->head_dim);
+    gw_f32(w, "llama.rope.freq_base", m->freq_base);
+    gw_f32(w, "llama.attention.layer_norm_rms_epsilon", m->eps);
+    gw_u32(w, "llama.vocab_size", GW_VOCAB);
+}
+
+static inline void gw_llama_layer(struct gw *w, const struct gw_llama *m, uint32_t layer)
+{
+    uint32_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
+    const struct {
+        const char *name;
+        uint32_t n_cols, n_rows;
+    } row[] = { { "attn_norm", m->n_embd, 1 },      { "attn_q", m->n_embd, q },
+                { "attn_k", m->n_embd, kv },        { "attn_v", m->n_embd, kv },
+                { "attn_output", q, m->n_embd },    { "ffn_norm", m->n_embd, 1 },
+                { "ffn_gate", m->n_embd, m->n_ff }, { "ffn_up", m->n_embd, m->n_ff },
+                { "ffn_down", m->n_ff, m->n_embd } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        char name[64];
+        bool norm = row[i].n_rows == 1;
+        snprintf(name, sizeof name, "blk.%u.%s.weight", layer, row[i].name);
+        /* sqrt(3 / n) keeps the variance of the input, so that attention is neither flat nor hard. */
+        float scale = norm ? 0.1f : sqrtf(3.0f / (float)row[i].n_cols);
+        gw_random(w, m, name, norm ? 0 : m->type, row[i].n_cols, row[i].n_rows, norm ? 1.0f : 0.0f,
+                  scale);
+    }
+}
+
+static inline void gw_llama_tensors(struct gw *w, const struct gw_llama *m)
+{
+    int64_t half = m->head_dim / 2;
+    gw_random(w, m, "token_embd.weight", m->type, m->n_embd, GW_VOCAB, 0.0f, 1.0f);
+    gw_random(w, m, "output_norm.weight", 0, m->n_embd, 1, 1.0f, 0.1f);
+    if (!m->tied)
+        gw_random(w, m, "output.weight", m->type, m->n_embd, GW_VOCAB, 0.0f,
+                  sqrtf(3.0f / (float)m->n_embd));
+    if (m->rope_freqs)
+        gw_tensor(w, "rope_freqs.weight", 0, 1, &half, m->rope_freqs, (size_t)half * sizeof(float));
+    for (uint32_t i = 0; i < m->n_layers; i++) gw_llama_layer(w, m, i);
+}
+
+/* The whole file of a random Llama with the byte vocabulary.  Equal arguments give equal bytes. */
+static inline void gw_llama(const struct gw_llama *given, struct kvl_buf *out)
+{
+    struct gw_llama m = gw_llama_defaults(given);
+    struct gw w;
+    gw_init(&w);
+    gw_llama_keys(&w, &m);
+    gw_byte_vocab(&w);
+    gw_llama_tensors(&w, &m);
+    gw_finish(&w, out);
+    gw_free(&w);
+}
+
+#endif
