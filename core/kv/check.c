@@ -1,0 +1,106 @@
+/* The invariants of the store, recounted from scratch. */
+#include "kv/store.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t check_lanes(const struct kvl_store *store)
+{
+    return store->desc.n_layers * store->desc.n_kv_heads;
+}
+
+static int check_broken(struct kvl_err *err, int32_t lane, const char *what, int64_t got,
+                        int64_t want)
+{
+    return kvl_fail(err, KVL_EINTERNAL, "KV store: lane %d: %s is %lld, want %lld", lane, what,
+                    (long long)got, (long long)want);
+}
+
+/* Ranks ascend, name every slot once and tell its position. */
+static int check_ranks(const struct kvl_layout *l, const struct kvl_table *t, int32_t lane,
+                       struct kvl_err *err)
+{
+    int64_t slot_sum = 0;
+    int32_t last = -1;
+    for (int32_t r = 0; r < t->n_slots; r++) {
+        int32_t slot = kvl_rank_slot(t, r);
+        if (slot < 0 || slot >= t->n_slots) return check_broken(err, lane, "slot", slot, r);
+        int32_t pos = kvl_table_pos(l, t, slot);
+        if (pos <= last) return check_broken(err, lane, "a position", pos, (int64_t)last + 1);
+        if (!t->sorted && t->rank_pos[r] != pos)
+            return check_broken(err, lane, "an indexed position", t->rank_pos[r], pos);
+        last = pos;
+        slot_sum += slot;
+    }
+    /* Positions ascend strictly, so no slot comes twice; the sum is a second opinion. */
+    int64_t want = (int64_t)t->n_slots * (t->n_slots - 1) / 2;
+    if (slot_sum != want) return check_broken(err, lane, "the sum of slots", slot_sum, want);
+    return last == t->max_pos ? KVL_OK
+                              : check_broken(err, lane, "the largest position", t->max_pos, last);
+}
+
+/* Calls for every table entry of every sequence. */
+static void check_visit(const struct kvl_store *store,
+                        void (*visit)(struct kvl_block *block, int64_t *sum), int64_t *sum)
+{
+    for (const struct kvl_seq *seq = store->seqs; seq; seq = seq->next)
+        for (int32_t i = 0; i < check_lanes(store); i++) {
+            const struct kvl_table *t = &seq->tables[i];
+            int32_t n_blocks = kvl_blocks_for(&store->layout, t->n_slots);
+            for (int32_t b = 0; b < n_blocks; b++) visit(kvl_block_head(t->blocks[b]), sum);
+        }
+}
+
+static void visit_count(struct kvl_block *block, int64_t *n_entries)
+{
+    block->seen++;
+    ++*n_entries;
+}
+
+/* The first visit of a block judges it and wipes its count. */
+static void visit_judge(struct kvl_block *block, int64_t *n_good)
+{
+    if (block->seen == 0) return;
+    *n_good += block->seen == block->refs;
+    block->seen = 0;
+}
+
+static int check_refs(const struct kvl_store *store, struct kvl_err *err)
+{
+    int64_t n_entries = 0, n_good = 0;
+    check_visit(store, visit_count, &n_entries);
+    check_visit(store, visit_judge, &n_good);
+    if (n_entries != store->pool.n_refs)
+        return check_broken(err, -1, "the number of references", store->pool.n_refs, n_entries);
+    if (n_good != store->pool.n_blocks)
+        return check_broken(err, -1, "blocks with as many references as entries", n_good,
+                            store->pool.n_blocks);
+    return KVL_OK;
+}
+
+static int check_pool(const struct kvl_store *store, struct kvl_err *err)
+{
+    const struct kvl_pool *p = &store->pool;
+    bool consistent;
+    int64_t n_used = kvl_pool_count(p, &consistent);
+    if (!consistent) return check_broken(err, -1, "agreement of slabs and free lists", 0, 1);
+    if (n_used != p->n_blocks)
+        return check_broken(err, -1, "the number of blocks in use", p->n_blocks, n_used);
+    size_t bytes = (size_t)p->n_blocks * p->block_bytes;
+    if (p->limit_bytes && bytes > p->limit_bytes)
+        return check_broken(err, -1, "bytes in use", (int64_t)bytes, (int64_t)p->limit_bytes);
+    return KVL_OK;
+}
+
+int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
+{
+    int64_t n_seqs = 0;
+    for (const struct kvl_seq *seq = store->seqs; seq; seq = seq->next, n_seqs++)
+        for (int32_t i = 0; i < check_lanes(store); i++)
+            KVL_TRY(check_ranks(&store->layout, &seq->tables[i], i, err));
+    if (n_seqs != store->n_seqs)
+        return check_broken(err, -1, "the number of sequences", store->n_seqs, n_seqs);
+    KVL_TRY(check_refs(store, err));
+    return check_pool(store, err);
+}

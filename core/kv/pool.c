@@ -1,0 +1,188 @@
+#include "kv/pool.h"
+
+#include <assert.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define POOL_SLAB_BYTES     ((size_t)1 << 20)
+#define POOL_SLAB_MIN       8 /* blocks, however large */
+#define POOL_RESERVE        4 /* empty slabs that stay mapped */
+#define POOL_SLAB_MAX_BYTES ((size_t)1 << 30)
+
+static_assert(sizeof(struct kvl_block) <= KVL_BLOCK_HEAD, "the head of a block fits its place");
+
+struct kvl_slab {
+    uint8_t *base;
+    struct kvl_block *free;  /* blocks given back */
+    int32_t n_used, n_fresh; /* in use; handed out at least once */
+    enum kvl_slab_state state;
+    struct kvl_slab *prev, *next;
+};
+
+static size_t slab_bytes(const struct kvl_pool *pool)
+{
+    return (size_t)pool->slab_blocks * pool->block_bytes;
+}
+
+static void slab_unlink(struct kvl_pool *pool, struct kvl_slab *slab)
+{
+    if (slab->prev)
+        slab->prev->next = slab->next;
+    else
+        pool->slabs[slab->state] = slab->next;
+    if (slab->next) slab->next->prev = slab->prev;
+    pool->n_empty -= slab->state == KVL_SLAB_EMPTY;
+}
+
+static void slab_link(struct kvl_pool *pool, struct kvl_slab *slab, enum kvl_slab_state state)
+{
+    slab->state = state;
+    slab->prev = NULL;
+    slab->next = pool->slabs[state];
+    if (slab->next) slab->next->prev = slab;
+    pool->slabs[state] = slab;
+    pool->n_empty += state == KVL_SLAB_EMPTY;
+}
+
+static struct kvl_slab *slab_create(struct kvl_pool *pool)
+{
+    struct kvl_slab *slab = kvl_alloc(1, sizeof *slab);
+    if (!slab) return NULL;
+    void *base =
+        mmap(NULL, slab_bytes(pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        kvl_free(slab);
+        return NULL;
+    }
+    slab->base = base;
+    slab_link(pool, slab, KVL_SLAB_EMPTY);
+    return slab;
+}
+
+static void slab_destroy(struct kvl_pool *pool, struct kvl_slab *slab)
+{
+    slab_unlink(pool, slab);
+    munmap(slab->base, slab_bytes(pool));
+    kvl_free(slab);
+}
+
+/* Puts the slab into the list that its count asks for; unmaps it where the reserve is full. */
+static void slab_settle(struct kvl_pool *pool, struct kvl_slab *slab)
+{
+    enum kvl_slab_state state = slab->n_used == 0                   ? KVL_SLAB_EMPTY
+                                : slab->n_used == pool->slab_blocks ? KVL_SLAB_FULL
+                                                                    : KVL_SLAB_PARTIAL;
+    if (state == slab->state) return;
+    if (state == KVL_SLAB_EMPTY && pool->n_empty >= POOL_RESERVE) {
+        slab_destroy(pool, slab);
+        return;
+    }
+    slab_unlink(pool, slab);
+    slab_link(pool, slab, state);
+    if (state == KVL_SLAB_EMPTY) { /* handed out in address order again */
+        slab->free = NULL;
+        slab->n_fresh = 0;
+    }
+}
+
+void kvl_pool_init(struct kvl_pool *pool, size_t block_bytes, size_t limit_bytes)
+{
+    assert(block_bytes % 64 == 0 && block_bytes <= POOL_SLAB_MAX_BYTES / POOL_SLAB_MIN);
+    size_t n = POOL_SLAB_BYTES / block_bytes;
+    *pool = (struct kvl_pool){ .block_bytes = block_bytes,
+                               .limit_bytes = limit_bytes,
+                               .slab_blocks = (int32_t)KVL_MAX(n, (size_t)POOL_SLAB_MIN) };
+}
+
+void kvl_pool_close(struct kvl_pool *pool)
+{
+    assert(pool->n_blocks == 0 && pool->n_refs == 0);
+    while (pool->slabs[KVL_SLAB_EMPTY]) slab_destroy(pool, pool->slabs[KVL_SLAB_EMPTY]);
+}
+
+static uint8_t *pool_take_one(struct kvl_pool *pool)
+{
+    struct kvl_slab *slab = pool->slabs[KVL_SLAB_PARTIAL];
+    if (!slab) slab = pool->slabs[KVL_SLAB_EMPTY];
+    if (!slab) slab = slab_create(pool);
+    if (!slab) return NULL;
+    struct kvl_block *block = slab->free;
+    if (block)
+        slab->free = block->next_free;
+    else
+        block = kvl_block_head(slab->base + (size_t)slab->n_fresh++ * pool->block_bytes);
+    *block = (struct kvl_block){ .refs = 1, .slab = slab };
+    slab->n_used++;
+    slab_settle(pool, slab);
+    pool->n_blocks++;
+    pool->n_refs++;
+    return (uint8_t *)block;
+}
+
+int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_err *err)
+{
+    assert(n >= 0);
+    if (pool->limit_bytes &&
+        (uint64_t)(pool->n_blocks + n) > pool->limit_bytes / pool->block_bytes && n > 0)
+        return kvl_fail(err, KVL_ENOMEM,
+                        "KV store: %d more blocks of %zu bytes pass the limit of %zu bytes "
+                        "(%lld blocks in use)",
+                        n, pool->block_bytes, pool->limit_bytes, (long long)pool->n_blocks);
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = pool_take_one(pool);
+        if (out[i]) continue;
+        while (i-- > 0) kvl_pool_unref(pool, out[i]);
+        return kvl_fail(err, KVL_ENOMEM,
+                        "KV store: no memory for %d more blocks of %zu bytes (%lld blocks in use)",
+                        n, pool->block_bytes, (long long)pool->n_blocks);
+    }
+    pool->peak_blocks = KVL_MAX(pool->peak_blocks, pool->n_blocks);
+    return KVL_OK;
+}
+
+void kvl_pool_ref(struct kvl_pool *pool, uint8_t *block)
+{
+    assert(kvl_block_head(block)->refs > 0);
+    kvl_block_head(block)->refs++;
+    pool->n_refs++;
+}
+
+void kvl_pool_unref(struct kvl_pool *pool, uint8_t *data)
+{
+    struct kvl_block *block = kvl_block_head(data);
+    assert(block->refs > 0);
+    pool->n_refs--;
+    if (--block->refs > 0) return;
+#ifndef NDEBUG
+    /* All ones is a NaN in every element type and no position: a stale view shows. */
+    memset(data + KVL_BLOCK_HEAD, 0xff, pool->block_bytes - KVL_BLOCK_HEAD);
+#endif
+    struct kvl_slab *slab = block->slab;
+    block->next_free = slab->free;
+    slab->free = block;
+    slab->n_used--;
+    pool->n_blocks--;
+    slab_settle(pool, slab);
+}
+
+static bool slab_consistent(const struct kvl_pool *pool, const struct kvl_slab *slab)
+{
+    int32_t n_free = 0;
+    for (const struct kvl_block *b = slab->free; b; b = b->next_free, n_free++)
+        if (b->refs != 0 || b->slab != slab || n_free > slab->n_fresh) return false;
+    return slab->n_used == slab->n_fresh - n_free && slab->n_fresh <= pool->slab_blocks &&
+           (slab->state == KVL_SLAB_EMPTY) == (slab->n_used == 0) &&
+           (slab->state == KVL_SLAB_FULL) == (slab->n_used == pool->slab_blocks);
+}
+
+int64_t kvl_pool_count(const struct kvl_pool *pool, bool *consistent)
+{
+    int64_t n = 0;
+    *consistent = pool->n_empty <= POOL_RESERVE;
+    for (int state = 0; state < KVL_SLAB_STATES; state++)
+        for (const struct kvl_slab *s = pool->slabs[state]; s; s = s->next) {
+            n += s->n_used;
+            *consistent = *consistent && (int)s->state == state && slab_consistent(pool, s);
+        }
+    return n;
+}

@@ -1,0 +1,59 @@
+/* pool.h - reference-counted blocks of one size; private to core/kv.
+ *
+ * Blocks are cut from slabs that come from mmap, so that memory of evicted tokens really goes back
+ * to the system: a slab without a block in use is unmapped, but for a few kept in reserve.
+ */
+#ifndef KVL_POOL_H
+#define KVL_POOL_H
+
+#include "kvl/base.h"
+
+struct kvl_slab;
+
+/* The first bytes of every block; what a lane stores comes after. */
+struct kvl_block {
+    int32_t refs; /* block-table entries of all sequences; 0 = free */
+    int32_t seen; /* references counted by kvl_store_check */
+    struct kvl_slab *slab;
+    struct kvl_block *next_free;
+};
+#define KVL_BLOCK_HEAD 64 /* bytes kept for it, so that parts stay aligned */
+
+enum kvl_slab_state {
+    KVL_SLAB_PARTIAL = 0, /* filled first, so that the others can empty */
+    KVL_SLAB_EMPTY,
+    KVL_SLAB_FULL,
+    KVL_SLAB_STATES
+};
+
+struct kvl_pool {
+    size_t block_bytes, limit_bytes; /* limit 0 = none */
+    int32_t slab_blocks;             /* blocks of one slab */
+    struct kvl_slab *slabs[KVL_SLAB_STATES];
+    int32_t n_empty;          /* slabs in reserve */
+    int64_t n_blocks, n_refs; /* blocks in use; references to them */
+    int64_t peak_blocks;
+};
+
+void kvl_pool_init(struct kvl_pool *pool, size_t block_bytes, size_t limit_bytes);
+/* Every block must be free. */
+void kvl_pool_close(struct kvl_pool *pool);
+/* n blocks with one reference each, or KVL_ENOMEM and none.  Their bytes are undefined. */
+int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_err *err);
+void kvl_pool_ref(struct kvl_pool *pool, uint8_t *block);
+/* Frees the block with its last reference. */
+void kvl_pool_unref(struct kvl_pool *pool, uint8_t *block);
+/* Blocks in use according to the slabs, and whether free lists agree: for kvl_store_check. */
+int64_t kvl_pool_count(const struct kvl_pool *pool, bool *consistent);
+
+static inline struct kvl_block *kvl_block_head(uint8_t *block)
+{
+    return (struct kvl_block *)(void *)block;
+}
+
+static inline bool kvl_block_shared(uint8_t *block)
+{
+    return kvl_block_head(block)->refs > 1;
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* Creation, layout, statistics. */
+#include "kv/store.h"
+
+#include "ops/half.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { STORE_MAX_DIM = 8192 }; /* layers, heads, head_dim: keeps products in range */
+
+static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
+{
+    const struct {
+        const char *name;
+        int32_t value;
+    } dims[] = { { "n_layers", d->n_layers },
+                 { "n_kv_heads", d->n_kv_heads },
+                 { "head_dim", d->head_dim } };
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+        if (dims[i].value < 1 || dims[i].value > STORE_MAX_DIM)
+            return kvl_fail(err, KVL_EINVAL, "KV store: %s is %d, want 1 to %d", dims[i].name,
+                            dims[i].value, STORE_MAX_DIM);
+    int32_t b = d->block_tok;
+    if (b != 0 && (b < 8 || b > 256 || (b & (b - 1)) != 0))
+        return kvl_fail(err, KVL_EINVAL,
+                        "KV store: block_tok is %d, want a power of two from 8 to 256", b);
+    if (d->type != KVL_KV_F32 && d->type != KVL_KV_F16)
+        return kvl_fail(err, KVL_EINVAL, "KV store: element type %d, want f32 (0) or f16 (1)",
+                        (int)d->type);
+    return KVL_OK;
+}
+
+static size_t align64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static struct kvl_layout store_layout(const struct kvl_store_desc *d)
+{
+    struct kvl_layout l = { .head_dim = d->head_dim,
+                            .block_tok = d->block_tok,
+                            .type = d->type,
+                            .elem_bytes = d->type == KVL_KV_F16 ? 2 : 4 };
+    while (1 << l.block_shift < l.block_tok) l.block_shift++;
+    size_t part = align64((size_t)d->block_tok * (size_t)d->head_dim * l.elem_bytes);
+    l.part_off[KVL_PART_K] = KVL_BLOCK_HEAD;
+    l.part_off[KVL_PART_V] = l.part_off[KVL_PART_K] + part;
+    l.part_off[KVL_PART_K_RAW] = d->raw_keys ? l.part_off[KVL_PART_V] + part : SIZE_MAX;
+    l.pos_off = KVL_BLOCK_HEAD + part * (d->raw_keys ? 3 : 2);
+    l.bytes = align64(l.pos_off + (size_t)d->block_tok * sizeof(int32_t));
+    return l;
+}
+
+int kvl_store_create(const struct kvl_store_desc *desc, struct kvl_store **out, struct kvl_err *err)
+{
+    KVL_TRY(store_check_desc(desc, err));
+    struct kvl_store *store = kvl_alloc(1, sizeof *store);
+    if (!store)
+        return kvl_fail(err, KVL_ENOMEM, "KV store: no memory for %zu bytes", sizeof *store);
+    store->desc = *desc;
+    if (store->desc.block_tok == 0) store->desc.block_tok = 16;
+    store->layout = store_layout(&store->desc);
+    kvl_pool_init(&store->pool, store->layout.bytes, desc->limit_bytes);
+    *out = store;
+    return KVL_OK;
+}
+
+void kvl_store_destroy(struct kvl_store *store)
+{
+    if (!store) return;
+    assert(store->n_seqs == 0);
+    kvl_pool_close(&store->pool);
+    kvl_free(store->scratch.blocks);
+    kvl_free(store->scratch.ranks);
+    kvl_free(store->scratch.dead);
+    kvl_free(store);
+}
+
+const struct kvl_store_desc *kvl_store_desc(const struct kvl_store *store)
+{
+    return &store->desc;
+}
+
+void kvl_store_stats(const struct kvl_store *store, struct kvl_store_stats *out)
+{
+    const struct kvl_pool *p = &store->pool;
+    *out = (struct kvl_store_stats){ .n_blocks = p->n_blocks,
+                                     .n_refs = p->n_refs,
+                                     .n_sequences = store->n_seqs,
+                                     .block_bytes = p->block_bytes,
+                                     .bytes = (size_t)p->n_blocks * p->block_bytes,
+                                     .peak_bytes = (size_t)p->peak_blocks * p->block_bytes,
+                                     .limit_bytes = p->limit_bytes };
+}
+
+void kvl_store_reset_peak(struct kvl_store *store)
+{
+    store->pool.peak_blocks = store->pool.n_blocks;
+}
+
+void kvl_store_round(const struct kvl_store *store, float *v, size_t n)
+{
+    if (store->layout.type != KVL_KV_F16) return;
+    for (size_t i = 0; i < n; i++) v[i] = kvl_f16_to_f32(kvl_f32_to_f16(v[i]));
+}
+
+int kvl_grow(void **data, int32_t *cap, int32_t n, int32_t need, size_t item, struct kvl_err *err)
+{
+    if (need <= *cap) return KVL_OK;
+    int64_t want = KVL_MAX((int64_t)need, (int64_t)*cap + *cap / 2 + 16);
+    want = KVL_MIN(want, INT32_MAX);
+    void *more = kvl_alloc((size_t)want, item);
+    if (!more)
+        return kvl_fail(err, KVL_ENOMEM, "KV store: no memory for a table of %lld entries",
+                        (long long)want);
+    if (n > 0) memcpy(more, *data, (size_t)n * item);
+    kvl_free(*data);
+    *data = more;
+    *cap = (int32_t)want;
+    return KVL_OK;
+}
+
+int kvl_scratch_blocks(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
+{
+    void *blocks = s->blocks;
+    int rc = kvl_grow(&blocks, &s->cap_blocks, 0, n, sizeof *s->blocks, err);
+    s->blocks = blocks;
+    return rc;
+}
+
+int kvl_scratch_slots(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
+{
+    if (n <= s->cap_slots) return KVL_OK;
+    size_t cap = (size_t)n + (size_t)n / 2 + 64;
+    int32_t *ranks = kvl_alloc(cap, 2 * sizeof *ranks);
+    uint8_t *dead = kvl_alloc(cap, sizeof *dead);
+    if (!ranks || !dead || cap > INT32_MAX) {
+        kvl_free(ranks);
+        kvl_free(dead);
+        return kvl_fail(err, KVL_ENOMEM, "KV store: no memory to work on %d slots", n);
+    }
+    kvl_free(s->ranks);
+    kvl_free(s->dead);
+    s->ranks = ranks;
+    s->dead = dead;
+    s->cap_slots = (int32_t)cap;
+    return KVL_OK;
+}
+
+void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
+                    int32_t src_slot, int32_t n)
+{
+    size_t row = (size_t)l->head_dim * l->elem_bytes;
+    for (int part = 0; part < 3; part++) {
+        if (l->part_off[part] == SIZE_MAX) continue;
+        memmove(dst + l->part_off[part] + (size_t)dst_slot * row,
+                src + l->part_off[part] + (size_t)src_slot * row, (size_t)n * row);
+    }
+    memmove(kvl_block_pos(l, dst) + dst_slot, kvl_block_pos(l, src) + src_slot,
+            (size_t)n * sizeof(int32_t));
+}
