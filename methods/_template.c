@@ -52,8 +52,7 @@ static int template_plan(struct kvl_plan *plan)
     struct template_opts *o = plan->opts;
     if (o->recent != KVL_AUTO) return KVL_OK;
     if (plan->budget_tok < 2)
-        return kvl_fail(plan->err, KVL_EINVAL, "template: budget %d; give 2 or more",
-                        plan->budget_tok);
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more", plan->budget_tok);
     o->recent = plan->budget_tok - 1;
     return KVL_OK;
 }

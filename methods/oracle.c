@@ -43,7 +43,7 @@ static const struct kvl_opt oracle_options[] = {
 static int oracle_plan(struct kvl_plan *plan)
 {
     if (plan->budget_tok < 1)
-        return kvl_fail(plan->err, KVL_EINVAL, "oracle: no budget given; give one of 1 or more");
+        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 1 or more");
     return KVL_OK;
 }
 
@@ -64,7 +64,7 @@ static int oracle_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     float *probs = kvl_scratch(ctx, n_probs);
     float *score = kvl_scratch(ctx, (size_t)n_lists * (size_t)step->pos);
     if (!probs || !score)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "oracle: no memory for %zu weights", n_probs);
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu weights", n_probs);
     KVL_TRY(kvl_attn_weights(ctx, step, q, probs, n_live));
     /* The lists play the part of kv heads: 1, n_kv_heads or n_heads groups of query heads.  The
      * current token (the last column) is attended anyway and must not take a place. */

@@ -70,7 +70,7 @@ static int quest_plan(struct kvl_plan *plan)
     struct quest_opts *o = plan->opts;
     if (plan->budget_tok < 2 * o->page)
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "quest: budget %d with page=%d; give %d or more (the newest page and one)",
+                        "budget %d with page=%d; give %d or more (the newest page and one)",
                         plan->budget_tok, o->page, 2 * o->page);
     if (o->dense_layers == KVL_AUTO) o->dense_layers = KVL_MIN(2, plan->shape->n_layers / 4);
     return kvl_plan_meta(plan, KVL_META_PAGE, o->page, 2 * plan->shape->head_dim, &o->table);
@@ -115,7 +115,7 @@ static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     if (n_pages <= k) return KVL_OK;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     float *bound = kvl_scratch(ctx, (size_t)n_lists * (size_t)n_pages);
-    if (!bound) return kvl_fail(ctx->err, KVL_ENOMEM, "quest: no memory for %d bounds", n_pages);
+    if (!bound) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d bounds", n_pages);
     struct kvl_page_bound_args args = {
         .bound = bound,
         .q = q->q,

@@ -42,10 +42,10 @@ static int random_plan(struct kvl_plan *plan)
 {
     const struct random_opts *o = plan->opts;
     if (plan->budget_tok < 1)
-        return kvl_fail(plan->err, KVL_EINVAL, "random: no budget given; give one of 1 or more");
+        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 1 or more");
     if (o->mode == RANDOM_EVICT && o->scope == KVL_SCOPE_Q_HEAD)
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "random: scope=q_head with mode=evict; storage is per kv head, so give "
+                        "scope=q_head with mode=evict; storage is per kv head, so give "
                         "scope=kv_head or scope=layer");
     return KVL_OK;
 }
@@ -84,7 +84,7 @@ static int random_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     if (o->mode != RANDOM_SELECT || step->pos < ctx->budget_tok) return KVL_OK;
     size_t n = (size_t)random_lists(ctx->shape, o->scope) * (size_t)step->pos;
     float *score = kvl_scratch(ctx, n);
-    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "random: no memory for %zu scores", n);
+    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu scores", n);
     struct kvl_random_fill_args fill = {
         .y = score,
         .n = n,

@@ -86,10 +86,10 @@ static int snapkv_plan(struct kvl_plan *plan)
 {
     struct snapkv_opts *o = plan->opts;
     if (o->kernel % 2 == 0)
-        return kvl_fail(plan->err, KVL_EINVAL, "snapkv: kernel=%d; give an odd number", o->kernel);
+        return kvl_fail(plan->err, KVL_EINVAL, "kernel=%d; give an odd number", o->kernel);
     if (plan->budget_tok < snapkv_min_budget(plan->shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "snapkv: budget %d; give %d or more",
-                        plan->budget_tok, snapkv_min_budget(plan->shape, o));
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more", plan->budget_tok,
+                        snapkv_min_budget(plan->shape, o));
     if (o->window == KVL_AUTO) o->window = KVL_MIN(32, plan->budget_tok / 2);
     return kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window);
 }
@@ -151,7 +151,7 @@ static int snapkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *
     int32_t n_tok, n = scores->n_tok - o->window;
     KVL_TRY(kvl_obs_window_mass(ctx, layer, o->window, &mass, &n_tok));
     float *scratch = kvl_scratch(ctx, group * (size_t)n);
-    if (!scratch) return kvl_fail(ctx->err, KVL_ENOMEM, "snapkv: no memory for %d scores", n);
+    if (!scratch) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         size_t lane = (size_t)h;
         KVL_TRY(snapkv_lane(ctx, scores->score + lane * (size_t)scores->n_tok,

@@ -66,7 +66,7 @@ static int streaming_plan(struct kvl_plan *plan)
         o->recent = plan->budget_tok - o->sink - 1;
         if (o->recent < 1)
             return kvl_fail(plan->err, KVL_EINVAL,
-                            "streaming_llm: recent=auto with budget %d and sink=%d; give a budget "
+                            "recent=auto with budget %d and sink=%d; give a budget "
                             "of %d or more",
                             plan->budget_tok, o->sink, o->sink + 2);
     }
