@@ -1,0 +1,37 @@
+/* text.h - the English of the tasks: filler sentences, and wording with fields to fill.
+ *
+ * Words, sentences and wording are in text/english.def.  Filler is drawn sentence by sentence from a
+ * seeded grammar: it never repeats in blocks, so that a prefix cache or an eviction method gains
+ * nothing from repetition.
+ *
+ * Thread-safe: yes (the state is the caller's).
+ */
+#ifndef KVL_TEXT_H
+#define KVL_TEXT_H
+
+#include "kvl/base.h"
+#include "kvl/rng.h"
+
+/* Wording: KVL_TEXT_passkey_intro, ... */
+enum kvl_text_phrase {
+#define KVL_PHRASE(name, text) KVL_TEXT_##name,
+#include "text/english.def"
+    KVL_TEXT_PHRASES
+};
+
+/* What stands for {name} in a phrase. */
+struct kvl_text_field {
+    const char *name, *value;
+};
+
+/* Appends the phrase with its fields filled. */
+int kvl_text_fill(enum kvl_text_phrase phrase, const struct kvl_text_field *field, size_t n_fields,
+                  struct kvl_buf *out);
+
+/* The words of a class; a pointer into a constant table. */
+const char *const *kvl_text_words(const char *word_class, size_t len, int32_t *n);
+
+/* Appends one filler sentence. */
+int kvl_text_sentence(struct kvl_rng *rng, struct kvl_buf *out);
+
+#endif
