@@ -1,0 +1,225 @@
+/* Creates tokenizers; the way of a text through them, and back. */
+#include "tokenizer_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TEXT = 1 << 29 }; /* positions of symbols, three bytes per space, fit 32 bits */
+
+size_t kvl_utf8_len(const char *s, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    if (len == 0) return 0;
+    if (p[0] < 0x80) return 1;
+    size_t n = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || n > len) return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    /* Overlong forms, surrogates, beyond U+10FFFF. */
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f)) return 0;
+    if ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) return 0;
+    return n;
+}
+
+void kvl_tokens_free(struct kvl_tokens *t)
+{
+    free(t->id);
+    free(t->begin);
+    *t = (struct kvl_tokens){ 0 };
+}
+
+/* ---- create -------------------------------------------------------------------------------- */
+
+static bool equals(struct kvl_str s, const char *other)
+{
+    return s.len == strlen(other) && memcmp(s.s, other, s.len) == 0;
+}
+
+static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                struct kvl_err *err)
+{
+    struct kvl_str model;
+    KVL_TRY(kvl_gguf_str(file, "tokenizer.ggml.model", &model, err));
+    t->bpe = equals(model, "gpt2");
+    if (!t->bpe && !equals(model, "llama"))
+        return kvl_fail(err, KVL_EMODEL, "tokenizer.ggml.model is \"%.*s\", want llama or gpt2",
+                        (int)KVL_MIN(model.len, (size_t)32), model.s);
+    t->add_bos = !t->bpe;
+    KVL_TRY(kvl_tok_load_vocab(t, file, hash, err));
+    KVL_TRY(t->bpe ? kvl_tok_bpe_load(t, file, hash, err) : kvl_tok_spm_load(t, file, hash, err));
+    return kvl_tok_load_special(t, err);
+}
+
+int kvl_tokenizer_create(const struct kvl_gguf *file, struct kvl_tokenizer **out,
+                         struct kvl_err *err)
+{
+    struct kvl_tokenizer *t = kvl_alloc(1, sizeof *t);
+    XXH3_state_t *hash = XXH3_createState();
+    int rc = t && hash ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for a tokenizer");
+    if (rc == KVL_OK) {
+        XXH3_64bits_reset(hash);
+        rc = load(t, file, hash, err);
+    }
+    if (rc == KVL_OK) {
+        t->hash = XXH3_64bits_digest(hash);
+        *out = t;
+        t = NULL;
+    }
+    XXH3_freeState(hash);
+    kvl_tokenizer_destroy(t);
+    return rc;
+}
+
+void kvl_tokenizer_destroy(struct kvl_tokenizer *t)
+{
+    if (!t) return;
+    for (int32_t i = 0; i < t->n_patterns; i++) pcre2_code_free(t->pattern[i]);
+    kvl_free(t->text.data);
+    kvl_free(t->text.at);
+    kvl_free(t->plain.data);
+    kvl_free(t->plain.at);
+    kvl_free(t->type);
+    kvl_free(t->ends);
+    kvl_free(t->slot);
+    kvl_free(t->special);
+    kvl_free(t->rank);
+    kvl_free(t->merge);
+    kvl_free(t);
+}
+
+/* ---- encode -------------------------------------------------------------------------------- */
+
+/* Steps that one match may take: far beyond what the patterns need, so that only a pathological
+ * text meets it. */
+static int encode_open(struct tok_encode *e)
+{
+    if (!e->t->bpe) return KVL_OK;
+    e->match = pcre2_match_data_create(1, NULL);
+    e->limits = pcre2_match_context_create(NULL);
+    if (!e->match || !e->limits)
+        return kvl_fail(e->err, KVL_ENOMEM, "no memory to tokenise %zu bytes", e->len);
+    pcre2_set_match_limit(e->limits, 2000000000u);
+    pcre2_set_depth_limit(e->limits, 10000);
+    pcre2_set_heap_limit(e->limits, 65536); /* KiB */
+    return KVL_OK;
+}
+
+static void encode_close(struct tok_encode *e)
+{
+    pcre2_match_data_free(e->match);
+    pcre2_match_context_free(e->limits);
+    free(e->sym);
+    free(e->heap);
+    kvl_buf_free(&e->scratch);
+}
+
+/* A stretch without special tokens. */
+static int encode_fragment(struct tok_encode *e, size_t begin, size_t end, bool space)
+{
+    if (begin == end) return KVL_OK;
+    if (e->t->bpe) return kvl_tok_bpe_fragment(e, begin, end - begin);
+    return kvl_tok_spm_fragment(e, begin, end - begin, space && e->t->add_space);
+}
+
+static int encode_text(struct tok_encode *e, uint32_t flags)
+{
+    struct tok_hit *hit;
+    size_t n, begin = 0;
+    bool space = !(flags & KVL_ENCODE_CONTINUE);
+    bool whole = (flags & KVL_ENCODE_BOS) && !(flags & KVL_ENCODE_CONTINUE);
+    KVL_TRY(
+        kvl_tok_special_hits(e->t, e->text, e->len, flags & KVL_ENCODE_SPECIAL, &hit, &n, e->err));
+    int rc = KVL_OK;
+    if (whole && e->t->add_bos && e->t->bos >= 0) rc = kvl_tok_push(e, 0, e->t->bos);
+    for (size_t i = 0; rc == KVL_OK && i < n; i++) {
+        rc = encode_fragment(e, begin, hit[i].begin, space);
+        if (rc == KVL_OK) rc = kvl_tok_push(e, hit[i].begin, hit[i].id);
+        begin = hit[i].begin + hit[i].len;
+        space = true;
+    }
+    if (rc == KVL_OK) rc = encode_fragment(e, begin, e->len, space);
+    if (rc == KVL_OK && (flags & KVL_ENCODE_BOS) && e->t->add_eos && e->t->eos >= 0)
+        rc = kvl_tok_push(e, e->len, e->t->eos);
+    free(hit);
+    return rc;
+}
+
+int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
+               struct kvl_tokens *out, struct kvl_err *err)
+{
+    struct tok_encode e = { .t = t, .text = text, .len = len, .out = out, .err = err };
+    int32_t n = out->n;
+    if (len > MAX_TEXT)
+        return kvl_fail(err, KVL_EINVAL, "text of %zu bytes, at most %d", len, (int)MAX_TEXT);
+    int rc = encode_open(&e);
+    if (rc == KVL_OK) rc = encode_text(&e, flags);
+    if (rc != KVL_OK) out->n = n;
+    encode_close(&e);
+    return rc;
+}
+
+/* ---- decode -------------------------------------------------------------------------------- */
+
+static struct kvl_str piece(const struct kvl_tokenizer *t, int32_t id, bool special)
+{
+    static const char replacement[] = "\xef\xbf\xbd";
+    bool control = t->type[id] == TOK_CONTROL, unknown = t->type[id] == TOK_UNKNOWN;
+    if (!special && control) return (struct kvl_str){ "", 0 };
+    if (!special && unknown) return (struct kvl_str){ replacement, 3 };
+    return kvl_tok_string(&t->plain, id);
+}
+
+int kvl_decode(const struct kvl_tokenizer *t, const int32_t *id, int32_t n, bool special,
+               bool first, struct kvl_buf *out, struct kvl_err *err)
+{
+    size_t before = out->len;
+    bool strip = first && !t->bpe && t->add_space;
+    int rc = KVL_OK;
+    for (int32_t i = 0; rc == KVL_OK && i < n; i++) {
+        if (id[i] < 0 || id[i] >= t->n) {
+            rc = kvl_fail(err, KVL_EINVAL, "token %d of %d is %d, want 0 to %d", i, n, id[i],
+                          t->n - 1);
+            break;
+        }
+        struct kvl_str s = piece(t, id[i], special);
+        if (s.len == 0) continue;
+        bool drop = strip && s.s[0] == ' ';
+        strip = strip && t->type[id[i]] == TOK_CONTROL;
+        if (kvl_buf_add(out, s.s + drop, s.len - drop) != KVL_OK)
+            rc = kvl_fail(err, KVL_ENOMEM, "no memory for the text of %d tokens", n);
+    }
+    if (rc != KVL_OK) out->len = before;
+    return rc;
+}
+
+/* ---- facts --------------------------------------------------------------------------------- */
+
+int32_t kvl_tokenizer_size(const struct kvl_tokenizer *t)
+{
+    return t->n;
+}
+
+int32_t kvl_tokenizer_bos(const struct kvl_tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t kvl_tokenizer_eos(const struct kvl_tokenizer *t)
+{
+    return t->eos;
+}
+
+bool kvl_tokenizer_ends(const struct kvl_tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n && t->ends[id];
+}
+
+uint64_t kvl_tokenizer_hash(const struct kvl_tokenizer *t)
+{
+    return t->hash;
+}
+
+const char *kvl_tokenizer_model(const struct kvl_tokenizer *t)
+{
+    return t->bpe ? "gpt2" : "llama";
+}

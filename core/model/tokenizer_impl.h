@@ -1,0 +1,150 @@
+/* tokenizer_impl.h - what the tokenizer's files share.
+ *
+ *   tokenizer.c          create, encode, decode
+ *   tokenizer_vocab.c    reads and checks the vocabulary of a file
+ *   tokenizer_special.c  finds special tokens in a text
+ *   tokenizer_merge.c    joins symbols, best pair first: the core of both algorithms
+ *   tokenizer_spm.c      `llama`: pairs by score, leftovers as bytes
+ *   tokenizer_bpe.c      `gpt2`: pre-tokenizer patterns, pairs by merge rank
+ *
+ * A text is cut at special tokens into fragments; a fragment becomes symbols (characters or bytes)
+ * that are merged into tokens.
+ */
+#ifndef KVL_TOKENIZER_IMPL_H
+#define KVL_TOKENIZER_IMPL_H
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "kvl/tokenizer.h"
+#include "model/gguf.h"
+
+#include <pcre2.h>
+#include <xxhash.h>
+
+enum tok_type {
+    TOK_NORMAL = 1,
+    TOK_UNKNOWN = 2,
+    TOK_CONTROL = 3,
+    TOK_USER = 4,
+    TOK_UNUSED = 5,
+    TOK_BYTE = 6,
+};
+
+enum { TOK_MAX_PATTERNS = 4 };
+
+/* n byte strings in one block. */
+struct tok_strings {
+    char *data;
+    size_t *at; /* [n + 1] */
+};
+
+/* Open addressing from a pair of ids to its merge; rank1 0 = empty. */
+struct tok_merge {
+    uint64_t pair;
+    uint32_t rank1; /* rank + 1 */
+    int32_t id;     /* what the two become */
+};
+
+struct kvl_tokenizer {
+    bool bpe;
+    int32_t n;
+    struct tok_strings text;  /* as in the file: with U+2581, or GPT-2's visible characters */
+    struct tok_strings plain; /* the bytes that a token stands for */
+    uint8_t *type;            /* [n] enum tok_type */
+    bool *ends;               /* [n] ends a generation */
+    uint32_t *slot;           /* text -> id + 1, open addressing */
+    size_t slot_mask;
+    size_t max_len;        /* of a text */
+    int32_t byte_id[256];  /* -1: none */
+    int32_t bos, eos, unk; /* -1: none */
+    bool add_bos, add_eos, add_space;
+    int32_t *special; /* [n_special] ids, sorted by text */
+    int32_t n_special;
+    uint64_t hash;
+    /* llama */
+    uint32_t *rank; /* [n] 0 for the best score; equal scores have equal ranks */
+    bool cut_words; /* no token goes on over a space: words can be merged one by one */
+    /* gpt2 */
+    bool ignore_merges; /* a piece that is a token needs no merging */
+    struct tok_merge *merge;
+    size_t merge_mask;
+    pcre2_code *pattern[TOK_MAX_PATTERNS];
+    int32_t n_patterns;
+};
+
+/* A stretch of the text that may become a token.  A merged-away symbol has len 0. */
+struct tok_sym {
+    uint32_t pos, len; /* in tok_encode.chunk */
+    uint32_t raw;      /* first byte in the caller's text */
+    int32_t id;        /* -1: not a token by itself */
+    int32_t prev, next;
+};
+
+struct tok_pair {
+    uint32_t rank, left;
+    uint32_t len; /* of both: a pair whose length has changed is stale */
+    int32_t id;
+};
+
+/* One call of kvl_encode. */
+struct tok_encode {
+    const struct kvl_tokenizer *t;
+    const char *text; /* the caller's */
+    size_t len;
+    struct kvl_tokens *out;
+    struct kvl_err *err;
+    const char *chunk; /* what the symbols point into */
+    struct tok_sym *sym;
+    size_t n_sym, cap_sym;
+    struct tok_pair *heap;
+    size_t n_heap, cap_heap;
+    struct kvl_buf scratch;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+};
+
+/* A special token in the text. */
+struct tok_hit {
+    size_t begin, len;
+    int32_t id;
+};
+
+/* tokenizer_vocab.c */
+int kvl_tok_load_vocab(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                       struct kvl_err *err);
+int32_t kvl_tok_find(const struct kvl_tokenizer *t, const char *s, size_t len); /* -1: none */
+/* The same, but only tokens that plain text may become: no control, unknown or byte tokens. */
+int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t len);
+/* The value of the text "<0xNN>", -1 for another text. */
+int kvl_tok_byte_value(struct kvl_str s);
+struct kvl_str kvl_tok_string(const struct tok_strings *s, int32_t i);
+int kvl_tok_strings_init(struct tok_strings *s, int32_t n, size_t bytes);
+
+/* tokenizer_special.c.  Hits in ascending order (kvl_free); none overlap. */
+int kvl_tok_load_special(struct kvl_tokenizer *t, struct kvl_err *err);
+int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
+                         struct tok_hit **hit, size_t *n, struct kvl_err *err);
+
+/* tokenizer_merge.c */
+int kvl_tok_push(struct tok_encode *e, size_t raw, int32_t id); /* a token to the output */
+int kvl_tok_symbol(struct tok_encode *e, size_t pos, size_t len, size_t raw, int32_t id);
+/* Bytes without a token of their own: byte tokens, else the unknown token, else an error. */
+int kvl_tok_fallback(struct tok_encode *e, const char *s, size_t len, size_t raw);
+typedef bool (*kvl_tok_pair_fn)(const struct tok_encode *e, const struct tok_sym *l,
+                                const struct tok_sym *r, uint32_t *rank, int32_t *id);
+/* Merges e->sym [n_sym], lowest rank first, ties to the left.  Symbol 0 always survives. */
+int kvl_tok_merge_all(struct tok_encode *e, kvl_tok_pair_fn pair);
+
+/* tokenizer_spm.c */
+int kvl_tok_spm_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                     struct kvl_err *err);
+int kvl_tok_spm_fragment(struct tok_encode *e, size_t begin, size_t len, bool space);
+
+/* tokenizer_bpe.c */
+int kvl_tok_bpe_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                     struct kvl_err *err);
+int kvl_tok_bpe_fragment(struct tok_encode *e, size_t begin, size_t len);
+
+/* Length of the valid UTF-8 character at s (1 to 4), 0 when the bytes there are not one. */
+size_t kvl_utf8_len(const char *s, size_t len);
+
+#endif
