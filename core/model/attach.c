@@ -1,0 +1,200 @@
+/* Putting a session under a policy: open, replay of the context, scores, eviction; and the calls of
+ * policies back into the engine that need no more than the session. */
+#include "model/host.h"
+
+#include <string.h>
+
+enum { REPLAY_CHUNK = 1024 };
+
+void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
+{
+    s->ctx.err = err;
+    s->host.session = s;
+    s->host.n_visible = s->n_pos;
+    kvl_arena_reset(&s->engine->scratch);
+}
+
+int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code)
+{
+    struct kvl_err *err = s->ctx.err;
+    const char *name = s->planned->policy->name;
+    s->failed = true;
+    if (code == KVL_ESTOP || code == KVL_ENOMEM || code == KVL_EINVAL || code == KVL_ENUMERIC) {
+        /* The engine's own trouble, or the method's refusal: the code says which. */
+    } else {
+        code = KVL_EPOLICY;
+    }
+    if (err && err->code == KVL_OK) kvl_fail(err, code, "the hook failed without a message");
+    if (layer < 0) return kvl_fail_at(err, code, "%s: %s", name, hook);
+    return kvl_fail_at(err, code, "%s: %s, layer %d, position %d", name, hook, layer, s->n_pos);
+}
+
+float *kvl_scratch(const struct kvl_pctx *ctx, size_t n)
+{
+    return kvl_arena_get(&ctx->host->session->engine->scratch, n + 1, sizeof(float));
+}
+
+int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                     const struct kvl_query *q, float *probs, int32_t n)
+{
+    struct kvl_session *s = ctx->host->session;
+    struct kvl_engine *e = s->engine;
+    const struct kvl_shape *sh = ctx->shape;
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+        e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
+        if (n != e->lanes[h].n_slots || !e->lanes[h].sorted)
+            return kvl_fail(ctx->err, KVL_EPOLICY,
+                            "attention weights of %d tokens, lane (%d, %d) holds %d in order", n,
+                            step->layer, h, e->lanes[h].n_slots);
+    }
+    const struct kvl_store_desc *d = kvl_store_desc(e->store);
+    s->count.index_read_bytes +=
+        (int64_t)n * sh->n_kv_heads * sh->head_dim * (d->type == KVL_KV_F16 ? 2 : 4);
+    return e->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+                                                             .q = q->q,
+                                                             .lanes = e->lanes,
+                                                             .n_slots = n,
+                                                             .n_heads = sh->n_heads,
+                                                             .n_kv_heads = sh->n_kv_heads,
+                                                             .head_dim = sh->head_dim,
+                                                             .scale = e->scale });
+}
+
+/* ---- attach ---------------------------------------------------------------------------------------- */
+
+static int attach_memory(struct kvl_session *s, struct kvl_err *err)
+{
+    const struct kvl_planned *p = s->planned;
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    size_t n_layers = (size_t)sh->n_layers;
+    for (int32_t i = 0; i < p->p.n_meta; i++)
+        if (kvl_meta_table_create(s->engine, &p->p.meta[i], s->n_pos, &s->host.table[i]) != KVL_OK)
+            return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
+    s->host.shared = kvl_alloc(n_layers, sizeof(struct kvl_shared_sel *));
+    s->host.shared_until = kvl_alloc(n_layers, sizeof(int32_t));
+    s->ctx.state = p->state_bytes > 0 ? kvl_alloc(p->state_bytes, 1) : NULL;
+    if (!s->host.shared || !s->host.shared_until || (p->state_bytes > 0 && !s->ctx.state))
+        return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
+    return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, s->n_pos, err) : KVL_OK;
+}
+
+int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_err *err)
+{
+    if (s->dead && n_pos <= s->dead_cap) return KVL_OK;
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    size_t lanes = (size_t)sh->n_layers * (size_t)sh->n_kv_heads;
+    int32_t cap = n_pos + n_pos / 4 + 64;
+    uint8_t *dead = kvl_alloc(lanes, (size_t)cap);
+    if (!dead) return kvl_fail(err, KVL_ENOMEM, "out of memory for the mask of %d tokens", n_pos);
+    for (size_t lane = 0; s->dead && lane < lanes; lane++)
+        memcpy(dead + lane * (size_t)cap, s->dead + lane * (size_t)s->dead_cap,
+               (size_t)s->dead_cap);
+    kvl_free(s->dead);
+    s->dead = dead;
+    s->dead_cap = cap;
+    return KVL_OK;
+}
+
+/* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim]. */
+static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part part, int32_t slot,
+                       int32_t n, float *lane, float *out)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    size_t hd = (size_t)sh->head_dim, row = (size_t)sh->n_kv_heads * hd;
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+        KVL_TRY(kvl_seq_read(s->seq, layer, h, part, slot, n, lane, s->ctx.err));
+        for (int32_t i = 0; i < n; i++)
+            memcpy(out + (size_t)i * row + (size_t)h * hd, lane + (size_t)i * hd, hd * sizeof *out);
+    }
+    return KVL_OK;
+}
+
+static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    size_t lane = (size_t)REPLAY_CHUNK * (size_t)sh->head_dim;
+    size_t all = lane * (size_t)sh->n_kv_heads;
+    kvl_arena_reset(&s->engine->step);
+    float *buf = kvl_arena_get(&s->engine->step, lane + 2 * all, sizeof *buf);
+    if (!buf) return kvl_fail(err, KVL_ENOMEM, "out of memory to replay the context");
+    float *k = buf + lane, *v = k + all;
+    for (int32_t at = 0; at < s->n_pos; at += REPLAY_CHUNK) {
+        struct kvl_step step = { .layer = layer,
+                                 .index = -1,
+                                 .pos = at,
+                                 .replay = true,
+                                 .n_tok = KVL_MIN(REPLAY_CHUNK, s->n_pos - at) };
+        kvl_hook_begin(s, err);
+        KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, buf, k));
+        KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, buf, v));
+        int rc = s->planned->policy->append(&s->ctx, &step, k, v);
+        if (rc != KVL_OK) return kvl_hook_failed(s, "append", layer, rc);
+    }
+    return KVL_OK;
+}
+
+/* One layer: metadata from the stored keys, then what the complete context decides. */
+static int attach_layer(struct kvl_session *s, int32_t layer, struct kvl_err *err)
+{
+    const struct kvl_policy *p = s->planned->policy;
+    struct kvl_step step = {
+        .layer = layer, .index = -1, .pos = s->n_pos - 1, .n_tok = s->n_pos, .replay = true
+    };
+    int rc = KVL_OK;
+    if (p->append) KVL_TRY(replay_layer(s, layer, err));
+    kvl_arena_reset(&s->engine->step);
+    kvl_hook_begin(s, err);
+    if (p->prefilled && (rc = p->prefilled(&s->ctx, layer)) != KVL_OK)
+        return kvl_hook_failed(s, "prefilled", layer, rc);
+    kvl_hook_begin(s, err);
+    if (p->score && (rc = kvl_score_layer(s, layer)) != KVL_OK)
+        return kvl_hook_failed(s, "score", layer, rc);
+    kvl_hook_begin(s, err);
+    if (p->evict && (rc = kvl_evict_layer(s, &step)) != KVL_OK)
+        return kvl_hook_failed(s, "evict", layer, rc);
+    return KVL_OK;
+}
+
+static int attach_check(const struct kvl_session *s, const struct kvl_planned *planned,
+                        struct kvl_err *err)
+{
+    const char *name = planned->policy->name;
+    if (s->failed || s->planned)
+        return kvl_fail(err, KVL_EINTERNAL, "%s: the session failed or has a policy already", name);
+    if (s->n_pos == 0) return kvl_fail(err, KVL_EINVAL, "%s: attached to an empty context", name);
+    if (planned->raw_keys && !s->engine->desc.raw_keys)
+        return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
+    if (planned->p.window > s->engine->desc.window)
+        return kvl_fail(err, KVL_EINVAL, "%s observes %d queries, the engine keeps %d", name,
+                        planned->p.window, s->engine->desc.window);
+    return KVL_OK;
+}
+
+int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                       enum kvl_exec exec, struct kvl_err *err)
+{
+    KVL_TRY(attach_check(s, planned, err));
+    uint64_t t0 = kvl_now_ns();
+    const struct kvl_policy *p = planned->policy;
+    s->planned = planned;
+    s->exec = exec;
+    s->count = (struct kvl_counters){ 0 };
+    s->ctx = (struct kvl_pctx){ .shape = &s->engine->model->shape,
+                                .ops = s->engine->ops,
+                                .opts = planned->opts,
+                                .budget_tok = planned->budget_tok,
+                                .context_tok = s->n_pos,
+                                .seed = seed,
+                                .err = err,
+                                .host = &s->host };
+    s->failed = true; /* until all of it worked */
+    KVL_TRY(attach_memory(s, err));
+    kvl_hook_begin(s, err);
+    int rc = p->open ? p->open(&s->ctx) : KVL_OK;
+    s->opened = true;
+    if (rc != KVL_OK) return kvl_hook_failed(s, "open", -1, rc);
+    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++) KVL_TRY(attach_layer(s, l, err));
+    s->failed = false;
+    s->count.attach_ns = kvl_now_ns() - t0;
+    return KVL_OK;
+}

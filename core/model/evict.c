@@ -1,0 +1,215 @@
+/* Eviction: what a policy wants to keep, checked and carried out; one-shot eviction by scores. */
+#include "model/host.h"
+
+#include <string.h>
+
+enum { KEEP_RANGES = 8 };
+
+struct keep_head {
+    bool named;
+    int32_t first[KEEP_RANGES], last[KEEP_RANGES]; /* [first, last) */
+    int32_t n_ranges;
+    const int32_t *token; /* ascending */
+    int32_t n_tokens;
+};
+
+struct kvl_keep {
+    struct kvl_session *s;
+    struct kvl_err *err;
+    int32_t layer, n_heads;
+    struct keep_head *head;
+};
+
+static int keep_heads(struct kvl_keep *keep, int32_t kv_head, int32_t *from, int32_t *to)
+{
+    if (kv_head < -1 || kv_head >= keep->n_heads)
+        return kvl_fail(keep->err, KVL_EPOLICY, "kv head %d, want 0 to %d or -1 for all", kv_head,
+                        keep->n_heads - 1);
+    *from = kv_head < 0 ? 0 : kv_head;
+    *to = kv_head < 0 ? keep->n_heads : kv_head + 1;
+    return KVL_OK;
+}
+
+int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_t last)
+{
+    int32_t from = 0, to = 0;
+    KVL_TRY(keep_heads(keep, kv_head, &from, &to));
+    if (first < 0 || last < first || last > keep->s->n_pos)
+        return kvl_fail(keep->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
+                        first, last, keep->s->n_pos);
+    for (int32_t h = from; h < to; h++) {
+        struct keep_head *k = &keep->head[h];
+        if (k->n_ranges == KEEP_RANGES)
+            return kvl_fail(keep->err, KVL_EPOLICY, "more than %d ranges for kv head %d",
+                            KEEP_RANGES, h);
+        k->named = true;
+        k->first[k->n_ranges] = first;
+        k->last[k->n_ranges++] = last;
+    }
+    return KVL_OK;
+}
+
+static int keep_check(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n)
+{
+    if (n < 0) return kvl_fail(keep->err, KVL_EPOLICY, "%d positions, want 0 or more", n);
+    for (int32_t i = 0; i < n; i++) {
+        if (i > 0 && pos[i] <= pos[i - 1])
+            return kvl_fail(keep->err, KVL_EPOLICY,
+                            "position %d after %d, want ascending and unique", pos[i], pos[i - 1]);
+        if (!kvl_lane_has(keep->s, keep->layer, kv_head, pos[i]))
+            return kvl_fail(keep->err, KVL_EPOLICY, "position %d is not live in kv head %d", pos[i],
+                            kv_head);
+    }
+    return KVL_OK;
+}
+
+int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n)
+{
+    int32_t from = 0, to = 0;
+    KVL_TRY(keep_heads(keep, kv_head, &from, &to));
+    for (int32_t h = from; h < to; h++) {
+        struct keep_head *k = &keep->head[h];
+        if (k->token)
+            return kvl_fail(keep->err, KVL_EPOLICY, "tokens of kv head %d are given twice", h);
+        KVL_TRY(keep_check(keep, h, pos, n));
+        int32_t *copy = kvl_arena_get(&keep->s->engine->step, (size_t)n + 1, sizeof *copy);
+        if (!copy) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
+        if (n > 0) memcpy(copy, pos, (size_t)n * sizeof *copy);
+        k->named = true;
+        k->token = copy;
+        k->n_tokens = n;
+    }
+    return KVL_OK;
+}
+
+/* ---- carrying it out ---------------------------------------------------------------------------- */
+
+static void mask_out(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                     int32_t n_live, const int32_t *pos, int32_t n)
+{
+    size_t lane = (size_t)layer * (size_t)s->engine->model->shape.n_kv_heads + (size_t)kv_head;
+    uint8_t *dead = s->dead + lane * (size_t)s->dead_cap;
+    for (int32_t i = 0, j = 0; i < n_live; i++) {
+        while (j < n && pos[j] < live[i]) j++;
+        if (j == n || pos[j] != live[i]) dead[live[i]] = 1;
+    }
+}
+
+/* Keeps n ascending live positions of a lane whose live positions are `live`. */
+static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                     int32_t n_live, const int32_t *pos, int32_t n)
+{
+    if (n == n_live) return KVL_OK;
+    s->count.n_evicted += n_live - n;
+    if (s->dead) {
+        mask_out(s, layer, kv_head, live, n_live, pos, n);
+        return KVL_OK;
+    }
+    return kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err);
+}
+
+static bool in_ranges(const struct keep_head *k, int32_t pos)
+{
+    for (int32_t i = 0; i < k->n_ranges; i++)
+        if (pos >= k->first[i] && pos < k->last[i]) return true;
+    return false;
+}
+
+static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
+{
+    struct kvl_session *s = keep->s;
+    const struct keep_head *k = &keep->head[kv_head];
+    int32_t n_live, n = 0, j = 0;
+    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live);
+    int32_t *pos = live ? kvl_arena_get(&s->engine->step, (size_t)n_live + 1, sizeof *pos) : NULL;
+    if (!pos) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory to evict");
+    for (int32_t i = 0; i < n_live; i++) {
+        while (j < k->n_tokens && k->token[j] < live[i]) j++;
+        bool named = j < k->n_tokens && k->token[j] == live[i];
+        if (named || in_ranges(k, live[i])) pos[n++] = live[i];
+    }
+    return lane_keep(s, keep->layer, kv_head, live, n_live, pos, n);
+}
+
+int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
+{
+    const struct kvl_policy *policy = s->planned->policy;
+    struct kvl_keep keep = { .s = s,
+                             .err = s->ctx.err,
+                             .layer = step->layer,
+                             .n_heads = s->engine->model->shape.n_kv_heads };
+    keep.head = kvl_arena_get(&s->engine->step, (size_t)keep.n_heads, sizeof *keep.head);
+    if (!keep.head) return kvl_fail(keep.err, KVL_ENOMEM, "out of memory to evict");
+    memset(keep.head, 0, (size_t)keep.n_heads * sizeof *keep.head);
+    KVL_TRY(policy->evict(&s->ctx, step, &keep));
+    for (int32_t h = 0; h < keep.n_heads; h++)
+        if (keep.head[h].named) KVL_TRY(keep_apply_head(&keep, h));
+    return KVL_OK;
+}
+
+/* ---- one-shot eviction by scores ------------------------------------------------------------------- */
+
+static int scores_check(const struct kvl_scores *sc, struct kvl_err *err)
+{
+    int32_t guarded = sc->protect_first + sc->protect_last;
+    if (sc->keep_tok < 0 || sc->protect_first < 0 || sc->protect_last < 0 || guarded > sc->keep_tok)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "keeps %d tokens and protects the first %d and the last %d: want all >= 0 "
+                        "and no more protected than kept",
+                        sc->keep_tok, sc->protect_first, sc->protect_last);
+    return KVL_OK;
+}
+
+/* The best of one lane into pos; returns through *n how many. */
+static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32_t *pos)
+{
+    struct kvl_engine *e = s->engine;
+    const struct kvl_shape *sh = &e->model->shape;
+    int32_t middle = sc->n_tok - sc->protect_first - sc->protect_last;
+    int32_t k = sc->keep_tok - sc->protect_first - sc->protect_last;
+    int32_t *index = kvl_arena_get(&e->step, (size_t)sh->n_kv_heads * (size_t)k + 1, sizeof *index);
+    if (!index) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for the %d best", k);
+    int rc = e->ops->topk(&(struct kvl_topk_args){ .index = index,
+                                                   .x = sc->score + sc->protect_first,
+                                                   .x_stride = (size_t)sc->n_tok,
+                                                   .n_rows = sh->n_kv_heads,
+                                                   .n = middle,
+                                                   .k = k });
+    if (rc == KVL_ENUMERIC)
+        return kvl_fail(s->ctx.err, KVL_EPOLICY, "a score is not a number (NaN)");
+    if (rc != KVL_OK) return kvl_fail(s->ctx.err, rc, "top-%d of %d scores", k, middle);
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+        int32_t *p = pos + (size_t)h * (size_t)sc->keep_tok;
+        for (int32_t i = 0; i < sc->protect_first; i++) *p++ = i;
+        for (int32_t i = 0; i < k; i++)
+            *p++ = sc->protect_first + index[(size_t)h * (size_t)k + (size_t)i];
+        for (int32_t i = 0; i < sc->protect_last; i++) *p++ = sc->n_tok - sc->protect_last + i;
+    }
+    return KVL_OK;
+}
+
+int kvl_score_layer(struct kvl_session *s, int32_t layer)
+{
+    struct kvl_engine *e = s->engine;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t floats = (size_t)sh->n_kv_heads * (size_t)s->n_pos;
+    struct kvl_scores sc = { .n_tok = s->n_pos, .keep_tok = s->ctx.budget_tok };
+    sc.score = kvl_arena_get(&e->step, floats + 1, sizeof *sc.score);
+    if (!sc.score) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
+    memset(sc.score, 0, floats * sizeof *sc.score);
+    KVL_TRY(s->planned->policy->score(&s->ctx, layer, &sc));
+    KVL_TRY(scores_check(&sc, s->ctx.err));
+    if (sc.keep_tok >= s->n_pos) return KVL_OK;
+    size_t kept = (size_t)sh->n_kv_heads * (size_t)sc.keep_tok;
+    int32_t *pos = kvl_arena_get(&e->step, kept + 1, sizeof *pos);
+    if (!pos) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+    KVL_TRY(scores_best(s, &sc, pos));
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+        int32_t n_live;
+        const int32_t *live = kvl_live_positions(s, layer, h, &n_live);
+        if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+        KVL_TRY(lane_keep(s, layer, h, live, n_live, pos + (size_t)h * (size_t)sc.keep_tok,
+                          sc.keep_tok));
+    }
+    return KVL_OK;
+}

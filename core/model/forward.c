@@ -1,0 +1,505 @@
+/* The forward pass, and the one caller of policy hooks while tokens run.
+ *
+ *   embed
+ *   per layer:  norm, q k v, rope, append, select, attention, observe, evict, out, mlp
+ *   logits
+ *
+ * Three modes.  PREFILL: dense, causal, many tokens, no policy.  EXTEND: a block of tokens under the
+ * policy; every token appends, selects and attends before the next one of the block exists for it,
+ * and eviction comes at the end of the block.  DECODE: one token for each of several sessions.
+ * Prefill and extend multiply rows in tiles (gemm), decode reads the weights in their own type
+ * (gemv); within a mode a row never depends on its neighbours. */
+#include "model/host.h"
+
+#include <string.h>
+
+enum mode { PREFILL, EXTEND, DECODE };
+
+struct forward {
+    struct kvl_engine *e;
+    enum mode mode;
+    int32_t n;  /* rows: e->row, e->id, e->pos, e->x */
+    bool timed; /* one session: its times are counted */
+    struct kvl_err *err;
+};
+
+static int op_failed(const struct forward *f, const char *op, int rc)
+{
+    return rc == KVL_OK ? KVL_OK : kvl_fail(f->err, rc, "%s: %s", op, kvl_status_name(rc));
+}
+
+static int linear(const struct forward *f, float *y, const float *x, const struct kvl_weight *w)
+{
+    const struct kvl_ops *ops = f->e->ops;
+    int rc = f->mode == DECODE
+                 ? ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = w, .n = f->n })
+                 : ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = x, .w = w, .n = f->n });
+    return op_failed(f, "projection", rc);
+}
+
+static int norm(const struct forward *f, float *y, const float *x, const float *w, int32_t n)
+{
+    const struct kvl_model *m = f->e->model;
+    return op_failed(
+        f, "norm",
+        f->e->ops->rmsnorm(&(struct kvl_rmsnorm_args){ .y = y,
+                                                       .x = x,
+                                                       .w = w,
+                                                       .n = n,
+                                                       .dim = m->shape.n_embd,
+                                                       .eps = (float)m->w.hparams.rms_eps }));
+}
+
+static int rotate(const struct forward *f, float *y, const float *x, int32_t n_heads)
+{
+    const struct kvl_model *m = f->e->model;
+    return op_failed(f, "rope",
+                     f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
+                                                              .x = x,
+                                                              .pos = f->e->pos,
+                                                              .inv_freq = m->w.inv_freq,
+                                                              .n = f->n,
+                                                              .n_heads = n_heads,
+                                                              .head_dim = m->shape.head_dim,
+                                                              .style = KVL_ROPE_NORM }));
+}
+
+static int residual(const struct forward *f)
+{
+    size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
+    return op_failed(
+        f, "residual",
+        f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = f->e->tmp, .n = n }));
+}
+
+/* Infinities and NaN survive a multiplication by zero. */
+static bool all_finite(const float *x, size_t n)
+{
+    float sum = 0.0f;
+    for (size_t i = 0; i < n; i++) sum += x[i] * 0.0f;
+    return sum == 0.0f;
+}
+
+/* ---- attention without a policy: prefill ------------------------------------------------------------ */
+
+static int attend_prefill(const struct forward *f, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_session *s = e->row[0].s;
+    const struct kvl_shape *sh = &e->model->shape;
+    KVL_TRY(kvl_seq_append(s->seq, layer, f->n, e->pos, e->k, e->desc.raw_keys ? e->k_raw : NULL,
+                           e->v, f->err));
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
+    if (s->obs) kvl_observers_add(e, s->obs, layer, e->q, f->n);
+    return op_failed(
+        f, "prefill attention",
+        e->ops->attn_prefill(&(struct kvl_attn_prefill_args){ .out = e->att,
+                                                              .q = e->q,
+                                                              .lanes = e->lanes,
+                                                              .n = f->n,
+                                                              .n_heads = sh->n_heads,
+                                                              .n_kv_heads = sh->n_kv_heads,
+                                                              .head_dim = sh->head_dim,
+                                                              .scale = e->scale }));
+}
+
+/* ---- attention under a policy -------------------------------------------------------------------------- */
+
+/* Adds the time since *t0 to a counter and moves *t0 on. */
+static void lap(const struct forward *f, uint64_t *t0, uint64_t *counter)
+{
+    if (!f->timed) return;
+    uint64_t t = kvl_now_ns();
+    if (counter) *counter += t - *t0;
+    *t0 = t;
+}
+
+static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
+{
+    return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
+}
+
+static void row_hook(const struct forward *f, const struct kvl_row *row)
+{
+    kvl_hook_begin(row->s, f->err);
+    row->s->host.n_visible = row->pos + 1;
+}
+
+/* Policies see keys and values as they are stored. */
+static int row_append_hook(const struct forward *f, const struct kvl_row *row, int32_t i,
+                           int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_session *s = row->s;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    for (int32_t t = 0; t < s->planned->p.n_meta; t++)
+        if (kvl_meta_table_reserve(e, &s->host.table[t], row->pos + 1) != KVL_OK)
+            return kvl_fail(f->err, KVL_ENOMEM, "%s: out of memory for its tables",
+                            s->planned->policy->name);
+    float *kv = kvl_arena_get(&e->step, 2 * n, sizeof *kv);
+    if (!kv) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
+    memcpy(kv, e->k + (size_t)i * n, n * sizeof *kv);
+    memcpy(kv + n, e->v + (size_t)i * n, n * sizeof *kv);
+    kvl_store_round(e->store, kv, 2 * n);
+    row_hook(f, row);
+    struct kvl_step step = row_step(row, layer);
+    int rc = s->planned->policy->append(&s->ctx, &step, kv, kv + n);
+    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(s, "append", layer, rc);
+}
+
+static int row_append(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_session *s = row->s;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
+    return kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
+                          e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err);
+}
+
+/* schedule and select: what this token reads in this layer. */
+static int row_select(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer,
+                      struct kvl_sel *sel)
+{
+    struct kvl_session *s = row->s;
+    const struct kvl_shape *sh = &f->e->model->shape;
+    const struct kvl_policy *p = s->planned->policy;
+    struct kvl_step step = row_step(row, layer);
+    row_hook(f, row);
+    int schedule = p->schedule ? p->schedule(&s->ctx, &step) : KVL_SELECT;
+    if (schedule != KVL_DENSE && schedule != KVL_SELECT)
+        return kvl_hook_failed(s, "schedule", layer, schedule);
+    sel->dense = schedule == KVL_DENSE;
+    if (sel->dense || !p->select || kvl_sel_load(sel, row)) return KVL_OK;
+    size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    struct kvl_query query = { .q = f->e->q + q,
+                               .q_raw = f->e->q_raw + q,
+                               .x = f->e->xn + (size_t)i * (size_t)sh->n_embd };
+    row_hook(f, row);
+    s->host.selecting = true;
+    int rc = p->select(&s->ctx, &step, &query, sel);
+    s->host.selecting = false;
+    s->count.n_select++;
+    if (rc == KVL_OK) rc = kvl_sel_complete(sel);
+    if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
+    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(s, "select", layer, rc);
+}
+
+/* What observe gets, where a policy wants it. */
+struct observed {
+    const float **probs;
+    int32_t *n;
+    float *lse;
+};
+
+static int observed_get(const struct forward *f, bool wanted, struct observed *ob)
+{
+    size_t heads = (size_t)f->e->model->shape.n_heads;
+    struct kvl_arena *a = &f->e->step;
+    *ob = (struct observed){ .lse = kvl_arena_get(a, heads, sizeof *ob->lse) };
+    if (wanted) {
+        ob->probs = kvl_arena_get(a, heads, sizeof *ob->probs);
+        ob->n = kvl_arena_get(a, heads, sizeof *ob->n);
+    }
+    if (!ob->lse || (wanted && (!ob->probs || !ob->n)))
+        return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
+    return KVL_OK;
+}
+
+static int row_resolve(const struct forward *f, const struct kvl_row *row, int32_t i,
+                       struct kvl_sel *sel, const struct observed *ob)
+{
+    const struct kvl_shape *sh = &f->e->model->shape;
+    size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    struct kvl_resolve r = { .sel = sel,
+                             .row = row,
+                             .q = f->e->q + q,
+                             .q_raw = f->e->q_raw + q,
+                             .out = f->e->att + q,
+                             .lse = ob->lse,
+                             .probs = ob->probs,
+                             .n_probs = ob->n };
+    int rc = kvl_resolve(&r);
+    if (rc == KVL_OK) return KVL_OK;
+    return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
+}
+
+/* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables. */
+static int flush_attention(const struct forward *f)
+{
+    struct kvl_engine *e = f->e;
+    if (e->n_jobs == 0) return KVL_OK;
+    struct kvl_lane *lane = kvl_arena_get(&e->step, (size_t)e->n_jobs, sizeof *lane);
+    if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
+    for (int32_t j = 0; j < e->n_jobs; j++) {
+        const struct kvl_job_src *src = &e->job_src[j];
+        lane[j] = kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
+        e->job[j].lane = &lane[j];
+    }
+    int rc =
+        e->ops->attn_decode(&(struct kvl_attn_decode_args){ .jobs = e->job,
+                                                            .n_jobs = e->n_jobs,
+                                                            .head_dim = e->model->shape.head_dim,
+                                                            .scale = e->scale,
+                                                            .inv_freq = e->model->w.inv_freq,
+                                                            .style = KVL_ROPE_NORM });
+    for (int32_t m = 0; rc == KVL_OK && m < e->n_merges; m++) rc = e->ops->attn_merge(&e->merge[m]);
+    e->n_jobs = e->n_merges = 0;
+    return op_failed(f, "attention", rc);
+}
+
+static int row_observe(const struct forward *f, const struct kvl_row *row, int32_t layer,
+                       const struct observed *ob)
+{
+    struct kvl_step step = row_step(row, layer);
+    row_hook(f, row);
+    int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
+    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(row->s, "observe", layer, rc);
+}
+
+/* One token, one layer: its keys are stored, it chooses, its attention is gathered. */
+static int row_attend(const struct forward *f, int32_t i, int32_t layer)
+{
+    const struct kvl_row *row = &f->e->row[i];
+    struct kvl_session *s = row->s;
+    struct kvl_counters *c = &s->count;
+    const struct kvl_policy *p = s->planned ? s->planned->policy : NULL;
+    uint64_t t = f->timed ? kvl_now_ns() : 0;
+    KVL_TRY(row_append(f, row, i, layer));
+    lap(f, &t, NULL);
+    if (p && p->append) KVL_TRY(row_append_hook(f, row, i, layer));
+    lap(f, &t, &c->meta_ns);
+    struct kvl_sel sel;
+    struct observed ob;
+    bool observes = p && p->observe;
+    kvl_sel_init(&sel, s, layer, row->pos + 1, f->err);
+    KVL_TRY(observed_get(f, observes, &ob));
+    if (p) KVL_TRY(row_select(f, row, i, layer, &sel));
+    KVL_TRY(row_resolve(f, row, i, &sel, &ob));
+    lap(f, &t, &c->select_ns);
+    if (!observes) return KVL_OK;
+    KVL_TRY(flush_attention(f));
+    lap(f, &t, &c->attend_ns);
+    KVL_TRY(row_observe(f, row, layer, &ob));
+    lap(f, &t, &c->meta_ns);
+    return KVL_OK;
+}
+
+/* Eviction: after every decoded token, after the last one of a block. */
+static int evict_rows(const struct forward *f, int32_t layer)
+{
+    for (int32_t i = f->mode == EXTEND ? f->n - 1 : 0; i < f->n; i++) {
+        const struct kvl_row *row = &f->e->row[i];
+        if (!row->s->planned || !row->s->planned->policy->evict) continue;
+        struct kvl_step step = row_step(row, layer);
+        row_hook(f, row);
+        int rc = kvl_evict_layer(row->s, &step);
+        if (rc != KVL_OK) return kvl_hook_failed(row->s, "evict", layer, rc);
+    }
+    return KVL_OK;
+}
+
+static int attend_policy(const struct forward *f, int32_t layer)
+{
+    struct kvl_counters *c = &f->e->row[0].s->count;
+    kvl_arena_reset(&f->e->step);
+    f->e->n_jobs = f->e->n_merges = 0;
+    for (int32_t i = 0; i < f->n; i++) KVL_TRY(row_attend(f, i, layer));
+    uint64_t t = f->timed ? kvl_now_ns() : 0;
+    KVL_TRY(flush_attention(f));
+    lap(f, &t, &c->attend_ns);
+    KVL_TRY(evict_rows(f, layer));
+    lap(f, &t, &c->evict_ns);
+    return KVL_OK;
+}
+
+/* ---- a layer, the model ---------------------------------------------------------------------------------- */
+
+static int layer_qkv(const struct forward *f, const struct kvl_layer_weights *w)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t hd = (size_t)sh->head_dim, n = (size_t)f->n;
+    KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, f->n));
+    KVL_TRY(linear(f, e->q_raw, e->xn, &w->attn_q));
+    KVL_TRY(linear(f, e->k_raw, e->xn, &w->attn_k));
+    KVL_TRY(linear(f, e->v, e->xn, &w->attn_v));
+    memcpy(e->q, e->q_raw, n * (size_t)sh->n_heads * hd * sizeof *e->q);
+    memcpy(e->k, e->k_raw, n * (size_t)sh->n_kv_heads * hd * sizeof *e->k);
+    KVL_TRY(rotate(f, e->q, e->q, sh->n_heads));
+    return rotate(f, e->k, e->k, sh->n_kv_heads);
+}
+
+static int layer_mlp(const struct forward *f, const struct kvl_layer_weights *w)
+{
+    struct kvl_engine *e = f->e;
+    KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, f->n));
+    KVL_TRY(linear(f, e->gate, e->xn, &w->ffn_gate));
+    KVL_TRY(linear(f, e->up, e->xn, &w->ffn_up));
+    size_t n = (size_t)f->n * (size_t)e->model->w.hparams.n_ff;
+    KVL_TRY(op_failed(f, "swiglu",
+                      e->ops->swiglu(&(struct kvl_swiglu_args){
+                          .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
+    return linear(f, e->tmp, e->gate, &w->ffn_down);
+}
+
+static int run_layer(const struct forward *f, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_layer_weights *w = &e->model->w.layer[layer];
+    if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
+    KVL_TRY(layer_qkv(f, w));
+    KVL_TRY(f->mode == PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
+    KVL_TRY(linear(f, e->tmp, e->att, &w->attn_output));
+    KVL_TRY(residual(f));
+    KVL_TRY(layer_mlp(f, w));
+    KVL_TRY(residual(f));
+    if (!all_finite(e->x, (size_t)f->n * (size_t)e->model->shape.n_embd))
+        return kvl_fail(f->err, KVL_ENUMERIC,
+                        "layer %d gave infinity or NaN at position %d or after", layer,
+                        e->row[0].pos);
+    return KVL_OK;
+}
+
+/* Logits of the last n of the rows: out [n][n_vocab]. */
+static int run_logits(const struct forward *f, int32_t n, float *out)
+{
+    struct kvl_engine *e = f->e;
+    size_t at = (size_t)(f->n - n) * (size_t)e->model->shape.n_embd;
+    struct forward tail = *f;
+    tail.n = n;
+    KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
+    KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
+    if (!all_finite(out, (size_t)n * (size_t)e->model->shape.n_vocab))
+        return kvl_fail(f->err, KVL_ENUMERIC, "a logit is infinite or NaN at position %d or after",
+                        e->row[0].pos);
+    return KVL_OK;
+}
+
+static int run_rows(const struct forward *f)
+{
+    struct kvl_engine *e = f->e;
+    KVL_TRY(op_failed(f, "embedding",
+                      e->ops->embed(&(struct kvl_embed_args){
+                          .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));
+    for (int32_t l = 0; l < e->model->shape.n_layers; l++) KVL_TRY(run_layer(f, l));
+    return KVL_OK;
+}
+
+/* ---- entry points ------------------------------------------------------------------------------------------ */
+
+static int check_tokens(const struct kvl_session *s, const int32_t *id, int32_t n,
+                        struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    if (s->failed) return kvl_fail(err, KVL_EINTERNAL, "a session that failed is used again");
+    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d tokens, want at least 1", n);
+    if (!s->engine->desc.allow_overlong && n > sh->n_ctx_train - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
+                        (long long)s->n_pos + n, sh->n_ctx_train);
+    if (n > INT32_MAX - 65536 - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL, "%d tokens after %d: too many", n, s->n_pos);
+    for (int32_t i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= sh->n_vocab)
+            return kvl_fail(err, KVL_EINVAL, "token id %d, want 0 to %d", id[i], sh->n_vocab - 1);
+    return KVL_OK;
+}
+
+static void set_row(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t id,
+                    int32_t ahead)
+{
+    e->id[i] = id;
+    e->pos[i] = s->n_pos + ahead;
+    e->row[i] = (struct kvl_row){ .s = s, .index = s->index + ahead, .pos = s->n_pos + ahead };
+}
+
+static int prefill_chunk(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                         int32_t n_logits, struct kvl_err *err)
+{
+    struct forward f = { .e = s->engine, .mode = PREFILL, .n = n, .err = err };
+    for (int32_t i = 0; i < n; i++) set_row(s->engine, i, s, id[i], i);
+    KVL_TRY(run_rows(&f));
+    s->n_pos += n;
+    return n_logits > 0 ? run_logits(&f, n_logits, logits) : KVL_OK;
+}
+
+int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                        bool last_only, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    KVL_TRY(check_tokens(s, id, n, err));
+    if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
+    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
+    if (s->obs && kvl_observers_own(e, &s->obs) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
+    s->failed = true;
+    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
+        int32_t m = KVL_MIN(e->desc.chunk_tok, n - at);
+        bool last = at + m == n;
+        int32_t n_logits = !logits ? 0 : (last_only ? (last ? 1 : 0) : m);
+        size_t skip = last_only ? 0 : (size_t)at * (size_t)e->model->shape.n_vocab;
+        KVL_TRY(prefill_chunk(s, id + at, m, logits ? logits + skip : NULL, n_logits, err));
+    }
+    s->failed = false;
+    return KVL_OK;
+}
+
+int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    KVL_TRY(check_tokens(s, id, n, err));
+    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
+    uint64_t t0 = kvl_now_ns();
+    s->failed = true;
+    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
+        struct forward f = { .e = e,
+                             .mode = EXTEND,
+                             .timed = true,
+                             .err = err,
+                             .n = KVL_MIN(e->desc.chunk_tok, n - at) };
+        for (int32_t i = 0; i < f.n; i++) set_row(e, i, s, id[at + i], i);
+        KVL_TRY(run_rows(&f));
+        s->n_pos += f.n;
+        s->index += f.n;
+    }
+    s->failed = false;
+    s->count.n_tokens += n;
+    s->count.total_ns += kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
+int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
+                       struct kvl_err *err)
+{
+    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d sessions, want at least 1", n);
+    struct kvl_engine *e = s[0]->engine;
+    for (int32_t i = 0; i < n; i++) KVL_TRY(check_tokens(s[i], &id[i], 1, err));
+    KVL_TRY(kvl_engine_reserve(e, n, err));
+    uint64_t t0 = kvl_now_ns();
+    struct forward f = { .e = e, .mode = DECODE, .n = n, .timed = n == 1, .err = err };
+    for (int32_t i = 0; i < n; i++) {
+        set_row(e, i, s[i], id[i], 0);
+        s[i]->failed = true;
+    }
+    KVL_TRY(run_rows(&f));
+    KVL_TRY(run_logits(&f, n, logits));
+    for (int32_t i = 0; i < n; i++) {
+        s[i]->failed = false;
+        s[i]->n_pos++;
+        s[i]->index++;
+        s[i]->count.n_tokens++;
+    }
+    if (n == 1) s[0]->count.total_ns += kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
+int32_t kvl_argmax(const float *logits, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}

@@ -1,0 +1,270 @@
+/* host.h - the engine's side of sessions and policies; core/model only.
+ *
+ * Who owns what
+ *   engine    workspace of one thread; two arenas: `step` lives for one layer of one call, `scratch`
+ *             for one hook
+ *   session   its sequence, a reference to its observers, its policy's tables and state
+ *   observers and tables are reference-counted and copied when a fork writes them
+ */
+#ifndef KVL_HOST_H
+#define KVL_HOST_H
+
+#include "kv/lane.h"
+#include "kvl/model.h"
+#include "model/gguf.h"
+#include "model/weights.h"
+
+/* ---- arena.c: memory that is given back all at once ----------------------------------------- */
+
+struct kvl_arena {
+    struct kvl_arena_chunk *head;
+    size_t total; /* bytes of all chunks: what one chunk will have after the next reset */
+};
+/* 64-byte aligned, not cleared; NULL when there is no memory.  Pointers stay valid until reset. */
+void *kvl_arena_get(struct kvl_arena *a, size_t n, size_t item);
+void kvl_arena_reset(struct kvl_arena *a);
+void kvl_arena_free(struct kvl_arena *a);
+
+/* ---- model.c --------------------------------------------------------------------------------- */
+
+struct kvl_model {
+    struct kvl_gguf *file;
+    struct kvl_weights w;
+    struct kvl_tokenizer *tokenizer;
+    struct kvl_shape shape;
+    char name[128], hash[33];
+    char *path;
+    size_t bytes, token_bytes;
+};
+
+/* ---- planned.c ------------------------------------------------------------------------------- */
+
+struct kvl_meta_decl {
+    enum kvl_meta_unit unit;
+    int32_t unit_tok, row_floats;
+};
+
+struct kvl_plan_private {
+    struct kvl_meta_decl meta[KVL_MAX_META];
+    int32_t n_meta;
+    int32_t window;
+};
+
+struct kvl_planned {
+    const struct kvl_policy *policy;
+    void *opts;
+    struct kvl_buf options; /* canonical text of opts */
+    int32_t budget_tok;
+    size_t state_bytes;
+    bool raw_keys;
+    struct kvl_plan_private p;
+};
+
+/* ---- observe.c: what the prefill keeps for policies ------------------------------------------ */
+
+struct kvl_mass { /* a computed window mass, kept until the observers change */
+    struct kvl_mass *next;
+    int32_t layer, window, n_tok;
+    float *mass; /* [n_heads][n_tok] */
+};
+
+struct kvl_observers {
+    int32_t n_refs;
+    int32_t window; /* queries kept per layer */
+    int64_t n_seen; /* tokens seen; query of token t is in ring row t % window */
+    float *ring;    /* [n_layers][window][n_heads * head_dim] */
+    struct kvl_mass *masses;
+};
+
+int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out);
+struct kvl_observers *kvl_observers_ref(struct kvl_observers *o);
+void kvl_observers_unref(struct kvl_observers *o);
+/* Makes *o writable: a private copy when it is shared; forgets computed masses. */
+int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o);
+/* Queries [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer. */
+void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
+                       const float *q, int32_t n);
+
+/* ---- meta.c: tables of a policy --------------------------------------------------------------- */
+
+struct kvl_meta_table {
+    int32_t n_refs;
+    struct kvl_meta_decl decl;
+    int32_t n_rows, cap_rows;
+    float *data; /* [n_layers][n_kv_heads][cap_rows][row_floats] */
+};
+
+int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
+                          int32_t n_pos, struct kvl_meta_table **out);
+struct kvl_meta_table *kvl_meta_table_ref(struct kvl_meta_table *t);
+void kvl_meta_table_unref(struct kvl_meta_table *t);
+/* Makes *t writable and wide enough for positions below n_pos. */
+int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t, int32_t n_pos);
+size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_table *t);
+
+/* ---- session ---------------------------------------------------------------------------------- */
+
+struct kvl_probe {
+    int32_t *pos; /* [n], as given */
+    int32_t n;
+    uint8_t *hit;   /* [n_layers][n_kv_heads][n] */
+    uint8_t *dense; /* [n_layers] */
+};
+
+struct kvl_shared_sel; /* select.c: a selection declared to serve several layers or steps */
+
+struct kvl_host {
+    struct kvl_session *session;
+    struct kvl_meta_table *table[KVL_MAX_META];
+    struct kvl_shared_sel **shared; /* [n_layers], NULL where none */
+    int32_t *shared_until;          /* [n_layers]: last step index that shared[l] serves */
+    int32_t n_visible;              /* positions that exist for the running hook */
+    bool selecting;                 /* inside a select hook: what it reads is counted */
+};
+
+struct kvl_session {
+    struct kvl_engine *engine;
+    struct kvl_seq *seq;
+    struct kvl_observers *obs; /* NULL when the engine keeps none */
+    int32_t n_pos;             /* position of the next token */
+    bool failed;               /* by its last call, or by a call that has not returned */
+    bool opened;               /* close is owed */
+    /* under a policy */
+    const struct kvl_planned *planned; /* NULL = none */
+    enum kvl_exec exec;
+    struct kvl_host host;
+    struct kvl_pctx ctx;
+    int32_t index; /* steps so far */
+    uint8_t *dead; /* masked: [n_layers][n_kv_heads][dead_cap], 1 = evicted */
+    int32_t dead_cap;
+    struct kvl_counters count;
+    struct kvl_probe probe;
+};
+
+struct kvl_engine {
+    struct kvl_engine_desc desc; /* defaults filled in */
+    const struct kvl_model *model;
+    const struct kvl_ops *ops;
+    struct kvl_store *store;
+    float scale; /* 1 / sqrt(head_dim) */
+    const volatile int *stop;
+    struct kvl_arena step, scratch;
+    /* activations of cap_rows rows */
+    int32_t cap_rows;
+    float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
+    int32_t *id, *pos;
+    struct kvl_row *row;
+    struct kvl_lane *lanes; /* [n_kv_heads] */
+    /* attention of the rows of one layer, gathered before it runs */
+    struct kvl_attn_job *job;
+    struct kvl_job_src *job_src;
+    int32_t n_jobs, cap_jobs, cap_src;
+    struct kvl_attn_merge_args *merge;
+    int32_t n_merges, cap_merges;
+};
+
+/* Where a job's lane comes from: views are taken just before attention runs. */
+struct kvl_job_src {
+    const struct kvl_session *session;
+    int32_t layer, kv_head;
+};
+
+/* One token on its way through the layers. */
+struct kvl_row {
+    struct kvl_session *s;
+    int32_t index; /* step index of the policy */
+    int32_t pos;
+};
+
+/* Room for the activations of n_rows tokens. */
+int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err);
+
+static inline int32_t kvl_group(const struct kvl_shape *shape)
+{
+    return shape->n_heads / shape->n_kv_heads;
+}
+
+/* ---- live.c: which positions of a lane are there ----------------------------------------------- */
+
+/* Ascending live positions of a lane, in the step arena.  NULL: no memory. */
+const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head,
+                                  int32_t *n);
+/* True when the lane holds every position 0 .. n_pos - 1, so that slot == position. */
+bool kvl_lane_is_whole(const struct kvl_session *s, int32_t layer, int32_t kv_head);
+bool kvl_lane_has(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t pos);
+/* order[i] = index of the i-th smallest of n values; few ascending runs are merged in O(n). */
+int kvl_sort_order(struct kvl_arena *a, const int32_t *v, int32_t n, const int32_t **order);
+
+/* ---- select.c / resolve.c ----------------------------------------------------------------------- */
+
+#define KVL_MAX_SEGMENTS 4
+
+struct kvl_sel_list {
+    const int32_t *item; /* positions or pages, ascending */
+    int32_t n;
+    const float *log_weight;
+    bool given;
+};
+
+struct kvl_segment {
+    bool everything;
+    enum kvl_scope scope;
+    int32_t page_tok; /* 1: items are positions */
+    enum kvl_pos_mode mode;
+    int32_t arg;
+    struct kvl_sel_list *list; /* [n_lists] */
+    int32_t n_lists;
+};
+
+struct kvl_sel {
+    struct kvl_session *s;
+    struct kvl_err *err;
+    int32_t layer, n_pos; /* positions below n_pos exist; n_pos - 1 is the current token */
+    struct kvl_segment seg[KVL_MAX_SEGMENTS];
+    int32_t n_seg;
+    int32_t share_layer, share_steps; /* 0 = not shared */
+    bool dense;
+};
+
+void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
+                  struct kvl_err *err);
+/* Every list of every segment was given. */
+int kvl_sel_complete(struct kvl_sel *sel);
+int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row);
+/* Fills `sel` from a selection that an earlier layer or step shared; false when there is none. */
+bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row);
+void kvl_shared_ref(struct kvl_shared_sel *sh);
+void kvl_shared_unref(struct kvl_shared_sel *sh);
+
+/* Turns a selection into attention jobs (real) or runs it (masked): out [n_heads][head_dim],
+ * probabilities on request into probs/n_probs [n_heads].  Counts what is attended and read. */
+struct kvl_resolve {
+    struct kvl_sel *sel;
+    const struct kvl_row *row;
+    const float *q, *q_raw;
+    float *out;
+    float *lse;          /* [n_heads] */
+    const float **probs; /* NULL or [n_heads] */
+    int32_t *n_probs;    /* [n_heads] */
+};
+int kvl_resolve(const struct kvl_resolve *r);
+
+/* ---- evict.c -------------------------------------------------------------------------------------- */
+
+/* Asks the policy's evict hook for one layer and carries it out. */
+int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step);
+/* Asks the policy's score hook for one layer, keeps the best. */
+int kvl_score_layer(struct kvl_session *s, int32_t layer);
+
+/* ---- attach.c -------------------------------------------------------------------------------------- */
+
+/* Before every hook: scratch is empty again, errors go to `err`. */
+void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
+/* Room in the mask oracle's map for positions below n_pos. */
+int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_err *err);
+
+/* Adds policy, layer and step to a failed hook's message; a positive or unknown code becomes
+ * KVL_EPOLICY. */
+int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code);
+
+#endif

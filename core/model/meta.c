@@ -1,0 +1,92 @@
+/* Tables of a policy: rows per page and lane, grown by the engine, copied when a fork writes. */
+#include "model/host.h"
+
+#include <string.h>
+
+static size_t table_lanes(const struct kvl_engine *e)
+{
+    return (size_t)e->model->shape.n_layers * (size_t)e->model->shape.n_kv_heads;
+}
+
+static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
+{
+    return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
+}
+
+int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
+                          int32_t n_pos, struct kvl_meta_table **out)
+{
+    struct kvl_meta_table *t = kvl_alloc(1, sizeof *t);
+    if (!t) return KVL_ENOMEM;
+    int32_t n_rows = table_rows(decl, n_pos);
+    *t = (struct kvl_meta_table){
+        .n_refs = 1, .decl = *decl, .n_rows = n_rows, .cap_rows = n_rows + n_rows / 8 + 16
+    };
+    t->data =
+        kvl_alloc(table_lanes(e) * (size_t)t->cap_rows, (size_t)decl->row_floats * sizeof *t->data);
+    if (!t->data) {
+        kvl_free(t);
+        return KVL_ENOMEM;
+    }
+    *out = t;
+    return KVL_OK;
+}
+
+struct kvl_meta_table *kvl_meta_table_ref(struct kvl_meta_table *t)
+{
+    if (t) t->n_refs++;
+    return t;
+}
+
+void kvl_meta_table_unref(struct kvl_meta_table *t)
+{
+    if (!t || --t->n_refs > 0) return;
+    kvl_free(t->data);
+    kvl_free(t);
+}
+
+int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t, int32_t n_pos)
+{
+    struct kvl_meta_table *old = *t;
+    int32_t n_rows = KVL_MAX(table_rows(&old->decl, n_pos), old->n_rows);
+    if (old->n_refs == 1 && n_rows <= old->cap_rows) {
+        old->n_rows = n_rows;
+        return KVL_OK;
+    }
+    struct kvl_meta_table *copy;
+    KVL_TRY(kvl_meta_table_create(e, &old->decl, n_pos, &copy));
+    size_t row = (size_t)old->decl.row_floats;
+    for (size_t lane = 0; lane < table_lanes(e); lane++)
+        memcpy(copy->data + lane * (size_t)copy->cap_rows * row,
+               old->data + lane * (size_t)old->cap_rows * row,
+               (size_t)old->n_rows * row * sizeof *copy->data);
+    copy->n_rows = n_rows;
+    kvl_meta_table_unref(old);
+    *t = copy;
+    return KVL_OK;
+}
+
+size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_table *t)
+{
+    return table_lanes(e) * (size_t)t->n_rows * (size_t)t->decl.row_floats * sizeof *t->data;
+}
+
+int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
+{
+    struct kvl_session *s = ctx->host->session;
+    if (handle < 0 || handle >= s->planned->p.n_meta || layer < 0 || layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
+                        handle, layer);
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    int32_t n_rows = table_rows(&t->decl, ctx->host->n_visible);
+    size_t stride = (size_t)t->cap_rows * (size_t)t->decl.row_floats;
+    *out = (struct kvl_meta_view){ .base = t->data +
+                                           (size_t)layer * (size_t)ctx->shape->n_kv_heads * stride,
+                                   .head_stride = stride,
+                                   .n_rows = t->n_rows };
+    /* Counted as read by whoever takes a view to choose: a hook that selects. */
+    if (ctx->host->selecting)
+        s->count.index_read_bytes +=
+            (int64_t)n_rows * t->decl.row_floats * (int64_t)sizeof(float) * ctx->shape->n_kv_heads;
+    return KVL_OK;
+}

@@ -1,0 +1,129 @@
+/* A model: file, weights, tokenizer, and the facts that logs repeat. */
+#include "model/host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t weight_bytes(const struct kvl_weight *w)
+{
+    return (size_t)w->n_rows * w->row_bytes;
+}
+
+/* Every matrix but the embedding, of which a token reads one row; norms are too small to count. */
+static size_t model_token_bytes(const struct kvl_weights *w)
+{
+    size_t bytes = weight_bytes(&w->output) + w->embed.row_bytes;
+    for (int32_t i = 0; i < w->hparams.n_layers; i++) {
+        const struct kvl_layer_weights *l = &w->layer[i];
+        const struct kvl_weight *all[] = { &l->attn_q,   &l->attn_k, &l->attn_v,  &l->attn_output,
+                                           &l->ffn_gate, &l->ffn_up, &l->ffn_down };
+        for (size_t j = 0; j < sizeof all / sizeof all[0]; j++) bytes += weight_bytes(all[j]);
+    }
+    return bytes;
+}
+
+static size_t model_tensor_bytes(const struct kvl_gguf *g)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; i < kvl_gguf_n_tensors(g); i++) bytes += kvl_gguf_tensor_at(g, i)->bytes;
+    return bytes;
+}
+
+/* general.name, or the file's name without folder and suffix. */
+static void model_set_name(struct kvl_model *m)
+{
+    struct kvl_str name;
+    struct kvl_err ignored = { 0 };
+    if (kvl_gguf_has(m->file, "general.name") &&
+        kvl_gguf_str(m->file, "general.name", &name, &ignored) == KVL_OK && name.len > 0) {
+        snprintf(m->name, sizeof m->name, "%.*s", (int)KVL_MIN(name.len, sizeof m->name - 1),
+                 name.s);
+        return;
+    }
+    const char *base = strrchr(m->path, '/');
+    base = base ? base + 1 : m->path;
+    const char *dot = strrchr(base, '.');
+    size_t len = dot && dot != base ? (size_t)(dot - base) : strlen(base);
+    snprintf(m->name, sizeof m->name, "%.*s", (int)KVL_MIN(len, sizeof m->name - 1), base);
+}
+
+static int model_load(struct kvl_model *m, struct kvl_err *err)
+{
+    KVL_TRY(kvl_gguf_open(m->path, &m->file, err));
+    KVL_TRY(kvl_weights_load(m->file, &m->w, err));
+    KVL_TRY(kvl_tokenizer_create(m->file, &m->tokenizer, err));
+    const struct kvl_hparams *hp = &m->w.hparams;
+    if (kvl_tokenizer_size(m->tokenizer) > hp->n_vocab)
+        return kvl_fail(err, KVL_EMODEL,
+                        "tokenizer.ggml.tokens has %d entries, token_embd.weight "
+                        "only %d rows",
+                        kvl_tokenizer_size(m->tokenizer), hp->n_vocab);
+    m->shape = (struct kvl_shape){
+        .n_layers = hp->n_layers,
+        .n_heads = hp->n_heads,
+        .n_kv_heads = hp->n_kv_heads,
+        .head_dim = hp->head_dim,
+        .n_embd = hp->n_embd,
+        .n_vocab = hp->n_vocab,
+        .n_ctx_train = hp->n_ctx_train,
+    };
+    model_set_name(m);
+    kvl_gguf_hash(m->file, m->hash);
+    m->bytes = model_tensor_bytes(m->file);
+    m->token_bytes = model_token_bytes(&m->w);
+    return KVL_OK;
+}
+
+int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err)
+{
+    struct kvl_model *m = kvl_alloc(1, sizeof *m);
+    if (!m) return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", path);
+    m->path = strdup(path);
+    int rc = m->path ? model_load(m, err) : KVL_ENOMEM;
+    if (rc != KVL_OK) {
+        kvl_model_close(m);
+        return err && strstr(err->msg, path) == err->msg ? rc : kvl_fail_at(err, rc, "%s", path);
+    }
+    *out = m;
+    return KVL_OK;
+}
+
+void kvl_model_close(struct kvl_model *m)
+{
+    if (!m) return;
+    kvl_tokenizer_destroy(m->tokenizer);
+    kvl_weights_free(&m->w);
+    kvl_gguf_close(m->file);
+    free(m->path);
+    kvl_free(m);
+}
+
+const struct kvl_shape *kvl_model_shape(const struct kvl_model *m)
+{
+    return &m->shape;
+}
+const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *m)
+{
+    return m->tokenizer;
+}
+const char *kvl_model_name(const struct kvl_model *m)
+{
+    return m->name;
+}
+const char *kvl_model_path(const struct kvl_model *m)
+{
+    return m->path;
+}
+const char *kvl_model_hash(const struct kvl_model *m)
+{
+    return m->hash;
+}
+size_t kvl_model_bytes(const struct kvl_model *m)
+{
+    return m->bytes;
+}
+size_t kvl_model_token_bytes(const struct kvl_model *m)
+{
+    return m->token_bytes;
+}

@@ -1,0 +1,164 @@
+/* A policy with resolved options, checked against the model. */
+#include "model/host.h"
+
+#include <string.h>
+
+/* The part of the object that the first ABI has; a later tail that is missing reads as NULL. */
+static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
+{
+    const struct {
+        bool cap, hook;
+        const char *what;
+    } rules[] = {
+        { (p->caps & KVL_CAP_EVICTS) != 0, p->score || p->evict,
+          "KVL_CAP_EVICTS and score or evict" },
+        { (p->caps & KVL_CAP_SELECTS) != 0, p->select != NULL, "KVL_CAP_SELECTS and select" },
+        { (p->caps & KVL_CAP_PROBS) != 0, p->observe != NULL, "KVL_CAP_PROBS and observe" },
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        bool repositions = rules[i].hook && !rules[i].cap && (p->caps & KVL_CAP_REPOSITIONS);
+        if (rules[i].cap != rules[i].hook && !repositions)
+            return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
+                            p->name, rules[i].what);
+    }
+    if (p->caps & (KVL_CAP_PREFILL | KVL_CAP_OFFLOADS) || p->prefill_mask || p->place || p->save ||
+        p->load)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "policy %s: this build does not serve prefill_mask, place, save and load",
+                        p->name);
+    return KVL_OK;
+}
+
+int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
+{
+    if (p->abi != KVL_POLICY_ABI)
+        return kvl_fail(err, KVL_EPOLICY, "policy ABI is %u, this program wants %u: rebuild it",
+                        p->abi, KVL_POLICY_ABI);
+    if (p->size != sizeof *p)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "struct kvl_policy has %u bytes, this program wants %zu: rebuild it",
+                        p->size, sizeof *p);
+    if (!p->name || !p->name[0] ||
+        strspn(p->name, "abcdefghijklmnopqrstuvwxyz0123456789_.") != strlen(p->name))
+        return kvl_fail(err, KVL_EPOLICY, "policy name \"%s\": want a-z, 0-9, '_' and '.'",
+                        p->name ? p->name : "");
+    if (!p->title || !p->paper || !p->help)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: title, paper and help must be set", p->name);
+    if (p->opts && p->opts_size == 0)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: options without opts_size", p->name);
+    return policy_check_hooks(p, err);
+}
+
+int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
+{
+    if (what != KVL_OBS_WINDOW)
+        return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d (window)",
+                        (int)what, KVL_OBS_WINDOW);
+    if (param < 1 || param > 65536)
+        return kvl_fail(plan->err, KVL_EINVAL, "observation window %d, want 1 to 65536", param);
+    plan->p->window = KVL_MAX(plan->p->window, param);
+    return KVL_OK;
+}
+
+int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
+                  int32_t row_floats, int32_t *out)
+{
+    struct kvl_plan_private *p = plan->p;
+    if (p->n_meta == KVL_MAX_META)
+        return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
+    if (unit != KVL_META_PAGE || unit_tok < 1 || row_floats < 1 || row_floats > 1 << 20)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of unit %d, %d tokens, %d floats a row: want unit %d, at least 1, "
+                        "1 to 1048576",
+                        (int)unit, unit_tok, row_floats, KVL_META_PAGE);
+    p->meta[p->n_meta] = (struct kvl_meta_decl){ unit, unit_tok, row_floats };
+    *out = p->n_meta++;
+    return KVL_OK;
+}
+
+static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
+                                struct kvl_err *err)
+{
+    if (p->budget_tok == 0) return KVL_OK;
+    int32_t min = p->policy->min_budget ? p->policy->min_budget(shape, p->opts) : 1;
+    if (p->budget_tok < min)
+        return kvl_fail(err, KVL_EINVAL,
+                        "budget %d tokens, %s needs at least %d with these options", p->budget_tok,
+                        p->policy->name, min);
+    return KVL_OK;
+}
+
+static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, const char *options,
+                        int32_t context_tok, struct kvl_err *err)
+{
+    const struct kvl_policy *policy = p->policy;
+    if (policy->opts) {
+        p->opts = kvl_alloc(1, policy->opts_size);
+        if (!p->opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
+        KVL_TRY(kvl_opt_defaults(policy->opts, p->opts, err));
+        KVL_TRY(kvl_opt_parse(policy->opts, p->opts, options ? options : "", err));
+    } else if (options && options[0]) {
+        return kvl_fail(err, KVL_EINVAL, "%s takes no options, got \"%s\"", policy->name, options);
+    }
+    KVL_TRY(planned_check_budget(p, shape, err));
+    struct kvl_plan plan = { .shape = shape,
+                             .opts = p->opts,
+                             .budget_tok = p->budget_tok,
+                             .context_tok = context_tok,
+                             .err = err,
+                             .p = &p->p };
+    if (policy->plan) KVL_TRY(policy->plan(&plan));
+    p->state_bytes = plan.state_bytes;
+    p->raw_keys = plan.raw_keys;
+    KVL_TRY(kvl_buf_adds(&p->options, ""));
+    return policy->opts ? kvl_opt_print(policy->opts, p->opts, &p->options) : KVL_OK;
+}
+
+int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                       const char *options, int32_t budget_tok, int32_t context_tok,
+                       struct kvl_planned **out, struct kvl_err *err)
+{
+    KVL_TRY(kvl_policy_check(policy, err));
+    if (budget_tok < 0)
+        return kvl_fail(err, KVL_EINVAL, "budget %d tokens, want at least 1", budget_tok);
+    struct kvl_planned *p = kvl_alloc(1, sizeof *p);
+    if (!p) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    p->policy = policy;
+    p->budget_tok = budget_tok;
+    int rc = planned_fill(p, shape, options, context_tok, err);
+    if (rc != KVL_OK) {
+        kvl_planned_destroy(p);
+        return kvl_fail_at(err, rc > 0 ? KVL_EPOLICY : rc, "%s", policy->name);
+    }
+    *out = p;
+    return KVL_OK;
+}
+
+void kvl_planned_destroy(struct kvl_planned *p)
+{
+    if (!p) return;
+    kvl_buf_free(&p->options);
+    kvl_free(p->opts);
+    kvl_free(p);
+}
+
+const struct kvl_policy *kvl_planned_policy(const struct kvl_planned *p)
+{
+    return p->policy;
+}
+int32_t kvl_planned_budget(const struct kvl_planned *p)
+{
+    return p->budget_tok;
+}
+const char *kvl_planned_options(const struct kvl_planned *p)
+{
+    return p->options.data;
+}
+bool kvl_planned_raw_keys(const struct kvl_planned *p)
+{
+    return p->raw_keys;
+}
+int32_t kvl_planned_window(const struct kvl_planned *p)
+{
+    return p->p.window;
+}

@@ -1,0 +1,311 @@
+/* The selection builder: what a policy's select hook may say, and the checks on it.
+ *
+ * Items live in the engine's step arena, as ascending positions or pages.  Whether a position is
+ * live in its lane is checked when the selection is resolved (resolve.c). */
+#include "model/host.h"
+
+#include <string.h>
+
+void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
+                  struct kvl_err *err)
+{
+    *sel = (struct kvl_sel){ .s = s, .err = err, .layer = layer, .n_pos = n_pos, .n_seg = 1 };
+    sel->seg[0] = (struct kvl_segment){ .everything = true, .page_tok = 1 };
+}
+
+static const char *scope_name(enum kvl_scope scope)
+{
+    static const char *const names[] = { "layer", "kv head", "query head" };
+    return names[scope];
+}
+
+static int32_t scope_lists(const struct kvl_shape *sh, enum kvl_scope scope)
+{
+    return scope == KVL_SCOPE_LAYER ? 1
+                                    : (scope == KVL_SCOPE_KV_HEAD ? sh->n_kv_heads : sh->n_heads);
+}
+
+/* The segment being built, made ready for lists of this scope and unit. */
+static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok,
+                           struct kvl_segment **out)
+{
+    struct kvl_segment *g = &sel->seg[sel->n_seg - 1];
+    if (scope < KVL_SCOPE_LAYER || scope > KVL_SCOPE_Q_HEAD)
+        return kvl_fail(sel->err, KVL_EPOLICY, "scope %d, want layer, kv head or query head",
+                        (int)scope);
+    if (page_tok < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY, "pages of %d tokens, want at least 1", page_tok);
+    if (!g->list) {
+        g->n_lists = scope_lists(&sel->s->engine->model->shape, scope);
+        g->list = kvl_arena_get(&sel->s->engine->step, (size_t)g->n_lists, sizeof *g->list);
+        if (!g->list) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a selection");
+        memset(g->list, 0, (size_t)g->n_lists * sizeof *g->list);
+        g->everything = false;
+        g->scope = scope;
+        g->page_tok = page_tok;
+    }
+    if (g->scope != scope || g->page_tok != page_tok)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a segment has lists per %s of %d tokens an item, then one per %s of %d",
+                        scope_name(g->scope), g->page_tok, scope_name(scope), page_tok);
+    *out = g;
+    return KVL_OK;
+}
+
+static int sel_list_for(struct kvl_sel *sel, struct kvl_segment *g, int32_t list,
+                        struct kvl_sel_list **out)
+{
+    if (list < 0 || list >= g->n_lists)
+        return kvl_fail(sel->err, KVL_EPOLICY, "list %d, want 0 to %d (one per %s)", list,
+                        g->n_lists - 1, scope_name(g->scope));
+    if (g->list[list].given)
+        return kvl_fail(sel->err, KVL_EPOLICY, "list %d of this segment is given twice", list);
+    *out = &g->list[list];
+    return KVL_OK;
+}
+
+static int sel_check_items(struct kvl_sel *sel, const char *what, const int32_t *item, int32_t n,
+                           int32_t limit)
+{
+    if (n < 0) return kvl_fail(sel->err, KVL_EPOLICY, "%d %ss, want 0 or more", n, what);
+    for (int32_t i = 0; i < n; i++) {
+        if (item[i] < 0 || item[i] >= limit)
+            return kvl_fail(sel->err, KVL_EPOLICY, "%s %d out of range, want 0 to %d", what,
+                            item[i], limit - 1);
+        if (i > 0 && item[i] <= item[i - 1])
+            return kvl_fail(sel->err, KVL_EPOLICY, "%s %d after %d, want ascending and unique",
+                            what, item[i], item[i - 1]);
+    }
+    return KVL_OK;
+}
+
+static int sel_copy_items(struct kvl_sel *sel, struct kvl_sel_list *l, const int32_t *item,
+                          int32_t n)
+{
+    int32_t *copy = kvl_arena_get(&sel->s->engine->step, (size_t)n + 1, sizeof *copy);
+    if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", n);
+    if (n > 0) memcpy(copy, item, (size_t)n * sizeof *copy);
+    *l = (struct kvl_sel_list){ .item = copy, .n = n, .given = true };
+    return KVL_OK;
+}
+
+static int32_t pages_of(int32_t n_pos, int32_t page_tok)
+{
+    return n_pos / page_tok + (n_pos % page_tok != 0);
+}
+
+int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const int32_t *pos,
+                   int32_t n)
+{
+    struct kvl_segment *g;
+    struct kvl_sel_list *l;
+    KVL_TRY(sel_segment_for(sel, scope, 1, &g));
+    KVL_TRY(sel_list_for(sel, g, list, &l));
+    KVL_TRY(sel_check_items(sel, "position", pos, n, sel->n_pos));
+    return sel_copy_items(sel, l, pos, n);
+}
+
+int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t page_tok,
+                  const int32_t *page, int32_t n)
+{
+    struct kvl_segment *g;
+    struct kvl_sel_list *l;
+    KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
+    KVL_TRY(sel_list_for(sel, g, list, &l));
+    KVL_TRY(sel_check_items(sel, "page", page, n, pages_of(sel->n_pos, page_tok)));
+    return sel_copy_items(sel, l, page, n);
+}
+
+/* The k best of n items for every list; `forced` >= 0 is appended to each. */
+static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, const float *score,
+                   int32_t n, size_t stride, int32_t k, int32_t forced)
+{
+    struct kvl_engine *e = sel->s->engine;
+    struct kvl_segment *g;
+    KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
+    k = KVL_MIN(k, n);
+    int32_t *index = kvl_arena_get(&e->step, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
+    if (!index) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for the %d best", k);
+    int rc = e->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = score, .x_stride = stride, .n_rows = g->n_lists, .n = n, .k = k });
+    if (rc == KVL_ENUMERIC) return kvl_fail(sel->err, KVL_EPOLICY, "a score is not a number (NaN)");
+    if (rc != KVL_OK) return kvl_fail(sel->err, rc, "top-%d of %d scores", k, n);
+    for (int32_t i = 0; i < g->n_lists; i++) {
+        struct kvl_sel_list *l;
+        KVL_TRY(sel_list_for(sel, g, i, &l));
+        int32_t *item = kvl_arena_get(&e->step, (size_t)k + 1, sizeof *item);
+        if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
+        memcpy(item, index + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
+        if (forced >= 0) item[k] = forced;
+        *l = (struct kvl_sel_list){ .item = item, .n = k + (forced >= 0), .given = true };
+    }
+    return KVL_OK;
+}
+
+int kvl_sel_top_tokens(struct kvl_sel *sel, enum kvl_scope scope, const float *score, int32_t n,
+                       int32_t k)
+{
+    if (n < 0 || n > sel->n_pos || k < 0)
+        return kvl_fail(sel->err, KVL_EPOLICY, "the %d best of %d positions, want n <= %d, k >= 0",
+                        k, n, sel->n_pos);
+    return sel_top(sel, scope, 1, score, n, (size_t)n, k, -1);
+}
+
+int kvl_sel_top_pages(struct kvl_sel *sel, enum kvl_scope scope, const float *score,
+                      int32_t n_pages, int32_t k, int32_t page_tok, bool last)
+{
+    if (page_tok < 1 || n_pages != pages_of(sel->n_pos, page_tok) || k < (last ? 1 : 0))
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "the %d best of %d pages of %d tokens, want %d pages and k >= %d", k,
+                        n_pages, page_tok, page_tok < 1 ? 0 : pages_of(sel->n_pos, page_tok),
+                        last ? 1 : 0);
+    int32_t forced = last ? n_pages - 1 : -1;
+    return sel_top(sel, scope, page_tok, score, n_pages - (last ? 1 : 0), (size_t)n_pages,
+                   k - (last ? 1 : 0), forced);
+}
+
+int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32_t arg)
+{
+    if (mode < KVL_POS_ORIGINAL || mode > KVL_POS_CONSTANT)
+        return kvl_fail(sel->err, KVL_EPOLICY, "position mode %d, want 0 to %d", (int)mode,
+                        KVL_POS_CONSTANT);
+    if (mode != KVL_POS_ORIGINAL && !sel->s->engine->desc.raw_keys)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "other positions need keys before RoPE: set plan->raw_keys");
+    sel->seg[sel->n_seg - 1].mode = mode;
+    sel->seg[sel->n_seg - 1].arg = arg;
+    return KVL_OK;
+}
+
+int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
+                        const float *log_weight, int32_t n)
+{
+    struct kvl_segment *g = &sel->seg[sel->n_seg - 1];
+    if (!g->list || g->scope != scope || g->page_tok != 1 || list < 0 || list >= g->n_lists ||
+        !g->list[list].given || g->list[list].n != n)
+        return kvl_fail(
+            sel->err, KVL_EPOLICY,
+            "%d log-weights for list %d: want a token list of that length, given before", n, list);
+    float *copy = kvl_arena_get(&sel->s->engine->step, (size_t)n + 1, sizeof *copy);
+    if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d log-weights", n);
+    if (n > 0) memcpy(copy, log_weight, (size_t)n * sizeof *copy);
+    copy[n] = 0.0f; /* the current token, should the engine add it */
+    g->list[list].log_weight = copy;
+    return KVL_OK;
+}
+
+int kvl_sel_segment(struct kvl_sel *sel)
+{
+    if (sel->n_seg == KVL_MAX_SEGMENTS)
+        return kvl_fail(sel->err, KVL_EPOLICY, "more than %d segments", KVL_MAX_SEGMENTS);
+    if (sel->seg[sel->n_seg - 1].everything)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "another segment after one that has everything: name its items first");
+    sel->seg[sel->n_seg++] = (struct kvl_segment){ .page_tok = 1 };
+    return KVL_OK;
+}
+
+int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps)
+{
+    if (layer_last < sel->layer || layer_last >= sel->s->engine->model->shape.n_layers ||
+        n_steps < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "shared up to layer %d for %d steps, want layer %d to %d, at least 1 step",
+                        layer_last, n_steps, sel->layer, sel->s->engine->model->shape.n_layers - 1);
+    sel->share_layer = layer_last;
+    sel->share_steps = n_steps;
+    return KVL_OK;
+}
+
+int kvl_sel_complete(struct kvl_sel *sel)
+{
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        const struct kvl_segment *g = &sel->seg[i];
+        if (g->everything) continue;
+        if (!g->list) return kvl_fail(sel->err, KVL_EPOLICY, "segment %d names no list", i);
+        for (int32_t j = 0; j < g->n_lists; j++)
+            if (!g->list[j].given)
+                return kvl_fail(sel->err, KVL_EPOLICY, "list %d of %d (one per %s) is missing", j,
+                                g->n_lists, scope_name(g->scope));
+    }
+    return KVL_OK;
+}
+
+/* ---- selections that serve several layers or steps ------------------------------------------- */
+
+struct kvl_shared_sel {
+    int32_t n_refs;
+    struct kvl_segment seg[KVL_MAX_SEGMENTS];
+    int32_t n_seg;
+    struct kvl_arena mem; /* lists and items */
+};
+
+void kvl_shared_ref(struct kvl_shared_sel *sh)
+{
+    if (sh) sh->n_refs++;
+}
+
+void kvl_shared_unref(struct kvl_shared_sel *sh)
+{
+    if (!sh || --sh->n_refs > 0) return;
+    kvl_arena_free(&sh->mem);
+    kvl_free(sh);
+}
+
+static void *shared_copy(struct kvl_shared_sel *sh, const void *data, size_t n, size_t item)
+{
+    void *p = kvl_arena_get(&sh->mem, n + 1, item);
+    if (p && n > 0) memcpy(p, data, n * item);
+    return p;
+}
+
+static int shared_fill(struct kvl_shared_sel *sh, const struct kvl_sel *sel)
+{
+    sh->n_seg = sel->n_seg;
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        struct kvl_segment *g = &sh->seg[i];
+        *g = sel->seg[i];
+        if (!g->list) continue;
+        g->list = shared_copy(sh, g->list, (size_t)g->n_lists, sizeof *g->list);
+        if (!g->list) return KVL_ENOMEM;
+        for (int32_t j = 0; j < g->n_lists; j++) {
+            struct kvl_sel_list *l = &g->list[j];
+            l->item = shared_copy(sh, l->item, (size_t)l->n, sizeof *l->item);
+            if (l->log_weight)
+                l->log_weight =
+                    shared_copy(sh, l->log_weight, (size_t)l->n + 1, sizeof *l->log_weight);
+            if (!l->item) return KVL_ENOMEM;
+        }
+    }
+    return KVL_OK;
+}
+
+int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row)
+{
+    if (sel->share_steps == 0) return KVL_OK;
+    struct kvl_host *host = &sel->s->host;
+    struct kvl_shared_sel *sh = kvl_alloc(1, sizeof *sh);
+    if (!sh || shared_fill(sh, sel) != KVL_OK) {
+        if (sh) kvl_arena_free(&sh->mem);
+        kvl_free(sh);
+        return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a shared selection");
+    }
+    for (int32_t l = sel->layer; l <= sel->share_layer; l++) {
+        kvl_shared_unref(host->shared[l]);
+        kvl_shared_ref(sh);
+        host->shared[l] = sh;
+        host->shared_until[l] = row->index + sel->share_steps - 1;
+    }
+    return KVL_OK;
+}
+
+bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row)
+{
+    const struct kvl_host *host = &sel->s->host;
+    if (!host->shared || !host->shared[sel->layer] || row->index > host->shared_until[sel->layer])
+        return false;
+    const struct kvl_shared_sel *sh = host->shared[sel->layer];
+    memcpy(sel->seg, sh->seg, sizeof sel->seg);
+    sel->n_seg = sh->n_seg;
+    return true;
+}

@@ -1,0 +1,203 @@
+/* Sessions: one sequence, its observers, its policy; forks share until one side writes. */
+#include "model/host.h"
+
+#include <string.h>
+
+int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, struct kvl_err *err)
+{
+    struct kvl_session *s = kvl_alloc(1, sizeof *s);
+    if (!s) return kvl_fail(err, KVL_ENOMEM, "out of memory for a session");
+    s->engine = engine;
+    int rc = kvl_seq_create(engine->store, &s->seq, err);
+    if (rc == KVL_OK && engine->desc.window > 0 && kvl_observers_create(engine, &s->obs) != KVL_OK)
+        rc = kvl_fail(err, KVL_ENOMEM, "out of memory for the last %d queries of every layer",
+                      engine->desc.window);
+    if (rc != KVL_OK) {
+        kvl_session_destroy(s);
+        return rc;
+    }
+    *out = s;
+    return KVL_OK;
+}
+
+static void host_release(struct kvl_session *s)
+{
+    for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_unref(s->host.table[i]);
+    if (s->host.shared)
+        for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
+            kvl_shared_unref(s->host.shared[l]);
+    kvl_free(s->host.shared);
+    kvl_free(s->host.shared_until);
+    kvl_free(s->ctx.state);
+    kvl_free(s->dead);
+}
+
+void kvl_session_destroy(struct kvl_session *s)
+{
+    if (!s) return;
+    if (s->opened && s->planned->policy->close) {
+        struct kvl_err ignored = { 0 };
+        s->ctx.err = &ignored;
+        s->planned->policy->close(&s->ctx);
+    }
+    host_release(s);
+    kvl_session_probe(s, NULL, 0, NULL);
+    kvl_observers_unref(s->obs);
+    kvl_seq_destroy(s->seq);
+    kvl_free(s);
+}
+
+/* ---- fork ---------------------------------------------------------------------------------------- */
+
+static void *copy_bytes(const void *src, size_t n)
+{
+    void *p = kvl_alloc(n, 1);
+    if (p && n > 0) memcpy(p, src, n);
+    return p;
+}
+
+static size_t session_lanes(const struct kvl_session *s)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    return (size_t)sh->n_layers * (size_t)sh->n_kv_heads;
+}
+
+static int fork_shared(struct kvl_session *s, const struct kvl_session *parent)
+{
+    if (!parent->host.shared) return KVL_OK;
+    size_t n = (size_t)s->engine->model->shape.n_layers;
+    s->host.shared = copy_bytes(parent->host.shared, n * sizeof(struct kvl_shared_sel *));
+    s->host.shared_until = copy_bytes(parent->host.shared_until, n * sizeof(int32_t));
+    if (!s->host.shared || !s->host.shared_until) {
+        kvl_free(s->host.shared);
+        s->host.shared = NULL;
+        return KVL_ENOMEM;
+    }
+    for (size_t l = 0; l < n; l++) kvl_shared_ref(s->host.shared[l]);
+    return KVL_OK;
+}
+
+static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
+{
+    s->planned = parent->planned;
+    s->exec = parent->exec;
+    s->index = parent->index;
+    s->ctx = parent->ctx;
+    s->ctx.host = &s->host;
+    s->ctx.state = NULL;
+    s->host.session = s;
+    if (!parent->planned) return KVL_OK;
+    for (int32_t i = 0; i < KVL_MAX_META; i++)
+        s->host.table[i] = kvl_meta_table_ref(parent->host.table[i]);
+    KVL_TRY(fork_shared(s, parent));
+    if (parent->planned->state_bytes > 0) {
+        s->ctx.state = copy_bytes(parent->ctx.state, parent->planned->state_bytes);
+        if (!s->ctx.state) return KVL_ENOMEM;
+    }
+    if (parent->dead) {
+        s->dead_cap = parent->dead_cap;
+        s->dead = copy_bytes(parent->dead, session_lanes(s) * (size_t)s->dead_cap);
+        if (!s->dead) return KVL_ENOMEM;
+    }
+    return KVL_OK;
+}
+
+int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
+                     struct kvl_err *err)
+{
+    if (parent->failed) return kvl_fail(err, KVL_EINTERNAL, "fork of a session that failed");
+    struct kvl_session *s = kvl_alloc(1, sizeof *s);
+    if (!s) return kvl_fail(err, KVL_ENOMEM, "out of memory for a session");
+    s->engine = parent->engine;
+    s->n_pos = parent->n_pos;
+    s->count = parent->count;
+    s->obs = kvl_observers_ref(parent->obs);
+    int rc = kvl_seq_fork(parent->seq, &s->seq, err);
+    if (rc == KVL_OK && fork_policy(s, parent) != KVL_OK)
+        rc = kvl_fail(err, KVL_ENOMEM, "out of memory for the policy of a fork");
+    if (rc != KVL_OK) {
+        kvl_session_destroy(s);
+        return rc;
+    }
+    *out = s;
+    return KVL_OK;
+}
+
+/* ---- what harnesses ask --------------------------------------------------------------------------- */
+
+int32_t kvl_session_len(const struct kvl_session *s)
+{
+    return s->n_pos;
+}
+const struct kvl_seq *kvl_session_seq(const struct kvl_session *s)
+{
+    return s->seq;
+}
+const struct kvl_counters *kvl_session_counters(const struct kvl_session *s)
+{
+    return &s->count;
+}
+
+void kvl_session_reset_counters(struct kvl_session *s)
+{
+    s->count = (struct kvl_counters){ 0 };
+}
+
+size_t kvl_session_meta_bytes(const struct kvl_session *s)
+{
+    if (!s->planned) return 0;
+    size_t bytes = s->planned->state_bytes;
+    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
+        bytes += kvl_meta_table_bytes(s->engine, s->host.table[i]);
+    return bytes;
+}
+
+int kvl_session_probe(struct kvl_session *s, const int32_t *pos, int32_t n, struct kvl_err *err)
+{
+    kvl_free(s->probe.pos);
+    kvl_free(s->probe.hit);
+    kvl_free(s->probe.dense);
+    s->probe = (struct kvl_probe){ 0 };
+    if (n <= 0) return KVL_OK;
+    struct kvl_probe p = { .n = n };
+    p.pos = kvl_alloc((size_t)n, sizeof *p.pos);
+    p.hit = kvl_alloc(session_lanes(s) * (size_t)n, 1);
+    p.dense = kvl_alloc((size_t)s->engine->model->shape.n_layers, 1);
+    if (!p.pos || !p.hit || !p.dense) {
+        kvl_free(p.pos);
+        kvl_free(p.hit);
+        kvl_free(p.dense);
+        return kvl_fail(err, KVL_ENOMEM, "out of memory to watch %d positions", n);
+    }
+    memcpy(p.pos, pos, (size_t)n * sizeof *pos);
+    s->probe = p;
+    return KVL_OK;
+}
+
+void kvl_session_probe_hits(const struct kvl_session *s, const uint8_t **hit, const uint8_t **dense)
+{
+    *hit = s->probe.hit;
+    *dense = s->probe.dense;
+}
+
+struct kvl_report {
+    void (*each)(void *user, const char *name, double value);
+    void *user;
+};
+
+int kvl_report_num(struct kvl_report *r, const char *name, double value)
+{
+    r->each(r->user, name, value);
+    return KVL_OK;
+}
+
+int kvl_session_report(struct kvl_session *s,
+                       void (*each)(void *user, const char *name, double value), void *user,
+                       struct kvl_err *err)
+{
+    if (!s->planned || !s->planned->policy->report) return KVL_OK;
+    struct kvl_report r = { each, user };
+    kvl_hook_begin(s, err);
+    int rc = s->planned->policy->report(&s->ctx, &r);
+    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(s, "report", -1, rc);
+}
