@@ -1,0 +1,72 @@
+# setup.sh - what harness/demo.sh and tests/run.sh share: packages, configure, build.  Sourced.
+#
+# kvl_setup          installs the Debian packages that are missing (sudo where needed)
+# kvl_build DIR ...  configures DIR with the cmake arguments that follow and builds it
+
+kvl_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+kvl_say() { printf '%s\n' "kvlab: $*" >&2; }
+kvl_die() { kvl_say "$*"; exit 4; }
+
+# command or header that shows that a package is there : package
+kvl_needs="
+cc:gcc
+cmake:cmake
+ninja:ninja-build
+pkg-config:pkg-config
+zstd:zstd
+jq:jq
+gnuplot:gnuplot-nox
+libzstd:libzstd-dev
+libxxhash:libxxhash-dev
+jansson:libjansson-dev
+yaml-0.1:libyaml-dev
+libpcre2-8:libpcre2-dev
+openblas:libopenblas-dev
+cmocka:libcmocka-dev
+"
+
+kvl_has() {
+    case $2 in
+    *-dev) command -v pkg-config >/dev/null && pkg-config --exists "$1" ;;
+    gcc) command -v gcc >/dev/null && echo 'int main(void){return 0;}' | gcc -x c -fopenmp -o /dev/null - 2>/dev/null ;;
+    *) command -v "$1" >/dev/null ;;
+    esac
+}
+
+kvl_missing() {
+    local row
+    for row in $kvl_needs; do
+        kvl_has "${row%%:*}" "${row##*:}" || printf ' %s' "${row##*:}"
+    done
+}
+
+kvl_setup() {
+    local missing sudo=
+    missing=$(kvl_missing)
+    if [ -n "$missing" ]; then
+        command -v apt-get >/dev/null ||
+            kvl_die "needs packages that apt-get would install, and there is no apt-get:$missing"
+        if [ "$(id -u)" != 0 ]; then
+            command -v sudo >/dev/null || kvl_die "run as root, or install:$missing"
+            sudo=sudo
+        fi
+        kvl_say "installing:$missing"
+        # libc6-dev and fonts come along where a minimal system lacks them.
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq || kvl_die "apt-get update did not work"
+        # shellcheck disable=SC2086
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+            libc6-dev fonts-dejavu-core $missing >/dev/null || kvl_die "apt-get could not install:$missing"
+        missing=$(kvl_missing)
+        [ -z "$missing" ] || kvl_die "still missing after the installation:$missing"
+    fi
+}
+
+kvl_build() {
+    local dir=$1
+    shift
+    cmake -S "$kvl_root" -B "$dir" -G Ninja "$@" >"$dir.configure.log" 2>&1 ||
+        { cat "$dir.configure.log" >&2; kvl_die "cmake could not configure $dir"; }
+    rm -f "$dir.configure.log"
+    ninja -C "$dir" >"$dir/build.log" 2>&1 || { tail -n 40 "$dir/build.log" >&2; kvl_die "the build of $dir did not work"; }
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# run.sh - sets up, builds and runs the tests.  Exit status 0: all passed.
+#
+#   tests/run.sh          the fast tests (under five minutes on two cores)
+#   tests/run.sh --san    the same under AddressSanitizer and UBSan (slower)
+#   tests/run.sh --clang  the same with clang
+#   tests/run.sh --long   the long variants too: more kills, more random operations
+#   tests/run.sh ... -- ARGS   ARGS go to ctest (for example: -- -R quest -V)
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../harness/setup.sh"
+
+build=$kvl_root/build
+options=(-DCMAKE_BUILD_TYPE=Release -DKVL_ASSERTS=ON -DKVL_WERROR=ON)
+while [ $# -gt 0 ]; do
+    case $1 in
+    --san) build+=-san; options+=(-DKVL_SAN=address,undefined) ;;
+    --clang) build+=-clang; options+=(-DCMAKE_C_COMPILER=clang) ;;
+    --long) export KVL_LONG=1 ;;
+    --) shift; break ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) kvl_say "unknown option $1, see --help"; exit 2 ;;
+    esac
+    shift
+done
+
+[ "$build" = "$kvl_root/build" ] && build=$kvl_root/build-test
+kvl_setup
+kvl_build "$build" "${options[@]}"
+cd "$build"
+exec ctest --output-on-failure -j "$(nproc)" "$@"
