@@ -240,6 +240,8 @@ static int fit_measure(const struct fit_state *s, const struct kvl_buf *context,
     tokens->n = 0;
     KVL_TRY(
         kvl_encode(s->fit->tokenizer, context->data, context->len, KVL_ENCODE_BOS, tokens, s->err));
+    /* An end mark that some files ask for does not belong between context and question. */
+    if (tokens->n && tokens->begin[tokens->n - 1] == context->len) tokens->n--;
     *missing = (int64_t)s->fit->length_tok - tokens->n;
     return KVL_OK;
 }
