@@ -9,11 +9,18 @@
 
 #include "kvl/base.h"
 
+int cmd_describe(int argc, char **argv, struct kvl_err *err);
 int cmd_export(int argc, char **argv, struct kvl_err *err);
+int cmd_generate(int argc, char **argv, struct kvl_err *err);
 int cmd_inspect(int argc, char **argv, struct kvl_err *err);
+int cmd_list(int argc, char **argv, struct kvl_err *err);
 int cmd_log(int argc, char **argv, struct kvl_err *err);
+int cmd_logits(int argc, char **argv, struct kvl_err *err);
 int cmd_plot(int argc, char **argv, struct kvl_err *err);
 int cmd_report(int argc, char **argv, struct kvl_err *err);
+int cmd_run(int argc, char **argv, struct kvl_err *err);
 int cmd_status(int argc, char **argv, struct kvl_err *err);
+int cmd_sweep(int argc, char **argv, struct kvl_err *err);
+int cmd_tokenize(int argc, char **argv, struct kvl_err *err);
 
 #endif

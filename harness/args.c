@@ -1,0 +1,225 @@
+/* Command lines through argp. */
+#include "args.h"
+
+#include "registry.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARGS_MAX_NAMES = 64 };
+
+int kvl_args_fail(struct kvl_args *a, int rc)
+{
+    a->rc = rc;
+    return EINVAL;
+}
+
+/* ---- the check before argp: its own messages have several lines ------------------------------- */
+
+/* The option called `name` (n bytes) here or in a child, or with that short key. */
+static const struct argp_option *args_find(const struct argp *argp, const char *name, size_t n,
+                                           int key)
+{
+    const struct argp_option *o = argp->options;
+    for (; o && (o->name || o->key); o++)
+        if (name ? o->name && strlen(o->name) == n && strncmp(o->name, name, n) == 0
+                 : o->key == key)
+            return o;
+    for (const struct argp_child *c = argp->children; c && c->argp; c++) {
+        const struct argp_option *found = args_find(c->argp, name, n, key);
+        if (found) return found;
+    }
+    return NULL;
+}
+
+static size_t args_names(const struct argp *argp, const char **names, size_t n)
+{
+    for (const struct argp_option *o = argp->options; o && (o->name || o->key); o++)
+        if (o->name && n < ARGS_MAX_NAMES) names[n++] = o->name;
+    for (const struct argp_child *c = argp->children; c && c->argp; c++)
+        n = args_names(c->argp, names, n);
+    return n;
+}
+
+static int args_unknown(const struct argp *argp, const char *name, struct kvl_err *err)
+{
+    const char *names[ARGS_MAX_NAMES];
+    size_t n = args_names(argp, names, 0);
+    const char *near = kvl_nearest(name, names, n);
+    if (near)
+        return kvl_fail(err, KVL_EINVAL, "--%s: no such option, did you mean --%s?", name, near);
+    return kvl_fail(err, KVL_EINVAL, "--%s: no such option, see --help", name);
+}
+
+/* A long option; *skip says that the next word is its value. */
+static int args_check_long(const struct argp *argp, const char *word, bool last, bool *skip,
+                           struct kvl_err *err)
+{
+    char name[64];
+    size_t n = strcspn(word, "=");
+    bool has_value = word[n] == '=';
+    snprintf(name, sizeof name, "%.*s", (int)KVL_MIN(n, sizeof name - 1), word);
+    const struct argp_option *o = args_find(argp, word, n, 0);
+    if (!o) return args_unknown(argp, name, err);
+    if (!o->arg && has_value)
+        return kvl_fail(err, KVL_EINVAL, "--%s: takes no value, got \"%s\"", name, word + n + 1);
+    *skip = o->arg && !has_value;
+    if (*skip && last) return kvl_fail(err, KVL_EINVAL, "--%s: wants a value: %s", name, o->arg);
+    return KVL_OK;
+}
+
+/* Short options are written alone: -n 3 or -n3. */
+static int args_check_short(const struct argp *argp, const char *word, bool last, bool *skip,
+                            struct kvl_err *err)
+{
+    const struct argp_option *o = args_find(argp, NULL, 0, word[0]);
+    if (!o) return kvl_fail(err, KVL_EINVAL, "-%c: no such option, see --help", word[0]);
+    if (!o->arg && word[1])
+        return kvl_fail(err, KVL_EINVAL, "-%c: takes no value, got \"%s\"", word[0], word + 1);
+    *skip = o->arg && !word[1];
+    if (*skip && last) return kvl_fail(err, KVL_EINVAL, "-%c: wants a value: %s", word[0], o->arg);
+    return KVL_OK;
+}
+
+static int args_check(const struct argp *argp, int argc, char **argv, bool *help,
+                      struct kvl_err *err)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        bool skip = false, last = i + 1 == argc;
+        if (strcmp(word, "--") == 0) break;
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            *help = true;
+            return KVL_OK;
+        }
+        if (strncmp(word, "--", 2) == 0)
+            KVL_TRY(args_check_long(argp, word + 2, last, &skip, err));
+        else if (word[0] == '-' && word[1])
+            KVL_TRY(args_check_short(argp, word + 1, last, &skip, err));
+        i += skip;
+    }
+    return KVL_OK;
+}
+
+int kvl_args_parse(const struct argp *argp, int argc, char **argv, void *input, bool *done,
+                   struct kvl_err *err)
+{
+    struct kvl_args *a = input;
+    *done = false;
+    a->err = err;
+    KVL_TRY(args_check(argp, argc, argv, done, err));
+    if (*done) {
+        argp_help(argp, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, argv[0]);
+        return KVL_OK;
+    }
+    int rc = argp_parse(argp, argc, argv, ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input);
+    if (a->rc != KVL_OK) return a->rc;
+    return rc == 0 ? KVL_OK : kvl_fail(err, KVL_EINVAL, "wrong arguments, see --help");
+}
+
+/* ---- options of every command that runs a model ---------------------------------------------- */
+
+enum { MODEL_KEY_OVERLONG = 0x200, MODEL_KEY_KV_TYPE, MODEL_KEY_PLUGIN, MODEL_KEY_THREADS };
+
+static const struct argp_option model_options[] = {
+    { "model", 'm', "FILE", 0, "GGUF file", 0 },
+    { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
+    { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16 or f32", 0 },
+    { "allow-overlong", MODEL_KEY_OVERLONG, NULL, 0,
+      "accept prompts longer than the model's context", 0 },
+    { "plugin", MODEL_KEY_PLUGIN, "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
+    { 0 }
+};
+
+static int model_threads(struct kvl_model_args *a, const char *text)
+{
+    int64_t n;
+    if (kvl_parse_i64(text, &n) != KVL_OK || n < 1 || n > 1024)
+        return kvl_fail(a->args->err, KVL_EINVAL,
+                        "--threads: \"%s\" is out of range, want 1 to 1024", text);
+    a->threads = (int32_t)n;
+    return KVL_OK;
+}
+
+static error_t model_parse(int key, char *arg, struct argp_state *state)
+{
+    struct kvl_model_args *a = state->input;
+    enum kvl_kv_type type;
+    int rc = KVL_OK;
+    switch (key) {
+    case 'm': a->model = arg; break;
+    case MODEL_KEY_THREADS: rc = model_threads(a, arg); break;
+    case MODEL_KEY_KV_TYPE:
+        a->kv_type = arg;
+        rc = kvl_kv_type_parse(arg, &type, a->args->err);
+        break;
+    case MODEL_KEY_OVERLONG: a->allow_overlong = true; break;
+    case MODEL_KEY_PLUGIN: rc = kvl_registry_plugin(a->registry, arg, a->args->err); break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);
+}
+
+const struct argp kvl_model_argp = { .options = model_options, .parser = model_parse };
+
+int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err)
+{
+    if (!text || strcmp(text, "f16") == 0)
+        *out = KVL_KV_F16;
+    else if (strcmp(text, "f32") == 0)
+        *out = KVL_KV_F32;
+    else
+        return kvl_fail(err, KVL_EINVAL, "kv type \"%s\": want f16 or f32", text);
+    return KVL_OK;
+}
+
+const char *kvl_kv_type_name(enum kvl_kv_type type)
+{
+    return type == KVL_KV_F16 ? "f16" : "f32";
+}
+
+int kvl_model_args_open(const struct kvl_model_args *a, struct kvl_model **out, struct kvl_err *err)
+{
+    if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
+    if (a->threads) kvl_ops_set_threads(a->threads);
+    return kvl_model_open(a->model, out, err);
+}
+
+/* ---- lists of ids ---------------------------------------------------------------------------- */
+
+static int ids_add(struct kvl_buf *out, const char *word, size_t len, int32_t n_vocab,
+                   struct kvl_err *err)
+{
+    char text[32];
+    int64_t id;
+    snprintf(text, sizeof text, "%.*s", (int)KVL_MIN(len, sizeof text - 1), word);
+    if (len >= sizeof text || kvl_parse_i64(text, &id) != KVL_OK || id < 0 || id >= n_vocab)
+        return kvl_fail(err, KVL_EINVAL, "token id \"%s\": want a whole number from 0 to %d", text,
+                        n_vocab - 1);
+    int32_t id32 = (int32_t)id;
+    if (kvl_buf_add(out, &id32, sizeof id32) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for token ids");
+    return KVL_OK;
+}
+
+int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n, struct kvl_err *err)
+{
+    static const char between[] = ", \t\r\n";
+    struct kvl_buf ids = { 0 };
+    int rc = KVL_OK;
+    for (const char *p = text + strspn(text, between); *p && rc == KVL_OK;) {
+        size_t len = strcspn(p, between);
+        rc = ids_add(&ids, p, len, n_vocab, err);
+        p += len;
+        p += strspn(p, between);
+    }
+    if (rc != KVL_OK) {
+        kvl_buf_free(&ids);
+        return rc;
+    }
+    *n = (int32_t)(ids.len / sizeof(int32_t));
+    *out = (int32_t *)(void *)ids.data;
+    return KVL_OK;
+}

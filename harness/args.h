@@ -1,0 +1,55 @@
+/* args.h - command lines through argp, with errors of one line that name the nearest option.
+ *
+ * Long options are written in full; abbreviations are refused, so that a later option cannot change
+ * what a script means.
+ */
+#ifndef KVL_ARGS_H
+#define KVL_ARGS_H
+
+#include "kvl/model.h"
+
+#include <argp.h>
+
+/* What every argp `input` begins with: where a parser leaves its message. */
+struct kvl_args {
+    struct kvl_err *err;
+    int rc; /* first failure of a parser */
+};
+
+/* Stores a failure and returns what an argp parser has to return. */
+int kvl_args_fail(struct kvl_args *a, int rc);
+
+/* Parses into `input`, which begins with a struct kvl_args.  --help prints the help and sets *done:
+ * the command returns KVL_OK.  KVL_EINVAL: unknown option (nearest named), missing or needless
+ * value, or what a parser found. */
+int kvl_args_parse(const struct argp *argp, int argc, char **argv, void *input, bool *done,
+                   struct kvl_err *err);
+
+/* ---- options of every command that runs a model ---------------------------------------------- */
+
+struct kvl_registry;
+
+struct kvl_model_args {
+    struct kvl_args *args; /* of the command; set before parsing */
+    const char *model;     /* NULL: not given */
+    int32_t threads;       /* 0: not given */
+    const char *kv_type;   /* NULL: not given */
+    bool allow_overlong;
+    struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
+};
+/* A child parser; its input is a struct kvl_model_args. */
+extern const struct argp kvl_model_argp;
+
+/* "f32" or "f16" (NULL = f16). */
+int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);
+const char *kvl_kv_type_name(enum kvl_kv_type type);
+
+/* Opens the model that was named; KVL_EINVAL when none was. Sets the threads. */
+int kvl_model_args_open(const struct kvl_model_args *a, struct kvl_model **out,
+                        struct kvl_err *err);
+
+/* "1,2,3" (or spaces, new lines): ids, freed with kvl_free.  Every id is checked against n_vocab. */
+int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n,
+                  struct kvl_err *err);
+
+#endif

@@ -1,0 +1,72 @@
+/* Policies from shared objects. */
+#include "plugin.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+struct kvl_plugin {
+    void *handle;
+    char *path; /* as opened */
+    const struct kvl_policy *object;
+};
+
+/* dlopen searches folders for a name without '/'; "./name" is that file and no other. */
+static char *plugin_path_copy(const char *path)
+{
+    struct kvl_buf copy = { 0 };
+    if (kvl_buf_printf(&copy, "%s%s", strchr(path, '/') ? "" : "./", path) != KVL_OK) return NULL;
+    return copy.data;
+}
+
+static int plugin_load(struct kvl_plugin *p, struct kvl_err *err)
+{
+    p->handle = dlopen(p->path, RTLD_NOW | RTLD_LOCAL);
+    if (!p->handle) {
+        const char *why = dlerror();
+        return kvl_fail(err, KVL_EPOLICY, "%s: cannot be loaded: %s", p->path,
+                        why ? why : "unknown reason");
+    }
+    const struct kvl_policy *const *symbol = dlsym(p->handle, "kvl_plugin_policy");
+    if (!symbol || !*symbol)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "%s: has no symbol kvl_plugin_policy, want a method compiled with "
+                        "-DKVL_PLUGIN",
+                        p->path);
+    p->object = *symbol;
+    return KVL_OK;
+}
+
+int kvl_plugin_open(const char *path, struct kvl_plugin **out, struct kvl_err *err)
+{
+    struct kvl_plugin *p = kvl_alloc(1, sizeof *p);
+    if (p) p->path = plugin_path_copy(path);
+    if (!p || !p->path) {
+        kvl_free(p);
+        return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", path);
+    }
+    int rc = plugin_load(p, err);
+    if (rc != KVL_OK) {
+        kvl_plugin_close(p);
+        return rc;
+    }
+    *out = p;
+    return KVL_OK;
+}
+
+void kvl_plugin_close(struct kvl_plugin *p)
+{
+    if (!p) return;
+    if (p->handle) dlclose(p->handle);
+    kvl_free(p->path);
+    kvl_free(p);
+}
+
+const struct kvl_policy *kvl_plugin_object(const struct kvl_plugin *p)
+{
+    return p->object;
+}
+
+const char *kvl_plugin_path(const struct kvl_plugin *p)
+{
+    return p->path;
+}

@@ -1,0 +1,35 @@
+/* registry.h - which policies and tasks exist: the one place that knows.
+ *
+ * Built-in ones come from generated lists (a file in methods/ or datasets/ is an entry), others from
+ * plug-ins.  Entries are sorted by name.
+ * Thread-safe: no.
+ */
+#ifndef KVL_REGISTRY_H
+#define KVL_REGISTRY_H
+
+#include "kvl/policy.h"
+#include "kvl/task.h"
+
+struct kvl_registry;
+
+int kvl_registry_create(struct kvl_registry **out, struct kvl_err *err);
+/* Plug-ins are unloaded: no policy of one may be in use any more. */
+void kvl_registry_destroy(struct kvl_registry *r);
+
+/* Loads the policy of a shared object; a path without '/' is taken as ./path, so that no search
+ * path is ever used.  KVL_EPOLICY: no object, no symbol, another ABI or size, a name that exists. */
+int kvl_registry_plugin(struct kvl_registry *r, const char *path, struct kvl_err *err);
+
+size_t kvl_registry_n_policies(const struct kvl_registry *r);
+const struct kvl_policy *kvl_registry_policy(const struct kvl_registry *r, size_t i);
+/* Path of the plug-in that a policy came from; NULL = built in. */
+const char *kvl_registry_origin(const struct kvl_registry *r, size_t i);
+/* KVL_EINVAL with the nearest name. */
+int kvl_registry_find_policy(const struct kvl_registry *r, const char *name,
+                             const struct kvl_policy **out, struct kvl_err *err);
+
+size_t kvl_n_tasks(void);
+const struct kvl_task *kvl_task(size_t i);
+int kvl_task_find(const char *name, const struct kvl_task **out, struct kvl_err *err);
+
+#endif
