@@ -7,6 +7,7 @@
 #ifndef KVSTORE_DRIVER_H
 #define KVSTORE_DRIVER_H
 
+#include "kv/lane.h"
 #include "kvl/kvstore.h"
 
 #include <stdarg.h>
@@ -334,6 +335,19 @@ static inline bool drive_stays(struct drive *d, uint32_t habit, int32_t i, int32
     }
 }
 
+/* Takes the blocks of which nothing is in `m` out of a list of positions in slot order. */
+static inline int32_t drive_splice(const struct drive *d, const struct drive_lane *m, int32_t *pos,
+                                   int32_t n)
+{
+    int32_t left = 0, b = d->desc.block_tok;
+    for (int32_t from = 0; from < n; from += b) {
+        int32_t end = KVL_MIN(from + b, n), n_live = 0;
+        for (int32_t i = from; i < end; i++) n_live += drive_index(m, pos[i]) >= 0;
+        for (int32_t i = from; i < end && n_live > 0; i++) pos[left++] = pos[i];
+    }
+    return left;
+}
+
 /* Few go: survivors below the new end stay where they are.  Many go: order is preserved. */
 static inline bool drive_check_order(struct drive *d, const int32_t *before, int32_t n_before,
                                      const int32_t *after, const struct drive_lane *m)
@@ -366,6 +380,7 @@ static inline bool drive_keep(struct drive *d)
     }
     int32_t n_before = m->n;
     kvl_seq_positions(s->real, layer, head, before);
+    bool sorted = kvl_seq_lane(s->real, layer, head).sorted;
     int rc = kvl_seq_keep(s->real, layer, head, pos, next.n, &d->err);
     if (rc != KVL_OK) {
         if (!drive_refusal(d, rc, (n_before + d->desc.block_tok - 1) / d->desc.block_tok))
@@ -373,6 +388,8 @@ static inline bool drive_keep(struct drive *d)
         return drive_compare_layer(d, s, layer);
     }
     *m = next;
+    if (sorted && n_before - m->n >= d->desc.block_tok)
+        n_before = drive_splice(d, m, before, n_before);
     kvl_seq_positions(s->real, layer, head, after);
     return drive_compare_layer(d, s, layer) && drive_check_order(d, before, n_before, after, m);
 }

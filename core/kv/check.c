@@ -93,6 +93,15 @@ static int check_pool(const struct kvl_store *store, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Marks of one eviction must not reach the next. */
+static int check_scratch(const struct kvl_store *store, struct kvl_err *err)
+{
+    const struct kvl_scratch *s = &store->scratch;
+    for (int32_t i = 0; i < s->cap_slots; i++)
+        if (s->dead[i]) return check_broken(err, -1, "a mark of an evicted slot", s->dead[i], 0);
+    return KVL_OK;
+}
+
 int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
 {
     int64_t n_seqs = 0;
@@ -101,6 +110,7 @@ int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
             KVL_TRY(check_ranks(&store->layout, &seq->tables[i], i, err));
     if (n_seqs != store->n_seqs)
         return check_broken(err, -1, "the number of sequences", store->n_seqs, n_seqs);
+    KVL_TRY(check_scratch(store, err));
     KVL_TRY(check_refs(store, err));
     return check_pool(store, err);
 }

@@ -1,9 +1,10 @@
 /* Eviction: which ranks go, how the rest closes up.
  *
- * Two ways.  When few slots go, slots from the end fill the holes: the cost is that of the evicted
- * slots, whatever the length of the lane, and blocks shared with a fork stay shared but for those
- * that had a hole.  Otherwise the rest moves down in order.  Both touch a block only after they own
- * it, and take every block they need before they change anything. */
+ * Blocks of which nothing stays leave the table as they are.  For the rest there are two ways.  When
+ * few slots go, slots from the end fill the holes: the cost is that of the evicted slots, whatever
+ * the length of the lane, and blocks shared with a fork stay shared but for those that had a hole.
+ * Otherwise the rest moves down in order.  Both touch a block only after they own it, and take every
+ * block they need before they change anything. */
 #include "kv/store.h"
 
 #include <assert.h>
@@ -257,6 +258,73 @@ static int keep_refuse(const struct kvl_table *t, int32_t layer, int32_t kv_head
                     layer, kv_head, i, pos[i], t->n_slots, t->max_pos);
 }
 
+/* Evicts the ranks in scratch; blocks it needs pass through the scratch array from `at` on. */
+static int keep_evict(struct kvl_store *store, struct kvl_table *t, int32_t n_gone, int32_t at,
+                      struct kvl_err *err)
+{
+    struct evict e = evict_begin(store, t, n_gone);
+    int32_t need = evict_need(&e);
+    int rc = kvl_scratch_blocks(&store->scratch, at + need, err);
+    if (rc == KVL_OK && evict_moves(&e) && evict_fills(&e))
+        rc = kvl_ranks_prepare(e.l, t, t->n_slots, err);
+    uint8_t **fresh = store->scratch.blocks + at;
+    if (rc == KVL_OK) rc = kvl_pool_take(&store->pool, need, fresh, err);
+    if (rc != KVL_OK) {
+        evict_unmark(&e);
+        return rc;
+    }
+    evict_apply(&e, &fresh);
+    assert(fresh == store->scratch.blocks + at + need);
+    return KVL_OK;
+}
+
+/* Fills `to` with the blocks of a sorted lane, those that go as a whole last, and renumbers the
+ * ranks of the others; returns how many of these go. */
+static int32_t keep_splice(const struct kvl_layout *l, const struct kvl_table *t, int32_t *ranks,
+                           int32_t n_gone, struct kvl_table *to)
+{
+    int32_t n_blocks = kvl_blocks_for(l, t->n_slots), n_live = 0, n_dead = 0, n_left = 0, i = 0;
+    for (int32_t b = 0; b < n_blocks; b++) {
+        int32_t first = b << l->block_shift, n = KVL_MIN(l->block_tok, t->n_slots - first);
+        if (i + n <= n_gone && ranks[i + n - 1] == first + n - 1 && ranks[i] == first) {
+            to->blocks[n_blocks - ++n_dead] = t->blocks[b];
+            to->n_slots -= n;
+            i += n;
+            continue;
+        }
+        for (; i < n_gone && ranks[i] < first + n; i++)
+            ranks[n_left++] = ranks[i] - (n_dead << l->block_shift);
+        to->blocks[n_live++] = t->blocks[b];
+    }
+    return n_left;
+}
+
+/* Whole blocks leave first, without a copy: what a method keeps in long stretches stays shared with
+ * the sequence it was forked from.  Works on a second table, so that a failure changes nothing. */
+static int keep_spliced(struct kvl_store *store, struct kvl_table *t, int32_t n_gone,
+                        struct kvl_err *err)
+{
+    const struct kvl_layout *l = &store->layout;
+    int32_t n_blocks = kvl_blocks_for(l, t->n_slots);
+    if (n_blocks > INT32_MAX / 2) return kvl_fail(err, KVL_ENOMEM, "keep: %d blocks", n_blocks);
+    KVL_TRY(kvl_scratch_blocks(&store->scratch, 2 * n_blocks, err));
+    struct kvl_table next = *t;
+    next.blocks = store->scratch.blocks;
+    n_gone = keep_splice(l, t, store->scratch.ranks, n_gone, &next);
+    int32_t n_live = kvl_blocks_for(l, next.n_slots);
+    int rc = keep_evict(store, &next, n_gone, n_blocks, err);
+    t->rank_pos = next.rank_pos; /* may have grown in any case */
+    t->rank_slot = next.rank_slot;
+    t->cap_ranks = next.cap_ranks;
+    if (rc != KVL_OK) return rc;
+    for (int32_t b = n_live; b < n_blocks; b++) kvl_pool_unref(&store->pool, next.blocks[b]);
+    memcpy(t->blocks, next.blocks, (size_t)kvl_blocks_for(l, next.n_slots) * sizeof *t->blocks);
+    t->n_slots = next.n_slots;
+    t->max_pos = next.max_pos;
+    t->sorted = next.sorted;
+    return KVL_OK;
+}
+
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err)
 {
@@ -272,20 +340,10 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
     if (n_good < n) return keep_refuse(t, layer, kv_head, pos, n_good, err);
     if (n_gone == 0) return KVL_OK;
 
-    struct evict e = evict_begin(store, t, n_gone);
-    int32_t need = evict_need(&e);
-    int rc = kvl_scratch_blocks(&store->scratch, need, err);
-    if (rc == KVL_OK && evict_moves(&e) && evict_fills(&e))
-        rc = kvl_ranks_prepare(e.l, t, t->n_slots, err);
-    if (rc == KVL_OK) rc = kvl_pool_take(&store->pool, need, store->scratch.blocks, err);
-    if (rc != KVL_OK) {
-        evict_unmark(&e);
-        return rc;
-    }
-    uint8_t **fresh = store->scratch.blocks;
-    evict_apply(&e, &fresh);
-    assert(fresh == store->scratch.blocks + need);
-    return KVL_OK;
+    /* Of a sorted lane only: slots change their numbers, and an index would have to follow. */
+    bool whole_blocks = t->sorted && n_gone >= d->block_tok;
+    return whole_blocks ? keep_spliced(store, t, n_gone, err)
+                        : keep_evict(store, t, n_gone, 0, err);
 }
 
 /* The ranks from the first position >= pos_end on go. */

@@ -271,11 +271,19 @@ static void test_fork_shares(void **state)
     expect_lane(fork, 0, 0, pos, n);
     n = two_ranges(101, 101, 101, pos);
     expect_lane(seq, 0, 0, pos, n);
+
+    /* Start and window: of the 5 blocks that stay in lane 1, 2 lose a part and are copied. */
+    n = two_ranges(6, 74, 101, pos);
+    OK(kvl_seq_keep(fork, 0, 1, pos, n, &err));
+    expect_lane(fork, 0, 1, pos, n);
+    kvl_seq_stats(fork, &st);
+    assert_int_equal(st.n_blocks, 18);
+    assert_int_equal(st.n_shared, 11 + 2);
     kvl_seq_destroy(seq);
-    assert_int_equal(stats(store).n_blocks, 26);
+    assert_int_equal(stats(store).n_blocks, 18);
     kvl_seq_destroy(fork);
     assert_int_equal(stats(store).n_blocks, 0);
-    assert_int_equal(stats(store).peak_bytes, 29 * stats(store).block_bytes);
+    assert_int_equal(stats(store).peak_bytes, 31 * stats(store).block_bytes);
     kvl_store_reset_peak(store);
     assert_int_equal(stats(store).peak_bytes, 0);
     kvl_store_destroy(store);
