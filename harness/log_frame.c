@@ -229,8 +229,6 @@ static struct spot spot_at(const struct walk *w, size_t pos)
     size_t len = w->len - pos;
     struct spot s = { .kind = SPOT_GROUP };
     if (kvl_log_header_unpack(p, len, &s.header)) {
-        bool newer = s.header.version > KVL_LOG_VERSION;
-        if (newer) return s;
         if (!group_verifies(p + KVL_LOG_HEADER, len - KVL_LOG_HEADER, &s.header)) {
             s.kind = SPOT_BAD_PAYLOAD;
             s.bytes = KVL_LOG_HEADER;
@@ -280,8 +278,8 @@ static int walk_sequence(struct walk *w, const struct kvl_log_header *h, size_t 
 {
     bool same = w->in_run && memcmp(w->run, h->run, sizeof w->run) == 0;
     uint64_t next = same ? w->next : 0;
-    uint64_t gap = h->sequence > next ? h->sequence - next : 0;
-    gap = gap > w->orphans ? gap - w->orphans : 0;
+    uint64_t skipped = h->sequence > next ? h->sequence - next : 0;
+    uint64_t gap = skipped > w->orphans ? skipped - w->orphans : 0;
     w->in_run = true;
     memcpy(w->run, h->run, sizeof w->run);
     w->next = h->sequence + 1;
@@ -289,7 +287,7 @@ static int walk_sequence(struct walk *w, const struct kvl_log_header *h, size_t 
 
     struct kvl_log_health *health = w->health;
     bool explained = w->n_known < health->n_damage;
-    if (explained && (same || gap)) { /* the missing groups stood where the damage is */
+    if (explained && (same || skipped)) { /* the missing groups stood where the damage is */
         struct kvl_log_damage *d = &health->damage[health->n_damage - 1];
         d->n_groups = (int64_t)gap;
         if (gap)
