@@ -2,17 +2,22 @@
  *
  * Questions about one context are not independent: an easy context makes all its answers right.  So
  * an interval over n questions is as wide as one over n_eff independent ones, with n_eff between the
- * number of contexts and the number of questions:
+ * number of contexts and the number of questions.
  *
- *   scores x_cj of question j in context c, m_c questions in context c, n = sum m_c, p = mean of x.
- *   The variance of p with contexts drawn independently (ratio estimator, linearised) is
- *       V_cluster = C / (C - 1) * sum_c (sum_j (x_cj - p))^2 / n^2
- *   and with questions drawn independently V_simple = p (1 - p) / n for scores of 0 and 1; for
- *   scores between them the sample variance / n.  The design effect is D = V_cluster / V_simple and
- *       n_eff = n / D, kept within [min(n, C), n].
- *   The upper bound stays since a lucky draw of contexts is no reason for an interval narrower than
- *   that of independent questions; the lower one since a context is one observation at least.  With
- *   one context, or all scores equal, D cannot be estimated and n_eff = C.
+ *   Scores x_cj of question j in context c, C contexts, n questions, p = mean of x.
+ *   If contexts are drawn independently, p is a ratio of two sums over contexts (scores and
+ *   questions).  Linearised, its error is sum_c T_c / n with T_c = sum_j (x_cj - p), so that
+ *       V_cluster = C / (C - 1) * sum_c T_c^2 / n^2
+ *   while n independent questions would have
+ *       V_simple = sum_cj (x_cj - p)^2 / n^2      (= p (1 - p) / n for scores of 0 and 1).
+ *   The design effect is D = V_cluster / V_simple, and n_eff = n / D, kept within [min(n, C), n]:
+ *   not above n, since a lucky draw of contexts must not make an interval narrower than that of
+ *   independent questions; not below C, since a context is one observation.  With one context or
+ *   equal scores D cannot be estimated, and n_eff = C.
+ *
+ * Means of values that are no proportions (recall, differences) get a bootstrap over contexts: C
+ * contexts drawn with replacement, the mean over all their questions, 2000 times; the interval is
+ * from the 2.5th to the 97.5th percentile.
  *
  * Thread-safe: yes.
  */
@@ -21,28 +26,32 @@
 
 #include "kvl/base.h"
 
+/* `lo` and `hi` are NaN when they cannot be known, `mean` too when there is no observation; the log
+ * has null there. */
 struct kvl_interval {
-    double mean, lo, hi; /* NaN when there is no observation: write null */
+    double mean, lo, hi;
 };
 
 /* Wilson's score interval at 95 % for a proportion `p` of `n` observations; n need not be whole. */
 struct kvl_interval kvl_wilson(double p, double n);
 
-/* Scores 0 .. 1 with their contexts (any integers; equal = same context).  n_eff of above; 0 for
- * n = 0.  KVL_ENOMEM. */
+/* Scores [n] with the contexts [n] they belong to (any integers; equal = same context): n_eff of
+ * above, 0 for n = 0.  KVL_ENOMEM. */
 int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_eff);
 
-/* Mean over all scores, with a 95 % percentile bootstrap that draws contexts, 2000 times, seeded:
- * the same input gives the same interval everywhere.  KVL_ENOMEM. */
-int kvl_bootstrap_mean(const double *score, const int64_t *context, size_t n, uint64_t seed,
+/* Mean of values [n] with its bootstrap interval; the same input and seed give the same interval on
+ * every machine.  One context: lo and hi are NaN.  KVL_ENOMEM. */
+int kvl_bootstrap_mean(const double *value, const int64_t *context, size_t n, uint64_t seed,
                        struct kvl_interval *out);
 
-/* Two policies on the same questions: a and b are paired by index. */
+/* Two policies on the same questions. */
 struct kvl_paired {
-    size_t n, n_a_only, n_b_only; /* questions; right (score >= 0.5) for one only */
-    double p_value;               /* exact two-sided McNemar: a binomial test of n_a_only */
-    struct kvl_interval diff;     /* mean of a - b, 95 % bootstrap over contexts */
+    size_t n;
+    size_t n_a_only, n_b_only; /* questions that only one got right (score >= 0.5) */
+    double p_value;            /* exact two-sided McNemar: n_a_only of both under p = 1/2 */
+    struct kvl_interval diff;  /* mean of a - b, bootstrap over contexts */
 };
+/* a and b [n] are paired by index.  KVL_ENOMEM. */
 int kvl_paired_diff(const double *a, const double *b, const int64_t *context, size_t n,
                     uint64_t seed, struct kvl_paired *out);
 
