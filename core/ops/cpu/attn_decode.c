@@ -1,0 +1,163 @@
+/* Every list is cut in spans of KVL_SPAN_SLOTS entries, computed by any thread in any order and
+ * merged in list order (Flash-Decoding, Dao et al. 2023). */
+#include "ops/cpu/cpu.h"
+
+#include <assert.h>
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* Scratch, in this order: spans, [n_spans][head_floats] partial results, one area per thread. */
+struct attend {
+    const struct kvl_attn_decode_args *a;
+    const struct kvl_kern *kern;
+    bool values;
+    int threads;
+    int32_t n_spans;
+    struct kvl_span *spans;
+    const struct kvl_rope_table *rope;
+    size_t thread_floats, result_floats;
+    float *results, *scratch;
+};
+
+static int32_t attend_job_spans(const struct kvl_attn_job *job)
+{
+    return (job->n_slots + KVL_SPAN_SLOTS - 1) / KVL_SPAN_SLOTS;
+}
+
+/* Floats of one span's result: max, sum, and the weighted values, by head. */
+static size_t attend_result(const struct attend *t, const struct kvl_attn_job *job)
+{
+    size_t n_heads = (size_t)job->n_heads, pad = t->values ? kvl_head_pad(t->a->head_dim) : 0;
+    return (n_heads * (2 + pad) + 15) / 16 * 16;
+}
+
+size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim)
+{
+    const size_t max_tile = 64, pad = kvl_head_pad(head_dim);
+    return ((size_t)n_heads + 1 + max_tile) * pad;
+}
+
+/* Moves (run, off) on by n entries. */
+static void attend_skip(const struct kvl_attn_job *job, int32_t *run, int32_t *off, int32_t n)
+{
+    if (!job->runs) {
+        *off += n;
+        return;
+    }
+    while (n > 0) {
+        int32_t step = KVL_MIN(n, job->runs[*run].n - *off);
+        n -= step;
+        *off += step;
+        if (*off == job->runs[*run].n && n > 0) {
+            (*run)++;
+            *off = 0;
+        }
+    }
+}
+
+static void attend_cut(struct attend *t)
+{
+    struct kvl_span *s = t->spans;
+    float *result = t->results;
+    for (int32_t j = 0; j < t->a->n_jobs; j++) {
+        const struct kvl_attn_job *job = &t->a->jobs[j];
+        int32_t run = 0, off = 0;
+        for (int32_t i = 0; i < job->n_slots; i += KVL_SPAN_SLOTS, s++) {
+            int32_t n = KVL_MIN(KVL_SPAN_SLOTS, job->n_slots - i);
+            *s = (struct kvl_span){ .a = t->a,
+                                    .job = job,
+                                    .i0 = i,
+                                    .n = n,
+                                    .run = run,
+                                    .run_off = off,
+                                    .max = result,
+                                    .sum = result + job->n_heads,
+                                    .rope = t->rope };
+            if (t->values) s->acc = result + 2 * (size_t)job->n_heads;
+            result += attend_result(t, job);
+            attend_skip(job, &run, &off, n);
+        }
+    }
+}
+
+/* Merges the spans of one head; weight [n_spans] is room for their weights. */
+static float attend_merge_head(const struct attend *t, const struct kvl_span *s, int32_t n,
+                               int32_t h, float *out)
+{
+    float max = -INFINITY, sum = 0;
+    size_t pad = kvl_head_pad(t->a->head_dim);
+    for (int32_t i = 0; i < n; i++) max = KVL_MAX(max, s[i].max[h]);
+    for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] = 0;
+    if (max == -INFINITY) return max;
+    for (int32_t i = 0; i < n; i++) {
+        const float w = expf(s[i].max[h] - max), *acc = s[i].acc + (size_t)h * pad;
+        sum += w * s[i].sum[h];
+        for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] += w * acc[c];
+    }
+    for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] /= sum;
+    return max + logf(sum);
+}
+
+static void attend_merge_job(const struct attend *t, const struct kvl_attn_job *job,
+                             const struct kvl_span *s)
+{
+    for (int32_t h = 0; h < job->n_heads; h++) {
+        float *out = t->values ? job->out + (size_t)h * (size_t)t->a->head_dim : NULL;
+        float lse = attend_merge_head(t, s, attend_job_spans(job), h, out);
+        if (job->lse) job->lse[h] = lse;
+        if (job->probs) /* logits so far */
+            t->kern->exp_shift(job->probs + (size_t)h * (size_t)job->n_slots,
+                               lse == -INFINITY ? 0 : lse, (size_t)job->n_slots);
+    }
+}
+
+/* Counts spans and memory; fills the table of angles. */
+static int attend_plan(struct attend *t, size_t *n_floats, double *ops)
+{
+    const struct kvl_attn_decode_args *a = t->a;
+    for (int32_t j = 0; j < a->n_jobs; j++) {
+        const struct kvl_attn_job *job = &a->jobs[j];
+        int32_t n_spans = attend_job_spans(job);
+        t->n_spans += n_spans;
+        *n_floats += (size_t)n_spans * attend_result(t, job);
+        t->thread_floats = KVL_MAX(t->thread_floats, kvl_span_scratch(job->n_heads, a->head_dim));
+        *ops += (double)job->n_slots * a->head_dim * (2 + job->n_heads);
+        if (!job->pos) continue;
+        assert(job->lane->layout->part_off[KVL_PART_K_RAW] != SIZE_MAX);
+        t->rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, job->pos, job->n_slots);
+        if (t->rope) t->rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, &job->q_pos, 1);
+        if (!t->rope) return KVL_ENOMEM;
+    }
+    return KVL_OK;
+}
+
+int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values)
+{
+    struct attend t = { .a = a, .kern = kvl_kern(), .values = values };
+    size_t n_floats = 0;
+    double ops = 0;
+    KVL_TRY(attend_plan(&t, &n_floats, &ops));
+    t.threads = KVL_MAX(1, KVL_MIN(kvl_team(ops / 4), t.n_spans));
+    size_t span_bytes = ((size_t)t.n_spans * sizeof *t.spans + 63) / 64 * 64;
+    t.spans =
+        kvl_scratch(span_bytes + (n_floats + t.thread_floats * (size_t)t.threads) * sizeof(float));
+    if (!t.spans) return KVL_ENOMEM;
+    t.results = (float *)(void *)((uint8_t *)t.spans + span_bytes);
+    t.scratch = t.results + n_floats;
+    attend_cut(&t);
+#pragma omp parallel for schedule(dynamic) num_threads(t.threads) if (t.threads > 1)
+    for (int32_t i = 0; i < t.n_spans; i++) {
+        t.spans[i].scratch = t.scratch + (size_t)omp_get_thread_num() * t.thread_floats;
+        t.kern->span(&t.spans[i]);
+    }
+    const struct kvl_span *s = t.spans;
+    for (int32_t j = 0; j < a->n_jobs; s += attend_job_spans(&a->jobs[j]), j++)
+        attend_merge_job(&t, &a->jobs[j], s);
+    return KVL_OK;
+}
+
+int kvl_cpu_attn_decode(const struct kvl_attn_decode_args *a)
+{
+    return kvl_cpu_attend(a, true);
+}

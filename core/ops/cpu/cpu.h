@@ -1,0 +1,126 @@
+/* cpu.h - what the operators of this folder share: kernels by instruction set, threads, scratch.
+ *
+ * An operator (gemm.c ...) checks shapes, cuts the work in pieces of fixed size and spreads them
+ * over threads.  The arithmetic of a piece is a kernel: kern_*.h holds it once, and kern_base.c,
+ * kern_avx2.c and kern_avx512.c compile it for one instruction set each.  Results may differ
+ * between instruction sets, never between thread counts.
+ */
+#ifndef KVL_CPU_H
+#define KVL_CPU_H
+
+#include "kv/lane.h"
+#include "kvl/ops.h"
+
+/* Slots of one piece of a decode list; query heads computed together. */
+enum { KVL_SPAN_SLOTS = 512, KVL_HEAD_ALIGN = 16 };
+
+/* head_dim rounded up to whole vectors of any width. */
+static inline size_t kvl_head_pad(int32_t head_dim)
+{
+    return ((size_t)head_dim + KVL_HEAD_ALIGN - 1) / KVL_HEAD_ALIGN * KVL_HEAD_ALIGN;
+}
+
+struct kvl_rope_table; /* cosines and sines by position, kept between calls */
+
+/* Columns col0 .. col0 + n_cols - 1 of Y, that is as many rows of W, for all n rows of x. */
+struct kvl_gemm_item {
+    float *y;                   /* [n][ld_y], column 0 */
+    const float *x;             /* packed: [n / mr][k][mr] */
+    const struct kvl_weight *w; /* [n_rows][k] */
+    size_t ld_y;
+    int32_t n, col0, n_cols;
+    float *scratch; /* kern->gemm_scratch(n_cols) floats */
+};
+
+/* A piece of a decode job: entries i0 .. i0 + n - 1 of its list. */
+struct kvl_span {
+    const struct kvl_attn_decode_args *a;
+    const struct kvl_attn_job *job;
+    int32_t i0, n;
+    int32_t run, run_off;              /* where entry i0 is in job->runs */
+    float *max, *sum;                  /* out [n_heads]: largest logit, sum of exp(logit - max) */
+    float *acc;                        /* out [n_heads][head_pad], or NULL: no values wanted */
+    const struct kvl_rope_table *rope; /* jobs with pos */
+    float *scratch;                    /* kvl_span_scratch() floats */
+};
+
+/* Rows row0 .. row0 + n_rows - 1 of a chunk for one kv head; row r is token r / group, query head
+ * r % group of the group. */
+struct kvl_prefill_item {
+    const struct kvl_attn_prefill_args *a; /* out NULL: only lse */
+    int32_t kv_head, row0, n_rows;
+    float *scratch; /* kern->prefill_scratch(n_rows, head_dim) floats */
+};
+
+/* Mass that queries w0 .. w0 + n_w - 1 of the window put on slots slot0 .. slot0 + n - 1. */
+struct kvl_window_item {
+    const struct kvl_attn_window_args *a;
+    const float *q;   /* packed by window_pack: [group][panels][head_dim][nr] */
+    const float *lse; /* [n_window][n_heads] */
+    int32_t kv_head, w0, n_w, slot0, n;
+    float *scratch; /* kern->window_scratch(head_dim) floats */
+};
+
+struct kvl_kern {
+    const char *name;
+    int32_t mr, nr; /* register tile of products */
+
+    void (*widen)(float *y, const void *src, enum kvl_wtype type, int32_t n);
+    size_t (*gemm_scratch)(int32_t n_cols);
+    void (*gemm_pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k);
+    void (*gemm_item)(const struct kvl_gemm_item *it);
+    void (*gemv_rows)(const struct kvl_gemv_args *a, int32_t row0, int32_t row1);
+    void (*span)(const struct kvl_span *s);
+    size_t (*prefill_scratch)(int32_t n_rows, int32_t head_dim);
+    void (*prefill_item)(const struct kvl_prefill_item *it);
+    size_t (*window_scratch)(int32_t head_dim);
+    void (*window_pack)(float *dst, const struct kvl_attn_window_args *a, int32_t head, int32_t w0,
+                        int32_t n_w);
+    void (*window_item)(const struct kvl_window_item *it);
+    void (*rmsnorm_row)(float *y, const float *x, const float *w, int32_t dim, float eps);
+    /* cs: head_dim / 2 cosines, then as many sines. */
+    void (*rotate)(float *y, const float *x, const float *cs, int32_t head_dim,
+                   enum kvl_rope_style style);
+    void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
+    void (*add)(float *y, const float *x, size_t n);
+    void (*exp_shift)(float *x, float shift, size_t n); /* x = exp(x - shift) */
+    /* y = sum over parts of weight times row; rows of dim floats. */
+    void (*blend)(float *y, const float *const *part, const float *weight, int32_t n_parts,
+                  int32_t dim);
+    void (*minmax_row)(float *lo, float *hi, const float *k, int32_t dim);
+    /* q_pos = max(q, 0), q_neg = min(q, 0): [n_q][head_pad].  bound [n_q][ld], pages p0 .. p1 - 1. */
+    void (*page_bound)(float *bound, size_t ld, const float *q_pos, const float *q_neg, int32_t n_q,
+                       const float *minmax, int32_t head_dim, int32_t p0, int32_t p1);
+    void (*max_into)(float *y, const float *x, size_t n); /* y = max(y, x) */
+    void (*scale)(float *y, float divisor, size_t n);     /* y = y / divisor */
+};
+
+extern const struct kvl_kern kvl_kern_base;
+#if defined(__x86_64__)
+extern const struct kvl_kern kvl_kern_avx2, kvl_kern_avx512;
+#endif
+
+/* The kernels in use: the widest that this processor has, lowered by KVL_ISA=scalar|avx2|avx512. */
+const struct kvl_kern *kvl_kern(void);
+/* For tests: uses the kernels of this name from now on; false when the processor lacks them. */
+bool kvl_kern_select(const char *name);
+
+/* Memory of at least `bytes`, 64-byte aligned, valid until the next call; NULL when there is none.
+ * It grows to its high-water mark and is never freed. */
+void *kvl_scratch(size_t bytes);
+
+/* Threads worth starting for about `ops` arithmetic operations. */
+int kvl_team(double ops);
+
+/* Makes sure that these positions are in the table.  NULL when memory is short. */
+const struct kvl_rope_table *kvl_rope_prepare(const double *inv_freq, int32_t half,
+                                              const int32_t *pos, int32_t n);
+/* [2 * half]: cosines, sines of one position; from the table or computed into tmp. */
+const float *kvl_rope_row(const struct kvl_rope_table *t, int32_t pos, float *tmp);
+
+size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim);
+
+/* attn_decode, with or without values: without, out is ignored, and lse may be NULL. */
+int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values);
+
+#endif

@@ -1,0 +1,37 @@
+/* kern.h - all kernels for the vectors of one vec_*.h, and their table.  Included once by each
+ * kern_<isa>.c, which has set KERN_NAME and KERN_TABLE. */
+
+#include "ops/cpu/kern_gemm.h"
+#include "ops/cpu/kern_gemv.h"
+#include "ops/cpu/kern_math.h"
+#include "ops/cpu/kern_prefill.h"
+#include "ops/cpu/kern_row.h"
+#include "ops/cpu/kern_span.h"
+#include "ops/cpu/kern_window.h"
+
+const struct kvl_kern KERN_TABLE = {
+    .name = KERN_NAME,
+    .mr = MR,
+    .nr = NR,
+    .widen = widen,
+    .gemm_scratch = gemm_scratch,
+    .gemm_pack = gemm_pack,
+    .gemm_item = gemm_item,
+    .gemv_rows = gemv_rows,
+    .span = span_run,
+    .prefill_scratch = prefill_scratch,
+    .prefill_item = prefill_item,
+    .window_scratch = window_scratch,
+    .window_pack = window_pack,
+    .window_item = window_item,
+    .rmsnorm_row = rmsnorm_row,
+    .rotate = rotate,
+    .swiglu = swiglu,
+    .add = add,
+    .exp_shift = exp_shift,
+    .blend = blend,
+    .minmax_row = minmax_row,
+    .page_bound = page_bound,
+    .max_into = max_into,
+    .scale = scale,
+};

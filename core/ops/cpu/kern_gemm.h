@@ -1,0 +1,94 @@
+/* kern_gemm.h - prefill projection.  W is widened and transposed in panels of NR rows and
+ * GEMM_DEPTH columns; sums continue through Y, so the depth does not show in the result. */
+#ifndef KVL_KERN_GEMM_H
+#define KVL_KERN_GEMM_H
+
+#include "ops/cpu/kern_math.h"
+
+enum { GEMM_DEPTH = 512, GEMM_STEP = 64 };
+
+/* dst [k][MR]: a group of up to MR rows of x, missing rows zero. */
+static void gemm_pack(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k)
+{
+    for (int32_t c = 0; c < k; c++)
+        for (int32_t i = 0; i < MR; i++)
+            dst[(size_t)c * MR + (size_t)i] = i < n_rows ? x[(size_t)i * ld + (size_t)c] : 0;
+}
+
+static size_t gemm_scratch(int32_t n_cols)
+{
+    size_t panels = ((size_t)n_cols + NR - 1) / NR;
+    return panels * NR * GEMM_DEPTH + (size_t)NR * GEMM_STEP + (size_t)MR * NR;
+}
+
+/* Where column k (a multiple of 32) of a row is. */
+VEC const uint8_t *gemm_weight_at(const struct kvl_weight *w, int32_t row, int32_t k)
+{
+    return (const uint8_t *)w->data + (size_t)row * w->row_bytes + kvl_wtype_row_bytes(w->type, k);
+}
+
+/* panel [depth][NR] = columns k0 .. of n <= NR rows of W from row0 on. */
+static void gemm_pack_w(float *panel, const struct kvl_weight *w, int32_t row0, int32_t n,
+                        int32_t k0, int32_t depth, float *wide)
+{
+    const float *rows[NR];
+    for (int32_t r = 0; r < NR; r++) rows[r] = wide + (size_t)r * GEMM_STEP;
+    for (int32_t k = 0; k < depth; k += GEMM_STEP) {
+        int32_t len = KVL_MIN(GEMM_STEP, depth - k);
+        for (int32_t r = 0; r < NR; r++) {
+            float *to = wide + (size_t)r * GEMM_STEP;
+            if (r < n)
+                widen(to, gemm_weight_at(w, row0 + r, k0 + k), w->type, len);
+            else
+                memset(to, 0, GEMM_STEP * sizeof *to);
+        }
+        for (int32_t r = 0; r < NR; r += VW)
+            transpose_rows(panel + (size_t)k * NR + r, NR, rows + r, 0, len);
+    }
+}
+
+/* A tile at the edge goes through a full-sized copy. */
+static void gemm_edge(float *y, size_t ld_y, int32_t n_rows, int32_t n_cols, const float *a,
+                      const float *b, int32_t depth, bool first, float *tile)
+{
+    for (int32_t i = 0; i < n_rows && !first; i++)
+        memcpy(tile + (size_t)i * NR, y + (size_t)i * ld_y, (size_t)n_cols * sizeof *y);
+    mul_tile(tile, NR, a, 1, MR, b, NR, depth, first);
+    for (int32_t i = 0; i < n_rows; i++)
+        memcpy(y + (size_t)i * ld_y, tile + (size_t)i * NR, (size_t)n_cols * sizeof *y);
+}
+
+static void gemm_panels(const struct kvl_gemm_item *it, const float *panels, int32_t k0,
+                        int32_t depth, float *tile)
+{
+    for (int32_t r = 0; r < it->n; r += MR) {
+        const float *a = it->x + (size_t)r * (size_t)it->w->n_cols + (size_t)k0 * MR;
+        int32_t n_rows = KVL_MIN(MR, it->n - r);
+        for (int32_t c = 0; c < it->n_cols; c += NR) {
+            const float *b = panels + (size_t)c * GEMM_DEPTH;
+            float *y = it->y + (size_t)r * it->ld_y + (size_t)(it->col0 + c);
+            int32_t n_cols = KVL_MIN(NR, it->n_cols - c);
+            if (n_rows == MR && n_cols == NR)
+                mul_tile(y, it->ld_y, a, 1, MR, b, NR, depth, k0 == 0);
+            else
+                gemm_edge(y, it->ld_y, n_rows, n_cols, a, b, depth, k0 == 0, tile);
+        }
+    }
+}
+
+static void gemm_item(const struct kvl_gemm_item *it)
+{
+    float *panels = it->scratch;
+    float *wide = panels + ((size_t)it->n_cols + NR - 1) / NR * NR * GEMM_DEPTH;
+    float *tile = wide + (size_t)NR * GEMM_STEP;
+    memset(tile, 0, (size_t)MR * NR * sizeof *tile);
+    for (int32_t k0 = 0; k0 < it->w->n_cols; k0 += GEMM_DEPTH) {
+        int32_t depth = KVL_MIN(GEMM_DEPTH, it->w->n_cols - k0);
+        for (int32_t c = 0; c < it->n_cols; c += NR)
+            gemm_pack_w(panels + (size_t)c * GEMM_DEPTH, it->w, it->col0 + c,
+                        KVL_MIN(NR, it->n_cols - c), k0, depth, wide);
+        gemm_panels(it, panels, k0, depth, tile);
+    }
+}
+
+#endif

@@ -1,0 +1,39 @@
+/* Threads and scratch memory of the operators. */
+#include "ops/cpu/cpu.h"
+
+#include <omp.h>
+
+static int team_threads; /* 0 = all cores of this process */
+static void *team_memory;
+static size_t team_bytes;
+
+void kvl_ops_set_threads(int32_t n)
+{
+    team_threads = n > 0 ? n : 0;
+}
+
+int32_t kvl_ops_threads(void)
+{
+    return team_threads ? team_threads : omp_get_num_procs();
+}
+
+/* Starting and joining a team costs about 10 us: a thread should have 20 us of work or more. */
+int kvl_team(double ops)
+{
+    const double ops_per_thread = 4e5;
+    int threads = kvl_ops_threads();
+    return ops < 2 * ops_per_thread ? 1 : (int)KVL_MIN((double)threads, ops / ops_per_thread);
+}
+
+void *kvl_scratch(size_t bytes)
+{
+    if (bytes > team_bytes) {
+        size_t want = KVL_MAX(bytes, team_bytes + team_bytes / 2);
+        void *memory = kvl_alloc(want, 1);
+        if (!memory) return NULL;
+        kvl_free(team_memory);
+        team_memory = memory;
+        team_bytes = want;
+    }
+    return team_memory;
+}

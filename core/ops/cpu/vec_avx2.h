@@ -1,0 +1,156 @@
+/* vec_avx2.h - vectors of 8 floats; see vec_base.h for what each function means. */
+#ifndef KVL_VEC_H
+#define KVL_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VEC static inline __attribute__((always_inline, unused))
+
+/* 12 sums, 3 vectors of B and one broadcast fill the 16 registers. */
+enum { VW = 8, MR = 4, NV = 3, NR = NV * VW };
+
+typedef __m256 vf;
+
+VEC vf vf_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+VEC vf vf_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+VEC vf vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+VEC void vf_store(float *p, vf v)
+{
+    _mm256_storeu_ps(p, v);
+}
+VEC __m256i vf_first(int32_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+VEC vf vf_load_n(const float *p, int32_t n)
+{
+    return _mm256_maskload_ps(p, vf_first(n));
+}
+VEC void vf_store_n(float *p, vf v, int32_t n)
+{
+    _mm256_maskstore_ps(p, vf_first(n), v);
+}
+VEC vf vf_add(vf a, vf b)
+{
+    return _mm256_add_ps(a, b);
+}
+VEC vf vf_sub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+VEC vf vf_mul(vf a, vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+VEC vf vf_div(vf a, vf b)
+{
+    return _mm256_div_ps(a, b);
+}
+VEC vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+VEC vf vf_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+VEC vf vf_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+VEC float vf_hsum(vf v)
+{
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+VEC float vf_hmax(vf v)
+{
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+VEC vf vf_unless_below(vf v, vf x, vf lo)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(x, lo, _CMP_NLT_UQ), v);
+}
+VEC vf vf_pow2_magic(vf t)
+{
+    __m256i e = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(e, _mm256_set1_epi32(0x3f800000)));
+}
+VEC vf vf_load_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
+{
+    uint16_t part[8] = { 0 };
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return vf_load_f16(part);
+}
+VEC vf vf_load_bf16(const uint16_t *p)
+{
+    __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+VEC vf vf_load_bf16_n(const uint16_t *p, int32_t n)
+{
+    uint16_t part[8] = { 0 };
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return vf_load_bf16(part);
+}
+VEC vf vf_load_i8(const int8_t *p)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
+}
+VEC void vec_nibbles(const uint8_t *p, int8_t *out)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i low = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    __m128i lo = _mm_and_si128(b, low), hi = _mm_and_si128(_mm_srli_epi16(b, 4), low);
+    _mm_storeu_si128((__m128i *)(void *)out, _mm_sub_epi8(lo, eight));
+    _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_sub_epi8(hi, eight));
+}
+VEC float vec_f16(uint16_t h)
+{
+    return _cvtsh_ss(h);
+}
+VEC vf vf_sums(const vf *v)
+{
+    vf a = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    vf b = _mm256_hadd_ps(_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+VEC void vf_transpose(vf *r)
+{
+    vf s[8];
+    for (int32_t i = 0; i < 8; i += 4) {
+        __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[i], r[i + 1]));
+        __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(r[i], r[i + 1]));
+        __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[i + 2], r[i + 3]));
+        __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(r[i + 2], r[i + 3]));
+        s[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+        s[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+        s[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+        s[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+    }
+    for (int32_t j = 0; j < 4; j++) {
+        r[j] = _mm256_permute2f128_ps(s[j], s[4 + j], 0x20);
+        r[4 + j] = _mm256_permute2f128_ps(s[j], s[4 + j], 0x31);
+    }
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* vec_avx512.h - vectors of 16 floats; see vec_base.h for what each function means. */
+#ifndef KVL_VEC_H
+#define KVL_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VEC static inline __attribute__((always_inline, unused))
+
+enum { VW = 16, MR = 8, NV = 2, NR = NV * VW };
+
+typedef __m512 vf;
+
+VEC __mmask16 vf_first(int32_t n)
+{
+    return (__mmask16)((1u << n) - 1u);
+}
+
+VEC vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+VEC vf vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+VEC vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+VEC void vf_store(float *p, vf v)
+{
+    _mm512_storeu_ps(p, v);
+}
+VEC vf vf_load_n(const float *p, int32_t n)
+{
+    return _mm512_maskz_loadu_ps(vf_first(n), p);
+}
+VEC void vf_store_n(float *p, vf v, int32_t n)
+{
+    _mm512_mask_storeu_ps(p, vf_first(n), v);
+}
+VEC vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+VEC vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+VEC vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+VEC vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+VEC vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+VEC vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+VEC vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+VEC float vf_hsum(vf v)
+{
+    return _mm512_reduce_add_ps(v);
+}
+VEC float vf_hmax(vf v)
+{
+    return _mm512_reduce_max_ps(v);
+}
+VEC vf vf_unless_below(vf v, vf x, vf lo)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, lo, _CMP_NLT_UQ), v);
+}
+VEC vf vf_pow2_magic(vf t)
+{
+    __m512i e = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(e, _mm512_set1_epi32(0x3f800000)));
+}
+VEC vf vf_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vf_first(n), p));
+}
+VEC vf vf_load_bf16(const uint16_t *p)
+{
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+VEC vf vf_load_bf16_n(const uint16_t *p, int32_t n)
+{
+    __m512i u = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vf_first(n), p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+VEC vf vf_load_i8(const int8_t *p)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+}
+/* 16 bytes of two nibbles: the low ones, then the high ones, less 8. */
+VEC void vec_nibbles(const uint8_t *p, int8_t *out)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i low = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    __m128i lo = _mm_and_si128(b, low), hi = _mm_and_si128(_mm_srli_epi16(b, 4), low);
+    _mm_storeu_si128((__m128i *)(void *)out, _mm_sub_epi8(lo, eight));
+    _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_sub_epi8(hi, eight));
+}
+VEC float vec_f16(uint16_t h)
+{
+    return _cvtsh_ss(h);
+}
+
+/* Adds neighbours of pairs of 32-bit lanes, then of 64-bit lanes, then of 128-bit lanes. */
+VEC vf vec_add32(vf a, vf b)
+{
+    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+VEC vf vec_add64(vf a, vf b)
+{
+    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+VEC vf vec_add128(vf a, vf b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+VEC vf vf_sums(const vf *v)
+{
+    vf u[4];
+    for (int32_t i = 0; i < 4; i++)
+        u[i] = vec_add64(vec_add32(v[4 * i], v[4 * i + 1]), vec_add32(v[4 * i + 2], v[4 * i + 3]));
+    return vec_add128(vec_add128(u[0], u[1]), vec_add128(u[2], u[3]));
+}
+
+/* Transposes 4 x 4 squares inside the 128-bit lanes, then the 4 x 4 grid of squares. */
+VEC void vf_transpose(vf *r)
+{
+    vf s[16];
+    for (int32_t i = 0; i < 16; i += 4) {
+        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(r[i], r[i + 1]));
+        __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(r[i], r[i + 1]));
+        __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(r[i + 2], r[i + 3]));
+        __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(r[i + 2], r[i + 3]));
+        s[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        s[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        s[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        s[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+    for (int32_t j = 0; j < 4; j++) {
+        vf a = _mm512_shuffle_f32x4(s[j], s[4 + j], 0x88);
+        vf b = _mm512_shuffle_f32x4(s[j], s[4 + j], 0xdd);
+        vf c = _mm512_shuffle_f32x4(s[8 + j], s[12 + j], 0x88);
+        vf d = _mm512_shuffle_f32x4(s[8 + j], s[12 + j], 0xdd);
+        r[j] = _mm512_shuffle_f32x4(a, c, 0x88);
+        r[8 + j] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        r[4 + j] = _mm512_shuffle_f32x4(b, d, 0x88);
+        r[12 + j] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+}
+
+#endif

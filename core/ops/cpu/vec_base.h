@@ -1,0 +1,153 @@
+/* vec_base.h - vectors of 4 floats in the compiler's own vector types: any processor (SSE2, NEON).
+ *
+ * The kernels (kern_*.h) are written once against these names; vec_avx2.h and vec_avx512.h give the
+ * same names wider vectors.  VW floats make a vector; MR x NV vectors are the register tile of a
+ * matrix product.
+ */
+#ifndef KVL_VEC_H
+#define KVL_VEC_H
+
+#include "ops/half.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define VEC static inline __attribute__((always_inline, unused))
+
+enum { VW = 4, MR = 4, NV = 2, NR = NV * VW };
+
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vec_int __attribute__((vector_size(16)));
+
+VEC vf vf_set1(float x)
+{
+    return (vf){ x, x, x, x };
+}
+VEC vf vf_zero(void)
+{
+    return vf_set1(0);
+}
+VEC vf vf_load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+VEC void vf_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+/* The first n lanes, the others zero; 0 <= n <= VW. */
+VEC vf vf_load_n(const float *p, int32_t n)
+{
+    float part[4] = { 0 };
+    for (int32_t i = 0; i < n; i++) part[i] = p[i];
+    return vf_load(part);
+}
+VEC void vf_store_n(float *p, vf v, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) p[i] = v[i];
+}
+VEC vf vf_add(vf a, vf b)
+{
+    return a + b;
+}
+VEC vf vf_sub(vf a, vf b)
+{
+    return a - b;
+}
+VEC vf vf_mul(vf a, vf b)
+{
+    return a * b;
+}
+VEC vf vf_div(vf a, vf b)
+{
+    return a / b;
+}
+/* a * b + c; one rounding or two. */
+VEC vf vf_fma(vf a, vf b, vf c)
+{
+    return a * b + c;
+}
+VEC vf vec_select(vec_int mask, vf a, vf b)
+{
+    return (vf)((mask & (vec_int)a) | (~mask & (vec_int)b));
+}
+/* a > b ? a : b, so that a NaN in b stays. */
+VEC vf vf_max(vf a, vf b)
+{
+    return vec_select(a > b, a, b);
+}
+VEC vf vf_min(vf a, vf b)
+{
+    return vec_select(a < b, a, b);
+}
+VEC float vf_hsum(vf v)
+{
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+VEC float vf_hmax(vf v)
+{
+    float a = v[0] > v[2] ? v[0] : v[2], b = v[1] > v[3] ? v[1] : v[3];
+    return a > b ? a : b;
+}
+/* v where x is not below lo, else 0. */
+VEC vf vf_unless_below(vf v, vf x, vf lo)
+{
+    return (vf)(~(x < lo) & (vec_int)v);
+}
+/* 2^n from t = n + 1.5 * 2^23: the low bits of t hold n. */
+VEC vf vf_pow2_magic(vf t)
+{
+    typedef uint32_t vec_uint __attribute__((vector_size(16)));
+    return (vf)(((vec_uint)t << 23) + 0x3f800000u);
+}
+VEC float vec_f16(uint16_t h)
+{
+    return kvl_f16_to_f32(h);
+}
+VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
+{
+    float part[4] = { 0 };
+    for (int32_t i = 0; i < n; i++) part[i] = kvl_f16_to_f32(p[i]);
+    return vf_load(part);
+}
+VEC vf vf_load_f16(const uint16_t *p)
+{
+    return vf_load_f16_n(p, 4);
+}
+VEC vf vf_load_bf16_n(const uint16_t *p, int32_t n)
+{
+    float part[4] = { 0 };
+    for (int32_t i = 0; i < n; i++) part[i] = kvl_bf16_to_f32(p[i]);
+    return vf_load(part);
+}
+VEC vf vf_load_bf16(const uint16_t *p)
+{
+    return vf_load_bf16_n(p, 4);
+}
+VEC vf vf_load_i8(const int8_t *p)
+{
+    return (vf){ (float)p[0], (float)p[1], (float)p[2], (float)p[3] };
+}
+/* 16 bytes of two nibbles: the low ones, then the high ones, less 8. */
+VEC void vec_nibbles(const uint8_t *p, int8_t *out)
+{
+    for (int32_t i = 0; i < 16; i++) {
+        out[i] = (int8_t)((p[i] & 15) - 8);
+        out[16 + i] = (int8_t)((p[i] >> 4) - 8);
+    }
+}
+/* Lane i = the sum of the lanes of v[i], i < VW. */
+VEC vf vf_sums(const vf *v)
+{
+    return (vf){ vf_hsum(v[0]), vf_hsum(v[1]), vf_hsum(v[2]), vf_hsum(v[3]) };
+}
+/* Transposes a VW x VW square. */
+VEC void vf_transpose(vf *r)
+{
+    vf s[4] = { r[0], r[1], r[2], r[3] };
+    for (int32_t i = 0; i < 4; i++) r[i] = (vf){ s[0][i], s[1][i], s[2][i], s[3][i] };
+}
+
+#endif

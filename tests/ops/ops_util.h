@@ -1,0 +1,187 @@
+/* ops_util.h - what the operator tests share: random data, lanes built by hand, comparisons, and a
+ * loop over every instruction set this machine has and over 1 and 2 threads. */
+#ifndef KVL_OPS_UTIL_H
+#define KVL_OPS_UTIL_H
+
+#include "kv/lane.h"
+#include "kvl/ops.h"
+#include "kvl/rng.h"
+#include "ops/cpu/cpu.h"
+#include "ops/half.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_LANES 8
+
+static inline void *ut_alloc(size_t n, size_t item)
+{
+    void *p = kvl_alloc(n ? n : 1, item);
+    assert_non_null(p);
+    return p;
+}
+
+/* Outputs start as NaN, so that an element that is not written shows. */
+static inline float *ut_poison(size_t n)
+{
+    float *p = ut_alloc(n, sizeof *p);
+    for (size_t i = 0; i < n; i++) p[i] = NAN;
+    return p;
+}
+
+static inline void ut_fill(struct kvl_rng *r, float *x, size_t n, double amplitude)
+{
+    for (size_t i = 0; i < n; i++) x[i] = (float)((kvl_rng_f64(r) * 2 - 1) * amplitude);
+}
+
+static inline float *ut_random(struct kvl_rng *r, size_t n, double amplitude)
+{
+    float *x = ut_alloc(n, sizeof *x);
+    ut_fill(r, x, n, amplitude);
+    return x;
+}
+
+/* |a - b| <= tol * (1 + |b|) everywhere; equal infinities are equal, NaN never is. */
+static inline void ut_near(const char *what, const float *a, const float *b, size_t n, double tol)
+{
+    for (size_t i = 0; i < n; i++) {
+        double x = (double)a[i], y = (double)b[i];
+        if (x == y || fabs(x - y) <= tol * (1 + fabs(y))) continue;
+        fail_msg("%s[%zu] = %.9g, want %.9g (isa %s, %d threads)", what, i, x, y, kvl_ops_isa(),
+                 kvl_ops_threads());
+    }
+}
+
+static inline void ut_same(const char *what, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof a[i]) != 0)
+            fail_msg("%s[%zu] = %.9g, want exactly %.9g (isa %s, %d threads)", what, i,
+                     (double)a[i], (double)b[i], kvl_ops_isa(), kvl_ops_threads());
+}
+
+/* Runs `body` for every instruction set of this machine. */
+typedef void (*ut_body)(struct kvl_rng *r);
+static inline void ut_each_isa(ut_body body)
+{
+    static const char *const names[] = { "scalar", "avx2", "avx512" };
+    int n_run = 0;
+    for (size_t i = 0; i < 3; i++) {
+        struct kvl_rng r;
+        if (!kvl_kern_select(names[i])) continue;
+        for (int32_t threads = 1; threads <= 2; threads++) {
+            kvl_ops_set_threads(threads);
+            kvl_rng_seed(&r, 1);
+            body(&r);
+            n_run++;
+        }
+    }
+    kvl_ops_set_threads(0);
+    assert_true(n_run > 0);
+}
+
+static inline int32_t ut_pick(struct kvl_rng *r, const int32_t *v, size_t n)
+{
+    return v[kvl_rng_below(r, (uint32_t)n)];
+}
+#define UT_PICK(r, ...)                                                                            \
+    ut_pick((r), (const int32_t[]){ __VA_ARGS__ },                                                 \
+            sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
+
+static inline int32_t ut_between(struct kvl_rng *r, int32_t lo, int32_t hi)
+{
+    return lo + (int32_t)kvl_rng_below(r, (uint32_t)(hi - lo + 1));
+}
+
+/* Lanes whose blocks lie in memory in random order; unused slots of the last block hold poison. */
+struct ut_lanes {
+    struct kvl_layout layout;
+    struct kvl_lane lane[MAX_LANES];
+    const uint8_t **table;
+    uint8_t *memory;
+};
+
+static inline void ut_layout(struct kvl_layout *l, int32_t head_dim, int32_t block_tok,
+                             enum kvl_kv_type type, bool raw)
+{
+    size_t elem = type == KVL_KV_F16 ? 2 : 4;
+    size_t part = ((size_t)head_dim * (size_t)block_tok * elem + 63) / 64 * 64;
+    *l = (struct kvl_layout){
+        .head_dim = head_dim, .block_tok = block_tok, .type = type, .elem_bytes = elem
+    };
+    while (1 << l->block_shift < block_tok) l->block_shift++;
+    l->part_off[KVL_PART_K] = 0;
+    l->part_off[KVL_PART_V] = part;
+    l->part_off[KVL_PART_K_RAW] = raw ? 2 * part : SIZE_MAX;
+    l->pos_off = (raw ? 3 : 2) * part;
+    l->bytes = l->pos_off + ((size_t)block_tok * 4 + 63) / 64 * 64;
+}
+
+static inline void ut_put(const struct kvl_layout *l, uint8_t *block, enum kvl_kv_part part,
+                          int32_t row, int32_t c, float x)
+{
+    uint8_t *at =
+        block + l->part_off[part] + ((size_t)row * (size_t)l->head_dim + (size_t)c) * l->elem_bytes;
+    uint16_t half = kvl_f32_to_f16(x);
+    if (l->type == KVL_KV_F16)
+        memcpy(at, &half, sizeof half);
+    else
+        memcpy(at, &x, sizeof x);
+}
+
+static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, uint8_t *block,
+                                 int32_t n_live)
+{
+    static const enum kvl_kv_part parts[] = { KVL_PART_K, KVL_PART_V, KVL_PART_K_RAW };
+    for (int32_t p = 0; p < (l->part_off[KVL_PART_K_RAW] == SIZE_MAX ? 2 : 3); p++)
+        for (int32_t i = 0; i < l->block_tok * l->head_dim; i++) {
+            float x = (float)(kvl_rng_f64(r) * 2 - 1);
+            ut_put(l, block, parts[p], i / l->head_dim, i % l->head_dim,
+                   i / l->head_dim < n_live ? x : NAN);
+        }
+}
+
+static inline void ut_lanes_open(struct ut_lanes *t, struct kvl_rng *r, int32_t n_lanes,
+                                 int32_t n_slots)
+{
+    int32_t per_lane = (n_slots + t->layout.block_tok - 1) / t->layout.block_tok;
+    int32_t n_blocks = per_lane * n_lanes;
+    int32_t *order = ut_alloc((size_t)n_blocks, sizeof *order);
+    assert_true(n_lanes <= MAX_LANES);
+    t->memory = ut_alloc((size_t)n_blocks, t->layout.bytes);
+    t->table = ut_alloc((size_t)n_blocks, sizeof *t->table);
+    for (int32_t i = 0; i < n_blocks; i++) order[i] = i;
+    kvl_rng_shuffle(r, order, n_blocks);
+    for (int32_t i = 0; i < n_blocks; i++) {
+        uint8_t *block = t->memory + (size_t)order[i] * t->layout.bytes;
+        int32_t live = n_slots - i % per_lane * t->layout.block_tok;
+        ut_fill_block(r, &t->layout, block, KVL_MIN(live, t->layout.block_tok));
+        t->table[i] = block;
+    }
+    for (int32_t i = 0; i < n_lanes; i++)
+        t->lane[i] = (struct kvl_lane){ .layout = &t->layout,
+                                        .blocks = t->table + i * per_lane,
+                                        .n_slots = n_slots };
+    kvl_free(order);
+}
+
+static inline void ut_lanes_close(struct ut_lanes *t)
+{
+    kvl_free(t->memory);
+    kvl_free(t->table);
+}
+
+static inline double *ut_inv_freq(int32_t head_dim)
+{
+    double *f = ut_alloc((size_t)head_dim / 2, sizeof *f);
+    for (int32_t i = 0; i < head_dim / 2; i++) f[i] = pow(10000.0, -2.0 * i / head_dim);
+    return f;
+}
+
+#endif
