@@ -253,6 +253,7 @@ struct gw_llama {
     bool tied;               /* no output.weight */
     const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
     uint64_t seed;
+    void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
 };
 
 enum { GW_VOCAB = 259, GW_PAD = 0, GW_BOS = 1, GW_EOS = 2, GW_BYTE0 = 3 };
@@ -398,6 +399,7 @@ static inline void gw_llama(const struct gw_llama *given, struct kvl_buf *out)
     gw_llama_keys(&w, &m);
     gw_byte_vocab(&w);
     gw_llama_tensors(&w, &m);
+    if (m.more) m.more(&w);
     gw_finish(&w, out);
     gw_free(&w);
 }
