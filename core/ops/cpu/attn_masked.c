@@ -69,7 +69,7 @@ int kvl_cpu_attn_masked(const struct kvl_attn_masked_args *a)
         m.rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, a->pos, a->n_slots);
         if (!m.rope) return KVL_ENOMEM;
     }
-    m.logit = kvl_scratch(doubles * sizeof(double) + (n_q + 2 * dim) * sizeof(float));
+    m.logit = kvl_cpu_scratch(doubles * sizeof(double) + (n_q + 2 * dim) * sizeof(float));
     if (!m.logit) return KVL_ENOMEM;
     m.sum = m.logit + a->n_slots;
     m.q = (float *)(void *)(m.sum + dim);

@@ -31,7 +31,7 @@ int kvl_cpu_attn_prefill(const struct kvl_attn_prefill_args *a)
     int32_t rows = prefill_item_rows(kern, n_rows, a->n_kv_heads, threads);
     int32_t n_tiles = (n_rows + rows - 1) / rows, n_items = n_tiles * a->n_kv_heads;
     size_t floats = kern->prefill_scratch(rows, a->head_dim);
-    float *scratch = kvl_scratch(floats * (size_t)threads * sizeof *scratch);
+    float *scratch = kvl_cpu_scratch(floats * (size_t)threads * sizeof *scratch);
     if (!scratch) return KVL_ENOMEM;
         /* The last tiles see the most keys: they go first, so that no thread ends with a long one. */
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)

@@ -65,7 +65,7 @@ int kvl_cpu_attn_window(const struct kvl_attn_window_args *a)
     w.lse = kvl_alloc(n_lse, sizeof *w.lse);
     if (!w.lse) return KVL_ENOMEM;
     int status = window_lse(a, w.lse);
-    w.packed = status == KVL_OK ? kvl_scratch(((size_t)a->n_heads * w.head_floats + 16 +
+    w.packed = status == KVL_OK ? kvl_cpu_scratch(((size_t)a->n_heads * w.head_floats + 16 +
                                                w.thread_floats * (size_t)w.threads) *
                                               sizeof *w.packed)
                                 : NULL;

@@ -107,7 +107,7 @@ bool kvl_kern_select(const char *name);
 
 /* Memory of at least `bytes`, 64-byte aligned, valid until the next call; NULL when there is none.
  * It grows to its high-water mark and is never freed. */
-void *kvl_scratch(size_t bytes);
+void *kvl_cpu_scratch(size_t bytes);
 
 /* Threads worth starting for about `ops` arithmetic operations. */
 int kvl_team(double ops);

@@ -66,7 +66,7 @@ int kvl_cpu_gemm(const struct kvl_gemm_args *a)
     p.item_cols = gemm_item_cols(p.kern, a->w->n_rows, p.threads);
     p.thread_floats = (p.kern->gemm_scratch(p.item_cols) + 15) / 16 * 16;
     packed = (packed + 15) / 16 * 16;
-    p.packed = kvl_scratch((packed + p.thread_floats * (size_t)p.threads) * sizeof(float));
+    p.packed = kvl_cpu_scratch((packed + p.thread_floats * (size_t)p.threads) * sizeof(float));
     if (!p.packed) return KVL_ENOMEM;
     p.scratch = p.packed + packed;
     for (int32_t r = 0; r < a->n; r += GEMM_ROWS) gemm_block(&p, r, KVL_MIN(GEMM_ROWS, a->n - r));

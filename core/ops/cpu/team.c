@@ -25,7 +25,7 @@ int kvl_team(double ops)
     return ops < 2 * ops_per_thread ? 1 : (int)KVL_MIN((double)threads, ops / ops_per_thread);
 }
 
-void *kvl_scratch(size_t bytes)
+void *kvl_cpu_scratch(size_t bytes)
 {
     if (bytes > team_bytes) {
         size_t want = KVL_MAX(bytes, team_bytes + team_bytes / 2);

@@ -72,7 +72,7 @@ int kvl_cpu_topk(const struct kvl_topk_args *a)
 {
     int threads = kvl_team((double)a->n_rows * a->n * 8), status = KVL_OK;
     assert(a->k >= 0 && a->k <= a->n);
-    uint32_t *keys = kvl_scratch((size_t)threads * (size_t)a->n * sizeof *keys);
+    uint32_t *keys = kvl_cpu_scratch((size_t)threads * (size_t)a->n * sizeof *keys);
     if (!keys) return KVL_ENOMEM;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)                    \
     reduction(min                                                                                  \
