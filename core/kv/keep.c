@@ -189,7 +189,7 @@ static void evict_shrink(const struct evict *e)
     for (int32_t b = kvl_blocks_for(e->l, e->n_new); b < n_blocks; b++)
         kvl_pool_unref(&e->store->pool, t->blocks[b]);
     t->n_slots = e->n_new;
-    if (t->n_slots == 0) t->sorted = true;
+    assert(t->n_slots > 0 || t->sorted);
     int32_t last = t->n_slots - 1;
     if (last < 0)
         t->max_pos = -1;
@@ -224,7 +224,8 @@ static int32_t keep_equal(const int32_t *a, const int32_t *b, int32_t n)
 }
 
 /* Compares live positions with those to keep: writes the ranks that go, returns the number of
- * leading entries of `pos` that are ascending and live. */
+ * leading entries of `pos` that are ascending and live.  An entry that is not matches nothing, and
+ * the walk stays at it to the end. */
 static int32_t keep_diff(const struct kvl_layout *l, const struct kvl_table *t, const int32_t *pos,
                          int32_t n, int32_t *ranks, int32_t *n_gone)
 {
@@ -232,11 +233,10 @@ static int32_t keep_diff(const struct kvl_layout *l, const struct kvl_table *t, 
     for (int32_t rank = 0; rank < t->n_slots; rank += len) {
         const int32_t *live = kvl_ranks_at(l, t, rank, &len);
         for (int32_t i = 0; i < len; i++) {
-            int32_t same = keep_equal(live + i, pos + j, KVL_MIN(len - i, n - j));
+            int32_t same = j < n ? keep_equal(live + i, pos + j, KVL_MIN(len - i, n - j)) : 0;
             i += same;
             j += same;
             if (i == len) break;
-            if (j < n && pos[j] < live[i]) return j;
             ranks[gone++] = rank + i;
         }
     }

@@ -315,6 +315,28 @@ static void test_keep_frees(void **state)
     kvl_store_destroy(store);
 }
 
+/* A lane is out of order while a slot from its end fills a hole, and in order again once that slot
+ * is gone. */
+static void test_keep_order(void **state)
+{
+    (void)state;
+    struct kvl_store *store = store_of(1, 1, 0);
+    struct kvl_seq *seq;
+    int32_t pos[128], slots[2];
+    OK(kvl_seq_create(store, &seq, &err));
+    append(seq, 0, 0, 100);
+    OK(kvl_seq_keep(seq, 0, 0, pos, two_ranges(3, 4, 100, pos), &err));
+    assert_false(kvl_seq_lane(seq, 0, 0).sorted);
+    assert_int_equal(kvl_seq_find(seq, 0, 0, (const int32_t[]){ 3, 99 }, 2, slots), 1);
+    assert_int_equal(slots[0], -1);
+    assert_int_equal(slots[1], 3);
+    OK(kvl_seq_keep(seq, 0, 0, pos, two_ranges(3, 4, 40, pos), &err));
+    assert_true(kvl_seq_lane(seq, 0, 0).sorted);
+    expect_lane(seq, 0, 0, pos, two_ranges(3, 4, 40, pos));
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
 /* StreamingLLM with 4 sinks and a window of 3, token by token: the cache before and after each
  * eviction, worked out by hand.  The query position in the cache is the length - 1. */
 static void test_streaming_golden(void **state)
@@ -569,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_alignment),
         cmocka_unit_test(test_fork_shares),
         cmocka_unit_test(test_keep_frees),
+        cmocka_unit_test(test_keep_order),
         cmocka_unit_test(test_streaming_golden),
         cmocka_unit_test(test_streaming_steady),
         cmocka_unit_test(test_limit),

@@ -92,7 +92,7 @@ int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err);
 
 /* Evicts from one lane all slots but those at `pos` [n]: ascending, unique, live (KVL_EINVAL names
  * the first that is not, nothing changed), and compacts, so that ceil(n / block_tok) blocks remain.
- * Blocks that go as a whole are not copied for.  When few slots of the other blocks go, slots from
+ * Blocks of which nothing stays leave without a copy.  When few slots of the others go, slots from
  * the end fill the holes; otherwise slot order is preserved. */
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err);
