@@ -11,7 +11,7 @@
  *      what ran.
  *   4. Set `caps` and the hooks you need; leave out the others.  The usual shapes:
  *        evict once after the context     score                       see snapkv.c
- *        evict while decoding             score, evict                this file, streaming_llm.c
+ *        evict while decoding             evict                       this file, streaming_llm.c
  *        select per step                  append, schedule, select    see quest.c
  *      Hooks allocate nothing (kvl_scratch, plan->state_bytes, kvl_plan_meta), keep nothing in
  *      globals, and give memory of the engine to operators (ctx->ops) instead of reading it.
@@ -57,17 +57,7 @@ static int template_plan(struct kvl_plan *plan)
     return KVL_OK;
 }
 
-/* Once, when the context is complete: higher scores stay; protected tokens stay whatever theirs. */
-static int template_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
-{
-    const struct template_opts *o = ctx->opts;
-    (void)layer;
-    scores->keep_tok = o->recent;
-    scores->protect_last = o->recent;
-    return KVL_OK;
-}
-
-/* After the attention of every step. */
+/* After every step, and once when the context is complete (then n_tok is its length). */
 static int template_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct template_opts *o = ctx->opts;
@@ -88,7 +78,6 @@ static const struct kvl_policy template = {
     .opts_size = sizeof(struct template_opts),
     .min_budget = template_min_budget,
     .plan = template_plan,
-    .score = template_score,
     .evict = template_evict,
 };
 

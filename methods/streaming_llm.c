@@ -74,16 +74,6 @@ static int streaming_plan(struct kvl_plan *plan)
     return KVL_OK;
 }
 
-static int streaming_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
-{
-    const struct streaming_opts *o = ctx->opts;
-    (void)layer;
-    scores->keep_tok = o->sink + o->recent;
-    scores->protect_first = o->sink;
-    scores->protect_last = o->recent;
-    return KVL_OK;
-}
-
 static int streaming_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                             const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -94,6 +84,7 @@ static int streaming_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
+/* After every step, and once when the context is complete (then n_tok is its length). */
 static int streaming_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct streaming_opts *o = ctx->opts;
@@ -116,7 +107,6 @@ static const struct kvl_policy streaming_llm = {
     .opts_size = sizeof(struct streaming_opts),
     .min_budget = streaming_min_budget,
     .plan = streaming_plan,
-    .score = streaming_score,
     .select = streaming_select,
     .evict = streaming_evict,
 };
