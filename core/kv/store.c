@@ -123,7 +123,7 @@ int kvl_grow(void **data, int32_t *cap, int32_t n, int32_t need, size_t item, st
 int kvl_scratch_blocks(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
 {
     void *blocks = s->blocks;
-    int rc = kvl_grow(&blocks, &s->cap_blocks, 0, n, sizeof *s->blocks, err);
+    int rc = kvl_grow(&blocks, &s->cap_blocks, 0, KVL_MAX(n, 1), sizeof *s->blocks, err);
     s->blocks = blocks;
     return rc;
 }

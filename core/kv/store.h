@@ -45,7 +45,7 @@ struct kvl_store {
     struct kvl_scratch scratch;
 };
 
-/* Room for n blocks / slots; KVL_ENOMEM leaves the old room. */
+/* Room for n blocks (never NULL after) / n slots; KVL_ENOMEM leaves the old room. */
 int kvl_scratch_blocks(struct kvl_scratch *s, int32_t n, struct kvl_err *err);
 int kvl_scratch_slots(struct kvl_scratch *s, int32_t n, struct kvl_err *err);
 /* Grows an array of n items of `item` bytes to hold `need`, by half of itself at least. */
