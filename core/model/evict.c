@@ -34,9 +34,9 @@ int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_
 {
     int32_t from = 0, to = 0;
     KVL_TRY(keep_heads(keep, kv_head, &from, &to));
-    if (first < 0 || last < first || last > keep->s->n_pos)
+    if (first < 0 || last < first || last > keep->s->host.n_visible)
         return kvl_fail(keep->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
-                        first, last, keep->s->n_pos);
+                        first, last, keep->s->host.n_visible);
     for (int32_t h = from; h < to; h++) {
         struct keep_head *k = &keep->head[h];
         if (k->n_ranges == KEEP_RANGES)
