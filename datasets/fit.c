@@ -9,6 +9,7 @@
 
 enum {
     FIT_TRIES = 24,     /* whole tokenisations at most */
+    FIT_MISSES = 4,     /* pools in a row that have no answer */
     FIT_POOL = 48,      /* fresh sentences to choose the closing ones from */
     FIT_FRAGMENTS = 8,  /* of which so many may be cut after any word */
     FIT_SPAN = 1024,    /* tokens that closing sentences can take together */
@@ -255,12 +256,13 @@ static int fit_fail_short(const struct fit_state *s)
 
 static int fit_search(struct fit_state *s, struct kvl_buf *context, struct kvl_tokens *tokens)
 {
-    for (int32_t tries = 0; tries < FIT_TRIES; tries++) {
+    for (int32_t tries = 0, misses = 0; tries < FIT_TRIES && misses < FIT_MISSES; tries++) {
         bool found;
         int64_t missing;
         if (s->room < 0) return fit_fail_short(s);
         KVL_TRY(fit_fill(s));
         KVL_TRY(fit_close(s, &found));
+        misses = found ? 0 : misses + 1;
         if (!found) continue;
         if (fit_write(s, context) != KVL_OK) return fit_fail_memory(s);
         KVL_TRY(fit_measure(s, context, tokens, &missing));
@@ -268,9 +270,9 @@ static int fit_search(struct fit_state *s, struct kvl_buf *context, struct kvl_t
         s->room += missing;
     }
     return kvl_fail(s->err, KVL_EINVAL,
-                    "length %d cannot be met exactly by this tokenizer (%d tries, %lld tokens of "
-                    "filler), want another length",
-                    s->fit->length_tok, FIT_TRIES, (long long)s->room);
+                    "length %d cannot be met exactly: no filler of %lld tokens was found for this "
+                    "tokenizer, want another length",
+                    s->fit->length_tok, (long long)s->room);
 }
 
 /* Insertion sort: equal positions keep the order of the items. */

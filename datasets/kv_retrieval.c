@@ -75,9 +75,11 @@ struct kv_state {
     const struct kv_opts *opts;
     struct kvl_err *err;
     struct kvl_rng rng;
-    struct kvl_buf intro, list;
-    struct kvl_buf pairs; /* struct kv_pair[] */
-    size_t *taken;        /* hash set of strings in the list: offset + 1, 0 = free */
+    struct kvl_buf intro;
+    struct kvl_buf list;   /* all pairs that were drawn, without an end */
+    struct kvl_buf closed; /* the list that is used: its first n_pairs */
+    struct kvl_buf pairs;  /* struct kv_pair[] */
+    size_t *taken;         /* hash set of strings in the list: offset + 1, 0 = free */
     size_t n_slots;
     int32_t n_pairs;
     int32_t *asked; /* [n_questions] pairs */
@@ -145,7 +147,7 @@ static void kv_remember(struct kv_state *s, size_t begin, size_t len)
 
 /* ---- the list ------------------------------------------------------------------------------ */
 
-/* Appends one pair and the line end after it, which kv_close_list takes back. */
+/* Appends one pair and what joins it to the next. */
 static int kv_add_text(struct kv_state *s, const char *key, const char *value, struct kv_pair *pair)
 {
     const struct kvl_text_field field[] = { { "key", key }, { "value", value } };
@@ -186,7 +188,7 @@ static int kv_list_room(const struct kv_state *s, int64_t *room)
     return KVL_OK;
 }
 
-/* All pairs that were asked for, or as many as may fit. */
+/* All pairs that were asked for, or as many as may fit, but at least one. */
 static int kv_draw_pairs(struct kv_state *s, int64_t room)
 {
     int32_t most = s->req->length_tok; /* a pair takes more than one token */
@@ -199,16 +201,21 @@ static int kv_draw_pairs(struct kv_state *s, int64_t room)
     s->taken = kvl_alloc(s->n_slots, sizeof *s->taken);
     if (!s->taken) return kv_fail_memory(s);
     int64_t tok = 0;
-    while (s->n_pairs < most && (!fill || tok <= room)) KVL_TRY(kv_add_pair(s, &tok));
+    do {
+        KVL_TRY(kv_add_pair(s, &tok));
+    } while (s->n_pairs < most && (!fill || tok <= room));
     return KVL_OK;
 }
 
-/* Shortens the list to n pairs and closes it. */
+/* Copies the first n pairs as a whole list. */
 static int kv_close_list(struct kv_state *s, int32_t n)
 {
     s->n_pairs = n;
-    s->list.len = kv_pair(s, n - 1)->end;
-    return kvl_buf_adds(&s->list, "}") == KVL_OK ? KVL_OK : kv_fail_memory(s);
+    s->closed.len = 0;
+    if (kvl_buf_add(&s->closed, s->list.data, kv_pair(s, n - 1)->end) != KVL_OK ||
+        kvl_buf_adds(&s->closed, "}") != KVL_OK)
+        return kv_fail_memory(s);
+    return KVL_OK;
 }
 
 /* ---- which pairs are asked for, and where the list lies -------------------------------------- */
@@ -304,7 +311,7 @@ static int kv_try(struct kv_state *s, int32_t n, int64_t list_tok, bool whole,
                         req->length_tok, n);
     KVL_TRY(kv_close_list(s, n));
     struct kvl_fit_item item = {
-        .text = s->list.data, .len = s->list.len, .n_tok = (int32_t)list_tok, .line = true
+        .text = s->closed.data, .len = s->closed.len, .n_tok = (int32_t)list_tok, .line = true
     };
     kv_place(s, &item);
     struct kvl_fit fit = { .tokenizer = req->tokenizer,
@@ -337,7 +344,7 @@ static int kv_search(struct kv_state *s, int64_t room, struct kvl_sample *out)
 {
     int32_t n = s->n_pairs, least = n, counted;
     KVL_TRY(kv_close_list(s, n));
-    KVL_TRY(kvl_fit_count(s->req->tokenizer, s->list.data, s->list.len, &counted, s->err));
+    KVL_TRY(kvl_fit_count(s->req->tokenizer, s->closed.data, s->closed.len, &counted, s->err));
     int64_t list_tok = counted;
     if (s->opts->pairs == KVL_AUTO) {
         while (n > 1 && list_tok > room) list_tok -= kv_pair(s, --n)->n_tok;
@@ -368,6 +375,7 @@ static int kv_generate(const struct kvl_task_request *req, struct kvl_sample *ou
     int rc = kv_build(&s, out);
     kvl_buf_free(&s.intro);
     kvl_buf_free(&s.list);
+    kvl_buf_free(&s.closed);
     kvl_buf_free(&s.pairs);
     kvl_free(s.taken);
     kvl_free(s.asked);
