@@ -7,6 +7,9 @@ import torch.nn.functional as F
 
 NORM_EPS = 1e-5
 MASKED = -1e9
+CONSTANT_DIMS, CONSTANT = 4, 2.0  # embedding dimensions that start constant, and their value
+LOOK_BACK_PAIRS, LOOK_BACK_SHARPNESS = 8, 3.0
+ATTENTION_ROWS = 128  # queries per block of training attention
 
 
 class RMSNorm(nn.Module):
@@ -68,20 +71,36 @@ class Block(nn.Module):
         h = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
-    def forward(self, x, cos, sin, mask, rows=None):
-        """mask is added to the scores [batch][kv][group][t][t].
+    def forward(self, x, cos, sin, key_bias, rows=None):
+        """key_bias [batch][kv or 1][t] is added to the scores of every key.
 
-        With rows = (batch indices, positions) also returns the head-mean attention of these rows.
+        With rows = (batch indices, positions) also returns the attention of these rows.
         """
         batch, t, _ = x.shape
         q, k, v = self.project(x, cos, sin)
-        k, v = k.reshape(-1, t, self.hd), v.reshape(-1, t, self.hd)
-        scores = torch.bmm(q.reshape(-1, self.group * t, self.hd), k.transpose(1, 2))
-        p = torch.softmax(scores.view(batch, self.n_kv, self.group, t, t) + mask, -1)
-        seen = None if rows is None else p[rows[0], :, :, rows[1]].float().mean((1, 2))
-        y = torch.bmm(p.view(-1, self.group * t, t).to(v.dtype), v)
-        x = self.finish(x, y.view(batch, self.n_kv, self.group, t, self.hd))
-        return x, seen
+        flat_k, flat_v = k.reshape(-1, t, self.hd), v.reshape(-1, t, self.hd)
+        parts = []
+        for start in range(0, t, ATTENTION_ROWS):  # keys after the block are never computed
+            end = min(t, start + ATTENTION_ROWS)
+            n = end - start
+            scores = torch.bmm(q[:, :, :, start:end].reshape(-1, self.group * n, self.hd),
+                               flat_k[:, :end].transpose(1, 2))
+            scores = scores.view(batch, self.n_kv, self.group, n, end)
+            mask = torch.full((n, end), MASKED).triu(start + 1)
+            p = torch.softmax(scores + (mask + key_bias[:, :, None, None, :end]), -1)
+            y = torch.bmm(p.view(-1, self.group * n, end).to(v.dtype), flat_v[:, :end])
+            parts.append(y.view(batch, self.n_kv, self.group, n, self.hd))
+        seen = None if rows is None else self._attention_of(rows, q, k, key_bias)
+        return self.finish(x, torch.cat(parts, 3)), seen
+
+    def _attention_of(self, rows, q, k, key_bias):
+        """Attention [row][kv][t] of rows = (batch indices, positions), mean over each group."""
+        i, pos = rows
+        bias = key_bias.expand(-1, self.n_kv, -1)[i]
+        scores = torch.einsum("rkgd,rktd->rkgt", q[i, :, :, pos].float(), k[i].float())
+        later = torch.arange(k.shape[2])[None, :] > pos[:, None]
+        scores = scores + bias[:, :, None] + (later * MASKED)[:, None, None]
+        return torch.softmax(scores, -1).mean(2)
 
 
 class Model(nn.Module):
@@ -113,34 +132,59 @@ class Model(nn.Module):
             wk = block.k.weight.data.view(block.n_kv, block.hd, d)
             wk.copy_(0.7 * (wq.mean(1) * block.group ** 0.5 + wk))
 
+        for i, offsets in enumerate(self.shape.get("look_back", [])):
+            self._init_look_back(self.blocks[i], offsets)
+
+    def _init_look_back(self, block, offsets):
+        """Lets head h of a block start with its attention on the token offsets[h] before it.
+
+        Trained models have such heads in their first layers; to find them takes most of the
+        training time.  The first embedding dimensions start constant; what q and k see of them
+        is a vector whose score is largest at the wanted distance (offset 0: left as it is).
+        """
+        self.embed.weight.data[:, :CONSTANT_DIMS] = CONSTANT
+        half, n = block.hd // 2, LOOK_BACK_PAIRS
+        size = (LOOK_BACK_SHARPNESS * block.hd ** 0.5) ** 0.5 / (CONSTANT_DIMS * CONSTANT)
+        wq = block.q.weight.data.view(-1, block.hd, self.shape["dim"])
+        wk = block.k.weight.data.view(-1, block.hd, self.shape["dim"])
+        freq = self.freq[:n].float()
+        for head, offset in enumerate(offsets):
+            if offset == 0:
+                continue
+            query, key = torch.zeros(block.hd), torch.zeros(block.hd)
+            query[:n], query[half:half + n] = torch.cos(offset * freq), -torch.sin(offset * freq)
+            key[:n] = 1.0
+            for weight, vector in ((wq[head], query), (wk[head // block.group], key)):
+                weight.mul_(0.1)
+                weight[:, :CONSTANT_DIMS] = (size * vector)[:, None]
+
     def angles(self, positions):
         """cos and sin [batch][1][t][hd/2] of positions [batch][t]."""
         a = positions.double().unsqueeze(-1) * self.freq
         return a.cos().float().unsqueeze(1), a.sin().float().unsqueeze(1)
 
-    def forward(self, ids, positions, key_bias=None, want_layer=-1, key_dropout=0.0,
-                rows=None, row_layers=()):
-        """Final hidden states, the states after layer `want_layer`, attention of `rows`.
+    def forward(self, ids, positions, key_bias=None, want=(), key_dropout=0.0, rows=None,
+                row_layers=()):
+        """Final hidden states; {layer: states after it} for the layers in `want`; and
+        {layer: attention of `rows`} for the layers in `row_layers`.
 
         key_bias [batch][t] is added to the scores of every key.
         """
         batch, t = ids.shape
         cos, sin = self.angles(positions)
-        mask = torch.full((t, t), MASKED).triu(1)[None, None, None]
-        if key_bias is not None:
-            mask = mask + key_bias[:, None, None, None, :]
-        x, wanted, seen = self.embed(ids), None, {}
+        bias = (torch.zeros(batch, t) if key_bias is None else key_bias).unsqueeze(1)
+        x, wanted, seen = self.embed(ids), {}, {}
         for i, block in enumerate(self.blocks):
-            block_mask = mask
+            block_bias = bias
             if key_dropout and i >= 2:
-                drop = torch.rand(batch, block.n_kv, 1, 1, t) < key_dropout
+                drop = torch.rand(batch, block.n_kv, t) < key_dropout
                 drop[..., 0] = False
-                block_mask = mask + drop * MASKED
-            x, attention = block(x, cos, sin, block_mask, rows if i in row_layers else None)
+                block_bias = bias + drop * MASKED
+            x, attention = block(x, cos, sin, block_bias, rows if i in row_layers else None)
             if attention is not None:
                 seen[i] = attention
-            if i == want_layer:
-                wanted = x
+            if i in want:
+                wanted[i] = x
         return self.norm(x), wanted, seen
 
 

@@ -34,6 +34,7 @@ class Vocabulary:
         # The same word at the start of a line, where no space precedes it.
         self._line_start = {self.ids(" " + word)[0]: self.ids(word)[0]
                             for word in self.tokenizer.words if word[0].isupper()}
+        self._line_start[self.ids(' "')[0]] = self.ids('"')[0]
         self.printable = [i for i, full in enumerate(self.full_ids) if full > 2]
         self.sentence_weights = [weight for weight, _ in self._sentences]
         self.sentence_slots = [self._slots(text) for _, text in self._sentences]
@@ -61,17 +62,6 @@ class Vocabulary:
 VOCAB = Vocabulary()
 
 
-def split_phrase(name, *fields):
-    """The parts of a phrase between its {fields} as token ids.
-
-    A part that comes before a value keeps the space that the value begins with.
-    """
-    text = VOCAB.phrases[name]
-    for field in fields:
-        text = text.replace("{%s}" % field, "\0")
-    return [VOCAB.ids(part) for part in text.split("\0")]
-
-
 class Filler:
     """Filler sentences.  A topic draws most words from a few, so that text has a context."""
 
@@ -91,15 +81,25 @@ class Filler:
         return [rng.choice(self.words[s]) if isinstance(s, str) else s for s in slots]
 
 
-# ---- items: (context unit, question, answer), each a list of ids ----
+# ---- items: something to remember, and the question about it ----
 
-SPACE = VOCAB.ids(" ")
-# "{a}" parts of the phrases, cut where values stand.
-PASSKEY_ITEM = split_phrase("passkey_item", "value")
-PASSKEY_QUESTION = VOCAB.ids(VOCAB.phrases["passkey_question"])
-PASSKEYS_ITEM = VOCAB.phrases["passkeys_item"]
-PASSKEYS_QUESTION = VOCAB.phrases["passkeys_question"]
-KV_QUESTION = split_phrase("kv_question", "key")
+class Item:
+    """A unit of the context, with its question and answer (all token ids).
+
+    `value` is where the value asked for stands in the unit: (first token, number of tokens).
+    `key` are the last tokens of what identifies the value, the last one first.
+    """
+
+    def __init__(self, unit, question, answer, value, key):
+        self.unit, self.question, self.answer = unit, question, answer
+        self.value, self.key = value, key
+
+    def cost(self):
+        """Tokens of the question, with the line break before it, and of the answer."""
+        return len(self.question) + len(self.answer) + 1
+
+
+KV_QUESTION = [VOCAB.ids(part) for part in VOCAB.phrases["kv_question"].split("{key}")]
 INTRO = {name: VOCAB.ids(VOCAB.phrases[name] + "\n")
          for name in ("passkey_intro", "passkeys_intro", "kv_intro")}
 
@@ -111,16 +111,21 @@ def random_digits(rng, n, base):
 def passkey_items(rng, n):
     """n = 1: the unnamed key; otherwise n keys of different names."""
     if n == 1:
-        value = random_digits(rng, 5, 10)
-        unit = VOCAB.ids(" " + VOCAB.phrases["passkey_item"].replace("{value}", value))
-        return [(unit, PASSKEY_QUESTION, VOCAB.ids(" " + value + "."))]
-    items = []
-    for name in rng.sample(VOCAB.words["name"], min(n, len(VOCAB.words["name"]))):
-        value = random_digits(rng, 5, 10)
-        unit = PASSKEYS_ITEM.replace("{value}", value).replace("{name}", name)
-        items.append((VOCAB.ids(" " + unit), VOCAB.ids(PASSKEYS_QUESTION.replace("{name}", name)),
-                      VOCAB.ids(" " + value + ".")))
-    return items
+        return [passkey_item(random_digits(rng, 5, 10))]
+    return [passkey_item(random_digits(rng, 5, 10), name)
+            for name in rng.sample(VOCAB.words["name"], min(n, len(VOCAB.words["name"])))]
+
+
+def passkey_item(value, name=None):
+    text = VOCAB.phrases["passkeys_item" if name else "passkey_item"]
+    question = VOCAB.phrases["passkeys_question" if name else "passkey_question"]
+    if name:
+        text, question = text.replace("{name}", name), question.replace("{name}", name)
+    # The tokens up to the space before the value, which is a token of its own.
+    before = VOCAB.ids(" " + text.split("{value}")[0])
+    key = before[-3:-1][::-1] if name else []
+    return Item(VOCAB.ids(" " + text.replace("{value}", value)), VOCAB.ids(question),
+                VOCAB.ids(" " + value + "."), (len(before), len(value)), key)
 
 
 def hex_string(rng, length):
@@ -155,11 +160,12 @@ def characters(text):
     return [VOCAB.digit[c] for c in text]
 
 
-QUOTE, OPEN, NEXT, COLON, COMMA, CLOSE = (VOCAB.ids(t)[0] for t in ('"', '{"', ' "', '":', '",', '"}'))
-# Inside a key and value: 'key": "value'.
+QUOTE, OPEN, NEXT, COLON, COMMA, CLOSE = (
+    VOCAB.ids(text)[0] for text in ('"', '{"', ' "', '":', '",', '"}'))
 
 
 def kv_body(key, value):
+    """What stands between the outer quotes of a pair: key": "value."""
     return characters(key) + [COLON, NEXT] + characters(value)
 
 
@@ -171,13 +177,29 @@ def kv_answer(value):
     return characters(value) + [QUOTE]
 
 
+def kv_item(key, value, before):
+    """A pair after the token `before`: an opening quote, with or without a space or brace."""
+    unit = [before] + kv_body(key, value)
+    return Item(unit, kv_question(key), kv_answer(value), (len(unit) - len(value), len(value)),
+                characters(key)[::-1])
+
+
 # ---- documents ----
+
+class Answer:
+    """Where an answer stands, and where the context shows its value; in tokens."""
+
+    def __init__(self, start, length, value_start, value_length, key):
+        self.start, self.length = start, length
+        self.value_start, self.value_length, self.key = value_start, value_length, key
+
 
 class Document:
     def __init__(self):
         self.ids, self.weights, self.roles = [BOS], [0.0], [EVIDENCE]
-        self.answers = []  # (start, length) of every answer
+        self.answers = []
         self.question_start = None
+        self._item_start = {}
 
     def __len__(self):
         return len(self.ids)
@@ -187,27 +209,57 @@ class Document:
         self.weights += [weight] * len(ids)
         self.roles += [role] * len(ids)
 
+    def add_item(self, item, role, ids=None):
+        self._item_start[item] = len(self.ids)
+        self.add(ids or item.unit, W_OTHER, role)
+
+    def add_pair(self, item, role, first):
+        """A pair of a list; its opening quote belongs to the separator."""
+        self.add([] if first else [COMMA] + VOCAB.newline)
+        self.add_item(item, role)
+        self.roles[self._item_start[item]] = CONTEXT
+
+    def add_units(self, units):
+        """Units (ids or item, weight, role) joined by one space; the first at a line start."""
+        for i, (unit, weight, role) in enumerate(units):
+            ids = unit.unit if isinstance(unit, Item) else unit
+            if i == 0:
+                ids = VOCAB.at_line_start(ids)
+            if isinstance(unit, Item):
+                self.add_item(unit, role, ids)
+            else:
+                self.add(ids, weight, role)
+
     def end_context(self):
         if self.question_start is None:
             self.question_start = len(self.ids)
 
-    def ask(self, question, answer):
+    def _add_answer(self, item, ids):
+        self.answers.append(Answer(len(self.ids), len(ids), self._item_start[item] + item.value[0],
+                                   item.value[1], item.key))
+        self.add(ids, W_ANSWER, QUESTION)
+
+    def ask(self, item):
         self.end_context()
-        self.add(VOCAB.newline + question, W_OTHER, QUESTION)
-        self.answers.append((len(self.ids), len(answer)))
-        self.add(answer, W_ANSWER, QUESTION)
+        self.add(VOCAB.newline + item.question, W_OTHER, QUESTION)
+        self._add_answer(item, item.answer)
+
+    def list_again(self, items):
+        """A second list with some of the pairs: more answers per token than questions give."""
+        self.end_context()
+        self.add(VOCAB.newline, W_OTHER, QUESTION)
+        for i, item in enumerate(items):
+            first, n = item.value
+            self.add([OPEN] if i == 0 else [COMMA] + VOCAB.newline + [NEXT], W_OTHER, QUESTION)
+            self.add(item.unit[1:first], W_OTHER, QUESTION)
+            self._add_answer(item, item.unit[first:first + n])
+        self.add([CLOSE], W_OTHER, QUESTION)
 
     def cut(self, length):
         del self.ids[length:], self.weights[length:], self.roles[length:]
-        self.answers = [(s, n) for s, n in self.answers if s + n <= length]
+        self.answers = [a for a in self.answers if a.start + a.length <= length]
         self.end_context()
         self.question_start = min(self.question_start, len(self.ids))
-
-
-def add_units(doc, units):
-    """Units (ids, weight, role) joined by one space; the first one stands at a line start."""
-    for i, (ids, weight, role) in enumerate(units):
-        doc.add(VOCAB.at_line_start(ids) if i == 0 else ids, weight, role)
 
 
 def fill_units(rng, units, room, filler, weight=W_OTHER):
@@ -226,50 +278,40 @@ def passkey_document(rng, length, n_keys, n_questions, weight=W_OTHER, topical=F
     asked = items[:n_questions]
     doc = Document()
     doc.add(INTRO["passkey_intro" if n_keys == 1 else "passkeys_intro"])
-    cost = sum(len(q) + len(a) + 1 for _, q, a in asked)
-    units = [(unit, W_OTHER, EVIDENCE if i < len(asked) else CONTEXT)
-             for i, (unit, _, _) in enumerate(items)]
-    room = length - len(doc) - cost - sum(len(u[0]) for u in units)
+    units = [(item, W_OTHER, EVIDENCE if i < len(asked) else CONTEXT)
+             for i, item in enumerate(items)]
+    room = length - len(doc) - sum(item.cost() for item in asked) \
+        - sum(len(item.unit) for item in items)
     fill_units(rng, units, room, Filler(rng, topical), weight)
-    add_units(doc, units)
+    doc.add_units(units)
     rng.shuffle(asked)
-    for _, question, answer in asked:
-        doc.ask(question, answer)
+    for item in asked:
+        doc.ask(item)
     return doc
 
 
-def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=0.0, n_pairs=None,
-                again=False, intro=True):
-    """The whole context is pairs.  With `again`, the pairs asked for are listed a second time
-    instead of being asked for one by one: more answers per token, for early training."""
-    probe = hex_string(rng, key_length), hex_string(rng, value_length)
-    per_pair = len(kv_body(*probe)) + 3
-    per_question = len(probe[1]) + 1 + len(kv_question(probe[0])) + 1
+def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=0.0, again=False,
+                intro=True):
+    """The whole context is pairs.  With `again` some are listed a second time instead of being
+    asked for one by one."""
+    example = kv_item(hex_string(rng, key_length), hex_string(rng, value_length), NEXT)
+    per_pair = len(example.unit) + 2
     doc = Document()
     if intro:
         doc.add(INTRO["kv_intro"])
-    if n_pairs is None:
-        n_pairs = (length - len(doc) - n_questions * (per_pair if again else per_question)) // per_pair
-    pairs = kv_pairs(rng, max(n_pairs, 1), key_length, value_length, similar)
-    asked = rng.sample(range(len(pairs)), min(n_questions, len(pairs)))
+    n_pairs = (length - len(doc) - n_questions * (per_pair if again else example.cost())) // per_pair
+    items = [kv_item(key, value, OPEN if i == 0 else NEXT) for i, (key, value) in enumerate(
+        kv_pairs(rng, max(n_pairs, 1), key_length, value_length, similar))]
+    asked = rng.sample(range(len(items)), min(n_questions, len(items)))
     needed = set(asked)
-    for i, (key, value) in enumerate(pairs):
-        doc.add([OPEN] if i == 0 else [COMMA] + VOCAB.newline + [NEXT])
-        doc.add(kv_body(key, value), W_OTHER, EVIDENCE if i in needed else CONTEXT)
+    for i, item in enumerate(items):
+        doc.add_pair(item, EVIDENCE if i in needed else CONTEXT, first=i == 0)
     doc.add([CLOSE])
     if again:
-        doc.end_context()
-        doc.add(VOCAB.newline, W_OTHER, QUESTION)
-        for j, i in enumerate(asked):
-            key, value = pairs[i]
-            doc.add([OPEN] if j == 0 else [COMMA] + VOCAB.newline + [NEXT], W_OTHER, QUESTION)
-            doc.add(characters(key) + [COLON, NEXT], W_OTHER, QUESTION)
-            doc.answers.append((len(doc), len(value)))
-            doc.add(characters(value), W_ANSWER, QUESTION)
-        doc.add([CLOSE], W_OTHER, QUESTION)
+        doc.list_again([items[i] for i in asked])
     else:
         for i in asked:
-            doc.ask(kv_question(pairs[i][0]), kv_answer(pairs[i][1]))
+            doc.ask(items[i])
     return doc
 
 
@@ -278,30 +320,27 @@ def mixed_document(rng, length, weight=W_OTHER, topical=False):
     names = passkey_items(rng, rng.randint(2, max(3, length // 60)))
     key_length = rng.choice((4, 6, 8, 8, 12, 16))
     pairs = kv_pairs(rng, rng.randint(1, max(2, length // 60)), key_length, rng.choice((4, 6, 8, 8, 12)))
-    items = names + [([NEXT] + kv_body(*pair) + [QUOTE], kv_question(pair[0]), kv_answer(pair[1]))
-                     for pair in pairs]
+    items = names + [kv_item(key, value, NEXT) for key, value in pairs]
+    for item in items[len(names):]:
+        item.unit.append(QUOTE)
     rng.shuffle(items)
     doc = Document()
     doc.add(INTRO[rng.choice(("passkeys_intro", "kv_intro"))])
     room, question_room = length - len(doc), length * rng.uniform(0.25, 0.5)
     units, asked = [], []
-    for unit, question, answer in items:
-        cost = len(question) + len(answer) + 1
-        if cost <= question_room and len(unit) + cost <= room:
-            asked.append((question, answer))
-            units.append((unit, W_OTHER, EVIDENCE))
-            question_room -= cost
-            room -= len(unit) + cost
-        elif len(unit) <= room:
-            units.append((unit, W_OTHER, CONTEXT))
-            room -= len(unit)
+    for item in items:
+        if item.cost() <= question_room and len(item.unit) + item.cost() <= room:
+            asked.append(item)
+            units.append((item, W_OTHER, EVIDENCE))
+            question_room -= item.cost()
+            room -= len(item.unit) + item.cost()
+        elif len(item.unit) <= room:
+            units.append((item, W_OTHER, CONTEXT))
+            room -= len(item.unit)
     fill_units(rng, units, room, Filler(rng, topical), weight)
-    # A pair that comes first has no space before it.
-    if units and units[0][0][0] == NEXT:
-        units[0] = ([QUOTE] + units[0][0][1:],) + units[0][1:]
-    add_units(doc, units)
-    for question, answer in asked:
-        doc.ask(question, answer)
+    doc.add_units(units)
+    for item in asked:
+        doc.ask(item)
     return doc
 
 
@@ -313,7 +352,7 @@ def text_document(rng, length, weight):
         if len(doc) > 1:
             doc.add(VOCAB.newline, weight, QUESTION)
         sentences = [(filler.sentence(), weight, QUESTION) for _ in range(rng.randint(3, 12))]
-        add_units(doc, sentences)
+        doc.add_units(sentences)
     doc.question_start = len(doc)
     doc.cut(length)
     return doc
@@ -390,7 +429,7 @@ if __name__ == "__main__":
     for demo_kind in ("repeat", "kv", "passkey", "mixed", "text"):
         demo = training_document(demo_rng, 300, {demo_kind: 1.0})
         print("----", demo_kind, len(demo), "answers:",
-              [VOCAB.text(demo.ids[s:s + n]) for s, n in demo.answers])
+              [VOCAB.text(demo.ids[a.start:a.start + a.length]) for a in demo.answers])
         print(VOCAB.text(demo.ids))
         # What training sees is what encoding the text gives.
         if demo_kind != "repeat":

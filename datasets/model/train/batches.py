@@ -1,0 +1,50 @@
+"""Batches of training documents that simulate contexts far longer than themselves."""
+import math
+
+import torch
+
+from tasks import CONTEXT, training_document
+
+
+def stretch(rng, doc, length, longest):
+    """Positions and key biases that make doc look like a part of a longer context.
+
+    The context is cut in 2 to 7 chunks with position gaps between them, up to a last position
+    drawn log-uniformly from [length, longest].  The gap after a chunk stands for text like that
+    chunk: each of its keys that no question needs counts as if it were there (1 + gap / chunk)
+    times, i.e. gets the logarithm of it as a bias of its attention score.
+    """
+    positions, bias = [0] * length, [0.0] * length
+    n = min(len(doc), doc.question_start)
+    gaps = {}
+    if longest > length and n > 16 and rng.random() < 0.85:
+        total = int(length * math.exp(rng.random() * math.log(longest / length))) - length
+        cuts = sorted(rng.sample(range(1, n), rng.randint(1, 6)))
+        shares = [rng.expovariate(1) for _ in cuts]
+        gaps = {cut: int(total * share / sum(shares)) for cut, share in zip(cuts, shares)}
+        for start, cut in zip([1] + cuts, cuts):
+            value = math.log(1 + gaps[cut] / max(cut - start, 8))
+            for i in range(start, cut):
+                if doc.roles[i] == CONTEXT:
+                    bias[i] = value
+    position = 0
+    for i in range(length):
+        position += gaps.get(i, 0)
+        positions[i] = position
+        position += 1
+    return positions, bias
+
+
+class Batch:
+    """Tensors [batch][length]: ids, positions, key biases, loss weights; and the documents."""
+
+    def __init__(self, rng, size, length, mix, longest):
+        self.docs = [training_document(rng, length, mix) for _ in range(size)]
+        stretched = [stretch(rng, doc, length, longest) for doc in self.docs]
+        self.ids = torch.zeros(size, length, dtype=torch.long)
+        self.weights = torch.zeros(size, length)
+        for b, doc in enumerate(self.docs):
+            self.ids[b, :len(doc)] = torch.tensor(doc.ids)
+            self.weights[b, :len(doc)] = torch.tensor(doc.weights)
+        self.positions = torch.tensor([p for p, _ in stretched])
+        self.key_bias = torch.tensor([b for _, b in stretched])

@@ -1,0 +1,144 @@
+"""Greedy exact match of a checkpoint at given context lengths, with full attention."""
+import argparse
+import random
+
+import torch
+
+import model as llama
+import tasks
+from tasks import VOCAB
+
+CHUNK_SCORES = 1 << 20  # scores per head that are computed at once
+
+
+class Context:
+    """Keys and values of a context, and questions that are asked after it."""
+
+    def __init__(self, model, ids):
+        self.model, self.n = model, len(ids)
+        shape = model.shape
+        size = (1, shape["kv_heads"], self.n, shape["head_dim"])
+        self.keys = [torch.empty(size) for _ in model.blocks]
+        self.values = [torch.empty(size) for _ in model.blocks]
+        ids = torch.tensor(ids)
+        chunk = max(16, min(512, CHUNK_SCORES // self.n))
+        for start in range(0, self.n, chunk):
+            end = min(self.n, start + chunk)
+            cos, sin = model.angles(torch.arange(start, end)[None])
+            mask = torch.full((end - start, end), llama.MASKED).triu(start + 1)
+            x = model.embed(ids[start:end])[None]
+            for i, block in enumerate(model.blocks):
+                q, k, v = block.project(x, cos, sin)
+                self.keys[i][:, :, start:end], self.values[i][:, :, start:end] = k, v
+                p = torch.softmax(q @ self.keys[i][:, :, None, :end].transpose(-1, -2) + mask, -1)
+                x = block.finish(x, p @ self.values[i][:, :, None, :end])
+
+    def logits(self, ids, visit=None):
+        """Logits [question][t][vocabulary] of questions ids [question][t], each after the context.
+
+        visit(layer, q, scores), if given, gets the queries and the scores
+        [question][kv][group][t][n + t] before the softmax and returns what to use instead.
+        """
+        model, (_, t) = self.model, ids.shape
+        cos, sin = model.angles(torch.arange(self.n, self.n + t)[None])
+        mask = torch.full((t, t), llama.MASKED).triu(1)
+        x = model.embed(ids)
+        for i, block in enumerate(model.blocks):
+            q, k, v = block.project(x, cos, sin)
+            old = q @ self.keys[i][:, :, None].transpose(-1, -2)
+            new = q @ k[:, :, None].transpose(-1, -2) + mask
+            scores = torch.cat((old, new), -1)
+            if visit:
+                scores = visit(i, q, scores)
+            p = torch.softmax(scores, -1)
+            x = block.finish(x, p[..., :self.n] @ self.values[i][:, :, None]
+                             + p[..., self.n:] @ v[:, :, None])
+        return model.head(model.norm(x))
+
+
+def split_document(doc):
+    """The context of a document and its questions: (ids, length of the answer at their end)."""
+    questions, start = [], doc.question_start
+    for answer in doc.answers:
+        end = answer.start + answer.length
+        questions.append((doc.ids[start:end], answer.length))
+        start = end
+    return doc.ids[:doc.question_start], questions
+
+
+def exact_matches(model, doc):
+    """(right answers, right tokens, answers, tokens) when every question follows the context."""
+    ids, questions = split_document(doc)
+    with torch.no_grad():
+        context = Context(model, ids)
+        groups = {}
+        for question, n in questions:
+            groups.setdefault((len(question), n), []).append(question)
+        result = [0, 0, 0, 0]
+        for (_, n), members in groups.items():
+            members = torch.tensor(members)
+            right = context.logits(members)[:, -n - 1:-1].argmax(-1) == members[:, -n:]
+            result[0] += int(right.all(1).sum())
+            result[1] += int(right.sum())
+            result[2] += len(members)
+            result[3] += right.numel()
+    return result
+
+
+def sample(task, rng, length):
+    """A document of one evaluation task whose context and one question take `length` tokens."""
+    if task == "passkey":
+        return tasks.passkey_document(rng, length, 1, 1)
+    if task == "passkeys":
+        n = rng.randint(4, 8)
+        doc = tasks.passkey_document(rng, length + (n - 1) * 21, n, n)
+        return doc
+    if task == "mixed":
+        return tasks.mixed_document(rng, length)
+    lengths = {"kv8": (8, 8), "kv4": (4, 4), "kv16": (16, 16), "kv36": (36, 36),
+               "uuid": ("uuid", "uuid")}[task]
+    n_questions, pair = 16, tasks.kv_pairs(rng, 1, *lengths)[0]
+    per_question = tasks.kv_item(*pair, tasks.NEXT).cost()
+    return tasks.kv_document(rng, length + (n_questions - 1) * per_question, n_questions, *lengths)
+
+
+def accuracy(model, task, length, n_wanted, seed=5):
+    """(exact match, token accuracy, number of answers)."""
+    rng = random.Random("%s/%s/%d" % (seed, task, length))
+    total = [0, 0, 0, 0]
+    while total[2] < n_wanted:
+        total = [a + b for a, b in zip(total, exact_matches(model, sample(task, rng, length)))]
+    return total[0] / total[2], total[1] / total[3], total[2]
+
+
+def quick_report(model, length=512, n=24):
+    """One line for the training log."""
+    model.eval()
+    parts = []
+    for task in ("kv8", "kv16", "passkey", "passkeys", "mixed"):
+        exact, token, count = accuracy(model, task, length, n)
+        parts.append("%s %.2f/%.2f(%d)" % (task, exact, token, count))
+    model.train()
+    return " ".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint")
+    parser.add_argument("--lengths", default="1024,4096")
+    parser.add_argument("--tasks", default="passkey,passkeys,kv8")
+    parser.add_argument("-n", type=int, default=40, help="answers per cell")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model, _ = llama.load(arguments.checkpoint, VOCAB.size)
+    model.eval()
+    for length in map(int, arguments.lengths.split(",")):
+        for task in arguments.tasks.split(","):
+            exact, token, n = accuracy(model, task, length, arguments.n)
+            print("T %6d  %-9s exact %.3f  token %.4f  n %d" % (length, task, exact, token, n),
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Writes a checkpoint as a GGUF file: python3 export.py CHECKPOINT FILE [--name NAME]"""
+import argparse
+import struct
+
+import numpy as np
+
+import model as llama
+from tasks import VOCAB
+from tokenizer import BOS, EOS, N_CONTROL, PAD
+
+U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+TENSOR_F32, TENSOR_F16 = 0, 1
+ALIGNMENT = 32
+NORMAL, CONTROL = 1, 3
+NO_ROTATION = 1e30  # divides the frequency of a pair that does not rotate
+
+
+def string(text):
+    data = text.encode("utf-8")
+    return struct.pack("<Q", len(data)) + data
+
+
+def scalar(kind, value):
+    if kind == STRING:
+        return string(value)
+    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
+
+
+class GgufWriter:
+    """Metadata and tensors of a GGUF version 3 file, little-endian."""
+
+    def __init__(self):
+        self.metadata, self.tensors = [], []
+
+    def set(self, key, kind, value):
+        self.metadata.append(string(key) + struct.pack("<I", kind) + scalar(kind, value))
+
+    def set_array(self, key, kind, values):
+        self.metadata.append(string(key) + struct.pack("<IIQ", ARRAY, kind, len(values))
+                             + b"".join(scalar(kind, value) for value in values))
+
+    def add(self, name, array, kind):
+        self.tensors.append((name, np.ascontiguousarray(
+            array, np.float16 if kind == TENSOR_F16 else np.float32), kind))
+
+    def write(self, path):
+        infos, data, offset = [], [], 0
+        for name, array, kind in self.tensors:
+            dims = array.shape[::-1]  # the fastest dimension comes first
+            infos.append(string(name) + struct.pack("<I%dQIQ" % len(dims), len(dims), *dims,
+                                                    kind, offset))
+            raw = array.tobytes()
+            raw += b"\0" * (-len(raw) % ALIGNMENT)
+            data.append(raw)
+            offset += len(raw)
+        header = (b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), len(self.metadata))
+                  + b"".join(self.metadata) + b"".join(infos))
+        header += b"\0" * (-len(header) % ALIGNMENT)
+        with open(path, "wb") as file:
+            file.write(header + b"".join(data))
+
+
+def neighbouring_pairs(weight, n_heads):
+    """Rows of q or k from rotary pairs (i, i + head_dim / 2) to (2 i, 2 i + 1)."""
+    rows, columns = weight.shape
+    half = rows // n_heads // 2
+    return weight.reshape(n_heads, 2, half, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def widen(weight, filler):
+    """Rows of the whole vocabulary from those of the trained tokens; filler(n) gives the rest."""
+    n_tokens = len(VOCAB.tokenizer.tokens)
+    rows = filler(n_tokens)
+    rows[VOCAB.full_ids] = weight
+    return rows
+
+
+def describe(gguf, shape, name):
+    gguf.set("general.architecture", STRING, "llama")
+    gguf.set("general.name", STRING, name)
+    gguf.set("general.license", STRING, "apache-2.0")
+    gguf.set("general.file_type", U32, 1)
+    for key, value in (("context_length", 131072), ("embedding_length", shape["dim"]),
+                       ("block_count", shape["layers"]), ("feed_forward_length", shape["ff"]),
+                       ("attention.head_count", shape["heads"]),
+                       ("attention.head_count_kv", shape["kv_heads"]),
+                       ("attention.key_length", shape["head_dim"]),
+                       ("attention.value_length", shape["head_dim"]),
+                       ("rope.dimension_count", shape["head_dim"]),
+                       ("vocab_size", len(VOCAB.tokenizer.tokens))):
+        gguf.set("llama." + key, U32, value)
+    gguf.set("llama.attention.layer_norm_rms_epsilon", F32, llama.NORM_EPS)
+    gguf.set("llama.rope.freq_base", F32, shape["rope_theta"])
+
+
+def describe_tokenizer(gguf):
+    tokenizer = VOCAB.tokenizer
+    types = [CONTROL] * N_CONTROL + [NORMAL] * (len(tokenizer.tokens) - N_CONTROL)
+    gguf.set("tokenizer.ggml.model", STRING, "gpt2")
+    gguf.set("tokenizer.ggml.pre", STRING, "gpt-2")
+    gguf.set_array("tokenizer.ggml.tokens", STRING, tokenizer.tokens)
+    gguf.set_array("tokenizer.ggml.token_type", I32, types)
+    gguf.set_array("tokenizer.ggml.merges", STRING, [" ".join(pair) for pair in tokenizer.merges])
+    for key, value in (("bos", BOS), ("eos", EOS), ("padding", PAD)):
+        gguf.set("tokenizer.ggml.%s_token_id" % key, U32, value)
+    gguf.set("tokenizer.ggml.add_bos_token", BOOL, True)
+    gguf.set("tokenizer.ggml.add_eos_token", BOOL, False)
+    gguf.set("tokenizer.ggml.add_space_prefix", BOOL, False)
+
+
+def export(model, path, name):
+    shape = model.shape
+    weights = {key: value.detach().float().numpy() for key, value in model.state_dict().items()}
+    gguf = GgufWriter()
+    describe(gguf, shape, name)
+    describe_tokenizer(gguf)
+
+    # Tokens that training never saw get a random embedding and the output row of the padding
+    # token, which is never right and therefore unlikely everywhere.
+    random = np.random.default_rng(0)
+    head = weights["head.weight"]
+    gguf.add("token_embd.weight",
+             widen(weights["embed.weight"], lambda n: random.normal(size=(n, shape["dim"]))),
+             TENSOR_F16)
+    gguf.add("output.weight", widen(head, lambda n: np.repeat(head[PAD:PAD + 1], n, 0)), TENSOR_F16)
+    gguf.add("output_norm.weight", weights["norm.weight"], TENSOR_F32)
+    factors = np.ones(shape["head_dim"] // 2)
+    factors[shape["rotating_pairs"]:] = NO_ROTATION
+    gguf.add("rope_freqs.weight", factors, TENSOR_F32)
+    for i in range(shape["layers"]):
+        ours, theirs = "blocks.%d." % i, "blk.%d." % i
+        gguf.add(theirs + "attn_norm.weight", weights[ours + "attn_norm.weight"], TENSOR_F32)
+        gguf.add(theirs + "ffn_norm.weight", weights[ours + "ffn_norm.weight"], TENSOR_F32)
+        for key, n_heads in (("q", shape["heads"]), ("k", shape["kv_heads"])):
+            gguf.add(theirs + "attn_%s.weight" % key,
+                     neighbouring_pairs(weights[ours + key + ".weight"], n_heads), TENSOR_F16)
+        for key, tensor in (("v", "attn_v"), ("o", "attn_output"), ("gate", "ffn_gate"),
+                            ("up", "ffn_up"), ("down", "ffn_down")):
+            gguf.add(theirs + tensor + ".weight", weights[ours + key + ".weight"], TENSOR_F16)
+    gguf.write(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint")
+    parser.add_argument("file")
+    parser.add_argument("--name", default="kvlab-tiny")
+    arguments = parser.parse_args()
+    model, _ = llama.load(arguments.checkpoint, VOCAB.size)
+    export(model, arguments.file, arguments.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Losses besides the prediction of the next token.  All are used in training only."""
+import torch
+import torch.nn.functional as F
+
+from tasks import VOCAB
+
+PROBE_ROWS, KEY_ROWS, SPAN_QUESTIONS = 192, 256, 48
+SMALLEST = 1e-4  # attention below this is as bad as none
+
+
+class Probe(torch.nn.Module):
+    """Linear maps from a hidden state to n tokens of the text, thrown away after training."""
+
+    def __init__(self, dim, n_tokens):
+        super().__init__()
+        self.n_tokens = n_tokens
+        self.linear = torch.nn.Linear(dim, n_tokens * VOCAB.size, bias=False)
+
+    def loss(self, states, targets):
+        """states [row][dim], targets [row][n]; a target of -100 does not count."""
+        h = F.layer_norm(states.float(), states.shape[-1:])
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = self.linear(h).view(-1, VOCAB.size)
+        return F.cross_entropy(logits.float(), targets.reshape(-1))
+
+
+def previous_tokens_loss(probe, states, ids, rng):
+    """Every state should tell which tokens 1 ... n came before its own.
+
+    Asking an early layer for them makes the previous-token heads, and with them copying, form
+    much sooner than the prediction loss alone does.
+    """
+    batch, t, _ = states.shape
+    rows = torch.tensor([rng.randrange(batch) for _ in range(PROBE_ROWS)])
+    pos = torch.tensor([rng.randrange(probe.n_tokens, t) for _ in range(PROBE_ROWS)])
+    targets = torch.stack([ids[rows, pos - k] for k in range(1, probe.n_tokens + 1)], 1)
+    return probe.loss(states[rows, pos], targets)
+
+
+def key_loss(probe, states, docs, rng):
+    """Every token of a value should tell the last tokens of the key that the value belongs to.
+
+    Only then can a question find the whole value, not just its beginning.
+    """
+    cases = [(b, answer.value_start + j, answer.key) for b, doc in enumerate(docs)
+             for answer in doc.answers if answer.key for j in range(answer.value_length)]
+    if not cases:
+        return None
+    cases = rng.sample(cases, min(KEY_ROWS, len(cases)))
+    n = probe.n_tokens
+    targets = torch.tensor([(key + [-100] * n)[:n] for _, _, key in cases])
+    rows, pos = torch.tensor([c[0] for c in cases]), torch.tensor([c[1] for c in cases])
+    return probe.loss(states[rows, pos], targets)
+
+
+def choose_questions(docs, rng):
+    """Up to SPAN_QUESTIONS pairs (row in the batch, answer)."""
+    cases = [(b, answer) for b, doc in enumerate(docs) for answer in doc.answers]
+    return rng.sample(cases, min(SPAN_QUESTIONS, len(cases)))
+
+
+def question_ends(cases):
+    """Batch indices and positions of the last tokens of the questions."""
+    return (torch.tensor([b for b, _ in cases]),
+            torch.tensor([answer.start - 1 for _, answer in cases]))
+
+
+def span_loss(seen, cases, mass):
+    """The last token of a question should attend to all tokens of the value that it asks for.
+
+    seen {layer: [case][kv][t]} is the attention of these tokens, a mean over the query heads of
+    each kv head.  Every value token is asked for its equal share of `mass`; more is not rewarded.
+    """
+    total = 0.0
+    for attention in seen.values():
+        for case, (_, answer) in enumerate(cases):
+            n = answer.value_length
+            got = attention[case, :, answer.value_start:answer.value_start + n]
+            missing = (torch.log(torch.tensor(mass / n)) - torch.log(got + SMALLEST)).clamp(min=0)
+            total = total + missing.mean()
+    return total / (len(seen) * len(cases))
