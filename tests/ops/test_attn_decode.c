@@ -121,10 +121,155 @@ static void test_reference(void **state)
     ut_each_isa(body_reference);
 }
 
+/* Threads only spread the spans; a list of everything is everything; how runs are cut is nothing. */
+static void body_same(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 6; i++) {
+        struct decode_case t;
+        case_open(r, &t, 1700, 3);
+        size_t n_out = (size_t)t.job.n_heads * (size_t)t.args.head_dim;
+        struct kvl_run *single = ut_alloc(1700, sizeof *single);
+        int32_t n = 0;
+        for (int32_t k = 0; k < t.job.n_runs; k++)
+            for (int32_t j = 0; j < t.job.runs[k].n; j++)
+                single[n++] = (struct kvl_run){ .slot = t.job.runs[k].slot + j, .n = 1 };
+        for (; !t.job.runs && n < t.job.n_slots; n++)
+            single[n] = (struct kvl_run){ .slot = n, .n = 1 };
+        case_run(&t, &kvl_ops_cpu, 0);
+        kvl_ops_set_threads(3);
+        t.job.runs = single;
+        t.job.n_runs = n;
+        case_run(&t, &kvl_ops_cpu, 1);
+        ut_same("out", t.out[1], t.out[0], n_out);
+        ut_same("lse", t.lse[1], t.lse[0], (size_t)t.job.n_heads);
+        ut_same("probs", t.probs[1], t.probs[0], (size_t)t.job.n_heads * (size_t)t.job.n_slots);
+        kvl_free(single);
+        case_close(&t);
+    }
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    ut_each_isa(body_same);
+}
+
+/* The oracle of real execution: a mask over all slots against a list of the chosen ones. */
+static void body_masked(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 6; i++) {
+        struct decode_case t;
+        case_open(r, &t, 600, 2);
+        t.job.log_weight = NULL;
+        uint8_t *mask = ut_alloc(600, 1);
+        int32_t *pos = ut_alloc(600, sizeof *pos), n = 0;
+        for (int32_t k = 0; k < t.job.n_runs; k++)
+            for (int32_t j = 0; j < t.job.runs[k].n; j++, n++) {
+                mask[t.job.runs[k].slot + j] = 1;
+                pos[t.job.runs[k].slot + j] = t.pos ? t.pos[n] : 0;
+            }
+        if (!t.job.runs) memset(mask, 1, 600);
+        if (!t.job.runs && t.pos) memcpy(pos, t.pos, 600 * sizeof *pos);
+        struct kvl_attn_masked_args m = { .out = t.out[1],
+                                          .lse = t.lse[1],
+                                          .q = t.q,
+                                          .lane = t.job.lane,
+                                          .mask = mask,
+                                          .pos = t.pos ? pos : NULL,
+                                          .q_pos = t.job.q_pos,
+                                          .n_slots = 600,
+                                          .n_heads = t.job.n_heads,
+                                          .head_dim = t.args.head_dim,
+                                          .scale = t.args.scale,
+                                          .inv_freq = t.inv_freq,
+                                          .style = t.args.style };
+        case_run(&t, &kvl_ops_cpu, 0);
+        assert_int_equal(kvl_ops_cpu.attn_masked(&m), KVL_OK);
+        ut_near("masked lse", t.lse[1], t.lse[0], (size_t)t.job.n_heads, 2e-5);
+        ut_near("masked out", t.out[1], t.out[0], (size_t)t.job.n_heads * (size_t)t.args.head_dim,
+                2e-5);
+        m.out = t.out[0];
+        m.lse = t.lse[0];
+        assert_int_equal(kvl_ops_ref.attn_masked(&m), KVL_OK);
+        ut_near("lse", t.lse[1], t.lse[0], (size_t)t.job.n_heads, 2e-5);
+        ut_near("out", t.out[1], t.out[0], (size_t)t.job.n_heads * (size_t)t.args.head_dim, 2e-5);
+        kvl_free(pos);
+        kvl_free(mask);
+        case_close(&t);
+    }
+}
+
+static void test_masked(void **state)
+{
+    (void)state;
+    ut_each_isa(body_masked);
+}
+
+/* Several jobs in one call, among them empty lists and lists whose weights are all zero. */
+static void body_empty(struct kvl_rng *r)
+{
+    struct decode_case t;
+    float zero[1024] = { 0 };
+    case_open(r, &t, 40, 1);
+    int32_t n_heads = t.job.n_heads;
+    size_t n_out = (size_t)n_heads * (size_t)t.args.head_dim;
+    float none[40], *out = ut_poison(3 * n_out), *lse = ut_poison(3 * (size_t)n_heads);
+    for (int32_t i = 0; i < 40; i++) none[i] = -INFINITY;
+    struct kvl_attn_job jobs[3];
+    for (int32_t j = 0; j < 3; j++) {
+        jobs[j] = t.job;
+        jobs[j].probs = NULL;
+        jobs[j].out = out + (size_t)j * n_out;
+        jobs[j].lse = lse + j * n_heads;
+    }
+    jobs[0].n_slots = jobs[0].n_runs = 0;
+    jobs[2].log_weight = none;
+    jobs[1].log_weight = NULL;
+    t.args.jobs = jobs;
+    t.args.n_jobs = 3;
+    assert_int_equal(kvl_ops_cpu.attn_decode(&t.args), KVL_OK);
+    ut_same("empty list", out, zero, n_out);
+    ut_same("weights of zero", out + 2 * n_out, zero, n_out);
+    for (int32_t h = 0; h < n_heads; h++) {
+        assert_true(lse[h] == -INFINITY && lse[2 * n_heads + h] == -INFINITY);
+        assert_true(isfinite(lse[n_heads + h]));
+    }
+    kvl_free(out);
+    kvl_free(lse);
+    case_close(&t);
+}
+
+static void test_empty(void **state)
+{
+    (void)state;
+    ut_each_isa(body_empty);
+}
+
+/* Logits of +-1e4: no overflow, no NaN; rounding of the logit itself is what remains. */
+static void body_huge(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 4; i++) {
+        struct decode_case t;
+        case_open(r, &t, 200, 1e4);
+        case_run(&t, &kvl_ops_cpu, 0);
+        case_run(&t, &kvl_ops_ref, 1);
+        case_compare(&t, 2e-2);
+        case_close(&t);
+    }
+}
+
+static void test_huge_logits(void **state)
+{
+    (void)state;
+    ut_each_isa(body_huge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_reference),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_masked),      cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_huge_logits),
     };
     return cmocka_run_group_tests_name("attn_decode", tests, NULL, NULL);
 }

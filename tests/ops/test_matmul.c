@@ -69,10 +69,222 @@ static void test_reference(void **state)
     ut_each_isa(body_reference);
 }
 
+/* With multiply-add instructions an element is exactly one chain over the columns. */
+static void body_chain(struct kvl_rng *r)
+{
+    enum { N = 37, ROWS = 75, COLS = 1120 };
+    if (strcmp(kvl_ops_isa(), "scalar") == 0) return;
+    for (int32_t t = 0; t < N_TYPES; t++) {
+        struct matrix m;
+        matrix_open(r, &m, types[t], ROWS, COLS);
+        float *x = ut_random(r, N * COLS, 1), *y = ut_poison(N * ROWS), *w = ut_poison(ROWS * COLS);
+        int32_t id[ROWS];
+        for (int32_t i = 0; i < ROWS; i++) id[i] = i;
+        struct kvl_embed_args e = { .y = w, .w = &m.w, .id = id, .n = ROWS };
+        struct kvl_gemm_args a = { .y = y, .x = x, .w = &m.w, .n = N };
+        assert_int_equal(kvl_ops_ref.embed(&e), KVL_OK);
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+        for (int32_t i = 0; i < N * ROWS; i++) {
+            float s = 0;
+            for (int32_t c = 0; c < COLS; c++)
+                s = fmaf(x[i / ROWS * COLS + c], w[i % ROWS * COLS + c], s);
+            ut_same("element", &y[i], &s, 1);
+        }
+        kvl_free(w);
+        kvl_free(x);
+        kvl_free(y);
+        kvl_free(m.data);
+    }
+}
+
+static void test_gemm_is_a_chain(void **state)
+{
+    (void)state;
+    ut_each_isa(body_chain);
+}
+
+/* A row by itself, in a chunk of any size, at any place of it, with any number of threads. */
+static void body_rows(struct kvl_rng *r)
+{
+    enum { N = 150, ROWS = 301, COLS = 736 };
+    static const int32_t chunks[] = { 1, 7, 64, 100 };
+    for (int32_t t = 0; t < N_TYPES; t++) {
+        struct matrix m;
+        matrix_open(r, &m, types[t], ROWS, COLS);
+        float *x = ut_random(r, N * COLS, 1), *whole = ut_poison(N * ROWS);
+        struct kvl_gemm_args a = { .y = whole, .x = x, .w = &m.w, .n = N };
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+            float *y = ut_poison(N * ROWS);
+            kvl_ops_set_threads(1 + (int32_t)c % 3);
+            for (int32_t i = 0; i < N; i += chunks[c]) {
+                a = (struct kvl_gemm_args){ y + i * ROWS, x + i * COLS, &m.w,
+                                            KVL_MIN(chunks[c], N - i) };
+                assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+            }
+            ut_same("gemm", y, whole, N * ROWS);
+            kvl_free(y);
+        }
+        kvl_free(whole);
+        kvl_free(x);
+        kvl_free(m.data);
+    }
+}
+
+static void test_gemm_rows_are_independent(void **state)
+{
+    (void)state;
+    ut_each_isa(body_rows);
+}
+
+/* Rows that share the read of W round as a row alone. */
+static void body_batch(struct kvl_rng *r)
+{
+    enum { ROWS = 203, COLS = 800 };
+    for (int32_t t = 0; t < N_TYPES; t++)
+        for (int32_t n = 1; n <= 9; n++) {
+            struct matrix m;
+            matrix_open(r, &m, types[t], ROWS, COLS);
+            float *x = ut_random(r, (size_t)n * COLS, 1);
+            float *batch = ut_poison((size_t)n * ROWS), *alone = ut_poison((size_t)n * ROWS);
+            struct kvl_gemv_args a = { .y = batch, .x = x, .w = &m.w, .n = n };
+            assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+            kvl_ops_set_threads(1 + n % 3);
+            for (int32_t i = 0; i < n; i++) {
+                a = (struct kvl_gemv_args){ alone + i * ROWS, x + i * COLS, &m.w, 1 };
+                assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+            }
+            ut_same("gemv", batch, alone, (size_t)n * ROWS);
+            kvl_free(alone);
+            kvl_free(batch);
+            kvl_free(x);
+            kvl_free(m.data);
+        }
+}
+
+static void test_gemv_batched_as_alone(void **state)
+{
+    (void)state;
+    ut_each_isa(body_batch);
+}
+
+/* embed of one row, by both sides, bit for bit. */
+static void embed_both(const struct kvl_weight *w)
+{
+    int32_t id = 0;
+    float *a = ut_poison((size_t)w->n_cols), *b = ut_poison((size_t)w->n_cols);
+    struct kvl_embed_args e = { .y = a, .w = w, .id = &id, .n = 1 };
+    assert_int_equal(kvl_ops_cpu.embed(&e), KVL_OK);
+    e.y = b;
+    assert_int_equal(kvl_ops_ref.embed(&e), KVL_OK);
+    ut_same("embed", a, b, (size_t)w->n_cols);
+    kvl_free(a);
+    kvl_free(b);
+}
+
+/* Independent of half.h: the value of a half by arithmetic. */
+static double half_value(uint32_t h)
+{
+    double sign = h & 0x8000 ? -1 : 1;
+    int e = (int)(h >> 10 & 31), f = (int)(h & 1023);
+    return sign * (e ? ldexp(1024 + f, e - 25) : ldexp(f, -24));
+}
+
+static void body_halves(struct kvl_rng *r)
+{
+    enum { N = 1 << 16 };
+    (void)r;
+    uint16_t *all = ut_alloc(N, sizeof *all);
+    float *y = ut_poison(N);
+    int32_t id = 0;
+    for (uint32_t i = 0; i < N; i++) all[i] = (uint16_t)i;
+    for (int32_t odd = 0; odd < 2; odd++) { /* also from the tail of a row */
+        struct kvl_weight f16 = { all + odd, KVL_W_F16, 1, N - 3 * odd, 2 * N };
+        struct kvl_weight bf16 = { all + odd, KVL_W_BF16, 1, N - 3 * odd, 2 * N };
+        embed_both(&f16);
+        embed_both(&bf16);
+    }
+    struct kvl_weight f16 = { all, KVL_W_F16, 1, N, 2 * N };
+    struct kvl_embed_args e = { .y = y, .w = &f16, .id = &id, .n = 1 };
+    assert_int_equal(kvl_ops_cpu.embed(&e), KVL_OK);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t mag = i & 0x7fff;
+        bool ok = mag > 0x7c00    ? isnan(y[i])
+                  : mag == 0x7c00 ? isinf(y[i]) && (y[i] < 0) == (i >= 0x8000)
+                                  : (double)y[i] == half_value(i) && !signbit(y[i]) == (i < 0x8000);
+        if (!ok) fail_msg("half %04x widens to %g", (unsigned)i, (double)y[i]);
+    }
+    struct kvl_weight bf16 = { all, KVL_W_BF16, 1, N, 2 * N };
+    e.w = &bf16;
+    assert_int_equal(kvl_ops_cpu.embed(&e), KVL_OK);
+    for (uint32_t i = 0; i < N; i++) assert_int_equal(kvl_f32_bits(y[i]), i << 16);
+    kvl_free(y);
+    kvl_free(all);
+}
+
+static void test_all_halves(void **state)
+{
+    (void)state;
+    ut_each_isa(body_halves);
+}
+
+/* Every byte with every kind of scale: zeros, subnormals, the largest, infinity. */
+static void body_quantised(struct kvl_rng *r)
+{
+    static const uint16_t scales[] = { 0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00,
+                                       0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x1234, 0x9abc };
+    enum { BLOCKS = 2000 };
+    for (int32_t t = 3; t < N_TYPES; t++) {
+        size_t block = types[t] == KVL_W_Q8_0 ? 34 : 18;
+        uint8_t *data = ut_alloc(BLOCKS, block);
+        for (size_t i = 0; i < BLOCKS * block; i++) data[i] = (uint8_t)kvl_rng_below(r, 256);
+        for (size_t b = 0; b < BLOCKS; b++) {
+            uint16_t s = b % 2 ? (uint16_t)kvl_rng_below(r, 0x7c00)
+                               : scales[b / 2 % (sizeof scales / sizeof *scales)];
+            memcpy(data + b * block, &s, 2);
+            if ((s & 0x7fff) == 0x7c00) memset(data + b * block + 2, 0x71, block - 2);
+        }
+        struct kvl_weight w = { data, types[t], 1, BLOCKS * 32, BLOCKS * block };
+        embed_both(&w);
+        kvl_free(data);
+    }
+}
+
+static void test_quantised_values(void **state)
+{
+    (void)state;
+    ut_each_isa(body_quantised);
+}
+
+/* One block of each type by hand: scale 0.5. */
+static void test_block_layout(void **state)
+{
+    (void)state;
+    uint8_t q8[34] = { 0x00, 0x38, 0x80, 0x7f, 0x01 }, q4[18] = { 0x00, 0x38, 0xf0, 0x18 };
+    float y[32];
+    int32_t id = 0;
+    struct kvl_weight w8 = { q8, KVL_W_Q8_0, 1, 32, 34 }, w4 = { q4, KVL_W_Q4_0, 1, 32, 18 };
+    struct kvl_embed_args e = { .y = y, .w = &w8, .id = &id, .n = 1 };
+    assert_int_equal(kvl_ops_cpu.embed(&e), KVL_OK);
+    assert_true(y[0] == -64 && y[1] == 63.5f && y[2] == 0.5f && y[3] == 0);
+    e.w = &w4;
+    assert_int_equal(kvl_ops_cpu.embed(&e), KVL_OK);
+    assert_true(y[0] == -4 && y[16] == 3.5f && y[1] == 0 && y[17] == -3.5f && y[2] == -4);
+    assert_int_equal(kvl_wtype_row_bytes(KVL_W_Q4_0, 64), 36);
+    assert_int_equal(kvl_wtype_row_bytes(KVL_W_Q8_0, 33), 0);
+    assert_int_equal(kvl_wtype_row_bytes(KVL_W_F32, INT64_MAX), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_gemm_is_a_chain),
+        cmocka_unit_test(test_gemm_rows_are_independent),
+        cmocka_unit_test(test_gemv_batched_as_alone),
+        cmocka_unit_test(test_all_halves),
+        cmocka_unit_test(test_quantised_values),
+        cmocka_unit_test(test_block_layout),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
 }

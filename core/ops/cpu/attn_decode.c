@@ -140,8 +140,8 @@ int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values)
     KVL_TRY(attend_plan(&t, &n_floats, &ops));
     t.threads = KVL_MAX(1, KVL_MIN(kvl_team(ops / 4), t.n_spans));
     size_t span_bytes = ((size_t)t.n_spans * sizeof *t.spans + 63) / 64 * 64;
-    t.spans =
-        kvl_cpu_scratch(span_bytes + (n_floats + t.thread_floats * (size_t)t.threads) * sizeof(float));
+    t.spans = kvl_cpu_scratch(span_bytes +
+                              (n_floats + t.thread_floats * (size_t)t.threads) * sizeof(float));
     if (!t.spans) return KVL_ENOMEM;
     t.results = (float *)(void *)((uint8_t *)t.spans + span_bytes);
     t.scratch = t.results + n_floats;

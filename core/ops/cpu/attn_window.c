@@ -46,6 +46,7 @@ static void window_queries(const struct window *w, int32_t w0, int32_t n_w)
             it.kv_head = i / n_tiles;
             it.slot0 = i % n_tiles * WINDOW_SLOTS;
             it.n = KVL_MIN(WINDOW_SLOTS, a->n_slots - it.slot0);
+            it.q_stride = w->head_floats;
             it.q = w->packed + (size_t)(it.kv_head * group) * w->head_floats;
             it.scratch = w->scratch + (size_t)omp_get_thread_num() * w->thread_floats;
             w->kern->window_item(&it);
@@ -66,8 +67,8 @@ int kvl_cpu_attn_window(const struct kvl_attn_window_args *a)
     if (!w.lse) return KVL_ENOMEM;
     int status = window_lse(a, w.lse);
     w.packed = status == KVL_OK ? kvl_cpu_scratch(((size_t)a->n_heads * w.head_floats + 16 +
-                                               w.thread_floats * (size_t)w.threads) *
-                                              sizeof *w.packed)
+                                                   w.thread_floats * (size_t)w.threads) *
+                                                  sizeof *w.packed)
                                 : NULL;
     if (status == KVL_OK && !w.packed) status = KVL_ENOMEM;
     if (status == KVL_OK) {

@@ -55,7 +55,8 @@ struct kvl_prefill_item {
 /* Mass that queries w0 .. w0 + n_w - 1 of the window put on slots slot0 .. slot0 + n - 1. */
 struct kvl_window_item {
     const struct kvl_attn_window_args *a;
-    const float *q;   /* packed by window_pack: [group][panels][head_dim][nr] */
+    const float *q; /* packed by window_pack: [group][q_stride] */
+    size_t q_stride;
     const float *lse; /* [n_window][n_heads] */
     int32_t kv_head, w0, n_w, slot0, n;
     float *scratch; /* kern->window_scratch(head_dim) floats */

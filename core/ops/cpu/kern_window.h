@@ -56,11 +56,12 @@ static void window_item(const struct kvl_window_item *it)
 {
     int32_t head_dim = it->a->head_dim, group = it->a->n_heads / it->a->n_kv_heads;
     float *k = it->scratch, *s = k + PREFILL_SLOTS * kvl_head_pad(head_dim);
-    const float *q = it->q;
     widen_slots(k, (size_t)head_dim, &it->a->lanes[it->kv_head], KVL_PART_K, it->slot0, it->n);
     for (int32_t g = 0; g < group; g++)
-        for (int32_t w = 0; w < it->n_w; w += NR, q += (size_t)NR * (size_t)head_dim)
+        for (int32_t w = 0; w < it->n_w; w += NR) {
+            const float *q = it->q + (size_t)g * it->q_stride + (size_t)w * (size_t)head_dim;
             window_panel(it, k, s, q, it->kv_head * group + g, it->w0 + w);
+        }
 }
 
 #endif

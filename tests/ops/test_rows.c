@@ -1,0 +1,142 @@
+/* rmsnorm, rope, swiglu, add against their definitions; in place as well as into another buffer. */
+#include "ops/ops_util.h"
+
+static void body_rmsnorm(struct kvl_rng *r)
+{
+    static const int32_t dims[] = { 1, 7, 32, 100, 128, 2048 };
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        int32_t n = ut_between(r, 1, 300), dim = dims[i];
+        size_t total = (size_t)n * (size_t)dim;
+        float *x = ut_random(r, total, 5), *w = ut_random(r, (size_t)dim, 2);
+        float *y[2] = { ut_poison(total), ut_poison(total) };
+        struct kvl_rmsnorm_args a = { .y = y[0], .x = x, .w = w, .n = n, .dim = dim, .eps = 1e-5f };
+        assert_int_equal(kvl_ops_cpu.rmsnorm(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.rmsnorm(&a), KVL_OK);
+        ut_near("rmsnorm", y[0], y[1], total, 2e-6);
+        a.y = x;
+        assert_int_equal(kvl_ops_cpu.rmsnorm(&a), KVL_OK);
+        ut_same("rmsnorm in place", x, y[0], total);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(w);
+        kvl_free(x);
+    }
+}
+
+static void test_rmsnorm(void **state)
+{
+    (void)state;
+    ut_each_isa(body_rmsnorm);
+}
+
+/* Positions far apart collide in the table of angles; up to a million they stay exact to float. */
+static void body_rope(struct kvl_rng *r)
+{
+    static const int32_t dims[] = { 2, 32, 64, 80, 100, 128 };
+    for (size_t i = 0; i < 2 * sizeof dims / sizeof *dims; i++) {
+        int32_t n = ut_between(r, 1, 60), heads = ut_between(r, 1, 4), dim = dims[i / 2];
+        size_t total = (size_t)(n * heads * dim);
+        float *x = ut_random(r, total, 1), *y[2] = { ut_poison(total), ut_poison(total) };
+        int32_t *pos = ut_alloc((size_t)n, sizeof *pos);
+        double *inv_freq = ut_inv_freq(dim);
+        for (int32_t k = 0; k < n; k++)
+            pos[k] = k % 3 ? 8192 * (k % 7) + 5 : ut_between(r, 0, 1000000);
+        struct kvl_rope_args a = { .y = y[0],
+                                   .x = x,
+                                   .pos = pos,
+                                   .inv_freq = inv_freq,
+                                   .n = n,
+                                   .n_heads = heads,
+                                   .head_dim = dim,
+                                   .style = i % 2 ? KVL_ROPE_NEOX : KVL_ROPE_NORM };
+        assert_int_equal(kvl_ops_cpu.rope(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.rope(&a), KVL_OK);
+        ut_near("rope", y[0], y[1], total, 3e-7);
+        a.y = x;
+        assert_int_equal(kvl_ops_cpu.rope(&a), KVL_OK);
+        ut_same("rope in place", x, y[0], total);
+        kvl_free(inv_freq);
+        kvl_free(pos);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(x);
+    }
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    ut_each_isa(body_rope);
+}
+
+static void body_swiglu(struct kvl_rng *r)
+{
+    static const size_t sizes[] = { 0, 1, 15, 100, 8193, 900000 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        float *gate = ut_random(r, n, 100), *up = ut_random(r, n, 2);
+        float *y[2] = { ut_poison(n), ut_poison(n) };
+        struct kvl_swiglu_args a = { .y = y[0], .gate = gate, .up = up, .n = n };
+        assert_int_equal(kvl_ops_cpu.swiglu(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.swiglu(&a), KVL_OK);
+        ut_near("swiglu", y[0], y[1], n, 1e-6);
+        a.y = gate;
+        assert_int_equal(kvl_ops_cpu.swiglu(&a), KVL_OK);
+        ut_same("swiglu in place", gate, y[0], n);
+        struct kvl_add_args add = { .y = y[0], .x = up, .n = n };
+        assert_int_equal(kvl_ops_cpu.add(&add), KVL_OK);
+        for (size_t k = 0; k < n; k++) gate[k] += up[k];
+        ut_same("add", y[0], gate, n);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(gate);
+        kvl_free(up);
+    }
+}
+
+static void test_swiglu_add(void **state)
+{
+    (void)state;
+    ut_each_isa(body_swiglu);
+}
+
+/* The vector exp over its whole range, against libm: relative error below 3e-7, -inf gives 0. */
+static void body_exp(struct kvl_rng *r)
+{
+    enum { N = 100003 };
+    float *x = ut_alloc(N, sizeof *x), *y = ut_alloc(N, sizeof *y);
+    (void)r;
+    for (int32_t i = 0; i < N; i++) x[i] = y[i] = -87.2f + 175.0f * (float)i / N;
+    kvl_kern()->exp_shift(y, 0, N);
+    for (int32_t i = 0; i < N; i++) {
+        double want = exp((double)x[i]);
+        if (fabs((double)y[i] / want - 1) > 3e-7)
+            fail_msg("exp(%.9g) = %.9g, want %.9g (isa %s)", (double)x[i], (double)y[i], want,
+                     kvl_ops_isa());
+    }
+    float end[3] = { -INFINITY, -1e4f, NAN };
+    kvl_kern()->exp_shift(end, 0, 3);
+    assert_true(end[0] == 0 && end[1] == 0 && isnan(end[2]));
+    kvl_free(x);
+    kvl_free(y);
+}
+
+static void test_exp(void **state)
+{
+    (void)state;
+    ut_each_isa(body_exp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_swiglu_add),
+        cmocka_unit_test(test_exp),
+    };
+    return cmocka_run_group_tests_name("rows", tests, NULL, NULL);
+}

@@ -1,0 +1,266 @@
+/* Operators of selection against their definitions; those that are exact, bit for bit. */
+#include "ops/ops_util.h"
+
+static void body_minmax(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 12; i++) {
+        int32_t kv = ut_between(r, 1, 4), dim = UT_PICK(r, 32, 64, 80, 100),
+                page = UT_PICK(r, 1, 8, 20);
+        enum { TOKENS = 100 };
+        size_t stride = (size_t)((TOKENS + page) / page * 2 * dim) + 5;
+        float *k = ut_random(r, (size_t)(TOKENS * kv * dim), 1);
+        float *y[2] = { ut_poison(stride * (size_t)kv), ut_poison(stride * (size_t)kv) };
+        for (int32_t pos = 0; pos < TOKENS;) { /* both sides in the same random chunks */
+            int32_t want = ut_between(r, 1, 30), n = KVL_MIN(want, TOKENS - pos);
+            struct kvl_page_minmax_args a = { .head_stride = stride,
+                                              .pos0 = pos,
+                                              .n = n,
+                                              .k = k + (size_t)(pos * kv * dim),
+                                              .n_kv_heads = kv,
+                                              .head_dim = dim,
+                                              .page_tok = page };
+            a.minmax = y[0];
+            assert_int_equal(kvl_ops_cpu.page_minmax(&a), KVL_OK);
+            a.minmax = y[1];
+            assert_int_equal(kvl_ops_ref.page_minmax(&a), KVL_OK);
+            pos += n;
+        }
+        for (int32_t h = 0; h < kv; h++)
+            ut_same("minmax", y[0] + (size_t)h * stride, y[1] + (size_t)h * stride,
+                    (size_t)((TOKENS + page - 1) / page * 2 * dim));
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(k);
+    }
+}
+
+static void test_page_minmax(void **state)
+{
+    (void)state;
+    ut_each_isa(body_minmax);
+}
+
+static void body_bound(struct kvl_rng *r)
+{
+    static const enum kvl_reduce reduce[] = {
+        KVL_REDUCE_NONE, KVL_REDUCE_SUM,   KVL_REDUCE_MAX,
+        KVL_REDUCE_MEAN, KVL_REDUCE_FIRST, KVL_REDUCE_MEAN_Q
+    };
+    for (int32_t i = 0; i < 36; i++) {
+        int32_t kv = ut_between(r, 1, 3), group = ut_between(r, 1, 8),
+                n = UT_PICK(r, 1, 5, 64, 300);
+        int32_t dim = UT_PICK(r, 32, 64, 80, 100, 128);
+        size_t stride = (size_t)(n * 2 * dim) + 3, n_y = (size_t)(kv * group * n);
+        float *minmax = ut_random(r, stride * (size_t)kv, 1);
+        for (int32_t p = 0; p < kv * n * dim; p++) {
+            float *lo = minmax + (size_t)(p / (n * dim)) * stride +
+                        (size_t)(p / dim % n * 2 * dim + p % dim);
+            if (lo[0] > lo[dim]) lo[dim] = lo[0];
+        }
+        float *q = ut_random(r, (size_t)(kv * group * dim), 1);
+        float *y[2] = { ut_poison(n_y), ut_poison(n_y) };
+        struct kvl_page_bound_args a = { .bound = y[0],
+                                         .q = q,
+                                         .minmax = minmax,
+                                         .head_stride = stride,
+                                         .n_pages = n,
+                                         .n_heads = kv * group,
+                                         .n_kv_heads = kv,
+                                         .head_dim = dim,
+                                         .reduce = reduce[i % 6] };
+        assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_OK);
+        a.bound = y[1];
+        assert_int_equal(kvl_ops_ref.page_bound(&a), KVL_OK);
+        ut_near("bound", y[0], y[1], (size_t)((i % 6 ? kv : kv * group) * n), 1e-5);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(q);
+        kvl_free(minmax);
+    }
+}
+
+static void test_page_bound(void **state)
+{
+    (void)state;
+    ut_each_isa(body_bound);
+}
+
+static void body_reduce(struct kvl_rng *r)
+{
+    static const enum kvl_reduce reduce[] = { KVL_REDUCE_SUM, KVL_REDUCE_MAX, KVL_REDUCE_MEAN,
+                                              KVL_REDUCE_FIRST };
+    for (int32_t i = 0; i < 24; i++) {
+        int32_t kv = ut_between(r, 1, 4), group = ut_between(r, 1, 8),
+                n = UT_PICK(r, 1, 7, 64, 1000);
+        size_t stride = (size_t)n + 3, n_y = (size_t)(kv * n);
+        float *x = ut_random(r, stride * (size_t)(kv * group), 1);
+        float *y[2] = { ut_poison(n_y), ut_poison(n_y) };
+        struct kvl_group_reduce_args a = { .y = y[0],
+                                           .x = x,
+                                           .x_stride = stride,
+                                           .n = n,
+                                           .n_heads = kv * group,
+                                           .n_kv_heads = kv,
+                                           .reduce = reduce[i % 4] };
+        assert_int_equal(kvl_ops_cpu.group_reduce(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.group_reduce(&a), KVL_OK);
+        ut_same("reduced", y[0], y[1], n_y);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(x);
+    }
+}
+
+static void test_group_reduce(void **state)
+{
+    (void)state;
+    ut_each_isa(body_reduce);
+}
+
+static void body_pool(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 40; i++) {
+        int32_t rows = ut_between(r, 1, 4), n = UT_PICK(r, 1, 2, 6, 63, 500);
+        size_t stride = (size_t)n + 2, n_y = (size_t)(rows * n);
+        float *x = ut_random(r, stride * (size_t)rows, 1),
+              *y[2] = { ut_poison(n_y), ut_poison(n_y) };
+        struct kvl_pool1d_args a = { .y = y[0],
+                                     .x = x,
+                                     .x_stride = stride,
+                                     .n_rows = rows,
+                                     .n = n,
+                                     .kernel = UT_PICK(r, 1, 3, 5, 7, 13, 63),
+                                     .average = i % 2 };
+        assert_int_equal(kvl_ops_cpu.pool1d(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.pool1d(&a), KVL_OK);
+        ut_same("pooled", y[0], y[1], n_y);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(x);
+    }
+}
+
+static void test_pool1d(void **state)
+{
+    (void)state;
+    ut_each_isa(body_pool);
+}
+
+/* Padding is -inf for the maximum and counted zeros for the average. */
+static void test_pool1d_edges(void **state)
+{
+    (void)state;
+    const float x[3] = { -3, -1, -2 };
+    float y[3];
+    struct kvl_pool1d_args a = { .y = y, .x = x, .x_stride = 3, .n_rows = 1, .n = 3, .kernel = 3 };
+    assert_int_equal(kvl_ops_cpu.pool1d(&a), KVL_OK);
+    assert_true(y[0] == -1 && y[1] == -1 && y[2] == -1);
+    a.average = true;
+    assert_int_equal(kvl_ops_cpu.pool1d(&a), KVL_OK);
+    assert_true(y[0] == -4.0f / 3 && y[1] == -2 && y[2] == -1);
+}
+
+static void topk_compare(const float *x, size_t stride, int32_t rows, int32_t n, int32_t k)
+{
+    size_t n_y = (size_t)rows * (size_t)k;
+    int32_t *y[2] = { ut_alloc(n_y, sizeof **y), ut_alloc(n_y, sizeof **y) };
+    for (size_t i = 0; i < n_y; i++) y[0][i] = y[1][i] = -1;
+    struct kvl_topk_args a = {
+        .index = y[0], .x = x, .x_stride = stride, .n_rows = rows, .n = n, .k = k
+    };
+    assert_int_equal(kvl_ops_cpu.topk(&a), KVL_OK);
+    a.index = y[1];
+    assert_int_equal(kvl_ops_ref.topk(&a), KVL_OK);
+    for (size_t i = 0; i < n_y; i++)
+        if (y[0][i] != y[1][i])
+            fail_msg("topk n=%d k=%d: entry %zu is %d, want %d", n, k, i, y[0][i], y[1][i]);
+    kvl_free(y[0]);
+    kvl_free(y[1]);
+}
+
+/* Values with many ties, both zeros, infinities and close neighbours. */
+static float topk_value(struct kvl_rng *r, int32_t kind)
+{
+    static const float odd[] = { 0.0f, -0.0f, 1, -1, INFINITY, -INFINITY, 1e-42f, -1e-42f };
+    if (kind == 0) return (float)(kvl_rng_f64(r) * 2 - 1);
+    if (kind == 1) return (float)kvl_rng_below(r, 5);
+    if (kind == 2) return odd[kvl_rng_below(r, 8)];
+    return kvl_bits_f32(0x3f800000u + kvl_rng_below(r, 3000));
+}
+
+static void body_topk(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 80; i++) {
+        int32_t rows = ut_between(r, 1, 5), n = UT_PICK(r, 1, 2, 17, 100, 1000, 4096);
+        int32_t any = ut_between(r, 0, n), k = UT_PICK(r, 0, 1, n, any);
+        size_t stride = (size_t)n + 1;
+        float *x = ut_alloc(stride * (size_t)rows, sizeof *x);
+        for (size_t j = 0; j < stride * (size_t)rows; j++) x[j] = topk_value(r, i % 4);
+        topk_compare(x, stride, rows, n, k);
+        kvl_free(x);
+    }
+}
+
+static void test_topk(void **state)
+{
+    (void)state;
+    ut_each_isa(body_topk);
+}
+
+static void test_topk_nan(void **state)
+{
+    (void)state;
+    float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    int32_t index[4];
+    struct kvl_topk_args a = { .index = index, .x = x, .x_stride = 4, .n_rows = 2, .n = 4, .k = 2 };
+    assert_int_equal(kvl_ops_cpu.topk(&a), KVL_OK);
+    assert_true(index[0] == 2 && index[1] == 3 && index[2] == 2 && index[3] == 3);
+    for (int32_t i = 0; i < 8; i++) {
+        float keep = x[i];
+        x[i] = i % 2 ? NAN : -NAN;
+        assert_int_equal(kvl_ops_cpu.topk(&a), KVL_ENUMERIC);
+        assert_int_equal(kvl_ops_ref.topk(&a), KVL_ENUMERIC);
+        x[i] = keep;
+    }
+}
+
+static void body_random(struct kvl_rng *r)
+{
+    static const size_t sizes[] = { 0, 1, 7, 1000, 400000 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        float *y[2] = { ut_poison(n), ut_poison(n) };
+        double sum = 0;
+        struct kvl_random_fill_args a = { .y = y[0], .n = n, .seed = kvl_rng_u32(r) };
+        assert_int_equal(kvl_ops_cpu.random_fill(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.random_fill(&a), KVL_OK);
+        ut_same("random", y[0], y[1], n);
+        for (size_t j = 0; j < n; j++) {
+            assert_true(y[0][j] >= 0 && y[0][j] < 1);
+            sum += (double)y[0][j];
+        }
+        if (n > 1000) assert_true(fabs(sum / (double)n - 0.5) < 0.003); /* 6 sigma */
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+    }
+}
+
+static void test_random_fill(void **state)
+{
+    (void)state;
+    ut_each_isa(body_random);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_page_minmax),  cmocka_unit_test(test_page_bound),
+        cmocka_unit_test(test_group_reduce), cmocka_unit_test(test_pool1d),
+        cmocka_unit_test(test_pool1d_edges), cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_topk_nan),     cmocka_unit_test(test_random_fill),
+    };
+    return cmocka_run_group_tests_name("select", tests, NULL, NULL);
+}
