@@ -138,7 +138,7 @@ static int attach_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
 {
     const struct kvl_policy *p = s->planned->policy;
     struct kvl_step step = {
-        .layer = layer, .index = -1, .pos = s->n_pos - 1, .n_tok = s->n_pos, .replay = true
+        .layer = layer, .index = -1, .pos = 0, .n_tok = s->n_pos, .replay = true
     };
     int rc = KVL_OK;
     if (p->append) KVL_TRY(replay_layer(s, layer, err));

@@ -10,6 +10,7 @@
  * The way of a sample (core/model/session.c):
  *   plan -> open -> append (replay of the context, a chunk at a time) -> prefilled, per layer
  *     -> score, per layer: the engine keeps the best and frees the rest
+ *     -> evict, per layer, with step->replay set: the whole context is one call
  *   then per token and layer: append -> schedule -> select -> [attention] -> observe -> evict
  *   at the end: report -> close (always called once open was, also after an error)
  *
