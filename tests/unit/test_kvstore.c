@@ -486,6 +486,30 @@ static void test_allocation_failures(void **state)
     for (int64_t i = 0; i < n; i++) assert_true(scenario(i) > i);
 }
 
+/* The second of three slabs cannot be had: the blocks of the first go back. */
+static void test_pool_takes_all_or_none(void **state)
+{
+    (void)state;
+    enum { BLOCK = 1 << 20, N = 20 };
+    struct kvl_pool pool;
+    uint8_t *blocks[N];
+    bool consistent;
+    kvl_pool_init(&pool, BLOCK, 0);
+    assert_int_equal(pool.slab_blocks, 8);
+    alloc_count = 0;
+    alloc_fails_at = 3; /* slab, mapping, slab, mapping */
+    REFUSED(kvl_pool_take(&pool, N, blocks, &err), KVL_ENOMEM, "no memory for 20 more blocks");
+    alloc_fails_at = -1;
+    assert_int_equal(pool.n_blocks, 0);
+    assert_int_equal(pool.n_refs, 0);
+    assert_int_equal(pool.peak_blocks, 0);
+    OK(kvl_pool_take(&pool, N, blocks, &err));
+    assert_int_equal(kvl_pool_count(&pool, &consistent), N);
+    assert_true(consistent);
+    for (int i = 0; i < N; i++) kvl_pool_unref(&pool, blocks[i]);
+    kvl_pool_close(&pool);
+}
+
 static int64_t resident_bytes(void)
 {
     long long total, resident;
@@ -596,6 +620,7 @@ int main(void)
         cmocka_unit_test(test_streaming_steady),
         cmocka_unit_test(test_limit),
         cmocka_unit_test(test_allocation_failures),
+        cmocka_unit_test(test_pool_takes_all_or_none),
         cmocka_unit_test(test_memory_returns),
         cmocka_unit_test(test_f16_rounding),
         cmocka_unit_test(test_check_sees_damage),
