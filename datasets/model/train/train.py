@@ -32,7 +32,8 @@ def parse_arguments():
 
 
 class Schedule:
-    """Stages of steps; the learning rate warms up, stays, and decays from the second stage on."""
+    """Stages of steps.  The learning rate warms up and then follows a cosine over the whole run
+    (with hold_first from the second stage on), or what the stage says: [first, last]."""
 
     def __init__(self, config):
         self.stages, self.starts, start = config["stages"], [], 0
@@ -48,11 +49,15 @@ class Schedule:
         return self.stages[i], (step - self.starts[i]) / self.stages[i]["steps"]
 
     def learning_rate(self, step):
+        warm_up = min(1.0, (step + 1) / self.rate["warm_up"])
+        stage, stage_done = self.stage(step)
+        if "learning_rate" in stage:
+            return warm_up * at(stage["learning_rate"], stage_done)
         decay_from = self.starts[1] if len(self.starts) > 1 and self.rate["hold_first"] else 0
         done = max(0.0, (step - decay_from) / (self.steps - decay_from))
         cosine = 0.5 * (1 + math.cos(math.pi * done))
         rate = self.rate["last"] + (self.rate["peak"] - self.rate["last"]) * cosine
-        return rate * min(1.0, (step + 1) / self.rate["warm_up"])
+        return rate * warm_up
 
 
 def token_losses(model, batch, **options):
