@@ -151,7 +151,7 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
 
 static int scores_check(const struct kvl_scores *sc, struct kvl_err *err)
 {
-    int32_t guarded = sc->protect_first + sc->protect_last;
+    int64_t guarded = (int64_t)sc->protect_first + sc->protect_last;
     if (sc->keep_tok < 0 || sc->protect_first < 0 || sc->protect_last < 0 || guarded > sc->keep_tok)
         return kvl_fail(err, KVL_EPOLICY,
                         "keeps %d tokens and protects the first %d and the last %d: want all >= 0 "

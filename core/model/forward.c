@@ -226,11 +226,11 @@ static int row_resolve(const struct forward *f, const struct kvl_row *row, int32
     return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
 }
 
-/* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables. */
+/* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
+ * the mask oracle the jobs have run already, and only merges are left. */
 static int flush_attention(const struct forward *f)
 {
     struct kvl_engine *e = f->e;
-    if (e->n_jobs == 0) return KVL_OK;
     struct kvl_lane *lane = kvl_arena_get(&e->step, (size_t)e->n_jobs, sizeof *lane);
     if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     for (int32_t j = 0; j < e->n_jobs; j++) {
@@ -238,13 +238,13 @@ static int flush_attention(const struct forward *f)
         lane[j] = kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
         e->job[j].lane = &lane[j];
     }
-    int rc =
-        e->ops->attn_decode(&(struct kvl_attn_decode_args){ .jobs = e->job,
-                                                            .n_jobs = e->n_jobs,
-                                                            .head_dim = e->model->shape.head_dim,
-                                                            .scale = e->scale,
-                                                            .inv_freq = e->model->w.inv_freq,
-                                                            .style = KVL_ROPE_NORM });
+    struct kvl_attn_decode_args args = { .jobs = e->job,
+                                         .n_jobs = e->n_jobs,
+                                         .head_dim = e->model->shape.head_dim,
+                                         .scale = e->scale,
+                                         .inv_freq = e->model->w.inv_freq,
+                                         .style = KVL_ROPE_NORM };
+    int rc = e->n_jobs > 0 ? e->ops->attn_decode(&args) : KVL_OK;
     for (int32_t m = 0; rc == KVL_OK && m < e->n_merges; m++) rc = e->ops->attn_merge(&e->merge[m]);
     e->n_jobs = e->n_merges = 0;
     return op_failed(f, "attention", rc);

@@ -127,7 +127,8 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
 {
     struct kvl_session *s = ctx->host->session;
     const struct kvl_shape *sh = ctx->shape;
-    if (layer < 0 || layer >= sh->n_layers || !s->obs || window < 1 || window > s->obs->window)
+    if (layer < 0 || layer >= sh->n_layers || !s->obs || window < 1 ||
+        window > s->planned->p.window)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "window of %d queries in layer %d was not asked for in plan", window,
                         layer);

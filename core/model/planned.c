@@ -114,6 +114,18 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     return policy->opts ? kvl_opt_print(policy->opts, p->opts, &p->options) : KVL_OK;
 }
 
+/* A hook may return anything: what is no status is the policy's fault. */
+static bool planned_is_status(int rc)
+{
+    switch (rc) {
+#define KVL_X(sym, val, ex, text) case sym:
+        KVL_STATUS_LIST(KVL_X)
+#undef KVL_X
+        return true;
+    default: return false;
+    }
+}
+
 int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                        const char *options, int32_t budget_tok, int32_t context_tok,
                        struct kvl_planned **out, struct kvl_err *err)
@@ -128,7 +140,7 @@ int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *
     int rc = planned_fill(p, shape, options, context_tok, err);
     if (rc != KVL_OK) {
         kvl_planned_destroy(p);
-        return kvl_fail_at(err, rc > 0 ? KVL_EPOLICY : rc, "%s", policy->name);
+        return kvl_fail_at(err, planned_is_status(rc) ? rc : KVL_EPOLICY, "%s", policy->name);
     }
     *out = p;
     return KVL_OK;

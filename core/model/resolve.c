@@ -345,6 +345,42 @@ static int resolve_segment(const struct head *h, int32_t i_seg, float *out, floa
     return count_union(h, lists, n_lists, n_unique);
 }
 
+/* What is in two segments would be counted twice.  Lists of the whole group are the same for all its
+ * heads unless a segment has lists per query head. */
+static int check_disjoint(const struct head *h, int32_t q_head)
+{
+    const struct kvl_sel *sel = h->r->sel;
+    struct items it[KVL_MAX_SEGMENTS];
+    const int32_t *order;
+    int32_t n = 0;
+    size_t total = 0;
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        KVL_TRY(items_of(h, i, q_head, &it[i]));
+        total += (size_t)it[i].n;
+    }
+    int32_t *all = kvl_arena_get(&h->e->step, total + 1, sizeof *all);
+    if (!all) return no_memory(h);
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        if (it[i].n > 0) memcpy(all + n, it[i].pos, (size_t)it[i].n * sizeof *all);
+        n += it[i].n;
+    }
+    if (kvl_sort_order(&h->e->step, all, n, &order) != KVL_OK) return no_memory(h);
+    for (int32_t i = 1; i < n; i++)
+        if (all[order[i]] == all[order[i - 1]])
+            return kvl_fail(sel->err, KVL_EPOLICY, "position %d is in two segments", all[order[i]]);
+    return KVL_OK;
+}
+
+static int check_segments(const struct head *h)
+{
+    const struct kvl_sel *sel = h->r->sel;
+    int32_t group = kvl_group(&h->e->model->shape), n = 1;
+    for (int32_t i = 0; i < sel->n_seg; i++)
+        if (sel->seg[i].scope == KVL_SCOPE_Q_HEAD) n = group;
+    for (int32_t i = 0; i < n; i++) KVL_TRY(check_disjoint(h, h->kv_head * group + i));
+    return KVL_OK;
+}
+
 static int push_merge(const struct head *h, const struct kvl_attn_merge_args *m)
 {
     struct kvl_engine *e = h->e;
@@ -367,6 +403,7 @@ static int resolve_head(const struct head *h)
         count_attended(h, attended);
         return KVL_OK;
     }
+    KVL_TRY(check_segments(h));
     const float **part = kvl_arena_get(&h->e->step, (size_t)sel->n_seg, sizeof *part);
     const float **part_lse = kvl_arena_get(&h->e->step, (size_t)sel->n_seg, sizeof *part_lse);
     if (!part || !part_lse) return no_memory(h);
@@ -377,7 +414,7 @@ static int resolve_head(const struct head *h)
         KVL_TRY(resolve_segment(h, i, o, l, &n));
         part[i] = o;
         part_lse[i] = l;
-        attended += n; /* segments do not overlap by contract */
+        attended += n; /* segments do not overlap */
     }
     count_attended(h, attended);
     return push_merge(h, &(struct kvl_attn_merge_args){ .out = out,

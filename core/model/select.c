@@ -4,6 +4,7 @@
  * live in its lane is checked when the selection is resolved (resolve.c). */
 #include "model/host.h"
 
+#include <math.h>
 #include <string.h>
 
 void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
@@ -186,6 +187,10 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
         return kvl_fail(
             sel->err, KVL_EPOLICY,
             "%d log-weights for list %d: want a token list of that length, given before", n, list);
+    for (int32_t i = 0; i < n; i++)
+        if (!isfinite(log_weight[i]))
+            return kvl_fail(sel->err, KVL_EPOLICY, "log-weight %d is %g, want a finite number", i,
+                            (double)log_weight[i]);
     float *copy = kvl_arena_get(&sel->s->engine->step, (size_t)n + 1, sizeof *copy);
     if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d log-weights", n);
     if (n > 0) memcpy(copy, log_weight, (size_t)n * sizeof *copy);
