@@ -1,12 +1,13 @@
-/* The block store: random operations against a naive model, failing allocations, evictions that
- * free, and the cases that the model does not judge (sharing, messages, memory given back). */
+/* The block store where test_kvstore_random.c does not judge: failing allocations, evictions that
+ * free, sharing, messages, memory given back. */
 #include "kv/store.h"
-#include "kvl/rng.h"
-#include "kvstore_driver.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -132,29 +133,6 @@ static int32_t two_ranges(int32_t n_start, int32_t from, int32_t end, int32_t *p
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */
-
-/* KVL_LONG=10000000 runs that many operations. */
-static void test_random(void **state)
-{
-    (void)state;
-    enum { BYTES = 4000 };
-    const char *more = getenv("KVL_LONG");
-    int64_t want_ops = more && atoll(more) > 0 ? atoll(more) : 300000, n_ops = 0, n_refused = 0;
-    struct drive *d = test_malloc(sizeof *d);
-    uint8_t *bytes = test_malloc(BYTES);
-    struct kvl_rng rng;
-    for (uint64_t seed = 0; n_ops < want_ops; seed++) {
-        kvl_rng_seed(&rng, seed);
-        for (int i = 0; i < BYTES; i++) bytes[i] = (uint8_t)kvl_rng_u32(&rng);
-        memset(d, 0, sizeof *d);
-        if (!drive_run(d, bytes, BYTES)) fail_msg("seed %d: %s", (int)seed, d->msg);
-        n_ops += d->n_ops;
-        n_refused += d->n_refused;
-    }
-    assert_true(n_refused > 1000); /* limits were met */
-    test_free(bytes);
-    test_free(d);
-}
 
 static void test_bad_descriptions(void **state)
 {
@@ -609,7 +587,6 @@ static void test_check_sees_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
         cmocka_unit_test(test_bad_descriptions),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_alignment),

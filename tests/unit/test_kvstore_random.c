@@ -1,0 +1,36 @@
+/* The block store against a naive model, by random operations. */
+#include "kvl/rng.h"
+#include "kvstore_driver.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+/* KVL_LONG=10000000 runs that many operations. */
+static void test_random(void **state)
+{
+    (void)state;
+    enum { BYTES = 4000 };
+    const char *more = getenv("KVL_LONG");
+    int64_t want_ops = more && atoll(more) > 0 ? atoll(more) : 300000, n_ops = 0, n_refused = 0;
+    struct drive *d = test_malloc(sizeof *d);
+    uint8_t *bytes = test_malloc(BYTES);
+    struct kvl_rng rng;
+    for (uint64_t seed = 0; n_ops < want_ops; seed++) {
+        kvl_rng_seed(&rng, seed);
+        for (int i = 0; i < BYTES; i++) bytes[i] = (uint8_t)kvl_rng_u32(&rng);
+        memset(d, 0, sizeof *d);
+        if (!drive_run(d, bytes, BYTES)) fail_msg("seed %d: %s", (int)seed, d->msg);
+        n_ops += d->n_ops;
+        n_refused += d->n_refused;
+    }
+    assert_true(n_refused > n_ops / 200); /* limits were met */
+    test_free(bytes);
+    test_free(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
