@@ -21,6 +21,7 @@ struct forward {
     int32_t n;  /* rows: e->row, e->id, e->pos, e->x */
     bool timed; /* one session: its times are counted */
     struct kvl_err *err;
+    bool more; /* the block goes on in another chunk: eviction waits for its end */
 };
 
 static int op_failed(const struct forward *f, const char *op, int rc)
@@ -290,6 +291,7 @@ static int row_attend(const struct forward *f, int32_t i, int32_t layer)
 /* Eviction: after every decoded token, after the last one of a block. */
 static int evict_rows(const struct forward *f, int32_t layer)
 {
+    if (f->more) return KVL_OK;
     for (int32_t i = f->mode == EXTEND ? f->n - 1 : 0; i < f->n; i++) {
         const struct kvl_row *row = &f->e->row[i];
         if (!row->s->planned || !row->s->planned->policy->evict) continue;
@@ -460,6 +462,7 @@ int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, stru
                              .timed = true,
                              .err = err,
                              .n = KVL_MIN(e->desc.chunk_tok, n - at) };
+        f.more = at + f.n < n;
         for (int32_t i = 0; i < f.n; i++) set_row(e, i, s, id[at + i], i);
         KVL_TRY(run_rows(&f));
         s->n_pos += f.n;
