@@ -1,0 +1,101 @@
+/* fixture.h - what a check of a policy runs on: models, a context, a budget that cuts it.
+ *
+ * Included once, by test_conformance.c.  Nothing here knows a method. */
+#ifndef KVL_TESTS_FIXTURE_H
+#define KVL_TESTS_FIXTURE_H
+
+#include "conformance/rig.h"
+
+struct subject {
+    const struct kvl_policy *policy;
+    const char *stem; /* name of the file it comes from, NULL for a plug-in */
+};
+
+enum { MAX_TOK = 1024, N_STEPS = 6, N_BLOCK = 12, BLOCK_TOK = 16 };
+
+static const struct rig_desc models[] = {
+    { .llama = { .n_layers = 3, .n_kv_heads = 4, .seed = 1 }, .kv_type = KVL_KV_F32 },
+    { .llama = { .n_layers = 4, .n_kv_heads = 2, .seed = 2 }, .kv_type = KVL_KV_F16 },
+    { .llama = { .n_layers = 2, .n_kv_heads = 1, .seed = 3 }, .kv_type = KVL_KV_F32 },
+    { .path = KVL_SOURCE_DIR "/datasets/model/kvlab-test.gguf", .kv_type = KVL_KV_F16 },
+};
+enum { N_MODELS = sizeof models / sizeof models[0] };
+
+struct fixture {
+    struct rig r;
+    int32_t id[MAX_TOK];
+    struct rig_run run; /* context about three budgets long, N_STEPS steps */
+};
+
+static bool model_exists(int i)
+{
+    return !models[i].path || access(models[i].path, R_OK) == 0;
+}
+
+static int32_t min_budget(const struct kvl_policy *p, const struct kvl_shape *shape)
+{
+    if (!p->min_budget) return 1;
+    struct kvl_err err = { 0 };
+    void *opts = kvl_alloc(1, p->opts_size ? p->opts_size : 1);
+    assert_non_null(opts);
+    if (p->opts) RIG_OK(&err, kvl_opt_defaults(p->opts, opts, &err));
+    int32_t n = p->min_budget(shape, opts);
+    kvl_free(opts);
+    return n;
+}
+
+static void open_desc(struct fixture *f, void **state, const struct rig_desc *desc)
+{
+    const struct subject *subject = *state;
+    rig_open(&f->r, desc);
+    int32_t budget = KVL_MAX(48, min_budget(subject->policy, rig_shape(&f->r)) + 16);
+    f->run = (struct rig_run){ .policy = subject->policy,
+                               .options = "",
+                               .budget = budget,
+                               .id = f->id,
+                               .n_ctx = 3 * budget + 7,
+                               .n_steps = N_STEPS,
+                               .seed = 99 };
+    assert_true(f->run.n_ctx + 3 * N_BLOCK < MAX_TOK);
+    rig_tokens(f->id, MAX_TOK, 31);
+}
+
+static bool open_model(struct fixture *f, void **state, int i)
+{
+    if (!model_exists(i)) return false;
+    open_desc(f, state, &models[i]);
+    return true;
+}
+
+/* Nothing stays behind: every block is back in the pool. */
+static void close_model(struct fixture *f)
+{
+    struct kvl_store_stats st;
+    struct kvl_store *store = kvl_engine_store(f->r.engine);
+    RIG_OK(&f->r.err, kvl_store_check(store, &f->r.err));
+    kvl_store_stats(store, &st);
+    assert_int_equal(st.n_sequences, 0);
+    assert_int_equal(st.n_blocks, 0);
+    assert_int_equal(st.n_refs, 0);
+    rig_close(&f->r);
+}
+
+static bool needs_raw_keys(struct fixture *f)
+{
+    struct kvl_planned *p;
+    RIG_OK(&f->r.err, kvl_planned_create(f->run.policy, rig_shape(&f->r), f->run.options,
+                                         f->run.budget, f->run.n_ctx, &p, &f->r.err));
+    bool raw = kvl_planned_raw_keys(p);
+    kvl_planned_destroy(p);
+    return raw;
+}
+
+static void expect_same_run(struct fixture *f, const float *want, const struct rig_run *run,
+                            const char *what)
+{
+    float *got = rig_run(&f->r, run);
+    rig_expect_same(&f->r, want, got, run->n_steps, what);
+    kvl_free(got);
+}
+
+#endif
