@@ -312,21 +312,21 @@ static int match(struct tok_encode *e, const pcre2_code *re, const char *s, size
                     (size_t)(s - e->text) + from, rc);
 }
 
-/* Cuts a piece by pattern `level` and the later ones; what no pattern matches is a piece too. */
-static int split(struct tok_encode *e, int32_t level, size_t begin, size_t len)
+/* Cuts a piece by each pattern of a NULL-terminated list; what no pattern matches is a piece too. */
+static int split(struct tok_encode *e, pcre2_code *const *pattern, size_t begin, size_t len)
 {
     if (len == 0) return KVL_OK;
-    if (level == e->t->n_patterns) return merge_piece(e, begin, len);
+    if (!*pattern) return merge_piece(e, begin, len);
     for (size_t done = 0; done < len;) {
-        int rc = match(e, e->t->pattern[level], e->text + begin, len, done);
+        int rc = match(e, *pattern, e->text + begin, len, done);
         if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return rc;
         size_t from = len, to = len;
         if (rc >= 0) {
             from = pcre2_get_ovector_pointer(e->match)[0];
             to = pcre2_get_ovector_pointer(e->match)[1];
         }
-        KVL_TRY(split(e, level + 1, begin + done, from - done));
-        KVL_TRY(split(e, level + 1, begin + from, to - from));
+        KVL_TRY(split(e, pattern + 1, begin + done, from - done));
+        KVL_TRY(split(e, pattern + 1, begin + from, to - from));
         done = to;
     }
     return KVL_OK;
@@ -350,7 +350,7 @@ int kvl_tok_bpe_fragment(struct tok_encode *e, size_t begin, size_t len)
     for (size_t end = begin + len; begin < end;) {
         bool valid;
         size_t n = stretch(e->text + begin, end - begin, &valid);
-        KVL_TRY(valid ? split(e, 0, begin, n) : merge_piece(e, begin, n));
+        KVL_TRY(valid ? split(e, e->t->pattern, begin, n) : merge_piece(e, begin, n));
         begin += n;
     }
     return KVL_OK;

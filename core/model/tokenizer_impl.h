@@ -67,7 +67,7 @@ struct kvl_tokenizer {
     bool ignore_merges; /* a piece that is a token needs no merging */
     struct tok_merge *merge;
     size_t merge_mask;
-    pcre2_code *pattern[TOK_MAX_PATTERNS];
+    pcre2_code *pattern[TOK_MAX_PATTERNS + 1]; /* NULL-terminated */
     int32_t n_patterns;
 };
 
