@@ -11,7 +11,7 @@
 
 struct kvl_interval kvl_wilson(double p, double n)
 {
-    if (!(n > 0)) return (struct kvl_interval){ NAN, NAN, NAN };
+    if (!(n > 0)) return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
     double z2n = Z95 * Z95 / n;
     double mid = (p + z2n / 2) / (1 + z2n);
     double half = Z95 / (1 + z2n) * sqrt(p * (1 - p) / n + z2n / (4 * n));
@@ -127,7 +127,7 @@ static double bootstrap_draw(const struct cluster *c, size_t n_clusters, struct 
 int kvl_bootstrap_mean(const double *value, const int64_t *context, size_t n, uint64_t seed,
                        struct kvl_interval *out)
 {
-    *out = (struct kvl_interval){ NAN, NAN, NAN };
+    *out = (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
     if (n == 0) return KVL_OK;
     struct cluster *c;
     size_t n_clusters;

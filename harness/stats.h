@@ -26,6 +26,11 @@
 
 #include "kvl/base.h"
 
+#include <math.h>
+
+/* "Not known", in double. */
+#define KVL_NAN ((double)NAN)
+
 /* `lo` and `hi` are NaN when they cannot be known, `mean` too when there is no observation; the log
  * has null there. */
 struct kvl_interval {

@@ -1,0 +1,102 @@
+/* kvlab export: flat tables of a log. */
+#include "args.h"
+#include "cmds.h"
+#include "export.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXPORT_KIND = 0x300, EXPORT_FORMAT };
+enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED };
+
+struct export_args {
+    struct kvl_args base;
+    char **log;
+    size_t n_logs;
+    int kind, format;
+    const char *out;
+};
+
+static const struct argp_option export_options[] = {
+    { "kind", EXPORT_KIND, "KIND", 0, "rows: cell (default), sample or speed", 0 },
+    { "format", EXPORT_FORMAT, "FORMAT", 0, "csv (default), tsv or jsonl", 0 },
+    { "out", 'o', "FILE", 0, "default: standard output", 0 },
+    { 0 }
+};
+
+/* The index of `word` in `names`. */
+static int export_choice(struct export_args *a, const char *option, const char *word,
+                         const char *const names[3], int *out)
+{
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(word, names[i]) != 0) continue;
+        *out = i;
+        return KVL_OK;
+    }
+    return kvl_fail(a->base.err, KVL_EINVAL, "--%s %s: want %s, %s or %s", option, word, names[0],
+                    names[1], names[2]);
+}
+
+static error_t export_parse(int key, char *arg, struct argp_state *state)
+{
+    static const char *const kinds[] = { "cell", "sample", "speed" };
+    static const char *const formats[] = { "csv", "tsv", "jsonl" };
+    struct export_args *a = state->input;
+    int rc = KVL_OK;
+    switch (key) {
+    case EXPORT_KIND: rc = export_choice(a, "kind", arg, kinds, &a->kind); break;
+    case EXPORT_FORMAT: rc = export_choice(a, "format", arg, formats, &a->format); break;
+    case 'o': a->out = arg; break;
+    case ARGP_KEY_ARGS:
+        a->log = state->argv + state->next;
+        a->n_logs = (size_t)(state->argc - state->next);
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
+}
+
+static const struct argp export_argp = {
+    .options = export_options,
+    .parser = export_parse,
+    .args_doc = "LOG...",
+    .doc = "One row per cell, sample or speed record of the logs (files, folders of *.zst, "
+           "patterns).  Of records with the same id the latest is taken."
+};
+
+static int export_write(const struct export_args *a, const struct kvl_results *r, FILE *out,
+                        struct kvl_err *err)
+{
+    enum kvl_export_format format = (enum kvl_export_format)a->format;
+    if (a->kind == KIND_CELL) return kvl_export_cells(r, format, out, err);
+    if (a->kind == KIND_SPEED) return kvl_export_speeds(r, format, out, err);
+    return kvl_export_samples(r, a->log, a->n_logs, format, out, err);
+}
+
+static int export_file(const struct export_args *a, const struct kvl_results *r,
+                       struct kvl_err *err)
+{
+    FILE *out = fopen(a->out, "w");
+    if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", a->out, strerror(errno));
+    int rc = export_write(a, r, out, err);
+    bool failed = ferror(out) != 0;
+    failed |= fclose(out) != 0;
+    if (rc == KVL_OK && failed)
+        rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", a->out, strerror(errno));
+    if (rc != KVL_OK) unlink(a->out);
+    return rc;
+}
+
+int cmd_export(int argc, char **argv, struct kvl_err *err)
+{
+    struct export_args a = { .kind = KIND_CELL };
+    bool done;
+    KVL_TRY(kvl_args_parse(&export_argp, argc, argv, &a, &done, err));
+    if (done) return KVL_OK;
+    struct kvl_results r = { 0 };
+    KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
+    int rc = a.out ? export_file(&a, &r, err) : export_write(&a, &r, stdout, err);
+    kvl_results_free(&r);
+    return rc;
+}

@@ -1,0 +1,97 @@
+/* kvlab report: the table of a log. */
+#include "args.h"
+#include "cmds.h"
+#include "export.h"
+#include "report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { REPORT_BY = 0x300, REPORT_CSV, REPORT_VS };
+
+struct report_args {
+    struct kvl_args base;
+    char **log;
+    size_t n_logs;
+    unsigned by; /* an enum kvl_block_key or 0 */
+    const char *vs;
+    bool csv;
+};
+
+static const struct argp_option report_options[] = {
+    { "by", REPORT_BY, "KEY", 0,
+      "official accuracy with one column per task, protocol, length or depth", 0 },
+    { "vs", REPORT_VS, "POLICY", 0, "differences to a policy on the same questions", 0 },
+    { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
+    { 0 }
+};
+
+static int report_by_parse(struct report_args *a, const char *word)
+{
+    static const struct {
+        const char *name;
+        enum kvl_block_key key;
+    } keys[] = { { "task", KVL_BLOCK_TASK },
+                 { "protocol", KVL_BLOCK_PROTOCOL },
+                 { "length", KVL_BLOCK_LENGTH },
+                 { "depth", KVL_BLOCK_DEPTH } };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (strcmp(word, keys[i].name) != 0) continue;
+        a->by = keys[i].key;
+        return KVL_OK;
+    }
+    return kvl_fail(a->base.err, KVL_EINVAL, "--by %s: want task, protocol, length or depth", word);
+}
+
+static error_t report_parse(int key, char *arg, struct argp_state *state)
+{
+    struct report_args *a = state->input;
+    int rc = KVL_OK;
+    switch (key) {
+    case REPORT_BY: rc = report_by_parse(a, arg); break;
+    case REPORT_VS: a->vs = arg; break;
+    case REPORT_CSV: a->csv = true; break;
+    case ARGP_KEY_ARGS:
+        a->log = state->argv + state->next;
+        a->n_logs = (size_t)(state->argc - state->next);
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
+}
+
+static const struct argp report_argp = {
+    .options = report_options,
+    .parser = report_parse,
+    .args_doc = "LOG...",
+    .doc = "The table of one or more logs (files, folders of *.zst, patterns).\v"
+           "Columns: budget as asked for, attended and dense: tokens per lane that attention "
+           "read, as counted; official and strict accuracy with 95 % intervals; recall: share of "
+           "answer steps at which all evidence was attended; tok/s: decoding; read/tok: bytes of "
+           "keys and values per token; index/tok: bytes read to choose; held: KV of one sequence; "
+           "n/ctx: questions and contexts."
+};
+
+int cmd_report(int argc, char **argv, struct kvl_err *err)
+{
+    struct report_args a = { 0 };
+    bool done;
+    KVL_TRY(kvl_args_parse(&report_argp, argc, argv, &a, &done, err));
+    if (done) return KVL_OK;
+    if (a.csv + (a.by != 0) + (a.vs != NULL) > 1)
+        return kvl_fail(err, KVL_EINVAL, "--by, --vs and --csv: want one of them at a time");
+    struct kvl_results r = { 0 };
+    KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
+    int rc;
+    if (a.csv)
+        rc = kvl_export_cells(&r, KVL_EXPORT_CSV, stdout, err);
+    else if (a.by)
+        rc = kvl_report_by(&r, (enum kvl_block_key)a.by, stdout, err);
+    else if (a.vs)
+        rc = kvl_report_vs(&r, a.vs, stdout, err);
+    else
+        rc = kvl_report_print(&r, stdout, err);
+    if (rc == KVL_OK && (a.by || a.vs)) kvl_report_notes(&r, stdout);
+    kvl_results_free(&r);
+    return rc;
+}

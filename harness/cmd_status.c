@@ -1,0 +1,90 @@
+/* kvlab status: what of a log is done. */
+#include "args.h"
+#include "cmds.h"
+#include "report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct status_args {
+    struct kvl_args base;
+    char **log;
+    size_t n_logs;
+};
+
+static error_t status_parse(int key, char *arg, struct argp_state *state)
+{
+    struct status_args *a = state->input;
+    (void)arg;
+    if (key != ARGP_KEY_ARGS) return ARGP_ERR_UNKNOWN;
+    a->log = state->argv + state->next;
+    a->n_logs = (size_t)(state->argc - state->next);
+    return 0;
+}
+
+static const struct argp status_argp = {
+    .parser = status_parse,
+    .args_doc = "LOG...",
+    .doc = "What is done, what was cut off and what failed in one or more logs.  How much of a "
+           "sweep is left says sweep --dry-run."
+};
+
+static void status_runs(const struct kvl_results *r)
+{
+    const json_t *run = r->newest_run;
+    printf("runs     %zu", json_array_size(r->runs));
+    if (run)
+        printf(", the newest from %s on %s, build %s", kvl_json_text(run, "t_start"),
+               kvl_json_text(run, "machine.host"), kvl_json_text(run, "kvlab.git"));
+    putchar('\n');
+    if (run && kvl_json_text(run, "sweep.name")[0])
+        printf("sweep    %s (%s)\n", kvl_json_text(run, "sweep.name"),
+               kvl_json_text(run, "sweep.file"));
+}
+
+static void status_cells(const struct kvl_results *r)
+{
+    size_t n = 0, stale = 0, failed = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *x = &r->result[i];
+        n += x->is_cell;
+        stale += x->is_cell && x->stale;
+        failed += x->is_cell && x->n_errors > 0;
+    }
+    printf("cells    %zu done", n);
+    if (r->n_unfinished) printf(", %zu cut off", r->n_unfinished);
+    if (failed) printf(", %zu with failed samples", failed);
+    if (stale) printf(", %zu of another build", stale);
+    putchar('\n');
+    printf("samples  %zu", r->n_samples);
+    if (r->n_failed_samples) printf(", %zu failed", r->n_failed_samples);
+    printf("\nspeed    %zu records\n", r->n_speed);
+}
+
+static void status_log(const struct kvl_results *r)
+{
+    const struct kvl_log_health *h = &r->health;
+    printf("log      %llu file%s, %llu bytes, %llu records in %llu groups, %s\n",
+           (unsigned long long)h->n_files, h->n_files == 1 ? "" : "s", (unsigned long long)h->bytes,
+           (unsigned long long)h->n_records, (unsigned long long)h->n_groups,
+           h->n_damage || h->n_bad_lines ? "not whole:" : "whole");
+    kvl_report_damage(h, stdout);
+    if (json_array_size(r->errors)) printf("errors   %zu\n", json_array_size(r->errors));
+    kvl_report_errors(r->errors, stdout);
+}
+
+int cmd_status(int argc, char **argv, struct kvl_err *err)
+{
+    struct status_args a = { 0 };
+    bool done;
+    KVL_TRY(kvl_args_parse(&status_argp, argc, argv, &a, &done, err));
+    if (done) return KVL_OK;
+    struct kvl_results r = { 0 };
+    KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
+    status_runs(&r);
+    status_cells(&r);
+    status_log(&r);
+    kvl_results_free(&r);
+    return KVL_OK;
+}

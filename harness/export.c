@@ -1,0 +1,355 @@
+/* Results as flat tables. */
+#include "export.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A column and where a record has it; paths that begin with '@' are filled in here. */
+struct column {
+    const char *name, *path;
+};
+
+static const struct column cell_columns[] = {
+    { "cell", "cell" },
+    { "run", "run" },
+    { "model", "@model" },
+    { "task", "task" },
+    { "task_options", "task_options" },
+    { "task_version", "task_version" },
+    { "length_tok", "length_tok" },
+    { "depth", "depth" },
+    { "protocol", "protocol" },
+    { "policy", "policy" },
+    { "label", "@label" },
+    { "policy_version", "policy_version" },
+    { "options", "options" },
+    { "budget", "budget" },
+    { "budget_tok", "budget_tok" },
+    { "exec", "exec" },
+    { "prefill", "prefill" },
+    { "device", "device" },
+    { "code", "code" },
+    { "stale", "@stale" },
+    { "n", "n" },
+    { "n_contexts", "n_contexts" },
+    { "n_errors", "n_errors" },
+    { "official", "official.p" },
+    { "official_lo", "official.lo" },
+    { "official_hi", "official.hi" },
+    { "strict", "strict.p" },
+    { "strict_lo", "strict.lo" },
+    { "strict_hi", "strict.hi" },
+    { "n_eff", "official.n_eff" },
+    { "recall", "recall.mean" },
+    { "recall_lo", "recall.lo" },
+    { "recall_hi", "recall.hi" },
+    { "attended_tok", "attended_tok" },
+    { "dense_tok", "dense_tok" },
+    { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
+    { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
+    { "kv_logical_bytes", "kv_logical_bytes" },
+    { "kv_physical_bytes", "kv_physical_bytes" },
+    { "kv_own_bytes", "kv_own_bytes" },
+    { "meta_bytes", "meta_bytes" },
+    { "chance", "chance" },
+    { "prefill_tok_per_s", "prefill_tok_per_s" },
+    { "decode_tok_per_s", "@decode" },
+    { "decode_tok_per_s_least", "@decode_lo" },
+    { "decode_tok_per_s_most", "@decode_hi" },
+    { "n_speed", "@n_speed" },
+    { "wall_s", "wall_s" },
+    { "t_end", "t_end" },
+    { 0 },
+};
+
+static const struct column speed_columns[] = {
+    { "cell", "cell" },
+    { "run", "run" },
+    { "model", "@model" },
+    { "task", "task" },
+    { "task_options", "task_options" },
+    { "length_tok", "length_tok" },
+    { "policy", "policy" },
+    { "policy_version", "policy_version" },
+    { "options", "options" },
+    { "budget", "budget" },
+    { "budget_tok", "budget_tok" },
+    { "exec", "exec" },
+    { "prefill", "prefill" },
+    { "device", "device" },
+    { "code", "code" },
+    { "host", "host" },
+    { "threads", "threads" },
+    { "repeat", "repeat" },
+    { "warmup_steps", "warmup_steps" },
+    { "n_steps", "@n_steps" },
+    { "step_p50_ns", "@p50" },
+    { "step_p95_ns", "@p95" },
+    { "step_p99_ns", "@p99" },
+    { "decode_tok_per_s", "decode_tok_per_s" },
+    { "prefill_tok_per_s", "prefill_tok_per_s" },
+    { "prefill_ns", "prefill_ns" },
+    { "attach_ns", "attach_ns" },
+    { "ttft_ns", "ttft_ns" },
+    { "meta_ns", "meta_ns" },
+    { "select_ns", "select_ns" },
+    { "attend_ns", "attend_ns" },
+    { "evict_ns", "evict_ns" },
+    { "rest_ns", "rest_ns" },
+    { "attended_tok", "attended_tok" },
+    { "dense_tok", "dense_tok" },
+    { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
+    { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
+    { "kv_logical_bytes", "kv_logical_bytes" },
+    { "kv_physical_bytes", "kv_physical_bytes" },
+    { "kv_own_bytes", "kv_own_bytes" },
+    { "meta_bytes", "meta_bytes" },
+    { "weight_bytes_per_tok", "weight_bytes_per_tok" },
+    { "rss_peak_bytes", "rss_peak_bytes" },
+    { 0 },
+};
+
+static const struct column sample_columns[] = {
+    { "cell", "cell" },
+    { "run", "run" },
+    { "model", "@model" },
+    { "task", "@task" },
+    { "length_tok", "@length_tok" },
+    { "protocol", "@protocol" },
+    { "policy", "@policy" },
+    { "label", "@label" },
+    { "budget", "@budget" },
+    { "context", "context" },
+    { "question", "question" },
+    { "seed", "seed" },
+    { "context_tok", "context_tok" },
+    { "question_tok", "question_tok" },
+    { "depth", "depth" },
+    { "gold", "gold" },
+    { "prediction", "prediction" },
+    { "stop", "stop" },
+    { "official", "official" },
+    { "strict", "strict" },
+    { "recall", "recall" },
+    { "attended_tok", "attended_tok" },
+    { "dense_tok", "dense_tok" },
+    { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
+    { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
+    { "n_new_tok", "n_new_tok" },
+    { "error", "error" },
+    { 0 },
+};
+
+/* ---- rows ---------------------------------------------------------------------------------- */
+
+static void put_text(const char *s, enum kvl_export_format format, FILE *out)
+{
+    bool quote = format == KVL_EXPORT_CSV && s[strcspn(s, ",\"\r\n")];
+    if (quote) fputc('"', out);
+    for (; *s; s++) {
+        if (quote && *s == '"') fputc('"', out);
+        if (format == KVL_EXPORT_TSV && strchr("\t\n\r\\", *s)) {
+            fputc('\\', out);
+            fputc(*s == '\t' ? 't' : *s == '\n' ? 'n' : *s == '\r' ? 'r' : '\\', out);
+        } else {
+            fputc(*s, out);
+        }
+    }
+    if (quote) fputc('"', out);
+}
+
+static void put_value(const json_t *v, enum kvl_export_format format, FILE *out)
+{
+    if (json_is_string(v))
+        put_text(json_string_value(v), format, out);
+    else if (json_is_integer(v))
+        fprintf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v))
+        fprintf(out, "%.12g", json_real_value(v));
+    else if (json_is_boolean(v))
+        fputc(json_is_true(v) ? '1' : '0', out);
+}
+
+static void put_head(const struct column *columns, enum kvl_export_format format, FILE *out)
+{
+    if (format == KVL_EXPORT_JSONL) return;
+    for (const struct column *c = columns; c->name; c++)
+        fprintf(out, "%s%s", c == columns ? "" : format == KVL_EXPORT_CSV ? "," : "\t", c->name);
+    fputs(format == KVL_EXPORT_CSV ? "\r\n" : "\n", out);
+}
+
+/* `extra` has the columns whose path begins with '@'; both are borrowed. */
+static int put_row(const struct column *columns, const json_t *record, const json_t *extra,
+                   enum kvl_export_format format, FILE *out)
+{
+    json_t *row = format == KVL_EXPORT_JSONL ? json_object() : NULL;
+    if (format == KVL_EXPORT_JSONL && !row) return KVL_ENOMEM;
+    int failed = 0;
+    for (const struct column *c = columns; c->name; c++) {
+        json_t *v =
+            *c->path == '@' ? json_object_get(extra, c->path + 1) : kvl_json_value(record, c->path);
+        if (row) {
+            failed |= v ? json_object_set(row, c->name, v)
+                        : json_object_set_new(row, c->name, json_null());
+        } else {
+            if (c != columns) fputc(format == KVL_EXPORT_CSV ? ',' : '\t', out);
+            put_value(v, format, out);
+        }
+    }
+    if (row && !failed) failed = json_dumpf(row, out, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    json_decref(row);
+    fputs(format == KVL_EXPORT_CSV ? "\r\n" : "\n", out);
+    return failed ? KVL_ENOMEM : KVL_OK;
+}
+
+/* A number for `extra`, null for NaN. */
+static void extra_number(json_t *extra, const char *name, double value)
+{
+    json_object_set_new(extra, name, isnan(value) ? json_null() : json_real(value));
+}
+
+static int export_memory(struct kvl_err *err)
+{
+    return kvl_fail(err, KVL_ENOMEM, "no memory to export results");
+}
+
+/* ---- cells --------------------------------------------------------------------------------- */
+
+static json_t *cell_extra(const struct kvl_result *x)
+{
+    json_t *e = json_pack("{ss ss sb sI}", "model", x->model, "label", x->label, "stale", x->stale,
+                          "n_speed", (json_int_t)x->n_speed);
+    if (!e) return NULL;
+    extra_number(e, "decode", x->decode.mean);
+    extra_number(e, "decode_lo", x->decode.lo);
+    extra_number(e, "decode_hi", x->decode.hi);
+    return e;
+}
+
+int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
+                     struct kvl_err *err)
+{
+    put_head(cell_columns, format, out);
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *x = &r->result[i];
+        if (!x->is_cell) continue;
+        json_t *extra = cell_extra(x);
+        int rc = extra ? put_row(cell_columns, x->record, extra, format, out) : KVL_ENOMEM;
+        json_decref(extra);
+        if (rc != KVL_OK) return export_memory(err);
+    }
+    return KVL_OK;
+}
+
+/* ---- speed --------------------------------------------------------------------------------- */
+
+static int double_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Smallest value that at least `share` of the n > 0 sorted ones do not exceed. */
+static double quantile(const double *sorted, size_t n, double share)
+{
+    size_t rank = (size_t)ceil(share * (double)n);
+    return sorted[rank ? rank - 1 : 0];
+}
+
+static json_t *speed_extra(const struct kvl_results *r, const json_t *record)
+{
+    const json_t *steps = json_object_get(record, "step_ns");
+    size_t n = json_array_size(steps);
+    double *v = kvl_alloc(n, sizeof *v);
+    json_t *e = json_pack("{ss sI}", "model", kvl_result_model(r, kvl_json_text(record, "run")),
+                          "n_steps", (json_int_t)n);
+    if (v && e && n) {
+        for (size_t i = 0; i < n; i++) v[i] = json_number_value(json_array_get(steps, i));
+        qsort(v, n, sizeof *v, double_order);
+        extra_number(e, "p50", quantile(v, n, 0.50));
+        extra_number(e, "p95", quantile(v, n, 0.95));
+        extra_number(e, "p99", quantile(v, n, 0.99));
+    }
+    bool memory = v != NULL;
+    kvl_free(v);
+    if (memory) return e;
+    json_decref(e);
+    return NULL;
+}
+
+int kvl_export_speeds(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
+                      struct kvl_err *err)
+{
+    put_head(speed_columns, format, out);
+    for (size_t i = 0; i < json_array_size(r->speeds); i++) {
+        const json_t *record = json_array_get(r->speeds, i);
+        json_t *extra = speed_extra(r, record);
+        int rc = extra ? put_row(speed_columns, record, extra, format, out) : KVL_ENOMEM;
+        json_decref(extra);
+        if (rc != KVL_OK) return export_memory(err);
+    }
+    return KVL_OK;
+}
+
+/* ---- samples ------------------------------------------------------------------------------- */
+
+struct sample_export {
+    const struct kvl_results *r;
+    json_t *extra; /* cell id -> its columns */
+    enum kvl_export_format format;
+    FILE *out;
+    size_t n_seen;
+};
+
+static int sample_row(json_t *record, void *user, struct kvl_err *err)
+{
+    struct sample_export *e = user;
+    if (strcmp(kvl_json_text(record, "kind"), "sample") != 0) return KVL_OK;
+    const char *id = kvl_json_text(record, "cell");
+    struct kvl_result_sample s = {
+        .cell = kvl_result_key(id),
+        .context = json_integer_value(json_object_get(record, "context")),
+        .question = json_integer_value(json_object_get(record, "question")),
+        .order = e->n_seen++,
+    };
+    if (!kvl_result_sample_kept(e->r, &s)) return KVL_OK;
+    json_t *extra = json_object_get(e->extra, id);
+    if (put_row(sample_columns, record, extra, e->format, e->out) == KVL_OK) return KVL_OK;
+    return export_memory(err);
+}
+
+static int sample_extras(const struct kvl_results *r, json_t *all)
+{
+    for (size_t i = 0; i < r->n && all; i++) {
+        const struct kvl_result *x = &r->result[i];
+        if (!x->is_cell) continue;
+        json_t *e =
+            json_pack("{ss ss ss ss ss ss}", "model", x->model, "task", x->task, "protocol",
+                      x->protocol, "policy", x->policy, "label", x->label, "budget", x->budget);
+        if (!e) return -1;
+        json_object_set(e, "length_tok", json_object_get(x->record, "length_tok"));
+        if (json_object_set_new(all, x->id, e) != 0) return -1;
+    }
+    return all ? 0 : -1;
+}
+
+int kvl_export_samples(const struct kvl_results *r, char *const *words, size_t n_words,
+                       enum kvl_export_format format, FILE *out, struct kvl_err *err)
+{
+    struct kvl_log_paths paths = { 0 };
+    for (size_t i = 0; i < n_words; i++)
+        if (strcmp(words[i], "-") == 0)
+            return kvl_fail(err, KVL_EINVAL,
+                            "--kind sample reads the log twice, want a file instead of -");
+    KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
+    struct sample_export e = { .r = r, .extra = json_object(), .format = format, .out = out };
+    int rc = sample_extras(r, e.extra) == 0 ? KVL_OK : export_memory(err);
+    if (rc == KVL_OK) {
+        put_head(sample_columns, format, out);
+        rc = kvl_log_each((const char *const *)paths.path, paths.n, sample_row, &e, NULL, err);
+    }
+    json_decref(e.extra);
+    kvl_log_paths_free(&paths);
+    return rc;
+}

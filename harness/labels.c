@@ -1,0 +1,162 @@
+/* What a result is called in tables and figures, and where it stands.
+ *
+ * A policy is called by its name alone, unless two results of one block and budget differ in
+ * options: then the options that differ belong to the name of all results of that policy.  Options
+ * that merely follow from the budget do not. */
+#include "results.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int labels_memory(struct kvl_err *err)
+{
+    return kvl_fail(err, KVL_ENOMEM, "no memory for the names of results");
+}
+
+/* ---- order --------------------------------------------------------------------------------- */
+
+/* NaN (none) comes first. */
+static int number_cmp(double a, double b)
+{
+    if (isnan(a) || isnan(b)) return isnan(b) - isnan(a);
+    return (a > b) - (a < b);
+}
+
+int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip)
+{
+    int c = strcmp(a->model, b->model);
+    if (!c && !(skip & KVL_BLOCK_TASK)) {
+        c = strcmp(a->task, b->task);
+        if (!c) c = strcmp(a->task_options, b->task_options);
+    }
+    if (!c && !(skip & KVL_BLOCK_PROTOCOL)) c = strcmp(a->protocol, b->protocol);
+    if (!c && !(skip & KVL_BLOCK_LENGTH)) c = number_cmp(a->length_tok, b->length_tok);
+    if (!c && !(skip & KVL_BLOCK_DEPTH)) c = number_cmp(a->depth, b->depth);
+    return c ? c : strcmp(a->device, b->device);
+}
+
+static int budget_cmp(const struct kvl_result *a, const struct kvl_result *b)
+{
+    int c = number_cmp(a->budget_tok, b->budget_tok);
+    return c ? c : strcmp(a->budget, b->budget);
+}
+
+int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
+{
+    int c = (int)a->bound - (int)b->bound;
+    if (!c) c = strcmp(a->policy, b->policy);
+    if (!c && a->label && b->label) c = strcmp(a->label, b->label);
+    return c ? c : budget_cmp(a, b);
+}
+
+static int result_order(const void *a, const void *b)
+{
+    const struct kvl_result *x = a, *y = b;
+    int c = kvl_result_block_cmp(x, y, 0);
+    if (!c) c = kvl_result_row_cmp(x, y);
+    if (!c) c = strcmp(x->options, y->options);
+    return c ? c : strcmp(x->id, y->id);
+}
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+/* The next "key=value" of an option text; commas inside parentheses belong to the value. */
+static const char *option_next(const char *text, const char **end)
+{
+    int depth = 0;
+    const char *p = text;
+    for (; *p && (depth || *p != ','); p++) depth += (*p == '(') - (*p == ')');
+    *end = p;
+    return *text ? text : NULL;
+}
+
+static bool option_has(const char *options, const char *pair, size_t len)
+{
+    const char *end;
+    for (const char *o = options; (o = option_next(o, &end)); o = end + (*end == ','))
+        if ((size_t)(end - o) == len && memcmp(o, pair, len) == 0) return true;
+    return false;
+}
+
+/* Adds to `keys` the names of options of a that b has not with the same value. */
+static int options_differ(const char *a, const char *b, json_t *keys)
+{
+    const char *end;
+    for (const char *o = a; (o = option_next(o, &end)); o = end + (*end == ',')) {
+        if (option_has(b, o, (size_t)(end - o))) continue;
+        size_t n = strcspn(o, "=");
+        char key[64];
+        if (n >= sizeof key) continue;
+        memcpy(key, o, n);
+        key[n] = '\0';
+        if (json_object_set_new(keys, key, json_true()) != 0) return -1;
+    }
+    return 0;
+}
+
+/* policy -> names of the options that belong to its label */
+static json_t *policy_keys(json_t *all, const char *policy)
+{
+    json_t *keys = json_object_get(all, policy);
+    if (!keys && json_object_set_new(all, policy, json_object()) == 0)
+        keys = json_object_get(all, policy);
+    return keys;
+}
+
+static int keys_collect(const struct kvl_results *r, json_t *all)
+{
+    for (size_t i = 1; i < r->n; i++) {
+        const struct kvl_result *a = &r->result[i - 1], *b = &r->result[i];
+        if (kvl_result_block_cmp(a, b, 0) || strcmp(a->policy, b->policy) != 0 || budget_cmp(a, b))
+            continue;
+        json_t *keys = policy_keys(all, a->policy);
+        if (!keys || options_differ(a->options, b->options, keys) != 0 ||
+            options_differ(b->options, a->options, keys) != 0)
+            return -1;
+        /* Not an option, but it tells two results apart as well. */
+        if (strcmp(a->prefill, b->prefill) != 0 &&
+            json_object_set_new(keys, "/prefill", json_true()) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- labels -------------------------------------------------------------------------------- */
+
+static int label_build(struct kvl_result *x, const json_t *keys)
+{
+    struct kvl_buf b = { 0 };
+    const char *end;
+    int n = 0, rc = kvl_buf_adds(&b, x->policy);
+    for (const char *o = x->options; (o = option_next(o, &end)); o = end + (*end == ',')) {
+        char key[64];
+        size_t len = strcspn(o, "=");
+        if (len >= sizeof key) continue;
+        memcpy(key, o, len);
+        key[len] = '\0';
+        if (!json_object_get(keys, key)) continue;
+        if (rc == KVL_OK) rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
+    }
+    if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
+    if (rc == KVL_OK && json_object_get(keys, "/prefill"))
+        rc = kvl_buf_printf(&b, " %s prefill", x->prefill);
+    /* A masked run only imitates what a method does: it is never shown as the method. */
+    if (rc == KVL_OK && strcmp(x->exec, "masked") == 0) rc = kvl_buf_adds(&b, " masked");
+    x->label = b.data;
+    return rc;
+}
+
+int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
+{
+    if (r->n == 0) return KVL_OK;
+    qsort(r->result, r->n, sizeof *r->result, result_order);
+    json_t *all = json_object();
+    bool ok = all && keys_collect(r, all) == 0;
+    for (size_t i = 0; i < r->n && ok; i++)
+        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy)) == KVL_OK;
+    json_decref(all);
+    if (!ok) return labels_memory(err);
+    qsort(r->result, r->n, sizeof *r->result, result_order);
+    return KVL_OK;
+}

@@ -1,0 +1,227 @@
+/* The table of a sweep. */
+#include "report.h"
+
+#include "table.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- headlines ----------------------------------------------------------------------------- */
+
+void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
+{
+    fprintf(out, "%s", x->model[0] ? x->model : "unknown model");
+    if (!(skip & KVL_BLOCK_TASK)) {
+        fprintf(out, "  %s", x->task);
+        if (x->task_options[0]) fprintf(out, "(%s)", x->task_options);
+    }
+    if (!(skip & KVL_BLOCK_PROTOCOL)) fprintf(out, "  %s", x->is_cell ? x->protocol : "speed only");
+    if (!(skip & KVL_BLOCK_LENGTH) && !isnan(x->length_tok))
+        fprintf(out, "  %.0f tokens", x->length_tok);
+    if (!(skip & KVL_BLOCK_DEPTH) && !isnan(x->depth)) fprintf(out, "  depth %g", x->depth);
+    fprintf(out, "  on %s\n", x->device[0] ? x->device : "?");
+}
+
+/* ---- rows ---------------------------------------------------------------------------------- */
+
+static const struct kvl_column report_columns[] = {
+    { "policy", true },
+    { "budget", false },
+    { "attended", false },
+    { "dense", false },
+    { "official %", true },
+    { "strict %", true },
+    { "recall", false },
+    { "tok/s", false },
+    { "read/tok", false },
+    { "index/tok", false },
+    { "held live/blocks", false },
+    { "own", false },
+    { "n/ctx", false },
+    { "failed", false },
+};
+
+static void add_budget(struct kvl_table *t, const struct kvl_result *x)
+{
+    bool percent = strchr(x->budget, '%') && !isnan(x->budget_tok);
+    if (percent)
+        kvl_table_add(t, "%s=%.0f", x->budget, x->budget_tok);
+    else
+        kvl_table_add(t, "%s", x->budget);
+}
+
+/* "92.0 86-95": a share in percent and its interval. */
+static void add_share(struct kvl_table *t, const struct kvl_interval *v)
+{
+    if (isnan(v->mean))
+        kvl_table_add(t, "-");
+    else if (isnan(v->lo) || isnan(v->hi))
+        kvl_table_add(t, "%5.1f", 100 * v->mean);
+    else
+        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * v->mean, 100 * v->lo, 100 * v->hi);
+}
+
+/* Live slots and whole blocks, in the unit of the larger one. */
+static void add_held(struct kvl_table *t, const struct kvl_result *x)
+{
+    if (isnan(x->kv_physical) || isnan(x->kv_logical)) {
+        kvl_table_add(t, "-");
+        return;
+    }
+    struct kvl_short_text all = kvl_bytes_text(x->kv_physical);
+    double unit = 1;
+    for (double v = x->kv_physical; v >= 1024; v /= 1024) unit *= 1024;
+    int decimals = unit > 1 && x->kv_physical / unit < 99.95;
+    kvl_table_add(t, "%.*f/%s", decimals, x->kv_logical / unit, all.s);
+}
+
+static void add_row(struct kvl_table *t, const struct kvl_result *x)
+{
+    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    add_budget(t, x);
+    kvl_table_number(t, x->attended_tok, 0);
+    kvl_table_number(t, x->dense_tok, 0);
+    add_share(t, &x->official);
+    add_share(t, &x->strict);
+    kvl_table_number(t, x->recall.mean, 2);
+    kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
+    kvl_table_bytes(t, x->kv_read);
+    kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
+    add_held(t, x);
+    kvl_table_bytes(t, x->kv_own);
+    if (x->is_cell)
+        kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
+                      isnan(x->n_contexts) ? 0 : x->n_contexts);
+    else
+        kvl_table_add(t, "-");
+    if (x->n_errors > 0)
+        kvl_table_add(t, "%.0f", x->n_errors);
+    else
+        kvl_table_add(t, "-");
+}
+
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+/* A method without its bounds cannot be judged: 60 % is much where random has 10. */
+static void print_missing(const struct kvl_result *x, size_t n, FILE *out)
+{
+    static const char *const names[] = {
+        [KVL_BOUND_FULL] = "full", [KVL_BOUND_RANDOM] = "random", [KVL_BOUND_ORACLE] = "oracle"
+    };
+    bool there[KVL_BOUND_ORACLE + 1] = { false };
+    for (size_t i = 0; i < n; i++) there[x[i].bound] = true;
+    if (!there[KVL_BOUND_NONE] || !x->is_cell) return;
+    const char *sep = "  not run here: ";
+    for (size_t b = 0; b <= KVL_BOUND_ORACLE; b++) {
+        if (b == KVL_BOUND_NONE || there[b]) continue;
+        fprintf(out, "%s%s", sep, names[b]);
+        sep = ", ";
+    }
+    if (*sep == ',') fputs(" (the methods have no bound on that side)\n", out);
+}
+
+static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+{
+    struct kvl_table t = { .column = report_columns,
+                           .n_columns = sizeof report_columns / sizeof report_columns[0] };
+    kvl_report_block(x, 0, out);
+    for (size_t i = 0; i < n; i++) add_row(&t, &x[i]);
+    int rc = kvl_table_print(&t, 2, out, err);
+    kvl_table_free(&t);
+    print_missing(x, n, out);
+    if (x->chance > 0) fprintf(out, "  without the context: %.1f %% right\n", 100 * x->chance);
+    fputc('\n', out);
+    return rc;
+}
+
+int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err)
+{
+    for (size_t i = 0, end; i < r->n; i = end) {
+        for (end = i + 1; end < r->n; end++)
+            if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
+        KVL_TRY(print_block(&r->result[i], end - i, out, err));
+    }
+    kvl_report_notes(r, out);
+    return KVL_OK;
+}
+
+/* ---- notes --------------------------------------------------------------------------------- */
+
+void kvl_report_damage(const struct kvl_log_health *h, FILE *out)
+{
+    for (size_t i = 0; i < h->n_damage; i++) {
+        const struct kvl_log_damage *d = &h->damage[i];
+        fprintf(out, "%s: offset %llu, %llu bytes: %s", d->path, (unsigned long long)d->offset,
+                (unsigned long long)d->bytes, d->tail ? "no complete group at the end" : d->what);
+        if (d->sequence >= 0) fprintf(out, ", sequence %lld", (long long)d->sequence);
+        if (d->n_groups >= 0) fprintf(out, ", groups lost: %lld", (long long)d->n_groups);
+        if (d->n_records >= 0) fprintf(out, ", records lost: %lld", (long long)d->n_records);
+        fputc('\n', out);
+    }
+    if (h->n_bad_lines)
+        fprintf(out, "%llu lines are no JSON objects\n", (unsigned long long)h->n_bad_lines);
+}
+
+void kvl_report_errors(const json_t *errors, FILE *out)
+{
+    enum { MAX_SHOWN = 8 };
+    size_t n = json_array_size(errors), shown = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *e = json_array_get(errors, i);
+        const char *status = kvl_json_text(e, "status");
+        size_t same = 0;
+        bool first = true;
+        for (size_t j = 0; j < n; j++) {
+            bool equal = strcmp(status, kvl_json_text(json_array_get(errors, j), "status")) == 0;
+            first &= !(equal && j < i);
+            same += equal;
+        }
+        if (!first || shown++ == MAX_SHOWN) continue;
+        fprintf(out, "  %zu x %s, e.g. %s\n", same, status, kvl_json_text(e, "message"));
+    }
+}
+
+static void notes_bounds(const struct kvl_results *r, FILE *out)
+{
+    bool there[KVL_BOUND_ORACLE + 1] = { false };
+    for (size_t i = 0; i < r->n; i++) there[r->result[i].bound] = true;
+    if (there[KVL_BOUND_FULL] || there[KVL_BOUND_RANDOM] || there[KVL_BOUND_ORACLE])
+        fputs("Bounds, not methods: full reads everything, random reads a random set of the "
+              "budget's size,\noracle reads the tokens of the largest attention weights.\n",
+              out);
+}
+
+static void notes_stale(const struct kvl_results *r, FILE *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++) n += r->result[i].stale;
+    if (n)
+        fprintf(out, "* %zu results are of another build than the newest run (%s).\n", n,
+                kvl_json_text(r->newest_run, "kvlab.git"));
+}
+
+void kvl_report_notes(const struct kvl_results *r, FILE *out)
+{
+    if (r->n == 0) fputs("No result yet: the log has no cell and no speed record.\n", out);
+    notes_bounds(r, out);
+    if (r->n)
+        fputs("Intervals: 95 %, questions clustered in contexts. held: live slots / whole blocks; "
+              "own: not shared\nwith the prefilled context.\n",
+              out);
+    notes_stale(r, out);
+    if (r->n_failed_samples)
+        fprintf(out, "%zu of %zu samples failed; they count neither as right nor as wrong.\n",
+                r->n_failed_samples, r->n_samples);
+    if (r->n_unfinished)
+        fprintf(out,
+                "%zu cells were cut off and are not in the table; the sweep goes on with "
+                "them.\n",
+                r->n_unfinished);
+    if (r->n_hosts > 1)
+        fprintf(out, "Speed was measured on %zu machines; compare within one machine only.\n",
+                r->n_hosts);
+    if (json_array_size(r->errors)) fprintf(out, "%zu errors:\n", json_array_size(r->errors));
+    kvl_report_errors(r->errors, out);
+    if (r->health.n_damage || r->health.n_bad_lines) fputs("The log is not whole:\n", out);
+    kvl_report_damage(&r->health, out);
+}

@@ -1,0 +1,31 @@
+/* report.h - results as a table for a terminal: what stands at the end of a sweep.
+ *
+ * One block per model, task, protocol, length and depth; in it the dense run first, then the
+ * methods by name and budget, then random and oracle, which bound them.
+ */
+#ifndef KVL_REPORT_H
+#define KVL_REPORT_H
+
+#include "results.h"
+
+#include <stdio.h>
+
+/* All blocks and the notes below them.  KVL_ENOMEM. */
+int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err);
+/* Official accuracy with one column per value of `key`. */
+int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out,
+                  struct kvl_err *err);
+/* Differences to the policy with that label or name, on the same questions and, where it has one,
+ * at the same budget.  KVL_EINVAL when there is no such policy. */
+int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
+/* What a reader must know: bounds, stale results, what failed, what is damaged. */
+void kvl_report_notes(const struct kvl_results *r, FILE *out);
+
+/* The headline of the block of `x`; parts in `skip` are left out. */
+void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
+/* One line per stretch of damage. */
+void kvl_report_damage(const struct kvl_log_health *h, FILE *out);
+/* Errors by status: how often and one message. */
+void kvl_report_errors(const json_t *errors, FILE *out);
+
+#endif

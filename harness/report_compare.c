@@ -1,0 +1,257 @@
+/* Smaller tables of a sweep: accuracy across one axis, and differences to one policy. */
+#include "report.h"
+
+#include "table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALL_KEYS (KVL_BLOCK_TASK | KVL_BLOCK_PROTOCOL | KVL_BLOCK_LENGTH | KVL_BLOCK_DEPTH)
+
+static int compare_memory(struct kvl_err *err)
+{
+    return kvl_fail(err, KVL_ENOMEM, "no memory for a table of results");
+}
+
+static const char *compare_budget(const struct kvl_result *x)
+{
+    return x->budget[0] ? x->budget : "-";
+}
+
+/* ---- across one axis ----------------------------------------------------------------------- */
+
+/* Blocks without the key, then rows, then the key. */
+static int by_order(const void *a, const void *b, void *user)
+{
+    const struct kvl_result *x = *(const struct kvl_result *const *)a;
+    const struct kvl_result *y = *(const struct kvl_result *const *)b;
+    unsigned key = *(const unsigned *)user;
+    int c = kvl_result_block_cmp(x, y, key);
+    if (!c) c = kvl_result_row_cmp(x, y);
+    return c ? c : kvl_result_block_cmp(x, y, ALL_KEYS & ~key);
+}
+
+static int by_key_order(const void *a, const void *b, void *user)
+{
+    const struct kvl_result *x = *(const struct kvl_result *const *)a;
+    const struct kvl_result *y = *(const struct kvl_result *const *)b;
+    return kvl_result_block_cmp(x, y, ALL_KEYS & ~*(const unsigned *)user);
+}
+
+static void by_name(const struct kvl_result *x, unsigned key, char *name, size_t room)
+{
+    if (key == KVL_BLOCK_TASK)
+        snprintf(name, room, "%s%s%s%s", x->task, x->task_options[0] ? "(" : "", x->task_options,
+                 x->task_options[0] ? ")" : "");
+    else if (key == KVL_BLOCK_PROTOCOL)
+        snprintf(name, room, "%s", x->protocol);
+    else if (key == KVL_BLOCK_LENGTH)
+        snprintf(name, room, "%.0f", x->length_tok);
+    else if (isnan(x->depth))
+        snprintf(name, room, "spread");
+    else
+        snprintf(name, room, "%g", x->depth);
+}
+
+enum { BY_NAME = 64 };
+
+/* A block: its rows are runs of row[0 .. n) that differ in the key alone. */
+struct by_block {
+    const struct kvl_result **row, **column;
+    size_t n, n_columns;
+    unsigned key;
+};
+
+static int by_print(struct by_block *b, char (*name)[BY_NAME], struct kvl_column *column, FILE *out,
+                    struct kvl_err *err)
+{
+    struct kvl_table t = { .column = column, .n_columns = b->n_columns + 2 };
+    column[0] = (struct kvl_column){ "policy", true };
+    column[1] = (struct kvl_column){ "budget", false };
+    for (size_t c = 0; c < b->n_columns; c++) {
+        by_name(b->column[c], b->key, name[c], BY_NAME);
+        column[c + 2] = (struct kvl_column){ name[c], false };
+    }
+    for (size_t i = 0, end; i < b->n; i = end) {
+        kvl_table_add(&t, "%s", b->row[i]->label);
+        kvl_table_add(&t, "%s", compare_budget(b->row[i]));
+        for (end = i; end < b->n && kvl_result_row_cmp(b->row[i], b->row[end]) == 0;) end++;
+        for (size_t c = 0; c < b->n_columns; c++) {
+            double value = KVL_NAN;
+            for (size_t j = i; j < end; j++)
+                if (by_key_order(&b->row[j], &b->column[c], &b->key) == 0)
+                    value = b->row[j]->official.mean;
+            kvl_table_number(&t, 100 * value, 1);
+        }
+    }
+    int rc = kvl_table_print(&t, 2, out, err);
+    kvl_table_free(&t);
+    fputc('\n', out);
+    return rc;
+}
+
+static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
+{
+    b->column = kvl_alloc(b->n, sizeof *b->column);
+    char(*name)[BY_NAME] = kvl_alloc(b->n, sizeof *name);
+    struct kvl_column *column = kvl_alloc(b->n + 2, sizeof *column);
+    int rc = b->column && name && column ? KVL_OK : compare_memory(err);
+    for (size_t i = 0; i < b->n && rc == KVL_OK; i++) {
+        bool known = false;
+        for (size_t c = 0; c < b->n_columns && !known; c++)
+            known = by_key_order(&b->row[i], &b->column[c], &b->key) == 0;
+        if (!known) b->column[b->n_columns++] = b->row[i];
+    }
+    if (rc == KVL_OK) {
+        qsort_r(b->column, b->n_columns, sizeof *b->column, by_key_order, &b->key);
+        kvl_report_block(b->row[0], b->key, out);
+        rc = by_print(b, name, column, out, err);
+    }
+    kvl_free(b->column);
+    kvl_free(name);
+    kvl_free(column);
+    return rc;
+}
+
+int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out,
+                  struct kvl_err *err)
+{
+    const struct kvl_result **row = kvl_alloc(r->n, sizeof *row);
+    unsigned mask = key;
+    size_t n = 0;
+    if (!row) return compare_memory(err);
+    for (size_t i = 0; i < r->n; i++)
+        if (r->result[i].is_cell) row[n++] = &r->result[i];
+    qsort_r(row, n, sizeof *row, by_order, &mask);
+    if (n) fputs("Official accuracy in percent.\n\n", out);
+    int rc = KVL_OK;
+    for (size_t i = 0, end; i < n && rc == KVL_OK; i = end) {
+        for (end = i; end < n && kvl_result_block_cmp(row[i], row[end], mask) == 0;) end++;
+        struct by_block b = { .row = row + i, .n = end - i, .key = mask };
+        rc = by_block(&b, out, err);
+    }
+    kvl_free(row);
+    return rc;
+}
+
+/* ---- differences to one policy ------------------------------------------------------------- */
+
+static bool is_called(const struct kvl_result *x, const char *base)
+{
+    return x->is_cell && (strcmp(x->label, base) == 0 || strcmp(x->policy, base) == 0);
+}
+
+/* The result of `base` that x is compared with: of the same budget, or one without a budget. */
+static const struct kvl_result *vs_base(const struct kvl_result *block, size_t n,
+                                        const struct kvl_result *x, const char *base)
+{
+    const struct kvl_result *found = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (&block[i] == x || !is_called(&block[i], base)) continue;
+        if (strcmp(block[i].budget, x->budget) == 0) return &block[i];
+        if (isnan(block[i].budget_tok)) found = &block[i];
+    }
+    return found;
+}
+
+/* Scores of the questions that both answered; arrays of `room`.  Returns their number. */
+static size_t vs_pairs(const struct kvl_result_sample *a, size_t n_a,
+                       const struct kvl_result_sample *b, size_t n_b, double *x, double *y,
+                       int64_t *context)
+{
+    size_t n = 0;
+    for (size_t i = 0, j = 0; i < n_a && j < n_b;) {
+        int64_t c = a[i].context - b[j].context;
+        if (!c) c = a[i].question - b[j].question;
+        if (c == 0 && !isnan(a[i].official) && !isnan(b[j].official)) {
+            x[n] = a[i].official;
+            y[n] = b[j].official;
+            context[n++] = a[i].context;
+        }
+        i += c <= 0;
+        j += c >= 0;
+    }
+    return n;
+}
+
+static const struct kvl_column vs_columns[] = {
+    { "policy", true },      { "budget", false },    { "n", false },
+    { "difference", false }, { "95 % from", false }, { "to", false },
+    { "only this", false },  { "only that", false }, { "McNemar p", false },
+};
+
+static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
+                  const struct kvl_result *base, struct kvl_table *t, struct kvl_err *err)
+{
+    size_t n_x, n_base;
+    const struct kvl_result_sample *a = kvl_result_samples(r, x, &n_x);
+    const struct kvl_result_sample *b = kvl_result_samples(r, base, &n_base);
+    double *mine = kvl_alloc(n_x, sizeof *mine), *other = kvl_alloc(n_x, sizeof *other);
+    int64_t *context = kvl_alloc(n_x, sizeof *context);
+    struct kvl_paired p = { 0 };
+    int rc = mine && other && context ? KVL_OK : KVL_ENOMEM;
+    if (rc == KVL_OK) {
+        size_t n = vs_pairs(a, n_x, b, n_base, mine, other, context);
+        rc = kvl_paired_diff(mine, other, context, n, 1, &p);
+    }
+    kvl_free(mine);
+    kvl_free(other);
+    kvl_free(context);
+    if (rc != KVL_OK) return compare_memory(err);
+    kvl_table_add(t, "%s", x->label);
+    kvl_table_add(t, "%s", compare_budget(x));
+    kvl_table_add(t, "%zu", p.n);
+    kvl_table_number(t, 100 * p.diff.mean, 1);
+    kvl_table_number(t, 100 * p.diff.lo, 1);
+    kvl_table_number(t, 100 * p.diff.hi, 1);
+    kvl_table_add(t, "%zu", p.n_a_only);
+    kvl_table_add(t, "%zu", p.n_b_only);
+    kvl_table_add(t, p.n ? "%.4f" : "-", p.p_value);
+    return KVL_OK;
+}
+
+static int vs_block(const struct kvl_results *r, const struct kvl_result *x, size_t n,
+                    const char *base, FILE *out, struct kvl_err *err)
+{
+    struct kvl_table t = { .column = vs_columns,
+                           .n_columns = sizeof vs_columns / sizeof vs_columns[0] };
+    int rc = KVL_OK;
+    for (size_t i = 0; i < n && rc == KVL_OK; i++) {
+        const struct kvl_result *other = vs_base(x, n, &x[i], base);
+        if (x[i].is_cell && other && !is_called(&x[i], base)) rc = vs_row(r, &x[i], other, &t, err);
+    }
+    if (t.n_cells) kvl_report_block(x, 0, out);
+    if (rc == KVL_OK && t.n_cells) rc = kvl_table_print(&t, 2, out, err);
+    if (t.n_cells) fputc('\n', out);
+    kvl_table_free(&t);
+    return rc;
+}
+
+static int vs_unknown(const struct kvl_results *r, const char *base, struct kvl_err *err)
+{
+    const char **names = kvl_alloc(r->n, sizeof *names);
+    if (!names) return compare_memory(err);
+    for (size_t i = 0; i < r->n; i++) names[i] = r->result[i].label;
+    const char *near = kvl_nearest(base, names, r->n);
+    int rc = near ? kvl_fail(err, KVL_EINVAL, "%s: no cell of that policy, did you mean \"%s\"?",
+                             base, near)
+                  : kvl_fail(err, KVL_EINVAL, "%s: no cell of that policy in the log", base);
+    kvl_free(names);
+    return rc;
+}
+
+int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err)
+{
+    bool known = false;
+    for (size_t i = 0; i < r->n; i++) known |= is_called(&r->result[i], base);
+    if (!known) return vs_unknown(r, base, err);
+    fprintf(out, "Official accuracy less that of %s on the same questions, in points of 100.\n\n",
+            base);
+    for (size_t i = 0, end; i < r->n; i = end) {
+        for (end = i; end < r->n; end++)
+            if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
+        KVL_TRY(vs_block(r, &r->result[i], end - i, base, out, err));
+    }
+    return KVL_OK;
+}

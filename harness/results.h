@@ -1,0 +1,95 @@
+/* results.h - logs as results: one entry per point of a sweep, its accuracy and its speed together.
+ *
+ * Cells are joined with the speed records of the same model, task, length, policy, options, budget,
+ * execution and device (a speed record knows no protocol, so that it serves all of them).  A record
+ * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same id.
+ *
+ * Thread-safe: no; the results belong to one thread.
+ */
+#ifndef KVL_RESULTS_H
+#define KVL_RESULTS_H
+
+#include "log.h"
+#include "stats.h"
+
+/* Policies that bound a comparison instead of taking part; they stand first or last everywhere. */
+enum kvl_bound { KVL_BOUND_FULL, KVL_BOUND_NONE, KVL_BOUND_RANDOM, KVL_BOUND_ORACLE };
+
+/* One point.  Strings are borrowed from the records, "" when a record lacks them; numbers are NaN
+ * then.  A point with speed records alone has protocol "" and no accuracy. */
+struct kvl_result {
+    json_t *record; /* of the cell, or of its first speed record */
+    const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
+    const char *exec, *prefill, *device, *code, *run;
+    char *label; /* policy, with the options that tell it from others of the same policy */
+    enum kvl_bound bound;
+    bool is_cell, stale; /* stale: of another build than the newest run */
+    double length_tok, depth, budget_tok;
+    struct kvl_interval official, strict, recall;
+    double n, n_eff, n_contexts, n_errors;
+    double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
+    double kv_logical, kv_physical, kv_own, meta;        /* bytes */
+    double chance, prefill_tok_per_s;
+    struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
+    size_t n_speed;
+};
+
+/* A sample without its text; `cell` is kvl_result_key of the cell's id. */
+struct kvl_result_sample {
+    uint64_t cell;
+    int64_t context, question;
+    double official, strict; /* NaN when it failed */
+    size_t order;            /* in the log */
+};
+
+struct kvl_results {
+    struct kvl_result *result; /* in the order of a table: blocks, bounds, labels, budgets */
+    size_t n;
+    struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
+    size_t n_samples, n_failed_samples;
+    size_t n_unfinished;            /* cells that have samples but no cell record */
+    size_t n_speed;                 /* speed records */
+    json_t *runs, *errors, *speeds; /* arrays of records */
+    json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
+    size_t n_hosts;                 /* machines that speed was measured on */
+    struct kvl_log_health health;
+};
+
+/* Reads all files behind `words`.  Errors as kvl_log_paths and kvl_log_read. */
+int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
+                     struct kvl_err *err);
+void kvl_results_free(struct kvl_results *r);
+
+uint64_t kvl_result_key(const char *id);
+enum kvl_bound kvl_bound_of(const char *policy);
+/* Parts of what makes a block; what both results must share but for policy, options and budget. */
+enum kvl_block_key {
+    KVL_BLOCK_TASK = 1,
+    KVL_BLOCK_PROTOCOL = 2,
+    KVL_BLOCK_LENGTH = 4,
+    KVL_BLOCK_DEPTH = 8,
+};
+/* Order of the blocks of two results, 0 when it is the same one; keys in `skip` do not count. */
+int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip);
+/* Order inside a block: bounds, labels, budgets; 0 when it is the same row. */
+int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* The samples of a cell: *n of them. */
+const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
+                                                   const struct kvl_result *cell, size_t *n);
+
+/* True when `s`, the s->order-th sample record of the logs, is the latest of its question. */
+bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s);
+
+/* Gives every result its label and puts the results in order (labels.c; done by load). */
+int kvl_results_label(struct kvl_results *r, struct kvl_err *err);
+
+/* Name of the model of a run, "" when the log has no such run. */
+const char *kvl_result_model(const struct kvl_results *r, const char *run);
+
+/* A value (NULL when missing; borrowed), text ("" when missing) and a number (NaN when missing or null) of a record; a path such as
+ * "official.p" looks into objects. */
+json_t *kvl_json_value(const json_t *record, const char *path);
+const char *kvl_json_text(const json_t *record, const char *path);
+double kvl_json_number(const json_t *record, const char *path);
+
+#endif

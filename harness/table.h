@@ -1,0 +1,46 @@
+/* table.h - texts in rows and columns, printed aligned or as CSV, TSV.
+ *
+ * Numbers are aligned right, texts left, as the column says.  Memory that runs out is remembered
+ * and told by kvl_table_print.
+ *
+ * Thread-safe: no.
+ */
+#ifndef KVL_TABLE_H
+#define KVL_TABLE_H
+
+#include "kvl/base.h"
+
+#include <stdio.h>
+
+struct kvl_column {
+    const char *name;
+    bool text; /* aligned left */
+};
+
+struct kvl_table {
+    const struct kvl_column *column;
+    size_t n_columns;
+    char **cell; /* [n_cells], row by row */
+    size_t n_cells, cap;
+    bool no_memory;
+};
+
+/* Adds the next cell; the cells of a row follow each other. */
+void kvl_table_add(struct kvl_table *t, const char *fmt, ...) KVL_PRINTF(2, 3);
+/* A number with that many decimals; "-" when it is NaN. */
+void kvl_table_number(struct kvl_table *t, double value, int decimals);
+/* Bytes as "1.5 MiB"; "-" when NaN. */
+void kvl_table_bytes(struct kvl_table *t, double bytes);
+
+/* Aligned, with `indent` blanks before each row.  A column without any content but "-" and "" is
+ * left out.  KVL_ENOMEM. */
+int kvl_table_print(const struct kvl_table *t, int indent, FILE *out, struct kvl_err *err);
+void kvl_table_free(struct kvl_table *t);
+
+/* A number in few digits, as a text of at most 31 characters: "12.3 MiB". */
+struct kvl_short_text {
+    char s[32];
+};
+struct kvl_short_text kvl_bytes_text(double bytes);
+
+#endif
