@@ -336,6 +336,21 @@ static void bpe_write(const struct vocab *v, const char *pre, uint64_t n_merges,
 
 /* ---- merging against a naive implementation ------------------------------------------------ */
 
+enum { JOINED = 4 * MAX_TEXT + 2 };
+
+static void join(char out[JOINED], const char *a, const char *between, const char *b)
+{
+    const char *part[] = { a, between, b };
+    size_t n = 0;
+    for (int i = 0; i < 3; i++) {
+        size_t len = strlen(part[i]);
+        assert_true(n + len < JOINED);
+        memcpy(out + n, part[i], len);
+        n += len;
+    }
+    out[n] = '\0';
+}
+
 /* One symbol of the naive merger. */
 struct naive {
     char s[MAX_TEXT * 2 + 1];
@@ -355,8 +370,8 @@ static int32_t naive_merge(struct naive *sym, int32_t n, const void *user,
                 top = score;
             }
         if (best < 0) return n;
-        char both[4 * MAX_TEXT + 2];
-        snprintf(both, sizeof both, "%s%s", sym[best].s, sym[best + 1].s);
+        char both[JOINED];
+        join(both, sym[best].s, "", sym[best + 1].s);
         memcpy(sym[best].s, both, sizeof sym[best].s);
         memmove(&sym[best + 1], &sym[best + 2], (size_t)(n - best - 2) * sizeof *sym);
         n--;
@@ -366,8 +381,8 @@ static int32_t naive_merge(struct naive *sym, int32_t n, const void *user,
 static bool spm_score(const void *user, const char *a, const char *b, double *score)
 {
     const struct vocab *v = user;
-    char both[4 * MAX_TEXT + 2];
-    snprintf(both, sizeof both, "%s%s", a, b);
+    char both[JOINED];
+    join(both, a, "", b);
     int32_t id = vocab_find(v, both);
     if (id < 0 || v->type[id] != 1) return false;
     *score = (double)v->score[id];
@@ -380,10 +395,10 @@ static struct vocab random_spm(struct kvl_rng *rng, bool spaces_inside)
     static const char *const letter[] = { "a", "b", "c", "\xe2\x96\x81" };
     struct vocab v = spm_vocab(letter, 4);
     while (v.n < 330) {
-        char s[4 * MAX_TEXT + 2];
+        char s[JOINED];
         int32_t a = 259 + (int32_t)kvl_rng_below(rng, (uint32_t)v.n - 259);
         int32_t b = 259 + (int32_t)kvl_rng_below(rng, (uint32_t)v.n - 259);
-        snprintf(s, sizeof s, "%s%s", v.text[a], v.text[b]);
+        join(s, v.text[a], "", v.text[b]);
         bool space = strstr(v.text[b], "\xe2\x96\x81") != NULL;
         if (strlen(s) <= 12 && vocab_find(&v, s) < 0 && (spaces_inside || !space))
             vocab_add(&v, s, 1, -(float)kvl_rng_below(rng, 12));
@@ -427,8 +442,8 @@ struct merges {
 static bool bpe_score(const void *user, const char *a, const char *b, double *score)
 {
     const struct merges *m = user;
-    char both[4 * MAX_TEXT + 2];
-    snprintf(both, sizeof both, "%s %s", a, b);
+    char both[JOINED];
+    join(both, a, " ", b);
     for (int32_t i = 0; i < m->n; i++)
         if (strcmp(m->text[i], both) == 0) {
             *score = -i;
@@ -447,12 +462,12 @@ static struct kvl_tokenizer *random_bpe(struct kvl_rng *rng, struct vocab *v, st
     m->n = 0;
     for (int i = 0; i < 4; i++) part[i] = letter[i];
     while (m->n < 60) {
-        char both[2 * MAX_TEXT], joined[2 * MAX_TEXT];
+        char both[JOINED], joined[JOINED];
         double score;
         const char *a = part[kvl_rng_below(rng, (uint32_t)n_parts)];
         const char *b = part[kvl_rng_below(rng, (uint32_t)n_parts)];
-        snprintf(both, sizeof both, "%s %s", a, b);
-        snprintf(joined, sizeof joined, "%s%s", a, b);
+        join(both, a, " ", b);
+        join(joined, a, "", b);
         if (strlen(joined) > 9 || bpe_score(m, a, b, &score)) continue;
         if (vocab_find(v, joined) < 0) part[n_parts++] = v->text[vocab_add(v, joined, 1, 0)];
         strcpy(m->text[m->n], both);
