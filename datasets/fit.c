@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "text.h"
@@ -187,7 +188,7 @@ static int fit_close(struct fit_state *s, bool *found)
 struct fit_text {
     struct kvl_buf *out;
     bool first, line; /* nothing yet after the intro; the last unit stands on its own line */
-    double n_tok;     /* estimate of what is there */
+    int64_t n_tok;    /* estimate of what is there */
 };
 
 static int fit_emit(struct fit_text *t, const char *text, size_t len, bool line)
@@ -224,7 +225,7 @@ static int fit_write(const struct fit_state *s, struct kvl_buf *out)
         const struct fit_unit *u = i < s->n_base ? &s->base.v[i] : &s->chosen.v[i - s->n_base];
         for (; i_item < fit->n_items; i_item++) {
             struct kvl_fit_item *item = &fit->item[s->order[i_item]];
-            if (fabs(t.n_tok + u->n_tok - item->at) < fabs(t.n_tok - item->at)) break;
+            if (llabs(t.n_tok + u->n_tok - item->at) < llabs(t.n_tok - item->at)) break;
             KVL_TRY(fit_emit_item(&t, item));
         }
         KVL_TRY(fit_emit_unit(s, &t, u));
@@ -357,6 +358,11 @@ int kvl_fit_check(const struct kvl_task_request *req, struct kvl_err *err)
         return kvl_fail(err, KVL_EINVAL, "%d questions per context, want at least 1",
                         req->n_questions);
     return KVL_OK;
+}
+
+int64_t kvl_fit_position(const struct kvl_task_request *req)
+{
+    return llround(req->depth * req->length_tok);
 }
 
 int kvl_fit_count(const struct kvl_tokenizer *t, const char *text, size_t len, int32_t *n,

@@ -28,7 +28,7 @@ struct kvl_fit_item {
     int32_t
         n_tok;    /* its tokens with what joins it, as estimated by the caller; 0 = to be counted */
     bool line;    /* stands on lines of its own */
-    double at;    /* wanted position of its begin, in tokens from the start of the context */
+    int64_t at;   /* wanted position of its begin, in tokens from the start of the context */
     size_t begin; /* out: its first byte in the context */
 };
 
@@ -49,6 +49,10 @@ int kvl_fit_sample(const struct kvl_fit *fit, int32_t n_questions, struct kvl_sa
 
 /* What every task asks of a request: a length, a depth of at most 1, at least one question. */
 int kvl_fit_check(const struct kvl_task_request *req, struct kvl_err *err);
+
+/* The token position that the depth of a request stands for (depth >= 0).  An integer, so that what
+ * follows does not depend on how a compiler rounds. */
+int64_t kvl_fit_position(const struct kvl_task_request *req);
 
 /* Tokens of a text that continues another one. */
 int kvl_fit_count(const struct kvl_tokenizer *t, const char *text, size_t len, int32_t *n,

@@ -14,6 +14,7 @@
  * what every answer step reads.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fit.h"
@@ -221,11 +222,11 @@ static int kv_close_list(struct kv_state *s, int32_t n)
 /* ---- which pairs are asked for, and where the list lies -------------------------------------- */
 
 /* The pair whose begin is nearest to a position in the list. */
-static int32_t kv_nearest(const struct kv_state *s, double tok)
+static int32_t kv_nearest(const struct kv_state *s, int64_t tok)
 {
     int32_t best = 0;
-    while (best + 1 < s->n_pairs && fabs((double)kv_pair(s, best + 1)->tok_before - tok) <=
-                                        fabs((double)kv_pair(s, best)->tok_before - tok))
+    while (best + 1 < s->n_pairs && llabs(kv_pair(s, best + 1)->tok_before - tok) <=
+                                        llabs(kv_pair(s, best)->tok_before - tok))
         best++;
     return best;
 }
@@ -247,16 +248,15 @@ static void kv_place(struct kv_state *s, struct kvl_fit_item *list)
     const struct kvl_task_request *req = s->req;
     struct kvl_rng rng;
     kvl_rng_seed(&rng, kvl_seed_str(req->seed, "questions"));
-    double wanted = req->depth * req->length_tok, free_tok = req->length_tok - list->n_tok;
+    int32_t first = -1, n_free = KVL_MAX(1, req->length_tok - list->n_tok);
     list->at = req->length_tok; /* the list is all: filler comes before it */
-    int32_t first = -1;
     if (s->opts->pairs == KVL_AUTO) {
-        if (req->depth >= 0.0) first = kv_nearest(s, wanted - free_tok);
+        if (req->depth >= 0.0) first = kv_nearest(s, kvl_fit_position(req) - n_free);
     } else if (req->depth >= 0.0) {
         first = (int32_t)lround(req->depth * (s->n_pairs - 1));
-        list->at = wanted - (double)kv_pair(s, first)->tok_before;
+        list->at = kvl_fit_position(req) - kv_pair(s, first)->tok_before;
     } else {
-        list->at = kvl_rng_f64(&rng) * KVL_MAX(free_tok, 0.0);
+        list->at = kvl_rng_below(&rng, (uint32_t)n_free);
     }
     kv_choose(s, &rng, first);
 }

@@ -126,7 +126,7 @@ static int passkey_place(struct passkey_state *s, struct kvl_rng *rng)
         if (passkey_fill(s, i, KVL_TEXT_passkey_item, KVL_TEXT_passkeys_item, &key->item))
             return passkey_fail_memory(s);
         s->item[i] = (struct kvl_fit_item){ .text = key->item.data, .len = key->item.len };
-        s->item[i].at = i < n_fixed ? s->req->depth * length : at[i - n_fixed];
+        s->item[i].at = i < n_fixed ? kvl_fit_position(s->req) : at[i - n_fixed];
     }
     return KVL_OK;
 }
