@@ -1,0 +1,493 @@
+/* What the interface offers beyond what today's methods use: segments, log-weights, sharing, other
+ * positions, probabilities, state.  Small well-behaved policies say the same thing in two ways, or
+ * check what they are given; the engine must agree with itself and with its mask oracle. */
+#include "conformance/rig.h"
+
+enum { N_CTX = 90, N_STEPS = 4, N_TOK = N_CTX + N_STEPS + 2 };
+
+typedef int (*select_function)(struct kvl_pctx *ctx, const struct kvl_step *step,
+                               const struct kvl_query *q, struct kvl_sel *sel);
+
+/* Counts of the running policy; tests only, a real policy keeps nothing in globals. */
+static struct {
+    int select, observe, open, close;
+    double worst; /* largest error that a hook saw */
+} seen;
+
+static const struct kvl_policy base = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "builder",
+    .title = "t",
+    .paper = "p",
+    .help = "h",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS,
+};
+
+static struct rig rig;
+static int32_t id[N_TOK];
+
+static float *run_policy(const struct kvl_policy *policy, enum kvl_exec exec)
+{
+    struct rig_run run = {
+        .policy = policy, .id = id, .n_ctx = N_CTX, .n_steps = N_STEPS, .exec = exec, .budget = 64
+    };
+    return rig_run(&rig, &run);
+}
+
+static struct kvl_policy selecting(select_function select)
+{
+    struct kvl_policy p = base;
+    p.select = select;
+    return p;
+}
+
+static void expect_alike(select_function a, select_function b, const char *what)
+{
+    struct kvl_policy pa = selecting(a), pb = selecting(b);
+    float *la = run_policy(&pa, KVL_EXEC_REAL), *lb = run_policy(&pb, KVL_EXEC_REAL);
+    rig_expect_near(&rig, la, lb, N_STEPS, 1e-4, what);
+    kvl_free(la);
+    kvl_free(lb);
+}
+
+static void expect_masked(const struct kvl_policy *p, const char *what)
+{
+    float *real = run_policy(p, KVL_EXEC_REAL), *masked = run_policy(p, KVL_EXEC_MASKED);
+    rig_expect_near(&rig, real, masked, N_STEPS, 1e-4, what);
+    kvl_free(real);
+    kvl_free(masked);
+}
+
+/* ---- the same tokens, said in several ways ----------------------------------------------------- */
+
+/* Positions 8 .. 23 and 40 .. 47. */
+static int32_t chosen(int32_t *pos)
+{
+    int32_t n = 0;
+    for (int32_t i = 8; i < 24; i++) pos[n++] = i;
+    for (int32_t i = 40; i < 48; i++) pos[n++] = i;
+    return n;
+}
+
+static int as_tokens(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                     struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    (void)ctx;
+    (void)step;
+    (void)q;
+    seen.select++;
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, n);
+}
+
+static int as_tokens_with_current(struct kvl_pctx *ctx, const struct kvl_step *step,
+                                  const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    (void)ctx;
+    (void)q;
+    pos[n++] = step->pos;
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, n);
+}
+
+static int as_pages(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                    struct kvl_sel *sel)
+{
+    (void)step;
+    (void)q;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_sel_pages(sel, KVL_SCOPE_KV_HEAD, h, 8, (int32_t[]){ 1, 2, 5 }, 3));
+    return KVL_OK;
+}
+
+static int per_query_head(struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    (void)step;
+    (void)q;
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_Q_HEAD, h, pos, n));
+    return KVL_OK;
+}
+
+static int in_segments(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                       struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    (void)step;
+    (void)q;
+    KVL_TRY(kvl_sel_pages(sel, KVL_SCOPE_LAYER, 0, 8, (int32_t[]){ 5 }, 1));
+    KVL_TRY(kvl_sel_segment(sel));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_Q_HEAD, h, pos, 9));
+    KVL_TRY(kvl_sel_segment(sel));
+    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, NULL, 0)); /* an empty one counts nothing */
+    KVL_TRY(kvl_sel_segment(sel));
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos + 9, n - 9 - 8);
+}
+
+static int by_scores(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                     struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    float score[N_TOK] = { 0 };
+    (void)ctx;
+    (void)q;
+    for (int32_t i = 0; i < n; i++) score[pos[i]] = 1.0f + (float)i;
+    return kvl_sel_top_tokens(sel, KVL_SCOPE_LAYER, score, step->pos, n);
+}
+
+static int no_weight(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                     struct kvl_sel *sel)
+{
+    static const float zero[64] = { 0 };
+    int32_t pos[64], n = chosen(pos);
+    KVL_TRY(as_tokens(ctx, step, q, sel));
+    return kvl_sel_log_weights(sel, KVL_SCOPE_LAYER, 0, zero, n);
+}
+
+static void test_one_choice_in_many_words(void **state)
+{
+    (void)state;
+    expect_alike(as_tokens, as_tokens_with_current, "the current token named");
+    expect_alike(as_tokens, as_pages, "pages");
+    expect_alike(as_tokens, per_query_head, "lists per query head");
+    expect_alike(as_tokens, in_segments, "segments");
+    expect_alike(as_tokens, by_scores, "top scores");
+    expect_alike(as_tokens, no_weight, "log-weights of zero");
+}
+
+static void test_builders_under_the_mask(void **state)
+{
+    static const select_function all[] = { as_tokens, as_pages, per_query_head, in_segments,
+                                           by_scores };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct kvl_policy p = selecting(all[i]);
+        char what[32];
+        snprintf(what, sizeof what, "builder %zu", i);
+        expect_masked(&p, what);
+    }
+}
+
+/* A weight of -80 hides a token: as if it had not been listed. */
+static int hidden_by_weight(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    float weight[64] = { 0 };
+    for (int32_t i = n - 5; i < n; i++) weight[i] = -80.0f;
+    KVL_TRY(as_tokens(ctx, step, q, sel));
+    return kvl_sel_log_weights(sel, KVL_SCOPE_LAYER, 0, weight, n);
+}
+
+static int hidden_by_absence(struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos);
+    (void)ctx;
+    (void)step;
+    (void)q;
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, n - 5);
+}
+
+static void test_log_weights_count(void **state)
+{
+    (void)state;
+    expect_alike(hidden_by_weight, hidden_by_absence, "hidden tokens");
+}
+
+/* ---- positions ------------------------------------------------------------------------------------- */
+
+static int raw_plan(struct kvl_plan *plan)
+{
+    plan->raw_keys = true;
+    return KVL_OK;
+}
+
+static int in_cache_some(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    KVL_TRY(as_tokens(ctx, step, q, sel));
+    return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
+}
+
+static int constant_some(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    KVL_TRY(as_tokens(ctx, step, q, sel));
+    return kvl_sel_positions(sel, KVL_POS_CONSTANT, 12);
+}
+
+static void test_positions_under_the_mask(void **state)
+{
+    struct kvl_policy p = selecting(in_cache_some);
+    (void)state;
+    p.plan = raw_plan;
+    p.caps |= KVL_CAP_REPOSITIONS;
+    expect_masked(&p, "positions in the cache");
+    p.select = constant_some;
+    expect_masked(&p, "constant distance");
+}
+
+/* ---- sharing ---------------------------------------------------------------------------------------- */
+
+static int shared(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                  struct kvl_sel *sel)
+{
+    KVL_TRY(as_tokens(ctx, step, q, sel));
+    return kvl_sel_share(sel, ctx->shape->n_layers - 1, 2);
+}
+
+/* One selection for all layers and two steps: asked for half as many steps, once each. */
+static void test_sharing_is_served_and_counted(void **state)
+{
+    (void)state;
+    seen.select = 0;
+    expect_alike(as_tokens, shared, "a shared selection");
+    int32_t layers = rig_shape(&rig)->n_layers;
+    assert_int_equal(seen.select, layers * N_STEPS + N_STEPS / 2);
+    struct kvl_policy p = selecting(shared);
+    expect_masked(&p, "a shared selection");
+}
+
+/* ---- probabilities ------------------------------------------------------------------------------------ */
+
+static int check_probs(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
+                       const int32_t *n, const float *lse)
+{
+    (void)step;
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        double sum = 0;
+        if (n[h] != 25) return kvl_fail(ctx->err, KVL_EINTERNAL, "%d weights, want 25", n[h]);
+        for (int32_t i = 0; i < n[h]; i++) sum += (double)probs[h][i];
+        seen.worst = fmax(seen.worst, fabs(sum - 1));
+        if (!isfinite(lse[h])) return kvl_fail(ctx->err, KVL_EINTERNAL, "no log-sum-exp");
+    }
+    seen.observe++;
+    return KVL_OK;
+}
+
+static int exact_weights(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t n = step->pos + 1;
+    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * (size_t)n);
+    (void)sel;
+    if (!probs) return KVL_ENOMEM;
+    seen.select++;
+    return kvl_attn_weights(ctx, step, q, probs, n);
+}
+
+static void test_observe_gets_the_weights_of_what_was_read(void **state)
+{
+    struct kvl_policy p = selecting(as_tokens);
+    (void)state;
+    p.caps |= KVL_CAP_PROBS;
+    p.observe = check_probs;
+    memset(&seen, 0, sizeof seen);
+    float *with = run_policy(&p, KVL_EXEC_REAL);
+    assert_int_equal(seen.observe, rig_shape(&rig)->n_layers * N_STEPS);
+    assert_true(seen.worst < 1e-5);
+    p = selecting(as_tokens);
+    float *without = run_policy(&p, KVL_EXEC_REAL);
+    rig_expect_same(&rig, with, without, N_STEPS, "with and without observe");
+    kvl_free(with);
+    kvl_free(without);
+}
+
+/* Looking at every key changes nothing but the bytes that are counted. */
+static void test_looking_is_charged(void **state)
+{
+    struct kvl_policy p = selecting(exact_weights);
+    struct rig_run run = { .policy = &p, .id = id, .n_ctx = N_CTX };
+    float *logits = rig_logits(&rig, 1);
+    (void)state;
+    struct rig_session rs = rig_start(&rig, &run);
+    rig_decode(&rig, &rs, id + N_CTX, 1, logits);
+    const struct kvl_shape *sh = rig_shape(&rig);
+    int64_t keys = (int64_t)(N_CTX + 1) * sh->n_kv_heads * sh->head_dim * sh->n_layers * 4;
+    assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes, keys);
+    assert_int_equal(kvl_session_counters(rs.s)->kv_read_bytes, 2 * keys);
+    kvl_free(logits);
+    rig_end(&rs);
+}
+
+/* ---- state and lifetime --------------------------------------------------------------------------------- */
+
+static int state_plan(struct kvl_plan *plan)
+{
+    plan->state_bytes = sizeof(int32_t);
+    return KVL_OK;
+}
+
+static int state_open(struct kvl_pctx *ctx)
+{
+    seen.open++;
+    return *(int32_t *)ctx->state == 0 ? KVL_OK
+                                       : kvl_fail(ctx->err, KVL_EINTERNAL, "state is not zero");
+}
+
+/* Counts its own steps; the sequence decides what it reads, so that a lost state shows. */
+static int state_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t *count = ctx->state;
+    (void)q;
+    if (step->layer == 0) ++*count;
+    if (*count != step->index + 1)
+        return kvl_fail(ctx->err, KVL_EINTERNAL, "step %d, counted %d", step->index, *count);
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, count, 1);
+}
+
+static void state_close(struct kvl_pctx *ctx)
+{
+    (void)ctx;
+    seen.close++;
+}
+
+static int state_report(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    return kvl_report_num(r, "steps", *(int32_t *)ctx->state);
+}
+
+static void take_number(void *user, const char *name, double value)
+{
+    assert_string_equal(name, "steps");
+    *(double *)user = value;
+}
+
+/* State is zeroed, copied by a fork, and the two go their own ways. */
+static void test_state_forks(void **state)
+{
+    struct kvl_policy p = selecting(state_select);
+    struct rig_run run = { .policy = &p, .id = id, .n_ctx = N_CTX };
+    float *logits = rig_logits(&rig, N_STEPS);
+    double steps = 0;
+    (void)state;
+    memset(&seen, 0, sizeof seen);
+    p.plan = state_plan;
+    p.open = state_open;
+    p.close = state_close;
+    p.report = state_report;
+    struct rig_session a = rig_start(&rig, &run);
+    rig_decode(&rig, &a, id + N_CTX, 2, logits);
+    struct rig_session b = rig_fork(&rig, &a);
+    rig_decode(&rig, &b, id + N_CTX, 2, logits);
+    rig_decode(&rig, &a, id + N_CTX + 2, 1, logits);
+    RIG_OK(&rig.err, kvl_session_report(b.s, take_number, &steps, &rig.err));
+    assert_true(steps > 3.5 && steps < 4.5);
+    RIG_OK(&rig.err, kvl_session_report(a.s, take_number, &steps, &rig.err));
+    assert_true(steps > 2.5 && steps < 3.5);
+    rig_end(&b);
+    rig_end(&a);
+    assert_int_equal(seen.open, 1);
+    assert_true(seen.close >= 1);
+    kvl_free(logits);
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------ */
+
+static int table_plan(struct kvl_plan *plan)
+{
+    int32_t *handle = plan->opts;
+    return kvl_plan_meta(plan, KVL_META_PAGE, 8, 2, handle);
+}
+
+/* Each row holds the first position of its page, and of the layer and head. */
+static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                        const float *v)
+{
+    struct kvl_meta_view view;
+    (void)k;
+    (void)v;
+    KVL_TRY(kvl_meta(ctx, *(const int32_t *)ctx->opts, step->layer, &view));
+    for (int32_t i = step->pos; i < step->pos + step->n_tok; i++)
+        for (int32_t h = 0; h < ctx->shape->n_kv_heads && i % 8 == 0; h++) {
+            float *row = view.base + (size_t)h * view.head_stride + (size_t)(i / 8) * 2;
+            row[0] = (float)i;
+            row[1] = (float)(step->layer * 10 + h);
+        }
+    return KVL_OK;
+}
+
+static int table_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_sel *sel)
+{
+    struct kvl_meta_view view;
+    (void)q;
+    (void)sel;
+    seen.select++;
+    KVL_TRY(kvl_meta(ctx, *(const int32_t *)ctx->opts, step->layer, &view));
+    if (view.n_rows != step->pos / 8 + 1)
+        return kvl_fail(ctx->err, KVL_EINTERNAL, "%d rows at position %d", view.n_rows, step->pos);
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        for (int32_t r = 0; r < view.n_rows; r++) {
+            const float *row = view.base + (size_t)h * view.head_stride + (size_t)r * 2;
+            double off = fabs((double)row[0] - 8.0 * r) +
+                         fabs((double)row[1] - (double)(step->layer * 10 + h));
+            seen.worst = fmax(seen.worst, off);
+        }
+    return KVL_OK;
+}
+
+/* Tables grow with the sequence, are copied when a fork writes, and rows stay where they were. */
+static void test_tables_grow_and_fork(void **state)
+{
+    static const struct kvl_opt no_options[] = { { 0 } };
+    enum { N_MORE = 300 };
+    struct kvl_policy p = selecting(table_select);
+    float *logits = rig_logits(&rig, 1);
+    (void)state;
+    memset(&seen, 0, sizeof seen);
+    p.opts = no_options;
+    p.opts_size = sizeof(int32_t);
+    p.plan = table_plan;
+    p.append = table_append;
+    struct rig_run run = { .policy = &p, .id = id, .n_ctx = N_CTX };
+    struct rig_session a = rig_start(&rig, &run), b = rig_fork(&rig, &a);
+    for (int32_t i = 0; i < N_MORE; i++) {
+        rig_decode(&rig, &a, id + i % N_TOK, 1, logits);
+        if (i % 3 == 0) rig_decode(&rig, &b, id + i % N_TOK, 1, logits);
+    }
+    assert_true(seen.worst < 0.5);
+    assert_true(kvl_session_meta_bytes(a.s) > kvl_session_meta_bytes(b.s));
+    kvl_free(logits);
+    rig_end(&b);
+    rig_end(&a);
+}
+
+static int open_rig(void **state)
+{
+    struct rig_desc desc = { .llama = { .n_layers = 3, .n_kv_heads = 2, .seed = 41 } };
+    (void)state;
+    rig_open(&rig, &desc);
+    rig_tokens(id, N_TOK, 42);
+    return 0;
+}
+
+static int close_rig(void **state)
+{
+    (void)state;
+    rig_close(&rig);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_choice_in_many_words),
+        cmocka_unit_test(test_builders_under_the_mask),
+        cmocka_unit_test(test_log_weights_count),
+        cmocka_unit_test(test_positions_under_the_mask),
+        cmocka_unit_test(test_sharing_is_served_and_counted),
+        cmocka_unit_test(test_observe_gets_the_weights_of_what_was_read),
+        cmocka_unit_test(test_looking_is_charged),
+        cmocka_unit_test(test_state_forks),
+        cmocka_unit_test(test_tables_grow_and_fork),
+    };
+    return cmocka_run_group_tests(tests, open_rig, close_rig);
+}
