@@ -37,6 +37,19 @@ void kvl_seq_positions(const struct kvl_seq *seq, int32_t layer, int32_t kv_head
                (size_t)KVL_MIN(l->block_tok, t->n_slots - s) * sizeof *pos);
 }
 
+void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
+                   int32_t *slot)
+{
+    const struct kvl_table *t = lane_table(seq, layer, kv_head);
+    if (t->sorted) {
+        kvl_seq_positions(seq, layer, kv_head, pos);
+        for (int32_t s = 0; s < t->n_slots; s++) slot[s] = s;
+        return;
+    }
+    memcpy(pos, t->rank_pos, (size_t)t->n_slots * sizeof *pos);
+    memcpy(slot, t->rank_slot, (size_t)t->n_slots * sizeof *slot);
+}
+
 const int32_t *kvl_ranks_at(const struct kvl_layout *l, const struct kvl_table *t, int32_t rank,
                             int32_t *n)
 {

@@ -29,6 +29,10 @@ struct kvl_lane {
 
 struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t kv_head);
 
+/* Positions of a lane in ascending order and the slot of each: pos, slot [n_slots]. */
+void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
+                   int32_t *slot);
+
 /* The row of `part` of slot 0 of block `b`; rows of a block are contiguous. */
 static inline const void *kvl_lane_rows(const struct kvl_lane *lane, enum kvl_kv_part part,
                                         int32_t b)

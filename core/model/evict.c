@@ -120,7 +120,7 @@ static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
     struct kvl_session *s = keep->s;
     const struct keep_head *k = &keep->head[kv_head];
     int32_t n_live, n = 0, j = 0;
-    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live);
+    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live, NULL);
     int32_t *pos = live ? kvl_arena_get(&s->engine->step, (size_t)n_live + 1, sizeof *pos) : NULL;
     if (!pos) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory to evict");
     for (int32_t i = 0; i < n_live; i++) {
@@ -206,7 +206,7 @@ int kvl_score_layer(struct kvl_session *s, int32_t layer)
     KVL_TRY(scores_best(s, &sc, pos));
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         int32_t n_live;
-        const int32_t *live = kvl_live_positions(s, layer, h, &n_live);
+        const int32_t *live = kvl_live_positions(s, layer, h, &n_live, NULL);
         if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
         KVL_TRY(lane_keep(s, layer, h, live, n_live, pos + (size_t)h * (size_t)sc.keep_tok,
                           sc.keep_tok));

@@ -186,9 +186,10 @@ static inline int32_t kvl_group(const struct kvl_shape *shape)
 
 /* ---- live.c: which positions of a lane are there ----------------------------------------------- */
 
-/* Ascending live positions of a lane, in the step arena.  NULL: no memory. */
+/* Ascending live positions of a lane, in the step arena; NULL: no memory.  *slot, where asked for,
+ * gets their slots (NULL under the mask oracle, where a slot is a position). */
 const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head,
-                                  int32_t *n);
+                                  int32_t *n, const int32_t **slot);
 /* True when the lane holds every position 0 .. n_pos - 1, so that slot == position. */
 bool kvl_lane_is_whole(const struct kvl_session *s, int32_t layer, int32_t kv_head);
 bool kvl_lane_has(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t pos);

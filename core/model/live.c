@@ -43,7 +43,7 @@ static void merge_runs(const int32_t *v, const int32_t *from, int32_t *to, int32
         to[k] = j == b || (i < mid && v[from[i]] < v[from[j]]) ? from[i++] : from[j++];
 }
 
-/* Natural merge sort: a lane that a window rolls over is a few ascending runs. */
+/* Natural merge sort: lists of a group, one after the other, are a few ascending runs. */
 int kvl_sort_order(struct kvl_arena *a, const int32_t *v, int32_t n, const int32_t **order)
 {
     int32_t *cur = kvl_arena_get(a, (size_t)n + 1, sizeof *cur);
@@ -86,20 +86,19 @@ static const int32_t *live_under_mask(struct kvl_session *s, int32_t layer, int3
     return pos;
 }
 
-const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *n)
+const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *n,
+                                  const int32_t **slot)
 {
+    if (slot) *slot = NULL;
     if (s->dead) return live_under_mask(s, layer, kv_head, n);
     struct kvl_arena *a = &s->engine->step;
     *n = kvl_seq_len(s->seq, layer, kv_head);
     int32_t *pos = kvl_arena_get(a, (size_t)*n + 1, sizeof *pos);
-    if (!pos) return NULL;
-    kvl_seq_positions(s->seq, layer, kv_head, pos);
-    if (kvl_seq_lane(s->seq, layer, kv_head).sorted) return pos;
-    int32_t *sorted = kvl_arena_get(a, (size_t)*n + 1, sizeof *sorted);
-    const int32_t *order;
-    if (!sorted || kvl_sort_order(a, pos, *n, &order) != KVL_OK) return NULL;
-    for (int32_t i = 0; i < *n; i++) sorted[i] = pos[order[i]];
-    return sorted;
+    int32_t *slots = kvl_arena_get(a, (size_t)*n + 1, sizeof *slots);
+    if (!pos || !slots) return NULL;
+    kvl_seq_ranks(s->seq, layer, kv_head, pos, slots);
+    if (slot) *slot = slots;
+    return pos;
 }
 
 int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t **pos,
@@ -109,6 +108,6 @@ int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const i
         kv_head >= ctx->shape->n_kv_heads)
         return kvl_fail(ctx->err, KVL_EPOLICY, "lane (%d, %d), the model has %d x %d", layer,
                         kv_head, ctx->shape->n_layers, ctx->shape->n_kv_heads);
-    *pos = kvl_live_positions(ctx->host->session, layer, kv_head, n);
+    *pos = kvl_live_positions(ctx->host->session, layer, kv_head, n, NULL);
     return *pos ? KVL_OK : kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for live positions");
 }

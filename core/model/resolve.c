@@ -15,7 +15,8 @@
 /* One list of one head, as positions; `everything` has no array unless somebody needs it. */
 struct items {
     bool everything;
-    const int32_t *pos; /* ascending; NULL for everything of a whole lane */
+    const int32_t *pos;  /* ascending; NULL for everything of a whole lane */
+    const int32_t *slot; /* of each, where known */
     int32_t n;
     const float *log_weight; /* [n] or NULL */
 };
@@ -78,7 +79,7 @@ static int items_everything(const struct head *h, bool want_positions, struct it
 {
     *out = (struct items){ .everything = true, .n = h->live };
     if (h->s->dead || (want_positions && !h->whole)) {
-        out->pos = kvl_live_positions(h->s, h->layer, h->kv_head, &out->n);
+        out->pos = kvl_live_positions(h->s, h->layer, h->kv_head, &out->n, &out->slot);
         if (!out->pos) return no_memory(h);
     }
     return KVL_OK;
@@ -130,8 +131,8 @@ static int items_of(const struct head *h, int32_t i_seg, int32_t q_head, struct 
 
 static const struct kvl_run *runs_of(const struct head *h, const struct items *it, int32_t *n_runs)
 {
-    const int32_t *slot = it->pos;
-    if (!h->whole) {
+    const int32_t *slot = h->whole ? it->pos : it->slot;
+    if (!slot) {
         int32_t *found = kvl_arena_get(&h->e->step, (size_t)it->n + 1, sizeof *found);
         if (!found) return NULL;
         kvl_seq_find(h->s->seq, h->layer, h->kv_head, it->pos, it->n, found);
