@@ -25,20 +25,11 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 /* ---- rows ---------------------------------------------------------------------------------- */
 
 static const struct kvl_column report_columns[] = {
-    { "policy", true },
-    { "budget", false },
-    { "attended", false },
-    { "dense", false },
-    { "official %", true },
-    { "strict %", true },
-    { "recall", false },
-    { "tok/s", false },
-    { "read/tok", false },
-    { "index/tok", false },
-    { "held live/blocks", false },
-    { "own", false },
-    { "n/ctx", false },
-    { "failed", false },
+    { "policy", true },     { "budget", false },    { "attended", false }, { "dense", false },
+    { "official %", true }, { "strict %", true },   { "recall", false },   { "tok/s", false },
+    { "read/tok", false },  { "index/tok", false }, { "KV held", false },
+
+    { "n/ctx", false },     { "failed", false },
 };
 
 static void add_budget(struct kvl_table *t, const struct kvl_result *x)
@@ -88,7 +79,6 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x)
     kvl_table_bytes(t, x->kv_read);
     kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
     add_held(t, x);
-    kvl_table_bytes(t, x->kv_own);
     if (x->is_cell)
         kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
                       isnan(x->n_contexts) ? 0 : x->n_contexts);
@@ -129,7 +119,7 @@ static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct k
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     print_missing(x, n, out);
-    if (x->chance > 0) fprintf(out, "  without the context: %.1f %% right\n", 100 * x->chance);
+    if (x->chance > 0) fprintf(out, "  without the context: %.2g %% right\n", 100 * x->chance);
     fputc('\n', out);
     return rc;
 }
@@ -205,8 +195,9 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
     if (r->n == 0) fputs("No result yet: the log has no cell and no speed record.\n", out);
     notes_bounds(r, out);
     if (r->n)
-        fputs("Intervals: 95 %, questions clustered in contexts. held: live slots / whole blocks; "
-              "own: not shared\nwith the prefilled context.\n",
+        fputs("Intervals: 95 %, questions clustered in contexts. KV held: live slots / whole "
+              "blocks of "
+              "one sequence.\n",
               out);
     notes_stale(r, out);
     if (r->n_failed_samples)

@@ -207,7 +207,10 @@ static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
     kvl_table_number(t, 100 * p.diff.hi, 1);
     kvl_table_add(t, "%zu", p.n_a_only);
     kvl_table_add(t, "%zu", p.n_b_only);
-    kvl_table_add(t, p.n ? "%.4f" : "-", p.p_value);
+    if (p.n && p.p_value < 0.0001)
+        kvl_table_add(t, "<0.0001");
+    else
+        kvl_table_number(t, p.n ? p.p_value : KVL_NAN, 4);
     return KVL_OK;
 }
 

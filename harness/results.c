@@ -260,9 +260,13 @@ static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
 {
     return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
            strcmp(a->budget, b->budget) == 0 && strcmp(a->options, b->options) == 0 &&
-           strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0 &&
            strcmp(a->model, b->model) == 0 && strcmp(a->device, b->device) == 0 &&
            strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
+}
+
+static bool same_task(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0;
 }
 
 static int number_order(const void *a, const void *b)
@@ -278,15 +282,18 @@ static struct kvl_interval spread_of(double *v, size_t n)
     return (struct kvl_interval){ (v[(n - 1) / 2] + v[n / 2]) / 2, v[0], v[n - 1] };
 }
 
-/* Gives the point the repeats of its speed; marks them as used. */
+/* Gives the point the repeats of its speed, and marks them as used.  Speed hardly depends on the
+ * task: that of another one stands in for a task that was not timed. */
 static void join_speed(struct kvl_result *x, const struct kvl_result *speed, size_t n_speed,
                        bool *used, double *v)
 {
     size_t n = 0;
-    for (size_t i = 0; i < n_speed; i++) {
-        if (!same_point(x, &speed[i])) continue;
-        used[i] = true;
-        if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
+    for (int any_task = 0; any_task < 2 && n == 0; any_task++) {
+        for (size_t i = 0; i < n_speed; i++) {
+            if (!same_point(x, &speed[i]) || (!any_task && !same_task(x, &speed[i]))) continue;
+            used[i] = true;
+            if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
+        }
     }
     if (n) x->decode = spread_of(v, n);
     x->n_speed = n;

@@ -1,7 +1,8 @@
 /* results.h - logs as results: one entry per point of a sweep, its accuracy and its speed together.
  *
- * Cells are joined with the speed records of the same model, task, length, policy, options, budget,
- * execution and device (a speed record knows no protocol, so that it serves all of them).  A record
+ * Cells are joined with the speed records of the same model, length, policy, options, budget,
+ * execution and device, of their own task if it was timed (a speed record knows no protocol, so that
+ * it serves all of them).  A record
  * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same id.
  *
  * Thread-safe: no; the results belong to one thread.
