@@ -1,0 +1,206 @@
+/* kvlab generate: continues a prompt, greedily, under a policy if wanted. */
+#include "args.h"
+#include "cmds.h"
+#include "policy_spec.h"
+#include "stop.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { GENERATE_KEY_IDS = 0x100, GENERATE_KEY_SHOW, GENERATE_KEY_SEED, GENERATE_KEY_NO_END };
+
+struct generate_args {
+    struct kvl_args base;
+    struct kvl_model_args model;
+    const char *prompt, *ids, *policy;
+    int32_t n;
+    int64_t seed;
+    bool show_ids, no_end;
+};
+
+static const struct argp_option generate_options[] = {
+    { "prompt", 'p', "TEXT", 0, "what to continue", 0 },
+    { "ids", GENERATE_KEY_IDS, "1,2,3", 0, "the same as token ids, BOS included", 0 },
+    { NULL, 'n', "N", 0, "new tokens at most (default 32)", 0 },
+    { "policy", 'P', "NAME[:budget=B,OPTION=V,...]", 0, "under which to decode (default full)", 0 },
+    { "seed", GENERATE_KEY_SEED, "N", 0, "for policies that draw random numbers (default 0)", 0 },
+    { "ignore-end", GENERATE_KEY_NO_END, NULL, 0, "go on after an end token", 0 },
+    { "show-ids", GENERATE_KEY_SHOW, NULL, 0, "print the new ids instead of text", 0 },
+    { 0 }
+};
+
+static int generate_number(const struct generate_args *a, const char *what, const char *text,
+                           int64_t min, int64_t max, int64_t *out)
+{
+    if (kvl_parse_i64(text, out) == KVL_OK && *out >= min && *out <= max) return KVL_OK;
+    return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\" is out of range, want %lld to %lld", what,
+                    text, (long long)min, (long long)max);
+}
+
+static error_t generate_parse(int key, char *arg, struct argp_state *state)
+{
+    struct generate_args *a = state->input;
+    int64_t n = 0;
+    int rc = KVL_OK;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; break;
+    case 'p': a->prompt = arg; break;
+    case GENERATE_KEY_IDS: a->ids = arg; break;
+    case 'n':
+        rc = generate_number(a, "-n", arg, 0, INT32_MAX, &n);
+        a->n = (int32_t)n;
+        break;
+    case 'P': a->policy = arg; break;
+    case GENERATE_KEY_SEED: rc = generate_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
+    case GENERATE_KEY_NO_END: a->no_end = true; break;
+    case GENERATE_KEY_SHOW: a->show_ids = true; break;
+    case ARGP_KEY_ARG:
+        rc = kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want --prompt TEXT, no other words", arg);
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
+}
+
+static const struct argp_child generate_children[] = { { &kvl_model_argp, 0, NULL, 0 }, { 0 } };
+static const struct argp generate_argp = {
+    .options = generate_options,
+    .parser = generate_parse,
+    .doc = "Greedy continuation of a prompt.  The prompt is prefilled densely but for its last "
+           "token, which is the first step under the policy.",
+    .children = generate_children,
+};
+
+struct generate {
+    const struct generate_args *a;
+    struct kvl_model *model;
+    struct kvl_engine *engine;
+    struct kvl_policy_spec spec;
+    struct kvl_planned *planned;
+    struct kvl_tokens prompt;
+    float *logits;
+    struct kvl_err *err;
+};
+
+static int generate_prompt(struct generate *g)
+{
+    const struct generate_args *a = g->a;
+    const struct kvl_tokenizer *t = kvl_model_tokenizer(g->model);
+    if (!a->prompt == !a->ids)
+        return kvl_fail(g->err, KVL_EINVAL, "want one of --prompt TEXT and --ids 1,2,3");
+    if (a->ids)
+        KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(g->model)->n_vocab, &g->prompt.id,
+                              &g->prompt.n, g->err));
+    else
+        KVL_TRY(kvl_encode(t, a->prompt, strlen(a->prompt), KVL_ENCODE_BOS, &g->prompt, g->err));
+    if (g->prompt.n == 0) return kvl_fail(g->err, KVL_EINVAL, "an empty prompt, want a token");
+    int64_t end = (int64_t)g->prompt.n + a->n, limit = kvl_model_shape(g->model)->n_ctx_train;
+    if (end > limit && !a->model.allow_overlong)
+        return kvl_fail(g->err, KVL_EINVAL,
+                        "%d prompt tokens and %d new ones, the model's context is %lld: shorten it "
+                        "or give --allow-overlong",
+                        g->prompt.n, a->n, (long long)limit);
+    return KVL_OK;
+}
+
+static int generate_plan(struct generate *g)
+{
+    const struct generate_args *a = g->a;
+    int32_t budget = 0;
+    KVL_TRY(
+        kvl_policy_spec_parse(a->model.registry, a->policy ? a->policy : "full", &g->spec, g->err));
+    if (g->spec.budget.data)
+        KVL_TRY(kvl_budget_parse(g->spec.budget.data, g->prompt.n, &budget, g->err));
+    else if (!kvl_policy_ignores_budget(g->spec.policy))
+        return kvl_fail(g->err, KVL_EINVAL, "policy \"%s\" needs a budget, want %s:budget=256",
+                        a->policy, g->spec.policy->name);
+    return kvl_planned_create(g->spec.policy, kvl_model_shape(g->model), g->spec.options.data,
+                              budget, g->prompt.n - 1, &g->planned, g->err);
+}
+
+static int generate_engine(struct generate *g)
+{
+    struct kvl_engine_desc desc = {
+        .model = g->model,
+        .raw_keys = kvl_planned_raw_keys(g->planned),
+        .window = kvl_planned_window(g->planned),
+        .allow_overlong = g->a->model.allow_overlong,
+    };
+    KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));
+    g->logits = kvl_alloc((size_t)kvl_model_shape(g->model)->n_vocab, sizeof *g->logits);
+    if (!g->logits) return kvl_fail(g->err, KVL_ENOMEM, "out of memory for logits");
+    KVL_TRY(kvl_engine_create(&desc, &g->engine, g->err));
+    kvl_engine_set_stop(g->engine, kvl_stop_flag());
+    return KVL_OK;
+}
+
+/* Text of ids so far, less what is printed already: a token may be part of a character. */
+static int generate_show(const struct generate *g, int32_t id, bool first)
+{
+    if (g->a->show_ids) {
+        printf("%s%d", first ? "" : " ", id);
+        return KVL_OK;
+    }
+    struct kvl_buf text = { 0 };
+    int rc = kvl_decode(kvl_model_tokenizer(g->model), &id, 1, false, false, &text, g->err);
+    if (text.len) fwrite(text.data, 1, text.len, stdout);
+    kvl_buf_free(&text);
+    fflush(stdout);
+    return rc;
+}
+
+static int generate_steps(struct generate *g, struct kvl_session *s)
+{
+    const struct kvl_tokenizer *t = kvl_model_tokenizer(g->model);
+    int32_t id = g->prompt.id[g->prompt.n - 1];
+    for (int32_t i = 0; i < g->a->n; i++) {
+        KVL_TRY(kvl_session_decode(&s, 1, &id, g->logits, g->err));
+        id = kvl_argmax(g->logits, kvl_model_shape(g->model)->n_vocab);
+        if (kvl_tokenizer_ends(t, id) && !g->a->no_end) break;
+        KVL_TRY(generate_show(g, id, i == 0));
+    }
+    putchar('\n');
+    return KVL_OK;
+}
+
+static int generate_session(struct generate *g)
+{
+    struct kvl_session *s;
+    KVL_TRY(kvl_session_create(g->engine, &s, g->err));
+    int rc = KVL_OK;
+    if (g->prompt.n > 1)
+        rc = kvl_session_prefill(s, g->prompt.id, g->prompt.n - 1, NULL, false, g->err);
+    if (rc == KVL_OK)
+        rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
+    if (rc == KVL_OK) rc = generate_steps(g, s);
+    kvl_session_destroy(s);
+    return rc;
+}
+
+static int generate_run(struct generate *g)
+{
+    KVL_TRY(generate_prompt(g));
+    KVL_TRY(generate_plan(g));
+    KVL_TRY(generate_engine(g));
+    return generate_session(g);
+}
+
+int cmd_generate(int argc, char **argv, struct kvl_err *err)
+{
+    struct generate_args a = { .n = 32 };
+    struct generate g = { .a = &a, .err = err };
+    bool done;
+    a.model.args = &a.base;
+    KVL_TRY(kvl_registry_create(&a.model.registry, err));
+    int rc = kvl_args_parse(&generate_argp, argc, argv, &a, &done, err);
+    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &g.model, err);
+    if (rc == KVL_OK && !done) rc = generate_run(&g);
+    kvl_engine_destroy(g.engine);
+    kvl_planned_destroy(g.planned);
+    kvl_policy_spec_free(&g.spec);
+    kvl_tokens_free(&g.prompt);
+    kvl_free(g.logits);
+    kvl_model_close(g.model);
+    kvl_registry_destroy(a.model.registry);
+    return rc;
+}

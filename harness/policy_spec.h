@@ -1,0 +1,30 @@
+/* policy_spec.h - "quest:budget=256,page=16": a policy, its options and a budget in one word. */
+#ifndef KVL_POLICY_SPEC_H
+#define KVL_POLICY_SPEC_H
+
+#include "registry.h"
+
+struct kvl_policy_spec {
+    const struct kvl_policy *policy;
+    struct kvl_buf options; /* "a=1,b=2" as given, without the budget */
+    struct kvl_buf budget;  /* as given; data NULL = none */
+};
+
+/* Finds the policy, cuts the options at the budget and checks them against the policy's table.
+ * KVL_EINVAL. */
+int kvl_policy_spec_parse(const struct kvl_registry *r, const char *text,
+                          struct kvl_policy_spec *out, struct kvl_err *err);
+void kvl_policy_spec_free(struct kvl_policy_spec *s);
+
+/* Tokens per lane of a budget text: "256", or "25%" of `context_tok`, rounded down, at least 1. */
+int kvl_budget_parse(const char *text, int32_t context_tok, int32_t *out, struct kvl_err *err);
+
+/* Whether a policy has no use for a budget: a bound that neither evicts nor selects. */
+bool kvl_policy_ignores_budget(const struct kvl_policy *policy);
+
+/* Options "a=1,b=2" set one by one over the defaults; the explicit ones in table order, as the
+ * canonical text.  KVL_EINVAL names what is wrong. */
+int kvl_options_canonical(const struct kvl_opt *table, size_t opts_size, const char *options,
+                          struct kvl_buf *out, struct kvl_err *err);
+
+#endif
