@@ -1,0 +1,110 @@
+/* config.h - a sweep as the user wrote it: axes, exclusions, where the log goes.
+ *
+ *   name: demo                     # default: the file's name
+ *   model: path/to/model.gguf      # relative to this file
+ *   log: out/demo.jsonl.zst        # relative to where the program runs
+ *   seed: 1
+ *   kv_type: f16                   # or f32
+ *   threads: 2                     # default: all cores
+ *   tasks: [{task: passkey, keys: 4}, kv_retrieval]
+ *   lengths: [1024, 4096]          # tokens; also ranges: 1024..8192*2, 1024..4096+1024
+ *   depths: [spread]               # or numbers 0..1
+ *   protocols: [question_in_prefill, question_after_compress]
+ *   contexts: 8                    # per cell
+ *   questions: 4                   # per context
+ *   policies: [full, {policy: quest, page: [16, 32]}, "*"]   # lists are axes; "*" = all there are
+ *   budgets: [64..1024*2, 25%]     # tokens per lane, or a part of the context
+ *   exclude: [{policy: quest, budget: 64}]
+ *   speed: {task: kv_retrieval, lengths: [4096], budgets: [256], policies: ["*"], steps: 32,
+ *           warmup: 4, repeats: 3}
+ *   kv_limit_mib: 4096             # of the KV store; default: none
+ *   chunk_tok: 512                 # prefill chunk
+ *
+ * Everything is checked before anything runs; a failure is KVL_EINVAL with file, line and key.
+ */
+#ifndef KVL_CONFIG_H
+#define KVL_CONFIG_H
+
+#include "kvl/kvstore.h"
+#include "registry.h"
+#include "yamldoc.h"
+
+enum kvl_protocol {
+    KVL_QUESTION_IN_PREFILL = 0,
+    KVL_QUESTION_AFTER_COMPRESS,
+    KVL_QUESTION_AS_DECODE,
+    KVL_N_PROTOCOLS,
+};
+const char *kvl_protocol_name(enum kvl_protocol p);
+
+#define KVL_DEPTH_SPREAD (-1.0)
+
+/* A task or policy with options. */
+struct kvl_point {
+    const struct kvl_task *task; /* one of the two is set */
+    const struct kvl_policy *policy;
+    char *options; /* task: all of them; policy: the explicit ones, in table order */
+    void *opts;    /* task: its options struct; policy: NULL */
+};
+
+/* A growable list; items are freed by kvl_sweep_free. */
+struct kvl_points {
+    struct kvl_point *v;
+    size_t n;
+};
+struct kvl_ints {
+    int32_t *v;
+    size_t n;
+};
+struct kvl_doubles {
+    double *v;
+    size_t n;
+};
+struct kvl_texts {
+    char **v;
+    size_t n;
+};
+
+/* A rule without a key applies to every value of it; a cell is left out when all keys match. */
+struct kvl_exclude {
+    struct kvl_texts policies, tasks, protocols, budgets;
+    struct kvl_ints lengths;
+    struct kvl_doubles depths;
+};
+
+struct kvl_speed {
+    bool on;
+    struct kvl_points task; /* one */
+    struct kvl_points policies;
+    struct kvl_ints lengths;
+    struct kvl_texts budgets;
+    int32_t steps, warmup, repeats;
+};
+
+struct kvl_sweep {
+    char *name, *file; /* file NULL: from flags */
+    char *model, *log;
+    uint64_t seed;
+    enum kvl_kv_type kv_type;
+    int32_t threads; /* 0 = all cores */
+    int32_t contexts, questions, chunk_tok, kv_limit_mib;
+    struct kvl_points tasks, policies;
+    struct kvl_ints lengths;
+    struct kvl_doubles depths;
+    struct kvl_ints protocols; /* enum kvl_protocol */
+    struct kvl_texts budgets;
+    struct kvl_exclude *exclude;
+    size_t n_exclude;
+    struct kvl_speed speed;
+    char *text;    /* the resolved configuration, as YAML */
+    char hash[33]; /* XXH3-128 of text */
+};
+
+/* Reads `file` (NULL: nothing but the overrides, called `name`) with overrides from the command
+ * line.  `out` is filled only on success. */
+int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry *registry,
+                   struct kvl_yaml_override *overrides, size_t n_overrides, struct kvl_sweep *out,
+                   struct kvl_err *err);
+void kvl_sweep_free(struct kvl_sweep *s);
+
+#endif

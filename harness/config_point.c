@@ -1,0 +1,254 @@
+/* Tasks and policies of a sweep file. */
+#include "config_point.h"
+
+#include "policy_spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { POINT_MAX_AXES = 32 };
+
+/* ---- growable arrays ------------------------------------------------------------------------- */
+
+/* Room for one more item: the capacity doubles whenever n is 0 or a power of two. */
+static int array_grow(void **v, size_t n, size_t item)
+{
+    if (n & (n - 1)) return KVL_OK;
+    size_t bytes;
+    KVL_TRY(kvl_mul_size(n ? 2 * n : 1, item, &bytes));
+    void *grown = realloc(*v, bytes);
+    if (!grown) return KVL_ENOMEM;
+    *v = grown;
+    return KVL_OK;
+}
+
+int kvl_texts_add(struct kvl_texts *t, const char *text)
+{
+    void *v = t->v;
+    KVL_TRY(array_grow(&v, t->n, sizeof *t->v));
+    t->v = v;
+    t->v[t->n] = strdup(text);
+    return t->v[t->n++] ? KVL_OK : KVL_ENOMEM;
+}
+
+void kvl_texts_free(struct kvl_texts *t)
+{
+    for (size_t i = 0; i < t->n; i++) free(t->v[i]);
+    free(t->v);
+    *t = (struct kvl_texts){ 0 };
+}
+
+int kvl_ints_add(struct kvl_ints *t, int32_t value)
+{
+    void *v = t->v;
+    KVL_TRY(array_grow(&v, t->n, sizeof *t->v));
+    t->v = v;
+    t->v[t->n++] = value;
+    return KVL_OK;
+}
+
+int kvl_doubles_add(struct kvl_doubles *t, double value)
+{
+    void *v = t->v;
+    KVL_TRY(array_grow(&v, t->n, sizeof *t->v));
+    t->v = v;
+    t->v[t->n++] = value;
+    return KVL_OK;
+}
+
+void kvl_points_free(struct kvl_points *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        free(p->v[i].options);
+        kvl_free(p->v[i].opts);
+    }
+    free(p->v);
+    *p = (struct kvl_points){ 0 };
+}
+
+/* ---- one entry ------------------------------------------------------------------------------- */
+
+struct point_axis {
+    const char *name;
+    struct kvl_texts values;
+};
+
+/* An entry as it is read. */
+struct point_entry {
+    struct kvl_yaml *y;
+    const yaml_node_t *node; /* for messages */
+    const char *key;
+    enum kvl_point_kind kind;
+    const struct kvl_registry *registry;
+    struct kvl_points *out;
+    struct kvl_point point; /* name found */
+    struct point_axis axis[POINT_MAX_AXES];
+    size_t n_axes;
+};
+
+static const struct kvl_opt *point_table(const struct kvl_point *p, size_t *size)
+{
+    *size = p->task ? p->task->opts_size : p->policy->opts_size;
+    return p->task ? p->task->opts : p->policy->opts;
+}
+
+static const char *point_name(const struct kvl_point *p)
+{
+    return p->task ? p->task->name : p->policy->name;
+}
+
+static int point_find(struct point_entry *e, const char *name)
+{
+    struct kvl_err *err = e->y->err;
+    int rc = e->kind == KVL_POINT_TASK
+                 ? kvl_task_find(name, &e->point.task, err)
+                 : kvl_registry_find_policy(e->registry, name, &e->point.policy, err);
+    return rc == KVL_OK ? rc : kvl_yaml_fail_at(e->y, e->node, e->key);
+}
+
+static int point_fill_task(struct kvl_point *p, const char *options, struct kvl_err *err)
+{
+    size_t size;
+    const struct kvl_opt *table = point_table(p, &size);
+    struct kvl_buf text = { 0 };
+    p->opts = kvl_alloc(1, size ? size : 1);
+    if (!p->opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
+    KVL_TRY(kvl_opt_defaults(table, p->opts, err));
+    KVL_TRY(kvl_opt_parse(table, p->opts, options, err));
+    int rc = kvl_buf_adds(&text, "");
+    if (rc == KVL_OK) rc = kvl_opt_print(table, p->opts, &text);
+    p->options = text.data;
+    return rc;
+}
+
+static int point_fill_policy(struct kvl_point *p, const char *options, struct kvl_err *err)
+{
+    struct kvl_buf text = { 0 };
+    size_t size;
+    const struct kvl_opt *table = point_table(p, &size);
+    int rc = kvl_options_canonical(table, size, options, &text, err);
+    p->options = text.data;
+    return rc;
+}
+
+/* Adds the point with these options. */
+static int point_add(struct point_entry *e, const char *options)
+{
+    struct kvl_point p = e->point;
+    struct kvl_err *err = e->y->err;
+    int rc = p.task ? point_fill_task(&p, options, err) : point_fill_policy(&p, options, err);
+    void *v = e->out->v;
+    if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
+    e->out->v = v;
+    if (rc == KVL_OK) {
+        e->out->v[e->out->n++] = p;
+        return KVL_OK;
+    }
+    free(p.options);
+    kvl_free(p.opts);
+    kvl_fail_at(err, rc, "%s", point_name(&e->point));
+    return rc == KVL_EINVAL ? kvl_yaml_fail_at(e->y, e->node, e->key) : rc;
+}
+
+/* Every combination of the axes from `i` on, behind the options chosen so far. */
+static int point_product(struct point_entry *e, size_t i, struct kvl_buf *options)
+{
+    if (i == e->n_axes) return point_add(e, options->data ? options->data : "");
+    size_t before = options->len;
+    for (size_t v = 0; v < e->axis[i].values.n; v++) {
+        options->len = before;
+        KVL_TRY(kvl_buf_printf(options, "%s%s=%s", before ? "," : "", e->axis[i].name,
+                               e->axis[i].values.v[v]));
+        KVL_TRY(point_product(e, i + 1, options));
+    }
+    return KVL_OK;
+}
+
+static int point_axis_value(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                            const char *text, void *user)
+{
+    (void)key;
+    if (strchr(text, ',')) return kvl_yaml_fail(y, at, key, "\"%s\" has a comma", text);
+    return kvl_texts_add(user, text);
+}
+
+static int point_mapping(struct point_entry *e, yaml_node_t *node)
+{
+    const char *word = e->kind == KVL_POINT_TASK ? "task" : "policy", *name = NULL, *key;
+    yaml_node_t *value;
+    for (size_t i = 0; i < kvl_yaml_n_pairs(node); i++) {
+        KVL_TRY(kvl_yaml_pair(e->y, node, i, &key, &value));
+        if (strcmp(key, word) == 0) {
+            if (name) return kvl_yaml_fail(e->y, value, e->key, "\"%s\" stands twice", word);
+            KVL_TRY(kvl_yaml_text(e->y, value, e->key, &name));
+            continue;
+        }
+        for (size_t a = 0; a < e->n_axes; a++)
+            if (strcmp(e->axis[a].name, key) == 0)
+                return kvl_yaml_fail(e->y, value, e->key, "option \"%s\" stands twice", key);
+        if (e->n_axes == POINT_MAX_AXES)
+            return kvl_yaml_fail(e->y, value, e->key, "more than %d options", POINT_MAX_AXES);
+        struct point_axis *axis = &e->axis[e->n_axes++];
+        axis->name = key;
+        KVL_TRY(kvl_yaml_each(e->y, value, e->key, point_axis_value, &axis->values));
+    }
+    if (!name)
+        return kvl_yaml_fail(e->y, node, e->key, "an entry has no \"%s\", want {%s: name, ...}",
+                             word, word);
+    KVL_TRY(point_find(e, name));
+    struct kvl_buf options = { 0 };
+    int rc = point_product(e, 0, &options);
+    kvl_buf_free(&options);
+    return rc;
+}
+
+static int point_everything(struct point_entry *e)
+{
+    for (size_t i = 0; i < kvl_registry_n_policies(e->registry); i++) {
+        e->point.policy = kvl_registry_policy(e->registry, i);
+        KVL_TRY(point_add(e, ""));
+    }
+    return KVL_OK;
+}
+
+/* "name" or "name:a=1,b=2". */
+static int point_word(struct point_entry *e, const char *text)
+{
+    bool policy = e->kind == KVL_POINT_POLICY;
+    if (policy && (strcmp(text, "*") == 0 || strcmp(text, "all") == 0)) return point_everything(e);
+    char *copy = strdup(text);
+    if (!copy) return kvl_fail(e->y->err, KVL_ENOMEM, "out of memory");
+    char *colon = strchr(copy, ':');
+    if (colon) *colon = '\0';
+    int rc = point_find(e, copy);
+    if (rc == KVL_OK) rc = point_add(e, colon ? colon + 1 : "");
+    free(copy);
+    return rc;
+}
+
+static int point_read(struct point_entry *e, yaml_node_t *node)
+{
+    const char *text;
+    e->node = node;
+    if (node->type == YAML_MAPPING_NODE) return point_mapping(e, node);
+    KVL_TRY(kvl_yaml_text(e->y, node, e->key, &text));
+    return point_word(e, text);
+}
+
+int kvl_points_read(struct kvl_yaml *y, yaml_node_t *node, const char *key,
+                    enum kvl_point_kind kind, const struct kvl_registry *registry,
+                    struct kvl_points *out)
+{
+    if (node->type == YAML_SEQUENCE_NODE && kvl_yaml_len(node) == 0)
+        return kvl_yaml_fail(y, node, key, "is an empty list, want at least one entry");
+    for (size_t i = 0; i < kvl_yaml_len(node); i++) {
+        struct point_entry e = {
+            .y = y, .key = key, .kind = kind, .registry = registry, .out = out
+        };
+        int rc = point_read(&e, kvl_yaml_at(y, node, i));
+        for (size_t a = 0; a < e.n_axes; a++) kvl_texts_free(&e.axis[a].values);
+        if (rc != KVL_OK && !y->err->msg[0]) kvl_fail(y->err, rc, "%s: out of memory", key);
+        KVL_TRY(rc);
+    }
+    return KVL_OK;
+}
