@@ -1,0 +1,362 @@
+/* From axes to cells. */
+#include "plan.h"
+
+#include "args.h"
+#include "policy_spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+struct plan {
+    struct kvl_work *w;
+    const struct kvl_where *where;
+    struct kvl_buf cells, groups; /* arrays while they grow */
+    struct kvl_err *err;
+};
+
+static int plan_memory(struct kvl_err *err)
+{
+    return kvl_fail(err, KVL_ENOMEM, "out of memory for the cells of the sweep");
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,
+                          double depth, int32_t context)
+{
+    uint64_t seed = kvl_seed_str(s->seed, task->task->name);
+    seed = kvl_seed_str(seed, task->options);
+    seed = kvl_seed_mix(seed, (uint64_t)length);
+    uint64_t place = depth < 0.0 ? UINT64_MAX : (uint64_t)(depth * 1e9 + 0.5);
+    seed = kvl_seed_mix(seed, place);
+    return kvl_seed_mix(seed, (uint64_t)context);
+}
+
+int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
+                         struct kvl_sample *out, struct kvl_err *err)
+{
+    struct kvl_task_request req = {
+        .tokenizer = kvl_model_tokenizer(w->model),
+        .length_tok = g->length,
+        .depth = g->depth,
+        .n_questions = g->speed ? 1 : w->sweep->questions,
+        .seed = kvl_context_seed(w->sweep, g->task, g->length, g->depth, context),
+        .opts = g->task->opts,
+    };
+    return g->task->task->generate(&req, out, err);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static int plan_key_depth(struct kvl_buf *b, double depth)
+{
+    return depth < 0.0 ? kvl_buf_adds(b, ";depth=spread")
+                       : kvl_buf_printf(b, ";depth=%.15g", depth);
+}
+
+static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
+{
+    const struct kvl_work *w = p->w;
+    const struct kvl_sweep *s = w->sweep;
+    const char *options = c->planned ? kvl_planned_options(c->planned) : c->policy->options;
+    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=cpu;exec=real",
+                           c->speed ? "speed" : "cell", kvl_model_hash(w->model),
+                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
+                           kvl_kv_type_name(s->kv_type)));
+    KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;length=%d", c->task->task->name,
+                           c->task->task->version, c->task->options, c->length));
+    KVL_TRY(plan_key_depth(b, c->depth));
+    KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
+                           (unsigned long long)s->seed, c->policy->policy->name,
+                           c->policy->policy->version, options, c->budget_tok));
+    if (c->speed)
+        return kvl_buf_printf(b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d", p->where->host,
+                              p->where->threads, s->speed.warmup, s->speed.steps, c->repeat);
+    return kvl_buf_printf(b, ";protocol=%s;contexts=%d;questions=%d",
+                          kvl_protocol_name(c->protocol), s->contexts, s->questions);
+}
+
+static int plan_name(const struct plan *p, struct kvl_cell *c)
+{
+    struct kvl_buf b = { 0 };
+    int rc = plan_key(p, c, &b);
+    if (rc != KVL_OK) {
+        kvl_buf_free(&b);
+        return plan_memory(p->err);
+    }
+    c->key = b.data;
+    snprintf(c->id, sizeof c->id, "%016llx", (unsigned long long)XXH3_64bits(b.data, b.len));
+    return KVL_OK;
+}
+
+/* ---- one cell -------------------------------------------------------------------------------- */
+
+static struct kvl_cell *plan_cells(const struct plan *p)
+{
+    return (struct kvl_cell *)(void *)p->cells.data;
+}
+
+static size_t plan_n_cells(const struct plan *p)
+{
+    return p->cells.len / sizeof(struct kvl_cell);
+}
+
+static bool plan_has(const struct plan *p, const struct kvl_group *g, const char *key)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (strcmp(plan_cells(p)[i].key, key) == 0) return true;
+    return false;
+}
+
+/* Asks the policy; what it refuses becomes an error record, not a failure of the sweep. */
+static void plan_policy(const struct plan *p, struct kvl_cell *c)
+{
+    struct kvl_work *w = p->w;
+    int rc = kvl_planned_create(c->policy->policy, kvl_model_shape(w->model), c->policy->options,
+                                c->budget_tok, c->length, &c->planned, &c->refused);
+    if (rc != KVL_OK) {
+        c->refused.code = rc;
+        return;
+    }
+    w->raw_keys = w->raw_keys || kvl_planned_raw_keys(c->planned);
+    w->window = KVL_MAX(w->window, kvl_planned_window(c->planned));
+}
+
+static void plan_free_cell(struct kvl_cell *c)
+{
+    kvl_planned_destroy(c->planned);
+    kvl_free(c->key);
+}
+
+static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)
+{
+    plan_policy(p, &c);
+    int rc = plan_name(p, &c);
+    if (rc == KVL_OK && plan_has(p, g, c.key)) {
+        plan_free_cell(&c);
+        return KVL_OK;
+    }
+    if (rc == KVL_OK && kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) rc = plan_memory(p->err);
+    if (rc == KVL_OK)
+        g->n++;
+    else
+        plan_free_cell(&c);
+    return rc;
+}
+
+/* ---- axes ------------------------------------------------------------------------------------ */
+
+static bool plan_text_in(const struct kvl_texts *t, const char *text)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (strcmp(t->v[i], text) == 0) return true;
+    return t->n == 0;
+}
+
+static bool plan_int_in(const struct kvl_ints *t, int32_t v)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->v[i] == v) return true;
+    return t->n == 0;
+}
+
+static bool plan_double_in(const struct kvl_doubles *t, double v)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->v[i] <= v && t->v[i] >= v) return true;
+    return t->n == 0;
+}
+
+static bool plan_excluded(const struct kvl_sweep *s, const struct kvl_cell *c)
+{
+    for (size_t i = 0; i < s->n_exclude; i++) {
+        const struct kvl_exclude *r = &s->exclude[i];
+        /* A speed cell has no protocol: a rule about protocols does not mean it. */
+        bool protocol = c->speed ? r->protocols.n == 0
+                                 : plan_text_in(&r->protocols, kvl_protocol_name(c->protocol));
+        if (protocol && plan_text_in(&r->policies, c->policy->policy->name) &&
+            plan_text_in(&r->tasks, c->task->task->name) && plan_text_in(&r->budgets, c->budget) &&
+            plan_int_in(&r->lengths, c->length) && plan_double_in(&r->depths, c->depth))
+            return true;
+    }
+    return false;
+}
+
+/* The cell under every budget; a policy that has no use for one gets one cell. */
+static int plan_budgets(struct plan *p, struct kvl_group *g, struct kvl_cell c,
+                        const struct kvl_texts *budgets)
+{
+    const struct kvl_sweep *s = p->w->sweep;
+    if (kvl_policy_ignores_budget(c.policy->policy)) {
+        c.budget = "-";
+        return plan_excluded(s, &c) ? KVL_OK : plan_add_cell(p, g, c);
+    }
+    for (size_t i = 0; i < budgets->n; i++) {
+        c.budget = budgets->v[i];
+        KVL_TRY(kvl_budget_parse(c.budget, c.length, &c.budget_tok, p->err));
+        if (!plan_excluded(s, &c)) KVL_TRY(plan_add_cell(p, g, c));
+    }
+    return KVL_OK;
+}
+
+static int plan_add_group(struct plan *p, const struct kvl_group *g)
+{
+    if (g->n == 0) return KVL_OK;
+    return kvl_buf_add(&p->groups, g, sizeof *g) == KVL_OK ? KVL_OK : plan_memory(p->err);
+}
+
+static int plan_quality_group(struct plan *p, const struct kvl_point *task, int32_t length,
+                              double depth)
+{
+    const struct kvl_sweep *s = p->w->sweep;
+    struct kvl_group g = {
+        .task = task, .length = length, .depth = depth, .first = plan_n_cells(p), .mine = true
+    };
+    for (size_t i = 0; i < s->protocols.n; i++)
+        for (size_t j = 0; j < s->policies.n; j++) {
+            struct kvl_cell c = { .task = task,
+                                  .policy = &s->policies.v[j],
+                                  .length = length,
+                                  .depth = depth,
+                                  .protocol = (enum kvl_protocol)s->protocols.v[i] };
+            KVL_TRY(plan_budgets(p, &g, c, &s->budgets));
+        }
+    return plan_add_group(p, &g);
+}
+
+/* Repeats of all policies and budgets in an order that no policy profits from. */
+static void plan_shuffle(const struct plan *p, const struct kvl_group *g)
+{
+    struct kvl_cell *cells = plan_cells(p) + g->first;
+    struct kvl_rng rng;
+    kvl_rng_seed(&rng, kvl_seed_mix(kvl_seed_str(p->w->sweep->seed, "speed"), (uint64_t)g->length));
+    for (size_t i = g->n; i > 1; i--) {
+        size_t j = kvl_rng_below(&rng, (uint32_t)i);
+        struct kvl_cell swap = cells[i - 1];
+        cells[i - 1] = cells[j];
+        cells[j] = swap;
+    }
+}
+
+static int plan_speed_group(struct plan *p, int32_t length)
+{
+    const struct kvl_sweep *s = p->w->sweep;
+    const struct kvl_speed *speed = &s->speed;
+    const struct kvl_points *policies = speed->policies.n ? &speed->policies : &s->policies;
+    const struct kvl_texts *budgets = speed->budgets.n ? &speed->budgets : &s->budgets;
+    struct kvl_group g = { .task = speed->task.n ? &speed->task.v[0] : &s->tasks.v[0],
+                           .length = length,
+                           .depth = KVL_DEPTH_SPREAD,
+                           .speed = true,
+                           .first = plan_n_cells(p),
+                           .mine = true };
+    for (int32_t repeat = 0; repeat < speed->repeats; repeat++)
+        for (size_t j = 0; j < policies->n; j++) {
+            struct kvl_cell c = { .task = g.task,
+                                  .policy = &policies->v[j],
+                                  .length = length,
+                                  .depth = g.depth,
+                                  .speed = true,
+                                  .repeat = repeat };
+            KVL_TRY(plan_budgets(p, &g, c, budgets));
+        }
+    plan_shuffle(p, &g);
+    return plan_add_group(p, &g);
+}
+
+static int plan_all(struct plan *p)
+{
+    const struct kvl_sweep *s = p->w->sweep;
+    for (size_t t = 0; t < s->tasks.n; t++)
+        for (size_t l = 0; l < s->lengths.n; l++)
+            for (size_t d = 0; d < s->depths.n; d++)
+                KVL_TRY(plan_quality_group(p, &s->tasks.v[t], s->lengths.v[l], s->depths.v[d]));
+    for (size_t l = 0; s->speed.on && l < s->speed.lengths.n; l++)
+        KVL_TRY(plan_speed_group(p, s->speed.lengths.v[l]));
+    if (p->groups.len == 0)
+        return kvl_fail(p->err, KVL_EINVAL, "%s: exclude: leaves out every cell",
+                        s->file ? s->file : s->name);
+    return KVL_OK;
+}
+
+/* ---- checks before anything runs ------------------------------------------------------------- */
+
+/* Tokens that follow the context at most: a question and its answer; or the steps of a timed run. */
+static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
+                         const struct kvl_sample *sample, int32_t *out, struct kvl_err *err)
+{
+    *out = g->speed ? w->sweep->speed.warmup + w->sweep->speed.steps : 0;
+    for (int32_t i = 0; !g->speed && i < sample->n_questions; i++) {
+        const struct kvl_question *q = &sample->question[i];
+        struct kvl_tokens tokens = { 0 };
+        int rc = kvl_encode(kvl_model_tokenizer(w->model), q->text, strlen(q->text),
+                            KVL_ENCODE_CONTINUE, &tokens, err);
+        *out = KVL_MAX(*out, tokens.n + q->max_new_tok);
+        kvl_tokens_free(&tokens);
+        KVL_TRY(rc);
+    }
+    return KVL_OK;
+}
+
+/* Generates the first context: what a task cannot do is a configuration error, met before hours of
+ * work. */
+static int plan_check_group(const struct plan *p, const struct kvl_group *g, bool allow_overlong)
+{
+    const struct kvl_work *w = p->w;
+    const char *file = w->sweep->file ? w->sweep->file : w->sweep->name;
+    int32_t limit = kvl_model_shape(w->model)->n_ctx_train, tail;
+    struct kvl_sample sample = { 0 };
+    if (g->length > limit && !allow_overlong)
+        return kvl_fail(p->err, KVL_EINVAL,
+                        "%s: lengths: %d tokens, the model's context is %d: want less or "
+                        "--allow-overlong",
+                        file, g->length, limit);
+    int rc = kvl_context_generate(w, g, 0, &sample, p->err);
+    if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
+    rc = plan_tail_tok(w, g, &sample, &tail, p->err);
+    kvl_sample_free(&sample);
+    if (rc == KVL_OK && g->length + tail > limit && !allow_overlong)
+        rc = kvl_fail(p->err, KVL_EINVAL,
+                      "%s: lengths: %d tokens and %d of question and answer, the model's context "
+                      "is %d: want at most %d or --allow-overlong",
+                      file, g->length, tail, limit, limit - tail);
+    return rc;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
+                    const struct kvl_where *where, bool allow_overlong, struct kvl_work **out,
+                    struct kvl_err *err)
+{
+    struct kvl_work *w = kvl_alloc(1, sizeof *w);
+    struct plan p = { .w = w, .where = where, .err = err };
+    if (!w) return plan_memory(err);
+    w->sweep = sweep;
+    w->model = model;
+    int rc = plan_all(&p);
+    w->cell = plan_cells(&p);
+    w->n_cells = plan_n_cells(&p);
+    w->group = (struct kvl_group *)(void *)p.groups.data;
+    w->n_groups = p.groups.len / sizeof(struct kvl_group);
+    for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++)
+        rc = plan_check_group(&p, &w->group[i], allow_overlong);
+    if (rc == KVL_OK)
+        *out = w;
+    else
+        kvl_work_destroy(w);
+    return rc;
+}
+
+void kvl_work_destroy(struct kvl_work *w)
+{
+    if (!w) return;
+    for (size_t i = 0; i < w->n_cells; i++) plan_free_cell(&w->cell[i]);
+    kvl_free(w->cell);
+    kvl_free(w->group);
+    kvl_free(w);
+}

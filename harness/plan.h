@@ -1,0 +1,92 @@
+/* plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
+ *
+ * A cell's key is the canonical text of everything that may change its answers (for a speed cell:
+ * its times); its id is the XXH3 of the key.  The same sweep gives the same cells in the same order
+ * everywhere; cells with equal keys are one cell.
+ */
+#ifndef KVL_PLAN_H
+#define KVL_PLAN_H
+
+#include "config.h"
+#include "kvl/model.h"
+
+struct kvl_cell {
+    char *key;
+    char id[17];
+    const struct kvl_point *task, *policy; /* of the sweep */
+    int32_t length;
+    double depth; /* KVL_DEPTH_SPREAD or 0..1 */
+    enum kvl_protocol protocol;
+    const char *budget;          /* as written; "-" = none */
+    int32_t budget_tok;          /* 0 = none */
+    struct kvl_planned *planned; /* NULL: refused */
+    struct kvl_err refused;      /* why */
+    bool speed;
+    int32_t repeat; /* of a speed cell */
+};
+
+/* Cells that are answered from the same contexts: one task, length and depth; or the speed cells of
+ * one length. */
+struct kvl_group {
+    const struct kvl_point *task;
+    int32_t length;
+    double depth;
+    bool speed;
+    size_t first, n; /* cells */
+    bool mine;       /* of this shard */
+};
+
+struct kvl_work {
+    const struct kvl_sweep *sweep; /* borrowed, as is the model */
+    struct kvl_model *model;
+    struct kvl_cell *cell;
+    size_t n_cells;
+    struct kvl_group *group;
+    size_t n_groups;
+    bool raw_keys;  /* what the engine must keep for any of the cells */
+    int32_t window; /* longest window of queries that any of them observes */
+};
+
+struct kvl_shard {
+    int32_t index, count; /* count 0 or 1 = everything */
+};
+
+/* What a speed cell's key has beside the model. */
+struct kvl_where {
+    const char *host;
+    int32_t threads;
+};
+
+/* KVL_EINVAL: a context, its question and answer do not fit the model's context (unless
+ * allow_overlong), or a task cannot make what is asked for; with the key of the sweep. */
+int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
+                    const struct kvl_where *where, bool allow_overlong, struct kvl_work **out,
+                    struct kvl_err *err);
+void kvl_work_destroy(struct kvl_work *w);
+
+/* Leaves this shard its groups: they are dealt out by cost, the largest first. */
+int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err);
+/* "i/n" with 0 <= i < n.  NULL or "auto": from SLURM_ARRAY_TASK_*, else everything.  "none". */
+int kvl_shard_parse(const char *text, struct kvl_shard *out, struct kvl_err *err);
+
+/* Seed of one context: the same in every sweep, whatever else that sweep holds. */
+uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,
+                          double depth, int32_t context);
+/* One context with its questions. */
+int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
+                         struct kvl_sample *out, struct kvl_err *err);
+
+/* Tokens that a group prefills (contexts, questions) and samples that it answers. */
+struct kvl_estimate {
+    int64_t prefill_tok, n_samples, n_speed_tok;
+};
+void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
+                        struct kvl_estimate *out);
+/* Cost of one context of a group and of one cell's answers from it, in arbitrary units. */
+double kvl_group_context_cost(const struct kvl_group *g);
+double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c);
+
+/* Prints cells, groups and the estimate (--dry-run). */
+void kvl_work_print(const struct kvl_work *w);
+
+#endif

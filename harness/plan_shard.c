@@ -1,0 +1,191 @@
+/* Shares of a sweep, and what it will cost. */
+#include "plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An answer takes about so many decode steps; only ratios of costs matter. */
+enum { PLAN_ANSWER_TOK = 12, PLAN_DECODE_COST = 8 };
+
+/* ---- cost ------------------------------------------------------------------------------------ */
+
+void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
+                        struct kvl_estimate *out)
+{
+    const struct kvl_sweep *s = w->sweep;
+    int64_t cells = 0;
+    for (size_t i = g->first; i < g->first + g->n; i++) cells += w->cell[i].planned != NULL;
+    *out = (struct kvl_estimate){ .prefill_tok =
+                                      g->speed ? g->length : (int64_t)g->length * s->contexts };
+    if (g->speed)
+        out->n_speed_tok = cells * (s->speed.warmup + s->speed.steps);
+    else
+        out->n_samples = cells * s->contexts * s->questions;
+}
+
+double kvl_group_context_cost(const struct kvl_group *g)
+{
+    double n = g->length;
+    return n * (1.0 + n / 8192.0);
+}
+
+/* Decode reads weights and what the policy reads; attaching reads the context, once per question
+ * where the question is part of the prefill. */
+double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
+{
+    const struct kvl_sweep *s = w->sweep;
+    int32_t read = c->budget_tok ? KVL_MIN(c->budget_tok, c->length) : c->length;
+    double step = PLAN_DECODE_COST * (1.0 + read / 4096.0), attach = 0.02 * c->length;
+    if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
+    int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL ? s->questions : 1;
+    return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions;
+}
+
+static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *g)
+{
+    double cost = 0.0;
+    int32_t contexts = g->speed ? 1 : w->sweep->contexts;
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        cost += kvl_cell_context_cost(w, &w->cell[i]);
+    return contexts * (cost + kvl_group_context_cost(g));
+}
+
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+static int shard_env(const char *name, int64_t *out)
+{
+    const char *text = getenv(name);
+    return text ? kvl_parse_i64(text, out) : KVL_EINVAL;
+}
+
+/* An array job is a sharded sweep; ids may begin anywhere and go in steps. */
+static int shard_from_slurm(struct kvl_shard *out, struct kvl_err *err)
+{
+    int64_t id, count, min = 0, step = 1;
+    *out = (struct kvl_shard){ 0, 1 };
+    if (shard_env("SLURM_ARRAY_TASK_ID", &id) != KVL_OK ||
+        shard_env("SLURM_ARRAY_TASK_COUNT", &count) != KVL_OK || count < 2)
+        return KVL_OK;
+    (void)shard_env("SLURM_ARRAY_TASK_MIN", &min);
+    (void)shard_env("SLURM_ARRAY_TASK_STEP", &step);
+    int64_t index = step > 0 ? (id - min) / step : -1;
+    if (index < 0 || index >= count || count > INT32_MAX)
+        return kvl_fail(err, KVL_EINVAL,
+                        "SLURM_ARRAY_TASK_ID %lld of %lld from %lld in steps of %lld: want --shard "
+                        "i/n",
+                        (long long)id, (long long)count, (long long)min, (long long)step);
+    *out = (struct kvl_shard){ (int32_t)index, (int32_t)count };
+    return KVL_OK;
+}
+
+int kvl_shard_parse(const char *text, struct kvl_shard *out, struct kvl_err *err)
+{
+    char first[16];
+    int64_t index, count;
+    if (!text || strcmp(text, "auto") == 0) return shard_from_slurm(out, err);
+    *out = (struct kvl_shard){ 0, 1 };
+    if (strcmp(text, "none") == 0) return KVL_OK;
+    const char *slash = strchr(text, '/');
+    size_t n = slash ? (size_t)(slash - text) : sizeof first;
+    bool good = n < sizeof first;
+    if (good) {
+        memcpy(first, text, n);
+        first[n] = '\0';
+        good = kvl_parse_i64(first, &index) == KVL_OK &&
+               kvl_parse_i64(slash + 1, &count) == KVL_OK && count >= 1 && count <= 1000000 &&
+               index >= 0 && index < count;
+    }
+    if (!good)
+        return kvl_fail(err, KVL_EINVAL,
+                        "--shard: \"%s\": want i/n with 0 <= i < n (0/4 is the first of four)",
+                        text);
+    *out = (struct kvl_shard){ (int32_t)index, (int32_t)count };
+    return KVL_OK;
+}
+
+struct shard_item {
+    double cost;
+    size_t group;
+};
+
+static int shard_order(const void *a, const void *b)
+{
+    const struct shard_item *x = a, *y = b;
+    if (x->cost > y->cost || x->cost < y->cost) return x->cost > y->cost ? -1 : 1;
+    return x->group < y->group ? -1 : 1;
+}
+
+static size_t shard_least(const double *load, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (load[i] < load[best]) best = i;
+    return best;
+}
+
+int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err)
+{
+    if (shard.count < 2) return KVL_OK;
+    struct shard_item *item = kvl_alloc(w->n_groups, sizeof *item);
+    double *load = kvl_alloc((size_t)shard.count, sizeof *load);
+    int rc = item && load ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for shards");
+    for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++)
+        item[i] = (struct shard_item){ plan_group_cost(w, &w->group[i]), i };
+    if (rc == KVL_OK) qsort(item, w->n_groups, sizeof *item, shard_order);
+    for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++) {
+        size_t to = shard_least(load, (size_t)shard.count);
+        load[to] += item[i].cost;
+        w->group[item[i].group].mine = to == (size_t)shard.index;
+    }
+    kvl_free(item);
+    kvl_free(load);
+    return rc;
+}
+
+/* ---- --dry-run ------------------------------------------------------------------------------- */
+
+static void plan_print_cell(const struct kvl_cell *c)
+{
+    printf("  %s  %-24s %-16s %6s  ", c->id, c->speed ? "speed" : kvl_protocol_name(c->protocol),
+           c->policy->policy->name, c->budget);
+    if (c->planned)
+        printf("%s\n", kvl_planned_options(c->planned));
+    else
+        printf("refused: %s\n", c->refused.msg);
+}
+
+static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g)
+{
+    struct kvl_estimate e;
+    kvl_group_estimate(w, g, &e);
+    printf("%s%s length %d", g->speed ? "speed " : "", g->task->task->name, g->length);
+    if (g->depth >= 0.0) printf(" depth %g", g->depth);
+    printf(": %zu cells, %lld tokens to prefill, ", g->n, (long long)e.prefill_tok);
+    if (g->speed)
+        printf("%lld to decode\n", (long long)e.n_speed_tok);
+    else
+        printf("%lld questions to answer\n", (long long)e.n_samples);
+    for (size_t i = g->first; i < g->first + g->n; i++) plan_print_cell(&w->cell[i]);
+}
+
+void kvl_work_print(const struct kvl_work *w)
+{
+    struct kvl_estimate sum = { 0 };
+    size_t n_groups = 0, n_cells = 0;
+    for (size_t i = 0; i < w->n_groups; i++) {
+        struct kvl_estimate e;
+        if (!w->group[i].mine) continue;
+        plan_print_group(w, &w->group[i]);
+        kvl_group_estimate(w, &w->group[i], &e);
+        sum.prefill_tok += e.prefill_tok;
+        sum.n_samples += e.n_samples;
+        sum.n_speed_tok += e.n_speed_tok;
+        n_groups++;
+        n_cells += w->group[i].n;
+    }
+    printf("%zu cells in %zu groups: %lld tokens to prefill, %lld questions to answer, %lld timed "
+           "steps\n",
+           n_cells, n_groups, (long long)sum.prefill_tok, (long long)sum.n_samples,
+           (long long)sum.n_speed_tok);
+}
