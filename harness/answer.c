@@ -1,0 +1,76 @@
+/* The greedy decode loop over a batch of questions. */
+#include "answer.h"
+
+#include <string.h>
+
+int kvl_ask_begin(struct kvl_ask *a, const struct kvl_shape *shape, struct kvl_err *err)
+{
+    a->id = kvl_alloc((size_t)a->max_new + 1, sizeof *a->id);
+    if (!a->id) return kvl_fail(err, KVL_ENOMEM, "out of memory for an answer");
+    return kvl_recall_create(shape, &a->recall, err);
+}
+
+void kvl_ask_free(struct kvl_ask *a)
+{
+    kvl_session_destroy(a->session);
+    kvl_recall_free(&a->recall);
+    kvl_free(a->id);
+    *a = (struct kvl_ask){ 0 };
+}
+
+/* The token that this step runs; the evidence is watched from the first answer step on. */
+static int ask_next(struct kvl_ask *a, int32_t *out, struct kvl_err *err)
+{
+    if (a->i_feed == a->n_feed - 1 && a->watch && a->watch->n > 0)
+        KVL_TRY(kvl_session_probe(a->session, a->watch->pos, a->watch->n, err));
+    *out = a->i_feed < a->n_feed ? a->feed[a->i_feed] : a->id[a->n_id - 1];
+    return KVL_OK;
+}
+
+static void ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, const float *logits,
+                     int32_t n_vocab)
+{
+    if (a->i_feed < a->n_feed && ++a->i_feed < a->n_feed) return;
+    if (a->watch && a->watch->n > 0 && a->recall.n_steps < a->n_recall) {
+        const uint8_t *hit, *dense;
+        kvl_session_probe_hits(a->session, &hit, &dense);
+        kvl_recall_add(&a->recall, a->watch, hit, dense);
+    }
+    int32_t id = kvl_argmax(logits, n_vocab);
+    a->end = kvl_tokenizer_ends(tokenizer, id);
+    if (!a->end) a->id[a->n_id++] = id;
+    a->done = a->end || a->n_id >= a->max_new;
+}
+
+/* One step of all that are not done; *active is how many those were. */
+static int ask_step(struct kvl_ask *const *ask, int32_t n, const struct kvl_tokenizer *tokenizer,
+                    int32_t n_vocab, float *logits, int32_t *active, struct kvl_err *err)
+{
+    struct kvl_session *session[KVL_ASK_MAX];
+    struct kvl_ask *who[KVL_ASK_MAX];
+    int32_t id[KVL_ASK_MAX], m = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (ask[i]->done) continue;
+        KVL_TRY(ask_next(ask[i], &id[m], err));
+        session[m] = ask[i]->session;
+        who[m++] = ask[i];
+    }
+    *active = m;
+    if (m == 0) return KVL_OK;
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_session_decode(session, m, id, logits, err));
+    uint64_t share = (kvl_now_ns() - t0) / (uint64_t)m;
+    for (int32_t i = 0; i < m; i++) {
+        who[i]->wall_ns += share;
+        ask_take(who[i], tokenizer, logits + (size_t)i * (size_t)n_vocab, n_vocab);
+    }
+    return KVL_OK;
+}
+
+int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_tokenizer *tokenizer,
+                   int32_t n_vocab, float *logits, struct kvl_err *err)
+{
+    int32_t active = n;
+    while (active > 0) KVL_TRY(ask_step(ask, n, tokenizer, n_vocab, logits, &active, err));
+    return KVL_OK;
+}

@@ -1,0 +1,67 @@
+/* Facts about this machine. */
+#include "machine.h"
+
+#include "kvl/base.h"
+#include "kvl/ops.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Of OpenBLAS; its header belongs to the operators. */
+char *openblas_get_config(void);
+
+/* The value of the first line "key : value" of a file, or of `key=value`. */
+static void machine_line(const char *path, const char *key, char between, char *out, size_t size)
+{
+    char line[512];
+    size_t n = strlen(key);
+    FILE *f = fopen(path, "r");
+    if (!f) return;
+    while (fgets(line, sizeof line, f)) {
+        const char *sep = strchr(line, between);
+        if (strncmp(line, key, n) != 0 || !sep) continue;
+        const char *value = sep + 1 + strspn(sep + 1, " \t\"");
+        snprintf(out, size, "%.*s", (int)strcspn(value, "\"\n"), value);
+        break;
+    }
+    fclose(f);
+}
+
+static int32_t machine_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+void kvl_machine_read(struct kvl_machine *out)
+{
+    struct utsname name;
+    char distribution[80] = "";
+    *out = (struct kvl_machine){ .cores = machine_cores() };
+    if (gethostname(out->host, sizeof out->host - 1) != 0) out->host[0] = '\0';
+    machine_line("/proc/cpuinfo", "model name", ':', out->cpu, sizeof out->cpu);
+    machine_line("/etc/os-release", "PRETTY_NAME", '=', distribution, sizeof distribution);
+    if (uname(&name) == 0)
+        snprintf(out->os, sizeof out->os, "%s, %.30s %.40s", distribution, name.sysname,
+                 name.release);
+    if (!out->cpu[0]) snprintf(out->cpu, sizeof out->cpu, "%.60s", name.machine);
+    snprintf(out->blas, sizeof out->blas, "%s", openblas_get_config());
+    snprintf(out->isa, sizeof out->isa, "%s", kvl_ops_isa());
+    out->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+void kvl_time_utc(char out[32])
+{
+    struct timespec now;
+    struct tm utc;
+    char text[24];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(out, 32, "%s.%03dZ", text, (int)(now.tv_nsec / 1000000));
+}

@@ -1,0 +1,451 @@
+/* Records as JSON. */
+#include "record.h"
+
+#include "args.h"
+#include "build.h"
+#include "log.h"
+#include "stats.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static json_t *record_real(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+/* Length of the valid UTF-8 character at s, 0 = none. */
+static size_t record_utf8(const unsigned char *s, size_t n)
+{
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] >= 0xf0 ? 4 : (s[0] >= 0xe0 ? 3 : 2);
+    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
+    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
+    return len;
+}
+
+/* JSON holds UTF-8 only: other bytes become U+FFFD, the ids beside the text tell them apart. */
+static json_t *record_text(const char *s, size_t n)
+{
+    struct kvl_buf clean = { 0 };
+    int rc = kvl_buf_adds(&clean, "");
+    for (size_t i = 0; i < n && rc == KVL_OK;) {
+        size_t len = record_utf8((const unsigned char *)s + i, n - i);
+        rc = len ? kvl_buf_add(&clean, s + i, len) : kvl_buf_adds(&clean, "\xef\xbf\xbd");
+        i += len ? len : 1;
+    }
+    json_t *text = rc == KVL_OK ? json_stringn(clean.data, clean.len) : NULL;
+    kvl_buf_free(&clean);
+    return text;
+}
+
+static json_t *record_path_text(const char *s)
+{
+    return s ? record_text(s, strlen(s)) : json_null();
+}
+
+static json_t *record_start(const char *kind, const char *run)
+{
+    return json_pack("{s:s, s:s, s:s}", "kind", kind, "schema", KVL_LOG_SCHEMA, "run", run);
+}
+
+/* Moves the fields of `more` behind those of `o`; NULL in, NULL out. */
+static json_t *record_add(json_t *o, json_t *more)
+{
+    if (o && more && json_object_update(o, more) == 0) {
+        json_decref(more);
+        return o;
+    }
+    json_decref(o);
+    json_decref(more);
+    return NULL;
+}
+
+static json_t *record_now(void)
+{
+    char now[32];
+    kvl_time_utc(now);
+    return json_string(now);
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+static json_t *record_argv(const struct kvl_run_info *info)
+{
+    json_t *argv = json_array();
+    for (int i = 0; i < info->argc; i++)
+        if (json_array_append_new(argv, record_path_text(info->argv[i])) != 0) {
+            json_decref(argv);
+            return NULL;
+        }
+    return argv;
+}
+
+static json_t *record_machine(const struct kvl_run_info *info)
+{
+    const struct kvl_machine *m = info->machine;
+    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o, s:o}", "host", record_path_text(m->host),
+                     "cpu", record_path_text(m->cpu), "cores", m->cores, "threads", info->threads,
+                     "isa", m->isa, "ram_bytes", (json_int_t)m->ram_bytes, "os",
+                     record_path_text(m->os), "blas", record_path_text(m->blas));
+}
+
+static json_t *record_model(const struct kvl_model *m)
+{
+    const struct kvl_shape *s = kvl_model_shape(m);
+    const struct kvl_tokenizer *t = kvl_model_tokenizer(m);
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)kvl_tokenizer_hash(t));
+    return json_pack("{s:o, s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s}", "name",
+                     record_path_text(kvl_model_name(m)), "file",
+                     record_path_text(kvl_model_path(m)), "hash", kvl_model_hash(m), "bytes",
+                     (json_int_t)kvl_model_bytes(m), "n_layers", s->n_layers, "n_heads", s->n_heads,
+                     "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim, "n_embd", s->n_embd,
+                     "n_vocab", s->n_vocab, "context_tok", s->n_ctx_train, "tokenizer",
+                     kvl_tokenizer_model(t), "tokenizer_hash", hash);
+}
+
+json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
+{
+    const struct kvl_sweep *s = info->work->sweep;
+    json_t *build = json_pack("{s:s, s:s, s:s, s:s, s:s}", "version", kvl_build.version, "git",
+                              kvl_build.git, "build", kvl_build.type, "compiler",
+                              kvl_build.compiler, "sanitizers", kvl_build.sanitizers);
+    json_t *store = json_pack(
+        "{s:s, s:i, s:i, s:b}", "kv_type", kvl_kv_type_name(info->store->type), "block_tok",
+        info->store->block_tok, "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
+    json_t *sweep =
+        json_pack("{s:o, s:o, s:s, s:o}", "name", record_path_text(s->name), "file",
+                  record_path_text(s->file), "hash", s->hash, "text", record_path_text(s->text));
+    json_t *fields =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start", record_now(), "argv",
+                  record_argv(info), "kvlab", build, "machine", record_machine(info), "model",
+                  record_model(info->work->model), "store", store, "sweep", sweep);
+    return record_add(record_start("run", run), fields);
+}
+
+/* ---- sample ---------------------------------------------------------------------------------- */
+
+static json_t *record_ids(const struct kvl_ask *a)
+{
+    json_t *ids = json_array();
+    for (int32_t i = 0; i < a->n_id; i++)
+        if (json_array_append_new(ids, json_integer(a->id[i])) != 0) {
+            json_decref(ids);
+            return NULL;
+        }
+    return ids;
+}
+
+/* [layer][kv head] means over the answer steps; null without evidence. */
+static json_t *record_lanes(const struct kvl_recall *r)
+{
+    if (r->n_steps == 0) return json_null();
+    json_t *layers = json_array();
+    for (int32_t l = 0; l < r->n_layers; l++) {
+        json_t *heads = json_array();
+        for (int32_t h = 0; h < r->n_kv_heads; h++)
+            json_array_append_new(heads, json_real(r->lane[l * r->n_kv_heads + h] / r->n_steps));
+        if (json_array_append_new(layers, heads) != 0) {
+            json_decref(layers);
+            return NULL;
+        }
+    }
+    return layers;
+}
+
+static json_t *record_observed(const struct kvl_outcome *o)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
+                     record_real(o->attended_tok), "dense_tok", record_real(o->dense_tok),
+                     "kv_read_bytes_per_tok", record_real(o->kv_read), "index_read_bytes_per_tok",
+                     record_real(o->index_read), "kv_logical_bytes", record_real(o->kv_logical),
+                     "kv_physical_bytes", record_real(o->kv_physical), "kv_own_bytes",
+                     record_real(o->kv_own), "meta_bytes", record_real(o->meta));
+}
+
+json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
+{
+    const struct kvl_ask *ask = a->ask;
+    const struct kvl_outcome *o = &a->outcome;
+    char seed[17];
+    snprintf(seed, sizeof seed, "%016llx", (unsigned long long)a->seed);
+    json_t *what =
+        json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:b, s:o, s:o}", "cell", a->cell->id, "context",
+                  a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
+                  "question_tok", a->question_tok, "joint", a->joint, "depth",
+                  record_real(a->q->depth), "gold", record_path_text(a->q->gold));
+    json_t *said =
+        json_pack("{s:o, s:o, s:o, s:i}", "prediction",
+                  o->failed ? json_null() : record_text(a->prediction, a->prediction_len), "ids",
+                  o->failed ? json_null() : record_ids(ask), "stop",
+                  o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "n_new_tok",
+                  o->failed ? 0 : ask->n_id);
+    json_t *scores = json_pack("{s:o, s:o, s:o, s:o}", "official", record_real(o->official),
+                               "strict", record_real(o->strict), "recall", record_real(o->recall),
+                               "lane_recall", o->failed ? json_null() : record_lanes(&ask->recall));
+    json_t *cost = json_pack("{s:o, s:I, s:o}", "wall_ns", record_real(o->wall_ns), "prefill_ns",
+                             (json_int_t)o->prefill_ns, "error",
+                             o->failed ? record_path_text(ask->error.msg) : json_null());
+    json_t *r = record_add(record_add(record_start("sample", run), what), said);
+    return record_add(record_add(record_add(r, scores), record_observed(o)), cost);
+}
+
+static double outcome_number(const json_t *sample, const char *field)
+{
+    const json_t *v = json_object_get(sample, field);
+    return json_is_number(v) ? json_number_value(v) : (double)NAN;
+}
+
+void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
+{
+    *out = (struct kvl_outcome){
+        .have = true,
+        .failed = json_is_string(json_object_get(sample, "error")),
+        .official = outcome_number(sample, "official"),
+        .strict = outcome_number(sample, "strict"),
+        .recall = outcome_number(sample, "recall"),
+        .attended_tok = outcome_number(sample, "attended_tok"),
+        .dense_tok = outcome_number(sample, "dense_tok"),
+        .kv_read = outcome_number(sample, "kv_read_bytes_per_tok"),
+        .index_read = outcome_number(sample, "index_read_bytes_per_tok"),
+        .kv_logical = outcome_number(sample, "kv_logical_bytes"),
+        .kv_physical = outcome_number(sample, "kv_physical_bytes"),
+        .kv_own = outcome_number(sample, "kv_own_bytes"),
+        .meta = outcome_number(sample, "meta_bytes"),
+        .wall_ns = outcome_number(sample, "wall_ns"),
+        .prefill_ns = outcome_number(sample, "prefill_ns"),
+    };
+}
+
+/* ---- what cells and speed records share ------------------------------------------------------ */
+
+static json_t *record_point(const struct kvl_cell *c)
+{
+    json_t *task =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i}", "cell", c->id, "key", c->key, "code",
+                  kvl_build.git, "task", c->task->task->name, "task_options", c->task->options,
+                  "task_version", (int)c->task->task->version, "length_tok", c->length);
+    json_t *policy =
+        json_pack("{s:s, s:i, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
+                  "policy_version", (int)c->policy->policy->version, "options",
+                  kvl_planned_options(c->planned), "budget", c->budget, "budget_tok",
+                  c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
+                  "prefill", "shared", "device", "cpu");
+    return record_add(task, policy);
+}
+
+/* ---- cell ------------------------------------------------------------------------------------ */
+
+/* Scores and other numbers of the samples that have them, with their contexts. */
+struct record_column {
+    double *value;
+    int64_t *context;
+    size_t n;
+};
+
+static int column_create(size_t n, struct record_column *out)
+{
+    *out = (struct record_column){ .value = kvl_alloc(n, sizeof(double)),
+                                   .context = kvl_alloc(n, sizeof(int64_t)) };
+    return out->value && out->context ? KVL_OK : KVL_ENOMEM;
+}
+
+static void column_free(struct record_column *c)
+{
+    kvl_free(c->value);
+    kvl_free(c->context);
+}
+
+/* The member at `off` of every outcome that has a score and a number there. */
+static void column_fill(struct record_column *c, const struct kvl_sweep *s,
+                        const struct kvl_outcome *outcome, size_t off)
+{
+    size_t n = (size_t)s->contexts * (size_t)s->questions;
+    c->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        double v;
+        memcpy(&v, (const char *)&outcome[i] + off, sizeof v);
+        if (outcome[i].failed || !isfinite(v)) continue;
+        c->value[c->n] = v;
+        c->context[c->n++] = (int64_t)(i / (size_t)s->questions);
+    }
+}
+
+static double column_sum(const struct record_column *c)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < c->n; i++) sum += c->value[i];
+    return sum;
+}
+
+static double column_mean(const struct record_column *c)
+{
+    return c->n ? column_sum(c) / (double)c->n : (double)NAN;
+}
+
+static size_t column_contexts(const struct record_column *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++) n += i == 0 || c->context[i] != c->context[i - 1];
+    return n;
+}
+
+static json_t *cell_score(const struct record_column *c)
+{
+    double n_eff = 0.0;
+    if (kvl_n_eff(c->value, c->context, c->n, &n_eff) != KVL_OK) return NULL;
+    struct kvl_interval w = kvl_wilson(column_mean(c), n_eff);
+    if (c->n == 0) w = (struct kvl_interval){ (double)NAN, (double)NAN, (double)NAN };
+    return json_pack("{s:f, s:o, s:o, s:o, s:f}", "k", column_sum(c), "p",
+                     record_real(column_mean(c)), "lo", record_real(w.lo), "hi", record_real(w.hi),
+                     "n_eff", n_eff);
+}
+
+static json_t *cell_recall(const struct record_column *c, const char *id)
+{
+    struct kvl_interval b;
+    uint64_t seed = strtoull(id, NULL, 16);
+    if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
+    return json_pack("{s:o, s:o, s:o}", "mean", record_real(b.mean), "lo", record_real(b.lo), "hi",
+                     record_real(b.hi));
+}
+
+static const struct {
+    const char *field;
+    size_t off;
+} cell_means[] = {
+    { "attended_tok", offsetof(struct kvl_outcome, attended_tok) },
+    { "dense_tok", offsetof(struct kvl_outcome, dense_tok) },
+    { "kv_read_bytes_per_tok", offsetof(struct kvl_outcome, kv_read) },
+    { "index_read_bytes_per_tok", offsetof(struct kvl_outcome, index_read) },
+    { "kv_logical_bytes", offsetof(struct kvl_outcome, kv_logical) },
+    { "kv_physical_bytes", offsetof(struct kvl_outcome, kv_physical) },
+    { "kv_own_bytes", offsetof(struct kvl_outcome, kv_own) },
+    { "meta_bytes", offsetof(struct kvl_outcome, meta) },
+};
+
+/* Of the shared prefills, each counted once. */
+static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
+                           const struct kvl_outcome *outcome)
+{
+    double ns = 0.0;
+    for (int32_t i = 0; i < s->contexts; i++)
+        ns += outcome[(size_t)i * (size_t)s->questions].prefill_ns;
+    return ns > 0.0 ? (double)c->length * s->contexts / (ns * 1e-9) : (double)NAN;
+}
+
+static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
+                            const struct kvl_outcome *outcome, struct record_column *col)
+{
+    size_t n = (size_t)s->contexts * (size_t)s->questions;
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, official));
+    json_t *r = json_pack("{s:I, s:I, s:I, s:o}", "n", (json_int_t)col->n, "n_contexts",
+                          (json_int_t)column_contexts(col), "n_errors", (json_int_t)(n - col->n),
+                          "official", cell_score(col));
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, strict));
+    r = record_add(r, json_pack("{s:o}", "strict", cell_score(col)));
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, recall));
+    r = record_add(r, json_pack("{s:o}", "recall", cell_recall(col, c->id)));
+    for (size_t i = 0; i < sizeof cell_means / sizeof cell_means[0]; i++) {
+        column_fill(col, s, outcome, cell_means[i].off);
+        r = record_add(r, json_pack("{s:o}", cell_means[i].field, record_real(column_mean(col))));
+    }
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
+    double chance = c->task->task->chance ? c->task->task->chance(c->task->opts) : (double)NAN;
+    return record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance", record_real(chance),
+                                   "prefill_tok_per_s", record_real(cell_prefill(s, c, outcome)),
+                                   "decode_tok_per_s", json_null(), "wall_s",
+                                   column_sum(col) * 1e-9, "t_end", record_now()));
+}
+
+json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
+                        const struct kvl_outcome *outcome)
+{
+    struct record_column col;
+    json_t *r = record_add(record_start("cell", run), record_point(c));
+    r = record_add(r, json_pack("{s:o, s:s}", "depth",
+                                c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
+                                kvl_protocol_name(c->protocol)));
+    json_t *numbers = NULL;
+    if (column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
+        numbers = cell_numbers(s, c, outcome, &col);
+    column_free(&col);
+    return record_add(r, numbers);
+}
+
+/* ---- speed ----------------------------------------------------------------------------------- */
+
+static json_t *speed_steps(const struct kvl_timing *t)
+{
+    json_t *steps = json_array();
+    for (int32_t i = 0; i < t->n_steps; i++)
+        if (json_array_append_new(steps, json_integer((json_int_t)t->step_ns[i])) != 0) {
+            json_decref(steps);
+            return NULL;
+        }
+    return steps;
+}
+
+static double per(double sum, double n)
+{
+    return n > 0.0 ? sum / n : (double)NAN;
+}
+
+static json_t *speed_counts(const struct kvl_timing *t)
+{
+    const struct kvl_counters *n = &t->count;
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "attended_tok",
+        record_real(per((double)n->attended_tok, (double)n->attended_lanes)), "dense_tok",
+        record_real(per((double)n->dense_tok, (double)n->dense_lanes)), "kv_read_bytes_per_tok",
+        record_real(per((double)n->kv_read_bytes, (double)n->n_tokens)), "index_read_bytes_per_tok",
+        record_real(per((double)n->index_read_bytes, (double)n->n_tokens)), "kv_logical_bytes",
+        (json_int_t)t->bytes.logical, "kv_physical_bytes", (json_int_t)t->bytes.physical,
+        "kv_own_bytes", (json_int_t)t->bytes.own, "meta_bytes", (json_int_t)t->bytes.meta);
+}
+
+json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
+                         const struct kvl_timing *t)
+{
+    const struct kvl_counters *n = &t->count;
+    uint64_t sum = 0, parts = n->meta_ns + n->select_ns + n->attend_ns + n->evict_ns;
+    for (int32_t i = 0; i < t->n_steps; i++) sum += t->step_ns[i];
+    json_t *what = json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads,
+                             "host", record_path_text(t->host), "warmup_steps", s->speed.warmup);
+    json_t *times = json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t), "prefill_ns",
+        (json_int_t)t->prefill_ns, "attach_ns", (json_int_t)t->attach_ns, "ttft_ns",
+        (json_int_t)(t->prefill_ns + t->attach_ns + t->first_ns), "meta_ns", (json_int_t)n->meta_ns,
+        "select_ns", (json_int_t)n->select_ns, "attend_ns", (json_int_t)n->attend_ns, "evict_ns",
+        (json_int_t)n->evict_ns, "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
+    json_t *rates = json_pack("{s:o, s:o}", "decode_tok_per_s",
+                              record_real(per(t->n_steps, (double)sum * 1e-9)), "prefill_tok_per_s",
+                              record_real(per(c->length, (double)t->prefill_ns * 1e-9)));
+    json_t *memory =
+        json_pack("{s:I, s:I}", "weight_bytes_per_tok", (json_int_t)t->weight_bytes_per_tok,
+                  "rss_peak_bytes", (json_int_t)kvl_rss_peak_bytes());
+    json_t *r = record_add(record_add(record_start("speed", run), record_point(c)), what);
+    return record_add(record_add(record_add(record_add(r, times), rates), speed_counts(t)), memory);
+}
+
+/* ---- error ----------------------------------------------------------------------------------- */
+
+json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
+                         int32_t question, int status, const char *message)
+{
+    json_t *fields =
+        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o}", "cell", c ? json_string(c->id) : json_null(),
+                  "key", c ? record_path_text(c->key) : json_null(), "context",
+                  context >= 0 ? json_integer(context) : json_null(), "question",
+                  question >= 0 ? json_integer(question) : json_null(), "status",
+                  kvl_status_name(status), "message", record_path_text(message));
+    return record_add(record_start("error", run), fields);
+}

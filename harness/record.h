@@ -1,0 +1,71 @@
+/* record.h - records as JSON, field by field as in results/README.md.
+ *
+ * Builders return a new reference, or NULL when memory is short.
+ */
+#ifndef KVL_RECORD_H
+#define KVL_RECORD_H
+
+#include "answer.h"
+#include "machine.h"
+#include "plan.h"
+
+#include <jansson.h>
+
+/* The numbers of a sample that its cell's record is made of; NaN where there are none. */
+struct kvl_outcome {
+    bool have;   /* a sample was committed */
+    bool failed; /* it has no score */
+    double official, strict, recall;
+    double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
+    double kv_logical, kv_physical, kv_own, meta;
+    double wall_ns, prefill_ns;
+};
+
+/* A sample before it is a record; pointers are borrowed. */
+struct kvl_answer {
+    const struct kvl_cell *cell;
+    const struct kvl_question *q;
+    const struct kvl_ask *ask;
+    const char *prediction; /* raw bytes, NUL-terminated */
+    size_t prediction_len;
+    int32_t context, question, context_tok, question_tok;
+    uint64_t seed;
+    bool joint; /* context and question tokenise to the same tokens together */
+    struct kvl_outcome outcome;
+};
+
+/* What stands in a speed record beside its cell. */
+struct kvl_timing {
+    const uint64_t *step_ns; /* [n_steps] */
+    int32_t n_steps, threads;
+    const char *host;
+    uint64_t prefill_ns, attach_ns, first_ns; /* first: the first decode step */
+    struct kvl_counters count;                /* of the timed steps */
+    struct kvl_kv_bytes bytes;
+    int64_t weight_bytes_per_tok;
+};
+
+struct kvl_run_info {
+    int argc;
+    char **argv;
+    const struct kvl_work *work;
+    const struct kvl_machine *machine;
+    const struct kvl_store_desc *store;
+    int32_t threads, chunk_tok;
+};
+
+json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);
+json_t *kvl_record_sample(const char *run, const struct kvl_answer *a);
+/* outcome [contexts * questions] of the cell, complete. */
+json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
+                        const struct kvl_outcome *outcome);
+json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
+                         const struct kvl_timing *t);
+/* cell NULL, context or question -1: null. */
+json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
+                         int32_t question, int status, const char *message);
+
+/* The numbers of a committed sample, back from its record. */
+void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out);
+
+#endif

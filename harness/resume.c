@@ -1,0 +1,160 @@
+/* From the records of a log to what is left to do. */
+#include "resume.h"
+
+#include "build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t state_samples(const struct kvl_state *s)
+{
+    return (size_t)s->work->sweep->contexts * (size_t)s->work->sweep->questions;
+}
+
+static int state_order(const void *a, const void *b, void *cells)
+{
+    const struct kvl_cell *c = cells;
+    return strcmp(c[*(const size_t *)a].id, c[*(const size_t *)b].id);
+}
+
+static int state_fill(struct kvl_state *s, struct kvl_err *err)
+{
+    const struct kvl_work *w = s->work;
+    s->cell = kvl_alloc(w->n_cells, sizeof *s->cell);
+    s->by_id = kvl_alloc(w->n_cells, sizeof *s->by_id);
+    s->runs = json_object();
+    if (!s->cell || !s->by_id || !s->runs)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for %zu cells", w->n_cells);
+    for (size_t i = 0; i < w->n_cells; i++) {
+        s->by_id[i] = i;
+        if (w->cell[i].speed) continue;
+        s->cell[i].outcome = kvl_alloc(state_samples(s), sizeof *s->cell[i].outcome);
+        if (!s->cell[i].outcome) return kvl_fail(err, KVL_ENOMEM, "out of memory for samples");
+    }
+    qsort_r(s->by_id, w->n_cells, sizeof *s->by_id, state_order, w->cell);
+    return KVL_OK;
+}
+
+int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
+                     struct kvl_state *out, struct kvl_err *err)
+{
+    struct kvl_state s = { .work = work, .accept_stale = accept_stale, .retry = retry };
+    int rc = state_fill(&s, err);
+    if (rc == KVL_OK)
+        *out = s;
+    else
+        kvl_state_free(&s);
+    return rc;
+}
+
+void kvl_state_free(struct kvl_state *s)
+{
+    for (size_t i = 0; s->cell && i < s->work->n_cells; i++) kvl_free(s->cell[i].outcome);
+    kvl_free(s->cell);
+    kvl_free(s->by_id);
+    json_decref(s->runs);
+    *s = (struct kvl_state){ 0 };
+}
+
+bool kvl_state_complete(const struct kvl_state *s, size_t cell)
+{
+    for (size_t i = 0; i < state_samples(s); i++)
+        if (!s->cell[cell].outcome[i].have) return false;
+    return true;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static struct kvl_progress_cell *state_find(const struct kvl_state *s, const char *id, size_t *cell)
+{
+    size_t lo = 0, hi = s->work->n_cells;
+    while (id && lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        int order = strcmp(s->work->cell[s->by_id[mid]].id, id);
+        if (order == 0) {
+            *cell = s->by_id[mid];
+            return &s->cell[*cell];
+        }
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return NULL;
+}
+
+static const char *record_string(const json_t *record, const char *field)
+{
+    const char *text = json_string_value(json_object_get(record, field));
+    return text ? text : "";
+}
+
+/* Whether the run that wrote a record was of this code; unknown runs are of another. */
+static bool state_current(struct kvl_state *s, const json_t *record)
+{
+    const char *code = record_string(s->runs, record_string(record, "run"));
+    if (s->accept_stale || strcmp(code, kvl_build.git) == 0) return true;
+    snprintf(s->stale_code, sizeof s->stale_code, "%s", code[0] ? code : "unknown");
+    return false;
+}
+
+static void state_sample(struct kvl_state *s, const json_t *record)
+{
+    size_t cell;
+    const struct kvl_sweep *sweep = s->work->sweep;
+    struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
+    json_int_t context = json_integer_value(json_object_get(record, "context"));
+    json_int_t question = json_integer_value(json_object_get(record, "question"));
+    if (!p || !p->outcome || context < 0 || question < 0 || context >= sweep->contexts ||
+        question >= sweep->questions)
+        return;
+    struct kvl_outcome *o = &p->outcome[context * sweep->questions + question];
+    kvl_outcome_of(record, o);
+    if (s->retry && o->failed) *o = (struct kvl_outcome){ 0 };
+}
+
+static void state_done(struct kvl_state *s, const json_t *record)
+{
+    size_t cell;
+    struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
+    json_int_t errors = json_integer_value(json_object_get(record, "n_errors"));
+    if (!p || (s->retry && errors > 0)) return;
+    p->done = p->aggregated = true;
+}
+
+static void state_error(struct kvl_state *s, const json_t *record)
+{
+    size_t cell;
+    struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
+    if (p && !s->retry) p->failed = true;
+}
+
+static void state_count_stale(struct kvl_state *s, const json_t *record)
+{
+    size_t cell;
+    const char *kind = record_string(record, "kind");
+    bool result = strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0;
+    if (result && state_find(s, record_string(record, "cell"), &cell)) s->n_stale++;
+}
+
+int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
+{
+    struct kvl_state *s = user;
+    const char *kind = record_string(record, "kind");
+    if (strcmp(kind, "run") == 0) {
+        json_t *code = json_object_get(json_object_get(record, "kvlab"), "git");
+        if (code && json_object_set(s->runs, record_string(record, "run"), code) != 0)
+            return kvl_fail(err, KVL_ENOMEM, "out of memory while reading the log");
+        return KVL_OK;
+    }
+    if (!state_current(s, record))
+        state_count_stale(s, record);
+    else if (strcmp(kind, "sample") == 0)
+        state_sample(s, record);
+    else if (strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0)
+        state_done(s, record);
+    else if (strcmp(kind, "error") == 0)
+        state_error(s, record);
+    return KVL_OK;
+}

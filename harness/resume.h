@@ -1,0 +1,36 @@
+/* resume.h - what a log has already of the cells of a sweep.
+ *
+ * A cell is done when its `cell` or `speed` record is committed, and failed when an `error` record
+ * names it.  Results of another code version do not count unless they are accepted.
+ */
+#ifndef KVL_RESUME_H
+#define KVL_RESUME_H
+
+#include "record.h"
+
+struct kvl_progress_cell {
+    struct kvl_outcome *outcome; /* [contexts * questions]; NULL for speed cells */
+    bool done, failed;
+    bool aggregated; /* its cell record is committed */
+};
+
+struct kvl_state {
+    const struct kvl_work *work;
+    struct kvl_progress_cell *cell; /* [n_cells] */
+    bool accept_stale, retry;       /* retry: errors do not count as done */
+    size_t n_stale;                 /* cells that another code version answered */
+    char stale_code[64];            /* one such version */
+    /* private */
+    size_t *by_id; /* cells in the order of their ids */
+    json_t *runs;  /* run id -> code version */
+};
+
+int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
+                     struct kvl_state *out, struct kvl_err *err);
+void kvl_state_free(struct kvl_state *s);
+/* A kvl_log_fn; user is the state. */
+int kvl_state_read(json_t *record, void *user, struct kvl_err *err);
+/* Whether every sample of a cell is there. */
+bool kvl_state_complete(const struct kvl_state *s, size_t cell);
+
+#endif

@@ -1,0 +1,174 @@
+/* The order of a sweep, its commits and its records. */
+#include "runner.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what the parts share -------------------------------------------------------------------- */
+
+int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err)
+{
+    if (!*r->stop) return KVL_OK;
+    return kvl_fail(err, KVL_ESTOP, "stopped by signal %d; start the same command again to go on",
+                    *r->stop);
+}
+
+static int runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
+{
+    if (!record) return kvl_fail(err, KVL_ENOMEM, "out of memory for a record");
+    int rc = kvl_log_append(r->log, record, err);
+    json_decref(record);
+    return rc;
+}
+
+int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
+{
+    if (!r->announced) {
+        int rc = runner_append(r, kvl_record_run(kvl_log_run(r->log), r->info), err);
+        if (rc != KVL_OK) {
+            json_decref(record);
+            return rc;
+        }
+        r->announced = true;
+    }
+    return runner_append(r, record, err);
+}
+
+int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
+                          const struct kvl_err *why, struct kvl_err *err)
+{
+    const char *run = kvl_log_run(r->log);
+    r->state->cell[cell].failed = true;
+    r->stats.n_errors++;
+    r->progress.n_errors++;
+    r->progress.n_done++;
+    return kvl_runner_append(r,
+                             kvl_record_error(run, &r->work->cell[cell], context, -1, why->code,
+                                              why->msg[0] ? why->msg : kvl_status_name(why->code)),
+                             err);
+}
+
+/* ---- open, close ----------------------------------------------------------------------------- */
+
+int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *err)
+{
+    const struct kvl_sweep *s = r->work->sweep;
+    struct kvl_engine_desc desc = {
+        .model = r->work->model,
+        .kv_type = s->kv_type,
+        .raw_keys = r->work->raw_keys,
+        .window = r->work->window,
+        .chunk_tok = s->chunk_tok,
+        .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
+        .allow_overlong = allow_overlong,
+    };
+    size_t n_vocab = (size_t)kvl_model_shape(r->work->model)->n_vocab;
+    KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
+    kvl_engine_set_stop(r->engine, r->stop);
+    r->logits = kvl_alloc(KVL_ASK_MAX * n_vocab, sizeof *r->logits);
+    if (!r->logits) return kvl_fail(err, KVL_ENOMEM, "out of memory for logits");
+    return kvl_kv_units(kvl_engine_store(r->engine), &r->units, err);
+}
+
+void kvl_runner_close(struct kvl_runner *r)
+{
+    kvl_engine_destroy(r->engine);
+    kvl_free(r->logits);
+    r->engine = NULL;
+    r->logits = NULL;
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+/* Cells that their policy refuses: one error record each, once. */
+static int runner_refused(struct kvl_runner *r, struct kvl_err *err)
+{
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
+        for (size_t c = g->first; g->mine && c < g->first + g->n; c++)
+            if (!r->work->cell[c].planned && !r->state->cell[c].failed)
+                KVL_TRY(kvl_runner_cell_error(r, c, -1, &r->work->cell[c].refused, err));
+    }
+    return kvl_log_commit(r->log, err);
+}
+
+/* Cells whose samples are all there without a record: cut off between two commits, or by a change of
+ * what else the sweep holds. */
+static int runner_aggregate(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
+{
+    for (size_t c = g->first; c < g->first + g->n; c++) {
+        struct kvl_progress_cell *p = &r->state->cell[c];
+        if (p->done || p->failed || !kvl_state_complete(r->state, c)) continue;
+        KVL_TRY(kvl_runner_append(
+            r, kvl_record_cell(kvl_log_run(r->log), r->work->sweep, &r->work->cell[c], p->outcome),
+            err));
+        p->done = true;
+        r->progress.n_done++;
+    }
+    return KVL_OK;
+}
+
+static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
+{
+    for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
+        KVL_TRY(kvl_runner_check_stop(r, err));
+        KVL_TRY(kvl_runner_context(r, g, context, err));
+    }
+    KVL_TRY(runner_aggregate(r, g, err));
+    return kvl_log_commit(r->log, err);
+}
+
+/* Cost units of the whole shard and of what is done already. */
+static void runner_measure(struct kvl_runner *r)
+{
+    const struct kvl_work *w = r->work;
+    struct kvl_progress *p = &r->progress;
+    for (size_t i = 0; i < w->n_groups; i++) {
+        const struct kvl_group *g = &w->group[i];
+        if (!g->mine) continue;
+        int32_t contexts = g->speed ? 1 : w->sweep->contexts;
+        for (size_t c = g->first; c < g->first + g->n; c++) {
+            const struct kvl_progress_cell *cell = &r->state->cell[c];
+            double cost = contexts * kvl_cell_context_cost(w, &w->cell[c]);
+            bool done = cell->done || cell->failed;
+            p->n_cells++;
+            p->n_done += done;
+            if (w->cell[c].planned) p->total += cost;
+            if (w->cell[c].planned && done) p->done += cost;
+        }
+        p->total += contexts * kvl_group_context_cost(g);
+    }
+}
+
+static int runner_all(struct kvl_runner *r, struct kvl_err *err)
+{
+    KVL_TRY(runner_refused(r, err));
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
+        if (g->mine && !g->speed) KVL_TRY(runner_group(r, g, err));
+    }
+    /* Times are taken when nothing else is left to do. */
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
+        if (g->mine && g->speed) KVL_TRY(kvl_runner_speed(r, g, err));
+    }
+    return KVL_OK;
+}
+
+int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
+{
+    runner_measure(r);
+    kvl_progress_begin(&r->progress, r->progress.quiet);
+    int rc = runner_all(r, err);
+    kvl_progress_end(&r->progress);
+    /* Whole cells that wait for their commit are kept when the work is cut off. */
+    if (rc == KVL_ESTOP && kvl_log_pending(r->log) > 0) {
+        struct kvl_err late = { 0 };
+        int saved = kvl_log_commit(r->log, &late);
+        if (saved != KVL_OK) {
+            kvl_err_clear(err);
+            return kvl_fail(err, saved, "%s", late.msg);
+        }
+    }
+    return rc;
+}

@@ -1,0 +1,58 @@
+/* runner.h - runs the cells of a sweep that a log does not have yet.
+ *
+ * Per context: one prefill; then per protocol, policy and budget forks of it.  The samples of one
+ * context under one protocol are one commit.  A sample that fails is a record; the sweep goes on.
+ */
+#ifndef KVL_RUNNER_H
+#define KVL_RUNNER_H
+
+#include "log.h"
+#include "progress.h"
+#include "resume.h"
+
+/* What a run did. */
+struct kvl_run_stats {
+    int64_t context_prefills;    /* contexts prefilled for accuracy cells */
+    int64_t context_prefill_tok; /* their tokens */
+    int64_t speed_prefills;      /* and for speed cells */
+    int64_t n_samples, n_speed, n_errors;
+};
+
+struct kvl_runner {
+    const struct kvl_work *work;
+    struct kvl_state *state;
+    struct kvl_log *log;
+    struct kvl_engine *engine;
+    const struct kvl_run_info *info; /* for the run record */
+    const volatile int *stop;
+    struct kvl_progress progress;
+    struct kvl_run_stats stats;
+    struct kvl_kv_units units;
+    float *logits;  /* [KVL_ASK_MAX][n_vocab] */
+    bool announced; /* the run record is in the log */
+};
+
+/* Creates the engine.  Everything that is set above must outlive the runner. */
+int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *err);
+void kvl_runner_close(struct kvl_runner *r);
+/* All groups of this shard.  KVL_ESTOP when the stop flag was raised: what is complete is
+ * committed. */
+int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err);
+
+/* ---- for the parts of the runner -------------------------------------------------------------- */
+
+/* Appends a record (stolen; NULL = out of memory), the run record before the first. */
+int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err);
+/* Records that a cell failed for good. */
+int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
+                          const struct kvl_err *why, struct kvl_err *err);
+/* KVL_ESTOP once the flag is raised. */
+int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err);
+
+/* One context of a group: generated, prefilled, answered (runner_context.c). */
+int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                       struct kvl_err *err);
+/* The speed cells of one length (runner_speed.c). */
+int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
+
+#endif

@@ -1,0 +1,153 @@
+/* Speed cells: each alone, from a fork of one prefill, a fixed number of steps. */
+#include "runner.h"
+
+#include <stdio.h>
+
+struct speed {
+    struct kvl_runner *r;
+    const struct kvl_group *g;
+    struct kvl_sample sample;
+    struct kvl_session *session; /* the context but its last token */
+    uint64_t prefill_ns;
+    uint64_t *step_ns; /* [steps] */
+    struct kvl_err *err;
+};
+
+static int speed_prefill(struct speed *s)
+{
+    struct kvl_runner *r = s->r;
+    KVL_TRY(kvl_context_generate(r->work, s->g, 0, &s->sample, s->err));
+    s->step_ns = kvl_alloc((size_t)r->work->sweep->speed.steps, sizeof *s->step_ns);
+    if (!s->step_ns) return kvl_fail(s->err, KVL_ENOMEM, "out of memory for times");
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_session_create(r->engine, &s->session, s->err));
+    if (s->sample.tokens.n > 1)
+        KVL_TRY(kvl_session_prefill(s->session, s->sample.tokens.id, s->sample.tokens.n - 1, NULL,
+                                    false, s->err));
+    s->prefill_ns = kvl_now_ns() - t0;
+    r->stats.speed_prefills++;
+    r->progress.done += kvl_group_context_cost(s->g);
+    return KVL_OK;
+}
+
+/* One step from *id to the next token; an end token is a token like any other. */
+static int speed_step(struct speed *s, struct kvl_session *session, int32_t *id, uint64_t *ns,
+                      struct kvl_err *err)
+{
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_session_decode(&session, 1, id, s->r->logits, err));
+    *id = kvl_argmax(s->r->logits, kvl_model_shape(s->r->work->model)->n_vocab);
+    *ns = kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
+static int speed_steps(struct speed *s, struct kvl_session *session, struct kvl_timing *t,
+                       struct kvl_err *err)
+{
+    const struct kvl_speed *speed = &s->r->work->sweep->speed;
+    int32_t id = s->sample.tokens.id[s->sample.tokens.n - 1];
+    uint64_t ns;
+    for (int32_t i = 0; i < speed->warmup; i++) {
+        KVL_TRY(speed_step(s, session, &id, &ns, err));
+        if (i == 0) t->first_ns = ns;
+    }
+    kvl_session_reset_counters(session);
+    for (int32_t i = 0; i < speed->steps; i++)
+        KVL_TRY(speed_step(s, session, &id, &s->step_ns[i], err));
+    if (speed->warmup == 0) t->first_ns = s->step_ns[0];
+    return KVL_OK;
+}
+
+static int speed_measure(struct speed *s, const struct kvl_cell *cell, struct kvl_timing *t,
+                         struct kvl_err *err)
+{
+    struct kvl_session *session;
+    struct kvl_seq_stats stats;
+    uint64_t seed = kvl_context_seed(s->r->work->sweep, s->g->task, s->g->length, s->g->depth, 0);
+    KVL_TRY(kvl_session_fork(s->session, &session, err));
+    int rc = kvl_session_attach(session, cell->planned, seed, KVL_EXEC_REAL, err);
+    if (rc == KVL_OK) {
+        kvl_seq_stats(kvl_session_seq(session), &stats);
+        t->attach_ns = kvl_session_counters(session)->attach_ns;
+        rc = speed_steps(s, session, t, err);
+    }
+    if (rc == KVL_OK) {
+        t->count = *kvl_session_counters(session);
+        kvl_kv_measure(session, &s->r->units, kvl_planned_raw_keys(cell->planned), stats.n_shared,
+                       &t->bytes);
+    }
+    kvl_session_destroy(session);
+    return rc;
+}
+
+static int speed_cell(struct speed *s, size_t index)
+{
+    struct kvl_runner *r = s->r;
+    const struct kvl_sweep *sweep = r->work->sweep;
+    const struct kvl_cell *cell = &r->work->cell[index];
+    struct kvl_timing t = {
+        .step_ns = s->step_ns,
+        .n_steps = sweep->speed.steps,
+        .threads = r->info->threads,
+        .host = r->info->machine->host,
+        .prefill_ns = s->prefill_ns,
+        .weight_bytes_per_tok = (int64_t)kvl_model_token_bytes(r->work->model),
+    };
+    struct kvl_err why = { 0 };
+    int rc = speed_measure(s, cell, &t, &why);
+    if (rc == KVL_ESTOP) return kvl_fail(s->err, rc, "%s", why.msg);
+    if (rc != KVL_OK) return kvl_runner_cell_error(r, index, 0, &why, s->err);
+    KVL_TRY(kvl_runner_append(r, kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t), s->err));
+    r->state->cell[index].done = true;
+    r->progress.n_done++;
+    r->progress.done += kvl_cell_context_cost(r->work, cell);
+    r->stats.n_speed++;
+    return KVL_OK;
+}
+
+static bool speed_wanted(const struct kvl_runner *r, size_t cell)
+{
+    const struct kvl_progress_cell *p = &r->state->cell[cell];
+    return r->work->cell[cell].planned && !p->done && !p->failed;
+}
+
+static int speed_cells(struct speed *s)
+{
+    char what[64];
+    for (size_t i = s->g->first; i < s->g->first + s->g->n; i++) {
+        if (!speed_wanted(s->r, i)) continue;
+        snprintf(what, sizeof what, "speed %d %s", s->g->length,
+                 s->r->work->cell[i].policy->policy->name);
+        kvl_progress_show(&s->r->progress, what);
+        KVL_TRY(kvl_runner_check_stop(s->r, s->err));
+        KVL_TRY(speed_cell(s, i));
+        KVL_TRY(kvl_log_commit(s->r->log, s->err));
+    }
+    return KVL_OK;
+}
+
+static int speed_failed(struct speed *s)
+{
+    struct kvl_err why = *s->err;
+    kvl_err_clear(s->err);
+    for (size_t i = s->g->first; i < s->g->first + s->g->n; i++)
+        if (speed_wanted(s->r, i)) KVL_TRY(kvl_runner_cell_error(s->r, i, 0, &why, s->err));
+    return kvl_log_commit(s->r->log, s->err);
+}
+
+int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
+{
+    bool wanted = false;
+    for (size_t i = g->first; i < g->first + g->n && !wanted; i++) wanted = speed_wanted(r, i);
+    if (!wanted) return KVL_OK;
+    struct speed s = { .r = r, .g = g, .err = err };
+    int rc = speed_prefill(&s);
+    if (rc == KVL_OK)
+        rc = speed_cells(&s);
+    else if (rc != KVL_ESTOP)
+        rc = speed_failed(&s);
+    kvl_session_destroy(s.session);
+    kvl_sample_free(&s.sample);
+    kvl_free(s.step_ns);
+    return rc;
+}

@@ -1,0 +1,294 @@
+/* From a configuration to a table. */
+#include "sweep_cmd.h"
+
+#include "config_text.h"
+#include "report.h"
+#include "runner.h"
+#include "stop.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+enum {
+    SWEEP_KEY_STALE = 0x280,
+    SWEEP_KEY_DRY,
+    SWEEP_KEY_LOG,
+    SWEEP_KEY_QUIET,
+    SWEEP_KEY_RETRY,
+    SWEEP_KEY_SET,
+    SWEEP_KEY_SHARD,
+    SWEEP_KEY_STATS,
+    SWEEP_KEY_STRICT
+};
+
+static const struct argp_option sweep_options[] = {
+    { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
+    { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
+      "a value that replaces the configuration's, as YAML (repeatable)", 0 },
+    { "dry-run", SWEEP_KEY_DRY, NULL, 0, "print the cells and what they cost; run nothing", 0 },
+    { "shard", SWEEP_KEY_SHARD, "I/N", 0,
+      "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
+    { "accept-stale", SWEEP_KEY_STALE, NULL, 0, "keep results of another code version", 0 },
+    { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
+    { "strict", SWEEP_KEY_STRICT, NULL, 0, "exit with 6 when anything failed", 0 },
+    { "quiet", SWEEP_KEY_QUIET, NULL, 0, "no progress line, no table", 0 },
+    { "stats", SWEEP_KEY_STATS, NULL, 0, "print what was prefilled and answered", 0 },
+    { 0 }
+};
+
+int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *flag,
+                       const char *text, bool quote)
+{
+    if (a->n_overrides == KVL_YAML_MAX_OVERRIDES)
+        return kvl_fail(a->args->err, KVL_EINVAL, "%s: more than %d values from the command line",
+                        flag, KVL_YAML_MAX_OVERRIDES);
+    struct kvl_buf *b = &a->text[a->n_overrides];
+    if ((quote ? kvl_text_quote(b, text) : kvl_buf_adds(b, text)) != KVL_OK)
+        return kvl_fail(a->args->err, KVL_ENOMEM, "%s: out of memory", flag);
+    a->override[a->n_overrides++] =
+        (struct kvl_yaml_override){ .path = path, .flag = flag, .text = b->data };
+    return KVL_OK;
+}
+
+/* "key=value" in place: the word belongs to this program's argv. */
+static int sweep_set(struct kvl_sweep_args *a, char *word)
+{
+    char *value = strchr(word, '=');
+    if (!value || value == word)
+        return kvl_fail(a->args->err, KVL_EINVAL, "--set: \"%s\", want KEY=VALUE", word);
+    *value++ = '\0';
+    return kvl_sweep_override(a, word, word, value, false);
+}
+
+static error_t sweep_parse(int key, char *arg, struct argp_state *state)
+{
+    struct kvl_sweep_args *a = state->input;
+    int rc = KVL_OK;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        a->model.args = a->args;
+        state->child_inputs[0] = &a->model;
+        break;
+    case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
+    case SWEEP_KEY_DRY: a->dry_run = true; break;
+    case SWEEP_KEY_SHARD: a->shard = arg; break;
+    case SWEEP_KEY_STALE: a->accept_stale = true; break;
+    case SWEEP_KEY_RETRY: a->retry = true; break;
+    case SWEEP_KEY_STRICT: a->strict = true; break;
+    case SWEEP_KEY_QUIET: a->quiet = true; break;
+    case SWEEP_KEY_STATS: a->stats = true; break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);
+}
+
+static const struct argp_child sweep_children[] = { { &kvl_model_argp, 0, NULL, 0 }, { 0 } };
+const struct argp kvl_sweep_argp = {
+    .options = sweep_options,
+    .parser = sweep_parse,
+    .children = sweep_children,
+};
+
+void kvl_sweep_args_free(struct kvl_sweep_args *a)
+{
+    for (size_t i = 0; i < a->n_overrides; i++) kvl_buf_free(&a->text[i]);
+    a->n_overrides = 0;
+}
+
+/* The flags that have a key of their own in the configuration. */
+static int sweep_flags(struct kvl_sweep_args *a)
+{
+    if (a->model.model) KVL_TRY(kvl_sweep_override(a, "model", "--model", a->model.model, true));
+    if (a->log) KVL_TRY(kvl_sweep_override(a, "log", "--log", a->log, true));
+    if (a->model.kv_type)
+        KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
+    return KVL_OK;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+/* Every process writes a file of its own: "x.jsonl.zst" is "x.shard-1-of-4.jsonl.zst" there. */
+static int sweep_log_path(const struct kvl_sweep *s, const struct kvl_sweep_args *a,
+                          struct kvl_shard shard, struct kvl_buf *out)
+{
+    static const char tail[] = ".jsonl.zst";
+    size_t n = strlen(s->log), stem = n;
+    if (n >= sizeof tail - 1 && strcmp(s->log + n - (sizeof tail - 1), tail) == 0)
+        stem = n - (sizeof tail - 1);
+    if (shard.count < 2 || a->log) return kvl_buf_adds(out, s->log);
+    KVL_TRY(kvl_buf_add(out, s->log, stem));
+    KVL_TRY(kvl_buf_printf(out, ".shard-%d-of-%d", shard.index, shard.count));
+    return kvl_buf_adds(out, s->log + stem);
+}
+
+/* The folders of a path. */
+static int sweep_make_folders(const char *path, struct kvl_err *err)
+{
+    char part[4096];
+    if (strlen(path) >= sizeof part)
+        return kvl_fail(err, KVL_EINVAL, "log: a path of %zu bytes is too long", strlen(path));
+    for (const char *p = path + 1; *p; p++) {
+        if (*p != '/') continue;
+        snprintf(part, sizeof part, "%.*s", (int)(p - path), path);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return kvl_fail(err, KVL_EIO, "%s: cannot create the folder: %s", part,
+                            strerror(errno));
+    }
+    return KVL_OK;
+}
+
+static void sweep_report_health(const char *path, const struct kvl_log_health *h)
+{
+    for (size_t i = 0; i < h->n_damage; i++)
+        fprintf(stderr, "kvlab: %s: byte %llu: %s (%llu bytes)%s\n", path,
+                (unsigned long long)h->damage[i].offset, h->damage[i].what,
+                (unsigned long long)h->damage[i].bytes,
+                h->damage[i].tail ? ", set aside; what it held runs again" : "");
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+struct sweep {
+    struct kvl_sweep_args *a;
+    struct kvl_sweep s;
+    struct kvl_model *model;
+    struct kvl_machine machine;
+    struct kvl_work *work;
+    struct kvl_state state;
+    struct kvl_shard shard;
+    struct kvl_buf log_path;
+    struct kvl_log *log;
+    struct kvl_err *err;
+};
+
+static int sweep_plan(struct sweep *w)
+{
+    struct kvl_sweep_args *a = w->a;
+    if (a->model.threads) w->s.threads = a->model.threads;
+    if (w->s.threads) kvl_ops_set_threads(w->s.threads);
+    KVL_TRY(kvl_model_open(w->s.model, &w->model, w->err));
+    kvl_machine_read(&w->machine);
+    struct kvl_where where = { w->machine.host, kvl_ops_threads() };
+    KVL_TRY(kvl_shard_parse(a->shard, &w->shard, w->err));
+    KVL_TRY(kvl_work_create(&w->s, w->model, &where, a->model.allow_overlong, &w->work, w->err));
+    return kvl_work_shard(w->work, w->shard, w->err);
+}
+
+static int sweep_open_log(struct sweep *w)
+{
+    struct kvl_log_health health = { 0 };
+    KVL_TRY(kvl_state_create(w->work, w->a->accept_stale, w->a->retry, &w->state, w->err));
+    if (sweep_log_path(&w->s, w->a, w->shard, &w->log_path) != KVL_OK)
+        return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
+    KVL_TRY(sweep_make_folders(w->log_path.data, w->err));
+    int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
+    sweep_report_health(w->log_path.data, &health);
+    kvl_log_health_free(&health);
+    if (rc == KVL_OK && w->state.n_stale > 0)
+        fprintf(stderr,
+                "kvlab: %s: %zu cells were answered by version %s and run again; --accept-stale "
+                "keeps them\n",
+                w->log_path.data, w->state.n_stale, w->state.stale_code);
+    return rc;
+}
+
+static void sweep_print_stats(const struct kvl_run_stats *s)
+{
+    printf("prefilled %lld contexts (%lld tokens) for %lld samples, %lld contexts for %lld timed "
+           "runs; %lld errors\n",
+           (long long)s->context_prefills, (long long)s->context_prefill_tok,
+           (long long)s->n_samples, (long long)s->speed_prefills, (long long)s->n_speed,
+           (long long)s->n_errors);
+}
+
+/* Cells of this shard that have no result, from this run or an earlier one. */
+static size_t sweep_n_failed(const struct sweep *w)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->work->n_cells; i++) n += w->state.cell[i].failed;
+    return n;
+}
+
+static int sweep_finish(const struct sweep *w, const struct kvl_run_stats *stats)
+{
+    size_t failed = sweep_n_failed(w);
+    if (w->a->stats) sweep_print_stats(stats);
+    if (!w->a->quiet) {
+        struct kvl_results results;
+        char *words[] = { w->log_path.data };
+        KVL_TRY(kvl_results_load(words, 1, &results, w->err));
+        int rc = kvl_report_print(&results, stdout, w->err);
+        kvl_results_free(&results);
+        KVL_TRY(rc);
+        printf("\n%lld samples and %lld timed runs in this run, %lld errors; log: %s\n",
+               (long long)stats->n_samples, (long long)stats->n_speed, (long long)stats->n_errors,
+               w->log_path.data);
+    }
+    if (w->a->strict && (failed > 0 || stats->n_errors > 0))
+        return kvl_fail(w->err, KVL_EPOLICY,
+                        "%s: %zu cells failed, %lld errors in this run (--strict)",
+                        w->log_path.data, failed, (long long)stats->n_errors);
+    return KVL_OK;
+}
+
+static int sweep_run(struct sweep *w)
+{
+    struct kvl_store_desc store = { .type = w->s.kv_type,
+                                    .block_tok = 16,
+                                    .raw_keys = w->work->raw_keys };
+    struct kvl_run_info info = { .argc = w->a->argc,
+                                 .argv = w->a->argv,
+                                 .work = w->work,
+                                 .machine = &w->machine,
+                                 .store = &store,
+                                 .threads = kvl_ops_threads(),
+                                 .chunk_tok = w->s.chunk_tok };
+    struct kvl_runner r = {
+        .work = w->work, .state = &w->state, .log = w->log, .info = &info, .stop = kvl_stop_flag()
+    };
+    r.progress.quiet = w->a->quiet;
+    int rc = kvl_runner_open(&r, w->a->model.allow_overlong, w->err);
+    if (rc == KVL_OK) {
+        info.store = kvl_store_desc(kvl_engine_store(r.engine));
+        rc = kvl_runner_run(&r, w->err);
+    }
+    kvl_runner_close(&r);
+    int closed = kvl_log_close(w->log, rc == KVL_OK ? w->err : NULL);
+    w->log = NULL;
+    if (rc == KVL_OK) rc = closed;
+    return rc == KVL_OK ? sweep_finish(w, &r.stats) : rc;
+}
+
+static int sweep_all(struct sweep *w, const char *file, const char *name)
+{
+    struct kvl_sweep_args *a = w->a;
+    KVL_TRY(sweep_flags(a));
+    KVL_TRY(
+        kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
+    KVL_TRY(sweep_plan(w));
+    if (a->dry_run) {
+        kvl_work_print(w->work);
+        return KVL_OK;
+    }
+    KVL_TRY(sweep_open_log(w));
+    return sweep_run(w);
+}
+
+int kvl_sweep_command(struct kvl_sweep_args *a, const char *file, const char *name,
+                      struct kvl_err *err)
+{
+    struct sweep w = { .a = a, .err = err };
+    int rc = sweep_all(&w, file, name);
+    (void)kvl_log_close(w.log, NULL);
+    kvl_state_free(&w.state);
+    kvl_work_destroy(w.work);
+    kvl_model_close(w.model);
+    kvl_sweep_free(&w.s);
+    kvl_buf_free(&w.log_path);
+    return rc;
+}

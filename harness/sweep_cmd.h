@@ -1,0 +1,32 @@
+/* sweep_cmd.h - what `sweep` and `run` share: options, and the way from a configuration to a table. */
+#ifndef KVL_SWEEP_CMD_H
+#define KVL_SWEEP_CMD_H
+
+#include "args.h"
+#include "yamldoc.h"
+
+struct kvl_sweep_args {
+    struct kvl_args *args; /* of the command; set before parsing */
+    struct kvl_model_args model;
+    const char *log, *shard;
+    bool dry_run, accept_stale, retry, strict, quiet, stats;
+    struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
+    struct kvl_buf text[KVL_YAML_MAX_OVERRIDES]; /* their storage */
+    size_t n_overrides;
+    int argc; /* for the log */
+    char **argv;
+};
+/* A child parser; its input is a struct kvl_sweep_args. */
+extern const struct argp kvl_sweep_argp;
+
+/* Adds "path: text"; `flag` names it in messages.  path and flag are borrowed.  `quote`: text is one
+ * word, not YAML. */
+int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *flag,
+                       const char *text, bool quote);
+void kvl_sweep_args_free(struct kvl_sweep_args *a);
+
+/* Runs the sweep of a file (or of the overrides alone, as `name`) and prints its table. */
+int kvl_sweep_command(struct kvl_sweep_args *a, const char *file, const char *name,
+                      struct kvl_err *err);
+
+#endif
