@@ -1,6 +1,6 @@
 /* Merges symbols into tokens: repeatedly the best adjacent pair, in n log n.
  *
- * Symbols form a doubly linked list over an array; candidate pairs wait in a binary heap.  A merge
+ * Symbols form a doubly linked list over an array; candidate pairs wait in a heap.  A merge
  * changes the length of its left symbol, so a waiting pair is stale exactly when the lengths of its
  * two symbols no longer add up: symbols only grow or vanish. */
 #include "tokenizer_impl.h"
@@ -88,14 +88,20 @@ static bool before(const struct tok_pair *a, const struct tok_pair *b)
     return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
 }
 
+/* Four children to a node: half the levels of a binary heap, and one cache line for each level,
+ * which is what a text of megabytes without a space spends its time on. */
+enum { HEAP_WAYS = 4 };
+
 static int heap_push(struct tok_encode *e, struct tok_pair x)
 {
     void *p = e->heap;
     if (grow(&p, &e->cap_heap, e->n_heap + 1, sizeof *e->heap) != KVL_OK) return no_memory(e);
     e->heap = p;
     size_t i = e->n_heap++;
-    for (; i > 0 && before(&x, &e->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        e->heap[i] = e->heap[(i - 1) / 2];
+    while (i > 0 && before(&x, &e->heap[(i - 1) / HEAP_WAYS])) {
+        e->heap[i] = e->heap[(i - 1) / HEAP_WAYS];
+        i = (i - 1) / HEAP_WAYS;
+    }
     e->heap[i] = x;
     return KVL_OK;
 }
@@ -104,11 +110,13 @@ static struct tok_pair heap_pop(struct tok_encode *e)
 {
     struct tok_pair top = e->heap[0], x = e->heap[--e->n_heap];
     size_t i = 0, n = e->n_heap;
-    for (size_t child = 1; child < n; child = 2 * i + 1) {
-        if (child + 1 < n && before(&e->heap[child + 1], &e->heap[child])) child++;
-        if (!before(&e->heap[child], &x)) break;
-        e->heap[i] = e->heap[child];
-        i = child;
+    for (size_t child = 1; child < n; child = HEAP_WAYS * i + 1) {
+        size_t best = child, end = KVL_MIN(child + HEAP_WAYS, n);
+        for (size_t c = child + 1; c < end; c++)
+            if (before(&e->heap[c], &e->heap[best])) best = c;
+        if (!before(&e->heap[best], &x)) break;
+        e->heap[i] = e->heap[best];
+        i = best;
     }
     e->heap[i] = x;
     return top;
