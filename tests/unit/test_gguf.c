@@ -96,6 +96,11 @@ static void keys_too_many(struct gw *w)
     gw_u32(w, "a", 1);
     w->n_keys = 5000;
 }
+static void keys_over_cap(struct gw *w)
+{
+    for (int i = 0; i < 300; i++) gw_raw(&w->keys, zeros, sizeof zeros);
+    w->n_keys = 65537;
+}
 static void tensors_too_many(struct gw *w)
 {
     add_f32(w, "a", 32);
@@ -325,6 +330,7 @@ static const struct bad_case bad_cases[] = {
     BAD(tensors_minus_1, "18446744073709551615 tensors"),
     BAD(keys_minus_1, "18446744073709551615 metadata keys"),
     BAD(keys_too_many, "5000 metadata keys"),
+    BAD(keys_over_cap, "65537 metadata keys, at most 65536"),
     BAD(tensors_too_many, "60000 tensors"),
     BAD(key_len_minus_1, "key at offset 24 has 18446744073709551615 bytes"),
     BAD(key_empty, "is empty"),

@@ -226,7 +226,7 @@ static const struct number_case number_cases[] = {
     { "llama.attention.head_count_kv", U32, 8, "want a divisor of head_count 4" },
     { "llama.attention.head_count_kv", U32, 1, "\"blk.0.attn_k.weight\" has shape" },
     { "llama.attention.key_length", U32, 0, "key_length\" at offset" },
-    { "llama.attention.key_length", U32, 15, "head dimension 15" },
+    { "llama.attention.key_length", U32, 15, "head dimension 15 (4 heads), want even" },
     { "llama.attention.key_length", U32, 2048, "want 1 to 1024" },
     { "llama.attention.value_length", U32, 32, "value_length\" is 32, want the head dimension 16" },
     { "llama.rope.dimension_count", U32, 8, "dimension_count\" is 8, want the head dimension 16" },
