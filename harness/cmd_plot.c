@@ -1,0 +1,321 @@
+/* kvlab plot: a figure from logs. */
+#include "args.h"
+#include "cmds.h"
+#include "plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum {
+    PLOT_LIST = 0x300,
+    PLOT_FORMAT,
+    PLOT_TASK,
+    PLOT_PROTOCOL,
+    PLOT_LENGTH,
+    PLOT_BUDGET,
+    PLOT_POLICY,
+    PLOT_STRICT
+};
+
+struct plot_args {
+    struct kvl_args base;
+    char **word; /* figure, logs */
+    size_t n_words;
+    const char *out, *formats;
+    struct kvl_plot_filter filter;
+    bool list;
+};
+
+static const struct argp_option plot_options[] = {
+    { "list", PLOT_LIST, NULL, 0, "figures that there are", 0 },
+    { "out", 'o', "DIR", 0, "folder for picture, table and script (default: .)", 0 },
+    { "format", PLOT_FORMAT, "LIST", 0, "svg, png or both (default: svg,png)", 0 },
+    { "task", PLOT_TASK, "NAME", 0, "only this task", 1 },
+    { "protocol", PLOT_PROTOCOL, "NAME", 0, "only this protocol", 1 },
+    { "length", PLOT_LENGTH, "N", 0, "only this context length, in tokens", 1 },
+    { "budget", PLOT_BUDGET, "B", 0, "only this budget, as written in the sweep", 1 },
+    { "policy", PLOT_POLICY, "LIST", 0, "only these policies", 1 },
+    { "strict", PLOT_STRICT, NULL, 0, "the strict score instead of the official one", 1 },
+    { 0 }
+};
+
+static int plot_length(struct plot_args *a, const char *text)
+{
+    int64_t n;
+    if (kvl_parse_i64(text, &n) != KVL_OK || n < 1)
+        return kvl_fail(a->base.err, KVL_EINVAL, "--length %s: want a number of tokens", text);
+    a->filter.length_tok = (double)n;
+    return KVL_OK;
+}
+
+static error_t plot_parse(int key, char *arg, struct argp_state *state)
+{
+    struct plot_args *a = state->input;
+    int rc = KVL_OK;
+    switch (key) {
+    case PLOT_LIST: a->list = true; break;
+    case 'o': a->out = arg; break;
+    case PLOT_FORMAT: a->formats = arg; break;
+    case PLOT_TASK: a->filter.task = arg; break;
+    case PLOT_PROTOCOL: a->filter.protocol = arg; break;
+    case PLOT_LENGTH: rc = plot_length(a, arg); break;
+    case PLOT_BUDGET: a->filter.budget = arg; break;
+    case PLOT_POLICY: a->filter.policies = arg; break;
+    case PLOT_STRICT: a->filter.strict = true; break;
+    case ARGP_KEY_ARGS:
+        a->word = state->argv + state->next;
+        a->n_words = (size_t)(state->argc - state->next);
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
+}
+
+static const struct argp plot_argp = {
+    .options = plot_options,
+    .parser = plot_parse,
+    .args_doc = "FIGURE LOG...\n--list",
+    .doc = "Draws a figure from logs (files, folders of *.zst, patterns) with gnuplot.  Beside the "
+           "picture stand its table (.dat) and its script (.gp), to be edited and run again."
+};
+
+static void plot_list(void)
+{
+    for (size_t i = 0; i < kvl_n_figures; i++)
+        printf("  %-16s %s\n", kvl_figures[i].name, kvl_figures[i].help);
+}
+
+static int plot_figure(const char *name, const struct kvl_figure **out, struct kvl_err *err)
+{
+    const char *names[16];
+    for (size_t i = 0; i < kvl_n_figures; i++) {
+        names[i] = kvl_figures[i].name;
+        if (strcmp(name, names[i]) != 0) continue;
+        *out = &kvl_figures[i];
+        return KVL_OK;
+    }
+    const char *near = kvl_nearest(name, names, kvl_n_figures);
+    if (near)
+        return kvl_fail(err, KVL_EINVAL, "%s: no such figure, did you mean \"%s\"?", name, near);
+    return kvl_fail(err, KVL_EINVAL, "%s: no such figure, see kvlab plot --list", name);
+}
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+/* The folder of the .gp files: where the sources are, or beside an installed program. */
+static int plot_home(char *home, size_t room, struct kvl_err *err)
+{
+    char exe[1024] = "";
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    char *slash = n > 0 ? strrchr(exe, '/') : NULL;
+    if (slash) *slash = '\0';
+    const char *chosen = getenv("KVL_HOME");
+    const char *const roots[] = { chosen ? chosen : KVL_SOURCE_DIR, exe, exe, exe };
+    const char *const below[] = { "plots", "plots", "../plots", "../share/kvlab/plots" };
+    size_t n_places = chosen ? 1 : sizeof roots / sizeof roots[0];
+    for (size_t i = 0; i < n_places; i++) {
+        char style[1400];
+        snprintf(home, room, "%s/%s", roots[i], below[i]);
+        snprintf(style, sizeof style, "%s/style.gp", home);
+        if (access(style, R_OK) != 0) continue;
+        char *real = realpath(home, NULL);
+        if (real) snprintf(home, room, "%s", real);
+        free(real);
+        return KVL_OK;
+    }
+    return kvl_fail(err, KVL_EIO,
+                    "%s/plots/style.gp: not found; set KVL_HOME to the folder that "
+                    "has plots/",
+                    roots[0]);
+}
+
+static int plot_write(const char *folder, const char *name, const char *suffix,
+                      const struct kvl_buf *text, struct kvl_err *err)
+{
+    char path[1400];
+    snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
+    FILE *f = fopen(path, "w");
+    if (!f) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
+    bool failed = fwrite(text->data, 1, text->len, f) != text->len;
+    failed |= fclose(f) != 0;
+    return failed ? kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno)) : KVL_OK;
+}
+
+/* Creates the folder with those above it. */
+static int plot_folder(const char *folder, struct kvl_err *err)
+{
+    char path[1024];
+    if (snprintf(path, sizeof path, "%s", folder) >= (int)sizeof path)
+        return kvl_fail(err, KVL_EINVAL, "--out: a name of %zu bytes, at most 1023",
+                        strlen(folder));
+    for (char *p = path + 1;; p++) {
+        if (*p && *p != '/') continue;
+        char c = *p;
+        *p = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
+        *p = c;
+        if (!c) return KVL_OK;
+    }
+}
+
+/* ---- gnuplot ------------------------------------------------------------------------------- */
+
+/* Runs gnuplot on `script` in `folder`; its messages go to `log`. */
+static int plot_spawn(const char *folder, const char *script, const char *format, const char *log,
+                      int *status)
+{
+    char set[64];
+    snprintf(set, sizeof set, "format='%s'", format);
+    const char *const argv[] = { "gnuplot", "-e", set, script, NULL };
+    posix_spawn_file_actions_t actions;
+    int error = posix_spawn_file_actions_init(&actions);
+    if (error) return error;
+    pid_t pid;
+    error = posix_spawn_file_actions_addchdir_np(&actions, folder);
+    if (!error)
+        error =
+            posix_spawn_file_actions_addopen(&actions, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (!error)
+        error =
+            posix_spawnp(&pid, argv[0], &actions, NULL, (char *const *)(uintptr_t)argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error) return error;
+    while (waitpid(pid, status, 0) < 0)
+        if (errno != EINTR) return errno;
+    return 0;
+}
+
+/* The last line of what gnuplot said: its error. */
+static int plot_complain(const char *figure, const char *log, struct kvl_err *err)
+{
+    struct kvl_buf text = { 0 };
+    const char *line = "no message";
+    if (kvl_read_file(log, 1 << 20, &text, NULL) == KVL_OK && text.len) {
+        while (text.len && strchr(" \n", text.data[text.len - 1])) text.data[--text.len] = '\0';
+        const char *feed = strrchr(text.data, '\n');
+        line = feed ? feed + 1 : text.data;
+    }
+    kvl_fail(err, KVL_EIO, "gnuplot could not draw %s: %s", figure, line);
+    kvl_buf_free(&text);
+    return KVL_EIO;
+}
+
+static int plot_draw(const char *folder, const char *name, const char *format, struct kvl_err *err)
+{
+    char script[128], log[1400], picture[1400];
+    int status = 0;
+    snprintf(script, sizeof script, "%s.gp", name);
+    snprintf(log, sizeof log, "%s/%s.gnuplot.log", folder, name);
+    snprintf(picture, sizeof picture, "%s/%s.%s", folder, name, format);
+    char *full_log = NULL;
+    char *real = realpath(folder, NULL);
+    if (real && asprintf(&full_log, "%s/%s.gnuplot.log", real, name) < 0) full_log = NULL;
+    int error = full_log ? plot_spawn(folder, script, format, full_log, &status) : ENOMEM;
+    free(real);
+    free(full_log);
+    int rc = KVL_OK;
+    bool missing = error == ENOENT || (!error && WIFEXITED(status) && WEXITSTATUS(status) == 127);
+    if (missing)
+        rc = kvl_fail(err, KVL_EIO,
+                      "gnuplot is not installed; on Debian or Ubuntu: apt-get install "
+                      "gnuplot-nox (the table and the script are in %s)",
+                      folder);
+    else if (error)
+        rc = kvl_fail(err, KVL_EIO, "cannot start gnuplot: %s", strerror(error));
+    else if (status != 0 || access(picture, R_OK) != 0)
+        rc = plot_complain(name, log, err);
+    else
+        puts(picture);
+    unlink(log);
+    return rc;
+}
+
+/* ---- the command --------------------------------------------------------------------------- */
+
+static int plot_script(const struct kvl_figure *f, const struct kvl_plot *plot, struct kvl_buf *out,
+                       struct kvl_err *err)
+{
+    char home[1200];
+    KVL_TRY(plot_home(home, sizeof home, err));
+    int rc = kvl_buf_printf(out,
+                            "# %s; drawn again by: gnuplot %s.gp, or gnuplot -e \"format='svg'\" "
+                            "%s.gp\nif (!exists('format')) format = 'png'\n"
+                            "data = '%s.dat'\nout = '%s.'.format\nhome = '%s'\n",
+                            f->title, f->name, f->name, f->name, f->name, home);
+    if (rc == KVL_OK) rc = kvl_buf_add(out, plot->script.data, plot->script.len);
+    if (rc == KVL_OK)
+        rc = kvl_buf_printf(out, "load home.'/style.gp'\nload home.'/fig_%s.gp'\n", f->name);
+    return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "no memory for a figure");
+}
+
+static int plot_formats(const struct plot_args *a, const char *folder, const char *name,
+                        struct kvl_err *err)
+{
+    if (strcmp(a->formats, "svg") == 0 || strcmp(a->formats, "png") == 0)
+        return plot_draw(folder, name, a->formats, err);
+    KVL_TRY(plot_draw(folder, name, "svg", err));
+    return plot_draw(folder, name, "png", err);
+}
+
+static int plot_files(const struct plot_args *a, const struct kvl_figure *f,
+                      const struct kvl_plot *plot, struct kvl_err *err)
+{
+    struct kvl_buf script = { 0 };
+    int rc = plot_folder(a->out, err);
+    if (rc == KVL_OK) rc = plot_script(f, plot, &script, err);
+    if (rc == KVL_OK) rc = plot_write(a->out, f->name, ".dat", &plot->table, err);
+    if (rc == KVL_OK) rc = plot_write(a->out, f->name, ".gp", &script, err);
+    if (rc == KVL_OK) rc = plot_formats(a, a->out, f->name, err);
+    kvl_buf_free(&script);
+    return rc;
+}
+
+static int plot_make(const struct plot_args *a, const struct kvl_figure *f, struct kvl_err *err)
+{
+    struct kvl_results r = { 0 };
+    struct kvl_plot plot = { 0 };
+    KVL_TRY(kvl_results_load(a->word + 1, a->n_words - 1, &r, err));
+    int rc = kvl_plot_build(&r, f, &a->filter, &plot, err);
+    kvl_results_free(&r);
+    if (rc == KVL_OK) rc = plot_files(a, f, &plot, err);
+    if (rc == KVL_OK && !plot.n_points)
+        fprintf(stderr, "kvlab: %s: no value to show (%zu samples failed); the figure says so\n",
+                f->name, plot.n_failed);
+    kvl_plot_free(&plot);
+    return rc;
+}
+
+int cmd_plot(int argc, char **argv, struct kvl_err *err)
+{
+    struct plot_args a = { .out = ".", .formats = "svg,png" };
+    const struct kvl_figure *f = NULL;
+    bool done;
+    KVL_TRY(kvl_args_parse(&plot_argp, argc, argv, &a, &done, err));
+    if (done) return KVL_OK;
+    if (a.list) {
+        plot_list();
+        return KVL_OK;
+    }
+    const char *const formats[] = { "svg", "png", "svg,png", "png,svg" };
+    bool known = false;
+    for (size_t i = 0; i < 4; i++) known |= strcmp(a.formats, formats[i]) == 0;
+    if (!known)
+        return kvl_fail(err, KVL_EINVAL, "--format %s: want svg, png or svg,png", a.formats);
+    if (a.n_words < 2)
+        return kvl_fail(err, KVL_EINVAL,
+                        "plot wants a figure and logs: kvlab plot FIGURE LOG...; "
+                        "see kvlab plot --list");
+    KVL_TRY(plot_figure(a.word[0], &f, err));
+    return plot_make(&a, f, err);
+}

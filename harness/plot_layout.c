@@ -1,0 +1,187 @@
+/* Which results a figure shows, and in which panel. */
+#include "plot_layout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what is shown ------------------------------------------------------------------------- */
+
+static bool in_list(const char *list, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        if (n == len && memcmp(p, name, n) == 0) return true;
+        p += n + (p[n] == ',');
+    }
+    return false;
+}
+
+static bool shown(const struct kvl_result *x, const struct kvl_figure *f,
+                  const struct kvl_plot_filter *want)
+{
+    if (!f->by_length && !x->is_cell) return false;
+    if (f->by_length && isnan(x->decode.mean)) return false;
+    if (want->task && strcmp(want->task, x->task) != 0) return false;
+    if (want->protocol && x->is_cell && strcmp(want->protocol, x->protocol) != 0) return false;
+    if (want->length_tok > 0 && want->length_tok != x->length_tok) return false;
+    if (want->budget && !isnan(x->budget_tok) && strcmp(want->budget, x->budget) != 0) return false;
+    return !want->policies || in_list(want->policies, x->policy) ||
+           in_list(want->policies, x->label);
+}
+
+static int layout_push(struct kvl_plot_layout *l, const struct kvl_result *x)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 64;
+        const struct kvl_result **grown = realloc(l->x, cap * sizeof *grown);
+        if (!grown) return KVL_ENOMEM;
+        l->x = grown;
+        l->cap = cap;
+    }
+    l->x[l->n++] = x;
+    return KVL_OK;
+}
+
+/* The results pushed since the last panel become one. */
+static int layout_panel(struct kvl_plot_layout *l)
+{
+    if (l->n_panels == KVL_PLOT_MAX_PANELS) return KVL_EINVAL;
+    l->begin[++l->n_panels] = l->n;
+    return KVL_OK;
+}
+
+/* ---- a panel per block --------------------------------------------------------------------- */
+
+static int blocks_layout(const struct kvl_result *const *x, size_t n, struct kvl_plot_layout *l)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (i && kvl_result_block_cmp(x[i - 1], x[i], 0)) KVL_TRY(layout_panel(l));
+        KVL_TRY(layout_push(l, x[i]));
+    }
+    return n ? layout_panel(l) : KVL_OK;
+}
+
+/* Lengths beside each other where they are comparable, so that a row is one task and protocol. */
+static size_t blocks_columns(const struct kvl_plot_layout *l)
+{
+    size_t n_lengths = 0;
+    for (size_t p = 0; p < l->n_panels; p++) {
+        bool first = true;
+        for (size_t q = 0; q < p; q++)
+            first &= l->x[l->begin[q]]->length_tok != l->x[l->begin[p]]->length_tok;
+        n_lengths += first;
+    }
+    bool rows = n_lengths > 1 && n_lengths <= 4 && l->n_panels % n_lengths == 0;
+    return rows ? n_lengths : 0;
+}
+
+/* ---- a panel per budget, over lengths ------------------------------------------------------ */
+
+/* Number order with NaN first. */
+static int number_cmp(double a, double b)
+{
+    if (isnan(a) || isnan(b)) return isnan(b) - isnan(a);
+    return (a > b) - (a < b);
+}
+
+static int group_cmp(const struct kvl_result *x, const struct kvl_result *y)
+{
+    int c = strcmp(x->model, y->model);
+    return c ? c : strcmp(x->device, y->device);
+}
+
+static int budget_cmp(const struct kvl_result *x, const struct kvl_result *y)
+{
+    int c = number_cmp(x->budget_tok, y->budget_tok);
+    return c ? c : strcmp(x->budget, y->budget);
+}
+
+static int length_order(const void *a, const void *b)
+{
+    const struct kvl_result *x = *(const struct kvl_result *const *)a;
+    const struct kvl_result *y = *(const struct kvl_result *const *)b;
+    int c = group_cmp(x, y);
+    if (!c) c = budget_cmp(x, y);
+    if (!c) c = (int)x->bound - (int)y->bound;
+    if (!c) c = strcmp(x->label, y->label);
+    return c ? c : number_cmp(x->length_tok, y->length_tok);
+}
+
+/* The panel of x[from .. to), of one budget; what has none (dense attention), x[group .. free), is
+ * in the panel of every budget.  Protocols and tasks share their speed: one of each is kept. */
+static int lengths_panel(const struct kvl_result *const *x, size_t group, size_t free, size_t from,
+                         size_t to, struct kvl_plot_layout *l)
+{
+    for (size_t i = group; i < to; i++) {
+        if (i >= free && i < from) continue;
+        if (i > group && i != from && length_order(&x[i], &x[i - 1]) == 0) continue;
+        KVL_TRY(layout_push(l, x[i]));
+    }
+    return layout_panel(l);
+}
+
+static int lengths_layout(const struct kvl_result **x, size_t n, struct kvl_plot_layout *l)
+{
+    qsort(x, n, sizeof *x, length_order);
+    for (size_t group = 0, end; group < n; group = end) {
+        for (end = group; end < n && group_cmp(x[group], x[end]) == 0;) end++;
+        size_t free = group;
+        while (free < end && isnan(x[free]->budget_tok)) free++;
+        if (free == end) KVL_TRY(lengths_panel(x, group, free, end, end, l));
+        for (size_t from = free, to; from < end; from = to) {
+            for (to = from; to < end && budget_cmp(x[from], x[to]) == 0;) to++;
+            KVL_TRY(lengths_panel(x, group, free, from, to, l));
+        }
+    }
+    return KVL_OK;
+}
+
+/* ---- layout -------------------------------------------------------------------------------- */
+
+static size_t layout_models(const struct kvl_plot_layout *l)
+{
+    size_t n = 0;
+    for (size_t p = 0; p < l->n_panels; p++) {
+        bool first = true;
+        for (size_t q = 0; q < p; q++)
+            first &= strcmp(l->x[l->begin[q]]->model, l->x[l->begin[p]]->model) != 0;
+        n += first;
+    }
+    return n;
+}
+
+int kvl_plot_layout(const struct kvl_results *r, const struct kvl_figure *figure,
+                    const struct kvl_plot_filter *filter, struct kvl_plot_layout *out,
+                    struct kvl_err *err)
+{
+    struct kvl_plot_layout l = { 0 };
+    const struct kvl_result **x = kvl_alloc(r->n, sizeof *x);
+    size_t n = 0;
+    for (size_t i = 0; i < r->n && x; i++)
+        if (shown(&r->result[i], figure, filter)) x[n++] = &r->result[i];
+    int rc = !x                  ? KVL_ENOMEM
+             : figure->by_length ? lengths_layout(x, n, &l)
+                                 : blocks_layout(x, n, &l);
+    kvl_free(x);
+    if (rc == KVL_OK) {
+        size_t square = l.n_panels <= 1 ? 1 : l.n_panels <= 4 ? 2 : l.n_panels <= 9 ? 3 : 4;
+        size_t columns = figure->by_length ? 0 : blocks_columns(&l);
+        l.n_columns = columns ? columns : square;
+        l.n_models = layout_models(&l);
+        *out = l;
+        return KVL_OK;
+    }
+    kvl_plot_layout_free(&l);
+    if (rc == KVL_ENOMEM) return kvl_fail(err, rc, "no memory for a figure");
+    return kvl_fail(err, rc,
+                    "%s: more than %d panels; choose with --task, --protocol, --length, --budget",
+                    figure->name, KVL_PLOT_MAX_PANELS);
+}
+
+void kvl_plot_layout_free(struct kvl_plot_layout *l)
+{
+    free(l->x);
+    *l = (struct kvl_plot_layout){ 0 };
+}

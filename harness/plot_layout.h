@@ -1,0 +1,26 @@
+/* plot_layout.h - which results a figure shows, and in which panel. */
+#ifndef KVL_PLOT_LAYOUT_H
+#define KVL_PLOT_LAYOUT_H
+
+#include "plot.h"
+
+enum { KVL_PLOT_MAX_PANELS = 24 };
+
+/* Results in the order of the figure; panel p shows x[begin[p] .. begin[p + 1]), the points of one
+ * policy next to each other.  A result may be in several panels. */
+struct kvl_plot_layout {
+    const struct kvl_result **x;
+    size_t n, cap;
+    size_t begin[KVL_PLOT_MAX_PANELS + 1];
+    size_t n_panels;
+    size_t n_columns; /* of the grid of panels */
+    size_t n_models;
+};
+
+/* KVL_EINVAL when there are too many panels; message: how to choose. */
+int kvl_plot_layout(const struct kvl_results *r, const struct kvl_figure *figure,
+                    const struct kvl_plot_filter *filter, struct kvl_plot_layout *out,
+                    struct kvl_err *err);
+void kvl_plot_layout_free(struct kvl_plot_layout *l);
+
+#endif

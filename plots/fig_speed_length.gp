@@ -1,0 +1,15 @@
+# fig_speed_length.gp - decoding speed against context length, at one budget.
+#
+# The figure of OmniKV (2025), fig. 4, and of KTransformers' tutorial on long contexts (2024): decoding
+# speed over context length, beside dense attention.
+# One should see: full falling with slope -1 once reading the KV takes longer than reading the
+# weights, flat before; methods that read a budget stay flat, and leave full where its line bends;
+# methods with an index (metadata of every page) fall as well, later.  Bars: slowest and fastest of
+# the repeats.
+kvl_wide(s) = 0
+set logscale x 2
+set logscale y 10
+set format x "%.0f"
+set format y "%g"
+set mytics 10
+load home."/panels.gp"

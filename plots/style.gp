@@ -1,0 +1,62 @@
+# style.gp - what all figures share: the terminal, and a colour and a marker per policy.
+#
+# A figure is drawn by `kvlab plot`, which writes a table (.dat) and a script (.gp) beside the picture.
+# The script sets the variables below, then loads this file and fig_<name>.gp; it can be edited and
+# run again with gnuplot alone.
+#
+#   format        "svg" or "png"        out       file to write
+#   width height  pixels of the picture home      this folder
+#
+# Policies keep their colour and marker in every figure.  One that is not listed here gets both from
+# the letters of its name: the same in every figure, on every machine.  Variants of a policy, such as
+# "quest(page=8)", have the colour of the policy and a marker and dash of their own.
+
+if (format eq "png") {
+    set terminal pngcairo size 2*width,2*height font "DejaVu Sans,11" fontscale 2 linewidth 1.6 \
+        pointscale 1.7 background rgb "white" noenhanced
+} else {
+    set terminal svg size width,height font "DejaVu Sans,DejaVuSans,Verdana,sans-serif,11" \
+        background rgb "white" noenhanced
+}
+set output out
+set encoding utf8
+
+# name colour marker.  Colours: Okabe and Ito's, and darker ones, apart for the colour-blind as far
+# as that many can be; open and filled markers tell the rest.
+kvl_known = "full #000000 0 random #9a9a9a 2 oracle #5a5a5a 1 \
+    quest #0072b2 7 snapkv #d55e00 5 h2o #009e73 9 streaming_llm #cc79a7 11 tova #e69f00 13 \
+    infllm #56b4e9 6 omnikv #7b3294 15 pyramidkv #8c510a 4 adakv #b2182b 8 shadowkv #1b7837 12 \
+    magicpig #c51b7d 10 keydiff #2c7fb8 14 knorm #6a3d9a 4 expected_attention #a6761d 6 \
+    sparq #01665e 8 double_sparsity #e31a1c 10 chunkkv #b15928 12 kvzip #666a00 14 \
+    vattention #4a1486 5 scissorhands #35978f 7 sink_window #d6604d 9"
+kvl_n_known = words(kvl_known) / 3
+
+# Colours and markers for policies that are not listed.
+kvl_colours = "#4477aa #ee6677 #228833 #aa8800 #66ccee #aa3377 #994455 #004488 #997700 #117733 \
+    #882255 #332288"
+kvl_markers = "4 5 6 7 8 9 10 11 12 13 14 15"
+
+kvl_letters = "abcdefghijklmnopqrstuvwxyz0123456789_-=,.()ABCDEFGHIJKLMNOPQRSTUVWXYZ "
+kvl_hash(s) = strlen(s) == 0 ? 0 : \
+    int(sum [kvl_i=1:strlen(s)] ((3*kvl_i + 1) * (1 + strstrt(kvl_letters, s[kvl_i:kvl_i]))))
+kvl_cut(s) = strstrt(s, "(") > 0 ? strstrt(s, "(") : strstrt(s, " ") > 0 ? strstrt(s, " ") : 0
+kvl_base(s) = kvl_cut(s) > 1 ? s[1:kvl_cut(s)-1] : s
+kvl_variant(s) = kvl_cut(s) > 1 ? s[kvl_cut(s):strlen(s)] : ""
+kvl_row(s) = int(sum [kvl_i=1:kvl_n_known] (word(kvl_known, 3*kvl_i-2) eq s ? kvl_i : 0))
+
+kvl_colour_of(s) = kvl_row(s) > 0 ? word(kvl_known, 3*kvl_row(s)-1) \
+    : word(kvl_colours, 1 + kvl_hash(s) % words(kvl_colours))
+kvl_marker_of(s) = kvl_row(s) > 0 ? int(word(kvl_known, 3*kvl_row(s))) \
+    : int(word(kvl_markers, 1 + kvl_hash(s) % words(kvl_markers)))
+kvl_colour(s) = kvl_colour_of(kvl_base(s))
+kvl_marker(s) = kvl_variant(s) eq "" ? kvl_marker_of(s) \
+    : int(word(kvl_markers, 1 + kvl_hash(s) % words(kvl_markers)))
+kvl_is_bound(s) = kvl_base(s) eq "full" || kvl_base(s) eq "random" || kvl_base(s) eq "oracle"
+# full: solid; random: dotted; oracle: dashed; methods solid, their variants dashed each in its way.
+kvl_dash(s) = kvl_base(s) eq "random" ? 3 : kvl_base(s) eq "oracle" ? 2 \
+    : kvl_variant(s) eq "" ? 1 : 1 + kvl_hash(kvl_variant(s)) % 5
+
+set border 3 lw 0.8 lc rgb "#444444"
+set tics nomirror out scale 0.6 textcolor rgb "#222222"
+set grid ytics lw 0.5 lc rgb "#dddddd"
+set errorbars small
