@@ -1,10 +1,10 @@
 """Where a checkpoint attends while it answers, and what simple cache policies do to it.
 
-Prints per layer: the evidence mass of the best and the mean head, the number of context tokens
-that hold 90 % of a head's mass, the overlap of neighbouring layers; then exact match under
-StreamingLLM, SnapKV and Quest masks of several budgets.  The masks act on the context only.  The
-question is either visible (the context is compressed after it was read, the answer's tokens see
-the compressed context) or hidden (compressed before the question).
+Prints per layer the attention mass on the value asked for, the number of context tokens that hold
+90 % of the mass of each head, and the overlap with the next layer.  Then exact match under masks
+that act like StreamingLLM, SnapKV, Quest and OmniKV.  They act on the context only.  The question
+is visible (the context is compressed after the question was read, so the answer's tokens see the
+compressed context) or hidden (compressed before the question).
 """
 import argparse
 import random
@@ -16,23 +16,17 @@ import model as llama
 from evaluate import Context, sample, split_document
 from tasks import VOCAB
 
-SINKS, WINDOW, POOL, PAGE = 4, 32, 7, 16
+SINKS, WINDOW, POOL, PAGE, FILTER_LAYER = 4, 32, 7, 16, 3
 TASKS = ("kv8", "passkeys")
 
 
-def evidence_of(doc, question, n):
-    """The context positions that hold the value asked for."""
-    context = doc.ids[:doc.question_start]
-    answer = question[-n:-1]
-    hits = [i for i in range(len(context) - len(answer) + 1)
-            if context[i:i + len(answer)] == answer]
-    return [i + j for i in hits for j in range(len(answer))]
-
-
 class Statistics:
-    def __init__(self, model, context, question, n_answer, evidence):
-        self.rows = slice(len(question) - n_answer - 1, len(question) - 1)
-        self.n, self.evidence = context.n, evidence
+    """How the tokens that predict one answer attend to the context."""
+
+    def __init__(self, context, question, answer):
+        self.rows = slice(len(question) - answer.length - 1, len(question) - 1)
+        self.n = context.n
+        self.value = slice(answer.value_start, answer.value_start + answer.value_length)
         self.layers = []
         context.logits(torch.tensor([question]), self.visit)
 
@@ -41,9 +35,12 @@ class Statistics:
         ordered = p.sort(-1, descending=True).values.cumsum(-1)
         # Mass on this part of the cache only; heads that look elsewhere count their own 90 %.
         needed = (ordered < 0.9 * ordered[..., -1:]).sum(-1).float() + 1
-        mass = p[..., self.evidence].sum(-1).mean(-1)
+        mass = p[..., self.value].sum(-1).mean(-1)
+        # The last token of the question against the whole value: what SnapKV needs to see.
+        end = p[:, 0, self.value].mean(0)
         mean = p.mean((0, 1))
         self.layers.append({"best": float(mass.max()), "mean": float(mass.mean()),
+                            "end": float(end.sum()), "weakest": float(end.min()),
                             "needed": needed.mean(-1), "share": mean / mean.sum()})
         return scores
 
@@ -53,18 +50,18 @@ def print_statistics(model, task, length, n_contexts):
     n_layers = len(model.blocks)
     found = []
     for _ in range(n_contexts):
-        doc = sample(task, rng, length)
-        ids, questions = split_document(doc)
+        ids, questions = split_document(sample(task, rng, length))
         context = Context(model, ids)
-        for question, n in questions[:8]:
-            found.append(Statistics(model, context, question, n, evidence_of(doc, question, n)))
+        for question, answer in questions[:8]:
+            found.append(Statistics(context, question, answer))
     print("%s at %d tokens, %d questions" % (task, length, len(found)))
     for i in range(n_layers):
         layer = [s.layers[i] for s in found]
         needed = torch.stack([e["needed"] for e in layer]).mean(0)
-        line = "  layer %d: evidence mass best head %.2f, mean %.2f; tokens for 90 %%: %s" % (
-            i, average(e["best"] for e in layer), average(e["mean"] for e in layer),
-            " ".join("%.0f" % x for x in needed))
+        means = tuple(average(e[key] for e in layer) for key in ("best", "mean", "end", "weakest"))
+        line = ("  layer %d: value mass best head %.2f, mean %.2f, from the question's end %.2f"
+                " (weakest token %.3f); tokens for 90 %%: %s") % (
+                    (i,) + means + (" ".join("%.0f" % x for x in needed),))
         if i + 1 < n_layers:
             following = [s.layers[i + 1] for s in found]
             line += "; next layer: overlap of top 64 %.2f, its mass in our top 256 %.2f" % (
@@ -110,14 +107,24 @@ class Policy:
         if self.first == 0:
             votes = self.hidden_votes[layer].clone()
         else:
-            p = torch.softmax(scores, -1)[..., max(0, self.n_prompt - WINDOW):self.n_prompt, :self.n]
-            votes = p.sum((2, 3))
+            window = slice(max(0, self.n_prompt - WINDOW), self.n_prompt)
+            votes = torch.softmax(scores, -1)[..., window, :self.n].sum((2, 3))
         votes = F.max_pool1d(votes, POOL, 1, POOL // 2)
         if self.first == 0:
             votes[..., -WINDOW:] = 1e9
         keep = torch.zeros(votes.shape, dtype=torch.bool)
         keep.scatter_(-1, votes.topk(self.budget, -1).indices, True)
         return keep[:, :, None, None]
+
+    def omnikv(self, layer, q, scores):
+        """Layers after the filter layer see the tokens that it attended to most."""
+        if layer <= FILTER_LAYER:
+            if layer == FILTER_LAYER:
+                best = torch.softmax(scores, -1)[..., :self.n].mean((1, 2)).topk(self.budget, -1)
+                self.kept = torch.zeros(best.values.shape[:2] + (self.n,), dtype=torch.bool)
+                self.kept.scatter_(-1, best.indices, True)
+            return self.full(layer, q, scores)
+        return self.kept[:, None, None]
 
     def quest(self, layer, q, scores):
         if layer < 2:
@@ -148,14 +155,14 @@ def hidden_votes(model, ids):
 def print_policies(model, task, length, n_contexts, budgets):
     rng = random.Random(12)
     cases = [("full", False), ("streaming", False), ("snapkv", True), ("snapkv", False),
-             ("quest", False)]
+             ("quest", False)] + ([("omnikv", False)] if len(model.blocks) > 4 else [])
     right, total = {}, 0
     for _ in range(n_contexts):
         ids, questions = split_document(sample(task, rng, length))
         context = Context(model, ids)
         votes = hidden_votes(model, ids)
-        for question, n in questions[:8]:
-            total += 1
+        for question, answer in questions[:8]:
+            total, n = total + 1, answer.length
             n_prompt = len(question) - n
             for kind, hidden in cases:
                 for budget in budgets:

@@ -57,11 +57,11 @@ class Context:
 
 
 def split_document(doc):
-    """The context of a document and its questions: (ids, length of the answer at their end)."""
+    """The context of a document, and (ids of question and answer, answer) of its questions."""
     questions, start = [], doc.question_start
     for answer in doc.answers:
         end = answer.start + answer.length
-        questions.append((doc.ids[start:end], answer.length))
+        questions.append((doc.ids[start:end], answer))
         start = end
     return doc.ids[:doc.question_start], questions
 
@@ -72,8 +72,8 @@ def exact_matches(model, doc):
     with torch.no_grad():
         context = Context(model, ids)
         groups = {}
-        for question, n in questions:
-            groups.setdefault((len(question), n), []).append(question)
+        for question, answer in questions:
+            groups.setdefault((len(question), answer.length), []).append(question)
         result = [0, 0, 0, 0]
         for (_, n), members in groups.items():
             members = torch.tensor(members)
@@ -91,15 +91,16 @@ def sample(task, rng, length):
         return tasks.passkey_document(rng, length, 1, 1)
     if task == "passkeys":
         n = rng.randint(4, 8)
-        doc = tasks.passkey_document(rng, length + (n - 1) * 21, n, n)
-        return doc
+        cost = tasks.passkey_items(rng, 2)[0].cost()
+        return tasks.passkey_document(rng, length + (n - 1) * cost, n, n)
     if task == "mixed":
         return tasks.mixed_document(rng, length)
     lengths = {"kv8": (8, 8), "kv4": (4, 4), "kv16": (16, 16), "kv36": (36, 36),
                "uuid": ("uuid", "uuid")}[task]
     n_questions, pair = 16, tasks.kv_pairs(rng, 1, *lengths)[0]
     per_question = tasks.kv_item(*pair, tasks.NEXT).cost()
-    return tasks.kv_document(rng, length + (n_questions - 1) * per_question, n_questions, *lengths)
+    return tasks.kv_document(rng, length + (n_questions - 1) * per_question, n_questions, *lengths,
+                             before=30)
 
 
 def accuracy(model, task, length, n_wanted, seed=5):

@@ -290,16 +290,31 @@ def passkey_document(rng, length, n_keys, n_questions, weight=W_OTHER, topical=F
     return doc
 
 
+def filler_line(rng, room):
+    """Filler sentences and a line break in at most `room` tokens, or nothing."""
+    sentences = []
+    fill_units(rng, sentences, room - 1, Filler(rng))
+    ids = [i for sentence, _, _ in sentences for i in sentence]
+    return VOCAB.at_line_start(ids) + VOCAB.newline if ids else []
+
+
 def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=0.0, again=False,
-                intro=True):
-    """The whole context is pairs.  With `again` some are listed a second time instead of being
-    asked for one by one."""
+                intro=True, before=0, after=0):
+    """The context is a list of pairs, with up to `before` and `after` tokens of filler around it.
+
+    With `again` some pairs are listed a second time instead of being asked for one by one.
+    """
     example = kv_item(hex_string(rng, key_length), hex_string(rng, value_length), NEXT)
     per_pair = len(example.unit) + 2
     doc = Document()
     if intro:
         doc.add(INTRO["kv_intro"])
-    n_pairs = (length - len(doc) - n_questions * (per_pair if again else example.cost())) // per_pair
+    if before:
+        doc.add(filler_line(rng, before))
+    last_line = filler_line(rng, after) if after else []
+    length -= len(last_line)
+    room = length - len(doc) - n_questions * (per_pair if again else example.cost())
+    n_pairs = room // per_pair
     items = [kv_item(key, value, OPEN if i == 0 else NEXT) for i, (key, value) in enumerate(
         kv_pairs(rng, max(n_pairs, 1), key_length, value_length, similar))]
     asked = rng.sample(range(len(items)), min(n_questions, len(items)))
@@ -307,6 +322,8 @@ def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=
     for i, item in enumerate(items):
         doc.add_pair(item, EVIDENCE if i in needed else CONTEXT, first=i == 0)
     doc.add([CLOSE])
+    if last_line:
+        doc.add(VOCAB.newline + last_line[:-1])
     if again:
         doc.list_again([items[i] for i in asked])
     else:
@@ -319,7 +336,8 @@ def mixed_document(rng, length, weight=W_OTHER, topical=False):
     """Filler with pass keys and key-value pairs, and questions about both."""
     names = passkey_items(rng, rng.randint(2, max(3, length // 60)))
     key_length = rng.choice((4, 6, 8, 8, 12, 16))
-    pairs = kv_pairs(rng, rng.randint(1, max(2, length // 60)), key_length, rng.choice((4, 6, 8, 8, 12)))
+    pairs = kv_pairs(rng, rng.randint(1, max(2, length // 60)), key_length,
+                     rng.choice((4, 6, 8, 8, 12)))
     items = names + [kv_item(key, value, NEXT) for key, value in pairs]
     for item in items[len(names):]:
         item.unit.append(QUOTE)
@@ -384,6 +402,13 @@ def repeat_document(rng, length, warm_up=False):
     return doc
 
 
+def filler_around(rng, length):
+    """Mostly a line that closes the length exactly, sometimes filler before and after the list."""
+    if rng.random() < 0.2:
+        return {"before": rng.randrange(length // 4), "after": rng.randrange(length // 4)}
+    return {"before": rng.randrange(40)}
+
+
 LENGTHS = (4, 5, 6, 8, 8, 8, 8, 10, 12, 16, 24, 36, "uuid")
 
 
@@ -407,7 +432,8 @@ def training_document(rng, length, mix):
         n_questions = max(1, int(length * rng.uniform(0.35, 0.6) / cost))
         doc = kv_document(rng, length, n_questions, key_length, value_length,
                           similar=rng.choice((0.0, 0.0, 0.3, 0.6)), again=again,
-                          intro=rng.random() >= mix.get("no_intro", 0.0))
+                          intro=rng.random() >= mix.get("no_intro", 0.0),
+                          **(filler_around(rng, length) if mix.get("filler_lines") else {}))
     elif kind == "passkey":
         if rng.random() < 0.3:
             doc = passkey_document(rng, length, 1, 1, weight, topical)
@@ -424,7 +450,6 @@ def training_document(rng, length, mix):
 
 
 if __name__ == "__main__":
-    import time
     demo_rng = random.Random(0)
     for demo_kind in ("repeat", "kv", "passkey", "mixed", "text"):
         demo = training_document(demo_rng, 300, {demo_kind: 1.0})
@@ -434,7 +459,3 @@ if __name__ == "__main__":
         # What training sees is what encoding the text gives.
         if demo_kind != "repeat":
             assert VOCAB.ids(VOCAB.text(demo.ids[1:])) == demo.ids[1:], demo_kind
-    start, total = time.time(), 0
-    while time.time() - start < 2:
-        total += len(training_document(demo_rng, 512, {k: 1.0 for k in ("repeat", "kv", "passkey", "mixed", "text")}))
-    print("%.0f tokens/s" % (total / 2))

@@ -21,6 +21,7 @@ from grow import grow
 from tasks import VOCAB
 
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
+EXTRA_LOSSES = ("probe", "key_probe", "span")  # see objectives.py
 
 
 def parse_arguments():
@@ -129,7 +130,7 @@ class Trainer:
     def _losses(self, batch, stage, done, rng):
         """The weighted sum of all losses, and each one's value for the log."""
         config = self.config
-        weight = {name: at(stage.get(name, [0, 0]), done) for name in ("probe", "key_probe", "span")}
+        weight = {name: at(stage.get(name, [0, 0]), done) for name in EXTRA_LOSSES}
         options = {"key_dropout": stage.get("key_dropout", 0.0)}
         cases = objectives.choose_questions(batch.docs, rng) if weight["span"] > 0 else []
         if cases:
@@ -177,10 +178,14 @@ class Trainer:
 
     def log(self, recent):
         stage, _ = self.schedule.stage(self.step - 1)
-        parts = ["%s %.3f" % (k, mean([r[k] for r in recent if k in r]))
-                 for k in ("answer", "other", "probe", "key_probe", "span") if any(k in r for r in recent)]
+        parts = []
+        for name in ("answer", "other") + EXTRA_LOSSES:
+            values = [report[name] for report in recent if name in report]
+            if values:
+                parts.append("%s %.3f" % (name, mean(values)))
         print("%5d %5.0f s %6.2f Mtok T %4d  %s" % (
-            self.step, self.seconds, self.tokens / 1e6, stage["length"], "  ".join(parts)), flush=True)
+            self.step, self.seconds, self.tokens / 1e6, stage["length"], "  ".join(parts)),
+            flush=True)
 
     def check_gate(self, recent):
         """Copying must have formed at the end of the stage with a gate, else a new seed is due."""
@@ -195,7 +200,8 @@ class Trainer:
         temporary = self.path + ".new"
         llama.save(temporary, self.model, self.step, {
             "config": self.config, "probe": self.probe.state_dict(),
-            "key_probe": self.key_probe.state_dict(), "optimizer": self.optimizer.state_dict(), "tokens": self.tokens,
+            "key_probe": self.key_probe.state_dict(),
+            "optimizer": self.optimizer.state_dict(), "tokens": self.tokens,
             "seconds": self.seconds})
         os.replace(temporary, self.path)
 
