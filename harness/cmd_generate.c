@@ -170,7 +170,8 @@ static int generate_session(struct generate *g)
     int rc = KVL_OK;
     if (g->prompt.n > 1)
         rc = kvl_session_prefill(s, g->prompt.id, g->prompt.n - 1, NULL, false, g->err);
-    if (rc == KVL_OK)
+    /* A policy decides on a context; a prompt of one token has none, and full needs none. */
+    if (rc == KVL_OK && (g->prompt.n > 1 || !kvl_policy_ignores_budget(g->spec.policy)))
         rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
     if (rc == KVL_OK) rc = generate_steps(g, s);
     kvl_session_destroy(s);

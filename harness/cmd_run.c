@@ -121,9 +121,8 @@ int cmd_run(int argc, char **argv, struct kvl_err *err)
     struct run_command *a = kvl_alloc(1, sizeof *a);
     bool done;
     if (!a) return kvl_fail(err, KVL_ENOMEM, "out of memory");
-    a->sweep.argc = argc;
-    a->sweep.argv = argv;
-    int rc = kvl_registry_create(&a->sweep.model.registry, err);
+    int rc = kvl_sweep_args_keep(&a->sweep, argc, argv, err);
+    if (rc == KVL_OK) rc = kvl_registry_create(&a->sweep.model.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&run_argp, argc, argv, a, &done, err);
     if (rc == KVL_OK && !done) rc = run_all(a, err);
     kvl_sweep_args_free(&a->sweep);

@@ -43,9 +43,8 @@ int cmd_sweep(int argc, char **argv, struct kvl_err *err)
     struct sweep_command *a = kvl_alloc(1, sizeof *a);
     bool done;
     if (!a) return kvl_fail(err, KVL_ENOMEM, "out of memory");
-    a->sweep.argc = argc;
-    a->sweep.argv = argv;
-    int rc = kvl_registry_create(&a->sweep.model.registry, err);
+    int rc = kvl_sweep_args_keep(&a->sweep, argc, argv, err);
+    if (rc == KVL_OK) rc = kvl_registry_create(&a->sweep.model.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&sweep_command_argp, argc, argv, a, &done, err);
     if (rc == KVL_OK && !done && !a->file)
         rc = kvl_fail(err, KVL_EINVAL, "no sweep, want a YAML file (harness/sweeps/demo.yaml)");

@@ -54,14 +54,17 @@ int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *f
     return KVL_OK;
 }
 
-/* "key=value" in place: the word belongs to this program's argv. */
-static int sweep_set(struct kvl_sweep_args *a, char *word)
+static int sweep_set(struct kvl_sweep_args *a, const char *word)
 {
-    char *value = strchr(word, '=');
+    const char *value = strchr(word, '=');
+    struct kvl_buf *path = &a->path[a->n_overrides % KVL_YAML_MAX_OVERRIDES];
     if (!value || value == word)
         return kvl_fail(a->args->err, KVL_EINVAL, "--set: \"%s\", want KEY=VALUE", word);
-    *value++ = '\0';
-    return kvl_sweep_override(a, word, word, value, false);
+    static const char flag[] = "--set ";
+    path->len = 0;
+    if (kvl_buf_adds(path, flag) || kvl_buf_add(path, word, (size_t)(value - word)))
+        return kvl_fail(a->args->err, KVL_ENOMEM, "--set: out of memory");
+    return kvl_sweep_override(a, path->data + sizeof flag - 1, path->data, value + 1, false);
 }
 
 static error_t sweep_parse(int key, char *arg, struct argp_state *state)
@@ -96,8 +99,22 @@ const struct argp kvl_sweep_argp = {
 
 void kvl_sweep_args_free(struct kvl_sweep_args *a)
 {
-    for (size_t i = 0; i < a->n_overrides; i++) kvl_buf_free(&a->text[i]);
+    for (size_t i = 0; i < KVL_YAML_MAX_OVERRIDES; i++) {
+        kvl_buf_free(&a->text[i]);
+        kvl_buf_free(&a->path[i]);
+    }
+    kvl_free(a->argv);
+    a->argv = NULL;
     a->n_overrides = 0;
+}
+
+int kvl_sweep_args_keep(struct kvl_sweep_args *a, int argc, char **argv, struct kvl_err *err)
+{
+    a->argv = kvl_alloc((size_t)argc, sizeof *a->argv);
+    if (!a->argv) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    memcpy(a->argv, argv, (size_t)argc * sizeof *argv);
+    a->argc = argc;
+    return KVL_OK;
 }
 
 /* The flags that have a key of their own in the configuration. */

@@ -11,14 +11,16 @@ struct kvl_sweep_args {
     const char *log, *shard;
     bool dry_run, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
-    struct kvl_buf text[KVL_YAML_MAX_OVERRIDES]; /* their storage */
+    struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */
     size_t n_overrides;
-    int argc; /* for the log */
+    int argc; /* for the log: argp reorders the words that it parses */
     char **argv;
 };
 /* A child parser; its input is a struct kvl_sweep_args. */
 extern const struct argp kvl_sweep_argp;
 
+/* Keeps the words as they were given. */
+int kvl_sweep_args_keep(struct kvl_sweep_args *a, int argc, char **argv, struct kvl_err *err);
 /* Adds "path: text"; `flag` names it in messages.  path and flag are borrowed.  `quote`: text is one
  * word, not YAML. */
 int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *flag,

@@ -305,8 +305,11 @@ int kvl_yaml_walk(struct kvl_yaml *y, yaml_node_t *node, const char *where,
                   const struct kvl_yaml_key *keys, size_t n_keys, void *user)
 {
     size_t line[YAML_MAX_KEYS] = { 0 };
-    if (node && node->type != YAML_MAPPING_NODE)
-        return kvl_yaml_fail(y, node, where, "want keys with values (\"name: value\")");
+    if (node && node->type != YAML_MAPPING_NODE) {
+        char key[64];
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(where, "."), where);
+        return kvl_yaml_fail(y, node, key, "want keys with values (\"name: value\")");
+    }
     if (node) KVL_TRY(yaml_walk_pairs(y, node, where, keys, n_keys, line, user));
     for (size_t i = 0; i < y->n_overrides; i++) {
         struct kvl_yaml_override *o = &y->override[i];

@@ -1,0 +1,268 @@
+/* Cells, keys, seeds and shares of a sweep. */
+#include "plan.h"
+
+#include "gguf_writer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct plan_test {
+    struct kvl_registry *registry;
+    struct kvl_model *model;
+    struct kvl_sweep s;
+    struct kvl_work *work;
+    struct kvl_err err;
+};
+
+static const struct kvl_where plan_where = { "here", 2 };
+
+static void plan_open(struct plan_test *t)
+{
+    char path[] = "/tmp/kvl-plan-XXXXXX";
+    struct kvl_buf file = { 0 };
+    struct gw_llama llama = { .n_ctx = 2048 };
+    *t = (struct plan_test){ 0 };
+    assert_int_equal(kvl_registry_create(&t->registry, &t->err), KVL_OK);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    gw_llama(&llama, &file);
+    assert_true(gw_save(&file, path));
+    kvl_buf_free(&file);
+    int rc = kvl_model_open(path, &t->model, &t->err);
+    unlink(path);
+    if (rc != KVL_OK) fail_msg("%s", t->err.msg);
+}
+
+static int plan_make(struct plan_test *t, const char *text)
+{
+    char path[] = "/tmp/kvl-plan-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    kvl_work_destroy(t->work);
+    t->work = NULL;
+    kvl_sweep_free(&t->s);
+    kvl_err_clear(&t->err);
+    int rc = kvl_sweep_load(path, NULL, t->registry, NULL, 0, &t->s, &t->err);
+    unlink(path);
+    if (rc == KVL_OK) rc = kvl_work_create(&t->s, t->model, &plan_where, false, &t->work, &t->err);
+    return rc;
+}
+
+static void plan_ok(struct plan_test *t, const char *text)
+{
+    if (plan_make(t, text) != KVL_OK) fail_msg("%s", t->err.msg);
+}
+
+static void plan_close(struct plan_test *t)
+{
+    kvl_work_destroy(t->work);
+    kvl_sweep_free(&t->s);
+    kvl_model_close(t->model);
+    kvl_registry_destroy(t->registry);
+}
+
+static bool plan_has_id(const struct kvl_work *w, const char *id)
+{
+    for (size_t i = 0; i < w->n_cells; i++)
+        if (strcmp(w->cell[i].id, id) == 0) return true;
+    return false;
+}
+
+#define PLAN_SMALL                                                                                 \
+    "model: m\ntasks: [{task: passkey, keys: 2}, kv_retrieval]\nlengths: [512, 768]\n"             \
+    "policies: [full, quest, snapkv]\nbudgets: [64, 128]\ncontexts: 2\nquestions: 2\n"
+
+/* 2 tasks x 2 lengths x (1 + 2 + 2); full has no budget. */
+static void test_product(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, PLAN_SMALL);
+    assert_int_equal(t.work->n_groups, 4);
+    assert_int_equal(t.work->n_cells, 20);
+    for (size_t i = 0; i < 20; i++) {
+        const struct kvl_cell *c = &t.work->cell[i];
+        bool full = strcmp(c->policy->policy->name, "full") == 0;
+        assert_string_equal(c->budget, full ? "-" : (c->budget_tok == 64 ? "64" : "128"));
+        assert_int_equal(strlen(c->id), 16);
+        for (size_t j = 0; j < i; j++) assert_string_not_equal(c->id, t.work->cell[j].id);
+    }
+    plan_close(&t);
+}
+
+/* What may change an answer changes the id; what may not does not. */
+static void test_ids(void **state)
+{
+    static const char *const changes[] = { "seed: 2\n", "kv_type: f32\n" };
+    static const char *const keeps[] = { "name: other\n", "threads: 1\n", "chunk_tok: 64\n",
+                                         "log: x\n", "kv_limit_mib: 100\n" };
+    struct plan_test t;
+    char id[17], text[1024];
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, PLAN_SMALL);
+    strcpy(id, t.work->cell[3].id);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        snprintf(text, sizeof text, "%s%s", PLAN_SMALL, changes[i]);
+        plan_ok(&t, text);
+        assert_false(plan_has_id(t.work, id));
+    }
+    for (size_t i = 0; i < sizeof keeps / sizeof keeps[0]; i++) {
+        snprintf(text, sizeof text, "%s%s", PLAN_SMALL, keeps[i]);
+        plan_ok(&t, text);
+        assert_string_equal(t.work->cell[3].id, id);
+    }
+    /* A sweep with more in it has the same cell, by the same seeds. */
+    plan_ok(&t, "model: m\ntasks: [kv_retrieval, {task: passkey, keys: [1, 2]}]\n"
+                "lengths: [768, 512]\npolicies: ['*']\nbudgets: [32, 64, 128]\ncontexts: 2\n"
+                "questions: 1\n");
+    assert_false(plan_has_id(t.work, id)); /* other questions */
+    plan_ok(&t, "model: m\ntasks: [kv_retrieval, {task: passkey, keys: 2}]\nlengths: [768, 512]\n"
+                "policies: ['*']\nbudgets: [32, 64, 128]\ncontexts: 2\nquestions: 2\n");
+    assert_true(plan_has_id(t.work, id));
+    plan_close(&t);
+}
+
+static void test_seeds(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, PLAN_SMALL);
+    const struct kvl_point *a = &t.s.tasks.v[0], *b = &t.s.tasks.v[1];
+    uint64_t seed = kvl_context_seed(&t.s, a, 512, KVL_DEPTH_SPREAD, 0);
+    assert_true(seed == kvl_context_seed(&t.s, a, 512, KVL_DEPTH_SPREAD, 0));
+    assert_true(seed != kvl_context_seed(&t.s, b, 512, KVL_DEPTH_SPREAD, 0));
+    assert_true(seed != kvl_context_seed(&t.s, a, 513, KVL_DEPTH_SPREAD, 0));
+    assert_true(seed != kvl_context_seed(&t.s, a, 512, 0.0, 0));
+    assert_true(seed != kvl_context_seed(&t.s, a, 512, KVL_DEPTH_SPREAD, 1));
+    plan_close(&t);
+}
+
+/* A budget written in two ways is one cell; so is a policy that "*" names again. */
+static void test_same_cell_once(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [passkey]\nlengths: [512]\nbudgets: [64, 12.5%]\n"
+                "policies: [snapkv, snapkv, 'snapkv:kernel=7']\n");
+    assert_int_equal(t.work->n_cells, 1);
+    plan_close(&t);
+}
+
+static void test_exclude(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, PLAN_SMALL "exclude: [{policy: quest, budget: [64]}, {length: 768, task: "
+                           "kv_retrieval}]\n");
+    /* 20 - 4 (quest 64) - 5 (kv_retrieval 768) + 1 (both) */
+    assert_int_equal(t.work->n_cells, 12);
+    assert_int_equal(t.work->n_groups, 3);
+    assert_int_equal(plan_make(&t, PLAN_SMALL "exclude: [{length: [512, 768]}]\n"), KVL_EINVAL);
+    plan_close(&t);
+}
+
+/* What a policy refuses is a cell with a reason; what a task refuses is a configuration error. */
+static void test_refused(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [passkey]\nlengths: [512]\nbudgets: [16]\n"
+                "policies: [quest, snapkv]\n");
+    assert_int_equal(t.work->n_cells, 2);
+    assert_null(t.work->cell[0].planned);
+    assert_int_equal(t.work->cell[0].refused.code, KVL_EINVAL);
+    assert_non_null(strstr(t.work->cell[0].refused.msg, "budget 16"));
+    assert_non_null(t.work->cell[1].planned);
+    assert_int_equal(plan_make(&t, "model: m\ntasks: [passkey]\nlengths: [512]\nquestions: 3\n"
+                                   "policies: [full]\n"),
+                     KVL_EINVAL);
+    assert_non_null(strstr(t.err.msg, "3 questions"));
+    assert_int_equal(plan_make(&t, "model: m\ntasks: [passkey]\nlengths: [2049]\n"
+                                   "policies: [full]\n"),
+                     KVL_EINVAL);
+    assert_non_null(strstr(t.err.msg, "2049 tokens, the model's context is 2048"));
+    assert_int_equal(plan_make(&t, "model: m\ntasks: [passkey]\nlengths: [2047]\n"
+                                   "policies: [full]\n"),
+                     KVL_EINVAL);
+    assert_non_null(strstr(t.err.msg, "of question and answer"));
+    plan_close(&t);
+}
+
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+/* Every group belongs to exactly one share, whatever their number. */
+static void test_shards(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    for (int32_t n = 1; n <= 6; n++) {
+        int owners[8] = { 0 };
+        for (int32_t i = 0; i < n; i++) {
+            plan_ok(&t, PLAN_SMALL "speed: {lengths: [512, 768], steps: 2, warmup: 1}\n");
+            assert_int_equal(t.work->n_groups, 6);
+            assert_int_equal(kvl_work_shard(t.work, (struct kvl_shard){ i, n }, &t.err), KVL_OK);
+            for (size_t g = 0; g < 6; g++) owners[g] += t.work->group[g].mine;
+        }
+        for (size_t g = 0; g < 6; g++) assert_int_equal(owners[g], 1);
+    }
+    plan_close(&t);
+}
+
+static void shard_is(const char *text, int32_t index, int32_t count)
+{
+    struct kvl_shard shard;
+    struct kvl_err err = { 0 };
+    assert_int_equal(kvl_shard_parse(text, &shard, &err), KVL_OK);
+    assert_int_equal(shard.index, index);
+    assert_int_equal(shard.count, count);
+}
+
+static void test_shard_text(void **state)
+{
+    static const char *const bad[] = { "", "1", "4/4", "-1/4", "1/0", "a/b", "1/4x", "1//4" };
+    struct kvl_shard shard;
+    (void)state;
+    shard_is("0/4", 0, 4);
+    shard_is("3/4", 3, 4);
+    shard_is("none", 0, 1);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct kvl_err err = { 0 };
+        assert_int_equal(kvl_shard_parse(bad[i], &shard, &err), KVL_EINVAL);
+    }
+    unsetenv("SLURM_ARRAY_TASK_ID");
+    shard_is(NULL, 0, 1);
+    setenv("SLURM_ARRAY_TASK_ID", "7", 1);
+    setenv("SLURM_ARRAY_TASK_COUNT", "4", 1);
+    setenv("SLURM_ARRAY_TASK_MIN", "3", 1);
+    setenv("SLURM_ARRAY_TASK_STEP", "2", 1);
+    shard_is(NULL, 2, 4);
+    shard_is("0/9", 0, 9);
+    unsetenv("SLURM_ARRAY_TASK_ID");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_product), cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_seeds),   cmocka_unit_test(test_same_cell_once),
+        cmocka_unit_test(test_exclude), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shards),  cmocka_unit_test(test_shard_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
