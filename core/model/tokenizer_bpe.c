@@ -269,21 +269,25 @@ static bool bpe_pair(const struct tok_encode *e, const struct tok_sym *l, const 
 }
 
 /* The token that is the whole piece, or -1. */
-static int32_t whole_piece(struct tok_encode *e, size_t begin, size_t len)
+static int whole_piece(struct tok_encode *e, size_t begin, size_t len, int32_t *id)
 {
     char text[2];
-    if (len > e->t->max_len) return -1;
+    *id = -1;
+    if (!e->t->ignore_merges || len > e->t->max_len) return KVL_OK;
     e->scratch.len = 0;
     for (size_t i = 0; i < len; i++) {
         size_t n = visible((unsigned char)e->text[begin + i], text);
-        if (kvl_buf_add(&e->scratch, text, n) != KVL_OK) return -1;
+        if (kvl_buf_add(&e->scratch, text, n) != KVL_OK)
+            return kvl_fail(e->err, KVL_ENOMEM, "no memory to tokenise %zu bytes", e->len);
     }
-    return kvl_tok_find_text(e->t, e->scratch.data, e->scratch.len);
+    *id = kvl_tok_find_text(e->t, e->scratch.data, e->scratch.len);
+    return KVL_OK;
 }
 
 static int merge_piece(struct tok_encode *e, size_t begin, size_t len)
 {
-    int32_t whole = e->t->ignore_merges ? whole_piece(e, begin, len) : -1;
+    int32_t whole;
+    KVL_TRY(whole_piece(e, begin, len, &whole));
     if (whole >= 0) return kvl_tok_push(e, begin, whole);
     e->n_sym = 0;
     e->chunk = e->text;
