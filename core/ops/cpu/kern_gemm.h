@@ -21,10 +21,35 @@ static size_t gemm_scratch(int32_t n_cols)
     return panels * NR * GEMM_DEPTH + (size_t)NR * GEMM_STEP + (size_t)MR * NR;
 }
 
-/* Where column k (a multiple of 32) of a row is. */
+/* Bytes of k columns, k a multiple of 32. */
+VEC size_t gemm_cols_bytes(enum kvl_wtype type, int32_t k)
+{
+    size_t n = (size_t)k;
+    switch (type) {
+    case KVL_W_F32: return n * 4;
+    case KVL_W_F16:
+    case KVL_W_BF16: return n * 2;
+    case KVL_W_Q8_0: return n / 32 * 34;
+    case KVL_W_Q4_0: return n / 32 * 18;
+    }
+    return 0;
+}
+
 VEC const uint8_t *gemm_weight_at(const struct kvl_weight *w, int32_t row, int32_t k)
 {
-    return (const uint8_t *)w->data + (size_t)row * w->row_bytes + kvl_wtype_row_bytes(w->type, k);
+    return (const uint8_t *)w->data + (size_t)row * w->row_bytes + gemm_cols_bytes(w->type, k);
+}
+
+/* Asks for the columns that follow in this row; at the end of the row, for those of the next panel.
+ * NR rows at once are more streams than the processor's own prefetching follows. */
+VEC void gemm_prefetch_w(const struct kvl_weight *w, int32_t row, int32_t k, int32_t k0,
+                         int32_t depth)
+{
+    bool more = k + GEMM_STEP < depth;
+    const uint8_t *at = gemm_weight_at(w, more ? row : row + NR, k0 + (more ? k + GEMM_STEP : 0));
+    size_t bytes = gemm_cols_bytes(w->type, GEMM_STEP);
+    if (row + NR >= w->n_rows && !more) return;
+    for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(at + o, 0, 2);
 }
 
 /* panel [depth][NR] = columns k0 .. of n <= NR rows of W from row0 on. */
@@ -37,10 +62,12 @@ static void gemm_pack_w(float *panel, const struct kvl_weight *w, int32_t row0, 
         int32_t len = KVL_MIN(GEMM_STEP, depth - k);
         for (int32_t r = 0; r < NR; r++) {
             float *to = wide + (size_t)r * GEMM_STEP;
-            if (r < n)
-                widen(to, gemm_weight_at(w, row0 + r, k0 + k), w->type, len);
-            else
+            if (r >= n) {
                 memset(to, 0, GEMM_STEP * sizeof *to);
+                continue;
+            }
+            gemm_prefetch_w(w, row0 + r, k, k0, depth);
+            widen(to, gemm_weight_at(w, row0 + r, k0 + k), w->type, len);
         }
         for (int32_t r = 0; r < NR; r += VW)
             transpose_rows(panel + (size_t)k * NR + r, NR, rows + r, 0, len);

@@ -5,63 +5,104 @@
 
 #include "ops/cpu/kern_math.h"
 
-enum { GEMV_SUMS = 4, GEMV_ROWS = 4 };
+enum { GEMV_SUMS = 4, GEMV_ROWS = 4, GEMV_AHEAD = 4096 };
 
-VEC float gemv_total(const vf *s)
+/* Sums of up to GEMV_ROWS rows of x.  Sum u takes the vectors, or blocks, whose number is u modulo
+ * GEMV_SUMS; every index into this is a constant once loops are unrolled, so that all stay in
+ * registers. */
+struct gemv_sums {
+    vf s[GEMV_ROWS][GEMV_SUMS];
+};
+
+VEC void gemv_close(const struct gemv_sums *t, int32_t n_x, float *y)
 {
-    return vf_hsum(vf_add(vf_add(s[0], s[1]), vf_add(s[2], s[3])));
+    UNROLL
+    for (int32_t i = 0; i < n_x; i++)
+        y[i] = vf_hsum(vf_add(vf_add(t->s[i][0], t->s[i][1]), vf_add(t->s[i][2], t->s[i][3])));
+}
+
+VEC void gemv_zero(struct gemv_sums *t, int32_t n_x)
+{
+    UNROLL
+    for (int32_t i = 0; i < n_x; i++) {
+        UNROLL
+        for (int32_t u = 0; u < GEMV_SUMS; u++) t->s[i][u] = vf_zero();
+    }
+}
+
+/* W is one stream through memory, whatever its rows; the processor's own prefetching stops at every
+ * page. */
+VEC void gemv_prefetch(const uint8_t *w, size_t bytes)
+{
+    for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(w + GEMV_AHEAD + o, 0, 2);
 }
 
 VEC void gemv_plain(const void *w, enum kvl_wtype type, const float *x, size_t ld, int32_t n,
                     int32_t n_x, float *y)
 {
-    vf s[GEMV_ROWS][GEMV_SUMS];
-    int32_t k = 0, j = 0;
-    for (int32_t i = 0; i < n_x; i++)
-        for (int32_t u = 0; u < GEMV_SUMS; u++) s[i][u] = vf_zero();
+    struct gemv_sums t;
+    const size_t elem_bytes = type == KVL_W_F32 ? 4 : 2;
+    int32_t k = 0;
+    gemv_zero(&t, n_x);
     for (; k + GEMV_SUMS * VW <= n; k += GEMV_SUMS * VW) {
+        gemv_prefetch((const uint8_t *)w + (size_t)k * elem_bytes, GEMV_SUMS * VW * elem_bytes);
         UNROLL
         for (int32_t u = 0; u < GEMV_SUMS; u++) {
             vf a = load_as(w, type, (size_t)(k + u * VW));
             UNROLL
             for (int32_t i = 0; i < n_x; i++)
-                s[i][u] = vf_fma(a, vf_load(x + (size_t)i * ld + (size_t)(k + u * VW)), s[i][u]);
+                t.s[i][u] =
+                    vf_fma(a, vf_load(x + (size_t)i * ld + (size_t)(k + u * VW)), t.s[i][u]);
         }
     }
-    for (; k < n; k += VW, j++) {
+    UNROLL
+    for (int32_t u = 0; u < GEMV_SUMS; u++) {
+        if (k >= n) break;
         int32_t len = KVL_MIN(VW, n - k);
         vf a = load_as_n(w, type, (size_t)k, len);
+        UNROLL
         for (int32_t i = 0; i < n_x; i++)
-            s[i][j] = vf_fma(a, vf_load_n(x + (size_t)i * ld + (size_t)k, len), s[i][j]);
+            t.s[i][u] = vf_fma(a, vf_load_n(x + (size_t)i * ld + (size_t)k, len), t.s[i][u]);
+        k += VW;
     }
-    for (int32_t i = 0; i < n_x; i++) y[i] = gemv_total(s[i]);
+    gemv_close(&t, n_x, y);
 }
 
 /* The integers of a block are multiplied as they are, the scale joins once per block. */
+VEC void gemv_block(const uint8_t *w, enum kvl_wtype type, const float *x, size_t ld, int32_t n_x,
+                    struct gemv_sums *t, int32_t u)
+{
+    vf d = vf_set1(block_scale(w)), part[GEMV_ROWS];
+    UNROLL
+    for (int32_t j = 0; j < 32; j += VW) {
+        vf a = block_ints(w, type, j);
+        UNROLL
+        for (int32_t i = 0; i < n_x; i++) {
+            vf b = vf_load(x + (size_t)i * ld + (size_t)j);
+            part[i] = j ? vf_fma(a, b, part[i]) : vf_mul(a, b);
+        }
+    }
+    UNROLL
+    for (int32_t i = 0; i < n_x; i++) t->s[i][u] = vf_fma(d, part[i], t->s[i][u]);
+}
+
 VEC void gemv_blocks(const uint8_t *w, enum kvl_wtype type, const float *x, size_t ld, int32_t n,
                      int32_t n_x, float *y)
 {
-    size_t block_bytes = type == KVL_W_Q8_0 ? 34 : 18;
-    int8_t tmp[32];
-    vf s[GEMV_ROWS][GEMV_SUMS];
-    for (int32_t i = 0; i < n_x; i++)
-        for (int32_t u = 0; u < GEMV_SUMS; u++) s[i][u] = vf_zero();
-    for (int32_t k = 0; k < n; k += 32, w += block_bytes) {
-        vf d = vf_set1(block_scale(w)), part[GEMV_ROWS];
-        const int8_t *q = block_ints(w, type, tmp);
+    struct gemv_sums t;
+    size_t size = block_size(type);
+    int32_t n_blocks = n / 32, b = 0;
+    gemv_zero(&t, n_x);
+    for (; b + GEMV_SUMS <= n_blocks; b += GEMV_SUMS) {
         UNROLL
-        for (int32_t j = 0; j < 32; j += VW) {
-            vf a = vf_load_i8(q + j);
-            UNROLL
-            for (int32_t i = 0; i < n_x; i++) {
-                vf b = vf_load(x + (size_t)i * ld + (size_t)(k + j));
-                part[i] = j ? vf_fma(a, b, part[i]) : vf_mul(a, b);
-            }
-        }
-        for (int32_t i = 0; i < n_x; i++)
-            s[i][(k / 32) % GEMV_SUMS] = vf_fma(d, part[i], s[i][(k / 32) % GEMV_SUMS]);
+        for (int32_t u = 0; u < GEMV_SUMS; u++)
+            gemv_block(w + (size_t)(b + u) * size, type, x + (size_t)(b + u) * 32, ld, n_x, &t, u);
     }
-    for (int32_t i = 0; i < n_x; i++) y[i] = gemv_total(s[i]);
+    UNROLL
+    for (int32_t u = 0; u < GEMV_SUMS; u++)
+        if (b + u < n_blocks)
+            gemv_block(w + (size_t)(b + u) * size, type, x + (size_t)(b + u) * 32, ld, n_x, &t, u);
+    gemv_close(&t, n_x, y);
 }
 
 VEC void gemv_typed(const struct kvl_gemv_args *a, enum kvl_wtype type, int32_t row0, int32_t row1,

@@ -65,22 +65,25 @@ VEC float block_scale(const uint8_t *block)
     return vec_f16(h);
 }
 
-/* The 32 integers of a quantised block. */
-VEC const int8_t *block_ints(const uint8_t *block, enum kvl_wtype type, int8_t *tmp)
+VEC size_t block_size(enum kvl_wtype type)
 {
-    if (type == KVL_W_Q8_0) return (const int8_t *)(block + 2);
-    vec_nibbles(block + 2, tmp);
-    return tmp;
+    return type == KVL_W_Q8_0 ? 34 : 18;
+}
+
+/* Integers j .. j + VW - 1 of the 32 of a quantised block. */
+VEC vf block_ints(const uint8_t *block, enum kvl_wtype type, int32_t j)
+{
+    if (type == KVL_W_Q8_0) return vf_load_i8((const int8_t *)(block + 2 + j));
+    return vf_nibbles(block + 2, j);
 }
 
 VEC void widen_blocks(float *y, const uint8_t *src, enum kvl_wtype type, int32_t n)
 {
-    size_t block_bytes = type == KVL_W_Q8_0 ? 34 : 18;
-    int8_t tmp[32];
-    for (int32_t i = 0; i < n; i += 32, src += block_bytes) {
+    for (int32_t i = 0; i < n; i += 32, src += block_size(type)) {
         vf d = vf_set1(block_scale(src));
-        const int8_t *q = block_ints(src, type, tmp);
-        for (int32_t j = 0; j < 32; j += VW) vf_store(y + i + j, vf_mul(d, vf_load_i8(q + j)));
+        UNROLL
+        for (int32_t j = 0; j < 32; j += VW)
+            vf_store(y + i + j, vf_mul(d, block_ints(src, type, j)));
     }
 }
 

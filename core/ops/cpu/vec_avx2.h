@@ -116,13 +116,11 @@ VEC vf vf_load_i8(const int8_t *p)
     __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)p);
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
 }
-VEC void vec_nibbles(const uint8_t *p, int8_t *out)
+VEC vf vf_nibbles(const uint8_t *p, int32_t j)
 {
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m128i low = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
-    __m128i lo = _mm_and_si128(b, low), hi = _mm_and_si128(_mm_srli_epi16(b, 4), low);
-    _mm_storeu_si128((__m128i *)(void *)out, _mm_sub_epi8(lo, eight));
-    _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_sub_epi8(hi, eight));
+    __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)(p + j % 16));
+    b = _mm_and_si128(j < 16 ? b : _mm_srli_epi16(b, 4), _mm_set1_epi8(15));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(b, _mm_set1_epi8(8))));
 }
 VEC float vec_f16(uint16_t h)
 {

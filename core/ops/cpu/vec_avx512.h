@@ -108,14 +108,12 @@ VEC vf vf_load_i8(const int8_t *p)
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
 }
-/* 16 bytes of two nibbles: the low ones, then the high ones, less 8. */
-VEC void vec_nibbles(const uint8_t *p, int8_t *out)
+/* The permutation looks at the low 4 bits of an index alone. */
+VEC vf vf_nibbles(const uint8_t *p, int32_t j)
 {
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m128i low = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
-    __m128i lo = _mm_and_si128(b, low), hi = _mm_and_si128(_mm_srli_epi16(b, 4), low);
-    _mm_storeu_si128((__m128i *)(void *)out, _mm_sub_epi8(lo, eight));
-    _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_sub_epi8(hi, eight));
+    const vf value = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm512_permutexvar_ps(j < 16 ? b : _mm512_srli_epi32(b, 4), value);
 }
 VEC float vec_f16(uint16_t h)
 {

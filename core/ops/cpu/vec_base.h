@@ -130,13 +130,13 @@ VEC vf vf_load_i8(const int8_t *p)
 {
     return (vf){ (float)p[0], (float)p[1], (float)p[2], (float)p[3] };
 }
-/* 16 bytes of two nibbles: the low ones, then the high ones, less 8. */
-VEC void vec_nibbles(const uint8_t *p, int8_t *out)
+/* Elements j .. j + VW - 1 of a block's 16 bytes of nibbles, less 8: first all low ones, then all
+ * high ones. */
+VEC vf vf_nibbles(const uint8_t *p, int32_t j)
 {
-    for (int32_t i = 0; i < 16; i++) {
-        out[i] = (int8_t)((p[i] & 15) - 8);
-        out[16 + i] = (int8_t)((p[i] >> 4) - 8);
-    }
+    int8_t q[4];
+    for (int32_t i = 0; i < 4; i++) q[i] = (int8_t)((p[j % 16 + i] >> (j < 16 ? 0 : 4) & 15) - 8);
+    return vf_load_i8(q);
 }
 /* Lane i = the sum of the lanes of v[i], i < VW. */
 VEC vf vf_sums(const vf *v)

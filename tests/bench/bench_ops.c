@@ -1,0 +1,377 @@
+/* bench_ops - how far the CPU operators are from what the machine can do, measured in the same run.
+ *
+ * usage: bench_ops [threads] [rounds]
+ *
+ * Every line is a ratio: bandwidth against a streaming read, arithmetic against cblas_sgemm of the
+ * same shape.  The two sides alternate; the median of the per-round ratios is printed with the
+ * smallest and the largest, because absolute figures of a shared machine mean little.  With one
+ * thread, time is processor time, so that other people's work counts less.
+ */
+#include "kv/lane.h"
+#include "kvl/ops.h"
+#include "kvl/rng.h"
+
+#include <cblas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_ROUNDS = 99, STREAM_BYTES = 256 << 20 };
+
+static int bench_threads = 1, bench_rounds = 5;
+
+static double bench_now(void)
+{
+    struct timespec t;
+    clock_gettime(bench_threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *bench_alloc(size_t bytes)
+{
+    void *p = kvl_alloc(bytes, 1);
+    if (!p) {
+        fprintf(stderr, "bench_ops: no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    return p;
+}
+
+static int bench_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One side of a comparison: runs once and does `work` (bytes or operations). */
+struct side {
+    void (*run)(void *data);
+    void *data;
+    double work;
+};
+
+static double side_rate(const struct side *s)
+{
+    int n = 0;
+    double start = bench_now(), spent;
+    do {
+        s->run(s->data);
+        n++;
+        spent = bench_now() - start;
+    } while (spent < 0.05);
+    return s->work * n / spent;
+}
+
+static void compare(const char *what, const char *unit, struct side ours, struct side theirs)
+{
+    double ratio[MAX_ROUNDS], a[MAX_ROUNDS], b[MAX_ROUNDS];
+    ours.run(ours.data); /* warm-up */
+    theirs.run(theirs.data);
+    for (int i = 0; i < bench_rounds; i++) {
+        a[i] = side_rate(&ours) * 1e-9;
+        b[i] = side_rate(&theirs) * 1e-9;
+        ratio[i] = a[i] / b[i];
+    }
+    size_t n = (size_t)bench_rounds;
+    qsort(ratio, n, sizeof *ratio, bench_compare);
+    qsort(a, n, sizeof *a, bench_compare);
+    qsort(b, n, sizeof *b, bench_compare);
+    printf("%-44s %7.2f / %7.2f %s  ratio %.2f (%.2f .. %.2f)\n", what, a[n / 2], b[n / 2], unit,
+           ratio[n / 2], ratio[0], ratio[n - 1]);
+    fflush(stdout);
+}
+
+/* ---- the yardsticks --------------------------------------------------------------------------- */
+static uint64_t *stream_data;
+static volatile uint64_t stream_sink;
+
+static void stream_run(void *data)
+{
+    size_t n = STREAM_BYTES / sizeof *stream_data;
+    uint64_t total = 0;
+    (void)data;
+#pragma omp parallel for reduction(+ : total) num_threads(bench_threads)
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t s = 0;
+        for (size_t j = 0; j < 8; j++) s += stream_data[i + j];
+        total += s;
+    }
+    stream_sink = total;
+}
+
+static struct side stream_side(void)
+{
+    return (struct side){ .run = stream_run, .work = STREAM_BYTES };
+}
+
+struct product {
+    struct kvl_gemm_args gemm;
+    struct kvl_gemv_args gemv;
+    struct kvl_weight w;
+    const float *wide; /* the same matrix in float */
+    float *y;
+};
+
+static void sgemm_run(void *data)
+{
+    const struct product *p = data;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, p->gemm.n, p->w.n_rows, p->w.n_cols, 1,
+                p->gemm.x, p->w.n_cols, p->wide, p->w.n_cols, 0, p->y, p->w.n_rows);
+}
+
+/* ---- products --------------------------------------------------------------------------------- */
+static void gemm_run(void *data)
+{
+    struct product *p = data;
+    (void)kvl_ops_cpu.gemm(&p->gemm);
+}
+
+static void gemv_run(void *data)
+{
+    struct product *p = data;
+    (void)kvl_ops_cpu.gemv(&p->gemv);
+}
+
+static void *random_bytes(size_t n, enum kvl_wtype type)
+{
+    uint8_t *p = bench_alloc(n);
+    struct kvl_rng r;
+    kvl_rng_seed(&r, 7);
+    for (size_t i = 0; i < n; i++) p[i] = (uint8_t)(kvl_rng_u32(&r) & 0x3f);
+    if (type == KVL_W_F32)
+        for (size_t i = 0; i < n / 4; i++) ((float *)(void *)p)[i] = (float)(i % 17) * 0.01f;
+    return p;
+}
+
+static void bench_gemm(int32_t n, int32_t n_rows, int32_t n_cols, enum kvl_wtype type)
+{
+    char what[64];
+    size_t row = kvl_wtype_row_bytes(type, n_cols), n_y = (size_t)n * (size_t)n_rows;
+    void *w = random_bytes(row * (size_t)n_rows, type);
+    float *wide = random_bytes((size_t)n_rows * (size_t)n_cols * 4, KVL_W_F32);
+    float *x = random_bytes((size_t)n * (size_t)n_cols * 4, KVL_W_F32);
+    float *y = bench_alloc(2 * n_y * sizeof *y);
+    struct product p = { .w = { w, type, n_rows, n_cols, row }, .wide = wide, .y = y + n_y };
+    p.gemm = (struct kvl_gemm_args){ .y = y, .x = x, .w = &p.w, .n = n };
+    double ops = 2.0 * n * n_rows * n_cols;
+    snprintf(what, sizeof what, "gemm %s %dx%dx%d", kvl_wtype_name(type), n, n_rows, n_cols);
+    compare(what, "GFLOP/s", (struct side){ gemm_run, &p, ops },
+            (struct side){ sgemm_run, &p, ops });
+    kvl_free(w);
+    kvl_free(wide);
+    kvl_free(x);
+    kvl_free(y);
+}
+
+static void bench_gemv(int32_t n, int32_t n_rows, int32_t n_cols, enum kvl_wtype type)
+{
+    char what[64];
+    size_t row = kvl_wtype_row_bytes(type, n_cols);
+    void *w = random_bytes(row * (size_t)n_rows, type);
+    float *x = random_bytes((size_t)n * (size_t)n_cols * 4, KVL_W_F32);
+    float *y = bench_alloc((size_t)n * (size_t)n_rows * sizeof *y);
+    struct product p = { .w = { w, type, n_rows, n_cols, row } };
+    p.gemv = (struct kvl_gemv_args){ .y = y, .x = x, .w = &p.w, .n = n };
+    snprintf(what, sizeof what, "gemv %s n=%d %dx%d (%zu MiB)", kvl_wtype_name(type), n, n_rows,
+             n_cols, row * (size_t)n_rows >> 20);
+    compare(what, "GB/s", (struct side){ gemv_run, &p, (double)row * n_rows }, stream_side());
+    kvl_free(w);
+    kvl_free(x);
+    kvl_free(y);
+}
+
+/* ---- attention -------------------------------------------------------------------------------- */
+enum { MAX_KV = 64 };
+
+struct model {
+    struct kvl_layout layout;
+    struct kvl_lane lanes[MAX_KV];
+    const uint8_t **table;
+    uint8_t *memory;
+    struct kvl_run *runs;
+    int32_t n_kv, group;
+    float *q, *out, *lse;
+    struct kvl_attn_job jobs[MAX_KV];
+    struct kvl_attn_decode_args decode;
+    struct kvl_attn_prefill_args prefill;
+};
+
+/* Blocks in the order of the lanes, as a prefill leaves them, or shuffled. */
+static void model_lanes(struct model *m, int32_t n_slots, bool shuffled)
+{
+    int32_t per_lane = n_slots / m->layout.block_tok, n = per_lane * m->n_kv;
+    int32_t *order = bench_alloc((size_t)n * sizeof *order);
+    struct kvl_rng r;
+    kvl_rng_seed(&r, 3);
+    for (int32_t i = 0; i < n; i++) order[i] = i;
+    if (shuffled) kvl_rng_shuffle(&r, order, n);
+    m->memory = random_bytes((size_t)n * m->layout.bytes, KVL_W_F16);
+    m->table = bench_alloc((size_t)n * sizeof *m->table);
+    for (int32_t i = 0; i < n; i++) m->table[i] = m->memory + (size_t)order[i] * m->layout.bytes;
+    for (int32_t h = 0; h < m->n_kv; h++)
+        m->lanes[h] = (struct kvl_lane){ .layout = &m->layout,
+                                         .blocks = m->table + h * per_lane,
+                                         .n_slots = n_slots };
+    kvl_free(order);
+}
+
+static void model_open(struct model *m, int32_t n_kv, int32_t group, int32_t head_dim,
+                       int32_t n_slots, int32_t n_queries, bool shuffled)
+{
+    size_t part = 16 * (size_t)head_dim * 2, n_q = (size_t)(n_queries * n_kv * group);
+    memset(m, 0, sizeof *m);
+    m->n_kv = n_kv;
+    m->group = group;
+    m->layout = (struct kvl_layout){ .head_dim = head_dim,
+                                     .block_tok = 16,
+                                     .block_shift = 4,
+                                     .type = KVL_KV_F16,
+                                     .elem_bytes = 2,
+                                     .part_off = { 0, part, SIZE_MAX },
+                                     .pos_off = 2 * part,
+                                     .bytes = 2 * part + 64 };
+    model_lanes(m, n_slots, shuffled);
+    m->q = random_bytes(n_q * (size_t)head_dim * 4, KVL_W_F32);
+    m->out = bench_alloc(n_q * (size_t)head_dim * sizeof *m->out);
+    m->lse = bench_alloc(n_q * sizeof *m->lse);
+    for (int32_t h = 0; h < n_kv; h++) {
+        size_t at = (size_t)(h * group);
+        m->jobs[h] = (struct kvl_attn_job){ .out = m->out + at * (size_t)head_dim,
+                                            .lse = m->lse + at,
+                                            .q = m->q + at * (size_t)head_dim,
+                                            .lane = &m->lanes[h],
+                                            .n_slots = n_slots,
+                                            .n_heads = group };
+    }
+    m->decode = (struct kvl_attn_decode_args){
+        .jobs = m->jobs, .n_jobs = n_kv, .head_dim = head_dim, .scale = 0.05f
+    };
+    m->prefill = (struct kvl_attn_prefill_args){ .out = m->out,
+                                                 .lse = m->lse,
+                                                 .q = m->q,
+                                                 .lanes = m->lanes,
+                                                 .n = n_queries,
+                                                 .n_heads = n_kv * group,
+                                                 .n_kv_heads = n_kv,
+                                                 .head_dim = head_dim,
+                                                 .scale = 0.05f };
+}
+
+static void model_close(struct model *m)
+{
+    kvl_free(m->memory);
+    kvl_free(m->table);
+    kvl_free(m->q);
+    kvl_free(m->out);
+    kvl_free(m->lse);
+    kvl_free(m->runs);
+}
+
+/* Every `every`-th page of 16 slots, for all lanes. */
+static void model_pages(struct model *m, int32_t every)
+{
+    int32_t n = m->lanes[0].n_slots / 16 / every;
+    m->runs = bench_alloc((size_t)n * sizeof *m->runs);
+    for (int32_t i = 0; i < n; i++)
+        m->runs[i] = (struct kvl_run){ .slot = i * every * 16, .n = 16 };
+    for (int32_t h = 0; h < m->n_kv; h++) {
+        m->jobs[h].runs = m->runs;
+        m->jobs[h].n_runs = n;
+        m->jobs[h].n_slots = n * 16;
+    }
+}
+
+static void decode_run(void *data)
+{
+    struct model *m = data;
+    (void)kvl_ops_cpu.attn_decode(&m->decode);
+}
+
+static void prefill_run(void *data)
+{
+    struct model *m = data;
+    (void)kvl_ops_cpu.attn_prefill(&m->prefill);
+}
+
+/* `layers` times the heads, so that the data comes from memory, not from a cache. */
+static void bench_decode(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
+                         int32_t n_slots, int32_t every, bool shuffled)
+{
+    char what[64];
+    struct model m;
+    model_open(&m, n_kv, group, head_dim, n_slots, 1, shuffled);
+    if (every > 1) model_pages(&m, every);
+    double bytes = 4.0 * head_dim * m.jobs[0].n_slots * n_kv;
+    snprintf(what, sizeof what, "attn_decode %s %dK%s%s", name, n_slots / 1024,
+             every > 1 ? " 1/16 of the pages" : "", shuffled ? " shuffled" : "");
+    compare(what, "GB/s", (struct side){ decode_run, &m, bytes }, stream_side());
+    model_close(&m);
+}
+
+static void bench_prefill(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
+                          int32_t n_slots, int32_t n)
+{
+    char what[64];
+    struct model m;
+    enum { SIZE = 512 };
+    float *x = random_bytes(2 * SIZE * SIZE * 4, KVL_W_F32),
+          *y = bench_alloc(SIZE * SIZE * sizeof *y);
+    struct product p = { .w = { .n_rows = SIZE, .n_cols = SIZE }, .wide = x + SIZE * SIZE, .y = y };
+    p.gemm = (struct kvl_gemm_args){ .x = x, .n = SIZE };
+    model_open(&m, n_kv, group, head_dim, n_slots, n, false);
+    double ops = 4.0 * head_dim * n * n_kv * group * (n_slots - n / 2.0);
+    snprintf(what, sizeof what, "attn_prefill %s %d of %d", name, n, n_slots);
+    compare(what, "GFLOP/s", (struct side){ prefill_run, &m, ops },
+            (struct side){ sgemm_run, &p, 2.0 * SIZE * SIZE * SIZE });
+    model_close(&m);
+    kvl_free(x);
+    kvl_free(y);
+}
+
+static void bench_all(void)
+{
+    bench_decode("hd128 group 4", 32, 4, 128, 4096, 1, false);
+    bench_decode("hd128 group 4", 16, 4, 128, 16384, 1, false);
+    bench_decode("hd128 group 4", 16, 4, 128, 16384, 1, true);
+    bench_decode("hd128 group 4", 32, 4, 128, 16384, 16, false);
+    bench_decode("hd128 group 1", 16, 1, 128, 16384, 1, false);
+    bench_decode("hd128 group 8", 16, 8, 128, 16384, 1, false);
+    bench_decode("hd64 group 4", 32, 4, 64, 16384, 1, false);
+    bench_decode("hd32 group 4 (tiny)", 2, 4, 32, 4096, 1, false);
+    bench_gemv(1, 32000, 1024, KVL_W_F16);
+    bench_gemv(1, 32000, 1024, KVL_W_BF16);
+    bench_gemv(1, 16000, 1024, KVL_W_F32);
+    bench_gemv(1, 64000, 1024, KVL_W_Q8_0);
+    bench_gemv(1, 64000, 1024, KVL_W_Q4_0);
+    bench_gemv(4, 32000, 1024, KVL_W_F16);
+    bench_gemm(512, 2816, 1024, KVL_W_F16);
+    bench_gemm(512, 1024, 2816, KVL_W_F16);
+    bench_gemm(512, 2816, 1024, KVL_W_Q8_0);
+    bench_gemm(64, 2816, 1024, KVL_W_F16);
+    bench_gemm(16, 2816, 1024, KVL_W_F16);
+    bench_gemm(512, 704, 256, KVL_W_F16);
+    bench_gemm(64, 128, 128, KVL_W_F32);
+    bench_prefill("hd128 group 4", 4, 4, 128, 512, 512);
+    bench_prefill("hd128 group 4", 4, 4, 128, 4096, 512);
+    bench_prefill("hd64 group 4", 4, 4, 64, 4096, 512);
+    bench_prefill("hd32 group 4 (tiny)", 2, 4, 32, 512, 512);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) bench_threads = atoi(argv[1]);
+    if (argc > 2) bench_rounds = atoi(argv[2]);
+    if (bench_threads < 1 || bench_rounds < 1 || bench_rounds > MAX_ROUNDS) {
+        fprintf(stderr, "usage: bench_ops [threads >= 1] [rounds 1 to %d]\n", MAX_ROUNDS);
+        return 2;
+    }
+    kvl_ops_set_threads(bench_threads);
+    openblas_set_num_threads(bench_threads);
+    stream_data = random_bytes(STREAM_BYTES, KVL_W_F16);
+    printf("isa %s, %d threads, %d rounds, ours / yardstick\n", kvl_ops_isa(), bench_threads,
+           bench_rounds);
+    bench_all();
+    kvl_free(stream_data);
+    return 0;
+}
