@@ -1,0 +1,222 @@
+/* Intervals and paired tests against published numbers, worked examples, and their own promise:
+ * that 95 % of the intervals hold the truth. */
+#include "stats.h"
+
+#include "kvl/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static void near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.9g, want %.9g", got, want);
+}
+
+/* Newcombe, Statistics in Medicine 17 (1998), table I, method 3: four decimals. */
+static void test_wilson_published(void **state)
+{
+    (void)state;
+    static const struct {
+        double k, n, lo, hi;
+    } rows[] = { { 81, 263, 0.2553, 0.3662 },
+                 { 15, 148, 0.0624, 0.1605 },
+                 { 0, 20, 0.0000, 0.1611 },
+                 { 1, 29, 0.0061, 0.1718 } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct kvl_interval w = kvl_wilson(rows[i].k / rows[i].n, rows[i].n);
+        near(w.mean, rows[i].k / rows[i].n, 1e-15);
+        near(w.lo, rows[i].lo, 0.00005);
+        near(w.hi, rows[i].hi, 0.00005);
+    }
+}
+
+/* The bounds are where (p - x)^2 = z^2 x (1 - x) / n: the definition instead of the formula.
+ * 45 of 50 by bisection of that equation: 0.786398, 0.956524. */
+static void test_wilson_definition(void **state)
+{
+    (void)state;
+    struct kvl_interval w = kvl_wilson(0.9, 50);
+    near(w.lo, 0.786398, 1e-6);
+    near(w.hi, 0.956524, 1e-6);
+    const double z2 = 1.959963984540054 * 1.959963984540054;
+    for (int n = 1; n < 200; n += 7) {
+        for (int k = 0; k <= n; k++) {
+            double p = (double)k / n;
+            w = kvl_wilson(p, n);
+            near((p - w.lo) * (p - w.lo), z2 * w.lo * (1 - w.lo) / n, 1e-12);
+            near((p - w.hi) * (p - w.hi), z2 * w.hi * (1 - w.hi) / n, 1e-12);
+            assert_true(w.lo <= p && p <= w.hi && w.lo >= 0 && w.hi <= 1);
+        }
+    }
+    assert_true(isnan(kvl_wilson(0.5, 0).lo));
+}
+
+static double n_eff_of(const double *x, const int64_t *c, size_t n)
+{
+    double r = -1;
+    assert_int_equal(kvl_n_eff(x, c, n, &r), KVL_OK);
+    return r;
+}
+
+/* By hand from the formula in stats.h. */
+static void test_n_eff_worked(void **state)
+{
+    (void)state;
+    /* p = 1/2, T = 1, 0, 0, -1, sum T^2 = 2, sum (x - p)^2 = 2, D = 4/3, n_eff = 8 / (4/3) */
+    const double x[] = { 1, 1, 1, 0, 1, 0, 0, 0 };
+    const int64_t c[] = { 5, 5, -2, -2, 9, 9, 0, 0 };
+    near(n_eff_of(x, c, 8), 6, 1e-12);
+    /* The same, samples in another order. */
+    const double y[] = { 0, 1, 0, 1, 1, 0, 1, 0 };
+    const int64_t d[] = { 0, 5, -2, 9, 5, 9, -2, 0 };
+    near(n_eff_of(y, d, 8), 6, 1e-12);
+    /* All alike within a context: a context is one observation. */
+    const double same[] = { 1, 1, 0, 0, 1, 1, 0, 0 };
+    near(n_eff_of(same, c, 8), 4, 1e-12);
+    /* Contexts alike: not more than n. */
+    const double even[] = { 1, 0, 1, 0, 1, 0, 1, 0 };
+    near(n_eff_of(even, c, 8), 8, 1e-12);
+    /* One question each: independent. */
+    const int64_t own[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    near(n_eff_of(x, own, 8), 8, 1e-12);
+    /* What cannot be estimated is the number of contexts. */
+    const double ones[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    near(n_eff_of(ones, c, 8), 4, 1e-12);
+    const int64_t one[] = { 3, 3, 3, 3, 3, 3, 3, 3 };
+    near(n_eff_of(x, one, 8), 1, 1e-12);
+    near(n_eff_of(x, c, 0), 0, 0);
+}
+
+/* Contexts with 8 questions whose chance of success is one of `easy` or `hard`: the truth is known,
+ * and counting questions as independent would hold it far too rarely. */
+static void clustered_trial(struct kvl_rng *rng, double spread, double *x, int64_t *c, size_t n)
+{
+    double chance = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i % 8 == 0) chance = 0.6 + (kvl_rng_below(rng, 2) ? spread : -spread);
+        c[i] = (int64_t)(i / 8);
+        x[i] = kvl_rng_f64(rng) < chance;
+    }
+}
+
+static void test_coverage(void **state)
+{
+    (void)state;
+    enum { TRIALS = 4000, CONTEXTS = 40, N = CONTEXTS * 8 };
+    static double x[N];
+    static int64_t c[N];
+    struct kvl_rng rng;
+    kvl_rng_seed(&rng, 7);
+    for (int s = 0; s < 3; s++) {
+        int held = 0, naive = 0;
+        for (int t = 0; t < TRIALS; t++) {
+            clustered_trial(&rng, 0.15 * s, x, c, N);
+            double sum = 0;
+            for (int i = 0; i < N; i++) sum += x[i];
+            struct kvl_interval w = kvl_wilson(sum / N, n_eff_of(x, c, N));
+            held += w.lo <= 0.6 && 0.6 <= w.hi;
+            w = kvl_wilson(sum / N, N);
+            naive += w.lo <= 0.6 && 0.6 <= w.hi;
+        }
+        if (held < 0.935 * TRIALS || held > 0.975 * TRIALS)
+            fail_msg("spread %g: %d of %d intervals hold the truth", 0.15 * s, held, TRIALS);
+        if (s == 2) assert_true(naive < 0.89 * TRIALS);
+    }
+}
+
+static void test_bootstrap_coverage(void **state)
+{
+    (void)state;
+    enum { TRIALS = 400, CONTEXTS = 40, N = CONTEXTS * 8 };
+    static double x[N];
+    static int64_t c[N];
+    struct kvl_rng rng;
+    kvl_rng_seed(&rng, 8);
+    int held = 0;
+    for (int t = 0; t < TRIALS; t++) {
+        struct kvl_interval b;
+        clustered_trial(&rng, 0.3, x, c, N);
+        assert_int_equal(kvl_bootstrap_mean(x, c, N, (uint64_t)t, &b), KVL_OK);
+        held += b.lo <= 0.6 && 0.6 <= b.hi;
+    }
+    if (held < 0.90 * TRIALS || held > 0.98 * TRIALS)
+        fail_msg("%d of %d intervals hold the truth", held, TRIALS);
+}
+
+/* Four contexts with sums 0, 0, 4, 4 of 4: the mean of a draw is binomial(4, 1/2) / 4, whose tails
+ * of 1/16 reach beyond 2.5 %: the interval is everything.  Equal contexts: no width. */
+static void test_bootstrap_worked(void **state)
+{
+    (void)state;
+    double x[16];
+    int64_t c[16];
+    for (int i = 0; i < 16; i++) {
+        c[i] = i / 4;
+        x[i] = c[i] >= 2;
+    }
+    struct kvl_interval b, again;
+    assert_int_equal(kvl_bootstrap_mean(x, c, 16, 1, &b), KVL_OK);
+    near(b.mean, 0.5, 1e-15);
+    near(b.lo, 0, 0);
+    near(b.hi, 1, 0);
+    for (int i = 0; i < 16; i++) x[i] = i % 4;
+    assert_int_equal(kvl_bootstrap_mean(x, c, 16, 1, &b), KVL_OK);
+    near(b.lo, 1.5, 1e-12);
+    near(b.hi, 1.5, 1e-12);
+    for (int i = 0; i < 16; i++) x[i] = sqrt(i * 7 % 16);
+    assert_int_equal(kvl_bootstrap_mean(x, c, 16, 5, &b), KVL_OK);
+    assert_int_equal(kvl_bootstrap_mean(x, c, 16, 5, &again), KVL_OK);
+    assert_memory_equal(&b, &again, sizeof b);
+    assert_true(b.lo < b.mean && b.mean < b.hi);
+    assert_int_equal(kvl_bootstrap_mean(x, c, 4, 5, &b), KVL_OK); /* one context */
+    assert_true(!isnan(b.mean) && isnan(b.lo) && isnan(b.hi));
+    assert_int_equal(kvl_bootstrap_mean(x, c, 0, 5, &b), KVL_OK);
+    assert_true(isnan(b.mean));
+}
+
+/* Exact fractions: 1 of 10 is 2 (1 + 10) / 1024; 6 of 22 is 2 * 110056 / 2^22. */
+static void test_mcnemar(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    double a[N], b[N];
+    int64_t c[N];
+    static const struct {
+        int a_only, b_only;
+        double p;
+    } rows[] = { { 1, 9, 22.0 / 1024 }, { 9, 1, 22.0 / 1024 }, { 6, 16, 220112.0 / 4194304 },
+                 { 3, 3, 1 },           { 0, 0, 1 },           { 0, 5, 2.0 / 32 } };
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        for (int i = 0; i < N; i++) {
+            bool a_only = i < rows[r].a_only;
+            bool b_only = !a_only && i < rows[r].a_only + rows[r].b_only;
+            a[i] = b_only ? 0 : 1;
+            b[i] = a_only ? 0 : 1;
+            c[i] = i / 2;
+        }
+        struct kvl_paired p;
+        assert_int_equal(kvl_paired_diff(a, b, c, N, 3, &p), KVL_OK);
+        assert_int_equal(p.n_a_only, rows[r].a_only);
+        assert_int_equal(p.n_b_only, rows[r].b_only);
+        near(p.p_value, rows[r].p, 1e-12);
+        near(p.diff.mean, (rows[r].a_only - rows[r].b_only) / (double)N, 1e-12);
+        assert_true(p.diff.lo <= p.diff.mean && p.diff.mean <= p.diff.hi);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wilson_published),
+        cmocka_unit_test(test_wilson_definition),
+        cmocka_unit_test(test_n_eff_worked),
+        cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_bootstrap_coverage),
+        cmocka_unit_test(test_bootstrap_worked),
+        cmocka_unit_test(test_mcnemar),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
