@@ -77,7 +77,7 @@ struct builder {
     struct kvl_plot_layout layout;
     struct kvl_buf panel_title, panel_note, name, panel, points; /* arrays of the script */
     const struct kvl_result **legend;                            /* one result per name, sorted */
-    size_t n_legend;
+    size_t n_legend, subtitle_len;
     double x_min, x_max, y_min, y_max;
     bool no_memory;
 };
@@ -244,18 +244,20 @@ static void script_array(struct builder *b, const char *name, size_t n, const st
 static void script_subtitle(struct builder *b, const struct kvl_results *r)
 {
     struct kvl_buf t = { 0 }, quoted = { 0 };
-    const struct kvl_result *x = b->layout.n ? b->layout.x[b->layout.n - 1] : NULL;
+    const struct kvl_result *x = b->layout.n ? b->layout.x[0] : NULL;
+    for (size_t i = 0; i < b->layout.n && !(x->n > 0); i++) x = b->layout.x[i];
     int rc = kvl_buf_adds(&t, "");
     if (x && b->layout.n_models == 1) rc |= kvl_buf_printf(&t, "%s on %s.  ", x->model, x->device);
     if (x && b->f->by_length)
         rc |= kvl_buf_adds(&t, "Median of the repeats; bars: slowest and fastest.");
-    else if (x && !isnan(x->n))
+    else if (x && x->n > 0)
         rc |= kvl_buf_printf(&t, "%.0f questions in %.0f contexts per point; bars: 95 %%.", x->n,
                              x->n_contexts);
     if (b->out->n_failed) rc |= kvl_buf_printf(&t, "  %zu samples failed.", b->out->n_failed);
     if (r->n_hosts > 1 && b->f->by_length) rc |= kvl_buf_adds(&t, "  SEVERAL MACHINES.");
     if (rc == KVL_OK) quote_add(b, &quoted, t.data);
     b->no_memory |= rc != KVL_OK;
+    b->subtitle_len = t.len;
     if (!b->no_memory)
         b->no_memory |= kvl_buf_printf(&b->out->script, "subtitle = %s\n", quoted.data) != KVL_OK;
     kvl_buf_free(&t);
@@ -278,12 +280,13 @@ static void script_ranges(struct builder *b)
 /* Must agree with panels.gp, which places the panels. */
 static void script_size(struct builder *b, size_t n_columns, size_t n_rows)
 {
-    size_t longest = 8;
+    size_t longest = 8; /* letters; one takes 8 pixels at most in the legend, 7 in the subtitle */
     for (size_t i = 0; i < b->n_legend; i++)
         longest = KVL_MAX(longest, strlen(b->legend[i]->label));
     size_t width = 74 + n_columns * 330 + (n_columns - 1) * 40 + 56 + 8 * longest;
-    size_t height = 66 + n_rows * 258 + (n_rows - 1) * 78 + 62;
-    size_t legend = 100 + 24 * b->n_legend;
+    width = KVL_MAX(width, 32 + 7 * b->subtitle_len);
+    size_t height = 78 + n_rows * 258 + (n_rows - 1) * 78 + 62;
+    size_t legend = 112 + 24 * b->n_legend;
     b->no_memory |= kvl_buf_printf(&b->out->script, "width = %zu\nheight = %zu\n", width,
                                    KVL_MAX(height, legend)) != KVL_OK;
 }

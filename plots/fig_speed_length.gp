@@ -10,6 +10,6 @@ kvl_wide(s) = 0
 set logscale x 2
 set logscale y 10
 set format x "%.0f"
-set format y "%g"
-set mytics 10
+set ytics ()
+set for [decade=-3:6] for [digit in "1 2 5"] ytics add (sprintf("%g", digit*10**decade) digit*10.0**decade)
 load home."/panels.gp"

@@ -11,8 +11,8 @@
 # Markers of several series at one x are shifted sideways by up to 3 % each, so that their intervals
 # can be told apart; the table has the exact values.
 
-panel_w = 330.0; panel_h = 250.0; left = 74.0; top = 66.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
-legend_w = width - left - n_columns*panel_w - (n_columns-1)*gap_x
+panel_w = 330.0; panel_h = 250.0; left = 74.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
+legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
 px(x) = 1.0 * (x) / width
 py(y) = 1 - 1.0 * (y) / height
 
@@ -24,7 +24,7 @@ set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#55
 shift(k) = n_legend < 2 ? 1 : 1.018**((legend_rank(series_name[k]) - (n_legend+1)/2.0) * 6.0 / n_legend)
 legend_rank(s) = int(sum [kvl_j=1:n_legend] (legend_name[kvl_j] eq s ? kvl_j : 0))
 line_width(s) = kvl_is_bound(s) ? 1.2 : 1.6
-point_size(s) = kvl_base(s) eq "full" ? 0 : 0.9
+point_size(s) = kvl_wide(s) ? 0 : 0.9
 
 set xrange [x_min:x_max]
 set yrange [y_min:y_max]
@@ -35,7 +35,9 @@ do for [p=1:n_panels] {
     set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
     set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
     set title panel_title[p] font ",10" offset 0,-0.6
-    if (col == 0) { set ylabel y_label offset 1.2,0 } else { unset ylabel }
+    if (col == 0) {
+        set label 4 y_label at screen px(x0-56), screen py(y0+8+panel_h/2) center rotate by 90
+    } else { unset label 4 }
     if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
     if (panel_note[p] ne "") {
         set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
@@ -57,13 +59,19 @@ do for [p=1:n_panels] {
 }
 
 # The legend is a plot of its own without axes, beside the panels.
-unset label 3
+unset label 3; unset label 4
 unset title; unset xlabel; unset ylabel; unset tics; unset border; unset grid
-set lmargin at screen px(width-legend_w+4); set rmargin at screen 1
+set lmargin at screen px(legend_x+4); set rmargin at screen 1
 set tmargin at screen py(top+14); set bmargin at screen 0
 set xrange [0:1]; set yrange [0:1]; unset logscale
 set key at graph 0, graph 1 left top Left reverse samplen 2.2 spacing 1.35 font ",10"
+if (n_panels == 0) {
+    set label 3 "No result to show: the log has none for this figure." at screen 0.5,0.5 center
+}
+if (n_legend == 0) { plot NaN notitle }
+if (n_legend > 0) {
 plot for [j=1:n_legend] NaN with linespoints lw line_width(legend_name[j]) \
     dt kvl_dash(legend_name[j]) pt kvl_marker(legend_name[j]) ps point_size(legend_name[j]) \
     lc rgb kvl_colour(legend_name[j]) title legend_name[j]
+}
 unset multiplot

@@ -23,9 +23,9 @@ set encoding utf8
 
 # name colour marker.  Colours: Okabe and Ito's, and darker ones, apart for the colour-blind as far
 # as that many can be; open and filled markers tell the rest.
-kvl_known = "full #000000 0 random #9a9a9a 2 oracle #5a5a5a 1 \
+kvl_known = "full #000000 13 random #9a9a9a 2 oracle #5a5a5a 12 \
     quest #0072b2 7 snapkv #d55e00 5 h2o #009e73 9 streaming_llm #cc79a7 11 tova #e69f00 13 \
-    infllm #56b4e9 6 omnikv #7b3294 15 pyramidkv #8c510a 4 adakv #b2182b 8 shadowkv #1b7837 12 \
+    infllm #56b4e9 6 omnikv #7b3294 15 pyramidkv #8c510a 4 adakv #b2182b 8 shadowkv #1b7837 4 \
     magicpig #c51b7d 10 keydiff #2c7fb8 14 knorm #6a3d9a 4 expected_attention #a6761d 6 \
     sparq #01665e 8 double_sparsity #e31a1c 10 chunkkv #b15928 12 kvzip #666a00 14 \
     vattention #4a1486 5 scissorhands #35978f 7 sink_window #d6604d 9"
@@ -58,5 +58,5 @@ kvl_dash(s) = kvl_base(s) eq "random" ? 3 : kvl_base(s) eq "oracle" ? 2 \
 
 set border 3 lw 0.8 lc rgb "#444444"
 set tics nomirror out scale 0.6 textcolor rgb "#222222"
-set grid ytics lw 0.5 lc rgb "#dddddd"
+set grid ytics lt 1 lw 0.6 lc rgb "#e2e2e2"
 set errorbars small
