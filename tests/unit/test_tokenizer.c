@@ -640,6 +640,7 @@ static void test_special_tokens(void **state)
     int32_t ab = vocab_add(&v, "<ab>", 3, 0), user = vocab_add(&v, "[user]", 4, 0);
     int32_t left = vocab_add(&v, "xyz", 4, 0), longer = vocab_add(&v, "yzzz", 4, 0);
     vocab_add(&v, "yz", 4, 0);
+    vocab_add(&v, "<u>", 4, 0); /* begins as <ab> does */
     bpe_write(&v, "gpt-2", 0, NULL, &w);
     struct kvl_tokenizer *t = from_writer(&w);
     int32_t p = GW_BYTE0 + 'p', x = GW_BYTE0 + 'x';
@@ -736,6 +737,39 @@ static void test_spm_spaces(void **state)
     assert_string_equal(text.data, " a\xc3\xa9");
     kvl_tokens_free(&out);
     kvl_buf_free(&text);
+    kvl_tokenizer_destroy(t);
+}
+
+/* Without U+2581 in the vocabulary a space is the byte 0x20, and comes back as one. */
+static void test_spm_no_space_token(void **state)
+{
+    (void)state;
+    static const char *const more[] = { "a" };
+    struct vocab v = spm_vocab(more, 1);
+    struct gw w;
+    struct kvl_buf text = { 0 };
+    spm_write(&v, &w);
+    struct kvl_tokenizer *t = from_writer(&w);
+    const int32_t want[] = { 3 + ' ', 259, 3 + ' ', 259 };
+    expect_ids(t, "a a", 0, 4, want);
+    assert_int_equal(kvl_decode(t, want, 4, false, true, &text, NULL), KVL_OK);
+    assert_string_equal(text.data, "a a");
+    kvl_buf_free(&text);
+    kvl_tokenizer_destroy(t);
+}
+
+/* Of two equal merges the first counts. */
+static void test_merge_twice(void **state)
+{
+    (void)state;
+    static const char *const merge[] = { "a b", "b c", "a b" };
+    struct vocab v = bpe_vocab();
+    struct gw w;
+    int32_t ab = vocab_add(&v, "ab", 1, 0);
+    vocab_add(&v, "bc", 1, 0);
+    bpe_write(&v, "gpt-2", 3, merge, &w);
+    struct kvl_tokenizer *t = from_writer(&w);
+    expect_ids(t, "abc", 0, IDS(ab, GW_BYTE0 + 'c'));
     kvl_tokenizer_destroy(t);
 }
 
@@ -1068,6 +1102,8 @@ int main(void)
         cmocka_unit_test(test_bos_and_eos),
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_spm_spaces),
+        cmocka_unit_test(test_spm_no_space_token),
+        cmocka_unit_test(test_merge_twice),
         cmocka_unit_test(test_no_control_by_merging),
         cmocka_unit_test(test_random_bytes),
         cmocka_unit_test(test_no_token_for_byte),
