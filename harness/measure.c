@@ -34,20 +34,67 @@ static int watch_add(struct kvl_watch *w, const struct kvl_tokens *t, struct kvl
     return KVL_OK;
 }
 
-int kvl_watch_create(const struct kvl_tokens *context, const struct kvl_question *q,
-                     struct kvl_watch *out, struct kvl_err *err)
+/* The answer text of one expected token as bytes of the gold text; empty when it has none. */
+static struct kvl_span watch_gold(const struct kvl_question *q, const struct kvl_tokens *answer,
+                                  int32_t step)
+{
+    const char *at = strstr(q->answer, q->gold);
+    size_t gold = at ? (size_t)(at - q->answer) : 0, len = at ? strlen(q->gold) : 0;
+    size_t begin = answer->begin[step];
+    size_t end = step + 1 < answer->n ? answer->begin[step + 1] : strlen(q->answer);
+    begin = KVL_MAX(begin, gold);
+    end = KVL_MIN(end, gold + len);
+    if (end <= begin) return (struct kvl_span){ 0, 0 };
+    return (struct kvl_span){ begin - gold, end - gold };
+}
+
+static bool watch_copies(const struct kvl_sample *s, const struct kvl_question *q,
+                         struct kvl_span span)
+{
+    size_t len = strlen(q->gold);
+    return span.end - span.begin == len && memcmp(s->context + span.begin, q->gold, len) == 0;
+}
+
+/* What every answer step needs of span i. */
+static void watch_steps(struct kvl_watch *w, int32_t i, const struct kvl_sample *s,
+                        const struct kvl_question *q, const struct kvl_tokens *answer,
+                        struct kvl_span span)
+{
+    int32_t first = w->pos[w->first[i]];
+    for (int32_t step = 0; step < w->n_steps; step++) {
+        int32_t *from = &w->from[step * w->n_spans + i], *to = &w->to[step * w->n_spans + i];
+        *from = 0;
+        *to = w->count[i];
+        if (!watch_copies(s, q, span)) continue;
+        struct kvl_span part = watch_gold(q, answer, step);
+        *from = *to = 0;
+        if (part.end == part.begin) continue;
+        *to = watch_token(&s->tokens, span.begin + part.end - 1) - first + 1;
+    }
+}
+
+static int watch_fill(struct kvl_watch *w, const struct kvl_sample *s, const struct kvl_question *q,
+                      const struct kvl_tokens *answer)
+{
+    const struct kvl_evidence *e = &q->evidence[q->n_evidence - 1];
+    w->kind = e->kind;
+    for (int32_t i = 0; i < e->n_spans; i++) KVL_TRY(watch_add(w, &s->tokens, e->span[i]));
+    size_t cells = (size_t)answer->n * (size_t)w->n_spans;
+    w->n_steps = answer->n;
+    w->from = kvl_alloc(cells, sizeof *w->from);
+    w->to = kvl_alloc(cells, sizeof *w->to);
+    if (!w->from || !w->to) return KVL_ENOMEM;
+    for (int32_t i = 0; i < e->n_spans; i++) watch_steps(w, i, s, q, answer, e->span[i]);
+    return KVL_OK;
+}
+
+int kvl_watch_create(const struct kvl_sample *sample, const struct kvl_question *q,
+                     const struct kvl_tokens *answer, struct kvl_watch *out, struct kvl_err *err)
 {
     struct kvl_watch w = { 0 };
-    int rc = KVL_OK;
-    if (q->n_evidence > 0) {
-        const struct kvl_evidence *e = &q->evidence[q->n_evidence - 1];
-        w.kind = e->kind;
-        for (int32_t i = 0; i < e->n_spans && rc == KVL_OK; i++)
-            if (e->span[i].end > e->span[i].begin) rc = watch_add(&w, context, e->span[i]);
-    }
-    if (rc != KVL_OK) {
+    if (q->n_evidence > 0 && watch_fill(&w, sample, q, answer) != KVL_OK) {
         kvl_watch_free(&w);
-        return kvl_fail(err, rc, "out of memory for the evidence of a question");
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for the evidence of a question");
     }
     *out = w;
     return KVL_OK;
@@ -56,6 +103,8 @@ int kvl_watch_create(const struct kvl_tokens *context, const struct kvl_question
 void kvl_watch_free(struct kvl_watch *w)
 {
     kvl_free(w->pos);
+    kvl_free(w->from);
+    kvl_free(w->to);
     *w = (struct kvl_watch){ 0 };
 }
 
@@ -76,12 +125,12 @@ void kvl_recall_free(struct kvl_recall *r)
     *r = (struct kvl_recall){ 0 };
 }
 
-/* Attended positions of a span, in the union of n_heads rows of hits. */
+/* Attended tokens from..to-1 of a span, in the union of n_heads rows of hits. */
 static int32_t recall_span(const struct kvl_watch *w, const uint8_t *hit, int32_t n_heads,
-                           int32_t span)
+                           int32_t span, int32_t from, int32_t to)
 {
     int32_t n = 0;
-    for (int32_t i = w->first[span]; i < w->first[span] + w->count[span]; i++) {
+    for (int32_t i = w->first[span] + from; i < w->first[span] + to; i++) {
         bool any = false;
         for (int32_t h = 0; h < n_heads && !any; h++)
             any = hit[(size_t)h * (size_t)w->n + (size_t)i] != 0;
@@ -90,15 +139,26 @@ static int32_t recall_span(const struct kvl_watch *w, const uint8_t *hit, int32_
     return n;
 }
 
-static bool recall_layer(const struct kvl_watch *w, const uint8_t *hit, int32_t n_heads)
+/* What an answer step needs was attended by the union of a layer's heads. */
+static bool recall_layer(const struct kvl_watch *w, const uint8_t *hit, int32_t n_heads,
+                         int32_t step)
 {
     bool all = true, any = false;
     for (int32_t s = 0; s < w->n_spans; s++) {
-        bool whole = recall_span(w, hit, n_heads, s) == w->count[s];
+        int32_t from = w->from[step * w->n_spans + s], to = w->to[step * w->n_spans + s];
+        if (from == to) continue;
+        bool whole = recall_span(w, hit, n_heads, s, from, to) == to - from;
         all = all && whole;
         any = any || whole;
     }
     return w->kind == KVL_EVIDENCE_ANY ? any : all;
+}
+
+static bool recall_needs(const struct kvl_watch *w, int32_t step)
+{
+    for (int32_t s = 0; s < w->n_spans; s++)
+        if (w->from[step * w->n_spans + s] < w->to[step * w->n_spans + s]) return true;
+    return false;
 }
 
 /* Share of the evidence that one lane attended; of the best span where one is enough. */
@@ -107,7 +167,7 @@ static double recall_lane(const struct kvl_watch *w, const uint8_t *hit)
     double best = 0.0;
     int32_t n = 0;
     for (int32_t s = 0; s < w->n_spans; s++) {
-        int32_t got = recall_span(w, hit, 1, s);
+        int32_t got = recall_span(w, hit, 1, s, 0, w->count[s]);
         best = KVL_MAX(best, (double)got / w->count[s]);
         n += got;
     }
@@ -119,11 +179,13 @@ void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const u
 {
     bool found = false, all_dense = true;
     size_t layer = (size_t)r->n_kv_heads * (size_t)watch->n;
-    if (watch->n == 0) return;
+    int32_t step = r->n_seen++;
+    if (step >= watch->n_steps || !recall_needs(watch, step)) return;
     for (int32_t l = 0; l < r->n_layers; l++) all_dense = all_dense && dense[l];
     for (int32_t l = 0; l < r->n_layers; l++) {
         const uint8_t *rows = hit + (size_t)l * layer;
-        if (!found && (!dense[l] || all_dense)) found = recall_layer(watch, rows, r->n_kv_heads);
+        if (!found && (!dense[l] || all_dense))
+            found = recall_layer(watch, rows, r->n_kv_heads, step);
         for (int32_t h = 0; h < r->n_kv_heads; h++)
             r->lane[l * r->n_kv_heads + h] +=
                 recall_lane(watch, rows + (size_t)h * (size_t)watch->n);

@@ -1,11 +1,11 @@
 /* measure.h - what the harness observes of an answer, never the method: evidence recall and bytes.
  *
- * Recall.  The evidence needed at an answer step is the last evidence group of the question (for a
- * key and its value: the value).  A group is satisfied in a layer when, in the union of the layer's
- * kv heads, one span (ANY) or every span (ALL) was attended in full.  A step is a hit when some
- * selecting layer is satisfied; layers that the policy left dense do not count unless there are no
- * others.  Answer steps are those that make the tokens of the answer: as many as the tokenised
- * answer has, or fewer when the model stops before.
+ * Recall.  Evidence is the last evidence group of the question (for a key and its value: the value).
+ * Where a span spells the expected answer, an answer step needs it up to and including what this step
+ * is to copy: the tokens that cover the answer's bytes so far and those of the expected token.  Any
+ * other span is needed whole at every step.  A step is a hit when in some layer the union of the kv heads attended to what it
+ * needs, of one span (ANY) or of every span (ALL); layers that the policy left dense do not count
+ * unless there are no others.  Steps that need nothing (a space, an end mark) are not counted.
  */
 #ifndef KVL_MEASURE_H
 #define KVL_MEASURE_H
@@ -20,21 +20,26 @@ struct kvl_watch {
     int32_t first[4], count[4]; /* of each span, in pos */
     int32_t n_spans;
     enum kvl_evidence_kind kind;
+    /* [n_steps][n_spans]: span tokens from..to-1 are needed at this answer step */
+    int32_t *from, *to;
+    int32_t n_steps;
 };
 
-/* Tokens that cover a byte of a span, for the last evidence group; n = 0 when there is none. */
-int kvl_watch_create(const struct kvl_tokens *context, const struct kvl_question *q,
-                     struct kvl_watch *out, struct kvl_err *err);
+/* Tokens that cover a byte of a span, for the last evidence group; n = 0 when there is none.
+ * `answer`: tokens of q->answer. */
+int kvl_watch_create(const struct kvl_sample *sample, const struct kvl_question *q,
+                     const struct kvl_tokens *answer, struct kvl_watch *out, struct kvl_err *err);
 void kvl_watch_free(struct kvl_watch *w);
 
 struct kvl_recall {
-    int32_t n_steps, n_hit;
+    int32_t n_seen;         /* answer steps so far */
+    int32_t n_steps, n_hit; /* of these: counted, hits */
     int32_t n_layers, n_kv_heads;
     double *lane; /* [n_layers][n_kv_heads] sums over steps of the share of evidence attended */
 };
 int kvl_recall_create(const struct kvl_shape *shape, struct kvl_recall *out, struct kvl_err *err);
 void kvl_recall_free(struct kvl_recall *r);
-/* One answer step: hit [n_layers][n_kv_heads][watch->n], dense [n_layers]. */
+/* The next answer step: hit [n_layers][n_kv_heads][watch->n], dense [n_layers]. */
 void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const uint8_t *hit,
                     const uint8_t *dense);
 

@@ -60,9 +60,9 @@ static int question_prepare(struct context *c, struct context_question *q)
     KVL_TRY(
         kvl_encode(t, q->q->answer, strlen(q->q->answer), KVL_ENCODE_CONTINUE, &answer, c->err));
     q->n_answer = answer.n;
+    int rc = kvl_watch_create(&c->sample, q->q, &answer, &q->watch, c->err);
     kvl_tokens_free(&answer);
-    KVL_TRY(kvl_watch_create(&c->sample.tokens, q->q, &q->watch, c->err));
-    return question_joint(c, q);
+    return rc == KVL_OK ? question_joint(c, q) : rc;
 }
 
 static int context_generate(struct context *c)
