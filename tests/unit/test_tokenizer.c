@@ -555,6 +555,11 @@ static const struct pieces_case pieces_cases[] = {
     { "gpt-2", "a|\xe3\x80\x80|\xe3\x80\x80|b" },     /* U+3000 is a space */
     { "gpt-2", "a|\xc2\x85|\xc2\x85|b" },             /* U+0085 too, which \p{Z} lacks */
     { "gpt-2", "a| \xe1\xa0\x8e|b" },                 /* U+180E is none */
+    /* Surrogate, overlong forms, beyond U+10FFFF: not UTF-8, so apart from what surrounds them. */
+    { "gpt-2", "!|\xed\xa0\x80|!" },
+    { "gpt-2", "!|\xc0\x80|!|\xe0\x80\x80|!" },
+    { "gpt-2", "!|\xf0\x80\x80\x80|!" },
+    { "gpt-2", "!|\xf4\x90\x80\x80|!" },
     { "smollm", "a|1|2| |3" },
     { "starcoder", "x|  | y" },
     { "llama-bpe", "DON|'T| a" },
@@ -909,6 +914,8 @@ static void test_bad_tokens(void **state)
     struct vocab v = spm_vocab(NULL, 0);
     strcpy(v.text[100], "<0x-1>");
     refuse_spm(v, "byte token 100 is \"<0x-1>\", want <0x00> to <0xFF>");
+    strcpy(v.text[100], "<0x1->");
+    refuse_spm(v, "byte token 100 is \"<0x1->\"");
     strcpy(v.text[100], "<0x1>");
     refuse_spm(v, "byte token 100 is \"<0x1>\"");
     strcpy(v.text[100], "<0x6b>");
