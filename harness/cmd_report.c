@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { REPORT_BY = 0x300, REPORT_CSV, REPORT_VS };
+enum { REPORT_BY = 0x300, REPORT_CSV, REPORT_VS, REPORT_SUMMARY };
 
 struct report_args {
     struct kvl_args base;
@@ -15,13 +15,14 @@ struct report_args {
     size_t n_logs;
     unsigned by; /* an enum kvl_block_key or 0 */
     const char *vs;
-    bool csv;
+    bool csv, summary;
 };
 
 static const struct argp_option report_options[] = {
     { "by", REPORT_BY, "KEY", 0,
       "official accuracy with one column per task, protocol, length or depth", 0 },
     { "vs", REPORT_VS, "POLICY", 0, "differences to a policy on the same questions", 0 },
+    { "summary", REPORT_SUMMARY, NULL, 0, "one row per policy and budget, lengths pooled", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
     { 0 }
 };
@@ -51,6 +52,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_BY: rc = report_by_parse(a, arg); break;
     case REPORT_VS: a->vs = arg; break;
     case REPORT_CSV: a->csv = true; break;
+    case REPORT_SUMMARY: a->summary = true; break;
     case ARGP_KEY_ARGS:
         a->log = state->argv + state->next;
         a->n_logs = (size_t)(state->argc - state->next);
@@ -78,13 +80,16 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
     bool done;
     KVL_TRY(kvl_args_parse(&report_argp, argc, argv, &a, &done, err));
     if (done) return KVL_OK;
-    if (a.csv + (a.by != 0) + (a.vs != NULL) > 1)
-        return kvl_fail(err, KVL_EINVAL, "--by, --vs and --csv: want one of them at a time");
+    if (a.csv + a.summary + (a.by != 0) + (a.vs != NULL) > 1)
+        return kvl_fail(err, KVL_EINVAL,
+                        "--by, --vs, --summary and --csv: want one of them at a time");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;
     if (a.csv)
         rc = kvl_export_cells(&r, KVL_EXPORT_CSV, stdout, err);
+    else if (a.summary)
+        rc = kvl_report_summary(&r, stdout, err);
     else if (a.by)
         rc = kvl_report_by(&r, (enum kvl_block_key)a.by, stdout, err);
     else if (a.vs)

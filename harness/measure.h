@@ -3,9 +3,10 @@
  * Recall.  Evidence is the last evidence group of the question (for a key and its value: the value).
  * Where a span spells the expected answer, an answer step needs it up to and including what this step
  * is to copy: the tokens that cover the answer's bytes so far and those of the expected token.  Any
- * other span is needed whole at every step.  A step is a hit when in some layer the union of the kv heads attended to what it
- * needs, of one span (ANY) or of every span (ALL); layers that the policy left dense do not count
- * unless there are no others.  Steps that need nothing (a space, an end mark) are not counted.
+ * other span is needed whole at every step.  A step is a hit when in some layer the union of the kv
+ * heads attended to what it needs, of one span (ANY) or of every span (ALL); layers that the policy
+ * left dense do not count unless there are no others.  Steps that need nothing (a space, an end mark)
+ * are not counted.
  */
 #ifndef KVL_MEASURE_H
 #define KVL_MEASURE_H

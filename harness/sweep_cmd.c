@@ -231,6 +231,8 @@ static size_t sweep_n_failed(const struct sweep *w)
     return n;
 }
 
+enum { SWEEP_BLOCKS = 2 }; /* tables that are printed in full at the end */
+
 static int sweep_finish(const struct sweep *w, const struct kvl_run_stats *stats)
 {
     size_t failed = sweep_n_failed(w);
@@ -239,9 +241,13 @@ static int sweep_finish(const struct sweep *w, const struct kvl_run_stats *stats
         struct kvl_results results;
         char *words[] = { w->log_path.data };
         KVL_TRY(kvl_results_load(words, 1, &results, w->err));
-        int rc = kvl_report_print(&results, stdout, w->err);
+        bool small = kvl_report_blocks(&results) <= SWEEP_BLOCKS;
+        int rc = small ? kvl_report_print(&results, stdout, w->err)
+                       : kvl_report_summary(&results, stdout, w->err);
         kvl_results_free(&results);
         KVL_TRY(rc);
+        if (!small)
+            printf("\nEvery length, protocol and task apart: kvlab report %s\n", w->log_path.data);
         printf("\n%lld samples and %lld timed runs in this run, %lld errors; log: %s\n",
                (long long)stats->n_samples, (long long)stats->n_speed, (long long)stats->n_errors,
                w->log_path.data);

@@ -1,0 +1,167 @@
+/* One table for a whole sweep: a row per policy and budget, lengths and depths pooled. */
+#include "report.h"
+
+#include "table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUMMARY_COLUMNS = 6 }; /* accuracy columns that fit a terminal */
+
+#define SUMMARY_SKIP (KVL_BLOCK_LENGTH | KVL_BLOCK_DEPTH)
+#define SUMMARY_ALL  (SUMMARY_SKIP | KVL_BLOCK_TASK | KVL_BLOCK_PROTOCOL)
+
+/* What the cells of one row and column add up to. */
+struct pool {
+    double n, n_eff, right, recall, n_recall;
+};
+
+/* Models and devices, then rows. */
+static int summary_order(const void *a, const void *b)
+{
+    const struct kvl_result *x = *(const struct kvl_result *const *)a;
+    const struct kvl_result *y = *(const struct kvl_result *const *)b;
+    int c = kvl_result_block_cmp(x, y, SUMMARY_ALL);
+    return c ? c : kvl_result_row_cmp(x, y);
+}
+
+struct summary {
+    const struct kvl_result **row; /* [n], one model and device */
+    size_t n;
+    const struct kvl_result *column[SUMMARY_COLUMNS]; /* one cell of each task and protocol */
+    size_t n_columns, n_left_out;
+    double length_tok; /* the longest: speed and bytes are told for it */
+};
+
+static void summary_columns(struct summary *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kvl_result *x = s->row[i];
+        size_t c = 0;
+        if (!x->is_cell) continue;
+        if (isnan(s->length_tok) || x->length_tok > s->length_tok) s->length_tok = x->length_tok;
+        while (c < s->n_columns && kvl_result_block_cmp(x, s->column[c], SUMMARY_SKIP)) c++;
+        if (c < s->n_columns) continue;
+        if (s->n_columns < SUMMARY_COLUMNS)
+            s->column[s->n_columns++] = x;
+        else
+            s->n_left_out++;
+    }
+}
+
+static void pool_add(struct pool *p, const struct kvl_result *x)
+{
+    if (!(x->n > 0) || isnan(x->official.mean)) return;
+    p->n += x->n;
+    p->n_eff += isnan(x->n_eff) ? x->n : x->n_eff;
+    p->right += x->n * x->official.mean;
+    if (isnan(x->recall.mean)) return;
+    p->recall += x->n * x->recall.mean;
+    p->n_recall += x->n;
+}
+
+static void add_pool(struct kvl_table *t, const struct pool *p)
+{
+    if (p->n == 0) {
+        kvl_table_add(t, "-");
+        return;
+    }
+    struct kvl_interval w = kvl_wilson(p->right / p->n, p->n_eff);
+    kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * w.mean, 100 * w.lo, 100 * w.hi);
+}
+
+/* The cell of a row that speed and bytes are told for: the longest context, timed if any is. */
+static const struct kvl_result *summary_speaker(const struct summary *s, size_t first, size_t end)
+{
+    const struct kvl_result *best = s->row[first];
+    for (size_t i = first; i < end; i++) {
+        const struct kvl_result *x = s->row[i];
+        bool longer = x->length_tok > best->length_tok;
+        bool timed =
+            x->length_tok >= best->length_tok && isnan(best->decode.mean) && !isnan(x->decode.mean);
+        if (longer || timed || (!best->is_cell && x->is_cell)) best = x;
+    }
+    return best;
+}
+
+static void summary_row(const struct summary *s, struct kvl_table *t, size_t first, size_t end)
+{
+    struct pool all = { 0 };
+    const struct kvl_result *x = summary_speaker(s, first, end);
+    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    kvl_table_add(t, "%s", x->budget[0] ? x->budget : "-");
+    for (size_t c = 0; c < s->n_columns; c++) {
+        struct pool p = { 0 };
+        for (size_t i = first; i < end; i++) {
+            if (!s->row[i]->is_cell || kvl_result_block_cmp(s->row[i], s->column[c], SUMMARY_SKIP))
+                continue;
+            pool_add(&p, s->row[i]);
+            pool_add(&all, s->row[i]);
+        }
+        add_pool(t, &p);
+    }
+    kvl_table_number(t, all.n_recall > 0 ? all.recall / all.n_recall : KVL_NAN, 2);
+    kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
+    kvl_table_bytes(t, x->kv_read + (x->index_read > 0 ? x->index_read : 0));
+    kvl_table_bytes(t, x->kv_physical);
+    kvl_table_number(t, all.n, 0);
+}
+
+static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err)
+{
+    static const char *const letters[SUMMARY_COLUMNS] = {
+        "A %", "B %", "C %", "D %", "E %", "F %"
+    };
+    struct kvl_column column[SUMMARY_COLUMNS + 7] = { { "policy", true }, { "budget", false } };
+    struct kvl_table t = { .column = column, .n_columns = s->n_columns + 7 };
+    for (size_t c = 0; c < s->n_columns; c++)
+        column[c + 2] = (struct kvl_column){ letters[c], true };
+    static const char *const tail[] = { "recall", "tok/s", "read/tok", "KV held", "n" };
+    for (size_t c = 0; c < 5; c++)
+        column[s->n_columns + 2 + c] = (struct kvl_column){ tail[c], false };
+    kvl_report_block(s->row[0], SUMMARY_ALL, out);
+    for (size_t i = 0, end; i < s->n; i = end) {
+        for (end = i + 1; end < s->n && kvl_result_row_cmp(s->row[i], s->row[end]) == 0;) end++;
+        summary_row(s, &t, i, end);
+    }
+    int rc = kvl_table_print(&t, 2, out, err);
+    kvl_table_free(&t);
+    for (size_t c = 0; c < s->n_columns; c++)
+        fprintf(out, "  %c  %s(%s), %s\n", letters[c][0], s->column[c]->task,
+                s->column[c]->task_options, s->column[c]->protocol);
+    if (s->n_left_out) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
+    if (s->n_columns > 0 && !isnan(s->length_tok))
+        fprintf(out,
+                "  Accuracy: official scorer, all lengths and depths together. tok/s, read/tok "
+                "(choosing included), KV held: %.0f tokens.\n\n",
+                s->length_tok);
+    return rc;
+}
+
+int kvl_report_summary(const struct kvl_results *r, FILE *out, struct kvl_err *err)
+{
+    const struct kvl_result **row = kvl_alloc(r->n + 1, sizeof *row);
+    if (!row) return kvl_fail(err, KVL_ENOMEM, "no memory for a table of results");
+    for (size_t i = 0; i < r->n; i++) row[i] = &r->result[i];
+    qsort(row, r->n, sizeof *row, summary_order);
+    int rc = KVL_OK;
+    for (size_t i = 0, end; i < r->n && rc == KVL_OK; i = end) {
+        for (end = i + 1; end < r->n; end++)
+            if (kvl_result_block_cmp(row[i], row[end], SUMMARY_ALL)) break;
+        struct summary s = { .row = row + i, .n = end - i, .length_tok = KVL_NAN };
+        summary_columns(&s);
+        rc = summary_print(&s, out, err);
+    }
+    kvl_free(row);
+    if (rc == KVL_OK) kvl_report_notes(r, out);
+    return rc;
+}
+
+size_t kvl_report_blocks(const struct kvl_results *r)
+{
+    size_t n = r->n > 0;
+    for (size_t i = 1; i < r->n; i++)
+        n += kvl_result_block_cmp(&r->result[i - 1], &r->result[i], 0) != 0;
+    return n;
+}
