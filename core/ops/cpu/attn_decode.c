@@ -113,7 +113,7 @@ static void attend_merge_job(const struct attend *t, const struct kvl_attn_job *
 }
 
 /* Counts spans and memory; fills the table of angles. */
-static int attend_plan(struct attend *t, size_t *n_floats, double *ops)
+static int attend_plan(struct attend *t, size_t *n_floats, double *ns)
 {
     const struct kvl_attn_decode_args *a = t->a;
     for (int32_t j = 0; j < a->n_jobs; j++) {
@@ -122,7 +122,7 @@ static int attend_plan(struct attend *t, size_t *n_floats, double *ops)
         t->n_spans += n_spans;
         *n_floats += (size_t)n_spans * attend_result(t, job);
         t->thread_floats = KVL_MAX(t->thread_floats, kvl_span_scratch(job->n_heads, a->head_dim));
-        *ops += (double)job->n_slots * a->head_dim * (2 + job->n_heads);
+        *ns += (double)job->n_slots * a->head_dim * job->n_heads * 0.08;
         if (!job->pos) continue;
         assert(job->lane->layout->part_off[KVL_PART_K_RAW] != SIZE_MAX);
         t->rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, job->pos, job->n_slots);
@@ -136,9 +136,9 @@ int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values)
 {
     struct attend t = { .a = a, .kern = kvl_kern(), .values = values };
     size_t n_floats = 0;
-    double ops = 0;
-    KVL_TRY(attend_plan(&t, &n_floats, &ops));
-    t.threads = KVL_MAX(1, KVL_MIN(kvl_team(ops / 4), t.n_spans));
+    double ns = 0;
+    KVL_TRY(attend_plan(&t, &n_floats, &ns));
+    t.threads = kvl_team(ns);
     size_t span_bytes = ((size_t)t.n_spans * sizeof *t.spans + 63) / 64 * 64;
     t.spans = kvl_cpu_scratch(span_bytes +
                               (n_floats + t.thread_floats * (size_t)t.threads) * sizeof(float));

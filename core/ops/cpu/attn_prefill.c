@@ -16,9 +16,9 @@ static int32_t prefill_item_rows(const struct kvl_kern *kern, int32_t n_rows, in
     return KVL_MIN(rows, (n_rows + kern->nr - 1) / kern->nr * kern->nr);
 }
 
-static double prefill_ops(const struct kvl_attn_prefill_args *a)
+static double prefill_ns(const struct kvl_attn_prefill_args *a)
 {
-    return 4.0 * a->n * a->n_heads * a->head_dim * (a->lanes[0].n_slots - a->n / 2.0);
+    return 0.05 * a->n * a->n_heads * a->head_dim * (a->lanes[0].n_slots - a->n / 2.0);
 }
 
 int kvl_cpu_attn_prefill(const struct kvl_attn_prefill_args *a)
@@ -26,7 +26,7 @@ int kvl_cpu_attn_prefill(const struct kvl_attn_prefill_args *a)
     const struct kvl_kern *kern = kvl_kern();
     if (a->n == 0) return KVL_OK;
     assert(a->n_heads % a->n_kv_heads == 0);
-    int threads = kvl_team(prefill_ops(a) / 16);
+    int threads = kvl_team(prefill_ns(a));
     int32_t n_rows = a->n * (a->n_heads / a->n_kv_heads);
     int32_t rows = prefill_item_rows(kern, n_rows, a->n_kv_heads, threads);
     int32_t n_tiles = (n_rows + rows - 1) / rows, n_items = n_tiles * a->n_kv_heads;

@@ -59,7 +59,7 @@ int kvl_cpu_attn_window(const struct kvl_attn_window_args *a)
     struct window w = { .a = a, .kern = kvl_kern() };
     int32_t nr = w.kern->nr, n_w = KVL_MIN(WINDOW_QUERIES / nr * nr, a->n_window);
     size_t n_lse = (size_t)a->n_window * (size_t)a->n_heads;
-    w.threads = kvl_team(2.0 * (double)n_lse * a->n_slots * a->head_dim / 16);
+    w.threads = kvl_team((double)n_lse * a->n_slots * a->head_dim / 40);
     w.head_floats = (size_t)((n_w + nr - 1) / nr * nr) * (size_t)a->head_dim;
     w.thread_floats = w.kern->window_scratch(a->head_dim);
     /* The first pass uses the scratch itself: the results need a place of their own. */

@@ -110,8 +110,9 @@ bool kvl_kern_select(const char *name);
  * It grows to its high-water mark and is never freed. */
 void *kvl_cpu_scratch(size_t bytes);
 
-/* Threads worth starting for about `ops` arithmetic operations. */
-int kvl_team(double ops);
+/* Threads for work of about `ns` nanoseconds on one core: one when a team would cost more than it
+ * saves. */
+int kvl_team(double ns);
 
 /* Makes sure that these positions are in the table.  NULL when memory is short. */
 const struct kvl_rope_table *kvl_rope_prepare(const double *inv_freq, int32_t half,

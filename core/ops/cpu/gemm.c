@@ -57,8 +57,8 @@ static void gemm_block(const struct gemm_plan *p, int32_t row0, int32_t n)
 
 int kvl_cpu_gemm(const struct kvl_gemm_args *a)
 {
-    double ops = 2.0 * a->n * a->w->n_rows * a->w->n_cols;
-    struct gemm_plan p = { .a = a, .kern = kvl_kern(), .threads = kvl_team(ops / 16) };
+    double ns = (double)a->n * a->w->n_rows * a->w->n_cols / 40;
+    struct gemm_plan p = { .a = a, .kern = kvl_kern(), .threads = kvl_team(ns) };
     int32_t rows = KVL_MIN(a->n, GEMM_ROWS);
     size_t packed =
         (size_t)((rows + p.kern->mr - 1) / p.kern->mr * p.kern->mr) * (size_t)a->w->n_cols;

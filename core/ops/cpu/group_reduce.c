@@ -24,7 +24,7 @@ static void reduce_group(const struct kvl_group_reduce_args *a, int32_t kv)
 
 int kvl_cpu_group_reduce(const struct kvl_group_reduce_args *a)
 {
-    int threads = kvl_team((double)a->n * a->n_heads);
+    int threads = kvl_team((double)a->n * a->n_heads * 0.2);
     assert(a->reduce != KVL_REDUCE_NONE && a->reduce != KVL_REDUCE_MEAN_Q);
     if (a->n == 0) return KVL_OK;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)

@@ -10,9 +10,9 @@ enum { GEMM_DEPTH = 512, GEMM_STEP = 64 };
 /* dst [k][MR]: a group of up to MR rows of x, missing rows zero. */
 static void gemm_pack(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k)
 {
-    for (int32_t c = 0; c < k; c++)
-        for (int32_t i = 0; i < MR; i++)
-            dst[(size_t)c * MR + (size_t)i] = i < n_rows ? x[(size_t)i * ld + (size_t)c] : 0;
+    const float *rows[VW] = { 0 };
+    for (int32_t i = 0; i < n_rows; i++) rows[i] = x + (size_t)i * ld;
+    transpose_rows(dst, MR, MR, rows, 0, k, 1);
 }
 
 static size_t gemm_scratch(int32_t n_cols)
@@ -57,20 +57,17 @@ static void gemm_pack_w(float *panel, const struct kvl_weight *w, int32_t row0, 
                         int32_t k0, int32_t depth, float *wide)
 {
     const float *rows[NR];
-    for (int32_t r = 0; r < NR; r++) rows[r] = wide + (size_t)r * GEMM_STEP;
     for (int32_t k = 0; k < depth; k += GEMM_STEP) {
         int32_t len = KVL_MIN(GEMM_STEP, depth - k);
         for (int32_t r = 0; r < NR; r++) {
             float *to = wide + (size_t)r * GEMM_STEP;
-            if (r >= n) {
-                memset(to, 0, GEMM_STEP * sizeof *to);
-                continue;
-            }
+            rows[r] = r < n ? to : NULL;
+            if (r >= n) continue;
             gemm_prefetch_w(w, row0 + r, k, k0, depth);
             widen(to, gemm_weight_at(w, row0 + r, k0 + k), w->type, len);
         }
         for (int32_t r = 0; r < NR; r += VW)
-            transpose_rows(panel + (size_t)k * NR + r, NR, rows + r, 0, len);
+            transpose_rows(panel + (size_t)k * NR + r, NR, VW, rows + r, 0, len, 1);
     }
 }
 

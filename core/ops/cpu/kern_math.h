@@ -129,19 +129,30 @@ VEC void mul_tile(float *c, size_t ld_c, const float *a, size_t row_a, size_t co
     }
 }
 
-/* dst [n_cols][ld] = transpose of the VW rows of src; rows are padded to whole vectors. */
-VEC void transpose_rows(float *dst, size_t ld, const float *const *src, size_t col0, int32_t n_cols)
+/* dst [n_cols][ld], n_lanes of each row = transpose of up to VW rows of src from column col0 on,
+ * times factor; missing rows (NULL) are zero. */
+VEC void transpose_rows(float *dst, size_t ld, int32_t n_lanes, const float *const *src,
+                        size_t col0, int32_t n_cols, float factor)
 {
     for (int32_t c = 0; c < n_cols; c += VW) {
         vf r[VW];
+        int32_t len = KVL_MIN(VW, n_cols - c);
         UNROLL
-        for (int32_t i = 0; i < VW; i++) r[i] = vf_load(src[i] + col0 + (size_t)c);
+        for (int32_t i = 0; i < VW; i++) {
+            r[i] = vf_zero();
+            if (i < n_lanes && src[i])
+                r[i] = len == VW ? vf_load(src[i] + col0 + (size_t)c)
+                                 : vf_load_n(src[i] + col0 + (size_t)c, len);
+            if (factor != 1) r[i] = vf_mul(r[i], vf_set1(factor));
+        }
         vf_transpose(r);
-        if (c + VW <= n_cols) {
-            UNROLL
-            for (int32_t i = 0; i < VW; i++) vf_store(dst + (size_t)(c + i) * ld, r[i]);
-        } else {
-            for (int32_t i = 0; i < n_cols - c; i++) vf_store(dst + (size_t)(c + i) * ld, r[i]);
+        UNROLL
+        for (int32_t i = 0; i < VW; i++) {
+            if (i >= len) break;
+            if (n_lanes == VW)
+                vf_store(dst + (size_t)(c + i) * ld, r[i]);
+            else
+                vf_store_n(dst + (size_t)(c + i) * ld, r[i], n_lanes);
         }
     }
 }

@@ -50,13 +50,11 @@ static struct prefill_work prefill_layout(float *scratch, int32_t n_rows, int32_
     return w;
 }
 
-/* dst [head_dim][NR] = scale times up to NR rows of queries; missing rows are zero. */
-static void pack_queries(float *dst, const float *const *row, int32_t n, int32_t head_dim,
-                         float factor)
+/* dst [head_dim][NR] = factor times NR rows of queries; missing rows (NULL) are zero. */
+static void pack_queries(float *dst, const float *const *row, int32_t head_dim, float factor)
 {
-    for (int32_t r = 0; r < NR; r++)
-        for (int32_t c = 0; c < head_dim; c++)
-            dst[(size_t)c * NR + (size_t)r] = r < n ? row[r][c] * factor : 0;
+    for (int32_t r = 0; r < NR; r += VW)
+        transpose_rows(dst + r, NR, VW, row + r, 0, head_dim, factor);
 }
 
 static size_t prefill_row_at(const struct kvl_prefill_item *it, int32_t row)
@@ -74,7 +72,7 @@ static void prefill_open(const struct kvl_prefill_item *it, const struct prefill
         int32_t n = KVL_MIN(NR, it->n_rows - p * NR);
         for (int32_t r = 0; r < n; r++)
             row[r] = it->a->q + prefill_row_at(it, it->row0 + p * NR + r) * (size_t)head_dim;
-        pack_queries(w->q + (size_t)p * NR * (size_t)head_dim, row, n, head_dim, it->a->scale);
+        pack_queries(w->q + (size_t)p * NR * (size_t)head_dim, row, head_dim, it->a->scale);
     }
     memset(w->acc, 0, (size_t)w->n_panels * NR * w->v_pad * sizeof *w->acc);
     memset(w->sum, 0, (size_t)w->n_panels * NR * sizeof *w->sum);
@@ -152,16 +150,32 @@ static void prefill_panel(const struct kvl_prefill_item *it, const struct prefil
         mul_tile(acc + c * NR, NR, w->v + c, 1, w->v_pad, w->s, NR, n, false);
 }
 
+/* Channels c .. of VW rows: one square of the accumulators turned back into rows. */
+VEC void close_square(const struct kvl_prefill_item *it, const struct prefill_work *w, int32_t r0,
+                      int32_t c)
+{
+    size_t head_dim = (size_t)it->a->head_dim;
+    const float *acc = w->acc + (size_t)(r0 / NR) * NR * w->v_pad + (size_t)(r0 % NR);
+    int32_t len = KVL_MIN(VW, it->a->head_dim - c);
+    vf r[VW];
+    UNROLL
+    for (int32_t i = 0; i < VW; i++)
+        r[i] = i < len ? vf_load(acc + (size_t)(c + i) * NR) : vf_zero();
+    vf_transpose(r);
+    UNROLL
+    for (int32_t i = 0; i < VW; i++) {
+        if (r0 + i >= it->n_rows) break;
+        float *out = it->a->out + prefill_row_at(it, it->row0 + r0 + i) * head_dim + c;
+        vf_store_n(out, vf_div(r[i], vf_set1(w->sum[r0 + i])), len);
+    }
+}
+
 static void prefill_close(const struct kvl_prefill_item *it, const struct prefill_work *w)
 {
-    int32_t head_dim = it->a->head_dim;
-    for (int32_t r = 0; r < it->n_rows; r++) {
-        size_t at = prefill_row_at(it, it->row0 + r);
-        const float *acc = w->acc + (size_t)(r / NR) * NR * w->v_pad + (size_t)(r % NR);
-        if (it->a->lse) it->a->lse[at] = w->max[r] + logf(w->sum[r]);
-        for (int32_t c = 0; it->a->out && c < head_dim; c++)
-            it->a->out[at * (size_t)head_dim + (size_t)c] = acc[(size_t)c * NR] / w->sum[r];
-    }
+    for (int32_t r = 0; it->a->lse && r < it->n_rows; r++)
+        it->a->lse[prefill_row_at(it, it->row0 + r)] = w->max[r] + logf(w->sum[r]);
+    for (int32_t r = 0; it->a->out && r < it->n_rows; r += VW)
+        for (int32_t c = 0; c < it->a->head_dim; c += VW) close_square(it, w, r, c);
 }
 
 static void prefill_item(const struct kvl_prefill_item *it)

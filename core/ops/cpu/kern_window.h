@@ -21,7 +21,7 @@ static void window_pack(float *dst, const struct kvl_attn_window_args *a, int32_
             size_t at = (size_t)(w0 + p + r) * (size_t)a->n_heads + (size_t)head;
             row[r] = a->q + at * (size_t)a->head_dim;
         }
-        pack_queries(dst, row, n, a->head_dim, a->scale);
+        pack_queries(dst, row, a->head_dim, a->scale);
     }
 }
 

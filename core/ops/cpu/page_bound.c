@@ -79,7 +79,7 @@ int kvl_cpu_page_bound(const struct kvl_page_bound_args *a)
     b.pad = kvl_head_pad(a->head_dim);
     assert(b.group <= BOUND_MAX_GROUP);
     size_t q_floats = (size_t)(a->n_kv_heads * b.n_q) * b.pad;
-    int threads = kvl_team((double)a->n_pages * a->head_dim * a->n_kv_heads * (1 + b.n_q) / 4);
+    int threads = kvl_team((double)a->n_pages * a->head_dim * a->n_kv_heads * (1 + b.n_q) * 0.06);
     b.q_pos = kvl_cpu_scratch(2 * q_floats * sizeof *b.q_pos);
     if (!b.q_pos) return KVL_ENOMEM;
     b.q_neg = b.q_pos + q_floats;

@@ -22,7 +22,7 @@ static void minmax_head(const struct kvl_page_minmax_args *a, const struct kvl_k
 int kvl_cpu_page_minmax(const struct kvl_page_minmax_args *a)
 {
     const struct kvl_kern *kern = kvl_kern();
-    int threads = kvl_team((double)a->n * a->n_kv_heads * a->head_dim);
+    int threads = kvl_team((double)a->n * a->n_kv_heads * a->head_dim * 0.2);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int32_t h = 0; h < a->n_kv_heads; h++) minmax_head(a, kern, h);
     return KVL_OK;

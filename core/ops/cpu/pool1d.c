@@ -23,7 +23,7 @@ static void pool_row(const struct kvl_pool1d_args *a, const float *x, float *y)
 
 int kvl_cpu_pool1d(const struct kvl_pool1d_args *a)
 {
-    int threads = kvl_team((double)a->n_rows * a->n * a->kernel);
+    int threads = kvl_team((double)a->n_rows * a->n * a->kernel * 0.1);
     assert(a->kernel % 2 == 1);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int32_t r = 0; r < a->n_rows; r++)

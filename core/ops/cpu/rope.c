@@ -17,7 +17,7 @@ static void rope_token(const struct kvl_rope_args *a, const struct kvl_rope_tabl
 
 int kvl_cpu_rope(const struct kvl_rope_args *a)
 {
-    int threads = kvl_team((double)a->n * a->n_heads * a->head_dim);
+    int threads = kvl_team((double)a->n * a->n_heads * a->head_dim * 0.3);
     assert(a->head_dim % 2 == 0 && a->head_dim <= MAX_HEAD_DIM);
     const struct kvl_rope_table *table =
         kvl_rope_prepare(a->inv_freq, a->head_dim / 2, a->pos, a->n);

@@ -6,7 +6,7 @@ enum { SWIGLU_STEP = 8192 };
 int kvl_cpu_swiglu(const struct kvl_swiglu_args *a)
 {
     const struct kvl_kern *kern = kvl_kern();
-    int threads = kvl_team((double)a->n * 4);
+    int threads = kvl_team((double)a->n * 0.5);
     int64_t n_items = (int64_t)((a->n + SWIGLU_STEP - 1) / SWIGLU_STEP);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < n_items; i++) {

@@ -17,12 +17,12 @@ int32_t kvl_ops_threads(void)
     return team_threads ? team_threads : omp_get_num_procs();
 }
 
-/* Starting and joining a team costs about 10 us: a thread should have 20 us of work or more. */
-int kvl_team(double ops)
+/* All threads or none: libgomp ends the threads that a smaller team leaves over and makes them anew
+ * for the next larger one. */
+int kvl_team(double ns)
 {
-    const double ops_per_thread = 4e5;
-    int threads = kvl_ops_threads();
-    return ops < 2 * ops_per_thread ? 1 : (int)KVL_MIN((double)threads, ops / ops_per_thread);
+    const double worth_it = 30e3; /* starting and joining a team costs about 10 us */
+    return ns < worth_it ? 1 : kvl_ops_threads();
 }
 
 void *kvl_cpu_scratch(size_t bytes)
