@@ -254,6 +254,8 @@ static void script_subtitle(struct builder *b, const struct kvl_results *r)
         rc |= kvl_buf_printf(&t, "%.0f questions in %.0f contexts per point; bars: 95 %%.", x->n,
                              x->n_contexts);
     if (b->out->n_failed) rc |= kvl_buf_printf(&t, "  %zu samples failed.", b->out->n_failed);
+    if (json_array_size(r->errors))
+        rc |= kvl_buf_printf(&t, "  %zu errors in the log.", json_array_size(r->errors));
     if (r->n_hosts > 1 && b->f->by_length) rc |= kvl_buf_adds(&t, "  SEVERAL MACHINES.");
     if (rc == KVL_OK) quote_add(b, &quoted, t.data);
     b->no_memory |= rc != KVL_OK;
