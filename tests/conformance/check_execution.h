@@ -56,6 +56,20 @@ static void check_real_equals_masked(void **state)
     }
 }
 
+/* The counters of one step with these options. */
+static void expect_counted(struct fixture *f, const char *options)
+{
+    struct rig_run run = f->run;
+    run.options = options;
+    struct rig_session rs = rig_start(&f->r, &run);
+    float *logits = rig_logits(&f->r, 1);
+    kvl_session_reset_counters(rs.s);
+    rig_decode_probed(&f->r, &rs, f->id[run.n_ctx], logits);
+    expect_counters(f, &rs, run.n_ctx + 1);
+    kvl_free(logits);
+    rig_end(&rs);
+}
+
 static void check_choice(struct fixture *f, const char *name, const char *value)
 {
     char options[256];
@@ -69,6 +83,7 @@ static void check_choice(struct fixture *f, const char *name, const char *value)
     }
     kvl_planned_destroy(p);
     expect_masked_equal(f, options);
+    expect_counted(f, options);
 }
 
 /* Every choice of every option runs, and does what it says. */

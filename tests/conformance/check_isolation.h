@@ -53,6 +53,10 @@ static void check_prefill_serves_many(void **state)
     RIG_OK(err, kvl_session_prefill(prefill, run.id, run.n_ctx, NULL, true, err));
     for (int turn = 0; turn < 3; turn++) {
         struct rig_session s = { 0 };
+        struct kvl_session *question; /* goes on densely: the window of its parent stays */
+        RIG_OK(err, kvl_session_fork(prefill, &question, err));
+        RIG_OK(err, kvl_session_prefill(question, run.id + 5, 70, NULL, true, err));
+        kvl_session_destroy(question);
         RIG_OK(err, kvl_session_fork(prefill, &s.s, err));
         RIG_OK(err, kvl_session_attach(s.s, p, run.seed, run.exec, err));
         rig_decode(&f.r, &s, run.id + run.n_ctx, N_STEPS, got);

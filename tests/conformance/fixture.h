@@ -98,4 +98,28 @@ static void expect_same_run(struct fixture *f, const float *want, const struct r
     kvl_free(got);
 }
 
+/* What the probe saw is what the counters say, and the bytes are those of the tokens read.  Lists
+ * per query head may read a key once per head of the group. */
+static void expect_counters(struct fixture *f, const struct rig_session *rs, int32_t n_tok)
+{
+    const struct kvl_shape *sh = rig_shape(&f->r);
+    const struct kvl_counters *c = kvl_session_counters(rs->s);
+    const uint8_t *hit, *dense;
+    int64_t n_read = 0, n_dense = 0;
+    kvl_session_probe_hits(rs->s, &hit, &dense);
+    size_t row = (size_t)sh->n_kv_heads * (size_t)n_tok;
+    for (int32_t l = 0; l < sh->n_layers; l++)
+        for (size_t i = 0; i < row; i++) {
+            n_read += !dense[l] && hit[(size_t)l * row + i];
+            n_dense += dense[l] && hit[(size_t)l * row + i];
+        }
+    assert_int_equal(c->attended_tok, n_read);
+    assert_int_equal(c->dense_tok, n_dense);
+    assert_int_equal(c->attended_lanes + c->dense_lanes, sh->n_layers * sh->n_kv_heads);
+    enum kvl_kv_type type = kvl_store_desc(kvl_engine_store(f->r.engine))->type;
+    int64_t bytes = (n_read + n_dense) * 2 * sh->head_dim * (type == KVL_KV_F16 ? 2 : 4);
+    assert_true(c->kv_read_bytes >= bytes);
+    assert_true(c->kv_read_bytes <= bytes * (sh->n_heads / sh->n_kv_heads));
+}
+
 #endif

@@ -157,7 +157,7 @@ static void test_no_key_exceeds_its_bound(void **state)
 
 extern const struct kvl_policy *const kvl_policy_quest;
 
-enum { N_CTX = 200, N_STEPS = 4, HEAD_DIM = 16, MAX_PAGES = N_CTX + N_STEPS };
+enum { N_CTX = 200, N_STEPS = 40, HEAD_DIM = 16, MAX_PAGES = N_CTX + N_STEPS };
 
 struct quest_case {
     const char *options; /* after dense_layers */
@@ -226,14 +226,17 @@ static void expected_pages(const float *q, const float *k, int32_t n_tok, int32_
     if (c->reduce != KVL_REDUCE_NONE) add_pages(total, n_pages, n_keep, pages);
 }
 
-/* The first selecting layer sees the same queries as a dense run. */
-static void check_layer(struct rig *r, const int32_t *id, int32_t layer, const struct quest_case *c)
+/* The first selecting layer sees the same queries and keys as a dense run, in the first step and
+ * after `n_before` others. */
+static void check_layer(struct rig *r, const int32_t *id, int32_t layer, int32_t n_before,
+                        const struct quest_case *c)
 {
     const struct kvl_shape *sh = rig_shape(r);
     int32_t group = sh->n_heads / sh->n_kv_heads;
     char options[128];
     uint8_t pages[MAX_PAGES];
-    float *k = rig_floats((N_CTX + N_STEPS) * HEAD_DIM), *logits = rig_logits(r, 1);
+    float *k = rig_floats((N_CTX + N_STEPS) * HEAD_DIM), *logits = rig_logits(r, N_STEPS);
+    int32_t n_tok = N_CTX + n_before + 1;
     snprintf(options, sizeof options, "dense_layers=%d,%s", layer, c->options);
     struct rig_run run = { .policy = kvl_policy_quest,
                            .options = options,
@@ -241,11 +244,11 @@ static void check_layer(struct rig *r, const int32_t *id, int32_t layer, const s
                            .id = id,
                            .n_ctx = N_CTX };
     struct rig_session rs = rig_start(r, &run);
-    const uint8_t *hit = rig_decode_probed(r, &rs, id[N_CTX], logits);
+    rig_decode(r, &rs, id + N_CTX, n_before, logits);
+    const uint8_t *hit = rig_decode_probed(r, &rs, id[N_CTX + n_before], logits);
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-        int32_t n_tok = N_CTX + 1;
         record_keys(r, &rs, layer, h, n_tok, k);
-        expected_pages(record.q[0][layer] + h * group * HEAD_DIM, k, n_tok, group, c, pages);
+        expected_pages(record.q[n_before][layer] + h * group * HEAD_DIM, k, n_tok, group, c, pages);
         const uint8_t *row = hit + (size_t)(layer * sh->n_kv_heads + h) * (size_t)n_tok;
         for (int32_t i = 0; i < n_tok; i++)
             if (row[i] != pages[i / c->page])
@@ -274,9 +277,12 @@ static void test_policy_reads_the_pages_of_largest_bound(void **state)
         struct rig r;
         rig_open(&r, &desc);
         rig_tokens(id, N_CTX + N_STEPS, 6);
-        record_run(&r, id, N_CTX, 1, 0);
+        record_run(&r, id, N_CTX, N_STEPS, 0);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-            for (int32_t layer = 0; layer < 3; layer++) check_layer(&r, id, layer, &cases[i]);
+            for (int32_t layer = 0; layer < 3; layer++) {
+                check_layer(&r, id, layer, 0, &cases[i]);
+                check_layer(&r, id, layer, N_STEPS - 1, &cases[i]);
+            }
         rig_close(&r);
     }
 }
