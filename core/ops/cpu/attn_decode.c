@@ -146,7 +146,8 @@ int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values)
     t.results = (float *)(void *)((uint8_t *)t.spans + span_bytes);
     t.scratch = t.results + n_floats;
     attend_cut(&t);
-#pragma omp parallel for schedule(dynamic) num_threads(t.threads) if (t.threads > 1)
+    /* guided: a thread gets neighbouring spans, and prefetches from one into the next. */
+#pragma omp parallel for schedule(guided) num_threads(t.threads) if (t.threads > 1)
     for (int32_t i = 0; i < t.n_spans; i++) {
         t.spans[i].scratch = t.scratch + (size_t)omp_get_thread_num() * t.thread_floats;
         t.kern->span(&t.spans[i]);

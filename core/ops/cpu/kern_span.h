@@ -67,6 +67,17 @@ static void walk_next(struct walk *w, int32_t n, struct rows *rows)
     }
 }
 
+/* Asks for the lines of `n` rows from byte `off` on that a step of `bytes` will read.  One or two at a
+ * time between the multiply-adds: a burst of them would fill the miss buffers and stop everything. */
+VEC void prefetch_step(const uint8_t *const *row, int32_t n, size_t off, size_t bytes)
+{
+    UNROLL
+    for (int32_t i = 0; i < n; i++) {
+        if (bytes > 64) __builtin_prefetch(row[i] + off + 64, 0, 2);
+        if (bytes >= 64 || off % 64 == 0) __builtin_prefetch(row[i] + off, 0, 2);
+    }
+}
+
 VEC void prefetch_rows(const uint8_t *const *row, int32_t n, size_t bytes)
 {
     for (int32_t i = 0; i < n; i++)
@@ -91,19 +102,19 @@ VEC void scores_step(vf *s, const uint8_t *const *k, enum kvl_wtype type, const 
 
 /* sc [n_heads][SPAN_TILE] = q . k, for whole groups of SPAN_TOK slots. */
 VEC void scores_heads(float *sc, const struct rows *rows, const struct rows *next,
-                      enum kvl_wtype type, const float *q, int32_t n_heads, int32_t head_dim,
-                      size_t row_bytes)
+                      enum kvl_wtype type, const float *q, int32_t n_heads, int32_t head_dim)
 {
-    size_t pad = kvl_head_pad(head_dim);
+    const size_t pad = kvl_head_pad(head_dim), elem = type == KVL_W_F16 ? 2 : 4;
     for (int32_t t = 0; t < rows->n; t += SPAN_TOK) {
         vf s[VW];
         float sums[VW];
         int32_t c = 0;
-        if (next && t < next->n) prefetch_rows(next->k + t, SPAN_TOK, row_bytes);
         UNROLL
         for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
-        for (; c + VW <= head_dim; c += VW)
+        for (; c + VW <= head_dim; c += VW) {
+            if (next) prefetch_step(next->k + t, SPAN_TOK, (size_t)c * elem, VW * elem);
             scores_step(s, rows->k + t, type, q, pad, n_heads, c, VW);
+        }
         if (c < head_dim) scores_step(s, rows->k + t, type, q, pad, n_heads, c, head_dim - c);
         vf_store(sums, vf_sums(s));
         for (int32_t h = 0; h < n_heads; h++)
@@ -111,14 +122,17 @@ VEC void scores_heads(float *sc, const struct rows *rows, const struct rows *nex
     }
 }
 
-VEC void values_step(float *acc, size_t pad, const struct rows *rows, enum kvl_wtype type,
-                     const float *p, int32_t n_heads, int32_t c, int32_t len, int32_t n_vec)
+VEC void values_step(float *acc, size_t pad, const struct rows *rows, const struct rows *next,
+                     enum kvl_wtype type, const float *p, int32_t n_heads, int32_t c, int32_t len,
+                     int32_t n_vec)
 {
+    const size_t elem = type == KVL_W_F16 ? 2 : 4;
     vf s[SPAN_HEADS][2];
     for (int32_t h = 0; h < n_heads; h++)
         for (int32_t u = 0; u < n_vec; u++) s[h][u] = vf_load(acc + (size_t)h * pad + c + u * VW);
     for (int32_t t = 0; t < rows->n; t++) {
         vf x[2];
+        if (next) prefetch_step(next->v + t, 1, (size_t)c * elem, (size_t)(n_vec * VW) * elem);
         UNROLL
         for (int32_t u = 0; u < n_vec; u++)
             x[u] = len == VW ? load_as(rows->v[t], type, (size_t)(c + u * VW))
@@ -136,52 +150,45 @@ VEC void values_step(float *acc, size_t pad, const struct rows *rows, enum kvl_w
 
 /* acc [n_heads][pad] += p v. */
 VEC void values_heads(float *acc, const struct rows *rows, const struct rows *next,
-                      enum kvl_wtype type, const float *p, int32_t n_heads, int32_t head_dim,
-                      size_t row_bytes)
+                      enum kvl_wtype type, const float *p, int32_t n_heads, int32_t head_dim)
 {
     size_t pad = kvl_head_pad(head_dim);
-    int32_t c = 0, t = 0, share = SPAN_TILE * 2 * VW / head_dim + 1;
-    for (; c + 2 * VW <= head_dim; c += 2 * VW) {
-        if (next && t < next->n) {
-            prefetch_rows(next->v + t, KVL_MIN(share, next->n - t), row_bytes);
-            t += share;
-        }
-        values_step(acc, pad, rows, type, p, n_heads, c, VW, 2);
-    }
-    for (; c + VW <= head_dim; c += VW) values_step(acc, pad, rows, type, p, n_heads, c, VW, 1);
-    if (c < head_dim) values_step(acc, pad, rows, type, p, n_heads, c, head_dim - c, 1);
+    int32_t c = 0;
+    for (; c + 2 * VW <= head_dim; c += 2 * VW)
+        values_step(acc, pad, rows, next, type, p, n_heads, c, VW, 2);
+    for (; c + VW <= head_dim; c += VW)
+        values_step(acc, pad, rows, next, type, p, n_heads, c, VW, 1);
+    if (c < head_dim) values_step(acc, pad, rows, next, type, p, n_heads, c, head_dim - c, 1);
 }
 
 /* One function per element type and number of heads, so that sums stay in registers. */
 static void span_scores(float *sc, const struct rows *rows, const struct rows *next,
-                        enum kvl_wtype type, const float *q, int32_t n_heads, int32_t head_dim,
-                        size_t row_bytes)
+                        enum kvl_wtype type, const float *q, int32_t n_heads, int32_t head_dim)
 {
     switch (n_heads + (type == KVL_W_F16 ? SPAN_HEADS : 0)) {
-    case 1: scores_heads(sc, rows, next, KVL_W_F32, q, 1, head_dim, row_bytes); break;
-    case 2: scores_heads(sc, rows, next, KVL_W_F32, q, 2, head_dim, row_bytes); break;
-    case 3: scores_heads(sc, rows, next, KVL_W_F32, q, 3, head_dim, row_bytes); break;
-    case 4: scores_heads(sc, rows, next, KVL_W_F32, q, 4, head_dim, row_bytes); break;
-    case 5: scores_heads(sc, rows, next, KVL_W_F16, q, 1, head_dim, row_bytes); break;
-    case 6: scores_heads(sc, rows, next, KVL_W_F16, q, 2, head_dim, row_bytes); break;
-    case 7: scores_heads(sc, rows, next, KVL_W_F16, q, 3, head_dim, row_bytes); break;
-    default: scores_heads(sc, rows, next, KVL_W_F16, q, 4, head_dim, row_bytes); break;
+    case 1: scores_heads(sc, rows, next, KVL_W_F32, q, 1, head_dim); break;
+    case 2: scores_heads(sc, rows, next, KVL_W_F32, q, 2, head_dim); break;
+    case 3: scores_heads(sc, rows, next, KVL_W_F32, q, 3, head_dim); break;
+    case 4: scores_heads(sc, rows, next, KVL_W_F32, q, 4, head_dim); break;
+    case 5: scores_heads(sc, rows, next, KVL_W_F16, q, 1, head_dim); break;
+    case 6: scores_heads(sc, rows, next, KVL_W_F16, q, 2, head_dim); break;
+    case 7: scores_heads(sc, rows, next, KVL_W_F16, q, 3, head_dim); break;
+    default: scores_heads(sc, rows, next, KVL_W_F16, q, 4, head_dim); break;
     }
 }
 
 static void span_values(float *acc, const struct rows *rows, const struct rows *next,
-                        enum kvl_wtype type, const float *p, int32_t n_heads, int32_t head_dim,
-                        size_t row_bytes)
+                        enum kvl_wtype type, const float *p, int32_t n_heads, int32_t head_dim)
 {
     switch (n_heads + (type == KVL_W_F16 ? SPAN_HEADS : 0)) {
-    case 1: values_heads(acc, rows, next, KVL_W_F32, p, 1, head_dim, row_bytes); break;
-    case 2: values_heads(acc, rows, next, KVL_W_F32, p, 2, head_dim, row_bytes); break;
-    case 3: values_heads(acc, rows, next, KVL_W_F32, p, 3, head_dim, row_bytes); break;
-    case 4: values_heads(acc, rows, next, KVL_W_F32, p, 4, head_dim, row_bytes); break;
-    case 5: values_heads(acc, rows, next, KVL_W_F16, p, 1, head_dim, row_bytes); break;
-    case 6: values_heads(acc, rows, next, KVL_W_F16, p, 2, head_dim, row_bytes); break;
-    case 7: values_heads(acc, rows, next, KVL_W_F16, p, 3, head_dim, row_bytes); break;
-    default: values_heads(acc, rows, next, KVL_W_F16, p, 4, head_dim, row_bytes); break;
+    case 1: values_heads(acc, rows, next, KVL_W_F32, p, 1, head_dim); break;
+    case 2: values_heads(acc, rows, next, KVL_W_F32, p, 2, head_dim); break;
+    case 3: values_heads(acc, rows, next, KVL_W_F32, p, 3, head_dim); break;
+    case 4: values_heads(acc, rows, next, KVL_W_F32, p, 4, head_dim); break;
+    case 5: values_heads(acc, rows, next, KVL_W_F16, p, 1, head_dim); break;
+    case 6: values_heads(acc, rows, next, KVL_W_F16, p, 2, head_dim); break;
+    case 7: values_heads(acc, rows, next, KVL_W_F16, p, 3, head_dim); break;
+    default: values_heads(acc, rows, next, KVL_W_F16, p, 4, head_dim); break;
     }
 }
 
@@ -264,22 +271,23 @@ static void span_tile(const struct kvl_span *s, const struct span_work *w, struc
     enum kvl_wtype type = s->job->lane->layout->type == KVL_KV_F16 ? KVL_W_F16 : KVL_W_F32;
     int32_t head_dim = s->a->head_dim;
     size_t row_bytes = (size_t)head_dim * s->job->lane->layout->elem_bytes;
+    if (next->n == 0) next = NULL;
     if (s->job->pos) {
-        prefetch_rows(next->k, next->n, row_bytes);
+        if (next) prefetch_rows(next->k, next->n, row_bytes);
         span_rotate(s, w, rows, type, i);
     }
     for (int32_t h = 0; h < s->job->n_heads; h += SPAN_HEADS) {
         float sc[SPAN_HEADS * SPAN_TILE];
         int32_t n_heads = KVL_MIN(SPAN_HEADS, s->job->n_heads - h);
         span_scores(sc, rows, h || s->job->pos ? NULL : next, s->job->pos ? KVL_W_F32 : type,
-                    w->q + (size_t)h * w->pad, n_heads, head_dim, row_bytes);
+                    w->q + (size_t)h * w->pad, n_heads, head_dim);
         for (int32_t g = 0; g < n_heads; g++) {
             span_logits(s, sc + g * SPAN_TILE, h + g, i, rows->n);
             span_softmax(s, sc + g * SPAN_TILE, h + g, w->pad);
         }
         if (s->acc)
             span_values(s->acc + (size_t)h * w->pad, rows, h ? NULL : next, type, sc, n_heads,
-                        head_dim, row_bytes);
+                        head_dim);
     }
 }
 
@@ -302,7 +310,9 @@ static void span_run(const struct kvl_span *s)
     walk_open(&walk, s);
     walk_next(&walk, KVL_MIN(SPAN_TILE, s->n), &rows[0]);
     for (int32_t i = 0, now = 0; i < s->n; i += SPAN_TILE, now = !now) {
-        walk_next(&walk, KVL_MAX(0, KVL_MIN(SPAN_TILE, s->n - i - SPAN_TILE)), &rows[!now]);
+        /* Behind the last tile comes the next span, which this thread most likely takes next. */
+        int32_t left = s->job->n_slots - s->i0 - i - SPAN_TILE;
+        walk_next(&walk, KVL_MAX(0, KVL_MIN(SPAN_TILE, left)), &rows[!now]);
         span_tile(s, &w, &rows[now], &rows[!now], s->i0 + i);
     }
 }
