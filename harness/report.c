@@ -186,8 +186,8 @@ static void notes_stale(const struct kvl_results *r, FILE *out)
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++) n += r->result[i].stale;
     if (n)
-        fprintf(out, "* %zu results are of another build than the newest run (%s).\n", n,
-                kvl_json_text(r->newest_run, "kvlab.git"));
+        fprintf(out, "* of another build than the newest run (%s): %zu.\n",
+                kvl_json_text(r->newest_run, "kvlab.git"), n);
 }
 
 void kvl_report_notes(const struct kvl_results *r, FILE *out)
@@ -204,9 +204,7 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
         fprintf(out, "%zu of %zu samples failed; they count neither as right nor as wrong.\n",
                 r->n_failed_samples, r->n_samples);
     if (r->n_unfinished)
-        fprintf(out,
-                "%zu cells were cut off and are not in the table; the sweep goes on with "
-                "them.\n",
+        fprintf(out, "Cut off and not in the table: %zu cells; the sweep goes on with them.\n",
                 r->n_unfinished);
     if (r->n_hosts > 1)
         fprintf(out, "Speed was measured on %zu machines; compare within one machine only.\n",

@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# test_report.sh - report, export, status, inspect and log on a log whose numbers jq knows as well.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1") sources=$(realpath "$2")
+. "$sources/tests/e2e/fake_log.sh"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+
+fail() {
+    echo "test_report: $*" >&2
+    exit 1
+}
+# expect WHAT WANT GOT
+expect() {
+    [ "$2" = "$3" ] || fail "$1 (< wanted, > got)"$'\n'"$(diff <(echo "$2") <(echo "$3") | head -n 12)"
+}
+# Ten digits: the last ones depend on who prints them.
+digits='def digits: if type == "number" then . * 1e10 | round else . end;'
+# contains WHAT PATTERN FILE
+contains() { grep -qE -- "$2" "$3" || fail "$1: no \"$2\" in"$'\n'"$(head -n 60 "$3")"; }
+lacks() { ! grep -qE -- "$2" "$3" || fail "$1: \"$2\" in $3"; }
+# refused CODE PATTERN ARGUMENTS: that exit code, one line that matches
+refused() {
+    local code=$1 pattern=$2 rc=0
+    shift 2
+    "$program" "$@" > out 2> err || rc=$?
+    expect "exit code of $*" "$code" "$rc"
+    expect "lines of the message of $*" 1 "$(wc -l < err)"
+    contains "message of $*" "$pattern" err
+}
+zst() { zstd -qf -o "$1"; }
+
+fake_log > log.jsonl
+zst log.zst < log.jsonl
+
+# ---- export: the values of the log, unchanged, in order -----------------------------------------
+"$program" export log.zst --format jsonl > cells.jsonl
+for field in '.official' '.strict_hi' '.attended_tok' '.kv_physical_bytes' '.n_eff' '.budget_tok' '.dense_tok'; do
+    source=$(sed -e 's/^\.official$/.official.p/' -e 's/_hi$/.hi/' -e 's/n_eff/official.n_eff/' <<< "$field")
+    expect "export of $field" \
+        "$(jq -c "$digits select(.kind==\"cell\") | [.cell, ($source | digits)]" log.jsonl | sort)" \
+        "$(jq -c "$digits [.cell, ($field | digits)]" cells.jsonl | sort)"
+done
+expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
+expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
+expect "fields per row" 27 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
+expect "predictions with line feeds, in TSV" '12, "x"\nno' \
+    "$(awk -F'\t' '$18 == "length" { print $17 }' samples.tsv | grep x | sort -u)"
+"$program" export log.zst --kind sample --format jsonl > samples.jsonl
+expect "samples" \
+    "$(jq -c 'select(.kind=="sample") | [.cell,.context,.question,.official,.prediction,.attended_tok]' log.jsonl | sort)" \
+    "$(jq -c '[.cell,.context,.question,.official,.prediction,.attended_tok]' samples.jsonl | sort)"
+expect "speed" \
+    "$(jq -c 'select(.kind=="speed") | [.cell, (.step_ns|sort|.[1]), .ttft_ns]' log.jsonl | sort)" \
+    "$("$program" export log.zst --kind speed --format jsonl | jq -c '[.cell, .step_p50_ns, .ttft_ns]' | sed 's/\.0//' | sort)"
+expect "median of the repeats" \
+    "$(jq -s '[.[]|select(.kind=="speed" and .policy=="quest" and .length_tok==4096)|.decode_tok_per_s]|sort|.[1]|.*1e6|round' log.jsonl)" \
+    "$(jq -s '[.[]|select(.policy=="quest" and .length_tok==4096 and .budget=="256")|.decode_tok_per_s]|unique|.[0]*1e6|round' cells.jsonl)"
+expect "CSV quotes" '"12, ""x""' "$("$program" export log.zst --kind sample | grep -o '"12, ""x""' | sort -u)"
+
+# ---- the table ----------------------------------------------------------------------------------
+"$program" report log.zst > table
+awk '/kv_retrieval  question_after_compress  1024/ { on = 1 } /^$/ { on = 0 } on' table > block
+expect "policies in order" "full h2o quest snapkv streaming_llm random oracle" \
+    "$(awk 'NR > 2 && $2 != "the" { print $1 }' block | uniq | tr '\n' ' ' | sed 's/ $//')"
+percent() { awk '{ printf "%.1f %2.0f-%.0f", 100 * $1, 100 * $2, 100 * $3 }'; }
+want=$(jq -r 'select(.kind=="cell" and .cell=="kv_retrieval-question_after_compress-1024-quest-256")
+    | [.official.p, .official.lo, .official.hi] | @tsv' log.jsonl | percent)
+contains "accuracy and interval of quest 256" "^  quest +256 +256 +1024 +$want " block
+[ "$(awk '{ print length }' table | sort -n | tail -1)" -le 125 ] || fail "the table is wider than 125"
+contains "what bounds are" '^Bounds, not methods' table
+lacks "stale results" 'another build' table
+
+"$program" report log.zst --by length > by
+contains "one column per length" '^  policy +budget +1024 +4096 +16384$' by
+want=$(jq -r 'select(.kind=="cell" and .task=="kv_retrieval" and .protocol=="question_after_compress"
+    and .policy=="oracle" and .budget=="64") | .official.p' log.jsonl | awk '{ printf " +%.1f", 100 * $1 }')
+contains "the row of oracle 64" "^  oracle +64$want\$" by
+
+# Paired: questions that only one of the two got right, by jq.
+"$program" report log.zst --vs snapkv > vs
+pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
+    | def right($p): [$s[]|select(.cell=="passkey-question_in_prefill-4096-\($p)-256")]|sort_by(.context,.question)|map(.official);
+    [right("quest"), right("snapkv")] | transpose
+    | "\(map(select(.[0]>.[1]))|length) +\(map(select(.[0]<.[1]))|length)"' log.jsonl)
+awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
+contains "quest against snapkv" "^  quest +256 +40 .* $pair +[<0-9]" block
+
+# ---- what must not be overlooked ----------------------------------------------------------------
+zst twice.zst < <(cat log.jsonl log.jsonl)
+expect "a log read twice" "$(md5sum < cells.jsonl)" "$("$program" export twice.zst --format jsonl | md5sum)"
+expect "files together" "$(md5sum < cells.jsonl)" "$("$program" export log.zst twice.zst --format jsonl | md5sum)"
+expect "samples of a log read twice" 12001 "$("$program" export twice.zst --kind sample --format tsv | wc -l)"
+
+fake_log 'select((.cell // "" | test("oracle")) | not) | if .cell == "passkey-question_in_prefill-4096-h2o-64" and .kind=="cell" then .code = "older" else . end
+    | if .kind == "sample" and .cell == "passkey-question_in_prefill-4096-full-0" and .context < 2 then .error = "no" | .official = null | .strict = null else . end
+    | if .kind == "cell" and .cell == "passkey-question_in_prefill-4096-full-0" then .n = 36 | .n_errors = 4 else . end
+    | select(.kind != "cell" or .cell != "passkey-question_in_prefill-4096-quest-64")' > worse.jsonl
+echo '{"kind":"error","schema":"kvlab/1","run":"5eed","cell":null,"key":null,"context":null,"question":null,"status":"a policy broke its contract","message":"quest: slot 9 of 8"}' >> worse.jsonl
+zst worse.zst < worse.jsonl
+"$program" report worse.zst > table
+contains "a stale row" '^  h2o \* +64 ' table
+contains "the note on stale results" '^\* of another build than the newest run .*: 1\.' table
+contains "a missing bound" '^  not run here: oracle' table
+contains "failed samples in the row" '^  full .* 36/20 +4$' table
+contains "failed samples below" '^4 of [0-9]* samples failed' table
+contains "a cell that was cut off" '^Cut off and not in the table: 1 cells' table
+contains "errors by status" '1 x a policy broke its contract, e.g. quest: slot 9 of 8' table
+"$program" status worse.zst > status
+contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of another build' status
+
+# Options that follow from the budget stay out of the name; those that tell cells apart are in it.
+fake_log 'select(.kind == "cell" or .kind == "run") | ., (select(.policy == "quest") | .cell += "x" | .options = "page=32,dense_layers=2")' | zst variants.zst
+"$program" report variants.zst > table
+contains "a variant" '^  quest\(page=32\) +64 ' table
+contains "and the other" '^  quest\(page=16\) +64 ' table
+contains "no budget in a name" '^  snapkv +64 ' table
+
+: | zst empty.zst
+"$program" report empty.zst > table
+contains "an empty log" '^No result yet' table
+: > zero.zst
+"$program" report zero.zst > table
+contains "a file of no bytes" '^No result yet' table
+
+# ---- damage -------------------------------------------------------------------------------------
+split -n l/4 log.jsonl part.
+for part in part.*; do zstd -q "$part"; done
+cat part.aa.zst part.ab.zst part.ac.zst part.ad.zst > damaged.zst
+"$program" log check damaged.zst > said
+contains "a whole log" ', whole$' said
+size=$(stat -c %s part.aa.zst)
+printf '\377\377' | dd of=damaged.zst bs=1 seek=$((size + 5000)) conv=notrunc status=none
+refused 5 'log repair' log check damaged.zst
+contains "where it is damaged" "^damaged.zst: offset $size, $(stat -c %s part.ab.zst) bytes: no valid group" out
+"$program" log repair damaged.zst > said
+expect "records after the repair" "$(cat part.aa part.ac part.ad | wc -l)" "$(zstd -dcq damaged.repaired.zst | wc -l)"
+"$program" log check damaged.repaired.zst > said
+refused 2 'exists' log repair damaged.zst
+"$program" report damaged.zst > table
+contains "the table of a damaged log" '^The log is not whole' table
+
+# ---- the command line ---------------------------------------------------------------------------
+"$program" inspect log.zst > said
+contains "inspect" '^  cell +300$' said
+"$program" inspect "$sources/datasets/model/kvlab-test.gguf" > said
+contains "inspect of a model" 'general.architecture' said
+for command in report export status inspect log plot; do
+    "$program" $command --help > said
+    contains "help of $command" '^Usage: kvlab' said
+    refused 2 'no such option' $command --nonsense
+done
+for command in report export status; do refused 2 'no log given' $command; done
+refused 2 'cannot open' report none.zst
+refused 2 'want cell, sample or speed' export log.zst --kind nothing
+refused 2 'want csv, tsv or jsonl' export log.zst --format xml
+refused 2 'want task, protocol, length or depth' report log.zst --by colour
+refused 2 'one of them' report log.zst --by length --csv
+refused 2 'did you mean "snapkv"' report log.zst --vs snapvk
+refused 2 'want check or repair' log fix log.zst
+refused 5 'not a kvlab log' report "$sources/CMakeLists.txt"
+refused 4 '/dev/full' export log.zst --out /dev/full
+refused 4 'no/such/folder' export log.zst --out no/such/folder/x.csv
