@@ -31,7 +31,7 @@ static void ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, c
                      int32_t n_vocab)
 {
     if (a->i_feed < a->n_feed && ++a->i_feed < a->n_feed) return;
-    if (a->watch && a->watch->n > 0 && a->recall.n_steps < a->n_recall) {
+    if (a->watch && a->watch->n > 0) {
         const uint8_t *hit, *dense;
         kvl_session_probe_hits(a->session, &hit, &dense);
         kvl_recall_add(&a->recall, a->watch, hit, dense);

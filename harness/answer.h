@@ -11,7 +11,6 @@ struct kvl_ask {
     const int32_t *feed;         /* [n_feed], n_feed >= 1; borrowed */
     int32_t n_feed, i_feed;
     int32_t max_new;               /* answer tokens at most */
-    int32_t n_recall;              /* steps that count for recall */
     const struct kvl_watch *watch; /* borrowed */
     int64_t shared_blocks;         /* see kvl_kv_measure */
     /* results */

@@ -11,11 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { RECORD_DIGITS = 15 }; /* of a number in the log, see kvl_log_append */
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
+/* Rounded to the digits that the log writes, so that a sample that was read back is the sample that
+ * was measured: a resumed sweep has the means of an uninterrupted one, to the last digit. */
 static json_t *record_real(double v)
 {
-    return isfinite(v) ? json_real(v) : json_null();
+    char text[40];
+    double rounded = v;
+    if (!isfinite(v)) return json_null();
+    snprintf(text, sizeof text, "%.*g", RECORD_DIGITS, v);
+    return json_real(kvl_parse_f64(text, &rounded) == KVL_OK ? rounded : v);
 }
 
 /* Length of the valid UTF-8 character at s, 0 = none. */

@@ -161,14 +161,9 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
     kvl_progress_begin(&r->progress, r->progress.quiet);
     int rc = runner_all(r, err);
     kvl_progress_end(&r->progress);
-    /* Whole cells that wait for their commit are kept when the work is cut off. */
-    if (rc == KVL_ESTOP && kvl_log_pending(r->log) > 0) {
-        struct kvl_err late = { 0 };
-        int saved = kvl_log_commit(r->log, &late);
-        if (saved != KVL_OK) {
-            kvl_err_clear(err);
-            return kvl_fail(err, saved, "%s", late.msg);
-        }
-    }
-    return rc;
+    if (rc != KVL_ESTOP) return rc;
+    /* Whole samples that wait for their commit are kept when the work is cut off. */
+    kvl_err_clear(err);
+    KVL_TRY(kvl_log_commit(r->log, err));
+    return kvl_runner_check_stop(r, err);
 }

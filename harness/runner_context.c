@@ -10,7 +10,6 @@ struct context_question {
     const struct kvl_question *q;
     struct kvl_tokens tokens;
     struct kvl_watch watch;
-    int32_t n_answer; /* tokens of the expected answer */
     bool joint;
     struct kvl_session *prompt; /* the context and this question but its last token; or NULL */
 };
@@ -59,7 +58,6 @@ static int question_prepare(struct context *c, struct context_question *q)
                         c->g->task->task->name);
     KVL_TRY(
         kvl_encode(t, q->q->answer, strlen(q->q->answer), KVL_ENCODE_CONTINUE, &answer, c->err));
-    q->n_answer = answer.n;
     int rc = kvl_watch_create(&c->sample, q->q, &answer, &q->watch, c->err);
     kvl_tokens_free(&answer);
     return rc == KVL_OK ? question_joint(c, q) : rc;
@@ -174,7 +172,6 @@ static int cell_open(struct cell_run *run, int32_t question, struct kvl_ask *a)
         .feed = as_decode ? q->tokens.id : q->tokens.id + q->tokens.n - 1,
         .n_feed = as_decode ? q->tokens.n : 1,
         .max_new = q->q->max_new_tok,
-        .n_recall = q->n_answer,
         .watch = &q->watch,
     };
     KVL_TRY(kvl_ask_begin(a, kvl_model_shape(c->r->work->model), c->err));
@@ -265,6 +262,20 @@ static struct kvl_outcome outcome_failed(void)
                                  .meta = none };
 }
 
+/* The cell is made of what the log says, as after a restart. */
+static int sample_append(const struct cell_run *run, const struct kvl_answer *a)
+{
+    struct kvl_runner *r = run->c->r;
+    struct kvl_outcome *outcome =
+        r->state->cell[run->index].outcome + a->context * r->work->sweep->questions + a->question;
+    json_t *record = kvl_record_sample(kvl_log_run(r->log), a);
+    json_incref(record);
+    int rc = kvl_runner_append(r, record, run->c->err);
+    if (rc == KVL_OK) kvl_outcome_of(record, outcome);
+    json_decref(record);
+    return rc;
+}
+
 static int sample_record(struct cell_run *run, int32_t question, const struct kvl_ask *a)
 {
     struct context *c = run->c;
@@ -299,11 +310,7 @@ static int sample_record(struct cell_run *run, int32_t question, const struct kv
     answer.outcome.prefill_ns = (double)c->prefill_ns;
     answer.prediction = text.data;
     answer.prediction_len = text.len;
-    if (rc == KVL_OK)
-        rc = kvl_runner_append(r, kvl_record_sample(kvl_log_run(r->log), &answer), c->err);
-    if (rc == KVL_OK)
-        r->state->cell[run->index].outcome[c->index * r->work->sweep->questions + question] =
-            answer.outcome;
+    if (rc == KVL_OK) rc = sample_append(run, &answer);
     r->stats.n_samples += rc == KVL_OK;
     r->stats.n_errors += rc == KVL_OK && answer.outcome.failed;
     r->progress.n_errors += rc == KVL_OK && answer.outcome.failed;

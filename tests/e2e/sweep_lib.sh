@@ -1,0 +1,67 @@
+# sweep_lib.sh - a small sweep, and its results in a form that two runs can be compared in.  Sourced by
+# the tests of sweeps.  Expects $program and $source_dir; sets $work, a folder of its own, and $model.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+model=$source_dir/datasets/model/kvlab-test.gguf
+name=$(basename "$0" .sh)
+
+if [ ! -r "$model" ]; then
+    echo "$name: skipped, no $model"
+    exit 77
+fi
+
+fail() {
+    echo "$name: $*" >&2
+    [ ! -s "$work/err" ] || tail -n 5 "$work/err" >&2
+    exit 1
+}
+
+# equal WHAT WANT GOT
+equal() {
+    [ "$2" = "$3" ] || fail "$1"$'\n'"want $2"$'\n'"got  $3"
+}
+
+# sweep_file CONTEXTS: the sweep as text.  One cell (quest with 16) is refused by its policy.
+sweep_file() {
+    cat <<EOF
+name: small
+model: $model
+tasks: [{task: passkey, keys: 2}, kv_retrieval]
+lengths: [256, 320]
+protocols: [question_in_prefill, question_after_compress]
+contexts: $1
+questions: 2
+policies: [full, quest, snapkv, random]
+budgets: [16, 64]
+exclude: [{policy: [snapkv, random], budget: 16}, {policy: quest, budget: 16, length: 320}]
+EOF
+}
+
+run_sweep() {
+    "$program" sweep --threads 1 --quiet "$@"
+}
+
+# Lines of a log, as far as they are whole.
+lines_of() {
+    zstd -dcq "$1" 2>/dev/null || true
+}
+
+# The same, without what differs between two runs of the same sweep (run ids, times), sorted.  Run
+# records are left out.
+results_of() {
+    lines_of "$1" | grep -v '"kind":"run"' |
+        sed -E 's/"(run|t_end)":"[^"]*",?//g
+                s/"(wall_ns|prefill_ns|wall_s|prefill_tok_per_s)":[^,}]*,?//g' | LC_ALL=C sort
+}
+
+# Samples that stand more than once.
+repeated_samples() {
+    lines_of "$1" | grep '"kind":"sample"' |
+        sed -E 's/.*"cell":"([^"]*)","context":([0-9]*),"question":([0-9]*).*/\1 \2 \3/' |
+        LC_ALL=C sort | uniq -d
+}
+
+repeated_cells() {
+    lines_of "$1" | grep -E '"kind":"(cell|speed|error)"' |
+        sed -E 's/.*"cell":"([^"]*)".*/\1/' | LC_ALL=C sort | uniq -d
+}

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# test_sweep.sh - a sweep from outside: one prefill per context, resume, shares, policies apart.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1")
+source_dir=$(realpath "$2")
+. "$(dirname "${BASH_SOURCE[0]}")/sweep_lib.sh"
+cd "$work"
+
+# ---- what a sweep does, and what it leaves ------------------------------------------------------
+
+# 2 tasks x 2 lengths; per group and protocol: full, snapkv 64, random 64, quest 64 (and 16 at 256).
+sweep_file 3 >small.yaml
+equal "dry run" "36 cells in 4 groups: 3456 tokens to prefill, 192 questions to answer, 0 timed steps" \
+    "$("$program" sweep small.yaml --dry-run | tail -n 1)"
+[ ! -e out ] || fail "a dry run wrote something"
+
+# A context is prefilled once, whatever is asked of it: 4 groups of 3 contexts.
+equal "one prefill per context" \
+    "prefilled 12 contexts (3456 tokens) for 192 samples, 0 contexts for 0 timed runs; 4 errors" \
+    "$(run_sweep small.yaml --stats 2>err)"
+log=out/small.jsonl.zst
+[ -s "$log" ] || fail "no log at $log"
+equal "samples" 192 "$(lines_of $log | grep -c '"kind":"sample"')"
+equal "cells" 32 "$(lines_of $log | grep -c '"kind":"cell"')"
+equal "errors" 4 "$(lines_of $log | grep -c '"kind":"error"')"
+equal "runs" 1 "$(lines_of $log | grep -c '"kind":"run"')"
+equal "repeated" "" "$(repeated_samples $log)$(repeated_cells $log)"
+zstd -tq "$log" || fail "zstd finds the log damaged"
+"$program" report $log >table || fail "no table"
+grep -q '^ *snapkv  *64 ' table || fail "snapkv is not in the table"
+
+# ---- again: nothing to do -----------------------------------------------------------------------
+
+cp $log before
+equal "a second start does nothing" \
+    "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" \
+    "$(run_sweep small.yaml --stats 2>err)"
+cmp -s $log before || fail "a second start changed the log"
+
+# ---- the same answers whoever else is in the sweep ----------------------------------------------
+
+# random needs no raw keys and no window; alone, its engine has neither.
+for policy in random quest full; do
+    run_sweep small.yaml --set "policies=[$policy]" --log alone.zst 2>err || fail "$policy alone"
+    results_of alone.zst >alone
+    results_of $log | grep -Ff <(sed -nE 's/.*("cell":"[0-9a-f]*").*/\1/p' alone | sort -u) >together
+    cmp -s alone together || fail "$policy answers differently alone: $(diff alone together | head -n 4)"
+    rm alone.zst
+done
+
+# A second sweep on the same log runs only what the first one lacks.
+equal "more budgets" \
+    "prefilled 12 contexts (3456 tokens) for 48 samples, 0 contexts for 0 timed runs; 0 errors" \
+    "$(run_sweep small.yaml --set 'budgets=[16, 64, 128]' --set 'policies=[full, snapkv]' --stats 2>err)"
+
+# Threads and chunks change no answer, so they are no other cells either.
+"$program" sweep small.yaml --quiet --threads 2 --set chunk_tok=37 --log threads.zst 2>err
+equal "threads" "$(results_of before)" "$(results_of threads.zst)"
+
+# ---- shares -------------------------------------------------------------------------------------
+
+for i in 0 1 2; do run_sweep small.yaml --shard $i/3 2>err || fail "shard $i/3"; done
+cat out/small.shard-?-of-3.jsonl.zst >shards.zst
+equal "shards together" "$(results_of before)" "$(results_of shards.zst)"
+SLURM_ARRAY_TASK_ID=6 SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_MIN=5 \
+    run_sweep small.yaml --log slurm.zst 2>err
+equal "share of an array job" "$(results_of out/small.shard-1-of-3.jsonl.zst)" "$(results_of slurm.zst)"
+
+# ---- results of another version -----------------------------------------------------------------
+
+# The records of the first log, said to be of another build.
+lines_of before | sed -E 's/"git":"[^"]*"/"git":"0000000"/; s/"code":"[^"]*"/"code":"0000000"/' |
+    zstd -q >stale.zst
+cp stale.zst old.zst
+equal "stale results are kept on demand" \
+    "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" \
+    "$(run_sweep small.yaml --log old.zst --accept-stale --stats 2>err)"
+equal "stale results run again" \
+    "prefilled 12 contexts (3456 tokens) for 192 samples, 0 contexts for 0 timed runs; 4 errors" \
+    "$(run_sweep small.yaml --log old.zst --stats 2>err)"
+grep -q 'old.zst: 32 cells were answered by version 0000000' err || fail "stale results: $(cat err)"
+
+# ---- speed --------------------------------------------------------------------------------------
+
+cat >speed.yaml <<EOF
+model: $model
+policies: [full, quest, snapkv]
+budgets: [64]
+speed: {task: kv_retrieval, lengths: [256, 320], steps: 5, warmup: 2, repeats: 2}
+EOF
+equal "one prefill per length" \
+    "prefilled 0 contexts (0 tokens) for 0 samples, 2 contexts for 12 timed runs; 0 errors" \
+    "$(run_sweep speed.yaml --stats 2>err)"
+lines_of out/speed.jsonl.zst | grep '"kind":"speed"' >speeds
+equal "timed runs" 12 "$(wc -l <speeds)"
+equal "steps" 12 "$(grep -cE '"step_ns":\[[0-9]+,[0-9]+,[0-9]+,[0-9]+,[0-9]+\]' speeds)"
+equal "timed runs are not repeated" \
+    "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" \
+    "$(run_sweep speed.yaml --stats 2>err)"
+
+# ---- from flags ---------------------------------------------------------------------------------
+
+"$program" run --model "$model" --task passkey:keys=2 --policy full --policy quest:page=8 \
+    --length 256,320 --budget 64 --contexts 1 --questions 2 --log run.zst --quiet --stats \
+    >stats 2>err || fail "kvlab run"
+equal "run" "prefilled 2 contexts (576 tokens) for 8 samples, 0 contexts for 0 timed runs; 0 errors" \
+    "$(cat stats)"
