@@ -180,8 +180,9 @@ static void panel_title_add(struct builder *b, size_t from, size_t to)
         rc = isnan(last->budget_tok) ? kvl_buf_adds(&t, "no budget")
                                      : kvl_buf_printf(&t, "budget %s", last->budget);
     else if (rc == KVL_OK)
-        rc = kvl_buf_printf(&t, "%s%s%s, %.0f tokens\n%s", x->task, x->task_options[0] ? " " : "",
-                            x->task_options, x->length_tok, x->protocol);
+        rc = kvl_buf_printf(
+            &t, x->task_options[0] ? "%s(%s), %.0f tokens\n%s" : "%s%s, %.0f tokens\n%s", x->task,
+            x->task_options, x->length_tok, x->protocol);
     if (rc == KVL_OK && !b->f->by_length && !isnan(x->depth))
         rc = kvl_buf_printf(&t, ", depth %g", x->depth);
     b->no_memory |= rc != KVL_OK;
@@ -285,7 +286,7 @@ static void script_size(struct builder *b, size_t n_columns, size_t n_rows)
     size_t longest = 8; /* letters; one takes 8 pixels at most in the legend, 7 in the subtitle */
     for (size_t i = 0; i < b->n_legend; i++)
         longest = KVL_MAX(longest, strlen(b->legend[i]->label));
-    size_t width = 74 + n_columns * 330 + (n_columns - 1) * 40 + 56 + 8 * longest;
+    size_t width = 88 + n_columns * 330 + (n_columns - 1) * 40 + 56 + 8 * longest;
     width = KVL_MAX(width, 32 + 7 * b->subtitle_len);
     size_t height = 78 + n_rows * 258 + (n_rows - 1) * 78 + 62;
     size_t legend = 112 + 24 * b->n_legend;

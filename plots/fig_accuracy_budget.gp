@@ -7,6 +7,7 @@
 # budget is a good part of the context.  A method below random, or above oracle by more than the
 # intervals, is a bug or a finding.
 kvl_wide(s) = kvl_base(s) eq "full"
+kvl_shift = 1.018
 set logscale x 2
 set format x "%.0f"
 set ytics 20

@@ -5,6 +5,7 @@
 # attended can hardly be answered.  Accuracy far above recall means that the answer leaked through
 # other tokens; far below, that the model fails although it looked.
 kvl_wide(s) = kvl_base(s) eq "full"
+kvl_shift = 1.018
 set logscale x 2
 set format x "%.0f"
 set ytics 20

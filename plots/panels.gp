@@ -6,12 +6,12 @@
 #                   n_series, series_name[], series_panel[], series_points[]    (one per block)
 #                   n_legend, legend_name[]
 #                   title, subtitle, x_label, y_label, x_min, x_max, y_min, y_max
-# The figure sets   kvl_y_format, and its axes.
+# The figure sets   kvl_wide(name): a level across the panel; kvl_shift: see below; its axes.
 #
-# Markers of several series at one x are shifted sideways by up to 3 % each, so that their intervals
+# Markers of several series at one x are shifted sideways, by 5 % at most, so that their intervals
 # can be told apart; the table has the exact values.
 
-panel_w = 330.0; panel_h = 250.0; left = 74.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
+panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
 legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
 px(x) = 1.0 * (x) / width
 py(y) = 1 - 1.0 * (y) / height
@@ -20,8 +20,7 @@ set multiplot
 set label 1 title at screen px(16), py(22) left font ",14"
 set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
 
-# A series that has neither points in a panel nor a place in its legend still needs its block.
-shift(k) = n_legend < 2 ? 1 : 1.018**((legend_rank(series_name[k]) - (n_legend+1)/2.0) * 6.0 / n_legend)
+shift(s) = n_legend < 2 ? 1 : kvl_shift**((legend_rank(s) - (n_legend+1)/2.0) * 6.0 / n_legend)
 legend_rank(s) = int(sum [kvl_j=1:n_legend] (legend_name[kvl_j] eq s ? kvl_j : 0))
 line_width(s) = kvl_is_bound(s) ? 1.2 : 1.6
 point_size(s) = kvl_wide(s) ? 0 : 0.9
@@ -36,25 +35,32 @@ do for [p=1:n_panels] {
     set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
     set title panel_title[p] font ",10" offset 0,-0.6
     if (col == 0) {
-        set label 4 y_label at screen px(x0-56), screen py(y0+8+panel_h/2) center rotate by 90
+        set label 4 y_label at screen px(x0-72), screen py(y0+8+panel_h/2) center rotate by 90
     } else { unset label 4 }
     if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
     if (panel_note[p] ne "") {
         set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
     } else { unset label 3 }
     # full has no budget: its level is a line across, its interval a band.
-    plot for [k=1:n_series] (series_panel[k] == p && kvl_wide(series_name[k])) ? data : "/dev/null" \
-             index (k-1) using 1:3:4 with filledcurves fc rgb "#000000" fs transparent solid 0.08, \
-         for [k=1:n_series] (series_panel[k] == p && series_points[k] > 0) ? data : "/dev/null" \
-             index (k-1) using ($1*(kvl_wide(series_name[k]) ? 1 : shift(k))):2 with lines \
-             lw line_width(series_name[k]) dt kvl_dash(series_name[k]) \
-             lc rgb kvl_colour(series_name[k]), \
-         for [k=1:n_series] (series_panel[k] == p && series_points[k] > 0 && !kvl_wide(series_name[k])) \
-             ? data : "/dev/null" \
-             index (k-1) using ($1*shift(k)):2:3:4 with yerrorbars \
-             pt kvl_marker(series_name[k]) ps point_size(series_name[k]) lw 0.8 \
-             lc rgb kvl_colour(series_name[k]), \
-         NaN notitle
+    levels = ""; curves = ""
+    do for [k=1:n_series] {
+        if (series_panel[k] == p && series_points[k] > 0) {
+            if (kvl_wide(series_name[k])) { levels = levels.sprintf(" %d", k) } \
+            else { curves = curves.sprintf(" %d", k) }
+        }
+    }
+    # An empty list is parsed once all the same, with k = "".
+    at(k) = strlen(k) ? int(k) : 1
+    name(k) = series_name[at(k)]
+    plot for [k in levels] data index (at(k)-1) using 1:3:4 with filledcurves \
+             fc rgb "#000000" fs transparent solid 0.08, \
+         for [k in levels] data index (at(k)-1) using 1:2 with lines \
+             lw line_width(name(k)) lc rgb kvl_colour(name(k)), \
+         for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):2 with lines \
+             lw line_width(name(k)) dt kvl_dash(name(k)) lc rgb kvl_colour(name(k)), \
+         for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):2:3:4 with yerrorbars \
+             pt kvl_marker(name(k)) ps point_size(name(k)) lw 0.8 lc rgb kvl_colour(name(k)), \
+         2*y_max with dots
     unset label 1; unset label 2
 }
 
@@ -63,12 +69,12 @@ unset label 3; unset label 4
 unset title; unset xlabel; unset ylabel; unset tics; unset border; unset grid
 set lmargin at screen px(legend_x+4); set rmargin at screen 1
 set tmargin at screen py(top+14); set bmargin at screen 0
-set xrange [0:1]; set yrange [0:1]; unset logscale
+unset logscale; set xrange [0:1]; set yrange [0:1]
 set key at graph 0, graph 1 left top Left reverse samplen 2.2 spacing 1.35 font ",10"
 if (n_panels == 0) {
     set label 3 "No result to show: the log has none for this figure." at screen 0.5,0.5 center
 }
-if (n_legend == 0) { plot NaN notitle }
+if (n_legend == 0) { plot 2 with dots }
 if (n_legend > 0) {
 plot for [j=1:n_legend] NaN with linespoints lw line_width(legend_name[j]) \
     dt kvl_dash(legend_name[j]) pt kvl_marker(legend_name[j]) ps point_size(legend_name[j]) \

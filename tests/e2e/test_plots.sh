@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# test_plots.sh - figures: their tables against jq, their pictures for what must be in them.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1") sources=$(realpath "$2")
+. "$sources/tests/e2e/fake_log.sh"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+
+fail() {
+    echo "test_plots: $*" >&2
+    exit 1
+}
+expect() { [ "$2" = "$3" ] || fail "$1 (< wanted, > got)"$'\n'"$(diff <(echo "$2") <(echo "$3") | head -n 12)"; }
+contains() { grep -qE -- "$2" "$3" || fail "$1: no \"$2\" in $3"; }
+lacks() { ! grep -qE -- "$2" "$3" || fail "$1: \"$2\" in $3"; }
+refused() {
+    local code=$1 pattern=$2 rc=0
+    shift 2
+    env "${with[@]}" "$program" "$@" > out 2> err || rc=$?
+    expect "exit code of $*" "$code" "$rc"
+    contains "message of $*" "$pattern" err
+}
+with=() # NAME=VALUE for refused
+zst() { zstd -qf -o "$1"; }
+fake_log 'select(.kind != "sample")' > log.jsonl
+zst log.zst < log.jsonl
+: | zst empty.zst
+
+# Each listed figure has a script, and the other way round.
+expect "figures" "$(cd "$sources/plots" && ls fig_*.gp | sed 's/^fig_//; s/\.gp$//')" \
+    "$("$program" plot --list | awk '{ print $1 }' | sort)"
+for script in "$sources"/plots/fig_*.gp; do
+    contains "$script says what one should see" '^# One should see' "$script"
+done
+
+refused 2 'did you mean "speed_length"' plot speed_lenght log.zst
+refused 2 'a figure and logs' plot accuracy_budget
+refused 2 'want svg, png' plot accuracy_budget log.zst --format gif
+refused 2 'want a number' plot accuracy_budget log.zst --length long
+with=(KVL_HOME=/nowhere)
+refused 4 'KVL_HOME' plot accuracy_budget log.zst
+mkdir nothing
+with=(PATH="$dir/nothing")
+refused 4 'apt-get install gnuplot-nox' plot accuracy_budget log.zst
+with=()
+[ -s accuracy_budget.dat ] || fail "no table without gnuplot"
+refused 4 '/dev/null' plot accuracy_budget log.zst --out /dev/null/x
+
+if ! command -v gnuplot > /dev/null; then
+    echo "test_plots: the rest is skipped, no gnuplot"
+    exit 77
+fi
+
+# ---- tables -------------------------------------------------------------------------------------
+"$program" plot accuracy_budget log.zst --task passkey --out a/b > said
+expect "pictures" "a/b/accuracy_budget.svg a/b/accuracy_budget.png" "$(tr '\n' ' ' < said | sed 's/ $//')"
+# points POLICY: its rows in the panel of 4096 tokens after compression
+points() { awk -v p="# panel 2, $1" '$0 == p { on = 1; next } /^$/ { on = 0 } on { print $1, $5, sprintf("%.6f %.6f %.6f", $2, $3, $4) }' a/b/accuracy_budget.dat; }
+for policy in quest random oracle streaming_llm; do
+    expect "points of $policy" \
+        "$(jq -r "select(.kind==\"cell\" and .policy==\"$policy\" and .task==\"passkey\" and .length_tok==4096 and .protocol==\"question_after_compress\")
+            | [.attended_tok, .budget_tok, .official.p*100, .official.lo*100, .official.hi*100] | @tsv" log.jsonl |
+            sort -n | awk '{ printf "%s %s %.6f %.6f %.6f\n", $1, $2, $3, $4, $5 }')" "$(points "$policy")"
+done
+expect "full spans the panel" 2 "$(points full | wc -l)"
+"$program" plot accuracy_budget log.zst --task passkey --length 1024 --protocol question_in_prefill \
+    --policy full,quest --strict --format svg --out one > said
+expect "series that were chosen" "full quest" \
+    "$(sed -n 's/^# panel 1, //p' one/accuracy_budget.dat | tr '\n' ' ' | sed 's/ $//')"
+contains "the strict score" 'strict score' one/accuracy_budget.svg
+"$program" plot speed_length log.zst --out s > said
+expect "speed of quest: lengths, medians" \
+    "$(jq -rs '[.[]|select(.kind=="speed" and .policy=="quest")] | group_by(.length_tok)[]
+        | "\(.[0].length_tok) \([.[].decode_tok_per_s]|sort|.[1]*1000|round)"' log.jsonl)" \
+    "$(awk '/^# panel 1, quest/ { on = 1; next } /^$/ { on = 0 } on { printf "%d %.0f\n", $1, $2 * 1000 }' s/speed_length.dat)"
+"$program" plot recall_budget log.zst --task passkey --out a/b > said
+
+# ---- pictures -----------------------------------------------------------------------------------
+for picture in a/b/accuracy_budget a/b/recall_budget s/speed_length; do
+    for name in full quest snapkv; do contains "the legend" ">$name<" $picture.svg; done
+    contains "axes" 'tokens attended per lane|context, tokens' $picture.svg
+    contains "a white background" 'fill="white"|#ffffff' $picture.svg
+    expect "$picture.png" "$(printf '\211PNG')" "$(head -c 4 $picture.png)"
+done
+contains "the number of questions" '40 questions in 20 contexts per point; bars: 95 %' a/b/accuracy_budget.svg
+lacks "underscores as subscripts" 'baseline-shift' a/b/accuracy_budget.svg
+( cd a/b && rm -f accuracy_budget.png && gnuplot accuracy_budget.gp && [ -s accuracy_budget.png ] ) ||
+    fail "the script cannot be run again"
+
+# A policy keeps its colour whatever stands beside it; also one that nobody knows.
+# colour NAME FILE: of the line in the legend
+fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "my_method" else . end' | zst new.zst
+"$program" plot accuracy_budget new.zst --task passkey --length 1024 --format svg --out c1 > said
+"$program" plot accuracy_budget new.zst --task passkey --length 1024 --policy my_method --format svg --out c2 > said
+"$program" plot accuracy_budget new.zst --task passkey --length 1024 --policy quest --format svg --out c3 > said
+colour() { awk -v n=">$1<" 'index($0, n) { on = 1 } on && match($0, /<path stroke=.rgb\([^)]*\)/) { print substr($0, RSTART + 14, RLENGTH - 14); exit }' "$2"; }
+[ -n "$(colour my_method c1/accuracy_budget.svg)" ] || fail "no colour found in c1/accuracy_budget.svg"
+expect "the colour of a new policy" "$(colour my_method c1/accuracy_budget.svg)" "$(colour my_method c2/accuracy_budget.svg)"
+expect "the colour of quest" "$(colour quest c1/accuracy_budget.svg)" "$(colour quest c3/accuracy_budget.svg)"
+[ "$(colour quest c3/accuracy_budget.svg)" != "$(colour my_method c2/accuracy_budget.svg)" ] || fail "two policies, one colour"
+
+# ---- nothing, one point, only failures ----------------------------------------------------------
+"$program" plot accuracy_budget empty.zst --out e > said 2> err
+contains "an empty log" 'No result to show' e/accuracy_budget.svg
+contains "an empty log is told" 'no value to show' err
+"$program" plot speed_length empty.zst --out e > said 2> err
+contains "an empty log, speed" 'No result to show' e/speed_length.svg
+fake_log 'select(.kind=="run" or (.kind=="cell" and .cell=="passkey-question_after_compress-4096-quest-256"))' | zst point.zst
+for figure in accuracy_budget recall_budget; do "$program" plot $figure point.zst --out p > said; done
+contains "one point" '>quest<' p/accuracy_budget.svg
+fake_log 'select(.kind != "sample" and (.kind != "cell" or (.task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")))
+    | if .kind=="cell" then .n=0|.n_errors=40|.official={k:0,p:null,lo:null,hi:null,n_eff:0}|.strict=.official else . end' | zst failed.zst
+"$program" plot accuracy_budget failed.zst --out f > said 2> err
+contains "all failed" 'no score: all 1000 samples failed' f/accuracy_budget.svg
+fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")) | if .policy=="quest" then .n_errors=3 else . end' | zst some.zst
+"$program" plot accuracy_budget some.zst --out g > said
+contains "some failed" '12 samples failed' g/accuracy_budget.svg
+
+# ---- a log from anywhere ------------------------------------------------------------------------
+fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end
+    | if .task then .task = "it'"'"'s `touch ran`" else . end' | zst hostile.zst
+"$program" plot accuracy_budget hostile.zst --length 1024 --out h > said
+[ ! -e ran ] && [ ! -e h/ran ] || fail "a name in a log was run as a command"
