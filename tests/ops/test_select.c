@@ -203,6 +203,14 @@ static void body_topk(struct kvl_rng *r)
     }
 }
 
+/* Both zeros are one value: ties go by index, whatever the sign. */
+static void test_topk_zeros(void **state)
+{
+    (void)state;
+    const float x[6] = { -1, -0.0f, 0.0f, -0.0f, 0.0f, 1 };
+    for (int32_t k = 0; k <= 6; k++) topk_compare(x, 6, 1, 6, k);
+}
+
 static void test_topk(void **state)
 {
     (void)state;
@@ -260,7 +268,8 @@ int main(void)
         cmocka_unit_test(test_page_minmax),  cmocka_unit_test(test_page_bound),
         cmocka_unit_test(test_group_reduce), cmocka_unit_test(test_pool1d),
         cmocka_unit_test(test_pool1d_edges), cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_topk_nan),     cmocka_unit_test(test_random_fill),
+        cmocka_unit_test(test_topk_nan),     cmocka_unit_test(test_topk_zeros),
+        cmocka_unit_test(test_random_fill),
     };
     return cmocka_run_group_tests_name("select", tests, NULL, NULL);
 }

@@ -57,13 +57,13 @@ VEC void gemv_plain(const void *w, enum kvl_wtype type, const float *x, size_t l
     }
     UNROLL
     for (int32_t u = 0; u < GEMV_SUMS; u++) {
-        if (k >= n) break;
-        int32_t len = KVL_MIN(VW, n - k);
-        vf a = load_as_n(w, type, (size_t)k, len);
-        UNROLL
-        for (int32_t i = 0; i < n_x; i++)
-            t.s[i][u] = vf_fma(a, vf_load_n(x + (size_t)i * ld + (size_t)k, len), t.s[i][u]);
-        k += VW;
+        int32_t at = k + u * VW, len = KVL_MIN(VW, n - at);
+        if (len > 0) {
+            vf a = load_as_n(w, type, (size_t)at, len);
+            UNROLL
+            for (int32_t i = 0; i < n_x; i++)
+                t.s[i][u] = vf_fma(a, vf_load_n(x + (size_t)i * ld + (size_t)at, len), t.s[i][u]);
+        }
     }
     gemv_close(&t, n_x, y);
 }

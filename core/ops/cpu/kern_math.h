@@ -148,11 +148,8 @@ VEC void transpose_rows(float *dst, size_t ld, int32_t n_lanes, const float *con
         vf_transpose(r);
         UNROLL
         for (int32_t i = 0; i < VW; i++) {
-            if (i >= len) break;
-            if (n_lanes == VW)
-                vf_store(dst + (size_t)(c + i) * ld, r[i]);
-            else
-                vf_store_n(dst + (size_t)(c + i) * ld, r[i], n_lanes);
+            if (i < len && n_lanes == VW) vf_store(dst + (size_t)(c + i) * ld, r[i]);
+            if (i < len && n_lanes < VW) vf_store_n(dst + (size_t)(c + i) * ld, r[i], n_lanes);
         }
     }
 }

@@ -164,9 +164,10 @@ VEC void close_square(const struct kvl_prefill_item *it, const struct prefill_wo
     vf_transpose(r);
     UNROLL
     for (int32_t i = 0; i < VW; i++) {
-        if (r0 + i >= it->n_rows) break;
-        float *out = it->a->out + prefill_row_at(it, it->row0 + r0 + i) * head_dim + c;
-        vf_store_n(out, vf_div(r[i], vf_set1(w->sum[r0 + i])), len);
+        if (r0 + i < it->n_rows) {
+            float *out = it->a->out + prefill_row_at(it, it->row0 + r0 + i) * head_dim + c;
+            vf_store_n(out, vf_div(r[i], vf_set1(w->sum[r0 + i])), len);
+        }
     }
 }
 
