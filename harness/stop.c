@@ -23,6 +23,7 @@ void kvl_stop_install(void)
         sigaction(numbers[i], &action, NULL);
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL);
+    sigaction(SIGXFSZ, &action, NULL);
 }
 
 const volatile int *kvl_stop_flag(void)

@@ -1,7 +1,8 @@
 /* stop.h - a request to stop, from a signal.
  *
  * The first SIGINT, SIGTERM or SIGHUP sets a flag that long work polls; a second one ends the
- * program at once.  SIGPIPE is ignored, so that a closed pipe is a write error with a message.
+ * program at once.  SIGPIPE and SIGXFSZ are ignored, so that a closed pipe and a file size limit are
+ * write errors with a message.
  * A signal handler can reach nothing but a global: this flag is the one.
  */
 #ifndef KVL_STOP_H

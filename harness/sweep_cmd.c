@@ -204,7 +204,7 @@ static int sweep_open_log(struct sweep *w)
         return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
     KVL_TRY(sweep_make_folders(w->log_path.data, w->err));
     int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
-    sweep_report_health(w->log_path.data, &health);
+    if (rc == KVL_OK) sweep_report_health(w->log_path.data, &health);
     kvl_log_health_free(&health);
     if (rc == KVL_OK && w->state.n_stale > 0)
         fprintf(stderr,
