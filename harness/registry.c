@@ -95,7 +95,7 @@ int kvl_registry_plugin(struct kvl_registry *r, const char *path, struct kvl_err
     KVL_TRY(kvl_plugin_open(path, &plugin, err));
     int rc = registry_add(r, kvl_plugin_object(plugin), plugin, err);
     if (rc == KVL_OK) return KVL_OK;
-    kvl_fail_at(err, rc, "%s", path);
+    kvl_fail_at(err, rc, "%s", kvl_plugin_path(plugin));
     kvl_plugin_close(plugin);
     return rc;
 }

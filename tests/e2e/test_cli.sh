@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# test_cli.sh - the commands that need no sweep, and plug-ins.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1")
+source_dir=$(realpath "$2")
+. "$(dirname "${BASH_SOURCE[0]}")/sweep_lib.sh"
+cd "$work"
+
+# has WHAT PATTERN: the last output has a line like this
+has() {
+    grep -Eq -- "$2" out.txt || fail "$1: no \"$2\" in"$'\n'"$(cat out.txt)"
+}
+
+run() {
+    "$program" "$@" >out.txt 2>err || fail "kvlab $*"
+}
+
+# ---- help ---------------------------------------------------------------------------------------
+
+run --version
+has version '^kvlab [0-9]+\.[0-9]+\.[0-9]+ \('
+run --help
+commands=$(sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p' out.txt)
+[ "$(wc -w <<<"$commands")" -ge 13 ] || fail "--help lists $commands"
+for command in $commands; do
+    run "$command" --help
+    has "$command --help" "^Usage: kvlab $command "
+done
+
+# ---- list, describe -----------------------------------------------------------------------------
+
+run list
+for policy in full random oracle streaming_llm snapkv quest; do has list "^  $policy +(method|bound) "; done
+for task in passkey kv_retrieval; do has list "^  $task  "; done
+run list tasks
+! grep -q quest out.txt || fail "list tasks lists policies"
+for file in "$source_dir"/methods/[a-z]*.c; do
+    run describe "$(basename "$file" .c)"
+    has describe '^paper      '
+done
+run describe quest
+has describe '^  page=16  \(int 1\.\.4096\)$'
+has describe '^  reduce=sum  \(none\|sum\|max\|mean_q\)$'
+run describe passkey
+has describe '^  keys=1  \(int 1\.\.32\)$'
+
+# ---- tokens -------------------------------------------------------------------------------------
+
+printf 'The key is 4711.\nJSON {"a b": "\xc3\xa9"}  \xff\x00.' >text
+"$program" tokenize -m "$model" --ids text >ids || fail "tokenize --ids"
+"$program" tokenize -m "$model" --decode ids >back || fail "tokenize --decode"
+cmp -s text back || fail "text does not come back: $(od -c back | head -n 5)"
+"$program" tokenize -m "$model" --ids --bos text >bos
+equal "BOS" "1 $(cat ids)" "$(cat bos)"
+equal "a line a token" "$(wc -w <ids)" "$("$program" tokenize -m "$model" - <text | wc -l)"
+
+# ---- generate, logits ---------------------------------------------------------------------------
+
+ids=$(tr ' ' , <bos)
+generate=("$program" generate -m "$model" --kv-type f32 --ids "$ids" --ignore-end --show-ids)
+want=$("${generate[@]}" -n 8)
+equal "eight tokens" 8 "$(wc -w <<<"$want")"
+equal "a file's text as prompt" "$want" \
+    "$("$program" generate -m "$model" --kv-type f32 --prompt "$(printf 'a b')" -n 0)$want"
+# A budget beyond the context is full attention.
+for policy in quest snapkv random oracle streaming_llm:positions=original; do
+    between=:
+    [[ $policy != *:* ]] || between=,
+    equal "$policy with room for all" "$want" \
+        "$("${generate[@]}" -n 8 --policy "$policy${between}budget=4096")"
+done
+# The largest logit after the prompt is the first token (od reads the .npy: 128 bytes of header).
+"$program" logits -m "$model" --ids "$ids" --out x.npy
+shape=$(head -c 128 x.npy | tr -cd '[:print:]')
+[[ $shape == *"'descr': '<f4', 'fortran_order': False, 'shape': ($(wc -w <bos), "* ]] ||
+    fail "header of x.npy: $shape"
+n_vocab=$(sed -E 's/.*, ([0-9]+)\).*/\1/' <<<"$shape")
+equal "size of x.npy" $((128 + 4 * n_vocab * $(wc -w <bos))) "$(stat -c %s x.npy)"
+equal "the largest logit" "${want%% *}" "$(tail -c $((4 * n_vocab)) x.npy | od -An -v -t f4 -w4 |
+    awk 'NR == 1 || $1 > best { best = $1; at = NR - 1 } END { print at }')"
+
+# ---- plug-ins -----------------------------------------------------------------------------------
+
+if ! command -v cc >out.txt; then
+    echo "test_cli: no cc, plug-ins are not tested"
+    exit 0
+fi
+
+# plugin FILE.so SOURCE [FLAG...]
+plugin() {
+    local out=$1 source=$2
+    shift 2
+    cc -std=c17 -O1 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" "$@" -o "$out" "$source"
+}
+
+# refuse PATTERN FILE: not loaded, one line
+refuse() {
+    local rc=0
+    "$program" list --plugin "$2" >out.txt 2>err || rc=$?
+    equal "exit code for $2" 6 $rc
+    [ "$(wc -l <err)" = 1 ] || fail "$2: not one line: $(cat err)"
+    grep -Eqx -- "kvlab: $1" err || fail "$2: $(cat err)"
+}
+
+plugin p.so "$source_dir/methods/_template.c"
+run list --plugin p.so
+has "a plug-in" '^  template +method .*\(\./p\.so\)$'
+run describe template --plugin ./p.so
+has "a plug-in" '^plug-in    \./p\.so$'
+run generate -m "$model" --ids "$ids" -n 4 --policy template:budget=64 --plugin "$work/p.so"
+cat >plug.yaml <<EOF
+model: $model
+tasks: [passkey]
+lengths: [256]
+contexts: 1
+policies: ["*"]
+budgets: [64]
+EOF
+run sweep plug.yaml --quiet --threads 1 --plugin p.so --log plug.zst
+lines_of plug.zst | grep '"kind":"cell"' | grep -q '"policy":"template"' || fail "* has no plug-ins"
+
+sed 's/KVL_POLICY_ABI,/99,/' "$source_dir/methods/_template.c" >abi.c
+plugin abi.so abi.c
+refuse '\./abi\.so: policy ABI is 99, this program wants [0-9]+: rebuild it' abi.so
+sed 's/sizeof(struct kvl_policy)/12/' "$source_dir/methods/_template.c" >size.c
+plugin size.so size.c
+refuse '\./size\.so: struct kvl_policy has 12 bytes, this program wants [0-9]+: rebuild it' size.so
+sed 's/KVL_CAP_EVICTS/KVL_CAP_SELECTS/' "$source_dir/methods/_template.c" >caps.c
+plugin caps.so caps.c
+refuse '\./caps\.so: policy template: .*' caps.so
+plugin quest.so "$source_dir/methods/quest.c"
+refuse '\./quest\.so: policy "quest" exists already \(built in\), want another name' quest.so
+echo 'int nothing; int nothing;' >none.c
+plugin none.so none.c
+refuse '\./none\.so: has no symbol kvl_plugin_policy, want a method compiled with -DKVL_PLUGIN' none.so
+refuse '\./libm\.so\.6: cannot be loaded: .*' libm.so.6 # no search path is used
+refuse '\./text: cannot be loaded: .*' text
