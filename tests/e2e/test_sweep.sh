@@ -106,3 +106,62 @@ equal "timed runs are not repeated" \
     >stats 2>err || fail "kvlab run"
 equal "run" "prefilled 2 contexts (576 tokens) for 8 samples, 0 contexts for 0 timed runs; 0 errors" \
     "$(cat stats)"
+
+# ---- a policy that breaks its contract for some questions -----------------------------------------
+
+if ! command -v cc >/dev/null; then
+    echo "test_sweep: no cc, a broken policy is not tested"
+    exit 0
+fi
+cat >broken.c <<'EOF'
+#include "kvl/policy.h"
+
+/* Names a position that does not exist when the sample's seed is odd; else reads everything. */
+static int broken_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos = step->pos + 7;
+    (void)q;
+    if (ctx->seed % 2 == 0) return KVL_OK;
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, &pos, 1);
+}
+
+static const struct kvl_policy broken = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "broken",
+    .title = "Broken",
+    .paper = "none",
+    .help = "fails for every other question",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_SAMPLES,
+    .select = broken_select,
+};
+
+KVL_POLICY_EXPORT(broken)
+EOF
+cc -std=c17 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o broken.so broken.c
+run_sweep small.yaml --plugin ./broken.so --set 'policies=[broken, full]' --set budgets=64 \
+    --set contexts=8 --log broken.zst 2>err || fail "a broken policy ended the sweep"
+broken=$(lines_of broken.zst | sed -nE 's/.*"kind":"cell".*"cell":"([^"]*)".*"policy":"broken".*/\1/p')
+equal "cells of the broken policy" 8 "$(wc -w <<<"$broken")"
+lines_of broken.zst | grep '"kind":"sample"' >samples
+grep -Ff <(printf '"cell":"%s"\n' $broken) samples >of_broken
+n_bad=$(grep -c '"error":"broken: select, layer 0, .*position [0-9]* out of range' of_broken)
+n_good=$(grep -c '"error":null' of_broken)
+equal "samples of the broken policy" $((8 * 8 * 2)) $((n_bad + n_good))
+[ "$n_bad" -gt 20 ] && [ "$n_good" -gt 20 ] || fail "$n_bad samples failed, $n_good did not"
+# Those that did not fail are right: they say what full attention says.
+answers() {
+    sed -nE 's/.*"context":([0-9]*),"question":([0-9]*),"seed":"([^"]*)".*("ids":[^]]*\]).*"error":null.*/\3 \2 \4/p' |
+        LC_ALL=C sort -u
+}
+answers <of_broken >broken.answers
+grep -vFf <(printf '"cell":"%s"\n' $broken) samples | answers >full.answers
+equal "answers that full attention does not give" "" \
+    "$(LC_ALL=C comm -23 broken.answers full.answers)"
+run_sweep small.yaml --plugin ./broken.so --set 'policies=[broken, full]' --set budgets=64 \
+    --set contexts=8 --log broken.zst --stats >stats 2>err
+equal "failures are not repeated" \
+    "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" \
+    "$(cat stats)"
