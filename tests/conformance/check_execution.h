@@ -4,24 +4,27 @@
 
 #include "conformance/fixture.h"
 
+static const struct kvl_policy dense_policy = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "dense",
+    .title = "t",
+    .paper = "p",
+    .help = "h",
+    .caps = KVL_CAP_BOUND,
+};
+
 /* A budget that holds everything is full attention: bit for bit where the engine takes the same
  * path, up to rounding where keys are rotated anew. */
 static void check_whole_budget_is_full(void **state)
 {
-    static const struct kvl_policy full = { .abi = KVL_POLICY_ABI,
-                                            .size = sizeof full,
-                                            .name = "full",
-                                            .title = "t",
-                                            .paper = "p",
-                                            .help = "h",
-                                            .caps = KVL_CAP_BOUND };
     struct fixture f;
     for (int i = 0; i < N_MODELS; i++) {
         if (!open_model(&f, state, i)) continue;
         struct rig_run run = f.run;
         run.budget = run.n_ctx + N_STEPS + 256;
         float *got = rig_run(&f.r, &run);
-        run.policy = &full;
+        run.policy = &dense_policy;
         float *want = rig_run(&f.r, &run);
         if (needs_raw_keys(&f))
             rig_expect_near(&f.r, want, got, N_STEPS, 1e-3, "full and a budget for everything");
@@ -101,6 +104,38 @@ static void check_every_choice(void **state)
             check_choice(&f, o->name, o->choices[i]);
     }
     close_model(&f);
+}
+
+/* Key of the last token in layer 0, which depends on the token and its position alone. */
+static void last_key(struct fixture *f, const struct rig_run *run, float *k)
+{
+    struct rig_session rs = rig_start(&f->r, run);
+    float *logits = rig_logits(&f->r, N_STEPS);
+    int32_t pos = run->n_ctx + N_STEPS - 1, slot = -1;
+    rig_decode(&f->r, &rs, run->id + run->n_ctx, N_STEPS, logits);
+    assert_int_equal(kvl_seq_find(kvl_session_seq(rs.s), 0, 0, &pos, 1, &slot), 1);
+    RIG_OK(&f->r.err, kvl_seq_read(kvl_session_seq(rs.s), 0, 0, KVL_PART_K, slot, 1, k, &f->r.err));
+    kvl_free(logits);
+    rig_end(&rs);
+}
+
+/* Whatever went, positions go on from the true length. */
+static void check_positions_go_on(void **state)
+{
+    struct fixture f;
+    for (int i = 0; i < N_MODELS; i++) {
+        if (!open_model(&f, state, i)) continue;
+        size_t head_dim = (size_t)rig_shape(&f.r)->head_dim;
+        float *got = rig_floats(head_dim), *want = rig_floats(head_dim);
+        struct rig_run run = f.run;
+        last_key(&f, &run, got);
+        run.policy = &dense_policy;
+        last_key(&f, &run, want);
+        assert_memory_equal(got, want, head_dim * sizeof *got);
+        kvl_free(got);
+        kvl_free(want);
+        close_model(&f);
+    }
 }
 
 /* Keys before RoPE beside the others change nothing for a policy that does not ask, and a policy

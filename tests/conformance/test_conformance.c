@@ -26,6 +26,7 @@ static const struct {
     { "budget for everything equals full", check_whole_budget_is_full },
     { "real equals masked", check_real_equals_masked },
     { "every choice runs", check_every_choice },
+    { "positions go on", check_positions_go_on },
     { "raw keys", check_raw_keys },
     { "forks", check_forks },
     { "one prefill serves many", check_prefill_serves_many },
