@@ -3,6 +3,9 @@
 #include "cmds.h"
 #include "registry.h"
 
+/* A file that holds a vocabulary and no weights is enough here. */
+#include "../core/model/gguf.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -113,20 +116,33 @@ static int tokenize_decode(const struct tokenize_args *a, const struct kvl_token
     return rc;
 }
 
-static int tokenize_file(const struct tokenize_args *a, struct kvl_err *err)
+static int tokenize_text(const struct tokenize_args *a, const struct kvl_tokenizer *t,
+                         struct kvl_err *err)
 {
-    struct kvl_model *model;
     struct kvl_buf file = { 0 };
-    if (!a->file) return kvl_fail(err, KVL_EINVAL, "no file, want a path or - for standard input");
-    if (a->ids && a->decode)
-        return kvl_fail(err, KVL_EINVAL, "--ids and --decode exclude each other");
-    KVL_TRY(kvl_model_args_open(&a->model, &model, err));
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(model);
     int rc = kvl_read_file(a->file, TOKENIZE_LIMIT, &file, err);
     if (rc == KVL_OK)
         rc = a->decode ? tokenize_decode(a, t, &file, err) : tokenize_encode(a, t, &file, err);
     kvl_buf_free(&file);
-    kvl_model_close(model);
+    return rc;
+}
+
+static int tokenize_file(const struct tokenize_args *a, struct kvl_err *err)
+{
+    struct kvl_gguf *gguf;
+    struct kvl_tokenizer *t = NULL;
+    if (!a->file) return kvl_fail(err, KVL_EINVAL, "no file, want a path or - for standard input");
+    if (a->ids && a->decode)
+        return kvl_fail(err, KVL_EINVAL, "--ids and --decode exclude each other");
+    if (!a->model.model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
+    KVL_TRY(kvl_gguf_open(a->model.model, &gguf, err));
+    int rc = kvl_tokenizer_create(gguf, &t, err);
+    if (rc == KVL_OK)
+        rc = tokenize_text(a, t, err);
+    else
+        kvl_fail_at(err, rc, "%s", a->model.model);
+    kvl_tokenizer_destroy(t);
+    kvl_gguf_close(gguf);
     return rc;
 }
 
