@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { EXPORT_KIND = 0x300, EXPORT_FORMAT };
@@ -74,6 +75,13 @@ static int export_write(const struct export_args *a, const struct kvl_results *r
     return kvl_export_samples(r, a->log, a->n_logs, format, out, err);
 }
 
+/* A table that is cut off is worse than none, but a device or a pipe is not ours to remove. */
+static void export_remove(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode)) unlink(path);
+}
+
 static int export_file(const struct export_args *a, const struct kvl_results *r,
                        struct kvl_err *err)
 {
@@ -84,7 +92,7 @@ static int export_file(const struct export_args *a, const struct kvl_results *r,
     failed |= fclose(out) != 0;
     if (rc == KVL_OK && failed)
         rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", a->out, strerror(errno));
-    if (rc != KVL_OK) unlink(a->out);
+    if (rc != KVL_OK) export_remove(a->out);
     return rc;
 }
 

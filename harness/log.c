@@ -81,7 +81,7 @@ static void lock_note(const struct kvl_log *log)
     if (gmtime_r(&now, &tm)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
     int n =
         snprintf(note, sizeof note, "pid %lld on %s since %s\n", (long long)getpid(), host, when);
-    int fd = open(log->note, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(log->note, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 || n < 0) return;
     kvl_log_write_all(fd, note, (size_t)n);
     close(fd);

@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #define MAGIC_SKIP  0x184D2A50u
 #define MAGIC_ZSTD  0xFD2FB528u
@@ -87,41 +88,42 @@ bool kvl_log_header_unpack(const uint8_t *p, size_t len, struct kvl_log_header *
 
 /* ---- frames -------------------------------------------------------------------------------- */
 
-static int unpack_with(ZSTD_DCtx *ctx, const uint8_t *src, size_t len, kvl_log_text_fn fn,
-                       void *user, struct kvl_err *err)
+static int unpacker_ready(struct kvl_log_unpacker *u, struct kvl_err *err)
 {
-    size_t room = ZSTD_DStreamOutSize();
-    char *text = malloc(room);
-    if (!text) return kvl_fail(err, KVL_ENOMEM, "no memory to unpack a log (%zu bytes)", room);
-    ZSTD_inBuffer in = { .src = src, .size = len };
-    int rc = KVL_OK;
-    size_t left = 1; /* 0 exactly at the end of a frame */
-    while (rc == KVL_OK && left != 0) {
-        ZSTD_outBuffer out = { .dst = text, .size = room };
-        size_t before = in.pos;
-        left = ZSTD_decompressStream(ctx, &out, &in);
-        bool stuck = left != 0 && out.pos == 0 && in.pos == before;
-        if (ZSTD_isError(left) || stuck)
-            rc = kvl_fail(err, KVL_ELOG, "%s",
-                          stuck ? "the frame is cut off" : ZSTD_getErrorName(left));
-        else if (out.pos)
-            rc = fn(text, out.pos, user, err);
-    }
-    if (rc == KVL_OK && in.pos != len)
-        rc = kvl_fail(err, KVL_ELOG, "%zu bytes behind the frame", len - in.pos);
-    free(text);
-    return rc;
+    if (!u->ctx) u->ctx = ZSTD_createDCtx();
+    if (!u->text) u->text = malloc(ZSTD_DStreamOutSize());
+    if (!u->ctx || !u->text) return kvl_fail(err, KVL_ENOMEM, "no memory to unpack a log");
+    ZSTD_DCtx_reset(u->ctx, ZSTD_reset_session_and_parameters);
+    ZSTD_DCtx_setParameter(u->ctx, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
+    return KVL_OK;
 }
 
-int kvl_log_unpack(const uint8_t *src, size_t len, kvl_log_text_fn fn, void *user,
-                   struct kvl_err *err)
+int kvl_log_unpack(struct kvl_log_unpacker *u, const uint8_t *src, size_t len, kvl_log_text_fn fn,
+                   void *user, struct kvl_err *err)
 {
-    ZSTD_DCtx *ctx = ZSTD_createDCtx();
-    if (!ctx) return kvl_fail(err, KVL_ENOMEM, "no memory to unpack a log");
-    ZSTD_DCtx_setParameter(ctx, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
-    int rc = unpack_with(ctx, src, len, fn, user, err);
-    ZSTD_freeDCtx(ctx);
-    return rc;
+    KVL_TRY(unpacker_ready(u, err));
+    ZSTD_inBuffer in = { .src = src, .size = len };
+    size_t left = 1; /* 0 exactly at the end of a frame */
+    while (left != 0) {
+        ZSTD_outBuffer out = { .dst = u->text, .size = ZSTD_DStreamOutSize() };
+        size_t before = in.pos;
+        left = ZSTD_decompressStream(u->ctx, &out, &in);
+        if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation)
+            return kvl_fail(err, KVL_ENOMEM, "no memory to unpack a frame of %zu bytes", len);
+        if (ZSTD_isError(left)) return kvl_fail(err, KVL_ELOG, "%s", ZSTD_getErrorName(left));
+        if (left != 0 && out.pos == 0 && in.pos == before)
+            return kvl_fail(err, KVL_ELOG, "the frame is cut off");
+        if (out.pos) KVL_TRY(fn(u->text, out.pos, user, err));
+    }
+    if (in.pos != len) return kvl_fail(err, KVL_ELOG, "%zu bytes behind the frame", len - in.pos);
+    return KVL_OK;
+}
+
+void kvl_log_unpacker_free(struct kvl_log_unpacker *u)
+{
+    ZSTD_freeDCtx(u->ctx);
+    free(u->text);
+    *u = (struct kvl_log_unpacker){ 0 };
 }
 
 struct frame_count {
@@ -167,7 +169,8 @@ struct walk {
     void *user;
     struct kvl_log_health *health;
     struct kvl_err *err;
-    bool any, last_plain;
+    struct kvl_log_unpacker unpacker;
+    bool any, last_plain, no_memory;
     /* The run that is being followed, and plain frames whose header was lost since. */
     bool in_run;
     uint8_t run[16];
@@ -175,17 +178,21 @@ struct walk {
     size_t n_known; /* damage entries that already name what they lost */
 };
 
-static bool frame_verifies(const uint8_t *src, size_t len, struct frame_count *c)
+/* A lack of memory is no damage: whoever opens the log for writing would cut good groups off. */
+static bool frame_verifies(struct walk *w, const uint8_t *src, size_t len, struct frame_count *c)
 {
     *c = (struct frame_count){ 0 };
-    return kvl_log_unpack(src, len, count_text, c, NULL) == KVL_OK;
+    int rc = kvl_log_unpack(&w->unpacker, src, len, count_text, c, NULL);
+    w->no_memory |= rc == KVL_ENOMEM;
+    return rc == KVL_OK;
 }
 
-static bool group_verifies(const uint8_t *frame, size_t len, const struct kvl_log_header *h)
+static bool group_verifies(struct walk *w, const uint8_t *frame, size_t len,
+                           const struct kvl_log_header *h)
 {
     if (h->packed > len || XXH64(frame, (size_t)h->packed, 0) != h->packed_hash) return false;
     struct frame_count c;
-    return frame_verifies(frame, (size_t)h->packed, &c) && c.bytes == h->unpacked &&
+    return frame_verifies(w, frame, (size_t)h->packed, &c) && c.bytes == h->unpacked &&
            c.lines == h->n_records;
 }
 
@@ -211,7 +218,7 @@ static bool foreign_at(const struct walk *w, size_t pos, size_t *bytes)
     return next == MAGIC_ZSTD || is_skip_magic(next);
 }
 
-static struct spot plain_at(const struct walk *w, size_t pos)
+static struct spot plain_at(struct walk *w, size_t pos)
 {
     const uint8_t *p = w->data + pos;
     size_t len = w->len - pos;
@@ -219,17 +226,17 @@ static struct spot plain_at(const struct walk *w, size_t pos)
     if (len < 4 || peek_u32(p) != MAGIC_ZSTD) return s;
     size_t size = ZSTD_findFrameCompressedSize(p, len);
     struct frame_count c;
-    if (ZSTD_isError(size) || !frame_verifies(p, size, &c)) return s;
+    if (ZSTD_isError(size) || !frame_verifies(w, p, size, &c)) return s;
     return (struct spot){ .kind = SPOT_PLAIN, .bytes = size, .text_bytes = c.bytes };
 }
 
-static struct spot spot_at(const struct walk *w, size_t pos)
+static struct spot spot_at(struct walk *w, size_t pos)
 {
     const uint8_t *p = w->data + pos;
     size_t len = w->len - pos;
     struct spot s = { .kind = SPOT_GROUP };
     if (kvl_log_header_unpack(p, len, &s.header)) {
-        if (!group_verifies(p + KVL_LOG_HEADER, len - KVL_LOG_HEADER, &s.header)) {
+        if (!group_verifies(w, p + KVL_LOG_HEADER, len - KVL_LOG_HEADER, &s.header)) {
             s.kind = SPOT_BAD_PAYLOAD;
             s.bytes = KVL_LOG_HEADER;
             return s;
@@ -247,7 +254,7 @@ static struct spot spot_at(const struct walk *w, size_t pos)
 
 /* The next offset at or after `pos` where something of ours starts; the end when nothing does.
  * Behind a right header only headers count: its own frame, which is wrong, starts there. */
-static size_t resync(const struct walk *w, size_t pos, bool headers_only)
+static size_t resync(struct walk *w, size_t pos, bool headers_only)
 {
     struct kvl_log_header h;
     for (; pos < w->len; pos++) {
@@ -324,11 +331,18 @@ static int walk_group(struct walk *w, const struct spot *s, size_t pos)
     return w->fn ? w->fn(&g, w->user, w->err) : KVL_OK;
 }
 
+static int walk_memory(const struct walk *w)
+{
+    if (!w->no_memory) return KVL_OK;
+    return kvl_fail(w->err, KVL_ENOMEM, "%s: no memory to unpack it", w->name);
+}
+
 /* Bytes [pos, *end) hold no valid group. */
 static int walk_bad(struct walk *w, const struct spot *s, size_t pos, size_t *end)
 {
     bool header = s->kind == SPOT_BAD_PAYLOAD;
     *end = resync(w, pos + (header ? s->bytes : 1), header);
+    KVL_TRY(walk_memory(w));
     w->last_plain = false;
     struct kvl_log_damage d = { .what = "no valid group",
                                 .offset = pos,
@@ -366,6 +380,7 @@ static int walk_all(struct walk *w)
 {
     for (size_t pos = 0; pos < w->len;) {
         struct spot s = spot_at(w, pos);
+        KVL_TRY(walk_memory(w));
         bool header = s.kind == SPOT_GROUP || s.kind == SPOT_BAD_PAYLOAD;
         if (header && s.header.version > KVL_LOG_VERSION)
             return kvl_fail(w->err, KVL_ELOG,
@@ -397,5 +412,7 @@ int kvl_log_walk(const char *name, const uint8_t *data, size_t len, kvl_log_grou
                       .n_known = health->n_damage };
     health->n_files++;
     health->bytes += len;
-    return walk_all(&w);
+    int rc = walk_all(&w);
+    kvl_log_unpacker_free(&w.unpacker);
+    return rc;
 }

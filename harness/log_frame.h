@@ -42,10 +42,17 @@ typedef int (*kvl_log_group_fn)(const struct kvl_log_group *g, void *user, struc
 int kvl_log_walk(const char *name, const uint8_t *data, size_t len, kvl_log_group_fn fn, void *user,
                  struct kvl_log_health *health, struct kvl_err *err);
 
-/* Decodes a frame that fills `src`, handing its text to `fn` piece by piece. */
+/* Decodes frames one after the other; { 0 } is ready, memory comes with the first frame. */
+struct kvl_log_unpacker {
+    struct ZSTD_DCtx_s *ctx;
+    char *text;
+};
+void kvl_log_unpacker_free(struct kvl_log_unpacker *u);
+/* Decodes a frame that fills `src`, handing its text to `fn` piece by piece.  KVL_ELOG: not a frame,
+ * cut off, wrong checksum, or something behind it. */
 typedef int (*kvl_log_text_fn)(const char *text, size_t len, void *user, struct kvl_err *err);
-int kvl_log_unpack(const uint8_t *src, size_t len, kvl_log_text_fn fn, void *user,
-                   struct kvl_err *err);
+int kvl_log_unpack(struct kvl_log_unpacker *u, const uint8_t *src, size_t len, kvl_log_text_fn fn,
+                   void *user, struct kvl_err *err);
 
 /* Writes all of it: short writes and EINTR are taken care of.  0 or the errno. */
 int kvl_log_write_all(int fd, const void *data, size_t len);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* A longer line is no record of ours; it is counted as bad and not kept. */
-#define LINE_MAX_BYTES ((size_t)256 << 20)
+#define LINE_MAX_BYTES ((size_t)64 << 20)
 
 void kvl_log_health_free(struct kvl_log_health *h)
 {
@@ -32,6 +32,7 @@ struct reader {
     kvl_log_fn fn;
     void *user;
     struct kvl_log_health *health;
+    struct kvl_log_unpacker unpacker;
     struct kvl_buf line; /* the unfinished line */
     bool too_long;
 };
@@ -95,7 +96,7 @@ static int reader_group(const struct kvl_log_group *g, void *user, struct kvl_er
 {
     struct reader *r = user;
     if (!g->joined) KVL_TRY(reader_flush(r, err));
-    return kvl_log_unpack(g->frame, g->frame_bytes, reader_text, r, err);
+    return kvl_log_unpack(&r->unpacker, g->frame, g->frame_bytes, reader_text, r, err);
 }
 
 int kvl_log_read_memory(const char *name, const void *data, size_t len, kvl_log_fn fn, void *user,
@@ -106,6 +107,7 @@ int kvl_log_read_memory(const char *name, const void *data, size_t len, kvl_log_
     int rc = kvl_log_walk(name, data, len, reader_group, &r, r.health, err);
     if (rc == KVL_OK) rc = reader_flush(&r, err);
     kvl_buf_free(&r.line);
+    kvl_log_unpacker_free(&r.unpacker);
     kvl_log_health_free(&own);
     return rc;
 }

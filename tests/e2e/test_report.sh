@@ -162,4 +162,5 @@ refused 2 'did you mean "snapkv"' report log.zst --vs snapvk
 refused 2 'want check or repair' log fix log.zst
 refused 5 'not a kvlab log' report "$sources/CMakeLists.txt"
 refused 4 '/dev/full' export log.zst --out /dev/full
+[ -c /dev/full ] || fail "export removed /dev/full" # only a regular file may go
 refused 4 'no/such/folder' export log.zst --out no/such/folder/x.csv
