@@ -597,7 +597,7 @@ static void test_not_a_log(void **state)
     kvl_buf_free(&b);
     assert_int_equal(access(at("x.zst.lock"), F_OK), -1);
     kvl_err_clear(&err);
-    assert_int_equal(kvl_log_open("/dev/full", NULL, NULL, NULL, &log, &err), KVL_EINVAL);
+    assert_int_equal(kvl_log_open("/dev/null", NULL, NULL, NULL, &log, &err), KVL_EINVAL);
     kvl_err_clear(&err);
     assert_int_equal(kvl_log_open("/no/such/folder/a.zst", NULL, NULL, NULL, &log, &err), KVL_EIO);
     assert_non_null(strstr(err.msg, "/no/such/folder/a.zst"));
