@@ -58,6 +58,33 @@ equal "more budgets" \
 "$program" sweep small.yaml --quiet --threads 2 --set chunk_tok=37 --log threads.zst 2>err
 equal "threads" "$(results_of before)" "$(results_of threads.zst)"
 
+# ---- what each protocol runs --------------------------------------------------------------------
+
+# Full attention attends to everything before, so its mean over the tokens run under the policy tells
+# which tokens those were: the last one of the question and the answer, or all of the question, too.
+if command -v jq >/dev/null; then
+    run_sweep small.yaml --set policies=full --log protocols.zst \
+        --set 'protocols=[question_in_prefill, question_after_compress, question_as_decode]' 2>err
+    lines_of protocols.zst | jq -rs '
+        (map(select(.kind == "cell")) | map({ key: .cell, value: .protocol }) | from_entries) as $of
+        | map(select(.kind == "sample"))[]
+        | (.n_new_tok + (if .stop == "end" then 1 else 0 end)) as $steps
+        | (if $of[.cell] == "question_in_prefill" then .question_tok + ($steps - 1) / 2
+           else (.question_tok + $steps) / 2 end) as $want
+        | [$of[.cell], (if .attended_tok - .context_tok == $want then "right" else "wrong" end)]
+        | join(" ")' | sort | uniq -c | awk '{ print $1, $2, $3 }' >attended
+    equal "tokens that each protocol runs" \
+        $'24 question_after_compress right\n24 question_as_decode right\n24 question_in_prefill right' \
+        "$(cat attended)"
+    # One token at a time or as a block: the same question, so the same answers but for rounding.
+    lines_of protocols.zst | jq -rs '
+        (map(select(.kind == "cell")) | map({ key: .cell, value: .protocol }) | from_entries) as $of
+        | map(select(.kind == "sample" and $of[.cell] != "question_in_prefill"))
+        | group_by([.seed, .question]) | map(map(.ids) | unique | length)
+        | map(select(. == 1)) | length' >same
+    [ "$(cat same)" -ge 20 ] || fail "only $(cat same) of 24 answers are the same as decode"
+fi
+
 # ---- shares -------------------------------------------------------------------------------------
 
 for i in 0 1 2; do run_sweep small.yaml --shard $i/3 2>err || fail "shard $i/3"; done
@@ -151,6 +178,10 @@ n_bad=$(grep -c '"error":"broken: select, layer 0, .*position [0-9]* out of rang
 n_good=$(grep -c '"error":null' of_broken)
 equal "samples of the broken policy" $((8 * 8 * 2)) $((n_bad + n_good))
 [ "$n_bad" -gt 20 ] && [ "$n_good" -gt 20 ] || fail "$n_bad samples failed, $n_good did not"
+# One question of a batch fails, the other is answered.
+mixed=$(sed -nE 's/.*("cell":"[^"]*","context":[0-9]*),.*"error":(null|").*/\1 \2/p' of_broken |
+    LC_ALL=C sort -u | cut -d ' ' -f 1 | uniq -d | wc -l)
+[ "$mixed" -ge 8 ] || fail "$mixed contexts have failures and answers"
 # Those that did not fail are right: they say what full attention says.
 answers() {
     sed -nE 's/.*"context":([0-9]*),"question":([0-9]*),"seed":"([^"]*)".*("ids":[^]]*\]).*"error":null.*/\3 \2 \4/p' |
