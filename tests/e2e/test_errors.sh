@@ -192,5 +192,14 @@ equal "the record" 4 "$(lines_of whole.zst |
 run_sweep s.yaml --set kv_limit_mib=1 --set kv_type=f32 --set lengths=4000 --set exclude=[] \
     --log tight.zst --stats >stats 2>err || fail "no room"
 lines_of tight.zst | grep -q '"status":"out of memory or over a limit"' || fail "no record of the limit"
+# Failures stay as they are until --retry; the limit is no part of a cell.
+tight() {
+    run_sweep s.yaml --set kv_type=f32 --set lengths=4000 --set exclude=[] --set contexts=1 \
+        --log tight.zst --stats "$@" 2>err
+}
+equal "failures are results" \
+    "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" "$(tight)"
+tight --retry | grep -q '^prefilled 2 contexts (8000 tokens) for .* 0 timed runs; 4 errors$' ||
+    fail "--retry does not run again what failed"
 
 [ $n_lines -ge 60 ] || fail "only $n_lines messages"
