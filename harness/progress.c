@@ -34,14 +34,17 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     uint64_t now = kvl_now_ns();
     uint64_t every = p->tty ? 200000000u : 10000000000u;
     if (p->quiet || now - p->t_shown < every) return;
-    char left[32], spent[32], errors[32] = "";
+    char left[32], spent[32], errors[32] = "", rate[32] = "";
     double elapsed = (double)(now - p->t_start) * 1e-9;
     double percent = p->total > 0.0 ? 100.0 * p->done / p->total : 100.0;
     progress_time(elapsed, spent, sizeof spent);
     progress_left(p, elapsed, left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
-    fprintf(stderr, "%s%3.0f %%  %zu/%zu cells%s  %s spent, %s left  %s%s", p->tty ? "\r" : "",
-            percent, p->n_done, p->n_cells, errors, spent, left, what, p->tty ? "\033[K" : "\n");
+    if (p->n_answers && elapsed > 0.0)
+        snprintf(rate, sizeof rate, "  %.0f answers/s", (double)p->n_answers / elapsed);
+    fprintf(stderr, "%s%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s", p->tty ? "\r" : "",
+            percent, p->n_done, p->n_cells, errors, rate, spent, left, what,
+            p->tty ? "\033[K" : "\n");
     fflush(stderr);
     p->t_shown = now;
     p->shown = true;

@@ -8,6 +8,7 @@ struct kvl_progress {
     double total, done; /* cost units, see plan.h */
     double first;       /* `done` when this run started */
     size_t n_cells, n_done, n_errors;
+    int64_t n_answers; /* of this run */
     uint64_t t_start, t_shown;
     bool tty, shown, quiet;
 };

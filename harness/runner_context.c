@@ -312,6 +312,7 @@ static int sample_record(struct cell_run *run, int32_t question, const struct kv
     answer.prediction_len = text.len;
     if (rc == KVL_OK) rc = sample_append(run, &answer);
     r->stats.n_samples += rc == KVL_OK;
+    r->progress.n_answers += rc == KVL_OK;
     r->stats.n_errors += rc == KVL_OK && answer.outcome.failed;
     r->progress.n_errors += rc == KVL_OK && answer.outcome.failed;
     kvl_buf_free(&text);
