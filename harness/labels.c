@@ -2,7 +2,9 @@
  *
  * A policy is called by its name alone, unless two results of one block and budget differ in
  * options: then the options that differ belong to the name of all results of that policy.  Options
- * that merely follow from the budget do not. */
+ * that merely follow from the budget do not.  A task is called by its name and the options that are
+ * not its defaults. */
+#include "registry.h"
 #include "results.h"
 
 #include <math.h>
@@ -147,6 +149,35 @@ static int label_build(struct kvl_result *x, const json_t *keys)
     return rc;
 }
 
+/* The defaults of a task as options are written; empty for one that this program does not have. */
+static int task_defaults(const char *name, struct kvl_buf *out)
+{
+    const struct kvl_task *task;
+    if (kvl_task_find(name, &task, NULL) != KVL_OK || !task->opts) return kvl_buf_adds(out, "");
+    void *opts = kvl_alloc(1, task->opts_size);
+    int rc = opts ? kvl_opt_defaults(task->opts, opts, NULL) : KVL_ENOMEM;
+    if (rc == KVL_OK) rc = kvl_opt_print(task->opts, opts, out);
+    kvl_free(opts);
+    return rc == KVL_OK ? kvl_buf_adds(out, "") : rc;
+}
+
+static int task_label_build(struct kvl_result *x)
+{
+    struct kvl_buf b = { 0 }, defaults = { 0 };
+    const char *end;
+    int n = 0, rc = kvl_buf_adds(&b, x->task);
+    if (rc == KVL_OK) rc = task_defaults(x->task, &defaults);
+    for (const char *o = x->task_options; rc == KVL_OK && (o = option_next(o, &end));
+         o = end + (*end == ',')) {
+        if (option_has(defaults.data, o, (size_t)(end - o))) continue;
+        rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
+    }
+    if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
+    kvl_buf_free(&defaults);
+    x->task_label = b.data;
+    return rc;
+}
+
 int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
 {
     if (r->n == 0) return KVL_OK;
@@ -154,7 +185,8 @@ int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
     json_t *all = json_object();
     bool ok = all && keys_collect(r, all) == 0;
     for (size_t i = 0; i < r->n && ok; i++)
-        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy)) == KVL_OK;
+        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy)) == KVL_OK &&
+             task_label_build(&r->result[i]) == KVL_OK;
     json_decref(all);
     if (!ok) return labels_memory(err);
     qsort(r->result, r->n, sizeof *r->result, result_order);

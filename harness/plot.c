@@ -180,9 +180,7 @@ static void panel_title_add(struct builder *b, size_t from, size_t to)
         rc = isnan(last->budget_tok) ? kvl_buf_adds(&t, "no budget")
                                      : kvl_buf_printf(&t, "budget %s", last->budget);
     else if (rc == KVL_OK)
-        rc = kvl_buf_printf(
-            &t, x->task_options[0] ? "%s(%s), %.0f tokens\n%s" : "%s%s, %.0f tokens\n%s", x->task,
-            x->task_options, x->length_tok, x->protocol);
+        rc = kvl_buf_printf(&t, "%s, %.0f tokens\n%s", x->task_label, x->length_tok, x->protocol);
     if (rc == KVL_OK && !b->f->by_length && !isnan(x->depth))
         rc = kvl_buf_printf(&t, ", depth %g", x->depth);
     b->no_memory |= rc != KVL_OK;

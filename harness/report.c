@@ -11,10 +11,7 @@
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 {
     fprintf(out, "%s", x->model[0] ? x->model : "unknown model");
-    if (!(skip & KVL_BLOCK_TASK)) {
-        fprintf(out, "  %s", x->task);
-        if (x->task_options[0]) fprintf(out, "(%s)", x->task_options);
-    }
+    if (!(skip & KVL_BLOCK_TASK)) fprintf(out, "  %s", x->task_label);
     if (!(skip & KVL_BLOCK_PROTOCOL)) fprintf(out, "  %s", x->is_cell ? x->protocol : "speed only");
     if (!(skip & KVL_BLOCK_LENGTH) && !isnan(x->length_tok))
         fprintf(out, "  %.0f tokens", x->length_tok);

@@ -42,8 +42,7 @@ static int by_key_order(const void *a, const void *b, void *user)
 static void by_name(const struct kvl_result *x, unsigned key, char *name, size_t room)
 {
     if (key == KVL_BLOCK_TASK)
-        snprintf(name, room, "%s%s%s%s", x->task, x->task_options[0] ? "(" : "", x->task_options,
-                 x->task_options[0] ? ")" : "");
+        snprintf(name, room, "%s", x->task_label);
     else if (key == KVL_BLOCK_PROTOCOL)
         snprintf(name, room, "%s", x->protocol);
     else if (key == KVL_BLOCK_LENGTH)

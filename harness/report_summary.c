@@ -128,8 +128,8 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     for (size_t c = 0; c < s->n_columns; c++)
-        fprintf(out, "  %c  %s(%s), %s\n", letters[c][0], s->column[c]->task,
-                s->column[c]->task_options, s->column[c]->protocol);
+        fprintf(out, "  %c  %s, %s\n", letters[c][0], s->column[c]->task_label,
+                s->column[c]->protocol);
     if (s->n_left_out) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (s->n_columns > 0 && !isnan(s->length_tok))
         fprintf(out,

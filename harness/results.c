@@ -392,6 +392,7 @@ void kvl_results_free(struct kvl_results *r)
 {
     for (size_t i = 0; i < r->n; i++) {
         free(r->result[i].label);
+        free(r->result[i].task_label);
         json_decref(r->result[i].record);
     }
     kvl_free(r->result);

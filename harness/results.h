@@ -22,7 +22,8 @@ struct kvl_result {
     json_t *record; /* of the cell, or of its first speed record */
     const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
     const char *exec, *prefill, *device, *code, *run;
-    char *label; /* policy, with the options that tell it from others of the same policy */
+    char *label;      /* policy, with the options that tell it from others of the same policy */
+    char *task_label; /* task, with the options that are not the task's defaults */
     enum kvl_bound bound;
     bool is_cell, stale; /* stale: of another build than the newest run */
     double length_tok, depth, budget_tok;
