@@ -223,11 +223,21 @@ static void sweep_print_stats(const struct kvl_run_stats *s)
            (long long)s->n_errors);
 }
 
-/* Cells of this shard that have no result, from this run or an earlier one. */
+static bool sweep_cell_failed(const struct sweep *w, size_t cell)
+{
+    const struct kvl_progress_cell *p = &w->state.cell[cell];
+    size_t n = (size_t)w->s.contexts * (size_t)w->s.questions;
+    bool failed = p->failed;
+    for (size_t i = 0; p->outcome && i < n; i++)
+        failed = failed || (p->outcome[i].have && p->outcome[i].failed);
+    return failed;
+}
+
+/* Cells without a result or with samples without one, from this run or an earlier one. */
 static size_t sweep_n_failed(const struct sweep *w)
 {
     size_t n = 0;
-    for (size_t i = 0; i < w->work->n_cells; i++) n += w->state.cell[i].failed;
+    for (size_t i = 0; i < w->work->n_cells; i++) n += sweep_cell_failed(w, i);
     return n;
 }
 
@@ -254,7 +264,7 @@ static int sweep_finish(const struct sweep *w, const struct kvl_run_stats *stats
     }
     if (w->a->strict && (failed > 0 || stats->n_errors > 0))
         return kvl_fail(w->err, KVL_EPOLICY,
-                        "%s: %zu cells failed, %lld errors in this run (--strict)",
+                        "%s: %zu cells have failures, %lld errors in this run (--strict)",
                         w->log_path.data, failed, (long long)stats->n_errors);
     return KVL_OK;
 }

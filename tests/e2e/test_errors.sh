@@ -183,7 +183,7 @@ wait $pid || true
 # ---- errors that are results --------------------------------------------------------------------
 
 # What a policy refuses is recorded and the rest goes on; --strict makes it the exit code.
-refuse_like 6 'whole.zst: 4 cells failed, 0 errors in this run \(--strict\)' \
+refuse_like 6 'whole.zst: 4 cells have failures, 0 errors in this run \(--strict\)' \
     sweep s.yaml --quiet --strict --log whole.zst
 equal "the record" 4 "$(lines_of whole.zst |
     grep -c '"status":"bad argument or configuration","message":"quest: budget 16 tokens, quest needs at least 32 with these options"')"
