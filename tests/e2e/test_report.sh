@@ -97,6 +97,10 @@ pair=$(jq -rs '[.[]|select(.kind=="sample" and .context != 3)] as $s
 "$program" report gap.zst --vs snapkv > vs
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
 contains "pairs beside a gap" "^  quest +256 +38 .* $pair +[<0-9]" block
+"$program" report gap.zst --vs quest > vs
+awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
+contains "pairs, the gap on the other side" \
+    "^  snapkv +256 +38 .* $(awk -F' [+]' '{ print $2 " +" $1 }' <<< "$pair") +[<0-9]" block
 
 # ---- what must not be overlooked ----------------------------------------------------------------
 zst twice.zst < <(cat log.jsonl log.jsonl)
