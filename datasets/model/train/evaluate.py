@@ -1,8 +1,10 @@
 """Greedy exact match of a checkpoint at given context lengths, with full attention."""
 import argparse
+import math
 import random
 
 import torch
+import torch.nn.functional as F
 
 import model as llama
 import tasks
@@ -112,6 +114,17 @@ def accuracy(model, task, length, n_wanted, seed=5):
     return total[0] / total[2], total[1] / total[3], total[2]
 
 
+def perplexity(model, length, n_texts=4):
+    """Of filler text, per token."""
+    rng, total = random.Random("text/%d" % length), 0.0
+    for _ in range(n_texts):
+        ids = torch.tensor(tasks.text_document(rng, length, 1.0).ids)[None]
+        with torch.no_grad():
+            states, _, _ = model(ids, torch.arange(length)[None])
+            total += F.cross_entropy(model.head(states)[0, :-1], ids[0, 1:]).item()
+    return math.exp(total / n_texts)
+
+
 def quick_report(model, length=512, n=24):
     """One line for the training log."""
     model.eval()
@@ -129,12 +142,15 @@ def main():
     parser.add_argument("--lengths", default="1024,4096")
     parser.add_argument("--tasks", default="passkey,passkeys,kv8")
     parser.add_argument("-n", type=int, default=40, help="answers per cell")
+    parser.add_argument("--perplexity", action="store_true", help="of filler text as well")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model, _ = llama.load(arguments.checkpoint, VOCAB.size)
     model.eval()
     for length in map(int, arguments.lengths.split(",")):
+        if arguments.perplexity:
+            print("T %6d  perplexity of filler %.2f" % (length, perplexity(model, length)))
         for task in arguments.tasks.split(","):
             exact, token, n = accuracy(model, task, length, arguments.n)
             print("T %6d  %-9s exact %.3f  token %.4f  n %d" % (length, task, exact, token, n),
