@@ -17,13 +17,26 @@ struct pool {
     double n, n_eff, right, recall, n_recall;
 };
 
+/* Rows of one label are one row when their budgets were written alike: 25% is another number of
+ * tokens at every length.  Shares stand behind budgets in tokens. */
+static int summary_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
+{
+    bool share_a = strchr(a->budget, '%') != NULL, share_b = strchr(b->budget, '%') != NULL;
+    int c = (int)a->bound - (int)b->bound;
+    if (!c) c = strcmp(a->label, b->label);
+    if (!c) c = (int)share_a - (int)share_b;
+    if (c || !share_a) return c ? c : kvl_result_row_cmp(a, b);
+    double x = strtod(a->budget, NULL), y = strtod(b->budget, NULL);
+    return x != y ? (x > y) - (x < y) : strcmp(a->budget, b->budget);
+}
+
 /* Models and devices, then rows. */
 static int summary_order(const void *a, const void *b)
 {
     const struct kvl_result *x = *(const struct kvl_result *const *)a;
     const struct kvl_result *y = *(const struct kvl_result *const *)b;
     int c = kvl_result_block_cmp(x, y, SUMMARY_ALL);
-    return c ? c : kvl_result_row_cmp(x, y);
+    return c ? c : summary_row_cmp(x, y);
 }
 
 struct summary {
@@ -31,16 +44,27 @@ struct summary {
     size_t n;
     const struct kvl_result *column[SUMMARY_COLUMNS]; /* one cell of each task and protocol */
     size_t n_columns, n_left_out;
-    double length_tok; /* the longest: speed and bytes are told for it */
+    double
+        length_tok; /* the longest (of cells, if there are any): speed and bytes are told for it */
 };
+
+static double summary_length(const struct summary *s, bool of_cells)
+{
+    double longest = KVL_NAN;
+    for (size_t i = 0; i < s->n; i++)
+        if ((s->row[i]->is_cell || !of_cells) && !(s->row[i]->length_tok <= longest))
+            longest = s->row[i]->length_tok;
+    return longest;
+}
 
 static void summary_columns(struct summary *s)
 {
+    s->length_tok = summary_length(s, true);
+    if (isnan(s->length_tok)) s->length_tok = summary_length(s, false);
     for (size_t i = 0; i < s->n; i++) {
         const struct kvl_result *x = s->row[i];
         size_t c = 0;
         if (!x->is_cell) continue;
-        if (isnan(s->length_tok) || x->length_tok > s->length_tok) s->length_tok = x->length_tok;
         while (c < s->n_columns && kvl_result_block_cmp(x, s->column[c], SUMMARY_SKIP)) c++;
         if (c < s->n_columns) continue;
         if (s->n_columns < SUMMARY_COLUMNS)
@@ -71,25 +95,41 @@ static void add_pool(struct kvl_table *t, const struct pool *p)
     kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * w.mean, 100 * w.lo, 100 * w.hi);
 }
 
-/* The cell of a row that speed and bytes are told for: the longest context, timed if any is. */
+/* The result of a row that speed and bytes are told for: of the length that all rows are told for,
+ * a cell if there is one, timed if any is; NULL when there is none. */
 static const struct kvl_result *summary_speaker(const struct summary *s, size_t first, size_t end)
 {
-    const struct kvl_result *best = s->row[first];
+    const struct kvl_result *best = NULL;
     for (size_t i = first; i < end; i++) {
         const struct kvl_result *x = s->row[i];
-        bool longer = x->length_tok > best->length_tok;
-        bool timed =
-            x->length_tok >= best->length_tok && isnan(best->decode.mean) && !isnan(x->decode.mean);
-        if (longer || timed || (!best->is_cell && x->is_cell)) best = x;
+        if (x->length_tok != s->length_tok) continue;
+        bool timed = best && best->is_cell == x->is_cell && isnan(best->decode.mean) &&
+                     !isnan(x->decode.mean);
+        if (!best || timed || (!best->is_cell && x->is_cell)) best = x;
     }
     return best;
+}
+
+/* Speed, bytes read and bytes held of `x`; NULL: not known. */
+static void summary_cost(struct kvl_table *t, const struct kvl_result *x)
+{
+    kvl_table_number(t, x ? x->decode.mean : KVL_NAN, x && x->decode.mean < 100 ? 1 : 0);
+    kvl_table_bytes(t, x ? x->kv_read + (x->index_read > 0 ? x->index_read : 0) : KVL_NAN);
+    kvl_table_bytes(t, x ? x->kv_physical : KVL_NAN);
+}
+
+static bool summary_stale(const struct summary *s, size_t first, size_t end)
+{
+    bool stale = false;
+    for (size_t i = first; i < end; i++) stale |= s->row[i]->stale;
+    return stale;
 }
 
 static void summary_row(const struct summary *s, struct kvl_table *t, size_t first, size_t end)
 {
     struct pool all = { 0 };
-    const struct kvl_result *x = summary_speaker(s, first, end);
-    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    const struct kvl_result *x = s->row[first];
+    kvl_table_add(t, "%s%s", x->label, summary_stale(s, first, end) ? " *" : "");
     kvl_table_add(t, "%s", x->budget[0] ? x->budget : "-");
     for (size_t c = 0; c < s->n_columns; c++) {
         struct pool p = { 0 };
@@ -102,9 +142,7 @@ static void summary_row(const struct summary *s, struct kvl_table *t, size_t fir
         add_pool(t, &p);
     }
     kvl_table_number(t, all.n_recall > 0 ? all.recall / all.n_recall : KVL_NAN, 2);
-    kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
-    kvl_table_bytes(t, x->kv_read + (x->index_read > 0 ? x->index_read : 0));
-    kvl_table_bytes(t, x->kv_physical);
+    summary_cost(t, summary_speaker(s, first, end));
     kvl_table_number(t, all.n, 0);
 }
 
@@ -122,7 +160,7 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
         column[s->n_columns + 2 + c] = (struct kvl_column){ tail[c], false };
     kvl_report_block(s->row[0], SUMMARY_ALL, out);
     for (size_t i = 0, end; i < s->n; i = end) {
-        for (end = i + 1; end < s->n && kvl_result_row_cmp(s->row[i], s->row[end]) == 0;) end++;
+        for (end = i + 1; end < s->n && summary_row_cmp(s->row[i], s->row[end]) == 0;) end++;
         summary_row(s, &t, i, end);
     }
     int rc = kvl_table_print(&t, 2, out, err);
@@ -131,7 +169,7 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
         fprintf(out, "  %c  %s, %s\n", letters[c][0], s->column[c]->task_label,
                 s->column[c]->protocol);
     if (s->n_left_out) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
-    if (s->n_columns > 0 && !isnan(s->length_tok))
+    if (!isnan(s->length_tok))
         fprintf(out,
                 "  Accuracy: official scorer, all lengths and depths together. tok/s, read/tok "
                 "(choosing included), KV held: %.0f tokens.\n\n",
@@ -149,7 +187,7 @@ int kvl_report_summary(const struct kvl_results *r, FILE *out, struct kvl_err *e
     for (size_t i = 0, end; i < r->n && rc == KVL_OK; i = end) {
         for (end = i + 1; end < r->n; end++)
             if (kvl_result_block_cmp(row[i], row[end], SUMMARY_ALL)) break;
-        struct summary s = { .row = row + i, .n = end - i, .length_tok = KVL_NAN };
+        struct summary s = { .row = row + i, .n = end - i };
         summary_columns(&s);
         rc = summary_print(&s, out, err);
     }

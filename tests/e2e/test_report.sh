@@ -79,6 +79,24 @@ want=$(jq -r 'select(.kind=="cell" and .task=="kv_retrieval" and .protocol=="que
     and .policy=="oracle" and .budget=="64") | .official.p' log.jsonl | awk '{ printf " +%.1f", 100 * $1 }')
 contains "the row of oracle 64" "^  oracle +64$want\$" by
 
+# The summary tells speed and bytes of one length for all rows, '-' where a row has none of it.
+fake_log 'select(.kind != "sample") | if .policy == "snapkv" and .length_tok == 16384 then empty else . end' | zst short.zst
+"$program" report short.zst --summary > summary
+contains "the length of the footer" 'KV held: 16384 tokens' summary
+contains "a row without that length" '^  snapkv +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +- +- +320$' summary
+contains "a row with that length" '^  h2o +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +256 KiB +256 KiB +480$' summary
+
+fake_log 'select(.kind == "run" or .kind == "speed")' | zst speeds.zst
+"$program" report speeds.zst --summary > summary
+contains "speed alone" '^  h2o +256 +[0-9]+ +1.0 MiB +1.0 MiB +0$' summary
+contains "speed alone, its length" 'KV held: 16384 tokens' summary
+
+# A share of the context is one row, whatever it is in tokens at each length.
+fake_log 'select(.kind == "run" or .kind == "cell") | if .budget_tok != null then .budget = "\(.budget_tok * 100 / 1024)%" | .budget_tok = .budget_tok * .length_tok / 1024 else . end' | zst shares.zst
+"$program" report shares.zst --summary > summary
+expect "rows of shares" "quest 6.25% 480, quest 12.5% 480, quest 25% 480, quest 50% 480" \
+    "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $NF }' summary)"
+
 # Paired: questions that only one of the two got right, by jq.
 "$program" report log.zst --vs snapkv > vs
 pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
