@@ -43,8 +43,9 @@ const char *kvl_protocol_name(enum kvl_protocol p);
 struct kvl_point {
     const struct kvl_task *task; /* one of the two is set */
     const struct kvl_policy *policy;
-    char *options; /* task: all of them; policy: the explicit ones, in table order */
-    void *opts;    /* task: its options struct; policy: NULL */
+    char *options;   /* task: all of them; policy: the explicit ones, in table order */
+    void *opts;      /* task: its options struct; policy: NULL */
+    uint64_t plugin; /* policy: hash of the shared object that it came from, 0 = built in */
 };
 
 /* A growable list; items are freed by kvl_sweep_free. */

@@ -137,6 +137,7 @@ static int point_add(struct point_entry *e, const char *options)
     struct kvl_point p = e->point;
     struct kvl_err *err = e->y->err;
     int rc = p.task ? point_fill_task(&p, options, err) : point_fill_policy(&p, options, err);
+    if (p.policy) p.plugin = kvl_registry_code(e->registry, p.policy);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
     e->out->v = v;

@@ -4,9 +4,15 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { PLUGIN_LIMIT = 1 << 30 };
+
 struct kvl_plugin {
     void *handle;
     char *path; /* as opened */
+    uint64_t hash;
     const struct kvl_policy *object;
 };
 
@@ -18,11 +24,23 @@ static char *plugin_path_copy(const char *path)
     return copy.data;
 }
 
+static int plugin_read(struct kvl_plugin *p, struct kvl_err *err)
+{
+    struct kvl_buf file = { 0 };
+    int rc = kvl_read_file(p->path, PLUGIN_LIMIT, &file, err);
+    p->hash = rc == KVL_OK ? XXH3_64bits(file.data, file.len) | 1u : 0;
+    kvl_buf_free(&file);
+    return rc;
+}
+
 static int plugin_load(struct kvl_plugin *p, struct kvl_err *err)
 {
+    KVL_TRY(plugin_read(p, err));
     p->handle = dlopen(p->path, RTLD_NOW | RTLD_LOCAL);
     if (!p->handle) {
         const char *why = dlerror();
+        size_t n = strlen(p->path);
+        if (why && strncmp(why, p->path, n) == 0 && strncmp(why + n, ": ", 2) == 0) why += n + 2;
         return kvl_fail(err, KVL_EPOLICY, "%s: cannot be loaded: %s", p->path,
                         why ? why : "unknown reason");
     }
@@ -69,4 +87,9 @@ const struct kvl_policy *kvl_plugin_object(const struct kvl_plugin *p)
 const char *kvl_plugin_path(const struct kvl_plugin *p)
 {
     return p->path;
+}
+
+uint64_t kvl_plugin_hash(const struct kvl_plugin *p)
+{
+    return p->hash;
 }

@@ -115,6 +115,14 @@ const char *kvl_registry_origin(const struct kvl_registry *r, size_t i)
     return r->entry[i].plugin ? kvl_plugin_path(r->entry[i].plugin) : NULL;
 }
 
+uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy *policy)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->entry[i].policy == policy && r->entry[i].plugin)
+            return kvl_plugin_hash(r->entry[i].plugin);
+    return 0;
+}
+
 /* "what "name": no such what, did you mean ...?" or the names there are. */
 static int registry_unknown(const char *what, const char *name, const char *const *names, size_t n,
                             struct kvl_err *err)

@@ -17,13 +17,15 @@ int kvl_registry_create(struct kvl_registry **out, struct kvl_err *err);
 void kvl_registry_destroy(struct kvl_registry *r);
 
 /* Loads the policy of a shared object; a path without '/' is taken as ./path, so that no search
- * path is ever used.  KVL_EPOLICY: no object, no symbol, another ABI or size, a name that exists. */
+ * path is ever used.  KVL_EINVAL: no such file; KVL_EPOLICY: no object, no symbol, another ABI or size, a name that exists. */
 int kvl_registry_plugin(struct kvl_registry *r, const char *path, struct kvl_err *err);
 
 size_t kvl_registry_n_policies(const struct kvl_registry *r);
 const struct kvl_policy *kvl_registry_policy(const struct kvl_registry *r, size_t i);
 /* Path of the plug-in that a policy came from; NULL = built in. */
 const char *kvl_registry_origin(const struct kvl_registry *r, size_t i);
+/* Hash of the plug-in that a policy came from; 0 = built in. */
+uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy *policy);
 /* KVL_EINVAL with the nearest name. */
 int kvl_registry_find_policy(const struct kvl_registry *r, const char *name,
                              const struct kvl_policy **out, struct kvl_err *err);
