@@ -73,9 +73,14 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
                            (unsigned long long)s->seed, c->policy->policy->name,
                            c->policy->policy->version, options, c->budget_tok));
+    if (c->policy->plugin)
+        KVL_TRY(kvl_buf_printf(b, ";plugin=%016llx", (unsigned long long)c->policy->plugin));
+    /* What the store keeps for other cells takes time, too. */
     if (c->speed)
-        return kvl_buf_printf(b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d", p->where->host,
-                              p->where->threads, s->speed.warmup, s->speed.steps, c->repeat);
+        return kvl_buf_printf(
+            b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d;raw_keys=%d;window=%d",
+            p->where->host, p->where->threads, s->speed.warmup, s->speed.steps, c->repeat,
+            w->raw_keys, w->window);
     return kvl_buf_printf(b, ";protocol=%s;contexts=%d;questions=%d",
                           kvl_protocol_name(c->protocol), s->contexts, s->questions);
 }
@@ -93,6 +98,64 @@ static int plan_name(const struct plan *p, struct kvl_cell *c)
     return KVL_OK;
 }
 
+/* By key; equal ones in the order of the sweep. */
+static int plan_order(const void *a, const void *b, void *cells)
+{
+    const struct kvl_cell *c = cells;
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    int order = strcmp(c[x].key, c[y].key);
+    return order ? order : (x > y) - (x < y);
+}
+
+static void plan_free_cell(struct kvl_cell *c)
+{
+    kvl_planned_destroy(c->planned);
+    kvl_free(c->key);
+}
+
+/* Takes out the cells that `twice` marks, and groups that have no other. */
+static void plan_drop(struct kvl_work *w, const bool *twice)
+{
+    size_t n_cells = 0, n_groups = 0;
+    for (size_t i = 0; i < w->n_groups; i++) {
+        struct kvl_group g = w->group[i];
+        size_t first = n_cells;
+        for (size_t c = g.first; c < g.first + g.n; c++) {
+            if (twice[c])
+                plan_free_cell(&w->cell[c]);
+            else
+                w->cell[n_cells++] = w->cell[c];
+        }
+        g.first = first;
+        g.n = n_cells - first;
+        if (g.n > 0) w->group[n_groups++] = g;
+    }
+    w->n_cells = n_cells;
+    w->n_groups = n_groups;
+}
+
+/* Names the cells; of those with equal keys, in whatever groups, the first one stays. */
+static int plan_name_all(const struct plan *p)
+{
+    struct kvl_work *w = p->w;
+    size_t *by_key = kvl_alloc(w->n_cells, sizeof *by_key);
+    bool *twice = kvl_alloc(w->n_cells, sizeof *twice);
+    int rc = by_key && twice ? KVL_OK : plan_memory(p->err);
+    for (size_t i = 0; i < w->n_cells && rc == KVL_OK; i++) {
+        by_key[i] = i;
+        rc = plan_name(p, &w->cell[i]);
+    }
+    if (rc == KVL_OK) {
+        qsort_r(by_key, w->n_cells, sizeof *by_key, plan_order, w->cell);
+        for (size_t i = 1; i < w->n_cells; i++)
+            twice[by_key[i]] = strcmp(w->cell[by_key[i - 1]].key, w->cell[by_key[i]].key) == 0;
+        plan_drop(w, twice);
+    }
+    kvl_free(by_key);
+    kvl_free(twice);
+    return rc;
+}
+
 /* ---- one cell -------------------------------------------------------------------------------- */
 
 static struct kvl_cell *plan_cells(const struct plan *p)
@@ -103,13 +166,6 @@ static struct kvl_cell *plan_cells(const struct plan *p)
 static size_t plan_n_cells(const struct plan *p)
 {
     return p->cells.len / sizeof(struct kvl_cell);
-}
-
-static bool plan_has(const struct plan *p, const struct kvl_group *g, const char *key)
-{
-    for (size_t i = g->first; i < g->first + g->n; i++)
-        if (strcmp(plan_cells(p)[i].key, key) == 0) return true;
-    return false;
 }
 
 /* Asks the policy; what it refuses becomes an error record, not a failure of the sweep. */
@@ -126,26 +182,15 @@ static void plan_policy(const struct plan *p, struct kvl_cell *c)
     w->window = KVL_MAX(w->window, kvl_planned_window(c->planned));
 }
 
-static void plan_free_cell(struct kvl_cell *c)
-{
-    kvl_planned_destroy(c->planned);
-    kvl_free(c->key);
-}
-
 static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)
 {
     plan_policy(p, &c);
-    int rc = plan_name(p, &c);
-    if (rc == KVL_OK && plan_has(p, g, c.key)) {
-        plan_free_cell(&c);
-        return KVL_OK;
+    if (kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) {
+        kvl_planned_destroy(c.planned);
+        return plan_memory(p->err);
     }
-    if (rc == KVL_OK && kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) rc = plan_memory(p->err);
-    if (rc == KVL_OK)
-        g->n++;
-    else
-        plan_free_cell(&c);
-    return rc;
+    g->n++;
+    return KVL_OK;
 }
 
 /* ---- axes ------------------------------------------------------------------------------------ */
@@ -343,6 +388,7 @@ int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
     w->n_cells = plan_n_cells(&p);
     w->group = (struct kvl_group *)(void *)p.groups.data;
     w->n_groups = p.groups.len / sizeof(struct kvl_group);
+    if (rc == KVL_OK) rc = plan_name_all(&p);
     for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++)
         rc = plan_check_group(&p, &w->group[i], allow_overlong);
     if (rc == KVL_OK)

@@ -1,5 +1,6 @@
 # sweep_lib.sh - a small sweep, and its results in a form that two runs can be compared in.  Sourced by
 # the tests of sweeps.  Expects $program and $source_dir; sets $work, a folder of its own, and $model.
+unset KVL_HOME "${!SLURM_@}" # an array job is a share of a sweep
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 model=$source_dir/datasets/model/kvlab-test.gguf

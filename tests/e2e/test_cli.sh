@@ -61,8 +61,11 @@ ids=$(tr ' ' , <bos)
 generate=("$program" generate -m "$model" --kv-type f32 --ids "$ids" --ignore-end --show-ids)
 want=$("${generate[@]}" -n 8)
 equal "eight tokens" 8 "$(wc -w <<<"$want")"
-equal "a file's text as prompt" "$want" \
-    "$("$program" generate -m "$model" --kv-type f32 --prompt "$(printf 'a b')" -n 0)$want"
+printf 'The key is 4711.\nJSON {"a b": "\xc3\xa9"}' >prompt
+"$program" tokenize -m "$model" --ids --bos prompt | tr ' ' , >prompt.ids
+equal "a file's text as prompt" \
+    "$("$program" generate -m "$model" --kv-type f32 --ids "$(cat prompt.ids)" -n 8)" \
+    "$("$program" generate -m "$model" --kv-type f32 --prompt "$(cat prompt)" -n 8)"
 # A budget beyond the context is full attention.
 for policy in quest snapkv random oracle streaming_llm:positions=original; do
     between=:
@@ -119,6 +122,13 @@ budgets: [64]
 EOF
 run sweep plug.yaml --quiet --threads 1 --plugin p.so --log plug.zst
 lines_of plug.zst | grep '"kind":"cell"' | grep -q '"policy":"template"' || fail "* has no plug-ins"
+# An edited method is another one: its cells run again, those of the others do not.
+lines_of plug.zst | grep -c '"kind":"cell"' >before
+{ cat "$source_dir/methods/_template.c" && echo 'int edited; int edited;'; } >edited.c
+plugin p.so edited.c
+run sweep plug.yaml --threads 1 --plugin p.so --log plug.zst --quiet --stats
+has "an edited plug-in" '^prefilled 1 contexts .* for 1 samples, '
+equal "cells after an edit" $(($(cat before) + 1)) "$(lines_of plug.zst | grep -c '"kind":"cell"')"
 
 sed 's/KVL_POLICY_ABI,/99,/' "$source_dir/methods/_template.c" >abi.c
 plugin abi.so abi.c
@@ -134,5 +144,10 @@ refuse '\./quest\.so: policy "quest" exists already \(built in\), want another n
 echo 'int nothing; int nothing;' >none.c
 plugin none.so none.c
 refuse '\./none\.so: has no symbol kvl_plugin_policy, want a method compiled with -DKVL_PLUGIN' none.so
-refuse '\./libm\.so\.6: cannot be loaded: .*' libm.so.6 # no search path is used
-refuse '\./text: cannot be loaded: .*' text
+refuse '\./text: cannot be loaded: (invalid ELF header|file too short)' text
+# No search path is used.
+rc=0
+"$program" list --plugin libm.so.6 >out.txt 2>err || rc=$?
+equal "exit code for a plug-in that is not there" 2 $rc
+equal "a plug-in that is not there" \
+    'kvlab: ./libm.so.6: cannot open: No such file or directory' "$(cat err)"

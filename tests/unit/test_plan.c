@@ -161,6 +161,64 @@ static void test_same_cell_once(void **state)
     plan_close(&t);
 }
 
+static void plan_equal_works(struct plan_test *t, const char *once, const char *twice)
+{
+    char id[16][17];
+    plan_ok(t, once);
+    size_t n = t->work->n_cells, n_groups = t->work->n_groups;
+    assert_in_range(n, 1, 16);
+    for (size_t i = 0; i < n; i++) strcpy(id[i], t->work->cell[i].id);
+    plan_ok(t, twice);
+    assert_int_equal(t->work->n_cells, n);
+    assert_int_equal(t->work->n_groups, n_groups);
+    for (size_t i = 0, c = 0; i < n_groups; i++) {
+        assert_int_equal(t->work->group[i].first, c);
+        c += t->work->group[i].n;
+    }
+    for (size_t i = 0; i < n; i++) assert_true(plan_has_id(t->work, id[i]));
+}
+
+/* A length, a depth or a task that stands twice was prefilled and answered twice, at every start. */
+static void test_same_group_once(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_equal_works(&t,
+                     "model: m\ntasks: [passkey]\nlengths: [512, 768]\npolicies: [full, snapkv]\n"
+                     "budgets: [64]\nspeed: {lengths: [512], steps: 2, repeats: 2}\n",
+                     "model: m\ntasks: [passkey, {task: passkey, keys: 1}]\n"
+                     "lengths: [512, 512, 768, 512]\ndepths: [spread, spread]\n"
+                     "policies: [full, snapkv]\nbudgets: [64]\n"
+                     "speed: {lengths: [512, 512], steps: 2, repeats: 2}\n");
+    plan_close(&t);
+}
+
+/* What the store keeps for any cell of the sweep costs the time of all: other speed cells, while the
+ * answers stay what they are. */
+static void test_speed_key(void **state)
+{
+#define PLAN_SPEED                                                                                 \
+    "model: m\ntasks: [passkey]\nlengths: [512]\nbudgets: [64]\n"                                  \
+    "speed: {policies: [full], lengths: [512], steps: 2, repeats: 1}\n"
+    struct plan_test t;
+    char quality[17], speed[17];
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, PLAN_SPEED "policies: [full]\n");
+    assert_int_equal(t.work->n_cells, 2);
+    strcpy(quality, t.work->cell[0].id);
+    strcpy(speed, t.work->cell[1].id);
+    assert_true(t.work->cell[1].speed);
+    plan_ok(&t, PLAN_SPEED "policies: [full, full]\n");
+    assert_true(plan_has_id(t.work, speed));
+    plan_ok(&t, PLAN_SPEED "policies: [full, snapkv]\n"); /* observes a window */
+    assert_true(t.work->window > 0);
+    assert_true(plan_has_id(t.work, quality));
+    assert_false(plan_has_id(t.work, speed));
+    plan_close(&t);
+}
+
 static void test_exclude(void **state)
 {
     struct plan_test t;
@@ -259,10 +317,11 @@ static void test_shard_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product), cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_seeds),   cmocka_unit_test(test_same_cell_once),
-        cmocka_unit_test(test_exclude), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_shards),  cmocka_unit_test(test_shard_text),
+        cmocka_unit_test(test_product),         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_seeds),           cmocka_unit_test(test_same_cell_once),
+        cmocka_unit_test(test_same_group_once), cmocka_unit_test(test_speed_key),
+        cmocka_unit_test(test_exclude),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shards),          cmocka_unit_test(test_shard_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
