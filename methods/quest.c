@@ -73,6 +73,10 @@ static int quest_plan(struct kvl_plan *plan)
                         "budget %d with page=%d; give %d or more (the newest page and one)",
                         plan->budget_tok, o->page, 2 * o->page);
     if (o->dense_layers == KVL_AUTO) o->dense_layers = KVL_MIN(2, plan->shape->n_layers / 4);
+    if (o->dense_layers >= plan->shape->n_layers)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "dense_layers=%d; the model has %d layers, give less", o->dense_layers,
+                        plan->shape->n_layers);
     return kvl_plan_meta(plan, KVL_META_PAGE, o->page, 2 * plan->shape->head_dim, &o->table);
 }
 

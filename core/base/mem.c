@@ -86,6 +86,8 @@ static int read_fd(int fd, const char *path, size_t limit, struct kvl_buf *out, 
     for (;;) {
         ssize_t n = read(fd, chunk, sizeof chunk);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EISDIR)
+            return kvl_fail(err, KVL_EINVAL, "%s: is a folder, want a file", path);
         if (n < 0) return kvl_fail(err, KVL_EIO, "%s: cannot read: %s", path, strerror(errno));
         if (n == 0) return kvl_buf_add(out, "", 0);
         if ((size_t)n > limit - out->len)
@@ -129,7 +131,7 @@ static size_t edit_distance(const char *a, const char *b)
 const char *kvl_nearest(const char *word, const char *const *names, size_t n)
 {
     const char *best = NULL;
-    size_t best_d = strlen(word) / 2 + 1; /* further away is no help */
+    size_t best_d = (strlen(word) + 2) / 3; /* further away is no help */
     for (size_t i = 0; i < n; i++) {
         size_t d = edit_distance(word, names[i]);
         if (d <= best_d && (!best || d < best_d)) {

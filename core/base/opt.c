@@ -336,7 +336,12 @@ static int opt_print_int(const struct kvl_opt *o, const void *at, struct kvl_buf
 {
     int32_t v;
     memcpy(&v, at, sizeof v);
-    if (o->type == KVL_OPT_ENUM) return kvl_buf_adds(out, o->choices[v]);
+    if (o->type == KVL_OPT_ENUM) {
+        /* A plan hook may have written anything. */
+        for (int32_t i = 0; o->choices[i]; i++)
+            if (i == v) return kvl_buf_adds(out, o->choices[i]);
+        return kvl_buf_printf(out, "%d", v);
+    }
     if (v == KVL_AUTO && opt_has_auto(o)) return kvl_buf_adds(out, "auto");
     return kvl_buf_printf(out, "%d", v);
 }

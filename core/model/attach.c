@@ -11,6 +11,7 @@ void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
     s->ctx.err = err;
     s->host.session = s;
     s->host.n_visible = s->n_pos;
+    s->host.clean = !err || err->code == KVL_OK;
     kvl_arena_reset(&s->engine->scratch);
 }
 
@@ -19,18 +20,26 @@ int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int 
     struct kvl_err *err = s->ctx.err;
     const char *name = s->planned->policy->name;
     s->failed = true;
-    if (code == KVL_ESTOP || code == KVL_ENOMEM || code == KVL_EINVAL || code == KVL_ENUMERIC) {
-        /* The engine's own trouble, or the method's refusal: the code says which. */
-    } else {
-        code = KVL_EPOLICY;
-    }
+    /* The engine's own trouble or the method's refusal keep their code; nothing else is a hook's to
+     * return. */
+    if (code != KVL_ENOMEM && code != KVL_EINVAL && code != KVL_ENUMERIC) code = KVL_EPOLICY;
     if (err && err->code == KVL_OK) kvl_fail(err, code, "the hook failed without a message");
     if (layer < 0) return kvl_fail_at(err, code, "%s: %s", name, hook);
-    return kvl_fail_at(err, code, "%s: %s, layer %d, position %d", name, hook, layer, s->n_pos);
+    return kvl_fail_at(err, code, "%s: %s, layer %d, position %d", name, hook, layer,
+                       s->host.n_visible - 1);
+}
+
+int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int code)
+{
+    const struct kvl_err *err = s->ctx.err;
+    /* A hook that ignores a refusal would go on with something else than it asked for. */
+    if (code == KVL_OK && err && s->host.clean) code = err->code;
+    return code == KVL_OK ? KVL_OK : kvl_hook_failed(s, hook, layer, code);
 }
 
 float *kvl_scratch(const struct kvl_pctx *ctx, size_t n)
 {
+    if (n > SIZE_MAX / 8) return NULL;
     return kvl_arena_get(&ctx->host->session->engine->scratch, n + 1, sizeof(float));
 }
 
@@ -40,6 +49,12 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     struct kvl_session *s = ctx->host->session;
     struct kvl_engine *e = s->engine;
     const struct kvl_shape *sh = ctx->shape;
+    if (step->layer < 0 || step->layer >= sh->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "attention weights of layer %d, want 0 to %d",
+                        step->layer, sh->n_layers - 1);
+    if (s->dead && s->count.n_evicted > 0)
+        return kvl_fail(ctx->err, KVL_EINVAL,
+                        "the mask oracle has no attention weights of evicted lanes");
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
         if (n != e->lanes[h].n_slots || !e->lanes[h].sorted)
@@ -65,15 +80,11 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
 static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
-    const struct kvl_shape *sh = &s->engine->model->shape;
-    size_t n_layers = (size_t)sh->n_layers;
     for (int32_t i = 0; i < p->p.n_meta; i++)
         if (kvl_meta_table_create(s->engine, &p->p.meta[i], s->n_pos, &s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
-    s->host.shared = kvl_alloc(n_layers, sizeof(struct kvl_shared_sel *));
-    s->host.shared_until = kvl_alloc(n_layers, sizeof(int32_t));
     s->ctx.state = p->state_bytes > 0 ? kvl_alloc(p->state_bytes, 1) : NULL;
-    if (!s->host.shared || !s->host.shared_until || (p->state_bytes > 0 && !s->ctx.state))
+    if (p->state_bytes > 0 && !s->ctx.state)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
     return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, s->n_pos, err) : KVL_OK;
 }
@@ -128,7 +139,7 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
         KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, buf, k));
         KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, buf, v));
         int rc = s->planned->policy->append(&s->ctx, &step, k, v);
-        if (rc != KVL_OK) return kvl_hook_failed(s, "append", layer, rc);
+        KVL_TRY(kvl_hook_done(s, "append", layer, rc));
     }
     return KVL_OK;
 }
@@ -144,15 +155,14 @@ static int attach_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     if (p->append) KVL_TRY(replay_layer(s, layer, err));
     kvl_arena_reset(&s->engine->step);
     kvl_hook_begin(s, err);
-    if (p->prefilled && (rc = p->prefilled(&s->ctx, layer)) != KVL_OK)
-        return kvl_hook_failed(s, "prefilled", layer, rc);
+    s->host.scoring = true;
+    if (p->prefilled) rc = kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer));
     kvl_hook_begin(s, err);
-    if (p->score && (rc = kvl_score_layer(s, layer)) != KVL_OK)
-        return kvl_hook_failed(s, "score", layer, rc);
+    if (rc == KVL_OK && p->score) rc = kvl_hook_done(s, "score", layer, kvl_score_layer(s, layer));
+    s->host.scoring = false;
+    if (rc != KVL_OK || !p->evict) return rc;
     kvl_hook_begin(s, err);
-    if (p->evict && (rc = kvl_evict_layer(s, &step)) != KVL_OK)
-        return kvl_hook_failed(s, "evict", layer, rc);
-    return KVL_OK;
+    return kvl_hook_done(s, "evict", layer, kvl_evict_layer(s, &step));
 }
 
 static int attach_check(const struct kvl_session *s, const struct kvl_planned *planned,
@@ -192,7 +202,7 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
     kvl_hook_begin(s, err);
     int rc = p->open ? p->open(&s->ctx) : KVL_OK;
     s->opened = true;
-    if (rc != KVL_OK) return kvl_hook_failed(s, "open", -1, rc);
+    KVL_TRY(kvl_hook_done(s, "open", -1, rc));
     for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++) KVL_TRY(attach_layer(s, l, err));
     s->failed = false;
     s->count.attach_ns = kvl_now_ns() - t0;

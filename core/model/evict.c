@@ -197,7 +197,13 @@ int kvl_score_layer(struct kvl_session *s, int32_t layer)
     sc.score = kvl_arena_get(&e->step, floats + 1, sizeof *sc.score);
     if (!sc.score) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
     memset(sc.score, 0, floats * sizeof *sc.score);
+    const float *given = sc.score;
     KVL_TRY(s->planned->policy->score(&s->ctx, layer, &sc));
+    if (sc.score != given || sc.n_tok != s->n_pos)
+        return kvl_fail(s->ctx.err, KVL_EPOLICY,
+                        "n_tok %d or the score buffer was changed, want %d "
+                        "and the buffer as given",
+                        sc.n_tok, s->n_pos);
     KVL_TRY(scores_check(&sc, s->ctx.err));
     if (sc.keep_tok >= s->n_pos) return KVL_OK;
     size_t kept = (size_t)sh->n_kv_heads * (size_t)sc.keep_tok;

@@ -134,10 +134,6 @@ static int row_append_hook(const struct forward *f, const struct kvl_row *row, i
     struct kvl_session *s = row->s;
     const struct kvl_shape *sh = &e->model->shape;
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
-    for (int32_t t = 0; t < s->planned->p.n_meta; t++)
-        if (kvl_meta_table_reserve(e, &s->host.table[t], row->pos + 1) != KVL_OK)
-            return kvl_fail(f->err, KVL_ENOMEM, "%s: out of memory for its tables",
-                            s->planned->policy->name);
     float *kv = kvl_arena_get(&e->step, 2 * n, sizeof *kv);
     if (!kv) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
     memcpy(kv, e->k + (size_t)i * n, n * sizeof *kv);
@@ -146,7 +142,7 @@ static int row_append_hook(const struct forward *f, const struct kvl_row *row, i
     row_hook(f, row);
     struct kvl_step step = row_step(row, layer);
     int rc = s->planned->policy->append(&s->ctx, &step, kv, kv + n);
-    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(s, "append", layer, rc);
+    return kvl_hook_done(s, "append", layer, rc);
 }
 
 static int row_append(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
@@ -156,6 +152,10 @@ static int row_append(const struct forward *f, const struct kvl_row *row, int32_
     const struct kvl_shape *sh = &e->model->shape;
     size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
+    for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
+        if (kvl_meta_table_reserve(e, &s->host.table[t], row->pos + 1) != KVL_OK)
+            return kvl_fail(f->err, KVL_ENOMEM, "%s: out of memory for its tables",
+                            s->planned->policy->name);
     return kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err);
 }
@@ -185,7 +185,7 @@ static int row_select(const struct forward *f, const struct kvl_row *row, int32_
     s->count.n_select++;
     if (rc == KVL_OK) rc = kvl_sel_complete(sel);
     if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
-    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(s, "select", layer, rc);
+    return kvl_hook_done(s, "select", layer, rc);
 }
 
 /* What observe gets, where a policy wants it. */
@@ -257,7 +257,7 @@ static int row_observe(const struct forward *f, const struct kvl_row *row, int32
     struct kvl_step step = row_step(row, layer);
     row_hook(f, row);
     int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
-    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(row->s, "observe", layer, rc);
+    return kvl_hook_done(row->s, "observe", layer, rc);
 }
 
 /* One token, one layer: its keys are stored, it chooses, its attention is gathered. */
@@ -297,8 +297,7 @@ static int evict_rows(const struct forward *f, int32_t layer)
         if (!row->s->planned || !row->s->planned->policy->evict) continue;
         struct kvl_step step = row_step(row, layer);
         row_hook(f, row);
-        int rc = kvl_evict_layer(row->s, &step);
-        if (rc != KVL_OK) return kvl_hook_failed(row->s, "evict", layer, rc);
+        KVL_TRY(kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step)));
     }
     return KVL_OK;
 }

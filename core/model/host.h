@@ -111,15 +111,21 @@ struct kvl_probe {
     uint8_t *dense; /* [n_layers] */
 };
 
-struct kvl_shared_sel; /* select.c: a selection declared to serve several layers or steps */
+/* share.c: a selection that serves layers layer_first..layer_last at steps from..until. */
+struct kvl_share {
+    struct kvl_shared_sel *sel;
+    int32_t layer_first, layer_last, from, until;
+};
 
 struct kvl_host {
     struct kvl_session *session;
     struct kvl_meta_table *table[KVL_MAX_META];
-    struct kvl_shared_sel **shared; /* [n_layers], NULL where none */
-    int32_t *shared_until;          /* [n_layers]: last step index that shared[l] serves */
-    int32_t n_visible;              /* positions that exist for the running hook */
-    bool selecting;                 /* inside a select hook: what it reads is counted */
+    struct kvl_share *share;
+    int32_t n_share, cap_share;
+    int32_t n_visible; /* positions that exist for the running hook */
+    bool clean;        /* no error was stored when the running hook began */
+    bool scoring;      /* inside prefilled or score: the observers may be read */
+    bool selecting;    /* inside a select hook: what it reads is counted */
 };
 
 struct kvl_session {
@@ -188,8 +194,8 @@ static inline int32_t kvl_group(const struct kvl_shape *shape)
 
 /* Ascending live positions of a lane, in the step arena; NULL: no memory.  *slot, where asked for,
  * gets their slots (NULL under the mask oracle, where a slot is a position). */
-const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head,
-                                  int32_t *n, const int32_t **slot);
+const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *n,
+                                  const int32_t **slot);
 /* True when the lane holds every position 0 .. n_pos - 1, so that slot == position. */
 bool kvl_lane_is_whole(const struct kvl_session *s, int32_t layer, int32_t kv_head);
 bool kvl_lane_has(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t pos);
@@ -234,8 +240,8 @@ int kvl_sel_complete(struct kvl_sel *sel);
 int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row);
 /* Fills `sel` from a selection that an earlier layer or step shared; false when there is none. */
 bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row);
-void kvl_shared_ref(struct kvl_shared_sel *sh);
-void kvl_shared_unref(struct kvl_shared_sel *sh);
+int kvl_shares_fork(struct kvl_host *to, const struct kvl_host *from);
+void kvl_shares_free(struct kvl_host *host);
 
 /* Turns a selection into attention jobs (real) or runs it (masked): out [n_heads][head_dim],
  * probabilities on request into probs/n_probs [n_heads].  Counts what is attended and read. */
@@ -267,5 +273,7 @@ int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_er
 /* Adds policy, layer and step to a failed hook's message; a positive or unknown code becomes
  * KVL_EPOLICY. */
 int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code);
+/* KVL_OK when a hook returned KVL_OK and no call that it made was refused; else kvl_hook_failed. */
+int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int code);
 
 #endif

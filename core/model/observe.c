@@ -136,8 +136,12 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
         return kvl_fail(ctx->err, KVL_EINVAL,
                         "window of %d queries, the context has only %lld tokens", window,
                         (long long)s->obs->n_seen);
-    if (s->n_pos != ctx->context_tok || s->index > 0)
+    if (!ctx->host->scoring)
         return kvl_fail(ctx->err, KVL_EPOLICY, "the window is there in prefilled and score only");
+    for (int32_t h = 0; h < sh->n_kv_heads; h++)
+        if (!s->dead && !kvl_lane_is_whole(s, layer, h))
+            return kvl_fail(ctx->err, KVL_EPOLICY,
+                            "the window of layer %d, which has been evicted from already", layer);
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
     if (!m) {
         struct kvl_mass *fresh = kvl_alloc(1, sizeof *fresh);

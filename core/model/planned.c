@@ -16,16 +16,38 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
         { (p->caps & KVL_CAP_PROBS) != 0, p->observe != NULL, "KVL_CAP_PROBS and observe" },
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        bool repositions = rules[i].hook && !rules[i].cap && (p->caps & KVL_CAP_REPOSITIONS);
-        if (rules[i].cap != rules[i].hook && !repositions)
+        /* A select hook that only moves positions drops nothing. */
+        bool moves = rules[i].hook && !rules[i].cap && i == 1 && (p->caps & KVL_CAP_REPOSITIONS);
+        if (rules[i].cap != rules[i].hook && !moves)
             return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
                             p->name, rules[i].what);
     }
     if (p->caps & (KVL_CAP_PREFILL | KVL_CAP_OFFLOADS) || p->prefill_mask || p->place || p->save ||
-        p->load)
-        return kvl_fail(err, KVL_EPOLICY,
-                        "policy %s: this build does not serve prefill_mask, place, save and load",
-                        p->name);
+        p->load || p->relayout)
+        return kvl_fail(
+            err, KVL_EPOLICY,
+            "policy %s: this build does not serve prefill_mask, place, relayout, save and load",
+            p->name);
+    return KVL_OK;
+}
+
+/* Every option lies inside the options struct. */
+static int policy_check_options(const struct kvl_policy *p, struct kvl_err *err)
+{
+    static const size_t bytes[] = { [KVL_OPT_INT] = sizeof(int32_t),
+                                    [KVL_OPT_FLOAT] = sizeof(double),
+                                    [KVL_OPT_BOOL] = sizeof(bool),
+                                    [KVL_OPT_ENUM] = sizeof(int32_t),
+                                    [KVL_OPT_STR] = KVL_OPT_STR_SIZE };
+    for (const struct kvl_opt *o = p->opts; o && o->name; o++) {
+        bool known = o->type >= KVL_OPT_INT && o->type <= KVL_OPT_STR;
+        if (!known || o->off > p->opts_size || bytes[o->type] > p->opts_size - o->off)
+            return kvl_fail(
+                err, KVL_EPOLICY,
+                "policy %s: option %s of type %d at byte %zu does not fit its %zu bytes "
+                "of options",
+                p->name, o->name, (int)o->type, o->off, p->opts_size);
+    }
     return KVL_OK;
 }
 
@@ -46,6 +68,7 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: title, paper and help must be set", p->name);
     if (p->opts && p->opts_size == 0)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: options without opts_size", p->name);
+    KVL_TRY(policy_check_options(p, err));
     return policy_check_hooks(p, err);
 }
 
@@ -92,6 +115,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
                         int32_t context_tok, struct kvl_err *err)
 {
     const struct kvl_policy *policy = p->policy;
+    bool clean = !err || err->code == KVL_OK;
     if (policy->opts) {
         p->opts = kvl_alloc(1, policy->opts_size);
         if (!p->opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
@@ -108,6 +132,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
                              .err = err,
                              .p = &p->p };
     if (policy->plan) KVL_TRY(policy->plan(&plan));
+    if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
     p->state_bytes = plan.state_bytes;
     p->raw_keys = plan.raw_keys;
     KVL_TRY(kvl_buf_adds(&p->options, ""));

@@ -111,7 +111,8 @@ static int items_of(const struct head *h, int32_t i_seg, int32_t q_head, struct 
     const struct kvl_segment *g = &sel->seg[i_seg];
     if (g->everything) return items_everything(h, g->mode == KVL_POS_IN_CACHE || h->r->probs, out);
     const struct kvl_sel_list *l = segment_list(g, h, q_head);
-    int32_t *pos = kvl_arena_get(&h->e->step, (size_t)l->n * (size_t)g->page_tok + 1, sizeof *pos);
+    size_t room = KVL_MIN((size_t)l->n * (size_t)g->page_tok, (size_t)sel->n_pos) + 1;
+    int32_t *pos = kvl_arena_get(&h->e->step, room, sizeof *pos);
     if (!pos) return no_memory(h);
     int32_t n = l->n;
     if (g->page_tok > 1) {
@@ -236,7 +237,15 @@ static int masked_job(const struct head *h, const struct kvl_segment *g, const s
         a.pos = pos;
         a.q_pos = g->mode == KVL_POS_IN_CACHE ? it->n - 1 : g->arg;
     }
-    return h->e->ops->attn_masked(&a);
+    if (!job->probs) return h->e->ops->attn_masked(&a);
+    size_t heads = (size_t)job->n_heads, slots = (size_t)n;
+    a.probs = kvl_arena_get(&h->e->step, heads * slots + 1, sizeof *a.probs);
+    if (!a.probs) return no_memory(h);
+    KVL_TRY(h->e->ops->attn_masked(&a));
+    for (size_t j = 0; j < heads; j++)
+        for (int32_t i = 0; i < it->n; i++)
+            job->probs[j * (size_t)it->n + (size_t)i] = a.probs[j * slots + (size_t)it->pos[i]];
+    return KVL_OK;
 }
 
 /* ---- counting ---------------------------------------------------------------------------------------- */

@@ -170,9 +170,11 @@ int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32_t arg)
     if (mode < KVL_POS_ORIGINAL || mode > KVL_POS_CONSTANT)
         return kvl_fail(sel->err, KVL_EPOLICY, "position mode %d, want 0 to %d", (int)mode,
                         KVL_POS_CONSTANT);
-    if (mode != KVL_POS_ORIGINAL && !sel->s->engine->desc.raw_keys)
+    if (mode != KVL_POS_ORIGINAL && !sel->s->planned->raw_keys)
         return kvl_fail(sel->err, KVL_EPOLICY,
                         "other positions need keys before RoPE: set plan->raw_keys");
+    if (arg < 0)
+        return kvl_fail(sel->err, KVL_EPOLICY, "positions at distance %d, want 0 or more", arg);
     sel->seg[sel->n_seg - 1].mode = mode;
     sel->seg[sel->n_seg - 1].arg = arg;
     return KVL_OK;
@@ -234,83 +236,4 @@ int kvl_sel_complete(struct kvl_sel *sel)
                                 g->n_lists, scope_name(g->scope));
     }
     return KVL_OK;
-}
-
-/* ---- selections that serve several layers or steps ------------------------------------------- */
-
-struct kvl_shared_sel {
-    int32_t n_refs;
-    struct kvl_segment seg[KVL_MAX_SEGMENTS];
-    int32_t n_seg;
-    struct kvl_arena mem; /* lists and items */
-};
-
-void kvl_shared_ref(struct kvl_shared_sel *sh)
-{
-    if (sh) sh->n_refs++;
-}
-
-void kvl_shared_unref(struct kvl_shared_sel *sh)
-{
-    if (!sh || --sh->n_refs > 0) return;
-    kvl_arena_free(&sh->mem);
-    kvl_free(sh);
-}
-
-static void *shared_copy(struct kvl_shared_sel *sh, const void *data, size_t n, size_t item)
-{
-    void *p = kvl_arena_get(&sh->mem, n + 1, item);
-    if (p && n > 0) memcpy(p, data, n * item);
-    return p;
-}
-
-static int shared_fill(struct kvl_shared_sel *sh, const struct kvl_sel *sel)
-{
-    sh->n_seg = sel->n_seg;
-    for (int32_t i = 0; i < sel->n_seg; i++) {
-        struct kvl_segment *g = &sh->seg[i];
-        *g = sel->seg[i];
-        if (!g->list) continue;
-        g->list = shared_copy(sh, g->list, (size_t)g->n_lists, sizeof *g->list);
-        if (!g->list) return KVL_ENOMEM;
-        for (int32_t j = 0; j < g->n_lists; j++) {
-            struct kvl_sel_list *l = &g->list[j];
-            l->item = shared_copy(sh, l->item, (size_t)l->n, sizeof *l->item);
-            if (l->log_weight)
-                l->log_weight =
-                    shared_copy(sh, l->log_weight, (size_t)l->n + 1, sizeof *l->log_weight);
-            if (!l->item) return KVL_ENOMEM;
-        }
-    }
-    return KVL_OK;
-}
-
-int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row)
-{
-    if (sel->share_steps == 0) return KVL_OK;
-    struct kvl_host *host = &sel->s->host;
-    struct kvl_shared_sel *sh = kvl_alloc(1, sizeof *sh);
-    if (!sh || shared_fill(sh, sel) != KVL_OK) {
-        if (sh) kvl_arena_free(&sh->mem);
-        kvl_free(sh);
-        return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a shared selection");
-    }
-    for (int32_t l = sel->layer; l <= sel->share_layer; l++) {
-        kvl_shared_unref(host->shared[l]);
-        kvl_shared_ref(sh);
-        host->shared[l] = sh;
-        host->shared_until[l] = row->index + sel->share_steps - 1;
-    }
-    return KVL_OK;
-}
-
-bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row)
-{
-    const struct kvl_host *host = &sel->s->host;
-    if (!host->shared || !host->shared[sel->layer] || row->index > host->shared_until[sel->layer])
-        return false;
-    const struct kvl_shared_sel *sh = host->shared[sel->layer];
-    memcpy(sel->seg, sh->seg, sizeof sel->seg);
-    sel->n_seg = sh->n_seg;
-    return true;
 }

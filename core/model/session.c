@@ -23,11 +23,7 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
 static void host_release(struct kvl_session *s)
 {
     for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_unref(s->host.table[i]);
-    if (s->host.shared)
-        for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
-            kvl_shared_unref(s->host.shared[l]);
-    kvl_free(s->host.shared);
-    kvl_free(s->host.shared_until);
+    kvl_shares_free(&s->host);
     kvl_free(s->ctx.state);
     kvl_free(s->dead);
 }
@@ -62,21 +58,6 @@ static size_t session_lanes(const struct kvl_session *s)
     return (size_t)sh->n_layers * (size_t)sh->n_kv_heads;
 }
 
-static int fork_shared(struct kvl_session *s, const struct kvl_session *parent)
-{
-    if (!parent->host.shared) return KVL_OK;
-    size_t n = (size_t)s->engine->model->shape.n_layers;
-    s->host.shared = copy_bytes(parent->host.shared, n * sizeof(struct kvl_shared_sel *));
-    s->host.shared_until = copy_bytes(parent->host.shared_until, n * sizeof(int32_t));
-    if (!s->host.shared || !s->host.shared_until) {
-        kvl_free(s->host.shared);
-        s->host.shared = NULL;
-        return KVL_ENOMEM;
-    }
-    for (size_t l = 0; l < n; l++) kvl_shared_ref(s->host.shared[l]);
-    return KVL_OK;
-}
-
 static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
 {
     s->planned = parent->planned;
@@ -89,7 +70,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     if (!parent->planned) return KVL_OK;
     for (int32_t i = 0; i < KVL_MAX_META; i++)
         s->host.table[i] = kvl_meta_table_ref(parent->host.table[i]);
-    KVL_TRY(fork_shared(s, parent));
+    KVL_TRY(kvl_shares_fork(&s->host, &parent->host));
     if (parent->planned->state_bytes > 0) {
         s->ctx.state = copy_bytes(parent->ctx.state, parent->planned->state_bytes);
         if (!s->ctx.state) return KVL_ENOMEM;
@@ -199,5 +180,5 @@ int kvl_session_report(struct kvl_session *s,
     struct kvl_report r = { each, user };
     kvl_hook_begin(s, err);
     int rc = s->planned->policy->report(&s->ctx, &r);
-    return rc == KVL_OK ? KVL_OK : kvl_hook_failed(s, "report", -1, rc);
+    return kvl_hook_done(s, "report", -1, rc);
 }

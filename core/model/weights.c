@@ -11,6 +11,7 @@ enum {
     MAX_LAYERS = 1024,
     MAX_WIDTH = 1 << 20, /* of embedding, feed-forward, all heads together */
     MAX_HEADS = 1 << 14,
+    MAX_GROUP = 64, /* query heads of a kv head: what operators keep room for */
     MAX_HEAD_DIM = 1024,
     MAX_VOCAB = 1 << 24,
     MAX_CONTEXT = 1 << 30,
@@ -111,6 +112,12 @@ static int load_heads(struct loader *l)
         return kvl_fail(l->err, KVL_EMODEL,
                         "llama.attention.head_count_kv is %d, want a divisor of head_count %d",
                         h->n_kv_heads, h->n_heads);
+    if (h->n_heads / h->n_kv_heads > MAX_GROUP)
+        return kvl_fail(
+            l->err, KVL_EMODEL,
+            "llama.attention.head_count is %d for head_count_kv %d, want at most %d query "
+            "heads per kv head",
+            h->n_heads, h->n_kv_heads, MAX_GROUP);
     bool given = kvl_gguf_has(l->g, "llama.attention.key_length");
     if (!given && h->n_embd % h->n_heads != 0)
         return kvl_fail(l->err, KVL_EMODEL,

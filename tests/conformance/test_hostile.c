@@ -329,8 +329,31 @@ static int live_of_no_head(const struct answer *a)
     return kvl_live(a->ctx, a->step->layer, 99, &pos, &n);
 }
 
+/* No hook may end a sweep as a signal does. */
+static int return_stop(const struct answer *a)
+{
+    (void)a;
+    return KVL_ESTOP;
+}
+/* A refusal that the hook does not pass on still counts. */
+static int keep_refused(const struct answer *a)
+{
+    (void)kvl_keep_range(a->keep, -1, 9, 3);
+    return KVL_OK;
+}
+
 /* ---- wrong scores ---------------------------------------------------------------------------------- */
 
+static int scores_shrunk(const struct answer *a)
+{
+    a->scores->n_tok -= 7;
+    return KVL_OK;
+}
+static int scores_moved(const struct answer *a)
+{
+    a->scores->score++;
+    return KVL_OK;
+}
 static int scores_nan(const struct answer *a)
 {
     a->scores->keep_tok = 10;
@@ -486,6 +509,10 @@ static const struct hostile cases[] = {
     BAD(window_not_asked, IN_SELECT, NULL),
     BAD(weights_of_too_many, IN_SELECT, "160"),
     BAD(live_of_no_head, IN_SELECT, "99"),
+    BAD(return_stop, IN_SELECT, NULL),
+    BAD(keep_refused, IN_EVICT, "[9, 3)"),
+    BAD(scores_shrunk, IN_SCORE, "53"),
+    BAD(scores_moved, IN_SCORE, "buffer"),
     BAD(scores_nan, IN_SCORE, "NaN"),
     BAD(keep_less_than_none, IN_SCORE, "-1"),
     BAD(protect_more_than_kept, IN_SCORE, "11"),

@@ -273,19 +273,65 @@ static void test_shared_selection_is_asked_once(void **state)
     rig_close(&r);
 }
 
+/* The latest positions of every token, shared by all layers and two steps: a token must not see what
+ * a later one of its block shares. */
+static int select_latest(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[24];
+    (void)q;
+    for (int32_t i = 0; i < 24; i++) pos[i] = step->pos - 23 + i;
+    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, 24));
+    return kvl_sel_share(sel, ctx->shape->n_layers - 1, 2);
+}
+
+POLICY(latest, .caps = KVL_CAP_SELECTS, .select = select_latest);
+
+/* Logits after `n` tokens under `latest`, run in blocks of `block`. */
+static void latest_run(struct rig *r, int32_t block, float *logits, int64_t *attended)
+{
+    enum { N_BLOCK = 12 };
+    struct rig_run run = { .policy = &latest, .id = ids, .n_ctx = N_CTX - N_BLOCK, .n_steps = 0 };
+    struct rig_session rs = rig_start(r, &run);
+    for (int32_t at = 0; at < N_BLOCK; at += block)
+        RIG_OK(&r->err, kvl_session_extend(rs.s, ids + N_CTX - N_BLOCK + at, block, &r->err));
+    *attended = kvl_session_counters(rs.s)->attended_tok;
+    rig_decode(r, &rs, ids + N_CTX, 1, logits);
+    rig_end(&rs);
+}
+
+static void test_sharing_in_a_block_is_causal(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    float *one = rig_logits(&r, 1), *all = rig_logits(&r, 1);
+    int64_t attended_one, attended_all;
+    latest_run(&r, 1, one, &attended_one);
+    latest_run(&r, 12, all, &attended_all);
+    assert_int_equal(attended_one, attended_all);
+    rig_expect_same(&r, one, all, 1, "blocks of 1 and 12");
+    latest_run(&r, 4, all, &attended_all);
+    rig_expect_same(&r, one, all, 1, "blocks of 1 and 4");
+    kvl_free(one);
+    kvl_free(all);
+    rig_close(&r);
+}
+
 static void collect(void *user, const char *name, double value)
 {
     double *out = user;
     out[name[0] == 'w' ? 0 : (name[0] == 'i' ? 1 : 2)] = value;
 }
 
-static void test_observed_weights_sum_to_one(void **state)
+static void observed_weights(enum kvl_exec exec)
 {
     struct rig r;
     double got[3] = { -1, -1, -1 };
-    (void)state;
     open_rig(&r);
-    struct rig_run run = { .policy = &observing, .id = ids, .n_ctx = N_CTX, .n_steps = N_STEPS };
+    struct rig_run run = {
+        .policy = &observing, .id = ids, .n_ctx = N_CTX, .n_steps = N_STEPS, .exec = exec
+    };
     struct rig_session rs = rig_start(&r, &run);
     float *logits = rig_logits(&r, N_STEPS);
     rig_decode(&r, &rs, ids + N_CTX, N_STEPS, logits);
@@ -299,6 +345,13 @@ static void test_observed_weights_sum_to_one(void **state)
     rig_end(&rs);
     kvl_free(logits);
     rig_close(&r);
+}
+
+static void test_observed_weights_sum_to_one(void **state)
+{
+    (void)state;
+    observed_weights(KVL_EXEC_REAL);
+    observed_weights(KVL_EXEC_MASKED);
 }
 
 /* What is read is counted by the engine: per query head lists are read once each, the lane counts
@@ -334,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_segments_and_lists_equal_their_mask),
         cmocka_unit_test(test_constant_positions_differ_from_original),
         cmocka_unit_test(test_shared_selection_is_asked_once),
+        cmocka_unit_test(test_sharing_in_a_block_is_causal),
         cmocka_unit_test(test_observed_weights_sum_to_one),
         cmocka_unit_test(test_counts_follow_the_lists),
     };

@@ -21,7 +21,7 @@ extern "C" {
 #define KVL_API               __attribute__((visibility("default")))
 #define KVL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* X(symbol, value, exit code of the program, text).  Exit codes: specs of the command line. */
+/* X(symbol, value, exit code of the program, text).  Exit codes: kvlab --help. */
 #define KVL_STATUS_LIST(X)                                                                         \
     X(KVL_OK, 0, 0, "ok")                                                                          \
     X(KVL_EINVAL, -1, 2, "bad argument or configuration")                                          \

@@ -2,12 +2,12 @@
  *
  * Layouts are row-major, innermost dimension last.  All float buffers are 4-byte aligned host
  * memory for ref and cpu.  An operator never allocates in decode; the few that need scratch take
- * it from a per-thread arena that grows to its high-water mark.
+ * it from memory of the process that grows to its high-water mark.
  *
  * Every result is independent of the number of threads: work is cut in pieces of fixed size and
  * partial results are merged in a fixed order.
  *
- * Thread-safe: yes, but operators use OpenMP inside: call them from one thread at a time.
+ * Thread-safe: no.  Operators use OpenMP inside and share scratch: call them from one thread.
  */
 #ifndef KVL_OPS_H
 #define KVL_OPS_H
@@ -114,7 +114,8 @@ struct kvl_attn_job {
     float *lse;     /* out [n_heads], -inf for an empty list */
     const float *q; /* [n_heads][head_dim]; before RoPE when pos is given */
     const struct kvl_lane *lane;
-    const struct kvl_run *runs; /* [n_runs], ascending slots; NULL = all slots below n_slots */
+    const struct kvl_run
+        *runs; /* [n_runs] in the order of the list; NULL = slots 0 .. n_slots - 1 */
     int32_t n_runs;
     int32_t n_slots;         /* slots in the list */
     int32_t n_heads;         /* query heads that share the list */
@@ -146,6 +147,7 @@ struct kvl_attn_merge_args {
 /* As one attn_decode job over slots 0 .. n_slots - 1, but slots with mask 0 get weight 0. */
 struct kvl_attn_masked_args {
     float *out, *lse; /* out [n_heads][head_dim], [n_heads] */
+    float *probs;     /* out [n_heads][n_slots], 0 where masked, or NULL */
     const float *q;   /* [n_heads][head_dim]; before RoPE when pos is given */
     const struct kvl_lane *lane;
     const uint8_t *mask; /* [n_slots] */
@@ -185,7 +187,7 @@ struct kvl_page_minmax_args {
     int32_t n_kv_heads, head_dim, page_tok;
 };
 
-/* How scores of a group's query heads become one score (methods-retrieve, section 1.5). */
+/* How scores of a group's query heads become one score (published ports of Quest differ). */
 enum kvl_reduce {
     KVL_REDUCE_NONE = 0, /* one list per query head */
     KVL_REDUCE_SUM,

@@ -258,8 +258,8 @@ struct kvl_policy {
     int (*observe)(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                    const int32_t *n, const float *lse);
     int (*evict)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep);
+    /* Reserved: positions that change, residency wishes (KVL_CAP_OFFLOADS), state on disk. */
     int (*relayout)(struct kvl_pctx *ctx, enum kvl_relayout what);
-    /* Reserved: residency wishes (KVL_CAP_OFFLOADS), and state on disk. */
     int (*place)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_tiers *tiers);
     int (*save)(struct kvl_pctx *ctx, struct kvl_blob *blob);
     int (*load)(struct kvl_pctx *ctx, struct kvl_blob *blob);

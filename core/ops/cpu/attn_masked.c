@@ -41,6 +41,14 @@ static double masked_logits(const struct masked *m, const float *q)
     return max;
 }
 
+/* Weights in slot order; masked slots weigh nothing. */
+static void masked_probs(const struct masked *m, int32_t h, double max, double total)
+{
+    float *probs = m->a->probs + (size_t)h * (size_t)m->a->n_slots;
+    for (int32_t s = 0; s < m->a->n_slots; s++)
+        probs[s] = m->a->mask[s] ? (float)(exp(m->logit[s] - max) / total) : 0.0f;
+}
+
 static void masked_head(const struct masked *m, int32_t h)
 {
     const struct kvl_attn_masked_args *a = m->a;
@@ -57,6 +65,7 @@ static void masked_head(const struct masked *m, int32_t h)
         for (int32_t c = 0; c < a->head_dim; c++) m->sum[c] += p * (double)m->row[c];
     }
     for (int32_t c = 0; c < a->head_dim; c++) out[c] = total > 0 ? (float)(m->sum[c] / total) : 0;
+    if (a->probs) masked_probs(m, h, max, total);
     a->lse[h] = total > 0 ? (float)(max + log(total)) : -INFINITY;
 }
 

@@ -15,6 +15,8 @@ int kvl_ref_attn_masked(const struct kvl_attn_masked_args *a)
                                        .inv_freq = a->inv_freq,
                                        .style = a->style };
         a->lse[h] = (float)kvl_ref_weights(&query, p);
+        for (int32_t i = 0; a->probs && i < a->n_slots; i++)
+            a->probs[(size_t)h * (size_t)a->n_slots + (size_t)i] = (float)p[i];
         kvl_ref_values(&query, p, a->out + (size_t)h * (size_t)a->head_dim);
     }
     kvl_free(p);
