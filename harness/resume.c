@@ -121,6 +121,7 @@ static void state_done(struct kvl_state *s, const json_t *record)
     json_int_t errors = json_integer_value(json_object_get(record, "n_errors"));
     if (!p || (s->retry && errors > 0)) return;
     p->done = p->aggregated = true;
+    p->failed = false; /* what failed before was done again */
 }
 
 static void state_error(struct kvl_state *s, const json_t *record)

@@ -1,7 +1,7 @@
 /* resume.h - what a log has already of the cells of a sweep.
  *
  * A cell is done when its `cell` or `speed` record is committed, and failed when an `error` record
- * names it.  Results of another code version do not count unless they are accepted.
+ * names it and none of those follows.  Results of another code version do not count unless they are accepted.
  */
 #ifndef KVL_RESUME_H
 #define KVL_RESUME_H

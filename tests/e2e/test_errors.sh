@@ -201,5 +201,8 @@ equal "failures are results" \
     "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" "$(tight)"
 tight --retry | grep -q '^prefilled 2 contexts (8000 tokens) for .* 0 timed runs; 4 errors$' ||
     fail "--retry does not run again what failed"
+# A limit that is no more: what is done again counts, in that run and in the next one.
+tight --set policies=full --set kv_limit_mib=4096 --retry --strict >stats || fail "a retry that works"
+tight --set policies=full --strict >stats || fail "cells that were repaired count as failed"
 
 [ $n_lines -ge 60 ] || fail "only $n_lines messages"
