@@ -183,6 +183,7 @@ static int generate_run(struct generate *g)
     KVL_TRY(generate_prompt(g));
     KVL_TRY(generate_plan(g));
     KVL_TRY(generate_engine(g));
+    kvl_stop_install();
     return generate_session(g);
 }
 

@@ -93,6 +93,7 @@ static int logits_model(const struct logits_args *a, struct kvl_model *model, st
     if (rc == KVL_OK) rc = kvl_engine_create(&desc, &engine, err);
     if (rc == KVL_OK) {
         kvl_engine_set_stop(engine, kvl_stop_flag());
+        kvl_stop_install();
         rc = logits_run(a, engine, id, n, err);
         kvl_engine_destroy(engine);
     }

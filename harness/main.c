@@ -93,7 +93,7 @@ int main(int argc, char **argv)
 {
     struct kvl_err err = { 0 };
     setlocale(LC_ALL, "C");
-    kvl_stop_install();
+    kvl_stop_ignore();
     int rc = main_flush(main_cmd(argc, argv, &err), &err);
     if (rc != KVL_OK) fprintf(stderr, "kvlab: %s\n", err.msg[0] ? err.msg : kvl_status_name(rc));
     if (rc == KVL_ESTOP && *kvl_stop_flag()) return 128 + *kvl_stop_flag();

@@ -21,7 +21,12 @@ void kvl_stop_install(void)
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaction(numbers[i], &action, NULL);
-    action.sa_handler = SIG_IGN;
+}
+
+void kvl_stop_ignore(void)
+{
+    struct sigaction action = { .sa_handler = SIG_IGN };
+    sigemptyset(&action.sa_mask);
     sigaction(SIGPIPE, &action, NULL);
     sigaction(SIGXFSZ, &action, NULL);
 }

@@ -308,6 +308,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
         kvl_work_print(w->work);
         return KVL_OK;
     }
+    kvl_stop_install();
     KVL_TRY(sweep_open_log(w));
     return sweep_run(w);
 }

@@ -89,3 +89,20 @@ for signal in INT:130 TERM:143 HUP:129; do
     equal "nothing twice after SIG$signal" "" "$(repeated_samples signal.zst)"
     zstd -tq signal.zst || fail "the log is damaged after SIG$signal"
 done
+
+# A command that does not poll ends at once.
+mkfifo never
+for command in "tokenize -m $model never" 'report never'; do
+    "$program" $command >stdout 2>err &
+    pid=$!
+    sleep 0.3
+    kill -TERM $pid
+    for ((i = 0; i < 50; i++)); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -9 $pid 2>/dev/null && fail "${command%% *} does not end after SIGTERM"
+    rc=0
+    wait $pid || rc=$?
+    equal "exit of ${command%% *} after SIGTERM" 143 $rc
+done
