@@ -161,7 +161,7 @@ static void test_read_file(void **state)
     assert_non_null(strstr(err.msg, path));
     assert_non_null(strstr(err.msg, "No such file"));
     kvl_err_clear(&err);
-    assert_int_equal(kvl_read_file("/tmp", 1000, &b, &err), KVL_EIO);
+    assert_int_equal(kvl_read_file("/tmp", 1000, &b, &err), KVL_EINVAL);
     kvl_buf_free(&b);
 
     make_file(path, 0);
@@ -199,6 +199,8 @@ static void test_nearest(void **state)
     assert_string_equal(kvl_nearest("random", names, 5), "random");
     assert_null(kvl_nearest("zzzzzzzz", names, 5));
     assert_null(kvl_nearest("full", names, 0));
+    static const char *const commands[] = { "list", "log", "plot" };
+    assert_null(kvl_nearest("foo", commands, 3)); /* two letters of three are another word */
     char text[200];
     memset(text, 'q', sizeof text - 1);
     text[sizeof text - 1] = '\0';
