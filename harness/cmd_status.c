@@ -46,7 +46,7 @@ static void status_runs(const struct kvl_results *r)
 static void status_cells(const struct kvl_results *r)
 {
     size_t n = 0, stale = 0, failed = 0;
-    for (size_t i = 0; i < r->n; i++) {
+    for (size_t i = 0; i < r->n_all; i++) {
         const struct kvl_result *x = &r->result[i];
         n += x->is_cell;
         stale += x->is_cell && x->stale;

@@ -231,7 +231,7 @@ int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format,
                      struct kvl_err *err)
 {
     put_head(cell_columns, format, out);
-    for (size_t i = 0; i < r->n; i++) {
+    for (size_t i = 0; i < r->n_all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
         json_t *extra = cell_extra(x);
@@ -321,7 +321,7 @@ static int sample_row(json_t *record, void *user, struct kvl_err *err)
 
 static int sample_extras(const struct kvl_results *r, json_t *all)
 {
-    for (size_t i = 0; i < r->n && all; i++) {
+    for (size_t i = 0; i < r->n_all && all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
         json_t *e =

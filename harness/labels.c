@@ -25,17 +25,36 @@ static int number_cmp(double a, double b)
     return (a > b) - (a < b);
 }
 
-int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip)
+int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = strcmp(a->model, b->model);
+    if (!c) c = strcmp(a->model_hash, b->model_hash);
+    if (!c) c = strcmp(a->kv_type, b->kv_type);
+    if (!c) c = number_cmp(a->seed, b->seed);
+    return c ? c : strcmp(a->device, b->device);
+}
+
+int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b)
+{
+    int c = number_cmp(a->threads, b->threads);
+    return c ? c : strcmp(a->host, b->host);
+}
+
+int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip)
+{
+    int c = kvl_result_set_cmp(a, b);
     if (!c && !(skip & KVL_BLOCK_TASK)) {
         c = strcmp(a->task, b->task);
         if (!c) c = strcmp(a->task_options, b->task_options);
     }
-    if (!c && !(skip & KVL_BLOCK_PROTOCOL)) c = strcmp(a->protocol, b->protocol);
+    if (!c && !(skip & KVL_BLOCK_PROTOCOL)) {
+        c = strcmp(a->protocol, b->protocol);
+        if (!c) c = (int)b->is_cell - (int)a->is_cell;
+        if (!c && !a->is_cell) c = kvl_result_setup_cmp(a, b);
+    }
     if (!c && !(skip & KVL_BLOCK_LENGTH)) c = number_cmp(a->length_tok, b->length_tok);
     if (!c && !(skip & KVL_BLOCK_DEPTH)) c = number_cmp(a->depth, b->depth);
-    return c ? c : strcmp(a->device, b->device);
+    return c;
 }
 
 static int budget_cmp(const struct kvl_result *a, const struct kvl_result *b)
@@ -55,7 +74,8 @@ int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
 static int result_order(const void *a, const void *b)
 {
     const struct kvl_result *x = a, *y = b;
-    int c = kvl_result_block_cmp(x, y, 0);
+    int c = (int)x->outdone - (int)y->outdone;
+    if (!c) c = kvl_result_block_cmp(x, y, 0);
     if (!c) c = kvl_result_row_cmp(x, y);
     if (!c) c = strcmp(x->options, y->options);
     return c ? c : strcmp(x->id, y->id);
@@ -178,17 +198,88 @@ static int task_label_build(struct kvl_result *x)
     return rc;
 }
 
+/* What tells results of one model from each other, as far as it does in this log. */
+struct set_keys {
+    bool file, kv_type, seed, setup;
+};
+
+static struct set_keys set_keys(const struct kvl_results *r)
+{
+    struct set_keys k = { .setup = r->n_setups > 1 };
+    for (size_t i = 1; i < r->n; i++) {
+        const struct kvl_result *a = &r->result[i - 1], *b = &r->result[i];
+        if (strcmp(a->model, b->model) != 0) continue;
+        k.file |= strcmp(a->model_hash, b->model_hash) != 0;
+        k.kv_type |= strcmp(a->kv_type, b->kv_type) != 0;
+        k.seed |= number_cmp(a->seed, b->seed) != 0;
+    }
+    return k;
+}
+
+static int set_build(struct kvl_result *x, const struct set_keys *k)
+{
+    struct kvl_buf b = { 0 };
+    int rc = kvl_buf_adds(&b, "");
+    if (rc == KVL_OK && k->file) rc = kvl_buf_printf(&b, ", file %.12s", x->model_hash);
+    if (rc == KVL_OK && k->kv_type) rc = kvl_buf_printf(&b, ", kv %s", x->kv_type);
+    if (rc == KVL_OK && k->seed && !isnan(x->seed)) rc = kvl_buf_printf(&b, ", seed %.0f", x->seed);
+    if (rc == KVL_OK && k->setup && !x->is_cell)
+        rc = kvl_buf_printf(&b, ", %.0f threads on %s", x->threads, x->host);
+    x->set = b.data;
+    return rc;
+}
+
+/* ---- one cell per point -------------------------------------------------------------------- */
+
+static double samples_of(const struct kvl_result *x)
+{
+    return (isnan(x->n) ? 0 : x->n) + (isnan(x->n_errors) ? 0 : x->n_errors);
+}
+
+static bool same_row(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return a->is_cell && kvl_result_block_cmp(a, b, 0) == 0 && kvl_result_row_cmp(a, b) == 0 &&
+           strcmp(a->options, b->options) == 0;
+}
+
+/* Of cells that differ in contexts, questions or versions alone, the one with the most samples, then
+ * the latest, stays in the tables: pooled or side by side, they would count contexts twice. */
+static void results_outdone(struct kvl_results *r)
+{
+    struct kvl_result *best = r->result;
+    size_t n = 0;
+    for (size_t i = 1; i < r->n_all; i++) {
+        struct kvl_result *x = &r->result[i], *less = x;
+        if (!same_row(best, x)) {
+            best = x;
+            continue;
+        }
+        double more = samples_of(x) - samples_of(best);
+        int later = strcmp(kvl_json_text(x->record, "t_end"), kvl_json_text(best->record, "t_end"));
+        if (more > 0 || (!(more < 0) && later > 0)) {
+            less = best;
+            best = x;
+        }
+        less->outdone = true;
+        n++;
+    }
+    r->n = r->n_all - n;
+}
+
 int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
 {
     if (r->n == 0) return KVL_OK;
     qsort(r->result, r->n, sizeof *r->result, result_order);
     json_t *all = json_object();
+    struct set_keys set = set_keys(r);
     bool ok = all && keys_collect(r, all) == 0;
     for (size_t i = 0; i < r->n && ok; i++)
         ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy)) == KVL_OK &&
-             task_label_build(&r->result[i]) == KVL_OK;
+             task_label_build(&r->result[i]) == KVL_OK && set_build(&r->result[i], &set) == KVL_OK;
     json_decref(all);
     if (!ok) return labels_memory(err);
-    qsort(r->result, r->n, sizeof *r->result, result_order);
+    qsort(r->result, r->n_all, sizeof *r->result, result_order);
+    results_outdone(r);
+    qsort(r->result, r->n_all, sizeof *r->result, result_order);
     return KVL_OK;
 }

@@ -79,7 +79,7 @@ struct builder {
     const struct kvl_result **legend;                            /* one result per name, sorted */
     size_t n_legend, subtitle_len;
     double x_min, x_max, y_min, y_max;
-    bool no_memory;
+    bool no_memory, setups; /* setups: speed of several machines or thread counts */
 };
 
 static void text_add(struct builder *b, struct kvl_buf *out, const char *text)
@@ -175,12 +175,15 @@ static void panel_title_add(struct builder *b, size_t from, size_t to)
 {
     const struct kvl_result *x = b->layout.x[from], *last = b->layout.x[to - 1];
     struct kvl_buf t = { 0 };
-    int rc = b->layout.n_models > 1 ? kvl_buf_printf(&t, "%s\n", x->model) : KVL_OK;
+    bool named = b->layout.n_models > 1 || x->set[0];
+    bool setup = b->f->by_length && b->setups && x->is_cell; /* else the set has it */
+    int rc = named ? kvl_buf_printf(&t, "%s%s\n", x->model, x->set) : KVL_OK;
     if (rc == KVL_OK && b->f->by_length) /* the last one has the budget: dense runs come first */
         rc = isnan(last->budget_tok) ? kvl_buf_adds(&t, "no budget")
                                      : kvl_buf_printf(&t, "budget %s", last->budget);
     else if (rc == KVL_OK)
         rc = kvl_buf_printf(&t, "%s, %.0f tokens\n%s", x->task_label, x->length_tok, x->protocol);
+    if (rc == KVL_OK && setup) rc = kvl_buf_printf(&t, ", %.0f threads on %s", x->threads, x->host);
     if (rc == KVL_OK && !b->f->by_length && !isnan(x->depth))
         rc = kvl_buf_printf(&t, ", depth %g", x->depth);
     b->no_memory |= rc != KVL_OK;
@@ -255,7 +258,8 @@ static void script_subtitle(struct builder *b, const struct kvl_results *r)
     if (b->out->n_failed) rc |= kvl_buf_printf(&t, "  %zu samples failed.", b->out->n_failed);
     if (json_array_size(r->errors))
         rc |= kvl_buf_printf(&t, "  %zu errors in the log.", json_array_size(r->errors));
-    if (r->n_hosts > 1 && b->f->by_length) rc |= kvl_buf_adds(&t, "  SEVERAL MACHINES.");
+    if (r->n_setups > 1 && b->f->by_length)
+        rc |= kvl_buf_adds(&t, "  SEVERAL MACHINES OR THREAD COUNTS.");
     if (rc == KVL_OK) quote_add(b, &quoted, t.data);
     b->no_memory |= rc != KVL_OK;
     b->subtitle_len = t.len;
@@ -321,7 +325,7 @@ int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
                    const struct kvl_plot_filter *filter, struct kvl_plot *out, struct kvl_err *err)
 {
     struct kvl_plot plot = { 0 };
-    struct builder b = { .f = figure, .want = filter, .out = &plot };
+    struct builder b = { .f = figure, .want = filter, .out = &plot, .setups = r->n_setups > 1 };
     KVL_TRY(kvl_plot_layout(r, figure, filter, &b.layout, err));
     b.legend = kvl_alloc(b.layout.n, sizeof *b.legend);
     b.no_memory = !b.legend || kvl_buf_printf(&plot.table, "# %s\n# %s\n", figure->title,

@@ -88,8 +88,8 @@ static int number_cmp(double a, double b)
 
 static int group_cmp(const struct kvl_result *x, const struct kvl_result *y)
 {
-    int c = strcmp(x->model, y->model);
-    return c ? c : strcmp(x->device, y->device);
+    int c = kvl_result_set_cmp(x, y);
+    return c ? c : kvl_result_setup_cmp(x, y);
 }
 
 static int budget_cmp(const struct kvl_result *x, const struct kvl_result *y)

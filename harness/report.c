@@ -10,7 +10,7 @@
 
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 {
-    fprintf(out, "%s", x->model[0] ? x->model : "unknown model");
+    fprintf(out, "%s%s", x->model[0] ? x->model : "unknown model", x->set);
     if (!(skip & KVL_BLOCK_TASK)) fprintf(out, "  %s", x->task_label);
     if (!(skip & KVL_BLOCK_PROTOCOL)) fprintf(out, "  %s", x->is_cell ? x->protocol : "speed only");
     if (!(skip & KVL_BLOCK_LENGTH) && !isnan(x->length_tok))
@@ -203,9 +203,15 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
     if (r->n_unfinished)
         fprintf(out, "Cut off and not in the table: %zu cells; the sweep goes on with them.\n",
                 r->n_unfinished);
-    if (r->n_hosts > 1)
-        fprintf(out, "Speed was measured on %zu machines; compare within one machine only.\n",
-                r->n_hosts);
+    if (r->n_all > r->n)
+        fprintf(out,
+                "%zu cell%s not in the tables: another cell of the same point has more contexts or "
+                "questions, or is newer.\n",
+                r->n_all - r->n, r->n_all - r->n == 1 ? " is" : "s are");
+    if (r->n_setups > 1)
+        fputs("Speed was measured on several machines or with several numbers of threads; compare "
+              "within one only.\nCells show that of their own run where there is any.\n",
+              out);
     if (json_array_size(r->errors)) fprintf(out, "%zu errors:\n", json_array_size(r->errors));
     kvl_report_errors(r->errors, out);
     if (r->health.n_damage || r->health.n_bad_lines) fputs("The log is not whole:\n", out);

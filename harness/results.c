@@ -4,6 +4,7 @@
 #include "kvl/rng.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,6 +198,13 @@ static const json_t *run_of(const struct kvl_results *r, const char *id)
     return NULL;
 }
 
+/* The seed of the contexts, of the canonical text of a point; NaN when it says none. */
+static double seed_of(const json_t *record)
+{
+    const char *seed = strstr(kvl_json_text(record, "key"), ";seed=");
+    return seed ? strtod(seed + strlen(";seed="), NULL) : KVL_NAN;
+}
+
 const char *kvl_result_model(const struct kvl_results *r, const char *run)
 {
     return kvl_json_text(run_of(r, run), "model.name");
@@ -250,7 +258,14 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
     };
-    x.model = kvl_result_model(r, x.run);
+    const json_t *run = run_of(r, x.run);
+    x.model = kvl_json_text(run, "model.name");
+    x.model_hash = kvl_json_text(run, "model.hash");
+    x.kv_type = kvl_json_text(run, "store.kv_type");
+    x.seed = seed_of(record);
+    bool timed = json_object_get(record, "threads") != NULL;
+    x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
+    x.threads = kvl_json_number(timed ? record : run, timed ? "threads" : "machine.threads");
     x.bound = kvl_bound_of(x.policy);
     x.stale = strcmp(x.code, kvl_json_text(r->newest_run, "kvlab.git")) != 0 && r->newest_run;
     return x;
@@ -260,7 +275,8 @@ static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
 {
     return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
            strcmp(a->budget, b->budget) == 0 && strcmp(a->options, b->options) == 0 &&
-           strcmp(a->model, b->model) == 0 && strcmp(a->device, b->device) == 0 &&
+           strcmp(a->model, b->model) == 0 && strcmp(a->model_hash, b->model_hash) == 0 &&
+           strcmp(a->kv_type, b->kv_type) == 0 && strcmp(a->device, b->device) == 0 &&
            strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
 }
 
@@ -282,15 +298,32 @@ static struct kvl_interval spread_of(double *v, size_t n)
     return (struct kvl_interval){ (v[(n - 1) / 2] + v[n / 2]) / 2, v[0], v[n - 1] };
 }
 
+/* The machine and threads whose speed a point gets: its own, else those of the latest record. */
+static const struct kvl_result *join_setup(const struct kvl_result *x,
+                                           const struct kvl_result *speed, size_t n_speed)
+{
+    const struct kvl_result *latest = x;
+    for (size_t i = 0; i < n_speed; i++) {
+        if (!same_point(x, &speed[i])) continue;
+        if (kvl_result_setup_cmp(x, &speed[i]) == 0) return x;
+        latest = &speed[i];
+    }
+    return latest;
+}
+
 /* Gives the point the repeats of its speed, and marks them as used.  Speed hardly depends on the
  * task: that of another one stands in for a task that was not timed. */
 static void join_speed(struct kvl_result *x, const struct kvl_result *speed, size_t n_speed,
                        bool *used, double *v)
 {
+    const struct kvl_result *setup = join_setup(x, speed, n_speed);
     size_t n = 0;
+    x->host = setup->host;
+    x->threads = setup->threads;
     for (int any_task = 0; any_task < 2 && n == 0; any_task++) {
         for (size_t i = 0; i < n_speed; i++) {
-            if (!same_point(x, &speed[i]) || (!any_task && !same_task(x, &speed[i]))) continue;
+            if (!same_point(x, &speed[i]) || kvl_result_setup_cmp(x, &speed[i])) continue;
+            if (!any_task && !same_task(x, &speed[i])) continue;
             used[i] = true;
             if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
         }
@@ -330,6 +363,7 @@ static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, s
         }
         json_object_foreach(speeds, id, record) speed[i++] = result_of(r, record);
         results_join(r, speed, n_speed, used, v);
+        r->n_all = r->n;
     }
     kvl_free(speed);
     kvl_free(used);
@@ -337,21 +371,24 @@ static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, s
     return memory ? KVL_OK : load_memory(err);
 }
 
-/* All speed records as a list, and the number of machines behind them. */
+/* All speed records as a list, and the number of machines and thread counts behind them. */
 static int results_speeds(struct kvl_results *r, json_t *speeds, struct kvl_err *err)
 {
-    json_t *hosts = json_object();
+    json_t *setups = json_object();
     const char *id;
     json_t *record;
-    int failed = hosts ? 0 : -1;
+    int failed = setups ? 0 : -1;
     json_object_foreach(speeds, id, record)
     {
         failed |= json_array_append(r->speeds, record);
-        failed |= json_object_set_new(hosts, kvl_json_text(record, "host"), json_true());
+        char setup[320];
+        snprintf(setup, sizeof setup, "%.0f %.300s", kvl_json_number(record, "threads"),
+                 kvl_json_text(record, "host"));
+        failed |= json_object_set_new(setups, setup, json_true());
     }
     r->n_speed = json_array_size(r->speeds);
-    r->n_hosts = json_object_size(hosts);
-    json_decref(hosts);
+    r->n_setups = json_object_size(setups);
+    json_decref(setups);
     return failed ? load_memory(err) : KVL_OK;
 }
 
@@ -368,8 +405,8 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     runs_newest(r);
     samples_finish(r);
     KVL_TRY(samples_unfinished(r, l->cells, err));
-    KVL_TRY(results_build(r, l->cells, l->speeds, err));
     KVL_TRY(results_speeds(r, l->speeds, err));
+    KVL_TRY(results_build(r, l->cells, l->speeds, err));
     return kvl_results_label(r, err);
 }
 
@@ -390,9 +427,10 @@ int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out
 
 void kvl_results_free(struct kvl_results *r)
 {
-    for (size_t i = 0; i < r->n; i++) {
+    for (size_t i = 0; i < r->n_all; i++) {
         free(r->result[i].label);
         free(r->result[i].task_label);
+        free(r->result[i].set);
         json_decref(r->result[i].record);
     }
     kvl_free(r->result);

@@ -1,9 +1,12 @@
 /* results.h - logs as results: one entry per point of a sweep, its accuracy and its speed together.
  *
- * Cells are joined with the speed records of the same model, length, policy, options, budget,
- * execution and device, of their own task if it was timed (a speed record knows no protocol, so that
- * it serves all of them).  A record
- * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same id.
+ * Cells are joined with the speed records of the same model file, KV type, length, policy, options,
+ * budget, execution and device, of their own task if it was timed (a speed record knows no protocol,
+ * so that it serves all of them), and of one machine and thread count: those of the cell's run, else
+ * those of the latest record.  Speed of another machine or thread count stands for itself.  A record
+ * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same id.  Cells
+ * of one point that differ in the number of contexts or questions are not shown beside each other:
+ * the one with the most samples stands for the point.
  *
  * Thread-safe: no; the results belong to one thread.
  */
@@ -22,11 +25,16 @@ struct kvl_result {
     json_t *record; /* of the cell, or of its first speed record */
     const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
     const char *exec, *prefill, *device, *code, *run;
+    const char *model_hash, *kv_type; /* of the run's model file and store */
+    const char *host;                 /* of the speed, or of the run of a cell without any */
+    double threads;                   /* likewise */
+    char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
     char *label;      /* policy, with the options that tell it from others of the same policy */
     char *task_label; /* task, with the options that are not the task's defaults */
     enum kvl_bound bound;
     bool is_cell, stale; /* stale: of another build than the newest run */
-    double length_tok, depth, budget_tok;
+    bool outdone;        /* another cell of the same point has more samples */
+    double length_tok, depth, budget_tok, seed;
     struct kvl_interval official, strict, recall;
     double n, n_eff, n_contexts, n_errors;
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
@@ -46,14 +54,15 @@ struct kvl_result_sample {
 
 struct kvl_results {
     struct kvl_result *result; /* in the order of a table: blocks, bounds, labels, budgets */
-    size_t n;
+    size_t n;                  /* of the tables */
+    size_t n_all;              /* behind those: cells of the same points with fewer samples */
     struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
     size_t n_samples, n_failed_samples;
     size_t n_unfinished;            /* cells that have samples but no cell record */
     size_t n_speed;                 /* speed records */
     json_t *runs, *errors, *speeds; /* arrays of records */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
-    size_t n_hosts;                 /* machines that speed was measured on */
+    size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;
 };
 
@@ -73,6 +82,10 @@ enum kvl_block_key {
 };
 /* Order of the blocks of two results, 0 when it is the same one; keys in `skip` do not count. */
 int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip);
+/* The part of that order that no key skips: model, its file, KV type, seed, device. */
+int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* The part that counts for speed: threads and machine. */
+int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* Order inside a block: bounds, labels, budgets; 0 when it is the same row. */
 int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The samples of a cell: *n of them. */

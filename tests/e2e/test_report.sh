@@ -97,6 +97,41 @@ fake_log 'select(.kind == "run" or .kind == "cell") | if .budget_tok != null the
 expect "rows of shares" "quest 6.25% 480, quest 12.5% 480, quest 25% 480, quest 50% 480" \
     "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $NF }' summary)"
 
+# What the key of a cell tells apart is no row beside it and no pool with it: KV type, model file,
+# seed are blocks; cells of other contexts or questions are left out, and a note says so.
+other() { # other KEY_SUFFIX CONTEXTS RUN_EDIT CELL_EDIT: 256 tokens of h2o and quest once more
+    fake_log 'select(.kind=="run" or (.kind=="cell" and .length_tok==1024 and .task=="passkey" and .protocol=="question_in_prefill"
+        and (.policy|IN("h2o","quest")) and .budget=="256")) | .run = "'"$1"'" | if .kind == "run" then '"$3"'
+        else .cell += "'"$1"'" | .n = 2*'"$2"' | .n_contexts = '"$2"' | .t_end = "2026-01-03" | '"$4"' end'
+}
+cat log.jsonl <(other q8 20 '.store.kv_type="q8_0"' .) | zst kinds.zst
+"$program" report kinds.zst > table
+contains "a block of its own for a KV type" '^tiny-8L, kv q8_0  passkey  question_in_prefill' table
+contains "and the other" '^tiny-8L, kv f16  passkey  question_in_prefill' table
+cat log.jsonl <(other f2 20 '.model.hash="1234567890abcdef"' .) | zst kinds.zst
+"$program" report kinds.zst > table
+contains "a block of its own for a model file" '^tiny-8L, file 1234567890ab  passkey' table
+cat log.jsonl <(other s3 20 . '.key = "x;seed=3;policy=h2o/1"') | zst kinds.zst
+"$program" report kinds.zst --summary > table
+contains "a table of its own for a seed" '^tiny-8L, seed 3  on cpu' table
+cat log.jsonl <(other few 5 . .) <(other many 50 . .) <(other some 9 . .) | zst kinds.zst
+"$program" report kinds.zst > table
+awk '/passkey  question_in_prefill  1024/ { on = 1 } /^$/ { on = 0 } on' table > block
+expect "the cell with the most samples" "quest 256 100/50" "$(awk '$1 == "quest" && $2 == 256 { print $1, $2, $NF }' block)"
+contains "the note on the others" '^6 cells are not in the tables: another cell of the same point has more' table
+expect "all cells in the export" 307 "$("$program" export kinds.zst | wc -l)"
+contains "all cells in the status" '^cells +306 done' <("$program" status kinds.zst)
+"$program" report kinds.zst --summary > summary
+contains "no context twice" '^  quest +256 .* 540$' summary
+
+# Speed of other threads is no repeat of it: 2 threads with the cells, 8 threads in its own block.
+{ cat log.jsonl; fake_log 'select(.kind == "speed") | .cell += "8" | .threads = 8 | .decode_tok_per_s *= 4'; } | zst threads.zst
+expect "speed of the threads of the run" "$(jq -c '[.cell, .decode_tok_per_s]' cells.jsonl)" \
+    "$("$program" export threads.zst --format jsonl | jq -c 'select(.task != null and .protocol != null) | [.cell, .decode_tok_per_s]')"
+"$program" report threads.zst > table
+contains "a block for the other threads" '^tiny-8L, 8 threads on node1  passkey  speed only  1024 tokens' table
+contains "the note on threads" '^Speed was measured on several machines or with several numbers of threads' table
+
 # Paired: questions that only one of the two got right, by jq.
 "$program" report log.zst --vs snapkv > vs
 pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
