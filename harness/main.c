@@ -1,6 +1,7 @@
 /* kvlab: the table of sub-commands, signals, error line and exit code. */
 #include "build.h"
 #include "cmds.h"
+#include "omp_env.h"
 #include "stop.h"
 
 #include <locale.h>
@@ -92,6 +93,7 @@ static int main_flush(int rc, struct kvl_err *err)
 int main(int argc, char **argv)
 {
     struct kvl_err err = { 0 };
+    kvl_omp_env(argv);
     setlocale(LC_ALL, "C");
     kvl_stop_ignore();
     int rc = main_flush(main_cmd(argc, argv, &err), &err);
