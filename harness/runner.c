@@ -118,25 +118,34 @@ static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct 
     return kvl_log_commit(r->log, err);
 }
 
-/* Cost units of the whole shard and of what is done already. */
-static void runner_measure(struct kvl_runner *r)
+/* One context of a group: its prefill is done when no cell wants it. */
+static void measure_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+{
+    struct kvl_progress *p = &r->progress;
+    bool wanted = false;
+    for (size_t c = g->first; c < g->first + g->n; c++) {
+        if (!r->work->cell[c].planned) continue;
+        double cost = kvl_cell_context_cost(r->work, &r->work->cell[c]);
+        bool wants = kvl_runner_wants(r, context, c);
+        p->total += cost;
+        if (!wants) p->done += cost;
+        wanted = wanted || wants;
+    }
+    p->total += kvl_group_context_cost(g);
+    if (!wanted) p->done += kvl_group_context_cost(g);
+}
+
+void kvl_runner_measure(struct kvl_runner *r)
 {
     const struct kvl_work *w = r->work;
-    struct kvl_progress *p = &r->progress;
     for (size_t i = 0; i < w->n_groups; i++) {
         const struct kvl_group *g = &w->group[i];
-        if (!g->mine) continue;
         int32_t contexts = g->speed ? 1 : w->sweep->contexts;
-        for (size_t c = g->first; c < g->first + g->n; c++) {
-            const struct kvl_progress_cell *cell = &r->state->cell[c];
-            double cost = contexts * kvl_cell_context_cost(w, &w->cell[c]);
-            bool done = cell->done || cell->failed;
-            p->n_cells++;
-            p->n_done += done;
-            if (w->cell[c].planned) p->total += cost;
-            if (w->cell[c].planned && done) p->done += cost;
-        }
-        p->total += contexts * kvl_group_context_cost(g);
+        if (!g->mine) continue;
+        for (int32_t context = 0; context < contexts; context++) measure_context(r, g, context);
+        for (size_t c = g->first; c < g->first + g->n; c++)
+            r->progress.n_done += r->state->cell[c].done || r->state->cell[c].failed;
+        r->progress.n_cells += g->n;
     }
 }
 
@@ -157,7 +166,7 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
 {
-    runner_measure(r);
+    kvl_runner_measure(r);
     kvl_progress_begin(&r->progress, r->progress.quiet);
     int rc = runner_all(r, err);
     kvl_progress_end(&r->progress);

@@ -382,14 +382,14 @@ static int context_cell(struct context *c, size_t index)
 
 /* ---- the context ----------------------------------------------------------------------------- */
 
-static bool cell_wanted(const struct kvl_runner *r, int32_t context, size_t cell)
+bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell)
 {
     const struct kvl_progress_cell *p = &r->state->cell[cell];
     const struct kvl_sweep *s = r->work->sweep;
     if (!r->work->cell[cell].planned || p->done || p->failed) return false;
-    for (int32_t q = 0; q < s->questions; q++)
+    for (int32_t q = 0; p->outcome && q < s->questions; q++)
         if (!p->outcome[context * s->questions + q].have) return true;
-    return false;
+    return !p->outcome;
 }
 
 static int context_cells(struct context *c)
@@ -399,7 +399,7 @@ static int context_cells(struct context *c)
     for (int32_t p = 0; p < KVL_N_PROTOCOLS; p++) {
         for (size_t i = c->g->first; i < c->g->first + c->g->n; i++) {
             const struct kvl_cell *cell = &r->work->cell[i];
-            if ((int32_t)cell->protocol != p || !cell_wanted(r, c->index, i)) continue;
+            if ((int32_t)cell->protocol != p || !kvl_runner_wants(r, c->index, i)) continue;
             snprintf(what, sizeof what, "%s %d %s", cell->task->task->name, cell->length,
                      cell->policy->policy->name);
             kvl_progress_show(&r->progress, what);
@@ -429,7 +429,7 @@ static int context_failed(struct context *c, struct kvl_err *err)
     struct kvl_err why = *c->err;
     kvl_err_clear(c->err);
     for (size_t i = c->g->first; i < c->g->first + c->g->n; i++)
-        if (cell_wanted(c->r, c->index, i))
+        if (kvl_runner_wants(c->r, c->index, i))
             KVL_TRY(kvl_runner_cell_error(c->r, i, c->index, &why, err));
     return kvl_log_commit(c->r->log, err);
 }
@@ -439,7 +439,7 @@ int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t 
 {
     bool wanted = false;
     for (size_t i = g->first; i < g->first + g->n && !wanted; i++)
-        wanted = cell_wanted(r, context, i);
+        wanted = kvl_runner_wants(r, context, i);
     if (!wanted) return KVL_OK;
     struct context c = { .r = r, .g = g, .index = context, .err = err };
     c.seed = kvl_context_seed(r->work->sweep, g->task, g->length, g->depth, context);

@@ -105,17 +105,11 @@ static int speed_cell(struct speed *s, size_t index)
     return KVL_OK;
 }
 
-static bool speed_wanted(const struct kvl_runner *r, size_t cell)
-{
-    const struct kvl_progress_cell *p = &r->state->cell[cell];
-    return r->work->cell[cell].planned && !p->done && !p->failed;
-}
-
 static int speed_cells(struct speed *s)
 {
     char what[64];
     for (size_t i = s->g->first; i < s->g->first + s->g->n; i++) {
-        if (!speed_wanted(s->r, i)) continue;
+        if (!kvl_runner_wants(s->r, 0, i)) continue;
         snprintf(what, sizeof what, "speed %d %s", s->g->length,
                  s->r->work->cell[i].policy->policy->name);
         kvl_progress_show(&s->r->progress, what);
@@ -131,14 +125,15 @@ static int speed_failed(struct speed *s)
     struct kvl_err why = *s->err;
     kvl_err_clear(s->err);
     for (size_t i = s->g->first; i < s->g->first + s->g->n; i++)
-        if (speed_wanted(s->r, i)) KVL_TRY(kvl_runner_cell_error(s->r, i, 0, &why, s->err));
+        if (kvl_runner_wants(s->r, 0, i)) KVL_TRY(kvl_runner_cell_error(s->r, i, 0, &why, s->err));
     return kvl_log_commit(s->r->log, s->err);
 }
 
 int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
 {
     bool wanted = false;
-    for (size_t i = g->first; i < g->first + g->n && !wanted; i++) wanted = speed_wanted(r, i);
+    for (size_t i = g->first; i < g->first + g->n && !wanted; i++)
+        wanted = kvl_runner_wants(r, 0, i);
     if (!wanted) return KVL_OK;
     struct speed s = { .r = r, .g = g, .err = err };
     int rc = speed_prefill(&s);

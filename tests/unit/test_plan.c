@@ -1,8 +1,9 @@
 /* Cells, keys, seeds and shares of a sweep. */
-#include "plan.h"
+#include "runner.h"
 
 #include "gguf_writer.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -261,6 +262,56 @@ static void test_refused(void **state)
     plan_close(&t);
 }
 
+/* ---- progress ----------------------------------------------------------------------------------- */
+
+static struct kvl_progress plan_measure(const struct plan_test *t, struct kvl_state *state)
+{
+    struct kvl_runner r = { .work = t->work, .state = state };
+    kvl_runner_measure(&r);
+    return r.progress;
+}
+
+static bool plan_near(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fabs(b);
+}
+
+/* What a log has was measured as left to do: a sweep that was all but done showed hours. */
+static void test_progress(void **state)
+{
+    struct plan_test t;
+    struct kvl_state s;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [{task: passkey, keys: 2}]\nlengths: [512]\nbudgets: [64]\n"
+                "policies: [full, snapkv]\ncontexts: 4\nquestions: 2\n"
+                "speed: {lengths: [512], steps: 2, repeats: 1}\n");
+    assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
+    struct kvl_progress none = plan_measure(&t, &s);
+    assert_int_equal(none.n_cells, 4);
+    assert_true(none.total > 0.0 && none.done == 0.0);
+    /* Three of four contexts have all answers. */
+    for (size_t c = 0; c < 2; c++)
+        for (size_t i = 0; i < 6; i++) s.cell[c].outcome[i].have = true;
+    struct kvl_progress most = plan_measure(&t, &s);
+    s.cell[2].done = s.cell[3].failed = true;
+    struct kvl_progress timed = plan_measure(&t, &s);
+    double quality = most.done / 3 * 4, speed = timed.done - most.done;
+    assert_true(plan_near(most.total, none.total));
+    assert_true(plan_near(quality + speed, none.total));
+    /* A cell that failed wants nothing; the context is prefilled for the other one. */
+    s.cell[0].failed = true;
+    struct kvl_progress failed = plan_measure(&t, &s);
+    assert_true(
+        plan_near(failed.done - timed.done, kvl_cell_context_cost(t.work, &t.work->cell[0])));
+    s.cell[1].done = true;
+    struct kvl_progress all = plan_measure(&t, &s);
+    assert_true(plan_near(all.done, none.total));
+    assert_int_equal(all.n_done, 4);
+    kvl_state_free(&s);
+    plan_close(&t);
+}
+
 /* ---- shares ---------------------------------------------------------------------------------- */
 
 /* Every group belongs to exactly one share, whatever their number. */
@@ -322,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_same_group_once), cmocka_unit_test(test_speed_key),
         cmocka_unit_test(test_exclude),         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_shards),          cmocka_unit_test(test_shard_text),
+        cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
