@@ -11,9 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of OpenBLAS; its header belongs to the operators. */
-char *openblas_get_config(void);
-
 /* The value of the first line "key : value" of a file, or of `key=value`. */
 static void machine_line(const char *path, const char *key, char between, char *out, size_t size)
 {
@@ -50,7 +47,6 @@ void kvl_machine_read(struct kvl_machine *out)
         snprintf(out->os, sizeof out->os, "%s, %.30s %.40s", distribution, name.sysname,
                  name.release);
     if (!out->cpu[0]) snprintf(out->cpu, sizeof out->cpu, "%.60s", name.machine);
-    snprintf(out->blas, sizeof out->blas, "%s", openblas_get_config());
     snprintf(out->isa, sizeof out->isa, "%s", kvl_ops_isa());
     out->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
 }

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct kvl_machine {
-    char host[128], cpu[128], os[160], blas[128], isa[32];
+    char host[128], cpu[128], os[160], isa[32];
     int32_t cores; /* that this process may use */
     int64_t ram_bytes;
 };

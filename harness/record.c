@@ -99,10 +99,10 @@ static json_t *record_argv(const struct kvl_run_info *info)
 static json_t *record_machine(const struct kvl_run_info *info)
 {
     const struct kvl_machine *m = info->machine;
-    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o, s:o}", "host", record_path_text(m->host),
+    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o}", "host", record_path_text(m->host),
                      "cpu", record_path_text(m->cpu), "cores", m->cores, "threads", info->threads,
                      "isa", m->isa, "ram_bytes", (json_int_t)m->ram_bytes, "os",
-                     record_path_text(m->os), "blas", record_path_text(m->blas));
+                     record_path_text(m->os));
 }
 
 static json_t *record_model(const struct kvl_model *m)

@@ -34,7 +34,7 @@ fake_log() {
              kv_own_bytes:(if $b==$len then 65536 else $b*4096 end), meta_bytes:(if $p[0]=="quest" then $len*256 else 0 end)};
       (base + {kind:"run", t_start:"2026-01-02T03:04:05Z", argv:["kvlab","sweep"],
         kvlab:{version:"0.1.0",git:"abc123def456",build:"Release",compiler:"GNU 12",sanitizers:""},
-        machine:{host:"node1",cpu:"some cpu",cores:2,threads:2,isa:"avx2",ram_bytes:8589934592,os:"Linux",blas:"OpenBLAS"},
+        machine:{host:"node1",cpu:"some cpu",cores:2,threads:2,isa:"avx2",ram_bytes:8589934592,os:"Linux"},
         model:{name:"tiny-8L",file:"tiny.gguf",hash:"00ff",bytes:1000000,n_layers:8,n_heads:8,n_kv_heads:4,head_dim:32,n_embd:256,n_vocab:512,context_tok:32768,tokenizer:"bpe",tokenizer_hash:"0f0f"},
         store:{kv_type:"f16",block_tok:16,chunk_tok:256,raw_keys:false},
         sweep:{name:"fake",file:"fake.yaml",hash:"aa",text:"..."}}),
