@@ -65,8 +65,8 @@ kvl_setup() {
 kvl_build() {
     local dir=$1
     shift
-    cmake -S "$kvl_root" -B "$dir" -G Ninja "$@" >"$dir.configure.log" 2>&1 ||
-        { cat "$dir.configure.log" >&2; kvl_die "cmake could not configure $dir"; }
-    rm -f "$dir.configure.log"
+    mkdir -p "$dir"
+    cmake -S "$kvl_root" -B "$dir" -G Ninja "$@" >"$dir/configure.log" 2>&1 ||
+        { cat "$dir/configure.log" >&2; kvl_die "cmake could not configure $dir"; }
     ninja -C "$dir" >"$dir/build.log" 2>&1 || { tail -n 40 "$dir/build.log" >&2; kvl_die "the build of $dir did not work"; }
 }

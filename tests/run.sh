@@ -14,7 +14,7 @@ options=(-DCMAKE_BUILD_TYPE=Release -DKVL_ASSERTS=ON -DKVL_WERROR=ON)
 while [ $# -gt 0 ]; do
     case $1 in
     --san) build+=-san; options+=(-DKVL_SAN=address,undefined) ;;
-    --clang) build+=-clang; options+=(-DCMAKE_C_COMPILER=clang) ;;
+    --clang) build+=-clang; options+=(-DCMAKE_C_COMPILER=clang); kvl_needs+=' clang:clang' ;;
     --long) export KVL_LONG=1 ;;
     --) shift; break ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
