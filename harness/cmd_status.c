@@ -54,6 +54,7 @@ static void status_cells(const struct kvl_results *r)
     }
     printf("cells    %zu done", n);
     if (r->n_unfinished) printf(", %zu cut off", r->n_unfinished);
+    if (r->n_stopped) printf(", %zu stopped by an error (sweep --retry)", r->n_stopped);
     if (failed) printf(", %zu with failed samples", failed);
     if (stale) printf(", %zu of another build", stale);
     putchar('\n');
@@ -70,8 +71,7 @@ static void status_log(const struct kvl_results *r)
            (unsigned long long)h->n_records, (unsigned long long)h->n_groups,
            h->n_damage || h->n_bad_lines ? "not whole:" : "whole");
     kvl_report_damage(h, stdout);
-    if (json_array_size(r->errors)) printf("errors   %zu\n", json_array_size(r->errors));
-    kvl_report_errors(r->errors, stdout);
+    kvl_report_errors(r, stdout);
 }
 
 int cmd_status(int argc, char **argv, struct kvl_err *err)

@@ -149,9 +149,26 @@ void kvl_report_damage(const struct kvl_log_health *h, FILE *out)
         fprintf(out, "%llu lines are no JSON objects\n", (unsigned long long)h->n_bad_lines);
 }
 
-void kvl_report_errors(const json_t *errors, FILE *out)
+enum { MAX_SHOWN = 8 };
+
+static void report_failures(json_t *failures, FILE *out)
 {
-    enum { MAX_SHOWN = 8 };
+    size_t shown = 0, more = 0;
+    const char *message;
+    json_t *n;
+    json_object_foreach(failures, message, n)
+    {
+        if (json_integer_value(n) == 0) continue; /* answered later */
+        if (shown++ < MAX_SHOWN)
+            fprintf(out, "  %" JSON_INTEGER_FORMAT " x %s\n", json_integer_value(n), message);
+        else
+            more++;
+    }
+    if (more) fprintf(out, "  and %zu more message%s\n", more, more == 1 ? "" : "s");
+}
+
+static void report_statuses(const json_t *errors, FILE *out)
+{
     size_t n = json_array_size(errors), shown = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *e = json_array_get(errors, i);
@@ -166,6 +183,19 @@ void kvl_report_errors(const json_t *errors, FILE *out)
         if (!first || shown++ == MAX_SHOWN) continue;
         fprintf(out, "  %zu x %s, e.g. %s\n", same, status, kvl_json_text(e, "message"));
     }
+}
+
+void kvl_report_errors(const struct kvl_results *r, FILE *out)
+{
+    size_t n = json_array_size(r->errors), failed = r->n_failed_samples;
+    if (n) fprintf(out, "%zu error%s:\n", n, n == 1 ? "" : "s");
+    report_statuses(r->errors, out);
+    if (!failed) return;
+    fprintf(out,
+            "%zu of %zu samples failed; they count neither as right nor as wrong, sweep --retry "
+            "asks them again:\n",
+            failed, r->n_samples);
+    report_failures(r->failures, out);
 }
 
 static void notes_bounds(const struct kvl_results *r, FILE *out)
@@ -197,12 +227,15 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
               "one sequence.\n",
               out);
     notes_stale(r, out);
-    if (r->n_failed_samples)
-        fprintf(out, "%zu of %zu samples failed; they count neither as right nor as wrong.\n",
-                r->n_failed_samples, r->n_samples);
     if (r->n_unfinished)
-        fprintf(out, "Cut off and not in the table: %zu cells; the sweep goes on with them.\n",
-                r->n_unfinished);
+        fprintf(out, "Cut off and not in the table: %zu cell%s; the sweep goes on with %s.\n",
+                r->n_unfinished, r->n_unfinished == 1 ? "" : "s",
+                r->n_unfinished == 1 ? "it" : "them");
+    if (r->n_stopped)
+        fprintf(
+            out,
+            "Stopped by an error and not in the table: %zu cell%s; sweep --retry tries again.\n",
+            r->n_stopped, r->n_stopped == 1 ? "" : "s");
     if (r->n_all > r->n)
         fprintf(out,
                 "%zu cell%s not in the tables: another cell of the same point has more contexts or "
@@ -212,8 +245,7 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
         fputs("Speed was measured on several machines or with several numbers of threads; compare "
               "within one only.\nCells show that of their own run where there is any.\n",
               out);
-    if (json_array_size(r->errors)) fprintf(out, "%zu errors:\n", json_array_size(r->errors));
-    kvl_report_errors(r->errors, out);
+    kvl_report_errors(r, out);
     if (r->health.n_damage || r->health.n_bad_lines) fputs("The log is not whole:\n", out);
     kvl_report_damage(&r->health, out);
 }

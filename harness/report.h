@@ -30,7 +30,7 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out);
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
 /* One line per stretch of damage. */
 void kvl_report_damage(const struct kvl_log_health *h, FILE *out);
-/* Errors by status: how often and one message. */
-void kvl_report_errors(const json_t *errors, FILE *out);
+/* Errors by status: how often and one message; then why samples failed, by message. */
+void kvl_report_errors(const struct kvl_results *r, FILE *out);
 
 #endif

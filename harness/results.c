@@ -56,12 +56,24 @@ enum kvl_bound kvl_bound_of(const char *policy)
 struct loader {
     struct kvl_results *r;
     json_t *cells, *speeds; /* objects: id -> record, the latest */
+    json_t *resolved;       /* object: id -> how many errors stood before its latest record */
     size_t n_samples_cap;
+    kvl_results_keep_fn keep; /* NULL: all */
+    const void *keep_user;
 };
 
 static int load_memory(struct kvl_err *err)
 {
     return kvl_fail(err, KVL_ENOMEM, "no memory for the records of the log");
+}
+
+/* The message as a key that stays, counted later; NULL: no memory. */
+static const char *load_message(json_t *failures, const char *message)
+{
+    if (!json_object_get(failures, message) &&
+        json_object_set_new(failures, message, json_integer(0)) != 0)
+        return NULL;
+    return json_object_iter_key(json_object_iter_at(failures, message));
 }
 
 static int load_sample(struct loader *l, const json_t *record, struct kvl_err *err)
@@ -74,17 +86,28 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
         r->sample = grown;
         l->n_samples_cap = cap;
     }
-    bool failed = json_is_string(json_object_get(record, "error"));
+    const char *error = json_string_value(json_object_get(record, "error"));
+    bool failed = error != NULL;
+    if (failed && !(error = load_message(r->failures, error))) return load_memory(err);
     r->sample[r->n_samples] = (struct kvl_result_sample){
         .cell = kvl_result_key(kvl_json_text(record, "cell")),
         .context = json_integer_value(json_object_get(record, "context")),
         .question = json_integer_value(json_object_get(record, "question")),
         .official = failed ? KVL_NAN : kvl_json_number(record, "official"),
         .strict = failed ? KVL_NAN : kvl_json_number(record, "strict"),
+        .error = error,
         .order = r->n_samples,
     };
     r->n_samples++;
     return KVL_OK;
+}
+
+/* A result: the errors of its cell that were written before it are history. */
+static int load_result(struct loader *l, json_t *latest, json_t *record)
+{
+    const char *id = kvl_json_text(record, "cell");
+    json_t *n = json_integer((json_int_t)json_array_size(l->r->errors));
+    return json_object_set_new(l->resolved, id, n) == 0 ? json_object_set(latest, id, record) : -1;
 }
 
 static int load_record(json_t *record, void *user, struct kvl_err *err)
@@ -92,11 +115,14 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     struct loader *l = user;
     const char *kind = kvl_json_text(record, "kind");
     int failed = 0;
+    if (l->keep && strcmp(kind, "run") != 0 &&
+        !l->keep(kvl_json_text(record, "cell"), l->keep_user))
+        return KVL_OK;
     if (strcmp(kind, "sample") == 0) return load_sample(l, record, err);
     if (strcmp(kind, "cell") == 0)
-        failed = json_object_set(l->cells, kvl_json_text(record, "cell"), record);
+        failed = load_result(l, l->cells, record);
     else if (strcmp(kind, "speed") == 0)
-        failed = json_object_set(l->speeds, kvl_json_text(record, "cell"), record);
+        failed = load_result(l, l->speeds, record);
     else if (strcmp(kind, "run") == 0)
         failed = json_array_append(l->r->runs, record);
     else if (strcmp(kind, "error") == 0)
@@ -115,6 +141,12 @@ static int sample_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
+static void failure_count(json_t *failures, const char *message)
+{
+    json_t *n = json_object_get(failures, message);
+    json_integer_set(n, json_integer_value(n) + 1);
+}
+
 static void samples_finish(struct kvl_results *r)
 {
     if (r->n_samples) qsort(r->sample, r->n_samples, sizeof *r->sample, sample_order);
@@ -125,6 +157,7 @@ static void samples_finish(struct kvl_results *r)
                       next->context != s->context || next->question != s->question;
         if (!latest) continue;
         r->n_failed_samples += isnan(s->official) != 0;
+        if (s->error) failure_count(r->failures, s->error);
         r->sample[used++] = *s;
     }
     r->n_samples = used;
@@ -158,15 +191,39 @@ static int key_order(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Samples whose cell was cut off before its record was written. */
-static int samples_unfinished(struct kvl_results *r, json_t *cells, struct kvl_err *err)
+/* ---- errors -------------------------------------------------------------------------------- */
+
+/* Leaves the errors that no later result of their cell made history. */
+static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *stopped,
+                         struct kvl_err *err)
+{
+    json_t *left = json_array(), *e;
+    size_t i;
+    int failed = left ? 0 : -1;
+    json_array_foreach(r->errors, i, e)
+    {
+        const char *id = kvl_json_text(e, "cell");
+        if ((json_int_t)i < json_integer_value(json_object_get(resolved, id))) continue;
+        failed |= json_array_append(left, e);
+        if (id[0]) failed |= json_object_set_new(stopped, id, json_true());
+    }
+    json_decref(r->errors);
+    r->errors = left;
+    r->n_stopped = json_object_size(stopped);
+    return failed ? load_memory(err) : KVL_OK;
+}
+
+/* Samples whose cell was cut off before its record, or one of its error, was written. */
+static int samples_unfinished(struct kvl_results *r, json_t *cells, json_t *stopped,
+                              struct kvl_err *err)
 {
     size_t n = 0;
-    uint64_t *keys = kvl_alloc(json_object_size(cells), sizeof *keys);
+    uint64_t *keys = kvl_alloc(json_object_size(cells) + json_object_size(stopped), sizeof *keys);
     if (!keys) return load_memory(err);
     const char *id;
     json_t *record;
     json_object_foreach(cells, id, record) keys[n++] = kvl_result_key(id);
+    json_object_foreach(stopped, id, record) keys[n++] = kvl_result_key(id);
     qsort(keys, n, sizeof *keys, key_order);
     for (size_t i = 0; i < r->n_samples; i++) {
         bool first = i == 0 || r->sample[i - 1].cell != r->sample[i].cell;
@@ -175,6 +232,15 @@ static int samples_unfinished(struct kvl_results *r, json_t *cells, struct kvl_e
     }
     kvl_free(keys);
     return KVL_OK;
+}
+
+static int results_left(struct loader *l, struct kvl_err *err)
+{
+    json_t *stopped = json_object();
+    int rc = stopped ? errors_finish(l->r, l->resolved, stopped, err) : load_memory(err);
+    if (rc == KVL_OK) rc = samples_unfinished(l->r, l->cells, stopped, err);
+    json_decref(stopped);
+    return rc;
 }
 
 /* ---- runs ---------------------------------------------------------------------------------- */
@@ -396,7 +462,9 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
 {
     struct kvl_results *r = l->r;
     struct kvl_log_paths paths = { 0 };
-    if (!l->cells || !l->speeds || !r->runs || !r->errors || !r->speeds) return load_memory(err);
+    if (!l->cells || !l->speeds || !l->resolved || !r->runs || !r->errors || !r->speeds ||
+        !r->failures)
+        return load_memory(err);
     KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
     int rc =
         kvl_log_each((const char *const *)paths.path, paths.n, load_record, l, &r->health, err);
@@ -404,7 +472,7 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     KVL_TRY(rc);
     runs_newest(r);
     samples_finish(r);
-    KVL_TRY(samples_unfinished(r, l->cells, err));
+    KVL_TRY(results_left(l, err));
     KVL_TRY(results_speeds(r, l->speeds, err));
     KVL_TRY(results_build(r, l->cells, l->speeds, err));
     return kvl_results_label(r, err);
@@ -413,11 +481,17 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
 int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
                      struct kvl_err *err)
 {
-    struct kvl_results r = { .runs = json_array(), .errors = json_array(), .speeds = json_array() };
-    struct loader l = { .r = &r, .cells = json_object(), .speeds = json_object() };
+    struct kvl_results r = { .runs = json_array(),
+                             .errors = json_array(),
+                             .speeds = json_array(),
+                             .failures = json_object() };
+    struct loader l = {
+        .r = &r, .cells = json_object(), .speeds = json_object(), .resolved = json_object()
+    };
     int rc = results_read(&l, words, n_words, err);
     json_decref(l.cells);
     json_decref(l.speeds);
+    json_decref(l.resolved);
     if (rc == KVL_OK)
         *out = r;
     else
@@ -438,6 +512,7 @@ void kvl_results_free(struct kvl_results *r)
     json_decref(r->runs);
     json_decref(r->errors);
     json_decref(r->speeds);
+    json_decref(r->failures);
     kvl_log_health_free(&r->health);
     *r = (struct kvl_results){ 0 };
 }

@@ -49,6 +49,7 @@ struct kvl_result_sample {
     uint64_t cell;
     int64_t context, question;
     double official, strict; /* NaN when it failed */
+    const char *error;       /* why it failed, a key of `failures`; NULL when it did not */
     size_t order;            /* in the log */
 };
 
@@ -58,9 +59,11 @@ struct kvl_results {
     size_t n_all;              /* behind those: cells of the same points with fewer samples */
     struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
     size_t n_samples, n_failed_samples;
-    size_t n_unfinished;            /* cells that have samples but no cell record */
+    json_t *failures;               /* object: message -> how many samples failed with it */
+    size_t n_unfinished;            /* cells that have samples but neither cell nor error record */
+    size_t n_stopped;               /* cells that have an error record and no result after it */
     size_t n_speed;                 /* speed records */
-    json_t *runs, *errors, *speeds; /* arrays of records */
+    json_t *runs, *errors, *speeds; /* arrays of records; errors: of cells without a later result */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
     size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;
@@ -69,6 +72,10 @@ struct kvl_results {
 /* Reads all files behind `words`.  Errors as kvl_log_paths and kvl_log_read. */
 int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
                      struct kvl_err *err);
+/* The same, of the cells alone that `keep` wants; NULL wants all. */
+typedef bool (*kvl_results_keep_fn)(const char *cell, const void *user);
+int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
+                          const void *user, struct kvl_results *out, struct kvl_err *err);
 void kvl_results_free(struct kvl_results *r);
 
 uint64_t kvl_result_key(const char *id);

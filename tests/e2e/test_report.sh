@@ -173,10 +173,29 @@ contains "the note on stale results" '^\* of another build than the newest run .
 contains "a missing bound" '^  not run here: oracle' table
 contains "failed samples in the row" '^  full .* 36/20 +4$' table
 contains "failed samples below" '^4 of [0-9]* samples failed' table
-contains "a cell that was cut off" '^Cut off and not in the table: 1 cells' table
+contains "a cell that was cut off" '^Cut off and not in the table: 1 cell;' table
 contains "errors by status" '1 x a policy broke its contract, e.g. quest: slot 9 of 8' table
 "$program" status worse.zst > status
 contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of another build' status
+
+# Why samples failed; errors until the cell has a result; what stops at an error needs --retry.
+contains "why samples failed" '^  4 x no$' table
+contains "why samples failed, status" '^  4 x no$' status
+error='{"kind":"error","schema":"kvlab/1","run":"5eed","key":null,"context":null,"question":null,"status":"out of room","message":"store full"'
+{ cat worse.jsonl; echo "$error,\"cell\":\"passkey-question_in_prefill-4096-quest-64\"}"; echo "$error,\"cell\":\"never\"}"; } > stopped.jsonl
+zst stopped.zst < stopped.jsonl
+"$program" report stopped.zst > table
+lacks "a cell that an error stopped" '^Cut off' table
+contains "cells that errors stopped" '^Stopped by an error and not in the table: 2 cells; sweep --retry' table
+contains "their errors" '^  2 x out of room, e.g. store full$' table
+contains "cells that errors stopped, status" '2 stopped by an error' <("$program" status stopped.zst)
+fake_log 'select((.kind == "cell" or .kind == "sample") and .cell == "passkey-question_in_prefill-4096-quest-64" or (.kind == "sample" and .cell == "passkey-question_in_prefill-4096-full-0" and .context == 1))' |
+    cat stopped.jsonl - | zst later.zst
+"$program" report later.zst > table
+contains "one error left" '^  1 x out of room' table
+contains "one cell left" '^Stopped by an error and not in the table: 1 cell;' table
+contains "a sample that was asked again" '^  2 x no$' table
+contains "two errors of the log" '^2 errors:$' table
 
 # Options that follow from the budget stay out of the name; those that tell cells apart are in it.
 fake_log 'select(.kind == "cell" or .kind == "run") | ., (select(.policy == "quest") | .cell += "x" | .options = "page=32,dense_layers=2")' | zst variants.zst
