@@ -481,6 +481,12 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
 int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
                      struct kvl_err *err)
 {
+    return kvl_results_load_some(words, n_words, NULL, NULL, out, err);
+}
+
+int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
+                          const void *user, struct kvl_results *out, struct kvl_err *err)
+{
     struct kvl_results r = { .runs = json_array(),
                              .errors = json_array(),
                              .speeds = json_array(),
@@ -488,6 +494,8 @@ int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out
     struct loader l = {
         .r = &r, .cells = json_object(), .speeds = json_object(), .resolved = json_object()
     };
+    l.keep = keep;
+    l.keep_user = user;
     int rc = results_read(&l, words, n_words, err);
     json_decref(l.cells);
     json_decref(l.speeds);

@@ -84,6 +84,12 @@ static struct kvl_progress_cell *state_find(const struct kvl_state *s, const cha
     return NULL;
 }
 
+bool kvl_state_has(const struct kvl_state *s, const char *id)
+{
+    size_t cell;
+    return state_find(s, id, &cell) != NULL;
+}
+
 static const char *record_string(const json_t *record, const char *field)
 {
     const char *text = json_string_value(json_object_get(record, field));

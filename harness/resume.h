@@ -30,6 +30,8 @@ int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
 void kvl_state_free(struct kvl_state *s);
 /* A kvl_log_fn; user is the state. */
 int kvl_state_read(json_t *record, void *user, struct kvl_err *err);
+/* Whether the work has a cell of this id. */
+bool kvl_state_has(const struct kvl_state *s, const char *id);
 /* Whether every sample of a cell is there. */
 bool kvl_state_complete(const struct kvl_state *s, size_t cell);
 

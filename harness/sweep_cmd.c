@@ -243,21 +243,32 @@ static size_t sweep_n_failed(const struct sweep *w)
 
 enum { SWEEP_BLOCKS = 2 }; /* tables that are printed in full at the end */
 
+static bool sweep_keep(const char *cell, const void *state)
+{
+    return kvl_state_has(state, cell);
+}
+
+/* The table of this sweep: its log may hold those of others, too. */
+static int sweep_table(const struct sweep *w)
+{
+    struct kvl_results results;
+    char *words[] = { w->log_path.data };
+    KVL_TRY(kvl_results_load_some(words, 1, sweep_keep, &w->state, &results, w->err));
+    bool small = kvl_report_blocks(&results) <= SWEEP_BLOCKS;
+    int rc = small ? kvl_report_print(&results, stdout, w->err)
+                   : kvl_report_summary(&results, stdout, w->err);
+    kvl_results_free(&results);
+    if (rc == KVL_OK && !small)
+        printf("\nEvery length, protocol and task apart: kvlab report %s\n", w->log_path.data);
+    return rc;
+}
+
 static int sweep_finish(const struct sweep *w, const struct kvl_run_stats *stats)
 {
     size_t failed = sweep_n_failed(w);
     if (w->a->stats) sweep_print_stats(stats);
     if (!w->a->quiet) {
-        struct kvl_results results;
-        char *words[] = { w->log_path.data };
-        KVL_TRY(kvl_results_load(words, 1, &results, w->err));
-        bool small = kvl_report_blocks(&results) <= SWEEP_BLOCKS;
-        int rc = small ? kvl_report_print(&results, stdout, w->err)
-                       : kvl_report_summary(&results, stdout, w->err);
-        kvl_results_free(&results);
-        KVL_TRY(rc);
-        if (!small)
-            printf("\nEvery length, protocol and task apart: kvlab report %s\n", w->log_path.data);
+        KVL_TRY(sweep_table(w));
         printf("\n%lld samples and %lld timed runs in this run, %lld errors; log: %s\n",
                (long long)stats->n_samples, (long long)stats->n_speed, (long long)stats->n_errors,
                w->log_path.data);
@@ -297,6 +308,15 @@ static int sweep_run(struct sweep *w)
     return rc == KVL_OK ? sweep_finish(w, &r.stats) : rc;
 }
 
+/* A sweep that every policy refuses has nothing to run: an error, not an empty table. */
+static int sweep_check_refused(const struct sweep *w)
+{
+    for (size_t i = 0; i < w->work->n_cells; i++)
+        if (w->work->cell[i].planned) return KVL_OK;
+    const struct kvl_err *why = &w->work->cell[0].refused;
+    return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
+}
+
 static int sweep_all(struct sweep *w, const char *file, const char *name)
 {
     struct kvl_sweep_args *a = w->a;
@@ -308,6 +328,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
         kvl_work_print(w->work);
         return KVL_OK;
     }
+    KVL_TRY(sweep_check_refused(w));
     kvl_stop_install();
     KVL_TRY(sweep_open_log(w));
     return sweep_run(w);

@@ -139,6 +139,8 @@ refuse 2 '--length: "12k" is no length, want 1 to 16777216 tokens' \
     run -m m.gguf --task passkey --policy full --length 12k
 refuse 2 '--protocol: no protocol "question_as_decod", did you mean "question_as_decode"?' \
     run -m m.gguf --task passkey --policy full --length 256 --protocol question_as_decod
+refuse 2 'every cell is refused: quest: budget 16 tokens, quest needs at least 32 with these options' \
+    run -m m.gguf --task passkey --length 256 --policy quest --budget 16
 [ ! -e out ] || fail "a refused sweep left something behind"
 
 # ---- models -------------------------------------------------------------------------------------

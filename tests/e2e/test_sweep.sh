@@ -134,6 +134,12 @@ equal "timed runs are not repeated" \
 equal "run" "prefilled 2 contexts (576 tokens) for 8 samples, 0 contexts for 0 timed runs; 0 errors" \
     "$(cat stats)"
 
+# A log may hold other sweeps; the table at the end is that of this one.
+"$program" run --model "$model" --task passkey:keys=2 --policy full --length 256 --contexts 1 \
+    --questions 2 --log run.zst >table 2>err || fail "kvlab run again"
+grep -q '^ *full ' table || fail "no table at the end: $(cat table)"
+! grep -Eq 'quest |320' table || fail "cells of another sweep in the table: $(cat table)"
+
 # ---- a policy that breaks its contract for some questions -----------------------------------------
 
 if ! command -v cc >/dev/null; then
