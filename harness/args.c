@@ -136,7 +136,10 @@ static const struct argp_option model_options[] = {
 static int model_threads(struct kvl_model_args *a, const char *text)
 {
     int64_t n;
-    if (kvl_parse_i64(text, &n) != KVL_OK || n < 1 || n > 1024)
+    if (kvl_parse_i64(text, &n) != KVL_OK)
+        return kvl_fail(a->args->err, KVL_EINVAL,
+                        "--threads: \"%s\" is not a number, want 1 to 1024", text);
+    if (n < 1 || n > 1024)
         return kvl_fail(a->args->err, KVL_EINVAL,
                         "--threads: \"%s\" is out of range, want 1 to 1024", text);
     a->threads = (int32_t)n;
@@ -171,7 +174,7 @@ int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *e
     else if (strcmp(text, "f32") == 0)
         *out = KVL_KV_F32;
     else
-        return kvl_fail(err, KVL_EINVAL, "kv type \"%s\": want f16 or f32", text);
+        return kvl_fail(err, KVL_EINVAL, "--kv-type: \"%s\": want f16 or f32", text);
     return KVL_OK;
 }
 

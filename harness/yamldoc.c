@@ -44,11 +44,15 @@ int kvl_yaml_fail_at(const struct kvl_yaml *y, const yaml_node_t *node, const ch
 static int yaml_fail_syntax(const struct kvl_yaml *y, const yaml_parser_t *p)
 {
     const char *what = p->problem ? p->problem : "not YAML";
+    bool tab = strstr(what, "tab character") || (p->buffer.pointer && *p->buffer.pointer == '\t');
+    const char *hint = tab ? " (indent with spaces, not tabs)" : "";
     if (!y->lines) return kvl_fail(y->err, KVL_EINVAL, "%s: %s", y->name, what);
     /* A bad encoding is found by offset, everything else by line. */
     if (p->error == YAML_READER_ERROR)
-        return kvl_fail(y->err, KVL_EINVAL, "%s: byte %zu: %s", y->name, p->problem_offset, what);
-    return kvl_fail(y->err, KVL_EINVAL, "%s:%zu: %s", y->name, p->problem_mark.line + 1, what);
+        return kvl_fail(y->err, KVL_EINVAL, "%s: is no YAML file: byte %zu: %s", y->name,
+                        p->problem_offset, what);
+    return kvl_fail(y->err, KVL_EINVAL, "%s:%zu: %s%s", y->name, p->problem_mark.line + 1, what,
+                    hint);
 }
 
 /* A second document would be ignored silently. */

@@ -44,8 +44,9 @@ refuse 2 '-z: no such option, see --help' list -z
 refuse 2 '--model: wants a value: FILE' generate --model
 refuse 2 '--dry-run: takes no value, got "yes"' sweep s.yaml --dry-run=yes
 refuse 2 '--threads: "0" is out of range, want 1 to 1024' generate -m m.gguf --threads 0
-refuse 2 '--threads: "two" is out of range, want 1 to 1024' generate -m m.gguf --threads two
-refuse 2 'kv type "f8": want f16 or f32' generate -m m.gguf --kv-type f8
+refuse 2 '--threads: "two" is not a number, want 1 to 1024' generate -m m.gguf --threads two
+refuse 2 '--kv-type: "f8": want f16 or f32' generate -m m.gguf --kv-type f8
+refuse_like 2 '--set kv_type: .*want f16 or f32' sweep s.yaml --set kv_type=f8
 refuse 2 'list "policy": want "policies", "tasks" or nothing' list policy
 refuse 2 'no name, want one of kvlab list' describe
 refuse 2 '"quset" is no policy and no task, did you mean "quest"?' describe quset
@@ -53,6 +54,11 @@ refuse 2 '"zzzzzzzzzz" is no policy and no task, see kvlab list' describe zzzzzz
 refuse 2 'no sweep, want a YAML file (harness/sweeps/demo.yaml)' sweep
 refuse 2 '"b.yaml": one sweep at a time' sweep a.yaml b.yaml
 refuse 2 'none.yaml: cannot open: No such file or directory' sweep none.yaml
+refuse 2 '.: is a folder, want a file' sweep .
+refuse 2 '.: is a folder, want a file' inspect .
+refuse 2 '.: is a folder, want a file' tokenize -m m.gguf .
+refuse 2 'foo: no such command, see kvlab --help' foo
+refuse 2 'm.gguf: is no YAML file: byte 4: control characters are not allowed' sweep m.gguf
 
 # ---- prompts ------------------------------------------------------------------------------------
 
@@ -114,6 +120,12 @@ with 'kv_limit_mib: 1e9'
 refuse 2 "w.yaml:$((n + 1)): kv_limit_mib: \"1e9\" is out of range, want 1 to 2147483647" sweep w.yaml
 printf 'model: [' >w.yaml
 refuse_like 2 'w.yaml:[0-9]+: did not find expected .*' sweep w.yaml
+printf 'lengths:\n\t- 64\n' >w.yaml
+refuse_like 2 'w.yaml:2: .* \(indent with spaces, not tabs\)' sweep w.yaml
+printf 'lengths:\n  - 64\n\t- 128\n' >w.yaml
+refuse_like 2 'w.yaml:3: .* \(indent with spaces, not tabs\)' sweep w.yaml
+printf 'name: @a\n' >w.yaml
+refuse 2 'w.yaml:1: found character that cannot start any token' sweep w.yaml
 : >w.yaml
 refuse 2 'w.yaml: model: is missing, want the path of a GGUF file' sweep w.yaml
 refuse 2 '--set budgets: budget "-5": want tokens per lane (256) or a part of the context (25%)' \
@@ -145,6 +157,7 @@ refuse 2 'every cell is refused: quest: budget 16 tokens, quest needs at least 3
 
 # ---- models -------------------------------------------------------------------------------------
 
+refuse_like 3 '\.: .*' generate -m . --prompt a
 refuse_like 3 '(none.gguf: .*No such file or directory|.*none.gguf.*)' generate -m none.gguf --prompt a
 printf 'GGML' >bad.gguf
 refuse_like 3 'bad.gguf: .*' generate -m bad.gguf --prompt a
