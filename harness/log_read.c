@@ -185,7 +185,10 @@ static int paths_word(struct kvl_log_paths *out, const char *word, struct kvl_er
         if (strpbrk(word, "*?[")) return paths_glob(out, word, word, err);
         return kvl_fail(err, KVL_EINVAL, "%s: cannot open: %s", word, strerror(errno));
     }
-    return S_ISDIR(st.st_mode) ? paths_folder(out, word, err) : paths_add(out, word, err);
+    if (S_ISDIR(st.st_mode)) return paths_folder(out, word, err);
+    if (!S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
+        return kvl_fail(err, KVL_EINVAL, "%s: a device, want a log (file or folder)", word);
+    return paths_add(out, word, err);
 }
 
 int kvl_log_paths(char *const *words, size_t n_words, struct kvl_log_paths *out,
@@ -244,6 +247,11 @@ static int repair_copy(const char *from, struct repair *r, struct kvl_log_health
 int kvl_log_repair(const char *from, const char *to, struct kvl_log_health *health,
                    struct kvl_err *err)
 {
+    struct stat st;
+    if (stat(from, &st) != 0)
+        return kvl_fail(err, KVL_EINVAL, "%s: cannot open: %s", from, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return kvl_fail(err, KVL_EINVAL, "%s: no regular file, repair wants one log", from);
     struct repair r = { .fd = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) };
     if (r.fd < 0 && errno == EEXIST)
         return kvl_fail(err, KVL_EINVAL, "%s: exists; repair writes a new file", to);
