@@ -38,9 +38,11 @@ static void status_runs(const struct kvl_results *r)
         printf(", the newest from %s on %s, build %s", kvl_json_text(run, "t_start"),
                kvl_json_text(run, "machine.host"), kvl_json_text(run, "kvlab.git"));
     putchar('\n');
-    if (run && kvl_json_text(run, "sweep.name")[0])
-        printf("sweep    %s (%s)\n", kvl_json_text(run, "sweep.name"),
-               kvl_json_text(run, "sweep.file"));
+    const char *name = kvl_json_text(run, "sweep.name"), *file = kvl_json_text(run, "sweep.file");
+    if (name[0] && file[0])
+        printf("sweep    %s (%s)\n", name, file);
+    else if (name[0])
+        printf("sweep    %s\n", name);
 }
 
 static void status_cells(const struct kvl_results *r)

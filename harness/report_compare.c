@@ -255,5 +255,9 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, stru
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
         KVL_TRY(vs_block(r, &r->result[i], end - i, base, out, err));
     }
+    fputs("McNemar p takes questions as independent, which those of one context are not: with "
+          "several questions\nper context it is too small. The interval draws whole contexts; "
+          "judge by that.\n",
+          out);
     return KVL_OK;
 }

@@ -141,6 +141,8 @@ pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
 contains "quest against snapkv" "^  quest +256 +40 .* $pair +[<0-9]" block
 
+contains "what McNemar's p leaves out" '^McNemar p takes questions as independent' vs
+
 # Questions that only one of the two answered are no pair: context 3 is missing in the middle.
 jq -c 'select(.kind != "sample" or .cell != "passkey-question_in_prefill-4096-snapkv-256" or .context != 3)' log.jsonl | zst gap.zst
 pair=$(jq -rs '[.[]|select(.kind=="sample" and .context != 3)] as $s
@@ -197,6 +199,10 @@ contains "one cell left" '^Stopped by an error and not in the table: 1 cell;' ta
 contains "a sample that was asked again" '^  2 x no$' table
 contains "two errors of the log" '^2 errors:$' table
 
+contains "the sweep" '^sweep +fake \(fake.yaml\)$' status
+fake_log 'if .kind == "run" then .sweep.file = null else . end' | zst single.zst
+contains "a run without a file" '^sweep +fake$' <("$program" status single.zst)
+
 # Options that follow from the budget stay out of the name; those that tell cells apart are in it.
 fake_log 'select(.kind == "cell" or .kind == "run") | ., (select(.policy == "quest") | .cell += "x" | .options = "page=32,dense_layers=2")' | zst variants.zst
 "$program" report variants.zst > table
@@ -225,6 +231,12 @@ contains "where it is damaged" "^damaged.zst: offset $size, $(stat -c %s part.ab
 expect "records after the repair" "$(cat part.aa part.ac part.ad | wc -l)" "$(zstd -dcq damaged.repaired.zst | wc -l)"
 "$program" log check damaged.repaired.zst > said
 refused 2 'exists' log repair damaged.zst
+refused 2 '/dev/null: a device' log check /dev/null
+refused 2 '/dev/null: no regular file' log repair /dev/null --out null.zst
+refused 2 'no regular file' log repair "$dir"
+refused 2 'none.zst: cannot open' log repair none.zst
+[ ! -e null.zst ] && [ ! -e "$dir.repaired.zst" ] || fail "a repair of nothing wrote a file"
+expect "a log from a pipe" "$(md5sum < cells.jsonl)" "$("$program" export <(cat log.zst) --format jsonl | md5sum)"
 "$program" report damaged.zst > table
 contains "the table of a damaged log" '^The log is not whole' table
 
