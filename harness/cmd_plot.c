@@ -110,6 +110,121 @@ static int plot_figure(const char *name, const struct kvl_figure **out, struct k
     return kvl_fail(err, KVL_EINVAL, "%s: no such figure, see kvlab plot --list", name);
 }
 
+/* ---- filters -------------------------------------------------------------------------------- */
+
+/* A name that a filter may ask for, borrowed from the result; "" = none. */
+typedef const char *plot_name_fn(const struct kvl_result *x);
+
+static const char *name_task(const struct kvl_result *x)
+{
+    return x->task;
+}
+
+static const char *name_protocol(const struct kvl_result *x)
+{
+    return x->is_cell ? x->protocol : "";
+}
+
+static const char *name_policy(const struct kvl_result *x)
+{
+    return x->policy;
+}
+
+static const char *name_label(const struct kvl_result *x)
+{
+    return x->label;
+}
+
+static const char *name_budget(const struct kvl_result *x)
+{
+    return x->budget;
+}
+
+/* Adds each name once; a log has few. */
+static size_t names_add(const struct kvl_results *r, plot_name_fn *name, const char **names,
+                        size_t n)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const char *word = name(&r->result[i]);
+        bool known = word[0] == '\0';
+        for (size_t j = 0; j < n && !known; j++) known = strcmp(names[j], word) == 0;
+        if (!known) names[n++] = word;
+    }
+    return n;
+}
+
+static int plot_unknown(const char *option, const char *word, const char *const *names, size_t n,
+                        struct kvl_err *err)
+{
+    const char *near = kvl_nearest(word, names, n);
+    if (near)
+        return kvl_fail(err, KVL_EINVAL, "%s %s: nothing of that in the log, did you mean \"%s\"?",
+                        option, word, near);
+    char list[200] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < n && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    return kvl_fail(err, KVL_EINVAL, "%s %s: nothing of that in the log, it has %s", option, word,
+                    list);
+}
+
+/* Every word of `list`, separated by `separators`, must be one of the names. */
+static int plot_words(const char *option, const char *list, const char *separators,
+                      const char *const *names, size_t n, struct kvl_err *err)
+{
+    for (const char *p = list; *p;) {
+        char word[128];
+        size_t len = strcspn(p, separators);
+        bool known = false;
+        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(len, sizeof word - 1), p);
+        for (size_t i = 0; i < n && !known; i++) known = strcmp(names[i], word) == 0;
+        if (!known) return plot_unknown(option, word, names, n, err);
+        p += len + (p[len] != '\0');
+    }
+    return KVL_OK;
+}
+
+static int plot_filter_length(const struct kvl_results *r, double want, struct kvl_err *err)
+{
+    double below = 0, above = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        double have = r->result[i].length_tok;
+        if (have == want) return KVL_OK;
+        if (have < want && have > below) below = have;
+        if (have > want && (above == 0 || have < above)) above = have;
+    }
+    double near = above == 0 || (below > 0 && want - below < above - want) ? below : above;
+    return kvl_fail(err, KVL_EINVAL,
+                    "--length %.0f: nothing of that in the log, the nearest is %.0f", want, near);
+}
+
+/* A filter that nothing can pass is a slip of the pen; an empty log is none. */
+static int plot_filter(const struct kvl_results *r, const struct kvl_plot_filter *f,
+                       struct kvl_err *err)
+{
+    if (r->n == 0) return KVL_OK;
+    const struct {
+        const char *option, *list, *separators;
+        plot_name_fn *name, *other;
+    } filters[] = {
+        { "--task", f->task, "", name_task, NULL },
+        { "--protocol", f->protocol, "", name_protocol, NULL },
+        { "--budget", f->budget, "", name_budget, NULL },
+        { "--policy", f->policies, ",", name_policy, name_label },
+    };
+    const char **names = kvl_alloc(2 * r->n, sizeof *names);
+    int rc = names ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for the names of results");
+    for (size_t i = 0; i < sizeof filters / sizeof filters[0] && rc == KVL_OK; i++) {
+        if (!filters[i].list) continue;
+        size_t n = names_add(r, filters[i].name, names, 0);
+        if (filters[i].other) n = names_add(r, filters[i].other, names, n);
+        rc = plot_words(filters[i].option, filters[i].list, filters[i].separators, names, n, err);
+    }
+    if (rc == KVL_OK && f->length_tok > 0) rc = plot_filter_length(r, f->length_tok, err);
+    kvl_free(names);
+    return rc;
+}
+
 /* ---- files --------------------------------------------------------------------------------- */
 
 /* The folder of the .gp files: where the sources are, or beside an installed program. */
@@ -286,12 +401,13 @@ static int plot_make(const struct plot_args *a, const struct kvl_figure *f, stru
     struct kvl_results r = { 0 };
     struct kvl_plot plot = { 0 };
     KVL_TRY(kvl_results_load(a->word + 1, a->n_words - 1, &r, err));
-    int rc = kvl_plot_build(&r, f, &a->filter, &plot, err);
+    int rc = plot_filter(&r, &a->filter, err);
+    if (rc == KVL_OK) rc = kvl_plot_build(&r, f, &a->filter, &plot, err);
     kvl_results_free(&r);
     if (rc == KVL_OK) rc = plot_files(a, f, &plot, err);
     if (rc == KVL_OK && !plot.n_points)
-        fprintf(stderr, "kvlab: %s: no value to show (%zu samples failed); the figure says so\n",
-                f->name, plot.n_failed);
+        fprintf(stderr, "kvlab: %s: no value to show (%zu sample%s failed); the figure says so\n",
+                f->name, plot.n_failed, plot.n_failed == 1 ? "" : "s");
     kvl_plot_free(&plot);
     return rc;
 }

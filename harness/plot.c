@@ -208,7 +208,8 @@ static void panel_note_add(struct builder *b, size_t from, size_t to, size_t poi
     b->out->n_failed += (size_t)failed;
     char note[96] = "";
     if (b->out->n_points == points_before && failed > 0)
-        snprintf(note, sizeof note, "no score: all %.0f samples failed", failed);
+        snprintf(note, sizeof note, "no score: all %.0f sample%s failed", failed,
+                 failed > 1 ? "s" : "");
     else if (b->out->n_points == points_before)
         snprintf(note, sizeof note, "no value to show");
     quote_add(b, &b->panel_note, note);
@@ -255,9 +256,12 @@ static void script_subtitle(struct builder *b, const struct kvl_results *r)
     else if (x && x->n > 0)
         rc |= kvl_buf_printf(&t, "%.0f questions in %.0f contexts per point; bars: 95 %%.", x->n,
                              x->n_contexts);
-    if (b->out->n_failed) rc |= kvl_buf_printf(&t, "  %zu samples failed.", b->out->n_failed);
+    if (b->out->n_failed)
+        rc |= kvl_buf_printf(&t, "  %zu sample%s failed.", b->out->n_failed,
+                             b->out->n_failed == 1 ? "" : "s");
     if (json_array_size(r->errors))
-        rc |= kvl_buf_printf(&t, "  %zu errors in the log.", json_array_size(r->errors));
+        rc |= kvl_buf_printf(&t, "  %zu error%s in the log.", json_array_size(r->errors),
+                             json_array_size(r->errors) == 1 ? "" : "s");
     if (r->n_setups > 1 && b->f->by_length)
         rc |= kvl_buf_adds(&t, "  SEVERAL MACHINES OR THREAD COUNTS.");
     if (rc == KVL_OK) quote_add(b, &quoted, t.data);

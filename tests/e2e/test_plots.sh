@@ -39,6 +39,12 @@ refused 2 'did you mean "speed_length"' plot speed_lenght log.zst
 refused 2 'a figure and logs' plot accuracy_budget
 refused 2 'want svg, png' plot accuracy_budget log.zst --format gif
 refused 2 'want a number' plot accuracy_budget log.zst --length long
+refused 2 '--policy qest: nothing of that in the log, did you mean "quest"' plot accuracy_budget log.zst --policy h2o,qest
+refused 2 '--task foo: nothing of that in the log, it has passkey, kv_retrieval|kv_retrieval, passkey' plot accuracy_budget log.zst --task foo
+refused 2 '--protocol x: nothing' plot accuracy_budget log.zst --protocol x
+refused 2 '--budget 65: nothing' plot accuracy_budget log.zst --budget 65
+refused 2 '--length 77: nothing of that in the log, the nearest is 1024' plot speed_length log.zst --length 77
+refused 2 'the nearest is 16384' plot speed_length log.zst --length 99999
 with=(KVL_HOME=/nowhere)
 refused 4 'KVL_HOME' plot accuracy_budget log.zst
 mkdir nothing
@@ -117,6 +123,10 @@ contains "all failed" 'no score: all 1000 samples failed' f/accuracy_budget.svg
 fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")) | if .policy=="quest" then .n_errors=3 else . end' | zst some.zst
 "$program" plot accuracy_budget some.zst --out g > said
 contains "some failed" '12 samples failed' g/accuracy_budget.svg
+fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress" and .budget=="64")) | if .policy=="quest" then .n_errors=1 else . end' |
+    cat - <(echo '{"kind":"error","cell":null,"status":"a","message":"b"}') | zst single.zst
+"$program" plot accuracy_budget single.zst --out s > said
+contains "one failed" ' 1 sample failed\.  1 error in the log\.' s/accuracy_budget.svg
 
 # ---- a log from anywhere ------------------------------------------------------------------------
 fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end
