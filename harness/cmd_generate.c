@@ -1,6 +1,7 @@
 /* kvlab generate: continues a prompt, greedily, under a policy if wanted. */
 #include "args.h"
 #include "cmds.h"
+#include "guard.h"
 #include "policy_spec.h"
 #include "stop.h"
 
@@ -168,6 +169,7 @@ static int generate_session(struct generate *g)
     struct kvl_session *s;
     KVL_TRY(kvl_session_create(g->engine, &s, g->err));
     int rc = KVL_OK;
+    kvl_guard_policy(g->spec.policy->name);
     if (g->prompt.n > 1)
         rc = kvl_session_prefill(s, g->prompt.id, g->prompt.n - 1, NULL, false, g->err);
     /* A policy decides on a context; a prompt of one token has none, and full needs none. */
@@ -175,6 +177,7 @@ static int generate_session(struct generate *g)
         rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
     if (rc == KVL_OK) rc = generate_steps(g, s);
     kvl_session_destroy(s);
+    kvl_guard_policy(NULL);
     return rc;
 }
 

@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include "args.h"
+#include "guard.h"
 #include "policy_spec.h"
 
 #include <stdio.h>
@@ -172,8 +173,10 @@ static size_t plan_n_cells(const struct plan *p)
 static void plan_policy(const struct plan *p, struct kvl_cell *c)
 {
     struct kvl_work *w = p->w;
+    kvl_guard_policy(c->policy->policy->name);
     int rc = kvl_planned_create(c->policy->policy, kvl_model_shape(w->model), c->policy->options,
                                 c->budget_tok, c->length, &c->planned, &c->refused);
+    kvl_guard_policy(NULL);
     if (rc != KVL_OK) {
         c->refused.code = rc;
         return;

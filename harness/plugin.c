@@ -1,6 +1,8 @@
 /* Policies from shared objects. */
 #include "plugin.h"
 
+#include "guard.h"
+
 #include <dlfcn.h>
 #include <string.h>
 
@@ -62,6 +64,7 @@ int kvl_plugin_open(const char *path, struct kvl_plugin **out, struct kvl_err *e
         kvl_free(p);
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", path);
     }
+    kvl_guard_enter();
     int rc = plugin_load(p, err);
     if (rc != KVL_OK) {
         kvl_plugin_close(p);
@@ -75,6 +78,7 @@ void kvl_plugin_close(struct kvl_plugin *p)
 {
     if (!p) return;
     if (p->handle) dlclose(p->handle);
+    kvl_guard_leave();
     kvl_free(p->path);
     kvl_free(p);
 }

@@ -1,6 +1,8 @@
 /* One context: a prefill that serves all protocols, policies, budgets and questions. */
 #include "runner.h"
 
+#include "guard.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -369,6 +371,7 @@ static int context_cell(struct context *c, size_t index)
 {
     struct cell_run run = { .c = c, .index = index, .cell = &c->r->work->cell[index] };
     struct kvl_err why = { 0 };
+    kvl_guard_policy(run.cell->policy->policy->name);
     int rc = cell_parent(&run, &why);
     int32_t next = 0;
     while (rc == KVL_OK && next < c->sample.n_questions) {
@@ -376,6 +379,7 @@ static int context_cell(struct context *c, size_t index)
         if (run.n > 0) rc = cell_batch(&run, &why);
     }
     kvl_session_destroy(run.parent);
+    kvl_guard_policy(NULL);
     c->r->progress.done += kvl_cell_context_cost(c->r->work, run.cell);
     return rc;
 }

@@ -1,6 +1,8 @@
 /* Speed cells: each alone, from a fork of one prefill, a fixed number of steps. */
 #include "runner.h"
 
+#include "guard.h"
+
 #include <stdio.h>
 
 struct speed {
@@ -94,7 +96,9 @@ static int speed_cell(struct speed *s, size_t index)
         .weight_bytes_per_tok = (int64_t)kvl_model_token_bytes(r->work->model),
     };
     struct kvl_err why = { 0 };
+    kvl_guard_policy(cell->policy->policy->name);
     int rc = speed_measure(s, cell, &t, &why);
+    kvl_guard_policy(NULL);
     if (rc == KVL_ESTOP) return kvl_fail(s->err, rc, "%s", why.msg);
     if (rc != KVL_OK) return kvl_runner_cell_error(r, index, 0, &why, s->err);
     KVL_TRY(kvl_runner_append(r, kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t), s->err));

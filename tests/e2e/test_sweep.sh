@@ -202,3 +202,34 @@ run_sweep small.yaml --plugin ./broken.so --set 'policies=[broken, full]' --set 
 equal "failures are not repeated" \
     "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" \
     "$(cat stats)"
+
+# ---- a policy that crashes ------------------------------------------------------------------------
+
+ulimit -c 0
+# crash WANT ARGUMENTS...: the program ends by SIGSEGV, and says so
+crash() {
+    local want=$1 rc=0
+    shift
+    { "$program" "$@" >stdout 2>err || rc=$?; } 2>/dev/null
+    equal "exit after a crash" 139 $rc
+    equal "message of a crash" "$want" "$(cat err)"
+}
+sed -e 's/if (ctx->seed % 2 == 0) return KVL_OK;/*(volatile int *)0 = pos;/' -e 's/broken/crash/g' \
+    broken.c >crash.c
+cc -std=c17 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o crash.so crash.c
+run_sweep small.yaml --set 'policies=[full]' --log crash.zst 2>err || fail "before the crash"
+cp crash.zst full.zst
+crash 'kvlab: crashed while policy crash ran' sweep small.yaml --threads 1 --quiet \
+    --plugin ./crash.so --set 'policies=[full, crash]' --set budgets=64 --log crash.zst
+equal "the log after a crash" "$(results_of full.zst)" "$(results_of crash.zst)"
+run_sweep small.yaml --set 'policies=[full]' --log crash.zst 2>err || fail "no sweep after a crash"
+crash 'kvlab: crashed while policy crash ran' generate -m "$model" --plugin ./crash.so \
+    --prompt 'a b c d' --policy crash:budget=64
+cat >start.c <<'EOF'
+__attribute__((constructor)) static void start(void)
+{
+    *(volatile int *)0 = 1;
+}
+EOF
+cc -shared -fPIC -o start.so start.c
+crash 'kvlab: crashed; a plug-in may be the cause' list --plugin ./start.so
