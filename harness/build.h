@@ -4,7 +4,7 @@
 
 struct kvl_build {
     const char *version;
-    const char *git; /* commit, "-dirty-HASH" when the sources differed; "unknown-HASH" without git */
+    const char *git; /* commit, "-dirty-HASH" if sources differ; "unknown-HASH" without git */
     const char *type, *compiler;
     const char *sanitizers; /* "" when there are none */
 };
