@@ -78,6 +78,8 @@ static int result_order(const void *a, const void *b)
     if (!c) c = kvl_result_block_cmp(x, y, 0);
     if (!c) c = kvl_result_row_cmp(x, y);
     if (!c) c = strcmp(x->options, y->options);
+    if (!c) c = strcmp(x->exec, y->exec);
+    if (!c) c = strcmp(x->prefill, y->prefill);
     return c ? c : strcmp(x->id, y->id);
 }
 
@@ -239,15 +241,17 @@ static double samples_of(const struct kvl_result *x)
 static bool same_row(const struct kvl_result *a, const struct kvl_result *b)
 {
     return a->is_cell && kvl_result_block_cmp(a, b, 0) == 0 && kvl_result_row_cmp(a, b) == 0 &&
-           strcmp(a->options, b->options) == 0;
+           strcmp(a->options, b->options) == 0 && strcmp(a->exec, b->exec) == 0 &&
+           strcmp(a->prefill, b->prefill) == 0;
 }
 
-/* Of cells that differ in contexts, questions or versions alone, the one with the most samples, then
- * the latest, stays in the tables: pooled or side by side, they would count contexts twice. */
-static void results_outdone(struct kvl_results *r)
+/* Pooled or side by side, cells that differ in contexts, questions or versions alone would count
+ * contexts twice. */
+size_t kvl_results_outdone(struct kvl_results *r)
 {
     struct kvl_result *best = r->result;
     size_t n = 0;
+    if (r->n_all) qsort(r->result, r->n_all, sizeof *r->result, result_order);
     for (size_t i = 1; i < r->n_all; i++) {
         struct kvl_result *x = &r->result[i], *less = x;
         if (!same_row(best, x)) {
@@ -263,23 +267,21 @@ static void results_outdone(struct kvl_results *r)
         less->outdone = true;
         n++;
     }
-    r->n = r->n_all - n;
+    return n;
 }
 
 int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
 {
-    if (r->n == 0) return KVL_OK;
-    qsort(r->result, r->n, sizeof *r->result, result_order);
+    if (r->n_all == 0) return KVL_OK;
+    qsort(r->result, r->n_all, sizeof *r->result, result_order);
     json_t *all = json_object();
     struct set_keys set = set_keys(r);
     bool ok = all && keys_collect(r, all) == 0;
-    for (size_t i = 0; i < r->n && ok; i++)
+    for (size_t i = 0; i < r->n_all && ok; i++)
         ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy)) == KVL_OK &&
              task_label_build(&r->result[i]) == KVL_OK && set_build(&r->result[i], &set) == KVL_OK;
     json_decref(all);
     if (!ok) return labels_memory(err);
-    qsort(r->result, r->n_all, sizeof *r->result, result_order);
-    results_outdone(r);
     qsort(r->result, r->n_all, sizeof *r->result, result_order);
     return KVL_OK;
 }

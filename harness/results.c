@@ -401,13 +401,19 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
 static void results_join(struct kvl_results *r, const struct kvl_result *speed, size_t n_speed,
                          bool *used, double *v)
 {
-    for (size_t i = 0; i < r->n; i++) join_speed(&r->result[i], speed, n_speed, used, v);
+    size_t n_outdone = kvl_results_outdone(r);
+    for (size_t i = 0; i < r->n_all; i++)
+        if (r->result[i].outdone) join_speed(&r->result[i], speed, n_speed, used, v);
+    memset(used, 0, n_speed * sizeof *used); /* what is not shown is no place for a speed */
+    for (size_t i = 0; i < r->n_all; i++)
+        if (!r->result[i].outdone) join_speed(&r->result[i], speed, n_speed, used, v);
     for (size_t i = 0; i < n_speed; i++) {
         if (used[i]) continue; /* its point has no cell: it stands for itself */
-        r->result[r->n] = speed[i];
+        r->result[r->n_all] = speed[i];
         json_incref(speed[i].record);
-        join_speed(&r->result[r->n++], speed, n_speed, used, v);
+        join_speed(&r->result[r->n_all++], speed, n_speed, used, v);
     }
+    r->n = r->n_all - n_outdone;
 }
 
 static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, struct kvl_err *err)
@@ -424,12 +430,11 @@ static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, s
     if (memory) {
         json_object_foreach(cells, id, record)
         {
-            r->result[r->n] = result_of(r, json_incref(record));
-            r->result[r->n++].is_cell = true;
+            r->result[r->n_all] = result_of(r, json_incref(record));
+            r->result[r->n_all++].is_cell = true;
         }
         json_object_foreach(speeds, id, record) speed[i++] = result_of(r, record);
         results_join(r, speed, n_speed, used, v);
-        r->n_all = r->n;
     }
     kvl_free(speed);
     kvl_free(used);

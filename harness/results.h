@@ -102,6 +102,10 @@ const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
 /* True when `s`, the s->order-th sample record of the logs, is the latest of its question. */
 bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s);
 
+/* Marks the cells that are not to be shown: of those that differ in contexts, questions or versions
+ * alone, the one with the most samples, then the latest, stays.  Returns how many it marked (labels.c;
+ * done by load). */
+size_t kvl_results_outdone(struct kvl_results *r);
 /* Gives every result its label and puts the results in order (labels.c; done by load). */
 int kvl_results_label(struct kvl_results *r, struct kvl_err *err);
 

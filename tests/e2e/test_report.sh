@@ -132,6 +132,13 @@ expect "speed of the threads of the run" "$(jq -c '[.cell, .decode_tok_per_s]' c
 contains "a block for the other threads" '^tiny-8L, 8 threads on node1  passkey  speed only  1024 tokens' table
 contains "the note on threads" '^Speed was measured on several machines or with several numbers of threads' table
 
+# The speed of a cell that is not shown is shown by itself.
+fake_log '., (if .kind == "run" then .run = "more" | .machine.threads = 8 elif .kind == "speed" then .cell += "8" | .threads = 8
+    elif .kind == "cell" then .run = "more" | .cell += "x" | .n = 80 | .n_contexts = 40 else empty end)' | zst more.zst
+"$program" report more.zst > table
+contains "the speed of what is not shown" '^tiny-8L, 2 threads on node1  passkey  speed only  1024 tokens' table
+lacks "the speed of what is shown" '8 threads on' table
+
 # Paired: questions that only one of the two got right, by jq.
 "$program" report log.zst --vs snapkv > vs
 pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
