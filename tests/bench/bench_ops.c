@@ -99,7 +99,7 @@ static void stream_run(void *data)
     size_t n = STREAM_BYTES / sizeof *stream_data;
     uint64_t total = 0;
     (void)data;
-#pragma omp parallel for simd reduction(+ : total) num_threads(bench_threads)
+#pragma omp parallel for reduction(+ : total) num_threads(bench_threads)
     for (size_t i = 0; i < n; i++) total += stream_data[i];
     stream_sink = total;
 }

@@ -35,7 +35,7 @@ static void case_repositioned(struct kvl_rng *r, struct decode_case *t)
     for (int32_t i = 0; i < t->job.n_slots; i++) t->pos[i] = ut_between(r, 0, 100000);
     t->job.pos = t->pos;
     t->job.q_pos = ut_between(r, 0, 100000);
-    t->args.style = UT_PICK(r, KVL_ROPE_NORM, KVL_ROPE_NEOX);
+    t->args.style = (enum kvl_rope_style)UT_PICK(r, KVL_ROPE_NORM, KVL_ROPE_NEOX);
 }
 
 static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots, double amplitude)
