@@ -146,6 +146,22 @@ static void summary_row(const struct summary *s, struct kvl_table *t, size_t fir
     kvl_table_number(t, all.n, 0);
 }
 
+/* The lengths that a column pools: columns of different lengths do not compare. */
+static void summary_lengths(const struct summary *s, const struct kvl_result *column, FILE *out)
+{
+    double min = column->length_tok, max = min;
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kvl_result *x = s->row[i];
+        if (!x->is_cell || kvl_result_block_cmp(x, column, SUMMARY_SKIP)) continue;
+        min = fmin(min, x->length_tok);
+        max = fmax(max, x->length_tok);
+    }
+    if (min < max)
+        fprintf(out, "%.0f to %.0f tokens\n", min, max);
+    else
+        fprintf(out, "%.0f tokens\n", min);
+}
+
 static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err)
 {
     static const char *const letters[SUMMARY_COLUMNS] = {
@@ -165,9 +181,11 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
     }
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
-    for (size_t c = 0; c < s->n_columns; c++)
-        fprintf(out, "  %c  %s, %s\n", letters[c][0], s->column[c]->task_label,
+    for (size_t c = 0; c < s->n_columns; c++) {
+        fprintf(out, "  %c  %s, %s, ", letters[c][0], s->column[c]->task_label,
                 s->column[c]->protocol);
+        summary_lengths(s, s->column[c], out);
+    }
     if (s->n_left_out) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (!isnan(s->length_tok))
         fprintf(out,
