@@ -69,7 +69,8 @@ static const struct argp report_argp = {
     .doc = "The table of one or more logs (files, folders of *.zst, patterns).\v"
            "Columns: budget as asked for, attended and dense: tokens per lane that attention "
            "read, as counted; official and strict accuracy with 95 % intervals; recall: share of "
-           "answer steps at which all evidence was attended; tok/s: decoding; read/tok: bytes of "
+           "answer steps at which the evidence needed was attended; tok/s: decoding; read/tok: "
+           "bytes of "
            "keys and values per token; index/tok: bytes read to choose; held: KV of one sequence; "
            "n/ctx: questions and contexts."
 };
