@@ -424,8 +424,8 @@ static bool kv_strict(const char *gold, const char *prediction)
 static void kv_score(const struct kvl_question *q, const char *prediction,
                      struct kvl_task_score *out)
 {
-    out->official = kv_official(q->gold, prediction);
-    out->strict = kv_strict(q->gold, prediction);
+    *out = (struct kvl_task_score){ .official = kv_official(q->gold, prediction),
+                                    .strict = kv_strict(q->gold, prediction) };
 }
 
 static double kv_chance(const void *opts)

@@ -240,8 +240,8 @@ static bool passkey_strict(const char *gold, const char *prediction)
 static void passkey_score(const struct kvl_question *q, const char *prediction,
                           struct kvl_task_score *out)
 {
-    out->official = passkey_official(q->gold, prediction);
-    out->strict = passkey_strict(q->gold, prediction);
+    *out = (struct kvl_task_score){ .official = passkey_official(q->gold, prediction),
+                                    .strict = passkey_strict(q->gold, prediction) };
 }
 
 static double passkey_chance(const void *opts)

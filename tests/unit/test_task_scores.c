@@ -23,7 +23,7 @@ static void check_rows(const struct kvl_task *task, const struct row *row, size_
 {
     for (size_t i = 0; i < n; i++) {
         char gold[64];
-        struct kvl_task_score score = { -1.0, -1.0 };
+        struct kvl_task_score score = { .official = -1.0, .strict = -1.0 };
         memcpy(gold, row[i].gold, strlen(row[i].gold) + 1);
         struct kvl_question q = { .gold = gold };
         task->score(&q, row[i].prediction, &score);

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define KVL_TASK_ABI 1
+#define KVL_TASK_ABI 2
 
 struct kvl_task_request {
     const struct kvl_tokenizer *tokenizer;
@@ -49,12 +49,16 @@ struct kvl_evidence {
     enum kvl_evidence_kind kind;
     struct kvl_span span[4];
     int32_t n_spans;
+    /* "" = needed at every answer step.  Otherwise needed only at the steps that run once the answer
+     * generated so far holds this text with no letter or digit next to it (two_stage_retr: the sum,
+     * before which nobody can know the entry); at no step when it never does. */
+    char after[24];
 };
 
 struct kvl_question {
     char *text;          /* follows the context; ends with the answer prefix */
     char *answer;        /* what a perfect model appends to it */
-    char *gold;          /* what the scorers compare with */
+    char *gold;          /* what the scorers compare with; a part of `answer` */
     int32_t max_new_tok; /* the tokenised answer fits, with room for an end mark */
     double depth;        /* achieved: begin of the evidence / length, both in tokens */
     struct kvl_evidence evidence[4];
@@ -70,10 +74,20 @@ struct kvl_sample {
 };
 void kvl_sample_free(struct kvl_sample *s);
 
+/* A stage of the answer that is scored by itself. */
+struct kvl_task_sub {
+    const char *name; /* static; a key in logs: lower case, digits, _ */
+    double value;
+};
+enum { KVL_TASK_SUBS = 4 };
+
 /* 0 or 1 here; tasks with partial credit use the range between. */
 struct kvl_task_score {
     double official; /* compatible with the published scorer */
     double strict;   /* token-boundary exact */
+    /* The same names in the same order for all questions of one options text; n_sub = 0: none. */
+    struct kvl_task_sub sub[KVL_TASK_SUBS];
+    int32_t n_sub;
 };
 
 struct kvl_task {
@@ -88,6 +102,7 @@ struct kvl_task {
     /* KVL_EINVAL when the request cannot be met (too short for the items, too many questions). */
     int (*generate)(const struct kvl_task_request *req, struct kvl_sample *out,
                     struct kvl_err *err);
+    /* Writes all of *out. */
     void (*score)(const struct kvl_question *q, const char *prediction, struct kvl_task_score *out);
     /* Probability that an answer picked without the context is right: the chance line. */
     double (*chance)(const void *opts);
