@@ -124,7 +124,7 @@ static int generate_engine(struct generate *g)
     struct kvl_engine_desc desc = {
         .model = g->model,
         .raw_keys = kvl_planned_raw_keys(g->planned),
-        .window = kvl_planned_window(g->planned),
+        .observers = *kvl_planned_observers(g->planned),
         .allow_overlong = g->a->model.allow_overlong,
     };
     KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));

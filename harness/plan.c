@@ -81,7 +81,7 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
         return kvl_buf_printf(
             b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d;raw_keys=%d;window=%d",
             p->where->host, p->where->threads, s->speed.warmup, s->speed.steps, c->repeat,
-            w->raw_keys, w->window);
+            w->raw_keys, w->observers.window);
     return kvl_buf_printf(b, ";protocol=%s;contexts=%d;questions=%d",
                           kvl_protocol_name(c->protocol), s->contexts, s->questions);
 }
@@ -177,12 +177,15 @@ static void plan_policy(const struct plan *p, struct kvl_cell *c)
     int rc = kvl_planned_create(c->policy->policy, kvl_model_shape(w->model), c->policy->options,
                                 c->budget_tok, c->length, &c->planned, &c->refused);
     kvl_guard_policy(NULL);
+    if (rc == KVL_OK)
+        rc = kvl_observer_set_merge(&w->observers, kvl_planned_observers(c->planned), &c->refused);
     if (rc != KVL_OK) {
+        kvl_planned_destroy(c->planned);
+        c->planned = NULL;
         c->refused.code = rc;
         return;
     }
     w->raw_keys = w->raw_keys || kvl_planned_raw_keys(c->planned);
-    w->window = KVL_MAX(w->window, kvl_planned_window(c->planned));
 }
 
 static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)

@@ -44,7 +44,7 @@ struct kvl_work {
     struct kvl_group *group;
     size_t n_groups;
     bool raw_keys;  /* what the engine must keep for any of the cells */
-    int32_t window; /* longest window of queries that any of them observes */
+    struct kvl_observer_set observers; /* what their prefills must keep */
 };
 
 struct kvl_shard {

@@ -57,7 +57,7 @@ int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *e
         .model = r->work->model,
         .kv_type = s->kv_type,
         .raw_keys = r->work->raw_keys,
-        .window = r->work->window,
+        .observers = r->work->observers,
         .chunk_tok = s->chunk_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
         .allow_overlong = allow_overlong,

@@ -174,9 +174,9 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     if (s->n_pos == 0) return kvl_fail(err, KVL_EINVAL, "%s: attached to an empty context", name);
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
-    if (planned->p.window > s->engine->desc.window)
+    if (planned->p.observers.window > s->engine->desc.observers.window)
         return kvl_fail(err, KVL_EINVAL, "%s observes %d queries, the engine keeps %d", name,
-                        planned->p.window, s->engine->desc.window);
+                        planned->p.observers.window, s->engine->desc.observers.window);
     return KVL_OK;
 }
 

@@ -10,8 +10,8 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
     if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
         return kvl_fail(err, KVL_EINVAL, "prefill chunk of %d tokens, want 1 to %d", d->chunk_tok,
                         ENGINE_CHUNK_MAX);
-    if (d->window < 0)
-        return kvl_fail(err, KVL_EINVAL, "observation window %d, want 0 or more", d->window);
+    if (d->observers.window < 0)
+        return kvl_fail(err, KVL_EINVAL, "observation window %d, want 0 or more", d->observers.window);
     return KVL_OK;
 }
 

@@ -47,7 +47,7 @@ struct kvl_meta_decl {
 struct kvl_plan_private {
     struct kvl_meta_decl meta[KVL_MAX_META];
     int32_t n_meta;
-    int32_t window;
+    struct kvl_observer_set observers;
 };
 
 struct kvl_planned {
@@ -56,7 +56,7 @@ struct kvl_planned {
     struct kvl_buf options; /* canonical text of opts */
     int32_t budget_tok;
     size_t state_bytes;
-    bool raw_keys;
+    bool raw_keys, own_prefill;
     struct kvl_plan_private p;
 };
 

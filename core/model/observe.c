@@ -17,13 +17,13 @@ static size_t ring_floats(const struct kvl_engine *e, int32_t window)
 int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out)
 {
     struct kvl_observers *o = kvl_alloc(1, sizeof *o);
-    float *ring = kvl_alloc(ring_floats(e, e->desc.window), sizeof *ring);
+    float *ring = kvl_alloc(ring_floats(e, e->desc.observers.window), sizeof *ring);
     if (!o || !ring) {
         kvl_free(o);
         kvl_free(ring);
         return KVL_ENOMEM;
     }
-    *o = (struct kvl_observers){ .n_refs = 1, .window = e->desc.window, .ring = ring };
+    *o = (struct kvl_observers){ .n_refs = 1, .window = e->desc.observers.window, .ring = ring };
     *out = o;
     return KVL_OK;
 }
@@ -128,7 +128,7 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
     struct kvl_session *s = ctx->host->session;
     const struct kvl_shape *sh = ctx->shape;
     if (layer < 0 || layer >= sh->n_layers || !s->obs || window < 1 ||
-        window > s->planned->p.window)
+        window > s->planned->p.observers.window)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "window of %d queries in layer %d was not asked for in plan", window,
                         layer);

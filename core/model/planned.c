@@ -22,8 +22,8 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
             return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
                             p->name, rules[i].what);
     }
-    if (p->caps & (KVL_CAP_PREFILL | KVL_CAP_OFFLOADS) || p->prefill_mask || p->place || p->save ||
-        p->load || p->relayout)
+    if (p->caps & KVL_CAP_OFFLOADS || p->prefill_mask || p->place || p->save || p->load ||
+        p->relayout)
         return kvl_fail(
             err, KVL_EPOLICY,
             "policy %s: this build does not serve prefill_mask, place, relayout, save and load",
@@ -72,14 +72,53 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
     return policy_check_hooks(p, err);
 }
 
+static bool observer_has(const struct kvl_observer_set *set, enum kvl_observer what, int32_t param)
+{
+    for (int32_t i = 0; i < set->n_columns; i++)
+        if (set->column[i].what == what && set->column[i].param == param) return true;
+    return false;
+}
+
+int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_observer_set *from,
+                           struct kvl_err *err)
+{
+    into->window = KVL_MAX(into->window, from->window);
+    for (int32_t i = 0; i < from->n_columns; i++) {
+        enum kvl_observer what = from->column[i].what;
+        int32_t param = from->column[i].param, at = into->n_columns;
+        if (observer_has(into, what, param)) continue;
+        if (at == KVL_MAX_COLUMNS)
+            return kvl_fail(err, KVL_EINVAL, "more than %d different column sums to observe",
+                            KVL_MAX_COLUMNS);
+        for (; at > 0 && (into->column[at - 1].what > what || (into->column[at - 1].what == what &&
+                                                               into->column[at - 1].param > param));
+             at--)
+            into->column[at] = into->column[at - 1];
+        into->column[at].what = what;
+        into->column[at].param = param;
+        into->n_columns++;
+    }
+    return KVL_OK;
+}
+
 int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
 {
-    if (what != KVL_OBS_WINDOW)
-        return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d (window)",
-                        (int)what, KVL_OBS_WINDOW);
+    bool columns = what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS;
+    if (plan->own_prefill)
+        return kvl_fail(plan->err, KVL_EPOLICY, "an observer, but the policy does its own prefill");
+    if (what != KVL_OBS_WINDOW && !columns)
+        return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d to %d",
+                        (int)what, KVL_OBS_WINDOW, KVL_OBS_LOGITS);
+    if (columns) {
+        if (param < 0)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "column sums of %d queries, want 0 (all) or more", param);
+        struct kvl_observer_set one = { .n_columns = 1, .column = { { what, param } } };
+        return kvl_observer_set_merge(&plan->p->observers, &one, plan->err);
+    }
     if (param < 1 || param > 65536)
         return kvl_fail(plan->err, KVL_EINVAL, "observation window %d, want 1 to 65536", param);
-    plan->p->window = KVL_MAX(plan->p->window, param);
+    plan->p->observers.window = KVL_MAX(plan->p->observers.window, param);
     return KVL_OK;
 }
 
@@ -129,6 +168,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
                              .opts = p->opts,
                              .budget_tok = p->budget_tok,
                              .context_tok = context_tok,
+                             .own_prefill = p->own_prefill,
                              .err = err,
                              .p = &p->p };
     if (policy->plan) KVL_TRY(policy->plan(&plan));
@@ -151,9 +191,9 @@ static bool planned_is_status(int rc)
     }
 }
 
-int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
-                       const char *options, int32_t budget_tok, int32_t context_tok,
-                       struct kvl_planned **out, struct kvl_err *err)
+static int planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                          const char *options, int32_t budget_tok, int32_t context_tok, bool own,
+                          struct kvl_planned **out, struct kvl_err *err)
 {
     KVL_TRY(kvl_policy_check(policy, err));
     if (budget_tok < 0)
@@ -162,6 +202,7 @@ int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *
     if (!p) return kvl_fail(err, KVL_ENOMEM, "out of memory");
     p->policy = policy;
     p->budget_tok = budget_tok;
+    p->own_prefill = own;
     int rc = planned_fill(p, shape, options, context_tok, err);
     if (rc != KVL_OK) {
         kvl_planned_destroy(p);
@@ -169,6 +210,24 @@ int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *
     }
     *out = p;
     return KVL_OK;
+}
+
+int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                       const char *options, int32_t budget_tok, int32_t context_tok,
+                       struct kvl_planned **out, struct kvl_err *err)
+{
+    return planned_create(policy, shape, options, budget_tok, context_tok, false, out, err);
+}
+
+int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                           const char *options, int32_t budget_tok, int32_t context_tok,
+                           struct kvl_planned **out, struct kvl_err *err)
+{
+    KVL_TRY(kvl_policy_check(policy, err));
+    if (!(policy->caps & KVL_CAP_PREFILL))
+        return kvl_fail(err, KVL_EINVAL, "%s cannot do its own prefill; give prefill: shared",
+                        policy->name);
+    return planned_create(policy, shape, options, budget_tok, context_tok, true, out, err);
 }
 
 void kvl_planned_destroy(struct kvl_planned *p)
@@ -195,7 +254,11 @@ bool kvl_planned_raw_keys(const struct kvl_planned *p)
 {
     return p->raw_keys;
 }
-int32_t kvl_planned_window(const struct kvl_planned *p)
+const struct kvl_observer_set *kvl_planned_observers(const struct kvl_planned *p)
 {
-    return p->p.window;
+    return &p->p.observers;
+}
+bool kvl_planned_own_prefill(const struct kvl_planned *p)
+{
+    return p->own_prefill;
 }

@@ -9,9 +9,9 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
     if (!s) return kvl_fail(err, KVL_ENOMEM, "out of memory for a session");
     s->engine = engine;
     int rc = kvl_seq_create(engine->store, &s->seq, err);
-    if (rc == KVL_OK && engine->desc.window > 0 && kvl_observers_create(engine, &s->obs) != KVL_OK)
+    if (rc == KVL_OK && engine->desc.observers.window > 0 && kvl_observers_create(engine, &s->obs) != KVL_OK)
         rc = kvl_fail(err, KVL_ENOMEM, "out of memory for the last %d queries of every layer",
-                      engine->desc.window);
+                      engine->desc.observers.window);
     if (rc != KVL_OK) {
         kvl_session_destroy(s);
         return rc;

@@ -66,7 +66,7 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
         .model = r->model,
         .kv_type = d->kv_type,
         .raw_keys = !d->no_raw_keys,
-        .window = 64,
+        .observers = { .window = 64 },
         .chunk_tok = d->chunk_tok,
     };
     RIG_OK(&r->err, kvl_engine_create(&desc, &r->engine, &r->err));

@@ -214,7 +214,7 @@ static void test_speed_key(void **state)
     plan_ok(&t, PLAN_SPEED "policies: [full, full]\n");
     assert_true(plan_has_id(t.work, speed));
     plan_ok(&t, PLAN_SPEED "policies: [full, snapkv]\n"); /* observes a window */
-    assert_true(t.work->window > 0);
+    assert_true(t.work->observers.window > 0);
     assert_true(plan_has_id(t.work, quality));
     assert_false(plan_has_id(t.work, speed));
     plan_close(&t);

@@ -57,13 +57,32 @@ struct kvl_planned;
 int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                        const char *options, int32_t budget_tok, int32_t context_tok,
                        struct kvl_planned **out, struct kvl_err *err);
+/* The same for a policy with KVL_CAP_PREFILL that starts empty and meets every token of the context
+ * as a step of its own. */
+int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                           const char *options, int32_t budget_tok, int32_t context_tok,
+                           struct kvl_planned **out, struct kvl_err *err);
 void kvl_planned_destroy(struct kvl_planned *p);
+bool kvl_planned_own_prefill(const struct kvl_planned *p);
 const struct kvl_policy *kvl_planned_policy(const struct kvl_planned *p);
 int32_t kvl_planned_budget(const struct kvl_planned *p);
 /* All options after plan, "a=1,b=2" in table order. */
 const char *kvl_planned_options(const struct kvl_planned *p);
 bool kvl_planned_raw_keys(const struct kvl_planned *p);
-int32_t kvl_planned_window(const struct kvl_planned *p); /* KVL_OBS_WINDOW; 0 = not asked */
+
+/* What prefills must observe. */
+struct kvl_observer_set {
+    int32_t window; /* longest KVL_OBS_WINDOW; 0 = none */
+    struct {
+        enum kvl_observer what; /* KVL_OBS_COLUMNS or KVL_OBS_LOGITS */
+        int32_t param;
+    } column[KVL_MAX_COLUMNS]; /* by what, then param; different */
+    int32_t n_columns;
+};
+const struct kvl_observer_set *kvl_planned_observers(const struct kvl_planned *p);
+/* Adds what `from` asks for.  KVL_EINVAL: more than KVL_MAX_COLUMNS different columns. */
+int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_observer_set *from,
+                           struct kvl_err *err);
 
 /* ABI, size, name, hooks against caps: what a plug-in must satisfy. */
 int kvl_policy_check(const struct kvl_policy *policy, struct kvl_err *err);
@@ -74,12 +93,12 @@ struct kvl_engine_desc {
     const struct kvl_model *model;
     const struct kvl_ops *ops; /* NULL = cpu */
     enum kvl_kv_type kv_type;
-    bool raw_keys;         /* some policy needs keys before RoPE */
-    int32_t window;        /* longest KVL_OBS_WINDOW that some policy needs; 0 = none */
-    int32_t chunk_tok;     /* prefill chunk; 0 = 512 */
-    int32_t block_tok;     /* 0 = 16 */
-    size_t kv_limit_bytes; /* 0 = none */
-    bool allow_overlong;   /* positions beyond the context length of the model's metadata */
+    bool raw_keys;                     /* some policy needs keys before RoPE */
+    struct kvl_observer_set observers; /* what the policies of this engine need */
+    int32_t chunk_tok;                 /* prefill chunk; 0 = 512 */
+    int32_t block_tok;                 /* 0 = 16 */
+    size_t kv_limit_bytes;             /* 0 = none */
+    bool allow_overlong; /* positions beyond the context length of the model's metadata */
 };
 
 struct kvl_engine;
@@ -111,7 +130,8 @@ void kvl_session_destroy(struct kvl_session *s);
 int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                         bool last_only, struct kvl_err *err);
 
-/* Puts the session under a policy: open, replay, prefilled, score and evict.
+/* Puts the session under a policy: open, replay, prefilled, score and evict.  An empty session: open
+ * only, for a policy planned with its own prefill; its context then comes by extend.
  * `planned` must outlive the session and its forks. */
 int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                        enum kvl_exec exec, struct kvl_err *err);
@@ -158,6 +178,66 @@ int kvl_session_probe(struct kvl_session *s, const int32_t *pos, int32_t n, stru
 /* Of the last token: hit [n_layers][n_kv_heads][n], 0 or 1; dense [n_layers]. */
 void kvl_session_probe_hits(const struct kvl_session *s, const uint8_t **hit,
                             const uint8_t **dense);
+
+/* ---- taps: what attention did, for reference passes, traces and analyses ---------------------- */
+
+/* One token in one layer, after its attention; everything is valid during the call only. */
+struct kvl_tap_read {
+    const struct kvl_session *session;
+    int32_t layer, index, pos;  /* index: steps under the policy, -1 without one */
+    bool dense;                 /* without a policy, or left dense by it */
+    const float *q;             /* [n_heads][head_dim] after RoPE */
+    const float *out;           /* [n_heads][head_dim] before the output projection */
+    const int32_t *const *read; /* [n_heads]: positions read, ascending, the current one included */
+    const int32_t *n_read;      /* [n_heads] */
+};
+/* Scores by which a policy chose: pages or tokens of a selection, tokens of a one-shot eviction. */
+struct kvl_tap_score {
+    const struct kvl_session *session;
+    int32_t layer, index, pos; /* index -1: at attach */
+    enum kvl_scope scope;
+    int32_t n_lists, unit_tok; /* unit_tok 1: scores of positions, else of pages */
+    int32_t n;
+    const float *score; /* [n_lists][n] */
+};
+/* What was kept by an eviction: live positions of a lane after it. */
+struct kvl_tap_keep {
+    const struct kvl_session *session;
+    int32_t layer, kv_head, index, pos;
+    const int32_t *kept; /* ascending */
+    int32_t n_kept;
+};
+/* A member may be NULL.  A negative status ends the call that was tapped. */
+struct kvl_tap {
+    void *user;
+    int (*read)(void *user, const struct kvl_tap_read *r, struct kvl_err *err);
+    int (*score)(void *user, const struct kvl_tap_score *s, struct kvl_err *err);
+    int (*keep)(void *user, const struct kvl_tap_keep *k, struct kvl_err *err);
+};
+/* Taps extend, decode and attach of a session (copied; NULL removes).  Forks do not inherit it.
+ * Tapped steps are slower; their times mean nothing. */
+void kvl_session_tap(struct kvl_session *s, const struct kvl_tap *tap);
+
+/* Full attention of any queries over what a session without eviction holds in a layer: positions
+ * 0 .. n_pos - 1.  q [n_heads][head_dim] after RoPE; probs [n_heads][n_pos]; out NULL or
+ * [n_heads][head_dim].  The reference of selection quality; may be called from a tap of another
+ * session of the engine.  Counted nowhere. */
+int kvl_session_full_attention(struct kvl_session *s, int32_t layer, const float *q, int32_t n_pos,
+                               float *probs, float *out, struct kvl_err *err);
+
+/* ---- snapshots: prefilled sessions on disk ----------------------------------------------------- */
+
+/* Canonical text of everything that a snapshot's bytes depend on: format, model hash, tokens, element
+ * type, raw keys, observers, prefill arithmetic (code version and vector unit).  Appended to out. */
+int kvl_snapshot_key(const struct kvl_engine *engine, const int32_t *id, int32_t n,
+                     struct kvl_buf *out, struct kvl_err *err);
+/* Writes keys, values, positions and observers of a session without a policy: zstd, checksummed, under
+ * a temporary name and then renamed.  KVL_EIO on trouble with the file. */
+int kvl_session_save(struct kvl_session *s, const char *path, const char *key, struct kvl_err *err);
+/* The session continues bit-identically to the saved one.  *out = NULL: there is no such file.
+ * KVL_EIO: unreadable, damaged, or of another key (the message tells which). */
+int kvl_session_load(struct kvl_engine *engine, const char *path, const char *key,
+                     struct kvl_session **out, struct kvl_err *err);
 
 /* Numbers of the policy's report hook. */
 int kvl_session_report(struct kvl_session *s,

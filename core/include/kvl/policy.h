@@ -35,14 +35,15 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 1
+#define KVL_POLICY_ABI 2
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
     KVL_CAP_SELECTS = 1 << 1,     /* reads a part, keeps all */
     KVL_CAP_OFFLOADS = 1 << 2,    /* wants tiers; not served yet */
     KVL_CAP_PROBS = 1 << 3,       /* observe wants the weights of what was read */
-    KVL_CAP_PREFILL = 1 << 4,     /* changes the prefill itself; not served yet */
+    KVL_CAP_PREFILL = 1 << 4,     /* may also start empty, every token of the context being a step
+                                     (prefill: own); then there is no replay, prefilled or score */
     KVL_CAP_REPOSITIONS = 1 << 5, /* attends at other than the original positions */
     KVL_CAP_SAMPLES = 1 << 6,     /* random: needs a seed, answers vary with it */
     KVL_CAP_BOUND = 1 << 7,       /* not a method: bounds a plot (full, random, oracle) */
@@ -59,9 +60,17 @@ struct kvl_shape {
 enum kvl_observer {
     /* The last `param` queries of every layer; read through kvl_obs_window_mass. */
     KVL_OBS_WINDOW = 1,
-    /* Column sums of attention over all queries, exact; not served yet. */
+    /* What every token received: sum of the attention probability over the queries of the prefill
+     * from its own on, `param` of them at most (0 = all).  Exact, by a second blocked pass over the
+     * stored row log-sum-exp (H2O's accumulated score; InfLLM's with param = n_local). */
     KVL_OBS_COLUMNS = 2,
+    /* The same for scaled logits q.k / sqrt(d) of the `param` queries after its own (InfLLM, Eq. of
+     * the representative score r_m, before the division by their number). */
+    KVL_OBS_LOGITS = 3,
 };
+
+/* Different column observers (kind and param) that one engine keeps at most. */
+#define KVL_MAX_COLUMNS 4
 
 enum kvl_meta_unit {
     KVL_META_PAGE = 1, /* one row per `unit_tok` positions: row = position / unit_tok */
@@ -76,6 +85,7 @@ struct kvl_plan {
     void *opts;          /* the policy's options struct, defaults and user values filled in */
     int32_t budget_tok;  /* attended tokens per lane asked for; 0 = none given */
     int32_t context_tok; /* length of the context that the policy will meet */
+    bool own_prefill;    /* KVL_CAP_PREFILL: starts empty; observers are refused */
     struct kvl_err *err;
     /* answers */
     size_t state_bytes; /* zeroed, copied when the sequence forks */
@@ -88,6 +98,16 @@ KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int3
  * tokens come; *out is its handle.  Counted as metadata bytes. */
 KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
                           int32_t row_floats, int32_t *out);
+/* The same for some layers only, or with one row per layer and unit instead of one per kv head:
+ * kvl_meta of another layer is an error, and only what exists is counted. */
+struct kvl_meta_desc {
+    enum kvl_meta_unit unit;
+    int32_t unit_tok, row_floats;
+    const uint8_t *layers; /* [n_layers], non-zero = has rows; NULL = all.  Copied */
+    bool per_layer;        /* head_stride is 0: every kv head sees the layer's rows */
+};
+KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc,
+                               int32_t *out);
 
 /* ---- context and step ---------------------------------------------------------------------- */
 
@@ -99,7 +119,7 @@ struct kvl_pctx {
     const void *opts; /* resolved options */
     void *state;      /* plan.state_bytes */
     int32_t budget_tok;
-    int32_t context_tok; /* tokens before the policy started */
+    int32_t context_tok; /* tokens before the policy started; 0 with its own prefill */
     uint64_t seed;       /* of this sample; CAP_SAMPLES */
     struct kvl_err *err;
     struct kvl_host *host;
@@ -135,6 +155,18 @@ KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
  * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
                                 const float **mass, int32_t *n_tok);
+/* The weights of one query of that window, by its distance from the newest (0): probs
+ * [n_heads][n_tok], zero behind the query.  Not cached. */
+KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back,
+                                 float *probs, int32_t n_tok);
+/* sums [n_heads][*n_tok] of a column observer that plan asked for, in prefilled and score.  Shared
+ * by all policies of a sweep that ask for it. */
+KVL_API int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
+                            int32_t param, const float **sums, int32_t *n_tok);
+/* Keys of n live positions (any order) of a lane as they are stored, after RoPE, or before it where
+ * the plan asked for raw keys: out [n][head_dim].  Counted as read. */
+KVL_API int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                          const int32_t *pos, int32_t n, bool raw, float *out);
 /* Exact attention weights of this query over every live slot of the layer, in slot order, which is
  * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
  * counted as such: for `oracle` and for filter layers. */
@@ -254,7 +286,8 @@ struct kvl_policy {
     int (*select)(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
                   struct kvl_sel *sel);
     /* After attention, KVL_CAP_PROBS: weights of what each query head read, in ascending position
-     * order of its list: probs [n_heads] -> [n], and lse [n_heads]. */
+     * order of its list: probs [n_heads] -> [n], and lse [n_heads].  Of several segments: one after
+     * the other, with the weights of the merged result (they sum to 1), and its lse. */
     int (*observe)(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                    const int32_t *n, const float *lse);
     int (*evict)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep);
