@@ -140,6 +140,10 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
  * of the block. */
 int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err);
 
+/* The same with the logits of every token: [n][n_vocab]. */
+int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                              struct kvl_err *err);
+
 /* One decode step for each of n sessions of one engine; weights are read once for all.
  *   logits [n][n_vocab] */
 int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
