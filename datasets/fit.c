@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text.h"
-
 enum {
     FIT_TRIES = 24,     /* whole tokenisations at most */
     FIT_MISSES = 4,     /* pools in a row that have no answer */
@@ -88,7 +86,8 @@ static int fit_count_unit(struct fit_state *s, struct fit_unit *u)
 static int fit_draw(struct fit_state *s, struct fit_unit *out)
 {
     *out = (struct fit_unit){ .begin = s->arena.len };
-    if (kvl_buf_adds(&s->arena, " ") != KVL_OK || kvl_text_sentence(&s->rng, &s->arena) != KVL_OK)
+    if (kvl_buf_adds(&s->arena, " ") != KVL_OK ||
+        kvl_text_sentence(s->fit->text, &s->rng, &s->arena) != KVL_OK)
         return fit_fail_memory(s);
     out->len = s->arena.len - out->begin;
     return fit_count_unit(s, out);

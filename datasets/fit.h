@@ -16,6 +16,7 @@
 #define KVL_FIT_H
 
 #include "kvl/task.h"
+#include "text.h"
 
 /* Room for the end of an answer beyond its own tokens: a full stop, an end mark. */
 #define KVL_FIT_END_TOK 2
@@ -34,10 +35,11 @@ struct kvl_fit_item {
 
 struct kvl_fit {
     const struct kvl_tokenizer *tokenizer;
-    int32_t length_tok; /* BOS and the last line end included */
-    uint64_t seed;      /* of the filler */
-    const char *intro;  /* without a line end */
-    bool whole;         /* filler is whole sentences; otherwise the last one may be cut if needed */
+    int32_t length_tok;          /* BOS and the last line end included */
+    uint64_t seed;               /* of the filler */
+    const struct kvl_text *text; /* its language */
+    const char *intro;           /* without a line end */
+    bool whole; /* filler is whole sentences; otherwise the last one may be cut if needed */
     struct kvl_fit_item *item;
     int32_t n_items;
 };

@@ -154,7 +154,7 @@ static int kv_add_text(struct kv_state *s, const char *key, const char *value, s
     const struct kvl_text_field field[] = { { "key", key }, { "value", value } };
     KVL_TRY(kvl_buf_adds(&s->list, s->list.len ? " " : "{"));
     size_t begin = s->list.len;
-    KVL_TRY(kvl_text_fill(KVL_TEXT_kv_item, field, 2, &s->list));
+    KVL_TRY(kvl_text_fill(&kvl_text_english, KVL_TEXT_kv_item, field, 2, &s->list));
     const char *at_key = strstr(s->list.data + begin, key);
     const char *at_value = strstr(at_key + strlen(key), value);
     pair->key = (size_t)(at_key - s->list.data);
@@ -278,7 +278,7 @@ static int kv_ask(const struct kv_state *s, const struct kv_pair *pair, size_t l
     size_t n_key = kv_text_len(s->opts, true), n_value = kv_text_len(s->opts, false);
     memcpy(key, s->list.data + pair->key, n_key);
     const struct kvl_text_field field = { "key", key };
-    int rc = kvl_text_fill(KVL_TEXT_kv_question, &field, 1, &text);
+    int rc = kvl_text_fill(&kvl_text_english, KVL_TEXT_kv_question, &field, 1, &text);
     if (rc == KVL_OK) rc = kvl_buf_add(&gold, s->list.data + pair->value, n_value);
     if (rc == KVL_OK) rc = kvl_buf_printf(&answer, "%s\"", gold.data);
     *q = (struct kvl_question){ .text = text.data, .answer = answer.data, .gold = gold.data };
@@ -317,6 +317,7 @@ static int kv_try(struct kv_state *s, int32_t n, int64_t list_tok, bool whole,
     struct kvl_fit fit = { .tokenizer = req->tokenizer,
                            .length_tok = req->length_tok,
                            .seed = kvl_seed_str(req->seed, "filler"),
+                           .text = &kvl_text_english,
                            .intro = s->intro.data,
                            .whole = whole,
                            .item = &item,
@@ -360,7 +361,8 @@ static int kv_build(struct kv_state *s, struct kvl_sample *out)
     KVL_TRY(kvl_fit_check(s->req, s->err));
     kvl_rng_seed(&s->rng, kvl_seed_str(s->req->seed, "pairs"));
     s->asked = kvl_alloc((size_t)s->req->n_questions, sizeof *s->asked);
-    if (!s->asked || kvl_text_fill(KVL_TEXT_kv_intro, NULL, 0, &s->intro) != KVL_OK)
+    if (!s->asked ||
+        kvl_text_fill(&kvl_text_english, KVL_TEXT_kv_intro, NULL, 0, &s->intro) != KVL_OK)
         return kv_fail_memory(s);
     KVL_TRY(kv_list_room(s, &room));
     KVL_TRY(kv_draw_pairs(s, room));

@@ -136,7 +136,7 @@ refuse 2 '--set policies: policy "snapvk" does not exist, did you mean "snapkv"?
     sweep s.yaml --set policies=snapvk
 refuse 2 '--set tasks: task "passkeys" does not exist, did you mean "passkey"?' \
     sweep s.yaml --set tasks=passkeys
-refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits)' \
+refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits, wording)' \
     sweep s.yaml --set 'tasks={task: passkey, kees: 1}'
 refuse 2 's.yaml: tasks: passkey: 2 questions, but a context holds 1 keys, want keys=2 (at most 32)' \
     sweep s.yaml --set tasks=passkey
