@@ -4,6 +4,7 @@
 #include "args.h"
 #include "build.h"
 #include "log.h"
+#include "record_parts.h"
 #include "stats.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ enum { RECORD_DIGITS = 15 }; /* of a number in the log, see kvl_log_append */
 
 /* Rounded to the digits that the log writes, so that a sample that was read back is the sample that
  * was measured: a resumed sweep has the means of an uninterrupted one, to the last digit. */
-static json_t *record_real(double v)
+json_t *kvl_record_real(double v)
 {
     char text[40];
     double rounded = v;
@@ -40,7 +41,7 @@ static size_t record_utf8(const unsigned char *s, size_t n)
 }
 
 /* JSON holds UTF-8 only: other bytes become U+FFFD, the ids beside the text tell them apart. */
-static json_t *record_text(const char *s, size_t n)
+json_t *kvl_record_text(const char *s, size_t n)
 {
     struct kvl_buf clean = { 0 };
     int rc = kvl_buf_adds(&clean, "");
@@ -54,18 +55,18 @@ static json_t *record_text(const char *s, size_t n)
     return text;
 }
 
-static json_t *record_path_text(const char *s)
+json_t *kvl_record_path_text(const char *s)
 {
-    return s ? record_text(s, strlen(s)) : json_null();
+    return s ? kvl_record_text(s, strlen(s)) : json_null();
 }
 
-static json_t *record_start(const char *kind, const char *run)
+json_t *kvl_record_start(const char *kind, const char *run)
 {
     return json_pack("{s:s, s:s, s:s}", "kind", kind, "schema", KVL_LOG_SCHEMA, "run", run);
 }
 
 /* Moves the fields of `more` behind those of `o`; NULL in, NULL out. */
-static json_t *record_add(json_t *o, json_t *more)
+json_t *kvl_record_add(json_t *o, json_t *more)
 {
     if (o && more && json_object_update(o, more) == 0) {
         json_decref(more);
@@ -76,7 +77,7 @@ static json_t *record_add(json_t *o, json_t *more)
     return NULL;
 }
 
-static json_t *record_now(void)
+json_t *kvl_record_now(void)
 {
     char now[32];
     kvl_time_utc(now);
@@ -89,7 +90,7 @@ static json_t *record_argv(const struct kvl_run_info *info)
 {
     json_t *argv = json_array();
     for (int i = 0; i < info->argc; i++)
-        if (json_array_append_new(argv, record_path_text(info->argv[i])) != 0) {
+        if (json_array_append_new(argv, kvl_record_path_text(info->argv[i])) != 0) {
             json_decref(argv);
             return NULL;
         }
@@ -99,10 +100,10 @@ static json_t *record_argv(const struct kvl_run_info *info)
 static json_t *record_machine(const struct kvl_run_info *info)
 {
     const struct kvl_machine *m = info->machine;
-    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o}", "host", record_path_text(m->host),
-                     "cpu", record_path_text(m->cpu), "cores", m->cores, "threads", info->threads,
-                     "isa", m->isa, "ram_bytes", (json_int_t)m->ram_bytes, "os",
-                     record_path_text(m->os));
+    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o}", "host", kvl_record_path_text(m->host),
+                     "cpu", kvl_record_path_text(m->cpu), "cores", m->cores, "threads",
+                     info->threads, "isa", m->isa, "ram_bytes", (json_int_t)m->ram_bytes, "os",
+                     kvl_record_path_text(m->os));
 }
 
 static json_t *record_model(const struct kvl_model *m)
@@ -112,8 +113,8 @@ static json_t *record_model(const struct kvl_model *m)
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)kvl_tokenizer_hash(t));
     return json_pack("{s:o, s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s}", "name",
-                     record_path_text(kvl_model_name(m)), "file",
-                     record_path_text(kvl_model_path(m)), "hash", kvl_model_hash(m), "bytes",
+                     kvl_record_path_text(kvl_model_name(m)), "file",
+                     kvl_record_path_text(kvl_model_path(m)), "hash", kvl_model_hash(m), "bytes",
                      (json_int_t)kvl_model_bytes(m), "n_layers", s->n_layers, "n_heads", s->n_heads,
                      "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim, "n_embd", s->n_embd,
                      "n_vocab", s->n_vocab, "context_tok", s->n_ctx_train, "tokenizer",
@@ -129,14 +130,14 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
     json_t *store = json_pack(
         "{s:s, s:i, s:i, s:b}", "kv_type", kvl_kv_type_name(info->store->type), "block_tok",
         info->store->block_tok, "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
-    json_t *sweep =
-        json_pack("{s:o, s:o, s:s, s:o}", "name", record_path_text(s->name), "file",
-                  record_path_text(s->file), "hash", s->hash, "text", record_path_text(s->text));
+    json_t *sweep = json_pack("{s:o, s:o, s:s, s:o}", "name", kvl_record_path_text(s->name), "file",
+                              kvl_record_path_text(s->file), "hash", s->hash, "text",
+                              kvl_record_path_text(s->text));
     json_t *fields =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start", record_now(), "argv",
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start", kvl_record_now(), "argv",
                   record_argv(info), "kvlab", build, "machine", record_machine(info), "model",
                   record_model(info->work->model), "store", store, "sweep", sweep);
-    return record_add(record_start("run", run), fields);
+    return kvl_record_add(kvl_record_start("run", run), fields);
 }
 
 /* ---- sample ---------------------------------------------------------------------------------- */
@@ -169,14 +170,15 @@ static json_t *record_lanes(const struct kvl_recall *r)
     return layers;
 }
 
-static json_t *record_observed(const struct kvl_outcome *o)
+json_t *kvl_record_observed(const struct kvl_outcome *o)
 {
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
-                     record_real(o->attended_tok), "dense_tok", record_real(o->dense_tok),
-                     "kv_read_bytes_per_tok", record_real(o->kv_read), "index_read_bytes_per_tok",
-                     record_real(o->index_read), "kv_logical_bytes", record_real(o->kv_logical),
-                     "kv_physical_bytes", record_real(o->kv_physical), "kv_own_bytes",
-                     record_real(o->kv_own), "meta_bytes", record_real(o->meta));
+                     kvl_record_real(o->attended_tok), "dense_tok", kvl_record_real(o->dense_tok),
+                     "kv_read_bytes_per_tok", kvl_record_real(o->kv_read),
+                     "index_read_bytes_per_tok", kvl_record_real(o->index_read), "kv_logical_bytes",
+                     kvl_record_real(o->kv_logical), "kv_physical_bytes",
+                     kvl_record_real(o->kv_physical), "kv_own_bytes", kvl_record_real(o->kv_own),
+                     "meta_bytes", kvl_record_real(o->meta));
 }
 
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
@@ -189,21 +191,22 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
         json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:b, s:o, s:o}", "cell", a->cell->id, "context",
                   a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
                   "question_tok", a->question_tok, "joint", a->joint, "depth",
-                  record_real(a->q->depth), "gold", record_path_text(a->q->gold));
+                  kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
     json_t *said =
         json_pack("{s:o, s:o, s:o, s:i}", "prediction",
-                  o->failed ? json_null() : record_text(a->prediction, a->prediction_len), "ids",
-                  o->failed ? json_null() : record_ids(ask), "stop",
+                  o->failed ? json_null() : kvl_record_text(a->prediction, a->prediction_len),
+                  "ids", o->failed ? json_null() : record_ids(ask), "stop",
                   o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "n_new_tok",
                   o->failed ? 0 : ask->n_id);
-    json_t *scores = json_pack("{s:o, s:o, s:o, s:o}", "official", record_real(o->official),
-                               "strict", record_real(o->strict), "recall", record_real(o->recall),
-                               "lane_recall", o->failed ? json_null() : record_lanes(&ask->recall));
-    json_t *cost = json_pack("{s:o, s:I, s:o}", "wall_ns", record_real(o->wall_ns), "prefill_ns",
-                             (json_int_t)o->prefill_ns, "error",
-                             o->failed ? record_path_text(ask->error.msg) : json_null());
-    json_t *r = record_add(record_add(record_start("sample", run), what), said);
-    return record_add(record_add(record_add(r, scores), record_observed(o)), cost);
+    json_t *scores =
+        json_pack("{s:o, s:o, s:o, s:o}", "official", kvl_record_real(o->official), "strict",
+                  kvl_record_real(o->strict), "recall", kvl_record_real(o->recall), "lane_recall",
+                  o->failed ? json_null() : record_lanes(&ask->recall));
+    json_t *cost = json_pack("{s:o, s:I, s:o}", "wall_ns", kvl_record_real(o->wall_ns),
+                             "prefill_ns", (json_int_t)o->prefill_ns, "error",
+                             o->failed ? kvl_record_path_text(ask->error.msg) : json_null());
+    json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("sample", run), what), said);
+    return kvl_record_add(kvl_record_add(kvl_record_add(r, scores), kvl_record_observed(o)), cost);
 }
 
 static double outcome_number(const json_t *sample, const char *field)
@@ -235,7 +238,7 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
 
 /* ---- what cells and speed records share ------------------------------------------------------ */
 
-static json_t *record_point(const struct kvl_cell *c)
+json_t *kvl_record_point(const struct kvl_cell *c)
 {
     json_t *task =
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i}", "cell", c->id, "key", c->key, "code",
@@ -247,7 +250,7 @@ static json_t *record_point(const struct kvl_cell *c)
                   kvl_planned_options(c->planned), "budget", c->budget, "budget_tok",
                   c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
                   "prefill", "shared", "device", "cpu");
-    return record_add(task, policy);
+    return kvl_record_add(task, policy);
 }
 
 /* ---- cell ------------------------------------------------------------------------------------ */
@@ -313,8 +316,8 @@ static json_t *cell_score(const struct record_column *c)
     struct kvl_interval w = kvl_wilson(column_mean(c), n_eff);
     if (c->n == 0) w = (struct kvl_interval){ (double)NAN, (double)NAN, (double)NAN };
     return json_pack("{s:f, s:o, s:o, s:o, s:f}", "k", column_sum(c), "p",
-                     record_real(column_mean(c)), "lo", record_real(w.lo), "hi", record_real(w.hi),
-                     "n_eff", n_eff);
+                     kvl_record_real(column_mean(c)), "lo", kvl_record_real(w.lo), "hi",
+                     kvl_record_real(w.hi), "n_eff", n_eff);
 }
 
 static json_t *cell_recall(const struct record_column *c, const char *id)
@@ -322,8 +325,8 @@ static json_t *cell_recall(const struct record_column *c, const char *id)
     struct kvl_interval b;
     uint64_t seed = strtoull(id, NULL, 16);
     if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
-    return json_pack("{s:o, s:o, s:o}", "mean", record_real(b.mean), "lo", record_real(b.lo), "hi",
-                     record_real(b.hi));
+    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
+                     kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));
 }
 
 static const struct {
@@ -359,34 +362,36 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
                           (json_int_t)column_contexts(col), "n_errors", (json_int_t)(n - col->n),
                           "official", cell_score(col));
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, strict));
-    r = record_add(r, json_pack("{s:o}", "strict", cell_score(col)));
+    r = kvl_record_add(r, json_pack("{s:o}", "strict", cell_score(col)));
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, recall));
-    r = record_add(r, json_pack("{s:o}", "recall", cell_recall(col, c->id)));
+    r = kvl_record_add(r, json_pack("{s:o}", "recall", cell_recall(col, c->id)));
     for (size_t i = 0; i < sizeof cell_means / sizeof cell_means[0]; i++) {
         column_fill(col, s, outcome, cell_means[i].off);
-        r = record_add(r, json_pack("{s:o}", cell_means[i].field, record_real(column_mean(col))));
+        r = kvl_record_add(
+            r, json_pack("{s:o}", cell_means[i].field, kvl_record_real(column_mean(col))));
     }
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
     double chance = c->task->task->chance ? c->task->task->chance(c->task->opts) : (double)NAN;
-    return record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance", record_real(chance),
-                                   "prefill_tok_per_s", record_real(cell_prefill(s, c, outcome)),
-                                   "decode_tok_per_s", json_null(), "wall_s",
-                                   column_sum(col) * 1e-9, "t_end", record_now()));
+    return kvl_record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance",
+                                       kvl_record_real(chance), "prefill_tok_per_s",
+                                       kvl_record_real(cell_prefill(s, c, outcome)),
+                                       "decode_tok_per_s", json_null(), "wall_s",
+                                       column_sum(col) * 1e-9, "t_end", kvl_record_now()));
 }
 
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
                         const struct kvl_outcome *outcome)
 {
     struct record_column col;
-    json_t *r = record_add(record_start("cell", run), record_point(c));
-    r = record_add(r, json_pack("{s:o, s:s}", "depth",
-                                c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
-                                kvl_protocol_name(c->protocol)));
+    json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
+    r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
+                                    c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
+                                    kvl_protocol_name(c->protocol)));
     json_t *numbers = NULL;
     if (column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);
     column_free(&col);
-    return record_add(r, numbers);
+    return kvl_record_add(r, numbers);
 }
 
 /* ---- speed ----------------------------------------------------------------------------------- */
@@ -412,10 +417,11 @@ static json_t *speed_counts(const struct kvl_timing *t)
     const struct kvl_counters *n = &t->count;
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "attended_tok",
-        record_real(per((double)n->attended_tok, (double)n->attended_lanes)), "dense_tok",
-        record_real(per((double)n->dense_tok, (double)n->dense_lanes)), "kv_read_bytes_per_tok",
-        record_real(per((double)n->kv_read_bytes, (double)n->n_tokens)), "index_read_bytes_per_tok",
-        record_real(per((double)n->index_read_bytes, (double)n->n_tokens)), "kv_logical_bytes",
+        kvl_record_real(per((double)n->attended_tok, (double)n->attended_lanes)), "dense_tok",
+        kvl_record_real(per((double)n->dense_tok, (double)n->dense_lanes)), "kv_read_bytes_per_tok",
+        kvl_record_real(per((double)n->kv_read_bytes, (double)n->n_tokens)),
+        "index_read_bytes_per_tok",
+        kvl_record_real(per((double)n->index_read_bytes, (double)n->n_tokens)), "kv_logical_bytes",
         (json_int_t)t->bytes.logical, "kv_physical_bytes", (json_int_t)t->bytes.physical,
         "kv_own_bytes", (json_int_t)t->bytes.own, "meta_bytes", (json_int_t)t->bytes.meta);
 }
@@ -426,22 +432,25 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
     const struct kvl_counters *n = &t->count;
     uint64_t sum = 0, parts = n->meta_ns + n->select_ns + n->attend_ns + n->evict_ns;
     for (int32_t i = 0; i < t->n_steps; i++) sum += t->step_ns[i];
-    json_t *what = json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads,
-                             "host", record_path_text(t->host), "warmup_steps", s->speed.warmup);
+    json_t *what =
+        json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads, "host",
+                  kvl_record_path_text(t->host), "warmup_steps", s->speed.warmup);
     json_t *times = json_pack(
         "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t), "prefill_ns",
         (json_int_t)t->prefill_ns, "attach_ns", (json_int_t)t->attach_ns, "ttft_ns",
         (json_int_t)(t->prefill_ns + t->attach_ns + t->first_ns), "meta_ns", (json_int_t)n->meta_ns,
         "select_ns", (json_int_t)n->select_ns, "attend_ns", (json_int_t)n->attend_ns, "evict_ns",
         (json_int_t)n->evict_ns, "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
-    json_t *rates = json_pack("{s:o, s:o}", "decode_tok_per_s",
-                              record_real(per(t->n_steps, (double)sum * 1e-9)), "prefill_tok_per_s",
-                              record_real(per(c->length, (double)t->prefill_ns * 1e-9)));
+    json_t *rates = json_pack(
+        "{s:o, s:o}", "decode_tok_per_s", kvl_record_real(per(t->n_steps, (double)sum * 1e-9)),
+        "prefill_tok_per_s", kvl_record_real(per(c->length, (double)t->prefill_ns * 1e-9)));
     json_t *memory =
         json_pack("{s:I, s:I}", "weight_bytes_per_tok", (json_int_t)t->weight_bytes_per_tok,
                   "rss_peak_bytes", (json_int_t)kvl_rss_peak_bytes());
-    json_t *r = record_add(record_add(record_start("speed", run), record_point(c)), what);
-    return record_add(record_add(record_add(record_add(r, times), rates), speed_counts(t)), memory);
+    json_t *r =
+        kvl_record_add(kvl_record_add(kvl_record_start("speed", run), kvl_record_point(c)), what);
+    return kvl_record_add(
+        kvl_record_add(kvl_record_add(kvl_record_add(r, times), rates), speed_counts(t)), memory);
 }
 
 /* ---- error ----------------------------------------------------------------------------------- */
@@ -451,9 +460,9 @@ json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t cont
 {
     json_t *fields =
         json_pack("{s:o, s:o, s:o, s:o, s:s, s:o}", "cell", c ? json_string(c->id) : json_null(),
-                  "key", c ? record_path_text(c->key) : json_null(), "context",
+                  "key", c ? kvl_record_path_text(c->key) : json_null(), "context",
                   context >= 0 ? json_integer(context) : json_null(), "question",
                   question >= 0 ? json_integer(question) : json_null(), "status",
-                  kvl_status_name(status), "message", record_path_text(message));
-    return record_add(record_start("error", run), fields);
+                  kvl_status_name(status), "message", kvl_record_path_text(message));
+    return kvl_record_add(kvl_record_start("error", run), fields);
 }

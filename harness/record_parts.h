@@ -1,0 +1,26 @@
+/* record_parts.h - what records are put together from; record*.c only.
+ *
+ * Builders return a new reference, or NULL when memory is short; NULL in, NULL out.
+ */
+#ifndef KVL_RECORD_PARTS_H
+#define KVL_RECORD_PARTS_H
+
+#include "record.h"
+
+/* Rounded to the digits that the log writes, so that a record that was read back is the one that was
+ * measured; null where v is not finite. */
+json_t *kvl_record_real(double v);
+/* Bytes that are no UTF-8 become U+FFFD. */
+json_t *kvl_record_text(const char *s, size_t n);
+json_t *kvl_record_path_text(const char *s); /* NULL: null */
+/* Kind, schema and run. */
+json_t *kvl_record_start(const char *kind, const char *run);
+/* Moves the fields of `more` behind those of `o`; both are stolen. */
+json_t *kvl_record_add(json_t *o, json_t *more);
+json_t *kvl_record_now(void);
+/* What was observed of a sample: attended tokens and bytes. */
+json_t *kvl_record_observed(const struct kvl_outcome *o);
+/* What a cell is: task, policy, budget. */
+json_t *kvl_record_point(const struct kvl_cell *c);
+
+#endif
