@@ -7,7 +7,7 @@
 
 /* ---- what is shown ------------------------------------------------------------------------- */
 
-static bool in_list(const char *list, const char *name)
+bool kvl_plot_in_list(const char *list, const char *name)
 {
     size_t len = strlen(name);
     for (const char *p = list; *p;) {
@@ -27,8 +27,8 @@ static bool shown(const struct kvl_result *x, const struct kvl_figure *f,
     if (want->protocol && x->is_cell && strcmp(want->protocol, x->protocol) != 0) return false;
     if (want->length_tok > 0 && want->length_tok != x->length_tok) return false;
     if (want->budget && !isnan(x->budget_tok) && strcmp(want->budget, x->budget) != 0) return false;
-    return !want->policies || in_list(want->policies, x->policy) ||
-           in_list(want->policies, x->label);
+    return !want->policies || kvl_plot_in_list(want->policies, x->policy) ||
+           kvl_plot_in_list(want->policies, x->label);
 }
 
 static int layout_push(struct kvl_plot_layout *l, const struct kvl_result *x)
@@ -175,9 +175,28 @@ int kvl_plot_layout(const struct kvl_results *r, const struct kvl_figure *figure
     }
     kvl_plot_layout_free(&l);
     if (rc == KVL_ENOMEM) return kvl_fail(err, rc, "no memory for a figure");
-    return kvl_fail(err, rc,
-                    "%s: more than %d panels; choose with --task, --protocol, --length, --budget",
+    return kvl_plot_too_many(figure, err);
+}
+
+int kvl_plot_too_many(const struct kvl_figure *figure, struct kvl_err *err)
+{
+    return kvl_fail(err, KVL_EINVAL,
+                    "%s: more than %d panels; choose with --task, --protocol, --length, --budget, "
+                    "--policy",
                     figure->name, KVL_PLOT_MAX_PANELS);
+}
+
+int kvl_plot_shown(const struct kvl_results *r, const struct kvl_figure *figure,
+                   const struct kvl_plot_filter *filter, struct kvl_plot_layout *out,
+                   struct kvl_err *err)
+{
+    struct kvl_plot_layout l = { 0 };
+    int rc = KVL_OK;
+    for (size_t i = 0; i < r->n && rc == KVL_OK; i++)
+        if (shown(&r->result[i], figure, filter)) rc = layout_push(&l, &r->result[i]);
+    if (rc != KVL_OK) kvl_plot_layout_free(&l);
+    *out = l;
+    return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "no memory for a figure");
 }
 
 void kvl_plot_layout_free(struct kvl_plot_layout *l)

@@ -21,6 +21,13 @@ struct kvl_plot_layout {
 int kvl_plot_layout(const struct kvl_results *r, const struct kvl_figure *figure,
                     const struct kvl_plot_filter *filter, struct kvl_plot_layout *out,
                     struct kvl_err *err);
+/* Only what the filter wants, in the order of a table; no panels. */
+int kvl_plot_shown(const struct kvl_results *r, const struct kvl_figure *figure,
+                   const struct kvl_plot_filter *filter, struct kvl_plot_layout *out,
+                   struct kvl_err *err);
+int kvl_plot_too_many(const struct kvl_figure *figure, struct kvl_err *err);
+/* Whether `name` is one of the names in a list separated by commas. */
+bool kvl_plot_in_list(const char *list, const char *name);
 void kvl_plot_layout_free(struct kvl_plot_layout *l);
 
 #endif

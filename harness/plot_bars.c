@@ -1,0 +1,170 @@
+/* The parts of a decode step, stacked: a bar per policy, a panel per length. */
+#include "plot.h"
+
+#include "plot_layout.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *field, *label;
+} parts[] = {
+    { "attend_ns", "attention" }, { "select_ns", "selection" },       { "meta_ns", "metadata" },
+    { "evict_ns", "eviction" },   { "rest_ns", "rest of the model" },
+};
+enum { N_PARTS = sizeof parts / sizeof parts[0] };
+
+/* One bar: a policy at a length and budget, the mean over its speed records. */
+struct bar {
+    const json_t *first; /* record */
+    const char *policy;
+    char name[160];
+    double length_tok, budget_tok;
+    double ms[N_PARTS];
+    size_t n, tick; /* records; its category */
+};
+
+static double part_ms(const json_t *record, const char *field)
+{
+    double ns = kvl_json_number(record, field);
+    size_t steps = json_array_size(json_object_get(record, "step_ns"));
+    return steps ? ns / (double)steps / 1e6 : (double)NAN;
+}
+
+static bool bar_of(const struct bar *b, const json_t *record)
+{
+    const char *const same[] = { "policy", "options", "budget", "prefill", "task" };
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        if (strcmp(kvl_json_text(b->first, same[i]), kvl_json_text(record, same[i])) != 0)
+            return false;
+    return b->length_tok == kvl_json_number(record, "length_tok");
+}
+
+/* The label that tables give it. */
+static const char *bar_label(const struct kvl_results *r, const json_t *record)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *x = &r->result[i];
+        if (x->length_tok == kvl_json_number(record, "length_tok") && x->n_speed > 0 &&
+            strcmp(x->policy, kvl_json_text(record, "policy")) == 0 &&
+            strcmp(x->options, kvl_json_text(record, "options")) == 0 &&
+            strcmp(x->prefill, kvl_json_text(record, "prefill")) == 0)
+            return x->label;
+    }
+    return kvl_json_text(record, "policy");
+}
+
+static bool bar_wanted(const struct kvl_plot_filter *want, const json_t *record)
+{
+    double length = kvl_json_number(record, "length_tok");
+    if (want->length_tok > 0 && want->length_tok != length) return false;
+    if (want->task && strcmp(want->task, kvl_json_text(record, "task")) != 0) return false;
+    if (want->policies && !kvl_plot_in_list(want->policies, kvl_json_text(record, "policy")))
+        return false;
+    return !want->budget || isnan(kvl_json_number(record, "budget_tok")) ||
+           strcmp(want->budget, kvl_json_text(record, "budget")) == 0;
+}
+
+static size_t bars_collect(const struct kvl_results *r, const struct kvl_plot_filter *want,
+                           struct bar *bar)
+{
+    size_t n = 0, i;
+    json_t *record;
+    json_array_foreach(r->speeds, i, record)
+    {
+        size_t b = 0;
+        if (!bar_wanted(want, record)) continue;
+        while (b < n && !bar_of(&bar[b], record)) b++;
+        if (b == n) {
+            bar[n] = (struct bar){ .first = record,
+                                   .policy = kvl_json_text(record, "policy"),
+                                   .length_tok = kvl_json_number(record, "length_tok"),
+                                   .budget_tok = kvl_json_number(record, "budget_tok") };
+            const char *budget = kvl_json_text(record, "budget");
+            bool has = !isnan(bar[n].budget_tok);
+            snprintf(bar[n].name, sizeof bar[n].name, "%s%s%s", bar_label(r, record),
+                     has ? " " : "", has ? budget : "");
+            n++;
+        }
+        for (size_t p = 0; p < N_PARTS; p++) bar[b].ms[p] += part_ms(record, parts[p].field);
+        bar[b].n++;
+    }
+    return n;
+}
+
+static int name_order(const struct bar *x, const struct bar *y)
+{
+    int c = (int)kvl_bound_of(x->policy) - (int)kvl_bound_of(y->policy);
+    return c ? c : strcmp(x->name, y->name);
+}
+
+static int bars_by_name(const void *a, const void *b)
+{
+    return name_order(a, b);
+}
+
+static int bars_by_length(const void *a, const void *b)
+{
+    const struct bar *x = a, *y = b;
+    if (x->length_tok != y->length_tok) return x->length_tok < y->length_tok ? -1 : 1;
+    return name_order(x, y);
+}
+
+/* Equal names are one category in all panels. */
+static void bars_ticks(struct kvl_chart *c, struct bar *bar, size_t n)
+{
+    if (n > 1) qsort(bar, n, sizeof *bar, bars_by_name);
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || strcmp(bar[i].name, bar[i - 1].name) != 0) kvl_chart_x_tick(c, bar[i].name);
+        bar[i].tick = c->n_x_ticks;
+    }
+    if (n > 1) qsort(bar, n, sizeof *bar, bars_by_length);
+}
+
+/* Bars of one length: piece p lies from lo to hi. */
+static void bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, size_t to)
+{
+    char title[96];
+    snprintf(title, sizeof title, "%.0f tokens", bar[from].length_tok);
+    kvl_chart_panel(c, title);
+    for (size_t p = 0; p < N_PARTS; p++) {
+        kvl_chart_series(c, parts[p].label, (int)p);
+        for (size_t i = from; i < to; i++) {
+            double below = 0, ms = bar[i].ms[p] / (double)bar[i].n;
+            for (size_t q = 0; q < p; q++) below += bar[i].ms[q] / (double)bar[i].n;
+            kvl_chart_point(c, &(struct kvl_chart_point){
+                                   .x = (double)bar[i].tick,
+                                   .y = ms,
+                                   .lo = below,
+                                   .hi = below + ms,
+                                   .budget_tok = isnan(bar[i].budget_tok) ? 0 : bar[i].budget_tok,
+                                   .n = (double)bar[i].n });
+        }
+        kvl_chart_series_end(c);
+    }
+    kvl_chart_panel_end(c, "no value to show");
+}
+
+int kvl_chart_breakdown(const struct kvl_figure *f, const struct kvl_results *r,
+                        const struct kvl_plot_filter *want, struct kvl_chart *out,
+                        struct kvl_err *err)
+{
+    size_t n_records = json_array_size(r->speeds);
+    struct bar *bar = kvl_alloc(n_records, sizeof *bar);
+    if (!bar) return kvl_fail(err, KVL_ENOMEM, "no memory for a figure");
+    size_t n = bars_collect(r, want, bar);
+    bars_ticks(out, bar, n);
+    for (size_t from = 0, to; from < n && !out->no_memory; from = to) {
+        for (to = from + 1; to < n && bar[to].length_tok == bar[from].length_tok;) to++;
+        if (out->n_panels < KVL_PLOT_MAX_PANELS) bars_panel(out, bar, from, to);
+    }
+    out->no_memory |=
+        kvl_buf_printf(&out->subtitle, "%s%sMean over the timed steps of all repeats.%s",
+                       n ? kvl_result_model(r, kvl_json_text(bar[0].first, "run")) : "",
+                       n ? ".  " : "",
+                       r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "") != KVL_OK;
+    kvl_free(bar);
+    (void)f;
+    return KVL_OK;
+}

@@ -1,0 +1,262 @@
+/* A chart as the table and the variables of a script. */
+#include "plot.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kvl_chart_entry { /* of the legend */
+    char label[KVL_CHART_LABEL];
+    int rank;
+};
+
+static void text_add(struct kvl_chart *c, struct kvl_buf *out, const char *text)
+{
+    c->no_memory |= kvl_buf_adds(out, text) != KVL_OK;
+}
+
+/* A string of a gnuplot array, in single quotes, where nothing is special but the quote itself:
+ * double ones would run commands between backquotes, and a log may come from anywhere. */
+static void quote_add(struct kvl_chart *c, struct kvl_buf *out, const char *text)
+{
+    text_add(c, out, out->len ? ", '" : "'");
+    for (; *text; text++) {
+        char one[2] = { (unsigned char)*text < ' ' ? ' ' : *text, '\0' };
+        text_add(c, out, *text == '\n' ? "'.\"\\n\".'" : *text == '\'' ? "''" : one);
+    }
+    text_add(c, out, "'");
+}
+
+static void number_add(struct kvl_chart *c, struct kvl_buf *out, size_t value)
+{
+    c->no_memory |= kvl_buf_printf(out, "%s%zu", out->len ? ", " : "", value) != KVL_OK;
+}
+
+/* ---- panels, series, points ------------------------------------------------------------------ */
+
+void kvl_chart_panel(struct kvl_chart *c, const char *title)
+{
+    c->n_panels++;
+    c->panel_points = 0;
+    quote_add(c, &c->panel_title, title);
+}
+
+void kvl_chart_panel_end(struct kvl_chart *c, const char *note)
+{
+    quote_add(c, &c->panel_note, c->panel_points ? "" : note);
+}
+
+static void legend_add(struct kvl_chart *c)
+{
+    const struct kvl_chart_entry *have =
+        (const struct kvl_chart_entry *)(const void *)c->legend.data;
+    size_t n = c->legend.len / sizeof *have;
+    struct kvl_chart_entry e = { .rank = c->rank };
+    memcpy(e.label, c->label, sizeof e.label);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(have[i].label, e.label) == 0) return;
+    c->no_memory |= kvl_buf_add(&c->legend, &e, sizeof e) != KVL_OK;
+}
+
+void kvl_chart_series(struct kvl_chart *c, const char *label, int rank)
+{
+    c->no_memory |= kvl_buf_printf(&c->table, "%s# panel %zu, %s\n", c->n_series ? "\n\n" : "",
+                                   c->n_panels, label) != KVL_OK;
+    c->n_series++;
+    c->serie_points = 0;
+    quote_add(c, &c->series_name, label);
+    number_add(c, &c->series_panel, c->n_panels);
+    snprintf(c->label, sizeof c->label, "%s", label);
+    c->rank = rank;
+}
+
+/* Labels without any point do not stand in the legend; a block that is empty is none for gnuplot. */
+void kvl_chart_series_end(struct kvl_chart *c)
+{
+    if (c->serie_points)
+        legend_add(c);
+    else
+        text_add(c, &c->table, "NaN NaN NaN NaN 0 0 0\n");
+    number_add(c, &c->series_points, c->serie_points);
+}
+
+static void range_add(struct kvl_chart *c, double x, double lo, double hi)
+{
+    bool first = c->n_points == 0;
+    c->x_min = first ? x : fmin(c->x_min, x);
+    c->x_max = first ? x : fmax(c->x_max, x);
+    c->y_min = first ? lo : fmin(c->y_min, lo);
+    c->y_max = first ? hi : fmax(c->y_max, hi);
+    if (lo > 0 && !(c->y_low > 0 && c->y_low < lo)) c->y_low = lo;
+}
+
+bool kvl_chart_point(struct kvl_chart *c, const struct kvl_chart_point *p)
+{
+    if (!isfinite(p->x) || !isfinite(p->y)) return false;
+    double lo = isfinite(p->lo) ? p->lo : p->y, hi = isfinite(p->hi) ? p->hi : p->y;
+    int rc = kvl_buf_printf(&c->table, "%.10g %.10g %.10g %.10g %.10g %.10g %.10g\n", p->x, p->y,
+                            lo, hi, p->budget_tok, p->n, p->n_errors);
+    c->no_memory |= rc != KVL_OK;
+    range_add(c, p->x, fmin(lo, p->y), fmax(hi, p->y));
+    c->n_points++;
+    c->panel_points++;
+    c->serie_points++;
+    return true;
+}
+
+void kvl_chart_x_tick(struct kvl_chart *c, const char *name)
+{
+    c->n_x_ticks++;
+    quote_add(c, &c->x_tick, name);
+}
+
+void kvl_chart_y_tick(struct kvl_chart *c, const char *name)
+{
+    c->n_y_ticks++;
+    quote_add(c, &c->y_tick, name);
+}
+
+/* ---- the script ------------------------------------------------------------------------------ */
+
+static int legend_order(const void *a, const void *b)
+{
+    const struct kvl_chart_entry *x = a, *y = b;
+    return x->rank != y->rank ? x->rank - y->rank : strcmp(x->label, y->label);
+}
+
+static void script_array(struct kvl_chart *c, struct kvl_buf *out, const char *name, size_t n,
+                         const struct kvl_buf *items)
+{
+    if (!n) return; /* gnuplot has no empty array; nothing reads it then */
+    c->no_memory |= kvl_buf_printf(out, "array %s[%zu] = [%s]\n", name, n, items->data) != KVL_OK;
+}
+
+/* Ends of an axis; without points, any that can be drawn. */
+static void axis_ends(enum kvl_axis axis, double least, double min, double max, double room,
+                      double *from, double *to)
+{
+    bool empty = !(max >= min);
+    switch (axis) {
+    case KVL_AXIS_PERCENT: *from = -3, *to = 104; break;
+    case KVL_AXIS_LOG:
+        empty |= !(least > 0) || !(max > 0);
+        *from = empty ? 1 : least / room;
+        *to = empty ? 10 : max * room;
+        break;
+    case KVL_AXIS_ZERO: *from = 0, *to = empty || !(max > 0) ? 1 : 1.08 * max; break;
+    case KVL_AXIS_LINEAR:
+        *from = empty ? 0 : min - 0.04 * (max - min) - (max == min);
+        *to = empty ? 1 : max + 0.04 * (max - min) + (max == min);
+        break;
+    }
+}
+
+static void script_ranges(struct kvl_chart *c, const struct kvl_figure *f, struct kvl_buf *out)
+{
+    double x0, x1, y0, y1;
+    bool any = c->n_points > 0;
+    double one = f->by_length && c->x_min == c->x_max ? 2 : 1.15;
+    axis_ends(f->x_axis, c->x_min, any ? c->x_min : 1, any ? c->x_max : 0, one, &x0, &x1);
+    axis_ends(f->y_axis, c->y_low, any ? c->y_min : 1, any ? c->y_max : 0, 1.6, &y0, &y1);
+    c->no_memory |=
+        kvl_buf_printf(out, "x_min = %.10g\nx_max = %.10g\ny_min = %.10g\ny_max = %.10g\n", x0, x1,
+                       y0, y1) != KVL_OK;
+}
+
+/* Must agree with panels.gp, which places the panels. */
+static void script_size(struct kvl_chart *c, const struct kvl_chart_entry *entry, size_t n_legend,
+                        struct kvl_buf *out)
+{
+    size_t n_columns = c->n_columns,
+           n_rows = c->n_panels ? (c->n_panels + n_columns - 1) / n_columns : 1;
+    size_t longest = 8; /* letters; one takes 8 pixels at most in the legend, 7 in the subtitle */
+    for (size_t i = 0; i < n_legend; i++) longest = KVL_MAX(longest, strlen(entry[i].label));
+    size_t width = 88 + n_columns * 330 + (n_columns - 1) * 40 + 56 + 8 * longest;
+    width = KVL_MAX(width, 32 + 7 * c->subtitle.len);
+    size_t height = 78 + n_rows * 258 + (n_rows - 1) * 78 + 62;
+    height = KVL_MAX(height, 112 + 24 * n_legend);
+    c->no_memory |= kvl_buf_printf(out, "width = %zu\nheight = %zu\n", width, height) != KVL_OK;
+}
+
+static void script_legend(struct kvl_chart *c, struct kvl_buf *out)
+{
+    struct kvl_chart_entry *entry = (struct kvl_chart_entry *)(void *)c->legend.data;
+    struct kvl_buf names = { 0 };
+    size_t n = c->legend.len / sizeof *entry;
+    if (n > 1) qsort(entry, n, sizeof *entry, legend_order);
+    for (size_t i = 0; i < n; i++) quote_add(c, &names, entry[i].label);
+    c->no_memory |= kvl_buf_printf(out, "n_legend = %zu\n", n) != KVL_OK;
+    script_array(c, out, "legend_name", n, &names);
+    script_size(c, entry, n, out);
+    kvl_buf_free(&names);
+}
+
+static void script_build(struct kvl_chart *c, const struct kvl_figure *f, bool strict,
+                         struct kvl_buf *out)
+{
+    struct kvl_buf subtitle = { 0 };
+    text_add(c, &c->subtitle, "");
+    if (!c->no_memory) quote_add(c, &subtitle, c->subtitle.data);
+    if (c->no_memory) return;
+    const char *score = strict && f->y_axis == KVL_AXIS_PERCENT ? " (strict score)" : "";
+    int rc = kvl_buf_printf(out,
+                            "title = '%s%s'\nsubtitle = %s\nx_label = '%s'\ny_label = '%s'\n"
+                            "n_panels = %zu\nn_columns = %zu\nn_series = %zu\nn_points = %zu\n"
+                            "n_x_ticks = %zu\nn_y_ticks = %zu\n",
+                            f->title, score, subtitle.data, f->x_label, f->y_label, c->n_panels,
+                            c->n_columns, c->n_series, c->n_points, c->n_x_ticks, c->n_y_ticks);
+    c->no_memory |= rc != KVL_OK;
+    kvl_buf_free(&subtitle);
+    script_array(c, out, "panel_title", c->n_panels, &c->panel_title);
+    script_array(c, out, "panel_note", c->n_panels, &c->panel_note);
+    script_array(c, out, "series_name", c->n_series, &c->series_name);
+    script_array(c, out, "series_panel", c->n_series, &c->series_panel);
+    script_array(c, out, "series_points", c->n_series, &c->series_points);
+    script_array(c, out, "x_tick", c->n_x_ticks, &c->x_tick);
+    script_array(c, out, "y_tick", c->n_y_ticks, &c->y_tick);
+    script_legend(c, out);
+    script_ranges(c, f, out);
+}
+
+/* ---- plots ----------------------------------------------------------------------------------- */
+
+static void chart_free(struct kvl_chart *c)
+{
+    struct kvl_buf *const bufs[] = { &c->table,       &c->panel_title,  &c->panel_note,
+                                     &c->series_name, &c->series_panel, &c->series_points,
+                                     &c->x_tick,      &c->y_tick,       &c->legend,
+                                     &c->subtitle };
+    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) kvl_buf_free(bufs[i]);
+}
+
+int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
+                   const struct kvl_plot_filter *filter, struct kvl_plot *out, struct kvl_err *err)
+{
+    struct kvl_plot plot = { 0 };
+    struct kvl_chart c = { 0 };
+    c.no_memory |=
+        kvl_buf_printf(&c.table, "# %s\n# %s\n", figure->title, figure->columns) != KVL_OK;
+    int rc = figure->build(figure, r, filter, &c, err);
+    size_t square = c.n_panels <= 1 ? 1 : c.n_panels <= 4 ? 2 : c.n_panels <= 9 ? 3 : 4;
+    if (!c.n_columns) c.n_columns = square;
+    if (rc == KVL_OK && !c.no_memory) script_build(&c, figure, filter->strict, &plot.script);
+    if (rc == KVL_OK && c.no_memory) rc = kvl_fail(err, KVL_ENOMEM, "no memory for a figure");
+    if (rc == KVL_OK) {
+        plot.n_points = c.n_points;
+        plot.n_failed = c.n_failed;
+        plot.table = c.table;
+        c.table = (struct kvl_buf){ 0 };
+        *out = plot;
+    } else {
+        kvl_plot_free(&plot);
+    }
+    chart_free(&c);
+    return rc;
+}
+
+void kvl_plot_free(struct kvl_plot *p)
+{
+    kvl_buf_free(&p->table);
+    kvl_buf_free(&p->script);
+    *p = (struct kvl_plot){ 0 };
+}

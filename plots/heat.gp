@@ -1,0 +1,55 @@
+# heat.gp - a grid of panels of coloured cells; for figures whose table has blocks of
+#
+#   x y value ...     x and y are numbers of categories, named by x_tick[] and y_tick[]
+#
+# The script sets what panels.gp reads.  The figure sets the palette, cbrange and heat_format, the
+# format of the value in a cell ("" = none).
+
+panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
+px(x) = 1.0 * (x) / width
+py(y) = 1 - 1.0 * (y) / height
+
+set multiplot
+set label 1 title at screen px(16), py(22) left font ",14"
+set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
+unset key; unset colorbox; unset grid
+set style fill solid 1.0 noborder
+set xrange [0.5:(n_x_ticks < 1 ? 1 : n_x_ticks)+0.5]
+set yrange [(n_y_ticks < 1 ? 1 : n_y_ticks)+0.5:0.5]
+set xtics (); set ytics ()
+do for [i=1:n_x_ticks] { set xtics add (x_tick[i] i) }
+do for [i=1:n_y_ticks] { set ytics add (y_tick[i] i) }
+small = n_x_ticks > 8 || n_y_ticks > 11
+if (n_x_ticks > 10) { set xtics rotate by 60 right }
+do for [p=1:n_panels] {
+    col = (p-1) % n_columns; row = (p-1) / n_columns
+    x0 = left + col*(panel_w+gap_x); y0 = top + 14 + row*(panel_h+gap_y)
+    set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
+    set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
+    set title panel_title[p] font ",10" offset 0,-0.6
+    if (col == 0) {
+        set label 4 y_label at screen px(x0-72), screen py(y0+8+panel_h/2) center rotate by 90
+    } else { unset label 4 }
+    if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
+    if (panel_note[p] ne "") {
+        set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
+    } else { unset label 3 }
+    blocks = ""
+    do for [k=1:n_series] {
+        if (series_panel[k] == p && series_points[k] > 0) { blocks = blocks.sprintf(" %d", k) }
+    }
+    at(k) = strlen(k) ? int(k) : 1
+    plot for [k in blocks] data index (at(k)-1) \
+             using 1:2:($1-0.48):($1+0.48):($2-0.48):($2+0.48):3 with boxxyerror lc palette, \
+         for [k in (heat_format eq "" ? "" : blocks)] data index (at(k)-1) \
+             using 1:2:(sprintf(heat_format, $3)) with labels font (small ? ",7" : ",9") \
+             textcolor rgb "#222222", \
+         n_y_ticks + 9 with dots
+    unset label 1; unset label 2
+}
+if (n_panels == 0) {
+    unset tics; unset border
+    set label 3 "No result to show: the log has none for this figure." at screen 0.5,0.5 center
+    plot n_y_ticks + 9 with dots
+}
+unset multiplot
