@@ -6,6 +6,7 @@ import random
 import torch
 import torch.nn.functional as F
 
+import items as its
 import model as llama
 import tasks
 from tasks import VOCAB
@@ -87,30 +88,67 @@ def exact_matches(model, doc):
     return result
 
 
-def sample(task, rng, length):
-    """A document of one evaluation task whose context and one question take `length` tokens."""
-    if task == "passkey":
-        return tasks.passkey_document(rng, length, 1, 1)
+KV_LENGTHS = {"kv8": (8, 8), "kv4": (4, 4), "kv16": (16, 16), "kv36": (36, 36),
+              "uuid": ("uuid", "uuid")}
+QUESTIONS = 16  # of kv_retrieval and two_stage_retr per context
+
+
+def named_sample(task, rng, length, variant):
+    """4 to 8 named pass keys or needles."""
+    n = rng.randint(4, 8)
     if task == "passkeys":
-        n = rng.randint(4, 8)
-        cost = tasks.passkey_items(rng, 2)[0].cost()
-        return tasks.passkey_document(rng, length + (n - 1) * cost, n, n)
-    if task == "mixed":
-        return tasks.mixed_document(rng, length)
-    lengths = {"kv8": (8, 8), "kv4": (4, 4), "kv16": (16, 16), "kv36": (36, 36),
-               "uuid": ("uuid", "uuid")}[task]
-    n_questions, pair = 16, tasks.kv_pairs(rng, 1, *lengths)[0]
-    per_question = tasks.kv_item(*pair, tasks.NEXT).cost()
-    return tasks.kv_document(rng, length + (n_questions - 1) * per_question, n_questions, *lengths,
-                             before=30)
+        cost = its.passkey_items(rng, 2, variant)[0].cost()
+        return tasks.passkey_document(rng, length + (n - 1) * cost, n, n, variant=variant)
+    language = "german" if task == "needles_de" else "english"
+    cost = its.needle_items(rng, 1, variant, language)[0].cost()
+    return tasks.needle_document(rng, length + (n - 1) * cost, n, n, variant=variant,
+                                 language=language)
 
 
-def accuracy(model, task, length, n_wanted, seed=5):
+def two_stage_sample(task, rng, length, variant):
+    keys = "random" if task == "two_random" else "consecutive"
+    room = QUESTIONS * tasks.QUESTION_TOKENS
+    return tasks.two_stage_document(rng, length - tasks.QUESTION_TOKENS + room, room, keys,
+                                    task == "two_direct", variant=variant)
+
+
+def kv_sample(task, rng, length, variant):
+    lengths = KV_LENGTHS[task]
+    pair = its.kv_pairs(rng, 1, *lengths)[0]
+    cost = its.kv_item(rng, *pair, its.NEXT, variant).cost()
+    return tasks.kv_document(rng, length + (QUESTIONS - 1) * cost, QUESTIONS, *lengths, before=30,
+                             variant=variant)
+
+
+SAMPLES = {
+    "passkey": lambda task, rng, length, variant: tasks.passkey_document(
+        rng, length, 1, 1, variant=variant),
+    "number": lambda task, rng, length, variant: tasks.number_string_document(
+        rng, length, variant=variant),
+    "needle": lambda task, rng, length, variant: tasks.needle_document(
+        rng, length, 1, 1, variant=variant),
+    "passkeys": named_sample, "needles": named_sample, "needles_de": named_sample,
+    "two": two_stage_sample, "two_random": two_stage_sample, "two_direct": two_stage_sample,
+    "mixed": lambda task, rng, length, variant: tasks.mixed_document(rng, length),
+    **{task: kv_sample for task in KV_LENGTHS},
+}
+
+
+def sample(task, rng, length, variant=""):
+    """A document of one evaluation task whose context and one question take `length` tokens.
+
+    variant is the wording of the questions: "", "_2" or "_3".
+    """
+    return SAMPLES[task](task, rng, length, variant)
+
+
+def accuracy(model, task, length, n_wanted, seed=5, variant=""):
     """(exact match, token accuracy, number of answers)."""
     rng = random.Random("%s/%s/%d" % (seed, task, length))
     total = [0, 0, 0, 0]
     while total[2] < n_wanted:
-        total = [a + b for a, b in zip(total, exact_matches(model, sample(task, rng, length)))]
+        total = [a + b for a, b in zip(total, exact_matches(
+            model, sample(task, rng, length, variant)))]
     return total[0] / total[2], total[1] / total[3], total[2]
 
 
@@ -129,7 +167,7 @@ def quick_report(model, length=512, n=24):
     """One line for the training log."""
     model.eval()
     parts = []
-    for task in ("kv8", "kv16", "passkey", "passkeys", "mixed"):
+    for task in ("kv8", "kv16", "passkeys", "number", "needles", "two", "two_direct", "mixed"):
         exact, token, count = accuracy(model, task, length, n)
         parts.append("%s %.2f/%.2f(%d)" % (task, exact, token, count))
     model.train()
@@ -142,6 +180,7 @@ def main():
     parser.add_argument("--lengths", default="1024,4096")
     parser.add_argument("--tasks", default="passkey,passkeys,kv8")
     parser.add_argument("-n", type=int, default=40, help="answers per cell")
+    parser.add_argument("--wording", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--perplexity", action="store_true", help="of filler text as well")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
@@ -152,7 +191,9 @@ def main():
         if arguments.perplexity:
             print("T %6d  perplexity of filler %.2f" % (length, perplexity(model, length)))
         for task in arguments.tasks.split(","):
-            exact, token, n = accuracy(model, task, length, arguments.n)
+            exact, token, n = accuracy(model, task, length, arguments.n,
+                                       variant="" if arguments.wording == 1
+                                       else "_%d" % arguments.wording)
             print("T %6d  %-9s exact %.3f  token %.4f  n %d" % (length, task, exact, token, n),
                   flush=True)
 

@@ -1,11 +1,14 @@
 """Writes a checkpoint as a GGUF file: python3 export.py CHECKPOINT FILE [--name NAME]"""
 import argparse
+import math
+import random
 import struct
 
 import numpy as np
+import torch
 
 import model as llama
-from tasks import VOCAB
+from tasks import VOCAB, training_document
 from tokenizer import BOS, EOS, N_CONTROL, PAD
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
@@ -75,6 +78,31 @@ def widen(weight, filler):
     return rows
 
 
+def unlikely_row(model, n_texts=24, length=512, margin=25.0):
+    """The output row of tokens that training never saw: far below what is likely everywhere.
+
+    The padding token, which is never right, is unlikely, but there are a thousand unused tokens.
+    The last hidden states have a direction in common: the row of the padding token minus `margin`
+    times the vector whose product with all hidden states is closest to 1.
+    """
+    rng = random.Random("export")
+    mix = {"kv": 2, "passkey": 2, "needle": 2, "two_stage": 2, "mixed": 2, "text": 2}
+    states = []
+    with torch.no_grad():
+        for _ in range(n_texts):
+            ids = torch.tensor(training_document(rng, length, mix).ids)[None]
+            states.append(model(ids, torch.arange(ids.shape[1])[None])[0][0])
+        states = torch.cat(states).double()
+        ones = torch.ones(len(states), 1, dtype=torch.double)
+        common = torch.linalg.lstsq(states, ones).solution[:, 0]
+        row = model.head.weight[PAD].double() - margin * common
+        unused = states @ row + math.log(len(VOCAB.tokenizer.tokens) - VOCAB.size)
+        rest = torch.logsumexp(states @ model.head.weight.double().T, 1)
+        print("unused tokens: largest probability %.1e, mean %.1e" % (
+            (unused - rest).exp().max(), (unused - rest).exp().mean()))
+    return row.float().numpy()
+
+
 def describe(gguf, shape, name):
     gguf.set("general.architecture", STRING, "llama")
     gguf.set("general.name", STRING, name)
@@ -115,14 +143,13 @@ def export(model, path, name):
     describe(gguf, shape, name)
     describe_tokenizer(gguf)
 
-    # Tokens that training never saw get a random embedding and the output row of the padding
-    # token, which is never right and therefore unlikely everywhere.
-    random = np.random.default_rng(0)
+    draw = np.random.default_rng(0)
     head = weights["head.weight"]
     gguf.add("token_embd.weight",
-             widen(weights["embed.weight"], lambda n: random.normal(size=(n, shape["dim"]))),
+             widen(weights["embed.weight"], lambda n: draw.normal(size=(n, shape["dim"]))),
              TENSOR_F16)
-    gguf.add("output.weight", widen(head, lambda n: np.repeat(head[PAD:PAD + 1], n, 0)), TENSOR_F16)
+    gguf.add("output.weight", widen(head, lambda n: np.repeat(unlikely_row(model)[None], n, 0)),
+             TENSOR_F16)
     gguf.add("output_norm.weight", weights["norm.weight"], TENSOR_F32)
     factors = np.ones(shape["head_dim"] // 2)
     factors[shape["rotating_pairs"]:] = NO_ROTATION

@@ -4,7 +4,9 @@ import torch.nn.functional as F
 
 from tasks import VOCAB
 
-PROBE_ROWS, KEY_ROWS, SPAN_QUESTIONS = 192, 256, 48
+PROBE_ROWS, KEY_ROWS, SUM_ROWS, SPAN_QUESTIONS = 192, 256, 128, 48
+SUM_TOKENS = 5  # digits of a sum, and the space before them
+OPERAND_TOKENS = 8  # four digits of two numbers
 SMALLEST = 1e-4  # attention below this is as bad as none
 
 
@@ -53,16 +55,30 @@ def key_loss(probe, states, docs, rng):
     return probe.loss(states[rows, pos], targets)
 
 
+def sum_loss(probe, states, docs, rng, what):
+    """The last token of a question that adds should tell all digits of the sum, or of the operands
+    (`what`: the attribute of the answer that has them), the last first."""
+    cases = [(b, answer) for b, doc in enumerate(docs) for answer in doc.answers if answer.sum]
+    if not cases:
+        return None
+    cases = rng.sample(cases, min(SUM_ROWS, len(cases)))
+    n = probe.n_tokens
+    targets = torch.tensor([(getattr(answer, what) + [-100] * n)[:n] for _, answer in cases])
+    rows, pos = torch.tensor([b for b, _ in cases]), torch.tensor([a.start - 1 for _, a in cases])
+    return probe.loss(states[rows, pos], targets)
+
+
 def choose_questions(docs, rng):
     """Up to SPAN_QUESTIONS pairs (row in the batch, answer)."""
-    cases = [(b, answer) for b, doc in enumerate(docs) for answer in doc.answers]
+    cases = [(b, answer) for b, doc in enumerate(docs) for answer in doc.answers
+             if answer.value_length]
     return rng.sample(cases, min(SPAN_QUESTIONS, len(cases)))
 
 
 def question_ends(cases):
-    """Batch indices and positions of the last tokens of the questions."""
+    """Batch indices and positions of the last tokens before the values are needed."""
     return (torch.tensor([b for b, _ in cases]),
-            torch.tensor([answer.start - 1 for _, answer in cases]))
+            torch.tensor([answer.start + answer.reads - 1 for _, answer in cases]))
 
 
 def span_loss(seen, cases, mass):

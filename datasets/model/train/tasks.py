@@ -6,192 +6,30 @@ CONTEXT (anything else before the questions) or QUESTION.
 """
 import random
 
-import english
-from tokenizer import BOS, Tokenizer
+import items as its
+from items import (CLOSE, COMMA, HEX, NEXT, OPEN, QUOTE, VOCAB, W_ANSWER, W_OTHER, Filler, Item,
+                   characters)
+from tokenizer import BOS
 
 CONTEXT, EVIDENCE, QUESTION = 0, 1, 2
-HEX = "0123456789abcdef"
-
-# Loss weights: answers, and the rest of task documents (nothing to learn but the layout).
-W_ANSWER, W_OTHER = 1.0, 0.03
 
 
-class Vocabulary:
-    """Dense ids of the tokens that training uses, and texts prepared with them."""
-
-    def __init__(self):
-        self.tokenizer = Tokenizer()
-        self.full_ids = self.tokenizer.trained_ids()
-        self._dense = {full: i for i, full in enumerate(self.full_ids)}
-        self.size = len(self.full_ids)
-        self.words, self._sentences, self.phrases = english.load()
-        self.newline = self.ids("\n")
-        self.full_stop = self.ids(".")
-        self.digit = {c: self.ids(c)[0] for c in HEX + "-"}
-        self.word_ids = {group: [self.ids(" " + word)[0] for word in members]
-                         for group, members in self.words.items()}
-        self.all_words = sorted({self.ids(" " + word)[0] for word in self.tokenizer.words})
-        # The same word at the start of a line, where no space precedes it.
-        self._line_start = {self.ids(" " + word)[0]: self.ids(word)[0]
-                            for word in self.tokenizer.words if word[0].isupper()}
-        self._line_start[self.ids(' "')[0]] = self.ids('"')[0]
-        self.printable = [i for i, full in enumerate(self.full_ids) if full > 2]
-        self.sentence_weights = [weight for weight, _ in self._sentences]
-        self.sentence_slots = [self._slots(text) for _, text in self._sentences]
-
-    def ids(self, text):
-        return [self._dense[i] for i in self.tokenizer.encode(text)]
-
-    def text(self, ids):
-        return self.tokenizer.decode([self.full_ids[i] for i in ids])
-
-    def _slots(self, text):
-        """A sentence as a list of token ids and word classes."""
-        slots = []
-        for part in (" " + text).replace("{", "\0{").replace("}", "}\0").split("\0"):
-            if part.startswith("{"):
-                slots.append(part[1:-1])
-            else:
-                slots += self.ids(part.rstrip(" "))
-        return slots
-
-    def at_line_start(self, ids):
-        return [self._line_start.get(ids[0], ids[0])] + ids[1:]
-
-
-VOCAB = Vocabulary()
-
-
-class Filler:
-    """Filler sentences.  A topic draws most words from a few, so that text has a context."""
-
-    def __init__(self, rng, topical=False):
-        self.rng = rng
-        self.words = dict(VOCAB.word_ids)
-        if topical:
-            for group, n in (("noun", 5), ("verb", 4), ("adj", 4), ("prep", 3), ("adv", 2),
-                             ("city", 3), ("name", 3)):
-                few = rng.sample(VOCAB.word_ids[group], n)
-                self.words[group] = few * (len(VOCAB.word_ids[group]) * 4 // n) \
-                    + VOCAB.word_ids[group]
-
-    def sentence(self):
-        rng = self.rng
-        slots = rng.choices(VOCAB.sentence_slots, VOCAB.sentence_weights)[0]
-        return [rng.choice(self.words[s]) if isinstance(s, str) else s for s in slots]
-
-
-# ---- items: something to remember, and the question about it ----
-
-class Item:
-    """A unit of the context, with its question and answer (all token ids).
-
-    `value` is where the value asked for stands in the unit: (first token, number of tokens).
-    `key` are the last tokens of what identifies the value, the last one first.
-    """
-
-    def __init__(self, unit, question, answer, value, key):
-        self.unit, self.question, self.answer = unit, question, answer
-        self.value, self.key = value, key
-
-    def cost(self):
-        """Tokens of the question, with the line break before it, and of the answer."""
-        return len(self.question) + len(self.answer) + 1
-
-
-KV_QUESTION = [VOCAB.ids(part) for part in VOCAB.phrases["kv_question"].split("{key}")]
-INTRO = {name: VOCAB.ids(VOCAB.phrases[name] + "\n")
-         for name in ("passkey_intro", "passkeys_intro", "kv_intro")}
-
-
-def random_digits(rng, n, base):
-    return "".join(HEX[int(rng.random() * base)] for _ in range(n))
-
-
-def passkey_items(rng, n):
-    """n = 1: the unnamed key; otherwise n keys of different names."""
-    if n == 1:
-        return [passkey_item(random_digits(rng, 5, 10))]
-    return [passkey_item(random_digits(rng, 5, 10), name)
-            for name in rng.sample(VOCAB.words["name"], min(n, len(VOCAB.words["name"])))]
-
-
-def passkey_item(value, name=None):
-    text = VOCAB.phrases["passkeys_item" if name else "passkey_item"]
-    question = VOCAB.phrases["passkeys_question" if name else "passkey_question"]
-    if name:
-        text, question = text.replace("{name}", name), question.replace("{name}", name)
-    # The tokens up to the space before the value, which is a token of its own.
-    before = VOCAB.ids(" " + text.split("{value}")[0])
-    key = before[-3:-1][::-1] if name else []
-    return Item(VOCAB.ids(" " + text.replace("{value}", value)), VOCAB.ids(question),
-                VOCAB.ids(" " + value + "."), (len(before), len(value)), key)
-
-
-def hex_string(rng, length):
-    if length == "uuid":
-        return "-".join(random_digits(rng, n, 16) for n in (8, 4, 4, 4, 12))
-    return random_digits(rng, length, 16)
-
-
-def similar_string(rng, text):
-    """A string that shares most digits with text: the distractors of very long contexts."""
-    cut = rng.randrange(1, len(text))
-    fresh = "".join("-" if c == "-" else HEX[int(rng.random() * 16)] for c in text)
-    return text[:cut] + fresh[cut:] if rng.random() < 0.5 else fresh[:cut] + text[cut:]
-
-
-def kv_pairs(rng, n, key_length=8, value_length=8, similar=0.0):
-    """n pairs of different keys; with probability `similar` a key resembles an earlier one."""
-    pairs = {}
-    keys = []
-    while len(keys) < n:
-        if keys and rng.random() < similar:
-            key = similar_string(rng, rng.choice(keys))
-        else:
-            key = hex_string(rng, key_length)
-        if key not in pairs:
-            pairs[key] = hex_string(rng, value_length)
-            keys.append(key)
-    return [(key, pairs[key]) for key in keys]
-
-
-def characters(text):
-    return [VOCAB.digit[c] for c in text]
-
-
-QUOTE, OPEN, NEXT, COLON, COMMA, CLOSE = (
-    VOCAB.ids(text)[0] for text in ('"', '{"', ' "', '":', '",', '"}'))
-
-
-def kv_body(key, value):
-    """What stands between the outer quotes of a pair: key": "value."""
-    return characters(key) + [COLON, NEXT] + characters(value)
-
-
-def kv_question(key):
-    return KV_QUESTION[0] + characters(key) + KV_QUESTION[1]
-
-
-def kv_answer(value):
-    return characters(value) + [QUOTE]
-
-
-def kv_item(key, value, before):
-    """A pair after the token `before`: an opening quote, with or without a space or brace."""
-    unit = [before] + kv_body(key, value)
-    return Item(unit, kv_question(key), kv_answer(value), (len(unit) - len(value), len(value)),
-                characters(key)[::-1])
+def intro(name, language="english"):
+    return VOCAB.ids(VOCAB.phrase(name + "_intro", language) + "\n")
 
 
 # ---- documents ----
 
 class Answer:
-    """Where an answer stands, and where the context shows its value; in tokens."""
+    """Where an answer stands, and where the context shows its value; in tokens.
 
-    def __init__(self, start, length, value_start, value_length, key):
-        self.start, self.length = start, length
-        self.value_start, self.value_length, self.key = value_start, value_length, key
+    The token at `start + reads` is the first that needs the value.
+    """
+
+    def __init__(self, start, item, item_start):
+        self.start, self.length, self.reads = start, len(item.answer), item.reads
+        self.value_start, self.value_length = item_start + item.value[0], item.value[1]
+        self.key, self.sum, self.operands = item.key, item.sum, item.operands
 
 
 class Document:
@@ -209,9 +47,10 @@ class Document:
         self.weights += [weight] * len(ids)
         self.roles += [role] * len(ids)
 
-    def add_item(self, item, role, ids=None):
-        self._item_start[item] = len(self.ids)
-        self.add(ids or item.unit, W_OTHER, role)
+    def add_item(self, item, role, line_start=False):
+        ids = VOCAB.at_line_start(item.unit) if line_start else item.unit
+        self._item_start[item] = len(self.ids) + len(ids) - len(item.unit)
+        self.add(ids, W_OTHER, role)
 
     def add_pair(self, item, role, first):
         """A pair of a list; its opening quote belongs to the separator."""
@@ -222,27 +61,27 @@ class Document:
     def add_units(self, units):
         """Units (ids or item, weight, role) joined by one space; the first at a line start."""
         for i, (unit, weight, role) in enumerate(units):
-            ids = unit.unit if isinstance(unit, Item) else unit
-            if i == 0:
-                ids = VOCAB.at_line_start(ids)
             if isinstance(unit, Item):
-                self.add_item(unit, role, ids)
+                self.add_item(unit, role, i == 0)
             else:
-                self.add(ids, weight, role)
+                self.add(VOCAB.at_line_start(unit) if i == 0 else unit, weight, role)
+
+    def add_lines(self, items, needed):
+        """Items on lines of their own, without the last line break."""
+        for i, item in enumerate(items):
+            self.add(VOCAB.newline if i else [])
+            self.add_item(item, EVIDENCE if item in needed else CONTEXT)
 
     def end_context(self):
         if self.question_start is None:
             self.question_start = len(self.ids)
 
-    def _add_answer(self, item, ids):
-        self.answers.append(Answer(len(self.ids), len(ids), self._item_start[item] + item.value[0],
-                                   item.value[1], item.key))
-        self.add(ids, W_ANSWER, QUESTION)
-
     def ask(self, item):
         self.end_context()
         self.add(VOCAB.newline + item.question, W_OTHER, QUESTION)
-        self._add_answer(item, item.answer)
+        self.answers.append(Answer(len(self.ids), item, self._item_start.get(item, 0)))
+        self.add(item.answer, W_ANSWER, QUESTION)
+        self.weights[-len(item.answer):] = item.weights
 
     def list_again(self, items):
         """A second list with some of the pairs: more answers per token than questions give."""
@@ -252,7 +91,9 @@ class Document:
             first, n = item.value
             self.add([OPEN] if i == 0 else [COMMA] + VOCAB.newline + [NEXT], W_OTHER, QUESTION)
             self.add(item.unit[1:first], W_OTHER, QUESTION)
-            self._add_answer(item, item.unit[first:first + n])
+            value = Item(item.unit, [], item.unit[first:first + n], item.value, item.key)
+            self.answers.append(Answer(len(self.ids), value, self._item_start[item]))
+            self.add(value.answer, W_ANSWER, QUESTION)
         self.add([CLOSE], W_OTHER, QUESTION)
 
     def cut(self, length):
@@ -273,21 +114,40 @@ def fill_units(rng, units, room, filler, weight=W_OTHER):
     rng.shuffle(units)
 
 
-def passkey_document(rng, length, n_keys, n_questions, weight=W_OTHER, topical=False):
-    items = passkey_items(rng, n_keys)
+def fact_document(rng, length, name, items, n_questions, weight=W_OTHER, topical=False,
+                  language="english"):
+    """Items between filler sentences; the first n_questions are asked for, in random order."""
     asked = items[:n_questions]
     doc = Document()
-    doc.add(INTRO["passkey_intro" if n_keys == 1 else "passkeys_intro"])
+    doc.add(intro(name, language))
     units = [(item, W_OTHER, EVIDENCE if i < len(asked) else CONTEXT)
              for i, item in enumerate(items)]
     room = length - len(doc) - sum(item.cost() for item in asked) \
         - sum(len(item.unit) for item in items)
-    fill_units(rng, units, room, Filler(rng, topical), weight)
+    fill_units(rng, units, room, Filler(rng, topical, language), weight)
     doc.add_units(units)
     rng.shuffle(asked)
     for item in asked:
         doc.ask(item)
     return doc
+
+
+def passkey_document(rng, length, n_keys, n_questions, weight=W_OTHER, topical=False,
+                     variant=None):
+    return fact_document(rng, length, "passkey" if n_keys == 1 else "passkeys",
+                         its.passkey_items(rng, n_keys, variant), n_questions, weight, topical)
+
+
+def needle_document(rng, length, n_needles, n_questions, weight=W_OTHER, topical=False,
+                    variant=None, language="english", n_digits=7):
+    items = its.needle_items(rng, n_needles, variant, language, n_digits)
+    return fact_document(rng, length, "needle" if n_needles == 1 else "needles", items,
+                         n_questions, weight, topical, language)
+
+
+def number_string_document(rng, length, weight=W_OTHER, topical=False, variant=None, n_digits=10):
+    return fact_document(rng, length, "number_string",
+                         [its.number_string_item(rng, variant, n_digits)], 1, weight, topical)
 
 
 def filler_line(rng, room):
@@ -299,24 +159,25 @@ def filler_line(rng, room):
 
 
 def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=0.0, again=False,
-                intro=True, before=0, after=0):
+                with_intro=True, before=0, after=0, variant=None):
     """The context is a list of pairs, with up to `before` and `after` tokens of filler around it.
 
     With `again` some pairs are listed a second time instead of being asked for one by one.
     """
-    example = kv_item(hex_string(rng, key_length), hex_string(rng, value_length), NEXT)
+    example = its.kv_item(rng, *its.kv_pairs(rng, 1, key_length, value_length)[0], NEXT, variant)
     per_pair = len(example.unit) + 2
     doc = Document()
-    if intro:
-        doc.add(INTRO["kv_intro"])
+    if with_intro:
+        doc.add(intro("kv"))
     if before:
         doc.add(filler_line(rng, before))
     last_line = filler_line(rng, after) if after else []
     length -= len(last_line)
     room = length - len(doc) - n_questions * (per_pair if again else example.cost())
     n_pairs = room // per_pair
-    items = [kv_item(key, value, OPEN if i == 0 else NEXT) for i, (key, value) in enumerate(
-        kv_pairs(rng, max(n_pairs, 1), key_length, value_length, similar))]
+    pairs = its.kv_pairs(rng, max(n_pairs, 1), key_length, value_length, similar)
+    items = [its.kv_item(rng, key, value, OPEN if i == 0 else NEXT, variant)
+             for i, (key, value) in enumerate(pairs)]
     asked = rng.sample(range(len(items)), min(n_questions, len(items)))
     needed = set(asked)
     for i, item in enumerate(items):
@@ -332,40 +193,127 @@ def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=
     return doc
 
 
-def mixed_document(rng, length, weight=W_OTHER, topical=False):
-    """Filler with pass keys and key-value pairs, and questions about both."""
-    names = passkey_items(rng, rng.randint(2, max(3, length // 60)))
-    key_length = rng.choice((4, 6, 8, 8, 12, 16))
-    pairs = kv_pairs(rng, rng.randint(1, max(2, length // 60)), key_length,
-                     rng.choice((4, 6, 8, 8, 12)))
-    items = names + [kv_item(key, value, NEXT) for key, value in pairs]
-    for item in items[len(names):]:
-        item.unit.append(QUOTE)
-    rng.shuffle(items)
+QUESTION_TOKENS = 40  # at most, of two_stage_retr with its answer
+
+
+def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=None, before=0,
+                       after=0, variant=None):
+    """The context is a list of numbers with colours, the questions fill `question_tokens`.
+
+    keys: "consecutive" from 0, "runs" (a part of such a list) or "random"; direct: without the
+    sum, or None to mix both.
+    """
     doc = Document()
-    doc.add(INTRO[rng.choice(("passkeys_intro", "kv_intro"))])
-    room, question_room = length - len(doc), length * rng.uniform(0.25, 0.5)
-    units, asked = [], []
-    for item in items:
-        if item.cost() <= question_room and len(item.unit) + item.cost() <= room:
-            asked.append(item)
-            units.append((item, W_OTHER, EVIDENCE))
-            question_room -= item.cost()
-            room -= len(item.unit) + item.cost()
-        elif len(item.unit) <= room:
-            units.append((item, W_OTHER, CONTEXT))
-            room -= len(item.unit)
-    fill_units(rng, units, room, Filler(rng, topical), weight)
-    doc.add_units(units)
+    doc.add(intro("two_stage"))
+    if before:
+        doc.add(filler_line(rng, before))
+    last_line = filler_line(rng, after) if after else []
+    room = length - len(doc) - len(last_line) - question_tokens
+    n = max(room // 4, 2)
+    numbers = {"consecutive": lambda: list(range(n)), "runs": lambda: its.key_runs(rng, n),
+               "random": lambda: its.random_keys(rng, n)}[keys]()
+    items = []
+    for key in numbers:
+        room -= len(str(key)) + 3
+        if room < 0 and items:
+            break
+        items.append(its.two_stage_item(rng, key, rng.choice(VOCAB.words("color")),
+                                        rng.random() < 0.25 if direct is None else direct, variant))
+    asked = []
+    for item in rng.sample(items, len(items)):
+        if item.cost() > question_tokens:
+            break
+        question_tokens -= item.cost()
+        asked.append(item)
+    doc.add_lines(items, asked)
+    if last_line:
+        doc.add(VOCAB.newline + last_line[:-1])
     for item in asked:
         doc.ask(item)
     return doc
 
 
-def text_document(rng, length, weight):
+def sums_document(rng, length):
+    """Additions alone, with the wording of the questions or shorter."""
+    doc = Document()
+    doc.end_context()
+    while len(doc) < length:
+        total = int(10 ** rng.choice((1, 2, 2, 3, 3, 3, 3, 3.5, 3.8, 4)) * rng.random())
+        item = its.two_stage_item(rng, total, "red")
+        if rng.random() < 0.6:
+            a = rng.randint(0, total)
+            item.question = VOCAB.ids("%d + %d? The sum is" % (a, total - a))
+            item.operands = its.operand_digits(a, total - a)
+        end = len(str(total)) + 2
+        item.answer, item.weights, item.reads = item.answer[:end], item.weights[:end], 0
+        item.value, item.key = (0, 0), []
+        doc.ask(item)
+    return doc
+
+
+def mixed_items(rng, length):
+    """Items of several tasks, at most one without a name each."""
+    few = max(3, length // 120)
+    kinds = rng.sample(("passkeys", "needles", "kv", "entries", "single"), rng.randint(2, 4))
+    items = []
+    if "passkeys" in kinds:
+        items += its.passkey_items(rng, rng.randint(2, few))
+    if "needles" in kinds:
+        items += its.needle_items(rng, rng.randint(1, few), n_digits=rng.randint(4, 8))
+    if "kv" in kinds:
+        pairs = its.kv_pairs(rng, rng.randint(1, few), rng.choice((4, 6, 8, 8, 12, 16)),
+                             rng.choice((4, 6, 8, 8, 12)))
+        for key, value in pairs:
+            items.append(its.kv_item(rng, key, value, NEXT))
+            items[-1].unit.append(QUOTE)
+    if "entries" in kinds:
+        for key in its.random_keys(rng, rng.randint(2, 2 * few)):
+            items.append(its.two_stage_item(rng, key, rng.choice(VOCAB.words("color")),
+                                            rng.random() < 0.2))
+    if "single" in kinds:
+        items += its.passkey_items(rng, 1) if "passkeys" not in kinds else []
+        items.append(its.number_string_item(rng))
+    rng.shuffle(items)
+    return items
+
+
+def mixed_document(rng, length, weight=W_OTHER, topical=False):
+    """Filler with items of several tasks, and questions about them.  Numbers with colours stand
+    on lines between two paragraphs."""
+    doc = Document()
+    doc.add(intro(rng.choice(("passkeys", "kv", "needles", "two_stage", "number_string"))))
+    room, question_room = length - len(doc), length * rng.uniform(0.25, 0.5)
+    units, lines, asked = [], [], []
+    for item in mixed_items(rng, length):
+        if item.cost() <= question_room and len(item.unit) + item.cost() + 1 <= room:
+            asked.append(item)
+            question_room -= item.cost()
+            room -= item.cost()
+        elif len(item.unit) + 1 > room:
+            continue
+        room -= len(item.unit) + bool(item.sum)
+        if item.sum:
+            lines.append(item)
+        else:
+            units.append((item, W_OTHER, EVIDENCE if item in asked else CONTEXT))
+    language = "german" if rng.random() < 0.15 else "english"
+    fill_units(rng, units, room - 1, Filler(rng, topical, language), weight)
+    cut = rng.randint(0, len(units)) if lines else len(units)
+    doc.add_units(units[:cut])
+    if lines:
+        doc.add(VOCAB.newline if cut else [])
+        doc.add_lines(lines, asked)
+        doc.add(VOCAB.newline if cut < len(units) else [])
+        doc.add_units(units[cut:])
+    for item in asked:
+        doc.ask(item)
+    return doc
+
+
+def text_document(rng, length, weight, language="english"):
     """Paragraphs of filler."""
     doc = Document()
-    filler = Filler(rng, rng.random() < 0.6)
+    filler = Filler(rng, rng.random() < 0.6, language)
     while len(doc) < length:
         if len(doc) > 1:
             doc.add(VOCAB.newline, weight, QUESTION)
@@ -412,50 +360,95 @@ def filler_around(rng, length):
 LENGTHS = (4, 5, 6, 8, 8, 8, 8, 10, 12, 16, 24, 36, "uuid")
 
 
+def training_kv(rng, length, mix):
+    lengths = [n for n in LENGTHS if mix.get("long", True) or n in (4, 5, 6, 8)]
+    if length < 512:
+        lengths = [n for n in lengths if n not in (24, 36, "uuid")]
+    key_length = 8 if rng.random() < mix.get("eight", 0.5) else rng.choice(lengths)
+    value_length = key_length if rng.random() < 0.6 else rng.choice(lengths)
+    again = rng.random() < mix.get("again", 0.0)
+    body = len(its.hex_string(rng, key_length)) + len(its.hex_string(rng, value_length))
+    n_questions = max(1, int(length * rng.uniform(0.35, 0.6) / (body + (5 if again else 15))))
+    return kv_document(rng, length, n_questions, key_length, value_length,
+                       similar=rng.choice((0.0, 0.0, 0.3, 0.6)), again=again,
+                       with_intro=rng.random() >= mix.get("no_intro", 0.0),
+                       **(filler_around(rng, length) if mix.get("filler_lines") else {}))
+
+
+def how_many(rng, length, per_item):
+    """Items of a document, and how many of them are asked for."""
+    most = max(2, min(30, (length - 20) // per_item))
+    n = rng.randint(2, most) if most > 2 else 2
+    return n, n if rng.random() < 0.8 else 1
+
+
+def training_passkey(rng, length, mix):
+    kind = rng.random()
+    style = {"weight": mix.get("filler_weight", 0.1), "topical": rng.random() < 0.5}
+    if kind < 0.2:
+        return passkey_document(rng, length, 1, 1, **style)
+    if kind < 0.5:
+        n_digits = 10 if rng.random() < 0.7 else rng.randint(5, 14)
+        return number_string_document(rng, length, n_digits=n_digits, **style)
+    return passkey_document(rng, length, *how_many(rng, length, 52), **style)
+
+
+def training_needle(rng, length, mix):
+    style = {"weight": mix.get("filler_weight", 0.1), "topical": rng.random() < 0.5,
+             "language": "german" if rng.random() < 0.35 else "english",
+             "n_digits": 7 if rng.random() < 0.5 else rng.randint(3, 10)}
+    if rng.random() < 0.2:
+        return needle_document(rng, length, 1, 1, **style)
+    return needle_document(rng, length, *how_many(rng, length, 50), **style)
+
+
+def training_two_stage(rng, length, mix):
+    question_tokens = max(QUESTION_TOKENS, int(length * rng.uniform(0.35, 0.65)))
+    return two_stage_document(
+        rng, length, question_tokens, rng.choice(("consecutive", "runs", "runs", "random")),
+        **(filler_around(rng, length) if mix.get("filler_lines") else {}))
+
+
+def training_repeat(rng, length, mix):
+    return repeat_document(rng, length, mix.get("warm_up", False))
+
+
+def training_sums(rng, length, mix):
+    return sums_document(rng, length)
+
+
+def training_mixed(rng, length, mix):
+    return mixed_document(rng, length, mix.get("filler_weight", 0.1), rng.random() < 0.5)
+
+
+def training_text(rng, length, mix):
+    return text_document(rng, length, mix.get("text_weight", 0.3),
+                         "german" if rng.random() < 0.25 else "english")
+
+
+KINDS = {"repeat": training_repeat, "kv": training_kv, "passkey": training_passkey,
+         "needle": training_needle, "two_stage": training_two_stage, "sums": training_sums,
+         "mixed": training_mixed, "text": training_text}
+
+
 def training_document(rng, length, mix):
     """One document by the probabilities in `mix` (see the configuration files)."""
-    kinds = ("repeat", "kv", "passkey", "mixed", "text")
-    kind = rng.choices(kinds, [mix.get(k, 0.0) for k in kinds])[0]
-    topical = rng.random() < mix.get("topical", 0.5)
-    weight = mix.get("filler_weight", 0.1)
-    if kind == "repeat":
-        doc = repeat_document(rng, length, mix.get("warm_up", False))
-    elif kind == "kv":
-        lengths = [n for n in LENGTHS if mix.get("long", True) or n in (4, 5, 6, 8)]
-        if length < 512:
-            lengths = [n for n in lengths if n not in (24, 36, "uuid")]
-        key_length = 8 if rng.random() < mix.get("eight", 0.5) else rng.choice(lengths)
-        value_length = key_length if rng.random() < 0.6 else rng.choice(lengths)
-        again = rng.random() < mix.get("again", 0.0)
-        body = len(hex_string(rng, key_length)) + len(hex_string(rng, value_length))
-        cost = body + (5 if again else 15)
-        n_questions = max(1, int(length * rng.uniform(0.35, 0.6) / cost))
-        doc = kv_document(rng, length, n_questions, key_length, value_length,
-                          similar=rng.choice((0.0, 0.0, 0.3, 0.6)), again=again,
-                          intro=rng.random() >= mix.get("no_intro", 0.0),
-                          **(filler_around(rng, length) if mix.get("filler_lines") else {}))
-    elif kind == "passkey":
-        if rng.random() < 0.3:
-            doc = passkey_document(rng, length, 1, 1, weight, topical)
-        else:
-            most = max(2, min(len(VOCAB.words["name"]), (length - 20) // 50))
-            n = rng.randint(2, most) if most > 2 else 2
-            doc = passkey_document(rng, length, n, n if rng.random() < 0.8 else 1, weight, topical)
-    elif kind == "mixed":
-        doc = mixed_document(rng, length, weight, topical)
-    else:
-        doc = text_document(rng, length, mix.get("text_weight", 0.3))
+    kind = rng.choices(list(KINDS), [mix.get(name, 0.0) for name in KINDS])[0]
+    doc = KINDS[kind](rng, length, mix)
     doc.cut(length)
     return doc
 
 
 if __name__ == "__main__":
     demo_rng = random.Random(0)
-    for demo_kind in ("repeat", "kv", "passkey", "mixed", "text"):
+    for demo_kind in KINDS:
         demo = training_document(demo_rng, 300, {demo_kind: 1.0})
         print("----", demo_kind, len(demo), "answers:",
               [VOCAB.text(demo.ids[a.start:a.start + a.length]) for a in demo.answers])
         print(VOCAB.text(demo.ids))
+        for a in demo.answers:
+            print([VOCAB.text(demo.ids[a.value_start:a.value_start + a.value_length]),
+                   VOCAB.text(demo.ids[a.start + a.reads:a.start + a.length])])
         # What training sees is what encoding the text gives.
         if demo_kind != "repeat":
             assert VOCAB.ids(VOCAB.text(demo.ids[1:])) == demo.ids[1:], demo_kind

@@ -1,25 +1,23 @@
 """The tokenizer of the kvlab models: byte-level BPE ("gpt2", pre-tokenizer "gpt-2").
 
-The merges are not learned but built so that every word of english.def is one token, while digits
-and lower-case letters without a space before them never merge: numbers and hexadecimal strings
-stay one token per character.  To that end every merge of letters starts at a space or at a
-capital letter.  Each word adds its prefixes (" r", " ri", " riv", ...) to the vocabulary.
+The merges are not learned but built so that every word of datasets/text/*.def is one token after a
+space, and at a line start if a sentence begins with it.  Digits and lower-case letters without a
+space before them never merge: numbers and hexadecimal strings stay one token per character.  To
+that end every merge of letters starts at a space or at a capital letter.  Each word adds its
+prefixes (" r", " ri", " riv", ...) to the vocabulary.
 """
 import re
 
-import english
+import wording
 
 PAD, BOS, EOS = 0, 1, 2
 N_CONTROL = 3
 
-# Words that planned tasks need beyond english.def.
-EXTRA_WORDS = """best thing to do secret code number color red blue black white orange purple
-brown yellow pink gray cyan olive so for with by Answer Question Context answer question
-variable most frequent first last sum count""".split()
-PUNCTUATION = [' "', '":', '",', '"}', '"?', '{"', '".']
+PUNCTUATION = [' "', '":', '",', '"}', '"?', '{"', '".', " +"]
 
-# The published GPT-2 pattern for ASCII text, where \p{L} is [A-Za-z] and \p{N} is [0-9].
-PIECES = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+")
+# The published GPT-2 pattern, where \p{L} is [^\W\d_], and \p{N} is \d for the texts we have.
+PIECES = re.compile(
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 
 
 def byte_characters():
@@ -37,12 +35,9 @@ def byte_characters():
 
 class Tokenizer:
     def __init__(self):
-        words, sentences, phrases = english.load()
-        texts = [text for _, text in sentences] + list(phrases.values())
-        self.words = sorted({word for group in words.values() for word in group}
-                            | {word for text in texts
-                               for word in re.findall(r"[A-Za-z]+", re.sub(r"\{\w+\}", "", text))}
-                            | set(EXTRA_WORDS))
+        languages = wording.load().values()
+        self.words = sorted(set().union(*(language.all_words() for language in languages)))
+        self.line_starts = sorted(set().union(*(lang.line_starts() for lang in languages)))
         self._byte_char = byte_characters()
         self.tokens = ["<pad>", "<bos>", "<eos>"] + [self._byte_char[b] for b in range(256)]
         self.id = {token: i for i, token in enumerate(self.tokens)}
@@ -50,9 +45,8 @@ class Tokenizer:
         # Words after a space come first: " The" must not begin with the merge of "T" and "h".
         for word in self.words:
             self._add_word(" " + word)
-        for word in self.words:
-            if word[0].isupper():
-                self._add_word(word)
+        for word in self.line_starts:
+            self._add_word(word)
         for text in PUNCTUATION:
             self._add_word(text)
         self.merges = sorted(self.rank, key=self.rank.get)
@@ -78,8 +72,7 @@ class Tokenizer:
             parts[i:i + 2] = [parts[i] + parts[i + 1]]
 
     def encode(self, text):
-        """Token ids of ASCII text, without BOS."""
-        assert text.isascii()
+        """Token ids of text, without BOS."""
         ids = []
         for piece in PIECES.findall(text):
             if piece not in self._cache:
@@ -102,8 +95,8 @@ class Tokenizer:
         ids |= {self.id[self._byte_char[b]] for b in range(32, 127)}
         for word in self.words:
             ids |= set(self.encode(" " + word))
-            if word[0].isupper():
-                ids |= set(self.encode(word))
+        for word in self.line_starts:
+            ids |= set(self.encode(word))
         for text in PUNCTUATION:
             ids |= set(self.encode(text))
         return sorted(ids)
@@ -113,7 +106,9 @@ if __name__ == "__main__":
     tokenizer = Tokenizer()
     print(len(tokenizer.tokens), "tokens,", len(tokenizer.trained_ids()), "trained")
     for sample in ('{"3fa9": "00bc",\n "12ab": "77fe"}', "What is the pass key of Anna? 84699.",
-                   "The pass key is 84699. Remember it: 84699 is the pass key.\nIn Ulm it rains."):
+                   "The pass key is 84699. Remember it: 84699 is the pass key.\nIn Ulm it rains.",
+                   "Welche magische Zahl gehört zu Ulm? Sie ist 4711. Was ist über der Tür?",
+                   "0: red, 11: teal, 1234: gray\nWhat is the color of 12 + 25? The sum is 37."):
         ids = tokenizer.encode(sample)
         print([tokenizer.tokens[i] for i in ids])
         assert tokenizer.decode(ids) == sample

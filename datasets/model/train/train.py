@@ -21,7 +21,8 @@ from grow import grow
 from tasks import VOCAB
 
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
-EXTRA_LOSSES = ("probe", "key_probe", "span")  # see objectives.py
+PROBES = ("probe", "key_probe", "sum_probe", "operand_probe")
+EXTRA_LOSSES = PROBES + ("span",)  # see objectives.py
 
 
 def parse_arguments():
@@ -79,7 +80,10 @@ class Trainer:
         dim = config["shape"]["dim"]
         self.probe = objectives.Probe(dim, config["probe"]["offsets"])
         self.key_probe = objectives.Probe(dim, config.get("key_probe", {"tokens": 1})["tokens"])
-        self.parts = {"model": self.model, "probe": self.probe, "key_probe": self.key_probe}
+        self.sum_probe = objectives.Probe(dim, objectives.SUM_TOKENS)
+        self.operand_probe = objectives.Probe(dim, objectives.OPERAND_TOKENS)
+        self.parts = {"model": self.model, "probe": self.probe, "key_probe": self.key_probe,
+                      "sum_probe": self.sum_probe, "operand_probe": self.operand_probe}
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.optimizer = self._make_optimizer()
         self.path = os.path.join(out, config["name"] + ".pt")
@@ -94,7 +98,7 @@ class Trainer:
         return grow(source, parent["layers"], parent["noise"], VOCAB.size)
 
     def _make_optimizer(self):
-        probes = [self.probe] + ([self.key_probe] if "key_probe" in self.config else [])
+        probes = [self.parts[name] for name in PROBES if name in self.config]
         matrices = [p for m in [self.model] + probes for p in m.parameters() if p.dim() > 1]
         vectors = [p for p in self.model.parameters() if p.dim() == 1]
         return torch.optim.AdamW(
@@ -136,8 +140,7 @@ class Trainer:
         if cases:
             options["rows"] = objectives.question_ends(cases)
             options["row_layers"] = rng.sample(config["span"]["layers"], 2)
-        options["want"] = [config[name]["layer"] for name in ("probe", "key_probe")
-                           if weight[name] > 0]
+        options["want"] = [config[name]["layer"] for name in PROBES if weight[name] > 0]
         losses, weights, wanted, seen = token_losses(self.model, batch, **options)
         loss = (losses * weights).sum() / weights.sum()
 
@@ -148,6 +151,10 @@ class Trainer:
         if weight["key_probe"] > 0:
             parts["key_probe"] = objectives.key_loss(
                 self.key_probe, wanted[config["key_probe"]["layer"]], batch.docs, rng)
+        for name, what in (("sum_probe", "sum"), ("operand_probe", "operands")):
+            if weight[name] > 0:
+                parts[name] = objectives.sum_loss(
+                    self.parts[name], wanted[config[name]["layer"]], batch.docs, rng, what)
         if cases:
             parts["span"] = objectives.span_loss(seen, cases, config["span"]["mass"])
         parts = {name: part for name, part in parts.items() if part is not None}
@@ -199,8 +206,7 @@ class Trainer:
     def save(self):
         temporary = self.path + ".new"
         llama.save(temporary, self.model, self.step, {
-            "config": self.config, "probe": self.probe.state_dict(),
-            "key_probe": self.key_probe.state_dict(),
+            "config": self.config, **{name: self.parts[name].state_dict() for name in PROBES},
             "optimizer": self.optimizer.state_dict(), "tokens": self.tokens,
             "seconds": self.seconds})
         os.replace(temporary, self.path)
