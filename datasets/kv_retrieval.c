@@ -14,23 +14,19 @@
  * what every answer step reads.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "fit.h"
-#include "text.h"
+#include "list.h"
 
 enum {
     KV_DIGITS = 64, /* most digits of a key or value */
     KV_UUID = 36,   /* 8-4-4-4-12 */
     KV_UUID_DIGITS = 32,
     KV_PAIRS = 1 << 24,
-    KV_GIVE_UP = 16,   /* pairs that may be left out so that filler closes the length */
-    KV_AROUND_TOK = 3, /* BOS, the line ends after intro and list */
 };
 
 struct kv_opts {
-    int32_t key_digits, value_digits, pairs;
+    int32_t key_digits, value_digits, pairs, wording;
     bool uuid;
 };
 
@@ -61,41 +57,22 @@ static const struct kvl_opt kv_options[] = {
       .min = 1,
       .max = KV_PAIRS,
       .help = "pairs in the list; auto fills the context" },
+    { .name = "wording",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct kv_opts, wording),
+      .def = "1",
+      .min = 1,
+      .max = KVL_TEXT_WORDINGS,
+      .help = "which wording of the question" },
     { 0 },
 };
 
-/* One pair: bytes of the list. */
-struct kv_pair {
-    size_t key, value, end;
-    int64_t tok_before; /* estimated tokens of the list before it */
-    int32_t n_tok;
-};
-
 struct kv_state {
-    const struct kvl_task_request *req;
     const struct kv_opts *opts;
-    struct kvl_err *err;
     struct kvl_rng rng;
-    struct kvl_buf intro;
-    struct kvl_buf list;   /* all pairs that were drawn, without an end */
-    struct kvl_buf closed; /* the list that is used: its first n_pairs */
-    struct kvl_buf pairs;  /* struct kv_pair[] */
-    size_t *taken;         /* hash set of strings in the list: offset + 1, 0 = free */
+    size_t *taken; /* hash set of strings in the list: offset + 1, 0 = free */
     size_t n_slots;
-    int32_t n_pairs;
-    int32_t *asked; /* [n_questions] pairs */
 };
-
-static int kv_fail_memory(const struct kv_state *s)
-{
-    return kvl_fail(s->err, KVL_ENOMEM, "a context of %d tokens: out of memory",
-                    s->req->length_tok);
-}
-
-static const struct kv_pair *kv_pair(const struct kv_state *s, int32_t i)
-{
-    return (const struct kv_pair *)(const void *)s->pairs.data + i;
-}
 
 static size_t kv_text_len(const struct kv_opts *o, bool key)
 {
@@ -114,273 +91,96 @@ static void kv_draw(struct kv_state *s, size_t len, char *out)
 }
 
 /* The slot of a string, or the free one where it belongs.  A stored string ends with a quote. */
-static size_t kv_slot(const struct kv_state *s, const char *text, size_t len)
+static size_t kv_slot(const struct kvl_list *l, const char *text, size_t len)
 {
+    const struct kv_state *s = l->task;
     size_t i = (size_t)kvl_seed_str(0, text) % s->n_slots;
     for (; s->taken[i]; i = (i + 1) % s->n_slots) {
-        const char *have = s->list.data + s->taken[i] - 1;
+        const char *have = l->text.data + s->taken[i] - 1;
         if (strncmp(have, text, len) == 0 && have[len] == '"') break;
     }
     return i;
 }
 
 /* A string that is no key or value yet, nor `other`. */
-static int kv_draw_new(struct kv_state *s, bool key, const char *other, char *out)
+static int kv_draw_new(const struct kvl_list *l, bool key, const char *other, char *out)
 {
+    struct kv_state *s = l->task;
     size_t len = kv_text_len(s->opts, key);
     for (int32_t tries = 0; tries < 1000; tries++) {
         kv_draw(s, len, out);
-        if (!s->taken[kv_slot(s, out, len)] && strcmp(out, other) != 0) return KVL_OK;
+        if (!s->taken[kv_slot(l, out, len)] && strcmp(out, other) != 0) return KVL_OK;
     }
-    return kvl_fail(s->err, KVL_EINVAL,
+    return kvl_fail(l->err, KVL_EINVAL,
                     "%d pairs use up the %ss of %zu hexadecimal digits, want more digits or fewer "
                     "pairs",
-                    s->n_pairs, key ? "key" : "value", len);
-}
-
-static void kv_remember(struct kv_state *s, size_t begin, size_t len)
-{
-    char text[KV_DIGITS + 1];
-    memcpy(text, s->list.data + begin, len);
-    text[len] = '\0';
-    s->taken[kv_slot(s, text, len)] = begin + 1;
+                    l->n, key ? "key" : "value", len);
 }
 
 /* ---- the list ------------------------------------------------------------------------------ */
 
-/* Appends one pair and what joins it to the next. */
-static int kv_add_text(struct kv_state *s, const char *key, const char *value, struct kv_pair *pair)
+static int kv_open_set(const struct kvl_list *l)
 {
-    const struct kvl_text_field field[] = { { "key", key }, { "value", value } };
-    KVL_TRY(kvl_buf_adds(&s->list, s->list.len ? " " : "{"));
-    size_t begin = s->list.len;
-    KVL_TRY(kvl_text_fill(&kvl_text_english, KVL_TEXT_kv_item, field, 2, &s->list));
-    const char *at_key = strstr(s->list.data + begin, key);
-    const char *at_value = strstr(at_key + strlen(key), value);
-    pair->key = (size_t)(at_key - s->list.data);
-    pair->value = (size_t)(at_value - s->list.data);
-    pair->end = s->list.len;
-    return kvl_buf_adds(&s->list, ",\n");
-}
-
-static int kv_add_pair(struct kv_state *s, int64_t *tok)
-{
-    char key[KV_DIGITS + 1], value[KV_DIGITS + 1];
-    struct kv_pair pair = { .tok_before = *tok };
-    size_t begin = s->list.len;
-    KVL_TRY(kv_draw_new(s, true, "", key));
-    KVL_TRY(kv_draw_new(s, false, key, value));
-    if (kv_add_text(s, key, value, &pair) != KVL_OK) return kv_fail_memory(s);
-    kv_remember(s, pair.key, strlen(key));
-    kv_remember(s, pair.value, strlen(value));
-    KVL_TRY(kvl_fit_count(s->req->tokenizer, s->list.data + begin, s->list.len - begin, &pair.n_tok,
-                          s->err));
-    *tok += pair.n_tok;
-    s->n_pairs++;
-    return kvl_buf_add(&s->pairs, &pair, sizeof pair) == KVL_OK ? KVL_OK : kv_fail_memory(s);
-}
-
-/* Tokens that intro and list may take together with the line ends. */
-static int kv_list_room(const struct kv_state *s, int64_t *room)
-{
-    int32_t n_intro;
-    KVL_TRY(kvl_fit_count(s->req->tokenizer, s->intro.data, s->intro.len, &n_intro, s->err));
-    *room = (int64_t)s->req->length_tok - n_intro - KV_AROUND_TOK;
-    return KVL_OK;
-}
-
-/* All pairs that were asked for, or as many as may fit, but at least one. */
-static int kv_draw_pairs(struct kv_state *s, int64_t room)
-{
-    int32_t most = s->req->length_tok; /* a pair takes more than one token */
-    bool fill = s->opts->pairs == KVL_AUTO;
-    if (!fill && s->opts->pairs > most)
-        return kvl_fail(s->err, KVL_EINVAL, "length %d is too short for %d pairs", most,
-                        s->opts->pairs);
-    most = fill ? most : s->opts->pairs;
-    s->n_slots = (size_t)most * 4 + 16;
+    struct kv_state *s = l->task;
+    s->n_slots = (size_t)l->most * 4 + 16;
     s->taken = kvl_alloc(s->n_slots, sizeof *s->taken);
-    if (!s->taken) return kv_fail_memory(s);
-    int64_t tok = 0;
-    do {
-        KVL_TRY(kv_add_pair(s, &tok));
-    } while (s->n_pairs < most && (!fill || tok <= room));
+    return s->taken ? KVL_OK : kvl_list_fail_memory(l);
+}
+
+static int kv_next(struct kvl_list *l)
+{
+    struct kv_state *s = l->task;
+    char key[KV_DIGITS + 1], value[KV_DIGITS + 1];
+    struct kvl_list_entry e;
+    if (!s->taken) KVL_TRY(kv_open_set(l));
+    KVL_TRY(kv_draw_new(l, true, "", key));
+    KVL_TRY(kv_draw_new(l, false, key, value));
+    KVL_TRY(kvl_list_add(l, key, value, &e));
+    s->taken[kv_slot(l, key, e.n_key)] = e.key + 1;
+    s->taken[kv_slot(l, value, e.n_value)] = e.value + 1;
     return KVL_OK;
 }
 
-/* Copies the first n pairs as a whole list. */
-static int kv_close_list(struct kv_state *s, int32_t n)
+static int kv_ask(const struct kvl_list *l, const struct kvl_list_entry *e, int32_t i_question,
+                  struct kvl_list_words *out)
 {
-    s->n_pairs = n;
-    s->closed.len = 0;
-    if (kvl_buf_add(&s->closed, s->list.data, kv_pair(s, n - 1)->end) != KVL_OK ||
-        kvl_buf_adds(&s->closed, "}") != KVL_OK)
-        return kv_fail_memory(s);
-    return KVL_OK;
-}
-
-/* ---- which pairs are asked for, and where the list lies -------------------------------------- */
-
-/* The pair whose begin is nearest to a position in the list. */
-static int32_t kv_nearest(const struct kv_state *s, int64_t tok)
-{
-    int32_t best = 0;
-    while (best + 1 < s->n_pairs && llabs(kv_pair(s, best + 1)->tok_before - tok) <=
-                                        llabs(kv_pair(s, best)->tok_before - tok))
-        best++;
-    return best;
-}
-
-/* A random pair of each equal part of the list, dealt out at random.  With a depth the first question
- * asks the pair there, and the others are spread over what remains. */
-static void kv_choose(struct kv_state *s, struct kvl_rng *rng, int32_t first)
-{
-    int32_t n_fixed = first >= 0, n = s->req->n_questions - n_fixed;
-    int32_t *spread = s->asked + n_fixed;
-    if (n_fixed) s->asked[0] = first;
-    kvl_fit_strata(rng, s->n_pairs - n_fixed, spread, n);
-    kvl_rng_shuffle(rng, spread, n);
-    for (int32_t i = 0; n_fixed && i < n; i++) spread[i] += spread[i] >= first;
-}
-
-static void kv_place(struct kv_state *s, struct kvl_fit_item *list)
-{
-    const struct kvl_task_request *req = s->req;
-    struct kvl_rng rng;
-    kvl_rng_seed(&rng, kvl_seed_str(req->seed, "questions"));
-    int32_t first = -1, n_free = KVL_MAX(1, req->length_tok - list->n_tok);
-    list->at = req->length_tok; /* the list is all: filler comes before it */
-    if (s->opts->pairs == KVL_AUTO) {
-        if (req->depth >= 0.0) first = kv_nearest(s, kvl_fit_position(req) - n_free);
-    } else if (req->depth >= 0.0) {
-        first = (int32_t)lround(req->depth * (s->n_pairs - 1));
-        list->at = kvl_fit_position(req) - kv_pair(s, first)->tok_before;
-    } else {
-        list->at = kvl_rng_below(&rng, (uint32_t)n_free);
-    }
-    kv_choose(s, &rng, first);
-}
-
-/* ---- questions ----------------------------------------------------------------------------- */
-
-static struct kvl_evidence kv_evidence(size_t begin, size_t len)
-{
-    return (struct kvl_evidence){ .kind = KVL_EVIDENCE_ALL,
-                                  .span = { { begin, begin + len } },
-                                  .n_spans = 1 };
-}
-
-static int kv_ask(const struct kv_state *s, const struct kv_pair *pair, size_t list,
-                  const struct kvl_tokens *context, struct kvl_question *q)
-{
-    struct kvl_buf text = { 0 }, answer = { 0 }, gold = { 0 };
+    static const enum kvl_text_phrase question[KVL_TEXT_WORDINGS] = { KVL_TEXT_kv_question,
+                                                                      KVL_TEXT_kv_question_2,
+                                                                      KVL_TEXT_kv_question_3 };
+    const struct kv_state *s = l->task;
     char key[KV_DIGITS + 1] = "";
-    size_t n_key = kv_text_len(s->opts, true), n_value = kv_text_len(s->opts, false);
-    memcpy(key, s->list.data + pair->key, n_key);
-    const struct kvl_text_field field = { "key", key };
-    int rc = kvl_text_fill(&kvl_text_english, KVL_TEXT_kv_question, &field, 1, &text);
-    if (rc == KVL_OK) rc = kvl_buf_add(&gold, s->list.data + pair->value, n_value);
-    if (rc == KVL_OK) rc = kvl_buf_printf(&answer, "%s\"", gold.data);
-    *q = (struct kvl_question){ .text = text.data, .answer = answer.data, .gold = gold.data };
-    if (rc != KVL_OK) return kv_fail_memory(s);
-    KVL_TRY(kvl_fit_count(s->req->tokenizer, answer.data, answer.len, &q->max_new_tok, s->err));
-    q->max_new_tok += KVL_FIT_END_TOK;
-    q->evidence[q->n_evidence++] = kv_evidence(list + pair->key, n_key);
-    q->evidence[q->n_evidence++] = kv_evidence(list + pair->value, n_value);
-    q->depth = kvl_fit_depth(context, q);
-    return KVL_OK;
-}
-
-/* ---- the sample ---------------------------------------------------------------------------- */
-
-static int kv_ask_all(const struct kv_state *s, size_t list, struct kvl_sample *out)
-{
-    for (int32_t i = 0; i < out->n_questions; i++)
-        KVL_TRY(kv_ask(s, kv_pair(s, s->asked[i]), list, &out->tokens, &out->question[i]));
-    return KVL_OK;
-}
-
-/* One attempt with the first n pairs, which take list_tok tokens. */
-static int kv_try(struct kv_state *s, int32_t n, int64_t list_tok, bool whole,
-                  struct kvl_sample *out)
-{
-    const struct kvl_task_request *req = s->req;
-    if (req->n_questions > n)
-        return kvl_fail(s->err, KVL_EINVAL,
-                        "%d questions, but a list of length %d has only %d pairs", req->n_questions,
-                        req->length_tok, n);
-    KVL_TRY(kv_close_list(s, n));
-    struct kvl_fit_item item = {
-        .text = s->closed.data, .len = s->closed.len, .n_tok = (int32_t)list_tok, .line = true
-    };
-    kv_place(s, &item);
-    struct kvl_fit fit = { .tokenizer = req->tokenizer,
-                           .length_tok = req->length_tok,
-                           .seed = kvl_seed_str(req->seed, "filler"),
-                           .text = &kvl_text_english,
-                           .intro = s->intro.data,
-                           .whole = whole,
-                           .item = &item,
-                           .n_items = 1 };
-    KVL_TRY(kvl_fit_sample(&fit, req->n_questions, out, s->err));
-    int rc = kv_ask_all(s, item.begin, out);
-    if (rc != KVL_OK) kvl_sample_free(out);
-    return rc;
-}
-
-/* Attempts with n pairs and fewer, down to `least`, until filler closes the gap. */
-static int kv_shrink(struct kv_state *s, int32_t n, int32_t least, int64_t list_tok, bool whole,
-                     struct kvl_sample *out)
-{
-    for (;;) {
-        kvl_err_clear(s->err); /* of the attempt before */
-        int rc = kv_try(s, n, list_tok, whole, out);
-        if (rc != KVL_EINVAL || n <= least || s->req->n_questions > n) return rc;
-        list_tok -= kv_pair(s, --n)->n_tok;
-    }
-}
-
-/* With `pairs` given, that list; otherwise the longest one that leaves a gap which filler closes. */
-static int kv_search(struct kv_state *s, int64_t room, struct kvl_sample *out)
-{
-    int32_t n = s->n_pairs, least = n, counted;
-    KVL_TRY(kv_close_list(s, n));
-    KVL_TRY(kvl_fit_count(s->req->tokenizer, s->closed.data, s->closed.len, &counted, s->err));
-    int64_t list_tok = counted;
-    if (s->opts->pairs == KVL_AUTO) {
-        while (n > 1 && list_tok > room) list_tok -= kv_pair(s, --n)->n_tok;
-        least = KVL_MAX(1, n - KV_GIVE_UP);
-    }
-    int rc = kv_shrink(s, n, least, list_tok, true, out);
-    return rc == KVL_EINVAL ? kv_shrink(s, n, least, list_tok, false, out) : rc;
-}
-
-static int kv_build(struct kv_state *s, struct kvl_sample *out)
-{
-    int64_t room;
-    KVL_TRY(kvl_fit_check(s->req, s->err));
-    kvl_rng_seed(&s->rng, kvl_seed_str(s->req->seed, "pairs"));
-    s->asked = kvl_alloc((size_t)s->req->n_questions, sizeof *s->asked);
-    if (!s->asked ||
-        kvl_text_fill(&kvl_text_english, KVL_TEXT_kv_intro, NULL, 0, &s->intro) != KVL_OK)
-        return kv_fail_memory(s);
-    KVL_TRY(kv_list_room(s, &room));
-    KVL_TRY(kv_draw_pairs(s, room));
-    return kv_search(s, room, out);
+    (void)i_question;
+    memcpy(key, l->text.data + e->key, e->n_key);
+    const struct kvl_text_field field = { l->key, key };
+    KVL_TRY(
+        kvl_text_fill(&kvl_text_english, question[s->opts->wording - 1], &field, 1, &out->text));
+    KVL_TRY(kvl_buf_add(&out->gold, l->text.data + e->value, e->n_value));
+    return kvl_buf_printf(&out->answer, "%s\"", out->gold.data);
 }
 
 static int kv_generate(const struct kvl_task_request *req, struct kvl_sample *out,
                        struct kvl_err *err)
 {
     struct kvl_err why = { 0 };
-    struct kv_state s = { .req = req, .opts = req->opts, .err = &why };
-    int rc = kv_build(&s, out);
-    kvl_buf_free(&s.intro);
-    kvl_buf_free(&s.list);
-    kvl_buf_free(&s.closed);
-    kvl_buf_free(&s.pairs);
+    struct kv_state s = { .opts = req->opts };
+    struct kvl_list list = { .req = req,
+                             .err = &why,
+                             .intro = KVL_TEXT_kv_intro,
+                             .item = KVL_TEXT_kv_item,
+                             .key = "key",
+                             .value = "value",
+                             .before_first = "{",
+                             .before = " ",
+                             .after = ",\n",
+                             .end = "}",
+                             .many = "pairs",
+                             .wanted = s.opts->pairs,
+                             .task = &s,
+                             .next = kv_next,
+                             .ask = kv_ask };
+    kvl_rng_seed(&s.rng, kvl_seed_str(req->seed, "pairs"));
+    int rc = kvl_list_generate(&list, out);
     kvl_free(s.taken);
-    kvl_free(s.asked);
     return rc == KVL_OK ? rc : kvl_fail(err, rc, "kv_retrieval: %s", why.msg);
 }
 

@@ -21,8 +21,9 @@
 
 #include "gguf_writer.h"
 
-extern const struct kvl_task *const kvl_task_passkey;
-extern const struct kvl_task *const kvl_task_kv_retrieval;
+#define KVL_TASK_X(name) extern const struct kvl_task *const kvl_task_##name;
+#include "kvl_tasks.def"
+#undef KVL_TASK_X
 
 enum { MOST_TOKENIZERS = 8, UNIT_TOK = 90 }; /* no sentence or item is longer, in bytes */
 
@@ -113,7 +114,7 @@ struct want {
 
 static inline int generate(const struct want *w, struct kvl_sample *out, struct kvl_err *err)
 {
-    double opts[32] = { 0 };
+    double opts[64] = { 0 };
     struct kvl_err wrong = { 0 };
     if (kvl_opt_defaults(w->task->opts, opts, &wrong) != KVL_OK ||
         kvl_opt_parse(w->task->opts, opts, w->options ? w->options : "", &wrong) != KVL_OK)
