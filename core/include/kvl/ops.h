@@ -169,6 +169,31 @@ struct kvl_attn_window_args {
     float scale;
 };
 
+/* What a slot receives from queries: their probabilities, its own query's included, or the scaled
+ * logits of the queries after its own. */
+enum kvl_columns {
+    KVL_COLUMNS_PROBS = 0,
+    KVL_COLUMNS_LOGITS = 1,
+};
+
+/* The chunk's own n keys are the last n slots of every lane, and slots are positions in ascending
+ * order without a gap.  Adds to every slot
+ *   PROBS   exp(q.k scale - lse) of the queries at distance 0 .. next - 1 from it (0 = all later)
+ *   LOGITS  q.k scale            of the queries at distance 1 .. next
+ * Sums are compensated (Kahan): a total is sums - carry, sums alone is it rounded to float.  Queries
+ * are added one by one in order, so that a context gives the same bits in any chunks. */
+struct kvl_attn_columns_args {
+    float *sums, *carry;          /* in, out: head h at h * stride: [n_slots]; new slots are 0 */
+    size_t stride;                /* floats */
+    const float *q;               /* [n][n_heads][head_dim], after RoPE */
+    const float *lse;             /* [n][n_heads] as attn_prefill gives it; PROBS only */
+    const struct kvl_lane *lanes; /* [n_kv_heads] of the same length */
+    int32_t n, n_heads, n_kv_heads, head_dim;
+    float scale; /* 1 / sqrt(head_dim) */
+    enum kvl_columns kind;
+    int32_t next; /* queries that a slot counts; 0 = all from its own on */
+};
+
 struct kvl_attn_probs_args {
     float *probs;                 /* out [n_heads][n_slots] */
     const float *q;               /* [n_heads][head_dim], after RoPE */

@@ -62,6 +62,14 @@ struct kvl_window_item {
     float *scratch; /* kern->window_scratch(head_dim) floats */
 };
 
+/* What slots slot0 .. slot0 + n - 1 of one kv head receive from a chunk of queries. */
+struct kvl_columns_item {
+    const struct kvl_attn_columns_args *a;
+    int32_t nearest, farthest; /* distances of the queries that count */
+    int32_t kv_head, slot0, n;
+    float *scratch; /* kern->columns_scratch(head_dim) floats */
+};
+
 struct kvl_kern {
     const char *name;
     int32_t mr, nr; /* register tile of products */
@@ -78,6 +86,8 @@ struct kvl_kern {
     void (*window_pack)(float *dst, const struct kvl_attn_window_args *a, int32_t head, int32_t w0,
                         int32_t n_w);
     void (*window_item)(const struct kvl_window_item *it);
+    size_t (*columns_scratch)(int32_t head_dim);
+    void (*columns_item)(const struct kvl_columns_item *it);
     void (*rmsnorm_row)(float *y, const float *x, const float *w, int32_t dim, float eps);
     /* cs: head_dim / 2 cosines, then as many sines. */
     void (*rotate)(float *y, const float *x, const float *cs, int32_t head_dim,

@@ -1,6 +1,7 @@
 /* kern.h - all kernels for the vectors of one vec_*.h, and their table.  Included once by each
  * kern_<isa>.c, which has set KERN_NAME and KERN_TABLE. */
 
+#include "ops/cpu/kern_columns.h"
 #include "ops/cpu/kern_gemm.h"
 #include "ops/cpu/kern_gemv.h"
 #include "ops/cpu/kern_math.h"
@@ -24,6 +25,8 @@ const struct kvl_kern KERN_TABLE = {
     .window_scratch = window_scratch,
     .window_pack = window_pack,
     .window_item = window_item,
+    .columns_scratch = columns_scratch,
+    .columns_item = columns_item,
     .rmsnorm_row = rmsnorm_row,
     .rotate = rotate,
     .swiglu = swiglu,
