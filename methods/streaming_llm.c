@@ -12,10 +12,10 @@
  *
  * Budget B: the paper evicts down to S + R *after* a step, so that the step itself attends to
  * S + R + 1 tokens.  We count these: R = B - S - 1.
- * Deviations: the context comes from a dense prefill, so keys of deep layers have seen what is
- * dropped later (the paper streams from the first token).  A question that runs as one block evicts
- * at its end: its own tokens exceed the budget meanwhile, as in the paper's chat demo, which makes
- * room before a prompt and not within it.
+ * Deviations: from a shared dense prefill, keys of deep layers have seen what is dropped later; with
+ * its own prefill the method streams from the first token, as in the paper.  After a shared prefill
+ * a question that runs as one block evicts at its end: its own tokens exceed the budget meanwhile,
+ * as in the paper's chat demo, which makes room before a prompt and not within it.
  * Cost per step and layer: two ranges; with in_cache positions S + R + 1 keys are rotated anew.
  */
 #include "kvl/policy.h"
@@ -102,7 +102,7 @@ static const struct kvl_policy streaming_llm = {
     .paper = "Xiao et al., ICLR 2024, arXiv 2309.17453",
     .help = "keeps the first and the latest tokens, drops what lies between",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
     .opts = streaming_options,
     .opts_size = sizeof(struct streaming_opts),
     .min_budget = streaming_min_budget,

@@ -31,7 +31,11 @@ int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int 
 
 int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int code)
 {
-    const struct kvl_err *err = s->ctx.err;
+    struct kvl_err *err = s->ctx.err;
+    if (s->tap_rc != KVL_OK) {
+        s->failed = true;
+        return kvl_fail(err, s->tap_rc, "a tap ended the call");
+    }
     /* A hook that ignores a refusal would go on with something else than it asked for. */
     if (code == KVL_OK && err && s->host.clean) code = err->code;
     return code == KVL_OK ? KVL_OK : kvl_hook_failed(s, hook, layer, code);
@@ -171,7 +175,16 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     const char *name = planned->policy->name;
     if (s->failed || s->planned)
         return kvl_fail(err, KVL_EINTERNAL, "%s: the session failed or has a policy already", name);
-    if (s->n_pos == 0) return kvl_fail(err, KVL_EINVAL, "%s: attached to an empty context", name);
+    if (planned->own_prefill && s->n_pos > 0)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s does its own prefill, but the session holds %d tokens; attach it to an "
+                        "empty one",
+                        name, s->n_pos);
+    if (!planned->own_prefill && s->n_pos == 0)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s: attached to an empty context; prefill first, or plan it with its own "
+                        "prefill",
+                        name);
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
     if (planned->p.observers.window > s->engine->desc.observers.window)
@@ -203,7 +216,9 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
     int rc = p->open ? p->open(&s->ctx) : KVL_OK;
     s->opened = true;
     KVL_TRY(kvl_hook_done(s, "open", -1, rc));
-    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++) KVL_TRY(attach_layer(s, l, err));
+    /* With its own prefill there is nothing to replay or to decide on yet. */
+    int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
+    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, err));
     s->failed = false;
     s->count.attach_ns = kvl_now_ns() - t0;
     return KVL_OK;

@@ -101,11 +101,11 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, cons
 {
     if (n == n_live) return KVL_OK;
     s->count.n_evicted += n_live - n;
-    if (s->dead) {
+    if (s->dead)
         mask_out(s, layer, kv_head, live, n_live, pos, n);
-        return KVL_OK;
-    }
-    return kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err);
+    else
+        KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
+    return kvl_tap_keep(s, layer, kv_head, pos, n);
 }
 
 static bool in_ranges(const struct keep_head *k, int32_t pos)
@@ -210,6 +210,12 @@ int kvl_score_layer(struct kvl_session *s, int32_t layer)
     int32_t *pos = kvl_arena_get(&e->step, kept + 1, sizeof *pos);
     if (!pos) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
     KVL_TRY(scores_best(s, &sc, pos));
+    KVL_TRY(kvl_tap_score(s, &(struct kvl_tap_score){ .layer = layer,
+                                                      .scope = KVL_SCOPE_KV_HEAD,
+                                                      .n_lists = sh->n_kv_heads,
+                                                      .unit_tok = 1,
+                                                      .n = sc.n_tok,
+                                                      .score = sc.score }));
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         int32_t n_live;
         const int32_t *live = kvl_live_positions(s, layer, h, &n_live, NULL);

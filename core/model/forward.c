@@ -6,7 +6,10 @@
  *
  * Three modes.  PREFILL: dense, causal, many tokens, no policy.  EXTEND: a block of tokens under the
  * policy; every token appends, selects and attends before the next one of the block exists for it,
- * and eviction comes at the end of the block.  DECODE: one token for each of several sessions.
+ * and eviction comes at the end of the block - but after every token where the policy does its own
+ * prefill, since there a context is a stream of steps.  Layers go one by one through the whole chunk
+ * all the same: what is evicted from a layer concerns no other.  DECODE: one token for each of
+ * several sessions.
  * Prefill and extend multiply rows in tiles (gemm), decode reads the weights in their own type
  * (gemv); within a mode a row never depends on its neighbours. */
 #include "model/host.h"
@@ -210,7 +213,7 @@ static int observed_get(const struct forward *f, bool wanted, struct observed *o
 }
 
 static int row_resolve(const struct forward *f, const struct kvl_row *row, int32_t i,
-                       struct kvl_sel *sel, const struct observed *ob)
+                       struct kvl_sel *sel, const struct observed *ob, struct kvl_reads *reads)
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
@@ -221,7 +224,8 @@ static int row_resolve(const struct forward *f, const struct kvl_row *row, int32
                              .out = f->e->att + q,
                              .lse = ob->lse,
                              .probs = ob->probs,
-                             .n_probs = ob->n };
+                             .n_probs = ob->n,
+                             .reads = reads };
     int rc = kvl_resolve(&r);
     if (rc == KVL_OK) return KVL_OK;
     return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
@@ -260,7 +264,35 @@ static int row_observe(const struct forward *f, const struct kvl_row *row, int32
     return kvl_hook_done(row->s, "observe", layer, rc);
 }
 
-/* One token, one layer: its keys are stored, it chooses, its attention is gathered. */
+static int row_tap(const struct forward *f, const struct kvl_row *row, int32_t i,
+                   const struct kvl_sel *sel, const struct kvl_reads *reads)
+{
+    const struct kvl_shape *sh = &f->e->model->shape;
+    size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    return kvl_tap_read(row->s, sel->layer, row->pos, sel->dense || !row->s->planned, f->e->q + q,
+                        f->e->att + q, reads, f->err);
+}
+
+static int row_evict(const struct forward *f, const struct kvl_row *row, int32_t layer)
+{
+    struct kvl_step step = row_step(row, layer);
+    row_hook(f, row);
+    return kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step));
+}
+
+static bool evicts(const struct kvl_session *s)
+{
+    return s->planned && s->planned->policy->evict;
+}
+
+/* Eviction comes after every token of a block, not at its end. */
+static bool evicts_in_block(const struct forward *f, const struct kvl_session *s)
+{
+    return f->mode == EXTEND && evicts(s) && s->planned->own_prefill;
+}
+
+/* One token, one layer: its keys are stored, it chooses, its attention is gathered; it runs at once
+ * where somebody needs its result before the next token. */
 static int row_attend(const struct forward *f, int32_t i, int32_t layer)
 {
     const struct kvl_row *row = &f->e->row[i];
@@ -268,23 +300,31 @@ static int row_attend(const struct forward *f, int32_t i, int32_t layer)
     struct kvl_counters *c = &s->count;
     const struct kvl_policy *p = s->planned ? s->planned->policy : NULL;
     uint64_t t = f->timed ? kvl_now_ns() : 0;
+    /* Nothing that waits for attention lies there. */
+    if (f->e->n_jobs == 0 && f->e->n_merges == 0) kvl_arena_reset(&f->e->step);
     KVL_TRY(row_append(f, row, i, layer));
     lap(f, &t, NULL);
     if (p && p->append) KVL_TRY(row_append_hook(f, row, i, layer));
     lap(f, &t, &c->meta_ns);
     struct kvl_sel sel;
     struct observed ob;
-    bool observes = p && p->observe;
+    struct kvl_reads reads;
+    bool observes = p && p->observe, tapped = s->tap.read != NULL;
     kvl_sel_init(&sel, s, layer, row->pos + 1, f->err);
     KVL_TRY(observed_get(f, observes, &ob));
     if (p) KVL_TRY(row_select(f, row, i, layer, &sel));
-    KVL_TRY(row_resolve(f, row, i, &sel, &ob));
+    if (tapped && kvl_reads_get(f->e, &reads) != KVL_OK)
+        return kvl_fail(f->err, KVL_ENOMEM, "out of memory to tap a token");
+    KVL_TRY(row_resolve(f, row, i, &sel, &ob, tapped ? &reads : NULL));
     lap(f, &t, &c->select_ns);
-    if (!observes) return KVL_OK;
+    if (!observes && !tapped && !evicts_in_block(f, s)) return KVL_OK;
     KVL_TRY(flush_attention(f));
     lap(f, &t, &c->attend_ns);
-    KVL_TRY(row_observe(f, row, layer, &ob));
+    if (tapped) KVL_TRY(row_tap(f, row, i, &sel, &reads));
+    if (observes) KVL_TRY(row_observe(f, row, layer, &ob));
     lap(f, &t, &c->meta_ns);
+    if (evicts_in_block(f, s)) KVL_TRY(row_evict(f, row, layer));
+    lap(f, &t, &c->evict_ns);
     return KVL_OK;
 }
 
@@ -294,10 +334,7 @@ static int evict_rows(const struct forward *f, int32_t layer)
     if (f->more) return KVL_OK;
     for (int32_t i = f->mode == EXTEND ? f->n - 1 : 0; i < f->n; i++) {
         const struct kvl_row *row = &f->e->row[i];
-        if (!row->s->planned || !row->s->planned->policy->evict) continue;
-        struct kvl_step step = row_step(row, layer);
-        row_hook(f, row);
-        KVL_TRY(kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step)));
+        if (evicts(row->s) && !evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
     }
     return KVL_OK;
 }
@@ -448,9 +485,11 @@ int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, flo
     return KVL_OK;
 }
 
-int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                              struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
+    size_t n_vocab = (size_t)e->model->shape.n_vocab;
     KVL_TRY(check_tokens(s, id, n, err));
     KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
     uint64_t t0 = kvl_now_ns();
@@ -464,6 +503,7 @@ int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, stru
         f.more = at + f.n < n;
         for (int32_t i = 0; i < f.n; i++) set_row(e, i, s, id[at + i], i);
         KVL_TRY(run_rows(&f));
+        if (logits) KVL_TRY(run_logits(&f, f.n, logits + (size_t)at * n_vocab));
         s->n_pos += f.n;
         s->index += f.n;
     }
@@ -471,6 +511,11 @@ int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, stru
     s->count.n_tokens += n;
     s->count.total_ns += kvl_now_ns() - t0;
     return KVL_OK;
+}
+
+int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+{
+    return kvl_session_extend_logits(s, id, n, NULL, err);
 }
 
 int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,

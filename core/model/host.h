@@ -145,6 +145,8 @@ struct kvl_session {
     int32_t dead_cap;
     struct kvl_counters count;
     struct kvl_probe probe;
+    struct kvl_tap tap; /* members are NULL where nobody listens */
+    int tap_rc;         /* what a tap inside a hook returned: the hook's call ends with it */
 };
 
 struct kvl_engine {
@@ -250,9 +252,10 @@ struct kvl_resolve {
     const struct kvl_row *row;
     const float *q, *q_raw;
     float *out;
-    float *lse;          /* [n_heads] */
-    const float **probs; /* NULL or [n_heads] */
-    int32_t *n_probs;    /* [n_heads] */
+    float *lse;              /* [n_heads] */
+    const float **probs;     /* NULL or [n_heads] */
+    int32_t *n_probs;        /* [n_heads] */
+    struct kvl_reads *reads; /* NULL, or filled for a tap */
 };
 int kvl_resolve(const struct kvl_resolve *r);
 
@@ -262,6 +265,25 @@ int kvl_resolve(const struct kvl_resolve *r);
 int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step);
 /* Asks the policy's score hook for one layer, keeps the best. */
 int kvl_score_layer(struct kvl_session *s, int32_t layer);
+
+/* ---- tap.c ---------------------------------------------------------------------------------------- */
+
+/* Positions that each query head of a row read; everything lies in the step arena. */
+struct kvl_reads {
+    const int32_t **pos; /* [n_heads], ascending */
+    int32_t *n;          /* [n_heads] */
+};
+int kvl_reads_get(struct kvl_engine *e, struct kvl_reads *out);
+/* Adds n ascending positions, none of which the head has read so far. */
+int kvl_reads_add(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head, const int32_t *pos,
+                  int32_t n);
+/* One row after its attention, out and q of this row. */
+int kvl_tap_read(struct kvl_session *s, int32_t layer, int32_t pos, bool dense, const float *q,
+                 const float *out, const struct kvl_reads *reads, struct kvl_err *err);
+/* From inside a hook. */
+int kvl_tap_score(struct kvl_session *s, const struct kvl_tap_score *score);
+int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *kept,
+                 int32_t n_kept);
 
 /* ---- attach.c -------------------------------------------------------------------------------------- */
 

@@ -318,6 +318,19 @@ static int count_union(const struct head *h, const struct items *lists, int32_t 
     return KVL_OK;
 }
 
+/* What a list reads, for the tap of its query heads. */
+static int tap_list(const struct head *h, int32_t first_head, int32_t n_heads,
+                    const struct items *it)
+{
+    const int32_t *pos = it->pos;
+    int32_t n = it->n;
+    if (!pos) pos = kvl_live_positions(h->s, h->layer, h->kv_head, &n, NULL);
+    if (!pos) return no_memory(h);
+    for (int32_t j = first_head; j < first_head + n_heads; j++)
+        if (kvl_reads_add(h->e, h->r->reads, j, pos, n) != KVL_OK) return no_memory(h);
+    return KVL_OK;
+}
+
 /* ---- one head, one row ----------------------------------------------------------------------------- */
 
 /* One segment of one kv head: results for its query group into out [group][head_dim], lse. */
@@ -333,6 +346,7 @@ static int resolve_segment(const struct head *h, int32_t i_seg, float *out, floa
     if (!lists) return no_memory(h);
     for (int32_t i = 0; i < n_lists; i++) {
         KVL_TRY(items_of(h, i_seg, first + i, &lists[i]));
+        if (h->r->reads) KVL_TRY(tap_list(h, first + i * n_heads, n_heads, &lists[i]));
         size_t at = (size_t)(i * n_heads) * (size_t)sh->head_dim;
         const float *q = g->mode == KVL_POS_ORIGINAL ? h->r->q : h->r->q_raw;
         struct kvl_attn_job job = { .out = out + at,

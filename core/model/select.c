@@ -140,7 +140,12 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
         if (forced >= 0) item[k] = forced;
         *l = (struct kvl_sel_list){ .item = item, .n = k + (forced >= 0), .given = true };
     }
-    return KVL_OK;
+    return kvl_tap_score(sel->s, &(struct kvl_tap_score){ .layer = sel->layer,
+                                                          .scope = scope,
+                                                          .n_lists = g->n_lists,
+                                                          .unit_tok = page_tok,
+                                                          .n = (int32_t)stride,
+                                                          .score = score });
 }
 
 int kvl_sel_top_tokens(struct kvl_sel *sel, enum kvl_scope scope, const float *score, int32_t n,

@@ -10,6 +10,7 @@
 #include "conformance/check_describe.h"
 #include "conformance/check_execution.h"
 #include "conformance/check_isolation.h"
+#include "conformance/check_taps.h"
 
 #include <dlfcn.h>
 
@@ -39,6 +40,12 @@ static const struct {
     { "memory", check_memory },
     { "blocks are causal", check_blocks_are_causal },
     { "block equals steps", check_block_equals_steps },
+    { "taps tell what was read", check_taps_tell_what_was_read },
+    { "taps: real equals masked", check_taps_real_equals_masked },
+    { "taps equal the probe", check_taps_equal_probe },
+    { "own prefill", check_own_prefill },
+    { "own prefill is steps", check_own_prefill_is_steps },
+    { "own prefill: refusals", check_own_prefill_refusals },
 };
 enum { N_CHECKS = sizeof checks / sizeof checks[0], MAX_SUBJECTS = 256 };
 
