@@ -201,9 +201,13 @@ static int list_try(struct kvl_list *l, int32_t n, int64_t list_tok, bool whole,
                            .whole = whole,
                            .item = &item,
                            .n_items = 1 };
-    KVL_TRY(kvl_fit_sample(&fit, req->n_questions, out, l->err));
-    int rc = list_ask_all(l, item.begin, out);
-    if (rc != KVL_OK) kvl_sample_free(out);
+    struct kvl_sample sample;
+    KVL_TRY(kvl_fit_sample(&fit, req->n_questions, &sample, l->err));
+    int rc = list_ask_all(l, item.begin, &sample);
+    if (rc == KVL_OK)
+        *out = sample;
+    else
+        kvl_sample_free(&sample);
     return rc;
 }
 

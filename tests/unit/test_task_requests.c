@@ -1,6 +1,16 @@
 /* What a request gets: depth, spread, the same bytes every time, every length, filler, refusals. */
 #include "task_maker.h"
 
+enum { N_TASKS = 5 };
+
+static const struct kvl_task *retrieval_task(int32_t i)
+{
+    const struct kvl_task *const all[N_TASKS] = { kvl_task_passkey, kvl_task_kv_retrieval,
+                                                  kvl_task_number_string, kvl_task_needle,
+                                                  kvl_task_two_stage_retr };
+    return all[i];
+}
+
 /* ---- depth --------------------------------------------------------------------------------- */
 
 static void test_depth(void **state)
@@ -13,9 +23,14 @@ static void test_depth(void **state)
     } kinds[] = { { kvl_task_passkey, "" },
                   { kvl_task_passkey, "keys=6" },
                   { kvl_task_kv_retrieval, "" },
-                  { kvl_task_kv_retrieval, "pairs=20" } };
+                  { kvl_task_kv_retrieval, "pairs=20" },
+                  { kvl_task_number_string, "" },
+                  { kvl_task_needle, "facts=9" },
+                  { kvl_task_needle, "language=german" },
+                  { kvl_task_two_stage_retr, "" },
+                  { kvl_task_two_stage_retr, "entries=50,keys=random" } };
     for (int32_t k = 0; k < n_tokenizers; k++)
-        for (size_t i = 0; i < 4; i++)
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
             for (int32_t d = 0; d <= 10; d++) {
                 struct want w = { .task = kinds[i].task,
                                   .options = kinds[i].options,
@@ -27,7 +42,7 @@ static void test_depth(void **state)
                 /* Half a sentence and the words of the item before its digits; the intro, the
                  * item itself or another one may be in the way as well. */
                 double off = fabs(s.question[0].depth - w.depth) * length;
-                if (off > (d == 0 || d == 10 || i == 1 ? 2.0 : 1.0) * UNIT_TOK)
+                if (off > (d == 0 || d == 10 || strstr(w.options, "s=") ? 2.0 : 1.0) * UNIT_TOK)
                     fail_msg("%s %s %s depth %g: %g tokens off", tokenizers[k].name, w.task->name,
                              w.options, w.depth, off);
                 kvl_sample_free(&s);
@@ -63,7 +78,9 @@ static void test_spread(void **state)
     int32_t seen[8] = { 0 };
     check_spread(kvl_task_passkey, "keys=8", seen);
     check_spread(kvl_task_kv_retrieval, "", seen);
-    for (int32_t i = 0; i < 8; i++) assert_in_range(seen[i], 4, 40); /* 120 draws, 15 expected */
+    check_spread(kvl_task_needle, "facts=8", seen);
+    check_spread(kvl_task_two_stage_retr, "", seen);
+    for (int32_t i = 0; i < 8; i++) assert_in_range(seen[i], 12, 60); /* 240 draws, 30 expected */
 }
 
 /* ---- purity -------------------------------------------------------------------------------- */
@@ -114,6 +131,34 @@ static void test_pure(void **state)
             .n_questions = 2,
             .seed = 14 },
           0x79ab643484c73a2e },
+        { { .task = kvl_task_passkey,
+            .options = "keys=2,wording=2",
+            .length = 700,
+            .n_questions = 2,
+            .seed = 15 },
+          0x9673c74871dd5d08 },
+        { { .task = kvl_task_kv_retrieval, .options = "wording=3", .length = 800, .seed = 16 },
+          0x4a6706cc14ecacfa },
+        { { .task = kvl_task_number_string, .length = 700, .depth = 0.5, .seed = 17 },
+          0x29eb974722722aad },
+        { { .task = kvl_task_needle, .length = 700, .depth = 0.5, .seed = 18 },
+          0xcb026d2c721acbf8 },
+        { { .task = kvl_task_needle,
+            .options = "facts=4,language=german,wording=3",
+            .length = 900,
+            .depth = -1.0,
+            .n_questions = 4,
+            .seed = 19 },
+          0xe227e85a55cadacb },
+        { { .task = kvl_task_two_stage_retr, .length = 800, .depth = 0.25, .seed = 20 },
+          0xc8f253743ac5dd7d },
+        { { .task = kvl_task_two_stage_retr,
+            .options = "entries=30,keys=random,answer=direct,wording=2",
+            .length = 1200,
+            .depth = -1.0,
+            .n_questions = 3,
+            .seed = 21 },
+          0x1c9ac92c95b06b75 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct want other = rows[i].w;
@@ -134,10 +179,9 @@ static int compare_line(const void *a, const void *b)
 }
 
 /* Hardly any sentence comes twice in 100,000 tokens, and no two in a row do. */
-static void test_filler(void **state)
+static void check_filler(const struct kvl_task *task, const char *options)
 {
-    (void)state;
-    struct want w = { .task = kvl_task_passkey, .length = 400000, .depth = 0.5 };
+    struct want w = { .task = task, .options = options, .length = 400000, .depth = 0.5 };
     struct kvl_sample s = must_generate(&w);
     enum { MOST = 20000 };
     static char *sentence[MOST], *pair[MOST];
@@ -163,6 +207,13 @@ static void test_filler(void **state)
     kvl_sample_free(&s);
 }
 
+static void test_filler(void **state)
+{
+    (void)state;
+    check_filler(kvl_task_passkey, "");
+    check_filler(kvl_task_needle, "language=german");
+}
+
 /* ---- requests that cannot be met ----------------------------------------------------------- */
 
 static void check_refused(const struct want *w, const char *const *needles)
@@ -181,10 +232,12 @@ static void check_refused(const struct want *w, const char *const *needles)
 static void test_refused(void **state)
 {
     (void)state;
-    for (int32_t i = 0; i < 2; i++) {
-        struct want w = { .task = i ? kvl_task_kv_retrieval : kvl_task_passkey, .length = 3000 };
-        w.length = 40;
-        REFUSED(&w, "length 40", "too short");
+    static const char *const many[] = { "keys=2000", "2000 questions, but a list", "want 1",
+                                        "facts=2000 (at most 30)", "entries" };
+    for (int32_t i = 0; i < N_TASKS; i++) {
+        struct want w = { .task = retrieval_task(i), .length = 3000 };
+        w.length = 20;
+        REFUSED(&w, "length 20", "too short");
         w.length = 0;
         REFUSED(&w, "length 0", "at least 1");
         w.length = -5;
@@ -198,7 +251,7 @@ static void test_refused(void **state)
         w.n_questions = -1;
         REFUSED(&w, "-1 questions", "at least 1");
         w.n_questions = 2000;
-        REFUSED(&w, "2000 questions", i ? "pairs" : "keys=2000");
+        REFUSED(&w, "2000 questions", many[i]);
     }
     struct want w = { .task = kvl_task_passkey, .options = "digits=1,keys=11", .length = 3000 };
     REFUSED(&w, "11", "1 digits");
@@ -216,6 +269,17 @@ static void test_refused(void **state)
     w.options = "key_digits=4,value_digits=4";
     w.length = 900000;
     REFUSED(&w, "4 hexadecimal digits", "more digits");
+    w.task = kvl_task_needle;
+    w.options = "digits=1,facts=11,language=german";
+    REFUSED(&w, "11 different facts", "1 digits");
+    w.task = kvl_task_two_stage_retr;
+    w.length = 600;
+    w.options = "entries=100";
+    REFUSED(&w, "600", "too short");
+    w.options = "entries=601";
+    REFUSED(&w, "600", "601 entries");
+    w.options = "max_new=10"; /* bytes */
+    REFUSED(&w, "max_new 10 cuts", "The color is", "auto");
 }
 
 /* From too short to comfortable: every length is met exactly or refused with the reason.  As soon as a
@@ -224,8 +288,8 @@ static void test_every_length(void **state)
 {
     (void)state;
     for (int32_t k = 0; k < n_tokenizers; k++)
-        for (int32_t i = 0; i < 2; i++) {
-            struct want w = { .task = i ? kvl_task_kv_retrieval : kvl_task_passkey };
+        for (int32_t i = 0; i < N_TASKS; i++) {
+            struct want w = { .task = retrieval_task(i) };
             int32_t shortest = 0;
             w.i_tokenizer = k;
             for (w.length = 20; w.length < 450; w.length++) {
@@ -250,8 +314,8 @@ static void test_long(void **state)
 {
     (void)state;
     for (int32_t k = 0; k < n_tokenizers; k++)
-        for (int32_t i = 0; i < 2; i++) {
-            struct want w = { .task = i ? kvl_task_kv_retrieval : kvl_task_passkey };
+        for (int32_t i = 0; i < N_TASKS; i++) {
+            struct want w = { .task = retrieval_task(i) };
             w.i_tokenizer = k;
             w.length = 131072;
             w.depth = 0.7;

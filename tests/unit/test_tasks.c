@@ -2,67 +2,6 @@
  * code that shares nothing with the generators. */
 #include "task_maker.h"
 
-static void check_span(const struct kvl_sample *s, struct kvl_span span, const char *text)
-{
-    assert_true(span.begin < span.end && span.end <= strlen(s->context));
-    assert_int_equal(span.end - span.begin, strlen(text));
-    assert_memory_equal(s->context + span.begin, text, strlen(text));
-}
-
-/* ---- what holds for every sample ----------------------------------------------------------- */
-
-/* A text that is tokenised on its own and the whole give the same ids: the engine feeds the parts. */
-static void check_joint(const struct want *w, const struct kvl_sample *s,
-                        const struct kvl_question *q)
-{
-    struct kvl_buf text = { 0 };
-    struct kvl_tokens question = encode(w, q->text, KVL_ENCODE_CONTINUE);
-    struct kvl_tokens answer = encode(w, q->answer, KVL_ENCODE_CONTINUE);
-    assert_int_equal(kvl_buf_printf(&text, "%s%s%s", s->context, q->text, q->answer), KVL_OK);
-    struct kvl_tokens all = encode(w, text.data, KVL_ENCODE_BOS);
-    assert_int_equal(all.n, s->tokens.n + question.n + answer.n);
-    assert_memory_equal(all.id, s->tokens.id, (size_t)s->tokens.n * sizeof *all.id);
-    assert_memory_equal(all.id + s->tokens.n, question.id, (size_t)question.n * sizeof *all.id);
-    assert_memory_equal(all.id + s->tokens.n + question.n, answer.id,
-                        (size_t)answer.n * sizeof *all.id);
-    kvl_tokens_free(&question);
-    kvl_tokens_free(&answer);
-    kvl_tokens_free(&all);
-    kvl_buf_free(&text);
-}
-
-/* The answer fits into max_new_tok with room to end, and both scorers take it. */
-static void check_question(const struct want *w, const struct kvl_sample *s,
-                           const struct kvl_question *q)
-{
-    struct kvl_task_score score;
-    struct kvl_tokens answer = encode(w, q->answer, KVL_ENCODE_CONTINUE);
-    assert_in_range(q->max_new_tok, answer.n + 1, answer.n + 4);
-    kvl_tokens_free(&answer);
-    check_joint(w, s, q);
-    w->task->score(q, q->answer, &score);
-    assert_true(score.official == 1.0 && score.strict == 1.0);
-
-    /* Depth: the first token that ends after the begin of the evidence, counted from the end. */
-    size_t begin = q->evidence[0].span[0].begin;
-    int32_t token = s->tokens.n - 1;
-    while (token > 0 && s->tokens.begin[token] > begin) token--;
-    assert_true(fabs(q->depth - (double)token / w->length) < 1e-12);
-}
-
-/* Lines and spaces: one space between units, no empty line, a line end at the end. */
-static void check_layout(const struct kvl_sample *s, const char *intro)
-{
-    size_t n = strlen(s->context);
-    assert_memory_equal(s->context, intro, strlen(intro));
-    assert_int_equal(s->context[strlen(intro)], '\n');
-    assert_int_equal(s->context[n - 1], '\n');
-    assert_null(strstr(s->context, "\n\n"));
-    assert_null(strstr(s->context, "  "));
-    assert_null(strstr(s->context, " \n"));
-    for (const char *p = s->context; *p; p++) assert_true(*p == '\n' || (*p >= ' ' && *p <= '~'));
-}
-
 /* ---- passkey ------------------------------------------------------------------------------- */
 
 static void check_passkey_item(const struct kvl_sample *s, const struct kvl_question *q)
