@@ -169,6 +169,28 @@ static int attach_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     return kvl_hook_done(s, "evict", layer, kvl_evict_layer(s, &step));
 }
 
+static int attach_check_observers(const struct kvl_session *s, const struct kvl_planned *planned,
+                                  struct kvl_err *err)
+{
+    static const struct kvl_observer_set none = { 0 };
+    const struct kvl_observer_set *want = &planned->p.observers,
+                                  *have = s->obs ? &s->obs->set : &none;
+    if (want->window > have->window)
+        return kvl_fail(err, KVL_EINVAL, "%s observes %d queries, the engine keeps %d",
+                        planned->policy->name, want->window, have->window);
+    for (int32_t i = 0; i < want->n_columns; i++) {
+        enum kvl_observer what = want->column[i].what;
+        int32_t param = want->column[i].param;
+        if (!kvl_observer_set_has(have, what, param))
+            return kvl_fail(err, KVL_EINVAL,
+                            "%s observes column sums of %s of %d queries (0 = all), the engine "
+                            "does not",
+                            planned->policy->name,
+                            what == KVL_OBS_LOGITS ? "logits" : "probabilities", param);
+    }
+    return KVL_OK;
+}
+
 static int attach_check(const struct kvl_session *s, const struct kvl_planned *planned,
                         struct kvl_err *err)
 {
@@ -187,10 +209,7 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         name);
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
-    if (planned->p.observers.window > s->engine->desc.observers.window)
-        return kvl_fail(err, KVL_EINVAL, "%s observes %d queries, the engine keeps %d", name,
-                        planned->p.observers.window, s->engine->desc.observers.window);
-    return KVL_OK;
+    return attach_check_observers(s, planned, err);
 }
 
 int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,

@@ -5,14 +5,30 @@
 
 enum { ENGINE_CHUNK = 512, ENGINE_CHUNK_MAX = 65536 };
 
+static int engine_check_observers(const struct kvl_observer_set *set, struct kvl_err *err)
+{
+    if (set->window < 0)
+        return kvl_fail(err, KVL_EINVAL, "observation window %d, want 0 or more", set->window);
+    if (set->n_columns < 0 || set->n_columns > KVL_MAX_COLUMNS)
+        return kvl_fail(err, KVL_EINVAL, "%d column sums to observe, want 0 to %d", set->n_columns,
+                        KVL_MAX_COLUMNS);
+    return KVL_OK;
+}
+
+int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set *set,
+                       struct kvl_err *err)
+{
+    KVL_TRY(engine_check_observers(set, err));
+    engine->desc.observers = *set;
+    return KVL_OK;
+}
+
 static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
 {
     if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
         return kvl_fail(err, KVL_EINVAL, "prefill chunk of %d tokens, want 1 to %d", d->chunk_tok,
                         ENGINE_CHUNK_MAX);
-    if (d->observers.window < 0)
-        return kvl_fail(err, KVL_EINVAL, "observation window %d, want 0 or more", d->observers.window);
-    return KVL_OK;
+    return engine_check_observers(&d->observers, err);
 }
 
 /* Activations of n rows; what was there is lost. */

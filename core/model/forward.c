@@ -94,17 +94,27 @@ static int attend_prefill(const struct forward *f, int32_t layer)
     KVL_TRY(kvl_seq_append(s->seq, layer, f->n, e->pos, e->k, e->desc.raw_keys ? e->k_raw : NULL,
                            e->v, f->err));
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    if (s->obs) kvl_observers_add(e, s->obs, layer, e->q, f->n);
-    return op_failed(
+    float *lse = NULL;
+    if (kvl_observers_want_lse(s->obs)) {
+        kvl_arena_reset(&e->step);
+        lse = kvl_arena_get(&e->step, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
+        if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
+    }
+    KVL_TRY(op_failed(
         f, "prefill attention",
         e->ops->attn_prefill(&(struct kvl_attn_prefill_args){ .out = e->att,
+                                                              .lse = lse,
                                                               .q = e->q,
                                                               .lanes = e->lanes,
                                                               .n = f->n,
                                                               .n_heads = sh->n_heads,
                                                               .n_kv_heads = sh->n_kv_heads,
                                                               .head_dim = sh->head_dim,
-                                                              .scale = e->scale }));
+                                                              .scale = e->scale })));
+    if (lse)
+        KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
+    if (s->obs) kvl_observers_add(e, s->obs, layer, e->q, f->n);
+    return KVL_OK;
 }
 
 /* ---- attention under a policy -------------------------------------------------------------------------- */
@@ -251,7 +261,9 @@ static int flush_attention(const struct forward *f)
                                          .style = KVL_ROPE_NORM };
     int rc = e->n_jobs > 0 ? e->ops->attn_decode(&args) : KVL_OK;
     for (int32_t m = 0; rc == KVL_OK && m < e->n_merges; m++) rc = e->ops->attn_merge(&e->merge[m]);
+    if (rc == KVL_OK) kvl_resolve_join(e);
     e->n_jobs = e->n_merges = 0;
+    e->joins = NULL;
     return op_failed(f, "attention", rc);
 }
 
@@ -344,6 +356,7 @@ static int attend_policy(const struct forward *f, int32_t layer)
     struct kvl_counters *c = &f->e->row[0].s->count;
     kvl_arena_reset(&f->e->step);
     f->e->n_jobs = f->e->n_merges = 0;
+    f->e->joins = NULL;
     for (int32_t i = 0; i < f->n; i++) KVL_TRY(row_attend(f, i, layer));
     uint64_t t = f->timed ? kvl_now_ns() : 0;
     KVL_TRY(flush_attention(f));
@@ -471,7 +484,7 @@ int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, flo
     KVL_TRY(check_tokens(s, id, n, err));
     if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
     KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
-    if (s->obs && kvl_observers_own(e, &s->obs) != KVL_OK)
+    if (s->obs && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
     s->failed = true;
     for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {

@@ -14,6 +14,8 @@
 #include "model/gguf.h"
 #include "model/weights.h"
 
+#define KVL_MAX_SEGMENTS 4 /* of a selection */
+
 /* ---- arena.c: memory that is given back all at once ----------------------------------------- */
 
 struct kvl_arena {
@@ -42,6 +44,10 @@ struct kvl_model {
 struct kvl_meta_decl {
     enum kvl_meta_unit unit;
     int32_t unit_tok, row_floats;
+    bool per_layer;
+    int32_t n_layers; /* that have rows */
+    int32_t *at;      /* [n_layers of the model]: place among them, -1 = none; NULL = all have.
+                         Owned by the plan, borrowed by tables */
 };
 
 struct kvl_plan_private {
@@ -60,6 +66,9 @@ struct kvl_planned {
     struct kvl_plan_private p;
 };
 
+bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer what,
+                          int32_t param);
+
 /* ---- observe.c: what the prefill keeps for policies ------------------------------------------ */
 
 struct kvl_mass { /* a computed window mass, kept until the observers change */
@@ -68,19 +77,32 @@ struct kvl_mass { /* a computed window mass, kept until the observers change */
     float *mass; /* [n_heads][n_tok] */
 };
 
+/* What every token received; the total is sum - carry, sum is it rounded to float. */
+struct kvl_column_sums {
+    float *sum, *carry; /* [n_layers][n_heads][n_tok] */
+};
+
 struct kvl_observers {
     int32_t n_refs;
-    int32_t window; /* queries kept per layer */
-    int64_t n_seen; /* tokens seen; query of token t is in ring row t % window */
-    float *ring;    /* [n_layers][window][n_heads * head_dim] */
+    struct kvl_observer_set set; /* the engine's when the session was created */
+    int64_t n_seen;              /* tokens seen; query of token t is in ring row t % window */
+    float *ring;                 /* [n_layers][set.window][n_heads * head_dim] */
     struct kvl_mass *masses;
+    int32_t n_tok;                                   /* tokens that the columns have room for */
+    struct kvl_column_sums columns[KVL_MAX_COLUMNS]; /* as set.column */
 };
 
 int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out);
 struct kvl_observers *kvl_observers_ref(struct kvl_observers *o);
 void kvl_observers_unref(struct kvl_observers *o);
-/* Makes *o writable: a private copy when it is shared; forgets computed masses. */
-int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o);
+/* Makes *o writable for n_tok tokens in all: a private copy when it is shared; forgets computed
+ * masses. */
+int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok);
+/* Whether sums over the queries of one layer's chunk are wanted: then attention gives their lse. */
+bool kvl_observers_want_lse(const struct kvl_observers *o);
+/* Adds a chunk of one layer, whose keys end e->lanes, to the column sums. */
+int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
+                      const float *q, const float *lse, int32_t n);
 /* Queries [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer. */
 void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                        const float *q, int32_t n);
@@ -91,7 +113,7 @@ struct kvl_meta_table {
     int32_t n_refs;
     struct kvl_meta_decl decl;
     int32_t n_rows, cap_rows;
-    float *data; /* [n_layers][n_kv_heads][cap_rows][row_floats] */
+    float *data; /* [decl.n_layers][n_kv_heads or 1][cap_rows][row_floats] */
 };
 
 int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
@@ -169,6 +191,20 @@ struct kvl_engine {
     int32_t n_jobs, cap_jobs, cap_src;
     struct kvl_attn_merge_args *merge;
     int32_t n_merges, cap_merges;
+    struct kvl_probs_join *joins; /* in the step arena */
+};
+
+/* Weights of one query head that read several segments, put one after the other once attention has
+ * run. */
+struct kvl_probs_join {
+    struct kvl_probs_join *next;
+    float *out;       /* [sum of n] */
+    const float *lse; /* of the merged result */
+    int32_t n_parts;
+    struct {
+        const float *probs, *lse; /* [n], 1 */
+        int32_t n;
+    } part[KVL_MAX_SEGMENTS];
 };
 
 /* Where a job's lane comes from: views are taken just before attention runs. */
@@ -205,8 +241,6 @@ bool kvl_lane_has(const struct kvl_session *s, int32_t layer, int32_t kv_head, i
 int kvl_sort_order(struct kvl_arena *a, const int32_t *v, int32_t n, const int32_t **order);
 
 /* ---- select.c / resolve.c ----------------------------------------------------------------------- */
-
-#define KVL_MAX_SEGMENTS 4
 
 struct kvl_sel_list {
     const int32_t *item; /* positions or pages, ascending */
@@ -258,6 +292,8 @@ struct kvl_resolve {
     struct kvl_reads *reads; /* NULL, or filled for a tap */
 };
 int kvl_resolve(const struct kvl_resolve *r);
+/* After attention and its merges: the weights of selections with several segments. */
+void kvl_resolve_join(struct kvl_engine *e);
 
 /* ---- evict.c -------------------------------------------------------------------------------------- */
 

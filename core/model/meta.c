@@ -3,9 +3,15 @@
 
 #include <string.h>
 
-static size_t table_lanes(const struct kvl_engine *e)
+/* Rows of one unit in one layer. */
+static size_t layer_lanes(const struct kvl_shape *sh, const struct kvl_meta_decl *d)
 {
-    return (size_t)e->model->shape.n_layers * (size_t)e->model->shape.n_kv_heads;
+    return d->per_layer ? 1 : (size_t)sh->n_kv_heads;
+}
+
+static size_t table_lanes(const struct kvl_engine *e, const struct kvl_meta_decl *d)
+{
+    return (size_t)d->n_layers * layer_lanes(&e->model->shape, d);
 }
 
 static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
@@ -22,8 +28,8 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
     *t = (struct kvl_meta_table){
         .n_refs = 1, .decl = *decl, .n_rows = n_rows, .cap_rows = n_rows + n_rows / 8 + 16
     };
-    t->data =
-        kvl_alloc(table_lanes(e) * (size_t)t->cap_rows, (size_t)decl->row_floats * sizeof *t->data);
+    t->data = kvl_alloc(table_lanes(e, decl) * (size_t)t->cap_rows,
+                        (size_t)decl->row_floats * sizeof *t->data);
     if (!t->data) {
         kvl_free(t);
         return KVL_ENOMEM;
@@ -56,7 +62,7 @@ int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t
     struct kvl_meta_table *copy;
     KVL_TRY(kvl_meta_table_create(e, &old->decl, n_pos, &copy));
     size_t row = (size_t)old->decl.row_floats;
-    for (size_t lane = 0; lane < table_lanes(e); lane++)
+    for (size_t lane = 0; lane < table_lanes(e, &old->decl); lane++)
         memcpy(copy->data + lane * (size_t)copy->cap_rows * row,
                old->data + lane * (size_t)old->cap_rows * row,
                (size_t)old->n_rows * row * sizeof *copy->data);
@@ -68,7 +74,8 @@ int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t
 
 size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_table *t)
 {
-    return table_lanes(e) * (size_t)t->n_rows * (size_t)t->decl.row_floats * sizeof *t->data;
+    return table_lanes(e, &t->decl) * (size_t)t->n_rows * (size_t)t->decl.row_floats *
+           sizeof *t->data;
 }
 
 int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
@@ -79,14 +86,18 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
                         handle, layer);
     const struct kvl_meta_table *t = ctx->host->table[handle];
     int32_t n_rows = table_rows(&t->decl, ctx->host->n_visible);
+    int32_t at = t->decl.at ? t->decl.at[layer] : layer;
+    if (at < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
+                        layer);
+    size_t lanes = layer_lanes(ctx->shape, &t->decl);
     size_t stride = (size_t)t->cap_rows * (size_t)t->decl.row_floats;
-    *out = (struct kvl_meta_view){ .base = t->data +
-                                           (size_t)layer * (size_t)ctx->shape->n_kv_heads * stride,
-                                   .head_stride = stride,
+    *out = (struct kvl_meta_view){ .base = t->data + (size_t)at * lanes * stride,
+                                   .head_stride = t->decl.per_layer ? 0 : stride,
                                    .n_rows = t->n_rows };
     /* Counted as read by whoever takes a view to choose: a hook that selects. */
     if (ctx->host->selecting)
         s->count.index_read_bytes +=
-            (int64_t)n_rows * t->decl.row_floats * (int64_t)sizeof(float) * ctx->shape->n_kv_heads;
+            (int64_t)n_rows * t->decl.row_floats * (int64_t)lanes * (int64_t)sizeof(float);
     return KVL_OK;
 }

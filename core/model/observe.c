@@ -3,7 +3,11 @@
  * KVL_OBS_WINDOW keeps only the last W queries of each layer.  The W x n strip of probabilities is
  * computed when a policy asks, from these queries and the stored keys, and kept: policies and
  * budgets that start from the same prefill share it.  Extending the context by the question moves
- * the window on. */
+ * the window on.
+ *
+ * KVL_OBS_COLUMNS and KVL_OBS_LOGITS need every query, so their sums grow with the prefill: after the
+ * attention of a chunk, whose log-sum-exp is kept, a second pass adds what its queries give to every
+ * token.  A fork that goes on gets its own copy. */
 #include "model/host.h"
 
 #include <string.h>
@@ -14,18 +18,53 @@ static size_t ring_floats(const struct kvl_engine *e, int32_t window)
     return (size_t)sh->n_layers * (size_t)window * (size_t)sh->n_heads * (size_t)sh->head_dim;
 }
 
-int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out)
+static size_t column_floats(const struct kvl_engine *e, int32_t n_tok)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    return (size_t)sh->n_layers * (size_t)sh->n_heads * (size_t)n_tok;
+}
+
+static void columns_free(struct kvl_observers *o)
+{
+    for (int32_t i = 0; i < KVL_MAX_COLUMNS; i++) {
+        kvl_free(o->columns[i].sum);
+        kvl_free(o->columns[i].carry);
+        o->columns[i] = (struct kvl_column_sums){ 0 };
+    }
+}
+
+/* Sums of n_tok tokens, zero; exactly as many as the prefill will have, so that rows of a layer lie
+ * one after the other. */
+static int columns_alloc(const struct kvl_engine *e, struct kvl_observers *o, int32_t n_tok)
+{
+    o->n_tok = n_tok;
+    for (int32_t i = 0; i < o->set.n_columns; i++) {
+        o->columns[i].sum = kvl_alloc(column_floats(e, n_tok), sizeof(float));
+        o->columns[i].carry = kvl_alloc(column_floats(e, n_tok), sizeof(float));
+        if (!o->columns[i].sum || !o->columns[i].carry) return KVL_ENOMEM;
+    }
+    return KVL_OK;
+}
+
+static int observers_alloc(const struct kvl_engine *e, const struct kvl_observer_set *set,
+                           int32_t n_tok, struct kvl_observers **out)
 {
     struct kvl_observers *o = kvl_alloc(1, sizeof *o);
-    float *ring = kvl_alloc(ring_floats(e, e->desc.observers.window), sizeof *ring);
-    if (!o || !ring) {
-        kvl_free(o);
-        kvl_free(ring);
+    if (!o) return KVL_ENOMEM;
+    o->n_refs = 1;
+    o->set = *set;
+    o->ring = kvl_alloc(ring_floats(e, set->window), sizeof *o->ring);
+    if (!o->ring || columns_alloc(e, o, n_tok) != KVL_OK) {
+        kvl_observers_unref(o);
         return KVL_ENOMEM;
     }
-    *o = (struct kvl_observers){ .n_refs = 1, .window = e->desc.observers.window, .ring = ring };
     *out = o;
     return KVL_OK;
+}
+
+int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out)
+{
+    return observers_alloc(e, &e->desc.observers, 0, out);
 }
 
 struct kvl_observers *kvl_observers_ref(struct kvl_observers *o)
@@ -48,22 +87,67 @@ void kvl_observers_unref(struct kvl_observers *o)
 {
     if (!o || --o->n_refs > 0) return;
     masses_free(o);
+    columns_free(o);
     kvl_free(o->ring);
     kvl_free(o);
 }
 
-int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o)
+static void columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
+                         const struct kvl_observers *from)
 {
-    if ((*o)->n_refs == 1) {
+    size_t rows = column_floats(e, 1), n = (size_t)KVL_MIN(to->n_tok, from->n_tok);
+    for (int32_t i = 0; n > 0 && i < to->set.n_columns; i++)
+        for (size_t r = 0; r < rows; r++) {
+            size_t at = r * (size_t)to->n_tok, was = r * (size_t)from->n_tok;
+            memcpy(to->columns[i].sum + at, from->columns[i].sum + was, n * sizeof(float));
+            memcpy(to->columns[i].carry + at, from->columns[i].carry + was, n * sizeof(float));
+        }
+}
+
+int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok)
+{
+    bool fits = (*o)->set.n_columns == 0 || (*o)->n_tok == n_tok;
+    if ((*o)->n_refs == 1 && fits) {
         masses_free(*o);
         return KVL_OK;
     }
     struct kvl_observers *copy;
-    KVL_TRY(kvl_observers_create(e, &copy));
+    KVL_TRY(observers_alloc(e, &(*o)->set, n_tok, &copy));
     copy->n_seen = (*o)->n_seen;
-    memcpy(copy->ring, (*o)->ring, ring_floats(e, copy->window) * sizeof *copy->ring);
+    memcpy(copy->ring, (*o)->ring, ring_floats(e, copy->set.window) * sizeof *copy->ring);
+    columns_copy(e, copy, *o);
     kvl_observers_unref(*o);
     *o = copy;
+    return KVL_OK;
+}
+
+bool kvl_observers_want_lse(const struct kvl_observers *o)
+{
+    return o && o->set.n_columns > 0;
+}
+
+int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
+                      const float *q, const float *lse, int32_t n)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t at = (size_t)layer * (size_t)sh->n_heads * (size_t)o->n_tok;
+    for (int32_t i = 0; i < o->set.n_columns; i++) {
+        bool logits = o->set.column[i].what == KVL_OBS_LOGITS;
+        KVL_TRY(e->ops->attn_columns(&(struct kvl_attn_columns_args){
+            .sums = o->columns[i].sum + at,
+            .carry = o->columns[i].carry + at,
+            .stride = (size_t)o->n_tok,
+            .q = q,
+            .lse = lse,
+            .lanes = e->lanes,
+            .n = n,
+            .n_heads = sh->n_heads,
+            .n_kv_heads = sh->n_kv_heads,
+            .head_dim = sh->head_dim,
+            .scale = e->scale,
+            .kind = logits ? KVL_COLUMNS_LOGITS : KVL_COLUMNS_PROBS,
+            .next = o->set.column[i].param }));
+    }
     return KVL_OK;
 }
 
@@ -72,9 +156,9 @@ void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int3
 {
     const struct kvl_shape *sh = &e->model->shape;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    float *ring = o->ring + (size_t)layer * (size_t)o->window * row;
-    for (int32_t i = KVL_MAX(0, n - o->window); i < n; i++) {
-        size_t at = (size_t)((o->n_seen + i) % o->window);
+    float *ring = o->ring + (size_t)layer * (size_t)o->set.window * row;
+    for (int32_t i = KVL_MAX(0, n - o->set.window); i < n; i++) {
+        size_t at = (size_t)((o->n_seen + i) % o->set.window);
         memcpy(ring + at * row, q + (size_t)i * row, row * sizeof *q);
     }
     if (layer == sh->n_layers - 1) o->n_seen += n;
@@ -88,9 +172,9 @@ static const float *window_queries(struct kvl_engine *e, const struct kvl_observ
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
     float *q = kvl_arena_get(&e->step, (size_t)window * row, sizeof *q);
     if (!q) return NULL;
-    const float *ring = o->ring + (size_t)layer * (size_t)o->window * row;
+    const float *ring = o->ring + (size_t)layer * (size_t)o->set.window * row;
     for (int32_t i = 0; i < window; i++) {
-        size_t at = (size_t)((o->n_seen - window + i) % o->window);
+        size_t at = (size_t)((o->n_seen - window + i) % o->set.window);
         memcpy(q + (size_t)i * row, ring + at * row, row * sizeof *q);
     }
     return q;
@@ -122,13 +206,36 @@ static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t l
     return NULL;
 }
 
-int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
-                        const float **mass, int32_t *n_tok)
+static int obs_check_layer(const struct kvl_pctx *ctx, int32_t layer)
+{
+    if (layer >= 0 && layer < ctx->shape->n_layers) return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY, "observers of layer %d, want 0 to %d", layer,
+                    ctx->shape->n_layers - 1);
+}
+
+/* Observers tell about the context: its keys are all there while it is judged, and it was prefilled
+ * from its first token to its last. */
+static int obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
 {
     struct kvl_session *s = ctx->host->session;
-    const struct kvl_shape *sh = ctx->shape;
-    if (layer < 0 || layer >= sh->n_layers || !s->obs || window < 1 ||
-        window > s->planned->p.observers.window)
+    if (!ctx->host->scoring)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "observers are there in prefilled and score only");
+    if (s->obs->n_seen != s->n_pos)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "observers have seen %lld of %d tokens: the others were not prefilled",
+                        (long long)s->obs->n_seen, s->n_pos);
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        if (!s->dead && !kvl_lane_is_whole(s, layer, h))
+            return kvl_fail(ctx->err, KVL_EPOLICY,
+                            "observers of layer %d, which has been evicted from already", layer);
+    return KVL_OK;
+}
+
+static int obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window)
+{
+    struct kvl_session *s = ctx->host->session;
+    KVL_TRY(obs_check_layer(ctx, layer));
+    if (!s->obs || window < 1 || window > s->planned->p.observers.window)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "window of %d queries in layer %d was not asked for in plan", window,
                         layer);
@@ -136,12 +243,15 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
         return kvl_fail(ctx->err, KVL_EINVAL,
                         "window of %d queries, the context has only %lld tokens", window,
                         (long long)s->obs->n_seen);
-    if (!ctx->host->scoring)
-        return kvl_fail(ctx->err, KVL_EPOLICY, "the window is there in prefilled and score only");
-    for (int32_t h = 0; h < sh->n_kv_heads; h++)
-        if (!s->dead && !kvl_lane_is_whole(s, layer, h))
-            return kvl_fail(ctx->err, KVL_EPOLICY,
-                            "the window of layer %d, which has been evicted from already", layer);
+    return obs_check_time(ctx, layer);
+}
+
+int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
+                        const float **mass, int32_t *n_tok)
+{
+    struct kvl_session *s = ctx->host->session;
+    const struct kvl_shape *sh = ctx->shape;
+    KVL_TRY(obs_check_window(ctx, layer, window));
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
     if (!m) {
         struct kvl_mass *fresh = kvl_alloc(1, sizeof *fresh);
@@ -159,5 +269,58 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
     }
     *mass = m->mass;
     *n_tok = m->n_tok;
+    return KVL_OK;
+}
+
+/* Query `back` before the newest sees n_pos - back slots: weights come packed and are then spread
+ * to rows of n_tok, the last row first. */
+int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back, float *probs,
+                         int32_t n_tok)
+{
+    struct kvl_session *s = ctx->host->session;
+    struct kvl_engine *e = s->engine;
+    const struct kvl_shape *sh = ctx->shape;
+    if (back < 0 || back == INT32_MAX)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "query %d before the newest, want 0 or more", back);
+    KVL_TRY(obs_check_window(ctx, layer, back + 1));
+    if (n_tok != s->n_pos)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "room for the weights of %d tokens, want %d", n_tok,
+                        s->n_pos);
+    size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
+    size_t at = (size_t)layer * (size_t)s->obs->set.window +
+                (size_t)((s->obs->n_seen - 1 - back) % s->obs->set.window);
+    size_t n = (size_t)(n_tok - back), stride = (size_t)n_tok;
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
+    KVL_TRY(e->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+                                                              .q = s->obs->ring + at * row,
+                                                              .lanes = e->lanes,
+                                                              .n_slots = n_tok - back,
+                                                              .n_heads = sh->n_heads,
+                                                              .n_kv_heads = sh->n_kv_heads,
+                                                              .head_dim = sh->head_dim,
+                                                              .scale = e->scale }));
+    for (size_t h = (size_t)sh->n_heads; back > 0 && h-- > 0;) {
+        memmove(probs + h * stride, probs + h * n, n * sizeof *probs);
+        memset(probs + h * stride + n, 0, (size_t)back * sizeof *probs);
+    }
+    return KVL_OK;
+}
+
+int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
+                    int32_t param, const float **sums, int32_t *n_tok)
+{
+    struct kvl_session *s = ctx->host->session;
+    KVL_TRY(obs_check_layer(ctx, layer));
+    if (!kvl_observer_set_has(&s->planned->p.observers, what, param))
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "column sums (observer %d) of %d queries were not asked for in plan",
+                        (int)what, param);
+    KVL_TRY(obs_check_time(ctx, layer));
+    const struct kvl_observer_set *set = &s->obs->set;
+    int32_t i = 0; /* attach has made sure that it is there */
+    while (set->column[i].what != what || set->column[i].param != param) i++;
+    *sums = s->obs->columns[i].sum +
+            (size_t)layer * (size_t)ctx->shape->n_heads * (size_t)s->obs->n_tok;
+    *n_tok = s->obs->n_tok;
     return KVL_OK;
 }

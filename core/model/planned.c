@@ -72,7 +72,7 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
     return policy_check_hooks(p, err);
 }
 
-static bool observer_has(const struct kvl_observer_set *set, enum kvl_observer what, int32_t param)
+bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer what, int32_t param)
 {
     for (int32_t i = 0; i < set->n_columns; i++)
         if (set->column[i].what == what && set->column[i].param == param) return true;
@@ -86,7 +86,7 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
     for (int32_t i = 0; i < from->n_columns; i++) {
         enum kvl_observer what = from->column[i].what;
         int32_t param = from->column[i].param, at = into->n_columns;
-        if (observer_has(into, what, param)) continue;
+        if (kvl_observer_set_has(into, what, param)) continue;
         if (at == KVL_MAX_COLUMNS)
             return kvl_fail(err, KVL_EINVAL, "more than %d different column sums to observe",
                             KVL_MAX_COLUMNS);
@@ -125,15 +125,40 @@ int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t para
 int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
                   int32_t row_floats, int32_t *out)
 {
+    struct kvl_meta_desc desc = { .unit = unit, .unit_tok = unit_tok, .row_floats = row_floats };
+    return kvl_plan_meta_desc(plan, &desc, out);
+}
+
+/* Gives the layers of a table their places. */
+static int meta_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_meta_decl *d)
+{
+    int32_t n_layers = plan->shape->n_layers;
+    d->n_layers = n_layers;
+    if (!layers) return KVL_OK;
+    d->at = kvl_alloc((size_t)n_layers, sizeof *d->at);
+    if (!d->at) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for a table's layers");
+    d->n_layers = 0;
+    for (int32_t l = 0; l < n_layers; l++) d->at[l] = layers[l] ? d->n_layers++ : -1;
+    return KVL_OK;
+}
+
+int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, int32_t *out)
+{
     struct kvl_plan_private *p = plan->p;
     if (p->n_meta == KVL_MAX_META)
         return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
-    if (unit != KVL_META_PAGE || unit_tok < 1 || row_floats < 1 || row_floats > 1 << 20)
+    if (desc->unit != KVL_META_PAGE || desc->unit_tok < 1 || desc->row_floats < 1 ||
+        desc->row_floats > 1 << 20)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of unit %d, %d tokens, %d floats a row: want unit %d, at least 1, "
                         "1 to 1048576",
-                        (int)unit, unit_tok, row_floats, KVL_META_PAGE);
-    p->meta[p->n_meta] = (struct kvl_meta_decl){ unit, unit_tok, row_floats };
+                        (int)desc->unit, desc->unit_tok, desc->row_floats, KVL_META_PAGE);
+    struct kvl_meta_decl d = { .unit = desc->unit,
+                               .unit_tok = desc->unit_tok,
+                               .row_floats = desc->row_floats,
+                               .per_layer = desc->per_layer };
+    KVL_TRY(meta_layers(plan, desc->layers, &d));
+    p->meta[p->n_meta] = d;
     *out = p->n_meta++;
     return KVL_OK;
 }
@@ -233,6 +258,7 @@ int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_sha
 void kvl_planned_destroy(struct kvl_planned *p)
 {
     if (!p) return;
+    for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
     kvl_buf_free(&p->options);
     kvl_free(p->opts);
     kvl_free(p);

@@ -415,6 +415,59 @@ static int push_merge(const struct head *h, const struct kvl_attn_merge_args *m)
     return KVL_OK;
 }
 
+/* ---- weights of several segments ------------------------------------------------------------------- */
+
+/* Joins of a head's query group, whose merged log-sum-exp will be in lse. */
+static int joins_get(const struct head *h, const float *lse, struct kvl_probs_join **out)
+{
+    size_t group = (size_t)kvl_group(&h->e->model->shape);
+    *out = kvl_arena_get(&h->e->step, group, sizeof **out);
+    if (!*out) return no_memory(h);
+    for (size_t j = 0; j < group; j++) (*out)[j] = (struct kvl_probs_join){ .lse = lse + j };
+    return KVL_OK;
+}
+
+/* The segment just resolved: its weights are those within the segment. */
+static void joins_add(const struct head *h, struct kvl_probs_join *joins, const float *lse)
+{
+    int32_t group = kvl_group(&h->e->model->shape), first = h->kv_head * group;
+    for (int32_t j = 0; j < group; j++) {
+        int32_t at = joins[j].n_parts++;
+        joins[j].part[at].probs = h->r->probs[first + j];
+        joins[j].part[at].n = h->r->n_probs[first + j];
+        joins[j].part[at].lse = lse + j;
+    }
+}
+
+/* Observe will get rows of all segments, filled by kvl_resolve_join. */
+static int joins_close(const struct head *h, struct kvl_probs_join *joins)
+{
+    int32_t group = kvl_group(&h->e->model->shape), first = h->kv_head * group;
+    for (int32_t j = 0; j < group; j++) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < joins[j].n_parts; i++) n += joins[j].part[i].n;
+        joins[j].out = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *joins[j].out);
+        if (!joins[j].out) return no_memory(h);
+        joins[j].next = h->e->joins;
+        h->e->joins = &joins[j];
+        h->r->probs[first + j] = joins[j].out;
+        h->r->n_probs[first + j] = n;
+    }
+    return KVL_OK;
+}
+
+/* A segment's share of the whole is exp(its lse - lse); an empty one has none. */
+void kvl_resolve_join(struct kvl_engine *e)
+{
+    for (const struct kvl_probs_join *j = e->joins; j; j = j->next) {
+        float *out = j->out;
+        for (int32_t i = 0; i < j->n_parts; i++) {
+            float share = expf(*j->part[i].lse - *j->lse);
+            for (int32_t t = 0; t < j->part[i].n; t++) *out++ = share * j->part[i].probs[t];
+        }
+    }
+}
+
 static int resolve_head(const struct head *h)
 {
     const struct kvl_shape *sh = &h->e->model->shape;
@@ -428,6 +481,8 @@ static int resolve_head(const struct head *h)
         return KVL_OK;
     }
     KVL_TRY(check_segments(h));
+    struct kvl_probs_join *joins = NULL;
+    if (h->r->probs) KVL_TRY(joins_get(h, lse, &joins));
     const float **part = kvl_arena_get(&h->e->step, (size_t)sel->n_seg, sizeof *part);
     const float **part_lse = kvl_arena_get(&h->e->step, (size_t)sel->n_seg, sizeof *part_lse);
     if (!part || !part_lse) return no_memory(h);
@@ -436,11 +491,13 @@ static int resolve_head(const struct head *h)
         float *l = kvl_arena_get(&h->e->step, (size_t)group, sizeof *l);
         if (!o || !l) return no_memory(h);
         KVL_TRY(resolve_segment(h, i, o, l, &n));
+        if (joins) joins_add(h, joins, l);
         part[i] = o;
         part_lse[i] = l;
         attended += n; /* segments do not overlap */
     }
     count_attended(h, attended);
+    if (joins) KVL_TRY(joins_close(h, joins));
     return push_merge(h, &(struct kvl_attn_merge_args){ .out = out,
                                                         .lse = lse,
                                                         .part = part,
@@ -454,9 +511,6 @@ int kvl_resolve(const struct kvl_resolve *r)
 {
     struct kvl_session *s = r->sel->s;
     const struct kvl_shape *sh = &s->engine->model->shape;
-    if (r->probs && r->sel->n_seg > 1)
-        return kvl_fail(r->sel->err, KVL_EPOLICY, "observe wants one segment, the selection has %d",
-                        r->sel->n_seg);
     if (s->probe.n > 0) {
         size_t lanes = (size_t)sh->n_kv_heads * (size_t)s->probe.n;
         memset(s->probe.hit + (size_t)r->sel->layer * lanes, 0, lanes);

@@ -9,9 +9,12 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
     if (!s) return kvl_fail(err, KVL_ENOMEM, "out of memory for a session");
     s->engine = engine;
     int rc = kvl_seq_create(engine->store, &s->seq, err);
-    if (rc == KVL_OK && engine->desc.observers.window > 0 && kvl_observers_create(engine, &s->obs) != KVL_OK)
-        rc = kvl_fail(err, KVL_ENOMEM, "out of memory for the last %d queries of every layer",
-                      engine->desc.observers.window);
+    const struct kvl_observer_set *set = &engine->desc.observers;
+    bool observes = set->window > 0 || set->n_columns > 0;
+    if (rc == KVL_OK && observes && kvl_observers_create(engine, &s->obs) != KVL_OK)
+        rc = kvl_fail(err, KVL_ENOMEM,
+                      "out of memory for the last %d queries of every layer and %d column sums",
+                      set->window, set->n_columns);
     if (rc != KVL_OK) {
         kvl_session_destroy(s);
         return rc;

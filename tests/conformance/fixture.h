@@ -44,6 +44,16 @@ static int32_t min_budget(const struct kvl_policy *p, const struct kvl_shape *sh
     return n;
 }
 
+/* Sessions that a check makes itself observe what the policy wants at the usual budget. */
+static void observe_default(struct fixture *f)
+{
+    struct kvl_planned *p;
+    RIG_OK(&f->r.err, kvl_planned_create(f->run.policy, rig_shape(&f->r), f->run.options,
+                                         f->run.budget, f->run.n_ctx, &p, &f->r.err));
+    rig_observe(&f->r, p);
+    kvl_planned_destroy(p);
+}
+
 static void open_desc(struct fixture *f, void **state, const struct rig_desc *desc)
 {
     const struct subject *subject = *state;
@@ -58,6 +68,7 @@ static void open_desc(struct fixture *f, void **state, const struct rig_desc *de
                                .seed = 99 };
     assert_true(f->run.n_ctx + 3 * N_BLOCK < MAX_TOK);
     rig_tokens(f->id, MAX_TOK, 31);
+    observe_default(f);
 }
 
 static bool open_model(struct fixture *f, void **state, int i)

@@ -109,11 +109,20 @@ struct rig_session {
     struct kvl_session *s;
 };
 
+/* Sessions created from now on keep what this policy observes. */
+static inline void rig_observe(struct rig *r, const struct kvl_planned *planned)
+{
+    struct kvl_observer_set set = { .window = 64 };
+    RIG_OK(&r->err, kvl_observer_set_merge(&set, kvl_planned_observers(planned), &r->err));
+    RIG_OK(&r->err, kvl_engine_observe(r->engine, &set, &r->err));
+}
+
 static inline struct rig_session rig_start(struct rig *r, const struct rig_run *run)
 {
     struct rig_session rs = { 0 };
     RIG_OK(&r->err, kvl_planned_create(run->policy, rig_shape(r), run->options, run->budget,
                                        run->n_ctx, &rs.planned, &r->err));
+    rig_observe(r, rs.planned);
     RIG_OK(&r->err, kvl_session_create(r->engine, &rs.s, &r->err));
     RIG_OK(&r->err, kvl_session_prefill(rs.s, run->id, run->n_ctx, NULL, true, &r->err));
     RIG_OK(&r->err, kvl_session_attach(rs.s, rs.planned, run->seed, run->exec, &r->err));

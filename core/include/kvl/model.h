@@ -106,6 +106,9 @@ struct kvl_session;
 
 int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
                       struct kvl_err *err);
+/* Sessions created from now on observe `set` instead of what the description said. */
+int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set *set,
+                       struct kvl_err *err);
 /* All its sessions must be destroyed before. */
 void kvl_engine_destroy(struct kvl_engine *engine);
 struct kvl_store *kvl_engine_store(struct kvl_engine *engine);
