@@ -1,0 +1,414 @@
+/* h2o - keeps the tokens that have received the most attention, and the latest.
+ *
+ * Zhang et al.: H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
+ * Models, NeurIPS 2023 (arXiv 2306.14048), section 4, Algorithm 1.  The score of token j in a query
+ * head is all the attention that it has received so far:
+ *     A_j = sum over the queries i >= j that read it of softmax(q_i . k / sqrt(d))_j
+ * When the context is complete, and then after every step, a lane keeps its last `recent` tokens and
+ * the `heavy` best-scored of the others (ties: the lower position).  What is dropped is gone, its
+ * score with it.  A new token starts with what it gave itself.
+ *
+ * The official code alone has five behaviours.  `variant` names those that really drop; those that
+ * keep everything and mask are the method h2o_sim.
+ *   realdrop            the summarization and streaming code (utils_real_drop)
+ *   llama_recipes       the author's later port for grouped queries: window_length = heavy + recent,
+ *                       num_hh_tokens = heavy, and only the first query head of a group is asked
+ *                       (sets reduce=first)
+ *   flexgen             the throughput code: `heavy` = K and K - 1 recent ones of the prompt; from
+ *                       then on a token that leaves the ring of recent ones always takes the place
+ *                       of the lightest, so that the best K - 1 and the last K stay.  There for
+ *                       OPT, one query head per kv head; its order among equal scores is its own
+ *   prefill_only        KVCache-Factory after its fix of June 2026 (before it, early queries saw
+ *                       later keys: not reproduced): one cut of the prompt, 8 recent tokens (its
+ *                       needle script: 32), nothing drops or is scored while decoding.  Per query
+ *                       head on repeated keys there by default; reduce=mean is its kv_head mode
+ *   observed_attention  kvpress: one cut by A_j / (number of queries that can see j), the group's
+ *                       mean, no recent tokens protected
+ * The positions of kept keys are the original ones, or ranks in the cache (positions=in_cache, the
+ * streaming code and the `position rolling` of the port).  Official real-drop fails on grouped
+ * queries; sums are kept per query head and reduced when a lane decides: mean, max, or first.
+ *
+ * Not published, for comparison: `decay` multiplies every score before a step's weights are added (0:
+ * only the last query counts); `every` = n lets the cache grow by n before it is cut; `layer_budgets`
+ * gives layers unequal parts.
+ *
+ * Budget B: a step attends to heavy + recent + `every` tokens, the current one among them, so that
+ * heavy + recent = B - every, halved (one cut: B - 1, and the cache grows by what comes later).
+ * Deviations: the context comes from a dense prefill, as in the official code; with its own prefill
+ * H2O streams from the first token (not with one cut).  A block of several tokens is cut at its end.
+ * Column sums of the prompt are exact, without decay, and know original positions only.  32-bit
+ * floats (official: the model's type, with many ties).
+ * Cost per step and layer: one addition per live token and query head, one top-k of heavy + every
+ * per kv head when a lane is cut; once, a second pass over the queries of the prompt.  Memory: a float
+ * per position and query head, of dropped positions too.
+ */
+#include "kvl/policy.h"
+
+enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
+enum { H2O_ORIGINAL = 0, H2O_IN_CACHE = 1 };
+enum { H2O_MEAN = 0, H2O_MAX, H2O_FIRST };
+enum { H2O_MAX_SHARES = 16, H2O_FACTORY_WINDOW = 8 };
+
+struct h2o_opts {
+    int32_t heavy, recent, variant, reduce, positions, every;
+    double decay;
+    char layer_budgets[KVL_OPT_STR_SIZE];
+    /* not options: from plan */
+    int32_t table;
+    int32_t n_shares;
+    double share[H2O_MAX_SHARES]; /* over depth, their mean over the layers is 1 */
+};
+
+static const char *const h2o_variants[] = { "realdrop",     "llama_recipes",      "flexgen",
+                                            "prefill_only", "observed_attention", NULL };
+static const char *const h2o_reduce_names[] = { "mean", "max", "first", NULL };
+static const enum kvl_reduce h2o_reduces[] = { KVL_REDUCE_MEAN, KVL_REDUCE_MAX, KVL_REDUCE_FIRST };
+static const char *const h2o_positions[] = { "original", "in_cache", NULL };
+
+static const struct kvl_opt h2o_options[] = {
+    { .name = "heavy",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct h2o_opts, heavy),
+      .def = "auto",
+      .min = 0,
+      .max = 1 << 30,
+      .help = "tokens kept by score; auto = half of budget - every (paper: half)" },
+    { .name = "recent",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct h2o_opts, recent),
+      .def = "auto",
+      .min = 0,
+      .max = 1 << 30,
+      .help = "latest tokens that stay; auto = what heavy leaves; prefill_only: 8; "
+              "observed_attention: 0" },
+    { .name = "variant",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct h2o_opts, variant),
+      .def = "realdrop",
+      .choices = h2o_variants,
+      .help = "published behaviour; the last two cut the prompt once" },
+    { .name = "reduce",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct h2o_opts, reduce),
+      .def = "mean",
+      .choices = h2o_reduce_names,
+      .help = "scores of the query heads of a kv head (official: one query head per kv head; "
+              "llama_recipes: first)" },
+    { .name = "positions",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct h2o_opts, positions),
+      .def = "original",
+      .choices = h2o_positions,
+      .help = "original: as before eviction; in_cache: rank in the cache (streaming code)" },
+    { .name = "every",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct h2o_opts, every),
+      .def = "1",
+      .min = 1,
+      .max = 65536,
+      .help = "steps between two cuts; the cache grows meanwhile, inside the budget (paper: 1)" },
+    { .name = "decay",
+      .type = KVL_OPT_FLOAT,
+      .off = offsetof(struct h2o_opts, decay),
+      .def = "1",
+      .min = 0,
+      .max = 1,
+      .help = "factor of all scores per step (paper: 1 = none)" },
+    { .name = "layer_budgets",
+      .type = KVL_OPT_STR,
+      .off = offsetof(struct h2o_opts, layer_budgets),
+      .def = "1",
+      .help =
+          "shares of the budget from the first layer to the last, such as 3/2/1, linear between "
+          "them; their mean is the budget (paper: equal)" },
+    { 0 },
+};
+
+/* ---- plan ---------------------------------------------------------------------------------------- */
+
+/* Cuts the prompt once and lets the cache grow. */
+static bool h2o_once(const struct h2o_opts *o)
+{
+    return o->variant == H2O_PREFILL_ONLY || o->variant == H2O_OBSERVED;
+}
+
+/* Tokens of a step that come on top of what the last cut left. */
+static int32_t h2o_slack(const struct h2o_opts *o)
+{
+    return h2o_once(o) ? 1 : o->every;
+}
+
+static int32_t h2o_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const struct h2o_opts *o = opts;
+    (void)shape;
+    if (o->heavy != KVL_AUTO && o->recent != KVL_AUTO) return 1;
+    if (o->heavy == KVL_AUTO && o->recent == KVL_AUTO) return h2o_slack(o) + 2;
+    return h2o_slack(o) + KVL_MAX(1, KVL_MAX(o->heavy, o->recent));
+}
+
+/* Splits what a cut leaves into heavy and recent tokens. */
+static int h2o_split(struct kvl_plan *plan)
+{
+    struct h2o_opts *o = plan->opts;
+    int32_t room = plan->budget_tok - h2o_slack(o), heavy = room / 2;
+    if (plan->budget_tok < h2o_min_budget(plan->shape, o))
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or heavy and recent",
+                        plan->budget_tok, h2o_min_budget(plan->shape, o));
+    if (o->variant == H2O_FLEXGEN) heavy = (room + 1) / 2;
+    if (o->variant == H2O_OBSERVED) heavy = room;
+    if (o->variant == H2O_PREFILL_ONLY) heavy = room - KVL_MIN(H2O_FACTORY_WINDOW, room / 2);
+    if (o->heavy == KVL_AUTO) o->heavy = o->recent == KVL_AUTO ? heavy : room - o->recent;
+    if (o->recent == KVL_AUTO)
+        o->recent = o->variant == H2O_FLEXGEN ? KVL_MAX(0, o->heavy - 1) : room - o->heavy;
+    if (o->variant == H2O_FLEXGEN && o->heavy < 1)
+        return kvl_fail(plan->err, KVL_EINVAL, "variant=flexgen with heavy=0; give 1 or more");
+    return KVL_OK;
+}
+
+/* Share of a layer: linear between those given. */
+static double h2o_share(const struct h2o_opts *o, int32_t layer, int32_t n_layers)
+{
+    if (o->n_shares == 1 || n_layers == 1) return o->share[0];
+    double x = (double)layer * (o->n_shares - 1) / (n_layers - 1);
+    int32_t i = KVL_MIN((int32_t)x, o->n_shares - 2);
+    return o->share[i] + (x - i) * (o->share[i + 1] - o->share[i]);
+}
+
+/* Whole numbers with '/' between them. */
+static int h2o_parse_shares(struct kvl_plan *plan)
+{
+    struct h2o_opts *o = plan->opts;
+    const char *c = o->layer_budgets;
+    bool more = true;
+    for (o->n_shares = 0; more && o->n_shares < H2O_MAX_SHARES; o->n_shares++) {
+        int32_t share = 0;
+        while (*c >= '0' && *c <= '9' && share < 10000) share = 10 * share + (*c++ - '0');
+        if (share < 1) break;
+        o->share[o->n_shares] = share;
+        more = *c == '/';
+        if (more) c++;
+    }
+    if (!more && *c == '\0') return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL,
+                    "layer_budgets=%s; give at most %d whole numbers above 0, such as 3/2/1",
+                    o->layer_budgets, H2O_MAX_SHARES);
+}
+
+/* What a cut leaves in a layer. */
+struct h2o_cut {
+    int32_t heavy, recent;
+};
+
+static struct h2o_cut h2o_cut(const struct h2o_opts *o, const struct kvl_shape *shape,
+                              int32_t layer)
+{
+    /* The little on top keeps 1/3 * 30 at 10. */
+    double share = h2o_share(o, layer, shape->n_layers);
+    return (struct h2o_cut){ .heavy = (int32_t)(share * o->heavy + 1e-6),
+                             .recent = (int32_t)(share * o->recent + 1e-6) };
+}
+
+/* Makes the mean of the shares 1, and checks that every layer keeps something. */
+static int h2o_scale_shares(struct kvl_plan *plan)
+{
+    struct h2o_opts *o = plan->opts;
+    int32_t n_layers = plan->shape->n_layers;
+    double sum = 0;
+    for (int32_t l = 0; l < n_layers; l++) sum += h2o_share(o, l, n_layers);
+    for (int32_t i = 0; i < o->n_shares; i++) o->share[i] *= n_layers / sum;
+    for (int32_t l = 0; l < n_layers; l++) {
+        struct h2o_cut cut = h2o_cut(o, plan->shape, l);
+        if (cut.heavy + cut.recent < 1)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "heavy=%d, recent=%d and layer_budgets=%s leave layer %d no token; "
+                            "give more",
+                            o->heavy, o->recent, o->layer_budgets, l);
+    }
+    return KVL_OK;
+}
+
+static int h2o_plan(struct kvl_plan *plan)
+{
+    struct h2o_opts *o = plan->opts;
+    if (plan->own_prefill && h2o_once(o))
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "variant=%s cuts a finished prompt; give prefill: shared",
+                        h2o_variants[o->variant]);
+    if (o->variant == H2O_LLAMA_RECIPES) o->reduce = H2O_FIRST;
+    KVL_TRY(h2o_split(plan));
+    KVL_TRY(h2o_parse_shares(plan));
+    KVL_TRY(h2o_scale_shares(plan));
+    plan->raw_keys = o->positions == H2O_IN_CACHE;
+    int32_t group = plan->shape->n_heads / plan->shape->n_kv_heads;
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group, &o->table));
+    return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
+}
+
+/* ---- the prompt ---------------------------------------------------------------------------------- */
+
+/* The column sums of the prompt become the scores that steps add to. */
+static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct h2o_opts *o = ctx->opts;
+    struct kvl_meta_view meta;
+    const float *sums;
+    int32_t n_tok, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
+    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        float *score = meta.base + (size_t)(h / group) * meta.head_stride + h % group;
+        const float *sum = sums + (size_t)h * (size_t)n_tok;
+        for (int32_t i = 0; i < n_tok; i++) score[(size_t)i * (size_t)group] = sum[i];
+    }
+    return KVL_OK;
+}
+
+static int h2o_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t x_stride,
+                      int32_t n, int32_t n_kv_heads)
+{
+    const struct h2o_opts *o = ctx->opts;
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    struct kvl_group_reduce_args reduce = {
+        .y = y,
+        .x = x,
+        .x_stride = x_stride,
+        .n = n,
+        .n_heads = n_kv_heads * group,
+        .n_kv_heads = n_kv_heads,
+        .reduce = h2o_reduces[o->reduce],
+    };
+    return ctx->ops->group_reduce(&reduce);
+}
+
+/* The first cut; core keeps the best and the protected ones. */
+static int h2o_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+{
+    const struct h2o_opts *o = ctx->opts;
+    struct h2o_cut cut = h2o_cut(o, ctx->shape, layer);
+    const float *sums;
+    int32_t n_tok;
+    scores->keep_tok = cut.heavy + cut.recent;
+    scores->protect_last = cut.recent;
+    if (scores->n_tok <= scores->keep_tok) return KVL_OK;
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
+    KVL_TRY(h2o_reduce(ctx, scores->score, sums, (size_t)n_tok, n_tok, ctx->shape->n_kv_heads));
+    if (o->variant != H2O_OBSERVED) return KVL_OK;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        for (int32_t i = 0; i < n_tok; i++)
+            scores->score[(size_t)h * (size_t)n_tok + (size_t)i] /= (float)(n_tok - i);
+    return KVL_OK;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------- */
+
+static int h2o_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                      struct kvl_sel *sel)
+{
+    const struct h2o_opts *o = ctx->opts;
+    (void)step;
+    (void)q;
+    if (o->positions == H2O_ORIGINAL) return KVL_OK;
+    return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
+}
+
+static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
+                       const int32_t *n, const float *lse)
+{
+    const struct h2o_opts *o = ctx->opts;
+    int32_t n_live, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    float decay = (float)o->decay;
+    const int32_t *pos;
+    struct kvl_meta_view meta;
+    (void)n; /* every query head read all that is live */
+    (void)lse;
+    if (h2o_once(o)) return KVL_OK;
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        float *score = meta.base + (size_t)(h / group) * meta.head_stride + h % group;
+        if (h % group == 0) KVL_TRY(kvl_live(ctx, step->layer, h / group, &pos, &n_live));
+        for (int32_t i = 0; i < n_live; i++) {
+            float *s = &score[(size_t)pos[i] * (size_t)group];
+            *s = *s * decay + probs[h][i];
+        }
+    }
+    return KVL_OK;
+}
+
+/* Positions of the k best of the first n live ones of a lane, ascending, into scratch. */
+static int h2o_best(const struct kvl_pctx *ctx, const float *score, const int32_t *live, int32_t n,
+                    int32_t k, const int32_t **out)
+{
+    size_t group = (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads), count = (size_t)n;
+    float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
+    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
+    if (!all || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    for (size_t g = 0; g < group; g++)
+        for (size_t i = 0; i < count; i++)
+            all[(1 + g) * count + i] = score[(size_t)live[i] * group + g];
+    KVL_TRY(h2o_reduce(ctx, all, all + count, count, n, 1));
+    struct kvl_topk_args top = {
+        .index = best, .x = all, .x_stride = count, .n_rows = 1, .n = n, .k = k
+    };
+    KVL_TRY(ctx->ops->topk(&top));
+    for (int32_t i = 0; i < k; i++) best[i] = live[best[i]];
+    *out = best;
+    return KVL_OK;
+}
+
+/* What stays of a layer after a step.  FlexGen's newest heavy token has just left the ring, and has
+ * not had to compete yet. */
+static struct h2o_cut h2o_step_cut(const struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct h2o_opts *o = ctx->opts;
+    struct h2o_cut cut = h2o_cut(o, ctx->shape, layer);
+    if (o->variant == H2O_FLEXGEN && cut.heavy > 0) {
+        cut.heavy--;
+        cut.recent++;
+    }
+    return cut;
+}
+
+/* After every step, and at the end of a block; the prompt has been cut by its scores. */
+static int h2o_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    const struct h2o_opts *o = ctx->opts;
+    struct h2o_cut cut = h2o_step_cut(ctx, step->layer);
+    struct kvl_meta_view meta;
+    if (step->replay || h2o_once(o)) return KVL_OK;
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        const int32_t *live, *best = NULL;
+        int32_t n;
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
+        if (n < cut.heavy + cut.recent + o->every) continue;
+        int32_t n_old = n - cut.recent;
+        const float *score = meta.base + (size_t)h * meta.head_stride;
+        KVL_TRY(h2o_best(ctx, score, live, n_old, cut.heavy, &best));
+        KVL_TRY(kvl_keep_tokens(keep, h, best, cut.heavy));
+        if (cut.recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n_old], live[n - 1] + 1));
+    }
+    return KVL_OK;
+}
+
+static const struct kvl_policy h2o = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "h2o",
+    .title = "H2O",
+    .paper = "Zhang et al., NeurIPS 2023, arXiv 2306.14048",
+    .help = "keeps the tokens that received the most attention, and the latest",
+    .version = 1,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
+    .opts = h2o_options,
+    .opts_size = sizeof(struct h2o_opts),
+    .min_budget = h2o_min_budget,
+    .plan = h2o_plan,
+    .prefilled = h2o_prefilled,
+    .score = h2o_score,
+    .select = h2o_select,
+    .observe = h2o_observe,
+    .evict = h2o_evict,
+};
+
+KVL_POLICY_EXPORT(h2o)

@@ -1,0 +1,253 @@
+/* h2o_sim - H2O as its accuracy code simulates it: everything is kept, a mask says what is read.
+ *
+ * Zhang et al.: H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
+ * Models, NeurIPS 2023 (arXiv 2306.14048).  Two of the five behaviours of the official code, the
+ * others are variants of h2o.  Score of a token: the attention that it has received so far.
+ *   variant=sim      generation by masks (utils_hh).  After a step that makes T tokens, T > heavy +
+ *                    recent, the next step reads the `recent` latest tokens, itself among them, and
+ *                    the `heavy` best-scored of 0 .. T - recent - 1.  Faithful in its quirks:
+ *                      - token T - recent is in neither set: every token is masked for one step when
+ *                        it leaves the window, and can be chosen in the next, which real dropping
+ *                        cannot do
+ *                      - scores below T - recent that are not chosen become zero, so that a masked
+ *                        token is as good as gone unless fewer than `heavy` scores are left
+ *                      - a step reads heavy + recent tokens with itself, h2o one more
+ *                    recent=0 (there: nothing is ever zeroed, its issue 33) is refused
+ *   variant=lm_eval  the accuracy figures (utils_lm_eval): one static set, the `heavy` columns of
+ *                    largest sum, and a band of `recent` + 1 tokens that ends with the query.
+ *                    The original sums over the *whole* text, queries of the future included; here
+ *                    the sums are those of the context, since no later query exists yet.  Nor is the
+ *                    context itself masked.  Its causal form is commented out there, and left out
+ * Official budgets are shares of the prompt's length; here they are tokens.  The code has one query
+ * head per kv head; a group shares a set here, by its mean, maximum or first head.
+ * Budget B: sim heavy + recent = B, lm_eval heavy + recent + 1 = B, halved.
+ * Deviations: 32-bit floats (official: the model's type, with many ties).
+ * Cost per step and layer: reads a float per token and query head, a top-k of all tokens per kv head;
+ * saves no memory.
+ */
+#include "kvl/policy.h"
+
+enum { H2O_SIM_MASK = 0, H2O_SIM_LM_EVAL = 1 };
+
+struct h2o_sim_opts {
+    int32_t heavy, recent, variant, reduce;
+    int32_t table; /* not an option: rows of a score per query head and the mark of the chosen */
+};
+
+static const char *const h2o_sim_variants[] = { "sim", "lm_eval", NULL };
+static const char *const h2o_sim_reduce_names[] = { "mean", "max", "first", NULL };
+static const enum kvl_reduce h2o_sim_reduces[] = { KVL_REDUCE_MEAN, KVL_REDUCE_MAX,
+                                                   KVL_REDUCE_FIRST };
+
+static const struct kvl_opt h2o_sim_options[] = {
+    { .name = "heavy",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct h2o_sim_opts, heavy),
+      .def = "auto",
+      .min = 0,
+      .max = 1 << 30,
+      .help = "tokens read by score; auto = half of the budget (paper: half)" },
+    { .name = "recent",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct h2o_sim_opts, recent),
+      .def = "auto",
+      .min = 0,
+      .max = 1 << 30,
+      .help = "latest tokens that are read; auto = what heavy leaves of the budget" },
+    { .name = "variant",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct h2o_sim_opts, variant),
+      .def = "sim",
+      .choices = h2o_sim_variants,
+      .help = "sim: masks of the generation code; lm_eval: the static set of the accuracy code" },
+    { .name = "reduce",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct h2o_sim_opts, reduce),
+      .def = "mean",
+      .choices = h2o_sim_reduce_names,
+      .help = "scores of the query heads of a kv head (official: one query head per kv head)" },
+    { 0 },
+};
+
+/* The query itself, where it comes on top of heavy and recent tokens. */
+static int32_t h2o_sim_self(const struct h2o_sim_opts *o)
+{
+    return o->variant == H2O_SIM_LM_EVAL;
+}
+
+static int32_t h2o_sim_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const struct h2o_sim_opts *o = opts;
+    (void)shape;
+    if (o->heavy != KVL_AUTO && o->recent != KVL_AUTO) return 1;
+    return h2o_sim_self(o) + 1 + KVL_MAX(1, KVL_MAX(o->heavy, o->recent));
+}
+
+static int h2o_sim_plan(struct kvl_plan *plan)
+{
+    struct h2o_sim_opts *o = plan->opts;
+    int32_t room = plan->budget_tok - h2o_sim_self(o);
+    if (plan->budget_tok < h2o_sim_min_budget(plan->shape, o))
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or heavy and recent",
+                        plan->budget_tok, h2o_sim_min_budget(plan->shape, o));
+    if (o->heavy == KVL_AUTO) o->heavy = o->recent == KVL_AUTO ? room / 2 : room - o->recent;
+    if (o->recent == KVL_AUTO) o->recent = room - o->heavy;
+    if (o->variant == H2O_SIM_MASK && o->recent == 0)
+        return kvl_fail(plan->err, KVL_EINVAL, "variant=sim with recent=0; give 1 or more");
+    int32_t group = plan->shape->n_heads / plan->shape->n_kv_heads;
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group + 1, &o->table));
+    return kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
+}
+
+/* Rows of one kv head: [n][group scores, mark]. */
+static int h2o_sim_rows(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, float **rows)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    struct kvl_meta_view meta;
+    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
+    *rows = meta.base + (size_t)kv_head * meta.head_stride;
+    return KVL_OK;
+}
+
+static size_t h2o_sim_group(const struct kvl_pctx *ctx)
+{
+    return (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads);
+}
+
+/* Marks the k best of the first n tokens and no other of the first n_tok; scores of the unmarked among
+ * the first n become zero where the variant says so. */
+static int h2o_sim_choose(const struct kvl_pctx *ctx, float *rows, int32_t n, int32_t k,
+                          int32_t n_tok)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    size_t group = h2o_sim_group(ctx), count = (size_t)n;
+    float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
+    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
+    if (!all || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    for (size_t i = 0; i < count; i++)
+        for (size_t g = 0; g < group; g++) all[(1 + g) * count + i] = rows[i * (group + 1) + g];
+    struct kvl_group_reduce_args reduce = {
+        .y = all,
+        .x = all + count,
+        .x_stride = count,
+        .n = n,
+        .n_heads = (int32_t)group,
+        .n_kv_heads = 1,
+        .reduce = h2o_sim_reduces[o->reduce],
+    };
+    KVL_TRY(ctx->ops->group_reduce(&reduce));
+    struct kvl_topk_args top = {
+        .index = best, .x = all, .x_stride = count, .n_rows = 1, .n = n, .k = k
+    };
+    KVL_TRY(ctx->ops->topk(&top));
+    for (int32_t i = 0, j = 0; i < n_tok; i++) {
+        float *row = rows + (size_t)i * (group + 1);
+        bool chosen = j < k && best[j] == i;
+        row[group] = chosen ? 1.0f : 0.0f;
+        if (chosen) j++;
+        for (size_t g = 0; o->variant == H2O_SIM_MASK && !chosen && i < n && g < group; g++)
+            row[g] = 0;
+    }
+    return KVL_OK;
+}
+
+/* The mask of the step after token n_tok - 1. */
+static int h2o_sim_mask(const struct kvl_pctx *ctx, float *rows, int32_t n_tok)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    if (n_tok <= o->heavy + o->recent) return KVL_OK;
+    return h2o_sim_choose(ctx, rows, n_tok - o->recent, o->heavy, n_tok);
+}
+
+static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    const float *sums;
+    float *rows;
+    int32_t n_tok;
+    size_t group = h2o_sim_group(ctx);
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        KVL_TRY(h2o_sim_rows(ctx, layer, h, &rows));
+        for (size_t g = 0; g < group; g++) {
+            const float *sum = sums + ((size_t)h * group + g) * (size_t)n_tok;
+            for (int32_t i = 0; i < n_tok; i++) rows[(size_t)i * (group + 1) + g] = sum[i];
+        }
+        if (o->variant == H2O_SIM_MASK)
+            KVL_TRY(h2o_sim_mask(ctx, rows, n_tok));
+        else
+            KVL_TRY(h2o_sim_choose(ctx, rows, n_tok, KVL_MIN(o->heavy, n_tok), n_tok));
+    }
+    return KVL_OK;
+}
+
+/* What the token at `pos` reads, ascending: pos [pos + 1]. */
+static int32_t h2o_sim_list(const struct kvl_pctx *ctx, const float *rows, int32_t pos,
+                            int32_t *list)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    size_t group = h2o_sim_group(ctx);
+    bool masked = o->variant == H2O_SIM_LM_EVAL || pos > o->heavy + o->recent;
+    int32_t first = pos + 1 - o->recent - h2o_sim_self(o), n = 0;
+    for (int32_t i = 0; i <= pos; i++)
+        if (!masked || i >= first || (i < pos && rows[(size_t)i * (group + 1) + group] > 0))
+            list[n++] = i;
+    return n;
+}
+
+static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const struct kvl_query *q, struct kvl_sel *sel)
+{
+    float *rows;
+    (void)q;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)step->pos + 1);
+        if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", step->pos);
+        KVL_TRY(h2o_sim_rows(ctx, step->layer, h, &rows));
+        int32_t n = h2o_sim_list(ctx, rows, step->pos, list);
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list, n));
+    }
+    return KVL_OK;
+}
+
+static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const float *const *probs, const int32_t *n, const float *lse)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    size_t group = h2o_sim_group(ctx);
+    float *rows;
+    (void)n;
+    (void)lse;
+    if (o->variant == H2O_SIM_LM_EVAL) return KVL_OK;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)step->pos + 1);
+        if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", step->pos);
+        KVL_TRY(h2o_sim_rows(ctx, step->layer, h, &rows));
+        int32_t n_read = h2o_sim_list(ctx, rows, step->pos, list);
+        for (size_t g = 0; g < group; g++)
+            for (int32_t i = 0; i < n_read; i++)
+                rows[(size_t)list[i] * (group + 1) + g] += probs[(size_t)h * group + g][i];
+        KVL_TRY(h2o_sim_mask(ctx, rows, step->pos + 1));
+    }
+    return KVL_OK;
+}
+
+static const struct kvl_policy h2o_sim = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "h2o_sim",
+    .title = "H2O (mask simulation)",
+    .paper = "Zhang et al., NeurIPS 2023, arXiv 2306.14048",
+    .help = "keeps all, reads what H2O's own accuracy code leaves unmasked",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
+    .opts = h2o_sim_options,
+    .opts_size = sizeof(struct h2o_sim_opts),
+    .min_budget = h2o_sim_min_budget,
+    .plan = h2o_sim_plan,
+    .prefilled = h2o_sim_prefilled,
+    .select = h2o_sim_select,
+    .observe = h2o_sim_observe,
+};
+
+KVL_POLICY_EXPORT(h2o_sim)
