@@ -18,10 +18,11 @@ struct config {
     const char *model_dir; /* "model" is relative to it; NULL = as it is */
 };
 
-static const char *const protocol_names[KVL_N_PROTOCOLS] = {
+static const char *const protocol_names[KVL_N_PROTOCOLS + 1] = {
     [KVL_QUESTION_IN_PREFILL] = "question_in_prefill",
     [KVL_QUESTION_AFTER_COMPRESS] = "question_after_compress",
     [KVL_QUESTION_AS_DECODE] = "question_as_decode",
+    [KVL_TEACHER_FORCED] = "teacher_forced",
 };
 
 const char *kvl_protocol_name(enum kvl_protocol p)

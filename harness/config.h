@@ -34,6 +34,7 @@ enum kvl_protocol {
     KVL_QUESTION_AFTER_COMPRESS,
     KVL_QUESTION_AS_DECODE,
     KVL_N_PROTOCOLS,
+    KVL_TEACHER_FORCED = KVL_N_PROTOCOLS, /* a text is read, nothing is asked: never chosen */
 };
 const char *kvl_protocol_name(enum kvl_protocol p);
 
@@ -46,7 +47,11 @@ struct kvl_point {
     char *options;   /* task: all of them; policy: the explicit ones, in table order */
     void *opts;      /* task: its options struct; policy: NULL */
     uint64_t plugin; /* policy: hash of the shared object that it came from, 0 = built in */
+    uint64_t data;   /* task: hash of the file that it reads, 0 = none */
 };
+
+/* How the text of a task without questions is read; NULL: the task asks questions. */
+const struct kvl_reading *kvl_point_reading(const struct kvl_point *task);
 
 /* A growable list; items are freed by kvl_sweep_free. */
 struct kvl_points {

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POINT_MAX_AXES = 32 };
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { POINT_MAX_AXES = 32, POINT_FILE_LIMIT = 1 << 30 };
 
 /* ---- growable arrays ------------------------------------------------------------------------- */
 
@@ -121,6 +124,23 @@ static int point_fill_task(struct kvl_point *p, const char *options, struct kvl_
     return rc;
 }
 
+const struct kvl_reading *kvl_point_reading(const struct kvl_point *task)
+{
+    return task->task->score ? NULL : task->opts;
+}
+
+/* What a task reads from a file is part of its cells: the hash tells edited files apart. */
+static int point_hash_text(struct kvl_point *p, struct kvl_err *err)
+{
+    const struct kvl_reading *reading = kvl_point_reading(p);
+    struct kvl_buf text = { 0 };
+    if (!reading || !reading->text[0]) return KVL_OK;
+    KVL_TRY(kvl_read_file(reading->text, POINT_FILE_LIMIT, &text, err));
+    p->data = XXH3_64bits(text.data ? text.data : "", text.len);
+    kvl_buf_free(&text);
+    return KVL_OK;
+}
+
 static int point_fill_policy(struct kvl_point *p, const char *options, struct kvl_err *err)
 {
     struct kvl_buf text = { 0 };
@@ -138,6 +158,7 @@ static int point_add(struct point_entry *e, const char *options)
     struct kvl_err *err = e->y->err;
     int rc = p.task ? point_fill_task(&p, options, err) : point_fill_policy(&p, options, err);
     if (p.policy) p.plugin = kvl_registry_code(e->registry, p.policy);
+    if (rc == KVL_OK && p.task) rc = point_hash_text(&p, err);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
     e->out->v = v;

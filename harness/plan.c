@@ -30,7 +30,8 @@ uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *tas
                           double depth, int32_t context)
 {
     uint64_t seed = kvl_seed_str(s->seed, task->task->name);
-    seed = kvl_seed_str(seed, task->options);
+    /* A text is the same one however it is read. */
+    if (!kvl_point_reading(task)) seed = kvl_seed_str(seed, task->options);
     seed = kvl_seed_mix(seed, (uint64_t)length);
     uint64_t place = depth < 0.0 ? UINT64_MAX : (uint64_t)(depth * 1e9 + 0.5);
     seed = kvl_seed_mix(seed, place);
@@ -46,6 +47,7 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
         .depth = g->depth,
         .n_questions = g->speed ? 1 : w->sweep->questions,
         .seed = kvl_context_seed(w->sweep, g->task, g->length, g->depth, context),
+        .index = context,
         .opts = g->task->opts,
     };
     return g->task->task->generate(&req, out, err);
@@ -59,6 +61,19 @@ static int plan_key_depth(struct kvl_buf *b, double depth)
                        : kvl_buf_printf(b, ";depth=%.15g", depth);
 }
 
+/* What tells the tasks of two cells apart.  A text is known by its contents, not by its name, and of
+ * its options those of its mode count. */
+static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
+{
+    const struct kvl_reading *r = kvl_point_reading(task);
+    KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=", task->task->name, task->task->version));
+    if (!r) return kvl_buf_adds(b, task->options);
+    KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
+    if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
+    if (r->mode == KVL_READ_CHUNK) return kvl_buf_printf(b, "mode=chunk,chunk=%d", r->chunk);
+    return kvl_buf_adds(b, "mode=decode");
+}
+
 static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
 {
     const struct kvl_work *w = p->w;
@@ -68,12 +83,14 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
                            c->speed ? "speed" : "cell", kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
                            kvl_kv_type_name(s->kv_type)));
-    KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;length=%d", c->task->task->name,
-                           c->task->task->version, c->task->options, c->length));
+    KVL_TRY(plan_key_task(b, c->task));
+    KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
                            (unsigned long long)s->seed, c->policy->policy->name,
                            c->policy->policy->version, options, c->budget_tok));
+    if (c->planned && kvl_planned_own_prefill(c->planned))
+        KVL_TRY(kvl_buf_adds(b, ";prefill=own"));
     if (c->policy->plugin)
         KVL_TRY(kvl_buf_printf(b, ";plugin=%016llx", (unsigned long long)c->policy->plugin));
     /* What the store keeps for other cells takes time, too. */
@@ -83,7 +100,8 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
             p->where->host, p->where->threads, s->speed.warmup, s->speed.steps, c->repeat,
             w->raw_keys, w->observers.window);
     return kvl_buf_printf(b, ";protocol=%s;contexts=%d;questions=%d",
-                          kvl_protocol_name(c->protocol), s->contexts, s->questions);
+                          kvl_protocol_name(c->protocol), s->contexts,
+                          kvl_point_reading(c->task) ? 1 : s->questions);
 }
 
 static int plan_name(const struct plan *p, struct kvl_cell *c)
@@ -169,13 +187,23 @@ static size_t plan_n_cells(const struct plan *p)
     return p->cells.len / sizeof(struct kvl_cell);
 }
 
+/* A text that is read from its first token on is read by the method itself where it can. */
+static int plan_create(const struct plan *p, struct kvl_cell *c)
+{
+    const struct kvl_reading *r = c->speed ? NULL : kvl_point_reading(c->task);
+    bool own = r && r->mode != KVL_READ_PREFILL && (c->policy->policy->caps & KVL_CAP_PREFILL);
+    int32_t context = r && !own ? kvl_reading_before(r, c->length) : c->length;
+    return (own ? kvl_planned_create_own : kvl_planned_create)(
+        c->policy->policy, kvl_model_shape(p->w->model), c->policy->options, c->budget_tok, context,
+        &c->planned, &c->refused);
+}
+
 /* Asks the policy; what it refuses becomes an error record, not a failure of the sweep. */
 static void plan_policy(const struct plan *p, struct kvl_cell *c)
 {
     struct kvl_work *w = p->w;
     kvl_guard_policy(c->policy->policy->name);
-    int rc = kvl_planned_create(c->policy->policy, kvl_model_shape(w->model), c->policy->options,
-                                c->budget_tok, c->length, &c->planned, &c->refused);
+    int rc = plan_create(p, c);
     kvl_guard_policy(NULL);
     if (rc == KVL_OK)
         rc = kvl_observer_set_merge(&w->observers, kvl_planned_observers(c->planned), &c->refused);
@@ -267,13 +295,15 @@ static int plan_quality_group(struct plan *p, const struct kvl_point *task, int3
     struct kvl_group g = {
         .task = task, .length = length, .depth = depth, .first = plan_n_cells(p), .mine = true
     };
-    for (size_t i = 0; i < s->protocols.n; i++)
+    bool text = kvl_point_reading(task) != NULL;
+    for (size_t i = 0; i < (text ? 1 : s->protocols.n); i++)
         for (size_t j = 0; j < s->policies.n; j++) {
             struct kvl_cell c = { .task = task,
                                   .policy = &s->policies.v[j],
                                   .length = length,
                                   .depth = depth,
-                                  .protocol = (enum kvl_protocol)s->protocols.v[i] };
+                                  .protocol = text ? KVL_TEACHER_FORCED
+                                                   : (enum kvl_protocol)s->protocols.v[i] };
             KVL_TRY(plan_budgets(p, &g, c, &s->budgets));
         }
     return plan_add_group(p, &g);
@@ -324,8 +354,11 @@ static int plan_all(struct plan *p)
     const struct kvl_sweep *s = p->w->sweep;
     for (size_t t = 0; t < s->tasks.n; t++)
         for (size_t l = 0; l < s->lengths.n; l++)
-            for (size_t d = 0; d < s->depths.n; d++)
-                KVL_TRY(plan_quality_group(p, &s->tasks.v[t], s->lengths.v[l], s->depths.v[d]));
+            if (kvl_point_reading(&s->tasks.v[t]))
+                KVL_TRY(plan_quality_group(p, &s->tasks.v[t], s->lengths.v[l], KVL_DEPTH_SPREAD));
+            else
+                for (size_t d = 0; d < s->depths.n; d++)
+                    KVL_TRY(plan_quality_group(p, &s->tasks.v[t], s->lengths.v[l], s->depths.v[d]));
     for (size_t l = 0; s->speed.on && l < s->speed.lengths.n; l++)
         KVL_TRY(plan_speed_group(p, s->speed.lengths.v[l]));
     if (p->groups.len == 0)
@@ -353,7 +386,7 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
     return KVL_OK;
 }
 
-/* Generates the first context: what a task cannot do is a configuration error, met before hours of
+/* Generates a context: what a task cannot do is a configuration error, met before hours of
  * work. */
 static int plan_check_group(const struct plan *p, const struct kvl_group *g, bool allow_overlong)
 {
@@ -366,7 +399,9 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    int rc = kvl_context_generate(w, g, 0, &sample, p->err);
+    /* Of a file the last context asks for the most. */
+    int32_t last = kvl_point_reading(g->task) && !g->speed ? w->sweep->contexts - 1 : 0;
+    int rc = kvl_context_generate(w, g, last, &sample, p->err);
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
     rc = plan_tail_tok(w, g, &sample, &tail, p->err);
     kvl_sample_free(&sample);

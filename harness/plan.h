@@ -43,7 +43,7 @@ struct kvl_work {
     size_t n_cells;
     struct kvl_group *group;
     size_t n_groups;
-    bool raw_keys;  /* what the engine must keep for any of the cells */
+    bool raw_keys;                     /* what the engine must keep for any of the cells */
     struct kvl_observer_set observers; /* what their prefills must keep */
 };
 
@@ -76,9 +76,14 @@ uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *tas
 int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
                          struct kvl_sample *out, struct kvl_err *err);
 
-/* Tokens that a group prefills (contexts, questions) and samples that it answers. */
+/* Tokens of a text of `length_tok` that are read before the policy starts: what is predicted under it
+ * begins behind the one after them. */
+int32_t kvl_reading_before(const struct kvl_reading *r, int32_t length_tok);
+
+/* Tokens that a group prefills (contexts, questions), samples that it answers, tokens that it
+ * predicts. */
 struct kvl_estimate {
-    int64_t prefill_tok, n_samples, n_speed_tok;
+    int64_t prefill_tok, n_samples, n_text_tok, n_speed_tok;
 };
 void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
                         struct kvl_estimate *out);

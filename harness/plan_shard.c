@@ -10,6 +10,19 @@ enum { PLAN_ANSWER_TOK = 12, PLAN_DECODE_COST = 8 };
 
 /* ---- cost ------------------------------------------------------------------------------------ */
 
+int32_t kvl_reading_before(const struct kvl_reading *r, int32_t length_tok)
+{
+    if (r->mode == KVL_READ_PREFILL) return length_tok - r->tokens - 1;
+    return r->mode == KVL_READ_CHUNK ? r->chunk : 1;
+}
+
+/* Tokens of a group's contexts that one prefill reads for all its cells. */
+static int32_t plan_prefill_tok(const struct kvl_group *g)
+{
+    const struct kvl_reading *r = g->speed ? NULL : kvl_point_reading(g->task);
+    return r ? kvl_reading_before(r, g->length) : g->length;
+}
+
 void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
                         struct kvl_estimate *out)
 {
@@ -17,8 +30,10 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
     int64_t cells = 0;
     for (size_t i = g->first; i < g->first + g->n; i++) cells += w->cell[i].planned != NULL;
     *out = (struct kvl_estimate){ .prefill_tok =
-                                      g->speed ? g->length : (int64_t)g->length * s->contexts };
-    if (g->speed)
+                                      (int64_t)plan_prefill_tok(g) * (g->speed ? 1 : s->contexts) };
+    if (!g->speed && kvl_point_reading(g->task))
+        out->n_text_tok = cells * s->contexts * (g->length - plan_prefill_tok(g) - 1);
+    else if (g->speed)
         out->n_speed_tok = cells * (s->speed.warmup + s->speed.steps);
     else
         out->n_samples = cells * s->contexts * s->questions;
@@ -26,7 +41,7 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
 
 double kvl_group_context_cost(const struct kvl_group *g)
 {
-    double n = g->length;
+    double n = plan_prefill_tok(g);
     return n * (1.0 + n / 8192.0);
 }
 
@@ -37,6 +52,8 @@ double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
     const struct kvl_sweep *s = w->sweep;
     int32_t read = c->budget_tok ? KVL_MIN(c->budget_tok, c->length) : c->length;
     double step = PLAN_DECODE_COST * (1.0 + read / 4096.0), attach = 0.02 * c->length;
+    const struct kvl_reading *r = kvl_point_reading(c->task);
+    if (r && !c->speed) return attach + step * (c->length - kvl_reading_before(r, c->length));
     if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
     int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL ? s->questions : 1;
     return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions;
@@ -164,6 +181,8 @@ static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g
     printf(": %zu cells, %lld tokens to prefill, ", g->n, (long long)e.prefill_tok);
     if (g->speed)
         printf("%lld to decode\n", (long long)e.n_speed_tok);
+    else if (e.n_text_tok)
+        printf("%lld to predict\n", (long long)e.n_text_tok);
     else
         printf("%lld questions to answer\n", (long long)e.n_samples);
     for (size_t i = g->first; i < g->first + g->n; i++) plan_print_cell(&w->cell[i]);
@@ -180,12 +199,15 @@ void kvl_work_print(const struct kvl_work *w)
         kvl_group_estimate(w, &w->group[i], &e);
         sum.prefill_tok += e.prefill_tok;
         sum.n_samples += e.n_samples;
+        sum.n_text_tok += e.n_text_tok;
         sum.n_speed_tok += e.n_speed_tok;
         n_groups++;
         n_cells += w->group[i].n;
     }
     printf("%zu cells in %zu groups: %lld tokens to prefill, %lld questions to answer, %lld timed "
-           "steps\n",
+           "steps",
            n_cells, n_groups, (long long)sum.prefill_tok, (long long)sum.n_samples,
            (long long)sum.n_speed_tok);
+    if (sum.n_text_tok) printf(", %lld tokens of texts to predict", (long long)sum.n_text_tok);
+    putchar('\n');
 }

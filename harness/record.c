@@ -240,16 +240,16 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
 
 json_t *kvl_record_point(const struct kvl_cell *c)
 {
-    json_t *task =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i}", "cell", c->id, "key", c->key, "code",
-                  kvl_build.git, "task", c->task->task->name, "task_options", c->task->options,
-                  "task_version", (int)c->task->task->version, "length_tok", c->length);
-    json_t *policy =
-        json_pack("{s:s, s:i, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
-                  "policy_version", (int)c->policy->policy->version, "options",
-                  kvl_planned_options(c->planned), "budget", c->budget, "budget_tok",
-                  c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
-                  "prefill", "shared", "device", "cpu");
+    json_t *task = json_pack("{s:s, s:s, s:s, s:s, s:o, s:i, s:i}", "cell", c->id, "key", c->key,
+                             "code", kvl_build.git, "task", c->task->task->name, "task_options",
+                             kvl_record_path_text(c->task->options), "task_version",
+                             (int)c->task->task->version, "length_tok", c->length);
+    json_t *policy = json_pack(
+        "{s:s, s:i, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
+        "policy_version", (int)c->policy->policy->version, "options",
+        kvl_planned_options(c->planned), "budget", c->budget, "budget_tok",
+        c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real", "prefill",
+        kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", "cpu");
     return kvl_record_add(task, policy);
 }
 

@@ -18,6 +18,17 @@ static int state_order(const void *a, const void *b, void *cells)
     return strcmp(c[*(const size_t *)a].id, c[*(const size_t *)b].id);
 }
 
+static json_t *state_texts(int32_t contexts)
+{
+    json_t *texts = json_array();
+    for (int32_t i = 0; i < contexts; i++)
+        if (json_array_append_new(texts, json_null()) != 0) {
+            json_decref(texts);
+            return NULL;
+        }
+    return texts;
+}
+
 static int state_fill(struct kvl_state *s, struct kvl_err *err)
 {
     const struct kvl_work *w = s->work;
@@ -29,6 +40,11 @@ static int state_fill(struct kvl_state *s, struct kvl_err *err)
     for (size_t i = 0; i < w->n_cells; i++) {
         s->by_id[i] = i;
         if (w->cell[i].speed) continue;
+        if (kvl_point_reading(w->cell[i].task)) {
+            if (!(s->cell[i].text = state_texts(w->sweep->contexts)))
+                return kvl_fail(err, KVL_ENOMEM, "out of memory for texts");
+            continue;
+        }
         s->cell[i].outcome = kvl_alloc(state_samples(s), sizeof *s->cell[i].outcome);
         if (!s->cell[i].outcome) return kvl_fail(err, KVL_ENOMEM, "out of memory for samples");
     }
@@ -50,7 +66,10 @@ int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
 
 void kvl_state_free(struct kvl_state *s)
 {
-    for (size_t i = 0; s->cell && i < s->work->n_cells; i++) kvl_free(s->cell[i].outcome);
+    for (size_t i = 0; s->cell && i < s->work->n_cells; i++) {
+        kvl_free(s->cell[i].outcome);
+        json_decref(s->cell[i].text);
+    }
     kvl_free(s->cell);
     kvl_free(s->by_id);
     json_decref(s->runs);
@@ -59,8 +78,11 @@ void kvl_state_free(struct kvl_state *s)
 
 bool kvl_state_complete(const struct kvl_state *s, size_t cell)
 {
-    for (size_t i = 0; i < state_samples(s); i++)
-        if (!s->cell[cell].outcome[i].have) return false;
+    const struct kvl_progress_cell *p = &s->cell[cell];
+    for (size_t i = 0; p->outcome && i < state_samples(s); i++)
+        if (!p->outcome[i].have) return false;
+    for (size_t i = 0; i < json_array_size(p->text); i++)
+        if (json_is_null(json_array_get(p->text, i))) return false;
     return true;
 }
 
@@ -120,6 +142,24 @@ static void state_sample(struct kvl_state *s, const json_t *record)
     if (s->retry && o->failed) *o = (struct kvl_outcome){ 0 };
 }
 
+int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err)
+{
+    size_t cell;
+    struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
+    json_int_t context = json_integer_value(json_object_get(record, "context"));
+    bool failed = json_is_string(json_object_get(record, "error"));
+    if (!p || context < 0 || (size_t)context >= json_array_size(p->text)) return KVL_OK;
+    json_t *kept = json_null();
+    if (!(s->retry && failed)) {
+        kept = json_object();
+        if (!kept || json_object_update(kept, record) != 0)
+            return kvl_fail(err, KVL_ENOMEM, "out of memory for a text");
+        json_object_del(kept, "nll");
+    }
+    json_array_set_new(p->text, (size_t)context, kept);
+    return KVL_OK;
+}
+
 static void state_done(struct kvl_state *s, const json_t *record)
 {
     size_t cell;
@@ -141,7 +181,8 @@ static void state_count_stale(struct kvl_state *s, const json_t *record)
 {
     size_t cell;
     const char *kind = record_string(record, "kind");
-    bool result = strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0;
+    bool result =
+        strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0 || strcmp(kind, "perplexity") == 0;
     if (result && state_find(s, record_string(record, "cell"), &cell)) s->n_stale++;
 }
 
@@ -159,7 +200,10 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
         state_count_stale(s, record);
     else if (strcmp(kind, "sample") == 0)
         state_sample(s, record);
-    else if (strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0)
+    else if (strcmp(kind, "nll") == 0)
+        return kvl_state_text(s, record, err);
+    else if (strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0 ||
+             strcmp(kind, "perplexity") == 0)
         state_done(s, record);
     else if (strcmp(kind, "error") == 0)
         state_error(s, record);

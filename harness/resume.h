@@ -9,7 +9,8 @@
 #include "record.h"
 
 struct kvl_progress_cell {
-    struct kvl_outcome *outcome; /* [contexts * questions]; NULL for speed cells */
+    struct kvl_outcome *outcome; /* [contexts * questions]; NULL for speed cells and texts */
+    json_t *text; /* of a cell that reads texts: [contexts] null, or the nll record but its `nll` */
     bool done, failed;
     bool aggregated; /* its cell record is committed */
 };
@@ -32,6 +33,8 @@ void kvl_state_free(struct kvl_state *s);
 int kvl_state_read(json_t *record, void *user, struct kvl_err *err);
 /* Whether the work has a cell of this id. */
 bool kvl_state_has(const struct kvl_state *s, const char *id);
+/* Keeps an nll record for its cell, as if it had been read from the log. */
+int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err);
 /* Whether every sample of a cell is there. */
 bool kvl_state_complete(const struct kvl_state *s, size_t cell);
 

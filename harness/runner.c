@@ -1,6 +1,9 @@
 /* The order of a sweep, its commits and its records. */
 #include "runner.h"
 
+#include "record_text.h"
+#include "stats.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -46,6 +49,34 @@ int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                              kvl_record_error(run, &r->work->cell[cell], context, -1, why->code,
                                               why->msg[0] ? why->msg : kvl_status_name(why->code)),
                              err);
+}
+
+int64_t kvl_runner_shared_blocks(const struct kvl_session *s)
+{
+    struct kvl_seq_stats stats;
+    kvl_seq_stats(kvl_session_seq(s), &stats);
+    return stats.n_shared;
+}
+
+static double per(int64_t sum, int64_t n)
+{
+    return n > 0 ? (double)sum / (double)n : KVL_NAN;
+}
+
+void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
+                        const struct kvl_session *s, int64_t shared_blocks, struct kvl_outcome *o)
+{
+    const struct kvl_counters *n = kvl_session_counters(s);
+    struct kvl_kv_bytes bytes;
+    kvl_kv_measure(s, &r->units, kvl_planned_raw_keys(cell->planned), shared_blocks, &bytes);
+    o->attended_tok = per(n->attended_tok, n->attended_lanes);
+    o->dense_tok = per(n->dense_tok, n->dense_lanes);
+    o->kv_read = per(n->kv_read_bytes, n->n_tokens);
+    o->index_read = per(n->index_read_bytes, n->n_tokens);
+    o->kv_logical = bytes.logical;
+    o->kv_physical = bytes.physical;
+    o->kv_own = bytes.own;
+    o->meta = bytes.meta;
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
@@ -99,9 +130,12 @@ static int runner_aggregate(struct kvl_runner *r, const struct kvl_group *g, str
     for (size_t c = g->first; c < g->first + g->n; c++) {
         struct kvl_progress_cell *p = &r->state->cell[c];
         if (p->done || p->failed || !kvl_state_complete(r->state, c)) continue;
-        KVL_TRY(kvl_runner_append(
-            r, kvl_record_cell(kvl_log_run(r->log), r->work->sweep, &r->work->cell[c], p->outcome),
-            err));
+        const struct kvl_cell *cell = &r->work->cell[c];
+        const char *run = kvl_log_run(r->log);
+        KVL_TRY(kvl_runner_append(r,
+                                  p->text ? kvl_record_perplexity(run, cell, p->text)
+                                          : kvl_record_cell(run, r->work->sweep, cell, p->outcome),
+                                  err));
         p->done = true;
         r->progress.n_done++;
     }
@@ -112,7 +146,8 @@ static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct 
 {
     for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
         KVL_TRY(kvl_runner_check_stop(r, err));
-        KVL_TRY(kvl_runner_context(r, g, context, err));
+        KVL_TRY(kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
+                                           : kvl_runner_context(r, g, context, err));
     }
     KVL_TRY(runner_aggregate(r, g, err));
     return kvl_log_commit(r->log, err);

@@ -54,9 +54,20 @@ void kvl_runner_measure(struct kvl_runner *r);
 /* Whether a cell lacks answers of a context, or its time. */
 bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell);
 
+/* What was observed of a session under a cell's policy: attended tokens and bytes.
+ * `shared_blocks` as for kvl_kv_measure. */
+void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
+                        const struct kvl_session *s, int64_t shared_blocks, struct kvl_outcome *o);
+/* Blocks that a session shares with others: to be taken right after its policy was attached. */
+int64_t kvl_runner_shared_blocks(const struct kvl_session *s);
+
 /* One context of a group: generated, prefilled, answered (runner_context.c). */
 int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                        struct kvl_err *err);
+/* One text of a group: prefilled as far as its mode says, then read under each policy
+ * (runner_text.c). */
+int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                    struct kvl_err *err);
 /* The speed cells of one length (runner_speed.c). */
 int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
 

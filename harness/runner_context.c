@@ -125,13 +125,6 @@ struct cell_run {
     int32_t n;
 };
 
-static int64_t shared_blocks(const struct kvl_session *s)
-{
-    struct kvl_seq_stats stats;
-    kvl_seq_stats(kvl_session_seq(s), &stats);
-    return stats.n_shared;
-}
-
 static int cell_attach(struct cell_run *run, const struct kvl_session *from, uint64_t seed,
                        struct kvl_session **out, struct kvl_err *err)
 {
@@ -154,7 +147,7 @@ static int cell_session(struct cell_run *run, struct context_question *q, int32_
         KVL_TRY(question_prompt(c, q));
         uint64_t seed = kvl_seed_mix(c->seed, (uint64_t)question);
         KVL_TRY(cell_attach(run, q->prompt, seed, &a->session, &a->error));
-        a->shared_blocks = shared_blocks(a->session);
+        a->shared_blocks = kvl_runner_shared_blocks(a->session);
         return KVL_OK;
     }
     a->shared_blocks = run->parent_shared;
@@ -223,27 +216,11 @@ static int cell_decode(struct cell_run *run)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-static double per(int64_t sum, int64_t n)
-{
-    return n > 0 ? (double)sum / (double)n : (double)NAN;
-}
-
 static void outcome_measure(const struct cell_run *run, const struct kvl_ask *a,
                             struct kvl_outcome *o)
 {
-    const struct kvl_counters *n = kvl_session_counters(a->session);
-    struct kvl_kv_bytes bytes;
-    kvl_kv_measure(a->session, &run->c->r->units, kvl_planned_raw_keys(run->cell->planned),
-                   a->shared_blocks, &bytes);
-    o->recall = per(a->recall.n_hit, a->recall.n_steps);
-    o->attended_tok = per(n->attended_tok, n->attended_lanes);
-    o->dense_tok = per(n->dense_tok, n->dense_lanes);
-    o->kv_read = per(n->kv_read_bytes, n->n_tokens);
-    o->index_read = per(n->index_read_bytes, n->n_tokens);
-    o->kv_logical = bytes.logical;
-    o->kv_physical = bytes.physical;
-    o->kv_own = bytes.own;
-    o->meta = bytes.meta;
+    kvl_runner_observe(run->c->r, run->cell, a->session, a->shared_blocks, o);
+    o->recall = a->recall.n_steps > 0 ? (double)a->recall.n_hit / a->recall.n_steps : (double)NAN;
 }
 
 static struct kvl_outcome outcome_failed(void)
@@ -345,7 +322,7 @@ static int cell_parent(struct cell_run *run, struct kvl_err *why)
     uint64_t t0 = kvl_now_ns();
     int rc = cell_attach(run, c->session, c->seed, &run->parent, why);
     run->parent_ns = kvl_now_ns() - t0;
-    if (rc == KVL_OK) run->parent_shared = shared_blocks(run->parent);
+    if (rc == KVL_OK) run->parent_shared = kvl_runner_shared_blocks(run->parent);
     return rc == KVL_ESTOP ? kvl_fail(c->err, rc, "%s", why->msg) : KVL_OK;
 }
 
@@ -391,6 +368,7 @@ bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell)
     const struct kvl_progress_cell *p = &r->state->cell[cell];
     const struct kvl_sweep *s = r->work->sweep;
     if (!r->work->cell[cell].planned || p->done || p->failed) return false;
+    if (p->text) return json_is_null(json_array_get(p->text, (size_t)context));
     for (int32_t q = 0; p->outcome && q < s->questions; q++)
         if (!p->outcome[context * s->questions + q].have) return true;
     return !p->outcome;

@@ -31,7 +31,23 @@ struct kvl_task_request {
                             question i asks the i-th stratum in shuffled order */
     int32_t n_questions; /* wanted; a task that cannot ask that many says so (KVL_EINVAL) */
     uint64_t seed;       /* of this sample: a hash of what it is */
+    int32_t index;       /* of this sample among those of its kind: 0, 1, ...; for tasks that read a
+                            file from front to back */
     const void *opts;    /* the task's own options struct */
+};
+
+/* How a task without questions is read, token by token, and what for. */
+enum kvl_read_mode {
+    KVL_READ_PREFILL = 0, /* one dense prefill; the last `tokens` are decoded */
+    KVL_READ_CHUNK,       /* `chunk` tokens at a time */
+    KVL_READ_DECODE,      /* one token at a time */
+};
+
+/* The options struct of a task without questions begins with this. */
+struct kvl_reading {
+    int32_t mode; /* enum kvl_read_mode */
+    int32_t tokens, chunk;
+    char text[KVL_OPT_STR_SIZE]; /* a file; "" = a text of our own */
 };
 
 /* Bytes [begin, end) of the context. */
@@ -102,7 +118,8 @@ struct kvl_task {
     /* KVL_EINVAL when the request cannot be met (too short for the items, too many questions). */
     int (*generate)(const struct kvl_task_request *req, struct kvl_sample *out,
                     struct kvl_err *err);
-    /* Writes all of *out. */
+    /* Writes all of *out.  NULL: the task asks nothing, what is measured is how well its text is
+     * predicted.  `generate` then makes a context and no question. */
     void (*score)(const struct kvl_question *q, const char *prediction, struct kvl_task_score *out);
     /* Probability that an answer picked without the context is right: the chance line. */
     double (*chance)(const void *opts);

@@ -1,0 +1,235 @@
+/* Texts: one prefill as far as the mode says, then the rest token by token or chunk by chunk under each
+ * policy and budget, with the text's own tokens whatever the model would say.
+ *
+ * A token is scored when its logits came from a step under the policy.  That is the same set for all
+ * policies of a group: everything behind the first token that was not prefilled. */
+#include "runner.h"
+
+#include "guard.h"
+#include "record_text.h"
+
+#include <math.h>
+#include <stdio.h>
+
+struct text {
+    struct kvl_runner *r;
+    const struct kvl_group *g;
+    const struct kvl_reading *how;
+    int32_t index;
+    uint64_t seed;
+    struct kvl_sample sample;
+    const int32_t *id;           /* [n], of the sample */
+    int32_t n, before;           /* tokens; those read before the policy starts */
+    struct kvl_session *session; /* the first `before` tokens, dense */
+    uint64_t prefill_ns;
+    float *logits; /* [at a time][n_vocab] */
+    double *nll;   /* [n - before - 1] */
+    struct kvl_err *err;
+};
+
+/* ---- the text -------------------------------------------------------------------------------- */
+
+static int text_memory(struct text *t)
+{
+    size_t n_vocab = (size_t)kvl_model_shape(t->r->work->model)->n_vocab;
+    int32_t rows = t->how->mode == KVL_READ_CHUNK ? t->how->chunk : 1;
+    t->nll = kvl_alloc((size_t)(t->n - t->before - 1), sizeof *t->nll);
+    t->logits = kvl_alloc((size_t)KVL_MIN(rows, t->n), n_vocab * sizeof *t->logits);
+    if (t->nll && t->logits) return KVL_OK;
+    return kvl_fail(t->err, KVL_ENOMEM, "out of memory for the logits of %d tokens", rows);
+}
+
+static int text_open(struct text *t)
+{
+    struct kvl_runner *r = t->r;
+    KVL_TRY(kvl_context_generate(r->work, t->g, t->index, &t->sample, t->err));
+    t->id = t->sample.tokens.id;
+    t->n = t->sample.tokens.n;
+    t->before = kvl_reading_before(t->how, t->n);
+    KVL_TRY(text_memory(t));
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_session_create(r->engine, &t->session, t->err));
+    KVL_TRY(kvl_session_prefill(t->session, t->id, t->before, NULL, false, t->err));
+    t->prefill_ns = kvl_now_ns() - t0;
+    r->stats.context_prefills++;
+    r->stats.context_prefill_tok += t->before;
+    r->progress.done += kvl_group_context_cost(t->g);
+    return KVL_OK;
+}
+
+static void text_close(struct text *t)
+{
+    kvl_session_destroy(t->session);
+    kvl_sample_free(&t->sample);
+    kvl_free(t->logits);
+    kvl_free(t->nll);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* -log of the probability that the logits give to `id`, in double. */
+static double text_nll(const float *logits, int32_t n_vocab, int32_t id)
+{
+    double most = (double)logits[kvl_argmax(logits, n_vocab)], sum = 0.0;
+    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - most);
+    return log(sum) + most - (double)logits[id];
+}
+
+/* Runs the tokens at .. at + n - 1 and scores those that follow each of them. */
+static int text_step(struct text *t, struct kvl_session *s, int32_t at, int32_t n,
+                     struct kvl_err *err)
+{
+    int32_t n_vocab = kvl_model_shape(t->r->work->model)->n_vocab;
+    if (t->how->mode == KVL_READ_CHUNK)
+        KVL_TRY(kvl_session_extend_logits(s, t->id + at, n, t->logits, err));
+    else
+        KVL_TRY(kvl_session_decode(&s, 1, t->id + at, t->logits, err));
+    for (int32_t i = 0; i < n; i++) {
+        const float *row = t->logits + (size_t)i * (size_t)n_vocab;
+        double nll = text_nll(row, n_vocab, t->id[at + i + 1]);
+        if (!isfinite(nll))
+            return kvl_fail(err, KVL_ENUMERIC, "the logits after token %d are not finite", at + i);
+        t->nll[at + i - t->before] = nll;
+    }
+    return KVL_OK;
+}
+
+static int text_read(struct text *t, struct kvl_session *s, struct kvl_err *err)
+{
+    int32_t most = t->how->mode == KVL_READ_CHUNK ? t->how->chunk : 1, n;
+    for (int32_t at = t->before; at < t->n - 1; at += n) {
+        n = KVL_MIN(most, t->n - 1 - at);
+        KVL_TRY(text_step(t, s, at, n, err));
+    }
+    return KVL_OK;
+}
+
+/* The session of a cell up to the first scored step: a fork of the shared prefill, or the method's own
+ * from the first token on. */
+static int text_session(struct text *t, const struct kvl_cell *cell, struct kvl_session **out,
+                        struct kvl_err *err)
+{
+    bool own = kvl_planned_own_prefill(cell->planned);
+    int32_t most = t->r->work->sweep->chunk_tok, n;
+    KVL_TRY(own ? kvl_session_create(t->r->engine, out, err)
+                : kvl_session_fork(t->session, out, err));
+    KVL_TRY(kvl_session_attach(*out, cell->planned, t->seed, KVL_EXEC_REAL, err));
+    for (int32_t at = 0; own && at < t->before; at += n) {
+        n = KVL_MIN(most, t->before - at);
+        KVL_TRY(kvl_session_extend(*out, t->id + at, n, err));
+    }
+    return KVL_OK;
+}
+
+static int text_cell(struct text *t, const struct kvl_cell *cell, struct kvl_text_result *out,
+                     struct kvl_err *err)
+{
+    struct kvl_session *s = NULL;
+    int64_t shared = 0;
+    uint64_t t0 = kvl_now_ns();
+    int rc = text_session(t, cell, &s, err);
+    if (rc == KVL_OK) {
+        /* What comes before is not of the cell where the method did not read it. */
+        if (kvl_planned_own_prefill(cell->planned)) kvl_session_reset_counters(s);
+        shared = kvl_runner_shared_blocks(s);
+        rc = text_read(t, s, err);
+    }
+    if (rc == KVL_OK) kvl_runner_observe(t->r, cell, s, shared, &out->observed);
+    out->observed.wall_ns = (double)(kvl_now_ns() - t0);
+    kvl_session_destroy(s);
+    return rc;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static struct kvl_outcome text_unknown(void)
+{
+    double none = (double)NAN;
+    return (struct kvl_outcome){ .attended_tok = none,
+                                 .dense_tok = none,
+                                 .kv_read = none,
+                                 .index_read = none,
+                                 .kv_logical = none,
+                                 .kv_physical = none,
+                                 .kv_own = none,
+                                 .meta = none };
+}
+
+/* A policy that fails is the text's result; a stop is the caller's. */
+static int text_record(struct text *t, size_t index)
+{
+    struct kvl_runner *r = t->r;
+    struct kvl_err why = { 0 };
+    struct kvl_text_result out = { .cell = &r->work->cell[index],
+                                   .context = t->index,
+                                   .seed = t->seed,
+                                   .text_tok = t->n,
+                                   .first_tok = t->before + 1,
+                                   .n_tok = t->n - t->before - 1,
+                                   .nll = t->nll,
+                                   .observed = text_unknown() };
+    kvl_guard_policy(out.cell->policy->policy->name);
+    int rc = text_cell(t, out.cell, &out, &why);
+    kvl_guard_policy(NULL);
+    if (rc == KVL_ESTOP) return kvl_fail(t->err, rc, "%s", why.msg);
+    if (rc != KVL_OK) out.error = why.msg[0] ? why.msg : kvl_status_name(rc);
+    out.observed.prefill_ns = (double)t->prefill_ns;
+    json_t *record = kvl_record_nll(kvl_log_run(r->log), &out);
+    json_incref(record);
+    rc = kvl_runner_append(r, record, t->err);
+    if (rc == KVL_OK) rc = kvl_state_text(r->state, record, t->err);
+    json_decref(record);
+    r->stats.n_samples += rc == KVL_OK;
+    r->progress.n_answers += rc == KVL_OK;
+    r->stats.n_errors += rc == KVL_OK && out.error;
+    r->progress.n_errors += rc == KVL_OK && out.error;
+    r->progress.done += kvl_cell_context_cost(r->work, out.cell);
+    return rc;
+}
+
+static int text_cells(struct text *t)
+{
+    struct kvl_runner *r = t->r;
+    char what[96];
+    for (size_t i = t->g->first; i < t->g->first + t->g->n; i++) {
+        const struct kvl_cell *cell = &r->work->cell[i];
+        if (!kvl_runner_wants(r, t->index, i)) continue;
+        snprintf(what, sizeof what, "%s %d %s", cell->task->task->name, cell->length,
+                 cell->policy->policy->name);
+        kvl_progress_show(&r->progress, what);
+        KVL_TRY(kvl_runner_check_stop(r, t->err));
+        KVL_TRY(text_record(t, i));
+    }
+    return kvl_log_commit(r->log, t->err);
+}
+
+/* No text, no cells of it: each gets an error record. */
+static int text_failed(struct text *t, struct kvl_err *err)
+{
+    struct kvl_err why = *t->err;
+    kvl_err_clear(t->err);
+    for (size_t i = t->g->first; i < t->g->first + t->g->n; i++)
+        if (kvl_runner_wants(t->r, t->index, i))
+            KVL_TRY(kvl_runner_cell_error(t->r, i, t->index, &why, err));
+    return kvl_log_commit(t->r->log, err);
+}
+
+int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                    struct kvl_err *err)
+{
+    bool wanted = false;
+    for (size_t i = g->first; i < g->first + g->n && !wanted; i++)
+        wanted = kvl_runner_wants(r, context, i);
+    if (!wanted) return KVL_OK;
+    struct text t = {
+        .r = r, .g = g, .how = kvl_point_reading(g->task), .index = context, .err = err
+    };
+    t.seed = kvl_context_seed(r->work->sweep, g->task, g->length, g->depth, context);
+    int rc = text_open(&t);
+    if (rc == KVL_OK)
+        rc = text_cells(&t);
+    else if (rc != KVL_ESTOP)
+        rc = text_failed(&t, err);
+    text_close(&t);
+    return rc;
+}
