@@ -118,12 +118,120 @@ static void test_kept_set_at_every_length(void **state)
     rig_close(&r);
 }
 
+/* ---- with its own prefill --------------------------------------------------------------------- */
+
+/* The context under the policy from its first token on; logits [n][n_vocab]. */
+static float *stream(struct rig *r, const struct rig_run *run, int32_t n, struct rig_session *rs)
+{
+    float *logits = rig_logits(r, n);
+    *rs = (struct rig_session){ 0 };
+    RIG_OK(&r->err, kvl_planned_create_own(run->policy, rig_shape(r), run->options, run->budget, n,
+                                           &rs->planned, &r->err));
+    RIG_OK(&r->err, kvl_session_create(r->engine, &rs->s, &r->err));
+    RIG_OK(&r->err, kvl_session_attach(rs->s, rs->planned, 0, KVL_EXEC_REAL, &r->err));
+    RIG_OK(&r->err, kvl_session_extend_logits(rs->s, run->id, n, logits, &r->err));
+    return logits;
+}
+
+static struct rig layers(uint32_t n_layers, int32_t *id)
+{
+    struct rig_desc desc = { .llama = { .n_layers = n_layers, .seed = 22 } };
+    struct rig r;
+    rig_open(&r, &desc);
+    rig_tokens(id, N_TOK, 4);
+    return r;
+}
+
+/* A cache that holds everything is a dense prefill, with either kind of positions. */
+static void test_own_prefill_with_room_is_dense(void **state)
+{
+    int32_t id[N_TOK];
+    struct rig r = layers(3, id);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct rig_run run = { .policy = kvl_policy_streaming_llm,
+                               .options = i ? "positions=original" : "",
+                               .budget = N_TOK + 1,
+                               .id = id };
+        struct rig_session rs;
+        struct kvl_session *dense;
+        float *got = stream(&r, &run, N_TOK, &rs), *want = rig_logits(&r, N_TOK);
+        RIG_OK(&r.err, kvl_session_create(r.engine, &dense, &r.err));
+        RIG_OK(&r.err, kvl_session_prefill(dense, id, N_TOK, want, false, &r.err));
+        rig_expect_near(&r, want, got, N_TOK, 1e-3, "streamed with room for all, and dense");
+        kvl_session_destroy(dense);
+        kvl_free(got);
+        kvl_free(want);
+        rig_end(&rs);
+    }
+    rig_close(&r);
+}
+
+/* After the context {0 .. S-1} and the last R, whatever its length. */
+static void test_own_prefill_keeps(void **state)
+{
+    int32_t id[N_TOK], want[N_TOK];
+    struct rig r = layers(2, id);
+    (void)state;
+    for (int32_t len = 1; len <= N_TOK; len += 3) {
+        struct rig_run run = {
+            .policy = kvl_policy_streaming_llm, .options = "sink=3", .budget = 10, .id = id
+        };
+        struct rig_session rs;
+        float *logits = stream(&r, &run, len, &rs);
+        int32_t n = 0;
+        for (int32_t i = 0; i < len; i++)
+            if (i < 3 || i >= len - 6) want[n++] = i;
+        expect_all_lanes(&r, &rs, want, n);
+        kvl_free(logits);
+        rig_end(&rs);
+    }
+    rig_close(&r);
+}
+
+/* In one layer a token sees itself and the R before it, in two layers the R before those: what lies
+ * further back cannot matter, the token at the edge does.  From a shared dense prefill all matter. */
+static void test_own_prefill_sees_r_per_layer(void **state)
+{
+    enum { R = 7 };
+    (void)state;
+    for (int32_t depth = 1; depth <= 2; depth++) {
+        int32_t id[N_TOK], edge = N_TOK - 1 - depth * R;
+        struct rig r = layers((uint32_t)depth, id);
+        struct rig_run run = { .policy = kvl_policy_streaming_llm,
+                               .options = "sink=0,positions=original",
+                               .budget = R + 1,
+                               .id = id };
+        struct rig_session rs;
+        size_t last = (size_t)(N_TOK - 1) * (size_t)rig_shape(&r)->n_vocab;
+        float *want = stream(&r, &run, N_TOK, &rs);
+        rig_end(&rs);
+        for (int32_t at = edge - 1; at <= edge; at++) {
+            int32_t was = id[at];
+            id[at] = was == id[5] ? id[6] : id[5];
+            float *got = stream(&r, &run, N_TOK, &rs);
+            rig_end(&rs);
+            if (at < edge)
+                rig_expect_same(&r, want + last, got + last, 1, "a token out of sight");
+            else
+                assert_true(rig_distance(&r, want + last, got + last, 1) > 1e-5);
+            kvl_free(got);
+            id[at] = was;
+        }
+        kvl_free(want);
+        rig_close(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_papers_example),
         cmocka_unit_test(test_original_positions_differ),
         cmocka_unit_test(test_kept_set_at_every_length),
+        cmocka_unit_test(test_own_prefill_with_room_is_dense),
+        cmocka_unit_test(test_own_prefill_keeps),
+        cmocka_unit_test(test_own_prefill_sees_r_per_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

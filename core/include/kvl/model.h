@@ -140,7 +140,7 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
                        enum kvl_exec exec, struct kvl_err *err);
 
 /* n tokens as one block under the policy: every token selects for itself; eviction comes at the end
- * of the block. */
+ * of the block, or after every token where the policy was planned with its own prefill. */
 int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err);
 
 /* The same with the logits of every token: [n][n_vocab]. */
