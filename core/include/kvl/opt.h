@@ -58,9 +58,9 @@ int kvl_opt_print(const struct kvl_opt *table, const void *opts, struct kvl_buf 
 /* NULL when there is none. */
 const struct kvl_opt *kvl_opt_find(const struct kvl_opt *table, const char *name);
 
-/* Numbers from text, whole string, locale-independent. */
-int kvl_parse_i64(const char *s, int64_t *out);
-int kvl_parse_f64(const char *s, double *out);
+/* Numbers from text, whole string, locale-independent; for options of type STR too. */
+KVL_API int kvl_parse_i64(const char *s, int64_t *out);
+KVL_API int kvl_parse_f64(const char *s, double *out);
 
 #ifdef __cplusplus
 }

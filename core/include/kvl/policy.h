@@ -172,6 +172,12 @@ KVL_API int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_
  * counted as such: for `oracle` and for filter layers. */
 KVL_API int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, float *probs, int32_t n);
+/* y = x turned to position `pos`, pair by pair as the model does: x, y [n_heads][head_dim]; y may be
+ * x.  For what lies before RoPE: kvl_query.q_raw, keys read raw. */
+KVL_API int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int32_t pos,
+                       float *y);
+/* Bytes of the key and the value of one token in one lane, as stored. */
+KVL_API int32_t kvl_token_bytes(const struct kvl_pctx *ctx);
 /* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */
 KVL_API int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const int32_t **pos, int32_t *n);
@@ -229,6 +235,11 @@ KVL_API int kvl_sel_segment(struct kvl_sel *sel);
 /* Declares that this selection also serves the layers up to layer_last, and n_steps steps from this
  * one on; the engine does not ask again. */
 KVL_API int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps);
+/* In observe: what layers layer_first .. layer_last, behind this one, read in this step: one list of n
+ * ascending, unique, live positions and the current token.  `select` is not asked there. */
+KVL_API int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             int32_t layer_first, int32_t layer_last, const int32_t *pos,
+                             int32_t n);
 
 /* ---- keep: eviction while decoding ---------------------------------------------------------- */
 

@@ -1,0 +1,44 @@
+/* Calls of policies back into the engine: rotation, sizes, selections for layers to come. */
+#include "model/host.h"
+
+int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int32_t pos, float *y)
+{
+    const struct kvl_engine *e = ctx->host->session->engine;
+    if (n_heads < 1 || pos < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "%d vectors turned to position %d, want 1 or more, "
+                        "0 or more",
+                        n_heads, pos);
+    return e->ops->rope(&(struct kvl_rope_args){ .y = y,
+                                                 .x = x,
+                                                 .pos = &pos,
+                                                 .inv_freq = e->model->w.inv_freq,
+                                                 .n = 1,
+                                                 .n_heads = n_heads,
+                                                 .head_dim = ctx->shape->head_dim,
+                                                 .style = KVL_ROPE_NORM });
+}
+
+int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(ctx->host->session->engine->store);
+    return 2 * d->head_dim * (d->type == KVL_KV_F16 ? 2 : 4);
+}
+
+/* An entry like that of a selection that shares itself, so that rows of a block keep apart. */
+int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t layer_first,
+                     int32_t layer_last, const int32_t *pos, int32_t n)
+{
+    struct kvl_session *s = ctx->host->session;
+    struct kvl_sel sel;
+    if (layer_first <= step->layer || layer_last < layer_first ||
+        layer_last >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "layer %d selects for layers %d to %d, want layers behind it, up to %d",
+                        step->layer, layer_first, layer_last, ctx->shape->n_layers - 1);
+    kvl_sel_init(&sel, s, layer_first, step->pos + 1, ctx->err);
+    KVL_TRY(kvl_sel_tokens(&sel, KVL_SCOPE_LAYER, 0, pos, n));
+    KVL_TRY(kvl_sel_share(&sel, layer_last, 1));
+    s->count.n_select++;
+    return kvl_sel_save(&sel, &(struct kvl_row){ .s = s, .index = step->index, .pos = step->pos });
+}
