@@ -1,0 +1,666 @@
+/* omnikv - a few filter layers find the tokens that the layers behind them read.
+ *
+ * Hao, Zhu, Wang, Yu, Xin, Zheng, Ren, Guo: OmniKV: Dynamic Context Selection for Efficient
+ * Long-Context LLMs, ICLR 2025.  Neighbouring layers attend to much the same tokens, so a *filter
+ * layer* reads everything and its own attention, computed once, is the index: one list of k tokens
+ * per step serves all layers up to the next filter.  The prefilled keys and values of those layers
+ * could live on the host (the context bank), loaded by one packed copy per filter layer.
+ *
+ * Layers before the first filter, filters, and num_wait_load_layers behind each (they hide the load)
+ * are dense: 32 layers, filters 2+8+18, one wait layer give DDDDSSSSDDSSSSSSSSDDSSSSSSSSSSSS.
+ *
+ * Token context selector, of the context's tokens t and the query heads h of the filter layer:
+ *   last     s_t = max_h q_h.k_t / sqrt(d), raw logits (from weights and their log-sum-exp)
+ *   softmax  s_t = max_h P_h,t (official: softmax_before_last), P over all that the layer reads
+ *   uniform  s_t = sum of max_h P_j,h,t over the last window_size queries j, the current one included
+ *   exp      the same with weight 2^-(distance of j from the newest)
+ * For uniform and exp, tokens of the context that are still in the window are left out of the
+ * scoring and read anyway.  Tokens that come after the context (the decode tail) are always read.
+ *
+ * Published behaviours differ:
+ *   - official uniform and exp rotate all stored window queries with the *current* position (a bug);
+ *     here what a query gives is computed when it passes, so rightly rotated by construction
+ *   - official num_of_selected_tokens (a number, or a share of the context) does not count the tail.
+ *     auto stays inside the budget: k = B - 1 - tail.  A given number is official.
+ *   - lazy=true is the official lazy cache: the old list is read on while more than lazy_overlap of
+ *     the union of old and new is in both.  With k from the budget it is cut to its best k
+ *   - the LightLLM port is a speed mock whose answers are not meant to be right: not followed
+ *
+ * Filter layers by measurement (filter_layers=auto; the papers' sets are of 32 to 80 layers): when
+ * the context is complete, the last 4 queries of every layer l pick their top k (maximum over heads
+ * of the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and queries,
+ * that falls on l's tokens and the query's own.  Of all filter sets that leave at most dense_layers
+ * layers dense and serve a layer each, the one of largest sum over the layers of C(filter, layer),
+ * dense layers counting 1, is taken; exact, by dynamic programming; ties to the lower layers.
+ * dense_layers=auto is a quarter of the layers (the papers' 8 of 32), at least 2.
+ * report: the filters, capture_mean and capture_min of the sparse layers, and capture_own, what a
+ * list of their own would have captured.  Where capture_mean is far below capture_own the layers of
+ * the model do not share attention, and OmniKV must lose.
+ *
+ * The bank is counted, not executed: calls and bytes of the packed loads, and which loaded tokens
+ * the list before had already (bank_hit_share).
+ * Deviations: num_wait_load_layers=auto is 1 from 16 layers on, else 0 (official: 1), for there is
+ * no transfer to hide and small models would be mostly dense; logits of weights that underflow in
+ * 32 bits (103 below the log-sum-exp) rank last in `last`.
+ * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
+ * context per filter layer and step.  Attach, auto: 4 queries over every layer's keys.
+ */
+#include "kvl/policy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OMNIKV_MEASURE = 4, OMNIKV_MAX_LAYERS = 1024 };
+enum { OMNIKV_LAST, OMNIKV_SOFTMAX, OMNIKV_UNIFORM, OMNIKV_EXP };
+
+struct omnikv_opts {
+    char filter_layers[KVL_OPT_STR_SIZE], num_of_selected_tokens[KVL_OPT_STR_SIZE];
+    int32_t num_wait_load_layers, dense_layers, selector, window_size;
+    bool lazy;
+    double lazy_overlap;
+    /* not options: from plan */
+    int32_t
+        table; /* rows of context tokens: step of the last list, then what window queries gave */
+    int32_t k; /* selected tokens, 0 = by the budget */
+    double k_share; /* > 0: k is this share of the context */
+    bool measured;
+};
+
+static const char *const omnikv_selectors[] = { "last", "softmax", "uniform", "exp", NULL };
+
+static const struct kvl_opt omnikv_options[] = {
+    { .name = "filter_layers",
+      .type = KVL_OPT_STR,
+      .off = offsetof(struct omnikv_opts, filter_layers),
+      .def = "auto",
+      .help = "layers that choose for those behind them, as in 2+8+18 (official: do_select_layers "
+              "\"2,8,18\" of 32); auto, measured = by captured attention on this context" },
+    { .name = "dense_layers",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct omnikv_opts, dense_layers),
+      .def = "auto",
+      .min = 1,
+      .max = OMNIKV_MAX_LAYERS,
+      .help = "most layers left dense when filters are measured; auto = max(2, layers / 4)" },
+    { .name = "num_wait_load_layers",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct omnikv_opts, num_wait_load_layers),
+      .def = "auto",
+      .min = 0,
+      .max = OMNIKV_MAX_LAYERS,
+      .help = "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
+              "layers on, else 0" },
+    { .name = "num_of_selected_tokens",
+      .type = KVL_OPT_STR,
+      .off = offsetof(struct omnikv_opts, num_of_selected_tokens),
+      .def = "auto",
+      .help = "tokens of the context per step: auto, budget = budget - 1 - tail; a number, or a "
+              "share with a point (0.067), comes without the tail (official: 0.067, 2048)" },
+    { .name = "selector",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct omnikv_opts, selector),
+      .def = "last",
+      .choices = omnikv_selectors,
+      .help = "score of a token: last query's logits, its softmax, or the last window_size queries "
+              "(paper: last and exp; official: selector_cls)" },
+    { .name = "window_size",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct omnikv_opts, window_size),
+      .def = "16",
+      .min = 1,
+      .max = 1024,
+      .help = "queries that score in uniform and exp (paper: 16)" },
+    { .name = "lazy",
+      .type = KVL_OPT_BOOL,
+      .off = offsetof(struct omnikv_opts, lazy),
+      .def = "false",
+      .help = "keep the old list while it overlaps the new one enough (official: cache_cls lazy)" },
+    { .name = "lazy_overlap",
+      .type = KVL_OPT_FLOAT,
+      .off = offsetof(struct omnikv_opts, lazy_overlap),
+      .def = "0.4",
+      .min = 0,
+      .max = 1,
+      .help = "intersection / union of two lists above which lazy keeps the old (official: 0.4)" },
+    { 0 },
+};
+
+struct omnikv_layer {
+    int32_t filter;      /* the layer whose list it reads; -1: dense */
+    int32_t first, last; /* of a filter: the layers that read its list; else -1 */
+    int32_t tag, n_list; /* of a filter: step + 1 and length of the list at hand, 0 = none */
+    float capture, own;  /* of a sparse layer, measured */
+};
+
+struct omnikv_state {
+    int64_t n_steps, n_filtered, n_loads, n_listed, n_hits;
+    double loaded_bytes;
+    struct omnikv_layer layer[];
+};
+
+/* ---- plan ---------------------------------------------------------------------------------- */
+
+static bool omnikv_windowed(const struct omnikv_opts *o)
+{
+    return o->selector == OMNIKV_UNIFORM || o->selector == OMNIKV_EXP;
+}
+
+static int32_t omnikv_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const char *k = ((const struct omnikv_opts *)opts)->num_of_selected_tokens;
+    (void)shape;
+    return strcmp(k, "auto") == 0 || strcmp(k, "budget") == 0 ? 2 : 1;
+}
+
+static int omnikv_plan_tokens(struct kvl_plan *plan)
+{
+    struct omnikv_opts *o = plan->opts;
+    const char *text = o->num_of_selected_tokens;
+    int64_t k;
+    if (omnikv_min_budget(plan->shape, o) == 2) {
+        if (plan->budget_tok < 2)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "num_of_selected_tokens=auto with budget %d; give a budget of 2 or "
+                            "more, or a number",
+                            plan->budget_tok);
+        memcpy(o->num_of_selected_tokens, "budget", sizeof "budget");
+        return KVL_OK;
+    }
+    if (kvl_parse_i64(text, &k) == KVL_OK && k >= 1 && k <= INT32_MAX) {
+        o->k = (int32_t)k;
+        return KVL_OK;
+    }
+    if (strchr(text, '.') && kvl_parse_f64(text, &o->k_share) == KVL_OK && o->k_share > 0 &&
+        o->k_share <= 1)
+        return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL,
+                    "num_of_selected_tokens=%s; give auto, a whole number from 1, or a share with "
+                    "a point up to 1.0",
+                    text);
+}
+
+/* Calls `each` for every layer of "2+8+18". */
+static int omnikv_each_filter(const char *text, const struct kvl_shape *shape, uint8_t *is_filter,
+                              struct kvl_err *err)
+{
+    int32_t before = -1;
+    for (const char *at = text; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) {
+        char number[16];
+        int64_t layer;
+        size_t n = strcspn(at, "+");
+        if (n >= sizeof number) n = 0;
+        memcpy(number, at, n);
+        number[n] = '\0';
+        if (kvl_parse_i64(number, &layer) != KVL_OK || layer <= before ||
+            layer >= shape->n_layers - 1)
+            return kvl_fail(err, KVL_EINVAL,
+                            "filter_layers=%s; give auto, or ascending layers from 0 to %d as in "
+                            "2+8+18",
+                            text, shape->n_layers - 2);
+        before = (int32_t)layer;
+        is_filter[before] = 1;
+    }
+    return KVL_OK;
+}
+
+static int omnikv_plan_filters(struct kvl_plan *plan, uint8_t *has_rows)
+{
+    struct omnikv_opts *o = plan->opts;
+    int32_t n_layers = plan->shape->n_layers, wait = o->num_wait_load_layers;
+    o->measured =
+        strcmp(o->filter_layers, "auto") == 0 || strcmp(o->filter_layers, "measured") == 0;
+    if (o->measured) {
+        memcpy(o->filter_layers, "measured", sizeof "measured");
+        memset(has_rows, 1, (size_t)n_layers - 1);
+        if (o->dense_layers <= wait || o->dense_layers >= n_layers)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "dense_layers=%d with num_wait_load_layers=%d; the model has %d "
+                            "layers, give %d to %d",
+                            o->dense_layers, wait, n_layers, wait + 1, n_layers - 1);
+        return KVL_OK;
+    }
+    KVL_TRY(omnikv_each_filter(o->filter_layers, plan->shape, has_rows, plan->err));
+    for (int32_t l = 0, since = INT32_MIN / 2; l < n_layers; l++) {
+        if (has_rows[l]) since = l;
+        if (l - since > wait && since >= 0) return KVL_OK;
+    }
+    return kvl_fail(plan->err, KVL_EINVAL,
+                    "filter_layers=%s with num_wait_load_layers=%d leaves none of %d layers to "
+                    "read a list; give fewer",
+                    o->filter_layers, wait, n_layers);
+}
+
+static int omnikv_plan(struct kvl_plan *plan)
+{
+    struct omnikv_opts *o = plan->opts;
+    uint8_t has_rows[OMNIKV_MAX_LAYERS] = { 0 };
+    int32_t n_layers = plan->shape->n_layers;
+    if (n_layers < 2 || n_layers > OMNIKV_MAX_LAYERS)
+        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; omnikv wants 2 to %d",
+                        n_layers, OMNIKV_MAX_LAYERS);
+    if (o->num_wait_load_layers == KVL_AUTO) o->num_wait_load_layers = n_layers >= 16;
+    if (o->dense_layers == KVL_AUTO) {
+        int32_t least = KVL_MAX(2, o->num_wait_load_layers + 1);
+        o->dense_layers = KVL_MIN(n_layers - 1, KVL_MAX(least, n_layers / 4));
+    }
+    KVL_TRY(omnikv_plan_tokens(plan));
+    KVL_TRY(omnikv_plan_filters(plan, has_rows));
+    int32_t window = omnikv_windowed(o) ? o->window_size : 0;
+    int32_t observed = KVL_MAX(window, o->measured ? OMNIKV_MEASURE : 0);
+    if (observed > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, observed));
+    plan->state_bytes =
+        sizeof(struct omnikv_state) + (size_t)n_layers * sizeof(struct omnikv_layer);
+    struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
+                                  .unit_tok = 1,
+                                  .row_floats = 1 + window,
+                                  .layers = has_rows,
+                                  .per_layer = true };
+    return kvl_plan_meta_desc(plan, &rows, &o->table);
+}
+
+/* ---- filter layers -------------------------------------------------------------------------- */
+
+/* Tokens of the context that a list may have at position `pos`. */
+static int32_t omnikv_k(const struct kvl_pctx *ctx, int32_t pos)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    int32_t k = ctx->budget_tok - 1 - (pos - ctx->context_tok);
+    if (o->k > 0) k = o->k;
+    if (o->k_share > 0) k = (int32_t)(o->k_share * ctx->context_tok);
+    return KVL_MAX(0, KVL_MIN(k, ctx->context_tok));
+}
+
+static void omnikv_assign(const struct kvl_pctx *ctx, const uint8_t *is_filter)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
+    for (int32_t l = 0, filter = -1; l < ctx->shape->n_layers; l++) {
+        if (is_filter[l]) filter = l;
+        bool sparse = filter >= 0 && l - filter > o->num_wait_load_layers;
+        layer[l].filter = sparse ? filter : -1;
+        layer[l].first = layer[l].last = -1;
+        if (!sparse) continue;
+        if (layer[filter].first < 0) layer[filter].first = l;
+        layer[filter].last = l;
+    }
+}
+
+static int omnikv_open(struct kvl_pctx *ctx)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    if (o->measured) return KVL_OK;
+    KVL_TRY(omnikv_each_filter(o->filter_layers, ctx->shape, is_filter, ctx->err));
+    omnikv_assign(ctx, is_filter);
+    return KVL_OK;
+}
+
+static int omnikv_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t stride,
+                         int32_t n, enum kvl_reduce reduce)
+{
+    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = y,
+                                                                   .x = x,
+                                                                   .x_stride = stride,
+                                                                   .n = n,
+                                                                   .n_heads = ctx->shape->n_heads,
+                                                                   .n_kv_heads = 1,
+                                                                   .reduce = reduce });
+}
+
+static int omnikv_topk(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t k,
+                       int32_t *index)
+{
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
+    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d tokens", k, n);
+}
+
+/* What lies in scratch while filters are measured; L layers, n tokens. */
+struct omnikv_measure {
+    float *probs;   /* [n_heads][n] of one query */
+    float *weight;  /* [n] mean over heads, then the score */
+    float *capture; /* [L][L] C(l, m); the diagonal is capture_own */
+    int32_t *list;  /* [L][k] */
+    int32_t n, k;
+};
+
+static float omnikv_share(const float *weight, const int32_t *list, int32_t n_list, int32_t own)
+{
+    float sum = weight[own];
+    for (int32_t i = 0; i < n_list; i++) sum += weight[list[i]];
+    return sum;
+}
+
+/* Adds one query's captures, layer by layer: the lists of the layers before are there. */
+static int omnikv_measure_query(const struct kvl_pctx *ctx, const struct omnikv_measure *m,
+                                int32_t back)
+{
+    size_t n = (size_t)m->n, n_layers = (size_t)ctx->shape->n_layers;
+    int32_t own = m->n - 1 - back, k = KVL_MIN(m->k, own);
+    for (size_t at = 0; at < n_layers; at++) {
+        int32_t *list = m->list + at * (size_t)m->k;
+        KVL_TRY(kvl_obs_window_probs(ctx, (int32_t)at, back, m->probs, m->n));
+        KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, own, KVL_REDUCE_MAX));
+        KVL_TRY(omnikv_topk(ctx, m->weight, own, k, list));
+        KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, m->n, KVL_REDUCE_MEAN));
+        for (size_t l = 0; l <= at; l++)
+            m->capture[l * n_layers + at] +=
+                omnikv_share(m->weight, m->list + l * (size_t)m->k, k, own);
+    }
+    return KVL_OK;
+}
+
+/* The best continuation from filter layer `l` with at most `d` dense layers left: see above.  value
+ * and next are [L][D + 1]; next = L ends the list.  Negative: impossible. */
+static void omnikv_best_next(const float *capture, int32_t n_layers, int32_t wait, int32_t n_dense,
+                             int32_t l, int32_t d, float *value, int32_t *next)
+{
+    int32_t used = 1 + wait, row = n_dense + 1, at = l * row + d;
+    float sum = (float)used, best = -1.0f;
+    value[at] = -1.0f;
+    if (used > d || l + used >= n_layers) return;
+    for (int32_t m = l + used; m < n_layers; m++) {
+        sum += capture[l * n_layers + m];
+        float rest = m + 1 < n_layers ? value[(m + 1) * row + d - used] : 0.0f;
+        if (rest < 0 || sum + rest <= best) continue;
+        best = sum + rest;
+        next[at] = m + 1;
+    }
+    value[at] = best;
+}
+
+static int omnikv_choose(const struct kvl_pctx *ctx, const float *capture, uint8_t *is_filter)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    int32_t n_layers = ctx->shape->n_layers, row = o->dense_layers + 1, first = 0;
+    size_t cells = (size_t)n_layers * (size_t)row;
+    float *value = kvl_scratch(ctx, cells), best = -1.0f;
+    int32_t *next = (void *)kvl_scratch(ctx, cells);
+    if (!value || !next) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to choose filters");
+    for (int32_t l = n_layers - 1; l >= 0; l--)
+        for (int32_t d = 0; d < row; d++)
+            omnikv_best_next(capture, n_layers, o->num_wait_load_layers, o->dense_layers, l, d,
+                             value, next);
+    for (int32_t l = 0; l < o->dense_layers; l++) {
+        float v = value[l * row + o->dense_layers - l];
+        if (v < 0 || (float)l + v <= best) continue;
+        best = (float)l + v;
+        first = l;
+    }
+    for (int32_t l = first, d = o->dense_layers - first; l < n_layers;) {
+        is_filter[l] = 1;
+        int32_t then = next[l * row + d];
+        d -= 1 + o->num_wait_load_layers;
+        l = then;
+    }
+    return KVL_OK;
+}
+
+static int omnikv_measure(const struct kvl_pctx *ctx)
+{
+    size_t n = (size_t)ctx->context_tok, n_layers = (size_t)ctx->shape->n_layers;
+    struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    int32_t n_queries = KVL_MIN(OMNIKV_MEASURE, ctx->context_tok);
+    struct omnikv_measure m = { .n = ctx->context_tok, .k = omnikv_k(ctx, ctx->context_tok) };
+    m.probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
+    m.weight = kvl_scratch(ctx, n);
+    m.capture = kvl_scratch(ctx, n_layers * n_layers);
+    m.list = (void *)kvl_scratch(ctx, n_layers * (size_t)m.k);
+    if (!m.probs || !m.weight || !m.capture || !m.list)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %d layers of %d tokens",
+                        ctx->shape->n_layers, m.n);
+    memset(m.capture, 0, n_layers * n_layers * sizeof *m.capture);
+    for (int32_t b = 0; b < n_queries; b++) KVL_TRY(omnikv_measure_query(ctx, &m, b));
+    for (size_t i = 0; i < n_layers * n_layers; i++) m.capture[i] /= (float)n_queries;
+    KVL_TRY(omnikv_choose(ctx, m.capture, is_filter));
+    omnikv_assign(ctx, is_filter);
+    for (size_t l = 0; l < n_layers; l++) {
+        if (layer[l].filter < 0) continue;
+        layer[l].capture = m.capture[(size_t)layer[l].filter * n_layers + l];
+        layer[l].own = m.capture[l * n_layers + l];
+    }
+    return KVL_OK;
+}
+
+/* ---- what window queries gave ------------------------------------------------------------------ */
+
+/* The column of a query in a row: its position modulo the window, behind the tag. */
+static size_t omnikv_column(const struct omnikv_opts *o, int32_t pos)
+{
+    return 1 + (size_t)(pos % o->window_size);
+}
+
+static size_t omnikv_row(const struct omnikv_opts *o)
+{
+    return 1 + (omnikv_windowed(o) ? (size_t)o->window_size : 0);
+}
+
+/* The last queries of the context, for one filter layer. */
+static int omnikv_fill_window(const struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    size_t n = (size_t)ctx->context_tok;
+    struct kvl_meta_view rows;
+    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n), *most = kvl_scratch(ctx, n);
+    if (!probs || !most) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for window queries");
+    KVL_TRY(kvl_meta(ctx, o->table, layer, &rows));
+    for (int32_t b = 0; b < KVL_MIN(o->window_size, ctx->context_tok); b++) {
+        float *column = rows.base + omnikv_column(o, ctx->context_tok - 1 - b);
+        KVL_TRY(kvl_obs_window_probs(ctx, layer, b, probs, ctx->context_tok));
+        KVL_TRY(omnikv_reduce(ctx, most, probs, n, ctx->context_tok, KVL_REDUCE_MAX));
+        for (size_t t = 0; t < n; t++) column[t * omnikv_row(o)] = most[t];
+    }
+    return KVL_OK;
+}
+
+/* Once all layers are replayed: a filter is judged by the layers behind it. */
+static int omnikv_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    const struct omnikv_state *state = ctx->state;
+    if (layer < ctx->shape->n_layers - 1) return KVL_OK;
+    if (o->measured) KVL_TRY(omnikv_measure(ctx));
+    for (int32_t l = 0; omnikv_windowed(o) && l < ctx->shape->n_layers; l++)
+        if (state->layer[l].first >= 0) KVL_TRY(omnikv_fill_window(ctx, l));
+    return KVL_OK;
+}
+
+/* ---- a filter layer's list ---------------------------------------------------------------------- */
+
+static void omnikv_score_query(const struct kvl_pctx *ctx, const float *const *probs,
+                               const float *lse, bool logits, float *score)
+{
+    for (int32_t t = 0; t < ctx->context_tok; t++) {
+        float best = -INFINITY;
+        for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+            float s = logits ? logf(probs[h][t]) + lse[h] : probs[h][t];
+            best = s > best ? s : best;
+        }
+        score[t] = best;
+    }
+}
+
+/* This query's part into its column, then the sum over the window. */
+static void omnikv_score_window(const struct kvl_pctx *ctx, int32_t pos, float *rows, float *score)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    int32_t n_queries = KVL_MIN(o->window_size, pos + 1);
+    for (int32_t t = 0; t < ctx->context_tok; t++) {
+        float *row = rows + (size_t)t * omnikv_row(o), sum = 0.0f;
+        row[omnikv_column(o, pos)] = score[t];
+        for (int32_t b = n_queries - 1; b >= 0; b--) {
+            float given = row[omnikv_column(o, pos - b)];
+            sum += o->selector == OMNIKV_EXP ? ldexpf(given, -b) : given;
+        }
+        score[t] = sum;
+    }
+}
+
+/* Context tokens that are still in the window are read whatever their score. */
+static int32_t omnikv_forced(const struct kvl_pctx *ctx, int32_t pos, int32_t k)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    if (!omnikv_windowed(o)) return 0;
+    return KVL_MAX(0, KVL_MIN(k, ctx->context_tok - (pos + 1 - o->window_size)));
+}
+
+/* Lazy: leaves the old list in `list`, cut to its k best.  Returns its length. */
+static int omnikv_keep_old(const struct kvl_pctx *ctx, const struct omnikv_layer *layer,
+                           const float *rows, float *score, int32_t k, int32_t *list)
+{
+    size_t row = omnikv_row(ctx->opts);
+    int32_t n = ctx->context_tok;
+    for (int32_t t = 0; t < n; t++)
+        if ((int32_t)rows[(size_t)t * row] != layer->tag) score[t] = -INFINITY;
+    return omnikv_topk(ctx, score, n, KVL_MIN(k, layer->n_list), list);
+}
+
+/* Counts what the bank would do for a new list, and lets a lazy one stay. */
+static int omnikv_bank(const struct kvl_pctx *ctx, const struct kvl_step *step, float *rows,
+                       float *score, int32_t *list, int32_t *n)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    struct omnikv_state *state = ctx->state;
+    struct omnikv_layer *layer = &state->layer[step->layer];
+    size_t row = omnikv_row(o);
+    int32_t both = 0;
+    for (int32_t i = 0; layer->tag > 0 && i < *n; i++)
+        both += (int32_t)rows[(size_t)list[i] * row] == layer->tag;
+    int32_t either = *n + layer->n_list - both;
+    state->n_filtered++;
+    if (o->lazy && layer->tag > 0 && both > o->lazy_overlap * either) {
+        KVL_TRY(omnikv_keep_old(ctx, layer, rows, score, *n, list));
+        *n = KVL_MIN(*n, layer->n_list);
+    } else {
+        int32_t n_layers = layer->last - layer->first + 1;
+        state->n_loads++;
+        state->n_listed += *n;
+        state->n_hits += both;
+        state->loaded_bytes +=
+            (double)n_layers * *n * ctx->shape->n_kv_heads * kvl_token_bytes(ctx);
+    }
+    layer->tag = step->index + 1;
+    layer->n_list = *n;
+    for (int32_t i = 0; i < *n; i++) rows[(size_t)list[i] * row] = (float)layer->tag;
+    return KVL_OK;
+}
+
+/* From scores to the list: the best of the context, what is forced, the tail. */
+static int omnikv_open_list(const struct kvl_pctx *ctx, const struct kvl_step *step, float *rows,
+                            float *score)
+{
+    const struct omnikv_layer *layer = &((struct omnikv_state *)ctx->state)->layer[step->layer];
+    int32_t k = omnikv_k(ctx, step->pos), tail = step->pos - ctx->context_tok, n = k;
+    int32_t forced = omnikv_forced(ctx, step->pos, k);
+    int32_t *list = (void *)kvl_scratch(ctx, (size_t)k + (size_t)tail);
+    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a list of %d tokens", k + tail);
+    int32_t searched = ctx->context_tok - forced;
+    KVL_TRY(omnikv_topk(ctx, score, searched, k - forced, list));
+    for (int32_t i = 0; i < forced; i++) list[k - forced + i] = searched + i;
+    KVL_TRY(omnikv_bank(ctx, step, rows, score, list, &n));
+    for (int32_t i = 0; i < tail; i++) list[n + i] = ctx->context_tok + i;
+    return kvl_select_ahead(ctx, step, layer->first, layer->last, list, n + tail);
+}
+
+static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const float *const *probs, const int32_t *n, const float *lse)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    struct omnikv_state *state = ctx->state;
+    struct kvl_meta_view rows;
+    (void)n; /* a dense layer reads every position */
+    state->n_steps += step->layer == 0;
+    if (state->layer[step->layer].first < 0) return KVL_OK;
+    float *score = kvl_scratch(ctx, (size_t)ctx->context_tok);
+    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &rows));
+    omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, score);
+    if (omnikv_windowed(o)) omnikv_score_window(ctx, step->pos, rows.base, score);
+    return omnikv_open_list(ctx, step, rows.base, score);
+}
+
+static int omnikv_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    const struct omnikv_state *state = ctx->state;
+    return state->layer[step->layer].filter < 0 ? KVL_DENSE : KVL_SELECT;
+}
+
+/* The engine asks only where no filter layer has opened a list, and each of them does. */
+static int omnikv_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)q;
+    (void)sel;
+    return kvl_fail(ctx->err, KVL_EPOLICY, "layer %d has no list from its filter layer",
+                    step->layer);
+}
+
+/* ---- report --------------------------------------------------------------------------------------- */
+
+static int omnikv_report_layers(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    const struct omnikv_state *state = ctx->state;
+    double sum = 0, least = 1, own = 0;
+    int32_t n_filters = 0, n_sparse = 0;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        const struct omnikv_layer *layer = &state->layer[l];
+        if (layer->first >= 0) {
+            char name[] = "filter_0000";
+            for (int32_t i = 0, v = n_filters; i < 4; i++, v /= 10)
+                name[10 - i] = (char)('0' + v % 10);
+            KVL_TRY(kvl_report_num(r, name, l));
+            n_filters++;
+        }
+        if (layer->filter < 0) continue;
+        n_sparse++;
+        sum += (double)layer->capture;
+        own += (double)layer->own;
+        least = KVL_MIN(least, (double)layer->capture);
+    }
+    KVL_TRY(kvl_report_num(r, "filters", n_filters));
+    KVL_TRY(kvl_report_num(r, "host_share", (double)n_sparse / ctx->shape->n_layers));
+    if (!o->measured) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "capture_mean", sum / n_sparse));
+    KVL_TRY(kvl_report_num(r, "capture_min", least));
+    return kvl_report_num(r, "capture_own", own / n_sparse);
+}
+
+static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct omnikv_state *state = ctx->state;
+    KVL_TRY(omnikv_report_layers(ctx, r));
+    if (state->n_steps == 0) return KVL_OK;
+    double steps = (double)state->n_steps;
+    KVL_TRY(kvl_report_num(r, "bank_calls_per_tok", (double)state->n_loads / steps));
+    KVL_TRY(kvl_report_num(r, "bank_bytes_per_tok", state->loaded_bytes / steps));
+    KVL_TRY(kvl_report_num(r, "bank_skipped_share",
+                           1.0 - (double)state->n_loads / (double)KVL_MAX(1, state->n_filtered)));
+    return kvl_report_num(r, "bank_hit_share",
+                          (double)state->n_hits / (double)KVL_MAX(1, state->n_listed));
+}
+
+static const struct kvl_policy omnikv = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "omnikv",
+    .title = "OmniKV",
+    .paper = "Hao et al., ICLR 2025",
+    .help = "keeps all; a few filter layers choose the tokens that the layers behind them read",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
+    .opts = omnikv_options,
+    .opts_size = sizeof(struct omnikv_opts),
+    .min_budget = omnikv_min_budget,
+    .plan = omnikv_plan,
+    .open = omnikv_open,
+    .prefilled = omnikv_prefilled,
+    .schedule = omnikv_schedule,
+    .select = omnikv_select,
+    .observe = omnikv_observe,
+    .report = omnikv_report,
+};
+
+KVL_POLICY_EXPORT(omnikv)
