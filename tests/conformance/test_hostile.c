@@ -670,7 +670,7 @@ static void test_wrong_objects(void **state)
     p.caps = KVL_CAP_EVICTS | KVL_CAP_PROBS;
     expect_bad_object(&p, "select");
     p = hostile;
-    p.caps |= KVL_CAP_PREFILL;
+    p.caps |= KVL_CAP_OFFLOADS;
     expect_bad_object(&p, "hostile");
 }
 
