@@ -3,17 +3,24 @@
 #include "cmds.h"
 #include "guard.h"
 #include "policy_spec.h"
+#include "prefill.h"
 #include "stop.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { GENERATE_KEY_IDS = 0x100, GENERATE_KEY_SHOW, GENERATE_KEY_SEED, GENERATE_KEY_NO_END };
+enum {
+    GENERATE_KEY_IDS = 0x100,
+    GENERATE_KEY_SHOW,
+    GENERATE_KEY_SEED,
+    GENERATE_KEY_SNAPSHOTS,
+    GENERATE_KEY_NO_END
+};
 
 struct generate_args {
     struct kvl_args base;
     struct kvl_model_args model;
-    const char *prompt, *ids, *policy;
+    const char *prompt, *ids, *policy, *snapshots;
     int32_t n;
     int64_t seed;
     bool show_ids, no_end;
@@ -23,7 +30,10 @@ static const struct argp_option generate_options[] = {
     { "prompt", 'p', "TEXT", 0, "what to continue", 0 },
     { "ids", GENERATE_KEY_IDS, "1,2,3", 0, "the same as token ids, BOS included", 0 },
     { NULL, 'n', "N", 0, "new tokens at most (default 32)", 0 },
-    { "policy", 'P', "NAME[:budget=B,OPTION=V,...]", 0, "under which to decode (default full)", 0 },
+    { "policy", 'P', "NAME[:budget=B,prefill=own,OPTION=V,...]", 0,
+      "under which to decode (default full)", 0 },
+    { "snapshots", GENERATE_KEY_SNAPSHOTS, "DIR", 0,
+      "load the prefilled prompt from DIR, or save it there", 0 },
     { "seed", GENERATE_KEY_SEED, "N", 0, "for policies that draw random numbers (default 0)", 0 },
     { "ignore-end", GENERATE_KEY_NO_END, NULL, 0, "go on after an end token", 0 },
     { "show-ids", GENERATE_KEY_SHOW, NULL, 0, "print the new ids instead of text", 0 },
@@ -53,6 +63,7 @@ static error_t generate_parse(int key, char *arg, struct argp_state *state)
         break;
     case 'P': a->policy = arg; break;
     case GENERATE_KEY_SEED: rc = generate_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
+    case GENERATE_KEY_SNAPSHOTS: a->snapshots = arg; break;
     case GENERATE_KEY_NO_END: a->no_end = true; break;
     case GENERATE_KEY_SHOW: a->show_ids = true; break;
     case ARGP_KEY_ARG:
@@ -68,7 +79,8 @@ static const struct argp generate_argp = {
     .options = generate_options,
     .parser = generate_parse,
     .doc = "Greedy continuation of a prompt.  The prompt is prefilled densely but for its last "
-           "token, which is the first step under the policy.",
+           "token, which is the first step under the policy; with prefill=own the policy reads all "
+           "of it.",
     .children = generate_children,
 };
 
@@ -78,6 +90,7 @@ struct generate {
     struct kvl_engine *engine;
     struct kvl_policy_spec spec;
     struct kvl_planned *planned;
+    struct kvl_snapshots snapshots;
     struct kvl_tokens prompt;
     float *logits;
     struct kvl_err *err;
@@ -115,8 +128,9 @@ static int generate_plan(struct generate *g)
     else if (!kvl_policy_ignores_budget(g->spec.policy))
         return kvl_fail(g->err, KVL_EINVAL, "policy \"%s\" needs a budget, want %s:budget=256",
                         a->policy, g->spec.policy->name);
-    return kvl_planned_create(g->spec.policy, kvl_model_shape(g->model), g->spec.options.data,
-                              budget, g->prompt.n - 1, &g->planned, g->err);
+    return (g->spec.own ? kvl_planned_create_own : kvl_planned_create)(
+        g->spec.policy, kvl_model_shape(g->model), g->spec.options.data, budget, g->prompt.n - 1,
+        &g->planned, g->err);
 }
 
 static int generate_engine(struct generate *g)
@@ -166,15 +180,17 @@ static int generate_steps(struct generate *g, struct kvl_session *s)
 
 static int generate_session(struct generate *g)
 {
-    struct kvl_session *s;
-    KVL_TRY(kvl_session_create(g->engine, &s, g->err));
+    struct kvl_session *s = NULL;
+    double ns;
+    int32_t n = g->prompt.n - 1;
+    KVL_TRY(
+        kvl_prefill(g->engine, &g->snapshots, g->prompt.id, g->spec.own ? 0 : n, &s, &ns, g->err));
     int rc = KVL_OK;
     kvl_guard_policy(g->spec.policy->name);
-    if (g->prompt.n > 1)
-        rc = kvl_session_prefill(s, g->prompt.id, g->prompt.n - 1, NULL, false, g->err);
     /* A policy decides on a context; a prompt of one token has none, and full needs none. */
-    if (rc == KVL_OK && (g->prompt.n > 1 || !kvl_policy_ignores_budget(g->spec.policy)))
+    if (n > 0 || !kvl_policy_ignores_budget(g->spec.policy))
         rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
+    if (rc == KVL_OK && g->spec.own && n > 0) rc = kvl_session_extend(s, g->prompt.id, n, g->err);
     if (rc == KVL_OK) rc = generate_steps(g, s);
     kvl_session_destroy(s);
     kvl_guard_policy(NULL);
@@ -185,6 +201,7 @@ static int generate_run(struct generate *g)
 {
     KVL_TRY(generate_prompt(g));
     KVL_TRY(generate_plan(g));
+    KVL_TRY(kvl_snapshots_open(&g->snapshots, g->a->snapshots, g->err));
     KVL_TRY(generate_engine(g));
     kvl_stop_install();
     return generate_session(g);

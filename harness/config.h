@@ -13,6 +13,7 @@
  *   contexts: 8                    # per cell
  *   questions: 4                   # per context
  *   policies: [full, {policy: quest, page: [16, 32]}, "*"]   # lists are axes; "*" = all there are
+ *             # {policy: infllm, prefill: [shared, own]}: own = the method reads the context itself
  *   budgets: [64..1024*2, 25%]     # tokens per lane, or a part of the context
  *   exclude: [{policy: quest, budget: 64}]
  *   speed: {task: kv_retrieval, lengths: [4096], budgets: [256], policies: ["*"], steps: 32,
@@ -48,6 +49,7 @@ struct kvl_point {
     void *opts;      /* task: its options struct; policy: NULL */
     uint64_t plugin; /* policy: hash of the shared object that it came from, 0 = built in */
     uint64_t data;   /* task: hash of the file that it reads, 0 = none */
+    bool own;        /* policy: `prefill: own`, it reads the context itself */
 };
 
 /* How the text of a task without questions is read; NULL: the task asks questions. */

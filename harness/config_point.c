@@ -143,11 +143,15 @@ static int point_hash_text(struct kvl_point *p, struct kvl_err *err)
 
 static int point_fill_policy(struct kvl_point *p, const char *options, struct kvl_err *err)
 {
-    struct kvl_buf text = { 0 };
+    struct kvl_buf text = { 0 }, rest = { 0 }, prefill = { 0 };
     size_t size;
     const struct kvl_opt *table = point_table(p, &size);
-    int rc = kvl_options_canonical(table, size, options, &text, err);
+    int rc = kvl_options_take(options, "prefill", &rest, &prefill, err);
+    if (rc == KVL_OK) rc = kvl_prefill_parse(prefill.data, &p->own, err);
+    if (rc == KVL_OK) rc = kvl_options_canonical(table, size, rest.data, &text, err);
     p->options = text.data;
+    kvl_buf_free(&rest);
+    kvl_buf_free(&prefill);
     return rc;
 }
 

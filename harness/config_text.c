@@ -37,9 +37,10 @@ static int text_points(struct kvl_buf *b, const char *key, const struct kvl_poin
     KVL_TRY(kvl_buf_printf(b, "%s: [", key));
     for (size_t i = 0; i < p->n; i++) {
         const struct kvl_point *v = &p->v[i];
-        KVL_TRY(kvl_buf_printf(b, "%s\"%s%s%s\"", i ? ", " : "",
-                               v->task ? v->task->name : v->policy->name, v->options[0] ? ":" : "",
-                               v->options));
+        const char *own = v->own ? ":prefill=own" : "";
+        KVL_TRY(kvl_buf_printf(b, "%s\"%s%s%s%s\"", i ? ", " : "",
+                               v->task ? v->task->name : v->policy->name, own,
+                               v->options[0] ? (*own ? "," : ":") : "", v->options));
     }
     return kvl_buf_adds(b, "]\n");
 }

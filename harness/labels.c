@@ -138,10 +138,6 @@ static int keys_collect(const struct kvl_results *r, json_t *all)
         if (!keys || options_differ(a->options, b->options, keys) != 0 ||
             options_differ(b->options, a->options, keys) != 0)
             return -1;
-        /* Not an option, but it tells two results apart as well. */
-        if (strcmp(a->prefill, b->prefill) != 0 &&
-            json_object_set_new(keys, "/prefill", json_true()) != 0)
-            return -1;
     }
     return 0;
 }
@@ -163,8 +159,9 @@ static int label_build(struct kvl_result *x, const json_t *keys)
         if (rc == KVL_OK) rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
     }
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
-    if (rc == KVL_OK && json_object_get(keys, "/prefill"))
-        rc = kvl_buf_printf(&b, " %s prefill", x->prefill);
+    /* Whoever reads the context itself meets it otherwise, always said; shared is what goes without
+     * saying. */
+    if (rc == KVL_OK && strcmp(x->prefill, "own") == 0) rc = kvl_buf_adds(&b, ", own prefill");
     /* A masked run only imitates what a method does: it is never shown as the method. */
     if (rc == KVL_OK && strcmp(x->exec, "masked") == 0) rc = kvl_buf_adds(&b, " masked");
     x->label = b.data;

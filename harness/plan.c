@@ -89,7 +89,7 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
                            (unsigned long long)s->seed, c->policy->policy->name,
                            c->policy->policy->version, options, c->budget_tok));
-    if (c->planned && kvl_planned_own_prefill(c->planned))
+    if (c->planned ? kvl_planned_own_prefill(c->planned) : c->policy->own)
         KVL_TRY(kvl_buf_adds(b, ";prefill=own"));
     if (c->policy->plugin)
         KVL_TRY(kvl_buf_printf(b, ";plugin=%016llx", (unsigned long long)c->policy->plugin));
@@ -191,7 +191,8 @@ static size_t plan_n_cells(const struct plan *p)
 static int plan_create(const struct plan *p, struct kvl_cell *c)
 {
     const struct kvl_reading *r = c->speed ? NULL : kvl_point_reading(c->task);
-    bool own = r && r->mode != KVL_READ_PREFILL && (c->policy->policy->caps & KVL_CAP_PREFILL);
+    bool own = c->policy->own;
+    if (r && r->mode != KVL_READ_PREFILL) own |= (c->policy->policy->caps & KVL_CAP_PREFILL) != 0;
     int32_t context = r && !own ? kvl_reading_before(r, c->length) : c->length;
     return (own ? kvl_planned_create_own : kvl_planned_create)(
         c->policy->policy, kvl_model_shape(p->w->model), c->policy->options, c->budget_tok, context,

@@ -27,10 +27,16 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
                         struct kvl_estimate *out)
 {
     const struct kvl_sweep *s = w->sweep;
-    int64_t cells = 0;
-    for (size_t i = g->first; i < g->first + g->n; i++) cells += w->cell[i].planned != NULL;
-    *out = (struct kvl_estimate){ .prefill_tok =
-                                      (int64_t)plan_prefill_tok(g) * (g->speed ? 1 : s->contexts) };
+    int64_t cells = 0, own = 0;
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        const struct kvl_planned *p = w->cell[i].planned;
+        cells += p != NULL;
+        own += p && kvl_planned_own_prefill(p);
+    }
+    /* One prefill for all, and one for each that reads the context itself. */
+    int64_t prefills = (own < cells || cells == 0) + own;
+    *out = (struct kvl_estimate){ .prefill_tok = prefills * plan_prefill_tok(g) *
+                                                 (g->speed ? 1 : s->contexts) };
     if (!g->speed && kvl_point_reading(g->task))
         out->n_text_tok = cells * s->contexts * (g->length - plan_prefill_tok(g) - 1);
     else if (g->speed)
@@ -51,11 +57,13 @@ double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
 {
     const struct kvl_sweep *s = w->sweep;
     int32_t read = c->budget_tok ? KVL_MIN(c->budget_tok, c->length) : c->length;
+    bool own = c->planned && kvl_planned_own_prefill(c->planned);
     double step = PLAN_DECODE_COST * (1.0 + read / 4096.0), attach = 0.02 * c->length;
     const struct kvl_reading *r = kvl_point_reading(c->task);
     if (r && !c->speed) return attach + step * (c->length - kvl_reading_before(r, c->length));
+    if (own) attach = c->length * (1.0 + read / 4096.0);
     if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
-    int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL ? s->questions : 1;
+    int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL && !own ? s->questions : 1;
     return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions;
 }
 
@@ -167,7 +175,8 @@ static void plan_print_cell(const struct kvl_cell *c)
     printf("  %s  %-24s %-16s %6s  ", c->id, c->speed ? "speed" : kvl_protocol_name(c->protocol),
            c->policy->policy->name, c->budget);
     if (c->planned)
-        printf("%s\n", kvl_planned_options(c->planned));
+        printf("%s%s\n", kvl_planned_own_prefill(c->planned) ? "own prefill  " : "",
+               kvl_planned_options(c->planned));
     else
         printf("refused: %s\n", c->refused.msg);
 }

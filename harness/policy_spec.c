@@ -1,23 +1,50 @@
 /* A policy, its options and a budget in one word. */
 #include "policy_spec.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static int spec_add_option(struct kvl_policy_spec *s, const char *item, size_t len,
-                           struct kvl_err *err)
+int kvl_options_take(const char *options, const char *name, struct kvl_buf *rest,
+                     struct kvl_buf *value, struct kvl_err *err)
 {
-    static const char key[] = "budget=";
-    bool budget = strncmp(item, key, sizeof key - 1) == 0;
-    struct kvl_buf *out = budget ? &s->budget : &s->options;
-    if (budget && s->budget.data)
-        return kvl_fail(err, KVL_EINVAL, "option \"budget\" stands twice");
-    if (budget) {
-        item += sizeof key - 1;
-        len -= sizeof key - 1;
+    size_t n_name = strlen(name), n;
+    int rc = kvl_buf_adds(rest, "");
+    for (const char *p = options; *p && rc == KVL_OK; p += n + (p[n] == ',')) {
+        n = strcspn(p, ",");
+        bool named = n > n_name && p[n_name] == '=' && strncmp(p, name, n_name) == 0;
+        if (named && value->data)
+            return kvl_fail(err, KVL_EINVAL, "option \"%s\" stands twice", name);
+        if (!named && rest->len) rc = kvl_buf_adds(rest, ",");
+        if (rc == KVL_OK && named)
+            rc = kvl_buf_add(value, p + n_name + 1, n - n_name - 1);
+        else if (rc == KVL_OK)
+            rc = kvl_buf_add(rest, p, n);
+        if (rc == KVL_OK && named) rc = kvl_buf_adds(value, ""); /* data, even of no text */
     }
-    if ((out->len && kvl_buf_adds(out, ",")) || kvl_buf_add(out, item, len))
-        return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
-    return KVL_OK;
+    return rc == KVL_OK ? rc : kvl_fail(err, rc, "out of memory for options");
+}
+
+int kvl_prefill_parse(const char *text, bool *own, struct kvl_err *err)
+{
+    *own = text && strcmp(text, "own") == 0;
+    if (!text || *own || strcmp(text, "shared") == 0) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL, "prefill \"%s\": want own or shared", text);
+}
+
+/* The harness's own words leave the options; the rest is the policy's. */
+static int spec_options(struct kvl_policy_spec *s, const char *options, struct kvl_err *err)
+{
+    struct kvl_buf left = { 0 }, rest = { 0 }, prefill = { 0 };
+    int rc = kvl_options_take(options, "budget", &left, &s->budget, err);
+    if (rc == KVL_OK) rc = kvl_options_take(left.data, "prefill", &rest, &prefill, err);
+    if (rc == KVL_OK) rc = kvl_prefill_parse(prefill.data, &s->own, err);
+    if (rc == KVL_OK)
+        rc = kvl_options_canonical(s->policy->opts, s->policy->opts_size, rest.data, &s->options,
+                                   err);
+    kvl_buf_free(&left);
+    kvl_buf_free(&rest);
+    kvl_buf_free(&prefill);
+    return rc;
 }
 
 static int spec_parse(const struct kvl_registry *r, const char *text, struct kvl_policy_spec *s,
@@ -25,24 +52,9 @@ static int spec_parse(const struct kvl_registry *r, const char *text, struct kvl
 {
     char name[64];
     size_t n = strcspn(text, ":");
-    if (n >= sizeof name) n = sizeof name - 1;
-    memcpy(name, text, n);
-    name[n] = '\0';
+    snprintf(name, sizeof name, "%.*s", (int)KVL_MIN(n, sizeof name - 1), text);
     KVL_TRY(kvl_registry_find_policy(r, name, &s->policy, err));
-    const char *p = text + n;
-    if (*p == ':') p++;
-    while (*p) {
-        size_t len = strcspn(p, ",");
-        KVL_TRY(spec_add_option(s, p, len, err));
-        p += len;
-        if (*p == ',') p++;
-    }
-    struct kvl_buf canonical = { 0 };
-    KVL_TRY(kvl_options_canonical(s->policy->opts, s->policy->opts_size,
-                                  s->options.data ? s->options.data : "", &canonical, err));
-    kvl_buf_free(&s->options);
-    s->options = canonical;
-    return KVL_OK;
+    return spec_options(s, text[n] ? text + n + 1 : "", err);
 }
 
 int kvl_policy_spec_parse(const struct kvl_registry *r, const char *text,

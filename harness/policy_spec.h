@@ -8,13 +8,22 @@ struct kvl_policy_spec {
     const struct kvl_policy *policy;
     struct kvl_buf options; /* "a=1,b=2" as given, without the budget */
     struct kvl_buf budget;  /* as given; data NULL = none */
+    bool own;               /* prefill=own */
 };
 
-/* Finds the policy, cuts the options at the budget and checks them against the policy's table.
- * KVL_EINVAL. */
+/* Finds the policy, takes budget and prefill out of the options and checks the rest against the
+ * policy's table.  KVL_EINVAL. */
 int kvl_policy_spec_parse(const struct kvl_registry *r, const char *text,
                           struct kvl_policy_spec *out, struct kvl_err *err);
 void kvl_policy_spec_free(struct kvl_policy_spec *s);
+
+/* Takes `name` out of the options "a=1,b=2": `value` is what it was given (data NULL = nothing),
+ * `rest` the others.  KVL_EINVAL: it stands twice. */
+int kvl_options_take(const char *options, const char *name, struct kvl_buf *rest,
+                     struct kvl_buf *value, struct kvl_err *err);
+
+/* "own" or "shared" (NULL = shared). */
+int kvl_prefill_parse(const char *text, bool *own, struct kvl_err *err);
 
 /* Tokens per lane of a budget text: "256", or "25%" of `context_tok`, rounded down, at least 1. */
 int kvl_budget_parse(const char *text, int32_t context_tok, int32_t *out, struct kvl_err *err);

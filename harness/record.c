@@ -27,6 +27,11 @@ json_t *kvl_record_real(double v)
     return json_real(kvl_parse_f64(text, &rounded) == KVL_OK ? rounded : v);
 }
 
+json_t *kvl_record_ns(double ns)
+{
+    return isfinite(ns) ? json_integer((json_int_t)ns) : json_null();
+}
+
 /* Length of the valid UTF-8 character at s, 0 = none. */
 static size_t record_utf8(const unsigned char *s, size_t n)
 {
@@ -202,8 +207,8 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
         json_pack("{s:o, s:o, s:o, s:o}", "official", kvl_record_real(o->official), "strict",
                   kvl_record_real(o->strict), "recall", kvl_record_real(o->recall), "lane_recall",
                   o->failed ? json_null() : record_lanes(&ask->recall));
-    json_t *cost = json_pack("{s:o, s:I, s:o}", "wall_ns", kvl_record_real(o->wall_ns),
-                             "prefill_ns", (json_int_t)o->prefill_ns, "error",
+    json_t *cost = json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns),
+                             "prefill_ns", kvl_record_ns(o->prefill_ns), "error",
                              o->failed ? kvl_record_path_text(ask->error.msg) : json_null());
     json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("sample", run), what), said);
     return kvl_record_add(kvl_record_add(kvl_record_add(r, scores), kvl_record_observed(o)), cost);
@@ -343,14 +348,18 @@ static const struct {
     { "meta_bytes", offsetof(struct kvl_outcome, meta) },
 };
 
-/* Of the shared prefills, each counted once. */
+/* Of the contexts that were prefilled, each counted once. */
 static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
                            const struct kvl_outcome *outcome)
 {
-    double ns = 0.0;
-    for (int32_t i = 0; i < s->contexts; i++)
-        ns += outcome[(size_t)i * (size_t)s->questions].prefill_ns;
-    return ns > 0.0 ? (double)c->length * s->contexts / (ns * 1e-9) : (double)NAN;
+    double ns = 0.0, tok = 0.0;
+    for (int32_t i = 0; i < s->contexts; i++) {
+        double v = outcome[(size_t)i * (size_t)s->questions].prefill_ns;
+        if (!(v > 0.0)) continue;
+        ns += v;
+        tok += c->length;
+    }
+    return ns > 0.0 ? tok / (ns * 1e-9) : (double)NAN;
 }
 
 static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
@@ -435,15 +444,16 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
     json_t *what =
         json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads, "host",
                   kvl_record_path_text(t->host), "warmup_steps", s->speed.warmup);
-    json_t *times = json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t), "prefill_ns",
-        (json_int_t)t->prefill_ns, "attach_ns", (json_int_t)t->attach_ns, "ttft_ns",
-        (json_int_t)(t->prefill_ns + t->attach_ns + t->first_ns), "meta_ns", (json_int_t)n->meta_ns,
-        "select_ns", (json_int_t)n->select_ns, "attend_ns", (json_int_t)n->attend_ns, "evict_ns",
-        (json_int_t)n->evict_ns, "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
+    json_t *times =
+        json_pack("{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t),
+                  "prefill_ns", kvl_record_ns(t->prefill_ns), "attach_ns", (json_int_t)t->attach_ns,
+                  "ttft_ns", kvl_record_ns(t->prefill_ns + (double)(t->attach_ns + t->first_ns)),
+                  "meta_ns", (json_int_t)n->meta_ns, "select_ns", (json_int_t)n->select_ns,
+                  "attend_ns", (json_int_t)n->attend_ns, "evict_ns", (json_int_t)n->evict_ns,
+                  "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
     json_t *rates = json_pack(
         "{s:o, s:o}", "decode_tok_per_s", kvl_record_real(per(t->n_steps, (double)sum * 1e-9)),
-        "prefill_tok_per_s", kvl_record_real(per(c->length, (double)t->prefill_ns * 1e-9)));
+        "prefill_tok_per_s", kvl_record_real(per(c->length, t->prefill_ns * 1e-9)));
     json_t *memory =
         json_pack("{s:I, s:I}", "weight_bytes_per_tok", (json_int_t)t->weight_bytes_per_tok,
                   "rss_peak_bytes", (json_int_t)kvl_rss_peak_bytes());

@@ -18,7 +18,8 @@ struct kvl_outcome {
     double official, strict, recall;
     double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
     double kv_logical, kv_physical, kv_own, meta;
-    double wall_ns, prefill_ns;
+    double wall_ns;
+    double prefill_ns; /* of the context; NaN: it came from a snapshot */
 };
 
 /* A sample before it is a record; pointers are borrowed. */
@@ -39,7 +40,8 @@ struct kvl_timing {
     const uint64_t *step_ns; /* [n_steps] */
     int32_t n_steps, threads;
     const char *host;
-    uint64_t prefill_ns, attach_ns, first_ns; /* first: the first decode step */
+    double prefill_ns;            /* NaN: it came from a snapshot */
+    uint64_t attach_ns, first_ns; /* first: the first decode step */
     struct kvl_counters count;                /* of the timed steps */
     struct kvl_kv_bytes bytes;
     int64_t weight_bytes_per_tok;

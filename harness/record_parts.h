@@ -10,6 +10,8 @@
 /* Rounded to the digits that the log writes, so that a record that was read back is the one that was
  * measured; null where v is not finite. */
 json_t *kvl_record_real(double v);
+/* A time as an integer; null where it is not known. */
+json_t *kvl_record_ns(double ns);
 /* Bytes that are no UTF-8 become U+FFFD. */
 json_t *kvl_record_text(const char *s, size_t n);
 json_t *kvl_record_path_text(const char *s); /* NULL: null */

@@ -51,6 +51,34 @@ int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                              err);
 }
 
+int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_t seed,
+                      const int32_t *id, int32_t n, struct kvl_session **out, double *ns,
+                      struct kvl_err *err)
+{
+    struct kvl_session *s;
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_session_create(r->engine, &s, err));
+    int rc = kvl_session_attach(s, cell->planned, seed, KVL_EXEC_REAL, err);
+    if (rc == KVL_OK && n > 0) rc = kvl_session_extend(s, id, n, err);
+    *ns = (double)(kvl_now_ns() - t0);
+    if (rc != KVL_OK) {
+        kvl_session_destroy(s);
+        return rc;
+    }
+    kvl_session_reset_counters(s);
+    r->stats.own_prefills++;
+    *out = s;
+    return KVL_OK;
+}
+
+bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_runner_wants(r, context, i) && !kvl_planned_own_prefill(r->work->cell[i].planned))
+            return true;
+    return false;
+}
+
 int64_t kvl_runner_shared_blocks(const struct kvl_session *s)
 {
     struct kvl_seq_stats stats;

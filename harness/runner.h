@@ -7,6 +7,7 @@
 #define KVL_RUNNER_H
 
 #include "log.h"
+#include "prefill.h"
 #include "progress.h"
 #include "resume.h"
 
@@ -14,6 +15,7 @@
 struct kvl_run_stats {
     int64_t context_prefills;    /* contexts prefilled for accuracy cells */
     int64_t context_prefill_tok; /* their tokens */
+    int64_t own_prefills;        /* contexts that a policy read itself, for any cell */
     int64_t speed_prefills;      /* and for speed cells */
     int64_t n_samples, n_speed, n_errors;
 };
@@ -27,6 +29,7 @@ struct kvl_runner {
     const volatile int *stop;
     struct kvl_progress progress;
     struct kvl_run_stats stats;
+    struct kvl_snapshots snapshots;
     struct kvl_kv_units units;
     float *logits;  /* [KVL_ASK_MAX][n_vocab] */
     bool announced; /* the run record is in the log */
@@ -60,6 +63,14 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
                         const struct kvl_session *s, int64_t shared_blocks, struct kvl_outcome *o);
 /* Blocks that a session shares with others: to be taken right after its policy was attached. */
 int64_t kvl_runner_shared_blocks(const struct kvl_session *s);
+
+/* An empty session under a policy that reads the n tokens itself; counted from behind them.  *ns: what
+ * that took. */
+int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_t seed,
+                      const int32_t *id, int32_t n, struct kvl_session **out, double *ns,
+                      struct kvl_err *err);
+/* Whether a cell that lacks something of this context starts from the shared prefill. */
+bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
 
 /* One context of a group: generated, prefilled, answered (runner_context.c). */
 int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,

@@ -23,8 +23,8 @@ struct context {
     uint64_t seed;
     struct kvl_sample sample;
     struct context_question *question;
-    struct kvl_session *session; /* the prefilled context */
-    uint64_t prefill_ns;
+    struct kvl_session *session; /* the prefilled context; NULL where no cell starts from it */
+    double prefill_ns;           /* NaN: it came from a snapshot */
     struct kvl_err *err;
 };
 
@@ -83,14 +83,14 @@ static int context_generate(struct context *c)
 static int context_prefill(struct context *c)
 {
     struct kvl_runner *r = c->r;
-    uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_create(r->engine, &c->session, c->err));
-    KVL_TRY(kvl_session_prefill(c->session, c->sample.tokens.id, c->sample.tokens.n, NULL, false,
-                                c->err));
-    c->prefill_ns = kvl_now_ns() - t0;
-    r->stats.context_prefills++;
-    r->stats.context_prefill_tok += c->sample.tokens.n;
+    const struct kvl_tokens *t = &c->sample.tokens;
     r->progress.done += kvl_group_context_cost(c->g);
+    if (!kvl_runner_shares(r, c->g, c->index)) return KVL_OK;
+    KVL_TRY(
+        kvl_prefill(r->engine, &r->snapshots, t->id, t->n, &c->session, &c->prefill_ns, c->err));
+    if (isnan(c->prefill_ns)) return KVL_OK;
+    r->stats.context_prefills++;
+    r->stats.context_prefill_tok += t->n;
     return KVL_OK;
 }
 
@@ -117,9 +117,11 @@ struct cell_run {
     struct context *c;
     size_t index; /* of the cell */
     const struct kvl_cell *cell;
-    struct kvl_session *parent; /* attached context; NULL for question_in_prefill */
+    bool own;                   /* the policy reads the context itself */
+    struct kvl_session *parent; /* attached context; NULL for a question in the shared prefill */
     int64_t parent_shared;
     uint64_t parent_ns; /* attaching it */
+    double prefill_ns;  /* of this cell's context; NaN: not known */
     struct kvl_ask ask[KVL_ASK_MAX];
     int32_t question[KVL_ASK_MAX];
     int32_t n;
@@ -143,7 +145,7 @@ static int cell_session(struct cell_run *run, struct context_question *q, int32_
                         struct kvl_ask *a)
 {
     struct context *c = run->c;
-    if (run->cell->protocol == KVL_QUESTION_IN_PREFILL) {
+    if (run->cell->protocol == KVL_QUESTION_IN_PREFILL && !run->own) {
         KVL_TRY(question_prompt(c, q));
         uint64_t seed = kvl_seed_mix(c->seed, (uint64_t)question);
         KVL_TRY(cell_attach(run, q->prompt, seed, &a->session, &a->error));
@@ -286,7 +288,7 @@ static int sample_record(struct cell_run *run, int32_t question, const struct kv
     }
     answer.outcome.wall_ns =
         (double)(a->wall_ns + run->parent_ns / (uint64_t)c->sample.n_questions);
-    answer.outcome.prefill_ns = (double)c->prefill_ns;
+    answer.outcome.prefill_ns = run->prefill_ns;
     answer.prediction = text.data;
     answer.prediction_len = text.len;
     if (rc == KVL_OK) rc = sample_append(run, &answer);
@@ -318,11 +320,18 @@ static void cell_take(struct cell_run *run, int32_t *next)
 static int cell_parent(struct cell_run *run, struct kvl_err *why)
 {
     struct context *c = run->c;
-    if (run->cell->protocol == KVL_QUESTION_IN_PREFILL) return KVL_OK;
-    uint64_t t0 = kvl_now_ns();
-    int rc = cell_attach(run, c->session, c->seed, &run->parent, why);
-    run->parent_ns = kvl_now_ns() - t0;
-    if (rc == KVL_OK) run->parent_shared = kvl_runner_shared_blocks(run->parent);
+    int rc = KVL_OK;
+    run->prefill_ns = c->prefill_ns;
+    if (run->own) {
+        /* A question in its prefill is one that it reads behind the context: the same run. */
+        rc = kvl_runner_stream(c->r, run->cell, c->seed, c->sample.tokens.id, c->sample.tokens.n,
+                               &run->parent, &run->prefill_ns, why);
+    } else if (run->cell->protocol != KVL_QUESTION_IN_PREFILL) {
+        uint64_t t0 = kvl_now_ns();
+        rc = cell_attach(run, c->session, c->seed, &run->parent, why);
+        run->parent_ns = kvl_now_ns() - t0;
+        if (rc == KVL_OK) run->parent_shared = kvl_runner_shared_blocks(run->parent);
+    }
     return rc == KVL_ESTOP ? kvl_fail(c->err, rc, "%s", why->msg) : KVL_OK;
 }
 
@@ -347,6 +356,7 @@ static int cell_batch(struct cell_run *run, const struct kvl_err *why)
 static int context_cell(struct context *c, size_t index)
 {
     struct cell_run run = { .c = c, .index = index, .cell = &c->r->work->cell[index] };
+    run.own = kvl_planned_own_prefill(run.cell->planned);
     struct kvl_err why = { 0 };
     kvl_guard_policy(run.cell->policy->policy->name);
     int rc = cell_parent(&run, &why);

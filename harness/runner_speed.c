@@ -3,15 +3,16 @@
 
 #include "guard.h"
 
+#include <math.h>
 #include <stdio.h>
 
 struct speed {
     struct kvl_runner *r;
     const struct kvl_group *g;
     struct kvl_sample sample;
-    struct kvl_session *session; /* the context but its last token */
-    uint64_t prefill_ns;
-    uint64_t *step_ns; /* [steps] */
+    struct kvl_session *session; /* the context but its last token; NULL where no cell shares it */
+    double prefill_ns;           /* NaN: it came from a snapshot */
+    uint64_t *step_ns;           /* [steps] */
     struct kvl_err *err;
 };
 
@@ -21,14 +22,11 @@ static int speed_prefill(struct speed *s)
     KVL_TRY(kvl_context_generate(r->work, s->g, 0, &s->sample, s->err));
     s->step_ns = kvl_alloc((size_t)r->work->sweep->speed.steps, sizeof *s->step_ns);
     if (!s->step_ns) return kvl_fail(s->err, KVL_ENOMEM, "out of memory for times");
-    uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_create(r->engine, &s->session, s->err));
-    if (s->sample.tokens.n > 1)
-        KVL_TRY(kvl_session_prefill(s->session, s->sample.tokens.id, s->sample.tokens.n - 1, NULL,
-                                    false, s->err));
-    s->prefill_ns = kvl_now_ns() - t0;
-    r->stats.speed_prefills++;
     r->progress.done += kvl_group_context_cost(s->g);
+    if (!kvl_runner_shares(r, s->g, 0)) return KVL_OK;
+    KVL_TRY(kvl_prefill(r->engine, &r->snapshots, s->sample.tokens.id, s->sample.tokens.n - 1,
+                        &s->session, &s->prefill_ns, s->err));
+    r->stats.speed_prefills += !isnan(s->prefill_ns);
     return KVL_OK;
 }
 
@@ -60,22 +58,37 @@ static int speed_steps(struct speed *s, struct kvl_session *session, struct kvl_
     return KVL_OK;
 }
 
+/* The context under the cell's policy, up to its last token. */
+static int speed_session(struct speed *s, const struct kvl_cell *cell, struct kvl_timing *t,
+                         struct kvl_session **out, struct kvl_err *err)
+{
+    const struct kvl_tokens *tokens = &s->sample.tokens;
+    struct kvl_session *session;
+    uint64_t seed = kvl_context_seed(s->r->work->sweep, s->g->task, s->g->length, s->g->depth, 0);
+    if (kvl_planned_own_prefill(cell->planned))
+        return kvl_runner_stream(s->r, cell, seed, tokens->id, tokens->n - 1, out, &t->prefill_ns,
+                                 err);
+    KVL_TRY(kvl_session_fork(s->session, &session, err));
+    int rc = kvl_session_attach(session, cell->planned, seed, KVL_EXEC_REAL, err);
+    t->attach_ns = kvl_session_counters(session)->attach_ns;
+    t->prefill_ns = s->prefill_ns;
+    if (rc == KVL_OK)
+        *out = session;
+    else
+        kvl_session_destroy(session);
+    return rc;
+}
+
 static int speed_measure(struct speed *s, const struct kvl_cell *cell, struct kvl_timing *t,
                          struct kvl_err *err)
 {
     struct kvl_session *session;
-    struct kvl_seq_stats stats;
-    uint64_t seed = kvl_context_seed(s->r->work->sweep, s->g->task, s->g->length, s->g->depth, 0);
-    KVL_TRY(kvl_session_fork(s->session, &session, err));
-    int rc = kvl_session_attach(session, cell->planned, seed, KVL_EXEC_REAL, err);
-    if (rc == KVL_OK) {
-        kvl_seq_stats(kvl_session_seq(session), &stats);
-        t->attach_ns = kvl_session_counters(session)->attach_ns;
-        rc = speed_steps(s, session, t, err);
-    }
+    KVL_TRY(speed_session(s, cell, t, &session, err));
+    int64_t shared = kvl_runner_shared_blocks(session);
+    int rc = speed_steps(s, session, t, err);
     if (rc == KVL_OK) {
         t->count = *kvl_session_counters(session);
-        kvl_kv_measure(session, &s->r->units, kvl_planned_raw_keys(cell->planned), stats.n_shared,
+        kvl_kv_measure(session, &s->r->units, kvl_planned_raw_keys(cell->planned), shared,
                        &t->bytes);
     }
     kvl_session_destroy(session);
@@ -92,7 +105,6 @@ static int speed_cell(struct speed *s, size_t index)
         .n_steps = sweep->speed.steps,
         .threads = r->info->threads,
         .host = r->info->machine->host,
-        .prefill_ns = s->prefill_ns,
         .weight_bytes_per_tok = (int64_t)kvl_model_token_bytes(r->work->model),
     };
     struct kvl_err why = { 0 };

@@ -2,14 +2,13 @@
 #include "sweep_cmd.h"
 
 #include "config_text.h"
+#include "folders.h"
 #include "report.h"
 #include "runner.h"
 #include "stop.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -21,6 +20,7 @@ enum {
     SWEEP_KEY_RETRY,
     SWEEP_KEY_SET,
     SWEEP_KEY_SHARD,
+    SWEEP_KEY_SNAPSHOTS,
     SWEEP_KEY_STATS,
     SWEEP_KEY_STRICT
 };
@@ -32,6 +32,8 @@ static const struct argp_option sweep_options[] = {
     { "dry-run", SWEEP_KEY_DRY, NULL, 0, "print the cells and what they cost; run nothing", 0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
+    { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
+      "load prefilled contexts from DIR, and save there what it lacks", 0 },
     { "accept-stale", SWEEP_KEY_STALE, NULL, 0, "keep results of another code version", 0 },
     { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
     { "strict", SWEEP_KEY_STRICT, NULL, 0, "exit with 6 when anything failed", 0 },
@@ -80,6 +82,7 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
     case SWEEP_KEY_SHARD: a->shard = arg; break;
+    case SWEEP_KEY_SNAPSHOTS: a->snapshots = arg; break;
     case SWEEP_KEY_STALE: a->accept_stale = true; break;
     case SWEEP_KEY_RETRY: a->retry = true; break;
     case SWEEP_KEY_STRICT: a->strict = true; break;
@@ -143,22 +146,6 @@ static int sweep_log_path(const struct kvl_sweep *s, const struct kvl_sweep_args
     return kvl_buf_adds(out, s->log + stem);
 }
 
-/* The folders of a path. */
-static int sweep_make_folders(const char *path, struct kvl_err *err)
-{
-    char part[4096];
-    if (strlen(path) >= sizeof part)
-        return kvl_fail(err, KVL_EINVAL, "log: a path of %zu bytes is too long", strlen(path));
-    for (const char *p = path + 1; *p; p++) {
-        if (*p != '/') continue;
-        snprintf(part, sizeof part, "%.*s", (int)(p - path), path);
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return kvl_fail(err, KVL_EIO, "%s: cannot create the folder: %s", part,
-                            strerror(errno));
-    }
-    return KVL_OK;
-}
-
 static void sweep_report_health(const char *path, const struct kvl_log_health *h)
 {
     for (size_t i = 0; i < h->n_damage; i++)
@@ -178,6 +165,7 @@ struct sweep {
     struct kvl_work *work;
     struct kvl_state state;
     struct kvl_shard shard;
+    struct kvl_snapshots snapshots;
     struct kvl_buf log_path;
     struct kvl_log *log;
     struct kvl_err *err;
@@ -202,7 +190,8 @@ static int sweep_open_log(struct sweep *w)
     KVL_TRY(kvl_state_create(w->work, w->a->accept_stale, w->a->retry, &w->state, w->err));
     if (sweep_log_path(&w->s, w->a, w->shard, &w->log_path) != KVL_OK)
         return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
-    KVL_TRY(sweep_make_folders(w->log_path.data, w->err));
+    int made = kvl_make_folders(w->log_path.data, w->err);
+    if (made != KVL_OK) return kvl_fail_at(w->err, made, "log");
     int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
     if (rc == KVL_OK) sweep_report_health(w->log_path.data, &health);
     kvl_log_health_free(&health);
@@ -214,13 +203,19 @@ static int sweep_open_log(struct sweep *w)
     return rc;
 }
 
-static void sweep_print_stats(const struct kvl_run_stats *s)
+static void sweep_print_stats(const struct kvl_runner *r)
 {
+    const struct kvl_run_stats *s = &r->stats;
     printf("prefilled %lld contexts (%lld tokens) for %lld samples, %lld contexts for %lld timed "
            "runs; %lld errors\n",
            (long long)s->context_prefills, (long long)s->context_prefill_tok,
            (long long)s->n_samples, (long long)s->speed_prefills, (long long)s->n_speed,
            (long long)s->n_errors);
+    if (s->own_prefills)
+        printf("%lld contexts were read by the policies themselves\n", (long long)s->own_prefills);
+    if (r->snapshots.dir)
+        printf("snapshots: %lld loaded, %lld saved\n", (long long)r->snapshots.n_loaded,
+               (long long)r->snapshots.n_saved);
 }
 
 static bool sweep_cell_failed(const struct sweep *w, size_t cell)
@@ -265,10 +260,11 @@ static int sweep_table(const struct sweep *w)
     return rc;
 }
 
-static int sweep_finish(const struct sweep *w, const struct kvl_run_stats *stats)
+static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
 {
+    const struct kvl_run_stats *stats = &r->stats;
     size_t failed = sweep_n_failed(w);
-    if (w->a->stats) sweep_print_stats(stats);
+    if (w->a->stats) sweep_print_stats(r);
     if (!w->a->quiet) {
         KVL_TRY(sweep_table(w));
         printf("\n%lld samples and %lld timed runs in this run, %lld errors; log: %s\n",
@@ -298,6 +294,7 @@ static int sweep_run(struct sweep *w)
         .work = w->work, .state = &w->state, .log = w->log, .info = &info, .stop = kvl_stop_flag()
     };
     r.progress.quiet = w->a->quiet;
+    r.snapshots = w->snapshots;
     int rc = kvl_runner_open(&r, w->a->model.allow_overlong, w->err);
     if (rc == KVL_OK) {
         info.store = kvl_store_desc(kvl_engine_store(r.engine));
@@ -307,7 +304,7 @@ static int sweep_run(struct sweep *w)
     int closed = kvl_log_close(w->log, rc == KVL_OK ? w->err : NULL);
     w->log = NULL;
     if (rc == KVL_OK) rc = closed;
-    return rc == KVL_OK ? sweep_finish(w, &r.stats) : rc;
+    return rc == KVL_OK ? sweep_finish(w, &r) : rc;
 }
 
 /* A sweep that every policy refuses has nothing to run: an error, not an empty table. */
@@ -331,6 +328,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
         return KVL_OK;
     }
     KVL_TRY(sweep_check_refused(w));
+    KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
     kvl_stop_install();
     KVL_TRY(sweep_open_log(w));
     return sweep_run(w);

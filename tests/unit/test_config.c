@@ -92,7 +92,7 @@ static void test_defaults(void **state)
     assert_int_equal(t.s.protocols.n, 1);
     assert_int_equal(t.s.protocols.v[0], KVL_QUESTION_IN_PREFILL);
     assert_false(t.s.speed.on);
-    assert_string_equal(t.s.tasks.v[0].options, "keys=1,digits=5");
+    assert_string_equal(t.s.tasks.v[0].options, "keys=1,digits=5,wording=1");
     assert_int_equal(strlen(t.s.hash), 32);
     config_close(&t);
 }
@@ -133,7 +133,7 @@ static void test_axes(void **state)
                                      "lengths: [1024]\nbudgets: [64]\n"),
                      KVL_OK);
     assert_int_equal(t.s.tasks.n, 3);
-    assert_string_equal(t.s.tasks.v[1].options, "keys=4,digits=5");
+    assert_string_equal(t.s.tasks.v[1].options, "keys=4,digits=5,wording=1");
     assert_string_equal(t.s.tasks.v[2].options,
                         "key_digits=6,value_digits=8,uuid=false,pairs=auto");
     assert_int_equal(t.s.policies.n, 4 + kvl_registry_n_policies(t.registry));
@@ -175,7 +175,8 @@ static void test_text_round_trip(void **state)
     config_open(&t);
     assert_int_equal(config_load(&t, "model: '/a b/\"m\\.gguf'\nname: x\nlog: l\n"
                                      "tasks: [{task: passkey, keys: 4}]\n"
-                                     "policies: [full, {policy: quest, page: [8..32*2]}]\n"
+                                     "policies: [full, {policy: quest, page: [8..32*2]},\n"
+                                     "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
                                      "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
                                      "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: f32\n"
                                      "protocols: [question_as_decode]\n"
@@ -189,7 +190,12 @@ static void test_text_round_trip(void **state)
     assert_string_equal(t.s.text, text);
     assert_string_equal(t.s.hash, hash);
     assert_string_equal(t.s.model, "/a b/\"m\\.gguf");
-    assert_int_equal(t.s.policies.n, 4);
+    assert_int_equal(t.s.policies.n, 6);
+    assert_false(t.s.policies.v[0].own);
+    assert_true(t.s.policies.v[4].own);
+    assert_false(t.s.policies.v[5].own);
+    assert_string_equal(t.s.policies.v[4].options, "sink=2");
+    assert_string_equal(t.s.policies.v[5].options, "sink=2");
     assert_int_equal(t.s.n_exclude, 2);
     config_close(&t);
 }
@@ -234,6 +240,10 @@ static void test_refused(void **state)
           ":5: seed: \"1.5\" is out of range, want 0 to 9223372036854775807" },
         { CONFIG_HEAD "lengths: 64\nkv_type: f8\n",
           ":5: kv_type: \"f8\" is no element type, want f16 or f32" },
+        { CONFIG_HEAD "lengths: 64\nspeed: {policies: [{policy: quest, prefill: both}]}\n",
+          ":5: speed.policies: quest: prefill \"both\": want own or shared" },
+        { CONFIG_HEAD "lengths: 64\nspeed: {policies: ['quest:prefill=own,prefill=own']}\n",
+          ":5: speed.policies: quest: option \"prefill\" stands twice" },
         { CONFIG_HEAD "lengths: 64\nname: a/b\n",
           ":5: name: \"a/b\" has a slash, want a plain name" },
         { CONFIG_HEAD "lengths: 64\nexclude: [{polcy: full}]\n",

@@ -262,6 +262,34 @@ static void test_refused(void **state)
     plan_close(&t);
 }
 
+/* A context that the policy reads itself makes other cells, and costs a prefill each. */
+static void test_own_prefill(void **state)
+{
+    struct plan_test t;
+    struct kvl_estimate e;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [passkey]\nlengths: [512]\nbudgets: [64]\ncontexts: 2\n"
+                "policies: [{policy: streaming_llm, prefill: [shared, own]}]\n");
+    assert_int_equal(t.work->n_cells, 2);
+    assert_string_not_equal(t.work->cell[0].id, t.work->cell[1].id);
+    assert_false(kvl_planned_own_prefill(t.work->cell[0].planned));
+    assert_true(kvl_planned_own_prefill(t.work->cell[1].planned));
+    kvl_group_estimate(t.work, &t.work->group[0], &e);
+    assert_int_equal(e.prefill_tok, 2 * 2 * 512);
+    plan_ok(&t, "model: m\ntasks: [passkey]\nlengths: [512]\nbudgets: [64]\ncontexts: 2\n"
+                "policies: ['streaming_llm:prefill=own', {policy: quest, prefill: [own, shared]}]\n"
+                "protocols: [question_after_compress]\n");
+    assert_int_equal(t.work->n_cells, 3);
+    kvl_group_estimate(t.work, &t.work->group[0], &e);
+    assert_int_equal(e.prefill_tok, 2 * 2 * 512); /* one of its own, one that is shared */
+    assert_null(t.work->cell[1].planned);
+    assert_string_equal(t.work->cell[1].refused.msg,
+                        "quest cannot do its own prefill; give prefill: shared");
+    assert_string_not_equal(t.work->cell[1].id, t.work->cell[2].id);
+    plan_close(&t);
+}
+
 /* ---- progress ----------------------------------------------------------------------------------- */
 
 static struct kvl_progress plan_measure(const struct plan_test *t, struct kvl_state *state)
@@ -373,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_same_group_once), cmocka_unit_test(test_speed_key),
         cmocka_unit_test(test_exclude),         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_shards),          cmocka_unit_test(test_shard_text),
-        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress),        cmocka_unit_test(test_own_prefill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
