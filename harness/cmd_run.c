@@ -11,6 +11,7 @@ struct run_command {
     struct kvl_args base;
     struct kvl_sweep_args sweep;
     struct kvl_buf policies; /* YAML list while it grows */
+    const char *task, *text; /* as given, or NULL */
 };
 
 /* Flags whose value is a comma list of plain words. */
@@ -24,11 +25,12 @@ static const struct run_flag {
     { 0x406, "--seed", "seed" },
 };
 
-enum { RUN_KEY_TASK = 't', RUN_KEY_POLICY = 'P' };
+enum { RUN_KEY_TASK = 't', RUN_KEY_POLICY = 'P', RUN_KEY_TEXT = 0x410 };
 
 static const struct argp_option run_options[] = {
     { "task", RUN_KEY_TASK, "NAME[:OPTION=V,...]", 0, "task", 0 },
     { "policy", RUN_KEY_POLICY, "NAME[:OPTION=V,...]", 0, "policy (repeatable)", 0 },
+    { "text", RUN_KEY_TEXT, "FILE", 0, "what --task perplexity reads (default: filler text)", 0 },
     { "length", 0x400, "N[,N...]", 0, "context length in tokens", 0 },
     { "budget", 0x401, "B[,B...]", 0, "tokens per lane (256), or part of the context (25%)", 0 },
     { "depth", 0x402, "D[,D...]", 0, "spread (default), or 0 to 1", 0 },
@@ -86,7 +88,8 @@ static error_t run_parse(int key, char *arg, struct argp_state *state)
         a->sweep.args = &a->base;
         state->child_inputs[0] = &a->sweep;
         break;
-    case RUN_KEY_TASK: rc = kvl_sweep_override(&a->sweep, "tasks", "--task", arg, true); break;
+    case RUN_KEY_TASK: a->task = arg; break;
+    case RUN_KEY_TEXT: a->text = arg; break;
     case RUN_KEY_POLICY: rc = run_policy(a, arg); break;
     case ARGP_KEY_ARG:
         rc = kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want flags only (--task NAME ...)", arg);
@@ -107,8 +110,31 @@ static const struct argp run_argp = {
     .children = run_children,
 };
 
+/* The file is an option of the task like any other. */
+static int run_task(struct run_command *a, struct kvl_err *err)
+{
+    static const char name[] = "perplexity";
+    const char *task = a->task ? a->task : a->text ? name : NULL;
+    if (!task) return KVL_OK;
+    if (!a->text) return kvl_sweep_override(&a->sweep, "tasks", "--task", task, true);
+    if (strncmp(task, name, sizeof name - 1) != 0)
+        return kvl_fail(err, KVL_EINVAL, "--text: task %s reads no file, want --task perplexity",
+                        task);
+    if (strchr(a->text, ','))
+        return kvl_fail(err, KVL_EINVAL, "--text: \"%s\" has a comma, want another name", a->text);
+    struct kvl_buf word = { 0 };
+    int rc = kvl_buf_printf(&word, "%s%ctext=%s", task, strchr(task, ':') ? ',' : ':', a->text);
+    if (rc == KVL_OK)
+        rc = kvl_sweep_override(&a->sweep, "tasks", "--task", word.data, true);
+    else
+        kvl_fail(err, rc, "out of memory");
+    kvl_buf_free(&word);
+    return rc;
+}
+
 static int run_all(struct run_command *a, struct kvl_err *err)
 {
+    KVL_TRY(run_task(a, err));
     if (a->policies.len == 0) return kvl_fail(err, KVL_EINVAL, "no policy, want --policy NAME");
     if (kvl_buf_adds(&a->policies, "]") != KVL_OK)
         return kvl_fail(err, KVL_ENOMEM, "out of memory");
