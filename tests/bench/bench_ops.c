@@ -3,7 +3,8 @@
  * usage: bench_ops [threads] [rounds]
  *
  * Every line is a ratio: bandwidth against a streaming read, arithmetic against cblas_sgemm of the
- * same shape.  The two sides alternate; the median of the per-round ratios is printed with the
+ * same shape, column sums against the attention that they follow (1 / ratio is what an observer adds
+ * to it).  The two sides alternate; the median of the per-round ratios is printed with the
  * smallest and the largest, because absolute figures of a shared machine mean little.  With one
  * thread, time is processor time, so that other people's work counts less.
  */
@@ -199,6 +200,7 @@ struct model {
     struct kvl_attn_job jobs[MAX_KV];
     struct kvl_attn_decode_args decode;
     struct kvl_attn_prefill_args prefill;
+    struct kvl_attn_columns_args columns;
 };
 
 /* Blocks in the order of the lanes, as a prefill leaves them, or shuffled. */
@@ -333,6 +335,43 @@ static void bench_prefill(const char *name, int32_t n_kv, int32_t group, int32_t
     kvl_free(y);
 }
 
+static void columns_run(void *data)
+{
+    struct model *m = data;
+    (void)kvl_ops_cpu.attn_columns(&m->columns);
+}
+
+/* Both sides count pairs of a query and a key that it sees. */
+static void bench_columns(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
+                          int32_t n_slots, int32_t n, int32_t next)
+{
+    char what[64];
+    struct model m;
+    model_open(&m, n_kv, group, head_dim, n_slots, n, false);
+    size_t n_sums = (size_t)(n_kv * group) * (size_t)n_slots;
+    float *sums = bench_alloc(2 * n_sums * sizeof *sums);
+    memset(sums, 0, 2 * n_sums * sizeof *sums);
+    m.columns = (struct kvl_attn_columns_args){ .sums = sums,
+                                                .carry = sums + n_sums,
+                                                .stride = (size_t)n_slots,
+                                                .q = m.q,
+                                                .lse = m.lse,
+                                                .lanes = m.lanes,
+                                                .n = n,
+                                                .n_heads = n_kv * group,
+                                                .n_kv_heads = n_kv,
+                                                .head_dim = head_dim,
+                                                .scale = 0.05f,
+                                                .next = next };
+    double pairs = (double)n * n_kv * group * (n_slots - n / 2.0);
+    snprintf(what, sizeof what, "attn_columns %s %d of %d%s", name, n, n_slots,
+             next > 0 ? ", next 256" : "");
+    compare(what, "Gpair/s", (struct side){ columns_run, &m, pairs },
+            (struct side){ prefill_run, &m, pairs });
+    kvl_free(sums);
+    model_close(&m);
+}
+
 static void bench_all(void)
 {
     bench_decode("hd128 group 4", 32, 4, 128, 4096, 1, false);
@@ -360,6 +399,12 @@ static void bench_all(void)
     bench_prefill("hd128 group 4", 4, 4, 128, 4096, 512);
     bench_prefill("hd64 group 4", 4, 4, 64, 4096, 512);
     bench_prefill("hd32 group 4 (tiny)", 2, 4, 32, 512, 512);
+    bench_columns("hd128 group 4", 4, 4, 128, 512, 512, 0);
+    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 0);
+    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 256);
+    bench_columns("hd64 group 4", 4, 4, 64, 4096, 512, 0);
+    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 512, 512, 0);
+    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 4096, 512, 0);
 }
 
 int main(int argc, char **argv)
