@@ -113,8 +113,11 @@ static void test_needle(void **state)
             w.length += 211;
             check_needle(&w, language, 5, 1 + (int32_t)seed, wording);
         }
+    struct want two = { .length = 999, .n_questions = 2, .depth = 0.5 };
     struct want most = { .length = 4000, .n_questions = 30 };
     check_needle(&most, 0, 30, 7, 1);
+    check_needle(&two, 0, 2, 7, 2);
+    check_needle(&two, 1, 2, 7, 1);
     check_needle(&most, 1, 30, 32, 3);
 }
 
