@@ -32,7 +32,7 @@ done
 
 run list
 for policy in full random oracle streaming_llm snapkv quest; do has list "^  $policy +(method|bound) "; done
-for task in passkey kv_retrieval; do has list "^  $task  "; done
+for task in passkey kv_retrieval needle number_string two_stage_retr; do has list "^  $task  "; done
 run list tasks
 ! grep -q quest out.txt || fail "list tasks lists policies"
 for file in "$source_dir"/methods/[a-z]*.c; do
@@ -44,6 +44,8 @@ has describe '^  page=16  \(int 1\.\.4096\)$'
 has describe '^  reduce=sum  \(none\|sum\|max\|mean_q\)$'
 run describe passkey
 has describe '^  keys=1  \(int 1\.\.32\)$'
+run describe needle
+has describe '^  language=english  \(english\|german\)$'
 
 # ---- tokens -------------------------------------------------------------------------------------
 
