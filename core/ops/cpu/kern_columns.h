@@ -34,54 +34,72 @@ static struct columns_work columns_layout(float *scratch, int32_t head_dim)
     return w;
 }
 
-VEC void columns_probs(float *x, float lse)
+/* Kahan's step: afterwards sum - carry is the total. */
+VEC void columns_step(vf *sum, vf *carry, vf x)
 {
-    UNROLL
-    for (int32_t j = 0; j < NV; j++)
-        vf_store(x + j * VW, vf_exp(vf_sub(vf_load(x + j * VW), vf_set1(lse))));
+    vf y = vf_sub(x, *carry), t = vf_add(*sum, y);
+    *carry = vf_sub(vf_sub(t, *sum), y);
+    *sum = t;
 }
 
-/* Kahan's step: afterwards sum - carry is the total. */
-VEC void columns_add(float *sum, float *carry, const float *x)
+VEC vf columns_value(const float *x, enum kvl_columns kind, float lse)
+{
+    vf v = vf_load(x);
+    return kind == KVL_COLUMNS_PROBS ? vf_exp(vf_sub(v, vf_set1(lse))) : v;
+}
+
+/* MR queries that all slots of a panel count: lse at a stride of `step`. */
+VEC void columns_block(const struct columns_work *w, enum kvl_columns kind, const float *lse,
+                       size_t step)
 {
     UNROLL
     for (int32_t j = 0; j < NV; j++) {
-        vf s = vf_load(sum + j * VW), y = vf_sub(vf_load(x + j * VW), vf_load(carry + j * VW));
-        vf t = vf_add(s, y);
-        vf_store(carry + j * VW, vf_sub(vf_sub(t, s), y));
-        vf_store(sum + j * VW, t);
+        vf sum = vf_load(w->sum + j * VW), carry = vf_load(w->carry + j * VW);
+        UNROLL
+        for (int32_t r = 0; r < MR; r++)
+            columns_step(&sum, &carry,
+                         columns_value(w->s + r * NR + j * VW, kind,
+                                       kind == KVL_COLUMNS_PROBS ? lse[(size_t)r * step] : 0));
+        vf_store(w->sum + j * VW, sum);
+        vf_store(w->carry + j * VW, carry);
     }
 }
 
-/* The same for slots a .. b - 1 of the panel: others are not touched, so that their carry does not
- * depend on where a block of queries begins. */
-static void columns_add_some(float *sum, float *carry, const float *x, int32_t a, int32_t b)
+/* One query that slots a .. b - 1 of the panel count.  The others are not touched, so that their
+ * carry does not depend on where a block of queries begins. */
+static void columns_row(const struct columns_work *w, float *x, enum kvl_columns kind, float lse,
+                        int32_t a, int32_t b)
 {
+    for (int32_t j = 0; j < NR; j += VW) vf_store(x + j, columns_value(x + j, kind, lse));
     for (int32_t t = a; t < b; t++) {
-        float y = x[t] - carry[t], total = sum[t] + y;
-        carry[t] = (total - sum[t]) - y;
-        sum[t] = total;
+        float y = x[t] - w->carry[t], total = w->sum[t] + y;
+        w->carry[t] = (total - w->sum[t]) - y;
+        w->sum[t] = total;
     }
 }
 
-/* Adds up to MR queries from chunk row i on to the panel at slot0, n slots of it live. */
+/* Logits of n_rows queries from chunk row i on are in w->s: adds them to the panel at slot0, n slots
+ * of it live. */
 VEC void columns_rows(const struct kvl_columns_item *it, const struct columns_work *w, int32_t head,
                       int32_t slot0, int32_t n, int32_t i, int32_t n_rows)
 {
     const struct kvl_attn_columns_args *a = it->a;
-    int32_t past = a->lanes[it->kv_head].n_slots - a->n;
-    for (int32_t r = 0; r < n_rows; r++) {
-        float *x = w->s + (size_t)r * NR;
-        int32_t pos = past + i + r;
-        int32_t first = KVL_MAX(0, pos - it->farthest - slot0);
-        int32_t last = KVL_MIN(n, pos - it->nearest - slot0 + 1);
+    int32_t pos = a->lanes[it->kv_head].n_slots - a->n + i; /* of the first query */
+    size_t step = (size_t)a->n_heads;
+    const float *lse = a->lse ? a->lse + (size_t)i * step + (size_t)head : NULL;
+    if (n == NR && n_rows == MR && pos - it->nearest >= slot0 + NR - 1 &&
+        pos + MR - 1 - it->farthest <= slot0) {
         if (a->kind == KVL_COLUMNS_PROBS)
-            columns_probs(x, a->lse[(size_t)(i + r) * (size_t)a->n_heads + (size_t)head]);
-        if (first == 0 && last == NR)
-            columns_add(w->sum, w->carry, x);
+            columns_block(w, KVL_COLUMNS_PROBS, lse, step);
         else
-            columns_add_some(w->sum, w->carry, x, first, last);
+            columns_block(w, KVL_COLUMNS_LOGITS, NULL, 0);
+        return;
     }
+    for (int32_t r = 0; r < n_rows; r++)
+        columns_row(w, w->s + (size_t)r * NR, a->kind,
+                    a->kind == KVL_COLUMNS_PROBS ? lse[(size_t)r * step] : 0,
+                    KVL_MAX(0, pos + r - it->farthest - slot0),
+                    KVL_MIN(n, pos + r - it->nearest - slot0 + 1));
 }
 
 /* All queries of the chunk that slots slot0 .. slot0 + n - 1 are seen by, one query head. */
