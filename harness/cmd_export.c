@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { EXPORT_KIND = 0x300, EXPORT_FORMAT };
-enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED };
+enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE };
 
 struct export_args {
     struct kvl_args base;
@@ -20,7 +20,8 @@ struct export_args {
 };
 
 static const struct argp_option export_options[] = {
-    { "kind", EXPORT_KIND, "KIND", 0, "rows: cell (default), sample or speed", 0 },
+    { "kind", EXPORT_KIND, "KIND", 0, "rows: cell (default), sample, speed, or curve (perplexity)",
+      0 },
     { "format", EXPORT_FORMAT, "FORMAT", 0, "csv (default), tsv or jsonl", 0 },
     { "out", 'o', "FILE", 0, "default: standard output", 0 },
     { 0 }
@@ -28,21 +29,28 @@ static const struct argp_option export_options[] = {
 
 /* The index of `word` in `names`. */
 static int export_choice(struct export_args *a, const char *option, const char *word,
-                         const char *const names[3], int *out)
+                         const char *const *names, int *out)
 {
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(word, names[i]) != 0) continue;
-        *out = i;
-        return KVL_OK;
+    char list[120] = "";
+    size_t used = 0;
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(word, names[i]) == 0) {
+            *out = i;
+            return KVL_OK;
+        }
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s",
+                                 i == 0         ? ""
+                                 : names[i + 1] ? ", "
+                                                : " or ",
+                                 names[i]);
     }
-    return kvl_fail(a->base.err, KVL_EINVAL, "--%s %s: want %s, %s or %s", option, word, names[0],
-                    names[1], names[2]);
+    return kvl_fail(a->base.err, KVL_EINVAL, "--%s %s: want %s", option, word, list);
 }
 
 static error_t export_parse(int key, char *arg, struct argp_state *state)
 {
-    static const char *const kinds[] = { "cell", "sample", "speed" };
-    static const char *const formats[] = { "csv", "tsv", "jsonl" };
+    static const char *const kinds[] = { "cell", "sample", "speed", "curve", NULL };
+    static const char *const formats[] = { "csv", "tsv", "jsonl", NULL };
     struct export_args *a = state->input;
     int rc = KVL_OK;
     switch (key) {
@@ -62,7 +70,8 @@ static const struct argp export_argp = {
     .options = export_options,
     .parser = export_parse,
     .args_doc = "LOG...",
-    .doc = "One row per cell, sample or speed record of the logs (files, folders of *.zst, "
+    .doc = "One row per cell, sample or speed record (curve: per point of a running perplexity) of "
+           "the logs (files, folders of *.zst, "
            "patterns).  Of records with the same id the latest is taken."
 };
 
@@ -72,6 +81,7 @@ static int export_write(const struct export_args *a, const struct kvl_results *r
     enum kvl_export_format format = (enum kvl_export_format)a->format;
     if (a->kind == KIND_CELL) return kvl_export_cells(r, format, out, err);
     if (a->kind == KIND_SPEED) return kvl_export_speeds(r, format, out, err);
+    if (a->kind == KIND_CURVE) return kvl_export_curves(r, format, out, err);
     return kvl_export_samples(r, a->log, a->n_logs, format, out, err);
 }
 

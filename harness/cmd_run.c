@@ -29,7 +29,8 @@ enum { RUN_KEY_TASK = 't', RUN_KEY_POLICY = 'P', RUN_KEY_TEXT = 0x410 };
 
 static const struct argp_option run_options[] = {
     { "task", RUN_KEY_TASK, "NAME[:OPTION=V,...]", 0, "task", 0 },
-    { "policy", RUN_KEY_POLICY, "NAME[:OPTION=V,...]", 0, "policy (repeatable)", 0 },
+    { "policy", RUN_KEY_POLICY, "NAME[:OPTION=V,...]", 0,
+      "policy (repeatable); prefill=own: it reads the context itself", 0 },
     { "text", RUN_KEY_TEXT, "FILE", 0, "what --task perplexity reads (default: filler text)", 0 },
     { "length", 0x400, "N[,N...]", 0, "context length in tokens", 0 },
     { "budget", 0x401, "B[,B...]", 0, "tokens per lane (256), or part of the context (25%)", 0 },

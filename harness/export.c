@@ -44,6 +44,13 @@ static const struct column cell_columns[] = {
     { "recall", "recall.mean" },
     { "recall_lo", "recall.lo" },
     { "recall_hi", "recall.hi" },
+    { "n_tok", "n_tok" },
+    { "nll", "nll.mean" },
+    { "nll_lo", "nll.lo" },
+    { "nll_hi", "nll.hi" },
+    { "ppl", "ppl.value" },
+    { "ppl_lo", "ppl.lo" },
+    { "ppl_hi", "ppl.hi" },
     { "attended_tok", "attended_tok" },
     { "dense_tok", "dense_tok" },
     { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
@@ -107,6 +114,27 @@ static const struct column speed_columns[] = {
     { "meta_bytes", "meta_bytes" },
     { "weight_bytes_per_tok", "weight_bytes_per_tok" },
     { "rss_peak_bytes", "rss_peak_bytes" },
+    { 0 },
+};
+
+/* The running mean of a cell of texts: a row per mark. */
+static const struct column curve_columns[] = {
+    { "cell", "cell" },
+    { "run", "run" },
+    { "model", "@model" },
+    { "task", "task" },
+    { "task_options", "task_options" },
+    { "length_tok", "length_tok" },
+    { "policy", "policy" },
+    { "label", "@label" },
+    { "options", "options" },
+    { "budget", "budget" },
+    { "budget_tok", "budget_tok" },
+    { "prefill", "prefill" },
+    { "n_contexts", "n_contexts" },
+    { "tokens", "@tokens" },
+    { "nll", "@nll" },
+    { "ppl", "@ppl" },
     { 0 },
 };
 
@@ -239,6 +267,35 @@ int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format,
         json_decref(extra);
         if (rc != KVL_OK) return export_memory(err);
     }
+    return KVL_OK;
+}
+
+/* ---- running means of texts ---------------------------------------------------------------- */
+
+static int curve_rows(const struct kvl_result *x, enum kvl_export_format format, FILE *out)
+{
+    const json_t *curve = json_object_get(x->record, "curve");
+    int rc = KVL_OK;
+    for (size_t i = 0; i < json_array_size(curve) && rc == KVL_OK; i++) {
+        const json_t *point = json_array_get(curve, i);
+        json_t *extra = cell_extra(x);
+        if (!extra) return KVL_ENOMEM;
+        json_object_set(extra, "tokens", json_array_get(point, 0));
+        json_object_set(extra, "nll", json_array_get(point, 1));
+        extra_number(extra, "ppl", exp(json_number_value(json_array_get(point, 1))));
+        rc = put_row(curve_columns, x->record, extra, format, out);
+        json_decref(extra);
+    }
+    return rc;
+}
+
+int kvl_export_curves(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
+                      struct kvl_err *err)
+{
+    put_head(curve_columns, format, out);
+    for (size_t i = 0; i < r->n_all; i++)
+        if (r->result[i].is_text && curve_rows(&r->result[i], format, out) != KVL_OK)
+            return export_memory(err);
     return KVL_OK;
 }
 

@@ -16,6 +16,9 @@ enum kvl_export_format { KVL_EXPORT_CSV, KVL_EXPORT_TSV, KVL_EXPORT_JSONL };
 /* KVL_ENOMEM; whether everything was written is the caller's to ask of `out`. */
 int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                      struct kvl_err *err);
+/* Running mean nll and perplexity of cells of texts: one row per cell and number of tokens. */
+int kvl_export_curves(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
+                      struct kvl_err *err);
 int kvl_export_speeds(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                       struct kvl_err *err);
 /* Reads the logs behind `words` again; KVL_EINVAL for standard input. */

@@ -1,8 +1,6 @@
 /* The table of a sweep. */
 #include "report.h"
 
-#include "table.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -29,7 +27,7 @@ static const struct kvl_column report_columns[] = {
     { "n/ctx", false },     { "failed", false },
 };
 
-static void add_budget(struct kvl_table *t, const struct kvl_result *x)
+void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x)
 {
     bool percent = strchr(x->budget, '%') && !isnan(x->budget_tok);
     if (percent)
@@ -50,7 +48,7 @@ static void add_share(struct kvl_table *t, const struct kvl_interval *v)
 }
 
 /* Live slots and whole blocks, in the unit of the larger one. */
-static void add_held(struct kvl_table *t, const struct kvl_result *x)
+void kvl_report_held(struct kvl_table *t, const struct kvl_result *x)
 {
     if (isnan(x->kv_physical) || isnan(x->kv_logical)) {
         kvl_table_add(t, "-");
@@ -66,7 +64,7 @@ static void add_held(struct kvl_table *t, const struct kvl_result *x)
 static void add_row(struct kvl_table *t, const struct kvl_result *x)
 {
     kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
-    add_budget(t, x);
+    kvl_report_budget(t, x);
     kvl_table_number(t, x->attended_tok, 0);
     kvl_table_number(t, x->dense_tok, 0);
     add_share(t, &x->official);
@@ -75,7 +73,7 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x)
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
     kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
-    add_held(t, x);
+    kvl_report_held(t, x);
     if (x->is_cell)
         kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
                       isnan(x->n_contexts) ? 0 : x->n_contexts);
@@ -90,7 +88,7 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x)
 /* ---- blocks -------------------------------------------------------------------------------- */
 
 /* A method without its bounds cannot be judged: 60 % is much where random has 10. */
-static void print_missing(const struct kvl_result *x, size_t n, FILE *out)
+void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out)
 {
     static const char *const names[] = {
         [KVL_BOUND_FULL] = "full", [KVL_BOUND_RANDOM] = "random", [KVL_BOUND_ORACLE] = "oracle"
@@ -115,7 +113,7 @@ static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct k
     for (size_t i = 0; i < n; i++) add_row(&t, &x[i]);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
-    print_missing(x, n, out);
+    kvl_report_missing(x, n, out);
     if (x->chance > 0) fprintf(out, "  without the context: %.2g %% right\n", 100 * x->chance);
     fputc('\n', out);
     return rc;
@@ -126,7 +124,8 @@ int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err
     for (size_t i = 0, end; i < r->n; i = end) {
         for (end = i + 1; end < r->n; end++)
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
-        KVL_TRY(print_block(&r->result[i], end - i, out, err));
+        KVL_TRY((r->result[i].is_text ? kvl_report_texts : print_block)(&r->result[i], end - i, out,
+                                                                        err));
     }
     kvl_report_notes(r, out);
     return KVL_OK;

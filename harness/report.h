@@ -7,6 +7,7 @@
 #define KVL_REPORT_H
 
 #include "results.h"
+#include "table.h"
 
 #include <stdio.h>
 
@@ -20,11 +21,19 @@ int kvl_report_summary(const struct kvl_results *r, FILE *out, struct kvl_err *e
 /* Official accuracy with one column per value of `key`. */
 int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out,
                   struct kvl_err *err);
+/* One block of texts: perplexity instead of accuracy.  x [n]. */
+int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
 /* Differences to the policy with that label or name, on the same questions and, where it has one,
  * at the same budget.  KVL_EINVAL when there is no such policy. */
 int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
 /* What a reader must know: bounds, stale results, what failed, what is damaged. */
 void kvl_report_notes(const struct kvl_results *r, FILE *out);
+
+/* Says which bounds a block x [n] lacks. */
+void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
+/* Cells of a row: the budget as written and in tokens; live slots and whole blocks. */
+void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x);
+void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);
 
 /* The headline of the block of `x`; parts in `skip` are left out. */
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);

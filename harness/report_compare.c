@@ -55,6 +55,11 @@ static void by_name(const struct kvl_result *x, unsigned key, char *name, size_t
 
 enum { BY_NAME = 64 };
 
+static double by_value(const struct kvl_result *x)
+{
+    return x->is_text ? x->ppl.mean : 100 * x->official.mean;
+}
+
 /* A block: its rows are runs of row[0 .. n) that differ in the key alone. */
 struct by_block {
     const struct kvl_result **row, **column;
@@ -80,8 +85,8 @@ static int by_print(struct by_block *b, char (*name)[BY_NAME], struct kvl_column
             double value = KVL_NAN;
             for (size_t j = i; j < end; j++)
                 if (by_key_order(&b->row[j], &b->column[c], &b->key) == 0)
-                    value = b->row[j]->official.mean;
-            kvl_table_number(&t, 100 * value, 1);
+                    value = by_value(b->row[j]);
+            kvl_table_number(&t, value, b->row[0]->is_text ? 3 : 1);
         }
     }
     int rc = kvl_table_print(&t, 2, out, err);
@@ -104,6 +109,7 @@ static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
     }
     if (rc == KVL_OK) {
         qsort_r(b->column, b->n_columns, sizeof *b->column, by_key_order, &b->key);
+        if (b->row[0]->is_text) fputs("Perplexity.\n", out);
         kvl_report_block(b->row[0], b->key, out);
         rc = by_print(b, name, column, out, err);
     }
@@ -123,7 +129,9 @@ int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out
     for (size_t i = 0; i < r->n; i++)
         if (r->result[i].is_cell) row[n++] = &r->result[i];
     qsort_r(row, n, sizeof *row, by_order, &mask);
-    if (n) fputs("Official accuracy in percent.\n\n", out);
+    bool accuracy = false;
+    for (size_t i = 0; i < n; i++) accuracy |= !row[i]->is_text;
+    if (accuracy) fputs("Official accuracy in percent.\n\n", out);
     int rc = KVL_OK;
     for (size_t i = 0, end; i < n && rc == KVL_OK; i = end) {
         for (end = i; end < n && kvl_result_block_cmp(row[i], row[end], mask) == 0;) end++;
@@ -154,6 +162,12 @@ static const struct kvl_result *vs_base(const struct kvl_result *block, size_t n
     return found;
 }
 
+/* Of a question its official score, of a text its mean nll. */
+static double vs_score(const struct kvl_result_sample *s)
+{
+    return isnan(s->official) ? s->nll : s->official;
+}
+
 /* Scores of the questions that both answered; arrays of `room`.  Returns their number. */
 static size_t vs_pairs(const struct kvl_result_sample *a, size_t n_a,
                        const struct kvl_result_sample *b, size_t n_b, double *x, double *y,
@@ -163,9 +177,10 @@ static size_t vs_pairs(const struct kvl_result_sample *a, size_t n_a,
     for (size_t i = 0, j = 0; i < n_a && j < n_b;) {
         int64_t c = a[i].context - b[j].context;
         if (!c) c = a[i].question - b[j].question;
-        if (c == 0 && !isnan(a[i].official) && !isnan(b[j].official)) {
-            x[n] = a[i].official;
-            y[n] = b[j].official;
+        double mine = vs_score(&a[i]), other = vs_score(&b[j]);
+        if (c == 0 && !isnan(mine) && !isnan(other)) {
+            x[n] = mine;
+            y[n] = other;
             context[n++] = a[i].context;
         }
         i += c <= 0;
@@ -179,6 +194,34 @@ static const struct kvl_column vs_columns[] = {
     { "difference", false }, { "95 % from", false }, { "to", false },
     { "only this", false },  { "only that", false }, { "McNemar p", false },
 };
+
+/* Nats per token; the ratio of two perplexities is the exponential of the difference. */
+static const struct kvl_column vs_text_columns[] = {
+    { "policy", true },          { "budget", false },    { "texts", false },
+    { "nll difference", false }, { "95 % from", false }, { "to", false },
+    { "ppl ratio", false },
+};
+
+static void vs_text_row(const struct kvl_paired *p, struct kvl_table *t)
+{
+    kvl_table_number(t, p->diff.mean, 4);
+    kvl_table_number(t, p->diff.lo, 4);
+    kvl_table_number(t, p->diff.hi, 4);
+    kvl_table_number(t, exp(p->diff.mean), 4);
+}
+
+static void vs_question_row(const struct kvl_paired *p, struct kvl_table *t)
+{
+    kvl_table_number(t, 100 * p->diff.mean, 1);
+    kvl_table_number(t, 100 * p->diff.lo, 1);
+    kvl_table_number(t, 100 * p->diff.hi, 1);
+    kvl_table_add(t, "%zu", p->n_a_only);
+    kvl_table_add(t, "%zu", p->n_b_only);
+    if (p->n && p->p_value < 0.0001)
+        kvl_table_add(t, "<0.0001");
+    else
+        kvl_table_number(t, p->n ? p->p_value : KVL_NAN, 4);
+}
 
 static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
                   const struct kvl_result *base, struct kvl_table *t, struct kvl_err *err)
@@ -201,15 +244,7 @@ static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
     kvl_table_add(t, "%s", x->label);
     kvl_table_add(t, "%s", compare_budget(x));
     kvl_table_add(t, "%zu", p.n);
-    kvl_table_number(t, 100 * p.diff.mean, 1);
-    kvl_table_number(t, 100 * p.diff.lo, 1);
-    kvl_table_number(t, 100 * p.diff.hi, 1);
-    kvl_table_add(t, "%zu", p.n_a_only);
-    kvl_table_add(t, "%zu", p.n_b_only);
-    if (p.n && p.p_value < 0.0001)
-        kvl_table_add(t, "<0.0001");
-    else
-        kvl_table_number(t, p.n ? p.p_value : KVL_NAN, 4);
+    (x->is_text ? vs_text_row : vs_question_row)(&p, t);
     return KVL_OK;
 }
 
@@ -218,6 +253,9 @@ static int vs_block(const struct kvl_results *r, const struct kvl_result *x, siz
 {
     struct kvl_table t = { .column = vs_columns,
                            .n_columns = sizeof vs_columns / sizeof vs_columns[0] };
+    if (x->is_text)
+        t = (struct kvl_table){ .column = vs_text_columns,
+                                .n_columns = sizeof vs_text_columns / sizeof vs_text_columns[0] };
     int rc = KVL_OK;
     for (size_t i = 0; i < n && rc == KVL_OK; i++) {
         const struct kvl_result *other = vs_base(x, n, &x[i], base);
@@ -243,18 +281,32 @@ static int vs_unknown(const struct kvl_results *r, const char *base, struct kvl_
     return rc;
 }
 
+/* Whether there are cells of texts, or of questions. */
+static bool vs_any(const struct kvl_results *r, bool text)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->result[i].is_cell && r->result[i].is_text == text) return true;
+    return false;
+}
+
 int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err)
 {
     bool known = false;
     for (size_t i = 0; i < r->n; i++) known |= is_called(&r->result[i], base);
     if (!known) return vs_unknown(r, base, err);
-    fprintf(out, "Official accuracy less that of %s on the same questions, in points of 100.\n\n",
-            base);
+    if (vs_any(r, false))
+        fprintf(out,
+                "Official accuracy less that of %s on the same questions, in points of 100.\n\n",
+                base);
+    if (vs_any(r, true))
+        fprintf(out, "Mean nll of a text less that of %s on the same texts, in nats per token.\n\n",
+                base);
     for (size_t i = 0, end; i < r->n; i = end) {
         for (end = i; end < r->n; end++)
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
         KVL_TRY(vs_block(r, &r->result[i], end - i, base, out, err));
     }
+    if (!vs_any(r, false)) return KVL_OK;
     fputs("McNemar p takes questions as independent, which those of one context are not: with "
           "several questions\nper context it is too small. The interval draws whole contexts; "
           "judge by that.\n",

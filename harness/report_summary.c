@@ -199,17 +199,24 @@ int kvl_report_summary(const struct kvl_results *r, FILE *out, struct kvl_err *e
 {
     const struct kvl_result **row = kvl_alloc(r->n + 1, sizeof *row);
     if (!row) return kvl_fail(err, KVL_ENOMEM, "no memory for a table of results");
-    for (size_t i = 0; i < r->n; i++) row[i] = &r->result[i];
-    qsort(row, r->n, sizeof *row, summary_order);
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++)
+        if (!r->result[i].is_text) row[n++] = &r->result[i];
+    qsort(row, n, sizeof *row, summary_order);
     int rc = KVL_OK;
-    for (size_t i = 0, end; i < r->n && rc == KVL_OK; i = end) {
-        for (end = i + 1; end < r->n; end++)
+    for (size_t i = 0, end; i < n && rc == KVL_OK; i = end) {
+        for (end = i + 1; end < n; end++)
             if (kvl_result_block_cmp(row[i], row[end], SUMMARY_ALL)) break;
         struct summary s = { .row = row + i, .n = end - i };
         summary_columns(&s);
         rc = summary_print(&s, out, err);
     }
     kvl_free(row);
+    for (size_t i = 0, end; i < r->n && rc == KVL_OK; i = end) {
+        for (end = i + 1; end < r->n; end++)
+            if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
+        if (r->result[i].is_text) rc = kvl_report_texts(&r->result[i], end - i, out, err);
+    }
     if (rc == KVL_OK) kvl_report_notes(r, out);
     return rc;
 }

@@ -95,6 +95,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
         .question = json_integer_value(json_object_get(record, "question")),
         .official = failed ? KVL_NAN : kvl_json_number(record, "official"),
         .strict = failed ? KVL_NAN : kvl_json_number(record, "strict"),
+        .nll = failed ? KVL_NAN : kvl_json_number(record, "nll_mean"),
         .error = error,
         .order = r->n_samples,
     };
@@ -118,8 +119,8 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     if (l->keep && strcmp(kind, "run") != 0 &&
         !l->keep(kvl_json_text(record, "cell"), l->keep_user))
         return KVL_OK;
-    if (strcmp(kind, "sample") == 0) return load_sample(l, record, err);
-    if (strcmp(kind, "cell") == 0)
+    if (strcmp(kind, "sample") == 0 || strcmp(kind, "nll") == 0) return load_sample(l, record, err);
+    if (strcmp(kind, "cell") == 0 || strcmp(kind, "perplexity") == 0)
         failed = load_result(l, l->cells, record);
     else if (strcmp(kind, "speed") == 0)
         failed = load_result(l, l->speeds, record);
@@ -156,7 +157,7 @@ static void samples_finish(struct kvl_results *r)
         bool latest = i + 1 == r->n_samples || next->cell != s->cell ||
                       next->context != s->context || next->question != s->question;
         if (!latest) continue;
-        r->n_failed_samples += isnan(s->official) != 0;
+        r->n_failed_samples += isnan(s->official) && isnan(s->nll);
         if (s->error) failure_count(r->failures, s->error);
         r->sample[used++] = *s;
     }
@@ -308,6 +309,11 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .official = interval_of(record, "official", "p"),
         .strict = interval_of(record, "strict", "p"),
         .recall = interval_of(record, "recall", "mean"),
+        .is_text = strcmp(kvl_json_text(record, "kind"), "perplexity") == 0,
+        .nll = interval_of(record, "nll", "mean"),
+        .ppl = interval_of(record, "ppl", "value"),
+        .over_blocks = strcmp(kvl_json_text(record, "nll.over"), "blocks") == 0,
+        .n_tok = kvl_json_number(record, "n_tok"),
         .n = kvl_json_number(record, "n"),
         .n_eff = kvl_json_number(record, "official.n_eff"),
         .n_contexts = kvl_json_number(record, "n_contexts"),

@@ -32,11 +32,14 @@ struct kvl_result {
     char *label;      /* policy, with the options that tell it from others of the same policy */
     char *task_label; /* task, with the options that are not the task's defaults */
     enum kvl_bound bound;
+    bool is_text;        /* a cell of texts: no accuracy, but nll and ppl */
     bool is_cell, stale; /* stale: of another build than the newest run */
     bool outdone;        /* another cell of the same point has more samples */
     double length_tok, depth, budget_tok, seed;
     struct kvl_interval official, strict, recall;
-    double n, n_eff, n_contexts, n_errors;
+    struct kvl_interval nll, ppl; /* nats per token; its exponential */
+    bool over_blocks;             /* their interval is over stretches of one text */
+    double n, n_eff, n_contexts, n_errors, n_tok;
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
     double kv_logical, kv_physical, kv_own, meta;        /* bytes */
     double chance, prefill_tok_per_s;
@@ -49,6 +52,7 @@ struct kvl_result_sample {
     uint64_t cell;
     int64_t context, question;
     double official, strict; /* NaN when it failed */
+    double nll;              /* of a text; NaN when it failed or is none */
     const char *error;       /* why it failed, a key of `failures`; NULL when it did not */
     size_t order;            /* in the log */
 };

@@ -1,0 +1,67 @@
+/* Tables of texts: perplexity per policy and budget. */
+#include "report.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct kvl_column text_columns[] = {
+    { "policy", true },  { "budget", false },    { "attended", false },  { "dense", false },
+    { "ppl", false },    { "95 % from", false }, { "to", false },        { "nll", false },
+    { "tok/s", false },  { "read/tok", false },  { "index/tok", false }, { "KV held", false },
+    { "failed", false },
+};
+
+static void text_row(struct kvl_table *t, const struct kvl_result *x)
+{
+    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    kvl_report_budget(t, x);
+    kvl_table_number(t, x->attended_tok, 0);
+    kvl_table_number(t, x->dense_tok, 0);
+    kvl_table_number(t, x->ppl.mean, 3);
+    kvl_table_number(t, x->ppl.lo, 3);
+    kvl_table_number(t, x->ppl.hi, 3);
+    kvl_table_number(t, x->nll.mean, 4);
+    kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
+    kvl_table_bytes(t, x->kv_read);
+    kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
+    kvl_report_held(t, x);
+    if (x->n_errors > 0)
+        kvl_table_add(t, "%.0f", x->n_errors);
+    else
+        kvl_table_add(t, "-");
+}
+
+/* How the text was read, as far as the options tell. */
+static const char *text_mode(const struct kvl_result *x)
+{
+    if (strstr(x->task_options, "mode=decode")) return "read token by token from the first one on";
+    if (strstr(x->task_options, "mode=chunk"))
+        return "read in chunks under the policy (what a chunk evicts is evicted at its end)";
+    return "prefilled densely, then decoded under the policy with the text's own tokens";
+}
+
+static void text_notes(const struct kvl_result *x, FILE *out)
+{
+    fprintf(out, "  %.0f tokens of %.0f text%s, %s", x->n_tok, x->n, x->n == 1 ? "" : "s",
+            text_mode(x));
+    if (isnan(x->ppl.lo))
+        fputs("\n", out);
+    else if (x->over_blocks)
+        fputs("; intervals: bootstrap over stretches of the one text\n", out);
+    else
+        fputs("; intervals: bootstrap over texts\n", out);
+}
+
+int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+{
+    struct kvl_table t = { .column = text_columns,
+                           .n_columns = sizeof text_columns / sizeof text_columns[0] };
+    kvl_report_block(x, KVL_BLOCK_PROTOCOL, out);
+    for (size_t i = 0; i < n; i++) text_row(&t, &x[i]);
+    int rc = kvl_table_print(&t, 2, out, err);
+    kvl_table_free(&t);
+    kvl_report_missing(x, n, out);
+    text_notes(x, out);
+    fputc('\n', out);
+    return rc;
+}
