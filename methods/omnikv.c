@@ -6,21 +6,21 @@
  * per step serves all layers up to the next filter.  The prefilled keys and values of those layers
  * could live on the host (the context bank), loaded by one packed copy per filter layer.
  *
- * Layers before the first filter, filters, and num_wait_load_layers behind each (they hide the load)
+ * Layers before the first filter, filters, and num_wait_load_layers behind each (to hide the load)
  * are dense: 32 layers, filters 2+8+18, one wait layer give DDDDSSSSDDSSSSSSSSDDSSSSSSSSSSSS.
  *
  * Token context selector, of the context's tokens t and the query heads h of the filter layer:
  *   last     s_t = max_h q_h.k_t / sqrt(d), raw logits (from weights and their log-sum-exp)
  *   softmax  s_t = max_h P_h,t (official: softmax_before_last), P over all that the layer reads
- *   uniform  s_t = sum of max_h P_j,h,t over the last window_size queries j, the current one included
+ *   uniform  s_t = sum of max_h P_j,h,t over the last window_size queries j, the current one too
  *   exp      the same with weight 2^-(distance of j from the newest)
  * For uniform and exp, tokens of the context that are still in the window are left out of the
  * scoring and read anyway.  Tokens that come after the context (the decode tail) are always read.
  *
  * Published behaviours differ:
- *   - official uniform and exp rotate all stored window queries with the *current* position (a bug);
- *     here what a query gives is computed when it passes, so rightly rotated by construction
- *   - official num_of_selected_tokens (a number, or a share of the context) does not count the tail.
+ *   - official uniform and exp turn all stored window queries to the *current* position (a bug);
+ *     here what a query gives is computed when it passes, so rightly turned by construction
+ *   - official num_of_selected_tokens (a number, or a share of the context) comes without the tail.
  *     auto stays inside the budget: k = B - 1 - tail.  A given number is official.
  *   - lazy=true is the official lazy cache: the old list is read on while more than lazy_overlap of
  *     the union of old and new is in both.  With k from the budget it is cut to its best k
@@ -28,8 +28,8 @@
  *
  * Filter layers by measurement (filter_layers=auto; the papers' sets are of 32 to 80 layers): when
  * the context is complete, the last 4 queries of every layer l pick their top k (maximum over heads
- * of the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and queries,
- * that falls on l's tokens and the query's own.  Of all filter sets that leave at most dense_layers
+ * of the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and
+ * queries, that falls on l's tokens and the query's own.  Of all filter sets that leave at most dense_layers
  * layers dense and serve a layer each, the one of largest sum over the layers of C(filter, layer),
  * dense layers counting 1, is taken; exact, by dynamic programming; ties to the lower layers.
  * dense_layers=auto is a quarter of the layers (the papers' 8 of 32), at least 2.
