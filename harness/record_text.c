@@ -87,8 +87,8 @@ json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
                   "curve", t->error ? json_null() : text_curve(t), "block_nll",
                   t->error ? json_null() : text_blocks(t));
     json_t *cost =
-        json_pack("{s:o, s:I, s:o}", "wall_ns", kvl_record_real(o->wall_ns), "prefill_ns",
-                  (json_int_t)o->prefill_ns, "error", kvl_record_path_text(t->error));
+        json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns), "prefill_ns",
+                  kvl_record_ns(o->prefill_ns), "error", kvl_record_path_text(t->error));
     json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("nll", run), what), scores);
     return kvl_record_add(kvl_record_add(r, kvl_record_observed(o)), cost);
 }

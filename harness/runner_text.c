@@ -21,9 +21,9 @@ struct text {
     const int32_t *id;           /* [n], of the sample */
     int32_t n, before;           /* tokens; those read before the policy starts */
     struct kvl_session *session; /* the first `before` tokens, dense */
-    uint64_t prefill_ns;
-    float *logits; /* [at a time][n_vocab] */
-    double *nll;   /* [n - before - 1] */
+    double prefill_ns;           /* NaN: it came from a snapshot */
+    float *logits;               /* [at a time][n_vocab] */
+    double *nll;                 /* [n - before - 1] */
     struct kvl_err *err;
 };
 
@@ -47,13 +47,13 @@ static int text_open(struct text *t)
     t->n = t->sample.tokens.n;
     t->before = kvl_reading_before(t->how, t->n);
     KVL_TRY(text_memory(t));
-    uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_create(r->engine, &t->session, t->err));
-    KVL_TRY(kvl_session_prefill(t->session, t->id, t->before, NULL, false, t->err));
-    t->prefill_ns = kvl_now_ns() - t0;
+    r->progress.done += kvl_group_context_cost(t->g);
+    if (!kvl_runner_shares(r, t->g, t->index)) return KVL_OK;
+    KVL_TRY(kvl_prefill(r->engine, &r->snapshots, t->id, t->before, &t->session, &t->prefill_ns,
+                        t->err));
+    if (isnan(t->prefill_ns)) return KVL_OK;
     r->stats.context_prefills++;
     r->stats.context_prefill_tok += t->before;
-    r->progress.done += kvl_group_context_cost(t->g);
     return KVL_OK;
 }
 
@@ -104,36 +104,33 @@ static int text_read(struct text *t, struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
-/* The session of a cell up to the first scored step: a fork of the shared prefill, or the method's own
- * from the first token on. */
-static int text_session(struct text *t, const struct kvl_cell *cell, struct kvl_session **out,
-                        struct kvl_err *err)
+/* A fork of the shared prefill under the cell's policy. */
+static int text_fork(struct text *t, const struct kvl_cell *cell, struct kvl_session **out,
+                     struct kvl_err *err)
 {
-    bool own = kvl_planned_own_prefill(cell->planned);
-    int32_t most = t->r->work->sweep->chunk_tok, n;
-    KVL_TRY(own ? kvl_session_create(t->r->engine, out, err)
-                : kvl_session_fork(t->session, out, err));
-    KVL_TRY(kvl_session_attach(*out, cell->planned, t->seed, KVL_EXEC_REAL, err));
-    for (int32_t at = 0; own && at < t->before; at += n) {
-        n = KVL_MIN(most, t->before - at);
-        KVL_TRY(kvl_session_extend(*out, t->id + at, n, err));
-    }
-    return KVL_OK;
+    struct kvl_session *s;
+    KVL_TRY(kvl_session_fork(t->session, &s, err));
+    int rc = kvl_session_attach(s, cell->planned, t->seed, KVL_EXEC_REAL, err);
+    if (rc == KVL_OK)
+        *out = s;
+    else
+        kvl_session_destroy(s);
+    return rc;
 }
 
 static int text_cell(struct text *t, const struct kvl_cell *cell, struct kvl_text_result *out,
                      struct kvl_err *err)
 {
-    struct kvl_session *s = NULL;
-    int64_t shared = 0;
+    struct kvl_session *s;
     uint64_t t0 = kvl_now_ns();
-    int rc = text_session(t, cell, &s, err);
-    if (rc == KVL_OK) {
-        /* What comes before is not of the cell where the method did not read it. */
-        if (kvl_planned_own_prefill(cell->planned)) kvl_session_reset_counters(s);
-        shared = kvl_runner_shared_blocks(s);
-        rc = text_read(t, s, err);
-    }
+    out->observed.prefill_ns = t->prefill_ns;
+    if (kvl_planned_own_prefill(cell->planned))
+        KVL_TRY(kvl_runner_stream(t->r, cell, t->seed, t->id, t->before, &s,
+                                  &out->observed.prefill_ns, err));
+    else
+        KVL_TRY(text_fork(t, cell, &s, err));
+    int64_t shared = kvl_runner_shared_blocks(s);
+    int rc = text_read(t, s, err);
     if (rc == KVL_OK) kvl_runner_observe(t->r, cell, s, shared, &out->observed);
     out->observed.wall_ns = (double)(kvl_now_ns() - t0);
     kvl_session_destroy(s);
@@ -152,7 +149,9 @@ static struct kvl_outcome text_unknown(void)
                                  .kv_logical = none,
                                  .kv_physical = none,
                                  .kv_own = none,
-                                 .meta = none };
+                                 .meta = none,
+                                 .wall_ns = none,
+                                 .prefill_ns = none };
 }
 
 /* A policy that fails is the text's result; a stop is the caller's. */
@@ -173,7 +172,6 @@ static int text_record(struct text *t, size_t index)
     kvl_guard_policy(NULL);
     if (rc == KVL_ESTOP) return kvl_fail(t->err, rc, "%s", why.msg);
     if (rc != KVL_OK) out.error = why.msg[0] ? why.msg : kvl_status_name(rc);
-    out.observed.prefill_ns = (double)t->prefill_ns;
     json_t *record = kvl_record_nll(kvl_log_run(r->log), &out);
     json_incref(record);
     rc = kvl_runner_append(r, record, t->err);
