@@ -27,19 +27,32 @@ static int ask_next(struct kvl_ask *a, int32_t *out, struct kvl_err *err)
     return KVL_OK;
 }
 
-static void ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, const float *logits,
-                     int32_t n_vocab)
+/* Whether this step attended the evidence; what was generated so far says which it needs. */
+static int ask_recall(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, struct kvl_err *err)
 {
-    if (a->i_feed < a->n_feed && ++a->i_feed < a->n_feed) return;
-    if (a->watch && a->watch->n > 0) {
-        const uint8_t *hit, *dense;
+    const uint8_t *hit, *dense;
+    struct kvl_buf text = { 0 };
+    if (!a->watch || a->watch->n == 0) return KVL_OK;
+    int rc = a->watch->after[0] ? kvl_decode(tokenizer, a->id, a->n_id, false, false, &text, err)
+                                : KVL_OK;
+    if (rc == KVL_OK) {
         kvl_session_probe_hits(a->session, &hit, &dense);
-        kvl_recall_add(&a->recall, a->watch, hit, dense);
+        kvl_recall_add(&a->recall, a->watch, text.data, text.len, hit, dense);
     }
+    kvl_buf_free(&text);
+    return rc;
+}
+
+static int ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, const float *logits,
+                    int32_t n_vocab, struct kvl_err *err)
+{
+    if (a->i_feed < a->n_feed && ++a->i_feed < a->n_feed) return KVL_OK;
+    KVL_TRY(ask_recall(a, tokenizer, err));
     int32_t id = kvl_argmax(logits, n_vocab);
     a->end = kvl_tokenizer_ends(tokenizer, id);
     if (!a->end) a->id[a->n_id++] = id;
     a->done = a->end || a->n_id >= a->max_new;
+    return KVL_OK;
 }
 
 /* One step of all that are not done; *active is how many those were. */
@@ -62,7 +75,7 @@ static int ask_step(struct kvl_ask *const *ask, int32_t n, const struct kvl_toke
     uint64_t share = (kvl_now_ns() - t0) / (uint64_t)m;
     for (int32_t i = 0; i < m; i++) {
         who[i]->wall_ns += share;
-        ask_take(who[i], tokenizer, logits + (size_t)i * (size_t)n_vocab, n_vocab);
+        KVL_TRY(ask_take(who[i], tokenizer, logits + (size_t)i * (size_t)n_vocab, n_vocab, err));
     }
     return KVL_OK;
 }

@@ -1,6 +1,7 @@
 /* Evidence recall and bytes. */
 #include "measure.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -73,6 +74,28 @@ static void watch_steps(struct kvl_watch *w, int32_t i, const struct kvl_sample 
     }
 }
 
+bool kvl_text_holds(const char *text, size_t n, const char *word)
+{
+    size_t len = strlen(word);
+    for (size_t i = 0; i + len <= n; i++) {
+        if (memcmp(text + i, word, len) != 0) continue;
+        bool before = i > 0 && isalnum((unsigned char)text[i - 1]);
+        bool behind = i + len < n && isalnum((unsigned char)text[i + len]);
+        if (!before && !behind) return true;
+    }
+    return false;
+}
+
+/* The first step of the expected answer that runs when the text before it holds `after`. */
+static int32_t watch_first(const struct kvl_question *q, const struct kvl_tokens *answer,
+                           const char *after)
+{
+    int32_t step = 0;
+    if (!after[0]) return 0;
+    while (step < answer->n && !kvl_text_holds(q->answer, answer->begin[step], after)) step++;
+    return step;
+}
+
 static int watch_fill(struct kvl_watch *w, const struct kvl_sample *s, const struct kvl_question *q,
                       const struct kvl_tokens *answer)
 {
@@ -81,6 +104,8 @@ static int watch_fill(struct kvl_watch *w, const struct kvl_sample *s, const str
     for (int32_t i = 0; i < e->n_spans; i++) KVL_TRY(watch_add(w, &s->tokens, e->span[i]));
     size_t cells = (size_t)answer->n * (size_t)w->n_spans;
     w->n_steps = answer->n;
+    memcpy(w->after, e->after, sizeof w->after);
+    w->first_step = watch_first(q, answer, e->after);
     w->from = kvl_alloc(cells, sizeof *w->from);
     w->to = kvl_alloc(cells, sizeof *w->to);
     if (!w->from || !w->to) return KVL_ENOMEM;
@@ -174,12 +199,14 @@ static double recall_lane(const struct kvl_watch *w, const uint8_t *hit)
     return w->kind == KVL_EVIDENCE_ANY ? best : (double)n / w->n;
 }
 
-void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const uint8_t *hit,
-                    const uint8_t *dense)
+void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const char *text, size_t n,
+                    const uint8_t *hit, const uint8_t *dense)
 {
     bool found = false, all_dense = true;
     size_t layer = (size_t)r->n_kv_heads * (size_t)watch->n;
-    int32_t step = r->n_seen++;
+    if (watch->after[0] && !kvl_text_holds(text, n, watch->after)) return;
+    /* The answer may take other words to the text than expected; from there on both go in step. */
+    int32_t step = watch->first_step + r->n_seen++;
     if (step >= watch->n_steps || !recall_needs(watch, step)) return;
     for (int32_t l = 0; l < r->n_layers; l++) all_dense = all_dense && dense[l];
     for (int32_t l = 0; l < r->n_layers; l++) {

@@ -6,7 +6,9 @@
  * other span is needed whole at every step.  A step is a hit when in some layer the union of the kv
  * heads attended to what it needs, of one span (ANY) or of every span (ALL); layers that the policy
  * left dense do not count unless there are no others.  Steps that need nothing (a space, an end mark)
- * are not counted.
+ * are not counted.  Evidence that is needed only once some text was generated (kvl_evidence.after) is
+ * needed as from the step at which the expected answer has that text; steps before it are not counted,
+ * and none at all is when it never comes.
  */
 #ifndef KVL_MEASURE_H
 #define KVL_MEASURE_H
@@ -24,6 +26,10 @@ struct kvl_watch {
     /* [n_steps][n_spans]: span tokens from..to-1 are needed at this answer step */
     int32_t *from, *to;
     int32_t n_steps;
+    /* Text that the answer must hold before; "" = none.  first_step: of the expected answer, from which
+     * on it does. */
+    char after[sizeof((struct kvl_evidence *)0)->after];
+    int32_t first_step;
 };
 
 /* Tokens that cover a byte of a span, for the last evidence group; n = 0 when there is none.
@@ -31,18 +37,21 @@ struct kvl_watch {
 int kvl_watch_create(const struct kvl_sample *sample, const struct kvl_question *q,
                      const struct kvl_tokens *answer, struct kvl_watch *out, struct kvl_err *err);
 void kvl_watch_free(struct kvl_watch *w);
+/* Whether text [n] holds `word` with no letter or digit next to it. */
+bool kvl_text_holds(const char *text, size_t n, const char *word);
 
 struct kvl_recall {
-    int32_t n_seen;         /* answer steps so far */
+    int32_t n_seen;         /* answer steps so far; of evidence with `after`, those behind it */
     int32_t n_steps, n_hit; /* of these: counted, hits */
     int32_t n_layers, n_kv_heads;
     double *lane; /* [n_layers][n_kv_heads] sums over steps of the share of evidence attended */
 };
 int kvl_recall_create(const struct kvl_shape *shape, struct kvl_recall *out, struct kvl_err *err);
 void kvl_recall_free(struct kvl_recall *r);
-/* The next answer step: hit [n_layers][n_kv_heads][watch->n], dense [n_layers]. */
-void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const uint8_t *hit,
-                    const uint8_t *dense);
+/* The next answer step, after the answer so far, text [n]: hit [n_layers][n_kv_heads][watch->n],
+ * dense [n_layers]. */
+void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const char *text, size_t n,
+                    const uint8_t *hit, const uint8_t *dense);
 
 /* KV bytes of one sequence as this policy alone needs them: keys before RoPE that another policy of
  * the sweep made the store keep do not count. */

@@ -5,11 +5,9 @@
 #include "build.h"
 #include "log.h"
 #include "record_parts.h"
-#include "stats.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { RECORD_DIGITS = 15 }; /* of a number in the log, see kvl_log_append */
@@ -175,6 +173,19 @@ static json_t *record_lanes(const struct kvl_recall *r)
     return layers;
 }
 
+/* Name -> score; null where the task has no stages. */
+static json_t *record_subs(const struct kvl_outcome *o)
+{
+    if (o->n_sub == 0) return json_null();
+    json_t *subs = json_object();
+    for (int32_t i = 0; i < o->n_sub; i++)
+        if (json_object_set_new(subs, o->sub[i].name, kvl_record_real(o->sub[i].value)) != 0) {
+            json_decref(subs);
+            return NULL;
+        }
+    return subs;
+}
+
 json_t *kvl_record_observed(const struct kvl_outcome *o)
 {
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
@@ -203,10 +214,10 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
                   "ids", o->failed ? json_null() : record_ids(ask), "stop",
                   o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "n_new_tok",
                   o->failed ? 0 : ask->n_id);
-    json_t *scores =
-        json_pack("{s:o, s:o, s:o, s:o}", "official", kvl_record_real(o->official), "strict",
-                  kvl_record_real(o->strict), "recall", kvl_record_real(o->recall), "lane_recall",
-                  o->failed ? json_null() : record_lanes(&ask->recall));
+    json_t *scores = json_pack("{s:o, s:o, s:o, s:o, s:o}", "official",
+                               kvl_record_real(o->official), "strict", kvl_record_real(o->strict),
+                               "sub", record_subs(o), "recall", kvl_record_real(o->recall),
+                               "lane_recall", o->failed ? json_null() : record_lanes(&ask->recall));
     json_t *cost = json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns),
                              "prefill_ns", kvl_record_ns(o->prefill_ns), "error",
                              o->failed ? kvl_record_path_text(ask->error.msg) : json_null());
@@ -218,6 +229,19 @@ static double outcome_number(const json_t *sample, const char *field)
 {
     const json_t *v = json_object_get(sample, field);
     return json_is_number(v) ? json_number_value(v) : (double)NAN;
+}
+
+static void outcome_subs(const json_t *sample, struct kvl_outcome *out)
+{
+    const char *name;
+    json_t *value, *subs = json_object_get(sample, "sub");
+    json_object_foreach(subs, name, value)
+    {
+        if (out->n_sub == KVL_TASK_SUBS) return;
+        struct kvl_outcome_sub *sub = &out->sub[out->n_sub++];
+        snprintf(sub->name, sizeof sub->name, "%s", name);
+        sub->value = json_is_number(value) ? json_number_value(value) : (double)NAN;
+    }
 }
 
 void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
@@ -239,6 +263,7 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .wall_ns = outcome_number(sample, "wall_ns"),
         .prefill_ns = outcome_number(sample, "prefill_ns"),
     };
+    outcome_subs(sample, out);
 }
 
 /* ---- what cells and speed records share ------------------------------------------------------ */
@@ -256,151 +281,6 @@ json_t *kvl_record_point(const struct kvl_cell *c)
         c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real", "prefill",
         kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", "cpu");
     return kvl_record_add(task, policy);
-}
-
-/* ---- cell ------------------------------------------------------------------------------------ */
-
-/* Scores and other numbers of the samples that have them, with their contexts. */
-struct record_column {
-    double *value;
-    int64_t *context;
-    size_t n;
-};
-
-static int column_create(size_t n, struct record_column *out)
-{
-    *out = (struct record_column){ .value = kvl_alloc(n, sizeof(double)),
-                                   .context = kvl_alloc(n, sizeof(int64_t)) };
-    return out->value && out->context ? KVL_OK : KVL_ENOMEM;
-}
-
-static void column_free(struct record_column *c)
-{
-    kvl_free(c->value);
-    kvl_free(c->context);
-}
-
-/* The member at `off` of every outcome that has a score and a number there. */
-static void column_fill(struct record_column *c, const struct kvl_sweep *s,
-                        const struct kvl_outcome *outcome, size_t off)
-{
-    size_t n = (size_t)s->contexts * (size_t)s->questions;
-    c->n = 0;
-    for (size_t i = 0; i < n; i++) {
-        double v;
-        memcpy(&v, (const char *)&outcome[i] + off, sizeof v);
-        if (outcome[i].failed || !isfinite(v)) continue;
-        c->value[c->n] = v;
-        c->context[c->n++] = (int64_t)(i / (size_t)s->questions);
-    }
-}
-
-static double column_sum(const struct record_column *c)
-{
-    double sum = 0.0;
-    for (size_t i = 0; i < c->n; i++) sum += c->value[i];
-    return sum;
-}
-
-static double column_mean(const struct record_column *c)
-{
-    return c->n ? column_sum(c) / (double)c->n : (double)NAN;
-}
-
-static size_t column_contexts(const struct record_column *c)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < c->n; i++) n += i == 0 || c->context[i] != c->context[i - 1];
-    return n;
-}
-
-static json_t *cell_score(const struct record_column *c)
-{
-    double n_eff = 0.0;
-    if (kvl_n_eff(c->value, c->context, c->n, &n_eff) != KVL_OK) return NULL;
-    struct kvl_interval w = kvl_wilson(column_mean(c), n_eff);
-    if (c->n == 0) w = (struct kvl_interval){ (double)NAN, (double)NAN, (double)NAN };
-    return json_pack("{s:f, s:o, s:o, s:o, s:f}", "k", column_sum(c), "p",
-                     kvl_record_real(column_mean(c)), "lo", kvl_record_real(w.lo), "hi",
-                     kvl_record_real(w.hi), "n_eff", n_eff);
-}
-
-static json_t *cell_recall(const struct record_column *c, const char *id)
-{
-    struct kvl_interval b;
-    uint64_t seed = strtoull(id, NULL, 16);
-    if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
-    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
-                     kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));
-}
-
-static const struct {
-    const char *field;
-    size_t off;
-} cell_means[] = {
-    { "attended_tok", offsetof(struct kvl_outcome, attended_tok) },
-    { "dense_tok", offsetof(struct kvl_outcome, dense_tok) },
-    { "kv_read_bytes_per_tok", offsetof(struct kvl_outcome, kv_read) },
-    { "index_read_bytes_per_tok", offsetof(struct kvl_outcome, index_read) },
-    { "kv_logical_bytes", offsetof(struct kvl_outcome, kv_logical) },
-    { "kv_physical_bytes", offsetof(struct kvl_outcome, kv_physical) },
-    { "kv_own_bytes", offsetof(struct kvl_outcome, kv_own) },
-    { "meta_bytes", offsetof(struct kvl_outcome, meta) },
-};
-
-/* Of the contexts that were prefilled, each counted once. */
-static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
-                           const struct kvl_outcome *outcome)
-{
-    double ns = 0.0, tok = 0.0;
-    for (int32_t i = 0; i < s->contexts; i++) {
-        double v = outcome[(size_t)i * (size_t)s->questions].prefill_ns;
-        if (!(v > 0.0)) continue;
-        ns += v;
-        tok += c->length;
-    }
-    return ns > 0.0 ? tok / (ns * 1e-9) : (double)NAN;
-}
-
-static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
-                            const struct kvl_outcome *outcome, struct record_column *col)
-{
-    size_t n = (size_t)s->contexts * (size_t)s->questions;
-    column_fill(col, s, outcome, offsetof(struct kvl_outcome, official));
-    json_t *r = json_pack("{s:I, s:I, s:I, s:o}", "n", (json_int_t)col->n, "n_contexts",
-                          (json_int_t)column_contexts(col), "n_errors", (json_int_t)(n - col->n),
-                          "official", cell_score(col));
-    column_fill(col, s, outcome, offsetof(struct kvl_outcome, strict));
-    r = kvl_record_add(r, json_pack("{s:o}", "strict", cell_score(col)));
-    column_fill(col, s, outcome, offsetof(struct kvl_outcome, recall));
-    r = kvl_record_add(r, json_pack("{s:o}", "recall", cell_recall(col, c->id)));
-    for (size_t i = 0; i < sizeof cell_means / sizeof cell_means[0]; i++) {
-        column_fill(col, s, outcome, cell_means[i].off);
-        r = kvl_record_add(
-            r, json_pack("{s:o}", cell_means[i].field, kvl_record_real(column_mean(col))));
-    }
-    column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
-    double chance = c->task->task->chance ? c->task->task->chance(c->task->opts) : (double)NAN;
-    return kvl_record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance",
-                                       kvl_record_real(chance), "prefill_tok_per_s",
-                                       kvl_record_real(cell_prefill(s, c, outcome)),
-                                       "decode_tok_per_s", json_null(), "wall_s",
-                                       column_sum(col) * 1e-9, "t_end", kvl_record_now()));
-}
-
-json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
-                        const struct kvl_outcome *outcome)
-{
-    struct record_column col;
-    json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
-    r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
-                                    c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
-                                    kvl_protocol_name(c->protocol)));
-    json_t *numbers = NULL;
-    if (column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
-        numbers = cell_numbers(s, c, outcome, &col);
-    column_free(&col);
-    return kvl_record_add(r, numbers);
 }
 
 /* ---- speed ----------------------------------------------------------------------------------- */

@@ -11,11 +11,19 @@
 
 #include <jansson.h>
 
+/* A stage of an answer. */
+struct kvl_outcome_sub {
+    char name[24];
+    double value;
+};
+
 /* The numbers of a sample that its cell's record is made of; NaN where there are none. */
 struct kvl_outcome {
     bool have;   /* a sample was committed */
     bool failed; /* it has no score */
     double official, strict, recall;
+    struct kvl_outcome_sub sub[KVL_TASK_SUBS];
+    int32_t n_sub;
     double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
     double kv_logical, kv_physical, kv_own, meta;
     double wall_ns;

@@ -225,6 +225,17 @@ static void outcome_measure(const struct cell_run *run, const struct kvl_ask *a,
     o->recall = a->recall.n_steps > 0 ? (double)a->recall.n_hit / a->recall.n_steps : (double)NAN;
 }
 
+static void outcome_score(const struct kvl_task_score *score, struct kvl_outcome *o)
+{
+    o->official = score->official;
+    o->strict = score->strict;
+    o->n_sub = score->n_sub;
+    for (int32_t i = 0; i < score->n_sub; i++) {
+        snprintf(o->sub[i].name, sizeof o->sub[i].name, "%s", score->sub[i].name);
+        o->sub[i].value = score->sub[i].value;
+    }
+}
+
 static struct kvl_outcome outcome_failed(void)
 {
     double none = (double)NAN;
@@ -283,8 +294,7 @@ static int sample_record(struct cell_run *run, int32_t question, const struct kv
         rc = kvl_decode(kvl_model_tokenizer(r->work->model), a->id, a->n_id, false, false, &text,
                         c->err);
         if (rc == KVL_OK) c->g->task->task->score(q->q, text.data, &score);
-        answer.outcome.official = score.official;
-        answer.outcome.strict = score.strict;
+        outcome_score(&score, &answer.outcome);
     }
     answer.outcome.wall_ns =
         (double)(a->wall_ns + run->parent_ns / (uint64_t)c->sample.n_questions);

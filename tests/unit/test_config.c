@@ -135,7 +135,7 @@ static void test_axes(void **state)
     assert_int_equal(t.s.tasks.n, 3);
     assert_string_equal(t.s.tasks.v[1].options, "keys=4,digits=5,wording=1");
     assert_string_equal(t.s.tasks.v[2].options,
-                        "key_digits=6,value_digits=8,uuid=false,pairs=auto");
+                        "key_digits=6,value_digits=8,uuid=false,pairs=auto,wording=1");
     assert_int_equal(t.s.policies.n, 4 + kvl_registry_n_policies(t.registry));
     for (size_t i = 0; i < 4; i++) assert_string_equal(t.s.policies.v[i].options, want[i]);
     assert_ptr_equal(t.s.policies.v[4].policy, kvl_registry_policy(t.registry, 0));
@@ -271,7 +271,7 @@ static void test_refused(void **state)
           ":2: tasks: task \"paskey\" does not exist, did you mean \"passkey\"?" },
         { "model: m\ntasks:\n  - {task: passkey, kees: 4}\n",
           ":3: tasks: passkey: no option \"kees\", did you mean \"keys\"? (there are: keys, "
-          "digits)" },
+          "digits, wording)" },
         { "model: m\ntasks:\n  - {task: passkey, keys: 400}\n",
           ":3: tasks: passkey: option \"keys\": \"400\" is out of range, want a whole number from "
           "1 "

@@ -30,6 +30,7 @@ struct measure {
     struct kvl_tokens answer;
     struct kvl_watch watch;
     struct kvl_recall recall;
+    const char *said; /* the answer so far */
     struct kvl_err err;
 };
 
@@ -41,6 +42,7 @@ static void measure_open(struct measure *m, enum kvl_evidence_kind kind, int32_t
                     .tokens = { .id = measure_id, .begin = measure_begin, .n = 9 } },
         .q = { .answer = measure_answer, .gold = measure_gold, .n_evidence = 2 },
         .answer = { .id = measure_id, .begin = measure_answer_begin, .n = 4 },
+        .said = "",
     };
     m->q.evidence[0] = (struct kvl_evidence){ .n_spans = 1, .span = { { 3, 7 } } }; /* the key */
     m->q.evidence[1] = (struct kvl_evidence){ .kind = kind, .n_spans = n_spans, .span = { a, b } };
@@ -62,7 +64,7 @@ static void measure_step(struct measure *m, const char *lanes[4], const uint8_t 
         assert_int_equal(strlen(lanes[lane]), m->watch.n);
         for (int32_t i = 0; i < m->watch.n; i++) hit[lane * m->watch.n + i] = lanes[lane][i] == '1';
     }
-    kvl_recall_add(&m->recall, &m->watch, hit, dense);
+    kvl_recall_add(&m->recall, &m->watch, m->said, strlen(m->said), hit, dense);
 }
 
 static const uint8_t measure_select[2] = { 0, 0 }, measure_first_dense[2] = { 1, 0 },
@@ -155,12 +157,67 @@ static void test_whole(void **state)
     }
 }
 
+static void test_holds(void **state)
+{
+    static const struct {
+        const char *text;
+        bool holds;
+    } rows[] = {
+        { "", false },     { "7", false },       { "70", true },     { " 70.", true },
+        { "170", false },  { "70a", false },     { "170 70", true }, { "a70 b70 70b", false },
+        { "=70\n", true }, { "7 0 70x", false },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (kvl_text_holds(rows[i].text, strlen(rows[i].text), "70") != rows[i].holds)
+            fail_msg("\"%s\"", rows[i].text);
+    assert_false(kvl_text_holds("a 70", 3, "70")); /* what lies behind the end is not there */
+}
+
+/* The value is needed once the answer holds "9": the expected one is "9", ":", " ", "47", "11", "!".
+ * The model takes more words to it; what it needs from there on is the same. */
+static void test_after(void **state)
+{
+    static char expected[] = "9: 4711!";
+    static size_t begin[] = { 0, 1, 2, 3, 5, 7 };
+    static const struct {
+        const char *said;
+        int32_t n_steps, n_hit;
+    } rows[] = {
+        { "", 0, 0 },
+        { "I say", 0, 0 },
+        { "I say 95", 0, 0 },
+        { "I say 9", 0, 0 },
+        { "I say 9:", 0, 0 },
+        { "I say 9: ", 1, 1 },
+        { "I say 9: 47", 2, 1 },
+        { "I say 9: 4711", 2, 1 },
+    };
+    struct measure m;
+    const char *first_two[4] = { "110", "000", "000", "000" };
+    (void)state;
+    measure_open(&m, KVL_EVIDENCE_ALL, 1, (struct kvl_span){ 10, 14 }, (struct kvl_span){ 0, 0 });
+    kvl_watch_free(&m.watch);
+    m.q.answer = expected;
+    m.answer = (struct kvl_tokens){ .id = measure_id, .begin = begin, .n = 6 };
+    strcpy(m.q.evidence[1].after, "9");
+    assert_int_equal(kvl_watch_create(&m.sample, &m.q, &m.answer, &m.watch, &m.err), KVL_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        m.said = rows[i].said;
+        measure_step(&m, first_two, measure_select);
+        assert_int_equal(m.recall.n_steps, rows[i].n_steps);
+        assert_int_equal(m.recall.n_hit, rows[i].n_hit);
+    }
+    measure_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_positions), cmocka_unit_test(test_copied),
         cmocka_unit_test(test_layers),    cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_whole),     cmocka_unit_test(test_holds),
+        cmocka_unit_test(test_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,195 @@
+/* The record of a cell: what its samples add up to. */
+#include "record.h"
+
+#include "record_parts.h"
+#include "stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Scores and other numbers of the samples that have them, with their contexts. */
+struct record_column {
+    double *value;
+    int64_t *context;
+    size_t n;
+};
+
+static int column_create(size_t n, struct record_column *out)
+{
+    *out = (struct record_column){ .value = kvl_alloc(n, sizeof(double)),
+                                   .context = kvl_alloc(n, sizeof(int64_t)) };
+    return out->value && out->context ? KVL_OK : KVL_ENOMEM;
+}
+
+static void column_free(struct record_column *c)
+{
+    kvl_free(c->value);
+    kvl_free(c->context);
+}
+
+/* The member at `off` of every outcome that has a score and a number there. */
+static void column_fill(struct record_column *c, const struct kvl_sweep *s,
+                        const struct kvl_outcome *outcome, size_t off)
+{
+    size_t n = (size_t)s->contexts * (size_t)s->questions;
+    c->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        double v;
+        memcpy(&v, (const char *)&outcome[i] + off, sizeof v);
+        if (outcome[i].failed || !isfinite(v)) continue;
+        c->value[c->n] = v;
+        c->context[c->n++] = (int64_t)(i / (size_t)s->questions);
+    }
+}
+
+static double column_sum(const struct record_column *c)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < c->n; i++) sum += c->value[i];
+    return sum;
+}
+
+static double column_mean(const struct record_column *c)
+{
+    return c->n ? column_sum(c) / (double)c->n : (double)NAN;
+}
+
+static size_t column_contexts(const struct record_column *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++) n += i == 0 || c->context[i] != c->context[i - 1];
+    return n;
+}
+
+static json_t *cell_score(const struct record_column *c)
+{
+    double n_eff = 0.0;
+    if (kvl_n_eff(c->value, c->context, c->n, &n_eff) != KVL_OK) return NULL;
+    struct kvl_interval w = kvl_wilson(column_mean(c), n_eff);
+    if (c->n == 0) w = (struct kvl_interval){ (double)NAN, (double)NAN, (double)NAN };
+    return json_pack("{s:f, s:o, s:o, s:o, s:f}", "k", column_sum(c), "p",
+                     kvl_record_real(column_mean(c)), "lo", kvl_record_real(w.lo), "hi",
+                     kvl_record_real(w.hi), "n_eff", n_eff);
+}
+
+static json_t *cell_recall(const struct record_column *c, const char *id)
+{
+    struct kvl_interval b;
+    uint64_t seed = strtoull(id, NULL, 16);
+    if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
+    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
+                     kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));
+}
+
+/* Stage -> its score over all samples; null where the task has none. */
+static json_t *cell_subs(const struct kvl_sweep *s, const struct kvl_outcome *outcome,
+                         struct record_column *col)
+{
+    size_t n = (size_t)s->contexts * (size_t)s->questions, first = 0;
+    while (first < n && outcome[first].n_sub == 0) first++;
+    if (first == n) return json_null();
+    json_t *subs = json_object();
+    for (int32_t i = 0; i < outcome[first].n_sub; i++) {
+        size_t off = offsetof(struct kvl_outcome, sub) + (size_t)i * sizeof outcome->sub[0] +
+                     offsetof(struct kvl_outcome_sub, value);
+        column_fill(col, s, outcome, off);
+        if (json_object_set_new(subs, outcome[first].sub[i].name, cell_score(col)) != 0) {
+            json_decref(subs);
+            return NULL;
+        }
+    }
+    return subs;
+}
+
+/* Evidence attended (at every answer step that needs it: recall 1) or not, answer right or not. */
+static json_t *cell_evidence(const struct kvl_sweep *s, const struct kvl_outcome *outcome)
+{
+    static const char *const names[] = { "attended_right", "attended_wrong", "missed_right",
+                                         "missed_wrong", "unknown" };
+    json_int_t count[5] = { 0 };
+    for (size_t i = 0; i < (size_t)s->contexts * (size_t)s->questions; i++) {
+        const struct kvl_outcome *o = &outcome[i];
+        if (o->failed || !isfinite(o->official)) continue;
+        int wrong = o->official < 0.5, missed = o->recall < 1.0;
+        count[isfinite(o->recall) ? 2 * missed + wrong : 4]++;
+    }
+    json_t *cells = json_object();
+    for (size_t i = 0; i < 5; i++)
+        if (json_object_set_new(cells, names[i], json_integer(count[i])) != 0) {
+            json_decref(cells);
+            return NULL;
+        }
+    return cells;
+}
+
+static const struct {
+    const char *field;
+    size_t off;
+} cell_means[] = {
+    { "attended_tok", offsetof(struct kvl_outcome, attended_tok) },
+    { "dense_tok", offsetof(struct kvl_outcome, dense_tok) },
+    { "kv_read_bytes_per_tok", offsetof(struct kvl_outcome, kv_read) },
+    { "index_read_bytes_per_tok", offsetof(struct kvl_outcome, index_read) },
+    { "kv_logical_bytes", offsetof(struct kvl_outcome, kv_logical) },
+    { "kv_physical_bytes", offsetof(struct kvl_outcome, kv_physical) },
+    { "kv_own_bytes", offsetof(struct kvl_outcome, kv_own) },
+    { "meta_bytes", offsetof(struct kvl_outcome, meta) },
+};
+
+/* Of the contexts that were prefilled, each counted once. */
+static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
+                           const struct kvl_outcome *outcome)
+{
+    double ns = 0.0, tok = 0.0;
+    for (int32_t i = 0; i < s->contexts; i++) {
+        double v = outcome[(size_t)i * (size_t)s->questions].prefill_ns;
+        if (!(v > 0.0)) continue;
+        ns += v;
+        tok += c->length;
+    }
+    return ns > 0.0 ? tok / (ns * 1e-9) : (double)NAN;
+}
+
+static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
+                            const struct kvl_outcome *outcome, struct record_column *col)
+{
+    size_t n = (size_t)s->contexts * (size_t)s->questions;
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, official));
+    json_t *r = json_pack("{s:I, s:I, s:I, s:o}", "n", (json_int_t)col->n, "n_contexts",
+                          (json_int_t)column_contexts(col), "n_errors", (json_int_t)(n - col->n),
+                          "official", cell_score(col));
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, strict));
+    r = kvl_record_add(r, json_pack("{s:o}", "strict", cell_score(col)));
+    r = kvl_record_add(r, json_pack("{s:o, s:o}", "sub", cell_subs(s, outcome, col), "evidence",
+                                    cell_evidence(s, outcome)));
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, recall));
+    r = kvl_record_add(r, json_pack("{s:o}", "recall", cell_recall(col, c->id)));
+    for (size_t i = 0; i < sizeof cell_means / sizeof cell_means[0]; i++) {
+        column_fill(col, s, outcome, cell_means[i].off);
+        r = kvl_record_add(
+            r, json_pack("{s:o}", cell_means[i].field, kvl_record_real(column_mean(col))));
+    }
+    column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
+    double chance = c->task->task->chance ? c->task->task->chance(c->task->opts) : (double)NAN;
+    return kvl_record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance",
+                                       kvl_record_real(chance), "prefill_tok_per_s",
+                                       kvl_record_real(cell_prefill(s, c, outcome)),
+                                       "decode_tok_per_s", json_null(), "wall_s",
+                                       column_sum(col) * 1e-9, "t_end", kvl_record_now()));
+}
+
+json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
+                        const struct kvl_outcome *outcome)
+{
+    struct record_column col;
+    json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
+    r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
+                                    c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
+                                    kvl_protocol_name(c->protocol)));
+    json_t *numbers = NULL;
+    if (column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
+        numbers = cell_numbers(s, c, outcome, &col);
+    column_free(&col);
+    return kvl_record_add(r, numbers);
+}
