@@ -196,12 +196,41 @@ static void test_nothing_is_lost(void **state)
     columns_close(&t);
 }
 
+/* What one query gives is far below the last bit of a large sum, and still arrives. */
+static void body_small(struct kvl_rng *r)
+{
+    const double start = 1 << 26;
+    struct columns_case t;
+    columns_open(r, &t, 40, 300);
+    columns_reset(&t, 1, 0);
+    assert_int_equal(kvl_ops_ref.attn_columns(&t.args), KVL_OK);
+    columns_reset(&t, 0, 0);
+    for (size_t i = 0; i < t.n_sums; i++) t.sums[0][i] = (float)start;
+    assert_int_equal(kvl_ops_cpu.attn_columns(&t.args), KVL_OK);
+    for (int32_t h = 0; h < t.args.n_heads; h++)
+        for (size_t s = 0; s < 340; s++) {
+            size_t at = (size_t)h * t.args.stride + s;
+            double got = (double)t.sums[0][at] - start - (double)t.carry[0][at];
+            double want = (double)t.sums[1][at];
+            if (fabs(got - want) > 2e-5 * (1 + want))
+                fail_msg("slot %zu got %g beyond %g, want %g", s, got, start, want);
+        }
+    columns_close(&t);
+}
+
+static void test_small_gifts_arrive(void **state)
+{
+    (void)state;
+    ut_each_isa(body_small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_sums_do_not_depend_on_chunks),
         cmocka_unit_test(test_nothing_is_lost),
+        cmocka_unit_test(test_small_gifts_arrive),
     };
     return cmocka_run_group_tests_name("attn_columns", tests, NULL, NULL);
 }
