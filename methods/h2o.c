@@ -152,7 +152,8 @@ static int h2o_split(struct kvl_plan *plan)
 {
     struct h2o_opts *o = plan->opts;
     int32_t room = plan->budget_tok - h2o_slack(o), heavy = room / 2;
-    if (plan->budget_tok < h2o_min_budget(plan->shape, o))
+    bool needed = o->heavy == KVL_AUTO || o->recent == KVL_AUTO;
+    if (needed && plan->budget_tok < h2o_min_budget(plan->shape, o))
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or heavy and recent",
                         plan->budget_tok, h2o_min_budget(plan->shape, o));
     if (o->variant == H2O_FLEXGEN) heavy = (room + 1) / 2;

@@ -87,7 +87,8 @@ static int h2o_sim_plan(struct kvl_plan *plan)
 {
     struct h2o_sim_opts *o = plan->opts;
     int32_t room = plan->budget_tok - h2o_sim_self(o);
-    if (plan->budget_tok < h2o_sim_min_budget(plan->shape, o))
+    bool needed = o->heavy == KVL_AUTO || o->recent == KVL_AUTO;
+    if (needed && plan->budget_tok < h2o_sim_min_budget(plan->shape, o))
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or heavy and recent",
                         plan->budget_tok, h2o_sim_min_budget(plan->shape, o));
     if (o->heavy == KVL_AUTO) o->heavy = o->recent == KVL_AUTO ? room / 2 : room - o->recent;
