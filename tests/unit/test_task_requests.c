@@ -289,6 +289,8 @@ static void test_every_length(void **state)
     (void)state;
     for (int32_t k = 0; k < n_tokenizers; k++)
         for (int32_t i = 0; i < N_TASKS; i++) {
+            /* Tasks that are alike take turns. */
+            if (i >= 2 && k != i && k != i % 2) continue;
             struct want w = { .task = retrieval_task(i) };
             int32_t shortest = 0;
             w.i_tokenizer = k;
@@ -315,6 +317,7 @@ static void test_long(void **state)
     (void)state;
     for (int32_t k = 0; k < n_tokenizers; k++)
         for (int32_t i = 0; i < N_TASKS; i++) {
+            if (i >= 2 && k != i && k != i % 2) continue;
             struct want w = { .task = retrieval_task(i) };
             w.i_tokenizer = k;
             w.length = 131072;
