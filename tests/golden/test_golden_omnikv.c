@@ -1,0 +1,559 @@
+/* OmniKV: the selectors on a hand-computed example, the layer map of the paper, the choice of filter
+ * layers against all sets there are, and what the policy reads against lists worked out from
+ * recorded queries.  The file of the method is included, so that its parts can be called one by one. */
+#define KVL_PLUGIN
+#include "../methods/omnikv.c"
+
+#include "golden/record.h"
+#include "model/host.h"
+
+/* ---- a context without an engine ------------------------------------------------------------- */
+
+struct bare {
+    struct kvl_engine engine;
+    struct kvl_session session;
+    struct kvl_host host;
+    struct kvl_shape shape;
+    struct kvl_err err;
+    struct omnikv_opts opts;
+    struct kvl_pctx ctx;
+};
+
+static void bare_open(struct bare *b, int32_t n_layers, int32_t n_heads, const char *options)
+{
+    *b = (struct bare){ .shape = { .n_layers = n_layers, .n_heads = n_heads, .n_kv_heads = 1 } };
+    b->session.engine = &b->engine;
+    b->host.session = &b->session;
+    b->ctx = (struct kvl_pctx){
+        .shape = &b->shape, .ops = &kvl_ops_cpu, .opts = &b->opts, .err = &b->err, .host = &b->host
+    };
+    RIG_OK(&b->err, kvl_opt_defaults(omnikv_options, &b->opts, &b->err));
+    RIG_OK(&b->err, kvl_opt_parse(omnikv_options, &b->opts, options, &b->err));
+    size_t bytes = sizeof(struct omnikv_state) + (size_t)n_layers * sizeof(struct omnikv_layer);
+    b->ctx.state = kvl_alloc(bytes, 1);
+    assert_non_null(b->ctx.state);
+}
+
+static void bare_close(struct bare *b)
+{
+    kvl_arena_free(&b->engine.scratch);
+    kvl_free(b->ctx.state);
+}
+
+/* ---- selectors -------------------------------------------------------------------------------- */
+
+enum { G_QUERIES = 3, G_HEADS = 2, G_TOK = 5, G_POS = 20 };
+static const float g_logit[G_QUERIES][G_HEADS][G_TOK] = {
+    { { 2, 0, 0, 1, 0 }, { 0, .5f, 0, 0, 0 } },
+    { { 0, 3, 0, 0, 0 }, { 0, 0, 1, 0, 0 } },
+    { { 0, 0, 2, 0, .5f }, { 0, 0, 0, 0, 2.5f } },
+};
+
+static const struct golden_selector {
+    const char *name;
+    float score[G_TOK];
+    int32_t list[2];
+} g_selectors[] = {
+    { "last", { 0, 0, 2, 0, 2.5f }, { 2, 4 } },
+    { "softmax", { .083072f, .083072f, .613822f, .083072f, .752819f }, { 2, 4 } },
+    { "uniform", { .795654f, 1.208872f, 1.195463f, .439306f, 1.078698f }, { 1, 2 } },
+    { "exp", { .298429f, .573003f, .860385f, .209342f, .871501f }, { 2, 4 } },
+};
+
+static void softmax_of(const float *logit, float *prob, float *lse)
+{
+    double sum = 0;
+    for (int t = 0; t < G_TOK; t++) sum += exp((double)logit[t]);
+    for (int t = 0; t < G_TOK; t++) prob[t] = (float)(exp((double)logit[t]) / sum);
+    *lse = (float)log(sum);
+}
+
+static void test_selectors_of_the_example(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof g_selectors / sizeof g_selectors[0]; i++) {
+        struct bare b;
+        char options[64];
+        float prob[G_HEADS][G_TOK], lse[G_HEADS], score[G_TOK], rows[G_TOK * 4] = { 0 };
+        const float *probs[G_HEADS] = { prob[0], prob[1] };
+        int32_t list[2];
+        snprintf(options, sizeof options, "selector=%s,window_size=3", g_selectors[i].name);
+        bare_open(&b, 3, G_HEADS, options);
+        b.ctx.context_tok = G_TOK;
+        for (int32_t j = 0; j < G_QUERIES; j++) {
+            for (int h = 0; h < G_HEADS; h++) softmax_of(g_logit[j][h], prob[h], &lse[h]);
+            omnikv_score_query(&b.ctx, probs, lse, b.opts.selector == OMNIKV_LAST, score);
+            if (omnikv_windowed(&b.opts)) omnikv_score_window(&b.ctx, G_POS + j, rows, score);
+        }
+        for (int t = 0; t < G_TOK; t++)
+            assert_float_equal((double)score[t], (double)g_selectors[i].score[t], 2e-6);
+        RIG_OK(&b.err, omnikv_topk(&b.ctx, score, G_TOK, 2, list));
+        assert_memory_equal(list, g_selectors[i].list, sizeof list);
+        assert_int_equal(omnikv_forced(&b.ctx, G_POS, 2), 0);
+        bare_close(&b);
+    }
+}
+
+/* ---- layers ------------------------------------------------------------------------------------- */
+
+static void test_layer_map_of_the_paper(void **state)
+{
+    static const char want[] = "DDDDSSSSDDSSSSSSSSDDSSSSSSSSSSSS";
+    struct bare b;
+    (void)state;
+    bare_open(&b, 32, 32, "filter_layers=2+8+18,num_wait_load_layers=1");
+    RIG_OK(&b.err, omnikv_open(&b.ctx));
+    for (int32_t l = 0; l < 32; l++) {
+        int got = omnikv_schedule(&b.ctx, &(struct kvl_step){ .layer = l });
+        assert_int_equal(got, want[l] == 'D' ? KVL_DENSE : KVL_SELECT);
+    }
+    bare_close(&b);
+}
+
+/* What a set of filters captures; negative when it is not allowed. */
+static double set_value(const float *capture, int32_t n_layers, int32_t wait, int32_t max_dense,
+                        uint32_t set)
+{
+    double sum = 0;
+    int32_t n_dense = 0, filter = -1, n_served = 0;
+    for (int32_t l = 0; l < n_layers; l++) {
+        if (set >> l & 1) {
+            if (filter >= 0 && n_served == 0) return -1;
+            filter = l;
+            n_served = 0;
+        }
+        bool sparse = filter >= 0 && l > filter + wait;
+        n_dense += !sparse;
+        n_served += sparse;
+        sum += sparse ? (double)capture[filter * n_layers + l] : 1.0;
+    }
+    return n_dense <= max_dense && n_served > 0 ? sum : -1;
+}
+
+static uint32_t best_set(const float *capture, int32_t n_layers, int32_t wait, int32_t max_dense)
+{
+    uint32_t best = 0;
+    double value = -1;
+    for (uint32_t set = 1; set < 1u << n_layers; set++) {
+        double v = set_value(capture, n_layers, wait, max_dense, set);
+        if (v <= value + 1e-9) continue;
+        value = v;
+        best = set;
+    }
+    return best;
+}
+
+static void test_filters_are_the_best_of_all_sets(void **state)
+{
+    struct kvl_rng rng;
+    (void)state;
+    kvl_rng_seed(&rng, 4);
+    for (int round = 0; round < 300; round++) {
+        struct bare b;
+        float capture[9 * 9];
+        uint8_t chosen[9] = { 0 };
+        int32_t n = 2 + (int32_t)kvl_rng_below(&rng, 8);
+        int32_t wait = (int32_t)kvl_rng_below(&rng, (uint32_t)KVL_MIN(3, n - 1));
+        int32_t dense = wait + 1 + (int32_t)kvl_rng_below(&rng, (uint32_t)(n - 1 - wait));
+        bare_open(&b, n, 1, "");
+        b.opts.num_wait_load_layers = wait;
+        b.opts.dense_layers = dense;
+        for (int32_t i = 0; i < n * n; i++) capture[i] = (float)kvl_rng_f64(&rng);
+        RIG_OK(&b.err, omnikv_choose(&b.ctx, capture, chosen));
+        uint32_t got = 0, want = best_set(capture, n, wait, dense);
+        for (int32_t l = 0; l < n; l++) got |= (uint32_t)chosen[l] << l;
+        if (got != want)
+            fail_msg("%d layers, wait %d, %d dense: filters %x, want %x", n, wait, dense, got,
+                     want);
+        bare_close(&b);
+    }
+}
+
+/* ---- the policy on a model ------------------------------------------------------------------------ */
+
+extern const struct kvl_policy *const kvl_policy_omnikv;
+
+enum { N_CTX = 150, N_BACK = 10, N_STEPS = 30, N_TOK = N_CTX + N_STEPS, DIM = 16, N_HEADS = 4 };
+
+static struct model_run {
+    struct rig r;
+    int32_t id[N_TOK];
+} model;
+
+/* record.q[i] then holds the queries of position N_CTX - N_BACK + i. */
+static void open_model(uint32_t n_layers, uint32_t n_kv_heads, uint64_t seed)
+{
+    struct rig_desc desc = { .llama = {
+                                 .n_layers = n_layers, .n_kv_heads = n_kv_heads, .seed = seed } };
+    rig_open(&model.r, &desc);
+    assert_int_equal(rig_shape(&model.r)->head_dim, DIM);
+    assert_int_equal(rig_shape(&model.r)->n_heads, N_HEADS);
+    rig_tokens(model.id, N_TOK, seed);
+    record_run(&model.r, model.id, N_CTX - N_BACK, N_BACK + N_STEPS, 0);
+}
+
+static const float *query_at(int32_t pos, int32_t layer)
+{
+    return record.q[pos - (N_CTX - N_BACK)][layer];
+}
+
+static struct rig_session start(const char *options, int32_t budget)
+{
+    struct rig_run run = { .policy = kvl_policy_omnikv,
+                           .options = options,
+                           .budget = budget,
+                           .id = model.id,
+                           .n_ctx = N_CTX };
+    return rig_start(&model.r, &run);
+}
+
+/* Weights of all heads of one query: weight [N_HEADS][pos + 1], logit the same. */
+static void weights_at(const struct rig_session *rs, int32_t pos, int32_t layer, double *weight,
+                       double *logit)
+{
+    int32_t group = N_HEADS / rig_shape(&model.r)->n_kv_heads, n = pos + 1;
+    float *k = rig_floats((size_t)n * DIM);
+    for (int32_t h = 0; h < N_HEADS; h++) {
+        const float *q = query_at(pos, layer) + h * DIM;
+        record_keys(&model.r, rs, layer, h / group, n, k);
+        record_weights(q, k, n, DIM, weight + h * n);
+        for (int32_t t = 0; logit && t < n; t++) {
+            double *x = &logit[h * n + t];
+            *x = 0;
+            for (int32_t c = 0; c < DIM; c++) *x += (double)q[c] * (double)k[t * DIM + c];
+            *x /= sqrt(DIM);
+        }
+    }
+    kvl_free(k);
+}
+
+static void max_over_heads(const double *x, int32_t n, double *out, double times)
+{
+    for (int32_t t = 0; t < KVL_MIN(n, N_CTX); t++) {
+        double best = x[t];
+        for (int32_t h = 1; h < N_HEADS; h++) best = fmax(best, x[h * n + t]);
+        out[t] += times * best;
+    }
+}
+
+/* Which context tokens the filter `layer` chooses at `pos`. */
+static void expected_list(const struct rig_session *rs, int32_t pos, int32_t layer,
+                          const char *selector, int32_t window, int32_t k, uint8_t *mark)
+{
+    static double weight[N_HEADS * N_TOK], logit[N_HEADS * N_TOK];
+    double score[N_CTX] = { 0 };
+    bool windowed = strcmp(selector, "uniform") == 0 || strcmp(selector, "exp") == 0;
+    for (int32_t b = 0; b < (windowed ? window : 1); b++) {
+        double times = strcmp(selector, "exp") == 0 ? pow(2, -b) : 1;
+        weights_at(rs, pos - b, layer, weight, logit);
+        max_over_heads(strcmp(selector, "last") == 0 ? logit : weight, pos - b + 1, score, times);
+    }
+    for (int32_t t = 0; windowed && t < N_CTX; t++)
+        if (t > pos - window) score[t] = HUGE_VAL;
+    record_top(score, N_CTX, k, mark);
+}
+
+static void check_read(const uint8_t *hit, int32_t layer, int32_t pos, const uint8_t *mark,
+                       const char *what)
+{
+    int32_t n_kv = rig_shape(&model.r)->n_kv_heads, n = pos + 1;
+    for (int32_t h = 0; h < n_kv; h++)
+        for (int32_t t = 0; t < n; t++)
+            if (hit[(layer * n_kv + h) * n + t] != (t >= N_CTX || mark[t]))
+                fail_msg("%s: layer %d head %d position %d of %d", what, layer, h, t, n);
+}
+
+static void check_selector(const char *selector, int32_t n_before, int32_t budget)
+{
+    enum { WINDOW = 6 };
+    char options[128];
+    uint8_t mark[N_CTX];
+    float *logits = rig_logits(&model.r, N_STEPS);
+    int32_t pos = N_CTX + n_before, k = budget > 0 ? budget - 1 - n_before : 20;
+    snprintf(options, sizeof options,
+             "filter_layers=1,num_wait_load_layers=0,selector=%s,window_size=%d%s", selector,
+             WINDOW, budget > 0 ? "" : ",num_of_selected_tokens=20");
+    struct rig_session rs = start(options, budget);
+    rig_decode(&model.r, &rs, model.id + N_CTX, n_before, logits);
+    const uint8_t *hit = rig_decode_probed(&model.r, &rs, model.id[pos], logits);
+    expected_list(&rs, pos, 1, selector, WINDOW, k, mark);
+    check_read(hit, 2, pos, mark, options);
+    check_read(hit, 3, pos, mark, options);
+    memset(mark, 1, sizeof mark);
+    check_read(hit, 0, pos, mark, options);
+    check_read(hit, 1, pos, mark, options);
+    rig_end(&rs);
+    kvl_free(logits);
+}
+
+/* In the first step, when the window is mostly context, and when it is all tail. */
+static void test_layers_read_the_list_of_their_filter(void **state)
+{
+    (void)state;
+    for (uint32_t kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
+        open_model(4, kv_heads, 11 + kv_heads);
+        for (size_t i = 0; i < sizeof g_selectors / sizeof g_selectors[0]; i++)
+            for (int32_t n_before = 0; n_before < N_STEPS; n_before += 7) {
+                check_selector(g_selectors[i].name, n_before, 45);
+                check_selector(g_selectors[i].name, n_before, 0);
+            }
+        rig_close(&model.r);
+    }
+}
+
+static float *run_logits(const char *options, int32_t budget)
+{
+    struct rig_session rs = start(options, budget);
+    float *logits = rig_logits(&model.r, N_STEPS);
+    rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
+    rig_end(&rs);
+    return logits;
+}
+
+static void expect_same_answers(const char *a, const char *b, bool same)
+{
+    float *x = run_logits(a, 40), *y = run_logits(b, 40);
+    if (same) rig_expect_same(&model.r, x, y, N_STEPS, a);
+    if (!same) assert_true(rig_distance(&model.r, x, y, N_STEPS) > 1e-4);
+    kvl_free(x);
+    kvl_free(y);
+}
+
+static void test_what_is_the_same(void **state)
+{
+    (void)state;
+    open_model(4, 2, 3);
+    expect_same_answers("selector=exp,window_size=1", "selector=softmax", true);
+    expect_same_answers("selector=uniform,window_size=1", "selector=softmax", true);
+    expect_same_answers("selector=exp,window_size=9", "selector=softmax", false);
+    expect_same_answers("num_of_selected_tokens=0.2", "num_of_selected_tokens=30", true);
+    expect_same_answers("num_of_selected_tokens=0.2", "num_of_selected_tokens=29", false);
+    expect_same_answers("lazy=true,lazy_overlap=1", "lazy=false", true);
+    float *all = run_logits("num_of_selected_tokens=1.0", 0), *want = rig_logits(&model.r, N_STEPS);
+    struct rig_run dense = { .policy = &record_policy, .id = model.id, .n_ctx = N_CTX };
+    struct rig_session rs = rig_start(&model.r, &dense);
+    rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, want);
+    rig_expect_same(&model.r, want, all, N_STEPS, "every token selected and full attention");
+    rig_end(&rs);
+    kvl_free(all);
+    kvl_free(want);
+    rig_close(&model.r);
+}
+
+/* ---- report ----------------------------------------------------------------------------------------- */
+
+struct numbers {
+    char name[32][40];
+    double value[32];
+    int n;
+};
+
+static void add_number(void *user, const char *name, double value)
+{
+    struct numbers *all = user;
+    assert_true(all->n < 32);
+    snprintf(all->name[all->n], sizeof all->name[0], "%s", name);
+    all->value[all->n++] = value;
+}
+
+static double number(const struct numbers *all, const char *name)
+{
+    for (int i = 0; i < all->n; i++)
+        if (strcmp(all->name[i], name) == 0) return all->value[i];
+    fail_msg("%s is not reported", name);
+    return 0;
+}
+
+static struct numbers report_of(struct rig_session *rs)
+{
+    struct numbers all = { .n = 0 };
+    RIG_OK(&model.r.err, kvl_session_report(rs->s, add_number, &all, &model.r.err));
+    return all;
+}
+
+static void expect_number(const struct numbers *all, const char *name, double want,
+                          double tolerance)
+{
+    double got = number(all, name);
+    if (!(fabs(got - want) <= tolerance)) fail_msg("%s is %.9g, want %.9g", name, got, want);
+}
+
+/* C(l, m) of the last four queries of the context, from recorded queries and stored keys. */
+static void expected_capture(const struct rig_session *rs, int32_t n_layers, int32_t k,
+                             float *capture)
+{
+    static double weight[RECORD_LAYERS][N_HEADS * N_TOK];
+    double sum[RECORD_LAYERS * RECORD_LAYERS] = { 0 };
+    for (int32_t pos = N_CTX - 4; pos < N_CTX; pos++) {
+        for (int32_t l = 0; l < n_layers; l++) weights_at(rs, pos, l, weight[l], NULL);
+        for (int32_t l = 0; l < n_layers; l++) {
+            uint8_t mark[N_CTX];
+            double score[N_CTX] = { 0 };
+            max_over_heads(weight[l], pos + 1, score, 1);
+            record_top(score, pos, k, mark);
+            mark[pos] = 1;
+            for (int32_t m = l; m < n_layers; m++)
+                for (int32_t i = 0; i < N_HEADS * (pos + 1); i++)
+                    sum[l * n_layers + m] += mark[i % (pos + 1)] * weight[m][i] / N_HEADS / 4;
+        }
+    }
+    for (int32_t i = 0; i < n_layers * n_layers; i++) capture[i] = (float)sum[i];
+}
+
+static void check_measured(int32_t n_layers, int32_t dense_layers)
+{
+    char options[64];
+    float capture[RECORD_LAYERS * RECORD_LAYERS];
+    double least = 1, own = 0;
+    int32_t n_sparse = 0, n_filters = 0, filter = -1;
+    snprintf(options, sizeof options, "dense_layers=%d", dense_layers);
+    struct rig_session rs = start(options, 21);
+    struct numbers got = report_of(&rs);
+    expected_capture(&rs, n_layers, 20, capture);
+    uint32_t set = best_set(capture, n_layers, 0, dense_layers);
+    for (int32_t l = 0; l < n_layers; l++) {
+        char name[32];
+        snprintf(name, sizeof name, "filter_%04d", n_filters);
+        if (set >> l & 1) {
+            expect_number(&got, name, l, 0);
+            filter = l;
+            n_filters++;
+        } else if (filter >= 0) {
+            n_sparse++;
+            own += (double)capture[l * n_layers + l];
+            least = fmin(least, (double)capture[filter * n_layers + l]);
+        }
+    }
+    double mean =
+        (set_value(capture, n_layers, 0, dense_layers, set) - n_layers + n_sparse) / n_sparse;
+    expect_number(&got, "filters", n_filters, 0);
+    expect_number(&got, "host_share", (double)n_sparse / n_layers, 1e-9);
+    expect_number(&got, "capture_mean", mean, 1e-4);
+    expect_number(&got, "capture_min", least, 1e-4);
+    expect_number(&got, "capture_own", own / n_sparse, 1e-4);
+    rig_end(&rs);
+}
+
+static void test_filters_are_measured(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 20; seed < 23; seed++) {
+        open_model(6, 2, seed);
+        for (int32_t dense = 1; dense < 6; dense++) check_measured(6, dense);
+        rig_close(&model.r);
+    }
+}
+
+/* One call per filter and step; bytes of its layers; the second list is in the first but for what
+ * changed. */
+static void test_bank_is_counted(void **state)
+{
+    float *logits;
+    (void)state;
+    open_model(6, 2, 5);
+    logits = rig_logits(&model.r, N_STEPS);
+    struct rig_session rs =
+        start("filter_layers=0+3,num_wait_load_layers=1,num_of_selected_tokens=30", 0);
+    rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
+    struct numbers got = report_of(&rs);
+    /* Layers 2 and 5; keys and values of 2 heads of 16 floats. */
+    expect_number(&got, "bank_calls_per_tok", 2, 1e-9);
+    expect_number(&got, "bank_bytes_per_tok", 2 * 30 * 2 * 2 * DIM * 4, 1e-6);
+    expect_number(&got, "bank_skipped_share", 0, 1e-9);
+    double hits = number(&got, "bank_hit_share");
+    assert_true(hits > 0 && hits < 1);
+    rig_end(&rs);
+    rs = start("filter_layers=0,num_of_selected_tokens=30,lazy=true,lazy_overlap=0", 0);
+    rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
+    got = report_of(&rs);
+    expect_number(&got, "bank_calls_per_tok", 1.0 / N_STEPS, 1e-9);
+    expect_number(&got, "bank_bytes_per_tok", 5.0 * 30 * 2 * 2 * DIM * 4 / N_STEPS, 1e-6);
+    expect_number(&got, "bank_skipped_share", 1 - 1.0 / N_STEPS, 1e-9);
+    rig_end(&rs);
+    kvl_free(logits);
+    rig_close(&model.r);
+}
+
+/* A lazy list is the first one, as far as the shrinking budget lets it. */
+static void test_lazy_keeps_the_first_list(void **state)
+{
+    uint8_t first[N_CTX], mark[N_CTX];
+    (void)state;
+    open_model(3, 2, 6);
+    float *logits = rig_logits(&model.r, N_STEPS);
+    struct rig_session rs = start("filter_layers=1,lazy=true,lazy_overlap=0", 40);
+    for (int32_t t = 0; t < N_STEPS / 2; t++) {
+        int32_t n = N_CTX + t + 1, n_read = 0;
+        const uint8_t *hit = rig_decode_probed(&model.r, &rs, model.id[N_CTX + t], logits);
+        for (int32_t i = 0; i < N_CTX; i++) mark[i] = hit[2 * 2 * n + i];
+        if (t == 0) expected_list(&rs, N_CTX, 1, "last", 0, 39, first);
+        for (int32_t i = 0; i < N_CTX; i++) {
+            if (mark[i] && !first[i]) fail_msg("step %d reads %d, which the first did not", t, i);
+            n_read += mark[i];
+        }
+        assert_int_equal(n_read, 39 - t);
+    }
+    rig_end(&rs);
+    kvl_free(logits);
+    rig_close(&model.r);
+}
+
+/* ---- options ------------------------------------------------------------------------------------------ */
+
+static int plan_with(const char *options, int32_t budget, int32_t n_layers, struct kvl_err *err)
+{
+    struct kvl_shape shape = {
+        .n_layers = n_layers, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_embd = 64
+    };
+    struct kvl_planned *p = NULL;
+    *err = (struct kvl_err){ 0 };
+    int rc = kvl_planned_create(kvl_policy_omnikv, &shape, options, budget, 100, &p, err);
+    kvl_planned_destroy(p);
+    return rc;
+}
+
+static void test_bad_options_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "filter_layers=3+1",
+        "filter_layers=1+1",
+        "filter_layers=7", /* the last of 8 has nobody behind it */
+        "filter_layers=",
+        "filter_layers=1+",
+        "filter_layers=a",
+        "filter_layers=11111111111111111111",
+        "filter_layers=5,num_wait_load_layers=2",
+        "dense_layers=8",
+        "dense_layers=2,num_wait_load_layers=2",
+        "num_of_selected_tokens=0",
+        "num_of_selected_tokens=-3",
+        "num_of_selected_tokens=1.5",
+        "num_of_selected_tokens=many",
+    };
+    struct kvl_err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (plan_with(bad[i], 64, 8, &err) != KVL_EINVAL || !err.msg[0])
+            fail_msg("%s: %s", bad[i], err.msg);
+    assert_int_equal(plan_with("", 0, 8, &err), KVL_EINVAL);
+    assert_int_equal(plan_with("num_of_selected_tokens=10", 0, 8, &err), KVL_OK);
+    assert_int_equal(plan_with("", 64, 1, &err), KVL_EINVAL);
+    assert_int_equal(plan_with("", 64, 2, &err), KVL_OK);
+    assert_int_equal(plan_with("", 64, 80, &err), KVL_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_selectors_of_the_example),
+        cmocka_unit_test(test_layer_map_of_the_paper),
+        cmocka_unit_test(test_filters_are_the_best_of_all_sets),
+        cmocka_unit_test(test_layers_read_the_list_of_their_filter),
+        cmocka_unit_test(test_what_is_the_same),
+        cmocka_unit_test(test_filters_are_measured),
+        cmocka_unit_test(test_bank_is_counted),
+        cmocka_unit_test(test_lazy_keeps_the_first_list),
+        cmocka_unit_test(test_bad_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
