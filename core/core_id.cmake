@@ -1,0 +1,11 @@
+# Writes OUT with KVL_CORE_ID, a hash of FILES: the code that the bytes of a prefill depend on.
+set(all "")
+foreach(file IN LISTS FILES)
+  get_filename_component(name ${file} NAME)
+  file(MD5 ${file} hash)
+  list(APPEND all "${name} ${hash}")
+endforeach()
+list(SORT all)
+string(MD5 id "${all}")
+string(SUBSTRING ${id} 0 16 id)
+file(WRITE ${OUT} "/* Generated from the sources of core. */\n#define KVL_CORE_ID \"${id}\"\n")
