@@ -12,6 +12,11 @@
 
 #include <string.h>
 
+struct perplexity_opts {
+    struct kvl_reading how;
+    double repeat;
+};
+
 enum {
     PERPLEXITY_FILE_LIMIT = 1 << 30,
     PERPLEXITY_TOKEN_BYTES = 4, /* of filler, as a first guess */
@@ -22,28 +27,35 @@ static const char *const perplexity_modes[] = { "prefill", "chunk", "decode", NU
 static const struct kvl_opt perplexity_options[] = {
     { .name = "mode",
       .type = KVL_OPT_ENUM,
-      .off = offsetof(struct kvl_reading, mode),
+      .off = offsetof(struct perplexity_opts, how.mode),
       .def = "prefill",
       .choices = perplexity_modes,
       .help = "prefill: one dense prefill, then the last `tokens` are decoded under the policy; "
               "chunk: `chunk` tokens at a time under the policy; decode: every token is a step" },
     { .name = "tokens",
       .type = KVL_OPT_INT,
-      .off = offsetof(struct kvl_reading, tokens),
+      .off = offsetof(struct perplexity_opts, how.tokens),
       .def = "256",
       .min = 1,
       .max = 1 << 24,
       .help = "tokens to predict, of the length (mode prefill)" },
     { .name = "chunk",
       .type = KVL_OPT_INT,
-      .off = offsetof(struct kvl_reading, chunk),
+      .off = offsetof(struct perplexity_opts, how.chunk),
       .def = "128",
       .min = 1,
       .max = 65536,
       .help = "tokens that are read at a time (mode chunk)" },
+    { .name = "repeat",
+      .type = KVL_OPT_FLOAT,
+      .off = offsetof(struct perplexity_opts, repeat),
+      .def = "0",
+      .max = 0.9,
+      .help = "share of the filler sentences that stood before, anywhere in the text: what only a "
+              "policy that still has them can predict" },
     { .name = "text",
       .type = KVL_OPT_STR,
-      .off = offsetof(struct kvl_reading, text),
+      .off = offsetof(struct perplexity_opts, how.text),
       .def = "",
       .help = "a text file, relative to where the program runs; empty: filler text of our own" },
     { 0 }
@@ -108,12 +120,37 @@ static int perplexity_memory(struct kvl_err *err)
     return kvl_fail(err, KVL_ENOMEM, "perplexity: out of memory for a text");
 }
 
-/* Sentences in one paragraph, `bytes` at least. */
-static int perplexity_write(struct kvl_rng *rng, size_t bytes, struct kvl_buf *text)
+/* Sentences in one paragraph, while they are written. */
+struct perplexity_filler {
+    struct kvl_rng rng;
+    double repeat;
+    struct kvl_buf begin; /* size_t, of every sentence in the text */
+};
+
+/* A new sentence, or one that stands in the text. */
+static int perplexity_sentence(struct perplexity_filler *f, struct kvl_buf *text)
+{
+    const size_t *begin = (const size_t *)(const void *)f->begin.data;
+    size_t n = f->begin.len / sizeof *begin, at = text->len;
+    if (n == 0 || kvl_rng_f64(&f->rng) >= f->repeat) {
+        KVL_TRY(kvl_text_sentence(&kvl_text_english, &f->rng, text));
+    } else {
+        size_t i = kvl_rng_below(&f->rng, (uint32_t)n);
+        size_t end = i + 1 < n ? begin[i + 1] - 1 : text->len - 1; /* without the space */
+        struct kvl_buf copy = { 0 };
+        int rc = kvl_buf_add(&copy, text->data + begin[i], end - begin[i]);
+        if (rc == KVL_OK) rc = kvl_buf_add(text, copy.data, copy.len);
+        kvl_buf_free(&copy);
+        KVL_TRY(rc);
+    }
+    return kvl_buf_add(&f->begin, &at, sizeof at);
+}
+
+static int perplexity_write(struct perplexity_filler *f, size_t bytes, struct kvl_buf *text)
 {
     while (text->len < bytes) {
         if (text->len > 0) KVL_TRY(kvl_buf_adds(text, " "));
-        KVL_TRY(kvl_text_sentence(&kvl_text_english, rng, text));
+        KVL_TRY(perplexity_sentence(f, text));
     }
     return KVL_OK;
 }
@@ -122,14 +159,20 @@ static int perplexity_write(struct kvl_rng *rng, size_t bytes, struct kvl_buf *t
 static int perplexity_filler(const struct kvl_task_request *req, int32_t n, struct kvl_buf *text,
                              struct kvl_tokens *all, struct kvl_err *err)
 {
-    struct kvl_rng rng;
-    kvl_rng_seed(&rng, req->seed);
-    for (size_t bytes = (size_t)n * PERPLEXITY_TOKEN_BYTES; all->n <= n; bytes += bytes / 4 + 64) {
+    struct perplexity_filler f = { .repeat = ((const struct perplexity_opts *)req->opts)->repeat };
+    size_t bytes = (size_t)n * PERPLEXITY_TOKEN_BYTES;
+    int rc = KVL_OK;
+    kvl_rng_seed(&f.rng, req->seed);
+    for (; all->n <= n && rc == KVL_OK; bytes += bytes / 4 + 64) {
         all->n = 0;
-        if (perplexity_write(&rng, bytes, text) != KVL_OK) return perplexity_memory(err);
-        KVL_TRY(kvl_encode(req->tokenizer, text->data, text->len, 0, all, err));
+        rc = perplexity_write(&f, bytes, text);
+        if (rc == KVL_OK)
+            rc = kvl_encode(req->tokenizer, text->data, text->len, 0, all, err);
+        else
+            perplexity_memory(err);
     }
-    return KVL_OK;
+    kvl_buf_free(&f.begin);
+    return rc;
 }
 
 static int perplexity_file(const struct kvl_task_request *req, int32_t n, struct kvl_buf *text,
@@ -176,7 +219,7 @@ static const struct kvl_task perplexity = {
     .help = "how well a text is predicted: a file of yours, or filler text",
     .version = 1,
     .opts = perplexity_options,
-    .opts_size = sizeof(struct kvl_reading),
+    .opts_size = sizeof(struct perplexity_opts),
     .generate = perplexity_generate,
 };
 

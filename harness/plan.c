@@ -61,13 +61,13 @@ static int plan_key_depth(struct kvl_buf *b, double depth)
                        : kvl_buf_printf(b, ";depth=%.15g", depth);
 }
 
-/* What tells the tasks of two cells apart.  A text is known by its contents, not by its name, and of
- * its options those of its mode count. */
+/* What tells the tasks of two cells apart.  A file is known by its contents, not by its name, and of
+ * the options of how it is read those of its mode count. */
 static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
 {
     const struct kvl_reading *r = kvl_point_reading(task);
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=", task->task->name, task->task->version));
-    if (!r) return kvl_buf_adds(b, task->options);
+    if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
     KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
     if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
     if (r->mode == KVL_READ_CHUNK) return kvl_buf_printf(b, "mode=chunk,chunk=%d", r->chunk);
