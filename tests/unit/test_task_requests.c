@@ -294,7 +294,7 @@ static void test_every_length(void **state)
             struct want w = { .task = retrieval_task(i) };
             int32_t shortest = 0;
             w.i_tokenizer = k;
-            for (w.length = 20; w.length < 450; w.length++) {
+            for (w.length = 20; w.length < 450; w.length += i < 2 ? 1 : 3) {
                 struct kvl_sample s = { 0 };
                 struct kvl_err err = { 0 };
                 if (generate(&w, &s, &err) == KVL_OK) {
