@@ -21,10 +21,10 @@ struct kvl_list_entry {
     int32_t n_tok;
 };
 
-/* What a question says. */
+/* What a question says.  The list frees nothing of it: the question takes the texts. */
 struct kvl_list_words {
     struct kvl_buf text, answer, gold;
-    char after[24];  /* of both evidence groups, see kvl/task.h */
+    char after[sizeof((struct kvl_evidence *)0)->after]; /* of both groups, see kvl/task.h */
     int32_t max_new; /* KVL_AUTO: those of the answer and room to end */
 };
 
@@ -40,7 +40,7 @@ struct kvl_list {
     void *task;
     /* Draws the next entry and adds it. */
     int (*next)(struct kvl_list *l);
-    /* The question about an entry.  Buffers are freed by the list, also after an error. */
+    /* The question about an entry.  Only memory can fail it; texts made so far stay in *out. */
     int (*ask)(const struct kvl_list *l, const struct kvl_list_entry *e, int32_t i_question,
                struct kvl_list_words *out);
     /* by the list */
