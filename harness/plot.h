@@ -72,6 +72,7 @@ struct kvl_figure {
     const char *columns; /* of the table, for its head */
     const char *note;    /* below the title: what points and bars are */
     enum kvl_axis x_axis, y_axis;
+    bool texts;     /* of texts; else of questions */
     bool by_length; /* x is the length, panels are budgets; else panels are blocks (lines) */
     /* Lines over results: what x and y are; NaN = no point. */
     double (*x)(const struct kvl_result *r);
@@ -86,9 +87,10 @@ extern const size_t kvl_n_figures;
 typedef int kvl_chart_build(const struct kvl_figure *f, const struct kvl_results *r,
                             const struct kvl_plot_filter *want, struct kvl_chart *out,
                             struct kvl_err *err);
-kvl_chart_build kvl_chart_lines;     /* x and y of results, a series per policy */
-kvl_chart_build kvl_chart_depths;    /* accuracy over length and depth, a panel per policy */
-kvl_chart_build kvl_chart_breakdown; /* parts of a decode step, stacked, a bar per policy */
+kvl_chart_build kvl_chart_lines;      /* x and y of results, a series per policy */
+kvl_chart_build kvl_chart_depths;     /* accuracy over length and depth, a panel per policy */
+kvl_chart_build kvl_chart_perplexity; /* running perplexity of texts, a line per policy */
+kvl_chart_build kvl_chart_breakdown;  /* parts of a decode step, stacked, a bar per policy */
 
 /* The table and the variables of the script, as texts. */
 struct kvl_plot {

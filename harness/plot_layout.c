@@ -22,6 +22,7 @@ static bool shown(const struct kvl_result *x, const struct kvl_figure *f,
                   const struct kvl_plot_filter *want)
 {
     if (!f->by_length && !x->is_cell) return false;
+    if (!f->by_length && x->is_text != f->texts) return false;
     if (f->by_length && isnan(x->decode.mean)) return false;
     if (want->task && strcmp(want->task, x->task) != 0) return false;
     if (want->protocol && x->is_cell && strcmp(want->protocol, x->protocol) != 0) return false;

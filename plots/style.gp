@@ -24,7 +24,7 @@ set encoding utf8
 # name colour marker.  Colours: Okabe and Ito's, and darker ones, apart for the colour-blind as far
 # as that many can be; open and filled markers tell the rest.
 kvl_known = "full #000000 13 random #9a9a9a 2 oracle #5a5a5a 12 \
-    quest #0072b2 7 snapkv #d55e00 5 h2o #009e73 9 streaming_llm #cc79a7 11 tova #e69f00 13 \
+    quest #0072b2 7 snapkv #d55e00 5 h2o #009e73 9 h2o_sim #004d38 8 streaming_llm #cc79a7 11 tova #e69f00 13 \
     infllm #56b4e9 6 omnikv #7b3294 15 pyramidkv #8c510a 4 adakv #b2182b 8 shadowkv #1b7837 4 \
     magicpig #c51b7d 10 keydiff #2c7fb8 14 knorm #6a3d9a 4 expected_attention #a6761d 6 \
     sparq #01665e 8 double_sparsity #e31a1c 10 chunkkv #b15928 12 kvzip #666a00 14 \
@@ -39,7 +39,11 @@ kvl_markers = "4 5 6 7 8 9 10 11 12 13 14 15"
 kvl_letters = "abcdefghijklmnopqrstuvwxyz0123456789_-=,.()ABCDEFGHIJKLMNOPQRSTUVWXYZ "
 kvl_hash(s) = strlen(s) == 0 ? 0 : \
     int(sum [kvl_i=1:strlen(s)] ((3*kvl_i + 1) * (1 + strstrt(kvl_letters, s[kvl_i:kvl_i]))))
-kvl_cut(s) = strstrt(s, "(") > 0 ? strstrt(s, "(") : strstrt(s, " ") > 0 ? strstrt(s, " ") : 0
+# Where the name ends and options begin: "quest(page=8)", "h2o, own prefill", "top 64".
+kvl_at(s, c) = strstrt(s, c) > 0 ? strstrt(s, c) : 1000
+kvl_least(a, b) = a < b ? a : b
+kvl_first(s) = kvl_least(kvl_at(s, "("), kvl_least(kvl_at(s, ","), kvl_at(s, " ")))
+kvl_cut(s) = kvl_first(s) < 1000 ? kvl_first(s) : 0
 kvl_base(s) = kvl_cut(s) > 1 ? s[1:kvl_cut(s)-1] : s
 kvl_variant(s) = kvl_cut(s) > 1 ? s[kvl_cut(s):strlen(s)] : ""
 kvl_row(s) = int(sum [kvl_i=1:kvl_n_known] (word(kvl_known, 3*kvl_i-2) eq s ? kvl_i : 0))
