@@ -109,7 +109,14 @@ static json_t *record_machine(const struct kvl_run_info *info)
                      kvl_record_path_text(m->os));
 }
 
-static json_t *record_model(const struct kvl_model *m)
+json_t *kvl_record_build(void)
+{
+    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "version", kvl_build.version, "git",
+                     kvl_build.git, "build", kvl_build.type, "compiler", kvl_build.compiler,
+                     "sanitizers", kvl_build.sanitizers);
+}
+
+json_t *kvl_record_model(const struct kvl_model *m)
 {
     const struct kvl_shape *s = kvl_model_shape(m);
     const struct kvl_tokenizer *t = kvl_model_tokenizer(m);
@@ -127,9 +134,6 @@ static json_t *record_model(const struct kvl_model *m)
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
-    json_t *build = json_pack("{s:s, s:s, s:s, s:s, s:s}", "version", kvl_build.version, "git",
-                              kvl_build.git, "build", kvl_build.type, "compiler",
-                              kvl_build.compiler, "sanitizers", kvl_build.sanitizers);
     json_t *store = json_pack(
         "{s:s, s:i, s:i, s:b}", "kv_type", kvl_kv_type_name(info->store->type), "block_tok",
         info->store->block_tok, "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
@@ -138,8 +142,8 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
                               kvl_record_path_text(s->text));
     json_t *fields =
         json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start", kvl_record_now(), "argv",
-                  record_argv(info), "kvlab", build, "machine", record_machine(info), "model",
-                  record_model(info->work->model), "store", store, "sweep", sweep);
+                  record_argv(info), "kvlab", kvl_record_build(), "machine", record_machine(info),
+                  "model", kvl_record_model(info->work->model), "store", store, "sweep", sweep);
     return kvl_record_add(kvl_record_start("run", run), fields);
 }
 

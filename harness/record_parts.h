@@ -20,6 +20,9 @@ json_t *kvl_record_start(const char *kind, const char *run);
 /* Moves the fields of `more` behind those of `o`; both are stolen. */
 json_t *kvl_record_add(json_t *o, json_t *more);
 json_t *kvl_record_now(void);
+/* Build and model, as a run names them. */
+json_t *kvl_record_build(void);
+json_t *kvl_record_model(const struct kvl_model *m);
 /* What was observed of a sample: attended tokens and bytes. */
 json_t *kvl_record_observed(const struct kvl_outcome *o);
 /* What a cell is: task, policy, budget. */
