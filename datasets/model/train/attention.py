@@ -17,7 +17,7 @@ from evaluate import Context, sample, split_document
 from tasks import VOCAB
 
 SINKS, WINDOW, POOL, PAGE, FILTER_LAYER = 4, 32, 7, 16, 3
-TASKS = ("kv8", "passkeys")
+TASKS = ("kv8", "passkeys", "needles", "two")
 
 
 class Statistics:
@@ -36,8 +36,9 @@ class Statistics:
         # Mass on this part of the cache only; heads that look elsewhere count their own 90 %.
         needed = (ordered < 0.9 * ordered[..., -1:]).sum(-1).float() + 1
         mass = p[..., self.value].sum(-1).mean(-1)
-        # The last token of the question against the whole value: what SnapKV needs to see.
-        end = p[:, 0, self.value].mean(0)
+        # The last token before the value is needed (of the question, but in two_stage_retr of the
+        # answer) against the whole value: what SnapKV needs to see.
+        end = p[:, answer.reads, self.value].mean(0)
         mean = p.mean((0, 1))
         self.layers.append({"best": float(mass.max()), "mean": float(mass.mean()),
                             "end": float(end.sum()), "weakest": float(end.min()),
@@ -59,7 +60,7 @@ def print_statistics(model, task, length, n_contexts):
         layer = [s.layers[i] for s in found]
         needed = torch.stack([e["needed"] for e in layer]).mean(0)
         means = tuple(average(e[key] for e in layer) for key in ("best", "mean", "end", "weakest"))
-        line = ("  layer %d: value mass best head %.2f, mean %.2f, from the question's end %.2f"
+        line = ("  layer %d: value mass best head %.2f, mean %.2f, where it is needed %.2f"
                 " (weakest token %.3f); tokens for 90 %%: %s") % (
                     (i,) + means + (" ".join("%.0f" % x for x in needed),))
         if i + 1 < n_layers:
@@ -184,13 +185,14 @@ def main():
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--contexts", type=int, default=3)
     parser.add_argument("--budgets", default="64,128,256,512")
+    parser.add_argument("--tasks", default=",".join(TASKS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     model, _ = llama.load(arguments.checkpoint, VOCAB.size)
     model.eval()
     budgets = [int(b) for b in arguments.budgets.split(",")]
-    for task in TASKS:
+    for task in arguments.tasks.split(","):
         print_statistics(model, task, arguments.length, arguments.contexts)
         print_policies(model, task, arguments.length, arguments.contexts, budgets)
 

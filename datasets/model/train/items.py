@@ -244,13 +244,18 @@ def operand_digits(*numbers):
 
 def two_stage_item(rng, key, color, direct=False, variant=None):
     """A line of the list, asked for by a sum.  With `direct` the answer is the color alone."""
-    unit = VOCAB.ids(VOCAB.phrase("two_stage_item", key=key, color=color))
     a = rng.randint(0, key)
-    name = ("two_stage_direct" if direct else "two_stage_question") + any_variant(rng, variant)
-    question = VOCAB.ids(VOCAB.phrase(name, a=a, b=key - a))
+    return sum_item(a, key - a, color, direct, any_variant(rng, variant))
+
+
+def sum_item(a, b, color, direct, variant):
+    key = a + b
+    unit = VOCAB.ids(VOCAB.phrase("two_stage_item", key=key, color=color))
+    name = ("two_stage_direct" if direct else "two_stage_question") + variant
+    question = VOCAB.ids(VOCAB.phrase(name, a=a, b=b))
     digits = characters(str(key))[::-1]
     value, label = (len(unit) - 1, 1), digits + VOCAB.newline
-    sums = {"sum_digits": digits + [VOCAB.space], "operands": operand_digits(a, key - a)}
+    sums = {"sum_digits": digits + [VOCAB.space], "operands": operand_digits(a, b)}
     if direct:
         return Item(unit, question, VOCAB.ids(" " + color + "."), value, label, **sums)
     text = VOCAB.phrase("two_stage_answer", sum=key, color=color)

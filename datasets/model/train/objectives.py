@@ -87,11 +87,12 @@ def span_loss(seen, cases, mass):
     seen {layer: [case][kv][t]} is the attention of these tokens, a mean over the query heads of
     each kv head.  Every value token is asked for its equal share of `mass`; more is not rewarded.
     """
+    cells = [(case, answer.value_start + j, answer.value_length)
+             for case, (_, answer) in enumerate(cases) for j in range(answer.value_length)]
+    case, pos, length = (torch.tensor(column) for column in zip(*cells))
+    wanted = torch.log(mass / length)[:, None]
     total = 0.0
     for attention in seen.values():
-        for case, (_, answer) in enumerate(cases):
-            n = answer.value_length
-            got = attention[case, :, answer.value_start:answer.value_start + n]
-            missing = (torch.log(torch.tensor(mass / n)) - torch.log(got + SMALLEST)).clamp(min=0)
-            total = total + missing.mean()
+        missing = (wanted - torch.log(attention[case, :, pos] + SMALLEST)).clamp(min=0)
+        total = total + (missing.mean(1) / length).sum()
     return total / (len(seen) * len(cases))

@@ -34,8 +34,9 @@ def parse_arguments():
 
 
 class Schedule:
-    """Stages of steps.  The learning rate warms up and then follows a cosine over the whole run
-    (with hold_first from the second stage on), or what the stage says: [first, last]."""
+    """Stages of steps.  The learning rate warms up and then follows a cosine over the whole run or
+    as many steps as the rate says (with hold_first from the second stage on), or what the stage
+    says: [first, last]."""
 
     def __init__(self, config):
         self.stages, self.starts, start = config["stages"], [], 0
@@ -56,7 +57,8 @@ class Schedule:
         if "learning_rate" in stage:
             return warm_up * at(stage["learning_rate"], stage_done)
         decay_from = self.starts[1] if len(self.starts) > 1 and self.rate["hold_first"] else 0
-        done = max(0.0, (step - decay_from) / (self.steps - decay_from))
+        decay_to = self.rate.get("steps", self.steps)
+        done = max(0.0, (step - decay_from) / (decay_to - decay_from))
         cosine = 0.5 * (1 + math.cos(math.pi * done))
         rate = self.rate["last"] + (self.rate["peak"] - self.rate["last"]) * cosine
         return rate * warm_up
