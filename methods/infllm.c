@@ -204,29 +204,30 @@ static int32_t infllm_min_budget(const struct kvl_shape *shape, const void *opts
     return (int32_t)KVL_MIN(infllm_attended(&o), (int64_t)INT32_MAX);
 }
 
-/* Sizes that are not given, from the budget, largest share last. */
+/* Sizes that are not given, from the budget; the window last, since it takes what is left. */
 static int infllm_resolve(struct kvl_plan *plan)
 {
     struct infllm_opts *o = plan->opts;
     int32_t budget = plan->budget_tok;
-    bool free_local = o->n_local == KVL_AUTO;
+    bool free_local = o->n_local == KVL_AUTO, free_topk = o->topk == KVL_AUTO;
     o->block_size = infllm_or(o->block_size, infllm_block_size(budget));
     o->n_init = infllm_or(o->n_init, infllm_clamp(budget / 48, 4, 128));
     o->exc_block_size = plan->own_prefill ? infllm_or(o->exc_block_size, o->block_size) : 1;
-    int64_t room = budget - o->n_init - infllm_rest(o) - infllm_or(o->n_local, 2);
-    if (o->topk == KVL_AUTO) {
-        int64_t third = free_local ? KVL_MIN(room, budget / 3) : room;
-        o->topk = infllm_clamp((int32_t)KVL_MAX(third, 0) / o->block_size, 1, 65536);
+    o->n_local = infllm_or(o->n_local, 2);
+    if (free_topk) {
+        o->topk = 0;
+        int64_t room = budget - infllm_attended(o);
+        if (free_local) room = KVL_MIN(room, budget / 3);
+        o->topk = infllm_clamp((int32_t)KVL_MAX(room, 0) / o->block_size, 1, 65536);
     }
-    if (!free_local) return KVL_OK;
-    room = budget - o->n_init - infllm_rest(o) - (int64_t)o->topk * o->block_size;
-    if (room < 2)
-        return kvl_fail(
-            plan->err, KVL_EINVAL,
-            "n_local=auto with budget %d, n_init=%d, %d blocks of %d and a remainder of "
-            "%lld leaves %lld, want 2 or more: give a larger budget or smaller blocks",
-            budget, o->n_init, o->topk, o->block_size, (long long)infllm_rest(o), (long long)room);
-    o->n_local = (int32_t)KVL_MIN(room, 1 << 20);
+    int64_t left = budget - infllm_attended(o);
+    if ((free_local || free_topk) && left < 0)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "budget %d; n_init=%d, n_local=%d, %d blocks of %d and a remainder of "
+                        "%lld need %lld more: give a larger budget or smaller blocks",
+                        budget, o->n_init, o->n_local, o->topk, o->block_size,
+                        (long long)infllm_rest(o), (long long)-left);
+    if (free_local) o->n_local += (int32_t)KVL_MIN(left, 1 << 20);
     return KVL_OK;
 }
 
