@@ -474,10 +474,38 @@ static void test_bank_is_counted(void **state)
     rig_close(&model.r);
 }
 
-/* A lazy list is the first one, as far as the shrinking budget lets it. */
-static void test_lazy_keeps_the_first_list(void **state)
+/* The old list stays while it overlaps the new one enough; which happens both ways here. */
+static void test_lazy_list_goes_by_overlap(void **state)
 {
-    uint8_t first[N_CTX], mark[N_CTX];
+    enum { K = 30 };
+    uint8_t list[N_CTX] = { 0 }, fresh[N_CTX];
+    int32_t n_kept = 0;
+    (void)state;
+    open_model(3, 2, 6);
+    float *logits = rig_logits(&model.r, N_STEPS);
+    struct rig_session rs =
+        start("filter_layers=1,num_of_selected_tokens=30,lazy=true,lazy_overlap=0.12", 0);
+    for (int32_t t = 0; t < N_STEPS; t++) {
+        int32_t both = 0;
+        const uint8_t *hit = rig_decode_probed(&model.r, &rs, model.id[N_CTX + t], logits);
+        expected_list(&rs, N_CTX + t, 1, "last", 0, K, fresh);
+        for (int32_t i = 0; i < N_CTX; i++) both += list[i] && fresh[i];
+        if (t > 0 && both > 0.12 * (2 * K - both))
+            n_kept++;
+        else
+            memcpy(list, fresh, sizeof list);
+        check_read(hit, 2, N_CTX + t, list, "lazy");
+    }
+    assert_true(n_kept > 3 && n_kept < N_STEPS - 3);
+    rig_end(&rs);
+    kvl_free(logits);
+    rig_close(&model.r);
+}
+
+/* With k from the budget, which shrinks as the tail grows, an old list is cut to its best. */
+static void test_lazy_list_fits_the_budget(void **state)
+{
+    uint8_t first[N_CTX] = { 0 };
     (void)state;
     open_model(3, 2, 6);
     float *logits = rig_logits(&model.r, N_STEPS);
@@ -485,11 +513,11 @@ static void test_lazy_keeps_the_first_list(void **state)
     for (int32_t t = 0; t < N_STEPS / 2; t++) {
         int32_t n = N_CTX + t + 1, n_read = 0;
         const uint8_t *hit = rig_decode_probed(&model.r, &rs, model.id[N_CTX + t], logits);
-        for (int32_t i = 0; i < N_CTX; i++) mark[i] = hit[2 * 2 * n + i];
+        const uint8_t *row = hit + 2 * 2 * n;
         if (t == 0) expected_list(&rs, N_CTX, 1, "last", 0, 39, first);
         for (int32_t i = 0; i < N_CTX; i++) {
-            if (mark[i] && !first[i]) fail_msg("step %d reads %d, which the first did not", t, i);
-            n_read += mark[i];
+            if (row[i] && !first[i]) fail_msg("step %d reads %d, which is new", t, i);
+            n_read += row[i];
         }
         assert_int_equal(n_read, 39 - t);
     }
@@ -552,7 +580,8 @@ int main(void)
         cmocka_unit_test(test_what_is_the_same),
         cmocka_unit_test(test_filters_are_measured),
         cmocka_unit_test(test_bank_is_counted),
-        cmocka_unit_test(test_lazy_keeps_the_first_list),
+        cmocka_unit_test(test_lazy_list_goes_by_overlap),
+        cmocka_unit_test(test_lazy_list_fits_the_budget),
         cmocka_unit_test(test_bad_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
