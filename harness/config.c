@@ -357,6 +357,56 @@ static int config_speed(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
     return kvl_yaml_walk(y, v, "speed.", keys, sizeof keys / sizeof keys[0], user);
 }
 
+/* ---- quality --------------------------------------------------------------------------------- */
+
+static int config_quality_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, CONFIG_MAX_COUNT,
+                      &((struct config *)user)->s->quality.questions);
+}
+
+static int config_quality_steps(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 4096, &((struct config *)user)->s->quality.steps);
+}
+
+static int config_add_top(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                          const char *text, void *user)
+{
+    struct kvl_quality *q = user;
+    int64_t v;
+    if (kvl_parse_i64(text, &v) != KVL_OK || v < 1 || v > CONFIG_MAX_TOK)
+        return kvl_yaml_fail(y, at, key, "\"%s\" is no number of tokens, want 1 to %d", text,
+                             CONFIG_MAX_TOK);
+    if (q->n_top > 0 && v <= q->top[q->n_top - 1])
+        return kvl_yaml_fail(y, at, key, "%s after %d, want them ascending", text,
+                             q->top[q->n_top - 1]);
+    if (q->n_top == KVL_QUALITY_TOPS)
+        return kvl_yaml_fail(y, at, key, "more than %d values", KVL_QUALITY_TOPS);
+    q->top[q->n_top++] = (int32_t)v;
+    return KVL_OK;
+}
+
+static int config_quality_top(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct kvl_quality *q = &((struct config *)user)->s->quality;
+    q->n_top = 0;
+    return kvl_yaml_each(y, v, key, config_add_top, q);
+}
+
+static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    static const struct kvl_yaml_key keys[] = {
+        { "questions", config_quality_questions, false },
+        { "steps", config_quality_steps, false },
+        { "top", config_quality_top, false },
+    };
+    (void)key;
+    ((struct config *)user)->s->quality =
+        (struct kvl_quality){ .questions = 1, .steps = 8, .top = { 10, 64, 256 }, .n_top = 3 };
+    return kvl_yaml_walk(y, v, "quality.", keys, sizeof keys / sizeof keys[0], user);
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static const struct kvl_yaml_key config_keys[] = {
@@ -378,6 +428,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "budgets", config_budgets, false },
     { "exclude", config_exclude, false },
     { "speed", config_speed, true },
+    { "quality", config_quality, true },
 };
 
 static bool config_budgets_needed(const struct kvl_points *policies)
@@ -402,6 +453,9 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
         return kvl_yaml_fail(y, NULL, "policies", "is missing, want a list of kvlab list policies");
     if (accuracy && s->budgets.n == 0 && config_budgets_needed(&s->policies))
         return kvl_yaml_fail(y, NULL, "budgets", "is missing, want a list of tokens per lane");
+    if (s->quality.questions > s->questions)
+        return kvl_yaml_fail(y, NULL, "quality.questions", "%d of a context that is asked %d",
+                             s->quality.questions, s->questions);
     if (!speed->on) return KVL_OK;
     if (speed->lengths.n == 0)
         return kvl_yaml_fail(y, NULL, "speed.lengths", "is missing, want a list of tokens");

@@ -18,6 +18,7 @@
  *   exclude: [{policy: quest, budget: 64}]
  *   speed: {task: kv_retrieval, lengths: [4096], budgets: [256], policies: ["*"], steps: 32,
  *           warmup: 4, repeats: 3}
+ *   quality: {questions: 1, steps: 8, top: [10, 64, 256]}   # reference passes; default: none
  *   kv_limit_mib: 4096             # of the KV store; default: none
  *   chunk_tok: 512                 # prefill chunk
  *
@@ -89,6 +90,15 @@ struct kvl_speed {
     int32_t steps, warmup, repeats;
 };
 
+/* Reference passes: of the first questions of every context, their first answer steps. */
+enum { KVL_QUALITY_TOPS = 8 };
+struct kvl_quality {
+    int32_t questions; /* 0 = none */
+    int32_t steps;
+    int32_t top[KVL_QUALITY_TOPS]; /* ascending */
+    int32_t n_top;
+};
+
 struct kvl_sweep {
     char *name, *file; /* file NULL: from flags */
     char *model, *log;
@@ -104,6 +114,7 @@ struct kvl_sweep {
     struct kvl_exclude *exclude;
     size_t n_exclude;
     struct kvl_speed speed;
+    struct kvl_quality quality;
     char *text;    /* the resolved configuration, as YAML */
     char hash[33]; /* XXH3-128 of text */
 };

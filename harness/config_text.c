@@ -123,6 +123,16 @@ static int text_speed(struct kvl_buf *b, const struct kvl_speed *s)
                           s->repeats);
 }
 
+static int text_quality(struct kvl_buf *b, const struct kvl_quality *q)
+{
+    if (q->questions == 0) return KVL_OK;
+    KVL_TRY(kvl_buf_printf(b, "quality:\n  questions: %d\n  steps: %d\n  top: [", q->questions,
+                           q->steps));
+    for (int32_t i = 0; i < q->n_top; i++)
+        KVL_TRY(kvl_buf_printf(b, "%s%d", i ? ", " : "", q->top[i]));
+    return kvl_buf_adds(b, "]\n");
+}
+
 static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(kvl_buf_printf(b, "seed: %llu\nkv_type: %s\n", (unsigned long long)s->seed,
@@ -147,7 +157,8 @@ static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
     KVL_TRY(text_texts(b, "budgets", &s->budgets));
     if (s->n_exclude) KVL_TRY(kvl_buf_adds(b, "exclude:\n"));
     for (size_t i = 0; i < s->n_exclude; i++) KVL_TRY(text_rule(b, &s->exclude[i]));
-    return text_speed(b, &s->speed);
+    KVL_TRY(text_speed(b, &s->speed));
+    return text_quality(b, &s->quality);
 }
 
 int kvl_sweep_print(struct kvl_sweep *s)

@@ -64,7 +64,9 @@ double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
     if (own) attach = c->length * (1.0 + read / 4096.0);
     if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
     int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL && !own ? s->questions : 1;
-    return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions;
+    /* A reference pass is steps of two sessions and full attention again. */
+    double pass = 4.0 * PLAN_DECODE_COST * (1.0 + c->length / 4096.0) * s->quality.steps;
+    return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions + pass * s->quality.questions;
 }
 
 static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *g)

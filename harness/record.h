@@ -8,6 +8,7 @@
 #include "answer.h"
 #include "machine.h"
 #include "plan.h"
+#include "quality.h"
 
 #include <jansson.h>
 
@@ -30,6 +31,19 @@ struct kvl_outcome {
     double prefill_ns; /* of the context; NaN: it came from a snapshot */
 };
 
+struct kvl_quality_layers {
+    double recall[KVL_QUALITY_TOPS], mass, error;
+};
+
+/* What a quality record amounts to: means over its steps, layers and heads; NaN where there are
+ * none. */
+struct kvl_quality_means {
+    bool have;
+    bool failed;
+    struct kvl_quality_layers select, dense; /* dense: layers that the policy left so */
+    double kl, same;                         /* over steps */
+};
+
 /* A sample before it is a record; pointers are borrowed. */
 struct kvl_answer {
     const struct kvl_cell *cell;
@@ -50,7 +64,7 @@ struct kvl_timing {
     const char *host;
     double prefill_ns;            /* NaN: it came from a snapshot */
     uint64_t attach_ns, first_ns; /* first: the first decode step */
-    struct kvl_counters count;                /* of the timed steps */
+    struct kvl_counters count;    /* of the timed steps */
     struct kvl_kv_bytes bytes;
     int64_t weight_bytes_per_tok;
 };
@@ -66,9 +80,18 @@ struct kvl_run_info {
 
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a);
-/* outcome [contexts * questions] of the cell, complete. */
+/* outcome [contexts * questions] of the cell and quality [contexts * s->quality.questions],
+ * complete. */
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
-                        const struct kvl_outcome *outcome);
+                        const struct kvl_outcome *outcome, const struct kvl_quality_means *quality);
+/* error NULL: none. */
+json_t *kvl_record_quality(const char *run, const struct kvl_cell *c, int32_t context,
+                           int32_t question, const struct kvl_quality *want,
+                           const struct kvl_quality_result *result, const char *error);
+/* Whether a quality record, or the `quality` of a cell's, is of the passes that are wanted. */
+bool kvl_quality_fits(const json_t *quality, const struct kvl_quality *want);
+/* The means of a committed quality record. */
+void kvl_quality_of(const json_t *quality, struct kvl_quality_means *out);
 json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
                          const struct kvl_timing *t);
 /* cell NULL, context or question -1: null. */

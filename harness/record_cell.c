@@ -8,28 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Scores and other numbers of the samples that have them, with their contexts. */
-struct record_column {
-    double *value;
-    int64_t *context;
-    size_t n;
-};
-
-static int column_create(size_t n, struct record_column *out)
+int kvl_record_column_create(size_t n, struct kvl_record_column *out)
 {
-    *out = (struct record_column){ .value = kvl_alloc(n, sizeof(double)),
-                                   .context = kvl_alloc(n, sizeof(int64_t)) };
+    *out = (struct kvl_record_column){ .value = kvl_alloc(n, sizeof(double)),
+                                       .context = kvl_alloc(n, sizeof(int64_t)) };
     return out->value && out->context ? KVL_OK : KVL_ENOMEM;
 }
 
-static void column_free(struct record_column *c)
+void kvl_record_column_free(struct kvl_record_column *c)
 {
     kvl_free(c->value);
     kvl_free(c->context);
 }
 
 /* The member at `off` of every outcome that has a score and a number there. */
-static void column_fill(struct record_column *c, const struct kvl_sweep *s,
+static void column_fill(struct kvl_record_column *c, const struct kvl_sweep *s,
                         const struct kvl_outcome *outcome, size_t off)
 {
     size_t n = (size_t)s->contexts * (size_t)s->questions;
@@ -43,26 +36,26 @@ static void column_fill(struct record_column *c, const struct kvl_sweep *s,
     }
 }
 
-static double column_sum(const struct record_column *c)
+static double column_sum(const struct kvl_record_column *c)
 {
     double sum = 0.0;
     for (size_t i = 0; i < c->n; i++) sum += c->value[i];
     return sum;
 }
 
-static double column_mean(const struct record_column *c)
+static double column_mean(const struct kvl_record_column *c)
 {
     return c->n ? column_sum(c) / (double)c->n : (double)NAN;
 }
 
-static size_t column_contexts(const struct record_column *c)
+static size_t column_contexts(const struct kvl_record_column *c)
 {
     size_t n = 0;
     for (size_t i = 0; i < c->n; i++) n += i == 0 || c->context[i] != c->context[i - 1];
     return n;
 }
 
-static json_t *cell_score(const struct record_column *c)
+static json_t *cell_score(const struct kvl_record_column *c)
 {
     double n_eff = 0.0;
     if (kvl_n_eff(c->value, c->context, c->n, &n_eff) != KVL_OK) return NULL;
@@ -73,7 +66,7 @@ static json_t *cell_score(const struct record_column *c)
                      kvl_record_real(w.hi), "n_eff", n_eff);
 }
 
-static json_t *cell_recall(const struct record_column *c, const char *id)
+json_t *kvl_record_interval(const struct kvl_record_column *c, const char *id)
 {
     struct kvl_interval b;
     uint64_t seed = strtoull(id, NULL, 16);
@@ -84,7 +77,7 @@ static json_t *cell_recall(const struct record_column *c, const char *id)
 
 /* Stage -> its score over all samples; null where the task has none. */
 static json_t *cell_subs(const struct kvl_sweep *s, const struct kvl_outcome *outcome,
-                         struct record_column *col)
+                         struct kvl_record_column *col)
 {
     size_t n = (size_t)s->contexts * (size_t)s->questions, first = 0;
     while (first < n && outcome[first].n_sub == 0) first++;
@@ -152,7 +145,7 @@ static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
 }
 
 static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
-                            const struct kvl_outcome *outcome, struct record_column *col)
+                            const struct kvl_outcome *outcome, struct kvl_record_column *col)
 {
     size_t n = (size_t)s->contexts * (size_t)s->questions;
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, official));
@@ -164,7 +157,7 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
     r = kvl_record_add(r, json_pack("{s:o, s:o}", "sub", cell_subs(s, outcome, col), "evidence",
                                     cell_evidence(s, outcome)));
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, recall));
-    r = kvl_record_add(r, json_pack("{s:o}", "recall", cell_recall(col, c->id)));
+    r = kvl_record_add(r, json_pack("{s:o}", "recall", kvl_record_interval(col, c->id)));
     for (size_t i = 0; i < sizeof cell_means / sizeof cell_means[0]; i++) {
         column_fill(col, s, outcome, cell_means[i].off);
         r = kvl_record_add(
@@ -180,16 +173,17 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
 }
 
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
-                        const struct kvl_outcome *outcome)
+                        const struct kvl_outcome *outcome, const struct kvl_quality_means *quality)
 {
-    struct record_column col;
+    struct kvl_record_column col;
     json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
     r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
                                     c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
                                     kvl_protocol_name(c->protocol)));
     json_t *numbers = NULL;
-    if (column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
+    if (kvl_record_column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);
-    column_free(&col);
-    return kvl_record_add(r, numbers);
+    kvl_record_column_free(&col);
+    r = kvl_record_add(r, numbers);
+    return kvl_record_add(r, json_pack("{s:o}", "quality", kvl_record_quality_cell(s, c, quality)));
 }

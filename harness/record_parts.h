@@ -23,6 +23,19 @@ json_t *kvl_record_now(void);
 /* Build and model, as a run names them. */
 json_t *kvl_record_build(void);
 json_t *kvl_record_model(const struct kvl_model *m);
+/* Scores and other numbers of those that have them, with their contexts. */
+struct kvl_record_column {
+    double *value;
+    int64_t *context;
+    size_t n;
+};
+int kvl_record_column_create(size_t n, struct kvl_record_column *out);
+void kvl_record_column_free(struct kvl_record_column *c);
+/* `mean`, `lo`, `hi`; the cell's id is the seed of the bootstrap. */
+json_t *kvl_record_interval(const struct kvl_record_column *c, const char *id);
+/* The `quality` of a cell; null without any. */
+json_t *kvl_record_quality_cell(const struct kvl_sweep *s, const struct kvl_cell *c,
+                                const struct kvl_quality_means *quality);
 /* What was observed of a sample: attended tokens and bytes. */
 json_t *kvl_record_observed(const struct kvl_outcome *o);
 /* What a cell is: task, policy, budget. */

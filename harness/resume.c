@@ -12,6 +12,11 @@ static size_t state_samples(const struct kvl_state *s)
     return (size_t)s->work->sweep->contexts * (size_t)s->work->sweep->questions;
 }
 
+static size_t state_passes(const struct kvl_state *s)
+{
+    return (size_t)s->work->sweep->contexts * (size_t)s->work->sweep->quality.questions;
+}
+
 static int state_order(const void *a, const void *b, void *cells)
 {
     const struct kvl_cell *c = cells;
@@ -47,6 +52,10 @@ static int state_fill(struct kvl_state *s, struct kvl_err *err)
         }
         s->cell[i].outcome = kvl_alloc(state_samples(s), sizeof *s->cell[i].outcome);
         if (!s->cell[i].outcome) return kvl_fail(err, KVL_ENOMEM, "out of memory for samples");
+        if (state_passes(s) == 0) continue;
+        s->cell[i].quality = kvl_alloc(state_passes(s), sizeof *s->cell[i].quality);
+        if (!s->cell[i].quality)
+            return kvl_fail(err, KVL_ENOMEM, "out of memory for reference passes");
     }
     qsort_r(s->by_id, w->n_cells, sizeof *s->by_id, state_order, w->cell);
     return KVL_OK;
@@ -68,6 +77,7 @@ void kvl_state_free(struct kvl_state *s)
 {
     for (size_t i = 0; s->cell && i < s->work->n_cells; i++) {
         kvl_free(s->cell[i].outcome);
+        kvl_free(s->cell[i].quality);
         json_decref(s->cell[i].text);
     }
     kvl_free(s->cell);
@@ -81,6 +91,8 @@ bool kvl_state_complete(const struct kvl_state *s, size_t cell)
     const struct kvl_progress_cell *p = &s->cell[cell];
     for (size_t i = 0; p->outcome && i < state_samples(s); i++)
         if (!p->outcome[i].have) return false;
+    for (size_t i = 0; p->quality && i < state_passes(s); i++)
+        if (!p->quality[i].have) return false;
     for (size_t i = 0; i < json_array_size(p->text); i++)
         if (json_is_null(json_array_get(p->text, i))) return false;
     return true;
@@ -142,6 +154,31 @@ static void state_sample(struct kvl_state *s, const json_t *record)
     if (s->retry && o->failed) *o = (struct kvl_outcome){ 0 };
 }
 
+static void state_quality(struct kvl_state *s, const json_t *record)
+{
+    size_t cell;
+    const struct kvl_sweep *sweep = s->work->sweep;
+    const struct kvl_quality *want = &sweep->quality;
+    struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
+    json_int_t context = json_integer_value(json_object_get(record, "context"));
+    json_int_t question = json_integer_value(json_object_get(record, "question"));
+    if (!p || !p->quality || context < 0 || question < 0 || context >= sweep->contexts ||
+        question >= want->questions || !kvl_quality_fits(record, want))
+        return;
+    struct kvl_quality_means *q = &p->quality[context * want->questions + question];
+    kvl_quality_of(record, q);
+    if (s->retry && q->failed) *q = (struct kvl_quality_means){ 0 };
+}
+
+/* Whether a cell's record has the reference passes that are wanted. */
+static bool state_has_quality(const struct kvl_state *s, const json_t *record)
+{
+    const struct kvl_quality *want = &s->work->sweep->quality;
+    const json_t *quality = json_object_get(record, "quality");
+    return kvl_quality_fits(quality, want) &&
+           json_integer_value(json_object_get(quality, "questions")) == want->questions;
+}
+
 int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err)
 {
     size_t cell;
@@ -166,6 +203,7 @@ static void state_done(struct kvl_state *s, const json_t *record)
     struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
     json_int_t errors = json_integer_value(json_object_get(record, "n_errors"));
     if (!p || (s->retry && errors > 0)) return;
+    if (p->quality && !state_has_quality(s, record)) return;
     p->done = p->aggregated = true;
     p->failed = false; /* what failed before was done again */
 }
@@ -200,6 +238,8 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
         state_count_stale(s, record);
     else if (strcmp(kind, "sample") == 0)
         state_sample(s, record);
+    else if (strcmp(kind, "quality") == 0)
+        state_quality(s, record);
     else if (strcmp(kind, "nll") == 0)
         return kvl_state_text(s, record, err);
     else if (strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0 ||

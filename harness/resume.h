@@ -1,6 +1,7 @@
 /* resume.h - what a log has already of the cells of a sweep.
  *
- * A cell is done when its `cell` or `speed` record is committed, and failed when an `error` record
+ * A cell is done when its `cell` or `speed` record is committed, with the reference passes that the
+ * sweep wants in it, and failed when an `error` record
  * names it and none of those follows.  Results of another code version do not count unless they are accepted.
  */
 #ifndef KVL_RESUME_H
@@ -10,6 +11,8 @@
 
 struct kvl_progress_cell {
     struct kvl_outcome *outcome; /* [contexts * questions]; NULL for speed cells and texts */
+    struct kvl_quality_means
+        *quality; /* [contexts * quality.questions]; NULL where none is wanted */
     json_t *text; /* of a cell that reads texts: [contexts] null, or the nll record but its `nll` */
     bool done, failed;
     bool aggregated; /* its cell record is committed */
@@ -35,7 +38,7 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err);
 bool kvl_state_has(const struct kvl_state *s, const char *id);
 /* Keeps an nll record for its cell, as if it had been read from the log. */
 int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err);
-/* Whether every sample of a cell is there. */
+/* Whether every sample of a cell is there, and every reference pass that is wanted. */
 bool kvl_state_complete(const struct kvl_state *s, size_t cell);
 
 #endif

@@ -74,7 +74,8 @@ int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_
 bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
 {
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (kvl_runner_wants(r, context, i) && !kvl_planned_own_prefill(r->work->cell[i].planned))
+        if (kvl_runner_wants(r, context, i) &&
+            (r->state->cell[i].quality || !kvl_planned_own_prefill(r->work->cell[i].planned)))
             return true;
     return false;
 }
@@ -160,10 +161,11 @@ static int runner_aggregate(struct kvl_runner *r, const struct kvl_group *g, str
         if (p->done || p->failed || !kvl_state_complete(r->state, c)) continue;
         const struct kvl_cell *cell = &r->work->cell[c];
         const char *run = kvl_log_run(r->log);
-        KVL_TRY(kvl_runner_append(r,
-                                  p->text ? kvl_record_perplexity(run, cell, p->text)
-                                          : kvl_record_cell(run, r->work->sweep, cell, p->outcome),
-                                  err));
+        KVL_TRY(kvl_runner_append(
+            r,
+            p->text ? kvl_record_perplexity(run, cell, p->text)
+                    : kvl_record_cell(run, r->work->sweep, cell, p->outcome, p->quality),
+            err));
         p->done = true;
         r->progress.n_done++;
     }

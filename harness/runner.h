@@ -15,6 +15,7 @@
 struct kvl_run_stats {
     int64_t context_prefills;    /* contexts prefilled for accuracy cells */
     int64_t context_prefill_tok; /* their tokens */
+    int64_t n_quality;           /* reference passes */
     int64_t own_prefills;        /* contexts that a policy read itself, for any cell */
     int64_t speed_prefills;      /* and for speed cells */
     int64_t n_samples, n_speed, n_errors;
@@ -69,7 +70,16 @@ int64_t kvl_runner_shared_blocks(const struct kvl_session *s);
 int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_t seed,
                       const int32_t *id, int32_t n, struct kvl_session **out, double *ns,
                       struct kvl_err *err);
-/* Whether a cell that lacks something of this context starts from the shared prefill. */
+/* Whether a cell lacks the reference pass of a question. */
+bool kvl_runner_wants_quality(const struct kvl_runner *r, size_t cell, int32_t context,
+                              int32_t question);
+/* Runs and records one; `run` as for kvl_quality_measure, its workspace is filled in.  `failed`: the
+ * policy's failure before it.  A failure of the pass is a record; KVL_ESTOP is the caller's
+ * (runner_quality.c). */
+int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,
+                       struct kvl_quality_run *run, const struct kvl_err *failed,
+                       struct kvl_err *err);
+/* Whether a cell that lacks something of this context needs the shared prefill. */
 bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
 
 /* One context of a group: generated, prefilled, answered (runner_context.c). */

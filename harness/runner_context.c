@@ -362,6 +362,28 @@ static int cell_batch(struct cell_run *run, const struct kvl_err *why)
     return rc;
 }
 
+/* A reference pass: the question once more, tapped, beside a dense session. */
+static int cell_quality(struct cell_run *run, int32_t question, const struct kvl_err *why)
+{
+    struct context *c = run->c;
+    struct context_question *q = &c->question[question];
+    struct kvl_ask a = { .error = *why };
+    struct kvl_session *dense = NULL;
+    int rc = why->code == KVL_OK ? cell_open(run, question, &a) : KVL_OK;
+    if (rc == KVL_OK) rc = question_prompt(c, q);
+    if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
+    struct kvl_quality_run pass = { .policy = a.session,
+                                    .dense = dense,
+                                    .feed = a.feed,
+                                    .n_feed = a.n_feed,
+                                    .max_new = a.max_new };
+    if (rc == KVL_OK)
+        rc = kvl_runner_quality(c->r, run->index, c->index, question, &pass, &a.error, c->err);
+    kvl_session_destroy(dense);
+    kvl_ask_free(&a);
+    return rc;
+}
+
 /* Pending records of a cell are whole: a cut-off context is answered again for this cell. */
 static int context_cell(struct context *c, size_t index)
 {
@@ -375,6 +397,8 @@ static int context_cell(struct context *c, size_t index)
         cell_take(&run, &next);
         if (run.n > 0) rc = cell_batch(&run, &why);
     }
+    for (int32_t q = 0; rc == KVL_OK && q < c->r->work->sweep->quality.questions; q++)
+        if (kvl_runner_wants_quality(c->r, index, c->index, q)) rc = cell_quality(&run, q, &why);
     kvl_session_destroy(run.parent);
     kvl_guard_policy(NULL);
     c->r->progress.done += kvl_cell_context_cost(c->r->work, run.cell);
@@ -391,6 +415,8 @@ bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell)
     if (p->text) return json_is_null(json_array_get(p->text, (size_t)context));
     for (int32_t q = 0; p->outcome && q < s->questions; q++)
         if (!p->outcome[context * s->questions + q].have) return true;
+    for (int32_t q = 0; q < s->quality.questions; q++)
+        if (kvl_runner_wants_quality(r, cell, context, q)) return true;
     return !p->outcome;
 }
 

@@ -213,6 +213,7 @@ static void sweep_print_stats(const struct kvl_runner *r)
            (long long)s->n_errors);
     if (s->own_prefills)
         printf("%lld contexts were read by the policies themselves\n", (long long)s->own_prefills);
+    if (s->n_quality) printf("%lld reference passes\n", (long long)s->n_quality);
     if (r->snapshots.dir)
         printf("snapshots: %lld loaded, %lld saved\n", (long long)r->snapshots.n_loaded,
                (long long)r->snapshots.n_saved);

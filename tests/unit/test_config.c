@@ -182,6 +182,7 @@ static void test_text_round_trip(void **state)
                                      "protocols: [question_as_decode]\n"
                                      "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
                                      "0.25, protocol: question_as_decode}]\n"
+                                     "quality: {top: [1, 20]}\n"
                                      "speed: {lengths: 128, policies: ['*'], budgets: 32}\n"),
                      KVL_OK);
     snprintf(text, sizeof text, "%s", t.s.text);
@@ -197,6 +198,10 @@ static void test_text_round_trip(void **state)
     assert_string_equal(t.s.policies.v[4].options, "sink=2");
     assert_string_equal(t.s.policies.v[5].options, "sink=2");
     assert_int_equal(t.s.n_exclude, 2);
+    assert_int_equal(t.s.quality.questions, 1);
+    assert_int_equal(t.s.quality.steps, 8);
+    assert_int_equal(t.s.quality.n_top, 2);
+    assert_int_equal(t.s.quality.top[1], 20);
     config_close(&t);
 }
 
@@ -244,6 +249,18 @@ static void test_refused(void **state)
           ":5: speed.policies: quest: prefill \"both\": want own or shared" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: ['quest:prefill=own,prefill=own']}\n",
           ":5: speed.policies: quest: option \"prefill\" stands twice" },
+        { CONFIG_HEAD "lengths: 64\nquality: {top: [10, 10]}\n",
+          ":5: quality.top: 10 after 10, want them ascending" },
+        { CONFIG_HEAD "lengths: 64\nquality: {top: [1..9+1]}\n",
+          ":5: quality.top: more than 8 values" },
+        { CONFIG_HEAD "lengths: 64\nquality: {top: 0}\n",
+          ":5: quality.top: \"0\" is no number of tokens, want 1 to 16777216" },
+        { CONFIG_HEAD "lengths: 64\nquality: {steps: 0}\n",
+          ":5: quality.steps: \"0\" is out of range, want 1 to 4096" },
+        { CONFIG_HEAD "lengths: 64\nquality: {question: 1}\n",
+          ":5: no key \"quality.question\", did you mean \"quality.questions\"?" },
+        { CONFIG_HEAD "lengths: 64\nquality: {questions: 2}\n",
+          ": quality.questions: 2 of a context that is asked 1" },
         { CONFIG_HEAD "lengths: 64\nname: a/b\n",
           ":5: name: \"a/b\" has a slash, want a plain name" },
         { CONFIG_HEAD "lengths: 64\nexclude: [{polcy: full}]\n",

@@ -19,6 +19,7 @@ struct record_test {
     struct kvl_sweep sweep;
     struct kvl_cell cell;
     struct kvl_outcome outcome[N_SAMPLES];
+    struct kvl_quality_means quality[N_CONTEXTS];
     struct kvl_err err;
 };
 
@@ -58,7 +59,7 @@ static void record_close(struct record_test *t)
 
 static json_t *record_make(struct record_test *t)
 {
-    json_t *r = kvl_record_cell("run", &t->sweep, &t->cell, t->outcome);
+    json_t *r = kvl_record_cell("run", &t->sweep, &t->cell, t->outcome, t->quality);
     assert_non_null(r);
     return r;
 }
@@ -143,12 +144,100 @@ static void test_prefill(void **state)
     record_close(&t);
 }
 
+/* Two steps, two layers, two heads; layer 1 is dense in step 1.  Selecting: mass 0.1 .. 0.6. */
+static void test_quality_means(void **state)
+{
+    struct kvl_quality want = { .questions = 1, .steps = 2, .top = { 4, 9 }, .n_top = 2 };
+    int32_t pos[] = { 7, 8 };
+    uint8_t dense[] = { 0, 0, 0, 1 }, same[] = { 1, 0 };
+    float recall[] = { 1, 1, 1, 0, 1, 1, 1, 1, 0.25f, 0.5f, 0.25f, 0.5f, 0.25f, 0.25f, 1, 0 };
+    float mass[] = { 0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 1, 1 };
+    float error[] = { 0, 0, 0, 0, 0, INFINITY, 0.5f, 0.5f };
+    double kl[] = { 0.123456789, 0.1 };
+    struct kvl_quality_result result = { .n_top = 2,
+                                         .n_layers = 2,
+                                         .n_heads = 2,
+                                         .max_steps = 2,
+                                         .n_steps = 2,
+                                         .pos = pos,
+                                         .dense = dense,
+                                         .recall = recall,
+                                         .mass = mass,
+                                         .error = error,
+                                         .kl = kl,
+                                         .same = same };
+    struct kvl_quality_means m;
+    struct record_test t;
+    (void)state;
+    record_open(&t);
+    json_t *r = kvl_record_quality("run", &t.cell, 1, 0, &want, &result, NULL);
+    kvl_quality_of(r, &m);
+    assert_true(m.have && !m.failed);
+    assert_true(fabs(m.select.mass - 0.35) < 1e-6 && fabs(m.dense.mass - 1) < 1e-9);
+    assert_true(fabs(m.select.recall[0] - 5.0 / 6) < 1e-9);
+    assert_true(fabs(m.select.recall[1] - 2.0 / 6) < 1e-9);
+    assert_true(fabs(m.dense.recall[1] - 0.5) < 1e-9);
+    assert_true(isnan(m.select.recall[2]));
+    assert_true(fabs(m.select.error) < 1e-9 && fabs(m.dense.error - 0.5) < 1e-9);
+    assert_true(fabs(m.kl - (0.1235 + 0.1) / 2) < 1e-9 && fabs(m.same - 0.5) < 1e-9);
+    assert_true(kvl_quality_fits(r, &want));
+    want.top[1] = 10;
+    assert_false(kvl_quality_fits(r, &want));
+    want.top[1] = 9;
+    want.steps = 3;
+    assert_false(kvl_quality_fits(r, &want));
+    assert_false(kvl_quality_fits(NULL, &want));
+    json_decref(r);
+    r = kvl_record_quality("run", &t.cell, 1, 0, &want, NULL, "it broke");
+    kvl_quality_of(r, &m);
+    assert_true(m.have && m.failed && isnan(m.select.mass));
+    json_decref(r);
+    record_close(&t);
+}
+
+/* Three contexts, one of which failed; nothing dense. */
+static void test_quality_cell(void **state)
+{
+    struct record_test t;
+    const json_t *q;
+    (void)state;
+    record_open(&t);
+    t.sweep.quality =
+        (struct kvl_quality){ .questions = 1, .steps = 2, .top = { 4, 9 }, .n_top = 2 };
+    for (int i = 0; i < N_CONTEXTS; i++) {
+        struct kvl_quality_means *m = &t.quality[i];
+        *m = (struct kvl_quality_means){ .have = true, .failed = i == 2, .kl = 0.5 * i, .same = i };
+        m->select.recall[0] = 1;
+        m->select.recall[1] = 0.25 + 0.25 * i;
+        m->select.mass = 0.5 + 0.25 * i;
+        m->select.error = 0.125;
+        m->dense.mass = m->dense.error = (double)NAN;
+    }
+    json_t *r = record_make(&t);
+    q = json_object_get(r, "quality");
+    assert_int_equal(json_integer_value(json_object_get(q, "n")), 2);
+    assert_int_equal(json_integer_value(json_object_get(q, "n_errors")), 1);
+    assert_true(json_is_null(json_object_get(q, "dense")));
+    assert_true(fabs(record_number(q, "kl_nats", "mean") - 0.25) < 1e-9);
+    assert_true(fabs(record_number(q, "top1", "mean") - 0.5) < 1e-9);
+    const json_t *select = json_object_get(q, "select");
+    assert_true(fabs(record_number(select, "mass", "mean") - 0.625) < 1e-9);
+    assert_true(fabs(record_number(select, "out_error", "mean") - 0.125) < 1e-9);
+    const json_t *recall = json_object_get(select, "recall");
+    assert_int_equal(json_array_size(recall), 2);
+    assert_true(
+        fabs(json_number_value(json_object_get(json_array_get(recall, 1), "mean")) - 0.375) < 1e-9);
+    assert_true(kvl_quality_fits(q, &t.sweep.quality));
+    json_decref(r);
+    record_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_evidence),
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_evidence),     cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_prefill),      cmocka_unit_test(test_quality_means),
+        cmocka_unit_test(test_quality_cell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

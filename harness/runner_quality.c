@@ -1,0 +1,46 @@
+/* Reference passes of a cell. */
+#include "runner.h"
+
+bool kvl_runner_wants_quality(const struct kvl_runner *r, size_t cell, int32_t context,
+                              int32_t question)
+{
+    const struct kvl_quality_means *q = r->state->cell[cell].quality;
+    return q && !q[context * r->work->sweep->quality.questions + question].have;
+}
+
+/* The cell is made of what the log says, as after a restart. */
+static int quality_append(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,
+                          const struct kvl_quality_result *result, const char *error,
+                          struct kvl_err *err)
+{
+    const struct kvl_quality *want = &r->work->sweep->quality;
+    json_t *record = kvl_record_quality(kvl_log_run(r->log), &r->work->cell[cell], context,
+                                        question, want, result, error);
+    json_incref(record);
+    int rc = kvl_runner_append(r, record, err);
+    if (rc == KVL_OK)
+        kvl_quality_of(record, &r->state->cell[cell].quality[context * want->questions + question]);
+    json_decref(record);
+    r->stats.n_quality += rc == KVL_OK;
+    return rc;
+}
+
+int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,
+                       struct kvl_quality_run *run, const struct kvl_err *failed,
+                       struct kvl_err *err)
+{
+    struct kvl_quality_result result = { 0 };
+    struct kvl_err why = *failed;
+    run->want = &r->work->sweep->quality;
+    run->shape = kvl_model_shape(r->work->model);
+    run->tokenizer = kvl_model_tokenizer(r->work->model);
+    run->logits = r->logits; /* there is room for KVL_ASK_MAX rows */
+    KVL_TRY(kvl_quality_create(run->want, run->shape, &result, err));
+    if (why.code == KVL_OK) why.code = kvl_quality_measure(run, &result, &why);
+    const char *message = why.msg[0] ? why.msg : kvl_status_name(why.code);
+    int rc = why.code == KVL_ESTOP ? kvl_fail(err, KVL_ESTOP, "%s", message)
+                                   : quality_append(r, cell, context, question, &result,
+                                                    why.code == KVL_OK ? NULL : message, err);
+    kvl_quality_free(&result);
+    return rc;
+}
