@@ -27,6 +27,7 @@ static const struct main_cmd main_cmds[] = {
     { "log", cmd_log, "check or repair a log" },
     { "tokenize", cmd_tokenize, "text to token ids, and back" },
     { "generate", cmd_generate, "continue a prompt, under a policy if wanted" },
+    { "trace", cmd_trace, "what a policy reads and keeps, step by step" },
     { "logits", cmd_logits, "logits of a list of tokens, as .npy" },
 };
 
@@ -59,6 +60,12 @@ static int main_unknown(const char *name, struct kvl_err *err)
 static int main_cmd(int argc, char **argv, struct kvl_err *err)
 {
     if (argc < 2) return kvl_fail(err, KVL_EINVAL, "no command, see kvlab --help");
+    static char help[] = "--help";
+    char *said[] = { argv[0], argv[argc > 2 ? 2 : 1], help, NULL };
+    if (argc > 2 && strcmp(argv[1], "help") == 0) { /* kvlab help X: kvlab X --help */
+        argc = 3;
+        argv = said;
+    }
     const char *name = argv[1];
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         main_help();

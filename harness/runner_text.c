@@ -7,6 +7,7 @@
 
 #include "guard.h"
 #include "record_text.h"
+#include "stats.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -67,14 +68,6 @@ static void text_close(struct text *t)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* -log of the probability that the logits give to `id`, in double. */
-static double text_nll(const float *logits, int32_t n_vocab, int32_t id)
-{
-    double most = (double)logits[kvl_argmax(logits, n_vocab)], sum = 0.0;
-    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - most);
-    return log(sum) + most - (double)logits[id];
-}
-
 /* Runs the tokens at .. at + n - 1 and scores those that follow each of them. */
 static int text_step(struct text *t, struct kvl_session *s, int32_t at, int32_t n,
                      struct kvl_err *err)
@@ -86,7 +79,7 @@ static int text_step(struct text *t, struct kvl_session *s, int32_t at, int32_t 
         KVL_TRY(kvl_session_decode(&s, 1, t->id + at, t->logits, err));
     for (int32_t i = 0; i < n; i++) {
         const float *row = t->logits + (size_t)i * (size_t)n_vocab;
-        double nll = text_nll(row, n_vocab, t->id[at + i + 1]);
+        double nll = kvl_nll(row, n_vocab, t->id[at + i + 1]);
         if (!isfinite(nll))
             return kvl_fail(err, KVL_ENUMERIC, "the logits after token %d are not finite", at + i);
         t->nll[at + i - t->before] = nll;

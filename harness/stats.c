@@ -95,6 +95,16 @@ int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_e
     return KVL_OK;
 }
 
+/* ---- logits -------------------------------------------------------------------------------- */
+
+double kvl_nll(const float *logits, int32_t n, int32_t id)
+{
+    double most = (double)logits[0], sum = 0.0;
+    for (int32_t i = 1; i < n; i++) most = fmax(most, (double)logits[i]);
+    for (int32_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
+    return log(sum) + most - (double)logits[id];
+}
+
 /* ---- bootstrap ----------------------------------------------------------------------------- */
 
 static int double_order(const void *a, const void *b)

@@ -49,6 +49,9 @@ int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_e
 int kvl_bootstrap_mean(const double *value, const int64_t *context, size_t n, uint64_t seed,
                        struct kvl_interval *out);
 
+/* -log of the probability that a softmax of logits [n] gives to `id`, in nats. */
+double kvl_nll(const float *logits, int32_t n, int32_t id);
+
 /* Two policies on the same questions. */
 struct kvl_paired {
     size_t n;
