@@ -11,7 +11,8 @@
  *                        cannot do
  *                      - scores below T - recent that are not chosen become zero, so that a masked
  *                        token is as good as gone unless fewer than `heavy` scores are left
- *                      - a step reads heavy + recent tokens with itself, h2o one more
+ *                      - a step reads heavy + recent tokens with itself, h2o one more; only the
+ *                        step after T = heavy + recent, still without a mask, reads one more too
  *                    recent=0 (there: nothing is ever zeroed, its issue 33) is refused
  *   variant=lm_eval  the accuracy figures (utils_lm_eval): one static set, the `heavy` columns of
  *                    largest sum, and a band of `recent` + 1 tokens that ends with the query.
