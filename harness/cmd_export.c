@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { EXPORT_KIND = 0x300, EXPORT_FORMAT };
-enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE };
+enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE, KIND_QUALITY };
 
 struct export_args {
     struct kvl_args base;
@@ -20,8 +20,8 @@ struct export_args {
 };
 
 static const struct argp_option export_options[] = {
-    { "kind", EXPORT_KIND, "KIND", 0, "rows: cell (default), sample, speed, or curve (perplexity)",
-      0 },
+    { "kind", EXPORT_KIND, "KIND", 0,
+      "rows: cell (default), sample, speed, curve (perplexity) or quality", 0 },
     { "format", EXPORT_FORMAT, "FORMAT", 0, "csv (default), tsv or jsonl", 0 },
     { "out", 'o', "FILE", 0, "default: standard output", 0 },
     { 0 }
@@ -49,7 +49,7 @@ static int export_choice(struct export_args *a, const char *option, const char *
 
 static error_t export_parse(int key, char *arg, struct argp_state *state)
 {
-    static const char *const kinds[] = { "cell", "sample", "speed", "curve", NULL };
+    static const char *const kinds[] = { "cell", "sample", "speed", "curve", "quality", NULL };
     static const char *const formats[] = { "csv", "tsv", "jsonl", NULL };
     struct export_args *a = state->input;
     int rc = KVL_OK;
@@ -70,9 +70,10 @@ static const struct argp export_argp = {
     .options = export_options,
     .parser = export_parse,
     .args_doc = "LOG...",
-    .doc = "One row per cell, sample or speed record (curve: per point of a running perplexity) of "
-           "the logs (files, folders of *.zst, "
-           "patterns).  Of records with the same id the latest is taken."
+    .doc = "One row per cell, sample or speed record (curve: per point of a running perplexity; "
+           "quality: per step, layer, query head and number of top tokens of a reference pass) of "
+           "the logs (files, folders of *.zst, patterns).  Of records with the same id the latest "
+           "is taken."
 };
 
 static int export_write(const struct export_args *a, const struct kvl_results *r, FILE *out,
@@ -82,6 +83,7 @@ static int export_write(const struct export_args *a, const struct kvl_results *r
     if (a->kind == KIND_CELL) return kvl_export_cells(r, format, out, err);
     if (a->kind == KIND_SPEED) return kvl_export_speeds(r, format, out, err);
     if (a->kind == KIND_CURVE) return kvl_export_curves(r, format, out, err);
+    if (a->kind == KIND_QUALITY) return kvl_export_quality(r, a->log, a->n_logs, format, out, err);
     return kvl_export_samples(r, a->log, a->n_logs, format, out, err);
 }
 

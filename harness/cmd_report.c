@@ -7,7 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { REPORT_BY = 0x300, REPORT_CSV, REPORT_VS, REPORT_SUMMARY };
+enum {
+    REPORT_BY = 0x300,
+    REPORT_CSV,
+    REPORT_VS,
+    REPORT_SUMMARY,
+    REPORT_STAGES,
+    REPORT_EVIDENCE,
+    REPORT_QUALITY
+};
 
 struct report_args {
     struct kvl_args base;
@@ -15,7 +23,8 @@ struct report_args {
     size_t n_logs;
     unsigned by; /* an enum kvl_block_key or 0 */
     const char *vs;
-    bool csv, summary;
+    bool csv, summary, detail;
+    enum kvl_detail which; /* of detail */
 };
 
 static const struct argp_option report_options[] = {
@@ -23,6 +32,11 @@ static const struct argp_option report_options[] = {
       "official accuracy with one column per task, protocol, length or depth", 0 },
     { "vs", REPORT_VS, "POLICY", 0, "differences to a policy on the same questions", 0 },
     { "summary", REPORT_SUMMARY, NULL, 0, "one row per policy and budget, lengths pooled", 0 },
+    { "evidence", REPORT_EVIDENCE, NULL, 0, "evidence attended or not, against answer right or not",
+      0 },
+    { "quality", REPORT_QUALITY, NULL, 0,
+      "what was chosen against full attention, where the sweep asked for it", 0 },
+    { "stages", REPORT_STAGES, NULL, 0, "scores of the stages of answers (two_stage_retr)", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
     { 0 }
 };
@@ -44,6 +58,17 @@ static int report_by_parse(struct report_args *a, const char *word)
     return kvl_fail(a->base.err, KVL_EINVAL, "--by %s: want task, protocol, length or depth", word);
 }
 
+static int report_detail_parse(struct report_args *a, enum kvl_detail which)
+{
+    if (a->detail)
+        return kvl_fail(a->base.err, KVL_EINVAL,
+                        "--stages, --evidence and --quality: want one at a "
+                        "time");
+    a->detail = true;
+    a->which = which;
+    return KVL_OK;
+}
+
 static error_t report_parse(int key, char *arg, struct argp_state *state)
 {
     struct report_args *a = state->input;
@@ -53,6 +78,9 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_VS: a->vs = arg; break;
     case REPORT_CSV: a->csv = true; break;
     case REPORT_SUMMARY: a->summary = true; break;
+    case REPORT_STAGES: rc = report_detail_parse(a, KVL_DETAIL_STAGES); break;
+    case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;
+    case REPORT_QUALITY: rc = report_detail_parse(a, KVL_DETAIL_QUALITY); break;
     case ARGP_KEY_ARGS:
         a->log = state->argv + state->next;
         a->n_logs = (size_t)(state->argc - state->next);
@@ -81,9 +109,11 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
     bool done;
     KVL_TRY(kvl_args_parse(&report_argp, argc, argv, &a, &done, err));
     if (done) return KVL_OK;
-    if (a.csv + a.summary + (a.by != 0) + (a.vs != NULL) > 1)
-        return kvl_fail(err, KVL_EINVAL,
-                        "--by, --vs, --summary and --csv: want one of them at a time");
+    if (a.csv + a.summary + a.detail + (a.by != 0) + (a.vs != NULL) > 1)
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "--by, --vs, --summary, --stages, --evidence, --quality and --csv: want one "
+            "of them at a time");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;
@@ -91,6 +121,8 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
         rc = kvl_export_cells(&r, KVL_EXPORT_CSV, stdout, err);
     else if (a.summary)
         rc = kvl_report_summary(&r, stdout, err);
+    else if (a.detail)
+        rc = kvl_report_detail(&r, a.which, stdout, err);
     else if (a.by)
         rc = kvl_report_by(&r, (enum kvl_block_key)a.by, stdout, err);
     else if (a.vs)

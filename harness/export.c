@@ -1,16 +1,13 @@
 /* Results as flat tables. */
 #include "export.h"
 
+#include "export_parts.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A column and where a record has it; paths that begin with '@' are filled in here. */
-struct column {
-    const char *name, *path;
-};
-
-static const struct column cell_columns[] = {
+static const struct kvl_export_column cell_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
@@ -51,6 +48,21 @@ static const struct column cell_columns[] = {
     { "ppl", "ppl.value" },
     { "ppl_lo", "ppl.lo" },
     { "ppl_hi", "ppl.hi" },
+    { "sub", "@sub" },
+    { "attended_right", "evidence.attended_right" },
+    { "attended_wrong", "evidence.attended_wrong" },
+    { "missed_right", "evidence.missed_right" },
+    { "missed_wrong", "evidence.missed_wrong" },
+    { "evidence_unknown", "evidence.unknown" },
+    { "quality_n", "quality.n" },
+    { "quality_top", "@quality_top" },
+    { "quality_recall", "@quality_recall" },
+    { "quality_mass", "quality.select.mass.mean" },
+    { "quality_out_error", "quality.select.out_error.mean" },
+    { "quality_dense_mass", "quality.dense.mass.mean" },
+    { "quality_dense_out_error", "quality.dense.out_error.mean" },
+    { "quality_kl_nats", "quality.kl_nats.mean" },
+    { "quality_top1", "quality.top1.mean" },
     { "attended_tok", "attended_tok" },
     { "dense_tok", "dense_tok" },
     { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
@@ -70,7 +82,7 @@ static const struct column cell_columns[] = {
     { 0 },
 };
 
-static const struct column speed_columns[] = {
+static const struct kvl_export_column speed_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
@@ -118,7 +130,7 @@ static const struct column speed_columns[] = {
 };
 
 /* The running mean of a cell of texts: a row per mark. */
-static const struct column curve_columns[] = {
+static const struct kvl_export_column curve_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
@@ -138,7 +150,7 @@ static const struct column curve_columns[] = {
     { 0 },
 };
 
-static const struct column sample_columns[] = {
+static const struct kvl_export_column sample_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
@@ -199,22 +211,22 @@ static void put_value(const json_t *v, enum kvl_export_format format, FILE *out)
         fputc(json_is_true(v) ? '1' : '0', out);
 }
 
-static void put_head(const struct column *columns, enum kvl_export_format format, FILE *out)
+void kvl_export_head(const struct kvl_export_column *columns, enum kvl_export_format format,
+                     FILE *out)
 {
     if (format == KVL_EXPORT_JSONL) return;
-    for (const struct column *c = columns; c->name; c++)
+    for (const struct kvl_export_column *c = columns; c->name; c++)
         fprintf(out, "%s%s", c == columns ? "" : format == KVL_EXPORT_CSV ? "," : "\t", c->name);
     fputs(format == KVL_EXPORT_CSV ? "\r\n" : "\n", out);
 }
 
-/* `extra` has the columns whose path begins with '@'; both are borrowed. */
-static int put_row(const struct column *columns, const json_t *record, const json_t *extra,
-                   enum kvl_export_format format, FILE *out)
+int kvl_export_row(const struct kvl_export_column *columns, const json_t *record,
+                   const json_t *extra, enum kvl_export_format format, FILE *out)
 {
     json_t *row = format == KVL_EXPORT_JSONL ? json_object() : NULL;
     if (format == KVL_EXPORT_JSONL && !row) return KVL_ENOMEM;
     int failed = 0;
-    for (const struct column *c = columns; c->name; c++) {
+    for (const struct kvl_export_column *c = columns; c->name; c++) {
         json_t *v =
             *c->path == '@' ? json_object_get(extra, c->path + 1) : kvl_json_value(record, c->path);
         if (row) {
@@ -244,11 +256,38 @@ static int export_memory(struct kvl_err *err)
 
 /* ---- cells --------------------------------------------------------------------------------- */
 
+/* Lists as texts: "sum=0.5 color=0.25", "10 64 256". */
+static int extra_lists(json_t *extra, const json_t *record)
+{
+    struct kvl_buf sub = { 0 }, top = { 0 }, recall = { 0 };
+    const char *name;
+    json_t *v;
+    size_t i;
+    int rc = KVL_OK;
+    json_object_foreach(kvl_json_value(record, "sub"), name, v) rc |=
+        kvl_buf_printf(&sub, "%s%s=%.12g", sub.len ? " " : "", name, kvl_json_number(v, "p"));
+    json_array_foreach(kvl_json_value(record, "quality.top"), i, v) rc |=
+        kvl_buf_printf(&top, "%s%.0f", i ? " " : "", json_number_value(v));
+    json_array_foreach(kvl_json_value(record, "quality.select.recall"), i, v) rc |=
+        kvl_buf_printf(&recall, "%s%.12g", i ? " " : "", kvl_json_number(v, "mean"));
+    if (sub.data) rc |= json_object_set_new(extra, "sub", json_string(sub.data));
+    if (top.data) rc |= json_object_set_new(extra, "quality_top", json_string(top.data));
+    if (recall.data) rc |= json_object_set_new(extra, "quality_recall", json_string(recall.data));
+    kvl_buf_free(&sub);
+    kvl_buf_free(&top);
+    kvl_buf_free(&recall);
+    return rc;
+}
+
 static json_t *cell_extra(const struct kvl_result *x)
 {
     json_t *e = json_pack("{ss ss sb sI}", "model", x->model, "label", x->label, "stale", x->stale,
                           "n_speed", (json_int_t)x->n_speed);
     if (!e) return NULL;
+    if (extra_lists(e, x->record) != 0) {
+        json_decref(e);
+        return NULL;
+    }
     extra_number(e, "decode", x->decode.mean);
     extra_number(e, "decode_lo", x->decode.lo);
     extra_number(e, "decode_hi", x->decode.hi);
@@ -258,12 +297,12 @@ static json_t *cell_extra(const struct kvl_result *x)
 int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                      struct kvl_err *err)
 {
-    put_head(cell_columns, format, out);
+    kvl_export_head(cell_columns, format, out);
     for (size_t i = 0; i < r->n_all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
         json_t *extra = cell_extra(x);
-        int rc = extra ? put_row(cell_columns, x->record, extra, format, out) : KVL_ENOMEM;
+        int rc = extra ? kvl_export_row(cell_columns, x->record, extra, format, out) : KVL_ENOMEM;
         json_decref(extra);
         if (rc != KVL_OK) return export_memory(err);
     }
@@ -283,7 +322,7 @@ static int curve_rows(const struct kvl_result *x, enum kvl_export_format format,
         json_object_set(extra, "tokens", json_array_get(point, 0));
         json_object_set(extra, "nll", json_array_get(point, 1));
         extra_number(extra, "ppl", exp(json_number_value(json_array_get(point, 1))));
-        rc = put_row(curve_columns, x->record, extra, format, out);
+        rc = kvl_export_row(curve_columns, x->record, extra, format, out);
         json_decref(extra);
     }
     return rc;
@@ -292,7 +331,7 @@ static int curve_rows(const struct kvl_result *x, enum kvl_export_format format,
 int kvl_export_curves(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                       struct kvl_err *err)
 {
-    put_head(curve_columns, format, out);
+    kvl_export_head(curve_columns, format, out);
     for (size_t i = 0; i < r->n_all; i++)
         if (r->result[i].is_text && curve_rows(&r->result[i], format, out) != KVL_OK)
             return export_memory(err);
@@ -338,11 +377,11 @@ static json_t *speed_extra(const struct kvl_results *r, const json_t *record)
 int kvl_export_speeds(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                       struct kvl_err *err)
 {
-    put_head(speed_columns, format, out);
+    kvl_export_head(speed_columns, format, out);
     for (size_t i = 0; i < json_array_size(r->speeds); i++) {
         const json_t *record = json_array_get(r->speeds, i);
         json_t *extra = speed_extra(r, record);
-        int rc = extra ? put_row(speed_columns, record, extra, format, out) : KVL_ENOMEM;
+        int rc = extra ? kvl_export_row(speed_columns, record, extra, format, out) : KVL_ENOMEM;
         json_decref(extra);
         if (rc != KVL_OK) return export_memory(err);
     }
@@ -372,11 +411,11 @@ static int sample_row(json_t *record, void *user, struct kvl_err *err)
     };
     if (!kvl_result_sample_kept(e->r, &s)) return KVL_OK;
     json_t *extra = json_object_get(e->extra, id);
-    if (put_row(sample_columns, record, extra, e->format, e->out) == KVL_OK) return KVL_OK;
+    if (kvl_export_row(sample_columns, record, extra, e->format, e->out) == KVL_OK) return KVL_OK;
     return export_memory(err);
 }
 
-static int sample_extras(const struct kvl_results *r, json_t *all)
+int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
 {
     for (size_t i = 0; i < r->n_all && all; i++) {
         const struct kvl_result *x = &r->result[i];
@@ -401,9 +440,9 @@ int kvl_export_samples(const struct kvl_results *r, char *const *words, size_t n
                             "--kind sample reads the log twice, want a file instead of -");
     KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
     struct sample_export e = { .r = r, .extra = json_object(), .format = format, .out = out };
-    int rc = sample_extras(r, e.extra) == 0 ? KVL_OK : export_memory(err);
+    int rc = kvl_export_cell_extras(r, e.extra) == 0 ? KVL_OK : export_memory(err);
     if (rc == KVL_OK) {
-        put_head(sample_columns, format, out);
+        kvl_export_head(sample_columns, format, out);
         rc = kvl_log_each((const char *const *)paths.path, paths.n, sample_row, &e, NULL, err);
     }
     json_decref(e.extra);

@@ -21,6 +21,10 @@ int kvl_export_curves(const struct kvl_results *r, enum kvl_export_format format
                       struct kvl_err *err);
 int kvl_export_speeds(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                       struct kvl_err *err);
+/* One row per number of the quality records behind `words`: question, step, layer, query head, and
+ * number of top tokens.  Reads the logs again; KVL_EINVAL for standard input. */
+int kvl_export_quality(const struct kvl_results *r, char *const *words, size_t n_words,
+                       enum kvl_export_format format, FILE *out, struct kvl_err *err);
 /* Reads the logs behind `words` again; KVL_EINVAL for standard input. */
 int kvl_export_samples(const struct kvl_results *r, char *const *words, size_t n_words,
                        enum kvl_export_format format, FILE *out, struct kvl_err *err);

@@ -226,6 +226,10 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
               "one sequence.\n",
               out);
     notes_stale(r, out);
+    if (kvl_report_has(r, KVL_DETAIL_STAGES))
+        fputs("Stages of answers: kvlab report --stages.\n", out);
+    if (kvl_report_has(r, KVL_DETAIL_QUALITY))
+        fputs("Quality of the choice: kvlab report --quality.\n", out);
     if (r->n_unfinished)
         fprintf(out, "Cut off and not in the table: %zu cell%s; the sweep goes on with %s.\n",
                 r->n_unfinished, r->n_unfinished == 1 ? "" : "s",

@@ -26,6 +26,12 @@ int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl
 /* Differences to the policy with that label or name, on the same questions and, where it has one,
  * at the same budget.  KVL_EINVAL when there is no such policy. */
 int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
+/* Tables beside accuracy, of the cells that have what they show. */
+enum kvl_detail { KVL_DETAIL_STAGES, KVL_DETAIL_EVIDENCE, KVL_DETAIL_QUALITY };
+bool kvl_report_has(const struct kvl_results *r, enum kvl_detail what);
+/* KVL_EINVAL: no cell has it. */
+int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *out,
+                      struct kvl_err *err);
 /* What a reader must know: bounds, stale results, what failed, what is damaged. */
 void kvl_report_notes(const struct kvl_results *r, FILE *out);
 
