@@ -379,8 +379,13 @@ static void test_sets_merge(void **state)
         assert_int_equal(all.column[i].what, i < 3 ? KVL_OBS_COLUMNS : KVL_OBS_LOGITS);
         assert_int_equal(all.column[i].param, want[i]);
     }
+    for (int32_t i = 4; i < KVL_MAX_COLUMNS; i++) {
+        const struct kvl_observer_set more = { .column = { { KVL_OBS_COLUMNS, 100 + i } },
+                                               .n_columns = 1 };
+        RIG_OK(&err, kvl_observer_set_merge(&all, &more, &err));
+    }
     assert_int_equal(kvl_observer_set_merge(&all, &d, &err), KVL_EINVAL);
-    assert_int_equal(all.n_columns, 4);
+    assert_int_equal(all.n_columns, KVL_MAX_COLUMNS);
 }
 
 int main(void)

@@ -69,8 +69,9 @@ enum kvl_observer {
     KVL_OBS_LOGITS = 3,
 };
 
-/* Different column observers (kind and param) that one engine keeps at most. */
-#define KVL_MAX_COLUMNS 4
+/* Different column observers (kind and param) that one engine keeps at most; InfLLM has one of its own
+ * for every budget of a sweep. */
+#define KVL_MAX_COLUMNS 16
 
 enum kvl_meta_unit {
     KVL_META_PAGE = 1, /* one row per `unit_tok` positions: row = position / unit_tok */
