@@ -144,11 +144,13 @@ static void test_lru_of_the_example(void **state)
     assert_int_equal(infllm_at(&b.ctx, 0).l->n_hits, 4);
     request(&b, 0, 2); /* the same selection: no miss */
     assert_int_equal(infllm_at(&b.ctx, 0).l->n_misses, 6);
+    request(&b, 1, 3); /* 3 is the oldest, but asked for: 0 goes */
+    expect_cached(&b, "123");
     bare_close(&b);
 }
 
-/* Ranks by hand, decay 0.5, every chosen block gets the mass given: the block that was heavy long ago
- * goes later than the one that was light just now. */
+/* Ranks by hand, decay 0.5: what was heavy long ago goes later than what was light just now, but not
+ * for ever. */
 static void test_lru_s_goes_by_decayed_mass(void **state)
 {
     static const struct {
@@ -156,10 +158,11 @@ static void test_lru_s_goes_by_decayed_mass(void **state)
         float mass[2];
         const char *cached;
     } steps[] = {
-        { { 0, 1 }, { 8, 1 }, "01" },  /* 0: 8      1: 1              */
-        { { 1, 2 }, { 1, 1 }, "012" }, /* 0: 4      1: 1.5    2: 1    */
-        { { 0, 3 }, { 0, 1 }, "013" }, /* 0: 2      1: .75    2 goes  */
-        { { 3, 4 }, { 1, 1 }, "034" }, /* 1 (.375) goes, 0 (1) stays  */
+        { { 0, 1 }, { 4, 1 }, "01" },  /* 0: 4    1: 1                      */
+        { { 1, 2 }, { 1, 1 }, "012" }, /* 0: 2    1: 1.5    2: 1            */
+        { { 1, 3 }, { 1, 1 }, "013" }, /* 0: 1    1: 1.75   2 goes   3: 1   */
+        { { 1, 3 }, { 1, 1 }, "013" }, /* 0: .5   1: 1.875           3: 1.5 */
+        { { 1, 4 }, { 1, 1 }, "134" }, /* 0 goes (.25), 3 (.75) stays       */
     };
     struct bare b;
     (void)state;
