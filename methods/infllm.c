@@ -227,7 +227,7 @@ static int infllm_resolve(struct kvl_plan *plan)
                         "%lld need %lld more: give a larger budget or smaller blocks",
                         budget, o->n_init, o->n_local, o->topk, o->block_size,
                         (long long)infllm_rest(o), (long long)-left);
-    if (free_local) o->n_local += (int32_t)KVL_MIN(left, 1 << 20);
+    if (free_local) o->n_local += (int32_t)KVL_MIN(left, (1 << 20) - 2);
     return KVL_OK;
 }
 
