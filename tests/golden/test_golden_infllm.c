@@ -146,6 +146,7 @@ static void test_lru_of_the_example(void **state)
     assert_int_equal(infllm_at(&b.ctx, 0).l->n_misses, 6);
     request(&b, 1, 3); /* 3 is the oldest, but asked for: 0 goes */
     expect_cached(&b, "123");
+    assert_int_equal(infllm_at(&b.ctx, 0).l->n_misses, 7);
     bare_close(&b);
 }
 
