@@ -313,6 +313,8 @@ static int h2o_select(struct kvl_pctx *ctx, const struct kvl_step *step, const s
     return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
+/* Adds the weights of a step to the scores of what it read.  Scores lie by position and lanes have
+ * holes: here and in h2o_best the table is read in place, since no operator takes or adds by index. */
 static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                        const int32_t *n, const float *lse)
 {

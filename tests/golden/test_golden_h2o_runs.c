@@ -2,7 +2,7 @@
 #include "golden/h2o_naive.h"
 
 extern const struct kvl_policy *const kvl_policy_h2o, *const kvl_policy_streaming_llm;
-extern const struct kvl_policy *const kvl_policy_full;
+extern const struct kvl_policy *const kvl_policy_full, *const kvl_policy_h2o_sim;
 
 enum { N_TOK = 62, HEAD_DIM = 16 };
 
@@ -223,47 +223,73 @@ static void test_layer_budgets(void **state)
     rig_close(&r);
 }
 
-static const struct {
+struct plan_case {
     const char *options;
     int32_t budget;
     const char *text; /* resolved options, or a part of the refusal */
-} plans[] = {
-    { "", 12, "heavy=5,recent=6,variant=realdrop,reduce=mean" },
-    { "", 3, "heavy=1,recent=1," },
-    { "", 2, "needs at least 3" },
-    { "every=10", 11, "needs at least 12" },
-    { "recent=20", 21, "heavy=0,recent=20," },
-    { "recent=20", 20, "needs at least 21" },
-    { "heavy=20", 20, "needs at least 21" },
-    { "heavy=0,recent=0", 9, "layer 0 no token" },
-    { "", 0, "give 3 or more" },
-    { "variant=llama_recipes,reduce=mean", 9, "reduce=first" },
-    { "variant=flexgen,heavy=0", 9, "variant=flexgen with heavy=0" },
-    { "layer_budgets=1/2/3", 13, "layer_budgets=1/2/3" },
-    { "layer_budgets=1/0", 13, "layer_budgets=1/0;" },
-    { "layer_budgets=1/", 13, "layer_budgets=1/;" },
-    { "layer_budgets=x", 13, "layer_budgets=x;" },
-    { "layer_budgets=-1/2", 13, "layer_budgets=-1/2;" },
-    { "layer_budgets=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1", 13, "at most 16" },
-    { "layer_budgets=1/100", 13, "layer 0 no token" },
 };
+
+static void check_plan(const struct kvl_policy *policy, const struct plan_case *c, bool own)
+{
+    struct kvl_shape shape = { .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16 };
+    struct kvl_planned *p = NULL;
+    struct kvl_err err = { 0 };
+    int rc = (own ? kvl_planned_create_own : kvl_planned_create)(policy, &shape, c->options,
+                                                                 c->budget, 99, &p, &err);
+    const char *text = rc == KVL_OK ? kvl_planned_options(p) : err.msg;
+    if (!strstr(text, c->text))
+        fail_msg("%s: \"%s\", budget %d: \"%s\" lacks \"%s\"", policy->name, c->options, c->budget,
+                 text, c->text);
+    kvl_planned_destroy(p);
+}
 
 static void test_plans(void **state)
 {
-    struct kvl_shape shape = { .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16 };
+    static const struct plan_case plans[] = {
+        { "", 12, "heavy=5,recent=6,variant=realdrop,reduce=mean" },
+        { "", 3, "heavy=1,recent=1," },
+        { "", 2, "needs at least 3" },
+        { "every=10", 11, "needs at least 12" },
+        { "recent=20", 21, "heavy=0,recent=20," },
+        { "recent=20", 20, "needs at least 21" },
+        { "heavy=20", 20, "needs at least 21" },
+        { "heavy=9,recent=9", 4, "heavy=9,recent=9," },
+        { "heavy=0,recent=0", 9, "layer 0 no token" },
+        { "", 0, "give 3 or more" },
+        { "variant=llama_recipes,reduce=mean", 9, "reduce=first" },
+        { "variant=flexgen,heavy=0", 9, "variant=flexgen with heavy=0" },
+        { "layer_budgets=1/2/3", 13, "layer_budgets=1/2/3" },
+        { "layer_budgets=1/0", 13, "layer_budgets=1/0;" },
+        { "layer_budgets=1/", 13, "layer_budgets=1/;" },
+        { "layer_budgets=x", 13, "layer_budgets=x;" },
+        { "layer_budgets=-1/2", 13, "layer_budgets=-1/2;" },
+        { "layer_budgets=99999999999", 13, "layer_budgets=99999999999;" },
+        { "layer_budgets=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1", 13, "at most 16" },
+        { "layer_budgets=1/100", 13, "layer 0 no token" },
+    };
+    static const struct plan_case alone[] = {
+        { "", 12, "heavy=5,recent=6,variant=realdrop" },
+        { "variant=prefill_only", 12, "variant=prefill_only cuts a finished prompt" },
+        { "variant=observed_attention", 12, "give prefill: shared" },
+    };
+    static const struct plan_case sim[] = {
+        { "", 13, "heavy=6,recent=7,variant=sim" },
+        { "", 1, "needs at least 2" },
+        { "variant=lm_eval", 13, "heavy=6,recent=6," },
+        { "variant=lm_eval", 2, "needs at least 3" },
+        { "heavy=3,recent=0", 13, "variant=sim with recent=0" },
+        { "variant=lm_eval,heavy=3,recent=0", 0, "heavy=3,recent=0," },
+        { "", 0, "give 2 or more" },
+    };
     (void)state;
-    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
-        struct kvl_planned *p = NULL;
-        struct kvl_err err = { 0 };
-        int rc = kvl_planned_create(kvl_policy_h2o, &shape, plans[i].options, plans[i].budget, 99,
-                                    &p, &err);
-        const char *text = rc == KVL_OK ? kvl_planned_options(p) : err.msg;
-        if (!strstr(text, plans[i].text))
-            fail_msg("\"%s\", budget %d: \"%s\" lacks \"%s\"", plans[i].options, plans[i].budget,
-                     text, plans[i].text);
-        kvl_planned_destroy(p);
-    }
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++)
+        check_plan(kvl_policy_h2o, &plans[i], false);
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        check_plan(kvl_policy_h2o, &alone[i], true);
+    for (size_t i = 0; i < sizeof sim / sizeof sim[0]; i++)
+        check_plan(kvl_policy_h2o_sim, &sim[i], false);
 }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
