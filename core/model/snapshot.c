@@ -63,12 +63,12 @@ static struct snapshot_head head_of(const struct kvl_engine *e)
                                .n_kv_heads = sh->n_kv_heads,
                                .head_dim = sh->head_dim,
                                .n_heads = sh->n_heads,
-                               .type = d->type,
+                               .type = (int32_t)d->type,
                                .raw_keys = d->raw_keys,
                                .window = set->window,
                                .n_columns = set->n_columns };
     for (int32_t i = 0; i < set->n_columns; i++) {
-        h.column[2 * i] = set->column[i].what;
+        h.column[2 * i] = (int32_t)set->column[i].what;
         h.column[2 * i + 1] = set->column[i].param;
     }
     return h;
