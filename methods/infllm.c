@@ -1,8 +1,7 @@
 /* infllm - blocks of far tokens, found by a few representative keys, at one constant distance.
  *
- * Xiao, Zhang, Han, Xiao, Lin, Zhang, Liu, Sun: InfLLM: Training-Free Long-Context Extrapolation for
- * LLMs with an Efficient Context Memory, NeurIPS 2024 (arXiv 2402.04617), section 3, and the
- * official code.  Per layer the past is
+ * Xiao et al.: InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context
+ * Memory, NeurIPS 2024 (arXiv 2402.04617), section 3, and the official code.  Per layer the past is
  *     [ init: n_init ][ blocks of block_size ][ remainder ][ window: n_local, the current one too ]
  * A token that leaves the window fills init first, then the remainder; a block is cut as soon as
  * block_size tokens stand in the remainder, so that n tokens make
@@ -67,54 +66,35 @@ static const char *const infllm_scores[] = { "mass", "logit", NULL };
 static const char *const infllm_caches[] = { "lru", "lru_s", NULL };
 static const char *const infllm_positions[] = { "unified", "original", NULL };
 
-#define INFLLM_INT(field, low, high, text)                                                         \
-    {                                                                                              \
-        .name = #field, .type = KVL_OPT_INT, .off = offsetof(struct infllm_opts, field),           \
-        .def = "auto", .min = low, .max = high, .help = text                                       \
-    }
+#define INFLLM_OPT(kind, field)                                                                    \
+    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct infllm_opts, field)
+#define INFLLM_INT(field, low, high) INFLLM_OPT(INT, field), .def = "auto", .min = low, .max = high
 
 static const struct kvl_opt infllm_options[] = {
-    INFLLM_INT(n_init, 0, 1 << 20,
-               "first tokens, always read (official: 128); auto = budget / 48, 4 to 128"),
-    INFLLM_INT(
-        n_local, 2, 1 << 20,
-        "local window, current token included (official: 4096); auto = what is left of the budget"),
-    INFLLM_INT(block_size, 1, 4096,
-               "tokens per block (official: 128); auto = power of two up to budget / 48, 4 to 128"),
-    INFLLM_INT(topk, 1, 65536, "blocks read per step (official: 16); auto = a third of the budget"),
-    INFLLM_INT(repr_topk, 1, 4096,
-               "representative tokens per block and query head (official: 4); auto = block_size / "
-               "4, 1 to 4"),
-    INFLLM_INT(
-        exc_block_size, 1, 65536,
-        "steps of its own prefill that share a selection (official: 512); auto = block_size; "
-        "1 with a shared prefill"),
-    { .name = "repr_score",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct infllm_opts, repr_score),
-      .def = "mass",
-      .choices = infllm_scores,
+    { INFLLM_INT(n_init, 0, 1 << 20),
+      .help = "first tokens, always read (official: 128); auto = budget / 48, 4 to 128" },
+    { INFLLM_INT(n_local, 2, 1 << 20),
+      .help = "window, current token included (official: 4096); auto = what the budget leaves" },
+    { INFLLM_INT(block_size, 1, 4096),
+      .help = "tokens per block (official: 128); auto = power of two up to budget / 48, 4 to 128" },
+    { INFLLM_INT(topk, 1, 65536),
+      .help = "blocks read per step (official: 16); auto = a third of the budget" },
+    { INFLLM_INT(repr_topk, 1, 4096),
+      .help =
+          "representative tokens per block and query head (official: 4); auto = block_size / 4, "
+          "1 to 4" },
+    { INFLLM_INT(exc_block_size, 1, 65536),
+      .help = "steps of its own prefill that share a selection (official: 512); auto = block_size; "
+              "1 with a shared prefill" },
+    { INFLLM_INT(max_cached_block, 1, 1 << 20),
+      .help = "blocks on the device per layer (official: 32); auto = 2 topk" },
+    { INFLLM_OPT(ENUM, repr_score), .def = "mass", .choices = infllm_scores,
       .help = "what makes a token representative: attention mass (official), mean logit (paper)" },
-    INFLLM_INT(max_cached_block, 1, 1 << 20,
-               "blocks on the device per layer (official: 32); auto = 2 topk"),
-    { .name = "cache",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct infllm_opts, cache),
-      .def = "lru",
-      .choices = infllm_caches,
+    { INFLLM_OPT(ENUM, cache), .def = "lru", .choices = infllm_caches,
       .help = "which cached block goes: least recent, or least decayed attention" },
-    { .name = "score_decay",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct infllm_opts, score_decay),
-      .def = "0.1",
-      .min = 0,
-      .max = 1,
+    { INFLLM_OPT(FLOAT, score_decay), .def = "0.1", .min = 0, .max = 1,
       .help = "of cache=lru_s: what is left of a block's rank after a step" },
-    { .name = "position",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct infllm_opts, position),
-      .def = "unified",
-      .choices = infllm_positions,
+    { INFLLM_OPT(ENUM, position), .def = "unified", .choices = infllm_positions,
       .help = "of far tokens: unified = all at distance n_local - 1 (paper), original" },
     { 0 },
 };
@@ -308,6 +288,14 @@ static int infllm_cut_begin(const struct kvl_pctx *ctx, struct infllm_cut *cut)
     return KVL_OK;
 }
 
+static int infllm_top(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t k,
+                      int32_t *index)
+{
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
+    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
+}
+
 static void infllm_mean(float *out, const float *key, const int32_t *index, int32_t n, size_t dim)
 {
     memset(out, 0, dim * sizeof *out);
@@ -320,13 +308,7 @@ static void infllm_mean(float *out, const float *key, const int32_t *index, int3
 static int infllm_represent(const struct kvl_pctx *ctx, const struct infllm_cut *cut, float *out)
 {
     const struct infllm_opts *o = ctx->opts;
-    int rc = ctx->ops->topk(&(struct kvl_topk_args){ .index = cut->best,
-                                                     .x = cut->score,
-                                                     .x_stride = (size_t)o->block_size,
-                                                     .n_rows = 1,
-                                                     .n = o->block_size,
-                                                     .k = o->repr_topk });
-    if (rc != KVL_OK) return kvl_fail(ctx->err, rc, "the best %d of a block", o->repr_topk);
+    KVL_TRY(infllm_top(ctx, cut->score, o->block_size, o->repr_topk, cut->best));
     infllm_mean(out, cut->key, cut->best, o->repr_topk, (size_t)ctx->shape->head_dim);
     return KVL_OK;
 }
@@ -484,13 +466,7 @@ static int infllm_choose(const struct kvl_pctx *ctx, const struct infllm_at *at,
     float *score = kvl_scratch(ctx, (size_t)n);
     if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d blocks", n);
     KVL_TRY(infllm_block_scores(ctx, layer, q_raw, n, score));
-    int rc = ctx->ops->topk(&(struct kvl_topk_args){ .index = at->chosen,
-                                                     .x = score,
-                                                     .x_stride = (size_t)n,
-                                                     .n_rows = 1,
-                                                     .n = n,
-                                                     .k = o->topk });
-    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d blocks", o->topk, n);
+    return infllm_top(ctx, score, n, o->topk, at->chosen);
 }
 
 /* Appends first .. last - 1. */
@@ -537,7 +513,7 @@ static int infllm_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_positions(sel, KVL_POS_CONSTANT, o->n_local - 1);
 }
 
-/* ---- what a step attended to ------------------------------------------------------------------ */
+/* ---- what a step attended to -------------------------------------------------------------- */
 
 /* Adds to the scores of the window, which comes first in probs. */
 static void infllm_add_scores(const struct kvl_pctx *ctx, const struct infllm_at *at, int32_t pos,

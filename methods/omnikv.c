@@ -1,10 +1,10 @@
 /* omnikv - a few filter layers find the tokens that the layers behind them read.
  *
- * Hao, Zhu, Wang, Yu, Xin, Zheng, Ren, Guo: OmniKV: Dynamic Context Selection for Efficient
- * Long-Context LLMs, ICLR 2025.  Neighbouring layers attend to much the same tokens, so a *filter
- * layer* reads everything and its own attention, computed once, is the index: one list of k tokens
- * per step serves all layers up to the next filter.  The prefilled keys and values of those layers
- * could live on the host (the context bank), loaded by one packed copy per filter layer.
+ * Hao et al.: OmniKV: Dynamic Context Selection for Efficient Long-Context LLMs, ICLR 2025.
+ * Neighbouring layers attend to much the same tokens, so a *filter layer* reads everything, and its
+ * own attention, computed once, is the index: one list of k tokens per step serves all layers up to
+ * the next filter.  The prefilled keys and values of those layers could live on the host (the
+ * context bank), loaded by one packed copy per filter layer.
  *
  * Layers before the first filter, filters, and num_wait_load_layers behind each (to hide the load)
  * are dense: 32 layers, filters 2+8+18, one wait layer give DDDDSSSSDDSSSSSSSSDDSSSSSSSSSSSS.
@@ -29,13 +29,14 @@
  * Filter layers by measurement (filter_layers=auto; the papers' sets are of 32 to 80 layers): when
  * the context is complete, the last 4 queries of every layer l pick their top k (maximum over heads
  * of the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and
- * queries, that falls on l's tokens and the query's own.  Of all filter sets that leave at most dense_layers
- * layers dense and serve a layer each, the one of largest sum over the layers of C(filter, layer),
- * dense layers counting 1, is taken; exact, by dynamic programming; ties to the lower layers.
+ * queries, that falls on l's tokens and the query's own.  Of all filter sets that leave at most
+ * dense_layers layers dense and serve a layer each, the one of largest sum over the layers of
+ * C(filter, layer), dense layers counting 1, is taken; exact, by dynamic programming; ties to the
+ * lower layers.
  * dense_layers=auto is a quarter of the layers (the papers' 8 of 32), at least 2.
  * report: the filters, capture_mean and capture_min of the sparse layers, and capture_own, what a
  * list of their own would have captured.  Where capture_mean is far below capture_own the layers of
- * the model do not share attention, and OmniKV must lose.
+ * the model do not share attention, and the difference is what OmniKV loses.
  *
  * The bank is counted, not executed: calls and bytes of the packed loads, and which loaded tokens
  * the list before had already (bank_hit_share).
@@ -48,7 +49,6 @@
 #include "kvl/policy.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { OMNIKV_MEASURE = 4, OMNIKV_MAX_LAYERS = 1024 };
@@ -59,69 +59,38 @@ struct omnikv_opts {
     int32_t num_wait_load_layers, dense_layers, selector, window_size;
     bool lazy;
     double lazy_overlap;
-    /* not options: from plan */
-    int32_t
-        table; /* rows of context tokens: step of the last list, then what window queries gave */
-    int32_t k; /* selected tokens, 0 = by the budget */
-    double k_share; /* > 0: k is this share of the context */
+    /* Not options, from plan.  A row of the table is a token of the context: the step
+     * of the last list that had it, then what window queries gave. */
+    int32_t table, k; /* k: selected tokens, 0 = by the budget */
+    double k_share;   /* > 0: k is this share of the context */
     bool measured;
 };
 
 static const char *const omnikv_selectors[] = { "last", "softmax", "uniform", "exp", NULL };
 
+#define OMNIKV_OPT(kind, field)                                                                    \
+    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct omnikv_opts, field)
+
 static const struct kvl_opt omnikv_options[] = {
-    { .name = "filter_layers",
-      .type = KVL_OPT_STR,
-      .off = offsetof(struct omnikv_opts, filter_layers),
-      .def = "auto",
+    { OMNIKV_OPT(STR, filter_layers), .def = "auto",
       .help = "layers that choose for those behind them, as in 2+8+18 (official: do_select_layers "
               "\"2,8,18\" of 32); auto, measured = by captured attention on this context" },
-    { .name = "dense_layers",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct omnikv_opts, dense_layers),
-      .def = "auto",
-      .min = 1,
-      .max = OMNIKV_MAX_LAYERS,
+    { OMNIKV_OPT(INT, dense_layers), .def = "auto", .min = 1, .max = OMNIKV_MAX_LAYERS,
       .help = "most layers left dense when filters are measured; auto = max(2, layers / 4)" },
-    { .name = "num_wait_load_layers",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct omnikv_opts, num_wait_load_layers),
-      .def = "auto",
-      .min = 0,
-      .max = OMNIKV_MAX_LAYERS,
+    { OMNIKV_OPT(INT, num_wait_load_layers), .def = "auto", .min = 0, .max = OMNIKV_MAX_LAYERS,
       .help = "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
               "layers on, else 0" },
-    { .name = "num_of_selected_tokens",
-      .type = KVL_OPT_STR,
-      .off = offsetof(struct omnikv_opts, num_of_selected_tokens),
-      .def = "auto",
+    { OMNIKV_OPT(STR, num_of_selected_tokens), .def = "auto",
       .help = "tokens of the context per step: auto, budget = budget - 1 - tail; a number, or a "
               "share with a point (0.067), comes without the tail (official: 0.067, 2048)" },
-    { .name = "selector",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct omnikv_opts, selector),
-      .def = "last",
-      .choices = omnikv_selectors,
+    { OMNIKV_OPT(ENUM, selector), .def = "last", .choices = omnikv_selectors,
       .help = "score of a token: last query's logits, its softmax, or the last window_size queries "
               "(paper: last and exp; official: selector_cls)" },
-    { .name = "window_size",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct omnikv_opts, window_size),
-      .def = "16",
-      .min = 1,
-      .max = 1024,
+    { OMNIKV_OPT(INT, window_size), .def = "16", .min = 1, .max = 1024,
       .help = "queries that score in uniform and exp (paper: 16)" },
-    { .name = "lazy",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct omnikv_opts, lazy),
-      .def = "false",
+    { OMNIKV_OPT(BOOL, lazy), .def = "false",
       .help = "keep the old list while it overlaps the new one enough (official: cache_cls lazy)" },
-    { .name = "lazy_overlap",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct omnikv_opts, lazy_overlap),
-      .def = "0.4",
-      .min = 0,
-      .max = 1,
+    { OMNIKV_OPT(FLOAT, lazy_overlap), .def = "0.4", .min = 0, .max = 1,
       .help = "intersection / union of two lists above which lazy keeps the old (official: 0.4)" },
     { 0 },
 };
@@ -180,9 +149,9 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
                     text);
 }
 
-/* Calls `each` for every layer of "2+8+18". */
-static int omnikv_each_filter(const char *text, const struct kvl_shape *shape, uint8_t *is_filter,
-                              struct kvl_err *err)
+/* Marks the layers of "2+8+18". */
+static int omnikv_parse_filters(const char *text, const struct kvl_shape *shape, uint8_t *is_filter,
+                                struct kvl_err *err)
 {
     int32_t before = -1;
     for (const char *at = text; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) {
@@ -220,7 +189,7 @@ static int omnikv_plan_filters(struct kvl_plan *plan, uint8_t *has_rows)
                             o->dense_layers, wait, n_layers, wait + 1, n_layers - 1);
         return KVL_OK;
     }
-    KVL_TRY(omnikv_each_filter(o->filter_layers, plan->shape, has_rows, plan->err));
+    KVL_TRY(omnikv_parse_filters(o->filter_layers, plan->shape, has_rows, plan->err));
     for (int32_t l = 0, since = INT32_MIN / 2; l < n_layers; l++) {
         if (has_rows[l]) since = l;
         if (l - since > wait && since >= 0) return KVL_OK;
@@ -291,7 +260,7 @@ static int omnikv_open(struct kvl_pctx *ctx)
     const struct omnikv_opts *o = ctx->opts;
     uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
     if (o->measured) return KVL_OK;
-    KVL_TRY(omnikv_each_filter(o->filter_layers, ctx->shape, is_filter, ctx->err));
+    KVL_TRY(omnikv_parse_filters(o->filter_layers, ctx->shape, is_filter, ctx->err));
     omnikv_assign(ctx, is_filter);
     return KVL_OK;
 }
@@ -424,7 +393,7 @@ static int omnikv_measure(const struct kvl_pctx *ctx)
     return KVL_OK;
 }
 
-/* ---- what window queries gave ------------------------------------------------------------------ */
+/* ---- what window queries gave ---------------------------------------------------------------- */
 
 /* The column of a query in a row: its position modulo the window, behind the tag. */
 static size_t omnikv_column(const struct omnikv_opts *o, int32_t pos)
@@ -467,7 +436,7 @@ static int omnikv_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-/* ---- a filter layer's list ---------------------------------------------------------------------- */
+/* ---- a filter layer's list ------------------------------------------------------------------- */
 
 static void omnikv_score_query(const struct kvl_pctx *ctx, const float *const *probs,
                                const float *lse, bool logits, float *score)
@@ -597,49 +566,52 @@ static int omnikv_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                     step->layer);
 }
 
-/* ---- report --------------------------------------------------------------------------------------- */
+/* ---- report ---------------------------------------------------------------------------------- */
 
-static int omnikv_report_layers(struct kvl_pctx *ctx, struct kvl_report *r)
+static int omnikv_report_filters(const struct kvl_pctx *ctx, struct kvl_report *r)
 {
-    const struct omnikv_opts *o = ctx->opts;
     const struct omnikv_state *state = ctx->state;
-    double sum = 0, least = 1, own = 0;
-    int32_t n_filters = 0, n_sparse = 0;
+    int32_t n = 0;
     for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
-        const struct omnikv_layer *layer = &state->layer[l];
-        if (layer->first >= 0) {
-            char name[] = "filter_0000";
-            for (int32_t i = 0, v = n_filters; i < 4; i++, v /= 10)
-                name[10 - i] = (char)('0' + v % 10);
-            KVL_TRY(kvl_report_num(r, name, l));
-            n_filters++;
-        }
-        if (layer->filter < 0) continue;
-        n_sparse++;
-        sum += (double)layer->capture;
-        own += (double)layer->own;
-        least = KVL_MIN(least, (double)layer->capture);
+        char name[] = "filter_0000";
+        if (state->layer[l].first < 0) continue;
+        for (int32_t i = 10, v = n++; i > 6; i--, v /= 10) name[i] = (char)('0' + v % 10);
+        KVL_TRY(kvl_report_num(r, name, l));
     }
-    KVL_TRY(kvl_report_num(r, "filters", n_filters));
-    KVL_TRY(kvl_report_num(r, "host_share", (double)n_sparse / ctx->shape->n_layers));
-    if (!o->measured) return KVL_OK;
-    KVL_TRY(kvl_report_num(r, "capture_mean", sum / n_sparse));
-    KVL_TRY(kvl_report_num(r, "capture_min", least));
-    return kvl_report_num(r, "capture_own", own / n_sparse);
+    return kvl_report_num(r, "filters", n);
 }
 
 static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
     const struct omnikv_state *state = ctx->state;
-    KVL_TRY(omnikv_report_layers(ctx, r));
-    if (state->n_steps == 0) return KVL_OK;
-    double steps = (double)state->n_steps;
-    KVL_TRY(kvl_report_num(r, "bank_calls_per_tok", (double)state->n_loads / steps));
-    KVL_TRY(kvl_report_num(r, "bank_bytes_per_tok", state->loaded_bytes / steps));
-    KVL_TRY(kvl_report_num(r, "bank_skipped_share",
-                           1.0 - (double)state->n_loads / (double)KVL_MAX(1, state->n_filtered)));
-    return kvl_report_num(r, "bank_hit_share",
-                          (double)state->n_hits / (double)KVL_MAX(1, state->n_listed));
+    double capture = 0, own = 0, least = 1, n_sparse = 0;
+    double steps = (double)KVL_MAX(1, state->n_steps), loads = (double)state->n_loads;
+    bool measured = ((const struct omnikv_opts *)ctx->opts)->measured, ran = state->n_steps > 0;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        if (state->layer[l].filter < 0) continue;
+        n_sparse++;
+        capture += (double)state->layer[l].capture;
+        own += (double)state->layer[l].own;
+        least = KVL_MIN(least, (double)state->layer[l].capture);
+    }
+    const struct {
+        const char *name;
+        double value;
+        bool known;
+    } rows[] = {
+        { "host_share", n_sparse / ctx->shape->n_layers, true },
+        { "capture_mean", capture / n_sparse, measured },
+        { "capture_min", least, measured },
+        { "capture_own", own / n_sparse, measured },
+        { "bank_calls_per_tok", loads / steps, ran },
+        { "bank_bytes_per_tok", state->loaded_bytes / steps, ran },
+        { "bank_skipped_share", 1 - loads / (double)KVL_MAX(1, state->n_filtered), ran },
+        { "bank_hit_share", (double)state->n_hits / (double)KVL_MAX(1, state->n_listed), ran },
+    };
+    KVL_TRY(omnikv_report_filters(ctx, r));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].known) KVL_TRY(kvl_report_num(r, rows[i].name, rows[i].value));
+    return KVL_OK;
 }
 
 static const struct kvl_policy omnikv = {
