@@ -91,7 +91,8 @@ static float attend_merge_head(const struct attend *t, const struct kvl_span *s,
     for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] = 0;
     if (max == -INFINITY) return max;
     for (int32_t i = 0; i < n; i++) {
-        const float w = expf(s[i].max[h] - max), *acc = s[i].acc + (size_t)h * pad;
+        const float w = expf(s[i].max[h] - max);
+        const float *acc = out ? s[i].acc + (size_t)h * pad : NULL; /* none without values */
         sum += w * s[i].sum[h];
         for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] += w * acc[c];
     }
