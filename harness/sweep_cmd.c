@@ -56,6 +56,36 @@ int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *f
     return KVL_OK;
 }
 
+/* "a,b" is the YAML list ["a", "b"], a single word is itself. */
+static int sweep_list(struct kvl_buf *out, const char *text)
+{
+    if (!strchr(text, ',')) return kvl_text_quote(out, text);
+    char word[256];
+    KVL_TRY(kvl_buf_adds(out, "["));
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(n, sizeof word - 1), p);
+        KVL_TRY(kvl_text_quote(out, word));
+        p += n;
+        if (*p) p++;
+        KVL_TRY(kvl_buf_adds(out, *p ? ", " : ""));
+    }
+    return kvl_buf_adds(out, "]");
+}
+
+int kvl_sweep_override_words(struct kvl_sweep_args *a, const char *path, const char *flag,
+                             const char *text)
+{
+    struct kvl_buf list = { 0 };
+    int rc = sweep_list(&list, text);
+    if (rc == KVL_OK)
+        rc = kvl_sweep_override(a, path, flag, list.data, false);
+    else
+        kvl_fail(a->args->err, rc, "%s: out of memory", flag);
+    kvl_buf_free(&list);
+    return rc;
+}
+
 static int sweep_set(struct kvl_sweep_args *a, const char *word)
 {
     const char *value = strchr(word, '=');
@@ -190,8 +220,7 @@ static int sweep_open_log(struct sweep *w)
     KVL_TRY(kvl_state_create(w->work, w->a->accept_stale, w->a->retry, &w->state, w->err));
     if (sweep_log_path(&w->s, w->a, w->shard, &w->log_path) != KVL_OK)
         return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
-    int made = kvl_make_folders(w->log_path.data, w->err);
-    if (made != KVL_OK) return kvl_fail_at(w->err, made, "log");
+    KVL_TRY(kvl_make_folders(w->log_path.data, w->err));
     int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
     if (rc == KVL_OK) sweep_report_health(w->log_path.data, &health);
     kvl_log_health_free(&health);

@@ -10,18 +10,24 @@ check() { bash "$sources/tests/e2e/check_records.sh" "$@"; }
 
 cat > "$dir/all.yaml" <<END
 model: $sources/datasets/model/kvlab-test.gguf
-tasks: [{task: passkey, keys: 4}]
+tasks: [{task: passkey, keys: 4}, two_stage_retr]
 lengths: [256]
 protocols: [question_in_prefill, question_after_compress]
 contexts: 2
 questions: 2
-policies: ["*"]
+policies: ["*", {policy: streaming_llm, prefill: own}]
 budgets: [64]
+quality: {questions: 1, steps: 2}
 speed: {task: passkey, lengths: [256], budgets: [64], policies: [full, quest], steps: 4, warmup: 1,
         repeats: 2}
 END
 "$program" sweep "$dir/all.yaml" --log "$dir/all.zst" --quiet
-check "$dir/all.zst" "$sources/results/README.md" run sample cell speed
+check "$dir/all.zst" "$sources/results/README.md" run sample quality cell speed
+# Of prefills that were loaded, no time is known.
+for log in first second; do
+    "$program" sweep "$dir/all.yaml" --log "$dir/$log.zst" --snapshots "$dir/snapshots" --quiet
+done
+check "$dir/second.zst" "$sources/results/README.md" run sample quality cell speed
 "$program" log check "$dir/all.zst"
 zstd -tq "$dir/all.zst"
 
