@@ -42,34 +42,11 @@ static const struct argp_option run_options[] = {
     { 0 }
 };
 
-/* "a,b" is the YAML list ["a", "b"], a single word is itself. */
-static int run_list(struct kvl_buf *out, const char *text)
-{
-    if (!strchr(text, ',')) return kvl_text_quote(out, text);
-    char word[256];
-    KVL_TRY(kvl_buf_adds(out, "["));
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, ",");
-        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(n, sizeof word - 1), p);
-        KVL_TRY(kvl_text_quote(out, word));
-        p += n;
-        if (*p) p++;
-        KVL_TRY(kvl_buf_adds(out, *p ? ", " : ""));
-    }
-    return kvl_buf_adds(out, "]");
-}
-
 static int run_flag(struct run_command *a, int key, const char *text)
 {
     for (size_t i = 0; i < sizeof run_flags / sizeof run_flags[0]; i++) {
         if (run_flags[i].key != key) continue;
-        struct kvl_buf list = { 0 };
-        int rc = run_list(&list, text);
-        if (rc == KVL_OK)
-            rc = kvl_sweep_override(&a->sweep, run_flags[i].path, run_flags[i].name, list.data,
-                                    false);
-        kvl_buf_free(&list);
-        return rc;
+        return kvl_sweep_override_words(&a->sweep, run_flags[i].path, run_flags[i].name, text);
     }
     return ARGP_ERR_UNKNOWN;
 }

@@ -27,6 +27,7 @@ static const struct main_cmd main_cmds[] = {
     { "log", cmd_log, "check or repair a log" },
     { "tokenize", cmd_tokenize, "text to token ids, and back" },
     { "generate", cmd_generate, "continue a prompt, under a policy if wanted" },
+    { "analyze", cmd_analyze, "full attention: its mass, alike layers, drifting tokens" },
     { "trace", cmd_trace, "what a policy reads and keeps, step by step" },
     { "logits", cmd_logits, "logits of a list of tokens, as .npy" },
 };

@@ -25,6 +25,9 @@ int kvl_sweep_args_keep(struct kvl_sweep_args *a, int argc, char **argv, struct 
  * word, not YAML. */
 int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *flag,
                        const char *text, bool quote);
+/* The same of a comma list of plain words: "a,b" is the YAML list ["a", "b"], a single word itself. */
+int kvl_sweep_override_words(struct kvl_sweep_args *a, const char *path, const char *flag,
+                             const char *text);
 void kvl_sweep_args_free(struct kvl_sweep_args *a);
 
 /* Runs the sweep of a file (or of the overrides alone, as `name`) and prints its table. */
