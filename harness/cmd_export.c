@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { EXPORT_KIND = 0x300, EXPORT_FORMAT };
-enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE, KIND_QUALITY };
+enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE, KIND_QUALITY, KIND_ANALYSIS };
 
 struct export_args {
     struct kvl_args base;
@@ -21,7 +21,7 @@ struct export_args {
 
 static const struct argp_option export_options[] = {
     { "kind", EXPORT_KIND, "KIND", 0,
-      "rows: cell (default), sample, speed, curve (perplexity) or quality", 0 },
+      "rows: cell (default), sample, speed, curve (perplexity), quality or analysis", 0 },
     { "format", EXPORT_FORMAT, "FORMAT", 0, "csv (default), tsv or jsonl", 0 },
     { "out", 'o', "FILE", 0, "default: standard output", 0 },
     { 0 }
@@ -49,7 +49,8 @@ static int export_choice(struct export_args *a, const char *option, const char *
 
 static error_t export_parse(int key, char *arg, struct argp_state *state)
 {
-    static const char *const kinds[] = { "cell", "sample", "speed", "curve", "quality", NULL };
+    static const char *const kinds[] = { "cell",    "sample",   "speed", "curve",
+                                         "quality", "analysis", NULL };
     static const char *const formats[] = { "csv", "tsv", "jsonl", NULL };
     struct export_args *a = state->input;
     int rc = KVL_OK;
@@ -82,6 +83,7 @@ static int export_write(const struct export_args *a, const struct kvl_results *r
     enum kvl_export_format format = (enum kvl_export_format)a->format;
     if (a->kind == KIND_CELL) return kvl_export_cells(r, format, out, err);
     if (a->kind == KIND_SPEED) return kvl_export_speeds(r, format, out, err);
+    if (a->kind == KIND_ANALYSIS) return kvl_export_analyses(r, format, out, err);
     if (a->kind == KIND_CURVE) return kvl_export_curves(r, format, out, err);
     if (a->kind == KIND_QUALITY) return kvl_export_quality(r, a->log, a->n_logs, format, out, err);
     return kvl_export_samples(r, a->log, a->n_logs, format, out, err);

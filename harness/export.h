@@ -19,6 +19,9 @@ int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format,
 /* Running mean nll and perplexity of cells of texts: one row per cell and number of tokens. */
 int kvl_export_curves(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                       struct kvl_err *err);
+/* Numbers of analyses, one per row: which one it is, and of which layer, head, lag ... */
+int kvl_export_analyses(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
+                        struct kvl_err *err);
 int kvl_export_speeds(const struct kvl_results *r, enum kvl_export_format format, FILE *out,
                       struct kvl_err *err);
 /* One row per number of the quality records behind `words`: question, step, layer, query head, and

@@ -1,6 +1,8 @@
 /* The table of a sweep. */
 #include "report.h"
 
+#include "record_analysis.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -127,6 +129,9 @@ int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err
         KVL_TRY((r->result[i].is_text ? kvl_report_texts : print_block)(&r->result[i], end - i, out,
                                                                         err));
     }
+    const char *id;
+    json_t *analysis;
+    json_object_foreach(r->analyses, id, analysis) KVL_TRY(kvl_report_analysis(analysis, out, err));
     kvl_report_notes(r, out);
     return KVL_OK;
 }
@@ -218,7 +223,8 @@ static void notes_stale(const struct kvl_results *r, FILE *out)
 
 void kvl_report_notes(const struct kvl_results *r, FILE *out)
 {
-    if (r->n == 0) fputs("No result yet: the log has no cell and no speed record.\n", out);
+    if (r->n == 0 && json_object_size(r->analyses) == 0)
+        fputs("No result yet: the log has no cell and no speed record.\n", out);
     notes_bounds(r, out);
     if (r->n)
         fputs("Intervals: 95 %, questions clustered in contexts. KV held: live slots / whole "

@@ -128,6 +128,8 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
         failed = json_array_append(l->r->runs, record);
     else if (strcmp(kind, "error") == 0)
         failed = json_array_append(l->r->errors, record);
+    else if (strcmp(kind, "analysis") == 0)
+        failed = json_object_set(l->r->analyses, kvl_json_text(record, "cell"), record);
     return failed ? load_memory(err) : KVL_OK;
 }
 
@@ -474,7 +476,7 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     struct kvl_results *r = l->r;
     struct kvl_log_paths paths = { 0 };
     if (!l->cells || !l->speeds || !l->resolved || !r->runs || !r->errors || !r->speeds ||
-        !r->failures)
+        !r->analyses || !r->failures)
         return load_memory(err);
     KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
     int rc =
@@ -501,6 +503,7 @@ int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_f
     struct kvl_results r = { .runs = json_array(),
                              .errors = json_array(),
                              .speeds = json_array(),
+                             .analyses = json_object(),
                              .failures = json_object() };
     struct loader l = {
         .r = &r, .cells = json_object(), .speeds = json_object(), .resolved = json_object()
@@ -531,6 +534,7 @@ void kvl_results_free(struct kvl_results *r)
     json_decref(r->runs);
     json_decref(r->errors);
     json_decref(r->speeds);
+    json_decref(r->analyses);
     json_decref(r->failures);
     kvl_log_health_free(&r->health);
     *r = (struct kvl_results){ 0 };

@@ -68,6 +68,7 @@ struct kvl_results {
     size_t n_stopped;               /* cells that have an error record and no result after it */
     size_t n_speed;                 /* speed records */
     json_t *runs, *errors, *speeds; /* arrays of records; errors: of cells without a later result */
+    json_t *analyses;               /* object: id -> the latest record of that analysis */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
     size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;

@@ -259,7 +259,7 @@ for command in report export status inspect log plot; do
 done
 for command in report export status; do refused 2 'no log given' $command; done
 refused 2 'cannot open' report none.zst
-refused 2 'want cell, sample, speed, curve or quality' export log.zst --kind nothing
+refused 2 'want cell, sample, speed, curve, quality or analysis' export log.zst --kind nothing
 refused 2 'want csv, tsv or jsonl' export log.zst --format xml
 refused 2 'want task, protocol, length or depth' report log.zst --by colour
 refused 2 'one of them' report log.zst --by length --csv
