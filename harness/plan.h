@@ -83,7 +83,7 @@ int32_t kvl_reading_before(const struct kvl_reading *r, int32_t length_tok);
 /* Tokens that a group prefills (contexts, questions), samples that it answers, tokens that it
  * predicts. */
 struct kvl_estimate {
-    int64_t prefill_tok, n_samples, n_text_tok, n_speed_tok;
+    int64_t prefill_tok, n_samples, n_quality, n_text_tok, n_speed_tok;
 };
 void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
                         struct kvl_estimate *out);

@@ -43,6 +43,7 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
         out->n_speed_tok = cells * (s->speed.warmup + s->speed.steps);
     else
         out->n_samples = cells * s->contexts * s->questions;
+    if (out->n_samples) out->n_quality = cells * s->contexts * s->quality.questions;
 }
 
 double kvl_group_context_cost(const struct kvl_group *g)
@@ -210,6 +211,7 @@ void kvl_work_print(const struct kvl_work *w)
         kvl_group_estimate(w, &w->group[i], &e);
         sum.prefill_tok += e.prefill_tok;
         sum.n_samples += e.n_samples;
+        sum.n_quality += e.n_quality;
         sum.n_text_tok += e.n_text_tok;
         sum.n_speed_tok += e.n_speed_tok;
         n_groups++;
@@ -220,5 +222,6 @@ void kvl_work_print(const struct kvl_work *w)
            n_cells, n_groups, (long long)sum.prefill_tok, (long long)sum.n_samples,
            (long long)sum.n_speed_tok);
     if (sum.n_text_tok) printf(", %lld tokens of texts to predict", (long long)sum.n_text_tok);
+    if (sum.n_quality) printf(", %lld reference passes", (long long)sum.n_quality);
     putchar('\n');
 }

@@ -175,6 +175,7 @@ static bool state_has_quality(const struct kvl_state *s, const json_t *record)
 {
     const struct kvl_quality *want = &s->work->sweep->quality;
     const json_t *quality = json_object_get(record, "quality");
+    if (s->retry && json_integer_value(json_object_get(quality, "n_errors")) > 0) return false;
     return kvl_quality_fits(quality, want) &&
            json_integer_value(json_object_get(quality, "questions")) == want->questions;
 }
