@@ -26,13 +26,9 @@
  *     the union of old and new is in both.  With k from the budget it is cut to its best k
  *   - the LightLLM port is a speed mock whose answers are not meant to be right: not followed
  *
- * Filter layers by measurement (filter_layers=auto; the papers' sets are of 32 to 80 layers): when
- * the context is complete, the last 4 queries of every layer l pick their top k (maximum over heads
- * of the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and
- * queries, that falls on l's tokens and the query's own.  Of all filter sets that leave at most
- * dense_layers layers dense and serve a layer each, the one of largest sum over the layers of
- * C(filter, layer), dense layers counting 1, is taken; exact, by dynamic programming; ties to the
- * lower layers.
+ * Filter layers by measurement (filter_layers=auto; the papers' sets are of 32 to 80 layers): of
+ * all sets that leave at most dense_layers layers dense, the one whose lists capture most attention
+ * of the layers that read them, on this context; the rule is in omnikv_filters.h.
  * dense_layers=auto is a quarter of the layers (the papers' 8 of 32), at least 2.
  * report: the filters, capture_mean and capture_min of the sparse layers, and capture_own, what a
  * list of their own would have captured.  Where capture_mean is far below capture_own the layers of
@@ -46,12 +42,15 @@
  * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
  * context per filter layer and step.  Attach, auto: 4 queries over every layer's keys.
  */
+#include "omnikv_filters.h"
+
 #include "kvl/policy.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { OMNIKV_MEASURE = 4, OMNIKV_MAX_LAYERS = 1024 };
+enum { OMNIKV_MAX_LAYERS = 1024 };
 enum { OMNIKV_LAST, OMNIKV_SOFTMAX, OMNIKV_UNIFORM, OMNIKV_EXP };
 
 struct omnikv_opts {
@@ -265,130 +264,22 @@ static int omnikv_open(struct kvl_pctx *ctx)
     return KVL_OK;
 }
 
-static int omnikv_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t stride,
-                         int32_t n, enum kvl_reduce reduce)
-{
-    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = y,
-                                                                   .x = x,
-                                                                   .x_stride = stride,
-                                                                   .n = n,
-                                                                   .n_heads = ctx->shape->n_heads,
-                                                                   .n_kv_heads = 1,
-                                                                   .reduce = reduce });
-}
-
-static int omnikv_topk(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t k,
-                       int32_t *index)
-{
-    int rc = ctx->ops->topk(&(struct kvl_topk_args){
-        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
-    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d tokens", k, n);
-}
-
-/* What lies in scratch while filters are measured; L layers, n tokens. */
-struct omnikv_measure {
-    float *probs;   /* [n_heads][n] of one query */
-    float *weight;  /* [n] mean over heads, then the score */
-    float *capture; /* [L][L] C(l, m); the diagonal is capture_own */
-    int32_t *list;  /* [L][k] */
-    int32_t n, k;
-};
-
-static float omnikv_share(const float *weight, const int32_t *list, int32_t n_list, int32_t own)
-{
-    float sum = weight[own];
-    for (int32_t i = 0; i < n_list; i++) sum += weight[list[i]];
-    return sum;
-}
-
-/* Adds one query's captures, layer by layer: the lists of the layers before are there. */
-static int omnikv_measure_query(const struct kvl_pctx *ctx, const struct omnikv_measure *m,
-                                int32_t back)
-{
-    size_t n = (size_t)m->n, n_layers = (size_t)ctx->shape->n_layers;
-    int32_t own = m->n - 1 - back, k = KVL_MIN(m->k, own);
-    for (size_t at = 0; at < n_layers; at++) {
-        int32_t *list = m->list + at * (size_t)m->k;
-        KVL_TRY(kvl_obs_window_probs(ctx, (int32_t)at, back, m->probs, m->n));
-        KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, own, KVL_REDUCE_MAX));
-        KVL_TRY(omnikv_topk(ctx, m->weight, own, k, list));
-        KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, m->n, KVL_REDUCE_MEAN));
-        for (size_t l = 0; l <= at; l++)
-            m->capture[l * n_layers + at] +=
-                omnikv_share(m->weight, m->list + l * (size_t)m->k, k, own);
-    }
-    return KVL_OK;
-}
-
-/* The best continuation from filter layer `l` with at most `d` dense layers left: see above.  value
- * and next are [L][D + 1]; next = L ends the list.  Negative: impossible. */
-static void omnikv_best_next(const float *capture, int32_t n_layers, int32_t wait, int32_t n_dense,
-                             int32_t l, int32_t d, float *value, int32_t *next)
-{
-    int32_t used = 1 + wait, row = n_dense + 1, at = l * row + d;
-    float sum = (float)used, best = -1.0f;
-    value[at] = -1.0f;
-    if (used > d || l + used >= n_layers) return;
-    for (int32_t m = l + used; m < n_layers; m++) {
-        sum += capture[l * n_layers + m];
-        float rest = m + 1 < n_layers ? value[(m + 1) * row + d - used] : 0.0f;
-        if (rest < 0 || sum + rest <= best) continue;
-        best = sum + rest;
-        next[at] = m + 1;
-    }
-    value[at] = best;
-}
-
-static int omnikv_choose(const struct kvl_pctx *ctx, const float *capture, uint8_t *is_filter)
-{
-    const struct omnikv_opts *o = ctx->opts;
-    int32_t n_layers = ctx->shape->n_layers, row = o->dense_layers + 1, first = 0;
-    size_t cells = (size_t)n_layers * (size_t)row;
-    float *value = kvl_scratch(ctx, cells), best = -1.0f;
-    int32_t *next = (void *)kvl_scratch(ctx, cells);
-    if (!value || !next) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to choose filters");
-    for (int32_t l = n_layers - 1; l >= 0; l--)
-        for (int32_t d = 0; d < row; d++)
-            omnikv_best_next(capture, n_layers, o->num_wait_load_layers, o->dense_layers, l, d,
-                             value, next);
-    for (int32_t l = 0; l < o->dense_layers; l++) {
-        float v = value[l * row + o->dense_layers - l];
-        if (v < 0 || (float)l + v <= best) continue;
-        best = (float)l + v;
-        first = l;
-    }
-    for (int32_t l = first, d = o->dense_layers - first; l < n_layers;) {
-        is_filter[l] = 1;
-        int32_t then = next[l * row + d];
-        d -= 1 + o->num_wait_load_layers;
-        l = then;
-    }
-    return KVL_OK;
-}
-
 static int omnikv_measure(const struct kvl_pctx *ctx)
 {
-    size_t n = (size_t)ctx->context_tok, n_layers = (size_t)ctx->shape->n_layers;
+    const struct omnikv_opts *o = ctx->opts;
+    size_t n_layers = (size_t)ctx->shape->n_layers;
     struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
     uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
-    int32_t n_queries = KVL_MIN(OMNIKV_MEASURE, ctx->context_tok);
-    struct omnikv_measure m = { .n = ctx->context_tok, .k = omnikv_k(ctx, ctx->context_tok) };
-    m.probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
-    m.weight = kvl_scratch(ctx, n);
-    m.capture = kvl_scratch(ctx, n_layers * n_layers);
-    m.list = (void *)kvl_scratch(ctx, n_layers * (size_t)m.k);
-    if (!m.probs || !m.weight || !m.capture || !m.list)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %d layers of %d tokens",
-                        ctx->shape->n_layers, m.n);
-    memset(m.capture, 0, n_layers * n_layers * sizeof *m.capture);
-    for (int32_t b = 0; b < n_queries; b++) KVL_TRY(omnikv_measure_query(ctx, &m, b));
-    for (size_t i = 0; i < n_layers * n_layers; i++) m.capture[i] /= (float)n_queries;
-    KVL_TRY(omnikv_choose(ctx, m.capture, is_filter));
+    float *capture = kvl_scratch(ctx, n_layers * n_layers);
+    if (!capture)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %zu layers", n_layers);
+    KVL_TRY(omnikv_capture(ctx, omnikv_k(ctx, ctx->context_tok), capture));
+    KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
     omnikv_assign(ctx, is_filter);
     for (size_t l = 0; l < n_layers; l++) {
         if (layer[l].filter < 0) continue;
-        layer[l].capture = m.capture[(size_t)layer[l].filter * n_layers + l];
-        layer[l].own = m.capture[l * n_layers + l];
+        layer[l].capture = capture[(size_t)layer[l].filter * n_layers + l];
+        layer[l].own = capture[l * n_layers + l];
     }
     return KVL_OK;
 }
@@ -475,62 +366,78 @@ static int32_t omnikv_forced(const struct kvl_pctx *ctx, int32_t pos, int32_t k)
     return KVL_MAX(0, KVL_MIN(k, ctx->context_tok - (pos + 1 - o->window_size)));
 }
 
-/* Lazy: leaves the old list in `list`, cut to its k best.  Returns its length. */
-static int omnikv_keep_old(const struct kvl_pctx *ctx, const struct omnikv_layer *layer,
-                           const float *rows, float *score, int32_t k, int32_t *list)
+/* A list in the making. */
+struct omnikv_list {
+    const struct kvl_step *step;
+    struct omnikv_layer *layer;
+    float *rows;   /* the layer's table */
+    float *score;  /* [context_tok] */
+    int32_t *item; /* [n] tokens of the context, then the tail */
+    int32_t n;
+};
+
+static float *omnikv_tag(const struct kvl_pctx *ctx, const struct omnikv_list *list, int32_t t)
 {
-    size_t row = omnikv_row(ctx->opts);
-    int32_t n = ctx->context_tok;
-    for (int32_t t = 0; t < n; t++)
-        if ((int32_t)rows[(size_t)t * row] != layer->tag) score[t] = -INFINITY;
-    return omnikv_topk(ctx, score, n, KVL_MIN(k, layer->n_list), list);
+    return list->rows + (size_t)t * omnikv_row(ctx->opts);
+}
+
+/* Lazy: the old list, cut to its best. */
+static int omnikv_keep_old(const struct kvl_pctx *ctx, struct omnikv_list *list)
+{
+    list->n = KVL_MIN(list->n, list->layer->n_list);
+    for (int32_t t = 0; t < ctx->context_tok; t++) {
+        bool old = (int32_t)*omnikv_tag(ctx, list, t) == list->layer->tag;
+        list->score[t] = old ? KVL_MAX(list->score[t], -FLT_MAX) : -INFINITY;
+    }
+    return omnikv_topk(ctx, list->score, ctx->context_tok, list->n, list->item);
+}
+
+static void omnikv_count_load(const struct kvl_pctx *ctx, const struct omnikv_list *list,
+                              int32_t both)
+{
+    struct omnikv_state *state = ctx->state;
+    double lanes = (double)(list->layer->last - list->layer->first + 1) * ctx->shape->n_kv_heads;
+    state->n_loads++;
+    state->n_listed += list->n;
+    state->n_hits += both;
+    state->loaded_bytes += lanes * list->n * kvl_token_bytes(ctx);
 }
 
 /* Counts what the bank would do for a new list, and lets a lazy one stay. */
-static int omnikv_bank(const struct kvl_pctx *ctx, const struct kvl_step *step, float *rows,
-                       float *score, int32_t *list, int32_t *n)
+static int omnikv_bank(const struct kvl_pctx *ctx, struct omnikv_list *list)
 {
     const struct omnikv_opts *o = ctx->opts;
-    struct omnikv_state *state = ctx->state;
-    struct omnikv_layer *layer = &state->layer[step->layer];
-    size_t row = omnikv_row(o);
+    struct omnikv_layer *layer = list->layer;
     int32_t both = 0;
-    for (int32_t i = 0; layer->tag > 0 && i < *n; i++)
-        both += (int32_t)rows[(size_t)list[i] * row] == layer->tag;
-    int32_t either = *n + layer->n_list - both;
-    state->n_filtered++;
-    if (o->lazy && layer->tag > 0 && both > o->lazy_overlap * either) {
-        KVL_TRY(omnikv_keep_old(ctx, layer, rows, score, *n, list));
-        *n = KVL_MIN(*n, layer->n_list);
-    } else {
-        int32_t n_layers = layer->last - layer->first + 1;
-        state->n_loads++;
-        state->n_listed += *n;
-        state->n_hits += both;
-        state->loaded_bytes +=
-            (double)n_layers * *n * ctx->shape->n_kv_heads * kvl_token_bytes(ctx);
-    }
-    layer->tag = step->index + 1;
-    layer->n_list = *n;
-    for (int32_t i = 0; i < *n; i++) rows[(size_t)list[i] * row] = (float)layer->tag;
+    for (int32_t i = 0; layer->tag > 0 && i < list->n; i++)
+        both += (int32_t)*omnikv_tag(ctx, list, list->item[i]) == layer->tag;
+    int32_t either = list->n + layer->n_list - both;
+    ((struct omnikv_state *)ctx->state)->n_filtered++;
+    if (o->lazy && layer->tag > 0 && both > o->lazy_overlap * either)
+        KVL_TRY(omnikv_keep_old(ctx, list));
+    else
+        omnikv_count_load(ctx, list, both);
+    layer->tag = list->step->index + 1;
+    layer->n_list = list->n;
+    for (int32_t i = 0; i < list->n; i++) *omnikv_tag(ctx, list, list->item[i]) = (float)layer->tag;
     return KVL_OK;
 }
 
 /* From scores to the list: the best of the context, what is forced, the tail. */
-static int omnikv_open_list(const struct kvl_pctx *ctx, const struct kvl_step *step, float *rows,
-                            float *score)
+static int omnikv_open_list(const struct kvl_pctx *ctx, struct omnikv_list *list)
 {
-    const struct omnikv_layer *layer = &((struct omnikv_state *)ctx->state)->layer[step->layer];
-    int32_t k = omnikv_k(ctx, step->pos), tail = step->pos - ctx->context_tok, n = k;
-    int32_t forced = omnikv_forced(ctx, step->pos, k);
-    int32_t *list = (void *)kvl_scratch(ctx, (size_t)k + (size_t)tail);
-    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a list of %d tokens", k + tail);
-    int32_t searched = ctx->context_tok - forced;
-    KVL_TRY(omnikv_topk(ctx, score, searched, k - forced, list));
-    for (int32_t i = 0; i < forced; i++) list[k - forced + i] = searched + i;
-    KVL_TRY(omnikv_bank(ctx, step, rows, score, list, &n));
-    for (int32_t i = 0; i < tail; i++) list[n + i] = ctx->context_tok + i;
-    return kvl_select_ahead(ctx, step, layer->first, layer->last, list, n + tail);
+    int32_t pos = list->step->pos, k = omnikv_k(ctx, pos), tail = pos - ctx->context_tok;
+    int32_t forced = omnikv_forced(ctx, pos, k), searched = ctx->context_tok - forced;
+    list->item = (void *)kvl_scratch(ctx, (size_t)k + (size_t)tail);
+    list->n = k;
+    if (!list->item)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a list of %d tokens", k + tail);
+    KVL_TRY(omnikv_topk(ctx, list->score, searched, k - forced, list->item));
+    for (int32_t i = 0; i < forced; i++) list->item[k - forced + i] = searched + i;
+    KVL_TRY(omnikv_bank(ctx, list));
+    for (int32_t i = 0; i < tail; i++) list->item[list->n + i] = ctx->context_tok + i;
+    return kvl_select_ahead(ctx, list->step, list->layer->first, list->layer->last, list->item,
+                            list->n + tail);
 }
 
 static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -542,12 +449,15 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)n; /* a dense layer reads every position */
     state->n_steps += step->layer == 0;
     if (state->layer[step->layer].first < 0) return KVL_OK;
-    float *score = kvl_scratch(ctx, (size_t)ctx->context_tok);
-    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
+    struct omnikv_list list = { .step = step,
+                                .layer = &state->layer[step->layer],
+                                .score = kvl_scratch(ctx, (size_t)ctx->context_tok) };
+    if (!list.score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &rows));
-    omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, score);
-    if (omnikv_windowed(o)) omnikv_score_window(ctx, step->pos, rows.base, score);
-    return omnikv_open_list(ctx, step, rows.base, score);
+    list.rows = rows.base;
+    omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, list.score);
+    if (omnikv_windowed(o)) omnikv_score_window(ctx, step->pos, list.rows, list.score);
+    return omnikv_open_list(ctx, &list);
 }
 
 static int omnikv_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)

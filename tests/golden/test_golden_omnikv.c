@@ -156,10 +156,8 @@ static void test_filters_are_the_best_of_all_sets(void **state)
         int32_t wait = (int32_t)kvl_rng_below(&rng, (uint32_t)KVL_MIN(3, n - 1));
         int32_t dense = wait + 1 + (int32_t)kvl_rng_below(&rng, (uint32_t)(n - 1 - wait));
         bare_open(&b, n, 1, "");
-        b.opts.num_wait_load_layers = wait;
-        b.opts.dense_layers = dense;
         for (int32_t i = 0; i < n * n; i++) capture[i] = (float)kvl_rng_f64(&rng);
-        RIG_OK(&b.err, omnikv_choose(&b.ctx, capture, chosen));
+        RIG_OK(&b.err, omnikv_choose(&b.ctx, capture, wait, dense, chosen));
         uint32_t got = 0, want = best_set(capture, n, wait, dense);
         for (int32_t l = 0; l < n; l++) got |= (uint32_t)chosen[l] << l;
         if (got != want)

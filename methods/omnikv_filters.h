@@ -1,0 +1,146 @@
+/* omnikv_filters.h - which layers of a model find tokens for the layers behind them.
+ *
+ * Included once, by omnikv.c.  When the context is complete, the last 4 queries of every layer l
+ * pick their top k (maximum over heads of the weight), and C(l, m) is the share of the weight of
+ * layer m > l, mean over heads and queries, that falls on l's tokens and the query's own.  Of all
+ * filter sets that leave at most `dense` layers dense and serve a layer each, the one of largest
+ * sum over the layers of C(filter, layer), dense layers counting 1, is taken; exact, by dynamic
+ * programming; ties to the lower layers.
+ */
+#ifndef OMNIKV_FILTERS_H
+#define OMNIKV_FILTERS_H
+
+#include "kvl/policy.h"
+
+#include <string.h>
+
+enum { OMNIKV_MEASURE = 4 }; /* queries */
+
+/* ---- what a layer's tokens capture of others ------------------------------------------------ */
+
+static int omnikv_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t stride,
+                         int32_t n, enum kvl_reduce reduce)
+{
+    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = y,
+                                                                   .x = x,
+                                                                   .x_stride = stride,
+                                                                   .n = n,
+                                                                   .n_heads = ctx->shape->n_heads,
+                                                                   .n_kv_heads = 1,
+                                                                   .reduce = reduce });
+}
+
+static int omnikv_topk(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t k,
+                       int32_t *index)
+{
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
+    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d tokens", k, n);
+}
+
+/* What lies in scratch while filters are measured; L layers, n tokens. */
+struct omnikv_measure {
+    float *probs;   /* [n_heads][n] of one query */
+    float *weight;  /* [n] mean over heads, then the score */
+    float *capture; /* [L][L] C(l, m); the diagonal is capture_own */
+    int32_t *list;  /* [L][k] */
+    int32_t n, k;
+};
+
+static float omnikv_share(const float *weight, const int32_t *list, int32_t n_list, int32_t own)
+{
+    float sum = weight[own];
+    for (int32_t i = 0; i < n_list; i++) sum += weight[list[i]];
+    return sum;
+}
+
+/* Adds one query's captures, layer by layer: the lists of the layers before are there. */
+static int omnikv_measure_query(const struct kvl_pctx *ctx, const struct omnikv_measure *m,
+                                int32_t back)
+{
+    size_t n = (size_t)m->n, n_layers = (size_t)ctx->shape->n_layers;
+    int32_t own = m->n - 1 - back, k = KVL_MIN(m->k, own);
+    for (size_t at = 0; at < n_layers; at++) {
+        int32_t *list = m->list + at * (size_t)m->k;
+        KVL_TRY(kvl_obs_window_probs(ctx, (int32_t)at, back, m->probs, m->n));
+        KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, own, KVL_REDUCE_MAX));
+        KVL_TRY(omnikv_topk(ctx, m->weight, own, k, list));
+        KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, m->n, KVL_REDUCE_MEAN));
+        for (size_t l = 0; l <= at; l++)
+            m->capture[l * n_layers + at] +=
+                omnikv_share(m->weight, m->list + l * (size_t)m->k, k, own);
+    }
+    return KVL_OK;
+}
+
+/* capture [n_layers][n_layers]: C(l, m) for m >= l, lists of k tokens. */
+static int omnikv_capture(const struct kvl_pctx *ctx, int32_t k, float *capture)
+{
+    size_t n = (size_t)ctx->context_tok, n_layers = (size_t)ctx->shape->n_layers;
+    int32_t n_queries = KVL_MIN(OMNIKV_MEASURE, ctx->context_tok);
+    struct omnikv_measure m = { .n = ctx->context_tok, .k = k, .capture = capture };
+    m.probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
+    m.weight = kvl_scratch(ctx, n);
+    m.list = (void *)kvl_scratch(ctx, n_layers * (size_t)k);
+    if (!m.probs || !m.weight || !m.list)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %d layers of %d tokens",
+                        ctx->shape->n_layers, m.n);
+    memset(capture, 0, n_layers * n_layers * sizeof *capture);
+    for (int32_t b = 0; b < n_queries; b++) KVL_TRY(omnikv_measure_query(ctx, &m, b));
+    for (size_t i = 0; i < n_layers * n_layers; i++) capture[i] /= (float)n_queries;
+    return KVL_OK;
+}
+
+/* ---- the best set ---------------------------------------------------------------------------- */
+
+/* value and next [n_layers][row] of filter layer l with at most d dense layers left: what the best
+ * continuation captures, negative where there is none, and its next filter, n_layers at the end. */
+struct omnikv_choice {
+    const float *capture;
+    int32_t n_layers, wait, row;
+    float *value;
+    int32_t *next;
+};
+
+static void omnikv_best_next(const struct omnikv_choice *c, int32_t l, int32_t d)
+{
+    int32_t used = 1 + c->wait, at = l * c->row + d;
+    float sum = (float)used, best = -1.0f;
+    for (int32_t m = l + used; used <= d && m < c->n_layers; m++) {
+        sum += c->capture[l * c->n_layers + m];
+        float rest = m + 1 < c->n_layers ? c->value[(m + 1) * c->row + d - used] : 0.0f;
+        if (rest < 0 || sum + rest <= best) continue;
+        best = sum + rest;
+        c->next[at] = m + 1;
+    }
+    c->value[at] = best;
+}
+
+/* is_filter [n_layers], zero on arrival: the best set that leaves at most `dense` layers dense;
+ * behind each filter come `wait` dense layers and at least one that reads its list. */
+static int omnikv_choose(const struct kvl_pctx *ctx, const float *capture, int32_t wait,
+                         int32_t dense, uint8_t *is_filter)
+{
+    int32_t n_layers = ctx->shape->n_layers, first = 0;
+    size_t cells = (size_t)n_layers * (size_t)(dense + 1);
+    float best = -1.0f;
+    struct omnikv_choice c = {
+        capture, n_layers, wait, dense + 1, kvl_scratch(ctx, cells), (void *)kvl_scratch(ctx, cells)
+    };
+    if (!c.value || !c.next) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to choose filters");
+    for (int32_t l = n_layers - 1; l >= 0; l--)
+        for (int32_t d = 0; d <= dense; d++) omnikv_best_next(&c, l, d);
+    for (int32_t l = 0; l < dense; l++) {
+        float v = c.value[l * c.row + dense - l];
+        if (v < 0 || (float)l + v <= best) continue;
+        best = (float)l + v;
+        first = l;
+    }
+    for (int32_t l = first, d = dense - first; l < n_layers; d -= 1 + c.wait) {
+        is_filter[l] = 1;
+        l = c.next[l * c.row + d];
+    }
+    return KVL_OK;
+}
+
+#endif
