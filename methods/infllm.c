@@ -269,10 +269,12 @@ static float *infllm_token_score(const struct kvl_pctx *ctx, const struct infllm
 
 /* Scratch for cutting blocks. */
 struct infllm_cut {
-    int32_t *pos;  /* [block_size] */
-    int32_t *best; /* [repr_topk] */
-    float *score;  /* [block_size] of one query head */
-    float *key;    /* [block_size][head_dim] of one kv head, before RoPE */
+    int32_t *pos;      /* [block_size] */
+    int32_t *best;     /* [repr_topk] */
+    float *score;      /* [block_size] of one query head */
+    float *key;        /* [block_size][head_dim] of one kv head, before RoPE */
+    const float *sums; /* [n_heads][n_tok] scores of the context; NULL: the layer's running ones */
+    int32_t n_tok;
 };
 
 static int infllm_cut_begin(const struct kvl_pctx *ctx, struct infllm_cut *cut)
@@ -313,9 +315,8 @@ static int infllm_represent(const struct kvl_pctx *ctx, const struct infllm_cut 
     return KVL_OK;
 }
 
-/* sums: scores [n_heads][n_tok] of the context, or NULL: from the layer's running scores. */
-static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t block, const float *sums,
-                      int32_t n_tok, const struct infllm_cut *cut)
+static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t block,
+                      const struct infllm_cut *cut)
 {
     const struct infllm_opts *o = ctx->opts;
     const struct infllm_at at = infllm_at(ctx, layer);
@@ -331,8 +332,9 @@ static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t block, 
         if (h % group == 0)
             KVL_TRY(kvl_read_keys(ctx, layer, kv_head, cut->pos, o->block_size, true, cut->key));
         for (int32_t i = 0; i < o->block_size; i++)
-            cut->score[i] = sums ? sums[(size_t)h * (size_t)n_tok + (size_t)(first + i)]
-                                 : infllm_token_score(ctx, &at, first + i)[h];
+            cut->score[i] = cut->sums
+                                ? cut->sums[(size_t)h * (size_t)cut->n_tok + (size_t)(first + i)]
+                                : infllm_token_score(ctx, &at, first + i)[h];
         KVL_TRY(
             infllm_represent(ctx, cut, rows.base + (size_t)kv_head * rows.head_stride + row * dim));
     }
@@ -345,18 +347,16 @@ static int infllm_prefilled(struct kvl_pctx *ctx, int32_t layer)
     const struct infllm_opts *o = ctx->opts;
     const struct infllm_at at = infllm_at(ctx, layer);
     bool logit = o->repr_score == INFLLM_LOGIT;
-    struct infllm_cut cut;
-    const float *sums;
-    int32_t n_tok;
+    struct infllm_cut cut = { 0 };
     KVL_TRY(kvl_obs_columns(ctx, layer, logit ? KVL_OBS_LOGITS : KVL_OBS_COLUMNS,
-                            o->n_local - logit, &sums, &n_tok));
+                            o->n_local - logit, &cut.sums, &cut.n_tok));
     KVL_TRY(infllm_cut_begin(ctx, &cut));
-    at.l->n_blocks = infllm_n_blocks(o, n_tok);
-    for (int32_t b = 0; b < at.l->n_blocks; b++)
-        KVL_TRY(infllm_cut(ctx, layer, b, sums, n_tok, &cut));
-    for (int32_t t = infllm_first(o, at.l->n_blocks); t < n_tok; t++)
+    at.l->n_blocks = infllm_n_blocks(o, cut.n_tok);
+    for (int32_t b = 0; b < at.l->n_blocks; b++) KVL_TRY(infllm_cut(ctx, layer, b, &cut));
+    for (int32_t t = infllm_first(o, at.l->n_blocks); t < cut.n_tok; t++)
         for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-            infllm_token_score(ctx, &at, t)[h] = sums[(size_t)h * (size_t)n_tok + (size_t)t];
+            infllm_token_score(ctx, &at, t)[h] =
+                cut.sums[(size_t)h * (size_t)cut.n_tok + (size_t)t];
     return KVL_OK;
 }
 
@@ -365,7 +365,7 @@ static int infllm_append(struct kvl_pctx *ctx, const struct kvl_step *step, cons
                          const float *v)
 {
     const struct infllm_at at = infllm_at(ctx, step->layer);
-    struct infllm_cut cut;
+    struct infllm_cut cut = { 0 };
     (void)k;
     (void)v;
     if (step->replay) return KVL_OK; /* prefilled sees the whole context */
@@ -373,7 +373,7 @@ static int infllm_append(struct kvl_pctx *ctx, const struct kvl_step *step, cons
            (size_t)ctx->shape->n_heads * sizeof *at.score);
     if (infllm_n_blocks(ctx->opts, step->pos + 1) == at.l->n_blocks) return KVL_OK;
     KVL_TRY(infllm_cut_begin(ctx, &cut));
-    return infllm_cut(ctx, step->layer, at.l->n_blocks++, NULL, 0, &cut);
+    return infllm_cut(ctx, step->layer, at.l->n_blocks++, &cut);
 }
 
 /* ---- block cache ---------------------------------------------------------------------------- */
