@@ -90,6 +90,11 @@ typedef int kvl_chart_build(const struct kvl_figure *f, const struct kvl_results
 kvl_chart_build kvl_chart_lines;      /* x and y of results, a series per policy */
 kvl_chart_build kvl_chart_depths;     /* accuracy over length and depth, a panel per policy */
 kvl_chart_build kvl_chart_perplexity; /* running perplexity of texts, a line per policy */
+kvl_chart_build kvl_chart_mass;       /* analyses: tokens that hold the attention, per layer */
+kvl_chart_build kvl_chart_alike;      /* analyses: attention caught by a layer's tokens */
+kvl_chart_build kvl_chart_hits;       /* analyses: evidence among them */
+kvl_chart_build kvl_chart_capture;    /* analyses: layer by layer */
+kvl_chart_build kvl_chart_drift;      /* analyses: important tokens some steps later */
 kvl_chart_build kvl_chart_breakdown;  /* parts of a decode step, stacked, a bar per policy */
 
 /* The table and the variables of the script, as texts. */

@@ -191,22 +191,35 @@ static void script_legend(struct kvl_chart *c, struct kvl_buf *out)
     kvl_buf_free(&names);
 }
 
+/* name = 'text' */
+static void script_text(struct kvl_chart *c, struct kvl_buf *out, const char *name,
+                        const char *text)
+{
+    struct kvl_buf quoted = { 0 };
+    quote_add(c, &quoted, text);
+    if (!c->no_memory)
+        c->no_memory |= kvl_buf_printf(out, "%s = %s\n", name, quoted.data) != KVL_OK;
+    kvl_buf_free(&quoted);
+}
+
 static void script_build(struct kvl_chart *c, const struct kvl_figure *f, bool strict,
                          struct kvl_buf *out)
 {
-    struct kvl_buf subtitle = { 0 };
-    text_add(c, &c->subtitle, "");
-    if (!c->no_memory) quote_add(c, &subtitle, c->subtitle.data);
-    if (c->no_memory) return;
+    char title[256];
     const char *score = strict && f->y_axis == KVL_AXIS_PERCENT ? " (strict score)" : "";
+    snprintf(title, sizeof title, "%s%s", f->title, score);
+    script_text(c, out, "title", title);
+    text_add(c, &c->subtitle, "");
+    if (c->no_memory) return;
+    script_text(c, out, "subtitle", c->subtitle.data);
+    script_text(c, out, "x_label", f->x_label);
+    script_text(c, out, "y_label", f->y_label);
     int rc = kvl_buf_printf(out,
-                            "title = '%s%s'\nsubtitle = %s\nx_label = '%s'\ny_label = '%s'\n"
                             "n_panels = %zu\nn_columns = %zu\nn_series = %zu\nn_points = %zu\n"
                             "n_x_ticks = %zu\nn_y_ticks = %zu\n",
-                            f->title, score, subtitle.data, f->x_label, f->y_label, c->n_panels,
-                            c->n_columns, c->n_series, c->n_points, c->n_x_ticks, c->n_y_ticks);
+                            c->n_panels, c->n_columns, c->n_series, c->n_points, c->n_x_ticks,
+                            c->n_y_ticks);
     c->no_memory |= rc != KVL_OK;
-    kvl_buf_free(&subtitle);
     script_array(c, out, "panel_title", c->n_panels, &c->panel_title);
     script_array(c, out, "panel_note", c->n_panels, &c->panel_note);
     script_array(c, out, "series_name", c->n_series, &c->series_name);

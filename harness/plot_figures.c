@@ -27,6 +27,23 @@ static struct kvl_interval y_recall(const struct kvl_result *r, bool strict)
     return r->recall;
 }
 
+/* Of the ten tokens of largest weight, those that were read (reference passes); where every layer is
+ * dense, of those layers. */
+static struct kvl_interval y_top10(const struct kvl_result *r, bool strict)
+{
+    const json_t *q = json_object_get(r->record, "quality"), *top = json_object_get(q, "top");
+    const json_t *layers = json_object_get(q, "select");
+    if (!json_is_object(layers)) layers = json_object_get(q, "dense");
+    (void)strict;
+    for (size_t i = 0; i < json_array_size(top); i++) {
+        const json_t *v = json_array_get(json_object_get(layers, "recall"), i);
+        if (json_integer_value(json_array_get(top, i)) != 10 || !json_is_object(v)) continue;
+        return (struct kvl_interval){ kvl_json_number(v, "mean"), kvl_json_number(v, "lo"),
+                                      kvl_json_number(v, "hi") };
+    }
+    return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
+}
+
 static struct kvl_interval y_decode(const struct kvl_result *r, bool strict)
 {
     (void)strict;
@@ -98,6 +115,61 @@ const struct kvl_figure kvl_figures[] = {
       .x = x_attended,
       .y = y_accuracy,
       .build = kvl_chart_lines },
+    { .name = "top10_budget",
+      .title = "Recall of the ten heaviest tokens against budget",
+      .help = "Quest's figure 4: share of full attention's top 10 tokens that was read",
+      .x_label = "tokens attended per lane (counted)",
+      .y_label = "top-10 tokens read, %",
+      .columns = "attended_tok recall_pct lo hi budget_tok n n_errors",
+      .note = "; reference passes, mean over selecting layers, heads, steps; bars: 95 %.",
+      .y_axis = KVL_AXIS_PERCENT,
+      .x = x_attended,
+      .y = y_top10,
+      .build = kvl_chart_lines },
+    { .name = "mass_layer",
+      .title = "Tokens that hold 90, 95, 99 % of the attention",
+      .help = "share of the tokens needed, per layer (kvlab analyze mass)",
+      .x_label = "layer",
+      .y_label = "share of all tokens, %",
+      .columns = "layer share_pct least_head most_head - n_heads -",
+      .x_axis = KVL_AXIS_LINEAR,
+      .build = kvl_chart_mass },
+    { .name = "layers_alike",
+      .title = "Attention of the next layers on a layer's tokens",
+      .help = "mean share caught, per layer (kvlab analyze similarity)",
+      .x_label = "layer that chooses",
+      .y_label = "attention caught, %",
+      .columns = "layer captured_pct - - - - -",
+      .x_axis = KVL_AXIS_LINEAR,
+      .y_axis = KVL_AXIS_PERCENT,
+      .build = kvl_chart_alike },
+    { .name = "layers_heatmap",
+      .title = "Attention of a layer on another layer's tokens",
+      .help = "layer by layer (kvlab analyze similarity)",
+      .x_label = "layer that attends",
+      .y_label = "layer that chooses",
+      .columns = "layer2_index layer1_index captured_pct layer2 layer1 - -",
+      .x_axis = KVL_AXIS_LINEAR,
+      .y_axis = KVL_AXIS_LINEAR,
+      .build = kvl_chart_capture },
+    { .name = "filter_hit",
+      .title = "Evidence among a layer's tokens",
+      .help = "hit rate of each layer as a filter (kvlab analyze similarity)",
+      .x_label = "layer that chooses",
+      .y_label = "evidence hit, %",
+      .columns = "layer hit_pct - - - - -",
+      .x_axis = KVL_AXIS_LINEAR,
+      .y_axis = KVL_AXIS_PERCENT,
+      .build = kvl_chart_hits },
+    { .name = "token_drift",
+      .title = "Important tokens, some steps later",
+      .help = "share that is important still, per layer (kvlab analyze drift)",
+      .x_label = "decode steps later",
+      .y_label = "still important, %",
+      .columns = "lag kept_pct - - - - -",
+      .x_axis = KVL_AXIS_LINEAR,
+      .y_axis = KVL_AXIS_PERCENT,
+      .build = kvl_chart_drift },
     { .name = "needle_heatmap",
       .title = "Needle in a haystack: length and depth",
       .help = "accuracy over context length and depth of the needle, a panel per policy",

@@ -7,4 +7,5 @@
 set palette defined (0 "#F0496E", 50 "#EBB839", 100 "#0CD79F")
 set cbrange [0:100]
 heat_format = "%.0f"
+heat_light = 1000
 load home."/heat.gp"

@@ -3,7 +3,7 @@
 #   x y value ...     x and y are numbers of categories, named by x_tick[] and y_tick[]
 #
 # The script sets what panels.gp reads.  The figure sets the palette, cbrange and heat_format, the
-# format of the value in a cell ("" = none).
+# format of the value in a cell ("" = none), and heat_light, the value from which its text is white.
 
 panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
 px(x) = 1.0 * (x) / width
@@ -42,8 +42,8 @@ do for [p=1:n_panels] {
     plot for [k in blocks] data index (at(k)-1) \
              using 1:2:($1-0.48):($1+0.48):($2-0.48):($2+0.48):3 with boxxyerror lc palette, \
          for [k in (heat_format eq "" ? "" : blocks)] data index (at(k)-1) \
-             using 1:2:(sprintf(heat_format, $3)) with labels font (small ? ",7" : ",9") \
-             textcolor rgb "#222222", \
+             using 1:2:(sprintf(heat_format, $3)):($3 < heat_light ? 0x222222 : 0xffffff) \
+             with labels font (small ? ",7" : ",9") textcolor rgb variable, \
          n_y_ticks + 9 with dots
     unset label 1; unset label 2
 }

@@ -1,0 +1,8 @@
+# ranks.gp - colours and markers by rank, for series that are not policies: layers, counts, shares.
+# Load it before panels.gp.
+kvl_ramp = "#440154 #46327e #365c8d #277f8e #1fa187 #4ac16d #a0da39 #d9c51c"
+kvl_of(s) = 1 + int((legend_rank(s) - 1) * words(kvl_ramp) / (n_legend > 8 ? 1.0*n_legend : 8.0))
+kvl_few(s) = n_legend > 4 ? kvl_of(s) : 1 + 2 * (legend_rank(s) - 1)
+kvl_colour(s) = word(kvl_ramp, kvl_few(s))
+kvl_marker(s) = int(word("7 5 9 11 13 15 6 4 8 10 12 14", 1 + (legend_rank(s) - 1) % 12))
+kvl_dash(s) = 1
