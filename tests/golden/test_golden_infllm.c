@@ -307,6 +307,8 @@ static void naive_choose(const struct sizes *z, int32_t p)
 {
     double score[MAX_BLOCKS];
     uint8_t mark[MAX_BLOCKS];
+    world.n_seen = world.n_blocks;
+    if (world.n_blocks <= 0) return;
     for (int32_t b = 0; b < world.n_blocks; b++) {
         score[b] = 0;
         for (int h = 0; h < H; h++) {
@@ -317,7 +319,6 @@ static void naive_choose(const struct sizes *z, int32_t p)
     }
     record_top(score, world.n_blocks, KVL_MIN(z->topk, world.n_blocks), mark);
     for (int32_t b = 0; b < world.n_blocks; b++) world.chosen[b] = mark[b];
-    world.n_seen = world.n_blocks;
 }
 
 static void naive_step(const struct sizes *z, int32_t p, int32_t n_ctx)
