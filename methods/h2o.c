@@ -40,14 +40,14 @@
  * floats (official: the model's type, with many ties).
  * Cost per step and layer: one addition per live token and query head, one top-k of heavy + every
  * per kv head when a lane is cut; once, a second pass over the queries of the prompt.  Memory: a float
- * per position and query head, of dropped positions too.
+ * per position and query head, of dropped positions too (one cut: none).
  */
 #include "kvl/policy.h"
 
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
 enum { H2O_ORIGINAL = 0, H2O_IN_CACHE = 1 };
 enum { H2O_MEAN = 0, H2O_MAX, H2O_FIRST };
-enum { H2O_MAX_SHARES = 16, H2O_FACTORY_WINDOW = 8 };
+enum { H2O_MAX_SHARES = 16, H2O_FACTORY_WINDOW = 8, H2O_MAX_TOKENS = 1 << 28 };
 
 struct h2o_opts {
     int32_t heavy, recent, variant, reduce, positions, every;
@@ -71,14 +71,14 @@ static const struct kvl_opt h2o_options[] = {
       .off = offsetof(struct h2o_opts, heavy),
       .def = "auto",
       .min = 0,
-      .max = 1 << 30,
+      .max = H2O_MAX_TOKENS,
       .help = "tokens kept by score; auto = half of budget - every (paper: half)" },
     { .name = "recent",
       .type = KVL_OPT_INT,
       .off = offsetof(struct h2o_opts, recent),
       .def = "auto",
       .min = 0,
-      .max = 1 << 30,
+      .max = H2O_MAX_TOKENS,
       .help = "latest tokens that stay; auto = what heavy leaves; prefill_only: 8; "
               "observed_attention: 0" },
     { .name = "variant",
@@ -161,7 +161,8 @@ static int h2o_split(struct kvl_plan *plan)
     if (o->variant == H2O_PREFILL_ONLY) heavy = room - KVL_MIN(H2O_FACTORY_WINDOW, room / 2);
     if (o->heavy == KVL_AUTO) o->heavy = o->recent == KVL_AUTO ? heavy : room - o->recent;
     if (o->recent == KVL_AUTO)
-        o->recent = o->variant == H2O_FLEXGEN ? KVL_MAX(0, o->heavy - 1) : room - o->heavy;
+        o->recent =
+            o->variant == H2O_FLEXGEN ? KVL_MIN(o->heavy - 1, room - o->heavy) : room - o->heavy;
     if (o->variant == H2O_FLEXGEN && o->heavy < 1)
         return kvl_fail(plan->err, KVL_EINVAL, "variant=flexgen with heavy=0; give 1 or more");
     return KVL_OK;
@@ -201,13 +202,18 @@ struct h2o_cut {
     int32_t heavy, recent;
 };
 
+/* The little on top keeps 1/3 * 30 at 10; the bound keeps sums of two parts in range. */
+static int32_t h2o_part(double share, int32_t tokens)
+{
+    return (int32_t)KVL_MIN(share * tokens + 1e-6, (double)H2O_MAX_TOKENS);
+}
+
 static struct h2o_cut h2o_cut(const struct h2o_opts *o, const struct kvl_shape *shape,
                               int32_t layer)
 {
-    /* The little on top keeps 1/3 * 30 at 10. */
     double share = h2o_share(o, layer, shape->n_layers);
-    return (struct h2o_cut){ .heavy = (int32_t)(share * o->heavy + 1e-6),
-                             .recent = (int32_t)(share * o->recent + 1e-6) };
+    return (struct h2o_cut){ .heavy = h2o_part(share, o->heavy),
+                             .recent = h2o_part(share, o->recent) };
 }
 
 /* Makes the mean of the shares 1, and checks that every layer keeps something. */
@@ -242,7 +248,7 @@ static int h2o_plan(struct kvl_plan *plan)
     KVL_TRY(h2o_scale_shares(plan));
     plan->raw_keys = o->positions == H2O_IN_CACHE;
     int32_t group = plan->shape->n_heads / plan->shape->n_kv_heads;
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group, &o->table));
+    if (!h2o_once(o)) KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group, &o->table));
     return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
 }
 
@@ -255,6 +261,7 @@ static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
     struct kvl_meta_view meta;
     const float *sums;
     int32_t n_tok, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    if (h2o_once(o)) return KVL_OK;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
     KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {

@@ -29,6 +29,7 @@
 #include "kvl/policy.h"
 
 enum { H2O_SIM_MASK = 0, H2O_SIM_LM_EVAL = 1 };
+enum { H2O_SIM_MAX_TOKENS = 1 << 28 }; /* sums of a few are in range */
 
 struct h2o_sim_opts {
     int32_t heavy, recent, variant, reduce;
@@ -46,14 +47,14 @@ static const struct kvl_opt h2o_sim_options[] = {
       .off = offsetof(struct h2o_sim_opts, heavy),
       .def = "auto",
       .min = 0,
-      .max = 1 << 30,
+      .max = H2O_SIM_MAX_TOKENS,
       .help = "tokens read by score; auto = half of the budget (paper: half)" },
     { .name = "recent",
       .type = KVL_OPT_INT,
       .off = offsetof(struct h2o_sim_opts, recent),
       .def = "auto",
       .min = 0,
-      .max = 1 << 30,
+      .max = H2O_SIM_MAX_TOKENS,
       .help = "latest tokens that are read; auto = what heavy leaves of the budget" },
     { .name = "variant",
       .type = KVL_OPT_ENUM,
@@ -101,19 +102,15 @@ static int h2o_sim_plan(struct kvl_plan *plan)
     return kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
 }
 
-/* Rows of one kv head: [n][group scores, mark]. */
-static int h2o_sim_rows(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, float **rows)
-{
-    const struct h2o_sim_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    *rows = meta.base + (size_t)kv_head * meta.head_stride;
-    return KVL_OK;
-}
-
 static size_t h2o_sim_group(const struct kvl_pctx *ctx)
 {
     return (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads);
+}
+
+/* Rows of one kv head: [n][group scores, mark]. */
+static float *h2o_sim_rows(const struct kvl_meta_view *meta, int32_t kv_head)
+{
+    return meta->base + (size_t)kv_head * meta->head_stride;
 }
 
 /* Marks the k best of the first n tokens and no other of the first n_tok; scores of the unmarked among
@@ -164,13 +161,14 @@ static int h2o_sim_mask(const struct kvl_pctx *ctx, float *rows, int32_t n_tok)
 static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct h2o_sim_opts *o = ctx->opts;
+    struct kvl_meta_view meta;
     const float *sums;
-    float *rows;
     int32_t n_tok;
     size_t group = h2o_sim_group(ctx);
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
+    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        KVL_TRY(h2o_sim_rows(ctx, layer, h, &rows));
+        float *rows = h2o_sim_rows(&meta, h);
         for (size_t g = 0; g < group; g++) {
             const float *sum = sums + ((size_t)h * group + g) * (size_t)n_tok;
             for (int32_t i = 0; i < n_tok; i++) rows[(size_t)i * (group + 1) + g] = sum[i];
@@ -200,13 +198,15 @@ static int32_t h2o_sim_list(const struct kvl_pctx *ctx, const float *rows, int32
 static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
-    float *rows;
+    const struct h2o_sim_opts *o = ctx->opts;
+    struct kvl_meta_view meta;
     (void)q;
+    /* One view for all heads: a view is counted as read. */
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)step->pos + 1);
         if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", step->pos);
-        KVL_TRY(h2o_sim_rows(ctx, step->layer, h, &rows));
-        int32_t n = h2o_sim_list(ctx, rows, step->pos, list);
+        int32_t n = h2o_sim_list(ctx, h2o_sim_rows(&meta, h), step->pos, list);
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list, n));
     }
     return KVL_OK;
@@ -217,14 +217,15 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct h2o_sim_opts *o = ctx->opts;
     size_t group = h2o_sim_group(ctx);
-    float *rows;
+    struct kvl_meta_view meta;
     (void)n;
     (void)lse;
     if (o->variant == H2O_SIM_LM_EVAL) return KVL_OK;
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        float *rows = h2o_sim_rows(&meta, h);
         int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)step->pos + 1);
         if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", step->pos);
-        KVL_TRY(h2o_sim_rows(ctx, step->layer, h, &rows));
         int32_t n_read = h2o_sim_list(ctx, rows, step->pos, list);
         for (size_t g = 0; g < group; g++)
             for (int32_t i = 0; i < n_read; i++)

@@ -161,6 +161,9 @@ static void test_room_for_everything_is_full_attention(void **state)
     expect_same_answers("variant=flexgen,decay=0.5", N_TOK, kvl_policy_full, "", 0);
     expect_same_answers("variant=observed_attention", N_TOK, kvl_policy_full, "", 0);
     expect_same_answers("heavy=61,recent=1", 0, kvl_policy_full, "", 0);
+    /* Sums of parts overflowed. */
+    expect_same_answers("heavy=268435456,recent=268435456,layer_budgets=9999/1", 0, kvl_policy_full,
+                        "", 0);
 }
 
 /* In a model of one layer keys and values depend on their token alone: rolling positions are a dense
@@ -191,6 +194,37 @@ static void test_rolling_positions(void **state)
     kvl_free(got);
     rig_end(&rs);
     rig_close(&r);
+}
+
+/* Bytes of a policy's tables behind the prompt, and of what its first step read to choose. */
+static void expect_bytes(const struct kvl_policy *policy, const char *options, size_t tables,
+                         int64_t read)
+{
+    int32_t id[N_TOK];
+    struct rig r = small_rig(3, 2, id);
+    struct rig_run run = {
+        .policy = policy, .options = options, .budget = 11, .id = id, .n_ctx = N_PROMPT
+    };
+    struct rig_session rs = rig_start(&r, &run);
+    float *logits = rig_logits(&r, 1);
+    assert_int_equal(kvl_session_meta_bytes(rs.s), tables);
+    rig_decode(&r, &rs, id + N_PROMPT, 1, logits);
+    assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes, read);
+    kvl_free(logits);
+    rig_end(&rs);
+    rig_close(&r);
+}
+
+/* 3 layers, 2 kv heads of 2 query heads.  Masks were counted once per kv head, each time whole; one
+ * cut needs no scores behind it. */
+static void test_bytes(void **state)
+{
+    enum { FLOATS = 3 * 2 * (2 + 1) };
+    (void)state;
+    expect_bytes(kvl_policy_h2o_sim, "", 4 * FLOATS * N_PROMPT, 4 * FLOATS * (N_PROMPT + 1));
+    expect_bytes(kvl_policy_h2o, "", sizeof(float) * 3 * 4 * N_PROMPT, 0);
+    expect_bytes(kvl_policy_h2o, "variant=prefill_only", 0, 0);
+    expect_bytes(kvl_policy_h2o, "variant=observed_attention", 0, 0);
 }
 
 /* ---- options --------------------------------------------------------------------------------------- */
@@ -257,6 +291,9 @@ static void test_plans(void **state)
         { "heavy=0,recent=0", 9, "layer 0 no token" },
         { "", 0, "give 3 or more" },
         { "variant=llama_recipes,reduce=mean", 9, "reduce=first" },
+        { "heavy=268435457", 9, "out of range" },
+        { "variant=flexgen,heavy=4", 9, "heavy=4,recent=3," },
+        { "variant=flexgen,heavy=7", 9, "heavy=7,recent=1," },
         { "variant=flexgen,heavy=0", 9, "variant=flexgen with heavy=0" },
         { "layer_budgets=1/2/3", 13, "layer_budgets=1/2/3" },
         { "layer_budgets=1/0", 13, "layer_budgets=1/0;" },
@@ -278,6 +315,7 @@ static void test_plans(void **state)
         { "variant=lm_eval", 13, "heavy=6,recent=6," },
         { "variant=lm_eval", 2, "needs at least 3" },
         { "heavy=3,recent=0", 13, "variant=sim with recent=0" },
+        { "heavy=3,recent=268435457", 13, "out of range" },
         { "variant=lm_eval,heavy=3,recent=0", 0, "heavy=3,recent=0," },
         { "", 0, "give 2 or more" },
     };
@@ -298,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_no_heavy_tokens_are_a_sliding_window),
         cmocka_unit_test(test_room_for_everything_is_full_attention),
         cmocka_unit_test(test_rolling_positions),
+        cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_layer_budgets),
         cmocka_unit_test(test_plans),
     };
