@@ -239,6 +239,7 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
     int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
     for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, err));
     s->failed = false;
+    s->count.index_read_bytes = 0; /* reads of the context, once: no part of what a token costs */
     s->count.attach_ns = kvl_now_ns() - t0;
     return KVL_OK;
 }

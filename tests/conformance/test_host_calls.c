@@ -164,6 +164,13 @@ static int read_five(struct kvl_pctx *ctx, const struct kvl_step *step, const st
     return kvl_read_keys(ctx, step->layer, 0, (int32_t[]){ 9, 3, 4, 5, 88 }, 5, false, k);
 }
 
+static int read_before(struct kvl_pctx *ctx, int32_t layer)
+{
+    float k[DIM];
+    return kvl_read_keys(ctx, layer, 0, (int32_t[]){ 9 }, 1, false, k);
+}
+
+/* To the steps that read them: what the context costs once was spread over the tokens of an answer. */
 static void test_keys_are_charged(void **state)
 {
     struct kvl_policy p = base;
@@ -171,8 +178,10 @@ static void test_keys_are_charged(void **state)
     float *logits = rig_logits(&rig, 1);
     (void)state;
     p.caps = KVL_CAP_SELECTS;
+    p.prefilled = read_before;
     p.select = read_five;
     start(&rs, &p, KVL_EXEC_REAL);
+    assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes, 0);
     rig_decode(&rig, &rs, id + N_CTX, 1, logits);
     assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes, N_LAYERS * 5 * DIM * 4);
     kvl_free(logits);
