@@ -61,7 +61,10 @@ int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
-    text_notes(x, out);
+    const struct kvl_result *most = x; /* a row may lack texts that failed */
+    for (size_t i = 1; i < n; i++)
+        if (x[i].n > most->n) most = &x[i];
+    text_notes(most, out);
     fputc('\n', out);
     return rc;
 }
