@@ -107,7 +107,8 @@ static size_t h2o_sim_group(const struct kvl_pctx *ctx)
     return (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads);
 }
 
-/* Rows of one kv head: [n][group scores, mark]. */
+/* Rows of one kv head: [n][group scores, mark].  They are read in place, since no operator takes or
+ * adds by index. */
 static float *h2o_sim_rows(const struct kvl_meta_view *meta, int32_t kv_head)
 {
     return meta->base + (size_t)kv_head * meta->head_stride;

@@ -9,6 +9,7 @@
  *
  * The way of one prompt: session_create -> prefill(context) -> per policy: fork -> attach -> per
  * question: fork -> extend(question less its last token) -> decode(last token), decode ...
+ * A policy with its own prefill: session_create -> attach -> extend(context) -> per question as above
  *
  * Phases differ in rounding, never in meaning: prefill and extend multiply rows in fixed tiles
  * (gemm), decode multiplies weights in their own type (gemv).  Within a phase the result of a row

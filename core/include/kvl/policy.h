@@ -7,11 +7,14 @@
  * Vocabulary: lane, slot, position: kvl/kvstore.h.  Policies speak of *original positions* only;
  * slots, blocks and tiers are the engine's.
  *
- * The way of a sample (core/model/session.c):
- *   plan -> open -> append (replay of the context, a chunk at a time) -> prefilled, per layer
- *     -> score, per layer: the engine keeps the best and frees the rest
- *     -> evict, per layer, with step->replay set: the whole context is one call
+ * The way of a sample (core/model/attach.c, then forward.c):
+ *   plan -> open
+ *   prefill: shared, per layer: append (replay of the context, a chunk at a time) -> prefilled
+ *     -> score: the engine keeps the best and frees the rest
+ *     -> evict, with step->replay set: the whole context is one call
+ *   prefill: own (KVL_CAP_PREFILL): nothing of this; every token of the context is a step
  *   then per token and layer: append -> schedule -> select -> [attention] -> observe -> evict
+ *     (a block of tokens: evict once, behind its last token; prefill: own, after every token)
  *   at the end: report -> close (always called once open was, also after an error)
  *
  * Every hook is optional; NULL means "nothing to do".  A hook returns KVL_OK or kvl_fail(ctx->err,
@@ -283,7 +286,7 @@ struct kvl_policy {
     int (*plan)(struct kvl_plan *plan);
     int (*open)(struct kvl_pctx *ctx);
     void (*close)(struct kvl_pctx *ctx);
-    /* Reserved: sparse prefill (KVL_CAP_PREFILL). */
+    /* Reserved: a dense prefill that leaves things out. */
     int (*prefill_mask)(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_prefill_mask *mask);
     /* Keys and values of step->n_tok new tokens, as stored (rounded):
