@@ -78,28 +78,50 @@ def widen(weight, filler):
     return rows
 
 
-def unlikely_row(model, n_texts=24, length=512, margin=25.0):
-    """The output row of tokens that training never saw: far below what is likely everywhere.
-
-    The padding token, which is never right, is unlikely, but there are a thousand unused tokens.
-    The last hidden states have a direction in common: the row of the padding token minus `margin`
-    times the vector whose product with all hidden states is closest to 1.
-    """
-    rng = random.Random("export")
-    mix = {"kv": 2, "passkey": 2, "needle": 2, "two_stage": 2, "mixed": 2, "text": 2}
-    states = []
+def sample_states(model, seed, n_texts=96, length=512):
+    """Last hidden states [token][dim] of texts like those of training."""
+    rng, states = random.Random(seed), []
+    mix = {"kv": 2, "passkey": 2, "needle": 2, "two_stage": 2, "mixed": 2, "text": 10}
     with torch.no_grad():
         for _ in range(n_texts):
             ids = torch.tensor(training_document(rng, length, mix).ids)[None]
             states.append(model(ids, torch.arange(ids.shape[1])[None])[0][0])
-        states = torch.cat(states).double()
-        ones = torch.ones(len(states), 1, dtype=torch.double)
-        common = torch.linalg.lstsq(states, ones).solution[:, 0]
-        row = model.head.weight[PAD].double() - margin * common
-        unused = states @ row + math.log(len(VOCAB.tokenizer.tokens) - VOCAB.size)
-        rest = torch.logsumexp(states @ model.head.weight.double().T, 1)
-        print("unused tokens: largest probability %.1e, mean %.1e" % (
-            (unused - rest).exp().max(), (unused - rest).exp().mean()))
+    return torch.cat(states).double()
+
+
+def unlikely_row(model, margin=20.0, steps=30):
+    """The output row of tokens that training never saw: far below the likely ones everywhere.
+
+    The padding token, which is never right, is unlikely, but there are more than a thousand unused
+    tokens.  From its row on, Newton's method looks for a row whose logit is at least `margin` below
+    the logarithm of the sum of the others'; other texts verify it.
+    """
+    head = model.head.weight.detach().double()
+    states = sample_states(model, "export")
+    wanted = torch.logsumexp(states @ head.T, 1) - margin
+    row, ridge = head[PAD], 1e-4 * torch.eye(head.shape[1], dtype=torch.double)
+
+    def loss(row):
+        return (states @ row - wanted).clamp(min=0).pow(2).mean() + 1e-4 * row.pow(2).sum()
+
+    for _ in range(steps):
+        missed = states[states @ row > wanted]
+        short = (states @ row - wanted).clamp(min=0)
+        slope = states.T @ short / len(states) + ridge @ row
+        step = torch.linalg.solve(missed.T @ missed / len(states) + ridge, slope)
+        lengths = [0.5 ** k for k in range(12) if loss(row - 0.5 ** k * step) < loss(row)]
+        if not lengths:
+            break
+        row = row - lengths[0] * step
+    check = sample_states(model, "check")
+    rest = torch.logsumexp(check @ head.T, 1)
+    n_unused = len(VOCAB.tokenizer.tokens) - VOCAB.size
+    rows = []
+    for candidate in (row, head[PAD]):
+        mass = (check @ candidate - rest).exp() * n_unused
+        rows.append((mass.mean().item(), mass.max().item(), candidate))
+    mean, largest, row = min(rows, key=lambda entry: entry[0])
+    print("weight of all unused tokens together: mean %.1e, largest %.1e" % (mean, largest))
     return row.float().numpy()
 
 

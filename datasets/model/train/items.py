@@ -287,3 +287,21 @@ def key_runs(rng, n):
     keys = sorted(keys)
     drop = len(keys) - n
     return keys[:n] if rng.random() < 0.5 else keys[drop:]
+
+
+def similar_keys(rng, n):
+    """Keys that differ from one another in a digit, by one digit more or in their order."""
+    keys = set()
+    while len(keys) < 2 * n:
+        key = str(rng.randrange(int(10 ** rng.uniform(1, 4))))
+        keys.add(int(key))
+        for _ in range(rng.randint(2, 8)):
+            i, digit = rng.randrange(len(key)), rng.choice("0123456789")
+            swapped = list(key)
+            swapped[i], swapped[0] = swapped[0], swapped[i]
+            keys.add(int(rng.choice((key[:i] + digit + key[i + 1:], key[:i] + key[i + 1:] or "0",
+                                     key[:i] + digit + key[i:], "".join(swapped)))))
+    keys = [key for key in sorted(keys) if key < 10000]
+    start = rng.randrange(len(keys) - n + 1)
+    keys = keys[start:start + n] if rng.random() < 0.5 else rng.sample(keys, n)
+    return sorted(keys) if rng.random() < 0.5 else rng.sample(keys, n)

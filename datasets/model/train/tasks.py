@@ -200,7 +200,7 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
                        after=0, variant=None):
     """The context is a list of numbers with colours, the questions fill `question_tokens`.
 
-    keys: "consecutive" from 0, "runs" (a part of such a list) or "random"; direct: without the
+    keys: "consecutive" from 0, "runs" (a part of such a list), "random" or "similar"; direct: without the
     sum, or None to mix both.
     """
     doc = Document()
@@ -211,7 +211,8 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
     room = length - len(doc) - len(last_line) - question_tokens
     n = max(room // 4, 2)
     numbers = {"consecutive": lambda: list(range(n)), "runs": lambda: its.key_runs(rng, n),
-               "random": lambda: its.random_keys(rng, n)}[keys]()
+               "random": lambda: its.random_keys(rng, n),
+               "similar": lambda: its.similar_keys(rng, n)}[keys]()
     items = []
     for key in numbers:
         room -= len(str(key)) + 3
@@ -402,10 +403,13 @@ def training_needle(rng, length, mix):
     return needle_document(rng, length, *how_many(rng, length, 50), **style)
 
 
+ORDERS = ("consecutive", "runs", "runs", "random")  # of the keys of two_stage_retr
+
+
 def training_two_stage(rng, length, mix):
     question_tokens = max(QUESTION_TOKENS, int(length * rng.uniform(0.35, 0.65)))
     return two_stage_document(
-        rng, length, question_tokens, rng.choice(("consecutive", "runs", "runs", "random")),
+        rng, length, question_tokens, rng.choice(mix.get("orders", ORDERS)),
         **(filler_around(rng, length) if mix.get("filler_lines") else {}))
 
 
