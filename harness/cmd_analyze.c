@@ -1,47 +1,29 @@
 /* kvlab analyze: what full attention looks like on the answers of tasks. */
 #include "args.h"
+#include "build.h"
 #include "cmds.h"
+#include "config_analyze.h"
 #include "folders.h"
 #include "log.h"
 #include "progress.h"
 #include "record_analysis.h"
 #include "registry.h"
+#include "results.h"
 #include "stop.h"
 #include "sweep_cmd.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    ANALYZE_KEY_OUT = 0x420,
-    ANALYZE_KEY_M,
-    ANALYZE_KEY_LAG,
-    ANALYZE_KEY_NEXT,
-    ANALYZE_KEY_DENSE,
-    ANALYZE_KEY_WAIT,
-    ANALYZE_KEY_QUIET
-};
-enum { ANALYZE_MASS = 1, ANALYZE_SIMILARITY = 2, ANALYZE_DRIFT = 4, ANALYZE_ALL = 7 };
-
-static const struct analyze_what {
-    const char *name;
-    unsigned bit;
-} analyze_whats[] = {
-    { "mass", ANALYZE_MASS },
-    { "similarity", ANALYZE_SIMILARITY },
-    { "drift", ANALYZE_DRIFT },
-    { "all", ANALYZE_ALL },
-};
-enum { ANALYZE_WHATS = sizeof analyze_whats / sizeof analyze_whats[0] };
+enum { ANALYZE_KEY_OUT = 0x420, ANALYZE_KEY_DRY, ANALYZE_KEY_QUIET };
 
 struct analyze_args {
     struct kvl_args base;
     struct kvl_sweep_args sweep;
-    const char *what, *out;
-    struct kvl_analysis_want want;
-    struct kvl_analysis_info info; /* next, dense_layers (0 = not given), wait_layers (-1) */
-    bool quiet;
+    const char *what, *file, *out;
+    bool quiet, dry_run;
 };
 
 /* Flags that are keys of a sweep. */
@@ -55,6 +37,11 @@ static const struct analyze_flag {
     { 0x404, "--contexts", "contexts" },
     { 0x405, "--questions", "questions" },
     { 0x406, "--seed", "seed" },
+    { 0x410, "--tokens", "analyze.tokens" },
+    { 0x411, "--next", "analyze.next" },
+    { 0x412, "--dense-layers", "analyze.dense_layers" },
+    { 0x413, "--wait-layers", "analyze.wait_layers" },
+    { 0x414, "--lag", "analyze.lag" },
 };
 
 static const struct argp_option analyze_options[] = {
@@ -65,53 +52,23 @@ static const struct argp_option analyze_options[] = {
     { "contexts", 0x404, "N", 0, "contexts (default 8)", 0 },
     { "questions", 0x405, "N", 0, "questions per context (default 1)", 0 },
     { "seed", 0x406, "N", 0, "default 1", 0 },
-    { "tokens", ANALYZE_KEY_M, "M[,M...]", 0,
+    { "tokens", 0x410, "M[,M...]", 0,
       "how many tokens of a layer are its important ones (default 64,256)", 1 },
-    { "next", ANALYZE_KEY_NEXT, "N[,N...]", 0,
+    { "next", 0x411, "N[,N...]", 0,
       "similarity: mean over so many layers, itself included (default 2,4)", 1 },
-    { "dense-layers", ANALYZE_KEY_DENSE, "N", 0,
+    { "dense-layers", 0x412, "N", 0,
       "similarity: dense layers that filter layers may cost (default: a quarter, at least 2)", 1 },
-    { "wait-layers", ANALYZE_KEY_WAIT, "N", 0,
+    { "wait-layers", 0x413, "N", 0,
       "similarity: dense layers behind a filter (default: 1 from 16 layers on)", 1 },
-    { "lag", ANALYZE_KEY_LAG, "N", 0, "drift: up to so many steps (default 8)", 1 },
-    { "out", ANALYZE_KEY_OUT, "LOG", 0, "log to append the records to (default: none)", 2 },
+    { "lag", 0x414, "N", 0, "drift: up to so many steps (default 8)", 1 },
+    { "out", ANALYZE_KEY_OUT, "LOG", 0,
+      "log that the records go to (default: none; of a FILE.yaml its own)", 2 },
+    { "dry-run", ANALYZE_KEY_DRY, NULL, 0, "print what would be analysed; run nothing", 2 },
     { "quiet", ANALYZE_KEY_QUIET, NULL, 0, "no progress line, no tables", 2 },
     { 0 }
 };
 
 /* ---- arguments ------------------------------------------------------------------------------- */
-
-static int analyze_number(const struct analyze_args *a, const char *flag, const char *text,
-                          int32_t min, int32_t max, int32_t *out)
-{
-    int64_t n;
-    if (kvl_parse_i64(text, &n) != KVL_OK || n < min || n > max)
-        return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\", want %d to %d", flag, text, min, max);
-    *out = (int32_t)n;
-    return KVL_OK;
-}
-
-/* "64,256": ascending numbers, `room` at most. */
-static int analyze_numbers(const struct analyze_args *a, const char *flag, const char *text,
-                           int32_t room, int32_t *out, int32_t *n)
-{
-    char word[32];
-    *n = 0;
-    for (const char *p = text;; p++) {
-        size_t len = strcspn(p, ",");
-        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(len, sizeof word - 1), p);
-        if (*n == room)
-            return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\" has more than %d numbers", flag,
-                            text, room);
-        KVL_TRY(analyze_number(a, flag, word, 1, 1 << 24, &out[*n]));
-        if (*n > 0 && out[*n] <= out[*n - 1])
-            return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\", want ascending numbers", flag,
-                            text);
-        ++*n;
-        p += len;
-        if (!*p) return KVL_OK;
-    }
-}
 
 static int analyze_flag(struct analyze_args *a, int key, const char *text)
 {
@@ -124,11 +81,15 @@ static int analyze_flag(struct analyze_args *a, int key, const char *text)
     return ARGP_ERR_UNKNOWN;
 }
 
+/* A name with a suffix is a sweep file's, one without an analysis'. */
 static int analyze_word(struct analyze_args *a, const char *word)
 {
-    if (a->what)
-        return kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": one analysis at a time, or all", word);
-    a->what = word;
+    bool file = strchr(word, '.') || strchr(word, '/');
+    if (file ? a->file != NULL : a->what != NULL)
+        return kvl_fail(
+            a->base.err, KVL_EINVAL,
+            file ? "\"%s\": one file at a time" : "\"%s\": one analysis at a time, or all", word);
+    *(file ? &a->file : &a->what) = word;
     return KVL_OK;
 }
 
@@ -143,21 +104,7 @@ static error_t analyze_parse(int key, char *arg, struct argp_state *state)
         break;
     case ANALYZE_KEY_OUT: a->out = arg; break;
     case ANALYZE_KEY_QUIET: a->quiet = true; break;
-    case ANALYZE_KEY_M:
-        rc = analyze_numbers(a, "--tokens", arg, KVL_ANALYSIS_M, a->want.m, &a->want.n_m);
-        break;
-    case ANALYZE_KEY_NEXT:
-        rc = analyze_numbers(a, "--next", arg, KVL_ANALYSIS_NEXT, a->info.next, &a->info.n_next);
-        break;
-    case ANALYZE_KEY_LAG:
-        rc = analyze_number(a, "--lag", arg, 1, KVL_ANALYSIS_LAG, &a->want.lag);
-        break;
-    case ANALYZE_KEY_DENSE:
-        rc = analyze_number(a, "--dense-layers", arg, 1, 4096, &a->info.dense_layers);
-        break;
-    case ANALYZE_KEY_WAIT:
-        rc = analyze_number(a, "--wait-layers", arg, 0, 4096, &a->info.wait_layers);
-        break;
+    case ANALYZE_KEY_DRY: a->dry_run = true; break;
     case ARGP_KEY_ARG: rc = analyze_word(a, arg); break;
     default:
         rc = analyze_flag(a, key, arg);
@@ -170,13 +117,16 @@ static const struct argp_child analyze_children[] = { { &kvl_model_argp, 0, NULL
 static const struct argp analyze_argp = {
     .options = analyze_options,
     .parser = analyze_parse,
-    .args_doc = "mass|similarity|drift|all",
-    .doc = "What full attention looks like while the expected answers of a task are fed.\v"
-           "mass: tokens that hold 90, 95, 99 % of the attention, per layer and head.  similarity: "
-           "attention of a layer that falls on the important tokens of another, evidence among "
-           "them, and filter layers for omnikv.  drift: important tokens that still are so some "
-           "steps later.  Important: the --tokens largest weights of a layer, the current token "
-           "aside; of its query heads the largest weight counts, in the log the mean, too.",
+    .args_doc = "mass|similarity|drift|all\nFILE.yaml",
+    .doc =
+        "What full attention looks like while the expected answers of a task are fed.\v"
+        "mass: tokens that hold 90, 95, 99 % of the attention, per layer and head.  similarity: "
+        "attention of a layer that falls on the important tokens of another, evidence among "
+        "them, and filter layers for omnikv.  drift: important tokens that still are so some "
+        "steps later.  Important: the --tokens largest weights of a layer, the current token "
+        "aside; of its query heads the largest weight counts, in the log the mean, too.  "
+        "FILE.yaml: a "
+        "sweep with a map `analyze` (harness/config.h); what its log has already is not run again.",
     .children = analyze_children,
 };
 
@@ -184,13 +134,13 @@ static const struct argp analyze_argp = {
 
 struct analyze {
     struct analyze_args *a;
-    unsigned what;
     struct kvl_sweep s;
     struct kvl_model *model;
     struct kvl_machine machine;
     struct kvl_work *work;
     struct kvl_engine *engine;
     struct kvl_log *log;
+    json_t *done; /* of the log: id -> analysis of this build */
     bool announced;
     struct kvl_analysis *analysis; /* of the group at hand */
     const struct kvl_group *group;
@@ -314,25 +264,58 @@ static int analyze_room(struct analyze *z, int32_t *room)
     return KVL_OK;
 }
 
+/* What of the sweep's analyses has these bits. */
+static struct kvl_analysis_want analyze_want(const struct analyze *z, unsigned what)
+{
+    const struct kvl_analyze *from = &z->s.analyze;
+    struct kvl_analysis_want want = { .mass = what & KVL_ANALYZE_MASS,
+                                      .similarity = what & KVL_ANALYZE_SIMILARITY,
+                                      .drift = what & KVL_ANALYZE_DRIFT,
+                                      .n_m = from->tokens.n,
+                                      .lag = from->lag };
+    static_assert(sizeof want.m == sizeof from->tokens.v, "as many numbers");
+    memcpy(want.m, from->tokens.v, sizeof want.m);
+    return want;
+}
+
+static struct kvl_analysis_info analyze_info(const struct analyze *z, unsigned what)
+{
+    const struct kvl_analyze *from = &z->s.analyze;
+    struct kvl_analysis_info info = { .work = z->work,
+                                      .group = z->group,
+                                      .what = kvl_analyze_name(what),
+                                      .n_next = from->next.n,
+                                      .dense_layers = from->dense_layers,
+                                      .wait_layers = from->wait_layers,
+                                      .n_answers = z->n_answers };
+    static_assert(sizeof info.next == sizeof from->next.v, "as many numbers");
+    memcpy(info.next, from->next.v, sizeof info.next);
+    return info;
+}
+
+static int analyze_announce(struct analyze *z)
+{
+    struct kvl_run_info info = { .argc = z->a->sweep.argc,
+                                 .argv = z->a->sweep.argv,
+                                 .work = z->work,
+                                 .machine = &z->machine,
+                                 .store = kvl_store_desc(kvl_engine_store(z->engine)),
+                                 .threads = kvl_ops_threads(),
+                                 .chunk_tok = z->s.chunk_tok };
+    json_t *run = kvl_record_run(kvl_log_run(z->log), &info);
+    int rc = run ? kvl_log_append(z->log, run, z->err)
+                 : kvl_fail(z->err, KVL_ENOMEM, "out of memory for a record");
+    json_decref(run);
+    z->announced = true;
+    return rc;
+}
+
 static int analyze_append(struct analyze *z, json_t *record)
 {
     if (!record) return kvl_fail(z->err, KVL_ENOMEM, "out of memory for a record");
     int rc = KVL_OK;
     if (!z->a->quiet) rc = kvl_report_analysis(record, stdout, z->err);
-    if (rc == KVL_OK && z->log && !z->announced) {
-        struct kvl_run_info info = { .argc = z->a->sweep.argc,
-                                     .argv = z->a->sweep.argv,
-                                     .work = z->work,
-                                     .machine = &z->machine,
-                                     .store = kvl_store_desc(kvl_engine_store(z->engine)),
-                                     .threads = kvl_ops_threads(),
-                                     .chunk_tok = z->s.chunk_tok };
-        json_t *run = kvl_record_run(kvl_log_run(z->log), &info);
-        rc = run ? kvl_log_append(z->log, run, z->err)
-                 : kvl_fail(z->err, KVL_ENOMEM, "out of memory for a record");
-        json_decref(run);
-        z->announced = true;
-    }
+    if (rc == KVL_OK && z->log && !z->announced) rc = analyze_announce(z);
     if (rc == KVL_OK && z->log) rc = kvl_log_append(z->log, record, z->err);
     json_decref(record);
     return rc;
@@ -340,66 +323,98 @@ static int analyze_append(struct analyze *z, json_t *record)
 
 static int analyze_records(struct analyze *z, uint64_t t0)
 {
-    struct kvl_analysis_info info = z->a->info;
-    info.work = z->work;
-    info.group = z->group;
-    info.n_answers = z->n_answers;
-    info.wall_s = (double)(kvl_now_ns() - t0) * 1e-9;
     kvl_progress_end(&z->progress);
-    for (size_t i = 0; i < ANALYZE_WHATS; i++) {
-        unsigned bit = analyze_whats[i].bit;
-        if (bit == ANALYZE_ALL || !(z->what & bit)) continue;
+    for (unsigned bit = 1; bit < KVL_ANALYZE_ALL; bit <<= 1) {
+        if (!(z->s.analyze.what & bit)) continue;
         struct kvl_analysis view = *z->analysis;
-        view.want.mass = bit == ANALYZE_MASS;
-        view.want.similarity = bit == ANALYZE_SIMILARITY;
-        view.want.drift = bit == ANALYZE_DRIFT;
-        info.what = analyze_whats[i].name;
+        struct kvl_analysis_info info = analyze_info(z, bit);
+        view.want = analyze_want(z, bit);
+        info.wall_s = (double)(kvl_now_ns() - t0) * 1e-9;
         const char *run = z->log ? kvl_log_run(z->log) : "";
         KVL_TRY(analyze_append(z, kvl_record_analysis(run, &view, &info, z->err)));
     }
     return z->log ? kvl_log_commit(z->log, z->err) : KVL_OK;
 }
 
-static int analyze_group(struct analyze *z, const struct kvl_group *g)
+/* ---- what the log has already ------------------------------------------------------------------ */
+
+static int analyze_read(json_t *record, void *user, struct kvl_err *err)
+{
+    struct analyze *z = user;
+    if (strcmp(kvl_json_text(record, "kind"), "analysis") != 0 ||
+        strcmp(kvl_json_text(record, "code"), kvl_build.git) != 0)
+        return KVL_OK;
+    return json_object_set(z->done, kvl_json_text(record, "cell"), record) == 0
+               ? KVL_OK
+               : kvl_fail(err, KVL_ENOMEM, "out of memory for a record");
+}
+
+/* The analysis of the group at hand, borrowed; NULL: not there. */
+static json_t *analyze_done(const struct analyze *z, unsigned bit)
+{
+    struct kvl_analysis_want want = analyze_want(z, bit);
+    struct kvl_analysis_info info = analyze_info(z, bit);
+    char id[KVL_ANALYSIS_ID];
+    if (!z->done || kvl_analysis_id(&want, &info, id) != KVL_OK) return NULL;
+    return json_object_get(z->done, id);
+}
+
+static bool analyze_group_done(const struct analyze *z)
+{
+    for (unsigned bit = 1; bit < KVL_ANALYZE_ALL; bit <<= 1)
+        if ((z->s.analyze.what & bit) && !analyze_done(z, bit)) return false;
+    return true;
+}
+
+static int analyze_show_done(struct analyze *z)
+{
+    kvl_progress_end(&z->progress);
+    for (unsigned bit = 1; bit < KVL_ANALYZE_ALL && !z->a->quiet; bit <<= 1)
+        if (z->s.analyze.what & bit)
+            KVL_TRY(kvl_report_analysis(analyze_done(z, bit), stdout, z->err));
+    return KVL_OK;
+}
+
+static int analyze_group_run(struct analyze *z)
 {
     uint64_t t0 = kvl_now_ns();
+    struct kvl_analysis_want want = analyze_want(z, z->s.analyze.what);
     int32_t room;
-    z->group = g;
-    z->n_answers = 0;
     KVL_TRY(analyze_room(z, &room));
-    KVL_TRY(
-        kvl_analysis_create(&z->a->want, kvl_model_shape(z->model), room, &z->analysis, z->err));
+    KVL_TRY(kvl_analysis_create(&want, kvl_model_shape(z->model), room, &z->analysis, z->err));
     int rc = KVL_OK;
     for (int32_t c = 0; c < z->s.contexts && rc == KVL_OK; c++) rc = analyze_context(z, c);
     if (rc == KVL_OK) rc = analyze_records(z, t0);
     kvl_analysis_destroy(z->analysis);
+    return rc;
+}
+
+static int analyze_group(struct analyze *z, const struct kvl_group *g)
+{
+    z->group = g;
+    z->n_answers = 0;
+    int rc = analyze_group_done(z) ? analyze_show_done(z) : analyze_group_run(z);
     z->progress.n_done++;
     return rc;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+/* A word goes before what the file says. */
 static int analyze_check(struct analyze *z)
 {
     struct analyze_args *a = z->a;
-    const char *names[ANALYZE_WHATS];
+    const char *near;
+    if (!a->what && a->file) return KVL_OK;
     if (!a->what)
         return kvl_fail(z->err, KVL_EINVAL, "no analysis, want mass, similarity, drift or all");
-    for (size_t i = 0; i < ANALYZE_WHATS; i++) {
-        names[i] = analyze_whats[i].name;
-        if (strcmp(a->what, names[i]) == 0) z->what = analyze_whats[i].bit;
-    }
-    const char *near = kvl_nearest(a->what, names, ANALYZE_WHATS);
-    if (!z->what && near)
+    if (kvl_analyze_find(a->what, &near))
+        return kvl_sweep_override(&a->sweep, "analyze.what", "analyze", a->what, true);
+    if (near)
         return kvl_fail(z->err, KVL_EINVAL, "%s: no such analysis, did you mean \"%s\"?", a->what,
                         near);
-    if (!z->what)
-        return kvl_fail(z->err, KVL_EINVAL,
-                        "%s: no such analysis, want mass, similarity, drift or all", a->what);
-    a->want.mass = z->what & ANALYZE_MASS;
-    a->want.similarity = z->what & ANALYZE_SIMILARITY;
-    a->want.drift = z->what & ANALYZE_DRIFT;
-    return KVL_OK;
+    return kvl_fail(z->err, KVL_EINVAL, "%s: no such analysis, want mass, similarity, drift or all",
+                    a->what);
 }
 
 /* A sweep of full attention: its contexts are those of any sweep of the same seed. */
@@ -410,9 +425,12 @@ static int analyze_plan(struct analyze *z)
     if (a->model.model) KVL_TRY(kvl_sweep_override(a, "model", "--model", a->model.model, true));
     if (a->model.kv_type)
         KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
-    KVL_TRY(kvl_sweep_load(NULL, "analyze", a->model.registry, a->override, a->n_overrides, &z->s,
-                           z->err));
-    KVL_TRY(kvl_model_args_open(&a->model, &z->model, z->err));
+    KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
+                           &z->s, z->err));
+    z->s.speed.on = false;
+    if (a->model.threads) z->s.threads = a->model.threads;
+    if (z->s.threads) kvl_ops_set_threads(z->s.threads);
+    KVL_TRY(kvl_model_open(z->s.model, &z->model, z->err));
     kvl_machine_read(&z->machine);
     struct kvl_where where = { z->machine.host, kvl_ops_threads() };
     return kvl_work_create(&z->s, z->model, &where, a->model.allow_overlong, &z->work, z->err);
@@ -421,18 +439,39 @@ static int analyze_plan(struct analyze *z)
 /* What the filter layers of `similarity` may cost, as omnikv has it. */
 static int analyze_filters(struct analyze *z)
 {
-    struct kvl_analysis_info *info = &z->a->info;
+    struct kvl_analyze *a = &z->s.analyze;
     int32_t n = kvl_model_shape(z->model)->n_layers;
-    if (info->wait_layers < 0) info->wait_layers = n >= 16;
-    int32_t least = KVL_MAX(2, info->wait_layers + 1);
-    if (info->dense_layers == 0) info->dense_layers = KVL_MIN(n - 1, KVL_MAX(least, n / 4));
-    if (!(z->what & ANALYZE_SIMILARITY) ||
-        (info->dense_layers > info->wait_layers && info->dense_layers < n))
+    if (a->wait_layers < 0) a->wait_layers = n >= 16;
+    int32_t least = KVL_MAX(2, a->wait_layers + 1);
+    if (a->dense_layers == 0) a->dense_layers = KVL_MIN(n - 1, KVL_MAX(least, n / 4));
+    if (!(a->what & KVL_ANALYZE_SIMILARITY) ||
+        (a->dense_layers > a->wait_layers && a->dense_layers < n))
         return KVL_OK;
     return kvl_fail(z->err, KVL_EINVAL,
                     "--dense-layers: %d with %d waiting behind each filter; the model has %d "
                     "layers, want %d to %d",
-                    info->dense_layers, info->wait_layers, n, info->wait_layers + 1, n - 1);
+                    a->dense_layers, a->wait_layers, n, a->wait_layers + 1, n - 1);
+}
+
+static void analyze_print(const struct analyze *z)
+{
+    for (size_t i = 0; i < z->work->n_groups; i++) {
+        const struct kvl_group *g = &z->work->group[i];
+        for (unsigned bit = 1; bit < KVL_ANALYZE_ALL; bit <<= 1)
+            if (z->s.analyze.what & bit)
+                printf("  %-10s  %-16s  %d tokens, %d contexts\n", kvl_analyze_name(bit),
+                       g->task->task->name, g->length, z->s.contexts);
+    }
+}
+
+static int analyze_open_log(struct analyze *z)
+{
+    const char *path = z->a->out ? z->a->out : z->a->file ? z->s.log : NULL;
+    if (!path) return KVL_OK;
+    z->done = json_object();
+    if (!z->done) return kvl_fail(z->err, KVL_ENOMEM, "out of memory for the log");
+    KVL_TRY(kvl_make_folders(path, z->err));
+    return kvl_log_open(path, analyze_read, z, NULL, &z->log, z->err);
 }
 
 static int analyze_engine(struct analyze *z)
@@ -454,11 +493,12 @@ static int analyze_run(struct analyze *z)
     KVL_TRY(analyze_check(z));
     KVL_TRY(analyze_plan(z));
     KVL_TRY(analyze_filters(z));
-    KVL_TRY(analyze_engine(z));
-    if (z->a->out) {
-        KVL_TRY(kvl_make_folders(z->a->out, z->err));
-        KVL_TRY(kvl_log_open(z->a->out, NULL, NULL, NULL, &z->log, z->err));
+    if (z->a->dry_run) {
+        analyze_print(z);
+        return KVL_OK;
     }
+    KVL_TRY(analyze_engine(z));
+    KVL_TRY(analyze_open_log(z));
     for (size_t i = 0; i < z->work->n_groups; i++)
         z->progress.total += z->s.contexts * kvl_group_context_cost(&z->work->group[i]);
     z->progress.n_cells = z->work->n_groups;
@@ -476,8 +516,6 @@ int cmd_analyze(int argc, char **argv, struct kvl_err *err)
     struct analyze z = { .a = a, .err = err };
     bool done;
     if (!a) return kvl_fail(err, KVL_ENOMEM, "out of memory");
-    a->want = (struct kvl_analysis_want){ .m = { 64, 256 }, .n_m = 2, .lag = 8 };
-    a->info = (struct kvl_analysis_info){ .next = { 2, 4 }, .n_next = 2, .wait_layers = -1 };
     int rc = kvl_sweep_args_keep(&a->sweep, argc, argv, err);
     if (rc == KVL_OK) rc = kvl_registry_create(&a->sweep.model.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&analyze_argp, argc, argv, a, &done, err);
@@ -488,6 +526,7 @@ int cmd_analyze(int argc, char **argv, struct kvl_err *err)
     kvl_work_destroy(z.work);
     kvl_model_close(z.model);
     kvl_sweep_free(&z.s);
+    json_decref(z.done);
     kvl_free(z.logits);
     kvl_sweep_args_free(&a->sweep);
     kvl_registry_destroy(a->sweep.model.registry);

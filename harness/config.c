@@ -1,6 +1,7 @@
 /* The keys of a sweep file. */
 #include "config.h"
 
+#include "config_analyze.h"
 #include "config_point.h"
 #include "config_text.h"
 #include "policy_spec.h"
@@ -409,6 +410,11 @@ static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
+static int config_analyze(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_analyze_read(y, v, key, &((struct config *)user)->s->analyze);
+}
+
 static const struct kvl_yaml_key config_keys[] = {
     { "name", config_name, false },
     { "model", config_model, false },
@@ -429,6 +435,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "exclude", config_exclude, false },
     { "speed", config_speed, true },
     { "quality", config_quality, true },
+    { "analyze", config_analyze, true },
 };
 
 static bool config_budgets_needed(const struct kvl_points *policies)
@@ -449,6 +456,9 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
         return kvl_yaml_fail(y, NULL, "lengths", "is missing, want a list of tokens");
     if (accuracy && s->tasks.n == 0)
         return kvl_yaml_fail(y, NULL, "tasks", "is missing, want a list of kvlab list tasks");
+    if (accuracy && s->policies.n == 0 && s->analyze.on)
+        return kvl_yaml_fail(y, NULL, "policies", "is missing; what it analyzes: kvlab analyze %s",
+                             s->file ? s->file : "FILE");
     if (accuracy && s->policies.n == 0)
         return kvl_yaml_fail(y, NULL, "policies", "is missing, want a list of kvlab list policies");
     if (accuracy && s->budgets.n == 0 && config_budgets_needed(&s->policies))
@@ -536,9 +546,12 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                    struct kvl_yaml_override *overrides, size_t n_overrides, struct kvl_sweep *out,
                    struct kvl_err *err)
 {
-    struct kvl_sweep s = {
-        .seed = 1, .kv_type = KVL_KV_F16, .contexts = 8, .questions = 1, .chunk_tok = 512
-    };
+    struct kvl_sweep s = { .seed = 1,
+                           .kv_type = KVL_KV_F16,
+                           .contexts = 8,
+                           .questions = 1,
+                           .chunk_tok = 512,
+                           .analyze = kvl_analyze_defaults };
     struct config c = { .s = &s, .registry = registry };
     struct kvl_yaml y = { .override = overrides, .n_overrides = n_overrides };
     int rc = config_read(file, name, &y, &c, err);

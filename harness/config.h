@@ -19,6 +19,8 @@
  *   speed: {task: kv_retrieval, lengths: [4096], budgets: [256], policies: ["*"], steps: 32,
  *           warmup: 4, repeats: 3}
  *   quality: {questions: 1, steps: 8, top: [10, 64, 256]}   # reference passes; default: none
+ *   analyze: {what: [mass, similarity, drift], tokens: [64, 256], next: [2, 4], lag: 8,
+ *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
  *   kv_limit_mib: 4096             # of the KV store; default: none
  *   chunk_tok: 512                 # prefill chunk
  *
@@ -99,6 +101,24 @@ struct kvl_quality {
     int32_t n_top;
 };
 
+/* What kvlab analyze looks at (analysis.h); its flags say what the values mean. */
+enum kvl_analyze_what {
+    KVL_ANALYZE_MASS = 1,
+    KVL_ANALYZE_SIMILARITY = 2,
+    KVL_ANALYZE_DRIFT = 4,
+    KVL_ANALYZE_ALL = 7
+};
+enum { KVL_ANALYZE_NUMBERS = 8 };
+struct kvl_analyze_numbers {
+    int32_t v[KVL_ANALYZE_NUMBERS], n; /* ascending */
+};
+struct kvl_analyze {
+    bool on;
+    unsigned what; /* bits of enum kvl_analyze_what */
+    struct kvl_analyze_numbers tokens, next;
+    int32_t lag, dense_layers, wait_layers; /* 0 and -1: by the model */
+};
+
 struct kvl_sweep {
     char *name, *file; /* file NULL: from flags */
     char *model, *log;
@@ -115,6 +135,7 @@ struct kvl_sweep {
     size_t n_exclude;
     struct kvl_speed speed;
     struct kvl_quality quality;
+    struct kvl_analyze analyze;
     char *text;    /* the resolved configuration, as YAML */
     char hash[33]; /* XXH3-128 of text */
 };

@@ -2,6 +2,7 @@
 #include "config_text.h"
 
 #include "args.h"
+#include "config_analyze.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -158,7 +159,8 @@ static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
     if (s->n_exclude) KVL_TRY(kvl_buf_adds(b, "exclude:\n"));
     for (size_t i = 0; i < s->n_exclude; i++) KVL_TRY(text_rule(b, &s->exclude[i]));
     KVL_TRY(text_speed(b, &s->speed));
-    return text_quality(b, &s->quality);
+    KVL_TRY(text_quality(b, &s->quality));
+    return kvl_analyze_print(b, &s->analyze);
 }
 
 int kvl_sweep_print(struct kvl_sweep *s)

@@ -219,7 +219,7 @@ static json_t *analysis_drift_rows(const struct kvl_analysis *a)
 
 /* ---- the record ------------------------------------------------------------------------------ */
 
-static int analysis_key(const struct kvl_analysis *a, const struct kvl_analysis_info *info,
+static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_analysis_info *info,
                         struct kvl_buf *b)
 {
     const struct kvl_work *w = info->work;
@@ -234,24 +234,39 @@ static int analysis_key(const struct kvl_analysis *a, const struct kvl_analysis_
                            (unsigned long long)g->task->data, g->length, g->depth));
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;contexts=%d;questions=%d", (unsigned long long)s->seed,
                            s->contexts, kvl_point_reading(g->task) ? 1 : s->questions));
-    for (int32_t m = 0; !a->want.mass && m < a->want.n_m; m++)
-        KVL_TRY(kvl_buf_printf(b, "%s%d", m ? "," : ";m=", a->want.m[m]));
-    if (a->want.drift) KVL_TRY(kvl_buf_printf(b, ";lag=%d", a->want.lag));
-    for (int32_t i = 0; a->want.similarity && i < info->n_next; i++)
+    for (int32_t m = 0; !want->mass && m < want->n_m; m++)
+        KVL_TRY(kvl_buf_printf(b, "%s%d", m ? "," : ";m=", want->m[m]));
+    if (want->drift) KVL_TRY(kvl_buf_printf(b, ";lag=%d", want->lag));
+    for (int32_t i = 0; want->similarity && i < info->n_next; i++)
         KVL_TRY(kvl_buf_printf(b, "%s%d", i ? "," : ";next=", info->next[i]));
-    if (a->want.similarity)
+    if (want->similarity)
         KVL_TRY(kvl_buf_printf(b, ";dense=%d;wait=%d", info->dense_layers, info->wait_layers));
     return KVL_OK;
+}
+
+static void analysis_hash(const struct kvl_buf *key, char id[KVL_ANALYSIS_ID])
+{
+    snprintf(id, KVL_ANALYSIS_ID, "%016llx", (unsigned long long)XXH3_64bits(key->data, key->len));
+}
+
+int kvl_analysis_id(const struct kvl_analysis_want *want, const struct kvl_analysis_info *info,
+                    char id[KVL_ANALYSIS_ID])
+{
+    struct kvl_buf key = { 0 };
+    int rc = analysis_key(want, info, &key);
+    if (rc == KVL_OK) analysis_hash(&key, id);
+    kvl_buf_free(&key);
+    return rc;
 }
 
 static json_t *analysis_what(const struct kvl_analysis *a, const struct kvl_analysis_info *info)
 {
     const struct kvl_group *g = info->group;
     struct kvl_buf key = { 0 };
-    char id[17];
+    char id[KVL_ANALYSIS_ID];
     json_t *what = NULL;
-    if (analysis_key(a, info, &key) == KVL_OK) {
-        snprintf(id, sizeof id, "%016llx", (unsigned long long)XXH3_64bits(key.data, key.len));
+    if (analysis_key(&a->want, info, &key) == KVL_OK) {
+        analysis_hash(&key, id);
         what = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:i, s:i, s:o, s:i, s:I, s:I}", "cell", id,
                          "key", kvl_record_path_text(key.data), "code", kvl_build.git, "what",
                          info->what, "task", g->task->task->name, "task_options",

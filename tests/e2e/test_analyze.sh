@@ -117,6 +117,38 @@ equal "rows after a repeat" "$n" "$("$program" export a.zst --kind analysis --fo
 "$program" help analyze >said
 grep -q '^Usage: kvlab analyze ' said || fail "help: $(cat said)"
 
+# ---- a sweep file ------------------------------------------------------------------------------------
+
+file() { # file LINE: a sweep whose map `analyze` has one more line
+    printf '%s\n' "name: small" "model: $model" "tasks: [{task: passkey, keys: 2}]" "lengths: [200]" "contexts: 2" \
+        "questions: 2" "analyze:" "  $1" >small.yaml
+}
+numbers_of() { lines_of "$1" | jq -cS 'select(.kind == "analysis") | del(.run, .t_end, .wall_s)'; }
+file 'what: [similarity, drift]'
+echo '  tokens: [8, 32]
+  next: 3
+  lag: 2' >>small.yaml
+analyze small.yaml --out f.zst >tables
+analyze similarity --task passkey:keys=2 --length 200 --contexts 2 --questions 2 --tokens 8,32 --next 3 --out g.zst --quiet
+analyze drift --task passkey:keys=2 --length 200 --contexts 2 --questions 2 --tokens 8,32 --lag 2 --out g.zst --quiet
+equal "a file and its flags" "$(numbers_of g.zst)" "$(numbers_of f.zst)"
+# What the log has is shown, not run; other options are other analyses.
+cp f.zst before.zst
+analyze small.yaml --out f.zst >again
+equal "tables of what is there" "$(cat tables)" "$(cat again)"
+cmp -s f.zst before.zst || fail "an analysis that was there was run again"
+analyze drift small.yaml --lag 3 --out f.zst --quiet
+equal "analyses of other options" "2 1" "$(lines_of f.zst | jq -r 'select(.what == "drift") | [.drift[].lag] | max' | sort -n | uniq -c |
+    awk '{ n[$2] = $1 } END { print n[2] + n[3], n[3] }')"
+lines_of before.zst | jq -c 'if .code then .code = "older" else . end' | zstd -qf -o h.zst
+analyze small.yaml --out h.zst --quiet
+equal "analyses of another build are run again" "2 older" "$(lines_of h.zst | jq -r 'select(.kind == "analysis") | .code' | sort | uniq -c | awk '/older/ { print $1, $2 }')"
+equal "and their number" 4 "$(lines_of h.zst | grep -c '"kind":"analysis"')"
+analyze small.yaml --quiet
+equal "the log of a file" "$(numbers_of g.zst)" "$(numbers_of out/small.jsonl.zst)"
+equal "--dry-run" "similarity passkey 200
+drift passkey 200" "$("$program" analyze small.yaml --dry-run | awk '{ print $1, $2, $3 }')"
+
 # ---- what is refused --------------------------------------------------------------------------------
 
 refuse() {
@@ -130,12 +162,30 @@ some=(-m "$model" --task passkey --length 200)
 refuse 'no analysis, want mass, similarity, drift or all' "${some[@]}"
 refuse 'mas: no such analysis, did you mean "mass"?' mas "${some[@]}"
 refuse '"drift": one analysis at a time, or all' mass drift "${some[@]}"
-refuse '--tokens: "64,16", want ascending numbers' mass "${some[@]}" --tokens 64,16
+refuse '--tokens: 16 after 64, want ascending numbers' mass "${some[@]}" --tokens 64,16
 refuse '--tokens: "x", want 1 to 16777216' mass "${some[@]}" --tokens x
-refuse '--lag: "65", want 1 to 64' drift "${some[@]}" --lag 65
+refuse '--lag: "65" is out of range, want 1 to 64' drift "${some[@]}" --lag 65
 refuse '--dense-layers: 1 with 1 waiting behind each filter; the model has 8 layers, want 2 to 7' \
     similarity "${some[@]}" --dense-layers 1 --wait-layers 1
 refuse 'analyze: model: is missing, want the path of a GGUF file' mass --task passkey --length 200
 refuse 'analyze: tasks: is missing, want a list of kvlab list tasks' mass -m "$model" --length 200
 refuse '--task: task "passkeys" does not exist, did you mean "passkey"?' mass -m "$model" --task passkeys --length 200
+refuse '"b.yaml": one file at a time' a.yaml b.yaml
+file 'what: drft'
+refuse 'small.yaml:8: analyze.what: no analysis "drft", did you mean "drift"?' small.yaml
+file 'tokens: [64, 16]'
+refuse 'small.yaml:8: analyze.tokens: 16 after 64, want ascending numbers' small.yaml
+file 'tokens: [1, 2, 3, 4, 5, 6, 7, 8, 9]'
+refuse 'small.yaml:8: analyze.tokens: more than 8 numbers' small.yaml
+file 'next: []'
+refuse 'small.yaml:8: analyze.next: is an empty list, want at least one value' small.yaml
+file 'lag: 0'
+refuse 'small.yaml:8: analyze.lag: "0" is out of range, want 1 to 64' small.yaml
+file 'lags: 2'
+refuse 'small.yaml:8: no key "analyze.lags", did you mean "analyze.lag"?' small.yaml
+file 'lag: 2'
+rc=0
+"$program" sweep small.yaml >said 2>err || rc=$?
+equal "exit code of a sweep of analyses alone" 2 $rc
+equal "its message" 'kvlab: small.yaml: policies: is missing; what it analyzes: kvlab analyze small.yaml' "$(cat err)"
 echo "test_analyze: ok"
