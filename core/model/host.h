@@ -148,6 +148,7 @@ struct kvl_host {
     bool clean;        /* no error was stored when the running hook began */
     bool scoring;      /* inside prefilled or score: the observers may be read */
     bool selecting;    /* inside a select hook: what it reads is counted */
+    bool evicting;     /* inside an evict hook of a step: the same */
 };
 
 struct kvl_session {
@@ -271,6 +272,8 @@ struct kvl_sel {
 
 void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
                   struct kvl_err *err);
+/* Lists that a scope has. */
+int32_t kvl_scope_lists(const struct kvl_shape *shape, enum kvl_scope scope);
 /* Every list of every segment was given. */
 int kvl_sel_complete(struct kvl_sel *sel);
 int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row);

@@ -20,7 +20,7 @@ static const char *scope_name(enum kvl_scope scope)
     return names[scope];
 }
 
-static int32_t scope_lists(const struct kvl_shape *sh, enum kvl_scope scope)
+int32_t kvl_scope_lists(const struct kvl_shape *sh, enum kvl_scope scope)
 {
     return scope == KVL_SCOPE_LAYER ? 1
                                     : (scope == KVL_SCOPE_KV_HEAD ? sh->n_kv_heads : sh->n_heads);
@@ -37,7 +37,7 @@ static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t pa
     if (page_tok < 1)
         return kvl_fail(sel->err, KVL_EPOLICY, "pages of %d tokens, want at least 1", page_tok);
     if (!g->list) {
-        g->n_lists = scope_lists(&sel->s->engine->model->shape, scope);
+        g->n_lists = kvl_scope_lists(&sel->s->engine->model->shape, scope);
         g->list = kvl_arena_get(&sel->s->engine->step, (size_t)g->n_lists, sizeof *g->list);
         if (!g->list) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a selection");
         memset(g->list, 0, (size_t)g->n_lists * sizeof *g->list);

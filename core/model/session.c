@@ -165,22 +165,25 @@ void kvl_session_probe_hits(const struct kvl_session *s, const uint8_t **hit, co
 }
 
 struct kvl_report {
-    void (*each)(void *user, const char *name, double value);
-    void *user;
+    struct kvl_report_to to;
 };
 
 int kvl_report_num(struct kvl_report *r, const char *name, double value)
 {
-    r->each(r->user, name, value);
+    if (r->to.num) r->to.num(r->to.user, name, value);
     return KVL_OK;
 }
 
-int kvl_session_report(struct kvl_session *s,
-                       void (*each)(void *user, const char *name, double value), void *user,
-                       struct kvl_err *err)
+int kvl_report_note(struct kvl_report *r, const char *text)
+{
+    if (r->to.note) r->to.note(r->to.user, text);
+    return KVL_OK;
+}
+
+int kvl_session_report(struct kvl_session *s, const struct kvl_report_to *to, struct kvl_err *err)
 {
     if (!s->planned || !s->planned->policy->report) return KVL_OK;
-    struct kvl_report r = { each, user };
+    struct kvl_report r = { *to };
     kvl_hook_begin(s, err);
     int rc = s->planned->policy->report(&s->ctx, &r);
     return kvl_hook_done(s, "report", -1, rc);

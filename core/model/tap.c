@@ -82,6 +82,33 @@ int kvl_tap_score(struct kvl_session *s, const struct kvl_tap_score *score)
     return tap_done(s, s->tap.score(s->tap.user, &t, s->ctx.err));
 }
 
+bool kvl_tap_listens(const struct kvl_pctx *ctx)
+{
+    return ctx->host->session->tap.score != NULL;
+}
+
+int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                   const struct kvl_scored *scored)
+{
+    struct kvl_session *s = ctx->host->session;
+    if (!s->tap.score) return KVL_OK;
+    int32_t n_pos = step->pos + 1;
+    if (scored->scope < KVL_SCOPE_LAYER || scored->scope > KVL_SCOPE_Q_HEAD ||
+        scored->unit_tok < 1 || scored->first_tok < 0 || scored->n < 0 || scored->n > n_pos)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "%d scores of units of %d from position %d on, scope %d; want at most %d "
+                        "of 1 or more from 0 or more, scope 0 to 2",
+                        scored->n, scored->unit_tok, scored->first_tok, (int)scored->scope, n_pos);
+    return kvl_tap_score(s, &(struct kvl_tap_score){
+                                .layer = step->layer,
+                                .scope = scored->scope,
+                                .n_lists = kvl_scope_lists(&s->engine->model->shape, scored->scope),
+                                .unit_tok = scored->unit_tok,
+                                .first_tok = scored->first_tok,
+                                .n = scored->n,
+                                .score = scored->score });
+}
+
 int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *kept,
                  int32_t n_kept)
 {

@@ -373,7 +373,8 @@ static double number(const struct numbers *all, const char *name)
 static struct numbers report_of(struct rig_session *rs)
 {
     struct numbers all = { .n = 0 };
-    RIG_OK(&model.r.err, kvl_session_report(rs->s, add_number, &all, &model.r.err));
+    struct kvl_report_to to = { .user = &all, .num = add_number };
+    RIG_OK(&model.r.err, kvl_session_report(rs->s, &to, &model.r.err));
     return all;
 }
 

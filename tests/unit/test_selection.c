@@ -335,7 +335,8 @@ static void observed_weights(enum kvl_exec exec)
     struct rig_session rs = rig_start(&r, &run);
     float *logits = rig_logits(&r, N_STEPS);
     rig_decode(&r, &rs, ids + N_CTX, N_STEPS, logits);
-    RIG_OK(&r.err, kvl_session_report(rs.s, collect, got, &r.err));
+    RIG_OK(&r.err, kvl_session_report(rs.s, &(struct kvl_report_to){ .user = got, .num = collect },
+                                      &r.err));
     const struct kvl_shape *sh = rig_shape(&r);
     double items = 0;
     for (int32_t i = 0; i < N_STEPS; i++) items += (N_CTX + i) / 3 + 1;

@@ -169,7 +169,7 @@ struct kvl_counters {
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
     int64_t kv_read_bytes;    /* keys and values that attention read */
-    int64_t index_read_bytes; /* metadata, and keys read for scoring; not those read at attach */
+    int64_t index_read_bytes; /* metadata and keys read to select or to evict; not those at attach */
     int64_t n_select;         /* calls of `select` */
     int64_t n_evicted;        /* slots evicted, all lanes */
     uint64_t meta_ns, select_ns, attend_ns, evict_ns, total_ns;
@@ -199,12 +199,14 @@ struct kvl_tap_read {
     const int32_t *const *read; /* [n_heads]: positions read, ascending, the current one included */
     const int32_t *n_read;      /* [n_heads] */
 };
-/* Scores by which a policy chose: pages or tokens of a selection, tokens of a one-shot eviction. */
+/* Scores by which a policy chose: pages or tokens of a selection, tokens of a one-shot eviction, what
+ * it handed over itself. */
 struct kvl_tap_score {
     const struct kvl_session *session;
     int32_t layer, index, pos; /* index -1: at attach */
     enum kvl_scope scope;
     int32_t n_lists, unit_tok; /* unit_tok 1: scores of positions, else of pages */
+    int32_t first_tok;         /* where the first of them begins */
     int32_t n;
     const float *score; /* [n_lists][n] */
 };
@@ -247,10 +249,13 @@ int kvl_session_save(struct kvl_session *s, const char *path, const char *key, s
 int kvl_session_load(struct kvl_engine *engine, const char *path, const char *key,
                      struct kvl_session **out, struct kvl_err *err);
 
-/* Numbers of the policy's report hook. */
-int kvl_session_report(struct kvl_session *s,
-                       void (*each)(void *user, const char *name, double value), void *user,
-                       struct kvl_err *err);
+/* What the policy's report hook says, as it comes: nothing is checked.  A member may be NULL. */
+struct kvl_report_to {
+    void *user;
+    void (*num)(void *user, const char *name, double value);
+    void (*note)(void *user, const char *text);
+};
+int kvl_session_report(struct kvl_session *s, const struct kvl_report_to *to, struct kvl_err *err);
 
 #ifdef __cplusplus
 }

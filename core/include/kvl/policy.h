@@ -245,6 +245,20 @@ KVL_API int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *
                              int32_t layer_first, int32_t layer_last, const int32_t *pos,
                              int32_t n);
 
+/* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for
+ * whoever traces the run: every list of `scope` has n of them, of units of unit_tok positions, the
+ * first of which begins at first_tok.  -INFINITY: could not be chosen.  Changes no answer, and costs
+ * nothing where nobody listens. */
+struct kvl_scored {
+    enum kvl_scope scope;
+    int32_t first_tok, unit_tok, n;
+    const float *score; /* [lists of scope][n] */
+};
+KVL_API int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const struct kvl_scored *scored);
+/* False: nobody listens, and an array made for kvl_tap_scores alone need not be made. */
+KVL_API bool kvl_tap_listens(const struct kvl_pctx *ctx);
+
 /* ---- keep: eviction while decoding ---------------------------------------------------------- */
 
 /* Arrives as "keep everything live"; a lane that is not named keeps all.  kv_head -1 = all heads. */
@@ -266,8 +280,14 @@ enum kvl_relayout {
     KVL_RELAYOUT_SHIFTED = 2,   /* positions changed */
 };
 
-struct kvl_report; /* extra numbers of a policy, into the log */
+/* What a policy counts and says of itself, into the log and beside the harness's own numbers. */
+struct kvl_report;
+/* Names are words of a-z, 0-9, _ and . that begin with a letter, at most 40 characters, and come once;
+ * values that are not finite are not kept. */
 KVL_API int kvl_report_num(struct kvl_report *r, const char *name, double value);
+/* One line that a reader of the results must know, the same for all answers that it holds for: {name}
+ * in it stands for the number reported under that name, {name%} for it in percent. */
+KVL_API int kvl_report_note(struct kvl_report *r, const char *text);
 
 struct kvl_prefill_mask;
 struct kvl_tiers;
