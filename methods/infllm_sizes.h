@@ -1,0 +1,131 @@
+/* infllm_sizes.h - the options of infllm, and its sizes from the budget.
+ *
+ * Included once, by infllm.c, whose first comment says what every size is.
+ */
+#ifndef INFLLM_SIZES_H
+#define INFLLM_SIZES_H
+
+#include "kvl/policy.h"
+
+enum { INFLLM_MASS, INFLLM_LOGIT };
+enum { INFLLM_LRU, INFLLM_LRU_S };
+enum { INFLLM_UNIFIED, INFLLM_ORIGINAL };
+
+struct infllm_opts {
+    int32_t n_init, n_local, block_size, topk, repr_topk, repr_score, exc_block_size;
+    int32_t max_cached_block, cache, position;
+    double score_decay;
+    /* not options: from plan */
+    int32_t table;      /* per block and query head: its vector */
+    int32_t stream_tok; /* tokens that come as a stream: the context under its own prefill */
+};
+
+static const char *const infllm_scores[] = { "mass", "logit", NULL };
+static const char *const infllm_caches[] = { "lru", "lru_s", NULL };
+static const char *const infllm_positions[] = { "unified", "original", NULL };
+
+#define INFLLM_OPT(kind, field)                                                                    \
+    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct infllm_opts, field)
+#define INFLLM_INT(field, low, high) INFLLM_OPT(INT, field), .def = "auto", .min = low, .max = high
+
+static const struct kvl_opt infllm_options[] = {
+    { INFLLM_INT(n_init, 0, 1 << 20),
+      .help = "first tokens, always read (official: 128); auto = budget / 48, 4 to 128" },
+    { INFLLM_INT(n_local, 2, 1 << 20),
+      .help = "window, current token included (official: 4096); auto = what the budget leaves" },
+    { INFLLM_INT(block_size, 1, 4096),
+      .help = "tokens per block (official: 128); auto = power of two up to budget / 48, 4 to 128" },
+    { INFLLM_INT(topk, 1, 65536),
+      .help = "blocks read per step (official: 16); auto = a third of the budget" },
+    { INFLLM_INT(repr_topk, 1, 4096),
+      .help =
+          "representative tokens per block and query head (official: 4); auto = block_size / 4, "
+          "1 to 4" },
+    { INFLLM_INT(exc_block_size, 1, 65536),
+      .help = "steps of its own prefill that share a selection (official: 512); auto = block_size; "
+              "1 with a shared prefill" },
+    { INFLLM_INT(max_cached_block, 1, 1 << 20),
+      .help = "blocks on the device per layer (official: 32); auto = 2 topk" },
+    { INFLLM_OPT(ENUM, repr_score), .def = "mass", .choices = infllm_scores,
+      .help = "what makes a token representative: attention mass (official), mean logit (paper)" },
+    { INFLLM_OPT(ENUM, cache), .def = "lru", .choices = infllm_caches,
+      .help = "which cached block goes: least recent, or least decayed attention" },
+    { INFLLM_OPT(FLOAT, score_decay), .def = "0.1", .min = 0, .max = 1,
+      .help = "of cache=lru_s: what is left of a block's rank after a step" },
+    { INFLLM_OPT(ENUM, position), .def = "unified", .choices = infllm_positions,
+      .help = "of far tokens: unified = all at distance n_local - 1 (paper), original" },
+    { 0 },
+};
+
+/* ---- sizes ---------------------------------------------------------------------------------- */
+
+/* Value of an option that the budget decides when it is not given. */
+static int32_t infllm_or(int32_t given, int32_t otherwise)
+{
+    return given == KVL_AUTO ? otherwise : given;
+}
+
+static int32_t infllm_clamp(int32_t x, int32_t low, int32_t high)
+{
+    return KVL_MAX(low, KVL_MIN(x, high));
+}
+
+static int32_t infllm_block_size(int32_t budget)
+{
+    int32_t size = 4;
+    while (size < 128 && 2 * size <= budget / 48) size *= 2;
+    return size;
+}
+
+/* The longest remainder. */
+static int64_t infllm_rest(const struct infllm_opts *o)
+{
+    return (int64_t)o->block_size - 1 + o->exc_block_size - 1;
+}
+
+static int64_t infllm_attended(const struct infllm_opts *o)
+{
+    return o->n_init + o->n_local + (int64_t)o->topk * o->block_size + infllm_rest(o);
+}
+
+static int32_t infllm_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    struct infllm_opts o = *(const struct infllm_opts *)opts;
+    (void)shape;
+    if (o.n_local != KVL_AUTO && o.topk != KVL_AUTO) return 1;
+    o.block_size = infllm_or(o.block_size, 4);
+    o.n_init = infllm_or(o.n_init, 4);
+    o.n_local = infllm_or(o.n_local, 2);
+    o.topk = infllm_or(o.topk, 1);
+    o.exc_block_size = 1;
+    return (int32_t)KVL_MIN(infllm_attended(&o), (int64_t)INT32_MAX);
+}
+
+/* Sizes that are not given, from the budget; the window last, since it takes what is left. */
+static int infllm_resolve(struct kvl_plan *plan)
+{
+    struct infllm_opts *o = plan->opts;
+    int32_t budget = plan->budget_tok;
+    bool free_local = o->n_local == KVL_AUTO, free_topk = o->topk == KVL_AUTO;
+    o->block_size = infllm_or(o->block_size, infllm_block_size(budget));
+    o->n_init = infllm_or(o->n_init, infllm_clamp(budget / 48, 4, 128));
+    o->exc_block_size = plan->own_prefill ? infllm_or(o->exc_block_size, o->block_size) : 1;
+    o->n_local = infllm_or(o->n_local, 2);
+    if (free_topk) {
+        o->topk = 0;
+        int64_t room = budget - infllm_attended(o);
+        if (free_local) room = KVL_MIN(room, budget / 3);
+        o->topk = infllm_clamp((int32_t)KVL_MAX(room, 0) / o->block_size, 1, 65536);
+    }
+    int64_t left = budget - infllm_attended(o);
+    if ((free_local || free_topk) && left < 0)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "budget %d; n_init=%d, n_local=%d, %d blocks of %d and a remainder of "
+                        "%lld need %lld more: give a larger budget or smaller blocks",
+                        budget, o->n_init, o->n_local, o->topk, o->block_size,
+                        (long long)infllm_rest(o), (long long)-left);
+    if (free_local) o->n_local += (int32_t)KVL_MIN(left, (1 << 20) - 2);
+    return KVL_OK;
+}
+
+#endif
