@@ -101,3 +101,19 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
             (int64_t)n_rows * t->decl.row_floats * (int64_t)lanes * (int64_t)sizeof(float);
     return KVL_OK;
 }
+
+int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_view *out)
+{
+    int64_t *count = &ctx->host->session->count.index_read_bytes, before = *count;
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_meta(ctx, handle, layer, &view));
+    if (n_rows < 0 || n_rows > view.n_rows)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, handle,
+                        view.n_rows);
+    const struct kvl_meta_decl *d = &ctx->host->table[handle]->decl;
+    *count = before + (int64_t)n_rows * d->row_floats * (int64_t)layer_lanes(ctx->shape, d) *
+                          (int64_t)sizeof(float); /* whatever kvl_meta counted */
+    *out = view;
+    return KVL_OK;
+}

@@ -357,6 +357,65 @@ static void test_tables_of_some_layers(void **state)
     rig_end(&a);
 }
 
+static int read_rows(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                     struct kvl_sel *sel)
+{
+    const struct table_opts *o = ctx->opts;
+    struct kvl_meta_view view;
+    (void)q;
+    (void)sel;
+    KVL_TRY(kvl_meta_read(ctx, o->each, step->layer, 7, &view));
+    return step->layer == 1 ? KVL_OK : kvl_meta_read(ctx, o->some, step->layer, 2, &view);
+}
+
+static int read_rows_behind(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const float *const *probs, const int32_t *n, const float *lse)
+{
+    const struct table_opts *o = ctx->opts;
+    struct kvl_meta_view view;
+    (void)probs;
+    (void)n;
+    (void)lse;
+    KVL_TRY(kvl_meta(ctx, o->each, step->layer, &view)); /* to write: not counted */
+    return kvl_meta_read(ctx, o->each, step->layer, 5, &view);
+}
+
+static int read_more_rows(struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const struct kvl_query *q, struct kvl_sel *sel)
+{
+    struct kvl_meta_view view;
+    (void)q;
+    (void)sel;
+    return kvl_meta_read(ctx, ((const struct table_opts *)ctx->opts)->each, step->layer,
+                         step->pos + 2, &view);
+}
+
+/* What a policy says it reads is what counts, in whichever hook: a filter that chooses in observe read
+ * for nothing, and one that read a few rows paid for all. */
+static void test_rows_are_charged(void **state)
+{
+    struct kvl_policy p = table_policy();
+    struct rig_session rs;
+    float *logits = rig_logits(&rig, 1);
+    (void)state;
+    p.caps |= KVL_CAP_PROBS;
+    p.select = read_rows;
+    p.observe = read_rows_behind;
+    start(&rs, &p, KVL_EXEC_REAL);
+    rig_decode(&rig, &rs, id + N_CTX, 1, logits);
+    assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes,
+                     4 * (N_LAYERS * (7 + 5) + 2 * N_KV * 2 * TABLE_ROW));
+    rig_end(&rs);
+    p.select = read_more_rows;
+    start(&rs, &p, KVL_EXEC_REAL);
+    kvl_err_clear(&rig.err);
+    int rc = kvl_session_decode(&rs.s, 1, id, logits, &rig.err);
+    assert_int_equal(rc, KVL_EPOLICY);
+    assert_non_null(strstr(rig.err.msg, "92 rows of table 1, which has 91"));
+    kvl_free(logits);
+    rig_end(&rs);
+}
+
 static void test_a_layer_without_rows(void **state)
 {
     struct kvl_policy p = table_policy();
@@ -496,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_keys_are_charged),
         cmocka_unit_test(test_keys_that_are_not_there),
         cmocka_unit_test(test_tables_of_some_layers),
+        cmocka_unit_test(test_rows_are_charged),
         cmocka_unit_test(test_a_layer_without_rows),
         cmocka_unit_test(test_weights_of_segments),
     };

@@ -152,6 +152,10 @@ struct kvl_meta_view {
 };
 KVL_API int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
                      struct kvl_meta_view *out);
+/* The same where the first n_rows rows are read to choose: counted as such, in any hook.  (kvl_meta
+ * counts in select only, and all rows that are there.) */
+KVL_API int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                          struct kvl_meta_view *out);
 /* Floats of scratch, valid until the hook returns; contents undefined.  The engine's arena grows to
  * its high-water mark, so that a steady state allocates nothing.  NULL: out of memory. */
 KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
