@@ -316,7 +316,7 @@ static int infllm_block_scores(const struct kvl_pctx *ctx, int32_t layer, const 
     if (!q || !part) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d blocks", n);
     row /= heads;
     KVL_TRY(kvl_rotate(ctx, q_raw, shape->n_heads, o->n_local - 1, q));
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &rows));
+    KVL_TRY(kvl_meta_read(ctx, o->table, layer, n, &rows));
     for (size_t h = 0; h < heads; h++) {
         struct kvl_weight vectors = { .data = rows.base + h * rows.head_stride,
                                       .type = KVL_W_F32,

@@ -457,7 +457,8 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                                 .layer = &state->layer[step->layer],
                                 .score = kvl_scratch(ctx, (size_t)ctx->context_tok) };
     if (!list.score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &rows));
+    KVL_TRY(kvl_meta_read(ctx, o->table, step->layer, omnikv_windowed(o) ? ctx->context_tok : 0,
+                          &rows));
     list.rows = rows.base;
     omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, list.score);
     if (omnikv_windowed(o)) omnikv_score_window(ctx, step->pos, list.rows, list.score);

@@ -474,6 +474,35 @@ static void test_policy_beside_a_naive_one(void **state)
     }
 }
 
+/* Vectors of the blocks there are, where some must be chosen, and the keys of each block that is cut:
+ * nothing else.  (Rows of the table for blocks to come were counted too.) */
+static void test_bytes_read_to_choose(void **state)
+{
+    enum { CTX = 33, REST = 3 + 10, SIZE = 4, TOPK = 2, BYTES = 4, LAYERS = 2 };
+    int64_t want = 0;
+    (void)state;
+    for (uint32_t kv = 1; kv <= 4; kv *= 2) {
+        open_world(kv, 50);
+        struct rig_run run = { .policy = kvl_policy_infllm,
+                               .options = "n_init=3,n_local=10,block_size=4,topk=2,repr_topk=2",
+                               .id = world.id,
+                               .n_ctx = CTX };
+        struct rig_session rs = rig_start(&world.r, &run);
+        float *logits = rig_logits(&world.r, 1);
+        want = 0;
+        for (int32_t n = CTX + 1; n <= N_TOK; n++) {
+            int32_t blocks = (n - REST) / SIZE;
+            if (blocks > TOPK) want += LAYERS * blocks * H * D * BYTES;
+            if (blocks > (n - 1 - REST) / SIZE) want += LAYERS * SIZE * (int64_t)kv * D * BYTES;
+            rig_decode(&world.r, &rs, world.id + n - 1, 1, logits);
+            assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes, want);
+        }
+        kvl_free(logits);
+        rig_end(&rs);
+        rig_close(&world.r);
+    }
+}
+
 /* A window that holds everything is full attention, bit for bit. */
 static void test_window_over_everything_is_full(void **state)
 {
@@ -582,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_lru_s_goes_by_decayed_mass),
         cmocka_unit_test(test_split_of_the_past),
         cmocka_unit_test(test_policy_beside_a_naive_one),
+        cmocka_unit_test(test_bytes_read_to_choose),
         cmocka_unit_test(test_window_over_everything_is_full),
         cmocka_unit_test(test_sizes_fill_the_budget),
         cmocka_unit_test(test_official_sizes_are_those_of_their_budget),

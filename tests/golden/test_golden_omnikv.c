@@ -481,6 +481,32 @@ static void test_bank_is_counted(void **state)
     rig_close(&model.r);
 }
 
+/* What window queries gave is read at every step of a filter; `last` has its weights at hand. */
+static void test_bytes_read_to_choose(void **state)
+{
+    static const struct {
+        const char *options;
+        int64_t floats; /* of a context token, in filters 0 and 3 */
+    } cases[] = {
+        { "filter_layers=0+3", 0 },
+        { "filter_layers=0+3,selector=softmax", 0 },
+        { "filter_layers=0+3,selector=uniform,window_size=7", 2 * (1 + 7) },
+        { "filter_layers=0+3,selector=exp,window_size=3", 2 * (1 + 3) },
+    };
+    (void)state;
+    open_model(6, 2, 5);
+    float *logits = rig_logits(&model.r, N_STEPS);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct rig_session rs = start(cases[i].options, 40);
+        rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
+        assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes,
+                         N_STEPS * N_CTX * cases[i].floats * 4);
+        rig_end(&rs);
+    }
+    kvl_free(logits);
+    rig_close(&model.r);
+}
+
 /* The old list stays while it overlaps the new one enough; which happens both ways here. */
 static void test_lazy_list_goes_by_overlap(void **state)
 {
@@ -586,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_what_is_the_same),
         cmocka_unit_test(test_filters_are_measured),
         cmocka_unit_test(test_bank_is_counted),
+        cmocka_unit_test(test_bytes_read_to_choose),
         cmocka_unit_test(test_lazy_list_goes_by_overlap),
         cmocka_unit_test(test_lazy_list_fits_the_budget),
         cmocka_unit_test(test_bad_options_are_refused),
