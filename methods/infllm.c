@@ -37,7 +37,7 @@
  *     n_local     the rest; own prefill leaves exc_block_size - 1 more for blocks cut meanwhile
  *     repr_topk   block_size / 4, within 1 .. 4
  *     max_cached_block  2 topk
- *     exc_block_size    block_size with its own prefill, else 1
+ *     exc_block_size    block_size with its own prefill (less where B is tight), else 1
  * Deviations: logit sums n_local - 1 queries, those that see the token inside the window, and takes
  * logits from weights (those below e^-87 count as e^-87); scores are 32-bit floats.
  * Cost per step and layer: n_heads head_dim floats for each block; B keys and values; at every

@@ -101,6 +101,18 @@ static int32_t infllm_min_budget(const struct kvl_shape *shape, const void *opts
     return (int32_t)KVL_MIN(infllm_attended(&o), (int64_t)INT32_MAX);
 }
 
+/* The other sizes are the least ones, or given. */
+static void infllm_resolve_exc(const struct kvl_plan *plan, bool budgeted)
+{
+    struct infllm_opts *o = plan->opts, least = *o;
+    if (plan->own_prefill && o->exc_block_size != KVL_AUTO) return;
+    o->exc_block_size = plan->own_prefill ? o->block_size : 1;
+    least.topk = infllm_or(o->topk, 1);
+    least.exc_block_size = 1;
+    int64_t left = plan->budget_tok - infllm_attended(&least);
+    if (budgeted && left < o->exc_block_size - 1) o->exc_block_size = (int32_t)KVL_MAX(left, 0) + 1;
+}
+
 /* Sizes that are not given, from the budget; the window last, since it takes what is left. */
 static int infllm_resolve(struct kvl_plan *plan)
 {
@@ -109,8 +121,8 @@ static int infllm_resolve(struct kvl_plan *plan)
     bool free_local = o->n_local == KVL_AUTO, free_topk = o->topk == KVL_AUTO;
     o->block_size = infllm_or(o->block_size, infllm_block_size(budget));
     o->n_init = infllm_or(o->n_init, infllm_clamp(budget / 48, 4, 128));
-    o->exc_block_size = plan->own_prefill ? infllm_or(o->exc_block_size, o->block_size) : 1;
     o->n_local = infllm_or(o->n_local, 2);
+    infllm_resolve_exc(plan, free_local || free_topk);
     if (free_topk) {
         o->topk = 0;
         int64_t room = budget - infllm_attended(o);
@@ -119,11 +131,12 @@ static int infllm_resolve(struct kvl_plan *plan)
     }
     int64_t left = budget - infllm_attended(o);
     if ((free_local || free_topk) && left < 0)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "budget %d; n_init=%d, n_local=%d, %d blocks of %d and a remainder of "
-                        "%lld need %lld more: give a larger budget or smaller blocks",
-                        budget, o->n_init, o->n_local, o->topk, o->block_size,
-                        (long long)infllm_rest(o), (long long)-left);
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "budget %d; n_init=%d, n_local=%d, topk=%d, block_size=%d and a remainder of "
+            "%lld need %lld more: give a larger budget or smaller blocks",
+            budget, o->n_init, o->n_local, o->topk, o->block_size, (long long)infllm_rest(o),
+            (long long)-left);
     if (free_local) o->n_local += (int32_t)KVL_MIN(left, (1 << 20) - 2);
     return KVL_OK;
 }
