@@ -213,6 +213,11 @@ static int omnikv_plan(struct kvl_plan *plan)
         int32_t least = KVL_MAX(2, o->num_wait_load_layers + 1);
         o->dense_layers = KVL_MIN(n_layers - 1, KVL_MAX(least, n_layers / 4));
     }
+    if (o->num_wait_load_layers > n_layers - 2)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "num_wait_load_layers=%d; behind a filter and these none of %d layers is "
+                        "left to read its list, give 0 to %d",
+                        o->num_wait_load_layers, n_layers, n_layers - 2);
     KVL_TRY(omnikv_plan_tokens(plan));
     KVL_TRY(omnikv_plan_filters(plan, has_rows));
     int32_t window = omnikv_windowed(o) ? o->window_size : 0;

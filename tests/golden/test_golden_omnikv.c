@@ -597,6 +597,9 @@ static void test_bad_options_are_refused(void **state)
             fail_msg("%s: %s", bad[i], err.msg);
     assert_int_equal(plan_with("", 0, 8, &err), KVL_EINVAL);
     assert_int_equal(plan_with("num_of_selected_tokens=10", 0, 8, &err), KVL_OK);
+    /* Said "give 2 to 1". */
+    assert_int_equal(plan_with("num_wait_load_layers=1", 64, 2, &err), KVL_EINVAL);
+    assert_non_null(strstr(err.msg, "give 0 to 0"));
     assert_int_equal(plan_with("", 64, 1, &err), KVL_EINVAL);
     assert_int_equal(plan_with("", 64, 2, &err), KVL_OK);
     assert_int_equal(plan_with("", 64, 80, &err), KVL_OK);
