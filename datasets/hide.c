@@ -160,13 +160,16 @@ static int hide_check(const struct hide_state *s)
     if (asked > h->n_facts && !h->option)
         return kvl_fail(s->err, KVL_EINVAL, "%d questions, but a context holds %d %s, want 1",
                         asked, h->n_facts, h->many);
+    if (asked > h->most_facts)
+        return kvl_fail(s->err, KVL_EINVAL, "%d questions, want at most %d: one for each of the %s",
+                        asked, h->most_facts, h->many);
     if (asked > h->n_facts)
         return kvl_fail(s->err, KVL_EINVAL,
-                        "%d questions, but a context holds %d %s, want %s=%d (at most %d)", asked,
-                        h->n_facts, h->many, h->option, asked, h->most_facts);
+                        "%d questions with %s=%d, want %s=%d or fewer questions", asked, h->option,
+                        h->n_facts, h->option, asked);
     if (h->n_facts > pow(10.0, h->n_digits))
-        return kvl_fail(s->err, KVL_EINVAL, "%d different %s of %d digits do not exist", h->n_facts,
-                        h->many, h->n_digits);
+        return kvl_fail(s->err, KVL_EINVAL, "%s=%d with digits=%d, want %s=%.0f or more digits",
+                        h->option, h->n_facts, h->n_digits, h->option, pow(10.0, h->n_digits));
     return KVL_OK;
 }
 

@@ -138,7 +138,7 @@ refuse 2 '--set tasks: task "passkeys" does not exist, did you mean "passkey"?' 
     sweep s.yaml --set tasks=passkeys
 refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits, wording)' \
     sweep s.yaml --set 'tasks={task: passkey, kees: 1}'
-refuse 2 's.yaml: tasks: passkey: 2 questions, but a context holds 1 keys, want keys=2 (at most 32)' \
+refuse 2 's.yaml: tasks: passkey: 2 questions with keys=1, want keys=2 or fewer questions' \
     sweep s.yaml --set tasks=passkey
 refuse 2 "s.yaml: lengths: $((limit + 1)) tokens, the model's context is $limit: want less or --allow-overlong" \
     sweep s.yaml --set "lengths=$((limit + 1))"

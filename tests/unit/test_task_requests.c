@@ -232,8 +232,8 @@ static void check_refused(const struct want *w, const char *const *needles)
 static void test_refused(void **state)
 {
     (void)state;
-    static const char *const many[] = { "keys=2000", "2000 questions, but a list", "want 1",
-                                        "facts=2000 (at most 30)", "entries" };
+    static const char *const many[] = { "at most 32", "2000 questions, but a list", "want 1",
+                                        "at most 30", "entries" };
     for (int32_t i = 0; i < N_TASKS; i++) {
         struct want w = { .task = retrieval_task(i), .length = 3000 };
         w.length = 20;
@@ -254,7 +254,7 @@ static void test_refused(void **state)
         REFUSED(&w, "2000 questions", many[i]);
     }
     struct want w = { .task = kvl_task_passkey, .options = "digits=1,keys=11", .length = 3000 };
-    REFUSED(&w, "11", "1 digits");
+    REFUSED(&w, "keys=11 with digits=1", "want keys=10 or more digits");
     w.options = "";
     w.length = 126; /* one byte of filler more than none */
     REFUSED(&w, "length 126", "exactly", "another length");
@@ -271,7 +271,13 @@ static void test_refused(void **state)
     REFUSED(&w, "4 hexadecimal digits", "more digits");
     w.task = kvl_task_needle;
     w.options = "digits=1,facts=11,language=german";
-    REFUSED(&w, "11 different facts", "1 digits");
+    REFUSED(&w, "facts=11 with digits=1", "want facts=10 or more digits");
+    w.options = "facts=4";
+    w.n_questions = 5;
+    REFUSED(&w, "5 questions with facts=4", "want facts=5 or fewer questions");
+    w.n_questions = 31;
+    REFUSED(&w, "31 questions", "want at most 30");
+    w.n_questions = 0;
     w.task = kvl_task_two_stage_retr;
     w.length = 600;
     w.options = "entries=100";
