@@ -63,14 +63,17 @@ void kvl_report_held(struct kvl_table *t, const struct kvl_result *x)
     kvl_table_add(t, "%.*f/%s", decimals, x->kv_logical / unit, all.s);
 }
 
-static void add_row(struct kvl_table *t, const struct kvl_result *x)
+static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict)
 {
     kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
     kvl_report_budget(t, x);
     kvl_table_number(t, x->attended_tok, 0);
     kvl_table_number(t, x->dense_tok, 0);
     add_share(t, &x->official);
-    add_share(t, &x->strict);
+    if (strict)
+        add_share(t, &x->strict);
+    else
+        kvl_table_add(t, "-");
     kvl_table_number(t, x->recall.mean, 2);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
@@ -107,12 +110,21 @@ void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out)
     if (*sep == ',') fputs(" (the methods have no bound on that side)\n", out);
 }
 
+/* Whether some row of a block has a strict score that is not the official one. */
+static bool block_strict(const struct kvl_result *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isnan(x[i].strict.mean) && x[i].strict.mean != x[i].official.mean) return true;
+    return false;
+}
+
 static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
 {
+    bool strict = block_strict(x, n);
     struct kvl_table t = { .column = report_columns,
                            .n_columns = sizeof report_columns / sizeof report_columns[0] };
     kvl_report_block(x, 0, out);
-    for (size_t i = 0; i < n; i++) add_row(&t, &x[i]);
+    for (size_t i = 0; i < n; i++) add_row(&t, &x[i], strict);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
@@ -123,15 +135,18 @@ static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct k
 
 int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err)
 {
+    bool alike = false;
     for (size_t i = 0, end; i < r->n; i = end) {
         for (end = i + 1; end < r->n; end++)
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
+        alike |= !isnan(r->result[i].strict.mean) && !block_strict(&r->result[i], end - i);
         KVL_TRY((r->result[i].is_text ? kvl_report_texts : print_block)(&r->result[i], end - i, out,
                                                                         err));
     }
     const char *id;
     json_t *analysis;
     json_object_foreach(r->analyses, id, analysis) KVL_TRY(kvl_report_analysis(analysis, out, err));
+    if (alike) fputs("A table without strict %: it is official % in every row.\n", out);
     kvl_report_notes(r, out);
     return KVL_OK;
 }
@@ -236,6 +251,9 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
         fputs("Stages of answers: kvlab report --stages.\n", out);
     if (kvl_report_has(r, KVL_DETAIL_QUALITY))
         fputs("Quality of the choice: kvlab report --quality.\n", out);
+    if (kvl_report_has(r, KVL_DETAIL_METHOD))
+        fputs("What methods count themselves: kvlab report --method.\n", out);
+    kvl_report_method_notes(r, out);
     if (r->n_unfinished)
         fprintf(out, "Cut off and not in the table: %zu cell%s; the sweep goes on with %s.\n",
                 r->n_unfinished, r->n_unfinished == 1 ? "" : "s",

@@ -72,6 +72,17 @@ contains "accuracy and interval of quest 256" "^  quest +256 +256 +1024 +$want "
 [ "$(awk '{ print length }' table | sort -n | tail -1)" -le 125 ] || fail "the table is wider than 125"
 contains "what bounds are" '^Bounds, not methods' table
 lacks "stale results" 'another build' table
+# The strict score has a column where it differs from the official one in any row.
+lacks "a note on strict scores" 'without strict' table
+expect "columns of strict scores" 12 "$(grep -c 'strict %' table)"
+fake_log 'select(.kind != "sample") | if .kind == "cell" and .cell != "passkey-question_in_prefill-4096-quest-64" then .strict = .official else . end' | zst alike.zst
+"$program" report alike.zst > alike
+expect "strict scores of one row" "passkey question_in_prefill 4096" \
+    "$(awk '/^tiny-8L/ { block = $2 " " $3 " " $4 } /strict %/ && /policy/ { print block }' alike)"
+contains "the note on strict scores" '^A table without strict %: it is official % in every row' alike
+contains "the other columns" '^  policy +budget +attended +dense +official % +recall +tok/s +read/tok +index/tok +KV held +n/ctx$' alike
+fake_log 'select(.kind != "sample") | if .kind == "cell" then .strict = .official else . end' | zst alike.zst
+[ "$("$program" report alike.zst | awk '{ print length }' | sort -n | tail -n 1)" -le 112 ] || fail "tables without strict scores are wider than 112"
 
 "$program" report log.zst --by length > by
 contains "one column per length" '^  policy +budget +1024 +4096 +16384$' by
