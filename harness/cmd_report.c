@@ -14,7 +14,8 @@ enum {
     REPORT_SUMMARY,
     REPORT_STAGES,
     REPORT_EVIDENCE,
-    REPORT_QUALITY
+    REPORT_QUALITY,
+    REPORT_METHOD
 };
 
 struct report_args {
@@ -36,6 +37,8 @@ static const struct argp_option report_options[] = {
       0 },
     { "quality", REPORT_QUALITY, NULL, 0,
       "what was chosen against full attention, where the sweep asked for it", 0 },
+    { "method", REPORT_METHOD, NULL, 0, "what methods count themselves (cache hits, loads ...)",
+      0 },
     { "stages", REPORT_STAGES, NULL, 0, "scores of the stages of answers (two_stage_retr)", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
     { 0 }
@@ -62,8 +65,7 @@ static int report_detail_parse(struct report_args *a, enum kvl_detail which)
 {
     if (a->detail)
         return kvl_fail(a->base.err, KVL_EINVAL,
-                        "--stages, --evidence and --quality: want one at a "
-                        "time");
+                        "--stages, --evidence, --quality and --method: want one at a time");
     a->detail = true;
     a->which = which;
     return KVL_OK;
@@ -81,6 +83,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_STAGES: rc = report_detail_parse(a, KVL_DETAIL_STAGES); break;
     case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;
     case REPORT_QUALITY: rc = report_detail_parse(a, KVL_DETAIL_QUALITY); break;
+    case REPORT_METHOD: rc = report_detail_parse(a, KVL_DETAIL_METHOD); break;
     case ARGP_KEY_ARGS:
         a->log = state->argv + state->next;
         a->n_logs = (size_t)(state->argc - state->next);
@@ -112,8 +115,8 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
     if (a.csv + a.summary + a.detail + (a.by != 0) + (a.vs != NULL) > 1)
         return kvl_fail(
             err, KVL_EINVAL,
-            "--by, --vs, --summary, --stages, --evidence, --quality and --csv: want one "
-            "of them at a time");
+            "--by, --vs, --summary, --stages, --evidence, --quality, --method and --csv: "
+            "want one of them at a time");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;

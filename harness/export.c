@@ -71,6 +71,8 @@ static const struct kvl_export_column cell_columns[] = {
     { "kv_physical_bytes", "kv_physical_bytes" },
     { "kv_own_bytes", "kv_own_bytes" },
     { "meta_bytes", "meta_bytes" },
+    { "method", "method" },
+    { "notes", "notes" },
     { "chance", "chance" },
     { "prefill_tok_per_s", "prefill_tok_per_s" },
     { "decode_tok_per_s", "@decode" },
@@ -124,6 +126,7 @@ static const struct kvl_export_column speed_columns[] = {
     { "kv_physical_bytes", "kv_physical_bytes" },
     { "kv_own_bytes", "kv_own_bytes" },
     { "meta_bytes", "meta_bytes" },
+    { "method", "method" },
     { "weight_bytes_per_tok", "weight_bytes_per_tok" },
     { "rss_peak_bytes", "rss_peak_bytes" },
     { 0 },
@@ -177,6 +180,7 @@ static const struct kvl_export_column sample_columns[] = {
     { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
     { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
     { "n_new_tok", "n_new_tok" },
+    { "method", "method" },
     { "error", "error" },
     { 0 },
 };
@@ -199,6 +203,18 @@ static void put_text(const char *s, enum kvl_export_format format, FILE *out)
     if (quote) fputc('"', out);
 }
 
+/* A map of numbers: "cache_hits=12 blocks=40"; of lines: "a note=12". */
+static void put_map(const json_t *v, enum kvl_export_format format, FILE *out)
+{
+    struct kvl_buf b = { 0 };
+    const char *name;
+    json_t *n;
+    json_object_foreach((json_t *)(uintptr_t)v, name, n)
+        kvl_buf_printf(&b, "%s%s=%.12g", b.len ? " " : "", name, json_number_value(n));
+    if (b.data) put_text(b.data, format, out);
+    kvl_buf_free(&b);
+}
+
 static void put_value(const json_t *v, enum kvl_export_format format, FILE *out)
 {
     if (json_is_string(v))
@@ -209,6 +225,8 @@ static void put_value(const json_t *v, enum kvl_export_format format, FILE *out)
         fprintf(out, "%.12g", json_real_value(v));
     else if (json_is_boolean(v))
         fputc(json_is_true(v) ? '1' : '0', out);
+    else if (json_is_object(v))
+        put_map(v, format, out);
 }
 
 void kvl_export_head(const struct kvl_export_column *columns, enum kvl_export_format format,

@@ -1,8 +1,9 @@
 /* What a result is called in tables and figures, and where it stands.
  *
- * A policy is called by its name alone, unless two results of one block and budget differ in
- * options: then the options that differ belong to the name of all results of that policy.  Options
- * that merely follow from the budget do not.  A task is called by its name and the options that are
+ * A policy is called by its name alone, unless two results of one block, budget and prefill differ in
+ * options that were given: then those that differ belong to the name of all results of that policy
+ * that were given them.  What the method made of the others does not: it follows from the budget, the
+ * prefill and the options given.  A task is called by its name and the options that are
  * not its defaults. */
 #include "registry.h"
 #include "results.h"
@@ -128,16 +129,26 @@ static json_t *policy_keys(json_t *all, const char *policy)
     return keys;
 }
 
+/* Whether they stand beside each other and nothing but options can tell them apart. */
+static bool keys_same_place(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return !kvl_result_block_cmp(a, b, 0) && strcmp(a->policy, b->policy) == 0 &&
+           !budget_cmp(a, b) && strcmp(a->prefill, b->prefill) == 0;
+}
+
+/* Results of one place follow each other, but for the prefill: each is compared with the next of its
+ * own. */
 static int keys_collect(const struct kvl_results *r, json_t *all)
 {
-    for (size_t i = 1; i < r->n; i++) {
-        const struct kvl_result *a = &r->result[i - 1], *b = &r->result[i];
-        if (kvl_result_block_cmp(a, b, 0) || strcmp(a->policy, b->policy) != 0 || budget_cmp(a, b))
-            continue;
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *a = &r->result[i], *b = a + 1, *end = r->result + r->n;
+        while (b < end && strcmp(a->policy, b->policy) == 0 && !keys_same_place(a, b)) b++;
+        if (b == end || strcmp(a->policy, b->policy) != 0) continue;
         json_t *keys = policy_keys(all, a->policy);
-        if (!keys || options_differ(a->options, b->options, keys) != 0 ||
-            options_differ(b->options, a->options, keys) != 0)
-            return -1;
+        /* A log from before options_asked has resolved ones only. */
+        bool resolved = (a->asked == a->options) != (b->asked == b->options);
+        const char *x = resolved ? a->options : a->asked, *y = resolved ? b->options : b->asked;
+        if (!keys || options_differ(x, y, keys) != 0 || options_differ(y, x, keys) != 0) return -1;
     }
     return 0;
 }
@@ -149,7 +160,7 @@ static int label_build(struct kvl_result *x, const json_t *keys)
     struct kvl_buf b = { 0 };
     const char *end;
     int n = 0, rc = kvl_buf_adds(&b, x->policy);
-    for (const char *o = x->options; (o = option_next(o, &end)); o = end + (*end == ',')) {
+    for (const char *o = x->asked; (o = option_next(o, &end)); o = end + (*end == ',')) {
         char key[64];
         size_t len = strcspn(o, "=");
         if (len >= sizeof key) continue;

@@ -226,7 +226,8 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
                              "prefill_ns", kvl_record_ns(o->prefill_ns), "error",
                              o->failed ? kvl_record_path_text(ask->error.msg) : json_null());
     json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("sample", run), what), said);
-    return kvl_record_add(kvl_record_add(kvl_record_add(r, scores), kvl_record_observed(o)), cost);
+    r = kvl_record_add(kvl_record_add(r, scores), kvl_record_observed(o));
+    return kvl_record_add(kvl_record_add(r, kvl_record_method(&o->method)), cost);
 }
 
 static double outcome_number(const json_t *sample, const char *field)
@@ -250,6 +251,8 @@ static void outcome_subs(const json_t *sample, struct kvl_outcome *out)
 
 void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
 {
+    struct kvl_method method = out->method;
+    kvl_method_of(sample, &method);
     *out = (struct kvl_outcome){
         .have = true,
         .failed = json_is_string(json_object_get(sample, "error")),
@@ -266,8 +269,15 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .meta = outcome_number(sample, "meta_bytes"),
         .wall_ns = outcome_number(sample, "wall_ns"),
         .prefill_ns = outcome_number(sample, "prefill_ns"),
+        .method = method,
     };
     outcome_subs(sample, out);
+}
+
+void kvl_outcome_free(struct kvl_outcome *o)
+{
+    kvl_method_free(&o->method);
+    *o = (struct kvl_outcome){ 0 };
 }
 
 /* ---- what cells and speed records share ------------------------------------------------------ */
@@ -279,11 +289,11 @@ json_t *kvl_record_point(const struct kvl_cell *c)
                              kvl_record_path_text(c->task->options), "task_version",
                              (int)c->task->task->version, "length_tok", c->length);
     json_t *policy = json_pack(
-        "{s:s, s:i, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
+        "{s:s, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
         "policy_version", (int)c->policy->policy->version, "options",
-        kvl_planned_options(c->planned), "budget", c->budget, "budget_tok",
-        c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real", "prefill",
-        kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", "cpu");
+        kvl_planned_options(c->planned), "options_asked", c->policy->options, "budget", c->budget,
+        "budget_tok", c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
+        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", "cpu");
     return kvl_record_add(task, policy);
 }
 
@@ -343,8 +353,8 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
                   "rss_peak_bytes", (json_int_t)kvl_rss_peak_bytes());
     json_t *r =
         kvl_record_add(kvl_record_add(kvl_record_start("speed", run), kvl_record_point(c)), what);
-    return kvl_record_add(
-        kvl_record_add(kvl_record_add(kvl_record_add(r, times), rates), speed_counts(t)), memory);
+    r = kvl_record_add(kvl_record_add(kvl_record_add(r, times), rates), speed_counts(t));
+    return kvl_record_add(kvl_record_add(r, kvl_record_method(&t->method)), memory);
 }
 
 /* ---- error ----------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "machine.h"
 #include "plan.h"
 #include "quality.h"
+#include "record_method.h"
 
 #include <jansson.h>
 
@@ -29,6 +30,7 @@ struct kvl_outcome {
     double kv_logical, kv_physical, kv_own, meta;
     double wall_ns;
     double prefill_ns; /* of the context; NaN: it came from a snapshot */
+    struct kvl_method method;
 };
 
 struct kvl_quality_layers {
@@ -66,6 +68,7 @@ struct kvl_timing {
     uint64_t attach_ns, first_ns; /* first: the first decode step */
     struct kvl_counters count;    /* of the timed steps */
     struct kvl_kv_bytes bytes;
+    struct kvl_method method;
     int64_t weight_bytes_per_tok;
 };
 
@@ -98,7 +101,10 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message);
 
-/* The numbers of a committed sample, back from its record. */
+/* The numbers of a committed sample, back from its record; `out` is replaced: zeroed, or of an earlier
+ * one. */
 void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out);
+/* What it owns; it is none then. */
+void kvl_outcome_free(struct kvl_outcome *o);
 
 #endif

@@ -172,6 +172,15 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
                                        column_sum(col) * 1e-9, "t_end", kvl_record_now()));
 }
 
+/* What the method said of itself, over the answers that have a score. */
+static json_t *cell_method(const struct kvl_sweep *s, const struct kvl_outcome *outcome)
+{
+    struct kvl_method_sum all = { 0 };
+    for (size_t i = 0; i < (size_t)s->contexts * (size_t)s->questions; i++)
+        if (!outcome[i].failed) kvl_method_add(&all, &outcome[i].method);
+    return kvl_record_method_sum(&all);
+}
+
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
                         const struct kvl_outcome *outcome, const struct kvl_quality_means *quality)
 {
@@ -184,6 +193,6 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
     if (kvl_record_column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);
     kvl_record_column_free(&col);
-    r = kvl_record_add(r, numbers);
+    r = kvl_record_add(kvl_record_add(r, numbers), cell_method(s, outcome));
     return kvl_record_add(r, json_pack("{s:o}", "quality", kvl_record_quality_cell(s, c, quality)));
 }

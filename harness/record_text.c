@@ -90,7 +90,8 @@ json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
         json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns), "prefill_ns",
                   kvl_record_ns(o->prefill_ns), "error", kvl_record_path_text(t->error));
     json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("nll", run), what), scores);
-    return kvl_record_add(kvl_record_add(r, kvl_record_observed(o)), cost);
+    r = kvl_record_add(kvl_record_add(r, kvl_record_observed(o)), kvl_record_method(&o->method));
+    return kvl_record_add(r, cost);
 }
 
 /* ---- perplexity ------------------------------------------------------------------------------ */
@@ -212,13 +213,26 @@ static json_t *texts_observed(const json_t *texts)
     return kvl_record_observed(&o);
 }
 
+static json_t *texts_method(const json_t *texts)
+{
+    struct kvl_method_sum all = { 0 };
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        struct kvl_method one = { 0 };
+        if (!text_scored(json_array_get(texts, i))) continue;
+        kvl_method_of(json_array_get(texts, i), &one);
+        kvl_method_add(&all, &one);
+        kvl_method_free(&one);
+    }
+    return kvl_record_method_sum(&all);
+}
+
 json_t *kvl_record_perplexity(const char *run, const struct kvl_cell *c, const json_t *texts)
 {
     double wall = texts_mean(texts, "wall_ns"), n = (double)json_array_size(texts);
     json_t *r = kvl_record_add(kvl_record_start("perplexity", run), kvl_record_point(c));
     r = kvl_record_add(r, json_pack("{s:s}", "protocol", kvl_protocol_name(c->protocol)));
     r = kvl_record_add(r, texts_scores(texts, c->id));
-    r = kvl_record_add(r, texts_observed(texts));
+    r = kvl_record_add(kvl_record_add(r, texts_observed(texts)), texts_method(texts));
     return kvl_record_add(r, json_pack("{s:o, s:o}", "wall_s", kvl_record_real(wall * n * 1e-9),
                                        "t_end", kvl_record_now()));
 }

@@ -27,11 +27,15 @@ int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl
  * at the same budget.  KVL_EINVAL when there is no such policy. */
 int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
 /* Tables beside accuracy, of the cells that have what they show. */
-enum kvl_detail { KVL_DETAIL_STAGES, KVL_DETAIL_EVIDENCE, KVL_DETAIL_QUALITY };
+enum kvl_detail { KVL_DETAIL_STAGES, KVL_DETAIL_EVIDENCE, KVL_DETAIL_QUALITY, KVL_DETAIL_METHOD };
 bool kvl_report_has(const struct kvl_results *r, enum kvl_detail what);
 /* KVL_EINVAL: no cell has it. */
 int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *out,
                       struct kvl_err *err);
+/* What the methods of a block count themselves: a table per label, names by budgets.  x [n]. */
+int kvl_report_method(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
+/* What methods say of themselves: each line once per model and label. */
+void kvl_report_method_notes(const struct kvl_results *r, FILE *out);
 /* What a reader must know: bounds, stale results, what failed, what is damaged. */
 void kvl_report_notes(const struct kvl_results *r, FILE *out);
 

@@ -185,6 +185,12 @@ static const struct detail details[] = {
                              "dense run.\n",
                              "no cell has reference passes; a sweep makes them with quality: "
                              "{questions: 1}" },
+    [KVL_DETAIL_METHOD] = { "method", kvl_report_method,
+                            "As the methods count it themselves, means over answers; nothing of it "
+                            "is measured by the harness.\nThe method's file says what the names "
+                            "mean.\n",
+                            "no cell has numbers that its method counts itself (of the methods, "
+                            "omnikv and infllm have)" },
 };
 
 bool kvl_report_has(const struct kvl_results *r, enum kvl_detail what)

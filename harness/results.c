@@ -299,6 +299,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .protocol = kvl_json_text(record, "protocol"),
         .policy = kvl_json_text(record, "policy"),
         .options = kvl_json_text(record, "options"),
+        .asked = kvl_json_text(record, kvl_json_value(record, "options_asked") ? "options_asked"
+                                                                               : "options"),
         .budget = kvl_json_text(record, "budget"),
         .exec = kvl_json_text(record, "exec"),
         .prefill = kvl_json_text(record, "prefill"),

@@ -24,6 +24,7 @@ enum kvl_bound { KVL_BOUND_FULL, KVL_BOUND_NONE, KVL_BOUND_RANDOM, KVL_BOUND_ORA
 struct kvl_result {
     json_t *record; /* of the cell, or of its first speed record */
     const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
+    const char *asked; /* options that were given; all of them in older logs */
     const char *exec, *prefill, *device, *code, *run;
     const char *model_hash, *kv_type; /* of the run's model file and store */
     const char *host;                 /* of the speed, or of the run of a cell without any */

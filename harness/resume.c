@@ -76,6 +76,8 @@ int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
 void kvl_state_free(struct kvl_state *s)
 {
     for (size_t i = 0; s->cell && i < s->work->n_cells; i++) {
+        for (size_t k = 0; s->cell[i].outcome && k < state_samples(s); k++)
+            kvl_outcome_free(&s->cell[i].outcome[k]);
         kvl_free(s->cell[i].outcome);
         kvl_free(s->cell[i].quality);
         json_decref(s->cell[i].text);
@@ -151,7 +153,7 @@ static void state_sample(struct kvl_state *s, const json_t *record)
         return;
     struct kvl_outcome *o = &p->outcome[context * sweep->questions + question];
     kvl_outcome_of(record, o);
-    if (s->retry && o->failed) *o = (struct kvl_outcome){ 0 };
+    if (s->retry && o->failed) kvl_outcome_free(o);
 }
 
 static void state_quality(struct kvl_state *s, const json_t *record)

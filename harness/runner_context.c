@@ -291,8 +291,10 @@ static int sample_record(struct cell_run *run, int32_t question, const struct kv
         struct kvl_task_score score = { 0 };
         answer.outcome.failed = false;
         outcome_measure(run, a, &answer.outcome);
-        rc = kvl_decode(kvl_model_tokenizer(r->work->model), a->id, a->n_id, false, false, &text,
-                        c->err);
+        rc = kvl_method_take(a->session, &answer.outcome.method, c->err);
+        if (rc == KVL_OK)
+            rc = kvl_decode(kvl_model_tokenizer(r->work->model), a->id, a->n_id, false, false,
+                            &text, c->err);
         if (rc == KVL_OK) c->g->task->task->score(q->q, text.data, &score);
         outcome_score(&score, &answer.outcome);
     }
@@ -306,6 +308,7 @@ static int sample_record(struct cell_run *run, int32_t question, const struct kv
     r->progress.n_answers += rc == KVL_OK;
     r->stats.n_errors += rc == KVL_OK && answer.outcome.failed;
     r->progress.n_errors += rc == KVL_OK && answer.outcome.failed;
+    kvl_outcome_free(&answer.outcome);
     kvl_buf_free(&text);
     return rc;
 }

@@ -90,6 +90,7 @@ static int speed_measure(struct speed *s, const struct kvl_cell *cell, struct kv
         t->count = *kvl_session_counters(session);
         kvl_kv_measure(session, &s->r->units, kvl_planned_raw_keys(cell->planned), shared,
                        &t->bytes);
+        rc = kvl_method_take(session, &t->method, err);
     }
     kvl_session_destroy(session);
     return rc;
@@ -113,7 +114,9 @@ static int speed_cell(struct speed *s, size_t index)
     kvl_guard_policy(NULL);
     if (rc == KVL_ESTOP) return kvl_fail(s->err, rc, "%s", why.msg);
     if (rc != KVL_OK) return kvl_runner_cell_error(r, index, 0, &why, s->err);
-    KVL_TRY(kvl_runner_append(r, kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t), s->err));
+    rc = kvl_runner_append(r, kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t), s->err);
+    kvl_method_free(&t.method);
+    KVL_TRY(rc);
     r->state->cell[index].done = true;
     r->progress.n_done++;
     r->progress.done += kvl_cell_context_cost(r->work, cell);

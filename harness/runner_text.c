@@ -126,6 +126,7 @@ static int text_cell(struct text *t, const struct kvl_cell *cell, struct kvl_tex
     int rc = text_read(t, s, err);
     if (rc == KVL_OK) kvl_runner_observe(t->r, cell, s, shared, &out->observed);
     out->observed.wall_ns = (double)(kvl_now_ns() - t0);
+    if (rc == KVL_OK) rc = kvl_method_take(s, &out->observed.method, err);
     kvl_session_destroy(s);
     return rc;
 }
@@ -170,6 +171,7 @@ static int text_record(struct text *t, size_t index)
     rc = kvl_runner_append(r, record, t->err);
     if (rc == KVL_OK) rc = kvl_state_text(r->state, record, t->err);
     json_decref(record);
+    kvl_outcome_free(&out.observed);
     r->stats.n_samples += rc == KVL_OK;
     r->progress.n_answers += rc == KVL_OK;
     r->stats.n_errors += rc == KVL_OK && out.error;

@@ -122,9 +122,10 @@ static int trace_score(void *user, const struct kvl_tap_score *s, struct kvl_err
     if (!t->scores) return KVL_OK;
     t->n_scores++;
     return trace_append(t, "trace_score",
-                        json_pack("{s:i, s:i, s:i, s:s, s:i, s:o}", "index", s->index, "pos",
+                        json_pack("{s:i, s:i, s:i, s:s, s:i, s:i, s:o}", "index", s->index, "pos",
                                   s->pos, "layer", s->layer, "scope", scopes[s->scope], "unit_tok",
-                                  s->unit_tok, "score", trace_floats(s->score, s->n_lists, s->n)),
+                                  s->unit_tok, "first_tok", s->first_tok, "score",
+                                  trace_floats(s->score, s->n_lists, s->n)),
                         err);
 }
 

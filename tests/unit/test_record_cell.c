@@ -117,7 +117,7 @@ static void test_stages(void **state)
     assert_true(fabs(json_number_value(json_object_get(color, "p")) - 0.2) < 1e-9);
     json_decref(r);
     json_t *sample = json_pack("{s:{s:f, s:n}, s:f}", "sub", "sum", 1.0, "color", "official", 0.5);
-    struct kvl_outcome o;
+    struct kvl_outcome o = { 0 };
     kvl_outcome_of(sample, &o);
     assert_int_equal(o.n_sub, 2);
     assert_string_equal(o.sub[0].name, "sum");
