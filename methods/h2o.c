@@ -44,6 +44,8 @@
  */
 #include "kvl/policy.h"
 
+#include <math.h>
+
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
 enum { H2O_ORIGINAL = 0, H2O_IN_CACHE = 1 };
 enum { H2O_MEAN = 0, H2O_MAX, H2O_FIRST };
@@ -345,25 +347,58 @@ static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const 
     return KVL_OK;
 }
 
+/* Scores of n live tokens of a lane, reduced over its query heads, into scratch. */
+static int h2o_lane_scores(const struct kvl_pctx *ctx, const float *score, const int32_t *live,
+                           int32_t n, float **out)
+{
+    size_t group = (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads), count = (size_t)n;
+    float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
+    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    for (size_t g = 0; g < group; g++)
+        for (size_t i = 0; i < count; i++)
+            all[(1 + g) * count + i] = score[(size_t)live[i] * group + g];
+    *out = all;
+    return h2o_reduce(ctx, all, all + count, count, n, 1);
+}
+
 /* Positions of the k best of the first n live ones of a lane, ascending, into scratch. */
 static int h2o_best(const struct kvl_pctx *ctx, const float *score, const int32_t *live, int32_t n,
                     int32_t k, const int32_t **out)
 {
-    size_t group = (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads), count = (size_t)n;
-    float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
+    float *all;
+    KVL_TRY(h2o_lane_scores(ctx, score, live, n, &all));
     int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
-    if (!all || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
-    for (size_t g = 0; g < group; g++)
-        for (size_t i = 0; i < count; i++)
-            all[(1 + g) * count + i] = score[(size_t)live[i] * group + g];
-    KVL_TRY(h2o_reduce(ctx, all, all + count, count, n, 1));
+    if (!best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", k);
     struct kvl_topk_args top = {
-        .index = best, .x = all, .x_stride = count, .n_rows = 1, .n = n, .k = k
+        .index = best, .x = all, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k
     };
     KVL_TRY(ctx->ops->topk(&top));
     for (int32_t i = 0; i < k; i++) best[i] = live[best[i]];
     *out = best;
     return KVL_OK;
+}
+
+/* Shows the scores of all live tokens, the recent ones too. */
+static int h2o_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                    const struct kvl_meta_view *meta)
+{
+    if (!kvl_tap_listens(ctx)) return KVL_OK;
+    size_t n_pos = (size_t)step->pos + 1, n_heads = (size_t)ctx->shape->n_kv_heads;
+    float *shown = kvl_scratch(ctx, n_heads * n_pos);
+    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
+    for (size_t i = 0; i < n_heads * n_pos; i++) shown[i] = -INFINITY;
+    for (size_t h = 0; h < n_heads; h++) {
+        const int32_t *live;
+        float *scores;
+        int32_t n;
+        KVL_TRY(kvl_live(ctx, step->layer, (int32_t)h, &live, &n));
+        KVL_TRY(h2o_lane_scores(ctx, meta->base + h * meta->head_stride, live, n, &scores));
+        for (int32_t i = 0; i < n; i++) shown[h * n_pos + (size_t)live[i]] = scores[i];
+    }
+    struct kvl_scored scored = {
+        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = step->pos + 1, .score = shown
+    };
+    return kvl_tap_scores(ctx, step, &scored);
 }
 
 /* What stays of a layer after a step.  FlexGen's newest heavy token has just left the ring, and has
@@ -379,21 +414,24 @@ static struct h2o_cut h2o_step_cut(const struct kvl_pctx *ctx, int32_t layer)
     return cut;
 }
 
-/* After every step, and at the end of a block; the prompt has been cut by its scores. */
+/* After every step, and at the end of a block; the prompt has been cut by its scores.  The lanes of a
+ * layer are cut together. */
 static int h2o_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct h2o_opts *o = ctx->opts;
     struct h2o_cut cut = h2o_step_cut(ctx, step->layer);
     struct kvl_meta_view meta;
+    const int32_t *live, *best;
+    int32_t n;
     if (step->replay || h2o_once(o)) return KVL_OK;
+    KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
+    if (n < cut.heavy + cut.recent + o->every) return KVL_OK;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    KVL_TRY(h2o_show(ctx, step, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        const int32_t *live, *best = NULL;
-        int32_t n;
-        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        if (n < cut.heavy + cut.recent + o->every) continue;
-        int32_t n_old = n - cut.recent;
         const float *score = meta.base + (size_t)h * meta.head_stride;
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
+        int32_t n_old = n - cut.recent;
         KVL_TRY(h2o_best(ctx, score, live, n_old, cut.heavy, &best));
         KVL_TRY(kvl_keep_tokens(keep, h, best, cut.heavy));
         if (cut.recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n_old], live[n - 1] + 1));

@@ -28,6 +28,8 @@
  */
 #include "kvl/policy.h"
 
+#include <string.h>
+
 enum { H2O_SIM_MASK = 0, H2O_SIM_LM_EVAL = 1 };
 enum { H2O_SIM_MAX_TOKENS = 1 << 28 }; /* sums of a few are in range */
 
@@ -114,16 +116,13 @@ static float *h2o_sim_rows(const struct kvl_meta_view *meta, int32_t kv_head)
     return meta->base + (size_t)kv_head * meta->head_stride;
 }
 
-/* Marks the k best of the first n tokens and no other of the first n_tok; scores of the unmarked among
- * the first n become zero where the variant says so. */
-static int h2o_sim_choose(const struct kvl_pctx *ctx, float *rows, int32_t n, int32_t k,
-                          int32_t n_tok)
+/* Scores of the first n tokens, reduced over the query heads, into scratch. */
+static int h2o_sim_scores(const struct kvl_pctx *ctx, const float *rows, int32_t n, float **out)
 {
     const struct h2o_sim_opts *o = ctx->opts;
     size_t group = h2o_sim_group(ctx), count = (size_t)n;
     float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
-    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
-    if (!all || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
     for (size_t i = 0; i < count; i++)
         for (size_t g = 0; g < group; g++) all[(1 + g) * count + i] = rows[i * (group + 1) + g];
     struct kvl_group_reduce_args reduce = {
@@ -135,9 +134,23 @@ static int h2o_sim_choose(const struct kvl_pctx *ctx, float *rows, int32_t n, in
         .n_kv_heads = 1,
         .reduce = h2o_sim_reduces[o->reduce],
     };
-    KVL_TRY(ctx->ops->group_reduce(&reduce));
+    *out = all;
+    return ctx->ops->group_reduce(&reduce);
+}
+
+/* Marks the k best of the first n tokens and no other of the first n_tok; scores of the unmarked among
+ * the first n become zero where the variant says so. */
+static int h2o_sim_choose(const struct kvl_pctx *ctx, float *rows, int32_t n, int32_t k,
+                          int32_t n_tok)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    size_t group = h2o_sim_group(ctx);
+    float *all;
+    KVL_TRY(h2o_sim_scores(ctx, rows, n, &all));
+    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
+    if (!best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", k);
     struct kvl_topk_args top = {
-        .index = best, .x = all, .x_stride = count, .n_rows = 1, .n = n, .k = k
+        .index = best, .x = all, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k
     };
     KVL_TRY(ctx->ops->topk(&top));
     for (int32_t i = 0, j = 0; i < n_tok; i++) {
@@ -151,12 +164,36 @@ static int h2o_sim_choose(const struct kvl_pctx *ctx, float *rows, int32_t n, in
     return KVL_OK;
 }
 
-/* The mask of the step after token n_tok - 1. */
-static int h2o_sim_mask(const struct kvl_pctx *ctx, float *rows, int32_t n_tok)
+static int h2o_sim_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_meta_view *meta, int32_t n)
+{
+    if (!kvl_tap_listens(ctx)) return KVL_OK;
+    size_t count = (size_t)n, n_heads = (size_t)ctx->shape->n_kv_heads;
+    float *shown = kvl_scratch(ctx, n_heads * count), *all;
+    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
+    for (size_t h = 0; h < n_heads; h++) {
+        KVL_TRY(h2o_sim_scores(ctx, h2o_sim_rows(meta, (int32_t)h), n, &all));
+        memcpy(shown + h * count, all, count * sizeof *shown);
+    }
+    struct kvl_scored scored = {
+        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = shown
+    };
+    return kvl_tap_scores(ctx, step, &scored);
+}
+
+/* The masks of the step after this one, or after the context. */
+static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_meta_view *meta)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    if (n_tok <= o->heavy + o->recent) return KVL_OK;
-    return h2o_sim_choose(ctx, rows, n_tok - o->recent, o->heavy, n_tok);
+    bool band = o->variant == H2O_SIM_MASK;
+    int32_t n_tok = step->pos + 1;
+    if (band && n_tok <= o->heavy + o->recent) return KVL_OK;
+    int32_t n = band ? n_tok - o->recent : n_tok;
+    KVL_TRY(h2o_sim_show(ctx, step, meta, n));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(h2o_sim_choose(ctx, h2o_sim_rows(meta, h), n, KVL_MIN(o->heavy, n), n_tok));
+    return KVL_OK;
 }
 
 static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
@@ -174,12 +211,9 @@ static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
             const float *sum = sums + ((size_t)h * group + g) * (size_t)n_tok;
             for (int32_t i = 0; i < n_tok; i++) rows[(size_t)i * (group + 1) + g] = sum[i];
         }
-        if (o->variant == H2O_SIM_MASK)
-            KVL_TRY(h2o_sim_mask(ctx, rows, n_tok));
-        else
-            KVL_TRY(h2o_sim_choose(ctx, rows, n_tok, KVL_MIN(o->heavy, n_tok), n_tok));
     }
-    return KVL_OK;
+    struct kvl_step last = { .layer = layer, .index = -1, .pos = n_tok - 1, .replay = true };
+    return h2o_sim_masks(ctx, &last, &meta);
 }
 
 /* What the token at `pos` reads, ascending: pos [pos + 1]. */
@@ -231,9 +265,8 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
         for (size_t g = 0; g < group; g++)
             for (int32_t i = 0; i < n_read; i++)
                 rows[(size_t)list[i] * (group + 1) + g] += probs[(size_t)h * group + g][i];
-        KVL_TRY(h2o_sim_mask(ctx, rows, step->pos + 1));
     }
-    return KVL_OK;
+    return h2o_sim_masks(ctx, step, &meta);
 }
 
 static const struct kvl_policy h2o_sim = {

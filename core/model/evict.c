@@ -141,7 +141,10 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
     keep.head = kvl_arena_get(&s->engine->step, (size_t)keep.n_heads, sizeof *keep.head);
     if (!keep.head) return kvl_fail(keep.err, KVL_ENOMEM, "out of memory to evict");
     memset(keep.head, 0, (size_t)keep.n_heads * sizeof *keep.head);
-    KVL_TRY(policy->evict(&s->ctx, step, &keep));
+    s->host.evicting = !step->replay;
+    int rc = policy->evict(&s->ctx, step, &keep);
+    s->host.evicting = false;
+    KVL_TRY(rc);
     for (int32_t h = 0; h < keep.n_heads; h++)
         if (keep.head[h].named) KVL_TRY(keep_apply_head(&keep, h));
     return KVL_OK;

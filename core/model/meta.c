@@ -78,6 +78,21 @@ size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_ta
            sizeof *t->data;
 }
 
+/* Rows that are counted as read by who takes a view of a layer to choose: a hook that selects sees
+ * all, one that evicts those of live tokens. */
+static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_table *t,
+                            int32_t layer)
+{
+    int64_t sum = 0;
+    size_t lanes = layer_lanes(&s->engine->model->shape, &t->decl);
+    for (size_t h = 0; h < lanes; h++) {
+        int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
+        int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
+        sum += s->host.evicting ? KVL_MIN(n_rows, n_live) : n_rows;
+    }
+    return sum;
+}
+
 int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
 {
     struct kvl_session *s = ctx->host->session;
@@ -85,7 +100,6 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
                         handle, layer);
     const struct kvl_meta_table *t = ctx->host->table[handle];
-    int32_t n_rows = table_rows(&t->decl, ctx->host->n_visible);
     int32_t at = t->decl.at ? t->decl.at[layer] : layer;
     if (at < 0)
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
@@ -95,10 +109,9 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
     *out = (struct kvl_meta_view){ .base = t->data + (size_t)at * lanes * stride,
                                    .head_stride = t->decl.per_layer ? 0 : stride,
                                    .n_rows = t->n_rows };
-    /* Counted as read by whoever takes a view to choose: a hook that selects. */
-    if (ctx->host->selecting)
+    if (ctx->host->selecting || ctx->host->evicting)
         s->count.index_read_bytes +=
-            (int64_t)n_rows * t->decl.row_floats * (int64_t)lanes * (int64_t)sizeof(float);
+            rows_to_read(s, t, layer) * t->decl.row_floats * (int64_t)sizeof(float);
     return KVL_OK;
 }
 

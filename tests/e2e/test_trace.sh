@@ -78,6 +78,27 @@ holds "what was kept is read, and what came since" snapkv '
     | length > 0 and all(. as $r | [range(.list_of_head | length)] | all(
         $r.read[$r.list_of_head[.]] == $kept["\($r.layer) \(. / $group | floor)"] + [range('$context'; $r.pos + 1)]))'
 
+# ---- h2o: the scores by which it cuts its lanes itself ---------------------------------------------------
+
+trace h2o --policy h2o:heavy=16,recent=20 --budget 40
+best='def best($s; $n): [range($s | length)] | map(select($s[.] != null)) | sort_by([-$s[.], .])[:$n] | sort;'
+holds "the heaviest of the old and the latest" h2o "$best"'
+    (.[0].model | .n_layers * .n_kv_heads) as $lanes
+    | (map(select(.kind == "trace_score")) | map({key: "\(.index) \(.layer)", value: .score}) | from_entries) as $scores
+    | map(select(.kind == "trace_keep" and .index >= 0))
+    | length == $lanes * '$steps' and all($scores["\(.index) \(.layer)"][.kv_head] as $s | .pos as $pos
+        | ([range($s | length)] | map(select($s[.] != null))) as $live
+        | ($live | length) == 37 and ($s | length) == $pos + 1
+          and .kept == best($s[:$live[17]]; 16) + $live[17:])'
+trace sim --policy h2o_sim --budget 40
+holds "masks of the next step" sim "$best"'
+    (.[0].model | .n_heads / .n_kv_heads) as $group
+    | (map(select(.kind == "trace_score")) | map({key: "\(.index) \(.layer)", value: .score}) | from_entries) as $scores
+    | map(select(.kind == "trace_read"))
+    | length > 0 and all(.index as $i | .layer as $l | .read as $read | .list_of_head as $of | .pos as $pos
+        | [range($of | length)] | all($scores["\($i - 1) \($l)"][. / $group | floor] as $s
+            | ($s | length) == $pos - 20 and $read[$of[.]] == best($s; 20) + [range($pos - 19; $pos + 1)]))'
+
 # ---- streaming_llm: sinks and a window, whoever prefilled ----------------------------------------------
 
 sinks='map(select(.kind == "trace_read")) | length == $l * '$steps' and all(
@@ -90,7 +111,7 @@ equal "steps of its own" "$context" "$(records own trace_step | jq -s '.[0].inde
 
 # ---- the file ------------------------------------------------------------------------------------------
 
-for name in full quest snapkv shared own; do
+for name in full quest snapkv h2o sim shared own; do
     "$program" log check $name.zst >said || fail "log check $name.zst"
     bash "$source_dir/tests/e2e/check_records.sh" $name.zst "$source_dir/results/README.md" trace trace_read \
         trace_step >said || fail "$(cat said)"

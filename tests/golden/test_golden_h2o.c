@@ -112,7 +112,14 @@ static int fake_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t li
     return KVL_OK;
 }
 
+static bool fake_tap_listens(const struct kvl_pctx *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
 #define kvl_scratch      fake_scratch
+#define kvl_tap_listens  fake_tap_listens
 #define kvl_plan_observe fake_plan_observe
 #define kvl_plan_meta    fake_plan_meta
 #define kvl_meta         fake_meta
