@@ -47,14 +47,25 @@ static const struct kvl_task *find_task(const char *name)
     return NULL;
 }
 
+static void write_ids(FILE *f, const struct kvl_tokens *t)
+{
+    for (int32_t i = 0; i < t->n; i++) fprintf(f, " %d", (int)t->id[i]);
+}
+
 /* One record of check_texts.py: fields end with 1f, the record with 1e. */
 static void write_sample(FILE *f, const struct want *w)
 {
     struct kvl_sample s = must_generate(w);
     fprintf(f, "%s\x1f%s\x1f%s\x1f%s\x1f", w->task->name, s.context, s.question[0].text,
             s.question[0].answer);
-    for (int32_t i = 0; i < s.tokens.n; i++) fprintf(f, " %d", (int)s.tokens.id[i]);
+    struct kvl_tokens question = encode(w, s.question[0].text, KVL_ENCODE_CONTINUE);
+    struct kvl_tokens answer = encode(w, s.question[0].answer, KVL_ENCODE_CONTINUE);
+    write_ids(f, &s.tokens);
+    write_ids(f, &question);
+    write_ids(f, &answer);
     fputs("\x1e", f);
+    kvl_tokens_free(&question);
+    kvl_tokens_free(&answer);
     kvl_sample_free(&s);
 }
 
