@@ -204,8 +204,8 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         name, s->n_pos);
     if (!planned->own_prefill && s->n_pos == 0)
         return kvl_fail(err, KVL_EINVAL,
-                        "%s starts behind a context, this one has 0 tokens; want 1 or more%s", name,
-                        planned->policy->caps & KVL_CAP_PREFILL ? ", or prefill: own" : "");
+                        "%s starts behind a context, this one is empty; want 1 token or more%s",
+                        name, planned->policy->caps & KVL_CAP_PREFILL ? ", or prefill: own" : "");
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
     return attach_check_observers(s, planned, err);
