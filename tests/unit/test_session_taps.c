@@ -9,9 +9,10 @@ static const struct rig_desc desc = { .llama = { .n_layers = 3, .n_kv_heads = 2,
 /* ---- a policy whose choices are known ---------------------------------------------------------- */
 
 static struct {
-    enum { PAGES, TOKENS, SEGMENTS, SCORES, STEPWISE } choice;
+    enum { PAGES, TOKENS, SEGMENTS, SCORES, STEPWISE, HANDED } choice;
     bool ignores; /* what its builders return */
     float score[8 * N_TOK];
+    struct kvl_scored handed;
 } plot;
 
 static int plot_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
@@ -36,9 +37,10 @@ static int plot_select(struct kvl_pctx *ctx, const struct kvl_step *step, const 
                        struct kvl_sel *sel)
 {
     int32_t n = step->pos + 1, n_pages = (n + 7) / 8;
-    (void)ctx;
     (void)q;
     int rc = KVL_OK;
+    plot.handed.score = plot.score;
+    if (plot.choice == HANDED) rc = kvl_tap_scores(ctx, step, &plot.handed);
     if (plot.choice == PAGES)
         rc = kvl_sel_top_pages(sel, KVL_SCOPE_Q_HEAD, plot.score, n_pages, 3, 8, true);
     else if (plot.choice == TOKENS)
@@ -355,6 +357,48 @@ static void test_scores_of_an_eviction(void **state)
     assert_int_equal(seen.keep.kv_head, 1);
     rig_expect_kept(&g.rs, 2, 1, seen.kept, seen.keep.n_kept);
     assert_int_equal(seen.keep.n_kept, 10);
+    stage_close(&g);
+}
+
+/* What a policy hands over itself, as the step that it is of; refused where it makes no sense. */
+static void test_scores_handed_over(void **state)
+{
+    static const struct kvl_scored bad[] = {
+        { .scope = KVL_SCOPE_LAYER, .unit_tok = 0, .n = 5 },
+        { .scope = KVL_SCOPE_LAYER, .unit_tok = 1, .n = N_CTX + 3 }, /* of N_CTX + 2 positions */
+        { .scope = KVL_SCOPE_LAYER, .unit_tok = 1, .n = -1 },
+        { .scope = KVL_SCOPE_LAYER, .unit_tok = 1, .n = 5, .first_tok = -1 },
+        { .scope = (enum kvl_scope)3, .unit_tok = 1, .n = 5 },
+    };
+    (void)state;
+    for (int32_t i = -1; i < (int32_t)(sizeof bad / sizeof bad[0]); i++) {
+        struct stage g;
+        struct kvl_err err = { 0 };
+        stage_open(&g);
+        plot.choice = HANDED;
+        plot.handed =
+            (struct kvl_scored){ .scope = KVL_SCOPE_Q_HEAD, .first_tok = 3, .unit_tok = 8, .n = 6 };
+        RIG_OK(&err, stage_attach(&g, &err));
+        stage_step(&g);
+        assert_int_equal(seen.n_scores, 2);
+        expect_scores(KVL_SCOPE_Q_HEAD, rig_shape(&g.r)->n_heads, 8, 6, 0, N_CTX);
+        assert_int_equal(seen.score.first_tok, 3);
+        assert_int_equal(seen.score.layer, 2);
+        if (i >= 0) plot.handed = bad[i];
+        int rc = kvl_session_decode(&g.rs.s, 1, &g.id[N_CTX + 1], g.logits, &err);
+        assert_int_equal(rc, i < 0 ? KVL_OK : KVL_EPOLICY);
+        if (i >= 0) assert_non_null(strstr(err.msg, "scores of units of"));
+        stage_close(&g);
+    }
+    struct stage g; /* nobody listens: nothing happens, whatever it says */
+    struct kvl_err err = { 0 };
+    stage_open(&g);
+    plot.choice = HANDED;
+    plot.handed = bad[0];
+    RIG_OK(&err, stage_attach(&g, &err));
+    kvl_session_tap(g.rs.s, NULL);
+    stage_step(&g);
+    assert_int_equal(seen.n_scores, 0);
     stage_close(&g);
 }
 
@@ -720,6 +764,7 @@ int main(void)
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_scores_of_a_selection),
         cmocka_unit_test(test_scores_of_an_eviction),
+        cmocka_unit_test(test_scores_handed_over),
         cmocka_unit_test(test_keeps_of_steps),
         cmocka_unit_test(test_a_tap_ends_the_call),
         cmocka_unit_test(test_full_attention),
