@@ -46,7 +46,7 @@ static void describe_caps(uint32_t caps)
         { KVL_CAP_SELECTS, "selects" },
         { KVL_CAP_OFFLOADS, "offloads" },
         { KVL_CAP_PROBS, "looks at attention weights" },
-        { KVL_CAP_PREFILL, "changes the prefill" },
+        { KVL_CAP_PREFILL, "can read the context itself (prefill=own)" },
         { KVL_CAP_REPOSITIONS, "changes positions" },
         { KVL_CAP_SAMPLES, "draws random numbers" },
     };

@@ -144,7 +144,8 @@ struct kvl_query {
 };
 
 /* A table declared in plan: rows of kv head h start at base + h * head_stride; rows for all
- * positions appended so far are there.  NULL when the handle is wrong. */
+ * positions appended so far are there.  KVL_EPOLICY when the handle is wrong, or the layer has no rows.
+ * Every call counts its rows as read in a hook that selects; in one that evicts, those of live tokens. */
 struct kvl_meta_view {
     float *base;
     size_t head_stride; /* floats */
