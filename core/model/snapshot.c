@@ -19,28 +19,35 @@ enum { CHUNK_TOK = 256 };
 
 /* ---- key ------------------------------------------------------------------------------------------- */
 
-static void key_observers(const struct kvl_observer_set *set, struct kvl_buf *out)
+static int key_observers(const struct kvl_observer_set *set, struct kvl_buf *out)
 {
-    kvl_buf_printf(out, "observe window=%d", set->window);
+    KVL_TRY(kvl_buf_printf(out, "observe window=%d", set->window));
     for (int32_t i = 0; i < set->n_columns; i++)
-        kvl_buf_printf(out, " %s=%d", set->column[i].what == KVL_OBS_LOGITS ? "logits" : "columns",
-                       set->column[i].param);
-    kvl_buf_adds(out, "\n");
+        KVL_TRY(kvl_buf_printf(out, " %s=%d",
+                               set->column[i].what == KVL_OBS_LOGITS ? "logits" : "columns",
+                               set->column[i].param));
+    return kvl_buf_adds(out, "\n");
+}
+
+/* A key without one of its lines would be that of something else. */
+static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(e->store);
+    XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
+    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 1\nmodel %s\ncode %s\nops %s %s\n",
+                           kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
+    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", d->type == KVL_KV_F16 ? "f16" : "f32",
+                           d->block_tok, d->raw_keys ? " raw_keys" : ""));
+    KVL_TRY(key_observers(&e->desc.observers, out));
+    return kvl_buf_printf(out, "tokens %d %016" PRIx64 "%016" PRIx64 "\n", n, hash.high64,
+                          hash.low64);
 }
 
 int kvl_snapshot_key(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out,
                      struct kvl_err *err)
 {
     if (n < 1) return kvl_fail(err, KVL_EINVAL, "snapshot of %d tokens, want at least 1", n);
-    const struct kvl_store_desc *d = kvl_store_desc(e->store);
-    XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
-    kvl_buf_printf(out, "kvlab snapshot 1\nmodel %s\ncode %s\nops %s %s\n",
-                   kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa());
-    kvl_buf_printf(out, "kv %s block=%d%s\n", d->type == KVL_KV_F16 ? "f16" : "f32", d->block_tok,
-                   d->raw_keys ? " raw_keys" : "");
-    key_observers(&e->desc.observers, out);
-    int rc =
-        kvl_buf_printf(out, "tokens %d %016" PRIx64 "%016" PRIx64 "\n", n, hash.high64, hash.low64);
+    int rc = key_lines(e, id, n, out);
     return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for the key of a snapshot");
 }
 
