@@ -207,7 +207,8 @@ const struct kvl_figure kvl_figures[] = {
       .x_label = "context, tokens",
       .y_label = "KV cache and metadata, MiB",
       .columns = "length_tok kv_mib kv_mib kv_mib budget_tok n_repeats n_errors",
-      .note = "Blocks of one sequence after the timed steps, tables of the policy included.",
+      .note = "Blocks of one sequence after its answer or the timed steps, tables of the policy "
+              "included.",
       .by_length = true,
       .x = x_length,
       .y = y_kv_mib,
