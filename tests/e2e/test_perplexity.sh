@@ -81,6 +81,15 @@ done
 equal "who reads the text" "quest shared streaming_llm own" \
     "$(records steps.zst perplexity | jq -r '"\(.policy) \(.prefill)"' | sort | xargs)"
 
+# What is predicted are steps, each of which selects for itself, whoever read what comes before them.
+# (All of the text was the context of a method that reads it itself: InfLLM shared selections.)
+sizes=n_init=4,n_local=8,block_size=4,topk=2,prefill=own
+"${select[@]}" --task perplexity:mode=decode --log runs.zst --policy infllm:$sizes,exc_block_size=1 \
+    --policy infllm:$sizes,exc_block_size=8
+equal "selections of each step" 1 \
+    "$(records runs.zst perplexity | jq 'select(.policy == "infllm").nll.mean' | sort -u | wc -l)"
+equal "policies that select for each step" 2 "$(records runs.zst perplexity | grep -c '"policy":"infllm"')"
+
 # One text: its stretches make the interval.
 equal "one text" "[\"blocks\",true]" \
     "$(records steps.zst perplexity | jq -c 'select(.policy == "quest") | [.nll.over, .nll.lo < .nll.hi]')"
