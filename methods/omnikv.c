@@ -103,7 +103,8 @@ struct omnikv_layer {
 };
 
 struct omnikv_state {
-    int64_t n_steps, n_filtered, n_loads, n_listed, n_hits;
+    int64_t n_steps, n_over; /* n_over: the tail alone was longer than the budget */
+    int64_t n_filtered, n_loads, n_listed, n_hits;
     double loaded_bytes;
     struct omnikv_layer layer[];
 };
@@ -457,6 +458,7 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     struct kvl_meta_view rows;
     (void)n; /* a dense layer reads every position */
     state->n_steps += step->layer == 0;
+    state->n_over += step->layer == 0 && step->pos - ctx->context_tok >= ctx->budget_tok;
     if (state->layer[step->layer].first < 0) return KVL_OK;
     struct omnikv_list list = { .step = step,
                                 .layer = &state->layer[step->layer],
@@ -504,6 +506,16 @@ static int omnikv_report_filters(const struct kvl_pctx *ctx, struct kvl_report *
 /* Of what lists of their own capture, what layers that share attention get from a filter's. */
 #define OMNIKV_SHARED 0.8
 
+static int omnikv_report_tail(const struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    const struct omnikv_state *state = ctx->state;
+    if (o->k > 0 || o->k_share > 0 || state->n_over == 0) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "tail_over_share", (double)state->n_over / (double)state->n_steps));
+    return kvl_report_note(r, "reads all tokens behind the context: more than the budget in "
+                              "{tail_over_share%} of the steps");
+}
+
 static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
     const struct omnikv_state *state = ctx->state;
@@ -534,6 +546,7 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
     KVL_TRY(omnikv_report_filters(ctx, r));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].known) KVL_TRY(kvl_report_num(r, rows[i].name, rows[i].value));
+    KVL_TRY(omnikv_report_tail(ctx, r));
     if (!measured || capture >= OMNIKV_SHARED * own) return KVL_OK;
     return kvl_report_note(r, "layers behind its filters keep {capture_mean%} of their attention "
                               "in this model (lists of their own: {capture_own%})");

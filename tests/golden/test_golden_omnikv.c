@@ -352,6 +352,7 @@ struct numbers {
     char name[32][40];
     double value[32];
     int n;
+    char notes[400];
 };
 
 static void add_number(void *user, const char *name, double value)
@@ -360,6 +361,13 @@ static void add_number(void *user, const char *name, double value)
     assert_true(all->n < 32);
     snprintf(all->name[all->n], sizeof all->name[0], "%s", name);
     all->value[all->n++] = value;
+}
+
+static void add_note(void *user, const char *text)
+{
+    struct numbers *all = user;
+    size_t n = strlen(all->notes);
+    snprintf(all->notes + n, sizeof all->notes - n, "%s\n", text);
 }
 
 static double number(const struct numbers *all, const char *name)
@@ -373,7 +381,7 @@ static double number(const struct numbers *all, const char *name)
 static struct numbers report_of(struct rig_session *rs)
 {
     struct numbers all = { .n = 0 };
-    struct kvl_report_to to = { .user = &all, .num = add_number };
+    struct kvl_report_to to = { .user = &all, .num = add_number, .note = add_note };
     RIG_OK(&model.r.err, kvl_session_report(rs->s, &to, &model.r.err));
     return all;
 }
@@ -507,6 +515,31 @@ static void test_bytes_read_to_choose(void **state)
     rig_close(&model.r);
 }
 
+/* What came after the context is read whatever the budget: the report says when that was more. */
+static void test_a_tail_over_the_budget_is_told(void **state)
+{
+    struct numbers got;
+    (void)state;
+    open_model(3, 2, 5);
+    float *logits = rig_logits(&model.r, N_STEPS);
+    for (int32_t budget = N_STEPS - 6; budget <= N_STEPS; budget += 6) {
+        struct rig_session rs = start("filter_layers=0", budget);
+        rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
+        got = report_of(&rs);
+        bool over = budget < N_STEPS; /* in step t the tail is t tokens and the current one */
+        assert_true((strstr(got.notes, "{tail_over_share%}") != NULL) == over);
+        if (over) expect_number(&got, "tail_over_share", 6.0 / N_STEPS, 1e-9);
+        rig_end(&rs);
+    }
+    struct rig_session rs = start("filter_layers=0,num_of_selected_tokens=3", 4);
+    rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
+    got = report_of(&rs); /* as published: the budget decides nothing */
+    assert_null(strstr(got.notes, "tail"));
+    rig_end(&rs);
+    kvl_free(logits);
+    rig_close(&model.r);
+}
+
 /* The old list stays while it overlaps the new one enough; which happens both ways here. */
 static void test_lazy_list_goes_by_overlap(void **state)
 {
@@ -616,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_filters_are_measured),
         cmocka_unit_test(test_bank_is_counted),
         cmocka_unit_test(test_bytes_read_to_choose),
+        cmocka_unit_test(test_a_tail_over_the_budget_is_told),
         cmocka_unit_test(test_lazy_list_goes_by_overlap),
         cmocka_unit_test(test_lazy_list_fits_the_budget),
         cmocka_unit_test(test_bad_options_are_refused),
