@@ -101,8 +101,8 @@ static const struct kvl_task needle = {
     .name = "needle",
     .title = "Needle in a haystack",
     .paper = "Kamradt 2023; values and scorer of Hsieh et al. 2024 (RULER)",
-    .help = "facts with random numbers hidden in filler text of either language: give the number "
-            "of one",
+    .help = "facts with random numbers hidden in English or German filler text: give the number of "
+            "one",
     .version = 1,
     .opts = needle_options,
     .opts_size = sizeof(struct needle_opts),

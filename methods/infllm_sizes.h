@@ -36,7 +36,7 @@ static const struct kvl_opt infllm_options[] = {
     { INFLLM_INT(block_size, 1, 4096),
       .help = "tokens per block (official: 128); auto = power of two up to budget / 48, 4 to 128" },
     { INFLLM_INT(topk, 1, 65536),
-      .help = "blocks read per step (official: 16); auto = a third of the budget" },
+      .help = "blocks read per step (official: 16); auto = those of a third of the budget" },
     { INFLLM_INT(repr_topk, 1, 4096),
       .help =
           "representative tokens per block and query head (official: 4); auto = block_size / 4, "

@@ -153,8 +153,7 @@ struct kvl_meta_view {
 };
 KVL_API int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
                      struct kvl_meta_view *out);
-/* The same where the first n_rows rows are read to choose: counted as such, in any hook.  (kvl_meta
- * counts in select only, and all rows that are there.) */
+/* The same, but the first n_rows rows of every kv head are counted as read, in whichever hook. */
 KVL_API int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                           struct kvl_meta_view *out);
 /* Floats of scratch, valid until the hook returns; contents undefined.  The engine's arena grows to
