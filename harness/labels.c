@@ -1,10 +1,9 @@
 /* What a result is called in tables and figures, and where it stands.
  *
  * A policy is called by its name alone, unless two results of one block, budget and prefill differ in
- * options that were given: then those that differ belong to the name of all results of that policy
- * that were given them.  What the method made of the others does not: it follows from the budget, the
- * prefill and the options given.  A task is called by its name and the options that are
- * not its defaults. */
+ * options: then those that differ belong to the name of all results of that policy that were given
+ * them.  What the method made of others does not: it follows from the budget, the prefill and what
+ * was given.  A task is called by its name and the options that are not its defaults. */
 #include "registry.h"
 #include "results.h"
 
@@ -145,10 +144,9 @@ static int keys_collect(const struct kvl_results *r, json_t *all)
         while (b < end && strcmp(a->policy, b->policy) == 0 && !keys_same_place(a, b)) b++;
         if (b == end || strcmp(a->policy, b->policy) != 0) continue;
         json_t *keys = policy_keys(all, a->policy);
-        /* A log from before options_asked has resolved ones only. */
-        bool resolved = (a->asked == a->options) != (b->asked == b->options);
-        const char *x = resolved ? a->options : a->asked, *y = resolved ? b->options : b->asked;
-        if (!keys || options_differ(x, y, keys) != 0 || options_differ(y, x, keys) != 0) return -1;
+        if (!keys || options_differ(a->options, b->options, keys) != 0 ||
+            options_differ(b->options, a->options, keys) != 0)
+            return -1;
     }
     return 0;
 }

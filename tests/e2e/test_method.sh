@@ -75,6 +75,12 @@ equal "names with options" 'infllm(n_local=12)
 infllm(n_local=12), own prefill
 infllm(n_local=auto)' "$("$program" export given.zst --format jsonl | jq -r .label | sort -u)"
 
+# Logs from before options_asked: what differs between own and shared prefill follows from it.
+lines_of some.zst | jq -c 'del(.options_asked)' | zstd -q >older.zst
+equal "names of an older log" 'full
+infllm
+infllm, own prefill' "$("$program" export older.zst --format jsonl | jq -r .label | grep -v omnikv | sort -u)"
+
 # ---- tables -----------------------------------------------------------------------------------------
 
 grep -q '^What methods count themselves: kvlab report --method.$' table || fail "the way to --method"
