@@ -378,9 +378,10 @@ static void test_state_forks(void **state)
     struct rig_session b = rig_fork(&rig, &a);
     rig_decode(&rig, &b, id + N_CTX, 2, logits);
     rig_decode(&rig, &a, id + N_CTX + 2, 1, logits);
-    RIG_OK(&rig.err, kvl_session_report(b.s, take_number, &steps, &rig.err));
+    const struct kvl_report_to to = { .user = &steps, .num = take_number };
+    RIG_OK(&rig.err, kvl_session_report(b.s, &to, &rig.err));
     assert_true(steps > 3.5 && steps < 4.5);
-    RIG_OK(&rig.err, kvl_session_report(a.s, take_number, &steps, &rig.err));
+    RIG_OK(&rig.err, kvl_session_report(a.s, &to, &rig.err));
     assert_true(steps > 2.5 && steps < 3.5);
     rig_end(&b);
     rig_end(&a);
