@@ -22,6 +22,7 @@ kvl_build "$kvl_root/build" -DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF
 kvlab=$kvl_root/build/kvlab
 mkdir -p "$out"
 "$kvlab" sweep "$kvl_root/harness/sweeps/demo.yaml" --log "$out/demo.jsonl.zst"
-for figure in accuracy_budget recall_budget speed_length; do
+for figure in accuracy_budget speed_length step_breakdown; do
     "$kvlab" plot "$figure" "$out/demo.jsonl.zst" --out "$out"
 done
+"$kvlab" plot two_stage_share "$out/demo.jsonl.zst" --task two_stage_retr --out "$out"
