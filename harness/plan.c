@@ -98,7 +98,7 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
         return kvl_buf_printf(
             b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d;raw_keys=%d;window=%d",
             p->where->host, p->where->threads, s->speed.warmup, s->speed.steps, c->repeat,
-            w->raw_keys, w->observers.window);
+            w->raw_keys, w->window);
     return kvl_buf_printf(b, ";protocol=%s;contexts=%d;questions=%d",
                           kvl_protocol_name(c->protocol), s->contexts,
                           kvl_point_reading(c->task) ? 1 : s->questions);
@@ -200,14 +200,14 @@ static int plan_create(const struct plan *p, struct kvl_cell *c)
 }
 
 /* Asks the policy; what it refuses becomes an error record, not a failure of the sweep. */
-static void plan_policy(const struct plan *p, struct kvl_cell *c)
+static void plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_cell *c)
 {
     struct kvl_work *w = p->w;
     kvl_guard_policy(c->policy->policy->name);
     int rc = plan_create(p, c);
     kvl_guard_policy(NULL);
     if (rc == KVL_OK)
-        rc = kvl_observer_set_merge(&w->observers, kvl_planned_observers(c->planned), &c->refused);
+        rc = kvl_observer_set_merge(&g->observers, kvl_planned_observers(c->planned), &c->refused);
     if (rc != KVL_OK) {
         kvl_planned_destroy(c->planned);
         c->planned = NULL;
@@ -215,11 +215,12 @@ static void plan_policy(const struct plan *p, struct kvl_cell *c)
         return;
     }
     w->raw_keys = w->raw_keys || kvl_planned_raw_keys(c->planned);
+    w->window = KVL_MAX(w->window, kvl_planned_observers(c->planned)->window);
 }
 
 static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)
 {
-    plan_policy(p, &c);
+    plan_policy(p, g, &c);
     if (kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) {
         kvl_planned_destroy(c.planned);
         return plan_memory(p->err);

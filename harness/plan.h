@@ -32,8 +32,9 @@ struct kvl_group {
     int32_t length;
     double depth;
     bool speed;
-    size_t first, n; /* cells */
-    bool mine;       /* of this shard */
+    size_t first, n;                   /* cells */
+    bool mine;                         /* of this shard */
+    struct kvl_observer_set observers; /* what prefills must keep for its cells */
 };
 
 struct kvl_work {
@@ -43,8 +44,8 @@ struct kvl_work {
     size_t n_cells;
     struct kvl_group *group;
     size_t n_groups;
-    bool raw_keys;                     /* what the engine must keep for any of the cells */
-    struct kvl_observer_set observers; /* what their prefills must keep */
+    bool raw_keys;  /* what the engine must keep for any of the cells */
+    int32_t window; /* longest observation window of any of them */
 };
 
 struct kvl_shard {

@@ -117,7 +117,6 @@ int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *e
         .model = r->work->model,
         .kv_type = s->kv_type,
         .raw_keys = r->work->raw_keys,
-        .observers = r->work->observers,
         .chunk_tok = s->chunk_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
         .allow_overlong = allow_overlong,
@@ -174,6 +173,7 @@ static int runner_aggregate(struct kvl_runner *r, const struct kvl_group *g, str
 
 static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
 {
+    KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
     for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
         KVL_TRY(kvl_runner_check_stop(r, err));
         KVL_TRY(kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
@@ -224,7 +224,9 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
     /* Times are taken when nothing else is left to do. */
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
-        if (g->mine && g->speed) KVL_TRY(kvl_runner_speed(r, g, err));
+        if (!g->mine || !g->speed) continue;
+        KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
+        KVL_TRY(kvl_runner_speed(r, g, err));
     }
     return KVL_OK;
 }

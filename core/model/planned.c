@@ -88,7 +88,9 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
         int32_t param = from->column[i].param, at = into->n_columns;
         if (kvl_observer_set_has(into, what, param)) continue;
         if (at == KVL_MAX_COLUMNS)
-            return kvl_fail(err, KVL_EINVAL, "more than %d different column sums to observe",
+            return kvl_fail(err, KVL_EINVAL,
+                            "one prefill observes at most %d different column sums; want fewer "
+                            "policies and budgets that ask for their own",
                             KVL_MAX_COLUMNS);
         for (; at > 0 && (into->column[at - 1].what > what || (into->column[at - 1].what == what &&
                                                                into->column[at - 1].param > param));

@@ -214,7 +214,7 @@ static void test_speed_key(void **state)
     plan_ok(&t, PLAN_SPEED "policies: [full, full]\n");
     assert_true(plan_has_id(t.work, speed));
     plan_ok(&t, PLAN_SPEED "policies: [full, snapkv]\n"); /* observes a window */
-    assert_true(t.work->observers.window > 0);
+    assert_true(t.work->window > 0);
     assert_true(plan_has_id(t.work, quality));
     assert_false(plan_has_id(t.work, speed));
     plan_close(&t);
@@ -287,6 +287,33 @@ static void test_own_prefill(void **state)
     assert_string_equal(t.work->cell[1].refused.msg,
                         "quest cannot do its own prefill; give prefill: shared");
     assert_string_not_equal(t.work->cell[1].id, t.work->cell[2].id);
+    plan_close(&t);
+}
+
+/* ---- observers ---------------------------------------------------------------------------------- */
+
+/* Every prefill had the column sums of the whole sweep: time for nothing, and methods were refused when
+ * other lengths had used them up. */
+static void test_prefills_observe_for_their_group(void **state)
+{
+    struct plan_test t;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [passkey]\nlengths: [600, 700, 800, 900, 1000, 1100]\n"
+                "budgets: [20%, 30%, 40%]\npolicies: [infllm, h2o, snapkv]\n");
+    assert_int_equal(t.work->n_groups, 6);
+    for (size_t i = 0; i < t.work->n_groups; i++) {
+        const struct kvl_observer_set *o = &t.work->group[i].observers;
+        assert_int_equal(o->n_columns, 3 + 1);
+        assert_int_equal(o->column[0].param, 0); /* h2o: all queries */
+        assert_int_equal(o->window, 32);
+    }
+    for (size_t i = 0; i < t.work->n_cells; i++) assert_non_null(t.work->cell[i].planned);
+    plan_ok(&t,
+            "model: m\ntasks: [passkey]\nlengths: [1000]\npolicies: [infllm, h2o]\n"
+            "budgets: [100, 120, 140, 160, 180, 200, 220, 240, 260, 280, 300, 320, 340, 360, 380,"
+            " 400, 420]\n");
+    assert_non_null(strstr(t.work->cell[16].refused.msg, "at most 16 different column sums"));
     plan_close(&t);
 }
 
@@ -396,12 +423,19 @@ static void test_shard_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),         cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_seeds),           cmocka_unit_test(test_same_cell_once),
-        cmocka_unit_test(test_same_group_once), cmocka_unit_test(test_speed_key),
-        cmocka_unit_test(test_exclude),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_shards),          cmocka_unit_test(test_shard_text),
-        cmocka_unit_test(test_progress),        cmocka_unit_test(test_own_prefill),
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_same_cell_once),
+        cmocka_unit_test(test_same_group_once),
+        cmocka_unit_test(test_speed_key),
+        cmocka_unit_test(test_exclude),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_shard_text),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_own_prefill),
+        cmocka_unit_test(test_prefills_observe_for_their_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
