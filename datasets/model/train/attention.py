@@ -24,6 +24,7 @@ class Statistics:
     """How the tokens that predict one answer attend to the context."""
 
     def __init__(self, context, question, answer):
+        self.reads = answer.reads
         self.rows = slice(len(question) - answer.length - 1, len(question) - 1)
         self.n = context.n
         self.value = slice(answer.value_start, answer.value_start + answer.value_length)
@@ -38,7 +39,7 @@ class Statistics:
         mass = p[..., self.value].sum(-1).mean(-1)
         # The last token before the value is needed (of the question, but in two_stage_retr of the
         # answer) against the whole value: what SnapKV needs to see.
-        end = p[:, answer.reads, self.value].mean(0)
+        end = p[:, self.reads, self.value].mean(0)
         mean = p.mean((0, 1))
         self.layers.append({"best": float(mass.max()), "mean": float(mass.mean()),
                             "end": float(end.sum()), "weakest": float(end.min()),
