@@ -512,8 +512,9 @@ static int omnikv_report_tail(const struct kvl_pctx *ctx, struct kvl_report *r)
     const struct omnikv_state *state = ctx->state;
     if (o->k > 0 || o->k_share > 0 || state->n_over == 0) return KVL_OK;
     KVL_TRY(kvl_report_num(r, "tail_over_share", (double)state->n_over / (double)state->n_steps));
-    return kvl_report_note(r, "reads all tokens behind the context: more than the budget in "
-                              "{tail_over_share%} of the steps");
+    return kvl_report_note(r,
+                           "reads all tokens behind the context: more than the budget in "
+                           "{tail_over_share%} of the steps, where nothing of the context is read");
 }
 
 static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
