@@ -194,7 +194,9 @@ static int point_axis_value(struct kvl_yaml *y, const yaml_node_t *at, const cha
                             const char *text, void *user)
 {
     (void)key;
-    if (strchr(text, ',')) return kvl_yaml_fail(y, at, key, "\"%s\" has a comma", text);
+    if (strchr(text, ','))
+        return kvl_yaml_fail(y, at, key, "\"%s\" has a comma, want [a, b] for several values",
+                             text);
     return kvl_texts_add(user, text);
 }
 

@@ -301,6 +301,8 @@ static void test_refused(void **state)
           ":2: policies: policy \"quset\" does not exist, did you mean \"quest\"?" },
         { "model: m\npolicies: [{policy: full, page: 4}]\n",
           ":2: policies: full: no option \"page\": there are none" },
+        { "model: m\npolicies: [{policy: quest, page: \"8,16\"}]\n",
+          ":2: policies: \"8,16\" has a comma, want [a, b] for several values" },
         { "model: [a, b]\n", ":1: model: is a list, want a single value" },
         { "model: \"a\\0b\"\n", ":1: model: has a zero byte, want text" },
         { "- 1\n", ":1: want keys with values (\"name: value\")" },
