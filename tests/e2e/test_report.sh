@@ -45,7 +45,7 @@ for field in '.official' '.strict_hi' '.attended_tok' '.kv_physical_bytes' '.n_e
 done
 expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
 expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
-expect "fields per row" 27 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
+expect "fields per row" 28 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
     "$(awk -F'\t' '$18 == "length" { print $17 }' samples.tsv | grep x | sort -u)"
 "$program" export log.zst --kind sample --format jsonl > samples.jsonl
