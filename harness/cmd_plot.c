@@ -97,14 +97,16 @@ static void plot_list(void)
 
 static int plot_figure(const char *name, const struct kvl_figure **out, struct kvl_err *err)
 {
-    const char *names[16];
+    const char **names = kvl_alloc(kvl_n_figures, sizeof *names);
+    if (!names) return kvl_fail(err, KVL_ENOMEM, "no memory for the names of figures");
+    *out = NULL;
     for (size_t i = 0; i < kvl_n_figures; i++) {
         names[i] = kvl_figures[i].name;
-        if (strcmp(name, names[i]) != 0) continue;
-        *out = &kvl_figures[i];
-        return KVL_OK;
+        if (strcmp(name, names[i]) == 0) *out = &kvl_figures[i];
     }
     const char *near = kvl_nearest(name, names, kvl_n_figures);
+    kvl_free(names);
+    if (*out) return KVL_OK;
     if (near)
         return kvl_fail(err, KVL_EINVAL, "%s: no such figure, did you mean \"%s\"?", name, near);
     return kvl_fail(err, KVL_EINVAL, "%s: no such figure, see kvlab plot --list", name);

@@ -39,10 +39,9 @@ static json_t **analyses(const struct kvl_results *r, const char *what,
     if (*n > 1) qsort(list, *n, sizeof(json_t *), analysis_order);
     int rc = kvl_buf_adds(&c->subtitle, "");
     if (*n > 0)
-        rc |= kvl_buf_printf(
-            &c->subtitle, "%s.  Full attention while %.0f answers are fed, %.0f steps.",
-            kvl_result_model(r, kvl_json_text(list[0], "run")),
-            kvl_json_number(list[0], "n_answers"), kvl_json_number(list[0], "n_steps"));
+        rc |=
+            kvl_buf_printf(&c->subtitle, "%s.  Full attention while the expected answers are fed.",
+                           kvl_result_model(r, kvl_json_text(list[0], "run")));
     c->no_memory |= rc != KVL_OK;
     return list;
 }
@@ -50,8 +49,9 @@ static json_t **analyses(const struct kvl_results *r, const char *what,
 static void analysis_panel(struct kvl_chart *c, const json_t *a, const char *more)
 {
     char title[192];
-    snprintf(title, sizeof title, "%s, %.0f tokens%s%s", kvl_json_text(a, "task"),
-             kvl_json_number(a, "length_tok"), more[0] ? "\n" : "", more);
+    snprintf(title, sizeof title, "%s, %.0f tokens, %.0f steps%s%s", kvl_json_text(a, "task"),
+             kvl_json_number(a, "length_tok"), kvl_json_number(a, "n_steps"), more[0] ? "\n" : "",
+             more);
     kvl_chart_panel(c, title);
 }
 
