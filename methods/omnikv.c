@@ -41,7 +41,7 @@
  * no transfer to hide and small models would be mostly dense; logits of weights that underflow in
  * 32 bits (103 below the log-sum-exp) rank last in `last`.
  * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
- * context per filter layer and step.  Attach, auto: 4 queries over every layer's keys.
+ * context per filter layer and step.  Attach, auto: 32 queries over every layer's keys.
  */
 #include "omnikv_filters.h"
 

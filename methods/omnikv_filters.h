@@ -1,11 +1,11 @@
 /* omnikv_filters.h - which layers of a model find tokens for the layers behind them.
  *
- * Included once, by omnikv.c.  When the context is complete, the last 4 queries of every layer l
- * pick their top k (maximum over heads of the weight), and C(l, m) is the share of the weight of
- * layer m > l, mean over heads and queries, that falls on l's tokens and the query's own.  Of all
- * filter sets that leave at most `dense` layers dense and serve a layer each, the one of largest
- * sum over the layers of C(filter, layer), dense layers counting 1, is taken; exact, by dynamic
- * programming; ties to the lower layers.
+ * Included once, by omnikv.c.  When the context is complete, the last 32 queries of every layer l
+ * (fewer would all stand in what happens to end the context) pick their top k (maximum over heads of
+ * the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and queries,
+ * that falls on l's tokens and the query's own.  Of all filter sets that leave at most `dense`
+ * layers dense and serve a layer each, the one of largest sum over the layers of C(filter, layer),
+ * dense layers counting 1, is taken; exact, by dynamic programming; ties to the lower layers.
  */
 #ifndef OMNIKV_FILTERS_H
 #define OMNIKV_FILTERS_H
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { OMNIKV_MEASURE = 4 }; /* queries */
+enum { OMNIKV_MEASURE = 32 }; /* queries */
 
 /* ---- what a layer's tokens capture of others ------------------------------------------------ */
 

@@ -171,7 +171,7 @@ static void test_filters_are_the_best_of_all_sets(void **state)
 
 extern const struct kvl_policy *const kvl_policy_omnikv;
 
-enum { N_CTX = 150, N_BACK = 10, N_STEPS = 30, N_TOK = N_CTX + N_STEPS, DIM = 16, N_HEADS = 4 };
+enum { N_CTX = 150, N_BACK = 32, N_STEPS = 30, N_TOK = N_CTX + N_STEPS, DIM = 16, N_HEADS = 4 };
 
 static struct model_run {
     struct rig r;
@@ -393,13 +393,15 @@ static void expect_number(const struct numbers *all, const char *name, double wa
     if (!(fabs(got - want) <= tolerance)) fail_msg("%s is %.9g, want %.9g", name, got, want);
 }
 
-/* C(l, m) of the last four queries of the context, from recorded queries and stored keys. */
+enum { MEASURED = 32 };
+
+/* C(l, m) of the last MEASURED queries of the context, from recorded queries and stored keys. */
 static void expected_capture(const struct rig_session *rs, int32_t n_layers, int32_t k,
                              float *capture)
 {
     static double weight[RECORD_LAYERS][N_HEADS * N_TOK];
     double sum[RECORD_LAYERS * RECORD_LAYERS] = { 0 };
-    for (int32_t pos = N_CTX - 4; pos < N_CTX; pos++) {
+    for (int32_t pos = N_CTX - MEASURED; pos < N_CTX; pos++) {
         for (int32_t l = 0; l < n_layers; l++) weights_at(rs, pos, l, weight[l], NULL);
         for (int32_t l = 0; l < n_layers; l++) {
             uint8_t mark[N_CTX];
@@ -409,7 +411,8 @@ static void expected_capture(const struct rig_session *rs, int32_t n_layers, int
             mark[pos] = 1;
             for (int32_t m = l; m < n_layers; m++)
                 for (int32_t i = 0; i < N_HEADS * (pos + 1); i++)
-                    sum[l * n_layers + m] += mark[i % (pos + 1)] * weight[m][i] / N_HEADS / 4;
+                    sum[l * n_layers + m] +=
+                        mark[i % (pos + 1)] * weight[m][i] / N_HEADS / MEASURED;
         }
     }
     for (int32_t i = 0; i < n_layers * n_layers; i++) capture[i] = (float)sum[i];
