@@ -255,7 +255,9 @@ int kvl_export_row(const struct kvl_export_column *columns, const json_t *record
             put_value(v, format, out);
         }
     }
-    if (row && !failed) failed = json_dumpf(row, out, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    /* What does not arrive is told at the end, by main. */
+    if (row && !failed)
+        failed = json_dumpf(row, out, JSON_COMPACT | JSON_REAL_PRECISION(15)) && !ferror(out);
     json_decref(row);
     fputs(format == KVL_EXPORT_CSV ? "\r\n" : "\n", out);
     return failed ? KVL_ENOMEM : KVL_OK;

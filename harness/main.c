@@ -5,8 +5,11 @@
 #include "stop.h"
 
 #include <locale.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct main_cmd {
     const char *name;
@@ -87,10 +90,18 @@ static int main_cmd(int argc, char **argv, struct kvl_err *err)
     return main_unknown(name, err);
 }
 
+/* Nobody reads any more, as with `kvlab report LOG | head`: no failure of ours, and nothing to say. */
+static bool main_reader_gone(void)
+{
+    struct pollfd out = { .fd = STDOUT_FILENO, .events = POLLOUT };
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
 /* Output that did not arrive is an error, not a success with an empty file. */
 static int main_flush(int rc, struct kvl_err *err)
 {
     bool failed = fflush(stdout) != 0 || ferror(stdout);
+    if (failed && rc == KVL_OK && main_reader_gone()) return KVL_ESTOP;
     if (failed && rc == KVL_OK)
         return kvl_fail(err, KVL_EIO,
                         "standard output: cannot write, want a disk with space or an "
@@ -105,6 +116,8 @@ int main(int argc, char **argv)
     setlocale(LC_ALL, "C");
     kvl_stop_ignore();
     int rc = main_flush(main_cmd(argc, argv, &err), &err);
+    bool gone = rc == KVL_ESTOP && !*kvl_stop_flag() && !err.msg[0];
+    if (gone) return 128 + SIGPIPE;
     if (rc != KVL_OK) fprintf(stderr, "kvlab: %s\n", err.msg[0] ? err.msg : kvl_status_name(rc));
     if (rc == KVL_ESTOP && *kvl_stop_flag()) return 128 + *kvl_stop_flag();
     return kvl_status_exit(rc);

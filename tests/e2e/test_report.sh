@@ -283,3 +283,7 @@ if [ -c /dev/full ]; then # by a link, so that a program that removes too much r
     [ -L full ] || fail "export removed what is no regular file"
 fi
 refused 4 'no/such/folder' export log.zst --out no/such/folder/x.csv
+# A reader that has seen enough is no failure: nothing is said.  More than a pipe holds is written.
+{ "$program" export log.zst --kind sample --format jsonl 2> err || echo $? > code; } | head -n 1 > out
+expect "exit code of export | head" 141 "$(cat code)"
+expect "what export | head says" "" "$(cat err)"
