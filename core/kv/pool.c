@@ -6,7 +6,7 @@
 
 #define POOL_SLAB_BYTES     ((size_t)2 << 20) /* a huge page of x86-64 and arm64 */
 #define POOL_SLAB_MIN       8                 /* blocks, however large */
-#define POOL_RESERVE        2                 /* empty slabs that stay mapped */
+#define POOL_RESERVE        1                 /* empty slab that stays mapped */
 #define POOL_SLAB_MAX_BYTES ((size_t)1 << 30)
 
 static_assert(sizeof(struct kvl_block) <= KVL_BLOCK_HEAD, "the head of a block fits its place");
