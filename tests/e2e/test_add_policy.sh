@@ -55,7 +55,7 @@ expect 'OK \] mymethod: real equals masked'
 if grep -Eq '^\[ +FAILED' "$work/log"; then fail "the conformance suite failed"; fi
 log=$copy/out/mymethod.jsonl.zst
 [ -s "$log" ] || fail "no log of the sweep"
-zstd -dcq "$log" | grep -Eq '"policy": *"mymethod"' || fail "the log has no mymethod"
+zstd -dcq "$log" | grep -E '"policy": *"mymethod"' >"$work/found" || fail "the log has no mymethod"
 "$copy/build/kvlab" report "$log" >"$work/report"
 expect mymethod "$work/report"
 grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.dat' ||
