@@ -157,7 +157,7 @@ int kvl_chart_breakdown(const struct kvl_figure *f, const struct kvl_results *r,
     bars_ticks(out, bar, n);
     for (size_t from = 0, to; from < n && !out->no_memory; from = to) {
         for (to = from + 1; to < n && bar[to].length_tok == bar[from].length_tok;) to++;
-        if (out->n_panels < KVL_PLOT_MAX_PANELS) bars_panel(out, bar, from, to);
+        bars_panel(out, bar, from, to);
     }
     out->no_memory |=
         kvl_buf_printf(&out->subtitle, "%s%sMean over the timed steps of all repeats.%s",

@@ -1,6 +1,8 @@
 /* A chart as the table and the variables of a script. */
 #include "plot.h"
 
+#include "plot_layout.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,6 +254,7 @@ int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
     int rc = figure->build(figure, r, filter, &c, err);
     size_t square = c.n_panels <= 1 ? 1 : c.n_panels <= 4 ? 2 : c.n_panels <= 9 ? 3 : 4;
     if (!c.n_columns) c.n_columns = square;
+    if (rc == KVL_OK && c.n_panels > KVL_PLOT_MAX_PANELS) rc = kvl_plot_too_many(figure, err);
     if (rc == KVL_OK && !c.no_memory) script_build(&c, figure, filter->strict, &plot.script);
     if (rc == KVL_OK && c.no_memory) rc = kvl_fail(err, KVL_ENOMEM, "no memory for a figure");
     if (rc == KVL_OK) {
