@@ -1,6 +1,8 @@
 /* The reference pass. */
 #include "quality.h"
 
+#include "stats.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -86,17 +88,9 @@ double kvl_quality_error(const float *out, const float *full, int32_t n)
     return diff > 0.0 ? sqrt(diff / norm) : 0.0;
 }
 
-/* log of the sum of exp. */
-static double log_sum(const float *logits, int32_t n)
-{
-    double most = (double)logits[kvl_argmax(logits, n)], sum = 0.0;
-    for (int32_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
-    return most + log(sum);
-}
-
 double kvl_quality_kl(const float *p, const float *q, int32_t n)
 {
-    double p_sum = log_sum(p, n), q_sum = log_sum(q, n), kl = 0.0;
+    double p_sum = kvl_log_sum_exp(p, n), q_sum = kvl_log_sum_exp(q, n), kl = 0.0;
     for (int32_t i = 0; i < n; i++) {
         double log_p = (double)p[i] - p_sum;
         kl += exp(log_p) * (log_p - ((double)q[i] - q_sum));
@@ -156,7 +150,7 @@ struct quality {
     int32_t *heap;
 };
 
-static int quality_head(struct quality *m, const struct kvl_tap_read *t, int32_t head)
+static void quality_head(struct quality *m, const struct kvl_tap_read *t, int32_t head)
 {
     const struct kvl_quality *want = m->run->want;
     struct kvl_quality_result *r = m->out;
@@ -173,7 +167,6 @@ static int quality_head(struct quality *m, const struct kvl_tap_read *t, int32_t
     r->error[at] = (float)kvl_quality_error(t->out + (size_t)head * (size_t)hd,
                                             m->full + (size_t)head * (size_t)hd, hd);
     r->dense[layer] = t->dense;
-    return KVL_OK;
 }
 
 static int quality_read(void *user, const struct kvl_tap_read *t, struct kvl_err *err)
@@ -184,7 +177,7 @@ static int quality_read(void *user, const struct kvl_tap_read *t, struct kvl_err
                         m->max_pos);
     KVL_TRY(kvl_session_full_attention(m->run->dense, t->layer, t->q, t->pos + 1, m->probs, m->full,
                                        err));
-    for (int32_t h = 0; h < m->out->n_heads; h++) KVL_TRY(quality_head(m, t, h));
+    for (int32_t h = 0; h < m->out->n_heads; h++) quality_head(m, t, h);
     return KVL_OK;
 }
 

@@ -16,6 +16,16 @@ int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err)
                     *r->stop);
 }
 
+int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err)
+{
+    const struct kvl_cell *c = &r->work->cell[cell];
+    char what[96];
+    snprintf(what, sizeof what, "%s %d %s", c->speed ? "speed" : c->task->task->name, c->length,
+             c->policy->policy->name);
+    kvl_progress_show(&r->progress, what);
+    return kvl_runner_check_stop(r, err);
+}
+
 static int runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
 {
     if (!record) return kvl_fail(err, KVL_ENOMEM, "out of memory for a record");
@@ -69,6 +79,24 @@ int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_
     r->stats.own_prefills++;
     *out = s;
     return KVL_OK;
+}
+
+bool kvl_runner_wants_any(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_runner_wants(r, context, i)) return true;
+    return false;
+}
+
+int kvl_runner_group_failed(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                            struct kvl_err *err)
+{
+    struct kvl_err why = *err;
+    kvl_err_clear(err);
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_runner_wants(r, context, i))
+            KVL_TRY(kvl_runner_cell_error(r, i, context, &why, err));
+    return kvl_log_commit(r->log, err);
 }
 
 bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)

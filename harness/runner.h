@@ -50,6 +50,8 @@ int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
 /* Records that a cell failed for good. */
 int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                           const struct kvl_err *why, struct kvl_err *err);
+/* Shows what runs next; KVL_ESTOP as below. */
+int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err);
 /* KVL_ESTOP once the flag is raised. */
 int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err);
 
@@ -57,6 +59,10 @@ int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err);
 void kvl_runner_measure(struct kvl_runner *r);
 /* Whether a cell lacks answers of a context, or its time. */
 bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell);
+bool kvl_runner_wants_any(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
+/* No context, no cells of it: what `err` holds becomes an error record of each that wanted it. */
+int kvl_runner_group_failed(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                            struct kvl_err *err);
 
 /* What was observed of a session under a cell's policy: attended tokens and bytes.
  * `shared_blocks` as for kvl_kv_measure. */

@@ -426,15 +426,11 @@ bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell)
 static int context_cells(struct context *c)
 {
     struct kvl_runner *r = c->r;
-    char what[96];
     for (int32_t p = 0; p < KVL_N_PROTOCOLS; p++) {
         for (size_t i = c->g->first; i < c->g->first + c->g->n; i++) {
             const struct kvl_cell *cell = &r->work->cell[i];
             if ((int32_t)cell->protocol != p || !kvl_runner_wants(r, c->index, i)) continue;
-            snprintf(what, sizeof what, "%s %d %s", cell->task->task->name, cell->length,
-                     cell->policy->policy->name);
-            kvl_progress_show(&r->progress, what);
-            KVL_TRY(kvl_runner_check_stop(r, c->err));
+            KVL_TRY(kvl_runner_next(r, i, c->err));
             KVL_TRY(context_cell(c, i));
         }
         KVL_TRY(kvl_log_commit(r->log, c->err));
@@ -454,24 +450,10 @@ static void context_free(struct context *c)
     kvl_sample_free(&c->sample);
 }
 
-/* No context, no cells of it: each gets an error record. */
-static int context_failed(struct context *c, struct kvl_err *err)
-{
-    struct kvl_err why = *c->err;
-    kvl_err_clear(c->err);
-    for (size_t i = c->g->first; i < c->g->first + c->g->n; i++)
-        if (kvl_runner_wants(c->r, c->index, i))
-            KVL_TRY(kvl_runner_cell_error(c->r, i, c->index, &why, err));
-    return kvl_log_commit(c->r->log, err);
-}
-
 int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                        struct kvl_err *err)
 {
-    bool wanted = false;
-    for (size_t i = g->first; i < g->first + g->n && !wanted; i++)
-        wanted = kvl_runner_wants(r, context, i);
-    if (!wanted) return KVL_OK;
+    if (!kvl_runner_wants_any(r, g, context)) return KVL_OK;
     struct context c = { .r = r, .g = g, .index = context, .err = err };
     c.seed = kvl_context_seed(r->work->sweep, g->task, g->length, g->depth, context);
     int rc = context_generate(&c);
@@ -479,7 +461,7 @@ int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t 
     if (rc == KVL_OK)
         rc = context_cells(&c);
     else if (rc != KVL_ESTOP)
-        rc = context_failed(&c, err);
+        rc = kvl_runner_group_failed(r, g, context, err);
     context_free(&c);
     return rc;
 }

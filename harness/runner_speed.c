@@ -126,40 +126,24 @@ static int speed_cell(struct speed *s, size_t index)
 
 static int speed_cells(struct speed *s)
 {
-    char what[64];
     for (size_t i = s->g->first; i < s->g->first + s->g->n; i++) {
         if (!kvl_runner_wants(s->r, 0, i)) continue;
-        snprintf(what, sizeof what, "speed %d %s", s->g->length,
-                 s->r->work->cell[i].policy->policy->name);
-        kvl_progress_show(&s->r->progress, what);
-        KVL_TRY(kvl_runner_check_stop(s->r, s->err));
+        KVL_TRY(kvl_runner_next(s->r, i, s->err));
         KVL_TRY(speed_cell(s, i));
         KVL_TRY(kvl_log_commit(s->r->log, s->err));
     }
     return KVL_OK;
 }
 
-static int speed_failed(struct speed *s)
-{
-    struct kvl_err why = *s->err;
-    kvl_err_clear(s->err);
-    for (size_t i = s->g->first; i < s->g->first + s->g->n; i++)
-        if (kvl_runner_wants(s->r, 0, i)) KVL_TRY(kvl_runner_cell_error(s->r, i, 0, &why, s->err));
-    return kvl_log_commit(s->r->log, s->err);
-}
-
 int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
 {
-    bool wanted = false;
-    for (size_t i = g->first; i < g->first + g->n && !wanted; i++)
-        wanted = kvl_runner_wants(r, 0, i);
-    if (!wanted) return KVL_OK;
+    if (!kvl_runner_wants_any(r, g, 0)) return KVL_OK;
     struct speed s = { .r = r, .g = g, .err = err };
     int rc = speed_prefill(&s);
     if (rc == KVL_OK)
         rc = speed_cells(&s);
     else if (rc != KVL_ESTOP)
-        rc = speed_failed(&s);
+        rc = kvl_runner_group_failed(r, g, 0, err);
     kvl_session_destroy(s.session);
     kvl_sample_free(&s.sample);
     kvl_free(s.step_ns);

@@ -183,37 +183,18 @@ static int text_record(struct text *t, size_t index)
 static int text_cells(struct text *t)
 {
     struct kvl_runner *r = t->r;
-    char what[96];
     for (size_t i = t->g->first; i < t->g->first + t->g->n; i++) {
-        const struct kvl_cell *cell = &r->work->cell[i];
         if (!kvl_runner_wants(r, t->index, i)) continue;
-        snprintf(what, sizeof what, "%s %d %s", cell->task->task->name, cell->length,
-                 cell->policy->policy->name);
-        kvl_progress_show(&r->progress, what);
-        KVL_TRY(kvl_runner_check_stop(r, t->err));
+        KVL_TRY(kvl_runner_next(r, i, t->err));
         KVL_TRY(text_record(t, i));
     }
     return kvl_log_commit(r->log, t->err);
 }
 
-/* No text, no cells of it: each gets an error record. */
-static int text_failed(struct text *t, struct kvl_err *err)
-{
-    struct kvl_err why = *t->err;
-    kvl_err_clear(t->err);
-    for (size_t i = t->g->first; i < t->g->first + t->g->n; i++)
-        if (kvl_runner_wants(t->r, t->index, i))
-            KVL_TRY(kvl_runner_cell_error(t->r, i, t->index, &why, err));
-    return kvl_log_commit(t->r->log, err);
-}
-
 int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                     struct kvl_err *err)
 {
-    bool wanted = false;
-    for (size_t i = g->first; i < g->first + g->n && !wanted; i++)
-        wanted = kvl_runner_wants(r, context, i);
-    if (!wanted) return KVL_OK;
+    if (!kvl_runner_wants_any(r, g, context)) return KVL_OK;
     struct text t = {
         .r = r, .g = g, .how = kvl_point_reading(g->task), .index = context, .err = err
     };
@@ -222,7 +203,7 @@ int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t con
     if (rc == KVL_OK)
         rc = text_cells(&t);
     else if (rc != KVL_ESTOP)
-        rc = text_failed(&t, err);
+        rc = kvl_runner_group_failed(r, g, context, err);
     text_close(&t);
     return rc;
 }

@@ -97,12 +97,17 @@ int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_e
 
 /* ---- logits -------------------------------------------------------------------------------- */
 
-double kvl_nll(const float *logits, int32_t n, int32_t id)
+double kvl_log_sum_exp(const float *logits, int32_t n)
 {
     double most = (double)logits[0], sum = 0.0;
     for (int32_t i = 1; i < n; i++) most = fmax(most, (double)logits[i]);
     for (int32_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
-    return log(sum) + most - (double)logits[id];
+    return log(sum) + most;
+}
+
+double kvl_nll(const float *logits, int32_t n, int32_t id)
+{
+    return kvl_log_sum_exp(logits, n) - (double)logits[id];
 }
 
 /* ---- bootstrap ----------------------------------------------------------------------------- */

@@ -49,6 +49,8 @@ int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_e
 int kvl_bootstrap_mean(const double *value, const int64_t *context, size_t n, uint64_t seed,
                        struct kvl_interval *out);
 
+/* Natural log of the sum of exp of n >= 1 logits. */
+double kvl_log_sum_exp(const float *logits, int32_t n);
 /* -log of the probability that a softmax of logits [n] gives to `id`, in nats. */
 double kvl_nll(const float *logits, int32_t n, int32_t id);
 
