@@ -40,7 +40,7 @@ static struct kvl_layout store_layout(const struct kvl_store_desc *d)
     struct kvl_layout l = { .head_dim = d->head_dim,
                             .block_tok = d->block_tok,
                             .type = d->type,
-                            .elem_bytes = d->type == KVL_KV_F16 ? 2 : 4 };
+                            .elem_bytes = (size_t)kvl_kv_elem_bytes(d->type) };
     while (1 << l.block_shift < l.block_tok) l.block_shift++;
     size_t part = align64((size_t)d->block_tok * (size_t)d->head_dim * l.elem_bytes);
     l.part_off[KVL_PART_K] = KVL_BLOCK_HEAD;

@@ -68,7 +68,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     }
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     s->count.index_read_bytes +=
-        (int64_t)n * sh->n_kv_heads * sh->head_dim * (d->type == KVL_KV_F16 ? 2 : 4);
+        (int64_t)n * sh->n_kv_heads * sh->head_dim * kvl_kv_elem_bytes(d->type);
     return e->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
                                                              .q = q->q,
                                                              .lanes = e->lanes,

@@ -22,7 +22,7 @@ int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int3
 int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
 {
     const struct kvl_store_desc *d = kvl_store_desc(ctx->host->session->engine->store);
-    return 2 * d->head_dim * (d->type == KVL_KV_F16 ? 2 : 4);
+    return 2 * d->head_dim * kvl_kv_elem_bytes(d->type);
 }
 
 /* An entry like that of a selection that shares itself, so that rows of a block keep apart. */

@@ -45,7 +45,7 @@ int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, co
                                  run, out + (size_t)(at + i) * dim, ctx->err));
         }
     }
-    int64_t elem = kvl_store_desc(s->engine->store)->type == KVL_KV_F16 ? 2 : 4;
+    int64_t elem = kvl_kv_elem_bytes(kvl_store_desc(s->engine->store)->type);
     s->count.index_read_bytes += (int64_t)n * ctx->shape->head_dim * elem;
     return KVL_OK;
 }

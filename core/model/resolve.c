@@ -276,7 +276,7 @@ static void probe_items(const struct head *h, const struct items *it)
 static void count_read(const struct head *h, const struct items *it)
 {
     const struct kvl_store_desc *d = kvl_store_desc(h->e->store);
-    int64_t elem = d->type == KVL_KV_F16 ? 2 : 4;
+    int64_t elem = kvl_kv_elem_bytes(d->type);
     h->s->count.kv_read_bytes += 2 * elem * d->head_dim * (int64_t)it->n;
     if (h->s->probe.n > 0) probe_items(h, it);
 }

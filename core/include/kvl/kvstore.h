@@ -31,6 +31,10 @@ enum kvl_kv_type {
     KVL_KV_F32 = 0,
     KVL_KV_F16 = 1,
 };
+static inline int32_t kvl_kv_elem_bytes(enum kvl_kv_type type)
+{
+    return type == KVL_KV_F16 ? 2 : 4;
+}
 
 /* What of a slot: key after RoPE, value, key before RoPE (only where the store keeps it). */
 enum kvl_kv_part {
