@@ -228,7 +228,7 @@ static int omnikv_plan(struct kvl_plan *plan)
         sizeof(struct omnikv_state) + (size_t)n_layers * sizeof(struct omnikv_layer);
     struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
                                   .unit_tok = 1,
-                                  .row_floats = 1 + window,
+                                  .row_elems = 1 + window,
                                   .layers = has_rows,
                                   .per_layer = true };
     return kvl_plan_meta_desc(plan, &rows, &o->table);

@@ -43,7 +43,7 @@ struct kvl_model {
 
 struct kvl_meta_decl {
     enum kvl_meta_unit unit;
-    int32_t unit_tok, row_floats;
+    int32_t unit_tok, row_elems;
     bool per_layer;
     int32_t n_layers; /* that have rows */
     int32_t *at;      /* [n_layers of the model]: place among them, -1 = none; NULL = all have.
@@ -113,7 +113,7 @@ struct kvl_meta_table {
     int32_t n_refs;
     struct kvl_meta_decl decl;
     int32_t n_rows, cap_rows;
-    float *data; /* [decl.n_layers][n_kv_heads or 1][cap_rows][row_floats] */
+    float *data; /* [decl.n_layers][n_kv_heads or 1][cap_rows][row_elems] */
 };
 
 int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,

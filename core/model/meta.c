@@ -29,7 +29,7 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
         .n_refs = 1, .decl = *decl, .n_rows = n_rows, .cap_rows = n_rows + n_rows / 8 + 16
     };
     t->data = kvl_alloc(table_lanes(e, decl) * (size_t)t->cap_rows,
-                        (size_t)decl->row_floats * sizeof *t->data);
+                        (size_t)decl->row_elems * sizeof *t->data);
     if (!t->data) {
         kvl_free(t);
         return KVL_ENOMEM;
@@ -61,7 +61,7 @@ int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t
     }
     struct kvl_meta_table *copy;
     KVL_TRY(kvl_meta_table_create(e, &old->decl, n_pos, &copy));
-    size_t row = (size_t)old->decl.row_floats;
+    size_t row = (size_t)old->decl.row_elems;
     for (size_t lane = 0; lane < table_lanes(e, &old->decl); lane++)
         memcpy(copy->data + lane * (size_t)copy->cap_rows * row,
                old->data + lane * (size_t)old->cap_rows * row,
@@ -74,7 +74,7 @@ int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t
 
 size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_table *t)
 {
-    return table_lanes(e, &t->decl) * (size_t)t->n_rows * (size_t)t->decl.row_floats *
+    return table_lanes(e, &t->decl) * (size_t)t->n_rows * (size_t)t->decl.row_elems *
            sizeof *t->data;
 }
 
@@ -105,13 +105,14 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
                         layer);
     size_t lanes = layer_lanes(ctx->shape, &t->decl);
-    size_t stride = (size_t)t->cap_rows * (size_t)t->decl.row_floats;
+    size_t stride = (size_t)t->cap_rows * (size_t)t->decl.row_elems;
     *out = (struct kvl_meta_view){ .base = t->data + (size_t)at * lanes * stride,
                                    .head_stride = t->decl.per_layer ? 0 : stride,
+                                   .data = t->data + (size_t)at * lanes * stride,
                                    .n_rows = t->n_rows };
     if (ctx->host->selecting || ctx->host->evicting)
         s->count.index_read_bytes +=
-            rows_to_read(s, t, layer) * t->decl.row_floats * (int64_t)sizeof(float);
+            rows_to_read(s, t, layer) * t->decl.row_elems * (int64_t)sizeof(float);
     return KVL_OK;
 }
 
@@ -125,7 +126,7 @@ int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
         return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, handle,
                         view.n_rows);
     const struct kvl_meta_decl *d = &ctx->host->table[handle]->decl;
-    *count = before + (int64_t)n_rows * d->row_floats * (int64_t)layer_lanes(ctx->shape, d) *
+    *count = before + (int64_t)n_rows * d->row_elems * (int64_t)layer_lanes(ctx->shape, d) *
                           (int64_t)sizeof(float); /* whatever kvl_meta counted */
     *out = view;
     return KVL_OK;

@@ -125,9 +125,9 @@ int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t para
 }
 
 int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
-                  int32_t row_floats, int32_t *out)
+                  int32_t row_elems, int32_t *out)
 {
-    struct kvl_meta_desc desc = { .unit = unit, .unit_tok = unit_tok, .row_floats = row_floats };
+    struct kvl_meta_desc desc = { .unit = unit, .unit_tok = unit_tok, .row_elems = row_elems };
     return kvl_plan_meta_desc(plan, &desc, out);
 }
 
@@ -149,15 +149,15 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
     struct kvl_plan_private *p = plan->p;
     if (p->n_meta == KVL_MAX_META)
         return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
-    if (desc->unit != KVL_META_PAGE || desc->unit_tok < 1 || desc->row_floats < 1 ||
-        desc->row_floats > 1 << 20)
+    if (desc->unit != KVL_META_PAGE || desc->unit_tok < 1 || desc->row_elems < 1 ||
+        desc->row_elems > 1 << 20)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of unit %d, %d tokens, %d floats a row: want unit %d, at least 1, "
                         "1 to 1048576",
-                        (int)desc->unit, desc->unit_tok, desc->row_floats, KVL_META_PAGE);
+                        (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE);
     struct kvl_meta_decl d = { .unit = desc->unit,
                                .unit_tok = desc->unit_tok,
-                               .row_floats = desc->row_floats,
+                               .row_elems = desc->row_elems,
                                .per_layer = desc->per_layer };
     KVL_TRY(meta_layers(plan, desc->layers, &d));
     p->meta[p->n_meta] = d;

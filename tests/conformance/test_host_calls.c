@@ -249,14 +249,14 @@ static int table_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_meta_desc(plan,
                                &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
                                                         .unit_tok = TABLE_UNIT,
-                                                        .row_floats = TABLE_ROW,
+                                                        .row_elems = TABLE_ROW,
                                                         .layers = layers },
                                &o->some));
     memset(layers, 0, sizeof layers); /* copied */
     return kvl_plan_meta_desc(
         plan,
         &(struct kvl_meta_desc){
-            .unit = KVL_META_PAGE, .unit_tok = 1, .row_floats = 1, .per_layer = true },
+            .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1, .per_layer = true },
         &o->each);
 }
 

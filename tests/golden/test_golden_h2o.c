@@ -53,7 +53,10 @@ static int fake_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
     (void)ctx;
     (void)layer;
     assert_int_equal(handle, 0);
-    *out = (struct kvl_meta_view){ fake.table[0], MAX_TOK * (MAX_HEADS + 1), fake.n_tok };
+    *out = (struct kvl_meta_view){ .base = fake.table[0],
+                                   .data = fake.table[0],
+                                   .head_stride = MAX_TOK * (MAX_HEADS + 1),
+                                   .n_rows = fake.n_tok };
     return KVL_OK;
 }
 

@@ -118,8 +118,9 @@ static void body_rows(struct kvl_rng *r)
             float *y = ut_poison(N * ROWS);
             kvl_ops_set_threads(1 + (int32_t)c % 3);
             for (int32_t i = 0; i < N; i += chunks[c]) {
-                a = (struct kvl_gemm_args){ y + i * ROWS, x + i * COLS, &m.w,
-                                            KVL_MIN(chunks[c], N - i) };
+                a = (struct kvl_gemm_args){
+                    .y = y + i * ROWS, .x = x + i * COLS, .w = &m.w, .n = KVL_MIN(chunks[c], N - i)
+                };
                 assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
             }
             ut_same("gemm", y, whole, N * ROWS);

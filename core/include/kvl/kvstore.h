@@ -30,10 +30,11 @@ extern "C" {
 enum kvl_kv_type {
     KVL_KV_F32 = 0,
     KVL_KV_F16 = 1,
+    KVL_KV_BF16 = 2,
 };
 static inline int32_t kvl_kv_elem_bytes(enum kvl_kv_type type)
 {
-    return type == KVL_KV_F16 ? 2 : 4;
+    return type == KVL_KV_F32 ? 4 : 2;
 }
 
 /* What of a slot: key after RoPE, value, key before RoPE (only where the store keeps it). */

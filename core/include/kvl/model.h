@@ -99,6 +99,7 @@ struct kvl_engine_desc {
     int32_t chunk_tok;                 /* prefill chunk; 0 = 512 */
     int32_t block_tok;                 /* 0 = 16 */
     size_t kv_limit_bytes;             /* 0 = none */
+    bool prefill_bf16; /* prefill and extend multiply in bf16, summed in float: see kvl_gemm_args */
     bool allow_overlong; /* positions beyond the context length of the model's metadata */
 };
 
@@ -134,11 +135,25 @@ void kvl_session_destroy(struct kvl_session *s);
 int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                         bool last_only, struct kvl_err *err);
 
+/* Pretends a prefill: appends n tokens with pseudo-random keys and values, and lets observers see
+ * pseudo-random queries; no weight is read.  For timing at a depth without paying for it: answers mean
+ * nothing.  Only without a policy. */
+int kvl_session_fill(struct kvl_session *s, int32_t n, uint64_t seed, struct kvl_err *err);
+
 /* Puts the session under a policy: open, replay, prefilled, score and evict.  An empty session: open
  * only, for a policy planned with its own prefill; its context then comes by extend.
  * `planned` must outlive the session and its forks. */
 int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                        enum kvl_exec exec, struct kvl_err *err);
+
+/* The same for a session that holds what `like` held when it was attached to a plan of the same policy
+ * with the same options, at any budget: tables that append built from the context are shared with it,
+ * copied when one side writes, instead of being built again.  Answers are those of kvl_session_attach;
+ * where the policy does not say that its tables depend on the context alone (KVL_CAP_SHARES_META), or
+ * plans differ otherwise, this is kvl_session_attach.  like NULL: the same. */
+int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                            enum kvl_exec exec, const struct kvl_session *like,
+                            struct kvl_err *err);
 
 /* n tokens as one block under the policy: every token selects for itself; eviction comes at the end
  * of the block, or after every token where the policy was planned with its own prefill. */

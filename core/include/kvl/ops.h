@@ -52,6 +52,9 @@ struct kvl_gemm_args {
     const float *x; /* [n][n_cols] */
     const struct kvl_weight *w;
     int32_t n;
+    bool
+        bf16; /* x and the weights are rounded to bf16 (nearest even), products summed in float: about
+                  twice as fast where the processor multiplies bf16, the same meaning elsewhere */
 };
 struct kvl_gemv_args {
     float *y;       /* out [n][n_rows] */
@@ -205,10 +208,11 @@ struct kvl_attn_probs_args {
 /* minmax[h][p][0][c] is the minimum, [1][c] the maximum over the keys of page p seen so far.  A page
  * whose first position is among the new keys is initialised. */
 struct kvl_page_minmax_args {
-    float *minmax;      /* in, out: kv head h at minmax + h * head_stride: [n_pages][2][head_dim] */
-    size_t head_stride; /* floats */
-    const float *k;     /* [n][n_kv_heads][head_dim] */
-    int32_t pos0, n;    /* positions pos0 .. pos0 + n - 1 */
+    void *minmax; /* in, out: kv head h from element h * head_stride: [n_pages][2][head_dim] */
+    enum kvl_kv_type type; /* of minmax; k must be exact in it */
+    size_t head_stride;    /* elements */
+    const float *k;        /* [n][n_kv_heads][head_dim] */
+    int32_t pos0, n;       /* positions pos0 .. pos0 + n - 1 */
     int32_t n_kv_heads, head_dim, page_tok;
 };
 
@@ -223,9 +227,10 @@ enum kvl_reduce {
 };
 
 struct kvl_page_bound_args {
-    float *bound;        /* out [n_lists][n_pages]; n_lists = n_heads for NONE, else n_kv_heads */
-    const float *q;      /* [n_heads][head_dim] */
-    const float *minmax; /* as in page_minmax */
+    float *bound;       /* out [n_lists][n_pages]; n_lists = n_heads for NONE, else n_kv_heads */
+    const float *q;     /* [n_heads][head_dim] */
+    const void *minmax; /* as in page_minmax */
+    enum kvl_kv_type type;
     size_t head_stride;
     int32_t n_pages, n_heads, n_kv_heads, head_dim;
     enum kvl_reduce reduce;

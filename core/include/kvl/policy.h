@@ -38,7 +38,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 2
+#define KVL_POLICY_ABI 3
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -50,6 +50,11 @@ enum kvl_cap {
     KVL_CAP_REPOSITIONS = 1 << 5, /* attends at other than the original positions */
     KVL_CAP_SAMPLES = 1 << 6,     /* random: needs a seed, answers vary with it */
     KVL_CAP_BOUND = 1 << 7,       /* not a method: bounds a plot (full, random, oracle) */
+    KVL_CAP_SHARES_META =
+        1 << 8, /* on replay, append and prefilled write tables alone, and what they
+                                     write depends on the context and the options, not on the budget:
+                                     sessions at other budgets share the tables instead of asking
+                                     again */
 };
 
 /* The model as a policy sees it. */
@@ -104,9 +109,14 @@ KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_
                           int32_t row_floats, int32_t *out);
 /* The same for some layers only, or with one row per layer and unit instead of one per kv head:
  * kvl_meta of another layer is an error, and only what exists is counted. */
+enum kvl_meta_elem {
+    KVL_META_F32 = 0,
+    KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies) */
+};
 struct kvl_meta_desc {
     enum kvl_meta_unit unit;
-    int32_t unit_tok, row_floats;
+    int32_t unit_tok, row_elems;
+    enum kvl_meta_elem elem;
     const uint8_t *layers; /* [n_layers], non-zero = has rows; NULL = all.  Copied */
     bool per_layer;        /* head_stride is 0: every kv head sees the layer's rows */
 };
@@ -147,8 +157,10 @@ struct kvl_query {
  * positions appended so far are there.  KVL_EPOLICY when the handle is wrong, or the layer has no rows.
  * Every call counts its rows as read in a hook that selects; in one that evicts, those of live tokens. */
 struct kvl_meta_view {
-    float *base;
-    size_t head_stride; /* floats */
+    float *base; /* of a table of floats; NULL for another */
+    void *data;  /* of any table: elements of `type` */
+    enum kvl_kv_type type;
+    size_t head_stride; /* elements */
     int32_t n_rows;
 };
 KVL_API int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,

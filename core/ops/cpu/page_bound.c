@@ -59,7 +59,7 @@ static void bound_item(const struct bound *b, int32_t kv, int32_t p0, float *sco
     int32_t n = KVL_MIN(BOUND_PAGES_STEP, a->n_pages - p0);
     size_t q = (size_t)(kv * b->n_q) * b->pad;
     const float *minmax =
-        a->minmax + (size_t)kv * a->head_stride + (size_t)p0 * 2 * (size_t)a->head_dim;
+        (const float *)a->minmax + (size_t)kv * a->head_stride + (size_t)p0 * 2 * (size_t)a->head_dim;
     float *to = scores;
     size_t ld = BOUND_PAGES_STEP;
     if (a->reduce == KVL_REDUCE_NONE) {

@@ -9,7 +9,7 @@ static void minmax_head(const struct kvl_page_minmax_args *a, const struct kvl_k
     for (int32_t i = 0; i < a->n; i++) {
         int32_t pos = a->pos0 + i;
         const float *k = a->k + ((size_t)i * (size_t)a->n_kv_heads + (size_t)h) * dim;
-        float *lo = a->minmax + (size_t)h * a->head_stride + (size_t)(pos / a->page_tok) * 2 * dim;
+        float *lo = (float *)a->minmax + (size_t)h * a->head_stride + (size_t)(pos / a->page_tok) * 2 * dim;
         if (pos % a->page_tok == 0) {
             memcpy(lo, k, bytes);
             memcpy(lo + dim, k, bytes);

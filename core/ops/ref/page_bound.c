@@ -7,7 +7,7 @@ static double bound_one(const struct kvl_page_bound_args *a, int32_t kv, int32_t
                         int32_t n_q)
 {
     const float *lo =
-        a->minmax + (size_t)kv * a->head_stride + (size_t)page * 2 * (size_t)a->head_dim;
+        (const float *)a->minmax + (size_t)kv * a->head_stride + (size_t)page * 2 * (size_t)a->head_dim;
     const float *hi = lo + a->head_dim;
     double sum = 0;
     for (int32_t c = 0; c < a->head_dim; c++) {

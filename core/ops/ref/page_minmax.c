@@ -9,7 +9,7 @@ int kvl_ref_page_minmax(const struct kvl_page_minmax_args *a)
             const float *k =
                 a->k + ((size_t)i * (size_t)a->n_kv_heads + (size_t)h) * (size_t)a->head_dim;
             float *lo =
-                a->minmax + (size_t)h * a->head_stride + (size_t)page * 2 * (size_t)a->head_dim;
+                (float *)a->minmax + (size_t)h * a->head_stride + (size_t)page * 2 * (size_t)a->head_dim;
             float *hi = lo + a->head_dim;
             for (int32_t c = 0; c < a->head_dim; c++) {
                 bool first = pos % a->page_tok == 0;
