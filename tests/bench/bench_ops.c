@@ -1,8 +1,8 @@
 /* bench_ops - how far the CPU operators are from what the machine can do, measured in the same run.
  *
- * usage: bench_ops [threads] [rounds]
+ * usage: bench_ops [threads] [rounds] [text]
  *
- * Every line is a ratio: bandwidth against a streaming read, arithmetic against cblas_sgemm of the
+ * Only lines whose name contains `text` are measured.  Every line is a ratio: bandwidth against a streaming read, arithmetic against cblas_sgemm of the
  * same shape, column sums against the attention that they follow (1 / ratio is what an observer adds
  * to it).  The two sides alternate; the median of the per-round ratios is printed with the
  * smallest and the largest, because absolute figures of a shared machine mean little.  With one
@@ -22,6 +22,7 @@
 enum { MAX_ROUNDS = 99, STREAM_BYTES = 256 << 20 };
 
 static int bench_threads = 1, bench_rounds = 5;
+static const char *bench_text = "";
 
 static double bench_now(void)
 {
@@ -75,6 +76,7 @@ static double side_rate(const struct side *s)
 static void compare(const char *what, const char *unit, struct side ours, struct side theirs)
 {
     double ratio[MAX_ROUNDS], a[MAX_ROUNDS], b[MAX_ROUNDS];
+    if (!strstr(what, bench_text)) return;
     ours.run(ours.data); /* warm-up */
     theirs.run(theirs.data);
     for (int i = 0; i < bench_rounds; i++) {
@@ -411,8 +413,9 @@ int main(int argc, char **argv)
 {
     if (argc > 1) bench_threads = atoi(argv[1]);
     if (argc > 2) bench_rounds = atoi(argv[2]);
+    if (argc > 3) bench_text = argv[3];
     if (bench_threads < 1 || bench_rounds < 1 || bench_rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_ops [threads >= 1] [rounds 1 to %d]\n", MAX_ROUNDS);
+        fprintf(stderr, "usage: bench_ops [threads >= 1] [rounds 1 to %d] [text]\n", MAX_ROUNDS);
         return 2;
     }
     kvl_ops_set_threads(bench_threads);
