@@ -70,9 +70,9 @@ static inline void ut_same(const char *what, const float *a, const float *b, siz
 typedef void (*ut_body)(struct kvl_rng *r);
 static inline void ut_each_isa(ut_body body)
 {
-    static const char *const names[] = { "scalar", "avx2", "avx512" };
+    static const char *const names[] = { "scalar", "avx2", "avx512", "avx512bf16" };
     int n_run = 0;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct kvl_rng r;
         if (!kvl_kern_select(names[i])) continue;
         for (int32_t threads = 1; threads <= 2; threads++) {

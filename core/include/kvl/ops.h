@@ -289,7 +289,7 @@ const char *kvl_wtype_name(enum kvl_wtype type);
 /* Threads that operators use from now on; 0 = all cores this process may run on. */
 void kvl_ops_set_threads(int32_t n);
 int32_t kvl_ops_threads(void);
-/* What this machine's code path is called: "avx512", "avx2", "neon", "scalar". */
+/* What this machine's code path is called: "avx512bf16", "avx512", "avx2", "neon", "scalar". */
 const char *kvl_ops_isa(void);
 
 #ifdef __cplusplus

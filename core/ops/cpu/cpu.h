@@ -2,8 +2,8 @@
  *
  * An operator (gemm.c ...) checks shapes, cuts the work in pieces of fixed size and spreads them
  * over threads.  The arithmetic of a piece is a kernel: kern_*.h holds it once, and kern_base.c,
- * kern_avx2.c and kern_avx512.c compile it for one instruction set each.  Results may differ
- * between instruction sets, never between thread counts.
+ * kern_avx2.c, kern_avx512.c and kern_avx512bf16.c compile it for one instruction set each.  Results
+ * may differ between instruction sets, never between thread counts.
  */
 #ifndef KVL_CPU_H
 #define KVL_CPU_H
@@ -108,10 +108,11 @@ struct kvl_kern {
 
 extern const struct kvl_kern kvl_kern_base;
 #if defined(__x86_64__)
-extern const struct kvl_kern kvl_kern_avx2, kvl_kern_avx512;
+extern const struct kvl_kern kvl_kern_avx2, kvl_kern_avx512, kvl_kern_avx512bf16;
 #endif
 
-/* The kernels in use: the widest that this processor has, lowered by KVL_ISA=scalar|avx2|avx512. */
+/* The kernels in use: the widest that this processor has, lowered by
+ * KVL_ISA=scalar|avx2|avx512|avx512bf16. */
 const struct kvl_kern *kvl_kern(void);
 /* For tests: uses the kernels of this name from now on; false when the processor lacks them. */
 bool kvl_kern_select(const char *name);

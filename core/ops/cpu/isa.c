@@ -19,6 +19,11 @@ static bool isa_has_avx512(void)
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq");
 }
+
+static bool isa_has_avx512bf16(void)
+{
+    return isa_has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
 #endif
 
 static const struct kvl_kern *isa_named(const char *name)
@@ -27,13 +32,14 @@ static const struct kvl_kern *isa_named(const char *name)
 #if defined(__x86_64__)
     if (strcmp(name, "avx2") == 0 && isa_has_avx2()) return &kvl_kern_avx2;
     if (strcmp(name, "avx512") == 0 && isa_has_avx512()) return &kvl_kern_avx512;
+    if (strcmp(name, "avx512bf16") == 0 && isa_has_avx512bf16()) return &kvl_kern_avx512bf16;
 #endif
     return NULL;
 }
 
 static const struct kvl_kern *isa_best(void)
 {
-    static const char *const order[] = { "avx512", "avx2", "scalar" };
+    static const char *const order[] = { "avx512bf16", "avx512", "avx2", "scalar" };
     const char *want = getenv("KVL_ISA");
     const struct kvl_kern *kern = want ? isa_named(want) : NULL;
     for (size_t i = 0; !kern; i++) kern = isa_named(order[i]);

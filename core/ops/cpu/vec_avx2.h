@@ -151,4 +151,69 @@ VEC void vf_transpose(vf *r)
     }
 }
 
+typedef __m256i vb;
+
+VEC vb vb_load(const uint16_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+VEC vb vb_load_n(const uint16_t *p, int32_t n)
+{
+    uint16_t part[16] = { 0 };
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return vb_load(part);
+}
+VEC void vb_store(uint16_t *p, vb b)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, b);
+}
+VEC vb vb_set2(const uint16_t *p)
+{
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm256_set1_epi32(pair);
+}
+/* Upper halves of the lanes: to nearest even, a NaN stays one. */
+VEC __m256i vec_bf16_bits(vf v)
+{
+    __m256i u = _mm256_castps_si256(v);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(r, quiet, nan), 16);
+}
+VEC vb vb_round(vf lo, vf hi)
+{
+    __m256i b = _mm256_packus_epi32(vec_bf16_bits(lo), vec_bf16_bits(hi));
+    return _mm256_permute4x64_epi64(b, 0xd8);
+}
+VEC void vf_store_bf16(uint16_t *p, vf v)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(vb_round(v, v)));
+}
+VEC vf vf_dot_bf16(vf s, vb a, vb b)
+{
+    const __m256i top = _mm256_set1_epi32(-65536);
+    __m256 a1 = _mm256_castsi256_ps(_mm256_and_si256(a, top));
+    __m256 b1 = _mm256_castsi256_ps(_mm256_and_si256(b, top));
+    __m256 a0 = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+    __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+    return _mm256_fmadd_ps(a0, b0, _mm256_fmadd_ps(a1, b1, s));
+}
+VEC vb vb_zip_lo(vb a, vb b)
+{
+    return _mm256_unpacklo_epi16(a, b);
+}
+VEC vb vb_zip_hi(vb a, vb b)
+{
+    return _mm256_unpackhi_epi16(a, b);
+}
+VEC void vf_unzip(vf *lo, vf *hi)
+{
+    vf a = *lo, b = *hi;
+    *lo = _mm256_permute2f128_ps(a, b, 0x20);
+    *hi = _mm256_permute2f128_ps(a, b, 0x31);
+}
+
 #endif

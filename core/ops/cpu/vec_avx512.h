@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VEC static inline __attribute__((always_inline, unused))
 
@@ -168,5 +169,72 @@ VEC void vf_transpose(vf *r)
         r[12 + j] = _mm512_shuffle_f32x4(b, d, 0xdd);
     }
 }
+
+typedef __m512i vb;
+
+VEC vb vb_load(const uint16_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+VEC vb vb_load_n(const uint16_t *p, int32_t n)
+{
+    return _mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
+}
+VEC void vb_store(uint16_t *p, vb b)
+{
+    _mm512_storeu_si512(p, b);
+}
+VEC vb vb_set2(const uint16_t *p)
+{
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+}
+VEC vb vb_zip_lo(vb a, vb b)
+{
+    return _mm512_unpacklo_epi16(a, b);
+}
+VEC vb vb_zip_hi(vb a, vb b)
+{
+    return _mm512_unpackhi_epi16(a, b);
+}
+VEC void vf_unzip(vf *lo, vf *hi)
+{
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    __m512d a = _mm512_castps_pd(*lo), b = _mm512_castps_pd(*hi);
+    *lo = _mm512_castpd_ps(_mm512_permutex2var_pd(a, first, b));
+    *hi = _mm512_castpd_ps(_mm512_permutex2var_pd(a, last, b));
+}
+
+#ifndef VEC_HAS_BF16 /* vec_avx512bf16.h has the instructions */
+/* Lower halves of the lanes: to nearest even, a NaN stays one. */
+VEC __m256i vec_bf16_bits(vf v)
+{
+    __m512i u = _mm512_castps_si512(v);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+}
+VEC vb vb_round(vf lo, vf hi)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vec_bf16_bits(lo)), vec_bf16_bits(hi), 1);
+}
+VEC void vf_store_bf16(uint16_t *p, vf v)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, vec_bf16_bits(v));
+}
+VEC vf vf_dot_bf16(vf s, vb a, vb b)
+{
+    const __m512i top = _mm512_set1_epi32(-65536);
+    __m512 a1 = _mm512_castsi512_ps(_mm512_and_si512(a, top));
+    __m512 b1 = _mm512_castsi512_ps(_mm512_and_si512(b, top));
+    __m512 a0 = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
+    __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
+    return _mm512_fmadd_ps(a0, b0, _mm512_fmadd_ps(a1, b1, s));
+}
+#endif
 
 #endif

@@ -150,4 +150,69 @@ VEC void vf_transpose(vf *r)
     for (int32_t i = 0; i < 4; i++) r[i] = (vf){ s[0][i], s[1][i], s[2][i], s[3][i] };
 }
 
+/* 2 * VW bf16 values: pairs of neighbours, one pair in the place of a float. */
+typedef struct {
+    uint16_t at[2 * VW];
+} vb;
+
+VEC vb vb_load(const uint16_t *p)
+{
+    vb b;
+    memcpy(&b, p, sizeof b);
+    return b;
+}
+/* The first n values, the others zero; 0 <= n <= 2 * VW. */
+VEC vb vb_load_n(const uint16_t *p, int32_t n)
+{
+    vb b = { { 0 } };
+    memcpy(&b, p, (size_t)n * sizeof *p);
+    return b;
+}
+VEC void vb_store(uint16_t *p, vb b)
+{
+    memcpy(p, &b, sizeof b);
+}
+/* The same pair everywhere; p may be unaligned. */
+VEC vb vb_set2(const uint16_t *p)
+{
+    return (vb){ { p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1] } };
+}
+/* The values of lo, then those of hi, rounded to nearest even. */
+VEC vb vb_round(vf lo, vf hi)
+{
+    vb b;
+    for (int32_t i = 0; i < VW; i++) {
+        b.at[i] = kvl_f32_to_bf16(lo[i]);
+        b.at[VW + i] = kvl_f32_to_bf16(hi[i]);
+    }
+    return b;
+}
+VEC void vf_store_bf16(uint16_t *p, vf v)
+{
+    for (int32_t i = 0; i < VW; i++) p[i] = kvl_f32_to_bf16(v[i]);
+}
+/* Lane i: s + the products of pair i; how the two are rounded is left open.  Processors with the
+ * instruction take subnormals for zero. */
+VEC vf vf_dot_bf16(vf s, vb a, vb b)
+{
+    for (int32_t i = 0; i < VW; i++)
+        s[i] += kvl_bf16_to_f32(a.at[2 * i]) * kvl_bf16_to_f32(b.at[2 * i]) +
+                kvl_bf16_to_f32(a.at[2 * i + 1]) * kvl_bf16_to_f32(b.at[2 * i + 1]);
+    return s;
+}
+/* Pairs (a[c], b[c]): lo and hi have all c between them, in an order that vf_unzip undoes. */
+VEC vb vb_zip_lo(vb a, vb b)
+{
+    return (vb){ { a.at[0], b.at[0], a.at[1], b.at[1], a.at[2], b.at[2], a.at[3], b.at[3] } };
+}
+VEC vb vb_zip_hi(vb a, vb b)
+{
+    return (vb){ { a.at[4], b.at[4], a.at[5], b.at[5], a.at[6], b.at[6], a.at[7], b.at[7] } };
+}
+VEC void vf_unzip(vf *lo, vf *hi)
+{
+    (void)lo;
+    (void)hi;
+}
+
 #endif
