@@ -1,0 +1,104 @@
+/* A session that looks as if it had been prefilled, at the price of writing the cache: benchmarks
+ * measure at depths whose prefill would take hours.
+ *
+ * One buffer of random numbers serves everything.  Each chunk of each layer, and each part of it,
+ * reads the buffer from its own random place, so that no two tokens have the same key: equal keys
+ * would make ties of every score, and of a method's choice something that no prompt gives. */
+#include "model/host.h"
+
+enum { FILL_CHUNK = 512, FILL_SLACK = 1 << 16 };
+
+struct fill {
+    struct kvl_session *s;
+    float *random; /* [FILL_CHUNK * the widest row + FILL_SLACK], -1 to 1 */
+    int32_t *pos;  /* [FILL_CHUNK] */
+    struct kvl_rng rng;
+};
+
+static int fill_check(const struct kvl_session *s, int32_t n, struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    if (s->failed) return kvl_fail(err, KVL_EINTERNAL, "a session that failed is used again");
+    if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "fill of a session under a policy");
+    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d tokens to fill, want at least 1", n);
+    if (!s->engine->desc.allow_overlong && n > sh->n_ctx_train - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
+                        (long long)s->n_pos + n, sh->n_ctx_train);
+    if (n > INT32_MAX - 65536 - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL, "%d tokens after %d: too many", n, s->n_pos);
+    return KVL_OK;
+}
+
+static const float *fill_next(struct fill *f)
+{
+    return f->random + kvl_rng_below(&f->rng, FILL_SLACK);
+}
+
+/* A token's sums of probabilities are not negative; logits may as well be positive. */
+static void fill_columns(struct fill *f, int32_t layer, int32_t n)
+{
+    const struct kvl_observers *o = f->s->obs;
+    size_t heads = (size_t)f->s->engine->model->shape.n_heads;
+    for (int32_t c = 0; c < o->set.n_columns; c++)
+        for (size_t h = 0; h < heads; h++) {
+            const float *from = fill_next(f);
+            float *sum = o->columns[c].sum + ((size_t)layer * heads + h) * (size_t)o->n_tok +
+                         (size_t)f->s->n_pos;
+            for (int32_t i = 0; i < n; i++) sum[i] = 1.0f + from[i];
+        }
+}
+
+static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *err)
+{
+    struct kvl_engine *e = f->s->engine;
+    const float *k = fill_next(f), *v = fill_next(f);
+    if (e->stop && *e->stop) return kvl_fail(err, KVL_ESTOP, "stopped by a signal");
+    KVL_TRY(kvl_seq_append(f->s->seq, layer, n, f->pos, k, e->desc.raw_keys ? fill_next(f) : NULL,
+                           v, err));
+    if (!f->s->obs) return KVL_OK;
+    fill_columns(f, layer, n);
+    kvl_observers_add(e, f->s->obs, layer, fill_next(f), n);
+    return KVL_OK;
+}
+
+static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
+{
+    for (int32_t i = 0; i < n; i++) f->pos[i] = f->s->n_pos + i;
+    for (int32_t l = 0; l < f->s->engine->model->shape.n_layers; l++)
+        KVL_TRY(fill_layer(f, l, n, err));
+    f->s->n_pos += n;
+    return KVL_OK;
+}
+
+static int fill_memory(struct fill *f, uint64_t seed)
+{
+    const struct kvl_engine *e = f->s->engine;
+    size_t row = (size_t)e->model->shape.n_heads * (size_t)e->model->shape.head_dim;
+    size_t n = FILL_CHUNK * row + FILL_SLACK;
+    f->pos = kvl_alloc(FILL_CHUNK, sizeof *f->pos);
+    f->random = kvl_alloc(n, sizeof *f->random);
+    if (!f->pos || !f->random) return KVL_ENOMEM;
+    KVL_TRY(e->ops->random_fill(
+        &(struct kvl_random_fill_args){ .y = f->random, .n = n, .seed = seed }));
+    for (size_t i = 0; i < n; i++) f->random[i] = 2.0f * f->random[i] - 1.0f;
+    kvl_rng_seed(&f->rng, seed);
+    return KVL_OK;
+}
+
+int kvl_session_fill(struct kvl_session *s, int32_t n, uint64_t seed, struct kvl_err *err)
+{
+    struct fill f = { .s = s };
+    KVL_TRY(fill_check(s, n, err));
+    if (s->obs && kvl_observers_own(s->engine, &s->obs, s->n_pos + n) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
+    s->failed = true;
+    int rc = fill_memory(&f, seed);
+    if (rc != KVL_OK) kvl_fail(err, rc, "out of memory to fill %d tokens", n);
+    for (int32_t at = 0; rc == KVL_OK && at < n; at += FILL_CHUNK)
+        rc = fill_chunk(&f, KVL_MIN(FILL_CHUNK, n - at), err);
+    kvl_free(f.random);
+    kvl_free(f.pos);
+    s->failed = rc != KVL_OK;
+    return rc;
+}
