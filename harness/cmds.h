@@ -10,6 +10,7 @@
 #include "kvl/base.h"
 
 int cmd_analyze(int argc, char **argv, struct kvl_err *err);
+int cmd_bench(int argc, char **argv, struct kvl_err *err);
 int cmd_describe(int argc, char **argv, struct kvl_err *err);
 int cmd_export(int argc, char **argv, struct kvl_err *err);
 int cmd_generate(int argc, char **argv, struct kvl_err *err);
