@@ -18,6 +18,8 @@
 
 enum mode { PREFILL, EXTEND, DECODE };
 
+enum { WAITING_WEIGHTS = 256 * 1024 }; /* floats: a mebibyte, what a core's second-level cache holds */
+
 struct forward {
     struct kvl_engine *e;
     enum mode mode;
@@ -166,9 +168,7 @@ static int row_append(const struct forward *f, const struct kvl_row *row, int32_
     size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
     for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
-        if (kvl_meta_table_reserve(e, &s->host.table[t], row->pos + 1) != KVL_OK)
-            return kvl_fail(f->err, KVL_ENOMEM, "%s: out of memory for its tables",
-                            s->planned->policy->name);
+        kvl_meta_table_reserve(s->host.table[t], row->pos + 1);
     return kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err);
 }
@@ -201,18 +201,11 @@ static int row_select(const struct forward *f, const struct kvl_row *row, int32_
     return kvl_hook_done(s, "select", layer, rc);
 }
 
-/* What observe gets, where a policy wants it. */
-struct observed {
-    const float **probs;
-    int32_t *n;
-    float *lse;
-};
-
-static int observed_get(const struct forward *f, bool wanted, struct observed *ob)
+static int observed_get(const struct forward *f, bool wanted, struct kvl_observed *ob)
 {
     size_t heads = (size_t)f->e->model->shape.n_heads;
     struct kvl_arena *a = &f->e->step;
-    *ob = (struct observed){ .lse = kvl_arena_get(a, heads, sizeof *ob->lse) };
+    *ob = (struct kvl_observed){ .lse = kvl_arena_get(a, heads, sizeof *ob->lse) };
     if (wanted) {
         ob->probs = kvl_arena_get(a, heads, sizeof *ob->probs);
         ob->n = kvl_arena_get(a, heads, sizeof *ob->n);
@@ -222,8 +215,7 @@ static int observed_get(const struct forward *f, bool wanted, struct observed *o
     return KVL_OK;
 }
 
-static int row_resolve(const struct forward *f, const struct kvl_row *row, int32_t i,
-                       struct kvl_sel *sel, const struct observed *ob, struct kvl_reads *reads)
+static int row_resolve(const struct forward *f, struct kvl_row *row, int32_t i, struct kvl_sel *sel)
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
@@ -232,10 +224,10 @@ static int row_resolve(const struct forward *f, const struct kvl_row *row, int32
                              .q = f->e->q + q,
                              .q_raw = f->e->q_raw + q,
                              .out = f->e->att + q,
-                             .lse = ob->lse,
-                             .probs = ob->probs,
-                             .n_probs = ob->n,
-                             .reads = reads };
+                             .lse = row->ob.lse,
+                             .probs = row->ob.probs,
+                             .n_probs = row->ob.n,
+                             .reads = row->s->tap.read ? &row->reads : NULL };
     int rc = kvl_resolve(&r);
     if (rc == KVL_OK) return KVL_OK;
     return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
@@ -267,22 +259,21 @@ static int flush_attention(const struct forward *f)
     return op_failed(f, "attention", rc);
 }
 
-static int row_observe(const struct forward *f, const struct kvl_row *row, int32_t layer,
-                       const struct observed *ob)
+static int row_observe(const struct forward *f, const struct kvl_row *row, int32_t layer)
 {
+    const struct kvl_observed *ob = &row->ob;
     struct kvl_step step = row_step(row, layer);
     row_hook(f, row);
     int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
     return kvl_hook_done(row->s, "observe", layer, rc);
 }
 
-static int row_tap(const struct forward *f, const struct kvl_row *row, int32_t i,
-                   const struct kvl_sel *sel, const struct kvl_reads *reads)
+static int row_tap(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
-    return kvl_tap_read(row->s, sel->layer, row->pos, sel->dense || !row->s->planned, f->e->q + q,
-                        f->e->att + q, reads, f->err);
+    return kvl_tap_read(row->s, layer, row->pos, row->dense, f->e->q + q, f->e->att + q,
+                        &row->reads, f->err);
 }
 
 static int row_evict(const struct forward *f, const struct kvl_row *row, int32_t layer)
@@ -303,41 +294,59 @@ static bool evicts_in_block(const struct forward *f, const struct kvl_session *s
     return f->mode == EXTEND && evicts(s) && s->planned->own_prefill;
 }
 
-/* One token, one layer: its keys are stored, it chooses, its attention is gathered; it runs at once
- * where somebody needs its result before the next token. */
-static int row_attend(const struct forward *f, int32_t i, int32_t layer)
+/* One token, one layer: its keys are stored, it chooses, its attention is gathered.  Returns through
+ * *waits how many weights will lie there for observe. */
+static int row_gather(const struct forward *f, int32_t i, int32_t layer, size_t *waits)
 {
-    const struct kvl_row *row = &f->e->row[i];
+    struct kvl_row *row = &f->e->row[i];
     struct kvl_session *s = row->s;
     struct kvl_counters *c = &s->count;
     const struct kvl_policy *p = s->planned ? s->planned->policy : NULL;
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    /* Nothing that waits for attention lies there. */
-    if (f->e->n_jobs == 0 && f->e->n_merges == 0) kvl_arena_reset(&f->e->step);
     KVL_TRY(row_append(f, row, i, layer));
     lap(f, &t, NULL);
     if (p && p->append) KVL_TRY(row_append_hook(f, row, i, layer));
     lap(f, &t, &c->meta_ns);
     struct kvl_sel sel;
-    struct observed ob;
-    struct kvl_reads reads;
-    bool observes = p && p->observe, tapped = s->tap.read != NULL;
     kvl_sel_init(&sel, s, layer, row->pos + 1, f->err);
-    KVL_TRY(observed_get(f, observes, &ob));
+    KVL_TRY(observed_get(f, p && p->observe, &row->ob));
     if (p) KVL_TRY(row_select(f, row, i, layer, &sel));
-    if (tapped && kvl_reads_get(f->e, &reads) != KVL_OK)
+    row->dense = sel.dense || !p;
+    if (s->tap.read && kvl_reads_get(f->e, &row->reads) != KVL_OK)
         return kvl_fail(f->err, KVL_ENOMEM, "out of memory to tap a token");
-    KVL_TRY(row_resolve(f, row, i, &sel, &ob, tapped ? &reads : NULL));
+    KVL_TRY(row_resolve(f, row, i, &sel));
+    for (int32_t h = 0; row->ob.n && h < f->e->model->shape.n_heads; h++)
+        *waits += (size_t)row->ob.n[h];
     lap(f, &t, &c->select_ns);
-    if (!observes && !tapped && !evicts_in_block(f, s)) return KVL_OK;
+    return KVL_OK;
+}
+
+/* Attention of the rows first .. last - 1, and what comes behind it, row by row. */
+static int rows_settle(const struct forward *f, int32_t first, int32_t last, int32_t layer)
+{
+    struct kvl_counters *c = &f->e->row[first].s->count;
+    uint64_t t = f->timed ? kvl_now_ns() : 0;
     KVL_TRY(flush_attention(f));
     lap(f, &t, &c->attend_ns);
-    if (tapped) KVL_TRY(row_tap(f, row, i, &sel, &reads));
-    if (observes) KVL_TRY(row_observe(f, row, layer, &ob));
-    lap(f, &t, &c->meta_ns);
-    if (evicts_in_block(f, s)) KVL_TRY(row_evict(f, row, layer));
-    lap(f, &t, &c->evict_ns);
+    for (int32_t i = first; i < last; i++) {
+        const struct kvl_row *row = &f->e->row[i];
+        if (row->s->tap.read) KVL_TRY(row_tap(f, row, i, layer));
+        if (row->ob.n) KVL_TRY(row_observe(f, row, layer));
+        lap(f, &t, &c->meta_ns);
+        if (evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
+        lap(f, &t, &c->evict_ns);
+    }
     return KVL_OK;
+}
+
+/* The next token of a block must not choose before somebody saw what this one read.  Rows of a decode
+ * step are of different sessions: their attention is one call, as long as the weights that wait for
+ * observe stay in the second-level cache. */
+static bool rows_must_settle(const struct forward *f, const struct kvl_row *row, size_t waits)
+{
+    const struct kvl_session *s = row->s;
+    if (s->tap.read || waits > WAITING_WEIGHTS) return true;
+    return f->mode == EXTEND && (row->ob.n || evicts_in_block(f, s));
 }
 
 /* Eviction: after every decoded token, after the last one of a block. */
@@ -353,14 +362,21 @@ static int evict_rows(const struct forward *f, int32_t layer)
 
 static int attend_policy(const struct forward *f, int32_t layer)
 {
-    struct kvl_counters *c = &f->e->row[0].s->count;
-    kvl_arena_reset(&f->e->step);
-    f->e->n_jobs = f->e->n_merges = 0;
-    f->e->joins = NULL;
-    for (int32_t i = 0; i < f->n; i++) KVL_TRY(row_attend(f, i, layer));
+    struct kvl_engine *e = f->e;
+    struct kvl_counters *c = &e->row[0].s->count;
+    int32_t first = 0; /* of the rows that wait for their attention */
+    size_t waits = 0;
+    e->n_jobs = e->n_merges = 0;
+    e->joins = NULL;
+    for (int32_t i = 0; i < f->n; i++) {
+        if (first == i) kvl_arena_reset(&e->step);
+        KVL_TRY(row_gather(f, i, layer, &waits));
+        if (i < f->n - 1 && !rows_must_settle(f, &e->row[i], waits)) continue;
+        KVL_TRY(rows_settle(f, first, i + 1, layer));
+        first = i + 1;
+        waits = 0;
+    }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    KVL_TRY(flush_attention(f));
-    lap(f, &t, &c->attend_ns);
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
     return KVL_OK;

@@ -4,7 +4,8 @@
  *   engine    workspace of one thread; two arenas: `step` lives for one layer of one call, `scratch`
  *             for one hook
  *   session   its sequence, a reference to its observers, its policy's tables and state
- *   observers and tables are reference-counted and copied when a fork writes them
+ *   observers are reference-counted and copied when a fork writes them; tables share their rows and
+ *             copy those that are written
  */
 #ifndef KVL_HOST_H
 #define KVL_HOST_H
@@ -44,6 +45,7 @@ struct kvl_model {
 struct kvl_meta_decl {
     enum kvl_meta_unit unit;
     int32_t unit_tok, row_elems;
+    enum kvl_meta_elem elem;
     bool per_layer;
     int32_t n_layers; /* that have rows */
     int32_t *at;      /* [n_layers of the model]: place among them, -1 = none; NULL = all have.
@@ -110,19 +112,30 @@ void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int3
 /* ---- meta.c: tables of a policy --------------------------------------------------------------- */
 
 struct kvl_meta_table {
-    int32_t n_refs;
     struct kvl_meta_decl decl;
-    int32_t n_rows, cap_rows;
-    float *data; /* [decl.n_layers][n_kv_heads or 1][cap_rows][row_elems] */
+    enum kvl_kv_type type;
+    size_t n_lanes, row_bytes; /* of a layer; of a row */
+    int32_t n_rows;
+    struct kvl_meta_plane *plane; /* [decl.n_layers] */
 };
 
+/* Rows for n_pos positions, zero until somebody writes them. */
 int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
                           int32_t n_pos, struct kvl_meta_table **out);
-struct kvl_meta_table *kvl_meta_table_ref(struct kvl_meta_table *t);
-void kvl_meta_table_unref(struct kvl_meta_table *t);
-/* Makes *t writable and wide enough for positions below n_pos. */
-int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t, int32_t n_pos);
-size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_table *t);
+void kvl_meta_table_destroy(struct kvl_meta_table *t);
+/* An equal table that shares what nobody writes: copies what was written since the last fork or freeze
+ * at most, unless that is most of it. */
+int kvl_meta_table_fork(const struct kvl_engine *e, struct kvl_meta_table *from,
+                        struct kvl_meta_table **out);
+/* After attach has built the rows of the context: from now on others may share them. */
+int kvl_meta_table_freeze(struct kvl_meta_table *t);
+/* Gives `to`, as created, the rows of the context that `from` had when it was frozen, whatever `from`
+ * appended since; false, and nothing done, when it has none of that shape and length. */
+bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to);
+/* Rows for all positions below n_pos. */
+void kvl_meta_table_reserve(struct kvl_meta_table *t, int32_t n_pos);
+/* Of all rows, shared or not. */
+size_t kvl_meta_table_bytes(const struct kvl_meta_table *t);
 
 /* ---- session ---------------------------------------------------------------------------------- */
 
@@ -214,11 +227,28 @@ struct kvl_job_src {
     int32_t layer, kv_head;
 };
 
+/* What observe gets; everything lies in the step arena. */
+struct kvl_observed {
+    const float **probs; /* [n_heads]; NULL where nobody observes */
+    int32_t *n;          /* [n_heads]; the same */
+    float *lse;          /* [n_heads] */
+};
+
+/* Positions that each query head of a row read; everything lies in the step arena. */
+struct kvl_reads {
+    const int32_t **pos; /* [n_heads], ascending */
+    int32_t *n;          /* [n_heads] */
+};
+
 /* One token on its way through the layers. */
 struct kvl_row {
     struct kvl_session *s;
     int32_t index; /* step index of the policy */
     int32_t pos;
+    /* of the layer at hand, from its selection until its attention has run */
+    bool dense;
+    struct kvl_observed ob;
+    struct kvl_reads reads; /* of a tapped session */
 };
 
 /* Room for the activations of n_rows tokens. */
@@ -307,11 +337,6 @@ int kvl_score_layer(struct kvl_session *s, int32_t layer);
 
 /* ---- tap.c ---------------------------------------------------------------------------------------- */
 
-/* Positions that each query head of a row read; everything lies in the step arena. */
-struct kvl_reads {
-    const int32_t **pos; /* [n_heads], ascending */
-    int32_t *n;          /* [n_heads] */
-};
 int kvl_reads_get(struct kvl_engine *e, struct kvl_reads *out);
 /* Adds n ascending positions, none of which the head has read so far. */
 int kvl_reads_add(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head, const int32_t *pos,

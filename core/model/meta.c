@@ -1,36 +1,88 @@
-/* Tables of a policy: rows per page and lane, grown by the engine, copied when a fork writes. */
+/* Tables of a policy: rows per unit and lane, grown by the engine.
+ *
+ * The rows of a layer lie in two pieces: `base`, which relatives share and nobody writes, and `tail`,
+ * this session's own.  A fork gives everything to the base and copies nothing; who writes row r then
+ * moves rows r and up to its own tail.  A method that only adds rows (Quest writes the newest page)
+ * so pays for what it writes, however long the context is; one that writes anywhere (kvl_meta) gets
+ * all rows of a layer in its tail at its first write.  A tail that has outgrown its base becomes, with
+ * it, a new base when it is shared: doubling, so that forks of forks copy little. */
 #include "model/host.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-/* Rows of one unit in one layer. */
-static size_t layer_lanes(const struct kvl_shape *sh, const struct kvl_meta_decl *d)
-{
-    return d->per_layer ? 1 : (size_t)sh->n_kv_heads;
-}
+enum { META_SLACK = 16, META_HUGE = 2 << 20 };
 
-static size_t table_lanes(const struct kvl_engine *e, const struct kvl_meta_decl *d)
-{
-    return (size_t)d->n_layers * layer_lanes(&e->model->shape, d);
-}
+struct kvl_meta_base {
+    int32_t n_refs;
+    int32_t n_rows, cap_rows; /* n_rows when it was frozen */
+    bool context;             /* what attach built, nothing else */
+    void *data;               /* [lanes][cap_rows][row] */
+};
+
+/* Rows of one layer: 0 .. n_base - 1 in base, n_base and up in tail. */
+struct kvl_meta_plane {
+    struct kvl_meta_base *base; /* NULL = none */
+    int32_t n_base;             /* at most base->n_rows */
+    int32_t cap_tail;
+    void *tail; /* [lanes][cap_tail][row], zero where nothing was written */
+    bool blank; /* attach wrote none of its rows */
+};
 
 static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
 {
     return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
 }
 
+/* Zeroed memory; large tables are read as fast as memory allows, on huge pages where there are any. */
+static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
+{
+    size_t bytes;
+    if (kvl_mul_size(t->n_lanes * (size_t)n_rows, t->row_bytes, &bytes) != KVL_OK) return NULL;
+    if (bytes < META_HUGE || bytes > SIZE_MAX - META_HUGE) return kvl_alloc(bytes, 1);
+    size_t whole = (bytes + META_HUGE - 1) / META_HUGE * META_HUGE;
+    void *p = aligned_alloc(META_HUGE, whole);
+    if (!p) return NULL;
+    (void)madvise(p, whole, MADV_HUGEPAGE);
+    memset(p, 0, bytes);
+    return p;
+}
+
+/* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`. */
+static void rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
+                      const void *src, int32_t src_rows, int32_t from, int32_t n)
+{
+    if (n <= 0) return;
+    for (size_t lane = 0; lane < t->n_lanes; lane++)
+        memcpy((uint8_t *)dst + (lane * (size_t)dst_rows + (size_t)to) * t->row_bytes,
+               (const uint8_t *)src + (lane * (size_t)src_rows + (size_t)from) * t->row_bytes,
+               (size_t)n * t->row_bytes);
+}
+
+static void base_unref(struct kvl_meta_base *b)
+{
+    if (!b || --b->n_refs > 0) return;
+    kvl_free(b->data);
+    kvl_free(b);
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
 int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
                           int32_t n_pos, struct kvl_meta_table **out)
 {
     struct kvl_meta_table *t = kvl_alloc(1, sizeof *t);
     if (!t) return KVL_ENOMEM;
-    int32_t n_rows = table_rows(decl, n_pos);
     *t = (struct kvl_meta_table){
-        .n_refs = 1, .decl = *decl, .n_rows = n_rows, .cap_rows = n_rows + n_rows / 8 + 16
+        .decl = *decl,
+        .type = decl->elem == KVL_META_KEY ? kvl_store_desc(e->store)->type : KVL_KV_F32,
+        .n_lanes = decl->per_layer ? 1 : (size_t)e->model->shape.n_kv_heads,
+        .n_rows = table_rows(decl, n_pos),
     };
-    t->data = kvl_alloc(table_lanes(e, decl) * (size_t)t->cap_rows,
-                        (size_t)decl->row_elems * sizeof *t->data);
-    if (!t->data) {
+    t->row_bytes = (size_t)decl->row_elems * (size_t)kvl_kv_elem_bytes(t->type);
+    t->plane = kvl_alloc((size_t)decl->n_layers, sizeof *t->plane);
+    if (!t->plane) {
         kvl_free(t);
         return KVL_ENOMEM;
     }
@@ -38,44 +90,155 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
     return KVL_OK;
 }
 
-struct kvl_meta_table *kvl_meta_table_ref(struct kvl_meta_table *t)
+void kvl_meta_table_destroy(struct kvl_meta_table *t)
 {
-    if (t) t->n_refs++;
-    return t;
-}
-
-void kvl_meta_table_unref(struct kvl_meta_table *t)
-{
-    if (!t || --t->n_refs > 0) return;
-    kvl_free(t->data);
+    if (!t) return;
+    for (int32_t i = 0; i < t->decl.n_layers; i++) {
+        base_unref(t->plane[i].base);
+        kvl_free(t->plane[i].tail);
+    }
+    kvl_free(t->plane);
     kvl_free(t);
 }
 
-int kvl_meta_table_reserve(const struct kvl_engine *e, struct kvl_meta_table **t, int32_t n_pos)
+void kvl_meta_table_reserve(struct kvl_meta_table *t, int32_t n_pos)
 {
-    struct kvl_meta_table *old = *t;
-    int32_t n_rows = KVL_MAX(table_rows(&old->decl, n_pos), old->n_rows);
-    if (old->n_refs == 1 && n_rows <= old->cap_rows) {
-        old->n_rows = n_rows;
-        return KVL_OK;
-    }
-    struct kvl_meta_table *copy;
-    KVL_TRY(kvl_meta_table_create(e, &old->decl, n_pos, &copy));
-    size_t row = (size_t)old->decl.row_elems;
-    for (size_t lane = 0; lane < table_lanes(e, &old->decl); lane++)
-        memcpy(copy->data + lane * (size_t)copy->cap_rows * row,
-               old->data + lane * (size_t)old->cap_rows * row,
-               (size_t)old->n_rows * row * sizeof *copy->data);
-    copy->n_rows = n_rows;
-    kvl_meta_table_unref(old);
-    *t = copy;
+    t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
+}
+
+size_t kvl_meta_table_bytes(const struct kvl_meta_table *t)
+{
+    return (size_t)t->decl.n_layers * t->n_lanes * (size_t)t->n_rows * t->row_bytes;
+}
+
+/* ---- pieces ----------------------------------------------------------------------------------- */
+
+/* Makes the tail begin at row `first` or before and end at the table's last row. */
+static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p, int32_t first)
+{
+    int32_t begin = KVL_MIN(first, p->n_base), need = t->n_rows - begin;
+    if (begin == p->n_base && need <= p->cap_tail) return KVL_OK;
+    /* The context comes at once and needs no room to grow in; tokens come one by one. */
+    int32_t cap = p->cap_tail == 0 && !p->base ? need : need + need / 4 + META_SLACK;
+    void *tail = rows_alloc(t, cap);
+    if (!tail) return KVL_ENOMEM;
+    if (p->base)
+        rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, p->n_base - begin);
+    if (p->tail)
+        rows_copy(t, tail, cap, p->n_base - begin, p->tail, p->cap_tail, 0,
+                  KVL_MIN(p->cap_tail, cap - (p->n_base - begin)));
+    kvl_free(p->tail);
+    p->tail = tail;
+    p->cap_tail = cap;
+    p->n_base = begin;
+    if (begin > 0) return KVL_OK;
+    base_unref(p->base);
+    p->base = NULL;
     return KVL_OK;
 }
 
-size_t kvl_meta_table_bytes(const struct kvl_engine *e, const struct kvl_meta_table *t)
+/* All rows to the base, where the tail is as long as it is; else it stays a tail. */
+static int plane_freeze(const struct kvl_meta_table *t, struct kvl_meta_plane *p)
 {
-    return table_lanes(e, &t->decl) * (size_t)t->n_rows * (size_t)t->decl.row_elems *
-           sizeof *t->data;
+    if (p->cap_tail == 0 || t->n_rows - p->n_base <= p->n_base) return KVL_OK;
+    KVL_TRY(plane_reach(t, p, 0));
+    struct kvl_meta_base *base = kvl_alloc(1, sizeof *base);
+    if (!base) return KVL_ENOMEM;
+    *base = (struct kvl_meta_base){
+        .n_refs = 1, .n_rows = t->n_rows, .cap_rows = p->cap_tail, .data = p->tail
+    };
+    *p = (struct kvl_meta_plane){ .base = base, .n_base = t->n_rows, .blank = p->blank };
+    return KVL_OK;
+}
+
+static int plane_fork(const struct kvl_meta_table *t, const struct kvl_meta_plane *from,
+                      struct kvl_meta_plane *to)
+{
+    if (from->tail) {
+        void *tail = rows_alloc(t, from->cap_tail);
+        if (!tail) return KVL_ENOMEM;
+        memcpy(tail, from->tail, t->n_lanes * (size_t)from->cap_tail * t->row_bytes);
+        to->tail = tail;
+        to->cap_tail = from->cap_tail;
+    }
+    to->blank = from->blank;
+    to->base = from->base;
+    to->n_base = from->n_base;
+    if (to->base) to->base->n_refs++;
+    return KVL_OK;
+}
+
+int kvl_meta_table_fork(const struct kvl_engine *e, struct kvl_meta_table *from,
+                        struct kvl_meta_table **out)
+{
+    struct kvl_meta_table *t;
+    KVL_TRY(kvl_meta_table_create(e, &from->decl, 0, &t));
+    t->n_rows = from->n_rows;
+    for (int32_t i = 0; i < t->decl.n_layers; i++) {
+        int rc = plane_freeze(from, &from->plane[i]);
+        if (rc == KVL_OK) rc = plane_fork(from, &from->plane[i], &t->plane[i]);
+        if (rc == KVL_OK) continue;
+        kvl_meta_table_destroy(t);
+        return rc;
+    }
+    *out = t;
+    return KVL_OK;
+}
+
+int kvl_meta_table_freeze(struct kvl_meta_table *t)
+{
+    for (int32_t i = 0; i < t->decl.n_layers; i++) {
+        struct kvl_meta_plane *p = &t->plane[i];
+        KVL_TRY(plane_freeze(t, p));
+        p->blank = !p->base;
+        if (p->base) p->base->context = true;
+    }
+    return KVL_OK;
+}
+
+static bool plane_serves(const struct kvl_meta_plane *p, int32_t n_rows)
+{
+    return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
+}
+
+/* A base is never written: it holds what attach built, whatever its sessions did since. */
+bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to)
+{
+    const struct kvl_meta_decl *a = &from->decl, *b = &to->decl;
+    if (a->unit != b->unit || a->unit_tok != b->unit_tok || a->row_elems != b->row_elems ||
+        a->per_layer != b->per_layer || a->n_layers != b->n_layers || from->type != to->type)
+        return false;
+    for (int32_t i = 0; i < a->n_layers; i++)
+        if (!plane_serves(&from->plane[i], to->n_rows)) return false;
+    for (int32_t i = 0; i < a->n_layers; i++) {
+        struct kvl_meta_plane *p = &to->plane[i];
+        base_unref(p->base);
+        kvl_free(p->tail);
+        *p = (struct kvl_meta_plane){ .blank = true };
+        if (from->plane[i].blank) continue;
+        *p = (struct kvl_meta_plane){ .base = from->plane[i].base, .n_base = to->n_rows };
+        p->base->n_refs++;
+    }
+    return true;
+}
+
+/* ---- what policies call --------------------------------------------------------------------------- */
+
+/* The rows of one layer of a table; *plane is NULL after a refusal. */
+static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                      struct kvl_meta_table **t, struct kvl_meta_plane **plane)
+{
+    const struct kvl_session *s = ctx->host->session;
+    if (handle < 0 || handle >= s->planned->p.n_meta || layer < 0 || layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
+                        handle, layer);
+    *t = ctx->host->table[handle];
+    int32_t at = (*t)->decl.at ? (*t)->decl.at[layer] : layer;
+    if (at < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
+                        layer);
+    *plane = &(*t)->plane[at];
+    return KVL_OK;
 }
 
 /* Rows that are counted as read by who takes a view of a layer to choose: a hook that selects sees
@@ -84,8 +247,7 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_t
                             int32_t layer)
 {
     int64_t sum = 0;
-    size_t lanes = layer_lanes(&s->engine->model->shape, &t->decl);
-    for (size_t h = 0; h < lanes; h++) {
+    for (size_t h = 0; h < t->n_lanes; h++) {
         int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
         int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
         sum += s->host.evicting ? KVL_MIN(n_rows, n_live) : n_rows;
@@ -93,41 +255,82 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_t
     return sum;
 }
 
+static void count_rows(const struct kvl_pctx *ctx, const struct kvl_meta_table *t, int64_t n_rows)
+{
+    ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
+}
+
+int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                  struct kvl_meta_view *out)
+{
+    struct kvl_meta_table *t;
+    struct kvl_meta_plane *p;
+    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    if (first < 0 || first > t->n_rows)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "rows from %d on of table %d, which has %d", first,
+                        handle, t->n_rows);
+    if (plane_reach(t, p, first) != KVL_OK)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",
+                        t->n_rows, handle);
+    void *data = p->tail ? (uint8_t *)p->tail + (size_t)(first - p->n_base) * t->row_bytes : NULL;
+    *out = (struct kvl_meta_view){
+        .base = t->type == KVL_KV_F32 ? data : NULL,
+        .data = data,
+        .type = t->type,
+        .head_stride = t->decl.per_layer ? 0 : (size_t)p->cap_tail * (size_t)t->decl.row_elems,
+        .n_rows = t->n_rows - first
+    };
+    return KVL_OK;
+}
+
 int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
 {
-    struct kvl_session *s = ctx->host->session;
-    if (handle < 0 || handle >= s->planned->p.n_meta || layer < 0 || layer >= ctx->shape->n_layers)
-        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
-                        handle, layer);
+    KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, out));
     const struct kvl_meta_table *t = ctx->host->table[handle];
-    int32_t at = t->decl.at ? t->decl.at[layer] : layer;
-    if (at < 0)
-        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
-                        layer);
-    size_t lanes = layer_lanes(ctx->shape, &t->decl);
-    size_t stride = (size_t)t->cap_rows * (size_t)t->decl.row_elems;
-    *out = (struct kvl_meta_view){ .base = t->data + (size_t)at * lanes * stride,
-                                   .head_stride = t->decl.per_layer ? 0 : stride,
-                                   .data = t->data + (size_t)at * lanes * stride,
-                                   .n_rows = t->n_rows };
     if (ctx->host->selecting || ctx->host->evicting)
-        s->count.index_read_bytes +=
-            rows_to_read(s, t, layer) * t->decl.row_elems * (int64_t)sizeof(float);
+        count_rows(ctx, t, rows_to_read(ctx->host->session, t, layer));
     return KVL_OK;
+}
+
+static int check_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t n_rows, int32_t n_have)
+{
+    if (n_rows >= 0 && n_rows <= n_have) return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, handle,
+                    n_have);
 }
 
 int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_view *out)
 {
-    int64_t *count = &ctx->host->session->count.index_read_bytes, before = *count;
     struct kvl_meta_view view;
-    KVL_TRY(kvl_meta(ctx, handle, layer, &view));
-    if (n_rows < 0 || n_rows > view.n_rows)
-        return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, handle,
-                        view.n_rows);
-    const struct kvl_meta_decl *d = &ctx->host->table[handle]->decl;
-    *count = before + (int64_t)n_rows * d->row_elems * (int64_t)layer_lanes(ctx->shape, d) *
-                          (int64_t)sizeof(float); /* whatever kvl_meta counted */
+    KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, &view));
+    KVL_TRY(check_rows(ctx, handle, n_rows, view.n_rows));
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     *out = view;
+    return KVL_OK;
+}
+
+int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2])
+{
+    struct kvl_meta_table *t;
+    struct kvl_meta_plane *p;
+    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    KVL_TRY(check_rows(ctx, handle, n_rows, t->n_rows));
+    if (plane_reach(t, p, p->n_base) != KVL_OK)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",
+                        t->n_rows, handle);
+    size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
+    int32_t n_first = KVL_MIN(p->n_base, n_rows);
+    out[0] = (struct kvl_meta_part){ .type = t->type, .n_rows = n_first };
+    out[1] = (struct kvl_meta_part){ .type = t->type, .n_rows = n_rows - n_first };
+    if (n_first > 0) {
+        out[0].data = p->base->data;
+        out[0].head_stride = (size_t)p->base->cap_rows * elems;
+    }
+    out[1].data = p->tail;
+    out[1].head_stride = (size_t)p->cap_tail * elems;
+    count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     return KVL_OK;
 }

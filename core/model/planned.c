@@ -152,12 +152,17 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
     if (desc->unit != KVL_META_PAGE || desc->unit_tok < 1 || desc->row_elems < 1 ||
         desc->row_elems > 1 << 20)
         return kvl_fail(plan->err, KVL_EPOLICY,
-                        "table of unit %d, %d tokens, %d floats a row: want unit %d, at least 1, "
+                        "table of unit %d, %d tokens, %d elements a row: want unit %d, at least 1, "
                         "1 to 1048576",
                         (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE);
+    if (desc->elem != KVL_META_F32 && desc->elem != KVL_META_KEY)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of elements %d, want %d (float) or %d (as stored keys)",
+                        (int)desc->elem, KVL_META_F32, KVL_META_KEY);
     struct kvl_meta_decl d = { .unit = desc->unit,
                                .unit_tok = desc->unit_tok,
                                .row_elems = desc->row_elems,
+                               .elem = desc->elem,
                                .per_layer = desc->per_layer };
     KVL_TRY(meta_layers(plan, desc->layers, &d));
     p->meta[p->n_meta] = d;

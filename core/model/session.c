@@ -25,7 +25,7 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
 
 static void host_release(struct kvl_session *s)
 {
-    for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_unref(s->host.table[i]);
+    for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_destroy(s->host.table[i]);
     kvl_shares_free(&s->host);
     kvl_free(s->ctx.state);
     kvl_free(s->dead);
@@ -71,8 +71,8 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     s->ctx.state = NULL;
     s->host.session = s;
     if (!parent->planned) return KVL_OK;
-    for (int32_t i = 0; i < KVL_MAX_META; i++)
-        s->host.table[i] = kvl_meta_table_ref(parent->host.table[i]);
+    for (int32_t i = 0; i < parent->planned->p.n_meta; i++)
+        KVL_TRY(kvl_meta_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
     KVL_TRY(kvl_shares_fork(&s->host, &parent->host));
     if (parent->planned->state_bytes > 0) {
         s->ctx.state = copy_bytes(parent->ctx.state, parent->planned->state_bytes);
@@ -132,7 +132,7 @@ size_t kvl_session_meta_bytes(const struct kvl_session *s)
     if (!s->planned) return 0;
     size_t bytes = s->planned->state_bytes;
     for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        bytes += kvl_meta_table_bytes(s->engine, s->host.table[i]);
+        bytes += kvl_meta_table_bytes(s->host.table[i]);
     return bytes;
 }
 

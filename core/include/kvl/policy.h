@@ -153,9 +153,14 @@ struct kvl_query {
     const float *x;     /* [n_embd] the layer's input after its norm */
 };
 
-/* A table declared in plan: rows of kv head h start at base + h * head_stride; rows for all
- * positions appended so far are there.  KVL_EPOLICY when the handle is wrong, or the layer has no rows.
- * Every call counts its rows as read in a hook that selects; in one that evicts, those of live tokens. */
+/* A table declared in plan: rows of kv head h start at data + h * head_stride; rows for all positions
+ * appended so far are there.  KVL_EPOLICY when the handle is wrong, or the layer has no rows.
+ *
+ * Relatives (forks, sessions at other budgets) share rows until somebody writes them.  kvl_meta gives
+ * all rows in one piece, to write anywhere: what is shared of the layer is copied whole.  A method
+ * whose rows stay as they are once their tokens are past writes through kvl_meta_from and reads
+ * through kvl_meta_rows, and pays for the rows that it writes.  No pointer outlives the hook, nor the
+ * next of these calls for the same table and layer. */
 struct kvl_meta_view {
     float *base; /* of a table of floats; NULL for another */
     void *data;  /* of any table: elements of `type` */
@@ -163,11 +168,26 @@ struct kvl_meta_view {
     size_t head_stride; /* elements */
     int32_t n_rows;
 };
+/* Every call counts its rows as read in a hook that selects; in one that evicts, those of live
+ * tokens. */
 KVL_API int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
                      struct kvl_meta_view *out);
 /* The same, but the first n_rows rows of every kv head are counted as read, in whichever hook. */
 KVL_API int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                           struct kvl_meta_view *out);
+/* Rows `first` and up, to write: row `first` is at data.  Not counted. */
+KVL_API int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                          struct kvl_meta_view *out);
+/* The first n_rows rows, to read only, in two pieces one after the other, either of which may be
+ * empty; counted as read, in whichever hook. */
+struct kvl_meta_part {
+    const void *data; /* elements of `type` */
+    enum kvl_kv_type type;
+    size_t head_stride; /* elements */
+    int32_t n_rows;
+};
+KVL_API int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                          struct kvl_meta_part out[2]);
 /* Floats of scratch, valid until the hook returns; contents undefined.  The engine's arena grows to
  * its high-water mark, so that a steady state allocates nothing.  NULL: out of memory. */
 KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
