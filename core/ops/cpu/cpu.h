@@ -65,6 +65,8 @@ struct kvl_window_item {
 /* What slots slot0 .. slot0 + n - 1 of one kv head receive from a chunk of queries. */
 struct kvl_columns_item {
     const struct kvl_attn_columns_args *a;
+    const float *q; /* packed by columns_pack: [n_heads][q_stride] */
+    size_t q_stride;
     int32_t nearest, farthest; /* distances of the queries that count */
     int32_t kv_head, slot0, n;
     float *scratch; /* kern->columns_scratch(head_dim) floats */
@@ -87,6 +89,8 @@ struct kvl_kern {
                         int32_t n_w);
     void (*window_item)(const struct kvl_window_item *it);
     size_t (*columns_scratch)(int32_t head_dim);
+    size_t (*columns_packed)(int32_t n, int32_t head_dim); /* floats of the queries of one head */
+    void (*columns_pack)(float *dst, const struct kvl_attn_columns_args *a, int32_t head);
     void (*columns_item)(const struct kvl_columns_item *it);
     void (*rmsnorm_row)(float *y, const float *x, const float *w, int32_t dim, float eps);
     /* cs: head_dim / 2 cosines, then as many sines. */
