@@ -136,3 +136,8 @@ void kvl_engine_set_stop(struct kvl_engine *e, const volatile int *stop)
 {
     e->stop = stop;
 }
+
+void kvl_engine_set_watch(struct kvl_engine *e, void (*run)(const char *policy))
+{
+    e->watch = run;
+}

@@ -18,7 +18,9 @@
 
 enum mode { PREFILL, EXTEND, DECODE };
 
-enum { WAITING_WEIGHTS = 256 * 1024 }; /* floats: a mebibyte, what a core's second-level cache holds */
+enum {
+    WAITING_WEIGHTS = 256 * 1024
+}; /* floats: a mebibyte, what a core's second-level cache holds */
 
 struct forward {
     struct kvl_engine *e;
@@ -139,6 +141,12 @@ static void row_hook(const struct forward *f, const struct kvl_row *row)
 {
     kvl_hook_begin(row->s, f->err);
     row->s->host.n_visible = row->pos + 1;
+}
+
+/* What several policies share runs in nobody's name. */
+static void no_hook(const struct forward *f)
+{
+    if (f->n > 1 && f->mode == DECODE && f->e->watch) f->e->watch(NULL);
 }
 
 /* Policies see keys and values as they are stored. */
@@ -326,6 +334,7 @@ static int rows_settle(const struct forward *f, int32_t first, int32_t last, int
 {
     struct kvl_counters *c = &f->e->row[first].s->count;
     uint64_t t = f->timed ? kvl_now_ns() : 0;
+    no_hook(f);
     KVL_TRY(flush_attention(f));
     lap(f, &t, &c->attend_ns);
     for (int32_t i = first; i < last; i++) {
@@ -379,6 +388,7 @@ static int attend_policy(const struct forward *f, int32_t layer)
     uint64_t t = f->timed ? kvl_now_ns() : 0;
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
+    no_hook(f);
     return KVL_OK;
 }
 

@@ -192,6 +192,7 @@ struct kvl_engine {
     struct kvl_store *store;
     float scale; /* 1 / sqrt(head_dim) */
     const volatile int *stop;
+    void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     struct kvl_arena step, scratch;
     /* activations of cap_rows rows */
     int32_t cap_rows;

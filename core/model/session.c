@@ -36,7 +36,7 @@ void kvl_session_destroy(struct kvl_session *s)
     if (!s) return;
     if (s->opened && s->planned->policy->close) {
         struct kvl_err ignored = { 0 };
-        s->ctx.err = &ignored;
+        kvl_hook_begin(s, &ignored);
         s->planned->policy->close(&s->ctx);
     }
     host_release(s);
