@@ -100,6 +100,10 @@ VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
     memcpy(part, p, (size_t)n * sizeof *p);
     return vf_load_f16(part);
 }
+VEC void vf_store_f16(uint16_t *p, vf v)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 VEC vf vf_load_bf16(const uint16_t *p)
 {
     __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
@@ -173,7 +177,7 @@ VEC vb vb_set2(const uint16_t *p)
     memcpy(&pair, p, sizeof pair);
     return _mm256_set1_epi32(pair);
 }
-/* Upper halves of the lanes: to nearest even, a NaN stays one. */
+/* Rounded in the upper half of every lane; the lower half is left over. */
 VEC __m256i vec_bf16_bits(vf v)
 {
     __m256i u = _mm256_castps_si256(v);
@@ -181,12 +185,18 @@ VEC __m256i vec_bf16_bits(vf v)
     __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
     __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    return _mm256_srli_epi32(_mm256_blendv_epi8(r, quiet, nan), 16);
+    return _mm256_blendv_epi8(r, quiet, nan);
+}
+VEC vb vb_pair(vf a, vf b)
+{
+    __m256i lo = _mm256_srli_epi32(vec_bf16_bits(a), 16);
+    return _mm256_blend_epi16(lo, vec_bf16_bits(b), 0xaa);
 }
 VEC vb vb_round(vf lo, vf hi)
 {
-    __m256i b = _mm256_packus_epi32(vec_bf16_bits(lo), vec_bf16_bits(hi));
-    return _mm256_permute4x64_epi64(b, 0xd8);
+    __m256i a = _mm256_srli_epi32(vec_bf16_bits(lo), 16);
+    __m256i b = _mm256_srli_epi32(vec_bf16_bits(hi), 16);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
 }
 VEC void vf_store_bf16(uint16_t *p, vf v)
 {
@@ -215,5 +225,7 @@ VEC void vf_unzip(vf *lo, vf *hi)
     *lo = _mm256_permute2f128_ps(a, b, 0x20);
     *hi = _mm256_permute2f128_ps(a, b, 0x31);
 }
+
+#include "ops/cpu/vec_x86_q16.h"
 
 #endif

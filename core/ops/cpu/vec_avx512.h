@@ -94,6 +94,10 @@ VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
 {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vf_first(n), p));
 }
+VEC void vf_store_f16(uint16_t *p, vf v)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 VEC vf vf_load_bf16(const uint16_t *p)
 {
     __m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
@@ -208,23 +212,31 @@ VEC void vf_unzip(vf *lo, vf *hi)
 }
 
 #ifndef VEC_HAS_BF16 /* vec_avx512bf16.h has the instructions */
-/* Lower halves of the lanes: to nearest even, a NaN stays one. */
-VEC __m256i vec_bf16_bits(vf v)
+/* Rounded in the upper half of every lane; the lower half is left over. */
+VEC __m512i vec_bf16_bits(vf v)
 {
     __m512i u = _mm512_castps_si512(v);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+    return _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
+}
+VEC vb vb_pair(vf a, vf b)
+{
+    __m512i lo = _mm512_srli_epi32(vec_bf16_bits(a), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, lo, vec_bf16_bits(b));
+}
+VEC __m256i vec_bf16(vf v)
+{
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(vec_bf16_bits(v), 16));
 }
 VEC vb vb_round(vf lo, vf hi)
 {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(vec_bf16_bits(lo)), vec_bf16_bits(hi), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vec_bf16(lo)), vec_bf16(hi), 1);
 }
 VEC void vf_store_bf16(uint16_t *p, vf v)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, vec_bf16_bits(v));
+    _mm256_storeu_si256((__m256i *)(void *)p, vec_bf16(v));
 }
 VEC vf vf_dot_bf16(vf s, vb a, vb b)
 {
@@ -236,5 +248,7 @@ VEC vf vf_dot_bf16(vf s, vb a, vb b)
     return _mm512_fmadd_ps(a0, b0, _mm512_fmadd_ps(a1, b1, s));
 }
 #endif
+
+#include "ops/cpu/vec_x86_q16.h"
 
 #endif

@@ -15,3 +15,9 @@ VEC vf vf_dot_bf16(vf s, vb a, vb b)
 {
     return _mm512_dpbf16_ps(s, (__m512bh)a, (__m512bh)b);
 }
+VEC vb vb_pair(vf a, vf b)
+{
+    __m512i lo = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+    __m512i hi = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
+    return _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16));
+}

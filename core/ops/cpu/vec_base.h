@@ -116,6 +116,11 @@ VEC vf vf_load_f16(const uint16_t *p)
 {
     return vf_load_f16_n(p, 4);
 }
+/* Rounds to nearest even. */
+VEC void vf_store_f16(uint16_t *p, vf v)
+{
+    for (int32_t i = 0; i < VW; i++) p[i] = kvl_f32_to_f16(v[i]);
+}
 VEC vf vf_load_bf16_n(const uint16_t *p, int32_t n)
 {
     float part[4] = { 0 };
@@ -151,9 +156,8 @@ VEC void vf_transpose(vf *r)
 }
 
 /* 2 * VW bf16 values: pairs of neighbours, one pair in the place of a float. */
-typedef struct {
-    uint16_t at[2 * VW];
-} vb;
+typedef uint16_t vb __attribute__((vector_size(16)));
+typedef uint32_t vec_pair __attribute__((vector_size(16)));
 
 VEC vb vb_load(const uint16_t *p)
 {
@@ -164,26 +168,26 @@ VEC vb vb_load(const uint16_t *p)
 /* The first n values, the others zero; 0 <= n <= 2 * VW. */
 VEC vb vb_load_n(const uint16_t *p, int32_t n)
 {
-    vb b = { { 0 } };
-    memcpy(&b, p, (size_t)n * sizeof *p);
-    return b;
+    uint16_t part[8] = { 0 };
+    memcpy(part, p, (size_t)n * sizeof *p);
+    return vb_load(part);
 }
 VEC void vb_store(uint16_t *p, vb b)
 {
     memcpy(p, &b, sizeof b);
 }
-/* The same pair everywhere; p may be unaligned. */
+/* The same pair everywhere. */
 VEC vb vb_set2(const uint16_t *p)
 {
-    return (vb){ { p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1] } };
+    return (vb){ p[0], p[1], p[0], p[1], p[0], p[1], p[0], p[1] };
 }
 /* The values of lo, then those of hi, rounded to nearest even. */
 VEC vb vb_round(vf lo, vf hi)
 {
     vb b;
     for (int32_t i = 0; i < VW; i++) {
-        b.at[i] = kvl_f32_to_bf16(lo[i]);
-        b.at[VW + i] = kvl_f32_to_bf16(hi[i]);
+        b[i] = kvl_f32_to_bf16(lo[i]);
+        b[VW + i] = kvl_f32_to_bf16(hi[i]);
     }
     return b;
 }
@@ -191,28 +195,34 @@ VEC void vf_store_bf16(uint16_t *p, vf v)
 {
     for (int32_t i = 0; i < VW; i++) p[i] = kvl_f32_to_bf16(v[i]);
 }
-/* Lane i: s + the products of pair i; how the two are rounded is left open.  Processors with the
+/* Lane i: s + the products of pair i; how the sums are rounded is left open.  Processors with the
  * instruction take subnormals for zero. */
 VEC vf vf_dot_bf16(vf s, vb a, vb b)
 {
-    for (int32_t i = 0; i < VW; i++)
-        s[i] += kvl_bf16_to_f32(a.at[2 * i]) * kvl_bf16_to_f32(b.at[2 * i]) +
-                kvl_bf16_to_f32(a.at[2 * i + 1]) * kvl_bf16_to_f32(b.at[2 * i + 1]);
-    return s;
+    const vec_pair top = { 0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u };
+    vf a0 = (vf)((vec_pair)a << 16), a1 = (vf)((vec_pair)a & top);
+    vf b0 = (vf)((vec_pair)b << 16), b1 = (vf)((vec_pair)b & top);
+    return vf_fma(a0, b0, vf_fma(a1, b1, s));
 }
 /* Pairs (a[c], b[c]): lo and hi have all c between them, in an order that vf_unzip undoes. */
 VEC vb vb_zip_lo(vb a, vb b)
 {
-    return (vb){ { a.at[0], b.at[0], a.at[1], b.at[1], a.at[2], b.at[2], a.at[3], b.at[3] } };
+    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
 }
 VEC vb vb_zip_hi(vb a, vb b)
 {
-    return (vb){ { a.at[4], b.at[4], a.at[5], b.at[5], a.at[6], b.at[6], a.at[7], b.at[7] } };
+    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 VEC void vf_unzip(vf *lo, vf *hi)
 {
     (void)lo;
     (void)hi;
+}
+/* Pairs (a[i], b[i]), rounded. */
+VEC vb vb_pair(vf a, vf b)
+{
+    vb both = vb_round(a, b);
+    return vb_zip_lo(both, __builtin_shufflevector(both, both, 4, 5, 6, 7, 4, 5, 6, 7));
 }
 
 #endif
