@@ -82,12 +82,49 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
 
 /* ---- attach ---------------------------------------------------------------------------------------- */
 
+static int attach_tables(struct kvl_session *s, struct kvl_err *err)
+{
+    const struct kvl_planned *p = s->planned;
+    for (int32_t i = 0; i < p->p.n_meta; i++) {
+        kvl_meta_table_destroy(s->host.table[i]);
+        s->host.table[i] = NULL;
+        if (kvl_meta_table_create(s->engine, &p->p.meta[i], s->n_pos, &s->host.table[i]) != KVL_OK)
+            return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
+    }
+    return KVL_OK;
+}
+
+/* What tables hold of a context is the same: the budget may differ, nothing else. */
+static bool attach_alike(const struct kvl_session *s, const struct kvl_session *like)
+{
+    const struct kvl_planned *a = s->planned, *b = like ? like->planned : NULL;
+    return b && like->opened && like->engine == s->engine && a->policy == b->policy &&
+           (a->policy->caps & KVL_CAP_SHARES_META) && !a->own_prefill && !b->own_prefill &&
+           like->ctx.context_tok == s->n_pos && a->p.n_meta == b->p.n_meta &&
+           strcmp(a->options.data, b->options.data) == 0;
+}
+
+/* Takes the tables of `like`; false: they are to be built. */
+static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
+{
+    if (!attach_alike(s, like)) return false;
+    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
+        if (!kvl_meta_table_share(like->host.table[i], s->host.table[i])) return false;
+    return true;
+}
+
+static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
+{
+    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
+        if (kvl_meta_table_freeze(s->host.table[i]) != KVL_OK)
+            return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables",
+                            s->planned->policy->name);
+    return KVL_OK;
+}
+
 static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
-    for (int32_t i = 0; i < p->p.n_meta; i++)
-        if (kvl_meta_table_create(s->engine, &p->p.meta[i], s->n_pos, &s->host.table[i]) != KVL_OK)
-            return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
     s->ctx.state = p->state_bytes > 0 ? kvl_alloc(p->state_bytes, 1) : NULL;
     if (p->state_bytes > 0 && !s->ctx.state)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
@@ -149,19 +186,21 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     return KVL_OK;
 }
 
-/* One layer: metadata from the stored keys, then what the complete context decides. */
-static int attach_layer(struct kvl_session *s, int32_t layer, struct kvl_err *err)
+/* One layer: metadata from the stored keys unless it is there, then what the complete context
+ * decides. */
+static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struct kvl_err *err)
 {
     const struct kvl_policy *p = s->planned->policy;
     struct kvl_step step = {
         .layer = layer, .index = -1, .pos = 0, .n_tok = s->n_pos, .replay = true
     };
     int rc = KVL_OK;
-    if (p->append) KVL_TRY(replay_layer(s, layer, err));
+    if (p->append && !shared) KVL_TRY(replay_layer(s, layer, err));
     kvl_arena_reset(&s->engine->step);
     kvl_hook_begin(s, err);
     s->host.scoring = true;
-    if (p->prefilled) rc = kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer));
+    if (p->prefilled && !shared)
+        rc = kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer));
     kvl_hook_begin(s, err);
     if (rc == KVL_OK && p->score) rc = kvl_hook_done(s, "score", layer, kvl_score_layer(s, layer));
     s->host.scoring = false;
@@ -215,6 +254,12 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
 int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                        enum kvl_exec exec, struct kvl_err *err)
 {
+    return kvl_session_attach_like(s, planned, seed, exec, NULL, err);
+}
+
+int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                            enum kvl_exec exec, const struct kvl_session *like, struct kvl_err *err)
+{
     KVL_TRY(attach_check(s, planned, err));
     uint64_t t0 = kvl_now_ns();
     const struct kvl_policy *p = planned->policy;
@@ -230,6 +275,9 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
                                 .err = err,
                                 .host = &s->host };
     s->failed = true; /* until all of it worked */
+    KVL_TRY(attach_tables(s, err));
+    bool shared = attach_shares(s, like);
+    if (like && !shared) KVL_TRY(attach_tables(s, err)); /* some may have been taken */
     KVL_TRY(attach_memory(s, err));
     kvl_hook_begin(s, err);
     int rc = p->open ? p->open(&s->ctx) : KVL_OK;
@@ -237,7 +285,8 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
     KVL_TRY(kvl_hook_done(s, "open", -1, rc));
     /* With its own prefill there is nothing to replay or to decide on yet. */
     int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
-    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, err));
+    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, shared, err));
+    KVL_TRY(attach_freeze(s, err));
     s->failed = false;
     s->count.index_read_bytes = 0; /* reads of the context, once: no part of what a token costs */
     s->count.attach_ns = kvl_now_ns() - t0;

@@ -10,6 +10,7 @@
 #include "conformance/check_describe.h"
 #include "conformance/check_execution.h"
 #include "conformance/check_isolation.h"
+#include "conformance/check_tables.h"
 #include "conformance/check_taps.h"
 
 #include <dlfcn.h>
@@ -43,6 +44,7 @@ static const struct {
     { "taps tell what was read", check_taps_tell_what_was_read },
     { "taps: real equals masked", check_taps_real_equals_masked },
     { "taps equal the probe", check_taps_equal_probe },
+    { "budgets share tables", check_budgets_share },
     { "own prefill", check_own_prefill },
     { "own prefill is steps", check_own_prefill_is_steps },
     { "own prefill: refusals", check_own_prefill_refusals },
