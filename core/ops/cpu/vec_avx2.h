@@ -226,6 +226,4 @@ VEC void vf_unzip(vf *lo, vf *hi)
     *hi = _mm256_permute2f128_ps(a, b, 0x31);
 }
 
-#include "ops/cpu/vec_x86_q16.h"
-
 #endif

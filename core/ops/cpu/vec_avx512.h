@@ -249,6 +249,4 @@ VEC vf vf_dot_bf16(vf s, vb a, vb b)
 }
 #endif
 
-#include "ops/cpu/vec_x86_q16.h"
-
 #endif

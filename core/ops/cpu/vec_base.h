@@ -184,7 +184,7 @@ VEC vb vb_set2(const uint16_t *p)
 /* The values of lo, then those of hi, rounded to nearest even. */
 VEC vb vb_round(vf lo, vf hi)
 {
-    vb b;
+    vb b = { 0 };
     for (int32_t i = 0; i < VW; i++) {
         b[i] = kvl_f32_to_bf16(lo[i]);
         b[VW + i] = kvl_f32_to_bf16(hi[i]);
