@@ -108,6 +108,12 @@ struct kvl_kern {
                        const float *minmax, int32_t head_dim, int32_t p0, int32_t p1);
     void (*max_into)(float *y, const float *x, size_t n); /* y = max(y, x) */
     void (*scale)(float *y, float divisor, size_t n);     /* y = y / divisor */
+    /* kvl/peak.h: sum of p [n]; n rounds of peak_lanes multiply-adds; peak_bf16 does two in each
+     * lane and is NULL where the processor has no instruction for it. */
+    int32_t peak_lanes;
+    float (*peak_read)(const float *p, size_t n);
+    float (*peak_fma)(const float *x, int64_t n);
+    float (*peak_bf16)(const float *x, int64_t n);
 };
 
 extern const struct kvl_kern kvl_kern_base;

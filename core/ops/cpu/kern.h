@@ -5,6 +5,7 @@
 #include "ops/cpu/kern_gemm.h"
 #include "ops/cpu/kern_gemv.h"
 #include "ops/cpu/kern_math.h"
+#include "ops/cpu/kern_peak.h"
 #include "ops/cpu/kern_prefill.h"
 #include "ops/cpu/kern_row.h"
 #include "ops/cpu/kern_span.h"
@@ -39,4 +40,8 @@ const struct kvl_kern KERN_TABLE = {
     .page_bound = page_bound,
     .max_into = max_into,
     .scale = scale,
+    .peak_lanes = PEAK_CHAINS * VW,
+    .peak_read = peak_read,
+    .peak_fma = peak_fma,
+    .peak_bf16 = PEAK_DOTS,
 };
