@@ -3,8 +3,6 @@
 
 #include <signal.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static const int guard_signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };
@@ -14,13 +12,26 @@ static int guard_users;
 static struct sigaction guard_before[GUARD_N];
 static stack_t guard_stack_before;
 static char guard_stack[65536]; /* a crash may be that of a full stack */
-static char guard_line[160];
+static const char *volatile guard_name;
+static const char *volatile *guard_shared; /* the same for another process; or NULL */
+
+static size_t guard_add(char *line, size_t at, size_t size, const char *text)
+{
+    for (; *text && at < size; text++) line[at++] = *text;
+    return at;
+}
 
 /* Only async-signal-safe calls.  The handler is gone when this returns (SA_RESETHAND). */
 static void guard_on_crash(int number)
 {
-    ssize_t n = write(STDERR_FILENO, guard_line, strlen(guard_line));
-    (void)n;
+    static char line[160];
+    const char *name = guard_name;
+    size_t n = guard_add(line, 0, sizeof line, "kvlab: crashed");
+    n = guard_add(line, n, sizeof line, name ? " while policy " : "; a plug-in may be the cause\n");
+    if (name) n = guard_add(line, n, sizeof line - 8, name);
+    if (name) n = guard_add(line, n, sizeof line, " ran\n");
+    ssize_t written = write(STDERR_FILENO, line, n);
+    (void)written;
     raise(number);
 }
 
@@ -43,10 +54,13 @@ void kvl_guard_leave(void)
     sigaltstack(&guard_stack_before, NULL);
 }
 
+void kvl_guard_share(const char *volatile *where)
+{
+    guard_shared = where;
+}
+
 void kvl_guard_policy(const char *name)
 {
-    if (name)
-        snprintf(guard_line, sizeof guard_line, "kvlab: crashed while policy %.64s ran\n", name);
-    else
-        snprintf(guard_line, sizeof guard_line, "kvlab: crashed; a plug-in may be the cause\n");
+    guard_name = name;
+    if (guard_shared) *guard_shared = name;
 }

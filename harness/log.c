@@ -30,7 +30,9 @@ struct kvl_log {
     struct kvl_buf text; /* pending lines */
     uint32_t n_pending;
     bool locked;
-    bool broken; /* an I/O error: what the disk holds is unknown */
+    bool broken;                /* an I/O error: what the disk holds is unknown */
+    kvl_log_commit_fn redirect; /* NULL: commits go to the file */
+    void *redirect_user;
 };
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -359,6 +361,11 @@ int kvl_log_commit(struct kvl_log *log, struct kvl_err *err)
         return kvl_fail(err, KVL_ELOG, "%s: an earlier write went wrong, nothing more is taken",
                         log->path);
     if (log->n_pending == 0) return KVL_OK;
+    if (log->redirect) {
+        KVL_TRY(log->redirect(log->text.data, log->text.len, log->redirect_user, err));
+        kvl_log_discard(log);
+        return KVL_OK;
+    }
     size_t room = ZSTD_compressBound(log->text.len);
     uint8_t *data = malloc(KVL_LOG_HEADER + room);
     if (!data)
@@ -373,4 +380,18 @@ int kvl_log_commit(struct kvl_log *log, struct kvl_err *err)
     log->prev_hash = h.hash;
     kvl_log_discard(log);
     return KVL_OK;
+}
+
+/* ---- in another process ---------------------------------------------------------------------- */
+
+/* The lock is held by the open file, so by every process that has it open: a child that kept it would
+ * keep others out after the writer was killed. */
+void kvl_log_redirect(struct kvl_log *log, kvl_log_commit_fn fn, void *user)
+{
+    if (log->fd >= 0) close(log->fd);
+    log->fd = -1;
+    log->locked = false;
+    log->redirect = fn;
+    log->redirect_user = user;
+    kvl_log_discard(log);
 }

@@ -127,6 +127,12 @@ void kvl_log_discard(struct kvl_log *log);
  * error; what is on the disk is unknown, the log takes nothing more. */
 int kvl_log_commit(struct kvl_log *log, struct kvl_err *err);
 
+/* What gets a commit instead of the file: `lines` are its records, one per line. */
+typedef int (*kvl_log_commit_fn)(const char *lines, size_t len, void *user, struct kvl_err *err);
+/* In a process that the writer forked off: leaves the file and its lock to the writer alone, forgets
+ * what is pending, and hands commits to `fn` from here on. */
+void kvl_log_redirect(struct kvl_log *log, kvl_log_commit_fn fn, void *user);
+
 /* Closes without committing; NULL is a no-op.  KVL_ELOG when the last bytes may not have arrived. */
 int kvl_log_close(struct kvl_log *log, struct kvl_err *err);
 

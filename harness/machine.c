@@ -3,6 +3,7 @@
 
 #include "kvl/base.h"
 #include "kvl/ops.h"
+#include "kvl/opt.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -49,6 +50,42 @@ void kvl_machine_read(struct kvl_machine *out)
     if (!out->cpu[0]) snprintf(out->cpu, sizeof out->cpu, "%.60s", name.machine);
     snprintf(out->isa, sizeof out->isa, "%s", kvl_ops_isa());
     out->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+/* A number in the first line of a file; -1 when there is none ("max"). */
+static int64_t machine_number(const char *path)
+{
+    char line[64] = "";
+    int64_t n = -1;
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    if (fgets(line, sizeof line, f)) line[strcspn(line, "\n")] = '\0';
+    fclose(f);
+    return kvl_parse_i64(line, &n) == KVL_OK ? n : -1;
+}
+
+/* The value of "key: N ..." of a file; 0 when there is none. */
+static int64_t machine_count(const char *path, const char *key)
+{
+    char text[64] = "";
+    int64_t n = 0;
+    machine_line(path, key, ':', text, sizeof text);
+    text[strspn(text, "0123456789")] = '\0';
+    return kvl_parse_i64(text, &n) == KVL_OK ? n : 0;
+}
+
+int64_t kvl_memory_free_bytes(void)
+{
+    int64_t bytes = machine_count("/proc/meminfo", "MemAvailable") * 1024;
+    int64_t limit = machine_number("/sys/fs/cgroup/memory.max");
+    int64_t used = machine_number("/sys/fs/cgroup/memory.current");
+    if (limit >= 0 && used >= 0 && bytes > 0) bytes = KVL_MIN(bytes, KVL_MAX(limit - used, 1));
+    return bytes;
+}
+
+int32_t kvl_machine_threads(void)
+{
+    return (int32_t)machine_count("/proc/self/status", "Threads");
 }
 
 void kvl_time_utc(char out[32])

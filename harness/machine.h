@@ -12,6 +12,11 @@ struct kvl_machine {
 
 /* What cannot be found out is "" or 0. */
 void kvl_machine_read(struct kvl_machine *out);
+/* Bytes that this process may still take, by the system's account and that of its control group; 0 =
+ * unknown. */
+int64_t kvl_memory_free_bytes(void);
+/* Threads of this process; 0 = unknown. */
+int32_t kvl_machine_threads(void);
 /* UTC, ISO 8601 with milliseconds: informative only. */
 void kvl_time_utc(char out[32]);
 

@@ -227,19 +227,10 @@ static void state_count_stale(struct kvl_state *s, const json_t *record)
     if (result && state_find(s, record_string(record, "cell"), &cell)) s->n_stale++;
 }
 
-int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
+static int state_take(struct kvl_state *s, json_t *record, struct kvl_err *err)
 {
-    struct kvl_state *s = user;
     const char *kind = record_string(record, "kind");
-    if (strcmp(kind, "run") == 0) {
-        json_t *code = json_object_get(json_object_get(record, "kvlab"), "git");
-        if (code && json_object_set(s->runs, record_string(record, "run"), code) != 0)
-            return kvl_fail(err, KVL_ENOMEM, "out of memory while reading the log");
-        return KVL_OK;
-    }
-    if (!state_current(s, record))
-        state_count_stale(s, record);
-    else if (strcmp(kind, "sample") == 0)
+    if (strcmp(kind, "sample") == 0)
         state_sample(s, record);
     else if (strcmp(kind, "quality") == 0)
         state_quality(s, record);
@@ -250,5 +241,28 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
         state_done(s, record);
     else if (strcmp(kind, "error") == 0)
         state_error(s, record);
+    return KVL_OK;
+}
+
+int kvl_state_add(struct kvl_state *s, json_t *record, bool *repeated, struct kvl_err *err)
+{
+    size_t cell;
+    const struct kvl_progress_cell *p = state_find(s, record_string(record, "cell"), &cell);
+    *repeated = p && p->failed && strcmp(record_string(record, "kind"), "error") == 0;
+    return state_take(s, record, err);
+}
+
+int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
+{
+    struct kvl_state *s = user;
+    const char *kind = record_string(record, "kind");
+    if (strcmp(kind, "run") == 0) {
+        json_t *code = json_object_get(json_object_get(record, "kvlab"), "git");
+        if (code && json_object_set(s->runs, record_string(record, "run"), code) != 0)
+            return kvl_fail(err, KVL_ENOMEM, "out of memory while reading the log");
+        return KVL_OK;
+    }
+    if (state_current(s, record)) return state_take(s, record, err);
+    state_count_stale(s, record);
     return KVL_OK;
 }

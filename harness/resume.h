@@ -34,6 +34,9 @@ int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
 void kvl_state_free(struct kvl_state *s);
 /* A kvl_log_fn; user is the state. */
 int kvl_state_read(json_t *record, void *user, struct kvl_err *err);
+/* Counts a record of this run as if it had been read from the log.  *repeated: it is an error of a cell
+ * that had failed before, and tells nothing new. */
+int kvl_state_add(struct kvl_state *s, json_t *record, bool *repeated, struct kvl_err *err);
 /* Whether the work has a cell of this id. */
 bool kvl_state_has(const struct kvl_state *s, const char *id);
 /* Keeps an nll record for its cell, as if it had been read from the log. */
