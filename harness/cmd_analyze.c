@@ -301,7 +301,8 @@ static int analyze_announce(struct analyze *z)
                                  .machine = &z->machine,
                                  .store = kvl_store_desc(kvl_engine_store(z->engine)),
                                  .threads = kvl_ops_threads(),
-                                 .chunk_tok = z->s.chunk_tok };
+                                 .chunk_tok = z->s.chunk_tok,
+                                 .jobs = { .n = 1, .threads = kvl_ops_threads() } };
     json_t *run = kvl_record_run(kvl_log_run(z->log), &info);
     int rc = run ? kvl_log_append(z->log, run, z->err)
                  : kvl_fail(z->err, KVL_ENOMEM, "out of memory for a record");

@@ -141,8 +141,9 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
                               kvl_record_path_text(s->file), "hash", s->hash, "text",
                               kvl_record_path_text(s->text));
     json_t *fields =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start", kvl_record_now(), "argv",
-                  record_argv(info), "kvlab", kvl_record_build(), "machine", record_machine(info),
+        json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "t_start", kvl_record_now(),
+                  "argv", record_argv(info), "jobs", info->jobs.n, "job_threads",
+                  info->jobs.threads, "kvlab", kvl_record_build(), "machine", record_machine(info),
                   "model", kvl_record_model(info->work->model), "store", store, "sweep", sweep);
     return kvl_record_add(kvl_record_start("run", run), fields);
 }

@@ -6,6 +6,7 @@
 #define KVL_RECORD_H
 
 #include "answer.h"
+#include "jobs.h"
 #include "machine.h"
 #include "plan.h"
 #include "quality.h"
@@ -79,6 +80,7 @@ struct kvl_run_info {
     const struct kvl_machine *machine;
     const struct kvl_store_desc *store;
     int32_t threads, chunk_tok;
+    struct kvl_jobs jobs;
 };
 
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);

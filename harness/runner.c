@@ -3,6 +3,7 @@
 
 #include "record_text.h"
 #include "stats.h"
+#include "worker.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +23,10 @@ int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err)
     char what[96];
     snprintf(what, sizeof what, "%s %d %s", c->speed ? "speed" : c->task->task->name, c->length,
              c->policy->policy->name);
-    kvl_progress_show(&r->progress, what);
+    if (r->worker)
+        KVL_TRY(kvl_worker_tell(r->worker, what, err));
+    else
+        kvl_progress_show(&r->progress, what);
     return kvl_runner_check_stop(r, err);
 }
 
@@ -199,16 +203,38 @@ static int runner_aggregate(struct kvl_runner *r, const struct kvl_group *g, str
     return KVL_OK;
 }
 
-static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
+int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
 {
-    KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
-    for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
-        KVL_TRY(kvl_runner_check_stop(r, err));
-        KVL_TRY(kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
-                                           : kvl_runner_context(r, g, context, err));
-    }
     KVL_TRY(runner_aggregate(r, g, err));
     return kvl_log_commit(r->log, err);
+}
+
+int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                      struct kvl_err *err)
+{
+    KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
+    return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
+                                      : kvl_runner_context(r, g, context, err);
+}
+
+static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
+{
+    for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
+        KVL_TRY(kvl_runner_check_stop(r, err));
+        KVL_TRY(kvl_runner_answer(r, g, context, err));
+    }
+    return kvl_runner_finish(r, g, err);
+}
+
+int32_t kvl_runner_n_contexts(const struct kvl_runner *r)
+{
+    int32_t n = 0;
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
+        for (int32_t c = 0; g->mine && !g->speed && c < r->work->sweep->contexts; c++)
+            n += kvl_runner_wants_any(r, g, c);
+    }
+    return n;
 }
 
 /* One context of a group: its prefill is done when no cell wants it. */
@@ -242,13 +268,19 @@ void kvl_runner_measure(struct kvl_runner *r)
     }
 }
 
-static int runner_all(struct kvl_runner *r, struct kvl_err *err)
+static int runner_groups(struct kvl_runner *r, struct kvl_err *err)
 {
-    KVL_TRY(runner_refused(r, err));
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
         if (g->mine && !g->speed) KVL_TRY(runner_group(r, g, err));
     }
+    return KVL_OK;
+}
+
+static int runner_all(struct kvl_runner *r, struct kvl_err *err)
+{
+    KVL_TRY(runner_refused(r, err));
+    KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
@@ -261,6 +293,7 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
 {
+    r->state->retry = false; /* what fails from here on is a result of this run */
     kvl_runner_measure(r);
     kvl_progress_begin(&r->progress, r->progress.quiet);
     int rc = runner_all(r, err);

@@ -2,10 +2,12 @@
  *
  * Per context: one prefill; then per protocol, policy and budget forks of it.  The samples of one
  * context under one protocol are one commit.  A sample that fails is a record; the sweep goes on.
+ * Contexts are answered here or by worker processes (jobs.h); speed cells always here, after all else.
  */
 #ifndef KVL_RUNNER_H
 #define KVL_RUNNER_H
 
+#include "jobs.h"
 #include "log.h"
 #include "prefill.h"
 #include "progress.h"
@@ -21,6 +23,8 @@ struct kvl_run_stats {
     int64_t n_samples, n_speed, n_errors;
 };
 
+struct kvl_worker;
+
 struct kvl_runner {
     const struct kvl_work *work;
     struct kvl_state *state;
@@ -32,13 +36,17 @@ struct kvl_runner {
     struct kvl_run_stats stats;
     struct kvl_snapshots snapshots;
     struct kvl_kv_units units;
-    float *logits;  /* [KVL_ASK_MAX][n_vocab] */
-    bool announced; /* the run record is in the log */
+    struct kvl_jobs jobs;      /* who answers contexts */
+    struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
+    float *logits;             /* [KVL_ASK_MAX][n_vocab] */
+    bool announced;            /* the run record is in the log */
 };
 
 /* Creates the engine.  Everything that is set above must outlive the runner. */
 int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *err);
 void kvl_runner_close(struct kvl_runner *r);
+/* Contexts of this shard that some cell still wants. */
+int32_t kvl_runner_n_contexts(const struct kvl_runner *r);
 /* All groups of this shard.  KVL_ESTOP when the stop flag was raised: what is complete is
  * committed. */
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err);
@@ -88,6 +96,13 @@ int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32
 /* Whether a cell that lacks something of this context needs the shared prefill. */
 bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
 
+/* What one context of a group lacks: one of the next two. */
+int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                      struct kvl_err *err);
+/* Cell records of a group whose contexts are all done, and their commit. */
+int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
+/* All contexts of this shard, by worker processes (runner_workers.c). */
+int kvl_runner_workers(struct kvl_runner *r, struct kvl_err *err);
 /* One context of a group: generated, prefilled, answered (runner_context.c). */
 int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                        struct kvl_err *err);

@@ -15,6 +15,7 @@
 enum {
     SWEEP_KEY_STALE = 0x280,
     SWEEP_KEY_DRY,
+    SWEEP_KEY_JOBS,
     SWEEP_KEY_LOG,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
@@ -30,6 +31,12 @@ static const struct argp_option sweep_options[] = {
     { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
       "a value that replaces the configuration's, as YAML (repeatable)", 0 },
     { "dry-run", SWEEP_KEY_DRY, NULL, 0, "print the cells and what they cost; run nothing", 0 },
+    { "jobs", SWEEP_KEY_JOBS, "N", 0,
+      "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
+      "is "
+      "the limit of each.  1: this process does it.  auto (default): as many as threads where a "
+      "token reads less than 32 MiB of weights, else 1",
+      0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
@@ -108,6 +115,7 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
         a->model.args = a->args;
         state->child_inputs[0] = &a->model;
         break;
+    case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
@@ -308,6 +316,44 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
     return KVL_OK;
 }
 
+/* For so many contexts that are left to answer. */
+static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
+{
+    struct kvl_jobs_ask ask = { .asked = w->a->jobs,
+                                .threads = kvl_ops_threads(),
+                                .n_contexts = n_contexts,
+                                .weight_bytes = (int64_t)kvl_model_token_bytes(w->model),
+                                .kv_bytes = kvl_jobs_kv_bytes(w->work),
+                                .free_bytes = kvl_memory_free_bytes() };
+    struct kvl_jobs jobs = kvl_jobs_choose(&ask);
+    if (jobs.left_out)
+        fprintf(
+            stderr,
+            "kvlab: %d workers of %.1f GiB of keys and values each, %.1f GiB of memory are free: "
+            "%d workers\n",
+            jobs.n + jobs.left_out, (double)ask.kv_bytes / 0x1p30, (double)ask.free_bytes / 0x1p30,
+            jobs.n);
+    return jobs;
+}
+
+/* Above the cells of --dry-run. */
+static void sweep_print_jobs(const struct sweep *w)
+{
+    struct kvl_jobs jobs = sweep_jobs(w, INT32_MAX);
+    if (!jobs.apart) return;
+    printf("%d workers with %d threads each", jobs.n, jobs.threads);
+    if (w->s.kv_limit_mib) printf(", each with a kv_limit_mib of %d", w->s.kv_limit_mib);
+    putchar('\n');
+}
+
+/* libgomp's threads do not survive a fork: once there are any, workers would wait for them for ever. */
+static struct kvl_jobs sweep_jobs_alone(struct kvl_jobs jobs)
+{
+    if (!jobs.apart || kvl_machine_threads() <= 1) return jobs;
+    fprintf(stderr, "kvlab: something (a plug-in?) has started threads: no workers, as --jobs 1\n");
+    return (struct kvl_jobs){ .n = 1, .threads = kvl_ops_threads() };
+}
+
 static int sweep_run(struct sweep *w)
 {
     struct kvl_store_desc store = { .type = w->s.kv_type,
@@ -325,6 +371,8 @@ static int sweep_run(struct sweep *w)
     };
     r.progress.quiet = w->a->quiet;
     r.snapshots = w->snapshots;
+    r.jobs = sweep_jobs_alone(sweep_jobs(w, kvl_runner_n_contexts(&r)));
+    info.jobs = r.jobs;
     int rc = kvl_runner_open(&r, w->a->model.allow_overlong, w->err);
     if (rc == KVL_OK) {
         info.store = kvl_store_desc(kvl_engine_store(r.engine));
@@ -354,6 +402,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
         kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     KVL_TRY(sweep_plan(w));
     if (a->dry_run) {
+        sweep_print_jobs(w);
         kvl_work_print(w->work);
         return KVL_OK;
     }

@@ -1,0 +1,55 @@
+/* How many processes answer the contexts of a sweep. */
+#include "jobs.h"
+
+#include "kvl/opt.h"
+
+#include <string.h>
+
+enum { JOBS_MAX = 1024, JOBS_TAIL_TOK = 1024 }; /* tail: a question and its answer, generously */
+
+int kvl_jobs_parse(const char *text, int32_t *out, struct kvl_err *err)
+{
+    int64_t n = 0;
+    bool is_auto = !text || strcmp(text, "auto") == 0;
+    if (!is_auto && kvl_parse_i64(text, &n) != KVL_OK)
+        return kvl_fail(err, KVL_EINVAL, "--jobs: \"%s\" is not a number, want auto or 1 to %d",
+                        text, JOBS_MAX);
+    if (!is_auto && (n < 1 || n > JOBS_MAX))
+        return kvl_fail(err, KVL_EINVAL, "--jobs: \"%s\" is out of range, want auto or 1 to %d",
+                        text, JOBS_MAX);
+    *out = (int32_t)n;
+    return KVL_OK;
+}
+
+/* How many there is memory for, at least one. */
+static int32_t jobs_fit(const struct kvl_jobs_ask *a)
+{
+    if (a->free_bytes <= 0 || a->kv_bytes <= 0) return JOBS_MAX;
+    return (int32_t)KVL_MAX(KVL_MIN(a->free_bytes / a->kv_bytes, JOBS_MAX), 1);
+}
+
+struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a)
+{
+    bool small = a->weight_bytes < KVL_JOBS_SMALL_BYTES;
+    int32_t want = a->asked ? a->asked : (small ? a->threads : 1);
+    int32_t busy = KVL_MIN(want, KVL_MAX(a->n_contexts, 1));
+    int32_t n = KVL_MIN(busy, jobs_fit(a));
+    /* Who asks for workers gets one where there is work for one: a crash is not the sweep's then. */
+    bool apart = n > 1 || (a->asked > 1 && a->n_contexts > 0);
+    return (struct kvl_jobs){
+        .n = n, .threads = KVL_MAX(a->threads / n, 1), .apart = apart, .left_out = busy - n
+    };
+}
+
+int64_t kvl_jobs_kv_bytes(const struct kvl_work *w)
+{
+    const struct kvl_shape *s = kvl_model_shape(w->model);
+    int64_t longest = 0, limit = (int64_t)w->sweep->kv_limit_mib << 20;
+    for (size_t i = 0; i < w->n_groups; i++)
+        if (w->group[i].mine && !w->group[i].speed)
+            longest = KVL_MAX(longest, w->group[i].length + JOBS_TAIL_TOK);
+    int64_t slot = (int64_t)s->n_layers * s->n_kv_heads * s->head_dim * (w->raw_keys ? 3 : 2) *
+                   kvl_kv_elem_bytes(w->sweep->kv_type);
+    int64_t bytes = 2 * longest * slot;
+    return limit > 0 ? KVL_MIN(bytes, limit) : bytes;
+}

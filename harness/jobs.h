@@ -1,0 +1,41 @@
+/* jobs.h - how many processes answer the contexts of a sweep.
+ *
+ * Contexts are independent, and a small model has too little work per token for a team of threads:
+ * then one worker process per core takes a context at a time, and a policy that crashes costs its own
+ * cells and no other.  The cores of the sweep (--threads) are shared out among the workers.
+ */
+#ifndef KVL_JOBS_H
+#define KVL_JOBS_H
+
+#include "plan.h"
+
+/* One step reads every weight once.  Below this many bytes that takes a core about a millisecond, cut in
+ * pieces that a team takes as long to share out as to do. */
+enum { KVL_JOBS_SMALL_BYTES = 32 << 20 };
+
+struct kvl_jobs {
+    int32_t n;        /* that answer contexts at the same time */
+    int32_t threads;  /* of each */
+    bool apart;       /* in processes of their own; false: n = 1, the sweep's process does it */
+    int32_t left_out; /* so many more there was no memory for */
+};
+
+/* "auto" (also NULL) or 1 to 1024; auto is 0. */
+int kvl_jobs_parse(const char *text, int32_t *out, struct kvl_err *err);
+
+struct kvl_jobs_ask {
+    int32_t asked;      /* 0 = auto: `threads` of them for a small model, else 1 */
+    int32_t threads;    /* of the whole sweep */
+    int32_t n_contexts; /* there is work for so many */
+    int64_t weight_bytes;
+    int64_t kv_bytes;   /* keys and values of one process */
+    int64_t free_bytes; /* 0 = unknown */
+};
+/* Fewer than asked where there is no work or no memory for all. */
+struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a);
+
+/* About what the keys and values of one process take at most: its longest context, and as much again
+ * for what forks of it own; at most the sweep's kv_limit_mib. */
+int64_t kvl_jobs_kv_bytes(const struct kvl_work *w);
+
+#endif

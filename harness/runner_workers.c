@@ -1,0 +1,446 @@
+/* Contexts handed out to worker processes: the side that plans, writes the log and survives.
+ *
+ * Units go out the most expensive first, so that the last ones to end are short.  What a worker commits
+ * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
+ * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
+ * that: no policy gets to crash the same unit twice. */
+#include "worker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORKERS_POLL_MS = 200, WORKERS_READ = 1 << 16 };
+
+struct unit {
+    struct kvl_unit what;
+    double cost, told;   /* progress: of the whole; what workers told of it */
+    size_t seen, unseen; /* deaths of workers that had it: a policy ran, or none that is known */
+};
+
+struct worker {
+    pid_t pid; /* 0 = none */
+    int fd;
+    struct unit *unit;
+    struct kvl_buf in; /* frames that are not whole */
+};
+
+/* What all processes see. */
+struct shared {
+    volatile int stop;
+    const char *volatile policy[]; /* [n] that run: where they lie in the worker, see guard.h */
+};
+
+struct workers {
+    struct kvl_runner *r;
+    struct unit *unit;
+    size_t n_units, next;
+    size_t *left; /* [n_groups] units that are not done */
+    struct worker *worker;
+    struct pollfd *poll; /* [n] */
+    struct shared *shared;
+    size_t shared_bytes;
+    int32_t n, n_alive;
+    struct kvl_err *err;
+};
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static double unit_cost(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+{
+    double cost = kvl_group_context_cost(g);
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_runner_wants(r, context, i))
+            cost += kvl_cell_context_cost(r->work, &r->work->cell[i]);
+    return cost;
+}
+
+/* The most expensive first, else as planned. */
+static int unit_order(const void *a, const void *b)
+{
+    const struct unit *x = a, *y = b;
+    if (x->cost > y->cost || x->cost < y->cost) return x->cost > y->cost ? -1 : 1;
+    if (x->what.group != y->what.group) return x->what.group < y->what.group ? -1 : 1;
+    return x->what.context < y->what.context ? -1 : 1;
+}
+
+static void workers_plan(struct workers *w)
+{
+    const struct kvl_work *work = w->r->work;
+    for (size_t i = 0; i < work->n_groups; i++) {
+        const struct kvl_group *g = &work->group[i];
+        for (int32_t c = 0; g->mine && !g->speed && c < work->sweep->contexts; c++) {
+            if (!kvl_runner_wants_any(w->r, g, c)) continue;
+            w->unit[w->n_units++] =
+                (struct unit){ .what = { i, c }, .cost = unit_cost(w->r, g, c) };
+            w->left[i]++;
+        }
+    }
+    if (w->n_units) qsort(w->unit, w->n_units, sizeof *w->unit, unit_order);
+}
+
+static int unit_finish(struct workers *w, struct unit *u)
+{
+    w->r->progress.done += u->cost - u->told;
+    if (--w->left[u->what.group] > 0) return KVL_OK;
+    return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
+}
+
+/* Cells that failed meanwhile may have been all that wanted a unit. */
+static int workers_next(struct workers *w, struct unit **out)
+{
+    *out = NULL;
+    while (w->next < w->n_units && !*w->r->stop) {
+        struct unit *u = &w->unit[w->next++];
+        if (kvl_runner_wants_any(w->r, &w->r->work->group[u->what.group], u->what.context)) {
+            *out = u;
+            return KVL_OK;
+        }
+        KVL_TRY(unit_finish(w, u));
+    }
+    return KVL_OK;
+}
+
+/* ---- processes ------------------------------------------------------------------------------- */
+
+/* In the child: what belongs to the parent and its other workers is closed, so that each of them sees
+ * the end of its own. */
+static void worker_child(struct workers *w, int32_t i, int fd, struct kvl_unit first, pid_t parent)
+{
+    struct kvl_worker self = {
+        .r = w->r, .fd = fd, .stop = &w->shared->stop, .policy = &w->shared->policy[i]
+    };
+    for (int32_t k = 0; k < w->n; k++)
+        if (w->worker[k].pid) close(w->worker[k].fd);
+    kvl_worker_live(&self, first, parent);
+}
+
+static int worker_start(struct workers *w, int32_t i, struct unit *u)
+{
+    int fd[2];
+    pid_t parent = getpid();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) != 0)
+        return kvl_fail(w->err, KVL_ENOMEM, "cannot talk to a worker: %s; want fewer --jobs",
+                        strerror(errno));
+    w->shared->policy[i] = NULL;
+    fflush(stdout); /* else both would print what waits there */
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(fd[0]);
+        worker_child(w, i, fd[1], u->what, parent);
+    }
+    close(fd[1]);
+    if (pid < 0) {
+        close(fd[0]);
+        return kvl_fail(w->err, KVL_ENOMEM, "cannot start a worker: %s; want fewer --jobs",
+                        strerror(errno));
+    }
+    w->worker[i] = (struct worker){ .pid = pid, .fd = fd[0], .unit = u };
+    w->poll[i].fd = fd[0];
+    w->n_alive++;
+    return KVL_OK;
+}
+
+/* Closes the socket, which ends a worker that waits for a unit; returns how it ended. */
+static int worker_end(struct workers *w, int32_t i)
+{
+    struct worker *x = &w->worker[i];
+    int status = 0;
+    close(x->fd);
+    while (waitpid(x->pid, &status, 0) < 0 && errno == EINTR) continue;
+    kvl_buf_free(&x->in);
+    *x = (struct worker){ 0 };
+    w->poll[i].fd = -1;
+    w->n_alive--;
+    return status;
+}
+
+/* The next unit for worker i, or a new one in its place; its end when there is nothing left. */
+static int worker_feed(struct workers *w, int32_t i)
+{
+    struct unit *u;
+    struct worker *x = &w->worker[i];
+    x->unit = NULL;
+    KVL_TRY(workers_next(w, &u));
+    if (u && x->pid && kvl_worker_hand(x->fd, w->r, u->what)) {
+        x->unit = u;
+        return KVL_OK;
+    }
+    if (x->pid) worker_end(w, i);
+    return u ? worker_start(w, i, u) : KVL_OK;
+}
+
+/* ---- what workers say ------------------------------------------------------------------------ */
+
+static void count_add(struct workers *w, struct worker *x, const struct kvl_worker_count *c)
+{
+    struct kvl_runner *r = w->r;
+    r->stats.context_prefills += c->stats.context_prefills;
+    r->stats.context_prefill_tok += c->stats.context_prefill_tok;
+    r->stats.n_quality += c->stats.n_quality;
+    r->stats.own_prefills += c->stats.own_prefills;
+    r->stats.n_samples += c->stats.n_samples;
+    r->stats.n_errors += c->stats.n_errors;
+    r->progress.n_done += c->n_done;
+    r->progress.n_errors += c->n_errors;
+    r->progress.n_answers += c->n_answers;
+    r->snapshots.n_loaded += c->n_loaded;
+    r->snapshots.n_saved += c->n_saved;
+    r->progress.done += c->cost;
+    x->unit->told += c->cost;
+}
+
+/* Two workers may meet the failure of one cell: one record is enough. */
+static void count_repeated(struct kvl_runner *r)
+{
+    r->stats.n_errors--;
+    r->progress.n_errors--;
+    r->progress.n_done--;
+}
+
+/* The cell is made of what the log says, as after a restart. */
+static int workers_record(struct workers *w, const char *line, size_t len)
+{
+    bool repeated = false;
+    json_t *record = json_loadb(line, len, JSON_ALLOW_NUL, NULL);
+    if (!record) return kvl_fail(w->err, KVL_EINTERNAL, "a worker sent a record that is no JSON");
+    int rc = kvl_state_add(w->r->state, record, &repeated, w->err);
+    if (rc == KVL_OK && !repeated) return kvl_runner_append(w->r, record, w->err);
+    json_decref(record);
+    if (repeated) count_repeated(w->r);
+    return rc;
+}
+
+static int workers_commit(struct workers *w, const char *lines, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        const char *end = memchr(lines + at, '\n', len - at);
+        size_t n = end ? (size_t)(end - (lines + at)) : len - at;
+        KVL_TRY(workers_record(w, lines + at, n));
+        at += n + 1;
+    }
+    return kvl_log_commit(w->r->log, w->err);
+}
+
+/* A worker that was stopped or failed ends by itself. */
+static int workers_done(struct workers *w, int32_t i, const char *payload)
+{
+    struct kvl_err err;
+    memcpy(&err, payload, sizeof err);
+    if (err.code == KVL_OK) KVL_TRY(unit_finish(w, w->worker[i].unit));
+    if (err.code == KVL_OK) return worker_feed(w, i);
+    worker_end(w, i);
+    if (err.code == KVL_ESTOP) return KVL_OK;
+    return kvl_fail(w->err, err.code, "%s", err.msg[0] ? err.msg : kvl_status_name(err.code));
+}
+
+static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_frame *f,
+                         const char *payload)
+{
+    char what[96];
+    count_add(w, &w->worker[i], &f->count);
+    if (f->says == KVL_WORKER_COMMIT) return workers_commit(w, payload, (size_t)f->bytes);
+    if (f->says == KVL_WORKER_DONE) return workers_done(w, i, payload);
+    snprintf(what, sizeof what, "%.*s", (int)KVL_MIN(f->bytes, sizeof what - 1), payload);
+    kvl_progress_show(&w->r->progress, what);
+    return KVL_OK;
+}
+
+/* All frames that are whole.  The last one may end the worker, and its buffer. */
+static int workers_frames(struct workers *w, int32_t i)
+{
+    struct kvl_buf in = w->worker[i].in;
+    struct kvl_worker_frame f;
+    size_t at = 0;
+    int rc = KVL_OK;
+    w->worker[i].in = (struct kvl_buf){ 0 };
+    while (rc == KVL_OK && in.len - at >= sizeof f) {
+        memcpy(&f, in.data + at, sizeof f);
+        if (in.len - at - sizeof f < f.bytes) break;
+        rc = workers_frame(w, i, &f, in.data + at + sizeof f);
+        at += sizeof f + (size_t)f.bytes;
+    }
+    if (in.len > at) memmove(in.data, in.data + at, in.len - at);
+    in.len -= at;
+    if (w->worker[i].pid && in.len > 0)
+        w->worker[i].in = in;
+    else
+        kvl_buf_free(&in);
+    return rc;
+}
+
+/* ---- a worker that died ---------------------------------------------------------------------- */
+
+static bool death_killed(int status)
+{
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+/* policy NULL: it is not known that one ran. */
+static void death_text(int status, const char *policy, struct kvl_err *out)
+{
+    char how[96];
+    int code = policy ? KVL_EPOLICY : KVL_EINTERNAL;
+    if (death_killed(status))
+        snprintf(how, sizeof how, "was killed (signal %d; the system may have been out of memory)",
+                 SIGKILL);
+    else if (WIFSIGNALED(status))
+        snprintf(how, sizeof how, "crashed (signal %d, %s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(how, sizeof how, "ended with exit code %d", WEXITSTATUS(status));
+    *out = (struct kvl_err){ 0 };
+    kvl_fail(out, death_killed(status) ? KVL_ENOMEM : code, "the worker of this context %s%s%s%s",
+             how, policy ? " while policy " : "", policy ? policy : "", policy ? " ran" : "");
+}
+
+/* The policy of the unit's group that ran, by where its name lies; NULL: none, or none of these. */
+static const char *death_policy(const struct workers *w, const struct unit *u, const char *name)
+{
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (w->r->work->cell[i].policy->policy->name == name) return name;
+    return NULL;
+}
+
+/* Error records of the cells that wanted the unit: those of a policy, or all (NULL).  None where another
+ * worker met the same crash. */
+static int death_blame(struct workers *w, const struct unit *u, const char *policy,
+                       const struct kvl_err *why, int32_t *n)
+{
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        const struct kvl_cell *c = &w->r->work->cell[i];
+        if (!kvl_runner_wants(w->r, u->what.context, i) ||
+            (policy && c->policy->policy->name != policy))
+            continue;
+        KVL_TRY(kvl_runner_cell_error(w->r, i, u->what.context, why, w->err));
+        ++*n;
+    }
+    return kvl_log_commit(w->r->log, w->err);
+}
+
+/* Nobody is blamed for a death that no policy is seen in, as when memory ran out, until it comes
+ * again. */
+static int death_record(struct workers *w, struct unit *u, int status, const char *policy,
+                        struct kvl_err *why, int32_t *n)
+{
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    bool seen = policy && !death_killed(status);
+    death_text(status, policy, why);
+    if (!seen) u->unseen++;
+    if (!seen && u->unseen < 2) return KVL_OK;
+    return death_blame(w, u, seen && ++u->seen <= g->n ? policy : NULL, why, n);
+}
+
+static void death_say(struct workers *w, const struct unit *u, const struct kvl_err *why, int32_t n)
+{
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    char then[64] = "tried again";
+    if (n > 0) snprintf(then, sizeof then, "%d cells failed, the sweep goes on", n);
+    kvl_progress_end(&w->r->progress);
+    fprintf(stderr, "kvlab: %s %d, context %d: %s; %s\n", g->task->task->name, g->length,
+            u->what.context, why->msg, then);
+}
+
+static int worker_died(struct workers *w, int32_t i)
+{
+    struct unit *u = w->worker[i].unit;
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    struct kvl_err why;
+    int32_t n = 0;
+    int status = worker_end(w, i);
+    if (*w->r->stop) return KVL_OK;
+    KVL_TRY(death_record(w, u, status, death_policy(w, u, w->shared->policy[i]), &why, &n));
+    death_say(w, u, &why, n);
+    if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
+    KVL_TRY(unit_finish(w, u));
+    return worker_feed(w, i);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static int worker_hear(struct workers *w, int32_t i)
+{
+    char data[WORKERS_READ];
+    ssize_t n = recv(w->worker[i].fd, data, sizeof data, 0);
+    if (n < 0 && errno == EINTR) return KVL_OK;
+    if (n <= 0) return worker_died(w, i);
+    if (kvl_buf_add(&w->worker[i].in, data, (size_t)n) != KVL_OK)
+        return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the records of a worker");
+    return workers_frames(w, i);
+}
+
+static int workers_loop(struct workers *w)
+{
+    for (int32_t i = 0; i < w->n; i++) KVL_TRY(worker_feed(w, i));
+    while (w->n_alive > 0) {
+        w->shared->stop = *w->r->stop;
+        int n = poll(w->poll, (nfds_t)w->n, WORKERS_POLL_MS);
+        if (n < 0 && errno != EINTR)
+            return kvl_fail(w->err, KVL_EINTERNAL, "cannot wait for workers: %s", strerror(errno));
+        for (int32_t i = 0; n > 0 && i < w->n; i++)
+            if (w->poll[i].fd >= 0 && w->poll[i].revents) KVL_TRY(worker_hear(w, i));
+    }
+    return kvl_runner_check_stop(w->r, w->err);
+}
+
+static int workers_memory(struct workers *w)
+{
+    size_t n = (size_t)w->n, n_units = (size_t)kvl_runner_n_contexts(w->r);
+    w->shared_bytes = sizeof *w->shared + n * sizeof w->shared->policy[0];
+    w->unit = kvl_alloc(n_units, sizeof *w->unit);
+    w->left = kvl_alloc(w->r->work->n_groups, sizeof *w->left);
+    w->worker = kvl_alloc(n, sizeof *w->worker);
+    w->poll = kvl_alloc(n, sizeof *w->poll);
+    void *shared =
+        mmap(NULL, w->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    w->shared = shared == MAP_FAILED ? NULL : shared;
+    if (!w->unit || !w->left || !w->worker || !w->poll || !w->shared)
+        return kvl_fail(w->err, KVL_ENOMEM, "out of memory for %d workers", w->n);
+    for (size_t i = 0; i < n; i++) w->poll[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
+    return KVL_OK;
+}
+
+/* Workers that are left have nothing that counts. */
+static void workers_free(struct workers *w)
+{
+    for (int32_t i = 0; w->worker && i < w->n; i++) {
+        if (!w->worker[i].pid) continue;
+        kill(w->worker[i].pid, SIGKILL);
+        worker_end(w, i);
+    }
+    if (w->shared) munmap(w->shared, w->shared_bytes);
+    kvl_free(w->unit);
+    kvl_free(w->left);
+    kvl_free(w->worker);
+    kvl_free(w->poll);
+}
+
+/* Groups that have all samples but not all cell records: cut off between two commits. */
+static int workers_finished(struct workers *w)
+{
+    for (size_t i = 0; i < w->r->work->n_groups; i++) {
+        const struct kvl_group *g = &w->r->work->group[i];
+        if (g->mine && !g->speed && w->left[i] == 0) KVL_TRY(kvl_runner_finish(w->r, g, w->err));
+    }
+    return KVL_OK;
+}
+
+int kvl_runner_workers(struct kvl_runner *r, struct kvl_err *err)
+{
+    struct workers w = { .r = r, .n = r->jobs.n, .err = err };
+    int rc = workers_memory(&w);
+    if (rc == KVL_OK) workers_plan(&w);
+    if (rc == KVL_OK) rc = workers_finished(&w);
+    if (rc == KVL_OK) rc = workers_loop(&w);
+    workers_free(&w);
+    return rc;
+}
