@@ -114,6 +114,7 @@ static int infllm_plan(struct kvl_plan *plan)
                         o->max_cached_block, o->topk);
     o->stream_tok = plan->own_prefill ? plan->context_tok : 0;
     plan->raw_keys = true;
+    plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     plan->state_bytes = (size_t)shape->n_layers *
                         (sizeof(struct infllm_layer) + infllm_words(shape, o) * sizeof(int32_t));
     if (!plan->own_prefill && o->repr_score == INFLLM_MASS)
@@ -251,7 +252,6 @@ static int infllm_append(struct kvl_pctx *ctx, const struct kvl_step *step, cons
     struct infllm_cut cut = { 0 };
     (void)k;
     (void)v;
-    if (step->replay) return KVL_OK; /* prefilled sees the whole context */
     memset(infllm_token_score(ctx, &at, step->pos), 0,
            (size_t)ctx->shape->n_heads * sizeof *at.score);
     if (infllm_n_blocks(ctx->opts, step->pos + 1) == at.l->n_blocks) return KVL_OK;

@@ -19,11 +19,15 @@
  * and MagicPIG's baseline do, and still a bound (of the group's summed scores).  reduce=max is
  * Sparse-vLLM's first half; reduce=mean_q averages queries first (SGLang), where opposite heads
  * cancel and the bound is lost.
- * Deviations: metadata in 32-bit floats (official: half floats).
- * Cost per step and layer: 2 * head_dim floats of metadata per page and kv head read, K pages of
+ * Metadata has the type of the stored keys, of which minima and maxima are some: exact in it.
+ * Cost per step and layer: 2 * head_dim values of metadata per page and kv head read, K pages of
  * keys and values; a new token updates one metadata row.
  */
 #include "kvl/policy.h"
+
+#include <string.h>
+
+enum { QUEST_MAX_LAYERS = 1024 };
 
 struct quest_opts {
     int32_t page, dense_layers;
@@ -48,7 +52,7 @@ static const struct kvl_opt quest_options[] = {
       .off = offsetof(struct quest_opts, dense_layers),
       .def = "auto",
       .min = 0,
-      .max = 1024,
+      .max = QUEST_MAX_LAYERS,
       .help = "first layers that read everything; auto = min(2, layers / 4) (paper: 2 of 32)" },
     { .name = "reduce",
       .type = KVL_OPT_ENUM,
@@ -77,7 +81,19 @@ static int quest_plan(struct kvl_plan *plan)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "dense_layers=%d; the model has %d layers, give less", o->dense_layers,
                         plan->shape->n_layers);
-    return kvl_plan_meta(plan, KVL_META_PAGE, o->page, 2 * plan->shape->head_dim, &o->table);
+    if (plan->shape->n_layers > QUEST_MAX_LAYERS)
+        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; quest serves up to %d",
+                        plan->shape->n_layers, QUEST_MAX_LAYERS);
+    uint8_t selects[QUEST_MAX_LAYERS] = { 0 };
+    memset(selects + o->dense_layers, 1, (size_t)(plan->shape->n_layers - o->dense_layers));
+    plan->replay = KVL_REPLAY_KEYS;
+    return kvl_plan_meta_desc(plan,
+                              &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
+                                                       .unit_tok = o->page,
+                                                       .row_elems = 2 * plan->shape->head_dim,
+                                                       .elem = KVL_META_KEY,
+                                                       .layers = selects },
+                              &o->table);
 }
 
 static int quest_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
@@ -87,12 +103,14 @@ static int quest_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
     struct kvl_meta_view meta;
     (void)v;
     if (step->layer < o->dense_layers) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    int32_t page = step->pos / o->page;
+    KVL_TRY(kvl_meta_from(ctx, o->table, step->layer, page, &meta));
     struct kvl_page_minmax_args minmax = {
-        .minmax = meta.base,
+        .minmax = meta.data,
+        .type = meta.type,
         .head_stride = meta.head_stride,
         .k = k,
-        .pos0 = step->pos,
+        .pos0 = step->pos - page * o->page,
         .n = step->n_tok,
         .n_kv_heads = ctx->shape->n_kv_heads,
         .head_dim = ctx->shape->head_dim,
@@ -107,33 +125,46 @@ static int quest_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
+/* bound [n_lists][n_pages], from both parts of the table. */
+static int quest_bounds(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n_pages,
+                        float *bound)
+{
+    const struct quest_opts *o = ctx->opts;
+    struct kvl_meta_part part[2];
+    KVL_TRY(kvl_meta_rows(ctx, o->table, layer, n_pages, part));
+    for (int i = 0; i < 2; i++) {
+        struct kvl_page_bound_args args = {
+            .bound = bound,
+            .bound_stride = (size_t)n_pages,
+            .q = q,
+            .minmax = part[i].data,
+            .type = part[i].type,
+            .head_stride = part[i].head_stride,
+            .n_pages = part[i].n_rows,
+            .n_heads = ctx->shape->n_heads,
+            .n_kv_heads = ctx->shape->n_kv_heads,
+            .head_dim = ctx->shape->head_dim,
+            .reduce = quest_reduces[o->reduce],
+        };
+        if (args.n_pages > 0) KVL_TRY(ctx->ops->page_bound(&args));
+        bound += part[i].n_rows;
+    }
+    return KVL_OK;
+}
+
 static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct quest_opts *o = ctx->opts;
-    const struct kvl_shape *shape = ctx->shape;
-    enum kvl_reduce reduce = quest_reduces[o->reduce];
+    bool each = quest_reduces[o->reduce] == KVL_REDUCE_NONE;
     int32_t n_pages = step->pos / o->page + 1, k = ctx->budget_tok / o->page;
-    int32_t n_lists = reduce == KVL_REDUCE_NONE ? shape->n_heads : shape->n_kv_heads;
-    struct kvl_meta_view meta;
+    int32_t n_lists = each ? ctx->shape->n_heads : ctx->shape->n_kv_heads;
     if (n_pages <= k) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     float *bound = kvl_scratch(ctx, (size_t)n_lists * (size_t)n_pages);
     if (!bound) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d bounds", n_pages);
-    struct kvl_page_bound_args args = {
-        .bound = bound,
-        .q = q->q,
-        .minmax = meta.base,
-        .head_stride = meta.head_stride,
-        .n_pages = n_pages,
-        .n_heads = shape->n_heads,
-        .n_kv_heads = shape->n_kv_heads,
-        .head_dim = shape->head_dim,
-        .reduce = reduce,
-    };
-    KVL_TRY(ctx->ops->page_bound(&args));
-    enum kvl_scope scope = reduce == KVL_REDUCE_NONE ? KVL_SCOPE_Q_HEAD : KVL_SCOPE_KV_HEAD;
-    return kvl_sel_top_pages(sel, scope, bound, n_pages, k, o->page, true);
+    KVL_TRY(quest_bounds(ctx, step->layer, q->q, n_pages, bound));
+    return kvl_sel_top_pages(sel, each ? KVL_SCOPE_Q_HEAD : KVL_SCOPE_KV_HEAD, bound, n_pages, k,
+                             o->page, true);
 }
 
 static const struct kvl_policy quest = {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { REPLAY_CHUNK = 1024 };
+enum { REPLAY_CHUNK = 128 }; /* keys and values stay in L2 on their way to the hook */
 
 void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
 {
@@ -167,6 +167,7 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     const struct kvl_shape *sh = &s->engine->model->shape;
     size_t lane = (size_t)REPLAY_CHUNK * (size_t)sh->head_dim;
     size_t all = lane * (size_t)sh->n_kv_heads;
+    bool values = s->planned->replay == KVL_REPLAY_ALL;
     kvl_arena_reset(&s->engine->step);
     float *buf = kvl_arena_get(&s->engine->step, lane + 2 * all, sizeof *buf);
     if (!buf) return kvl_fail(err, KVL_ENOMEM, "out of memory to replay the context");
@@ -179,8 +180,8 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
                                  .n_tok = KVL_MIN(REPLAY_CHUNK, s->n_pos - at) };
         kvl_hook_begin(s, err);
         KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, buf, k));
-        KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, buf, v));
-        int rc = s->planned->policy->append(&s->ctx, &step, k, v);
+        if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, buf, v));
+        int rc = s->planned->policy->append(&s->ctx, &step, k, values ? v : NULL);
         KVL_TRY(kvl_hook_done(s, "append", layer, rc));
     }
     return KVL_OK;
@@ -195,7 +196,8 @@ static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struc
         .layer = layer, .index = -1, .pos = 0, .n_tok = s->n_pos, .replay = true
     };
     int rc = KVL_OK;
-    if (p->append && !shared) KVL_TRY(replay_layer(s, layer, err));
+    bool replays = p->append && !shared && s->planned->replay != KVL_REPLAY_NONE;
+    if (replays) KVL_TRY(replay_layer(s, layer, err));
     kvl_arena_reset(&s->engine->step);
     kvl_hook_begin(s, err);
     s->host.scoring = true;

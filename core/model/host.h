@@ -65,6 +65,7 @@ struct kvl_planned {
     int32_t budget_tok;
     size_t state_bytes;
     bool raw_keys, own_prefill;
+    enum kvl_replay replay;
     struct kvl_plan_private p;
 };
 

@@ -207,6 +207,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
     p->state_bytes = plan.state_bytes;
     p->raw_keys = plan.raw_keys;
+    p->replay = plan.replay;
     KVL_TRY(kvl_buf_adds(&p->options, ""));
     return policy->opts ? kvl_opt_print(policy->opts, p->opts, &p->options) : KVL_OK;
 }

@@ -1,21 +1,46 @@
 /* Operators of selection against their definitions; those that are exact, bit for bit. */
 #include "ops/ops_util.h"
 
+#include "ops/ref/ref.h"
+
+/* Fills a table of pages with random minima and maxima, each exact in its type. */
+static void random_pages(struct kvl_rng *r, void *minmax, enum kvl_kv_type type, size_t at,
+                         int32_t n_pages, int32_t dim)
+{
+    for (int32_t i = 0; i < n_pages * dim; i++) {
+        size_t lo = at + (size_t)(i / dim * 2 * dim + i % dim);
+        float a = (float)(kvl_rng_f64(r) * 2 - 1), b = (float)(kvl_rng_f64(r) * 2 - 1);
+        kvl_ref_set_elem(minmax, type, lo, KVL_MIN(a, b));
+        kvl_ref_set_elem(minmax, type, lo + (size_t)dim, KVL_MAX(a, b));
+    }
+}
+
 static void body_minmax(struct kvl_rng *r)
 {
-    for (int32_t i = 0; i < 12; i++) {
-        int32_t kv = ut_between(r, 1, 4), dim = UT_PICK(r, 32, 64, 80, 100),
+    for (int32_t i = 0; i < 18; i++) {
+        enum kvl_kv_type type = (enum kvl_kv_type)(i % 3);
+        int32_t kv = ut_between(r, 1, 4), dim = UT_PICK(r, 32, 64, 80, 100, 144),
                 page = UT_PICK(r, 1, 8, 20);
         enum { TOKENS = 100 };
-        size_t stride = (size_t)((TOKENS + page) / page * 2 * dim) + 5;
-        float *k = ut_random(r, (size_t)(TOKENS * kv * dim), 1);
-        float *y[2] = { ut_poison(stride * (size_t)kv), ut_poison(stride * (size_t)kv) };
+        size_t stride = (size_t)((TOKENS + page) / page * 2 * dim) + 5,
+               n_k = (size_t)kv * (size_t)dim;
+        size_t bytes = stride * (size_t)kv * (size_t)kvl_kv_elem_bytes(type);
+        float *k = ut_random(r, TOKENS * n_k, 1);
+        for (size_t j = 0; j < TOKENS * n_k; j++) { /* stored keys */
+            float stored;
+            kvl_ref_set_elem(&stored, type, 0, k[j]);
+            k[j] = kvl_ref_elem(&stored, type, 0);
+        }
+        uint8_t *y[2] = { ut_alloc(bytes, 1), ut_alloc(bytes, 1) };
+        memset(y[0], 0x7e, bytes);
+        memset(y[1], 0x7e, bytes);
         for (int32_t pos = 0; pos < TOKENS;) { /* both sides in the same random chunks */
             int32_t want = ut_between(r, 1, 30), n = KVL_MIN(want, TOKENS - pos);
-            struct kvl_page_minmax_args a = { .head_stride = stride,
+            struct kvl_page_minmax_args a = { .type = type,
+                                              .head_stride = stride,
                                               .pos0 = pos,
                                               .n = n,
-                                              .k = k + (size_t)(pos * kv * dim),
+                                              .k = k + (size_t)pos * n_k,
                                               .n_kv_heads = kv,
                                               .head_dim = dim,
                                               .page_tok = page };
@@ -25,9 +50,8 @@ static void body_minmax(struct kvl_rng *r)
             assert_int_equal(kvl_ops_ref.page_minmax(&a), KVL_OK);
             pos += n;
         }
-        for (int32_t h = 0; h < kv; h++)
-            ut_same("minmax", y[0] + (size_t)h * stride, y[1] + (size_t)h * stride,
-                    (size_t)((TOKENS + page - 1) / page * 2 * dim));
+        if (memcmp(y[0], y[1], bytes) != 0)
+            fail_msg("type %d, %d channels, pages of %d: other bits", (int)type, dim, page);
         kvl_free(y[0]);
         kvl_free(y[1]);
         kvl_free(k);
@@ -46,32 +70,34 @@ static void body_bound(struct kvl_rng *r)
         KVL_REDUCE_NONE, KVL_REDUCE_SUM,   KVL_REDUCE_MAX,
         KVL_REDUCE_MEAN, KVL_REDUCE_FIRST, KVL_REDUCE_MEAN_Q
     };
-    for (int32_t i = 0; i < 36; i++) {
+    for (int32_t i = 0; i < 72; i++) {
+        enum kvl_kv_type type = (enum kvl_kv_type)(i % 3);
         int32_t kv = ut_between(r, 1, 3), group = ut_between(r, 1, 8),
                 n = UT_PICK(r, 1, 5, 64, 300);
         int32_t dim = UT_PICK(r, 32, 64, 80, 100, 128);
-        size_t stride = (size_t)(n * 2 * dim) + 3, n_y = (size_t)(kv * group * n);
-        float *minmax = ut_random(r, stride * (size_t)kv, 1);
-        for (int32_t p = 0; p < kv * n * dim; p++) {
-            float *lo = minmax + (size_t)(p / (n * dim)) * stride +
-                        (size_t)(p / dim % n * 2 * dim + p % dim);
-            if (lo[0] > lo[dim]) lo[dim] = lo[0];
-        }
+        size_t stride = (size_t)(n * 2 * dim) + 3, elem = (size_t)kvl_kv_elem_bytes(type);
+        size_t list = i % 5 ? (size_t)n + 7 : (size_t)n, n_y = (size_t)(kv * group) * list;
+        uint8_t *minmax = ut_alloc(stride * (size_t)kv, elem);
+        for (int32_t h = 0; h < kv; h++) random_pages(r, minmax, type, (size_t)h * stride, n, dim);
         float *q = ut_random(r, (size_t)(kv * group * dim), 1);
         float *y[2] = { ut_poison(n_y), ut_poison(n_y) };
         struct kvl_page_bound_args a = { .bound = y[0],
+                                         .bound_stride = i % 5 ? list : 0,
                                          .q = q,
                                          .minmax = minmax,
+                                         .type = type,
                                          .head_stride = stride,
                                          .n_pages = n,
                                          .n_heads = kv * group,
                                          .n_kv_heads = kv,
                                          .head_dim = dim,
-                                         .reduce = reduce[i % 6] };
+                                         .reduce = reduce[i / 3 % 6] };
         assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_OK);
         a.bound = y[1];
         assert_int_equal(kvl_ops_ref.page_bound(&a), KVL_OK);
-        ut_near("bound", y[0], y[1], (size_t)((i % 6 ? kv : kv * group) * n), 1e-5);
+        int32_t lists = a.reduce == KVL_REDUCE_NONE ? kv * group : kv;
+        for (int32_t l = 0; l < lists; l++)
+            ut_near("bound", y[0] + (size_t)l * list, y[1] + (size_t)l * list, (size_t)n, 1e-5);
         kvl_free(y[0]);
         kvl_free(y[1]);
         kvl_free(q);

@@ -46,7 +46,9 @@ struct kvl_embed_args {
 };
 
 /* gemm: rows are computed in tiles of a fixed size, the last padded.  gemv: one row at a time; the
- * result of a row does not depend on n.  The two may round differently from each other. */
+ * result of a row does not depend on n.  The two may round differently from each other: gemv with Q8_0
+ * or Q4_0 weights rounds x to 16-bit integers per block of 32 columns (ops/gemv_x.h), so that the
+ * products of a block are summed exactly. */
 struct kvl_gemm_args {
     float *y;       /* out [n][n_rows] */
     const float *x; /* [n][n_cols] */
@@ -61,6 +63,7 @@ struct kvl_gemv_args {
     const float *x; /* [n][n_cols] */
     const struct kvl_weight *w;
     int32_t n;
+    const struct kvl_gemv_args *next; /* another product of the same x, computed with this one */
 };
 
 struct kvl_rmsnorm_args {
@@ -227,7 +230,8 @@ enum kvl_reduce {
 };
 
 struct kvl_page_bound_args {
-    float *bound;       /* out [n_lists][n_pages]; n_lists = n_heads for NONE, else n_kv_heads */
+    float *bound; /* out list l at l * bound_stride: [n_pages]; n_heads lists for NONE, else n_kv_heads */
+    size_t bound_stride; /* floats; 0 = n_pages */
     const float *q;     /* [n_heads][head_dim] */
     const void *minmax; /* as in page_minmax */
     enum kvl_kv_type type;

@@ -87,6 +87,13 @@ enum kvl_meta_unit {
 
 #define KVL_MAX_META 4
 
+/* What `append` gets of a context that was prefilled before the policy came. */
+enum kvl_replay {
+    KVL_REPLAY_ALL = 0,
+    KVL_REPLAY_KEYS, /* v is NULL: half the memory is read */
+    KVL_REPLAY_NONE, /* nothing: it is not called for the context */
+};
+
 /* Given to `plan`: it checks options against the model, resolves KVL_AUTO options from the budget
  * (writing them back, so that the log shows what ran), and says what it needs. */
 struct kvl_plan {
@@ -99,6 +106,7 @@ struct kvl_plan {
     /* answers */
     size_t state_bytes; /* zeroed, copied when the sequence forks */
     bool raw_keys;      /* needs keys before RoPE */
+    enum kvl_replay replay;
     struct kvl_plan_private *p;
 };
 /* Asks for an observer of the prefill. */

@@ -20,6 +20,13 @@ static inline size_t kvl_head_pad(int32_t head_dim)
     return ((size_t)head_dim + KVL_HEAD_ALIGN - 1) / KVL_HEAD_ALIGN * KVL_HEAD_ALIGN;
 }
 
+/* Stored elements by the name that operators on weights have for them. */
+static inline enum kvl_wtype kvl_kv_wtype(enum kvl_kv_type type)
+{
+    if (type == KVL_KV_F32) return KVL_W_F32;
+    return type == KVL_KV_F16 ? KVL_W_F16 : KVL_W_BF16;
+}
+
 struct kvl_rope_table; /* cosines and sines by position, kept between calls */
 
 /* Columns col0 .. col0 + n_cols - 1 of Y, that is as many rows of W, for all n rows of x. */
@@ -102,10 +109,15 @@ struct kvl_kern {
     /* y = sum over parts of weight times row; rows of dim floats. */
     void (*blend)(float *y, const float *const *part, const float *weight, int32_t n_parts,
                   int32_t dim);
-    void (*minmax_row)(float *lo, float *hi, const float *k, int32_t dim);
-    /* q_pos = max(q, 0), q_neg = min(q, 0): [n_q][head_pad].  bound [n_q][ld], pages p0 .. p1 - 1. */
+    /* Takes n_tok keys, ld floats apart, into the minima and maxima of one page; first: those of its
+     * first token begin them. */
+    void (*page_minmax)(void *row, enum kvl_wtype type, const float *k, size_t ld, int32_t n_tok,
+                        int32_t dim, bool first);
+    /* q_pos = max(q, 0), q_neg = min(q, 0): [n_q][head_pad].  bound [n_q][ld], n pages; n_ahead
+     * pages lie behind them. */
     void (*page_bound)(float *bound, size_t ld, const float *q_pos, const float *q_neg, int32_t n_q,
-                       const float *minmax, int32_t head_dim, int32_t p0, int32_t p1);
+                       const void *minmax, enum kvl_wtype type, int32_t head_dim, int32_t n,
+                       int32_t n_ahead);
     void (*max_into)(float *y, const float *x, size_t n); /* y = max(y, x) */
     void (*scale)(float *y, float divisor, size_t n);     /* y = y / divisor */
     /* kvl/peak.h: sum of p [n]; n rounds of peak_lanes multiply-adds; peak_bf16 does two in each

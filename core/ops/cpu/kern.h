@@ -1,6 +1,7 @@
 /* kern.h - all kernels for the vectors of one vec_*.h, and their table.  Included once by each
  * kern_<isa>.c, which has set KERN_NAME and KERN_TABLE. */
 
+#include "ops/cpu/kern_bound.h"
 #include "ops/cpu/kern_columns.h"
 #include "ops/cpu/kern_gemm.h"
 #include "ops/cpu/kern_gemv.h"
@@ -36,7 +37,7 @@ const struct kvl_kern KERN_TABLE = {
     .add = add,
     .exp_shift = exp_shift,
     .blend = blend,
-    .minmax_row = minmax_row,
+    .page_minmax = page_minmax,
     .page_bound = page_bound,
     .max_into = max_into,
     .scale = scale,

@@ -76,14 +76,6 @@ static void blend(float *y, const float *const *part, const float *weight, int32
     }
 }
 
-static void minmax_row(float *lo, float *hi, const float *k, int32_t dim)
-{
-    for (int32_t c = 0; c < dim; c++) {
-        lo[c] = k[c] < lo[c] ? k[c] : lo[c];
-        hi[c] = k[c] > hi[c] ? k[c] : hi[c];
-    }
-}
-
 static void max_into(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) y[i] = x[i] > y[i] ? x[i] : y[i];
@@ -92,67 +84,6 @@ static void max_into(float *y, const float *x, size_t n)
 static void scale(float *y, float divisor, size_t n)
 {
     for (size_t i = 0; i < n; i++) y[i] = y[i] / divisor;
-}
-
-/* Queries and pages of one register tile: as many sums as a vector has lanes. */
-enum { BOUND_Q = 4, BOUND_PAGES = VW / BOUND_Q };
-
-VEC void bound_step(vf *s, const float *const *page, const float *q_pos, const float *q_neg,
-                    int32_t n_q, size_t pad, int32_t head_dim, int32_t c, int32_t len)
-{
-    vf lo[BOUND_PAGES], hi[BOUND_PAGES];
-    UNROLL
-    for (int32_t j = 0; j < BOUND_PAGES; j++) {
-        lo[j] = len == VW ? vf_load(page[j] + c) : vf_load_n(page[j] + c, len);
-        hi[j] =
-            len == VW ? vf_load(page[j] + head_dim + c) : vf_load_n(page[j] + head_dim + c, len);
-    }
-    UNROLL
-    for (int32_t i = 0; i < n_q; i++) {
-        vf p = vf_load(q_pos + (size_t)i * pad + c), n = vf_load(q_neg + (size_t)i * pad + c);
-        UNROLL
-        for (int32_t j = 0; j < BOUND_PAGES; j++)
-            s[i * BOUND_PAGES + j] = vf_fma(n, lo[j], vf_fma(p, hi[j], s[i * BOUND_PAGES + j]));
-    }
-}
-
-VEC void bound_tile(float *bound, size_t ld, const float *q_pos, const float *q_neg, int32_t n_q,
-                    const float *minmax, int32_t head_dim, int32_t p0, int32_t n)
-{
-    vf s[VW];
-    float sums[VW];
-    const float *page[BOUND_PAGES];
-    int32_t c = 0;
-    size_t pad = kvl_head_pad(head_dim);
-    for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
-    for (int32_t j = 0; j < BOUND_PAGES; j++)
-        page[j] = minmax + (size_t)(p0 + KVL_MIN(j, n - 1)) * 2 * (size_t)head_dim;
-    for (; c + VW <= head_dim; c += VW)
-        bound_step(s, page, q_pos, q_neg, n_q, pad, head_dim, c, VW);
-    if (c < head_dim) bound_step(s, page, q_pos, q_neg, n_q, pad, head_dim, c, head_dim - c);
-    vf_store(sums, vf_sums(s));
-    for (int32_t i = 0; i < n_q; i++)
-        for (int32_t j = 0; j < n; j++)
-            bound[(size_t)i * ld + (size_t)(p0 + j)] = sums[i * BOUND_PAGES + j];
-}
-
-static void page_bound(float *bound, size_t ld, const float *q_pos, const float *q_neg, int32_t n_q,
-                       const float *minmax, int32_t head_dim, int32_t p0, int32_t p1)
-{
-    size_t pad = kvl_head_pad(head_dim);
-    for (int32_t p = p0; p < p1; p += BOUND_PAGES) {
-        int32_t n = KVL_MIN(BOUND_PAGES, p1 - p);
-        for (int32_t i = 0; i < n_q; i += BOUND_Q) {
-            const float *qp = q_pos + (size_t)i * pad, *qn = q_neg + (size_t)i * pad;
-            float *to = bound + (size_t)i * ld;
-            switch (KVL_MIN(BOUND_Q, n_q - i)) {
-            case 4: bound_tile(to, ld, qp, qn, 4, minmax, head_dim, p, n); break;
-            case 3: bound_tile(to, ld, qp, qn, 3, minmax, head_dim, p, n); break;
-            case 2: bound_tile(to, ld, qp, qn, 2, minmax, head_dim, p, n); break;
-            default: bound_tile(to, ld, qp, qn, 1, minmax, head_dim, p, n); break;
-            }
-        }
-    }
 }
 
 #endif

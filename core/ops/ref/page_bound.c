@@ -6,15 +6,15 @@
 static double bound_one(const struct kvl_page_bound_args *a, int32_t kv, int32_t page, int32_t head,
                         int32_t n_q)
 {
-    const float *lo =
-        (const float *)a->minmax + (size_t)kv * a->head_stride + (size_t)page * 2 * (size_t)a->head_dim;
-    const float *hi = lo + a->head_dim;
+    size_t lo = (size_t)kv * a->head_stride + (size_t)page * 2 * (size_t)a->head_dim;
     double sum = 0;
     for (int32_t c = 0; c < a->head_dim; c++) {
         double q = 0;
         for (int32_t i = 0; i < n_q; i++)
             q += (double)a->q[(size_t)(head + i) * (size_t)a->head_dim + (size_t)c] / n_q;
-        sum += KVL_MAX(q * (double)hi[c], q * (double)lo[c]);
+        double min = (double)kvl_ref_elem(a->minmax, a->type, lo + (size_t)c);
+        double max = (double)kvl_ref_elem(a->minmax, a->type, lo + (size_t)(a->head_dim + c));
+        sum += KVL_MAX(q * max, q * min);
     }
     return sum;
 }
@@ -37,9 +37,10 @@ int kvl_ref_page_bound(const struct kvl_page_bound_args *a)
     int32_t group = a->n_heads / a->n_kv_heads;
     bool per_head = a->reduce == KVL_REDUCE_NONE;
     int32_t n_lists = per_head ? a->n_heads : a->n_kv_heads;
+    size_t stride = a->bound_stride ? a->bound_stride : (size_t)a->n_pages;
     for (int32_t l = 0; l < n_lists; l++)
         for (int32_t p = 0; p < a->n_pages; p++)
-            a->bound[(size_t)l * (size_t)a->n_pages + (size_t)p] =
+            a->bound[(size_t)l * stride + (size_t)p] =
                 (float)(per_head ? bound_one(a, l / group, p, l, 1) : bound_group(a, l, p));
     return KVL_OK;
 }

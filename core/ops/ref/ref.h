@@ -11,6 +11,10 @@
 /* Element [row][col] of a weight matrix, as the format defines it. */
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 
+/* Element i of an array of stored elements. */
+float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);
+void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);
+
 /* out [head_dim]: one part of one slot. */
 void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out);
 

@@ -1,0 +1,18 @@
+#include "ops/ref/ref.h"
+
+#include "ops/half.h"
+
+float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
+{
+    if (type == KVL_KV_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == KVL_KV_F16 ? kvl_f16_to_f32(h) : kvl_bf16_to_f32(h);
+}
+
+void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x)
+{
+    if (type == KVL_KV_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = type == KVL_KV_F16 ? kvl_f32_to_f16(x) : kvl_f32_to_bf16(x);
+}
