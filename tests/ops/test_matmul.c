@@ -52,8 +52,12 @@ static void body_reference(struct kvl_rng *r)
         assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
         a.y = gemm;
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
-        assert_int_equal(kvl_ops_cpu.gemv(&v), KVL_OK);
         ut_near("gemm", gemm, want, n_y, 3e-6 * sqrt(s[2]));
+        v.y = want;
+        assert_int_equal(kvl_ops_ref.gemv(&v), KVL_OK);
+        ut_near("gemv against gemm", want, gemm, n_y, 2e-5 * sqrt(s[2]));
+        v.y = gemv;
+        assert_int_equal(kvl_ops_cpu.gemv(&v), KVL_OK);
         ut_near("gemv", gemv, want, n_y, 3e-6 * sqrt(s[2]));
         kvl_free(gemm);
         kvl_free(gemv);
@@ -152,7 +156,9 @@ static void body_batch(struct kvl_rng *r)
             assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             kvl_ops_set_threads(1 + n % 3);
             for (int32_t i = 0; i < n; i++) {
-                a = (struct kvl_gemv_args){ alone + i * ROWS, x + i * COLS, &m.w, 1 };
+                a = (struct kvl_gemv_args){
+                    .y = alone + i * ROWS, .x = x + i * COLS, .w = &m.w, .n = 1
+                };
                 assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             }
             ut_same("gemv", batch, alone, (size_t)n * ROWS);
@@ -167,6 +173,78 @@ static void test_gemv_batched_as_alone(void **state)
 {
     (void)state;
     ut_each_isa(body_batch);
+}
+
+/* Products that share x are those of one call each; one of them may be quantised, one not. */
+static void body_together(struct kvl_rng *r)
+{
+    enum { COLS = 608, N = 3, MATRICES = 3 };
+    for (int32_t t = 0; t < N_TYPES; t++) {
+        struct matrix m[MATRICES];
+        struct kvl_gemv_args a[MATRICES];
+        float *x = ut_random(r, N * COLS, 1);
+        for (int32_t i = 0; i < MATRICES; i++) {
+            matrix_open(r, &m[i], types[(t + i) % N_TYPES], ut_between(r, 1, 90), COLS);
+            a[i] = (struct kvl_gemv_args){ .x = x, .w = &m[i].w, .n = N };
+            a[i].y = ut_poison((size_t)(N * m[i].w.n_rows));
+            a[i].next = i + 1 < MATRICES ? &a[i + 1] : NULL;
+        }
+        assert_int_equal(kvl_ops_cpu.gemv(a), KVL_OK);
+        for (int32_t i = 0; i < MATRICES; i++) {
+            size_t n_y = (size_t)(N * m[i].w.n_rows);
+            float *y = ut_poison(n_y);
+            struct kvl_gemv_args alone = { .y = y, .x = x, .w = &m[i].w, .n = N };
+            assert_int_equal(kvl_ops_cpu.gemv(&alone), KVL_OK);
+            ut_same("gemv", a[i].y, y, n_y);
+            kvl_free(y);
+            kvl_free(a[i].y);
+            kvl_free(m[i].data);
+        }
+        kvl_free(x);
+    }
+}
+
+static void test_gemv_together_as_alone(void **state)
+{
+    (void)state;
+    ut_each_isa(body_together);
+}
+
+/* Rows of x that 16-bit integers have trouble with: zeros, subnormals, huge, not finite. */
+static void body_hard_rows(struct kvl_rng *r)
+{
+    enum { ROWS = 9, COLS = 96 };
+    static const float hard[] = { 0, 1e-40f, 1e-31f, 3e38f, 1 };
+    for (size_t k = 0; k < sizeof hard / sizeof *hard; k++)
+        for (int32_t t = 3; t < N_TYPES; t++) {
+            struct matrix m;
+            matrix_open(r, &m, types[t], ROWS, COLS);
+            for (int32_t i = 0; i < ROWS * COLS / 32; i++) /* nothing that overflows */
+                memcpy(m.data + (size_t)i * (types[t] == KVL_W_Q8_0 ? 34 : 18), "\x00\x04", 2);
+            float *x = ut_random(r, COLS, hard[k]), *y[2] = { ut_poison(ROWS), ut_poison(ROWS) };
+            struct kvl_gemv_args a = { .y = y[0], .x = x, .w = &m.w, .n = 1 };
+            assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+            a.y = y[1];
+            assert_int_equal(kvl_ops_ref.gemv(&a), KVL_OK);
+            ut_near("gemv", y[0], y[1], ROWS, 3e-5);
+            for (int32_t bad = 0; bad < 3; bad++) { /* never a finite result */
+                x[40] = bad == 0 ? NAN : bad == 1 ? INFINITY : -INFINITY;
+                a.y = y[0];
+                assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+                for (int32_t i = 0; i < ROWS; i++)
+                    if (isfinite(y[0][i])) fail_msg("finite %g", (double)y[0][i]);
+            }
+            kvl_free(y[0]);
+            kvl_free(y[1]);
+            kvl_free(x);
+            kvl_free(m.data);
+        }
+}
+
+static void test_gemv_hard_rows(void **state)
+{
+    (void)state;
+    ut_each_isa(body_hard_rows);
 }
 
 /* embed of one row, by both sides, bit for bit. */
@@ -283,6 +361,8 @@ int main(void)
         cmocka_unit_test(test_gemm_is_a_chain),
         cmocka_unit_test(test_gemm_rows_are_independent),
         cmocka_unit_test(test_gemv_batched_as_alone),
+        cmocka_unit_test(test_gemv_together_as_alone),
+        cmocka_unit_test(test_gemv_hard_rows),
         cmocka_unit_test(test_all_halves),
         cmocka_unit_test(test_quantised_values),
         cmocka_unit_test(test_block_layout),

@@ -40,6 +40,24 @@ struct kvl_gemm_item {
 };
 
 /* A piece of a decode job: entries i0 .. i0 + n - 1 of its list. */
+/* A row of x for quantised weights, by blocks of 32 columns: x = scale * q. */
+struct kvl_gemv_block {
+    int16_t q[32];
+    int32_t start[8]; /* -8 times the elements of q that vq_dot adds in each place */
+};
+struct kvl_gemv_x {
+    struct kvl_gemv_block *block; /* [n_cols / 32] */
+    float *scale;                 /* [n_cols / 32] */
+};
+
+/* Rows row0 .. row1 - 1 of one W for all rows of x; a->next does not count. */
+struct kvl_gemv_item {
+    const struct kvl_gemv_args *a;
+    const struct kvl_gemv_x *x; /* [n]; quantised weights only */
+    int32_t row0, row1;
+    float *scratch; /* kern->gemv_scratch(n_cols) floats; quantised weights only */
+};
+
 struct kvl_span {
     const struct kvl_attn_decode_args *a;
     const struct kvl_attn_job *job;
@@ -87,7 +105,9 @@ struct kvl_kern {
     size_t (*gemm_scratch)(int32_t n_cols);
     void (*gemm_pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k);
     void (*gemm_item)(const struct kvl_gemm_item *it);
-    void (*gemv_rows)(const struct kvl_gemv_args *a, int32_t row0, int32_t row1);
+    size_t (*gemv_scratch)(int32_t n_cols);
+    void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);
+    void (*gemv_item)(const struct kvl_gemv_item *it);
     void (*span)(const struct kvl_span *s);
     size_t (*prefill_scratch)(int32_t n_rows, int32_t head_dim);
     void (*prefill_item)(const struct kvl_prefill_item *it);

@@ -22,7 +22,8 @@ static bool isa_has_avx512(void)
 
 static bool isa_has_avx512bf16(void)
 {
-    return isa_has_avx512() && __builtin_cpu_supports("avx512bf16");
+    return isa_has_avx512() && __builtin_cpu_supports("avx512bf16") &&
+           __builtin_cpu_supports("avx512vnni");
 }
 #endif
 

@@ -14,6 +14,7 @@
 #endif
 
 #include "ops/cpu/vec_avx2.h"
+#include "ops/cpu/vec_q16_x86.h"
 
 #define KERN_NAME  "avx2"
 #define KERN_TABLE kvl_kern_avx2

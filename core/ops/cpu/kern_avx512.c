@@ -16,6 +16,7 @@
 #endif
 
 #include "ops/cpu/vec_avx512.h"
+#include "ops/cpu/vec_q16_x86.h"
 
 #define KERN_NAME  "avx512"
 #define KERN_TABLE kvl_kern_avx512

@@ -1,4 +1,4 @@
-/* Kernels for x86 processors with AVX-512 F, BW, VL, DQ and BF16. */
+/* Kernels for x86 processors with AVX-512 F, BW, VL, DQ, BF16 and VNNI. */
 #include "ops/cpu/cpu.h"
 
 #if defined(__x86_64__)
@@ -8,14 +8,16 @@
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,"  \
-                                                   "f16c,avx512bf16"))),                           \
+                                                   "f16c,avx512bf16,avx512vnni"))),                \
                              apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,avx512bf16")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,avx512bf16,avx512vnni")
 #endif
 
+#define VEC_HAS_VNNI
 #include "ops/cpu/vec_avx512bf16.h"
+#include "ops/cpu/vec_q16_x86.h"
 
 #define KERN_NAME  "avx512bf16"
 #define KERN_TABLE kvl_kern_avx512bf16

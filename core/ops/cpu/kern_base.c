@@ -1,6 +1,7 @@
 /* Kernels for any processor. */
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/vec_base.h"
+#include "ops/cpu/vec_q16_base.h"
 
 #if defined(__aarch64__)
 #define KERN_NAME "neon"

@@ -1,7 +1,39 @@
 #include "ops/ref/ref.h"
 
+#include "ops/gemv_x.h"
+
+/* x as quantised weights see it: integers times the scale of their block. */
+static void gemv_rounded(double *to, const float *x, int32_t n_cols)
+{
+    for (int32_t b = 0; b < n_cols; b += 32) {
+        float top = 0, times;
+        for (int32_t i = b; i < b + 32; i++) top = fmaxf(top, fabsf(x[i]));
+        float scale = kvl_gemv_scale(top, &times);
+        for (int32_t i = b; i < b + 32; i++)
+            to[i] = (double)kvl_gemv_round(x[i], times) * (double)scale;
+    }
+}
+
+static void gemv_row(const struct kvl_gemv_args *a, int32_t i, double *x)
+{
+    const float *from = a->x + (size_t)i * (size_t)a->w->n_cols;
+    bool quantised = a->w->type == KVL_W_Q8_0 || a->w->type == KVL_W_Q4_0;
+    for (int32_t c = 0; c < a->w->n_cols; c++) x[c] = (double)from[c];
+    if (quantised) gemv_rounded(x, from, a->w->n_cols);
+    for (int32_t r = 0; r < a->w->n_rows; r++) {
+        double sum = 0;
+        for (int32_t c = 0; c < a->w->n_cols; c++) sum += x[c] * (double)kvl_ref_weight(a->w, r, c);
+        a->y[(size_t)i * (size_t)a->w->n_rows + (size_t)r] = (float)sum;
+    }
+}
+
 int kvl_ref_gemv(const struct kvl_gemv_args *a)
 {
-    struct kvl_gemm_args g = { .y = a->y, .x = a->x, .w = a->w, .n = a->n };
-    return kvl_ref_gemm(&g);
+    for (; a; a = a->next) {
+        double *x = kvl_alloc((size_t)a->w->n_cols, sizeof *x);
+        if (!x) return KVL_ENOMEM;
+        for (int32_t i = 0; i < a->n; i++) gemv_row(a, i, x);
+        kvl_free(x);
+    }
+    return KVL_OK;
 }
