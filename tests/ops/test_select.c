@@ -111,6 +111,48 @@ static void test_page_bound(void **state)
     ut_each_isa(body_bound);
 }
 
+/* A table of half floats gives the bits that the same values in a table of floats give. */
+static void body_bound_types(struct kvl_rng *r)
+{
+    enum { KV = 2, GROUP = 4, DIM = 96, PAGES = 77 };
+    size_t n = (size_t)KV * PAGES * 2 * DIM;
+    float *wide = ut_alloc(n, sizeof *wide), *q = ut_random(r, KV * GROUP * DIM, 1);
+    uint16_t *half = ut_alloc(n, sizeof *half);
+    for (int i = 0; i < 12; i++) {
+        enum kvl_kv_type type = i % 2 ? KVL_KV_F16 : KVL_KV_BF16;
+        float *y[2] = { ut_poison(KV * GROUP * PAGES), ut_poison(KV * GROUP * PAGES) };
+        random_pages(r, half, type, 0, KV * PAGES, DIM);
+        for (size_t j = 0; j < n; j++) wide[j] = kvl_ref_elem(half, type, j);
+        struct kvl_page_bound_args a = { .bound = y[0],
+                                         .q = q,
+                                         .minmax = half,
+                                         .type = type,
+                                         .head_stride = PAGES * 2 * DIM,
+                                         .n_pages = PAGES,
+                                         .n_heads = KV * GROUP,
+                                         .n_kv_heads = KV,
+                                         .head_dim = DIM,
+                                         .reduce = (enum kvl_reduce)(i / 2) };
+        assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_OK);
+        a.bound = y[1];
+        a.minmax = wide;
+        a.type = KVL_KV_F32;
+        assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_OK);
+        ut_same("bound", y[0], y[1], (size_t)(KV * (i / 2 ? 1 : GROUP) * PAGES));
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+    }
+    kvl_free(wide);
+    kvl_free(half);
+    kvl_free(q);
+}
+
+static void test_page_bound_types(void **state)
+{
+    (void)state;
+    ut_each_isa(body_bound_types);
+}
+
 static void body_reduce(struct kvl_rng *r)
 {
     static const enum kvl_reduce reduce[] = { KVL_REDUCE_SUM, KVL_REDUCE_MAX, KVL_REDUCE_MEAN,
@@ -291,10 +333,15 @@ static void test_random_fill(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_page_minmax),  cmocka_unit_test(test_page_bound),
-        cmocka_unit_test(test_group_reduce), cmocka_unit_test(test_pool1d),
-        cmocka_unit_test(test_pool1d_edges), cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_topk_nan),     cmocka_unit_test(test_topk_zeros),
+        cmocka_unit_test(test_page_minmax),
+        cmocka_unit_test(test_page_bound),
+        cmocka_unit_test(test_page_bound_types),
+        cmocka_unit_test(test_group_reduce),
+        cmocka_unit_test(test_pool1d),
+        cmocka_unit_test(test_pool1d_edges),
+        cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_topk_nan),
+        cmocka_unit_test(test_topk_zeros),
         cmocka_unit_test(test_random_fill),
     };
     return cmocka_run_group_tests_name("select", tests, NULL, NULL);

@@ -138,6 +138,8 @@ struct kvl_kern {
     void (*page_bound)(float *bound, size_t ld, const float *q_pos, const float *q_neg, int32_t n_q,
                        const void *minmax, enum kvl_wtype type, int32_t head_dim, int32_t n,
                        int32_t n_ahead);
+    /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
+    bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);
     void (*max_into)(float *y, const float *x, size_t n); /* y = max(y, x) */
     void (*scale)(float *y, float divisor, size_t n);     /* y = y / divisor */
     /* kvl/peak.h: sum of p [n]; n rounds of peak_lanes multiply-adds; peak_bf16 does two in each

@@ -10,6 +10,7 @@
 #include "ops/cpu/kern_prefill.h"
 #include "ops/cpu/kern_row.h"
 #include "ops/cpu/kern_span.h"
+#include "ops/cpu/kern_topk.h"
 #include "ops/cpu/kern_window.h"
 
 const struct kvl_kern KERN_TABLE = {
@@ -41,6 +42,7 @@ const struct kvl_kern KERN_TABLE = {
     .blend = blend,
     .page_minmax = page_minmax,
     .page_bound = page_bound,
+    .topk_row = topk_row,
     .max_into = max_into,
     .scale = scale,
     .peak_lanes = PEAK_CHAINS * VW,

@@ -93,6 +93,8 @@ static void page_minmax(void *row, enum kvl_wtype type, const float *k, size_t l
 
 /* ---- bounds --------------------------------------------------------------------------------------- */
 
+enum { BOUND_AHEAD = 8192 }; /* bytes: what is prefetched while a page is computed */
+
 /* What stays the same from tile to tile.  end: behind the last row that may be prefetched. */
 struct bound_rows {
     const float *q_pos, *q_neg;
@@ -101,32 +103,31 @@ struct bound_rows {
     int32_t head_dim;
 };
 
-/* Channels c .. c + len - 1 of n_pages pages that begin at `rows`, for n_q queries. */
-VEC void bound_step(vf *s, const struct bound_rows *b, const uint8_t *const *rows,
-                    const uint8_t *next, enum kvl_wtype type, int32_t n_q, int32_t n_pages,
-                    int32_t c, int32_t len)
+/* Channels c .. c + len - 1 of one page, for n_q queries: sums with minima and with maxima apart, two
+ * chains. */
+VEC void bound_step(vf *low, vf *high, const struct bound_rows *b, const uint8_t *row,
+                    enum kvl_wtype type, int32_t n_q, int32_t c, int32_t len)
 {
-    const size_t elem = type == KVL_W_F32 ? 4 : 2, ahead = (size_t)c * 2 * elem;
-    vf p[4], n[4];
+    const size_t at = (size_t)c, top = at + (size_t)b->head_dim;
+    vf lo = len == VW ? load_as(row, type, at) : load_as_n(row, type, at, len);
+    vf hi = len == VW ? load_as(row, type, top) : load_as_n(row, type, top, len);
     UNROLL
     for (int32_t i = 0; i < n_q; i++) {
-        p[i] = vf_load(b->q_pos + (size_t)i * b->pad + c);
-        n[i] = vf_load(b->q_neg + (size_t)i * b->pad + c);
+        low[i] = vf_fma(vf_load(b->q_neg + (size_t)i * b->pad + c), lo, low[i]);
+        high[i] = vf_fma(vf_load(b->q_pos + (size_t)i * b->pad + c), hi, high[i]);
     }
+}
+
+VEC void bound_page(vf *s, int32_t step, const struct bound_rows *b, const uint8_t *row,
+                    enum kvl_wtype type, int32_t n_q)
+{
+    vf low[4], high[4];
+    int32_t c = 0;
+    for (int32_t i = 0; i < n_q; i++) low[i] = high[i] = vf_zero();
+    for (; c + VW <= b->head_dim; c += VW) bound_step(low, high, b, row, type, n_q, c, VW);
+    if (c < b->head_dim) bound_step(low, high, b, row, type, n_q, c, b->head_dim - c);
     UNROLL
-    for (int32_t j = 0; j < n_pages; j++) {
-        size_t at = (size_t)c, top = at + (size_t)b->head_dim;
-        vf lo = len == VW ? load_as(rows[j], type, at) : load_as_n(rows[j], type, at, len);
-        vf hi = len == VW ? load_as(rows[j], type, top) : load_as_n(rows[j], type, top, len);
-        if (next) {
-            const uint8_t *line = next + (size_t)j * b->row_bytes + ahead;
-            if (VW * 2 * elem >= 64 || ahead % 64 == 0) __builtin_prefetch(line, 0, 2);
-            if (VW * 2 * elem > 64) __builtin_prefetch(line + 64, 0, 2);
-        }
-        UNROLL
-        for (int32_t i = 0; i < n_q; i++)
-            s[i * n_pages + j] = vf_fma(n[i], lo, vf_fma(p[i], hi, s[i * n_pages + j]));
-    }
+    for (int32_t i = 0; i < n_q; i++) s[i * step] = vf_add(low[i], high[i]);
 }
 
 /* One tile: n of its n_pages pages count. */
@@ -135,14 +136,14 @@ VEC void bound_tile(float *bound, size_t ld, const struct bound_rows *b, const u
 {
     vf s[VW];
     float sums[VW];
-    const uint8_t *rows[VW], *next = from + (size_t)n_pages * b->row_bytes;
-    int32_t c = 0;
-    if ((size_t)(b->end - from) < 2 * (size_t)n_pages * b->row_bytes) next = NULL;
-    UNROLL
     for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
-    for (int32_t j = 0; j < n_pages; j++) rows[j] = from + (size_t)KVL_MIN(j, n - 1) * b->row_bytes;
-    for (; c + VW <= b->head_dim; c += VW) bound_step(s, b, rows, next, type, n_q, n_pages, c, VW);
-    if (c < b->head_dim) bound_step(s, b, rows, next, type, n_q, n_pages, c, b->head_dim - c);
+    for (int32_t j = 0; j < n; j++) {
+        const uint8_t *row = from + (size_t)j * b->row_bytes;
+        size_t ahead = BOUND_AHEAD, left = (size_t)(b->end - row);
+        for (; ahead < KVL_MIN(left, BOUND_AHEAD + b->row_bytes); ahead += 64)
+            __builtin_prefetch(row + ahead, 0, 2);
+        bound_page(s + j, n_pages, b, row, type, n_q);
+    }
     vf_store(sums, vf_sums(s));
     for (int32_t i = 0; i < n_q; i++)
         memcpy(bound + (size_t)i * ld, sums + i * n_pages, (size_t)n * sizeof *bound);
