@@ -99,11 +99,10 @@ int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_e
 
 double kvl_log_sum_exp(const float *logits, int32_t n)
 {
-    float most = logits[0]; /* in float: gcc 12 for arm64 breaks off at a maximum of doubles */
-    double sum = 0.0;
-    for (int32_t i = 1; i < n; i++) most = fmaxf(most, logits[i]);
-    for (int32_t i = 0; i < n; i++) sum += exp((double)logits[i] - (double)most);
-    return log(sum) + (double)most;
+    double most = (double)logits[0], sum = 0.0;
+    for (int32_t i = 1; i < n; i++) most = fmax(most, (double)logits[i]);
+    for (int32_t i = 0; i < n; i++) sum += exp((double)logits[i] - most);
+    return log(sum) + most;
 }
 
 double kvl_nll(const float *logits, int32_t n, int32_t id)
