@@ -2,20 +2,22 @@
  * values as they are stored, and the observers; a session that was never under a policy holds every
  * position in its slot, so that positions need no bytes.
  *
- * Body, little-endian: a head of numbers; per layer and CHUNK_TOK tokens the keys, the values and
- * the keys before RoPE, [n][n_kv_heads][head_dim] each in the store's element type; the ring of
- * queries; the column sums with their carries. */
+ * Content, little-endian: a head of numbers; per layer the full blocks, CHUNK_BLOCKS of each kv head
+ * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
+ * as floats; the ring of queries; the column sums with their carries.  Of a block only the store
+ * knows the layout: nothing is converted, and a load costs little more than decoding the file. */
 #include "model/snapshot_file.h"
 
+#include "kv/restore.h"
 #include "kvl_core_id.h"
 #include "model/host.h"
-#include "ops/half.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <xxhash.h>
 
-enum { CHUNK_TOK = 256 };
+/* Blocks of one kv head that are made room for before their bytes are read. */
+enum { CHUNK_BLOCKS = 16 };
 
 /* ---- key ------------------------------------------------------------------------------------------- */
 
@@ -34,7 +36,7 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
 {
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
-    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 1\nmodel %s\ncode %s\nops %s %s\n",
+    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 2\nmodel %s\ncode %s\nops %s %s\n",
                            kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", d->type == KVL_KV_F16 ? "f16" : "f32",
                            d->block_tok, d->raw_keys ? " raw_keys" : ""));
@@ -53,7 +55,7 @@ int kvl_snapshot_key(const struct kvl_engine *e, const int32_t *id, int32_t n, s
 
 /* ---- head ------------------------------------------------------------------------------------------ */
 
-/* What the body declares; everything but the three lengths must be as in the engine. */
+/* What the content declares; everything but the three lengths must be as in the engine. */
 struct snapshot_head {
     int32_t n_layers, n_kv_heads, head_dim, n_heads, type, raw_keys;
     int32_t window, n_columns, column[2 * KVL_MAX_COLUMNS];
@@ -99,103 +101,119 @@ static int head_check(const struct kvl_engine *e, const struct snapshot_head *h,
 
 /* ---- keys and values ------------------------------------------------------------------------------- */
 
-struct snapshot_rows {
+struct snapshot_lanes {
     const struct kvl_layout *layout;
-    int32_t n_kv_heads, n_parts;
-    size_t row_bytes; /* of one head of one token */
-    uint8_t *bytes;   /* [CHUNK_TOK][n_kv_heads] rows as stored */
-    float *part[3];   /* the same widened, by enum kvl_kv_part; reading only */
+    int32_t n_layers, n_heads; /* kv heads */
+    int32_t n_blocks, n_tail;  /* full blocks of a lane, tokens behind them */
+    size_t off, bytes;         /* of what a block holds */
+    uint8_t **block;           /* [n_heads][CHUNK_BLOCKS] */
+    float *tail[3]; /* [n_tail][n_heads][head_dim] by enum kvl_kv_part; NULL: not stored */
 };
 
-static void rows_free(struct snapshot_rows *rows)
+static void lanes_free(struct snapshot_lanes *ls)
 {
-    kvl_free(rows->bytes);
-    for (int i = 0; i < 3; i++) kvl_free(rows->part[i]);
+    kvl_free(ls->block);
+    for (int i = 0; i < 3; i++) kvl_free(ls->tail[i]);
 }
 
-static int rows_get(struct kvl_session *s, bool reading, struct snapshot_rows *out,
-                    struct kvl_err *err)
+static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes *out,
+                     struct kvl_err *err)
 {
     const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
-    struct snapshot_rows rows = { .layout = kvl_seq_lane(s->seq, 0, 0).layout,
-                                  .n_kv_heads = d->n_kv_heads,
-                                  .n_parts = d->raw_keys ? 3 : 2 };
-    size_t floats = (size_t)CHUNK_TOK * (size_t)d->n_kv_heads * (size_t)d->head_dim;
-    rows.row_bytes = (size_t)d->head_dim * rows.layout->elem_bytes;
-    rows.bytes = kvl_alloc(floats, rows.layout->elem_bytes);
-    bool ok = rows.bytes != NULL;
-    for (int i = 0; reading && i < rows.n_parts; i++) {
-        rows.part[i] = kvl_alloc(floats, sizeof(float));
-        ok = ok && rows.part[i];
+    struct snapshot_lanes ls = { .layout = kvl_seq_lane(s->seq, 0, 0).layout,
+                                 .n_layers = d->n_layers,
+                                 .n_heads = d->n_kv_heads };
+    size_t floats = (size_t)ls.layout->block_tok * (size_t)d->n_kv_heads * (size_t)d->head_dim;
+    ls.n_blocks = n_pos >> ls.layout->block_shift;
+    ls.n_tail = n_pos & (ls.layout->block_tok - 1);
+    ls.off = kvl_layout_data(ls.layout, &ls.bytes);
+    ls.block = kvl_alloc((size_t)d->n_kv_heads * CHUNK_BLOCKS, sizeof *ls.block);
+    bool ok = ls.block != NULL;
+    for (int i = 0; i < (d->raw_keys ? 3 : 2); i++) {
+        ls.tail[i] = kvl_alloc(floats, sizeof(float));
+        ok = ok && ls.tail[i];
     }
-    *out = rows;
+    *out = ls;
     return ok ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a snapshot");
 }
 
-static int save_part(struct kvl_session *s, struct kvl_snapshot_writer *w,
-                     const struct snapshot_rows *rows, int32_t layer, enum kvl_kv_part part,
-                     int32_t slot0, int32_t n, struct kvl_err *err)
+static int save_chunk(struct kvl_session *s, struct kvl_snapshot_writer *w,
+                      const struct snapshot_lanes *ls, int32_t layer, int32_t b0, int32_t n,
+                      struct kvl_err *err)
 {
-    const struct kvl_layout *l = rows->layout;
-    uint8_t *to = rows->bytes;
-    for (int32_t slot = slot0; slot < slot0 + n; slot++)
-        for (int32_t h = 0; h < rows->n_kv_heads; h++, to += rows->row_bytes) {
-            struct kvl_lane lane = kvl_seq_lane(s->seq, layer, h);
-            const uint8_t *block = kvl_lane_rows(&lane, part, slot >> l->block_shift);
-            memcpy(to, block + (size_t)(slot & (l->block_tok - 1)) * rows->row_bytes,
-                   rows->row_bytes);
-        }
-    return kvl_snapshot_put(w, rows->bytes, (size_t)(to - rows->bytes), err);
-}
-
-static int save_rows(struct kvl_session *s, struct kvl_snapshot_writer *w, struct kvl_err *err)
-{
-    struct snapshot_rows rows;
-    int rc = rows_get(s, false, &rows, err);
-    for (int32_t l = 0; rc == KVL_OK && l < s->engine->model->shape.n_layers; l++)
-        for (int32_t at = 0; rc == KVL_OK && at < s->n_pos; at += CHUNK_TOK)
-            for (int p = 0; rc == KVL_OK && p < rows.n_parts; p++)
-                rc = save_part(s, w, &rows, l, (enum kvl_kv_part)p, at,
-                               KVL_MIN(CHUNK_TOK, s->n_pos - at), err);
-    rows_free(&rows);
-    return rc;
-}
-
-/* A widened number is stored again as what it was. */
-static void rows_widen(const struct snapshot_rows *rows, size_t n, float *out)
-{
-    if (rows->layout->type == KVL_KV_F32) {
-        memcpy(out, rows->bytes, n * sizeof *out);
-        return;
+    for (int32_t h = 0; h < ls->n_heads; h++) {
+        struct kvl_lane lane = kvl_seq_lane(s->seq, layer, h);
+        for (int32_t b = b0; b < b0 + n; b++)
+            KVL_TRY(kvl_snapshot_put(w, lane.blocks[b] + ls->off, ls->bytes, ls->layout->elem_bytes,
+                                     err));
     }
-    const uint16_t *half = (const uint16_t *)(const void *)rows->bytes;
-    for (size_t i = 0; i < n; i++) out[i] = kvl_f16_to_f32(half[i]);
+    return KVL_OK;
 }
 
 static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
-                      const struct snapshot_rows *rows, int32_t layer, int32_t at, int32_t n,
+                      const struct snapshot_lanes *ls, int32_t layer, int32_t n,
                       struct kvl_err *err)
 {
-    int32_t pos[CHUNK_TOK];
-    size_t floats = (size_t)n * (size_t)rows->n_kv_heads * (size_t)rows->layout->head_dim;
-    for (int p = 0; p < rows->n_parts; p++) {
-        KVL_TRY(kvl_snapshot_get(r, rows->bytes, floats * rows->layout->elem_bytes, err));
-        rows_widen(rows, floats, rows->part[p]);
-    }
-    for (int32_t i = 0; i < n; i++) pos[i] = at + i;
-    return kvl_seq_append(s->seq, layer, n, pos, rows->part[KVL_PART_K], rows->part[KVL_PART_K_RAW],
-                          rows->part[KVL_PART_V], err);
+    KVL_TRY(kvl_seq_restore(s->seq, layer, n, ls->block, err));
+    for (int32_t i = 0; i < ls->n_heads * n; i++)
+        KVL_TRY(kvl_snapshot_get(r, ls->block[i] + ls->off, ls->bytes, err));
+    return KVL_OK;
 }
 
-static int load_rows(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n_pos,
-                     struct kvl_err *err)
+/* Widened and stored again, a number is what it was. */
+static int save_tail(struct kvl_session *s, struct kvl_snapshot_writer *w,
+                     const struct snapshot_lanes *ls, int32_t layer, struct kvl_err *err)
 {
-    struct snapshot_rows rows;
-    int rc = rows_get(s, true, &rows, err);
-    for (int32_t l = 0; rc == KVL_OK && l < s->engine->model->shape.n_layers; l++)
-        for (int32_t at = 0; rc == KVL_OK && at < n_pos; at += CHUNK_TOK)
-            rc = load_chunk(s, r, &rows, l, at, KVL_MIN(CHUNK_TOK, n_pos - at), err);
-    rows_free(&rows);
+    size_t bytes = (size_t)ls->n_tail * (size_t)ls->layout->head_dim * sizeof(float);
+    for (int32_t h = 0; h < ls->n_heads; h++)
+        for (int p = 0; p < 3 && ls->n_tail > 0; p++) {
+            if (!ls->tail[p]) continue;
+            KVL_TRY(kvl_seq_read(s->seq, layer, h, (enum kvl_kv_part)p,
+                                 ls->n_blocks * ls->layout->block_tok, ls->n_tail, ls->tail[p],
+                                 err));
+            KVL_TRY(kvl_snapshot_put(w, ls->tail[p], bytes, sizeof(float), err));
+        }
+    return KVL_OK;
+}
+
+/* Rows come head by head and are appended token by token. */
+static int load_tail(struct kvl_session *s, struct kvl_snapshot_reader *r,
+                     const struct snapshot_lanes *ls, int32_t layer, struct kvl_err *err)
+{
+    int32_t pos[256]; /* the longest block */
+    size_t dim = (size_t)ls->layout->head_dim, heads = (size_t)ls->n_heads;
+    for (size_t h = 0; h < heads; h++)
+        for (int p = 0; p < 3; p++)
+            for (size_t i = 0; ls->tail[p] && i < (size_t)ls->n_tail; i++)
+                KVL_TRY(kvl_snapshot_get(r, ls->tail[p] + (i * heads + h) * dim,
+                                         dim * sizeof(float), err));
+    for (int32_t i = 0; i < ls->n_tail; i++) pos[i] = ls->n_blocks * ls->layout->block_tok + i;
+    return kvl_seq_append(s->seq, layer, ls->n_tail, pos, ls->tail[KVL_PART_K],
+                          ls->tail[KVL_PART_K_RAW], ls->tail[KVL_PART_V], err);
+}
+
+static int save_lanes(struct kvl_session *s, struct kvl_snapshot_writer *w, struct kvl_err *err)
+{
+    struct snapshot_lanes ls;
+    int rc = lanes_get(s, s->n_pos, &ls, err);
+    for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++)
+        for (int32_t b = 0; rc == KVL_OK && b < ls.n_blocks; b += CHUNK_BLOCKS)
+            rc = save_chunk(s, w, &ls, l, b, KVL_MIN(CHUNK_BLOCKS, ls.n_blocks - b), err);
+    for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) rc = save_tail(s, w, &ls, l, err);
+    lanes_free(&ls);
+    return rc;
+}
+
+static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n_pos,
+                      struct kvl_err *err)
+{
+    struct snapshot_lanes ls;
+    int rc = lanes_get(s, n_pos, &ls, err);
+    for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++)
+        for (int32_t b = 0; rc == KVL_OK && b < ls.n_blocks; b += CHUNK_BLOCKS)
+            rc = load_chunk(s, r, &ls, l, KVL_MIN(CHUNK_BLOCKS, ls.n_blocks - b), err);
+    for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) rc = load_tail(s, r, &ls, l, err);
+    lanes_free(&ls);
     return rc;
 }
 
@@ -220,7 +238,7 @@ static int observers_each(const struct kvl_engine *e, const struct kvl_observers
 
 static int save_array(void *of, float *data, size_t bytes, struct kvl_err *err)
 {
-    return kvl_snapshot_put(of, data, bytes, err);
+    return kvl_snapshot_put(of, data, bytes, sizeof *data, err);
 }
 
 static int load_array(void *of, float *data, size_t bytes, struct kvl_err *err)
@@ -249,8 +267,8 @@ static int save_body(struct kvl_session *s, struct kvl_snapshot_writer *w, struc
     h.n_pos = s->n_pos;
     h.n_seen = s->obs ? (int32_t)s->obs->n_seen : 0;
     h.n_tok = s->obs ? s->obs->n_tok : 0;
-    KVL_TRY(kvl_snapshot_put(w, &h, sizeof h, err));
-    KVL_TRY(save_rows(s, w, err));
+    KVL_TRY(kvl_snapshot_put(w, &h, sizeof h, sizeof h.n_pos, err));
+    KVL_TRY(save_lanes(s, w, err));
     return s->obs ? observers_each(s->engine, s->obs, save_array, w, err) : KVL_OK;
 }
 
@@ -270,7 +288,7 @@ static int load_body(struct kvl_session *s, struct kvl_snapshot_reader *r, struc
     struct snapshot_head h;
     KVL_TRY(kvl_snapshot_get(r, &h, sizeof h, err));
     KVL_TRY(head_check(s->engine, &h, r, err));
-    KVL_TRY(load_rows(s, r, h.n_pos, err));
+    KVL_TRY(load_lanes(s, r, h.n_pos, err));
     s->n_pos = h.n_pos;
     if (s->obs) {
         /* As many columns as there were tokens read: no declared size makes room. */

@@ -1,6 +1,7 @@
 /* Snapshot files: writing under a temporary name, reading with every byte checked. */
 #include "model/snapshot_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,11 +13,12 @@
 #include <zstd.h>
 
 enum {
-    FILE_FORMAT = 1,
-    FILE_BUFFER = 1 << 17,
+    FILE_FORMAT = 2,
+    FILE_PIECE = 1 << 20,
     /* Stored floats hardly compress: level 1 takes what is to be had, at disk speed. */
     FILE_LEVEL = 1,
-    FILE_WINDOW_LOG = 20, /* memory that a reader needs, whatever a frame says */
+    FILE_AHEAD = 8 << 20, /* asked of the disk before it is needed */
+    PIECE_HEAD = 12,
     HASH_BYTES = 16
 };
 
@@ -48,15 +50,61 @@ static void put_hash(uint8_t *p, XXH128_hash_t h)
     put_u64(p + 8, h.high64);
 }
 
+/* ---- planes -------------------------------------------------------------------------------------- */
+
+/* n elements of `width` bytes, byte b of all of them from plane + b * stride on. */
+static void planes_split(uint8_t *plane, size_t stride, const uint8_t *from, size_t n, size_t width)
+{
+    if (width == 2) {
+        uint8_t *restrict low = plane, *restrict high = plane + stride;
+        for (size_t i = 0; i < n; i++) {
+            low[i] = from[2 * i];
+            high[i] = from[2 * i + 1];
+        }
+        return;
+    }
+    for (size_t b = 0; b < width; b++)
+        for (size_t i = 0; i < n; i++) plane[b * stride + i] = from[i * width + b];
+}
+
+static void planes_join(uint8_t *restrict to, const uint8_t *plane, size_t stride, size_t n,
+                        size_t width)
+{
+    if (width == 2) {
+        const uint8_t *low = plane, *high = plane + stride;
+        for (size_t i = 0; i < n; i++) {
+            to[2 * i] = low[i];
+            to[2 * i + 1] = high[i];
+        }
+    } else if (width == 4) {
+        const uint8_t *a = plane, *b = a + stride, *c = b + stride, *d = c + stride;
+        for (size_t i = 0; i < n; i++) {
+            to[4 * i] = a[i];
+            to[4 * i + 1] = b[i];
+            to[4 * i + 2] = c[i];
+            to[4 * i + 3] = d[i];
+        }
+    } else {
+        memcpy(to, plane, n);
+    }
+}
+
 /* ---- writing ------------------------------------------------------------------------------------- */
 
 struct kvl_snapshot_writer {
     char *path, *tmp;
     int fd;
     ZSTD_CCtx *zstd;
-    XXH3_state_t *hash; /* of the body */
-    uint8_t *buffer;    /* [FILE_BUFFER] */
+    XXH3_state_t *hash; /* of the pieces */
+    uint8_t *piece;     /* [FILE_PIECE]: planes of FILE_PIECE / width bytes each */
+    uint8_t *frame;     /* [frame_room]: a piece's head and frame */
+    size_t width, n;    /* of the elements of the piece; how many it has */
 };
+
+static size_t frame_room(void)
+{
+    return PIECE_HEAD + ZSTD_compressBound(FILE_PIECE);
+}
 
 static int write_failed(const struct kvl_snapshot_writer *w, const char *what, struct kvl_err *err)
 {
@@ -115,12 +163,12 @@ static int writer_open(struct kvl_snapshot_writer *w, const char *path, struct k
     w->tmp = copy_text(path, ".tmp-XXXXXX");
     w->zstd = ZSTD_createCCtx();
     w->hash = XXH3_createState();
-    w->buffer = kvl_alloc(FILE_BUFFER, 1);
-    if (!w->path || !w->tmp || !w->zstd || !w->hash || !w->buffer)
+    w->piece = kvl_alloc(FILE_PIECE, 1);
+    w->frame = kvl_alloc(frame_room(), 1);
+    w->width = 1;
+    if (!w->path || !w->tmp || !w->zstd || !w->hash || !w->piece || !w->frame)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for a snapshot", path);
     ZSTD_CCtx_setParameter(w->zstd, ZSTD_c_compressionLevel, FILE_LEVEL);
-    ZSTD_CCtx_setParameter(w->zstd, ZSTD_c_windowLog, FILE_WINDOW_LOG);
-    ZSTD_CCtx_setParameter(w->zstd, ZSTD_c_checksumFlag, 1);
     XXH3_128bits_reset(w->hash);
     w->fd = mkostemp(w->tmp, O_CLOEXEC);
     if (w->fd >= 0) return KVL_OK;
@@ -147,25 +195,48 @@ int kvl_snapshot_create(const char *path, const char *key, struct kvl_snapshot_w
     return KVL_OK;
 }
 
-static int compress(struct kvl_snapshot_writer *w, const void *data, size_t n,
-                    ZSTD_EndDirective mode, struct kvl_err *err)
+/* A head of n bytes of content and a frame of m bytes lie in w->frame. */
+static int piece_write(struct kvl_snapshot_writer *w, size_t n, size_t m, struct kvl_err *err)
 {
-    ZSTD_inBuffer in = { data, n, 0 };
-    for (;;) {
-        ZSTD_outBuffer out = { w->buffer, FILE_BUFFER, 0 };
-        size_t left = ZSTD_compressStream2(w->zstd, &out, &in, mode);
-        if (ZSTD_isError(left))
-            return kvl_fail(err, KVL_EIO, "%s: cannot compress the snapshot: %s", w->path,
-                            ZSTD_getErrorName(left));
-        KVL_TRY(write_all(w, w->buffer, out.pos, err));
-        if (mode == ZSTD_e_end ? left == 0 : in.pos == in.size) return KVL_OK;
-    }
+    put_u32(w->frame, (uint32_t)n);
+    put_u32(w->frame + 4, (uint32_t)w->width);
+    put_u32(w->frame + 8, (uint32_t)m);
+    XXH3_128bits_update(w->hash, w->frame, PIECE_HEAD + m);
+    return write_all(w, w->frame, PIECE_HEAD + m, err);
 }
 
-int kvl_snapshot_put(struct kvl_snapshot_writer *w, const void *data, size_t n, struct kvl_err *err)
+/* The piece ends here, full or not. */
+static int piece_end(struct kvl_snapshot_writer *w, struct kvl_err *err)
 {
-    XXH3_128bits_update(w->hash, data, n);
-    return compress(w, data, n, ZSTD_e_continue, err);
+    size_t n = w->n * w->width, stride = FILE_PIECE / w->width;
+    if (n == 0) return KVL_OK;
+    for (size_t b = 1; w->n < stride && b < w->width; b++)
+        memmove(w->piece + b * w->n, w->piece + b * stride, w->n);
+    size_t m =
+        ZSTD_compress2(w->zstd, w->frame + PIECE_HEAD, frame_room() - PIECE_HEAD, w->piece, n);
+    if (ZSTD_isError(m))
+        return kvl_fail(err, KVL_EIO, "%s: cannot compress the snapshot: %s", w->path,
+                        ZSTD_getErrorName(m));
+    w->n = 0;
+    return piece_write(w, n, m, err);
+}
+
+int kvl_snapshot_put(struct kvl_snapshot_writer *w, const void *data, size_t n, size_t width,
+                     struct kvl_err *err)
+{
+    const uint8_t *from = data;
+    assert((width == 1 || width == 2 || width == 4) && n % width == 0);
+    if (width != w->width) KVL_TRY(piece_end(w, err));
+    w->width = width;
+    for (size_t left = n / width; left > 0;) {
+        size_t m = KVL_MIN(left, FILE_PIECE / width - w->n);
+        planes_split(w->piece + w->n, FILE_PIECE / width, from, m, width);
+        w->n += m;
+        from += m * width;
+        left -= m;
+        if (w->n == FILE_PIECE / width) KVL_TRY(piece_end(w, err));
+    }
+    return KVL_OK;
 }
 
 /* A rename is on disk once its folder is. */
@@ -185,8 +256,10 @@ static void sync_folder(const char *path)
 int kvl_snapshot_commit(struct kvl_snapshot_writer *w, struct kvl_err *err)
 {
     uint8_t hash[HASH_BYTES];
+    KVL_TRY(piece_end(w, err));
+    KVL_TRY(piece_write(w, 0, 0, err));
     put_hash(hash, XXH3_128bits_digest(w->hash));
-    KVL_TRY(compress(w, hash, sizeof hash, ZSTD_e_end, err));
+    KVL_TRY(write_all(w, hash, sizeof hash, err));
     if (fchmod(w->fd, 0644) != 0) return write_failed(w, "share", err);
     if (fsync(w->fd) != 0) return write_failed(w, "write", err);
     if (rename(w->tmp, w->path) != 0) return write_failed(w, "rename", err);
@@ -203,7 +276,8 @@ void kvl_snapshot_close_writer(struct kvl_snapshot_writer *w)
     if (w->fd >= 0 && w->tmp) unlink(w->tmp);
     ZSTD_freeCCtx(w->zstd);
     XXH3_freeState(w->hash);
-    kvl_free(w->buffer);
+    kvl_free(w->piece);
+    kvl_free(w->frame);
     kvl_free(w->path);
     kvl_free(w->tmp);
     kvl_free(w);
@@ -215,10 +289,11 @@ struct kvl_snapshot_reader {
     char *path;
     int fd;
     ZSTD_DCtx *zstd;
-    XXH3_state_t *hash; /* of the body */
-    uint8_t *buffer;    /* [FILE_BUFFER] */
-    ZSTD_inBuffer in;   /* what is left of it */
-    bool frame_ended;
+    XXH3_state_t *hash;  /* of the pieces */
+    uint8_t *frame;      /* [frame_room] */
+    uint8_t *piece;      /* [FILE_PIECE]: planes of n bytes */
+    size_t width, n, at; /* of its elements; how many it has; how many were taken */
+    int64_t asked;       /* of the file, ahead of need */
 };
 
 int kvl_snapshot_damaged(const struct kvl_snapshot_reader *r, const char *what, struct kvl_err *err)
@@ -270,7 +345,7 @@ static int another_key(const struct kvl_snapshot_reader *r, const char *have, co
 
 static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_err *err)
 {
-    uint8_t *head = r->buffer, hash[8], want[8];
+    uint8_t *head = r->frame, hash[8], want[8];
     KVL_TRY(read_all(r, head, HEAD_BYTES, err));
     if (memcmp(head, file_magic, 8) != 0)
         return kvl_fail(err, KVL_EIO, "%s: not a snapshot; delete the file", r->path);
@@ -293,14 +368,14 @@ static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_
 
 static int reader_open(struct kvl_snapshot_reader *r, const char *path, struct kvl_err *err)
 {
-    _Static_assert(HEAD_BYTES + KVL_SNAPSHOT_KEY_BYTES < FILE_BUFFER, "a key fits the buffer");
+    _Static_assert(HEAD_BYTES + KVL_SNAPSHOT_KEY_BYTES < FILE_PIECE, "a key fits the buffer");
     r->path = copy_text(path, "");
     r->zstd = ZSTD_createDCtx();
     r->hash = XXH3_createState();
-    r->buffer = kvl_alloc(FILE_BUFFER, 1);
-    if (!r->path || !r->zstd || !r->hash || !r->buffer)
+    r->frame = kvl_alloc(frame_room(), 1);
+    r->piece = kvl_alloc(FILE_PIECE, 1);
+    if (!r->path || !r->zstd || !r->hash || !r->frame || !r->piece)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for a snapshot", path);
-    ZSTD_DCtx_setParameter(r->zstd, ZSTD_d_windowLogMax, FILE_WINDOW_LOG);
     XXH3_128bits_reset(r->hash);
     return KVL_OK;
 }
@@ -331,35 +406,60 @@ int kvl_snapshot_open(const char *path, const char *key, struct kvl_snapshot_rea
     return KVL_OK;
 }
 
-/* Decodes up to out->size from one buffer of the file. */
-static int decode_some(struct kvl_snapshot_reader *r, ZSTD_outBuffer *out, struct kvl_err *err)
+/* The disk works on what follows while this piece is decoded. */
+static void read_ahead(struct kvl_snapshot_reader *r)
 {
-    if (r->in.pos == r->in.size) {
-        size_t got;
-        KVL_TRY(read_some(r, r->buffer, FILE_BUFFER, &got, err));
-        if (got == 0) return kvl_snapshot_damaged(r, "it ends too early", err);
-        r->in = (ZSTD_inBuffer){ r->buffer, got, 0 };
-    }
-    size_t left = ZSTD_decompressStream(r->zstd, out, &r->in);
-    if (ZSTD_isError(left)) return kvl_snapshot_damaged(r, ZSTD_getErrorName(left), err);
-    r->frame_ended = left == 0;
+    int64_t at = lseek(r->fd, 0, SEEK_CUR);
+    if (at < 0 || r->asked - at > FILE_AHEAD / 2) return;
+    posix_fadvise(r->fd, at, FILE_AHEAD, POSIX_FADV_WILLNEED);
+    r->asked = at + FILE_AHEAD;
+}
+
+/* *m = bytes of the frame that follows; r->n = 0: it was the last piece. */
+static int piece_head(struct kvl_snapshot_reader *r, size_t *m, struct kvl_err *err)
+{
+    uint8_t *head = r->frame;
+    KVL_TRY(read_all(r, head, PIECE_HEAD, err));
+    size_t n = get_u32(head), width = get_u32(head + 4);
+    *m = get_u32(head + 8);
+    if (n > FILE_PIECE || (width != 1 && width != 2 && width != 4) || n % width != 0 ||
+        *m > frame_room() - PIECE_HEAD || (*m == 0) != (n == 0))
+        return kvl_snapshot_damaged(r, "impossible lengths of a piece", err);
+    r->width = width;
+    r->n = n / width;
+    r->at = 0;
     return KVL_OK;
 }
 
-static int decode(struct kvl_snapshot_reader *r, void *data, size_t n, struct kvl_err *err)
+static int piece_read(struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
-    ZSTD_outBuffer out = { data, n, 0 };
-    while (out.pos < n) {
-        if (r->frame_ended) return kvl_snapshot_damaged(r, "it holds too little", err);
-        KVL_TRY(decode_some(r, &out, err));
-    }
+    size_t m;
+    KVL_TRY(piece_head(r, &m, err));
+    KVL_TRY(read_all(r, r->frame + PIECE_HEAD, m, err));
+    XXH3_128bits_update(r->hash, r->frame, PIECE_HEAD + m);
+    if (r->n == 0) return KVL_OK;
+    read_ahead(r);
+    size_t got = ZSTD_decompressDCtx(r->zstd, r->piece, FILE_PIECE, r->frame + PIECE_HEAD, m);
+    if (ZSTD_isError(got)) return kvl_snapshot_damaged(r, ZSTD_getErrorName(got), err);
+    if (got != r->n * r->width) return kvl_snapshot_damaged(r, "a piece of another length", err);
     return KVL_OK;
 }
 
 int kvl_snapshot_get(struct kvl_snapshot_reader *r, void *data, size_t n, struct kvl_err *err)
 {
-    KVL_TRY(decode(r, data, n, err));
-    XXH3_128bits_update(r->hash, data, n);
+    uint8_t *to = data;
+    while (n > 0) {
+        if (r->at == r->n) {
+            KVL_TRY(piece_read(r, err));
+            if (r->n == 0) return kvl_snapshot_damaged(r, "it holds too little", err);
+        }
+        size_t m = KVL_MIN(n / r->width, r->n - r->at);
+        if (m == 0) return kvl_snapshot_damaged(r, "elements of another width", err);
+        planes_join(to, r->piece + r->at, r->n, m, r->width);
+        r->at += m;
+        to += m * r->width;
+        n -= m * r->width;
+    }
     return KVL_OK;
 }
 
@@ -367,19 +467,14 @@ int kvl_snapshot_end(struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
     uint8_t hash[HASH_BYTES], want[HASH_BYTES], more;
     size_t got;
-    KVL_TRY(decode(r, hash, sizeof hash, err));
+    if (r->at == r->n) KVL_TRY(piece_read(r, err));
+    if (r->n > 0) return kvl_snapshot_damaged(r, "it holds too much", err);
+    KVL_TRY(read_all(r, hash, sizeof hash, err));
     put_hash(want, XXH3_128bits_digest(r->hash));
     if (memcmp(hash, want, sizeof hash) != 0)
         return kvl_snapshot_damaged(r, "checksum of its content", err);
-    while (!r->frame_ended) {
-        ZSTD_outBuffer out = { &more, 1, 0 };
-        KVL_TRY(decode_some(r, &out, err));
-        if (out.pos > 0) return kvl_snapshot_damaged(r, "it holds too much", err);
-    }
     KVL_TRY(read_some(r, &more, 1, &got, err));
-    if (got > 0 || r->in.pos < r->in.size)
-        return kvl_snapshot_damaged(r, "something follows its end", err);
-    return KVL_OK;
+    return got > 0 ? kvl_snapshot_damaged(r, "something follows its end", err) : KVL_OK;
 }
 
 void kvl_snapshot_close_reader(struct kvl_snapshot_reader *r)
@@ -388,7 +483,8 @@ void kvl_snapshot_close_reader(struct kvl_snapshot_reader *r)
     close(r->fd);
     ZSTD_freeDCtx(r->zstd);
     XXH3_freeState(r->hash);
-    kvl_free(r->buffer);
+    kvl_free(r->frame);
+    kvl_free(r->piece);
     kvl_free(r->path);
     kvl_free(r);
 }

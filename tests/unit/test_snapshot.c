@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 #define KVL_POLICY_X(stem) extern const struct kvl_policy *const kvl_policy_##stem;
 #include "kvl_policies.def"
@@ -328,12 +327,12 @@ static void write_file(const char *path, const void *data, size_t n)
     fclose(f);
 }
 
-/* Any changed byte: refused, or - a bit that zstd does not use - the very same session. */
+/* Any changed byte is refused. */
 static void test_flipped_bytes(void **state)
 {
     struct stage g;
     struct kvl_buf file = { 0 };
-    int n_same = 0, n_flips = 0;
+    int n_flips = 0;
     (void)state;
     stage_open(&g, &descs[0], 20);
     stage_save(&g);
@@ -348,21 +347,10 @@ static void test_flipped_bytes(void **state)
         file.data[at] = (char)was;
         int rc = kvl_session_load(g.r.engine, g.path, g.key.data, &s, &err);
         n_flips++;
-        if (rc == KVL_OK) {
-            struct kvl_buf again = { 0 };
-            RIG_OK(&g.err, kvl_session_save(s, g.path, g.key.data, &g.err));
-            RIG_OK(&g.err, kvl_read_file(g.path, SIZE_MAX, &again, &g.err));
-            assert_int_equal(again.len, file.len);
-            assert_memory_equal(again.data, file.data, file.len);
-            kvl_buf_free(&again);
-            kvl_session_destroy(s);
-            n_same++;
-        } else {
-            assert_int_equal(rc, KVL_EIO);
-            assert_non_null(strstr(err.msg, "delete the file"));
-        }
+        assert_int_equal(rc, KVL_EIO);
+        assert_non_null(strstr(err.msg, "delete the file"));
     }
-    assert_true(n_flips > 1000 && n_same <= 2);
+    assert_true(n_flips > 1000);
     kvl_buf_free(&file);
     stage_close(&g);
 }
@@ -409,7 +397,7 @@ static void write_body(struct stage *g, const void *data, size_t n)
 {
     struct kvl_snapshot_writer *w;
     RIG_OK(&g->err, kvl_snapshot_create(g->path, g->key.data, &w, &g->err));
-    RIG_OK(&g->err, kvl_snapshot_put(w, data, n, &g->err));
+    RIG_OK(&g->err, kvl_snapshot_put(w, data, n, 1, &g->err));
     RIG_OK(&g->err, kvl_snapshot_commit(w, &g->err));
     kvl_snapshot_close_writer(w);
 }
@@ -423,7 +411,8 @@ static void stage_body(struct stage *g, struct kvl_buf *body)
     const struct kvl_shape *sh = rig_shape(&g->r);
     const struct kvl_observers *o = g->s->obs;
     size_t heads = (size_t)(sh->n_layers * sh->n_heads), dim = (size_t)sh->head_dim;
-    size_t n = HEAD + 20 * (size_t)(sh->n_layers * sh->n_kv_heads) * dim * 2 * 3; /* f16, raw */
+    /* A full block in f16 and four tokens in float: keys, values and keys before RoPE. */
+    size_t n = HEAD + (size_t)(sh->n_layers * sh->n_kv_heads) * dim * 3 * (16 * 2 + 4 * 4);
     n += heads * 4 * ((size_t)o->set.window * dim + 2 * (size_t)o->set.n_columns * 20);
     stage_save(g);
     body_of(g, n, body);
@@ -456,22 +445,22 @@ static void test_lying_bodies(void **state)
     stage_close(&g);
 }
 
-/* A body with more than it declares: before its checksum, and behind it. */
+/* More content than it declares, in the last piece and in one of its own. */
 static void test_body_with_more(void **state)
 {
     struct stage g;
     struct kvl_buf body = { 0 };
     (void)state;
     stage_body(&g, &body);
-    XXH128_hash_t hash = XXH3_128bits(body.data, body.len);
-    size_t len = body.len;
     kvl_buf_adds(&body, "x");
     write_body(&g, body.data, body.len);
-    expect_refused(&g, g.key.data, "checksum of its content");
-    body.len = len;
-    kvl_buf_add(&body, &hash.low64, 8);
-    kvl_buf_add(&body, &hash.high64, 8);
-    write_body(&g, body.data, body.len);
+    expect_refused(&g, g.key.data, "too much");
+    struct kvl_snapshot_writer *w;
+    RIG_OK(&g.err, kvl_snapshot_create(g.path, g.key.data, &w, &g.err));
+    RIG_OK(&g.err, kvl_snapshot_put(w, body.data, body.len - 1, 1, &g.err));
+    RIG_OK(&g.err, kvl_snapshot_put(w, body.data, 4, 4, &g.err));
+    RIG_OK(&g.err, kvl_snapshot_commit(w, &g.err));
+    kvl_snapshot_close_writer(w);
     expect_refused(&g, g.key.data, "too much");
     kvl_buf_free(&body);
     stage_close(&g);

@@ -1,0 +1,19 @@
+/* restore.h - full blocks that come back as they were stored: for snapshots (core/model).
+ *
+ * What lies between a block's head and its positions is all of its keys and values, in whatever
+ * layout the store has; it is copied as it is. */
+#ifndef KVL_RESTORE_H
+#define KVL_RESTORE_H
+
+#include "kv/lane.h"
+
+/* The keys and values of a block: offset and bytes. */
+size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes);
+
+/* Appends n full blocks to every lane of `layer`: slots hold the positions of their own numbers, and
+ * the keys and values are undefined until the caller has written them.  out [n_kv_heads][n].  Lanes
+ * hold whole blocks of the same number before.  KVL_ENOMEM: nothing was appended. */
+int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out,
+                    struct kvl_err *err);
+
+#endif
