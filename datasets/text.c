@@ -1,4 +1,4 @@
-/* Filler and wording from text/english.def and text/german.def. */
+/* Filler and wording from text/english.def, text/german.def and text/ruler.def. */
 #include "text.h"
 
 #include <assert.h>
@@ -39,6 +39,8 @@ static const struct text_template english_sentence[] = {
 static const char *const english_phrase[KVL_TEXT_PHRASES] = {
 #define KVL_PHRASE(name, text) [KVL_TEXT_##name] = (text),
 #include "text/english.def"
+#define KVL_PHRASE(name, text) [KVL_TEXT_##name] = (text),
+#include "text/ruler.def"
 };
 
 const struct kvl_text kvl_text_english = {

@@ -1,8 +1,8 @@
 /* text.h - the languages of the tasks: filler sentences, and wording with fields to fill.
  *
- * Words, sentences and wording are in text/<language>.def.  Filler is drawn sentence by sentence from a
- * seeded grammar: it never repeats in blocks, so that a prefix cache or an eviction method gains
- * nothing from repetition.
+ * Words, sentences and wording are in text/<language>.def, the wording of the tasks that are like
+ * RULER's in text/ruler.def.  Filler is drawn sentence by sentence from a seeded grammar: it never
+ * repeats in blocks, so that a prefix cache or an eviction method gains nothing from repetition.
  *
  * English has the wording of every task, the other languages that of some (text/<language>.def).
  *
@@ -18,6 +18,8 @@
 enum kvl_text_phrase {
 #define KVL_PHRASE(name, text) KVL_TEXT_##name,
 #include "text/english.def"
+#define KVL_PHRASE(name, text) KVL_TEXT_##name,
+#include "text/ruler.def"
     KVL_TEXT_PHRASES
 };
 
