@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test_resume.sh - a sweep that is killed at random moments and started again ends with the results
-# of one that was left alone: nothing that was committed is lost, nothing stands twice.
+# of one that was left alone: nothing that was committed is lost, nothing stands twice.  With one process
+# and with workers.
 #
 # KVL_LONG=1 kills 100 times instead of 10.
 #   $1 the program   $2 the sources
@@ -25,14 +26,14 @@ committed() {
 
 # ---- kill -9 ------------------------------------------------------------------------------------
 
-# kill_often SHARE: kills at random moments that add up to about that share of the whole sweep's
+# kill_often SHARE JOBS: kills at random moments that add up to about that share of the whole sweep's
 # time; sets killed to how many met a running sweep.
 kill_often() {
     rm -f cut.zst
     : >kept
     killed=0
     for ((i = 0; i < kills; i++)); do
-        "$program" sweep --threads 1 --quiet small.yaml --log cut.zst 2>>err &
+        "$program" sweep --threads 1 --jobs "$2" --quiet small.yaml --log cut.zst 2>>err &
         pid=$!
         sleep "$(awk -v ms="$whole_ms" -v r=$RANDOM -v n=$kills -v share="$1" \
             'BEGIN { print share * ms / 1000 * (0.01 + 1.8 * r / 32767 / n) }')"
@@ -46,17 +47,19 @@ kill_often() {
     done
 }
 
-# A machine that is suddenly faster than before ends the sweep too early: then again with less time.
-for share in 1 0.5 0.2 0.1; do
-    kill_often $share
-    [ $killed -lt $((kills / 2)) ] || break
+for jobs in 1 2; do
+    # A machine that is suddenly faster than before ends the sweep too early: then again with less time.
+    for share in 1 0.5 0.2 0.1; do
+        kill_often $share $jobs
+        [ $killed -lt $((kills / 2)) ] || break
+    done
+    [ $killed -ge $((kills / 2)) ] || fail "only $killed of $kills kills met a running sweep"
+    run_sweep small.yaml --jobs $jobs --log cut.zst 2>err || fail "the last start"
+    committed cut.zst | head -n "$(wc -l <kept)" | cmp -s - kept || fail "records are gone at the end"
+    equal "nothing twice" "" "$(repeated_samples cut.zst)$(repeated_cells cut.zst)"
+    results_of cut.zst >cut
+    cmp -s whole cut || fail "other results than alone: $(diff whole cut | head -n 4)"
 done
-[ $killed -ge $((kills / 2)) ] || fail "only $killed of $kills kills met a running sweep"
-run_sweep small.yaml --log cut.zst 2>err || fail "the last start"
-committed cut.zst | head -n "$(wc -l <kept)" | cmp -s - kept || fail "records are gone at the end"
-equal "nothing twice" "" "$(repeated_samples cut.zst)$(repeated_cells cut.zst)"
-results_of cut.zst >cut
-cmp -s whole cut || fail "other results than alone: $(diff whole cut | head -n 4)"
 
 # ---- a log that ends in the middle of a write ---------------------------------------------------
 
@@ -70,10 +73,10 @@ ls torn.zst.torn-* >/dev/null 2>&1 || fail "the torn bytes were not set aside"
 # ---- signals ------------------------------------------------------------------------------------
 
 # The first one ends the sweep within 5 s with 128 + its number; what is done stays done.
-for signal in INT:130 TERM:143 HUP:129; do
-    number=${signal#*:} signal=${signal%:*}
+for signal in INT:130:1 TERM:143:1 HUP:129:1 TERM:143:2; do
+    IFS=: read -r signal number jobs <<<"$signal"
     rm -f signal.zst
-    "$program" sweep --threads 1 --quiet small.yaml --set contexts=2000 --log signal.zst 2>err &
+    "$program" sweep --threads 1 --jobs $jobs --quiet small.yaml --set contexts=2000 --log signal.zst 2>err &
     pid=$!
     for ((i = 0; i < 200; i++)); do
         [ ! -s signal.zst ] || break

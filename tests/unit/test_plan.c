@@ -367,6 +367,48 @@ static void test_progress(void **state)
     plan_close(&t);
 }
 
+/* ---- records of this run, from workers --------------------------------------------------------- */
+
+/* Adds a record of a cell; false: an error that was known. */
+static bool plan_add(struct kvl_state *s, json_t *record)
+{
+    bool repeated;
+    assert_non_null(record);
+    assert_int_equal(kvl_state_add(s, record, &repeated, NULL), KVL_OK);
+    json_decref(record);
+    return !repeated;
+}
+
+/* They count whatever the run is called, and a failure is one once. */
+static void test_added(void **state)
+{
+    struct plan_test t;
+    struct kvl_state s;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [{task: passkey, keys: 2}]\nlengths: [512]\nbudgets: [64]\n"
+                "policies: [full, snapkv]\ncontexts: 2\nquestions: 2\n");
+    assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
+    const char *first = t.work->cell[0].id, *second = t.work->cell[1].id;
+    for (int i = 0; i < 2; i++)
+        assert_true(plan_add(&s, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:n}", "kind", "sample",
+                                           "run", "?", "cell", first, "context", 1, "question", i,
+                                           "official", 0.5, "error")));
+    assert_true(s.cell[0].outcome[3].have && s.cell[0].outcome[3].official == 0.5);
+    assert_false(s.cell[0].outcome[0].have || s.cell[1].outcome[3].have);
+    for (int i = 0; i < 2; i++) {
+        json_t *error = kvl_record_error("?", &t.work->cell[1], i, -1, KVL_EPOLICY, "crashed");
+        assert_true(plan_add(&s, error) == (i == 0));
+    }
+    assert_true(s.cell[1].failed && !s.cell[0].failed);
+    assert_true(plan_add(&s, json_pack("{s:s, s:s, s:s, s:i, s:i, s:s}", "kind", "sample", "run",
+                                       "?", "cell", second, "context", 0, "question", 0, "error",
+                                       "out of luck")));
+    assert_true(s.cell[1].outcome[0].have && s.cell[1].outcome[0].failed);
+    kvl_state_free(&s);
+    plan_close(&t);
+}
+
 /* ---- shares ---------------------------------------------------------------------------------- */
 
 /* Every group belongs to exactly one share, whatever their number. */
@@ -434,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_shard_text),
         cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_added),
         cmocka_unit_test(test_own_prefill),
         cmocka_unit_test(test_prefills_observe_for_their_group),
     };
