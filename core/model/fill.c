@@ -58,7 +58,7 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
                            v, err));
     if (!f->s->obs) return KVL_OK;
     fill_columns(f, layer, n);
-    kvl_observers_add(e, f->s->obs, layer, fill_next(f), n);
+    kvl_observers_add(e, f->s->obs, layer, fill_next(f), NULL, n);
     return KVL_OK;
 }
 

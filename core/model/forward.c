@@ -99,7 +99,7 @@ static int attend_prefill(const struct forward *f, int32_t layer)
                            e->v, f->err));
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     float *lse = NULL;
-    if (kvl_observers_want_lse(s->obs)) {
+    if (s->obs) {
         kvl_arena_reset(&e->step);
         lse = kvl_arena_get(&e->step, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
         if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
@@ -115,9 +115,9 @@ static int attend_prefill(const struct forward *f, int32_t layer)
                                                               .n_kv_heads = sh->n_kv_heads,
                                                               .head_dim = sh->head_dim,
                                                               .scale = e->scale })));
-    if (lse)
-        KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
-    if (s->obs) kvl_observers_add(e, s->obs, layer, e->q, f->n);
+    if (!s->obs) return KVL_OK;
+    KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
+    kvl_observers_add(e, s->obs, layer, e->q, lse, f->n);
     return KVL_OK;
 }
 

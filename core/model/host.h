@@ -90,6 +90,7 @@ struct kvl_observers {
     struct kvl_observer_set set; /* the engine's when the session was created */
     int64_t n_seen;              /* tokens seen; query of token t is in ring row t % window */
     float *ring;                 /* [n_layers][set.window][n_heads * head_dim] */
+    float *ring_lse;             /* [n_layers][set.window][n_heads], NaN: not known */
     struct kvl_mass *masses;
     int32_t n_tok;                                   /* tokens that the columns have room for */
     struct kvl_column_sums columns[KVL_MAX_COLUMNS]; /* as set.column */
@@ -101,14 +102,13 @@ void kvl_observers_unref(struct kvl_observers *o);
 /* Makes *o writable for n_tok tokens in all: a private copy when it is shared; forgets computed
  * masses. */
 int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok);
-/* Whether sums over the queries of one layer's chunk are wanted: then attention gives their lse. */
-bool kvl_observers_want_lse(const struct kvl_observers *o);
 /* Adds a chunk of one layer, whose keys end e->lanes, to the column sums. */
 int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                       const float *q, const float *lse, int32_t n);
-/* Queries [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer. */
+/* Queries [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer, and their
+ * log-sum-exp [n][n_heads], NULL where no attention was computed. */
 void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
-                       const float *q, int32_t n);
+                       const float *q, const float *lse, int32_t n);
 
 /* ---- meta.c: tables of a policy --------------------------------------------------------------- */
 

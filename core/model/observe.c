@@ -1,8 +1,8 @@
 /* Observers: what a dense prefill keeps so that any policy can be scored afterwards.
  *
- * KVL_OBS_WINDOW keeps only the last W queries of each layer.  The W x n strip of probabilities is
- * computed when a policy asks, from these queries and the stored keys, and kept: policies and
- * budgets that start from the same prefill share it.  Extending the context by the question moves
+ * KVL_OBS_WINDOW keeps only the last W queries of each layer and their log-sum-exp.  The W x n strip
+ * of probabilities is computed when a policy asks, from these and the stored keys, and kept: policies
+ * and budgets that start from the same prefill share it.  Extending the context by the question moves
  * the window on.
  *
  * KVL_OBS_COLUMNS and KVL_OBS_LOGITS need every query, so their sums grow with the prefill: after the
@@ -10,12 +10,18 @@
  * token.  A fork that goes on gets its own copy. */
 #include "model/host.h"
 
+#include <math.h>
 #include <string.h>
 
 static size_t ring_floats(const struct kvl_engine *e, int32_t window)
 {
     const struct kvl_shape *sh = &e->model->shape;
     return (size_t)sh->n_layers * (size_t)window * (size_t)sh->n_heads * (size_t)sh->head_dim;
+}
+
+static size_t ring_lses(const struct kvl_engine *e, int32_t window)
+{
+    return ring_floats(e, window) / (size_t)e->model->shape.head_dim;
 }
 
 static size_t column_floats(const struct kvl_engine *e, int32_t n_tok)
@@ -54,7 +60,8 @@ static int observers_alloc(const struct kvl_engine *e, const struct kvl_observer
     o->n_refs = 1;
     o->set = *set;
     o->ring = kvl_alloc(ring_floats(e, set->window), sizeof *o->ring);
-    if (!o->ring || columns_alloc(e, o, n_tok) != KVL_OK) {
+    o->ring_lse = kvl_alloc(ring_lses(e, set->window), sizeof *o->ring_lse);
+    if (!o->ring || !o->ring_lse || columns_alloc(e, o, n_tok) != KVL_OK) {
         kvl_observers_unref(o);
         return KVL_ENOMEM;
     }
@@ -89,6 +96,7 @@ void kvl_observers_unref(struct kvl_observers *o)
     masses_free(o);
     columns_free(o);
     kvl_free(o->ring);
+    kvl_free(o->ring_lse);
     kvl_free(o);
 }
 
@@ -115,15 +123,11 @@ int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int3
     KVL_TRY(observers_alloc(e, &(*o)->set, n_tok, &copy));
     copy->n_seen = (*o)->n_seen;
     memcpy(copy->ring, (*o)->ring, ring_floats(e, copy->set.window) * sizeof *copy->ring);
+    memcpy(copy->ring_lse, (*o)->ring_lse, ring_lses(e, copy->set.window) * sizeof *copy->ring);
     columns_copy(e, copy, *o);
     kvl_observers_unref(*o);
     *o = copy;
     return KVL_OK;
-}
-
-bool kvl_observers_want_lse(const struct kvl_observers *o)
-{
-    return o && o->set.n_columns > 0;
 }
 
 int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
@@ -152,43 +156,49 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
 }
 
 void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
-                       const float *q, int32_t n)
+                       const float *q, const float *lse, int32_t n)
 {
     const struct kvl_shape *sh = &e->model->shape;
-    size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    float *ring = o->ring + (size_t)layer * (size_t)o->set.window * row;
+    size_t heads = (size_t)sh->n_heads, row = heads * (size_t)sh->head_dim;
+    size_t first = (size_t)layer * (size_t)o->set.window;
     for (int32_t i = KVL_MAX(0, n - o->set.window); i < n; i++) {
-        size_t at = (size_t)((o->n_seen + i) % o->set.window);
-        memcpy(ring + at * row, q + (size_t)i * row, row * sizeof *q);
+        size_t at = first + (size_t)((o->n_seen + i) % o->set.window);
+        memcpy(o->ring + at * row, q + (size_t)i * row, row * sizeof *q);
+        for (size_t h = 0; h < heads; h++)
+            o->ring_lse[at * heads + h] = lse ? lse[(size_t)i * heads + h] : NAN;
     }
     if (layer == sh->n_layers - 1) o->n_seen += n;
 }
 
-/* The last `window` queries of a layer, oldest first, in the step arena. */
-static const float *window_queries(struct kvl_engine *e, const struct kvl_observers *o,
-                                   int32_t layer, int32_t window)
+/* The newest `window` rows of `row` floats that a layer's ring holds, oldest first, in the step
+ * arena. */
+static const float *window_rows(struct kvl_engine *e, const struct kvl_observers *o,
+                                const float *ring, size_t row, int32_t layer, int32_t window)
 {
-    const struct kvl_shape *sh = &e->model->shape;
-    size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    float *q = kvl_arena_get(&e->step, (size_t)window * row, sizeof *q);
-    if (!q) return NULL;
-    const float *ring = o->ring + (size_t)layer * (size_t)o->set.window * row;
+    float *to = kvl_arena_get(&e->step, (size_t)window * row, sizeof *to);
+    if (!to) return NULL;
+    ring += (size_t)layer * (size_t)o->set.window * row;
     for (int32_t i = 0; i < window; i++) {
         size_t at = (size_t)((o->n_seen - window + i) % o->set.window);
-        memcpy(q + (size_t)i * row, ring + at * row, row * sizeof *q);
+        memcpy(to + (size_t)i * row, ring + at * row, row * sizeof *to);
     }
-    return q;
+    return to;
 }
 
 static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, float *mass)
 {
     struct kvl_engine *e = s->engine;
     const struct kvl_shape *sh = &e->model->shape;
-    const float *q = window_queries(e, s->obs, layer, window);
-    if (!q) return KVL_ENOMEM;
+    size_t heads = (size_t)sh->n_heads, dim = (size_t)sh->head_dim;
+    const float *q = window_rows(e, s->obs, s->obs->ring, heads * dim, layer, window);
+    const float *lse = window_rows(e, s->obs, s->obs->ring_lse, heads, layer, window);
+    if (!q || !lse) return KVL_ENOMEM;
+    for (size_t i = 0; lse && i < (size_t)window * heads; i++)
+        if (isnan(lse[i])) lse = NULL;
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     return e->ops->attn_window(&(struct kvl_attn_window_args){ .mass = mass,
                                                                .q = q,
+                                                               .lse = lse,
                                                                .lanes = e->lanes,
                                                                .n_window = window,
                                                                .n_slots = s->n_pos,

@@ -4,7 +4,7 @@
  *
  * Content, little-endian: a head of numbers; per layer the full blocks, CHUNK_BLOCKS of each kv head
  * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
- * as floats; the ring of queries; the column sums with their carries.  Of a block only the store
+ * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries.  Of a block only the store
  * knows the layout: nothing is converted, and a load costs little more than decoding the file. */
 #include "model/snapshot_file.h"
 
@@ -36,7 +36,7 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
 {
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
-    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 2\nmodel %s\ncode %s\nops %s %s\n",
+    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 3\nmodel %s\ncode %s\nops %s %s\n",
                            kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", d->type == KVL_KV_F16 ? "f16" : "f32",
                            d->block_tok, d->raw_keys ? " raw_keys" : ""));
@@ -226,8 +226,9 @@ static int observers_each(const struct kvl_engine *e, const struct kvl_observers
 {
     const struct kvl_shape *sh = &e->model->shape;
     size_t heads = (size_t)sh->n_layers * (size_t)sh->n_heads;
-    KVL_TRY(each(of, o->ring, heads * (size_t)sh->head_dim * (size_t)o->set.window * sizeof(float),
-                 err));
+    size_t window = heads * (size_t)o->set.window * sizeof(float);
+    KVL_TRY(each(of, o->ring, window * (size_t)sh->head_dim, err));
+    KVL_TRY(each(of, o->ring_lse, window, err));
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t bytes = heads * (size_t)o->n_tok * sizeof(float);
         KVL_TRY(each(of, o->columns[i].sum, bytes, err));

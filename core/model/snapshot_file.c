@@ -13,7 +13,7 @@
 #include <zstd.h>
 
 enum {
-    FILE_FORMAT = 2,
+    FILE_FORMAT = 3,
     FILE_PIECE = 1 << 20,
     /* Stored floats hardly compress: level 1 takes what is to be had, at disk speed. */
     FILE_LEVEL = 1,

@@ -95,7 +95,7 @@ static void test_merge_of_halves(void **state)
 struct mass_case {
     struct ut_lanes lanes;
     int32_t n_heads, n_kv_heads, head_dim, n_slots, n_window;
-    float *q, *y[2];
+    float *q, *lse, *y[2]; /* lse: of a window's queries, or NULL */
     size_t n_y;
 };
 
@@ -121,6 +121,7 @@ static void mass_close(struct mass_case *t)
     kvl_free(t->y[0]);
     kvl_free(t->y[1]);
     kvl_free(t->q);
+    kvl_free(t->lse);
     ut_lanes_close(&t->lanes);
 }
 
@@ -128,6 +129,7 @@ static void window_run(const struct mass_case *t, const struct kvl_ops *ops, flo
 {
     struct kvl_attn_window_args a = { .mass = y,
                                       .q = t->q,
+                                      .lse = t->lse,
                                       .lanes = t->lanes.lane,
                                       .n_window = t->n_window,
                                       .n_slots = t->n_slots,
@@ -138,6 +140,20 @@ static void window_run(const struct mass_case *t, const struct kvl_ops *ops, flo
     assert_int_equal(ops->attn_window(&a), KVL_OK);
 }
 
+static void window_lse(struct mass_case *t)
+{
+    t->lse = ut_poison((size_t)(t->n_window * t->n_heads));
+    struct kvl_attn_prefill_args p = { .lse = t->lse,
+                                       .q = t->q,
+                                       .lanes = t->lanes.lane,
+                                       .n = t->n_window,
+                                       .n_heads = t->n_heads,
+                                       .n_kv_heads = t->n_kv_heads,
+                                       .head_dim = t->head_dim,
+                                       .scale = 1 / sqrtf((float)t->head_dim) };
+    assert_int_equal(kvl_ops_cpu.attn_prefill(&p), KVL_OK);
+}
+
 static void body_window(struct kvl_rng *r)
 {
     static const int32_t sizes[][2] = { { 1, 1 },    { 5, 5 },    { 40, 8 },
@@ -145,6 +161,14 @@ static void body_window(struct kvl_rng *r)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct mass_case t;
         mass_open(r, &t, sizes[i][0], sizes[i][1]);
+        window_run(&t, &kvl_ops_cpu, t.y[0]);
+        window_run(&t, &kvl_ops_ref, t.y[1]);
+        ut_near("mass", t.y[0], t.y[1], t.n_y, 2e-5);
+        window_lse(&t);
+        window_run(&t, &kvl_ops_cpu, t.y[1]);
+        ut_near("mass with a known lse", t.y[1], t.y[0], t.n_y, 2e-5);
+        /* What is given is taken. */
+        for (int32_t j = 0; j < t.n_window * t.n_heads; j++) t.lse[j] += (float)(j % 3);
         window_run(&t, &kvl_ops_cpu, t.y[0]);
         window_run(&t, &kvl_ops_ref, t.y[1]);
         ut_near("mass", t.y[0], t.y[1], t.n_y, 2e-5);

@@ -173,6 +173,8 @@ static void expect_same_session(const struct stage *g, const struct kvl_session 
     assert_int_equal(a->obs->n_seen, b->obs->n_seen);
     assert_memory_equal(a->obs->ring, b->obs->ring,
                         heads * (size_t)a->obs->set.window * (size_t)sh->head_dim * sizeof(float));
+    assert_memory_equal(a->obs->ring_lse, b->obs->ring_lse,
+                        heads * (size_t)a->obs->set.window * sizeof(float));
     for (int32_t i = 0; i < a->obs->set.n_columns; i++) {
         size_t bytes = heads * (size_t)N_CTX * sizeof(float);
         assert_memory_equal(a->obs->columns[i].sum, b->obs->columns[i].sum, bytes);
@@ -413,7 +415,7 @@ static void stage_body(struct stage *g, struct kvl_buf *body)
     size_t heads = (size_t)(sh->n_layers * sh->n_heads), dim = (size_t)sh->head_dim;
     /* A full block in f16 and four tokens in float: keys, values and keys before RoPE. */
     size_t n = HEAD + (size_t)(sh->n_layers * sh->n_kv_heads) * dim * 3 * (16 * 2 + 4 * 4);
-    n += heads * 4 * ((size_t)o->set.window * dim + 2 * (size_t)o->set.n_columns * 20);
+    n += heads * 4 * ((size_t)o->set.window * (dim + 1) + 2 * (size_t)o->set.n_columns * 20);
     stage_save(g);
     body_of(g, n, body);
     write_body(g, body->data, body->len);

@@ -170,6 +170,8 @@ struct kvl_attn_masked_args {
 struct kvl_attn_window_args {
     float *mass;                  /* out [n_heads][n_slots] */
     const float *q;               /* [n_window][n_heads][head_dim], after RoPE, oldest first */
+    const float *lse;             /* [n_window][n_heads] as attn_prefill gave it: half the work is
+                                     done; NULL: not known */
     const struct kvl_lane *lanes; /* [n_kv_heads], n_slots each */
     int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim;
     float scale;

@@ -13,10 +13,11 @@ struct window {
     int threads;
     size_t head_floats; /* packed queries of one head */
     size_t thread_floats;
-    float *lse, *packed, *scratch;
+    const float *lse;
+    float *packed, *scratch;
 };
 
-/* First pass: an attention without values gives the log-sum-exp of every query. */
+/* An attention without values gives the log-sum-exp of every query. */
 static int window_lse(const struct kvl_attn_window_args *a, float *lse)
 {
     struct kvl_attn_prefill_args p = { .lse = lse,
@@ -54,29 +55,34 @@ static void window_queries(const struct window *w, int32_t w0, int32_t n_w)
     }
 }
 
+static int window_run(struct window *w)
+{
+    const struct kvl_attn_window_args *a = w->a;
+    int32_t nr = w->kern->nr, n_w = KVL_MIN(WINDOW_QUERIES / nr * nr, a->n_window);
+    w->threads = kvl_team((double)a->n_window * a->n_heads * a->n_slots * a->head_dim / 40);
+    w->head_floats = (size_t)((n_w + nr - 1) / nr * nr) * (size_t)a->head_dim;
+    w->thread_floats = w->kern->window_scratch(a->head_dim);
+    size_t packed = ((size_t)a->n_heads * w->head_floats + 15) / 16 * 16;
+    w->packed =
+        kvl_cpu_scratch((packed + w->thread_floats * (size_t)w->threads) * sizeof *w->packed);
+    if (!w->packed) return KVL_ENOMEM;
+    w->scratch = w->packed + packed;
+    memset(a->mass, 0, (size_t)a->n_heads * (size_t)a->n_slots * sizeof *a->mass);
+    for (int32_t w0 = 0; w0 < a->n_window; w0 += n_w)
+        window_queries(w, w0, KVL_MIN(n_w, a->n_window - w0));
+    return KVL_OK;
+}
+
 int kvl_cpu_attn_window(const struct kvl_attn_window_args *a)
 {
-    struct window w = { .a = a, .kern = kvl_kern() };
-    int32_t nr = w.kern->nr, n_w = KVL_MIN(WINDOW_QUERIES / nr * nr, a->n_window);
-    size_t n_lse = (size_t)a->n_window * (size_t)a->n_heads;
-    w.threads = kvl_team((double)n_lse * a->n_slots * a->head_dim / 40);
-    w.head_floats = (size_t)((n_w + nr - 1) / nr * nr) * (size_t)a->head_dim;
-    w.thread_floats = w.kern->window_scratch(a->head_dim);
-    /* The first pass uses the scratch itself: the results need a place of their own. */
-    w.lse = kvl_alloc(n_lse, sizeof *w.lse);
-    if (!w.lse) return KVL_ENOMEM;
-    int status = window_lse(a, w.lse);
-    w.packed = status == KVL_OK ? kvl_cpu_scratch(((size_t)a->n_heads * w.head_floats + 16 +
-                                                   w.thread_floats * (size_t)w.threads) *
-                                                  sizeof *w.packed)
-                                : NULL;
-    if (status == KVL_OK && !w.packed) status = KVL_ENOMEM;
-    if (status == KVL_OK) {
-        w.scratch = w.packed + ((size_t)a->n_heads * w.head_floats + 15) / 16 * 16;
-        memset(a->mass, 0, (size_t)a->n_heads * (size_t)a->n_slots * sizeof *a->mass);
-        for (int32_t w0 = 0; w0 < a->n_window; w0 += n_w)
-            window_queries(&w, w0, KVL_MIN(n_w, a->n_window - w0));
-    }
-    kvl_free(w.lse);
+    struct window w = { .a = a, .kern = kvl_kern(), .lse = a->lse };
+    if (a->lse) return window_run(&w);
+    /* The pass that finds it uses the scratch itself: the results need a place of their own. */
+    float *lse = kvl_alloc((size_t)a->n_window * (size_t)a->n_heads, sizeof *lse);
+    if (!lse) return KVL_ENOMEM;
+    w.lse = lse;
+    int status = window_lse(a, lse);
+    if (status == KVL_OK) status = window_run(&w);
+    kvl_free(lse);
     return status;
 }

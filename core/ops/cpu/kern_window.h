@@ -5,6 +5,9 @@
 
 #include "ops/cpu/kern_prefill.h"
 
+/* Logits to the base 2: a weight is one vf_exp2. */
+static const float window_unit = 1.44269504f;
+
 static size_t window_scratch(int32_t head_dim)
 {
     return round_up16(PREFILL_SLOTS * kvl_head_pad(head_dim) + PREFILL_SLOTS * NR);
@@ -21,18 +24,18 @@ static void window_pack(float *dst, const struct kvl_attn_window_args *a, int32_
             size_t at = (size_t)(w0 + p + r) * (size_t)a->n_heads + (size_t)head;
             row[r] = a->q + at * (size_t)a->head_dim;
         }
-        pack_queries(dst, row, a->head_dim, a->scale);
+        pack_queries(dst, row, a->head_dim, a->scale * window_unit);
     }
 }
 
-/* mass [n] += sum over the rows of a panel of exp(s - lse). */
+/* mass [n] += sum over the rows of a panel of 2^(s - lse). */
 static void window_add(float *mass, const float *s, const float *lse, int32_t n)
 {
     for (int32_t t = 0; t < n; t++) {
         vf sum = vf_zero();
         for (int32_t j = 0; j < NV; j++) {
             vf d = vf_sub(vf_load(s + (size_t)t * NR + j * VW), vf_load(lse + j * VW));
-            sum = vf_add(sum, vf_exp(d));
+            sum = vf_add(sum, vf_exp2(d));
         }
         mass[t] += vf_hsum(sum);
     }
@@ -45,7 +48,7 @@ static void window_panel(const struct kvl_window_item *it, const float *k, float
     float lse[NR];
     for (int32_t r = 0; r < NR; r++)
         lse[r] = w + r < it->w0 + it->n_w
-                     ? it->lse[(size_t)(w + r) * (size_t)a->n_heads + (size_t)head]
+                     ? it->lse[(size_t)(w + r) * (size_t)a->n_heads + (size_t)head] * window_unit
                      : INFINITY;
     panel_scores(s, k, q, it->n, a->head_dim);
     panel_mask(s, it->n, a->n_slots - a->n_window - it->slot0, w, 1);

@@ -1,5 +1,7 @@
 #include "ops/ref/ref.h"
 
+#include <math.h>
+
 static void window_head(const struct kvl_attn_window_args *a, int32_t h, double *p, double *mass)
 {
     const struct kvl_lane *lane = &a->lanes[h / (a->n_heads / a->n_kv_heads)];
@@ -10,8 +12,9 @@ static void window_head(const struct kvl_attn_window_args *a, int32_t h, double 
                                        .lane = lane,
                                        .n = a->n_slots - a->n_window + w + 1,
                                        .scale = a->scale };
-        (void)kvl_ref_weights(&query, p);
-        for (int32_t s = 0; s < query.n; s++) mass[s] += p[s];
+        double lse = kvl_ref_weights(&query, p);
+        double factor = a->lse ? exp(lse - (double)a->lse[w * a->n_heads + h]) : 1;
+        for (int32_t s = 0; s < query.n; s++) mass[s] += p[s] * factor;
     }
 }
 
