@@ -141,6 +141,10 @@ static int fwe_write(struct kvl_bag *b, int32_t size)
         for (int32_t k = 0; k < times; k++) entry[n++] = i;
     }
     kvl_rng_shuffle(&rng, entry, n);
+    int32_t noise = 0; /* comes first: at a line start vocabularies have other tokens for words */
+    while (entry[noise] != 0) noise++;
+    entry[noise] = entry[0];
+    entry[0] = 0;
     int rc = fwe_print(b, entry, n);
     kvl_free(entry);
     return rc == KVL_OK ? rc : kvl_bag_fail_memory(b);

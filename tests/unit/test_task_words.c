@@ -197,6 +197,7 @@ static void check_fwe(const struct want *w, int32_t asked, double alpha, double 
     struct kvl_sample s = must_generate(w);
     char text[128];
     check_tokens(w, &s);
+    assert_memory_equal(last_line(&s, fwe_intro, 1), "... ", 4);
     count_words(read_words(last_line(&s, fwe_intro, 1), false));
     qsort(words, (size_t)n_words, sizeof *words, compare_times);
     assert_string_equal(words[0].text, "...");
