@@ -32,6 +32,27 @@ static const struct form {
     { "two_stage_retr", "answer=direct" },
     { "two_stage_retr", "answer=direct,wording=2" },
     { "two_stage_retr", "answer=direct,wording=3" },
+    { "niah_multikey", NULL },
+    { "niah_multikey", "keys=1,wording=2,value=words" },
+    { "niah_multikey", "keys=2,wording=3,key=uuids,value=uuids" },
+    { "niah_multikey", "haystack=needles" },
+    { "niah_multikey", "haystack=needles,key=uuids,value=uuids,wording=2" },
+    { "niah_multikey", "haystack=needles,keys=6,key=numbers,value=words,wording=3" },
+    { "niah_multivalue", NULL },
+    { "niah_multivalue", "keys=2,values=3,wording=2,key=uuids" },
+    { "niah_multivalue", "values=2,value=uuids,wording=3" },
+    { "niah_multiquery", NULL },
+    { "niah_multiquery", "queries=2,keys=5,wording=2,value=words" },
+    { "niah_multiquery", "queries=3,wording=3,key=uuids" },
+    { "vt", NULL },
+    { "vt", "chains=3,hops=2,wording=2" },
+    { "vt", "chains=2,hops=0,wording=3" },
+    { "cwe", NULL },
+    { "cwe", "words=3,common=7,uncommon=2,wording=2" },
+    { "cwe", "words=2,common=2,wording=3" },
+    { "fwe", NULL },
+    { "fwe", "alpha=1.5,asked=2,wording=2" },
+    { "fwe", "asked=1,wording=3" },
 };
 
 static const struct kvl_task *find_task(const char *name)
@@ -102,8 +123,19 @@ static void test_training_shows_the_tasks(void **state)
     assert_int_equal(rc, 0);
 }
 
+/* Every kind of training document is made, and its tokens are what encoding its text gives. */
+static void test_training_documents(void **state)
+{
+    (void)state;
+    static const char command[] = "cd '" KVL_SOURCE_DIR "/datasets/model/train' && "
+                                  "python3 -B kinds.py > /dev/null";
+    if (system("python3 -c 'import random' 2> /dev/null") != 0) skip();
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_training_shows_the_tasks) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_training_shows_the_tasks),
+                                        cmocka_unit_test(test_training_documents) };
     return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
 }

@@ -3,7 +3,8 @@ import math
 
 import torch
 
-from tasks import CONTEXT, training_document
+from kinds import training_document
+from tasks import CONTEXT
 
 
 def stretch(rng, doc, length, longest):

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 import model as llama
-from tasks import VOCAB, training_document
+from kinds import training_document
+from tasks import VOCAB
 from tokenizer import BOS, EOS, N_CONTROL, PAD
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9

@@ -4,8 +4,6 @@ A document is <bos>, a context, and questions.  For every token it knows the wei
 (the weight of predicting this token) and its role: EVIDENCE (something that a question needs),
 CONTEXT (anything else before the questions) or QUESTION.
 """
-import random
-
 import items as its
 from items import (CLOSE, COMMA, HEX, NEXT, OPEN, QUOTE, VOCAB, W_ANSWER, W_OTHER, Filler, Item,
                    characters)
@@ -82,6 +80,22 @@ class Document:
         self.answers.append(Answer(len(self.ids), item, self._item_start.get(item, 0)))
         self.add(item.answer, W_ANSWER, QUESTION)
         self.weights[-len(item.answer):] = item.weights
+
+    def ask_list(self, question, items, quote=""):
+        """A question whose answer lists the values of several items."""
+        self.end_context()
+        self.add(VOCAB.newline + question, W_OTHER, QUESTION)
+        text, places = "", []
+        for i, item in enumerate(items):
+            text += ("," if i else "") + " " + quote
+            places.append((len(VOCAB.ids(text.rstrip(" "))), len(text)))
+            text += item.part + quote
+        ids = VOCAB.ids(text + ("" if quote else "."))
+        for (start, at), item in zip(places, items):
+            end = len(VOCAB.ids(text[:at] + item.part))
+            part = Item(item.unit, [], ids[start:end], item.value, item.key)
+            self.answers.append(Answer(len(self.ids) + start, part, self._item_start.get(item, 0)))
+        self.add(ids, W_ANSWER, QUESTION)
 
     def list_again(self, items):
         """A second list with some of the pairs: more answers per token than questions give."""
@@ -433,26 +447,3 @@ def training_text(rng, length, mix):
 KINDS = {"repeat": training_repeat, "kv": training_kv, "passkey": training_passkey,
          "needle": training_needle, "two_stage": training_two_stage, "sums": training_sums,
          "mixed": training_mixed, "text": training_text}
-
-
-def training_document(rng, length, mix):
-    """One document by the probabilities in `mix` (see the configuration files)."""
-    kind = rng.choices(list(KINDS), [mix.get(name, 0.0) for name in KINDS])[0]
-    doc = KINDS[kind](rng, length, mix)
-    doc.cut(length)
-    return doc
-
-
-if __name__ == "__main__":
-    demo_rng = random.Random(0)
-    for demo_kind in KINDS:
-        demo = training_document(demo_rng, 300, {demo_kind: 1.0})
-        print("----", demo_kind, len(demo), "answers:",
-              [VOCAB.text(demo.ids[a.start:a.start + a.length]) for a in demo.answers])
-        print(VOCAB.text(demo.ids))
-        for a in demo.answers:
-            print([VOCAB.text(demo.ids[a.value_start:a.value_start + a.value_length]),
-                   VOCAB.text(demo.ids[a.start + a.reads:a.start + a.length])])
-        # What training sees is what encoding the text gives.
-        if demo_kind != "repeat":
-            assert VOCAB.ids(VOCAB.text(demo.ids[1:])) == demo.ids[1:], demo_kind

@@ -1,4 +1,7 @@
-"""Reads datasets/text/*.def, the words and wording that the C task generators use as well."""
+"""Reads datasets/text/*.def, the words and wording that the C task generators use as well.
+
+ruler.def keeps to words of english.def, so that it changes nothing in the vocabulary.
+"""
 import os
 import re
 
@@ -48,6 +51,7 @@ def load(folder=FOLDER):
     """{language: Language}; classes that a language leaves out are those of English."""
     languages = {name: Language(os.path.join(folder, name + ".def")) for name in LANGUAGES}
     english = languages["english"]
+    english.phrases.update(Language(os.path.join(folder, "ruler.def")).phrases)
     for language in languages.values():
         language.words = {**english.words, **language.words}
     return languages
