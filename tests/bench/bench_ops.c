@@ -151,7 +151,7 @@ static void *random_bytes(size_t n, enum kvl_wtype type)
     return p;
 }
 
-static void bench_gemm(int32_t n, int32_t n_rows, int32_t n_cols, enum kvl_wtype type)
+static void bench_gemm(int32_t n, int32_t n_rows, int32_t n_cols, enum kvl_wtype type, bool bf16)
 {
     char what[64];
     size_t row = kvl_wtype_row_bytes(type, n_cols), n_y = (size_t)n * (size_t)n_rows;
@@ -160,9 +160,10 @@ static void bench_gemm(int32_t n, int32_t n_rows, int32_t n_cols, enum kvl_wtype
     float *x = random_bytes((size_t)n * (size_t)n_cols * 4, KVL_W_F32);
     float *y = bench_alloc(2 * n_y * sizeof *y);
     struct product p = { .w = { w, type, n_rows, n_cols, row }, .wide = wide, .y = y + n_y };
-    p.gemm = (struct kvl_gemm_args){ .y = y, .x = x, .w = &p.w, .n = n };
+    p.gemm = (struct kvl_gemm_args){ .y = y, .x = x, .w = &p.w, .n = n, .bf16 = bf16 };
     double ops = 2.0 * n * n_rows * n_cols;
-    snprintf(what, sizeof what, "gemm %s %dx%dx%d", kvl_wtype_name(type), n, n_rows, n_cols);
+    snprintf(what, sizeof what, "gemm%s %s %dx%dx%d", bf16 ? " in bf16" : "", kvl_wtype_name(type),
+             n, n_rows, n_cols);
     compare(what, "GFLOP/s", (struct side){ gemm_run, &p, ops },
             (struct side){ sgemm_run, &p, ops });
     kvl_free(w);
@@ -318,7 +319,7 @@ static void bench_decode(const char *name, int32_t n_kv, int32_t group, int32_t 
 }
 
 static void bench_prefill(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
-                          int32_t n_slots, int32_t n)
+                          int32_t n_slots, int32_t n, bool bf16)
 {
     char what[64];
     struct model m;
@@ -329,7 +330,9 @@ static void bench_prefill(const char *name, int32_t n_kv, int32_t group, int32_t
     p.gemm = (struct kvl_gemm_args){ .x = x, .n = SIZE };
     model_open(&m, n_kv, group, head_dim, n_slots, n, false);
     double ops = 4.0 * head_dim * n * n_kv * group * (n_slots - n / 2.0);
-    snprintf(what, sizeof what, "attn_prefill %s %d of %d", name, n, n_slots);
+    m.prefill.bf16 = bf16;
+    snprintf(what, sizeof what, "attn_prefill%s %s %d of %d", bf16 ? " in bf16" : "", name, n,
+             n_slots);
     compare(what, "GFLOP/s", (struct side){ prefill_run, &m, ops },
             (struct side){ sgemm_run, &p, 2.0 * SIZE * SIZE * SIZE });
     model_close(&m);
@@ -390,17 +393,26 @@ static void bench_all(void)
     bench_gemv(1, 64000, 1024, KVL_W_Q8_0);
     bench_gemv(1, 64000, 1024, KVL_W_Q4_0);
     bench_gemv(4, 32000, 1024, KVL_W_F16);
-    bench_gemm(512, 2816, 1024, KVL_W_F16);
-    bench_gemm(512, 1024, 2816, KVL_W_F16);
-    bench_gemm(512, 2816, 1024, KVL_W_Q8_0);
-    bench_gemm(64, 2816, 1024, KVL_W_F16);
-    bench_gemm(16, 2816, 1024, KVL_W_F16);
-    bench_gemm(512, 704, 256, KVL_W_F16);
-    bench_gemm(64, 128, 128, KVL_W_F32);
-    bench_prefill("hd128 group 4", 4, 4, 128, 512, 512);
-    bench_prefill("hd128 group 4", 4, 4, 128, 4096, 512);
-    bench_prefill("hd64 group 4", 4, 4, 64, 4096, 512);
-    bench_prefill("hd32 group 4 (tiny)", 2, 4, 32, 512, 512);
+    bench_gemm(512, 2816, 1024, KVL_W_F16, false);
+    bench_gemm(512, 1024, 2816, KVL_W_F16, false);
+    bench_gemm(512, 2816, 1024, KVL_W_Q8_0, false);
+    bench_gemm(64, 2816, 1024, KVL_W_F16, false);
+    bench_gemm(16, 2816, 1024, KVL_W_F16, false);
+    bench_gemm(512, 704, 256, KVL_W_F16, false);
+    bench_gemm(512, 2816, 1024, KVL_W_F16, true);
+    bench_gemm(512, 1024, 2816, KVL_W_F16, true);
+    bench_gemm(512, 2816, 1024, KVL_W_BF16, true);
+    bench_gemm(512, 2816, 1024, KVL_W_Q8_0, true);
+    bench_gemm(64, 2816, 1024, KVL_W_F16, true);
+    bench_gemm(64, 128, 128, KVL_W_F32, false);
+    bench_prefill("hd128 group 4", 4, 4, 128, 512, 512, false);
+    bench_prefill("hd128 group 4", 4, 4, 128, 4096, 512, false);
+    bench_prefill("hd64 group 4", 4, 4, 64, 4096, 512, false);
+    bench_prefill("hd32 group 4 (tiny)", 2, 4, 32, 512, 512, false);
+    bench_prefill("hd128 group 4", 4, 4, 128, 512, 512, true);
+    bench_prefill("hd128 group 4", 4, 4, 128, 4096, 512, true);
+    bench_prefill("hd64 group 4", 4, 4, 64, 4096, 512, true);
+    bench_prefill("hd32 group 4 (tiny)", 2, 4, 32, 512, 512, true);
     bench_columns("hd128 group 4", 4, 4, 128, 512, 512, 0);
     bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 0);
     bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 256);

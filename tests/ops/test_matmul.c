@@ -53,6 +53,14 @@ static void body_reference(struct kvl_rng *r)
         a.y = gemm;
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         ut_near("gemm", gemm, want, n_y, 3e-6 * sqrt(s[2]));
+        a.bf16 = true;
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+        ut_near("gemm in bf16 against gemm", gemm, want, n_y, 6e-3 * sqrt(s[2]));
+        a.y = want;
+        assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
+        ut_near("gemm in bf16", gemm, want, n_y, 3e-6 * sqrt(s[2]));
+        a = (struct kvl_gemm_args){ .y = gemm, .x = x, .w = &m.w, .n = s[0] };
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         v.y = want;
         assert_int_equal(kvl_ops_ref.gemv(&v), KVL_OK);
         ut_near("gemv against gemm", want, gemm, n_y, 2e-5 * sqrt(s[2]));
@@ -112,19 +120,20 @@ static void body_rows(struct kvl_rng *r)
 {
     enum { N = 150, ROWS = 301, COLS = 736 };
     static const int32_t chunks[] = { 1, 7, 64, 100 };
-    for (int32_t t = 0; t < N_TYPES; t++) {
+    for (int32_t t = 0; t < 2 * N_TYPES; t++) {
         struct matrix m;
-        matrix_open(r, &m, types[t], ROWS, COLS);
+        bool bf16 = t >= N_TYPES;
+        matrix_open(r, &m, types[t % N_TYPES], ROWS, COLS);
         float *x = ut_random(r, N * COLS, 1), *whole = ut_poison(N * ROWS);
-        struct kvl_gemm_args a = { .y = whole, .x = x, .w = &m.w, .n = N };
+        struct kvl_gemm_args a = { .y = whole, .x = x, .w = &m.w, .n = N, .bf16 = bf16 };
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
             float *y = ut_poison(N * ROWS);
             kvl_ops_set_threads(1 + (int32_t)c % 3);
             for (int32_t i = 0; i < N; i += chunks[c]) {
-                a = (struct kvl_gemm_args){
-                    .y = y + i * ROWS, .x = x + i * COLS, .w = &m.w, .n = KVL_MIN(chunks[c], N - i)
-                };
+                a.y = y + i * ROWS;
+                a.x = x + i * COLS;
+                a.n = KVL_MIN(chunks[c], N - i);
                 assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
             }
             ut_same("gemm", y, whole, N * ROWS);

@@ -112,6 +112,7 @@ struct kvl_attn_prefill_args {
     const struct kvl_lane *lanes; /* [n_kv_heads] */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
+    bool bf16;   /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
 };
 
 /* One query-head group over one list of slots of one lane. */

@@ -32,10 +32,11 @@ struct kvl_rope_table; /* cosines and sines by position, kept between calls */
 /* Columns col0 .. col0 + n_cols - 1 of Y, that is as many rows of W, for all n rows of x. */
 struct kvl_gemm_item {
     float *y;                   /* [n][ld_y], column 0 */
-    const float *x;             /* packed: [n / mr][k][mr] */
+    const float *x;             /* packed by gemm_pack: [n / mr][places of k][mr] */
     const struct kvl_weight *w; /* [n_rows][k] */
     size_t ld_y;
     int32_t n, col0, n_cols;
+    bool bf16;
     float *scratch; /* kern->gemm_scratch(n_cols) floats */
 };
 
@@ -99,11 +100,12 @@ struct kvl_columns_item {
 
 struct kvl_kern {
     const char *name;
-    int32_t mr, nr; /* register tile of products */
+    int32_t mr, nr;    /* register tile of products */
+    int32_t bf16_pair; /* values in the place of a float, where products round to bf16 */
 
     void (*widen)(float *y, const void *src, enum kvl_wtype type, int32_t n);
     size_t (*gemm_scratch)(int32_t n_cols);
-    void (*gemm_pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k);
+    void (*gemm_pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k, bool bf16);
     void (*gemm_item)(const struct kvl_gemm_item *it);
     size_t (*gemv_scratch)(int32_t n_cols);
     void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);

@@ -1,6 +1,13 @@
-/* Own kernels rather than a BLAS: no BLAS promises that a row's rounding is independent of the
+/* Layout: x is packed once, MR rows at a time with columns outermost; W is widened and packed in
+ * panels of NR rows and 512 columns that stay in L2; a register tile of MR x NR sums reads both in
+ * order.  Threads take runs of rows of W, each packed by one of them.
+ *
+ * Own kernels rather than a BLAS: no BLAS promises that a row's rounding is independent of the
  * number of rows, and W would have to be widened as a whole.  Here every element of Y is one chain
- * of multiply-adds over the columns in ascending order. */
+ * of multiply-adds over the columns in ascending order.  In bf16 the chain is over pairs of columns.
+ *
+ * Limit: one multiply-add of 16 floats per cycle, or one product of 16 pairs of bf16.  Reached at 512
+ * rows: 0.93 of either; OpenBLAS sgemm reaches 0.86 of the first. */
 #include "ops/cpu/cpu.h"
 
 #include <assert.h>
@@ -22,6 +29,7 @@ struct gemm_plan {
     const struct kvl_kern *kern;
     int threads;
     int32_t item_cols;
+    size_t row_places; /* of a packed row of x */
     size_t thread_floats;
     float *packed, *scratch;
 };
@@ -36,9 +44,9 @@ static void gemm_block(const struct gemm_plan *p, int32_t row0, int32_t n)
     {
 #pragma omp for schedule(static)
         for (int32_t i = 0; i < n_packs; i++) {
-            size_t off = (size_t)i * (size_t)mr * (size_t)w->n_cols;
-            p->kern->gemm_pack(p->packed + off, x + off, (size_t)w->n_cols, KVL_MIN(mr, n - i * mr),
-                               w->n_cols);
+            size_t at = (size_t)i * (size_t)mr, n_cols = (size_t)w->n_cols;
+            p->kern->gemm_pack(p->packed + at * p->row_places, x + at * n_cols, n_cols,
+                               KVL_MIN(mr, n - i * mr), w->n_cols, p->a->bf16);
         }
 #pragma omp for schedule(dynamic)
         for (int32_t i = 0; i < n_items; i++) {
@@ -47,7 +55,8 @@ static void gemm_block(const struct gemm_plan *p, int32_t row0, int32_t n)
                                         .w = w,
                                         .ld_y = (size_t)w->n_rows,
                                         .n = n,
-                                        .col0 = i * p->item_cols };
+                                        .col0 = i * p->item_cols,
+                                        .bf16 = p->a->bf16 };
             it.n_cols = KVL_MIN(p->item_cols, w->n_rows - it.col0);
             it.scratch = p->scratch + (size_t)omp_get_thread_num() * p->thread_floats;
             p->kern->gemm_item(&it);
@@ -59,9 +68,9 @@ int kvl_cpu_gemm(const struct kvl_gemm_args *a)
 {
     double ns = (double)a->n * a->w->n_rows * a->w->n_cols / 40;
     struct gemm_plan p = { .a = a, .kern = kvl_kern(), .threads = kvl_team(ns) };
-    int32_t rows = KVL_MIN(a->n, GEMM_ROWS);
-    size_t packed =
-        (size_t)((rows + p.kern->mr - 1) / p.kern->mr * p.kern->mr) * (size_t)a->w->n_cols;
+    int32_t rows = KVL_MIN(a->n, GEMM_ROWS), pair = a->bf16 ? p.kern->bf16_pair : 1;
+    p.row_places = (size_t)((a->w->n_cols + pair - 1) / pair);
+    size_t packed = (size_t)((rows + p.kern->mr - 1) / p.kern->mr * p.kern->mr) * p.row_places;
     assert(GEMM_ROWS % p.kern->mr == 0);
     p.item_cols = gemm_item_cols(p.kern, a->w->n_rows, p.threads);
     p.thread_floats = (p.kern->gemm_scratch(p.item_cols) + 15) / 16 * 16;

@@ -2,6 +2,7 @@
  * kern_<isa>.c, which has set KERN_NAME and KERN_TABLE. */
 
 #include "ops/cpu/kern_bound.h"
+#include "ops/cpu/kern_bf16.h"
 #include "ops/cpu/kern_columns.h"
 #include "ops/cpu/kern_gemm.h"
 #include "ops/cpu/kern_gemv.h"
@@ -17,6 +18,7 @@ const struct kvl_kern KERN_TABLE = {
     .name = KERN_NAME,
     .mr = MR,
     .nr = NR,
+    .bf16_pair = BF16_PAIR,
     .widen = widen,
     .gemm_scratch = gemm_scratch,
     .gemm_pack = gemm_pack,

@@ -1,6 +1,43 @@
 #include "ops/ref/ref.h"
 
+#include "ops/half.h"
+
 #include <assert.h>
+#include <math.h>
+
+static double prefill_round(double x)
+{
+    return (double)kvl_bf16_to_f32(kvl_f32_to_bf16((float)x));
+}
+
+/* Row of query head h over n slots, everything rounded to bf16 before it is multiplied. */
+static int prefill_bf16(const struct kvl_attn_prefill_args *a, int32_t r, int32_t n)
+{
+    size_t dim = (size_t)a->head_dim;
+    const struct kvl_lane *lane = &a->lanes[r % a->n_heads / (a->n_heads / a->n_kv_heads)];
+    double *p = kvl_alloc((size_t)n + 2 * dim, sizeof *p), max = -HUGE_VAL, sum = 0;
+    if (!p) return KVL_ENOMEM;
+    double *row = p + n, *acc = row + dim;
+    for (int32_t t = 0; t < n; t++) {
+        kvl_ref_slot(lane, KVL_PART_K, t, row);
+        p[t] = 0;
+        for (size_t c = 0; c < dim; c++)
+            p[t] += prefill_round((double)a->q[(size_t)r * dim + c]) * prefill_round(row[c]);
+        p[t] *= (double)a->scale;
+        max = fmax(max, p[t]);
+    }
+    for (size_t c = 0; c < dim; c++) acc[c] = 0;
+    for (int32_t t = 0; t < n; t++) {
+        double e = exp(p[t] - max);
+        sum += e;
+        kvl_ref_slot(lane, KVL_PART_V, t, row);
+        for (size_t c = 0; c < dim; c++) acc[c] += prefill_round(e) * prefill_round(row[c]);
+    }
+    for (size_t c = 0; c < dim; c++) a->out[(size_t)r * dim + c] = (float)(acc[c] / sum);
+    if (a->lse) a->lse[r] = (float)(max + log(sum));
+    kvl_free(p);
+    return KVL_OK;
+}
 
 int kvl_ref_attn_prefill(const struct kvl_attn_prefill_args *a)
 {
@@ -13,6 +50,10 @@ int kvl_ref_attn_prefill(const struct kvl_attn_prefill_args *a)
                                        .n = lane->n_slots - a->n + i + 1,
                                        .scale = a->scale };
         assert(lane->n_slots >= a->n);
+        if (a->bf16) {
+            KVL_TRY(prefill_bf16(a, r, query.n));
+            continue;
+        }
         double *p = kvl_alloc((size_t)query.n, sizeof *p);
         if (!p) return KVL_ENOMEM;
         double lse = kvl_ref_weights(&query, p);
