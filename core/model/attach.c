@@ -13,7 +13,7 @@ void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
     s->host.n_visible = s->n_pos;
     s->host.clean = !err || err->code == KVL_OK;
     kvl_arena_reset(&s->engine->scratch);
-    if (s->engine->watch) s->engine->watch(s->planned->policy->name);
+    kvl_watch_policy(s->engine, s->planned->policy->name);
 }
 
 int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code)

@@ -139,5 +139,14 @@ void kvl_engine_set_stop(struct kvl_engine *e, const volatile int *stop)
 
 void kvl_engine_set_watch(struct kvl_engine *e, void (*run)(const char *policy))
 {
+    kvl_watch_policy(e, NULL);
     e->watch = run;
+}
+
+/* Sessions of a batch lie together by policy: few hooks change the name. */
+void kvl_watch_policy(struct kvl_engine *e, const char *policy)
+{
+    if (!e->watch || e->watched == policy) return;
+    e->watched = policy;
+    e->watch(policy);
 }

@@ -146,7 +146,7 @@ static void row_hook(const struct forward *f, const struct kvl_row *row)
 /* What several policies share runs in nobody's name. */
 static void no_hook(const struct forward *f)
 {
-    if (f->n > 1 && f->mode == DECODE && f->e->watch) f->e->watch(NULL);
+    if (f->n > 1 && f->mode == DECODE) kvl_watch_policy(f->e, NULL);
 }
 
 /* Policies see keys and values as they are stored. */

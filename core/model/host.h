@@ -194,6 +194,7 @@ struct kvl_engine {
     float scale; /* 1 / sqrt(head_dim) */
     const volatile int *stop;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
+    const char *watched;               /* what it was told last */
     struct kvl_arena step, scratch;
     /* activations of cap_rows rows */
     int32_t cap_rows;
@@ -353,6 +354,8 @@ int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const in
 
 /* ---- attach.c -------------------------------------------------------------------------------------- */
 
+/* From here on the hooks of this policy run; NULL: nobody's. */
+void kvl_watch_policy(struct kvl_engine *e, const char *policy);
 /* Before every hook: scratch is empty again, errors go to `err`. */
 void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
 /* Room in the mask oracle's map for positions below n_pos. */

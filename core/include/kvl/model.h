@@ -117,8 +117,8 @@ struct kvl_store *kvl_engine_store(struct kvl_engine *engine);
 const struct kvl_model *kvl_engine_model(const struct kvl_engine *engine);
 /* Polled between layers; when it becomes non-zero, calls return KVL_ESTOP. */
 void kvl_engine_set_stop(struct kvl_engine *engine, const volatile int *stop);
-/* Calls `run` with a policy's name before each of its hooks, and with NULL where a batch of several
- * goes on without: for who says which plug-in crashed. */
+/* Calls `run` with a policy's name before hooks of another one than before, and with NULL where a batch
+ * of several goes on without and at the end (`run` NULL): for who says which plug-in crashed. */
 void kvl_engine_set_watch(struct kvl_engine *engine, void (*run)(const char *policy));
 
 /* ---- sessions ------------------------------------------------------------------------------ */
