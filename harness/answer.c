@@ -55,35 +55,67 @@ static int ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, co
     return KVL_OK;
 }
 
-/* One step of all that are not done; *active is how many those were. */
-static int ask_step(struct kvl_ask *const *ask, int32_t n, const struct kvl_tokenizer *tokenizer,
-                    int32_t n_vocab, float *logits, int32_t *active, struct kvl_err *err)
-{
+/* One step of all that are not done. */
+struct step {
     struct kvl_session *session[KVL_ASK_MAX];
     struct kvl_ask *who[KVL_ASK_MAX];
-    int32_t id[KVL_ASK_MAX], m = 0;
+    int32_t id[KVL_ASK_MAX];
+    int64_t read[KVL_ASK_MAX]; /* bytes: before the step of all so far, then of this step */
+    int32_t n;
+};
+
+static int64_t bytes_read(const struct kvl_session *s)
+{
+    const struct kvl_counters *n = kvl_session_counters(s);
+    return n->kv_read_bytes + n->index_read_bytes;
+}
+
+static int step_gather(struct kvl_ask *const *ask, int32_t n, struct step *st, struct kvl_err *err)
+{
+    st->n = 0;
     for (int32_t i = 0; i < n; i++) {
         if (ask[i]->done) continue;
-        KVL_TRY(ask_next(ask[i], &id[m], err));
-        session[m] = ask[i]->session;
-        who[m++] = ask[i];
-    }
-    *active = m;
-    if (m == 0) return KVL_OK;
-    uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_decode(session, m, id, logits, err));
-    uint64_t share = (kvl_now_ns() - t0) / (uint64_t)m;
-    for (int32_t i = 0; i < m; i++) {
-        who[i]->wall_ns += share;
-        KVL_TRY(ask_take(who[i], tokenizer, logits + (size_t)i * (size_t)n_vocab, n_vocab, err));
+        KVL_TRY(ask_next(ask[i], &st->id[st->n], err));
+        st->session[st->n] = ask[i]->session;
+        st->read[st->n] = bytes_read(ask[i]->session);
+        st->who[st->n++] = ask[i];
     }
     return KVL_OK;
 }
 
-int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_tokenizer *tokenizer,
-                   int32_t n_vocab, float *logits, struct kvl_err *err)
+static void step_share(struct step *st, const struct kvl_model *model, uint64_t ns)
 {
-    int32_t active = n;
-    while (active > 0) KVL_TRY(ask_step(ask, n, tokenizer, n_vocab, logits, &active, err));
+    double weights = (double)kvl_model_token_bytes(model), all = weights;
+    for (int32_t i = 0; i < st->n; i++) {
+        st->read[i] = bytes_read(st->session[i]) - st->read[i];
+        all += (double)st->read[i];
+    }
+    for (int32_t i = 0; i < st->n; i++)
+        st->who[i]->wall_ns +=
+            (uint64_t)((double)ns * (weights / st->n + (double)st->read[i]) / all);
+}
+
+static int step_run(struct step *st, const struct kvl_model *model, float *logits,
+                    struct kvl_err *err)
+{
+    int32_t n_vocab = kvl_model_shape(model)->n_vocab;
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_session_decode(st->session, st->n, st->id, logits, err));
+    step_share(st, model, kvl_now_ns() - t0);
+    for (int32_t i = 0; i < st->n; i++)
+        KVL_TRY(ask_take(st->who[i], kvl_model_tokenizer(model),
+                         logits + (size_t)i * (size_t)n_vocab, n_vocab, err));
+    return KVL_OK;
+}
+
+int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_model *model,
+                   float *logits, struct kvl_err *err)
+{
+    struct step st;
+    KVL_TRY(step_gather(ask, n, &st, err));
+    while (st.n > 0) {
+        KVL_TRY(step_run(&st, model, logits, err));
+        KVL_TRY(step_gather(ask, n, &st, err));
+    }
     return KVL_OK;
 }

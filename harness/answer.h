@@ -18,7 +18,8 @@ struct kvl_ask {
     int32_t n_id;
     bool end, done;
     struct kvl_recall recall;
-    uint64_t wall_ns;     /* this question's share */
+    uint64_t wall_ns; /* this question's share: of a step's weights as much as any other's, of the
+                             rest by the bytes that its session read */
     struct kvl_err error; /* code != KVL_OK: no answer */
 };
 
@@ -29,9 +30,9 @@ void kvl_ask_free(struct kvl_ask *a);
 /* Decodes all until each has its answer; weights are read once per step for all.  An error is that
  * of the whole batch: one cannot tell whose it is, all sessions have to be made again.
  *   logits [n][n_vocab] workspace */
-int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_tokenizer *tokenizer,
-                   int32_t n_vocab, float *logits, struct kvl_err *err);
+int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_model *model,
+                   float *logits, struct kvl_err *err);
 
-enum { KVL_ASK_MAX = 32 }; /* questions in one batch */
+enum { KVL_ASK_MAX = 64 }; /* questions in one batch */
 
 #endif

@@ -1,6 +1,7 @@
 /* The keys of a sweep file. */
 #include "config.h"
 
+#include "answer.h"
 #include "config_analyze.h"
 #include "config_point.h"
 #include "config_text.h"
@@ -186,6 +187,11 @@ static int config_chunk(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
 static int config_kv_limit(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return config_i32(y, v, key, 1, INT32_MAX, &((struct config *)user)->s->kv_limit_mib);
+}
+
+static int config_batch(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, KVL_ASK_MAX, &((struct config *)user)->s->batch);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -426,6 +432,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "questions", config_questions, false },
     { "chunk_tok", config_chunk, false },
     { "kv_limit_mib", config_kv_limit, false },
+    { "batch", config_batch, false },
     { "tasks", config_tasks, false },
     { "policies", config_policies, false },
     { "lengths", config_lengths, false },
@@ -551,6 +558,7 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                            .contexts = 8,
                            .questions = 1,
                            .chunk_tok = 512,
+                           .batch = KVL_ASK_MAX,
                            .analyze = kvl_analyze_defaults };
     struct config c = { .s = &s, .registry = registry };
     struct kvl_yaml y = { .override = overrides, .n_overrides = n_overrides };

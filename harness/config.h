@@ -23,6 +23,7 @@
  *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
  *   kv_limit_mib: 4096             # of the KV store; default: none
  *   chunk_tok: 512                 # prefill chunk
+ *   batch: 64                      # answers that decode together at most
  *
  * Everything is checked before anything runs; a failure is KVL_EINVAL with file, line and key.
  */
@@ -125,7 +126,7 @@ struct kvl_sweep {
     uint64_t seed;
     enum kvl_kv_type kv_type;
     int32_t threads; /* 0 = all cores */
-    int32_t contexts, questions, chunk_tok, kv_limit_mib;
+    int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
     struct kvl_points tasks, policies;
     struct kvl_ints lengths;
     struct kvl_doubles depths;

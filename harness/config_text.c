@@ -140,8 +140,8 @@ static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
                            kvl_kv_type_name(s->kv_type)));
     if (s->threads) KVL_TRY(kvl_buf_printf(b, "threads: %d\n", s->threads));
     if (s->kv_limit_mib) KVL_TRY(kvl_buf_printf(b, "kv_limit_mib: %d\n", s->kv_limit_mib));
-    return kvl_buf_printf(b, "contexts: %d\nquestions: %d\nchunk_tok: %d\n", s->contexts,
-                          s->questions, s->chunk_tok);
+    return kvl_buf_printf(b, "contexts: %d\nquestions: %d\nchunk_tok: %d\nbatch: %d\n",
+                          s->contexts, s->questions, s->chunk_tok, s->batch);
 }
 
 static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)

@@ -58,6 +58,19 @@ equal "more budgets" \
 "$program" sweep small.yaml --quiet --threads 2 --set chunk_tok=37 --log threads.zst 2>err
 equal "threads" "$(results_of before)" "$(results_of threads.zst)"
 
+# Neither does what decodes together: one answer alone, a cell cut in two, as many as there is room for.
+for batch in 1 3; do
+    run_sweep small.yaml --set batch=$batch --log batch.zst 2>err
+    equal "batches of $batch" "$(results_of before)" "$(results_of batch.zst)"
+    rm batch.zst
+done
+# Budgets of quest share the tables of a prompt within a batch, and those of a context.
+shared=(small.yaml --set 'policies=[{policy: quest, page: 4}]' --set 'budgets=[8, 16, 24, 32]'
+    --set exclude=[] --set tasks=kv_retrieval --set questions=6)
+run_sweep "${shared[@]}" --log shared.zst 2>err || fail "budgets of quest"
+run_sweep "${shared[@]}" --set batch=1 --log unshared.zst 2>err || fail "budgets of quest, alone"
+equal "budgets that share tables" "$(results_of unshared.zst)" "$(results_of shared.zst)"
+
 # ---- what each protocol runs --------------------------------------------------------------------
 
 # Full attention attends to everything before, so its mean over the tokens run under the policy tells
@@ -197,6 +210,10 @@ answers <of_broken >broken.answers
 grep -vFf <(printf '"cell":"%s"\n' $broken) samples | answers >full.answers
 equal "answers that full attention does not give" "" \
     "$(LC_ALL=C comm -23 broken.answers full.answers)"
+# Nor does a failure reach those that decode with it.
+run_sweep small.yaml --plugin ./broken.so --set 'policies=[broken, full]' --set budgets=64 \
+    --set contexts=8 --set batch=1 --log alone.zst 2>err || fail "a broken policy, alone"
+equal "a broken policy in a batch" "$(results_of alone.zst)" "$(results_of broken.zst)"
 run_sweep small.yaml --plugin ./broken.so --set 'policies=[broken, full]' --set budgets=64 \
     --set contexts=8 --log broken.zst --stats >stats 2>err
 equal "failures are not repeated" \

@@ -173,17 +173,18 @@ static void test_text_round_trip(void **state)
     char text[4096], hash[33];
     (void)state;
     config_open(&t);
-    assert_int_equal(config_load(&t, "model: '/a b/\"m\\.gguf'\nname: x\nlog: l\n"
-                                     "tasks: [{task: passkey, keys: 4}]\n"
-                                     "policies: [full, {policy: quest, page: [8..32*2]},\n"
-                                     "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
-                                     "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
-                                     "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: f32\n"
-                                     "protocols: [question_as_decode]\n"
-                                     "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
-                                     "0.25, protocol: question_as_decode}]\n"
-                                     "quality: {top: [1, 20]}\n"
-                                     "speed: {lengths: 128, policies: ['*'], budgets: 32}\n"),
+    assert_int_equal(config_load(&t,
+                                 "model: '/a b/\"m\\.gguf'\nname: x\nlog: l\n"
+                                 "tasks: [{task: passkey, keys: 4}]\n"
+                                 "policies: [full, {policy: quest, page: [8..32*2]},\n"
+                                 "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
+                                 "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
+                                 "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: f32\nbatch: 5\n"
+                                 "protocols: [question_as_decode]\n"
+                                 "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
+                                 "0.25, protocol: question_as_decode}]\n"
+                                 "quality: {top: [1, 20]}\n"
+                                 "speed: {lengths: 128, policies: ['*'], budgets: 32}\n"),
                      KVL_OK);
     snprintf(text, sizeof text, "%s", t.s.text);
     snprintf(hash, sizeof hash, "%s", t.s.hash);

@@ -105,8 +105,8 @@ static void test_product(void **state)
 static void test_ids(void **state)
 {
     static const char *const changes[] = { "seed: 2\n", "kv_type: f32\n" };
-    static const char *const keeps[] = { "name: other\n", "threads: 1\n", "chunk_tok: 64\n",
-                                         "log: x\n", "kv_limit_mib: 100\n" };
+    static const char *const keeps[] = { "name: other\n", "threads: 1\n",        "chunk_tok: 64\n",
+                                         "log: x\n",      "kv_limit_mib: 100\n", "batch: 2\n" };
     struct plan_test t;
     char id[17], text[1024];
     (void)state;

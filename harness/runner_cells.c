@@ -1,0 +1,362 @@
+/* The cells of one protocol on a context: sessions and batches.
+ *
+ * All cells open their sessions in the order of the sweep and decode together, so that weights are read
+ * once for all policies and budgets; an answer does not depend on its batch.  A batch decodes when
+ *   - it has `batch` sessions (kvl_sweep), or
+ *   - what they own (compacted copies of methods that evict, contexts that a method read itself) has
+ *     let the store grow by as much as the context has, 256 MiB at least, or by half of what the KV
+ *     limit left: memory is bounded by the context, not by the number of cells.
+ * A session without memory waits for the next batch; only one that is alone in its batch fails.
+ *
+ * When a batch fails, one cannot tell whose failure it was: its cells run again apart, and the questions
+ * of the one that fails again each alone.  Budgets of a policy share tables of the context where they
+ * may (kvl_session_attach_like): each takes those of the latest one before it. */
+#include "runner_context.h"
+
+#include <string.h>
+
+#define CELLS_ROOM ((size_t)256 << 20)
+
+/* A question of a cell. */
+struct item {
+    struct kvl_cell_run *run;
+    int32_t question;
+    struct kvl_ask ask;
+};
+
+struct batch {
+    struct kvl_context *c;
+    struct item item[KVL_ASK_MAX];
+    int32_t n, max;
+    size_t before, room;      /* bytes of the store when the batch was empty; what it may add */
+    struct kvl_cell_run *run; /* cells begun, in order */
+    int32_t n_runs, n_ended;
+    struct kvl_session
+        *donor; /* parent of the last cell that ended, if others may take its tables */
+};
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t store_bytes(const struct kvl_context *c)
+{
+    struct kvl_store_stats s;
+    kvl_store_stats(kvl_engine_store(c->r->engine), &s);
+    return s.bytes;
+}
+
+/* The next session is the first of a batch. */
+static void batch_measure(struct batch *b)
+{
+    struct kvl_store_stats store;
+    struct kvl_seq_stats context = { 0 };
+    kvl_store_stats(kvl_engine_store(b->c->r->engine), &store);
+    if (b->c->session) kvl_seq_stats(kvl_session_seq(b->c->session), &context);
+    b->before = store.bytes;
+    b->room = KVL_MAX(CELLS_ROOM, context.physical_bytes);
+    if (store.limit_bytes > 0)
+        b->room =
+            KVL_MIN(b->room, (store.limit_bytes - KVL_MIN(store.bytes, store.limit_bytes)) / 2);
+}
+
+static bool batch_full(const struct batch *b)
+{
+    size_t bytes = store_bytes(b->c);
+    return b->n == b->max || (bytes > b->before && bytes - b->before >= b->room);
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+static int cell_attach(const struct kvl_cell_run *run, const struct kvl_session *from,
+                       uint64_t seed, const struct kvl_session *like, struct kvl_session **out,
+                       struct kvl_err *err)
+{
+    struct kvl_session *s;
+    KVL_TRY(kvl_session_fork(from, &s, err));
+    int rc = kvl_session_attach_like(s, run->cell->planned, seed, KVL_EXEC_REAL, like, err);
+    if (rc == KVL_OK)
+        *out = s;
+    else
+        kvl_session_destroy(s);
+    return rc;
+}
+
+static bool same_policy(const struct kvl_cell_run *a, const struct kvl_cell_run *b)
+{
+    return a != b && a->cell->policy == b->cell->policy;
+}
+
+/* The latest session of the batch that the policy has on this prompt, at another budget. */
+static const struct kvl_session *prompt_donor(const struct batch *b, const struct item *it)
+{
+    for (int32_t i = b->n; i-- > 0;)
+        if (b->item[i].question == it->question && same_policy(b->item[i].run, it->run))
+            return b->item[i].ask.session;
+    return NULL;
+}
+
+static const struct kvl_session *parent_donor(const struct batch *b, const struct kvl_cell_run *run)
+{
+    for (int32_t i = b->n_runs; i-- > b->n_ended;)
+        if (b->run[i].parent && same_policy(&b->run[i], run)) return b->run[i].parent;
+    return b->donor;
+}
+
+/* The session of one question, up to the tokens that are decoded. */
+static int item_session(struct item *it, const struct kvl_session *like)
+{
+    struct kvl_cell_run *run = it->run;
+    struct kvl_context *c = run->c;
+    struct kvl_context_question *q = &c->question[it->question];
+    struct kvl_ask *a = &it->ask;
+    if (run->cell->protocol == KVL_QUESTION_IN_PREFILL && !run->own) {
+        KVL_TRY(kvl_context_prompt(c, q));
+        uint64_t seed = kvl_seed_mix(c->seed, (uint64_t)it->question);
+        KVL_TRY(cell_attach(run, q->prompt, seed, like, &a->session, &a->error));
+        a->shared_blocks = kvl_runner_shared_blocks(a->session);
+        return KVL_OK;
+    }
+    a->shared_blocks = run->parent_shared;
+    KVL_TRY(kvl_session_fork(run->parent, &a->session, &a->error));
+    if (run->cell->protocol == KVL_QUESTION_AS_DECODE || q->tokens.n == 1) return KVL_OK;
+    return kvl_session_extend(a->session, q->tokens.id, q->tokens.n - 1, &a->error);
+}
+
+/* Failures of a policy are the sample's; a stop and failures outside of it are the caller's. */
+static int item_open(struct item *it, const struct kvl_session *like)
+{
+    struct kvl_context *c = it->run->c;
+    const struct kvl_context_question *q = &c->question[it->question];
+    bool as_decode = it->run->cell->protocol == KVL_QUESTION_AS_DECODE;
+    struct kvl_ask *a = &it->ask;
+    uint64_t t0 = kvl_now_ns();
+    *a = (struct kvl_ask){
+        .feed = as_decode ? q->tokens.id : q->tokens.id + q->tokens.n - 1,
+        .n_feed = as_decode ? q->tokens.n : 1,
+        .max_new = q->q->max_new_tok,
+        .watch = &q->watch,
+        .error = it->run->failed,
+    };
+    if (a->error.code != KVL_OK) return KVL_OK;
+    KVL_TRY(kvl_ask_begin(a, kvl_model_shape(c->r->work->model), c->err));
+    int rc = item_session(it, like);
+    if (rc != KVL_OK && a->error.code == KVL_OK) {
+        a->error = *c->err; /* the prompt of a question: it ends this sample alone */
+        kvl_err_clear(c->err);
+    }
+    a->wall_ns = kvl_now_ns() - t0;
+    if (a->error.code == KVL_ESTOP) return kvl_fail(c->err, KVL_ESTOP, "%s", a->error.msg);
+    return KVL_OK;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+/* KVL_OK: each has its answer or its error.  Else `why` says what failed for all of them. */
+static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl_err *why)
+{
+    struct kvl_ask *ask[KVL_ASK_MAX];
+    int32_t n = 0;
+    for (int32_t i = first; i < last; i++)
+        if (b->item[i].ask.error.code == KVL_OK) ask[n++] = &b->item[i].ask;
+    if (n == 0) return KVL_OK;
+    int rc = kvl_ask_decode(ask, n, b->c->r->work->model, b->c->r->logits, why);
+    if (rc == KVL_OK || rc == KVL_ESTOP || n > 1) return rc;
+    ask[0]->error = *why;
+    ask[0]->error.code = rc;
+    return KVL_OK;
+}
+
+static int items_record(struct batch *b, int32_t first, int32_t last)
+{
+    for (int32_t i = first; i < last; i++)
+        KVL_TRY(kvl_sample_append(b->item[i].run, b->item[i].question, &b->item[i].ask));
+    return KVL_OK;
+}
+
+static void items_free(struct batch *b, int32_t first, int32_t last)
+{
+    for (int32_t i = first; i < last; i++)
+        if (b->item[i].ask.error.code == KVL_OK) kvl_ask_free(&b->item[i].ask);
+}
+
+/* Where the part of first .. last - 1 ends that runs again together. */
+static int32_t items_part(const struct batch *b, int32_t first, int32_t last, bool by_cell)
+{
+    int32_t end = first + 1;
+    while (by_cell && end < last && b->item[end].run == b->item[first].run) end++;
+    return end;
+}
+
+/* Answers and records; those with an error have no answer. */
+static int items_run(struct batch *b, int32_t first, int32_t last)
+{
+    struct kvl_err why = { 0 };
+    int rc = items_decode(b, first, last, &why);
+    if (rc == KVL_OK) return items_record(b, first, last);
+    if (rc == KVL_ESTOP) return kvl_fail(b->c->err, rc, "%s", why.msg);
+    items_free(b, first, last);
+    bool by_cell = rc != KVL_ENOMEM && b->item[first].run != b->item[last - 1].run;
+    for (int32_t i = first, end; i < last; i = end) {
+        end = items_part(b, i, last, by_cell);
+        for (int32_t j = i; j < end; j++)
+            if (b->item[j].ask.error.code == KVL_OK) KVL_TRY(item_open(&b->item[j], NULL));
+        KVL_TRY(items_run(b, i, end));
+    }
+    return KVL_OK;
+}
+
+/* ---- a cell ---------------------------------------------------------------------------------- */
+
+static bool sample_missing(const struct kvl_context *c, size_t cell, int32_t question)
+{
+    const struct kvl_progress_cell *p = &c->r->state->cell[cell];
+    return !p->outcome[c->index * c->r->work->sweep->questions + question].have;
+}
+
+/* A policy that fails on the context fails for all its questions. */
+static int cell_parent(struct kvl_cell_run *run, const struct kvl_session *like)
+{
+    struct kvl_context *c = run->c;
+    struct kvl_err *why = &run->failed;
+    int rc = KVL_OK;
+    kvl_err_clear(why);
+    run->prefill_ns = c->prefill_ns;
+    if (run->own) {
+        /* A question in its prefill is one that it reads behind the context: the same run. */
+        rc = kvl_runner_stream(c->r, run->cell, c->seed, c->sample.tokens.id, c->sample.tokens.n,
+                               &run->parent, &run->prefill_ns, why);
+    } else if (run->cell->protocol != KVL_QUESTION_IN_PREFILL) {
+        uint64_t t0 = kvl_now_ns();
+        rc = cell_attach(run, c->session, c->seed, like, &run->parent, why);
+        run->parent_ns = kvl_now_ns() - t0;
+        if (rc == KVL_OK) run->parent_shared = kvl_runner_shared_blocks(run->parent);
+    }
+    return rc == KVL_ESTOP ? kvl_fail(c->err, rc, "%s", why->msg) : KVL_OK;
+}
+
+/* A reference pass: the question once more, tapped, beside a dense session. */
+static int cell_quality(struct kvl_cell_run *run, int32_t question)
+{
+    struct kvl_context *c = run->c;
+    struct kvl_context_question *q = &c->question[question];
+    struct item it = { .run = run, .question = question };
+    struct kvl_session *dense = NULL;
+    int rc = item_open(&it, NULL);
+    if (rc == KVL_OK) rc = kvl_context_prompt(c, q);
+    if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
+    struct kvl_quality_run pass = { .policy = it.ask.session,
+                                    .dense = dense,
+                                    .feed = it.ask.feed,
+                                    .n_feed = it.ask.n_feed,
+                                    .max_new = it.ask.max_new };
+    if (rc == KVL_OK)
+        rc = kvl_runner_quality(c->r, run->index, c->index, question, &pass, &it.ask.error, c->err);
+    kvl_session_destroy(dense);
+    kvl_ask_free(&it.ask);
+    return rc;
+}
+
+/* All its answers are recorded. */
+static int cell_end(struct batch *b, struct kvl_cell_run *run)
+{
+    struct kvl_context *c = run->c;
+    int rc = KVL_OK;
+    for (int32_t q = 0; rc == KVL_OK && q < c->r->work->sweep->quality.questions; q++)
+        if (kvl_runner_wants_quality(c->r, run->index, c->index, q)) rc = cell_quality(run, q);
+    c->r->progress.done += kvl_cell_context_cost(c->r->work, run->cell);
+    if (run->cell->policy->policy->caps & KVL_CAP_SHARES_META) {
+        struct kvl_session *older = b->donor;
+        b->donor = run->parent;
+        run->parent = older;
+    }
+    kvl_session_destroy(run->parent);
+    run->parent = NULL;
+    return rc;
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static int batch_run(struct batch *b)
+{
+    int rc = items_run(b, 0, b->n);
+    for (int32_t i = 0; i < b->n; i++) {
+        b->item[i].run->n_waiting--;
+        kvl_ask_free(&b->item[i].ask);
+    }
+    b->n = 0;
+    for (; b->n_ended < b->n_runs && rc == KVL_OK; b->n_ended++) {
+        struct kvl_cell_run *run = &b->run[b->n_ended];
+        if (!run->asked || run->n_waiting > 0) break;
+        rc = cell_end(b, run);
+    }
+    batch_measure(b);
+    return rc;
+}
+
+static int batch_add(struct batch *b, struct kvl_cell_run *run, int32_t question)
+{
+    struct item *it = &b->item[b->n];
+    *it = (struct item){ .run = run, .question = question };
+    int rc = item_open(it, prompt_donor(b, it));
+    if (rc == KVL_OK && it->ask.error.code == KVL_ENOMEM && b->n > 0) {
+        kvl_ask_free(&it->ask);
+        KVL_TRY(batch_run(b));
+        it = &b->item[0];
+        *it = (struct item){ .run = run, .question = question };
+        rc = item_open(it, NULL);
+    }
+    b->n++;
+    run->n_waiting++;
+    if (rc == KVL_OK && batch_full(b)) rc = batch_run(b);
+    return rc;
+}
+
+/* Pending records of a cell are whole: a cut-off context is answered again for this cell. */
+static int batch_cell(struct batch *b, size_t index)
+{
+    struct kvl_context *c = b->c;
+    struct kvl_cell_run *run = &b->run[b->n_runs++];
+    *run = (struct kvl_cell_run){ .c = c, .index = index, .cell = &c->r->work->cell[index] };
+    run->own = kvl_planned_own_prefill(run->cell->planned);
+    KVL_TRY(cell_parent(run, parent_donor(b, run)));
+    if (run->failed.code == KVL_ENOMEM && b->n > 0) {
+        KVL_TRY(batch_run(b));
+        KVL_TRY(cell_parent(run, NULL));
+    }
+    for (int32_t q = 0; q < c->sample.n_questions; q++)
+        if (sample_missing(c, index, q)) KVL_TRY(batch_add(b, run, q));
+    run->asked = true;
+    return run->n_waiting > 0 ? KVL_OK : batch_run(b);
+}
+
+static void batch_free(struct batch *b)
+{
+    if (!b) return;
+    for (int32_t i = 0; i < b->n; i++) kvl_ask_free(&b->item[i].ask);
+    for (int32_t i = b->n_ended; i < b->n_runs; i++) kvl_session_destroy(b->run[i].parent);
+    kvl_session_destroy(b->donor);
+    kvl_free(b->run);
+    kvl_free(b);
+}
+
+int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol)
+{
+    struct kvl_runner *r = c->r;
+    struct batch *b = kvl_alloc(1, sizeof *b);
+    struct kvl_cell_run *run = kvl_alloc(c->g->n, sizeof *run);
+    if (!b || !run) {
+        kvl_free(b);
+        kvl_free(run);
+        return kvl_fail(c->err, KVL_ENOMEM, "out of memory for a batch of answers");
+    }
+    *b = (struct batch){ .c = c, .max = r->work->sweep->batch, .run = run };
+    batch_measure(b);
+    int rc = KVL_OK;
+    for (size_t i = c->g->first; i < c->g->first + c->g->n && rc == KVL_OK; i++) {
+        if (r->work->cell[i].protocol != protocol || !kvl_runner_wants(r, c->index, i)) continue;
+        rc = kvl_runner_next(r, i, c->err);
+        if (rc == KVL_OK) rc = batch_cell(b, i);
+    }
+    if (rc == KVL_OK) rc = batch_run(b);
+    batch_free(b);
+    return rc;
+}

@@ -1,0 +1,55 @@
+/* runner_context.h - one context while its cells are answered: what runner_context.c (questions,
+ * prefill), runner_cells.c (sessions, batches) and runner_samples.c (records) share.
+ */
+#ifndef KVL_RUNNER_CONTEXT_H
+#define KVL_RUNNER_CONTEXT_H
+
+#include "runner.h"
+
+/* A question of the context, tokenised. */
+struct kvl_context_question {
+    const struct kvl_question *q;
+    struct kvl_tokens tokens;
+    struct kvl_watch watch;
+    bool joint;
+    struct kvl_session *prompt; /* the context and this question but its last token; or NULL */
+};
+
+struct kvl_context {
+    struct kvl_runner *r;
+    const struct kvl_group *g;
+    int32_t index;
+    uint64_t seed;
+    struct kvl_sample sample;
+    struct kvl_context_question *question;
+    struct kvl_session *session; /* the prefilled context; NULL where no cell starts from it */
+    double prefill_ns;           /* NaN: it came from a snapshot */
+    struct kvl_err *err;
+};
+
+/* question_in_prefill: the context with the question but its last token, once for all policies. */
+int kvl_context_prompt(struct kvl_context *c, struct kvl_context_question *q);
+
+/* A cell's answers from this context. */
+struct kvl_cell_run {
+    struct kvl_context *c;
+    size_t index; /* of the cell */
+    const struct kvl_cell *cell;
+    bool own;                   /* the policy reads the context itself */
+    struct kvl_session *parent; /* attached context; NULL for a question in the shared prefill */
+    int64_t parent_shared;
+    uint64_t parent_ns;    /* attaching it */
+    double prefill_ns;     /* of this cell's context; NaN: not known */
+    struct kvl_err failed; /* the policy's failure on the context: that of all its questions */
+    int32_t n_waiting;     /* questions in the batch at hand */
+    bool asked;            /* all its questions were put into batches */
+};
+
+/* All that cells of one protocol lack of this context: samples, then reference passes, in the order of
+ * the sweep. */
+int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol);
+
+/* Records an answer or its failure, `ask` as it ended. */
+int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const struct kvl_ask *ask);
+
+#endif
