@@ -10,6 +10,7 @@
 #include "ops/cpu/cpu.h"
 
 #include <assert.h>
+#include <string.h>
 
 enum { BOUND_PAGES_STEP = 256, BOUND_MAX_GROUP = 64 };
 
@@ -29,16 +30,13 @@ static void bound_split(const struct bound *b, int32_t kv, int32_t i)
     size_t dim = (size_t)a->head_dim, at = (size_t)(kv * b->n_q + i) * b->pad;
     const float *q = a->q + (size_t)(kv * b->group + i) * dim;
     float *pos = b->q_pos + at, *neg = b->q_neg + at;
-    for (size_t c = 0; c < dim; c++) {
-        float p = KVL_MAX(q[c], 0.0f), n = KVL_MIN(q[c], 0.0f);
-        for (int32_t g = 1; sum && g < b->group; g++) {
-            p += KVL_MAX(q[(size_t)g * dim + c], 0.0f);
-            n += KVL_MIN(q[(size_t)g * dim + c], 0.0f);
+    memset(pos, 0, b->pad * sizeof *pos);
+    memset(neg, 0, b->pad * sizeof *neg);
+    for (int32_t g = 0; g < (sum ? b->group : 1); g++, q += dim)
+        for (size_t c = 0; c < dim; c++) {
+            pos[c] += q[c] > 0 ? q[c] : 0;
+            neg[c] += q[c] < 0 ? q[c] : 0;
         }
-        pos[c] = p;
-        neg[c] = n;
-    }
-    for (size_t c = dim; c < b->pad; c++) pos[c] = neg[c] = 0;
 }
 
 static void bound_mean_query(const struct bound *b, int32_t kv)

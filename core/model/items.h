@@ -1,0 +1,52 @@
+/* items.h - what one kv head reads of a selection; resolve.c and items.c only.
+ *
+ * Everything lies in the engine's step arena. */
+#ifndef KVL_ITEMS_H
+#define KVL_ITEMS_H
+
+#include "model/host.h"
+
+/* One list of one head: runs in a whole lane, else positions; `everything` has neither unless somebody
+ * needs it. */
+struct kvl_items {
+    bool everything;
+    const struct kvl_run *run; /* ascending, apart from each other */
+    int32_t n_runs;
+    const int32_t *pos;      /* ascending */
+    const int32_t *slot;     /* of each, where known */
+    int32_t n;               /* positions */
+    const float *log_weight; /* [n] or NULL */
+};
+
+/* What stays the same while one kv head is resolved. */
+struct kvl_head {
+    const struct kvl_resolve *r;
+    struct kvl_engine *e;
+    struct kvl_session *s;
+    int32_t layer, kv_head;
+    bool whole;   /* slot == position, nothing evicted */
+    int32_t live; /* slots of the lane */
+    /* Of each segment: one, or one per query head of the group. */
+    struct kvl_items *lists[KVL_MAX_SEGMENTS];
+};
+
+int kvl_items_no_memory(const struct kvl_head *h);
+/* A segment has a list per query head, not one for the group. */
+bool kvl_items_split(const struct kvl_segment *g);
+/* Fills h->lists; takes those of `before`, another head of the layer (or NULL), where they are the
+ * same. */
+int kvl_items_get(struct kvl_head *h, const struct kvl_head *before);
+bool kvl_items_have(const struct kvl_head *h, const struct kvl_items *it, int32_t pos);
+/* Positions of a list, ascending. */
+int kvl_items_expand(const struct kvl_head *h, const struct kvl_items *it, const int32_t **pos,
+                     int32_t *n);
+
+/* Positions in at least one of several lists, and one that is in two of them (-1: there is none). */
+struct kvl_overlap {
+    int32_t n, twice;
+};
+
+int kvl_items_overlap(const struct kvl_head *h, const struct kvl_items *const *lists,
+                      int32_t n_lists, struct kvl_overlap *out);
+
+#endif
