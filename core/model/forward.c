@@ -36,13 +36,34 @@ static int op_failed(const struct forward *f, const char *op, int rc)
     return rc == KVL_OK ? KVL_OK : kvl_fail(f->err, rc, "%s: %s", op, kvl_status_name(rc));
 }
 
-static int linear(const struct forward *f, float *y, const float *x, const struct kvl_weight *w)
+/* A projection of x, and others of the same x after it. */
+struct product {
+    float *y;
+    const struct kvl_weight *w;
+};
+
+enum { MAX_PRODUCTS = 3 };
+
+/* Decode starts one team for all of them: starting one costs as much as a small projection. */
+static int linear_all(const struct forward *f, const float *x, const struct product *p, int32_t n)
 {
     const struct kvl_ops *ops = f->e->ops;
-    int rc = f->mode == DECODE
-                 ? ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = w, .n = f->n })
-                 : ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = x, .w = w, .n = f->n });
+    struct kvl_gemv_args v[MAX_PRODUCTS];
+    int rc = KVL_OK;
+    for (int32_t i = 0; i < n && f->mode == DECODE; i++)
+        v[i] = (struct kvl_gemv_args){
+            .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .next = i + 1 < n ? &v[i + 1] : NULL
+        };
+    if (f->mode == DECODE) rc = ops->gemv(v);
+    for (int32_t i = 0; i < n && f->mode != DECODE && rc == KVL_OK; i++)
+        rc = ops->gemm(&(struct kvl_gemm_args){
+            .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .bf16 = f->e->desc.prefill_bf16 });
     return op_failed(f, "projection", rc);
+}
+
+static int linear(const struct forward *f, float *y, const float *x, const struct kvl_weight *w)
+{
+    return linear_all(f, x, &(struct product){ y, w }, 1);
 }
 
 static int norm(const struct forward *f, float *y, const float *x, const float *w, int32_t n)
@@ -400,9 +421,10 @@ static int layer_qkv(const struct forward *f, const struct kvl_layer_weights *w)
     const struct kvl_shape *sh = &e->model->shape;
     size_t hd = (size_t)sh->head_dim, n = (size_t)f->n;
     KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, f->n));
-    KVL_TRY(linear(f, e->q_raw, e->xn, &w->attn_q));
-    KVL_TRY(linear(f, e->k_raw, e->xn, &w->attn_k));
-    KVL_TRY(linear(f, e->v, e->xn, &w->attn_v));
+    const struct product qkv[] = { { e->q_raw, &w->attn_q },
+                                   { e->k_raw, &w->attn_k },
+                                   { e->v, &w->attn_v } };
+    KVL_TRY(linear_all(f, e->xn, qkv, 3));
     memcpy(e->q, e->q_raw, n * (size_t)sh->n_heads * hd * sizeof *e->q);
     memcpy(e->k, e->k_raw, n * (size_t)sh->n_kv_heads * hd * sizeof *e->k);
     KVL_TRY(rotate(f, e->q, e->q, sh->n_heads));
@@ -413,8 +435,8 @@ static int layer_mlp(const struct forward *f, const struct kvl_layer_weights *w)
 {
     struct kvl_engine *e = f->e;
     KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, f->n));
-    KVL_TRY(linear(f, e->gate, e->xn, &w->ffn_gate));
-    KVL_TRY(linear(f, e->up, e->xn, &w->ffn_up));
+    const struct product wide[] = { { e->gate, &w->ffn_gate }, { e->up, &w->ffn_up } };
+    KVL_TRY(linear_all(f, e->xn, wide, 2));
     size_t n = (size_t)f->n * (size_t)e->model->w.hparams.n_ff;
     KVL_TRY(op_failed(f, "swiglu",
                       e->ops->swiglu(&(struct kvl_swiglu_args){

@@ -41,6 +41,7 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", d->type == KVL_KV_F16 ? "f16" : "f32",
                            d->block_tok, d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_observers(&e->desc.observers, out));
+    if (e->desc.prefill_bf16) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
     return kvl_buf_printf(out, "tokens %d %016" PRIx64 "%016" PRIx64 "\n", n, hash.high64,
                           hash.low64);
 }
