@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -37,6 +38,14 @@ int bench_weights_parse(const char *text, enum kvl_wtype *out, struct kvl_err *e
             return KVL_OK;
         }
     return kvl_fail(err, KVL_EINVAL, "--weights: \"%s\": want f16, q8_0 or q4_0", text);
+}
+
+double bench_model_params(const struct bench_shape *s, const struct kvl_model *model)
+{
+    if (!s) return (double)kvl_model_token_bytes(model) / 2;
+    double d = s->n_embd, q = (double)s->n_heads * s->head_dim,
+           kv = (double)s->n_kv_heads * s->head_dim;
+    return s->n_layers * (2 * d * q + 2 * d * kv + 3 * d * s->n_ff) + d * BENCH_VOCAB;
 }
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
@@ -214,4 +223,24 @@ int bench_model_write(const struct bench_shape *shape, enum kvl_wtype type, cons
     const char *why = rc == KVL_EIO ? strerror(errno) : kvl_status_name(rc);
     unlink(path);
     return kvl_fail(err, rc, "%s: cannot write the model: %s", path, why);
+}
+
+int bench_model_temp(const struct bench_shape *shape, enum kvl_wtype type, char **path,
+                     struct kvl_err *err)
+{
+    const char *folder = getenv("TMPDIR");
+    struct kvl_buf name = { 0 };
+    if (kvl_buf_printf(&name, "%s/kvlab-bench-XXXXXX", folder ? folder : "/tmp") != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    int fd = mkstemp(name.data), rc = KVL_OK;
+    if (fd < 0)
+        rc = kvl_fail(err, KVL_EIO, "%s: cannot create: %s", name.data, strerror(errno));
+    else
+        close(fd);
+    if (rc == KVL_OK) rc = bench_model_write(shape, type, name.data, err);
+    if (rc == KVL_OK && !(*path = strdup(name.data)))
+        rc = kvl_fail(err, KVL_ENOMEM, "out of memory");
+    if (rc != KVL_OK && fd >= 0) unlink(name.data);
+    kvl_buf_free(&name);
+    return rc;
 }

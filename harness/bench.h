@@ -1,0 +1,184 @@
+/* bench.h - what the parts of `kvlab bench` share: one run, its rounds, its results.
+ *
+ * A measurement is a number of rounds.  In each round all sides of a comparison run one after the
+ * other, and ratios are taken round by round: what disturbs a machine for a second disturbs both
+ * sides.  A result is the median of the rounds with the smallest and the largest.
+ *
+ * Parts write lines (bench_emit): printed as they come, as JSON where asked for, and kept for the
+ * table of goals.  Progress goes to standard error.
+ */
+#ifndef KVL_BENCH_H
+#define KVL_BENCH_H
+
+#include "bench_model.h"
+#include "kvl/model.h"
+#include "machine.h"
+#include "registry.h"
+
+#include <stdio.h>
+
+enum {
+    BENCH_MAX_ROUNDS = 99,
+    BENCH_MAX_LIST = 16,
+    BENCH_MAX_EXTRA = 16,
+    BENCH_STEPS = 3, /* tokens of a decode window, at least */
+};
+
+enum bench_part {
+    BENCH_MACHINE = 1 << 0,
+    BENCH_OPS = 1 << 1,
+    BENCH_TOKEN = 1 << 2,
+    BENCH_POLICY = 1 << 3,
+    BENCH_SWEEP = 1 << 4,
+    BENCH_PREFILL = 1 << 5,
+    BENCH_PEER = 1 << 6,
+    BENCH_MILLION = 1 << 7,
+    BENCH_DEFAULT =
+        BENCH_MACHINE | BENCH_OPS | BENCH_TOKEN | BENCH_POLICY | BENCH_SWEEP | BENCH_PREFILL,
+};
+
+struct bench_list {
+    int32_t v[BENCH_MAX_LIST];
+    int32_t n;
+};
+
+struct bench_config {
+    uint32_t parts;
+    const struct bench_shape *shape; /* NULL: `model` is a file of the user */
+    enum kvl_wtype weights;
+    const char *model;
+    struct bench_list threads, depths;
+    int32_t rounds, budget_tok;
+    enum kvl_kv_type kv_type;
+    const char *policies; /* "a,b"; NULL = the usual ones */
+    const char *peer;     /* a llama-bench binary; NULL: none */
+    const char *million;  /* a small model to fill with a million tokens; NULL: none */
+    bool quick;
+};
+
+/* Of the rounds of one measurement. */
+struct bench_spread {
+    double mid, lo, hi;
+};
+
+struct bench_line {
+    const char *part, *what, *unit;
+    const char *policy; /* NULL: without one */
+    int32_t threads;    /* 0: does not matter */
+    int32_t depth;      /* tokens before; -1: does not matter */
+    struct bench_spread value;
+    const char *against; /* what `ratio` is a ratio to; NULL: none */
+    struct bench_spread ratio;
+    struct {
+        const char *name;
+        double value;
+    } extra[BENCH_MAX_EXTRA]; /* medians, into the JSON line */
+    int32_t n_extra;
+};
+
+struct bench {
+    struct bench_config config;
+    struct kvl_registry *registry;
+    struct kvl_machine machine;
+    struct kvl_model *model;
+    char *model_path; /* of the model in use, a temporary file where it was generated */
+    FILE *json;       /* NULL: none */
+    float *stream;    /* [n_stream], 64-byte aligned, huge pages */
+    size_t n_stream;
+    struct bench_line *line;
+    size_t n_lines, cap_lines;
+    struct kvl_buf skipped; /* what was left out, one text a line */
+    struct kvl_err *err;
+};
+
+/* ---- bench.c -------------------------------------------------------------------------------------- */
+
+/* Median, smallest and largest of v [n]; v is sorted. */
+struct bench_spread bench_spread(double *v, int32_t n);
+/* Of a[i] / b[i]; v is not changed. */
+struct bench_spread bench_ratio(const double *a, const double *b, int32_t n);
+
+/* Prints and keeps a result; strings are not copied. */
+int bench_emit(struct bench *b, const struct bench_line *line);
+/* The line of these, or NULL; policy NULL, threads 0 and depth -1 match as in the line. */
+const struct bench_line *bench_find(const struct bench *b, const char *what, const char *policy,
+                                    int32_t threads, int32_t depth);
+void bench_extra(struct bench_line *line, const char *name, double value);
+void bench_say(const char *fmt, ...) KVL_PRINTF(1, 2); /* progress, to standard error */
+int bench_skip(struct bench *b, const char *fmt, ...) KVL_PRINTF(2, 3); /* said, and remembered */
+int bench_stopped(struct bench *b); /* KVL_ESTOP once a signal came */
+/* Memory that this machine could still give. */
+size_t bench_memory_free(void);
+/* Resident memory of this process: now, or the most since the last reset (0: cannot be known). */
+size_t bench_rss(void);
+size_t bench_rss_peak(void);
+bool bench_rss_reset(void);
+
+/* ---- bench_machine.c ------------------------------------------------------------------------------- */
+
+/* Bytes per second of one read of the buffer by `threads` threads, now. */
+double bench_stream(struct bench *b, int32_t threads);
+int bench_machine(struct bench *b);
+
+/* OpenBLAS, found when it is first asked for; NULL: there is none. */
+struct bench_blas {
+    /* C [m][n] = A [m][k] B [n][k]^T, row-major */
+    void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                  const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+    void (*set_threads)(int n);
+    char *(*core_name)(void);
+};
+const struct bench_blas *bench_blas(void);
+void bench_sgemm(const struct bench_blas *blas, int32_t m, int32_t n, int32_t k, const float *a,
+                 const float *w, float *c);
+
+/* ---- the parts --------------------------------------------------------------------------------------- */
+
+int bench_ops(struct bench *b);
+int bench_token(struct bench *b);
+int bench_policy(struct bench *b);
+int bench_sweep(struct bench *b);
+int bench_prefill(struct bench *b);
+int bench_prefill_memory(struct bench *b);
+int bench_peer(struct bench *b);
+int bench_million(struct bench *b);
+
+/* ---- bench_session.c ----------------------------------------------------------------------------------- */
+
+/* An engine and sessions filled to ascending depths, each a fork of the one before. */
+struct bench_depths {
+    struct kvl_engine *engine;
+    struct kvl_session *at[BENCH_MAX_LIST]; /* as `depth` */
+    struct bench_list depth;
+    float *logits; /* [n_vocab] */
+};
+struct bench_engine {
+    const struct kvl_model *model;
+    enum kvl_kv_type kv_type;
+    bool bf16, raw_keys;
+    struct kvl_observer_set observers;
+};
+int bench_engine_open(struct bench *b, const struct bench_engine *want, struct kvl_engine **out);
+int bench_depths_open(struct bench *b, const struct bench_engine *want,
+                      const struct bench_list *depth, struct bench_depths *out);
+void bench_depths_close(struct bench_depths *d);
+
+/* What a decode window on a fork of `s` costs: the fork, a token to warm up, then at least n_steps
+ * tokens and 0.1 s. */
+struct bench_window {
+    struct kvl_counters count; /* of n tokens */
+    int32_t n;
+    double token_s; /* per token */
+};
+int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
+                 struct bench_window *out);
+/* Prefills n tokens on a fork of `s`, or of an empty session; seconds. */
+int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct kvl_session *s,
+                       int32_t n, double *seconds);
+
+/* ---- bench_report.c -------------------------------------------------------------------------------------- */
+
+/* The table of goals, from the lines of this run, as Markdown. */
+int bench_report(const struct bench *b, const char *path);
+
+#endif

@@ -1,0 +1,541 @@
+/* The table of goals from the lines of one run, and the figures it stands on. */
+#include "bench.h"
+
+#include "build.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct goal {
+    const char *key, *title, *least, *aim; /* texts of the table */
+    const char *what, *policies;           /* lines: policies "a,b", NULL = without one */
+    int32_t depth_min, depth_max;          /* of the lines; -1, -1 = those without a depth */
+    bool at_least, of_value;               /* higher is better; `value` instead of `ratio` */
+    double bound[2], best[2];              /* one core, several; best 0 = no aim */
+};
+
+enum { ANY = INT32_MAX, GOAL_SMALL = 16384 };
+
+static const struct goal goals[] = {
+    { "attention",
+      "full decode attention, f16 pages, 16K to 64K: bytes / time / stream",
+      "0.60, 0.75",
+      "0.75, 0.90",
+      "attention",
+      NULL,
+      16384,
+      65536,
+      true,
+      false,
+      { 0.60, 0.75 },
+      { 0.75, 0.90 } },
+    { "attention-bf16",
+      "the same, bf16 pages, 32K",
+      "0.60, 0.75",
+      "0.85",
+      "attention, bf16 pages",
+      NULL,
+      16384,
+      65536,
+      true,
+      false,
+      { 0.60, 0.75 },
+      { 0.85, 0.85 } },
+    { "peer-token",
+      "token at 32K against llama.cpp",
+      "3.0x, 2.5x",
+      "3.7x, 3.3x",
+      "decode at a depth",
+      NULL,
+      32768,
+      32768,
+      true,
+      false,
+      { 3.0, 2.5 },
+      { 3.7, 3.3 } },
+    { "weights-f16",
+      "token at depth 0, F16 weights: bytes / time / stream",
+      "0.75",
+      "0.90",
+      "decode, F16 weights",
+      NULL,
+      0,
+      0,
+      true,
+      false,
+      { 0.75, 0.75 },
+      { 0.90, 0.90 } },
+    { "weights-q8_0",
+      "the same, Q8_0",
+      "0.75",
+      "0.90",
+      "decode, Q8_0 weights",
+      NULL,
+      0,
+      0,
+      true,
+      false,
+      { 0.75, 0.75 },
+      { 0.90, 0.90 } },
+    { "weights-q4_0",
+      "the same, Q4_0",
+      "0.75",
+      "0.90",
+      "decode, Q4_0 weights",
+      NULL,
+      0,
+      0,
+      true,
+      false,
+      { 0.75, 0.75 },
+      { 0.90, 0.90 } },
+    { "flat",
+      "eviction at budget 2048: token at 128K / at 16K",
+      "<= 1.05",
+      "1.02",
+      "token, deep / shallow",
+      "streaming_llm,h2o,snapkv",
+      131072,
+      131072,
+      false,
+      false,
+      { 1.05, 1.05 },
+      { 1.02, 1.02 } },
+    { "quest-bytes",
+      "Quest: time / (its bytes / stream), 16K to 128K",
+      "<= 2.0",
+      "1.5",
+      "attention time / bytes",
+      "quest",
+      16384,
+      131072,
+      false,
+      false,
+      { 2.0, 2.0 },
+      { 1.5, 1.5 } },
+    { "quest-32k",
+      "Quest attention against full attention, 32K",
+      "4.5x",
+      "6x",
+      "attention speed-up",
+      "quest",
+      32768,
+      32768,
+      true,
+      false,
+      { 4.5, 4.5 },
+      { 6, 6 } },
+    { "quest-128k",
+      "the same, 128K",
+      "7x",
+      "9x",
+      "attention speed-up",
+      "quest",
+      131072,
+      131072,
+      true,
+      false,
+      { 7, 7 },
+      { 9, 9 } },
+    { "omnikv-bytes",
+      "OmniKV: time / (its bytes / stream)",
+      "<= 1.5",
+      "1.15",
+      "attention time / bytes",
+      "omnikv",
+      16384,
+      131072,
+      false,
+      false,
+      { 1.5, 1.5 },
+      { 1.15, 1.15 } },
+    { "infllm-bytes",
+      "InfLLM: the same",
+      "<= 1.5",
+      "1.15",
+      "attention time / bytes",
+      "infllm",
+      16384,
+      131072,
+      false,
+      false,
+      { 1.5, 1.5 },
+      { 1.15, 1.15 } },
+    { "overhead",
+      "policy overhead / (its bytes / stream + attention), the worst",
+      "<= 1.5",
+      "1.3",
+      "policy overhead",
+      "streaming_llm,h2o,snapkv,quest,omnikv,infllm",
+      16384,
+      131072,
+      false,
+      false,
+      { 1.5, 1.5 },
+      { 1.3, 1.3 } },
+    { "gemm-f32",
+      "prefill projections of 512 tokens against OpenBLAS, f32",
+      "0.90",
+      "",
+      "projections of 512, f32",
+      NULL,
+      -1,
+      -1,
+      true,
+      false,
+      { 0.90, 0.90 },
+      { 0, 0 } },
+    { "gemm-bf16",
+      "the same, bf16 path",
+      "0.90",
+      "1.8x",
+      "projections of 512, bf16",
+      NULL,
+      -1,
+      -1,
+      true,
+      false,
+      { 0.90, 0.90 },
+      { 1.8, 1.8 } },
+    { "peer-prefill",
+      "prefill of 4096 tokens against llama.cpp, f32",
+      "1.2x",
+      "2x",
+      "prefill of a prompt",
+      NULL,
+      0,
+      0,
+      true,
+      false,
+      { 1.2, 1.2 },
+      { 2, 2 } },
+    { "peer-prefill-bf16",
+      "the same, bf16 path",
+      "1.2x",
+      "2x",
+      "prefill of a prompt",
+      "bf16",
+      0,
+      0,
+      true,
+      false,
+      { 1.2, 1.2 },
+      { 2, 2 } },
+    { "peer-chunk",
+      "chunk of 512 at depth 16K against llama.cpp, f32",
+      "1.5x",
+      "2x",
+      "chunk of 512 at a depth",
+      NULL,
+      16384,
+      16384,
+      true,
+      false,
+      { 1.5, 1.5 },
+      { 2, 2 } },
+    { "peer-chunk-bf16",
+      "the same, bf16 path",
+      "1.5x",
+      "2x",
+      "chunk of 512 at a depth",
+      "bf16",
+      16384,
+      16384,
+      true,
+      false,
+      { 1.5, 1.5 },
+      { 2, 2 } },
+    { "memory",
+      "prefill memory beyond weights and KV at 128K, MiB",
+      "< 256",
+      "",
+      "memory beyond weights, KV",
+      NULL,
+      131072,
+      131072,
+      false,
+      true,
+      { 256, 256 },
+      { 0, 0 } },
+    { "columns",
+      "column sums (H2O) on top of prefill",
+      "<= 60 %",
+      "35 %",
+      "observer: column sums",
+      NULL,
+      0,
+      ANY,
+      false,
+      false,
+      { 0.60, 0.60 },
+      { 0.35, 0.35 } },
+    { "window",
+      "window (SnapKV) on top of prefill",
+      "<= 2 %",
+      "1 %",
+      "observer: window",
+      NULL,
+      0,
+      ANY,
+      false,
+      false,
+      { 0.02, 0.02 },
+      { 0.01, 0.01 } },
+    { "sweep",
+      "sweep: wall / (1 prefill + its decodes)",
+      "<= 1.05",
+      "1.02",
+      "sweep wall",
+      NULL,
+      0,
+      ANY,
+      false,
+      false,
+      { 1.05, 1.05 },
+      { 1.02, 1.02 } },
+    { "batch",
+      "its cells in one batch / one by one",
+      "< 1",
+      "",
+      "all cells in one batch",
+      NULL,
+      0,
+      ANY,
+      false,
+      false,
+      { 1, 1 },
+      { 0, 0 } },
+    { "sweep-memory",
+      "sweep memory / (store + metadata + copies)",
+      "<= 1.10",
+      "",
+      "memory of all forks",
+      NULL,
+      0,
+      ANY,
+      false,
+      false,
+      { 1.10, 1.10 },
+      { 0, 0 } },
+};
+enum { N_GOALS = sizeof goals / sizeof goals[0] };
+
+static const char *goal_note(const char *key)
+{
+    static const struct {
+        const char *key, *text;
+    } note[] = {
+#define BENCH_NOTE(goal, text) { (goal), (text) },
+#include "bench_notes.def"
+#undef BENCH_NOTE
+    };
+    for (size_t i = 0; i < sizeof note / sizeof note[0]; i++)
+        if (strcmp(note[i].key, key) == 0) return note[i].text;
+    return "";
+}
+
+/* ---- goals ------------------------------------------------------------------------------------------------------- */
+
+/* Whether "a,b" has this word. */
+static bool goal_has_word(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = strstr(list, word); p; p = strstr(p + 1, word))
+        if ((p == list || p[-1] == ',') && (p[n] == ',' || p[n] == '\0')) return true;
+    return false;
+}
+
+static bool goal_wants(const struct goal *g, const struct bench_line *l, int32_t threads)
+{
+    if (strcmp(l->what, g->what) != 0 || l->threads != threads) return false;
+    if (l->depth < g->depth_min || l->depth > g->depth_max) return false;
+    if (!g->policies) return !l->policy;
+    return l->policy && goal_has_word(g->policies, l->policy);
+}
+
+/* The line that is farthest from the goal; NULL: not measured. */
+static const struct bench_line *goal_worst(const struct bench *b, const struct goal *g,
+                                           int32_t threads)
+{
+    const struct bench_line *worst = NULL;
+    for (size_t i = 0; i < b->n_lines; i++) {
+        const struct bench_line *l = &b->line[i];
+        if (!goal_wants(g, l, threads)) continue;
+        if (!worst || (l->ratio.mid < worst->ratio.mid) == g->at_least) worst = l;
+    }
+    return worst;
+}
+
+static struct bench_spread goal_spread(const struct goal *g, const struct bench_line *l)
+{
+    return g->of_value ? l->value : l->ratio;
+}
+
+static bool goal_reaches(const struct goal *g, const struct bench_line *l, const double *bound)
+{
+    double v = goal_spread(g, l).mid, want = bound[l->threads > 1];
+    return g->at_least ? v >= want : v <= want;
+}
+
+static void goal_cell(const struct goal *g, const struct bench_line *l, FILE *out)
+{
+    if (!l) {
+        fputs(" - |", out);
+        return;
+    }
+    struct bench_spread s = goal_spread(g, l);
+    fprintf(out, " %.3g (%.3g .. %.3g)", s.mid, s.lo, s.hi);
+    if (l->policy && g->policies && strchr(g->policies, ',')) fprintf(out, " %s", l->policy);
+    fputs(" |", out);
+}
+
+static void goal_row(const struct bench *b, const struct goal *g, FILE *out)
+{
+    const struct bench_list *threads = &b->config.threads;
+    const struct bench_line *l[2] = { NULL, NULL };
+    int n = 0, met = 0, aim = 0;
+    for (int k = 0; k < 2 && k < threads->n; k++) {
+        l[k] = goal_worst(b, g, threads->v[k ? threads->n - 1 : 0]);
+        if (!l[k]) continue;
+        n++;
+        met += goal_reaches(g, l[k], g->bound);
+        aim += g->best[0] > 0 && goal_reaches(g, l[k], g->best);
+    }
+    fprintf(out, "| %s | %s | %s |", g->title, g->least, g->aim);
+    for (int k = 0; k < 2; k++) goal_cell(g, l[k], out);
+    fprintf(out, " %s | %s |\n",
+            n == 0     ? "not measured"
+            : aim == n ? "yes, the aim too"
+            : met == n ? "yes"
+            : met > 0  ? "in part"
+                       : "no",
+            goal_note(g->key));
+}
+
+/* The row of a million tokens: figures of several lines. */
+static void million_row(const struct bench *b, FILE *out)
+{
+    const int32_t tok = 1 << 20;
+    int32_t threads = b->config.threads.v[b->config.threads.n - 1];
+    fputs("| 1M tokens of the shipped model's KV: store, fork, Quest and eviction decode | works | "
+          "| ",
+          out);
+    const struct bench_line *store = bench_find(b, "store", NULL, threads, tok),
+                            *fork = bench_find(b, "fork", NULL, threads, tok);
+    if (!store || !fork) {
+        fprintf(out, "- | - | not measured | %s |\n", goal_note("million"));
+        return;
+    }
+    fprintf(out, "- | %.0f MiB, fork %.2g ms", store->value.mid, fork->value.mid);
+    for (size_t i = 0; i < b->n_lines; i++)
+        if (strcmp(b->line[i].what, "token of a million") == 0)
+            fprintf(out, ", %s %.3g ms/token", b->line[i].policy ? b->line[i].policy : "full",
+                    b->line[i].value.mid);
+    fprintf(out, " | yes | %s |\n", goal_note("million"));
+}
+
+/* ---- figures ----------------------------------------------------------------------------------------------------- */
+
+static void report_head(const struct bench *b, FILE *out)
+{
+    const struct bench_config *c = &b->config;
+    fputs("# What the CPU path reaches\n\n"
+          "Written by `kvlab bench --report`; do not edit. Sentences beside the goals come from\n"
+          "`harness/bench_notes.def`.\n\n",
+          out);
+    fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", b->machine.cpu, b->machine.cores,
+            b->machine.cores == 1 ? "" : "s", b->machine.isa, kvl_build.version, kvl_build.git,
+            kvl_build.compiler);
+    fprintf(out, "Model %s, %s weights, %s pages, budget %d. ", kvl_model_name(b->model),
+            kvl_wtype_name(c->weights),
+            c->kv_type == KVL_KV_F16    ? "f16"
+            : c->kv_type == KVL_KV_BF16 ? "bf16"
+                                        : "f32",
+            c->budget_tok);
+    fprintf(out,
+            "Medians of up to %d rounds with the smallest and the largest; all sides of a "
+            "ratio\nrun by turns in each round. Of several lines (depths, policies) the worst "
+            "counts.\n\n",
+            c->rounds);
+}
+
+static void report_goals(const struct bench *b, FILE *out)
+{
+    const struct bench_list *t = &b->config.threads;
+    fprintf(out,
+            "## Goals\n\n| what | at least | aim | measured, %d thread%s | measured, %d "
+            "threads | met | limit, reason, next step |\n|---|---|---|---|---|---|---|\n",
+            t->v[0], t->v[0] > 1 ? "s" : "", t->v[t->n - 1]);
+    for (size_t i = 0; i < N_GOALS; i++) goal_row(b, &goals[i], out);
+    million_row(b, out);
+    fputs("\nWith two figures in \"at least\" or \"aim\" the first is for one core, the second for "
+          "more.\n",
+          out);
+}
+
+static double line_extra(const struct bench_line *l, const char *name)
+{
+    for (int32_t i = 0; i < l->n_extra; i++)
+        if (strcmp(l->extra[i].name, name) == 0) return l->extra[i].value;
+    return 0;
+}
+
+/* Where the time of a token goes. */
+static void report_policies(const struct bench *b, FILE *out)
+{
+    static const char *const parts[] = { "meta_ms", "select_ms", "attend_ms", "evict_ms",
+                                         "rest_ms" };
+    if (!(b->config.parts & BENCH_POLICY)) return;
+    fputs("\n## A token under each policy\n\n| policy | depth | threads | ms | metadata | score, "
+          "top-k | attention | evict | rest | KV MiB | index MiB | of stream |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+          out);
+    for (size_t i = 0; i < b->n_lines; i++) {
+        const struct bench_line *l = &b->line[i];
+        if (strcmp(l->what, "token") != 0 || !l->policy) continue;
+        fprintf(out, "| %s | %d | %d | %.3g |", l->policy, l->depth, l->threads, l->value.mid);
+        for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
+            fprintf(out, " %.3g |", line_extra(l, parts[k]));
+        fprintf(out, " %.3g | %.3g | %.2f |\n", line_extra(l, "kv_read_bytes") / (1 << 20),
+                line_extra(l, "index_read_bytes") / (1 << 20), l->ratio.mid);
+    }
+}
+
+/* Every other line as it was printed. */
+static void report_lines(const struct bench *b, FILE *out)
+{
+    fputs(
+        "\n## All else\n\n| part | what | of | depth | threads | median | range | ratio | range | "
+        "against |\n|---|---|---|---|---|---|---|---|---|---|\n",
+        out);
+    for (size_t i = 0; i < b->n_lines; i++) {
+        const struct bench_line *l = &b->line[i];
+        if (strcmp(l->part, "policy") == 0 && strcmp(l->what, "token") == 0) continue;
+        fprintf(out, "| %s | %s | %s |", l->part, l->what, l->policy ? l->policy : "");
+        if (l->depth >= 0) fprintf(out, " %d", l->depth);
+        fprintf(out, " | %d | %.4g %s | %.3g .. %.3g |", l->threads, l->value.mid, l->unit,
+                l->value.lo, l->value.hi);
+        if (l->against)
+            fprintf(out, " %.3g | %.3g .. %.3g | %s |\n", l->ratio.mid, l->ratio.lo, l->ratio.hi,
+                    l->against);
+        else
+            fputs(" | | |\n", out);
+    }
+    if (b->skipped.data) fprintf(out, "\nLeft out:\n```\n%s```\n", b->skipped.data);
+}
+
+int bench_report(const struct bench *b, const char *path)
+{
+    FILE *out = path ? fopen(path, "w") : stdout;
+    if (!out)
+        return kvl_fail(b->err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
+    report_head(b, out);
+    report_goals(b, out);
+    report_policies(b, out);
+    report_lines(b, out);
+    bool failed = fflush(out) != 0 || ferror(out);
+    if (path && fclose(out) != 0) failed = true;
+    if (!failed) return KVL_OK;
+    return kvl_fail(b->err, KVL_EIO, "--report: cannot write, want a disk with space");
+}

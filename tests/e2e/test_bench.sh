@@ -1,0 +1,116 @@
+#!/bin/bash
+# kvlab bench: generated models are the same twice and load, a small run prints and writes all it
+# should, wrong input is one line.  No time is ever looked at.
+set -u
+kvlab=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+fail() { echo "FAIL: $*" >&2; failed=1; }
+
+# refused WHAT CODE WORDS... - the program ends with CODE, one line on standard error, saying WHAT
+refused() {
+    local what=$1 code=$2
+    shift 2
+    "$kvlab" bench "$@" >"$tmp/out" 2>"$tmp/err"
+    local rc=$?
+    [ $rc = "$code" ] || fail "bench $*: exit code $rc, want $code"
+    [ "$(wc -l <"$tmp/err")" = 1 ] || fail "bench $*: not one line: $(cat "$tmp/err")"
+    grep -qF -- "$what" "$tmp/err" || fail "bench $*: \"$what\" is not in: $(cat "$tmp/err")"
+}
+
+# ---- models
+for weights in f16 q8_0 q4_0; do
+    "$kvlab" bench --make-model tiny --weights $weights "$tmp/a.gguf" || fail "make-model $weights"
+    "$kvlab" bench --make-model tiny --weights $weights "$tmp/b.gguf" || fail "make-model $weights"
+    cmp "$tmp/a.gguf" "$tmp/b.gguf" || fail "make-model $weights: two files differ"
+    sum=$(sha256sum <"$tmp/a.gguf" | cut -c1-16)
+    echo "$weights $sum"
+    "$kvlab" inspect "$tmp/a.gguf" >"$tmp/keys" || fail "inspect $weights"
+    grep -q "general.architecture" "$tmp/keys" || fail "inspect $weights: no architecture"
+    "$kvlab" logits --model "$tmp/a.gguf" --ids 1,70,300 --out "$tmp/l.npy" >"$tmp/out" 2>&1 ||
+        fail "logits $weights: $(cat "$tmp/out")"
+    text="Hello, w\303\266rld \001"
+    ids=$(printf "$text" | "$kvlab" tokenize --model "$tmp/a.gguf" - 2>"$tmp/err" | tail -n 1)
+    [ -n "$ids" ] || fail "tokenize $weights: $(cat "$tmp/err")"
+done >"$tmp/sums"
+grep -q . "$tmp/sums" || fail "no sums"
+[ "$(sort -u -k2 "$tmp/sums" | wc -l)" = 3 ] || fail "weights do not matter: $(cat "$tmp/sums")"
+
+# ---- a small run
+"$kvlab" bench --quick --rounds 1 --threads 1 --depths 0,512 --budget 96 \
+    --policies "quest:dense_layers=0;streaming_llm:positions=original" \
+    --json "$tmp/run.jsonl" --report="$tmp/report.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "quick run: $(tail -n 1 "$tmp/err")"
+jq -es 'all(.[]; .kind == "bench" and (.what | length) > 0 and (.unit | length) > 0
+    and has("value") and has("value_lo") and has("value_hi") and has("cpu") and has("cores")
+    and has("isa") and has("version") and has("git") and has("model") and has("rounds"))' \
+    "$tmp/run.jsonl" >"$tmp/o" || fail "a JSON line lacks a field"
+jq -es 'all(.[]; .value_lo <= .value and .value <= .value_hi)' "$tmp/run.jsonl" >"$tmp/o" ||
+    fail "a median outside its range"
+jq -es 'all(.[]; (has("against") | not) or (.ratio_lo <= .ratio and .ratio <= .ratio_hi))' \
+    "$tmp/run.jsonl" >"$tmp/o" || fail "a ratio outside its range"
+for part in machine ops token policy sweep prefill; do
+    jq -es --arg part $part 'any(.[]; .part == $part)' "$tmp/run.jsonl" >"$tmp/o" ||
+        fail "no line of part $part"
+    grep -q "^$part " "$tmp/out" || fail "nothing printed of part $part"
+done
+jq -es '[.[] | select(.part == "policy" and .what == "token") | .policy] | sort
+    == ["none", "quest", "streaming_llm"]' "$tmp/run.jsonl" >"$tmp/o" || fail "not the policies asked for"
+# What was read is known whatever the machine: all keys and values, or pages within the budget.
+jq -es '[.[] | select(.part == "policy" and .what == "token")] | map({(.policy): .}) | add
+    | .none.kv_read_bytes > 512 * 1024 and .quest.kv_read_bytes < 100 * 1024
+    and .quest.index_read_bytes > 0 and .quest.attended_tok <= 96
+    and .streaming_llm.kv_read_bytes < 100 * 1024' "$tmp/run.jsonl" >"$tmp/o" ||
+    fail "bytes read are not those of the policies"
+grep -q '^| full decode attention' "$tmp/report.md" || fail "no goals in the report"
+grep -q 'not measured' "$tmp/report.md" || fail "goals at 16K count as measured"
+grep -q "skipped: comparison with llama.cpp" "$tmp/out" || fail "the missing peer is not told"
+if grep -qE "$(uname -n)|$HOME|$tmp" "$tmp/report.md"; then fail "a name of this machine in the report"; fi
+
+# ---- one part alone
+"$kvlab" bench --only machine --quick --rounds 1 --threads 1 >"$tmp/out" 2>"$tmp/err" || fail "--only"
+[ "$(grep -c '^ops\|^token\|^policy' "$tmp/out")" = 0 ] || fail "--only machine: other parts too"
+
+# ---- a peer that prints what llama-bench prints, one line a test
+cat >"$tmp/peer" <<'END'
+#!/bin/bash
+while [ $# -gt 0 ]; do
+    case $1 in -p) p=$2 ;; -n) n=$2 ;; esac
+    shift 2>/dev/null || break
+done
+for _ in $(tr , ' ' <<<"$p" | wc -w | xargs seq) $(tr , ' ' <<<"$n" | wc -w | xargs seq); do
+    echo '{"n_prompt": 1, "avg_ts": 1000.0}'
+done
+END
+chmod +x "$tmp/peer"
+"$kvlab" bench --only machine --quick --rounds 1 --threads 1 --depths 0,64 --peer "$tmp/peer" \
+    --json "$tmp/peer.jsonl" >"$tmp/out" 2>"$tmp/err" || fail "peer: $(tail -n 1 "$tmp/err")"
+jq -es '[.[] | select(.part == "peer")] | length == 6 and all(.[]; .peer_s > 0 and .ratio > 0)' \
+    "$tmp/peer.jsonl" >"$tmp/o" || fail "not the lines of a peer"
+jq -es 'any(.[]; .what == "decode, first tokens" and (.peer_s - 0.001 | fabs) < 1e-9)' \
+    "$tmp/peer.jsonl" >"$tmp/o" || fail "a thousand tokens a second are not a millisecond each"
+printf '#!/bin/sh\nexit 1\n' >"$tmp/broken"
+chmod +x "$tmp/broken"
+"$kvlab" bench --only machine --quick --rounds 1 --threads 1 --depths 0,64 --peer "$tmp/broken" \
+    >"$tmp/out" 2>"$tmp/err"
+[ $? = 2 ] || fail "a peer without results: exit code"
+grep -q "gave no result, want a llama-bench" "$tmp/err" || fail "a peer without results: $(cat "$tmp/err")"
+
+# ---- wrong input
+refused '"huge" is no shape, want tiny, small64 or small128' 2 --make-model huge "$tmp/x.gguf"
+refused 'no file given, want OUT.gguf' 2 --make-model tiny
+refused '--weights: "q5": want f16, q8_0 or q4_0' 2 --make-model tiny --weights q5 "$tmp/x.gguf"
+refused 'cannot create' 4 --make-model tiny "$tmp/no/folder.gguf"
+refused '--only: "ram": want machine, ops, token, policy, sweep or prefill' 2 --only ram
+refused '--depths: 3 after 5, want them to ascend' 2 --depths 5,3
+refused '--threads: "0": want a number from 1 to 1024' 2 --threads 0
+refused '--rounds: "many": want a number from 1 to 99' 2 --rounds many
+refused 'exclude each other' 2 --shape tiny --model "$tmp/a.gguf"
+refused 'want --model FILE' 2 "$tmp/a.gguf"
+refused 'cannot run' 2 --peer "$tmp/nothing"
+refused 'cannot create' 4 --json "$tmp/no/folder.jsonl"
+refused 'did you mean --rounds?' 2 --round 3
+[ ! -e "$tmp/x.gguf" ] || fail "a refused model left a file"
+exit $failed
