@@ -134,16 +134,14 @@ static const char *fill(char *out, size_t size, const char *format, const char *
 
 /* ---- the niah tasks ---------------------------------------------------------------------------- */
 
-static const char *const singular[3] = {
-    "What is the magic value of %s? The magic value of %s is",
-    "Tell me the magic value of %s. The magic value of %s is",
-    "Which magic value belongs to %s? It is",
-};
-
-static const char *const plural[3] = {
-    "What are the magic values of %s? The magic values of %s are",
-    "Tell me the magic values of %s. The magic values are",
-    "Look up %s in the text. The magic values are",
+/* About one value, and about several. */
+static const char *const questions[2][3] = {
+    { "What is the magic value of %s? The magic value of %s is",
+      "Tell me the magic value of %s. The magic value of %s is",
+      "Which magic value belongs to %s? It is" },
+    { "What are the magic values of %s? The magic values of %s are",
+      "Tell me the magic values of %s. The magic values are",
+      "Look up %s in the text. The magic values are" },
 };
 
 /* The keys that a question names, between `of ` or `up ` or `to ` and what follows. */
@@ -195,7 +193,7 @@ static int32_t check_niah_question(const struct niah *x, const struct kvl_questi
                 part[n++] = (struct part){ needles[i].value, needles[i].at,
                                            needles[i].at + strlen(needles[i].value) };
     }
-    fill(text, sizeof text, (n > 1 ? plural : singular)[x->wording - 1], list);
+    fill(text, sizeof text, questions[n > 1][x->wording - 1], list);
     assert_string_equal(q->text, text);
     return n;
 }
