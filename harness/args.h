@@ -30,10 +30,11 @@ int kvl_args_parse(const struct argp *argp, int argc, char **argv, void *input, 
 struct kvl_registry;
 
 struct kvl_model_args {
-    struct kvl_args *args; /* of the command; set before parsing */
-    const char *model;     /* NULL: not given */
-    int32_t threads;       /* 0: not given */
-    const char *kv_type;   /* NULL: not given */
+    struct kvl_args *args;    /* of the command; set before parsing */
+    const char *model;        /* NULL: not given */
+    int32_t threads;          /* 0: not given */
+    const char *kv_type;      /* NULL: not given */
+    const char *prefill_type; /* NULL: not given */
     bool allow_overlong;
     struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
 };
@@ -43,6 +44,10 @@ extern const struct argp kvl_model_argp;
 /* "f32" or "f16" (NULL = f16). */
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);
 const char *kvl_kv_type_name(enum kvl_kv_type type);
+
+/* "f32" (NULL) or "bf16": see kvl_engine_desc.prefill_bf16. */
+int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err);
+const char *kvl_prefill_type_name(bool bf16);
 
 /* Opens the model that was named; KVL_EINVAL when none was. Sets the threads. */
 int kvl_model_args_open(const struct kvl_model_args *a, struct kvl_model **out,

@@ -426,6 +426,9 @@ static int analyze_plan(struct analyze *z)
     if (a->model.model) KVL_TRY(kvl_sweep_override(a, "model", "--model", a->model.model, true));
     if (a->model.kv_type)
         KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
+    if (a->model.prefill_type)
+        KVL_TRY(
+            kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
                            &z->s, z->err));
     z->s.speed.on = false;
@@ -479,6 +482,7 @@ static int analyze_engine(struct analyze *z)
 {
     struct kvl_engine_desc desc = { .model = z->model,
                                     .kv_type = z->s.kv_type,
+                                    .prefill_bf16 = z->s.prefill_bf16,
                                     .chunk_tok = z->s.chunk_tok,
                                     .allow_overlong = z->a->sweep.model.allow_overlong };
     z->logits = kvl_alloc((size_t)kvl_model_shape(z->model)->n_vocab, sizeof *z->logits);

@@ -164,6 +164,17 @@ static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
     return KVL_OK;
 }
 
+static int config_prefill_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0)
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no arithmetic of prefill, want f32 or bf16",
+                             text);
+    ((struct config *)user)->s->prefill_bf16 = text[0] == 'b';
+    return KVL_OK;
+}
+
 static int config_threads(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return config_i32(y, v, key, 1, 1024, &((struct config *)user)->s->threads);
@@ -427,6 +438,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "log", config_log, false },
     { "seed", config_seed, false },
     { "kv_type", config_kv_type, false },
+    { "prefill_type", config_prefill_type, false },
     { "threads", config_threads, false },
     { "contexts", config_contexts, false },
     { "questions", config_questions, false },

@@ -138,10 +138,11 @@ static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(kvl_buf_printf(b, "seed: %llu\nkv_type: %s\n", (unsigned long long)s->seed,
                            kvl_kv_type_name(s->kv_type)));
+    if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, "prefill_type: bf16\n"));
     if (s->threads) KVL_TRY(kvl_buf_printf(b, "threads: %d\n", s->threads));
     if (s->kv_limit_mib) KVL_TRY(kvl_buf_printf(b, "kv_limit_mib: %d\n", s->kv_limit_mib));
-    return kvl_buf_printf(b, "contexts: %d\nquestions: %d\nchunk_tok: %d\nbatch: %d\n",
-                          s->contexts, s->questions, s->chunk_tok, s->batch);
+    return kvl_buf_printf(b, "contexts: %d\nquestions: %d\nchunk_tok: %d\nbatch: %d\n", s->contexts,
+                          s->questions, s->chunk_tok, s->batch);
 }
 
 static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)

@@ -30,6 +30,7 @@ int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b)
     int c = strcmp(a->model, b->model);
     if (!c) c = strcmp(a->model_hash, b->model_hash);
     if (!c) c = strcmp(a->kv_type, b->kv_type);
+    if (!c) c = strcmp(a->prefill_type, b->prefill_type);
     if (!c) c = number_cmp(a->seed, b->seed);
     return c ? c : strcmp(a->device, b->device);
 }
@@ -208,7 +209,7 @@ static int task_label_build(struct kvl_result *x)
 
 /* What tells results of one model from each other, as far as it does in this log. */
 struct set_keys {
-    bool file, kv_type, seed, setup;
+    bool file, kv_type, prefill_type, seed, setup;
 };
 
 static struct set_keys set_keys(const struct kvl_results *r)
@@ -219,6 +220,7 @@ static struct set_keys set_keys(const struct kvl_results *r)
         if (strcmp(a->model, b->model) != 0) continue;
         k.file |= strcmp(a->model_hash, b->model_hash) != 0;
         k.kv_type |= strcmp(a->kv_type, b->kv_type) != 0;
+        k.prefill_type |= strcmp(a->prefill_type, b->prefill_type) != 0;
         k.seed |= number_cmp(a->seed, b->seed) != 0;
     }
     return k;
@@ -230,6 +232,7 @@ static int set_build(struct kvl_result *x, const struct set_keys *k)
     int rc = kvl_buf_adds(&b, "");
     if (rc == KVL_OK && k->file) rc = kvl_buf_printf(&b, ", file %.12s", x->model_hash);
     if (rc == KVL_OK && k->kv_type) rc = kvl_buf_printf(&b, ", kv %s", x->kv_type);
+    if (rc == KVL_OK && k->prefill_type) rc = kvl_buf_printf(&b, ", prefill %s", x->prefill_type);
     if (rc == KVL_OK && k->seed && !isnan(x->seed)) rc = kvl_buf_printf(&b, ", seed %.0f", x->seed);
     if (rc == KVL_OK && k->setup && !x->is_cell)
         rc = kvl_buf_printf(&b, ", %.0f threads on %s", x->threads, x->host);

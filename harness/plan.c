@@ -83,6 +83,7 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
                            c->speed ? "speed" : "cell", kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
                            kvl_kv_type_name(s->kv_type)));
+    if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, ";prefill_type=bf16"));
     KVL_TRY(plan_key_task(b, c->task));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));

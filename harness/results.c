@@ -338,6 +338,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     x.model = kvl_json_text(run, "model.name");
     x.model_hash = kvl_json_text(run, "model.hash");
     x.kv_type = kvl_json_text(run, "store.kv_type");
+    x.prefill_type = kvl_json_text(run, "store.prefill_type");
+    if (strcmp(x.prefill_type, "bf16") != 0) x.prefill_type = "f32"; /* older logs do not say */
     x.seed = seed_of(record);
     bool timed = json_object_get(record, "threads") != NULL;
     x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
@@ -352,8 +354,9 @@ static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
     return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
            strcmp(a->budget, b->budget) == 0 && strcmp(a->options, b->options) == 0 &&
            strcmp(a->model, b->model) == 0 && strcmp(a->model_hash, b->model_hash) == 0 &&
-           strcmp(a->kv_type, b->kv_type) == 0 && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
+           strcmp(a->kv_type, b->kv_type) == 0 && strcmp(a->prefill_type, b->prefill_type) == 0 &&
+           strcmp(a->device, b->device) == 0 && strcmp(a->exec, b->exec) == 0 &&
+           strcmp(a->prefill, b->prefill) == 0;
 }
 
 static bool same_task(const struct kvl_result *a, const struct kvl_result *b)

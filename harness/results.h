@@ -27,8 +27,9 @@ struct kvl_result {
     const char *asked; /* options that were given; all of them in older logs */
     const char *exec, *prefill, *device, *code, *run;
     const char *model_hash, *kv_type; /* of the run's model file and store */
-    const char *host;                 /* of the speed, or of the run of a cell without any */
-    double threads;                   /* likewise */
+    const char *prefill_type;
+    const char *host; /* of the speed, or of the run of a cell without any */
+    double threads;   /* likewise */
     char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
     char *label;      /* policy, with the options that tell it from others of the same policy */
     char *task_label; /* task, with the options that are not the task's defaults */

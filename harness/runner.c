@@ -148,6 +148,7 @@ int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *e
     struct kvl_engine_desc desc = {
         .model = r->work->model,
         .kv_type = s->kv_type,
+        .prefill_bf16 = s->prefill_bf16,
         .raw_keys = r->work->raw_keys,
         .chunk_tok = s->chunk_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,

@@ -165,6 +165,9 @@ static int sweep_flags(struct kvl_sweep_args *a)
     if (a->log) KVL_TRY(kvl_sweep_override(a, "log", "--log", a->log, true));
     if (a->model.kv_type)
         KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
+    if (a->model.prefill_type)
+        KVL_TRY(
+            kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
     return KVL_OK;
 }
 

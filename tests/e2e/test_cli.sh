@@ -85,6 +85,17 @@ equal "size of x.npy" $((128 + 4 * n_vocab * $(wc -w <bos))) "$(stat -c %s x.npy
 equal "the largest logit" "${want%% *}" "$(tail -c $((4 * n_vocab)) x.npy | od -An -v -t f4 -w4 |
     awk 'NR == 1 || $1 > best { best = $1; at = NR - 1 } END { print at }')"
 
+# Prefill in bf16: other logits, by hundredths.
+for type in f32 bf16; do
+    "$program" logits -m "$model" --prefill-type $type --ids "$ids" --out $type.npy
+done
+equal "float is the default" "$(cksum <x.npy)" "$(cksum <f32.npy)"
+distance=$(paste <(tail -c +129 f32.npy | od -An -v -t f4 -w4) \
+    <(tail -c +129 bf16.npy | od -An -v -t f4 -w4) |
+    awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print most + 0 }')
+awk -v d="$distance" 'BEGIN { exit !(d > 0.001 && d < 0.5) }' ||
+    fail "logits in bf16 are up to $distance from those in float"
+
 # ---- plug-ins -----------------------------------------------------------------------------------
 
 if ! command -v cc >out.txt; then
