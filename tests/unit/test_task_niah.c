@@ -455,12 +455,29 @@ static void test_vt(void **state)
         }
 }
 
+/* So many that some would be alike by chance: words that are values, values of chains. */
+static void test_different(void **state)
+{
+    (void)state;
+    static const struct niah x = {
+        "values=16,keys=10,value=words", "words", "words", 10, 16, 1, 1,
+    };
+    struct want niah = { .task = kvl_task_niah_multivalue, .length = 12000, .n_questions = 10 };
+    check_niah(&niah, &x);
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct want w = { .task = kvl_task_vt, .length = 4000, .seed = seed };
+        w.options = "chains=62,hops=0";
+        check_vt(&w, 62, 0, 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_niah),
         cmocka_unit_test(test_all_over),
         cmocka_unit_test(test_vt),
+        cmocka_unit_test(test_different),
     };
     return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
 }
