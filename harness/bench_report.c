@@ -354,6 +354,11 @@ static bool goal_wants(const struct goal *g, const struct bench_line *l, int32_t
     return l->policy && goal_has_word(g->policies, l->policy);
 }
 
+static struct bench_spread goal_spread(const struct goal *g, const struct bench_line *l)
+{
+    return g->of_value ? l->value : l->ratio;
+}
+
 /* The line that is farthest from the goal; NULL: not measured. */
 static const struct bench_line *goal_worst(const struct bench *b, const struct goal *g,
                                            int32_t threads)
@@ -362,14 +367,10 @@ static const struct bench_line *goal_worst(const struct bench *b, const struct g
     for (size_t i = 0; i < b->n_lines; i++) {
         const struct bench_line *l = &b->line[i];
         if (!goal_wants(g, l, threads)) continue;
-        if (!worst || (l->ratio.mid < worst->ratio.mid) == g->at_least) worst = l;
+        bool lower = worst && goal_spread(g, l).mid < goal_spread(g, worst).mid;
+        if (!worst || lower == g->at_least) worst = l;
     }
     return worst;
-}
-
-static struct bench_spread goal_spread(const struct goal *g, const struct bench_line *l)
-{
-    return g->of_value ? l->value : l->ratio;
 }
 
 static bool goal_reaches(const struct goal *g, const struct bench_line *l, const double *bound)
@@ -447,8 +448,8 @@ static void report_head(const struct bench *b, FILE *out)
     fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", b->machine.cpu, b->machine.cores,
             b->machine.cores == 1 ? "" : "s", b->machine.isa, kvl_build.version, kvl_build.git,
             kvl_build.compiler);
-    fprintf(out, "Model %s, %s weights, %s pages, budget %d. ", kvl_model_name(b->model),
-            kvl_wtype_name(c->weights),
+    fprintf(out, "Model %s, %s weights, %s pages, budget %d. ",
+            b->model ? kvl_model_name(b->model) : "none", kvl_wtype_name(c->weights),
             c->kv_type == KVL_KV_F16    ? "f16"
             : c->kv_type == KVL_KV_BF16 ? "bf16"
                                         : "f32",
