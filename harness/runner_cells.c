@@ -165,10 +165,12 @@ static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl
     return KVL_OK;
 }
 
+/* What is recorded makes room for those that run again. */
 static int items_record(struct batch *b, int32_t first, int32_t last)
 {
     for (int32_t i = first; i < last; i++)
         KVL_TRY(kvl_sample_append(b->item[i].run, b->item[i].question, &b->item[i].ask));
+    for (int32_t i = first; i < last; i++) kvl_ask_free(&b->item[i].ask);
     return KVL_OK;
 }
 

@@ -64,6 +64,14 @@ for batch in 1 3; do
     equal "batches of $batch" "$(results_of before)" "$(results_of batch.zst)"
     rm batch.zst
 done
+# Copies that eviction makes: a limit that lets few sessions in at once costs no answer.
+narrow=(small.yaml --set 'policies=[snapkv, h2o]' --set 'budgets=[128, 192, 256]' --set exclude=[]
+    --set tasks=kv_retrieval --set lengths=512 --set questions=8 --set kv_type=f32
+    --set contexts=1 --set kv_limit_mib=1)
+run_sweep "${narrow[@]}" --strict --log narrow.zst 2>err || fail "batches in little memory"
+run_sweep "${narrow[@]}" --strict --set batch=1 --log alone.zst 2>err || fail "one in little memory"
+equal "batches in little memory" "$(results_of alone.zst)" "$(results_of narrow.zst)"
+rm alone.zst
 # Budgets of quest share the tables of a prompt within a batch, and those of a context.
 shared=(small.yaml --set 'policies=[{policy: quest, page: 4}]' --set 'budgets=[8, 16, 24, 32]'
     --set exclude=[] --set tasks=kv_retrieval --set questions=6)
