@@ -62,12 +62,18 @@ static void count_words(int32_t n)
     }
 }
 
+static size_t last_begin(const struct kvl_sample *s)
+{
+    size_t begin = strlen(s->context) - 1;
+    while (s->context[begin - 1] != '\n') begin--;
+    return begin;
+}
+
 /* The last line; before it at most one of whole sentences, which is short: a larger text, by `step`
  * words, would not fit. */
 static const char *last_line(const struct kvl_sample *s, const char *intro, int32_t step)
 {
-    size_t end = strlen(s->context) - 1, begin = end;
-    while (s->context[begin - 1] != '\n') begin--;
+    size_t begin = last_begin(s);
     check_layout(s, intro);
     assert_in_range(count(s->context, "\n"), 2, 3);
     assert_true(begin < strlen(intro) + (size_t)(6 * UNIT_TOK + 60 * step));
@@ -103,6 +109,13 @@ static void check_answer(const struct want *w, const struct kvl_sample *s, int32
 static const char cwe_intro[] =
     "Below is a list of values. Some of them are in the list often. Find them and remember them.";
 
+/* A word that is put together has no part twice in a row. */
+static bool is_doubled(const char *word)
+{
+    size_t half = strlen(word) / 2;
+    return strlen(word) % 2 == 0 && strncmp(word, word + half, half) == 0;
+}
+
 /* Returns the number of uncommon words. */
 static int32_t check_cwe(const struct want *w, int32_t asked, int32_t common, int32_t uncommon)
 {
@@ -113,6 +126,7 @@ static int32_t check_cwe(const struct want *w, int32_t asked, int32_t common, in
     count_words(read_words(last_line(&s, cwe_intro, uncommon), true));
     qsort(words, (size_t)n_words, sizeof *words, compare_first);
     for (int32_t i = 0; i < n_words; i++) {
+        assert_false(is_doubled(words[i].text));
         if (words[i].times != common) {
             assert_int_equal(words[i].times, uncommon);
             continue;
@@ -239,6 +253,26 @@ static void test_fwe(void **state)
     check_fwe(&many, 3, 2.0, zeta_2, true);
 }
 
+/* Short texts are refused until what is asked for is clear. */
+static void test_fwe_short(void **state)
+{
+    (void)state;
+    int32_t n = 0;
+    for (int32_t length = 100; length < 900; length += 7) {
+        struct want w = { .task = kvl_task_fwe, .length = length };
+        struct kvl_sample s = { 0 };
+        struct kvl_err err = { 0 };
+        if (generate(&w, &s, &err) == KVL_OK) {
+            count_words(read_words(s.context + last_begin(&s), false));
+            qsort(words, (size_t)n_words, sizeof *words, compare_times);
+            for (int32_t i = 0; i < 4; i++) assert_true(words[i].times > words[i + 1].times);
+            n++;
+        }
+        kvl_sample_free(&s);
+    }
+    assert_in_range(n, 40, 100);
+}
+
 /* ---- wordings ---------------------------------------------------------------------------------- */
 
 /* Another wording asks about the same context and expects the same answer. */
@@ -283,9 +317,8 @@ static void test_wordings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cwe),
-        cmocka_unit_test(test_cwe_long),
-        cmocka_unit_test(test_fwe),
+        cmocka_unit_test(test_cwe),      cmocka_unit_test(test_cwe_long),
+        cmocka_unit_test(test_fwe),      cmocka_unit_test(test_fwe_short),
         cmocka_unit_test(test_wordings),
     };
     return cmocka_run_group_tests(tests, open_tokenizers, close_tokenizers);
