@@ -16,16 +16,28 @@ def training_document(rng, length, mix):
     return doc
 
 
+def show(doc):
+    print(VOCAB.text(doc.ids))
+    for a in doc.answers:
+        print([VOCAB.text(doc.ids[a.value_start:a.value_start + a.value_length]),
+               VOCAB.text(doc.ids[a.start + a.reads:a.start + a.length])])
+
+
+def check(kind, doc):
+    """What training sees is what encoding the text gives."""
+    if kind != "repeat":
+        assert VOCAB.ids(VOCAB.text(doc.ids[1:])) == doc.ids[1:], kind
+
+
+def main():
+    rng = random.Random(0)
+    for kind in KINDS:
+        docs = [training_document(rng, 300, {kind: 1.0}) for _ in range(40)]
+        print("----", kind, len(docs[0]), "tokens")
+        show(docs[0])
+        for doc in docs:
+            check(kind, doc)
+
+
 if __name__ == "__main__":
-    demo_rng = random.Random(0)
-    for demo_kind in KINDS:
-        demo = training_document(demo_rng, 300, {demo_kind: 1.0})
-        print("----", demo_kind, len(demo), "answers:",
-              [VOCAB.text(demo.ids[a.start:a.start + a.length]) for a in demo.answers])
-        print(VOCAB.text(demo.ids))
-        for a in demo.answers:
-            print([VOCAB.text(demo.ids[a.value_start:a.value_start + a.value_length]),
-                   VOCAB.text(demo.ids[a.start + a.reads:a.start + a.length])])
-        # What training sees is what encoding the text gives.
-        if demo_kind != "repeat":
-            assert VOCAB.ids(VOCAB.text(demo.ids[1:])) == demo.ids[1:], demo_kind
+    main()
