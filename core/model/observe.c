@@ -150,7 +150,8 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
             .head_dim = sh->head_dim,
             .scale = e->scale,
             .kind = logits ? KVL_COLUMNS_LOGITS : KVL_COLUMNS_PROBS,
-            .next = o->set.column[i].param }));
+            .next = o->set.column[i].param,
+            .bf16 = e->desc.prefill_bf16 }));
     }
     return KVL_OK;
 }
@@ -205,7 +206,8 @@ static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, 
                                                                .n_heads = sh->n_heads,
                                                                .n_kv_heads = sh->n_kv_heads,
                                                                .head_dim = sh->head_dim,
-                                                               .scale = e->scale });
+                                                               .scale = e->scale,
+                                                               .bf16 = e->desc.prefill_bf16 });
 }
 
 static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t layer,

@@ -348,7 +348,7 @@ static void columns_run(void *data)
 
 /* Both sides count pairs of a query and a key that it sees. */
 static void bench_columns(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
-                          int32_t n_slots, int32_t n, int32_t next)
+                          int32_t n_slots, int32_t n, int32_t next, bool bf16)
 {
     char what[64];
     struct model m;
@@ -367,10 +367,12 @@ static void bench_columns(const char *name, int32_t n_kv, int32_t group, int32_t
                                                 .n_kv_heads = n_kv,
                                                 .head_dim = head_dim,
                                                 .scale = 0.05f,
-                                                .next = next };
+                                                .next = next,
+                                                .bf16 = bf16 };
+    m.prefill.bf16 = bf16;
     double pairs = (double)n * n_kv * group * (n_slots - n / 2.0);
-    snprintf(what, sizeof what, "attn_columns %s %d of %d%s", name, n, n_slots,
-             next > 0 ? ", next 256" : "");
+    snprintf(what, sizeof what, "attn_columns%s %s %d of %d%s", bf16 ? " in bf16" : "", name, n,
+             n_slots, next > 0 ? ", next 256" : "");
     compare(what, "Gpair/s", (struct side){ columns_run, &m, pairs },
             (struct side){ prefill_run, &m, pairs });
     kvl_free(sums);
@@ -413,12 +415,15 @@ static void bench_all(void)
     bench_prefill("hd128 group 4", 4, 4, 128, 4096, 512, true);
     bench_prefill("hd64 group 4", 4, 4, 64, 4096, 512, true);
     bench_prefill("hd32 group 4 (tiny)", 2, 4, 32, 512, 512, true);
-    bench_columns("hd128 group 4", 4, 4, 128, 512, 512, 0);
-    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 0);
-    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 256);
-    bench_columns("hd64 group 4", 4, 4, 64, 4096, 512, 0);
-    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 512, 512, 0);
-    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 4096, 512, 0);
+    bench_columns("hd128 group 4", 4, 4, 128, 512, 512, 0, false);
+    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 0, false);
+    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 256, false);
+    bench_columns("hd64 group 4", 4, 4, 64, 4096, 512, 0, false);
+    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 512, 512, 0, false);
+    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 4096, 512, 0, false);
+    bench_columns("hd128 group 4", 4, 4, 128, 4096, 512, 0, true);
+    bench_columns("hd64 group 4", 4, 4, 64, 4096, 512, 0, true);
+    bench_columns("hd32 group 4 (tiny)", 2, 4, 32, 4096, 512, 0, true);
 }
 
 int main(int argc, char **argv)

@@ -22,7 +22,8 @@ static void columns_lse(struct columns_case *t)
                                        .n_heads = a->n_heads,
                                        .n_kv_heads = a->n_kv_heads,
                                        .head_dim = a->head_dim,
-                                       .scale = a->scale };
+                                       .scale = a->scale,
+                                       .bf16 = a->bf16 };
     assert_int_equal(kvl_ops_cpu.attn_prefill(&p), KVL_OK);
     kvl_free(out);
 }
@@ -42,7 +43,8 @@ static void columns_open(struct kvl_rng *r, struct columns_case *t, int32_t past
                                               .n_heads = n_kv_heads * group,
                                               .n_kv_heads = n_kv_heads,
                                               .head_dim = head_dim,
-                                              .scale = 1 / sqrtf((float)head_dim) };
+                                              .scale = 1 / sqrtf((float)head_dim),
+                                              .bf16 = kvl_rng_below(r, 2) };
     size_t n_q = (size_t)(n * t->args.n_heads);
     t->n_sums = (size_t)t->args.n_heads * t->args.stride;
     t->q = ut_random(r, n_q * (size_t)head_dim, 3);

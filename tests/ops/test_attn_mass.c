@@ -97,6 +97,7 @@ struct mass_case {
     int32_t n_heads, n_kv_heads, head_dim, n_slots, n_window;
     float *q, *lse, *y[2]; /* lse: of a window's queries, or NULL */
     size_t n_y;
+    bool bf16; /* window */
 };
 
 static void mass_open(struct kvl_rng *r, struct mass_case *t, int32_t n_slots, int32_t n_window)
@@ -112,6 +113,7 @@ static void mass_open(struct kvl_rng *r, struct mass_case *t, int32_t n_slots, i
     ut_lanes_open(&t->lanes, r, t->n_kv_heads, n_slots);
     t->q = ut_random(r, (size_t)(n_window * t->n_heads * t->head_dim), 2);
     t->n_y = (size_t)t->n_heads * (size_t)n_slots;
+    t->bf16 = kvl_rng_below(r, 2);
     t->y[0] = ut_poison(t->n_y);
     t->y[1] = ut_poison(t->n_y);
 }
@@ -136,7 +138,8 @@ static void window_run(const struct mass_case *t, const struct kvl_ops *ops, flo
                                       .n_heads = t->n_heads,
                                       .n_kv_heads = t->n_kv_heads,
                                       .head_dim = t->head_dim,
-                                      .scale = 1 / sqrtf((float)t->head_dim) };
+                                      .scale = 1 / sqrtf((float)t->head_dim),
+                                      .bf16 = t->bf16 };
     assert_int_equal(ops->attn_window(&a), KVL_OK);
 }
 
@@ -150,7 +153,8 @@ static void window_lse(struct mass_case *t)
                                        .n_heads = t->n_heads,
                                        .n_kv_heads = t->n_kv_heads,
                                        .head_dim = t->head_dim,
-                                       .scale = 1 / sqrtf((float)t->head_dim) };
+                                       .scale = 1 / sqrtf((float)t->head_dim),
+                                       .bf16 = t->bf16 };
     assert_int_equal(kvl_ops_cpu.attn_prefill(&p), KVL_OK);
 }
 

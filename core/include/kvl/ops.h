@@ -176,6 +176,7 @@ struct kvl_attn_window_args {
     const struct kvl_lane *lanes; /* [n_kv_heads], n_slots each */
     int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim;
     float scale;
+    bool bf16; /* q and k are rounded as in an attn_prefill of that kind */
 };
 
 /* What a slot receives from queries: their probabilities, its own query's included, or the scaled
@@ -201,6 +202,7 @@ struct kvl_attn_columns_args {
     float scale; /* 1 / sqrt(head_dim) */
     enum kvl_columns kind;
     int32_t next; /* queries that a slot counts; 0 = all from its own on */
+    bool bf16;    /* q and k are rounded as in an attn_prefill of that kind */
 };
 
 struct kvl_attn_probs_args {

@@ -48,7 +48,8 @@ static double attend_logit(const struct kvl_ref_query *a, const double *q, int32
     if (a->mask && !a->mask[i]) return -HUGE_VAL;
     kvl_ref_slot(a->lane, a->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, k);
     if (a->pos) kvl_ref_rotate(k, head_dim, a->pos[i], a->inv_freq, a->style);
-    for (int32_t c = 0; c < head_dim; c++) dot += q[c] * k[c];
+    for (int32_t c = 0; c < head_dim; c++)
+        dot += a->bf16 ? kvl_ref_bf16(q[c]) * kvl_ref_bf16(k[c]) : q[c] * k[c];
     return dot * (double)a->scale + (a->log_weight ? (double)a->log_weight[i] : 0);
 }
 

@@ -9,7 +9,8 @@ static double columns_logit(const struct kvl_attn_columns_args *a, const struct 
 {
     double k[MAX_HEAD_DIM], dot = 0;
     kvl_ref_slot(lane, KVL_PART_K, slot, k);
-    for (int32_t c = 0; c < a->head_dim; c++) dot += (double)q[c] * k[c];
+    for (int32_t c = 0; c < a->head_dim; c++)
+        dot += a->bf16 ? kvl_ref_bf16((double)q[c]) * kvl_ref_bf16(k[c]) : (double)q[c] * k[c];
     return dot * (double)a->scale;
 }
 

@@ -1,14 +1,7 @@
 #include "ops/ref/ref.h"
 
-#include "ops/half.h"
-
 #include <assert.h>
 #include <math.h>
-
-static double prefill_round(double x)
-{
-    return (double)kvl_bf16_to_f32(kvl_f32_to_bf16((float)x));
-}
 
 /* Row of query head h over n slots, everything rounded to bf16 before it is multiplied. */
 static int prefill_bf16(const struct kvl_attn_prefill_args *a, int32_t r, int32_t n)
@@ -22,7 +15,7 @@ static int prefill_bf16(const struct kvl_attn_prefill_args *a, int32_t r, int32_
         kvl_ref_slot(lane, KVL_PART_K, t, row);
         p[t] = 0;
         for (size_t c = 0; c < dim; c++)
-            p[t] += prefill_round((double)a->q[(size_t)r * dim + c]) * prefill_round(row[c]);
+            p[t] += kvl_ref_bf16((double)a->q[(size_t)r * dim + c]) * kvl_ref_bf16(row[c]);
         p[t] *= (double)a->scale;
         max = fmax(max, p[t]);
     }
@@ -31,7 +24,7 @@ static int prefill_bf16(const struct kvl_attn_prefill_args *a, int32_t r, int32_
         double e = exp(p[t] - max);
         sum += e;
         kvl_ref_slot(lane, KVL_PART_V, t, row);
-        for (size_t c = 0; c < dim; c++) acc[c] += prefill_round(e) * prefill_round(row[c]);
+        for (size_t c = 0; c < dim; c++) acc[c] += kvl_ref_bf16(e) * kvl_ref_bf16(row[c]);
     }
     for (size_t c = 0; c < dim; c++) a->out[(size_t)r * dim + c] = (float)(acc[c] / sum);
     if (a->lse) a->lse[r] = (float)(max + log(sum));

@@ -11,7 +11,8 @@ static void window_head(const struct kvl_attn_window_args *a, int32_t h, double 
         struct kvl_ref_query query = { .q = a->q + row * (size_t)a->head_dim,
                                        .lane = lane,
                                        .n = a->n_slots - a->n_window + w + 1,
-                                       .scale = a->scale };
+                                       .scale = a->scale,
+                                       .bf16 = a->bf16 };
         double lse = kvl_ref_weights(&query, p);
         double factor = a->lse ? exp(lse - (double)a->lse[w * a->n_heads + h]) : 1;
         for (int32_t s = 0; s < query.n; s++) mass[s] += p[s] * factor;

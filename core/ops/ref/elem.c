@@ -9,6 +9,11 @@ float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
     return type == KVL_KV_F16 ? kvl_f16_to_f32(h) : kvl_bf16_to_f32(h);
 }
 
+double kvl_ref_bf16(double x)
+{
+    return (double)kvl_bf16_to_f32(kvl_f32_to_bf16((float)x));
+}
+
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x)
 {
     if (type == KVL_KV_F32)

@@ -15,6 +15,9 @@ float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);
 
+/* x rounded to bf16. */
+double kvl_ref_bf16(double x);
+
 /* out [head_dim]: one part of one slot. */
 void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out);
 
@@ -32,6 +35,7 @@ struct kvl_ref_query {
     const int32_t *pos;      /* [n] or NULL: raw keys at these positions, the query at q_pos */
     int32_t q_pos, n;
     float scale;
+    bool bf16; /* q and k are rounded */
     const double *inv_freq;
     enum kvl_rope_style style;
 };
