@@ -159,7 +159,6 @@ int kvl_niah_generate(const struct kvl_niah *niah, const struct kvl_task_request
 {
     struct niah_state s = { .niah = niah };
     struct kvl_scatter scatter = {
-        .task = niah->task,
         .req = req,
         .err = err,
         .intro = niah->keys * niah->values > 1 ? KVL_TEXT_niahs_intro : KVL_TEXT_niah_intro,

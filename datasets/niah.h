@@ -16,9 +16,8 @@ enum kvl_niah_type { KVL_NIAH_WORDS, KVL_NIAH_NUMBERS, KVL_NIAH_UUIDS };
 extern const char *const kvl_niah_types[];
 
 enum {
-    KVL_NIAH_KEYS = 64,  /* in one context between filler */
-    KVL_NIAH_NUMBER = 7, /* digits, the first is not 0 */
-    KVL_NIAH_FIRST = 1000000,
+    KVL_NIAH_KEYS = 64,       /* in one context between filler */
+    KVL_NIAH_FIRST = 1000000, /* numbers have 7 digits */
     KVL_NIAH_NUMBERS_ALL = 9000000,
 };
 

@@ -20,7 +20,6 @@ struct kvl_scatter_item {
 
 struct kvl_scatter {
     /* by the task */
-    const char *task; /* for messages */
     const struct kvl_task_request *req;
     struct kvl_err *err;
     enum kvl_text_phrase intro;

@@ -139,8 +139,7 @@ static int vt_generate(const struct kvl_task_request *req, struct kvl_sample *ou
 {
     const struct vt_opts *o = req->opts;
     struct vt_state s = { .opts = o };
-    struct kvl_scatter scatter = { .task = "vt",
-                                   .req = req,
+    struct kvl_scatter scatter = { .req = req,
                                    .err = err,
                                    .intro = KVL_TEXT_vt_intro,
                                    .n_groups = o->chains,
