@@ -40,11 +40,12 @@
  * floats (official: the model's type, with many ties).
  * Cost per step and layer: one addition per live token and query head, one top-k of heavy + every
  * per kv head when a lane is cut; once, a second pass over the queries of the prompt.  Memory: a float
- * per position and query head, of dropped positions too (one cut: none).
+ * per live token and query head (one cut: none).
  */
 #include "kvl/policy.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
 enum { H2O_ORIGINAL = 0, H2O_IN_CACHE = 1 };
@@ -250,11 +251,19 @@ static int h2o_plan(struct kvl_plan *plan)
     KVL_TRY(h2o_scale_shares(plan));
     plan->raw_keys = o->positions == H2O_IN_CACHE;
     int32_t group = plan->shape->n_heads / plan->shape->n_kv_heads;
-    if (!h2o_once(o)) KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group, &o->table));
+    if (!h2o_once(o)) KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, group, &o->table));
     return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
 }
 
 /* ---- the prompt ---------------------------------------------------------------------------------- */
+
+/* Scores of one query head, of the live tokens in the order of their positions. */
+static float *h2o_column(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t head)
+{
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    return meta->base + (size_t)(head / group) * meta->head_stride +
+           (size_t)(head % group) * meta->column_stride;
+}
 
 /* The column sums of the prompt become the scores that steps add to. */
 static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
@@ -262,15 +271,13 @@ static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
     const struct h2o_opts *o = ctx->opts;
     struct kvl_meta_view meta;
     const float *sums;
-    int32_t n_tok, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    int32_t n_tok;
     if (h2o_once(o)) return KVL_OK;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
     KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        float *score = meta.base + (size_t)(h / group) * meta.head_stride + h % group;
-        const float *sum = sums + (size_t)h * (size_t)n_tok;
-        for (int32_t i = 0; i < n_tok; i++) score[(size_t)i * (size_t)group] = sum[i];
-    }
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        memcpy(h2o_column(ctx, &meta, h), sums + (size_t)h * (size_t)n_tok,
+               (size_t)n_tok * sizeof *sums);
     return KVL_OK;
 }
 
@@ -322,51 +329,40 @@ static int h2o_select(struct kvl_pctx *ctx, const struct kvl_step *step, const s
     return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
-/* Adds the weights of a step to the scores of what it read.  Scores lie by position and lanes have
- * holes: here and in h2o_best the table is read in place, since no operator takes or adds by index. */
+/* Adds the weights of a step to the scores of what it read: all that is live. */
 static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                        const int32_t *n, const float *lse)
 {
     const struct h2o_opts *o = ctx->opts;
-    int32_t n_live, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
     float decay = (float)o->decay;
-    const int32_t *pos;
     struct kvl_meta_view meta;
-    (void)n; /* every query head read all that is live */
     (void)lse;
     if (h2o_once(o)) return KVL_OK;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        float *score = meta.base + (size_t)(h / group) * meta.head_stride + h % group;
-        if (h % group == 0) KVL_TRY(kvl_live(ctx, step->layer, h / group, &pos, &n_live));
-        for (int32_t i = 0; i < n_live; i++) {
-            float *s = &score[(size_t)pos[i] * (size_t)group];
-            *s = *s * decay + probs[h][i];
-        }
-    }
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = h2o_column(ctx, &meta, h),
+                                                      .x = probs[h],
+                                                      .n = (size_t)n[h],
+                                                      .factor = decay < 1 ? &decay : NULL }));
     return KVL_OK;
 }
 
-/* Scores of n live tokens of a lane, reduced over its query heads, into scratch. */
-static int h2o_lane_scores(const struct kvl_pctx *ctx, const float *score, const int32_t *live,
-                           int32_t n, float **out)
+/* Scores of the first n live tokens of a lane, reduced over its query heads, into scratch. */
+static int h2o_lane_scores(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta,
+                           int32_t kv_head, int32_t n, float **out)
 {
-    size_t group = (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads), count = (size_t)n;
-    float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
-    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
-    for (size_t g = 0; g < group; g++)
-        for (size_t i = 0; i < count; i++)
-            all[(1 + g) * count + i] = score[(size_t)live[i] * group + g];
-    *out = all;
-    return h2o_reduce(ctx, all, all + count, count, n, 1);
+    *out = kvl_scratch(ctx, (size_t)n);
+    if (!*out) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    return h2o_reduce(ctx, *out, meta->base + (size_t)kv_head * meta->head_stride,
+                      meta->column_stride, n, 1);
 }
 
 /* Positions of the k best of the first n live ones of a lane, ascending, into scratch. */
-static int h2o_best(const struct kvl_pctx *ctx, const float *score, const int32_t *live, int32_t n,
-                    int32_t k, const int32_t **out)
+static int h2o_best(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t kv_head,
+                    const int32_t *live, int32_t n, int32_t k, const int32_t **out)
 {
     float *all;
-    KVL_TRY(h2o_lane_scores(ctx, score, live, n, &all));
+    KVL_TRY(h2o_lane_scores(ctx, meta, kv_head, n, &all));
     int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
     if (!best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", k);
     struct kvl_topk_args top = {
@@ -392,7 +388,7 @@ static int h2o_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
         float *scores;
         int32_t n;
         KVL_TRY(kvl_live(ctx, step->layer, (int32_t)h, &live, &n));
-        KVL_TRY(h2o_lane_scores(ctx, meta->base + h * meta->head_stride, live, n, &scores));
+        KVL_TRY(h2o_lane_scores(ctx, meta, (int32_t)h, n, &scores));
         for (int32_t i = 0; i < n; i++) shown[h * n_pos + (size_t)live[i]] = scores[i];
     }
     struct kvl_scored scored = {
@@ -429,10 +425,9 @@ static int h2o_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     KVL_TRY(h2o_show(ctx, step, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        const float *score = meta.base + (size_t)h * meta.head_stride;
         KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
         int32_t n_old = n - cut.recent;
-        KVL_TRY(h2o_best(ctx, score, live, n_old, cut.heavy, &best));
+        KVL_TRY(h2o_best(ctx, &meta, h, live, n_old, cut.heavy, &best));
         KVL_TRY(kvl_keep_tokens(keep, h, best, cut.heavy));
         if (cut.recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n_old], live[n - 1] + 1));
     }

@@ -49,14 +49,19 @@ int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_
     return KVL_OK;
 }
 
+/* Both lists ascend: one walk finds every position among the live ones. */
 static int keep_check(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n)
 {
+    int32_t n_live, j = 0;
     if (n < 0) return kvl_fail(keep->err, KVL_EPOLICY, "%d positions, want 0 or more", n);
+    const int32_t *live = kvl_live_positions(keep->s, keep->layer, kv_head, &n_live, NULL);
+    if (!live) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
     for (int32_t i = 0; i < n; i++) {
         if (i > 0 && pos[i] <= pos[i - 1])
             return kvl_fail(keep->err, KVL_EPOLICY,
                             "position %d after %d, want ascending and unique", pos[i], pos[i - 1]);
-        if (!kvl_lane_has(keep->s, keep->layer, kv_head, pos[i]))
+        while (j < n_live && live[j] < pos[i]) j++;
+        if (j == n_live || live[j] != pos[i])
             return kvl_fail(keep->err, KVL_EPOLICY, "position %d is not live in kv head %d", pos[i],
                             kv_head);
     }
@@ -105,6 +110,7 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, cons
         mask_out(s, layer, kv_head, live, n_live, pos, n);
     else
         KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
+    KVL_TRY(kvl_meta_keep(s, layer, kv_head, live, n_live, pos, n));
     return kvl_tap_keep(s, layer, kv_head, pos, n);
 }
 

@@ -197,7 +197,7 @@ static int row_append(const struct forward *f, const struct kvl_row *row, int32_
     size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
     for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
-        kvl_meta_table_reserve(s->host.table[t], row->pos + 1);
+        kvl_meta_table_append(s->host.table[t], layer, row->pos + 1);
     return kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err);
 }

@@ -115,7 +115,8 @@ void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int3
 struct kvl_meta_table {
     struct kvl_meta_decl decl;
     enum kvl_kv_type type;
-    size_t n_lanes, row_bytes; /* of a layer; of a row */
+    int32_t n_kv_heads;
+    size_t n_lanes, row_bytes; /* of a layer; of a row of one lane.  Live: columns; of an element */
     int32_t n_rows;
     struct kvl_meta_plane *plane; /* [decl.n_layers] */
 };
@@ -133,8 +134,11 @@ int kvl_meta_table_freeze(struct kvl_meta_table *t);
 /* Gives `to`, as created, the rows of the context that `from` had when it was frozen, whatever `from`
  * appended since; false, and nothing done, when it has none of that shape and length. */
 bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to);
-/* Rows for all positions below n_pos. */
-void kvl_meta_table_reserve(struct kvl_meta_table *t, int32_t n_pos);
+/* A token comes to a layer: rows for all positions below n_pos, or one more for each lane. */
+void kvl_meta_table_append(struct kvl_meta_table *t, int32_t layer, int32_t n_pos);
+/* n positions `pos` of the n_live ones of a lane stay: so do their rows in live tables. */
+int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                  int32_t n_live, const int32_t *pos, int32_t n);
 /* Of all rows, shared or not. */
 size_t kvl_meta_table_bytes(const struct kvl_meta_table *t);
 

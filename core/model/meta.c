@@ -5,7 +5,10 @@
  * moves rows r and up to its own tail.  A method that only adds rows (Quest writes the newest page)
  * so pays for what it writes, however long the context is; one that writes anywhere (kvl_meta) gets
  * all rows of a layer in its tail at its first write.  A tail that has outgrown its base becomes, with
- * it, a new base when it is shared: doubling, so that forks of forks copy little. */
+ * it, a new base when it is shared: doubling, so that forks of forks copy little.
+ *
+ * Rows of a live table (KVL_META_LIVE) lie column by column, each column as a lane of its own, and
+ * close ranks when tokens are evicted: they cost what is live, not what has been. */
 #include "model/host.h"
 
 #include <stdlib.h>
@@ -26,9 +29,15 @@ struct kvl_meta_plane {
     struct kvl_meta_base *base; /* NULL = none */
     int32_t n_base;             /* at most base->n_rows */
     int32_t cap_tail;
-    void *tail; /* [lanes][cap_tail][row], zero where nothing was written */
-    bool blank; /* attach wrote none of its rows */
+    void *tail;      /* [lanes][cap_tail][row], zero where nothing was written */
+    bool blank;      /* attach wrote none of its rows */
+    int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
 };
+
+static bool is_live(const struct kvl_meta_table *t)
+{
+    return t->decl.unit == KVL_META_LIVE;
+}
 
 static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
 {
@@ -60,6 +69,14 @@ static void rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_row
                (size_t)n * t->row_bytes);
 }
 
+/* Rows that a layer has: of a live table, those of its longest lane. */
+static int32_t plane_rows(const struct kvl_meta_table *t, const struct kvl_meta_plane *p)
+{
+    int32_t n = is_live(t) ? 0 : t->n_rows;
+    for (int32_t h = 0; is_live(t) && h < t->n_kv_heads; h++) n = KVL_MAX(n, p->n_live[h]);
+    return n;
+}
+
 static void base_unref(struct kvl_meta_base *b)
 {
     if (!b || --b->n_refs > 0) return;
@@ -69,21 +86,39 @@ static void base_unref(struct kvl_meta_base *b)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
+static int table_planes(struct kvl_meta_table *t)
+{
+    t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
+    if (!t->plane) return KVL_ENOMEM;
+    for (int32_t i = 0; is_live(t) && i < t->decl.n_layers; i++) {
+        struct kvl_meta_plane *p = &t->plane[i];
+        p->n_live = kvl_alloc((size_t)t->n_kv_heads, sizeof *p->n_live);
+        if (!p->n_live) return KVL_ENOMEM;
+        for (int32_t h = 0; h < t->n_kv_heads; h++) p->n_live[h] = t->n_rows;
+    }
+    return KVL_OK;
+}
+
 int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
                           int32_t n_pos, struct kvl_meta_table **out)
 {
     struct kvl_meta_table *t = kvl_alloc(1, sizeof *t);
     if (!t) return KVL_ENOMEM;
+    int32_t n_kv_heads = e->model->shape.n_kv_heads;
     *t = (struct kvl_meta_table){
         .decl = *decl,
         .type = decl->elem == KVL_META_KEY ? kvl_store_desc(e->store)->type : KVL_KV_F32,
-        .n_lanes = decl->per_layer ? 1 : (size_t)e->model->shape.n_kv_heads,
+        .n_kv_heads = n_kv_heads,
+        .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
         .n_rows = table_rows(decl, n_pos),
     };
-    t->row_bytes = (size_t)decl->row_elems * (size_t)kvl_kv_elem_bytes(t->type);
-    t->plane = kvl_alloc((size_t)decl->n_layers, sizeof *t->plane);
-    if (!t->plane) {
-        kvl_free(t);
+    t->row_bytes = (size_t)kvl_kv_elem_bytes(t->type);
+    if (is_live(t))
+        t->n_lanes *= (size_t)decl->row_elems;
+    else
+        t->row_bytes *= (size_t)decl->row_elems;
+    if (table_planes(t) != KVL_OK) {
+        kvl_meta_table_destroy(t);
         return KVL_ENOMEM;
     }
     *out = t;
@@ -93,22 +128,30 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
 void kvl_meta_table_destroy(struct kvl_meta_table *t)
 {
     if (!t) return;
-    for (int32_t i = 0; i < t->decl.n_layers; i++) {
+    for (int32_t i = 0; t->plane && i < t->decl.n_layers; i++) {
         base_unref(t->plane[i].base);
         kvl_free(t->plane[i].tail);
+        kvl_free(t->plane[i].n_live);
     }
     kvl_free(t->plane);
     kvl_free(t);
 }
 
-void kvl_meta_table_reserve(struct kvl_meta_table *t, int32_t n_pos)
+void kvl_meta_table_append(struct kvl_meta_table *t, int32_t layer, int32_t n_pos)
 {
     t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
+    int32_t at = t->decl.at ? t->decl.at[layer] : layer;
+    for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
 }
 
 size_t kvl_meta_table_bytes(const struct kvl_meta_table *t)
 {
-    return (size_t)t->decl.n_layers * t->n_lanes * (size_t)t->n_rows * t->row_bytes;
+    size_t rows = 0;
+    if (!is_live(t))
+        return (size_t)t->decl.n_layers * t->n_lanes * (size_t)t->n_rows * t->row_bytes;
+    for (int32_t i = 0; i < t->decl.n_layers; i++)
+        for (int32_t h = 0; h < t->n_kv_heads; h++) rows += (size_t)t->plane[i].n_live[h];
+    return rows * (size_t)t->decl.row_elems * t->row_bytes;
 }
 
 /* ---- pieces ----------------------------------------------------------------------------------- */
@@ -116,17 +159,18 @@ size_t kvl_meta_table_bytes(const struct kvl_meta_table *t)
 /* Makes the tail begin at row `first` or before and end at the table's last row. */
 static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p, int32_t first)
 {
-    int32_t begin = KVL_MIN(first, p->n_base), need = t->n_rows - begin;
-    if (begin == p->n_base && need <= p->cap_tail) return KVL_OK;
+    int32_t begin = KVL_MIN(first, p->n_base), need = plane_rows(t, p) - begin;
+    bool wide = is_live(t) && p->cap_tail > 2 * need + 4 * META_SLACK; /* after a cut */
+    if (begin == p->n_base && need <= p->cap_tail && !wide) return KVL_OK;
     /* The context comes at once and needs no room to grow in; tokens come one by one. */
     int32_t cap = p->cap_tail == 0 && !p->base ? need : need + need / 4 + META_SLACK;
+    int32_t n_base = p->n_base - begin;
     void *tail = rows_alloc(t, cap);
     if (!tail) return KVL_ENOMEM;
-    if (p->base)
-        rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, p->n_base - begin);
+    if (p->base) rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, n_base);
     if (p->tail)
-        rows_copy(t, tail, cap, p->n_base - begin, p->tail, p->cap_tail, 0,
-                  KVL_MIN(p->cap_tail, cap - (p->n_base - begin)));
+        rows_copy(t, tail, cap, n_base, p->tail, p->cap_tail, 0,
+                  KVL_MIN(p->cap_tail, cap - n_base));
     kvl_free(p->tail);
     p->tail = tail;
     p->cap_tail = cap;
@@ -140,14 +184,17 @@ static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p,
 /* All rows to the base, where the tail is as long as it is; else it stays a tail. */
 static int plane_freeze(const struct kvl_meta_table *t, struct kvl_meta_plane *p)
 {
-    if (p->cap_tail == 0 || t->n_rows - p->n_base <= p->n_base) return KVL_OK;
+    int32_t n_rows = plane_rows(t, p);
+    if (p->cap_tail == 0 || n_rows - p->n_base <= p->n_base) return KVL_OK;
     KVL_TRY(plane_reach(t, p, 0));
     struct kvl_meta_base *base = kvl_alloc(1, sizeof *base);
     if (!base) return KVL_ENOMEM;
     *base = (struct kvl_meta_base){
-        .n_refs = 1, .n_rows = t->n_rows, .cap_rows = p->cap_tail, .data = p->tail
+        .n_refs = 1, .n_rows = n_rows, .cap_rows = p->cap_tail, .data = p->tail
     };
-    *p = (struct kvl_meta_plane){ .base = base, .n_base = t->n_rows, .blank = p->blank };
+    *p = (struct kvl_meta_plane){
+        .base = base, .n_base = n_rows, .blank = p->blank, .n_live = p->n_live
+    };
     return KVL_OK;
 }
 
@@ -161,6 +208,7 @@ static int plane_fork(const struct kvl_meta_table *t, const struct kvl_meta_plan
         to->tail = tail;
         to->cap_tail = from->cap_tail;
     }
+    if (is_live(t)) memcpy(to->n_live, from->n_live, (size_t)t->n_kv_heads * sizeof *to->n_live);
     to->blank = from->blank;
     to->base = from->base;
     to->n_base = from->n_base;
@@ -205,8 +253,9 @@ static bool plane_serves(const struct kvl_meta_plane *p, int32_t n_rows)
 bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to)
 {
     const struct kvl_meta_decl *a = &from->decl, *b = &to->decl;
-    if (a->unit != b->unit || a->unit_tok != b->unit_tok || a->row_elems != b->row_elems ||
-        a->per_layer != b->per_layer || a->n_layers != b->n_layers || from->type != to->type)
+    if (is_live(from) || a->unit != b->unit || a->unit_tok != b->unit_tok ||
+        a->row_elems != b->row_elems || a->per_layer != b->per_layer ||
+        a->n_layers != b->n_layers || from->type != to->type)
         return false;
     for (int32_t i = 0; i < a->n_layers; i++)
         if (!plane_serves(&from->plane[i], to->n_rows)) return false;
@@ -220,6 +269,40 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
         p->base->n_refs++;
     }
     return true;
+}
+
+/* ---- eviction --------------------------------------------------------------------------------- */
+
+/* Moves the entries of kept positions of one column together; what they leave is zero. */
+static void column_keep(const struct kvl_meta_table *t, uint8_t *column, const int32_t *live,
+                        int32_t n_live, const int32_t *pos, int32_t n)
+{
+    size_t size = t->row_bytes;
+    for (int32_t i = 0, j = 0; j < n; i++) {
+        if (live[i] != pos[j]) continue;
+        if (i != j) memcpy(column + (size_t)j * size, column + (size_t)i * size, size);
+        j++;
+    }
+    memset(column + (size_t)n * size, 0, (size_t)(n_live - n) * size);
+}
+
+int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                  int32_t n_live, const int32_t *pos, int32_t n)
+{
+    for (int32_t i = 0; i < s->planned->p.n_meta; i++) {
+        struct kvl_meta_table *t = s->host.table[i];
+        int32_t at = t->decl.at ? t->decl.at[layer] : layer, columns = t->decl.row_elems;
+        if (!is_live(t) || at < 0) continue;
+        struct kvl_meta_plane *p = &t->plane[at];
+        if (plane_reach(t, p, 0) != KVL_OK)
+            return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
+        for (int32_t c = 0; c < columns; c++) {
+            size_t column = (size_t)(kv_head * columns + c) * (size_t)p->cap_tail;
+            column_keep(t, (uint8_t *)p->tail + column * t->row_bytes, live, n_live, pos, n);
+        }
+        p->n_live[kv_head] = n;
+    }
+    return KVL_OK;
 }
 
 /* ---- what policies call --------------------------------------------------------------------------- */
@@ -247,6 +330,11 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_t
                             int32_t layer)
 {
     int64_t sum = 0;
+    if (is_live(t)) {
+        const int32_t *n_live = t->plane[t->decl.at ? t->decl.at[layer] : layer].n_live;
+        for (int32_t h = 0; h < t->n_kv_heads; h++) sum += (int64_t)n_live[h] * t->decl.row_elems;
+        return sum;
+    }
     for (size_t h = 0; h < t->n_lanes; h++) {
         int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
         int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
@@ -266,20 +354,21 @@ int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
     struct kvl_meta_table *t;
     struct kvl_meta_plane *p;
     KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
-    if (first < 0 || first > t->n_rows)
+    int32_t n_rows = plane_rows(t, p);
+    if (first < 0 || first > n_rows)
         return kvl_fail(ctx->err, KVL_EPOLICY, "rows from %d on of table %d, which has %d", first,
-                        handle, t->n_rows);
+                        handle, n_rows);
     if (plane_reach(t, p, first) != KVL_OK)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",
-                        t->n_rows, handle);
+        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d", n_rows,
+                        handle);
     void *data = p->tail ? (uint8_t *)p->tail + (size_t)(first - p->n_base) * t->row_bytes : NULL;
-    *out = (struct kvl_meta_view){
-        .base = t->type == KVL_KV_F32 ? data : NULL,
-        .data = data,
-        .type = t->type,
-        .head_stride = t->decl.per_layer ? 0 : (size_t)p->cap_tail * (size_t)t->decl.row_elems,
-        .n_rows = t->n_rows - first
-    };
+    size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
+    *out = (struct kvl_meta_view){ .base = t->type == KVL_KV_F32 ? data : NULL,
+                                   .data = data,
+                                   .type = t->type,
+                                   .head_stride = (size_t)p->cap_tail * elems,
+                                   .column_stride = is_live(t) ? (size_t)p->cap_tail : 0,
+                                   .n_rows = n_rows - first };
     return KVL_OK;
 }
 
@@ -317,6 +406,10 @@ int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
     struct kvl_meta_table *t;
     struct kvl_meta_plane *p;
     KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    if (is_live(t))
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "table %d has rows of live tokens, which come in one piece: want kvl_meta",
+                        handle);
     KVL_TRY(check_rows(ctx, handle, n_rows, t->n_rows));
     if (plane_reach(t, p, p->n_base) != KVL_OK)
         return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",

@@ -149,16 +149,22 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
     struct kvl_plan_private *p = plan->p;
     if (p->n_meta == KVL_MAX_META)
         return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
-    if (desc->unit != KVL_META_PAGE || desc->unit_tok < 1 || desc->row_elems < 1 ||
+    bool live = desc->unit == KVL_META_LIVE;
+    if ((desc->unit != KVL_META_PAGE && !live) || desc->unit_tok < 1 || desc->row_elems < 1 ||
         desc->row_elems > 1 << 20)
-        return kvl_fail(plan->err, KVL_EPOLICY,
-                        "table of unit %d, %d tokens, %d elements a row: want unit %d, at least 1, "
-                        "1 to 1048576",
-                        (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE);
+        return kvl_fail(
+            plan->err, KVL_EPOLICY,
+            "table of unit %d, %d tokens, %d elements a row: want unit %d or %d, at least "
+            "1, 1 to 1048576",
+            (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE, KVL_META_LIVE);
     if (desc->elem != KVL_META_F32 && desc->elem != KVL_META_KEY)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of elements %d, want %d (float) or %d (as stored keys)",
                         (int)desc->elem, KVL_META_F32, KVL_META_KEY);
+    if (live && (desc->unit_tok != 1 || desc->per_layer))
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of live tokens in units of %d%s, want 1 and rows per kv head",
+                        desc->unit_tok, desc->per_layer ? ", per layer" : "");
     struct kvl_meta_decl d = { .unit = desc->unit,
                                .unit_tok = desc->unit_tok,
                                .row_elems = desc->row_elems,

@@ -14,6 +14,8 @@ static struct {
     struct kvl_err err;
     double opts[128]; /* aligned room for options */
     int32_t n_tok, row_floats;
+    bool by_rank; /* a table of live tokens: what fake_meta showed last lies in `shown` */
+    float shown[MAX_HEADS * (MAX_HEADS + 1) * MAX_TOK];
     float sums[MAX_HEADS * MAX_TOK];
     float table[MAX_HEADS][MAX_TOK * (MAX_HEADS + 1)];
     bool live[MAX_HEADS][MAX_TOK], keep[MAX_HEADS][MAX_TOK], named[MAX_HEADS];
@@ -41,10 +43,29 @@ static int fake_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_
                           int32_t row_floats, int32_t *out)
 {
     (void)plan;
-    assert_true(unit == KVL_META_PAGE && unit_tok == 1 && row_floats <= MAX_HEADS + 1);
+    assert_true(unit_tok == 1 && row_floats <= MAX_HEADS + 1);
+    fake.by_rank = unit == KVL_META_LIVE;
     fake.row_floats = row_floats;
     *out = 0;
     return KVL_OK;
+}
+
+/* Copies rows of live tokens from the table, which is by position, to the columns that a policy sees,
+ * or back. */
+static void fake_ranks(bool back)
+{
+    for (int32_t h = 0; fake.by_rank && h < fake.shape.n_kv_heads; h++)
+        for (int32_t c = 0; c < fake.row_floats; c++) {
+            float *column = fake.shown + (h * fake.row_floats + c) * MAX_TOK;
+            for (int32_t i = 0, rank = 0; i < fake.n_tok; i++) {
+                float *at = &fake.table[h][i * fake.row_floats + c];
+                if (!fake.live[h][i]) continue;
+                if (back)
+                    *at = column[rank++];
+                else
+                    column[rank++] = *at;
+            }
+        }
 }
 
 static int fake_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
@@ -54,9 +75,15 @@ static int fake_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
     (void)layer;
     assert_int_equal(handle, 0);
     *out = (struct kvl_meta_view){ .base = fake.table[0],
-                                   .data = fake.table[0],
                                    .head_stride = MAX_TOK * (MAX_HEADS + 1),
                                    .n_rows = fake.n_tok };
+    if (fake.by_rank) {
+        fake_ranks(false);
+        out->base = fake.shown;
+        out->column_stride = MAX_TOK;
+        out->head_stride = (size_t)fake.row_floats * MAX_TOK;
+    }
+    out->data = out->base;
     return KVL_OK;
 }
 
@@ -196,7 +223,9 @@ static void fake_prompt(const float *sums, int32_t n, int32_t layer)
     for (int32_t h = 0; h < fake.shape.n_kv_heads; h++)
         for (int32_t i = 0; i < n; i++) fake.live[h][i] = true;
     hook_begin();
+    fake_ranks(false);
     RIG_OK(&fake.err, fake.policy->prefilled(&fake.ctx, layer));
+    fake_ranks(true);
     if (fake.policy->score) fake_first_cut(layer);
 }
 
@@ -226,7 +255,9 @@ static void fake_attend(const struct kvl_step *step, const float *const *probs)
     float lse[MAX_HEADS] = { 0 };
     for (int32_t h = 0; h < fake.shape.n_heads; h++) n[h] = fake.n_pos[h / group];
     hook_begin();
+    fake_ranks(false);
     RIG_OK(&fake.err, fake.policy->observe(&fake.ctx, step, probs, n, lse));
+    fake_ranks(true);
     hook_begin();
     if (fake.policy->evict) RIG_OK(&fake.err, fake.policy->evict(&fake.ctx, step, NULL));
     hook_end();

@@ -216,14 +216,15 @@ static void expect_bytes(const struct kvl_policy *policy, const char *options, s
 }
 
 /* 3 layers, 2 kv heads of 2 query heads.  Masks were counted once per kv head, each time whole; one
- * cut needs no scores behind it; others read those of live tokens when they cut a lane. */
+ * cut needs no scores behind it; others keep those of live tokens, and read them when they cut a
+ * lane. */
 static void test_bytes(void **state)
 {
     enum { FLOATS = 3 * 2 * (2 + 1) };
     (void)state;
     expect_bytes(kvl_policy_h2o_sim, "", 4 * FLOATS * N_PROMPT, 4 * FLOATS * (N_PROMPT + 1));
-    expect_bytes(kvl_policy_h2o, "", sizeof(float) * 3 * 4 * N_PROMPT, 4 * 3 * 4 * 11);
-    expect_bytes(kvl_policy_h2o, "every=2", sizeof(float) * 3 * 4 * N_PROMPT, 0);
+    expect_bytes(kvl_policy_h2o, "", sizeof(float) * 3 * 4 * 10, 4 * 3 * 4 * 11);
+    expect_bytes(kvl_policy_h2o, "every=2", sizeof(float) * 3 * 4 * 9, 0);
     expect_bytes(kvl_policy_h2o, "variant=prefill_only", 0, 0);
     expect_bytes(kvl_policy_h2o, "variant=observed_attention", 0, 0);
 }

@@ -90,6 +90,14 @@ static void body_swiglu(struct kvl_rng *r)
         assert_int_equal(kvl_ops_cpu.add(&add), KVL_OK);
         for (size_t k = 0; k < n; k++) gate[k] += up[k];
         ut_same("add", y[0], gate, n);
+        const float factor = 0.75f;
+        add.factor = &factor;
+        for (size_t j = 0; j < n; j++) {
+            float scaled = gate[j] * factor;
+            gate[j] = scaled + up[j];
+        }
+        assert_int_equal(kvl_ops_cpu.add(&add), KVL_OK);
+        ut_same("add with a factor", y[0], gate, n);
         kvl_free(y[0]);
         kvl_free(y[1]);
         kvl_free(gate);

@@ -100,6 +100,7 @@ struct kvl_add_args {
     float *y; /* in, out [n] */
     const float *x;
     size_t n;
+    const float *factor; /* y = y * *factor + x, rounded twice; NULL = 1 */
 };
 
 /* The chunk's own n keys are the last n slots of every lane; query i sees slots

@@ -83,6 +83,10 @@ enum kvl_observer {
 
 enum kvl_meta_unit {
     KVL_META_PAGE = 1, /* one row per `unit_tok` positions: row = position / unit_tok */
+    /* One row per live token of a lane, in the order of positions: the engine adds a row of zeros for
+     * every token that comes and takes out those of evicted ones.  unit_tok is 1.  Rows lie by column:
+     * element c of row i is at c * column_stride + i. */
+    KVL_META_LIVE = 2,
 };
 
 #define KVL_MAX_META 4
@@ -173,8 +177,9 @@ struct kvl_meta_view {
     float *base; /* of a table of floats; NULL for another */
     void *data;  /* of any table: elements of `type` */
     enum kvl_kv_type type;
-    size_t head_stride; /* elements */
-    int32_t n_rows;
+    size_t head_stride;   /* elements */
+    size_t column_stride; /* elements; of a live table */
+    int32_t n_rows;       /* of a live table: of its longest lane */
 };
 /* Every call counts its rows as read in a hook that selects; in one that evicts, those of live
  * tokens. */

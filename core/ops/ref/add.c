@@ -2,6 +2,9 @@
 
 int kvl_ref_add(const struct kvl_add_args *a)
 {
-    for (size_t i = 0; i < a->n; i++) a->y[i] += a->x[i];
+    for (size_t i = 0; i < a->n; i++) {
+        float y = a->factor ? a->y[i] * *a->factor : a->y[i];
+        a->y[i] = y + a->x[i];
+    }
     return KVL_OK;
 }
