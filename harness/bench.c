@@ -34,6 +34,12 @@ struct bench_spread bench_ratio(const double *a, const double *b, int32_t n)
     return bench_spread(v, n);
 }
 
+const char *bench_kv_name(enum kvl_kv_type type)
+{
+    static const char *const names[] = { "f32", "f16", "bf16" };
+    return names[type];
+}
+
 /* ---- lines ------------------------------------------------------------------------------------------- */
 
 static void line_print(const struct bench_line *l)
@@ -85,6 +91,8 @@ static json_t *line_json(const struct bench *b, const struct bench_line *l)
         json_object_set_new(o, l->extra[i].name, json_real(l->extra[i].value));
     json_object_set_new(o, "rounds", json_integer(b->config.rounds));
     json_object_set_new(o, "model", json_string(b->model ? kvl_model_name(b->model) : "none"));
+    json_object_set_new(o, "kv_type", json_string(bench_kv_name(b->config.kv_type)));
+    json_object_set_new(o, "budget_tok", json_integer(b->config.budget_tok));
     json_object_set_new(o, "cpu", json_string(b->machine.cpu));
     json_object_set_new(o, "cores", json_integer(b->machine.cores));
     json_object_set_new(o, "isa", json_string(b->machine.isa));

@@ -93,6 +93,7 @@ struct bench {
 
 /* ---- bench.c -------------------------------------------------------------------------------------- */
 
+const char *bench_kv_name(enum kvl_kv_type type);
 /* Median, smallest and largest of v [n]; v is sorted. */
 struct bench_spread bench_spread(double *v, int32_t n);
 /* Of a[i] / b[i]; v is not changed. */

@@ -448,12 +448,9 @@ static void report_head(const struct bench *b, FILE *out)
     fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", b->machine.cpu, b->machine.cores,
             b->machine.cores == 1 ? "" : "s", b->machine.isa, kvl_build.version, kvl_build.git,
             kvl_build.compiler);
-    fprintf(out, "Model %s, %s weights, %s pages, budget %d. ",
-            b->model ? kvl_model_name(b->model) : "none", kvl_wtype_name(c->weights),
-            c->kv_type == KVL_KV_F16    ? "f16"
-            : c->kv_type == KVL_KV_BF16 ? "bf16"
-                                        : "f32",
-            c->budget_tok);
+    fprintf(out, "Model %s", b->model ? kvl_model_name(b->model) : "none");
+    if (c->shape) fprintf(out, ", %s weights", kvl_wtype_name(c->weights));
+    fprintf(out, ", %s pages, budget %d. ", bench_kv_name(c->kv_type), c->budget_tok);
     fprintf(out,
             "Medians of up to %d rounds with the smallest and the largest; all sides of a "
             "ratio\nrun by turns in each round. Of several lines (depths, policies) the worst "

@@ -282,6 +282,9 @@ static int bench_run(struct bench_command *a, struct kvl_err *err)
     KVL_TRY(bench_files(a));
     kvl_stop_install();
     KVL_TRY(bench_model_ready(a));
+    printf("%s, %d cores, %s; model %s, %s pages, budget %d, %d rounds\n", b->machine.cpu,
+           b->machine.cores, b->machine.isa, kvl_model_name(b->model),
+           bench_kv_name(b->config.kv_type), b->config.budget_tok, b->config.rounds);
     KVL_TRY(bench_parts(b));
     return a->wants_report ? bench_report(b, a->report) : KVL_OK;
 }

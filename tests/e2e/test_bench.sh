@@ -45,7 +45,8 @@ grep -q . "$tmp/sums" || fail "no sums"
     fail "quick run: $(tail -n 1 "$tmp/err")"
 jq -es 'all(.[]; .kind == "bench" and (.what | length) > 0 and (.unit | length) > 0
     and has("value") and has("value_lo") and has("value_hi") and has("cpu") and has("cores")
-    and has("isa") and has("version") and has("git") and has("model") and has("rounds"))' \
+    and has("isa") and has("version") and has("git") and has("model") and has("rounds")
+    and .kv_type == "f16" and .budget_tok == 96)' \
     "$tmp/run.jsonl" >"$tmp/o" || fail "a JSON line lacks a field"
 jq -es 'all(.[]; .value_lo <= .value and .value <= .value_hi)' "$tmp/run.jsonl" >"$tmp/o" ||
     fail "a median outside its range"
