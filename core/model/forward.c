@@ -135,7 +135,8 @@ static int attend_prefill(const struct forward *f, int32_t layer)
                                                               .n_heads = sh->n_heads,
                                                               .n_kv_heads = sh->n_kv_heads,
                                                               .head_dim = sh->head_dim,
-                                                              .scale = e->scale })));
+                                                              .scale = e->scale,
+                                                              .bf16 = e->desc.prefill_bf16 })));
     if (!s->obs) return KVL_OK;
     KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
     kvl_observers_add(e, s->obs, layer, e->q, lse, f->n);

@@ -230,6 +230,33 @@ static void test_observers_tell_the_full_softmax(void **state)
     rig_close(&r);
 }
 
+/* A prefill in bf16 rounds queries and keys, and its observers round as it did: with its own
+ * log-sum-exp every query gives one, to all tokens together. */
+static void test_prefills_in_bf16_give_ones(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_chunked(&r, 64);
+    struct kvl_engine_desc d = {
+        .model = r.model, .chunk_tok = 64, .observers = observed, .prefill_bf16 = true
+    };
+    kvl_engine_destroy(r.engine);
+    RIG_OK(&r.err, kvl_engine_create(&d, &r.engine, &r.err));
+    watch(&r, prefilled(&r, N_CTX));
+    for (int32_t l = 0; l < N_LAYERS; l++)
+        for (int32_t h = 0; h < N_HEADS; h++) {
+            double all = 0, last = 0;
+            for (int32_t t = 0; t < N_CTX; t++) {
+                all += (double)seen.columns[0][l][h][t];
+                last += (double)seen.mass[l][h][t];
+            }
+            if (fabs(all - N_CTX) > 1e-5 * N_CTX || fabs(last - WINDOW) > 1e-5 * WINDOW)
+                fail_msg("layer %d, head %d: %d queries gave %.6f, the last %d gave %.6f", l, h,
+                         N_CTX, all, WINDOW, last);
+        }
+    rig_close(&r);
+}
+
 /* ---- chunks, forks, questions --------------------------------------------------------------------- */
 
 static void expect_columns(const void *want, const char *what)
@@ -392,6 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_observers_tell_the_full_softmax),
+        cmocka_unit_test(test_prefills_in_bf16_give_ones),
         cmocka_unit_test(test_chunks_give_the_same_sums),
         cmocka_unit_test(test_forks_extend_their_own),
         cmocka_unit_test(test_refusals),
