@@ -65,7 +65,7 @@ struct infllm_at {
     int32_t *chosen; /* [topk] blocks, ascending */
     int32_t *cached; /* [max_cached_block] blocks */
     float *rank;     /* [max_cached_block] */
-    float *score;    /* [ring][n_heads] of the token at position % ring */
+    float *score;    /* [n_heads][ring] of the token at position % ring */
 };
 
 /* ---- plan ---------------------------------------------------------------------------------- */
@@ -145,10 +145,10 @@ static int32_t infllm_first(const struct infllm_opts *o, int32_t block)
 }
 
 static float *infllm_token_score(const struct kvl_pctx *ctx, const struct infllm_at *at,
-                                 int32_t pos)
+                                 int32_t head, int32_t pos)
 {
-    size_t slot = (size_t)(pos % infllm_ring(ctx->opts));
-    return at->score + slot * (size_t)ctx->shape->n_heads;
+    int32_t ring = infllm_ring(ctx->opts);
+    return at->score + (size_t)head * (size_t)ring + pos % ring;
 }
 
 /* Scratch for cutting blocks. */
@@ -208,17 +208,17 @@ static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t block,
     int32_t first = infllm_first(o, block);
     size_t dim = (size_t)ctx->shape->head_dim;
     struct kvl_meta_view rows;
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &rows));
+    KVL_TRY(kvl_meta_from(ctx, o->table, layer, block, &rows));
     for (int32_t i = 0; i < o->block_size; i++) cut->pos[i] = first + i;
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
         int32_t kv_head = h / group;
-        size_t row = (size_t)block * (size_t)group + (size_t)(h % group);
+        size_t row = (size_t)(h % group);
         if (h % group == 0)
             KVL_TRY(kvl_read_keys(ctx, layer, kv_head, cut->pos, o->block_size, true, cut->key));
         for (int32_t i = 0; i < o->block_size; i++)
             cut->score[i] = cut->sums
                                 ? cut->sums[(size_t)h * (size_t)cut->n_tok + (size_t)(first + i)]
-                                : infllm_token_score(ctx, &at, first + i)[h];
+                                : *infllm_token_score(ctx, &at, h, first + i);
         KVL_TRY(
             infllm_represent(ctx, cut, rows.base + (size_t)kv_head * rows.head_stride + row * dim));
     }
@@ -239,7 +239,7 @@ static int infllm_prefilled(struct kvl_pctx *ctx, int32_t layer)
     for (int32_t b = 0; b < at.l->n_blocks; b++) KVL_TRY(infllm_cut(ctx, layer, b, &cut));
     for (int32_t t = infllm_first(o, at.l->n_blocks); t < cut.n_tok; t++)
         for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-            infllm_token_score(ctx, &at, t)[h] =
+            *infllm_token_score(ctx, &at, h, t) =
                 cut.sums[(size_t)h * (size_t)cut.n_tok + (size_t)t];
     return KVL_OK;
 }
@@ -252,8 +252,8 @@ static int infllm_append(struct kvl_pctx *ctx, const struct kvl_step *step, cons
     struct infllm_cut cut = { 0 };
     (void)k;
     (void)v;
-    memset(infllm_token_score(ctx, &at, step->pos), 0,
-           (size_t)ctx->shape->n_heads * sizeof *at.score);
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        *infllm_token_score(ctx, &at, h, step->pos) = 0.0f;
     if (infllm_n_blocks(ctx->opts, step->pos + 1) == at.l->n_blocks) return KVL_OK;
     KVL_TRY(infllm_cut_begin(ctx, &cut));
     return infllm_cut(ctx, step->layer, at.l->n_blocks++, &cut);
@@ -311,20 +311,24 @@ static int infllm_block_scores(const struct kvl_pctx *ctx, int32_t layer, const 
     const struct infllm_opts *o = ctx->opts;
     const struct kvl_shape *shape = ctx->shape;
     size_t heads = (size_t)shape->n_kv_heads, row = (size_t)(shape->n_heads * shape->head_dim);
-    struct kvl_meta_view rows;
+    struct kvl_meta_part rows[2];
     float *q = kvl_scratch(ctx, row), *part = kvl_scratch(ctx, heads * (size_t)n);
     if (!q || !part) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d blocks", n);
     row /= heads;
     KVL_TRY(kvl_rotate(ctx, q_raw, shape->n_heads, o->n_local - 1, q));
-    KVL_TRY(kvl_meta_read(ctx, o->table, layer, n, &rows));
-    for (size_t h = 0; h < heads; h++) {
-        struct kvl_weight vectors = { .data = rows.base + h * rows.head_stride,
+    KVL_TRY(kvl_meta_rows(ctx, o->table, layer, n, rows));
+    for (size_t i = 0; i < 2 * heads; i++) {
+        size_t h = i / 2;
+        const struct kvl_meta_part *in = &rows[i % 2];
+        struct kvl_weight vectors = { .data = (const float *)in->data + h * in->head_stride,
                                       .type = KVL_W_F32,
-                                      .n_rows = n,
+                                      .n_rows = in->n_rows,
                                       .n_cols = (int32_t)row,
                                       .row_bytes = row * sizeof(float) };
-        KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){
-            .y = part + h * (size_t)n, .x = q + h * row, .w = &vectors, .n = 1 }));
+        float *y = part + h * (size_t)n + (i % 2 ? rows[0].n_rows : 0);
+        if (in->n_rows > 0)
+            KVL_TRY(ctx->ops->gemv(
+                &(struct kvl_gemv_args){ .y = y, .x = q + h * row, .w = &vectors, .n = 1 }));
     }
     return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = score,
                                                                    .x = part,
@@ -402,20 +406,35 @@ static int infllm_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 
 /* ---- what a step attended to -------------------------------------------------------------- */
 
+/* Adds n values to the scores of the tokens from `first` on; the ring may end in between. */
+static int infllm_add(const struct kvl_pctx *ctx, const struct infllm_at *at, int32_t head,
+                      int32_t first, int32_t n, const float *value)
+{
+    int32_t ring = infllm_ring(ctx->opts), n_end = KVL_MIN(n, ring - first % ring);
+    KVL_TRY(ctx->ops->add(&(struct kvl_add_args){
+        .y = infllm_token_score(ctx, at, head, first), .x = value, .n = (size_t)n_end }));
+    return ctx->ops->add(
+        &(struct kvl_add_args){ .y = infllm_token_score(ctx, at, head, first + n_end),
+                                .x = value + n_end,
+                                .n = (size_t)(n - n_end) });
+}
+
 /* Adds to the scores of the window, which comes first in probs. */
-static void infllm_add_scores(const struct kvl_pctx *ctx, const struct infllm_at *at, int32_t pos,
-                              const float *const *probs, const float *lse)
+static int infllm_add_scores(const struct kvl_pctx *ctx, const struct infllm_at *at, int32_t pos,
+                             const float *const *probs, const float *lse)
 {
     const struct infllm_opts *o = ctx->opts;
-    int32_t local = KVL_MAX(0, pos + 1 - o->n_local);
-    bool logit = o->repr_score == INFLLM_LOGIT;
-    for (int32_t t = KVL_MAX(local, o->n_init); t <= pos - logit; t++) {
-        float *score = infllm_token_score(ctx, at, t);
-        for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-            float p = probs[h][t - local];
-            score[h] += logit ? logf(KVL_MAX(p, FLT_MIN)) + lse[h] : p;
+    int32_t local = KVL_MAX(0, pos + 1 - o->n_local), first = KVL_MAX(local, o->n_init);
+    for (int32_t h = 0; h < ctx->shape->n_heads && first <= pos; h++) {
+        if (o->repr_score == INFLLM_MASS) {
+            KVL_TRY(infllm_add(ctx, at, h, first, pos + 1 - first, probs[h] + (first - local)));
+            continue;
         }
+        for (int32_t t = first; t < pos; t++)
+            *infllm_token_score(ctx, at, h, t) +=
+                logf(KVL_MAX(probs[h][t - local], FLT_MIN)) + lse[h];
     }
+    return KVL_OK;
 }
 
 /* cache=lru_s: probability that chosen blocks received, summed over heads; in probs they come after
@@ -438,7 +457,7 @@ static int infllm_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct infllm_opts *o = ctx->opts;
     const struct infllm_at at = infllm_at(ctx, step->layer);
     (void)n;
-    infllm_add_scores(ctx, &at, step->pos, probs, lse);
+    KVL_TRY(infllm_add_scores(ctx, &at, step->pos, probs, lse));
     if (o->cache == INFLLM_LRU_S) infllm_add_ranks(ctx, &at, probs);
     return KVL_OK;
 }

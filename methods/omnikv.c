@@ -38,8 +38,9 @@
  * The bank is counted, not executed: calls and bytes of the packed loads, and which loaded tokens
  * the list before had already (bank_hit_share).
  * Deviations: num_wait_load_layers=auto is 1 from 16 layers on, else 0 (official: 1), for there is
- * no transfer to hide and small models would be mostly dense; logits of weights that underflow in
- * 32 bits (103 below the log-sum-exp) rank last in `last`.
+ * no transfer to hide and small models would be mostly dense; `last` ranks by exp(s_t), from weights
+ * and their log-sum-exp: tokens 103 below that of their head, or 147 below the largest of all heads,
+ * rank last.
  * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
  * context per filter layer and step.  Attach, auto: 32 queries over every layer's keys.
  */
@@ -336,17 +337,24 @@ static int omnikv_prefilled(struct kvl_pctx *ctx, int32_t layer)
 
 /* ---- a filter layer's list ------------------------------------------------------------------- */
 
-static void omnikv_score_query(const struct kvl_pctx *ctx, const float *const *probs,
-                               const float *lse, bool logits, float *score)
+enum { OMNIKV_STEP = 4096 }; /* scores of so many tokens stay in L1 while the heads pass */
+
+/* exp of the largest logit of any head, but for a factor, or its largest weight: both rank alike. */
+static int omnikv_score_query(const struct kvl_pctx *ctx, const float *const *probs,
+                              const float *lse, bool logits, float *score)
 {
-    for (int32_t t = 0; t < ctx->context_tok; t++) {
-        float best = -INFINITY;
-        for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-            float s = logits ? logf(probs[h][t]) + lse[h] : probs[h][t];
-            best = s > best ? s : best;
-        }
-        score[t] = best;
-    }
+    const float lift = 60.0f; /* keeps more of what would underflow */
+    float top = lse[0];
+    for (int32_t h = 1; h < ctx->shape->n_heads; h++) top = KVL_MAX(top, lse[h]);
+    memset(score, 0, (size_t)ctx->context_tok * sizeof *score);
+    for (int32_t t = 0; t < ctx->context_tok; t += OMNIKV_STEP)
+        for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+            KVL_TRY(ctx->ops->raise(
+                &(struct kvl_raise_args){ .y = score + t,
+                                          .x = probs[h] + t,
+                                          .n = (size_t)KVL_MIN(OMNIKV_STEP, ctx->context_tok - t),
+                                          .factor = logits ? expf(lse[h] - top + lift) : 1.0f }));
+    return KVL_OK;
 }
 
 /* This query's part into its column, then the sum over the window. */
@@ -467,7 +475,7 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_meta_read(ctx, o->table, step->layer, omnikv_windowed(o) ? ctx->context_tok : 0,
                           &rows));
     list.rows = rows.base;
-    omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, list.score);
+    KVL_TRY(omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, list.score));
     if (omnikv_windowed(o)) omnikv_score_window(ctx, step->pos, list.rows, list.score);
     return omnikv_open_list(ctx, &list);
 }

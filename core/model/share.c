@@ -9,15 +9,33 @@
 #include <string.h>
 
 struct kvl_shared_sel {
+    struct kvl_shared_sel *next; /* of those not in use */
     int32_t n_refs;
     struct kvl_segment seg[KVL_MAX_SEGMENTS];
     int32_t n_seg;
     struct kvl_arena mem; /* lists and items */
 };
 
-static void shared_unref(struct kvl_shared_sel *sh)
+/* What nobody uses keeps its memory for the next one: a steady state allocates nothing. */
+static void shared_unref(struct kvl_host *host, struct kvl_shared_sel *sh)
 {
     if (--sh->n_refs > 0) return;
+    kvl_arena_reset(&sh->mem);
+    sh->next = host->unused;
+    host->unused = sh;
+}
+
+static struct kvl_shared_sel *shared_get(struct kvl_host *host)
+{
+    struct kvl_shared_sel *sh = host->unused;
+    if (!sh) return kvl_alloc(1, sizeof *sh);
+    host->unused = sh->next;
+    return sh;
+}
+
+static void shared_free(struct kvl_shared_sel *sh)
+{
+    if (!sh) return;
     kvl_arena_free(&sh->mem);
     kvl_free(sh);
 }
@@ -58,7 +76,7 @@ static void share_prune(struct kvl_session *s)
     int32_t n = 0;
     for (int32_t i = 0; i < host->n_share; i++) {
         if (host->share[i].until < s->index)
-            shared_unref(host->share[i].sel);
+            shared_unref(host, host->share[i].sel);
         else
             host->share[n++] = host->share[i];
     }
@@ -83,10 +101,9 @@ int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row)
     if (sel->share_steps == 0) return KVL_OK;
     struct kvl_host *host = &sel->s->host;
     share_prune(sel->s);
-    struct kvl_shared_sel *sh = kvl_alloc(1, sizeof *sh);
+    struct kvl_shared_sel *sh = shared_get(host);
     if (!sh || shared_fill(sh, sel) != KVL_OK || share_room(host) != KVL_OK) {
-        if (sh) kvl_arena_free(&sh->mem);
-        kvl_free(sh);
+        shared_free(sh);
         return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a shared selection");
     }
     sh->n_refs = 1;
@@ -126,6 +143,11 @@ int kvl_shares_fork(struct kvl_host *to, const struct kvl_host *from)
 
 void kvl_shares_free(struct kvl_host *host)
 {
-    for (int32_t i = 0; i < host->n_share; i++) shared_unref(host->share[i].sel);
+    for (int32_t i = 0; i < host->n_share; i++) shared_unref(host, host->share[i].sel);
+    while (host->unused) {
+        struct kvl_shared_sel *next = host->unused->next;
+        shared_free(host->unused);
+        host->unused = next;
+    }
     kvl_free(host->share);
 }

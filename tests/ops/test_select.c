@@ -159,7 +159,7 @@ static void body_reduce(struct kvl_rng *r)
                                               KVL_REDUCE_FIRST };
     for (int32_t i = 0; i < 24; i++) {
         int32_t kv = ut_between(r, 1, 4), group = ut_between(r, 1, 8),
-                n = UT_PICK(r, 1, 7, 64, 1000);
+                n = UT_PICK(r, 1, 7, 1000, 9000);
         size_t stride = (size_t)n + 3, n_y = (size_t)(kv * n);
         float *x = ut_random(r, stride * (size_t)(kv * group), 1);
         float *y[2] = { ut_poison(n_y), ut_poison(n_y) };
@@ -184,6 +184,29 @@ static void test_group_reduce(void **state)
 {
     (void)state;
     ut_each_isa(body_reduce);
+}
+
+static void body_raise(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 12; i++) {
+        size_t n = (size_t)ut_between(r, 0, 300);
+        float *x = ut_random(r, n, 1), *y[2] = { ut_random(r, n, 0.3), ut_alloc(n, sizeof *x) };
+        if (n > 0) memcpy(y[1], y[0], n * sizeof *x);
+        struct kvl_raise_args a = { .y = y[0], .x = x, .n = n, .factor = (float)kvl_rng_f64(r) };
+        assert_int_equal(kvl_ops_cpu.raise(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.raise(&a), KVL_OK);
+        ut_same("raised", y[0], y[1], n);
+        kvl_free(x);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+    }
+}
+
+static void test_raise(void **state)
+{
+    (void)state;
+    ut_each_isa(body_raise);
 }
 
 static void body_pool(struct kvl_rng *r)
@@ -333,15 +356,11 @@ static void test_random_fill(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_page_minmax),
-        cmocka_unit_test(test_page_bound),
-        cmocka_unit_test(test_page_bound_types),
-        cmocka_unit_test(test_group_reduce),
-        cmocka_unit_test(test_pool1d),
-        cmocka_unit_test(test_pool1d_edges),
-        cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_topk_nan),
-        cmocka_unit_test(test_topk_zeros),
+        cmocka_unit_test(test_page_minmax),      cmocka_unit_test(test_page_bound),
+        cmocka_unit_test(test_page_bound_types), cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_group_reduce),     cmocka_unit_test(test_pool1d),
+        cmocka_unit_test(test_pool1d_edges),     cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_topk_nan),         cmocka_unit_test(test_topk_zeros),
         cmocka_unit_test(test_random_fill),
     };
     return cmocka_run_group_tests_name("select", tests, NULL, NULL);

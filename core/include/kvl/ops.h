@@ -254,6 +254,13 @@ struct kvl_group_reduce_args {
     enum kvl_reduce reduce; /* SUM, MAX, MEAN or FIRST */
 };
 
+struct kvl_raise_args {
+    float *y; /* in, out [n] */
+    const float *x;
+    size_t n;
+    float factor;
+};
+
 struct kvl_pool1d_args {
     float *y;       /* out [n_rows][n]; not x */
     const float *x; /* row r at x + r * x_stride: [n] */
