@@ -195,6 +195,10 @@ static int policies_rounds(struct policies *p, int32_t threads)
 
 /* ---- lines ------------------------------------------------------------------------------------------------- */
 
+struct parts_ms {
+    double meta, select, attend, evict, rest;
+};
+
 static int emit_token(struct policies *p, const char *name, struct cost c, int32_t threads,
                       int32_t depth)
 {
@@ -211,15 +215,24 @@ static int emit_token(struct policies *p, const char *name, struct cost c, int32
                                .against = "stream",
                                .ratio = bench_spread(share, n) };
     line.value = bench_spread(c.token, n);
-    bench_extra(&line, "meta_ms", bench_spread(c.meta, n).mid);
-    bench_extra(&line, "select_ms", bench_spread(c.select, n).mid);
-    bench_extra(&line, "attend_ms", bench_spread(c.attend, n).mid);
-    bench_extra(&line, "evict_ms", bench_spread(c.evict, n).mid);
-    bench_extra(&line, "rest_ms", bench_spread(c.rest, n).mid);
+    const struct parts_ms ms = { bench_spread(c.meta, n).mid, bench_spread(c.select, n).mid,
+                                 bench_spread(c.attend, n).mid, bench_spread(c.evict, n).mid,
+                                 bench_spread(c.rest, n).mid };
+    bench_extra(&line, "meta_ms", ms.meta);
+    bench_extra(&line, "select_ms", ms.select);
+    bench_extra(&line, "attend_ms", ms.attend);
+    bench_extra(&line, "evict_ms", ms.evict);
+    bench_extra(&line, "rest_ms", ms.rest);
     bench_extra(&line, "kv_read_bytes", c.kv_bytes);
     bench_extra(&line, "index_read_bytes", c.index_bytes);
     bench_extra(&line, "attended_tok", c.attended_tok);
-    return bench_emit(p->b, &line);
+    KVL_TRY(bench_emit(p->b, &line));
+    printf(
+        "           metadata %.3g, score and top-k %.3g, attention %.3g, evict %.3g, rest %.3g ms; "
+        "KV %.4g MiB, index %.4g MiB, %.0f tokens a lane\n",
+        ms.meta, ms.select, ms.attend, ms.evict, ms.rest, c.kv_bytes / (1 << 20),
+        c.index_bytes / (1 << 20), c.attended_tok);
+    return KVL_OK;
 }
 
 /* What is of attention and its policy: all but products, norms and the head. */
