@@ -7,8 +7,10 @@ enum { N_CTX = 20 };
 
 /* ---- a policy that says what it is told to --------------------------------------------------- */
 
+enum plot_what { PLAIN, MANY, TWICE, NAMES, NOT_FINITE, NOTES, FAILS };
+
 static struct {
-    enum { PLAIN, MANY, TWICE, NAMES, NOT_FINITE, NOTES, FAILS } what;
+    enum plot_what what;
 } plot;
 
 static int plot_numbers(struct kvl_report *r, int n)
@@ -61,8 +63,8 @@ static int plot_report(struct kvl_pctx *ctx, struct kvl_report *r)
     case TWICE: KVL_TRY(plot_numbers(r, 2)); return plot_numbers(r, 2);
     case NAMES: return plot_names(r);
     case NOT_FINITE:
-        KVL_TRY(kvl_report_num(r, "nan", NAN));
-        KVL_TRY(kvl_report_num(r, "inf", INFINITY));
+        KVL_TRY(kvl_report_num(r, "nan", (double)NAN));
+        KVL_TRY(kvl_report_num(r, "inf", (double)INFINITY));
         return kvl_report_num(r, "one", 1);
     case NOTES: return plot_notes(r);
     default: break;
@@ -84,7 +86,7 @@ static const struct kvl_policy plot_policy = {
 };
 
 /* The record of what the policy says. */
-static json_t *said(int what)
+static json_t *said(enum plot_what what)
 {
     struct rig r;
     int32_t id[N_CTX];
