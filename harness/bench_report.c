@@ -456,6 +456,10 @@ static void report_head(const struct bench *b, FILE *out)
             "ratio\nrun by turns in each round. Of several lines (depths, policies) the worst "
             "counts.\n\n",
             c->rounds);
+    if (c->rounds < 3)
+        fputs("**Fewer than three rounds: this shows the form, its figures are not to be "
+              "quoted.**\n\n",
+              out);
 }
 
 static void report_goals(const struct bench *b, FILE *out)
