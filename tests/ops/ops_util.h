@@ -99,6 +99,12 @@ static inline int32_t ut_between(struct kvl_rng *r, int32_t lo, int32_t hi)
     return lo + (int32_t)kvl_rng_below(r, (uint32_t)(hi - lo + 1));
 }
 
+/* What the processor multiplies bf16 keys with. */
+static inline void ut_round_bf16(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] = kvl_bf16_to_f32(kvl_f32_to_bf16(x[i]));
+}
+
 /* Lanes whose blocks lie in memory in random order; unused slots of the last block hold poison. */
 struct ut_lanes {
     struct kvl_layout layout;
@@ -110,7 +116,7 @@ struct ut_lanes {
 static inline void ut_layout(struct kvl_layout *l, int32_t head_dim, int32_t block_tok,
                              enum kvl_kv_type type, bool raw)
 {
-    size_t elem = type == KVL_KV_F16 ? 2 : 4;
+    size_t elem = (size_t)kvl_kv_elem_bytes(type);
     size_t part = ((size_t)head_dim * (size_t)block_tok * elem + 63) / 64 * 64;
     *l = (struct kvl_layout){
         .head_dim = head_dim, .block_tok = block_tok, .type = type, .elem_bytes = elem
@@ -128,11 +134,11 @@ static inline void ut_put(const struct kvl_layout *l, uint8_t *block, enum kvl_k
 {
     uint8_t *at =
         block + l->part_off[part] + ((size_t)row * (size_t)l->head_dim + (size_t)c) * l->elem_bytes;
-    uint16_t half = kvl_f32_to_f16(x);
-    if (l->type == KVL_KV_F16)
-        memcpy(at, &half, sizeof half);
-    else
+    uint16_t half = l->type == KVL_KV_F16 ? kvl_f32_to_f16(x) : kvl_f32_to_bf16(x);
+    if (l->type == KVL_KV_F32)
         memcpy(at, &x, sizeof x);
+    else
+        memcpy(at, &half, sizeof half);
 }
 
 static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, uint8_t *block,

@@ -41,13 +41,14 @@ static void case_repositioned(struct kvl_rng *r, struct decode_case *t)
 static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots, double amplitude)
 {
     int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100), n_heads = ut_between(r, 1, 8);
-    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16);
+    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
     bool raw = kvl_rng_below(r, 2);
     memset(t, 0, sizeof *t);
     ut_layout(&t->lanes.layout, head_dim, UT_PICK(r, 8, 16, 32), type, raw);
     ut_lanes_open(&t->lanes, r, 1, n_slots);
     t->inv_freq = ut_inv_freq(head_dim);
     t->q = ut_random(r, (size_t)n_heads * (size_t)head_dim, amplitude);
+    if (type == KVL_KV_BF16) ut_round_bf16(t->q, (size_t)n_heads * (size_t)head_dim);
     t->job = (struct kvl_attn_job){ .q = t->q, .lane = &t->lanes.lane[0], .n_heads = n_heads };
     t->args = (struct kvl_attn_decode_args){ .jobs = &t->job,
                                              .n_jobs = 1,
@@ -95,10 +96,16 @@ static void case_run(struct decode_case *t, const struct kvl_ops *ops, int i)
     assert_int_equal(ops->attn_decode(&t->args), KVL_OK);
 }
 
+/* Weights of bf16 values are rounded, by 2^-9 at most. */
+static double case_out_tol(const struct decode_case *t, double tol)
+{
+    return t->lanes.layout.type == KVL_KV_BF16 ? tol + 2e-3 : tol;
+}
+
 static void case_compare(const struct decode_case *t, double tol)
 {
     size_t n_heads = (size_t)t->job.n_heads;
-    ut_near("out", t->out[0], t->out[1], n_heads * (size_t)t->args.head_dim, tol);
+    ut_near("out", t->out[0], t->out[1], n_heads * (size_t)t->args.head_dim, case_out_tol(t, tol));
     ut_near("lse", t->lse[0], t->lse[1], n_heads, tol);
     ut_near("probs", t->probs[0], t->probs[1], n_heads * (size_t)t->job.n_slots, tol);
 }
@@ -188,7 +195,7 @@ static void body_masked(struct kvl_rng *r)
         assert_int_equal(kvl_ops_cpu.attn_masked(&m), KVL_OK);
         ut_near("masked lse", t.lse[1], t.lse[0], (size_t)t.job.n_heads, 2e-5);
         ut_near("masked out", t.out[1], t.out[0], (size_t)t.job.n_heads * (size_t)t.args.head_dim,
-                2e-5);
+                case_out_tol(&t, 2e-5));
         m.out = t.out[0];
         m.lse = t.lse[0];
         assert_int_equal(kvl_ops_ref.attn_masked(&m), KVL_OK);

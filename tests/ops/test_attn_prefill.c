@@ -13,7 +13,7 @@ static void case_open(struct kvl_rng *r, struct prefill_case *t, int32_t past, i
 {
     int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100);
     int32_t n_kv_heads = ut_between(r, 1, 3), group = ut_between(r, 1, 8);
-    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16);
+    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
     memset(t, 0, sizeof *t);
     ut_layout(&t->lanes.layout, head_dim, UT_PICK(r, 8, 16, 32), type, kvl_rng_below(r, 2));
     ut_lanes_open(&t->lanes, r, n_kv_heads, past + n);

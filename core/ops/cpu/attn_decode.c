@@ -28,14 +28,16 @@ static int32_t attend_job_spans(const struct kvl_attn_job *job)
 /* Floats of one span's result: max, sum, and the weighted values, by head. */
 static size_t attend_result(const struct attend *t, const struct kvl_attn_job *job)
 {
-    size_t n_heads = (size_t)job->n_heads, pad = t->values ? kvl_head_pad(t->a->head_dim) : 0;
+    size_t n_heads = (size_t)kvl_span_heads(job->n_heads);
+    size_t pad = t->values ? kvl_span_pad(t->a->head_dim) : 0;
     return (n_heads * (2 + pad) + 15) / 16 * 16;
 }
 
 size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim)
 {
-    const size_t max_tile = 64, pad = kvl_head_pad(head_dim);
-    return ((size_t)n_heads + 1 + max_tile) * pad;
+    size_t heads = (size_t)kvl_span_heads(n_heads), pad = kvl_span_pad(head_dim);
+    size_t logits = 4 * (size_t)KVL_SPAN_TILE;
+    return (heads + 1 + KVL_SPAN_TILE) * pad + logits;
 }
 
 /* Moves (run, off) on by n entries. */
@@ -72,9 +74,10 @@ static void attend_cut(struct attend *t)
                                     .run = run,
                                     .run_off = off,
                                     .max = result,
-                                    .sum = result + job->n_heads,
-                                    .rope = t->rope };
-            if (t->values) s->acc = result + 2 * (size_t)job->n_heads;
+                                    .sum = result + kvl_span_heads(job->n_heads),
+                                    .rope = t->rope,
+                                    .next = s + 1 < t->spans + t->n_spans ? s + 1 : NULL };
+            if (t->values) s->acc = result + 2 * (size_t)kvl_span_heads(job->n_heads);
             result += attend_result(t, job);
             attend_skip(job, &run, &off, n);
         }
@@ -86,7 +89,7 @@ static float attend_merge_head(const struct attend *t, const struct kvl_span *s,
                                int32_t h, float *out)
 {
     float max = -INFINITY, sum = 0;
-    size_t pad = kvl_head_pad(t->a->head_dim);
+    size_t pad = kvl_span_pad(t->a->head_dim);
     for (int32_t i = 0; i < n; i++) max = KVL_MAX(max, s[i].max[h]);
     for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] = 0;
     if (max == -INFINITY) return max;

@@ -11,8 +11,9 @@
 #include "kv/lane.h"
 #include "kvl/ops.h"
 
-/* Slots of one piece of a decode list; query heads computed together. */
-enum { KVL_SPAN_SLOTS = 512, KVL_HEAD_ALIGN = 16 };
+/* Slots of one piece of a decode list, and of these how many at a time; query heads computed
+ * together. */
+enum { KVL_SPAN_SLOTS = 512, KVL_SPAN_TILE = 128, KVL_HEAD_ALIGN = 16 };
 
 /* head_dim rounded up to whole vectors of any width. */
 static inline size_t kvl_head_pad(int32_t head_dim)
@@ -64,9 +65,10 @@ struct kvl_span {
     const struct kvl_attn_job *job;
     int32_t i0, n;
     int32_t run, run_off;              /* where entry i0 is in job->runs */
-    float *max, *sum;                  /* out [n_heads]: largest logit, sum of exp(logit - max) */
-    float *acc;                        /* out [n_heads][head_pad], or NULL: no values wanted */
+    float *max, *sum; /* out [span_heads]: largest logit, sum of exp(logit - max) */
+    float *acc;       /* out [span_heads][span_pad], or NULL: no values wanted */
     const struct kvl_rope_table *rope; /* jobs with pos */
+    const struct kvl_span *next;       /* whose first rows to ask for at the end, or NULL */
     float *scratch;                    /* kvl_span_scratch() floats */
 };
 
@@ -177,6 +179,15 @@ const struct kvl_rope_table *kvl_rope_prepare(const double *inv_freq, int32_t ha
 /* [2 * half]: cosines, sines of one position; from the table or computed into tmp. */
 const float *kvl_rope_row(const struct kvl_rope_table *t, int32_t pos, float *tmp);
 
+/* Heads and channels of a span's results: kernels take 4, 2 or 1 heads and pairs of vectors. */
+static inline int32_t kvl_span_heads(int32_t n_heads)
+{
+    return n_heads % 4 == 3 ? n_heads + 1 : n_heads;
+}
+static inline size_t kvl_span_pad(int32_t head_dim)
+{
+    return ((size_t)head_dim + 31) / 32 * 32;
+}
 size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim);
 
 /* attn_decode, with or without values: without, out is ignored, and lse may be NULL. */

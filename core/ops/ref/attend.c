@@ -1,10 +1,7 @@
 #include "ops/ref/ref.h"
 
-#include "ops/half.h"
-
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 enum { MAX_HEAD_DIM = 1024 };
 
@@ -14,17 +11,8 @@ void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t sl
     assert(slot >= 0 && slot < lane->n_slots);
     const uint8_t *row = kvl_lane_rows(lane, part, slot >> l->block_shift);
     row += (size_t)(slot & (l->block_tok - 1)) * (size_t)l->head_dim * l->elem_bytes;
-    for (int32_t c = 0; c < l->head_dim; c++) {
-        if (l->type == KVL_KV_F32) {
-            float f;
-            memcpy(&f, row + 4 * (size_t)c, sizeof f);
-            out[c] = (double)f;
-        } else {
-            uint16_t h;
-            memcpy(&h, row + 2 * (size_t)c, sizeof h);
-            out[c] = (double)kvl_f16_to_f32(h);
-        }
-    }
+    for (int32_t c = 0; c < l->head_dim; c++)
+        out[c] = (double)kvl_ref_elem(row, l->type, (size_t)c);
 }
 
 void kvl_ref_rotate(double *x, int32_t head_dim, int32_t pos, const double *inv_freq,
