@@ -132,7 +132,8 @@ enum {
 static const struct argp_option model_options[] = {
     { "model", 'm', "FILE", 0, "GGUF file", 0 },
     { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
-    { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16 or f32", 0 },
+    { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16, bf16 or f32",
+      0 },
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
       "what prefill multiplies: f32, or bf16 (rounded, about twice as fast where the processor "
       "multiplies it)",
@@ -184,18 +185,19 @@ const struct argp kvl_model_argp = { .options = model_options, .parser = model_p
 
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err)
 {
-    if (!text || strcmp(text, "f16") == 0)
-        *out = KVL_KV_F16;
-    else if (strcmp(text, "f32") == 0)
-        *out = KVL_KV_F32;
-    else
-        return kvl_fail(err, KVL_EINVAL, "--kv-type: \"%s\": want f16 or f32", text);
-    return KVL_OK;
+    static const enum kvl_kv_type types[] = { KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16 };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(text ? text : "f16", kvl_kv_type_name(types[i])) != 0) continue;
+        *out = types[i];
+        return KVL_OK;
+    }
+    return kvl_fail(err, KVL_EINVAL, "--kv-type: \"%s\": want f16, bf16 or f32", text);
 }
 
 const char *kvl_kv_type_name(enum kvl_kv_type type)
 {
-    return type == KVL_KV_F16 ? "f16" : "f32";
+    if (type == KVL_KV_F32) return "f32";
+    return type == KVL_KV_F16 ? "f16" : "bf16";
 }
 
 int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err)

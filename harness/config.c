@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "answer.h"
+#include "args.h"
 #include "config_analyze.h"
 #include "config_point.h"
 #include "config_text.h"
@@ -158,9 +159,8 @@ static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
 {
     const char *text;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (strcmp(text, "f16") != 0 && strcmp(text, "f32") != 0)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16 or f32", text);
-    ((struct config *)user)->s->kv_type = text[1] == '1' ? KVL_KV_F16 : KVL_KV_F32;
+    if (kvl_kv_type_parse(text, &((struct config *)user)->s->kv_type, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16, bf16 or f32", text);
     return KVL_OK;
 }
 

@@ -4,7 +4,7 @@
  *   model: path/to/model.gguf      # relative to this file
  *   log: out/demo.jsonl.zst        # relative to where the program runs
  *   seed: 1
- *   kv_type: f16                   # or f32
+ *   kv_type: f16                   # or bf16, f32
  *   prefill_type: f32              # or bf16: another arithmetic, so other cells
  *   threads: 2                     # default: all cores
  *   tasks: [{task: passkey, keys: 4}, kv_retrieval]

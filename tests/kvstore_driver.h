@@ -163,7 +163,7 @@ static inline bool drive_compare_seq(struct drive *d, struct drive_seq *s)
         }
     struct kvl_seq_stats st;
     kvl_seq_stats(s->real, &st);
-    size_t slot_bytes = (size_t)d->desc.head_dim * (d->desc.type == KVL_KV_F16 ? 2 : 4) *
+    size_t slot_bytes = (size_t)d->desc.head_dim * (size_t)kvl_kv_elem_bytes(d->desc.type) *
                         (d->desc.raw_keys ? 3 : 2);
     DRIVE_CHECK(st.n_slots == n_slots && st.n_blocks == n_blocks, "want %lld blocks",
                 (long long)n_blocks);
@@ -473,7 +473,7 @@ static inline bool drive_begin(struct drive *d)
                                        .n_kv_heads = 1 + drive_below(d, 3),
                                        .head_dim = dims[drive_byte(d) % 4],
                                        .block_tok = blocks[drive_byte(d) % 4],
-                                       .type = drive_byte(d) % 2 ? KVL_KV_F16 : KVL_KV_F32,
+                                       .type = (enum kvl_kv_type)(drive_byte(d) % 3),
                                        .raw_keys = drive_byte(d) % 4 == 0 };
     uint32_t limit = drive_byte(d);
     struct kvl_store_stats st;

@@ -2,8 +2,6 @@
 #include "kv/lane.h"
 
 #include "kv/store.h"
-#include "ops/half.h"
-
 #include <assert.h>
 #include <string.h>
 
@@ -164,12 +162,7 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
     for (int32_t s = slot; s < slot + n; s++, out += dim) {
         const uint8_t *row = t->blocks[s >> l->block_shift] + l->part_off[part] +
                              (size_t)(s & (l->block_tok - 1)) * dim * l->elem_bytes;
-        if (l->type == KVL_KV_F32) {
-            memcpy(out, row, dim * sizeof *out);
-            continue;
-        }
-        const uint16_t *half = (const uint16_t *)(const void *)row;
-        for (size_t c = 0; c < dim; c++) out[c] = kvl_f16_to_f32(half[c]);
+        kvl_elems_widen(l->type, out, row, dim);
     }
     return KVL_OK;
 }

@@ -1,7 +1,5 @@
 /* Sequences: creation, forks, appending, statistics. */
 #include "kv/store.h"
-#include "ops/half.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,13 +249,8 @@ static void append_rows(const struct kvl_store *store, const struct append *a, i
         if (l->part_off[part] == SIZE_MAX) continue;
         const float *src = a->part[part] + (size_t)i * stride + (size_t)h * dim;
         uint8_t *dst = block + l->part_off[part] + (size_t)slot * dim * l->elem_bytes;
-        for (int32_t r = 0; r < n; r++, src += stride, dst += dim * l->elem_bytes) {
-            uint16_t *half = (uint16_t *)(void *)dst;
-            if (l->type == KVL_KV_F32)
-                memcpy(dst, src, dim * sizeof *src);
-            else
-                for (size_t c = 0; c < dim; c++) half[c] = kvl_f32_to_f16(src[c]);
-        }
+        for (int32_t r = 0; r < n; r++, src += stride, dst += dim * l->elem_bytes)
+            kvl_elems_narrow(l->type, dst, src, dim);
     }
     memcpy(kvl_block_pos(l, block) + slot, a->pos + i, (size_t)n * sizeof *a->pos);
 }

@@ -24,8 +24,9 @@ static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
     if (b != 0 && (b < 8 || b > 256 || (b & (b - 1)) != 0))
         return kvl_fail(err, KVL_EINVAL,
                         "KV store: block_tok is %d, want a power of two from 8 to 256", b);
-    if (d->type != KVL_KV_F32 && d->type != KVL_KV_F16)
-        return kvl_fail(err, KVL_EINVAL, "KV store: element type %d, want f32 (0) or f16 (1)",
+    if (d->type != KVL_KV_F32 && d->type != KVL_KV_F16 && d->type != KVL_KV_BF16)
+        return kvl_fail(err, KVL_EINVAL,
+                        "KV store: element type %d, want f32 (0), f16 (1) or bf16 (2)",
                         (int)d->type);
     return KVL_OK;
 }
@@ -100,8 +101,38 @@ void kvl_store_reset_peak(struct kvl_store *store)
 
 void kvl_store_round(const struct kvl_store *store, float *v, size_t n)
 {
-    if (store->layout.type != KVL_KV_F16) return;
-    for (size_t i = 0; i < n; i++) v[i] = kvl_f16_to_f32(kvl_f32_to_f16(v[i]));
+    if (store->layout.type == KVL_KV_F16)
+        for (size_t i = 0; i < n; i++) v[i] = kvl_f16_to_f32(kvl_f32_to_f16(v[i]));
+    if (store->layout.type == KVL_KV_BF16)
+        for (size_t i = 0; i < n; i++) v[i] = kvl_bf16_to_f32(kvl_f32_to_bf16(v[i]));
+}
+
+void kvl_elems_narrow(enum kvl_kv_type type, void *dst, const float *src, size_t n)
+{
+    uint16_t *half = dst;
+    switch (type) {
+    case KVL_KV_F32: memcpy(dst, src, n * sizeof *src); break;
+    case KVL_KV_F16:
+        for (size_t i = 0; i < n; i++) half[i] = kvl_f32_to_f16(src[i]);
+        break;
+    case KVL_KV_BF16:
+        for (size_t i = 0; i < n; i++) half[i] = kvl_f32_to_bf16(src[i]);
+        break;
+    }
+}
+
+void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t n)
+{
+    const uint16_t *half = src;
+    switch (type) {
+    case KVL_KV_F32: memcpy(dst, src, n * sizeof *dst); break;
+    case KVL_KV_F16:
+        for (size_t i = 0; i < n; i++) dst[i] = kvl_f16_to_f32(half[i]);
+        break;
+    case KVL_KV_BF16:
+        for (size_t i = 0; i < n; i++) dst[i] = kvl_bf16_to_f32(half[i]);
+        break;
+    }
 }
 
 int kvl_grow(void **data, int32_t *cap, int32_t n, int32_t need, size_t item, struct kvl_err *err)

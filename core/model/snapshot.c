@@ -34,11 +34,12 @@ static int key_observers(const struct kvl_observer_set *set, struct kvl_buf *out
 /* A key without one of its lines would be that of something else. */
 static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
 {
+    static const char *const types[] = { "f32", "f16", "bf16" }; /* by enum kvl_kv_type */
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
     KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 3\nmodel %s\ncode %s\nops %s %s\n",
                            kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
-    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", d->type == KVL_KV_F16 ? "f16" : "f32",
+    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type],
                            d->block_tok, d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_observers(&e->desc.observers, out));
     if (e->desc.prefill_bf16) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));

@@ -152,8 +152,8 @@ static void test_bad_descriptions(void **state)
         REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "power of two from 8 to 256");
     }
     d = good;
-    d.type = (enum kvl_kv_type)2;
-    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 2");
+    d.type = (enum kvl_kv_type)3;
+    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 3");
     assert_null(store);
 }
 
@@ -528,17 +528,10 @@ static void test_memory_returns(void **state)
     kvl_store_destroy(store);
 }
 
-/* Values round as kvl_store_round says: ties to even, overflow to infinity, tiny ones kept. */
-static void test_f16_rounding(void **state)
+/* Values are stored as kvl_store_round rounds them. */
+static void check_rounding(enum kvl_kv_type type, const float *in, const float *want)
 {
-    (void)state;
-    const float in[DIM * 2] = { 1.0f + 0x1p-11f, 1.0f + 0x1.8p-10f, 65519.0f, 65520.0f,
-                                0x1p-25f,        0x1.8p-25f,        -0.0f,    -3.14159265f };
-    const float want[DIM * 2] = { 1.0f, 1.0f + 0x1p-9f, 65504.0f, INFINITY,
-                                  0.0f, 0x1p-24f,       -0.0f,    -3.140625f };
-    struct kvl_store_desc d = {
-        .n_layers = 1, .n_kv_heads = 1, .head_dim = DIM * 2, .type = KVL_KV_F16
-    };
+    struct kvl_store_desc d = { .n_layers = 1, .n_kv_heads = 1, .head_dim = DIM * 2, .type = type };
     struct kvl_store *store;
     struct kvl_seq *seq;
     float out[DIM * 2], rounded[DIM * 2];
@@ -546,12 +539,36 @@ static void test_f16_rounding(void **state)
     OK(kvl_seq_create(store, &seq, &err));
     OK(kvl_seq_append(seq, 0, 1, &(int32_t){ 0 }, in, NULL, in, &err));
     OK(kvl_seq_read(seq, 0, 0, KVL_PART_V, 0, 1, out, &err));
-    assert_memory_equal(out, want, sizeof want);
-    memcpy(rounded, in, sizeof in);
+    assert_memory_equal(out, want, sizeof out);
+    memcpy(rounded, in, sizeof rounded);
     kvl_store_round(store, rounded, DIM * 2);
-    assert_memory_equal(rounded, want, sizeof want);
+    assert_memory_equal(rounded, want, sizeof rounded);
+    struct kvl_seq_stats st;
+    kvl_seq_stats(seq, &st);
+    assert_int_equal(st.logical_bytes, 2 * DIM * 2 * 2);
     kvl_seq_destroy(seq);
     kvl_store_destroy(store);
+}
+
+/* Ties to even, overflow to infinity, tiny ones kept. */
+static void test_f16_rounding(void **state)
+{
+    (void)state;
+    const float in[DIM * 2] = { 1.0f + 0x1p-11f, 1.0f + 0x1.8p-10f, 65519.0f, 65520.0f,
+                                0x1p-25f,        0x1.8p-25f,        -0.0f,    -3.14159265f };
+    const float want[DIM * 2] = { 1.0f, 1.0f + 0x1p-9f, 65504.0f, INFINITY,
+                                  0.0f, 0x1p-24f,       -0.0f,    -3.140625f };
+    check_rounding(KVL_KV_F16, in, want);
+}
+
+static void test_bf16_rounding(void **state)
+{
+    (void)state;
+    const float in[DIM * 2] = { 1.0f + 0x1p-8f, 1.0f + 0x1.8p-7f, 65519.0f, 3.4e38f,
+                                0x1p-134f,      0x1.8p-134f,      -0.0f,    -3.14159265f };
+    const float want[DIM * 2] = { 1.0f, 1.0f + 0x1p-6f, 65536.0f, INFINITY,
+                                  0.0f, 0x1p-133f,      -0.0f,    -3.140625f };
+    check_rounding(KVL_KV_BF16, in, want);
 }
 
 /* The checker itself: each kind of damage is seen. */
@@ -600,6 +617,7 @@ int main(void)
         cmocka_unit_test(test_pool_takes_all_or_none),
         cmocka_unit_test(test_memory_returns),
         cmocka_unit_test(test_f16_rounding),
+        cmocka_unit_test(test_bf16_rounding),
         cmocka_unit_test(test_check_sees_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

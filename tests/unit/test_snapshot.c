@@ -24,6 +24,7 @@ enum { N_CTX = 300, N_STEPS = 5, N_TOK = N_CTX + 40 + N_STEPS, BUDGET = 80 };
 static const struct rig_desc descs[] = {
     { .llama = { .n_layers = 2, .n_kv_heads = 2, .seed = 41 }, .kv_type = KVL_KV_F16 },
     { .llama = { .n_layers = 3, .n_kv_heads = 1, .seed = 42 }, .kv_type = KVL_KV_F32 },
+    { .llama = { .n_layers = 2, .n_kv_heads = 1, .seed = 43 }, .kv_type = KVL_KV_BF16 },
 };
 
 struct stage {
@@ -129,7 +130,7 @@ static float *go_on(struct stage *g, const struct kvl_session *from,
 static void test_every_policy_goes_on_bit_for_bit(void **state)
 {
     (void)state;
-    for (int d = 0; d < 2; d++) {
+    for (size_t d = 0; d < sizeof descs / sizeof *descs; d++) {
         struct stage g;
         stage_open(&g, &descs[d], N_CTX);
         stage_save(&g);
@@ -186,7 +187,7 @@ static void expect_same_session(const struct stage *g, const struct kvl_session 
 static void test_everything_comes_back(void **state)
 {
     (void)state;
-    for (int d = 0; d < 2; d++) {
+    for (size_t d = 0; d < sizeof descs / sizeof *descs; d++) {
         struct stage g;
         struct kvl_buf a = { 0 }, b = { 0 };
         stage_open(&g, &descs[d], N_CTX);
