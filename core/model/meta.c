@@ -273,17 +273,21 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
 
 /* ---- eviction --------------------------------------------------------------------------------- */
 
-/* Moves the entries of kept positions of one column together; what they leave is zero. */
-static void column_keep(const struct kvl_meta_table *t, uint8_t *column, const int32_t *live,
-                        int32_t n_live, const int32_t *pos, int32_t n)
+/* Moves the rows of kept positions of a lane together; what they leave is zero.  Few go at a time: long
+ * runs stay together. */
+static void lane_rows_keep(const struct kvl_meta_table *t, uint8_t *lane, size_t column_bytes,
+                           const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n)
 {
-    size_t size = t->row_bytes;
-    for (int32_t i = 0, j = 0; j < n; i++) {
-        if (live[i] != pos[j]) continue;
-        if (i != j) memcpy(column + (size_t)j * size, column + (size_t)i * size, size);
-        j++;
+    size_t size = t->row_bytes, columns = (size_t)t->decl.row_elems;
+    for (int32_t i = 0, j = 0, len; j < n; i += len, j += len) {
+        while (live[i] != pos[j]) i++;
+        for (len = 1; j + len < n && live[i + len] == pos[j + len];) len++;
+        for (size_t c = 0; i != j && c < columns; c++)
+            memmove(lane + c * column_bytes + (size_t)j * size,
+                    lane + c * column_bytes + (size_t)i * size, (size_t)len * size);
     }
-    memset(column + (size_t)n * size, 0, (size_t)(n_live - n) * size);
+    for (size_t c = 0; c < columns; c++)
+        memset(lane + c * column_bytes + (size_t)n * size, 0, (size_t)(n_live - n) * size);
 }
 
 int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
@@ -296,10 +300,9 @@ int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const i
         struct kvl_meta_plane *p = &t->plane[at];
         if (plane_reach(t, p, 0) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
-        for (int32_t c = 0; c < columns; c++) {
-            size_t column = (size_t)(kv_head * columns + c) * (size_t)p->cap_tail;
-            column_keep(t, (uint8_t *)p->tail + column * t->row_bytes, live, n_live, pos, n);
-        }
+        size_t column = (size_t)p->cap_tail * t->row_bytes;
+        lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column, live,
+                       n_live, pos, n);
         p->n_live[kv_head] = n;
     }
     return KVL_OK;

@@ -1,0 +1,180 @@
+/* Tables whose rows forks share: what is copied, what each side sees, what is refused. */
+#include "conformance/rig.h"
+#include "model/host.h"
+
+enum { N_LAYERS = 3, N_KV = 2, DIM = 16, N_CTX = 90, N_TOK = N_CTX + 60, TABLE_UNIT = 8 };
+
+static struct rig rig;
+static int32_t id[N_TOK];
+
+/* Sums of the keys of every unit: the row of a unit that is not full depends on what was there. */
+static int shared_plan(struct kvl_plan *plan)
+{
+    plan->replay = KVL_REPLAY_KEYS;
+    return kvl_plan_meta_desc(
+        plan,
+        &(struct kvl_meta_desc){
+            .unit = KVL_META_PAGE, .unit_tok = TABLE_UNIT, .row_elems = DIM, .elem = KVL_META_KEY },
+        plan->opts);
+}
+
+static int shared_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                         const float *v)
+{
+    int32_t first = step->pos / TABLE_UNIT;
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_meta_from(ctx, *(const int32_t *)ctx->opts, step->layer, first, &view));
+    if ((step->replay && v) || view.type != KVL_KV_F32 || !view.data)
+        return kvl_fail(ctx->err, KVL_EINTERNAL, "values on replay, or another table");
+    for (int32_t i = 0; i < step->n_tok * N_KV * DIM; i++) {
+        int32_t pos = step->pos + i / (N_KV * DIM), head = i / DIM % N_KV;
+        float *at = view.base + (size_t)head * view.head_stride +
+                    (size_t)((pos / TABLE_UNIT - first) * DIM + i % DIM);
+        *at = pos % TABLE_UNIT == 0 ? k[i] : *at + k[i];
+    }
+    return KVL_OK;
+}
+
+static int shared_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    struct kvl_meta_part part[2];
+    (void)q;
+    (void)sel;
+    return kvl_meta_rows(ctx, *(const int32_t *)ctx->opts, step->layer, step->pos / TABLE_UNIT + 1,
+                         part);
+}
+
+static const struct kvl_opt no_options[] = { { 0 } };
+static const struct kvl_policy shared = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "shared",
+    .title = "t",
+    .paper = "p",
+    .help = "h",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS,
+    .opts = no_options,
+    .opts_size = sizeof(int32_t), /* the handle */
+    .plan = shared_plan,
+    .append = shared_append,
+    .select = shared_select,
+};
+
+static struct rig_session start(void)
+{
+    struct rig_run run = { .policy = &shared, .id = id, .n_ctx = N_CTX, .budget = 40 };
+    return rig_start(&rig, &run);
+}
+
+static void shared_parts(const struct rig_session *rs, struct kvl_meta_part part[2])
+{
+    struct kvl_err err = { 0 };
+    kvl_hook_begin(rs->s, &err);
+    RIG_OK(&err, kvl_meta_rows(&rs->s->ctx, 0, 1, rs->s->host.table[0]->n_rows, part));
+}
+
+static const float *shared_row(const struct kvl_meta_part part[2], int32_t head, int32_t row)
+{
+    const struct kvl_meta_part *p = &part[row >= part[0].n_rows];
+    return (const float *)p->data + (size_t)head * p->head_stride +
+           (size_t)(row - (p == &part[1] ? part[0].n_rows : 0)) * DIM;
+}
+
+static void expect_same_rows(const struct rig_session *a, const struct rig_session *b, int32_t n)
+{
+    struct kvl_meta_part x[2], y[2];
+    shared_parts(a, x);
+    shared_parts(b, y);
+    for (int32_t h = 0; h < N_KV; h++)
+        for (int32_t r = 0; r < n; r++)
+            if (memcmp(shared_row(x, h, r), shared_row(y, h, r), DIM * sizeof(float)) != 0)
+                fail_msg("row %d of head %d differs", r, h);
+}
+
+/* A fork copies no row of the context but the one that it writes to, and neither side sees the other's:
+ * each has the rows of a session that went its way alone.  Forks of forks, and after them the first
+ * one, too. */
+static void test_rows_are_shared_until_written(void **state)
+{
+    enum { N_MORE = 40, N_ROWS = (N_CTX + N_MORE + TABLE_UNIT - 1) / TABLE_UNIT };
+    struct rig_session alone[3], a, b, c;
+    float *logits = rig_logits(&rig, N_MORE);
+    struct kvl_meta_part x[2], y[2];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        alone[i] = start();
+        rig_decode(&rig, &alone[i], id + (i == 1 ? 10 : 0), 20, logits);
+        rig_decode(&rig, &alone[i], id + (i == 1 ? 30 : 20 + 10 * i), N_MORE - 20, logits);
+    }
+    a = start();
+    b = rig_fork(&rig, &a);
+    rig_decode(&rig, &a, id, 1, logits);
+    rig_decode(&rig, &b, id + 10, 1, logits);
+    shared_parts(&a, x);
+    shared_parts(&b, y);
+    assert_ptr_equal(x[0].data, y[0].data);
+    assert_int_equal(x[0].n_rows, N_CTX / TABLE_UNIT);
+    assert_ptr_not_equal(x[1].data, y[1].data);
+    rig_decode(&rig, &a, id + 1, 19, logits);
+    c = rig_fork(&rig, &a);
+    rig_decode(&rig, &b, id + 11, N_MORE - 1, logits);
+    rig_decode(&rig, &c, id + 40, N_MORE - 20, logits);
+    rig_decode(&rig, &a, id + 20, N_MORE - 20, logits);
+    expect_same_rows(&a, &alone[0], N_ROWS);
+    expect_same_rows(&b, &alone[1], N_ROWS);
+    expect_same_rows(&c, &alone[2], N_ROWS);
+    kvl_free(logits);
+    struct rig_session *all[] = { &a, &b, &c, &alone[0], &alone[1], &alone[2] };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) rig_end(all[i]);
+}
+
+static void expect_no_plan(struct kvl_meta_desc desc, const char *needle)
+{
+    struct kvl_err err = { 0 };
+    struct kvl_plan_private priv = { .n_meta = 0 };
+    struct kvl_plan plan = { .shape = rig_shape(&rig), .err = &err, .p = &priv };
+    int32_t handle;
+    assert_int_equal(kvl_plan_meta_desc(&plan, &desc, &handle), KVL_EPOLICY);
+    if (!strstr(err.msg, needle)) fail_msg("message \"%s\" lacks \"%s\"", err.msg, needle);
+}
+
+static void test_tables_that_are_refused(void **state)
+{
+    struct kvl_meta_desc d = { .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1 };
+    (void)state;
+    d.elem = (enum kvl_meta_elem)2;
+    expect_no_plan(d, "elements 2, want 0 (float) or 1");
+    d.elem = KVL_META_F32;
+    d.unit = KVL_META_LIVE;
+    d.unit_tok = 2;
+    expect_no_plan(d, "live tokens in units of 2");
+    d.unit = (enum kvl_meta_unit)3;
+    expect_no_plan(d, "unit 3");
+}
+
+static int open_rig(void **state)
+{
+    struct rig_desc desc = { .llama = { .n_layers = N_LAYERS, .seed = 61 } };
+    (void)state;
+    rig_open(&rig, &desc);
+    rig_tokens(id, N_TOK, 62);
+    return rig_shape(&rig)->n_kv_heads == N_KV && rig_shape(&rig)->head_dim == DIM ? 0 : 1;
+}
+
+static int close_rig(void **state)
+{
+    (void)state;
+    rig_close(&rig);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_are_shared_until_written),
+        cmocka_unit_test(test_tables_that_are_refused),
+    };
+    return cmocka_run_group_tests_name("shared_rows", tests, open_rig, close_rig);
+}
