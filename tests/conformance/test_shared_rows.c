@@ -93,6 +93,24 @@ static void expect_same_rows(const struct rig_session *a, const struct rig_sessi
                 fail_msg("row %d of head %d differs", r, h);
 }
 
+/* Every row is the sum of the stored keys of its unit. */
+static void expect_sums(const struct rig_session *rs)
+{
+    struct kvl_meta_part part[2];
+    float k[TABLE_UNIT][DIM];
+    int32_t n = kvl_session_len(rs->s);
+    shared_parts(rs, part);
+    for (int32_t i = 0; i < N_KV * ((n + TABLE_UNIT - 1) / TABLE_UNIT); i++) {
+        int32_t h = i % N_KV, row = i / N_KV, len = KVL_MIN(TABLE_UNIT, n - row * TABLE_UNIT);
+        RIG_OK(&rig.err, kvl_seq_read(kvl_session_seq(rs->s), 1, h, KVL_PART_K, row * TABLE_UNIT,
+                                      len, k[0], &rig.err));
+        for (int32_t t = 1; t < len; t++)
+            for (int32_t c = 0; c < DIM; c++) k[0][c] += k[t][c];
+        if (memcmp(shared_row(part, h, row), k[0], sizeof k[0]) != 0)
+            fail_msg("row %d of head %d is not the sum of its %d keys", row, h, len);
+    }
+}
+
 /* A fork copies no row of the context but the one that it writes to, and neither side sees the other's:
  * each has the rows of a session that went its way alone.  Forks of forks, and after them the first
  * one, too. */
@@ -122,6 +140,7 @@ static void test_rows_are_shared_until_written(void **state)
     rig_decode(&rig, &b, id + 11, N_MORE - 1, logits);
     rig_decode(&rig, &c, id + 40, N_MORE - 20, logits);
     rig_decode(&rig, &a, id + 20, N_MORE - 20, logits);
+    expect_sums(&a);
     expect_same_rows(&a, &alone[0], N_ROWS);
     expect_same_rows(&b, &alone[1], N_ROWS);
     expect_same_rows(&c, &alone[2], N_ROWS);
