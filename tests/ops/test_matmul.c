@@ -230,7 +230,8 @@ static void body_hard_rows(struct kvl_rng *r)
             matrix_open(r, &m, types[t], ROWS, COLS);
             for (int32_t i = 0; i < ROWS * COLS / 32; i++) /* nothing that overflows */
                 memcpy(m.data + (size_t)i * (types[t] == KVL_W_Q8_0 ? 34 : 18), "\x00\x04", 2);
-            float *x = ut_random(r, COLS, hard[k]), *y[2] = { ut_poison(ROWS), ut_poison(ROWS) };
+            float *x = ut_random(r, COLS, (double)hard[k]),
+                  *y[2] = { ut_poison(ROWS), ut_poison(ROWS) };
             struct kvl_gemv_args a = { .y = y[0], .x = x, .w = &m.w, .n = 1 };
             assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             a.y = y[1];
