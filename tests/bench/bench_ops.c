@@ -379,8 +379,72 @@ static void bench_columns(const char *name, int32_t n_kv, int32_t group, int32_t
     model_close(&m);
 }
 
+/* ---- selection -------------------------------------------------------------------------------- */
+struct pages {
+    struct kvl_page_bound_args bound;
+    struct kvl_topk_args top;
+};
+
+static void bound_run(void *data)
+{
+    struct pages *p = data;
+    (void)kvl_ops_cpu.page_bound(&p->bound);
+}
+
+static void topk_run(void *data)
+{
+    struct pages *p = data;
+    (void)kvl_ops_cpu.topk(&p->top);
+}
+
+/* All layers' kv heads as one: bounds of the pages, then the best 127 of each; bytes of the index, and
+ * of the scores. */
+static void bench_pages(int32_t n_kv, int32_t group, int32_t n_pages, enum kvl_reduce reduce)
+{
+    enum { DIM = 128, TOP = 127 };
+    char what[64];
+    const char *how = reduce == KVL_REDUCE_SUM ? "sum" : "max";
+    double bytes = (double)n_kv * n_pages * 2 * DIM * 2, scores = (double)n_kv * n_pages * 4;
+    size_t n = (size_t)n_kv * (size_t)n_pages;
+    uint16_t *minmax = random_bytes((size_t)bytes, KVL_W_F16);
+    float *q = bench_alloc((size_t)(n_kv * group * DIM) * sizeof *q);
+    float *bound = bench_alloc(n * sizeof *bound);
+    int32_t *index = bench_alloc((size_t)n_kv * TOP * sizeof *index);
+    struct kvl_rng r;
+    kvl_rng_seed(&r, 5);
+    for (int32_t i = 0; i < n_kv * group * DIM; i++) q[i] = (float)kvl_rng_f64(&r) - 0.5f;
+    struct pages p = { .bound = { .bound = bound,
+                                  .q = q,
+                                  .minmax = minmax,
+                                  .type = KVL_KV_F16,
+                                  .head_stride = (size_t)n_pages * 2 * DIM,
+                                  .n_pages = n_pages,
+                                  .n_heads = n_kv * group,
+                                  .n_kv_heads = n_kv,
+                                  .head_dim = DIM,
+                                  .reduce = reduce },
+                       .top = { .index = index,
+                                .x = bound,
+                                .x_stride = (size_t)n_pages,
+                                .n_rows = n_kv,
+                                .n = n_pages,
+                                .k = TOP } };
+    snprintf(what, sizeof what, "page_bound %s of %d, %d pages", how, group, n_pages);
+    compare(what, "GB/s", (struct side){ bound_run, &p, bytes }, stream_side());
+    for (size_t i = 0; i < n; i++) bound[i] = (float)kvl_rng_f64(&r);
+    snprintf(what, sizeof what, "topk %d of %d pages", TOP, n_pages);
+    compare(what, "GB/s", (struct side){ topk_run, &p, scores }, stream_side());
+    kvl_free(minmax);
+    kvl_free(q);
+    kvl_free(bound);
+    kvl_free(index);
+}
+
 static void bench_all(void)
 {
+    bench_pages(32, 4, 2048, KVL_REDUCE_SUM);
+    bench_pages(32, 4, 8192, KVL_REDUCE_SUM);
+    bench_pages(32, 4, 8192, KVL_REDUCE_MAX);
     bench_decode("hd128 group 4", 32, 4, 128, 4096, 1, false);
     bench_decode("hd128 group 4", 16, 4, 128, 16384, 1, false);
     bench_decode("hd128 group 4", 16, 4, 128, 16384, 1, true);

@@ -96,7 +96,8 @@ VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
 }
 VEC void vf_store_f16(uint16_t *p, vf v)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm512_maskz_cvtps_ph(vf_first(16), v, _MM_FROUND_TO_NEAREST_INT));
 }
 VEC vf vf_load_bf16(const uint16_t *p)
 {
