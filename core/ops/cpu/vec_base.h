@@ -1,4 +1,5 @@
 /* vec_base.h - vectors of 4 floats in the compiler's own vector types: any processor (SSE2, NEON).
+ * On arm64 multiply-adds and half floats are its own instructions.
  *
  * The kernels (kern_*.h) are written once against these names; vec_avx2.h and vec_avx512.h give the
  * same names wider vectors.  VW floats make a vector; MR x NV vectors are the register tile of a
@@ -11,6 +12,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #define VEC static inline __attribute__((always_inline, unused))
 
@@ -67,7 +71,11 @@ VEC vf vf_div(vf a, vf b)
 /* a * b + c; one rounding or two. */
 VEC vf vf_fma(vf a, vf b, vf c)
 {
+#if defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
+#else
     return a * b + c;
+#endif
 }
 VEC vf vec_select(vec_int mask, vf a, vf b)
 {
@@ -114,7 +122,11 @@ VEC vf vf_load_f16_n(const uint16_t *p, int32_t n)
 }
 VEC vf vf_load_f16(const uint16_t *p)
 {
+#if defined(__aarch64__)
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+#else
     return vf_load_f16_n(p, 4);
+#endif
 }
 /* Rounds to nearest even. */
 VEC void vf_store_f16(uint16_t *p, vf v)
