@@ -1,5 +1,13 @@
 /* Every list is cut in spans of KVL_SPAN_SLOTS entries, computed by any thread in any order and
- * merged in list order (Flash-Decoding, Dao et al. 2023). */
+ * merged in list order (Flash-Decoding, Dao et al. 2023).
+ *
+ * Limit: the bytes of K and V; for f16 and groups of 4 query heads also 4 multiply-adds per element,
+ * 29 GB/s of K and V on a 3.66 GHz core with 16 lanes.  Reached in cache: 22 GB/s, the rest is sums
+ * across vectors and exp.
+ *
+ * K stays in rows inside a block.  Transposed there, scores need no sums across vectors, but a list
+ * of tokens reads all keys of every block that it touches.  Scores of 4 heads, head_dim 128, from
+ * memory: full scan 3.6 ms in rows and 3.9 transposed, one token of every 16 0.28 ms and 3.2. */
 #include "ops/cpu/cpu.h"
 
 #include <assert.h>

@@ -8,14 +8,21 @@
  *   values   up to 64 channels of all heads stay in registers while the rows of the tile pass
  * bf16 rows are multiplied in pairs: two channels of a key, the same channel of two values.
  *
- * During scores the value rows of the tile are asked for, during values the keys of the next: into
+ * Meanwhile the rows of the next tile are asked for, keys during scores and values during values: into
  * L2 (into L1 halves the speed of sequential reads), a line or two between the multiply-adds. */
 #ifndef KVL_KERN_SPAN_H
 #define KVL_KERN_SPAN_H
 
 #include "ops/cpu/kern_row.h"
 
-enum { SPAN_HEADS = 4 };
+enum { SPAN_HEADS = 4, SPAN_ROWS = 4 };
+
+/* Bound by memory.  Then values are read a line of every row at a time and tiles are short: with two
+ * lines, or with 128 slots, a fifth of the bandwidth was lost. */
+VEC bool span_light(enum kvl_wtype v_type, int32_t n_heads)
+{
+    return v_type == KVL_W_BF16 || n_heads < SPAN_HEADS;
+}
 
 /* Walks the list and yields the address of every row. */
 struct walk {
@@ -89,17 +96,17 @@ VEC void prefetch_row(const uint8_t *row, size_t bytes)
     for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(row + o, 0, 2);
 }
 
-/* s [head][slot] += q k along VW channels from c on, which are at k [VW / n_heads] + off;
+/* s [head][VW / n_heads] += q k for n_row slots, along VW channels from c on, which are at k[] + off;
  * q [channels / VW][head][VW]. */
 VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
-                    int32_t n_heads, int32_t c, int32_t len)
+                    int32_t n_heads, int32_t c, int32_t len, int32_t n_row)
 {
     const int32_t n_tok = VW / n_heads;
     vf y[SPAN_HEADS];
     UNROLL
     for (int32_t h = 0; h < n_heads; h++) y[h] = vf_load((const float *)q + c * n_heads + h * VW);
     UNROLL
-    for (int32_t j = 0; j < n_tok; j++) {
+    for (int32_t j = 0; j < n_row; j++) {
         vf x = len == VW ? load_as(k[j] + off, type, 0) : load_as_n(k[j] + off, type, 0, len);
         UNROLL
         for (int32_t h = 0; h < n_heads; h++) s[h * n_tok + j] = vf_fma(x, y[h], s[h * n_tok + j]);
@@ -108,7 +115,7 @@ VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype t
 
 /* The same along 2 * VW channels, which make one vector of q. */
 VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, int32_t n_heads,
-                     int32_t c, int32_t len)
+                     int32_t c, int32_t len, int32_t n_row)
 {
     const int32_t n_tok = VW / n_heads;
     vb y[SPAN_HEADS];
@@ -116,7 +123,7 @@ VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, 
     for (int32_t h = 0; h < n_heads; h++)
         y[h] = vb_load((const uint16_t *)q + c * n_heads + h * 2 * VW);
     UNROLL
-    for (int32_t j = 0; j < n_tok; j++) {
+    for (int32_t j = 0; j < n_row; j++) {
         const uint16_t *at = (const uint16_t *)(const void *)(k[j] + off);
         vb x = len == 2 * VW ? vb_load(at) : vb_load_n(at, len);
         UNROLL
@@ -126,40 +133,51 @@ VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, 
 }
 
 VEC void scores_step(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
-                     int32_t n_heads, int32_t c, int32_t len)
+                     int32_t n_heads, int32_t c, int32_t len, int32_t n_row)
 {
     if (type == KVL_W_BF16)
-        scores_bf16(s, k, off, q, n_heads, c, len);
+        scores_bf16(s, k, off, q, n_heads, c, len, n_row);
     else
-        scores_f32(s, k, off, type, q, n_heads, c, len);
+        scores_f32(s, k, off, type, q, n_heads, c, len, n_row);
+}
+
+/* All channels of n_row slots; asks for as many rows. */
+VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type, const void *q,
+                     int32_t n_heads, int32_t n_row)
+{
+    const int32_t step = type == KVL_W_BF16 ? 2 * VW : VW;
+    const int32_t elem = type == KVL_W_F32 ? 4 : 2, line = 64 / elem;
+    const uint8_t *k[SPAN_ROWS], *ahead[SPAN_ROWS];
+    int32_t c = 0;
+    UNROLL
+    for (int32_t j = 0; j < n_row; j++) {
+        k[j] = p->row[t + j] + p->off;
+        ahead[j] = p->ahead[t + j] + p->ahead_off;
+    }
+    for (; c + line <= p->head_dim; c += line) {
+        const size_t off = (size_t)(c * elem);
+        UNROLL
+        for (int32_t j = 0; j < n_row; j++) __builtin_prefetch(ahead[j] + off, 0, 2);
+        UNROLL
+        for (int32_t i = 0; i < line; i += step)
+            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, c + i, step, n_row);
+    }
+    for (; c < p->head_dim; c += step)
+        scores_step(s, k, (size_t)(c * elem), type, q, n_heads, c, KVL_MIN(step, p->head_dim - c),
+                    n_row);
 }
 
 /* One vector of sc: q . k of VW / n_heads slots, slot t and up. */
 VEC void scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
                       const void *q, int32_t n_heads)
 {
-    const int32_t n_tok = VW / n_heads, step = type == KVL_W_BF16 ? 2 * VW : VW;
-    const int32_t elem = type == KVL_W_F32 ? 4 : 2, line = 64 / elem;
-    const uint8_t *k[VW], *ahead[VW];
-    int32_t c = 0;
+    const int32_t n_tok = VW / n_heads, n_row = KVL_MIN(n_tok, SPAN_ROWS);
     vf s[VW];
     UNROLL
-    for (int32_t j = 0; j < n_tok; j++) {
-        k[j] = p->row[t + j] + p->off;
-        ahead[j] = p->ahead[t + j] + p->ahead_off;
-    }
-    UNROLL
     for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
-    for (; c + line <= p->head_dim; c += line) {
-        const size_t off = (size_t)(c * elem);
-        UNROLL
-        for (int32_t j = 0; j < n_tok; j++) prefetch_row(ahead[j] + off, 64);
-        UNROLL
-        for (int32_t i = 0; i < line; i += step)
-            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, c + i, step);
-    }
-    for (; c < p->head_dim; c += step)
-        scores_step(s, k, (size_t)(c * elem), type, q, n_heads, c, KVL_MIN(step, p->head_dim - c));
+    UNROLL
+    for (int32_t j = 0; j < n_tok; j += n_row)
+        scores_rows(s + j, p, t + j, type, q, n_heads, n_row);
     vf_store(sc, vf_mul(vf_sums(s), vf_set1(p->scale)));
 }
 
@@ -247,7 +265,9 @@ VEC void values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wty
 VEC void values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
                       const float *weight, int32_t n_heads)
 {
-    const int32_t all = KVL_MIN(16, KVL_MAX(8, VW)), most = KVL_MIN(8, all / n_heads);
+    const int32_t all = KVL_MIN(16, KVL_MAX(8, VW)), fit = KVL_MIN(8, all / n_heads);
+    const int32_t line = KVL_MAX(2, 64 / (type == KVL_W_F32 ? 4 : 2) / VW);
+    const int32_t most = span_light(type, n_heads) ? KVL_MIN(fit, line) : fit;
     const int32_t least = type == KVL_W_BF16 ? 2 : 1, len = least * VW;
     int32_t c = 0;
     for (; c + most * VW <= p->head_dim; c += most * VW)
@@ -459,15 +479,15 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
     if (h0 > 0 || next->n == 0) next = rows; /* asks for what is there */
     struct pass scores = { .row = k->at,
                            .off = k->k_off,
-                           .ahead = s->acc ? rows->at : next->at,
-                           .ahead_off = s->acc ? rows->v_off : next->k_off,
+                           .ahead = next->at,
+                           .ahead_off = next->k_off,
                            .n = n,
                            .head_dim = s->a->head_dim,
                            .scale = s->a->scale };
     struct pass values = { .row = rows->at,
                            .off = rows->v_off,
                            .ahead = next->at,
-                           .ahead_off = next->k_off,
+                           .ahead_off = next->v_off,
                            .n = n,
                            .head_dim = s->a->head_dim };
     span_scores(w->sc, &scores, w->k_type, q, n_heads);
@@ -506,8 +526,7 @@ static void span_run(const struct kvl_span *s)
                            .pad = pad,
                            .v_type = kvl_kv_wtype(s->job->lane->layout->type) };
     w.k_type = s->job->pos ? KVL_W_F32 : w.v_type;
-    /* Few heads, or bf16: bound by memory, and while logits become weights nothing is asked for. */
-    const bool light = w.v_type == KVL_W_BF16 || s->job->n_heads < SPAN_HEADS;
+    const bool light = span_light(w.v_type, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;
     w.sc = w.cs + pad;
