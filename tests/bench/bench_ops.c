@@ -10,6 +10,7 @@
  */
 #include "kv/lane.h"
 #include "kvl/ops.h"
+#include "kvl/peak.h"
 #include "kvl/rng.h"
 
 #include <cblas.h>
@@ -94,17 +95,14 @@ static void compare(const char *what, const char *unit, struct side ours, struct
 }
 
 /* ---- the yardsticks --------------------------------------------------------------------------- */
-static uint64_t *stream_data;
-static volatile uint64_t stream_sink;
+static float *stream_data;
+static volatile float stream_sink;
 
+/* A plain loop of sums here was a sixth slower or faster with where the linker put it. */
 static void stream_run(void *data)
 {
-    size_t n = STREAM_BYTES / sizeof *stream_data;
-    uint64_t total = 0;
     (void)data;
-#pragma omp parallel for reduction(+ : total) num_threads(bench_threads)
-    for (size_t i = 0; i < n; i++) total += stream_data[i];
-    stream_sink = total;
+    stream_sink = kvl_peak_read(stream_data, STREAM_BYTES / sizeof *stream_data);
 }
 
 static struct side stream_side(void)
@@ -277,17 +275,27 @@ static void model_close(struct model *m)
     kvl_free(m->runs);
 }
 
-/* Every `every`-th page of 16 slots, for all lanes. */
-static void model_pages(struct model *m, int32_t every)
+/* What of the slots is read. */
+enum list {
+    LIST_ALL,
+    LIST_PAGES,  /* every 16th page of 16 slots */
+    LIST_TOKENS, /* one slot of every page of 16 */
+};
+
+/* The same list for all lanes. */
+static void model_list(struct model *m, enum list list)
 {
-    int32_t n = m->lanes[0].n_slots / 16 / every;
+    int32_t n_slots = m->lanes[0].n_slots, n_tok = list == LIST_PAGES ? 16 : 1;
+    int32_t n = n_slots / 16 / n_tok;
+    if (list == LIST_ALL) return;
     m->runs = bench_alloc((size_t)n * sizeof *m->runs);
     for (int32_t i = 0; i < n; i++)
-        m->runs[i] = (struct kvl_run){ .slot = i * every * 16, .n = 16 };
+        m->runs[i] =
+            (struct kvl_run){ .slot = i * 16 * n_tok + (n_tok == 1 ? i * 7 % 16 : 0), .n = n_tok };
     for (int32_t h = 0; h < m->n_kv; h++) {
         m->jobs[h].runs = m->runs;
         m->jobs[h].n_runs = n;
-        m->jobs[h].n_slots = n * 16;
+        m->jobs[h].n_slots = n * n_tok;
     }
 }
 
@@ -303,19 +311,51 @@ static void prefill_run(void *data)
     (void)kvl_ops_cpu.attn_prefill(&m->prefill);
 }
 
-/* `layers` times the heads, so that the data comes from memory, not from a cache. */
-static void bench_decode(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
-                         int32_t n_slots, int32_t every, bool shuffled)
+/* So many heads that the data comes from memory, not from a cache. */
+struct decode_line {
+    const char *name;
+    int32_t n_kv, group, head_dim, n_slots;
+    enum kvl_kv_type type;
+    enum list list;
+    bool shuffled;
+};
+
+static void bench_decode(const struct decode_line *d)
 {
-    char what[64];
+    static const char *const lists[] = { "", " 1/16 of the pages", " 1/16 of the tokens" };
+    char what[80];
     struct model m;
-    model_open(&m, n_kv, group, head_dim, n_slots, 1, shuffled);
-    if (every > 1) model_pages(&m, every);
-    double bytes = 4.0 * head_dim * m.jobs[0].n_slots * n_kv;
-    snprintf(what, sizeof what, "attn_decode %s %dK%s%s", name, n_slots / 1024,
-             every > 1 ? " 1/16 of the pages" : "", shuffled ? " shuffled" : "");
+    model_open(&m, d->n_kv, d->group, d->head_dim, d->n_slots, 1, d->shuffled);
+    m.layout.type = d->type; /* any 16 bits are numbers */
+    model_list(&m, d->list);
+    double bytes = 4.0 * d->head_dim * m.jobs[0].n_slots * d->n_kv;
+    snprintf(what, sizeof what, "attn_decode %s %dK%s%s%s", d->name, d->n_slots / 1024,
+             d->type == KVL_KV_BF16 ? " bf16" : "", lists[d->list], d->shuffled ? " shuffled" : "");
     compare(what, "GB/s", (struct side){ decode_run, &m, bytes }, stream_side());
     model_close(&m);
+}
+
+static void bench_decodes(void)
+{
+    static const enum kvl_kv_type f16 = KVL_KV_F16, bf16 = KVL_KV_BF16;
+    const struct decode_line lines[] = {
+        { "hd128 group 4", 32, 4, 128, 4096, f16, LIST_ALL, false },
+        { "hd128 group 4", 16, 4, 128, 16384, f16, LIST_ALL, false },
+        { "hd128 group 4", 16, 4, 128, 16384, f16, LIST_ALL, true },
+        { "hd128 group 4", 32, 4, 128, 16384, f16, LIST_PAGES, false },
+        { "hd128 group 4", 32, 4, 128, 16384, f16, LIST_TOKENS, false },
+        { "hd128 group 1", 16, 1, 128, 16384, f16, LIST_ALL, false },
+        { "hd128 group 8", 16, 8, 128, 16384, f16, LIST_ALL, false },
+        { "hd64 group 4", 32, 4, 64, 16384, f16, LIST_ALL, false },
+        { "hd32 group 4 (tiny)", 2, 4, 32, 4096, f16, LIST_ALL, false },
+        { "hd128 group 4", 16, 4, 128, 16384, bf16, LIST_ALL, false },
+        { "hd128 group 4", 16, 4, 128, 16384, bf16, LIST_ALL, true },
+        { "hd128 group 4", 32, 4, 128, 16384, bf16, LIST_PAGES, false },
+        { "hd128 group 4", 32, 4, 128, 16384, bf16, LIST_TOKENS, false },
+        { "hd128 group 8", 16, 8, 128, 16384, bf16, LIST_ALL, false },
+        { "hd64 group 4", 32, 4, 64, 16384, bf16, LIST_ALL, false },
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) bench_decode(&lines[i]);
 }
 
 static void bench_prefill(const char *name, int32_t n_kv, int32_t group, int32_t head_dim,
@@ -445,14 +485,7 @@ static void bench_all(void)
     bench_pages(32, 4, 2048, KVL_REDUCE_SUM);
     bench_pages(32, 4, 8192, KVL_REDUCE_SUM);
     bench_pages(32, 4, 8192, KVL_REDUCE_MAX);
-    bench_decode("hd128 group 4", 32, 4, 128, 4096, 1, false);
-    bench_decode("hd128 group 4", 16, 4, 128, 16384, 1, false);
-    bench_decode("hd128 group 4", 16, 4, 128, 16384, 1, true);
-    bench_decode("hd128 group 4", 32, 4, 128, 16384, 16, false);
-    bench_decode("hd128 group 1", 16, 1, 128, 16384, 1, false);
-    bench_decode("hd128 group 8", 16, 8, 128, 16384, 1, false);
-    bench_decode("hd64 group 4", 32, 4, 64, 16384, 1, false);
-    bench_decode("hd32 group 4 (tiny)", 2, 4, 32, 4096, 1, false);
+    bench_decodes();
     bench_gemv(1, 32000, 1024, KVL_W_F16);
     bench_gemv(1, 32000, 1024, KVL_W_BF16);
     bench_gemv(1, 16000, 1024, KVL_W_F32);
