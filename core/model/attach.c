@@ -150,14 +150,20 @@ int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_er
 
 /* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim]. */
 static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part part, int32_t slot,
-                       int32_t n, float *lane, float *out)
+                       int32_t n, float *out)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
-    size_t hd = (size_t)sh->head_dim, row = (size_t)sh->n_kv_heads * hd;
+    size_t hd = (size_t)sh->head_dim;
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-        KVL_TRY(kvl_seq_read(s->seq, layer, h, part, slot, n, lane, s->ctx.err));
-        for (int32_t i = 0; i < n; i++)
-            memcpy(out + (size_t)i * row + (size_t)h * hd, lane + (size_t)i * hd, hd * sizeof *out);
+        struct kvl_lane lane = kvl_seq_lane(s->seq, layer, h);
+        int rc = s->engine->ops->lane_read(
+            &(struct kvl_lane_read_args){ .out = out + (size_t)h * hd,
+                                          .stride = (size_t)sh->n_kv_heads * hd,
+                                          .lane = &lane,
+                                          .part = part,
+                                          .slot0 = slot,
+                                          .n = n });
+        if (rc != KVL_OK) return kvl_fail(s->ctx.err, rc, "keys and values of the context");
     }
     return KVL_OK;
 }
@@ -165,13 +171,12 @@ static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part pa
 static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
-    size_t lane = (size_t)REPLAY_CHUNK * (size_t)sh->head_dim;
-    size_t all = lane * (size_t)sh->n_kv_heads;
+    size_t all = (size_t)REPLAY_CHUNK * (size_t)sh->head_dim * (size_t)sh->n_kv_heads;
     bool values = s->planned->replay == KVL_REPLAY_ALL;
     kvl_arena_reset(&s->engine->step);
-    float *buf = kvl_arena_get(&s->engine->step, lane + 2 * all, sizeof *buf);
-    if (!buf) return kvl_fail(err, KVL_ENOMEM, "out of memory to replay the context");
-    float *k = buf + lane, *v = k + all;
+    float *k = kvl_arena_get(&s->engine->step, 2 * all, sizeof *k);
+    if (!k) return kvl_fail(err, KVL_ENOMEM, "out of memory to replay the context");
+    float *v = k + all;
     for (int32_t at = 0; at < s->n_pos; at += REPLAY_CHUNK) {
         struct kvl_step step = { .layer = layer,
                                  .index = -1,
@@ -179,8 +184,8 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
                                  .replay = true,
                                  .n_tok = KVL_MIN(REPLAY_CHUNK, s->n_pos - at) };
         kvl_hook_begin(s, err);
-        KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, buf, k));
-        if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, buf, v));
+        KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, k));
+        if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, v));
         int rc = s->planned->policy->append(&s->ctx, &step, k, values ? v : NULL);
         KVL_TRY(kvl_hook_done(s, "append", layer, rc));
     }

@@ -186,6 +186,39 @@ static void test_group_reduce(void **state)
     ut_each_isa(body_reduce);
 }
 
+static void body_lane_read(struct kvl_rng *r)
+{
+    static const enum kvl_kv_part parts[] = { KVL_PART_K, KVL_PART_V, KVL_PART_K_RAW };
+    for (int32_t i = 0; i < 18; i++) {
+        struct ut_lanes t = { 0 };
+        int32_t dim = UT_PICK(r, 32, 80, 100, 128), n_slots = ut_between(r, 1, 100);
+        ut_layout(&t.layout, dim, UT_PICK(r, 8, 16), (enum kvl_kv_type)(i % 3), true);
+        ut_lanes_open(&t, r, 1, n_slots);
+        int32_t slot0 = ut_between(r, 0, n_slots - 1), n = ut_between(r, 0, n_slots - slot0);
+        size_t stride = (size_t)dim + 9, n_y = (size_t)n * stride;
+        float *y[2] = { ut_alloc(n_y, sizeof **y), ut_alloc(n_y, sizeof **y) };
+        struct kvl_lane_read_args a = { .out = y[0],
+                                        .stride = stride,
+                                        .lane = &t.lane[0],
+                                        .part = parts[i / 3 % 3],
+                                        .slot0 = slot0,
+                                        .n = n };
+        assert_int_equal(kvl_ops_cpu.lane_read(&a), KVL_OK);
+        a.out = y[1];
+        assert_int_equal(kvl_ops_ref.lane_read(&a), KVL_OK);
+        ut_same("slots", y[0], y[1], n_y);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        ut_lanes_close(&t);
+    }
+}
+
+static void test_lane_read(void **state)
+{
+    (void)state;
+    ut_each_isa(body_lane_read);
+}
+
 static void body_raise(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 12; i++) {
@@ -358,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_page_minmax),      cmocka_unit_test(test_page_bound),
         cmocka_unit_test(test_page_bound_types), cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_lane_read),
         cmocka_unit_test(test_group_reduce),     cmocka_unit_test(test_pool1d),
         cmocka_unit_test(test_pool1d_edges),     cmocka_unit_test(test_topk),
         cmocka_unit_test(test_topk_nan),         cmocka_unit_test(test_topk_zeros),

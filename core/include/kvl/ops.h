@@ -214,6 +214,14 @@ struct kvl_attn_probs_args {
     float scale;
 };
 
+struct kvl_lane_read_args {
+    float *out;    /* out: slot slot0 + i at out + i * stride: [head_dim] */
+    size_t stride; /* floats, at least head_dim */
+    const struct kvl_lane *lane;
+    enum kvl_kv_part part; /* one that the store keeps */
+    int32_t slot0, n;
+};
+
 /* minmax[h][p][0][c] is the minimum, [1][c] the maximum over the keys of page p seen so far.  A page
  * whose first position is among the new keys is initialised. */
 struct kvl_page_minmax_args {
