@@ -40,22 +40,44 @@ const char *bench_kv_name(enum kvl_kv_type type)
     return names[type];
 }
 
+void bench_digits(double v, char out[BENCH_DIGITS])
+{
+    double a = fabs(v);
+    int behind = a >= 99.95 ? 0 : (a >= 9.995 ? 1 : (a >= 0.9995 ? 2 : 3));
+    if (a < 0.0005)
+        snprintf(out, BENCH_DIGITS, "0");
+    else
+        snprintf(out, BENCH_DIGITS, a < 1e15 ? "%.*f" : "%.*g", behind, v);
+}
+
 /* ---- lines ------------------------------------------------------------------------------------------- */
 
+/* "12.4 (11.1 .. 13.5)" */
+static void spread_print(struct bench_spread s)
+{
+    char mid[BENCH_DIGITS], lo[BENCH_DIGITS], hi[BENCH_DIGITS];
+    bench_digits(s.mid, mid);
+    bench_digits(s.lo, lo);
+    bench_digits(s.hi, hi);
+    printf("%s", mid);
+    if (strcmp(lo, hi) != 0) printf(" (%s .. %s)", lo, hi);
+}
+
+/* The spread is that of the ratio where there is one: the ratio is what counts.  The JSON has both. */
 static void line_print(const struct bench_line *l)
 {
-    char where[96] = "", ratio[96] = "";
-    int n = snprintf(where, sizeof where, "%s", l->policy ? l->policy : "");
-    if (l->depth >= 0)
-        n += snprintf(where + n, sizeof where - (size_t)n, "%s@%d", n ? " " : "", l->depth);
-    if (l->threads > 0)
-        snprintf(where + n, sizeof where - (size_t)n, "%s%d thread%s", n ? ", " : "", l->threads,
-                 l->threads > 1 ? "s" : "");
-    if (l->against)
-        snprintf(ratio, sizeof ratio, "  %.3g (%.3g .. %.3g) of %s", l->ratio.mid, l->ratio.lo,
-                 l->ratio.hi, l->against);
-    printf("%-8s %-26s %-32s %10.4g %-8s (%.4g .. %.4g)%s\n", l->part, l->what, where, l->value.mid,
-           l->unit, l->value.lo, l->value.hi, ratio);
+    char depth[16] = "", threads[16] = "", value[BENCH_DIGITS];
+    if (l->depth >= 0) snprintf(depth, sizeof depth, "@%d", l->depth);
+    if (l->threads > 0) snprintf(threads, sizeof threads, "%dT", l->threads);
+    bench_digits(l->value.mid, value);
+    printf("%-8s %-25s %-13s %8s %3s  ", l->part, l->what, l->policy ? l->policy : "", depth,
+           threads);
+    if (!l->against || strcmp(l->unit, "ratio") != 0) printf("%7s %-8s  ", value, l->unit);
+    if (!l->against && l->value.lo < l->value.hi)
+        printf("(%.3g .. %.3g)", l->value.lo, l->value.hi);
+    if (l->against) spread_print(l->ratio);
+    if (l->against) printf(" of %s", l->against);
+    putchar('\n');
     fflush(stdout);
 }
 

@@ -94,6 +94,9 @@ struct bench {
 /* ---- bench.c -------------------------------------------------------------------------------------- */
 
 const char *bench_kv_name(enum kvl_kv_type type);
+/* Three digits that count, at most three of them behind the point: "1020", "52.3", "0.566". */
+enum { BENCH_DIGITS = 32 };
+void bench_digits(double v, char out[BENCH_DIGITS]);
 /* Median, smallest and largest of v [n]; v is sorted. */
 struct bench_spread bench_spread(double *v, int32_t n);
 /* Of a[i] / b[i]; v is not changed. */
@@ -138,6 +141,8 @@ void bench_sgemm(const struct bench_blas *blas, int32_t m, int32_t n, int32_t k,
 int bench_ops(struct bench *b);
 int bench_token(struct bench *b);
 int bench_policy(struct bench *b);
+/* Whether its policies and their options are right: before there is a model, what can be said then. */
+int bench_policy_check(struct bench *b);
 int bench_sweep(struct bench *b);
 int bench_prefill(struct bench *b);
 int bench_prefill_memory(struct bench *b);
@@ -179,7 +184,9 @@ int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct 
 
 /* ---- bench_report.c -------------------------------------------------------------------------------------- */
 
-/* The table of goals, from the lines of this run, as Markdown. */
+/* The table of goals, from the lines of this run, as Markdown; path NULL: to standard output. */
 int bench_report(const struct bench *b, const char *path);
+/* bench_figures.c: what that table stands on.  Threads are those of the configuration. */
+void bench_figures(const struct bench *b, FILE *out);
 
 #endif

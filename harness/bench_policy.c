@@ -128,7 +128,8 @@ static int policies_open(struct policies *p)
         KVL_TRY(bench_depths_open(b, &p->want[k], &p->depth, &p->d[k]));
     kvl_ops_set_threads(0);
     for (int32_t j = 0; j < p->n; j++) {
-        bench_say("%s: attach at %d depths", p->subject[j].name, p->depth.n);
+        bench_say("%s: attach at %d depth%s", p->subject[j].name, p->depth.n,
+                  p->depth.n > 1 ? "s" : "");
         for (int32_t i = 0; i < p->depth.n; i++) KVL_TRY(subject_attach(p, &p->subject[j], i));
     }
     p->cost = kvl_alloc((size_t)((p->n + 1) * p->depth.n), sizeof *p->cost);
@@ -199,6 +200,24 @@ struct parts_ms {
     double meta, select, attend, evict, rest;
 };
 
+static void emit_parts(const struct parts_ms *ms, const struct cost *c)
+{
+    const double v[] = { ms->meta,
+                         ms->select,
+                         ms->attend,
+                         ms->evict,
+                         ms->rest,
+                         c->kv_bytes / (1 << 20),
+                         c->index_bytes / (1 << 20) };
+    char text[sizeof v / sizeof v[0]][BENCH_DIGITS];
+    for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) bench_digits(v[i], text[i]);
+    printf(
+        "         metadata %s, score and top-k %s, attention %s, evict %s, rest %s ms; KV %s MiB, "
+        "index %s MiB\n",
+        text[0], text[1], text[2], text[3], text[4], text[5], text[6]);
+    fflush(stdout);
+}
+
 static int emit_token(struct policies *p, const char *name, struct cost c, int32_t threads,
                       int32_t depth)
 {
@@ -227,11 +246,7 @@ static int emit_token(struct policies *p, const char *name, struct cost c, int32
     bench_extra(&line, "index_read_bytes", c.index_bytes);
     bench_extra(&line, "attended_tok", c.attended_tok);
     KVL_TRY(bench_emit(p->b, &line));
-    printf(
-        "           metadata %.3g, score and top-k %.3g, attention %.3g, evict %.3g, rest %.3g ms; "
-        "KV %.4g MiB, index %.4g MiB, %.0f tokens a lane\n",
-        ms.meta, ms.select, ms.attend, ms.evict, ms.rest, c.kv_bytes / (1 << 20),
-        c.index_bytes / (1 << 20), c.attended_tok);
+    emit_parts(&ms, &c);
     return KVL_OK;
 }
 
@@ -323,16 +338,32 @@ static int policies_run(struct policies *p)
     return KVL_OK;
 }
 
-int bench_policy(struct bench *b)
+static int policies_check(struct policies *p)
 {
-    struct bench_list depth = policies_depths(&b->config);
-    if (depth.n == 0) return bench_skip(b, "policies: no depth above 0 (--depths)");
+    KVL_TRY(subjects_parse(p));
+    return p->b->model ? policies_plan(p) : KVL_OK;
+}
+
+static int policies_with(struct bench *b, int (*run)(struct policies *p))
+{
     struct policies *p = kvl_alloc(1, sizeof *p);
     if (!p) return kvl_fail(b->err, KVL_ENOMEM, "out of memory");
     p->b = b;
-    p->depth = depth;
-    int rc = policies_run(p);
+    p->depth = policies_depths(&b->config);
+    int rc = run(p);
     policies_close(p);
     kvl_free(p);
     return rc;
+}
+
+int bench_policy_check(struct bench *b)
+{
+    return policies_with(b, policies_check);
+}
+
+int bench_policy(struct bench *b)
+{
+    if (policies_depths(&b->config).n == 0)
+        return bench_skip(b, "policies: no depth above 0 (--depths)");
+    return policies_with(b, policies_run);
 }

@@ -19,7 +19,7 @@ enum { ANY = INT32_MAX, GOAL_SMALL = 16384 };
 
 static const struct goal goals[] = {
     { "attention",
-      "full decode attention, f16 pages, 16K to 64K: bytes / time / stream",
+      "full decode attention, 16K to 64K: bytes / time / stream",
       "0.60, 0.75",
       "0.75, 0.90",
       "attention",
@@ -31,7 +31,7 @@ static const struct goal goals[] = {
       { 0.60, 0.75 },
       { 0.75, 0.90 } },
     { "attention-bf16",
-      "the same, bf16 pages, 32K",
+      "full decode attention, bf16 pages",
       "0.60, 0.75",
       "0.85",
       "attention, bf16 pages",
@@ -67,7 +67,7 @@ static const struct goal goals[] = {
       { 0.75, 0.75 },
       { 0.90, 0.90 } },
     { "weights-q8_0",
-      "the same, Q8_0",
+      "token at depth 0, Q8_0 weights",
       "0.75",
       "0.90",
       "decode, Q8_0 weights",
@@ -79,7 +79,7 @@ static const struct goal goals[] = {
       { 0.75, 0.75 },
       { 0.90, 0.90 } },
     { "weights-q4_0",
-      "the same, Q4_0",
+      "token at depth 0, Q4_0 weights",
       "0.75",
       "0.90",
       "decode, Q4_0 weights",
@@ -127,7 +127,7 @@ static const struct goal goals[] = {
       { 4.5, 4.5 },
       { 6, 6 } },
     { "quest-128k",
-      "the same, 128K",
+      "Quest attention against full attention, 128K",
       "7x",
       "9x",
       "attention speed-up",
@@ -151,7 +151,7 @@ static const struct goal goals[] = {
       { 1.5, 1.5 },
       { 1.15, 1.15 } },
     { "infllm-bytes",
-      "InfLLM: the same",
+      "InfLLM: time / (its bytes / stream)",
       "<= 1.5",
       "1.15",
       "attention time / bytes",
@@ -175,7 +175,7 @@ static const struct goal goals[] = {
       { 1.5, 1.5 },
       { 1.3, 1.3 } },
     { "gemm-f32",
-      "prefill projections of 512 tokens against OpenBLAS, f32",
+      "prefill projections against OpenBLAS, f32",
       "0.90",
       "",
       "projections of 512, f32",
@@ -187,9 +187,9 @@ static const struct goal goals[] = {
       { 0.90, 0.90 },
       { 0, 0 } },
     { "gemm-bf16",
-      "the same, bf16 path",
+      "prefill projections against OpenBLAS, bf16 path",
       "0.90",
-      "1.8x",
+      "1.8",
       "projections of 512, bf16",
       NULL,
       -1,
@@ -211,7 +211,7 @@ static const struct goal goals[] = {
       { 1.2, 1.2 },
       { 2, 2 } },
     { "peer-prefill-bf16",
-      "the same, bf16 path",
+      "prefill of 4096 tokens against llama.cpp, bf16 path",
       "1.2x",
       "2x",
       "prefill of a prompt",
@@ -235,7 +235,7 @@ static const struct goal goals[] = {
       { 1.5, 1.5 },
       { 2, 2 } },
     { "peer-chunk-bf16",
-      "the same, bf16 path",
+      "chunk of 512 at depth 16K against llama.cpp, bf16 path",
       "1.5x",
       "2x",
       "chunk of 512 at a depth",
@@ -321,6 +321,9 @@ static const struct goal goals[] = {
 };
 enum { N_GOALS = sizeof goals / sizeof goals[0] };
 
+static const char million_title[] =
+    "1M tokens of a small model: store, fork, Quest and eviction decode";
+
 static const char *goal_note(const char *key)
 {
     static const struct {
@@ -379,14 +382,30 @@ static bool goal_reaches(const struct goal *g, const struct bench_line *l, const
     return g->at_least ? v >= want : v <= want;
 }
 
+/* In the unit of its bound: "18 %", "8.03x", "0.514". */
+static void goal_number(const struct goal *g, double v, FILE *out)
+{
+    char digits[BENCH_DIGITS];
+    bool percent = strchr(g->least, '%') != NULL;
+    bool times = strchr(g->least, 'x') || strchr(g->aim, 'x');
+    bench_digits(percent ? 100 * v : v, digits);
+    fprintf(out, " %s%s", digits, percent ? " %" : (times ? "x" : ""));
+}
+
+/* The spread where there were rounds that differ. */
 static void goal_cell(const struct goal *g, const struct bench_line *l, FILE *out)
 {
+    char lo[BENCH_DIGITS], hi[BENCH_DIGITS];
     if (!l) {
         fputs(" - |", out);
         return;
     }
     struct bench_spread s = goal_spread(g, l);
-    fprintf(out, " %.3g (%.3g .. %.3g)", s.mid, s.lo, s.hi);
+    double scale = strchr(g->least, '%') ? 100 : 1;
+    bench_digits(scale * s.lo, lo);
+    bench_digits(scale * s.hi, hi);
+    goal_number(g, s.mid, out);
+    if (strcmp(lo, hi) != 0) fprintf(out, " (%s .. %s)", lo, hi);
     if (l->policy && g->policies && strchr(g->policies, ',')) fprintf(out, " %s", l->policy);
     fputs(" |", out);
 }
@@ -405,38 +424,30 @@ static void goal_row(const struct bench *b, const struct goal *g, FILE *out)
     }
     fprintf(out, "| %s | %s | %s |", g->title, g->least, g->aim);
     for (int k = 0; k < 2; k++) goal_cell(g, l[k], out);
-    fprintf(out, " %s | %s |\n",
+    fprintf(out, " %s |\n",
             n == 0     ? "not measured"
             : aim == n ? "yes, the aim too"
             : met == n ? "yes"
             : met > 0  ? "in part"
-                       : "no",
-            goal_note(g->key));
+                       : "no");
 }
 
-/* The row of a million tokens: figures of several lines. */
+/* The row of a million tokens: it works, or is not there.  The figures are in the last table. */
 static void million_row(const struct bench *b, FILE *out)
 {
-    const int32_t tok = 1 << 20;
     int32_t threads = b->config.threads.v[b->config.threads.n - 1];
-    fputs("| 1M tokens of the shipped model's KV: store, fork, Quest and eviction decode | works | "
-          "| ",
-          out);
-    const struct bench_line *store = bench_find(b, "store", NULL, threads, tok),
-                            *fork = bench_find(b, "fork", NULL, threads, tok);
-    if (!store || !fork) {
-        fprintf(out, "- | - | not measured | %s |\n", goal_note("million"));
-        return;
-    }
-    fprintf(out, "- | %.0f MiB, fork %.2g ms", store->value.mid, fork->value.mid);
-    for (size_t i = 0; i < b->n_lines; i++)
-        if (strcmp(b->line[i].what, "token of a million") == 0)
-            fprintf(out, ", %s %.3g ms/token", b->line[i].policy ? b->line[i].policy : "full",
-                    b->line[i].value.mid);
-    fprintf(out, " | yes | %s |\n", goal_note("million"));
+    bool there = bench_find(b, "fork", NULL, threads, 1 << 20) != NULL;
+    fprintf(out, "| %s | works | | - | %s |\n", million_title,
+            there ? "works | yes" : "- | not measured");
 }
 
-/* ---- figures ----------------------------------------------------------------------------------------------------- */
+static void goal_say(const char *title, const char *key, FILE *out)
+{
+    const char *note = goal_note(key);
+    if (*note) fprintf(out, "- %s: %s\n", title, note);
+}
+
+/* ---- the report ---------------------------------------------------------------------------------------------------- */
 
 static void report_head(const struct bench *b, FILE *out)
 {
@@ -452,10 +463,8 @@ static void report_head(const struct bench *b, FILE *out)
     if (c->shape) fprintf(out, ", %s weights", kvl_wtype_name(c->weights));
     fprintf(out, ", %s pages, budget %d. ", bench_kv_name(c->kv_type), c->budget_tok);
     fprintf(out,
-            "Medians of up to %d rounds with the smallest and the largest; all sides of a "
-            "ratio\nrun by turns in each round. Of several lines (depths, policies) the worst "
-            "counts.\n\n",
-            c->rounds);
+            "Medians of up to %d round%s;\nall sides of a ratio run by turns in each round.\n\n",
+            c->rounds, c->rounds == 1 ? "" : "s");
     if (c->rounds < 3)
         fputs("**Fewer than three rounds: this shows the form, its figures are not to be "
               "quoted.**\n\n",
@@ -466,65 +475,17 @@ static void report_goals(const struct bench *b, FILE *out)
 {
     const struct bench_list *t = &b->config.threads;
     fprintf(out,
-            "## Goals\n\n| what | at least | aim | measured, %d thread%s | measured, %d "
-            "threads | met | limit, reason, next step |\n|---|---|---|---|---|---|---|\n",
-            t->v[0], t->v[0] > 1 ? "s" : "", t->v[t->n - 1]);
+            "## Goals\n\n| what | at least | aim | %d thread%s | %d thread%s | met |\n"
+            "|---|---|---|---|---|---|\n",
+            t->v[0], t->v[0] > 1 ? "s" : "", t->v[t->n - 1], t->v[t->n - 1] > 1 ? "s" : "");
     for (size_t i = 0; i < N_GOALS; i++) goal_row(b, &goals[i], out);
     million_row(b, out);
     fputs("\nWith two figures in \"at least\" or \"aim\" the first is for one core, the second for "
-          "more.\n",
+          "more. In brackets\nthe smallest and the largest round. Of several lines (depths, "
+          "policies) the worst counts.\n\n### Limits, reasons, next steps\n\n",
           out);
-}
-
-static double line_extra(const struct bench_line *l, const char *name)
-{
-    for (int32_t i = 0; i < l->n_extra; i++)
-        if (strcmp(l->extra[i].name, name) == 0) return l->extra[i].value;
-    return 0;
-}
-
-/* Where the time of a token goes. */
-static void report_policies(const struct bench *b, FILE *out)
-{
-    static const char *const parts[] = { "meta_ms", "select_ms", "attend_ms", "evict_ms",
-                                         "rest_ms" };
-    if (!(b->config.parts & BENCH_POLICY)) return;
-    fputs("\n## A token under each policy\n\n| policy | depth | threads | ms | metadata | score, "
-          "top-k | attention | evict | rest | KV MiB | index MiB | of stream |\n"
-          "|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-          out);
-    for (size_t i = 0; i < b->n_lines; i++) {
-        const struct bench_line *l = &b->line[i];
-        if (strcmp(l->what, "token") != 0 || !l->policy) continue;
-        fprintf(out, "| %s | %d | %d | %.3g |", l->policy, l->depth, l->threads, l->value.mid);
-        for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
-            fprintf(out, " %.3g |", line_extra(l, parts[k]));
-        fprintf(out, " %.3g | %.3g | %.2f |\n", line_extra(l, "kv_read_bytes") / (1 << 20),
-                line_extra(l, "index_read_bytes") / (1 << 20), l->ratio.mid);
-    }
-}
-
-/* Every other line as it was printed. */
-static void report_lines(const struct bench *b, FILE *out)
-{
-    fputs(
-        "\n## All else\n\n| part | what | of | depth | threads | median | range | ratio | range | "
-        "against |\n|---|---|---|---|---|---|---|---|---|---|\n",
-        out);
-    for (size_t i = 0; i < b->n_lines; i++) {
-        const struct bench_line *l = &b->line[i];
-        if (strcmp(l->part, "policy") == 0 && strcmp(l->what, "token") == 0) continue;
-        fprintf(out, "| %s | %s | %s |", l->part, l->what, l->policy ? l->policy : "");
-        if (l->depth >= 0) fprintf(out, " %d", l->depth);
-        fprintf(out, " | %d | %.4g %s | %.3g .. %.3g |", l->threads, l->value.mid, l->unit,
-                l->value.lo, l->value.hi);
-        if (l->against)
-            fprintf(out, " %.3g | %.3g .. %.3g | %s |\n", l->ratio.mid, l->ratio.lo, l->ratio.hi,
-                    l->against);
-        else
-            fputs(" | | |\n", out);
-    }
-    if (b->skipped.data) fprintf(out, "\nLeft out:\n```\n%s```\n", b->skipped.data);
+    for (size_t i = 0; i < N_GOALS; i++) goal_say(goals[i].title, goals[i].key, out);
+    goal_say(million_title, "million", out);
 }
 
 int bench_report(const struct bench *b, const char *path)
@@ -534,8 +495,7 @@ int bench_report(const struct bench *b, const char *path)
         return kvl_fail(b->err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
     report_head(b, out);
     report_goals(b, out);
-    report_policies(b, out);
-    report_lines(b, out);
+    bench_figures(b, out);
     bool failed = fflush(out) != 0 || ferror(out);
     if (path && fclose(out) != 0) failed = true;
     if (!failed) return KVL_OK;

@@ -39,6 +39,25 @@ static void medians(void **state)
     near(a[0], 10); /* not sorted */
 }
 
+/* "fork 1.6e+02 ms", "8.53 .. 8.53" and 0.000233 once stood in reports. */
+static void digits_that_count(void **state)
+{
+    (void)state;
+    static const struct {
+        double v;
+        const char *text;
+    } row[] = { { 0, "0" },          { 0.0004, "0" },       { -0.0004, "0" },   { 0.0005, "0.001" },
+                { 0.5137, "0.514" }, { -0.0589, "-0.059" }, { 0.9997, "1.00" }, { 1.055, "1.05" },
+                { 9.996, "10.0" },   { 62.24, "62.2" },     { 99.96, "100" },   { 156.2, "156" },
+                { 4224, "4224" },    { 1048576, "1048576" } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        char text[BENCH_DIGITS];
+        bench_digits(row[i].v, text);
+        if (strcmp(text, row[i].text) != 0)
+            fail_msg("%g is \"%s\", want \"%s\"", row[i].v, text, row[i].text);
+    }
+}
+
 /* ---- generated weights ---------------------------------------------------------------------------------- */
 
 enum { N = 4096 };
@@ -173,6 +192,8 @@ static void goals_are_judged(void **state)
     emit(&b, "attention", NULL, 1, 65536, 0.62);
     emit(&b, "attention", NULL, 1, 4096, 0.1);
     emit(&b, "attention", NULL, 4, 16384, 0.62);
+    b.line[1].ratio.lo = 0.6;
+    b.line[1].ratio.hi = 0.65;
     /* Lower is better; the worst policy is named. */
     emit(&b, "token, deep / shallow", "h2o", 1, 131072, 1.01);
     emit(&b, "token, deep / shallow", "snapkv", 1, 131072, 1.04);
@@ -181,14 +202,19 @@ static void goals_are_judged(void **state)
     emit(&b, "attention speed-up", "quest", 1, 32768, 6.5);
     emit(&b, "attention speed-up", "quest", 4, 32768, 7.5);
     emit(&b, "projections of 512, f32", NULL, 1, -1, 0.5);
+    emit(&b, "observer: column sums", NULL, 1, 4096, 0.181);
     assert_int_equal(bench_report(&b, path), KVL_OK);
     assert_int_equal(kvl_read_file(path, 1 << 20, &text, &err), KVL_OK);
     unlink(path);
     expect_row(text.data, "| full decode attention",
-               "| 0.62 (0.62 .. 0.62) | 0.62 (0.62 .. 0.62) | in part |");
-    expect_row(text.data, "| eviction at budget",
-               "| 1.04 (1.04 .. 1.04) snapkv | 1 (1 .. 1) h2o | yes |");
+               "| 0.620 (0.600 .. 0.650) | 0.620 | in part |");
+    expect_row(text.data, "| eviction at budget", "| 1.04 snapkv | 1.00 h2o | yes |");
     expect_row(text.data, "| Quest attention against", "| yes, the aim too |");
+    expect_row(text.data, "| column sums", "| 18.1 % | - | yes, the aim too |");
+    expect_row(text.data, "| Quest attention against", "| 6.50x | 7.50x |");
+    /* One row for all threads; the reason stands below the table. */
+    expect_row(text.data, "| attention | 16384 ", "| 1.00 x, 0.900 | 1.00 x, 0.620 | stream |");
+    expect_row(text.data, "- OmniKV", ": ");
     expect_row(text.data, "| prefill projections", "| - | no |");
     expect_row(text.data, "| OmniKV", "| - | - | not measured |");
     kvl_buf_free(&text);
@@ -198,8 +224,11 @@ static void goals_are_judged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(medians),          cmocka_unit_test(weights_are_rounded),
-        cmocka_unit_test(blocks_are_near),  cmocka_unit_test(rows_must_be_those_promised),
+        cmocka_unit_test(medians),
+        cmocka_unit_test(digits_that_count),
+        cmocka_unit_test(weights_are_rounded),
+        cmocka_unit_test(blocks_are_near),
+        cmocka_unit_test(rows_must_be_those_promised),
         cmocka_unit_test(goals_are_judged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
