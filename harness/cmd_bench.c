@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct bench_command {
@@ -48,7 +49,8 @@ static const struct argp_option bench_options[] = {
     { "rounds", BENCH_KEY_ROUNDS, "N", 0, "rounds of each measurement (default 5; --quick: 3)", 0 },
     { "depths", BENCH_KEY_DEPTHS, "LIST", 0,
       "tokens in the cache (default 0,4096,16384,32768,65536,131072; --quick: 0,1024,4096)", 0 },
-    { "kv-type", BENCH_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store (default f16)", 0 },
+    { "kv-type", BENCH_KEY_KV_TYPE, "TYPE", 0,
+      "element type of the KV store: f16 (default), bf16 or f32", 0 },
     { "policies", BENCH_KEY_POLICIES, "LIST", 0,
       "NAME,NAME or NAME:options;NAME:options (default: all that are published)", 0 },
     { "budget", BENCH_KEY_BUDGET, "N", 0, "tokens of a lane (default 2048; --quick: 256)", 0 },
@@ -221,14 +223,35 @@ static int bench_model_ready(struct bench_command *a)
     return kvl_model_open(b->model_path, &b->model, b->err);
 }
 
+/* A run takes minutes: what cannot work is said before it. */
+static int bench_peer_there(const char *path, struct kvl_err *err)
+{
+    struct stat st;
+    bool runs = access(path, X_OK) == 0;
+    if (runs && stat(path, &st) == 0 && S_ISREG(st.st_mode)) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL, "--peer: %s: cannot run: %s, want a llama-bench", path,
+                    runs ? "no regular file" : strerror(errno));
+}
+
+/* A report that is there stays until the new one is whole. */
+static int bench_report_there(const char *path, struct kvl_err *err)
+{
+    FILE *f = fopen(path, "a");
+    if (f && fclose(f) == 0) return KVL_OK;
+    return kvl_fail(err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
+}
+
 static int bench_files(struct bench_command *a)
 {
     struct bench *b = &a->bench;
-    if (b->config.peer && access(b->config.peer, X_OK) != 0)
-        return kvl_fail(b->err, KVL_EINVAL, "--peer: %s: cannot run: %s", b->config.peer,
-                        strerror(errno));
+    struct kvl_model *million = NULL;
+    if (b->config.peer) KVL_TRY(bench_peer_there(b->config.peer, b->err));
+    if (b->config.parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
+    if (b->config.million) KVL_TRY(kvl_model_open(b->config.million, &million, b->err));
+    kvl_model_close(million);
+    if (a->report) KVL_TRY(bench_report_there(a->report, b->err));
     if (!a->json) return KVL_OK;
-    b->json = fopen(a->json, "w");
+    b->json = fopen(a->json, "we");
     if (b->json) return KVL_OK;
     return kvl_fail(b->err, KVL_EIO, "--json: %s: cannot create: %s", a->json, strerror(errno));
 }
@@ -282,9 +305,11 @@ static int bench_run(struct bench_command *a, struct kvl_err *err)
     KVL_TRY(bench_files(a));
     kvl_stop_install();
     KVL_TRY(bench_model_ready(a));
-    printf("%s, %d cores, %s; model %s, %s pages, budget %d, %d rounds\n", b->machine.cpu,
-           b->machine.cores, b->machine.isa, kvl_model_name(b->model),
-           bench_kv_name(b->config.kv_type), b->config.budget_tok, b->config.rounds);
+    if (b->config.parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
+    printf("%s, %d core%s, %s; model %s, %s pages, budget %d, %d round%s\n", b->machine.cpu,
+           b->machine.cores, b->machine.cores == 1 ? "" : "s", b->machine.isa,
+           kvl_model_name(b->model), bench_kv_name(b->config.kv_type), b->config.budget_tok,
+           b->config.rounds, b->config.rounds == 1 ? "" : "s");
     KVL_TRY(bench_parts(b));
     return a->wants_report ? bench_report(b, a->report) : KVL_OK;
 }

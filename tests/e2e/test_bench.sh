@@ -65,6 +65,12 @@ jq -es '[.[] | select(.part == "policy" and .what == "token")] | map({(.policy):
     and .quest.index_read_bytes > 0 and .quest.attended_tok <= 96
     and .streaming_llm.kv_read_bytes < 100 * 1024' "$tmp/run.jsonl" >"$tmp/o" ||
     fail "bytes read are not those of the policies"
+awk '$1 ~ /^(machine|ops|token|policy|sweep|prefill)$/ && length > 130 { exit 1 }' "$tmp/out" || fail "printed lines are wider than a terminal"
+for title in Goals 'Machine, operators' 'Policies against their bytes' 'A token under each policy, 1 thread'; do
+    grep -q "^## $title" "$tmp/report.md" || fail "no \"$title\" in the report"
+done
+[ "$(wc -l <"$tmp/report.md")" -lt 160 ] || fail "a report of $(wc -l <"$tmp/report.md") lines"
+if grep -q 'e[+-][0-9]' "$tmp/report.md"; then fail "exponents in the report"; fi
 grep -q '^| full decode attention' "$tmp/report.md" || fail "no goals in the report"
 grep -q 'not measured' "$tmp/report.md" || fail "goals at 16K count as measured"
 grep -q "skipped: comparison with llama.cpp" "$tmp/out" || fail "the missing peer is not told"
@@ -111,6 +117,14 @@ refused '--rounds: "many": want a number from 1 to 99' 2 --rounds many
 refused 'exclude each other' 2 --shape tiny --model "$tmp/a.gguf"
 refused 'want --model FILE' 2 "$tmp/a.gguf"
 refused 'cannot run' 2 --peer "$tmp/nothing"
+refused 'no regular file, want a llama-bench' 2 --peer "$tmp"
+# A run takes minutes: these once came at its end.
+refused '"nope"' 2 --quick --policies nope
+refused 'cannot open' 3 --quick --million "$tmp/nothing"
+refused '--report: ' 4 --quick --report="$tmp/no/folder.md"
+"$kvlab" bench --quick --policies quest:page=0 >"$tmp/out" 2>"$tmp/err"
+[ $? = 2 ] || fail "an option of a policy that is out of range: exit code"
+grep -q '^machine' "$tmp/out" && fail "an option of a policy that is out of range: seen late"
 refused 'cannot create' 4 --json "$tmp/no/folder.jsonl"
 refused 'did you mean --rounds?' 2 --round 3
 [ ! -e "$tmp/x.gguf" ] || fail "a refused model left a file"
