@@ -251,7 +251,8 @@ static int peer_run(struct peer *p)
     for (int32_t t = 0; t < k->threads.n; t++) {
         p->threads = k->threads.v[t];
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-            bench_say("llama.cpp, %d threads: %s", p->threads, cases[i].what);
+            bench_say("llama.cpp, %d thread%s: %s", p->threads, p->threads > 1 ? "s" : "",
+                      cases[i].what);
             KVL_TRY(peer_case(p, &cases[i]));
         }
     }

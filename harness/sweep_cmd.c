@@ -344,7 +344,8 @@ static void sweep_print_jobs(const struct sweep *w)
 {
     struct kvl_jobs jobs = sweep_jobs(w, INT32_MAX);
     if (!jobs.apart) return;
-    printf("%d workers with %d threads each", jobs.n, jobs.threads);
+    printf("%d worker%s with %d thread%s each", jobs.n, jobs.n > 1 ? "s" : "", jobs.threads,
+           jobs.threads > 1 ? "s" : "");
     if (w->s.kv_limit_mib) printf(", each with a kv_limit_mib of %d", w->s.kv_limit_mib);
     putchar('\n');
 }
