@@ -410,12 +410,18 @@ static void goal_cell(const struct goal *g, const struct bench_line *l, FILE *ou
     fputs(" |", out);
 }
 
+/* One core and several, where both were measured. */
+static int goal_columns(const struct bench *b)
+{
+    return b->config.threads.n > 1 ? 2 : 1;
+}
+
 static void goal_row(const struct bench *b, const struct goal *g, FILE *out)
 {
     const struct bench_list *threads = &b->config.threads;
     const struct bench_line *l[2] = { NULL, NULL };
     int n = 0, met = 0, aim = 0;
-    for (int k = 0; k < 2 && k < threads->n; k++) {
+    for (int k = 0; k < goal_columns(b); k++) {
         l[k] = goal_worst(b, g, threads->v[k ? threads->n - 1 : 0]);
         if (!l[k]) continue;
         n++;
@@ -423,7 +429,7 @@ static void goal_row(const struct bench *b, const struct goal *g, FILE *out)
         aim += g->best[0] > 0 && goal_reaches(g, l[k], g->best);
     }
     fprintf(out, "| %s | %s | %s |", g->title, g->least, g->aim);
-    for (int k = 0; k < 2; k++) goal_cell(g, l[k], out);
+    for (int k = 0; k < goal_columns(b); k++) goal_cell(g, l[k], out);
     fprintf(out, " %s |\n",
             n == 0     ? "not measured"
             : aim == n ? "yes, the aim too"
@@ -437,7 +443,7 @@ static void million_row(const struct bench *b, FILE *out)
 {
     int32_t threads = b->config.threads.v[b->config.threads.n - 1];
     bool there = bench_find(b, "fork", NULL, threads, 1 << 20) != NULL;
-    fprintf(out, "| %s | works | | - | %s |\n", million_title,
+    fprintf(out, "| %s | works | |%s %s |\n", million_title, goal_columns(b) > 1 ? " - |" : "",
             there ? "works | yes" : "- | not measured");
 }
 
@@ -474,10 +480,12 @@ static void report_head(const struct bench *b, FILE *out)
 static void report_goals(const struct bench *b, FILE *out)
 {
     const struct bench_list *t = &b->config.threads;
-    fprintf(out,
-            "## Goals\n\n| what | at least | aim | %d thread%s | %d thread%s | met |\n"
-            "|---|---|---|---|---|---|\n",
-            t->v[0], t->v[0] > 1 ? "s" : "", t->v[t->n - 1], t->v[t->n - 1] > 1 ? "s" : "");
+    fputs("## Goals\n\n| what | at least | aim |", out);
+    for (int k = 0; k < goal_columns(b); k++) {
+        int32_t n = t->v[k ? t->n - 1 : 0];
+        fprintf(out, " %d thread%s |", n, n > 1 ? "s" : "");
+    }
+    fprintf(out, " met |\n|---|---|---|---|---|%s\n", goal_columns(b) > 1 ? "---|" : "");
     for (size_t i = 0; i < N_GOALS; i++) goal_row(b, &goals[i], out);
     million_row(b, out);
     fputs("\nWith two figures in \"at least\" or \"aim\" the first is for one core, the second for "

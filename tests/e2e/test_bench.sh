@@ -72,6 +72,9 @@ done
 [ "$(wc -l <"$tmp/report.md")" -lt 160 ] || fail "a report of $(wc -l <"$tmp/report.md") lines"
 if grep -q 'e[+-][0-9]' "$tmp/report.md"; then fail "exponents in the report"; fi
 grep -q '^| full decode attention' "$tmp/report.md" || fail "no goals in the report"
+grep -q '^| what | at least | aim | 1 thread | met |$' "$tmp/report.md" || fail "one number of threads, two columns"
+awk -F '|' '/^## Machine/ { exit bad } /^\|/ && NF != 7 { print; bad = 1 }' "$tmp/report.md" ||
+    fail "rows of goals that are not as wide as their head"
 grep -q 'not measured' "$tmp/report.md" || fail "goals at 16K count as measured"
 grep -q "skipped: comparison with llama.cpp" "$tmp/out" || fail "the missing peer is not told"
 if grep -qE "$(uname -n)|$HOME|$tmp" "$tmp/report.md"; then fail "a name of this machine in the report"; fi
