@@ -25,7 +25,7 @@ struct gemv_plan {
     int threads;
     int32_t step;         /* rows of W per item */
     struct kvl_gemv_x *x; /* [n], or NULL: no quantised weights */
-    float *scratch;
+    float *scratch;       /* NULL: the same */
     size_t thread_floats;
 };
 
@@ -77,7 +77,7 @@ static void gemv_run(const struct gemv_plan *p, int32_t i)
     for (; i >= gemv_items(p, a); a = a->next) i -= gemv_items(p, a);
     struct kvl_gemv_item it = { .a = a, .x = p->x, .row0 = i * p->step };
     it.row1 = KVL_MIN(it.row0 + p->step, a->w->n_rows);
-    it.scratch = p->scratch + (size_t)omp_get_thread_num() * p->thread_floats;
+    if (p->scratch) it.scratch = p->scratch + (size_t)omp_get_thread_num() * p->thread_floats;
     p->kern->gemv_item(&it);
 }
 
