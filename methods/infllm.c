@@ -320,15 +320,15 @@ static int infllm_block_scores(const struct kvl_pctx *ctx, int32_t layer, const 
     for (size_t i = 0; i < 2 * heads; i++) {
         size_t h = i / 2;
         const struct kvl_meta_part *in = &rows[i % 2];
+        if (in->n_rows == 0) continue; /* and no data */
         struct kvl_weight vectors = { .data = (const float *)in->data + h * in->head_stride,
                                       .type = KVL_W_F32,
                                       .n_rows = in->n_rows,
                                       .n_cols = (int32_t)row,
                                       .row_bytes = row * sizeof(float) };
         float *y = part + h * (size_t)n + (i % 2 ? rows[0].n_rows : 0);
-        if (in->n_rows > 0)
-            KVL_TRY(ctx->ops->gemv(
-                &(struct kvl_gemv_args){ .y = y, .x = q + h * row, .w = &vectors, .n = 1 }));
+        KVL_TRY(ctx->ops->gemv(
+            &(struct kvl_gemv_args){ .y = y, .x = q + h * row, .w = &vectors, .n = 1 }));
     }
     return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = score,
                                                                    .x = part,
