@@ -4,13 +4,23 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 static const struct kvl_kern *_Atomic isa_kern;
 
 #if defined(__x86_64__)
+/* Not a name that every compiler's __builtin_cpu_supports knows. */
+static bool isa_has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 static bool isa_has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && isa_has_f16c();
 }
 
 static bool isa_has_avx512(void)
