@@ -27,7 +27,7 @@ VEC void store_as(void *p, enum kvl_wtype type, size_t i, vf v)
 VEC void store_as_n(void *p, enum kvl_wtype type, size_t i, vf v, int32_t n)
 {
     size_t elem = type == KVL_W_F32 ? 4 : 2;
-    uint8_t all[VW * sizeof(float)];
+    float all[VW]; /* room and alignment for any type */
     store_as(all, type, 0, v);
     memcpy((uint8_t *)p + i * elem, all, (size_t)n * elem);
 }

@@ -27,7 +27,7 @@ int kvl_team(double ns)
 
 void *kvl_cpu_scratch(size_t bytes)
 {
-    if (bytes > team_bytes) {
+    if (!team_memory || bytes > team_bytes) {
         size_t want = KVL_MAX(bytes, team_bytes + team_bytes / 2);
         void *memory = kvl_alloc(want, 1);
         if (!memory) return NULL;
