@@ -11,7 +11,7 @@ struct prefill_case {
 
 static void case_open(struct kvl_rng *r, struct prefill_case *t, int32_t past, int32_t n)
 {
-    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100);
+    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22);
     int32_t n_kv_heads = ut_between(r, 1, 3), group = ut_between(r, 1, 8);
     enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
     memset(t, 0, sizeof *t);
@@ -62,6 +62,13 @@ static void body_reference(struct kvl_rng *r)
         case_run(&t, &kvl_ops_ref, 1);
         ut_near("out", t.out[0], t.out[1], t.n_out, 2e-5);
         ut_near("lse", t.lse[0], t.lse[1], t.n_lse, 1e-5);
+        t.args.out = NULL;
+        assert_int_equal(kvl_ops_ref.attn_prefill(&t.args), KVL_OK);
+        ut_near("lse alone", t.lse[0], t.lse[1], t.n_lse, 1e-5);
+        t.args.lse = ut_poison(t.n_lse);
+        assert_int_equal(kvl_ops_cpu.attn_prefill(&t.args), KVL_OK);
+        ut_same("lse alone", t.args.lse, t.lse[0], t.n_lse);
+        kvl_free(t.args.lse);
         case_close(&t);
     }
 }

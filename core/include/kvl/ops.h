@@ -54,9 +54,9 @@ struct kvl_gemm_args {
     const float *x; /* [n][n_cols] */
     const struct kvl_weight *w;
     int32_t n;
-    bool
-        bf16; /* x and the weights are rounded to bf16 (nearest even), products summed in float: about
-                  twice as fast where the processor multiplies bf16, the same meaning elsewhere */
+    /* x and the weights are rounded to bf16 (nearest even), products summed in float: about twice as
+     * fast where the processor multiplies bf16, the same meaning elsewhere */
+    bool bf16;
 };
 struct kvl_gemv_args {
     float *y;       /* out [n][n_rows] */
@@ -107,7 +107,7 @@ struct kvl_add_args {
  * 0 .. n_slots - n + i.  Key tiles start at fixed slots, so that a row does not depend on the
  * chunk it came in. */
 struct kvl_attn_prefill_args {
-    float *out;                   /* out [n][n_heads][head_dim] */
+    float *out;                   /* out [n][n_heads][head_dim], or NULL: lse alone */
     float *lse;                   /* out [n][n_heads] natural log-sum-exp, or NULL */
     const float *q;               /* [n][n_heads][head_dim], after RoPE */
     const struct kvl_lane *lanes; /* [n_kv_heads] */
@@ -116,7 +116,9 @@ struct kvl_attn_prefill_args {
     bool bf16;   /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
 };
 
-/* One query-head group over one list of slots of one lane. */
+/* One query-head group over one list of slots of one lane.  Over a bf16 lane queries (but for
+ * repositioned keys) and the weights of values may be rounded to bf16 too, sums stay in float: lse and
+ * probs are exact for the rounded query. */
 struct kvl_attn_job {
     float *out;     /* out [n_heads][head_dim], zero for an empty list */
     float *lse;     /* out [n_heads], -inf for an empty list */
@@ -244,10 +246,11 @@ enum kvl_reduce {
 };
 
 struct kvl_page_bound_args {
-    float *bound; /* out list l at l * bound_stride: [n_pages]; n_heads lists for NONE, else n_kv_heads */
+    /* out list l at l * bound_stride: [n_pages]; n_heads lists for NONE, else n_kv_heads */
+    float *bound;
     size_t bound_stride; /* floats; 0 = n_pages */
-    const float *q;     /* [n_heads][head_dim] */
-    const void *minmax; /* as in page_minmax */
+    const float *q;      /* [n_heads][head_dim] */
+    const void *minmax;  /* as in page_minmax */
     enum kvl_kv_type type;
     size_t head_stride;
     int32_t n_pages, n_heads, n_kv_heads, head_dim;

@@ -26,7 +26,7 @@ static int prefill_bf16(const struct kvl_attn_prefill_args *a, int32_t r, int32_
         kvl_ref_slot(lane, KVL_PART_V, t, row);
         for (size_t c = 0; c < dim; c++) acc[c] += kvl_ref_bf16(e) * kvl_ref_bf16(row[c]);
     }
-    for (size_t c = 0; c < dim; c++) a->out[(size_t)r * dim + c] = (float)(acc[c] / sum);
+    for (size_t c = 0; a->out && c < dim; c++) a->out[(size_t)r * dim + c] = (float)(acc[c] / sum);
     if (a->lse) a->lse[r] = (float)(max + log(sum));
     kvl_free(p);
     return KVL_OK;
@@ -50,7 +50,7 @@ int kvl_ref_attn_prefill(const struct kvl_attn_prefill_args *a)
         double *p = kvl_alloc((size_t)query.n, sizeof *p);
         if (!p) return KVL_ENOMEM;
         double lse = kvl_ref_weights(&query, p);
-        kvl_ref_values(&query, p, a->out + (size_t)r * (size_t)a->head_dim);
+        if (a->out) kvl_ref_values(&query, p, a->out + (size_t)r * (size_t)a->head_dim);
         if (a->lse) a->lse[r] = (float)lse;
         kvl_free(p);
     }
