@@ -40,7 +40,7 @@ static void case_repositioned(struct kvl_rng *r, struct decode_case *t)
 
 static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots, double amplitude)
 {
-    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100), n_heads = ut_between(r, 1, 8);
+    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22), n_heads = ut_between(r, 1, 8);
     enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
     bool raw = kvl_rng_below(r, 2);
     memset(t, 0, sizeof *t);

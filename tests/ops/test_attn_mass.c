@@ -103,7 +103,7 @@ struct mass_case {
 static void mass_open(struct kvl_rng *r, struct mass_case *t, int32_t n_slots, int32_t n_window)
 {
     memset(t, 0, sizeof *t);
-    t->head_dim = UT_PICK(r, 32, 64, 80, 100, 128);
+    t->head_dim = UT_PICK(r, 32, 64, 80, 100, 128, 2, 22);
     t->n_kv_heads = ut_between(r, 1, 3);
     t->n_heads = t->n_kv_heads * ut_between(r, 1, 8);
     t->n_slots = n_slots;

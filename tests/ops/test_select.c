@@ -19,7 +19,7 @@ static void body_minmax(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 18; i++) {
         enum kvl_kv_type type = (enum kvl_kv_type)(i % 3);
-        int32_t kv = ut_between(r, 1, 4), dim = UT_PICK(r, 32, 64, 80, 100, 144),
+        int32_t kv = ut_between(r, 1, 4), dim = UT_PICK(r, 32, 64, 80, 100, 144, 2, 22),
                 page = UT_PICK(r, 1, 8, 20);
         enum { TOKENS = 100 };
         size_t stride = (size_t)((TOKENS + page) / page * 2 * dim) + 5,
@@ -74,7 +74,7 @@ static void body_bound(struct kvl_rng *r)
         enum kvl_kv_type type = (enum kvl_kv_type)(i % 3);
         int32_t kv = ut_between(r, 1, 3), group = ut_between(r, 1, 8),
                 n = UT_PICK(r, 1, 5, 64, 300);
-        int32_t dim = UT_PICK(r, 32, 64, 80, 100, 128);
+        int32_t dim = UT_PICK(r, 32, 64, 80, 100, 128, 2, 22);
         size_t stride = (size_t)(n * 2 * dim) + 3, elem = (size_t)kvl_kv_elem_bytes(type);
         size_t list = i % 5 ? (size_t)n + 7 : (size_t)n, n_y = (size_t)(kv * group) * list;
         uint8_t *minmax = ut_alloc(stride * (size_t)kv, elem);
