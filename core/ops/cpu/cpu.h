@@ -41,7 +41,6 @@ struct kvl_gemm_item {
     float *scratch; /* kern->gemm_scratch(n_cols) floats */
 };
 
-/* A piece of a decode job: entries i0 .. i0 + n - 1 of its list. */
 /* A row of x for quantised weights, by blocks of 32 columns: x = scale * q. */
 struct kvl_gemv_block {
     int16_t q[32];
@@ -60,13 +59,14 @@ struct kvl_gemv_item {
     float *scratch; /* kern->gemv_scratch(n_cols) floats; quantised weights only */
 };
 
+/* A piece of a decode job: entries i0 .. i0 + n - 1 of its list. */
 struct kvl_span {
     const struct kvl_attn_decode_args *a;
     const struct kvl_attn_job *job;
     int32_t i0, n;
-    int32_t run, run_off;              /* where entry i0 is in job->runs */
-    float *max, *sum; /* out [span_heads]: largest logit, sum of exp(logit - max) */
-    float *acc;       /* out [span_heads][span_pad], or NULL: no values wanted */
+    int32_t run, run_off; /* where entry i0 is in job->runs */
+    float *max, *sum;     /* out [span_heads]: largest logit, sum of exp(logit - max) */
+    float *acc;           /* out [span_heads][span_pad], or NULL: no values wanted */
     const struct kvl_rope_table *rope; /* jobs with pos */
     const struct kvl_span *next;       /* whose first rows to ask for at the end, or NULL */
     float *scratch;                    /* kvl_span_scratch() floats */

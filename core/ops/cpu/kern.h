@@ -1,8 +1,8 @@
 /* kern.h - all kernels for the vectors of one vec_*.h, and their table.  Included once by each
  * kern_<isa>.c, which has set KERN_NAME and KERN_TABLE. */
 
-#include "ops/cpu/kern_bound.h"
 #include "ops/cpu/kern_bf16.h"
+#include "ops/cpu/kern_bound.h"
 #include "ops/cpu/kern_columns.h"
 #include "ops/cpu/kern_gemm.h"
 #include "ops/cpu/kern_gemv.h"
