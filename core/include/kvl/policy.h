@@ -115,16 +115,16 @@ struct kvl_plan {
 };
 /* Asks for an observer of the prefill. */
 KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param);
-/* Declares a table of `row_floats` floats per (layer, kv head) and unit, grown by the engine as
+/* Declares a table of `row_elems` floats per (layer, kv head) and unit, grown by the engine as
  * tokens come; *out is its handle.  Counted as metadata bytes. */
 KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
-                          int32_t row_floats, int32_t *out);
-/* The same for some layers only, or with one row per layer and unit instead of one per kv head:
- * kvl_meta of another layer is an error, and only what exists is counted. */
+                          int32_t row_elems, int32_t *out);
 enum kvl_meta_elem {
     KVL_META_F32 = 0,
     KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies) */
 };
+/* The same for other elements, for some layers only, or with one row per layer and unit instead of one
+ * per kv head: kvl_meta of another layer is an error, and only what exists is counted. */
 struct kvl_meta_desc {
     enum kvl_meta_unit unit;
     int32_t unit_tok, row_elems;
