@@ -163,11 +163,11 @@ struct kvl_host {
     struct kvl_share *share;
     int32_t n_share, cap_share;
     struct kvl_shared_sel *unused; /* shared selections that wait to be filled again */
-    int32_t n_visible; /* positions that exist for the running hook */
-    bool clean;        /* no error was stored when the running hook began */
-    bool scoring;      /* inside prefilled or score: the observers may be read */
-    bool selecting;    /* inside a select hook: what it reads is counted */
-    bool evicting;     /* inside an evict hook of a step: the same */
+    int32_t n_visible;             /* positions that exist for the running hook */
+    bool clean;                    /* no error was stored when the running hook began */
+    bool scoring;                  /* inside prefilled or score: the observers may be read */
+    bool selecting;                /* inside a select hook: what it reads is counted */
+    bool evicting;                 /* inside an evict hook of a step: the same */
 };
 
 struct kvl_session {

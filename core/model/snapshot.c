@@ -4,8 +4,9 @@
  *
  * Content, little-endian: a head of numbers; per layer the full blocks, CHUNK_BLOCKS of each kv head
  * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
- * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries.  Of a block only the store
- * knows the layout: nothing is converted, and a load costs little more than decoding the file. */
+ * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries.
+ * Of a block only the store knows the layout: nothing is converted, and a load costs little more than
+ * decoding the file. */
 #include "model/snapshot_file.h"
 
 #include "kv/restore.h"
@@ -39,8 +40,8 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
     KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 3\nmodel %s\ncode %s\nops %s %s\n",
                            kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
-    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type],
-                           d->block_tok, d->raw_keys ? " raw_keys" : ""));
+    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
+                           d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_observers(&e->desc.observers, out));
     if (e->desc.prefill_bf16) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
     return kvl_buf_printf(out, "tokens %d %016" PRIx64 "%016" PRIx64 "\n", n, hash.high64,
