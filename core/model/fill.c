@@ -4,7 +4,7 @@
  * One buffer of random numbers serves everything.  Each chunk of each layer, and each part of it,
  * reads the buffer from its own random place, so that no two tokens have the same key: equal keys
  * would make ties of every score, and of a method's choice something that no prompt gives. */
-#include "model/host.h"
+#include "model/forward.h"
 
 enum { FILL_CHUNK = 512, FILL_SLACK = 1 << 16 };
 
@@ -17,17 +17,8 @@ struct fill {
 
 static int fill_check(const struct kvl_session *s, int32_t n, struct kvl_err *err)
 {
-    const struct kvl_shape *sh = &s->engine->model->shape;
-    if (s->failed) return kvl_fail(err, KVL_EINTERNAL, "a session that failed is used again");
     if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "fill of a session under a policy");
-    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d tokens to fill, want at least 1", n);
-    if (!s->engine->desc.allow_overlong && n > sh->n_ctx_train - s->n_pos)
-        return kvl_fail(err, KVL_EINVAL,
-                        "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
-                        (long long)s->n_pos + n, sh->n_ctx_train);
-    if (n > INT32_MAX - 65536 - s->n_pos)
-        return kvl_fail(err, KVL_EINVAL, "%d tokens after %d: too many", n, s->n_pos);
-    return KVL_OK;
+    return kvl_session_has_room(s, n, err);
 }
 
 static const float *fill_next(struct fill *f)

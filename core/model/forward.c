@@ -4,34 +4,18 @@
  *   per layer:  norm, q k v, rope, append, select, attention, observe, evict, out, mlp
  *   logits
  *
- * Three modes.  PREFILL: dense, causal, many tokens, no policy.  EXTEND: a block of tokens under the
- * policy; every token appends, selects and attends before the next one of the block exists for it,
- * and eviction comes at the end of the block - but after every token where the policy does its own
- * prefill, since there a context is a stream of steps.  Layers go one by one through the whole chunk
- * all the same: what is evicted from a layer concerns no other.  DECODE: one token for each of
- * several sessions.
- * Prefill and extend multiply rows in tiles (gemm), decode reads the weights in their own type
- * (gemv); within a mode a row never depends on its neighbours. */
-#include "model/host.h"
+ * Layers go one by one through a whole chunk: what is evicted from a layer concerns no other.  Prefill
+ * and extend multiply rows in tiles (gemm), decode reads the weights in their own type (gemv); within a
+ * mode a row never depends on its neighbours. */
+#include "model/forward.h"
 
 #include <string.h>
-
-enum mode { PREFILL, EXTEND, DECODE };
 
 enum {
     WAITING_WEIGHTS = 256 * 1024
 }; /* floats: a mebibyte, what a core's second-level cache holds */
 
-struct forward {
-    struct kvl_engine *e;
-    enum mode mode;
-    int32_t n;  /* rows: e->row, e->id, e->pos, e->x */
-    bool timed; /* one session: its times are counted */
-    struct kvl_err *err;
-    bool more; /* the block goes on in another chunk: eviction waits for its end */
-};
-
-static int op_failed(const struct forward *f, const char *op, int rc)
+static int op_failed(const struct kvl_forward *f, const char *op, int rc)
 {
     return rc == KVL_OK ? KVL_OK : kvl_fail(f->err, rc, "%s: %s", op, kvl_status_name(rc));
 }
@@ -45,28 +29,29 @@ struct product {
 enum { MAX_PRODUCTS = 3 };
 
 /* Decode starts one team for all of them: starting one costs as much as a small projection. */
-static int linear_all(const struct forward *f, const float *x, const struct product *p, int32_t n)
+static int linear_all(const struct kvl_forward *f, const float *x, const struct product *p,
+                      int32_t n)
 {
     const struct kvl_ops *ops = f->e->ops;
     struct kvl_gemv_args v[MAX_PRODUCTS];
     int rc = KVL_OK;
-    for (int32_t i = 0; i < n && f->mode == DECODE; i++)
+    for (int32_t i = 0; i < n && f->mode == KVL_DECODE; i++)
         v[i] = (struct kvl_gemv_args){
             .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .next = i + 1 < n ? &v[i + 1] : NULL
         };
-    if (f->mode == DECODE) rc = ops->gemv(v);
-    for (int32_t i = 0; i < n && f->mode != DECODE && rc == KVL_OK; i++)
+    if (f->mode == KVL_DECODE) rc = ops->gemv(v);
+    for (int32_t i = 0; i < n && f->mode != KVL_DECODE && rc == KVL_OK; i++)
         rc = ops->gemm(&(struct kvl_gemm_args){
             .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .bf16 = f->e->desc.prefill_bf16 });
     return op_failed(f, "projection", rc);
 }
 
-static int linear(const struct forward *f, float *y, const float *x, const struct kvl_weight *w)
+static int linear(const struct kvl_forward *f, float *y, const float *x, const struct kvl_weight *w)
 {
     return linear_all(f, x, &(struct product){ y, w }, 1);
 }
 
-static int norm(const struct forward *f, float *y, const float *x, const float *w, int32_t n)
+static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w, int32_t n)
 {
     const struct kvl_model *m = f->e->model;
     return op_failed(
@@ -79,7 +64,7 @@ static int norm(const struct forward *f, float *y, const float *x, const float *
                                                        .eps = (float)m->w.hparams.rms_eps }));
 }
 
-static int rotate(const struct forward *f, float *y, const float *x, int32_t n_heads)
+static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t n_heads)
 {
     const struct kvl_model *m = f->e->model;
     return op_failed(f, "rope",
@@ -93,7 +78,7 @@ static int rotate(const struct forward *f, float *y, const float *x, int32_t n_h
                                                               .style = KVL_ROPE_NORM }));
 }
 
-static int residual(const struct forward *f)
+static int residual(const struct kvl_forward *f)
 {
     size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
     return op_failed(
@@ -111,7 +96,7 @@ static bool all_finite(const float *x, size_t n)
 
 /* ---- attention without a policy: prefill ------------------------------------------------------------ */
 
-static int attend_prefill(const struct forward *f, int32_t layer)
+static int attend_prefill(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     struct kvl_session *s = e->row[0].s;
@@ -146,7 +131,7 @@ static int attend_prefill(const struct forward *f, int32_t layer)
 /* ---- attention under a policy -------------------------------------------------------------------------- */
 
 /* Adds the time since *t0 to a counter and moves *t0 on. */
-static void lap(const struct forward *f, uint64_t *t0, uint64_t *counter)
+static void lap(const struct kvl_forward *f, uint64_t *t0, uint64_t *counter)
 {
     if (!f->timed) return;
     uint64_t t = kvl_now_ns();
@@ -159,20 +144,20 @@ static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
     return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
 }
 
-static void row_hook(const struct forward *f, const struct kvl_row *row)
+static void row_hook(const struct kvl_forward *f, const struct kvl_row *row)
 {
     kvl_hook_begin(row->s, f->err);
     row->s->host.n_visible = row->pos + 1;
 }
 
 /* What several policies share runs in nobody's name. */
-static void no_hook(const struct forward *f)
+static void no_hook(const struct kvl_forward *f)
 {
-    if (f->n > 1 && f->mode == DECODE) kvl_watch_policy(f->e, NULL);
+    if (f->n > 1 && f->mode == KVL_DECODE) kvl_watch_policy(f->e, NULL);
 }
 
 /* Policies see keys and values as they are stored. */
-static int row_append_hook(const struct forward *f, const struct kvl_row *row, int32_t i,
+static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                            int32_t layer)
 {
     struct kvl_engine *e = f->e;
@@ -190,7 +175,8 @@ static int row_append_hook(const struct forward *f, const struct kvl_row *row, i
     return kvl_hook_done(s, "append", layer, rc);
 }
 
-static int row_append(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
+static int row_append(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
+                      int32_t layer)
 {
     struct kvl_engine *e = f->e;
     struct kvl_session *s = row->s;
@@ -204,8 +190,8 @@ static int row_append(const struct forward *f, const struct kvl_row *row, int32_
 }
 
 /* schedule and select: what this token reads in this layer. */
-static int row_select(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer,
-                      struct kvl_sel *sel)
+static int row_select(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
+                      int32_t layer, struct kvl_sel *sel)
 {
     struct kvl_session *s = row->s;
     const struct kvl_shape *sh = &f->e->model->shape;
@@ -231,7 +217,7 @@ static int row_select(const struct forward *f, const struct kvl_row *row, int32_
     return kvl_hook_done(s, "select", layer, rc);
 }
 
-static int observed_get(const struct forward *f, bool wanted, struct kvl_observed *ob)
+static int observed_get(const struct kvl_forward *f, bool wanted, struct kvl_observed *ob)
 {
     size_t heads = (size_t)f->e->model->shape.n_heads;
     struct kvl_arena *a = &f->e->step;
@@ -245,7 +231,8 @@ static int observed_get(const struct forward *f, bool wanted, struct kvl_observe
     return KVL_OK;
 }
 
-static int row_resolve(const struct forward *f, struct kvl_row *row, int32_t i, struct kvl_sel *sel)
+static int row_resolve(const struct kvl_forward *f, struct kvl_row *row, int32_t i,
+                       struct kvl_sel *sel)
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
@@ -265,7 +252,7 @@ static int row_resolve(const struct forward *f, struct kvl_row *row, int32_t i, 
 
 /* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
  * the mask oracle the jobs have run already, and only merges are left. */
-static int flush_attention(const struct forward *f)
+static int flush_attention(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
     struct kvl_lane *lane = kvl_arena_get(&e->step, (size_t)e->n_jobs, sizeof *lane);
@@ -289,7 +276,7 @@ static int flush_attention(const struct forward *f)
     return op_failed(f, "attention", rc);
 }
 
-static int row_observe(const struct forward *f, const struct kvl_row *row, int32_t layer)
+static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     const struct kvl_observed *ob = &row->ob;
     struct kvl_step step = row_step(row, layer);
@@ -298,7 +285,7 @@ static int row_observe(const struct forward *f, const struct kvl_row *row, int32
     return kvl_hook_done(row->s, "observe", layer, rc);
 }
 
-static int row_tap(const struct forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
+static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
@@ -306,7 +293,7 @@ static int row_tap(const struct forward *f, const struct kvl_row *row, int32_t i
                         &row->reads, f->err);
 }
 
-static int row_evict(const struct forward *f, const struct kvl_row *row, int32_t layer)
+static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     struct kvl_step step = row_step(row, layer);
     row_hook(f, row);
@@ -319,14 +306,14 @@ static bool evicts(const struct kvl_session *s)
 }
 
 /* Eviction comes after every token of a block, not at its end. */
-static bool evicts_in_block(const struct forward *f, const struct kvl_session *s)
+static bool evicts_in_block(const struct kvl_forward *f, const struct kvl_session *s)
 {
-    return f->mode == EXTEND && evicts(s) && s->planned->own_prefill;
+    return f->mode == KVL_EXTEND && evicts(s) && s->planned->own_prefill;
 }
 
 /* One token, one layer: its keys are stored, it chooses, its attention is gathered.  Returns through
  * *waits how many weights will lie there for observe. */
-static int row_gather(const struct forward *f, int32_t i, int32_t layer, size_t *waits)
+static int row_gather(const struct kvl_forward *f, int32_t i, int32_t layer, size_t *waits)
 {
     struct kvl_row *row = &f->e->row[i];
     struct kvl_session *s = row->s;
@@ -352,7 +339,7 @@ static int row_gather(const struct forward *f, int32_t i, int32_t layer, size_t 
 }
 
 /* Attention of the rows first .. last - 1, and what comes behind it, row by row. */
-static int rows_settle(const struct forward *f, int32_t first, int32_t last, int32_t layer)
+static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last, int32_t layer)
 {
     struct kvl_counters *c = &f->e->row[first].s->count;
     uint64_t t = f->timed ? kvl_now_ns() : 0;
@@ -373,25 +360,25 @@ static int rows_settle(const struct forward *f, int32_t first, int32_t last, int
 /* The next token of a block must not choose before somebody saw what this one read.  Rows of a decode
  * step are of different sessions: their attention is one call, as long as the weights that wait for
  * observe stay in the second-level cache. */
-static bool rows_must_settle(const struct forward *f, const struct kvl_row *row, size_t waits)
+static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *row, size_t waits)
 {
     const struct kvl_session *s = row->s;
     if (s->tap.read || waits > WAITING_WEIGHTS) return true;
-    return f->mode == EXTEND && (row->ob.n || evicts_in_block(f, s));
+    return f->mode == KVL_EXTEND && (row->ob.n || evicts_in_block(f, s));
 }
 
 /* Eviction: after every decoded token, after the last one of a block. */
-static int evict_rows(const struct forward *f, int32_t layer)
+static int evict_rows(const struct kvl_forward *f, int32_t layer)
 {
     if (f->more) return KVL_OK;
-    for (int32_t i = f->mode == EXTEND ? f->n - 1 : 0; i < f->n; i++) {
+    for (int32_t i = f->mode == KVL_EXTEND ? f->n - 1 : 0; i < f->n; i++) {
         const struct kvl_row *row = &f->e->row[i];
         if (evicts(row->s) && !evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
     }
     return KVL_OK;
 }
 
-static int attend_policy(const struct forward *f, int32_t layer)
+static int attend_policy(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     struct kvl_counters *c = &e->row[0].s->count;
@@ -416,7 +403,7 @@ static int attend_policy(const struct forward *f, int32_t layer)
 
 /* ---- a layer, the model ---------------------------------------------------------------------------------- */
 
-static int layer_qkv(const struct forward *f, const struct kvl_layer_weights *w)
+static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights *w)
 {
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
@@ -432,7 +419,7 @@ static int layer_qkv(const struct forward *f, const struct kvl_layer_weights *w)
     return rotate(f, e->k, e->k, sh->n_kv_heads);
 }
 
-static int layer_mlp(const struct forward *f, const struct kvl_layer_weights *w)
+static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w)
 {
     struct kvl_engine *e = f->e;
     KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, f->n));
@@ -445,13 +432,13 @@ static int layer_mlp(const struct forward *f, const struct kvl_layer_weights *w)
     return linear(f, e->tmp, e->gate, &w->ffn_down);
 }
 
-static int run_layer(const struct forward *f, int32_t layer)
+static int run_layer(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     const struct kvl_layer_weights *w = &e->model->w.layer[layer];
     if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
     KVL_TRY(layer_qkv(f, w));
-    KVL_TRY(f->mode == PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
+    KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
     KVL_TRY(linear(f, e->tmp, e->att, &w->attn_output));
     KVL_TRY(residual(f));
     KVL_TRY(layer_mlp(f, w));
@@ -463,12 +450,11 @@ static int run_layer(const struct forward *f, int32_t layer)
     return KVL_OK;
 }
 
-/* Logits of the last n of the rows: out [n][n_vocab]. */
-static int run_logits(const struct forward *f, int32_t n, float *out)
+int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;
     size_t at = (size_t)(f->n - n) * (size_t)e->model->shape.n_embd;
-    struct forward tail = *f;
+    struct kvl_forward tail = *f;
     tail.n = n;
     KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
     KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
@@ -478,7 +464,7 @@ static int run_logits(const struct forward *f, int32_t n, float *out)
     return KVL_OK;
 }
 
-static int run_rows(const struct forward *f)
+int kvl_forward_rows(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
     KVL_TRY(op_failed(f, "embedding",
@@ -486,129 +472,4 @@ static int run_rows(const struct forward *f)
                           .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));
     for (int32_t l = 0; l < e->model->shape.n_layers; l++) KVL_TRY(run_layer(f, l));
     return KVL_OK;
-}
-
-/* ---- entry points ------------------------------------------------------------------------------------------ */
-
-static int check_tokens(const struct kvl_session *s, const int32_t *id, int32_t n,
-                        struct kvl_err *err)
-{
-    const struct kvl_shape *sh = &s->engine->model->shape;
-    if (s->failed) return kvl_fail(err, KVL_EINTERNAL, "a session that failed is used again");
-    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d tokens, want at least 1", n);
-    if (!s->engine->desc.allow_overlong && n > sh->n_ctx_train - s->n_pos)
-        return kvl_fail(err, KVL_EINVAL,
-                        "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
-                        (long long)s->n_pos + n, sh->n_ctx_train);
-    if (n > INT32_MAX - 65536 - s->n_pos)
-        return kvl_fail(err, KVL_EINVAL, "%d tokens after %d: too many", n, s->n_pos);
-    for (int32_t i = 0; i < n; i++)
-        if (id[i] < 0 || id[i] >= sh->n_vocab)
-            return kvl_fail(err, KVL_EINVAL, "token id %d, want 0 to %d", id[i], sh->n_vocab - 1);
-    return KVL_OK;
-}
-
-static void set_row(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t id,
-                    int32_t ahead)
-{
-    e->id[i] = id;
-    e->pos[i] = s->n_pos + ahead;
-    e->row[i] = (struct kvl_row){ .s = s, .index = s->index + ahead, .pos = s->n_pos + ahead };
-}
-
-static int prefill_chunk(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
-                         int32_t n_logits, struct kvl_err *err)
-{
-    struct forward f = { .e = s->engine, .mode = PREFILL, .n = n, .err = err };
-    for (int32_t i = 0; i < n; i++) set_row(s->engine, i, s, id[i], i);
-    KVL_TRY(run_rows(&f));
-    s->n_pos += n;
-    return n_logits > 0 ? run_logits(&f, n_logits, logits) : KVL_OK;
-}
-
-int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
-                        bool last_only, struct kvl_err *err)
-{
-    struct kvl_engine *e = s->engine;
-    KVL_TRY(check_tokens(s, id, n, err));
-    if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
-    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
-    if (s->obs && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
-        return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
-    s->failed = true;
-    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
-        int32_t m = KVL_MIN(e->desc.chunk_tok, n - at);
-        bool last = at + m == n;
-        int32_t n_logits = !logits ? 0 : (last_only ? (last ? 1 : 0) : m);
-        size_t skip = last_only ? 0 : (size_t)at * (size_t)e->model->shape.n_vocab;
-        KVL_TRY(prefill_chunk(s, id + at, m, logits ? logits + skip : NULL, n_logits, err));
-    }
-    s->failed = false;
-    return KVL_OK;
-}
-
-int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
-                              struct kvl_err *err)
-{
-    struct kvl_engine *e = s->engine;
-    size_t n_vocab = (size_t)e->model->shape.n_vocab;
-    KVL_TRY(check_tokens(s, id, n, err));
-    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
-    uint64_t t0 = kvl_now_ns();
-    s->failed = true;
-    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
-        struct forward f = { .e = e,
-                             .mode = EXTEND,
-                             .timed = true,
-                             .err = err,
-                             .n = KVL_MIN(e->desc.chunk_tok, n - at) };
-        f.more = at + f.n < n;
-        for (int32_t i = 0; i < f.n; i++) set_row(e, i, s, id[at + i], i);
-        KVL_TRY(run_rows(&f));
-        if (logits) KVL_TRY(run_logits(&f, f.n, logits + (size_t)at * n_vocab));
-        s->n_pos += f.n;
-        s->index += f.n;
-    }
-    s->failed = false;
-    s->count.n_tokens += n;
-    s->count.total_ns += kvl_now_ns() - t0;
-    return KVL_OK;
-}
-
-int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
-{
-    return kvl_session_extend_logits(s, id, n, NULL, err);
-}
-
-int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
-                       struct kvl_err *err)
-{
-    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d sessions, want at least 1", n);
-    struct kvl_engine *e = s[0]->engine;
-    for (int32_t i = 0; i < n; i++) KVL_TRY(check_tokens(s[i], &id[i], 1, err));
-    KVL_TRY(kvl_engine_reserve(e, n, err));
-    uint64_t t0 = kvl_now_ns();
-    struct forward f = { .e = e, .mode = DECODE, .n = n, .timed = n == 1, .err = err };
-    for (int32_t i = 0; i < n; i++) {
-        set_row(e, i, s[i], id[i], 0);
-        s[i]->failed = true;
-    }
-    KVL_TRY(run_rows(&f));
-    KVL_TRY(run_logits(&f, n, logits));
-    for (int32_t i = 0; i < n; i++) {
-        s[i]->failed = false;
-        s[i]->n_pos++;
-        s[i]->index++;
-        s[i]->count.n_tokens++;
-    }
-    if (n == 1) s[0]->count.total_ns += kvl_now_ns() - t0;
-    return KVL_OK;
-}
-
-int32_t kvl_argmax(const float *logits, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best]) best = i;
-    return best;
 }

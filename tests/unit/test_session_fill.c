@@ -207,7 +207,7 @@ static void refuses(void **state)
     struct kvl_planned *p;
     rig_open(&r, &desc);
     struct kvl_session *s = filled(&r, 50, 3);
-    refuse(&r, s, 0, KVL_EINVAL, "0 tokens to fill, want at least 1");
+    refuse(&r, s, 0, KVL_EINVAL, "0 tokens, want at least 1");
     refuse(&r, s, 2000, KVL_EINVAL, "2050 tokens, the model's context is 2048");
     assert_int_equal(kvl_session_len(s), 50);
     RIG_OK(&r.err, kvl_session_fill(s, 1998, 3, &r.err)); /* refusals left it as it was */

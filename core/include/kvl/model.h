@@ -99,7 +99,9 @@ struct kvl_engine_desc {
     int32_t chunk_tok;                 /* prefill chunk; 0 = 512 */
     int32_t block_tok;                 /* 0 = 16 */
     size_t kv_limit_bytes;             /* 0 = none */
-    bool prefill_bf16; /* prefill and extend multiply in bf16, summed in float: see kvl_gemm_args */
+    /* Prefill with its attention and observers, and the projections of extend, multiply in bf16 and sum
+     * in float: see kvl_gemm_args. */
+    bool prefill_bf16;
     bool allow_overlong; /* positions beyond the context length of the model's metadata */
 };
 
@@ -151,9 +153,10 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
 
 /* The same for a session that holds what `like` held when it was attached to a plan of the same policy
  * with the same options, at any budget: tables that append built from the context are shared with it,
- * copied when one side writes, instead of being built again.  Answers are those of kvl_session_attach;
- * where the policy does not say that its tables depend on the context alone (KVL_CAP_SHARES_META), or
- * plans differ otherwise, this is kvl_session_attach.  like NULL: the same. */
+ * copied when one side writes, instead of being built again; either may be destroyed first.  Answers
+ * are those of kvl_session_attach; where the policy does not say that its tables depend on the context
+ * alone (KVL_CAP_SHARES_META), or plans differ otherwise, this is kvl_session_attach.  like NULL: the
+ * same. */
 int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                             enum kvl_exec exec, const struct kvl_session *like,
                             struct kvl_err *err);

@@ -1,0 +1,133 @@
+/* What a session is called with: tokens to prefill, to extend by, to decode.  Checks them, cuts them in
+ * chunks and sends these through the layers (forward.c). */
+#include "model/forward.h"
+
+int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    if (s->failed) return kvl_fail(err, KVL_EINTERNAL, "a session that failed is used again");
+    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d tokens, want at least 1", n);
+    if (!s->engine->desc.allow_overlong && n > sh->n_ctx_train - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
+                        (long long)s->n_pos + n, sh->n_ctx_train);
+    if (n > INT32_MAX - 65536 - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL, "%d tokens after %d: too many", n, s->n_pos);
+    return KVL_OK;
+}
+
+static int check_tokens(const struct kvl_session *s, const int32_t *id, int32_t n,
+                        struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    KVL_TRY(kvl_session_has_room(s, n, err));
+    for (int32_t i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= sh->n_vocab)
+            return kvl_fail(err, KVL_EINVAL, "token id %d, want 0 to %d", id[i], sh->n_vocab - 1);
+    return KVL_OK;
+}
+
+static void set_row(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t id,
+                    int32_t ahead)
+{
+    e->id[i] = id;
+    e->pos[i] = s->n_pos + ahead;
+    e->row[i] = (struct kvl_row){ .s = s, .index = s->index + ahead, .pos = s->n_pos + ahead };
+}
+
+static int prefill_chunk(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                         int32_t n_logits, struct kvl_err *err)
+{
+    struct kvl_forward f = { .e = s->engine, .mode = KVL_PREFILL, .n = n, .err = err };
+    for (int32_t i = 0; i < n; i++) set_row(s->engine, i, s, id[i], i);
+    KVL_TRY(kvl_forward_rows(&f));
+    s->n_pos += n;
+    return n_logits > 0 ? kvl_forward_logits(&f, n_logits, logits) : KVL_OK;
+}
+
+int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                        bool last_only, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    KVL_TRY(check_tokens(s, id, n, err));
+    if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
+    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
+    if (s->obs && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
+    s->failed = true;
+    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
+        int32_t m = KVL_MIN(e->desc.chunk_tok, n - at);
+        bool last = at + m == n;
+        int32_t n_logits = !logits ? 0 : (last_only ? (last ? 1 : 0) : m);
+        size_t skip = last_only ? 0 : (size_t)at * (size_t)e->model->shape.n_vocab;
+        KVL_TRY(prefill_chunk(s, id + at, m, logits ? logits + skip : NULL, n_logits, err));
+    }
+    s->failed = false;
+    return KVL_OK;
+}
+
+int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                              struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    size_t n_vocab = (size_t)e->model->shape.n_vocab;
+    KVL_TRY(check_tokens(s, id, n, err));
+    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
+    uint64_t t0 = kvl_now_ns();
+    s->failed = true;
+    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
+        struct kvl_forward f = { .e = e,
+                                 .mode = KVL_EXTEND,
+                                 .timed = true,
+                                 .err = err,
+                                 .n = KVL_MIN(e->desc.chunk_tok, n - at) };
+        f.more = at + f.n < n;
+        for (int32_t i = 0; i < f.n; i++) set_row(e, i, s, id[at + i], i);
+        KVL_TRY(kvl_forward_rows(&f));
+        if (logits) KVL_TRY(kvl_forward_logits(&f, f.n, logits + (size_t)at * n_vocab));
+        s->n_pos += f.n;
+        s->index += f.n;
+    }
+    s->failed = false;
+    s->count.n_tokens += n;
+    s->count.total_ns += kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
+int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+{
+    return kvl_session_extend_logits(s, id, n, NULL, err);
+}
+
+int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
+                       struct kvl_err *err)
+{
+    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d sessions, want at least 1", n);
+    struct kvl_engine *e = s[0]->engine;
+    for (int32_t i = 0; i < n; i++) KVL_TRY(check_tokens(s[i], &id[i], 1, err));
+    KVL_TRY(kvl_engine_reserve(e, n, err));
+    uint64_t t0 = kvl_now_ns();
+    struct kvl_forward f = { .e = e, .mode = KVL_DECODE, .n = n, .timed = n == 1, .err = err };
+    for (int32_t i = 0; i < n; i++) {
+        set_row(e, i, s[i], id[i], 0);
+        s[i]->failed = true;
+    }
+    KVL_TRY(kvl_forward_rows(&f));
+    KVL_TRY(kvl_forward_logits(&f, n, logits));
+    for (int32_t i = 0; i < n; i++) {
+        s[i]->failed = false;
+        s[i]->n_pos++;
+        s[i]->index++;
+        s[i]->count.n_tokens++;
+    }
+    if (n == 1) s[0]->count.total_ns += kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
+int32_t kvl_argmax(const float *logits, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
