@@ -104,12 +104,23 @@ static bool attach_alike(const struct kvl_session *s, const struct kvl_session *
            strcmp(a->options.data, b->options.data) == 0;
 }
 
+/* A plan may give rows to other layers at another budget. */
+static bool attach_same_layers(const struct kvl_session *s, const struct kvl_meta_decl *a,
+                               const struct kvl_meta_decl *b)
+{
+    size_t n = (size_t)s->engine->model->shape.n_layers;
+    if (!a->at || !b->at) return a->at == b->at;
+    return memcmp(a->at, b->at, n * sizeof *a->at) == 0;
+}
+
 /* Takes the tables of `like`; false: they are to be built. */
 static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
 {
     if (!attach_alike(s, like)) return false;
     for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        if (!kvl_meta_table_share(like->host.table[i], s->host.table[i])) return false;
+        if (!attach_same_layers(s, &like->planned->p.meta[i], &s->planned->p.meta[i]) ||
+            !kvl_meta_table_share(like->host.table[i], s->host.table[i]))
+            return false;
     return true;
 }
 

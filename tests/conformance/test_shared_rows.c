@@ -149,6 +149,62 @@ static void test_rows_are_shared_until_written(void **state)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) rig_end(all[i]);
 }
 
+/* ---- plans that differ ------------------------------------------------------------------------ */
+
+struct moving_opts {
+    int32_t table, first; /* the first of two layers that have rows: by the budget */
+};
+
+static int moving_plan(struct kvl_plan *plan)
+{
+    struct moving_opts *o = plan->opts;
+    uint8_t layers[N_LAYERS] = { 0 };
+    o->first = plan->budget_tok > 40;
+    layers[o->first] = layers[o->first + 1] = 1;
+    plan->replay = KVL_REPLAY_KEYS;
+    return kvl_plan_meta_desc(plan,
+                              &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
+                                                       .unit_tok = TABLE_UNIT,
+                                                       .row_elems = DIM,
+                                                       .elem = KVL_META_KEY,
+                                                       .layers = layers },
+                              &o->table);
+}
+
+static int moving_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                         const float *v)
+{
+    int32_t first = ((const struct moving_opts *)ctx->opts)->first;
+    bool has = step->layer == first || step->layer == first + 1;
+    return has ? shared_append(ctx, step, k, v) : KVL_OK;
+}
+
+/* Tables of the same shape, of other layers: a budget took the rows of another layer for its own. */
+static void test_other_layers_are_not_shared(void **state)
+{
+    struct kvl_policy moving = shared;
+    struct kvl_planned *planned[2];
+    struct rig_session rs[2] = { 0 };
+    (void)state;
+    moving.caps |= KVL_CAP_SHARES_META;
+    moving.opts_size = sizeof(struct moving_opts);
+    moving.plan = moving_plan;
+    moving.append = moving_append;
+    for (int i = 0; i < 2; i++) {
+        RIG_OK(&rig.err, kvl_planned_create(&moving, rig_shape(&rig), "", 40 + i, N_CTX,
+                                            &planned[i], &rig.err));
+        RIG_OK(&rig.err, kvl_session_create(rig.engine, &rs[i].s, &rig.err));
+        RIG_OK(&rig.err, kvl_session_prefill(rs[i].s, id, N_CTX, NULL, true, &rig.err));
+        RIG_OK(&rig.err, kvl_session_attach_like(rs[i].s, planned[i], 1, KVL_EXEC_REAL,
+                                                 i ? rs[0].s : NULL, &rig.err));
+        expect_sums(&rs[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        rig_end(&rs[i]);
+        kvl_planned_destroy(planned[i]);
+    }
+}
+
 static void expect_no_plan(struct kvl_meta_desc desc, const char *needle)
 {
     struct kvl_err err = { 0 };
@@ -193,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_shared_until_written),
+        cmocka_unit_test(test_other_layers_are_not_shared),
         cmocka_unit_test(test_tables_that_are_refused),
     };
     return cmocka_run_group_tests_name("shared_rows", tests, open_rig, close_rig);
