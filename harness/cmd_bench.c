@@ -220,7 +220,9 @@ static int bench_model_ready(struct bench_command *a)
     KVL_TRY(bench_shape_find(a->shape, &c->shape, b->err));
     bench_say("writing a model of shape %s", a->shape);
     KVL_TRY(bench_model_temp(c->shape, c->weights, &b->model_path, b->err));
-    return kvl_model_open(b->model_path, &b->model, b->err);
+    int rc = kvl_model_open(b->model_path, &b->model, b->err);
+    if (!c->peer) unlink(b->model_path); /* stays mapped, and is gone however the run ends */
+    return rc;
 }
 
 /* A run takes minutes: what cannot work is said before it. */
@@ -283,7 +285,7 @@ static int bench_parts(struct bench *b)
 static void bench_close(struct bench_command *a)
 {
     struct bench *b = &a->bench;
-    if (b->model_path && b->config.shape) unlink(b->model_path);
+    if (b->model_path && b->config.shape && b->config.peer) unlink(b->model_path);
     free(b->model_path);
     kvl_model_close(b->model);
     if (b->json) fclose(b->json);

@@ -83,6 +83,19 @@ if grep -qE "$(uname -n)|$HOME|$tmp" "$tmp/report.md"; then fail "a name of this
 "$kvlab" bench --only machine --quick --rounds 1 --threads 1 >"$tmp/out" 2>"$tmp/err" || fail "--only"
 [ "$(grep -c '^ops\|^token\|^policy' "$tmp/out")" = 0 ] || fail "--only machine: other parts too"
 
+# ---- killed: its model, of hundreds of megabytes, once stayed behind
+mkdir "$tmp/models"
+TMPDIR=$tmp/models "$kvlab" bench --quick >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+for _ in $(seq 200); do
+    [ -s "$tmp/out" ] && break
+    sleep 0.1
+done
+kill -KILL $pid
+wait $pid 2>"$tmp/err"
+[ -s "$tmp/out" ] || fail "nothing printed in 20 s"
+[ -z "$(ls "$tmp/models")" ] || fail "a killed run left its model"
+
 # ---- a peer that prints what llama-bench prints, one line a test
 cat >"$tmp/peer" <<'END'
 #!/bin/bash
