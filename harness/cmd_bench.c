@@ -312,6 +312,7 @@ static int bench_run(struct bench_command *a, struct kvl_err *err)
            b->machine.cores, b->machine.cores == 1 ? "" : "s", b->machine.isa,
            kvl_model_name(b->model), bench_kv_name(b->config.kv_type), b->config.budget_tok,
            b->config.rounds, b->config.rounds == 1 ? "" : "s");
+    fflush(stdout); /* minutes before the first result */
     KVL_TRY(bench_parts(b));
     return a->wants_report ? bench_report(b, a->report) : KVL_OK;
 }
