@@ -389,12 +389,17 @@ static void test_random_fill(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_page_minmax),      cmocka_unit_test(test_page_bound),
-        cmocka_unit_test(test_page_bound_types), cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_page_minmax),
+        cmocka_unit_test(test_page_bound),
+        cmocka_unit_test(test_page_bound_types),
+        cmocka_unit_test(test_raise),
         cmocka_unit_test(test_lane_read),
-        cmocka_unit_test(test_group_reduce),     cmocka_unit_test(test_pool1d),
-        cmocka_unit_test(test_pool1d_edges),     cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_topk_nan),         cmocka_unit_test(test_topk_zeros),
+        cmocka_unit_test(test_group_reduce),
+        cmocka_unit_test(test_pool1d),
+        cmocka_unit_test(test_pool1d_edges),
+        cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_topk_nan),
+        cmocka_unit_test(test_topk_zeros),
         cmocka_unit_test(test_random_fill),
     };
     return cmocka_run_group_tests_name("select", tests, NULL, NULL);
