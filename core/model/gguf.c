@@ -16,9 +16,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF is read in place: little-endian");
 
-/* Files below this are read, not mapped: nobody can change or truncate them under us. */
-#define GGUF_READ_BELOW ((size_t)64 << 20)
-#define GGUF_MAX_ELEMS  ((uint64_t)1 << 30) /* of an array; bytes of a string */
+#define GGUF_HUGE_PAGE ((size_t)2 << 20)
+#define GGUF_MAX_ELEMS ((uint64_t)1 << 30) /* of an array; bytes of a string */
 
 struct cursor {
     const uint8_t *data;
@@ -461,9 +460,25 @@ int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, s
     return finish(g, out, err);
 }
 
+/* Memory for the file in huge pages: a decoded token reads all weights once, and in the small pages of a
+ * mapped file a core reads them at two thirds of the speed. */
+static uint8_t *read_room(struct kvl_gguf *g)
+{
+    if (g->size < GGUF_HUGE_PAGE) return g->owned = kvl_alloc(g->size, 1);
+    size_t room = g->size + GGUF_HUGE_PAGE;
+    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    g->map = p;
+    g->mapped = room;
+    size_t past = (uintptr_t)p % GGUF_HUGE_PAGE;
+    uint8_t *at = (uint8_t *)p + (past ? GGUF_HUGE_PAGE - past : 0);
+    (void)madvise(at, g->size, MADV_HUGEPAGE); /* where there are none, small ones do */
+    return at;
+}
+
 static int read_content(struct kvl_gguf *g, int fd, struct kvl_err *err)
 {
-    uint8_t *p = g->owned = kvl_alloc(g->size, 1);
+    uint8_t *p = read_room(g);
     if (!p) return kvl_fail(err, KVL_ENOMEM, "no memory for %zu bytes", g->size);
     for (size_t done = 0; done < g->size;) {
         ssize_t n = pread(fd, p + done, g->size - done, (off_t)done);
@@ -476,16 +491,24 @@ static int read_content(struct kvl_gguf *g, int fd, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Larger files are mapped: a copy beside the page cache may not fit. */
+static size_t read_limit(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (size_t)pages / 4 * (size_t)bytes : 0;
+}
+
 static int load_content(struct kvl_gguf *g, int fd, struct kvl_err *err)
 {
     struct stat st;
     if (fstat(fd, &st) != 0) return kvl_fail(err, KVL_EIO, "cannot stat: %s", strerror(errno));
     if (!S_ISREG(st.st_mode)) return kvl_fail(err, KVL_EMODEL, "not a regular file");
     g->size = (size_t)st.st_size;
-    if (g->size < GGUF_READ_BELOW) return read_content(g, fd, err);
+    if (g->size <= read_limit()) return read_content(g, fd, err);
     void *p = mmap(NULL, g->size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
         return kvl_fail(err, KVL_EIO, "cannot map %zu bytes: %s", g->size, strerror(errno));
+    g->map = p;
     g->mapped = g->size;
     g->data = p;
     return KVL_OK;
@@ -508,10 +531,7 @@ int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err)
 void kvl_gguf_close(struct kvl_gguf *g)
 {
     if (!g) return;
-    if (g->mapped) {
-        /* munmap takes a pointer to non-const though nothing is written. */
-        munmap((void *)(uintptr_t)g->data, g->mapped);
-    }
+    if (g->mapped) munmap(g->map, g->mapped);
     kvl_free(g->owned);
     kvl_free(g->key);
     kvl_free(g->tensor);

@@ -1,6 +1,7 @@
 /* gguf.h - reads GGUF v2/v3 files and believes nothing before it is checked.
  *
- * kvl_gguf_open reads (below 64 MiB) or maps the file and validates header, metadata and tensor table against the file's
+ * kvl_gguf_open reads the file into huge pages, or maps it where it is larger than a quarter of the
+ * machine's memory, and validates header, metadata and tensor table against the file's
  * size: counts, lengths, types, alignment, duplicate names, offsets, overflow.  Nothing larger than
  * the file plus 64 MiB is allocated.  A file that passes cannot make a later access go out of
  * bounds.  Errors are KVL_EMODEL with the key or tensor and the offset.  A mapped file that somebody

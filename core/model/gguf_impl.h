@@ -39,7 +39,8 @@ struct kvl_gguf {
     const uint8_t *data;
     size_t size;
     void *owned;   /* the file's content when it was read, else NULL */
-    size_t mapped; /* bytes mapped, 0 = not mapped */
+    void *map;     /* of the file, or huge pages with a copy of it */
+    size_t mapped; /* bytes there, 0 = none */
     uint32_t version;
     uint32_t alignment;
     struct gguf_key *key;
