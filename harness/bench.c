@@ -112,14 +112,16 @@ static json_t *line_json(const struct bench *b, const struct bench_line *l)
     for (int32_t i = 0; i < l->n_extra; i++)
         json_object_set_new(o, l->extra[i].name, json_real(l->extra[i].value));
     json_object_set_new(o, "rounds", json_integer(b->config.rounds));
-    json_object_set_new(o, "model", json_string(b->model ? kvl_model_name(b->model) : "none"));
+    json_object_set_new(o, "model", json_string(b->origin.model));
+    if (b->origin.weights) json_object_set_new(o, "weights", json_string(b->origin.weights));
     json_object_set_new(o, "kv_type", json_string(bench_kv_name(b->config.kv_type)));
     json_object_set_new(o, "budget_tok", json_integer(b->config.budget_tok));
-    json_object_set_new(o, "cpu", json_string(b->machine.cpu));
-    json_object_set_new(o, "cores", json_integer(b->machine.cores));
-    json_object_set_new(o, "isa", json_string(b->machine.isa));
-    json_object_set_new(o, "version", json_string(kvl_build.version));
-    json_object_set_new(o, "git", json_string(kvl_build.git));
+    json_object_set_new(o, "cpu", json_string(b->origin.machine.cpu));
+    json_object_set_new(o, "cores", json_integer(b->origin.machine.cores));
+    json_object_set_new(o, "isa", json_string(b->origin.machine.isa));
+    json_object_set_new(o, "version", json_string(b->origin.version));
+    json_object_set_new(o, "git", json_string(b->origin.git));
+    json_object_set_new(o, "compiler", json_string(b->origin.compiler));
     return o;
 }
 

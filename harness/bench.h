@@ -56,6 +56,12 @@ struct bench_config {
     bool quick;
 };
 
+/* What results are results of; strings are borrowed, weights NULL where the model is a user's file. */
+struct bench_origin {
+    struct kvl_machine machine;
+    const char *model, *weights, *version, *git, *compiler;
+};
+
 /* Of the rounds of one measurement. */
 struct bench_spread {
     double mid, lo, hi;
@@ -79,7 +85,8 @@ struct bench_line {
 struct bench {
     struct bench_config config;
     struct kvl_registry *registry;
-    struct kvl_machine machine;
+    struct bench_origin origin;
+    struct json_t *from; /* lines of earlier runs; NULL: none */
     struct kvl_model *model;
     char *model_path; /* of the model in use, a temporary file where it was generated */
     FILE *json;       /* NULL: none */
@@ -120,6 +127,8 @@ bool bench_rss_reset(void);
 
 /* ---- bench_machine.c ------------------------------------------------------------------------------- */
 
+/* Memory in huge pages, as weights, stored tokens and tables lie in; to be given to free. */
+void *bench_huge(size_t bytes);
 /* Bytes per second of one read of the buffer by `threads` threads, now. */
 double bench_stream(struct bench *b, int32_t threads);
 int bench_machine(struct bench *b);
@@ -181,6 +190,13 @@ int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, in
 /* Prefills n tokens on a fork of `s`, or of an empty session; seconds. */
 int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct kvl_session *s,
                        int32_t n, double *seconds);
+
+/* ---- bench_from.c ------------------------------------------------------------------------------------------ */
+
+/* Results of an earlier run, from its JSON lines, as if this one had measured them; threads and rounds
+ * of the configuration grow by theirs.  KVL_EINVAL: no such lines, or of another machine, build, model,
+ * page type or budget than those read before. */
+int bench_from(struct bench *b, const char *path);
 
 /* ---- bench_report.c -------------------------------------------------------------------------------------- */
 

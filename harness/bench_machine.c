@@ -10,6 +10,14 @@
 
 enum { MACHINE_FMA = 4000000, GEMM_M = 512, GEMM_N = 2816, GEMM_K = 1024 };
 
+void *bench_huge(size_t bytes)
+{
+    const size_t huge = (size_t)2 << 20, whole = (bytes + huge - 1) / huge * huge;
+    void *p = aligned_alloc(huge, whole);
+    if (p) (void)madvise(p, whole, MADV_HUGEPAGE);
+    return p;
+}
+
 /* ---- streaming ----------------------------------------------------------------------------------------- */
 
 /* Far more than any cache holds, on huge pages where the system has them. */
@@ -19,9 +27,8 @@ static int stream_open(struct bench *b)
     size_t bytes = bench_memory_free() / 8;
     if (b->config.quick) bytes = KVL_MIN(bytes, most / 4);
     bytes = KVL_MAX(KVL_MIN(bytes, most) / huge, 1) * huge;
-    b->stream = aligned_alloc(huge, bytes);
+    b->stream = bench_huge(bytes);
     if (!b->stream) return kvl_fail(b->err, KVL_ENOMEM, "no memory for %zu bytes to read", bytes);
-    (void)madvise(b->stream, bytes, MADV_HUGEPAGE);
     b->n_stream = bytes / sizeof *b->stream;
     for (size_t i = 0; i < b->n_stream; i++) b->stream[i] = 1e-3f;
     return KVL_OK;

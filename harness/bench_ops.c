@@ -5,6 +5,8 @@
 
 #include "kvl/rng.h"
 
+#include <stdlib.h>
+
 enum {
     OPS_ROWS = 512,   /* of a prefill chunk */
     OPS_PAGES = 8192, /* 128K tokens in pages of 16 */
@@ -171,7 +173,7 @@ static int ops_row(struct bench *b, enum kvl_wtype type, const char *what, int32
     size_t row = kvl_wtype_row_bytes(type, COLS);
     size_t bytes = OPS_MATRIX_BYTES / (b->config.quick ? 4u : 1u);
     int32_t n_rows = (int32_t)(bytes / row);
-    uint8_t *data = kvl_alloc((size_t)n_rows, row);
+    uint8_t *data = bench_huge((size_t)n_rows * row);
     float *x = ops_random(COLS, 3), *y = kvl_alloc((size_t)n_rows, sizeof *y);
     int rc = data && x && y ? KVL_OK : kvl_fail(b->err, KVL_ENOMEM, "no memory for a matrix");
     if (rc == KVL_OK) {
@@ -183,7 +185,7 @@ static int ops_row(struct bench *b, enum kvl_wtype type, const char *what, int32
         kvl_ops_set_threads(threads);
         rc = compare(b, what, "GB/s", &ours, NULL, "stream", threads);
     }
-    kvl_free(data);
+    free(data);
     kvl_free(x);
     kvl_free(y);
     return rc;
@@ -229,7 +231,7 @@ static int ops_selections(struct bench *b)
 {
     enum { KV = 4 };
     size_t stride = (size_t)OPS_PAGES * 2 * OPS_HEAD_DIM, n_scores = (size_t)OPS_PAGES * OPS_LISTS;
-    uint16_t *minmax = kvl_alloc(stride * OPS_LISTS, sizeof *minmax);
+    uint16_t *minmax = bench_huge(stride * OPS_LISTS * sizeof *minmax);
     float *score = ops_random(n_scores, 4), *q = ops_random(KV * OPS_GROUP * OPS_HEAD_DIM, 5);
     int32_t *index = kvl_alloc(OPS_LISTS * OPS_KEEP, sizeof *index);
     struct selection s = { .n_layers = OPS_LISTS / KV };
@@ -256,7 +258,7 @@ static int ops_selections(struct bench *b)
                                      .k = OPS_KEEP };
     for (int32_t t = 0; rc == KVL_OK && t < b->config.threads.n; t++)
         rc = ops_selection(b, &s, b->config.threads.v[t]);
-    kvl_free(minmax);
+    free(minmax);
     kvl_free(score);
     kvl_free(q);
     kvl_free(index);

@@ -1,8 +1,6 @@
 /* The table of goals from the lines of one run, and the figures it stands on. */
 #include "bench.h"
 
-#include "build.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -462,11 +460,11 @@ static void report_head(const struct bench *b, FILE *out)
           "Written by `kvlab bench --report`; do not edit. Sentences beside the goals come from\n"
           "`harness/bench_notes.def`.\n\n",
           out);
-    fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", b->machine.cpu, b->machine.cores,
-            b->machine.cores == 1 ? "" : "s", b->machine.isa, kvl_build.version, kvl_build.git,
-            kvl_build.compiler);
-    fprintf(out, "Model %s", b->model ? kvl_model_name(b->model) : "none");
-    if (c->shape) fprintf(out, ", %s weights", kvl_wtype_name(c->weights));
+    fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", b->origin.machine.cpu,
+            b->origin.machine.cores, b->origin.machine.cores == 1 ? "" : "s", b->origin.machine.isa,
+            b->origin.version, b->origin.git, b->origin.compiler);
+    fprintf(out, "Model %s", b->origin.model);
+    if (b->origin.weights) fprintf(out, ", %s weights", b->origin.weights);
     fprintf(out, ", %s pages, budget %d. ", bench_kv_name(c->kv_type), c->budget_tok);
     fprintf(out,
             "Medians of up to %d round%s;\nall sides of a ratio run by turns in each round.\n\n",

@@ -2,10 +2,12 @@
 #include "args.h"
 #include "bench.h"
 #include "bench_model.h"
+#include "build.h"
 #include "cmds.h"
 #include "stop.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +17,8 @@ struct bench_command {
     struct kvl_args base;
     struct bench bench;
     const char *make, *weights, *shape, *out, *json, *report;
+    const char *from[BENCH_MAX_LIST];
+    int32_t n_from;
     bool wants_report;
 };
 
@@ -31,6 +35,7 @@ enum {
     BENCH_KEY_BUDGET,
     BENCH_KEY_PEER,
     BENCH_KEY_JSON,
+    BENCH_KEY_FROM,
     BENCH_KEY_REPORT,
     BENCH_KEY_QUICK,
     BENCH_KEY_MILLION,
@@ -58,6 +63,8 @@ static const struct argp_option bench_options[] = {
     { "million", BENCH_KEY_MILLION, "FILE", 0,
       "1048576 tokens in the cache of this small model too: store, fork, decode", 0 },
     { "json", BENCH_KEY_JSON, "FILE", 0, "results as JSON lines too", 0 },
+    { "from", BENCH_KEY_FROM, "FILE", 0,
+      "runs nothing: results of an earlier --json for --report (repeatable)", 0 },
     { "report", BENCH_KEY_REPORT, "FILE", OPTION_ARG_OPTIONAL,
       "the table of goals, as --report=FILE (default: standard output)", 0 },
     { "quick", BENCH_KEY_QUICK, NULL, 0, "small and short: shows that all runs", 0 },
@@ -133,6 +140,11 @@ static int bench_value(struct bench_command *a, int key, char *arg)
     case BENCH_KEY_BUDGET: return bench_number("--budget", arg, 1, 1 << 20, &c->budget_tok, err);
     case BENCH_KEY_KV_TYPE: return kvl_kv_type_parse(arg, &c->kv_type, err);
     case BENCH_KEY_PLUGIN: return kvl_registry_plugin(a->bench.registry, arg, err);
+    case BENCH_KEY_FROM:
+        if (a->n_from == BENCH_MAX_LIST)
+            return kvl_fail(err, KVL_EINVAL, "--from: more than %d files", BENCH_MAX_LIST);
+        a->from[a->n_from++] = arg;
+        return KVL_OK;
     case ARGP_KEY_ARG:
         if (a->out) return kvl_fail(err, KVL_EINVAL, "%s: one file is enough", arg);
         a->out = arg;
@@ -166,6 +178,7 @@ static error_t bench_parse(int key, char *arg, struct argp_state *state)
     case BENCH_KEY_BUDGET:
     case BENCH_KEY_KV_TYPE:
     case BENCH_KEY_PLUGIN:
+    case BENCH_KEY_FROM:
     case ARGP_KEY_ARG: {
         int rc = bench_value(a, key, arg);
         return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
@@ -198,7 +211,7 @@ static void bench_defaults(struct bench_command *a)
     if (c->budget_tok == 0) c->budget_tok = c->quick ? 256 : 2048;
     if (c->depths.n == 0) c->depths = c->quick ? quick : depths;
     if (c->threads.n == 0) {
-        int32_t cores = a->bench.machine.cores;
+        int32_t cores = a->bench.origin.machine.cores;
         c->threads.v[c->threads.n++] = 1;
         if (cores > 1) c->threads.v[c->threads.n++] = cores;
     }
@@ -243,6 +256,15 @@ static int bench_report_there(const char *path, struct kvl_err *err)
     return kvl_fail(err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
 }
 
+static int bench_json_open(struct bench_command *a)
+{
+    struct bench *b = &a->bench;
+    if (!a->json) return KVL_OK;
+    b->json = fopen(a->json, "we");
+    if (b->json) return KVL_OK;
+    return kvl_fail(b->err, KVL_EIO, "--json: %s: cannot create: %s", a->json, strerror(errno));
+}
+
 static int bench_files(struct bench_command *a)
 {
     struct bench *b = &a->bench;
@@ -252,10 +274,7 @@ static int bench_files(struct bench_command *a)
     if (b->config.million) KVL_TRY(kvl_model_open(b->config.million, &million, b->err));
     kvl_model_close(million);
     if (a->report) KVL_TRY(bench_report_there(a->report, b->err));
-    if (!a->json) return KVL_OK;
-    b->json = fopen(a->json, "we");
-    if (b->json) return KVL_OK;
-    return kvl_fail(b->err, KVL_EIO, "--json: %s: cannot create: %s", a->json, strerror(errno));
+    return bench_json_open(a);
 }
 
 /* ---- the run --------------------------------------------------------------------------------------------------- */
@@ -292,25 +311,46 @@ static void bench_close(struct bench_command *a)
     free(b->stream);
     kvl_free(b->line);
     kvl_buf_free(&b->skipped);
+    json_decref(b->from);
     kvl_registry_destroy(b->registry);
+}
+
+/* The table of earlier runs. */
+static int bench_read(struct bench_command *a)
+{
+    struct bench *b = &a->bench;
+    const struct bench_config *c = &b->config;
+    if (c->parts || c->peer || c->million || c->quick || c->model || a->shape || c->threads.n)
+        return kvl_fail(b->err, KVL_EINVAL,
+                        "--from reads what was run, beside it want --report and --json alone");
+    if (a->report) KVL_TRY(bench_report_there(a->report, b->err));
+    KVL_TRY(bench_json_open(a));
+    for (int32_t i = 0; i < a->n_from; i++) KVL_TRY(bench_from(b, a->from[i]));
+    return a->wants_report ? bench_report(b, a->report) : KVL_OK;
 }
 
 static int bench_run(struct bench_command *a, struct kvl_err *err)
 {
     struct bench *b = &a->bench;
     b->err = err;
-    kvl_machine_read(&b->machine);
+    kvl_machine_read(&b->origin.machine);
+    b->origin.version = kvl_build.version;
+    b->origin.git = kvl_build.git;
+    b->origin.compiler = kvl_build.compiler;
     if (a->out)
         return kvl_fail(err, KVL_EINVAL, "%s: a file is for --make-model, want --model FILE",
                         a->out);
+    if (a->n_from > 0) return bench_read(a);
     bench_defaults(a);
     KVL_TRY(bench_files(a));
     kvl_stop_install();
     KVL_TRY(bench_model_ready(a));
+    b->origin.model = kvl_model_name(b->model);
+    if (b->config.shape) b->origin.weights = kvl_wtype_name(b->config.weights);
     if (b->config.parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
-    printf("%s, %d core%s, %s; model %s, %s pages, budget %d, %d round%s\n", b->machine.cpu,
-           b->machine.cores, b->machine.cores == 1 ? "" : "s", b->machine.isa,
-           kvl_model_name(b->model), bench_kv_name(b->config.kv_type), b->config.budget_tok,
+    printf("%s, %d core%s, %s; model %s, %s pages, budget %d, %d round%s\n", b->origin.machine.cpu,
+           b->origin.machine.cores, b->origin.machine.cores == 1 ? "" : "s", b->origin.machine.isa,
+           b->origin.model, bench_kv_name(b->config.kv_type), b->config.budget_tok,
            b->config.rounds, b->config.rounds == 1 ? "" : "s");
     fflush(stdout); /* minutes before the first result */
     KVL_TRY(bench_parts(b));

@@ -121,6 +121,20 @@ chmod +x "$tmp/broken"
 [ $? = 2 ] || fail "a peer without results: exit code"
 grep -q "gave no result, want a llama-bench" "$tmp/err" || fail "a peer without results: $(cat "$tmp/err")"
 
+# ---- a table of runs that were made before: the one that the run itself wrote, but for what it left out
+"$kvlab" bench --quick --rounds 1 --only machine,token --threads 1 --depths 0,64 --json "$tmp/a.jsonl" \
+    --report="$tmp/a.md" >"$tmp/out" 2>"$tmp/err" || fail "a run for --from: $(tail -n 1 "$tmp/err")"
+"$kvlab" bench --from "$tmp/a.jsonl" --report="$tmp/b.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "--from: $(tail -n 1 "$tmp/err")"
+sed '/^Left out:/,$d' "$tmp/a.md" | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' >"$tmp/a.cut"
+sed -e :a -e '/^\n*$/{$d;N;ba' -e '}' "$tmp/b.md" >"$tmp/b.cut"
+cmp -s "$tmp/a.cut" "$tmp/b.cut" || fail "--from: another table: $(diff "$tmp/a.cut" "$tmp/b.cut" | head -5)"
+sed 's/"budget_tok":256/"budget_tok":128/' "$tmp/a.jsonl" >"$tmp/other.jsonl"
+refused 'another budget_tok than the lines before' 2 --from "$tmp/a.jsonl" --from "$tmp/other.jsonl"
+refused 'no line of kvlab bench --json' 2 --from "$tmp/a.md"
+refused 'want --report and --json alone' 2 --from "$tmp/a.jsonl" --quick
+refused 'cannot open' 4 --from "$tmp/nothing"
+
 # ---- wrong input
 refused '"huge" is no shape, want tiny, small64 or small128' 2 --make-model huge "$tmp/x.gguf"
 refused 'no file given, want OUT.gguf' 2 --make-model tiny
