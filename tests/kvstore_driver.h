@@ -89,9 +89,11 @@ static inline struct drive_lane *drive_lane(struct drive *d, struct drive_seq *s
     return &s->lane[layer * d->desc.n_kv_heads + head];
 }
 
+/* Eight bits and a power of two. */
 static inline float drive_value(uint32_t tag, int part, int32_t c)
 {
-    return (float)((int32_t)((tag * 37u + (uint32_t)part * 11u + (uint32_t)c * 5u) % 4001u) - 2000);
+    uint32_t mix = tag * 37u + (uint32_t)part * 11u + (uint32_t)c * 5u;
+    return (float)(((int32_t)(mix % 511u) - 255) * (1 << (mix / 511u % 8u)));
 }
 
 static inline struct drive_seq *drive_pick(struct drive *d)
