@@ -22,7 +22,7 @@ enum {
     PEER_PROMPT = 4096,
     PEER_TOKEN_DEPTH = 32768,
     PEER_CHUNK_DEPTH = 16384,
-    PEER_PROBE_DEPTH = 2048,
+    PEER_PROBE_DEPTH = 8192, /* which setting is faster turns over at a few thousand tokens */
     PEER_ROUNDS = 3,
 };
 
