@@ -246,4 +246,25 @@ static inline void check_layout(const struct kvl_sample *s, const char *intro)
     }
 }
 
+/* ---- goldens -------------------------------------------------------------------------------- */
+
+static inline uint64_t hash_text(uint64_t h, const char *s)
+{
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return (h ^ 0xff) * 0x100000001b3u;
+}
+
+/* FNV-1a of all text of a sample. */
+static inline uint64_t hash_sample(const struct want *w)
+{
+    struct kvl_sample s = must_generate(w);
+    uint64_t h = hash_text(0xcbf29ce484222325u, s.context);
+    for (int32_t i = 0; i < s.n_questions; i++) {
+        h = hash_text(h, s.question[i].text);
+        h = hash_text(h, s.question[i].answer);
+    }
+    kvl_sample_free(&s);
+    return h;
+}
+
 #endif

@@ -166,24 +166,6 @@ static void test_spread(void **state)
 
 /* ---- purity ------------------------------------------------------------------------------------ */
 
-static uint64_t hash_text(uint64_t h, const char *s)
-{
-    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return (h ^ 0xff) * 0x100000001b3u;
-}
-
-static uint64_t hash_sample(const struct want *w)
-{
-    struct kvl_sample s = must_generate(w);
-    uint64_t h = hash_text(0xcbf29ce484222325u, s.context);
-    for (int32_t i = 0; i < s.n_questions; i++) {
-        h = hash_text(h, s.question[i].text);
-        h = hash_text(h, s.question[i].answer);
-    }
-    kvl_sample_free(&s);
-    return h;
-}
-
 /* Goldens: the bytes of version 1 of the tasks.  When they change, so must the version. */
 static void test_pure(void **state)
 {
