@@ -38,12 +38,12 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 3
+#define KVL_POLICY_ABI 4
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
     KVL_CAP_SELECTS = 1 << 1,     /* reads a part, keeps all */
-    KVL_CAP_OFFLOADS = 1 << 2,    /* wants tiers; not served yet */
+    KVL_CAP_OFFLOADS = 1 << 2,    /* keeps a part in the host tier: kvl_plan_offload */
     KVL_CAP_PROBS = 1 << 3,       /* observe wants the weights of what was read */
     KVL_CAP_PREFILL = 1 << 4,     /* may also start empty, every token of the context being a step
                                      (prefill: own); then there is no replay, prefilled or score */
@@ -51,10 +51,12 @@ enum kvl_cap {
     KVL_CAP_SAMPLES = 1 << 6,     /* random: needs a seed, answers vary with it */
     KVL_CAP_BOUND = 1 << 7,       /* not a method: bounds a plot (full, random, oracle) */
     KVL_CAP_SHARES_META =
-        1 << 8, /* on replay, append and prefilled write tables alone, and what they
+        1 << 8,               /* on replay, append and prefilled write tables alone, and what they
                                      write depends on the context and the options, not on the budget:
                                      sessions at other budgets share the tables instead of asking
                                      again */
+    KVL_CAP_WRAPS = 1 << 9,   /* changes what another policy answers: outer(inner) */
+    KVL_CAP_TOKENS = 1 << 10, /* sees the ids of tokens: kvl_tokens */
 };
 
 /* The model as a policy sees it. */
@@ -75,6 +77,15 @@ enum kvl_observer {
     /* The same for scaled logits q.k / sqrt(d) of the `param` queries after its own (InfLLM, Eq. of
      * the representative score r_m, before the division by their number). */
     KVL_OBS_LOGITS = 3,
+    /* Mean and covariance of the queries before RoPE, of positions `param` and up
+     * (ExpectedAttention): kvl_obs_moments. */
+    KVL_OBS_MOMENTS = 4,
+    /* The context is run once more, behind itself, in chunks of `param` tokens that it is asked to
+     * repeat: the largest probability that a token of the repetition put on every position of its chunk
+     * (KVzip): kvl_obs_replay.  REPLAY_PLUS: divided by the norm of the layer's input and multiplied by
+     * that of the projected value (KVzip+). */
+    KVL_OBS_REPLAY = 5,
+    KVL_OBS_REPLAY_PLUS = 6,
 };
 
 /* Different column observers (kind and param) that one engine keeps at most; InfLLM has one of its own
@@ -87,9 +98,11 @@ enum kvl_meta_unit {
      * every token that comes and takes out those of evicted ones.  unit_tok is 1.  Rows lie by column:
      * element c of row i is at c * column_stride + i. */
     KVL_META_LIVE = 2,
+    /* One row per lane, of any length (codebooks, sorted tables, low-rank factors); unit_tok is 1. */
+    KVL_META_LANE = 3,
 };
 
-#define KVL_MAX_META 4
+#define KVL_MAX_META 8
 
 /* What `append` gets of a context that was prefilled before the policy came. */
 enum kvl_replay {
@@ -111,6 +124,9 @@ struct kvl_plan {
     size_t state_bytes; /* zeroed, copied when the sequence forks */
     bool raw_keys;      /* needs keys before RoPE */
     enum kvl_replay replay;
+    /* Of a policy with KVL_CAP_WRAPS, which plans first: the budget of the inner one; as budget_tok on
+     * arrival. */
+    int32_t inner_budget_tok;
     struct kvl_plan_private *p;
 };
 /* Asks for an observer of the prefill. */
@@ -122,6 +138,9 @@ KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_
 enum kvl_meta_elem {
     KVL_META_F32 = 0,
     KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies) */
+    KVL_META_I32,
+    KVL_META_U16,
+    KVL_META_U8,
 };
 /* The same for other elements, for some layers only, or with one row per layer and unit instead of one
  * per kv head: kvl_meta of another layer is an error, and only what exists is counted. */
@@ -134,6 +153,23 @@ struct kvl_meta_desc {
 };
 KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc,
                                int32_t *out);
+
+/* Which of what is fetched from the host tier stays on the device when room is short: the least recently
+ * used goes first, the least often used, or the one of least score (kvl_offload_score). */
+enum kvl_replace { KVL_REPLACE_LRU = 0, KVL_REPLACE_LFU, KVL_REPLACE_SCORE };
+
+/* Keys and values that live in the host tier once the context is complete.  Attention reads them where a
+ * selection names them: what is not in the cache of its lane is fetched, copied unit by unit and counted
+ * (kvl_counters).  Answers do not depend on it. */
+struct kvl_offload {
+    const uint8_t *layers; /* [n_layers], non-zero = offloaded; NULL = all.  Copied */
+    int32_t keep_first;    /* positions of the beginning that stay on the device */
+    int32_t keep_last;     /* the newest that do; what is older goes, in whole units */
+    int32_t unit_tok;      /* tokens fetched together: units begin at multiples of it */
+    int32_t cache_tok; /* tokens of a lane kept on the device after they were fetched; 0 = none */
+    enum kvl_replace replace;
+};
+KVL_API int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *offload);
 
 /* ---- context and step ---------------------------------------------------------------------- */
 
@@ -175,11 +211,12 @@ struct kvl_query {
  * next of these calls for the same table and layer. */
 struct kvl_meta_view {
     float *base; /* of a table of floats; NULL for another */
-    void *data;  /* of any table: elements of `type` */
-    enum kvl_kv_type type;
-    size_t head_stride;   /* elements */
-    size_t column_stride; /* elements; of a live table */
-    int32_t n_rows;       /* of a live table: of its longest lane */
+    void *data;  /* of any table: elements of `elem` */
+    enum kvl_meta_elem elem;
+    enum kvl_kv_type type; /* of KVL_META_F32 and KVL_META_KEY */
+    size_t head_stride;    /* elements */
+    size_t column_stride;  /* elements; of a live table */
+    int32_t n_rows;        /* of a live table: of its longest lane */
 };
 /* Every call counts its rows as read in a hook that selects; in one that evicts, those of live
  * tokens. */
@@ -216,10 +253,33 @@ KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int3
  * by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                             int32_t param, const float **sums, int32_t *n_tok);
+/* The observed query that lies `back` tokens before the newest (0): q [n_heads][head_dim] after RoPE. */
+KVL_API int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back, float *q);
+/* Of KVL_OBS_MOMENTS: mean [n_heads][head_dim], cov [n_heads][head_dim][head_dim] (divided by the number
+ * of queries, *n). */
+KVL_API int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param,
+                            const float **mean, const float **cov, int32_t *n);
+/* Of KVL_OBS_REPLAY and _PLUS: score [n_kv_heads][*n_tok], the largest over the group and the tokens
+ * that repeat.  Any layer may be read while another is decided on. */
+KVL_API int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
+                           int32_t param, const float **score, int32_t *n_tok);
+/* KVL_CAP_TOKENS: ids of the positions so far, and what kind of token an id is. */
+enum kvl_token_class { KVL_TOKEN_SPECIAL = 1, KVL_TOKEN_PUNCT = 2 }; /* bits */
+KVL_API int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n);
+KVL_API uint32_t kvl_token_class(const struct kvl_pctx *ctx, int32_t id);
+/* W_q of a layer, widened: row r of n_heads * head_dim at out + r * n_embd (InfiniGen: at open). */
+KVL_API int kvl_query_weights(const struct kvl_pctx *ctx, int32_t layer, float *out);
+/* out [n_heads]: norms of W_o v for values of kv head h, |W_o^(head) v|: values [n][head_dim], out
+ * [group][n], of the 1-norm or the 2-norm. */
+KVL_API int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                             const float *values, int32_t n, int32_t norm, float *out);
 /* Keys of n live positions (any order) of a lane as they are stored, after RoPE, or before it where
  * the plan asked for raw keys: out [n][head_dim].  Counted as read. */
 KVL_API int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                           const int32_t *pos, int32_t n, bool raw, float *out);
+/* Values, likewise. */
+KVL_API int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                            const int32_t *pos, int32_t n, float *out);
 /* Exact attention weights of this query over every live slot of the layer, in slot order, which is
  * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
  * counted as such: for `oracle` and for filter layers. */
@@ -245,6 +305,9 @@ struct kvl_scores {
     int32_t keep_tok;      /* kept per lane, protected ones included; the budget on arrival */
     int32_t protect_first; /* kept whatever their score; 0 on arrival */
     int32_t protect_last;
+    /* [n_kv_heads], to fill where lanes keep different numbers: protected ones included; -1 on arrival:
+     * keep_tok */
+    int32_t *keep_lane;
 };
 
 /* ---- selection ----------------------------------------------------------------------------- */
@@ -260,6 +323,9 @@ enum kvl_pos_mode {
     KVL_POS_IN_CACHE, /* a key's position is its rank among the keys of the list, the query's is the
                          last rank (StreamingLLM); needs raw keys */
     KVL_POS_CONSTANT, /* every key at distance `arg` from the query (InfLLM); needs raw keys */
+    /* A key's position is its own / arg, rounded down; the query's is what kvl_sel_query_position says
+     * (SelfExtend); needs raw keys. */
+    KVL_POS_GROUPED,
 };
 
 /* Arrives as one segment with everything live.  The first kvl_sel_* call that names items replaces
@@ -283,6 +349,30 @@ KVL_API int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32
 /* Additive log-weights of a token list, as long as it is (MagicPIG, vAttention). */
 KVL_API int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
                                 const float *log_weight, int32_t n);
+/* Positions first .. last - 1 that are live, added to one list of `scope`: several calls for a list, in
+ * ascending order, add up; not together with kvl_sel_tokens in one segment.  Costs O(1) where all of
+ * them are live. */
+KVL_API int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
+                          int32_t last);
+/* KVL_POS_GROUPED: where the query stands in the segment being built. */
+KVL_API int kvl_sel_query_position(struct kvl_sel *sel, int32_t pos);
+/* Keys that attention reads in place of the stored ones, for a token list given before: keys
+ * [n][head_dim] after RoPE, as float (ShadowKV: rebuilt from low rank).  Values are the stored ones. */
+KVL_API int kvl_sel_keys(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const float *keys,
+                         int32_t n);
+/* Entries that stand for several tokens, for one kv head: with logit [group][n] and value
+ * [n][head_dim], entry i weighs exp(logit) like a token (RetroInfer: logit = q.centroid / sqrt(d) +
+ * ln(size), value = mean of the values).  A segment of its own in the merge; counted as index bytes. */
+KVL_API int kvl_sel_pseudo(struct kvl_sel *sel, int32_t kv_head, const float *logit,
+                           const float *value, int32_t n);
+/* out = alpha out + (1 - alpha) value, for every query head, behind everything else (SparQ):
+ * alpha [n_heads], value [n_kv_heads][head_dim]. */
+KVL_API int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value);
+/* What a query head would read of what `sel` holds now: ascending positions, valid until the hook
+ * returns; the current token is not among them unless it was named.  For policies that prune what another
+ * chose.  kvl_sel_clear empties the selection. */
+KVL_API int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32_t *n);
+KVL_API int kvl_sel_clear(struct kvl_sel *sel);
 /* Starts another segment (empty); segments are merged by log-sum-exp and must not overlap. */
 KVL_API int kvl_sel_segment(struct kvl_sel *sel);
 /* Declares that this selection also serves the layers up to layer_last, and n_steps steps from this
@@ -293,6 +383,14 @@ KVL_API int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_ste
 KVL_API int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              int32_t layer_first, int32_t layer_last, const int32_t *pos,
                              int32_t n);
+
+/* A hint, from any hook of a step: what lane (layer, kv_head) will read when its turn comes in this step or
+ * the next.  Fetched now; wrong guesses cost bytes only. */
+KVL_API int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                         const int32_t *pos, int32_t n);
+/* KVL_REPLACE_SCORE: what unit `unit` of the lane's cache is worth. */
+KVL_API int kvl_offload_score(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                              int32_t unit, float score);
 
 /* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for
  * whoever traces the run: every list of `scope` has n of them, of units of unit_tok positions, the
@@ -317,6 +415,34 @@ KVL_API int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first
 /* Keeps n ascending, unique, live positions. */
 KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n);
 
+/* ---- composition: outer(inner) ----------------------------------------------------------------- */
+
+/* A policy with KVL_CAP_WRAPS has an inner one, named in its spec or by `inner`.  Hooks that the outer
+ * leaves NULL are the inner's; where both have one, the outer's runs, and calls the inner's where it wants
+ * to.  Each has options, state and tables of its own. */
+KVL_API int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
+KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel);
+
+/* ---- sparse prefill ----------------------------------------------------------------------------- */
+
+/* What the queries of a chunk of the context may read, per query head (-1: all heads): arrives as
+ * dense; always within the causal triangle, and always the token itself.  Several calls for a head add
+ * up.  Lists are ascending and unique, and are copied. */
+struct kvl_prefill_mask;
+KVL_API int kvl_mask_window(struct kvl_prefill_mask *mask, int32_t q_head, int32_t sink,
+                            int32_t window);
+/* Columns (positions) and diagonals (distance of a query to a key). */
+KVL_API int kvl_mask_vertical_slash(struct kvl_prefill_mask *mask, int32_t q_head,
+                                    const int32_t *vertical, int32_t n_vertical,
+                                    const int32_t *slash, int32_t n_slash);
+/* Blocks of block_tok keys for every block of block_tok queries of the chunk: CSR, off [n_blocks + 1]. */
+KVL_API int kvl_mask_blocks(struct kvl_prefill_mask *mask, int32_t q_head, int32_t block_tok,
+                            const int32_t *off, const int32_t *block, int32_t n_blocks);
+/* Positions before the chunk, and all of the chunk itself. */
+KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const int32_t *pos,
+                            int32_t n);
+
 /* ---- the object ---------------------------------------------------------------------------- */
 
 enum kvl_schedule {
@@ -338,7 +464,6 @@ KVL_API int kvl_report_num(struct kvl_report *r, const char *name, double value)
  * in it stands for the number reported under that name, {name%} for it in percent. */
 KVL_API int kvl_report_note(struct kvl_report *r, const char *text);
 
-struct kvl_prefill_mask;
 struct kvl_tiers;
 struct kvl_blob;
 
@@ -346,8 +471,12 @@ struct kvl_policy {
     uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy); a missing tail is NULL */
     const char *name;   /* = file name = key in command line, log and plots */
     const char *title, *paper, *help;
-    uint32_t version;           /* raised when answers change */
-    uint32_t caps;              /* enum kvl_cap */
+    /* The card that `kvlab describe` prints, plain sentences: which published behaviour it follows, in
+     * what it differs, what it costs per step and once. */
+    const char *follows, *deviations, *cost;
+    const char *inner; /* KVL_CAP_WRAPS: the policy that it wraps unless another is named */
+    uint32_t version;  /* raised when answers change */
+    uint32_t caps;     /* enum kvl_cap */
     const struct kvl_opt *opts; /* parsing, help, sweep axes, log; NULL = none */
     size_t opts_size;
     /* The smallest budget that makes sense with these options; NULL = 1. */
@@ -355,7 +484,9 @@ struct kvl_policy {
     int (*plan)(struct kvl_plan *plan);
     int (*open)(struct kvl_pctx *ctx);
     void (*close)(struct kvl_pctx *ctx);
-    /* Reserved: a dense prefill that leaves things out. */
+    /* KVL_CAP_PREFILL: the context is prefilled chunk by chunk, and this says, layer by layer, what of it
+     * the chunk's queries read: q->q [step->n_tok][n_heads][head_dim], and so the others.  Keys of the
+     * chunk are stored already. */
     int (*prefill_mask)(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_prefill_mask *mask);
     /* Keys and values of step->n_tok new tokens, as stored (rounded):
@@ -375,7 +506,7 @@ struct kvl_policy {
     int (*observe)(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                    const int32_t *n, const float *lse);
     int (*evict)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep);
-    /* Reserved: positions that change, residency wishes (KVL_CAP_OFFLOADS), state on disk. */
+    /* Reserved: positions that change, residency wishes beyond kvl_plan_offload, state on disk. */
     int (*relayout)(struct kvl_pctx *ctx, enum kvl_relayout what);
     int (*place)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_tiers *tiers);
     int (*save)(struct kvl_pctx *ctx, struct kvl_blob *blob);
