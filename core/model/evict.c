@@ -158,7 +158,14 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
 
 /* ---- one-shot eviction by scores ------------------------------------------------------------------- */
 
-static int scores_check(const struct kvl_scores *sc, struct kvl_err *err)
+/* What a lane keeps, protected ones included; all of n_tok or more is everything. */
+static int32_t scores_keep(const struct kvl_scores *sc, int32_t kv_head)
+{
+    int32_t n = sc->keep_lane[kv_head] < 0 ? sc->keep_tok : sc->keep_lane[kv_head];
+    return KVL_MIN(n, sc->n_tok);
+}
+
+static int scores_check(const struct kvl_scores *sc, int32_t n_kv_heads, struct kvl_err *err)
 {
     int64_t guarded = (int64_t)sc->protect_first + sc->protect_last;
     if (sc->keep_tok < 0 || sc->protect_first < 0 || sc->protect_last < 0 || guarded > sc->keep_tok)
@@ -166,33 +173,72 @@ static int scores_check(const struct kvl_scores *sc, struct kvl_err *err)
                         "keeps %d tokens and protects the first %d and the last %d: want all >= 0 "
                         "and no more protected than kept",
                         sc->keep_tok, sc->protect_first, sc->protect_last);
+    for (int32_t h = 0; h < n_kv_heads; h++)
+        if (sc->keep_lane[h] < -1 || (sc->keep_lane[h] >= 0 && guarded > sc->keep_lane[h]))
+            return kvl_fail(err, KVL_EPOLICY,
+                            "kv head %d keeps %d tokens and protects the first %d and the last %d: "
+                            "want no more protected than kept, or -1 for keep_tok",
+                            h, sc->keep_lane[h], sc->protect_first, sc->protect_last);
     return KVL_OK;
 }
 
-/* The best of one lane into pos; returns through *n how many. */
-static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32_t *pos)
+/* Asks the policy for the scores of one layer. */
+static int scores_ask(struct kvl_session *s, int32_t layer, struct kvl_scores *sc)
 {
     struct kvl_engine *e = s->engine;
-    const struct kvl_shape *sh = &e->model->shape;
+    int32_t heads = e->model->shape.n_kv_heads;
+    size_t floats = (size_t)heads * (size_t)s->n_pos;
+    *sc = (struct kvl_scores){ .n_tok = s->n_pos, .keep_tok = s->ctx.budget_tok };
+    sc->score = kvl_arena_get(&e->step, floats + 1, sizeof *sc->score);
+    sc->keep_lane = kvl_arena_get(&e->step, (size_t)heads, sizeof *sc->keep_lane);
+    if (!sc->score || !sc->keep_lane)
+        return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
+    memset(sc->score, 0, floats * sizeof *sc->score);
+    for (int32_t h = 0; h < heads; h++) sc->keep_lane[h] = -1;
+    const struct kvl_scores given = *sc;
+    KVL_TRY(s->planned->policy->score(&s->ctx, layer, sc));
+    if (sc->score != given.score || sc->keep_lane != given.keep_lane || sc->n_tok != s->n_pos)
+        return kvl_fail(s->ctx.err, KVL_EPOLICY,
+                        "n_tok %d or the score buffer was changed, want %d "
+                        "and the buffer as given",
+                        sc->n_tok, s->n_pos);
+    return scores_check(sc, heads, s->ctx.err);
+}
+
+/* What n lanes from `first` on keep, all of them `keep`: pos[lane]. */
+static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32_t first, int32_t n,
+                       int32_t keep, int32_t **pos)
+{
+    struct kvl_engine *e = s->engine;
     int32_t middle = sc->n_tok - sc->protect_first - sc->protect_last;
-    int32_t k = sc->keep_tok - sc->protect_first - sc->protect_last;
-    int32_t *index = kvl_arena_get(&e->step, (size_t)sh->n_kv_heads * (size_t)k + 1, sizeof *index);
+    int32_t k = keep - sc->protect_first - sc->protect_last;
+    int32_t *index = kvl_arena_get(&e->step, (size_t)n * (size_t)k + 1, sizeof *index);
     if (!index) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for the %d best", k);
-    int rc = e->ops->topk(&(struct kvl_topk_args){ .index = index,
-                                                   .x = sc->score + sc->protect_first,
-                                                   .x_stride = (size_t)sc->n_tok,
-                                                   .n_rows = sh->n_kv_heads,
-                                                   .n = middle,
-                                                   .k = k });
+    const float *x = sc->score + (size_t)first * (size_t)sc->n_tok + sc->protect_first;
+    int rc = e->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = x, .x_stride = (size_t)sc->n_tok, .n_rows = n, .n = middle, .k = k });
     if (rc == KVL_ENUMERIC)
         return kvl_fail(s->ctx.err, KVL_EPOLICY, "a score is not a number (NaN)");
     if (rc != KVL_OK) return kvl_fail(s->ctx.err, rc, "top-%d of %d scores", k, middle);
-    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-        int32_t *p = pos + (size_t)h * (size_t)sc->keep_tok;
+    for (int32_t h = first; h < first + n; h++) {
+        int32_t *p = pos[h] = kvl_arena_get(&e->step, (size_t)keep + 1, sizeof *p);
+        if (!p) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
         for (int32_t i = 0; i < sc->protect_first; i++) *p++ = i;
-        for (int32_t i = 0; i < k; i++)
-            *p++ = sc->protect_first + index[(size_t)h * (size_t)k + (size_t)i];
+        for (int32_t i = 0; i < k; i++) *p++ = sc->protect_first + *index++;
         for (int32_t i = 0; i < sc->protect_last; i++) *p++ = sc->n_tok - sc->protect_last + i;
+    }
+    return KVL_OK;
+}
+
+static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_scores *sc,
+                        int32_t **pos)
+{
+    for (int32_t h = 0; h < s->engine->model->shape.n_kv_heads; h++) {
+        int32_t n_live;
+        if (!pos[h]) continue;
+        const int32_t *live = kvl_live_positions(s, layer, h, &n_live, NULL);
+        if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+        KVL_TRY(lane_keep(s, layer, h, live, n_live, pos[h], scores_keep(sc, h)));
     }
     return KVL_OK;
 }
@@ -200,37 +246,26 @@ static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32
 int kvl_score_layer(struct kvl_session *s, int32_t layer)
 {
     struct kvl_engine *e = s->engine;
-    const struct kvl_shape *sh = &e->model->shape;
-    size_t floats = (size_t)sh->n_kv_heads * (size_t)s->n_pos;
-    struct kvl_scores sc = { .n_tok = s->n_pos, .keep_tok = s->ctx.budget_tok };
-    sc.score = kvl_arena_get(&e->step, floats + 1, sizeof *sc.score);
-    if (!sc.score) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
-    memset(sc.score, 0, floats * sizeof *sc.score);
-    const float *given = sc.score;
-    KVL_TRY(s->planned->policy->score(&s->ctx, layer, &sc));
-    if (sc.score != given || sc.n_tok != s->n_pos)
-        return kvl_fail(s->ctx.err, KVL_EPOLICY,
-                        "n_tok %d or the score buffer was changed, want %d "
-                        "and the buffer as given",
-                        sc.n_tok, s->n_pos);
-    KVL_TRY(scores_check(&sc, s->ctx.err));
-    if (sc.keep_tok >= s->n_pos) return KVL_OK;
-    size_t kept = (size_t)sh->n_kv_heads * (size_t)sc.keep_tok;
-    int32_t *pos = kvl_arena_get(&e->step, kept + 1, sizeof *pos);
+    int32_t heads = e->model->shape.n_kv_heads;
+    struct kvl_scores sc;
+    KVL_TRY(scores_ask(s, layer, &sc));
+    int32_t **pos = kvl_arena_get(&e->step, (size_t)heads, sizeof *pos); /* NULL: everything */
+    bool evicts = false;
     if (!pos) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
-    KVL_TRY(scores_best(s, &sc, pos));
+    for (int32_t h = 0, n; h < heads; h += n) {
+        int32_t keep = scores_keep(&sc, h);
+        for (n = 1; h + n < heads && scores_keep(&sc, h + n) == keep;) n++;
+        for (int32_t i = h; i < h + n; i++) pos[i] = NULL;
+        if (keep == sc.n_tok) continue;
+        KVL_TRY(scores_best(s, &sc, h, n, keep, pos));
+        evicts = true;
+    }
+    if (!evicts) return KVL_OK;
     KVL_TRY(kvl_tap_score(s, &(struct kvl_tap_score){ .layer = layer,
                                                       .scope = KVL_SCOPE_KV_HEAD,
-                                                      .n_lists = sh->n_kv_heads,
+                                                      .n_lists = heads,
                                                       .unit_tok = 1,
                                                       .n = sc.n_tok,
                                                       .score = sc.score }));
-    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-        int32_t n_live;
-        const int32_t *live = kvl_live_positions(s, layer, h, &n_live, NULL);
-        if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
-        KVL_TRY(lane_keep(s, layer, h, live, n_live, pos + (size_t)h * (size_t)sc.keep_tok,
-                          sc.keep_tok));
-    }
-    return KVL_OK;
+    return scores_apply(s, layer, &sc, pos);
 }

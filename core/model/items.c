@@ -124,15 +124,25 @@ static int items_positions(const struct kvl_head *h, const struct kvl_segment *g
     return KVL_OK;
 }
 
+static int items_with(const struct kvl_head *h, int32_t i_seg, int32_t q_head, int32_t current,
+                      struct kvl_items *out)
+{
+    const struct kvl_segment *g = &h->r->sel->seg[i_seg];
+    if (g->everything) return items_everything(h, g->mode == KVL_POS_IN_CACHE || h->r->probs, out);
+    const struct kvl_sel_list *l = segment_list(g, h, q_head);
+    return h->whole ? items_runs(h, g, l, current, out) : items_positions(h, g, l, current, out);
+}
+
 /* The list of one segment for one query head, with the current token where it belongs. */
 static int items_of(const struct kvl_head *h, int32_t i_seg, int32_t q_head, struct kvl_items *out)
 {
-    const struct kvl_sel *sel = h->r->sel;
-    const struct kvl_segment *g = &sel->seg[i_seg];
-    if (g->everything) return items_everything(h, g->mode == KVL_POS_IN_CACHE || h->r->probs, out);
-    const struct kvl_sel_list *l = segment_list(g, h, q_head);
-    int32_t current = i_seg == 0 && current_is_missing(h, q_head) ? sel->n_pos - 1 : -1;
-    return h->whole ? items_runs(h, g, l, current, out) : items_positions(h, g, l, current, out);
+    bool adds = i_seg == 0 && current_is_missing(h, q_head);
+    return items_with(h, i_seg, q_head, adds ? h->r->sel->n_pos - 1 : -1, out);
+}
+
+int kvl_items_named(const struct kvl_head *h, int32_t i_seg, int32_t q_head, struct kvl_items *out)
+{
+    return items_with(h, i_seg, q_head, -1, out);
 }
 
 /* A segment has a list per query head, not one for the group. */

@@ -36,6 +36,8 @@ bool kvl_items_split(const struct kvl_segment *g);
 /* Fills h->lists; takes those of `before`, another head of the layer (or NULL), where they are the
  * same. */
 int kvl_items_get(struct kvl_head *h, const struct kvl_head *before);
+/* One list of a segment as it was given, without the current token. */
+int kvl_items_named(const struct kvl_head *h, int32_t i_seg, int32_t q_head, struct kvl_items *out);
 bool kvl_items_have(const struct kvl_head *h, const struct kvl_items *it, int32_t pos);
 /* Positions of a list, ascending. */
 int kvl_items_expand(const struct kvl_head *h, const struct kvl_items *it, const int32_t **pos,
