@@ -8,7 +8,9 @@
  * it, a new base when it is shared: doubling, so that forks of forks copy little.
  *
  * Rows of a live table (KVL_META_LIVE) lie column by column, each column as a lane of its own, and
- * close ranks when tokens are evicted: they cost what is live, not what has been. */
+ * close ranks when tokens are evicted: they cost what is live, not what has been.
+ *
+ * A lane table (KVL_META_LANE) has one row, however long: it never grows. */
 #include "model/host.h"
 
 #include <stdlib.h>
@@ -41,6 +43,7 @@ static bool is_live(const struct kvl_meta_table *t)
 
 static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
 {
+    if (d->unit == KVL_META_LANE) return 1;
     return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
 }
 
@@ -86,6 +89,16 @@ static void base_unref(struct kvl_meta_base *b)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
+static size_t elem_bytes(enum kvl_meta_elem elem, enum kvl_kv_type type)
+{
+    switch (elem) {
+    case KVL_META_I32: return sizeof(int32_t);
+    case KVL_META_U16: return sizeof(uint16_t);
+    case KVL_META_U8: return sizeof(uint8_t);
+    default: return (size_t)kvl_kv_elem_bytes(type);
+    }
+}
+
 static int table_planes(struct kvl_meta_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
@@ -112,7 +125,7 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
         .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
         .n_rows = table_rows(decl, n_pos),
     };
-    t->row_bytes = (size_t)kvl_kv_elem_bytes(t->type);
+    t->row_bytes = elem_bytes(decl->elem, t->type);
     if (is_live(t))
         t->n_lanes *= (size_t)decl->row_elems;
     else
@@ -163,7 +176,8 @@ static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p,
     bool wide = is_live(t) && p->cap_tail > 2 * need + 4 * META_SLACK; /* after a cut */
     if (begin == p->n_base && need <= p->cap_tail && !wide) return KVL_OK;
     /* The context comes at once and needs no room to grow in; tokens come one by one. */
-    int32_t cap = p->cap_tail == 0 && !p->base ? need : need + need / 4 + META_SLACK;
+    bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_META_LANE;
+    int32_t cap = grows ? need + need / 4 + META_SLACK : need;
     int32_t n_base = p->n_base - begin;
     void *tail = rows_alloc(t, cap);
     if (!tail) return KVL_ENOMEM;
@@ -255,7 +269,7 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
     const struct kvl_meta_decl *a = &from->decl, *b = &to->decl;
     if (is_live(from) || a->unit != b->unit || a->unit_tok != b->unit_tok ||
         a->row_elems != b->row_elems || a->per_layer != b->per_layer ||
-        a->n_layers != b->n_layers || from->type != to->type)
+        a->n_layers != b->n_layers || a->elem != b->elem || from->type != to->type)
         return false;
     for (int32_t i = 0; i < a->n_layers; i++)
         if (!plane_serves(&from->plane[i], to->n_rows)) return false;
@@ -366,8 +380,10 @@ int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
                         handle);
     void *data = p->tail ? (uint8_t *)p->tail + (size_t)(first - p->n_base) * t->row_bytes : NULL;
     size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
-    *out = (struct kvl_meta_view){ .base = t->type == KVL_KV_F32 ? data : NULL,
+    bool floats = t->decl.elem <= KVL_META_KEY && t->type == KVL_KV_F32;
+    *out = (struct kvl_meta_view){ .base = floats ? data : NULL,
                                    .data = data,
+                                   .elem = t->decl.elem,
                                    .type = t->type,
                                    .head_stride = (size_t)p->cap_tail * elems,
                                    .column_stride = is_live(t) ? (size_t)p->cap_tail : 0,
@@ -403,8 +419,9 @@ int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
     return KVL_OK;
 }
 
-int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_part out[2])
+/* The first n_rows rows of every kv head, as they lie. */
+static int rows_pieces(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                       struct kvl_meta_part out[2])
 {
     struct kvl_meta_table *t;
     struct kvl_meta_plane *p;
@@ -419,14 +436,41 @@ int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
                         t->n_rows, handle);
     size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
     int32_t n_first = KVL_MIN(p->n_base, n_rows);
-    out[0] = (struct kvl_meta_part){ .type = t->type, .n_rows = n_first };
-    out[1] = (struct kvl_meta_part){ .type = t->type, .n_rows = n_rows - n_first };
+    out[0] = (struct kvl_meta_part){ .elem = t->decl.elem, .type = t->type, .n_rows = n_first };
+    out[1] = out[0];
+    out[1].n_rows = n_rows - n_first;
     if (n_first > 0) {
         out[0].data = p->base->data;
         out[0].head_stride = (size_t)p->base->cap_rows * elems;
     }
     out[1].data = p->tail;
     out[1].head_stride = (size_t)p->cap_tail * elems;
+    return KVL_OK;
+}
+
+int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2])
+{
+    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
+    const struct kvl_meta_table *t = ctx->host->table[handle];
     count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
+    return KVL_OK;
+}
+
+int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2])
+{
+    return rows_pieces(ctx, handle, layer, n_rows, out);
+}
+
+int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems)
+{
+    if (handle < 0 || handle >= ctx->host->session->planned->p.n_meta || n_elems < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "%lld elements of table %d, want 0 or more, and a handle from plan",
+                        (long long)n_elems, handle);
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    size_t bytes = elem_bytes(t->decl.elem, t->type);
+    ctx->host->session->count.index_read_bytes += n_elems * (int64_t)bytes;
     return KVL_OK;
 }

@@ -149,18 +149,21 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
     struct kvl_plan_private *p = plan->p;
     if (p->n_meta == KVL_MAX_META)
         return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
-    bool live = desc->unit == KVL_META_LIVE;
-    if ((desc->unit != KVL_META_PAGE && !live) || desc->unit_tok < 1 || desc->row_elems < 1 ||
-        desc->row_elems > 1 << 20)
+    bool live = desc->unit == KVL_META_LIVE, lane = desc->unit == KVL_META_LANE;
+    if (desc->unit < KVL_META_PAGE || desc->unit > KVL_META_LANE || desc->unit_tok < 1 ||
+        desc->row_elems < 1 || (!lane && desc->row_elems > 1 << 20))
         return kvl_fail(
             plan->err, KVL_EPOLICY,
-            "table of unit %d, %d tokens, %d elements a row: want unit %d or %d, at least "
-            "1, 1 to 1048576",
-            (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE, KVL_META_LIVE);
-    if (desc->elem != KVL_META_F32 && desc->elem != KVL_META_KEY)
+            "table of unit %d, %d tokens, %d elements a row: want unit %d to %d, at least "
+            "1, 1 to 1048576 (any number in a row per lane)",
+            (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE, KVL_META_LANE);
+    if (desc->elem < KVL_META_F32 || desc->elem > KVL_META_U8)
         return kvl_fail(plan->err, KVL_EPOLICY,
-                        "table of elements %d, want %d (float) or %d (as stored keys)",
-                        (int)desc->elem, KVL_META_F32, KVL_META_KEY);
+                        "table of elements %d, want %d (float), %d (as stored keys) to %d (bytes)",
+                        (int)desc->elem, KVL_META_F32, KVL_META_KEY, KVL_META_U8);
+    if (lane && desc->unit_tok != 1)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of a row per lane in units of %d tokens, want 1", desc->unit_tok);
     if (live && (desc->unit_tok != 1 || desc->per_layer))
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of live tokens in units of %d%s, want 1 and rows per kv head",

@@ -219,14 +219,19 @@ static void test_tables_that_are_refused(void **state)
 {
     struct kvl_meta_desc d = { .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1 };
     (void)state;
-    d.elem = (enum kvl_meta_elem)2;
-    expect_no_plan(d, "elements 2, want 0 (float) or 1");
+    d.elem = (enum kvl_meta_elem)5;
+    expect_no_plan(d, "elements 5, want 0 (float), 1 (as stored keys) to 4");
     d.elem = KVL_META_F32;
     d.unit = KVL_META_LIVE;
     d.unit_tok = 2;
     expect_no_plan(d, "live tokens in units of 2");
-    d.unit = (enum kvl_meta_unit)3;
-    expect_no_plan(d, "unit 3");
+    d.unit = KVL_META_LANE;
+    expect_no_plan(d, "a row per lane in units of 2");
+    d.unit = (enum kvl_meta_unit)4;
+    expect_no_plan(d, "unit 4");
+    d.unit = KVL_META_PAGE;
+    d.row_elems = (1 << 20) + 1;
+    expect_no_plan(d, "1048577 elements a row");
 }
 
 static int open_rig(void **state)

@@ -231,13 +231,19 @@ KVL_API int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t la
 /* The first n_rows rows, to read only, in two pieces one after the other, either of which may be
  * empty; counted as read, in whichever hook. */
 struct kvl_meta_part {
-    const void *data; /* elements of `type` */
-    enum kvl_kv_type type;
-    size_t head_stride; /* elements */
+    const void *data; /* elements of `elem` */
+    enum kvl_meta_elem elem;
+    enum kvl_kv_type type; /* of KVL_META_F32 and KVL_META_KEY */
+    size_t head_stride;    /* elements */
     int32_t n_rows;
 };
 KVL_API int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                           struct kvl_meta_part out[2]);
+/* The same for who reads single elements of rows (some channels, some buckets): nothing is counted,
+ * and kvl_meta_count says how many were read, of all kv heads together. */
+KVL_API int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                          struct kvl_meta_part out[2]);
+KVL_API int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems);
 /* Floats of scratch, valid until the hook returns; contents undefined.  The engine's arena grows to
  * its high-water mark, so that a steady state allocates nothing.  NULL: out of memory. */
 KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
