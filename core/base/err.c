@@ -58,9 +58,9 @@ int kvl_fail_at(struct kvl_err *err, int code, const char *fmt, ...)
     if (err->code == KVL_OK) snprintf(old, sizeof old, "%s", kvl_status_name(code));
     err->code = code;
     /* A message too long to keep whole is cut at its end. */
-    size_t n = strlen(prefix);
+    size_t n = strlen(prefix), left = sizeof err->msg - n;
     memcpy(err->msg, prefix, n);
-    snprintf(err->msg + n, sizeof err->msg - n, ": %s", old);
+    snprintf(err->msg + n, left, ": %.*s", (int)left, old);
     return code;
 }
 
