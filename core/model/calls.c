@@ -52,6 +52,7 @@ int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, flo
     KVL_TRY(check_tokens(s, id, n, err));
     if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
     KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
+    KVL_TRY(kvl_session_note(s, id, n, err));
     if (s->obs && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
     s->failed = true;
@@ -73,6 +74,7 @@ int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t 
     size_t n_vocab = (size_t)e->model->shape.n_vocab;
     KVL_TRY(check_tokens(s, id, n, err));
     KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
+    KVL_TRY(kvl_session_note(s, id, n, err));
     uint64_t t0 = kvl_now_ns();
     s->failed = true;
     for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
@@ -106,6 +108,7 @@ int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *i
     struct kvl_engine *e = s[0]->engine;
     for (int32_t i = 0; i < n; i++) KVL_TRY(check_tokens(s[i], &id[i], 1, err));
     KVL_TRY(kvl_engine_reserve(e, n, err));
+    for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_session_note(s[i], &id[i], 1, err));
     uint64_t t0 = kvl_now_ns();
     struct kvl_forward f = { .e = e, .mode = KVL_DECODE, .n = n, .timed = n == 1, .err = err };
     for (int32_t i = 0; i < n; i++) {

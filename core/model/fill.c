@@ -11,7 +11,7 @@ enum { FILL_CHUNK = 512, FILL_SLACK = 1 << 16 };
 struct fill {
     struct kvl_session *s;
     float *random; /* [FILL_CHUNK * the widest row + FILL_SLACK], -1 to 1 */
-    int32_t *pos;  /* [FILL_CHUNK] */
+    int32_t *pos;  /* [FILL_CHUNK]; for a moment the ids of a chunk */
     struct kvl_rng rng;
 };
 
@@ -55,6 +55,9 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
 
 static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
 {
+    uint32_t n_vocab = (uint32_t)f->s->engine->model->shape.n_vocab;
+    for (int32_t i = 0; i < n; i++) f->pos[i] = (int32_t)kvl_rng_below(&f->rng, n_vocab);
+    KVL_TRY(kvl_session_note(f->s, f->pos, n, err));
     for (int32_t i = 0; i < n; i++) f->pos[i] = f->s->n_pos + i;
     for (int32_t l = 0; l < f->s->engine->model->shape.n_layers; l++)
         KVL_TRY(fill_layer(f, l, n, err));

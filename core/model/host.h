@@ -175,6 +175,8 @@ struct kvl_session {
     struct kvl_seq *seq;
     struct kvl_observers *obs; /* NULL when the engine keeps none */
     int32_t n_pos;             /* position of the next token */
+    int32_t *id;               /* [n_pos] of the tokens; those of a running call are there already */
+    int32_t cap_id;
     bool failed;               /* by its last call, or by a call that has not returned */
     bool opened;               /* close is owed */
     /* under a policy */
@@ -213,7 +215,8 @@ struct kvl_engine {
     int32_t n_jobs, cap_jobs, cap_src;
     struct kvl_attn_merge_args *merge;
     int32_t n_merges, cap_merges;
-    struct kvl_probs_join *joins; /* in the step arena */
+    struct kvl_probs_join *joins;   /* in the step arena */
+    struct kvl_residual *residuals; /* the same */
 };
 
 /* Weights of one query head that read several segments, put one after the other once attention has
@@ -227,6 +230,14 @@ struct kvl_probs_join {
         const float *probs, *lse; /* [n], 1 */
         int32_t n;
     } part[KVL_MAX_SEGMENTS];
+};
+
+/* out = alpha out + (1 - alpha) value for the query group of one kv head, once its attention is merged. */
+struct kvl_residual {
+    struct kvl_residual *next;
+    float *out;         /* [group][head_dim] */
+    const float *alpha; /* [group] */
+    const float *value; /* [head_dim] */
 };
 
 /* Where a job's lane comes from: views are taken just before attention runs. */
@@ -305,6 +316,8 @@ struct kvl_sel {
     struct kvl_segment seg[KVL_MAX_SEGMENTS];
     int32_t n_seg;
     int32_t share_layer, share_steps; /* 0 = not shared */
+    /* [n_heads], [n_kv_heads][head_dim]; NULL = no residual */
+    const float *residual_alpha, *residual_value;
     bool dense;
 };
 
@@ -335,6 +348,8 @@ struct kvl_resolve {
 int kvl_resolve(const struct kvl_resolve *r);
 /* After attention and its merges: the weights of selections with several segments. */
 void kvl_resolve_join(struct kvl_engine *e);
+/* Behind that: the residuals of selections that have one. */
+void kvl_resolve_residual(struct kvl_engine *e);
 
 /* ---- evict.c -------------------------------------------------------------------------------------- */
 
@@ -356,6 +371,11 @@ int kvl_tap_read(struct kvl_session *s, int32_t layer, int32_t pos, bool dense, 
 int kvl_tap_score(struct kvl_session *s, const struct kvl_tap_score *score);
 int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *kept,
                  int32_t n_kept);
+
+/* ---- session.c: ids of tokens ---------------------------------------------------------------------- */
+
+/* Notes the ids of n tokens that are about to run: positions n_pos and up. */
+int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err);
 
 /* ---- attach.c -------------------------------------------------------------------------------------- */
 

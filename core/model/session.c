@@ -23,6 +23,22 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
     return KVL_OK;
 }
 
+int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+{
+    if (n == 0) return KVL_OK;
+    if (s->cap_id - s->n_pos < n) {
+        int32_t need = s->n_pos + n, cap = need + KVL_MIN(need / 2 + 64, INT32_MAX - need);
+        int32_t *more = kvl_alloc((size_t)cap, sizeof *more);
+        if (!more) return kvl_fail(err, KVL_ENOMEM, "out of memory for the ids of %d tokens", need);
+        if (s->id) memcpy(more, s->id, (size_t)s->n_pos * sizeof *more);
+        kvl_free(s->id);
+        s->id = more;
+        s->cap_id = cap;
+    }
+    memcpy(s->id + s->n_pos, id, (size_t)n * sizeof *id);
+    return KVL_OK;
+}
+
 static void host_release(struct kvl_session *s)
 {
     for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_destroy(s->host.table[i]);
@@ -43,6 +59,7 @@ void kvl_session_destroy(struct kvl_session *s)
     kvl_session_probe(s, NULL, 0, NULL);
     kvl_observers_unref(s->obs);
     kvl_seq_destroy(s->seq);
+    kvl_free(s->id);
     kvl_free(s);
 }
 
@@ -93,10 +110,11 @@ int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
     struct kvl_session *s = kvl_alloc(1, sizeof *s);
     if (!s) return kvl_fail(err, KVL_ENOMEM, "out of memory for a session");
     s->engine = parent->engine;
-    s->n_pos = parent->n_pos;
     s->count = parent->count;
     s->obs = kvl_observers_ref(parent->obs);
-    int rc = kvl_seq_fork(parent->seq, &s->seq, err);
+    int rc = kvl_session_note(s, parent->id, parent->n_pos, err);
+    s->n_pos = parent->n_pos;
+    if (rc == KVL_OK) rc = kvl_seq_fork(parent->seq, &s->seq, err);
     if (rc == KVL_OK && fork_policy(s, parent) != KVL_OK)
         rc = kvl_fail(err, KVL_ENOMEM, "out of memory for the policy of a fork");
     if (rc != KVL_OK) {

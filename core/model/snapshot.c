@@ -2,7 +2,7 @@
  * values as they are stored, and the observers; a session that was never under a policy holds every
  * position in its slot, so that positions need no bytes.
  *
- * Content, little-endian: a head of numbers; per layer the full blocks, CHUNK_BLOCKS of each kv head
+ * Content, little-endian: a head of numbers; the ids of the tokens; per layer the full blocks, CHUNK_BLOCKS of each kv head
  * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
  * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries.
  * Of a block only the store knows the layout: nothing is converted, and a load costs little more than
@@ -38,7 +38,7 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     static const char *const types[] = { "f32", "f16", "bf16" }; /* by enum kvl_kv_type */
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
-    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 3\nmodel %s\ncode %s\nops %s %s\n",
+    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 4\nmodel %s\ncode %s\nops %s %s\n",
                            kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));
@@ -272,6 +272,7 @@ static int save_body(struct kvl_session *s, struct kvl_snapshot_writer *w, struc
     h.n_seen = s->obs ? (int32_t)s->obs->n_seen : 0;
     h.n_tok = s->obs ? s->obs->n_tok : 0;
     KVL_TRY(kvl_snapshot_put(w, &h, sizeof h, sizeof h.n_pos, err));
+    KVL_TRY(kvl_snapshot_put(w, s->id, (size_t)s->n_pos * sizeof *s->id, sizeof *s->id, err));
     KVL_TRY(save_lanes(s, w, err));
     return s->obs ? observers_each(s->engine, s->obs, save_array, w, err) : KVL_OK;
 }
@@ -287,11 +288,29 @@ int kvl_session_save(struct kvl_session *s, const char *path, const char *key, s
     return rc;
 }
 
+/* A declared number makes room only as bytes come. */
+static int load_ids(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n,
+                    struct kvl_err *err)
+{
+    int32_t id[1024], n_vocab = s->engine->model->shape.n_vocab;
+    for (int32_t m; s->n_pos < n; s->n_pos += m) {
+        m = KVL_MIN(1024, n - s->n_pos);
+        KVL_TRY(kvl_snapshot_get(r, id, (size_t)m * sizeof *id, err));
+        for (int32_t i = 0; i < m; i++)
+            if (id[i] < 0 || id[i] >= n_vocab)
+                return kvl_snapshot_damaged(r, "a token that the model does not have", err);
+        KVL_TRY(kvl_session_note(s, id, m, err));
+    }
+    s->n_pos = 0;
+    return KVL_OK;
+}
+
 static int load_body(struct kvl_session *s, struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
     struct snapshot_head h;
     KVL_TRY(kvl_snapshot_get(r, &h, sizeof h, err));
     KVL_TRY(head_check(s->engine, &h, r, err));
+    KVL_TRY(load_ids(s, r, h.n_pos, err));
     KVL_TRY(load_lanes(s, r, h.n_pos, err));
     s->n_pos = h.n_pos;
     if (s->obs) {

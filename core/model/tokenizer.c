@@ -214,6 +214,56 @@ bool kvl_tokenizer_ends(const struct kvl_tokenizer *t, int32_t id)
     return id >= 0 && id < t->n && t->ends[id];
 }
 
+/* A character that says nothing by itself: ASCII, general punctuation, the marks of Chinese and Japanese
+ * and their wide forms. */
+static bool is_punct(uint32_t c)
+{
+    static const uint32_t range[][2] = {
+        { '\n', '\n' },     { '\r', '\r' },     { '!', '/' },       { ':', '@' },
+        { '[', '`' },       { '{', '~' },       { 0xA1, 0xA1 },     { 0xAB, 0xAB },
+        { 0xB7, 0xB7 },     { 0xBB, 0xBB },     { 0xBF, 0xBF },     { 0x2010, 0x205E },
+        { 0x3001, 0x3003 }, { 0x3008, 0x3011 }, { 0xFF01, 0xFF0F }, { 0xFF1A, 0xFF20 },
+    };
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (c >= range[i][0] && c <= range[i][1]) return true;
+    return false;
+}
+
+static uint32_t utf8_value(const char *s, size_t len)
+{
+    static const uint8_t lead[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
+    uint32_t c = (unsigned char)s[0] & lead[len];
+    for (size_t i = 1; i < len; i++) c = c << 6 | ((unsigned char)s[i] & 0x3f);
+    return c;
+}
+
+bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id)
+{
+    if (id < 0 || id >= t->n || t->type[id] == TOK_CONTROL || t->type[id] == TOK_UNKNOWN)
+        return false;
+    struct kvl_str s = kvl_tok_string(&t->plain, id);
+    bool any = false;
+    for (size_t i = 0, len; i < s.len; i += len) {
+        len = kvl_utf8_len(s.s + i, s.len - i);
+        if (len == 0) return false;
+        bool punct = is_punct(utf8_value(s.s + i, len));
+        if (!punct && s.s[i] != ' ' && s.s[i] != '\t') return false;
+        any = any || punct;
+    }
+    return any;
+}
+
+bool kvl_tokenizer_special(const struct kvl_tokenizer *t, int32_t id)
+{
+    if (id < 0 || id >= t->n) return false;
+    if (t->type[id] == TOK_CONTROL || t->type[id] == TOK_UNKNOWN) return true;
+    if (t->type[id] != TOK_USER || kvl_tokenizer_punct(t, id)) return false;
+    struct kvl_str s = kvl_tok_string(&t->plain, id);
+    for (size_t i = 0; i < s.len; i++)
+        if (s.s[i] != ' ' && s.s[i] != '\t') return true;
+    return false;
+}
+
 uint64_t kvl_tokenizer_hash(const struct kvl_tokenizer *t)
 {
     return t->hash;

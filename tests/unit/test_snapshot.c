@@ -415,8 +415,8 @@ static void stage_body(struct stage *g, struct kvl_buf *body)
     const struct kvl_shape *sh = rig_shape(&g->r);
     const struct kvl_observers *o = g->s->obs;
     size_t heads = (size_t)(sh->n_layers * sh->n_heads), dim = (size_t)sh->head_dim;
-    /* A full block in f16 and four tokens in float: keys, values and keys before RoPE. */
-    size_t n = HEAD + (size_t)(sh->n_layers * sh->n_kv_heads) * dim * 3 * (16 * 2 + 4 * 4);
+    /* The ids, then a full block in f16 and four tokens in float: keys, values and keys before RoPE. */
+    size_t n = HEAD + 20 * 4 + (size_t)(sh->n_layers * sh->n_kv_heads) * dim * 3 * (16 * 2 + 4 * 4);
     n += heads * 4 * ((size_t)o->set.window * (dim + 1) + 2 * (size_t)o->set.n_columns * 20);
     stage_save(g);
     body_of(g, n, body);

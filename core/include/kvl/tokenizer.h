@@ -50,6 +50,11 @@ KVL_API int32_t kvl_tokenizer_bos(const struct kvl_tokenizer *t); /* -1: none */
 KVL_API int32_t kvl_tokenizer_eos(const struct kvl_tokenizer *t); /* -1: none */
 /* EOS and every other token that ends a generation. */
 KVL_API bool kvl_tokenizer_ends(const struct kvl_tokenizer *t, int32_t id);
+/* Control, unknown and user-defined tokens that are not just spaces or punctuation: what no plain text
+ * becomes. */
+KVL_API bool kvl_tokenizer_special(const struct kvl_tokenizer *t, int32_t id);
+/* Tokens whose text is punctuation or line breaks and spaces, nothing else. */
+KVL_API bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id);
 /* Hash of everything that decides ids: for logs and snapshot keys. */
 uint64_t kvl_tokenizer_hash(const struct kvl_tokenizer *t);
 const char *kvl_tokenizer_model(const struct kvl_tokenizer *t); /* "llama", "gpt2" */
