@@ -57,6 +57,7 @@ enum kvl_cap {
                                      again */
     KVL_CAP_WRAPS = 1 << 9,   /* changes what another policy answers: outer(inner) */
     KVL_CAP_TOKENS = 1 << 10, /* sees the ids of tokens: kvl_tokens */
+    KVL_CAP_RAGGED = 1 << 11, /* lanes keep or read different numbers: the budget is their mean */
 };
 
 /* The model as a policy sees it. */
