@@ -271,8 +271,10 @@ static int flush_attention(const struct kvl_forward *f)
     int rc = e->n_jobs > 0 ? e->ops->attn_decode(&args) : KVL_OK;
     for (int32_t m = 0; rc == KVL_OK && m < e->n_merges; m++) rc = e->ops->attn_merge(&e->merge[m]);
     if (rc == KVL_OK) kvl_resolve_join(e);
+    if (rc == KVL_OK) kvl_resolve_residual(e);
     e->n_jobs = e->n_merges = 0;
     e->joins = NULL;
+    e->residuals = NULL;
     return op_failed(f, "attention", rc);
 }
 
@@ -386,6 +388,7 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     size_t waits = 0;
     e->n_jobs = e->n_merges = 0;
     e->joins = NULL;
+    e->residuals = NULL;
     for (int32_t i = 0; i < f->n; i++) {
         if (first == i) kvl_arena_reset(&e->step);
         KVL_TRY(row_gather(f, i, layer, &waits));

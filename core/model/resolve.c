@@ -102,11 +102,14 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
     uint8_t *mask = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *mask);
     int32_t *pos = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *pos);
     if (!mask || !pos) return kvl_items_no_memory(h);
+    float *bias = it->log_weight ? kvl_arena_get(&h->e->step, (size_t)n, sizeof *bias) : NULL;
+    if (it->log_weight && !bias) return kvl_items_no_memory(h);
     memset(mask, 0, (size_t)n);
     memset(pos, 0, (size_t)n * sizeof *pos);
     for (int32_t i = 0; i < it->n; i++) {
         mask[it->pos[i]] = 1;
         pos[it->pos[i]] = g->mode == KVL_POS_IN_CACHE ? i : 0;
+        if (bias) bias[it->pos[i]] = it->log_weight[i];
     }
     struct kvl_lane lane = kvl_seq_lane(h->s->seq, h->layer, h->kv_head);
     struct kvl_attn_masked_args a = { .out = job->out,
@@ -114,6 +117,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .q = job->q,
                                       .lane = &lane,
                                       .mask = mask,
+                                      .bias = bias,
                                       .n_slots = n,
                                       .n_heads = job->n_heads,
                                       .head_dim = h->e->model->shape.head_dim,
@@ -315,6 +319,34 @@ void kvl_resolve_join(struct kvl_engine *e)
     }
 }
 
+/* ---- residual --------------------------------------------------------------------------------------- */
+
+static int push_residual(const struct kvl_head *h, float *out)
+{
+    const struct kvl_sel *sel = h->r->sel;
+    size_t group = (size_t)kvl_group(&h->e->model->shape), kv_head = (size_t)h->kv_head;
+    struct kvl_residual *r = kvl_arena_get(&h->e->step, 1, sizeof *r);
+    if (!r) return kvl_items_no_memory(h);
+    *r = (struct kvl_residual){ .next = h->e->residuals,
+                                .out = out,
+                                .alpha = sel->residual_alpha + kv_head * group,
+                                .value = sel->residual_value +
+                                         kv_head * (size_t)h->e->model->shape.head_dim };
+    h->e->residuals = r;
+    return KVL_OK;
+}
+
+void kvl_resolve_residual(struct kvl_engine *e)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    for (const struct kvl_residual *r = e->residuals; r; r = r->next)
+        for (int32_t j = 0; j < kvl_group(sh); j++) {
+            float *out = r->out + (size_t)j * (size_t)sh->head_dim;
+            for (int32_t c = 0; c < sh->head_dim; c++)
+                out[c] = r->alpha[j] * out[c] + (1.0f - r->alpha[j]) * r->value[c];
+        }
+}
+
 static int resolve_head(const struct kvl_head *h)
 {
     const struct kvl_shape *sh = &h->e->model->shape;
@@ -322,6 +354,7 @@ static int resolve_head(const struct kvl_head *h)
     int32_t group = kvl_group(sh), attended = 0, n;
     size_t floats = (size_t)group * (size_t)sh->head_dim;
     float *out = h->r->out + (size_t)h->kv_head * floats, *lse = h->r->lse + h->kv_head * group;
+    if (sel->residual_alpha) KVL_TRY(push_residual(h, out));
     if (sel->n_seg == 1) {
         KVL_TRY(resolve_segment(h, 0, out, lse, &attended));
         count_attended(h, attended);

@@ -206,6 +206,28 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
     return KVL_OK;
 }
 
+int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value)
+{
+    const struct kvl_shape *sh = &sel->s->engine->model->shape;
+    size_t n_heads = (size_t)sh->n_heads, n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    if (sel->residual_alpha) return kvl_fail(sel->err, KVL_EPOLICY, "a residual is given twice");
+    for (size_t i = 0; i < n_heads; i++)
+        if (!(alpha[i] >= 0.0f && alpha[i] <= 1.0f))
+            return kvl_fail(sel->err, KVL_EPOLICY, "residual: alpha %zu is %g, want 0 to 1", i,
+                            (double)alpha[i]);
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(value[i]))
+            return kvl_fail(sel->err, KVL_EPOLICY, "residual: value %zu is %g, want a finite number",
+                            i, (double)value[i]);
+    float *copy = kvl_arena_get(&sel->s->engine->step, n_heads + n, sizeof *copy);
+    if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a residual");
+    memcpy(copy, alpha, n_heads * sizeof *copy);
+    memcpy(copy + n_heads, value, n * sizeof *copy);
+    sel->residual_alpha = copy;
+    sel->residual_value = copy + n_heads;
+    return KVL_OK;
+}
+
 int kvl_sel_segment(struct kvl_sel *sel)
 {
     if (sel->n_seg == KVL_MAX_SEGMENTS)
@@ -231,6 +253,9 @@ int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps)
 
 int kvl_sel_complete(struct kvl_sel *sel)
 {
+    if (sel->residual_alpha && sel->share_steps > 0)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a selection with a residual, which is this query's alone, is shared");
     for (int32_t i = 0; i < sel->n_seg; i++) {
         const struct kvl_segment *g = &sel->seg[i];
         if (g->everything) continue;

@@ -161,6 +161,7 @@ struct kvl_attn_masked_args {
     const float *q;   /* [n_heads][head_dim]; before RoPE when pos is given */
     const struct kvl_lane *lane;
     const uint8_t *mask; /* [n_slots] */
+    const float *bias;   /* [n_slots] added to the logits, or NULL */
     const int32_t *pos;  /* [n_slots] or NULL: as in kvl_attn_job */
     int32_t q_pos;
     int32_t n_slots, n_heads, head_dim;

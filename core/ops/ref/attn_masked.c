@@ -8,6 +8,7 @@ int kvl_ref_attn_masked(const struct kvl_attn_masked_args *a)
         struct kvl_ref_query query = { .q = a->q + (size_t)h * (size_t)a->head_dim,
                                        .lane = a->lane,
                                        .mask = a->mask,
+                                       .log_weight = a->bias,
                                        .pos = a->pos,
                                        .q_pos = a->q_pos,
                                        .n = a->n_slots,
