@@ -288,6 +288,123 @@ struct kvl_topk_args {
     int32_t n_rows, n, k; /* 0 <= k <= n */
 };
 
+/* New keys into a table that lies channel by channel: kv head h from element h * head_stride:
+ * [n_pages][head_dim][page_tok].  k must be exact in `type`. */
+struct kvl_channel_put_args {
+    void *keys; /* in, out */
+    enum kvl_kv_type type;
+    size_t head_stride; /* elements */
+    const float *k;     /* [n][n_kv_heads][head_dim] */
+    int32_t pos0, n;    /* positions pos0 .. pos0 + n - 1; page 0 of keys begins at position 0 */
+    int32_t n_kv_heads, head_dim, page_tok;
+};
+
+/* score[h][t] = factor[h] * sum of q[h][c] k[t][c] over the channels c of h's kv head, and the
+ * largest score of each head and sum of exp(score - max) over tokens (for softmax; 0 tokens: -inf, 0).
+ * Channels may come in any order. */
+struct kvl_channel_scores_args {
+    float *score; /* out query head h at h * score_stride: [n_tok] */
+    size_t score_stride;
+    float *max, *sum;       /* out [n_heads] */
+    const float *q;         /* [n_heads][head_dim] */
+    const float *factor;    /* [n_heads] */
+    const int32_t *channel; /* [n_kv_heads][n_channels] */
+    const void *keys;       /* as in channel_put */
+    enum kvl_kv_type type;
+    size_t head_stride;
+    int32_t n_tok, page_tok, n_channels, n_heads, n_kv_heads, head_dim;
+};
+
+/* Locality-sensitive hashing: n_tables codes of n_bits bits (16 at most) for each of n vectors.  Bit j
+ * of code l is set where the vector lies on the positive side of hyperplane l * n_bits + j, strictly. */
+struct kvl_lsh_codes_args {
+    uint16_t *code;    /* out [n][n_tables] */
+    const float *side; /* [n][n_tables * n_bits] products with the hyperplanes */
+    int32_t n, n_tables, n_bits;
+};
+
+/* Vectors sorted by code, table by table: those of code b of table l are id [start[b]] up to
+ * [start[b + 1] - 1] of its row, ascending. */
+struct kvl_lsh_build_args {
+    int32_t *start;       /* out [n_tables][2^n_bits + 1] */
+    int32_t *id;          /* out [n_tables][n] */
+    const uint16_t *code; /* [n][n_tables] */
+    int32_t n, n_tables, n_bits;
+};
+
+/* Vectors that share the code of query q in at least min_hits tables, ascending. */
+struct kvl_lsh_find_args {
+    int32_t *found;       /* out [n_q][n]: the first n_found[q] of a row */
+    int32_t *n_found;     /* out [n_q] */
+    int64_t *n_visited;   /* out [n_q] entries of buckets read */
+    const uint16_t *code; /* [n_q][n_tables] */
+    const int32_t *const *start; /* [n_q] -> tables of each query, as lsh_build made them */
+    const int32_t *const *id;
+    int32_t n_q, n, n_tables, n_bits, min_hits; /* min_hits 1 to 255 */
+};
+
+/* y[i] = the sum of |x| of row i (norm 1), or the square root of the sum of its squares (2). */
+struct kvl_row_norms_args {
+    float *y;       /* out [n] */
+    const float *x; /* [n][dim] */
+    int32_t n, dim, norm;
+};
+
+/* y[i] = cosine of row i and the mean of all rows brought to length 1; 0 where one of them is zero
+ * (KeyDiff). */
+struct kvl_mean_cosine_args {
+    float *y;       /* out [n] */
+    const float *x; /* [n][dim] */
+    int32_t n, dim;
+};
+
+/* Rows of a block between the minimum and the maximum that their channel has in the block behind it (0
+ * where these are equal); standard deviation over the channels, divided by dim - 1; softmax of these over
+ * the block (LagKV). */
+struct kvl_lag_spread_args {
+    float *y;       /* out [n_blocks][lag] */
+    const float *x; /* [n_blocks + 1][lag][dim] */
+    int32_t n_blocks, lag, dim;
+};
+
+/* y[h][i] = scale x_i.mean_h + scale^2 / 2 x_i^T cov_h x_i: the logarithm of what exp(scale q.x_i) is on
+ * average for normal q (expected attention). */
+struct kvl_gauss_logits_args {
+    float *y;          /* out [n_heads][n] */
+    const float *x;    /* [n][dim] */
+    const float *mean; /* [n_heads][dim] */
+    const float *cov;  /* [n_heads][dim][dim], symmetric; NULL = zero */
+    int32_t n, n_heads, dim;
+    float scale;
+};
+
+struct kvl_softmax_args {
+    float *x; /* in, out: row r at x + r * stride: [n] */
+    size_t stride;
+    int32_t n_rows, n; /* n at least 1 */
+};
+
+/* Adds n vectors to the sums of every head, in double and in their order. */
+struct kvl_moments_args {
+    double *sum;     /* in, out [n_heads][dim] */
+    double *product; /* in, out [n_heads][dim (dim + 1) / 2]: x x^T from the diagonal on, row by row */
+    const float *x;  /* [n][n_heads][dim] */
+    int32_t n, n_heads, dim;
+};
+
+/* The queries are those of the last n slots of every lane.  Each sees slots [0, sink), [first, last) and,
+ * from slot `own` on, those up to its own.  Raises peak[h][j] to the largest logarithm of the weight that
+ * one of them gives slot first + j, less bias (KVzip). */
+struct kvl_attn_peaks_args {
+    float *peak;                  /* in, out [n_heads][last - first] */
+    const float *q;               /* [n][n_heads][head_dim], after RoPE */
+    const float *bias;            /* [n], or NULL */
+    const struct kvl_lane *lanes; /* [n_kv_heads] of the same length */
+    int32_t sink, first, last, own; /* sink <= last <= own */
+    int32_t n, n_heads, n_kv_heads, head_dim;
+    float scale;
+};
+
 struct kvl_random_fill_args {
     float *y; /* out [n] */
     size_t n;

@@ -100,6 +100,18 @@ struct kvl_columns_item {
     float *scratch; /* kern->columns_scratch(head_dim) floats */
 };
 
+/* The first n tokens of a page of channels, for the query heads of one kv head. */
+struct kvl_channels_item {
+    float *score; /* out [n_q][ld] */
+    size_t ld;
+    const float *q;         /* [n_q][n_channels] */
+    const int32_t *channel; /* [n_channels] */
+    const void *keys;       /* [head_dim][page_tok] */
+    enum kvl_wtype type;
+    size_t page_tok;
+    int32_t n_q, n_channels, n;
+};
+
 struct kvl_kern {
     const char *name;
     int32_t mr, nr;    /* register tile of products */
@@ -142,6 +154,8 @@ struct kvl_kern {
     void (*page_bound)(float *bound, size_t ld, const float *q_pos, const float *q_neg, int32_t n_q,
                        const void *minmax, enum kvl_wtype type, int32_t head_dim, int32_t n,
                        int32_t n_ahead);
+    void (*channel_scores)(const struct kvl_channels_item *it);
+    float (*sum_exp)(const float *x, int32_t n, float *max); /* of exp(x - *max), n > 0 */
     /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
     bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);
     void (*max_into)(float *y, const float *x, size_t n); /* y = max(y, x) */

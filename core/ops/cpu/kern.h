@@ -3,6 +3,7 @@
 
 #include "ops/cpu/kern_bf16.h"
 #include "ops/cpu/kern_bound.h"
+#include "ops/cpu/kern_channels.h"
 #include "ops/cpu/kern_columns.h"
 #include "ops/cpu/kern_gemm.h"
 #include "ops/cpu/kern_gemv.h"
@@ -44,6 +45,8 @@ const struct kvl_kern KERN_TABLE = {
     .blend = blend,
     .page_minmax = page_minmax,
     .page_bound = page_bound,
+    .channel_scores = channel_scores,
+    .sum_exp = sum_exp,
     .topk_row = topk_row,
     .max_into = max_into,
     .scale = scale,
