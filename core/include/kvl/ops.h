@@ -116,6 +116,35 @@ struct kvl_attn_prefill_args {
     bool bf16;   /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
 };
 
+/* What the queries of one query head read of the slots up to their own: the union of all that is given,
+ * and always their own. */
+struct kvl_sparse_head {
+    bool dense;           /* everything; nothing else counts */
+    bool chunk;           /* the chunk's own slots */
+    int32_t sink, window; /* slots < sink, distances < window */
+    const int32_t *column, *distance; /* slots; distances of a key from the query: ascending, unique */
+    int32_t n_columns, n_distances;
+    /* Blocks of block_tok slots for each block_tok queries of the chunk: block[off[b]] ..
+     * block[off[b + 1] - 1], ascending, unique.  block_tok 0: none. */
+    int32_t block_tok;
+    const int32_t *block_off, *block;
+};
+
+/* As attn_prefill, but a query reads what its head says.  A row does not depend on the chunk it came in
+ * (but for `chunk` and blocks, which are of the chunk). */
+struct kvl_attn_prefill_sparse_args {
+    float *out;                         /* out [n][n_heads][head_dim] */
+    const float *q;                     /* [n][n_heads][head_dim], after RoPE */
+    const struct kvl_lane *lanes;       /* [n_kv_heads] of the same length */
+    const struct kvl_sparse_head *head; /* [n_heads] */
+    int32_t n, n_heads, n_kv_heads, head_dim;
+    float scale; /* 1 / sqrt(head_dim) */
+    bool bf16;   /* as in attn_prefill */
+    /* NULL, or added to: pairs of a query and a key that it read; keys, each with its value, that were
+     * fetched, once for some neighbouring queries that read them */
+    int64_t *n_pairs, *n_reads;
+};
+
 /* One query-head group over one list of slots of one lane.  Over a bf16 lane queries (but for
  * repositioned keys) and the weights of values may be rounded to bf16 too, sums stay in float: lse and
  * probs are exact for the rounded query. */
