@@ -130,12 +130,13 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
 
 /* ---- attention under a policy -------------------------------------------------------------------------- */
 
-/* Adds the time since *t0 to a counter and moves *t0 on. */
+/* Adds the time since *t0 to a counter and moves *t0 on; fetches have a counter of their own. */
 static void lap(const struct kvl_forward *f, uint64_t *t0, uint64_t *counter)
 {
     if (!f->timed) return;
     uint64_t t = kvl_now_ns();
-    if (counter) *counter += t - *t0;
+    if (counter) *counter += t - *t0 - KVL_MIN(t - *t0, f->e->fetch_ns);
+    f->e->fetch_ns = 0;
     *t0 = t;
 }
 
@@ -185,8 +186,9 @@ static int row_append(const struct kvl_forward *f, const struct kvl_row *row, in
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
     for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
         kvl_meta_table_append(s->host.table[t], layer, row->pos + 1);
-    return kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
-                          e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err);
+    KVL_TRY(kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
+                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err));
+    return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }
 
 /* schedule and select: what this token reads in this layer. */
@@ -202,7 +204,8 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     if (schedule != KVL_DENSE && schedule != KVL_SELECT)
         return kvl_hook_failed(s, "schedule", layer, schedule);
     sel->dense = schedule == KVL_DENSE;
-    if (sel->dense || !p->select || kvl_sel_load(sel, row)) return KVL_OK;
+    if (sel->dense || !p->select || (!kvl_policy_reselects(p) && kvl_sel_load(sel, row)))
+        return KVL_OK;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
     struct kvl_query query = { .q = f->e->q + q,
                                .q_raw = f->e->q_raw + q,
@@ -259,7 +262,9 @@ static int flush_attention(const struct kvl_forward *f)
     if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     for (int32_t j = 0; j < e->n_jobs; j++) {
         const struct kvl_job_src *src = &e->job_src[j];
-        lane[j] = kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
+        lane[j] = kvl_offloads(src->session, src->layer)
+                      ? kvl_tier_view(src->session->tier, src->layer, src->kv_head)
+                      : kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
         e->job[j].lane = &lane[j];
     }
     struct kvl_attn_decode_args args = { .jobs = e->job,
@@ -350,6 +355,7 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
     lap(f, &t, &c->attend_ns);
     for (int32_t i = first; i < last; i++) {
         const struct kvl_row *row = &f->e->row[i];
+        if (kvl_offloads(row->s, layer)) kvl_tier_settle(row->s->tier, layer);
         if (row->s->tap.read) KVL_TRY(row_tap(f, row, i, layer));
         if (row->ob.n) KVL_TRY(row_observe(f, row, layer));
         lap(f, &t, &c->meta_ns);
@@ -360,13 +366,15 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
 }
 
 /* The next token of a block must not choose before somebody saw what this one read.  Rows of a decode
- * step are of different sessions: their attention is one call, as long as the weights that wait for
+ * step are of different sessions (and caches of the host tier): their attention is one call, as long as the weights that wait for
  * observe stay in the second-level cache. */
-static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *row, size_t waits)
+static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer,
+                             size_t waits)
 {
     const struct kvl_session *s = row->s;
     if (s->tap.read || waits > WAITING_WEIGHTS) return true;
-    return f->mode == KVL_EXTEND && (row->ob.n || evicts_in_block(f, s));
+    return f->mode == KVL_EXTEND &&
+           (row->ob.n || evicts_in_block(f, s) || kvl_offloads(s, layer));
 }
 
 /* Eviction: after every decoded token, after the last one of a block. */
@@ -392,7 +400,7 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     for (int32_t i = 0; i < f->n; i++) {
         if (first == i) kvl_arena_reset(&e->step);
         KVL_TRY(row_gather(f, i, layer, &waits));
-        if (i < f->n - 1 && !rows_must_settle(f, &e->row[i], waits)) continue;
+        if (i < f->n - 1 && !rows_must_settle(f, &e->row[i], layer, waits)) continue;
         KVL_TRY(rows_settle(f, first, i + 1, layer));
         first = i + 1;
         waits = 0;

@@ -11,6 +11,7 @@
 #define KVL_HOST_H
 
 #include "kv/lane.h"
+#include "kv/tier.h"
 #include "kvl/model.h"
 #include "model/gguf.h"
 #include "model/weights.h"
@@ -53,9 +54,13 @@ struct kvl_meta_decl {
 };
 
 struct kvl_plan_private {
+    const struct kvl_policy *policy;
     struct kvl_meta_decl meta[KVL_MAX_META];
     int32_t n_meta;
     struct kvl_observer_set observers;
+    bool offloads;
+    struct kvl_offload offload;
+    uint8_t *offload_layers; /* offload.layers, owned by the plan */
 };
 
 struct kvl_planned {
@@ -168,6 +173,7 @@ struct kvl_host {
     bool scoring;                  /* inside prefilled or score: the observers may be read */
     bool selecting;                /* inside a select hook: what it reads is counted */
     bool evicting;                 /* inside an evict hook of a step: the same */
+    bool fetched;                  /* this hook, or this layer, brought something from the host */
 };
 
 struct kvl_session {
@@ -187,6 +193,7 @@ struct kvl_session {
     int32_t index; /* steps so far */
     uint8_t *dead; /* masked: [n_layers][n_kv_heads][dead_cap], 1 = evicted */
     int32_t dead_cap;
+    struct kvl_tier *tier; /* NULL: nothing is offloaded */
     struct kvl_counters count;
     struct kvl_probe probe;
     struct kvl_tap tap; /* members are NULL where nobody listens */
@@ -203,6 +210,7 @@ struct kvl_engine {
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
     struct kvl_arena step, scratch;
+    uint64_t fetch_ns; /* of fetches since the last lap of forward.c */
     /* activations of cap_rows rows */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
@@ -351,12 +359,26 @@ void kvl_resolve_join(struct kvl_engine *e);
 /* Behind that: the residuals of selections that have one. */
 void kvl_resolve_residual(struct kvl_engine *e);
 
+/* ---- offload.c: lanes in the host tier ------------------------------------------------------------ */
+
+bool kvl_offloads(const struct kvl_session *s, int32_t layer);
+int kvl_offload_attach(struct kvl_session *s);
+/* A layer has positions below n_pos: what is too old goes to the host. */
+int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct kvl_err *err);
+/* Counts bytes on the device and on the host. */
+void kvl_offload_account(struct kvl_session *s);
+
 /* ---- evict.c -------------------------------------------------------------------------------------- */
 
 /* Asks the policy's evict hook for one layer and carries it out. */
 int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step);
 /* Asks the policy's score hook for one layer, keeps the best. */
 int kvl_score_layer(struct kvl_session *s, int32_t layer);
+
+/* ---- compose.c ------------------------------------------------------------------------------------ */
+
+/* An outer policy changes every selection, those that the inner one shares, too. */
+bool kvl_policy_reselects(const struct kvl_policy *policy);
 
 /* ---- tap.c ---------------------------------------------------------------------------------------- */
 

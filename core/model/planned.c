@@ -22,7 +22,7 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
             return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
                             p->name, rules[i].what);
     }
-    if (p->caps & KVL_CAP_OFFLOADS || p->prefill_mask || p->place || p->save || p->load ||
+    if (p->prefill_mask || p->place || p->save || p->load ||
         p->relayout)
         return kvl_fail(
             err, KVL_EPOLICY,
@@ -61,11 +61,16 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
                         "struct kvl_policy has %u bytes, this program wants %zu: rebuild it",
                         p->size, sizeof *p);
     if (!p->name || !p->name[0] ||
-        strspn(p->name, "abcdefghijklmnopqrstuvwxyz0123456789_.") != strlen(p->name))
+        (strspn(p->name, "abcdefghijklmnopqrstuvwxyz0123456789_.") != strlen(p->name) &&
+         !kvl_policy_parts(p, NULL, NULL)))
         return kvl_fail(err, KVL_EPOLICY, "policy name \"%s\": want a-z, 0-9, '_' and '.'",
                         p->name ? p->name : "");
     if (!p->title || !p->paper || !p->help)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: title, paper and help must be set", p->name);
+    if (!(p->caps & KVL_CAP_WRAPS) != !p->inner)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "policy %s: KVL_CAP_WRAPS and inner go together, it has only one of them",
+                        p->name);
     if (p->opts && p->opts_size == 0)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: options without opts_size", p->name);
     KVL_TRY(policy_check_options(p, err));
@@ -183,7 +188,7 @@ static int planned_check_budget(const struct kvl_planned *p, const struct kvl_sh
                                 struct kvl_err *err)
 {
     if (p->budget_tok == 0) return KVL_OK;
-    int32_t min = p->policy->min_budget ? p->policy->min_budget(shape, p->opts) : 1;
+    int32_t min = kvl_policy_min_budget(p->policy, shape, p->opts);
     if (p->budget_tok < min)
         return kvl_fail(err, KVL_EINVAL,
                         "budget %d tokens, %s needs at least %d with these options", p->budget_tok,
@@ -215,6 +220,8 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     if (policy->plan) KVL_TRY(policy->plan(&plan));
     if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
     p->state_bytes = plan.state_bytes;
+    if (p->p.offloads && !(policy->caps & KVL_CAP_OFFLOADS))
+        return kvl_fail(err, KVL_EPOLICY, "offloads without KVL_CAP_OFFLOADS");
     p->raw_keys = plan.raw_keys;
     p->replay = plan.replay;
     KVL_TRY(kvl_buf_adds(&p->options, ""));
@@ -238,11 +245,14 @@ static int planned_create(const struct kvl_policy *policy, const struct kvl_shap
                           struct kvl_planned **out, struct kvl_err *err)
 {
     KVL_TRY(kvl_policy_check(policy, err));
+    if (policy->caps & KVL_CAP_WRAPS)
+        return kvl_fail(err, KVL_EINVAL, "%s wraps another policy: want %s(%s)", policy->name,
+                        policy->name, policy->inner);
     if (budget_tok < 0)
         return kvl_fail(err, KVL_EINVAL, "budget %d tokens, want at least 1", budget_tok);
     struct kvl_planned *p = kvl_alloc(1, sizeof *p);
     if (!p) return kvl_fail(err, KVL_ENOMEM, "out of memory");
-    p->policy = policy;
+    p->policy = p->p.policy = policy;
     p->budget_tok = budget_tok;
     p->own_prefill = own;
     int rc = planned_fill(p, shape, options, context_tok, err);
@@ -276,6 +286,7 @@ void kvl_planned_destroy(struct kvl_planned *p)
 {
     if (!p) return;
     for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
+    kvl_free(p->p.offload_layers);
     kvl_buf_free(&p->options);
     kvl_free(p->opts);
     kvl_free(p);

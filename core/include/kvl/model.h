@@ -87,6 +87,18 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
 
 /* ABI, size, name, hooks against caps: what a plug-in must satisfy. */
 int kvl_policy_check(const struct kvl_policy *policy, struct kvl_err *err);
+/* The smallest budget that makes sense with these options. */
+int32_t kvl_policy_min_budget(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                              const void *opts);
+
+/* outer(inner) as one policy, named so; options of the inner one are called "inner.option", with its
+ * name.  KVL_EINVAL: these two do not go together.  Both must outlive it; kvl_policy_decompose frees. */
+int kvl_policy_compose(const struct kvl_policy *outer, const struct kvl_policy *inner,
+                       const struct kvl_policy **out, struct kvl_err *err);
+void kvl_policy_decompose(const struct kvl_policy *policy);
+/* False for a policy that is not composed; outer and inner may be NULL. */
+bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy **outer,
+                      const struct kvl_policy **inner);
 
 /* ---- engine -------------------------------------------------------------------------------- */
 
@@ -195,6 +207,17 @@ struct kvl_counters {
     int64_t n_evicted;        /* slots evicted, all lanes */
     uint64_t meta_ns, select_ns, attend_ns, evict_ns, total_ns;
     uint64_t attach_ns; /* replay, prefilled, score and eviction at attach */
+    /* Between the tiers (kvl_plan_offload), in bytes of keys and values; a call is what one layer of one
+     * step, or one hook, brings at once.  What leaves the device when the context is complete is in
+     * d2h_bytes. */
+    int64_t h2d_bytes, h2d_calls, d2h_bytes;
+    int64_t cache_hits, cache_misses; /* units that were needed and on the device, or not */
+    int64_t prefetch_bytes;           /* of h2d_bytes: fetched before they were named */
+    int64_t prefetch_wrong_bytes;     /* of these: not named when the turn of their lane came */
+    /* Of all lanes of the session, shared or not, caches included: after the last call; the most since
+     * attach. */
+    int64_t device_bytes, device_peak_bytes, host_bytes;
+    uint64_t fetch_ns; /* finding and copying; in no other time but total_ns and attach_ns */
 };
 const struct kvl_counters *kvl_session_counters(const struct kvl_session *s);
 void kvl_session_reset_counters(struct kvl_session *s);

@@ -424,10 +424,14 @@ KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_
 
 /* ---- composition: outer(inner) ----------------------------------------------------------------- */
 
-/* A policy with KVL_CAP_WRAPS has an inner one, named in its spec or by `inner`.  Hooks that the outer
- * leaves NULL are the inner's; where both have one, the outer's runs, and calls the inner's where it wants
- * to.  Each has options, state and tables of its own. */
+/* A policy with KVL_CAP_WRAPS has an inner one, named in its spec or by `inner`.  Each has options, state,
+ * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe, report,
+ * close) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
+ * outer's runs, and calls the inner's where it wants to; what the outer leaves NULL is the inner's.  A
+ * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
+/* KVL_EINVAL when the inner one keeps everything although its budget is less. */
 KVL_API int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
+/* A selection that the inner one shared with this layer or step is there without asking it. */
 KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, struct kvl_sel *sel);
 
@@ -481,7 +485,8 @@ struct kvl_policy {
     /* The card that `kvlab describe` prints, plain sentences: which published behaviour it follows, in
      * what it differs, what it costs per step and once. */
     const char *follows, *deviations, *cost;
-    const char *inner; /* KVL_CAP_WRAPS: the policy that it wraps unless another is named */
+    const char *inner; /* KVL_CAP_WRAPS: the policy that it wraps unless another is named, and options
+                          of it that differ from its own defaults: "snapkv:window=8" */
     uint32_t version;  /* raised when answers change */
     uint32_t caps;     /* enum kvl_cap */
     const struct kvl_opt *opts; /* parsing, help, sweep axes, log; NULL = none */
