@@ -13,6 +13,11 @@ static const struct kvl_policy full = {
     .title = "Full attention",
     .paper = "none (bound)",
     .help = "reads everything, evicts nothing; ignores the budget",
+    .follows =
+        "The engine's dense path: no hook, no rounding of its own. It is what every policy must "
+        "give, bit for bit, when its budget holds the whole sequence.",
+    .deviations = "None.",
+    .cost = "Every step reads every key and value. Nothing once, nothing besides the cache.",
     .version = 1,
     .caps = KVL_CAP_BOUND,
 };

@@ -441,6 +441,18 @@ static const struct kvl_policy h2o = {
     .title = "H2O",
     .paper = "Zhang et al., NeurIPS 2023, arXiv 2306.14048",
     .help = "keeps the tokens that received the most attention, and the latest",
+    .follows =
+        "Real dropping of the official code: column sums of the whole prompt, then the weights of "
+        "every step; half heavy tokens, half recent ones. variant names its other behaviours that "
+        "really drop (llama_recipes, flexgen) and those of KVCache-Factory and kvpress.",
+    .deviations =
+        "The context comes from a dense prefill, as in the official code, unless prefill=own. "
+        "Sums of the prompt know original positions and no decay; a block of several tokens is "
+        "cut at its end; 32-bit floats. decay, every and layer_budgets are published nowhere.",
+    .cost =
+        "Per step and layer B additions for each query head and, once in `every` steps, a top-k "
+        "of B per kv head. Once a second pass of all queries over all keys, shared by all "
+        "policies that want column sums. A float per live token and query head.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
     .opts = h2o_options,

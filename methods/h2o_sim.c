@@ -276,6 +276,18 @@ static const struct kvl_policy h2o_sim = {
     .title = "H2O (mask simulation)",
     .paper = "Zhang et al., NeurIPS 2023, arXiv 2306.14048",
     .help = "keeps all, reads what H2O's own accuracy code leaves unmasked",
+    .follows =
+        "The generation code by masks with its quirks: a token is masked for one step when it "
+        "leaves the window, and may come back. variant=lm_eval is the static set behind the "
+        "accuracy figures.",
+    .deviations =
+        "Budgets are tokens, not shares of the prompt. lm_eval takes the sums of the context, "
+        "since the future queries that the original sums over do not exist while decoding, and "
+        "leaves the context itself unmasked. A group of query heads shares a set. 32-bit floats.",
+    .cost =
+        "Per step and layer n floats for each query head are read, and a top-k of n per kv head "
+        "is taken; it saves no memory and is not meant to. Once the second pass of column sums. A "
+        "float per position and query head.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
     .opts = h2o_sim_options,

@@ -493,6 +493,19 @@ static const struct kvl_policy infllm = {
     .title = "InfLLM",
     .paper = "Xiao et al., NeurIPS 2024, arXiv 2402.04617",
     .help = "keeps all; reads first and latest tokens, and far blocks by their representative keys",
+    .follows =
+        "The official code: representatives by attention mass, one query turned to n_local - 1, "
+        "one list of blocks per layer, far tokens at the constant distance n_local - 1. "
+        "repr_score=logit is the paper's mean logit.",
+    .deviations =
+        "Shared prefill: the context is dense, and scores are its column sums over n_local "
+        "queries. Own prefill: the first query of exc_block_size steps selects for them, where "
+        "the official code takes the mean of all. The block cache is counted, not executed; the "
+        "mean logit sums the n_local - 1 queries inside the window.",
+    .cost = "Per step and layer H d floats for each of n / block_size blocks; far keys are rotated "
+            "anew, and every block_size tokens one block's keys are read. Once all keys and the "
+            "column sums of the prefill. H d floats per block, H per token of the window, and keys "
+            "before RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
     .opts = infllm_options,

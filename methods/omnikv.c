@@ -568,6 +568,20 @@ static const struct kvl_policy omnikv = {
     .title = "OmniKV",
     .paper = "Hao et al., ICLR 2025",
     .help = "keeps all; a few filter layers choose the tokens that the layers behind them read",
+    .follows =
+        "The paper and its official evaluation code: candidates are the tokens of the context, "
+        "the tail is always read, one list serves the layers up to the next filter, and first "
+        "layers, filters and wait layers are dense.",
+    .deviations =
+        "Filter layers are measured on every context, where the official ones are fixed per model "
+        "(filter_layers=2+8+18). num_wait_load_layers is 0 below 16 layers, for nothing is "
+        "transferred: the context bank is counted, not executed. uniform and exp use what each "
+        "query gave when it passed, where the official code turns old queries to the current "
+        "position.",
+    .cost =
+        "Per step a filter layer passes over H n weights and takes a top-k of n; dense layers "
+        "read 2 n d values per kv head; the others nothing. Once, for measured filters, 32 "
+        "queries over n keys in every layer. A float per context token and layer that may filter.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
     .opts = omnikv_options,

@@ -174,6 +174,17 @@ static const struct kvl_policy quest = {
     .title = "Quest",
     .paper = "Tang et al., ICML 2024, arXiv 2406.10774",
     .help = "keeps all, reads the pages whose key bounds match the query best",
+    .follows =
+        "The official kernels: the newest page is always read and counts, everything is read when "
+        "all pages fit, and the first dense_layers layers are dense. One list per kv head by the "
+        "group's summed bounds, as Sparse Frontier and KTransformers do.",
+    .deviations =
+        "The first layers that read everything are the paper's 2 of 32 from 8 layers on, and a "
+        "quarter of the layers below that.",
+    .cost =
+        "Per step and layer 2 d values for each of n / page pages per kv head, a top-k of the "
+        "pages, and one row updated. Once minima and maxima of all keys. Memory: 2 d values per "
+        "page and kv head, in the type of the cache.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META,
     .opts = quest_options,

@@ -101,6 +101,16 @@ static const struct kvl_policy random = {
     .title = "Random tokens",
     .paper = "none (bound)",
     .help = "reads or keeps a uniform random set of the budget's size",
+    .follows =
+        "A bound of our own: a method that does not beat it has found nothing. mode=select reads "
+        "a fresh uniform sample per step and layer, mode=evict keeps one sample of the context "
+        "and all that comes later.",
+    .deviations =
+        "None, there is no paper. The sample follows from seed, layer, position and kv head "
+        "alone, so that chunks, batches and forks do not change it.",
+    .cost =
+        "Per step and layer n random numbers and a top-k for each list; mode=evict once, when the "
+        "context is complete. No memory.",
     .version = 1,
     .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_SAMPLES,
     .opts = random_options,

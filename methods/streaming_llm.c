@@ -101,6 +101,17 @@ static const struct kvl_policy streaming_llm = {
     .title = "StreamingLLM",
     .paper = "Xiao et al., ICLR 2024, arXiv 2309.17453",
     .help = "keeps the first and the latest tokens, drops what lies between",
+    .follows =
+        "The paper and its official code: the first S and the last R tokens, attended at their "
+        "ranks in the cache. positions=original is what kvpress and KVCache-Factory do.",
+    .deviations =
+        "R = B - S - 1, since the tokens that a step attends to are counted. After a shared "
+        "prefill, keys of deep layers have seen what is dropped later, and a question that runs "
+        "as one block is cut at its end; prefill=own streams from the first token as in the "
+        "paper.",
+    .cost =
+        "Per step and layer two ranges; with positions=in_cache B keys are rotated anew, and keys "
+        "before RoPE are stored, half the cache again. Nothing once.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
     .opts = streaming_options,
