@@ -22,13 +22,19 @@ set output out
 set encoding utf8
 
 # name colour marker.  Colours: Okabe and Ito's, and darker ones, apart for the colour-blind as far
-# as that many can be; open and filled markers tell the rest.
-kvl_known = "full #000000 13 random #9a9a9a 2 oracle #5a5a5a 12 \
-    quest #0072b2 7 snapkv #d55e00 5 h2o #009e73 9 h2o_sim #004d38 8 streaming_llm #cc79a7 11 tova #e69f00 13 \
-    infllm #56b4e9 6 omnikv #7b3294 15 pyramidkv #8c510a 4 adakv #b2182b 8 shadowkv #1b7837 4 \
-    magicpig #c51b7d 10 keydiff #2c7fb8 14 knorm #6a3d9a 4 expected_attention #a6761d 6 \
-    sparq #01665e 8 double_sparsity #e31a1c 10 chunkkv #b15928 12 kvzip #666a00 14 \
-    vattention #4a1486 5 scissorhands #35978f 7 sink_window #d6604d 9"
+# as that many can be; open and filled markers tell the rest.  Close colours have unlike markers, and
+# no two methods the same pair.  Bounds; evicting; reading a part; from the host tier; prefill and
+# positions.
+kvl_known = "full #000000 13   random #9a9a9a 2   oracle #5a5a5a 12 \
+    snapkv #d55e00 5   pyramidkv #8c510a 4   adakv #b2182b 8   chunkkv #b15928 12   kvzip #666a00 14 \
+    expected_attention #a6761d 6   keydiff #2c7fb8 14   knorm #6a3d9a 4   lagkv #8c2d04 11 \
+    streaming_llm #cc79a7 11   h2o #009e73 9   tova #e69f00 13   fastgen #c7a500 15 \
+    h2o_sim #004d38 8   quest #0072b2 7   infllm #56b4e9 6   omnikv #7b3294 15   ktransformers #08306b 11 \
+    twilight #1f3b73 13   magicpig #c51b7d 10   sparq #01665e 10   vattention #4a1486 5   rocketkv #e7298a 7 \
+    brute_offload #737373 6   arkvale #3690c0 5   infinigen #66a61e 6   shadowkv #1b7837 4 \
+    pqcache #00876c 12   retroinfer #7570b3 9 \
+    minference #5ab4ac 11   omnikv_prefill #7b3294 14   duo_attention #d94801 14 \
+    self_extend #c994c7 8   context_shift #dd1c77 4"
 kvl_n_known = words(kvl_known) / 3
 
 # Colours and markers for policies that are not listed.
