@@ -65,9 +65,9 @@ static int subjects_add(struct policies *p, const char *text, size_t len)
 static int subjects_parse(struct policies *p)
 {
     const char *text = p->b->config.policies ? p->b->config.policies : policy_usual;
-    const char *between = strpbrk(text, ";:=") ? ";" : ",";
+    const char *between = text[kvl_outside(text, ";:=")] ? ";" : ",";
     while (*text) {
-        size_t len = strcspn(text, between);
+        size_t len = kvl_outside(text, between);
         if (len > 0) KVL_TRY(subjects_add(p, text, len));
         text += len + (text[len] != '\0');
     }

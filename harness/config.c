@@ -253,9 +253,14 @@ static int config_rule_policy(struct kvl_yaml *y, yaml_node_t *v, const char *ke
     const struct kvl_policy *policy;
     struct kvl_texts *names = &r->rule->policies;
     KVL_TRY(kvl_yaml_each(y, v, key, config_add_name, names));
-    for (size_t i = 0; i < names->n; i++)
+    for (size_t i = 0; i < names->n; i++) {
         if (kvl_registry_find_policy(r->registry, names->v[i], &policy, y->err) != KVL_OK)
             return kvl_yaml_fail_at(y, v, key);
+        char *name = strdup(policy->name); /* written out, "adakv(snapkv)" */
+        if (!name) return KVL_ENOMEM;
+        free(names->v[i]);
+        names->v[i] = name;
+    }
     return KVL_OK;
 }
 

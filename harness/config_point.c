@@ -100,12 +100,23 @@ static const char *point_name(const struct kvl_point *p)
     return p->task ? p->task->name : p->policy->name;
 }
 
-static int point_find(struct point_entry *e, const char *name)
+static int point_task_find(struct point_entry *e, const char *text, struct kvl_buf *options)
 {
-    struct kvl_err *err = e->y->err;
+    struct kvl_buf name = { 0 };
+    size_t n = strcspn(text, ":");
+    int rc = kvl_buf_add(&name, text, n);
+    if (rc == KVL_OK) rc = kvl_task_find(name.data, &e->point.task, e->y->err);
+    if (rc == KVL_OK) rc = kvl_buf_adds(options, text[n] ? text + n + 1 : "");
+    kvl_buf_free(&name);
+    return rc;
+}
+
+/* The task or policy of "name:a=1,b=2", and the options. */
+static int point_find(struct point_entry *e, const char *text, struct kvl_buf *options)
+{
     int rc = e->kind == KVL_POINT_TASK
-                 ? kvl_task_find(name, &e->point.task, err)
-                 : kvl_registry_find_policy(e->registry, name, &e->point.policy, err);
+                 ? point_task_find(e, text, options)
+                 : kvl_policy_word_parse(e->registry, text, &e->point.policy, options, e->y->err);
     return rc == KVL_OK ? rc : kvl_yaml_fail_at(e->y, e->node, e->key);
 }
 
@@ -223,9 +234,9 @@ static int point_mapping(struct point_entry *e, yaml_node_t *node)
     if (!name)
         return kvl_yaml_fail(e->y, node, e->key, "an entry has no \"%s\", want {%s: name, ...}",
                              word, word);
-    KVL_TRY(point_find(e, name));
     struct kvl_buf options = { 0 };
-    int rc = point_product(e, 0, &options);
+    int rc = point_find(e, name, &options);
+    if (rc == KVL_OK) rc = point_product(e, 0, &options);
     kvl_buf_free(&options);
     return rc;
 }
@@ -233,7 +244,8 @@ static int point_mapping(struct point_entry *e, yaml_node_t *node)
 static int point_everything(struct point_entry *e)
 {
     for (size_t i = 0; i < kvl_registry_n_policies(e->registry); i++) {
-        e->point.policy = kvl_registry_policy(e->registry, i);
+        const char *name = kvl_registry_policy(e->registry, i)->name;
+        KVL_TRY(kvl_registry_find_policy(e->registry, name, &e->point.policy, e->y->err));
         KVL_TRY(point_add(e, ""));
     }
     return KVL_OK;
@@ -244,13 +256,10 @@ static int point_word(struct point_entry *e, const char *text)
 {
     bool policy = e->kind == KVL_POINT_POLICY;
     if (policy && (strcmp(text, "*") == 0 || strcmp(text, "all") == 0)) return point_everything(e);
-    char *copy = strdup(text);
-    if (!copy) return kvl_fail(e->y->err, KVL_ENOMEM, "out of memory");
-    char *colon = strchr(copy, ':');
-    if (colon) *colon = '\0';
-    int rc = point_find(e, copy);
-    if (rc == KVL_OK) rc = point_add(e, colon ? colon + 1 : "");
-    free(copy);
+    struct kvl_buf options = { 0 };
+    int rc = point_find(e, text, &options);
+    if (rc == KVL_OK) rc = point_add(e, options.data);
+    kvl_buf_free(&options);
     return rc;
 }
 

@@ -1,6 +1,8 @@
 /* A policy, its options and a budget in one word. */
 #include "policy_spec.h"
 
+#include "kvl/model.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -47,14 +49,69 @@ static int spec_options(struct kvl_policy_spec *s, const char *options, struct k
     return rc;
 }
 
+size_t kvl_outside(const char *text, const char *stop)
+{
+    int depth = 0;
+    const char *p = text;
+    for (; *p && (depth > 0 || !strchr(stop, *p)); p++) depth += (*p == '(') - (*p == ')');
+    return (size_t)(p - text);
+}
+
+/* "a=1,b=2" of the inner policy, each with its name before it. */
+static int word_inner_options(const char *text, size_t len, const struct kvl_policy *inner,
+                              struct kvl_buf *out)
+{
+    for (size_t at = 0; at < len;) {
+        size_t n = KVL_MIN(strcspn(text + at, ","), len - at);
+        KVL_TRY(
+            kvl_buf_printf(out, "%s%s.%.*s", out->len ? "," : "", inner->name, (int)n, text + at));
+        at += n + 1;
+    }
+    return KVL_OK;
+}
+
+/* Splits "outer(inner:options)" of n characters: the name without options into `name`. */
+static int word_split(const char *text, size_t n, struct kvl_buf *name, const char **options,
+                      size_t *n_options)
+{
+    size_t open = strcspn(text, "("), colon = open + strcspn(text + open, ":");
+    *n_options = 0;
+    if (open >= n || colon >= n || text[n - 1] != ')') return kvl_buf_add(name, text, n);
+    *options = text + colon + 1;
+    *n_options = n - colon - 2;
+    KVL_TRY(kvl_buf_add(name, text, colon));
+    return kvl_buf_adds(name, ")");
+}
+
+int kvl_policy_word_parse(const struct kvl_registry *r, const char *text,
+                          const struct kvl_policy **policy, struct kvl_buf *options,
+                          struct kvl_err *err)
+{
+    const char *inside = "";
+    const struct kvl_policy *inner;
+    size_t n = kvl_outside(text, ":"), n_inside;
+    struct kvl_buf name = { 0 };
+    int rc = word_split(text, n, &name, &inside, &n_inside);
+    if (rc != KVL_OK) kvl_fail(err, rc, "out of memory for the name of a policy");
+    if (rc == KVL_OK) rc = kvl_registry_find_policy(r, name.data, policy, err);
+    kvl_buf_free(&name);
+    KVL_TRY(rc);
+    rc = kvl_buf_adds(options, "");
+    if (rc == KVL_OK && kvl_policy_parts(*policy, NULL, &inner))
+        rc = word_inner_options(inside, n_inside, inner, options);
+    if (rc == KVL_OK && text[n] && text[n + 1])
+        rc = kvl_buf_printf(options, "%s%s", options->len ? "," : "", text + n + 1);
+    return rc == KVL_OK ? rc : kvl_fail(err, rc, "out of memory for options");
+}
+
 static int spec_parse(const struct kvl_registry *r, const char *text, struct kvl_policy_spec *s,
                       struct kvl_err *err)
 {
-    char name[64];
-    size_t n = strcspn(text, ":");
-    snprintf(name, sizeof name, "%.*s", (int)KVL_MIN(n, sizeof name - 1), text);
-    KVL_TRY(kvl_registry_find_policy(r, name, &s->policy, err));
-    return spec_options(s, text[n] ? text + n + 1 : "", err);
+    struct kvl_buf options = { 0 };
+    int rc = kvl_policy_word_parse(r, text, &s->policy, &options, err);
+    if (rc == KVL_OK) rc = spec_options(s, options.data, err);
+    kvl_buf_free(&options);
+    return rc;
 }
 
 int kvl_policy_spec_parse(const struct kvl_registry *r, const char *text,

@@ -1,4 +1,8 @@
-/* policy_spec.h - "quest:budget=256,page=16": a policy, its options and a budget in one word. */
+/* policy_spec.h - "quest:budget=256,page=16": a policy, its options and a budget in one word.
+ *
+ * A policy that wraps another one names it: "adakv(snapkv)"; options of the inner one stand inside the
+ * parentheses, "adakv(snapkv:window=16):floor_alpha=0.2", or behind them with its name,
+ * "adakv(snapkv):snapkv.window=16,floor_alpha=0.2".  Without parentheses it wraps its usual one. */
 #ifndef KVL_POLICY_SPEC_H
 #define KVL_POLICY_SPEC_H
 
@@ -10,6 +14,15 @@ struct kvl_policy_spec {
     struct kvl_buf budget;  /* as given; data NULL = none */
     bool own;               /* prefill=own */
 };
+
+/* Characters of `text` up to the first of `stop` that stands outside parentheses. */
+size_t kvl_outside(const char *text, const char *stop);
+
+/* A policy and its options in one text, those of an inner one with its name before them: "snapkv.window=16,
+ * floor_alpha=0.2".  Checks the names alone.  KVL_EINVAL. */
+int kvl_policy_word_parse(const struct kvl_registry *r, const char *text,
+                          const struct kvl_policy **policy, struct kvl_buf *options,
+                          struct kvl_err *err);
 
 /* Finds the policy, takes budget and prefill out of the options and checks the rest against the
  * policy's table.  KVL_EINVAL. */

@@ -4,6 +4,7 @@
 #include "kvl/model.h"
 #include "plugin.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,9 +39,16 @@ struct registry_entry {
     struct kvl_plugin *plugin; /* NULL = built in */
 };
 
+/* outer(inner), made when somebody first asks for it. */
+struct registry_composed {
+    struct registry_composed *next;
+    const struct kvl_policy *policy;
+};
+
 struct kvl_registry {
     struct registry_entry entry[REGISTRY_MAX];
     size_t n;
+    struct registry_composed **composed; /* grows under a constant registry, too */
 };
 
 /* ---- policies -------------------------------------------------------------------------------- */
@@ -70,7 +78,11 @@ static int registry_add(struct kvl_registry *r, const struct kvl_policy *policy,
 int kvl_registry_create(struct kvl_registry **out, struct kvl_err *err)
 {
     struct kvl_registry *r = kvl_alloc(1, sizeof *r);
-    if (!r) return kvl_fail(err, KVL_ENOMEM, "out of memory for the list of policies");
+    if (r) r->composed = kvl_alloc(1, sizeof(struct registry_composed *));
+    if (!r || !r->composed) {
+        kvl_registry_destroy(r);
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for the list of policies");
+    }
     for (size_t i = 0; i < REGISTRY_BUILTIN; i++) {
         int rc = registry_add(r, *registry_builtin[i], NULL, err);
         if (rc != KVL_OK) {
@@ -85,6 +97,13 @@ int kvl_registry_create(struct kvl_registry **out, struct kvl_err *err)
 void kvl_registry_destroy(struct kvl_registry *r)
 {
     if (!r) return;
+    while (r->composed && *r->composed) {
+        struct registry_composed *c = *r->composed;
+        *r->composed = c->next;
+        kvl_policy_decompose(c->policy);
+        kvl_free(c);
+    }
+    kvl_free(r->composed);
     for (size_t i = 0; i < r->n; i++) kvl_plugin_close(r->entry[i].plugin);
     kvl_free(r);
 }
@@ -117,6 +136,11 @@ const char *kvl_registry_origin(const struct kvl_registry *r, size_t i)
 
 uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy *policy)
 {
+    const struct kvl_policy *outer, *inner;
+    if (kvl_policy_parts(policy, &outer, &inner)) {
+        uint64_t a = kvl_registry_code(r, outer), b = kvl_registry_code(r, inner);
+        return a || b ? kvl_seed_mix(a, b) : 0;
+    }
     for (size_t i = 0; i < r->n; i++)
         if (r->entry[i].policy == policy && r->entry[i].plugin)
             return kvl_plugin_hash(r->entry[i].plugin);
@@ -139,8 +163,8 @@ static int registry_unknown(const char *what, const char *name, const char *cons
     return rc;
 }
 
-int kvl_registry_find_policy(const struct kvl_registry *r, const char *name,
-                             const struct kvl_policy **out, struct kvl_err *err)
+static int registry_find(const struct kvl_registry *r, const char *name,
+                         const struct kvl_policy **out, struct kvl_err *err)
 {
     const char *names[REGISTRY_MAX];
     for (size_t i = 0; i < r->n; i++) {
@@ -150,6 +174,64 @@ int kvl_registry_find_policy(const struct kvl_registry *r, const char *name,
         return KVL_OK;
     }
     return registry_unknown("policy", name, names, r->n, err);
+}
+
+static int registry_compose(const struct kvl_registry *r, const struct kvl_policy *outer,
+                            const struct kvl_policy *inner, const struct kvl_policy **out,
+                            struct kvl_err *err)
+{
+    const struct kvl_policy *o, *i;
+    for (const struct registry_composed *c = *r->composed; c; c = c->next) {
+        if (!kvl_policy_parts(c->policy, &o, &i) || o != outer || i != inner) continue;
+        *out = c->policy;
+        return KVL_OK;
+    }
+    struct registry_composed *c = kvl_alloc(1, sizeof *c);
+    if (!c) return kvl_fail(err, KVL_ENOMEM, "out of memory for the list of policies");
+    int rc = kvl_policy_compose(outer, inner, &c->policy, err);
+    if (rc != KVL_OK) {
+        kvl_free(c);
+        return rc;
+    }
+    c->next = *r->composed;
+    *r->composed = c;
+    *out = c->policy;
+    return KVL_OK;
+}
+
+/* The policies of "outer(inner)", or of "outer" and the one that it usually wraps. */
+static int registry_parts(const struct kvl_registry *r, const char *name,
+                          const struct kvl_policy **outer, const struct kvl_policy **inner,
+                          struct kvl_err *err)
+{
+    char word[2][64];
+    size_t len = strlen(name), n = strcspn(name, "("), m = n < len ? len - n - 2 : 0;
+    if (strcspn(name, ")") < n || (n < len && (n + 2 > len || name[len - 1] != ')')))
+        return kvl_fail(err, KVL_EINVAL, "\"%s\": parentheses do not match, want outer(inner)",
+                        name);
+    snprintf(word[0], sizeof word[0], "%.*s", (int)KVL_MIN(n, sizeof word[0] - 1), name);
+    KVL_TRY(registry_find(r, word[0], outer, err));
+    const char *usual = (*outer)->caps & KVL_CAP_WRAPS ? (*outer)->inner : "";
+    const char *from = n < len ? name + n + 1 : usual;
+    if (n == len) m = strcspn(usual, ":");
+    snprintf(word[1], sizeof word[1], "%.*s", (int)KVL_MIN(m, sizeof word[1] - 1), from);
+    if (strpbrk(word[1], "()"))
+        return kvl_fail(err, KVL_EINVAL,
+                        "\"%s\": parentheses in parentheses; a policy wraps one other, want "
+                        "outer(inner)",
+                        name);
+    *inner = NULL;
+    return n < len || usual[0] ? registry_find(r, word[1], inner, err) : KVL_OK;
+}
+
+int kvl_registry_find_policy(const struct kvl_registry *r, const char *name,
+                             const struct kvl_policy **out, struct kvl_err *err)
+{
+    const struct kvl_policy *outer, *inner;
+    KVL_TRY(registry_parts(r, name, &outer, &inner, err));
+    if (inner) return registry_compose(r, outer, inner, out, err);
+    *out = outer;
+    return KVL_OK;
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include "config_text.h"
 #include "folders.h"
+#include "policy_spec.h"
 #include "report.h"
 #include "runner.h"
 #include "stop.h"
@@ -66,11 +67,11 @@ int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *f
 /* "a,b" is the YAML list ["a", "b"], a single word is itself. */
 static int sweep_list(struct kvl_buf *out, const char *text)
 {
-    if (!strchr(text, ',')) return kvl_text_quote(out, text);
+    if (!text[kvl_outside(text, ",")]) return kvl_text_quote(out, text);
     char word[256];
     KVL_TRY(kvl_buf_adds(out, "["));
     for (const char *p = text; *p;) {
-        size_t n = strcspn(p, ",");
+        size_t n = kvl_outside(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(n, sizeof word - 1), p);
         KVL_TRY(kvl_text_quote(out, word));
         p += n;
