@@ -1,6 +1,7 @@
 /* kvlab describe: one policy or task, its options with defaults, ranges and choices. */
 #include "args.h"
 #include "cmds.h"
+#include "kvl/model.h"
 #include "registry.h"
 
 #include <stdio.h>
@@ -86,6 +87,15 @@ static void describe_opts(const struct kvl_opt *o)
     }
 }
 
+/* What it wraps, with the options of both. */
+static void describe_wraps(const struct kvl_policy *composed)
+{
+    const struct kvl_policy *outer, *inner;
+    if (!kvl_policy_parts(composed, &outer, &inner)) return;
+    printf("wraps      %s, unless another is named: %s(NAME)\n", outer->inner, outer->name);
+    printf("over       %s - %s: %s\n", inner->name, inner->title, inner->help);
+}
+
 static void describe_policy(const struct kvl_policy *p, const char *origin)
 {
     printf("%s - %s (%s, version %u)\n", p->name, p->title,
@@ -94,6 +104,7 @@ static void describe_policy(const struct kvl_policy *p, const char *origin)
     printf("what       %s\n", p->help);
     describe_caps(p->caps);
     if (origin) printf("plug-in    %s\n", origin);
+    describe_wraps(p);
     describe_opts(p->opts);
 }
 
@@ -110,9 +121,16 @@ static int describe_name(const struct kvl_registry *r, const char *name, struct 
 {
     const char *names[512];
     size_t n = 0;
+    if (strpbrk(name, "()")) {
+        const struct kvl_policy *composed;
+        KVL_TRY(kvl_registry_find_policy(r, name, &composed, err));
+        describe_policy(composed, NULL);
+        return KVL_OK;
+    }
     for (size_t i = 0; i < kvl_registry_n_policies(r); i++) {
         const struct kvl_policy *p = kvl_registry_policy(r, i);
         if (strcmp(p->name, name) == 0) {
+            KVL_TRY(kvl_registry_find_policy(r, name, &p, err)); /* with what it wraps */
             describe_policy(p, kvl_registry_origin(r, i));
             return KVL_OK;
         }
