@@ -434,6 +434,18 @@ struct kvl_attn_peaks_args {
     float scale;
 };
 
+enum { KVL_SYM_EIG_MAX = 4096 };
+
+/* Of A = sum_i val[i] vec_i vec_i'.  The component of largest magnitude of a vector (the first of several)
+ * is positive; vectors of equal eigenvalues are any orthonormal basis, always the same one on one kind
+ * of machine.  One thread; KVL_ENUMERIC: an element is not finite. */
+struct kvl_sym_eig_args {
+    float *vec;     /* out [n][n]: row i belongs to val[i] */
+    float *val;     /* out [n] descending, or NULL */
+    const float *a; /* [n][n]; only the lower triangle is read */
+    int32_t n;      /* 1 .. KVL_SYM_EIG_MAX */
+};
+
 struct kvl_random_fill_args {
     float *y; /* out [n] */
     size_t n;

@@ -36,7 +36,7 @@ int kvl_cpu_attn_prefill(const struct kvl_attn_prefill_args *a)
     if (a->n == 0) return KVL_OK;
     assert(a->n_heads % a->n_kv_heads == 0);
     int threads = kvl_team(prefill_ns(a));
-    int32_t n_rows = a->n * (a->n_heads / a->n_kv_heads);
+    int32_t group = a->n_heads / a->n_kv_heads, n_rows = a->n * group;
     int32_t rows = prefill_item_rows(kern, n_rows, a->n_kv_heads, threads);
     int32_t n_tiles = (n_rows + rows - 1) / rows, n_items = n_tiles * a->n_kv_heads;
     size_t floats = kern->prefill_scratch(rows, a->head_dim);
@@ -48,6 +48,8 @@ int kvl_cpu_attn_prefill(const struct kvl_attn_prefill_args *a)
         int32_t tile = n_tiles - 1 - i / a->n_kv_heads;
         struct kvl_prefill_item it = { .a = a,
                                        .kv_head = i % a->n_kv_heads,
+                                       .head0 = i % a->n_kv_heads * group,
+                                       .group = group,
                                        .row0 = tile * rows,
                                        .n_rows = KVL_MIN(rows, n_rows - tile * rows) };
         assert(a->lanes[it.kv_head].n_slots >= a->n);

@@ -73,11 +73,25 @@ struct kvl_span {
 };
 
 /* Rows row0 .. row0 + n_rows - 1 of a chunk for one kv head; row r is token r / group, query head
- * r % group of the group. */
+ * head0 + r % group. */
 struct kvl_prefill_item {
     const struct kvl_attn_prefill_args *a; /* out NULL: only lse */
-    int32_t kv_head, row0, n_rows;
+    int32_t kv_head, head0, group, row0, n_rows;
     float *scratch; /* kern->prefill_scratch(n_rows, head_dim) floats */
+};
+
+/* Tokens of a sparse item at most: so many zeros lie before kvl_sparse_item.distance[0]. */
+enum { KVL_SPARSE_TOK = 64 };
+
+/* The same under a mask: what all rows read, and at which distances. */
+struct kvl_sparse_item {
+    struct kvl_prefill_item rows;
+    const uint8_t *column;   /* [n_slots] 1 = a slot that every later row reads */
+    const uint8_t *distance; /* [-KVL_SPARSE_TOK .. n_slots - 1] 1 = read; that of 0 is */
+    const int32_t *n_before; /* [n_slots + 1] distances below that are read */
+    const int32_t *block;    /* [n_blocks] ascending: slots / block_tok that every later row reads */
+    int32_t n_blocks, block_tok;
+    int64_t n_pairs, n_reads; /* out: added to */
 };
 
 /* Mass that queries w0 .. w0 + n_w - 1 of the window put on slots slot0 .. slot0 + n - 1. */
@@ -127,6 +141,7 @@ struct kvl_kern {
     void (*span)(const struct kvl_span *s);
     size_t (*prefill_scratch)(int32_t n_rows, int32_t head_dim);
     void (*prefill_item)(const struct kvl_prefill_item *it);
+    void (*sparse_item)(struct kvl_sparse_item *it);
     size_t (*window_scratch)(int32_t head_dim);
     void (*window_pack)(float *dst, const struct kvl_attn_window_args *a, int32_t head, int32_t w0,
                         int32_t n_w);

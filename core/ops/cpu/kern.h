@@ -12,6 +12,7 @@
 #include "ops/cpu/kern_prefill.h"
 #include "ops/cpu/kern_row.h"
 #include "ops/cpu/kern_span.h"
+#include "ops/cpu/kern_sparse.h"
 #include "ops/cpu/kern_topk.h"
 #include "ops/cpu/kern_window.h"
 
@@ -30,6 +31,7 @@ const struct kvl_kern KERN_TABLE = {
     .span = span_run,
     .prefill_scratch = prefill_scratch,
     .prefill_item = prefill_item,
+    .sparse_item = sparse_item,
     .window_scratch = window_scratch,
     .window_pack = window_pack,
     .window_item = window_item,

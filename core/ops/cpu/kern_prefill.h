@@ -84,9 +84,8 @@ VEC void pack_queries_bf16(float *dst, const float *const *row, int32_t head_dim
 
 static size_t prefill_row_at(const struct kvl_prefill_item *it, int32_t row)
 {
-    int32_t group = it->a->n_heads / it->a->n_kv_heads;
-    return (size_t)(row / group) * (size_t)it->a->n_heads +
-           (size_t)(it->kv_head * group + row % group);
+    return (size_t)(row / it->group) * (size_t)it->a->n_heads +
+           (size_t)(it->head0 + row % it->group);
 }
 
 VEC void prefill_open(const struct kvl_prefill_item *it, const struct prefill_work *w, bool bf16)
@@ -105,7 +104,8 @@ VEC void prefill_open(const struct kvl_prefill_item *it, const struct prefill_wo
     }
     memset(w->acc, 0, (size_t)w->n_panels * NR * w->v_pad * sizeof *w->acc);
     memset(w->sum, 0, (size_t)w->n_panels * NR * sizeof *w->sum);
-    for (int32_t i = 0; i < w->n_panels * NR; i++) w->max[i] = -INFINITY;
+    /* Below every logit, and finite: a row may see nothing of its first tiles. */
+    for (int32_t i = 0; i < w->n_panels * NR; i++) w->max[i] = -1e30f;
 }
 
 /* The stored row of a slot, as floats: to [head_dim], zero up to pad. */
@@ -120,35 +120,53 @@ VEC void widen_slot(float *to, size_t pad, const struct kvl_lane *lane, enum kvl
     for (size_t c = (size_t)l->head_dim; c < pad; c++) to[c] = 0;
 }
 
-/* to [PREFILL_SLOTS][pad]: widened rows of n slots from slot0 on; everything else is zero. */
+/* Slots of a tile, at most PREFILL_SLOTS. */
+struct prefill_slots {
+    const int32_t *list; /* [n], NULL: from first on */
+    int32_t first, n;
+};
+
+static int32_t prefill_slot(const struct prefill_slots *s, int32_t t)
+{
+    return s->list ? s->list[t] : s->first + t;
+}
+
+/* to [PREFILL_SLOTS][pad]: widened rows of a tile; everything else is zero. */
+VEC void widen_tile(float *to, size_t pad, const struct kvl_lane *lane, enum kvl_kv_part part,
+                    const struct prefill_slots *s)
+{
+    for (int32_t t = 0; t < s->n; t++, to += pad)
+        widen_slot(to, pad, lane, part, prefill_slot(s, t));
+    memset(to, 0, (size_t)(PREFILL_SLOTS - s->n) * pad * sizeof *to);
+}
+
 VEC void widen_slots(float *to, size_t pad, const struct kvl_lane *lane, enum kvl_kv_part part,
                      int32_t slot0, int32_t n)
 {
-    for (int32_t t = 0; t < n; t++, to += pad) widen_slot(to, pad, lane, part, slot0 + t);
-    memset(to, 0, (size_t)(PREFILL_SLOTS - n) * pad * sizeof *to);
+    widen_tile(to, pad, lane, part, &(struct prefill_slots){ .first = slot0, .n = n });
 }
 
 /* The same for keys, rounded. */
-VEC void prefill_keys_bf16(const struct prefill_work *w, const struct kvl_lane *lane, int32_t slot0,
-                           int32_t n)
+VEC void prefill_keys_bf16(const struct prefill_work *w, const struct kvl_lane *lane,
+                           const struct prefill_slots *s)
 {
     float *to = w->k, wide[PREFILL_HEAD_DIM];
-    for (int32_t t = 0; t < n; t++, to += w->k_pad) {
-        widen_slot(wide, 0, lane, KVL_PART_K, slot0 + t);
+    for (int32_t t = 0; t < s->n; t++, to += w->k_pad) {
+        widen_slot(wide, 0, lane, KVL_PART_K, prefill_slot(s, t));
         bf16_round(to, wide, lane->layout->head_dim);
     }
-    memset(to, 0, (size_t)(PREFILL_SLOTS - n) * w->k_pad * sizeof *to);
+    memset(to, 0, (size_t)(PREFILL_SLOTS - s->n) * w->k_pad * sizeof *to);
 }
 
 /* The same for values, rounded, in pairs of slots where places are pairs. */
 VEC void prefill_values_bf16(const struct prefill_work *w, const struct kvl_lane *lane,
-                             int32_t slot0, int32_t n)
+                             const struct prefill_slots *s)
 {
     float *to = w->v, wide[2][PREFILL_HEAD_DIM + 2 * VW];
-    for (int32_t t = 0; t < n; t += BF16_PAIR, to += w->v_pad) {
-        widen_slot(wide[0], w->v_pad, lane, KVL_PART_V, slot0 + t);
-        if (BF16_PAIR == 2 && t + 1 < n)
-            widen_slot(wide[1], w->v_pad, lane, KVL_PART_V, slot0 + t + 1);
+    for (int32_t t = 0; t < s->n; t += BF16_PAIR, to += w->v_pad) {
+        widen_slot(wide[0], w->v_pad, lane, KVL_PART_V, prefill_slot(s, t));
+        if (BF16_PAIR == 2 && t + 1 < s->n)
+            widen_slot(wide[1], w->v_pad, lane, KVL_PART_V, prefill_slot(s, t + 1));
         else
             memset(wide[1], 0, w->v_pad * sizeof *to);
         bf16_zip(to, wide[0], wide[1], (int32_t)w->v_pad);
@@ -156,15 +174,15 @@ VEC void prefill_values_bf16(const struct prefill_work *w, const struct kvl_lane
 }
 
 VEC void prefill_tile(const struct prefill_work *w, const struct kvl_prefill_item *it,
-                      int32_t slot0, int32_t n, bool bf16)
+                      const struct prefill_slots *s, bool bf16)
 {
     const struct kvl_lane *lane = &it->a->lanes[it->kv_head];
     if (bf16)
-        prefill_keys_bf16(w, lane, slot0, n);
+        prefill_keys_bf16(w, lane, s);
     else
-        widen_slots(w->k, w->k_pad, lane, KVL_PART_K, slot0, n);
-    if (it->a->out && bf16) prefill_values_bf16(w, lane, slot0, n);
-    if (it->a->out && !bf16) widen_slots(w->v, w->v_pad, lane, KVL_PART_V, slot0, n);
+        widen_tile(w->k, w->k_pad, lane, KVL_PART_K, s);
+    if (it->a->out && bf16) prefill_values_bf16(w, lane, s);
+    if (it->a->out && !bf16) widen_tile(w->v, w->v_pad, lane, KVL_PART_V, s);
 }
 
 /* s [n][NR] = k q for n slots (rounded up to MR), n <= PREFILL_SLOTS. */
@@ -241,17 +259,22 @@ VEC void panel_values(const struct prefill_work *w, float *acc, int32_t n, const
     }
 }
 
-/* One tile of keys for one panel: n slots, the later ones hidden from some rows. */
-VEC void prefill_panel(const struct kvl_prefill_item *it, const struct prefill_work *w, int32_t p,
-                       int32_t n, int32_t first, bool bf16)
+/* Scores of a tile of n slots for one panel. */
+VEC void panel_dot(const struct prefill_work *w, int32_t p, int32_t n, bool bf16)
 {
-    vf keep[NV];
-    const float log2_e = 1.44269504f, *q = w->q + (size_t)p * NR * w->k_pad;
+    const float *q = w->q + (size_t)p * NR * w->k_pad;
     if (bf16)
         panel_scores_bf16(w->s, w->k, q, n, (int32_t)w->k_pad);
     else
         panel_scores(w->s, w->k, q, n, (int32_t)w->k_pad);
-    panel_mask(w->s, n, first, it->row0 + p * NR, it->a->n_heads / it->a->n_kv_heads);
+}
+
+/* Takes them in, once what rows do not see is hidden. */
+VEC void panel_absorb(const struct kvl_prefill_item *it, const struct prefill_work *w, int32_t p,
+                      int32_t n, bool bf16)
+{
+    vf keep[NV];
+    const float log2_e = 1.44269504f;
     panel_softmax(w->s, n, it->a->scale * log2_e, w->max + (size_t)p * NR, w->sum + (size_t)p * NR,
                   keep);
     if (!it->a->out) return;
@@ -291,18 +314,21 @@ static void prefill_close(const struct kvl_prefill_item *it, const struct prefil
 VEC void prefill_rows(const struct kvl_prefill_item *it, bool bf16)
 {
     const struct kvl_lane *lane = &it->a->lanes[it->kv_head];
-    int32_t head_dim = it->a->head_dim, group = it->a->n_heads / it->a->n_kv_heads;
+    int32_t head_dim = it->a->head_dim, group = it->group;
     int32_t past = lane->n_slots - it->a->n; /* slots before the chunk */
     int32_t end = past + (it->row0 + it->n_rows - 1) / group + 1;
     struct prefill_work w = prefill_layout(it->scratch, it->n_rows, head_dim, bf16);
     prefill_open(it, &w, bf16);
     for (int32_t s0 = 0; s0 < end; s0 += PREFILL_SLOTS) {
         int32_t n = KVL_MIN(PREFILL_SLOTS, end - s0);
-        prefill_tile(&w, it, s0, n, bf16);
+        prefill_tile(&w, it, &(struct prefill_slots){ .first = s0, .n = n }, bf16);
         for (int32_t p = 0; p < w.n_panels; p++) {
             int32_t last_row = KVL_MIN(it->row0 + it->n_rows, it->row0 + (p + 1) * NR) - 1;
             int32_t panel_n = KVL_MIN(PREFILL_SLOTS, past + last_row / group + 1 - s0);
-            if (panel_n > 0) prefill_panel(it, &w, p, panel_n, past - s0, bf16);
+            if (panel_n <= 0) continue;
+            panel_dot(&w, p, panel_n, bf16);
+            panel_mask(w.s, panel_n, past - s0, it->row0 + p * NR, group);
+            panel_absorb(it, &w, p, panel_n, bf16);
         }
     }
     prefill_close(it, &w);
