@@ -12,6 +12,7 @@ void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
     s->host.session = s;
     s->host.n_visible = s->n_pos;
     s->host.clean = !err || err->code == KVL_OK;
+    s->host.fetched = false;
     kvl_arena_reset(&s->engine->scratch);
     kvl_watch_policy(s->engine, s->planned->policy->name);
 }
@@ -139,6 +140,8 @@ static int attach_memory(struct kvl_session *s, struct kvl_err *err)
     s->ctx.state = p->state_bytes > 0 ? kvl_alloc(p->state_bytes, 1) : NULL;
     if (p->state_bytes > 0 && !s->ctx.state)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
+    if (kvl_offload_attach(s) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for the host tier", p->policy->name);
     return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, s->n_pos, err) : KVL_OK;
 }
 
@@ -269,6 +272,20 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     return attach_check_observers(s, planned, err);
 }
 
+int kvl_attach_context(struct kvl_session *s, struct kvl_err *err)
+{
+    int32_t n_layers = s->engine->model->shape.n_layers;
+    int64_t index_read_bytes = s->count.index_read_bytes;
+    uint64_t t0 = kvl_now_ns();
+    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, false, err));
+    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
+    kvl_offload_account(s);
+    KVL_TRY(attach_freeze(s, err));
+    s->count.index_read_bytes = index_read_bytes;
+    s->count.attach_ns += kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
 int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                        enum kvl_exec exec, struct kvl_err *err)
 {
@@ -304,6 +321,8 @@ int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *pla
     /* With its own prefill there is nothing to replay or to decide on yet. */
     int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
     for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, shared, err));
+    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
+    kvl_offload_account(s);
     KVL_TRY(attach_freeze(s, err));
     s->failed = false;
     s->count.index_read_bytes = 0; /* reads of the context, once: no part of what a token costs */

@@ -35,6 +35,18 @@ static void set_row(struct kvl_engine *e, int32_t i, struct kvl_session *s, int3
     e->row[i] = (struct kvl_row){ .s = s, .index = s->index + ahead, .pos = s->n_pos + ahead };
 }
 
+/* A context that no chunk has brought cannot be behind a token. */
+static int check_context(const struct kvl_session *s, struct kvl_err *err)
+{
+    const struct kvl_planned *p = s->planned;
+    if (!p || !p->own_prefill || !p->policy->prefill_mask || s->n_pos > 0) return KVL_OK;
+    return kvl_fail(
+        err, KVL_EINVAL,
+        "%s starts behind a context that it prefills itself, this session is empty; want "
+        "1 token or more",
+        p->policy->name);
+}
+
 static int prefill_chunk(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                          int32_t n_logits, struct kvl_err *err)
 {
@@ -45,24 +57,55 @@ static int prefill_chunk(struct kvl_session *s, const int32_t *id, int32_t n, fl
     return n_logits > 0 ? kvl_forward_logits(&f, n_logits, logits) : KVL_OK;
 }
 
+/* Chunks of the policy's size, where it has one. */
+static int32_t prefill_step(const struct kvl_session *s, int32_t n)
+{
+    int32_t own = s->planned ? s->planned->prefill_chunk_tok : 0;
+    return KVL_MIN(n, own > 0 ? own : s->engine->desc.chunk_tok);
+}
+
+static int prefill_open(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    bool observes = s->obs && (!s->planned || s->planned->p.observers.window > 0);
+    KVL_TRY(kvl_engine_reserve(e, prefill_step(s, n), err));
+    KVL_TRY(kvl_session_note(s, id, n, err));
+    if (observes && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
+    if (!s->planned) return KVL_OK;
+    s->ctx.context_tok = n;
+    return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, n, err) : KVL_OK;
+}
+
+static int prefill_close(struct kvl_session *s, uint64_t t0, struct kvl_err *err)
+{
+    if (!s->planned) return KVL_OK;
+    KVL_TRY(kvl_attach_context(s, err));
+    s->count.prefill_ns += kvl_now_ns() - t0;
+    return KVL_OK;
+}
+
 int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                         bool last_only, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
+    uint64_t t0 = kvl_now_ns();
     KVL_TRY(check_tokens(s, id, n, err));
-    if (s->planned) return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
-    KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
-    KVL_TRY(kvl_session_note(s, id, n, err));
-    if (s->obs && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
-        return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
+    if (s->planned && (!s->planned->own_prefill || s->n_pos > 0))
+        return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
+    if (s->planned && !s->planned->policy->prefill_mask)
+        return logits ? kvl_fail(err, KVL_EINTERNAL, "logits of a context that comes by steps")
+                      : kvl_session_extend(s, id, n, err);
+    KVL_TRY(prefill_open(s, id, n, err));
     s->failed = true;
-    for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
-        int32_t m = KVL_MIN(e->desc.chunk_tok, n - at);
+    for (int32_t at = 0, chunk = prefill_step(s, n); at < n; at += chunk) {
+        int32_t m = KVL_MIN(chunk, n - at);
         bool last = at + m == n;
         int32_t n_logits = !logits ? 0 : (last_only ? (last ? 1 : 0) : m);
         size_t skip = last_only ? 0 : (size_t)at * (size_t)e->model->shape.n_vocab;
         KVL_TRY(prefill_chunk(s, id + at, m, logits ? logits + skip : NULL, n_logits, err));
     }
+    KVL_TRY(prefill_close(s, t0, err));
     s->failed = false;
     return KVL_OK;
 }
@@ -73,6 +116,7 @@ int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t 
     struct kvl_engine *e = s->engine;
     size_t n_vocab = (size_t)e->model->shape.n_vocab;
     KVL_TRY(check_tokens(s, id, n, err));
+    KVL_TRY(check_context(s, err));
     KVL_TRY(kvl_engine_reserve(e, KVL_MIN(n, e->desc.chunk_tok), err));
     KVL_TRY(kvl_session_note(s, id, n, err));
     uint64_t t0 = kvl_now_ns();
@@ -92,6 +136,7 @@ int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t 
     }
     s->failed = false;
     s->count.n_tokens += n;
+    kvl_offload_account(s);
     s->count.total_ns += kvl_now_ns() - t0;
     return KVL_OK;
 }
@@ -106,7 +151,10 @@ int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *i
 {
     if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d sessions, want at least 1", n);
     struct kvl_engine *e = s[0]->engine;
-    for (int32_t i = 0; i < n; i++) KVL_TRY(check_tokens(s[i], &id[i], 1, err));
+    for (int32_t i = 0; i < n; i++) {
+        KVL_TRY(check_tokens(s[i], &id[i], 1, err));
+        KVL_TRY(check_context(s[i], err));
+    }
     KVL_TRY(kvl_engine_reserve(e, n, err));
     for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_session_note(s[i], &id[i], 1, err));
     uint64_t t0 = kvl_now_ns();
@@ -122,6 +170,7 @@ int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *i
         s[i]->n_pos++;
         s[i]->index++;
         s[i]->count.n_tokens++;
+        kvl_offload_account(s[i]);
     }
     if (n == 1) s[0]->count.total_ns += kvl_now_ns() - t0;
     return KVL_OK;

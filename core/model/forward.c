@@ -9,6 +9,8 @@
  * mode a row never depends on its neighbours. */
 #include "model/forward.h"
 
+#include "model/prefill_mask.h"
+
 #include <string.h>
 
 enum {
@@ -94,7 +96,7 @@ static bool all_finite(const float *x, size_t n)
     return sum == 0.0f;
 }
 
-/* ---- attention without a policy: prefill ------------------------------------------------------------ */
+/* ---- attention of a prefill ------------------------------------------------------------ */
 
 static int attend_prefill(const struct kvl_forward *f, int32_t layer)
 {
@@ -103,6 +105,7 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
     const struct kvl_shape *sh = &e->model->shape;
     KVL_TRY(kvl_seq_append(s->seq, layer, f->n, e->pos, e->k, e->desc.raw_keys ? e->k_raw : NULL,
                            e->v, f->err));
+    if (s->planned) return kvl_prefill_masked(f, layer);
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     float *lse = NULL;
     if (s->obs) {

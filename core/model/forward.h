@@ -1,6 +1,7 @@
 /* forward.h - tokens on their way through the layers: calls.c says which, forward.c computes.
  *
- * Three modes.  KVL_PREFILL: dense, causal, many tokens, no policy.  KVL_EXTEND: a block of tokens
+ * Three modes.  KVL_PREFILL: many tokens of a context, causal; dense without a policy, else under its
+ * prefill_mask.  KVL_EXTEND: a block of tokens
  * under the policy; every token appends, selects and attends before the next one of the block exists
  * for it, and eviction comes at the end of the block - but after every token where the policy does its
  * own prefill, since there a context is a stream of steps.  KVL_DECODE: one token for each of several

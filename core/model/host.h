@@ -71,6 +71,7 @@ struct kvl_planned {
     size_t state_bytes;
     bool raw_keys, own_prefill;
     enum kvl_replay replay;
+    int32_t prefill_chunk_tok;
     struct kvl_plan_private p;
 };
 
@@ -173,6 +174,7 @@ struct kvl_host {
     bool scoring;                  /* inside prefilled or score: the observers may be read */
     bool selecting;                /* inside a select hook: what it reads is counted */
     bool evicting;                 /* inside an evict hook of a step: the same */
+    bool masking;                  /* inside prefill_mask: the chunk's queries may be asked */
     bool fetched;                  /* this hook, or this layer, brought something from the host */
 };
 
@@ -403,6 +405,8 @@ int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct
 
 /* From here on the hooks of this policy run; NULL: nobody's. */
 void kvl_watch_policy(struct kvl_engine *e, const char *policy);
+/* The context has come under prefill_mask: replay, prefilled, score, evict, layer by layer. */
+int kvl_attach_context(struct kvl_session *s, struct kvl_err *err);
 /* Before every hook: scratch is empty again, errors go to `err`. */
 void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
 /* Room in the mask oracle's map for positions below n_pos. */

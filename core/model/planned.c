@@ -22,12 +22,16 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
             return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
                             p->name, rules[i].what);
     }
-    if (p->prefill_mask || p->place || p->save || p->load ||
-        p->relayout)
-        return kvl_fail(
-            err, KVL_EPOLICY,
-            "policy %s: this build does not serve prefill_mask, place, relayout, save and load",
-            p->name);
+    if (p->prefill_mask && !(p->caps & KVL_CAP_PREFILL))
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: prefill_mask without KVL_CAP_PREFILL",
+                        p->name);
+    if ((p->caps & KVL_CAP_OWN_PREFILL) && !p->prefill_mask)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: KVL_CAP_OWN_PREFILL without prefill_mask",
+                        p->name);
+    if (p->place || p->save || p->load || p->relayout)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "policy %s: this build does not serve place, relayout, save and load",
+                        p->name);
     return KVL_OK;
 }
 
@@ -111,8 +115,10 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
 int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
 {
     bool columns = what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS;
-    if (plan->own_prefill)
-        return kvl_fail(plan->err, KVL_EPOLICY, "an observer, but the policy does its own prefill");
+    if (plan->own_prefill && (what != KVL_OBS_WINDOW || !plan->p->policy->prefill_mask))
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "observer %d, but the policy does its own prefill%s", (int)what,
+                        plan->p->policy->prefill_mask ? ", which has the last queries alone" : "");
     if (what != KVL_OBS_WINDOW && !columns)
         return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d to %d",
                         (int)what, KVL_OBS_WINDOW, KVL_OBS_LOGITS);
@@ -224,6 +230,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
         return kvl_fail(err, KVL_EPOLICY, "offloads without KVL_CAP_OFFLOADS");
     p->raw_keys = plan.raw_keys;
     p->replay = plan.replay;
+    p->prefill_chunk_tok = plan.prefill_chunk_tok;
     KVL_TRY(kvl_buf_adds(&p->options, ""));
     return policy->opts ? kvl_opt_print(policy->opts, p->opts, &p->options) : KVL_OK;
 }
@@ -268,7 +275,8 @@ int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *
                        const char *options, int32_t budget_tok, int32_t context_tok,
                        struct kvl_planned **out, struct kvl_err *err)
 {
-    return planned_create(policy, shape, options, budget_tok, context_tok, false, out, err);
+    return planned_create(policy, shape, options, budget_tok, context_tok,
+                          (policy->caps & KVL_CAP_OWN_PREFILL) != 0, out, err);
 }
 
 int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,

@@ -43,6 +43,7 @@ static void host_release(struct kvl_session *s)
 {
     for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_destroy(s->host.table[i]);
     kvl_shares_free(&s->host);
+    kvl_tier_destroy(s->tier);
     kvl_free(s->ctx.state);
     kvl_free(s->dead);
 }
@@ -91,6 +92,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     for (int32_t i = 0; i < parent->planned->p.n_meta; i++)
         KVL_TRY(kvl_meta_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
     KVL_TRY(kvl_shares_fork(&s->host, &parent->host));
+    if (parent->tier) KVL_TRY(kvl_tier_fork(parent->tier, &s->tier));
     if (parent->planned->state_bytes > 0) {
         s->ctx.state = copy_bytes(parent->ctx.state, parent->planned->state_bytes);
         if (!s->ctx.state) return KVL_ENOMEM;
@@ -142,7 +144,13 @@ const struct kvl_counters *kvl_session_counters(const struct kvl_session *s)
 
 void kvl_session_reset_counters(struct kvl_session *s)
 {
-    s->count = (struct kvl_counters){ 0 };
+    const struct kvl_counters c = s->count;
+    s->count = (struct kvl_counters){ .prefill_pairs = c.prefill_pairs,
+                                      .prefill_dense_pairs = c.prefill_dense_pairs,
+                                      .prefill_scored_pairs = c.prefill_scored_pairs,
+                                      .prefill_read_bytes = c.prefill_read_bytes,
+                                      .prefill_ns = c.prefill_ns };
+    kvl_offload_account(s);
 }
 
 size_t kvl_session_meta_bytes(const struct kvl_session *s)

@@ -58,8 +58,8 @@ struct kvl_planned;
 int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                        const char *options, int32_t budget_tok, int32_t context_tok,
                        struct kvl_planned **out, struct kvl_err *err);
-/* The same for a policy with KVL_CAP_PREFILL that starts empty and meets every token of the context
- * as a step of its own. */
+/* The same for a policy with KVL_CAP_PREFILL that starts empty and reads the context itself.  A policy
+ * with KVL_CAP_OWN_PREFILL does so whichever of the two it is created by. */
 int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
                            const char *options, int32_t budget_tok, int32_t context_tok,
                            struct kvl_planned **out, struct kvl_err *err);
@@ -147,8 +147,11 @@ int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
                      struct kvl_err *err);
 void kvl_session_destroy(struct kvl_session *s);
 
-/* Dense causal prefill of n tokens, chunk by chunk; observers are filled.  Only without a policy.
- *   logits  NULL, or [n][n_vocab] for every token, or with last_only [n_vocab] */
+/* Dense causal prefill of n tokens, chunk by chunk; observers are filled.  Without a policy:
+ *   logits  NULL, or [n][n_vocab] for every token, or with last_only [n_vocab]
+ * Of an empty session under a policy planned with its own prefill: the whole context, once, in chunks
+ * under its prefill_mask, then replay, prefilled, score and evict as attach does; of a policy without
+ * that hook it is kvl_session_extend, and logits must be NULL. */
 int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                         bool last_only, struct kvl_err *err);
 
@@ -158,7 +161,7 @@ int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, flo
 int kvl_session_fill(struct kvl_session *s, int32_t n, uint64_t seed, struct kvl_err *err);
 
 /* Puts the session under a policy: open, replay, prefilled, score and evict.  An empty session: open
- * only, for a policy planned with its own prefill; its context then comes by extend.
+ * only, for a policy planned with its own prefill; its context then comes by prefill.
  * `planned` must outlive the session and its forks. */
 int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                        enum kvl_exec exec, struct kvl_err *err);
@@ -207,6 +210,11 @@ struct kvl_counters {
     int64_t n_evicted;        /* slots evicted, all lanes */
     uint64_t meta_ns, select_ns, attend_ns, evict_ns, total_ns;
     uint64_t attach_ns; /* replay, prefilled, score and eviction at attach */
+    /* Of a context under prefill_mask, kept by kvl_session_reset_counters: pairs of a query (of one
+     * head) and a key that were read, that dense attention would have read, that were scored to say
+     * which; keys and values fetched for them; the time of all, replay and what follows included. */
+    int64_t prefill_pairs, prefill_dense_pairs, prefill_scored_pairs, prefill_read_bytes;
+    uint64_t prefill_ns;
     /* Between the tiers (kvl_plan_offload), in bytes of keys and values; a call is what one layer of one
      * step, or one hook, brings at once.  What leaves the device when the context is complete is in
      * d2h_bytes. */

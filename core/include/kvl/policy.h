@@ -12,7 +12,11 @@
  *   prefill: shared, per layer: append (replay of the context, a chunk at a time) -> prefilled
  *     -> score: the engine keeps the best and frees the rest
  *     -> evict, with step->replay set: the whole context is one call
- *   prefill: own (KVL_CAP_PREFILL): nothing of this; every token of the context is a step
+ *   prefill: own (KVL_CAP_PREFILL), with prefill_mask: the context comes in chunks, per chunk and layer
+ *     prefill_mask (keys of the chunk are stored, index is -1), attention of what it says; when all of it
+ *     is there, per layer what prefill: shared does: append (replay) -> prefilled -> score -> evict.
+ *     context_tok is the length of the context from the first chunk on; observers: KVL_OBS_WINDOW alone
+ *   prefill: own, without prefill_mask: nothing of this; every token of the context is a step
  *   then per token and layer: append -> schedule -> select -> [attention] -> observe -> evict
  *     (a block of tokens: evict once, behind its last token; prefill: own, after every token)
  *   at the end: report -> close (always called once open was, also after an error)
@@ -58,6 +62,9 @@ enum kvl_cap {
     KVL_CAP_WRAPS = 1 << 9,   /* changes what another policy answers: outer(inner) */
     KVL_CAP_TOKENS = 1 << 10, /* sees the ids of tokens: kvl_tokens */
     KVL_CAP_RAGGED = 1 << 11, /* lanes keep or read different numbers: the budget is their mean */
+    /* With KVL_CAP_PREFILL and prefill_mask: makes sense only so.  prefill: own goes without saying,
+     * prefill: shared is refused. */
+    KVL_CAP_OWN_PREFILL = 1 << 12,
 };
 
 /* The model as a policy sees it. */
@@ -125,6 +132,8 @@ struct kvl_plan {
     size_t state_bytes; /* zeroed, copied when the sequence forks */
     bool raw_keys;      /* needs keys before RoPE */
     enum kvl_replay replay;
+    /* prefill_mask: tokens of a chunk, of which answers may depend; 0 = whatever the engine takes. */
+    int32_t prefill_chunk_tok;
     /* Of a policy with KVL_CAP_WRAPS, which plans first: the budget of the inner one; as budget_tok on
      * arrival. */
     int32_t inner_budget_tok;
@@ -182,7 +191,7 @@ struct kvl_pctx {
     const void *opts; /* resolved options */
     void *state;      /* plan.state_bytes */
     int32_t budget_tok;
-    int32_t context_tok; /* tokens before the policy started; 0 with its own prefill */
+    int32_t context_tok; /* tokens before the policy started; 0 with its own prefill by steps */
     uint64_t seed;       /* of this sample; CAP_SAMPLES */
     struct kvl_err *err;
     struct kvl_host *host;
@@ -453,6 +462,10 @@ KVL_API int kvl_mask_blocks(struct kvl_prefill_mask *mask, int32_t q_head, int32
 /* Positions before the chunk, and all of the chunk itself. */
 KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const int32_t *pos,
                             int32_t n);
+/* In prefill_mask: exact weights of query i of the chunk over positions 0 .. n - 1, n = step->pos + i + 1:
+ * probs [n_heads][n].  Counted as pairs that were scored. */
+KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, int32_t i, float *probs, int32_t n);
 
 /* ---- the object ---------------------------------------------------------------------------- */
 
