@@ -45,13 +45,21 @@ kvl_markers = "4 5 6 7 8 9 10 11 12 13 14 15"
 kvl_letters = "abcdefghijklmnopqrstuvwxyz0123456789_-=,.()ABCDEFGHIJKLMNOPQRSTUVWXYZ "
 kvl_hash(s) = strlen(s) == 0 ? 0 : \
     int(sum [kvl_i=1:strlen(s)] ((3*kvl_i + 1) * (1 + strstrt(kvl_letters, s[kvl_i:kvl_i]))))
+# A policy that wraps another is called "adakv(keydiff)": a variant of the outer one, but for the one that
+# it usually wraps.
+kvl_usual = "adakv(snapkv) chunkkv(snapkv) pyramidkv(snapkv) twilight(quest)"
+kvl_wraps(s) = int(sum [kvl_i=1:words(kvl_usual)] \
+    (strstrt(s, word(kvl_usual, kvl_i)) == 1 ? strlen(word(kvl_usual, kvl_i)) : 0))
+kvl_plain(s) = kvl_wraps(s) > 0 ? s[1:strstrt(s, "(")-1] . s[kvl_wraps(s)+1:strlen(s)] : s
 # Where the name ends and options begin: "quest(page=8)", "h2o, own prefill", "top 64".
 kvl_at(s, c) = strstrt(s, c) > 0 ? strstrt(s, c) : 1000
 kvl_least(a, b) = a < b ? a : b
 kvl_first(s) = kvl_least(kvl_at(s, "("), kvl_least(kvl_at(s, ","), kvl_at(s, " ")))
 kvl_cut(s) = kvl_first(s) < 1000 ? kvl_first(s) : 0
-kvl_base(s) = kvl_cut(s) > 1 ? s[1:kvl_cut(s)-1] : s
-kvl_variant(s) = kvl_cut(s) > 1 ? s[kvl_cut(s):strlen(s)] : ""
+kvl_name(s) = kvl_cut(s) > 1 ? s[1:kvl_cut(s)-1] : s
+kvl_options(s) = kvl_cut(s) > 1 ? s[kvl_cut(s):strlen(s)] : ""
+kvl_base(s) = kvl_name(kvl_plain(s))
+kvl_variant(s) = kvl_options(kvl_plain(s))
 kvl_row(s) = int(sum [kvl_i=1:kvl_n_known] (word(kvl_known, 3*kvl_i-2) eq s ? kvl_i : 0))
 
 kvl_colour_of(s) = kvl_row(s) > 0 ? word(kvl_known, 3*kvl_row(s)-1) \
