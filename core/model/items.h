@@ -48,6 +48,12 @@ struct kvl_overlap {
     int32_t n, twice;
 };
 
+/* offload.c, for heads of layers in the host tier.  What the head reads comes to the device; then, for
+ * each list, runs of the lane's view there, in the order of the list. */
+int kvl_offload_request(const struct kvl_head *h);
+int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
+                     const struct kvl_run **runs, int32_t *n_runs);
+
 int kvl_items_overlap(const struct kvl_head *h, const struct kvl_items *const *lists,
                       int32_t n_lists, struct kvl_overlap *out);
 

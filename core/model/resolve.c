@@ -83,7 +83,9 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
 {
     job.n_slots = it->n;
     job.log_weight = it->log_weight;
-    if (!it->everything || it->pos) {
+    if (kvl_offloads(h->s, h->layer)) {
+        KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
+    } else if (!it->everything || it->pos) {
         job.runs = runs_of(h, it, &job.n_runs);
         if (!job.runs) return kvl_items_no_memory(h);
     }
@@ -96,8 +98,6 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
 static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                       const struct kvl_items *it, const struct kvl_attn_job *job)
 {
-    if (it->log_weight)
-        return kvl_fail(h->r->sel->err, KVL_EINVAL, "the mask oracle has no log-weights");
     int32_t n = kvl_seq_len(h->s->seq, h->layer, h->kv_head);
     uint8_t *mask = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *mask);
     int32_t *pos = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *pos);
@@ -354,6 +354,7 @@ static int resolve_head(const struct kvl_head *h)
     int32_t group = kvl_group(sh), attended = 0, n;
     size_t floats = (size_t)group * (size_t)sh->head_dim;
     float *out = h->r->out + (size_t)h->kv_head * floats, *lse = h->r->lse + h->kv_head * group;
+    if (kvl_offloads(h->s, h->layer)) KVL_TRY(kvl_offload_request(h));
     if (sel->residual_alpha) KVL_TRY(push_residual(h, out));
     if (sel->n_seg == 1) {
         KVL_TRY(resolve_segment(h, 0, out, lse, &attended));
@@ -396,6 +397,7 @@ int kvl_resolve(const struct kvl_resolve *r)
         memset(s->probe.hit + (size_t)r->sel->layer * lanes, 0, lanes);
         s->probe.dense[r->sel->layer] = r->sel->dense;
     }
+    s->host.fetched = false;
     struct kvl_head before, head;
     for (int32_t h = 0; h < sh->n_kv_heads; h++, before = head) {
         head = (struct kvl_head){

@@ -1,0 +1,545 @@
+/* Lanes in the host tier: which units the device has, and which leave for others. */
+#include "kv/tier.h"
+
+#include "kv/store.h"
+#include <assert.h>
+#include <string.h>
+
+enum {
+    ABSENT = -1,     /* on the host alone */
+    WANTED = -2,     /* will come with the next fetch */
+    STAGED = 1 << 30 /* staging place 0; below it are those of the cache */
+};
+
+struct tier_place {
+    int32_t unit, n_slots;
+    bool ahead;    /* came by a guess that no request has confirmed */
+    int64_t stamp; /* of its last request, or of the guess */
+    int64_t uses;  /* requests since it came */
+};
+
+/* Rows of places: place i has slots i * unit_tok and up of these blocks. */
+struct tier_rows {
+    struct tier_place *place;
+    uint8_t **block;
+    int32_t n, cap, n_blocks, cap_blocks;
+};
+
+struct kvl_tier_lane {
+    bool on, ahead;     /* ahead: the request under way is a guess */
+    int32_t first, end; /* host positions, in whole units */
+    int32_t *place;     /* [cap_units]: of a unit's copy, or ABSENT, WANTED */
+    float *score;       /* [cap_units], where units have scores */
+    int32_t cap_units;
+    struct tier_rows cache, stage;
+    int32_t *wanted;
+    int32_t n_wanted, cap_wanted;
+    int32_t n_ahead; /* guesses that wait */
+    int64_t clock;   /* requests so far */
+    /* The view: blocks of cache, stage, then those of positions on the device.  Slots of a sequence below
+     * `first` are at shift[0] + slot, from `end` on at shift[1] + slot. */
+    uint8_t **table;
+    int32_t n_table, cap_table;
+    int32_t shift[2];
+};
+
+static struct kvl_tier_lane *tier_lane(const struct kvl_tier *t, int32_t layer, int32_t kv_head)
+{
+    return &t->lanes[layer * t->n_kv_heads + kv_head];
+}
+
+static int64_t slot_bytes(const struct kvl_tier *t)
+{
+    const struct kvl_layout *l = &t->store->layout;
+    return (int64_t)l->head_dim * (int64_t)l->elem_bytes * (t->store->desc.raw_keys ? 3 : 2);
+}
+
+/* ---- lifecycle ----------------------------------------------------------------------- */
+
+int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
+                    struct kvl_tier **out)
+{
+    const struct kvl_store_desc *d = &store->desc;
+    struct kvl_tier *t = kvl_alloc(1, sizeof *t);
+    if (!t) return KVL_ENOMEM;
+    *t = (struct kvl_tier){ .store = store,
+                            .desc = *desc,
+                            .n_lanes = d->n_layers * d->n_kv_heads,
+                            .n_kv_heads = d->n_kv_heads };
+    t->desc.layers = NULL;
+    t->lanes = kvl_alloc((size_t)t->n_lanes, sizeof *t->lanes);
+    if (!t->lanes) {
+        kvl_tier_destroy(t);
+        return KVL_ENOMEM;
+    }
+    int32_t u = desc->unit_tok, first = (desc->keep_first + u - 1) / u * u;
+    for (int32_t i = 0; i < t->n_lanes; i++)
+        t->lanes[i] =
+            (struct kvl_tier_lane){ .on = !desc->layers || desc->layers[i / d->n_kv_heads] != 0,
+                                    .first = first,
+                                    .end = first };
+    *out = t;
+    return KVL_OK;
+}
+
+static void rows_free(struct tier_rows *r)
+{
+    for (int32_t i = 0; i < r->n_blocks; i++) kvl_free(r->block[i]);
+    kvl_free(r->place);
+    kvl_free(r->block);
+}
+
+void kvl_tier_destroy(struct kvl_tier *t)
+{
+    if (!t) return;
+    for (int32_t i = 0; t->lanes && i < t->n_lanes; i++) {
+        struct kvl_tier_lane *a = &t->lanes[i];
+        rows_free(&a->cache);
+        rows_free(&a->stage);
+        kvl_free(a->place);
+        kvl_free(a->score);
+        kvl_free(a->wanted);
+        kvl_free(a->table);
+    }
+    for (int32_t i = 0; i < t->n_spare; i++) kvl_free(t->spare[i]);
+    kvl_free(t->spare);
+    kvl_free(t->victims);
+    kvl_free(t->lanes);
+    kvl_free(t);
+}
+
+bool kvl_tier_has(const struct kvl_tier *t, int32_t layer)
+{
+    return tier_lane(t, layer, 0)->on;
+}
+
+static void *copied(const void *from, int32_t n, size_t item)
+{
+    void *to = kvl_alloc((size_t)KVL_MAX(n, 1), item);
+    if (to && n > 0) memcpy(to, from, (size_t)n * item);
+    return to;
+}
+
+static int rows_fork(const struct kvl_tier *t, const struct tier_rows *from, struct tier_rows *to)
+{
+    to->place = copied(from->place, from->n, sizeof *to->place);
+    to->block = kvl_alloc((size_t)from->n_blocks + 1, sizeof *to->block);
+    if (!to->place || !to->block) return KVL_ENOMEM;
+    to->n = to->cap = from->n;
+    to->cap_blocks = from->n_blocks;
+    for (int32_t i = 0; i < from->n_blocks; i++, to->n_blocks++) {
+        to->block[i] = copied(from->block[i], 1, t->store->layout.bytes);
+        if (!to->block[i]) return KVL_ENOMEM;
+    }
+    return KVL_OK;
+}
+
+static int lane_fork(const struct kvl_tier *t, const struct kvl_tier_lane *from,
+                     struct kvl_tier_lane *to)
+{
+    assert(from->stage.n == 0 && from->n_wanted == 0);
+    *to = (struct kvl_tier_lane){ .on = from->on,
+                                  .first = from->first,
+                                  .end = from->end,
+                                  .cap_units = from->cap_units,
+                                  .n_ahead = from->n_ahead,
+                                  .clock = from->clock };
+    to->place = copied(from->place, from->cap_units, sizeof *to->place);
+    if (!to->place) return KVL_ENOMEM;
+    if (from->score) {
+        to->score = copied(from->score, from->cap_units, sizeof *to->score);
+        if (!to->score) return KVL_ENOMEM;
+    }
+    return rows_fork(t, &from->cache, &to->cache);
+}
+
+int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
+{
+    struct kvl_tier *t;
+    KVL_TRY(kvl_tier_create(from->store, &from->desc, &t));
+    int rc = KVL_OK;
+    for (int32_t i = 0; rc == KVL_OK && i < t->n_lanes; i++)
+        rc = lane_fork(t, &from->lanes[i], &t->lanes[i]);
+    if (rc != KVL_OK) {
+        kvl_tier_destroy(t);
+        return rc;
+    }
+    t->count = from->count;
+    t->n_places = t->peak_places = from->n_places;
+    *out = t;
+    return KVL_OK;
+}
+
+/* ---- ages ------------------------------------------------------------------------------ */
+
+/* Room for the places of units below n, without a copy on the device. */
+static int lane_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n)
+{
+    if (n <= a->cap_units) return KVL_OK;
+    int32_t have = a->cap_units, cap = have, cap_score = have;
+    void *place = a->place, *score = a->score;
+    KVL_TRY(kvl_grow(&place, &cap, have, n, sizeof *a->place, NULL));
+    a->place = place;
+    if (t->desc.order == KVL_TIER_SCORE) {
+        KVL_TRY(kvl_grow(&score, &cap_score, have, n, sizeof *a->score, NULL));
+        a->score = score;
+        memset(a->score + have, 0, (size_t)(cap_score - have) * sizeof *a->score);
+    }
+    for (int32_t i = have; i < cap; i++) a->place[i] = ABSENT;
+    a->cap_units = cap;
+    return KVL_OK;
+}
+
+int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos)
+{
+    const struct kvl_layout *l = &t->store->layout;
+    int32_t u = t->desc.unit_tok, end = KVL_MAX(n_pos - t->desc.keep_last, 0) / u * u;
+    for (int32_t h = 0; h < t->n_kv_heads; h++) {
+        struct kvl_tier_lane *a = tier_lane(t, layer, h);
+        if (!a->on || end <= a->end) continue;
+        KVL_TRY(lane_units(t, a, end / u));
+        const struct kvl_table *table = kvl_seq_table(seq, layer, h);
+        int32_t n = kvl_ranks_below(l, table, end) - kvl_ranks_below(l, table, a->end);
+        t->count.d2h_bytes += n * slot_bytes(t);
+        a->end = end;
+    }
+    return KVL_OK;
+}
+
+int32_t kvl_tier_host_slots(const struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
+                            int32_t kv_head)
+{
+    const struct kvl_layout *l = &t->store->layout;
+    const struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    const struct kvl_table *table = kvl_seq_table(seq, layer, kv_head);
+    if (!a->on || a->end == a->first) return 0;
+    return kvl_ranks_below(l, table, a->end) - kvl_ranks_below(l, table, a->first);
+}
+
+size_t kvl_tier_place_bytes(const struct kvl_tier *t)
+{
+    return (size_t)t->desc.unit_tok * (size_t)slot_bytes(t);
+}
+
+/* ---- requests ---------------------------------------------------------------------------- */
+
+static struct tier_place *place_at(const struct kvl_tier_lane *a, int32_t place)
+{
+    return place < STAGED ? &a->cache.place[place] : &a->stage.place[place - STAGED];
+}
+
+void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head, bool ahead)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    a->clock++;
+    a->ahead = ahead;
+}
+
+static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
+{
+    int32_t place = a->place[unit];
+    if (place == WANTED) return KVL_OK;
+    if (place != ABSENT) {
+        struct tier_place *p = place_at(a, place);
+        if (p->stamp == a->clock) return KVL_OK;
+        p->stamp = a->clock;
+        if (a->ahead) return KVL_OK;
+        p->uses++;
+        t->count.hits++;
+        return KVL_OK;
+    }
+    void *wanted = a->wanted;
+    KVL_TRY(
+        kvl_grow(&wanted, &a->cap_wanted, a->n_wanted, a->n_wanted + 1, sizeof *a->wanted, NULL));
+    a->wanted = wanted;
+    a->wanted[a->n_wanted++] = unit;
+    a->place[unit] = WANTED;
+    return KVL_OK;
+}
+
+int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    int32_t u = t->desc.unit_tok, last = KVL_MIN(first + n, a->end);
+    first = KVL_MAX(first, a->first);
+    for (int32_t unit = first / u; first < last && unit <= (last - 1) / u; unit++)
+        KVL_TRY(want_unit(t, a, unit));
+    return KVL_OK;
+}
+
+int kvl_tier_score(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t unit, float score)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    if (t->desc.order != KVL_TIER_SCORE) return KVL_OK;
+    KVL_TRY(lane_units(t, a, unit + 1));
+    a->score[unit] = score;
+    return KVL_OK;
+}
+
+/* Guesses that the request did not name were wrong, whatever becomes of them. */
+static void judge_guesses(struct kvl_tier *t, struct kvl_tier_lane *a)
+{
+    struct tier_rows *rows[] = { &a->cache, &a->stage };
+    for (int i = 0; i < 2 && a->n_ahead > 0; i++)
+        for (int32_t j = 0; j < rows[i]->n; j++) {
+            struct tier_place *p = &rows[i]->place[j];
+            if (p->ahead && p->stamp != a->clock)
+                t->count.wrong_bytes += p->n_slots * slot_bytes(t);
+            p->ahead = false;
+        }
+    a->n_ahead = 0;
+}
+
+/* ---- replacement --------------------------------------------------------------------------- */
+
+/* Place x goes before place y. */
+static bool leaves_before(const struct kvl_tier *t, const struct kvl_tier_lane *a, int32_t x,
+                          int32_t y)
+{
+    const struct tier_place *p = &a->cache.place[x], *q = &a->cache.place[y];
+    if (t->desc.order == KVL_TIER_LFU && p->uses != q->uses) return p->uses < q->uses;
+    if (t->desc.order == KVL_TIER_SCORE && a->score[p->unit] != a->score[q->unit])
+        return a->score[p->unit] < a->score[q->unit];
+    return p->stamp != q->stamp ? p->stamp < q->stamp : p->unit < q->unit;
+}
+
+/* The victims are a heap; the next one is at its root. */
+static void victims_sift(struct kvl_tier *t, const struct kvl_tier_lane *a, int32_t i)
+{
+    for (;;) {
+        int32_t child = 2 * i + 1, *v = t->victims;
+        if (child >= t->n_victims) return;
+        if (child + 1 < t->n_victims && leaves_before(t, a, v[child + 1], v[child])) child++;
+        if (!leaves_before(t, a, v[child], v[i])) return;
+        int32_t x = v[i];
+        v[i] = v[child];
+        v[child] = x;
+        i = child;
+    }
+}
+
+/* Places of the cache that the request does not name, and no guess waits in while another comes. */
+static int victims_find(struct kvl_tier *t, const struct kvl_tier_lane *a)
+{
+    void *victims = t->victims;
+    KVL_TRY(kvl_grow(&victims, &t->cap_victims, 0, a->cache.n, sizeof *t->victims, NULL));
+    t->victims = victims;
+    t->n_victims = 0;
+    for (int32_t i = 0; i < a->cache.n; i++)
+        if (a->cache.place[i].stamp != a->clock && !a->cache.place[i].ahead)
+            t->victims[t->n_victims++] = i;
+    for (int32_t i = t->n_victims / 2 - 1; i >= 0; i--) victims_sift(t, a, i);
+    return KVL_OK;
+}
+
+static int32_t victims_pop(struct kvl_tier *t, const struct kvl_tier_lane *a)
+{
+    int32_t first = t->victims[0];
+    t->victims[0] = t->victims[--t->n_victims];
+    victims_sift(t, a, 0);
+    return first;
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* There is always room to give a block back. */
+static uint8_t *block_take(struct kvl_tier *t)
+{
+    if (t->n_spare > 0) return t->spare[--t->n_spare];
+    void *spare = t->spare;
+    if (kvl_grow(&spare, &t->cap_spare, 0, t->n_blocks + 1, sizeof *t->spare, NULL) != KVL_OK)
+        return NULL;
+    t->spare = spare;
+    uint8_t *block = kvl_alloc(1, t->store->layout.bytes);
+    t->n_blocks += block != NULL;
+    return block;
+}
+
+/* One more place, with its blocks. */
+static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
+{
+    int64_t slots = ((int64_t)r->n + 1) * t->desc.unit_tok;
+    if (slots > INT32_MAX / 4) return KVL_ENOMEM;
+    int32_t need = kvl_blocks_for(&t->store->layout, (int32_t)slots);
+    void *place = r->place, *block = r->block;
+    KVL_TRY(kvl_grow(&place, &r->cap, r->n, r->n + 1, sizeof *r->place, NULL));
+    r->place = place;
+    KVL_TRY(kvl_grow(&block, &r->cap_blocks, r->n_blocks, need, sizeof *r->block, NULL));
+    r->block = block;
+    for (; r->n_blocks < need; r->n_blocks++) {
+        r->block[r->n_blocks] = block_take(t);
+        if (!r->block[r->n_blocks]) return KVL_ENOMEM;
+    }
+    *out = r->n++;
+    t->peak_places = KVL_MAX(t->peak_places, ++t->n_places);
+    return KVL_OK;
+}
+
+/* Where the next unit of a request goes: *found says that victims_find has run. */
+static int room_find(struct kvl_tier *t, struct kvl_tier_lane *a, bool *found, int32_t *out)
+{
+    if (a->cache.n < t->desc.cache_tok / t->desc.unit_tok) return rows_add(t, &a->cache, out);
+    if (!*found) KVL_TRY(victims_find(t, a));
+    *found = true;
+    if (t->n_victims > 0) {
+        *out = victims_pop(t, a);
+        a->place[a->cache.place[*out].unit] = ABSENT;
+        return KVL_OK;
+    }
+    KVL_TRY(rows_add(t, &a->stage, out));
+    *out += STAGED;
+    return KVL_OK;
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+static void copy_slots(const struct kvl_layout *l, uint8_t *const *dst, int32_t to,
+                       uint8_t *const *src, int32_t from, int32_t n)
+{
+    int32_t mask = l->block_tok - 1;
+    while (n > 0) {
+        int32_t m = KVL_MIN(n, l->block_tok - KVL_MAX(to & mask, from & mask));
+        kvl_block_copy(l, dst[to >> l->block_shift], to & mask, src[from >> l->block_shift],
+                       from & mask, m);
+        to += m;
+        from += m;
+        n -= m;
+    }
+}
+
+/* Live slots of a unit go to dst, from slot `to` on, each at its distance from the unit's first
+ * position.  Returns how many there are. */
+static int32_t tier_copy(const struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane,
+                         int32_t unit, uint8_t *const *dst, int32_t to)
+{
+    enum { STEP = 64 };
+    const struct kvl_layout *l = &t->store->layout;
+    const struct kvl_table *table = &seq->tables[lane];
+    int32_t u = t->desc.unit_tok, total = 0, pos[STEP], slot[STEP];
+    for (int32_t at = 0; at < u; at += STEP) {
+        int32_t n = KVL_MIN(STEP, u - at);
+        for (int32_t i = 0; i < n; i++) pos[i] = unit * u + at + i;
+        total += kvl_seq_find(seq, lane / t->n_kv_heads, lane % t->n_kv_heads, pos, n, slot);
+        for (int32_t i = 0, m; i < n; i += m) {
+            for (m = 1; slot[i] >= 0 && i + m < n && slot[i + m] == slot[i] + m;) m++;
+            if (slot[i] >= 0) copy_slots(l, dst, to + at + i, table->blocks, slot[i], m);
+        }
+    }
+    return total;
+}
+
+static void bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
+                       int32_t place)
+{
+    struct kvl_tier_lane *a = &t->lanes[lane];
+    struct tier_rows *r = place < STAGED ? &a->cache : &a->stage;
+    int32_t i = place < STAGED ? place : place - STAGED;
+    int32_t n = tier_copy(t, seq, lane, unit, r->block, i * t->desc.unit_tok);
+    r->place[i] = (struct tier_place){
+        .unit = unit, .n_slots = n, .ahead = a->ahead, .stamp = a->clock, .uses = !a->ahead
+    };
+    a->place[unit] = place;
+    a->n_ahead += a->ahead;
+    t->count.h2d_bytes += n * slot_bytes(t);
+    if (a->ahead)
+        t->count.ahead_bytes += n * slot_bytes(t);
+    else
+        t->count.misses++;
+}
+
+/* ---- what attention sees ------------------------------------------------------------------------ */
+
+static void table_add(struct kvl_tier_lane *a, uint8_t *const *block, int32_t n)
+{
+    if (n > 0) memcpy(a->table + a->n_table, block, (size_t)n * sizeof *block);
+    a->n_table += n;
+}
+
+/* In a lane that holds everything, slots are positions, and the blocks of the host stay out. */
+static int view_build(const struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane)
+{
+    struct kvl_tier_lane *a = &t->lanes[lane];
+    const struct kvl_layout *l = &t->store->layout;
+    const struct kvl_table *table = &seq->tables[lane];
+    int32_t n = kvl_blocks_for(l, table->n_slots), head = n, tail = n;
+    if (a->end > a->first && table->sorted && table->max_pos == table->n_slots - 1) {
+        head = KVL_MIN(n, kvl_blocks_for(l, a->first));
+        tail = KVL_MIN(n, a->end >> l->block_shift);
+    }
+    void *room = a->table;
+    int32_t need = a->cache.n_blocks + a->stage.n_blocks + head + n - tail;
+    KVL_TRY(kvl_grow(&room, &a->cap_table, 0, need, sizeof *a->table, NULL));
+    a->table = room;
+    a->n_table = 0;
+    table_add(a, a->cache.block, a->cache.n_blocks);
+    table_add(a, a->stage.block, a->stage.n_blocks);
+    a->shift[0] = a->n_table << l->block_shift;
+    table_add(a, table->blocks, head);
+    a->shift[1] = (a->n_table - tail) * l->block_tok;
+    table_add(a, table->blocks + tail, n - tail);
+    return KVL_OK;
+}
+
+int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
+                   int32_t *n_units)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    int32_t lane = layer * t->n_kv_heads + kv_head, place;
+    bool found = false;
+    if (!a->ahead) judge_guesses(t, a);
+    for (int32_t i = 0; i < a->n_wanted; i++) {
+        KVL_TRY(room_find(t, a, &found, &place));
+        bring_unit(t, seq, lane, a->wanted[i], place);
+    }
+    *n_units = a->n_wanted;
+    a->n_wanted = 0;
+    return a->ahead ? KVL_OK : view_build(t, seq, lane);
+}
+
+int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos,
+                     int32_t slot, int32_t n, struct kvl_run *out, int32_t m)
+{
+    const struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    const struct kvl_layout *l = &t->store->layout;
+    int32_t u = t->desc.unit_tok;
+    for (int32_t len; n > 0; pos += len, slot += len, n -= len) {
+        int32_t to;
+        if (pos < a->first || pos >= a->end) {
+            len = pos < a->first ? KVL_MIN(n, a->first - pos) : n;
+            to = slot + a->shift[pos >= a->end];
+        } else {
+            int32_t place = a->place[pos / u], in_unit = pos % u;
+            assert(place >= 0);
+            len = KVL_MIN(n, u - in_unit);
+            to = place < STAGED ? place * u
+                                : (a->cache.n_blocks << l->block_shift) + (place - STAGED) * u;
+            to += in_unit;
+        }
+        if (m > 0 && out[m - 1].slot + out[m - 1].n == to)
+            out[m - 1].n += len;
+        else
+            out[m++] = (struct kvl_run){ to, len };
+    }
+    return m;
+}
+
+struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t kv_head)
+{
+    const struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    const struct kvl_layout *l = &t->store->layout;
+    return (struct kvl_lane){ .layout = l,
+                              .blocks = (const uint8_t *const *)a->table,
+                              .n_slots = a->n_table << l->block_shift };
+}
+
+void kvl_tier_settle(struct kvl_tier *t, int32_t layer)
+{
+    for (int32_t h = 0; h < t->n_kv_heads; h++) {
+        struct kvl_tier_lane *a = tier_lane(t, layer, h);
+        struct tier_rows *r = &a->stage;
+        for (int32_t i = 0; i < r->n; i++) a->place[r->place[i].unit] = ABSENT;
+        for (int32_t i = 0; i < r->n_blocks; i++) t->spare[t->n_spare++] = r->block[i];
+        t->n_places -= r->n;
+        r->n = r->n_blocks = 0;
+    }
+}

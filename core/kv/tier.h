@@ -1,0 +1,95 @@
+/* tier.h - the device side of a sequence whose lanes live in the host tier; core/kv and core/model only.
+ *
+ * Vocabulary
+ *   unit     unit_tok positions that travel together; they begin at multiples of unit_tok
+ *   host     units older than keep_last that do not begin in keep_first: their blocks, in the store,
+ *            are the host's copy
+ *   place    room for one unit on the device.  Cache places stay, as many as cache_tok has units;
+ *            staging places are given back once the attention of their layer has run
+ *   request  what one step reads of one lane: its host units
+ *
+ * Attention never gets the blocks of the host: its view of a lane (kvl_tier_view) has the blocks of
+ * the places and those of positions that are on the device, and kvl_tier_map says in which slot of that
+ * view a position is.
+ *
+ * The way of a lane and step: age -> begin -> want, want ... -> fetch -> map, view -> [attention] ->
+ * settle.  Prefetches do begin, want and fetch with `ahead`.
+ *
+ * On a GPU nothing of this changes but three lines.  Blocks of places come from the device pool instead
+ * of kvl_alloc; the store's blocks of a host unit lie in pinned memory, and tier_copy of a whole
+ * request becomes one gather kernel over (unit, place) pairs on the copy stream, which fetch records
+ * an event behind and attention waits for; and age copies a unit down before its device block is given
+ * back.  Tables, places, replacement and counts stay on the host: they depend on the selection alone.
+ */
+#ifndef KVL_TIER_H
+#define KVL_TIER_H
+
+#include "kv/lane.h"
+
+enum kvl_tier_order { KVL_TIER_LRU = 0, KVL_TIER_LFU, KVL_TIER_SCORE };
+
+struct kvl_tier_desc {
+    int32_t keep_first, keep_last, unit_tok, cache_tok;
+    enum kvl_tier_order order;
+    const uint8_t *layers; /* [n_layers] or NULL = all; borrowed during create */
+};
+
+/* Counted since create or since the owner set them to 0; copied with the tier. */
+struct kvl_tier_count {
+    int64_t h2d_bytes, d2h_bytes;
+    int64_t hits, misses; /* units of requests */
+    /* Bytes fetched ahead; those that the lane's next request did not name. */
+    int64_t ahead_bytes, wrong_bytes;
+};
+
+struct kvl_tier {
+    struct kvl_store *store;
+    struct kvl_tier_desc desc; /* layers is NULL */
+    int32_t n_lanes, n_kv_heads;
+    struct kvl_tier_lane *lanes; /* [n_layers * n_kv_heads] */
+    int32_t n_blocks;            /* of all places, and those to spare */
+    uint8_t **spare;
+    int32_t n_spare, cap_spare;
+    int32_t *victims; /* a heap of places, while units are fetched */
+    int32_t n_victims, cap_victims;
+    int64_t n_places, peak_places; /* with those of staging; the owner resets the peak */
+    struct kvl_tier_count count;
+};
+
+int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
+                    struct kvl_tier **out);
+/* An equal tier with a cache of its own, filled the same; nothing of `from` may be staged. */
+int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out);
+void kvl_tier_destroy(struct kvl_tier *t);
+bool kvl_tier_has(const struct kvl_tier *t, int32_t layer);
+
+/* The layer has positions below n_pos: those that are too old now go to the host. */
+int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos);
+/* A new request of a lane, or with `ahead` a guess at its next one. */
+void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head, bool ahead);
+/* It reads positions first .. first + n - 1; those on the device cost nothing. */
+int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n);
+/* Brings what is missing, in the order in which it was wanted: to free places of the cache, to those
+ * of units that this request does not name, then to staging.  *n_units: how many came. */
+int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
+                   int32_t *n_units);
+/* KVL_TIER_SCORE: the unit of least score goes first; 0 until said. */
+int kvl_tier_score(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t unit, float score);
+
+/* Runs of the view that hold positions pos .. pos + n - 1, which lie in slots slot .. slot + n - 1 of
+ * the sequence and belong to the request, behind the m of `out`: the new m.  At most
+ * n / unit_tok + 3 are added. */
+int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos,
+                     int32_t slot, int32_t n, struct kvl_run *out, int32_t m);
+/* Blocks as the last request left them.  Valid until the next call for the lane. */
+struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t kv_head);
+/* Attention of the layer has run: staging places are given back. */
+void kvl_tier_settle(struct kvl_tier *t, int32_t layer);
+
+/* Live slots of a lane that are in the host tier. */
+int32_t kvl_tier_host_slots(const struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
+                            int32_t kv_head);
+/* Bytes of one place. */
+size_t kvl_tier_place_bytes(const struct kvl_tier *t);
+
+#endif

@@ -1,0 +1,259 @@
+/* Policies whose keys and values lie in the host tier: what plan asked for, requests of selections,
+ * guesses, and what is counted.  The mechanism, replacement and copies are core/kv/tier.c's.
+ *
+ * Every list of a kv head goes through the cache of its lane: named, dense or everything.  The masked
+ * oracle has no tiers: answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys,
+ * kvl_attn_weights) are read where they are: it computes on the host.
+ *
+ * A call, as h2d_calls counts them, is what one layer of one step, or one hook, brings: one gather, from
+ * however many lanes. */
+#include "model/items.h"
+
+#include <string.h>
+
+/* ---- plan ------------------------------------------------------------------------------- */
+
+int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *o)
+{
+    struct kvl_plan_private *p = plan->p;
+    if (p->offloads) return kvl_fail(plan->err, KVL_EPOLICY, "offloaded twice, want one plan");
+    if (o->keep_first < 0 || o->keep_last < 1)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "keeps the first %d and the last %d on the device, want 0 or more, and at "
+                        "least 1: the current token",
+                        o->keep_first, o->keep_last);
+    if (o->unit_tok < 1 || o->unit_tok > 1 << 20 || o->cache_tok < 0)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "units of %d tokens, cache of %d: want 1 to 1048576, and 0 or more",
+                        o->unit_tok, o->cache_tok);
+    if (o->cache_tok > 0 && o->cache_tok < o->unit_tok)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "a cache of %d tokens holds no unit of %d, want 0, or %d or more",
+                        o->cache_tok, o->unit_tok, o->unit_tok);
+    if (o->replace < KVL_REPLACE_LRU || o->replace > KVL_REPLACE_SCORE)
+        return kvl_fail(plan->err, KVL_EPOLICY, "replacement %d, want 0 to %d", (int)o->replace,
+                        KVL_REPLACE_SCORE);
+    p->offload = *o;
+    p->offload.layers = NULL;
+    if (o->layers) {
+        size_t n = (size_t)plan->shape->n_layers;
+        p->offload_layers = kvl_alloc(n, 1);
+        if (!p->offload_layers) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for layers");
+        memcpy(p->offload_layers, o->layers, n);
+        p->offload.layers = p->offload_layers;
+    }
+    p->offloads = true;
+    return KVL_OK;
+}
+
+/* ---- sessions ------------------------------------------------------------------------------ */
+
+_Static_assert((int)KVL_REPLACE_LRU == KVL_TIER_LRU && (int)KVL_REPLACE_LFU == KVL_TIER_LFU &&
+                   (int)KVL_REPLACE_SCORE == KVL_TIER_SCORE,
+               "orders of replacement have the same values");
+
+bool kvl_offloads(const struct kvl_session *s, int32_t layer)
+{
+    return s->tier && kvl_tier_has(s->tier, layer);
+}
+
+int kvl_offload_attach(struct kvl_session *s)
+{
+    const struct kvl_plan_private *p = &s->planned->p;
+    if (!p->offloads || s->exec == KVL_EXEC_MASKED) return KVL_OK;
+    const struct kvl_offload *o = &p->offload;
+    return kvl_tier_create(s->engine->store,
+                           &(struct kvl_tier_desc){ .keep_first = o->keep_first,
+                                                    .keep_last = o->keep_last,
+                                                    .unit_tok = o->unit_tok,
+                                                    .cache_tok = o->cache_tok,
+                                                    .order = (enum kvl_tier_order)o->replace,
+                                                    .layers = o->layers },
+                           &s->tier);
+}
+
+/* What the tier counted becomes the session's. */
+static void offload_count(struct kvl_session *s)
+{
+    struct kvl_tier_count *t = &s->tier->count;
+    struct kvl_counters *c = &s->count;
+    c->h2d_bytes += t->h2d_bytes;
+    c->d2h_bytes += t->d2h_bytes;
+    c->cache_hits += t->hits;
+    c->cache_misses += t->misses;
+    c->prefetch_bytes += t->ahead_bytes;
+    c->prefetch_wrong_bytes += t->wrong_bytes;
+    *t = (struct kvl_tier_count){ 0 };
+}
+
+int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct kvl_err *err)
+{
+    if (!kvl_offloads(s, layer)) return KVL_OK;
+    int rc = kvl_tier_age(s->tier, s->seq, layer, n_pos);
+    offload_count(s);
+    return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for the host tier");
+}
+
+void kvl_offload_account(struct kvl_session *s)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
+    struct kvl_counters *c = &s->count;
+    int64_t slot = (int64_t)d->head_dim * kvl_kv_elem_bytes(d->type) * (d->raw_keys ? 3 : 2);
+    int64_t all = 0, host = 0, places = 0, peak = 0;
+    for (int32_t l = 0; l < d->n_layers; l++)
+        for (int32_t h = 0; h < d->n_kv_heads; h++) {
+            all += kvl_seq_len(s->seq, l, h);
+            if (s->tier) host += kvl_tier_host_slots(s->tier, s->seq, l, h);
+        }
+    if (s->tier) {
+        places = s->tier->n_places * (int64_t)kvl_tier_place_bytes(s->tier);
+        peak = s->tier->peak_places * (int64_t)kvl_tier_place_bytes(s->tier);
+        s->tier->peak_places = s->tier->n_places;
+    }
+    c->host_bytes = host * slot;
+    c->device_bytes = (all - host) * slot + places;
+    c->device_peak_bytes = KVL_MAX(c->device_peak_bytes, (all - host) * slot + peak);
+}
+
+/* ---- requests --------------------------------------------------------------------------------- */
+
+/* Brings what was wanted; t0 is when the request began. */
+static int offload_fetch(struct kvl_session *s, int32_t layer, int32_t kv_head, uint64_t t0)
+{
+    int32_t n = 0;
+    KVL_TRY(kvl_tier_fetch(s->tier, s->seq, layer, kv_head, &n));
+    if (n > 0 && !s->host.fetched) s->count.h2d_calls++;
+    s->host.fetched = s->host.fetched || n > 0;
+    offload_count(s);
+    uint64_t spent = kvl_now_ns() - t0;
+    s->count.fetch_ns += spent;
+    s->engine->fetch_ns += spent;
+    return KVL_OK;
+}
+
+static int want_list(const struct kvl_head *h, const struct kvl_items *it)
+{
+    struct kvl_tier *t = h->s->tier;
+    if (it->run) {
+        for (int32_t i = 0; i < it->n_runs; i++)
+            KVL_TRY(kvl_tier_want(t, h->layer, h->kv_head, it->run[i].slot, it->run[i].n));
+        return KVL_OK;
+    }
+    if (!it->pos && h->whole) return kvl_tier_want(t, h->layer, h->kv_head, 0, h->live);
+    const int32_t *pos;
+    int32_t n;
+    KVL_TRY(kvl_items_expand(h, it, &pos, &n));
+    for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_tier_want(t, h->layer, h->kv_head, pos[i], 1));
+    return KVL_OK;
+}
+
+int kvl_offload_request(const struct kvl_head *h)
+{
+    const struct kvl_sel *sel = h->r->sel;
+    int32_t group = kvl_group(&h->e->model->shape);
+    uint64_t t0 = kvl_now_ns();
+    int rc = KVL_OK;
+    kvl_tier_begin(h->s->tier, h->layer, h->kv_head, false);
+    for (int32_t i = 0; i < sel->n_seg; i++)
+        for (int32_t j = 0; rc == KVL_OK && j < (kvl_items_split(&sel->seg[i]) ? group : 1); j++)
+            rc = want_list(h, &h->lists[i][j]);
+    if (rc == KVL_OK) rc = offload_fetch(h->s, h->layer, h->kv_head, t0);
+    return rc == KVL_OK ? KVL_OK : kvl_items_no_memory(h);
+}
+
+/* Slots of n positions; of everything, in the order of the slots. */
+static const int32_t *list_slots(const struct kvl_head *h, const struct kvl_items *it,
+                                 const int32_t **pos)
+{
+    *pos = it->pos;
+    if (it->slot) return it->slot;
+    int32_t *found = kvl_arena_get(&h->e->step, 2 * ((size_t)it->n + 1), sizeof *found);
+    if (!found) return NULL;
+    if (it->pos) {
+        kvl_seq_find(h->s->seq, h->layer, h->kv_head, it->pos, it->n, found);
+        return found;
+    }
+    int32_t *at = found + it->n + 1;
+    kvl_seq_positions(h->s->seq, h->layer, h->kv_head, at);
+    for (int32_t i = 0; i < it->n; i++) found[i] = i;
+    *pos = at;
+    return found;
+}
+
+int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
+                     const struct kvl_run **runs, int32_t *n_runs)
+{
+    const struct kvl_run all = { 0, it->n }, *from = it->run;
+    const int32_t *pos = NULL, *slot = NULL;
+    int32_t n_from = it->n_runs, unit = h->s->planned->p.offload.unit_tok, m = 0;
+    if (!from && !it->pos && h->whole) {
+        from = &all;
+        n_from = 1;
+    }
+    if (!from) {
+        slot = list_slots(h, it, &pos);
+        if (!slot) return kvl_items_no_memory(h);
+        n_from = it->n;
+    }
+    size_t room = (size_t)(it->n / unit) + 3 * (size_t)n_from + 1;
+    struct kvl_run *out = kvl_arena_get(&h->e->step, room, sizeof *out);
+    if (!out) return kvl_items_no_memory(h);
+    for (int32_t i = 0; i < n_from; i++) {
+        struct kvl_run r = from ? from[i] : (struct kvl_run){ slot[i], 1 };
+        m = kvl_tier_map(h->s->tier, h->layer, h->kv_head, from ? r.slot : pos[i], r.slot, r.n, out,
+                         m);
+    }
+    *runs = out;
+    *n_runs = m;
+    return KVL_OK;
+}
+
+/* ---- calls of policies -------------------------------------------------------------------------- */
+
+static int check_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head)
+{
+    if (layer >= 0 && layer < ctx->shape->n_layers && kv_head >= 0 &&
+        kv_head < ctx->shape->n_kv_heads)
+        return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY, "lane (%d, %d), the model has %d x %d", layer, kv_head,
+                    ctx->shape->n_layers, ctx->shape->n_kv_heads);
+}
+
+int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
+                 int32_t n)
+{
+    struct kvl_session *s = ctx->host->session;
+    KVL_TRY(check_lane(ctx, layer, kv_head));
+    for (int32_t i = 0; i < n; i++)
+        if (pos[i] < 0 || pos[i] >= ctx->host->n_visible)
+            return kvl_fail(ctx->err, KVL_EPOLICY, "position %d fetched ahead, want 0 to %d",
+                            pos[i], ctx->host->n_visible - 1);
+    if (!kvl_offloads(s, layer) || n < 1) return KVL_OK;
+    uint64_t t0 = kvl_now_ns();
+    int rc = KVL_OK;
+    kvl_tier_begin(s->tier, layer, kv_head, true);
+    for (int32_t i = 0; rc == KVL_OK && i < n; i++)
+        rc = kvl_tier_want(s->tier, layer, kv_head, pos[i], 1);
+    if (rc == KVL_OK) rc = offload_fetch(s, layer, kv_head, t0);
+    return rc == KVL_OK ? KVL_OK
+                        : kvl_fail(ctx->err, rc, "out of memory to fetch %d tokens ahead", n);
+}
+
+int kvl_offload_score(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t unit,
+                      float score)
+{
+    const struct kvl_session *s = ctx->host->session;
+    const struct kvl_plan_private *p = &s->planned->p;
+    KVL_TRY(check_lane(ctx, layer, kv_head));
+    if (!p->offloads || p->offload.replace != KVL_REPLACE_SCORE)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "a score of a unit, but the plan has no replacement by score");
+    int32_t n = (ctx->host->n_visible - 1) / p->offload.unit_tok + 1;
+    if (unit < 0 || unit >= n || !(score - score == 0.0f))
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "score %g of unit %d, want a finite number and a unit from 0 to %d",
+                        (double)score, unit, n - 1);
+    if (!kvl_offloads(s, layer)) return KVL_OK;
+    int rc = kvl_tier_score(s->tier, layer, kv_head, unit, score);
+    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "out of memory for scores of units");
+}
