@@ -67,7 +67,7 @@ kvl_colour_of(s) = kvl_row(s) > 0 ? word(kvl_known, 3*kvl_row(s)-1) \
 kvl_marker_of(s) = kvl_row(s) > 0 ? int(word(kvl_known, 3*kvl_row(s))) \
     : int(word(kvl_markers, 1 + kvl_hash(s) % words(kvl_markers)))
 kvl_colour(s) = kvl_colour_of(kvl_base(s))
-kvl_marker(s) = kvl_variant(s) eq "" ? kvl_marker_of(s) \
+kvl_marker(s) = kvl_variant(s) eq "" ? kvl_marker_of(kvl_base(s)) \
     : int(word(kvl_markers, 1 + kvl_hash(s) % words(kvl_markers)))
 kvl_is_bound(s) = kvl_base(s) eq "full" || kvl_base(s) eq "random" || kvl_base(s) eq "oracle"
 # full: solid; random: dotted; oracle: dashed; methods solid, their variants dashed each in its way.
