@@ -191,7 +191,8 @@ static int generate_session(struct generate *g)
     /* A policy decides on a context; a prompt of one token has none, and full needs none. */
     if (n > 0 || !kvl_policy_ignores_budget(g->spec.policy))
         rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
-    if (rc == KVL_OK && g->spec.own && n > 0) rc = kvl_session_extend(s, g->prompt.id, n, g->err);
+    if (rc == KVL_OK && g->spec.own && n > 0)
+        rc = kvl_session_prefill(s, g->prompt.id, n, NULL, false, g->err);
     if (rc == KVL_OK) rc = generate_steps(g, s);
     kvl_session_destroy(s);
     kvl_guard_policy(NULL);

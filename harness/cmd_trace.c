@@ -230,7 +230,7 @@ static int trace_steps(struct trace *t, struct kvl_session *s)
         KVL_TRY(kvl_session_decode(&s, 1, &t->tokens.id[pos], t->logits, t->err));
         double nll = pos + 1 < t->tokens.n ? kvl_nll(t->logits, n_vocab, t->tokens.id[pos + 1])
                                            : (double)NAN;
-        int32_t index = t->spec.own ? pos : i;
+        int32_t index = t->spec.own && !t->spec.policy->prefill_mask ? pos : i;
         KVL_TRY(kvl_trace_step(&t->out, index, pos, t->tokens.id[pos],
                                kvl_argmax(t->logits, n_vocab), nll, t->err));
     }
@@ -246,7 +246,7 @@ static int trace_session(struct trace *t, struct kvl_session *s)
     if (!t->spec.own) kvl_trace_session(&t->out, s);
     KVL_TRY(kvl_session_attach(s, t->planned, (uint64_t)t->a->seed, KVL_EXEC_REAL, t->err));
     if (t->spec.own && t->context > 0)
-        KVL_TRY(kvl_session_extend(s, t->tokens.id, t->context, t->err));
+        KVL_TRY(kvl_session_prefill(s, t->tokens.id, t->context, NULL, false, t->err));
     if (t->spec.own) kvl_trace_session(&t->out, s);
     return trace_steps(t, s);
 }

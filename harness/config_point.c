@@ -158,7 +158,7 @@ static int point_fill_policy(struct kvl_point *p, const char *options, struct kv
     size_t size;
     const struct kvl_opt *table = point_table(p, &size);
     int rc = kvl_options_take(options, "prefill", &rest, &prefill, err);
-    if (rc == KVL_OK) rc = kvl_prefill_parse(prefill.data, &p->own, err);
+    if (rc == KVL_OK) rc = kvl_prefill_parse(p->policy, prefill.data, &p->own, err);
     if (rc == KVL_OK) rc = kvl_options_canonical(table, size, rest.data, &text, err);
     p->options = text.data;
     kvl_buf_free(&rest);

@@ -26,9 +26,17 @@ int kvl_options_take(const char *options, const char *name, struct kvl_buf *rest
     return rc == KVL_OK ? rc : kvl_fail(err, rc, "out of memory for options");
 }
 
-int kvl_prefill_parse(const char *text, bool *own, struct kvl_err *err)
+int kvl_prefill_parse(const struct kvl_policy *policy, const char *text, bool *own,
+                      struct kvl_err *err)
 {
-    *own = text && strcmp(text, "own") == 0;
+    bool only_own = policy && (policy->caps & KVL_CAP_OWN_PREFILL);
+    if (text && only_own && strcmp(text, "shared") == 0)
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "prefill=shared: %s is a way to prefill, and would have nothing to do behind a "
+            "shared one; want prefill=own, or leave it out",
+            policy->name);
+    *own = text ? strcmp(text, "own") == 0 : only_own;
     if (!text || *own || strcmp(text, "shared") == 0) return KVL_OK;
     return kvl_fail(err, KVL_EINVAL, "prefill \"%s\": want own or shared", text);
 }
@@ -39,7 +47,7 @@ static int spec_options(struct kvl_policy_spec *s, const char *options, struct k
     struct kvl_buf left = { 0 }, rest = { 0 }, prefill = { 0 };
     int rc = kvl_options_take(options, "budget", &left, &s->budget, err);
     if (rc == KVL_OK) rc = kvl_options_take(left.data, "prefill", &rest, &prefill, err);
-    if (rc == KVL_OK) rc = kvl_prefill_parse(prefill.data, &s->own, err);
+    if (rc == KVL_OK) rc = kvl_prefill_parse(s->policy, prefill.data, &s->own, err);
     if (rc == KVL_OK)
         rc = kvl_options_canonical(s->policy->opts, s->policy->opts_size, rest.data, &s->options,
                                    err);

@@ -35,8 +35,10 @@ void kvl_policy_spec_free(struct kvl_policy_spec *s);
 int kvl_options_take(const char *options, const char *name, struct kvl_buf *rest,
                      struct kvl_buf *value, struct kvl_err *err);
 
-/* "own" or "shared" (NULL = shared). */
-int kvl_prefill_parse(const char *text, bool *own, struct kvl_err *err);
+/* "own" or "shared".  NULL: shared, but own for a policy that is a way to prefill
+ * (KVL_CAP_OWN_PREFILL), of which shared is refused.  policy NULL: any other. */
+int kvl_prefill_parse(const struct kvl_policy *policy, const char *text, bool *own,
+                      struct kvl_err *err);
 
 /* Tokens per lane of a budget text: "256", or "25%" of `context_tok`, rounded down, at least 1. */
 int kvl_budget_parse(const char *text, int32_t context_tok, int32_t *out, struct kvl_err *err);

@@ -73,7 +73,7 @@ int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_
     uint64_t t0 = kvl_now_ns();
     KVL_TRY(kvl_session_create(r->engine, &s, err));
     int rc = kvl_session_attach(s, cell->planned, seed, KVL_EXEC_REAL, err);
-    if (rc == KVL_OK && n > 0) rc = kvl_session_extend(s, id, n, err);
+    if (rc == KVL_OK && n > 0) rc = kvl_session_prefill(s, id, n, NULL, false, err);
     *ns = (double)(kvl_now_ns() - t0);
     if (rc != KVL_OK) {
         kvl_session_destroy(s);

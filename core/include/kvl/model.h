@@ -301,7 +301,9 @@ int kvl_session_save(struct kvl_session *s, const char *path, const char *key, s
 int kvl_session_load(struct kvl_engine *engine, const char *path, const char *key,
                      struct kvl_session **out, struct kvl_err *err);
 
-/* What the policy's report hook says, as it comes: nothing is checked.  A member may be NULL. */
+/* What the policy's report hook says, as it comes: nothing is checked; before it, of a context under
+ * prefill_mask, what the engine counted: prefill_share of the pairs of dense attention, prefill_scored_share
+ * to find them, prefill_read_mib, prefill_s, and a note.  A member may be NULL. */
 struct kvl_report_to {
     void *user;
     void (*num)(void *user, const char *name, double value);
