@@ -3,6 +3,7 @@
 #include "cmds.h"
 #include "kvl/model.h"
 #include "registry.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,15 @@ static const struct argp describe_argp = { .options = describe_options,
                                            .args_doc = "NAME",
                                            .doc = "A policy or task, and its options." };
 
+enum { DESCRIBE_LABEL = 12, DESCRIBE_HELP = 6, DESCRIBE_WIDTH = 88 };
+
+/* "label   text", the text in lines of its own column. */
+static void describe_text(const char *label, const char *text)
+{
+    printf("%-*s", DESCRIBE_LABEL, label);
+    kvl_wrap(text, DESCRIBE_LABEL, DESCRIBE_WIDTH, stdout);
+}
+
 static void describe_caps(uint32_t caps)
 {
     static const struct {
@@ -45,20 +55,22 @@ static void describe_caps(uint32_t caps)
     } words[] = {
         { KVL_CAP_EVICTS, "evicts" },
         { KVL_CAP_SELECTS, "selects" },
-        { KVL_CAP_OFFLOADS, "offloads" },
+        { KVL_CAP_OFFLOADS, "keeps a part in the host tier" },
+        { KVL_CAP_WRAPS, "changes what another policy answers" },
         { KVL_CAP_PROBS, "looks at attention weights" },
+        { KVL_CAP_OWN_PREFILL, "reads the context itself (prefill=own, always)" },
         { KVL_CAP_PREFILL, "can read the context itself (prefill=own)" },
         { KVL_CAP_REPOSITIONS, "changes positions" },
+        { KVL_CAP_RAGGED, "gives lanes different budgets" },
+        { KVL_CAP_TOKENS, "sees the ids of tokens" },
         { KVL_CAP_SAMPLES, "draws random numbers" },
     };
-    const char *between = "";
-    printf("does       ");
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (!(caps & words[i].cap)) continue;
-        printf("%s%s", between, words[i].text);
-        between = ", ";
-    }
-    puts(between[0] ? "" : "nothing: attends to everything");
+    struct kvl_buf text = { 0 };
+    if (caps & KVL_CAP_OWN_PREFILL) caps &= ~(uint32_t)KVL_CAP_PREFILL;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (caps & words[i].cap) kvl_buf_printf(&text, "%s%s", text.len ? ", " : "", words[i].text);
+    describe_text("does", text.len ? text.data : "nothing: attends to everything");
+    kvl_buf_free(&text);
 }
 
 static void describe_range(const struct kvl_opt *o)
@@ -76,64 +88,83 @@ static void describe_range(const struct kvl_opt *o)
 static void describe_opts(const struct kvl_opt *o)
 {
     if (!o || !o->name) {
-        puts("options    none");
+        describe_text("options", "none");
         return;
     }
     puts("options");
     for (; o->name; o++) {
         printf("  %s=%s  (", o->name, o->def);
         describe_range(o);
-        printf(")\n      %s\n", o->help ? o->help : "");
+        printf(")\n%*s", DESCRIBE_HELP, "");
+        kvl_wrap(o->help ? o->help : "", DESCRIBE_HELP, DESCRIBE_WIDTH, stdout);
     }
 }
 
-/* What it wraps, with the options of both. */
-static void describe_wraps(const struct kvl_policy *composed)
+/* The least budget depends on the model for some: said for one of a usual shape. */
+static int describe_budget(const struct kvl_policy *p, struct kvl_err *err)
 {
-    const struct kvl_policy *outer, *inner;
-    if (!kvl_policy_parts(composed, &outer, &inner)) return;
-    printf("wraps      %s, unless another is named: %s(NAME)\n", outer->inner, outer->name);
-    printf("over       %s - %s: %s\n", inner->name, inner->title, inner->help);
+    static const struct kvl_shape usual = { .n_layers = 32,
+                                            .n_heads = 32,
+                                            .n_kv_heads = 8,
+                                            .head_dim = 128,
+                                            .n_embd = 4096,
+                                            .n_vocab = 128256,
+                                            .n_ctx_train = 131072 };
+    void *opts = kvl_alloc(1, p->opts_size ? p->opts_size : 1);
+    if (!opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
+    int rc = kvl_opt_defaults(p->opts, opts, err);
+    if (rc == KVL_OK)
+        printf("%-*s%d tokens per lane at least, with the defaults on a model of %d layers\n",
+               DESCRIBE_LABEL, "budget", kvl_policy_min_budget(p, &usual, opts), usual.n_layers);
+    kvl_free(opts);
+    return rc;
 }
 
-static void describe_policy(const struct kvl_policy *p, const char *origin)
+static void describe_card(const struct kvl_policy *p)
 {
-    printf("%s - %s (%s, version %u)\n", p->name, p->title,
+    const struct {
+        const char *label, *text;
+    } row[] = { { "paper", p->paper },           { "what", p->help }, { "follows", p->follows },
+                { "deviations", p->deviations }, { "cost", p->cost }, { "wraps", p->inner } };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        if (row[i].text) describe_text(row[i].label, row[i].text);
+}
+
+/* A policy that wraps others comes with its usual one: the card is its own, options are of both. */
+static int describe_policy(const struct kvl_registry *r, const char *name, const char *origin,
+                           struct kvl_err *err)
+{
+    const struct kvl_policy *p, *card, *inner = NULL;
+    KVL_TRY(kvl_registry_find_policy(r, name, &p, err));
+    if (!kvl_policy_parts(p, &card, &inner)) card = p;
+    printf("%s - %s (%s, version %u)\n", name, p->title,
            p->caps & KVL_CAP_BOUND ? "a bound, not a method" : "a method", p->version);
-    printf("paper      %s\n", p->paper);
-    printf("what       %s\n", p->help);
-    describe_caps(p->caps);
-    if (origin) printf("plug-in    %s\n", origin);
-    describe_wraps(p);
+    describe_card(card);
+    describe_caps(p->caps | card->caps);
+    KVL_TRY(describe_budget(p, err));
+    if (origin) describe_text("plug-in", origin);
     describe_opts(p->opts);
+    return KVL_OK;
 }
 
 static void describe_task(const struct kvl_task *t)
 {
     printf("%s - %s (a task, version %u)\n", t->name, t->title, t->version);
-    printf("paper      %s\n", t->paper);
-    printf("what       %s\n", t->help);
+    describe_text("paper", t->paper);
+    describe_text("what", t->help);
     describe_opts(t->opts);
 }
 
-/* Policies first, then tasks; a name of neither gets the nearest of both. */
+/* "outer(inner)", then policies, then tasks; a name of neither gets the nearest of both. */
 static int describe_name(const struct kvl_registry *r, const char *name, struct kvl_err *err)
 {
     const char *names[512];
     size_t n = 0;
-    if (strpbrk(name, "()")) {
-        const struct kvl_policy *composed;
-        KVL_TRY(kvl_registry_find_policy(r, name, &composed, err));
-        describe_policy(composed, NULL);
-        return KVL_OK;
-    }
+    if (strpbrk(name, "()")) return describe_policy(r, name, NULL, err);
     for (size_t i = 0; i < kvl_registry_n_policies(r); i++) {
         const struct kvl_policy *p = kvl_registry_policy(r, i);
-        if (strcmp(p->name, name) == 0) {
-            KVL_TRY(kvl_registry_find_policy(r, name, &p, err)); /* with what it wraps */
-            describe_policy(p, kvl_registry_origin(r, i));
-            return KVL_OK;
-        }
+        if (strcmp(p->name, name) == 0)
+            return describe_policy(r, name, kvl_registry_origin(r, i), err);
         names[n++] = p->name;
     }
     for (size_t i = 0; i < kvl_n_tasks() && n < 512; i++) {

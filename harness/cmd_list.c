@@ -2,6 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "registry.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,20 +47,60 @@ static const struct argp list_argp = { .options = list_options,
                                        .args_doc = "[policies|tasks]",
                                        .doc = "What there is to compare, and to compare it on." };
 
+enum { LIST_NAME = 20, LIST_INDENT = 2 + LIST_NAME + 1, LIST_WIDTH = 110 };
+
+static void list_row(const char *name, const char *help, const char *origin)
+{
+    struct kvl_buf text = { 0 };
+    printf("  %-*s ", LIST_NAME, name);
+    int rc = origin ? kvl_buf_printf(&text, "%s (%s)", help, origin) : KVL_EINVAL;
+    kvl_wrap(rc == KVL_OK ? text.data : help, LIST_INDENT, LIST_WIDTH, stdout);
+    kvl_buf_free(&text);
+}
+
+/* What a policy is first of all: the heading that it stands under. */
+enum list_kind { BOUND, EVICTS_ONCE, EVICTS, SELECTS, OFFLOADS, PREFILLS, WRAPS, OTHER, N_KINDS };
+
+static enum list_kind list_kind(const struct kvl_policy *p)
+{
+    if (p->caps & KVL_CAP_BOUND) return BOUND;
+    if (p->caps & KVL_CAP_WRAPS) return WRAPS;
+    if (p->prefill_mask) return PREFILLS;
+    if (p->caps & KVL_CAP_OFFLOADS) return OFFLOADS;
+    if (p->caps & KVL_CAP_SELECTS) return SELECTS;
+    if (p->caps & KVL_CAP_EVICTS) return p->evict ? EVICTS : EVICTS_ONCE;
+    return OTHER;
+}
+
 static void list_policies(const struct kvl_registry *r)
 {
-    for (size_t i = 0; i < kvl_registry_n_policies(r); i++) {
-        const struct kvl_policy *p = kvl_registry_policy(r, i);
-        const char *origin = kvl_registry_origin(r, i);
-        printf("  %-16s %-7s %s%s%s%s\n", p->name, p->caps & KVL_CAP_BOUND ? "bound" : "method",
-               p->help, origin ? " (" : "", origin ? origin : "", origin ? ")" : "");
+    static const char *const heading[N_KINDS] = {
+        [BOUND] = "bounds, which stand in every table",
+        [EVICTS_ONCE] = "methods that evict once, when the context is complete",
+        [EVICTS] = "methods that evict while decoding",
+        [SELECTS] = "methods that keep all and read a part",
+        [OFFLOADS] = "methods that keep a part in the host tier",
+        [PREFILLS] = "methods that make the prefill sparse",
+        [WRAPS] = "methods that change what another chooses: outer(inner)",
+        [OTHER] = "other methods",
+    };
+    puts("policies");
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        bool any = false;
+        for (size_t i = 0; i < kvl_registry_n_policies(r); i++) {
+            const struct kvl_policy *p = kvl_registry_policy(r, i);
+            if ((int)list_kind(p) != kind) continue;
+            if (!any) printf(" %s:\n", heading[kind]);
+            any = true;
+            list_row(p->name, p->help, kvl_registry_origin(r, i));
+        }
     }
 }
 
 static void list_tasks(void)
 {
-    for (size_t i = 0; i < kvl_n_tasks(); i++)
-        printf("  %-16s %s\n", kvl_task(i)->name, kvl_task(i)->help);
+    puts("tasks");
+    for (size_t i = 0; i < kvl_n_tasks(); i++) list_row(kvl_task(i)->name, kvl_task(i)->help, NULL);
 }
 
 int cmd_list(int argc, char **argv, struct kvl_err *err)
@@ -71,9 +112,7 @@ int cmd_list(int argc, char **argv, struct kvl_err *err)
     if (rc == KVL_OK && !done) {
         bool policies = !a.what || strcmp(a.what, "policies") == 0;
         bool tasks = !a.what || strcmp(a.what, "tasks") == 0;
-        if (policies) puts("policies:");
         if (policies) list_policies(a.registry);
-        if (tasks) puts("tasks:");
         if (tasks) list_tasks();
     }
     kvl_registry_destroy(a.registry);

@@ -4,9 +4,23 @@
 
 #include "conformance/fixture.h"
 
+#include <ctype.h>
+
 static void expect_text(const char *text, const char *what)
 {
     if (!text || strlen(text) < 2) fail_msg("%s: missing", what);
+}
+
+/* The card: plain sentences that begin with a capital (or a name in lower case letters) and end with a
+ * full stop, in one line. */
+static void expect_sentences(const char *text, const char *what)
+{
+    expect_text(text, what);
+    size_t n = strlen(text);
+    if (n < 5 || text[n - 1] != '.' || !isalnum((unsigned char)text[0]))
+        fail_msg("%s: \"%s\", want sentences that end with a full stop", what, text);
+    if (strpbrk(text, "\n\t") || strstr(text, "  "))
+        fail_msg("%s: \"%s\", want one line with single blanks", what, text);
 }
 
 static void check_description(void **state)
@@ -19,6 +33,11 @@ static void check_description(void **state)
     expect_text(p->title, "title");
     expect_text(p->paper, "paper");
     expect_text(p->help, "help");
+    if (subject->stem) { /* built in */
+        expect_sentences(p->follows, "follows");
+        expect_sentences(p->deviations, "deviations");
+        expect_sentences(p->cost, "cost");
+    }
     assert_true(p->version > 0);
     assert_true(p->caps != 0);
     for (const struct kvl_opt *o = p->opts; o && o->name; o++) {

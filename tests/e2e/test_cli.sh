@@ -31,13 +31,16 @@ done
 # ---- list, describe -----------------------------------------------------------------------------
 
 run list
-for policy in full random oracle streaming_llm snapkv quest; do has list "^  $policy +(method|bound) "; done
+for policy in full random oracle streaming_llm snapkv quest; do has list "^  $policy +[a-z]"; done
+equal "bounds stand first" "full oracle random" "$(awk '/^ bounds/ { on = 1; next } /^ [a-z]/ { on = 0 } on { print $1 }' out.txt | xargs)"
 for task in passkey kv_retrieval needle number_string two_stage_retr; do has list "^  $task  "; done
 run list tasks
 ! grep -q quest out.txt || fail "list tasks lists policies"
 for file in "$source_dir"/methods/[a-z]*.c; do
     run describe "$(basename "$file" .c)"
-    has describe '^paper      '
+    for row in paper what follows deviations cost does; do has describe "^$row  +[A-Za-z]"; done
+    has describe '^budget +[1-9][0-9]* tokens per lane at least'
+    ! grep -nE '^.{89,}' out.txt || fail "describe $file: lines over 88 columns"
 done
 run describe quest
 has describe '^  page=16  \(int 1\.\.4096\)$'
@@ -121,9 +124,9 @@ refuse() {
 
 plugin p.so "$source_dir/methods/_template.c"
 run list --plugin p.so
-has "a plug-in" '^  template +method .*\(\./p\.so\)$'
+has "a plug-in" '^  template +[a-z].*\(\./p\.so\)$'
 run describe template --plugin ./p.so
-has "a plug-in" '^plug-in    \./p\.so$'
+has "a plug-in" '^plug-in +\./p\.so$'
 run generate -m "$model" --ids "$ids" -n 4 --policy template:budget=64 --plugin "$work/p.so"
 cat >plug.yaml <<EOF
 model: $model
