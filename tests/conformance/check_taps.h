@@ -142,9 +142,11 @@ static float *tape_run(struct fixture *f, const struct rig_run *run, struct tape
     RIG_OK(err, kvl_planned_create(run->policy, rig_shape(&f->r), run->options, run->budget,
                                    run->n_ctx, &rs->planned, err));
     RIG_OK(err, kvl_session_create(f->r.engine, &rs->s, err));
-    RIG_OK(err, kvl_session_prefill(rs->s, run->id, run->n_ctx, NULL, true, err));
+    bool own = kvl_planned_own_prefill(rs->planned);
+    if (!own) RIG_OK(err, kvl_session_prefill(rs->s, run->id, run->n_ctx, NULL, true, err));
     if (tape) tape_start(tape, &f->r, rs->s);
     RIG_OK(err, kvl_session_attach(rs->s, rs->planned, run->seed, run->exec, err));
+    if (own) RIG_OK(err, kvl_session_prefill(rs->s, run->id, run->n_ctx, NULL, true, err));
     RIG_OK(err, kvl_session_extend(rs->s, id, N_BLOCK, err));
     rig_decode(&f->r, rs, id + N_BLOCK, N_STEPS, logits);
     return logits;
@@ -226,7 +228,7 @@ static void check_taps_equal_probe(void **state)
 
 /* ---- own prefill ----------------------------------------------------------------------------------- */
 
-/* The whole context under the policy, in one block; logits of the steps after it. */
+/* The whole context under the policy, in one call; logits of the steps after it. */
 static float *own_run(struct fixture *f, enum kvl_exec exec, struct tape *tape,
                       struct rig_session *rs)
 {
@@ -239,7 +241,7 @@ static float *own_run(struct fixture *f, enum kvl_exec exec, struct tape *tape,
     RIG_OK(err, kvl_session_create(f->r.engine, &rs->s, err));
     if (tape) tape_start(tape, &f->r, rs->s);
     RIG_OK(err, kvl_session_attach(rs->s, rs->planned, run->seed, exec, err));
-    RIG_OK(err, kvl_session_extend(rs->s, run->id, run->n_ctx, err));
+    RIG_OK(err, kvl_session_prefill(rs->s, run->id, run->n_ctx, NULL, true, err));
     rig_decode(&f->r, rs, run->id + run->n_ctx, N_STEPS, logits);
     return logits;
 }
@@ -249,7 +251,12 @@ static bool can_own(void **state)
     return (((const struct subject *)*state)->policy->caps & KVL_CAP_PREFILL) != 0;
 }
 
-/* Every token of the context is a step: same choices under the mask, and whatever the chunk. */
+static bool own_by_steps(void **state)
+{
+    return can_own(state) && !((const struct subject *)*state)->policy->prefill_mask;
+}
+
+/* Same choices under the mask, and whatever the chunk. */
 static void check_own_prefill(void **state)
 {
     struct fixture f, cut;
@@ -286,7 +293,7 @@ static void check_own_prefill(void **state)
 static void check_own_prefill_is_steps(void **state)
 {
     struct fixture f;
-    for (int i = 0; can_own(state) && i < N_MODELS; i++) {
+    for (int i = 0; own_by_steps(state) && i < N_MODELS; i++) {
         if (!open_model(&f, state, i)) continue;
         struct kvl_err *err = &f.r.err;
         struct rig_session a, b = { 0 };
@@ -325,8 +332,12 @@ static void check_own_prefill_refusals(void **state)
     RIG_OK(&err, kvl_session_create(f.r.engine, &s, &err));
     RIG_OK(&err, kvl_planned_create(f.run.policy, rig_shape(&f.r), "", f.run.budget, f.run.n_ctx,
                                     &p, &err));
-    assert_int_equal(kvl_session_attach(s, p, 1, KVL_EXEC_REAL, &err), KVL_EINVAL);
-    assert_non_null(strstr(err.msg, "empty"));
+    bool only_own = f.run.policy->caps & KVL_CAP_OWN_PREFILL;
+    assert_int_equal(kvl_planned_own_prefill(p), only_own);
+    if (!only_own) {
+        assert_int_equal(kvl_session_attach(s, p, 1, KVL_EXEC_REAL, &err), KVL_EINVAL);
+        assert_non_null(strstr(err.msg, "empty"));
+    }
     kvl_planned_destroy(p);
     err = (struct kvl_err){ 0 };
     int rc = kvl_planned_create_own(f.run.policy, rig_shape(&f.r), "", f.run.budget, f.run.n_ctx,

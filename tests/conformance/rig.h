@@ -117,6 +117,17 @@ static inline void rig_observe(struct rig *r, const struct kvl_planned *planned)
     RIG_OK(&r->err, kvl_engine_observe(r->engine, &set, &r->err));
 }
 
+/* The context of a run, in an empty session: prefilled densely and then put under the policy, or read by
+ * the policy itself. */
+static inline void rig_context(struct rig *r, const struct rig_run *run,
+                               const struct kvl_planned *planned, struct kvl_session *s)
+{
+    bool own = kvl_planned_own_prefill(planned);
+    if (!own) RIG_OK(&r->err, kvl_session_prefill(s, run->id, run->n_ctx, NULL, true, &r->err));
+    RIG_OK(&r->err, kvl_session_attach(s, planned, run->seed, run->exec, &r->err));
+    if (own) RIG_OK(&r->err, kvl_session_prefill(s, run->id, run->n_ctx, NULL, true, &r->err));
+}
+
 static inline struct rig_session rig_start(struct rig *r, const struct rig_run *run)
 {
     struct rig_session rs = { 0 };
@@ -124,8 +135,7 @@ static inline struct rig_session rig_start(struct rig *r, const struct rig_run *
                                        run->n_ctx, &rs.planned, &r->err));
     rig_observe(r, rs.planned);
     RIG_OK(&r->err, kvl_session_create(r->engine, &rs.s, &r->err));
-    RIG_OK(&r->err, kvl_session_prefill(rs.s, run->id, run->n_ctx, NULL, true, &r->err));
-    RIG_OK(&r->err, kvl_session_attach(rs.s, rs.planned, run->seed, run->exec, &r->err));
+    rig_context(r, run, rs.planned, rs.s);
     return rs;
 }
 
