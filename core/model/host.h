@@ -305,6 +305,9 @@ int kvl_sort_order(struct kvl_arena *a, const int32_t *v, int32_t n, const int32
 struct kvl_sel_list {
     const int32_t *item; /* positions or pages, ascending */
     int32_t n;
+    struct kvl_run *range; /* in place of items: positions, apart from each other; dead ones too */
+    int32_t n_ranges, cap_ranges;
+    bool open; /* the last range reaches to the newest token, also of steps that it is shared with */
     const float *log_weight;
     bool given;
 };
@@ -315,6 +318,8 @@ struct kvl_segment {
     int32_t page_tok; /* 1: items are positions */
     enum kvl_pos_mode mode;
     int32_t arg;
+    int32_t q_pos; /* KVL_POS_GROUPED */
+    bool has_q_pos;
     struct kvl_sel_list *list; /* [n_lists] */
     int32_t n_lists;
 };

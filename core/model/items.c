@@ -22,10 +22,32 @@ static const struct kvl_sel_list *segment_list(const struct kvl_segment *g,
     return &g->list[g->scope == KVL_SCOPE_KV_HEAD ? h->kv_head : q_head];
 }
 
-static bool list_has_current(const struct kvl_segment *g, const struct kvl_sel_list *l,
-                             int32_t current)
+static int32_t list_entries(const struct kvl_sel_list *l)
 {
-    return l->n > 0 && l->item[l->n - 1] == current / g->page_tok;
+    return l->range ? l->n_ranges : l->n;
+}
+
+/* Positions of entry i of a list: a token, a page or a range. */
+static struct kvl_run list_entry(const struct kvl_head *h, const struct kvl_segment *g,
+                                 const struct kvl_sel_list *l, int32_t i)
+{
+    int32_t n_pos = h->r->sel->n_pos;
+    if (!l->range) {
+        int32_t first = l->item[i] * g->page_tok;
+        return (struct kvl_run){ first, KVL_MIN(g->page_tok, n_pos - first) };
+    }
+    struct kvl_run r = l->range[i];
+    if (l->open && i == l->n_ranges - 1) r.n = n_pos - r.slot;
+    return r;
+}
+
+static bool list_has_current(const struct kvl_head *h, const struct kvl_segment *g,
+                             const struct kvl_sel_list *l)
+{
+    int32_t n = list_entries(l), n_pos = h->r->sel->n_pos;
+    if (n == 0) return false;
+    struct kvl_run last = list_entry(h, g, l, n - 1);
+    return last.slot + last.n == n_pos;
 }
 
 /* No segment reads the current token for this query head. */
@@ -35,7 +57,7 @@ static bool current_is_missing(const struct kvl_head *h, int32_t q_head)
     for (int32_t i = 0; i < sel->n_seg; i++) {
         const struct kvl_segment *g = &sel->seg[i];
         if (g->everything) return false;
-        if (list_has_current(g, segment_list(g, h, q_head), sel->n_pos - 1)) return false;
+        if (list_has_current(h, g, segment_list(g, h, q_head))) return false;
     }
     return true;
 }
@@ -85,17 +107,17 @@ static int items_check_live(const struct kvl_head *h, const int32_t *pos, int32_
 static int items_runs(const struct kvl_head *h, const struct kvl_segment *g,
                       const struct kvl_sel_list *l, int32_t current, struct kvl_items *out)
 {
-    struct kvl_run *run = kvl_arena_get(&h->e->step, (size_t)l->n + 1, sizeof *run);
-    int32_t m = 0, n = 0;
+    int32_t m = 0, n = 0, n_entries = list_entries(l);
+    struct kvl_run *run = kvl_arena_get(&h->e->step, (size_t)n_entries + 1, sizeof *run);
     if (!run) return kvl_items_no_memory(h);
-    for (int32_t i = 0; i < l->n + (current >= 0); i++) {
-        int32_t first = i < l->n ? l->item[i] * g->page_tok : current;
-        int32_t len = i < l->n ? KVL_MIN(g->page_tok, h->r->sel->n_pos - first) : 1;
-        n += len;
-        if (m > 0 && run[m - 1].slot + run[m - 1].n == first)
-            run[m - 1].n += len;
+    for (int32_t i = 0; i < n_entries + (current >= 0); i++) {
+        struct kvl_run r = { current, 1 };
+        if (i < n_entries) r = list_entry(h, g, l, i);
+        n += r.n;
+        if (m > 0 && run[m - 1].slot + run[m - 1].n == r.slot)
+            run[m - 1].n += r.n;
         else
-            run[m++] = (struct kvl_run){ first, len };
+            run[m++] = r;
     }
     /* A list of all there is goes the same way as "everything": same order, same rounding. */
     bool all = n == h->live && !l->log_weight;
@@ -105,10 +127,50 @@ static int items_runs(const struct kvl_head *h, const struct kvl_segment *g,
     return KVL_OK;
 }
 
+/* Index of the first of n ascending values that is not below x. */
+static int32_t lower_bound(const int32_t *v, int32_t n, int32_t x)
+{
+    int32_t lo = 0;
+    while (lo < n) {
+        int32_t mid = lo + (n - lo) / 2;
+        if (v[mid] < x)
+            lo = mid + 1;
+        else
+            n = mid;
+    }
+    return lo;
+}
+
+/* Ranges of a lane with holes, or under the mask oracle: what is live of them.  The current token is
+ * the last of the live ones. */
+static int items_ranges(const struct kvl_head *h, const struct kvl_segment *g,
+                        const struct kvl_sel_list *l, int32_t current, struct kvl_items *out)
+{
+    int32_t n_live, n = 0, n_entries = list_entries(l);
+    const int32_t *slot, *live = kvl_live_positions(h->s, h->layer, h->kv_head, &n_live, &slot);
+    if (!live) return kvl_items_no_memory(h);
+    int32_t *pos = kvl_arena_get(&h->e->step, (size_t)n_live + 1, sizeof *pos);
+    int32_t *at = slot ? kvl_arena_get(&h->e->step, (size_t)n_live + 1, sizeof *at) : NULL;
+    if (!pos || (slot && !at)) return kvl_items_no_memory(h);
+    for (int32_t i = 0; i < n_entries + (current >= 0); i++) {
+        struct kvl_run r = { current, 1 };
+        if (i < n_entries) r = list_entry(h, g, l, i);
+        int32_t from = lower_bound(live, n_live, r.slot);
+        int32_t len = lower_bound(live, n_live, r.slot + r.n) - from;
+        if (len == 0) continue;
+        memcpy(pos + n, live + from, (size_t)len * sizeof *pos);
+        if (at) memcpy(at + n, slot + from, (size_t)len * sizeof *at);
+        n += len;
+    }
+    *out = (struct kvl_items){ .pos = pos, .slot = at, .n = n };
+    return KVL_OK;
+}
+
 /* The same for a lane with holes, or under the mask oracle. */
 static int items_positions(const struct kvl_head *h, const struct kvl_segment *g,
                            const struct kvl_sel_list *l, int32_t current, struct kvl_items *out)
 {
+    if (l->range) return items_ranges(h, g, l, current, out);
     size_t room = KVL_MIN((size_t)l->n * (size_t)g->page_tok, (size_t)h->r->sel->n_pos) + 1;
     int32_t *pos = kvl_arena_get(&h->e->step, room, sizeof *pos);
     if (!pos) return kvl_items_no_memory(h);
@@ -128,7 +190,8 @@ static int items_with(const struct kvl_head *h, int32_t i_seg, int32_t q_head, i
                       struct kvl_items *out)
 {
     const struct kvl_segment *g = &h->r->sel->seg[i_seg];
-    if (g->everything) return items_everything(h, g->mode == KVL_POS_IN_CACHE || h->r->probs, out);
+    bool moved = g->mode == KVL_POS_IN_CACHE || g->mode == KVL_POS_GROUPED;
+    if (g->everything) return items_everything(h, moved || h->r->probs, out);
     const struct kvl_sel_list *l = segment_list(g, h, q_head);
     return h->whole ? items_runs(h, g, l, current, out) : items_positions(h, g, l, current, out);
 }

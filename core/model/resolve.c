@@ -39,15 +39,30 @@ static const struct kvl_run *runs_of(const struct kvl_head *h, const struct kvl_
     return run;
 }
 
+/* Where a key stands that is number `rank` of its list. */
+static int32_t key_position(const struct kvl_segment *g, int32_t pos, int32_t rank)
+{
+    if (g->mode == KVL_POS_IN_CACHE) return rank;
+    return g->mode == KVL_POS_GROUPED ? pos / g->arg : 0;
+}
+
+static int32_t query_position(const struct kvl_segment *g, int32_t n)
+{
+    if (g->mode == KVL_POS_IN_CACHE) return n - 1;
+    return g->mode == KVL_POS_GROUPED ? g->q_pos : g->arg;
+}
+
 /* Positions at which the keys of a list are read, in list order (slot order for everything). */
 static int job_positions(const struct kvl_head *h, const struct kvl_segment *g,
                          const struct kvl_items *it, struct kvl_attn_job *job)
 {
-    int32_t *pos = kvl_arena_get(&h->e->step, (size_t)it->n + 1, sizeof *pos);
+    int32_t *pos = kvl_arena_get(&h->e->step, (size_t)it->n + 1, sizeof *pos), n = it->n;
+    const int32_t *own = NULL;
     if (!pos) return kvl_items_no_memory(h);
-    for (int32_t i = 0; i < it->n; i++) pos[i] = g->mode == KVL_POS_IN_CACHE ? i : 0;
+    if (g->mode == KVL_POS_GROUPED) KVL_TRY(kvl_items_expand(h, it, &own, &n));
+    for (int32_t i = 0; i < n; i++) pos[i] = key_position(g, own ? own[i] : 0, i);
     job->pos = pos;
-    job->q_pos = g->mode == KVL_POS_IN_CACHE ? it->n - 1 : g->arg;
+    job->q_pos = query_position(g, n);
     return KVL_OK;
 }
 
@@ -108,7 +123,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
     memset(pos, 0, (size_t)n * sizeof *pos);
     for (int32_t i = 0; i < it->n; i++) {
         mask[it->pos[i]] = 1;
-        pos[it->pos[i]] = g->mode == KVL_POS_IN_CACHE ? i : 0;
+        pos[it->pos[i]] = key_position(g, it->pos[i], i);
         if (bias) bias[it->pos[i]] = it->log_weight[i];
     }
     struct kvl_lane lane = kvl_seq_lane(h->s->seq, h->layer, h->kv_head);
@@ -126,7 +141,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .style = KVL_ROPE_NORM };
     if (g->mode != KVL_POS_ORIGINAL) {
         a.pos = pos;
-        a.q_pos = g->mode == KVL_POS_IN_CACHE ? it->n - 1 : g->arg;
+        a.q_pos = query_position(g, it->n);
     }
     if (!job->probs) return h->e->ops->attn_masked(&a);
     size_t heads = (size_t)job->n_heads, slots = (size_t)n;

@@ -53,12 +53,17 @@ static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t pa
     return KVL_OK;
 }
 
+static int sel_check_list(const struct kvl_sel *sel, const struct kvl_segment *g, int32_t list)
+{
+    if (list >= 0 && list < g->n_lists) return KVL_OK;
+    return kvl_fail(sel->err, KVL_EPOLICY, "list %d, want 0 to %d (one per %s)", list,
+                    g->n_lists - 1, scope_name(g->scope));
+}
+
 static int sel_list_for(struct kvl_sel *sel, struct kvl_segment *g, int32_t list,
                         struct kvl_sel_list **out)
 {
-    if (list < 0 || list >= g->n_lists)
-        return kvl_fail(sel->err, KVL_EPOLICY, "list %d, want 0 to %d (one per %s)", list,
-                        g->n_lists - 1, scope_name(g->scope));
+    KVL_TRY(sel_check_list(sel, g, list));
     if (g->list[list].given)
         return kvl_fail(sel->err, KVL_EPOLICY, "list %d of this segment is given twice", list);
     *out = &g->list[list];
@@ -117,6 +122,46 @@ int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32
     return sel_copy_items(sel, l, page, n);
 }
 
+/* Room for one more range of a list. */
+static int sel_range_room(struct kvl_sel *sel, struct kvl_sel_list *l)
+{
+    if (l->n_ranges < l->cap_ranges) return KVL_OK;
+    int32_t cap = l->cap_ranges ? 2 * l->cap_ranges : 8;
+    struct kvl_run *more = kvl_arena_get(&sel->s->engine->step, (size_t)cap, sizeof *more);
+    if (!more) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d ranges", cap);
+    if (l->n_ranges > 0) memcpy(more, l->range, (size_t)l->n_ranges * sizeof *more);
+    l->range = more;
+    l->cap_ranges = cap;
+    return KVL_OK;
+}
+
+int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
+                  int32_t last)
+{
+    struct kvl_segment *g;
+    struct kvl_sel_list *l;
+    if (first < 0 || last < first || last > sel->n_pos)
+        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
+                        first, last, sel->n_pos);
+    KVL_TRY(sel_segment_for(sel, scope, 1, &g));
+    KVL_TRY(sel_check_list(sel, g, list));
+    if (!g->list[list].range) KVL_TRY(sel_list_for(sel, g, list, &l));
+    l = &g->list[list];
+    KVL_TRY(sel_range_room(sel, l));
+    l->given = true;
+    struct kvl_run *before = l->n_ranges > 0 ? &l->range[l->n_ranges - 1] : NULL;
+    if (before && first < before->slot + before->n)
+        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d) after [%d, %d), want ascending",
+                        first, last, before->slot, before->slot + before->n);
+    if (first == last) return KVL_OK;
+    l->open = last == sel->n_pos;
+    if (before && first == before->slot + before->n)
+        before->n += last - first;
+    else
+        l->range[l->n_ranges++] = (struct kvl_run){ first, last - first };
+    return KVL_OK;
+}
+
 /* The k best of n items for every list; `forced` >= 0 is appended to each. */
 static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, const float *score,
                    int32_t n, size_t stride, int32_t k, int32_t forced)
@@ -172,16 +217,27 @@ int kvl_sel_top_pages(struct kvl_sel *sel, enum kvl_scope scope, const float *sc
 
 int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32_t arg)
 {
-    if (mode < KVL_POS_ORIGINAL || mode > KVL_POS_CONSTANT)
+    if (mode < KVL_POS_ORIGINAL || mode > KVL_POS_GROUPED)
         return kvl_fail(sel->err, KVL_EPOLICY, "position mode %d, want 0 to %d", (int)mode,
-                        KVL_POS_CONSTANT);
+                        KVL_POS_GROUPED);
     if (mode != KVL_POS_ORIGINAL && !sel->s->planned->raw_keys)
         return kvl_fail(sel->err, KVL_EPOLICY,
                         "other positions need keys before RoPE: set plan->raw_keys");
+    if (mode == KVL_POS_GROUPED && arg < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY, "positions in groups of %d, want 1 or more", arg);
     if (arg < 0)
         return kvl_fail(sel->err, KVL_EPOLICY, "positions at distance %d, want 0 or more", arg);
     sel->seg[sel->n_seg - 1].mode = mode;
     sel->seg[sel->n_seg - 1].arg = arg;
+    return KVL_OK;
+}
+
+int kvl_sel_query_position(struct kvl_sel *sel, int32_t pos)
+{
+    if (pos < 0)
+        return kvl_fail(sel->err, KVL_EPOLICY, "query at position %d, want 0 or more", pos);
+    sel->seg[sel->n_seg - 1].q_pos = pos;
+    sel->seg[sel->n_seg - 1].has_q_pos = true;
     return KVL_OK;
 }
 
@@ -190,7 +246,7 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
 {
     struct kvl_segment *g = &sel->seg[sel->n_seg - 1];
     if (!g->list || g->scope != scope || g->page_tok != 1 || list < 0 || list >= g->n_lists ||
-        !g->list[list].given || g->list[list].n != n)
+        !g->list[list].given || g->list[list].range || g->list[list].n != n)
         return kvl_fail(
             sel->err, KVL_EPOLICY,
             "%d log-weights for list %d: want a token list of that length, given before", n, list);
@@ -251,6 +307,21 @@ int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps)
     return KVL_OK;
 }
 
+/* A query position belongs to grouped positions, and to one step. */
+static int sel_check_positions(const struct kvl_sel *sel, const struct kvl_segment *g)
+{
+    bool grouped = g->mode == KVL_POS_GROUPED;
+    if (grouped != g->has_q_pos)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "grouped positions and a query position go together, a segment has only "
+                        "one of them");
+    if (grouped && sel->share_steps > 1)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a query position, which is this step's alone, is shared with %d steps",
+                        sel->share_steps);
+    return KVL_OK;
+}
+
 int kvl_sel_complete(struct kvl_sel *sel)
 {
     if (sel->residual_alpha && sel->share_steps > 0)
@@ -258,6 +329,7 @@ int kvl_sel_complete(struct kvl_sel *sel)
                         "a selection with a residual, which is this query's alone, is shared");
     for (int32_t i = 0; i < sel->n_seg; i++) {
         const struct kvl_segment *g = &sel->seg[i];
+        KVL_TRY(sel_check_positions(sel, g));
         if (g->everything) continue;
         if (!g->list) return kvl_fail(sel->err, KVL_EPOLICY, "segment %d names no list", i);
         for (int32_t j = 0; j < g->n_lists; j++)

@@ -59,6 +59,10 @@ static int shared_fill(struct kvl_shared_sel *sh, const struct kvl_sel *sel)
         for (int32_t j = 0; j < g->n_lists; j++) {
             struct kvl_sel_list *l = &g->list[j];
             l->item = shared_copy(sh, l->item, (size_t)l->n, sizeof *l->item);
+            if (l->range) {
+                l->range = shared_copy(sh, l->range, (size_t)l->n_ranges, sizeof *l->range);
+                if (!l->range) return KVL_ENOMEM;
+            }
             if (l->log_weight)
                 l->log_weight =
                     shared_copy(sh, l->log_weight, (size_t)l->n + 1, sizeof *l->log_weight);

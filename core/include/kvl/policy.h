@@ -366,8 +366,9 @@ KVL_API int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32
 KVL_API int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
                                 const float *log_weight, int32_t n);
 /* Positions first .. last - 1 that are live, added to one list of `scope`: several calls for a list, in
- * ascending order, add up; not together with kvl_sel_tokens in one segment.  Costs O(1) where all of
- * them are live. */
+ * ascending order, add up; not together with kvl_sel_tokens in one list.  Costs O(1) where all of them
+ * are live.  A range that includes the current token, in a selection that is shared, also has the
+ * tokens that come later. */
 KVL_API int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
                           int32_t last);
 /* KVL_POS_GROUPED: where the query stands in the segment being built. */
