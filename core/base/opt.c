@@ -231,7 +231,8 @@ static int opt_store(const struct kvl_opt *o, void *opts, const char *value, str
 const struct kvl_opt *kvl_opt_find(const struct kvl_opt *table, const char *name)
 {
     for (; table && table->name; table++)
-        if (strcmp(table->name, name) == 0) return table;
+        if (strcmp(table->name, name) == 0 || (table->alias && strcmp(table->alias, name) == 0))
+            return table;
     return NULL;
 }
 
@@ -242,7 +243,7 @@ static int opt_check_row(const struct kvl_opt *table, const struct kvl_opt *o, s
                         "option table: \"%s\" is not a name, want one without \"=\", \",\" and "
                         "spaces",
                         o->name);
-    if (kvl_opt_find(table, o->name) != o)
+    if (kvl_opt_find(table, o->name) != o || (o->alias && kvl_opt_find(table, o->alias) != o))
         return kvl_fail(err, KVL_EINTERNAL, "option table: \"%s\" stands twice", o->name);
     if (!o->def || (o->type == KVL_OPT_ENUM && !o->choices))
         return kvl_fail(err, KVL_EINTERNAL, "option table: \"%s\" has no %s", o->name,
@@ -287,11 +288,14 @@ int kvl_opt_set(const struct kvl_opt *table, void *opts, const char *name, const
     return opt_store(o, opts, value, err);
 }
 
-/* Whether `name` stands among the names in [text, end), which holds "name\0value\0" pairs. */
-static bool opt_seen(const char *text, const char *end, const char *name)
+/* Whether `name`, or another name of the same option, stands among the names in [text, end), which
+ * holds "name\0value\0" pairs. */
+static bool opt_seen(const struct kvl_opt *table, const char *text, const char *end,
+                     const char *name)
 {
+    const struct kvl_opt *o = kvl_opt_find(table, name);
     for (const char *p = text; p < end;) {
-        if (strcmp(p, name) == 0) return true;
+        if (strcmp(p, name) == 0 || (o && kvl_opt_find(table, p) == o)) return true;
         p += strlen(p) + 1;
         p += strlen(p) + 1;
     }
@@ -310,7 +314,7 @@ static int opt_parse_copy(const struct kvl_opt *table, void *opts, char *copy, c
             return kvl_fail(err, KVL_EINVAL, "\"%s\" in \"%s\" is not an option, want name=value",
                             item, text);
         *value++ = '\0';
-        if (opt_seen(copy, item, item))
+        if (opt_seen(table, copy, item, item))
             return kvl_fail(err, KVL_EINVAL, "option \"%s\" stands twice in \"%s\"", item, text);
         KVL_TRY(kvl_opt_set(table, opts, item, value, err));
     }

@@ -34,7 +34,7 @@ static const struct kvl_opt table[] = {
     ROW(any, KVL_OPT_FLOAT, "2", .help = "no limits"),
     ROW(on, KVL_OPT_BOOL, "false", .help = "a switch"),
     ROW(reduce, KVL_OPT_ENUM, "max", .choices = reduce_names),
-    ROW(path, KVL_OPT_STR, "", .help = "a text"),
+    ROW(path, KVL_OPT_STR, "", .help = "a text", .alias = "file"),
     { 0 },
 };
 
@@ -168,6 +168,19 @@ static void test_refused_others(void **state)
     REFUSED("path=a\nb", "\"path\"", "byte 1");
 }
 
+/* An option has one canonical name, whichever it was given by. */
+static void test_alias(void **state)
+{
+    (void)state;
+    struct sample s = defaults();
+    struct kvl_err err = { 0 };
+    assert_int_equal(kvl_opt_parse(table, &s, "file=x,page=3", &err), KVL_OK);
+    assert_string_equal(s.path, "x");
+    assert_ptr_equal(kvl_opt_find(table, "file"), kvl_opt_find(table, "path"));
+    assert_int_equal(kvl_opt_parse(table, &s, "file=x,path=y", &err), KVL_EINVAL);
+    assert_non_null(strstr(err.msg, "\"path\" stands twice"));
+}
+
 /* A part of a refused text may have been set already; the message names what was wrong. */
 static void test_refused_lists(void **state)
 {
@@ -273,7 +286,8 @@ int main(void)
         cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_refused_numbers),
         cmocka_unit_test(test_refused_others), cmocka_unit_test(test_refused_lists),
         cmocka_unit_test(test_no_options),     cmocka_unit_test(test_wrong_tables),
-        cmocka_unit_test(test_locale),         cmocka_unit_test(test_parse_numbers),
+        cmocka_unit_test(test_alias),          cmocka_unit_test(test_locale),
+        cmocka_unit_test(test_parse_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

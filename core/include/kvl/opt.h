@@ -42,6 +42,7 @@ struct kvl_opt {
     double min, max;            /* INT and FLOAT; both 0 = no limit */
     const char *const *choices; /* ENUM: names, NULL-terminated */
     const char *help;           /* meaning, unit, the paper's value */
+    const char *alias;          /* another name that is understood (an older one), or NULL */
 };
 
 /* Sets every option to its default.  KVL_EINTERNAL when the table itself is wrong. */
@@ -55,7 +56,7 @@ int kvl_opt_parse(const struct kvl_opt *table, void *opts, const char *text, str
 /* Appends the canonical text of one option's value / of all as "a=1,b=x" in table order. */
 int kvl_opt_value(const struct kvl_opt *o, const void *opts, struct kvl_buf *out);
 int kvl_opt_print(const struct kvl_opt *table, const void *opts, struct kvl_buf *out);
-/* NULL when there is none. */
+/* By name or alias; NULL when there is none. */
 const struct kvl_opt *kvl_opt_find(const struct kvl_opt *table, const char *name);
 
 /* Numbers from text, whole string, locale-independent; for options of type STR too. */
