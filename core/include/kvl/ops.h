@@ -122,7 +122,8 @@ struct kvl_sparse_head {
     bool dense;           /* everything; nothing else counts */
     bool chunk;           /* the chunk's own slots */
     int32_t sink, window; /* slots < sink, distances < window */
-    const int32_t *column, *distance; /* slots; distances of a key from the query: ascending, unique */
+    const int32_t *column,
+        *distance; /* slots; distances of a key from the query: ascending, unique */
     int32_t n_columns, n_distances;
     /* Blocks of block_tok slots for each block_tok queries of the chunk: block[off[b]] ..
      * block[off[b + 1] - 1], ascending, unique.  block_tok 0: none. */
@@ -317,6 +318,56 @@ struct kvl_topk_args {
     int32_t n_rows, n, k; /* 0 <= k <= n */
 };
 
+/* The `safe` largest of every row come before all others; ties to the lower row, then the lower index.
+ * NaN is an error. */
+struct kvl_joint_share_args {
+    int32_t *count; /* out [n_rows]; they sum to k */
+    const float *x; /* row r at x + r * x_stride: [n] */
+    size_t x_stride;
+    int32_t n_rows, n, k, safe; /* n_rows * safe <= k <= n_rows * n */
+};
+
+/* Tokens i * chunk .. of all rows become their mean; the last chunk may be shorter. */
+struct kvl_chunk_mean_args {
+    float *x; /* in, out: row r at x + r * stride: [n] */
+    size_t stride;
+    int32_t n_rows, n, chunk, k;
+    int32_t *
+        n_best; /* out: tokens of the k best chunks (all where there are fewer); ties: the earlier */
+};
+
+/* A row: minimum and step as floats in the machine's order, then channel c in the low (c even) or high
+ * four bits of byte c / 2: minimum + step * code. */
+#define KVL_KEY4_BYTES(head_dim) (8 + ((size_t)(head_dim) + 1) / 2)
+struct kvl_key4_put_args {
+    uint8_t *rows; /* out: kv head h at rows + h * head_stride: [n][KVL_KEY4_BYTES] */
+    size_t head_stride;
+    const float *k; /* [n][n_kv_heads][head_dim] */
+    int32_t n, n_kv_heads, head_dim;
+};
+
+struct kvl_key4_logits_args {
+    float *logit; /* out: head h at logit + h * stride: [n] */
+    size_t stride;
+    const float *q;      /* [n_heads][head_dim] */
+    const uint8_t *rows; /* [n][KVL_KEY4_BYTES] */
+    int32_t n, n_heads, head_dim;
+    float scale;
+};
+
+/* Of every row the largest (ties: the lower index) until their sum reaches p of the row's; the union of
+ * the rows; of these, where they are more than k, those of largest sum over the rows.  Weights are not
+ * negative; NaN is an error. */
+struct kvl_top_p_args {
+    int32_t *index;      /* out [*n_index], ascending; room for KVL_MIN(k, n) */
+    int32_t *n_index;    /* out */
+    const float *weight; /* row r at weight + r * stride: [n] */
+    size_t stride;
+    int32_t n_rows, n, k;
+    float p;
+    bool last; /* the last index is among them, and its weight counts first */
+};
+
 /* New keys into a table that lies channel by channel: kv head h from element h * head_stride:
  * [n_pages][head_dim][page_tok].  k must be exact in `type`. */
 struct kvl_channel_put_args {
@@ -363,10 +414,10 @@ struct kvl_lsh_build_args {
 
 /* Vectors that share the code of query q in at least min_hits tables, ascending. */
 struct kvl_lsh_find_args {
-    int32_t *found;       /* out [n_q][n]: the first n_found[q] of a row */
-    int32_t *n_found;     /* out [n_q] */
-    int64_t *n_visited;   /* out [n_q] entries of buckets read */
-    const uint16_t *code; /* [n_q][n_tables] */
+    int32_t *found;              /* out [n_q][n]: the first n_found[q] of a row */
+    int32_t *n_found;            /* out [n_q] */
+    int64_t *n_visited;          /* out [n_q] entries of buckets read */
+    const uint16_t *code;        /* [n_q][n_tables] */
     const int32_t *const *start; /* [n_q] -> tables of each query, as lsh_build made them */
     const int32_t *const *id;
     int32_t n_q, n, n_tables, n_bits, min_hits; /* min_hits 1 to 255 */
@@ -415,9 +466,10 @@ struct kvl_softmax_args {
 
 /* Adds n vectors to the sums of every head, in double and in their order. */
 struct kvl_moments_args {
-    double *sum;     /* in, out [n_heads][dim] */
-    double *product; /* in, out [n_heads][dim (dim + 1) / 2]: x x^T from the diagonal on, row by row */
-    const float *x;  /* [n][n_heads][dim] */
+    double *sum; /* in, out [n_heads][dim] */
+    double
+        *product; /* in, out [n_heads][dim (dim + 1) / 2]: x x^T from the diagonal on, row by row */
+    const float *x; /* [n][n_heads][dim] */
     int32_t n, n_heads, dim;
 };
 
@@ -425,10 +477,10 @@ struct kvl_moments_args {
  * from slot `own` on, those up to its own.  Raises peak[h][j] to the largest logarithm of the weight that
  * one of them gives slot first + j, less bias (KVzip). */
 struct kvl_attn_peaks_args {
-    float *peak;                  /* in, out [n_heads][last - first] */
-    const float *q;               /* [n][n_heads][head_dim], after RoPE */
-    const float *bias;            /* [n], or NULL */
-    const struct kvl_lane *lanes; /* [n_kv_heads] of the same length */
+    float *peak;                    /* in, out [n_heads][last - first] */
+    const float *q;                 /* [n][n_heads][head_dim], after RoPE */
+    const float *bias;              /* [n], or NULL */
+    const struct kvl_lane *lanes;   /* [n_kv_heads] of the same length */
     int32_t sink, first, last, own; /* sink <= last <= own */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale;
