@@ -5,19 +5,23 @@
 #   tests/run.sh --san    the same under AddressSanitizer and UBSan (slower)
 #   tests/run.sh --clang  the same with clang
 #   tests/run.sh --long   the long variants too: more kills, more random operations
+#   tests/run.sh --mutation   instead: whether the golden tests of every method notice slips in it
+#                             (half an hour; KVL_MUTANTS=N slips per method, default 24)
 #   tests/run.sh ... -- ARGS   ARGS go to ctest (for example: -- -R quest -V)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../harness/setup.sh"
 
 build=$kvl_root/build
+tests=()
 options=(-DCMAKE_BUILD_TYPE=Release -DKVL_ASSERTS=ON -DKVL_WERROR=ON)
 while [ $# -gt 0 ]; do
     case $1 in
     --san) build+=-san; options+=(-DKVL_SAN=address,undefined) ;;
     --clang) build+=-clang; options+=(-DCMAKE_C_COMPILER=clang); kvl_needs+=' clang:clang' ;;
     --long) export KVL_LONG=1 ;;
+    --mutation) tests=(-C mutation -L mutation -V) ;;
     --) shift; break ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) kvl_say "unknown option $1, see --help"; exit 2 ;;
     esac
     shift
@@ -27,4 +31,4 @@ done
 kvl_setup
 kvl_build "$build" "${options[@]}"
 cd "$build"
-exec ctest --output-on-failure -j "$(nproc)" "$@"
+exec ctest --output-on-failure -j "$(nproc)" "${tests[@]}" "$@"

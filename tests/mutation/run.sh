@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# run.sh - whether the golden tests of methods notice slips in their formulas.
+#
+#   run.sh CONFIG METHOD...     CONFIG is written by CMake: tests/mutation/config in the build folder
+#
+# For each method, mutate.awk lists small slips in methods/<method>.c and the headers of methods/ that
+# it includes: a sign, a comparison, a term, an index off by one.  Each is applied alone, compiled, and
+# linked with the method's golden tests, those named after it, else those that mention its object; it is
+# killed if one of them fails.  Prints per method what was killed and what survived.  Some slips change
+# nothing that can be seen; a method all of whose slips survive has no golden test worth the name:
+# exit status 1.
+#
+# KVL_MUTANTS=N  slips per method, spread over the file (default 24); all: every one
+set -euo pipefail
+config=$1 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+shift
+. "$config" # cc cflags link libs objects golden sources
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# One archive of all objects: of a method that comes before it, the archive's own is not taken.
+ar rcsT "$work/all.a" $(<"$objects")
+
+golden_of() {
+    local method=$1 stem object named='' mentioned=''
+    while read -r stem object; do
+        local short=${stem#test_golden_}
+        case $short in "$method" | "$method"_*) named+=" $stem:$object" ;; esac
+        if grep -qw "kvl_policy_$method" "$sources/tests/golden/$stem.c"; then mentioned+=" $stem:$object"; fi
+    done <"$golden"
+    echo "${named:-$mentioned}"
+}
+
+# The method's files that have code: itself, and headers of methods/ that it includes.
+files_of() {
+    echo "$1.c"
+    sed -n 's/^#include "\([a-z0-9_]*\.h\)".*/\1/p' "$sources/methods/$1.c" | while read -r header; do
+        [ ! -e "$sources/methods/$header" ] || echo "$header"
+    done
+}
+
+# build OBJECT: the method in $work/src, by test; 1: does not compile or link
+build() {
+    $cc $cflags -w -c -I"$work/src" -I"$sources/core/include" -I"$sources/methods" \
+        -o "$work/method.o" "$work/src/$method.c" 2>"$work/log" || return 1
+    for test in $tests; do
+        $cc $link -o "$work/${test%%:*}" "${test#*:}" "$work/method.o" "$work/all.a" $libs 2>"$work/log" || return 1
+    done
+}
+
+# Whether all golden tests pass.
+passes() {
+    local test rc
+    for test in $tests; do
+        rc=0
+        (cd "$work" && timeout -k 1 "$limit" "./${test%%:*}") >"$work/out" 2>&1 || rc=$?
+        [ $rc = 0 ] || [ $rc = 77 ] || return 1
+    done
+}
+
+# "file number line slip" per mutant, at most $KVL_MUTANTS of them.
+places() {
+    local file
+    for file in $(files_of "$method"); do
+        awk -f "$here/mutate.awk" "$sources/methods/$file" | sed "s/^/$file /"
+    done | awk -v want="${KVL_MUTANTS:-24}" '{ row[NR] = $0 }
+        END { n = want == "all" || want > NR ? NR : want
+              for (i = 0; i < n; i++) print row[1 + int((i + 0.5) * NR / n)] }'
+}
+
+mutate() {
+    local file number line slip killed=0 n=0 survivors=''
+    while read -r file number line slip; do
+        cp "$sources/methods/$method.c" "$work/src/"
+        awk -v pick="$number" -f "$here/mutate.awk" "$sources/methods/$file" >"$work/src/$file"
+        build || { rm -f "$work/src/$file"; continue; }
+        n=$((n + 1))
+        if passes; then
+            survivors+="  survived: methods/$file:$line: $slip"$'\n'
+        else
+            killed=$((killed + 1))
+        fi
+        rm -f "$work/src/$file"
+    done < <(places)
+    if [ $n = 0 ]; then
+        echo "$method: no formula"
+        return 0
+    fi
+    echo "$method: $killed of $n killed"
+    printf '%s' "$survivors"
+    [ $killed -gt 0 ]
+}
+
+status=0
+for method in "$@"; do
+    tests=$(golden_of "$method") limit=300
+    rm -rf "$work/src"
+    mkdir "$work/src"
+    if [ -z "$tests" ]; then
+        [ -z "$(places)" ] && { echo "$method: no formula"; continue; }
+        echo "$method: no golden test"
+        status=1
+        continue
+    fi
+    cp "$sources/methods/$method.c" "$work/src/"
+    build || { echo "$method: does not build"; cat "$work/log"; exit 2; }
+    began=$SECONDS
+    passes || { echo "$method: its golden tests fail as it is"; tail -n 5 "$work/out"; status=1; continue; }
+    limit=$((5 + 10 * (SECONDS - began)))
+    mutate || status=1
+done
+exit $status
