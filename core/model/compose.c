@@ -341,6 +341,12 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s works on selections, %s makes none; want a policy that "
                         "selects, such as %s",
                         o, i, o, i, outer->inner);
+    if ((outer->caps | inner->caps) & KVL_CAP_OWN_PREFILL &&
+        !(outer->caps & inner->caps & KVL_CAP_PREFILL))
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s(%s): one of them reads the context itself, the other one cannot; want "
+                        "a policy like %s",
+                        o, i, outer->inner);
     if (outer->score && inner->evict && !outer->evict)
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s decides once, %s evicts at every step; want a policy that "
@@ -385,6 +391,14 @@ static const char *default_of(const char *text, const char *policy, const char *
     return NULL;
 }
 
+/* An option's name as that of the inner policy. */
+static int compose_name(struct composed *c, const char *option, const char **out)
+{
+    *out = c->names.data + c->names.len;
+    KVL_TRY(kvl_buf_printf(&c->names, "%s.%s", c->part[INNER]->name, option));
+    return kvl_buf_add(&c->names, "", 1);
+}
+
 /* Rows of part i, moved to where its options lie.  Texts are made of names and defaults, which must not
  * grow: both were given room for all of them. */
 static int compose_rows(struct composed *c, int i, struct kvl_opt *row)
@@ -395,9 +409,8 @@ static int compose_rows(struct composed *c, int i, struct kvl_opt *row)
         *row = *o;
         row->off += c->opts_at[i];
         if (i == OUTER) continue;
-        row->name = c->names.data + c->names.len;
-        KVL_TRY(kvl_buf_printf(&c->names, "%s.%s", p->name, o->name));
-        KVL_TRY(kvl_buf_add(&c->names, "", 1));
+        KVL_TRY(compose_name(c, o->name, &row->name));
+        if (o->alias) KVL_TRY(compose_name(c, o->alias, &row->alias));
         const char *def = default_of(c->part[OUTER]->inner, p->name, o->name, &len);
         if (!def) continue;
         row->def = c->defaults.data + c->defaults.len;
@@ -413,7 +426,7 @@ static int compose_room(struct composed *c)
     const struct kvl_policy *p = c->part[INNER];
     size_t room = strlen(c->part[OUTER]->inner) + 1;
     for (const struct kvl_opt *o = p->opts; o && o->name; o++)
-        room += strlen(p->name) + strlen(o->name) + 2;
+        room += 2 * strlen(p->name) + strlen(o->name) + 4 + (o->alias ? strlen(o->alias) : 0);
     struct kvl_buf *texts[] = { &c->names, &c->defaults };
     for (size_t i = 0; i < 2; i++) {
         for (size_t n = 0; n < room; n++) KVL_TRY(kvl_buf_add(texts[i], "", 1));
