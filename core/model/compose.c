@@ -336,7 +336,7 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s works on scores, %s gives none; want a policy that evicts by "
                         "scores, such as %s",
                         o, i, o, i, outer->inner);
-    if (outer->select && !inner->select)
+    if (outer->select && !(inner->caps & KVL_CAP_SELECTS))
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s works on selections, %s makes none; want a policy that "
                         "selects, such as %s",

@@ -34,12 +34,11 @@ static bool model_exists(int i)
 
 static int32_t min_budget(const struct kvl_policy *p, const struct kvl_shape *shape)
 {
-    if (!p->min_budget) return 1;
     struct kvl_err err = { 0 };
     void *opts = kvl_alloc(1, p->opts_size ? p->opts_size : 1);
     assert_non_null(opts);
     if (p->opts) RIG_OK(&err, kvl_opt_defaults(p->opts, opts, &err));
-    int32_t n = p->min_budget(shape, opts);
+    int32_t n = kvl_policy_min_budget(p, shape, opts);
     kvl_free(opts);
     return n;
 }

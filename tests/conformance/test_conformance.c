@@ -1,6 +1,9 @@
-/* What every policy promises, checked for every policy that the build found, or for one plug-in:
+/* What every policy promises, checked for every policy that the build found, or for one of them or a
+ * plug-in:
  *
- *     test_conformance [plug-in.so]
+ *     test_conformance [NAME | OUTER(INNER) | plug-in.so]
+ *
+ * A policy that wraps others is checked over the one that it usually wraps, and over another.
  *
  * Each check runs on small random models (query groups of 1, 2 and 4; f32 and f16 caches) and on the
  * shipped model where it is there.  Nothing here knows a method: a check asks the policy's own
@@ -55,13 +58,61 @@ static struct subject subjects[MAX_SUBJECTS];
 static struct CMUnitTest tests[MAX_SUBJECTS * N_CHECKS];
 static char names[MAX_SUBJECTS * N_CHECKS][96];
 
-static int built_in(void)
+static struct subject found[MAX_SUBJECTS]; /* as they are, wrappers without what they wrap */
+static int n_found;
+
+static void built_in(void)
 {
-    int n = 0;
-#define KVL_POLICY_X(stem) subjects[n++] = (struct subject){ kvl_policy_##stem, #stem };
+#define KVL_POLICY_X(stem) found[n_found++] = (struct subject){ kvl_policy_##stem, #stem };
 #include "kvl_policies.def"
 #undef KVL_POLICY_X
-    return n;
+}
+
+static bool is_word(const char *name, const char *text, size_t n)
+{
+    return strlen(name) == n && strncmp(name, text, n) == 0;
+}
+
+static const struct kvl_policy *find(const char *text, size_t n)
+{
+    for (int i = 0; i < n_found; i++)
+        if (is_word(found[i].policy->name, text, n)) return found[i].policy;
+    print_error("no policy \"%.*s\"\n", (int)n, text);
+    return NULL;
+}
+
+/* outer(inner) as a subject; NULL: these two do not go together. */
+static const struct kvl_policy *compose(const struct subject *outer, const struct kvl_policy *inner)
+{
+    const struct kvl_policy *p;
+    struct kvl_err err = { 0 };
+    return inner && kvl_policy_compose(outer->policy, inner, &p, &err) == KVL_OK ? p : NULL;
+}
+
+/* Nothing but what every inner policy does, so that what is special about one is not the wrapper's. */
+static bool is_plain(const struct kvl_policy *p)
+{
+    uint32_t plain = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_PROBS;
+    return (p->caps & ~plain) == 0;
+}
+
+/* Subjects of a policy: itself, or two that it wraps. */
+static int subjects_of(const struct subject *s, int n)
+{
+    const struct kvl_policy *p = s->policy;
+    if (!(p->caps & KVL_CAP_WRAPS)) {
+        subjects[n] = *s;
+        return n + 1;
+    }
+    size_t len = strcspn(p->inner, ":");
+    const struct kvl_policy *usual = find(p->inner, len), *other = NULL;
+    subjects[n].policy = compose(s, usual);
+    if (!subjects[n].policy) return 0;
+    for (int i = 0; i < n_found && !other; i++)
+        if (is_plain(found[i].policy) && found[i].policy != usual)
+            other = compose(s, found[i].policy);
+    subjects[n + 1].policy = other;
+    return n + (other ? 2 : 1);
 }
 
 static int plug_in(const char *path)
@@ -72,13 +123,37 @@ static int plug_in(const char *path)
         print_error("%s: %s\n", path, dlerror());
         return 0;
     }
-    subjects[0] = (struct subject){ .policy = *p };
-    return 1;
+    return subjects_of(&(struct subject){ .policy = *p }, 0);
+}
+
+/* "name", "outer(inner)" or the path of a plug-in. */
+static int named(const char *text)
+{
+    size_t len = strlen(text), n = strcspn(text, "(");
+    if (strchr(text, '/') || (len > 3 && strcmp(text + len - 3, ".so") == 0)) return plug_in(text);
+    for (int i = 0; i < n_found; i++) {
+        if (!is_word(found[i].policy->name, text, n)) continue;
+        if (n == len) return subjects_of(&found[i], 0);
+        subjects[0].policy = compose(&found[i], find(text + n + 1, len - n - 2));
+        return subjects[0].policy ? 1 : 0;
+    }
+    return find(text, n) ? 1 : 0;
+}
+
+static int everything(void)
+{
+    int n = 0;
+    for (int i = 0; i < n_found; i++) {
+        n = subjects_of(&found[i], n);
+        if (n == 0) return 0;
+    }
+    return n;
 }
 
 int main(int argc, char **argv)
 {
-    int n_subjects = argc > 1 ? plug_in(argv[1]) : built_in();
+    built_in();
+    int n_subjects = argc > 1 ? named(argv[1]) : everything();
     size_t n = 0;
     if (n_subjects == 0) return 1;
     for (int i = 0; i < n_subjects; i++)

