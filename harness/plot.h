@@ -37,6 +37,7 @@ struct kvl_chart {
     size_t n_panels, n_series, n_points, n_x_ticks, n_y_ticks;
     size_t n_failed;                   /* samples of what is shown that have no score */
     size_t n_columns;                  /* of the grid of panels; 0 = as square as can be */
+    size_t panel_w, panel_h, left;     /* pixels; 0 = those of plots/panels.gp */
     size_t panel_points, serie_points; /* of the panel and series being made */
     char label[KVL_CHART_LABEL];       /* of that series */
     int rank;
@@ -88,6 +89,7 @@ typedef int kvl_chart_build(const struct kvl_figure *f, const struct kvl_results
                             const struct kvl_plot_filter *want, struct kvl_chart *out,
                             struct kvl_err *err);
 kvl_chart_build kvl_chart_lines;      /* x and y of results, a series per policy */
+kvl_chart_build kvl_chart_methods;    /* accuracy at each budget, a row per policy */
 kvl_chart_build kvl_chart_depths;     /* accuracy over length and depth, a panel per policy */
 kvl_chart_build kvl_chart_perplexity; /* running perplexity of texts, a line per policy */
 kvl_chart_build kvl_chart_mass;       /* analyses: tokens that hold the attention, per layer */

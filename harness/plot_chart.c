@@ -165,7 +165,7 @@ static void script_ranges(struct kvl_chart *c, const struct kvl_figure *f, struc
                        y0, y1) != KVL_OK;
 }
 
-/* Must agree with panels.gp, which places the panels. */
+/* Must agree with panels.gp, which places the panels, or with a figure that places its own. */
 static void script_size(struct kvl_chart *c, const struct kvl_chart_entry *entry, size_t n_legend,
                         struct kvl_buf *out)
 {
@@ -173,11 +173,16 @@ static void script_size(struct kvl_chart *c, const struct kvl_chart_entry *entry
            n_rows = c->n_panels ? (c->n_panels + n_columns - 1) / n_columns : 1;
     size_t longest = 8; /* letters; one takes 8 pixels at most in the legend, 7 in the subtitle */
     for (size_t i = 0; i < n_legend; i++) longest = KVL_MAX(longest, strlen(entry[i].label));
-    size_t width = 88 + n_columns * 330 + (n_columns - 1) * 40 + 56 + 8 * longest;
+    size_t left = c->left ? c->left : 88, w = c->panel_w ? c->panel_w : 330;
+    size_t h = c->panel_h ? c->panel_h : 250;
+    size_t width = left + n_columns * w + (n_columns - 1) * 40 + 56 + 8 * longest;
     width = KVL_MAX(width, 32 + 7 * c->subtitle.len);
-    size_t height = 78 + n_rows * 258 + (n_rows - 1) * 78 + 62;
+    size_t height = 78 + n_rows * (h + 8) + (n_rows - 1) * 78 + 62;
     height = KVL_MAX(height, 112 + 24 * n_legend);
     c->no_memory |= kvl_buf_printf(out, "width = %zu\nheight = %zu\n", width, height) != KVL_OK;
+    if (c->panel_w)
+        c->no_memory |=
+            kvl_buf_printf(out, "left = %zu\npanel_w = %zu\npanel_h = %zu\n", left, w, h) != KVL_OK;
 }
 
 static void script_legend(struct kvl_chart *c, struct kvl_buf *out)

@@ -25,6 +25,9 @@ int kvl_plot_layout(const struct kvl_results *r, const struct kvl_figure *figure
 int kvl_plot_shown(const struct kvl_results *r, const struct kvl_figure *figure,
                    const struct kvl_plot_filter *filter, struct kvl_plot_layout *out,
                    struct kvl_err *err);
+/* What intervals are, how many questions, what failed, into the subtitle. */
+void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results *r, bool speed,
+                       const char *bars, struct kvl_chart *c);
 int kvl_plot_too_many(const struct kvl_figure *figure, struct kvl_err *err);
 /* Whether `name` is one of the names in a list separated by commas. */
 bool kvl_plot_in_list(const char *list, const char *name);

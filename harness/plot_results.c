@@ -121,9 +121,8 @@ static void lines_panel(const struct lines *l, size_t from, size_t to)
     panel_end(l->c, failed_samples(l->layout.x, from, to));
 }
 
-/* What the intervals are, how many questions, what failed. */
-static void subtitle(const struct kvl_plot_layout *l, const struct kvl_results *r, bool speed,
-                     const char *bars, struct kvl_chart *c)
+void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results *r, bool speed,
+                       const char *bars, struct kvl_chart *c)
 {
     struct kvl_buf *t = &c->subtitle;
     const struct kvl_result *x = l->n ? l->x[0] : NULL;
@@ -152,7 +151,7 @@ int kvl_chart_lines(const struct kvl_figure *f, const struct kvl_results *r,
     for (size_t p = 0; p < l.layout.n_panels && !out->no_memory; p++)
         lines_panel(&l, l.layout.begin[p], l.layout.begin[p + 1]);
     out->n_columns = l.layout.n_columns;
-    subtitle(&l.layout, r, f->by_length, f->note, out);
+    kvl_plot_subtitle(&l.layout, r, f->by_length, f->note, out);
     kvl_plot_layout_free(&l.layout);
     return KVL_OK;
 }
@@ -261,7 +260,7 @@ int kvl_chart_depths(const struct kvl_figure *f, const struct kvl_results *r,
         depths_panel(out, l.x, from, to, &length, &depth, want->strict);
     }
     l.n_models = 1;
-    subtitle(&l, r, false, f->note, out);
+    kvl_plot_subtitle(&l, r, false, f->note, out);
     kvl_plot_layout_free(&l);
     return KVL_OK;
 }

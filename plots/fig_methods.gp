@@ -1,0 +1,91 @@
+# fig_methods.gp - every method at the same budgets: a row per method, best first, a panel per task.
+#
+# The form of the tables that papers compare methods with, as dots: SnapKV (2024), table 1, and Quest
+# (2024), fig. 8, over LongBench.  Rows are ordered by how far a method stands above the mean of all, over
+# everything shown.
+# One should see: oracle near the top, close to full's line at every budget; random near the bottom; a
+# larger budget further right in every row.  Methods that read all of the context have open dots: what
+# they save is elsewhere, in the prefill or in what is fetched.
+gap_x = 40.0; gap_y = 78.0; top = 78.0
+if (!exists("panel_w")) { panel_w = 220.0; panel_h = 250.0; left = 88.0 }
+panel_w = 1.0*panel_w; panel_h = 1.0*panel_h; left = 1.0*left
+legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
+px(x) = 1.0 * (x) / width
+py(y) = 1 - 1.0 * (y) / height
+n_rows = n_columns > 0 ? int(ceil(1.0*n_panels/n_columns)) : 1
+kvl_ramp = "#7ad151 #22a884 #2a788e #414487 #440154"
+
+set multiplot
+set label 1 title at screen px(16), py(22) left font ",14"
+set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
+unset key; unset grid
+set grid xtics lt 1 lw 0.6 lc rgb "#e2e2e2"
+set xrange [x_min:x_max]
+set yrange [(n_y_ticks < 1 ? 1 : n_y_ticks)+0.5:0.5]
+set xtics 25
+rank(s) = int(sum [kvl_j=1:n_legend] (legend_name[kvl_j] eq s ? kvl_j : 0))
+is_budget(s) = s[1:7] eq "budget "
+n_budgets = n_legend < 1 ? 0 : int(sum [kvl_j=1:n_legend] (is_budget(legend_name[kvl_j]) ? 1 : 0))
+# Budgets from the first to the last of the ramp, and one below the other in their row.
+place(s) = is_budget(s) ? rank(s) - (n_legend - n_budgets) : 0
+shade(s) = is_budget(s) ? word(kvl_ramp, n_budgets < 2 ? 3 : 1 + int(4.0*(place(s)-1)/(n_budgets-1))) : "#000000"
+offset(s) = n_budgets < 2 || !is_budget(s) ? 0 : 0.56*((place(s)-1.0)/(n_budgets-1) - 0.5)
+
+do for [p=1:n_panels] {
+    col = (p-1) / n_rows; row = (p-1) % n_rows
+    x0 = left + col*(panel_w+gap_x); y0 = top + 14 + row*(panel_h+gap_y)
+    set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
+    set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
+    set title panel_title[p] font ",10" offset 0,-0.6
+    if (row == n_rows - 1 || p == n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
+    if (panel_note[p] ne "") {
+        set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
+    } else { unset label 3 }
+    set ytics ()
+    do for [i=1:n_y_ticks] {
+        if (i % 2 == 0) {
+            set object i rectangle from graph 0, first i-0.5 to graph 1, first i+0.5 behind \
+                fillcolor rgb "#f4f4f4" fillstyle solid noborder
+        }
+        if (col == 0) {
+            set ytics add (y_tick[i] i) offset -1.6,0
+            set label 100+i "" at screen px(x0-13), first i point pt kvl_marker(y_tick[i]) ps 0.7 \
+                lw 1.2 lc rgb kvl_colour(y_tick[i])
+        } else { unset label 100+i }
+    }
+    lines = ""; dots = ""
+    do for [k=1:n_series] {
+        if (series_panel[k] == p && series_points[k] > 0) {
+            if (series_name[k] eq "full") { lines = lines.sprintf(" %d", k) } \
+            else { dots = dots.sprintf(" %d", k) }
+        }
+    }
+    at(k) = strlen(k) ? int(k) : 1
+    name(k) = series_name[at(k)]
+    plot for [k in lines] data index (at(k)-1) using 1:2 with lines lw 1.0 dt 2 lc rgb "#000000", \
+         for [k in dots] data index (at(k)-1) using 1:($2+offset(name(k))):3:4 with xerrorbars \
+             ps 0 lw 0.7 lc rgb shade(name(k)), \
+         for [k in dots] data index (at(k)-1) \
+             using 1:($2+offset(name(k))):($5 > 0 && $6 > 1.1*$5 ? 6 : 7) with points \
+             pt variable ps 0.55 lw 1.2 lc rgb shade(name(k)), \
+         n_y_ticks + 9 with dots
+    unset label 1; unset label 2
+}
+
+# The legend is a plot of its own without axes, beside the panels.
+unset label; unset object
+unset title; unset xlabel; unset tics; unset border; unset grid
+set lmargin at screen px(legend_x+4); set rmargin at screen 1
+set tmargin at screen py(top+14); set bmargin at screen 0
+set xrange [0:1]; set yrange [0:1]
+set key at graph 0, graph 1 left top Left reverse samplen 2.2 spacing 1.35 font ",10"
+if (n_panels == 0) {
+    set label 3 "No result to show: the log has none for this figure." at screen 0.5,0.5 center
+}
+if (n_legend == 0) { plot 2 with dots }
+if (n_legend > 0) {
+plot for [j=1:n_legend] NaN with linespoints lw (legend_name[j] eq "full" ? 1.0 : 0.7) \
+    dt (legend_name[j] eq "full" ? 2 : 1) pt (legend_name[j] eq "full" ? -1 : 7) ps 0.8 \
+    lc rgb shade(legend_name[j]) title legend_name[j]
+}
+unset multiplot
