@@ -242,12 +242,15 @@ static int attach_check_observers(const struct kvl_session *s, const struct kvl_
     for (int32_t i = 0; i < want->n_columns; i++) {
         enum kvl_observer what = want->column[i].what;
         int32_t param = want->column[i].param;
-        if (!kvl_observer_set_has(have, what, param))
-            return kvl_fail(err, KVL_EINVAL,
-                            "%s observes column sums of %s of %d queries (0 = all), the engine "
-                            "does not",
-                            planned->policy->name,
-                            what == KVL_OBS_LOGITS ? "logits" : "probabilities", param);
+        if (kvl_observer_set_has(have, what, param)) continue;
+        if (!kvl_observes_columns(what))
+            return kvl_fail(err, KVL_EINVAL, "%s observes \"%s\" of %d, the engine does not",
+                            planned->policy->name, kvl_observer_name(what), param);
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s observes column sums of %s of %d queries (0 = all), the engine "
+                        "does not",
+                        planned->policy->name, what == KVL_OBS_LOGITS ? "logits" : "probabilities",
+                        param);
     }
     return KVL_OK;
 }
@@ -295,7 +298,9 @@ int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned,
 int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
                             enum kvl_exec exec, const struct kvl_session *like, struct kvl_err *err)
 {
+    uint64_t replay_ns = 0;
     KVL_TRY(attach_check(s, planned, err));
+    KVL_TRY(kvl_repeat_ready(s, &planned->p.observers, &replay_ns, err));
     uint64_t t0 = kvl_now_ns();
     const struct kvl_policy *p = planned->policy;
     s->planned = planned;
@@ -327,5 +332,6 @@ int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *pla
     s->failed = false;
     s->count.index_read_bytes = 0; /* reads of the context, once: no part of what a token costs */
     s->count.attach_ns = kvl_now_ns() - t0;
+    s->count.replay_ns = replay_ns;
     return KVL_OK;
 }

@@ -7,7 +7,9 @@ int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err 
     const struct kvl_shape *sh = &s->engine->model->shape;
     if (s->failed) return kvl_fail(err, KVL_EINTERNAL, "a session that failed is used again");
     if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d tokens, want at least 1", n);
-    if (!s->engine->desc.allow_overlong && n > sh->n_ctx_train - s->n_pos)
+    bool bounded =
+        !s->engine->desc.allow_overlong && !s->repeat; /* a repetition may lie beyond it */
+    if (bounded && n > sh->n_ctx_train - s->n_pos)
         return kvl_fail(err, KVL_EINVAL,
                         "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
                         (long long)s->n_pos + n, sh->n_ctx_train);

@@ -32,7 +32,7 @@ static void fill_columns(struct fill *f, int32_t layer, int32_t n)
     const struct kvl_observers *o = f->s->obs;
     size_t heads = (size_t)f->s->engine->model->shape.n_heads;
     for (int32_t c = 0; c < o->set.n_columns; c++)
-        for (size_t h = 0; h < heads; h++) {
+        for (size_t h = 0; o->columns[c].sum && h < heads; h++) {
             const float *from = fill_next(f);
             float *sum = o->columns[c].sum + ((size_t)layer * heads + h) * (size_t)o->n_tok +
                          (size_t)f->s->n_pos;
@@ -49,6 +49,7 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
                            v, err));
     if (!f->s->obs) return KVL_OK;
     fill_columns(f, layer, n);
+    KVL_TRY(kvl_observers_moments(e, f->s->obs, layer, fill_next(f), n));
     kvl_observers_add(e, f->s->obs, layer, fill_next(f), NULL, n);
     return KVL_OK;
 }

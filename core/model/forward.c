@@ -125,7 +125,10 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
                                                               .head_dim = sh->head_dim,
                                                               .scale = e->scale,
                                                               .bf16 = e->desc.prefill_bf16 })));
+    if (s->repeat)
+        return op_failed(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
     if (!s->obs) return KVL_OK;
+    KVL_TRY(op_failed(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
     KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
     kvl_observers_add(e, s->obs, layer, e->q, lse, f->n);
     return KVL_OK;

@@ -75,6 +75,7 @@ struct kvl_planned {
     struct kvl_plan_private p;
 };
 
+const char *kvl_observer_name(enum kvl_observer what);
 bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer what,
                           int32_t param);
 
@@ -91,6 +92,21 @@ struct kvl_column_sums {
     float *sum, *carry; /* [n_layers][n_heads][n_tok] */
 };
 
+/* Of the queries before RoPE of positions `param` and up. */
+struct kvl_moment_sums {
+    double *sum;     /* [n_layers][n_heads][head_dim] */
+    double *product; /* [n_layers][n_heads][head_dim (head_dim + 1) / 2] */
+};
+
+/* What a repetition of the context gave, kept until the observers change. */
+struct kvl_repeated {
+    struct kvl_repeated *next;
+    enum kvl_observer what;
+    int32_t param, n_tok;
+    float *score; /* [n_layers][n_kv_heads][n_tok] */
+    uint64_t ns;
+};
+
 struct kvl_observers {
     int32_t n_refs;
     struct kvl_observer_set set; /* the engine's when the session was created */
@@ -99,8 +115,15 @@ struct kvl_observers {
     float *ring_lse;             /* [n_layers][set.window][n_heads], NaN: not known */
     struct kvl_mass *masses;
     int32_t n_tok;                                   /* tokens that the columns have room for */
-    struct kvl_column_sums columns[KVL_MAX_COLUMNS]; /* as set.column */
+    struct kvl_column_sums columns[KVL_MAX_COLUMNS]; /* as set.column, where it asks for sums */
+    struct kvl_moment_sums moments[KVL_MAX_COLUMNS]; /* where it asks for moments */
+    struct kvl_repeated *repeats;
 };
+
+static inline bool kvl_observes_columns(enum kvl_observer what)
+{
+    return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS;
+}
 
 int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out);
 struct kvl_observers *kvl_observers_ref(struct kvl_observers *o);
@@ -115,6 +138,25 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
  * log-sum-exp [n][n_heads], NULL where no attention was computed. */
 void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                        const float *q, const float *lse, int32_t n);
+
+/* Adds queries before RoPE [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer to
+ * the moments. */
+int kvl_observers_moments(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
+                          const float *q_raw, int32_t n);
+
+/* What an observer may be asked for now, by policies that planned it. */
+int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t layer);
+int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer);
+int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window);
+
+/* ---- repeat.c: the context once more ----------------------------------------------------------- */
+
+struct kvl_repeat;
+/* Makes the repetitions that `set` asks for unless they are there; sets the time that they took. */
+int kvl_repeat_ready(struct kvl_session *s, const struct kvl_observer_set *set, uint64_t *ns,
+                     struct kvl_err *err);
+/* n tokens of a repetition have attended in a layer: the engine holds their queries and inputs. */
+int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t layer, int32_t n);
 
 /* ---- meta.c: tables of a policy --------------------------------------------------------------- */
 
@@ -182,6 +224,7 @@ struct kvl_session {
     struct kvl_engine *engine;
     struct kvl_seq *seq;
     struct kvl_observers *obs; /* NULL when the engine keeps none */
+    struct kvl_repeat *repeat; /* NULL, or this is a fork that repeats its context */
     int32_t n_pos;             /* position of the next token */
     int32_t *id;               /* [n_pos] of the tokens; those of a running call are there already */
     int32_t cap_id;

@@ -7,7 +7,9 @@
  *
  * KVL_OBS_COLUMNS and KVL_OBS_LOGITS need every query, so their sums grow with the prefill: after the
  * attention of a chunk, whose log-sum-exp is kept, a second pass adds what its queries give to every
- * token.  A fork that goes on gets its own copy. */
+ * token.  A fork that goes on gets its own copy.
+ *
+ * KVL_OBS_MOMENTS: observe_more.c.  KVL_OBS_REPLAY: repeat.c. */
 #include "model/host.h"
 
 #include <math.h>
@@ -30,12 +32,25 @@ static size_t column_floats(const struct kvl_engine *e, int32_t n_tok)
     return (size_t)sh->n_layers * (size_t)sh->n_heads * (size_t)n_tok;
 }
 
+static size_t moment_sums(const struct kvl_engine *e)
+{
+    return column_floats(e, e->model->shape.head_dim);
+}
+
+static size_t moment_products(const struct kvl_engine *e)
+{
+    return moment_sums(e) * ((size_t)e->model->shape.head_dim + 1) / 2;
+}
+
 static void columns_free(struct kvl_observers *o)
 {
     for (int32_t i = 0; i < KVL_MAX_COLUMNS; i++) {
         kvl_free(o->columns[i].sum);
         kvl_free(o->columns[i].carry);
+        kvl_free(o->moments[i].sum);
+        kvl_free(o->moments[i].product);
         o->columns[i] = (struct kvl_column_sums){ 0 };
+        o->moments[i] = (struct kvl_moment_sums){ 0 };
     }
 }
 
@@ -45,6 +60,12 @@ static int columns_alloc(const struct kvl_engine *e, struct kvl_observers *o, in
 {
     o->n_tok = n_tok;
     for (int32_t i = 0; i < o->set.n_columns; i++) {
+        if (o->set.column[i].what == KVL_OBS_MOMENTS) {
+            o->moments[i].sum = kvl_alloc(moment_sums(e), sizeof(double));
+            o->moments[i].product = kvl_alloc(moment_products(e), sizeof(double));
+            if (!o->moments[i].sum || !o->moments[i].product) return KVL_ENOMEM;
+        }
+        if (!kvl_observes_columns(o->set.column[i].what)) continue;
         o->columns[i].sum = kvl_alloc(column_floats(e, n_tok), sizeof(float));
         o->columns[i].carry = kvl_alloc(column_floats(e, n_tok), sizeof(float));
         if (!o->columns[i].sum || !o->columns[i].carry) return KVL_ENOMEM;
@@ -80,8 +101,15 @@ struct kvl_observers *kvl_observers_ref(struct kvl_observers *o)
     return o;
 }
 
-static void masses_free(struct kvl_observers *o)
+/* What was computed from the observers as they were. */
+static void computed_free(struct kvl_observers *o)
 {
+    while (o->repeats) {
+        struct kvl_repeated *next = o->repeats->next;
+        kvl_free(o->repeats->score);
+        kvl_free(o->repeats);
+        o->repeats = next;
+    }
     while (o->masses) {
         struct kvl_mass *next = o->masses->next;
         kvl_free(o->masses->mass);
@@ -93,7 +121,7 @@ static void masses_free(struct kvl_observers *o)
 void kvl_observers_unref(struct kvl_observers *o)
 {
     if (!o || --o->n_refs > 0) return;
-    masses_free(o);
+    computed_free(o);
     columns_free(o);
     kvl_free(o->ring);
     kvl_free(o->ring_lse);
@@ -105,18 +133,31 @@ static void columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
 {
     size_t rows = column_floats(e, 1), n = (size_t)KVL_MIN(to->n_tok, from->n_tok);
     for (int32_t i = 0; n > 0 && i < to->set.n_columns; i++)
-        for (size_t r = 0; r < rows; r++) {
+        for (size_t r = 0; to->columns[i].sum && r < rows; r++) {
             size_t at = r * (size_t)to->n_tok, was = r * (size_t)from->n_tok;
             memcpy(to->columns[i].sum + at, from->columns[i].sum + was, n * sizeof(float));
             memcpy(to->columns[i].carry + at, from->columns[i].carry + was, n * sizeof(float));
         }
+    for (int32_t i = 0; i < to->set.n_columns; i++) {
+        if (!to->moments[i].sum) continue;
+        memcpy(to->moments[i].sum, from->moments[i].sum, moment_sums(e) * sizeof(double));
+        memcpy(to->moments[i].product, from->moments[i].product,
+               moment_products(e) * sizeof(double));
+    }
+}
+
+static bool has_columns(const struct kvl_observer_set *set)
+{
+    for (int32_t i = 0; i < set->n_columns; i++)
+        if (kvl_observes_columns(set->column[i].what)) return true;
+    return false;
 }
 
 int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok)
 {
-    bool fits = (*o)->set.n_columns == 0 || (*o)->n_tok == n_tok;
+    bool fits = !has_columns(&(*o)->set) || (*o)->n_tok == n_tok;
     if ((*o)->n_refs == 1 && fits) {
-        masses_free(*o);
+        computed_free(*o);
         return KVL_OK;
     }
     struct kvl_observers *copy;
@@ -137,6 +178,7 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
     size_t at = (size_t)layer * (size_t)sh->n_heads * (size_t)o->n_tok;
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         bool logits = o->set.column[i].what == KVL_OBS_LOGITS;
+        if (!kvl_observes_columns(o->set.column[i].what)) continue;
         KVL_TRY(e->ops->attn_columns(&(struct kvl_attn_columns_args){
             .sums = o->columns[i].sum + at,
             .carry = o->columns[i].carry + at,
@@ -218,7 +260,7 @@ static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t l
     return NULL;
 }
 
-static int obs_check_layer(const struct kvl_pctx *ctx, int32_t layer)
+int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t layer)
 {
     if (layer >= 0 && layer < ctx->shape->n_layers) return KVL_OK;
     return kvl_fail(ctx->err, KVL_EPOLICY, "observers of layer %d, want 0 to %d", layer,
@@ -227,7 +269,7 @@ static int obs_check_layer(const struct kvl_pctx *ctx, int32_t layer)
 
 /* Observers tell about the context: its keys are all there while it is judged, and it was prefilled
  * from its first token to its last. */
-static int obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
+int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
 {
     struct kvl_session *s = ctx->host->session;
     if (!ctx->host->scoring)
@@ -243,10 +285,10 @@ static int obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-static int obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window)
+int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window)
 {
     struct kvl_session *s = ctx->host->session;
-    KVL_TRY(obs_check_layer(ctx, layer));
+    KVL_TRY(kvl_obs_check_layer(ctx, layer));
     if (!s->obs || window < 1 || window > s->planned->p.observers.window)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "window of %d queries in layer %d was not asked for in plan", window,
@@ -255,7 +297,7 @@ static int obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t w
         return kvl_fail(ctx->err, KVL_EINVAL,
                         "window of %d queries, the context has only %lld tokens", window,
                         (long long)s->obs->n_seen);
-    return obs_check_time(ctx, layer);
+    return kvl_obs_check_time(ctx, layer);
 }
 
 int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
@@ -263,7 +305,7 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
 {
     struct kvl_session *s = ctx->host->session;
     const struct kvl_shape *sh = ctx->shape;
-    KVL_TRY(obs_check_window(ctx, layer, window));
+    KVL_TRY(kvl_obs_check_window(ctx, layer, window));
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
     if (!m) {
         struct kvl_mass *fresh = kvl_alloc(1, sizeof *fresh);
@@ -294,7 +336,7 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     const struct kvl_shape *sh = ctx->shape;
     if (back < 0 || back == INT32_MAX)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query %d before the newest, want 0 or more", back);
-    KVL_TRY(obs_check_window(ctx, layer, back + 1));
+    KVL_TRY(kvl_obs_check_window(ctx, layer, back + 1));
     if (n_tok != s->n_pos)
         return kvl_fail(ctx->err, KVL_EPOLICY, "room for the weights of %d tokens, want %d", n_tok,
                         s->n_pos);
@@ -322,12 +364,12 @@ int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer
                     int32_t param, const float **sums, int32_t *n_tok)
 {
     struct kvl_session *s = ctx->host->session;
-    KVL_TRY(obs_check_layer(ctx, layer));
+    KVL_TRY(kvl_obs_check_layer(ctx, layer));
     if (!kvl_observer_set_has(&s->planned->p.observers, what, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "column sums (observer %d) of %d queries were not asked for in plan",
                         (int)what, param);
-    KVL_TRY(obs_check_time(ctx, layer));
+    KVL_TRY(kvl_obs_check_time(ctx, layer));
     const struct kvl_observer_set *set = &s->obs->set;
     int32_t i = 0; /* attach has made sure that it is there */
     while (set->column[i].what != what || set->column[i].param != param) i++;

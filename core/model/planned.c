@@ -81,6 +81,16 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
     return policy_check_hooks(p, err);
 }
 
+const char *kvl_observer_name(enum kvl_observer what)
+{
+    static const char *const names[] = {
+        [KVL_OBS_WINDOW] = "window", [KVL_OBS_COLUMNS] = "columns",
+        [KVL_OBS_LOGITS] = "logits", [KVL_OBS_MOMENTS] = "moments",
+        [KVL_OBS_REPLAY] = "replay", [KVL_OBS_REPLAY_PLUS] = "replay_plus"
+    };
+    return names[what];
+}
+
 bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer what, int32_t param)
 {
     for (int32_t i = 0; i < set->n_columns; i++)
@@ -112,27 +122,29 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
     return KVL_OK;
 }
 
+/* Parameters that mean something: [what] smallest, largest. */
+static const int32_t observer_range[][2] = {
+    [KVL_OBS_WINDOW] = { 1, 65536 },     [KVL_OBS_COLUMNS] = { 0, INT32_MAX },
+    [KVL_OBS_LOGITS] = { 0, INT32_MAX }, [KVL_OBS_MOMENTS] = { 0, INT32_MAX },
+    [KVL_OBS_REPLAY] = { 1, 65536 },     [KVL_OBS_REPLAY_PLUS] = { 1, 65536 },
+};
+
 int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
 {
-    bool columns = what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS;
     if (plan->own_prefill && (what != KVL_OBS_WINDOW || !plan->p->policy->prefill_mask))
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "observer %d, but the policy does its own prefill%s", (int)what,
                         plan->p->policy->prefill_mask ? ", which has the last queries alone" : "");
-    if (what != KVL_OBS_WINDOW && !columns)
+    if (what < KVL_OBS_WINDOW || what > KVL_OBS_REPLAY_PLUS)
         return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d to %d",
-                        (int)what, KVL_OBS_WINDOW, KVL_OBS_LOGITS);
-    if (columns) {
-        if (param < 0)
-            return kvl_fail(plan->err, KVL_EINVAL,
-                            "column sums of %d queries, want 0 (all) or more", param);
-        struct kvl_observer_set one = { .n_columns = 1, .column = { { what, param } } };
-        return kvl_observer_set_merge(&plan->p->observers, &one, plan->err);
-    }
-    if (param < 1 || param > 65536)
-        return kvl_fail(plan->err, KVL_EINVAL, "observation window %d, want 1 to 65536", param);
-    plan->p->observers.window = KVL_MAX(plan->p->observers.window, param);
-    return KVL_OK;
+                        (int)what, KVL_OBS_WINDOW, KVL_OBS_REPLAY_PLUS);
+    if (param < observer_range[what][0] || param > observer_range[what][1])
+        return kvl_fail(plan->err, KVL_EINVAL, "observer \"%s\" of %d, want %d to %d",
+                        kvl_observer_name(what), param, observer_range[what][0],
+                        observer_range[what][1]);
+    struct kvl_observer_set one = { .n_columns = 1, .column = { { what, param } } };
+    if (what == KVL_OBS_WINDOW) one = (struct kvl_observer_set){ .window = param };
+    return kvl_observer_set_merge(&plan->p->observers, &one, plan->err);
 }
 
 int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,

@@ -4,7 +4,7 @@
  *
  * Content, little-endian: a head of numbers; the ids of the tokens; per layer the full blocks, CHUNK_BLOCKS of each kv head
  * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
- * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries.
+ * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries; the moments.
  * Of a block only the store knows the layout: nothing is converted, and a load costs little more than
  * decoding the file. */
 #include "model/snapshot_file.h"
@@ -22,13 +22,19 @@ enum { CHUNK_BLOCKS = 16 };
 
 /* ---- key ------------------------------------------------------------------------------------------- */
 
+/* Repetitions of a context are made of what the others and the cache hold. */
+static bool observer_has_bytes(const struct kvl_observer_set *set, int32_t i)
+{
+    return set->column[i].what != KVL_OBS_REPLAY && set->column[i].what != KVL_OBS_REPLAY_PLUS;
+}
+
 static int key_observers(const struct kvl_observer_set *set, struct kvl_buf *out)
 {
     KVL_TRY(kvl_buf_printf(out, "observe window=%d", set->window));
     for (int32_t i = 0; i < set->n_columns; i++)
-        KVL_TRY(kvl_buf_printf(out, " %s=%d",
-                               set->column[i].what == KVL_OBS_LOGITS ? "logits" : "columns",
-                               set->column[i].param));
+        if (observer_has_bytes(set, i))
+            KVL_TRY(kvl_buf_printf(out, " %s=%d", kvl_observer_name(set->column[i].what),
+                                   set->column[i].param));
     return kvl_buf_adds(out, "\n");
 }
 
@@ -77,11 +83,11 @@ static struct snapshot_head head_of(const struct kvl_engine *e)
                                .n_heads = sh->n_heads,
                                .type = (int32_t)d->type,
                                .raw_keys = d->raw_keys,
-                               .window = set->window,
-                               .n_columns = set->n_columns };
+                               .window = set->window };
     for (int32_t i = 0; i < set->n_columns; i++) {
-        h.column[2 * i] = (int32_t)set->column[i].what;
-        h.column[2 * i + 1] = set->column[i].param;
+        if (!observer_has_bytes(set, i)) continue;
+        h.column[2 * h.n_columns] = (int32_t)set->column[i].what;
+        h.column[2 * h.n_columns++ + 1] = set->column[i].param;
     }
     return h;
 }
@@ -234,8 +240,15 @@ static int observers_each(const struct kvl_engine *e, const struct kvl_observers
     KVL_TRY(each(of, o->ring_lse, window, err));
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t bytes = heads * (size_t)o->n_tok * sizeof(float);
+        if (!o->columns[i].sum) continue;
         KVL_TRY(each(of, o->columns[i].sum, bytes, err));
         KVL_TRY(each(of, o->columns[i].carry, bytes, err));
+    }
+    for (int32_t i = 0; i < o->set.n_columns; i++) {
+        size_t dim = (size_t)sh->head_dim, bytes = heads * dim * sizeof(double);
+        if (!o->moments[i].sum) continue;
+        KVL_TRY(each(of, (float *)(void *)o->moments[i].sum, bytes, err));
+        KVL_TRY(each(of, (float *)(void *)o->moments[i].product, bytes * (dim + 1) / 2, err));
     }
     return KVL_OK;
 }

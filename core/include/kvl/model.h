@@ -75,7 +75,7 @@ bool kvl_planned_raw_keys(const struct kvl_planned *p);
 struct kvl_observer_set {
     int32_t window; /* longest KVL_OBS_WINDOW; 0 = none */
     struct {
-        enum kvl_observer what; /* KVL_OBS_COLUMNS or KVL_OBS_LOGITS */
+        enum kvl_observer what; /* everything but KVL_OBS_WINDOW */
         int32_t param;
     } column[KVL_MAX_COLUMNS]; /* by what, then param; different */
     int32_t n_columns;
@@ -210,6 +210,9 @@ struct kvl_counters {
     int64_t n_evicted;        /* slots evicted, all lanes */
     uint64_t meta_ns, select_ns, attend_ns, evict_ns, total_ns;
     uint64_t attach_ns; /* replay, prefilled, score and eviction at attach */
+    /* What KVL_OBS_REPLAY that this policy uses took, once for all policies that share the context; in no
+     * other time. */
+    uint64_t replay_ns;
     /* Of a context under prefill_mask, kept by kvl_session_reset_counters: pairs of a query (of one
      * head) and a key that were read, that dense attention would have read, that were scored to say
      * which; keys and values fetched for them; the time of all, replay and what follows included. */

@@ -96,7 +96,7 @@ enum kvl_observer {
     KVL_OBS_REPLAY_PLUS = 6,
 };
 
-/* Different column observers (kind and param) that one engine keeps at most; InfLLM has one of its own
+/* Different observers beside the window (kind and param) that one engine keeps at most; InfLLM has one of its own
  * for every budget of a sweep. */
 #define KVL_MAX_COLUMNS 16
 
