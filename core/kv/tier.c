@@ -371,7 +371,8 @@ static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
         if (!r->block[r->n_blocks]) return KVL_ENOMEM;
     }
     *out = r->n++;
-    t->peak_places = KVL_MAX(t->peak_places, ++t->n_places);
+    t->n_places++;
+    t->peak_places = KVL_MAX(t->peak_places, t->n_places);
     return KVL_OK;
 }
 
