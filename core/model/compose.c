@@ -14,8 +14,8 @@
 
 enum { OUTER = 0, INNER = 1, N_PARTS = 2, COMPOSE_ALIGN = 64 };
 
-struct composed {
-    struct kvl_policy policy; /* first: the object that others see */
+struct kvl_composed {
+    struct kvl_policy policy; /* the object that others see */
     const struct kvl_policy *part[N_PARTS];
     size_t opts_at[N_PARTS]; /* of a part's options, behind composed_opts */
     struct kvl_opt *opts;
@@ -33,23 +33,15 @@ struct composed_state {
     bool opened[N_PARTS]; /* close is owed */
 };
 
-static int compose_plan(struct kvl_plan *plan);
-
 static size_t aligned(size_t n)
 {
     return (n + COMPOSE_ALIGN - 1) / COMPOSE_ALIGN * COMPOSE_ALIGN;
 }
 
-/* NULL for a policy that is none. */
-static const struct composed *composed_of(const struct kvl_policy *p)
-{
-    return p->plan == compose_plan ? (const struct composed *)p : NULL;
-}
-
 bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy **outer,
                       const struct kvl_policy **inner)
 {
-    const struct composed *c = composed_of(policy);
+    const struct kvl_composed *c = policy->composed;
     if (!c) return false;
     if (outer) *outer = c->part[OUTER];
     if (inner) *inner = c->part[INNER];
@@ -58,13 +50,13 @@ bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy *
 
 bool kvl_policy_reselects(const struct kvl_policy *policy)
 {
-    const struct composed *c = composed_of(policy);
+    const struct kvl_composed *c = policy->composed;
     return c && c->part[OUTER]->select;
 }
 
 /* ---- plan ---------------------------------------------------------------------------------- */
 
-static void *part_opts(const struct composed *c, const void *opts, int i)
+static void *part_opts(const struct kvl_composed *c, const void *opts, int i)
 {
     return (uint8_t *)(uintptr_t)opts + c->opts_at[i];
 }
@@ -72,14 +64,14 @@ static void *part_opts(const struct composed *c, const void *opts, int i)
 int32_t kvl_policy_min_budget(const struct kvl_policy *policy, const struct kvl_shape *shape,
                               const void *opts)
 {
-    const struct composed *c = composed_of(policy);
+    const struct kvl_composed *c = policy->composed;
     if (!c) return policy->min_budget ? policy->min_budget(shape, opts) : 1;
     int i = c->part[OUTER]->min_budget ? OUTER : INNER;
     return c->part[i]->min_budget ? c->part[i]->min_budget(shape, part_opts(c, opts, i)) : 1;
 }
 
 /* The inner one plans for what the outer one leaves it. */
-static int compose_inner_budget(const struct kvl_plan *plan, const struct composed *c,
+static int compose_inner_budget(const struct kvl_plan *plan, const struct kvl_composed *c,
                                 int32_t budget_tok)
 {
     const struct kvl_policy *p = c->part[INNER];
@@ -96,7 +88,7 @@ static int compose_inner_budget(const struct kvl_plan *plan, const struct compos
 }
 
 /* What of the context both want to see, of those who look. */
-static enum kvl_replay compose_replay(const struct composed *c, const struct composed_opts *o)
+static enum kvl_replay compose_replay(const struct kvl_composed *c, const struct composed_opts *o)
 {
     enum kvl_replay want = KVL_REPLAY_NONE;
     for (int i = 0; i < N_PARTS; i++)
@@ -106,7 +98,7 @@ static enum kvl_replay compose_replay(const struct composed *c, const struct com
 
 static int compose_plan(struct kvl_plan *plan)
 {
-    const struct composed *c = composed_of(plan->p->policy);
+    const struct kvl_composed *c = plan->p->policy->composed;
     struct composed_opts *o = plan->opts;
     size_t state = aligned(sizeof(struct composed_state));
     int32_t budget_tok = plan->budget_tok;
@@ -130,13 +122,13 @@ static int compose_plan(struct kvl_plan *plan)
 
 /* ---- hooks --------------------------------------------------------------------------------- */
 
-static const struct composed *composed_here(const struct kvl_pctx *ctx)
+static const struct kvl_composed *composed_here(const struct kvl_pctx *ctx)
 {
-    return composed_of(ctx->host->session->planned->policy);
+    return ctx->host->session->planned->policy->composed;
 }
 
 /* The context as part i sees it. */
-static struct kvl_pctx part_ctx(const struct kvl_pctx *ctx, const struct composed *c, int i)
+static struct kvl_pctx part_ctx(const struct kvl_pctx *ctx, const struct kvl_composed *c, int i)
 {
     const struct kvl_pctx *all = &ctx->host->session->ctx;
     const struct composed_opts *o = all->opts;
@@ -149,7 +141,7 @@ static struct kvl_pctx part_ctx(const struct kvl_pctx *ctx, const struct compose
 
 static int compose_open(struct kvl_pctx *ctx)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     struct composed_state *state = ctx->state;
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
@@ -161,7 +153,7 @@ static int compose_open(struct kvl_pctx *ctx)
 
 static void compose_close(struct kvl_pctx *ctx)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     struct composed_state *state = ctx->state;
     for (int i = OUTER; i < N_PARTS; i++) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
@@ -173,7 +165,7 @@ static void compose_close(struct kvl_pctx *ctx)
 static int compose_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                           const float *v)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     const struct composed_opts *o = ctx->opts;
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
@@ -186,7 +178,7 @@ static int compose_append(struct kvl_pctx *ctx, const struct kvl_step *step, con
 
 static int compose_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
         if (c->part[i]->prefilled) KVL_TRY(c->part[i]->prefilled(&part, layer));
@@ -196,7 +188,7 @@ static int compose_prefilled(struct kvl_pctx *ctx, int32_t layer)
 
 static int compose_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     int all = KVL_SELECT;
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
@@ -209,7 +201,7 @@ static int compose_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 
 static int compose_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     if (!c->part[OUTER]->score) return kvl_inner_score(ctx, layer, scores);
     struct kvl_pctx part = part_ctx(ctx, c, OUTER);
     return c->part[OUTER]->score(&part, layer, scores);
@@ -218,7 +210,7 @@ static int compose_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores 
 static int compose_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     int i = c->part[OUTER]->select ? OUTER : INNER;
     struct kvl_pctx part = part_ctx(ctx, c, i);
     KVL_TRY(c->part[i]->select(&part, step, q, sel));
@@ -233,7 +225,7 @@ static int compose_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 static int compose_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const float *const *probs, const int32_t *n, const float *lse)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
         if (c->part[i]->observe) KVL_TRY(c->part[i]->observe(&part, step, probs, n, lse));
@@ -243,7 +235,7 @@ static int compose_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 
 static int compose_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     int i = c->part[OUTER]->evict ? OUTER : INNER;
     struct kvl_pctx part = part_ctx(ctx, c, i);
     return c->part[i]->evict(&part, step, keep);
@@ -252,7 +244,7 @@ static int compose_evict(struct kvl_pctx *ctx, const struct kvl_step *step, stru
 static int compose_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
                                 const struct kvl_query *q, struct kvl_prefill_mask *mask)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     int i = c->part[OUTER]->prefill_mask ? OUTER : INNER;
     struct kvl_pctx part = part_ctx(ctx, c, i);
     return c->part[i]->prefill_mask(&part, step, q, mask);
@@ -260,7 +252,7 @@ static int compose_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *ste
 
 static int compose_report(struct kvl_pctx *ctx, struct kvl_report *report)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
         if (c->part[i]->report) KVL_TRY(c->part[i]->report(&part, report));
@@ -273,7 +265,7 @@ static int compose_report(struct kvl_pctx *ctx, struct kvl_report *report)
 static int inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
                      const struct kvl_policy **inner)
 {
-    const struct composed *c = composed_here(ctx);
+    const struct kvl_composed *c = composed_here(ctx);
     if (!c)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "asks an inner policy and has none: want KVL_CAP_WRAPS");
@@ -327,7 +319,7 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
     KVL_TRY(kvl_policy_check(inner, err));
     if (!(outer->caps & KVL_CAP_WRAPS))
         return kvl_fail(err, KVL_EINVAL, "%s(%s): %s wraps no other policy", o, i, o);
-    if ((inner->caps & KVL_CAP_WRAPS) || composed_of(inner))
+    if ((inner->caps & KVL_CAP_WRAPS) || inner->composed)
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s wraps a policy itself, want one level: %s(%s) or %s alone", o,
                         i, i, o, outer->inner, i);
@@ -392,7 +384,7 @@ static const char *default_of(const char *text, const char *policy, const char *
 }
 
 /* An option's name as that of the inner policy. */
-static int compose_name(struct composed *c, const char *option, const char **out)
+static int compose_name(struct kvl_composed *c, const char *option, const char **out)
 {
     *out = c->names.data + c->names.len;
     KVL_TRY(kvl_buf_printf(&c->names, "%s.%s", c->part[INNER]->name, option));
@@ -401,7 +393,7 @@ static int compose_name(struct composed *c, const char *option, const char **out
 
 /* Rows of part i, moved to where its options lie.  Texts are made of names and defaults, which must not
  * grow: both were given room for all of them. */
-static int compose_rows(struct composed *c, int i, struct kvl_opt *row)
+static int compose_rows(struct kvl_composed *c, int i, struct kvl_opt *row)
 {
     const struct kvl_policy *p = c->part[i];
     for (const struct kvl_opt *o = p->opts; o && o->name; o++, row++) {
@@ -421,7 +413,7 @@ static int compose_rows(struct composed *c, int i, struct kvl_opt *row)
 }
 
 /* Room for what compose_rows writes, so that no text moves. */
-static int compose_room(struct composed *c)
+static int compose_room(struct kvl_composed *c)
 {
     const struct kvl_policy *p = c->part[INNER];
     size_t room = strlen(c->part[OUTER]->inner) + 1;
@@ -435,7 +427,7 @@ static int compose_room(struct composed *c)
     return KVL_OK;
 }
 
-static int compose_options(struct composed *c)
+static int compose_options(struct kvl_composed *c)
 {
     size_t at = aligned(sizeof(struct composed_opts));
     int32_t n = opts_count(c->part[OUTER]->opts);
@@ -453,7 +445,7 @@ static int compose_options(struct composed *c)
     return KVL_OK;
 }
 
-static int compose_texts(struct composed *c)
+static int compose_texts(struct kvl_composed *c)
 {
     const struct kvl_policy *o = c->part[OUTER], *i = c->part[INNER];
     KVL_TRY(kvl_buf_printf(&c->name, "%s(%s)", o->name, i->name));
@@ -471,7 +463,7 @@ static int compose_texts(struct composed *c)
 }
 
 /* A hook that a part lacks is none of the whole. */
-static void compose_hooks(struct composed *c)
+static void compose_hooks(struct kvl_composed *c)
 {
     const struct kvl_policy *o = c->part[OUTER], *i = c->part[INNER];
     struct kvl_policy *p = &c->policy;
@@ -493,14 +485,15 @@ int kvl_policy_compose(const struct kvl_policy *outer, const struct kvl_policy *
                        const struct kvl_policy **out, struct kvl_err *err)
 {
     KVL_TRY(compose_check(outer, inner, err));
-    struct composed *c = kvl_alloc(1, sizeof *c);
+    struct kvl_composed *c = kvl_alloc(1, sizeof *c);
     if (!c) return kvl_fail(err, KVL_ENOMEM, "out of memory for %s(%s)", outer->name, inner->name);
     c->part[OUTER] = outer;
     c->part[INNER] = inner;
     c->policy = (struct kvl_policy){ .abi = KVL_POLICY_ABI,
                                      .size = sizeof c->policy,
                                      .version = 1000 * outer->version + inner->version,
-                                     .caps = compose_caps(c->part) };
+                                     .caps = compose_caps(c->part),
+                                     .composed = c };
     compose_hooks(c);
     if (compose_texts(c) != KVL_OK || compose_options(c) != KVL_OK) {
         kvl_policy_decompose(&c->policy);
@@ -513,7 +506,7 @@ int kvl_policy_compose(const struct kvl_policy *outer, const struct kvl_policy *
 void kvl_policy_decompose(const struct kvl_policy *policy)
 {
     if (!policy) return;
-    struct composed *c = (struct composed *)(uintptr_t)policy;
+    struct kvl_composed *c = (struct kvl_composed *)(uintptr_t)policy->composed;
     struct kvl_buf *texts[] = { &c->name, &c->title, &c->paper, &c->help, &c->names, &c->defaults };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) kvl_buf_free(texts[i]);
     kvl_free(c->opts);

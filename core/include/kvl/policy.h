@@ -434,6 +434,7 @@ KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_
 
 /* ---- composition: outer(inner) ----------------------------------------------------------------- */
 
+struct kvl_composed;
 /* A policy with KVL_CAP_WRAPS has an inner one, named in its spec or by `inner`.  Each has options, state,
  * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe, report,
  * close) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
@@ -539,6 +540,7 @@ struct kvl_policy {
     int (*load)(struct kvl_pctx *ctx, struct kvl_blob *blob);
     /* Extra numbers; never accuracy, recall or budget: those are measured by the harness. */
     int (*report)(struct kvl_pctx *ctx, struct kvl_report *report);
+    const struct kvl_composed *composed; /* the engine's, of outer(inner); NULL */
 };
 
 #ifdef KVL_PLUGIN
