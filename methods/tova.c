@@ -1,0 +1,203 @@
+/* tova - the newest query decides: the token that it attends to least goes.
+ *
+ * Oren, Hassid, Yarden, Adi, Schwartz: Transformers are Multi-State RNNs, EMNLP 2024 (arXiv
+ * 2401.06104), section 3.2, policy TOVA.  After every step, per layer:
+ *   1. the attention weights of the last query over all that is in the cache, mean over all query heads
+ *   2. the cache_size tokens of largest weight stay, the same for every head (ties: the lower position)
+ * No sums over time, no pooling, and nothing is protected: neither the first tokens nor the newest.
+ *
+ * mode=stepwise is the paper and its code.  Their prompt goes through in one call, so that its last
+ * token alone decides about all of it; the same happens here after a shared prefill, and at the end of a
+ * question that runs as a block.  prefill: own decides after every token from the first on, as the
+ * paper describes it: another set, and another result.
+ * mode=oneshot is kvpress: one cut when the context is complete, none while decoding; its press also
+ * keeps the newest token (keep_newest=true).
+ *
+ * Budget B: cache_size = B - 1, since a step attends to cache_size + 1 tokens.
+ * Deviations: 32-bit floats (code: the model's type, with more ties).
+ * Cost per step and layer: H sums of cache_size + 1 weights, one top-k; once: one query over the context,
+ * one top-k.  Memory: a float per live token and kv head.
+ */
+#include "kvl/policy.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TOVA_STEPWISE = 0, TOVA_ONESHOT = 1 };
+
+struct tova_opts {
+    int32_t mode, cache_size;
+    bool keep_newest;
+    int32_t
+        table; /* not an option: weights of the newest query, summed over the heads of a group */
+};
+
+static const char *const tova_modes[] = { "stepwise", "oneshot", NULL };
+
+static const struct kvl_opt tova_options[] = {
+    { .name = "mode",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct tova_opts, mode),
+      .def = "stepwise",
+      .choices = tova_modes,
+      .help =
+          "stepwise: after every step (paper); oneshot: when the context is complete (kvpress)" },
+    { .name = "cache_size",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct tova_opts, cache_size),
+      .def = "auto",
+      .min = 1,
+      .max = 1 << 30,
+      .help = "tokens that stay after a step, the paper's number of states (code: 512); auto = "
+              "budget - 1" },
+    { .name = "keep_newest",
+      .type = KVL_OPT_BOOL,
+      .off = offsetof(struct tova_opts, keep_newest),
+      .def = "false",
+      .help = "the newest token stays whatever its weight (paper: false; kvpress: true)" },
+    { 0 },
+};
+
+static int32_t tova_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const struct tova_opts *o = opts;
+    (void)shape;
+    return o->cache_size == KVL_AUTO ? 2 : 1;
+}
+
+static int tova_plan(struct kvl_plan *plan)
+{
+    struct tova_opts *o = plan->opts;
+    if (o->cache_size == KVL_AUTO) {
+        if (plan->budget_tok < 2)
+            return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more, or cache_size",
+                            plan->budget_tok);
+        o->cache_size = plan->budget_tok - 1;
+    }
+    if (plan->own_prefill && o->mode == TOVA_ONESHOT)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "mode=oneshot cuts a finished context; give prefill: shared");
+    if (o->mode == TOVA_STEPWISE) KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, 1, &o->table));
+    return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_WINDOW, 1);
+}
+
+/* y [n]: mean of n_rows rows, x_stride apart. */
+static int tova_mean(const struct kvl_pctx *ctx, float *y, const float *x, size_t x_stride,
+                     int32_t n_rows, int32_t n)
+{
+    struct kvl_group_reduce_args mean = { .y = y,
+                                          .x = x,
+                                          .x_stride = x_stride,
+                                          .n = n,
+                                          .n_heads = n_rows,
+                                          .n_kv_heads = 1,
+                                          .reduce = KVL_REDUCE_MEAN };
+    return ctx->ops->group_reduce(&mean);
+}
+
+/* The context, cut by its last query. */
+static int tova_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+{
+    const struct tova_opts *o = ctx->opts;
+    size_t n = (size_t)scores->n_tok;
+    scores->keep_tok = o->cache_size;
+    scores->protect_last = o->keep_newest;
+    if (scores->n_tok <= scores->keep_tok) return KVL_OK;
+    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
+    if (!probs) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d weights", scores->n_tok);
+    KVL_TRY(kvl_obs_window_probs(ctx, layer, 0, probs, scores->n_tok));
+    KVL_TRY(tova_mean(ctx, scores->score, probs, n, ctx->shape->n_heads, scores->n_tok));
+    for (int32_t h = 1; h < ctx->shape->n_kv_heads; h++)
+        memcpy(scores->score + (size_t)h * n, scores->score, n * sizeof *scores->score);
+    return KVL_OK;
+}
+
+/* Weights of the newest query in place of those of the one before. */
+static int tova_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const float *const *probs, const int32_t *n, const float *lse)
+{
+    const struct tova_opts *o = ctx->opts;
+    static const float forget = 0.0f;
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    struct kvl_meta_view meta;
+    (void)lse;
+    if (o->mode == TOVA_ONESHOT) return KVL_OK;
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        struct kvl_add_args add = { .y = meta.base + (size_t)(h / group) * meta.head_stride,
+                                    .x = probs[h],
+                                    .n = (size_t)n[h],
+                                    .factor = h % group == 0 ? &forget : NULL };
+        KVL_TRY(ctx->ops->add(&add));
+    }
+    return KVL_OK;
+}
+
+/* Shows the mean weights by position; what is gone could not be kept. */
+static int tova_show(const struct kvl_pctx *ctx, const struct kvl_step *step, const int32_t *live,
+                     const float *mean, int32_t n)
+{
+    if (!kvl_tap_listens(ctx)) return KVL_OK;
+    float *shown = kvl_scratch(ctx, (size_t)step->pos + 1);
+    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", step->pos + 1);
+    for (int32_t i = 0; i <= step->pos; i++) shown[i] = -INFINITY;
+    for (int32_t i = 0; i < n; i++) shown[live[i]] = mean[i];
+    struct kvl_scored scored = {
+        .scope = KVL_SCOPE_LAYER, .unit_tok = 1, .n = step->pos + 1, .score = shown
+    };
+    return kvl_tap_scores(ctx, step, &scored);
+}
+
+/* After every step: all lanes of a layer hold the same positions. */
+static int tova_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    const struct tova_opts *o = ctx->opts;
+    struct kvl_meta_view meta;
+    const int32_t *live;
+    int32_t n, newest = o->keep_newest, k = o->cache_size - newest;
+    if (step->replay || o->mode == TOVA_ONESHOT) return KVL_OK;
+    KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
+    if (n <= o->cache_size) return KVL_OK;
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    float *mean = kvl_scratch(ctx, (size_t)n);
+    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)o->cache_size);
+    if (!mean || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d weights", n);
+    KVL_TRY(tova_mean(ctx, mean, meta.base, meta.head_stride, ctx->shape->n_kv_heads, n));
+    KVL_TRY(tova_show(ctx, step, live, mean, n));
+    struct kvl_topk_args top = {
+        .index = best, .x = mean, .x_stride = (size_t)n, .n_rows = 1, .n = n - newest, .k = k
+    };
+    KVL_TRY(ctx->ops->topk(&top));
+    if (newest) best[k] = n - 1;
+    for (int32_t i = 0; i < o->cache_size; i++) best[i] = live[best[i]];
+    return kvl_keep_tokens(keep, -1, best, o->cache_size);
+}
+
+static const struct kvl_policy tova = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "tova",
+    .title = "TOVA",
+    .paper = "Oren et al., EMNLP 2024, arXiv 2401.06104",
+    .help = "drops what the newest query attends to least, after every step",
+    .follows =
+        "Paper and official code: mean weight of the last query over all query heads, one set "
+        "per layer, nothing protected; mode=oneshot is kvpress.",
+    .deviations =
+        "32-bit floats. After a shared prefill the last token of the context decides about "
+        "all of it, as in the code; with prefill: own every token does.",
+    .cost =
+        "Per step and layer H additions of cache_size + 1 weights and one top-k; once: one query "
+        "over the context. A float per live token and kv head.",
+    .version = 1,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL,
+    .opts = tova_options,
+    .opts_size = sizeof(struct tova_opts),
+    .min_budget = tova_min_budget,
+    .plan = tova_plan,
+    .score = tova_score,
+    .observe = tova_observe,
+    .evict = tova_evict,
+};
+
+KVL_POLICY_EXPORT(tova)
