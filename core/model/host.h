@@ -259,6 +259,7 @@ struct kvl_engine {
     /* activations of cap_rows rows */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
+    float *x_prev; /* xn of the attention before */
     int32_t *id, *pos;
     struct kvl_row *row;
     struct kvl_lane *lanes; /* [n_kv_heads] */
@@ -308,8 +309,10 @@ struct kvl_observed {
 
 /* Positions that each query head of a row read; everything lies in the step arena. */
 struct kvl_reads {
-    const int32_t **pos; /* [n_heads], ascending */
-    int32_t *n;          /* [n_heads] */
+    const int32_t **pos;       /* [n_heads], ascending */
+    int32_t *n;                /* [n_heads] */
+    const float **log_weight;  /* [n_heads] -> [n], NULL where a head has none */
+    const float *alpha, *mean; /* of a residual, or NULL */
 };
 
 /* One token on its way through the layers. */
@@ -352,6 +355,7 @@ struct kvl_sel_list {
     int32_t n_ranges, cap_ranges;
     bool open; /* the last range reaches to the newest token, also of steps that it is shared with */
     const float *log_weight;
+    float *keys; /* [n + 1][head_dim] in place of the stored ones, the last unset; or NULL */
     bool given;
 };
 
@@ -367,6 +371,11 @@ struct kvl_segment {
     int32_t n_lists;
 };
 
+struct kvl_pseudo { /* entries of one kv head */
+    const float *logit, *value; /* [group][n], [n][head_dim]; NULL: none were given */
+    int32_t n;
+};
+
 struct kvl_sel {
     struct kvl_session *s;
     struct kvl_err *err;
@@ -374,6 +383,7 @@ struct kvl_sel {
     struct kvl_segment seg[KVL_MAX_SEGMENTS];
     int32_t n_seg;
     int32_t share_layer, share_steps; /* 0 = not shared */
+    struct kvl_pseudo *pseudo; /* [n_kv_heads] or NULL */
     /* [n_heads], [n_kv_heads][head_dim]; NULL = no residual */
     const float *residual_alpha, *residual_value;
     bool dense;
@@ -433,9 +443,9 @@ bool kvl_policy_reselects(const struct kvl_policy *policy);
 /* ---- tap.c ---------------------------------------------------------------------------------------- */
 
 int kvl_reads_get(struct kvl_engine *e, struct kvl_reads *out);
-/* Adds n ascending positions, none of which the head has read so far. */
+/* Adds n ascending positions, none of which the head has read so far, and their log-weights or NULL. */
 int kvl_reads_add(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head, const int32_t *pos,
-                  int32_t n);
+                  const float *log_weight, int32_t n);
 /* One row after its attention, out and q of this row. */
 int kvl_tap_read(struct kvl_session *s, int32_t layer, int32_t pos, bool dense, const float *q,
                  const float *out, const struct kvl_reads *reads, struct kvl_err *err);

@@ -120,10 +120,14 @@ static int items_runs(const struct kvl_head *h, const struct kvl_segment *g,
             run[m++] = r;
     }
     /* A list of all there is goes the same way as "everything": same order, same rounding. */
-    bool all = n == h->live && !l->log_weight;
-    *out = (struct kvl_items){
-        .everything = all, .run = run, .n_runs = m, .n = n, .log_weight = l->log_weight
-    };
+    bool all = n == h->live && !l->log_weight && !l->keys;
+    *out = (struct kvl_items){ .everything = all,
+                               .run = run,
+                               .n_runs = m,
+                               .n = n,
+                               .log_weight = l->log_weight,
+                               .keys = l->keys,
+                               .n_keys = l->keys ? l->n : 0 };
     return KVL_OK;
 }
 
@@ -182,7 +186,11 @@ static int items_positions(const struct kvl_head *h, const struct kvl_segment *g
         if (n > 0) memcpy(pos, l->item, (size_t)n * sizeof *pos);
     }
     if (current >= 0) pos[n++] = current;
-    *out = (struct kvl_items){ .pos = pos, .n = n, .log_weight = l->log_weight };
+    *out = (struct kvl_items){ .pos = pos,
+                               .n = n,
+                               .log_weight = l->log_weight,
+                               .keys = l->keys,
+                               .n_keys = l->keys ? l->n : 0 };
     return KVL_OK;
 }
 

@@ -16,6 +16,8 @@ struct kvl_items {
     const int32_t *slot;     /* of each, where known */
     int32_t n;               /* positions */
     const float *log_weight; /* [n] or NULL */
+    float *keys;             /* [n][head_dim] or NULL; n_keys of them are set */
+    int32_t n_keys;
 };
 
 /* What stays the same while one kv head is resolved. */
@@ -53,6 +55,11 @@ struct kvl_overlap {
 int kvl_offload_request(const struct kvl_head *h);
 int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
                      const struct kvl_run **runs, int32_t *n_runs);
+
+/* pseudo.c: gives the current token's key to a list with keys that the engine added it to. */
+int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it);
+/* Attention to the pseudo-entries of a head: out [group][head_dim], lse [group]. */
+int kvl_pseudo_attend(const struct kvl_head *h, float *out, float *lse);
 
 int kvl_items_overlap(const struct kvl_head *h, const struct kvl_items *const *lists,
                       int32_t n_lists, struct kvl_overlap *out);

@@ -98,6 +98,7 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
 {
     job.n_slots = it->n;
     job.log_weight = it->log_weight;
+    job.keys = it->keys;
     if (kvl_offloads(h->s, h->layer)) {
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
     } else if (!it->everything || it->pos) {
@@ -126,6 +127,11 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
         pos[it->pos[i]] = key_position(g, it->pos[i], i);
         if (bias) bias[it->pos[i]] = it->log_weight[i];
     }
+    const float **keys = it->keys ? kvl_arena_get(&h->e->step, (size_t)n, sizeof *keys) : NULL;
+    if (it->keys && !keys) return kvl_items_no_memory(h);
+    for (int32_t i = 0; keys && i < n; i++) keys[i] = NULL;
+    for (int32_t i = 0; keys && i < it->n; i++)
+        keys[it->pos[i]] = it->keys + (size_t)i * (size_t)h->e->model->shape.head_dim;
     struct kvl_lane lane = kvl_seq_lane(h->s->seq, h->layer, h->kv_head);
     struct kvl_attn_masked_args a = { .out = job->out,
                                       .lse = job->lse,
@@ -133,6 +139,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .lane = &lane,
                                       .mask = mask,
                                       .bias = bias,
+                                      .keys = keys,
                                       .n_slots = n,
                                       .n_heads = job->n_heads,
                                       .head_dim = h->e->model->shape.head_dim,
@@ -169,7 +176,7 @@ static void count_read(const struct kvl_head *h, const struct kvl_items *it)
 {
     const struct kvl_store_desc *d = kvl_store_desc(h->e->store);
     int64_t elem = kvl_kv_elem_bytes(d->type);
-    h->s->count.kv_read_bytes += 2 * elem * d->head_dim * (int64_t)it->n;
+    h->s->count.kv_read_bytes += elem * d->head_dim * (2 * (int64_t)it->n - it->n_keys);
     if (h->s->probe.n > 0) probe_items(h, it);
 }
 
@@ -211,7 +218,8 @@ static int tap_list(const struct kvl_head *h, int32_t first_head, int32_t n_head
     int32_t n;
     KVL_TRY(kvl_items_expand(h, it, &pos, &n));
     for (int32_t j = first_head; j < first_head + n_heads; j++)
-        if (kvl_reads_add(h->e, h->r->reads, j, pos, n) != KVL_OK) return kvl_items_no_memory(h);
+        if (kvl_reads_add(h->e, h->r->reads, j, pos, it->log_weight, n) != KVL_OK)
+            return kvl_items_no_memory(h);
     return KVL_OK;
 }
 
@@ -235,6 +243,7 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
                                     .lse = lse + i * n_heads,
                                     .n_heads = n_heads,
                                     .q = q + (size_t)first * (size_t)sh->head_dim + at };
+        if (lists[i].keys) KVL_TRY(kvl_keys_complete(h, &lists[i]));
         if (h->r->probs) {
             float *probs =
                 kvl_arena_get(&h->e->step, (size_t)n_heads * (size_t)lists[i].n + 1, sizeof *probs);
@@ -348,6 +357,10 @@ static int push_residual(const struct kvl_head *h, float *out)
                                 .value = sel->residual_value +
                                          kv_head * (size_t)h->e->model->shape.head_dim };
     h->e->residuals = r;
+    if (h->r->reads) {
+        h->r->reads->alpha = sel->residual_alpha;
+        h->r->reads->mean = sel->residual_value;
+    }
     return KVL_OK;
 }
 
@@ -371,7 +384,8 @@ static int resolve_head(const struct kvl_head *h)
     float *out = h->r->out + (size_t)h->kv_head * floats, *lse = h->r->lse + h->kv_head * group;
     if (kvl_offloads(h->s, h->layer)) KVL_TRY(kvl_offload_request(h));
     if (sel->residual_alpha) KVL_TRY(push_residual(h, out));
-    if (sel->n_seg == 1) {
+    int32_t n_parts = sel->n_seg + (sel->pseudo && sel->pseudo[h->kv_head].n > 0);
+    if (n_parts == 1) {
         KVL_TRY(resolve_segment(h, 0, out, lse, &attended));
         count_attended(h, attended);
         return KVL_OK;
@@ -379,17 +393,21 @@ static int resolve_head(const struct kvl_head *h)
     KVL_TRY(check_segments(h));
     struct kvl_probs_join *joins = NULL;
     if (h->r->probs) KVL_TRY(joins_get(h, lse, &joins));
-    const float **part = kvl_arena_get(&h->e->step, (size_t)sel->n_seg, sizeof *part);
-    const float **part_lse = kvl_arena_get(&h->e->step, (size_t)sel->n_seg, sizeof *part_lse);
+    const float **part = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part);
+    const float **part_lse = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part_lse);
     if (!part || !part_lse) return kvl_items_no_memory(h);
-    for (int32_t i = 0; i < sel->n_seg; i++) {
+    for (int32_t i = 0; i < n_parts; i++) {
         float *o = kvl_arena_get(&h->e->step, floats, sizeof *o);
         float *l = kvl_arena_get(&h->e->step, (size_t)group, sizeof *l);
         if (!o || !l) return kvl_items_no_memory(h);
-        KVL_TRY(resolve_segment(h, i, o, l, &n));
-        if (joins) joins_add(h, joins, l);
         part[i] = o;
         part_lse[i] = l;
+        if (i == sel->n_seg) {
+            KVL_TRY(kvl_pseudo_attend(h, o, l));
+            continue;
+        }
+        KVL_TRY(resolve_segment(h, i, o, l, &n));
+        if (joins) joins_add(h, joins, l);
         attended += n; /* segments do not overlap */
     }
     count_attended(h, attended);
@@ -398,7 +416,7 @@ static int resolve_head(const struct kvl_head *h)
                                                         .lse = lse,
                                                         .part = part,
                                                         .part_lse = part_lse,
-                                                        .n_parts = sel->n_seg,
+                                                        .n_parts = n_parts,
                                                         .n_heads = group,
                                                         .head_dim = sh->head_dim });
 }

@@ -322,8 +322,26 @@ static int sel_check_positions(const struct kvl_sel *sel, const struct kvl_segme
     return KVL_OK;
 }
 
+/* Keys that were given are those of one layer and step, at their own positions. */
+static int sel_check_keys(const struct kvl_sel *sel, const struct kvl_segment *g)
+{
+    for (int32_t j = 0; j < g->n_lists; j++) {
+        if (!g->list[j].keys) continue;
+        if (sel->share_steps > 0)
+            return kvl_fail(sel->err, KVL_EPOLICY,
+                            "a selection with given keys, which are this layer's alone, is shared");
+        if (g->mode != KVL_POS_ORIGINAL)
+            return kvl_fail(sel->err, KVL_EPOLICY,
+                            "given keys at other than their original positions");
+    }
+    return KVL_OK;
+}
+
 int kvl_sel_complete(struct kvl_sel *sel)
 {
+    if (sel->pseudo && sel->share_steps > 0)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a selection with pseudo-entries, which are this query's alone, is shared");
     if (sel->residual_alpha && sel->share_steps > 0)
         return kvl_fail(sel->err, KVL_EPOLICY,
                         "a selection with a residual, which is this query's alone, is shared");
@@ -332,6 +350,7 @@ int kvl_sel_complete(struct kvl_sel *sel)
         KVL_TRY(sel_check_positions(sel, g));
         if (g->everything) continue;
         if (!g->list) return kvl_fail(sel->err, KVL_EPOLICY, "segment %d names no list", i);
+        KVL_TRY(sel_check_keys(sel, g));
         for (int32_t j = 0; j < g->n_lists; j++)
             if (!g->list[j].given)
                 return kvl_fail(sel->err, KVL_EPOLICY, "list %d of %d (one per %s) is missing", j,

@@ -165,6 +165,9 @@ struct kvl_attn_job {
      * NULL = keys as stored after RoPE. */
     const int32_t *pos; /* [n_slots] */
     int32_t q_pos;
+    const float
+        *keys; /* [n_slots][head_dim] in place of the stored ones, after RoPE; NULL = stored.
+                          Not together with pos; the query is not rounded */
 };
 
 struct kvl_attn_decode_args {
@@ -194,10 +197,20 @@ struct kvl_attn_masked_args {
     const float *bias;   /* [n_slots] added to the logits, or NULL */
     const int32_t *pos;  /* [n_slots] or NULL: as in kvl_attn_job */
     int32_t q_pos;
+    /* [n_slots] -> [head_dim]: a key in place of the stored one, NULL = stored; or NULL: all stored */
+    const float *const *keys;
     int32_t n_slots, n_heads, head_dim;
     float scale;
     const double *inv_freq;
     enum kvl_rope_style style;
+};
+
+/* out = sum_i softmax(logit)_i value_i. */
+struct kvl_attn_pseudo_args {
+    float *out, *lse;   /* out [n_heads][head_dim], zero for n = 0; [n_heads], then -inf */
+    const float *logit; /* [n_heads][n] */
+    const float *value; /* [n][head_dim] */
+    int32_t n, n_heads, head_dim; /* head_dim at most 1024 */
 };
 
 /* mass[h][s] = sum over the last W queries w of softmax(q_w . k)_s, query w seeing slots
@@ -486,6 +499,33 @@ struct kvl_attn_peaks_args {
     float scale;
 };
 
+enum { KVL_KMEANS_TILE = 256 };
+
+/* n_iter rounds of: every row to its nearest centroid (ties: the first), every centroid to the mean of
+ * its rows.  Centroid j begins as row floor(j n / n_clusters).  A cluster left empty takes the row that
+ * fits its own worst, among clusters of more than one, in ascending order of clusters.  On return
+ * centroids are the means of `assign`.  n_iter = 0: centroids come from the caller, rows are assigned,
+ * clusters may be empty. */
+struct kvl_kmeans_args {
+    float *centroid; /* out [n_clusters][dim]; in with n_iter = 0 */
+    int32_t *assign; /* out [n] */
+    int32_t *count;  /* out [n_clusters] rows */
+    const float *x;  /* row i at x + i * x_stride: [dim] */
+    size_t x_stride;
+    int32_t n, dim, n_clusters, n_iter; /* n_clusters at most n, unless n_iter is 0 */
+    bool cosine; /* nearest in angle, not in distance; means are plain means all the same */
+    float *work; /* KVL_KMEANS_TILE (n_clusters + dim) + 2 n_clusters + n floats */
+};
+
+/* score[h][i] = sum over s of table[h][s][code of sub-vector s of row i, of kv head h / group]. */
+struct kvl_pq_scores_args {
+    float *score;        /* out [n_heads][n] */
+    const float *table;  /* [n_heads][n_sub][n_codes] */
+    const uint8_t *code; /* kv head g from g * head_stride: [n][n_sub], each below n_codes */
+    size_t head_stride;
+    int32_t n, n_heads, group, n_sub, n_codes;
+};
+
 enum { KVL_SYM_EIG_MAX = 4096 };
 
 /* Of A = sum_i val[i] vec_i vec_i'.  The component of largest magnitude of a vector (the first of several)
@@ -496,6 +536,31 @@ struct kvl_sym_eig_args {
     float *val;     /* out [n] descending, or NULL */
     const float *a; /* [n][n]; only the lower triangle is read */
     int32_t n;      /* 1 .. KVL_SYM_EIG_MAX */
+};
+
+/* Per page the centre of the box around its keys and their mean distance from it: lo = centre - radius,
+ * hi = centre + radius (ArkVale).  What kvl_page_bound reads. */
+struct kvl_page_digest_args {
+    float *digest;  /* out [n_pages][2][head_dim]: lo, hi */
+    const float *k; /* [n_pages][page_tok][head_dim] */
+    int32_t n_pages, page_tok, head_dim;
+};
+
+/* The r of dim directions with the largest sum of |q.direction| + |k.direction|, in the order of their
+ * index, ties to the lower: eigenvectors of the sum of q q^T, largest first, or plain channels
+ * (InfiniGen). */
+struct kvl_partial_basis_args {
+    float *basis;       /* out [r][dim] */
+    const float *q, *k; /* [n_q][dim], [n_k][dim] */
+    int32_t n_q, n_k, dim, r;
+    bool skew; /* eigenvectors; dim as for sym_eig */
+};
+
+struct kvl_near_max_args {
+    float *x;       /* in, out [n_rows][n]: less the row's largest */
+    int32_t *count; /* out [n_rows]: how many are above -alpha then */
+    int32_t n_rows, n;
+    float alpha;
 };
 
 struct kvl_random_fill_args {

@@ -165,7 +165,7 @@ KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc
                                int32_t *out);
 
 /* Which of what is fetched from the host tier stays on the device when room is short: the least recently
- * used goes first, the least often used, or the one of least score (kvl_offload_score). */
+ * used goes first, the least often used, or the one of least score (kvl_offload_scores). */
 enum kvl_replace { KVL_REPLACE_LRU = 0, KVL_REPLACE_LFU, KVL_REPLACE_SCORE };
 
 /* Keys and values that live in the host tier once the context is complete.  Attention reads them where a
@@ -206,9 +206,10 @@ struct kvl_step {
 };
 
 struct kvl_query {
-    const float *q;     /* [n_heads][head_dim] after RoPE */
-    const float *q_raw; /* [n_heads][head_dim] before RoPE */
-    const float *x;     /* [n_embd] the layer's input after its norm */
+    const float *q;      /* [n_heads][head_dim] after RoPE */
+    const float *q_raw;  /* [n_heads][head_dim] before RoPE */
+    const float *x;      /* [n_embd] the layer's input after its norm */
+    const float *x_prev; /* [n_embd] that of the layer before; NULL in layer 0 */
 };
 
 /* A table declared in plan: rows of kv head h start at data + h * head_stride; rows for all positions
@@ -283,8 +284,10 @@ KVL_API int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_o
 enum kvl_token_class { KVL_TOKEN_SPECIAL = 1, KVL_TOKEN_PUNCT = 2 }; /* bits */
 KVL_API int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n);
 KVL_API uint32_t kvl_token_class(const struct kvl_pctx *ctx, int32_t id);
-/* W_q of a layer, widened: row r of n_heads * head_dim at out + r * n_embd (InfiniGen: at open). */
-KVL_API int kvl_query_weights(const struct kvl_pctx *ctx, int32_t layer, float *out);
+/* The query that a layer's W_q makes of x [n_embd], turned to position `pos`: q [n_heads][head_dim].  For
+ * who guesses at a layer to come from the input of this one (InfiniGen).  W_q is counted as read. */
+KVL_API int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
+                              int32_t pos, float *q);
 /* out [n_heads]: norms of W_o v for values of kv head h, |W_o^(head) v|: values [n][head_dim], out
  * [group][n], of the 1-norm or the 2-norm. */
 KVL_API int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
@@ -374,12 +377,15 @@ KVL_API int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t lis
 /* KVL_POS_GROUPED: where the query stands in the segment being built. */
 KVL_API int kvl_sel_query_position(struct kvl_sel *sel, int32_t pos);
 /* Keys that attention reads in place of the stored ones, for a token list given before: keys
- * [n][head_dim] after RoPE, as float (ShadowKV: rebuilt from low rank).  Values are the stored ones. */
+ * [n][head_dim] after RoPE, as float (ShadowKV: rebuilt from low rank); the current token, should the
+ * engine add it to the list, has its own.  Not for a list of the whole layer.  Values are the stored ones
+ * and alone are counted as read: what the keys were made of is the policy's to count. */
 KVL_API int kvl_sel_keys(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const float *keys,
                          int32_t n);
 /* Entries that stand for several tokens, for one kv head: with logit [group][n] and value
  * [n][head_dim], entry i weighs exp(logit) like a token (RetroInfer: logit = q.centroid / sqrt(d) +
- * ln(size), value = mean of the values).  A segment of its own in the merge; counted as index bytes. */
+ * ln(size), value = mean of the values).  A segment of its own in the merge, of which `observe` sees
+ * nothing.  The values are counted here as index bytes, what the logits were made of is not. */
 KVL_API int kvl_sel_pseudo(struct kvl_sel *sel, int32_t kv_head, const float *logit,
                            const float *value, int32_t n);
 /* out = alpha out + (1 - alpha) value, for every query head, behind everything else (SparQ):
@@ -405,9 +411,10 @@ KVL_API int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *
  * the next.  Fetched now; wrong guesses cost bytes only. */
 KVL_API int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                          const int32_t *pos, int32_t n);
-/* KVL_REPLACE_SCORE: what unit `unit` of the lane's cache is worth. */
-KVL_API int kvl_offload_score(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                              int32_t unit, float score);
+/* KVL_REPLACE_SCORE: what units 0 .. n - 1 of a lane are worth; copied.  Others keep their score, 0 at
+ * first. */
+KVL_API int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                               const float *score, int32_t n);
 
 /* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for
  * whoever traces the run: every list of `scope` has n of them, of units of unit_tok positions, the
@@ -500,10 +507,11 @@ struct kvl_policy {
     /* The card that `kvlab describe` prints, plain sentences: which published behaviour it follows, in
      * what it differs, what it costs per step and once. */
     const char *follows, *deviations, *cost;
-    const char *inner; /* KVL_CAP_WRAPS: the policy that it wraps unless another is named, and options
+    const char
+        *inner; /* KVL_CAP_WRAPS: the policy that it wraps unless another is named, and options
                           of it that differ from its own defaults: "snapkv:window=8" */
-    uint32_t version;  /* raised when answers change */
-    uint32_t caps;     /* enum kvl_cap */
+    uint32_t version;           /* raised when answers change */
+    uint32_t caps;              /* enum kvl_cap */
     const struct kvl_opt *opts; /* parsing, help, sweep axes, log; NULL = none */
     size_t opts_size;
     /* The smallest budget that makes sense with these options; NULL = 1. */

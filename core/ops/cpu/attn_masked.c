@@ -32,9 +32,13 @@ static double masked_logits(const struct masked *m, const float *q)
     for (int32_t s = 0; s < m->a->n_slots; s++) {
         double dot = 0;
         if (!m->a->mask[s]) continue;
-        masked_row(m, m->a->pos ? KVL_PART_K_RAW : KVL_PART_K, s);
-        if (m->a->pos) masked_turn(m, m->row, m->a->pos[s]);
-        for (int32_t c = 0; c < m->a->head_dim; c++) dot += (double)q[c] * (double)m->row[c];
+        const float *key = m->a->keys ? m->a->keys[s] : NULL;
+        if (!key) {
+            masked_row(m, m->a->pos ? KVL_PART_K_RAW : KVL_PART_K, s);
+            if (m->a->pos) masked_turn(m, m->row, m->a->pos[s]);
+            key = m->row;
+        }
+        for (int32_t c = 0; c < m->a->head_dim; c++) dot += (double)q[c] * (double)key[c];
         m->logit[s] = dot * (double)m->a->scale + (m->a->bias ? (double)m->a->bias[s] : 0);
         max = KVL_MAX(max, m->logit[s]);
     }

@@ -469,6 +469,17 @@ static void span_rotate(const struct kvl_span *s, const struct span_work *w,
     turned->k_off = 0;
 }
 
+/* So do keys that came with the job. */
+static void span_given(const struct kvl_span *s, const struct rows *rows, struct rows *given,
+                       int32_t i)
+{
+    const float *k = s->job->keys + (size_t)i * (size_t)s->a->head_dim;
+    for (int32_t t = 0; t < rows->n; t++)
+        given->at[t] = (const uint8_t *)(k + (size_t)t * (size_t)s->a->head_dim);
+    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) given->at[t] = given->at[rows->n - 1];
+    given->k_off = 0;
+}
+
 /* Heads h0 .. h0 + n_heads - 1; the first of them ask for the rows that come next. */
 static void span_heads(const struct kvl_span *s, const struct span_work *w, const struct rows *k,
                        const struct rows *rows, const struct rows *next, int32_t i, int32_t h0,
@@ -501,9 +512,11 @@ static void span_tile(const struct kvl_span *s, const struct span_work *w, const
                       const struct rows *next, int32_t i)
 {
     struct rows turned;
+    const struct rows *k = s->job->pos || s->job->keys ? &turned : rows;
     if (s->job->pos) span_rotate(s, w, rows, &turned, i);
+    if (s->job->keys) span_given(s, rows, &turned, i);
     for (int32_t h = 0; h < s->job->n_heads; h += span_group(s->job, h))
-        span_heads(s, w, s->job->pos ? &turned : rows, rows, next, i, h, span_group(s->job, h));
+        span_heads(s, w, k, rows, next, i, h, span_group(s->job, h));
 }
 
 /* Sums over bf16 values into the order of their channels. */
@@ -525,7 +538,7 @@ static void span_run(const struct kvl_span *s)
     struct span_work w = { .q = s->scratch,
                            .pad = pad,
                            .v_type = kvl_kv_wtype(s->job->lane->layout->type) };
-    w.k_type = s->job->pos ? KVL_W_F32 : w.v_type;
+    w.k_type = s->job->pos || s->job->keys ? KVL_W_F32 : w.v_type;
     const bool light = span_light(w.v_type, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;

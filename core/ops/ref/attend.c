@@ -34,7 +34,10 @@ static double attend_logit(const struct kvl_ref_query *a, const double *q, int32
     double k[MAX_HEAD_DIM], dot = 0;
     int32_t head_dim = a->lane->layout->head_dim, slot = a->slot ? a->slot[i] : i;
     if (a->mask && !a->mask[i]) return -HUGE_VAL;
-    kvl_ref_slot(a->lane, a->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, k);
+    const float *given = a->keys ? a->keys + (size_t)i * (size_t)head_dim : NULL;
+    if (a->key && a->key[i]) given = a->key[i];
+    if (!given) kvl_ref_slot(a->lane, a->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, k);
+    for (int32_t c = 0; given && c < head_dim; c++) k[c] = (double)given[c];
     if (a->pos) kvl_ref_rotate(k, head_dim, a->pos[i], a->inv_freq, a->style);
     for (int32_t c = 0; c < head_dim; c++)
         dot += a->bf16 ? kvl_ref_bf16(q[c]) * kvl_ref_bf16(k[c]) : q[c] * k[c];

@@ -35,6 +35,7 @@ static int decode_job(const struct kvl_attn_decode_args *a, const struct kvl_att
                                        .slot = slot,
                                        .log_weight = job->log_weight,
                                        .pos = job->pos,
+                                       .keys = job->keys,
                                        .q_pos = job->q_pos,
                                        .n = job->n_slots,
                                        .scale = a->scale,

@@ -10,6 +10,7 @@ int kvl_ref_attn_masked(const struct kvl_attn_masked_args *a)
                                        .mask = a->mask,
                                        .log_weight = a->bias,
                                        .pos = a->pos,
+                                       .key = a->keys,
                                        .q_pos = a->q_pos,
                                        .n = a->n_slots,
                                        .scale = a->scale,

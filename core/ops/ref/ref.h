@@ -33,6 +33,8 @@ struct kvl_ref_query {
     const uint8_t *mask;     /* [n] or NULL: 0 = weight 0 */
     const float *log_weight; /* [n] or NULL */
     const int32_t *pos;      /* [n] or NULL: raw keys at these positions, the query at q_pos */
+    const float *keys;       /* [n][head_dim] or NULL: in place of the stored ones */
+    const float *const *key; /* [n] or NULL: the same, where not NULL */
     int32_t q_pos, n;
     float scale;
     bool bf16; /* q and k are rounded */
