@@ -143,6 +143,7 @@ static int64_t case_run(struct sparse_case *t, const struct kvl_ops *ops, int i)
     t->args.n_pairs = &pairs;
     t->args.n_reads = &reads;
     assert_int_equal(ops->attn_prefill_sparse(&t->args), KVL_OK);
+    t->args.n_pairs = t->args.n_reads = NULL;
     assert_true(reads > 0 && reads <= pairs);
     return pairs;
 }
