@@ -252,12 +252,13 @@ static double hit_share(const struct kvl_watch *w, int32_t step, const int32_t *
         all += to - from;
         in += got;
     }
-    return w->kind == KVL_EVIDENCE_ANY ? best : (double)in / all;
+    bool any = kvl_watch_stage_at(w, step)->kind == KVL_EVIDENCE_ANY;
+    return any ? best : (double)in / all;
 }
 
 static bool hit_needs(const struct kvl_watch *w, int32_t step)
 {
-    if (!w || step >= w->n_steps || step < w->first_step) return false;
+    if (!w || step >= w->n_steps) return false;
     for (int32_t i = 0; i < w->n_spans; i++)
         if (w->from[step * w->n_spans + i] < w->to[step * w->n_spans + i]) return true;
     return false;

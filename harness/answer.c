@@ -33,8 +33,9 @@ static int ask_recall(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, 
     const uint8_t *hit, *dense;
     struct kvl_buf text = { 0 };
     if (!a->watch || a->watch->n == 0) return KVL_OK;
-    int rc = a->watch->after[0] ? kvl_decode(tokenizer, a->id, a->n_id, false, false, &text, err)
-                                : KVL_OK;
+    int rc = kvl_watch_reads(a->watch)
+                 ? kvl_decode(tokenizer, a->id, a->n_id, false, false, &text, err)
+                 : KVL_OK;
     if (rc == KVL_OK) {
         kvl_session_probe_hits(a->session, &hit, &dense);
         kvl_recall_add(&a->recall, a->watch, text.data, text.len, hit, dense);

@@ -35,42 +35,61 @@ static int watch_add(struct kvl_watch *w, const struct kvl_tokens *t, struct kvl
     return KVL_OK;
 }
 
-/* The answer text of one expected token as bytes of the gold text; empty when it has none. */
+/* Bytes of the expected answer that one of its tokens adds to part [at, at + len) of the gold text, counted
+ * from the part's begin; empty when none. */
 static struct kvl_span watch_gold(const struct kvl_question *q, const struct kvl_tokens *answer,
-                                  int32_t step)
+                                  int32_t step, struct kvl_span part)
 {
     const char *at = strstr(q->answer, q->gold);
-    size_t gold = at ? (size_t)(at - q->answer) : 0, len = at ? strlen(q->gold) : 0;
+    if (!at) return (struct kvl_span){ 0, 0 };
+    size_t gold = (size_t)(at - q->answer);
     size_t begin = answer->begin[step];
     size_t end = step + 1 < answer->n ? answer->begin[step + 1] : strlen(q->answer);
-    begin = KVL_MAX(begin, gold);
-    end = KVL_MIN(end, gold + len);
+    begin = KVL_MAX(begin, gold + part.begin);
+    end = KVL_MIN(end, gold + part.end);
     if (end <= begin) return (struct kvl_span){ 0, 0 };
-    return (struct kvl_span){ begin - gold, end - gold };
+    return (struct kvl_span){ begin - gold - part.begin, end - gold - part.begin };
 }
 
-static bool watch_copies(const struct kvl_sample *s, const struct kvl_question *q,
-                         struct kvl_span span)
+static bool watch_word(const char *gold, size_t at, size_t len)
 {
-    size_t len = strlen(q->gold);
-    return span.end - span.begin == len && memcmp(s->context + span.begin, q->gold, len) == 0;
+    bool before = at > 0 && isalnum((unsigned char)gold[at - 1]);
+    return !before && !isalnum((unsigned char)gold[at + len]);
 }
 
-/* What every answer step needs of span i. */
+/* What of the gold text a span spells: all of it, or a part where there are several. */
+static bool watch_copies(const struct kvl_watch *w, const struct kvl_sample *s,
+                         const struct kvl_question *q, struct kvl_span span, struct kvl_span *part)
+{
+    size_t len = span.end - span.begin, gold = strlen(q->gold);
+    for (size_t at = 0; at + len <= gold; at++) {
+        if (w->n_stages == 1 && len < gold) return false;
+        *part = (struct kvl_span){ at, at + len };
+        if (memcmp(s->context + span.begin, q->gold + at, len) == 0 && watch_word(q->gold, at, len))
+            return true;
+    }
+    return false;
+}
+
+/* What the steps of the stage need of its span i. */
 static void watch_steps(struct kvl_watch *w, int32_t i, const struct kvl_sample *s,
                         const struct kvl_question *q, const struct kvl_tokens *answer,
                         struct kvl_span span)
 {
     int32_t first = w->pos[w->first[i]];
+    struct kvl_span whole, part;
+    bool copies = watch_copies(w, s, q, span, &whole);
     for (int32_t step = 0; step < w->n_steps; step++) {
         int32_t *from = &w->from[step * w->n_spans + i], *to = &w->to[step * w->n_spans + i];
-        *from = 0;
-        *to = w->count[i];
-        if (!watch_copies(s, q, span)) continue;
-        struct kvl_span part = watch_gold(q, answer, step);
+        const struct kvl_watch_stage *stage = kvl_watch_stage_at(w, step);
         *from = *to = 0;
-        if (part.end == part.begin) continue;
-        *to = watch_token(&s->tokens, span.begin + part.end - 1) - first + 1;
+        if (!stage || i < stage->span || i >= stage->span + stage->n_spans) continue;
+        *to = w->count[i];
+        if (!copies) continue;
+        part = watch_gold(q, answer, step, whole);
+        *to = 0;
+        if (part.end > part.begin)
+            *to = watch_token(&s->tokens, span.begin + part.end - 1) - first + 1;
     }
 }
 
@@ -96,20 +115,55 @@ static int32_t watch_first(const struct kvl_question *q, const struct kvl_tokens
     return step;
 }
 
+const struct kvl_watch_stage *kvl_watch_stage_at(const struct kvl_watch *w, int32_t step)
+{
+    const struct kvl_watch_stage *at = NULL;
+    for (int32_t i = 0; i < w->n_stages; i++)
+        if (step >= w->stage[i].first_step) at = &w->stage[i];
+    return at;
+}
+
+bool kvl_watch_reads(const struct kvl_watch *w)
+{
+    return w->n_stages > 0 && w->stage[w->n_stages - 1].after[0];
+}
+
+/* Of groups that are needed from the same text on, the last one counts. */
+static bool watch_counts(const struct kvl_question *q, int32_t i)
+{
+    return i == q->n_evidence - 1 || strcmp(q->evidence[i].after, q->evidence[i + 1].after) != 0;
+}
+
+static int watch_add_stage(struct kvl_watch *w, const struct kvl_sample *s,
+                           const struct kvl_question *q, const struct kvl_tokens *answer,
+                           const struct kvl_evidence *e)
+{
+    struct kvl_watch_stage *stage = &w->stage[w->n_stages++];
+    *stage = (struct kvl_watch_stage){ .kind = e->kind,
+                                       .span = w->n_spans,
+                                       .n_spans = e->n_spans,
+                                       .first_step = watch_first(q, answer, e->after) };
+    memcpy(stage->after, e->after, sizeof stage->after);
+    for (int32_t i = 0; i < e->n_spans; i++) KVL_TRY(watch_add(w, &s->tokens, e->span[i]));
+    return KVL_OK;
+}
+
 static int watch_fill(struct kvl_watch *w, const struct kvl_sample *s, const struct kvl_question *q,
                       const struct kvl_tokens *answer)
 {
-    const struct kvl_evidence *e = &q->evidence[q->n_evidence - 1];
-    w->kind = e->kind;
-    for (int32_t i = 0; i < e->n_spans; i++) KVL_TRY(watch_add(w, &s->tokens, e->span[i]));
+    struct kvl_span span[KVL_WATCH_SPANS];
+    for (int32_t i = 0; i < q->n_evidence; i++) {
+        const struct kvl_evidence *e = &q->evidence[i];
+        if (!watch_counts(q, i)) continue;
+        memcpy(span + w->n_spans, e->span, (size_t)e->n_spans * sizeof *span);
+        KVL_TRY(watch_add_stage(w, s, q, answer, e));
+    }
     size_t cells = (size_t)answer->n * (size_t)w->n_spans;
     w->n_steps = answer->n;
-    memcpy(w->after, e->after, sizeof w->after);
-    w->first_step = watch_first(q, answer, e->after);
     w->from = kvl_alloc(cells, sizeof *w->from);
     w->to = kvl_alloc(cells, sizeof *w->to);
     if (!w->from || !w->to) return KVL_ENOMEM;
-    for (int32_t i = 0; i < e->n_spans; i++) watch_steps(w, i, s, q, answer, e->span[i]);
+    for (int32_t i = 0; i < w->n_spans; i++) watch_steps(w, i, s, q, answer, span[i]);
     return KVL_OK;
 }
 
@@ -165,8 +219,8 @@ static int32_t recall_span(const struct kvl_watch *w, const uint8_t *hit, int32_
 }
 
 /* What an answer step needs was attended by the union of a layer's heads. */
-static bool recall_layer(const struct kvl_watch *w, const uint8_t *hit, int32_t n_heads,
-                         int32_t step)
+static bool recall_layer(const struct kvl_watch *w, const struct kvl_watch_stage *stage,
+                         const uint8_t *hit, int32_t n_heads, int32_t step)
 {
     bool all = true, any = false;
     for (int32_t s = 0; s < w->n_spans; s++) {
@@ -176,7 +230,7 @@ static bool recall_layer(const struct kvl_watch *w, const uint8_t *hit, int32_t 
         all = all && whole;
         any = any || whole;
     }
-    return w->kind == KVL_EVIDENCE_ANY ? any : all;
+    return stage->kind == KVL_EVIDENCE_ANY ? any : all;
 }
 
 static bool recall_needs(const struct kvl_watch *w, int32_t step)
@@ -187,16 +241,27 @@ static bool recall_needs(const struct kvl_watch *w, int32_t step)
 }
 
 /* Share of the evidence that one lane attended; of the best span where one is enough. */
-static double recall_lane(const struct kvl_watch *w, const uint8_t *hit)
+static double recall_lane(const struct kvl_watch *w, const struct kvl_watch_stage *stage,
+                          const uint8_t *hit)
 {
     double best = 0.0;
-    int32_t n = 0;
-    for (int32_t s = 0; s < w->n_spans; s++) {
+    int32_t n = 0, all = 0;
+    for (int32_t s = stage->span; s < stage->span + stage->n_spans; s++) {
         int32_t got = recall_span(w, hit, 1, s, 0, w->count[s]);
         best = KVL_MAX(best, (double)got / w->count[s]);
         n += got;
+        all += w->count[s];
     }
-    return w->kind == KVL_EVIDENCE_ANY ? best : (double)n / w->n;
+    return stage->kind == KVL_EVIDENCE_ANY ? best : (double)n / all;
+}
+
+/* The stage that the answer so far has come to; -1: none yet. */
+static int32_t recall_stage(const struct kvl_watch *w, const char *text, size_t n)
+{
+    int32_t at = -1;
+    for (int32_t i = 0; i < w->n_stages; i++)
+        if (!w->stage[i].after[0] || kvl_text_holds(text, n, w->stage[i].after)) at = i;
+    return at;
 }
 
 void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const char *text, size_t n,
@@ -204,18 +269,24 @@ void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const c
 {
     bool found = false, all_dense = true;
     size_t layer = (size_t)r->n_kv_heads * (size_t)watch->n;
-    if (watch->after[0] && !kvl_text_holds(text, n, watch->after)) return;
+    int32_t at = recall_stage(watch, text, n);
+    if (at < 0) return;
+    if (at != r->stage) r->n_seen = 0;
+    r->stage = at;
     /* The answer may take other words to the text than expected; from there on both go in step. */
-    int32_t step = watch->first_step + r->n_seen++;
-    if (step >= watch->n_steps || !recall_needs(watch, step)) return;
+    const struct kvl_watch_stage *stage = &watch->stage[at];
+    int32_t step = stage->first_step + r->n_seen++;
+    if (step >= watch->n_steps || kvl_watch_stage_at(watch, step) != stage ||
+        !recall_needs(watch, step))
+        return;
     for (int32_t l = 0; l < r->n_layers; l++) all_dense = all_dense && dense[l];
     for (int32_t l = 0; l < r->n_layers; l++) {
         const uint8_t *rows = hit + (size_t)l * layer;
         if (!found && (!dense[l] || all_dense))
-            found = recall_layer(watch, rows, r->n_kv_heads, step);
+            found = recall_layer(watch, stage, rows, r->n_kv_heads, step);
         for (int32_t h = 0; h < r->n_kv_heads; h++)
             r->lane[l * r->n_kv_heads + h] +=
-                recall_lane(watch, rows + (size_t)h * (size_t)watch->n);
+                recall_lane(watch, stage, rows + (size_t)h * (size_t)watch->n);
     }
     r->n_steps++;
     r->n_hit += found;

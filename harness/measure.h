@@ -1,8 +1,10 @@
 /* measure.h - what the harness observes of an answer, never the method: evidence recall and bytes.
  *
- * Recall.  Evidence is the last evidence group of the question (for a key and its value: the value).
- * Where a span spells the expected answer, an answer step needs it up to and including what this step
- * is to copy: the tokens that cover the answer's bytes so far and those of the expected token.  Any
+ * Recall.  Evidence is the last evidence group of the question that is needed by then (for a key and its
+ * value: the value; of an answer of several parts: the part whose turn it is, kvl_evidence.after).
+ * Where a span spells the expected answer, or a part of one that has several, an answer step needs it up
+ * to and including what this step is to copy: the tokens that cover the answer's bytes so far and those of
+ * the expected token.  Any
  * other span is needed whole at every step.  A step is a hit when in some layer the union of the kv
  * heads attended to what it needs, of one span (ANY) or of every span (ALL); layers that the policy
  * left dense do not count unless there are no others.  Steps that need nothing (a space, an end mark)
@@ -16,23 +18,41 @@
 #include "kvl/model.h"
 #include "kvl/task.h"
 
-/* Positions of the evidence of a question. */
-struct kvl_watch {
-    int32_t *pos; /* [n], span after span */
-    int32_t n;
-    int32_t first[4], count[4]; /* of each span, in pos */
-    int32_t n_spans;
+enum {
+    KVL_WATCH_STAGES = sizeof((struct kvl_question *)0)->evidence / sizeof(struct kvl_evidence),
+    KVL_WATCH_SPANS =
+        KVL_WATCH_STAGES * sizeof((struct kvl_evidence *)0)->span / sizeof(struct kvl_span),
+};
+
+/* An evidence group that steps need. */
+struct kvl_watch_stage {
     enum kvl_evidence_kind kind;
-    /* [n_steps][n_spans]: span tokens from..to-1 are needed at this answer step */
-    int32_t *from, *to;
-    int32_t n_steps;
+    int32_t span, n_spans; /* of the watch */
     /* Text that the answer must hold before; "" = none.  first_step: of the expected answer, from which
-     * on it does. */
+     * on it does; needed until the next stage is. */
     char after[sizeof((struct kvl_evidence *)0)->after];
     int32_t first_step;
 };
 
-/* Tokens that cover a byte of a span, for the last evidence group; n = 0 when there is none.
+/* Positions of the evidence of a question. */
+struct kvl_watch {
+    int32_t *pos; /* [n], span after span */
+    int32_t n;
+    int32_t first[KVL_WATCH_SPANS], count[KVL_WATCH_SPANS]; /* of each span, in pos */
+    int32_t n_spans;
+    struct kvl_watch_stage stage[KVL_WATCH_STAGES];
+    int32_t n_stages;
+    /* [n_steps][n_spans]: span tokens from..to-1 are needed at this answer step */
+    int32_t *from, *to;
+    int32_t n_steps;
+};
+
+/* The stage whose turn it is at a step of the expected answer; NULL: none yet. */
+const struct kvl_watch_stage *kvl_watch_stage_at(const struct kvl_watch *w, int32_t step);
+/* Whether text of the answer tells which stage it is in. */
+bool kvl_watch_reads(const struct kvl_watch *w);
+
+/* Tokens that cover a byte of a span, for the evidence groups that count; n = 0 when there is none.
  * `answer`: tokens of q->answer. */
 int kvl_watch_create(const struct kvl_sample *sample, const struct kvl_question *q,
                      const struct kvl_tokens *answer, struct kvl_watch *out, struct kvl_err *err);
@@ -41,7 +61,7 @@ void kvl_watch_free(struct kvl_watch *w);
 bool kvl_text_holds(const char *text, size_t n, const char *word);
 
 struct kvl_recall {
-    int32_t n_seen;         /* answer steps so far; of evidence with `after`, those behind it */
+    int32_t stage, n_seen;  /* stage of the answer so far, steps in it */
     int32_t n_steps, n_hit; /* of these: counted, hits */
     int32_t n_layers, n_kv_heads;
     double *lane; /* [n_layers][n_kv_heads] sums over steps of the share of evidence attended */

@@ -1,6 +1,7 @@
 /* Evidence recall, on examples small enough to do by hand. */
 #include "measure.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -200,6 +201,7 @@ static void test_after(void **state)
     kvl_watch_free(&m.watch);
     m.q.answer = expected;
     m.answer = (struct kvl_tokens){ .id = measure_id, .begin = begin, .n = 6 };
+    strcpy(m.q.evidence[0].after, "9"); /* the key and its value are needed from there on */
     strcpy(m.q.evidence[1].after, "9");
     assert_int_equal(kvl_watch_create(&m.sample, &m.q, &m.answer, &m.watch, &m.err), KVL_OK);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -211,13 +213,51 @@ static void test_after(void **state)
     measure_close(&m);
 }
 
+/* An answer of two parts, " 4711, ab!": " ", "47", "11", ", ", "ab", "!".  A step needs what it copies, of
+ * the part whose turn it is; an answer whose first part is wrong never comes to the second. */
+static void test_parts(void **state)
+{
+    static char expected[] = " 4711, ab!", gold[] = "4711, ab";
+    static size_t begin[] = { 0, 1, 3, 5, 7, 9 };
+    static const struct {
+        const char *said;
+        int32_t n_steps, n_hit;
+    } right[] = { { "", 0, 0 },      { " ", 1, 1 },       { " 47", 2, 1 },
+                  { " 4711", 2, 1 }, { " 4711, ", 3, 2 }, { " 4711, ab", 3, 2 } },
+      wrong[] = { { "", 0, 0 },      { " ", 1, 1 },       { " 47", 2, 1 },
+                  { " 4712", 2, 1 }, { " 4712, ", 2, 1 }, { " 4712, ab", 2, 1 } };
+    const char *hits[4] = { "1101", "0000", "0000", "0000" };
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct measure m;
+        measure_open(&m, KVL_EVIDENCE_ALL, 1, (struct kvl_span){ 0, 2 }, (struct kvl_span){ 0, 0 });
+        kvl_watch_free(&m.watch);
+        m.q.answer = expected;
+        m.q.gold = gold;
+        m.answer = (struct kvl_tokens){ .id = measure_id, .begin = begin, .n = 6 };
+        m.q.evidence[0].span[0] = (struct kvl_span){ 10, 14 };
+        strcpy(m.q.evidence[1].after, "4711");
+        assert_int_equal(kvl_watch_create(&m.sample, &m.q, &m.answer, &m.watch, &m.err), KVL_OK);
+        assert_int_equal(m.watch.n, 4);
+        for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+            m.said = k ? wrong[i].said : right[i].said;
+            measure_step(&m, hits, measure_select);
+            assert_int_equal(m.recall.n_steps, k ? wrong[i].n_steps : right[i].n_steps);
+            assert_int_equal(m.recall.n_hit, k ? wrong[i].n_hit : right[i].n_hit);
+        }
+        /* Lane 0 has two of three tokens of the first part, all of the second. */
+        assert_true(fabs(m.recall.lane[0] - (2 * 2.0 / 3 + (k ? 0.0 : 1.0))) < 1e-12);
+        measure_close(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_positions), cmocka_unit_test(test_copied),
         cmocka_unit_test(test_layers),    cmocka_unit_test(test_dense),
         cmocka_unit_test(test_whole),     cmocka_unit_test(test_holds),
-        cmocka_unit_test(test_after),
+        cmocka_unit_test(test_after),     cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
