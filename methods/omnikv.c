@@ -52,7 +52,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { OMNIKV_MAX_LAYERS = 1024 };
 enum { OMNIKV_LAST, OMNIKV_SOFTMAX, OMNIKV_UNIFORM, OMNIKV_EXP };
 
 struct omnikv_opts {
@@ -149,30 +148,6 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
                     "num_of_selected_tokens=%s; give auto, a whole number from 1, or a share with "
                     "a point up to 1.0",
                     text);
-}
-
-/* Marks the layers of "2+8+18". */
-static int omnikv_parse_filters(const char *text, const struct kvl_shape *shape, uint8_t *is_filter,
-                                struct kvl_err *err)
-{
-    int32_t before = -1;
-    for (const char *at = text; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) {
-        char number[16];
-        int64_t layer;
-        size_t n = strcspn(at, "+");
-        if (n >= sizeof number) n = 0;
-        memcpy(number, at, n);
-        number[n] = '\0';
-        if (kvl_parse_i64(number, &layer) != KVL_OK || layer <= before ||
-            layer >= shape->n_layers - 1)
-            return kvl_fail(err, KVL_EINVAL,
-                            "filter_layers=%s; give auto, or ascending layers from 0 to %d as in "
-                            "2+8+18",
-                            text, shape->n_layers - 2);
-        before = (int32_t)layer;
-        is_filter[before] = 1;
-    }
-    return KVL_OK;
 }
 
 static int omnikv_plan_filters(struct kvl_plan *plan, uint8_t *has_rows)
@@ -281,7 +256,7 @@ static int omnikv_measure(const struct kvl_pctx *ctx)
     float *capture = kvl_scratch(ctx, n_layers * n_layers);
     if (!capture)
         return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %zu layers", n_layers);
-    KVL_TRY(omnikv_capture(ctx, omnikv_k(ctx, ctx->context_tok), capture));
+    KVL_TRY(omnikv_capture(ctx, ctx->context_tok, omnikv_k(ctx, ctx->context_tok), capture));
     KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
     omnikv_assign(ctx, is_filter);
     for (size_t l = 0; l < n_layers; l++) {

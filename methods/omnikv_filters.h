@@ -1,6 +1,6 @@
 /* omnikv_filters.h - which layers of a model find tokens for the layers behind them.
  *
- * Included once, by omnikv.c.  When the context is complete, the last 32 queries of every layer l
+ * Included once, by omnikv.c and by omnikv_prefill.c.  Of n tokens, the last 32 queries of every layer l
  * (fewer would all stand in what happens to end the context) pick their top k (maximum over heads of
  * the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and queries,
  * that falls on l's tokens and the query's own.  Of all filter sets that leave at most `dense`
@@ -15,6 +15,31 @@
 #include <string.h>
 
 enum { OMNIKV_MEASURE = 32 }; /* queries */
+enum { OMNIKV_MAX_LAYERS = 1024 };
+
+/* Marks the layers of "2+8+18". */
+static int omnikv_parse_filters(const char *text, const struct kvl_shape *shape, uint8_t *is_filter,
+                                struct kvl_err *err)
+{
+    int32_t before = -1;
+    for (const char *at = text; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) {
+        char number[16];
+        int64_t layer;
+        size_t n = strcspn(at, "+");
+        if (n >= sizeof number) n = 0;
+        memcpy(number, at, n);
+        number[n] = '\0';
+        if (kvl_parse_i64(number, &layer) != KVL_OK || layer <= before ||
+            layer >= shape->n_layers - 1)
+            return kvl_fail(err, KVL_EINVAL,
+                            "filter_layers=%s; give auto, or ascending layers from 0 to %d as in "
+                            "2+8+18",
+                            text, shape->n_layers - 2);
+        before = (int32_t)layer;
+        is_filter[before] = 1;
+    }
+    return KVL_OK;
+}
 
 /* ---- what a layer's tokens capture of others ------------------------------------------------ */
 
@@ -73,12 +98,12 @@ static int omnikv_measure_query(const struct kvl_pctx *ctx, const struct omnikv_
     return KVL_OK;
 }
 
-/* capture [n_layers][n_layers]: C(l, m) for m >= l, lists of k tokens. */
-static int omnikv_capture(const struct kvl_pctx *ctx, int32_t k, float *capture)
+/* capture [n_layers][n_layers]: C(l, m) for m >= l, lists of k of the n_tok tokens that were observed. */
+static int omnikv_capture(const struct kvl_pctx *ctx, int32_t n_tok, int32_t k, float *capture)
 {
-    size_t n = (size_t)ctx->context_tok, n_layers = (size_t)ctx->shape->n_layers;
-    int32_t n_queries = KVL_MIN(OMNIKV_MEASURE, ctx->context_tok);
-    struct omnikv_measure m = { .n = ctx->context_tok, .k = k, .capture = capture };
+    size_t n = (size_t)n_tok, n_layers = (size_t)ctx->shape->n_layers;
+    int32_t n_queries = KVL_MIN(OMNIKV_MEASURE, n_tok);
+    struct omnikv_measure m = { .n = n_tok, .k = k, .capture = capture };
     m.probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
     m.weight = kvl_scratch(ctx, n);
     m.list = (void *)kvl_scratch(ctx, n_layers * (size_t)k);

@@ -272,7 +272,7 @@ int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t layer)
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
 {
     struct kvl_session *s = ctx->host->session;
-    if (!ctx->host->scoring)
+    if (!ctx->host->scoring && !ctx->host->masking)
         return kvl_fail(ctx->err, KVL_EPOLICY, "observers are there in prefilled and score only");
     if (s->obs->n_seen != s->n_pos)
         return kvl_fail(ctx->err, KVL_EPOLICY,

@@ -78,10 +78,10 @@ struct kvl_buf {
 int kvl_buf_add(struct kvl_buf *b, const void *data, size_t len);
 int kvl_buf_adds(struct kvl_buf *b, const char *s);
 int kvl_buf_printf(struct kvl_buf *b, const char *fmt, ...) KVL_PRINTF(2, 3);
-void kvl_buf_free(struct kvl_buf *b);
+KVL_API void kvl_buf_free(struct kvl_buf *b);
 
 /* Reads a whole file (or standard input for "-") of at most `limit` bytes. */
-int kvl_read_file(const char *path, size_t limit, struct kvl_buf *out, struct kvl_err *err);
+KVL_API int kvl_read_file(const char *path, size_t limit, struct kvl_buf *out, struct kvl_err *err);
 
 /* The entry of `names` nearest to `word` by edit distance, or NULL when none is near: "did you
  * mean". */

@@ -1,0 +1,493 @@
+/* minference - a prefill that computes a few columns and diagonals of attention, per head.
+ *
+ * Jiang et al.: MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse
+ * Attention, NeurIPS 2024 (arXiv 2407.02490), section 3 and Algorithms 1 to 3; and its code.
+ *
+ * Every query head has one of three kinds of pattern, of two sizes:
+ *   vertical_slash v s   P = softmax of the last last_q = 64 queries over all keys, causal.  A column
+ *                        scores the sum of P in it, a diagonal (distance of a query to a key) the sum of P
+ *                        along it.  The first 30 columns and the nearest 100 diagonals are forced; the v
+ *                        best columns and the s best diagonals are read by all queries.  Code: v is at
+ *                        least 30, s at least 50
+ *   a_shape sink local   the first and the latest keys
+ *   block_sparse k       blocks of 64: the mean query of a block times the mean key of each; the k best
+ *                        blocks of keys
+ * pattern= gives all heads one kind; table=FILE each its own: lines "layer head kind size [size]", as
+ * `kvlab tables minference` measures them.  That the shipped tables of the authors say vertical_slash
+ * 1000 6096 of every head (their search rewrites what else it finds) is the default here.
+ *
+ * Decode is dense.  Budget B: a query of the prefill reads at most B keys, itself included: the sizes of a
+ * kind keep their proportion (1000 : 6096; 100 : 800; 100 blocks) and sum to B.  Without a budget they are
+ * the published ones.  B >= context: everything.
+ *
+ * search=true is the offline search: the prefill is dense, and every head is asked how much of the weight
+ * of 16 queries each kind of size B would have captured (paper: distance of attention outputs, at the cost
+ * of a kernel; the code: weight).  report has it by layer, head and kind.
+ *
+ * Deviations: chunk=auto is the whole context as published, up to 32768 tokens; behind that the last
+ * queries of a chunk choose for the chunk.  A block of queries always reads its own block of keys; the mean
+ * of a part of a block is that of its tokens (code: zeros are counted).  Heads of a group have patterns of
+ * their own, as in the code.  Of 100 forced diagonals the nearest s are taken where s is smaller (code:
+ * undefined).
+ * Cost of the prefill: 64 dense queries per chunk for vertical_slash, and what the patterns read; per step:
+ * nothing.
+ */
+#include "head_tables.h"
+
+#include "kvl/policy.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MI_VERTICAL_SLASH = 0, MI_A_SHAPE, MI_BLOCK_SPARSE, MI_KINDS };
+enum { MI_BLOCK = 64, MI_CHUNK = 32768, MI_COLUMNS = 30, MI_DIAGONALS = 100, MI_SEARCHED = 16 };
+
+struct mi_opts {
+    int32_t pattern, vertical_size, slash_size, sink, local, block_topk, last_q, chunk;
+    bool search;
+    char table[KVL_OPT_STR_SIZE], table_sum[KVL_OPT_STR_SIZE];
+};
+
+static const char *const mi_kinds[] = { "vertical_slash", "a_shape", "block_sparse", NULL };
+
+#define MI_OPT(kind, field)                                                                        \
+    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct mi_opts, field)
+#define MI_TOK .min = 1, .max = 1 << 30
+
+static const struct kvl_opt mi_options[] = {
+    { MI_OPT(ENUM, pattern), .def = "vertical_slash", .choices = mi_kinds,
+      .help =
+          "kind of pattern of every head that no table names (shipped tables: vertical_slash)" },
+    { MI_OPT(INT, vertical_size), .def = "auto", .min = MI_COLUMNS, .max = 1 << 30,
+      .help =
+          "columns; auto = 1000/7096 of the budget, at least 30, 1000 without (shipped: 1000)" },
+    { MI_OPT(INT, slash_size), .def = "auto", .min = 50, .max = 1 << 30,
+      .help = "diagonals; auto = budget - vertical_size, 6096 without (shipped: 6096)" },
+    { MI_OPT(INT, sink), .def = "auto", MI_TOK,
+      .help = "first keys of an a_shape; auto = budget / 9, 100 without (shipped: 100)" },
+    { MI_OPT(INT, local), .def = "auto", MI_TOK,
+      .help = "latest keys of an a_shape; auto = budget - sink, 800 without (shipped: 800)" },
+    { MI_OPT(INT, block_topk), .def = "auto", MI_TOK,
+      .help = "blocks of 64 keys for one of 64 queries; auto = budget / 64, 100 without (shipped: "
+              "100)" },
+    { MI_OPT(INT, last_q), .def = "64", .min = 1, .max = 1024,
+      .help = "last queries of a chunk that score columns and diagonals (paper: 64)" },
+    { MI_OPT(INT, chunk), .def = "auto", MI_TOK,
+      .help = "tokens that are prefilled together: a multiple of 64, or the context; auto = all, "
+              "at most "
+              "32768 (paper: all)" },
+    { MI_OPT(STR, table), .def = "",
+      .help = "file of lines \"layer head kind size [size]\", a line for every head; with a budget "
+              "sizes "
+              "keep their proportion; see kvlab tables" },
+    { MI_OPT(STR, table_sum), .def = "", .help = "checksum of the table, written when it is read" },
+    { MI_OPT(BOOL, search), .def = "false",
+      .help =
+          "prefill densely, and report what weight each kind of the budget's size would capture" },
+    { 0 },
+};
+
+struct mi_head {
+    int32_t kind, a, b; /* sizes; b is 0 for block_sparse */
+};
+
+struct mi_state {
+    int64_t n_searched;    /* queries that were asked in the search, per head */
+    struct mi_head head[]; /* [n_layers][n_heads], then capture [n_layers][n_heads][MI_KINDS] */
+};
+
+static size_t mi_n_heads(const struct kvl_shape *sh)
+{
+    return (size_t)sh->n_layers * (size_t)sh->n_heads;
+}
+
+static double *mi_capture(const struct kvl_pctx *ctx, int32_t layer, int32_t head)
+{
+    struct mi_state *state = ctx->state;
+    size_t n = mi_n_heads(ctx->shape), bytes = (n * sizeof(struct mi_head) + 63) / 64 * 64;
+    double *all = (double *)(void *)((uint8_t *)state + 64 + bytes);
+    return all + ((size_t)layer * (size_t)ctx->shape->n_heads + (size_t)head) * MI_KINDS;
+}
+
+/* ---- plan ---------------------------------------------------------------------------------- */
+
+static int32_t mi_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    (void)shape;
+    switch (((const struct mi_opts *)opts)->pattern) {
+    case MI_A_SHAPE: return 2;
+    case MI_BLOCK_SPARSE: return MI_BLOCK;
+    default: return MI_COLUMNS + 50;
+    }
+}
+
+/* Both sizes of a pair that shares the budget a0 : b0; what was given stays. */
+static void mi_share(int32_t budget, int32_t a0, int32_t b0, int32_t least, int32_t *a, int32_t *b)
+{
+    int32_t total = budget > 0 ? budget : a0 + b0;
+    int32_t share = (int32_t)((int64_t)total * a0 / (a0 + b0));
+    if (*a == KVL_AUTO) *a = KVL_MAX(least, *b == KVL_AUTO ? share : total - *b);
+    if (*b == KVL_AUTO) *b = KVL_MAX(1, total - *a);
+}
+
+static int mi_plan_sizes(struct kvl_plan *plan)
+{
+    struct mi_opts *o = plan->opts;
+    int32_t budget = plan->budget_tok;
+    mi_share(budget, 1000, 6096, MI_COLUMNS, &o->vertical_size, &o->slash_size);
+    o->slash_size = KVL_MAX(50, o->slash_size);
+    mi_share(budget, 100, 800, 1, &o->sink, &o->local);
+    if (o->block_topk == KVL_AUTO) o->block_topk = budget > 0 ? KVL_MAX(1, budget / MI_BLOCK) : 100;
+    if (o->chunk == KVL_AUTO) o->chunk = KVL_MIN(KVL_MAX(1, plan->context_tok), MI_CHUNK);
+    if (o->chunk < plan->context_tok && o->chunk % MI_BLOCK)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "chunk=%d; give a multiple of %d, or all %d tokens of the context",
+                        o->chunk, MI_BLOCK, plan->context_tok);
+    plan->prefill_chunk_tok = o->chunk;
+    return KVL_OK;
+}
+
+/* The sizes of a line, as they are or at the budget's sum. */
+static void mi_scale(struct mi_head *h, int32_t budget)
+{
+    int32_t a0 = h->a, b0 = h->b;
+    if (budget == 0) return;
+    h->a = h->b = KVL_AUTO;
+    if (h->kind == MI_BLOCK_SPARSE) {
+        h->a = KVL_MAX(1, budget / MI_BLOCK);
+        h->b = 0;
+    } else {
+        bool slash = h->kind == MI_VERTICAL_SLASH;
+        mi_share(budget, a0, b0, slash ? MI_COLUMNS : 1, &h->a, &h->b);
+        if (slash) h->b = KVL_MAX(50, h->b);
+    }
+}
+
+/* One line: layer head kind size [size]; sizes of 0 mark heads that were not named. */
+static int mi_table_line(struct head_table *t, const struct kvl_shape *sh, int32_t budget,
+                         struct mi_head *head)
+{
+    int32_t layer = 0, h = 0, kind = 0;
+    char word[HEAD_TABLE_WORD];
+    KVL_TRY(head_table_integer(t, "layer", 0, sh->n_layers - 1, &layer));
+    KVL_TRY(head_table_integer(t, "query head", 0, sh->n_heads - 1, &h));
+    head_table_word(t, word);
+    while (mi_kinds[kind] && strcmp(word, mi_kinds[kind]) != 0) kind++;
+    if (!mi_kinds[kind])
+        return kvl_fail(t->err, KVL_EINVAL,
+                        "%s, line %d: kind \"%s\", want vertical_slash, a_shape or block_sparse",
+                        t->path, t->number, word);
+    struct mi_head *to = &head[(size_t)layer * (size_t)sh->n_heads + (size_t)h];
+    if (to->a > 0)
+        return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: layer %d head %d stands twice", t->path,
+                        t->number, layer, h);
+    *to = (struct mi_head){ .kind = kind };
+    KVL_TRY(head_table_integer(t, "size", 1, 1 << 30, &to->a));
+    if (kind != MI_BLOCK_SPARSE) KVL_TRY(head_table_integer(t, "second size", 1, 1 << 30, &to->b));
+    if (head_table_more(t))
+        return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: more behind the sizes of a %s", t->path,
+                        t->number, word);
+    mi_scale(to, budget);
+    return KVL_OK;
+}
+
+static int mi_table_lines(struct head_table *t, const struct kvl_shape *sh, int32_t budget,
+                          struct mi_head *head)
+{
+    while (head_table_line(t)) KVL_TRY(mi_table_line(t, sh, budget, head));
+    for (size_t i = 0; i < mi_n_heads(sh); i++)
+        if (head[i].a == 0)
+            return kvl_fail(
+                t->err, KVL_EINVAL,
+                "%s: layer %zu head %zu is missing; want a line for each of %d layers of %d "
+                "heads",
+                t->path, i / (size_t)sh->n_heads, i % (size_t)sh->n_heads, sh->n_layers,
+                sh->n_heads);
+    return KVL_OK;
+}
+
+/* Patterns of all heads, [n_layers][n_heads] of zeros on arrival. */
+static int mi_patterns(const struct mi_opts *o, const struct kvl_shape *sh, int32_t budget,
+                       struct kvl_err *err, struct mi_head *head, char *sum)
+{
+    const int32_t size[MI_KINDS][2] = { { o->vertical_size, o->slash_size },
+                                        { o->sink, o->local },
+                                        { o->block_topk, 0 } };
+    struct head_table t;
+    for (size_t i = 0; !o->table[0] && i < mi_n_heads(sh); i++)
+        head[i] = (struct mi_head){ o->pattern, size[o->pattern][0], size[o->pattern][1] };
+    if (!o->table[0]) return KVL_OK;
+    KVL_TRY(head_table_open(o->table, err, &t));
+    int rc = head_table_sum(&t, sum);
+    if (rc == KVL_OK) rc = mi_table_lines(&t, sh, budget, head);
+    kvl_buf_free(&t.text);
+    return rc;
+}
+
+static int mi_plan(struct kvl_plan *plan)
+{
+    struct mi_opts *o = plan->opts;
+    size_t n = mi_n_heads(plan->shape);
+    if (!plan->own_prefill)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "prefill: shared; minference is a prefill, want own");
+    KVL_TRY(mi_plan_sizes(plan));
+    if (o->search && plan->budget_tok == 0)
+        return kvl_fail(plan->err, KVL_EINVAL, "search=true without a budget; give one");
+    plan->state_bytes =
+        64 + (n * sizeof(struct mi_head) + 63) / 64 * 64 + n * MI_KINDS * sizeof(double);
+    if (!o->table[0]) return KVL_OK;
+    struct mi_head *head = kvl_alloc(n, sizeof *head);
+    if (!head) return kvl_fail(plan->err, KVL_ENOMEM, "no memory for a table of %zu heads", n);
+    int rc = mi_patterns(o, plan->shape, plan->budget_tok, plan->err, head, o->table_sum);
+    kvl_free(head);
+    return rc;
+}
+
+static int mi_open(struct kvl_pctx *ctx)
+{
+    const struct mi_opts *o = ctx->opts;
+    struct mi_state *state = ctx->state;
+    char sum[KVL_OPT_STR_SIZE];
+    memcpy(sum, o->table_sum, sizeof sum);
+    return mi_patterns(o, ctx->shape, ctx->budget_tok, ctx->err, state->head, sum);
+}
+
+/* ---- columns and diagonals ------------------------------------------------------------------ */
+
+/* Adds what one query, which stands behind n - 1 keys, put on columns and diagonals: p [n]. */
+static void mi_score_row(const float *p, int32_t n, float *vertical, float *slash)
+{
+    for (int32_t j = 0; j < n; j++) vertical[j] += p[j];
+    for (int32_t d = 0; d < n; d++) slash[d] += p[n - 1 - d];
+}
+
+/* vertical and slash [n_heads][n] of a chunk that ends with position n - 1. */
+static int mi_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                     const struct kvl_query *q, float *vertical, float *slash, int32_t n)
+{
+    const struct mi_opts *o = ctx->opts;
+    size_t heads = (size_t)ctx->shape->n_heads, row = (size_t)n;
+    float *probs = kvl_scratch(ctx, heads * row);
+    if (!probs) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for the weights of a query");
+    memset(vertical, 0, heads * row * sizeof *vertical);
+    memset(slash, 0, heads * row * sizeof *slash);
+    for (int32_t i = KVL_MAX(0, step->n_tok - o->last_q); i < step->n_tok; i++) {
+        int32_t seen = step->pos + i + 1;
+        KVL_TRY(kvl_mask_weights(ctx, step, q, i, probs, seen));
+        for (size_t h = 0; h < heads; h++)
+            mi_score_row(probs + h * (size_t)seen, seen, vertical + h * row, slash + h * row);
+    }
+    return KVL_OK;
+}
+
+/* The k best of n, the first `forced` among them before any other. */
+static int mi_best(const struct kvl_pctx *ctx, float *score, int32_t n, int32_t forced, int32_t k,
+                   int32_t *index)
+{
+    for (int32_t i = 0; i < KVL_MIN(forced, n); i++) score[i] = INFINITY;
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
+    return rc == KVL_OK ? rc : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
+}
+
+/* What is chosen for one head. */
+struct mi_lines {
+    int32_t *vertical, *slash;
+    int32_t n_vertical, n_slash;
+};
+
+static int mi_choose(const struct kvl_pctx *ctx, float *vertical, float *slash, int32_t n,
+                     const struct mi_head *h, struct mi_lines *out)
+{
+    out->n_vertical = KVL_MIN(n, KVL_MAX(MI_COLUMNS, h->a));
+    out->n_slash = KVL_MIN(n, KVL_MAX(50, h->b));
+    out->vertical = (void *)kvl_scratch(ctx, (size_t)out->n_vertical);
+    out->slash = (void *)kvl_scratch(ctx, (size_t)out->n_slash);
+    if (!out->vertical || !out->slash)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d columns", out->n_vertical);
+    KVL_TRY(mi_best(ctx, vertical, n, MI_COLUMNS, out->n_vertical, out->vertical));
+    return mi_best(ctx, slash, n, MI_DIAGONALS, out->n_slash, out->slash);
+}
+
+/* ---- blocks ----------------------------------------------------------------------------------- */
+
+/* Means of blocks of MI_BLOCK of n rows: row i at x + i * stride, mean [blocks][dim]. */
+static void mi_pool(const float *x, size_t stride, int32_t n, size_t dim, float *mean)
+{
+    for (int32_t b = 0; b * MI_BLOCK < n; b++, mean += dim) {
+        int32_t first = b * MI_BLOCK, rows = KVL_MIN(MI_BLOCK, n - first);
+        memset(mean, 0, dim * sizeof *mean);
+        for (int32_t i = first; i < first + rows; i++)
+            for (size_t c = 0; c < dim; c++) mean[c] += x[(size_t)i * stride + c];
+        for (size_t c = 0; c < dim; c++) mean[c] /= (float)rows;
+    }
+}
+
+/* Mean keys of all n positions of a kv head: mean [blocks][head_dim]. */
+static int mi_pool_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t n,
+                        float *mean)
+{
+    size_t dim = (size_t)ctx->shape->head_dim;
+    int32_t pos[MI_BLOCK];
+    float *k = kvl_scratch(ctx, MI_BLOCK * dim);
+    if (!k) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a block of keys");
+    for (int32_t at = 0; at < n; at += MI_BLOCK, mean += dim) {
+        int32_t rows = KVL_MIN(MI_BLOCK, n - at);
+        for (int32_t i = 0; i < rows; i++) pos[i] = at + i;
+        KVL_TRY(kvl_read_keys(ctx, layer, kv_head, pos, rows, false, k));
+        mi_pool(k, dim, rows, dim, mean);
+    }
+    return KVL_OK;
+}
+
+/* Blocks of one head for all blocks of queries of a chunk, CSR. */
+struct mi_blocks {
+    float *key;                     /* mean keys */
+    float *query, *score;           /* mean queries of the chunk; scores of one of them */
+    int32_t *off, *block, n_blocks; /* n_blocks of queries */
+};
+
+static int mi_blocks_open(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t k,
+                          struct mi_blocks *out)
+{
+    size_t dim = (size_t)ctx->shape->head_dim;
+    size_t keys = (size_t)((step->pos + step->n_tok + MI_BLOCK - 1) / MI_BLOCK);
+    size_t queries = (size_t)((step->n_tok + MI_BLOCK - 1) / MI_BLOCK);
+    out->n_blocks = (int32_t)queries;
+    out->key = kvl_scratch(ctx, keys * dim);
+    out->query = kvl_scratch(ctx, queries * dim);
+    out->score = kvl_scratch(ctx, keys);
+    out->off = (void *)kvl_scratch(ctx, queries + 1);
+    out->block = (void *)kvl_scratch(ctx, queries * KVL_MIN((size_t)k, keys));
+    if (!out->key || !out->query || !out->score || !out->off || !out->block)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu blocks of keys", keys);
+    return KVL_OK;
+}
+
+/* The k best for every block of queries, its own among them; mean keys are there. */
+static int mi_block_lists(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const struct kvl_query *q, int32_t head, int32_t k, struct mi_blocks *b)
+{
+    size_t dim = (size_t)ctx->shape->head_dim;
+    mi_pool(q->q + (size_t)head * dim, (size_t)ctx->shape->n_heads * dim, step->n_tok, dim,
+            b->query);
+    b->off[0] = 0;
+    for (int32_t i = 0; i < b->n_blocks; i++) {
+        int32_t own = step->pos / MI_BLOCK + i, n = KVL_MIN(k, own + 1);
+        for (int32_t j = 0; j < own; j++) {
+            const float *x = b->query + (size_t)i * dim, *y = b->key + (size_t)j * dim;
+            b->score[j] = 0;
+            for (size_t c = 0; c < dim; c++) b->score[j] += x[c] * y[c];
+        }
+        b->score[own] = INFINITY;
+        KVL_TRY(mi_best(ctx, b->score, own + 1, 0, n, b->block + b->off[i]));
+        b->off[i + 1] = b->off[i] + n;
+    }
+    return KVL_OK;
+}
+
+/* ---- the mask ----------------------------------------------------------------------------------- */
+
+static int mi_mask_blocks(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const struct kvl_query *q, const struct mi_head *pattern,
+                          struct kvl_prefill_mask *mask)
+{
+    const struct kvl_shape *sh = ctx->shape;
+    int32_t group = sh->n_heads / sh->n_kv_heads, most = 0, pooled = -1;
+    struct mi_blocks b;
+    for (int32_t h = 0; h < sh->n_heads; h++)
+        if (pattern[h].kind == MI_BLOCK_SPARSE) most = KVL_MAX(most, pattern[h].a);
+    if (most == 0) return KVL_OK;
+    KVL_TRY(mi_blocks_open(ctx, step, most, &b));
+    for (int32_t h = 0; h < sh->n_heads; h++) {
+        if (pattern[h].kind != MI_BLOCK_SPARSE) continue;
+        if (pooled != h / group)
+            KVL_TRY(mi_pool_keys(ctx, step->layer, h / group, step->pos + step->n_tok, b.key));
+        pooled = h / group;
+        KVL_TRY(mi_block_lists(ctx, step, q, h, pattern[h].a, &b));
+        KVL_TRY(kvl_mask_blocks(mask, h, MI_BLOCK, b.off, b.block, b.n_blocks));
+    }
+    return KVL_OK;
+}
+
+static int mi_mask_lines(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, const struct mi_head *pattern,
+                         struct kvl_prefill_mask *mask)
+{
+    int32_t n = step->pos + step->n_tok, n_heads = ctx->shape->n_heads;
+    bool any = false;
+    for (int32_t h = 0; h < n_heads; h++) any = any || pattern[h].kind == MI_VERTICAL_SLASH;
+    if (!any) return KVL_OK;
+    size_t floats = (size_t)n_heads * (size_t)n;
+    float *vertical = kvl_scratch(ctx, floats), *slash = kvl_scratch(ctx, floats);
+    if (!vertical || !slash)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d columns", n);
+    KVL_TRY(mi_scores(ctx, step, q, vertical, slash, n));
+    for (int32_t h = 0; h < n_heads; h++) {
+        struct mi_lines l;
+        size_t at = (size_t)h * (size_t)n;
+        if (pattern[h].kind != MI_VERTICAL_SLASH) continue;
+        KVL_TRY(mi_choose(ctx, vertical + at, slash + at, n, &pattern[h], &l));
+        KVL_TRY(kvl_mask_vertical_slash(mask, h, l.vertical, l.n_vertical, l.slash, l.n_slash));
+    }
+    return KVL_OK;
+}
+
+#include "minference_search.h"
+
+static int mi_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const struct kvl_query *q, struct kvl_prefill_mask *mask)
+{
+    const struct mi_opts *o = ctx->opts;
+    const struct mi_state *state = ctx->state;
+    const struct mi_head *pattern = state->head + (size_t)step->layer * (size_t)ctx->shape->n_heads;
+    if (o->search) return mi_search(ctx, step, q);
+    if (ctx->budget_tok >= ctx->context_tok) return KVL_OK;
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        if (pattern[h].kind == MI_A_SHAPE)
+            KVL_TRY(kvl_mask_window(mask, h, pattern[h].a, pattern[h].b));
+    KVL_TRY(mi_mask_lines(ctx, step, q, pattern, mask));
+    return mi_mask_blocks(ctx, step, q, pattern, mask);
+}
+
+static int mi_report(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct mi_opts *o = ctx->opts;
+    return o->search ? mi_report_search(ctx, r) : KVL_OK;
+}
+
+static const struct kvl_policy minference = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "minference",
+    .title = "MInference",
+    .paper = "Jiang et al., NeurIPS 2024, arXiv 2407.02490",
+    .help = "prefills a few columns and diagonals of attention per head, decodes densely",
+    .follows =
+        "The code of the authors: vertical-slash by the last 64 queries with 30 forced columns and "
+        "100 forced diagonals, A-shape, and block-sparse by mean-pooled queries and keys; a table "
+        "gives every head its kind, none gives all vertical-slash 1000/6096, as the shipped tables "
+        "do. Decoding is dense.",
+    .deviations =
+        "Contexts beyond 32768 tokens come in chunks, of which the last queries choose for the "
+        "chunk; a block of queries always reads its own block; sizes come from the budget where "
+        "one is given; the search compares captured weight at an equal number of keys, not "
+        "outputs at an equal time.",
+    .cost = "Once per chunk, layer and vertical-slash head: 64 dense queries, two top-k of n; "
+            "block-sparse: "
+            "(n / 64)^2 products of means; then B keys per query instead of half of n. Per step "
+            "nothing: "
+            "decoding reads everything.",
+    .version = 1,
+    .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL,
+    .opts = mi_options,
+    .opts_size = sizeof(struct mi_opts),
+    .min_budget = mi_min_budget,
+    .plan = mi_plan,
+    .open = mi_open,
+    .prefill_mask = mi_prefill_mask,
+    .report = mi_report,
+};
+
+KVL_POLICY_EXPORT(minference)

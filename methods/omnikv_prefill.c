@@ -1,0 +1,319 @@
+/* omnikv_prefill - a chunked prefill in which a few filter layers find what the others read.
+ *
+ * Hao et al.: OmniKV: Dynamic Context Selection for Efficient Long-Context LLMs, ICLR 2025: what omnikv.c
+ * does while decoding, done to chunks of the context.  A filter layer attends densely; of window_size
+ * queries of the chunk, spread evenly over it (query_from=spread) or its last ones, the largest weight of
+ * any head on every earlier token is summed (the selector `uniform`), and the k best tokens before the
+ * chunk are read by the layers up to the next filter, beside the chunk itself.  r = k / chunk.
+ *
+ * Layers before the first filter, filters and num_wait_load_layers behind each are dense, as in omnikv.
+ * filter_layers=auto measures them on the first chunk, which every layer reads densely, having nothing
+ * before it: by its last 32 queries and the rule of omnikv_filters.h.
+ *
+ * Decoding is dense: what is lost is lost by the prefill alone.
+ * Budget B: a query of a sparse layer reads at most B tokens, the chunk included: chunk = B / (1 + r), in
+ * whole 64s from 64 on, k = B - chunk.  Without a budget: chunks of 1024, r = 1.  B >= context: one chunk.
+ *
+ * Deviations: no code of a prefill with filters is published, so that the score of a chunk, the spread of
+ * its queries and r = 1 are ours.  num_wait_load_layers and dense_layers as in omnikv.
+ * Cost of the prefill: per filter layer and chunk window_size queries over all keys again, a top-k; per
+ * step: nothing.
+ */
+#include "omnikv_filters.h"
+
+#include "kvl/policy.h"
+
+#include <string.h>
+
+enum { OKP_CHUNK = 1024, OKP_ALIGN = 64 };
+
+struct okp_opts {
+    char filter_layers[KVL_OPT_STR_SIZE];
+    int32_t dense_layers, num_wait_load_layers, chunk, num_of_selected_tokens, window_size,
+        query_from;
+    double r;
+    bool measured; /* not an option, from plan */
+};
+
+enum { OKP_SPREAD = 0, OKP_LAST };
+static const char *const okp_query_from[] = { "spread", "last", NULL };
+
+#define OKP_OPT(kind, field)                                                                       \
+    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct okp_opts, field)
+
+static const struct kvl_opt okp_options[] = {
+    { OKP_OPT(STR, filter_layers), .def = "auto",
+      .help =
+          "layers that choose for those behind them, as in 2+8+18; auto, measured = by captured "
+          "attention on the first chunk" },
+    { OKP_OPT(INT, dense_layers), .def = "auto", .min = 1, .max = OMNIKV_MAX_LAYERS,
+      .help = "most layers left dense when filters are measured; auto = max(2, layers / 4)" },
+    { OKP_OPT(INT, num_wait_load_layers), .def = "auto", .min = 0, .max = OMNIKV_MAX_LAYERS,
+      .help = "dense layers behind a filter; auto = 1 from 16 layers on, else 0 (official: 1)" },
+    { OKP_OPT(FLOAT, r), .def = "1", .min = 0.01, .max = 100,
+      .help = "selected tokens / tokens of a chunk, where one of them is auto" },
+    { OKP_OPT(INT, chunk), .def = "auto", .min = 16, .max = 1 << 30,
+      .help = "tokens of a chunk; auto = budget / (1 + r), 1024 without" },
+    { OKP_OPT(INT, num_of_selected_tokens), .def = "auto", .min = 0, .max = 1 << 30,
+      .help = "tokens before the chunk that sparse layers read; auto = budget - chunk, r * chunk "
+              "without" },
+    { OKP_OPT(INT, window_size), .def = "16", .min = 1, .max = 1024,
+      .help = "queries of a chunk that score (paper: 16, decoding)" },
+    { OKP_OPT(ENUM, query_from), .def = "spread", .choices = okp_query_from,
+      .help = "these queries: spread over the chunk, or its last" },
+    { 0 },
+};
+
+struct okp_state {
+    bool known;     /* the filters */
+    int32_t n_list; /* of the chunk at hand, by the latest filter */
+    int64_t n_chunks;
+    double capture, own, n_sparse; /* sums over sparse layers */
+    int8_t kind[OMNIKV_MAX_LAYERS];
+    int32_t list[]; /* [k] */
+};
+
+enum { OKP_DENSE = 0, OKP_FILTER, OKP_SPARSE };
+
+/* ---- plan ---------------------------------------------------------------------------------- */
+
+static int32_t okp_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    (void)shape;
+    (void)opts;
+    return 32;
+}
+
+static int okp_plan_sizes(struct kvl_plan *plan)
+{
+    struct okp_opts *o = plan->opts;
+    int32_t budget = plan->budget_tok, given = o->num_of_selected_tokens;
+    bool all = budget > 0 && budget >= plan->context_tok;
+    if (o->chunk == KVL_AUTO) {
+        int32_t chunk = budget == 0         ? OKP_CHUNK
+                        : given != KVL_AUTO ? budget - given
+                                            : (int32_t)(budget / (1.0 + o->r));
+        if (chunk >= OKP_ALIGN) chunk -= chunk % OKP_ALIGN;
+        o->chunk = all ? KVL_MAX(1, plan->context_tok) : KVL_MAX(16, chunk);
+    }
+    if (given == KVL_AUTO)
+        o->num_of_selected_tokens = budget > 0 ? budget - o->chunk : (int32_t)(o->r * o->chunk);
+    if (all) o->num_of_selected_tokens = KVL_MAX(0, o->num_of_selected_tokens);
+    if (o->num_of_selected_tokens < 0 ||
+        (budget > 0 && !all && given != KVL_AUTO && o->chunk + given > budget))
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "chunk=%d and num_of_selected_tokens=%d with budget %d; want a sum of at most "
+            "the budget",
+            o->chunk, o->num_of_selected_tokens, budget);
+    plan->prefill_chunk_tok = o->chunk;
+    return KVL_OK;
+}
+
+/* Marks filters, dense and sparse layers; false when none is sparse. */
+static bool okp_assign(const struct kvl_shape *sh, int32_t wait, const uint8_t *is_filter,
+                       int8_t *kind)
+{
+    bool any = false;
+    for (int32_t l = 0, filter = -1; l < sh->n_layers; l++) {
+        if (is_filter[l]) filter = l;
+        kind[l] = is_filter[l]                       ? OKP_FILTER
+                  : filter >= 0 && l - filter > wait ? OKP_SPARSE
+                                                     : OKP_DENSE;
+        any = any || kind[l] == OKP_SPARSE;
+    }
+    return any;
+}
+
+static int okp_plan_filters(struct kvl_plan *plan)
+{
+    struct okp_opts *o = plan->opts;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    int8_t kind[OMNIKV_MAX_LAYERS];
+    int32_t n_layers = plan->shape->n_layers, wait = o->num_wait_load_layers;
+    o->measured =
+        strcmp(o->filter_layers, "auto") == 0 || strcmp(o->filter_layers, "measured") == 0;
+    if (o->measured) {
+        memcpy(o->filter_layers, "measured", sizeof "measured");
+        if (o->dense_layers <= wait || o->dense_layers >= n_layers)
+            return kvl_fail(
+                plan->err, KVL_EINVAL,
+                "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, "
+                "give %d to %d",
+                o->dense_layers, wait, n_layers, wait + 1, n_layers - 1);
+        return kvl_plan_observe(plan, KVL_OBS_WINDOW, OMNIKV_MEASURE);
+    }
+    KVL_TRY(omnikv_parse_filters(o->filter_layers, plan->shape, is_filter, plan->err));
+    if (okp_assign(plan->shape, wait, is_filter, kind)) return KVL_OK;
+    return kvl_fail(
+        plan->err, KVL_EINVAL,
+        "filter_layers=%s with num_wait_load_layers=%d leaves none of %d layers to read a "
+        "list; give fewer",
+        o->filter_layers, wait, n_layers);
+}
+
+static int okp_plan(struct kvl_plan *plan)
+{
+    struct okp_opts *o = plan->opts;
+    int32_t n_layers = plan->shape->n_layers;
+    if (!plan->own_prefill)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "prefill: shared; omnikv_prefill is a prefill, want own");
+    if (n_layers < 2 || n_layers > OMNIKV_MAX_LAYERS)
+        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; omnikv_prefill wants 2 to %d",
+                        n_layers, OMNIKV_MAX_LAYERS);
+    if (o->num_wait_load_layers == KVL_AUTO) o->num_wait_load_layers = n_layers >= 16;
+    if (o->dense_layers == KVL_AUTO) {
+        int32_t least = KVL_MAX(2, o->num_wait_load_layers + 1);
+        o->dense_layers = KVL_MIN(n_layers - 1, KVL_MAX(least, n_layers / 4));
+    }
+    KVL_TRY(okp_plan_sizes(plan));
+    KVL_TRY(okp_plan_filters(plan));
+    int32_t k = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
+    plan->state_bytes = sizeof(struct okp_state) + (size_t)k * sizeof(int32_t);
+    return KVL_OK;
+}
+
+/* ---- filters ---------------------------------------------------------------------------------- */
+
+static int okp_open(struct kvl_pctx *ctx)
+{
+    const struct okp_opts *o = ctx->opts;
+    struct okp_state *state = ctx->state;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    if (o->measured) return KVL_OK;
+    KVL_TRY(omnikv_parse_filters(o->filter_layers, ctx->shape, is_filter, ctx->err));
+    okp_assign(ctx->shape, o->num_wait_load_layers, is_filter, state->kind);
+    state->known = true;
+    return KVL_OK;
+}
+
+/* The first chunk of n tokens has gone through all layers. */
+static int okp_measure(const struct kvl_pctx *ctx, int32_t n)
+{
+    const struct okp_opts *o = ctx->opts;
+    struct okp_state *state = ctx->state;
+    size_t n_layers = (size_t)ctx->shape->n_layers;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    float *capture = kvl_scratch(ctx, n_layers * n_layers);
+    if (!capture)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %zu layers", n_layers);
+    /* No more than a quarter of the chunk, or lists would hold all that there is. */
+    int32_t k = KVL_MAX(1, KVL_MIN(o->num_of_selected_tokens, n / 4));
+    KVL_TRY(omnikv_capture(ctx, n, k, capture));
+    KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
+    okp_assign(ctx->shape, o->num_wait_load_layers, is_filter, state->kind);
+    for (size_t l = 0, filter = 0; l < n_layers; l++) {
+        if (is_filter[l]) filter = l;
+        if (state->kind[l] != OKP_SPARSE) continue;
+        state->n_sparse++;
+        state->capture += (double)capture[filter * n_layers + l];
+        state->own += (double)capture[l * n_layers + l];
+    }
+    state->known = true;
+    return KVL_OK;
+}
+
+/* ---- a chunk ------------------------------------------------------------------------------------ */
+
+/* score [step->pos]: what the chunk's queries put on the tokens before it. */
+static int okp_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                     const struct kvl_query *q, float *score)
+{
+    const struct okp_opts *o = ctx->opts;
+    int32_t n_queries = KVL_MIN(o->window_size, step->n_tok), end = step->pos + step->n_tok;
+    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * (size_t)end);
+    float *most = kvl_scratch(ctx, (size_t)step->pos);
+    if (!probs || !most)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", step->pos);
+    memset(score, 0, (size_t)step->pos * sizeof *score);
+    for (int32_t i = 1; i <= n_queries; i++) {
+        int32_t at = o->query_from == OKP_LAST
+                         ? step->n_tok - i
+                         : (int32_t)((int64_t)i * step->n_tok / n_queries) - 1;
+        int32_t n = step->pos + at + 1;
+        KVL_TRY(kvl_mask_weights(ctx, step, q, at, probs, n));
+        KVL_TRY(omnikv_reduce(ctx, most, probs, (size_t)n, step->pos, KVL_REDUCE_MAX));
+        KVL_TRY(
+            ctx->ops->add(&(struct kvl_add_args){ .y = score, .x = most, .n = (size_t)step->pos }));
+    }
+    return KVL_OK;
+}
+
+static int okp_filter(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                      const struct kvl_query *q)
+{
+    const struct okp_opts *o = ctx->opts;
+    struct okp_state *state = ctx->state;
+    float *score = kvl_scratch(ctx, (size_t)step->pos);
+    if (!score)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", step->pos);
+    KVL_TRY(okp_score(ctx, step, q, score));
+    state->n_list = KVL_MIN(o->num_of_selected_tokens, step->pos);
+    KVL_TRY(kvl_tap_scores(ctx, step,
+                           &(struct kvl_scored){ .unit_tok = 1, .n = step->pos, .score = score }));
+    return omnikv_topk(ctx, score, step->pos, state->n_list, state->list);
+}
+
+static int okp_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, struct kvl_prefill_mask *mask)
+{
+    struct okp_state *state = ctx->state;
+    state->n_chunks += step->layer == 0;
+    if (step->pos == 0) return KVL_OK;
+    if (!state->known) KVL_TRY(okp_measure(ctx, step->pos));
+    if (state->kind[step->layer] == OKP_FILTER) return okp_filter(ctx, step, q);
+    if (state->kind[step->layer] == OKP_DENSE) return KVL_OK;
+    return kvl_mask_tokens(mask, -1, state->list, state->n_list);
+}
+
+static int okp_report(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct okp_opts *o = ctx->opts;
+    const struct okp_state *state = ctx->state;
+    int32_t n = 0, sparse = 0;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        n += state->kind[l] == OKP_FILTER;
+        sparse += state->kind[l] == OKP_SPARSE;
+    }
+    KVL_TRY(kvl_report_num(r, "chunks", (double)state->n_chunks));
+    KVL_TRY(kvl_report_num(r, "r", (double)o->num_of_selected_tokens / o->chunk));
+    if (!state->known)
+        return kvl_report_note(r, "the context is one chunk, which every layer reads densely");
+    KVL_TRY(kvl_report_num(r, "filters", n));
+    KVL_TRY(kvl_report_num(r, "sparse_share", (double)sparse / ctx->shape->n_layers));
+    if (state->n_sparse < 1) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "capture_mean", state->capture / state->n_sparse));
+    return kvl_report_num(r, "capture_own", state->own / state->n_sparse);
+}
+
+static const struct kvl_policy omnikv_prefill = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "omnikv_prefill",
+    .title = "OmniKV prefill",
+    .paper = "Hao et al., ICLR 2025",
+    .help =
+        "filter layers choose, per chunk of the prefill, the earlier tokens that other layers read",
+    .follows = "The selector uniform and the layer map of OmniKV, applied to chunks of the "
+               "context: layers "
+               "behind a filter read the selected tokens and the chunk itself. Decoding is dense.",
+    .deviations =
+        "No code of a prefill with filters is published: that 16 queries spread over the chunk "
+        "score, and that as many tokens are selected as a chunk has (r=1), is ours. Filter layers "
+        "are measured on the first chunk unless given.",
+    .cost =
+        "Once per chunk and filter layer: 16 queries over all keys again and a top-k of the tokens "
+        "before the chunk. Per step nothing: decoding reads everything.",
+    .version = 1,
+    .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL,
+    .opts = okp_options,
+    .opts_size = sizeof(struct okp_opts),
+    .min_budget = okp_min_budget,
+    .plan = okp_plan,
+    .open = okp_open,
+    .prefill_mask = okp_prefill_mask,
+    .report = okp_report,
+};
+
+KVL_POLICY_EXPORT(omnikv_prefill)
