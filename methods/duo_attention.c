@@ -1,0 +1,437 @@
+/* duo_attention - heads that retrieve keep everything, the others stream.
+ *
+ * Xiao, Tang, Zuo et al.: DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming
+ * Heads, ICLR 2025 (arXiv 2410.10819), section 2; and its code.  Every kv head has a gate, trained in the
+ * paper.  The gates below their `sparsity` quantile (over all layers, linear between two values) make
+ * streaming heads: they keep the first `sink` and the latest `recent` tokens, at their original positions.
+ * The others keep all.
+ *
+ * Gates come from
+ *   table=FILE     n_layers lines of n_kv_heads numbers, as the authors publish theirs
+ *   gates=measure  the share of attention outside sink and window, mean over a head's queries and its group.
+ *                  Behind a shared prefill exact over all queries, from two column sums; in an own one by
+ *                  the last 32 queries of the first chunk, which is dense
+ * prefill: own streams in the prefill, as in the paper: queries of streaming heads read sink and window.
+ * prefill: shared is dense and evicts once when the context is complete, as kvpress; then both slide at
+ * every step (kvpress: fixed).
+ *
+ * Budget B: the mean over all lanes of what a step reads, with 64 tokens behind the context.  With sparsity
+ * given, streaming lanes get what full ones leave; with none, half of B is theirs, as many lanes are full as
+ * the rest pays, and what is over goes to the windows.  sink : recent is 1 : 4.  Without a budget:
+ * sparsity 0.5, sink 64, recent 256 (deployed; trained with 128 and 256).  recent counts the current token.
+ *
+ * Deviations: gates are measured, not trained, unless a table has them.  Equal gates: the lower lane is full
+ * (code: random noise).
+ * Cost: measuring two column sums of the prefill (a second pass over it, shared by all who ask) or 32
+ * queries; per step two ranges for each streaming lane.
+ */
+#include "head_tables.h"
+
+#include "kvl/policy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DUO_MEASURE = 32, DUO_TAIL = 64, DUO_CHUNK = 512 };
+
+struct duo_opts {
+    char sparsity[KVL_OPT_STR_SIZE], table[KVL_OPT_STR_SIZE], table_sum[KVL_OPT_STR_SIZE];
+    int32_t sink, recent, gates, chunk;
+    bool report_gates;
+    double share; /* not options: sparsity as a number, prefill: own */
+    bool own;
+};
+
+enum { DUO_AUTO = 0, DUO_TABLE, DUO_MEASURED };
+static const char *const duo_gates[] = { "auto", "table", "measure", NULL };
+
+#define DUO_OPT(kind, field)                                                                       \
+    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct duo_opts, field)
+
+static const struct kvl_opt duo_options[] = {
+    { DUO_OPT(STR, sparsity), .def = "auto",
+      .help =
+          "share of kv heads that stream, 0 to 1; auto = what the budget pays, 0.5 without (paper: "
+          "0.5 with grouped queries, 0.75 without)" },
+    { DUO_OPT(INT, sink), .def = "auto", .min = 0, .max = 1 << 30,
+      .help =
+          "first tokens that a streaming head keeps; auto = a fifth of its tokens, 64 without a "
+          "budget (paper: 64 deployed, 128 trained)" },
+    { DUO_OPT(INT, recent), .def = "auto", .min = 1, .max = 1 << 30,
+      .help =
+          "latest tokens that it reads, the current one included; auto = the others, 256 without a "
+          "budget (paper: 256)" },
+    { DUO_OPT(ENUM, gates), .def = "auto", .choices = duo_gates,
+      .help = "table: of the file; measure: on the sample's own context; auto = table if there is "
+              "one" },
+    { DUO_OPT(STR, table), .def = "",
+      .help = "file of gates: a line per layer with a number per kv head; see kvlab tables" },
+    { DUO_OPT(STR, table_sum), .def = "",
+      .help = "checksum of the table, written when it is read" },
+    { DUO_OPT(BOOL, report_gates), .def = "false", .help = "report the gate of every kv head" },
+    { DUO_OPT(INT, chunk), .def = "auto", .min = 16, .max = 1 << 30,
+      .help = "prefill: own: tokens of a chunk, the first of which measures; auto = 4 (sink + "
+              "recent), at "
+              "least 512" },
+    { 0 },
+};
+
+struct duo_state {
+    bool known;
+    double threshold;
+    float gate[]; /* [n_layers][n_kv_heads], then 1 = full, 0 = streaming, likewise */
+};
+
+static size_t duo_lanes(const struct kvl_shape *sh)
+{
+    return (size_t)sh->n_layers * (size_t)sh->n_kv_heads;
+}
+
+static bool duo_full(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head)
+{
+    const struct duo_state *state = ctx->state;
+    size_t lane = (size_t)layer * (size_t)ctx->shape->n_kv_heads + (size_t)kv_head;
+    return state->gate[duo_lanes(ctx->shape) + lane] > 0;
+}
+
+/* ---- which lanes are full --------------------------------------------------------------------- */
+
+/* Lanes that stream at a sparsity: those strictly below the quantile, were all gates different. */
+static int32_t duo_streaming(double sparsity, int32_t n_lanes)
+{
+    if (sparsity >= 1) return n_lanes;
+    return (int32_t)ceil(sparsity * (n_lanes - 1) - 1e-9);
+}
+
+/* How many gates come before gate[i] when they are sorted: lower ones, of equal ones the later lanes. */
+static int32_t duo_rank(const float *gate, int32_t n, int32_t i)
+{
+    int32_t rank = 0;
+    for (int32_t j = 0; j < n; j++) rank += gate[j] < gate[i] || (gate[j] <= gate[i] && j > i);
+    return rank;
+}
+
+/* full [n]: 1 for the n - n_streaming largest gates.  Returns the quantile. */
+static double duo_choose(const float *gate, int32_t n, double sparsity, float *full)
+{
+    double at = KVL_MIN(1.0, sparsity) * (n - 1), low = 0, high = 0;
+    int32_t n_streaming = duo_streaming(sparsity, n), floor_at = (int32_t)at;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t rank = duo_rank(gate, n, i);
+        full[i] = rank >= n_streaming ? 1.0f : 0.0f;
+        if (rank == floor_at) low = (double)gate[i];
+        if (rank == KVL_MIN(n - 1, floor_at + 1)) high = (double)gate[i];
+    }
+    return low + (high - low) * (at - floor_at);
+}
+
+static void duo_settle(const struct kvl_pctx *ctx)
+{
+    const struct duo_opts *o = ctx->opts;
+    struct duo_state *state = ctx->state;
+    size_t n = duo_lanes(ctx->shape);
+    state->threshold = duo_choose(state->gate, (int32_t)n, o->share, state->gate + n);
+    state->known = true;
+}
+
+/* ---- plan ---------------------------------------------------------------------------------------- */
+
+static int32_t duo_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const struct duo_opts *o = opts;
+    (void)shape;
+    return 8 + KVL_MAX(0, o->sink) + KVL_MAX(0, o->recent);
+}
+
+static int duo_plan_sparsity(struct kvl_plan *plan)
+{
+    struct duo_opts *o = plan->opts;
+    if (strcmp(o->sparsity, "auto") == 0) {
+        o->share = -1;
+    } else if (kvl_parse_f64(o->sparsity, &o->share) != KVL_OK ||
+               !(o->share >= 0 && o->share <= 1)) {
+        return kvl_fail(plan->err, KVL_EINVAL, "sparsity=%s; give auto, or a number from 0 to 1",
+                        o->sparsity);
+    }
+    return KVL_OK;
+}
+
+/* Both sizes of a streaming lane that reads `tok` tokens; what was given stays. */
+static void duo_split(struct duo_opts *o, int32_t tok)
+{
+    if (o->sink == KVL_AUTO)
+        o->sink = o->recent == KVL_AUTO ? tok / 5 : KVL_MAX(0, tok - o->recent);
+    if (o->recent == KVL_AUTO) o->recent = KVL_MAX(1, tok - o->sink);
+}
+
+/* The budget of all lanes, to how many are full and what the others read. */
+static int duo_plan_budget(struct kvl_plan *plan)
+{
+    struct duo_opts *o = plan->opts;
+    int32_t n_lanes = (int32_t)duo_lanes(plan->shape), given = o->sink != KVL_AUTO ? o->sink : 0;
+    int64_t total = (int64_t)plan->budget_tok * n_lanes,
+            all = (int64_t)plan->context_tok + DUO_TAIL;
+    int64_t window = plan->budget_tok / 2, n_full;
+    bool sized = o->sink != KVL_AUTO && o->recent != KVL_AUTO;
+    if (sized) window = o->sink + o->recent;
+    if (o->share >= 0)
+        n_full = n_lanes - duo_streaming(o->share, n_lanes);
+    else
+        n_full = (total - window * n_lanes) / KVL_MAX(1, all - window);
+    n_full = KVL_MAX(0, KVL_MIN(n_lanes, n_full));
+    if (!sized && n_full < n_lanes) window = (total - n_full * all) / (n_lanes - n_full);
+    if (window < given + 2 || n_full * all + (n_lanes - n_full) * window > total)
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "budget %d with sparsity=%s, sink=%d, recent=%d: %lld full of %d lanes read %lld "
+            "tokens each, and leave %lld for each of the others; give a larger budget or "
+            "sparsity, or leave them to auto",
+            plan->budget_tok, o->sparsity, o->sink, o->recent, (long long)n_full, n_lanes,
+            (long long)all, (long long)window);
+    duo_split(o, (int32_t)KVL_MIN(window, INT32_MAX / 4));
+    /* Between two ranks, so that rounding does not turn it. */
+    if (o->share < 0)
+        o->share = n_full == 0 ? 1 : ((double)(n_lanes - n_full) - 0.5) / KVL_MAX(1, n_lanes - 1);
+    return KVL_OK;
+}
+
+static int duo_plan_sizes(struct kvl_plan *plan)
+{
+    struct duo_opts *o = plan->opts;
+    bool budget = plan->budget_tok > 0, all = budget && plan->budget_tok >= plan->context_tok;
+    if (all && o->share < 0) o->share = 0;
+    if (budget && !all) KVL_TRY(duo_plan_budget(plan));
+    duo_split(o, budget ? plan->budget_tok : 64 + 256);
+    if (o->share < 0) o->share = 0.5;
+    o->share = KVL_MAX(0, o->share);
+    snprintf(o->sparsity, sizeof o->sparsity, "%.6g", o->share);
+    int64_t chunk = KVL_MAX((int64_t)DUO_CHUNK, 4 * ((int64_t)o->sink + o->recent));
+    if (o->chunk == KVL_AUTO) o->chunk = (int32_t)KVL_MIN(chunk, 32768);
+    plan->prefill_chunk_tok = o->chunk;
+    return KVL_OK;
+}
+
+static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struct kvl_err *err,
+                     float *gate, char *sum);
+
+static int duo_plan_gates(struct kvl_plan *plan)
+{
+    struct duo_opts *o = plan->opts;
+    if (o->gates == DUO_AUTO) o->gates = o->table[0] ? DUO_TABLE : DUO_MEASURED;
+    if ((o->gates == DUO_TABLE) != (o->table[0] != '\0'))
+        return kvl_fail(plan->err, KVL_EINVAL, "gates=%s with table=%s; give a table or measure",
+                        duo_gates[o->gates], o->table[0] ? o->table : "(none)");
+    if (o->gates == DUO_TABLE) {
+        float *gate = kvl_alloc(duo_lanes(plan->shape), sizeof *gate);
+        if (!gate) return kvl_fail(plan->err, KVL_ENOMEM, "no memory for a table of gates");
+        int rc = duo_table(o, plan->shape, plan->err, gate, o->table_sum);
+        kvl_free(gate);
+        return rc;
+    }
+    if (plan->own_prefill) return kvl_plan_observe(plan, KVL_OBS_WINDOW, DUO_MEASURE);
+    KVL_TRY(kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0));
+    return kvl_plan_observe(plan, KVL_OBS_COLUMNS, o->recent);
+}
+
+static int duo_plan(struct kvl_plan *plan)
+{
+    ((struct duo_opts *)plan->opts)->own = plan->own_prefill;
+    KVL_TRY(duo_plan_sparsity(plan));
+    KVL_TRY(duo_plan_sizes(plan));
+    plan->state_bytes = sizeof(struct duo_state) + 2 * duo_lanes(plan->shape) * sizeof(float);
+    return duo_plan_gates(plan);
+}
+
+/* ---- gates ------------------------------------------------------------------------------------------ */
+
+static int duo_table_lines(struct head_table *t, const struct kvl_shape *sh, float *gate)
+{
+    int32_t layer = 0;
+    for (; head_table_line(t); layer++) {
+        if (layer == sh->n_layers)
+            return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: more than the model's %d layers",
+                            t->path, t->number, sh->n_layers);
+        for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+            double v;
+            KVL_TRY(head_table_number(t, "gate", -1e6, 1e6, &v));
+            *gate++ = (float)v;
+        }
+        if (head_table_more(t))
+            return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: more than the model's %d kv heads",
+                            t->path, t->number, sh->n_kv_heads);
+    }
+    if (layer == sh->n_layers) return KVL_OK;
+    return kvl_fail(t->err, KVL_EINVAL,
+                    "%s: %d lines of gates; the model has %d layers, want a line each", t->path,
+                    layer, sh->n_layers);
+}
+
+static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struct kvl_err *err,
+                     float *gate, char *sum)
+{
+    struct head_table t;
+    KVL_TRY(head_table_open(o->table, err, &t));
+    int rc = head_table_sum(&t, sum);
+    if (rc == KVL_OK) rc = duo_table_lines(&t, sh, gate);
+    kvl_buf_free(&t.text);
+    return rc;
+}
+
+/* Weight inside sink and window, of all queries: windowed [n] counts the `recent` queries from a token's
+ * own on, all [n] every later one. */
+static double duo_inside(const float *windowed, const float *all, int32_t n, int32_t sink)
+{
+    double sum = 0;
+    for (int32_t j = 0; j < n; j++) sum += (double)(j < sink ? all[j] : windowed[j]);
+    return sum;
+}
+
+static int duo_measure_columns(const struct kvl_pctx *ctx, int32_t layer, float *gate)
+{
+    const struct duo_opts *o = ctx->opts;
+    const float *windowed, *all;
+    int32_t n, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, o->recent, &windowed, &n));
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &all, &n));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        size_t at = (size_t)h * (size_t)n;
+        gate[h / group] +=
+            (float)((1 - duo_inside(windowed + at, all + at, n, o->sink) / n) / group);
+    }
+    return KVL_OK;
+}
+
+/* The same of the last queries of n tokens. */
+static int duo_measure_window(const struct kvl_pctx *ctx, int32_t layer, int32_t n, float *gate)
+{
+    const struct duo_opts *o = ctx->opts;
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, queries = KVL_MIN(DUO_MEASURE, n);
+    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * (size_t)n);
+    if (!probs) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for the weights of a query");
+    for (int32_t b = 0; b < queries; b++) {
+        KVL_TRY(kvl_obs_window_probs(ctx, layer, b, probs, n));
+        for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+            const float *p = probs + (size_t)h * (size_t)n;
+            double outside = 0;
+            for (int32_t j = o->sink; j < n - b - o->recent; j++) outside += (double)p[j];
+            gate[h / group] += (float)(outside / ((double)queries * group));
+        }
+    }
+    return KVL_OK;
+}
+
+/* All layers at once: a quantile is over all. */
+static int duo_measure(const struct kvl_pctx *ctx, int32_t n, bool columns)
+{
+    struct duo_state *state = ctx->state;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        float *gate = state->gate + (size_t)l * (size_t)ctx->shape->n_kv_heads;
+        KVL_TRY(columns ? duo_measure_columns(ctx, l, gate) : duo_measure_window(ctx, l, n, gate));
+    }
+    duo_settle(ctx);
+    return KVL_OK;
+}
+
+/* ---- hooks -------------------------------------------------------------------------------------------- */
+
+static int duo_open(struct kvl_pctx *ctx)
+{
+    const struct duo_opts *o = ctx->opts;
+    struct duo_state *state = ctx->state;
+    char sum[KVL_OPT_STR_SIZE];
+    if (o->gates != DUO_TABLE) return KVL_OK;
+    memcpy(sum, o->table_sum, sizeof sum);
+    KVL_TRY(duo_table(o, ctx->shape, ctx->err, state->gate, sum));
+    duo_settle(ctx);
+    return KVL_OK;
+}
+
+static int duo_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, struct kvl_prefill_mask *mask)
+{
+    const struct duo_opts *o = ctx->opts;
+    const struct duo_state *state = ctx->state;
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    (void)q;
+    if (!state->known && step->pos == 0) return KVL_OK;
+    if (!state->known) KVL_TRY(duo_measure(ctx, step->pos, false));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        if (!duo_full(ctx, step->layer, h / group))
+            KVL_TRY(kvl_mask_window(mask, h, o->sink, o->recent));
+    return KVL_OK;
+}
+
+/* Layer 0 decides for all, before anything is evicted. */
+static int duo_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct duo_opts *o = ctx->opts;
+    const struct duo_state *state = ctx->state;
+    (void)layer;
+    return state->known ? KVL_OK : duo_measure(ctx, ctx->context_tok, !o->own);
+}
+
+/* After every step, and once when the context is complete: what the next query can still read. */
+static int duo_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    const struct duo_opts *o = ctx->opts;
+    int32_t end = step->pos + step->n_tok;
+    if (end < o->sink + o->recent) return KVL_OK;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        if (duo_full(ctx, step->layer, h)) continue;
+        KVL_TRY(kvl_keep_range(keep, h, 0, o->sink));
+        KVL_TRY(kvl_keep_range(keep, h, end - o->recent + 1, end));
+    }
+    return KVL_OK;
+}
+
+static int duo_report(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct duo_state *state = ctx->state;
+    int32_t n_lanes = (int32_t)duo_lanes(ctx->shape), n_full = 0;
+    if (!state->known) return KVL_OK;
+    for (int32_t i = 0; i < n_lanes; i++) n_full += state->gate[n_lanes + i] > 0;
+    KVL_TRY(kvl_report_num(r, "full_lanes", n_full));
+    KVL_TRY(kvl_report_num(r, "full_share", (double)n_full / n_lanes));
+    KVL_TRY(kvl_report_num(r, "threshold", state->threshold));
+    for (int32_t i = 0; ((const struct duo_opts *)ctx->opts)->report_gates && i < n_lanes; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "gate.%d.%d", i / ctx->shape->n_kv_heads,
+                 i % ctx->shape->n_kv_heads);
+        KVL_TRY(kvl_report_num(r, name, (double)state->gate[i]));
+    }
+    return KVL_OK;
+}
+
+static const struct kvl_policy duo_attention = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "duo_attention",
+    .title = "DuoAttention",
+    .paper = "Xiao et al., ICLR 2025, arXiv 2410.10819",
+    .help = "retrieval heads keep everything, the others the first and the latest tokens",
+    .follows =
+        "The paper's heads by gates and quantile, sink 64 and recent 256 as deployed, original "
+        "positions, sliding while decoding. With prefill=own streaming heads stream in the prefill "
+        "too, as in the official code; with prefill=shared the prefill is dense, as in kvpress.",
+    .deviations =
+        "Without a table gates are measured on the context (share of attention outside sink and "
+        "window), not trained; equal gates go by lane, not by random noise; the budget, a mean "
+        "over lanes, sets sparsity and windows where they are not given.",
+    .cost = "Once: two column sums of the prefill where gates are measured, two ranges per "
+            "streaming lane. "
+            "Per step: two ranges per streaming lane; full lanes read everything.",
+    .version = 1,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_PREFILL | KVL_CAP_RAGGED,
+    .opts = duo_options,
+    .opts_size = sizeof(struct duo_opts),
+    .min_budget = duo_min_budget,
+    .plan = duo_plan,
+    .open = duo_open,
+    .prefill_mask = duo_prefill_mask,
+    .prefilled = duo_prefilled,
+    .evict = duo_evict,
+    .report = duo_report,
+};
+
+KVL_POLICY_EXPORT(duo_attention)
