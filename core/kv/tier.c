@@ -267,12 +267,13 @@ int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t fi
     return KVL_OK;
 }
 
-int kvl_tier_score(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t unit, float score)
+int kvl_tier_scores(struct kvl_tier *t, int32_t layer, int32_t kv_head, const float *score,
+                    int32_t n)
 {
     struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    if (t->desc.order != KVL_TIER_SCORE) return KVL_OK;
-    KVL_TRY(lane_units(t, a, unit + 1));
-    a->score[unit] = score;
+    if (t->desc.order != KVL_TIER_SCORE || n == 0) return KVL_OK;
+    KVL_TRY(lane_units(t, a, n));
+    memcpy(a->score, score, (size_t)n * sizeof *score);
     return KVL_OK;
 }
 

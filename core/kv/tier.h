@@ -74,7 +74,8 @@ int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t fi
 int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
                    int32_t *n_units);
 /* KVL_TIER_SCORE: the unit of least score goes first; 0 until said. */
-int kvl_tier_score(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t unit, float score);
+int kvl_tier_scores(struct kvl_tier *t, int32_t layer, int32_t kv_head, const float *score,
+                    int32_t n);
 
 /* Runs of the view that hold positions pos .. pos + n - 1, which lie in slots slot .. slot + n - 1 of
  * the sequence and belong to the request, behind the m of `out`: the new m.  At most

@@ -43,9 +43,9 @@ static int engine_rows(struct kvl_engine *e, int32_t n)
     struct {
         float **to;
         size_t width;
-    } bufs[] = { { &e->x, embd },  { &e->xn, embd }, { &e->tmp, embd }, { &e->q, q },
-                 { &e->q_raw, q }, { &e->att, q },   { &e->k, kv },     { &e->k_raw, kv },
-                 { &e->v, kv },    { &e->gate, ff }, { &e->up, ff } };
+    } bufs[] = { { &e->x, embd },  { &e->xn, embd }, { &e->tmp, embd },    { &e->q, q },
+                 { &e->q_raw, q }, { &e->att, q },   { &e->k, kv },        { &e->k_raw, kv },
+                 { &e->v, kv },    { &e->gate, ff }, { &e->x_prev, embd }, { &e->up, ff } };
     e->cap_rows = 0;
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
         kvl_free(*bufs[i].to);
@@ -107,7 +107,7 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
 void kvl_engine_destroy(struct kvl_engine *e)
 {
     if (!e) return;
-    float *bufs[] = { e->x, e->xn,    e->tmp, e->q,    e->q_raw, e->att,
+    float *bufs[] = { e->x, e->xn, e->x_prev,    e->tmp, e->q,    e->q_raw, e->att,
                       e->k, e->k_raw, e->v,   e->gate, e->up };
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) kvl_free(bufs[i]);
     kvl_free(e->id);

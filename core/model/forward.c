@@ -215,7 +215,10 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
     struct kvl_query query = { .q = f->e->q + q,
                                .q_raw = f->e->q_raw + q,
-                               .x = f->e->xn + (size_t)i * (size_t)sh->n_embd };
+                               .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
+                               .x_prev = layer > 0
+                                             ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
+                                             : NULL };
     row_hook(f, row);
     s->host.selecting = true;
     int rc = p->select(&s->ctx, &step, &query, sel);
@@ -412,6 +415,7 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
         waits = 0;
     }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
+    memcpy(e->x_prev, e->xn, (size_t)f->n * (size_t)e->model->shape.n_embd * sizeof *e->xn);
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
     no_hook(f);

@@ -9,6 +9,7 @@
  * however many lanes. */
 #include "model/items.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- plan ------------------------------------------------------------------------------- */
@@ -239,21 +240,23 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
                         : kvl_fail(ctx->err, rc, "out of memory to fetch %d tokens ahead", n);
 }
 
-int kvl_offload_score(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t unit,
-                      float score)
+int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                       const float *score, int32_t n)
 {
     const struct kvl_session *s = ctx->host->session;
     const struct kvl_plan_private *p = &s->planned->p;
     KVL_TRY(check_lane(ctx, layer, kv_head));
     if (!p->offloads || p->offload.replace != KVL_REPLACE_SCORE)
         return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "a score of a unit, but the plan has no replacement by score");
-    int32_t n = (ctx->host->n_visible - 1) / p->offload.unit_tok + 1;
-    if (unit < 0 || unit >= n || !(score - score == 0.0f))
-        return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "score %g of unit %d, want a finite number and a unit from 0 to %d",
-                        (double)score, unit, n - 1);
+                        "scores of units, but the plan has no replacement by score");
+    int32_t units = (ctx->host->n_visible - 1) / p->offload.unit_tok + 1;
+    if (n < 0 || n > units)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "scores of %d units, want 0 to %d", n, units);
+    for (int32_t i = 0; i < n; i++)
+        if (!isfinite(score[i]))
+            return kvl_fail(ctx->err, KVL_EPOLICY, "score %g of unit %d, want a finite number",
+                            (double)score[i], i);
     if (!kvl_offloads(s, layer)) return KVL_OK;
-    int rc = kvl_tier_score(s->tier, layer, kv_head, unit, score);
+    int rc = kvl_tier_scores(s->tier, layer, kv_head, score, n);
     return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "out of memory for scores of units");
 }

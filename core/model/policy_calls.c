@@ -19,6 +19,20 @@ int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int3
                                                  .style = KVL_ROPE_NORM });
 }
 
+int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
+                      float *q)
+{
+    struct kvl_session *s = ctx->host->session;
+    const struct kvl_engine *e = s->engine;
+    if (layer < 0 || layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "query of layer %d, want 0 to %d", layer,
+                        ctx->shape->n_layers - 1);
+    const struct kvl_weight *w = &e->model->w.layer[layer].attn_q;
+    s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
+    KVL_TRY(e->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
+    return kvl_rotate(ctx, q, ctx->shape->n_heads, pos, q);
+}
+
 int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
 {
     const struct kvl_store_desc *d = kvl_store_desc(ctx->host->session->engine->store);
