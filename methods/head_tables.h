@@ -24,7 +24,7 @@ struct head_table {
 };
 
 /* kvl_buf_free(&out->text) after success. */
-static int head_table_open(const char *path, struct kvl_err *err, struct head_table *out)
+static inline int head_table_open(const char *path, struct kvl_err *err, struct head_table *out)
 {
     *out = (struct head_table){ .path = path, .err = err };
     int rc = kvl_read_file(path, HEAD_TABLE_LIMIT, &out->text, err);
@@ -32,14 +32,14 @@ static int head_table_open(const char *path, struct kvl_err *err, struct head_ta
     return rc == KVL_OK ? rc : kvl_fail_at(err, KVL_EINVAL, "table");
 }
 
-static const char *head_table_skip(const char *p)
+static inline const char *head_table_skip(const char *p)
 {
     p += strspn(p, " \t\r,");
     return *p == '#' ? p + strcspn(p, "\n") : p;
 }
 
 /* Begins the next line that says something; false: there is none. */
-static bool head_table_line(struct head_table *t)
+static inline bool head_table_line(struct head_table *t)
 {
     while (*t->next) {
         t->line = head_table_skip(t->next);
@@ -52,13 +52,13 @@ static bool head_table_line(struct head_table *t)
     return false;
 }
 
-static bool head_table_more(const struct head_table *t)
+static inline bool head_table_more(const struct head_table *t)
 {
     return t->line && *t->line && *t->line != '\n';
 }
 
 /* The next word of the line, "" behind the last. */
-static void head_table_word(struct head_table *t, char word[HEAD_TABLE_WORD])
+static inline void head_table_word(struct head_table *t, char word[HEAD_TABLE_WORD])
 {
     size_t n = head_table_more(t) ? strcspn(t->line, " \t\r\n,#") : 0;
     size_t keep = KVL_MIN(n, (size_t)HEAD_TABLE_WORD - 1);
@@ -68,8 +68,8 @@ static void head_table_word(struct head_table *t, char word[HEAD_TABLE_WORD])
 }
 
 /* A number from `min` to `max`; `what` names it where it is wrong. */
-static int head_table_number(struct head_table *t, const char *what, double min, double max,
-                             double *out)
+static inline int head_table_number(struct head_table *t, const char *what, double min, double max,
+                                    double *out)
 {
     char word[HEAD_TABLE_WORD];
     head_table_word(t, word);
@@ -78,8 +78,8 @@ static int head_table_number(struct head_table *t, const char *what, double min,
                     t->path, t->number, what, word, min, max);
 }
 
-static int head_table_integer(struct head_table *t, const char *what, int32_t min, int32_t max,
-                              int32_t *out)
+static inline int head_table_integer(struct head_table *t, const char *what, int32_t min,
+                                     int32_t max, int32_t *out)
 {
     double v = 0;
     KVL_TRY(head_table_number(t, what, min, max, &v));
@@ -90,7 +90,7 @@ static int head_table_integer(struct head_table *t, const char *what, int32_t mi
 }
 
 /* FNV-1a of the text, as hex, into the option `sum`; one that is given must be that of the file. */
-static int head_table_sum(const struct head_table *t, char sum[KVL_OPT_STR_SIZE])
+static inline int head_table_sum(const struct head_table *t, char sum[KVL_OPT_STR_SIZE])
 {
     static const char digits[] = "0123456789abcdef";
     uint64_t hash = 14695981039346656037u;
