@@ -363,8 +363,9 @@ struct kvl_key4_logits_args {
     float *logit; /* out: head h at logit + h * stride: [n] */
     size_t stride;
     const float *q;      /* [n_heads][head_dim] */
-    const uint8_t *rows; /* [n][KVL_KEY4_BYTES] */
-    int32_t n, n_heads, head_dim;
+    const uint8_t *rows; /* [...][KVL_KEY4_BYTES] */
+    const int32_t *row;  /* [n] logit i is of row[i] - row0; NULL: of i */
+    int32_t row0, n, n_heads, head_dim;
     float scale;
 };
 
