@@ -46,7 +46,7 @@ static void key4_rows(const struct kvl_key4_logits_args *a, const float *q, cons
     size_t bytes = KVL_KEY4_BYTES(a->head_dim);
     float code[KEY4_MAX_DIM];
     for (int32_t i = first; i < last; i++) {
-        const uint8_t *row = a->rows + (size_t)i * bytes;
+        const uint8_t *row = a->rows + (size_t)(a->row ? a->row[i] - a->row0 : i) * bytes;
         float lo, step;
         memcpy(&lo, row, sizeof lo);
         memcpy(&step, row + sizeof lo, sizeof step);

@@ -7,7 +7,7 @@ int kvl_ref_key4_logits(const struct kvl_key4_logits_args *a)
     size_t dim = (size_t)a->head_dim, bytes = KVL_KEY4_BYTES(a->head_dim);
     for (int32_t h = 0; h < a->n_heads; h++)
         for (int32_t i = 0; i < a->n; i++) {
-            const uint8_t *row = a->rows + (size_t)i * bytes;
+            const uint8_t *row = a->rows + (size_t)(a->row ? a->row[i] - a->row0 : i) * bytes;
             float lo, step;
             double dot = 0;
             memcpy(&lo, row, sizeof lo);
