@@ -20,30 +20,46 @@ static int32_t tap_index(const struct kvl_session *s, int32_t pos)
 int kvl_reads_get(struct kvl_engine *e, struct kvl_reads *out)
 {
     size_t heads = (size_t)e->model->shape.n_heads;
-    *out = (struct kvl_reads){ .pos = kvl_arena_get(&e->step, heads, sizeof *out->pos),
-                               .n = kvl_arena_get(&e->step, heads, sizeof *out->n) };
-    if (!out->pos || !out->n) return KVL_ENOMEM;
+    *out =
+        (struct kvl_reads){ .pos = kvl_arena_get(&e->step, heads, sizeof *out->pos),
+                            .n = kvl_arena_get(&e->step, heads, sizeof *out->n),
+                            .log_weight = kvl_arena_get(&e->step, heads, sizeof *out->log_weight) };
+    if (!out->pos || !out->n || !out->log_weight) return KVL_ENOMEM;
     memset(out->n, 0, heads * sizeof *out->n);
+    for (size_t h = 0; h < heads; h++) out->log_weight[h] = NULL;
+    return KVL_OK;
+}
+
+/* Two segments of a selection as one: each ascends, neither overlaps the other. */
+static int reads_merge(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head,
+                       const int32_t *pos, const float *log_weight, int32_t n)
+{
+    int32_t n_old = reads->n[q_head], i = 0, j = 0;
+    const int32_t *old = reads->pos[q_head];
+    const float *old_weight = reads->log_weight[q_head];
+    bool weighted = old_weight || log_weight;
+    int32_t *all = kvl_arena_get(&e->step, (size_t)n_old + (size_t)n, sizeof *all);
+    float *weight = kvl_arena_get(&e->step, (size_t)n_old + (size_t)n, sizeof *weight);
+    if (!all || !weight) return KVL_ENOMEM;
+    for (int32_t k = 0; k < n_old + n; k++) {
+        bool from_old = j == n || (i < n_old && old[i] < pos[j]);
+        const float *w = from_old ? old_weight : log_weight;
+        weight[k] = w ? w[from_old ? i : j] : 0.0f;
+        all[k] = from_old ? old[i++] : pos[j++];
+    }
+    reads->pos[q_head] = all;
+    reads->n[q_head] = n_old + n;
+    reads->log_weight[q_head] = weighted ? weight : NULL;
     return KVL_OK;
 }
 
 int kvl_reads_add(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head, const int32_t *pos,
-                  int32_t n)
+                  const float *log_weight, int32_t n)
 {
-    int32_t n_old = reads->n[q_head], i = 0, j = 0;
-    if (n_old == 0) {
-        reads->pos[q_head] = pos;
-        reads->n[q_head] = n;
-        return KVL_OK;
-    }
-    /* Segments of a selection: each ascends, none overlaps another. */
-    const int32_t *old = reads->pos[q_head];
-    int32_t *all = kvl_arena_get(&e->step, (size_t)n_old + (size_t)n, sizeof *all);
-    if (!all) return KVL_ENOMEM;
-    for (int32_t k = 0; k < n_old + n; k++)
-        all[k] = j == n || (i < n_old && old[i] < pos[j]) ? old[i++] : pos[j++];
-    reads->pos[q_head] = all;
-    reads->n[q_head] = n_old + n;
+    if (reads->n[q_head] > 0) return reads_merge(e, reads, q_head, pos, log_weight, n);
+    reads->pos[q_head] = pos;
+    reads->n[q_head] = n;
+    reads->log_weight[q_head] = log_weight;
     return KVL_OK;
 }
 
@@ -58,7 +74,10 @@ int kvl_tap_read(struct kvl_session *s, int32_t layer, int32_t pos, bool dense, 
                               .q = q,
                               .out = out,
                               .read = reads->pos,
-                              .n_read = reads->n };
+                              .n_read = reads->n,
+                              .log_weight = reads->log_weight,
+                              .alpha = reads->alpha,
+                              .mean = reads->mean };
     int rc = s->tap.read(s->tap.user, &r, err);
     return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "a tap ended the call");
 }

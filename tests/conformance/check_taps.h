@@ -26,7 +26,7 @@ static const int32_t *tape_slots(const struct kvl_tap_read *t, int32_t kv_head, 
     return slot;
 }
 
-/* softmax(q . k) v over what was read, from the stored keys and values. */
+/* softmax(q . k + log-weight) v over what was read, from the stored keys and values, and the residual. */
 static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int32_t q_head)
 {
     const struct kvl_shape *sh = rig_shape(tape->r);
@@ -42,6 +42,7 @@ static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int3
         RIG_OK(&err, kvl_seq_read(seq, t->layer, kv_head, KVL_PART_K, slot[i], 1, row, &err));
         for (size_t c = 0; c < dim; c++) w[i] += (double)q[c] * (double)row[c];
         w[i] /= sqrt((double)sh->head_dim);
+        if (t->log_weight[q_head]) w[i] += (double)t->log_weight[q_head][i];
         top = fmax(top, w[i]);
     }
     for (int32_t i = 0; i < n; i++) sum += w[i] = exp(w[i] - top);
@@ -49,6 +50,9 @@ static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int3
         RIG_OK(&err, kvl_seq_read(seq, t->layer, kv_head, KVL_PART_V, slot[i], 1, row, &err));
         for (size_t c = 0; c < dim; c++) want[c] += w[i] / sum * (double)row[c];
     }
+    double alpha = t->alpha ? (double)t->alpha[q_head] : 1;
+    for (size_t c = 0; t->alpha && c < dim; c++)
+        want[c] = alpha * want[c] + (1 - alpha) * (double)t->mean[(size_t)kv_head * dim + c];
     for (size_t c = 0; c < dim; c++)
         if (!(fabs(want[c] - (double)out[c]) <= 2e-4 * (1 + fabs(want[c]))))
             fail_msg("layer %d, head %d, position %d: attention over the %d positions of the tap "

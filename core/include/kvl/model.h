@@ -253,6 +253,10 @@ struct kvl_tap_read {
     const float *out;           /* [n_heads][head_dim] before the output projection */
     const int32_t *const *read; /* [n_heads]: positions read, ascending, the current one included */
     const int32_t *n_read;      /* [n_heads] */
+    /* [n_heads] -> [n_read], added to the logits; NULL for a head that has none */
+    const float *const *log_weight;
+    /* out = alpha [n_heads] times attention + (1 - alpha) mean [n_kv_heads][head_dim]; NULL: attention */
+    const float *alpha, *mean;
 };
 /* Scores by which a policy chose: pages or tokens of a selection, tokens of a one-shot eviction, what
  * it handed over itself. */
