@@ -1,0 +1,286 @@
+/* vattention - reads what surely matters, and a random sample of the rest that is large enough for a
+ * promise about the error.
+ *
+ * Desai et al.: vAttention: Verified Sparse Attention, 2025 (arXiv 2510.05688).  Every step, per kv head:
+ *     forced   the first `sink` tokens, the last `local`, the `top` of largest weight, the current one
+ *     base     a uniform sample of base_rate of the n others: sigma, the deviation of their exp(logit),
+ *              and D = forced mass + n mean(base), the estimate of the softmax's denominator
+ *     b        floor((quantile(1 - delta) sigma n / (epsilon D))^2) tokens, at least as many as base
+ *     sample   b of the n others, each with log-weight ln(n / b): sums over it are unbiased
+ * so that the denominator is off by more than epsilon D with probability delta at most.
+ * Follows the official code: the base sample serves the estimate alone, b is floored before it is
+ * clamped, sigma has n - 1 in the denominator.
+ * Deviations: one list per kv head, with the largest b of its query heads, so that every head's promise
+ * holds (official: a list per query head, on repeated keys); sampling without replacement (official:
+ * with), which errs less; `top` by the mean weight over the group.  The budget caps the sample: steps in
+ * which the promise needs more are reported (capped).  As published with an exact top-k, all keys are
+ * read to find it, and counted as index bytes: the saving is in values and, with offloading, in what is
+ * fetched.
+ * Budget B: sink = local = min(128, B / 8), top = B / 4; the sample is what epsilon and delta want, up to
+ * the rest.  The same seed gives the same samples, whatever the batch.
+ * Cost per step and layer: all weights (n d per query head), a top-k of n per kv head, b random numbers.
+ */
+#include "kvl/policy.h"
+#include "vattention_budget.h"
+
+#include <string.h>
+
+struct vattention_opts {
+    int32_t sink, local, top;
+    double base_rate, epsilon, delta;
+    double z; /* not an option: quantile(1 - delta) */
+};
+
+struct vattention_state {
+    double n_lanes, n_capped, n_sampled, n_wanted;
+};
+
+#define VATTENTION_TOKENS(option, meaning)                                                         \
+    {                                                                                              \
+        .name = #option, .type = KVL_OPT_INT, .off = offsetof(struct vattention_opts, option),     \
+        .def = "auto", .min = 0, .max = 1 << 30, .help = meaning                                   \
+    }
+#define VATTENTION_SHARE(option, value, meaning)                                                   \
+    {                                                                                              \
+        .name = #option, .type = KVL_OPT_FLOAT, .off = offsetof(struct vattention_opts, option),   \
+        .def = value, .min = 1e-6, .max = 0.999999, .help = meaning                                \
+    }
+
+static const struct kvl_opt vattention_options[] = {
+    VATTENTION_TOKENS(sink, "first tokens, always read; auto = min(128, budget / 8) (paper: 128)"),
+    VATTENTION_TOKENS(local, "last tokens, always read; auto = min(128, budget / 8) (paper: 128)"),
+    VATTENTION_TOKENS(top, "tokens of largest weight, always read; auto = budget / 4"),
+    VATTENTION_SHARE(base_rate, "0.02", "share of the others that the estimate is made from"),
+    VATTENTION_SHARE(epsilon, "0.1", "relative error that is promised (paper: 0.05 to 0.3)"),
+    VATTENTION_SHARE(delta, "0.1", "probability of a larger one (paper: 0.05 to 0.3)"),
+    { 0 },
+};
+
+enum { VATTENTION_LEAST = 8, VATTENTION_ENDS = 128 };
+
+static int32_t vattention_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    (void)shape;
+    (void)opts;
+    return VATTENTION_LEAST;
+}
+
+static int vattention_plan(struct kvl_plan *plan)
+{
+    struct vattention_opts *o = plan->opts;
+    int32_t budget = plan->budget_tok;
+    if (budget < VATTENTION_LEAST)
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more", budget,
+                        VATTENTION_LEAST);
+    if (o->sink == KVL_AUTO) o->sink = KVL_MIN(VATTENTION_ENDS, budget / 8);
+    if (o->local == KVL_AUTO) o->local = KVL_MIN(VATTENTION_ENDS, budget / 8);
+    if (o->top == KVL_AUTO) o->top = budget / 4;
+    int64_t forced = (int64_t)o->sink + o->local + o->top;
+    if (forced > budget - 3)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "sink=%d, local=%d and top=%d with budget %d; leave room for the current "
+                        "token and 2 of a sample",
+                        o->sink, o->local, o->top, budget);
+    o->z = vattention_quantile(1 - o->delta);
+    plan->state_bytes = sizeof(struct vattention_state);
+    return KVL_OK;
+}
+
+/* ---- one lane ---------------------------------------------------------------------------------- */
+
+/* What is chosen among positions first .. first + n - 1. */
+enum { VATTENTION_REST = 0, VATTENTION_TOP, VATTENTION_SAMPLE };
+
+struct vattention_lane {
+    const struct kvl_pctx *ctx;
+    const struct kvl_step *step;
+    int32_t kv_head, group, first, n;
+    const float *probs; /* [group][pos + 1], exact weights: exp(logit) but for a factor */
+    uint8_t *mark;      /* [n] */
+    int32_t *rest;      /* [n_rest] positions that nothing forces */
+    int32_t n_rest;
+    struct kvl_rng rng;
+};
+
+static void vattention_seed(struct vattention_lane *l, uint64_t salt)
+{
+    uint64_t seed = kvl_seed_mix(l->ctx->seed, (uint64_t)l->step->layer);
+    seed = kvl_seed_mix(seed, (uint64_t)l->kv_head);
+    kvl_rng_seed(&l->rng, kvl_seed_mix(kvl_seed_mix(seed, (uint64_t)l->step->pos), salt));
+}
+
+/* Marks the best by the mean weight of the group, lists the others. */
+static int vattention_force(struct vattention_lane *l)
+{
+    const struct vattention_opts *o = l->ctx->opts;
+    float *mean = kvl_scratch(l->ctx, (size_t)l->n);
+    int32_t *best = (void *)kvl_scratch(l->ctx, (size_t)o->top);
+    if (!mean || !best) return kvl_fail(l->ctx->err, KVL_ENOMEM, "no memory for %d weights", l->n);
+    KVL_TRY(l->ctx->ops->group_reduce(
+        &(struct kvl_group_reduce_args){ .y = mean,
+                                         .x = l->probs + l->first,
+                                         .x_stride = (size_t)l->step->pos + 1,
+                                         .n = l->n,
+                                         .n_heads = l->group,
+                                         .n_kv_heads = 1,
+                                         .reduce = KVL_REDUCE_MEAN }));
+    KVL_TRY(l->ctx->ops->topk(&(struct kvl_topk_args){
+        .index = best, .x = mean, .x_stride = (size_t)l->n, .n_rows = 1, .n = l->n, .k = o->top }));
+    memset(l->mark, VATTENTION_REST, (size_t)l->n);
+    for (int32_t i = 0; i < o->top; i++) l->mark[best[i]] = VATTENTION_TOP;
+    l->n_rest = 0;
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->mark[i] == VATTENTION_REST) l->rest[l->n_rest++] = l->first + i;
+    return KVL_OK;
+}
+
+/* m of the n_rest, each set of them equally likely (Floyd 1987); taken [n_rest] is 1 for them. */
+static void vattention_draw(struct vattention_lane *l, int32_t m, uint8_t *taken)
+{
+    memset(taken, 0, (size_t)l->n_rest);
+    for (int32_t j = l->n_rest - m; j < l->n_rest; j++) {
+        int32_t t = (int32_t)kvl_rng_below(&l->rng, (uint32_t)j + 1);
+        taken[taken[t] ? j : t] = 1;
+    }
+}
+
+/* Tokens that one query head wants, from its weights over a base sample of m. */
+static double vattention_wish(const struct vattention_lane *l, const float *probs, int32_t m,
+                              const uint8_t *taken)
+{
+    const struct vattention_opts *o = l->ctx->opts;
+    double sum = 0, squares = 0, rest = 0;
+    for (int32_t i = 0; i < l->n_rest; i++) {
+        double p = (double)probs[l->rest[i]];
+        rest += p;
+        if (taken[i]) sum += p;
+    }
+    double mean = sum / m;
+    for (int32_t i = 0; i < l->n_rest; i++)
+        if (taken[i])
+            squares += ((double)probs[l->rest[i]] - mean) * ((double)probs[l->rest[i]] - mean);
+    /* Weights sum to 1: what is forced is known; of the rest, what the sample says. */
+    double total = 1 - rest + mean * l->n_rest;
+    return floor(vattention_need(o->z, sqrt(squares / (m - 1)), l->n_rest, o->epsilon, total));
+}
+
+/* Size of the sample: what the heads want, at least the base sample, at most what the budget leaves. */
+static int32_t vattention_size(struct vattention_lane *l, uint8_t *taken)
+{
+    const struct vattention_opts *o = l->ctx->opts;
+    struct vattention_state *state = l->ctx->state;
+    int32_t room = l->ctx->budget_tok - 1 - o->sink - o->local - o->top;
+    int32_t base = (int32_t)ceil(o->base_rate * l->n_rest);
+    double want = base = KVL_MIN(KVL_MAX(base, 2), l->n_rest);
+    vattention_seed(l, 0);
+    vattention_draw(l, base, taken);
+    for (int32_t g = 0; g < l->group; g++) {
+        const float *probs = l->probs + (size_t)g * ((size_t)l->step->pos + 1);
+        want = fmax(want, vattention_wish(l, probs, base, taken));
+    }
+    want = fmin(want, l->n_rest);
+    int32_t size = (int32_t)fmin(want, room);
+    state->n_lanes++;
+    state->n_wanted += want;
+    state->n_sampled += size;
+    state->n_capped += want > room;
+    return size;
+}
+
+static int vattention_list(struct vattention_lane *l, struct kvl_sel *sel)
+{
+    const struct vattention_opts *o = l->ctx->opts;
+    int32_t n = 0, room = l->ctx->budget_tok;
+    uint8_t *taken = (void *)kvl_scratch(l->ctx, (size_t)l->n / sizeof(float) + 1);
+    int32_t *pos = (void *)kvl_scratch(l->ctx, (size_t)room);
+    float *weight = kvl_scratch(l->ctx, (size_t)room);
+    if (!taken || !pos || !weight)
+        return kvl_fail(l->ctx->err, KVL_ENOMEM, "no memory for a list of %d tokens", room);
+    KVL_TRY(vattention_force(l));
+    int32_t size = vattention_size(l, taken);
+    vattention_seed(l, 1);
+    vattention_draw(l, size, taken);
+    for (int32_t i = 0; i < l->n_rest; i++)
+        if (taken[i]) l->mark[l->rest[i] - l->first] = VATTENTION_SAMPLE;
+    float correction = logf((float)l->n_rest / (float)size);
+    for (int32_t i = 0; i < o->sink; i++, n++) pos[n] = i, weight[n] = 0;
+    for (int32_t i = 0; i < l->n; i++) {
+        if (l->mark[i] == VATTENTION_REST) continue;
+        weight[n] = l->mark[i] == VATTENTION_SAMPLE ? correction : 0;
+        pos[n++] = l->first + i;
+    }
+    for (int32_t i = l->first + l->n; i < l->step->pos; i++, n++) pos[n] = i, weight[n] = 0;
+    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, l->kv_head, pos, n));
+    return kvl_sel_log_weights(sel, KVL_SCOPE_KV_HEAD, l->kv_head, weight, n);
+}
+
+static int vattention_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel)
+{
+    const struct vattention_opts *o = ctx->opts;
+    int32_t n_live = step->pos + 1, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    if (n_live <= ctx->budget_tok) return KVL_OK;
+    size_t row = (size_t)n_live, n = row - 1 - (size_t)o->sink - (size_t)o->local;
+    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * row);
+    uint8_t *mark = (void *)kvl_scratch(ctx, n / sizeof(float) + 1);
+    int32_t *rest = (void *)kvl_scratch(ctx, n);
+    if (!probs || !mark || !rest)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for weights of %d tokens", n_live);
+    KVL_TRY(kvl_attn_weights(ctx, step, q, probs, n_live));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        struct vattention_lane lane = { .ctx = ctx,
+                                        .step = step,
+                                        .kv_head = h,
+                                        .group = group,
+                                        .first = o->sink,
+                                        .n = (int32_t)n,
+                                        .probs = probs + (size_t)(h * group) * row,
+                                        .mark = mark,
+                                        .rest = rest };
+        KVL_TRY(vattention_list(&lane, sel));
+    }
+    return KVL_OK;
+}
+
+static int vattention_report(struct kvl_pctx *ctx, struct kvl_report *r)
+{
+    const struct vattention_state *state = ctx->state;
+    if (state->n_lanes < 1) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "sampled_mean", state->n_sampled / state->n_lanes));
+    KVL_TRY(kvl_report_num(r, "wanted_mean", state->n_wanted / state->n_lanes));
+    KVL_TRY(kvl_report_num(r, "capped", state->n_capped / state->n_lanes));
+    return state->n_capped > 0
+               ? kvl_report_note(r,
+                                 "vattention: in {capped%} of the lists the budget held a smaller "
+                                 "sample than epsilon and delta ask for")
+               : KVL_OK;
+}
+
+static const struct kvl_policy vattention = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "vattention",
+    .title = "vAttention",
+    .paper = "Desai et al., 2025, arXiv 2510.05688",
+    .help = "keeps all; reads first, latest and heaviest tokens, and a random sample of the rest "
+            "large enough for a promised error",
+    .follows = "The authors' code with an exact top-k: a base sample estimates deviation and "
+               "denominator, the sample proper is drawn anew and weighted by one over its "
+               "probability.",
+    .deviations =
+        "One list per kv head with the largest sample that its query heads want; sampling "
+        "without replacement; the budget caps the sample and the share of capped lists is "
+        "reported.",
+    .cost = "Per step and layer all keys are read for the exact top-k (n d per kv head, counted as "
+            "index bytes), a top-k of n per kv head and the sample's random numbers.",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_SAMPLES,
+    .opts = vattention_options,
+    .opts_size = sizeof(struct vattention_opts),
+    .min_budget = vattention_min_budget,
+    .plan = vattention_plan,
+    .select = vattention_select,
+    .report = vattention_report,
+};
+
+KVL_POLICY_EXPORT(vattention)
