@@ -518,9 +518,21 @@ struct kvl_kmeans_args {
     float *work; /* KVL_KMEANS_TILE (n_clusters + dim) + 2 n_clusters + n floats */
 };
 
+/* table[h][s][c] = scale x (piece s of q[h]) . centroid[h / group][s][c]; pieces are head_dim / n_sub
+ * channels. */
+struct kvl_pq_table_args {
+    float *table;          /* out [n_heads][n_sub][n_codes] */
+    const float *q;        /* [n_heads][head_dim] */
+    const float *centroid; /* kv head g from g * head_stride: [n_sub][n_codes][head_dim / n_sub] */
+    size_t head_stride;
+    int32_t n_heads, n_kv_heads, head_dim, n_sub, n_codes;
+    float scale;
+};
+
 /* score[h][i] = sum over s of table[h][s][code of sub-vector s of row i, of kv head h / group]. */
 struct kvl_pq_scores_args {
-    float *score;        /* out [n_heads][n] */
+    float *score;        /* out: head h at h * stride: [n] */
+    size_t stride;       /* floats */
     const float *table;  /* [n_heads][n_sub][n_codes] */
     const uint8_t *code; /* kv head g from g * head_stride: [n][n_sub], each below n_codes */
     size_t head_stride;

@@ -9,7 +9,7 @@ static void pq_piece(const struct kvl_pq_scores_args *a, int32_t h, int32_t i0)
     size_t n_sub = (size_t)a->n_sub, n_codes = (size_t)a->n_codes;
     const float *table = a->table + (size_t)h * n_sub * n_codes;
     const uint8_t *code = a->code + (size_t)(h / a->group) * a->head_stride + (size_t)i0 * n_sub;
-    float *y = a->score + (size_t)h * (size_t)a->n + i0;
+    float *y = a->score + (size_t)h * a->stride + i0;
     int32_t n = KVL_MIN(PQ_PIECE, a->n - i0);
     for (int32_t i = 0; i < n; i++, code += n_sub) {
         float sum = 0;

@@ -10,7 +10,7 @@ int kvl_ref_pq_scores(const struct kvl_pq_scores_args *a)
             for (int32_t s = 0; s < a->n_sub; s++)
                 sum += a->table[((size_t)h * (size_t)a->n_sub + (size_t)s) * (size_t)a->n_codes +
                                 code[s]];
-            a->score[(size_t)h * (size_t)a->n + (size_t)i] = sum;
+            a->score[(size_t)h * a->stride + (size_t)i] = sum;
         }
     return KVL_OK;
 }
