@@ -23,6 +23,7 @@ int cmd_report(int argc, char **argv, struct kvl_err *err);
 int cmd_run(int argc, char **argv, struct kvl_err *err);
 int cmd_status(int argc, char **argv, struct kvl_err *err);
 int cmd_sweep(int argc, char **argv, struct kvl_err *err);
+int cmd_tables(int argc, char **argv, struct kvl_err *err);
 int cmd_trace(int argc, char **argv, struct kvl_err *err);
 int cmd_tokenize(int argc, char **argv, struct kvl_err *err);
 

@@ -32,6 +32,7 @@ static const struct main_cmd main_cmds[] = {
     { "generate", cmd_generate, "continue a prompt, under a policy if wanted" },
     { "analyze", cmd_analyze, "full attention: its mass, alike layers, drifting tokens" },
     { "trace", cmd_trace, "what a policy reads and keeps, step by step" },
+    { "tables", cmd_tables, "measures the table of heads that a method takes" },
     { "bench", cmd_bench, "how near to what this machine can do" },
     { "logits", cmd_logits, "logits of a list of tokens, as .npy" },
 };

@@ -2,9 +2,10 @@
  *
  * Hao et al.: OmniKV: Dynamic Context Selection for Efficient Long-Context LLMs, ICLR 2025: what omnikv.c
  * does while decoding, done to chunks of the context.  A filter layer attends densely; of window_size
- * queries of the chunk, spread evenly over it (query_from=spread) or its last ones, the largest weight of
+ * queries of the chunk, its last ones or some spread evenly over it (query_from), the largest weight of
  * any head on every earlier token is summed (the selector `uniform`), and the k best tokens before the
- * chunk are read by the layers up to the next filter, beside the chunk itself.  r = k / chunk.
+ * chunk, the window_size before it always among them (as in the selector), are read by the layers up to
+ * the next filter, beside the chunk itself.  r = k / chunk.
  *
  * Layers before the first filter, filters and num_wait_load_layers behind each are dense, as in omnikv.
  * filter_layers=auto measures them on the first chunk, which every layer reads densely, having nothing
@@ -58,9 +59,11 @@ static const struct kvl_opt okp_options[] = {
       .help = "tokens before the chunk that sparse layers read; auto = budget - chunk, r * chunk "
               "without" },
     { OKP_OPT(INT, window_size), .def = "16", .min = 1, .max = 1024,
-      .help = "queries of a chunk that score (paper: 16, decoding)" },
-    { OKP_OPT(ENUM, query_from), .def = "spread", .choices = okp_query_from,
-      .help = "these queries: spread over the chunk, or its last" },
+      .help =
+          "queries of a chunk that score, and tokens before it that are always selected (paper: "
+          "16, decoding)" },
+    { OKP_OPT(ENUM, query_from), .def = "last", .choices = okp_query_from,
+      .help = "these queries: spread over the chunk, or its last (as the selector does)" },
     { 0 },
 };
 
@@ -249,10 +252,14 @@ static int okp_filter(const struct kvl_pctx *ctx, const struct kvl_step *step,
     if (!score)
         return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", step->pos);
     KVL_TRY(okp_score(ctx, step, q, score));
-    state->n_list = KVL_MIN(o->num_of_selected_tokens, step->pos);
+    int32_t k = KVL_MIN(o->num_of_selected_tokens, step->pos), forced = KVL_MIN(k, o->window_size);
+    int32_t searched = step->pos - forced;
     KVL_TRY(kvl_tap_scores(ctx, step,
-                           &(struct kvl_scored){ .unit_tok = 1, .n = step->pos, .score = score }));
-    return omnikv_topk(ctx, score, step->pos, state->n_list, state->list);
+                           &(struct kvl_scored){ .unit_tok = 1, .n = searched, .score = score }));
+    KVL_TRY(omnikv_topk(ctx, score, searched, k - forced, state->list));
+    for (int32_t i = 0; i < forced; i++) state->list[k - forced + i] = searched + i;
+    state->n_list = k;
+    return KVL_OK;
 }
 
 static int okp_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -299,7 +306,7 @@ static const struct kvl_policy omnikv_prefill = {
                "context: layers "
                "behind a filter read the selected tokens and the chunk itself. Decoding is dense.",
     .deviations =
-        "No code of a prefill with filters is published: that 16 queries spread over the chunk "
+        "No code of a prefill with filters is published: that the last 16 queries of a chunk "
         "score, and that as many tokens are selected as a chunk has (r=1), is ours. Filter layers "
         "are measured on the first chunk unless given.",
     .cost =

@@ -1,0 +1,417 @@
+/* kvlab tables: tables of heads that methods read, measured on a model. */
+#include "args.h"
+#include "build.h"
+#include "cmds.h"
+#include "guard.h"
+#include "policy_spec.h"
+#include "stop.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TABLES_KEY_BUDGET = 0x100, TABLES_KEY_LENGTH, TABLES_KEY_CONTEXTS, TABLES_KEY_SEED };
+enum { TABLES_TASKS = 16, TABLES_COLUMNS = 3 };
+
+/* The generated contexts that are measured unless tasks are named. */
+static const char *const tables_default[] = { "kv_retrieval", "needle", "passkey",
+                                              "two_stage_retr" };
+
+struct tables_args {
+    struct kvl_args base;
+    struct kvl_model_args model;
+    const char *policy, *budget, *out, *task[TABLES_TASKS];
+    int32_t n_tasks, length, contexts;
+    int64_t seed;
+};
+
+static const struct argp_option tables_options[] = {
+    { "task", 't', "NAME", 0,
+      "whose contexts are measured (repeatable; default: all that retrieve)", 0 },
+    { "length", TABLES_KEY_LENGTH, "N", 0, "tokens of a context (default 1024)", 0 },
+    { "contexts", TABLES_KEY_CONTEXTS, "N", 0, "contexts of each task (default 2)", 0 },
+    { "seed", TABLES_KEY_SEED, "N", 0, "of the contexts (default 1)", 0 },
+    { "budget", TABLES_KEY_BUDGET, "B", 0,
+      "sizes to compare at (default: a quarter of the length; duo_attention: its sink and window)",
+      0 },
+    { "out", 'o', "FILE", 0, "file to write; it must not exist (default: standard output)", 0 },
+    { 0 }
+};
+
+static int tables_number(const struct tables_args *a, const char *what, const char *text,
+                         int64_t min, int64_t max, int64_t *out)
+{
+    if (kvl_parse_i64(text, out) == KVL_OK && *out >= min && *out <= max) return KVL_OK;
+    return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\" is out of range, want %lld to %lld", what,
+                    text, (long long)min, (long long)max);
+}
+
+static int tables_count(const struct tables_args *a, const char *what, const char *text,
+                        int64_t min, int32_t *out)
+{
+    int64_t n = 0;
+    KVL_TRY(tables_number(a, what, text, min, 1 << 24, &n));
+    *out = (int32_t)n;
+    return KVL_OK;
+}
+
+/* The method, then the model, which may also be given by its flag. */
+static int tables_word(struct tables_args *a, const char *word)
+{
+    const char **to = a->policy ? &a->model.model : &a->policy;
+    if (*to) return kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want a method and a model", word);
+    *to = word;
+    return KVL_OK;
+}
+
+static int tables_task(struct tables_args *a, const char *name)
+{
+    if (a->n_tasks == TABLES_TASKS)
+        return kvl_fail(a->base.err, KVL_EINVAL, "--task %s: more than %d tasks", name,
+                        TABLES_TASKS);
+    a->task[a->n_tasks++] = name;
+    return KVL_OK;
+}
+
+static error_t tables_parse(int key, char *arg, struct argp_state *state)
+{
+    struct tables_args *a = state->input;
+    int rc = KVL_OK;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; break;
+    case 't': rc = tables_task(a, arg); break;
+    case 'o': a->out = arg; break;
+    case TABLES_KEY_BUDGET: a->budget = arg; break;
+    case TABLES_KEY_LENGTH: rc = tables_count(a, "--length", arg, 64, &a->length); break;
+    case TABLES_KEY_CONTEXTS: rc = tables_count(a, "--contexts", arg, 1, &a->contexts); break;
+    case TABLES_KEY_SEED: rc = tables_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
+    case ARGP_KEY_ARG: rc = tables_word(a, arg); break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
+}
+
+static const struct argp_child tables_children[] = { { &kvl_model_argp, 0, NULL, 0 }, { 0 } };
+static const struct argp tables_argp = {
+    .options = tables_options,
+    .parser = tables_parse,
+    .args_doc = "minference|duo_attention[:OPTION=V,...] MODEL.gguf",
+    .doc = "Measures the table of heads that a method reads, on generated contexts with a question "
+           "and "
+           "its answer: of minference the kind of pattern that captures most of each query head's "
+           "attention, of duo_attention the share of each kv head's attention outside sink and "
+           "window.\v"
+           "The method then takes it as table=FILE.",
+    .children = tables_children,
+};
+
+/* ---- what each method's table is ----------------------------------------------------------------- */
+
+struct tables {
+    const struct tables_args *a;
+    const struct tables_kind *kind;
+    struct kvl_model *model;
+    struct kvl_engine *engine;
+    struct kvl_policy_spec spec;
+    int32_t budget, n_heads, n_measured; /* heads of a layer that have a line or a number */
+    struct kvl_buf options;              /* of the policy, resolved */
+    double *value; /* sums over contexts: [n_layers][n_heads][TABLES_COLUMNS] */
+    struct kvl_err *err;
+};
+
+struct tables_kind {
+    const char *policy;
+    const char *options; /* that make it measure, and report what it measured */
+    bool per_kv_head;
+    int (*write)(const struct tables *t, FILE *out);
+};
+
+static const char *const tables_patterns[TABLES_COLUMNS] = { "vertical_slash", "a_shape",
+                                                             "block_sparse" };
+/* Options that hold the sizes of each pattern. */
+static const char *const tables_sizes[TABLES_COLUMNS][2] = { { "vertical_size", "slash_size" },
+                                                             { "sink", "local" },
+                                                             { "block_topk", NULL } };
+
+static const double *tables_values(const struct tables *t, int32_t layer, int32_t head)
+{
+    return t->value + ((size_t)layer * (size_t)t->n_heads + (size_t)head) * TABLES_COLUMNS;
+}
+
+static int tables_option(const struct tables *t, const char *name, FILE *out)
+{
+    struct kvl_buf rest = { 0 }, value = { 0 };
+    int rc = kvl_options_take(t->options.data, name, &rest, &value, t->err);
+    if (rc == KVL_OK) fprintf(out, " %s", value.data ? value.data : "?");
+    kvl_buf_free(&rest);
+    kvl_buf_free(&value);
+    return rc;
+}
+
+/* Of equal ones the first. */
+static int tables_pattern(const struct tables *t, int32_t layer, int32_t head, FILE *out)
+{
+    const double *v = tables_values(t, layer, head);
+    int32_t best = 0;
+    for (int32_t k = 1; k < TABLES_COLUMNS; k++)
+        if (v[k] > v[best]) best = k;
+    fprintf(out, "%d %d %s", layer, head, tables_patterns[best]);
+    for (int i = 0; i < 2 && tables_sizes[best][i]; i++)
+        KVL_TRY(tables_option(t, tables_sizes[best][i], out));
+    fprintf(out, "  #");
+    for (int32_t k = 0; k < TABLES_COLUMNS; k++) fprintf(out, " %.4f", v[k] / t->n_measured);
+    fputc('\n', out);
+    return KVL_OK;
+}
+
+static int tables_write_patterns(const struct tables *t, FILE *out)
+{
+    fprintf(out, "# layer, query head, kind, sizes  # captured by vertical_slash, a_shape, "
+                 "block_sparse\n");
+    for (int32_t l = 0; l < kvl_model_shape(t->model)->n_layers; l++)
+        for (int32_t h = 0; h < t->n_heads; h++) KVL_TRY(tables_pattern(t, l, h, out));
+    return KVL_OK;
+}
+
+static int tables_write_gates(const struct tables *t, FILE *out)
+{
+    fprintf(out,
+            "# a line per layer, a number per kv head: the share of attention outside sink and "
+            "window\n");
+    for (int32_t l = 0; l < kvl_model_shape(t->model)->n_layers; l++)
+        for (int32_t h = 0; h < t->n_heads; h++)
+            fprintf(out, "%.6f%c", tables_values(t, l, h)[0] / t->n_measured,
+                    h + 1 < t->n_heads ? ' ' : '\n');
+    return KVL_OK;
+}
+
+static const struct tables_kind tables_kinds[] = {
+    { "minference", "search=true", false, tables_write_patterns },
+    { "duo_attention", "gates=measure,report_gates=true", true, tables_write_gates },
+};
+enum { TABLES_N_KINDS = sizeof tables_kinds / sizeof tables_kinds[0] };
+
+/* "capture.<layer>.<head>.<kind>" or "gate.<layer>.<head>". */
+static void tables_num(void *user, const char *name, double value)
+{
+    struct tables *t = user;
+    int layer, head, k = 0;
+    char kind[32] = "";
+    if (sscanf(name, "capture.%d.%d.%31s", &layer, &head, kind) == 3) {
+        while (k < TABLES_COLUMNS && strcmp(kind, tables_patterns[k]) != 0) k++;
+    } else if (sscanf(name, "gate.%d.%d", &layer, &head) != 2) {
+        return;
+    }
+    if (layer < 0 || layer >= kvl_model_shape(t->model)->n_layers || head < 0 ||
+        head >= t->n_heads || k == TABLES_COLUMNS)
+        return;
+    t->value[((size_t)layer * (size_t)t->n_heads + (size_t)head) * TABLES_COLUMNS + (size_t)k] +=
+        value;
+}
+
+/* ---- measuring -------------------------------------------------------------------------------------- */
+
+static int tables_policy(struct tables *t)
+{
+    const struct tables_args *a = t->a;
+    if (!a->policy)
+        return kvl_fail(t->err, KVL_EINVAL, "no method, want minference or duo_attention");
+    size_t n = strcspn(a->policy, ":");
+    for (int i = 0; i < TABLES_N_KINDS; i++)
+        if (strlen(tables_kinds[i].policy) == n &&
+            strncmp(a->policy, tables_kinds[i].policy, n) == 0)
+            t->kind = &tables_kinds[i];
+    if (!t->kind)
+        return kvl_fail(t->err, KVL_EINVAL,
+                        "%.*s: has no table of heads, want minference or duo_attention", (int)n,
+                        a->policy);
+    struct kvl_buf text = { 0 };
+    int rc = kvl_buf_printf(&text, "%s%s%s", a->policy, a->policy[n] ? "," : ":", t->kind->options);
+    if (rc == KVL_OK) rc = kvl_policy_spec_parse(a->model.registry, text.data, &t->spec, t->err);
+    kvl_buf_free(&text);
+    return rc;
+}
+
+static int tables_open(struct tables *t)
+{
+    const struct kvl_shape *sh = kvl_model_shape(t->model);
+    struct kvl_engine_desc desc = { .model = t->model,
+                                    .allow_overlong = t->a->model.allow_overlong };
+    const char *budget = t->a->budget ? t->a->budget : t->spec.budget.data;
+    KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
+    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_bf16, t->err));
+    if (budget)
+        KVL_TRY(kvl_budget_parse(budget, t->a->length, &t->budget, t->err));
+    else if (!t->kind->per_kv_head)
+        t->budget = t->a->length / 4;
+    t->n_heads = t->kind->per_kv_head ? sh->n_kv_heads : sh->n_heads;
+    t->value =
+        kvl_alloc((size_t)sh->n_layers * (size_t)t->n_heads * TABLES_COLUMNS, sizeof *t->value);
+    if (!t->value) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for a table");
+    KVL_TRY(kvl_engine_create(&desc, &t->engine, t->err));
+    kvl_stop_install();
+    kvl_engine_set_stop(t->engine, kvl_stop_flag());
+    return KVL_OK;
+}
+
+static int tables_session(struct tables *t, const struct kvl_planned *planned, const int32_t *id,
+                          int32_t n)
+{
+    struct kvl_report_to to = { .user = t, .num = tables_num };
+    bool own = kvl_planned_own_prefill(planned);
+    struct kvl_session *s;
+    KVL_TRY(kvl_engine_observe(t->engine, kvl_planned_observers(planned), t->err));
+    KVL_TRY(kvl_session_create(t->engine, &s, t->err));
+    kvl_guard_policy(t->kind->policy);
+    int rc = own ? KVL_OK : kvl_session_prefill(s, id, n, NULL, false, t->err);
+    if (rc == KVL_OK) rc = kvl_session_attach(s, planned, 1, KVL_EXEC_REAL, t->err);
+    if (rc == KVL_OK && own) rc = kvl_session_prefill(s, id, n, NULL, false, t->err);
+    if (rc == KVL_OK) rc = kvl_session_report(s, &to, t->err);
+    kvl_session_destroy(s);
+    kvl_guard_policy(NULL);
+    t->n_measured++;
+    return rc;
+}
+
+static int tables_measure(struct tables *t, const int32_t *id, int32_t n)
+{
+    struct kvl_planned *planned;
+    KVL_TRY((t->spec.own ? kvl_planned_create_own : kvl_planned_create)(
+        t->spec.policy, kvl_model_shape(t->model), t->spec.options.data, t->budget, n, &planned,
+        t->err));
+    int rc = KVL_OK;
+    if (!t->options.data) rc = kvl_buf_adds(&t->options, kvl_planned_options(planned));
+    if (rc == KVL_OK) rc = tables_session(t, planned, id, n);
+    kvl_planned_destroy(planned);
+    return rc;
+}
+
+/* The context with its question and the answer to it: that is where heads retrieve. */
+static int tables_sample(struct tables *t, struct kvl_sample *sample)
+{
+    const struct kvl_tokenizer *tokenizer = kvl_model_tokenizer(t->model);
+    struct kvl_buf ids = { 0 };
+    int rc = kvl_buf_add(&ids, sample->tokens.id, (size_t)sample->tokens.n * sizeof(int32_t));
+    for (int i = 0; i < 2 && sample->n_questions > 0 && rc == KVL_OK; i++) {
+        const char *text = i == 0 ? sample->question[0].text : sample->question[0].answer;
+        struct kvl_tokens more = { 0 };
+        rc = kvl_encode(tokenizer, text, strlen(text), KVL_ENCODE_CONTINUE, &more, t->err);
+        if (rc == KVL_OK && more.n > 0)
+            rc = kvl_buf_add(&ids, more.id, (size_t)more.n * sizeof(int32_t));
+        kvl_tokens_free(&more);
+    }
+    if (rc == KVL_OK)
+        rc = tables_measure(t, (const int32_t *)(const void *)ids.data,
+                            (int32_t)(ids.len / sizeof(int32_t)));
+    kvl_buf_free(&ids);
+    return rc;
+}
+
+static int tables_context(struct tables *t, const struct kvl_task *task, const void *opts,
+                          int32_t index)
+{
+    struct kvl_sample sample = { 0 };
+    uint64_t seed = kvl_seed_mix(kvl_seed_str((uint64_t)t->a->seed, task->name), (uint64_t)index);
+    struct kvl_task_request req = { .tokenizer = kvl_model_tokenizer(t->model),
+                                    .length_tok = t->a->length,
+                                    .depth = -1.0,
+                                    .n_questions = task->score ? 1 : 0,
+                                    .seed = seed,
+                                    .index = index,
+                                    .opts = opts };
+    int rc = task->generate(&req, &sample, t->err);
+    if (rc == KVL_OK) rc = tables_sample(t, &sample);
+    kvl_sample_free(&sample);
+    return rc == KVL_OK ? rc : kvl_fail_at(t->err, rc, "%s", task->name);
+}
+
+static int tables_task_contexts(struct tables *t, const char *name)
+{
+    const struct kvl_task *task;
+    KVL_TRY(kvl_task_find(name, &task, t->err));
+    void *opts = kvl_alloc(1, task->opts_size ? task->opts_size : 1);
+    if (!opts) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for options");
+    int rc = task->opts ? kvl_opt_defaults(task->opts, opts, t->err) : KVL_OK;
+    for (int32_t c = 0; c < t->a->contexts && rc == KVL_OK; c++)
+        rc = tables_context(t, task, opts, c);
+    kvl_free(opts);
+    return rc;
+}
+
+/* ---- the file ----------------------------------------------------------------------------------------- */
+
+static int tables_write(const struct tables *t, FILE *out)
+{
+    const struct tables_args *a = t->a;
+    fprintf(out,
+            "# %s table of %s (%s), by kvlab %s\n# measured on %d contexts of %d tokens each of",
+            t->kind->policy, kvl_model_name(t->model), kvl_model_hash(t->model), kvl_build.version,
+            a->contexts, a->length);
+    for (int32_t i = 0; i < a->n_tasks; i++) fprintf(out, "%s %s", i ? "," : "", a->task[i]);
+    fprintf(out, ", seed %lld\n# %s, budget %d\n", (long long)a->seed, t->options.data, t->budget);
+    return t->kind->write(t, out);
+}
+
+static int tables_file(const struct tables *t)
+{
+    const char *path = t->a->out;
+    if (!path) return tables_write(t, stdout);
+    FILE *out = fopen(path, "wx");
+    if (!out)
+        return kvl_fail(t->err, KVL_EINVAL, "%s: exists already or cannot be made, want a new file",
+                        path);
+    int rc = tables_write(t, out);
+    if (ferror(out) | fclose(out) && rc == KVL_OK)
+        rc = kvl_fail(t->err, KVL_EIO, "%s: cannot write", path);
+    if (rc != KVL_OK) unlink(path);
+    return rc;
+}
+
+/* Contexts no longer than what is always read tell nothing. */
+static int tables_check(const struct tables *t)
+{
+    size_t n = (size_t)kvl_model_shape(t->model)->n_layers * (size_t)t->n_heads * TABLES_COLUMNS;
+    for (size_t i = 0; i < n; i++)
+        if (t->value[i] > 0) return KVL_OK;
+    return kvl_fail(
+        t->err, KVL_EINVAL,
+        "--length %d: nothing of such contexts lies outside what %s reads with %s, budget "
+        "%d; want longer ones, or smaller sizes",
+        t->a->length, t->kind->policy, t->options.data, t->budget);
+}
+
+static int tables_run(struct tables *t)
+{
+    if (t->a->out && access(t->a->out, F_OK) == 0)
+        return kvl_fail(t->err, KVL_EINVAL, "%s: exists already, want a new file", t->a->out);
+    KVL_TRY(tables_open(t));
+    for (int32_t i = 0; i < t->a->n_tasks; i++) KVL_TRY(tables_task_contexts(t, t->a->task[i]));
+    KVL_TRY(tables_check(t));
+    return tables_file(t);
+}
+
+int cmd_tables(int argc, char **argv, struct kvl_err *err)
+{
+    struct tables_args a = { .length = 1024, .contexts = 2, .seed = 1 };
+    struct tables t = { .a = &a, .err = err };
+    bool done;
+    a.model.args = &a.base;
+    KVL_TRY(kvl_registry_create(&a.model.registry, err));
+    int rc = kvl_args_parse(&tables_argp, argc, argv, &a, &done, err);
+    const int32_t n_default = sizeof tables_default / sizeof tables_default[0];
+    if (a.n_tasks == 0)
+        while (a.n_tasks < n_default) {
+            a.task[a.n_tasks] = tables_default[a.n_tasks];
+            a.n_tasks++;
+        }
+    if (rc == KVL_OK && !done) rc = tables_policy(&t);
+    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.model, err);
+    if (rc == KVL_OK && !done) rc = tables_run(&t);
+    kvl_engine_destroy(t.engine);
+    kvl_policy_spec_free(&t.spec);
+    kvl_buf_free(&t.options);
+    kvl_free(t.value);
+    kvl_model_close(t.model);
+    kvl_registry_destroy(a.model.registry);
+    return rc;
+}
