@@ -333,6 +333,11 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s works on selections, %s makes none; want a policy that "
                         "selects, such as %s",
                         o, i, o, i, outer->inner);
+    if (outer->select && inner->observe)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s(%s): %s looks at the weights of what it selected, which %s changes; "
+                        "want a policy such as %s",
+                        o, i, i, o, outer->inner);
     if ((outer->caps | inner->caps) & KVL_CAP_OWN_PREFILL &&
         !(outer->caps & inner->caps & KVL_CAP_PREFILL))
         return kvl_fail(err, KVL_EINVAL,
