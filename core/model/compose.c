@@ -202,9 +202,10 @@ static int compose_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 static int compose_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct kvl_composed *c = composed_here(ctx);
-    if (!c->part[OUTER]->score) return kvl_inner_score(ctx, layer, scores);
-    struct kvl_pctx part = part_ctx(ctx, c, OUTER);
-    return c->part[OUTER]->score(&part, layer, scores);
+    int i = c->part[OUTER]->score ? OUTER : INNER;
+    struct kvl_pctx part = part_ctx(ctx, c, i);
+    scores->keep_tok = part.budget_tok;
+    return c->part[i]->score(&part, layer, scores);
 }
 
 static int compose_select(struct kvl_pctx *ctx, const struct kvl_step *step,

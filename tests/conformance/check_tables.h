@@ -45,9 +45,9 @@ static void expect_same_part(const struct rig_session *want, const struct rig_se
             for (int i = 0; i < 2; i++) {
                 const struct kvl_meta_part *p = &part[i][row >= part[i][0].n_rows];
                 int32_t in = row - (p == &part[i][1] ? part[i][0].n_rows : 0);
-                size_t elems =
-                    (size_t)lane * p->head_stride + (size_t)in * (size_t)t->decl.row_elems;
-                at[i] = (const uint8_t *)p->data + elems * (size_t)kvl_kv_elem_bytes(p->type);
+                size_t elem = t->row_bytes / (size_t)t->decl.row_elems;
+                at[i] = (const uint8_t *)p->data + (size_t)lane * p->head_stride * elem +
+                        (size_t)in * t->row_bytes;
             }
             if (memcmp(at[0], at[1], t->row_bytes) != 0)
                 fail_msg("table %d, layer %d, lane %d: row %d differs", table, layer, lane, row);
