@@ -8,7 +8,7 @@
  *
  * Gates come from
  *   table=FILE     n_layers lines of n_kv_heads numbers, as the authors publish theirs
- *   gates=measure  the share of attention outside sink and window, mean over a head's queries and its group.
+ *   gates=measure  the share of attention outside sink and measure_window, mean over queries and the group.
  *                  Behind a shared prefill exact over all queries, from two column sums; in an own one by
  *                  the last 32 queries of the first chunk, which is dense
  * prefill: own streams in the prefill, as in the paper: queries of streaming heads read sink and window.
@@ -37,7 +37,7 @@ enum { DUO_MEASURE = 32, DUO_TAIL = 64, DUO_CHUNK = 512 };
 
 struct duo_opts {
     char sparsity[KVL_OPT_STR_SIZE], table[KVL_OPT_STR_SIZE], table_sum[KVL_OPT_STR_SIZE];
-    int32_t sink, recent, gates, chunk;
+    int32_t sink, recent, gates, measure_window, chunk;
     bool report_gates;
     double share; /* not options: sparsity as a number, prefill: own */
     bool own;
@@ -65,6 +65,10 @@ static const struct kvl_opt duo_options[] = {
     { DUO_OPT(ENUM, gates), .def = "auto", .choices = duo_gates,
       .help = "table: of the file; measure: on the sample's own context; auto = table if there is "
               "one" },
+    { DUO_OPT(INT, measure_window), .def = "auto", .min = 1, .max = 1 << 30,
+      .help =
+          "latest tokens that do not count when gates are measured, whatever the budget; auto = an "
+          "eighth of the context, 16 to 256" },
     { DUO_OPT(STR, table), .def = "",
       .help = "file of gates: a line per layer with a number per kv head; see kvlab tables" },
     { DUO_OPT(STR, table_sum), .def = "",
@@ -229,9 +233,11 @@ static int duo_plan_gates(struct kvl_plan *plan)
         kvl_free(gate);
         return rc;
     }
+    if (o->measure_window == KVL_AUTO)
+        o->measure_window = KVL_MAX(16, KVL_MIN(256, plan->context_tok / 8));
     if (plan->own_prefill) return kvl_plan_observe(plan, KVL_OBS_WINDOW, DUO_MEASURE);
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0));
-    return kvl_plan_observe(plan, KVL_OBS_COLUMNS, o->recent);
+    return kvl_plan_observe(plan, KVL_OBS_COLUMNS, o->measure_window);
 }
 
 static int duo_plan(struct kvl_plan *plan)
@@ -278,7 +284,7 @@ static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struc
     return rc;
 }
 
-/* Weight inside sink and window, of all queries: windowed [n] counts the `recent` queries from a token's
+/* Weight inside sink and window, of all queries: windowed [n] counts the measure_window queries from a token's
  * own on, all [n] every later one. */
 static double duo_inside(const float *windowed, const float *all, int32_t n, int32_t sink)
 {
@@ -292,12 +298,12 @@ static int duo_measure_columns(const struct kvl_pctx *ctx, int32_t layer, float 
     const struct duo_opts *o = ctx->opts;
     const float *windowed, *all;
     int32_t n, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, o->recent, &windowed, &n));
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, o->measure_window, &windowed, &n));
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &all, &n));
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
         size_t at = (size_t)h * (size_t)n;
-        gate[h / group] +=
-            (float)((1 - duo_inside(windowed + at, all + at, n, o->sink) / n) / group);
+        double outside = 1 - duo_inside(windowed + at, all + at, n, o->sink) / n;
+        gate[h / group] += (float)(fmax(0, outside) / group);
     }
     return KVL_OK;
 }
@@ -314,7 +320,7 @@ static int duo_measure_window(const struct kvl_pctx *ctx, int32_t layer, int32_t
         for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
             const float *p = probs + (size_t)h * (size_t)n;
             double outside = 0;
-            for (int32_t j = o->sink; j < n - b - o->recent; j++) outside += (double)p[j];
+            for (int32_t j = o->sink; j < n - b - o->measure_window; j++) outside += (double)p[j];
             gate[h / group] += (float)(outside / ((double)queries * group));
         }
     }
