@@ -563,9 +563,11 @@ struct kvl_page_digest_args {
  * index, ties to the lower: eigenvectors of the sum of q q^T, largest first, or plain channels
  * (InfiniGen). */
 struct kvl_partial_basis_args {
-    float *basis;       /* out [r][dim] */
-    const float *q, *k; /* [n_q][dim], [n_k][dim] */
-    int32_t n_q, n_k, dim, r;
+    float *basis;    /* out [r][dim] */
+    const float *q;  /* query j of row i at q + i * q_stride + j * dim: [n_q][group][dim] */
+    size_t q_stride; /* floats */
+    const float *k;  /* [n_k][dim] */
+    int32_t n_q, group, n_k, dim, r;
     bool skew; /* eigenvectors; dim as for sym_eig */
 };
 

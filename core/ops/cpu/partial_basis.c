@@ -8,22 +8,23 @@ static void sum_products(const struct kvl_partial_basis_args *a, double *sum)
 {
     size_t dim = (size_t)a->dim;
     memset(sum, 0, dim * dim * sizeof *sum);
-    for (int32_t t = 0; t < a->n_q; t++) {
-        const float *q = a->q + (size_t)t * dim;
+    for (int32_t t = 0; t < a->n_q * a->group; t++) {
+        const float *q = a->q + (size_t)(t / a->group) * a->q_stride + (size_t)(t % a->group) * dim;
         for (size_t i = 0; i < dim; i++)
             for (size_t j = 0; j <= i; j++) sum[i * dim + j] += (double)q[i] * (double)q[j];
     }
 }
 
-/* weight[i] += |x . row i of vec| for every row of x */
-static void add_carried(const float *x, int32_t n, const float *vec, int32_t n_dim, double *weight)
+/* weight[i] += |x . row i of vec| for n rows of x, `stride` apart */
+static void add_carried(const float *x, int32_t n, size_t stride, const float *vec, int32_t n_dim,
+                        double *weight)
 {
     size_t dim = (size_t)n_dim;
     for (size_t t = 0; t < (size_t)n; t++)
         for (size_t i = 0; i < dim; i++) {
             double dot = 0;
             for (size_t c = 0; c < dim; c++)
-                dot += (double)x[t * dim + c] * (double)vec[i * dim + c];
+                dot += (double)x[t * stride + c] * (double)vec[i * dim + c];
             weight[i] += fabs(dot);
         }
 }
@@ -57,8 +58,9 @@ int kvl_cpu_partial_basis(const struct kvl_partial_basis_args *a)
         for (size_t i = 0; i < dim; i++) vec[i * dim + i] = 1;
     }
     if (rc == KVL_OK) {
-        add_carried(a->q, a->n_q, vec, a->dim, weight);
-        add_carried(a->k, a->n_k, vec, a->dim, weight);
+        for (int32_t j = 0; j < a->group; j++)
+            add_carried(a->q + (size_t)j * dim, a->n_q, a->q_stride, vec, a->dim, weight);
+        add_carried(a->k, a->n_k, dim, vec, a->dim, weight);
         keep_heaviest(a, vec, weight);
     }
     kvl_free(sum);
