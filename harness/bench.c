@@ -134,7 +134,7 @@ static int line_write(struct bench *b, const struct bench_line *l)
     return kvl_fail(b->err, KVL_EIO, "--json: cannot write, want a disk with space");
 }
 
-int bench_emit(struct bench *b, const struct bench_line *line)
+int bench_keep(struct bench *b, const struct bench_line *line)
 {
     if (b->n_lines == b->cap_lines) {
         size_t cap = b->cap_lines ? 2 * b->cap_lines : 256;
@@ -146,8 +146,13 @@ int bench_emit(struct bench *b, const struct bench_line *line)
         b->cap_lines = cap;
     }
     b->line[b->n_lines++] = *line;
-    line_print(line);
     return b->json ? line_write(b, line) : KVL_OK;
+}
+
+int bench_emit(struct bench *b, const struct bench_line *line)
+{
+    line_print(line);
+    return bench_keep(b, line);
 }
 
 static bool line_same_text(const char *a, const char *b)

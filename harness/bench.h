@@ -33,6 +33,7 @@ enum bench_part {
     BENCH_PREFILL = 1 << 5,
     BENCH_PEER = 1 << 6,
     BENCH_MILLION = 1 << 7,
+    BENCH_METHODS = 1 << 8,
     BENCH_DEFAULT =
         BENCH_MACHINE | BENCH_OPS | BENCH_TOKEN | BENCH_POLICY | BENCH_SWEEP | BENCH_PREFILL,
 };
@@ -111,6 +112,8 @@ struct bench_spread bench_ratio(const double *a, const double *b, int32_t n);
 
 /* Prints and keeps a result; strings are not copied. */
 int bench_emit(struct bench *b, const struct bench_line *line);
+/* Keeps a result that was printed by who made it. */
+int bench_keep(struct bench *b, const struct bench_line *line);
 /* The line of these, or NULL; policy NULL, threads 0 and depth -1 match as in the line. */
 const struct bench_line *bench_find(const struct bench *b, const char *what, const char *policy,
                                     int32_t threads, int32_t depth);
@@ -152,6 +155,12 @@ int bench_token(struct bench *b);
 int bench_policy(struct bench *b);
 /* Whether its policies and their options are right: before there is a model, what can be said then. */
 int bench_policy_check(struct bench *b);
+/* A line per method: `kvlab bench methods`. */
+int bench_methods(struct bench *b);
+int bench_methods_check(struct bench *b);
+/* Calls `each` for every policy of "a,b" or "a:x=1;b". */
+int bench_policy_words(struct bench *b, const char *text,
+                       int (*each)(struct bench *b, const char *word, void *user), void *user);
 int bench_sweep(struct bench *b);
 int bench_prefill(struct bench *b);
 int bench_prefill_memory(struct bench *b);
@@ -187,6 +196,9 @@ struct bench_window {
 };
 int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
                  struct bench_window *out);
+/* The same of n_steps tokens: what is counted does not depend on the machine's speed. */
+int bench_decode_steps(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
+                       struct bench_window *out);
 /* Prefills n tokens on a fork of `s`, or of an empty session; seconds. */
 int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct kvl_session *s,
                        int32_t n, double *seconds);

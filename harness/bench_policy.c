@@ -46,15 +46,12 @@ static struct cost *cost_at(const struct policies *p, int32_t policy, int32_t de
 
 /* ---- policies by name ---------------------------------------------------------------------------------- */
 
-static int subjects_add(struct policies *p, const char *text, size_t len)
+static int subjects_add(struct bench *b, const char *word, void *user)
 {
-    struct bench *b = p->b;
-    char word[256];
-    if (p->n == POLICY_MAX || len >= sizeof word)
-        return kvl_fail(b->err, KVL_EINVAL, "--policies: more than %d, or a longer word than %zu",
-                        POLICY_MAX, sizeof word - 1);
+    struct policies *p = user;
+    if (p->n == POLICY_MAX)
+        return kvl_fail(b->err, KVL_EINVAL, "--policies: more than %d", POLICY_MAX);
     struct subject *s = &p->subject[p->n];
-    snprintf(word, sizeof word, "%.*s", (int)len, text);
     KVL_TRY(kvl_policy_spec_parse(b->registry, word, &s->spec, b->err));
     s->name = s->spec.policy->name;
     p->n++;
@@ -62,17 +59,29 @@ static int subjects_add(struct policies *p, const char *text, size_t len)
 }
 
 /* Between policies stands a semicolon, or, where none of them has options, a comma. */
+int bench_policy_words(struct bench *b, const char *text,
+                       int (*each)(struct bench *b, const char *word, void *user), void *user)
+{
+    const char *between = text[kvl_outside(text, ";:=")] ? ";" : ",";
+    char word[256];
+    bool any = false;
+    while (*text) {
+        size_t len = kvl_outside(text, between);
+        if (len >= sizeof word)
+            return kvl_fail(b->err, KVL_EINVAL, "--policies: a word longer than %zu letters",
+                            sizeof word - 1);
+        snprintf(word, sizeof word, "%.*s", (int)len, text);
+        if (len > 0) KVL_TRY(each(b, word, user));
+        any |= len > 0;
+        text += len + (text[len] != '\0');
+    }
+    return any ? KVL_OK : kvl_fail(b->err, KVL_EINVAL, "--policies: none given, want a name");
+}
+
 static int subjects_parse(struct policies *p)
 {
     const char *text = p->b->config.policies ? p->b->config.policies : policy_usual;
-    const char *between = text[kvl_outside(text, ";:=")] ? ";" : ",";
-    while (*text) {
-        size_t len = kvl_outside(text, between);
-        if (len > 0) KVL_TRY(subjects_add(p, text, len));
-        text += len + (text[len] != '\0');
-    }
-    if (p->n == 0) return kvl_fail(p->b->err, KVL_EINVAL, "--policies: none given, want a name");
-    return KVL_OK;
+    return bench_policy_words(p->b, text, subjects_add, p);
 }
 
 static int subject_plan(struct policies *p, struct subject *s, int32_t i)

@@ -58,7 +58,7 @@ void bench_depths_close(struct bench_depths *d)
 }
 
 static int decode_window(struct bench *b, struct kvl_session *s, float *logits, int32_t n_steps,
-                         struct bench_window *out)
+                         double least_s, struct bench_window *out)
 {
     int32_t id = 5, n_vocab = kvl_model_shape(b->model)->n_vocab;
     KVL_TRY(kvl_session_decode(&s, 1, &id, logits, b->err));
@@ -66,7 +66,7 @@ static int decode_window(struct bench *b, struct kvl_session *s, float *logits, 
     struct bench_window w = { 0 };
     uint64_t t0 = kvl_now_ns();
     double spent = 0;
-    for (; w.n < n_steps || spent < SESSION_WINDOW_S; w.n++) {
+    for (; w.n < n_steps || spent < least_s; w.n++) {
         id = kvl_argmax(logits, n_vocab);
         KVL_TRY(kvl_session_decode(&s, 1, &id, logits, b->err));
         spent = 1e-9 * (double)(kvl_now_ns() - t0);
@@ -77,14 +77,26 @@ static int decode_window(struct bench *b, struct kvl_session *s, float *logits, 
     return bench_stopped(b);
 }
 
-int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
-                 struct bench_window *out)
+static int decode_fork(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
+                       double least_s, struct bench_window *out)
 {
     struct kvl_session *fork;
     KVL_TRY(kvl_session_fork(s, &fork, b->err));
-    int rc = decode_window(b, fork, logits, n_steps, out);
+    int rc = decode_window(b, fork, logits, n_steps, least_s, out);
     kvl_session_destroy(fork);
     return rc;
+}
+
+int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
+                 struct bench_window *out)
+{
+    return decode_fork(b, s, logits, n_steps, SESSION_WINDOW_S, out);
+}
+
+int bench_decode_steps(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
+                       struct bench_window *out)
+{
+    return decode_fork(b, s, logits, n_steps, 0, out);
 }
 
 int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct kvl_session *s,

@@ -146,6 +146,10 @@ static int bench_value(struct bench_command *a, int key, char *arg)
         a->from[a->n_from++] = arg;
         return KVL_OK;
     case ARGP_KEY_ARG:
+        if (strcmp(arg, "methods") == 0 && !a->make) {
+            c->parts |= BENCH_METHODS;
+            return KVL_OK;
+        }
         if (a->out) return kvl_fail(err, KVL_EINVAL, "%s: one file is enough", arg);
         a->out = arg;
         return KVL_OK;
@@ -190,20 +194,37 @@ static error_t bench_parse(int key, char *arg, struct argp_state *state)
 static const struct argp bench_argp = {
     .options = bench_options,
     .parser = bench_parse,
-    .args_doc = "[OUT.gguf]",
-    .doc = "How near this build comes to what the machine can do: operators, tokens, policies, "
-           "prefill and sweeps as shares of a streaming read and of the processor's peaks, all "
-           "sides of a ratio by turns.  Figures of a busy machine mean little; the ratios mean "
-           "more.",
+    .args_doc = "[methods]\n--make-model SHAPE OUT.gguf",
+    .doc =
+        "How near this build comes to what the machine can do: operators, tokens, policies, "
+        "prefill and sweeps as shares of a streaming read and of the processor's peaks, all "
+        "sides of a ratio by turns.  Figures of a busy machine mean little; the ratios mean "
+        "more.  `methods`: every method instead, what a token costs under it at each depth: time "
+        "by parts, bytes read, their share of full attention's; on a small model unless another is "
+        "given.",
 };
 
 /* ---- what is not said ---------------------------------------------------------------------------------------- */
+
+/* Every method at every depth in a few minutes. */
+static void bench_methods_defaults(struct bench_command *a)
+{
+    struct bench_config *c = &a->bench.config;
+    static const struct bench_list depths = { { 4096, 16384, 65536 }, 3 },
+                                   quick = { { 1024, 4096 }, 2 };
+    if (c->rounds == 0) c->rounds = 5;
+    if (c->budget_tok == 0) c->budget_tok = c->quick ? 256 : 1024;
+    if (c->depths.n == 0) c->depths = c->quick ? quick : depths;
+    if (c->threads.n == 0) c->threads.v[c->threads.n++] = a->bench.origin.machine.cores;
+    if (!a->shape && !c->model) a->shape = "tiny";
+}
 
 static void bench_defaults(struct bench_command *a)
 {
     struct bench_config *c = &a->bench.config;
     static const struct bench_list depths = { { 0, 4096, 16384, 32768, 65536, 131072 }, 6 },
                                    quick = { { 0, 1024, 4096 }, 3 };
+    if (c->parts == BENCH_METHODS) bench_methods_defaults(a);
     if (c->parts == 0) c->parts = BENCH_DEFAULT;
     if (c->peer) c->parts |= BENCH_PEER;
     if (c->million) c->parts |= BENCH_MILLION;
@@ -271,6 +292,7 @@ static int bench_files(struct bench_command *a)
     struct kvl_model *million = NULL;
     if (b->config.peer) KVL_TRY(bench_peer_there(b->config.peer, b->err));
     if (b->config.parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
+    if (b->config.parts & BENCH_METHODS) KVL_TRY(bench_methods_check(b));
     if (b->config.million) KVL_TRY(kvl_model_open(b->config.million, &million, b->err));
     kvl_model_close(million);
     if (a->report) KVL_TRY(bench_report_there(a->report, b->err));
@@ -289,6 +311,7 @@ static int bench_parts(struct bench *b)
                 { BENCH_OPS, bench_ops },
                 { BENCH_TOKEN, bench_token },
                 { BENCH_POLICY, bench_policy },
+                { BENCH_METHODS, bench_methods },
                 { BENCH_SWEEP, bench_sweep },
                 { BENCH_PREFILL, bench_prefill },
                 { BENCH_MILLION, bench_million },
@@ -297,7 +320,7 @@ static int bench_parts(struct bench *b)
         if (b->config.parts & row[i].part) KVL_TRY(row[i].run(b));
         KVL_TRY(bench_stopped(b));
     }
-    if (b->config.peer) return KVL_OK;
+    if (b->config.peer || b->config.parts == BENCH_METHODS) return KVL_OK;
     return bench_skip(b, "comparison with llama.cpp: no llama-bench given (--peer PATH)");
 }
 

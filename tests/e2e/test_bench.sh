@@ -158,4 +158,22 @@ grep -q '^machine' "$tmp/out" && fail "an option of a policy that is out of rang
 refused 'cannot create' 4 --json "$tmp/no/folder.jsonl"
 refused 'did you mean --rounds?' 2 --round 3
 [ ! -e "$tmp/x.gguf" ] || fail "a refused model left a file"
+# ---- every method: a row, or the reason why not; what is counted is the same twice
+for run in 1 2; do
+    "$kvlab" bench methods --quick --rounds 1 --threads 1 --depths 512 --budget 128 \
+        --json "$tmp/m$run.jsonl" >"$tmp/out" 2>"$tmp/err" || fail "methods: $(tail -n 1 "$tmp/err")"
+done
+for method in $("$kvlab" list policies | awk '/^  [a-z]/ { print $1 }'); do
+    grep -qE "^(skipped: )?$method(\(| )" "$tmp/out" || fail "bench methods says nothing of $method"
+done
+jq -es 'all(.[]; .part == "methods" and .depth_tok == 512 and .budget_tok == 128 and .kv_read_bytes > 0
+    and has("meta_ms") and has("select_ms") and has("attend_ms") and has("evict_ms")
+    and has("fetch_ms") and has("attach_ms") and has("index_read_bytes") and has("attended_tok"))
+    and any(.[]; .policy == "full" and .share_of_full == 1)
+    and any(.[]; .policy == "snapkv" and .share_of_full < 0.5)' "$tmp/m1.jsonl" >"$tmp/o" ||
+    fail "methods: a field is missing or a share is wrong"
+for run in 1 2; do jq -c '[.policy, .kv_read_bytes, .index_read_bytes]' "$tmp/m$run.jsonl" >"$tmp/c$run"; done
+cmp -s "$tmp/c1" "$tmp/c2" || fail "methods: bytes differ: $(diff "$tmp/c1" "$tmp/c2" | head -n 4)"
+refused 'did you mean "quest"' 2 methods --policies qest
+
 exit $failed
