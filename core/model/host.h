@@ -313,6 +313,7 @@ struct kvl_reads {
     int32_t *n;                /* [n_heads] */
     const float **log_weight;  /* [n_heads] -> [n], NULL where a head has none */
     const float *alpha, *mean; /* of a residual, or NULL */
+    bool given;                /* keys or pseudo-entries of the policy took part */
 };
 
 /* One token on its way through the layers. */

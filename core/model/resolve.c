@@ -244,6 +244,7 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
                                     .n_heads = n_heads,
                                     .q = q + (size_t)first * (size_t)sh->head_dim + at };
         if (lists[i].keys) KVL_TRY(kvl_keys_complete(h, &lists[i]));
+        if (lists[i].keys && h->r->reads) h->r->reads->given = true;
         if (h->r->probs) {
             float *probs =
                 kvl_arena_get(&h->e->step, (size_t)n_heads * (size_t)lists[i].n + 1, sizeof *probs);

@@ -77,7 +77,8 @@ int kvl_tap_read(struct kvl_session *s, int32_t layer, int32_t pos, bool dense, 
                               .n_read = reads->n,
                               .log_weight = reads->log_weight,
                               .alpha = reads->alpha,
-                              .mean = reads->mean };
+                              .mean = reads->mean,
+                              .given = reads->given };
     int rc = s->tap.read(s->tap.user, &r, err);
     return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "a tap ended the call");
 }

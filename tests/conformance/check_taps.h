@@ -90,7 +90,7 @@ static int tape_read(void *user, const struct kvl_tap_read *t, struct kvl_err *e
             kvl_buf_printf(&tape->reads, " %d", t->read[h][i]);
         }
         assert_int_equal(t->read[h][t->n_read[h] - 1], t->pos);
-        if (tape->recompute) tape_recompute(tape, t, h);
+        if (tape->recompute && !t->given) tape_recompute(tape, t, h);
     }
     for (int32_t h = 0; h < sh->n_kv_heads; h++) tape_count(tape, t, h);
     return KVL_OK;

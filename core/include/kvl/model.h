@@ -257,6 +257,7 @@ struct kvl_tap_read {
     const float *const *log_weight;
     /* out = alpha [n_heads] times attention + (1 - alpha) mean [n_kv_heads][head_dim]; NULL: attention */
     const float *alpha, *mean;
+    bool given; /* keys or entries that are not stored took part: out is not attention over `read` */
 };
 /* Scores by which a policy chose: pages or tokens of a selection, tokens of a one-shot eviction, what
  * it handed over itself. */
