@@ -1,0 +1,412 @@
+/* infinigen - the layer before says which tokens this one will read, and they are fetched ahead.
+ *
+ * Lee et al.: InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache
+ * Management, OSDI 2024, sections 4.2 and 4.3.  Keys and values live on the host.  Attention inputs of
+ * neighbouring layers are alike, so that layer l - 1 guesses the query of layer l:
+ *     q^ = W_q(l) x(l-1)                     turned to the token's position
+ *     s(i) = (A q^).(A k_i) / sqrt(d)        in r = partial_weight_ratio d directions A
+ * A: directions that carry most, so that few of them tell large products: eigenvectors of the sum of
+ * q q^T over sampled queries (the singular vectors V of Q), of which those r with the largest
+ * sum |Q a| + sum |K a| stay.  skewing=no: plain channels.  Keys A k_i are kept on the device.
+ * Tokens with s > max s - alpha are counted per query head; the mean over the heads, at most max_num_kv,
+ * is how many tokens every kv head fetches: its best.  What was fetched is what is read, and the current
+ * token; a wrong guess is not corrected, as in the paper.
+ *
+ * Layer 0 has no layer before it: it reads everything, from the host too.  The guess for layer 1 is made
+ * when its turn comes (by then layer 0 is over), from the same input; from layer 2 on they are fetched
+ * ahead.  In a block of tokens only its first token fetches ahead.
+ *
+ * Budget B: max_num_kv = B - 1, which takes the place of the paper's 20 % of the tokens; without a budget
+ * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always.
+ * When all tokens fit in max_num_kv all are read.
+ *
+ * Which published behaviour: alpha 5 (Llama; OPT 4), partial_weight_ratio 0.3, at most 20 %.
+ * Deviations.  Queries are sampled from the context itself, `sample` of them, keys at most 256 evenly
+ * spaced (paper: another text, once per model).  RoPE lies between W_q and the directions, so that W_q is
+ * read whole (paper: OPT, where r of its columns are enough); counted as index bytes.  Grouped queries: a
+ * kv head ranks tokens by the largest s - max s of its query heads.  Skewed keys are 32-bit floats.  The
+ * pool of limited size on the host (tokens dropped by a counter) is not built.
+ * Cost per step and layer: W_q once; r floats for each of n tokens and kv head, read by every query head
+ * of its group; a top-k of n per kv head; r d per kv head for the new key.  Once: r d for each of n keys,
+ * an eigenproblem of d per kv head.
+ */
+#include "kvl/policy.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { INFINIGEN_MAX_LAYERS = 1024, INFINIGEN_KEYS = 256 };
+
+struct infinigen_opts {
+    double alpha, partial_weight_ratio;
+    int32_t max_num_kv, sample, cache_tok;
+    bool skewing;
+    int32_t r, basis, keys; /* not options: directions, handles of tables; from plan */
+};
+
+/* A guess: n tokens of every kv head, for one layer of one step. */
+struct infinigen_state {
+    int32_t layer, index, n;
+    int32_t asked;  /* the layer that select was asked for last, and at which step */
+    int32_t pos[1]; /* [n_kv_heads][n] */
+};
+
+static const struct kvl_opt infinigen_options[] = {
+    { .name = "alpha",
+      .type = KVL_OPT_FLOAT,
+      .off = offsetof(struct infinigen_opts, alpha),
+      .def = "5",
+      .min = 0,
+      .max = 1e6,
+      .help = "tokens within alpha of the largest guessed score are read (paper: Llama 5, OPT 4)" },
+    { .name = "partial_weight_ratio",
+      .type = KVL_OPT_FLOAT,
+      .off = offsetof(struct infinigen_opts, partial_weight_ratio),
+      .def = "0.3",
+      .min = 0.001,
+      .max = 1,
+      .help = "directions used, as a share of the head's (paper: 0.3)" },
+    { .name = "max_num_kv",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct infinigen_opts, max_num_kv),
+      .def = "auto",
+      .min = 1,
+      .max = 1 << 24,
+      .help =
+          "most tokens read besides the current one; auto = budget - 1, without a budget a fifth "
+          "of the context (paper)" },
+    { .name = "skewing",
+      .type = KVL_OPT_BOOL,
+      .off = offsetof(struct infinigen_opts, skewing),
+      .def = "yes",
+      .help = "directions are singular vectors of queries; no: channels" },
+    { .name = "sample",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct infinigen_opts, sample),
+      .def = "auto",
+      .min = 1,
+      .max = 4096,
+      .help =
+          "last queries of the context that directions are made from; auto = min(64, context)" },
+    { .name = "cache_tok",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct infinigen_opts, cache_tok),
+      .def = "0",
+      .min = 0,
+      .max = 1 << 30,
+      .help = "tokens of a lane that stay on the device once fetched (paper: 0)" },
+    { 0 },
+};
+
+/* ---- plan ------------------------------------------------------------------------------------------ */
+
+static int32_t infinigen_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    (void)shape;
+    return ((const struct infinigen_opts *)opts)->max_num_kv == KVL_AUTO ? 2 : 1;
+}
+
+static int infinigen_sizes(struct kvl_plan *plan, struct infinigen_opts *o)
+{
+    const struct kvl_shape *sh = plan->shape;
+    if (sh->n_layers < 2 || sh->n_layers > INFINIGEN_MAX_LAYERS)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "a model of %d layers; guesses are made from the second on, up to layer %d",
+                        sh->n_layers, INFINIGEN_MAX_LAYERS);
+    if (o->max_num_kv == KVL_AUTO)
+        o->max_num_kv = plan->budget_tok > 0 ? plan->budget_tok - 1 : plan->context_tok / 5;
+    if (o->max_num_kv < 1)
+        return kvl_fail(plan->err, KVL_EINVAL, "max_num_kv=%d; give a budget of 2 or more",
+                        o->max_num_kv);
+    if (o->sample == KVL_AUTO) o->sample = KVL_MAX(1, KVL_MIN(64, plan->context_tok));
+    o->r = (int32_t)lround(o->partial_weight_ratio * sh->head_dim);
+    o->r = KVL_MIN(KVL_MAX(o->r, 1), sh->head_dim);
+    if (o->skewing && sh->head_dim > KVL_SYM_EIG_MAX)
+        return kvl_fail(plan->err, KVL_EINVAL, "skewing=yes with heads of %d; give skewing=no",
+                        sh->head_dim);
+    return KVL_OK;
+}
+
+static int infinigen_plan(struct kvl_plan *plan)
+{
+    struct infinigen_opts *o = plan->opts;
+    uint8_t selects[INFINIGEN_MAX_LAYERS] = { 0 };
+    KVL_TRY(infinigen_sizes(plan, o));
+    memset(selects + 1, 1, (size_t)plan->shape->n_layers - 1);
+    plan->replay = KVL_REPLAY_NONE;
+    plan->state_bytes = sizeof(struct infinigen_state) +
+                        (size_t)o->max_num_kv * (size_t)plan->shape->n_kv_heads * sizeof(int32_t);
+    KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->sample));
+    KVL_TRY(kvl_plan_offload(
+        plan, &(struct kvl_offload){ .keep_last = 1, .unit_tok = 1, .cache_tok = o->cache_tok }));
+    KVL_TRY(kvl_plan_meta_desc(plan,
+                               &(struct kvl_meta_desc){ .unit = KVL_META_LANE,
+                                                        .unit_tok = 1,
+                                                        .row_elems = o->r * plan->shape->head_dim,
+                                                        .layers = selects },
+                               &o->basis));
+    return kvl_plan_meta_desc(
+        plan,
+        &(struct kvl_meta_desc){
+            .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->r, .layers = selects },
+        &o->keys);
+}
+
+static int infinigen_open(struct kvl_pctx *ctx)
+{
+    struct infinigen_state *s = ctx->state;
+    s->layer = s->asked = -1;
+    return KVL_OK;
+}
+
+/* ---- directions and keys ------------------------------------------------------------------------------- */
+
+static int infinigen_no_memory(const struct kvl_pctx *ctx, int32_t n)
+{
+    return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d tokens", n);
+}
+
+/* y [n][n_rows] = rows . x, for n vectors x. */
+static int infinigen_product(const struct kvl_pctx *ctx, const float *rows, int32_t n_rows,
+                             int32_t dim, const float *x, int32_t n, float *y)
+{
+    struct kvl_weight w = { .data = rows,
+                            .type = KVL_W_F32,
+                            .n_rows = n_rows,
+                            .n_cols = dim,
+                            .row_bytes = (size_t)dim * sizeof *rows };
+    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
+}
+
+/* The directions of every kv head, from the last queries and some keys. */
+static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    size_t dim = (size_t)sh->head_dim, row = dim * (size_t)sh->n_heads;
+    int32_t n_q = KVL_MIN(o->sample, ctx->context_tok), group = sh->n_heads / sh->n_kv_heads;
+    int32_t n_k = KVL_MIN(INFINIGEN_KEYS, ctx->context_tok), pos[INFINIGEN_KEYS];
+    struct kvl_meta_view basis;
+    float *q = kvl_scratch(ctx, (size_t)n_q * row), *k = kvl_scratch(ctx, (size_t)n_k * dim);
+    if (!q || !k) return infinigen_no_memory(ctx, n_q);
+    for (int32_t i = 0; i < n_q; i++)
+        KVL_TRY(kvl_obs_window_query(ctx, layer, i, q + (size_t)i * row));
+    for (int32_t i = 0; i < n_k; i++) pos[i] = (int32_t)((int64_t)i * ctx->context_tok / n_k);
+    KVL_TRY(kvl_meta_from(ctx, o->basis, layer, 0, &basis));
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+        KVL_TRY(kvl_read_keys(ctx, layer, h, pos, n_k, false, k));
+        KVL_TRY(ctx->ops->partial_basis(
+            &(struct kvl_partial_basis_args){ .basis = basis.base + (size_t)h * basis.head_stride,
+                                              .q = q + (size_t)(h * group) * dim,
+                                              .q_stride = row,
+                                              .group = group,
+                                              .k = k,
+                                              .n_q = n_q,
+                                              .n_k = n_k,
+                                              .dim = sh->head_dim,
+                                              .r = o->r,
+                                              .skew = o->skewing }));
+    }
+    return KVL_OK;
+}
+
+/* Keys of positions first .. first + n - 1 of one kv head in its directions. */
+static int infinigen_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t head,
+                          const float *basis, int32_t first, int32_t n, float *row)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    int32_t dim = ctx->shape->head_dim, *pos = (void *)kvl_scratch(ctx, INFINIGEN_KEYS);
+    float *k = kvl_scratch(ctx, INFINIGEN_KEYS * (size_t)dim);
+    if (!pos || !k) return infinigen_no_memory(ctx, INFINIGEN_KEYS);
+    for (int32_t at = 0, m; at < n; at += m) {
+        m = KVL_MIN(INFINIGEN_KEYS, n - at);
+        for (int32_t i = 0; i < m; i++) pos[i] = first + at + i;
+        KVL_TRY(kvl_read_keys(ctx, layer, head, pos, m, false, k));
+        KVL_TRY(infinigen_product(ctx, basis, o->r, dim, k, m, row + (size_t)at * (size_t)o->r));
+    }
+    return KVL_OK;
+}
+
+static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    struct kvl_meta_part basis[2];
+    struct kvl_meta_view keys;
+    if (layer == 0) return KVL_OK;
+    KVL_TRY(infinigen_directions(ctx, layer));
+    KVL_TRY(kvl_meta_rows(ctx, o->basis, layer, 1, basis));
+    KVL_TRY(kvl_meta_from(ctx, o->keys, layer, 0, &keys));
+    const struct kvl_meta_part *b = &basis[basis[0].n_rows == 0];
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(infinigen_keys(ctx, layer, h, (const float *)b->data + (size_t)h * b->head_stride,
+                               0, ctx->context_tok, keys.base + (size_t)h * keys.head_stride));
+    return KVL_OK;
+}
+
+static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                            const float *v)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    int32_t dim = ctx->shape->head_dim;
+    struct kvl_meta_part basis[2];
+    struct kvl_meta_view keys;
+    (void)v;
+    if (step->layer == 0) return KVL_OK;
+    KVL_TRY(kvl_meta_rows(ctx, o->basis, step->layer, 1, basis));
+    KVL_TRY(kvl_meta_from(ctx, o->keys, step->layer, step->pos, &keys));
+    const struct kvl_meta_part *b = &basis[basis[0].n_rows == 0];
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(infinigen_product(ctx, (const float *)b->data + (size_t)h * b->head_stride, o->r,
+                                  dim, k + (size_t)(h * dim), 1,
+                                  keys.base + (size_t)h * keys.head_stride));
+    return KVL_OK;
+}
+
+/* ---- the guess --------------------------------------------------------------------------------------------- */
+
+/* score [n_heads][n]: A q^ . A k_i, not scaled. */
+static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n,
+                            float *score)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    size_t dim = (size_t)sh->head_dim, r = (size_t)o->r;
+    int32_t group = sh->n_heads / sh->n_kv_heads;
+    struct kvl_meta_part basis[2], keys[2];
+    float *q = kvl_scratch(ctx, (size_t)sh->n_heads * dim);
+    float *part = kvl_scratch(ctx, (size_t)sh->n_heads * r);
+    if (!q || !part) return infinigen_no_memory(ctx, n);
+    KVL_TRY(kvl_project_query(ctx, layer, x, n, q));
+    KVL_TRY(kvl_meta_rows(ctx, o->basis, layer, 1, basis));
+    KVL_TRY(kvl_meta_rows(ctx, o->keys, layer, n, keys));
+    const struct kvl_meta_part *b = &basis[basis[0].n_rows == 0];
+    for (int32_t h = 0; h < sh->n_heads; h++) {
+        size_t kv = (size_t)(h / group);
+        float *a = part + (size_t)h * r, *to = score + (size_t)h * (size_t)n;
+        KVL_TRY(infinigen_product(ctx, (const float *)b->data + kv * b->head_stride, o->r,
+                                  sh->head_dim, q + (size_t)h * dim, 1, a));
+        for (int i = 0; i < 2; to += keys[i++].n_rows)
+            if (keys[i].n_rows > 0)
+                KVL_TRY(infinigen_product(ctx,
+                                          (const float *)keys[i].data + kv * keys[i].head_stride,
+                                          keys[i].n_rows, o->r, a, 1, to));
+    }
+    return KVL_OK;
+}
+
+/* How many tokens every kv head reads: the mean count over the query heads, rounded up. */
+static int32_t infinigen_number(const struct kvl_pctx *ctx, const int32_t *count)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    int64_t sum = 0, heads = ctx->shape->n_heads;
+    for (int64_t h = 0; h < heads; h++) sum += count[h];
+    return (int32_t)KVL_MIN((sum + heads - 1) / heads, (int64_t)o->max_num_kv);
+}
+
+/* What `layer` will read of the tokens before the current one, from input x of the layer before it. */
+static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t layer,
+                           const float *x, struct infinigen_state *s)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    int32_t n = step->pos;
+    struct kvl_step of = *step;
+    float *score = kvl_scratch(ctx, (size_t)sh->n_heads * (size_t)n);
+    float *best = kvl_scratch(ctx, (size_t)sh->n_kv_heads * (size_t)n);
+    int32_t *count = (void *)kvl_scratch(ctx, (size_t)sh->n_heads);
+    if (!score || !best || !count) return infinigen_no_memory(ctx, n);
+    of.layer = layer;
+    KVL_TRY(infinigen_scores(ctx, layer, x, n, score));
+    KVL_TRY(ctx->ops->near_max(
+        &(struct kvl_near_max_args){ .x = score,
+                                     .count = count,
+                                     .n_rows = sh->n_heads,
+                                     .n = n,
+                                     .alpha = (float)(o->alpha * sqrt(sh->head_dim)) }));
+    KVL_TRY(ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = best,
+                                                                    .x = score,
+                                                                    .x_stride = (size_t)n,
+                                                                    .n = n,
+                                                                    .n_heads = sh->n_heads,
+                                                                    .n_kv_heads = sh->n_kv_heads,
+                                                                    .reduce = KVL_REDUCE_MAX }));
+    KVL_TRY(kvl_tap_scores(
+        ctx, &of,
+        &(struct kvl_scored){ .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = best }));
+    s->layer = layer;
+    s->index = step->index;
+    s->n = infinigen_number(ctx, count);
+    return ctx->ops->topk(&(struct kvl_topk_args){ .index = s->pos,
+                                                   .x = best,
+                                                   .x_stride = (size_t)n,
+                                                   .n_rows = sh->n_kv_heads,
+                                                   .n = n,
+                                                   .k = s->n });
+}
+
+/* For the layer behind this one: guessed now, fetched now. */
+static int infinigen_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *x,
+                           struct infinigen_state *s)
+{
+    KVL_TRY(infinigen_guess(ctx, step, step->layer + 1, x, s));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_prefetch(ctx, step->layer + 1, h, s->pos + h * s->n, s->n));
+    return KVL_OK;
+}
+
+static int infinigen_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    (void)ctx;
+    return step->layer == 0 ? KVL_DENSE : KVL_SELECT;
+}
+
+static int infinigen_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, struct kvl_sel *sel)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    struct infinigen_state *s = ctx->state;
+    bool block = s->asked == step->layer; /* of one token, layers follow each other */
+    s->asked = step->layer;
+    if (step->pos <= o->max_num_kv) return KVL_OK;
+    if (s->layer != step->layer || s->index != step->index)
+        KVL_TRY(infinigen_guess(ctx, step, step->layer, q->x_prev, s));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, s->pos + h * s->n, s->n));
+    if (block || step->layer + 1 == ctx->shape->n_layers) return KVL_OK;
+    return infinigen_ahead(ctx, step, q->x, s);
+}
+
+static const struct kvl_policy infinigen = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "infinigen",
+    .title = "InfiniGen",
+    .paper = "Lee et al., OSDI 2024",
+    .help = "the layer before guesses what this one will read; it is fetched ahead",
+    .follows =
+        "Paper: partial, skewed queries and keys, tokens within alpha of the largest guess, their "
+        "mean "
+        "number over the heads, at most a share; only what was guessed is read. Layer 0 reads all.",
+    .deviations =
+        "Directions come from the context's own queries. RoPE lies between W_q and the "
+        "directions, so that W_q is read whole. A kv head ranks by the largest of its query "
+        "heads. The guess for layer 1 is not fetched ahead. Everything is read while it fits "
+        "in max_num_kv. No limited pool on the host.",
+    .cost = "W_q once more; r = partial_weight_ratio head_dim floats of each of n tokens per kv "
+            "head, a "
+            "top-k of n per kv head. Once: r head_dim for each key, an eigenproblem per kv head. "
+            "Memory: r floats per token and kv head.",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS,
+    .opts = infinigen_options,
+    .opts_size = sizeof(struct infinigen_opts),
+    .min_budget = infinigen_min_budget,
+    .plan = infinigen_plan,
+    .open = infinigen_open,
+    .append = infinigen_append,
+    .prefilled = infinigen_prefilled,
+    .schedule = infinigen_schedule,
+    .select = infinigen_select,
+};
+
+KVL_POLICY_EXPORT(infinigen)
