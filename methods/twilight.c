@@ -1,0 +1,268 @@
+/* twilight - of what another policy chose, the fewest tokens whose weight is p.
+ *
+ * Lin et al.: Twilight: Adaptive Attention Sparsity with Hierarchical Top-p Pruning, 2025 (arXiv
+ * 2502.02770), sections 3 and 4.  How many tokens a query needs differs by head, layer and query; a
+ * budget cannot know.  Every step and layer:
+ *   1. the inner policy selects candidates, conservatively (Select)
+ *   2. weights of the candidates are estimated with a copy of the keys in 4 bits: softmax(q k4 / sqrt(d))
+ *      (SpGEMV)
+ *   3. per query head the fewest candidates whose weights sum to p stay (Top-p), found by the sums of
+ *      what exceeds a threshold, without sorting
+ * Attention reads the exact keys and values of these.
+ *
+ * Grouped queries: what a kv head reads is the union of its query heads' sets, each of which then has at
+ * least p.  An inner policy with lists per query head gives a kv head's heads their union to choose from.
+ * The first layers are dense as in the paper (2 of 32), which is what its base policy Quest does, too.
+ * Budget B: at most B tokens per lane remain, the current one included: of a larger union those whose
+ * weights, summed over the group, are the largest.  While everything fits, everything is read.  The inner
+ * policy gets `candidates` tokens; auto = a quarter of the context, at least B (the paper: a quarter).
+ * Deviations: the paper bounds nothing; B does.  Keys are quantised as they are stored, per token and
+ * head between their minimum and maximum (official: per block of a page).
+ * Cost per step and layer: that of the inner policy; d / 2 + 8 bytes for every candidate of every kv
+ * head, d multiplications for each of its query heads, four passes over its weights.  Memory: d / 2 + 8
+ * bytes per token and kv head.
+ */
+#include "kvl/policy.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TWILIGHT_MAX_LAYERS = 1024 };
+
+struct twilight_opts {
+    double p;
+    int32_t candidates, dense_layers;
+    int32_t table; /* not an option: keys in 4 bits, from plan */
+};
+
+static const struct kvl_opt twilight_options[] = {
+    { .name = "p",
+      .type = KVL_OPT_FLOAT,
+      .off = offsetof(struct twilight_opts, p),
+      .def = "0.85",
+      .min = 0.01,
+      .max = 1,
+      .help = "part of the candidates' weight that stays (paper: 0.85)" },
+    { .name = "candidates",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct twilight_opts, candidates),
+      .def = "auto",
+      .min = 1,
+      .max = 1 << 30,
+      .help = "budget of the inner policy in tokens; auto = a quarter of the context, at least the "
+              "budget (paper: a quarter)" },
+    { .name = "dense_layers",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct twilight_opts, dense_layers),
+      .def = "auto",
+      .min = 0,
+      .max = TWILIGHT_MAX_LAYERS,
+      .help = "first layers that read everything; auto = min(2, layers / 4) (paper: 2 of 32)" },
+    { 0 },
+};
+
+static int twilight_plan(struct kvl_plan *plan)
+{
+    struct twilight_opts *o = plan->opts;
+    const struct kvl_shape *sh = plan->shape;
+    if (plan->budget_tok < 1)
+        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 1 or more");
+    if (sh->n_layers > TWILIGHT_MAX_LAYERS)
+        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; twilight serves up to %d",
+                        sh->n_layers, TWILIGHT_MAX_LAYERS);
+    if (o->candidates == KVL_AUTO) o->candidates = KVL_MAX(plan->budget_tok, plan->context_tok / 4);
+    if (o->candidates < plan->budget_tok)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "candidates=%d at budget %d; give as many or more, or auto", o->candidates,
+                        plan->budget_tok);
+    if (o->dense_layers == KVL_AUTO) o->dense_layers = KVL_MIN(2, sh->n_layers / 4);
+    if (o->dense_layers >= sh->n_layers)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "dense_layers=%d; the model has %d layers, give less", o->dense_layers,
+                        sh->n_layers);
+    uint8_t selects[TWILIGHT_MAX_LAYERS] = { 0 };
+    memset(selects + o->dense_layers, 1, (size_t)(sh->n_layers - o->dense_layers));
+    plan->inner_budget_tok = o->candidates;
+    plan->replay = KVL_REPLAY_KEYS;
+    return kvl_plan_meta_desc(
+        plan,
+        &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
+                                 .unit_tok = 1,
+                                 .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim),
+                                 .elem = KVL_META_U8,
+                                 .layers = selects },
+        &o->table);
+}
+
+static int twilight_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                           const float *v)
+{
+    const struct twilight_opts *o = ctx->opts;
+    struct kvl_meta_view rows;
+    (void)v;
+    if (step->layer < o->dense_layers) return KVL_OK;
+    KVL_TRY(kvl_meta_from(ctx, o->table, step->layer, step->pos, &rows));
+    return ctx->ops->key4_put(&(struct kvl_key4_put_args){ .rows = rows.data,
+                                                           .head_stride = rows.head_stride,
+                                                           .k = k,
+                                                           .n = step->n_tok,
+                                                           .n_kv_heads = ctx->shape->n_kv_heads,
+                                                           .head_dim = ctx->shape->head_dim });
+}
+
+static int twilight_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    const struct twilight_opts *o = ctx->opts;
+    return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
+}
+
+/* Two ascending lists as one; out has room for both. */
+static int32_t twilight_union(const int32_t *a, int32_t n_a, const int32_t *b, int32_t n_b,
+                              int32_t *out)
+{
+    int32_t n = 0, i = 0, j = 0;
+    while (i < n_a || j < n_b) {
+        int32_t pos = j == n_b || (i < n_a && a[i] < b[j]) ? a[i] : b[j];
+        i += i < n_a && a[i] == pos;
+        j += j < n_b && b[j] == pos;
+        out[n++] = pos;
+    }
+    return n;
+}
+
+/* What one kv head chooses from: positions that its query heads were given, and the current one at the
+ * end. */
+struct twilight_list {
+    int32_t *pos, n;
+};
+
+static int twilight_candidates(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                               struct kvl_sel *sel, int32_t kv_head, struct twilight_list *out)
+{
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, n;
+    size_t room = (size_t)step->pos + 1;
+    const int32_t *pos;
+    int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, 2 * room), *other = list + room;
+    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d candidates", step->pos);
+    *out = (struct twilight_list){ .pos = list };
+    for (int32_t g = 0; g < group; g++) {
+        KVL_TRY(kvl_sel_view(sel, kv_head * group + g, &pos, &n));
+        bool same = n == out->n && memcmp(pos, out->pos, (size_t)n * sizeof *pos) == 0;
+        if (same) continue;
+        int32_t *merged = out->pos == list ? other : list;
+        out->n = twilight_union(out->pos, out->n, pos, n, merged);
+        out->pos = merged;
+    }
+    if (out->n == 0 || out->pos[out->n - 1] != step->pos) out->pos[out->n++] = step->pos;
+    return KVL_OK;
+}
+
+/* Estimated weights of the candidates, [group][n]. */
+static int twilight_weights(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
+                            int32_t kv_head, const struct twilight_list *list, float *weight)
+{
+    const struct twilight_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    int32_t group = sh->n_heads / sh->n_kv_heads, at = 0;
+    struct kvl_meta_part part[2];
+    KVL_TRY(kvl_meta_peek(ctx, o->table, step->layer, step->pos + 1, part));
+    for (int32_t i = 0, first = 0; i < 2; first += part[i++].n_rows) {
+        int32_t end = at;
+        while (end < list->n && list->pos[end] < first + part[i].n_rows) end++;
+        const struct kvl_key4_logits_args logits = {
+            .logit = weight + at,
+            .stride = (size_t)list->n,
+            .q = q + (size_t)(kv_head * group) * (size_t)sh->head_dim,
+            .rows = (const uint8_t *)part[i].data + (size_t)kv_head * part[i].head_stride,
+            .row = list->pos + at,
+            .row0 = first,
+            .n = end - at,
+            .n_heads = group,
+            .head_dim = sh->head_dim,
+            .scale = 1 / sqrtf((float)sh->head_dim),
+        };
+        if (end > at) KVL_TRY(ctx->ops->key4_logits(&logits));
+        at = end;
+    }
+    KVL_TRY(
+        kvl_meta_count(ctx, o->table, (int64_t)list->n * (int64_t)KVL_KEY4_BYTES(sh->head_dim)));
+    return ctx->ops->softmax(&(struct kvl_softmax_args){
+        .x = weight, .stride = (size_t)list->n, .n_rows = group, .n = list->n });
+}
+
+/* Leaves in the list what one kv head reads. */
+static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
+                          int32_t kv_head, struct twilight_list *list)
+{
+    const struct twilight_opts *o = ctx->opts;
+    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, n;
+    float *weight = kvl_scratch(ctx, (size_t)group * (size_t)list->n);
+    int32_t *index = (int32_t *)(void *)kvl_scratch(ctx, (size_t)list->n);
+    if (!weight || !index)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d weights", list->n);
+    KVL_TRY(twilight_weights(ctx, step, q, kv_head, list, weight));
+    int rc = ctx->ops->top_p(&(struct kvl_top_p_args){ .index = index,
+                                                       .n_index = &n,
+                                                       .weight = weight,
+                                                       .stride = (size_t)list->n,
+                                                       .n_rows = group,
+                                                       .n = list->n,
+                                                       .k = ctx->budget_tok,
+                                                       .p = (float)o->p,
+                                                       .last = true });
+    if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a weight is not a number (NaN)");
+    KVL_TRY(rc);
+    for (int32_t i = 0; i < n; i++) list->pos[i] = list->pos[index[i]];
+    list->n = n;
+    return KVL_OK;
+}
+
+static int twilight_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t n_kv_heads = ctx->shape->n_kv_heads;
+    if (step->pos < ctx->budget_tok) return KVL_OK;
+    KVL_TRY(kvl_inner_select(ctx, step, q, sel));
+    size_t words = (size_t)n_kv_heads * sizeof(struct twilight_list) / sizeof(float) + 1;
+    struct twilight_list *list = (struct twilight_list *)(void *)kvl_scratch(ctx, words);
+    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d lists", n_kv_heads);
+    for (int32_t h = 0; h < n_kv_heads; h++) {
+        KVL_TRY(twilight_candidates(ctx, step, sel, h, &list[h]));
+        KVL_TRY(twilight_prune(ctx, step, q->q, h, &list[h]));
+    }
+    KVL_TRY(kvl_sel_clear(sel));
+    for (int32_t h = 0; h < n_kv_heads; h++)
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list[h].pos, list[h].n));
+    return KVL_OK;
+}
+
+static const struct kvl_policy twilight = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "twilight",
+    .title = "Twilight",
+    .paper = "Lin et al., 2025, arXiv 2502.02770",
+    .help = "prunes what another policy selected to the fewest tokens whose weight is p",
+    .follows =
+        "The paper: a conservative choice by Quest, weights of the candidates from keys in 4 "
+        "bits, and per query head the fewest whose weights sum to 0.85. The first layers are "
+        "dense. Any policy that selects may be wrapped.",
+    .deviations =
+        "A kv head reads the union of its query heads' sets, and never more than the budget. "
+        "Keys are quantised per token. Everything is read while it fits the budget.",
+    .cost =
+        "Per step and layer that of the inner policy, d / 2 + 8 bytes for every candidate and kv "
+        "head, a product of d channels for each of its query heads. Memory: d / 2 + 8 bytes per "
+        "token and kv head.",
+    .inner = "quest",
+    .version = 1,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_WRAPS | KVL_CAP_SHARES_META,
+    .opts = twilight_options,
+    .opts_size = sizeof(struct twilight_opts),
+    .plan = twilight_plan,
+    .append = twilight_append,
+    .schedule = twilight_schedule,
+    .select = twilight_select,
+};
+
+KVL_POLICY_EXPORT(twilight)
