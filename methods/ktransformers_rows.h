@@ -111,6 +111,14 @@ struct kt_blocks {
     int32_t n_tok, first, n, size;
 };
 
+/* One channel of a row; where products below zero count nothing, what is negative of it and what is
+ * positive, as the box of a bound. */
+static void kt_put(const struct kt_opts *o, float *at, size_t row_elems, float x)
+{
+    *at = kt_clips_products(o) ? KVL_MIN(x, 0.0f) : x;
+    if (kt_clips_products(o)) at[row_elems / 2] = KVL_MAX(x, 0.0f);
+}
+
 /* Mean (compat: sum) of the most important keys of blocks for one query head, into its part of the rows. */
 static int kt_dynamic_head(const struct kvl_pctx *ctx, int32_t layer, int32_t head,
                            const struct kt_blocks *b, float *rows, size_t row_elems)
@@ -137,7 +145,7 @@ static int kt_dynamic_head(const struct kvl_pctx *ctx, int32_t layer, int32_t he
         for (size_t c = 0; c < dim; c++) {
             float sum = 0;
             for (int32_t j = 0; j < k; j++) sum += keys[(size_t)(i * k + j) * dim + c];
-            rows[(size_t)(b->first + i) * row_elems + c] = sum / divisor;
+            kt_put(o, rows + (size_t)(b->first + i) * row_elems + c, row_elems, sum / divisor);
         }
     return KVL_OK;
 }
@@ -172,7 +180,6 @@ static int kt_dynamic(const struct kvl_pctx *ctx, int32_t layer, const struct kv
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
         float *rows =
             meta->base + (size_t)(h / group) * meta->head_stride + (size_t)(h % group) * dim;
-        if (kt_clips_products(o)) rows += row / 2;
         if (all.n > 0) KVL_TRY(kt_dynamic_head(ctx, layer, h, &all, rows, row));
         if (tail.size == 0) continue;
         if (o->compat)
