@@ -168,7 +168,7 @@ static void methods_size(const struct methods *m, struct kvl_chart *c)
 {
     size_t longest = 4;
     for (size_t i = 0; i < m->n; i++) longest = KVL_MAX(longest, strlen(m->row[i].label));
-    c->left = 40 + 7 * longest;
+    c->left = 48 + 7 * longest; /* and the marker */
     c->panel_w = 220;
     c->panel_h = KVL_MAX(60, 20 * m->n);
     c->n_columns = n_tasks(&m->layout);

@@ -24,6 +24,9 @@ set xrange [x_min:x_max]
 set yrange [(n_y_ticks < 1 ? 1 : n_y_ticks)+0.5:0.5]
 set xtics 25
 rank(s) = int(sum [kvl_j=1:n_legend] (legend_name[kvl_j] eq s ? kvl_j : 0))
+is_level(s) = s eq "full"
+legend_dash(s) = is_level(s) ? 2 : 1
+legend_mark(s) = is_level(s) ? 0 : 7
 is_budget(s) = s[1:7] eq "budget "
 n_budgets = n_legend < 1 ? 0 : int(sum [kvl_j=1:n_legend] (is_budget(legend_name[kvl_j]) ? 1 : 0))
 # Budgets from the first to the last of the ramp, and one below the other in their row.
@@ -41,7 +44,8 @@ do for [p=1:n_panels] {
     if (panel_note[p] ne "") {
         set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
     } else { unset label 3 }
-    set ytics ()
+    set ytics () font ",10"
+    if (col > 0) { unset ytics }
     do for [i=1:n_y_ticks] {
         if (i % 2 == 0) {
             set object i rectangle from graph 0, first i-0.5 to graph 1, first i+0.5 behind \
@@ -49,7 +53,7 @@ do for [p=1:n_panels] {
         }
         if (col == 0) {
             set ytics add (y_tick[i] i) offset -1.6,0
-            set label 100+i "" at screen px(x0-13), first i point pt kvl_marker(y_tick[i]) ps 0.7 \
+            set label 100+i "" at screen px(x0-13), first i point pt kvl_marker(y_tick[i]) ps 0.85 \
                 lw 1.2 lc rgb kvl_colour(y_tick[i])
         } else { unset label 100+i }
     }
@@ -84,8 +88,8 @@ if (n_panels == 0) {
 }
 if (n_legend == 0) { plot 2 with dots }
 if (n_legend > 0) {
-plot for [j=1:n_legend] NaN with linespoints lw (legend_name[j] eq "full" ? 1.0 : 0.7) \
-    dt (legend_name[j] eq "full" ? 2 : 1) pt (legend_name[j] eq "full" ? -1 : 7) ps 0.8 \
+plot for [j=1:n_legend] NaN with linespoints lw 0.8 \
+    dt legend_dash(legend_name[j]) pt legend_mark(legend_name[j]) ps 0.8 \
     lc rgb shade(legend_name[j]) title legend_name[j]
 }
 unset multiplot

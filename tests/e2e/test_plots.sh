@@ -83,6 +83,23 @@ expect "speed of quest: lengths, medians" \
     "$(awk '/^# panel 1, quest/ { on = 1; next } /^$/ { on = 0 } on { printf "%d %.0f\n", $1, $2 * 1000 }' s/speed_length.dat)"
 "$program" plot recall_budget log.zst --task passkey --out a/b > said
 
+# Rows of all methods: the order is that of the mean distance from the mean of a column (a panel and a
+# budget; full: a panel), dots are those of the log.
+"$program" plot methods log.zst --length 4096 --out m > said
+order=$(jq -rs '[.[] | select(.kind == "cell" and .length_tok == 4096)] as $c
+    | [$c[] | . as $x | [$c[] | select(.task == $x.task and .protocol == $x.protocol and
+        ($x.budget_tok == null or .budget_tok == $x.budget_tok)) | .official.p] as $column
+        | {policy, above: (.official.p - ($column | add / length))}]
+    | group_by(.policy) | map({policy: .[0].policy, above: (map(.above) | add / length)})
+    | sort_by(-.above) | .[].policy' log.jsonl | xargs)
+expect "methods, best first" "$order" "$(sed -n "s/^array y_tick.*= \[\(.*\)\]$/\1/p" m/methods.gp | tr -d "',")"
+row=$(tr ' ' '\n' <<< "$order" | grep -n '^quest$' | cut -d : -f 1)
+expect "dots of quest" \
+    "$(jq -r 'select(.kind == "cell" and .policy == "quest" and .length_tok == 4096 and .budget_tok == 256)
+        | "\(.official.p * 1000 | round) \(.official.lo * 1000 | round) \(.attended_tok)"' log.jsonl | sort)" \
+    "$(awk -v row="$row" '/^# panel/ { on = /budget 256$/ } on && $2 == row { printf "%.0f %.0f %s\n", $1 * 10, $3 * 10, $6 }' m/methods.dat | sort)"
+for name in full quest 'budget 64' 'budget 512'; do contains "methods" ">$name<" m/methods.svg; done
+
 # ---- pictures -----------------------------------------------------------------------------------
 for picture in a/b/accuracy_budget a/b/recall_budget s/speed_length; do
     for name in full quest snapkv; do contains "the legend" ">$name<" $picture.svg; done
@@ -112,6 +129,8 @@ expect "the colour of quest" "$(colour quest c1/accuracy_budget.svg)" "$(colour 
 contains "an empty log" 'No result to show' e/accuracy_budget.svg
 contains "an empty log is told" 'no value to show' err
 "$program" plot speed_length empty.zst --out e > said 2> err
+"$program" plot methods empty.zst --out e > said 2> err
+contains "an empty log, methods" 'No result to show' e/methods.svg
 contains "an empty log, speed" 'No result to show' e/speed_length.svg
 fake_log 'select(.kind=="run" or (.kind=="cell" and .cell=="passkey-question_after_compress-4096-quest-256"))' | zst point.zst
 for figure in accuracy_budget recall_budget; do "$program" plot $figure point.zst --out p > said; done
