@@ -134,9 +134,11 @@ static void magicpig_settings(struct magicpig_opts *o, double share)
 static int magicpig_resolve(struct kvl_plan *plan, struct magicpig_opts *o)
 {
     int32_t budget = plan->budget_tok;
-    if (budget < magicpig_min_budget(plan->shape, o) || (budget == 0 && o->local == KVL_AUTO))
+    int32_t least = magicpig_min_budget(plan->shape, o);
+    bool given = o->K != KVL_AUTO && o->L > 0 && o->local != KVL_AUTO;
+    if (!given && budget < least)
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or K, L and local",
-                        budget, magicpig_min_budget(plan->shape, o));
+                        budget, least);
     if (o->L == 1)
         return kvl_fail(plan->err, KVL_EINVAL, "L=1; a sample needs 2 collisions, give 2 or more");
     if (plan->shape->n_layers > MAGICPIG_MAX_LAYERS)
