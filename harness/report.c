@@ -24,7 +24,7 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 static const struct kvl_column report_columns[] = {
     { "policy", true },     { "budget", false },    { "attended", false }, { "dense", false },
     { "official %", true }, { "strict %", true },   { "recall", false },   { "tok/s", false },
-    { "read/tok", false },  { "index/tok", false }, { "KV held", false },
+    { "read/tok", false },  { "index/tok", false }, { "host/tok", false }, { "KV held", false },
 
     { "n/ctx", false },     { "failed", false },
 };
@@ -78,6 +78,7 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
     kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
+    kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
     kvl_report_held(t, x);
     if (x->is_cell)
         kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
@@ -186,29 +187,39 @@ static void report_failures(json_t *failures, FILE *out)
     if (more) fprintf(out, "  and %zu more message%s\n", more, more == 1 ? "" : "s");
 }
 
-static void report_statuses(const json_t *errors, FILE *out)
+static bool error_same(const json_t *x, const json_t *y)
 {
-    size_t n = json_array_size(errors), shown = 0;
+    return strcmp(kvl_json_text(x, "status"), kvl_json_text(y, "status")) == 0 &&
+           strcmp(kvl_json_text(x, "message"), kvl_json_text(y, "message")) == 0;
+}
+
+/* Each message once: which policies refuse what is what one wants to know. */
+static void report_cells(const json_t *errors, FILE *out)
+{
+    size_t n = json_array_size(errors), shown = 0, more = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *e = json_array_get(errors, i);
-        const char *status = kvl_json_text(e, "status");
         size_t same = 0;
         bool first = true;
         for (size_t j = 0; j < n; j++) {
-            bool equal = strcmp(status, kvl_json_text(json_array_get(errors, j), "status")) == 0;
+            bool equal = error_same(e, json_array_get(errors, j));
             first &= !(equal && j < i);
             same += equal;
         }
-        if (!first || shown++ == MAX_SHOWN) continue;
-        fprintf(out, "  %zu x %s, e.g. %s\n", same, status, kvl_json_text(e, "message"));
+        if (first && shown++ < 2 * MAX_SHOWN)
+            fprintf(out, "  %zu x %s: %s\n", same, kvl_json_text(e, "status"),
+                    kvl_json_text(e, "message"));
+        else if (first)
+            more++;
     }
+    if (more) fprintf(out, "  and %zu more message%s\n", more, more == 1 ? "" : "s");
 }
 
 void kvl_report_errors(const struct kvl_results *r, FILE *out)
 {
     size_t n = json_array_size(r->errors), failed = r->n_failed_samples;
     if (n) fprintf(out, "%zu error%s:\n", n, n == 1 ? "" : "s");
-    report_statuses(r->errors, out);
+    report_cells(r->errors, out);
     if (!failed) return;
     fprintf(out,
             "%zu of %zu samples failed; they count neither as right nor as wrong, sweep --retry "

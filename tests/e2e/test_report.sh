@@ -194,7 +194,7 @@ contains "a missing bound" '^  not run here: oracle' table
 contains "failed samples in the row" '^  full .* 36/20 +4$' table
 contains "failed samples below" '^4 of [0-9]* samples failed' table
 contains "a cell that was cut off" '^Cut off and not in the table: 1 cell;' table
-contains "errors by status" '1 x a policy broke its contract, e.g. quest: slot 9 of 8' table
+contains "errors by status" '1 x a policy broke its contract: quest: slot 9 of 8' table
 "$program" status worse.zst > status
 contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of another build' status
 
@@ -207,7 +207,7 @@ zst stopped.zst < stopped.jsonl
 "$program" report stopped.zst > table
 lacks "a cell that an error stopped" '^Cut off' table
 contains "cells that errors stopped" '^Stopped by an error and not in the table: 2 cells; sweep --retry' table
-contains "their errors" '^  2 x out of room, e.g. store full$' table
+contains "their errors" '^  2 x out of room: store full$' table
 contains "cells that errors stopped, status" '2 stopped by an error' <("$program" status stopped.zst)
 fake_log 'select((.kind == "cell" or .kind == "sample") and .cell == "passkey-question_in_prefill-4096-quest-64" or (.kind == "sample" and .cell == "passkey-question_in_prefill-4096-full-0" and .context == 1))' |
     cat stopped.jsonl - | zst later.zst
