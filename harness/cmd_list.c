@@ -65,7 +65,7 @@ static enum list_kind list_kind(const struct kvl_policy *p)
 {
     if (p->caps & KVL_CAP_BOUND) return BOUND;
     if (p->caps & KVL_CAP_WRAPS) return WRAPS;
-    if (p->prefill_mask) return PREFILLS;
+    if (p->caps & KVL_CAP_OWN_PREFILL) return PREFILLS;
     if (p->caps & KVL_CAP_OFFLOADS) return OFFLOADS;
     if (p->caps & KVL_CAP_SELECTS) return SELECTS;
     if (p->caps & KVL_CAP_EVICTS) return p->evict ? EVICTS : EVICTS_ONCE;
