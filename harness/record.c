@@ -192,15 +192,56 @@ static json_t *record_subs(const struct kvl_outcome *o)
     return subs;
 }
 
+const char *const kvl_tiers_name[KVL_N_TIERS] = {
+    "h2d_bytes_per_tok",
+    "h2d_calls_per_tok",
+    "cache_hits_per_tok",
+    "cache_misses_per_tok",
+    "prefetch_bytes_per_tok",
+    "prefetch_wrong_bytes_per_tok",
+    "d2h_bytes",
+    "host_bytes",
+    "device_bytes",
+    "device_peak_bytes",
+};
+
+void kvl_tiers_of(const struct kvl_counters *n, double out[KVL_N_TIERS])
+{
+    const int64_t value[KVL_N_TIERS] = { n->h2d_bytes,      n->h2d_calls,
+                                         n->cache_hits,     n->cache_misses,
+                                         n->prefetch_bytes, n->prefetch_wrong_bytes,
+                                         n->d2h_bytes,      n->host_bytes,
+                                         n->device_bytes,   n->device_peak_bytes };
+    bool some = n->host_bytes > 0 || n->d2h_bytes > 0;
+    for (int i = 0; i < KVL_N_TIERS; i++) {
+        double tokens = i < 6 && n->n_tokens > 0 ? (double)n->n_tokens : 1.0;
+        out[i] = some ? (double)value[i] / tokens : 0.0;
+    }
+}
+
+json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS])
+{
+    bool some = false;
+    for (int i = 0; i < KVL_N_TIERS; i++) some = some || tiers[i] > 0.0;
+    if (!some) return json_null();
+    json_t *map = json_object();
+    for (int i = 0; i < KVL_N_TIERS; i++)
+        if (json_object_set_new(map, kvl_tiers_name[i], kvl_record_real(tiers[i])) != 0) {
+            json_decref(map);
+            return NULL;
+        }
+    return map;
+}
+
 json_t *kvl_record_observed(const struct kvl_outcome *o)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
                      kvl_record_real(o->attended_tok), "dense_tok", kvl_record_real(o->dense_tok),
                      "kv_read_bytes_per_tok", kvl_record_real(o->kv_read),
                      "index_read_bytes_per_tok", kvl_record_real(o->index_read), "kv_logical_bytes",
                      kvl_record_real(o->kv_logical), "kv_physical_bytes",
                      kvl_record_real(o->kv_physical), "kv_own_bytes", kvl_record_real(o->kv_own),
-                     "meta_bytes", kvl_record_real(o->meta));
+                     "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
 }
 
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
@@ -274,6 +315,9 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .method = method,
     };
     outcome_subs(sample, out);
+    const json_t *tiers = json_object_get(sample, "tiers");
+    for (int i = 0; json_is_object(tiers) && i < KVL_N_TIERS; i++)
+        out->tiers[i] = outcome_number(tiers, kvl_tiers_name[i]);
 }
 
 void kvl_outcome_free(struct kvl_outcome *o)
@@ -320,33 +364,36 @@ static double per(double sum, double n)
 static json_t *speed_counts(const struct kvl_timing *t)
 {
     const struct kvl_counters *n = &t->count;
+    double tiers[KVL_N_TIERS];
+    kvl_tiers_of(n, tiers);
     return json_pack(
-        "{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "attended_tok",
+        "{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "attended_tok",
         kvl_record_real(per((double)n->attended_tok, (double)n->attended_lanes)), "dense_tok",
         kvl_record_real(per((double)n->dense_tok, (double)n->dense_lanes)), "kv_read_bytes_per_tok",
         kvl_record_real(per((double)n->kv_read_bytes, (double)n->n_tokens)),
         "index_read_bytes_per_tok",
         kvl_record_real(per((double)n->index_read_bytes, (double)n->n_tokens)), "kv_logical_bytes",
         (json_int_t)t->bytes.logical, "kv_physical_bytes", (json_int_t)t->bytes.physical,
-        "kv_own_bytes", (json_int_t)t->bytes.own, "meta_bytes", (json_int_t)t->bytes.meta);
+        "kv_own_bytes", (json_int_t)t->bytes.own, "meta_bytes", (json_int_t)t->bytes.meta, "tiers",
+        kvl_record_tiers(tiers));
 }
 
 json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
                          const struct kvl_timing *t)
 {
     const struct kvl_counters *n = &t->count;
-    uint64_t sum = 0, parts = n->meta_ns + n->select_ns + n->attend_ns + n->evict_ns;
+    uint64_t sum = 0, parts = n->meta_ns + n->select_ns + n->fetch_ns + n->attend_ns + n->evict_ns;
     for (int32_t i = 0; i < t->n_steps; i++) sum += t->step_ns[i];
     json_t *what =
         json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads, "host",
                   kvl_record_path_text(t->host), "warmup_steps", s->speed.warmup);
-    json_t *times =
-        json_pack("{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t),
-                  "prefill_ns", kvl_record_ns(t->prefill_ns), "attach_ns", (json_int_t)t->attach_ns,
-                  "ttft_ns", kvl_record_ns(t->prefill_ns + (double)(t->attach_ns + t->first_ns)),
-                  "meta_ns", (json_int_t)n->meta_ns, "select_ns", (json_int_t)n->select_ns,
-                  "attend_ns", (json_int_t)n->attend_ns, "evict_ns", (json_int_t)n->evict_ns,
-                  "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
+    json_t *times = json_pack(
+        "{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t),
+        "prefill_ns", kvl_record_ns(t->prefill_ns), "attach_ns", (json_int_t)t->attach_ns,
+        "ttft_ns", kvl_record_ns(t->prefill_ns + (double)(t->attach_ns + t->first_ns)), "meta_ns",
+        (json_int_t)n->meta_ns, "select_ns", (json_int_t)n->select_ns, "attend_ns",
+        (json_int_t)n->attend_ns, "evict_ns", (json_int_t)n->evict_ns, "fetch_ns",
+        (json_int_t)n->fetch_ns, "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
     json_t *rates = json_pack(
         "{s:o, s:o}", "decode_tok_per_s", kvl_record_real(per(t->n_steps, (double)sum * 1e-9)),
         "prefill_tok_per_s", kvl_record_real(per(c->length, t->prefill_ns * 1e-9)));

@@ -20,6 +20,15 @@ struct kvl_outcome_sub {
     double value;
 };
 
+/* What moved between the tiers and what is held where: names in the map `tiers` of records. */
+enum { KVL_N_TIERS = 10 };
+extern const char *const kvl_tiers_name[KVL_N_TIERS];
+struct kvl_counters;
+/* Per token run under the policy where the name says so.  All 0 where nothing is in the host tier. */
+void kvl_tiers_of(const struct kvl_counters *n, double out[KVL_N_TIERS]);
+/* The map; null where all are 0 or not known. */
+json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS]);
+
 /* The numbers of a sample that its cell's record is made of; NaN where there are none. */
 struct kvl_outcome {
     bool have;   /* a sample was committed */
@@ -29,6 +38,7 @@ struct kvl_outcome {
     int32_t n_sub;
     double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
     double kv_logical, kv_physical, kv_own, meta;
+    double tiers[KVL_N_TIERS]; /* kvl_tiers_of */
     double wall_ns;
     double prefill_ns; /* of the context; NaN: it came from a snapshot */
     struct kvl_method method;

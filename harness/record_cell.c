@@ -130,6 +130,18 @@ static const struct {
     { "meta_bytes", offsetof(struct kvl_outcome, meta) },
 };
 
+/* Means over the samples with a score, of those without a host tier too. */
+static json_t *cell_tiers(const struct kvl_sweep *s, const struct kvl_outcome *outcome,
+                          struct kvl_record_column *col)
+{
+    double tiers[KVL_N_TIERS];
+    for (size_t i = 0; i < KVL_N_TIERS; i++) {
+        column_fill(col, s, outcome, offsetof(struct kvl_outcome, tiers) + i * sizeof *tiers);
+        tiers[i] = column_mean(col);
+    }
+    return kvl_record_tiers(tiers);
+}
+
 /* Of the contexts that were prefilled, each counted once. */
 static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
                            const struct kvl_outcome *outcome)
@@ -163,6 +175,7 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
         r = kvl_record_add(
             r, json_pack("{s:o}", cell_means[i].field, kvl_record_real(column_mean(col))));
     }
+    r = kvl_record_add(r, json_pack("{s:o}", "tiers", cell_tiers(s, outcome, col)));
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
     double chance = c->task->task->chance ? c->task->task->chance(c->task->opts) : (double)NAN;
     return kvl_record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance",

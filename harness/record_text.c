@@ -210,6 +210,11 @@ static json_t *texts_observed(const json_t *texts)
         .kv_own = texts_mean(texts, "kv_own_bytes"),
         .meta = texts_mean(texts, "meta_bytes"),
     };
+    for (int i = 0; i < KVL_N_TIERS; i++) {
+        char field[64];
+        snprintf(field, sizeof field, "tiers.%s", kvl_tiers_name[i]);
+        o.tiers[i] = texts_mean(texts, field);
+    }
     return kvl_record_observed(&o);
 }
 

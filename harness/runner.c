@@ -138,6 +138,7 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
     o->kv_physical = bytes.physical;
     o->kv_own = bytes.own;
     o->meta = bytes.meta;
+    kvl_tiers_of(n, o->tiers);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
