@@ -82,9 +82,8 @@ static int prefill_open(struct kvl_session *s, const int32_t *id, int32_t n, str
 static int prefill_close(struct kvl_session *s, uint64_t t0, struct kvl_err *err)
 {
     if (!s->planned) return KVL_OK;
-    KVL_TRY(kvl_attach_context(s, err));
     s->count.prefill_ns += kvl_now_ns() - t0;
-    return KVL_OK;
+    return kvl_attach_context(s, err);
 }
 
 int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
