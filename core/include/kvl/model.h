@@ -215,7 +215,8 @@ struct kvl_counters {
     uint64_t replay_ns;
     /* Of a context under prefill_mask, kept by kvl_session_reset_counters: pairs of a query (of one
      * head) and a key that were read, that dense attention would have read, that were scored to say
-     * which; keys and values fetched for them; the time until the context was complete (attach_ns has what follows). */
+     * which; keys and values fetched for them; the time until the context was complete (attach_ns has
+     * what follows). */
     int64_t prefill_pairs, prefill_dense_pairs, prefill_scored_pairs, prefill_read_bytes;
     uint64_t prefill_ns;
     /* Between the tiers (kvl_plan_offload), in bytes of keys and values; a call is what one layer of one
