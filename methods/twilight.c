@@ -61,12 +61,20 @@ static const struct kvl_opt twilight_options[] = {
     { 0 },
 };
 
+/* What the inner policy needs, it needs of its candidates. */
+static int32_t twilight_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    (void)shape;
+    (void)opts;
+    return 2;
+}
+
 static int twilight_plan(struct kvl_plan *plan)
 {
     struct twilight_opts *o = plan->opts;
     const struct kvl_shape *sh = plan->shape;
-    if (plan->budget_tok < 1)
-        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 1 or more");
+    if (plan->budget_tok < 2)
+        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 2 or more");
     if (sh->n_layers > TWILIGHT_MAX_LAYERS)
         return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; twilight serves up to %d",
                         sh->n_layers, TWILIGHT_MAX_LAYERS);
@@ -259,6 +267,7 @@ static const struct kvl_policy twilight = {
     .caps = KVL_CAP_SELECTS | KVL_CAP_WRAPS | KVL_CAP_SHARES_META,
     .opts = twilight_options,
     .opts_size = sizeof(struct twilight_opts),
+    .min_budget = twilight_min_budget,
     .plan = twilight_plan,
     .append = twilight_append,
     .schedule = twilight_schedule,

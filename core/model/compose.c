@@ -81,8 +81,7 @@ static int compose_inner_budget(const struct kvl_plan *plan, const struct kvl_co
     int32_t min = p->min_budget ? p->min_budget(plan->shape, part_opts(c, plan->opts, INNER)) : 1;
     if (budget_tok > 0 && budget_tok < min)
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "budget %d tokens, of which %s gets %d and needs at least %d with these "
-                        "options",
+                        "budget %d gives %s %d tokens, which needs at least %d with these options",
                         plan->budget_tok, p->name, budget_tok, min);
     return KVL_OK;
 }
