@@ -133,7 +133,8 @@ static int retro_sizes(struct kvl_plan *plan, struct retro_opts *o)
             "budget %d; give %d or more (sink, local, what waits to be clustered, and a "
             "token)",
             budget, least);
-    if (o->local == KVL_AUTO) o->local = KVL_MIN(64, KVL_MAX(4, budget / 4));
+    if (o->local == KVL_AUTO)
+        o->local = KVL_MIN(KVL_MIN(64, KVL_MAX(4, budget / 4)), 4 + budget - least);
     if (o->update == KVL_AUTO) {
         int32_t left = KVL_MIN(1024, KVL_MIN(budget / 8, budget - o->sink - o->local - 1));
         o->update = KVL_MAX(o->per_cluster, left / o->per_cluster * o->per_cluster);

@@ -27,6 +27,7 @@
  * them; for every chosen token of a kv head r d multiply-adds and one rotation, r values read.  Once: K'K
  * (n D^2), its eigenvectors (6 D^3), A (n D r). */
 #include "kvl/policy.h"
+#include "shadowkv_landmark.h"
 
 #include <math.h>
 #include <string.h>
@@ -223,32 +224,6 @@ static int shadow_factors(const struct kvl_pctx *ctx, int32_t layer)
                                o->rank, width));
     }
     return KVL_OK;
-}
-
-static double shadow_dot(const float *x, const float *y, int32_t n)
-{
-    double sum = 0;
-    for (int32_t c = 0; c < n; c++) sum += (double)x[c] * (double)y[c];
-    return sum;
-}
-
-/* The mean of n keys, and the lowest cosine of one of them with it. */
-static float shadow_landmark(const float *key, int32_t n, int32_t dim, float *landmark)
-{
-    double lowest = 1;
-    for (int32_t c = 0; c < dim; c++) {
-        double sum = 0;
-        for (int32_t i = 0; i < n; i++) sum += (double)key[i * dim + c];
-        landmark[c] = (float)(sum / n);
-    }
-    double own = shadow_dot(landmark, landmark, dim);
-    for (int32_t i = 0; i < n; i++) {
-        const float *k = key + i * dim;
-        double norm = sqrt(own * shadow_dot(k, k, dim));
-        double cosine = norm > 0 ? shadow_dot(k, landmark, dim) / norm : 0;
-        lowest = KVL_MIN(lowest, cosine);
-    }
-    return (float)lowest;
 }
 
 /* fits: how badly a chunk fits its landmark, minus the lowest cosine. */

@@ -103,11 +103,346 @@ static void test_sym_eig_edges(void **state)
     }
 }
 
+/* ---- kmeans ------------------------------------------------------------------------------------- */
+
+struct clusters {
+    float *centroid, *work;
+    int32_t *assign, *count;
+};
+
+static void clusters_open(struct clusters *c, int32_t n, int32_t k, int32_t dim)
+{
+    size_t rows = (size_t)n, cols = (size_t)dim, many = (size_t)k;
+    c->centroid = ut_poison(many * cols);
+    c->work = ut_poison(KVL_KMEANS_TILE * (many + cols) + 2 * many + rows);
+    c->assign = ut_alloc(rows, sizeof *c->assign);
+    c->count = ut_alloc(many, sizeof *c->count);
+}
+
+static void clusters_close(struct clusters *c)
+{
+    kvl_free(c->centroid);
+    kvl_free(c->work);
+    kvl_free(c->assign);
+    kvl_free(c->count);
+}
+
+static double nearness(const float *x, const float *c, int32_t dim, bool cosine)
+{
+    double dot = 0, norm = 0;
+    for (int32_t i = 0; i < dim; i++) {
+        dot += (double)x[i] * (double)c[i];
+        norm += (double)c[i] * (double)c[i];
+    }
+    return cosine ? (norm > 0 ? dot / sqrt(norm) : 0) : dot - norm / 2;
+}
+
+static void assignment_is_optimal(const struct kvl_kmeans_args *a)
+{
+    for (int32_t i = 0; i < a->n; i++) {
+        const float *x = a->x + (size_t)i * a->x_stride;
+        double own = nearness(x, a->centroid + a->assign[i] * a->dim, a->dim, a->cosine);
+        for (int32_t j = 0; j < a->n_clusters; j++) {
+            double other = nearness(x, a->centroid + j * a->dim, a->dim, a->cosine);
+            if (other > own + 1e-5) fail_msg("row %d is in %d, nearer to %d", i, a->assign[i], j);
+        }
+    }
+}
+
+static void means_are_exact(const struct kvl_kmeans_args *a)
+{
+    for (int32_t j = 0; j < a->n_clusters; j++) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < a->n; i++) n += a->assign[i] == j;
+        if (n == 0 || n != a->count[j])
+            fail_msg("cluster %d of %d rows, says %d", j, n, a->count[j]);
+        for (int32_t c = 0; c < a->dim; c++) {
+            double sum = 0;
+            for (int32_t i = 0; i < a->n; i++)
+                if (a->assign[i] == j) sum += (double)a->x[(size_t)i * a->x_stride + (size_t)c];
+            float mean = (float)(sum / n);
+            ut_near("mean", &a->centroid[j * a->dim + c], &mean, 1, 1e-5);
+        }
+    }
+}
+
+/* Whoever computes: means of what is assigned, and, given these means, the nearest of them. */
+static void body_kmeans(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 24; i++) {
+        int32_t n = UT_PICK(r, 1, 2, 7, 65, 300, 601), dim = UT_PICK(r, 1, 5, 16, 33);
+        int32_t k = ut_between(r, 1, KVL_MIN(n, 40));
+        size_t stride = (size_t)dim + 3;
+        float *x = ut_random(r, (size_t)n * stride, 1);
+        for (size_t c = 0; i % 4 == 3 && c < (size_t)n * stride; c++)
+            x[c] = x[c % stride]; /* equal */
+        const struct kvl_ops *ops = i % 2 ? &kvl_ops_cpu : &kvl_ops_ref;
+        struct clusters c;
+        clusters_open(&c, n, k, dim);
+        struct kvl_kmeans_args a = { .centroid = c.centroid,
+                                     .assign = c.assign,
+                                     .count = c.count,
+                                     .x = x,
+                                     .x_stride = stride,
+                                     .n = n,
+                                     .dim = dim,
+                                     .n_clusters = k,
+                                     .n_iter = ut_between(r, 1, 6),
+                                     .cosine = i / 2 % 2 == 1,
+                                     .work = c.work };
+        assert_int_equal(ops->kmeans(&a), KVL_OK);
+        means_are_exact(&a);
+        a.n_iter = 0;
+        assert_int_equal(ops->kmeans(&a), KVL_OK);
+        assignment_is_optimal(&a);
+        kvl_free(x);
+        clusters_close(&c);
+    }
+}
+
+static void test_kmeans(void **state)
+{
+    (void)state;
+    ut_each_isa(body_kmeans);
+}
+
+/* Groups far apart: both find the same clusters, with the same means. */
+static void body_kmeans_same(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 8; i++) {
+        int32_t n = ut_between(r, 40, 400), dim = UT_PICK(r, 8, 32), k = 5;
+        float *x = ut_random(r, (size_t)(n * dim), 0.1);
+        for (int32_t j = 0; j < n; j++) x[j * dim + (int32_t)kvl_rng_below(r, 5)] += 10;
+        struct clusters c[2];
+        for (int32_t t = 0; t < 2; t++) {
+            clusters_open(&c[t], n, k, dim);
+            struct kvl_kmeans_args a = { .centroid = c[t].centroid,
+                                         .assign = c[t].assign,
+                                         .count = c[t].count,
+                                         .x = x,
+                                         .x_stride = (size_t)dim,
+                                         .n = n,
+                                         .dim = dim,
+                                         .n_clusters = k,
+                                         .n_iter = 4,
+                                         .cosine = i % 2 == 1,
+                                         .work = c[t].work };
+            assert_int_equal((t ? &kvl_ops_cpu : &kvl_ops_ref)->kmeans(&a), KVL_OK);
+        }
+        assert_memory_equal(c[0].assign, c[1].assign, (size_t)n * sizeof(int32_t));
+        assert_memory_equal(c[0].count, c[1].count, (size_t)k * sizeof(int32_t));
+        ut_near("mean", c[1].centroid, c[0].centroid, (size_t)(k * dim), 1e-5);
+        clusters_close(&c[0]);
+        clusters_close(&c[1]);
+        kvl_free(x);
+    }
+}
+
+static void test_kmeans_same(void **state)
+{
+    (void)state;
+    ut_each_isa(body_kmeans_same);
+}
+
+/* By hand: rows 0, 1, 10, 11 from seeds 0 and 10; then three equal rows and two clusters. */
+static void test_kmeans_by_hand(void **state)
+{
+    (void)state;
+    static const float line[] = { 0, 1, 10, 11 }, equal[] = { 2, 2, 2 };
+    const struct kvl_ops *ops[] = { &kvl_ops_cpu, &kvl_ops_ref };
+    for (int32_t i = 0; i < 2; i++) {
+        struct clusters c;
+        clusters_open(&c, 4, 2, 1);
+        struct kvl_kmeans_args a = { .centroid = c.centroid,
+                                     .assign = c.assign,
+                                     .count = c.count,
+                                     .x = line,
+                                     .x_stride = 1,
+                                     .n = 4,
+                                     .dim = 1,
+                                     .n_clusters = 2,
+                                     .n_iter = 2,
+                                     .work = c.work };
+        assert_int_equal(ops[i]->kmeans(&a), KVL_OK);
+        ut_near("mean", c.centroid, (float[]){ 0.5f, 10.5f }, 2, 1e-6);
+        assert_memory_equal(c.assign, ((int32_t[]){ 0, 0, 1, 1 }), 4 * sizeof(int32_t));
+        a.x = equal;
+        a.n = 3;
+        assert_int_equal(ops[i]->kmeans(&a), KVL_OK);
+        assert_memory_equal(c.assign, ((int32_t[]){ 1, 0, 0 }), 3 * sizeof(int32_t));
+        clusters_close(&c);
+    }
+}
+
+/* ---- product quantisation ------------------------------------------------------------------------ */
+
+static void body_pq(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 24; i++) {
+        int32_t kv = ut_between(r, 1, 3), group = ut_between(r, 1, 5), n = UT_PICK(r, 1, 9, 5000);
+        int32_t n_sub = UT_PICK(r, 1, 2, 4), n_codes = UT_PICK(r, 2, 64, 256), heads = kv * group;
+        int32_t dim = n_sub * UT_PICK(r, 1, 8, 11);
+        size_t stride = (size_t)(n * n_sub) + 5, cent = (size_t)(n_codes * dim) + 7;
+        size_t table = (size_t)(heads * n_sub * n_codes), row = (size_t)n + 2;
+        uint8_t *code = ut_alloc(stride * (size_t)kv, 1);
+        for (size_t j = 0; j < stride * (size_t)kv; j++)
+            code[j] = (uint8_t)kvl_rng_below(r, (uint32_t)n_codes);
+        float *q = ut_random(r, (size_t)(heads * dim), 1), *c = ut_random(r, cent * (size_t)kv, 1);
+        float *t[2], *y[2];
+        for (int32_t j = 0; j < 2; j++) {
+            const struct kvl_ops *ops = j ? &kvl_ops_ref : &kvl_ops_cpu;
+            t[j] = ut_poison(table);
+            y[j] = ut_poison((size_t)heads * row);
+            struct kvl_pq_table_args ta = {
+                t[j], q, c, cent, heads, kv, dim, n_sub, n_codes, 0.3f
+            };
+            assert_int_equal(ops->pq_table(&ta), KVL_OK);
+            struct kvl_pq_scores_args sa = { y[j], row,   t[0],  code,  stride,
+                                             n,    heads, group, n_sub, n_codes };
+            assert_int_equal(ops->pq_scores(&sa), KVL_OK);
+        }
+        ut_near("table", t[0], t[1], table, 1e-5);
+        for (int32_t h = 0; h < heads; h++)
+            ut_same("score", y[0] + (size_t)h * row, y[1] + (size_t)h * row, (size_t)n);
+        assert_true(isnan(y[0][n]));
+        for (int32_t j = 0; j < 2; j++) {
+            kvl_free(t[j]);
+            kvl_free(y[j]);
+        }
+        kvl_free(code);
+        kvl_free(q);
+        kvl_free(c);
+    }
+}
+
+static void test_pq(void **state)
+{
+    (void)state;
+    ut_each_isa(body_pq);
+}
+
+/* ---- given logits, given keys ----------------------------------------------------------------------- */
+
+static void body_pseudo(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 24; i++) {
+        int32_t heads = ut_between(r, 1, 6), n = UT_PICK(r, 0, 1, 63, 64, 65, 400);
+        int32_t dim = UT_PICK(r, 2, 22, 64, 100);
+        size_t out = (size_t)(heads * dim);
+        float *logit = ut_random(r, (size_t)(heads * n), i % 3 ? 5 : 1e4);
+        float *value = ut_random(r, (size_t)(n * dim), 1);
+        float *y[2] = { ut_poison(out), ut_poison(out) };
+        float *lse[2] = { ut_poison((size_t)heads), ut_poison((size_t)heads) };
+        for (int32_t t = 0; t < 2; t++) {
+            struct kvl_attn_pseudo_args a = { y[t], lse[t], logit, value, n, heads, dim };
+            assert_int_equal((t ? &kvl_ops_ref : &kvl_ops_cpu)->attn_pseudo(&a), KVL_OK);
+        }
+        ut_near("out", y[0], y[1], out, 1e-5);
+        ut_near("lse", lse[0], lse[1], (size_t)heads, 1e-5);
+        if (n == 0) assert_true(lse[0][0] == -INFINITY && y[0][0] == 0);
+        for (int32_t t = 0; t < 2; t++) {
+            kvl_free(y[t]);
+            kvl_free(lse[t]);
+        }
+        kvl_free(logit);
+        kvl_free(value);
+    }
+}
+
+static void test_pseudo(void **state)
+{
+    (void)state;
+    ut_each_isa(body_pseudo);
+}
+
+/* Keys that are the stored ones change nothing; others are those of the definition, real or masked. */
+static void body_keys(struct kvl_rng *r)
+{
+    enum { SLOTS = 300 };
+    for (int32_t i = 0; i < 18; i++) {
+        int32_t dim = UT_PICK(r, 32, 22, 64, 80), heads = ut_between(r, 1, 6);
+        size_t cols = (size_t)dim, rows = (size_t)heads;
+        struct ut_lanes lanes;
+        ut_layout(&lanes.layout, dim, 16, (enum kvl_kv_type)(i % 3), false);
+        ut_lanes_open(&lanes, r, 1, SLOTS);
+        float *q = ut_random(r, rows * cols, 1), *keys = ut_random(r, SLOTS * cols, 1);
+        float *out[3], *lse[3];
+        const float *key[SLOTS];
+        uint8_t mask[SLOTS];
+        struct kvl_run runs[] = { { 3, 100 }, { 120, 1 }, { 130, 170 } };
+        for (int32_t t = 0; t < 3; t++) {
+            out[t] = ut_poison(rows * cols);
+            lse[t] = ut_poison(rows);
+        }
+        memset(mask, 0, sizeof mask);
+        for (int32_t j = 0, n = 0; j < 3; j++)
+            for (int32_t s = runs[j].slot; s < runs[j].slot + runs[j].n; s++, n++) {
+                mask[s] = 1;
+                key[s] = n % 5 ? keys + (size_t)n * cols : NULL;
+                if (key[s]) continue; /* as stored, in both */
+                struct kvl_lane_read_args read = {
+                    keys + (size_t)n * cols, cols, lanes.lane, KVL_PART_K, s, 1
+                };
+                assert_int_equal(kvl_ops_ref.lane_read(&read), KVL_OK);
+            }
+        struct kvl_attn_job job = { .q = q,
+                                    .lane = lanes.lane,
+                                    .runs = runs,
+                                    .n_runs = 3,
+                                    .n_slots = 271,
+                                    .n_heads = heads,
+                                    .keys = keys };
+        struct kvl_attn_decode_args a = {
+            .jobs = &job, .n_jobs = 1, .head_dim = dim, .scale = 0.3f
+        };
+        struct kvl_attn_masked_args m = { .q = q,
+                                          .lane = lanes.lane,
+                                          .mask = mask,
+                                          .keys = key,
+                                          .n_slots = SLOTS,
+                                          .n_heads = heads,
+                                          .head_dim = dim,
+                                          .scale = 0.3f,
+                                          .out = out[2],
+                                          .lse = lse[2] };
+        job.out = out[0];
+        job.lse = lse[0];
+        assert_int_equal(kvl_ops_cpu.attn_decode(&a), KVL_OK);
+        job.out = out[1];
+        job.lse = lse[1];
+        assert_int_equal(kvl_ops_ref.attn_decode(&a), KVL_OK);
+        /* Weights of bf16 values are rounded where the processor multiplies them. */
+        double tol = i % 3 == KVL_KV_BF16 ? 4e-3 : 2e-5;
+        ut_near("out", out[0], out[1], rows * cols, tol);
+        ut_near("lse", lse[0], lse[1], rows, 2e-5);
+        for (int32_t t = 0; t < 2; t++) {
+            assert_int_equal((t ? kvl_ops_ref : kvl_ops_cpu).attn_masked(&m), KVL_OK);
+            ut_near("masked", out[2], out[1], rows * cols, 2e-5);
+            ut_near("masked lse", lse[2], lse[1], rows, 2e-5);
+        }
+        for (int32_t t = 0; t < 3; t++) {
+            kvl_free(out[t]);
+            kvl_free(lse[t]);
+        }
+        kvl_free(q);
+        kvl_free(keys);
+        ut_lanes_close(&lanes);
+    }
+}
+
+static void test_given_keys(void **state)
+{
+    (void)state;
+    ut_each_isa(body_keys);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sym_eig),
-        cmocka_unit_test(test_sym_eig_edges),
+        cmocka_unit_test(test_sym_eig),        cmocka_unit_test(test_sym_eig_edges),
+        cmocka_unit_test(test_kmeans),         cmocka_unit_test(test_kmeans_same),
+        cmocka_unit_test(test_kmeans_by_hand), cmocka_unit_test(test_pq),
+        cmocka_unit_test(test_pseudo),         cmocka_unit_test(test_given_keys),
     };
     return cmocka_run_group_tests_name("clusters", tests, NULL, NULL);
 }

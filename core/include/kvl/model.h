@@ -205,6 +205,7 @@ struct kvl_counters {
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
     int64_t kv_read_bytes;    /* keys and values that attention read */
+    int64_t given_keys;       /* rows whose key came from the policy: their values alone were read */
     int64_t index_read_bytes; /* metadata and keys read to select or evict, but at attach */
     int64_t n_select;         /* calls of `select` */
     int64_t n_evicted;        /* slots evicted, all lanes */
