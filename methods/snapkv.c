@@ -25,7 +25,7 @@
  * Cost: W queries over the context once (shared by all policies of a sweep that observe the same
  * window), one top-k per kv head; nothing while decoding.
  */
-#include "kvl/policy.h"
+#include "window_scores.h"
 
 struct snapkv_opts {
     int32_t window, kernel, pool, reduce;
@@ -94,70 +94,20 @@ static int snapkv_plan(struct kvl_plan *plan)
     return kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window);
 }
 
-static int snapkv_pool(const struct kvl_pctx *ctx, float *y, const float *x, size_t x_stride,
-                       int32_t n_rows, int32_t n)
-{
-    const struct snapkv_opts *o = ctx->opts;
-    struct kvl_pool1d_args pool = {
-        .y = y,
-        .x = x,
-        .x_stride = x_stride,
-        .n_rows = n_rows,
-        .n = n,
-        .kernel = o->kernel,
-        .average = o->pool == SNAPKV_POOL_AVG,
-    };
-    return ctx->ops->pool1d(&pool);
-}
-
-static int snapkv_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t x_stride,
-                         int32_t n)
-{
-    const struct snapkv_opts *o = ctx->opts;
-    struct kvl_group_reduce_args reduce = {
-        .y = y,
-        .x = x,
-        .x_stride = x_stride,
-        .n = n,
-        .n_heads = ctx->shape->n_heads / ctx->shape->n_kv_heads,
-        .n_kv_heads = 1,
-        .reduce = snapkv_reduces[o->reduce],
-    };
-    return ctx->ops->group_reduce(&reduce);
-}
-
-/* mass: rows of the group's query heads, n_tok apart; score [n] gets the kv head's scores. */
-static int snapkv_lane(const struct kvl_pctx *ctx, float *score, const float *mass, int32_t n_tok,
-                       int32_t n, float *scratch)
-{
-    const struct snapkv_opts *o = ctx->opts;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    if (o->pool_first) {
-        KVL_TRY(snapkv_pool(ctx, scratch, mass, (size_t)n_tok, group, n));
-        return snapkv_reduce(ctx, score, scratch, (size_t)n, n);
-    }
-    KVL_TRY(snapkv_reduce(ctx, scratch, mass, (size_t)n_tok, n));
-    return snapkv_pool(ctx, score, scratch, (size_t)n, 1, n);
-}
-
 static int snapkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct snapkv_opts *o = ctx->opts;
-    size_t group = (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads);
+    struct window_scores window = {
+        .window = o->window,
+        .kernel = o->kernel,
+        .average = o->pool == SNAPKV_POOL_AVG,
+        .pool_first = o->pool_first,
+        .reduce = snapkv_reduces[o->reduce],
+    };
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_last = o->window;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
-    const float *mass;
-    int32_t n_tok, n = scores->n_tok - o->window;
-    KVL_TRY(kvl_obs_window_mass(ctx, layer, o->window, &mass, &n_tok));
-    float *scratch = kvl_scratch(ctx, group * (size_t)n);
-    if (!scratch) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        size_t lane = (size_t)h;
-        KVL_TRY(snapkv_lane(ctx, scores->score + lane * (size_t)scores->n_tok,
-                            mass + lane * group * (size_t)n_tok, n_tok, n, scratch));
-    }
-    return KVL_OK;
+    return window_scores(ctx, layer, &window, scores->score, scores->n_tok);
 }
 
 static const struct kvl_policy snapkv = {

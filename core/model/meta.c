@@ -312,11 +312,13 @@ int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const i
         int32_t at = t->decl.at ? t->decl.at[layer] : layer, columns = t->decl.row_elems;
         if (!is_live(t) || at < 0) continue;
         struct kvl_meta_plane *p = &t->plane[at];
-        if (plane_reach(t, p, 0) != KVL_OK)
+        bool blank = p->cap_tail == 0 && !p->base; /* nobody wrote a row so far */
+        if (!blank && plane_reach(t, p, 0) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
         size_t column = (size_t)p->cap_tail * t->row_bytes;
-        lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column, live,
-                       n_live, pos, n);
+        if (!blank)
+            lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column,
+                           live, n_live, pos, n);
         p->n_live[kv_head] = n;
     }
     return KVL_OK;

@@ -409,6 +409,31 @@ struct kvl_channel_scores_args {
     int32_t n_tok, page_tok, n_channels, n_heads, n_kv_heads, head_dim;
 };
 
+/* Boxes of box_tok keys each, in a table of live tokens: element v of box i (the minima of its channels,
+ * then the maxima) at v / box_tok * column_stride + i * box_tok + v % box_tok.  So a box takes the rows of
+ * its own tokens, of 2 head_dim / box_tok columns, rounded up. */
+struct kvl_box_put_args {
+    void *boxes; /* in, out: of one kv head */
+    enum kvl_kv_type type;
+    size_t column_stride; /* elements */
+    const float *k;       /* [n * box_tok][head_dim], exact in `type` */
+    int32_t box0, n, box_tok, head_dim;
+};
+
+/* Per kv head, the n_channels channels of largest sum of |q| over its query heads (ties: the lower), and
+ * in each the maximum of a box where the sum of q is not negative, else its minimum:
+ * score[h][i] = scale * sum of q_h times these (RocketKV). */
+struct kvl_box_scores_args {
+    float *score; /* out query head h at h * score_stride: [n] */
+    size_t score_stride;
+    const float *q;    /* [n_heads][head_dim] */
+    const void *boxes; /* kv head h from element h * head_stride */
+    enum kvl_kv_type type;
+    size_t head_stride, column_stride;
+    int32_t n, box_tok, n_channels, n_heads, n_kv_heads, head_dim; /* box_tok 16 at most */
+    float scale;
+};
+
 /* Locality-sensitive hashing: n_tables codes of n_bits bits (16 at most) for each of n vectors.  Bit j
  * of code l is set where the vector lies on the positive side of hyperplane l * n_bits + j, strictly. */
 struct kvl_lsh_codes_args {

@@ -1,0 +1,428 @@
+/* rocketkv - drops most of the context once, then chooses among what is left, by a few channels.
+ *
+ * Behnam et al.: RocketKV: Accelerating Long-Context LLM Inference via Two-Stage KV Cache Compression,
+ * ICML 2025 (arXiv 2502.14051).  With a context of L tokens and a budget of T:
+ *   split    c = L / T, alpha = min(0.2 + 0.06 log2 c, 0.8); stage 1 keeps floor(L / c^alpha) tokens,
+ *            stage 2 reads k = T / 2 of them; the other half of T is what its index costs
+ *   stage 1  SnapKV with window 32, maximum pooling over 63 tokens, sums over the query heads of a kv
+ *            head: the best tokens and the window stay, the rest is dropped
+ *   stage 2  hybrid attention: pages of p consecutive kept tokens have the minimum and maximum of their
+ *            keys per channel.  Of a query group the r channels of largest sum of |q| count; in each, the
+ *            maximum where the sum of q is not negative, else the minimum:
+ *            score_h(page) = sum over these channels of q_h,c bound_c / sqrt(d)
+ *            softmax over pages per query head, mean over the group; the best pages are read.  With
+ *            c2 = kept / T:  p = min(floor(c2), ceil(sqrt(c2))), r = round(d p / c2)
+ * multi_turn=true (RocketKV-MT) keeps all tokens; stage 1 only says which ones stage 2 may choose.
+ *
+ * Follows the paper.  Pages of tokens that come later join those of the context as they fill up; the page of
+ * the current token is always read.
+ * Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B: index bytes are counted
+ * beside attended tokens here and not as such.
+ * Deviations: multi_turn does not filter anew at each turn, since turns are not told apart: what it
+ * reads equals the single-turn method's, only the memory is not freed.  32-bit floats.
+ * Cost per step and layer: r elements for each page and kv head, a softmax and a top-k of the pages; a new
+ * page once in p steps.  Once: 32 queries over the context, one top-k, keys of what stays.  Memory beside
+ * the cache: 2 d / p elements per token and kv head.
+ */
+#include "window_scores.h"
+
+#include <math.h>
+
+enum { ROCKET_MAX_PAGE = 16, ROCKET_BATCH = 64 };
+
+struct rocket_opts {
+    int32_t token_budget, stage1_tok, page, channels, window, kernel;
+    bool multi_turn;
+    /* not options, from plan */
+    int32_t boxes;  /* handle: pages' minima and maxima, in the rows of their tokens */
+    int32_t filter; /* handle, multi_turn: positions that stage 1 leaves to stage 2 */
+};
+
+static const struct kvl_opt rocket_options[] = {
+    { .name = "token_budget",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct rocket_opts, token_budget),
+      .def = "auto",
+      .min = 2,
+      .max = 1 << 30,
+      .help = "T of the paper (256 to 2048), half of it tokens; auto = 2 budget" },
+    { .name = "stage1_tok",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct rocket_opts, stage1_tok),
+      .def = "auto",
+      .min = 1,
+      .max = 1 << 30,
+      .help = "tokens that stage 1 keeps; auto = the paper's split" },
+    { .name = "page",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct rocket_opts, page),
+      .def = "auto",
+      .min = 1,
+      .max = ROCKET_MAX_PAGE,
+      .help = "tokens per page; auto = the paper's split" },
+    { .name = "channels",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct rocket_opts, channels),
+      .def = "auto",
+      .min = 1,
+      .max = 65536,
+      .help = "channels that score a page; auto = the paper's split" },
+    { .name = "window",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct rocket_opts, window),
+      .def = "auto",
+      .min = 1,
+      .max = 1024,
+      .help = "last queries that vote, and stay (paper: 32); auto = min(32, stage1_tok / 2)" },
+    { .name = "kernel",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct rocket_opts, kernel),
+      .def = "63",
+      .min = 1,
+      .max = 1023,
+      .help = "width of the pooling in tokens, odd (paper: 63)" },
+    { .name = "multi_turn",
+      .type = KVL_OPT_BOOL,
+      .off = offsetof(struct rocket_opts, multi_turn),
+      .def = "false",
+      .help = "keep all tokens, stage 1 only filters (paper: RocketKV-MT)" },
+    { 0 },
+};
+
+static int32_t rocket_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const struct rocket_opts *o = opts;
+    (void)shape;
+    if (o->token_budget != KVL_AUTO) return 1;
+    return o->page == KVL_AUTO ? 8 : 2 * o->page;
+}
+
+/* The paper's split of a context of `length` tokens. */
+static void rocket_split(struct rocket_opts *o, int32_t length, int32_t head_dim)
+{
+    double budget = o->token_budget, ratio = KVL_MAX(1.0, length / budget);
+    double alpha = KVL_MIN(0.2 + 0.06 * log2(ratio), 0.8);
+    if (o->stage1_tok == KVL_AUTO) o->stage1_tok = (int32_t)floor(length / pow(ratio, alpha));
+    double rest = KVL_MAX(1.0, o->stage1_tok / budget);
+    double page = KVL_MIN(floor(rest), ceil(sqrt(rest)));
+    if (o->page == KVL_AUTO) o->page = (int32_t)KVL_MIN(page, (double)ROCKET_MAX_PAGE);
+    double channels = floor(head_dim * o->page / rest + 0.5);
+    if (o->channels == KVL_AUTO)
+        o->channels = (int32_t)KVL_MAX(1.0, KVL_MIN(channels, (double)head_dim));
+}
+
+/* Pages that a step reads, the newest among them. */
+static int32_t rocket_pages(const struct rocket_opts *o)
+{
+    return o->token_budget / 2 / o->page;
+}
+
+static int rocket_check(const struct kvl_plan *plan)
+{
+    const struct rocket_opts *o = plan->opts;
+    if (o->kernel % 2 == 0)
+        return kvl_fail(plan->err, KVL_EINVAL, "kernel=%d; give an odd number", o->kernel);
+    if (o->channels > plan->shape->head_dim)
+        return kvl_fail(plan->err, KVL_EINVAL, "channels=%d; a head has %d", o->channels,
+                        plan->shape->head_dim);
+    if (rocket_pages(o) < 2)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "%d tokens (half of token_budget=%d) with page=%d; give %d or more (the "
+                        "newest page and one)",
+                        o->token_budget / 2, o->token_budget, o->page, 2 * o->page);
+    if (o->window >= o->stage1_tok)
+        return kvl_fail(plan->err, KVL_EINVAL, "window=%d with stage1_tok=%d; give less", o->window,
+                        o->stage1_tok);
+    return KVL_OK;
+}
+
+static int rocket_plan(struct kvl_plan *plan)
+{
+    struct rocket_opts *o = plan->opts;
+    int32_t dim = plan->shape->head_dim;
+    if (plan->budget_tok < rocket_min_budget(plan->shape, o) || plan->budget_tok > 1 << 29)
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d to %d, or token_budget",
+                        plan->budget_tok, rocket_min_budget(plan->shape, o), 1 << 29);
+    if (o->token_budget == KVL_AUTO) o->token_budget = 2 * plan->budget_tok;
+    rocket_split(o, plan->context_tok, dim);
+    if (o->window == KVL_AUTO) o->window = KVL_MAX(1, KVL_MIN(32, o->stage1_tok / 2));
+    KVL_TRY(rocket_check(plan));
+    plan->replay = KVL_REPLAY_NONE;
+    KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window));
+    struct kvl_meta_desc boxes = { .unit = KVL_META_LIVE,
+                                   .unit_tok = 1,
+                                   .row_elems = (2 * dim + o->page - 1) / o->page,
+                                   .elem = KVL_META_KEY };
+    KVL_TRY(kvl_plan_meta_desc(plan, &boxes, &o->boxes));
+    if (!o->multi_turn) return KVL_OK;
+    struct kvl_meta_desc filter = {
+        .unit = KVL_META_LANE, .unit_tok = 1, .row_elems = o->stage1_tok, .elem = KVL_META_I32
+    };
+    return kvl_plan_meta_desc(plan, &filter, &o->filter);
+}
+
+/* ---- stage 1 --------------------------------------------------------------------------------------- */
+
+/* multi_turn: what would have been kept, for stage 2. */
+static int rocket_filter(const struct kvl_pctx *ctx, int32_t layer, const struct kvl_scores *scores)
+{
+    const struct rocket_opts *o = ctx->opts;
+    int32_t n = scores->n_tok - o->window, k = o->stage1_tok - o->window;
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_meta(ctx, o->filter, layer, &view));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        int32_t *pos = (int32_t *)view.data + (size_t)h * view.head_stride;
+        struct kvl_topk_args top = { .index = pos,
+                                     .x = scores->score + (size_t)h * (size_t)scores->n_tok,
+                                     .x_stride = (size_t)n,
+                                     .n_rows = 1,
+                                     .n = n,
+                                     .k = k };
+        KVL_TRY(ctx->ops->topk(&top));
+        for (int32_t i = 0; i < o->window; i++) pos[k + i] = n + i;
+    }
+    return KVL_OK;
+}
+
+static int rocket_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+{
+    const struct rocket_opts *o = ctx->opts;
+    struct window_scores window = { .window = o->window,
+                                    .kernel = o->kernel,
+                                    .reduce = KVL_REDUCE_SUM };
+    scores->keep_tok = o->stage1_tok;
+    scores->protect_last = o->window;
+    if (scores->n_tok <= o->stage1_tok) return KVL_OK;
+    KVL_TRY(window_scores(ctx, layer, &window, scores->score, scores->n_tok));
+    if (!o->multi_turn) return KVL_OK;
+    scores->keep_tok = scores->n_tok;
+    return rocket_filter(ctx, layer, scores);
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------ */
+
+/* Not all that is live may be chosen. */
+static bool rocket_filters(const struct kvl_pctx *ctx)
+{
+    const struct rocket_opts *o = ctx->opts;
+    return o->multi_turn && ctx->context_tok > o->stage1_tok;
+}
+
+/* How many tokens of a lane stage 2 may choose, up to position `newest`. */
+static int32_t rocket_count(const struct kvl_pctx *ctx, int32_t newest)
+{
+    const struct rocket_opts *o = ctx->opts;
+    return KVL_MIN(o->stage1_tok, ctx->context_tok) + newest + 1 - ctx->context_tok;
+}
+
+/* Tokens of a lane that stage 2 may choose, up to position `newest`, ascending. */
+static int rocket_tokens(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t newest,
+                         const int32_t **pos, int32_t *n)
+{
+    const struct rocket_opts *o = ctx->opts;
+    struct kvl_meta_view view;
+    if (!rocket_filters(ctx)) return kvl_live(ctx, layer, kv_head, pos, n);
+    KVL_TRY(kvl_meta_from(ctx, o->filter, layer, 0, &view));
+    const int32_t *kept = (const int32_t *)view.data + (size_t)kv_head * view.head_stride;
+    *n = rocket_count(ctx, newest);
+    int32_t *all = (int32_t *)(void *)kvl_scratch(ctx, (size_t)*n);
+    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", *n);
+    for (int32_t i = 0; i < *n; i++)
+        all[i] = i < o->stage1_tok ? kept[i] : ctx->context_tok + i - o->stage1_tok;
+    *pos = all;
+    return KVL_OK;
+}
+
+/* Pages first .. first + n - 1 of a lane whose tokens are pos. */
+static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                      const int32_t *pos, int32_t first, int32_t n)
+{
+    const struct rocket_opts *o = ctx->opts;
+    size_t dim = (size_t)ctx->shape->head_dim;
+    float *k = kvl_scratch(ctx, (size_t)(ROCKET_BATCH * o->page) * dim);
+    struct kvl_meta_view boxes;
+    if (!k) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", ROCKET_BATCH);
+    KVL_TRY(kvl_meta_from(ctx, o->boxes, layer, 0, &boxes));
+    size_t head = (size_t)kv_head * boxes.head_stride * (size_t)kvl_kv_elem_bytes(boxes.type);
+    for (int32_t at = 0; at < n; at += ROCKET_BATCH) {
+        struct kvl_box_put_args put = { .boxes = (uint8_t *)boxes.data + head,
+                                        .type = boxes.type,
+                                        .column_stride = boxes.column_stride,
+                                        .k = k,
+                                        .box0 = first + at,
+                                        .n = KVL_MIN(ROCKET_BATCH, n - at),
+                                        .box_tok = o->page,
+                                        .head_dim = ctx->shape->head_dim };
+        KVL_TRY(kvl_read_keys(ctx, layer, kv_head, pos + put.box0 * o->page, put.n * o->page, false,
+                              k));
+        KVL_TRY(ctx->ops->box_put(&put));
+    }
+    return KVL_OK;
+}
+
+/* What stage 1 leaves becomes pages. */
+static int rocket_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    const struct rocket_opts *o = ctx->opts;
+    (void)keep;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads && step->replay; h++) {
+        const int32_t *pos;
+        int32_t n;
+        KVL_TRY(rocket_tokens(ctx, step->layer, h, step->n_tok - 1, &pos, &n));
+        KVL_TRY(rocket_put(ctx, step->layer, h, pos, 0, n / o->page));
+    }
+    return KVL_OK;
+}
+
+/* A page that has just filled up. */
+static int rocket_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                         const float *v)
+{
+    const struct rocket_opts *o = ctx->opts;
+    (void)k;
+    (void)v;
+    int32_t n_tok = rocket_count(ctx, step->pos);
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads && n_tok % o->page == 0; h++) {
+        const int32_t *pos;
+        int32_t n;
+        KVL_TRY(rocket_tokens(ctx, step->layer, h, step->pos, &pos, &n));
+        KVL_TRY(rocket_put(ctx, step->layer, h, pos, n / o->page - 1, 1));
+    }
+    return KVL_OK;
+}
+
+/* ---- stage 2 ------------------------------------------------------------------------------------------ */
+
+/* share [n_kv_heads][n_pages] in scratch. */
+static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n_pages,
+                         float **share)
+{
+    const struct rocket_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    size_t n = (size_t)n_pages, columns = (size_t)((2 * sh->head_dim + o->page - 1) / o->page);
+    float *score = kvl_scratch(ctx, (size_t)sh->n_heads * n);
+    struct kvl_meta_view boxes;
+    *share = kvl_scratch(ctx, (size_t)sh->n_kv_heads * n);
+    if (!score || !*share) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", n_pages);
+    /* Rows that are as much as the chosen channels of all pages. */
+    size_t read = (n * (size_t)o->channels + columns - 1) / columns;
+    KVL_TRY(kvl_meta_read(ctx, o->boxes, layer, (int32_t)read, &boxes));
+    struct kvl_box_scores_args args = { .score = score,
+                                        .score_stride = n,
+                                        .q = q,
+                                        .boxes = boxes.data,
+                                        .type = boxes.type,
+                                        .head_stride = boxes.head_stride,
+                                        .column_stride = boxes.column_stride,
+                                        .n = n_pages,
+                                        .box_tok = o->page,
+                                        .n_channels = o->channels,
+                                        .n_heads = sh->n_heads,
+                                        .n_kv_heads = sh->n_kv_heads,
+                                        .head_dim = sh->head_dim,
+                                        .scale = 1.0f / sqrtf((float)sh->head_dim) };
+    KVL_TRY(ctx->ops->box_scores(&args));
+    KVL_TRY(ctx->ops->softmax(&(struct kvl_softmax_args){
+        .x = score, .stride = n, .n_rows = sh->n_heads, .n = n_pages }));
+    struct kvl_group_reduce_args mean = { .y = *share,
+                                          .x = score,
+                                          .x_stride = n,
+                                          .n = n_pages,
+                                          .n_heads = sh->n_heads,
+                                          .n_kv_heads = sh->n_kv_heads,
+                                          .reduce = KVL_REDUCE_MEAN };
+    return ctx->ops->group_reduce(&mean);
+}
+
+/* The best pages of a lane, and from the newest page on; share NULL: all of them. */
+static int rocket_list(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t kv_head,
+                       const float *share, int32_t n_pages, struct kvl_sel *sel)
+{
+    const struct rocket_opts *o = ctx->opts;
+    const int32_t *pos;
+    int32_t n, m = 0, k = KVL_MIN(rocket_pages(o) - 1, n_pages);
+    KVL_TRY(rocket_tokens(ctx, step->layer, kv_head, step->pos, &pos, &n));
+    int32_t *page = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
+    int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)((k + 1) * o->page));
+    if (!page || !list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", k);
+    struct kvl_topk_args top = {
+        .index = page, .x = share, .x_stride = (size_t)n_pages, .n_rows = 1, .n = n_pages, .k = k
+    };
+    int rc = share ? ctx->ops->topk(&top) : KVL_OK;
+    if (rc != KVL_OK) return kvl_fail(ctx->err, rc, "scores of %d pages", n_pages);
+    for (int32_t i = 0; i < k && !share; i++) page[i] = i;
+    for (int32_t i = 0; i < k; i++)
+        for (int32_t t = 0; t < o->page; t++) list[m++] = pos[page[i] * o->page + t];
+    for (int32_t i = n_pages * o->page; i < n; i++) list[m++] = pos[i];
+    return kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, kv_head, list, m);
+}
+
+/* For whoever listens: a token has the score of its page. */
+static int rocket_show(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *share,
+                       int32_t n_pages)
+{
+    const struct rocket_opts *o = ctx->opts;
+    size_t n_pos = (size_t)step->pos + 1, heads = (size_t)ctx->shape->n_kv_heads;
+    if (!kvl_tap_listens(ctx)) return KVL_OK;
+    float *shown = kvl_scratch(ctx, heads * n_pos);
+    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
+    for (size_t i = 0; i < heads * n_pos; i++) shown[i] = -INFINITY;
+    for (size_t h = 0; h < heads; h++) {
+        const int32_t *pos;
+        int32_t n;
+        KVL_TRY(rocket_tokens(ctx, step->layer, (int32_t)h, step->pos, &pos, &n));
+        for (int32_t i = 0; i < n_pages * o->page; i++)
+            shown[h * n_pos + (size_t)pos[i]] = share[h * (size_t)n_pages + (size_t)(i / o->page)];
+    }
+    struct kvl_scored scored = {
+        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = step->pos + 1, .score = shown
+    };
+    return kvl_tap_scores(ctx, step, &scored);
+}
+
+static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    const struct rocket_opts *o = ctx->opts;
+    int32_t n_pages = (rocket_count(ctx, step->pos) - 1) / o->page; /* before the current one */
+    bool fits = n_pages < rocket_pages(o);
+    struct kvl_meta_view filter;
+    float *share = NULL;
+    if (fits && !rocket_filters(ctx)) return KVL_OK;
+    if (rocket_filters(ctx)) KVL_TRY(kvl_meta_read(ctx, o->filter, step->layer, 1, &filter));
+    if (!fits) KVL_TRY(rocket_shares(ctx, step->layer, q->q, n_pages, &share));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        const float *row = share ? share + (size_t)h * (size_t)n_pages : NULL;
+        KVL_TRY(rocket_list(ctx, step, h, row, n_pages, sel));
+    }
+    return share ? rocket_show(ctx, step, share, n_pages) : KVL_OK;
+}
+
+static const struct kvl_policy rocketkv = {
+    .abi = KVL_POLICY_ABI,
+    .size = sizeof(struct kvl_policy),
+    .name = "rocketkv",
+    .title = "RocketKV",
+    .paper = "Behnam et al., ICML 2025, arXiv 2502.14051",
+    .help = "drops most of the context once, then reads the best pages of what is left",
+    .follows =
+        "The paper: SnapKV with window 32 and maximum pooling over 63 tokens, then pages by "
+        "minimum and "
+        "maximum in the largest channels, split by the formulas for alpha, page and channels.",
+    .deviations = "Budget B is the attended half of the paper's token budget, T = 2 B. multi_turn "
+                  "keeps all tokens but does not filter anew at each turn. 32-bit floats.",
+    .cost = "Per step and layer r elements for each page and kv head, a softmax and a top-k of the "
+            "pages. Once: 32 queries over the context, and the keys of what stays.",
+    .version = 1,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS,
+    .opts = rocket_options,
+    .opts_size = sizeof(struct rocket_opts),
+    .min_budget = rocket_min_budget,
+    .plan = rocket_plan,
+    .append = rocket_append,
+    .score = rocket_score,
+    .select = rocket_select,
+    .evict = rocket_evict,
+};
+
+KVL_POLICY_EXPORT(rocketkv)
