@@ -7,7 +7,7 @@
  *     s(i) = (A q^).(A k_i) / sqrt(d)        in r = partial_weight_ratio d directions A
  * A: directions that carry most, so that few of them tell large products: eigenvectors of the sum of
  * q q^T over sampled queries (the singular vectors V of Q), of which those r with the largest
- * sum |Q a| + sum |K a| stay.  skewing=no: plain channels.  Keys A k_i are kept on the device.
+ * sum |Q a| + sum |K a| stay.  skewing=false: plain channels.  Keys A k_i are kept on the device.
  * Tokens with s > max s - alpha are counted per query head; the mean over the heads, at most max_num_kv,
  * is how many tokens every kv head fetches: its best.  What was fetched is what is read, and the current
  * token; a wrong guess is not corrected, as in the paper.
@@ -79,7 +79,7 @@ static const struct kvl_opt infinigen_options[] = {
       .type = KVL_OPT_BOOL,
       .off = offsetof(struct infinigen_opts, skewing),
       .def = "yes",
-      .help = "directions are singular vectors of queries; no: channels" },
+      .help = "directions are singular vectors of queries; false: channels" },
     { .name = "sample",
       .type = KVL_OPT_INT,
       .off = offsetof(struct infinigen_opts, sample),
@@ -122,7 +122,7 @@ static int infinigen_sizes(struct kvl_plan *plan, struct infinigen_opts *o)
     o->r = (int32_t)lround(o->partial_weight_ratio * sh->head_dim);
     o->r = KVL_MIN(KVL_MAX(o->r, 1), sh->head_dim);
     if (o->skewing && sh->head_dim > KVL_SYM_EIG_MAX)
-        return kvl_fail(plan->err, KVL_EINVAL, "skewing=yes with heads of %d; give skewing=no",
+        return kvl_fail(plan->err, KVL_EINVAL, "skewing=true with heads of %d; give skewing=false",
                         sh->head_dim);
     return KVL_OK;
 }

@@ -164,6 +164,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
         kvl_tier_destroy(t);
         return rc;
     }
+    t->complete = from->complete;
     t->count = from->count;
     t->n_places = t->peak_places = from->n_places;
     *out = t;

@@ -45,6 +45,7 @@ struct kvl_tier_count {
 struct kvl_tier {
     struct kvl_store *store;
     struct kvl_tier_desc desc; /* layers is NULL */
+    bool complete;             /* the context is there, and guesses make sense */
     int32_t n_lanes, n_kv_heads;
     struct kvl_tier_lane *lanes; /* [n_layers * n_kv_heads] */
     int32_t n_blocks;            /* of all places, and those to spare */

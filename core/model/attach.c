@@ -281,8 +281,7 @@ int kvl_attach_context(struct kvl_session *s, struct kvl_err *err)
     int64_t index_read_bytes = s->count.index_read_bytes;
     uint64_t t0 = kvl_now_ns();
     for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, false, err));
-    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
-    kvl_offload_account(s);
+    KVL_TRY(kvl_offload_begin(s, err));
     KVL_TRY(attach_freeze(s, err));
     s->count.index_read_bytes = index_read_bytes;
     s->count.attach_ns += kvl_now_ns() - t0;
@@ -326,8 +325,7 @@ int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *pla
     /* With its own prefill there is nothing to replay or to decide on yet. */
     int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
     for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, shared, err));
-    for (int32_t l = 0; l < n_layers; l++) KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
-    kvl_offload_account(s);
+    KVL_TRY(kvl_offload_begin(s, err));
     KVL_TRY(attach_freeze(s, err));
     s->failed = false;
     s->count.index_read_bytes = 0; /* reads of the context, once: no part of what a token costs */

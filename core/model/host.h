@@ -424,6 +424,8 @@ void kvl_resolve_residual(struct kvl_engine *e);
 
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
 int kvl_offload_attach(struct kvl_session *s);
+/* The context is complete: it goes to the host. */
+int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);
 /* A layer has positions below n_pos: what is too old goes to the host. */
 int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct kvl_err *err);
 /* Counts bytes on the device and on the host. */

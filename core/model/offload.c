@@ -95,6 +95,15 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
     return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for the host tier");
 }
 
+int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err)
+{
+    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
+        KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
+    if (s->tier) s->tier->complete = true;
+    kvl_offload_account(s);
+    return KVL_OK;
+}
+
 void kvl_offload_account(struct kvl_session *s)
 {
     const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
@@ -229,9 +238,10 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
         if (pos[i] < 0 || pos[i] >= ctx->host->n_visible)
             return kvl_fail(ctx->err, KVL_EPOLICY, "position %d fetched ahead, want 0 to %d",
                             pos[i], ctx->host->n_visible - 1);
-    if (!kvl_offloads(s, layer) || n < 1) return KVL_OK;
+    if (!kvl_offloads(s, layer) || !s->tier->complete || n < 1) return KVL_OK;
     uint64_t t0 = kvl_now_ns();
-    int rc = KVL_OK;
+    /* As old as it will be when its turn comes. */
+    int rc = kvl_tier_age(s->tier, s->seq, layer, ctx->host->n_visible);
     kvl_tier_begin(s->tier, layer, kv_head, true);
     for (int32_t i = 0; rc == KVL_OK && i < n; i++)
         rc = kvl_tier_want(s->tier, layer, kv_head, pos[i], 1);
