@@ -32,7 +32,7 @@ static const struct argp_option tables_options[] = {
     { "contexts", TABLES_KEY_CONTEXTS, "N", 0, "contexts of each task (default 2)", 0 },
     { "seed", TABLES_KEY_SEED, "N", 0, "of the contexts (default 1)", 0 },
     { "budget", TABLES_KEY_BUDGET, "B", 0,
-      "sizes to compare at (default: a quarter of the length; duo_attention: its sink and window)",
+      "sizes to compare at (default: a quarter of the length, 96 at least; duo_attention: none)",
       0 },
     { "out", 'o', "FILE", 0, "file to write; it must not exist (default: standard output)", 0 },
     { 0 }
@@ -243,7 +243,7 @@ static int tables_open(struct tables *t)
     if (budget)
         KVL_TRY(kvl_budget_parse(budget, t->a->length, &t->budget, t->err));
     else if (!t->kind->per_kv_head)
-        t->budget = t->a->length / 4;
+        t->budget = KVL_MAX(96, t->a->length / 4);
     t->n_heads = t->kind->per_kv_head ? sh->n_kv_heads : sh->n_heads;
     t->value =
         kvl_alloc((size_t)sh->n_layers * (size_t)t->n_heads * TABLES_COLUMNS, sizeof *t->value);
@@ -372,7 +372,7 @@ static int tables_check(const struct tables *t)
 {
     size_t n = (size_t)kvl_model_shape(t->model)->n_layers * (size_t)t->n_heads * TABLES_COLUMNS;
     for (size_t i = 0; i < n; i++)
-        if (t->value[i] > 0) return KVL_OK;
+        if (t->value[i] > 1e-4 * t->n_measured) return KVL_OK;
     return kvl_fail(
         t->err, KVL_EINVAL,
         "--length %d: nothing of such contexts lies outside what %s reads with %s, budget "

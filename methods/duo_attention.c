@@ -33,7 +33,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DUO_MEASURE = 32, DUO_TAIL = 64, DUO_CHUNK = 512 };
+enum { DUO_MEASURE = 32, DUO_TAIL = 64, DUO_CHUNK = 128 };
 
 struct duo_opts {
     char sparsity[KVL_OPT_STR_SIZE], table[KVL_OPT_STR_SIZE], table_sum[KVL_OPT_STR_SIZE];
@@ -77,7 +77,7 @@ static const struct kvl_opt duo_options[] = {
     { DUO_OPT(INT, chunk), .def = "auto", .min = 16, .max = 1 << 30,
       .help = "prefill: own: tokens of a chunk, the first of which measures; auto = 4 (sink + "
               "recent), at "
-              "least 512" },
+              "least 128" },
     { 0 },
 };
 

@@ -52,7 +52,7 @@ lines_of() {
 results_of() {
     lines_of "$1" | grep -v '"kind":"run"' |
         sed -E 's/"(run|t_end)":"[^"]*",?//g
-                s/"(wall_ns|prefill_ns|wall_s|prefill_tok_per_s)":[^,}]*,?//g' | LC_ALL=C sort
+                s/"(wall_ns|prefill_ns|wall_s|prefill_s|prefill_tok_per_s)":[^,}]*,?//g' | LC_ALL=C sort
 }
 
 # Samples that stand more than once.
