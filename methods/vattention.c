@@ -250,9 +250,8 @@ static int vattention_report(struct kvl_pctx *ctx, struct kvl_report *r)
     KVL_TRY(kvl_report_num(r, "wanted_mean", state->n_wanted / state->n_lanes));
     KVL_TRY(kvl_report_num(r, "capped", state->n_capped / state->n_lanes));
     return state->n_capped > 0
-               ? kvl_report_note(r,
-                                 "vattention: in {capped%} of the lists the budget held a smaller "
-                                 "sample than epsilon and delta ask for")
+               ? kvl_report_note(r, "in {capped%} of the lists the budget held a smaller "
+                                    "sample than epsilon and delta ask for")
                : KVL_OK;
 }
 
