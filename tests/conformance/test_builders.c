@@ -102,6 +102,30 @@ static int as_pages(struct kvl_pctx *ctx, const struct kvl_step *step, const str
     return KVL_OK;
 }
 
+static int as_ranges(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                     struct kvl_sel *sel)
+{
+    (void)q;
+    (void)step;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 2, 2));
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 8, 19));
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 19, 24));
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 40, 48));
+    }
+    return KVL_OK;
+}
+
+static int as_ranges_with_current(struct kvl_pctx *ctx, const struct kvl_step *step,
+                                  const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)q;
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 8, 24));
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 40, 48));
+    return kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, step->pos, step->pos + 1);
+}
+
 static int per_query_head(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -154,6 +178,8 @@ static void test_one_choice_in_many_words(void **state)
     (void)state;
     expect_alike(as_tokens, as_tokens_with_current, "the current token named");
     expect_alike(as_tokens, as_pages, "pages");
+    expect_alike(as_tokens, as_ranges, "ranges");
+    expect_alike(as_tokens, as_ranges_with_current, "ranges and the current token");
     expect_alike(as_tokens, per_query_head, "lists per query head");
     expect_alike(as_tokens, in_segments, "segments");
     expect_alike(as_tokens, by_scores, "top scores");
@@ -162,8 +188,8 @@ static void test_one_choice_in_many_words(void **state)
 
 static void test_builders_under_the_mask(void **state)
 {
-    static const select_function all[] = { as_tokens, as_pages, per_query_head, in_segments,
-                                           by_scores };
+    static const select_function all[] = { as_tokens,      as_pages,    as_ranges,
+                                           per_query_head, in_segments, by_scores };
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct kvl_policy p = selecting(all[i]);
@@ -171,6 +197,40 @@ static void test_builders_under_the_mask(void **state)
         snprintf(what, sizeof what, "builder %zu", i);
         expect_masked(&p, what);
     }
+}
+
+/* Ranges over holes: what is live of them. */
+static int evict_some(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    (void)ctx;
+    KVL_TRY(kvl_keep_range(keep, -1, 0, 12));
+    return kvl_keep_range(keep, -1, 17, step->pos + step->n_tok);
+}
+
+static int tokens_of_holes(struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[64], n = chosen(pos), m = 0;
+    (void)ctx;
+    (void)step;
+    (void)q;
+    for (int32_t i = 0; i < n; i++)
+        if (pos[i] < 12 || pos[i] >= 17) pos[m++] = pos[i];
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, m);
+}
+
+static void test_ranges_over_holes(void **state)
+{
+    struct kvl_policy a = selecting(tokens_of_holes), b = selecting(as_ranges);
+    (void)state;
+    a.caps |= KVL_CAP_EVICTS;
+    b.caps |= KVL_CAP_EVICTS;
+    a.evict = b.evict = evict_some;
+    float *la = run_policy(&a, KVL_EXEC_REAL), *lb = run_policy(&b, KVL_EXEC_REAL);
+    rig_expect_same(&rig, la, lb, N_STEPS, "ranges over holes");
+    kvl_free(la);
+    kvl_free(lb);
+    expect_masked(&b, "ranges over holes");
 }
 
 /* A weight of -80 hides a token: as if it had not been listed. */
@@ -222,6 +282,23 @@ static int constant_some(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_positions(sel, KVL_POS_CONSTANT, 12);
 }
 
+static int grouped_some(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_sel *sel)
+{
+    KVL_TRY(as_tokens(ctx, step, q, sel));
+    KVL_TRY(kvl_sel_positions(sel, KVL_POS_GROUPED, 3));
+    return kvl_sel_query_position(sel, step->pos / 3 + 4);
+}
+
+static int grouped_all(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                       struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)q;
+    KVL_TRY(kvl_sel_positions(sel, KVL_POS_GROUPED, 3));
+    return kvl_sel_query_position(sel, step->pos / 3 + 4);
+}
+
 static void test_positions_under_the_mask(void **state)
 {
     struct kvl_policy p = selecting(in_cache_some);
@@ -231,6 +308,13 @@ static void test_positions_under_the_mask(void **state)
     expect_masked(&p, "positions in the cache");
     p.select = constant_some;
     expect_masked(&p, "constant distance");
+    p.select = grouped_some;
+    expect_masked(&p, "grouped positions");
+    p.select = grouped_all;
+    expect_masked(&p, "grouped positions of everything");
+    p.caps |= KVL_CAP_EVICTS;
+    p.evict = evict_some;
+    expect_masked(&p, "grouped positions over holes");
 }
 
 /* ---- sharing ---------------------------------------------------------------------------------------- */
@@ -252,6 +336,34 @@ static void test_sharing_is_served_and_counted(void **state)
     assert_int_equal(seen.select, layers * N_STEPS + N_STEPS / 2);
     struct kvl_policy p = selecting(shared);
     expect_masked(&p, "a shared selection");
+}
+
+/* A range that ends with the current token goes on while its selection is shared. */
+static int open_range(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                      struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)q;
+    seen.select++;
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 3, 5));
+    return kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 80, step->pos + 1);
+}
+
+static int open_range_shared(struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel)
+{
+    KVL_TRY(open_range(ctx, step, q, sel));
+    return kvl_sel_share(sel, ctx->shape->n_layers - 1, N_STEPS);
+}
+
+static void test_an_open_range_goes_on(void **state)
+{
+    (void)state;
+    seen.select = 0;
+    expect_alike(open_range, open_range_shared, "a shared open range");
+    assert_int_equal(seen.select, rig_shape(&rig)->n_layers * N_STEPS + 1);
+    struct kvl_policy p = selecting(open_range_shared);
+    expect_masked(&p, "a shared open range");
 }
 
 /* ---- probabilities ------------------------------------------------------------------------------------ */
@@ -482,6 +594,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_choice_in_many_words),
         cmocka_unit_test(test_builders_under_the_mask),
+        cmocka_unit_test(test_ranges_over_holes),
+        cmocka_unit_test(test_an_open_range_goes_on),
         cmocka_unit_test(test_log_weights_count),
         cmocka_unit_test(test_positions_under_the_mask),
         cmocka_unit_test(test_sharing_is_served_and_counted),

@@ -244,6 +244,51 @@ static int page_score_nan(const struct answer *a)
     return kvl_sel_top_pages(a->sel, KVL_SCOPE_LAYER, score, a->step->pos / 16 + 1, 3, 16, true);
 }
 
+static int range(const struct answer *a, int32_t first, int32_t last)
+{
+    return kvl_sel_range(a->sel, KVL_SCOPE_LAYER, 0, first, last);
+}
+static int sel_range_ahead(const struct answer *a)
+{
+    return range(a, 3, a->step->pos + 2);
+}
+static int sel_range_negative(const struct answer *a)
+{
+    return range(a, -2, 5);
+}
+static int sel_range_backwards(const struct answer *a)
+{
+    return range(a, 7, 5);
+}
+static int ranges_overlap(const struct answer *a)
+{
+    KVL_TRY(range(a, 3, 9));
+    return range(a, 8, 12);
+}
+static int range_and_tokens(const struct answer *a)
+{
+    KVL_TRY(range(a, 3, 9));
+    return tokens(a, (int32_t[]){ 11 }, 1);
+}
+static int tokens_and_range(const struct answer *a)
+{
+    KVL_TRY(tokens(a, (int32_t[]){ 1 }, 1));
+    return range(a, 3, 9);
+}
+static int log_weights_of_a_range(const struct answer *a)
+{
+    KVL_TRY(range(a, 0, 0));
+    return kvl_sel_log_weights(a->sel, KVL_SCOPE_LAYER, 0, NULL, 0);
+}
+static int query_position_alone(const struct answer *a)
+{
+    return kvl_sel_query_position(a->sel, 5);
+}
+static int query_position_negative(const struct answer *a)
+{
+    return kvl_sel_query_position(a->sel, -1);
+}
+
 static int position_mode_unknown(const struct answer *a)
 {
     return kvl_sel_positions(a->sel, (enum kvl_pos_mode)9, 0);
@@ -491,6 +536,15 @@ static const struct hostile cases[] = {
     { "top_dead", IN_SELECT, top_dead, KVL_EPOLICY, "10", true },
     BAD(page_scores_too_few, IN_SELECT, "2"),
     BAD(page_score_nan, IN_SELECT, "NaN"),
+    BAD(sel_range_ahead, IN_SELECT, "62"),
+    BAD(sel_range_negative, IN_SELECT, "-2"),
+    BAD(sel_range_backwards, IN_SELECT, "7"),
+    BAD(ranges_overlap, IN_SELECT, "ascending"),
+    BAD(range_and_tokens, IN_SELECT, "twice"),
+    BAD(tokens_and_range, IN_SELECT, "twice"),
+    BAD(log_weights_of_a_range, IN_SELECT, NULL),
+    BAD(query_position_alone, IN_SELECT, "together"),
+    BAD(query_position_negative, IN_SELECT, "-1"),
     BAD(position_mode_unknown, IN_SELECT, "9"),
     BAD(raw_keys_not_asked, IN_SELECT, "raw_keys"),
     BAD(log_weight_nan, IN_SELECT, NULL),
@@ -527,7 +581,7 @@ static const struct hostile cases[] = {
     BAD(keep_ahead, IN_EVICT, "61"),
     BAD(keep_less_tokens_than_none, IN_EVICT, "-2"),
     BAD(schedule_unknown, IN_SCHEDULE, NULL),
-    BAD(plan_tables, IN_PLAN, "4"),
+    BAD(plan_tables, IN_PLAN, "8"),
     BAD(plan_rows_of_nothing, IN_PLAN, "0"),
     BAD(plan_observer, IN_PLAN, "77"),
 };
@@ -637,6 +691,13 @@ static void expect_bad_object(const struct kvl_policy *p, const char *needle)
                      KVL_EPOLICY);
 }
 
+static int no_relayout(struct kvl_pctx *ctx, enum kvl_relayout what)
+{
+    (void)ctx;
+    (void)what;
+    return KVL_OK;
+}
+
 static void test_wrong_objects(void **state)
 {
     struct kvl_policy p = hostile;
@@ -670,8 +731,8 @@ static void test_wrong_objects(void **state)
     p.caps = KVL_CAP_EVICTS | KVL_CAP_PROBS;
     expect_bad_object(&p, "select");
     p = hostile;
-    p.caps |= KVL_CAP_OFFLOADS;
-    expect_bad_object(&p, "hostile");
+    p.relayout = no_relayout;
+    expect_bad_object(&p, "relayout");
 }
 
 static int open_rig(void **state)
