@@ -50,13 +50,14 @@ grep -q "computing .* % of the attention of a dense prefill" said || fail "no no
 
 # Another chunk of the engine changes nothing.
 sed "s/^budgets:.*/budgets: [96]\nchunk_tok: 50/" some.yaml >cut.yaml
-if run_sweep cut.yaml --log cut.zst 2>err; then
-    for log in some cut; do
-        lines_of $log.zst | jq -s -c 'map(select(.kind == "cell" and .budget_tok == 96 and .prefill == "own") | {key: .cell, value: 1}) as $c
-            | ($c | from_entries) as $c | map(select(.kind == "sample" and $c[.cell]) | [.cell, .question, .prediction]) | sort' >$log.answers
-    done
-    equal "answers in other chunks" "$(cat some.answers)" "$(cat cut.answers)"
-fi
+run_sweep cut.yaml --log cut.zst 2>err || fail "sweep in other chunks"
+for log in some cut; do
+    lines_of $log.zst | jq -s -c '
+        (map(select(.kind == "cell" and .budget_tok == 96 and .prefill == "own") | {key: .cell, value: 1}) | from_entries) as $own
+        | map(select(.kind == "sample" and $own[.cell]) | [.cell, .context, .question, .prediction]) | sort' >$log.answers
+done
+[ "$(jq length some.answers)" = 20 ] || fail "answers of own prefills"
+equal "answers in other chunks" "$(cat some.answers)" "$(cat cut.answers)"
 
 refused "shared" "want prefill=own" "$program" run --model "$model" --task passkey --length 200 --policy minference:budget=96,prefill=shared --quiet
 refused "a chunk" "multiple of 64" "$program" generate --model "$model" --policy minference:budget=96,chunk=100 --prompt "$(seq 400)"
