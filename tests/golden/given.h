@@ -10,6 +10,7 @@ enum { GIVEN_HEADS = 8, GIVEN_TOK = 512 };
 static struct {
     float score[GIVEN_HEADS][GIVEN_TOK]; /* of every layer */
     int32_t first, last;                 /* protected */
+    int32_t own; /* 0, or the lane, from 1 on, that has a budget of its own */
 } given;
 
 /* Budget B: B - 1 tokens of the context. */
@@ -19,6 +20,7 @@ static int given_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_first = given.first;
     scores->protect_last = given.last;
+    if (given.own > 0) scores->keep_lane[given.own - 1] = 0;
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         for (int32_t i = 0; i < scores->n_tok; i++)
             scores->score[h * scores->n_tok + i] = given.score[h][i];
@@ -54,6 +56,35 @@ static inline struct rig_session given_start(struct rig *r, const struct given_r
         .policy = *composed, .options = g->options, .budget = g->budget, .id = id, .n_ctx = g->n_ctx
     };
     return rig_start(r, &run);
+}
+
+/* An inner policy that gives one lane a budget of its own is refused, whichever lane it is. */
+static inline void given_refuses(const struct kvl_policy *outer)
+{
+    enum { N_CTX = 40, HEADS = 4 };
+    struct rig_desc desc = { .llama = { .n_layers = 2, .n_kv_heads = HEADS, .seed = 4 } };
+    const struct kvl_policy *composed;
+    int32_t id[N_CTX];
+    struct rig r;
+    rig_open(&r, &desc);
+    rig_tokens(id, N_CTX, 5);
+    RIG_OK(&r.err, kvl_policy_compose(outer, &given_policy, &composed, &r.err));
+    for (int32_t own = 1; own <= HEADS; own++) {
+        struct rig_session rs = { 0 };
+        struct kvl_err err = { 0 };
+        memset(&given, 0, sizeof given);
+        given.own = own;
+        RIG_OK(&r.err,
+               kvl_planned_create(composed, rig_shape(&r), "", 20, N_CTX, &rs.planned, &r.err));
+        RIG_OK(&r.err, kvl_session_create(r.engine, &rs.s, &r.err));
+        RIG_OK(&r.err, kvl_session_prefill(rs.s, id, N_CTX, NULL, true, &r.err));
+        assert_int_equal(kvl_session_attach(rs.s, rs.planned, 1, KVL_EXEC_REAL, &err), KVL_EINVAL);
+        assert_non_null(strstr(err.msg, "budgets of its own"));
+        rig_end(&rs);
+    }
+    memset(&given, 0, sizeof given);
+    kvl_policy_decompose(composed);
+    rig_close(&r);
 }
 
 #endif

@@ -104,6 +104,7 @@ static void test_protected_tokens(void **state)
     (void)state;
     open_heads(&r, 2);
     for (int h = 0; h < 2; h++) memcpy(given.score[h] + 1, two_heads[h], sizeof two_heads[h]);
+    for (int h = 0; h < 2; h++) given.score[h][0] = 1; /* no candidate */
     given.first = 1;
     given.last = 3;
     const uint32_t ends = 1u | 7u << 7;
@@ -201,14 +202,18 @@ static void test_even_shares_are_snapkv(void **state)
     rig_close(&r);
 }
 
+static void test_lanes_with_budgets(void **state)
+{
+    (void)state;
+    given_refuses(kvl_policy_adakv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_heads),
-        cmocka_unit_test(test_three_heads),
-        cmocka_unit_test(test_protected_tokens),
-        cmocka_unit_test(test_random_scores),
-        cmocka_unit_test(test_even_shares_are_snapkv),
+        cmocka_unit_test(test_lanes_with_budgets), cmocka_unit_test(test_two_heads),
+        cmocka_unit_test(test_three_heads),        cmocka_unit_test(test_protected_tokens),
+        cmocka_unit_test(test_random_scores),      cmocka_unit_test(test_even_shares_are_snapkv),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,9 +126,16 @@ static void test_chunks_of_one_are_snapkv(void **state)
     rig_close(&r);
 }
 
+static void test_lanes_with_budgets(void **state)
+{
+    (void)state;
+    given_refuses(kvl_policy_chunkkv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lanes_with_budgets),
         cmocka_unit_test(test_worked_example),
         cmocka_unit_test(test_random_scores),
         cmocka_unit_test(test_chunks_of_one_are_snapkv),

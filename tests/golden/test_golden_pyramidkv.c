@@ -1,10 +1,13 @@
 /* PyramidKV: every published schedule to the integer, the exact one by its properties, and the policy's
- * layers against the schedule and a naive choice of tokens. */
-#include "../methods/pyramidkv_caps.h"
+ * layers against the schedule and a naive choice of tokens.  The file of the method is included, for its
+ * schedules. */
+#define KVL_PLUGIN
+#include "../methods/pyramidkv.c"
+
 #include "golden/given.h"
 #include "golden/record.h"
 
-extern const struct kvl_policy *const kvl_policy_pyramidkv, *const kvl_policy_snapkv;
+extern const struct kvl_policy *const kvl_policy_snapkv;
 
 /* ---- schedules --------------------------------------------------------------------------------- */
 
@@ -170,7 +173,7 @@ static void test_layers_keep_their_numbers(void **state)
     rig_open(&r, &desc);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct kvl_policy *composed;
-        struct given_run g = { kvl_policy_pyramidkv, rows[i].options, 21, N_CTX };
+        struct given_run g = { &pyramidkv, rows[i].options, 21, N_CTX };
         struct rig_session rs = given_start(&r, &g, &composed);
         for (int32_t l = 0; l < 4; l++)
             for (int32_t h = 0; h < 2; h++) {
@@ -199,7 +202,7 @@ static void test_flat_pyramid_is_snapkv(void **state)
     (void)state;
     rig_open(&r, &desc);
     rig_tokens(id, N_CTX + 4, 6);
-    RIG_OK(&r.err, kvl_policy_compose(kvl_policy_pyramidkv, kvl_policy_snapkv, &composed, &r.err));
+    RIG_OK(&r.err, kvl_policy_compose(&pyramidkv, kvl_policy_snapkv, &composed, &r.err));
     assert_string_equal(composed->name, "pyramidkv(snapkv)");
     struct rig_run run = { .policy = composed,
                            .options = "beta=1",
@@ -218,9 +221,16 @@ static void test_flat_pyramid_is_snapkv(void **state)
     rig_close(&r);
 }
 
+static void test_lanes_with_budgets(void **state)
+{
+    (void)state;
+    given_refuses(&pyramidkv);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lanes_with_budgets),
         cmocka_unit_test(test_factory_small),
         cmocka_unit_test(test_factory_models),
         cmocka_unit_test(test_adakv_copy),
