@@ -19,7 +19,7 @@
  * policy keeps of the text so far: tokens that are none of its kinds go, sums go on, the most frequent are
  * chosen anew, the window moves on.
  *
- * Budget B: T is not a budget.  threshold=auto takes, when the profile is known, the largest T with which
+ * Budget B: T is not a budget.  threshold=budget takes, when the profile is known, the largest T with which
  * lanes hold at most B - 1 tokens on average, `horizon` steps on; heads that recover only with everything
  * keep everything at the others' cost.  With a threshold given B counts for nothing.
  * Deviations: sums are of all steps (cold-compress: the last 400 and the prompt).  r_l n is of the length
@@ -40,7 +40,7 @@ struct fastgen_opts {
     double r_f, r_l;
     int32_t global_tokens, recovery, rows, horizon, local;
     /* not options: from plan */
-    double given; /* threshold; negative: auto */
+    double given; /* threshold; negative: from the budget */
     int32_t table;
 };
 
@@ -50,9 +50,9 @@ static const struct kvl_opt fastgen_options[] = {
     { .name = "threshold",
       .type = KVL_OPT_STR,
       .off = offsetof(struct fastgen_opts, threshold),
-      .def = "auto",
+      .def = "budget",
       .help = "part of the attention that a head must recover, T, 0 to 1 (paper: 0.85 and more); "
-              "auto = "
+              "budget = "
               "what the budget allows" },
     { .name = "recovery",
       .type = KVL_OPT_ENUM,
@@ -101,7 +101,7 @@ static const struct kvl_opt fastgen_options[] = {
       .def = "32",
       .min = 0,
       .max = 1 << 20,
-      .help = "steps for which threshold=auto leaves room" },
+      .help = "steps for which threshold=budget leaves room" },
     { 0 },
 };
 
@@ -129,14 +129,14 @@ static int32_t fastgen_min_budget(const struct kvl_shape *shape, const void *opt
 {
     const struct fastgen_opts *o = opts;
     (void)shape;
-    return strcmp(o->threshold, "auto") == 0 ? o->global_tokens + 2 : 1;
+    return strcmp(o->threshold, "budget") == 0 ? o->global_tokens + 2 : 1;
 }
 
 static int fastgen_parse(struct kvl_plan *plan)
 {
     struct fastgen_opts *o = plan->opts;
     o->given = -1;
-    if (strcmp(o->threshold, "auto") == 0) {
+    if (strcmp(o->threshold, "budget") == 0) {
         if (plan->budget_tok >= o->global_tokens + 2) return KVL_OK;
         return kvl_fail(plan->err, KVL_EINVAL,
                         "budget %d with global_tokens=%d; give %d or more, or a threshold",
@@ -144,7 +144,7 @@ static int fastgen_parse(struct kvl_plan *plan)
     }
     if (kvl_parse_f64(o->threshold, &o->given) == KVL_OK && o->given >= 0 && o->given <= 1)
         return KVL_OK;
-    return kvl_fail(plan->err, KVL_EINVAL, "threshold=%s; give auto or a number from 0 to 1",
+    return kvl_fail(plan->err, KVL_EINVAL, "threshold=%s; give budget or a number from 0 to 1",
                     o->threshold);
 }
 
@@ -416,7 +416,7 @@ static const struct kvl_policy fastgen = {
         "recovery=mass as in cold-compress, since the authors' code was never published. "
         "recovery=renorm is the paper's distance, on the last rows queries.",
     .deviations =
-        "threshold=auto takes T from the budget, which the paper does not have. Sums are of all "
+        "threshold=budget takes T from the budget, which the paper does not have. Sums are of all "
         "steps, not of the last 400. The window is a share of the planned context and does "
         "not grow.",
     .cost =

@@ -106,20 +106,25 @@ static void check_every_choice(void **state)
     close_model(&f);
 }
 
-/* Key of the last token in layer 0, which depends on the token and its position alone. */
-static void last_key(struct fixture *f, const struct rig_run *run, float *k)
+/* Key of the last token in layer 0, which depends on the token and its position alone, of the first kv head
+ * from `head` on that holds it; returns that head, -1: none does. */
+static int32_t last_key(struct fixture *f, const struct rig_run *run, int32_t head, float *k)
 {
     struct rig_session rs = rig_start(&f->r, run);
+    const struct kvl_seq *seq = kvl_session_seq(rs.s);
     float *logits = rig_logits(&f->r, N_STEPS);
-    int32_t pos = run->n_ctx + N_STEPS - 1, slot = -1;
+    int32_t pos = run->n_ctx + N_STEPS - 1, slot = -1, n_heads = rig_shape(&f->r)->n_kv_heads;
     rig_decode(&f->r, &rs, run->id + run->n_ctx, N_STEPS, logits);
-    assert_int_equal(kvl_seq_find(kvl_session_seq(rs.s), 0, 0, &pos, 1, &slot), 1);
-    RIG_OK(&f->r.err, kvl_seq_read(kvl_session_seq(rs.s), 0, 0, KVL_PART_K, slot, 1, k, &f->r.err));
+    while (head < n_heads && kvl_seq_find(seq, 0, head, &pos, 1, &slot) == 0) head++;
+    if (head < n_heads)
+        RIG_OK(&f->r.err, kvl_seq_read(seq, 0, head, KVL_PART_K, slot, 1, k, &f->r.err));
     kvl_free(logits);
     rig_end(&rs);
+    return head < n_heads ? head : -1;
 }
 
-/* Whatever went, positions go on from the true length. */
+/* Whatever went, positions go on from the true length.  Heads that keep kinds of tokens (FastGen) may drop
+ * even the newest: then there is nothing to see. */
 static void check_positions_go_on(void **state)
 {
     struct fixture f;
@@ -128,10 +133,12 @@ static void check_positions_go_on(void **state)
         size_t head_dim = (size_t)rig_shape(&f.r)->head_dim;
         float *got = rig_floats(head_dim), *want = rig_floats(head_dim);
         struct rig_run run = f.run;
-        last_key(&f, &run, got);
+        int32_t head = last_key(&f, &run, 0, got);
         run.policy = &dense_policy;
-        last_key(&f, &run, want);
-        assert_memory_equal(got, want, head_dim * sizeof *got);
+        if (head >= 0) {
+            assert_int_equal(last_key(&f, &run, head, want), head);
+            assert_memory_equal(got, want, head_dim * sizeof *got);
+        }
         kvl_free(got);
         kvl_free(want);
         close_model(&f);
