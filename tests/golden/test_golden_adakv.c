@@ -152,7 +152,7 @@ static void test_random_scores(void **state)
         const struct kvl_policy *composed;
         for (int32_t h = 0; h < HEADS; h++)
             for (int32_t i = 0; i < N; i++)
-                given.score[h][i] = (float)kvl_rng_below(&rng, 8 << h); /* ties; head 3 is rich */
+                given.score[h][i] = (float)kvl_rng_below(&rng, 8u << h); /* ties; head 3 is rich */
         naive_counts(b, count);
         struct given_run g = { kvl_policy_adakv, "floor_alpha=0.25", b + 1, N };
         struct rig_session rs = given_start(&r, &g, &composed);
