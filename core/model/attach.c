@@ -95,14 +95,14 @@ static int attach_tables(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
-/* What tables hold of a context is the same: the budget may differ, nothing else. */
+/* What tables hold of a context is the same: the budget may differ, and options beside the tables. */
 static bool attach_alike(const struct kvl_session *s, const struct kvl_session *like)
 {
     const struct kvl_planned *a = s->planned, *b = like ? like->planned : NULL;
     return b && like->opened && like->engine == s->engine && a->policy == b->policy &&
            (a->policy->caps & KVL_CAP_SHARES_META) && !a->own_prefill && !b->own_prefill &&
            like->ctx.context_tok == s->n_pos && a->p.n_meta == b->p.n_meta &&
-           strcmp(a->options.data, b->options.data) == 0;
+           strcmp(a->tabled.data, b->tabled.data) == 0;
 }
 
 /* A plan may give rows to other layers at another budget. */

@@ -67,6 +67,7 @@ struct kvl_planned {
     const struct kvl_policy *policy;
     void *opts;
     struct kvl_buf options; /* canonical text of opts */
+    struct kvl_buf tabled;  /* the same of those that tables depend on */
     int32_t budget_tok;
     size_t state_bytes;
     bool raw_keys, own_prefill;

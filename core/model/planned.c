@@ -244,6 +244,12 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     p->replay = plan.replay;
     p->prefill_chunk_tok = plan.prefill_chunk_tok;
     KVL_TRY(kvl_buf_adds(&p->options, ""));
+    KVL_TRY(kvl_buf_adds(&p->tabled, ""));
+    for (const struct kvl_opt *o = policy->opts; o && o->name; o++) {
+        if (o->not_in_tables) continue;
+        KVL_TRY(kvl_buf_adds(&p->tabled, ","));
+        KVL_TRY(kvl_opt_value(o, p->opts, &p->tabled));
+    }
     return policy->opts ? kvl_opt_print(policy->opts, p->opts, &p->options) : KVL_OK;
 }
 
@@ -308,6 +314,7 @@ void kvl_planned_destroy(struct kvl_planned *p)
     for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
     kvl_free(p->p.offload_layers);
     kvl_buf_free(&p->options);
+    kvl_buf_free(&p->tabled);
     kvl_free(p->opts);
     kvl_free(p);
 }

@@ -43,6 +43,8 @@ struct kvl_opt {
     const char *const *choices; /* ENUM: names, NULL-terminated */
     const char *help;           /* meaning, unit, the paper's value */
     const char *alias;          /* another name that is understood (an older one), or NULL */
+    /* What a policy's tables hold of a context does not depend on it: KVL_CAP_SHARES_META */
+    bool not_in_tables;
 };
 
 /* Sets every option to its default.  KVL_EINTERNAL when the table itself is wrong. */

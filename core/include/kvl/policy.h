@@ -56,7 +56,8 @@ enum kvl_cap {
     KVL_CAP_BOUND = 1 << 7,       /* not a method: bounds a plot (full, random, oracle) */
     KVL_CAP_SHARES_META =
         1 << 8,               /* on replay, append and prefilled write tables alone, and what they
-                                     write depends on the context and the options, not on the budget:
+                                     write depends on the context and the options (but those with
+                                     not_in_tables), not on the budget:
                                      sessions at other budgets share the tables instead of asking
                                      again */
     KVL_CAP_WRAPS = 1 << 9,   /* changes what another policy answers: outer(inner) */
@@ -176,6 +177,7 @@ struct kvl_offload {
     int32_t keep_first;    /* positions of the beginning that stay on the device */
     int32_t keep_last;     /* the newest that do; what is older goes, in whole units */
     int32_t unit_tok;      /* tokens fetched together: units begin at multiples of it */
+    int32_t origin;        /* behind this position, below which nothing goes */
     int32_t cache_tok; /* tokens of a lane kept on the device after they were fetched; 0 = none */
     enum kvl_replace replace;
 };
