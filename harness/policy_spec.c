@@ -164,7 +164,8 @@ int kvl_budget_parse(const char *text, int32_t context_tok, int32_t *out, struct
 
 bool kvl_policy_ignores_budget(const struct kvl_policy *policy)
 {
-    return (policy->caps & KVL_CAP_BOUND) && !(policy->caps & (KVL_CAP_EVICTS | KVL_CAP_SELECTS));
+    bool reads_all = !(policy->caps & (KVL_CAP_EVICTS | KVL_CAP_SELECTS));
+    return reads_all && (policy->caps & (KVL_CAP_BOUND | KVL_CAP_REPOSITIONS));
 }
 
 /* Whether "a=1,b=2" sets `name`. */
@@ -184,7 +185,7 @@ static int spec_print_explicit(const struct kvl_opt *table, const void *opts, co
 {
     KVL_TRY(kvl_buf_adds(out, ""));
     for (const struct kvl_opt *o = table; o && o->name; o++) {
-        if (!spec_sets(options, o->name)) continue;
+        if (!spec_sets(options, o->name) && !(o->alias && spec_sets(options, o->alias))) continue;
         KVL_TRY(kvl_buf_printf(out, "%s%s=", out->len ? "," : "", o->name));
         KVL_TRY(kvl_opt_value(o, opts, out));
     }

@@ -43,7 +43,8 @@ int kvl_prefill_parse(const struct kvl_policy *policy, const char *text, bool *o
 /* Tokens per lane of a budget text: "256", or "25%" of `context_tok`, rounded down, at least 1. */
 int kvl_budget_parse(const char *text, int32_t context_tok, int32_t *out, struct kvl_err *err);
 
-/* Whether a policy has no use for a budget: a bound that neither evicts nor selects. */
+/* Whether a policy has no use for a budget: a bound, or what only moves positions; neither evicts nor
+ * selects. */
 bool kvl_policy_ignores_budget(const struct kvl_policy *policy);
 
 /* Options "a=1,b=2" set one by one over the defaults; the explicit ones in table order, as the
