@@ -122,6 +122,7 @@ static const struct kvl_export_column speed_columns[] = {
     { "prefill_tok_per_s", "prefill_tok_per_s" },
     { "prefill_ns", "prefill_ns" },
     { "attach_ns", "attach_ns" },
+    { "replay_ns", "replay_ns" },
     { "ttft_ns", "ttft_ns" },
     { "meta_ns", "meta_ns" },
     { "select_ns", "select_ns" },

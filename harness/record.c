@@ -388,10 +388,11 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
         json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads, "host",
                   kvl_record_path_text(t->host), "warmup_steps", s->speed.warmup);
     json_t *times = json_pack(
-        "{s:o, s:o, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t),
+        "{s:o, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t),
         "prefill_ns", kvl_record_ns(t->prefill_ns), "attach_ns", (json_int_t)t->attach_ns,
-        "ttft_ns", kvl_record_ns(t->prefill_ns + (double)(t->attach_ns + t->first_ns)), "meta_ns",
-        (json_int_t)n->meta_ns, "select_ns", (json_int_t)n->select_ns, "attend_ns",
+        "replay_ns", (json_int_t)t->replay_ns, "ttft_ns",
+        kvl_record_ns(t->prefill_ns + (double)(t->replay_ns + t->attach_ns + t->first_ns)),
+        "meta_ns", (json_int_t)n->meta_ns, "select_ns", (json_int_t)n->select_ns, "attend_ns",
         (json_int_t)n->attend_ns, "evict_ns", (json_int_t)n->evict_ns, "fetch_ns",
         (json_int_t)n->fetch_ns, "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
     json_t *rates = json_pack(

@@ -76,7 +76,7 @@ struct kvl_timing {
     int32_t n_steps, threads;
     const char *host;
     double prefill_ns;            /* NaN: it came from a snapshot */
-    uint64_t attach_ns, first_ns; /* first: the first decode step */
+    uint64_t attach_ns, replay_ns, first_ns; /* first: the first decode step */
     struct kvl_counters count;    /* of the timed steps */
     struct kvl_kv_bytes bytes;
     struct kvl_method method;

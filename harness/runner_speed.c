@@ -71,6 +71,7 @@ static int speed_session(struct speed *s, const struct kvl_cell *cell, struct kv
     KVL_TRY(kvl_session_fork(s->session, &session, err));
     int rc = kvl_session_attach(session, cell->planned, seed, KVL_EXEC_REAL, err);
     t->attach_ns = kvl_session_counters(session)->attach_ns;
+    t->replay_ns = kvl_session_counters(session)->replay_ns;
     t->prefill_ns = s->prefill_ns;
     if (rc == KVL_OK)
         *out = session;
