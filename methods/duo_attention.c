@@ -16,8 +16,9 @@
  * every step (kvpress: fixed).
  *
  * Budget B: the mean over all lanes of what a step reads, with 64 tokens behind the context.  With sparsity
- * given, streaming lanes get what full ones leave; with none, half of B is theirs, as many lanes are full as
- * the rest pays, and what is over goes to the windows.  sink : recent is 1 : 4.  Without a budget:
+ * given, streaming lanes get what full ones leave; with none, as many lanes are full as B pays when the
+ * others read B / 4 tokens, or the deployed 320 where that is less, and what is over goes to these.
+ * sink : recent is 1 : 4.  Without a budget:
  * sparsity 0.5, sink 64, recent 256 (deployed; trained with 128 and 256).  recent counts the current token.
  *
  * Deviations: gates are measured, not trained, unless a table has them.  Equal gates: the lower lane is full
@@ -176,7 +177,7 @@ static int duo_plan_budget(struct kvl_plan *plan)
     int32_t n_lanes = (int32_t)duo_lanes(plan->shape), given = o->sink != KVL_AUTO ? o->sink : 0;
     int64_t total = (int64_t)plan->budget_tok * n_lanes,
             all = (int64_t)plan->context_tok + DUO_TAIL;
-    int64_t window = plan->budget_tok / 2, n_full;
+    int64_t window = KVL_MIN(64 + 256, plan->budget_tok / 4), n_full;
     bool sized = o->sink != KVL_AUTO && o->recent != KVL_AUTO;
     if (sized) window = o->sink + o->recent;
     if (o->share >= 0)

@@ -67,8 +67,8 @@ static void test_sizes(void **state)
     assert_int_equal(o.recent, 256);
     assert_string_equal(o.sparsity, "0.5");
     assert_int_equal(o.gates, DUO_MEASURED);
-    /* 936 + 64 tokens, 8 lanes of 400: 200 each for windows, (3200 - 1600) / 800
-   * = 2 full lanes, and (3200 - 2000) / 6 = 200 for each of the others. */
+    /* 936 + 64 tokens, 8 lanes of 400: with windows of 100, (3200 - 800) / 900 = 2 full lanes,
+     * and (3200 - 2000) / 6 = 200 for each of the others. */
     RIG_OK(&err, plan_with("", 400, 936, &o, &err));
     assert_int_equal(duo_streaming(o.share, 8), 6);
     assert_int_equal(o.sink, 40);

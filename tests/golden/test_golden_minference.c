@@ -88,7 +88,7 @@ static void check_choice(const struct kvl_pctx *ctx)
     assert_int_equal(l.vertical[30], 150);
     assert_int_equal(l.slash[100], 180);
     /* Sizes below what is forced are raised: 30 columns, the 50 nearest
-   * diagonals. */
+     * diagonals. */
     assert_int_equal(mi_choose(ctx, vertical, slash, N, &(struct mi_head){ 0, 1, 1 }, &l), KVL_OK);
     assert_int_equal(l.n_vertical, 30);
     assert_int_equal(l.n_slash, 50);
