@@ -18,8 +18,8 @@
  *     far      init, chosen blocks, remainder: each at distance n_local - 1, wherever it is
  * so that n <= n_local is full attention.  position=original leaves the far part where it was.
  *
- * Block cache: blocks live on the host, max_cached_block of them on the device.  Counted, not
- * executed: hits, misses and bytes.  cache=lru: a block's rank is its last request; lru_s: its rank
+ * Block cache: blocks live on the host, max_cached_block of them on the device.  Counted: hits, misses
+ * and bytes; with offload=true executed as well (keys before and after RoPE travel).  cache=lru: a block's rank is its last request; lru_s: its rank
  * times score_decay plus the probability that it just received.  Victims are not in the request;
  * ties to the older block.
  *
@@ -94,6 +94,19 @@ static struct infllm_at infllm_at(const struct kvl_pctx *ctx, int32_t layer)
     return at;
 }
 
+/* Blocks begin behind n_init; the remainder and the window stay on the device. */
+static int infllm_offload(struct kvl_plan *plan, const struct infllm_opts *o)
+{
+    if (o->cache != INFLLM_LRU)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "offload=true with cache=lru_s, which is counted only; give cache=lru");
+    return kvl_plan_offload(
+        plan, &(struct kvl_offload){ .origin = o->n_init,
+                                     .keep_last = o->n_local,
+                                     .unit_tok = o->block_size,
+                                     .cache_tok = o->max_cached_block * o->block_size });
+}
+
 static int infllm_plan(struct kvl_plan *plan)
 {
     struct infllm_opts *o = plan->opts;
@@ -113,6 +126,7 @@ static int infllm_plan(struct kvl_plan *plan)
                         "max_cached_block=%d; a step reads topk=%d blocks, give as many or more",
                         o->max_cached_block, o->topk);
     o->stream_tok = plan->own_prefill ? plan->context_tok : 0;
+    if (o->offload) KVL_TRY(infllm_offload(plan, o));
     plan->raw_keys = true;
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     plan->state_bytes = (size_t)shape->n_layers *
@@ -500,14 +514,16 @@ static const struct kvl_policy infllm = {
     .deviations =
         "Shared prefill: the context is dense, and scores are its column sums over n_local "
         "queries. Own prefill: the first query of exc_block_size steps selects for them, where "
-        "the official code takes the mean of all. The block cache is counted, not executed; the "
+        "the official code takes the mean of all. The block cache is counted, and executed with "
+        "offload=true; the "
         "mean logit sums the n_local - 1 queries inside the window.",
     .cost = "Per step and layer H d floats for each of n / block_size blocks; far keys are rotated "
             "anew, and every block_size tokens one block's keys are read. Once all keys and the "
             "column sums of the prefill. H d floats per block, H per token of the window, and keys "
             "before RoPE, half the cache again.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
+    .caps =
+        KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS,
     .opts = infllm_options,
     .opts_size = sizeof(struct infllm_opts),
     .min_budget = infllm_min_budget,

@@ -15,6 +15,7 @@ struct infllm_opts {
     int32_t n_init, n_local, block_size, topk, repr_topk, repr_score, exc_block_size;
     int32_t max_cached_block, cache, position;
     double score_decay;
+    bool offload;
     /* not options: from plan */
     int32_t table;      /* per block and query head: its vector */
     int32_t stream_tok; /* tokens that come as a stream: the context under its own prefill */
@@ -54,6 +55,8 @@ static const struct kvl_opt infllm_options[] = {
       .help = "of cache=lru_s: what is left of a block's rank after a step" },
     { INFLLM_OPT(ENUM, position), .def = "unified", .choices = infllm_positions,
       .help = "of far tokens: unified = all at distance n_local - 1 (paper), original" },
+    { INFLLM_OPT(BOOL, offload), .def = "false",
+      .help = "the block cache is executed: blocks live on the host (published: always)" },
     { 0 },
 };
 

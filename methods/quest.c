@@ -32,7 +32,8 @@ enum { QUEST_MAX_LAYERS = 1024 };
 struct quest_opts {
     int32_t page, dense_layers;
     int32_t reduce; /* index into quest_reduces */
-    int32_t table;  /* not an option: the metadata's handle, from plan */
+    bool offload;
+    int32_t table; /* not an option: the metadata's handle, from plan */
 };
 
 static const char *const quest_reduce_names[] = { "none", "sum", "max", "mean_q", NULL };
@@ -60,6 +61,12 @@ static const struct kvl_opt quest_options[] = {
       .def = "sum",
       .choices = quest_reduce_names,
       .help = "bounds of the query heads of a kv head (paper: none, one kv head per query head)" },
+    { .name = "offload",
+      .type = KVL_OPT_BOOL,
+      .off = offsetof(struct quest_opts, offload),
+      .def = "false",
+      .help = "keys and values of selecting layers live on the host; as many pages as a step reads "
+              "stay on the device (paper: all on the device)" },
     { 0 },
 };
 
@@ -87,6 +94,12 @@ static int quest_plan(struct kvl_plan *plan)
     uint8_t selects[QUEST_MAX_LAYERS] = { 0 };
     memset(selects + o->dense_layers, 1, (size_t)(plan->shape->n_layers - o->dense_layers));
     plan->replay = KVL_REPLAY_KEYS;
+    if (o->offload)
+        KVL_TRY(kvl_plan_offload(
+            plan, &(struct kvl_offload){ .layers = selects,
+                                         .keep_last = 1, /* a page goes when it is full */
+                                         .unit_tok = o->page,
+                                         .cache_tok = plan->budget_tok / o->page * o->page }));
     return kvl_plan_meta_desc(plan,
                               &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
                                                        .unit_tok = o->page,
@@ -186,7 +199,7 @@ static const struct kvl_policy quest = {
         "pages, and one row updated. Once minima and maxima of all keys. Memory: 2 d values per "
         "page and kv head, in the type of the cache.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS,
     .opts = quest_options,
     .opts_size = sizeof(struct quest_opts),
     .min_budget = quest_min_budget,

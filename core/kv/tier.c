@@ -72,7 +72,8 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
         kvl_tier_destroy(t);
         return KVL_ENOMEM;
     }
-    int32_t u = desc->unit_tok, first = (desc->keep_first + u - 1) / u * u;
+    int32_t u = desc->unit_tok, inside = KVL_MAX(desc->keep_first - desc->origin, 0);
+    int32_t first = desc->origin + (inside + u - 1) / u * u;
     for (int32_t i = 0; i < t->n_lanes; i++)
         t->lanes[i] =
             (struct kvl_tier_lane){ .on = !desc->layers || desc->layers[i / d->n_kv_heads] != 0,
@@ -194,11 +195,13 @@ static int lane_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t
 int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos)
 {
     const struct kvl_layout *l = &t->store->layout;
-    int32_t u = t->desc.unit_tok, end = KVL_MAX(n_pos - t->desc.keep_last, 0) / u * u;
+    int32_t u = t->desc.unit_tok, origin = t->desc.origin;
+    int32_t n_units = KVL_MAX(n_pos - t->desc.keep_last - origin, 0) / u;
+    int32_t end = origin + n_units * u;
     for (int32_t h = 0; h < t->n_kv_heads; h++) {
         struct kvl_tier_lane *a = tier_lane(t, layer, h);
         if (!a->on || end <= a->end) continue;
-        KVL_TRY(lane_units(t, a, end / u));
+        KVL_TRY(lane_units(t, a, n_units));
         const struct kvl_table *table = kvl_seq_table(seq, layer, h);
         int32_t n = kvl_ranks_below(l, table, end) - kvl_ranks_below(l, table, a->end);
         t->count.d2h_bytes += n * slot_bytes(t);
@@ -261,8 +264,9 @@ static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
 int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n)
 {
     struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    int32_t u = t->desc.unit_tok, last = KVL_MIN(first + n, a->end);
-    first = KVL_MAX(first, a->first);
+    int32_t u = t->desc.unit_tok, origin = t->desc.origin, last = KVL_MIN(first + n, a->end);
+    first = KVL_MAX(first, a->first) - origin;
+    last -= origin;
     for (int32_t unit = first / u; first < last && unit <= (last - 1) / u; unit++)
         KVL_TRY(want_unit(t, a, unit));
     return KVL_OK;
@@ -421,7 +425,7 @@ static int32_t tier_copy(const struct kvl_tier *t, const struct kvl_seq *seq, in
     int32_t u = t->desc.unit_tok, total = 0, pos[STEP], slot[STEP];
     for (int32_t at = 0; at < u; at += STEP) {
         int32_t n = KVL_MIN(STEP, u - at);
-        for (int32_t i = 0; i < n; i++) pos[i] = unit * u + at + i;
+        for (int32_t i = 0; i < n; i++) pos[i] = t->desc.origin + unit * u + at + i;
         total += kvl_seq_find(seq, lane / t->n_kv_heads, lane % t->n_kv_heads, pos, n, slot);
         for (int32_t i = 0, m; i < n; i += m) {
             for (m = 1; slot[i] >= 0 && i + m < n && slot[i + m] == slot[i] + m;) m++;
@@ -511,7 +515,8 @@ int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, i
             len = pos < a->first ? KVL_MIN(n, a->first - pos) : n;
             to = slot + a->shift[pos >= a->end];
         } else {
-            int32_t place = a->place[pos / u], in_unit = pos % u;
+            int32_t unit = (pos - t->desc.origin) / u, in_unit = (pos - t->desc.origin) % u;
+            int32_t place = a->place[unit];
             assert(place >= 0);
             len = KVL_MIN(n, u - in_unit);
             to = place < STAGED ? place * u

@@ -1,7 +1,7 @@
 /* tier.h - the device side of a sequence whose lanes live in the host tier; core/kv and core/model only.
  *
  * Vocabulary
- *   unit     unit_tok positions that travel together; they begin at multiples of unit_tok
+ *   unit     unit_tok positions that travel together; they begin at origin and go on without a gap
  *   host     units older than keep_last that do not begin in keep_first: their blocks, in the store,
  *            are the host's copy
  *   place    room for one unit on the device.  Cache places stay, as many as cache_tok has units;
@@ -29,7 +29,7 @@
 enum kvl_tier_order { KVL_TIER_LRU = 0, KVL_TIER_LFU, KVL_TIER_SCORE };
 
 struct kvl_tier_desc {
-    int32_t keep_first, keep_last, unit_tok, cache_tok;
+    int32_t keep_first, keep_last, origin, unit_tok, cache_tok;
     enum kvl_tier_order order;
     const uint8_t *layers; /* [n_layers] or NULL = all; borrowed during create */
 };

@@ -18,11 +18,15 @@ int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *o)
 {
     struct kvl_plan_private *p = plan->p;
     if (p->offloads) return kvl_fail(plan->err, KVL_EPOLICY, "offloaded twice, want one plan");
-    if (o->keep_first < 0 || o->keep_last < 1)
+    enum { MOST = 1 << 30 };
+    if (o->keep_first < 0 || o->keep_first > MOST || o->keep_last < 1 || o->keep_last > MOST)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "keeps the first %d and the last %d on the device, want 0 or more, and at "
-                        "least 1: the current token",
+                        "least 1, the current token (at most 2^30)",
                         o->keep_first, o->keep_last);
+    if (o->origin < 0 || o->origin > MOST)
+        return kvl_fail(plan->err, KVL_EPOLICY, "units from position %d on, want 0 to 2^30",
+                        o->origin);
     if (o->unit_tok < 1 || o->unit_tok > 1 << 20 || o->cache_tok < 0)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "units of %d tokens, cache of %d: want 1 to 1048576, and 0 or more",
@@ -67,6 +71,7 @@ int kvl_offload_attach(struct kvl_session *s)
                            &(struct kvl_tier_desc){ .keep_first = o->keep_first,
                                                     .keep_last = o->keep_last,
                                                     .unit_tok = o->unit_tok,
+                                                    .origin = o->origin,
                                                     .cache_tok = o->cache_tok,
                                                     .order = (enum kvl_tier_order)o->replace,
                                                     .layers = o->layers },
@@ -259,7 +264,8 @@ int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_hea
     if (!p->offloads || p->offload.replace != KVL_REPLACE_SCORE)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "scores of units, but the plan has no replacement by score");
-    int32_t units = (ctx->host->n_visible - 1) / p->offload.unit_tok + 1;
+    int32_t last = KVL_MAX(ctx->host->n_visible - 1 - p->offload.origin, 0);
+    int32_t units = last / p->offload.unit_tok + 1;
     if (n < 0 || n > units)
         return kvl_fail(ctx->err, KVL_EPOLICY, "scores of %d units, want 0 to %d", n, units);
     for (int32_t i = 0; i < n; i++)

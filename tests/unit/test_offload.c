@@ -79,8 +79,9 @@ static int test_select(struct kvl_pctx *ctx, const struct kvl_step *step, const 
     (void)q;
     for (int32_t h = 0; cfg.scores && cfg.on && h < ctx->shape->n_kv_heads; h++) {
         float score[MAX_UNITS];
-        for (int32_t u = 0; u < n / cfg.o.unit_tok; u++) score[u] = unit_score(step->layer, h, u);
-        KVL_TRY(kvl_offload_scores(ctx, step->layer, h, score, n / cfg.o.unit_tok));
+        int32_t units = KVL_MAX(n - cfg.o.origin, 0) / cfg.o.unit_tok;
+        for (int32_t u = 0; u < units; u++) score[u] = unit_score(step->layer, h, u);
+        KVL_TRY(kvl_offload_scores(ctx, step->layer, h, score, units));
     }
     for (int32_t h = 0; cfg.n_ahead && step->layer == 0 && h < ctx->shape->n_kv_heads; h++)
         KVL_TRY(kvl_prefetch(ctx, 1, h, cfg.ahead, cfg.n_ahead));
@@ -183,13 +184,14 @@ static int n_watched;
 
 static int32_t host_first(void)
 {
-    return (cfg.o.keep_first + cfg.o.unit_tok - 1) / cfg.o.unit_tok * cfg.o.unit_tok;
+    int32_t inside = KVL_MAX(cfg.o.keep_first - cfg.o.origin, 0);
+    return cfg.o.origin + (inside + cfg.o.unit_tok - 1) / cfg.o.unit_tok * cfg.o.unit_tok;
 }
 
 static int32_t host_end(int32_t n_pos)
 {
-    int32_t end = KVL_MAX(n_pos - cfg.o.keep_last, 0) / cfg.o.unit_tok * cfg.o.unit_tok;
-    return KVL_MAX(end, host_first());
+    int32_t inside = KVL_MAX(n_pos - cfg.o.keep_last - cfg.o.origin, 0);
+    return KVL_MAX(cfg.o.origin + inside / cfg.o.unit_tok * cfg.o.unit_tok, host_first());
 }
 
 static bool layer_offloads(int32_t layer)
@@ -356,7 +358,7 @@ static int naive_tap(void *user, const struct kvl_tap_read *t, struct kvl_err *e
         bool named[MAX_UNITS] = { false };
         for (int32_t j = 2 * h; j < 2 * h + 2; j++)
             for (int32_t i = 0; i < t->n_read[j]; i++) {
-                int32_t p = t->read[j][i], u = p / cfg.o.unit_tok;
+                int32_t p = t->read[j][i], u = (p - cfg.o.origin) / cfg.o.unit_tok;
                 if (p < host_first() || p >= host_end(t->pos + 1) || named[u]) continue;
                 named[u] = true;
                 unit[n++] = u;
@@ -395,6 +397,9 @@ static const struct kvl_offload sizes[] = {
     { .keep_first = 16, .keep_last = 16, .unit_tok = 32, .cache_tok = 1 << 20 },
     { .keep_first = 0, .keep_last = 200, .unit_tok = 8, .cache_tok = 16 },
     { .keep_first = 1, .keep_last = 1, .unit_tok = 150, .cache_tok = 150 },
+    { .keep_first = 0, .keep_last = 12, .origin = 11, .unit_tok = 8, .cache_tok = 32 },
+    { .keep_first = 20, .keep_last = 12, .origin = 5, .unit_tok = 6, .cache_tok = 0 },
+    { .keep_last = 1, .origin = 500, .unit_tok = 6, .cache_tok = 12 },
 };
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
@@ -768,6 +773,7 @@ static void test_wrong_plans_are_refused(void **state)
         { { .keep_first = -1, .keep_last = 1, .unit_tok = 1 }, "first -1" },
         { { .keep_last = 0, .unit_tok = 1 }, "last 0" },
         { { .keep_last = 1, .unit_tok = 0 }, "units of 0" },
+        { { .keep_last = 1, .origin = -5, .unit_tok = 1 }, "position -5" },
         { { .keep_last = 1, .unit_tok = 8, .cache_tok = -1 }, "cache of -1" },
         { { .keep_last = 1, .unit_tok = 8, .cache_tok = 7 }, "holds no unit of 8" },
         { { .keep_last = 1, .unit_tok = 8, .replace = (enum kvl_replace)3 }, "replacement 3" },
