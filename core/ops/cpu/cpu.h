@@ -89,7 +89,7 @@ struct kvl_sparse_item {
     const uint8_t *column;   /* [n_slots] 1 = a slot that every later row reads */
     const uint8_t *distance; /* [-KVL_SPARSE_TOK .. n_slots - 1] 1 = read; that of 0 is */
     const int32_t *n_before; /* [n_slots + 1] distances below that are read */
-    const int32_t *block;    /* [n_blocks] ascending: slots / block_tok that every later row reads */
+    const int32_t *block; /* [n_blocks] ascending: slots / block_tok that every later row reads */
     int32_t n_blocks, block_tok;
     int64_t n_pairs, n_reads; /* out: added to */
 };
