@@ -118,6 +118,33 @@ static void naive_shares(const struct rocket *c, const float *q, int32_t group, 
     }
 }
 
+/* Scores that the policy showed, by position. */
+static float shown[READS_LAYERS][READS_HEADS][READS_TOK];
+
+static int take_scores(void *user, const struct kvl_tap_score *t, struct kvl_err *err)
+{
+    (void)user;
+    (void)err;
+    if (t->index < 0) return KVL_OK; /* stage 1 */
+    assert_int_equal(t->scope, KVL_SCOPE_KV_HEAD);
+    assert_int_equal(t->n, t->pos + 1);
+    for (int32_t h = 0; h < t->n_lists; h++)
+        memcpy(shown[t->layer][h], t->score + (size_t)h * (size_t)t->n,
+               (size_t)t->n * sizeof *t->score);
+    return KVL_OK;
+}
+
+static void expect_shown(const float *got, const int32_t *pos, int32_t n, const double *share,
+                         const struct rocket *c, int32_t n_pages)
+{
+    double want[READS_TOK];
+    for (int32_t p = 0; p <= reads.pos; p++) want[p] = -HUGE_VAL;
+    for (int32_t i = 0; i < n && i < n_pages * c->page; i++) want[pos[i]] = share[i / c->page];
+    for (int32_t p = 0; p <= reads.pos; p++)
+        if (isfinite(want[p]) ? fabs((double)got[p] - want[p]) > 1e-5 : isfinite(got[p]))
+            fail_msg("%s: score of %d is %g, want %g", c->options, p, (double)got[p], want[p]);
+}
+
 /* What a lane of a layer should have read in the step just done. */
 static void naive_stage2(struct rig *r, const struct rig_session *rs, const struct rocket *c,
                          int32_t layer, int32_t kv_head, uint8_t *want)
@@ -134,6 +161,7 @@ static void naive_stage2(struct rig *r, const struct rig_session *rs, const stru
                                      keys + i * HEAD, &r->err));
     naive_shares(c, reads.q[layer] + kv_head * group * HEAD, group, keys, n_pages, share);
     record_top(share, n_pages, KVL_MIN(k, n_pages), mark);
+    expect_shown(shown[layer][kv_head], pos, n, share, c, n_pages);
     memset(want, 0, READS_TOK);
     for (int32_t i = 0; i < n; i++)
         if (i / c->page >= n_pages || mark[i / c->page]) want[pos[i]] = 1;
@@ -156,7 +184,10 @@ static void check_run(struct rig *r, const int32_t *id, const struct rocket *c)
             int32_t n = naive_stage1(c, record.mass[l] + (size_t)(h * group) * N_CTX, group, pos);
             rig_expect_kept(&rs, l, h, pos, n);
         }
-    reads_tap(r, &rs);
+    struct kvl_tap tap = { .user = (void *)(uintptr_t)sh,
+                           .read = reads_take,
+                           .score = take_scores };
+    kvl_session_tap(rs.s, &tap);
     for (int32_t t = 0; t < N_STEPS; t++) {
         rig_decode(r, &rs, id + N_CTX + t, 1, logits);
         for (int32_t l = 0; l < sh->n_layers; l++)

@@ -93,10 +93,16 @@ static void test_the_newest_may_go(void **state)
         hand_open(&x, 2, i ? "keep_newest=true" : "", 6);
         hand_step(&x, 5, row, row, 6, SET(0, 4, 5));
         hand_append(&x, 6);
+        static const float next[] = { .4f, .3f, .25f, .05f }, last[] = { .1f, .2f, .3f, .4f };
         if (i)
-            hand_step(&x, 6, ROW(.4f, .3f, .25f, .05f), ROW(.4f, .3f, .25f, .05f), 4, SET(0, 4, 6));
+            hand_step(&x, 6, next, next, 4, SET(0, 4, 6));
         else
-            hand_step(&x, 6, ROW(.4f, .3f, .25f, .05f), ROW(.4f, .3f, .25f, .05f), 4, SET(0, 4, 5));
+            hand_step(&x, 6, next, next, 4, SET(0, 4, 5));
+        hand_append(&x, 7); /* the newest is the best: it is counted once */
+        if (i)
+            hand_step(&x, 7, last, last, 4, SET(4, 6, 7));
+        else
+            hand_step(&x, 7, last, last, 4, SET(4, 5, 7));
         hand_close(&x);
     }
 }
