@@ -2,12 +2,19 @@
  * another one chose. */
 #include "model/items.h"
 
-/* Log-weights, other positions: a list of positions would lose them. */
+/* Log-weights, keys, other positions: a list of positions would lose them. */
 static bool segment_is_plain(const struct kvl_segment *g)
 {
     for (int32_t i = 0; g->list && i < g->n_lists; i++)
-        if (g->list[i].log_weight) return false;
+        if (g->list[i].log_weight || g->list[i].keys) return false;
     return g->mode == KVL_POS_ORIGINAL;
+}
+
+static bool sel_is_plain(const struct kvl_sel *sel)
+{
+    for (int32_t i = 0; i < sel->n_seg; i++)
+        if (!segment_is_plain(&sel->seg[i])) return false;
+    return !sel->pseudo && !sel->residual_alpha;
 }
 
 static int view_check(const struct kvl_sel *sel, int32_t q_head)
@@ -16,13 +23,11 @@ static int view_check(const struct kvl_sel *sel, int32_t q_head)
     if (q_head < 0 || q_head >= n_heads)
         return kvl_fail(sel->err, KVL_EPOLICY, "view of query head %d, want 0 to %d", q_head,
                         n_heads - 1);
-    for (int32_t i = 0; i < sel->n_seg; i++)
-        if (!segment_is_plain(&sel->seg[i]))
-            return kvl_fail(
-                sel->err, KVL_EINVAL,
-                "a selection with weights or positions of its own cannot be viewed as a "
-                "list of tokens");
-    return KVL_OK;
+    if (sel_is_plain(sel)) return KVL_OK;
+    return kvl_fail(
+        sel->err, KVL_EINVAL,
+        "a selection with weights, keys, positions or entries of its own is more than a "
+        "list of tokens, and cannot be viewed as one");
 }
 
 /* Ascending positions of all segments, which do not overlap. */

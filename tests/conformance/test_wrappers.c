@@ -420,19 +420,32 @@ static int viewing_select(struct kvl_pctx *ctx, const struct kvl_step *step,
         pos[n - 1] != step->pos)
         return kvl_fail(ctx->err, KVL_EINTERNAL, "head 3 has %d", n);
     KVL_TRY(kvl_sel_clear(sel));
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 4, 9));
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 20, step->pos));
+    KVL_TRY(kvl_sel_view(sel, 1, &pos, &n));
+    if (n != 5 + step->pos - 20 || pos[4] != 8 || pos[5] != 20 || pos[n - 1] != step->pos - 1)
+        return kvl_fail(ctx->err, KVL_EINTERNAL, "ranges have %d", n);
+    KVL_TRY(kvl_sel_clear(sel));
     return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, (int32_t[]){ 5 }, 1);
 }
 
-static int weighted_select(struct kvl_pctx *ctx, const struct kvl_step *step,
-                           const struct kvl_query *q, struct kvl_sel *sel)
+/* Kinds of selections that are more than positions. */
+static int more_than_tokens; /* which one; tests only */
+
+static int rich_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                       struct kvl_sel *sel)
 {
+    static const float zero[512] = { 0 };
     const int32_t *pos;
     int32_t n;
-    (void)ctx;
     (void)step;
     (void)q;
     KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, (int32_t[]){ 5 }, 1));
-    KVL_TRY(kvl_sel_log_weights(sel, KVL_SCOPE_LAYER, 0, (float[]){ -1 }, 1));
+    if (more_than_tokens == 0)
+        KVL_TRY(kvl_sel_log_weights(sel, KVL_SCOPE_LAYER, 0, (float[]){ -1 }, 1));
+    if (more_than_tokens == 1) KVL_TRY(kvl_sel_residual(sel, zero, zero));
+    for (int32_t h = 0; more_than_tokens == 2 && h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_sel_pseudo(sel, h, zero, zero, 1));
     return kvl_sel_view(sel, 0, &pos, &n);
 }
 
@@ -487,7 +500,8 @@ static void test_views(void **state)
 {
     (void)state;
     expect_select(viewing_select, NULL);
-    expect_select(weighted_select, "weights or positions of its own");
+    for (more_than_tokens = 0; more_than_tokens < 3; more_than_tokens++)
+        expect_select(rich_select, "is more than a list of tokens");
     expect_select(cleared_select, "names no list");
     expect_select(far_view_select, "want 0 to 3");
     expect_select(lonely_select, "has none");
