@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { BOX_TILE = 256, BOX_MAX_TOK = 16, BOX_MAX_GROUP = 64 };
+enum { BOX_TILE = 256, BOX_MAX_TOK = 16 };
 
 struct boxes {
     const struct kvl_box_scores_args *a;
@@ -43,7 +43,7 @@ static void boxes_tile(const struct boxes *b, int32_t kv, int32_t box0)
     const struct kvl_box_scores_args *a = b->a;
     int32_t n = KVL_MIN(BOX_TILE, a->n - box0), tok = a->box_tok;
     size_t elem = (size_t)kvl_kv_elem_bytes(a->type), at = (size_t)kv * (size_t)a->n_channels;
-    float column[BOX_TILE * BOX_MAX_TOK];
+    float column[BOX_TILE * BOX_MAX_TOK], x[BOX_TILE]; /* rows of all tokens, of one in each box */
     float *score = a->score + (size_t)(kv * b->group) * a->score_stride + box0;
     for (int32_t g = 0; g < b->group; g++)
         memset(score + (size_t)g * a->score_stride, 0, (size_t)n * sizeof *score);
@@ -53,11 +53,12 @@ static void boxes_tile(const struct boxes *b, int32_t kv, int32_t box0)
                       (size_t)box0 * (size_t)tok + (size_t)(v % tok);
         b->kern->widen(column, (const uint8_t *)a->boxes + from * elem, kvl_kv_wtype(a->type),
                        (n - 1) * tok + 1);
+        for (int32_t i = 0; i < n; i++) x[i] = column[i * tok];
         for (int32_t g = 0; g < b->group; g++) {
             float q =
                 a->q[(size_t)(kv * b->group + g) * (size_t)a->head_dim + (size_t)c] * a->scale;
             float *y = score + (size_t)g * a->score_stride;
-            for (int32_t i = 0; i < n; i++) y[i] += q * column[i * tok];
+            for (int32_t i = 0; i < n; i++) y[i] += q * x[i];
         }
     }
 }
