@@ -61,12 +61,19 @@ static void list_row(const char *name, const char *help, const char *origin)
 /* What a policy is first of all: the heading that it stands under. */
 enum list_kind { BOUND, EVICTS_ONCE, EVICTS, SELECTS, OFFLOADS, PREFILLS, WRAPS, OTHER, N_KINDS };
 
+/* Some only offload when they are told to. */
+static bool list_offloads(const struct kvl_policy *p)
+{
+    const struct kvl_opt *o = p->opts ? kvl_opt_find(p->opts, "offload") : NULL;
+    return (p->caps & KVL_CAP_OFFLOADS) && !(o && strcmp(o->def, "false") == 0);
+}
+
 static enum list_kind list_kind(const struct kvl_policy *p)
 {
     if (p->caps & KVL_CAP_BOUND) return BOUND;
     if (p->caps & KVL_CAP_WRAPS) return WRAPS;
     if (p->caps & KVL_CAP_OWN_PREFILL) return PREFILLS;
-    if (p->caps & KVL_CAP_OFFLOADS) return OFFLOADS;
+    if (list_offloads(p)) return OFFLOADS;
     if (p->caps & KVL_CAP_SELECTS) return SELECTS;
     if (p->caps & KVL_CAP_EVICTS) return p->evict ? EVICTS : EVICTS_ONCE;
     return OTHER;
