@@ -11,8 +11,9 @@
  * The authors' code was never published.  Two readings of "recovers":
  *   mass    cold-compress: the share of the attention that falls on what is kept, a mean over all queries
  *           of the context; exact, from two column sums (all queries; the next r_l n queries)
- *   renorm  the paper: 1 - |A - softmax(Q K_C^T)|, where the kept weights grow to sum up to 1; here the
- *           2-norm of a query's difference, a mean over the last `rows` queries
+ *   renorm  the paper: 1 - |A - softmax(Q K_C^T)|, where the kept weights grow to sum up to 1; taken as
+ *           the sum of a query's absolute differences (twice the mass that is dropped), a mean over the
+ *           last `rows` queries
  * Attention is the mean of the group's query heads (cold-compress), since a kv head is kept or not.
  *
  * While decoding, after every step (a question that runs as one block: at its end), a head keeps what its

@@ -58,26 +58,24 @@ static inline void fastgen_mass(const struct fastgen_context *c, const float *al
     recovery[FASTGEN_FULL] = 1;
 }
 
-/* Adds |a - b| of one query to distance [FASTGEN_POLICIES]: a its weights on the positions up to `at`, b
- * those over what a policy keeps of them. */
+/* Adds |a - b|, the sum of absolute differences, of one query to distance [FASTGEN_POLICIES]: a its weights
+ * on the positions up to `at`, b those that a softmax over what a policy keeps of them gives.  Kept weights
+ * grow to a sum of 1: they gain what the others lose. */
 static inline void fastgen_distance(const struct fastgen_context *c, const float *a, int32_t at,
                                     double *distance)
 {
-    double mass[FASTGEN_FULL] = { 0 }, kept[FASTGEN_FULL] = { 0 }, all = 0;
+    double mass[FASTGEN_FULL] = { 0 }, all = 0;
     for (int32_t j = 0; j <= at; j++) {
-        double square = (double)a[j] * (double)a[j];
-        all += square;
+        all += (double)a[j];
         for (int p = 0; p < FASTGEN_FULL; p++) {
             bool local = p == FASTGEN_LOCAL && j > at - c->window;
-            if (c->level[j] > (p == FASTGEN_LOCAL ? FASTGEN_FREQUENT : p) && !local) continue;
-            mass[p] += (double)a[j];
-            kept[p] += square;
+            bool kept = c->level[j] <= KVL_MIN(p, FASTGEN_FREQUENT) || local;
+            mass[p] += kept ? (double)a[j] : 0;
         }
     }
     for (int p = 0; p < FASTGEN_FULL; p++) {
-        double grown =
-            mass[p] > 0 ? 1 / mass[p] - 1 : 0; /* kept weights grow by this factor less 1 */
-        distance[p] += sqrt(kept[p] * grown * grown + KVL_MAX(0, all - kept[p]));
+        double gained = mass[p] > 0 ? fmax(0, 1 - mass[p]) : 0;
+        distance[p] += gained + fmax(0, all - mass[p]);
     }
 }
 

@@ -41,27 +41,38 @@ static void test_worked_example(void **state)
     assert_memory_equal(lane.size, ((int32_t[]){ 1, 2, 3, 4, 5 }), sizeof lane.size);
 }
 
-/* The last query: what is kept is scaled up to 1, the rest counts as lost. */
+/* Sum of |a - b| over the first n tokens, b being a where `kept`, scaled up to a sum of 1. */
+static double absolute(const float *a, int32_t n, const uint8_t *kept)
+{
+    double mass = 0, sum = 0;
+    for (int32_t j = 0; j < n; j++) mass += kept[j] ? (double)a[j] : 0;
+    for (int32_t j = 0; j < n; j++) sum += fabs((double)a[j] - (kept[j] ? (double)a[j] / mass : 0));
+    return sum;
+}
+
+/* What is kept is scaled up to 1, the rest counts as lost. */
 static void test_distance_after_renormalising(void **state)
 {
+    static const uint8_t kept[2][FASTGEN_FULL][5] = {
+        { { 1, 0, 0, 0, 0 }, { 1, 0, 1, 0, 0 }, { 1, 0, 1, 1, 0 }, { 1, 0, 1, 1, 1 } },
+        { { 1 }, { 1, 0, 1 }, { 1, 0, 1, 1 }, { 1, 0, 1, 1 } }, /* one query before */
+    };
+    static const double special[2] = { 1.4, 1.2 };
     struct fastgen_context c = { .level = level, .n = 5, .window = 2 };
-    double distance[FASTGEN_POLICIES] = { 0 }, want[FASTGEN_FULL];
     (void)state;
-    want[FASTGEN_SPECIAL] = sqrt(.7 * .7 + .01 + .01 + .16 + .01);
-    want[FASTGEN_PUNCT] = sqrt(pow(.75 - .3, 2) + pow(.25 - .1, 2) + .01 + .16 + .01);
-    want[FASTGEN_FREQUENT] =
-        sqrt(pow(.375 - .3, 2) + pow(.125 - .1, 2) + pow(.5 - .4, 2) + .01 + .01);
-    want[FASTGEN_LOCAL] = sqrt(pow(.3 / .9 - .3, 2) + pow(.1 / .9 - .1, 2) + pow(.4 / .9 - .4, 2) +
-                               pow(.1 / .9 - .1, 2) + .01);
-    fastgen_distance(&c, map[4], 4, distance);
-    for (int p = 0; p < FASTGEN_FULL; p++) assert_float_equal(distance[p], want[p], 1e-6);
-    /* The query before: token 2 is in its window anyway. */
-    for (int p = 0; p < FASTGEN_FULL; p++) distance[p] = 0;
-    fastgen_distance(&c, map[3], 3, distance);
-    assert_float_equal(distance[FASTGEN_SPECIAL], sqrt(.36 + .01 + .09 + .04), 1e-6);
-    assert_float_equal(
-        distance[FASTGEN_LOCAL],
-        sqrt(pow(.4 / .9 - .4, 2) + pow(.3 / .9 - .3, 2) + pow(.2 / .9 - .2, 2) + .01), 1e-6);
+    for (int back = 0; back < 2; back++) {
+        double distance[FASTGEN_POLICIES] = { 0 };
+        fastgen_distance(&c, map[4 - back], 4 - back, distance);
+        for (int p = 0; p < FASTGEN_FULL; p++)
+            assert_float_equal(distance[p], absolute(map[4 - back], 5 - back, kept[back][p]), 1e-6);
+        assert_float_equal(distance[FASTGEN_SPECIAL], special[back], 1e-6);
+    }
+    /* A window of one holds the query's own token, which nothing else keeps. */
+    double distance[FASTGEN_POLICIES] = { 0 };
+    c.window = 1;
+    fastgen_distance(&c, map[1], 1, distance);
+    assert_float_equal(distance[FASTGEN_FREQUENT], .8, 1e-6);
+    assert_float_equal(distance[FASTGEN_LOCAL], 0, 1e-6);
 }
 
 /* The largest threshold whose choices fit. */
