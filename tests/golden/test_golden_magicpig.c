@@ -330,7 +330,7 @@ static void test_measured_tables(void **state)
 
 /* ---- unbiased -------------------------------------------------------------------------------- */
 
-enum { SEEDS = 400, MAX_HEADS = 8 };
+enum { SEEDS = 400, N_SHORT = 120, MAX_HEADS = 8 };
 static struct sums {
     int32_t n;
     double full[MAX_HEADS], mean[MAX_HEADS], square[MAX_HEADS];
@@ -364,24 +364,32 @@ static int gather(void *user, const struct kvl_tap_read *t, struct kvl_err *err)
     return KVL_OK;
 }
 
+static void gather_seed(const struct kvl_session *prefill, const struct kvl_planned *p,
+                        uint64_t seed)
+{
+    struct rig_session rs = { 0 };
+    float *logits = rig_logits(&rig, 1);
+    const struct kvl_tap tap = { .read = gather };
+    RIG_OK(&rig.err, kvl_session_fork(prefill, &rs.s, &rig.err));
+    RIG_OK(&rig.err, kvl_session_attach(rs.s, p, seed, KVL_EXEC_REAL, &rig.err));
+    kvl_session_tap(rs.s, &tap);
+    rig_decode(&rig, &rs, id + N_SHORT, 1, logits);
+    kvl_free(logits);
+    rig_end(&rs);
+}
+
 static void expect_unbiased(const char *options, int32_t budget)
 {
+    struct kvl_session *prefill;
+    struct kvl_planned *p;
     memset(&sums, 0, sizeof sums);
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        struct rig_run run = { .policy = kvl_policy_magicpig,
-                               .options = options,
-                               .budget = budget,
-                               .id = id,
-                               .n_ctx = 120,
-                               .seed = seed };
-        struct rig_session rs = rig_start(&rig, &run);
-        float *logits = rig_logits(&rig, 1);
-        const struct kvl_tap tap = { .read = gather };
-        kvl_session_tap(rs.s, &tap);
-        rig_decode(&rig, &rs, id + 120, 1, logits);
-        kvl_free(logits);
-        rig_end(&rs);
-    }
+    RIG_OK(&rig.err, kvl_planned_create(kvl_policy_magicpig, rig_shape(&rig), options, budget,
+                                        N_SHORT, &p, &rig.err));
+    RIG_OK(&rig.err, kvl_session_create(rig.engine, &prefill, &rig.err));
+    RIG_OK(&rig.err, kvl_session_prefill(prefill, id, N_SHORT, NULL, true, &rig.err));
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) gather_seed(prefill, p, seed);
+    kvl_session_destroy(prefill);
+    kvl_planned_destroy(p);
     assert_int_equal(sums.n, SEEDS);
     for (int32_t h = 0; h < rig_shape(&rig)->n_heads; h++) {
         double deviation = sqrt((sums.square[h] - sums.mean[h] * sums.mean[h]) / SEEDS);

@@ -35,6 +35,7 @@ static void test_sizes(void **state)
 /* ---- one lane, written out ------------------------------------------------------------------- */
 
 static struct rig rig;
+static struct kvl_session *prefill;
 static int32_t id[N_TOK];
 
 struct lane {
@@ -170,16 +171,16 @@ static int compare(void *user, const struct kvl_tap_read *t, struct kvl_err *err
     return KVL_OK;
 }
 
+/* A fork of one prefilled context under the policy, some steps. */
 static void run_tapped(const char *options, int32_t budget, uint64_t seed, int32_t n_steps,
                        int (*read)(void *, const struct kvl_tap_read *, struct kvl_err *))
 {
-    struct rig_run run = { .policy = kvl_policy_vattention,
-                           .options = options,
-                           .budget = budget,
-                           .id = id,
-                           .n_ctx = N_CTX,
-                           .seed = seed };
-    struct rig_session rs = rig_start(&rig, &run);
+    struct rig_session rs = { 0 };
+    struct kvl_err *err = &rig.err;
+    RIG_OK(err, kvl_planned_create(kvl_policy_vattention, rig_shape(&rig), options, budget, N_CTX,
+                                   &rs.planned, err));
+    RIG_OK(err, kvl_session_fork(prefill, &rs.s, err));
+    RIG_OK(err, kvl_session_attach(rs.s, rs.planned, seed, KVL_EXEC_REAL, err));
     float *logits = rig_logits(&rig, n_steps);
     const struct kvl_tap tap = { .read = read };
     kvl_session_tap(rs.s, &tap);
@@ -192,6 +193,14 @@ static void open_rig(uint32_t n_layers)
 {
     rig_open(&rig, &(struct rig_desc){ .llama = { .n_layers = n_layers, .seed = 91 } });
     rig_tokens(id, N_TOK, 92);
+    RIG_OK(&rig.err, kvl_session_create(rig.engine, &prefill, &rig.err));
+    RIG_OK(&rig.err, kvl_session_prefill(prefill, id, N_CTX, NULL, true, &rig.err));
+}
+
+static void close_rig(void)
+{
+    kvl_session_destroy(prefill);
+    rig_close(&rig);
 }
 
 static void test_policy_follows_the_formulas(void **state)
@@ -216,7 +225,7 @@ static void test_policy_follows_the_formulas(void **state)
     watch.epsilon = watch.delta = .01;
     run_tapped("sink=2,local=5,top=1,epsilon=0.01,delta=0.01", 40, 7, N_STEPS, compare);
     assert_true(watch.n_close < lanes / 4 && watch.n_capped > lanes / 2);
-    rig_close(&rig);
+    close_rig();
 }
 
 /* ---- sums over the sample -------------------------------------------------------------------- */
@@ -269,7 +278,7 @@ static void test_unbiased_and_as_promised(void **state)
     }
     /* The formula's quantile is of one side. */
     assert_true(sums.n_broken > 0 && sums.n_broken < 2 * .1 * SEEDS * n_heads);
-    rig_close(&rig);
+    close_rig();
 }
 
 int main(void)
