@@ -136,7 +136,7 @@ static int kvzip_share(const struct kvl_pctx *ctx, int32_t layer, int32_t n_laye
     const struct kvzip_opts *o = ctx->opts;
     int32_t n_lanes = n_layers * ctx->shape->n_kv_heads, *count = kvzip_count(ctx, layer);
     int64_t k = (int64_t)n_lanes * (ctx->budget_tok - 1 - o->n_sink);
-    float *score;
+    float *score = NULL;
     if ((int64_t)n_lanes * n > INT32_MAX)
         return kvl_fail(ctx->err, KVL_EINVAL,
                         "%d lanes of %d tokens compete: too many; give layerwise=true", n_lanes, n);

@@ -18,7 +18,7 @@ static void peaks_query(const struct kvl_attn_peaks_args *a, int32_t i, int32_t 
     int32_t end = lane->n_slots - a->n + i;
     size_t row = (size_t)i * (size_t)a->n_heads + (size_t)h;
     float *peak = a->peak + (size_t)h * (size_t)(a->last - a->first);
-    double top = -INFINITY, sum = 0;
+    double top = -HUGE_VAL, sum = 0;
     for (int32_t s = 0; s <= end; s++) {
         if (!peaks_sees(a, s, end)) continue;
         double k[PEAKS_DIM];

@@ -7,7 +7,7 @@
 static double lag_relative(const struct kvl_lag_spread_args *a, const float *next, double x,
                            int32_t c)
 {
-    double lo = INFINITY, hi = -INFINITY;
+    double lo = HUGE_VAL, hi = -HUGE_VAL;
     for (int32_t i = 0; i < a->lag; i++) {
         double y = (double)next[(size_t)i * (size_t)a->dim + (size_t)c];
         lo = fmin(lo, y);
@@ -36,7 +36,7 @@ int kvl_ref_lag_spread(const struct kvl_lag_spread_args *a)
     for (size_t b = 0; b < (size_t)a->n_blocks; b++) {
         const float *x = a->x + b * lag * dim;
         float *y = a->y + b * lag;
-        double top = -INFINITY, sum = 0;
+        double top = -HUGE_VAL, sum = 0;
         for (size_t i = 0; i < lag; i++) {
             y[i] = (float)lag_deviation(a, x + i * dim, x + lag * dim);
             top = fmax(top, (double)y[i]);
