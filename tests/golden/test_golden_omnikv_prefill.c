@@ -202,7 +202,7 @@ static void naive_capture(const struct kvl_pctx *ctx, double c[M_LAYERS][M_LAYER
 }
 
 /* What a set of filters captures, or -1: each serves a layer, at most 2 layers are dense. */
-static double set_value(const double c[M_LAYERS][M_LAYERS], unsigned set, double *sparse)
+static double set_value(double c[M_LAYERS][M_LAYERS], unsigned set, double *sparse)
 {
     double sum = 0;
     int filter = -1, dense = 0;
