@@ -31,7 +31,12 @@
 #include "magicpig_tables.h"
 #include "magicpig_weight.h"
 
-enum { MAGICPIG_QUERIES = 16, MAGICPIG_MAX_LAYERS = 1024, MAGICPIG_LEAST = 16 };
+enum {
+    MAGICPIG_QUERIES = 16,
+    MAGICPIG_MAX_LAYERS = 1024,
+    MAGICPIG_LEAST = 16,
+    MAGICPIG_BUCKETS = 1 << 22 /* K=11, L=300 are 614400 */
+};
 
 struct magicpig_opts {
     int32_t K, L, sink, local, dense_every, seed;
@@ -151,6 +156,11 @@ static int magicpig_resolve(struct kvl_plan *plan, struct magicpig_opts *o)
                         "dense_every=1 leaves no layer; give 2 or more, or 0");
     int32_t ends = o->sink + o->local, n = KVL_MAX(0, plan->context_tok - ends);
     magicpig_settings(o, (double)(budget - 1 - ends) / KVL_MAX(1, n));
+    int64_t n_buckets = (int64_t)o->tables.n_tables << o->K;
+    if (n_buckets > MAGICPIG_BUCKETS)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "K=%d with L=%d: %lld buckets per kv head; give at most %d", o->K,
+                        o->tables.n_tables, (long long)n_buckets, MAGICPIG_BUCKETS);
     o->tables = (struct magicpig_tables){ .n_bits = o->K,
                                           .n_tables = o->tables.n_tables,
                                           .first = o->sink,
