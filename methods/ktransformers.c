@@ -369,7 +369,18 @@ static int kt_list_say(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_range(sel, scope, list, l->n_full * o->block_size, step->pos + 1);
 }
 
-/* For whoever listens: blocks that are not candidates cannot be chosen. */
+/* For whoever listens: blocks of a list that are not candidates could not be chosen. */
+static void kt_list_hide(const struct kvl_pctx *ctx, const struct kt_list *l, float *score)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t last = l->n - kt_local_blocks(o);
+    if (!kvl_tap_listens(ctx)) return;
+    memset(l->read, 0, (size_t)l->n_full);
+    for (int32_t i = o->init_block_num; i < last; i++) l->read[l->block[i]] = 1;
+    for (int32_t b = 0; b < l->n_full; b++)
+        if (!l->read[b]) score[b] = -INFINITY;
+}
+
 static int kt_show(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
                    const float *score, int32_t n_blocks)
 {
@@ -393,10 +404,12 @@ static int kt_select(struct kvl_pctx *ctx, const struct kvl_step *step, const st
     if (l.n <= o->init_block_num + o->second_block_count + kt_local_blocks(o)) return KVL_OK;
     KVL_TRY(kt_scores(ctx, step, q->q, l.n_full, &score));
     for (int32_t i = 0; i < kt_lists(ctx); i++) {
+        float *row = score + (size_t)i * (size_t)l.n_full;
         KVL_TRY(kt_list_live(ctx, step, i, &l));
         if (o->compat && o->preselect_block) KVL_TRY(kt_list_reorder(ctx, step, i, &l));
-        KVL_TRY(kt_list_choose(ctx, score + (size_t)i * (size_t)l.n_full, &l));
+        KVL_TRY(kt_list_choose(ctx, row, &l));
         KVL_TRY(kt_list_say(ctx, step, &l, scope, i, sel));
+        kt_list_hide(ctx, &l, row);
     }
     KVL_TRY(kt_show(ctx, step, scope, score, l.n_full));
     int32_t last = KVL_MIN(step->layer + o->layer_step, ctx->shape->n_layers) - 1;
