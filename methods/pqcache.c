@@ -124,22 +124,15 @@ static int32_t pqcache_min_budget(const struct kvl_shape *shape, const void *opt
     return KVL_MAX(o->sink_size, 0) + KVL_MAX(o->recent_size, 1) + KVL_MAX(o->topk_size, 1) + 1;
 }
 
-/* Sizes that were not given share what the others leave. */
-static int pqcache_sizes(struct kvl_plan *plan, struct pqcache_opts *o)
+/* Sizes that were not given share what the others leave; min_budget sees that there is enough. */
+static void pqcache_sizes(int32_t budget, struct pqcache_opts *o)
 {
-    int32_t least = pqcache_min_budget(plan->shape, o);
-    bool all = o->sink_size != KVL_AUTO && o->recent_size != KVL_AUTO && o->topk_size != KVL_AUTO;
-    if (!all && plan->budget_tok < least)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more", plan->budget_tok,
-                        least);
-    if (o->sink_size == KVL_AUTO) o->sink_size = KVL_MIN(32, plan->budget_tok / 4);
-    int32_t rest = plan->budget_tok - 1 - o->sink_size;
+    if (o->sink_size == KVL_AUTO) o->sink_size = KVL_MIN(32, budget / 4);
+    int32_t rest = budget - 1 - o->sink_size;
     if (o->topk_size == KVL_AUTO)
-        o->topk_size =
-            KVL_MAX(1, o->recent_size == KVL_AUTO ? rest - rest / 2 : rest - o->recent_size);
-    if (o->recent_size == KVL_AUTO) o->recent_size = KVL_MAX(0, rest - o->topk_size);
+        o->topk_size = o->recent_size == KVL_AUTO ? rest - rest / 2 : rest - o->recent_size;
+    if (o->recent_size == KVL_AUTO) o->recent_size = rest - o->topk_size;
     if (o->cache_tok == KVL_AUTO) o->cache_tok = o->topk_size;
-    return KVL_OK;
 }
 
 static int pqcache_plan(struct kvl_plan *plan)
@@ -149,7 +142,7 @@ static int pqcache_plan(struct kvl_plan *plan)
     if (dim % o->n_subvec != 0)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "n_subvec=%d; give a divisor of the head dimension, %d", o->n_subvec, dim);
-    KVL_TRY(pqcache_sizes(plan, o));
+    pqcache_sizes(plan->budget_tok, o);
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     struct kvl_meta_desc codes = {
         .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->n_subvec, .elem = KVL_META_U8

@@ -19,6 +19,7 @@ static const struct pq_case cases[] = {
     { "n_subvec=4,n_subbits=3,group=sum", 40, 4, 8, 10, 10, 14, 15, false },
     { "n_subvec=1,sink_size=0", 33, 1, 64, 10, 0, 16, 16, true },
     { "sink_size=40,topk_size=20,n_subbits=5", 100, 2, 32, 10, 40, 39, 20, true },
+    { "recent_size=5,n_subbits=3", 40, 2, 8, 10, 10, 5, 24, true },
     { "offload=false,n_subbits=4", 100, 2, 16, 10, 25, 37, 37, true },
 };
 
