@@ -204,8 +204,8 @@ struct kvl_counters {
     int64_t attended_lanes; /* number of (token, lane) in attended_tok */
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
-    int64_t kv_read_bytes;    /* keys and values that attention read */
-    int64_t given_keys;       /* rows whose key came from the policy: their values alone were read */
+    int64_t kv_read_bytes; /* keys and values that attention read */
+    int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */
     int64_t index_read_bytes; /* metadata and keys read to select or evict, but at attach */
     int64_t n_select;         /* calls of `select` */
     int64_t n_evicted;        /* slots evicted, all lanes */
@@ -259,7 +259,8 @@ struct kvl_tap_read {
     const float *const *log_weight;
     /* out = alpha [n_heads] times attention + (1 - alpha) mean [n_kv_heads][head_dim]; NULL: attention */
     const float *alpha, *mean;
-    bool given; /* keys or entries that are not stored took part: out is not attention over `read` */
+    /* Keys or entries that are not stored took part: out is not attention over `read`. */
+    bool given;
 };
 /* Scores by which a policy chose: pages or tokens of a selection, tokens of a one-shot eviction, what
  * it handed over itself. */
