@@ -47,8 +47,10 @@
  * block and kv head, those that preselect dropped included; a top-k per list.  A new token updates one
  * row.  Once: DYNAMIC and preselect: 128 queries over the context for all heads.
  */
-#include "ktransformers_importance.h"
 #include "ktransformers_options.h"
+
+#include "ktransformers_importance.h"
+
 #include "ktransformers_rows.h"
 
 /* ---- plan ---------------------------------------------------------------------------------------- */
