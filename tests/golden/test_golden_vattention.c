@@ -47,7 +47,7 @@ struct lane {
 };
 
 static struct watch {
-    int32_t sink, local, top, budget, n_lanes, n_close, n_capped, n_sampled;
+    int32_t sink, local, top, budget, n_lanes, n_close, n_capped, n_between;
     double base_rate, epsilon, delta;
     uint64_t seed;
 } watch;
@@ -135,6 +135,7 @@ static int32_t lane_size(const struct lane *l, const struct kvl_tap_read *t, int
         size = (int32_t)fmax(size, fmin(floor(need), l->n_rest));
     }
     watch.n_capped += size > room;
+    watch.n_between += size > m && size < room && size < l->n_rest;
     return size > room ? room : size;
 }
 
@@ -160,7 +161,6 @@ static void compare_lane(const struct kvl_tap_read *t, int32_t kv_head)
         double want = l.forced[i] ? 0 : log((double)l.n_rest / size);
         if (read[i]) near((double)t->log_weight[h][rank[i]], want, 1e-5);
     }
-    watch.n_sampled += size;
 }
 
 static int compare(void *user, const struct kvl_tap_read *t, struct kvl_err *err)
@@ -213,6 +213,13 @@ static void test_policy_follows_the_formulas(void **state)
     watch.epsilon = watch.delta = .1;
     run_tapped("", 128, 5, N_STEPS, compare);
     assert_true(watch.n_lanes == lanes && watch.n_close < lanes / 4);
+    /* Sizes that follow from deviation and denominator. */
+    watch = (struct watch){ .sink = 16, .local = 16, .top = 32, .budget = 255, .seed = 5 };
+    watch.base_rate = .02;
+    watch.epsilon = .05;
+    watch.delta = .1;
+    run_tapped("sink=16,local=16,top=32,epsilon=0.05", 255, 5, N_STEPS, compare);
+    assert_true(watch.n_between > lanes / 4);
     watch = (struct watch){ .sink = 3, .local = 0, .top = 0, .budget = 200, .seed = 6 };
     watch.base_rate = .25;
     watch.epsilon = .05;
