@@ -273,8 +273,8 @@ int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value
                             (double)alpha[i]);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(value[i]))
-            return kvl_fail(sel->err, KVL_EPOLICY, "residual: value %zu is %g, want a finite number",
-                            i, (double)value[i]);
+            return kvl_fail(sel->err, KVL_EPOLICY,
+                            "residual: value %zu is %g, want a finite number", i, (double)value[i]);
     float *copy = kvl_arena_get(&sel->s->engine->step, n_heads + n, sizeof *copy);
     if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a residual");
     memcpy(copy, alpha, n_heads * sizeof *copy);
