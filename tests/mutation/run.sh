@@ -14,7 +14,6 @@
 set -euo pipefail
 config=$1 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 shift
-export CCACHE_DISABLE=1 # it misses a header that appears before the one that it knows
 . "$config" # cc cflags link libs objects golden sources
 export CCACHE_DISABLE=1 # it does not notice a header that appears in front of another
 work=$(mktemp -d)
