@@ -38,7 +38,7 @@ run list tasks
 ! grep -q quest out.txt || fail "list tasks lists policies"
 for file in "$source_dir"/methods/[a-z]*.c; do
     run describe "$(basename "$file" .c)"
-    for row in paper what follows deviations cost does; do has describe "^$row  +[A-Za-z]"; done
+    for row in paper what follows deviations cost does; do has describe "^$row  +[A-Za-z0-9]"; done
     has describe '^budget +[1-9][0-9]* tokens per lane at least'
     ! grep -nE '^.{89,}' out.txt || fail "describe $file: lines over 88 columns"
 done
