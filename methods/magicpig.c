@@ -119,21 +119,21 @@ static int32_t magicpig_min_budget(const struct kvl_shape *shape, const void *op
 }
 
 /* K and the tables to build, by the share of hashed tokens that the budget holds: the more, the shorter
- * the codes.  K=10 with 150, 9 with 120 and 8 with 75 tables are the authors'; twice as many are room to
- * measure in. */
+ * the codes.  K=10 with 150, 9 with 120 and 8 with 75 tables are the authors'; measuring takes them all
+ * or fewer. */
 static void magicpig_settings(struct magicpig_opts *o, double share)
 {
     static const struct {
         double share;
         int32_t K, n_tables;
-    } settings[] = { { 0.03, 10, 300 }, { 0.06, 9, 240 }, { 0.12, 8, 150 }, { 0.25, 7, 100 } };
+    } settings[] = { { 0.03, 10, 150 }, { 0.06, 9, 120 }, { 0.12, 8, 75 }, { 0.25, 7, 50 } };
     int32_t n = (int32_t)(sizeof settings / sizeof settings[0]), i = 0;
     if (o->K != KVL_AUTO)
         while (i < n && settings[i].K > o->K) i++;
     else
         while (i < n && share > settings[i].share) i++;
     if (o->K == KVL_AUTO) o->K = i < n ? settings[i].K : 6;
-    o->tables.n_tables = o->L > 0 ? o->L : (i < n ? settings[i].n_tables : 64);
+    o->tables.n_tables = o->L > 0 ? o->L : (i < n ? settings[i].n_tables : 32);
 }
 
 static int magicpig_resolve(struct kvl_plan *plan, struct magicpig_opts *o)
