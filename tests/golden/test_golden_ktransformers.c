@@ -414,6 +414,9 @@ static void check_naive(struct rig *r, const int32_t *id, const struct naive *n)
     ",local_windows_len=" #local ",second_block_count=" #pick ","
 
 static const struct naive naives[] = {
+    /* Blocks of the context alone compete: compat has the same scores. */
+    { SIZES(4, 1, 32, 5) "representative_type=MEAN,compat=true", 4, 1, 8, 5, 0, 1, 1, false, true,
+      'm', 1 },
     { SIZES(4, 1, 8, 5) "representative_type=MEAN", 4, 1, 2, 5, 0, 1, 1, false, false, 'm', 1 },
     { SIZES(4, 2, 6, 5) "representative_type=MAX", 4, 2, 1, 5, 0, 1, 1, false, false, 'x', 1 },
     { SIZES(5, 0, 5, 3) "head_select_mode=SEPARATE,representative_type=MAX", 5, 0, 1, 3, 0, 1, 1,
