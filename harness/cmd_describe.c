@@ -95,7 +95,8 @@ static void describe_opts(const struct kvl_opt *o)
     for (; o->name; o++) {
         printf("  %s=%s  (", o->name, o->def);
         describe_range(o);
-        printf(")%s%s\n%*s", o->alias ? ", also " : "", o->alias ? o->alias : "", DESCRIBE_HELP, "");
+        printf(")%s%s\n%*s", o->alias ? ", also " : "", o->alias ? o->alias : "", DESCRIBE_HELP,
+               "");
         kvl_wrap(o->help ? o->help : "", DESCRIBE_HELP, DESCRIBE_WIDTH, stdout);
     }
 }
