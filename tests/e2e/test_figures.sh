@@ -203,6 +203,7 @@ small passkey_budget -- "${few[@]}" --set questions=2 --set 'budgets=[64]'
 small perplexity_length -- "${few[@]}" --set 'budgets=[64]'
 small preselect_effect -- "${few[@]}" --set questions=2 --set 'budgets=[64]'
 small top10_budget -- "${few[@]}" --set questions=2 --set quality.questions=1 --set quality.steps=2 --set 'budgets=[64]'
+small methods -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
 small two_stage_share -- "${few[@]}" --set questions=2 --set 'budgets=[25%]'
 equal "figures that figures.sh drew" "$(sort figures)" "$(ls out/f/*.png | sed 's/.*\///; s/\.png$//' | sort)"
 # Again: it goes on where it was.
