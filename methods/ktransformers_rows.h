@@ -30,13 +30,12 @@ static bool kt_selects(const struct kt_opts *o, int32_t layer)
     return layer >= o->dense_layer_num && (layer - o->dense_layer_num) % o->layer_step == 0;
 }
 
+/* row += k; the first key of a row takes the place of whatever lay there, which need not be a number. */
 static int kt_add_key(const struct kvl_pctx *ctx, float *row, const float *k, bool first)
 {
-    static const float forget = 0.0f;
-    struct kvl_add_args add = {
-        .y = row, .x = k, .n = (size_t)ctx->shape->head_dim, .factor = first ? &forget : NULL
-    };
-    return ctx->ops->add(&add);
+    size_t dim = (size_t)ctx->shape->head_dim;
+    if (first) memset(row, 0, dim * sizeof *row);
+    return ctx->ops->add(&(struct kvl_add_args){ .y = row, .x = k, .n = dim });
 }
 
 /* MEAN and FIXED: sums of keys, in proportion to their mean since all blocks are of one size. */
