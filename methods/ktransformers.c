@@ -293,7 +293,8 @@ static int kt_list_get(const struct kvl_pctx *ctx, const struct kvl_step *step, 
     return KVL_OK;
 }
 
-/* Full blocks of a lane.  Preselect drops whole ones. */
+/* Full blocks of a lane.  Preselect drops whole ones; where a wrapper drops parts of some, a block is there
+ * while its first token is. */
 static int kt_list_live(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t kv_head,
                         struct kt_list *l)
 {
@@ -335,11 +336,23 @@ static int kt_list_reorder(const struct kvl_pctx *ctx, const struct kvl_step *st
     return KVL_OK;
 }
 
+/* All blocks of the list are read. */
+static bool kt_list_fits(const struct kvl_pctx *ctx, const struct kt_list *l)
+{
+    const struct kt_opts *o = ctx->opts;
+    return l->n <= o->init_block_num + o->second_block_count + kt_local_blocks(o);
+}
+
 /* Marks the first blocks, the local ones and the best of the others; scores of the latter stay in x. */
 static int kt_list_choose(const struct kvl_pctx *ctx, const float *score, struct kt_list *l)
 {
     const struct kt_opts *o = ctx->opts;
     int32_t local = kt_local_blocks(o), n = l->n - o->init_block_num - local;
+    memset(l->read, 0, (size_t)l->n_full);
+    if (kt_list_fits(ctx, l)) {
+        for (int32_t i = 0; i < l->n; i++) l->read[l->block[i]] = 1;
+        return KVL_OK;
+    }
     const int32_t *candidate = l->block + o->init_block_num;
     struct kvl_topk_args top = { .index = l->best,
                                  .x = l->x,
@@ -351,7 +364,6 @@ static int kt_list_choose(const struct kvl_pctx *ctx, const float *score, struct
     for (int32_t i = 0; i < n; i++) l->x[i] = score[candidate[o->compat ? n - 1 - i : i]];
     int rc = ctx->ops->topk(&top);
     if (rc != KVL_OK) return kvl_fail(ctx->err, rc, "scores of %d blocks", n);
-    memset(l->read, 0, (size_t)l->n_full);
     for (int32_t i = 0; i < o->init_block_num; i++) l->read[l->block[i]] = 1;
     for (int32_t i = l->n - local; i < l->n; i++) l->read[l->block[i]] = 1;
     for (int32_t i = 0; i < top.k; i++)
@@ -402,8 +414,12 @@ static int kt_select(struct kvl_pctx *ctx, const struct kvl_step *step, const st
     float *score;
     if (o->preselect_block && o->second_block_count > o->preselect_block_count) return KVL_OK;
     KVL_TRY(kt_list_get(ctx, step, &l));
-    KVL_TRY(kt_list_live(ctx, step, 0, &l));
-    if (l.n <= o->init_block_num + o->second_block_count + kt_local_blocks(o)) return KVL_OK;
+    bool all = true; /* lanes differ where adakv wraps this policy */
+    for (int32_t i = 0; i < kt_lists(ctx) && all; i++) {
+        KVL_TRY(kt_list_live(ctx, step, i, &l));
+        all = kt_list_fits(ctx, &l);
+    }
+    if (all) return KVL_OK;
     KVL_TRY(kt_scores(ctx, step, q->q, l.n_full, &score));
     for (int32_t i = 0; i < kt_lists(ctx); i++) {
         float *row = score + (size_t)i * (size_t)l.n_full;

@@ -2,7 +2,8 @@
  * and a naive one on random scores. */
 #include "golden/given.h"
 
-extern const struct kvl_policy *const kvl_policy_adakv, *const kvl_policy_snapkv;
+extern const struct kvl_policy *const kvl_policy_adakv, *const kvl_policy_snapkv,
+                                                            *const kvl_policy_ktransformers;
 
 static const float two_heads[2][6] = { { .50f, .08f, .20f, .05f, .10f, .07f },
                                        { .02f, .30f, .01f, .28f, .015f, .012f } };
@@ -208,12 +209,52 @@ static void test_lanes_with_budgets(void **state)
     given_refuses(kvl_policy_adakv);
 }
 
+/* Lanes of ktransformers hold different numbers of blocks here: it took all for as many as the first
+ * lane's, and picked more than there were. */
+static void test_blocks_of_ktransformers(void **state)
+{
+    enum { N_CTX = 120, N_STEPS = 4, BUDGET = 40 };
+    static const char *const options[] = {
+        "ktransformers.block_size=4,ktransformers.preselect_block=true,"
+        "ktransformers.head_select_mode=SEPARATE",
+        "ktransformers.block_size=4,ktransformers.preselect_block=true,"
+        "ktransformers.head_select_mode=SEPARATE,ktransformers.compat=true",
+        "ktransformers.block_size=4,ktransformers.preselect_block=true",
+    };
+    const struct kvl_policy *composed;
+    int32_t id[N_CTX + N_STEPS];
+    struct rig r;
+    (void)state;
+    open_heads(&r, 4);
+    rig_tokens(id, N_CTX + N_STEPS, 5);
+    RIG_OK(&r.err,
+           kvl_policy_compose(kvl_policy_adakv, kvl_policy_ktransformers, &composed, &r.err));
+    for (int i = 0; i < 3; i++) {
+        struct rig_run run = {
+            .policy = composed, .options = options[i], .budget = BUDGET, .id = id, .n_ctx = N_CTX
+        };
+        struct rig_session rs = rig_start(&r, &run);
+        float *logits = rig_logits(&r, N_STEPS);
+        rig_decode(&r, &rs, id + N_CTX, N_STEPS, logits);
+        const struct kvl_counters *n = kvl_session_counters(rs.s);
+        assert_true(n->attended_tok <= (int64_t)BUDGET * n->attended_lanes);
+        kvl_free(logits);
+        rig_end(&rs);
+    }
+    kvl_policy_decompose(composed);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lanes_with_budgets), cmocka_unit_test(test_two_heads),
-        cmocka_unit_test(test_three_heads),        cmocka_unit_test(test_protected_tokens),
-        cmocka_unit_test(test_random_scores),      cmocka_unit_test(test_even_shares_are_snapkv),
+        cmocka_unit_test(test_lanes_with_budgets),
+        cmocka_unit_test(test_two_heads),
+        cmocka_unit_test(test_three_heads),
+        cmocka_unit_test(test_protected_tokens),
+        cmocka_unit_test(test_random_scores),
+        cmocka_unit_test(test_even_shares_are_snapkv),
+        cmocka_unit_test(test_blocks_of_ktransformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
