@@ -97,13 +97,16 @@ static inline double fastgen_mean_size(const struct fastgen_lane *lane, int32_t 
     return sum / n_lanes;
 }
 
-/* The largest threshold with which lanes hold at most `most` tokens on average; 0 when there is none, 1
- * when all of the n fit. */
+/* The largest threshold with which lanes hold at most `most` tokens on average; when there is none, 0, or
+ * less where that is what all lanes recover with the cheapest policy (distances go up to 2); 1 when all of
+ * the n fit. */
 static inline double fastgen_threshold(const struct fastgen_lane *lane, int32_t n_lanes, int32_t n,
                                        int32_t more, int32_t most)
 {
     double low = 0, high = 1;
     if (n <= most) return high;
+    for (int32_t i = 0; i < n_lanes; i++)
+        low = KVL_MIN(low, (double)lane[i].recovery[FASTGEN_SPECIAL]);
     for (int i = 0; i < 40; i++) {
         double middle = (low + high) / 2;
         if (fastgen_mean_size(lane, n_lanes, n, more, middle) <= most)

@@ -90,6 +90,14 @@ static void test_threshold_of_a_budget(void **state)
     assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 2), .2, 1e-6);
     assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 1), 0, 1e-6);
     assert_float_equal(fastgen_threshold(lane, 2, 100, 50, 17), .3, 1e-6); /* half as many again */
+    /* Distances above 1 recover less than nothing: at 0 both lanes kept 30 tokens and more. */
+    static const struct fastgen_lane far[2] = {
+        { .recovery = { -.9f, -.5f, .2f, .4f, 1 }, .size = { 2, 4, 30, 50, 100 } },
+        { .recovery = { -.6f, -.2f, .1f, .3f, 1 }, .size = { 2, 6, 33, 55, 100 } },
+    };
+    assert_float_equal(fastgen_threshold(far, 2, 100, 0, 40), .1, 1e-6);
+    assert_float_equal(fastgen_threshold(far, 2, 100, 0, 4), -.6, 1e-6);
+    assert_float_equal(fastgen_threshold(far, 2, 100, 0, 1), -.9, 1e-6);
 }
 
 /* ---- the policy --------------------------------------------------------------------------------------------- */
@@ -265,14 +273,14 @@ static void test_budgets_hold_on_average(void **state)
     struct shot t;
     (void)state;
     open_context(&t);
-    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
-        struct rig_session rs =
-            shot_policy(&t, kvl_policy_fastgen, "local=20,horizon=0", budgets[i]);
+    for (size_t i = 0; i < 2 * sizeof budgets / sizeof *budgets; i++) {
+        const char *options = i % 2 ? "local=20,horizon=0,recovery=renorm" : "local=20,horizon=0";
+        struct rig_session rs = shot_policy(&t, kvl_policy_fastgen, options, budgets[i / 2]);
         int32_t total = 0;
         for (int32_t lane = 0; lane < LAYERS * KV; lane++)
             total += kvl_seq_len(kvl_session_seq(rs.s), lane / KV, lane % KV);
-        assert_true(total <= LAYERS * KV * (budgets[i] - 1));
-        if (budgets[i] > N_CTX) assert_int_equal(total, LAYERS * KV * N_CTX);
+        assert_true(total <= LAYERS * KV * (budgets[i / 2] - 1));
+        if (budgets[i / 2] > N_CTX) assert_int_equal(total, LAYERS * KV * N_CTX);
         rig_end(&rs);
     }
     struct rig_session rs = shot_policy(&t, kvl_policy_fastgen, "threshold=1", 0);
