@@ -127,7 +127,8 @@ static int32_t pqcache_min_budget(const struct kvl_shape *shape, const void *opt
 /* Sizes that were not given share what the others leave; min_budget sees that there is enough. */
 static void pqcache_sizes(int32_t budget, struct pqcache_opts *o)
 {
-    if (o->sink_size == KVL_AUTO) o->sink_size = KVL_MIN(32, budget / 4);
+    int32_t left = budget - 1 - KVL_MAX(o->recent_size, 1) - KVL_MAX(o->topk_size, 1);
+    if (o->sink_size == KVL_AUTO) o->sink_size = KVL_MIN(left, KVL_MIN(32, budget / 4));
     int32_t rest = budget - 1 - o->sink_size;
     if (o->topk_size == KVL_AUTO)
         o->topk_size = o->recent_size == KVL_AUTO ? rest - rest / 2 : rest - o->recent_size;
@@ -142,6 +143,10 @@ static int pqcache_plan(struct kvl_plan *plan)
     if (dim % o->n_subvec != 0)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "n_subvec=%d; give a divisor of the head dimension, %d", o->n_subvec, dim);
+    bool given = o->sink_size != KVL_AUTO && o->recent_size != KVL_AUTO && o->topk_size != KVL_AUTO;
+    if (!given && plan->budget_tok < pqcache_min_budget(plan->shape, o))
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or all three sizes",
+                        plan->budget_tok, pqcache_min_budget(plan->shape, o));
     pqcache_sizes(plan->budget_tok, o);
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     struct kvl_meta_desc codes = {

@@ -20,6 +20,9 @@ static const struct pq_case cases[] = {
     { "n_subvec=1,sink_size=0", 33, 1, 64, 10, 0, 16, 16, true },
     { "sink_size=40,topk_size=20,n_subbits=5", 100, 2, 32, 10, 40, 39, 20, true },
     { "recent_size=5,n_subbits=3", 40, 2, 8, 10, 10, 5, 24, true },
+    /* A sink that leaves the others what they were given: it took a quarter of the budget. */
+    { "recent_size=10,topk_size=20,n_subbits=3", 33, 2, 8, 10, 2, 10, 20, true },
+    { "topk_size=30,n_subbits=3", 36, 2, 8, 10, 4, 1, 30, true },
     { "offload=false,n_subbits=4", 100, 2, 16, 10, 25, 37, 37, true },
 };
 
@@ -131,10 +134,11 @@ static void test_refuses_what_cannot_be(void **state)
         const char *options, *why;
         int32_t budget;
     } bad[] = { { "n_subvec=3", "divisor of the head dimension, 16", 64 },
-                { "sink_size=60,recent_size=10", "at least 72", 64 } };
+                { "sink_size=60,recent_size=10", "at least 72", 64 },
+                { "offload=false", "budget 0; give 3 or more", 0 } };
     struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0 };
     (void)state;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kvl_planned *p = NULL;
         struct kvl_err err = { 0 };
         assert_int_equal(kvl_planned_create(kvl_policy_pqcache, &shape, bad[i].options,
