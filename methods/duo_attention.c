@@ -186,14 +186,14 @@ static int duo_plan_budget(struct kvl_plan *plan)
         n_full = (total - window * n_lanes) / KVL_MAX(1, all - window);
     n_full = KVL_MAX(0, KVL_MIN(n_lanes, n_full));
     if (!sized && n_full < n_lanes) window = (total - n_full * all) / (n_lanes - n_full);
-    if (window < given + 2 || n_full * all + (n_lanes - n_full) * window > total)
+    int64_t least = sized ? window : given + 2, want = n_full * all + (n_lanes - n_full) * least;
+    if (window < least || n_full * all + (n_lanes - n_full) * window > total)
         return kvl_fail(
             plan->err, KVL_EINVAL,
-            "budget %d with sparsity=%s, sink=%d, recent=%d: %lld full of %d lanes read %lld "
-            "tokens each, and leave %lld for each of the others; give a larger budget or "
-            "sparsity, or leave them to auto",
-            plan->budget_tok, o->sparsity, o->sink, o->recent, (long long)n_full, n_lanes,
-            (long long)all, (long long)window);
+            "budget %d with sparsity=%s: %lld full of %d lanes read %lld tokens each, the others "
+            "%lld or more; give a budget of %lld or more, or a larger sparsity",
+            plan->budget_tok, o->sparsity, (long long)n_full, n_lanes, (long long)all,
+            (long long)least, (long long)((want + n_lanes - 1) / n_lanes));
     duo_split(o, (int32_t)KVL_MIN(window, INT32_MAX / 4));
     /* Between two ranks, so that rounding does not turn it. */
     if (o->share < 0)

@@ -82,6 +82,11 @@ static void test_sizes(void **state)
     assert_string_equal(o.sparsity, "0");
     assert_int_equal(plan_with("sparsity=0.5", 400, 936, &o, &err), KVL_EINVAL);
     assert_non_null(strstr(err.msg, "4 full of 8 lanes"));
+    assert_non_null(strstr(err.msg, "give a budget of 501 or more")); /* (4 * 1000 + 4 * 2) / 8 */
+    /* What was not given is not shown as a number. */
+    assert_null(strstr(err.msg, "-1"));
+    assert_int_equal(plan_with("sparsity=0.5,sink=10,recent=90", 400, 936, &o, &err), KVL_EINVAL);
+    assert_non_null(strstr(err.msg, "give a budget of 550 or more")); /* (4 * 1000 + 4 * 100) / 8 */
     assert_int_equal(plan_with("sparsity=half", 400, 936, &o, &err), KVL_EINVAL);
     assert_int_equal(plan_with("gates=table", 400, 936, &o, &err), KVL_EINVAL);
     assert_int_equal(plan_with("gates=measure,table=x", 400, 936, &o, &err), KVL_EINVAL);
