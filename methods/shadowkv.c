@@ -472,8 +472,7 @@ static const struct kvl_policy shadowkv = {
         "a kv head. Once n D^2 + 6 D^3 + n D rank multiply-adds for a layer, D the width of its "
         "keys. "
         "Memory: rank floats per token and layer, and (d + 1) per chunk and kv head; keys before "
-        "RoPE "
-        "while the context is factored.",
+        "RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = shadow_options,

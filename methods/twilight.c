@@ -254,7 +254,7 @@ static const struct kvl_policy twilight = {
     .follows =
         "The paper: a conservative choice by Quest, weights of the candidates from keys in 4 "
         "bits, and per query head the fewest whose weights sum to 0.85. The first layers are "
-        "dense. Any policy that selects may be wrapped.",
+        "dense. Any policy whose selections are tokens and nothing else may be wrapped.",
     .deviations =
         "A kv head reads the union of its query heads' sets, and never more than the budget. "
         "Keys are quantised per token. Everything is read while it fits the budget.",
