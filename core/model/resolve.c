@@ -392,7 +392,7 @@ static int resolve_head(const struct kvl_head *h)
         count_attended(h, attended);
         return KVL_OK;
     }
-    KVL_TRY(check_segments(h));
+    if (sel->n_seg > 1) KVL_TRY(check_segments(h)); /* else there are pseudo-entries */
     struct kvl_probs_join *joins = NULL;
     if (h->r->probs) KVL_TRY(joins_get(h, lse, &joins));
     const float **part = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part);

@@ -30,6 +30,7 @@ static int32_t id[N_TOK];
 static struct {
     enum kvl_scope scope;
     float sign;  /* of given keys */
+    float logit; /* of an entry */
     int32_t bad; /* which call is wrong */
 } how;
 
@@ -164,6 +165,38 @@ static void test_pseudo(void **state)
     kvl_free(full);
 }
 
+/* Beside everything, which is no list: entries that weigh next to nothing change next to nothing.  Such a
+ * selection was looked through for positions that it names twice, and names none. */
+static int beside_everything(struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel)
+{
+    static const float value[DIM] = { 1 };
+    float logit[N_HEADS / N_KV];
+    (void)ctx;
+    (void)step;
+    (void)q;
+    for (int32_t j = 0; j < N_HEADS / N_KV; j++) logit[j] = how.logit;
+    for (int32_t h = 0; h < N_KV; h++) KVL_TRY(kvl_sel_pseudo(sel, h, logit, value, 1));
+    return KVL_OK;
+}
+
+static void test_pseudo_beside_everything(void **state)
+{
+    struct kvl_policy p = base;
+    (void)state;
+    p.caps = 0;
+    float *full = run_as(&p, KVL_EXEC_REAL, NULL);
+    p.caps = base.caps;
+    p.select = beside_everything;
+    how.logit = -60;
+    kvl_free(agree(&p, full, "next to nothing"));
+    how.logit = 2;
+    float *much = agree(&p, NULL, "an entry beside everything");
+    assert_true(rig_distance(&rig, full, much, N_STEPS) > 1e-2);
+    kvl_free(much);
+    kvl_free(full);
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------ */
 
 static int bad_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
@@ -223,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_pseudo),
+        cmocka_unit_test(test_pseudo_beside_everything),
         cmocka_unit_test(test_refusals),
     };
     struct rig_desc desc = {
