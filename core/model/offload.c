@@ -245,8 +245,9 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
                             pos[i], ctx->host->n_visible - 1);
     if (!kvl_offloads(s, layer) || !s->tier->complete || n < 1) return KVL_OK;
     uint64_t t0 = kvl_now_ns();
-    /* As old as it will be when its turn comes. */
-    int rc = kvl_tier_age(s->tier, s->seq, layer, ctx->host->n_visible);
+    /* As old as it will be when its turn comes: a layer behind this one has no token of a block yet. */
+    int32_t n_pos = KVL_MIN(ctx->host->n_visible, s->n_pos + 1);
+    int rc = kvl_tier_age(s->tier, s->seq, layer, n_pos);
     kvl_tier_begin(s->tier, layer, kv_head, true);
     for (int32_t i = 0; rc == KVL_OK && i < n; i++)
         rc = kvl_tier_want(s->tier, layer, kv_head, pos[i], 1);
