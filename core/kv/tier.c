@@ -121,6 +121,15 @@ static void *copied(const void *from, int32_t n, size_t item)
     return to;
 }
 
+/* Room to give n blocks back. */
+static int spare_room(struct kvl_tier *t, int32_t n)
+{
+    void *spare = t->spare;
+    KVL_TRY(kvl_grow(&spare, &t->cap_spare, t->n_spare, n, sizeof *t->spare, NULL));
+    t->spare = spare;
+    return KVL_OK;
+}
+
 static int rows_fork(const struct kvl_tier *t, const struct tier_rows *from, struct tier_rows *to)
 {
     to->place = copied(from->place, from->n, sizeof *to->place);
@@ -135,10 +144,10 @@ static int rows_fork(const struct kvl_tier *t, const struct tier_rows *from, str
     return KVL_OK;
 }
 
-static int lane_fork(const struct kvl_tier *t, const struct kvl_tier_lane *from,
-                     struct kvl_tier_lane *to)
+/* Guesses at the next step wait in the cache or in staging, whose blocks are given back one day. */
+static int lane_fork(struct kvl_tier *t, const struct kvl_tier_lane *from, struct kvl_tier_lane *to)
 {
-    assert(from->stage.n == 0 && from->n_wanted == 0);
+    assert(from->n_wanted == 0);
     *to = (struct kvl_tier_lane){ .on = from->on,
                                   .first = from->first,
                                   .end = from->end,
@@ -151,7 +160,9 @@ static int lane_fork(const struct kvl_tier *t, const struct kvl_tier_lane *from,
         to->score = copied(from->score, from->cap_units, sizeof *to->score);
         if (!to->score) return KVL_ENOMEM;
     }
-    return rows_fork(t, &from->cache, &to->cache);
+    KVL_TRY(rows_fork(t, &from->cache, &to->cache));
+    t->n_blocks += from->stage.n_blocks;
+    return rows_fork(t, &from->stage, &to->stage);
 }
 
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
@@ -161,6 +172,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
     int rc = KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < t->n_lanes; i++)
         rc = lane_fork(t, &from->lanes[i], &t->lanes[i]);
+    if (rc == KVL_OK) rc = spare_room(t, t->n_blocks);
     if (rc != KVL_OK) {
         kvl_tier_destroy(t);
         return rc;
@@ -352,10 +364,7 @@ static int32_t victims_pop(struct kvl_tier *t, const struct kvl_tier_lane *a)
 static uint8_t *block_take(struct kvl_tier *t)
 {
     if (t->n_spare > 0) return t->spare[--t->n_spare];
-    void *spare = t->spare;
-    if (kvl_grow(&spare, &t->cap_spare, 0, t->n_blocks + 1, sizeof *t->spare, NULL) != KVL_OK)
-        return NULL;
-    t->spare = spare;
+    if (spare_room(t, t->n_blocks + 1) != KVL_OK) return NULL;
     uint8_t *block = kvl_alloc(1, t->store->layout.bytes);
     t->n_blocks += block != NULL;
     return block;

@@ -59,7 +59,7 @@ struct kvl_tier {
 
 int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
                     struct kvl_tier **out);
-/* An equal tier with a cache of its own, filled the same; nothing of `from` may be staged. */
+/* An equal tier with places of its own, filled the same; no request of `from` may be under way. */
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out);
 void kvl_tier_destroy(struct kvl_tier *t);
 bool kvl_tier_has(const struct kvl_tier *t, int32_t layer);

@@ -732,6 +732,44 @@ static void test_guesses_of_a_block(void **state)
     rig_close(&r);
 }
 
+/* A guess at the next step waits in staging while its session is forked: both have it. */
+static void test_guess_waits_in_a_fork(void **state)
+{
+    struct rig r;
+    (void)state;
+    open_rig(&r, KVL_KV_F32);
+    size_t n_vocab = (size_t)rig_shape(&r)->n_vocab;
+    cfg.on = true;
+    cfg.kind = KV_TOKENS;
+    cfg.ahead[0] = 3;
+    cfg.ahead[1] = 40;
+    cfg.n_ahead = 2;
+    cfg.ahead_from = 2;
+    cfg.ahead_to = 0;
+    cfg.o = (struct kvl_offload){ .keep_last = 20, .unit_tok = 4 };
+    float *alone = rig_logits(&r, 6), *fork = rig_logits(&r, 3);
+    struct rig_session a = start(&r, &tiered, KVL_EXEC_REAL);
+    rig_decode(&r, &a, ids + N_CTX, 6, alone);
+    struct rig_session b = start(&r, &tiered, KVL_EXEC_REAL);
+    rig_decode(&r, &b, ids + N_CTX, 3, fork);
+    struct rig_session c = rig_fork(&r, &b);
+    watched[0] = c.s;
+    rig_decode(&r, &c, ids + N_CTX + 3, 3, fork);
+    rig_expect_same(&r, alone + 3 * n_vocab, fork, 3, "a fork");
+    expect_same_counts(&a, &c);
+    watched[0] = b.s;
+    rig_decode(&r, &b, ids + N_CTX + 3, 3, fork);
+    rig_expect_same(&r, alone + 3 * n_vocab, fork, 3, "its parent");
+    n_watched = 0;
+    rig_end(&c);
+    rig_end(&b);
+    rig_end(&a);
+    kvl_free(alone);
+    kvl_free(fork);
+    memset(&cfg, 0, sizeof cfg);
+    rig_close(&r);
+}
+
 static void collect(void *user, const char *name, double value)
 {
     (void)name;
@@ -871,6 +909,7 @@ int main(void)
         cmocka_unit_test(test_forks_and_batches),
         cmocka_unit_test(test_blocks_are_steps),
         cmocka_unit_test(test_guesses_of_a_block),
+        cmocka_unit_test(test_guess_waits_in_a_fork),
         cmocka_unit_test(test_observed_weights_are_the_same),
         cmocka_unit_test(test_masked_has_no_tiers),
         cmocka_unit_test(test_wrong_plans_are_refused),
