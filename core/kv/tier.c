@@ -48,10 +48,12 @@ static struct kvl_tier_lane *tier_lane(const struct kvl_tier *t, int32_t layer, 
     return &t->lanes[layer * t->n_kv_heads + kv_head];
 }
 
+/* A key and a value, which is what attention reads.  That a store has keys in two forms may be for others
+ * that share it: no count depends on it. */
 static int64_t slot_bytes(const struct kvl_tier *t)
 {
     const struct kvl_layout *l = &t->store->layout;
-    return (int64_t)l->head_dim * (int64_t)l->elem_bytes * (t->store->desc.raw_keys ? 3 : 2);
+    return 2 * (int64_t)l->head_dim * (int64_t)l->elem_bytes;
 }
 
 /* ---- lifecycle ----------------------------------------------------------------------- */

@@ -119,7 +119,7 @@ static void check_layer(struct rig *r, const int32_t *id, int32_t layer, int32_t
     }
     const struct kvl_counters *n = kvl_session_counters(rs.s);
     assert_int_equal(n->h2d_bytes,
-                     n->cache_misses * c->page * 3 * HEAD_DIM * (int64_t)sizeof(float));
+                     n->cache_misses * c->page * 2 * HEAD_DIM * (int64_t)sizeof(float));
     rig_end(&rs);
     kvl_free(k);
     kvl_free(logits);

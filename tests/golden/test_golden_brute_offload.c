@@ -9,7 +9,7 @@ static void expect_bytes(const struct rig *r, const struct kvl_counters *c, int3
                          int32_t block)
 {
     const struct kvl_shape *sh = rig_shape(r);
-    int64_t lanes = (int64_t)sh->n_layers * sh->n_kv_heads, slot = 3 * sh->head_dim * 2, want = 0;
+    int64_t lanes = (int64_t)sh->n_layers * sh->n_kv_heads, slot = 2 * sh->head_dim * 2, want = 0;
     for (int32_t n = N_CTX + 1; n <= N_CTX + N_STEPS; n++) want += (n - keep_last) / block * block;
     assert_int_equal(c->h2d_bytes, lanes * slot * want);
     assert_int_equal(c->h2d_calls, N_STEPS * sh->n_layers);

@@ -201,7 +201,7 @@ static void test_fetched_ahead(void **state)
     float *logits = rig_logits(&r, N_STEPS);
     rig_decode(&r, &rs, id + N_CTX, N_STEPS, logits);
     const struct kvl_counters *c = kvl_session_counters(rs.s);
-    int64_t slot = 3 * HEAD_DIM * 4, all = N_STEPS * (2 * N_CTX + N_STEPS - 1) / 2;
+    int64_t slot = 2 * HEAD_DIM * 4, all = N_STEPS * (2 * N_CTX + N_STEPS - 1) / 2;
     assert_int_equal(c->h2d_bytes, 2 * slot * (all + 3 * 32 * N_STEPS));
     assert_int_equal(c->prefetch_bytes, 2 * slot * 2 * 32 * N_STEPS);
     assert_int_equal(c->prefetch_wrong_bytes, 0);

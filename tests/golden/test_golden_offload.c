@@ -44,7 +44,7 @@ static void test_quest(void **state)
         int32_t page = i == 1 ? 7 : 16, dense = i == 1 ? 2 : 0, layers = 3 - dense;
         struct rig_session rs = both(&r, kvl_policy_quest, options[i]);
         const struct kvl_counters *c = kvl_session_counters(rs.s);
-        int64_t slot = 3 * HEAD_DIM * 4, full = (N_CTX + N_STEPS - 1) / page * page;
+        int64_t slot = 2 * HEAD_DIM * 4, full = (N_CTX + N_STEPS - 1) / page * page;
         assert_int_equal(c->host_bytes, 2 * layers * slot * full);
         assert_int_equal(c->h2d_bytes, c->cache_misses * page * slot);
         /* Every step reads K - 1 pages of the host, a list per kv head; the newest page, once full, is
@@ -83,7 +83,7 @@ static void test_infllm(void **state)
         assert_true((double)c->cache_hits == 2 * reported[0]); /* both kv heads read the list */
         assert_true((double)c->cache_misses == 2 * reported[1]);
         assert_int_equal(c->h2d_bytes,
-                         c->cache_misses * (i == 2 ? 5 : 8) * 3 * HEAD_DIM * (int64_t)4);
+                         c->cache_misses * (i == 2 ? 5 : 8) * 2 * HEAD_DIM * (int64_t)4);
         rig_end(&rs);
     }
     struct kvl_planned *p = NULL;

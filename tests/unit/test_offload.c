@@ -285,7 +285,7 @@ static float *run_steps(struct rig *r, const struct kvl_policy *policy, enum kvl
 static int64_t slot_bytes(const struct rig *r)
 {
     const struct kvl_store_desc *d = kvl_store_desc(kvl_engine_store(r->engine));
-    return (int64_t)3 * d->head_dim * kvl_kv_elem_bytes(d->type);
+    return (int64_t)2 * d->head_dim * kvl_kv_elem_bytes(d->type);
 }
 
 /* ---- the naive model -------------------------------------------------------------------------------- */
