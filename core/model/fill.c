@@ -2,8 +2,9 @@
  * measure at depths whose prefill would take hours.
  *
  * One buffer of random numbers serves everything.  Each chunk of each layer, and each part of it,
- * reads the buffer from its own random place, so that no two tokens have the same key: equal keys
- * would make ties of every score, and of a method's choice something that no prompt gives. */
+ * reads the buffer from its own random place, and chunks begin at different places of a row, so that no
+ * two tokens have the same key (of as many chunks as a row has numbers): equal keys would make ties of
+ * every score, and of a method's choice something that no prompt gives. */
 #include "model/forward.h"
 
 enum { FILL_CHUNK = 512, FILL_SLACK = 1 << 16 };
@@ -13,6 +14,7 @@ struct fill {
     float *random; /* [FILL_CHUNK * the widest row + FILL_SLACK], -1 to 1 */
     int32_t *pos;  /* [FILL_CHUNK]; for a moment the ids of a chunk */
     struct kvl_rng rng;
+    struct kvl_rng ids; /* of their own: what keys are does not depend on them */
 };
 
 static int fill_check(const struct kvl_session *s, int32_t n, struct kvl_err *err)
@@ -21,9 +23,13 @@ static int fill_check(const struct kvl_session *s, int32_t n, struct kvl_err *er
     return kvl_session_has_room(s, n, err);
 }
 
-static const float *fill_next(struct fill *f)
+/* Where this chunk's rows of n_heads heads begin. */
+static const float *fill_next(struct fill *f, int32_t n_heads)
 {
-    return f->random + kvl_rng_below(&f->rng, FILL_SLACK);
+    uint32_t row = (uint32_t)n_heads * (uint32_t)f->s->engine->model->shape.head_dim;
+    uint32_t chunk = (uint32_t)(f->s->n_pos / FILL_CHUNK) % KVL_MIN(row, FILL_SLACK / 2);
+    uint32_t places = KVL_MAX(FILL_SLACK / row, 2) - 1;
+    return f->random + kvl_rng_below(&f->rng, places) * row + chunk;
 }
 
 /* A token's sums of probabilities are not negative; logits may as well be positive. */
@@ -33,7 +39,7 @@ static void fill_columns(struct fill *f, int32_t layer, int32_t n)
     size_t heads = (size_t)f->s->engine->model->shape.n_heads;
     for (int32_t c = 0; c < o->set.n_columns; c++)
         for (size_t h = 0; o->columns[c].sum && h < heads; h++) {
-            const float *from = fill_next(f);
+            const float *from = fill_next(f, 1);
             float *sum = o->columns[c].sum + ((size_t)layer * heads + h) * (size_t)o->n_tok +
                          (size_t)f->s->n_pos;
             for (int32_t i = 0; i < n; i++) sum[i] = 1.0f + from[i];
@@ -43,21 +49,22 @@ static void fill_columns(struct fill *f, int32_t layer, int32_t n)
 static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *err)
 {
     struct kvl_engine *e = f->s->engine;
-    const float *k = fill_next(f), *v = fill_next(f);
+    int32_t n_heads = e->model->shape.n_heads, n_kv = e->model->shape.n_kv_heads;
+    const float *k = fill_next(f, n_kv), *v = fill_next(f, n_kv), *raw = NULL;
+    if (e->desc.raw_keys) raw = fill_next(f, n_kv);
     if (e->stop && *e->stop) return kvl_fail(err, KVL_ESTOP, "stopped by a signal");
-    KVL_TRY(kvl_seq_append(f->s->seq, layer, n, f->pos, k, e->desc.raw_keys ? fill_next(f) : NULL,
-                           v, err));
+    KVL_TRY(kvl_seq_append(f->s->seq, layer, n, f->pos, k, raw, v, err));
     if (!f->s->obs) return KVL_OK;
     fill_columns(f, layer, n);
-    KVL_TRY(kvl_observers_moments(e, f->s->obs, layer, fill_next(f), n));
-    kvl_observers_add(e, f->s->obs, layer, fill_next(f), NULL, n);
+    KVL_TRY(kvl_observers_moments(e, f->s->obs, layer, fill_next(f, n_heads), n));
+    kvl_observers_add(e, f->s->obs, layer, fill_next(f, n_heads), NULL, n);
     return KVL_OK;
 }
 
 static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
 {
     uint32_t n_vocab = (uint32_t)f->s->engine->model->shape.n_vocab;
-    for (int32_t i = 0; i < n; i++) f->pos[i] = (int32_t)kvl_rng_below(&f->rng, n_vocab);
+    for (int32_t i = 0; i < n; i++) f->pos[i] = (int32_t)kvl_rng_below(&f->ids, n_vocab);
     KVL_TRY(kvl_session_note(f->s, f->pos, n, err));
     for (int32_t i = 0; i < n; i++) f->pos[i] = f->s->n_pos + i;
     for (int32_t l = 0; l < f->s->engine->model->shape.n_layers; l++)
@@ -78,6 +85,7 @@ static int fill_memory(struct fill *f, uint64_t seed)
         &(struct kvl_random_fill_args){ .y = f->random, .n = n, .seed = seed }));
     for (size_t i = 0; i < n; i++) f->random[i] = 2.0f * f->random[i] - 1.0f;
     kvl_rng_seed(&f->rng, seed);
+    kvl_rng_seed(&f->ids, ~seed);
     return KVL_OK;
 }
 

@@ -2,7 +2,7 @@
 #include "conformance/rig.h"
 #include "registry.h"
 
-enum { N_LAYERS = 3, N_KV = 2, N_HEADS = 4, DIM = 16, N_FILL = 700, WINDOW = 24, BUDGET = 150 };
+enum { N_LAYERS = 3, N_KV = 2, N_HEADS = 4, DIM = 16, N_FILL = 700, WINDOW = 24, BUDGET = 200 };
 
 static const struct rig_desc desc = {
     .llama = { .n_layers = N_LAYERS, .n_kv_heads = N_KV, .n_ctx = 2048, .seed = 5 },
