@@ -100,6 +100,7 @@ static int compose_plan(struct kvl_plan *plan)
     const struct kvl_composed *c = plan->p->policy->composed;
     struct composed_opts *o = plan->opts;
     size_t state = aligned(sizeof(struct composed_state));
+    int masks = c->part[OUTER]->prefill_mask ? OUTER : INNER;
     int32_t budget_tok = plan->budget_tok;
     for (int i = OUTER; i < N_PARTS; i++) {
         struct kvl_plan part = *plan;
@@ -111,6 +112,7 @@ static int compose_plan(struct kvl_plan *plan)
         state += aligned(part.state_bytes);
         o->replay[i] = part.replay;
         plan->raw_keys |= part.raw_keys;
+        if (i == masks) plan->prefill_chunk_tok = part.prefill_chunk_tok;
         budget_tok = part.inner_budget_tok;
         if (i == OUTER) o->inner_budget_tok = budget_tok;
     }

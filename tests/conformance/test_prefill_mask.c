@@ -291,6 +291,36 @@ static void test_chunks(void **state)
     kvl_free(want);
 }
 
+/* Under a policy that leaves the context to it: the same chunks, of the size that it asked for. */
+static void test_wrapped(void **state)
+{
+    static const struct kvl_policy outer = {
+        .abi = KVL_POLICY_ABI,
+        .size = sizeof(struct kvl_policy),
+        .name = "outer",
+        .title = "t",
+        .paper = "p",
+        .help = "h",
+        .caps = KVL_CAP_WRAPS | KVL_CAP_PREFILL,
+        .inner = "masker",
+    };
+    const struct kvl_policy *both;
+    struct kvl_err err = { 0 };
+    (void)state;
+    kind = MASK_MIXED;
+    chunk_tok = 40;
+    n_masks = 0;
+    RIG_OK(&err, kvl_policy_compose(&outer, &masker, &both, &err));
+    float *want = logits_of(&small, &masker, KVL_EXEC_REAL, NULL);
+    int alone = n_masks;
+    float *got = logits_of(&small, both, KVL_EXEC_REAL, NULL);
+    expect_same(want, got);
+    assert_int_equal(n_masks, 2 * alone);
+    kvl_free(want);
+    kvl_free(got);
+    kvl_policy_decompose(both);
+}
+
 /* Replay, prefilled with its observer, eviction of the whole context; then per
  * token. */
 static void test_order(void **state)
@@ -386,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_everything_is_dense),
         cmocka_unit_test(test_real_equals_masked),
         cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_wrapped),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_object),
