@@ -2,6 +2,11 @@
 #include "conformance/rig.h"
 #include "model/host.h"
 
+extern const struct kvl_policy *const kvl_policy_arkvale,
+    *const kvl_policy_pqcache, *const kvl_policy_quest, *const kvl_policy_shadowkv,
+                                                            *const kvl_policy_sparq,
+                                                                *const kvl_policy_twilight;
+
 enum { N_LAYERS = 3, N_KV = 2, DIM = 16, N_CTX = 90, N_TOK = N_CTX + 60, TABLE_UNIT = 8 };
 
 static struct rig rig;
@@ -234,6 +239,29 @@ static void test_tables_that_are_refused(void **state)
     expect_no_plan(d, "1048577 elements a row");
 }
 
+/* Sizes that follow from the budget stood among what tables depend on: sparq copied the keys once more
+ * for every budget of a sweep. */
+static void test_budgets_share_tables(void **state)
+{
+    const struct kvl_policy *twilight,
+        *policies[] = { kvl_policy_arkvale,  kvl_policy_pqcache, kvl_policy_quest,
+                        kvl_policy_shadowkv, kvl_policy_sparq,   NULL };
+    struct kvl_err err = { 0 };
+    (void)state;
+    RIG_OK(&err, kvl_policy_compose(kvl_policy_twilight, kvl_policy_quest, &twilight, &err));
+    policies[5] = twilight;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        struct kvl_planned *wide, *narrow;
+        RIG_OK(&err, kvl_planned_create(policies[i], rig_shape(&rig), "", 700, 1000, &wide, &err));
+        RIG_OK(&err,
+               kvl_planned_create(policies[i], rig_shape(&rig), "", 200, 1000, &narrow, &err));
+        assert_string_equal(wide->tabled.data, narrow->tabled.data);
+        kvl_planned_destroy(wide);
+        kvl_planned_destroy(narrow);
+    }
+    kvl_policy_decompose(twilight);
+}
+
 static int open_rig(void **state)
 {
     struct rig_desc desc = { .llama = { .n_layers = N_LAYERS, .seed = 61 } };
@@ -256,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_rows_are_shared_until_written),
         cmocka_unit_test(test_other_layers_are_not_shared),
         cmocka_unit_test(test_tables_that_are_refused),
+        cmocka_unit_test(test_budgets_share_tables),
     };
     return cmocka_run_group_tests_name("shared_rows", tests, open_rig, close_rig);
 }
