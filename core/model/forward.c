@@ -13,9 +13,8 @@
 
 #include <string.h>
 
-enum {
-    WAITING_WEIGHTS = 256 * 1024
-}; /* floats: a mebibyte, what a core's second-level cache holds */
+/* Floats: a mebibyte, what a core's second-level cache holds. */
+enum { WAITING_WEIGHTS = 256 * 1024 };
 
 static int op_failed(const struct kvl_forward *f, const char *op, int rc)
 {
@@ -374,9 +373,9 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
     return KVL_OK;
 }
 
-/* The next token of a block must not choose before somebody saw what this one read.  Rows of a decode
- * step are of different sessions (and caches of the host tier): their attention is one call, as long as the weights that wait for
- * observe stay in the second-level cache. */
+/* The next token of a block must not choose before somebody saw what this one read, nor read through the
+ * same cache of the host tier.  Rows of a decode step are of different sessions: their attention is one
+ * call, as long as the weights that wait for observe stay in the second-level cache. */
 static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer,
                              size_t waits)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The part of the object that the first ABI has; a later tail that is missing reads as NULL. */
+/* What a policy says that it can, and the hooks that it has, agree. */
 static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
 {
     const struct {

@@ -228,7 +228,7 @@ struct kvl_counters {
     int64_t prefetch_bytes;           /* of h2d_bytes: fetched before they were named */
     int64_t prefetch_wrong_bytes;     /* of these: not named when the turn of their lane came */
     /* Of all lanes of the session, shared or not, caches included: after the last call; the most since
-     * attach. */
+     * attach or kvl_session_reset_counters. */
     int64_t device_bytes, device_peak_bytes, host_bytes;
     uint64_t fetch_ns; /* finding and copying; in no other time but total_ns and attach_ns */
 };

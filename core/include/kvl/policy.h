@@ -503,7 +503,7 @@ struct kvl_tiers;
 struct kvl_blob;
 
 struct kvl_policy {
-    uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy); a missing tail is NULL */
+    uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy): others are refused */
     const char *name;   /* = file name = key in command line, log and plots */
     const char *title, *paper, *help;
     /* The card that `kvlab describe` prints, plain sentences: which published behaviour it follows, in
