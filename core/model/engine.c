@@ -107,8 +107,8 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
 void kvl_engine_destroy(struct kvl_engine *e)
 {
     if (!e) return;
-    float *bufs[] = { e->x, e->xn, e->x_prev,    e->tmp, e->q,    e->q_raw, e->att,
-                      e->k, e->k_raw, e->v,   e->gate, e->up };
+    float *bufs[] = { e->x,   e->xn, e->x_prev, e->tmp, e->q,    e->q_raw,
+                      e->att, e->k,  e->k_raw,  e->v,   e->gate, e->up };
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) kvl_free(bufs[i]);
     kvl_free(e->id);
     kvl_free(e->pos);

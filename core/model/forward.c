@@ -124,8 +124,7 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
                                                               .head_dim = sh->head_dim,
                                                               .scale = e->scale,
                                                               .bf16 = e->desc.prefill_bf16 })));
-    if (s->repeat)
-        return op_failed(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
+    if (s->repeat) return op_failed(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
     if (!s->obs) return KVL_OK;
     KVL_TRY(op_failed(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
     KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
@@ -215,9 +214,8 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     struct kvl_query query = { .q = f->e->q + q,
                                .q_raw = f->e->q_raw + q,
                                .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
-                               .x_prev = layer > 0
-                                             ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
-                                             : NULL };
+                               .x_prev = layer > 0 ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
+                                                   : NULL };
     row_hook(f, row);
     s->host.selecting = true;
     int rc = p->select(&s->ctx, &step, &query, sel);
@@ -381,8 +379,7 @@ static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *
 {
     const struct kvl_session *s = row->s;
     if (s->tap.read || waits > WAITING_WEIGHTS) return true;
-    return f->mode == KVL_EXTEND &&
-           (row->ob.n || evicts_in_block(f, s) || kvl_offloads(s, layer));
+    return f->mode == KVL_EXTEND && (row->ob.n || evicts_in_block(f, s) || kvl_offloads(s, layer));
 }
 
 /* Eviction: after every decoded token, after the last one of a block. */

@@ -227,10 +227,10 @@ struct kvl_session {
     struct kvl_observers *obs; /* NULL when the engine keeps none */
     struct kvl_repeat *repeat; /* NULL, or this is a fork that repeats its context */
     int32_t n_pos;             /* position of the next token */
-    int32_t *id;               /* [n_pos] of the tokens; those of a running call are there already */
+    int32_t *id; /* [n_pos] of the tokens; those of a running call are there already */
     int32_t cap_id;
-    bool failed;               /* by its last call, or by a call that has not returned */
-    bool opened;               /* close is owed */
+    bool failed; /* by its last call, or by a call that has not returned */
+    bool opened; /* close is owed */
     /* under a policy */
     const struct kvl_planned *planned; /* NULL = none */
     enum kvl_exec exec;
@@ -355,7 +355,8 @@ struct kvl_sel_list {
     int32_t n;
     struct kvl_run *range; /* in place of items: positions, apart from each other; dead ones too */
     int32_t n_ranges, cap_ranges;
-    bool open; /* the last range reaches to the newest token, also of steps that it is shared with */
+    bool
+        open; /* the last range reaches to the newest token, also of steps that it is shared with */
     const float *log_weight;
     float *keys; /* [n + 1][head_dim] in place of the stored ones, the last unset; or NULL */
     bool given;
@@ -373,7 +374,7 @@ struct kvl_segment {
     int32_t n_lists;
 };
 
-struct kvl_pseudo { /* entries of one kv head */
+struct kvl_pseudo {             /* entries of one kv head */
     const float *logit, *value; /* [group][n], [n][head_dim]; NULL: none were given */
     int32_t n;
 };
@@ -385,7 +386,7 @@ struct kvl_sel {
     struct kvl_segment seg[KVL_MAX_SEGMENTS];
     int32_t n_seg;
     int32_t share_layer, share_steps; /* 0 = not shared */
-    struct kvl_pseudo *pseudo; /* [n_kv_heads] or NULL */
+    struct kvl_pseudo *pseudo;        /* [n_kv_heads] or NULL */
     /* [n_heads], [n_kv_heads][head_dim]; NULL = no residual */
     const float *residual_alpha, *residual_value;
     bool dense;
