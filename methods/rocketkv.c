@@ -102,7 +102,8 @@ static void rocket_split(struct rocket_opts *o, int32_t length, int32_t head_dim
 {
     double budget = o->token_budget, ratio = KVL_MAX(1.0, length / budget);
     double alpha = KVL_MIN(0.2 + 0.06 * log2(ratio), 0.8);
-    if (o->stage1_tok == KVL_AUTO) o->stage1_tok = (int32_t)floor(length / pow(ratio, alpha));
+    if (o->stage1_tok == KVL_AUTO) /* one token has no window */
+        o->stage1_tok = KVL_MAX(2, (int32_t)floor(length / pow(ratio, alpha)));
     double rest = KVL_MAX(1.0, o->stage1_tok / budget);
     double page = KVL_MIN(floor(rest), ceil(sqrt(rest)));
     if (o->page == KVL_AUTO) o->page = (int32_t)KVL_MIN(page, (double)ROCKET_MAX_PAGE);
@@ -220,10 +221,11 @@ static int rocket_tokens(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
                          const int32_t **pos, int32_t *n)
 {
     const struct rocket_opts *o = ctx->opts;
-    struct kvl_meta_view view;
+    struct kvl_meta_part part[2];
     if (!rocket_filters(ctx)) return kvl_live(ctx, layer, kv_head, pos, n);
-    KVL_TRY(kvl_meta_from(ctx, o->filter, layer, 0, &view));
-    const int32_t *kept = (const int32_t *)view.data + (size_t)kv_head * view.head_stride;
+    KVL_TRY(kvl_meta_peek(ctx, o->filter, layer, 1, part));
+    const struct kvl_meta_part *row = &part[part[0].n_rows == 0];
+    const int32_t *kept = (const int32_t *)row->data + (size_t)kv_head * row->head_stride;
     *n = rocket_count(ctx, newest);
     int32_t *all = (int32_t *)(void *)kvl_scratch(ctx, (size_t)*n);
     if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", *n);

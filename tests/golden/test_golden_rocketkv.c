@@ -26,7 +26,8 @@ static void test_split_of_the_paper(void **state)
     expect_split(131072, 1024, "token_budget=1024,stage1_tok=6472,page=3,channels=61");
     expect_split(32768, 1024, "token_budget=1024,stage1_tok=5792,page=3,channels=68");
     expect_split(16384, 2048, "token_budget=2048,stage1_tok=7434,page=2,channels=71");
-    expect_split(1000, 2048, "stage1_tok=1000,page=1,channels=128"); /* the budget holds all */
+    expect_split(1000, 2048, "stage1_tok=1000,page=1,channels=128");    /* the budget holds all */
+    expect_split(1, 2048, "stage1_tok=2,page=1,channels=128,window=1"); /* was refused: no window */
 }
 
 static void expect_refused(const char *options, int32_t budget, const char *needle)
