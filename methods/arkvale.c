@@ -28,7 +28,7 @@
 
 #include <string.h>
 
-enum { ARKVALE_MAX_LAYERS = 1024 };
+enum { ARKVALE_MAX_LAYERS = 1024, ARKVALE_MAX_PAGES = 1 << 24 };
 
 struct arkvale_opts {
     int32_t page_size, page_topks, page_budgets, sink, window, dense_layers;
@@ -54,7 +54,7 @@ static const struct kvl_opt arkvale_options[] = {
       .off = offsetof(struct arkvale_opts, page_topks),
       .def = "auto",
       .min = 1,
-      .max = 1 << 24,
+      .max = ARKVALE_MAX_PAGES,
       .help = "pages read in a step, sink and window included; auto = budget / page_size",
       .not_in_tables = true },
     { .name = "page_budgets",
@@ -62,7 +62,7 @@ static const struct kvl_opt arkvale_options[] = {
       .off = offsetof(struct arkvale_opts, page_budgets),
       .def = "auto",
       .min = 1,
-      .max = 1 << 24,
+      .max = ARKVALE_MAX_PAGES,
       .help = "pages of a lane on the device; auto = 4 page_topks (paper: 128 for 32)",
       .not_in_tables = true },
     { .name = "sink",
@@ -118,14 +118,16 @@ static int32_t arkvale_min_budget(const struct kvl_shape *shape, const void *opt
 static int arkvale_sizes(struct kvl_plan *plan, struct arkvale_opts *o)
 {
     int32_t least = o->sink + o->window + 1;
-    if (o->page_topks == KVL_AUTO) o->page_topks = plan->budget_tok / o->page_size;
+    if (o->page_topks == KVL_AUTO)
+        o->page_topks = KVL_MIN(plan->budget_tok / o->page_size, ARKVALE_MAX_PAGES);
     if (o->page_topks < least)
         return kvl_fail(
             plan->err, KVL_EINVAL,
             "%d pages of %d tokens a step, %d of them sink and window; give a budget of %d "
             "or more, or smaller pages",
             o->page_topks, o->page_size, least - 1, least * o->page_size);
-    if (o->page_budgets == KVL_AUTO) o->page_budgets = 4 * o->page_topks;
+    if (o->page_budgets == KVL_AUTO)
+        o->page_budgets = KVL_MIN(4 * o->page_topks, INT32_MAX / o->page_size);
     if (o->page_budgets < o->page_topks)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "page_budgets=%d; a step reads %d pages, give as many or more",

@@ -141,10 +141,10 @@ static int rocket_plan(struct kvl_plan *plan)
 {
     struct rocket_opts *o = plan->opts;
     int32_t dim = plan->shape->head_dim;
-    if (plan->budget_tok < rocket_min_budget(plan->shape, o) || plan->budget_tok > 1 << 29)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d to %d, or token_budget",
-                        plan->budget_tok, rocket_min_budget(plan->shape, o), 1 << 29);
-    if (o->token_budget == KVL_AUTO) o->token_budget = 2 * plan->budget_tok;
+    if (plan->budget_tok < rocket_min_budget(plan->shape, o))
+        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or token_budget",
+                        plan->budget_tok, rocket_min_budget(plan->shape, o));
+    if (o->token_budget == KVL_AUTO) o->token_budget = 2 * KVL_MIN(plan->budget_tok, 1 << 29);
     rocket_split(o, plan->context_tok, dim);
     if (o->window == KVL_AUTO) o->window = KVL_MAX(1, KVL_MIN(32, o->stage1_tok / 2));
     KVL_TRY(rocket_check(plan));

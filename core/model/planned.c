@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { PLANNED_MAX_BUDGET = 1 << 30 }; /* no context is longer; sums of sizes stay in 32 bits */
+
 /* What a policy says that it can, and the hooks that it has, agree. */
 static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
 {
@@ -273,8 +275,9 @@ static int planned_create(const struct kvl_policy *policy, const struct kvl_shap
     if (policy->caps & KVL_CAP_WRAPS)
         return kvl_fail(err, KVL_EINVAL, "%s wraps another policy: want %s(%s)", policy->name,
                         policy->name, policy->inner);
-    if (budget_tok < 0)
-        return kvl_fail(err, KVL_EINVAL, "budget %d tokens, want at least 1", budget_tok);
+    if (budget_tok < 0 || budget_tok > PLANNED_MAX_BUDGET)
+        return kvl_fail(err, KVL_EINVAL, "%s: budget %d tokens, want 1 to %d", policy->name,
+                        budget_tok, PLANNED_MAX_BUDGET);
     struct kvl_planned *p = kvl_alloc(1, sizeof *p);
     if (!p) return kvl_fail(err, KVL_ENOMEM, "out of memory");
     p->policy = p->p.policy = policy;

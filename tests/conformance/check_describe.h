@@ -93,6 +93,10 @@ static void check_options(void **state)
         snprintf(number, sizeof number, "%d", least);
         expect_refused(&f, "", least - 1, number);
     }
+    /* No context is longer than 2^30 tokens: such a budget is everything, a larger one is a slip. */
+    expect_refused(&f, "", INT32_MAX, "1073741824");
+    RIG_OK(&err, plan(&f, "", 1 << 30, &p, &err));
+    kvl_planned_destroy(p);
     RIG_OK(&err, plan(&f, "", least, &p, &err));
     kvl_planned_destroy(p);
     RIG_OK(&err, plan(&f, "", f.run.budget, &p, &err));

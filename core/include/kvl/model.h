@@ -53,8 +53,8 @@ size_t kvl_model_token_bytes(const struct kvl_model *model);
 struct kvl_planned;
 
 /* Checks `policy` (ABI, size, hooks against caps), sets its options from "a=1,b=2" and runs plan.
- * budget_tok 0 = none.  KVL_EINVAL: bad options, or a budget below what the method needs;
- * KVL_EPOLICY: the object itself is wrong.  `policy` must outlive the result. */
+ * budget_tok 0 = none, at most 2^30.  KVL_EINVAL: bad options, or a budget below what the method
+ * needs; KVL_EPOLICY: the object itself is wrong.  `policy` must outlive the result. */
 int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                        const char *options, int32_t budget_tok, int32_t context_tok,
                        struct kvl_planned **out, struct kvl_err *err);
