@@ -33,7 +33,8 @@ struct okp_opts {
     int32_t dense_layers, num_wait_load_layers, chunk, num_of_selected_tokens, window_size,
         query_from;
     double r;
-    bool measured; /* not an option, from plan */
+    bool measured; /* not options, from plan */
+    int32_t room;  /* tokens that a list holds */
 };
 
 enum { OKP_SPREAD = 0, OKP_LAST };
@@ -172,8 +173,8 @@ static int okp_plan(struct kvl_plan *plan)
     }
     KVL_TRY(okp_plan_sizes(plan));
     KVL_TRY(okp_plan_filters(plan));
-    int32_t k = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
-    plan->state_bytes = sizeof(struct okp_state) + (size_t)k * sizeof(int32_t);
+    o->room = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
+    plan->state_bytes = sizeof(struct okp_state) + (size_t)o->room * sizeof(int32_t);
     return KVL_OK;
 }
 
@@ -252,7 +253,7 @@ static int okp_filter(const struct kvl_pctx *ctx, const struct kvl_step *step,
     if (!score)
         return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", step->pos);
     KVL_TRY(okp_score(ctx, step, q, score));
-    int32_t k = KVL_MIN(o->num_of_selected_tokens, step->pos), forced = KVL_MIN(k, o->window_size);
+    int32_t k = KVL_MIN(o->room, step->pos), forced = KVL_MIN(k, o->window_size);
     int32_t searched = step->pos - forced;
     KVL_TRY(kvl_tap_scores(ctx, step,
                            &(struct kvl_scored){ .unit_tok = 1, .n = searched, .score = score }));

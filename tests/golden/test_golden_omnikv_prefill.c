@@ -273,6 +273,40 @@ static void test_measured(void **state)
     }
 }
 
+/* A context that turns out longer than was planned: lists were written beyond the state, which has room
+ * for as many tokens as were planned. */
+enum { PLANNED = 60 };
+static int32_t longest;
+
+static int listing_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_prefill_mask *mask)
+{
+    const struct okp_state *s = ctx->state;
+    KVL_TRY(okp_prefill_mask(ctx, step, q, mask));
+    longest = KVL_MAX(longest, s->n_list);
+    return KVL_OK;
+}
+
+static void test_longer_than_planned(void **state)
+{
+    struct kvl_policy listing = omnikv_prefill;
+    struct rig_session rs = { 0 };
+    struct rig r;
+    int32_t id[N_CTX];
+    (void)state;
+    listing.prefill_mask = listing_mask;
+    rig_open(&r, &(struct rig_desc){ .llama = { .n_layers = M_LAYERS, .seed = 3 } });
+    rig_tokens(id, N_CTX, 5);
+    RIG_OK(&r.err, kvl_planned_create(&listing, rig_shape(&r), "chunk=16,filter_layers=0", 400,
+                                      PLANNED, &rs.planned, &r.err));
+    RIG_OK(&r.err, kvl_session_create(r.engine, &rs.s, &r.err));
+    RIG_OK(&r.err, kvl_session_attach(rs.s, rs.planned, 1, KVL_EXEC_REAL, &r.err));
+    RIG_OK(&r.err, kvl_session_prefill(rs.s, id, N_CTX, NULL, true, &r.err));
+    assert_int_equal(longest, PLANNED);
+    rig_end(&rs);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_model),
         cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_longer_than_planned),
     };
     return cmocka_run_group_tests_name("omnikv_prefill", tests, NULL, NULL);
 }
