@@ -25,7 +25,8 @@
  * of a kernel; the code: weight).  report has it by layer, head and kind.
  *
  * Deviations: chunk=auto is the whole context as published, up to 32768 tokens; behind that the last
- * queries of a chunk choose for the chunk.  A block of queries always reads its own block of keys; the mean
+ * queries of a chunk choose for the chunk.  The question comes behind the context, densely, so that the
+ * context's last queries choose (published: the whole prompt is one prefill, and the question's do).  A block of queries always reads its own block of keys; the mean
  * of a part of a block is that of its tokens (code: zeros are counted).  Heads of a group have patterns of
  * their own, as in the code.  Of 100 forced diagonals the nearest s are taken where s is smaller (code:
  * undefined).
@@ -470,7 +471,9 @@ static const struct kvl_policy minference = {
         "gives every head its kind, none gives all vertical-slash 1000/6096, as the shipped tables "
         "do. Decoding is dense.",
     .deviations =
-        "Contexts beyond 32768 tokens come in chunks, of which the last queries choose for the "
+        "The question comes behind the context, densely, so that the context's last queries "
+        "choose, not the question's. Contexts beyond 32768 tokens come in chunks, of which the "
+        "last queries choose for the "
         "chunk; a block of queries always reads its own block; sizes come from the budget where "
         "one is given; the search compares captured weight at an equal number of keys, not "
         "outputs at an equal time.",
