@@ -423,7 +423,8 @@ static const struct kvl_policy fastgen = {
     .cost =
         "Once: two column sums over all queries, shared, and a top-k per kv head. Per step: sums "
         "of "
-        "what is live; where frequent tokens are kept, a top-k of them. 8 bytes per live token.",
+        "what is live; where frequent tokens are kept, a top-k of them. 8 bytes per live token and "
+        "kv head.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_TOKENS | KVL_CAP_RAGGED,
     .opts = fastgen_options,
