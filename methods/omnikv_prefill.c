@@ -139,6 +139,10 @@ static int okp_plan_filters(struct kvl_plan *plan)
         strcmp(o->filter_layers, "auto") == 0 || strcmp(o->filter_layers, "measured") == 0;
     if (o->measured) {
         memcpy(o->filter_layers, "measured", sizeof "measured");
+        if (wait > n_layers - 2)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "num_wait_load_layers=%d; the model has %d layers, give at most %d",
+                            wait, n_layers, n_layers - 2);
         if (o->dense_layers <= wait || o->dense_layers >= n_layers)
             return kvl_fail(
                 plan->err, KVL_EINVAL,

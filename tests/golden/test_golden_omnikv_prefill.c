@@ -75,6 +75,12 @@ static void test_layers(void **state)
     memset(is_filter, 0, sizeof is_filter);
     is_filter[30] = 1;
     assert_false(okp_assign(&shape32, 1, is_filter, kind));
+    /* The refusal asked for 32 to 31 dense layers. */
+    struct okp_opts o;
+    struct kvl_err err;
+    assert_int_equal(plan_with("num_wait_load_layers=31", 256, 1000, &o, &err), KVL_EINVAL);
+    assert_non_null(
+        strstr(err.msg, "num_wait_load_layers=31; the model has 32 layers, give at most 30"));
 }
 
 /* ---- on a model
