@@ -89,7 +89,7 @@ gen=(generate -m m.gguf --ids 1,2,3 --policy)
 refuse 2 'policy "qest:budget=64": policy "qest" does not exist, did you mean "quest"?' \
     "${gen[@]}" qest:budget=64
 refuse 2 'policy "quest" needs a budget, want quest:budget=256' "${gen[@]}" quest
-refuse 2 'policy "quest:budget=64,paeg=2": no option "paeg", did you mean "page"? (there are: page, dense_layers, reduce)' \
+refuse 2 'policy "quest:budget=64,paeg=2": no option "paeg", did you mean "page"? (there are: page, dense_layers, reduce, offload)' \
     "${gen[@]}" quest:budget=64,paeg=2
 refuse 2 'policy "quest:budget=64,page=0": option "page": "0" is out of range, want a whole number from 1 to 4096' \
     "${gen[@]}" quest:budget=64,page=0
