@@ -101,6 +101,14 @@ static int weighted_in_segments(struct kvl_pctx *ctx, const struct kvl_step *ste
     return KVL_OK;
 }
 
+/* Said once for all layers and two steps. */
+static int weighted_and_shared(struct kvl_pctx *ctx, const struct kvl_step *step,
+                               const struct kvl_query *q, struct kvl_sel *sel)
+{
+    KVL_TRY(weighted_in_one(ctx, step, q, sel));
+    return kvl_sel_share(sel, N_LAYERS - 1, 2);
+}
+
 static int unweighted(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
                       struct kvl_sel *sel)
 {
@@ -121,6 +129,7 @@ static void test_log_weights_of_segments(void **state)
     expect_alike(weighted_in_one, KVL_EXEC_REAL, weighted_in_one, KVL_EXEC_MASKED, "masked");
     expect_alike(weighted_in_one, KVL_EXEC_REAL, weighted_in_segments, KVL_EXEC_MASKED,
                  "segments, masked");
+    expect_alike(weighted_in_one, KVL_EXEC_REAL, weighted_and_shared, KVL_EXEC_REAL, "shared");
     assert_true(distance(weighted_in_one, unweighted) > 1e-2);
 }
 

@@ -361,6 +361,57 @@ static void test_the_outer_one_prunes(void **state)
     kvl_policy_decompose(p);
 }
 
+static int dense_first(struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    (void)ctx;
+    return step->layer == 0 ? KVL_DENSE : KVL_SELECT;
+}
+
+static int dense_second(struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    (void)ctx;
+    return step->layer == 1 ? KVL_DENSE : KVL_SELECT;
+}
+
+static int first_page(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
+                      struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)step;
+    (void)q;
+    return kvl_sel_pages(sel, KVL_SCOPE_LAYER, 0, 8, (int32_t[]){ 0 }, 1);
+}
+
+static int relay_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_sel *sel)
+{
+    return kvl_inner_select(ctx, step, q, sel);
+}
+
+/* A layer is dense where either says so. */
+static void test_dense_layers_of_both(void **state)
+{
+    (void)state;
+    for (int says = 0; says < 4; says++) {
+        struct kvl_policy o = outer_policy(), i = inner_policy();
+        o.select = relay_select;
+        i.select = first_page;
+        o.schedule = says & 1 ? dense_first : NULL;
+        i.schedule = says & 2 ? dense_second : NULL;
+        const struct kvl_policy *p = composed_of(&o, &i);
+        struct rig_run run = { .policy = p, .options = "", .budget = 64, .id = id, .n_ctx = N_CTX };
+        struct rig_session rs = rig_start(&rig, &run);
+        float *logits = rig_logits(&rig, 1);
+        rig_decode(&rig, &rs, id + N_CTX, 1, logits);
+        int n_dense = 2 * ((says & 1) + (says >> 1)); /* two kv heads */
+        assert_int_equal(kvl_session_counters(rs.s)->dense_lanes, n_dense);
+        assert_int_equal(kvl_session_counters(rs.s)->attended_lanes, 4 - n_dense);
+        kvl_free(logits);
+        rig_end(&rs);
+        kvl_policy_decompose(p);
+    }
+}
+
 static int sharing_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -722,6 +773,7 @@ int main(void)
         cmocka_unit_test(test_each_has_its_own),
         cmocka_unit_test(test_close_follows_open),
         cmocka_unit_test(test_the_outer_one_prunes),
+        cmocka_unit_test(test_dense_layers_of_both),
         cmocka_unit_test(test_shared_selections_are_pruned),
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_lanes_keep_different_numbers),
