@@ -73,6 +73,42 @@ static void check_prefill_serves_many(void **state)
     close_model(&f);
 }
 
+/* A question that is prefilled behind the context: in its session, or in a fork, which takes the observers
+ * as they are and goes on with them. */
+static void check_question(void **state)
+{
+    enum { N_QUESTION = 70 };
+    struct fixture f;
+    if (((const struct subject *)*state)->policy->caps & KVL_CAP_OWN_PREFILL) return;
+    open_desc(&f, state, &models[1]);
+    const struct rig_run *run = &f.run;
+    struct kvl_err *err = &f.r.err;
+    float *want = rig_logits(&f.r, N_STEPS), *got = rig_logits(&f.r, N_STEPS);
+    struct rig_session whole = { 0 }, fork;
+    struct kvl_session *context;
+    RIG_OK(err, kvl_planned_create(run->policy, rig_shape(&f.r), "", run->budget,
+                                   run->n_ctx + N_QUESTION, &whole.planned, err));
+    rig_observe(&f.r, whole.planned);
+    RIG_OK(err, kvl_session_create(f.r.engine, &whole.s, err));
+    RIG_OK(err, kvl_session_create(f.r.engine, &context, err));
+    RIG_OK(err, kvl_session_prefill(whole.s, run->id, run->n_ctx, NULL, true, err));
+    RIG_OK(err, kvl_session_prefill(context, run->id, run->n_ctx, NULL, true, err));
+    fork = rig_fork(&f.r, &(struct rig_session){ .s = context });
+    struct rig_session *both[] = { &whole, &fork };
+    for (int i = 0; i < 2; i++) {
+        RIG_OK(err, kvl_session_prefill(both[i]->s, run->id + 5, N_QUESTION, NULL, true, err));
+        RIG_OK(err, kvl_session_attach(both[i]->s, whole.planned, run->seed, run->exec, err));
+        rig_decode(&f.r, both[i], run->id + run->n_ctx, N_STEPS, i ? got : want);
+    }
+    rig_expect_same(&f.r, want, got, N_STEPS, "a question in a fork");
+    rig_end(&fork);
+    rig_end(&whole);
+    kvl_session_destroy(context);
+    kvl_free(want);
+    kvl_free(got);
+    close_model(&f);
+}
+
 /* Two sequences, token by token in turn, and A before B: each as if it were alone. */
 static void check_sessions_do_not_meet(void **state)
 {

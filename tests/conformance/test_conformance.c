@@ -35,6 +35,7 @@ static const struct {
     { "raw keys", check_raw_keys },
     { "forks", check_forks },
     { "one prefill serves many", check_prefill_serves_many },
+    { "a question in a fork", check_question },
     { "sessions do not meet", check_sessions_do_not_meet },
     { "batch equals alone", check_batch },
     { "chunks of the prefill do not matter", check_chunks },
