@@ -634,15 +634,16 @@ static void expect_same_counts(const struct rig_session *a, const struct rig_ses
 
 /* A fork has a cache of its own that begins as its parent's: it goes on as if alone, and so do the
  * others of its batch. */
-static void test_forks_and_batches(void **state)
+static void expect_forks_alone(enum kvl_replace replace)
 {
     struct rig r;
-    (void)state;
     open_rig(&r, KVL_KV_F32);
     size_t n_vocab = (size_t)rig_shape(&r)->n_vocab;
     cfg.on = true;
     cfg.kind = Q_TOKENS;
     cfg.o = sizes[2];
+    cfg.o.replace = replace;
+    cfg.scores = replace == KVL_REPLACE_SCORE;
     float *alone = rig_logits(&r, N_STEPS), *both = rig_logits(&r, 4);
     struct rig_session a = start(&r, &tiered, KVL_EXEC_REAL);
     rig_decode(&r, &a, ids + N_CTX, N_STEPS, alone);
@@ -668,6 +669,13 @@ static void test_forks_and_batches(void **state)
     kvl_free(both);
     memset(&cfg, 0, sizeof cfg);
     rig_close(&r);
+}
+
+static void test_forks_and_batches(void **state)
+{
+    (void)state;
+    for (int replace = KVL_REPLACE_LRU; replace <= KVL_REPLACE_SCORE; replace++)
+        expect_forks_alone((enum kvl_replace)replace);
 }
 
 /* A block of tokens is as many steps. */
