@@ -12,8 +12,7 @@ static int bad, n_masks;
 static int32_t chunk_tok;
 static char log_of[64];
 
-/* ---- a policy that does what a test says
- * ------------------------------------------------------------ */
+/* ---- a policy that does what a test says ------------------------------------------------------ */
 
 static int32_t every[N_CTX];
 
@@ -143,9 +142,7 @@ static const struct kvl_policy *evicting(void)
     return &p;
 }
 
-/* ---- runs
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- runs ---------------------------------------------------------------------------------------- */
 
 static int32_t id[N_CTX + N_STEPS];
 static const struct rig_desc small = { .llama = { .n_layers = 3, .n_kv_heads = 2, .seed = 8 } };
