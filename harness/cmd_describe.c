@@ -62,6 +62,7 @@ static void describe_caps(uint32_t caps)
         { KVL_CAP_PREFILL, "can read the context itself (prefill=own)" },
         { KVL_CAP_REPOSITIONS, "changes positions" },
         { KVL_CAP_RAGGED, "gives lanes different budgets" },
+        { KVL_CAP_ESTIMATES, "estimates a part of what it does not read" },
         { KVL_CAP_TOKENS, "sees the ids of tokens" },
         { KVL_CAP_SAMPLES, "draws random numbers" },
     };

@@ -447,7 +447,7 @@ static const struct kvl_policy magicpig = {
         "of counters per query head, d values per sampled key. Once K L d multiply-adds per key. "
         "Memory L (n + 2^K) integers per kv head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_SAMPLES,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES,
     .opts = magicpig_options,
     .opts_size = sizeof(struct magicpig_opts),
     .min_budget = magicpig_min_budget,

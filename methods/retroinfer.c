@@ -412,7 +412,7 @@ static const struct kvl_policy retroinfer = {
             "per kv "
             "head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = retro_options,
     .opts_size = sizeof(struct retro_opts),
     .min_budget = retro_min_budget,

@@ -474,7 +474,7 @@ static const struct kvl_policy shadowkv = {
         "Memory: rank floats per token and layer, and (d + 1) per chunk and kv head; keys before "
         "RoPE, half the cache again.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = shadow_options,
     .opts_size = sizeof(struct shadow_opts),
     .min_budget = shadow_min_budget,

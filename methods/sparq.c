@@ -326,7 +326,7 @@ static const struct kvl_policy sparq = {
         "Per step and layer n r values of a second, channel-major copy of the keys per kv head, n "
         "exponentials per query head, a top-k of n per kv head. Memory: half the cache again.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SHARES_META,
     .opts = sparq_options,
     .opts_size = sizeof(struct sparq_opts),
     .min_budget = sparq_min_budget,

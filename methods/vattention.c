@@ -273,7 +273,7 @@ static const struct kvl_policy vattention = {
     .cost = "Per step and layer all keys are read for the exact top-k (n d per kv head, counted as "
             "index bytes), a top-k of n per kv head and the sample's random numbers.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_SAMPLES,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES,
     .opts = vattention_options,
     .opts_size = sizeof(struct vattention_opts),
     .min_budget = vattention_min_budget,

@@ -335,6 +335,11 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s works on selections, %s makes none; want a policy that "
                         "selects, such as %s",
                         o, i, o, i, outer->inner);
+    if (outer->select && (inner->caps & KVL_CAP_ESTIMATES))
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s(%s): what %s selects is more than a list of tokens, %s would lose it; "
+                        "want a policy such as %s",
+                        o, i, i, o, outer->inner);
     if (outer->select && inner->observe)
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s looks at the weights of what it selected, which %s changes; "
@@ -351,6 +356,11 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s decides once, %s evicts at every step; want a policy that "
                         "evicts once, such as %s",
                         o, i, o, i, outer->inner);
+    if (outer->score && (inner->caps & KVL_CAP_RAGGED))
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s(%s): %s gives every lane a budget of its own, which %s would change; "
+                        "want a policy such as %s",
+                        o, i, i, o, outer->inner);
     return KVL_OK;
 }
 

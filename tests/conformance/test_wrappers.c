@@ -714,8 +714,12 @@ static void test_what_does_not_go_together(void **state)
     scores.select = NULL;
     scores.score = scoring;
     refuse(&scores, &i, "scores works on scores, in gives none");
+    refuse(&scores, &w, "wishing gives every lane a budget of its own");
     w.evict = evicting;
     refuse(&scores, &w, "wishing evicts at every step");
+    i.caps |= KVL_CAP_ESTIMATES;
+    refuse(&o, &i, "what in selects is more than a list of tokens");
+    i.caps &= ~(uint32_t)KVL_CAP_ESTIMATES;
     i.caps |= KVL_CAP_PROBS;
     i.observe = observing;
     refuse(&o, &i, "looks at the weights of what it selected");
@@ -730,6 +734,7 @@ static void test_what_plan_and_score_refuse(void **state)
     struct rig_session rs = { 0 };
     struct kvl_err err = { 0 };
     (void)state;
+    w.caps = KVL_CAP_EVICTS;
     assert_int_equal(kvl_planned_create(&o, rig_shape(&rig), "", 64, N_CTX, &rs.planned, &err),
                      KVL_EINVAL);
     assert_non_null(strstr(err.msg, "out wraps another policy: want out(in:other=0.25)"));

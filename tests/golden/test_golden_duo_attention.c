@@ -28,7 +28,7 @@ static void test_quantile(void **state)
     expect_full(gate, 8, 0.5, 0.5, (const float[8]){ 1, 0, 0, 1, 0, 1, 0, 1 });
     expect_full(gate, 8, 0, 0.05, (const float[8]){ 1, 1, 1, 1, 1, 1, 1, 1 });
     expect_full(gate, 8, 0.75, 0.725, (const float[8]){ 1, 0, 0, 0, 0, 1, 0, 0 });
-    expect_full(gate, 8, 1, 0.9f, (const float[8]){ 0 });
+    expect_full(gate, 8, 1, (double)0.9f, (const float[8]){ 0 });
     /* Equal gates: the lower lanes are full. */
     static const float same[4] = { .5f, .5f, .5f, .5f };
     expect_full(same, 4, 0.5, 0.5, (const float[4]){ 1, 1, 0, 0 });

@@ -82,6 +82,8 @@ static void test_words_that_are_none(void **state)
         { "adakw(snapkv)", "did you mean \"adakv\"?" },
         { "snapkv(adakv)", "snapkv wraps no other policy" },
         { "adakv(quest)", "adakv works on scores, quest gives none" },
+        { "adakv(kvzip)", "kvzip gives every lane a budget of its own" },
+        { "twilight(magicpig)", "what magicpig selects is more than a list of tokens" },
         { "adakv(h2o)", "h2o evicts at every step" },
         { "twilight(snapkv)", "twilight works on selections, snapkv makes none" },
         { "twilight(h2o_sim)", "looks at the weights of what it selected" },

@@ -66,6 +66,9 @@ enum kvl_cap {
     /* With KVL_CAP_PREFILL and prefill_mask: makes sense only so.  prefill: own goes without saying,
      * prefill: shared is refused. */
     KVL_CAP_OWN_PREFILL = 1 << 12,
+    /* Its selections are more than lists: weights, keys of its own, entries, a residual.  Nobody can prune
+     * them (kvl_sel_view). */
+    KVL_CAP_ESTIMATES = 1 << 13,
 };
 
 /* The model as a policy sees it. */
