@@ -50,7 +50,7 @@ expect() {
 copy_sources
 if command -v ninja >"$work/log"; then export CMAKE_GENERATOR=Ninja; fi
 run_block "$copy" 1
-expect '^ +mymethod +method '
+expect '^ +mymethod +keeps the latest tokens'
 expect 'OK \] mymethod: real equals masked'
 if grep -Eq '^\[ +FAILED' "$work/log"; then fail "the conformance suite failed"; fi
 log=$copy/out/mymethod.jsonl.zst
@@ -62,6 +62,6 @@ grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.
     fail "no figure shows mymethod"
 
 run_block "$copy" 2
-expect '^ +myplugin +method .*myplugin\.so'
+expect '^ +myplugin +keeps the latest tokens .*myplugin\.so'
 expect 'OK \] myplugin: real equals masked'
 echo "test_add_policy: ok"
