@@ -24,7 +24,7 @@
  * Cost per step and layer: 2 head_dim floats per page and kv head, a top-k of n / S per kv head; every S
  * tokens one page of keys is read again.  Recalled pages over the bus.
  */
-#include "kvl/policy.h"
+#include "page_bounds.h"
 
 #include <string.h>
 
@@ -235,33 +235,6 @@ static int arkvale_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
-/* score [n_lists][n] of the first n pages, from both parts of the table. */
-static int arkvale_scores(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n,
-                          float *score)
-{
-    const struct arkvale_opts *o = ctx->opts;
-    struct kvl_meta_part part[2];
-    KVL_TRY(kvl_meta_rows(ctx, o->table, layer, n, part));
-    for (int i = 0; i < 2; i++) {
-        struct kvl_page_bound_args args = {
-            .bound = score,
-            .bound_stride = (size_t)n,
-            .q = q,
-            .minmax = part[i].data,
-            .type = part[i].type,
-            .head_stride = part[i].head_stride,
-            .n_pages = part[i].n_rows,
-            .n_heads = ctx->shape->n_heads,
-            .n_kv_heads = ctx->shape->n_kv_heads,
-            .head_dim = ctx->shape->head_dim,
-            .reduce = arkvale_reduces[o->reduce],
-        };
-        if (args.n_pages > 0) KVL_TRY(ctx->ops->page_bound(&args));
-        score += part[i].n_rows;
-    }
-    return KVL_OK;
-}
-
 /* Sink, the best between, window: page [page_topks] of every list, the best at their place. */
 static int arkvale_name(const struct kvl_pctx *ctx, struct kvl_sel *sel, enum kvl_scope scope,
                         int32_t n_pages, int32_t *page)
@@ -307,7 +280,7 @@ static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     int32_t *page =
         (void *)kvl_scratch(ctx, (size_t)n_lists * (size_t)best + (size_t)o->page_topks);
     if (!score || !page) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", n);
-    KVL_TRY(arkvale_scores(ctx, step->layer, q->q, n, score));
+    KVL_TRY(page_bounds(ctx, o->table, step->layer, q->q, n, arkvale_reduces[o->reduce], score));
     KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){ .index = page,
                                                     .x = score + o->sink,
                                                     .x_stride = (size_t)n,

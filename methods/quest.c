@@ -23,7 +23,7 @@
  * Cost per step and layer: 2 * head_dim values of metadata per page and kv head read, K pages of
  * keys and values; a new token updates one metadata row.
  */
-#include "kvl/policy.h"
+#include "page_bounds.h"
 
 #include <string.h>
 
@@ -138,33 +138,6 @@ static int quest_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
-/* bound [n_lists][n_pages], from both parts of the table. */
-static int quest_bounds(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n_pages,
-                        float *bound)
-{
-    const struct quest_opts *o = ctx->opts;
-    struct kvl_meta_part part[2];
-    KVL_TRY(kvl_meta_rows(ctx, o->table, layer, n_pages, part));
-    for (int i = 0; i < 2; i++) {
-        struct kvl_page_bound_args args = {
-            .bound = bound,
-            .bound_stride = (size_t)n_pages,
-            .q = q,
-            .minmax = part[i].data,
-            .type = part[i].type,
-            .head_stride = part[i].head_stride,
-            .n_pages = part[i].n_rows,
-            .n_heads = ctx->shape->n_heads,
-            .n_kv_heads = ctx->shape->n_kv_heads,
-            .head_dim = ctx->shape->head_dim,
-            .reduce = quest_reduces[o->reduce],
-        };
-        if (args.n_pages > 0) KVL_TRY(ctx->ops->page_bound(&args));
-        bound += part[i].n_rows;
-    }
-    return KVL_OK;
-}
-
 static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -175,7 +148,8 @@ static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     if (n_pages <= k) return KVL_OK;
     float *bound = kvl_scratch(ctx, (size_t)n_lists * (size_t)n_pages);
     if (!bound) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d bounds", n_pages);
-    KVL_TRY(quest_bounds(ctx, step->layer, q->q, n_pages, bound));
+    KVL_TRY(
+        page_bounds(ctx, o->table, step->layer, q->q, n_pages, quest_reduces[o->reduce], bound));
     return kvl_sel_top_pages(sel, each ? KVL_SCOPE_Q_HEAD : KVL_SCOPE_KV_HEAD, bound, n_pages, k,
                              o->page, true);
 }
