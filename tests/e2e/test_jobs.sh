@@ -121,13 +121,19 @@ at_work() {
     fail "no workers: $(cat err)"
 }
 
-"$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=40 --log killed.zst 2>err &
-pid=$!
-at_work $pid killed.zst
-kill -9 "$(workers_of $pid | cut -d ' ' -f 1)"
-wait $pid || fail "a sweep whose worker is killed: $(cat err)"
-equal "words on a killed worker" 1 "$(grep -c 'was killed (signal 9; .*tried again$' err)"
-equal "results when a worker is killed" "$(results_of whole.zst | sort | cksum)" "$(results_of killed.zst | sort | cksum)"
+# A worker that waits for its next context when it is killed has nothing in hand and is replaced without
+# a word: then again.
+for ((try = 0; try < 10; try++)); do
+    rm -f killed.zst
+    "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=40 --log killed.zst 2>err &
+    pid=$!
+    at_work $pid killed.zst
+    kill -9 "$(workers_of $pid | cut -d ' ' -f 1)"
+    wait $pid || fail "a sweep whose worker is killed: $(cat err)"
+    equal "results when a worker is killed" "$(results_of whole.zst | sort | cksum)" "$(results_of killed.zst | sort | cksum)"
+    [ ! -s err ] || break
+done
+equal "words on a killed worker" "1 of 1" "$(grep -c 'was killed (signal 9; .*tried again$' err) of $(wc -l <err)"
 
 # The sweep's process is killed: no worker lives on, nothing keeps the log.
 "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=4000 --log orphans.zst 2>err &
