@@ -23,6 +23,9 @@ struct kvl_layout {
 struct kvl_lane {
     const struct kvl_layout *layout;
     const uint8_t *const *blocks; /* [ceil(n_slots / block_tok)] */
+    /* On a device with memory of its own: where the parts of each block lie, an array on the device;
+     * `blocks` has positions alone then.  Else NULL. */
+    const uint8_t *const *data;
     int32_t n_slots;
     bool sorted; /* positions ascend with the slots */
 };

@@ -44,12 +44,15 @@ enum kvl_kv_part {
     KVL_PART_K_RAW = 2,
 };
 
+struct kvl_device;
+
 struct kvl_store_desc {
     int32_t n_layers, n_kv_heads, head_dim;
-    int32_t block_tok;     /* slots per block, a power of two from 8 to 256; 0 = 16 */
-    enum kvl_kv_type type; /* element type of K and V */
-    bool raw_keys;         /* keep keys before RoPE beside those after it */
-    size_t limit_bytes;    /* of all blocks in use; 0 = none */
+    int32_t block_tok;               /* slots per block, a power of two from 8 to 256; 0 = 16 */
+    enum kvl_kv_type type;           /* element type of K and V */
+    bool raw_keys;                   /* keep keys before RoPE beside those after it */
+    size_t limit_bytes;              /* of all blocks in use; 0 = none */
+    const struct kvl_device *device; /* where keys and values lie; NULL = cpu */
 };
 
 struct kvl_store_stats {

@@ -24,6 +24,7 @@
 #define KVL_MODEL_H
 
 #include "kvl/base.h"
+#include "kvl/device.h"
 #include "kvl/kvstore.h"
 #include "kvl/ops.h"
 #include "kvl/policy.h"
@@ -104,7 +105,8 @@ bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy *
 
 struct kvl_engine_desc {
     const struct kvl_model *model;
-    const struct kvl_ops *ops; /* NULL = cpu */
+    const struct kvl_device *device; /* NULL = cpu */
+    const struct kvl_ops *ops;       /* NULL = the device's */
     enum kvl_kv_type kv_type;
     bool raw_keys;                     /* some policy needs keys before RoPE */
     struct kvl_observer_set observers; /* what the policies of this engine need */

@@ -1,7 +1,7 @@
 /* kvl/ops.h - arguments and shapes of the operators listed in ops.def.
  *
- * Layouts are row-major, innermost dimension last.  All float buffers are 4-byte aligned host
- * memory for ref and cpu.  An operator never allocates in decode; the few that need scratch take
+ * Layouts are row-major, innermost dimension last.  All float buffers are 4-byte aligned, host
+ * memory for ref and cpu, memory of any place for cuda (kvl/device.h).  An operator never allocates in decode; the few that need scratch take
  * it from memory of the process that grows to its high-water mark.
  *
  * Every result is independent of the number of threads: work is cut in pieces of fixed size and
@@ -619,12 +619,14 @@ struct kvl_ops {
 
 #define KVL_OP(op, meaning)                                                                        \
     int kvl_ref_##op(const struct kvl_##op##_args *a);                                             \
-    int kvl_cpu_##op(const struct kvl_##op##_args *a);
+    int kvl_cpu_##op(const struct kvl_##op##_args *a);                                             \
+    int kvl_cuda_##op(const struct kvl_##op##_args *a);
 #include "kvl/ops.def"
 #undef KVL_OP
 
 extern const struct kvl_ops kvl_ops_ref; /* plain loops: the definition; tests only */
 extern const struct kvl_ops kvl_ops_cpu;
+extern const struct kvl_ops kvl_ops_cuda; /* only where built with CUDA; see kvl/device.h */
 
 /* Bytes of a row of n_cols elements, or 0 for an unknown type or a length the type cannot hold. */
 size_t kvl_wtype_row_bytes(enum kvl_wtype type, int64_t n_cols);

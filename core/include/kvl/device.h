@@ -1,0 +1,131 @@
+/* kvl/device.h - where a model, its KV store and its operators live: the CPU, or a CUDA GPU.
+ *
+ * Vocabulary
+ *   place   where an allocation lives
+ *             HOST    ordinary memory
+ *             PINNED  host memory that a device copies from and to without the host
+ *             SHARED  both sides may touch it, at different times: what a device was asked to write
+ *                     is there for the host after sync
+ *             DEVICE  the device alone may touch it; on the CPU it is ordinary memory
+ *   stream  work in one stream runs in the order in which it was given.  Operators are given to MAIN;
+ *           copies of the host tier to COPY
+ *
+ * A device may work behind the caller's back: operators and copies return before they have run, and errors
+ * of the device may come with a later call.  What the host passes by pointer and is not in SHARED, PINNED or
+ * DEVICE memory has been read, and written, when the call returns.
+ *
+ * Errors: KVL_ENOMEM, KVL_EDEVICE.  After KVL_EDEVICE every further call gives it again (`error` says why):
+ * the process must end, or give the device up.
+ * Thread-safe: no.  A device belongs to one thread.
+ */
+#ifndef KVL_DEVICE_H
+#define KVL_DEVICE_H
+
+#include "kvl/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum kvl_place {
+    KVL_PLACE_HOST = 0,
+    KVL_PLACE_PINNED,
+    KVL_PLACE_SHARED,
+    KVL_PLACE_DEVICE,
+    KVL_PLACES
+};
+
+enum kvl_stream { KVL_STREAM_MAIN = 0, KVL_STREAM_COPY, KVL_STREAMS };
+
+/* What a device has and what this process took of it. */
+struct kvl_device_memory {
+    size_t total_bytes, free_bytes; /* of the device */
+    size_t place_bytes[KVL_PLACES]; /* allocated now, through this table */
+    size_t peak_bytes[KVL_PLACES];
+};
+
+struct kvl_device_info {
+    char name[128];      /* "NVIDIA H200", or of the processor */
+    char driver[64];     /* "580.82, CUDA 13.0"; empty on the CPU */
+    char class_name[16]; /* "cpu", "cuda": part of a cell's id */
+    int32_t compute_major, compute_minor, n_sm;
+    double memory_gbs; /* of its data sheet's clock and width; 0: not known */
+};
+
+/* Copies that were given to a device, for records and tests. */
+struct kvl_device_traffic {
+    int64_t h2d_bytes, h2d_calls, d2h_bytes, d2h_calls, d2d_bytes, d2d_calls;
+    int64_t n_launches, n_syncs;
+};
+
+/* Rows of new keys and values for a block: rows row .. row + n - 1 of kv head `kv_head` of the arrays
+ * go to slots slot .. slot + n - 1 of the block whose parts lie at `data`. */
+struct kvl_kv_span {
+    uint8_t *data;
+    int32_t slot, n, row, kv_head;
+};
+struct kvl_kv_put_args {
+    const struct kvl_layout *layout;
+    const float *part[3]; /* by enum kvl_kv_part: [...][n_kv_heads][head_dim]; NULL = not stored */
+    const struct kvl_kv_span *span; /* host memory */
+    int32_t n_spans, n_kv_heads;
+};
+
+/* n slots of all parts from one block to another, or inside one.  All reads of a call come before its
+ * writes, and no slot is written twice. */
+struct kvl_kv_move {
+    uint8_t *to;
+    const uint8_t *from;
+    int32_t to_slot, from_slot, n;
+};
+struct kvl_kv_move_args {
+    const struct kvl_layout *layout;
+    const struct kvl_kv_move *move; /* host memory */
+    int32_t n_moves;
+};
+
+struct kvl_device {
+    const char *name; /* "cpu", "cuda" */
+    bool
+        discrete; /* DEVICE memory is not the host's, and calls may return before their work is done */
+    const struct kvl_ops *ops; /* given to MAIN */
+    const struct kvl_ops
+        *ops_now; /* the same, done when they return: for callers that look at results */
+
+    /* 64-byte aligned (256 on a device), zero; NULL: no memory. */
+    void *(*alloc)(enum kvl_place place, size_t n, size_t item);
+    void (*free)(enum kvl_place place, void *p); /* waits for what may still use it */
+
+    /* Any two places.  From or to HOST memory it is done when it returns. */
+    int (*copy)(void *to, const void *from, size_t bytes, enum kvl_stream stream);
+    int (*zero)(void *p, size_t bytes, enum kvl_stream stream);
+    /* What `later` is given from now on runs after what `earlier` was given so far. */
+    int (*order)(enum kvl_stream earlier, enum kvl_stream later);
+    int (*sync)(void); /* all streams */
+
+    /* Makes operators read [p, p + bytes) of host memory (weights of a mapped file) from a copy on the
+     * device, until it is given up. */
+    int (*mirror)(const void *p, size_t bytes);
+    void (*unmirror)(const void *p);
+
+    /* NULL on the CPU, where core/kv does it itself. */
+    int (*kv_put)(const struct kvl_kv_put_args *a);
+    int (*kv_move)(const struct kvl_kv_move_args *a);
+
+    void (*info)(struct kvl_device_info *out);
+    void (*memory)(struct kvl_device_memory *out);
+    void (*traffic)(struct kvl_device_traffic *out); /* since the process began */
+    const char *(*error)(void);                      /* of the first KVL_EDEVICE; "" before */
+};
+
+/* Never fails, never NULL. */
+const struct kvl_device *kvl_device_cpu(void);
+/* "cpu" or "cuda".  KVL_EINVAL: no such name.  KVL_EDEVICE: no GPU, no driver, or built without CUDA; the
+ * message says which, and what to do. */
+int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,122 @@
+/* The CPU as a device, and devices by name. */
+#include "kvl/device.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static void *cpu_alloc(enum kvl_place place, size_t n, size_t item)
+{
+    (void)place;
+    return kvl_alloc(n, item);
+}
+
+static void cpu_free(enum kvl_place place, void *p)
+{
+    (void)place;
+    kvl_free(p);
+}
+
+static int cpu_copy(void *to, const void *from, size_t bytes, enum kvl_stream stream)
+{
+    (void)stream;
+    if (bytes > 0) memmove(to, from, bytes);
+    return KVL_OK;
+}
+
+static int cpu_zero(void *p, size_t bytes, enum kvl_stream stream)
+{
+    (void)stream;
+    if (bytes > 0) memset(p, 0, bytes);
+    return KVL_OK;
+}
+
+static int cpu_order(enum kvl_stream earlier, enum kvl_stream later)
+{
+    (void)earlier;
+    (void)later;
+    return KVL_OK;
+}
+
+static int cpu_sync(void)
+{
+    return KVL_OK;
+}
+
+static int cpu_mirror(const void *p, size_t bytes)
+{
+    (void)p;
+    (void)bytes;
+    return KVL_OK;
+}
+
+static void cpu_unmirror(const void *p)
+{
+    (void)p;
+}
+
+static void cpu_info(struct kvl_device_info *out)
+{
+    *out = (struct kvl_device_info){ .name = "CPU", .class_name = "cpu" };
+}
+
+static void cpu_memory(struct kvl_device_memory *out)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *out = (struct kvl_device_memory){ .total_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * page,
+                                       .free_bytes = (size_t)sysconf(_SC_AVPHYS_PAGES) * page };
+}
+
+static void cpu_traffic(struct kvl_device_traffic *out)
+{
+    *out = (struct kvl_device_traffic){ 0 };
+}
+
+static const char *cpu_error(void)
+{
+    return "";
+}
+
+static const struct kvl_device device_cpu = {
+    .name = "cpu",
+    .ops = &kvl_ops_cpu,
+    .ops_now = &kvl_ops_cpu,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .copy = cpu_copy,
+    .zero = cpu_zero,
+    .order = cpu_order,
+    .sync = cpu_sync,
+    .mirror = cpu_mirror,
+    .unmirror = cpu_unmirror,
+    .info = cpu_info,
+    .memory = cpu_memory,
+    .traffic = cpu_traffic,
+    .error = cpu_error,
+};
+
+const struct kvl_device *kvl_device_cpu(void)
+{
+    return &device_cpu;
+}
+
+#ifdef KVL_CUDA
+int kvl_cuda_open(const struct kvl_device **out, struct kvl_err *err); /* ops/cuda/device.cu */
+#else
+static int kvl_cuda_open(const struct kvl_device **out, struct kvl_err *err)
+{
+    (void)out;
+    return kvl_fail(
+        err, KVL_EDEVICE,
+        "device cuda: this program was built without CUDA; want the CUDA toolkit (nvcc), "
+        "then a new build");
+}
+#endif
+
+int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err)
+{
+    if (strcmp(name, "cuda") == 0) return kvl_cuda_open(out, err);
+    if (strcmp(name, "cpu") != 0)
+        return kvl_fail(err, KVL_EINVAL, "device \"%s\", want cpu or cuda", name);
+    *out = &device_cpu;
+    return KVL_OK;
+}
