@@ -30,6 +30,13 @@ static int cpu_zero(void *p, size_t bytes, enum kvl_stream stream)
     return KVL_OK;
 }
 
+static int cpu_fill(void *p, uint8_t byte, size_t bytes, enum kvl_stream stream)
+{
+    (void)stream;
+    if (bytes > 0) memset(p, byte, bytes);
+    return KVL_OK;
+}
+
 static int cpu_order(enum kvl_stream earlier, enum kvl_stream later)
 {
     (void)earlier;
@@ -84,6 +91,7 @@ static const struct kvl_device device_cpu = {
     .free = cpu_free,
     .copy = cpu_copy,
     .zero = cpu_zero,
+    .fill = cpu_fill,
     .order = cpu_order,
     .sync = cpu_sync,
     .mirror = cpu_mirror,

@@ -96,9 +96,11 @@ struct kvl_device {
     void *(*alloc)(enum kvl_place place, size_t n, size_t item);
     void (*free)(enum kvl_place place, void *p); /* waits for what may still use it */
 
-    /* Any two places.  From or to HOST memory it is done when it returns. */
+    /* Any two places.  What comes from HOST memory has been read when it returns, what goes there is
+     * there. */
     int (*copy)(void *to, const void *from, size_t bytes, enum kvl_stream stream);
     int (*zero)(void *p, size_t bytes, enum kvl_stream stream);
+    int (*fill)(void *p, uint8_t byte, size_t bytes, enum kvl_stream stream);
     /* What `later` is given from now on runs after what `earlier` was given so far. */
     int (*order)(enum kvl_stream earlier, enum kvl_stream later);
     int (*sync)(void); /* all streams */
@@ -111,6 +113,8 @@ struct kvl_device {
     /* NULL on the CPU, where core/kv does it itself. */
     int (*kv_put)(const struct kvl_kv_put_args *a);
     int (*kv_move)(const struct kvl_kv_move_args *a);
+    /* kvl_store_round for memory of the device, given to MAIN. */
+    int (*kv_round)(enum kvl_kv_type type, float *v, size_t n);
 
     void (*info)(struct kvl_device_info *out);
     void (*memory)(struct kvl_device_memory *out);

@@ -25,7 +25,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #define KVL_LAUNCH(kernel, grid, block, shared_bytes, ...)                                         \
-    kernel<<<grid, block, shared_bytes, kvl_cuda_main()>>>(__VA_ARGS__)
+    kernel<<<grid, block, shared_bytes, kvl_cuda_launch(#kernel)>>>(__VA_ARGS__)
 /* The block's dynamic shared memory. */
 #define KVL_SHARED(type, name)                                                                     \
     extern __shared__ __align__(16) unsigned char kvl_shared_bytes[];                              \
@@ -43,6 +43,8 @@
 enum { KVL_WARP = 32 };
 
 cudaStream_t kvl_cuda_main(void);
+/* kvl_cuda_main for one launch: counts it, and keeps the kernel's name for messages. */
+cudaStream_t kvl_cuda_launch(const char *kernel);
 /* Remembers the first error; KVL_OK, KVL_ENOMEM or KVL_EDEVICE. */
 int kvl_cuda_check(cudaError_t e, const char *what);
 int kvl_cuda_sync(void);
