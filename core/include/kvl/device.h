@@ -116,6 +116,11 @@ struct kvl_device {
     /* kvl_store_round for memory of the device, given to MAIN. */
     int (*kv_round)(enum kvl_kv_type type, float *v, size_t n);
 
+    /* Marks a flag of the device where x [n] has an infinity or NaN; `finite` waits, tells whether the
+     * flag was clear, and clears it.  NULL on the CPU. */
+    int (*check_finite)(const float *x, size_t n);
+    int (*finite)(bool *out);
+
     void (*info)(struct kvl_device_info *out);
     void (*memory)(struct kvl_device_memory *out);
     void (*traffic)(struct kvl_device_traffic *out); /* since the process began */

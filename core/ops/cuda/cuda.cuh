@@ -101,6 +101,10 @@ static inline const T *kvl_cuda_upload(struct kvl_cuda_call *c, const T *host, s
     return static_cast<const T *>(kvl_cuda_upload_bytes(c, host, n * sizeof(T)));
 }
 
+/* Adds 1 to *flag, on the device, where x [n], on the device, has an infinity or NaN: given to MAIN
+ * (finite.cu; what kvl_device's check_finite does with a flag of its own). */
+int kvl_cuda_mark_not_finite(const float *x, size_t n, int32_t *flag);
+
 /* ---- lanes ---------------------------------------------------------------------------------------- */
 
 /* A lane as kernels see it: blocks[b] + off[part] are the rows of slot 0 of block b. */
