@@ -121,6 +121,12 @@ struct kvl_device {
     int (*check_finite)(const float *x, size_t n);
     int (*finite)(bool *out);
 
+    /* Yardsticks of `kvlab bench`, given to MAIN; NULL on the CPU, which has kvl/peak.h.  One read of memory
+     * of the device; c [m][n] = a [m][k] w [n][k]^T of bf16 by the vendor's library alone, sums in float. */
+    int (*peak_read)(const void *p, size_t bytes);
+    int (*peak_gemm)(float *c, const uint16_t *a, const uint16_t *w, int32_t m, int32_t n,
+                     int32_t k);
+
     void (*info)(struct kvl_device_info *out);
     void (*memory)(struct kvl_device_memory *out);
     void (*traffic)(struct kvl_device_traffic *out); /* since the process began */
