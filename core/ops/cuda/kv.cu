@@ -1,0 +1,254 @@
+/* Rows of keys and values into blocks, from block to block, and their rounding.
+ *
+ * All three only move bytes: what they read and write, once, is the limit (kv_move, twice).  A block of
+ * threads takes one span or move of one part, so that its rows are read and written in order, by words as
+ * wide as the row's length and the addresses let them be.  Not timed on hardware yet. */
+#include "ops/cuda/runtime.cuh"
+
+enum { KV_THREADS = 128, KV_ROUND_THREADS = 256, KV_ROUND_BLOCKS = 1024 };
+
+/* The parts that a call writes. */
+struct kv_parts {
+    const float *from[3];
+    uint32_t off[3];
+    int32_t n, n_kv_heads, head_dim;
+};
+
+struct kv_move_job {
+    uint8_t *to;
+    const uint8_t *from;
+    int32_t to_slot, from_slot, n;
+    int64_t at; /* slots of the moves before it */
+};
+
+struct kv_move_shape {
+    uint32_t off[3];
+    int64_t row, total; /* words of a row; slots of all moves */
+};
+
+/* ---- kernels -------------------------------------------------------------------------------------- */
+
+static __device__ inline void kv_store(float *to, float x)
+{
+    *to = x;
+}
+static __device__ inline void kv_store(__half *to, float x)
+{
+    *to = __float2half_rn(x);
+}
+static __device__ inline void kv_store(__nv_bfloat16 *to, float x)
+{
+    *to = __float2bfloat16_rn(x);
+}
+
+static __device__ inline float kv_load(__half x)
+{
+    return __half2float(x);
+}
+static __device__ inline float kv_load(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ inline void kv_store4(float *to, float4 x)
+{
+    *reinterpret_cast<float4 *>(to) = x;
+}
+template <class T> static __device__ inline void kv_store4(T *to, float4 x)
+{
+    union {
+        uint2 word;
+        uint16_t half[4];
+    } u;
+    T e[4];
+    kv_store(&e[0], x.x);
+    kv_store(&e[1], x.y);
+    kv_store(&e[2], x.z);
+    kv_store(&e[3], x.w);
+    for (int i = 0; i < 4; i++) memcpy(&u.half[i], &e[i], sizeof e[i]);
+    *reinterpret_cast<uint2 *>(to) = u.word;
+}
+
+template <class T>
+static __device__ inline void kv_put_step(T *to, const float *from, int32_t i, bool wide)
+{
+    if (wide)
+        kv_store4(to + 4 * i, reinterpret_cast<const float4 *>(from)[i]);
+    else
+        kv_store(to + i, from[i]);
+}
+
+/* grid (spans, parts) */
+template <class T, bool WIDE>
+static __global__ void __launch_bounds__(KV_THREADS)
+    kv_put_kernel(struct kv_parts parts, const struct kvl_kv_span *span)
+{
+    const struct kvl_kv_span s = span[blockIdx.x];
+    int32_t dim = parts.head_dim, steps = WIDE ? dim / 4 : dim;
+    const float *from = parts.from[blockIdx.y];
+    T *to = reinterpret_cast<T *>(s.data + parts.off[blockIdx.y]) + (size_t)s.slot * (size_t)dim;
+    for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
+        int32_t r = i / steps;
+        size_t row = (size_t)(s.row + r) * (size_t)parts.n_kv_heads + (size_t)s.kv_head;
+        kv_put_step(to + (size_t)r * (size_t)dim, from + row * (size_t)dim, i % steps, WIDE);
+    }
+}
+
+/* grid (moves, parts): into the staging memory, or out of it. */
+template <class W>
+static __global__ void __launch_bounds__(KV_THREADS)
+    kv_stage_kernel(struct kv_move_shape shape, const struct kv_move_job *job, W *stage, bool in)
+{
+    const struct kv_move_job m = job[blockIdx.x];
+    uint32_t off = shape.off[blockIdx.y];
+    W *staged = stage + ((int64_t)blockIdx.y * shape.total + m.at) * shape.row;
+    const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
+    W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * shape.row;
+    for (int64_t i = threadIdx.x; i < m.n * shape.row; i += KV_THREADS) {
+        if (in)
+            staged[i] = from[i];
+        else
+            to[i] = staged[i];
+    }
+}
+
+template <class T>
+static __global__ void __launch_bounds__(KV_ROUND_THREADS) kv_round_kernel(float *v, size_t n)
+{
+    size_t step = (size_t)gridDim.x * KV_ROUND_THREADS;
+    for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
+        T x;
+        kv_store(&x, v[i]);
+        v[i] = kv_load(x);
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------- */
+
+/* Four floats at a time where every row begins at a multiple of 16 bytes. */
+template <class T>
+static void kv_put_launch(const struct kv_parts *parts, const struct kvl_kv_span *span,
+                          int32_t n_spans)
+{
+    bool wide = parts->head_dim % 4 == 0;
+    for (int32_t i = 0; i < parts->n; i++) wide = wide && (uintptr_t)parts->from[i] % 16 == 0;
+    dim3 grid((unsigned)n_spans, (unsigned)parts->n);
+    if (wide)
+        KVL_LAUNCH((kv_put_kernel<T, true>), grid, KV_THREADS, 0, *parts, span);
+    else
+        KVL_LAUNCH((kv_put_kernel<T, false>), grid, KV_THREADS, 0, *parts, span);
+}
+
+/* All reads before the writes: the second launch begins when the first has run. */
+template <class W>
+static void kv_move_launch(struct kv_move_shape shape, const struct kv_move_job *job, void *stage,
+                           dim3 grid, size_t row_bytes)
+{
+    shape.row = (int64_t)(row_bytes / sizeof(W));
+    W *staged = static_cast<W *>(stage);
+    KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, job, staged, true);
+    KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, job, staged, false);
+}
+
+/* ---- entry points --------------------------------------------------------------------------------- */
+
+static size_t kv_put_rows(const struct kvl_kv_put_args *a)
+{
+    int32_t rows = 0;
+    for (int32_t i = 0; i < a->n_spans; i++) {
+        const struct kvl_kv_span *s = &a->span[i];
+        assert(s->n > 0 && s->slot >= 0 && s->slot + s->n <= a->layout->block_tok);
+        assert(s->row >= 0 && s->kv_head >= 0 && s->kv_head < a->n_kv_heads);
+        rows = KVL_MAX(rows, s->row + s->n);
+    }
+    return (size_t)rows;
+}
+
+int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
+{
+    const struct kvl_layout *l = a->layout;
+    struct kvl_cuda_call c;
+    struct kv_parts parts = {};
+    if (a->n_spans == 0) return KVL_OK;
+    kvl_cuda_begin(&c);
+    size_t n = kv_put_rows(a) * (size_t)a->n_kv_heads * (size_t)l->head_dim;
+    parts.n_kv_heads = a->n_kv_heads;
+    parts.head_dim = l->head_dim;
+    for (int part = 0; part < 3; part++) {
+        if (!a->part[part]) continue;
+        parts.off[parts.n] = (uint32_t)l->part_off[part];
+        parts.from[parts.n++] = kvl_cuda_in(&c, a->part[part], n);
+    }
+    const struct kvl_kv_span *span = kvl_cuda_upload(&c, a->span, (size_t)a->n_spans);
+    if (c.rc == KVL_OK && parts.n > 0) {
+        if (l->type == KVL_KV_F32) kv_put_launch<float>(&parts, span, a->n_spans);
+        if (l->type == KVL_KV_F16) kv_put_launch<__half>(&parts, span, a->n_spans);
+        if (l->type == KVL_KV_BF16) kv_put_launch<__nv_bfloat16>(&parts, span, a->n_spans);
+    }
+    return kvl_cuda_end(&c);
+}
+
+/* Jobs for the kernel, which need the number of slots before them; the sum of all. */
+static int64_t kv_move_jobs(const struct kvl_kv_move_args *a, struct kv_move_job *job)
+{
+    int64_t at = 0;
+    for (int32_t i = 0; i < a->n_moves; i++) {
+        const struct kvl_kv_move *m = &a->move[i];
+        assert(m->n > 0 && m->to_slot >= 0 && m->to_slot + m->n <= a->layout->block_tok);
+        assert(m->from_slot >= 0 && m->from_slot + m->n <= a->layout->block_tok);
+        job[i] = { m->to, m->from, m->to_slot, m->from_slot, m->n, at };
+        at += m->n;
+    }
+    return at;
+}
+
+static int kv_move_run(const struct kvl_kv_move_args *a, struct kv_move_job *job)
+{
+    const struct kvl_layout *l = a->layout;
+    struct kvl_cuda_call c;
+    struct kv_move_shape shape = {};
+    unsigned n_parts = 0;
+    size_t row = (size_t)l->head_dim * l->elem_bytes;
+    for (int part = 0; part < 3; part++)
+        if (l->part_off[part] != SIZE_MAX) shape.off[n_parts++] = (uint32_t)l->part_off[part];
+    shape.total = kv_move_jobs(a, job);
+    kvl_cuda_begin(&c);
+    void *stage = kvl_cuda_temp_bytes(&c, (size_t)shape.total * n_parts * row);
+    const struct kv_move_job *jobs = kvl_cuda_upload(&c, job, (size_t)a->n_moves);
+    dim3 grid((unsigned)a->n_moves, n_parts);
+    if (c.rc == KVL_OK) {
+        if (row % sizeof(uint4) == 0)
+            kv_move_launch<uint4>(shape, jobs, stage, grid, row);
+        else if (row % sizeof(uint32_t) == 0)
+            kv_move_launch<uint32_t>(shape, jobs, stage, grid, row);
+        else
+            kv_move_launch<uint16_t>(shape, jobs, stage, grid, row);
+    }
+    return kvl_cuda_end(&c);
+}
+
+int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
+{
+    if (a->n_moves == 0) return KVL_OK;
+    struct kv_move_job *job =
+        static_cast<struct kv_move_job *>(kvl_alloc((size_t)a->n_moves, sizeof *job));
+    if (!job) return KVL_ENOMEM;
+    int rc = kv_move_run(a, job);
+    kvl_free(job);
+    return rc;
+}
+
+int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n)
+{
+    struct kvl_cuda_call c;
+    if (n == 0 || type == KVL_KV_F32) return KVL_OK;
+    kvl_cuda_begin(&c);
+    v = kvl_cuda_inout(&c, v, n);
+    unsigned blocks =
+        (unsigned)KVL_MIN((n + KV_ROUND_THREADS - 1) / KV_ROUND_THREADS, (size_t)KV_ROUND_BLOCKS);
+    if (c.rc == KVL_OK && type == KVL_KV_F16)
+        KVL_LAUNCH((kv_round_kernel<__half>), blocks, KV_ROUND_THREADS, 0, v, n);
+    if (c.rc == KVL_OK && type == KVL_KV_BF16)
+        KVL_LAUNCH((kv_round_kernel<__nv_bfloat16>), blocks, KV_ROUND_THREADS, 0, v, n);
+    return kvl_cuda_end(&c);
+}

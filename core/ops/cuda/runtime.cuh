@@ -1,0 +1,85 @@
+/* runtime.cuh - what the files of the runtime share (device.cu, memory.cu, transfer.cu, call.cu, table.cu);
+ * operators need cuda.cuh alone.
+ *
+ * One process works with one GPU, from one thread: its state is one object. */
+#ifndef KVL_CUDA_RUNTIME_CUH
+#define KVL_CUDA_RUNTIME_CUH
+
+#include "ops/cuda/cuda.cuh"
+
+#include <sys/types.h>
+
+enum { KVL_RING_SEGMENTS = 4 };
+
+/* Pinned memory that uploads pass through.  A segment is written again once the copies that left from it
+ * have run. */
+struct kvl_cuda_ring {
+    uint8_t *base;
+    cudaEvent_t left[KVL_RING_SEGMENTS];
+    bool waits[KVL_RING_SEGMENTS];
+    int32_t segment;
+    size_t used; /* of the segment */
+};
+
+struct kvl_cuda_runtime {
+    bool open;
+    pid_t pid;   /* that opened it */
+    bool checks; /* every operator waits and looks for errors */
+    bool failed;
+    char error[512];
+    const char *op_name, *kernel_name; /* under way, or the last one; NULL: none yet */
+    int32_t gpu;
+    cudaStream_t stream[KVL_STREAMS];
+    bool busy[KVL_STREAMS]; /* was given work since the last sync */
+    cudaEvent_t mark[KVL_STREAMS];
+    struct kvl_cuda_ring ring[KVL_STREAMS];
+    int32_t *not_finite; /* on the device */
+    size_t place_bytes[KVL_PLACES], peak_bytes[KVL_PLACES];
+    struct kvl_device_traffic traffic;
+};
+
+extern struct kvl_cuda_runtime kvl_cuda_rt;
+
+/* Opens the GPU at the first call; KVL_EDEVICE once something failed. */
+int kvl_cuda_ready(void);
+/* The first failure's text. */
+int kvl_cuda_fail(const char *fmt, ...) KVL_PRINTF(1, 2);
+
+/* ---- memory.cu ---- */
+
+/* Where the device finds p, or NULL for ordinary host memory; *place: HOST for a mirror. */
+void *kvl_cuda_find(const void *p, size_t bytes, enum kvl_place *place);
+/* Not cleared; KVL_ENOMEM, KVL_EDEVICE. */
+int kvl_cuda_alloc(enum kvl_place place, size_t bytes, void **out);
+/* Freed at the next sync. */
+void kvl_cuda_release(enum kvl_place place, void *p);
+/* All streams have run: what waits to be freed is. */
+int kvl_cuda_flush(void);
+int kvl_cuda_mirror(const void *p, size_t bytes);
+void kvl_cuda_unmirror(const void *p);
+
+/* ---- transfer.cu ---- */
+
+/* The ring of MAIN is opened with the device; others when they are needed. */
+int kvl_cuda_ring_open(struct kvl_cuda_ring *r);
+/* From ordinary memory, read when it returns. */
+int kvl_cuda_upload_to(void *to, const void *host, size_t bytes, enum kvl_stream stream);
+/* To ordinary memory, without waiting for it. */
+int kvl_cuda_download(void *host, const void *from, size_t bytes, enum kvl_stream stream);
+int kvl_cuda_wait(enum kvl_stream stream);
+
+int kvl_cuda_copy(void *to, const void *from, size_t bytes, enum kvl_stream stream);
+int kvl_cuda_fill(void *p, uint8_t byte, size_t bytes, enum kvl_stream stream);
+int kvl_cuda_order(enum kvl_stream earlier, enum kvl_stream later);
+
+/* ---- kv.cu ---- */
+
+int kvl_cuda_kv_put(const struct kvl_kv_put_args *a);
+int kvl_cuda_kv_move(const struct kvl_kv_move_args *a);
+int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n);
+
+/* ---- table.cu ---- */
+
+extern const struct kvl_ops kvl_ops_cuda_now;
+
+#endif
