@@ -1,0 +1,67 @@
+/* blas.cuh - cuBLAS, as gemm.cu uses it: one call, always the same for one matrix.
+ *
+ * cuBLAS gives the same bits for the same call on the same GPU.  That a row's bits also do not depend on where
+ * in the call it stands rests on kernels that sum every element alike, over the whole depth: calls have a fixed
+ * number of rows, atomics stay off (the default), sums are not reduced in a shorter type, and there is no
+ * workspace, which sums split over the depth would need.  tests/ops/test_matmul checks it on the GPU. */
+#ifndef KVL_CUDA_BLAS_CUH
+#define KVL_CUDA_BLAS_CUH
+
+#include "ops/cuda/cuda.cuh"
+
+#ifdef KVL_CUDA_HOST
+#include "cuda_host_blas.h" /* tests/ops/cuda_host */
+enum { KVL_BLAS_ROWS = 48 };
+#else
+#include <cublas_v2.h>
+enum { KVL_BLAS_ROWS = 512 }; /* of a call: a chunk of prefill */
+#endif
+
+#include <stdio.h>
+
+static int kvl_blas_check(cublasStatus_t status, const char *what)
+{
+    char text[96];
+    if (status == CUBLAS_STATUS_SUCCESS) return KVL_OK;
+    (void)snprintf(text, sizeof text, "%s: cuBLAS status %d", what, (int)status);
+    return kvl_cuda_check(
+        status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation : cudaErrorUnknown, text);
+}
+
+/* Of this process; NULL: kvl_cuda_check has the reason. */
+static cublasHandle_t kvl_blas_handle(void)
+{
+    static cublasHandle_t handle;
+    if (!handle) {
+        cublasHandle_t h;
+        if (kvl_blas_check(cublasCreate(&h), "cublasCreate") != KVL_OK) return NULL;
+        if (kvl_blas_check(cublasSetMathMode(h, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
+                           "cublasSetMathMode") != KVL_OK)
+            return NULL;
+        handle = h;
+    }
+    if (kvl_blas_check(cublasSetStream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
+        return NULL;
+    /* After the stream, which brings the default one back. */
+    return kvl_blas_check(cublasSetWorkspace(handle, NULL, 0), "cublasSetWorkspace") == KVL_OK
+               ? handle
+               : NULL;
+}
+
+/* y [KVL_BLAS_ROWS][ld_y] = x [KVL_BLAS_ROWS][n_cols] times the transpose of w [n_rows][n_cols]; rows of x and w
+ * ld apart.  All begin at multiples of 16 bytes. */
+static int kvl_blas_bf16(float *y, int32_t ld_y, const __nv_bfloat16 *x, const __nv_bfloat16 *w,
+                         int32_t ld, int32_t n_rows, int32_t n_cols)
+{
+    const float one = 1, zero = 0;
+    cublasHandle_t handle = kvl_blas_handle();
+    if (!handle) return KVL_EDEVICE;
+    /* cuBLAS has columns innermost: its Y' = W X'. */
+    return kvl_blas_check(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n_rows, KVL_BLAS_ROWS,
+                                       n_cols, &one, w, CUDA_R_16BF, ld, x, CUDA_R_16BF, ld, &zero,
+                                       y, CUDA_R_32F, ld_y, CUBLAS_COMPUTE_32F,
+                                       CUBLAS_GEMM_DEFAULT),
+                          "cublasGemmEx");
+}
+
+#endif

@@ -1,0 +1,170 @@
+/* Decode projections.  A warp takes one or two rows of W and walks along them 256 columns at a time, each lane
+ * one piece of eight (wtype.cuh): W is read once, in the order of memory, dequantised in registers and multiplied
+ * as float.  x, a few ten kilobytes, comes from the cache; up to eight rows of x share the read of W.  A lane's
+ * sum is one chain of multiply-adds over its columns, the warp's a butterfly, so that neither the number of rows
+ * of x nor where a row of W lies changes a bit.
+ *
+ * Limit: the bytes of W over the memory's bandwidth.  Not timed yet.  x stays float here, which the CPU rounds
+ * to 16 bits for quantised weights: converting a byte costs less than loading it. */
+#include "ops/cuda/wtype.cuh"
+
+/* Of one launch: the products of a chain that have one type. */
+enum { GEMV_WARPS = 8, GEMV_THREADS = GEMV_WARPS * KVL_WARP, GEMV_MATRICES = 4, GEMV_MAX_ROWS = 8 };
+
+struct gemv_matrix {
+    const uint8_t *w;
+    float *y;
+    size_t row_bytes;
+    int32_t n_rows, block0; /* its first block */
+};
+
+struct gemv_in {
+    gemv_matrix matrix[GEMV_MATRICES];
+    const float *x;
+    int32_t n_matrices, n, n_cols;
+};
+
+/* Eight columns of R rows of W times N rows of x. */
+template <int TYPE, bool WIDE, int N, int R>
+static __device__ inline void gemv_step(float (*sum)[N], const uint8_t *const *row, const float *x,
+                                        const gemv_in *a, int32_t piece)
+{
+    float w[R][KVL_PIECE], v[KVL_PIECE];
+#pragma unroll
+    for (int r = 0; r < R; r++) kvl_piece<TYPE, WIDE>(w[r], row[r], piece, a->n_cols);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int32_t at = i < a->n ? i : a->n - 1; /* rows that are not there: the last one again */
+        kvl_piece_x<TYPE, WIDE>(v, x + (size_t)at * (size_t)a->n_cols, piece, a->n_cols);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int c = 0; c < KVL_PIECE; c++) sum[r][i] = fmaf(w[r][c], v[c], sum[r][i]);
+    }
+}
+
+template <int TYPE, bool WIDE, int N, int R>
+static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a)
+{
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP, m = 0;
+    while (m + 1 < a.n_matrices && (int32_t)blockIdx.x >= a.matrix[m + 1].block0) m++;
+    int32_t row0 = (((int32_t)blockIdx.x - a.matrix[m].block0) * GEMV_WARPS + warp) * R;
+    int32_t n_rows = a.matrix[m].n_rows, n_pieces = (a.n_cols + KVL_PIECE - 1) / KVL_PIECE;
+    const uint8_t *row[R];
+    float sum[R][N];
+    for (int r = 0; r < R; r++) {
+        int32_t at = row0 + r < n_rows ? row0 + r : n_rows - 1;
+        row[r] = a.matrix[m].w + (size_t)at * a.matrix[m].row_bytes;
+        for (int i = 0; i < N; i++) sum[r][i] = 0;
+    }
+    if (row0 >= n_rows) n_pieces = 0;
+#pragma unroll(N == 1 ? 4 : 1)
+    for (int32_t piece = lane; piece < n_pieces; piece += KVL_WARP)
+        gemv_step<TYPE, WIDE, N, R>(sum, row, a.x, &a, piece);
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < N; i++) {
+            float total = kvl_warp_sum(sum[r][i]);
+            if (lane == 0 && row0 + r < n_rows && i < a.n)
+                a.matrix[m].y[(size_t)i * (size_t)n_rows + (size_t)(row0 + r)] = total;
+        }
+}
+
+/* ---- launch ---------------------------------------------------------------------------------------- */
+
+/* Two rows a warp keep more bytes in flight and halve the reads of x; one row where two would leave
+ * multiprocessors without work. */
+enum { GEMV_MANY_ROWS = 132 * 2 * GEMV_WARPS };
+
+template <int TYPE, bool WIDE, int N, int R> static void gemv_start(gemv_in *in)
+{
+    int32_t n_blocks = 0;
+    for (int32_t i = 0; i < in->n_matrices; i++) {
+        in->matrix[i].block0 = n_blocks;
+        n_blocks += kvl_ceil_div(in->matrix[i].n_rows, GEMV_WARPS * R);
+    }
+    KVL_LAUNCH((gemv_rows<TYPE, WIDE, N, R>), (unsigned)n_blocks, GEMV_THREADS, 0, *in);
+}
+
+template <int TYPE> static void gemv_launch(gemv_in *in, bool wide)
+{
+    int64_t n_rows = 0;
+    for (int32_t i = 0; i < in->n_matrices; i++) n_rows += in->matrix[i].n_rows;
+    if (!wide && in->n == 1)
+        gemv_start<TYPE, false, 1, 1>(in);
+    else if (!wide)
+        gemv_start<TYPE, false, 8, 1>(in);
+    else if (in->n == 1 && n_rows < GEMV_MANY_ROWS)
+        gemv_start<TYPE, true, 1, 1>(in);
+    else if (in->n == 1)
+        gemv_start<TYPE, true, 1, 2>(in);
+    else if (in->n <= 4)
+        gemv_start<TYPE, true, 4, 2>(in);
+    else
+        gemv_start<TYPE, true, 8, 2>(in);
+}
+
+static void gemv_launch_type(gemv_in *in, enum kvl_wtype type, bool wide)
+{
+    switch (type) {
+    case KVL_W_F32: gemv_launch<KVL_W_F32>(in, wide); break;
+    case KVL_W_F16: gemv_launch<KVL_W_F16>(in, wide); break;
+    case KVL_W_BF16: gemv_launch<KVL_W_BF16>(in, wide); break;
+    case KVL_W_Q8_0: gemv_launch<KVL_W_Q8_0>(in, wide); break;
+    case KVL_W_Q4_0: gemv_launch<KVL_W_Q4_0>(in, wide); break;
+    }
+}
+
+/* All rows of x, eight at a time. */
+static void gemv_all(const gemv_in *all, enum kvl_wtype type, bool wide)
+{
+    for (int32_t i = 0; i < all->n; i += GEMV_MAX_ROWS) {
+        gemv_in in = *all;
+        in.n = KVL_MIN(GEMV_MAX_ROWS, all->n - i);
+        in.x = all->x + (size_t)i * (size_t)all->n_cols;
+        for (int32_t m = 0; m < in.n_matrices; m++)
+            in.matrix[m].y += (size_t)i * (size_t)in.matrix[m].n_rows;
+        gemv_launch_type(&in, type, wide);
+    }
+}
+
+/* ---- entry ----------------------------------------------------------------------------------------- */
+
+/* The products from `a` on that one launch takes: of one type, all WIDE or none; the one after them. */
+static const struct kvl_gemv_args *gemv_take(struct kvl_cuda_call *c, const struct kvl_gemv_args *a,
+                                             gemv_in *in, bool *wide)
+{
+    enum kvl_wtype type = a->w->type;
+    for (in->n_matrices = 0; a && in->n_matrices < GEMV_MATRICES && a->w->type == type;
+         a = a->next) {
+        const void *w = kvl_cuda_in_bytes(c, a->w->data, kvl_weight_bytes(a->w));
+        bool this_wide = kvl_wide_rows(a->w, w) && kvl_wide_floats(in->x, in->n_cols);
+        if (in->n_matrices > 0 && this_wide != *wide) break;
+        *wide = this_wide;
+        gemv_matrix *m = &in->matrix[in->n_matrices++];
+        m->w = static_cast<const uint8_t *>(w);
+        m->y = kvl_cuda_out(c, a->y, (size_t)a->n * (size_t)a->w->n_rows);
+        m->row_bytes = a->w->row_bytes;
+        m->n_rows = a->w->n_rows;
+    }
+    return a;
+}
+
+int kvl_cuda_gemv(const struct kvl_gemv_args *a)
+{
+    struct kvl_cuda_call c;
+    gemv_in in = {};
+    if (a->n == 0) return KVL_OK;
+    for (const struct kvl_gemv_args *q = a; q; q = q->next)
+        assert(q->n == a->n && q->x == a->x && q->w->n_cols == a->w->n_cols);
+    kvl_cuda_begin(&c);
+    in.n = a->n;
+    in.n_cols = a->w->n_cols;
+    in.x = kvl_cuda_in(&c, a->x, (size_t)a->n * (size_t)a->w->n_cols);
+    while (a && c.rc == KVL_OK) {
+        enum kvl_wtype type = a->w->type;
+        bool wide = false;
+        a = gemv_take(&c, a, &in, &wide);
+        if (c.rc == KVL_OK) gemv_all(&in, type, wide);
+    }
+    return kvl_cuda_end(&c);
+}
