@@ -82,6 +82,8 @@ struct kvl_kv_move_args {
     const struct kvl_layout *layout;
     const struct kvl_kv_move *move; /* host memory */
     int32_t n_moves;
+    void *stage; /* memory of the device for all slots of the call: all parts of each */
+    size_t stage_bytes;
 };
 
 struct kvl_device {

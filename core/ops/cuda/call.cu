@@ -60,6 +60,11 @@ static int temp_take(size_t bytes, void **out)
     return KVL_OK;
 }
 
+int kvl_cuda_temp_open(void)
+{
+    return temp.n > 0 ? KVL_OK : temp_add(TEMP_MIN_BYTES);
+}
+
 void kvl_cuda_begin(struct kvl_cuda_call *c)
 {
     c->n_out = 0;

@@ -185,6 +185,7 @@ static int open_all(void)
     KVL_TRY(open_select());
     KVL_TRY(open_streams());
     KVL_TRY(kvl_cuda_ring_open(&kvl_cuda_rt.ring[KVL_STREAM_MAIN]));
+    KVL_TRY(kvl_cuda_temp_open());
     return open_probe();
 }
 

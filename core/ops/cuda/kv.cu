@@ -212,17 +212,17 @@ static int kv_move_run(const struct kvl_kv_move_args *a, struct kv_move_job *job
     for (int part = 0; part < 3; part++)
         if (l->part_off[part] != SIZE_MAX) shape.off[n_parts++] = (uint32_t)l->part_off[part];
     shape.total = kv_move_jobs(a, job);
+    assert((size_t)shape.total * n_parts * row <= a->stage_bytes && (uintptr_t)a->stage % 16 == 0);
     kvl_cuda_begin(&c);
-    void *stage = kvl_cuda_temp_bytes(&c, (size_t)shape.total * n_parts * row);
     const struct kv_move_job *jobs = kvl_cuda_upload(&c, job, (size_t)a->n_moves);
     dim3 grid((unsigned)a->n_moves, n_parts);
     if (c.rc == KVL_OK) {
         if (row % sizeof(uint4) == 0)
-            kv_move_launch<uint4>(shape, jobs, stage, grid, row);
+            kv_move_launch<uint4>(shape, jobs, a->stage, grid, row);
         else if (row % sizeof(uint32_t) == 0)
-            kv_move_launch<uint32_t>(shape, jobs, stage, grid, row);
+            kv_move_launch<uint32_t>(shape, jobs, a->stage, grid, row);
         else
-            kv_move_launch<uint16_t>(shape, jobs, stage, grid, row);
+            kv_move_launch<uint16_t>(shape, jobs, a->stage, grid, row);
     }
     return kvl_cuda_end(&c);
 }

@@ -72,6 +72,11 @@ int kvl_cuda_copy(void *to, const void *from, size_t bytes, enum kvl_stream stre
 int kvl_cuda_fill(void *p, uint8_t byte, size_t bytes, enum kvl_stream stream);
 int kvl_cuda_order(enum kvl_stream earlier, enum kvl_stream later);
 
+/* ---- call.cu ---- */
+
+/* The first piece of temporary memory, so that small calls do not run short of it. */
+int kvl_cuda_temp_open(void);
+
 /* ---- kv.cu ---- */
 
 int kvl_cuda_kv_put(const struct kvl_kv_put_args *a);
