@@ -1,0 +1,68 @@
+/* Rotations: a thread takes one pair of a token through up to eight heads, so that an angle, formed in double
+ * and with its sine and cosine in double, serves several.  Limit: reading and writing x once; in decode the
+ * launch. */
+#include "ops/cuda/rows.cuh"
+
+enum { ROPE_HEADS = 8, ROPE_MAX_THREADS = 128, ROPE_GRID_ROWS = 65535 };
+
+struct rope_in {
+    float *y;
+    const float *x;
+    const int32_t *pos;
+    const double *inv_freq;
+    int32_t n_heads, head_dim;
+};
+
+template <int STYLE>
+static __global__ void __launch_bounds__(ROPE_MAX_THREADS) rope_pairs(const rope_in a)
+{
+    int32_t half = a.head_dim / 2, head0 = (int32_t)blockIdx.y * ROPE_HEADS;
+    int32_t end = head0 + ROPE_HEADS < a.n_heads ? head0 + ROPE_HEADS : a.n_heads;
+    for (int32_t i = (int32_t)threadIdx.x; i < half; i += (int32_t)blockDim.x) {
+        double sine, cosine;
+        sincos((double)a.pos[blockIdx.x] * a.inv_freq[i], &sine, &cosine);
+        float s = (float)sine, c = (float)cosine;
+        int32_t first = STYLE == KVL_ROPE_NORM ? 2 * i : i;
+        int32_t second = STYLE == KVL_ROPE_NORM ? 2 * i + 1 : i + half;
+        for (int32_t h = head0; h < end; h++) {
+            size_t at = ((size_t)blockIdx.x * (size_t)a.n_heads + (size_t)h) * (size_t)a.head_dim;
+            float u = a.x[at + (size_t)first], v = a.x[at + (size_t)second];
+            a.y[at + (size_t)first] = fmaf(u, c, -(v * s));
+            a.y[at + (size_t)second] = fmaf(u, s, v * c);
+        }
+    }
+}
+
+/* ---- launch ---------------------------------------------------------------------------------------- */
+
+static void rope_launch(const rope_in *in, enum kvl_rope_style style, int32_t n)
+{
+    int32_t threads = kvl_ceil_div(in->head_dim / 2, KVL_WARP) * KVL_WARP;
+    dim3 grid((unsigned)n, (unsigned)kvl_ceil_div(in->n_heads, ROPE_HEADS));
+    threads = KVL_MIN(threads, (int32_t)ROPE_MAX_THREADS);
+    assert(grid.y <= ROPE_GRID_ROWS);
+    if (style == KVL_ROPE_NORM)
+        KVL_LAUNCH(rope_pairs<KVL_ROPE_NORM>, grid, (unsigned)threads, 0, *in);
+    else
+        KVL_LAUNCH(rope_pairs<KVL_ROPE_NEOX>, grid, (unsigned)threads, 0, *in);
+}
+
+/* ---- entry ----------------------------------------------------------------------------------------- */
+
+int kvl_cuda_rope(const struct kvl_rope_args *a)
+{
+    struct kvl_cuda_call c;
+    size_t n = (size_t)a->n * (size_t)a->n_heads * (size_t)a->head_dim;
+    assert(a->head_dim % 2 == 0);
+    if (n == 0) return KVL_OK;
+    kvl_cuda_begin(&c);
+    rope_in in = {};
+    in.x = kvl_cuda_in(&c, a->x, n);
+    in.pos = kvl_cuda_in(&c, a->pos, (size_t)a->n);
+    in.inv_freq = kvl_cuda_in(&c, a->inv_freq, (size_t)a->head_dim / 2);
+    in.y = kvl_cuda_out(&c, a->y, n);
+    in.n_heads = a->n_heads;
+    in.head_dim = a->head_dim;
+    if (c.rc == KVL_OK) rope_launch(&in, a->style, a->n);
+    return kvl_cuda_end(&c);
+}
