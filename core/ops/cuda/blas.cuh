@@ -29,7 +29,7 @@ static int kvl_blas_check(cublasStatus_t status, const char *what)
 }
 
 /* Of this process; NULL: kvl_cuda_check has the reason. */
-static cublasHandle_t kvl_blas_handle(void)
+static inline cublasHandle_t kvl_blas_handle(void)
 {
     static cublasHandle_t handle;
     if (!handle) {
@@ -50,7 +50,7 @@ static cublasHandle_t kvl_blas_handle(void)
 
 /* y [KVL_BLAS_ROWS][ld_y] = x [KVL_BLAS_ROWS][n_cols] times the transpose of w [n_rows][n_cols]; rows of x and w
  * ld apart.  All begin at multiples of 16 bytes. */
-static int kvl_blas_bf16(float *y, int32_t ld_y, const __nv_bfloat16 *x, const __nv_bfloat16 *w,
+static inline int kvl_blas_bf16(float *y, int32_t ld_y, const __nv_bfloat16 *x, const __nv_bfloat16 *w,
                          int32_t ld, int32_t n_rows, int32_t n_cols)
 {
     const float one = 1, zero = 0;

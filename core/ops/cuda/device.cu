@@ -352,6 +352,8 @@ static void device_fill_table(struct kvl_device *d)
     d->kv_round = kvl_cuda_kv_round;
     d->check_finite = device_check_finite;
     d->finite = device_finite;
+    d->peak_read = kvl_cuda_peak_read;
+    d->peak_gemm = kvl_cuda_peak_gemm;
     d->info = device_info;
     d->memory = device_memory;
     d->traffic = device_traffic;

@@ -83,6 +83,12 @@ int kvl_cuda_kv_put(const struct kvl_kv_put_args *a);
 int kvl_cuda_kv_move(const struct kvl_kv_move_args *a);
 int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n);
 
+/* ---- peak.cu ---- */
+
+int kvl_cuda_peak_read(const void *p, size_t bytes);
+int kvl_cuda_peak_gemm(float *c, const uint16_t *a, const uint16_t *w, int32_t m, int32_t n,
+                       int32_t k);
+
 /* ---- table.cu ---- */
 
 extern const struct kvl_ops kvl_ops_cuda_now;
