@@ -95,6 +95,12 @@ const void *kvl_cuda_in_bytes(struct kvl_cuda_call *c, const void *p, size_t byt
     return device ? device : kvl_cuda_upload_bytes(c, p, bytes);
 }
 
+bool kvl_cuda_has(const void *p)
+{
+    enum kvl_place place;
+    return kvl_cuda_find(p, 1, &place) != NULL;
+}
+
 void *kvl_cuda_out_bytes(struct kvl_cuda_call *c, void *p, size_t bytes, bool keep)
 {
     enum kvl_place place;

@@ -69,6 +69,8 @@ void kvl_cuda_begin(struct kvl_cuda_call *c);
 const void *kvl_cuda_in_bytes(struct kvl_cuda_call *c, const void *p, size_t bytes);
 void *kvl_cuda_out_bytes(struct kvl_cuda_call *c, void *p, size_t bytes,
                          bool keep); /* keep: in and out */
+/* Whether kernels find p without a copy of the call. */
+bool kvl_cuda_has(const void *p);
 /* Memory for this call's kernels, not cleared, 256-byte aligned. */
 void *kvl_cuda_temp_bytes(struct kvl_cuda_call *c, size_t bytes);
 /* Host memory, read now, for this call's kernels: tables that the launcher builds. */
