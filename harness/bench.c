@@ -119,6 +119,11 @@ static json_t *line_json(const struct bench *b, const struct bench_line *l)
     json_object_set_new(o, "cpu", json_string(b->origin.machine.cpu));
     json_object_set_new(o, "cores", json_integer(b->origin.machine.cores));
     json_object_set_new(o, "isa", json_string(b->origin.machine.isa));
+    if (b->origin.device.name[0]) {
+        json_object_set_new(o, "gpu", json_string(b->origin.device.name));
+        json_object_set_new(o, "driver", json_string(b->origin.device.driver));
+        json_object_set_new(o, "date", json_string(b->origin.date));
+    }
     json_object_set_new(o, "version", json_string(b->origin.version));
     json_object_set_new(o, "git", json_string(b->origin.git));
     json_object_set_new(o, "compiler", json_string(b->origin.compiler));

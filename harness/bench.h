@@ -34,6 +34,7 @@ enum bench_part {
     BENCH_PEER = 1 << 6,
     BENCH_MILLION = 1 << 7,
     BENCH_METHODS = 1 << 8,
+    BENCH_GPU = 1 << 9,
     BENCH_DEFAULT =
         BENCH_MACHINE | BENCH_OPS | BENCH_TOKEN | BENCH_POLICY | BENCH_SWEEP | BENCH_PREFILL,
 };
@@ -51,9 +52,11 @@ struct bench_config {
     struct bench_list threads, depths;
     int32_t rounds, budget_tok;
     enum kvl_kv_type kv_type;
-    const char *policies; /* "a,b"; NULL = the usual ones */
-    const char *peer;     /* a llama-bench binary; NULL: none */
-    const char *million;  /* a small model to fill with a million tokens; NULL: none */
+    const char *policies;  /* "a,b"; NULL = the usual ones */
+    const char *peer;      /* a llama-bench binary; NULL: none */
+    const char *device;    /* "cuda"; NULL: the CPU */
+    const char *peer_json; /* what another program measured on that device; NULL: none */
+    const char *million;   /* a small model to fill with a million tokens; NULL: none */
     bool quick;
 };
 
@@ -61,6 +64,10 @@ struct bench_config {
 struct bench_origin {
     struct kvl_machine machine;
     const char *model, *weights, *version, *git, *compiler;
+    struct {
+        char name[128], driver[64]; /* empty: the CPU */
+    } device;
+    char date[16]; /* where there is a device */
 };
 
 /* Of the rounds of one measurement. */
@@ -87,7 +94,9 @@ struct bench {
     struct bench_config config;
     struct kvl_registry *registry;
     struct bench_origin origin;
-    struct json_t *from; /* lines of earlier runs; NULL: none */
+    struct json_t *from;             /* lines of earlier runs; NULL: none */
+    struct json_t *peers;            /* an array; NULL: none */
+    const struct kvl_device *device; /* NULL: the CPU */
     struct kvl_model *model;
     char *model_path; /* of the model in use, a temporary file where it was generated */
     FILE *json;       /* NULL: none */
@@ -166,6 +175,10 @@ int bench_prefill(struct bench *b);
 int bench_prefill_memory(struct bench *b);
 int bench_peer(struct bench *b);
 int bench_million(struct bench *b);
+/* The same questions of a device that is not the CPU; bench_gpu.h. */
+int bench_gpu(struct bench *b);
+/* Reads the lines of --peer-json. */
+int bench_gpu_peers(struct bench *b, const char *path);
 
 /* ---- bench_session.c ----------------------------------------------------------------------------------- */
 

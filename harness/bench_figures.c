@@ -52,7 +52,10 @@ static void put(FILE *out, double v)
 static void put_threads(const struct bench_list *threads, FILE *out)
 {
     for (int32_t t = 0; t < threads->n; t++)
-        fprintf(out, " %d thread%s |", threads->v[t], threads->v[t] > 1 ? "s" : "");
+        if (threads->v[t] > 0)
+            fprintf(out, " %d thread%s |", threads->v[t], threads->v[t] > 1 ? "s" : "");
+        else
+            fputs(" measured |", out);
 }
 
 static void put_rule(int32_t n, FILE *out)

@@ -46,6 +46,11 @@ static void from_origin(struct bench *b, const json_t *o)
     g->git = from_text(o, "git");
     g->compiler = from_text(o, "compiler");
     b->config.budget_tok = from_whole(o, "budget_tok", 0);
+    if (from_text(o, "gpu") && from_text(o, "driver") && from_text(o, "date")) {
+        snprintf(g->device.name, sizeof g->device.name, "%s", from_text(o, "gpu"));
+        snprintf(g->device.driver, sizeof g->device.driver, "%s", from_text(o, "driver"));
+        snprintf(g->date, sizeof g->date, "%s", from_text(o, "date"));
+    }
     for (int t = KVL_KV_F32; t <= KVL_KV_BF16; t++)
         if (strcmp(bench_kv_name((enum kvl_kv_type)t), from_text(o, "kv_type")) == 0)
             b->config.kv_type = (enum kvl_kv_type)t;
@@ -53,8 +58,9 @@ static void from_origin(struct bench *b, const json_t *o)
 
 static int from_same(struct bench *b, const json_t *first, const json_t *o, const char *path)
 {
-    static const char *const keys[] = { "cpu",     "cores", "isa",      "model",   "weights",
-                                        "kv_type", "git",   "compiler", "version", "budget_tok" };
+    static const char *const keys[] = { "cpu",     "cores",      "isa", "model",
+                                        "weights", "kv_type",    "git", "compiler",
+                                        "version", "budget_tok", "gpu", "driver" };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *was = json_object_get(first, keys[i]), *is = json_object_get(o, keys[i]);
         if (was == is || (was && is && json_equal(was, is))) continue;
@@ -79,7 +85,7 @@ static void from_threads(struct bench_list *list, int32_t n)
 {
     int32_t at = 0;
     while (at < list->n && list->v[at] < n) at++;
-    if (n < 1 || (at < list->n && list->v[at] == n) || list->n == BENCH_MAX_LIST) return;
+    if ((at < list->n && list->v[at] == n) || list->n == BENCH_MAX_LIST) return;
     memmove(&list->v[at + 1], &list->v[at], (size_t)(list->n - at) * sizeof list->v[0]);
     list->v[at] = n;
     list->n++;
@@ -113,7 +119,7 @@ static int from_line(struct bench *b, json_t *o)
                                .value = from_spread(o, "value") };
     if (line.against) line.ratio = from_spread(o, "ratio");
     from_extras(&line, o);
-    from_threads(&b->config.threads, line.threads);
+    if (line.threads > 0) from_threads(&b->config.threads, line.threads);
     b->config.rounds = KVL_MAX(b->config.rounds, from_whole(o, "rounds", 0));
     return bench_emit(b, &line);
 }
@@ -148,7 +154,7 @@ int bench_from(struct bench *b, const char *path)
     int rc = KVL_OK;
     while (rc == KVL_OK && getline(&text, &cap, f) > 0)
         rc = from_text_line(b, path, text, ++number);
-    if (rc == KVL_OK && number == 0)
+    if (rc == KVL_OK && number == 0 && !b->config.device)
         rc = kvl_fail(b->err, KVL_EINVAL, "--from: %s: empty, want lines of kvlab bench --json",
                       path);
     free(text);

@@ -1,4 +1,4 @@
-/* Random models: the three shapes of the published measurements, a vocabulary of bytes. */
+/* Random models: the shapes of the published measurements, a vocabulary of bytes. */
 #include "bench_model.h"
 
 #include "bench_gguf.h"
@@ -14,6 +14,7 @@ static const struct bench_shape model_shapes[] = {
     { "tiny", 4, 256, 8, 2, 32, 704 },
     { "small64", 8, 1024, 16, 4, 64, 2816 },
     { "small128", 8, 1024, 16, 4, 128, 2816 },
+    { "llama8b", 32, 4096, 32, 8, 128, 14336 },
 };
 
 int bench_shape_find(const char *name, const struct bench_shape **out, struct kvl_err *err)
@@ -23,7 +24,8 @@ int bench_shape_find(const char *name, const struct bench_shape **out, struct kv
             *out = &model_shapes[i];
             return KVL_OK;
         }
-    return kvl_fail(err, KVL_EINVAL, "\"%s\" is no shape, want tiny, small64 or small128", name);
+    return kvl_fail(err, KVL_EINVAL, "\"%s\" is no shape, want tiny, small64, small128 or llama8b",
+                    name);
 }
 
 int bench_weights_parse(const char *text, enum kvl_wtype *out, struct kvl_err *err)
@@ -31,13 +33,15 @@ int bench_weights_parse(const char *text, enum kvl_wtype *out, struct kvl_err *e
     static const struct {
         const char *name;
         enum kvl_wtype type;
-    } row[] = { { "f16", KVL_W_F16 }, { "q8_0", KVL_W_Q8_0 }, { "q4_0", KVL_W_Q4_0 } };
+    } row[] = {
+        { "f16", KVL_W_F16 }, { "bf16", KVL_W_BF16 }, { "q8_0", KVL_W_Q8_0 }, { "q4_0", KVL_W_Q4_0 }
+    };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         if (!text || strcmp(row[i].name, text) == 0) {
             *out = row[i].type;
             return KVL_OK;
         }
-    return kvl_fail(err, KVL_EINVAL, "--weights: \"%s\": want f16, q8_0 or q4_0", text);
+    return kvl_fail(err, KVL_EINVAL, "--weights: \"%s\": want f16, bf16, q8_0 or q4_0", text);
 }
 
 double bench_model_params(const struct bench_shape *s, const struct kvl_model *model)
@@ -70,6 +74,7 @@ static void model_keys(struct bench_gguf *g, const struct bench_shape *s, enum k
         { "general.quantization_version", 2 },
         /* llama.cpp's number of "mostly this type" */
         { "general.file_type", type == KVL_W_F16    ? 1
+                               : type == KVL_W_BF16 ? 32
                                : type == KVL_W_Q4_0 ? 2
                                                     : 7 },
     };

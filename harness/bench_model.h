@@ -12,7 +12,7 @@ enum { BENCH_VOCAB = 512, BENCH_CONTEXT = 1 << 20 };
 
 /* KVL_EINVAL: no such shape; the message has the names. */
 int bench_shape_find(const char *name, const struct bench_shape **out, struct kvl_err *err);
-/* "f16", "q8_0" or "q4_0" (NULL = f16): the type of every matrix. */
+/* "f16", "bf16", "q8_0" or "q4_0" (NULL = f16): the type of every matrix. */
 int bench_weights_parse(const char *text, enum kvl_wtype *out, struct kvl_err *err);
 
 /* Parameters that every token multiplies with: all matrices but the embedding.  Without a shape, as

@@ -1,21 +1,11 @@
 /* The table of goals from the lines of one run, and the figures it stands on. */
-#include "bench.h"
+#include "bench_goals.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct goal {
-    const char *key, *title, *least, *aim; /* texts of the table */
-    const char *what, *policies;           /* lines: policies "a,b", NULL = without one */
-    int32_t depth_min, depth_max;          /* of the lines; -1, -1 = those without a depth */
-    bool at_least, of_value;               /* higher is better; `value` instead of `ratio` */
-    double bound[2], best[2];              /* one core, several; best 0 = no aim */
-};
-
-enum { ANY = INT32_MAX, GOAL_SMALL = 16384 };
-
-static const struct goal goals[] = {
+static const struct bench_goal cpu_goals[] = {
     { "attention",
       "full decode attention, 16K to 64K: bytes / time / stream",
       "0.60, 0.75",
@@ -263,7 +253,7 @@ static const struct goal goals[] = {
       "observer: column sums",
       NULL,
       0,
-      ANY,
+      BENCH_ANY_DEPTH,
       false,
       false,
       { 0.60, 0.60 },
@@ -275,7 +265,7 @@ static const struct goal goals[] = {
       "observer: window",
       NULL,
       0,
-      ANY,
+      BENCH_ANY_DEPTH,
       false,
       false,
       { 0.02, 0.02 },
@@ -287,7 +277,7 @@ static const struct goal goals[] = {
       "sweep wall",
       NULL,
       0,
-      ANY,
+      BENCH_ANY_DEPTH,
       false,
       false,
       { 1.05, 1.05 },
@@ -299,7 +289,7 @@ static const struct goal goals[] = {
       "all cells in one batch",
       NULL,
       0,
-      ANY,
+      BENCH_ANY_DEPTH,
       false,
       false,
       { 1, 1 },
@@ -311,13 +301,25 @@ static const struct goal goals[] = {
       "memory of all forks",
       NULL,
       0,
-      ANY,
+      BENCH_ANY_DEPTH,
       false,
       false,
       { 1.10, 1.10 },
       { 0, 0 } },
 };
-enum { N_GOALS = sizeof goals / sizeof goals[0] };
+
+struct goal_table {
+    const struct bench_goal *goal;
+    size_t n;
+    const char *missing; /* of a goal without a line */
+};
+
+static struct goal_table goal_table(const struct bench *b)
+{
+    if (b->origin.device.name[0])
+        return (struct goal_table){ bench_gpu_goals, bench_n_gpu_goals, "not run on a GPU yet" };
+    return (struct goal_table){ cpu_goals, sizeof cpu_goals / sizeof cpu_goals[0], "not measured" };
+}
 
 static const char million_title[] =
     "1M tokens of a small model: store, fork, Quest and eviction decode";
@@ -347,7 +349,7 @@ static bool goal_has_word(const char *list, const char *word)
     return false;
 }
 
-static bool goal_wants(const struct goal *g, const struct bench_line *l, int32_t threads)
+static bool goal_wants(const struct bench_goal *g, const struct bench_line *l, int32_t threads)
 {
     if (strcmp(l->what, g->what) != 0 || l->threads != threads) return false;
     if (l->depth < g->depth_min || l->depth > g->depth_max) return false;
@@ -355,13 +357,13 @@ static bool goal_wants(const struct goal *g, const struct bench_line *l, int32_t
     return l->policy && goal_has_word(g->policies, l->policy);
 }
 
-static struct bench_spread goal_spread(const struct goal *g, const struct bench_line *l)
+static struct bench_spread goal_spread(const struct bench_goal *g, const struct bench_line *l)
 {
     return g->of_value ? l->value : l->ratio;
 }
 
 /* The line that is farthest from the goal; NULL: not measured. */
-static const struct bench_line *goal_worst(const struct bench *b, const struct goal *g,
+static const struct bench_line *goal_worst(const struct bench *b, const struct bench_goal *g,
                                            int32_t threads)
 {
     const struct bench_line *worst = NULL;
@@ -374,14 +376,15 @@ static const struct bench_line *goal_worst(const struct bench *b, const struct g
     return worst;
 }
 
-static bool goal_reaches(const struct goal *g, const struct bench_line *l, const double *bound)
+static bool goal_reaches(const struct bench_goal *g, const struct bench_line *l,
+                         const double *bound)
 {
     double v = goal_spread(g, l).mid, want = bound[l->threads > 1];
     return g->at_least ? v >= want : v <= want;
 }
 
 /* In the unit of its bound: "18 %", "8.03x", "0.514". */
-static void goal_number(const struct goal *g, double v, FILE *out)
+static void goal_number(const struct bench_goal *g, double v, FILE *out)
 {
     char digits[BENCH_DIGITS];
     bool percent = strchr(g->least, '%') != NULL;
@@ -391,7 +394,7 @@ static void goal_number(const struct goal *g, double v, FILE *out)
 }
 
 /* The spread where there were rounds that differ. */
-static void goal_cell(const struct goal *g, const struct bench_line *l, FILE *out)
+static void goal_cell(const struct bench_goal *g, const struct bench_line *l, FILE *out)
 {
     char lo[BENCH_DIGITS], hi[BENCH_DIGITS];
     if (!l) {
@@ -414,7 +417,7 @@ static int goal_columns(const struct bench *b)
     return b->config.threads.n > 1 ? 2 : 1;
 }
 
-static void goal_row(const struct bench *b, const struct goal *g, FILE *out)
+static void goal_row(const struct bench *b, const struct bench_goal *g, FILE *out)
 {
     const struct bench_list *threads = &b->config.threads;
     const struct bench_line *l[2] = { NULL, NULL };
@@ -429,7 +432,7 @@ static void goal_row(const struct bench *b, const struct goal *g, FILE *out)
     fprintf(out, "| %s | %s | %s |", g->title, g->least, g->aim);
     for (int k = 0; k < goal_columns(b); k++) goal_cell(g, l[k], out);
     fprintf(out, " %s |\n",
-            n == 0     ? "not measured"
+            n == 0     ? goal_table(b).missing
             : aim == n ? "yes, the aim too"
             : met == n ? "yes"
             : met > 0  ? "in part"
@@ -453,16 +456,29 @@ static void goal_say(const char *title, const char *key, FILE *out)
 
 /* ---- the report ---------------------------------------------------------------------------------------------------- */
 
+static void report_machine(const struct bench_origin *o, FILE *out)
+{
+    if (o->device.name[0])
+        fprintf(out, "%s, driver %s, %s; host ", o->device.name, o->device.driver, o->date);
+    fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", o->machine.cpu, o->machine.cores,
+            o->machine.cores == 1 ? "" : "s", o->machine.isa, o->version, o->git, o->compiler);
+}
+
 static void report_head(const struct bench *b, FILE *out)
 {
     const struct bench_config *c = &b->config;
-    fputs("# What the CPU path reaches\n\n"
-          "Written by `kvlab bench --report`; do not edit. Sentences beside the goals come from\n"
-          "`harness/bench_notes.def`.\n\n",
-          out);
-    fprintf(out, "%s, %d core%s, %s; kvlab %s (%s, %s). ", b->origin.machine.cpu,
-            b->origin.machine.cores, b->origin.machine.cores == 1 ? "" : "s", b->origin.machine.isa,
-            b->origin.version, b->origin.git, b->origin.compiler);
+    bool gpu = b->origin.device.name[0] != '\0';
+    fprintf(out,
+            "# What the %s path reaches\n\n"
+            "Written by `kvlab bench --report`; do not edit. Sentences beside the goals come from\n"
+            "`harness/bench_notes.def`.\n\n",
+            gpu ? "GPU" : "CPU");
+    if (gpu) fputs(bench_gpu_how, out);
+    if (!b->origin.model) {
+        fputs("**Nothing has run on a GPU yet.**\n\n", out);
+        return;
+    }
+    report_machine(&b->origin, out);
     fprintf(out, "Model %s", b->origin.model);
     if (b->origin.weights) fprintf(out, ", %s weights", b->origin.weights);
     fprintf(out, ", %s pages, budget %d. ", bench_kv_name(c->kv_type), c->budget_tok);
@@ -481,17 +497,24 @@ static void report_goals(const struct bench *b, FILE *out)
     fputs("## Goals\n\n| what | at least | aim |", out);
     for (int k = 0; k < goal_columns(b); k++) {
         int32_t n = t->v[k ? t->n - 1 : 0];
-        fprintf(out, " %d thread%s |", n, n > 1 ? "s" : "");
+        if (n == 0) fputs(" measured |", out);
+        if (n > 0) fprintf(out, " %d thread%s |", n, n > 1 ? "s" : "");
     }
     fprintf(out, " met |\n|---|---|---|---|---|%s\n", goal_columns(b) > 1 ? "---|" : "");
-    for (size_t i = 0; i < N_GOALS; i++) goal_row(b, &goals[i], out);
-    million_row(b, out);
-    fputs("\nWith two figures in \"at least\" or \"aim\" the first is for one core, the second for "
-          "more. In brackets\nthe smallest and the largest round. Of several lines (depths, "
-          "policies) the worst counts.\n\n### Limits, reasons, next steps\n\n",
+    struct goal_table g = goal_table(b);
+    bool gpu = b->origin.device.name[0] != '\0';
+    for (size_t i = 0; i < g.n; i++) goal_row(b, &g.goal[i], out);
+    if (!gpu) million_row(b, out);
+    fputs("\n", out);
+    if (!gpu)
+        fputs("With two figures in \"at least\" or \"aim\" the first is for one core, the second "
+              "for more.\n",
+              out);
+    fputs("In brackets the smallest and the largest round. Of several lines (depths, policies) the "
+          "worst counts.\n\n### Limits, reasons, next steps\n\n",
           out);
-    for (size_t i = 0; i < N_GOALS; i++) goal_say(goals[i].title, goals[i].key, out);
-    goal_say(million_title, "million", out);
+    for (size_t i = 0; i < g.n; i++) goal_say(g.goal[i].title, g.goal[i].key, out);
+    if (!gpu) goal_say(million_title, "million", out);
 }
 
 int bench_report(const struct bench *b, const char *path)
@@ -501,7 +524,7 @@ int bench_report(const struct bench *b, const char *path)
         return kvl_fail(b->err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
     report_head(b, out);
     report_goals(b, out);
-    bench_figures(b, out);
+    if (b->n_lines > 0 || !b->origin.device.name[0]) bench_figures(b, out);
     bool failed = fflush(out) != 0 || ferror(out);
     if (path && fclose(out) != 0) failed = true;
     if (!failed) return KVL_OK;

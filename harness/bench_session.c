@@ -12,6 +12,7 @@ static const double SESSION_WINDOW_S = 0.1;
 int bench_engine_open(struct bench *b, const struct bench_engine *want, struct kvl_engine **out)
 {
     struct kvl_engine_desc desc = { .model = want->model,
+                                    .device = b->device,
                                     .kv_type = want->kv_type,
                                     .raw_keys = want->raw_keys,
                                     .observers = want->observers,
@@ -57,18 +58,27 @@ void bench_depths_close(struct bench_depths *d)
     *d = (struct bench_depths){ 0 };
 }
 
+/* A device may still be busy with what it was given: that counts. */
+static int session_wait(struct bench *b)
+{
+    int rc = b->device ? b->device->sync() : KVL_OK;
+    return rc == KVL_OK ? rc : kvl_fail(b->err, rc, "device: %s", b->device->error());
+}
+
 static int decode_window(struct bench *b, struct kvl_session *s, float *logits, int32_t n_steps,
                          double least_s, struct bench_window *out)
 {
     int32_t id = 5, n_vocab = kvl_model_shape(b->model)->n_vocab;
     KVL_TRY(kvl_session_decode(&s, 1, &id, logits, b->err));
     kvl_session_reset_counters(s);
+    KVL_TRY(session_wait(b));
     struct bench_window w = { 0 };
     uint64_t t0 = kvl_now_ns();
     double spent = 0;
     for (; w.n < n_steps || spent < least_s; w.n++) {
         id = kvl_argmax(logits, n_vocab);
         KVL_TRY(kvl_session_decode(&s, 1, &id, logits, b->err));
+        KVL_TRY(session_wait(b));
         spent = 1e-9 * (double)(kvl_now_ns() - t0);
     }
     w.count = *kvl_session_counters(s);
@@ -111,8 +121,10 @@ int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct 
     for (int32_t i = 0; i < n; i++) id[i] = (int32_t)kvl_rng_below(&rng, n_vocab);
     int rc = s ? kvl_session_fork(s, &fork, b->err) : kvl_session_create(engine, &fork, b->err);
     if (rc == KVL_OK) {
+        (void)session_wait(b); /* for the fork; what failed is told by the next call */
         uint64_t t0 = kvl_now_ns();
         rc = kvl_session_prefill(fork, id, n, NULL, true, b->err);
+        if (rc == KVL_OK) rc = session_wait(b);
         *seconds = 1e-9 * (double)(kvl_now_ns() - t0);
         kvl_session_destroy(fork);
     }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct bench_command {
@@ -40,16 +41,19 @@ enum {
     BENCH_KEY_QUICK,
     BENCH_KEY_MILLION,
     BENCH_KEY_PLUGIN,
+    BENCH_KEY_DEVICE,
+    BENCH_KEY_PEER_JSON,
 };
 
 static const struct argp_option bench_options[] = {
     { "only", BENCH_KEY_ONLY, "PARTS", 0,
       "of machine,ops,token,policy,sweep,prefill (default: all of them)", 0 },
     { "shape", BENCH_KEY_SHAPE, "SHAPE", 0,
-      "generated model: tiny, small64 or small128 (default; --quick: tiny)", 0 },
-    { "model", 'm', "FILE", 0, "a GGUF file instead of a generated model", 0 },
-    { "weights", BENCH_KEY_WEIGHTS, "TYPE", 0, "of generated models: f16 (default), q8_0 or q4_0",
+      "generated model: tiny, small64, small128 (default; --quick: tiny) or llama8b (on a GPU)",
       0 },
+    { "model", 'm', "FILE", 0, "a GGUF file instead of a generated model", 0 },
+    { "weights", BENCH_KEY_WEIGHTS, "TYPE", 0,
+      "of generated models: f16 (default), bf16 (on a GPU), q8_0 or q4_0", 0 },
     { "threads", BENCH_KEY_THREADS, "LIST", 0, "threads (default: 1 and all cores)", 0 },
     { "rounds", BENCH_KEY_ROUNDS, "N", 0, "rounds of each measurement (default 5; --quick: 3)", 0 },
     { "depths", BENCH_KEY_DEPTHS, "LIST", 0,
@@ -62,6 +66,10 @@ static const struct argp_option bench_options[] = {
     { "peer", BENCH_KEY_PEER, "PATH", 0, "a llama-bench binary to run in turn with ours", 0 },
     { "million", BENCH_KEY_MILLION, "FILE", 0,
       "1048576 tokens in the cache of this small model too: store, fork, decode", 0 },
+    { "device", BENCH_KEY_DEVICE, "DEVICE", 0,
+      "cpu, or cuda: tokens at depths and what they stand on, on a GPU", 0 },
+    { "peer-json", BENCH_KEY_PEER_JSON, "FILE", 0,
+      "of --device cuda: lines of tests/bench/torch_attention.py beside ours", 0 },
     { "json", BENCH_KEY_JSON, "FILE", 0, "results as JSON lines too", 0 },
     { "from", BENCH_KEY_FROM, "FILE", 0,
       "runs nothing: results of an earlier --json for --report (repeatable)", 0 },
@@ -171,6 +179,8 @@ static error_t bench_parse(int key, char *arg, struct argp_state *state)
     case BENCH_KEY_JSON: a->json = arg; return 0;
     case BENCH_KEY_QUICK: c->quick = true; return 0;
     case BENCH_KEY_MILLION: c->million = arg; return 0;
+    case BENCH_KEY_DEVICE: c->device = strcmp(arg, "cpu") == 0 ? NULL : arg; return 0;
+    case BENCH_KEY_PEER_JSON: c->peer_json = arg; return 0;
     case BENCH_KEY_REPORT:
         a->report = arg;
         a->wants_report = true;
@@ -219,12 +229,24 @@ static void bench_methods_defaults(struct bench_command *a)
     if (!a->shape && !c->model) a->shape = "tiny";
 }
 
+static void bench_gpu_defaults(struct bench_command *a)
+{
+    struct bench_config *c = &a->bench.config;
+    static const struct bench_list depths = { { 16384, 32768, 65536, 131072 }, 4 };
+    if (c->depths.n == 0 && !c->quick) c->depths = depths;
+    if (!a->shape && !c->model && !c->quick) a->shape = "llama8b";
+    if (!a->weights) a->weights = "bf16";
+    c->parts = BENCH_GPU;
+    c->threads = (struct bench_list){ { 0 }, 1 };
+}
+
 static void bench_defaults(struct bench_command *a)
 {
     struct bench_config *c = &a->bench.config;
     static const struct bench_list depths = { { 0, 4096, 16384, 32768, 65536, 131072 }, 6 },
                                    quick = { { 0, 1024, 4096 }, 3 };
     if (c->parts == BENCH_METHODS) bench_methods_defaults(a);
+    if (c->device && c->parts == 0) bench_gpu_defaults(a);
     if (c->parts == 0) c->parts = BENCH_DEFAULT;
     if (c->peer) c->parts |= BENCH_PEER;
     if (c->million) c->parts |= BENCH_MILLION;
@@ -237,6 +259,27 @@ static void bench_defaults(struct bench_command *a)
         if (cores > 1) c->threads.v[c->threads.n++] = cores;
     }
     if (!a->shape && !c->model) a->shape = c->quick ? "tiny" : "small128";
+}
+
+/* Before a model is written for it. */
+static int bench_device_ready(struct bench *b)
+{
+    const struct bench_config *c = &b->config;
+    struct kvl_device_info info;
+    time_t now = time(NULL);
+    struct tm utc;
+    if (!c->device) return KVL_OK;
+    if ((c->parts && c->parts != BENCH_METHODS) || c->peer || c->million || c->threads.n)
+        return kvl_fail(b->err, KVL_EINVAL,
+                        "--only, --threads, --peer and --million are of the CPU, beside --device "
+                        "want none of them");
+    KVL_TRY(kvl_device_open(c->device, &b->device, b->err));
+    b->device->info(&info);
+    snprintf(b->origin.device.name, sizeof b->origin.device.name, "%s", info.name);
+    snprintf(b->origin.device.driver, sizeof b->origin.device.driver, "%s", info.driver);
+    gmtime_r(&now, &utc);
+    strftime(b->origin.date, sizeof b->origin.date, "%Y-%m-%d", &utc);
+    return c->peer_json ? bench_gpu_peers(b, c->peer_json) : KVL_OK;
 }
 
 static int bench_model_ready(struct bench_command *a)
@@ -315,12 +358,13 @@ static int bench_parts(struct bench *b)
                 { BENCH_SWEEP, bench_sweep },
                 { BENCH_PREFILL, bench_prefill },
                 { BENCH_MILLION, bench_million },
+                { BENCH_GPU, bench_gpu },
                 { BENCH_PEER, bench_peer } };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         if (b->config.parts & row[i].part) KVL_TRY(row[i].run(b));
         KVL_TRY(bench_stopped(b));
     }
-    if (b->config.peer || b->config.parts == BENCH_METHODS) return KVL_OK;
+    if (b->config.peer || b->config.device || b->config.parts == BENCH_METHODS) return KVL_OK;
     return bench_skip(b, "comparison with llama.cpp: no llama-bench given (--peer PATH)");
 }
 
@@ -335,6 +379,7 @@ static void bench_close(struct bench_command *a)
     kvl_free(b->line);
     kvl_buf_free(&b->skipped);
     json_decref(b->from);
+    json_decref(b->peers);
     kvl_registry_destroy(b->registry);
 }
 
@@ -349,6 +394,8 @@ static int bench_read(struct bench_command *a)
     if (a->report) KVL_TRY(bench_report_there(a->report, b->err));
     KVL_TRY(bench_json_open(a));
     for (int32_t i = 0; i < a->n_from; i++) KVL_TRY(bench_from(b, a->from[i]));
+    if (c->device && !b->origin.device.name[0]) b->origin.device.name[0] = '-'; /* no lines */
+    if (b->origin.device.name[0]) b->config.threads.n = 1;                      /* one column */
     return a->wants_report ? bench_report(b, a->report) : KVL_OK;
 }
 
@@ -364,6 +411,7 @@ static int bench_run(struct bench_command *a, struct kvl_err *err)
         return kvl_fail(err, KVL_EINVAL, "%s: a file is for --make-model, want --model FILE",
                         a->out);
     if (a->n_from > 0) return bench_read(a);
+    KVL_TRY(bench_device_ready(b));
     bench_defaults(a);
     KVL_TRY(bench_files(a));
     kvl_stop_install();
@@ -371,6 +419,7 @@ static int bench_run(struct bench_command *a, struct kvl_err *err)
     b->origin.model = kvl_model_name(b->model);
     if (b->config.shape) b->origin.weights = kvl_wtype_name(b->config.weights);
     if (b->config.parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
+    if (b->device) printf("%s, driver %s; ", b->origin.device.name, b->origin.device.driver);
     printf("%s, %d core%s, %s; model %s, %s pages, budget %d, %d round%s\n", b->origin.machine.cpu,
            b->origin.machine.cores, b->origin.machine.cores == 1 ? "" : "s", b->origin.machine.isa,
            b->origin.model, bench_kv_name(b->config.kv_type), b->config.budget_tok,

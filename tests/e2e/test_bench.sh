@@ -21,7 +21,7 @@ refused() {
 }
 
 # ---- models
-for weights in f16 q8_0 q4_0; do
+for weights in f16 bf16 q8_0 q4_0; do
     "$kvlab" bench --make-model tiny --weights $weights "$tmp/a.gguf" || fail "make-model $weights"
     "$kvlab" bench --make-model tiny --weights $weights "$tmp/b.gguf" || fail "make-model $weights"
     cmp "$tmp/a.gguf" "$tmp/b.gguf" || fail "make-model $weights: two files differ"
@@ -36,7 +36,7 @@ for weights in f16 q8_0 q4_0; do
     [ -n "$ids" ] || fail "tokenize $weights: $(cat "$tmp/err")"
 done >"$tmp/sums"
 grep -q . "$tmp/sums" || fail "no sums"
-[ "$(sort -u -k2 "$tmp/sums" | wc -l)" = 3 ] || fail "weights do not matter: $(cat "$tmp/sums")"
+[ "$(sort -u -k2 "$tmp/sums" | wc -l)" = 4 ] || fail "weights do not matter: $(cat "$tmp/sums")"
 
 # ---- a small run
 "$kvlab" bench --quick --rounds 1 --threads 1 --depths 0,512 --budget 96 \
@@ -135,10 +135,26 @@ refused 'no line of kvlab bench --json' 2 --from "$tmp/a.md"
 refused 'want --report and --json alone' 2 --from "$tmp/a.jsonl" --quick
 refused 'cannot open' 4 --from "$tmp/nothing"
 
+# ---- a GPU: its table without a run; what is of the CPU is refused
+: >"$tmp/none.jsonl"
+"$kvlab" bench --device cuda --from "$tmp/none.jsonl" --report="$tmp/gpu.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "--device cuda --from: $(tail -n 1 "$tmp/err")"
+grep -q 'Nothing has run on a GPU yet' "$tmp/gpu.md" || fail "an empty table does not say that it is"
+[ "$(grep -c 'not run on a GPU yet |$' "$tmp/gpu.md")" -ge 14 ] || fail "goals of a GPU without a run"
+jq -c '. + {gpu: "NVIDIA X", driver: "1, CUDA 2", date: "2026-01-01"} | del(.threads)
+    | if .part == "token" then .part = "gpu" | .what = "attention" | .depth_tok = 32768 | .ratio = 0.85
+    | .ratio_lo = 0.85 | .ratio_hi = 0.85 else . end' "$tmp/a.jsonl" >"$tmp/gpu.jsonl"
+"$kvlab" bench --from "$tmp/gpu.jsonl" --report="$tmp/gpu.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "--from of a GPU: $(tail -n 1 "$tmp/err")"
+grep -q '^NVIDIA X, driver 1, CUDA 2, 2026-01-01; ' "$tmp/gpu.md" || fail "the GPU is not named"
+grep -q '^| full decode attention, 32K .* 0.850 | yes |$' "$tmp/gpu.md" || fail "a goal of a GPU that was met"
+refused 'beside --device want none of them' 2 --device cuda --only ops
+refused 'device "tpu", want cpu or cuda' 2 --device tpu
+
 # ---- wrong input
-refused '"huge" is no shape, want tiny, small64 or small128' 2 --make-model huge "$tmp/x.gguf"
+refused '"huge" is no shape, want tiny, small64, small128 or llama8b' 2 --make-model huge "$tmp/x.gguf"
 refused 'no file given, want OUT.gguf' 2 --make-model tiny
-refused '--weights: "q5": want f16, q8_0 or q4_0' 2 --make-model tiny --weights q5 "$tmp/x.gguf"
+refused '--weights: "q5": want f16, bf16, q8_0 or q4_0' 2 --make-model tiny --weights q5 "$tmp/x.gguf"
 refused 'cannot create' 4 --make-model tiny "$tmp/no/folder.gguf"
 refused '--only: "ram": want machine, ops, token, policy, sweep or prefill' 2 --only ram
 refused '--depths: 3 after 5, want them to ascend' 2 --depths 5,3
