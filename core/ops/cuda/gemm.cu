@@ -9,8 +9,7 @@
  * In bf16: x and W are rounded into temporary memory and multiplied by cuBLAS on tensor cores, summed in float.
  * Every call has the same number of rows, the last padded with zeros, so that for one W it is always the same
  * call (blas.cuh says what that rests on).  W in bf16 is read where it lies.  Limit: the tensor cores; beside
- * them W is read once more, and written and read as bf16 when it is of another type: for 2048 rows a few
- * hundredths of the time.  Neither has been timed yet. */
+ * them W is read, written and read again as bf16 when it is of another type.  Neither has been timed yet. */
 #include "ops/cuda/gemm.cuh"
 
 #include "ops/cuda/blas.cuh"
