@@ -6,25 +6,32 @@
 
 enum { REPLAY_CHUNK = 128 }; /* keys and values stay in L2 on their way to the hook */
 
-void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
+int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
 {
     s->ctx.err = err;
     s->host.session = s;
     s->host.n_visible = s->n_pos;
     s->host.clean = !err || err->code == KVL_OK;
     s->host.fetched = false;
+    KVL_TRY(kvl_engine_wait(s->engine, err));
     kvl_arena_reset(&s->engine->scratch);
     kvl_watch_policy(s->engine, s->planned->policy->name);
+    return KVL_OK;
 }
 
 int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code)
 {
     struct kvl_err *err = s->ctx.err;
-    const char *name = s->planned->policy->name;
+    const char *name = s->planned->policy->name, *end = s->engine->dev->error();
     s->failed = true;
+    if (*end) { /* whatever the method made of it */
+        kvl_err_clear(err);
+        code = kvl_fail(err, KVL_EDEVICE, "%s", end);
+    }
     /* The engine's own trouble or the method's refusal keep their code; nothing else is a hook's to
      * return. */
-    if (code != KVL_ENOMEM && code != KVL_EINVAL && code != KVL_ENUMERIC) code = KVL_EPOLICY;
+    if (code != KVL_ENOMEM && code != KVL_EINVAL && code != KVL_ENUMERIC && code != KVL_EDEVICE)
+        code = KVL_EPOLICY;
     if (err && err->code == KVL_OK) kvl_fail(err, code, "the hook failed without a message");
     if (layer < 0) return kvl_fail_at(err, code, "%s: %s", name, hook);
     return kvl_fail_at(err, code, "%s: %s, layer %d, position %d", name, hook, layer,
@@ -71,7 +78,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     s->count.index_read_bytes +=
         (int64_t)n * sh->n_kv_heads * sh->head_dim * kvl_kv_elem_bytes(d->type);
-    return e->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+    return e->now->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
                                                              .q = q->q,
                                                              .lanes = e->lanes,
                                                              .n_slots = n,
@@ -137,7 +144,8 @@ static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
-    s->ctx.state = p->state_bytes > 0 ? kvl_alloc(p->state_bytes, 1) : NULL;
+    if (p->state_bytes > 0)
+        s->ctx.state = s->engine->dev->alloc(KVL_PLACE_SHARED, p->state_bytes, 1);
     if (p->state_bytes > 0 && !s->ctx.state)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
     if (kvl_offload_attach(s) != KVL_OK)
@@ -164,7 +172,7 @@ int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_er
 
 /* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim]. */
 static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part part, int32_t slot,
-                       int32_t n, float *out)
+                       int32_t n, float *out, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
     size_t hd = (size_t)sh->head_dim;
@@ -177,7 +185,8 @@ static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part pa
                                           .part = part,
                                           .slot0 = slot,
                                           .n = n });
-        if (rc != KVL_OK) return kvl_fail(s->ctx.err, rc, "keys and values of the context");
+        s->engine->pending = true;
+        KVL_TRY(kvl_engine_failed(s->engine, "keys and values of the context", rc, err));
     }
     return KVL_OK;
 }
@@ -187,7 +196,7 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     const struct kvl_shape *sh = &s->engine->model->shape;
     size_t all = (size_t)REPLAY_CHUNK * (size_t)sh->head_dim * (size_t)sh->n_kv_heads;
     bool values = s->planned->replay == KVL_REPLAY_ALL;
-    kvl_arena_reset(&s->engine->step);
+    KVL_TRY(kvl_step_reset(s->engine, err));
     float *k = kvl_arena_get(&s->engine->step, 2 * all, sizeof *k);
     if (!k) return kvl_fail(err, KVL_ENOMEM, "out of memory to replay the context");
     float *v = k + all;
@@ -197,9 +206,9 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
                                  .pos = at,
                                  .replay = true,
                                  .n_tok = KVL_MIN(REPLAY_CHUNK, s->n_pos - at) };
-        kvl_hook_begin(s, err);
-        KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, k));
-        if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, v));
+        KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, k, err));
+        if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, v, err));
+        KVL_TRY(kvl_hook_begin(s, err));
         int rc = s->planned->policy->append(&s->ctx, &step, k, values ? v : NULL);
         KVL_TRY(kvl_hook_done(s, "append", layer, rc));
     }
@@ -217,16 +226,16 @@ static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struc
     int rc = KVL_OK;
     bool replays = p->append && !shared && s->planned->replay != KVL_REPLAY_NONE;
     if (replays) KVL_TRY(replay_layer(s, layer, err));
-    kvl_arena_reset(&s->engine->step);
-    kvl_hook_begin(s, err);
+    KVL_TRY(kvl_step_reset(s->engine, err));
+    KVL_TRY(kvl_hook_begin(s, err));
     s->host.scoring = true;
     if (p->prefilled && !shared)
         rc = kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer));
-    kvl_hook_begin(s, err);
+    if (rc == KVL_OK) rc = kvl_hook_begin(s, err);
     if (rc == KVL_OK && p->score) rc = kvl_hook_done(s, "score", layer, kvl_score_layer(s, layer));
     s->host.scoring = false;
     if (rc != KVL_OK || !p->evict) return rc;
-    kvl_hook_begin(s, err);
+    KVL_TRY(kvl_hook_begin(s, err));
     return kvl_hook_done(s, "evict", layer, kvl_evict_layer(s, &step));
 }
 
@@ -288,14 +297,8 @@ int kvl_attach_context(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
-int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
-                       enum kvl_exec exec, struct kvl_err *err)
-{
-    return kvl_session_attach_like(s, planned, seed, exec, NULL, err);
-}
-
-int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
-                            enum kvl_exec exec, const struct kvl_session *like, struct kvl_err *err)
+static int attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                  enum kvl_exec exec, const struct kvl_session *like, struct kvl_err *err)
 {
     uint64_t replay_ns = 0;
     KVL_TRY(attach_check(s, planned, err));
@@ -306,7 +309,7 @@ int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *pla
     s->exec = exec;
     s->count = (struct kvl_counters){ 0 };
     s->ctx = (struct kvl_pctx){ .shape = &s->engine->model->shape,
-                                .ops = s->engine->ops,
+                                .ops = s->engine->now,
                                 .opts = planned->opts,
                                 .budget_tok = planned->budget_tok,
                                 .context_tok = s->n_pos,
@@ -318,7 +321,7 @@ int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *pla
     bool shared = attach_shares(s, like);
     if (like && !shared) KVL_TRY(attach_tables(s, err)); /* some may have been taken */
     KVL_TRY(attach_memory(s, err));
-    kvl_hook_begin(s, err);
+    KVL_TRY(kvl_hook_begin(s, err));
     int rc = p->open ? p->open(&s->ctx) : KVL_OK;
     s->opened = true;
     KVL_TRY(kvl_hook_done(s, "open", -1, rc));
@@ -332,4 +335,16 @@ int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *pla
     s->count.attach_ns = kvl_now_ns() - t0;
     s->count.replay_ns = replay_ns;
     return KVL_OK;
+}
+
+int kvl_session_attach_like(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                            enum kvl_exec exec, const struct kvl_session *like, struct kvl_err *err)
+{
+    return kvl_engine_memory(s->engine, attach(s, planned, seed, exec, like, err), err);
+}
+
+int kvl_session_attach(struct kvl_session *s, const struct kvl_planned *planned, uint64_t seed,
+                       enum kvl_exec exec, struct kvl_err *err)
+{
+    return kvl_session_attach_like(s, planned, seed, exec, NULL, err);
 }

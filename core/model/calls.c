@@ -86,8 +86,8 @@ static int prefill_close(struct kvl_session *s, uint64_t t0, struct kvl_err *err
     return kvl_attach_context(s, err);
 }
 
-int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
-                        bool last_only, struct kvl_err *err)
+static int prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                   bool last_only, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     uint64_t t0 = kvl_now_ns();
@@ -111,8 +111,14 @@ int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, flo
     return KVL_OK;
 }
 
-int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
-                              struct kvl_err *err)
+int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                        bool last_only, struct kvl_err *err)
+{
+    return kvl_engine_memory(s->engine, prefill(s, id, n, logits, last_only, err), err);
+}
+
+static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                  struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     size_t n_vocab = (size_t)e->model->shape.n_vocab;
@@ -142,15 +148,20 @@ int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t 
     return KVL_OK;
 }
 
+int kvl_session_extend_logits(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                              struct kvl_err *err)
+{
+    return kvl_engine_memory(s->engine, extend(s, id, n, logits, err), err);
+}
+
 int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
 {
     return kvl_session_extend_logits(s, id, n, NULL, err);
 }
 
-int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
-                       struct kvl_err *err)
+static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
+                  struct kvl_err *err)
 {
-    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d sessions, want at least 1", n);
     struct kvl_engine *e = s[0]->engine;
     for (int32_t i = 0; i < n; i++) {
         KVL_TRY(check_tokens(s[i], &id[i], 1, err));
@@ -175,6 +186,13 @@ int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *i
     }
     if (n == 1) s[0]->count.total_ns += kvl_now_ns() - t0;
     return KVL_OK;
+}
+
+int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
+                       struct kvl_err *err)
+{
+    if (n < 1) return kvl_fail(err, KVL_EINVAL, "%d sessions, want at least 1", n);
+    return kvl_engine_memory(s[0]->engine, decode(s, n, id, logits, err), err);
 }
 
 int32_t kvl_argmax(const float *logits, int32_t n)

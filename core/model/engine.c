@@ -2,6 +2,7 @@
 #include "model/host.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { ENGINE_CHUNK = 512, ENGINE_CHUNK_MAX = 65536 };
 
@@ -31,34 +32,70 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
     return engine_check_observers(&d->observers, err);
 }
 
+/* ---- activations ------------------------------------------------------------------------------- */
+
+enum { ENGINE_ROW_ARRAYS = 14 };
+
+struct row_array {
+    void *at;             /* of the pointer */
+    enum kvl_place place; /* DEVICE: neither the engine nor a policy looks at it */
+    size_t bytes;         /* of a row */
+};
+
+static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARRAYS])
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t embd = (size_t)sh->n_embd * sizeof(float);
+    size_t q = (size_t)sh->n_heads * (size_t)sh->head_dim * sizeof(float);
+    size_t kv = (size_t)sh->n_kv_heads * (size_t)sh->head_dim * sizeof(float);
+    size_t ff = (size_t)e->model->w.hparams.n_ff * sizeof(float);
+    const struct row_array all[ENGINE_ROW_ARRAYS] = {
+        { &e->x, KVL_PLACE_DEVICE, embd },
+        { &e->tmp, KVL_PLACE_DEVICE, embd },
+        { &e->gate, KVL_PLACE_DEVICE, ff },
+        { &e->up, KVL_PLACE_DEVICE, ff },
+        { &e->xn, KVL_PLACE_SHARED, embd },
+        { &e->x_prev, KVL_PLACE_SHARED, embd },
+        { &e->q, KVL_PLACE_SHARED, q },
+        { &e->q_raw, KVL_PLACE_SHARED, q },
+        { &e->att, KVL_PLACE_SHARED, q },
+        { &e->k, KVL_PLACE_SHARED, kv },
+        { &e->k_raw, KVL_PLACE_SHARED, kv },
+        { &e->v, KVL_PLACE_SHARED, kv },
+        { &e->id, KVL_PLACE_SHARED, sizeof *e->id },
+        { &e->pos, KVL_PLACE_SHARED, sizeof *e->pos },
+    };
+    memcpy(out, all, sizeof all);
+}
+
+static void row_array_free(const struct kvl_engine *e, const struct row_array *a)
+{
+    void *p;
+    memcpy(&p, a->at, sizeof p);
+    e->dev->free(a->place, p);
+}
+
+static int row_array_alloc(const struct kvl_engine *e, const struct row_array *a, int32_t n)
+{
+    void *p = e->dev->alloc(a->place, (size_t)n, a->bytes);
+    memcpy(a->at, &p, sizeof p);
+    return p ? KVL_OK : KVL_ENOMEM;
+}
+
 /* Activations of n rows; what was there is lost. */
 static int engine_rows(struct kvl_engine *e, int32_t n)
 {
+    struct row_array array[ENGINE_ROW_ARRAYS];
     if (n <= e->cap_rows) return KVL_OK;
-    const struct kvl_shape *sh = &e->model->shape;
-    size_t rows = (size_t)n, embd = (size_t)sh->n_embd;
-    size_t q = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    size_t kv = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
-    size_t ff = (size_t)e->model->w.hparams.n_ff;
-    struct {
-        float **to;
-        size_t width;
-    } bufs[] = { { &e->x, embd },  { &e->xn, embd }, { &e->tmp, embd },    { &e->q, q },
-                 { &e->q_raw, q }, { &e->att, q },   { &e->k, kv },        { &e->k_raw, kv },
-                 { &e->v, kv },    { &e->gate, ff }, { &e->x_prev, embd }, { &e->up, ff } };
+    row_arrays(e, array);
     e->cap_rows = 0;
-    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) {
-        kvl_free(*bufs[i].to);
-        *bufs[i].to = kvl_alloc(rows * bufs[i].width, sizeof(float));
-        if (!*bufs[i].to) return KVL_ENOMEM;
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) {
+        row_array_free(e, &array[i]);
+        KVL_TRY(row_array_alloc(e, &array[i], n));
     }
-    kvl_free(e->id);
-    kvl_free(e->pos);
     kvl_free(e->row);
-    e->id = kvl_alloc(rows, sizeof *e->id);
-    e->pos = kvl_alloc(rows, sizeof *e->pos);
-    e->row = kvl_alloc(rows, sizeof *e->row);
-    if (!e->id || !e->pos || !e->row) return KVL_ENOMEM;
+    e->row = kvl_alloc((size_t)n, sizeof *e->row);
+    if (!e->row) return KVL_ENOMEM;
     e->cap_rows = n;
     return KVL_OK;
 }
@@ -68,6 +105,98 @@ int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err
     if (engine_rows(e, n_rows) == KVL_OK) return KVL_OK;
     return kvl_fail(err, KVL_ENOMEM, "out of memory for the activations of %d tokens", n_rows);
 }
+
+/* ---- the device ---------------------------------------------------------------------------------- */
+
+enum { STEP_WAIT = 64 << 20 }; /* bytes of the step arena that are worth waiting for */
+
+int kvl_engine_sync(struct kvl_engine *e)
+{
+    if (!e->pending) return KVL_OK;
+    e->pending = false;
+    return e->dev->sync();
+}
+
+int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, struct kvl_err *err)
+{
+    if (rc == KVL_OK) return KVL_OK;
+    return kvl_fail(err, rc, "%s: %s", what,
+                    rc == KVL_EDEVICE ? e->dev->error() : kvl_status_name(rc));
+}
+
+int kvl_engine_wait(struct kvl_engine *e, struct kvl_err *err)
+{
+    return kvl_engine_failed(e, "waiting for the device", kvl_engine_sync(e), err);
+}
+
+int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t bytes)
+{
+    e->pending = true;
+    return e->dev->copy(to, from, bytes, KVL_STREAM_MAIN);
+}
+
+int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err)
+{
+    if (e->dev->discrete && e->pending && e->step.used < STEP_WAIT) return KVL_OK;
+    KVL_TRY(kvl_engine_wait(e, err));
+    kvl_arena_reset(&e->step);
+    return KVL_OK;
+}
+
+static double mib(size_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
+{
+    if (rc != KVL_ENOMEM || !e->dev->discrete || !err) return rc;
+    struct row_array array[ENGINE_ROW_ARRAYS];
+    struct kvl_device_memory m;
+    const struct kvl_shape *sh = &e->model->shape;
+    struct kvl_err old = *err;
+    size_t row = 0, kv = (size_t)sh->n_layers * (size_t)sh->n_kv_heads * (size_t)sh->head_dim *
+                         (size_t)kvl_kv_elem_bytes(e->desc.kv_type);
+    row_arrays(e, array);
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row += array[i].bytes;
+    e->dev->memory(&m);
+    kvl_err_clear(err);
+    return kvl_fail(
+        err, rc,
+        "%s; wanted: weights %.1f MiB, keys and values %.4f MiB for a token, activations "
+        "%.1f MiB for a chunk of %d; there is: %.1f MiB, %.1f of them free, %.1f taken by "
+        "this program",
+        old.msg, mib(e->model->bytes), mib(kv * (e->desc.raw_keys ? 3 : 2)),
+        mib(row * (size_t)e->desc.chunk_tok), e->desc.chunk_tok, mib(m.total_bytes),
+        mib(m.free_bytes), mib(m.place_bytes[KVL_PLACE_SHARED] + m.place_bytes[KVL_PLACE_DEVICE]));
+}
+
+/* The tensors of the file lie in one piece; the frequencies of RoPE are the one array that does not. */
+static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
+{
+    const struct kvl_gguf *g = e->model->file;
+    const uint8_t *first = NULL, *last = NULL;
+    for (int64_t i = 0; i < kvl_gguf_n_tensors(g); i++) {
+        const struct kvl_gguf_tensor *t = kvl_gguf_tensor_at(g, i);
+        const uint8_t *data = t->data;
+        if (!first || data < first) first = data;
+        if (!last || data + t->bytes > last) last = data + t->bytes;
+    }
+    const struct {
+        const void *p;
+        size_t bytes;
+    } range[] = { { first, (size_t)(last - first) },
+                  { e->model->w.inv_freq,
+                    (size_t)e->model->shape.head_dim / 2 * sizeof *e->model->w.inv_freq } };
+    for (size_t i = 0; i < sizeof range / sizeof range[0]; i++) {
+        int rc = e->dev->mirror(range[i].p, range[i].bytes);
+        KVL_TRY(kvl_engine_failed(e, "copy of the weights on the device", rc, err));
+        e->mirror[e->n_mirrors++] = range[i].p;
+    }
+    return KVL_OK;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------- */
 
 static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
 {
@@ -81,8 +210,10 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
                                 .block_tok = e->desc.block_tok,
                                 .type = e->desc.kv_type,
                                 .raw_keys = e->desc.raw_keys,
-                                .limit_bytes = e->desc.kv_limit_bytes };
-    return kvl_store_create(&d, &e->store, err);
+                                .limit_bytes = e->desc.kv_limit_bytes,
+                                .device = e->dev };
+    KVL_TRY(kvl_store_create(&d, &e->store, err));
+    return e->dev->discrete ? engine_mirror(e, err) : KVL_OK;
 }
 
 int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
@@ -94,9 +225,13 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
     e->desc = *desc;
     if (e->desc.chunk_tok == 0) e->desc.chunk_tok = ENGINE_CHUNK;
     e->model = desc->model;
-    e->ops = desc->ops ? desc->ops : &kvl_ops_cpu;
+    e->dev = desc->device ? desc->device : kvl_device_cpu();
+    e->ops = desc->ops ? desc->ops : e->dev->ops;
+    e->now = desc->ops ? desc->ops : e->dev->ops_now;
+    e->step.dev = e->scratch.dev = e->dev;
     int rc = engine_fill(e, err);
     if (rc != KVL_OK) {
+        rc = kvl_engine_memory(e, rc, err);
         kvl_engine_destroy(e);
         return rc;
     }
@@ -107,11 +242,10 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
 void kvl_engine_destroy(struct kvl_engine *e)
 {
     if (!e) return;
-    float *bufs[] = { e->x,   e->xn, e->x_prev, e->tmp, e->q,    e->q_raw,
-                      e->att, e->k,  e->k_raw,  e->v,   e->gate, e->up };
-    for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) kvl_free(bufs[i]);
-    kvl_free(e->id);
-    kvl_free(e->pos);
+    struct row_array array[ENGINE_ROW_ARRAYS];
+    row_arrays(e, array);
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row_array_free(e, &array[i]);
+    for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
     kvl_free(e->row);
     kvl_free(e->lanes);
     kvl_free(e->job);
@@ -126,6 +260,10 @@ void kvl_engine_destroy(struct kvl_engine *e)
 struct kvl_store *kvl_engine_store(struct kvl_engine *e)
 {
     return e->store;
+}
+const struct kvl_device *kvl_engine_device(const struct kvl_engine *e)
+{
+    return e->dev;
 }
 const struct kvl_model *kvl_engine_model(const struct kvl_engine *e)
 {

@@ -215,7 +215,7 @@ static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32
     int32_t *index = kvl_arena_get(&e->step, (size_t)n * (size_t)k + 1, sizeof *index);
     if (!index) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for the %d best", k);
     const float *x = sc->score + (size_t)first * (size_t)sc->n_tok + sc->protect_first;
-    int rc = e->ops->topk(&(struct kvl_topk_args){
+    int rc = e->now->topk(&(struct kvl_topk_args){
         .index = index, .x = x, .x_stride = (size_t)sc->n_tok, .n_rows = n, .n = middle, .k = k });
     if (rc == KVL_ENUMERIC)
         return kvl_fail(s->ctx.err, KVL_EPOLICY, "a score is not a number (NaN)");

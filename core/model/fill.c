@@ -54,11 +54,13 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
     if (e->desc.raw_keys) raw = fill_next(f, n_kv);
     if (e->stop && *e->stop) return kvl_fail(err, KVL_ESTOP, "stopped by a signal");
     KVL_TRY(kvl_seq_append(f->s->seq, layer, n, f->pos, k, raw, v, err));
+    e->pending = true;
     if (!f->s->obs) return KVL_OK;
+    KVL_TRY(kvl_engine_wait(e, err));
     fill_columns(f, layer, n);
     KVL_TRY(kvl_observers_moments(e, f->s->obs, layer, fill_next(f, n_heads), n));
-    kvl_observers_add(e, f->s->obs, layer, fill_next(f, n_heads), NULL, n);
-    return KVL_OK;
+    int rc = kvl_observers_add(e, f->s->obs, layer, fill_next(f, n_heads), NULL, n);
+    return kvl_engine_failed(e, "observers", rc, err);
 }
 
 static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
@@ -81,7 +83,7 @@ static int fill_memory(struct fill *f, uint64_t seed)
     f->pos = kvl_alloc(FILL_CHUNK, sizeof *f->pos);
     f->random = kvl_alloc(n, sizeof *f->random);
     if (!f->pos || !f->random) return KVL_ENOMEM;
-    KVL_TRY(e->ops->random_fill(
+    KVL_TRY(e->now->random_fill(
         &(struct kvl_random_fill_args){ .y = f->random, .n = n, .seed = seed }));
     for (size_t i = 0; i < n; i++) f->random[i] = 2.0f * f->random[i] - 1.0f;
     kvl_rng_seed(&f->rng, seed);
@@ -97,11 +99,13 @@ int kvl_session_fill(struct kvl_session *s, int32_t n, uint64_t seed, struct kvl
         return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
     s->failed = true;
     int rc = fill_memory(&f, seed);
-    if (rc != KVL_OK) kvl_fail(err, rc, "out of memory to fill %d tokens", n);
+    if (rc == KVL_ENOMEM) kvl_fail(err, rc, "out of memory to fill %d tokens", n);
+    kvl_engine_failed(s->engine, "random numbers", rc, err);
     for (int32_t at = 0; rc == KVL_OK && at < n; at += FILL_CHUNK)
         rc = fill_chunk(&f, KVL_MIN(FILL_CHUNK, n - at), err);
+    if (rc == KVL_OK) rc = kvl_engine_wait(s->engine, err);
     kvl_free(f.random);
     kvl_free(f.pos);
     s->failed = rc != KVL_OK;
-    return rc;
+    return kvl_engine_memory(s->engine, rc, err);
 }

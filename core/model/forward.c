@@ -16,9 +16,11 @@
 /* Floats: a mebibyte, what a core's second-level cache holds. */
 enum { WAITING_WEIGHTS = 256 * 1024 };
 
-static int op_failed(const struct kvl_forward *f, const char *op, int rc)
+/* Something was given to the device under this name. */
+static int given(const struct kvl_forward *f, const char *op, int rc)
 {
-    return rc == KVL_OK ? KVL_OK : kvl_fail(f->err, rc, "%s: %s", op, kvl_status_name(rc));
+    f->e->pending = true;
+    return kvl_engine_failed(f->e, op, rc, f->err);
 }
 
 /* A projection of x, and others of the same x after it. */
@@ -44,7 +46,7 @@ static int linear_all(const struct kvl_forward *f, const float *x, const struct 
     for (int32_t i = 0; i < n && f->mode != KVL_DECODE && rc == KVL_OK; i++)
         rc = ops->gemm(&(struct kvl_gemm_args){
             .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .bf16 = f->e->desc.prefill_bf16 });
-    return op_failed(f, "projection", rc);
+    return given(f, "projection", rc);
 }
 
 static int linear(const struct kvl_forward *f, float *y, const float *x, const struct kvl_weight *w)
@@ -55,7 +57,7 @@ static int linear(const struct kvl_forward *f, float *y, const float *x, const s
 static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w, int32_t n)
 {
     const struct kvl_model *m = f->e->model;
-    return op_failed(
+    return given(
         f, "norm",
         f->e->ops->rmsnorm(&(struct kvl_rmsnorm_args){ .y = y,
                                                        .x = x,
@@ -68,23 +70,22 @@ static int norm(const struct kvl_forward *f, float *y, const float *x, const flo
 static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t n_heads)
 {
     const struct kvl_model *m = f->e->model;
-    return op_failed(f, "rope",
-                     f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
-                                                              .x = x,
-                                                              .pos = f->e->pos,
-                                                              .inv_freq = m->w.inv_freq,
-                                                              .n = f->n,
-                                                              .n_heads = n_heads,
-                                                              .head_dim = m->shape.head_dim,
-                                                              .style = KVL_ROPE_NORM }));
+    return given(f, "rope",
+                 f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
+                                                          .x = x,
+                                                          .pos = f->e->pos,
+                                                          .inv_freq = m->w.inv_freq,
+                                                          .n = f->n,
+                                                          .n_heads = n_heads,
+                                                          .head_dim = m->shape.head_dim,
+                                                          .style = KVL_ROPE_NORM }));
 }
 
 static int residual(const struct kvl_forward *f)
 {
     size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
-    return op_failed(
-        f, "residual",
-        f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = f->e->tmp, .n = n }));
+    return given(f, "residual",
+                 f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = f->e->tmp, .n = n }));
 }
 
 /* Infinities and NaN survive a multiplication by zero. */
@@ -95,24 +96,45 @@ static bool all_finite(const float *x, size_t n)
     return sum == 0.0f;
 }
 
+/* Of n numbers of a device, looked at when the call ends; of a decode step the logits tell. */
+static int check_later(const struct kvl_forward *f, const float *x, size_t n)
+{
+    const struct kvl_device *dev = f->e->dev;
+    if (f->mode == KVL_DECODE || !dev->check_finite) return KVL_OK;
+    return given(f, "check of a layer", dev->check_finite(x, n));
+}
+
 /* ---- attention of a prefill ------------------------------------------------------------ */
+
+/* A store that has no way of its own to a device's memory reads the rows itself. */
+static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32_t layer, int32_t i,
+                       int32_t n)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    if (!e->dev->kv_put) KVL_TRY(kvl_engine_wait(e, f->err));
+    KVL_TRY(kvl_seq_append(s->seq, layer, n, e->pos + i, e->k + at,
+                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err));
+    e->pending = true;
+    return KVL_OK;
+}
 
 static int attend_prefill(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     struct kvl_session *s = e->row[0].s;
     const struct kvl_shape *sh = &e->model->shape;
-    KVL_TRY(kvl_seq_append(s->seq, layer, f->n, e->pos, e->k, e->desc.raw_keys ? e->k_raw : NULL,
-                           e->v, f->err));
+    KVL_TRY(append_rows(f, s, layer, 0, f->n));
     if (s->planned) return kvl_prefill_masked(f, layer);
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     float *lse = NULL;
     if (s->obs) {
-        kvl_arena_reset(&e->step);
+        KVL_TRY(kvl_step_reset(e, f->err));
         lse = kvl_arena_get(&e->step, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
         if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     }
-    KVL_TRY(op_failed(
+    KVL_TRY(given(
         f, "prefill attention",
         e->ops->attn_prefill(&(struct kvl_attn_prefill_args){ .out = e->att,
                                                               .lse = lse,
@@ -124,12 +146,11 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
                                                               .head_dim = sh->head_dim,
                                                               .scale = e->scale,
                                                               .bf16 = e->desc.prefill_bf16 })));
-    if (s->repeat) return op_failed(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
+    if (s->repeat) return given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
     if (!s->obs) return KVL_OK;
-    KVL_TRY(op_failed(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
-    KVL_TRY(op_failed(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
-    kvl_observers_add(e, s->obs, layer, e->q, lse, f->n);
-    return KVL_OK;
+    KVL_TRY(given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
+    KVL_TRY(given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
+    return given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
 }
 
 /* ---- attention under a policy -------------------------------------------------------------------------- */
@@ -149,10 +170,11 @@ static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
     return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
 }
 
-static void row_hook(const struct kvl_forward *f, const struct kvl_row *row)
+static int row_hook(const struct kvl_forward *f, const struct kvl_row *row)
 {
-    kvl_hook_begin(row->s, f->err);
+    KVL_TRY(kvl_hook_begin(row->s, f->err));
     row->s->host.n_visible = row->pos + 1;
+    return KVL_OK;
 }
 
 /* What several policies share runs in nobody's name. */
@@ -171,10 +193,11 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     float *kv = kvl_arena_get(&e->step, 2 * n, sizeof *kv);
     if (!kv) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
+    KVL_TRY(kvl_engine_wait(e, f->err));
     memcpy(kv, e->k + (size_t)i * n, n * sizeof *kv);
     memcpy(kv + n, e->v + (size_t)i * n, n * sizeof *kv);
     kvl_store_round(e->store, kv, 2 * n);
-    row_hook(f, row);
+    KVL_TRY(row_hook(f, row));
     struct kvl_step step = row_step(row, layer);
     int rc = s->planned->policy->append(&s->ctx, &step, kv, kv + n);
     return kvl_hook_done(s, "append", layer, rc);
@@ -183,15 +206,11 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
 static int row_append(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                       int32_t layer)
 {
-    struct kvl_engine *e = f->e;
     struct kvl_session *s = row->s;
-    const struct kvl_shape *sh = &e->model->shape;
-    size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
     for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
         kvl_meta_table_append(s->host.table[t], layer, row->pos + 1);
-    KVL_TRY(kvl_seq_append(s->seq, layer, 1, &row->pos, e->k + at,
-                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err));
+    KVL_TRY(append_rows(f, s, layer, i, 1));
     return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }
 
@@ -203,7 +222,7 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     const struct kvl_shape *sh = &f->e->model->shape;
     const struct kvl_policy *p = s->planned->policy;
     struct kvl_step step = row_step(row, layer);
-    row_hook(f, row);
+    KVL_TRY(row_hook(f, row));
     int schedule = p->schedule ? p->schedule(&s->ctx, &step) : KVL_SELECT;
     if (schedule != KVL_DENSE && schedule != KVL_SELECT)
         return kvl_hook_failed(s, "schedule", layer, schedule);
@@ -216,7 +235,7 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
                                .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
                                .x_prev = layer > 0 ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
                                                    : NULL };
-    row_hook(f, row);
+    KVL_TRY(row_hook(f, row));
     s->host.selecting = true;
     int rc = p->select(&s->ctx, &step, &query, sel);
     s->host.selecting = false;
@@ -281,19 +300,19 @@ static int flush_attention(const struct kvl_forward *f)
                                          .style = KVL_ROPE_NORM };
     int rc = e->n_jobs > 0 ? e->ops->attn_decode(&args) : KVL_OK;
     for (int32_t m = 0; rc == KVL_OK && m < e->n_merges; m++) rc = e->ops->attn_merge(&e->merge[m]);
-    if (rc == KVL_OK) kvl_resolve_join(e);
-    if (rc == KVL_OK) kvl_resolve_residual(e);
+    e->pending = true;
+    if (rc == KVL_OK) rc = kvl_resolve_finish(e);
     e->n_jobs = e->n_merges = 0;
     e->joins = NULL;
     e->residuals = NULL;
-    return op_failed(f, "attention", rc);
+    return given(f, "attention", rc);
 }
 
 static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     const struct kvl_observed *ob = &row->ob;
     struct kvl_step step = row_step(row, layer);
-    row_hook(f, row);
+    KVL_TRY(row_hook(f, row));
     int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
     return kvl_hook_done(row->s, "observe", layer, rc);
 }
@@ -302,6 +321,7 @@ static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    KVL_TRY(kvl_engine_wait(f->e, f->err));
     return kvl_tap_read(row->s, layer, row->pos, row->dense, f->e->q + q, f->e->att + q,
                         &row->reads, f->err);
 }
@@ -309,7 +329,7 @@ static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32
 static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     struct kvl_step step = row_step(row, layer);
-    row_hook(f, row);
+    KVL_TRY(row_hook(f, row));
     return kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step));
 }
 
@@ -403,7 +423,7 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     e->joins = NULL;
     e->residuals = NULL;
     for (int32_t i = 0; i < f->n; i++) {
-        if (first == i) kvl_arena_reset(&e->step);
+        if (first == i) KVL_TRY(kvl_step_reset(e, f->err));
         KVL_TRY(row_gather(f, i, layer, &waits));
         if (i < f->n - 1 && !rows_must_settle(f, &e->row[i], layer, waits)) continue;
         KVL_TRY(rows_settle(f, first, i + 1, layer));
@@ -411,7 +431,8 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
         waits = 0;
     }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    memcpy(e->x_prev, e->xn, (size_t)f->n * (size_t)e->model->shape.n_embd * sizeof *e->xn);
+    size_t x_bytes = (size_t)f->n * (size_t)e->model->shape.n_embd * sizeof *e->xn;
+    KVL_TRY(given(f, "copy of a layer's input", kvl_engine_copy(e, e->x_prev, e->xn, x_bytes)));
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
     no_hook(f);
@@ -424,16 +445,13 @@ static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights
 {
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
-    size_t hd = (size_t)sh->head_dim, n = (size_t)f->n;
     KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, f->n));
     const struct product qkv[] = { { e->q_raw, &w->attn_q },
                                    { e->k_raw, &w->attn_k },
                                    { e->v, &w->attn_v } };
     KVL_TRY(linear_all(f, e->xn, qkv, 3));
-    memcpy(e->q, e->q_raw, n * (size_t)sh->n_heads * hd * sizeof *e->q);
-    memcpy(e->k, e->k_raw, n * (size_t)sh->n_kv_heads * hd * sizeof *e->k);
-    KVL_TRY(rotate(f, e->q, e->q, sh->n_heads));
-    return rotate(f, e->k, e->k, sh->n_kv_heads);
+    KVL_TRY(rotate(f, e->q, e->q_raw, sh->n_heads));
+    return rotate(f, e->k, e->k_raw, sh->n_kv_heads);
 }
 
 static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w)
@@ -443,9 +461,9 @@ static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights
     const struct product wide[] = { { e->gate, &w->ffn_gate }, { e->up, &w->ffn_up } };
     KVL_TRY(linear_all(f, e->xn, wide, 2));
     size_t n = (size_t)f->n * (size_t)e->model->w.hparams.n_ff;
-    KVL_TRY(op_failed(f, "swiglu",
-                      e->ops->swiglu(&(struct kvl_swiglu_args){
-                          .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
+    KVL_TRY(given(f, "swiglu",
+                  e->ops->swiglu(&(struct kvl_swiglu_args){
+                      .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
     return linear(f, e->tmp, e->gate, &w->ffn_down);
 }
 
@@ -460,7 +478,9 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     KVL_TRY(residual(f));
     KVL_TRY(layer_mlp(f, w));
     KVL_TRY(residual(f));
-    if (!all_finite(e->x, (size_t)f->n * (size_t)e->model->shape.n_embd))
+    size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;
+    if (e->dev->discrete) return check_later(f, e->x, n);
+    if (!all_finite(e->x, n))
         return kvl_fail(f->err, KVL_ENUMERIC,
                         "layer %d gave infinity or NaN at position %d or after", layer,
                         e->row[0].pos);
@@ -475,18 +495,31 @@ int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
     tail.n = n;
     KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
     KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
+    KVL_TRY(kvl_engine_wait(e, f->err));
     if (!all_finite(out, (size_t)n * (size_t)e->model->shape.n_vocab))
         return kvl_fail(f->err, KVL_ENUMERIC, "a logit is infinite or NaN at position %d or after",
                         e->row[0].pos);
     return KVL_OK;
 }
 
+/* What the layers left behind, on a device that says so only now. */
+static int rows_finite(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    bool finite = true;
+    if (f->mode == KVL_DECODE || !e->dev->finite) return KVL_OK;
+    KVL_TRY(given(f, "check of the layers", e->dev->finite(&finite)));
+    if (finite) return KVL_OK;
+    return kvl_fail(f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after",
+                    e->row[0].pos);
+}
+
 int kvl_forward_rows(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
-    KVL_TRY(op_failed(f, "embedding",
-                      e->ops->embed(&(struct kvl_embed_args){
-                          .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));
+    KVL_TRY(given(f, "embedding",
+                  e->ops->embed(&(struct kvl_embed_args){
+                      .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));
     for (int32_t l = 0; l < e->model->shape.n_layers; l++) KVL_TRY(run_layer(f, l));
-    return KVL_OK;
+    return rows_finite(f);
 }

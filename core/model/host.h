@@ -21,8 +21,10 @@
 /* ---- arena.c: memory that is given back all at once ----------------------------------------- */
 
 struct kvl_arena {
+    const struct kvl_device *dev; /* whose SHARED memory it is; NULL: the host's */
     struct kvl_arena_chunk *head;
     size_t total; /* bytes of all chunks: what one chunk will have after the next reset */
+    size_t used;  /* since the last one */
 };
 /* 64-byte aligned, not cleared; NULL when there is no memory.  Pointers stay valid until reset. */
 void *kvl_arena_get(struct kvl_arena *a, size_t n, size_t item);
@@ -110,6 +112,7 @@ struct kvl_repeated {
 
 struct kvl_observers {
     int32_t n_refs;
+    const struct kvl_device *dev;
     struct kvl_observer_set set; /* the engine's when the session was created */
     int64_t n_seen;              /* tokens seen; query of token t is in ring row t % window */
     float *ring;                 /* [n_layers][set.window][n_heads * head_dim] */
@@ -131,14 +134,14 @@ struct kvl_observers *kvl_observers_ref(struct kvl_observers *o);
 void kvl_observers_unref(struct kvl_observers *o);
 /* Makes *o writable for n_tok tokens in all: a private copy when it is shared; forgets computed
  * masses. */
-int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok);
+int kvl_observers_own(struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok);
 /* Adds a chunk of one layer, whose keys end e->lanes, to the column sums. */
 int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                       const float *q, const float *lse, int32_t n);
 /* Queries [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer, and their
  * log-sum-exp [n][n_heads], NULL where no attention was computed. */
-void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
-                       const float *q, const float *lse, int32_t n);
+int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t layer, const float *q,
+                      const float *lse, int32_t n);
 
 /* Adds queries before RoPE [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer to
  * the moments. */
@@ -162,6 +165,7 @@ int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t 
 /* ---- meta.c: tables of a policy --------------------------------------------------------------- */
 
 struct kvl_meta_table {
+    const struct kvl_device *dev;
     struct kvl_meta_decl decl;
     enum kvl_kv_type type;
     int32_t n_kv_heads;
@@ -249,7 +253,12 @@ struct kvl_session {
 struct kvl_engine {
     struct kvl_engine_desc desc; /* defaults filled in */
     const struct kvl_model *model;
-    const struct kvl_ops *ops;
+    const struct kvl_device *dev;
+    /* ops: their results are there after kvl_engine_sync, and `pending` is to be set; now: when they return */
+    const struct kvl_ops *ops, *now;
+    bool pending;          /* something was given to the device that nobody has waited for */
+    const void *mirror[2]; /* what of the model has a copy on the device */
+    int32_t n_mirrors;
     struct kvl_store *store;
     float scale; /* 1 / sqrt(head_dim) */
     const volatile int *stop;
@@ -257,7 +266,7 @@ struct kvl_engine {
     const char *watched;               /* what it was told last */
     struct kvl_arena step, scratch;
     uint64_t fetch_ns; /* of fetches since the last lap of forward.c */
-    /* activations of cap_rows rows */
+    /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
     float *x_prev; /* xn of the attention before */
@@ -330,6 +339,19 @@ struct kvl_row {
 
 /* Room for the activations of n_rows tokens. */
 int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err);
+
+/* Before the host reads what operators of e->ops or copies wrote, or writes what they read. */
+int kvl_engine_sync(struct kvl_engine *e);
+/* The same with a message. */
+int kvl_engine_wait(struct kvl_engine *e, struct kvl_err *err);
+/* Gives the device a copy from one of its memories to another. */
+int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t bytes);
+/* Adds to a message about memory of the device what was wanted and what there is; returns rc. */
+int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err);
+/* "<what>: <status>", or what the device says of its end. */
+int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, struct kvl_err *err);
+/* Empties the step arena, unless that meant to wait for what is under way. */
+int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err);
 
 static inline int32_t kvl_group(const struct kvl_shape *shape)
 {
@@ -417,10 +439,9 @@ struct kvl_resolve {
     struct kvl_reads *reads; /* NULL, or filled for a tap */
 };
 int kvl_resolve(const struct kvl_resolve *r);
-/* After attention and its merges: the weights of selections with several segments. */
-void kvl_resolve_join(struct kvl_engine *e);
-/* Behind that: the residuals of selections that have one. */
-void kvl_resolve_residual(struct kvl_engine *e);
+/* After attention and its merges: the weights of selections with several segments, then the residuals of
+ * those that have one. */
+int kvl_resolve_finish(struct kvl_engine *e);
 
 /* ---- offload.c: lanes in the host tier ------------------------------------------------------------ */
 
@@ -470,8 +491,8 @@ int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct
 void kvl_watch_policy(struct kvl_engine *e, const char *policy);
 /* The context has come under prefill_mask: replay, prefilled, score, evict, layer by layer. */
 int kvl_attach_context(struct kvl_session *s, struct kvl_err *err);
-/* Before every hook: scratch is empty again, errors go to `err`. */
-void kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
+/* Before every hook: what the device was given is done, scratch is empty again, errors go to `err`. */
+int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
 /* Room in the mask oracle's map for positions below n_pos. */
 int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_err *err);
 

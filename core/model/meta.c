@@ -20,6 +20,7 @@
 enum { META_SLACK = 16, META_HUGE = 2 << 20 };
 
 struct kvl_meta_base {
+    const struct kvl_device *dev;
     int32_t n_refs;
     int32_t n_rows, cap_rows; /* n_rows when it was frozen */
     bool context;             /* what attach built, nothing else */
@@ -52,6 +53,7 @@ static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
 {
     size_t bytes;
     if (kvl_mul_size(t->n_lanes * (size_t)n_rows, t->row_bytes, &bytes) != KVL_OK) return NULL;
+    if (t->dev->discrete) return t->dev->alloc(KVL_PLACE_SHARED, KVL_MAX(bytes, 1), 1);
     if (bytes < META_HUGE || bytes > SIZE_MAX - META_HUGE) return kvl_alloc(bytes, 1);
     size_t whole = (bytes + META_HUGE - 1) / META_HUGE * META_HUGE;
     void *p = aligned_alloc(META_HUGE, whole);
@@ -59,6 +61,14 @@ static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
     (void)madvise(p, whole, MADV_HUGEPAGE);
     memset(p, 0, bytes);
     return p;
+}
+
+static void rows_free(const struct kvl_device *dev, void *rows)
+{
+    if (dev->discrete)
+        dev->free(KVL_PLACE_SHARED, rows);
+    else
+        kvl_free(rows);
 }
 
 /* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`. */
@@ -83,7 +93,7 @@ static int32_t plane_rows(const struct kvl_meta_table *t, const struct kvl_meta_
 static void base_unref(struct kvl_meta_base *b)
 {
     if (!b || --b->n_refs > 0) return;
-    kvl_free(b->data);
+    rows_free(b->dev, b->data);
     kvl_free(b);
 }
 
@@ -119,6 +129,7 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
     if (!t) return KVL_ENOMEM;
     int32_t n_kv_heads = e->model->shape.n_kv_heads;
     *t = (struct kvl_meta_table){
+        .dev = e->dev,
         .decl = *decl,
         .type = decl->elem == KVL_META_KEY ? kvl_store_desc(e->store)->type : KVL_KV_F32,
         .n_kv_heads = n_kv_heads,
@@ -143,7 +154,7 @@ void kvl_meta_table_destroy(struct kvl_meta_table *t)
     if (!t) return;
     for (int32_t i = 0; t->plane && i < t->decl.n_layers; i++) {
         base_unref(t->plane[i].base);
-        kvl_free(t->plane[i].tail);
+        rows_free(t->dev, t->plane[i].tail);
         kvl_free(t->plane[i].n_live);
     }
     kvl_free(t->plane);
@@ -185,7 +196,7 @@ static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p,
     if (p->tail)
         rows_copy(t, tail, cap, n_base, p->tail, p->cap_tail, 0,
                   KVL_MIN(p->cap_tail, cap - n_base));
-    kvl_free(p->tail);
+    rows_free(t->dev, p->tail);
     p->tail = tail;
     p->cap_tail = cap;
     p->n_base = begin;
@@ -204,7 +215,7 @@ static int plane_freeze(const struct kvl_meta_table *t, struct kvl_meta_plane *p
     struct kvl_meta_base *base = kvl_alloc(1, sizeof *base);
     if (!base) return KVL_ENOMEM;
     *base = (struct kvl_meta_base){
-        .n_refs = 1, .n_rows = n_rows, .cap_rows = p->cap_tail, .data = p->tail
+        .dev = t->dev, .n_refs = 1, .n_rows = n_rows, .cap_rows = p->cap_tail, .data = p->tail
     };
     *p = (struct kvl_meta_plane){
         .base = base, .n_base = n_rows, .blank = p->blank, .n_live = p->n_live
@@ -276,7 +287,7 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
     for (int32_t i = 0; i < a->n_layers; i++) {
         struct kvl_meta_plane *p = &to->plane[i];
         base_unref(p->base);
-        kvl_free(p->tail);
+        rows_free(to->dev, p->tail);
         *p = (struct kvl_meta_plane){ .blank = true };
         if (from->plane[i].blank) continue;
         *p = (struct kvl_meta_plane){ .base = from->plane[i].base, .n_base = to->n_rows };

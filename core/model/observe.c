@@ -45,13 +45,18 @@ static size_t moment_products(const struct kvl_engine *e)
 static void columns_free(struct kvl_observers *o)
 {
     for (int32_t i = 0; i < KVL_MAX_COLUMNS; i++) {
-        kvl_free(o->columns[i].sum);
-        kvl_free(o->columns[i].carry);
-        kvl_free(o->moments[i].sum);
-        kvl_free(o->moments[i].product);
+        o->dev->free(KVL_PLACE_SHARED, o->columns[i].sum);
+        o->dev->free(KVL_PLACE_SHARED, o->columns[i].carry);
+        o->dev->free(KVL_PLACE_SHARED, o->moments[i].sum);
+        o->dev->free(KVL_PLACE_SHARED, o->moments[i].product);
         o->columns[i] = (struct kvl_column_sums){ 0 };
         o->moments[i] = (struct kvl_moment_sums){ 0 };
     }
+}
+
+static void *observer_alloc(const struct kvl_observers *o, size_t n, size_t item)
+{
+    return o->dev->alloc(KVL_PLACE_SHARED, n, item);
 }
 
 /* Sums of n_tok tokens, zero; exactly as many as the prefill will have, so that rows of a layer lie
@@ -61,13 +66,13 @@ static int columns_alloc(const struct kvl_engine *e, struct kvl_observers *o, in
     o->n_tok = n_tok;
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         if (o->set.column[i].what == KVL_OBS_MOMENTS) {
-            o->moments[i].sum = kvl_alloc(moment_sums(e), sizeof(double));
-            o->moments[i].product = kvl_alloc(moment_products(e), sizeof(double));
+            o->moments[i].sum = observer_alloc(o, moment_sums(e), sizeof(double));
+            o->moments[i].product = observer_alloc(o, moment_products(e), sizeof(double));
             if (!o->moments[i].sum || !o->moments[i].product) return KVL_ENOMEM;
         }
         if (!kvl_observes_columns(o->set.column[i].what)) continue;
-        o->columns[i].sum = kvl_alloc(column_floats(e, n_tok), sizeof(float));
-        o->columns[i].carry = kvl_alloc(column_floats(e, n_tok), sizeof(float));
+        o->columns[i].sum = observer_alloc(o, column_floats(e, n_tok), sizeof(float));
+        o->columns[i].carry = observer_alloc(o, column_floats(e, n_tok), sizeof(float));
         if (!o->columns[i].sum || !o->columns[i].carry) return KVL_ENOMEM;
     }
     return KVL_OK;
@@ -79,9 +84,10 @@ static int observers_alloc(const struct kvl_engine *e, const struct kvl_observer
     struct kvl_observers *o = kvl_alloc(1, sizeof *o);
     if (!o) return KVL_ENOMEM;
     o->n_refs = 1;
+    o->dev = e->dev;
     o->set = *set;
-    o->ring = kvl_alloc(ring_floats(e, set->window), sizeof *o->ring);
-    o->ring_lse = kvl_alloc(ring_lses(e, set->window), sizeof *o->ring_lse);
+    o->ring = observer_alloc(o, ring_floats(e, set->window), sizeof *o->ring);
+    o->ring_lse = observer_alloc(o, ring_lses(e, set->window), sizeof *o->ring_lse);
     if (!o->ring || !o->ring_lse || columns_alloc(e, o, n_tok) != KVL_OK) {
         kvl_observers_unref(o);
         return KVL_ENOMEM;
@@ -106,13 +112,13 @@ static void computed_free(struct kvl_observers *o)
 {
     while (o->repeats) {
         struct kvl_repeated *next = o->repeats->next;
-        kvl_free(o->repeats->score);
+        o->dev->free(KVL_PLACE_SHARED, o->repeats->score);
         kvl_free(o->repeats);
         o->repeats = next;
     }
     while (o->masses) {
         struct kvl_mass *next = o->masses->next;
-        kvl_free(o->masses->mass);
+        o->dev->free(KVL_PLACE_SHARED, o->masses->mass);
         kvl_free(o->masses);
         o->masses = next;
     }
@@ -123,27 +129,36 @@ void kvl_observers_unref(struct kvl_observers *o)
     if (!o || --o->n_refs > 0) return;
     computed_free(o);
     columns_free(o);
-    kvl_free(o->ring);
-    kvl_free(o->ring_lse);
+    o->dev->free(KVL_PLACE_SHARED, o->ring);
+    o->dev->free(KVL_PLACE_SHARED, o->ring_lse);
     kvl_free(o);
 }
 
-static void columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
-                         const struct kvl_observers *from)
+static int observer_copy(const struct kvl_observers *o, void *to, const void *from, size_t bytes)
+{
+    return o->dev->copy(to, from, bytes, KVL_STREAM_MAIN);
+}
+
+static int columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
+                        const struct kvl_observers *from)
 {
     size_t rows = column_floats(e, 1), n = (size_t)KVL_MIN(to->n_tok, from->n_tok);
     for (int32_t i = 0; n > 0 && i < to->set.n_columns; i++)
         for (size_t r = 0; to->columns[i].sum && r < rows; r++) {
             size_t at = r * (size_t)to->n_tok, was = r * (size_t)from->n_tok;
-            memcpy(to->columns[i].sum + at, from->columns[i].sum + was, n * sizeof(float));
-            memcpy(to->columns[i].carry + at, from->columns[i].carry + was, n * sizeof(float));
+            KVL_TRY(observer_copy(to, to->columns[i].sum + at, from->columns[i].sum + was,
+                                  n * sizeof(float)));
+            KVL_TRY(observer_copy(to, to->columns[i].carry + at, from->columns[i].carry + was,
+                                  n * sizeof(float)));
         }
     for (int32_t i = 0; i < to->set.n_columns; i++) {
         if (!to->moments[i].sum) continue;
-        memcpy(to->moments[i].sum, from->moments[i].sum, moment_sums(e) * sizeof(double));
-        memcpy(to->moments[i].product, from->moments[i].product,
-               moment_products(e) * sizeof(double));
+        KVL_TRY(observer_copy(to, to->moments[i].sum, from->moments[i].sum,
+                              moment_sums(e) * sizeof(double)));
+        KVL_TRY(observer_copy(to, to->moments[i].product, from->moments[i].product,
+                              moment_products(e) * sizeof(double)));
     }
+    return KVL_OK;
 }
 
 static bool has_columns(const struct kvl_observer_set *set)
@@ -153,7 +168,7 @@ static bool has_columns(const struct kvl_observer_set *set)
     return false;
 }
 
-int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok)
+int kvl_observers_own(struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok)
 {
     bool fits = !has_columns(&(*o)->set) || (*o)->n_tok == n_tok;
     if ((*o)->n_refs == 1 && fits) {
@@ -163,12 +178,16 @@ int kvl_observers_own(const struct kvl_engine *e, struct kvl_observers **o, int3
     struct kvl_observers *copy;
     KVL_TRY(observers_alloc(e, &(*o)->set, n_tok, &copy));
     copy->n_seen = (*o)->n_seen;
-    memcpy(copy->ring, (*o)->ring, ring_floats(e, copy->set.window) * sizeof *copy->ring);
-    memcpy(copy->ring_lse, (*o)->ring_lse, ring_lses(e, copy->set.window) * sizeof *copy->ring);
-    columns_copy(e, copy, *o);
-    kvl_observers_unref(*o);
-    *o = copy;
-    return KVL_OK;
+    int rc = observer_copy(copy, copy->ring, (*o)->ring,
+                           ring_floats(e, copy->set.window) * sizeof *copy->ring);
+    if (rc == KVL_OK)
+        rc = observer_copy(copy, copy->ring_lse, (*o)->ring_lse,
+                           ring_lses(e, copy->set.window) * sizeof *copy->ring_lse);
+    if (rc == KVL_OK) rc = columns_copy(e, copy, *o);
+    e->pending = true;
+    kvl_observers_unref(rc == KVL_OK ? *o : copy);
+    if (rc == KVL_OK) *o = copy;
+    return rc;
 }
 
 int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
@@ -198,34 +217,60 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
     return KVL_OK;
 }
 
-void kvl_observers_add(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
-                       const float *q, const float *lse, int32_t n)
+/* Rows from .. from + n - 1 of a chunk to a layer's ring, which begins again at most once. */
+static int ring_put(const struct kvl_observers *o, float *ring, size_t row, int64_t token,
+                    const float *from, int32_t n)
+{
+    int32_t at = (int32_t)(token % o->set.window), first = KVL_MIN(n, o->set.window - at);
+    KVL_TRY(observer_copy(o, ring + (size_t)at * row, from, (size_t)first * row * sizeof *from));
+    if (first == n) return KVL_OK;
+    return observer_copy(o, ring, from + (size_t)first * row,
+                         (size_t)(n - first) * row * sizeof *from);
+}
+
+/* Log-sum-exps that nobody knows. */
+static int ring_unknown(struct kvl_engine *e, const struct kvl_observers *o, float *ring,
+                        size_t row, int64_t token, int32_t n)
+{
+    KVL_TRY(kvl_engine_sync(e));
+    for (int32_t i = 0; i < n; i++)
+        for (size_t h = 0; h < row; h++)
+            ring[(size_t)((token + i) % o->set.window) * row + h] = NAN;
+    return KVL_OK;
+}
+
+int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t layer, const float *q,
+                      const float *lse, int32_t n)
 {
     const struct kvl_shape *sh = &e->model->shape;
     size_t heads = (size_t)sh->n_heads, row = heads * (size_t)sh->head_dim;
     size_t first = (size_t)layer * (size_t)o->set.window;
-    for (int32_t i = KVL_MAX(0, n - o->set.window); i < n; i++) {
-        size_t at = first + (size_t)((o->n_seen + i) % o->set.window);
-        memcpy(o->ring + at * row, q + (size_t)i * row, row * sizeof *q);
-        for (size_t h = 0; h < heads; h++)
-            o->ring_lse[at * heads + h] = lse ? lse[(size_t)i * heads + h] : NAN;
-    }
+    int32_t skip = KVL_MAX(0, n - o->set.window), m = n - skip;
+    int64_t token = o->n_seen + skip;
+    float *ring = o->ring + first * row, *ring_lse = o->ring_lse + first * heads;
     if (layer == sh->n_layers - 1) o->n_seen += n;
+    if (m == 0) return KVL_OK;
+    KVL_TRY(ring_put(o, ring, row, token, q + (size_t)skip * row, m));
+    e->pending = true;
+    if (!lse) return ring_unknown(e, o, ring_lse, heads, token, m);
+    return ring_put(o, ring_lse, heads, token, lse + (size_t)skip * heads, m);
 }
 
 /* The newest `window` rows of `row` floats that a layer's ring holds, oldest first, in the step
  * arena. */
-static const float *window_rows(struct kvl_engine *e, const struct kvl_observers *o,
-                                const float *ring, size_t row, int32_t layer, int32_t window)
+static int window_rows(struct kvl_engine *e, const struct kvl_observers *o, const float *ring,
+                       size_t row, int32_t layer, int32_t window, const float **out)
 {
     float *to = kvl_arena_get(&e->step, (size_t)window * row, sizeof *to);
-    if (!to) return NULL;
+    if (!to) return KVL_ENOMEM;
+    *out = to;
     ring += (size_t)layer * (size_t)o->set.window * row;
-    for (int32_t i = 0; i < window; i++) {
-        size_t at = (size_t)((o->n_seen - window + i) % o->set.window);
-        memcpy(to + (size_t)i * row, ring + at * row, row * sizeof *to);
-    }
-    return to;
+    int32_t at = (int32_t)((o->n_seen - window) % o->set.window);
+    int32_t first = KVL_MIN(window, o->set.window - at);
+    KVL_TRY(kvl_engine_copy(e, to, ring + (size_t)at * row, (size_t)first * row * sizeof *to));
+    if (first == window) return KVL_OK;
+    return kvl_engine_copy(e, to + (size_t)first * row, ring,
+                           (size_t)(window - first) * row * sizeof *to);
 }
 
 static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, float *mass)
@@ -233,13 +278,14 @@ static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, 
     struct kvl_engine *e = s->engine;
     const struct kvl_shape *sh = &e->model->shape;
     size_t heads = (size_t)sh->n_heads, dim = (size_t)sh->head_dim;
-    const float *q = window_rows(e, s->obs, s->obs->ring, heads * dim, layer, window);
-    const float *lse = window_rows(e, s->obs, s->obs->ring_lse, heads, layer, window);
-    if (!q || !lse) return KVL_ENOMEM;
+    const float *q, *lse;
+    KVL_TRY(window_rows(e, s->obs, s->obs->ring, heads * dim, layer, window, &q));
+    KVL_TRY(window_rows(e, s->obs, s->obs->ring_lse, heads, layer, window, &lse));
+    KVL_TRY(kvl_engine_sync(e));
     for (size_t i = 0; lse && i < (size_t)window * heads; i++)
         if (isnan(lse[i])) lse = NULL;
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    return e->ops->attn_window(&(struct kvl_attn_window_args){ .mass = mass,
+    return e->now->attn_window(&(struct kvl_attn_window_args){ .mass = mass,
                                                                .q = q,
                                                                .lse = lse,
                                                                .lanes = e->lanes,
@@ -309,11 +355,11 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
     if (!m) {
         struct kvl_mass *fresh = kvl_alloc(1, sizeof *fresh);
-        float *data = kvl_alloc((size_t)sh->n_heads * (size_t)s->n_pos, sizeof *data);
+        float *data = observer_alloc(s->obs, (size_t)sh->n_heads * (size_t)s->n_pos, sizeof *data);
         int rc = fresh && data ? window_compute(s, layer, window, data) : KVL_ENOMEM;
         if (rc != KVL_OK) {
             kvl_free(fresh);
-            kvl_free(data);
+            s->obs->dev->free(KVL_PLACE_SHARED, data);
             return kvl_fail(ctx->err, rc, "cannot compute the window mass of layer %d: %s", layer,
                             kvl_status_name(rc));
         }
@@ -345,7 +391,7 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
                 (size_t)((s->obs->n_seen - 1 - back) % s->obs->set.window);
     size_t n = (size_t)(n_tok - back), stride = (size_t)n_tok;
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    KVL_TRY(e->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+    KVL_TRY(e->now->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
                                                               .q = s->obs->ring + at * row,
                                                               .lanes = e->lanes,
                                                               .n_slots = n_tok - back,

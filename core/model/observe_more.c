@@ -98,7 +98,7 @@ static int widened_output(const struct kvl_pctx *ctx, int32_t layer, const float
     if (!to || !row) return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for a projection");
     for (int32_t i = 0; i < w->n_rows; i++) row[i] = i;
     *out = to;
-    return e->ops->embed(&(struct kvl_embed_args){ .y = to, .w = w, .id = row, .n = w->n_rows });
+    return e->now->embed(&(struct kvl_embed_args){ .y = to, .w = w, .id = row, .n = w->n_rows });
 }
 
 int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
@@ -125,9 +125,9 @@ int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                 .row_bytes = (size_t)sh->n_heads * dim * sizeof(float) };
         for (int32_t i = 0; i < n; i += NORM_VALUES) {
             int32_t m = KVL_MIN(NORM_VALUES, n - i);
-            KVL_TRY(e->ops->gemm(
+            KVL_TRY(e->now->gemm(
                 &(struct kvl_gemm_args){ .y = y, .x = values + (size_t)i * dim, .w = &w, .n = m }));
-            KVL_TRY(e->ops->row_norms(&(struct kvl_row_norms_args){
+            KVL_TRY(e->now->row_norms(&(struct kvl_row_norms_args){
                 .y = out + g * (size_t)n + i, .x = y, .n = m, .dim = sh->n_embd, .norm = norm }));
         }
     }

@@ -97,7 +97,7 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
     if (!kvl_offloads(s, layer)) return KVL_OK;
     int rc = kvl_tier_age(s->tier, s->seq, layer, n_pos);
     offload_count(s);
-    return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for the host tier");
+    return kvl_engine_failed(s->engine, "host tier", rc, err);
 }
 
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err)

@@ -172,7 +172,7 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
     s->count.prefill_scored_pairs += (int64_t)n * sh->n_heads;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    return e->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+    return e->now->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
                                                              .q = q->q + (size_t)i * row,
                                                              .lanes = e->lanes,
                                                              .n_slots = n,
@@ -190,7 +190,7 @@ static int mask_ask(const struct kvl_forward *f, int32_t layer, struct kvl_prefi
     struct kvl_session *s = m->s;
     struct kvl_query q = { .q = e->q, .q_raw = e->q_raw, .x = e->xn };
     struct kvl_step step = { .layer = layer, .index = -1, .pos = m->past, .n_tok = m->n };
-    kvl_hook_begin(s, f->err);
+    KVL_TRY(kvl_hook_begin(s, f->err));
     s->host.n_visible = m->past + m->n;
     s->host.masking = true;
     int rc = s->planned->policy->prefill_mask(&s->ctx, &step, &q, m);
@@ -232,7 +232,7 @@ static int mask_oracle(const struct kvl_forward *f, const struct kvl_prefill_mas
         size_t at = (size_t)r * (size_t)sh->head_dim;
         oracle_mark(m, &m->head[h], i, seen);
         for (int32_t j = 0; j <= i; j++) *n_pairs += seen[j];
-        KVL_TRY(e->ops->attn_masked(
+        KVL_TRY(e->now->attn_masked(
             &(struct kvl_attn_masked_args){ .out = e->att + at,
                                             .lse = &lse,
                                             .q = e->q + at,
@@ -306,8 +306,8 @@ static int mask_attend(const struct kvl_forward *f, const struct kvl_prefill_mas
     else
         rc = mask_sparse(f, m, &c->prefill_pairs, &n_reads);
     c->prefill_read_bytes += n_reads * kvl_token_bytes(&m->s->ctx);
-    return rc == KVL_OK ? rc
-                        : kvl_fail(f->err, rc, "sparse prefill attention: %s", kvl_status_name(rc));
+    e->pending = true;
+    return kvl_engine_failed(e, "sparse prefill attention", rc, f->err);
 }
 
 /* Rows for the chunk's tokens in the policy's tables. */
@@ -328,13 +328,14 @@ int kvl_prefill_masked(const struct kvl_forward *f, int32_t layer)
                                   .n_heads = e->model->shape.n_heads,
                                   .past = e->pos[0],
                                   .n = f->n };
-    kvl_arena_reset(&e->step);
+    KVL_TRY(kvl_step_reset(e, f->err));
     m.head = kvl_arena_get(&e->step, (size_t)m.n_heads, sizeof *m.head);
     if (!m.head) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a prefill mask");
     for (int32_t h = 0; h < m.n_heads; h++) m.head[h] = (struct kvl_sparse_head){ .dense = true };
     mask_tables(f, s, layer);
     KVL_TRY(mask_ask(f, layer, &m));
     KVL_TRY(mask_attend(f, &m));
-    if (s->planned->p.observers.window > 0) kvl_observers_add(e, s->obs, layer, e->q, NULL, f->n);
-    return KVL_OK;
+    if (s->planned->p.observers.window == 0) return KVL_OK;
+    return kvl_engine_failed(e, "observers", kvl_observers_add(e, s->obs, layer, e->q, NULL, f->n),
+                             f->err);
 }

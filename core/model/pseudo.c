@@ -86,6 +86,7 @@ int kvl_pseudo_attend(const struct kvl_head *h, float *out, float *lse)
     const struct kvl_pseudo *p = &h->r->sel->pseudo[h->kv_head];
     if (h->r->reads) h->r->reads->given = true;
     h->s->count.index_read_bytes += (int64_t)p->n * sh->head_dim * (int64_t)sizeof *p->value;
+    h->e->pending = true;
     return h->e->ops->attn_pseudo(&(struct kvl_attn_pseudo_args){ .out = out,
                                                                   .lse = lse,
                                                                   .logit = p->logit,

@@ -44,7 +44,7 @@ static int repeat_bias(struct kvl_engine *e, int32_t n, const float **out)
 {
     float *norm = kvl_arena_get(&e->step, (size_t)n, sizeof *norm);
     if (!norm) return KVL_ENOMEM;
-    KVL_TRY(e->ops->row_norms(&(struct kvl_row_norms_args){
+    KVL_TRY(e->now->row_norms(&(struct kvl_row_norms_args){
         .y = norm, .x = e->xn, .n = n, .dim = e->model->shape.n_embd, .norm = 2 }));
     for (int32_t i = 0; i < n; i++) norm[i] = logf(norm[i]);
     *out = norm;
@@ -57,7 +57,7 @@ int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t 
     const struct kvl_shape *sh = &e->model->shape;
     size_t at = (size_t)layer * (size_t)sh->n_heads * (size_t)(r->last - r->first);
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    kvl_arena_reset(&e->step);
+    KVL_TRY(kvl_step_reset(e, NULL));
     for (int kind = 0; kind < REPEAT_KINDS; kind++) {
         const float *bias = NULL;
         if (!r->peak[kind]) continue;
@@ -142,7 +142,8 @@ static int repeat_norms(const struct kvl_repeat *r, struct kvl_session *s, int32
     const struct kvl_shape *sh = &r->e->model->shape;
     int32_t m = r->last - r->first;
     struct kvl_host host = { .session = s };
-    struct kvl_pctx ctx = { .shape = sh, .ops = r->e->ops, .err = err, .host = &host };
+    struct kvl_pctx ctx = { .shape = sh, .ops = r->e->now, .err = err, .host = &host };
+    KVL_TRY(kvl_engine_wait(r->e, err));
     kvl_arena_reset(&r->e->scratch);
     float *values = kvl_scratch(&ctx, (size_t)m * (size_t)sh->head_dim);
     float *norms = kvl_scratch(&ctx, (size_t)m * (size_t)kvl_group(sh));
@@ -180,12 +181,14 @@ static bool repeat_wanted(const struct kvl_session *s, enum kvl_observer what, i
 static int repeat_memory(struct kvl_repeat *r, const struct kvl_session *s, int32_t param)
 {
     const struct kvl_shape *sh = &r->e->model->shape;
+    const struct kvl_device *dev = r->e->dev;
     size_t layers = (size_t)sh->n_layers, chunk = (size_t)KVL_MIN(param, s->n_pos);
     for (int kind = 0; kind < REPEAT_KINDS; kind++) {
         if (!repeat_wanted(s, repeat_kind[kind], param)) continue;
-        r->peak[kind] = kvl_alloc(layers * (size_t)sh->n_heads * chunk, sizeof(float));
-        r->score[kind] =
-            kvl_alloc(layers * (size_t)sh->n_kv_heads * (size_t)s->n_pos, sizeof(float));
+        r->peak[kind] =
+            dev->alloc(KVL_PLACE_SHARED, layers * (size_t)sh->n_heads * chunk, sizeof(float));
+        r->score[kind] = dev->alloc(
+            KVL_PLACE_SHARED, layers * (size_t)sh->n_kv_heads * (size_t)s->n_pos, sizeof(float));
         if (!r->peak[kind] || !r->score[kind]) return KVL_ENOMEM;
     }
     return KVL_OK;
@@ -222,8 +225,8 @@ static int repeat_make(struct kvl_session *s, int32_t param, struct kvl_err *err
     uint64_t ns = kvl_now_ns() - t0;
     for (int kind = 0; kind < REPEAT_KINDS; kind++) {
         if (rc == KVL_OK) rc = repeat_keep(&r, s, kind, param, ns);
-        kvl_free(r.peak[kind]);
-        kvl_free(r.score[kind]);
+        r.e->dev->free(KVL_PLACE_SHARED, r.peak[kind]);
+        r.e->dev->free(KVL_PLACE_SHARED, r.score[kind]);
     }
     kvl_free(r.id);
     return rc;

@@ -150,11 +150,12 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
         a.pos = pos;
         a.q_pos = query_position(g, it->n);
     }
+    h->e->pending = true;
     if (!job->probs) return h->e->ops->attn_masked(&a);
     size_t heads = (size_t)job->n_heads, slots = (size_t)n;
     a.probs = kvl_arena_get(&h->e->step, heads * slots + 1, sizeof *a.probs);
     if (!a.probs) return kvl_items_no_memory(h);
-    KVL_TRY(h->e->ops->attn_masked(&a));
+    KVL_TRY(h->e->now->attn_masked(&a));
     for (size_t j = 0; j < heads; j++)
         for (int32_t i = 0; i < it->n; i++)
             job->probs[j * (size_t)it->n + (size_t)i] = a.probs[j * slots + (size_t)it->pos[i]];
@@ -334,7 +335,7 @@ static int joins_close(const struct kvl_head *h, struct kvl_probs_join *joins)
 }
 
 /* A segment's share of the whole is exp(its lse - lse); an empty one has none. */
-void kvl_resolve_join(struct kvl_engine *e)
+static void resolve_join(const struct kvl_engine *e)
 {
     for (const struct kvl_probs_join *j = e->joins; j; j = j->next) {
         float *out = j->out;
@@ -366,7 +367,7 @@ static int push_residual(const struct kvl_head *h, float *out)
     return KVL_OK;
 }
 
-void kvl_resolve_residual(struct kvl_engine *e)
+static void resolve_residual(const struct kvl_engine *e)
 {
     const struct kvl_shape *sh = &e->model->shape;
     for (const struct kvl_residual *r = e->residuals; r; r = r->next)
@@ -375,6 +376,15 @@ void kvl_resolve_residual(struct kvl_engine *e)
             for (int32_t c = 0; c < sh->head_dim; c++)
                 out[c] = r->alpha[j] * out[c] + (1.0f - r->alpha[j]) * r->value[c];
         }
+}
+
+int kvl_resolve_finish(struct kvl_engine *e)
+{
+    if (!e->joins && !e->residuals) return KVL_OK;
+    KVL_TRY(kvl_engine_sync(e));
+    resolve_join(e);
+    resolve_residual(e);
+    return KVL_OK;
 }
 
 static int resolve_head(const struct kvl_head *h)

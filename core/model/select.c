@@ -172,7 +172,7 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
     k = KVL_MIN(k, n);
     int32_t *index = kvl_arena_get(&e->step, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
     if (!index) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for the %d best", k);
-    int rc = e->ops->topk(&(struct kvl_topk_args){
+    int rc = e->now->topk(&(struct kvl_topk_args){
         .index = index, .x = score, .x_stride = stride, .n_rows = g->n_lists, .n = n, .k = k });
     if (rc == KVL_ENUMERIC) return kvl_fail(sel->err, KVL_EPOLICY, "a score is not a number (NaN)");
     if (rc != KVL_OK) return kvl_fail(sel->err, rc, "top-%d of %d scores", k, n);

@@ -44,7 +44,7 @@ static void host_release(struct kvl_session *s)
     for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_destroy(s->host.table[i]);
     kvl_shares_free(&s->host);
     kvl_tier_destroy(s->tier);
-    kvl_free(s->ctx.state);
+    s->engine->dev->free(KVL_PLACE_SHARED, s->ctx.state);
     kvl_free(s->dead);
 }
 
@@ -53,7 +53,7 @@ void kvl_session_destroy(struct kvl_session *s)
     if (!s) return;
     if (s->opened && s->planned->policy->close) {
         struct kvl_err ignored = { 0 };
-        kvl_hook_begin(s, &ignored);
+        (void)kvl_hook_begin(s, &ignored);
         s->planned->policy->close(&s->ctx);
     }
     host_release(s);
@@ -94,8 +94,10 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     KVL_TRY(kvl_shares_fork(&s->host, &parent->host));
     if (parent->tier) KVL_TRY(kvl_tier_fork(parent->tier, &s->tier));
     if (parent->planned->state_bytes > 0) {
-        s->ctx.state = copy_bytes(parent->ctx.state, parent->planned->state_bytes);
+        size_t bytes = parent->planned->state_bytes;
+        s->ctx.state = s->engine->dev->alloc(KVL_PLACE_SHARED, bytes, 1);
         if (!s->ctx.state) return KVL_ENOMEM;
+        memcpy(s->ctx.state, parent->ctx.state, bytes);
     }
     if (parent->dead) {
         s->dead_cap = parent->dead_cap;
@@ -227,7 +229,7 @@ int kvl_session_report(struct kvl_session *s, const struct kvl_report_to *to, st
     struct kvl_report r = { *to };
     report_prefill(s, &r);
     if (!s->planned->policy->report) return KVL_OK;
-    kvl_hook_begin(s, err);
+    KVL_TRY(kvl_hook_begin(s, err));
     int rc = s->planned->policy->report(&s->ctx, &r);
     return kvl_hook_done(s, "report", -1, rc);
 }

@@ -44,8 +44,11 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     static const char *const types[] = { "f32", "f16", "bf16" }; /* by enum kvl_kv_type */
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
+    struct kvl_device_info info;
+    e->dev->info(&info);
     KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 4\nmodel %s\ncode %s\nops %s %s\n",
-                           kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name, kvl_ops_isa()));
+                           kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name,
+                           e->dev->discrete ? info.name : kvl_ops_isa()));
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_observers(&e->desc.observers, out));
@@ -294,6 +297,7 @@ int kvl_session_save(struct kvl_session *s, const char *path, const char *key, s
 {
     struct kvl_snapshot_writer *w;
     KVL_TRY(save_check(s, err));
+    KVL_TRY(kvl_engine_wait(s->engine, err));
     KVL_TRY(kvl_snapshot_create(path, key, &w, err));
     int rc = save_body(s, w, err);
     if (rc == KVL_OK) rc = kvl_snapshot_commit(w, err);

@@ -187,7 +187,7 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
                                         .n_heads = group,
                                         .probs = probs + first * (size_t)n_pos };
     }
-    return e->ops->attn_decode(&(struct kvl_attn_decode_args){ .jobs = job,
+    return e->now->attn_decode(&(struct kvl_attn_decode_args){ .jobs = job,
                                                                .n_jobs = sh->n_kv_heads,
                                                                .head_dim = sh->head_dim,
                                                                .scale = e->scale,

@@ -129,6 +129,8 @@ int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set 
                        struct kvl_err *err);
 /* All its sessions must be destroyed before. */
 void kvl_engine_destroy(struct kvl_engine *engine);
+/* NULL in the description is the CPU's. */
+const struct kvl_device *kvl_engine_device(const struct kvl_engine *engine);
 struct kvl_store *kvl_engine_store(struct kvl_engine *engine);
 const struct kvl_model *kvl_engine_model(const struct kvl_engine *engine);
 /* Polled between layers; when it becomes non-zero, calls return KVL_ESTOP. */
@@ -199,7 +201,9 @@ int32_t kvl_session_len(const struct kvl_session *s);
 const struct kvl_seq *kvl_session_seq(const struct kvl_session *s);
 
 /* Counted since attach (or creation), copied by fork.  Times are of this session's share; in a
- * batch of several sessions they are not split up and stay zero, but for the counts. */
+ * batch of several sessions they are not split up and stay zero, but for the counts.  On a device that
+ * works behind the host's back total_ns alone is its time: the others are the host's, and what it waited
+ * for falls to where it waited. */
 struct kvl_counters {
     int64_t n_tokens;       /* run under the policy: extend and decode */
     int64_t attended_tok;   /* unique tokens per lane, summed over lanes of selecting layers */
