@@ -51,7 +51,7 @@ int kvl_cuda_sync(void);
 
 /* ---- one call of an operator ------------------------------------------------------------------- */
 
-enum { KVL_CUDA_STAGED = 8 }; /* outputs of one call that are staged */
+enum { KVL_CUDA_STAGED = 96 }; /* outputs of one call that are staged */
 
 struct kvl_cuda_call {
     int rc; /* the first failure; later requests give NULL */

@@ -1,0 +1,80 @@
+/* attn.cuh - what attention over paged lanes shares on a GPU: eight elements of a row at a time, sums
+ * over lanes, angles. */
+#ifndef KVL_ATTN_CUH
+#define KVL_ATTN_CUH
+
+#include "ops/cuda/cuda.cuh"
+
+#include <string.h>
+
+/* As kvl_cuda_attn_decode; without values `out` is not written and lse may be NULL. */
+int kvl_cuda_attend(const struct kvl_attn_decode_args *a, bool values);
+
+/* Element types by overload, so that kernels are templates over them. */
+static __device__ inline float kvl_float(float x)
+{
+    return x;
+}
+static __device__ inline float kvl_float(__half x)
+{
+    return __half2float(x);
+}
+static __device__ inline float kvl_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+/* Eight 16-bit elements, as one load brings them. */
+struct __align__(16) kvl_eight
+{
+    uint32_t pair[4];
+};
+static __device__ inline struct kvl_eight kvl_load_eight(const void *p)
+{
+    uint4 w = __ldg(static_cast<const uint4 *>(p));
+    return { { w.x, w.y, w.z, w.w } };
+}
+template <class T> static __device__ inline float kvl_eight_at(const struct kvl_eight &x, int i)
+{
+    uint16_t bits = (uint16_t)(x.pair[i / 2] >> (i % 2 * 16));
+    T value;
+    memcpy(&value, &bits, sizeof value);
+    return kvl_float(value);
+}
+
+/* Adds v[N] over L lanes that are S apart, N and L powers of two.  While there is more than one value,
+ * a lane gives half of them away, so that values end up spread over the lanes: with N >= L lane i of
+ * the L holds values i N / L .. of the sums, else value i N / L, which L / N lanes then share.  The sums
+ * are those of a butterfly from the far lanes to the near ones, whatever N is. */
+template <int N, int L, int S> static __device__ inline void kvl_fold(float *v)
+{
+    if constexpr (L > 1) {
+        const int o = L / 2 * S;
+        if constexpr (N > 1) {
+            const bool upper = (threadIdx.x & o) != 0;
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) {
+                float give = upper ? v[i] : v[i + N / 2];
+                float keep = upper ? v[i + N / 2] : v[i];
+                v[i] = keep + __shfl_xor_sync(0xffffffffu, give, o);
+            }
+            kvl_fold<N / 2, L / 2, S>(v);
+        } else {
+            v[0] += __shfl_xor_sync(0xffffffffu, v[0], o);
+            kvl_fold<1, L / 2, S>(v);
+        }
+    }
+}
+
+/* Cosine and sine of pos * inv_freq.  The angle is formed in double and brought to [-pi, pi] there, so that
+ * floats do for the rest. */
+static __device__ inline void kvl_turn(int32_t pos, double inv_freq, float *c, float *s)
+{
+    double angle = pos * inv_freq, turns = rint(angle * 0.15915494309189535);
+    double rest = fma(-turns, 6.283185307179586, angle);
+    float x = (float)fma(-turns, 2.4492935982947064e-16, rest);
+    *c = cosf(x);
+    *s = sinf(x);
+}
+
+#endif
