@@ -41,8 +41,17 @@ struct rig_desc {
     const char *path; /* a file instead of a random model */
     enum kvl_kv_type kv_type;
     int32_t chunk_tok;
-    bool no_raw_keys;
+    bool no_raw_keys, bf16;
+    const char *device; /* NULL: what KVL_TEST_DEVICE says, else cpu */
 };
+
+static inline const struct kvl_device *rig_device(const struct rig_desc *d, struct kvl_err *err)
+{
+    const struct kvl_device *device = NULL;
+    const char *name = d->device ? d->device : getenv("KVL_TEST_DEVICE");
+    if (name) RIG_OK(err, kvl_device_open(name, &device, err));
+    return device;
+}
 
 static inline void rig_open(struct rig *r, const struct rig_desc *d)
 {
@@ -64,10 +73,12 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
     }
     struct kvl_engine_desc desc = {
         .model = r->model,
+        .device = rig_device(d, &r->err),
         .kv_type = d->kv_type,
         .raw_keys = !d->no_raw_keys,
         .observers = { .window = 64 },
         .chunk_tok = d->chunk_tok,
+        .prefill_bf16 = d->bf16,
     };
     RIG_OK(&r->err, kvl_engine_create(&desc, &r->engine, &r->err));
 }
