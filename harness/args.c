@@ -125,6 +125,7 @@ enum {
     MODEL_KEY_OVERLONG = 0x200,
     MODEL_KEY_KV_TYPE,
     MODEL_KEY_PREFILL_TYPE,
+    MODEL_KEY_DEVICE,
     MODEL_KEY_PLUGIN,
     MODEL_KEY_THREADS
 };
@@ -138,6 +139,7 @@ static const struct argp_option model_options[] = {
       "what prefill multiplies: f32, or bf16 (rounded, about twice as fast where the processor "
       "multiplies it)",
       0 },
+    { "device", MODEL_KEY_DEVICE, "NAME", 0, "where the model runs: cpu (default) or cuda", 0 },
     { "allow-overlong", MODEL_KEY_OVERLONG, NULL, 0,
       "accept prompts longer than the model's context", 0 },
     { "plugin", MODEL_KEY_PLUGIN, "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
@@ -174,6 +176,7 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
         a->prefill_type = arg;
         rc = kvl_prefill_type_parse(arg, &bf16, a->args->err);
         break;
+    case MODEL_KEY_DEVICE: rc = kvl_device_parse(arg, &a->device, a->args->err); break;
     case MODEL_KEY_OVERLONG: a->allow_overlong = true; break;
     case MODEL_KEY_PLUGIN: rc = kvl_registry_plugin(a->registry, arg, a->args->err); break;
     default: return ARGP_ERR_UNKNOWN;
@@ -216,9 +219,22 @@ const char *kvl_prefill_type_name(bool bf16)
     return bf16 ? "bf16" : "f32";
 }
 
-int kvl_model_args_open(const struct kvl_model_args *a, struct kvl_model **out, struct kvl_err *err)
+int kvl_device_parse(const char *text, const char **name, struct kvl_err *err)
+{
+    static const char *const names[] = { "cpu", "cuda" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(text ? text : names[0], names[i]) != 0) continue;
+        *name = names[i];
+        return KVL_OK;
+    }
+    return kvl_fail(err, KVL_EINVAL, "--device: \"%s\": want cpu or cuda", text);
+}
+
+int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
+                        struct kvl_model **out, struct kvl_err *err)
 {
     if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
+    KVL_TRY(kvl_device_open(a->device ? a->device : "cpu", device, err));
     if (a->threads) kvl_ops_set_threads(a->threads);
     return kvl_model_open(a->model, out, err);
 }

@@ -35,6 +35,7 @@ struct kvl_model_args {
     int32_t threads;          /* 0: not given */
     const char *kv_type;      /* NULL: not given */
     const char *prefill_type; /* NULL: not given */
+    const char *device;       /* NULL: not given */
     bool allow_overlong;
     struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
 };
@@ -49,9 +50,13 @@ const char *kvl_kv_type_name(enum kvl_kv_type type);
 int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err);
 const char *kvl_prefill_type_name(bool bf16);
 
-/* Opens the model that was named; KVL_EINVAL when none was. Sets the threads. */
-int kvl_model_args_open(const struct kvl_model_args *a, struct kvl_model **out,
-                        struct kvl_err *err);
+/* "cpu" (NULL) or "cuda": the name, which stays. */
+int kvl_device_parse(const char *text, const char **name, struct kvl_err *err);
+
+/* Opens the device and the model that were named; KVL_EINVAL when no model was. Sets the threads.
+ * *device may be opened again: it is one and the same. */
+int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
+                        struct kvl_model **out, struct kvl_err *err);
 
 /* "1,2,3" (or spaces, new lines): ids, freed with kvl_free.  Every id is checked against n_vocab. */
 int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n,

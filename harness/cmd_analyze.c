@@ -135,6 +135,7 @@ static const struct argp analyze_argp = {
 struct analyze {
     struct analyze_args *a;
     struct kvl_sweep s;
+    const struct kvl_device *device;
     struct kvl_model *model;
     struct kvl_machine machine;
     struct kvl_work *work;
@@ -429,14 +430,17 @@ static int analyze_plan(struct analyze *z)
     if (a->model.prefill_type)
         KVL_TRY(
             kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
+    if (a->model.device)
+        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
                            &z->s, z->err));
     z->s.speed.on = false;
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);
+    KVL_TRY(kvl_device_open(z->s.device, &z->device, z->err));
     KVL_TRY(kvl_model_open(z->s.model, &z->model, z->err));
     kvl_machine_read(&z->machine);
-    struct kvl_where where = { z->machine.host, kvl_ops_threads() };
+    struct kvl_where where = { z->machine.host, kvl_ops_threads(), NULL };
     return kvl_work_create(&z->s, z->model, &where, a->model.allow_overlong, &z->work, z->err);
 }
 
@@ -481,6 +485,7 @@ static int analyze_open_log(struct analyze *z)
 static int analyze_engine(struct analyze *z)
 {
     struct kvl_engine_desc desc = { .model = z->model,
+                                    .device = z->device,
                                     .kv_type = z->s.kv_type,
                                     .prefill_bf16 = z->s.prefill_bf16,
                                     .chunk_tok = z->s.chunk_tok,

@@ -86,6 +86,7 @@ static const struct argp generate_argp = {
 
 struct generate {
     const struct generate_args *a;
+    const struct kvl_device *device;
     struct kvl_model *model;
     struct kvl_engine *engine;
     struct kvl_policy_spec spec;
@@ -137,6 +138,7 @@ static int generate_engine(struct generate *g)
 {
     struct kvl_engine_desc desc = {
         .model = g->model,
+        .device = g->device,
         .raw_keys = kvl_planned_raw_keys(g->planned),
         .observers = *kvl_planned_observers(g->planned),
         .allow_overlong = g->a->model.allow_overlong,
@@ -217,7 +219,7 @@ int cmd_generate(int argc, char **argv, struct kvl_err *err)
     a.model.args = &a.base;
     KVL_TRY(kvl_registry_create(&a.model.registry, err));
     int rc = kvl_args_parse(&generate_argp, argc, argv, &a, &done, err);
-    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &g.model, err);
+    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &g.device, &g.model, err);
     if (rc == KVL_OK && !done) rc = generate_run(&g);
     kvl_engine_destroy(g.engine);
     kvl_planned_destroy(g.planned);

@@ -82,9 +82,12 @@ static int logits_run(const struct logits_args *a, struct kvl_engine *engine, co
     return rc;
 }
 
-static int logits_model(const struct logits_args *a, struct kvl_model *model, struct kvl_err *err)
+static int logits_model(const struct logits_args *a, const struct kvl_device *device,
+                        struct kvl_model *model, struct kvl_err *err)
 {
-    struct kvl_engine_desc desc = { .model = model, .allow_overlong = a->model.allow_overlong };
+    struct kvl_engine_desc desc = { .model = model,
+                                    .device = device,
+                                    .allow_overlong = a->model.allow_overlong };
     struct kvl_engine *engine;
     int32_t *id, n;
     KVL_TRY(kvl_kv_type_parse(a->model.kv_type ? a->model.kv_type : "f32", &desc.kv_type, err));
@@ -105,6 +108,7 @@ static int logits_model(const struct logits_args *a, struct kvl_model *model, st
 int cmd_logits(int argc, char **argv, struct kvl_err *err)
 {
     struct logits_args a = { 0 };
+    const struct kvl_device *device;
     struct kvl_model *model;
     bool done;
     a.model.args = &a.base;
@@ -112,9 +116,9 @@ int cmd_logits(int argc, char **argv, struct kvl_err *err)
     int rc = kvl_args_parse(&logits_argp, argc, argv, &a, &done, err);
     if (rc == KVL_OK && !done && (!a.ids || !a.out))
         rc = kvl_fail(err, KVL_EINVAL, "want --ids 1,2,3 and --out X.npy");
-    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &model, err);
+    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &device, &model, err);
     if (rc == KVL_OK && !done) {
-        rc = logits_model(&a, model, err);
+        rc = logits_model(&a, device, model, err);
         kvl_model_close(model);
     }
     kvl_registry_destroy(a.model.registry);

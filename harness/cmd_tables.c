@@ -110,6 +110,7 @@ static const struct argp tables_argp = {
 struct tables {
     const struct tables_args *a;
     const struct tables_kind *kind;
+    const struct kvl_device *device;
     struct kvl_model *model;
     struct kvl_engine *engine;
     struct kvl_policy_spec spec;
@@ -236,6 +237,7 @@ static int tables_open(struct tables *t)
 {
     const struct kvl_shape *sh = kvl_model_shape(t->model);
     struct kvl_engine_desc desc = { .model = t->model,
+                                    .device = t->device,
                                     .allow_overlong = t->a->model.allow_overlong };
     const char *budget = t->a->budget ? t->a->budget : t->spec.budget.data;
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
@@ -405,7 +407,7 @@ int cmd_tables(int argc, char **argv, struct kvl_err *err)
             a.n_tasks++;
         }
     if (rc == KVL_OK && !done) rc = tables_policy(&t);
-    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.model, err);
+    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.device, &t.model, err);
     if (rc == KVL_OK && !done) rc = tables_run(&t);
     kvl_engine_destroy(t.engine);
     kvl_policy_spec_free(&t.spec);

@@ -108,6 +108,7 @@ static const struct argp trace_argp = {
 
 struct trace {
     const struct trace_args *a;
+    const struct kvl_device *device;
     struct kvl_model *model;
     struct kvl_engine *engine;
     enum kvl_kv_type kv_type;
@@ -205,6 +206,7 @@ static int trace_engine(struct trace *t)
 {
     struct kvl_engine_desc desc = {
         .model = t->model,
+        .device = t->device,
         .raw_keys = kvl_planned_raw_keys(t->planned),
         .observers = *kvl_planned_observers(t->planned),
         .allow_overlong = t->a->model.allow_overlong,
@@ -320,7 +322,7 @@ int cmd_trace(int argc, char **argv, struct kvl_err *err)
     a.model.args = &a.base;
     KVL_TRY(kvl_registry_create(&a.model.registry, err));
     int rc = kvl_args_parse(&trace_argp, argc, argv, &a, &done, err);
-    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.model, err);
+    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.device, &t.model, err);
     if (rc == KVL_OK && !done) rc = trace_run(&t);
     kvl_engine_destroy(t.engine);
     kvl_planned_destroy(t.planned);

@@ -30,12 +30,12 @@ static int32_t jobs_fit(const struct kvl_jobs_ask *a)
 
 struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a)
 {
-    bool small = a->weight_bytes < KVL_JOBS_SMALL_BYTES;
+    bool small = a->weight_bytes < KVL_JOBS_SMALL_BYTES && !a->gpu;
     int32_t want = a->asked ? a->asked : (small ? a->threads : 1);
     int32_t busy = KVL_MIN(want, KVL_MAX(a->n_contexts, 1));
     int32_t n = KVL_MIN(busy, jobs_fit(a));
     /* Who asks for workers gets one where there is work for one: a crash is not the sweep's then. */
-    bool apart = n > 1 || (a->asked > 1 && a->n_contexts > 0);
+    bool apart = n > 1 || (a->asked > 1 && a->n_contexts > 0) || a->gpu;
     return (struct kvl_jobs){
         .n = n, .threads = KVL_MAX(a->threads / n, 1), .apart = apart, .left_out = busy - n
     };

@@ -79,10 +79,10 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
     const struct kvl_work *w = p->w;
     const struct kvl_sweep *s = w->sweep;
     const char *options = c->planned ? kvl_planned_options(c->planned) : c->policy->options;
-    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=cpu;exec=real",
+    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s;exec=real",
                            c->speed ? "speed" : "cell", kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type)));
+                           kvl_kv_type_name(s->kv_type), s->device));
     if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, ";prefill_type=bf16"));
     KVL_TRY(plan_key_task(b, c->task));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
@@ -95,6 +95,7 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
     if (c->policy->plugin)
         KVL_TRY(kvl_buf_printf(b, ";plugin=%016llx", (unsigned long long)c->policy->plugin));
     /* What the store keeps for other cells takes time, too. */
+    if (c->speed && p->where->gpu) KVL_TRY(kvl_buf_printf(b, ";gpu=%s", p->where->gpu));
     if (c->speed)
         return kvl_buf_printf(
             b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d;raw_keys=%d;window=%d",
@@ -221,6 +222,7 @@ static void plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_ce
 
 static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)
 {
+    c.device = p->w->sweep->device;
     plan_policy(p, g, &c);
     if (kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) {
         kvl_planned_destroy(c.planned);

@@ -21,6 +21,7 @@ struct kvl_cell {
     int32_t budget_tok;          /* 0 = none */
     struct kvl_planned *planned; /* NULL: refused */
     struct kvl_err refused;      /* why */
+    const char *device;          /* the sweep's */
     bool speed;
     int32_t repeat; /* of a speed cell */
 };
@@ -56,6 +57,7 @@ struct kvl_shard {
 struct kvl_where {
     const char *host;
     int32_t threads;
+    const char *gpu; /* its name; NULL: the model runs on the CPU */
 };
 
 /* KVL_EINVAL: a context, its question and answer do not fit the model's context (unless

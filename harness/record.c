@@ -131,6 +131,19 @@ json_t *kvl_record_model(const struct kvl_model *m)
                      kvl_tokenizer_model(t), "tokenizer_hash", hash);
 }
 
+static json_t *record_gpu(const struct kvl_run_info *info)
+{
+    char compute[16];
+    if (!info->gpu) return json_null();
+    const struct kvl_device_info *d = &info->gpu->info;
+    snprintf(compute, sizeof compute, "%d.%d", d->compute_major, d->compute_minor);
+    return json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:o}", "name", kvl_record_path_text(d->name),
+                     "driver", kvl_record_path_text(d->driver), "toolkit", d->toolkit, "compute",
+                     compute, "n_sm", d->n_sm, "memory_bytes",
+                     (json_int_t)info->gpu->memory.total_bytes, "memory_gb_per_s",
+                     kvl_record_real(d->memory_gbs));
+}
+
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
@@ -141,11 +154,11 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
     json_t *sweep = json_pack("{s:o, s:o, s:s, s:o}", "name", kvl_record_path_text(s->name), "file",
                               kvl_record_path_text(s->file), "hash", s->hash, "text",
                               kvl_record_path_text(s->text));
-    json_t *fields =
-        json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o}", "t_start", kvl_record_now(),
-                  "argv", record_argv(info), "jobs", info->jobs.n, "job_threads",
-                  info->jobs.threads, "kvlab", kvl_record_build(), "machine", record_machine(info),
-                  "model", kvl_record_model(info->work->model), "store", store, "sweep", sweep);
+    json_t *fields = json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start",
+                               kvl_record_now(), "argv", record_argv(info), "jobs", info->jobs.n,
+                               "job_threads", info->jobs.threads, "kvlab", kvl_record_build(),
+                               "machine", record_machine(info), "gpu", record_gpu(info), "model",
+                               kvl_record_model(info->work->model), "store", store, "sweep", sweep);
     return kvl_record_add(kvl_record_start("run", run), fields);
 }
 
@@ -339,7 +352,7 @@ json_t *kvl_record_point(const struct kvl_cell *c)
         "policy_version", (int)c->policy->policy->version, "options",
         kvl_planned_options(c->planned), "options_asked", c->policy->options, "budget", c->budget,
         "budget_tok", c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
-        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", "cpu");
+        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", c->device);
     return kvl_record_add(task, policy);
 }
 
@@ -378,6 +391,22 @@ static json_t *speed_counts(const struct kvl_timing *t)
         kvl_record_tiers(tiers));
 }
 
+/* Of a process that has the GPU: what it moved in the timed steps, and the most that it held. */
+static json_t *speed_gpu(const struct kvl_timing *t)
+{
+    if (!t->gpu) return json_null();
+    const struct kvl_device_traffic *d = &t->traffic;
+    const size_t *peak = t->memory.peak_bytes;
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "h2d_bytes",
+                     (json_int_t)d->h2d_bytes, "h2d_calls", (json_int_t)d->h2d_calls, "d2h_bytes",
+                     (json_int_t)d->d2h_bytes, "d2h_calls", (json_int_t)d->d2h_calls, "d2d_bytes",
+                     (json_int_t)d->d2d_bytes, "d2d_calls", (json_int_t)d->d2d_calls, "launches",
+                     (json_int_t)d->n_launches, "syncs", (json_int_t)d->n_syncs,
+                     "device_peak_bytes", (json_int_t)peak[KVL_PLACE_DEVICE], "shared_peak_bytes",
+                     (json_int_t)peak[KVL_PLACE_SHARED], "pinned_peak_bytes",
+                     (json_int_t)peak[KVL_PLACE_PINNED]);
+}
+
 json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
                          const struct kvl_timing *t)
 {
@@ -399,8 +428,8 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
         "{s:o, s:o}", "decode_tok_per_s", kvl_record_real(per(t->n_steps, (double)sum * 1e-9)),
         "prefill_tok_per_s", kvl_record_real(per(c->length, t->prefill_ns * 1e-9)));
     json_t *memory =
-        json_pack("{s:I, s:I}", "weight_bytes_per_tok", (json_int_t)t->weight_bytes_per_tok,
-                  "rss_peak_bytes", (json_int_t)kvl_rss_peak_bytes());
+        json_pack("{s:I, s:I, s:o}", "weight_bytes_per_tok", (json_int_t)t->weight_bytes_per_tok,
+                  "rss_peak_bytes", (json_int_t)kvl_rss_peak_bytes(), "gpu", speed_gpu(t));
     json_t *r =
         kvl_record_add(kvl_record_add(kvl_record_start("speed", run), kvl_record_point(c)), what);
     r = kvl_record_add(kvl_record_add(kvl_record_add(r, times), rates), speed_counts(t));

@@ -9,6 +9,7 @@
 #include "jobs.h"
 #include "machine.h"
 #include "plan.h"
+#include "probe.h"
 #include "quality.h"
 #include "record_method.h"
 
@@ -75,12 +76,15 @@ struct kvl_timing {
     const uint64_t *step_ns; /* [n_steps] */
     int32_t n_steps, threads;
     const char *host;
-    double prefill_ns;            /* NaN: it came from a snapshot */
+    double prefill_ns;                       /* NaN: it came from a snapshot */
     uint64_t attach_ns, replay_ns, first_ns; /* first: the first decode step */
-    struct kvl_counters count;    /* of the timed steps */
+    struct kvl_counters count;               /* of the timed steps */
     struct kvl_kv_bytes bytes;
     struct kvl_method method;
     int64_t weight_bytes_per_tok;
+    bool gpu; /* what follows is known: of the timed steps, and of the process so far */
+    struct kvl_device_traffic traffic;
+    struct kvl_device_memory memory;
 };
 
 struct kvl_run_info {
@@ -91,6 +95,7 @@ struct kvl_run_info {
     const struct kvl_store_desc *store;
     int32_t threads, chunk_tok;
     struct kvl_jobs jobs;
+    const struct kvl_probed *gpu; /* NULL: the model runs on the CPU */
 };
 
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);

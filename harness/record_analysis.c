@@ -225,10 +225,10 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
     const struct kvl_work *w = info->work;
     const struct kvl_group *g = info->group;
     const struct kvl_sweep *s = w->sweep;
-    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx;kv=%s;device=cpu",
+    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s",
                            info->what, kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type)));
+                           kvl_kv_type_name(s->kv_type), s->device));
     if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, ";prefill_type=bf16"));
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;data=%016llx;length=%d;depth=%.15g",
                            g->task->task->name, g->task->task->version, g->task->options,

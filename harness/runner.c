@@ -143,7 +143,7 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 
-int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *err)
+int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
 {
     const struct kvl_sweep *s = r->work->sweep;
     struct kvl_engine_desc desc = {
@@ -153,14 +153,25 @@ int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *e
         .raw_keys = r->work->raw_keys,
         .chunk_tok = s->chunk_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
-        .allow_overlong = allow_overlong,
+        .allow_overlong = r->allow_overlong,
     };
     size_t n_vocab = (size_t)kvl_model_shape(r->work->model)->n_vocab;
+    KVL_TRY(kvl_device_open(s->device, &desc.device, err));
     KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
     kvl_engine_set_stop(r->engine, r->stop);
     r->logits = kvl_alloc(KVL_ASK_MAX * n_vocab, sizeof *r->logits);
     if (!r->logits) return kvl_fail(err, KVL_ENOMEM, "out of memory for logits");
     return kvl_kv_units(kvl_engine_store(r->engine), &r->units, err);
+}
+
+static bool runner_on_gpu(const struct kvl_runner *r)
+{
+    return strcmp(r->work->sweep->device, "cpu") != 0;
+}
+
+int kvl_runner_open(struct kvl_runner *r, struct kvl_err *err)
+{
+    return runner_on_gpu(r) && r->jobs.apart ? KVL_OK : kvl_runner_engine(r, err);
 }
 
 void kvl_runner_close(struct kvl_runner *r)
@@ -215,6 +226,7 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
                       struct kvl_err *err)
 {
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
+    if (g->speed) return kvl_runner_speed(r, g, err);
     return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
                                       : kvl_runner_context(r, g, context, err);
 }
@@ -282,13 +294,12 @@ static int runner_groups(struct kvl_runner *r, struct kvl_err *err)
 static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 {
     KVL_TRY(runner_refused(r, err));
-    KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, err) : runner_groups(r, err));
+    KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
+    if (!r->engine) return kvl_runner_workers(r, true, err);
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
-        if (!g->mine || !g->speed) continue;
-        KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
-        KVL_TRY(kvl_runner_speed(r, g, err));
+        if (g->mine && g->speed) KVL_TRY(kvl_runner_answer(r, g, 0, err));
     }
     return KVL_OK;
 }

@@ -2,7 +2,9 @@
  *
  * Per context: one prefill; then per protocol, policy and budget forks of it.  The samples of one
  * context under one protocol are one commit.  A sample that fails is a record; the sweep goes on.
- * Contexts are answered here or by worker processes (jobs.h); speed cells always here, after all else.
+ * Contexts are answered here or by worker processes (jobs.h); speed cells here, after all else.  What runs
+ * on a GPU is answered by workers alone, speed cells too: a GPU that fails takes the process with it that
+ * opened it.
  */
 #ifndef KVL_RUNNER_H
 #define KVL_RUNNER_H
@@ -36,14 +38,16 @@ struct kvl_runner {
     struct kvl_run_stats stats;
     struct kvl_snapshots snapshots;
     struct kvl_kv_units units;
+    bool allow_overlong;
     struct kvl_jobs jobs;      /* who answers contexts */
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
     float *logits;             /* [KVL_ASK_MAX][n_vocab] */
     bool announced;            /* the run record is in the log */
 };
 
-/* Creates the engine.  Everything that is set above must outlive the runner. */
-int kvl_runner_open(struct kvl_runner *r, bool allow_overlong, struct kvl_err *err);
+/* Creates the engine, unless workers alone have one.  Everything that is set above must outlive the
+ * runner. */
+int kvl_runner_open(struct kvl_runner *r, struct kvl_err *err);
 void kvl_runner_close(struct kvl_runner *r);
 /* Contexts of this shard that some cell still wants. */
 int32_t kvl_runner_n_contexts(const struct kvl_runner *r);
@@ -52,6 +56,14 @@ int32_t kvl_runner_n_contexts(const struct kvl_runner *r);
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err);
 
 /* ---- for the parts of the runner -------------------------------------------------------------- */
+
+/* The engine of a worker that has none: on its own connection to the GPU. */
+int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err);
+/* Nothing more can run in this process: a stop, or a device that failed. */
+static inline bool kvl_runner_ends(int rc)
+{
+    return rc == KVL_ESTOP || rc == KVL_EDEVICE;
+}
 
 /* Appends a record (stolen; NULL = out of memory), the run record before the first. */
 int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err);
@@ -102,7 +114,7 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
 /* Cell records of a group whose contexts are all done, and their commit. */
 int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
 /* All contexts of this shard, by worker processes (runner_workers.c). */
-int kvl_runner_workers(struct kvl_runner *r, struct kvl_err *err);
+int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err);
 /* One context of a group: generated, prefilled, answered (runner_context.c). */
 int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                        struct kvl_err *err);

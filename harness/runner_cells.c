@@ -121,7 +121,8 @@ static int item_session(struct item *it, const struct kvl_session *like)
     return kvl_session_extend(a->session, q->tokens.id, q->tokens.n - 1, &a->error);
 }
 
-/* Failures of a policy are the sample's; a stop and failures outside of it are the caller's. */
+/* Failures of a policy are the sample's; what ends the process, and failures outside of it, are the
+ * caller's. */
 static int item_open(struct item *it, const struct kvl_session *like)
 {
     struct kvl_context *c = it->run->c;
@@ -144,7 +145,7 @@ static int item_open(struct item *it, const struct kvl_session *like)
         kvl_err_clear(c->err);
     }
     a->wall_ns = kvl_now_ns() - t0;
-    if (a->error.code == KVL_ESTOP) return kvl_fail(c->err, KVL_ESTOP, "%s", a->error.msg);
+    if (kvl_runner_ends(a->error.code)) return kvl_fail(c->err, a->error.code, "%s", a->error.msg);
     return KVL_OK;
 }
 
@@ -159,7 +160,7 @@ static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl
         if (b->item[i].ask.error.code == KVL_OK) ask[n++] = &b->item[i].ask;
     if (n == 0) return KVL_OK;
     int rc = kvl_ask_decode(ask, n, b->c->r->work->model, b->c->r->logits, why);
-    if (rc == KVL_OK || rc == KVL_ESTOP || n > 1) return rc;
+    if (rc == KVL_OK || kvl_runner_ends(rc) || n > 1) return rc;
     ask[0]->error = *why;
     ask[0]->error.code = rc;
     return KVL_OK;
@@ -194,7 +195,7 @@ static int items_run(struct batch *b, int32_t first, int32_t last)
     struct kvl_err why = { 0 };
     int rc = items_decode(b, first, last, &why);
     if (rc == KVL_OK) return items_record(b, first, last);
-    if (rc == KVL_ESTOP) return kvl_fail(b->c->err, rc, "%s", why.msg);
+    if (kvl_runner_ends(rc)) return kvl_fail(b->c->err, rc, "%s", why.msg);
     items_free(b, first, last);
     bool by_cell = rc != KVL_ENOMEM && b->item[first].run != b->item[last - 1].run;
     for (int32_t i = first, end; i < last; i = end) {
@@ -232,7 +233,7 @@ static int cell_parent(struct kvl_cell_run *run, const struct kvl_session *like)
         run->parent_ns = kvl_now_ns() - t0;
         if (rc == KVL_OK) run->parent_shared = kvl_runner_shared_blocks(run->parent);
     }
-    return rc == KVL_ESTOP ? kvl_fail(c->err, rc, "%s", why->msg) : KVL_OK;
+    return kvl_runner_ends(rc) ? kvl_fail(c->err, rc, "%s", why->msg) : KVL_OK;
 }
 
 /* A reference pass: the question once more, tapped, beside a dense session. */

@@ -111,7 +111,8 @@ static int context_cells(struct kvl_context *c)
         rc = kvl_cells_answer(c, (enum kvl_protocol)p);
         if (rc == KVL_OK) rc = kvl_log_commit(c->r->log, c->err);
     }
-    kvl_engine_set_watch(c->r->engine, NULL);
+    /* Who ran when a device failed is the sweep's to know. */
+    if (rc != KVL_EDEVICE) kvl_engine_set_watch(c->r->engine, NULL);
     return rc;
 }
 
@@ -137,7 +138,7 @@ int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t 
     if (rc == KVL_OK) rc = context_prefill(&c);
     if (rc == KVL_OK)
         rc = context_cells(&c);
-    else if (rc != KVL_ESTOP)
+    else if (!kvl_runner_ends(rc))
         rc = kvl_runner_group_failed(r, g, context, err);
     context_free(&c);
     return rc;

@@ -38,9 +38,9 @@ int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32
     KVL_TRY(kvl_quality_create(run->want, run->shape, &result, err));
     if (why.code == KVL_OK) why.code = kvl_quality_measure(run, &result, &why);
     const char *message = why.msg[0] ? why.msg : kvl_status_name(why.code);
-    int rc = why.code == KVL_ESTOP ? kvl_fail(err, KVL_ESTOP, "%s", message)
-                                   : quality_append(r, cell, context, question, &result,
-                                                    why.code == KVL_OK ? NULL : message, err);
+    int rc = kvl_runner_ends(why.code) ? kvl_fail(err, why.code, "%s", message)
+                                       : quality_append(r, cell, context, question, &result,
+                                                        why.code == KVL_OK ? NULL : message, err);
     kvl_quality_free(&result);
     return rc;
 }

@@ -41,6 +41,24 @@ static int speed_step(struct speed *s, struct kvl_session *session, int32_t *id,
     return KVL_OK;
 }
 
+/* What the steps moved since `before`. */
+static void speed_traffic(const struct kvl_device *dev, const struct kvl_device_traffic *before,
+                          struct kvl_timing *t)
+{
+    struct kvl_device_traffic *d = &t->traffic;
+    t->gpu = dev->discrete;
+    dev->traffic(d);
+    dev->memory(&t->memory);
+    d->h2d_bytes -= before->h2d_bytes;
+    d->h2d_calls -= before->h2d_calls;
+    d->d2h_bytes -= before->d2h_bytes;
+    d->d2h_calls -= before->d2h_calls;
+    d->d2d_bytes -= before->d2d_bytes;
+    d->d2d_calls -= before->d2d_calls;
+    d->n_launches -= before->n_launches;
+    d->n_syncs -= before->n_syncs;
+}
+
 static int speed_steps(struct speed *s, struct kvl_session *session, struct kvl_timing *t,
                        struct kvl_err *err)
 {
@@ -52,8 +70,12 @@ static int speed_steps(struct speed *s, struct kvl_session *session, struct kvl_
         if (i == 0) t->first_ns = ns;
     }
     kvl_session_reset_counters(session);
+    struct kvl_device_traffic before;
+    const struct kvl_device *dev = kvl_engine_device(s->r->engine);
+    dev->traffic(&before);
     for (int32_t i = 0; i < speed->steps; i++)
         KVL_TRY(speed_step(s, session, &id, &s->step_ns[i], err));
+    speed_traffic(dev, &before, t);
     if (speed->warmup == 0) t->first_ns = s->step_ns[0];
     return KVL_OK;
 }
@@ -112,8 +134,8 @@ static int speed_cell(struct speed *s, size_t index)
     struct kvl_err why = { 0 };
     kvl_guard_policy(cell->policy->policy->name);
     int rc = speed_measure(s, cell, &t, &why);
-    kvl_guard_policy(NULL);
-    if (rc == KVL_ESTOP) return kvl_fail(s->err, rc, "%s", why.msg);
+    if (rc != KVL_EDEVICE) kvl_guard_policy(NULL); /* the sweep is to know who ran */
+    if (kvl_runner_ends(rc)) return kvl_fail(s->err, rc, "%s", why.msg);
     if (rc != KVL_OK) return kvl_runner_cell_error(r, index, 0, &why, s->err);
     rc = kvl_runner_append(r, kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t), s->err);
     kvl_method_free(&t.method);
@@ -143,7 +165,7 @@ int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl
     int rc = speed_prefill(&s);
     if (rc == KVL_OK)
         rc = speed_cells(&s);
-    else if (rc != KVL_ESTOP)
+    else if (!kvl_runner_ends(rc))
         rc = kvl_runner_group_failed(r, g, 0, err);
     kvl_session_destroy(s.session);
     kvl_sample_free(&s.sample);

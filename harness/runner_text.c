@@ -163,8 +163,8 @@ static int text_record(struct text *t, size_t index)
                                    .observed = text_unknown() };
     kvl_guard_policy(out.cell->policy->policy->name);
     int rc = text_cell(t, out.cell, &out, &why);
-    kvl_guard_policy(NULL);
-    if (rc == KVL_ESTOP) return kvl_fail(t->err, rc, "%s", why.msg);
+    if (rc != KVL_EDEVICE) kvl_guard_policy(NULL); /* the sweep is to know who ran */
+    if (kvl_runner_ends(rc)) return kvl_fail(t->err, rc, "%s", why.msg);
     if (rc != KVL_OK) out.error = why.msg[0] ? why.msg : kvl_status_name(rc);
     json_t *record = kvl_record_nll(kvl_log_run(r->log), &out);
     json_incref(record);
@@ -202,7 +202,7 @@ int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t con
     int rc = text_open(&t);
     if (rc == KVL_OK)
         rc = text_cells(&t);
-    else if (rc != KVL_ESTOP)
+    else if (!kvl_runner_ends(rc))
         rc = kvl_runner_group_failed(r, g, context, err);
     text_close(&t);
     return rc;

@@ -47,7 +47,8 @@ struct workers {
     struct pollfd *poll; /* [n] */
     struct shared *shared;
     size_t shared_bytes;
-    int32_t n, n_alive;
+    bool speed; /* units are groups of speed cells */
+    int32_t n, n_alive, threads;
     struct kvl_err *err;
 };
 
@@ -60,6 +61,13 @@ static double unit_cost(const struct kvl_runner *r, const struct kvl_group *g, i
         if (kvl_runner_wants(r, context, i))
             cost += kvl_cell_context_cost(r->work, &r->work->cell[i]);
     return cost;
+}
+
+/* Contexts of a group. */
+static int32_t group_units(const struct workers *w, const struct kvl_group *g)
+{
+    if (!g->mine || g->speed != w->speed) return 0;
+    return g->speed ? 1 : w->r->work->sweep->contexts;
 }
 
 /* The most expensive first, else as planned. */
@@ -76,20 +84,20 @@ static void workers_plan(struct workers *w)
     const struct kvl_work *work = w->r->work;
     for (size_t i = 0; i < work->n_groups; i++) {
         const struct kvl_group *g = &work->group[i];
-        for (int32_t c = 0; g->mine && !g->speed && c < work->sweep->contexts; c++) {
+        for (int32_t c = 0, n = group_units(w, g); c < n; c++) {
             if (!kvl_runner_wants_any(w->r, g, c)) continue;
             w->unit[w->n_units++] =
                 (struct unit){ .what = { i, c }, .cost = unit_cost(w->r, g, c) };
             w->left[i]++;
         }
     }
-    if (w->n_units) qsort(w->unit, w->n_units, sizeof *w->unit, unit_order);
+    if (w->n_units && !w->speed) qsort(w->unit, w->n_units, sizeof *w->unit, unit_order);
 }
 
 static int unit_finish(struct workers *w, struct unit *u)
 {
     w->r->progress.done += u->cost - u->told;
-    if (--w->left[u->what.group] > 0) return KVL_OK;
+    if (--w->left[u->what.group] > 0 || w->speed) return KVL_OK;
     return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
 }
 
@@ -114,9 +122,11 @@ static int workers_next(struct workers *w, struct unit **out)
  * the end of its own. */
 static void worker_child(struct workers *w, int32_t i, int fd, struct kvl_unit first, pid_t parent)
 {
-    struct kvl_worker self = {
-        .r = w->r, .fd = fd, .stop = &w->shared->stop, .policy = &w->shared->policy[i]
-    };
+    struct kvl_worker self = { .r = w->r,
+                               .threads = w->threads,
+                               .fd = fd,
+                               .stop = &w->shared->stop,
+                               .policy = &w->shared->policy[i] };
     for (int32_t k = 0; k < w->n; k++)
         if (w->worker[k].pid) close(w->worker[k].fd);
     kvl_worker_live(&self, first, parent);
@@ -186,7 +196,9 @@ static void count_add(struct workers *w, struct worker *x, const struct kvl_work
     r->stats.context_prefill_tok += c->stats.context_prefill_tok;
     r->stats.n_quality += c->stats.n_quality;
     r->stats.own_prefills += c->stats.own_prefills;
+    r->stats.speed_prefills += c->stats.speed_prefills;
     r->stats.n_samples += c->stats.n_samples;
+    r->stats.n_speed += c->stats.n_speed;
     r->stats.n_errors += c->stats.n_errors;
     r->progress.n_done += c->n_done;
     r->progress.n_errors += c->n_errors;
@@ -241,6 +253,15 @@ static int workers_done(struct workers *w, int32_t i, const char *payload)
     return kvl_fail(w->err, err.code, "%s", err.msg[0] ? err.msg : kvl_status_name(err.code));
 }
 
+static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost);
+
+static int workers_lost(struct workers *w, int32_t i, const char *payload)
+{
+    struct kvl_err why;
+    memcpy(&why, payload, sizeof why);
+    return worker_died(w, i, &why);
+}
+
 static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_frame *f,
                          const char *payload)
 {
@@ -248,6 +269,7 @@ static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_f
     count_add(w, &w->worker[i], &f->count);
     if (f->says == KVL_WORKER_COMMIT) return workers_commit(w, payload, (size_t)f->bytes);
     if (f->says == KVL_WORKER_DONE) return workers_done(w, i, payload);
+    if (f->says == KVL_WORKER_LOST) return workers_lost(w, i, payload);
     snprintf(what, sizeof what, "%.*s", (int)KVL_MIN(f->bytes, sizeof what - 1), payload);
     kvl_progress_show(&w->r->progress, what);
     return KVL_OK;
@@ -277,6 +299,12 @@ static int workers_frames(struct workers *w, int32_t i)
 }
 
 /* ---- a worker that died ---------------------------------------------------------------------- */
+
+/* How a worker ended: a status of waitpid, or what it said of its device. */
+struct death {
+    int status;
+    const struct kvl_err *lost;
+};
 
 static bool death_killed(int status)
 {
@@ -329,12 +357,15 @@ static int death_blame(struct workers *w, const struct unit *u, const char *poli
 
 /* Nobody is blamed for a death that no policy is seen in, as when memory ran out, until it comes
  * again. */
-static int death_record(struct workers *w, struct unit *u, int status, const char *policy,
+static int death_record(struct workers *w, struct unit *u, struct death d, const char *policy,
                         struct kvl_err *why, int32_t *n)
 {
     const struct kvl_group *g = &w->r->work->group[u->what.group];
-    bool seen = policy && !death_killed(status);
-    death_text(status, policy, why);
+    bool seen = policy && (d.lost || !death_killed(d.status));
+    if (d.lost)
+        *why = *d.lost;
+    else
+        death_text(d.status, policy, why);
     if (!seen) u->unseen++;
     if (!seen && u->unseen < 2) return KVL_OK;
     return death_blame(w, u, seen && ++u->seen <= g->n ? policy : NULL, why, n);
@@ -350,15 +381,16 @@ static void death_say(struct workers *w, const struct unit *u, const struct kvl_
             u->what.context, why->msg, then);
 }
 
-static int worker_died(struct workers *w, int32_t i)
+/* lost NULL: it did not say why. */
+static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
 {
     struct unit *u = w->worker[i].unit;
     const struct kvl_group *g = &w->r->work->group[u->what.group];
     struct kvl_err why;
     int32_t n = 0;
-    int status = worker_end(w, i);
+    struct death d = { worker_end(w, i), lost };
     if (*w->r->stop) return KVL_OK;
-    KVL_TRY(death_record(w, u, status, death_policy(w, u, w->shared->policy[i]), &why, &n));
+    KVL_TRY(death_record(w, u, d, death_policy(w, u, w->shared->policy[i]), &why, &n));
     death_say(w, u, &why, n);
     if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
     KVL_TRY(unit_finish(w, u));
@@ -372,7 +404,7 @@ static int worker_hear(struct workers *w, int32_t i)
     char data[WORKERS_READ];
     ssize_t n = recv(w->worker[i].fd, data, sizeof data, 0);
     if (n < 0 && errno == EINTR) return KVL_OK;
-    if (n <= 0) return worker_died(w, i);
+    if (n <= 0) return worker_died(w, i, NULL);
     if (kvl_buf_add(&w->worker[i].in, data, (size_t)n) != KVL_OK)
         return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the records of a worker");
     return workers_frames(w, i);
@@ -394,7 +426,9 @@ static int workers_loop(struct workers *w)
 
 static int workers_memory(struct workers *w)
 {
-    size_t n = (size_t)w->n, n_units = (size_t)kvl_runner_n_contexts(w->r);
+    size_t n = (size_t)w->n, n_units = 0;
+    for (size_t i = 0; i < w->r->work->n_groups; i++)
+        n_units += (size_t)group_units(w, &w->r->work->group[i]);
     w->shared_bytes = sizeof *w->shared + n * sizeof w->shared->policy[0];
     w->unit = kvl_alloc(n_units, sizeof *w->unit);
     w->left = kvl_alloc(w->r->work->n_groups, sizeof *w->left);
@@ -429,14 +463,20 @@ static int workers_finished(struct workers *w)
 {
     for (size_t i = 0; i < w->r->work->n_groups; i++) {
         const struct kvl_group *g = &w->r->work->group[i];
-        if (g->mine && !g->speed && w->left[i] == 0) KVL_TRY(kvl_runner_finish(w->r, g, w->err));
+        if (g->mine && !g->speed && !w->speed && w->left[i] == 0)
+            KVL_TRY(kvl_runner_finish(w->r, g, w->err));
     }
     return KVL_OK;
 }
 
-int kvl_runner_workers(struct kvl_runner *r, struct kvl_err *err)
+int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err)
 {
-    struct workers w = { .r = r, .n = r->jobs.n, .err = err };
+    struct workers w = { .r = r, .n = r->jobs.n, .threads = r->jobs.threads, .err = err };
+    w.speed = speed;
+    if (speed) { /* alone */
+        w.n = 1;
+        w.threads = r->info->threads;
+    }
     int rc = workers_memory(&w);
     if (rc == KVL_OK) workers_plan(&w);
     if (rc == KVL_OK) rc = workers_finished(&w);

@@ -169,6 +169,8 @@ static int sweep_flags(struct kvl_sweep_args *a)
     if (a->model.prefill_type)
         KVL_TRY(
             kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
+    if (a->model.device)
+        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     return KVL_OK;
 }
 
@@ -203,6 +205,8 @@ struct sweep {
     struct kvl_sweep_args *a;
     struct kvl_sweep s;
     struct kvl_model *model;
+    struct kvl_probed gpu;
+    bool has_gpu; /* the model runs there */
     struct kvl_machine machine;
     struct kvl_work *work;
     struct kvl_state state;
@@ -218,9 +222,14 @@ static int sweep_plan(struct sweep *w)
     struct kvl_sweep_args *a = w->a;
     if (a->model.threads) w->s.threads = a->model.threads;
     if (w->s.threads) kvl_ops_set_threads(w->s.threads);
+    w->has_gpu = strcmp(w->s.device, "cpu") != 0;
+    /* Ids of timed cells have its name. */
+    if (w->has_gpu && (!a->dry_run || w->s.speed.on))
+        KVL_TRY(kvl_device_probe(w->s.device, &w->gpu, w->err));
     KVL_TRY(kvl_model_open(w->s.model, &w->model, w->err));
     kvl_machine_read(&w->machine);
-    struct kvl_where where = { w->machine.host, kvl_ops_threads() };
+    struct kvl_where where = { w->machine.host, kvl_ops_threads(),
+                               w->has_gpu ? w->gpu.info.name : NULL };
     KVL_TRY(kvl_shard_parse(a->shard, &w->shard, w->err));
     KVL_TRY(kvl_work_create(&w->s, w->model, &where, a->model.allow_overlong, &w->work, w->err));
     return kvl_work_shard(w->work, w->shard, w->err);
@@ -328,15 +337,20 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
                                 .n_contexts = n_contexts,
                                 .weight_bytes = (int64_t)kvl_model_token_bytes(w->model),
                                 .kv_bytes = kvl_jobs_kv_bytes(w->work),
-                                .free_bytes = kvl_memory_free_bytes() };
+                                .free_bytes = kvl_memory_free_bytes(),
+                                .gpu = w->has_gpu };
+    if (w->has_gpu) { /* each has the weights, too */
+        ask.kv_bytes += (int64_t)kvl_model_bytes(w->model);
+        ask.free_bytes = (int64_t)w->gpu.memory.free_bytes;
+    }
     struct kvl_jobs jobs = kvl_jobs_choose(&ask);
     if (jobs.left_out)
         fprintf(
             stderr,
-            "kvlab: %d workers of %.1f GiB of keys and values each, %.1f GiB of memory are free: "
+            "kvlab: %d workers of %.1f GiB of %skeys and values each, %.1f GiB of memory are free: "
             "%d workers\n",
-            jobs.n + jobs.left_out, (double)ask.kv_bytes / 0x1p30, (double)ask.free_bytes / 0x1p30,
-            jobs.n);
+            jobs.n + jobs.left_out, (double)ask.kv_bytes / 0x1p30, w->has_gpu ? "weights, " : "",
+            (double)ask.free_bytes / 0x1p30, jobs.n);
     return jobs;
 }
 
@@ -370,19 +384,19 @@ static int sweep_run(struct sweep *w)
                                  .machine = &w->machine,
                                  .store = &store,
                                  .threads = kvl_ops_threads(),
-                                 .chunk_tok = w->s.chunk_tok };
+                                 .chunk_tok = w->s.chunk_tok,
+                                 .gpu = w->has_gpu ? &w->gpu : NULL };
     struct kvl_runner r = {
         .work = w->work, .state = &w->state, .log = w->log, .info = &info, .stop = kvl_stop_flag()
     };
+    r.allow_overlong = w->a->model.allow_overlong;
     r.progress.quiet = w->a->quiet;
     r.snapshots = w->snapshots;
     r.jobs = sweep_jobs_alone(sweep_jobs(w, kvl_runner_n_contexts(&r)));
     info.jobs = r.jobs;
-    int rc = kvl_runner_open(&r, w->a->model.allow_overlong, w->err);
-    if (rc == KVL_OK) {
-        info.store = kvl_store_desc(kvl_engine_store(r.engine));
-        rc = kvl_runner_run(&r, w->err);
-    }
+    int rc = kvl_runner_open(&r, w->err);
+    if (rc == KVL_OK && r.engine) info.store = kvl_store_desc(kvl_engine_store(r.engine));
+    if (rc == KVL_OK) rc = kvl_runner_run(&r, w->err);
     kvl_runner_close(&r);
     int closed = kvl_log_close(w->log, rc == KVL_OK ? w->err : NULL);
     w->log = NULL;

@@ -113,7 +113,7 @@ static struct kvl_err worker_unit(struct kvl_worker *w, struct kvl_unit u)
     struct kvl_err err = { 0 }, none = { 0 };
     struct kvl_runner *r = w->r;
     err.code = kvl_runner_answer(r, &r->work->group[u.group], u.context, &err);
-    if (err.code == KVL_ESTOP) (void)kvl_log_commit(r->log, &none);
+    if (kvl_runner_ends(err.code)) (void)kvl_log_commit(r->log, &none);
     return err;
 }
 
@@ -128,31 +128,36 @@ static void worker_signals(void)
         sigaction(numbers[i], &ignore, NULL);
 }
 
-static void worker_begin(struct kvl_worker *w)
+static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
 {
     struct kvl_runner *r = w->r;
     worker_signals();
     kvl_guard_share(w->policy);
     kvl_log_redirect(r->log, worker_commit, w);
-    kvl_ops_set_threads(r->jobs.threads);
+    kvl_ops_set_threads(w->threads);
     r->worker = w;
     r->stop = w->stop;
     r->announced = true;
-    kvl_engine_set_stop(r->engine, r->stop);
     worker_take(r, KVL_WORKER_DONE); /* what was counted before the fork is the parent's */
+    if (!r->engine) KVL_TRY(kvl_runner_engine(r, err));
+    kvl_engine_set_stop(r->engine, r->stop);
+    return KVL_OK;
 }
 
 /* _exit: what atexit and open files would do is for the sweep's process. */
 _Noreturn void kvl_worker_live(struct kvl_worker *w, struct kvl_unit first, int64_t parent)
 {
     struct kvl_unit u = first;
-    struct kvl_err err;
+    struct kvl_err err = { 0 };
+    enum kvl_worker_says says = KVL_WORKER_DONE;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it died before that call */
-    worker_begin(w);
+    err.code = worker_begin(w, &err);
     do {
-        err = worker_unit(w, u);
-    } while (worker_say(w, KVL_WORKER_DONE, &err, sizeof err) && err.code == KVL_OK &&
-             worker_wait(w, &u));
+        if (err.code == KVL_OK) {
+            err = worker_unit(w, u);
+            if (err.code == KVL_EDEVICE) says = KVL_WORKER_LOST;
+        }
+    } while (worker_say(w, says, &err, sizeof err) && err.code == KVL_OK && worker_wait(w, &u));
     _exit(0);
 }

@@ -1,4 +1,4 @@
-/* worker.h - a process that answers contexts of a sweep, one at a time.
+/* worker.h - a process that answers contexts of a sweep, or times its cells, one unit at a time.
  *
  * It is a fork of the sweep's process, so that model, plan and what the log had are there already.  It
  * is handed units over a socket and sends frames back: what runs next, commits (lines of JSON that the
@@ -14,7 +14,7 @@
 
 #include "runner.h"
 
-/* One context of one group. */
+/* One context of one group; of speed cells the whole group. */
 struct kvl_unit {
     size_t group;
     int32_t context;
@@ -32,6 +32,7 @@ enum kvl_worker_says {
     KVL_WORKER_NEXT = 1, /* payload: what runs from here on, for the progress line */
     KVL_WORKER_COMMIT,   /* payload: records, one per line */
     KVL_WORKER_DONE,     /* payload: a struct kvl_err, code KVL_OK when all is well */
+    KVL_WORKER_LOST,     /* payload: the same, why its device is of no use any more: it ends */
 };
 
 /* Frames are for processes of one program: as they lie in memory. */
@@ -42,6 +43,7 @@ struct kvl_worker_frame {
 
 struct kvl_worker {
     struct kvl_runner *r;
+    int32_t threads;
     int fd;                       /* both ways */
     const volatile int *stop;     /* shared with the sweep's process */
     const char *volatile *policy; /* the same: which one runs (kvl_guard_share) */

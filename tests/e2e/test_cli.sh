@@ -25,7 +25,7 @@ commands=$(sed -nE 's/^  ([a-z]+) +[a-z].*/\1/p' out.txt)
 [ "$(wc -w <<<"$commands")" -ge 13 ] || fail "--help lists $commands"
 for command in $commands; do
     run "$command" --help
-    has "$command --help" "^Usage: kvlab $command "
+    has "$command --help" "^Usage: kvlab $command\\b"
 done
 
 # ---- list, describe -----------------------------------------------------------------------------

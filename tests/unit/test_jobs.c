@@ -35,24 +35,30 @@ static void test_choice(void **state)
         struct kvl_jobs_ask ask; /* asked, threads, contexts, weights, KV of one, free */
         struct kvl_jobs want;    /* n, threads, apart, left out */
     } rows[] = {
-        { { 0, 8, 100, SMALL, 1, 0 }, { 8, 1, true, 0 } }, /* auto: a core each */
-        { { 0, 8, 100, LARGE, 1, 0 }, { 1, 8, false, 0 } },
-        { { 0, 1, 100, SMALL, 1, 0 }, { 1, 1, false, 0 } },
-        { { 0, 8, 3, SMALL, 1, 0 }, { 3, 2, true, 0 } }, /* no more than contexts */
-        { { 0, 8, 1, SMALL, 1, 0 }, { 1, 8, false, 0 } },
-        { { 0, 8, 0, SMALL, 1, 0 }, { 1, 8, false, 0 } },
-        { { 1, 8, 100, SMALL, 1, 0 }, { 1, 8, false, 0 } }, /* asked for: whatever the model */
-        { { 4, 8, 100, LARGE, 1, 0 }, { 4, 2, true, 0 } },
-        { { 3, 8, 100, LARGE, 1, 0 }, { 3, 2, true, 0 } },
-        { { 4, 2, 100, LARGE, 1, 0 }, { 4, 1, true, 0 } },
-        { { 4, 8, 1, LARGE, 1, 0 }, { 1, 8, true, 0 } }, /* one worker is one, too */
-        { { 4, 8, 0, LARGE, 1, 0 }, { 1, 8, false, 0 } },
-        { { 4, 8, 100, LARGE, 1000, 4000 }, { 4, 2, true, 0 } }, /* as many as memory is for */
-        { { 4, 8, 100, LARGE, 1000, 3999 }, { 3, 2, true, 1 } },
-        { { 4, 8, 100, LARGE, 1000, 10 }, { 1, 8, true, 3 } },
-        { { 0, 8, 100, SMALL, 1000, 10 }, { 1, 8, false, 7 } },
-        { { 0, 8, 2, SMALL, 1000, 2000 }, { 2, 4, true, 0 } },
-        { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40 }, { 8, 1, true, 0 } },
+        { { 0, 8, 100, SMALL, 1, 0, false }, { 8, 1, true, 0 } }, /* auto: a core each */
+        { { 0, 8, 100, LARGE, 1, 0, false }, { 1, 8, false, 0 } },
+        { { 0, 1, 100, SMALL, 1, 0, false }, { 1, 1, false, 0 } },
+        { { 0, 8, 3, SMALL, 1, 0, false }, { 3, 2, true, 0 } }, /* no more than contexts */
+        { { 0, 8, 1, SMALL, 1, 0, false }, { 1, 8, false, 0 } },
+        { { 0, 8, 0, SMALL, 1, 0, false }, { 1, 8, false, 0 } },
+        { { 1, 8, 100, SMALL, 1, 0, false },
+          { 1, 8, false, 0 } }, /* asked for: whatever the model */
+        { { 4, 8, 100, LARGE, 1, 0, false }, { 4, 2, true, 0 } },
+        { { 3, 8, 100, LARGE, 1, 0, false }, { 3, 2, true, 0 } },
+        { { 4, 2, 100, LARGE, 1, 0, false }, { 4, 1, true, 0 } },
+        { { 4, 8, 1, LARGE, 1, 0, false }, { 1, 8, true, 0 } }, /* one worker is one, too */
+        { { 4, 8, 0, LARGE, 1, 0, false }, { 1, 8, false, 0 } },
+        { { 4, 8, 100, LARGE, 1000, 4000, false },
+          { 4, 2, true, 0 } }, /* as many as memory is for */
+        { { 4, 8, 100, LARGE, 1000, 3999, false }, { 3, 2, true, 1 } },
+        { { 4, 8, 100, LARGE, 1000, 10, false }, { 1, 8, true, 3 } },
+        { { 0, 8, 100, SMALL, 1000, 10, false }, { 1, 8, false, 7 } },
+        { { 0, 8, 2, SMALL, 1000, 2000, false }, { 2, 4, true, 0 } },
+        { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40, false }, { 8, 1, true, 0 } },
+        { { 0, 8, 100, SMALL, 1, 0, true }, { 1, 8, true, 0 } }, /* a GPU: one process, apart */
+        { { 0, 8, 0, SMALL, 1, 0, true }, { 1, 8, true, 0 } },
+        { { 1, 8, 100, SMALL, 1, 0, true }, { 1, 8, true, 0 } },
+        { { 4, 8, 100, SMALL, 1000, 3999, true }, { 3, 2, true, 1 } },
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

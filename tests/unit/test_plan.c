@@ -21,7 +21,7 @@ struct plan_test {
     struct kvl_err err;
 };
 
-static const struct kvl_where plan_where = { "here", 2 };
+static const struct kvl_where plan_where = { "here", 2, NULL };
 
 static void plan_open(struct plan_test *t)
 {

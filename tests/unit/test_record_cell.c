@@ -40,6 +40,7 @@ static void record_open(struct record_test *t)
     assert_int_equal(kvl_planned_create(t->policy.policy, &shape, "", 0, 100, &t->planned, &t->err),
                      KVL_OK);
     t->cell = (struct kvl_cell){ .key = options,
+                                 .device = "cpu",
                                  .id = "0123456789abcdef",
                                  .task = &t->task,
                                  .policy = &t->policy,

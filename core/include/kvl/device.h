@@ -47,6 +47,7 @@ struct kvl_device_memory {
 struct kvl_device_info {
     char name[128];      /* "NVIDIA H200", or of the processor */
     char driver[64];     /* "580.82, CUDA 13.0"; empty on the CPU */
+    char toolkit[32];    /* "13.0", with which the program was built; empty on the CPU */
     char class_name[16]; /* "cpu", "cuda": part of a cell's id */
     int32_t compute_major, compute_minor, n_sm;
     double memory_gbs; /* of its data sheet's clock and width; 0: not known */

@@ -244,6 +244,9 @@ static void device_info(struct kvl_device_info *out)
     if (cudaGetDeviceProperties(&prop, kvl_cuda_rt.gpu) == cudaSuccess)
         snprintf(out->name, sizeof out->name, "%.127s", prop.name);
     info_driver(out->driver, sizeof out->driver);
+    int toolkit = 0;
+    (void)cudaRuntimeGetVersion(&toolkit);
+    snprintf(out->toolkit, sizeof out->toolkit, "%d.%d", toolkit / 1000, toolkit % 1000 / 10);
     out->compute_major = info_attribute(cudaDevAttrComputeCapabilityMajor);
     out->compute_minor = info_attribute(cudaDevAttrComputeCapabilityMinor);
     out->n_sm = info_attribute(cudaDevAttrMultiProcessorCount);
