@@ -106,8 +106,9 @@ static uint8_t *evict_own(const struct evict *e, int32_t b, int32_t n, uint8_t *
     uint8_t *old = e->t->blocks[b];
     if (!kvl_block_shared(old)) return old;
     uint8_t *own = *(*fresh)++;
-    kvl_block_copy(e->l, own, 0, old, 0, n);
+    kvl_moves_add(e->store, KVL_MOVES_OWN, own, 0, old, 0, n);
     e->t->blocks[b] = own;
+    kvl_table_changed(e->t, b, b + 1);
     kvl_pool_unref(&e->store->pool, old);
     return own;
 }
@@ -126,7 +127,8 @@ static void evict_fill(const struct evict *e, uint8_t ***fresh)
         int32_t b = hole >> l->block_shift, live = t->n_slots - (b << l->block_shift);
         uint8_t *dst = evict_own(e, b, KVL_MIN(l->block_tok, live), fresh);
         t->rank_slot[kvl_ranks_below(l, t, kvl_table_pos(l, t, tail))] = hole;
-        kvl_block_copy(l, dst, hole & mask, t->blocks[tail >> l->block_shift], tail & mask, 1);
+        kvl_moves_add(e->store, KVL_MOVES_SLOTS, dst, hole & mask,
+                      t->blocks[tail >> l->block_shift], tail & mask, 1);
         tail++;
     }
 }
@@ -143,7 +145,8 @@ static int32_t evict_refill(const struct evict *e, uint8_t *out, int32_t to, int
         if (*src >= n_slots) break;
         int32_t room = KVL_MIN(l->block_tok - to, l->block_tok - (*src & mask)), n = 1;
         while (n < room && *src + n < n_slots && !dead[*src + n]) n++;
-        kvl_block_copy(l, out, to, e->t->blocks[*src >> l->block_shift], *src & mask, n);
+        kvl_moves_add(e->store, KVL_MOVES_SLOTS, out, to, e->t->blocks[*src >> l->block_shift],
+                      *src & mask, n);
         *src += n;
         to += n;
     }
@@ -160,12 +163,13 @@ static void evict_compact(const struct evict *e, uint8_t ***fresh)
         uint8_t *old = t->blocks[b], *out = old;
         if (kvl_block_shared(old)) {
             out = *(*fresh)++;
-            kvl_block_copy(e->l, out, 0, old, 0, to);
+            if (to > 0) kvl_moves_add(e->store, KVL_MOVES_OWN, out, 0, old, 0, to);
         }
         evict_refill(e, out, to, &src);
         to = 0;
         if (out == old) continue;
         t->blocks[b] = out;
+        kvl_table_changed(t, b, b + 1);
         kvl_pool_unref(&e->store->pool, old);
     }
 }
@@ -208,6 +212,7 @@ static void evict_apply(const struct evict *e, uint8_t ***fresh)
         if (!e->t->sorted) renumber = evict_renumber(e);
         if (moves) evict_compact(e, fresh);
     }
+    kvl_moves_run(e->store);
     evict_unmark(e);
     if (!e->t->sorted) evict_index(e, renumber);
     evict_shrink(e);
@@ -318,7 +323,10 @@ static int keep_spliced(struct kvl_store *store, struct kvl_table *t, int32_t n_
     t->cap_ranks = next.cap_ranks;
     if (rc != KVL_OK) return rc;
     for (int32_t b = n_live; b < n_blocks; b++) kvl_pool_unref(&store->pool, next.blocks[b]);
-    memcpy(t->blocks, next.blocks, (size_t)kvl_blocks_for(l, next.n_slots) * sizeof *t->blocks);
+    int32_t end = kvl_blocks_for(l, next.n_slots), first = 0;
+    while (first < end && t->blocks[first] == next.blocks[first]) first++;
+    memcpy(t->blocks, next.blocks, (size_t)end * sizeof *t->blocks);
+    kvl_table_changed(t, first, end);
     t->n_slots = next.n_slots;
     t->max_pos = next.max_pos;
     t->sorted = next.sorted;
@@ -342,8 +350,9 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
 
     /* Of a sorted lane only: slots change their numbers, and an index would have to follow. */
     bool whole_blocks = t->sorted && n_gone >= d->block_tok;
-    return whole_blocks ? keep_spliced(store, t, n_gone, err)
-                        : keep_evict(store, t, n_gone, 0, err);
+    KVL_TRY(whole_blocks ? keep_spliced(store, t, n_gone, err)
+                         : keep_evict(store, t, n_gone, 0, err));
+    return kvl_moves_end(store, err);
 }
 
 /* The ranks from the first position >= pos_end on go. */
@@ -374,5 +383,5 @@ int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err)
         if (e.n_gone > 0) evict_apply(&e, &fresh);
     }
     assert(fresh == store->scratch.blocks + need);
-    return KVL_OK;
+    return kvl_moves_end(store, err);
 }

@@ -17,6 +17,8 @@ struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t k
     const struct kvl_table *t = lane_table(seq, layer, kv_head);
     return (struct kvl_lane){ .layout = &seq->store->layout,
                               .blocks = (const uint8_t *const *)t->blocks,
+                              .data = kvl_links_view(seq,
+                                                     layer * seq->store->desc.n_kv_heads + kv_head),
                               .n_slots = t->n_slots,
                               .sorted = t->sorted };
 }
@@ -158,7 +160,14 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
     if (slot < 0 || n < 0 || slot > t->n_slots - n)
         return kvl_fail(err, KVL_EINVAL, "KV read: %d slots from %d, but layer %d head %d has %d",
                         n, slot, layer, kv_head, t->n_slots);
+    if (n == 0) return KVL_OK;
     size_t dim = (size_t)l->head_dim;
+    if (seq->store->device) {
+        struct kvl_lane lane = kvl_seq_lane(seq, layer, kv_head);
+        int rc = seq->store->device->ops_now->lane_read(&(struct kvl_lane_read_args){
+            .out = out, .stride = dim, .lane = &lane, .part = part, .slot0 = slot, .n = n });
+        return rc == KVL_OK ? rc : kvl_device_fail(seq->store, rc, err);
+    }
     for (int32_t s = slot; s < slot + n; s++, out += dim) {
         const uint8_t *row = t->blocks[s >> l->block_shift] + l->part_off[part] +
                              (size_t)(s & (l->block_tok - 1)) * dim * l->elem_bytes;

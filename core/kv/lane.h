@@ -9,13 +9,15 @@
 
 #include "kvl/kvstore.h"
 
-/* Offsets in bytes from the start of a block. */
+/* A block is one piece of host memory; where a device has memory of its own, it is two: the host's, with the
+ * head and the positions, and the device's, with the parts.  Offsets in bytes from the start of the piece. */
 struct kvl_layout {
     int32_t head_dim, block_tok, block_shift; /* block_tok == 1 << block_shift */
     enum kvl_kv_type type;
     size_t elem_bytes;
     size_t part_off[3]; /* by enum kvl_kv_part; SIZE_MAX where the part is not stored */
     size_t pos_off;
+    size_t host_bytes, data_bytes; /* of the two pieces; data 0: there is one */
     size_t bytes;
 };
 

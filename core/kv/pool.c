@@ -8,11 +8,14 @@
 #define POOL_SLAB_MIN       8                 /* blocks, however large */
 #define POOL_RESERVE        1                 /* empty slab that stays mapped */
 #define POOL_SLAB_MAX_BYTES ((size_t)1 << 30)
+/* On a device, where allocating takes long. */
+#define POOL_DEVICE_BYTES  ((size_t)32 << 20)
+#define POOL_DEVICE_BLOCKS ((size_t)4096)
 
 static_assert(sizeof(struct kvl_block) <= KVL_BLOCK_HEAD, "the head of a block fits its place");
 
 struct kvl_slab {
-    uint8_t *base;
+    uint8_t *base, *data;    /* data: on the device */
     struct kvl_block *free;  /* blocks given back */
     int32_t n_used, n_fresh; /* in use; handed out at least once */
     enum kvl_slab_state state;
@@ -21,7 +24,7 @@ struct kvl_slab {
 
 static size_t slab_bytes(const struct kvl_pool *pool)
 {
-    size_t n = (size_t)pool->slab_blocks * pool->block_bytes;
+    size_t n = (size_t)pool->slab_blocks * pool->host_bytes;
     return (n + POOL_SLAB_BYTES - 1) / POOL_SLAB_BYTES * POOL_SLAB_BYTES;
 }
 
@@ -59,16 +62,25 @@ static void slab_link(struct kvl_pool *pool, struct kvl_slab *slab, enum kvl_sla
     pool->n_empty += state == KVL_SLAB_EMPTY;
 }
 
+static void slab_free(struct kvl_pool *pool, struct kvl_slab *slab)
+{
+    if (slab->base) munmap(slab->base, slab_bytes(pool));
+    if (slab->data) pool->device->free(KVL_PLACE_DEVICE, slab->data);
+    kvl_free(slab);
+}
+
 static struct kvl_slab *slab_create(struct kvl_pool *pool)
 {
     struct kvl_slab *slab = kvl_alloc(1, sizeof *slab);
     if (!slab) return NULL;
-    void *base = slab_map(slab_bytes(pool));
-    if (!base) {
-        kvl_free(slab);
+    slab->base = slab_map(slab_bytes(pool));
+    if (slab->base && pool->device)
+        slab->data =
+            pool->device->alloc(KVL_PLACE_DEVICE, (size_t)pool->slab_blocks, pool->data_bytes);
+    if (!slab->base || (pool->device && !slab->data)) {
+        slab_free(pool, slab);
         return NULL;
     }
-    slab->base = base;
     slab_link(pool, slab, KVL_SLAB_EMPTY);
     return slab;
 }
@@ -76,8 +88,7 @@ static struct kvl_slab *slab_create(struct kvl_pool *pool)
 static void slab_destroy(struct kvl_pool *pool, struct kvl_slab *slab)
 {
     slab_unlink(pool, slab);
-    munmap(slab->base, slab_bytes(pool));
-    kvl_free(slab);
+    slab_free(pool, slab);
 }
 
 /* Puts the slab into the list that its count asks for; unmaps it where the reserve is full. */
@@ -99,19 +110,43 @@ static void slab_settle(struct kvl_pool *pool, struct kvl_slab *slab)
     }
 }
 
-void kvl_pool_init(struct kvl_pool *pool, size_t block_bytes, size_t limit_bytes)
+/* Memory of a device is scarce: no slab is larger than the limit. */
+static int32_t pool_slab_blocks(const struct kvl_pool *pool)
 {
-    assert(block_bytes % 64 == 0 && block_bytes <= POOL_SLAB_MAX_BYTES / POOL_SLAB_MIN);
-    size_t n = POOL_SLAB_BYTES / block_bytes;
-    *pool = (struct kvl_pool){ .block_bytes = block_bytes,
-                               .limit_bytes = limit_bytes,
-                               .slab_blocks = (int32_t)KVL_MAX(n, (size_t)POOL_SLAB_MIN) };
+    size_t n = POOL_SLAB_BYTES / pool->host_bytes;
+    if (pool->device) {
+        n = KVL_MIN(POOL_DEVICE_BLOCKS, POOL_DEVICE_BYTES / pool->data_bytes);
+        if (pool->limit_bytes) n = KVL_MIN(n, pool->limit_bytes / pool->block_bytes);
+    }
+    return (int32_t)KVL_MAX(n, (size_t)POOL_SLAB_MIN);
+}
+
+void kvl_pool_init(struct kvl_pool *pool, const struct kvl_layout *layout,
+                   const struct kvl_device *device, size_t limit_bytes)
+{
+    assert(layout->host_bytes % 64 == 0 && layout->data_bytes % 64 == 0);
+    assert(layout->bytes <= POOL_SLAB_MAX_BYTES / POOL_SLAB_MIN);
+    assert((layout->data_bytes > 0) == (device != NULL));
+    *pool = (struct kvl_pool){ .device = device,
+                               .host_bytes = layout->host_bytes,
+                               .data_bytes = layout->data_bytes,
+                               .block_bytes = layout->bytes,
+                               .limit_bytes = limit_bytes };
+    pool->slab_blocks = pool_slab_blocks(pool);
 }
 
 void kvl_pool_close(struct kvl_pool *pool)
 {
     assert(pool->n_blocks == 0 && pool->n_refs == 0);
     while (pool->slabs[KVL_SLAB_EMPTY]) slab_destroy(pool, pool->slabs[KVL_SLAB_EMPTY]);
+}
+
+static uint8_t *block_data(const struct kvl_pool *pool, const struct kvl_slab *slab,
+                           struct kvl_block *block)
+{
+    uint8_t *host = (uint8_t *)block;
+    if (!pool->device) return host;
+    return slab->data + (size_t)(host - slab->base) / pool->host_bytes * pool->data_bytes;
 }
 
 static uint8_t *pool_take_one(struct kvl_pool *pool)
@@ -124,8 +159,8 @@ static uint8_t *pool_take_one(struct kvl_pool *pool)
     if (block)
         slab->free = block->next_free;
     else
-        block = kvl_block_head(slab->base + (size_t)slab->n_fresh++ * pool->block_bytes);
-    *block = (struct kvl_block){ .refs = 1, .slab = slab };
+        block = kvl_block_head(slab->base + (size_t)slab->n_fresh++ * pool->host_bytes);
+    *block = (struct kvl_block){ .refs = 1, .slab = slab, .data = block_data(pool, slab, block) };
     slab->n_used++;
     slab_settle(pool, slab);
     pool->n_blocks++;
@@ -161,15 +196,17 @@ void kvl_pool_ref(struct kvl_pool *pool, uint8_t *block)
     pool->n_refs++;
 }
 
-void kvl_pool_unref(struct kvl_pool *pool, uint8_t *data)
+void kvl_pool_unref(struct kvl_pool *pool, uint8_t *host)
 {
-    struct kvl_block *block = kvl_block_head(data);
+    struct kvl_block *block = kvl_block_head(host);
     assert(block->refs > 0);
     pool->n_refs--;
     if (--block->refs > 0) return;
 #ifndef NDEBUG
     /* All ones is a NaN in every element type and no position: a stale view shows. */
-    memset(data + KVL_BLOCK_HEAD, 0xff, pool->block_bytes - KVL_BLOCK_HEAD);
+    memset(host + KVL_BLOCK_HEAD, 0xff, pool->host_bytes - KVL_BLOCK_HEAD);
+    if (pool->device)
+        (void)pool->device->fill(block->data, 0xff, pool->data_bytes, KVL_STREAM_MAIN);
 #endif
     struct kvl_slab *slab = block->slab;
     block->next_free = slab->free;

@@ -2,11 +2,15 @@
  *
  * Blocks are cut from slabs that come from mmap, so that memory of evicted tokens really goes back
  * to the system: a slab without a block in use is unmapped, but for a few kept in reserve.
+ *
+ * Where a device has memory of its own, a slab has two pieces: heads and positions in host memory, keys and
+ * values in memory of the device.
  */
 #ifndef KVL_POOL_H
 #define KVL_POOL_H
 
-#include "kvl/base.h"
+#include "kv/lane.h"
+#include "kvl/device.h"
 
 struct kvl_slab;
 
@@ -16,6 +20,7 @@ struct kvl_block {
     int32_t seen; /* references counted by kvl_store_check */
     struct kvl_slab *slab;
     struct kvl_block *next_free;
+    uint8_t *data; /* the parts: the block itself, or its piece on the device */
 };
 #define KVL_BLOCK_HEAD 64 /* bytes kept for it, so that parts stay aligned */
 
@@ -27,7 +32,9 @@ enum kvl_slab_state {
 };
 
 struct kvl_pool {
-    size_t block_bytes, limit_bytes; /* limit 0 = none */
+    const struct kvl_device *device; /* NULL: blocks have one piece */
+    size_t host_bytes, data_bytes;   /* of the pieces of one block */
+    size_t block_bytes, limit_bytes; /* both pieces; limit 0 = none */
     int32_t slab_blocks;             /* blocks of one slab */
     struct kvl_slab *slabs[KVL_SLAB_STATES];
     int32_t n_empty;          /* slabs in reserve */
@@ -35,7 +42,8 @@ struct kvl_pool {
     int64_t peak_blocks;
 };
 
-void kvl_pool_init(struct kvl_pool *pool, size_t block_bytes, size_t limit_bytes);
+void kvl_pool_init(struct kvl_pool *pool, const struct kvl_layout *layout,
+                   const struct kvl_device *device, size_t limit_bytes);
 /* Every block must be free. */
 void kvl_pool_close(struct kvl_pool *pool);
 /* n blocks with one reference each, or KVL_ENOMEM and none.  Their bytes are undefined. */

@@ -3,10 +3,11 @@
 #include "kv/store.h"
 
 #include <assert.h>
+#include <string.h>
 
 size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes)
 {
-    *bytes = l->pos_off - l->part_off[KVL_PART_K];
+    *bytes = l->data_bytes ? l->data_bytes : l->pos_off - l->part_off[KVL_PART_K];
     return l->part_off[KVL_PART_K];
 }
 
@@ -23,6 +24,7 @@ static int restore_reserve(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_
         int rc = kvl_grow(&blocks, &t->cap_blocks, have, have + n, sizeof *t->blocks, err);
         t->blocks = blocks;
         if (rc != KVL_OK) return rc;
+        KVL_TRY(kvl_links_reserve(seq, have + n, err));
     }
     return kvl_pool_take(&store->pool, n * store->desc.n_kv_heads, out, err);
 }
@@ -40,7 +42,51 @@ int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out
             for (int32_t i = 0; i < l->block_tok; i++) kvl_block_pos(l, block)[i] = t->n_slots + i;
             t->blocks[t->n_slots >> l->block_shift] = block;
         }
+        kvl_table_changed(t, kvl_blocks_for(l, t->n_slots) - n, kvl_blocks_for(l, t->n_slots));
         t->max_pos = t->n_slots - 1;
+    }
+    return KVL_OK;
+}
+
+static uint8_t *block_data(const uint8_t *block)
+{
+    struct kvl_block head;
+    memcpy(&head, block, sizeof head);
+    return head.data;
+}
+
+/* How many of n blocks have their parts in a row: blocks that were taken together often do. */
+static int32_t blocks_run(const struct kvl_store *store, const uint8_t *const *block, int32_t n)
+{
+    const uint8_t *first = block_data(block[0]);
+    int32_t i = 1;
+    while (i < n && block_data(block[i]) == first + (size_t)i * store->layout.data_bytes) i++;
+    return i;
+}
+
+int kvl_blocks_write(struct kvl_store *store, uint8_t *const *block, int32_t n,
+                     const uint8_t *bytes, struct kvl_err *err)
+{
+    const uint8_t *const *from = (const uint8_t *const *)block;
+    for (int32_t i = 0, run; i < n; i += run) {
+        run = blocks_run(store, from + i, n - i);
+        size_t size = (size_t)run * store->layout.data_bytes;
+        int rc = store->device->copy(block_data(block[i]), bytes, size, KVL_STREAM_MAIN);
+        if (rc != KVL_OK) return kvl_device_fail(store, rc, err);
+        bytes += size;
+    }
+    return KVL_OK;
+}
+
+int kvl_blocks_read(struct kvl_store *store, const uint8_t *const *block, int32_t n, uint8_t *bytes,
+                    struct kvl_err *err)
+{
+    for (int32_t i = 0, run; i < n; i += run) {
+        run = blocks_run(store, block + i, n - i);
+        size_t size = (size_t)run * store->layout.data_bytes;
+        int rc = store->device->copy(bytes, block_data(block[i]), size, KVL_STREAM_MAIN);
+        if (rc != KVL_OK) return kvl_device_fail(store, rc, err);
+        bytes += size;
     }
     return KVL_OK;
 }

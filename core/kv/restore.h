@@ -16,4 +16,11 @@ size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes);
 int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out,
                     struct kvl_err *err);
 
+/* Where a device has memory of its own: what n blocks hold, to or from host memory (best PINNED), one after
+ * the other.  Given to MAIN; `bytes` is the device's until a sync. */
+int kvl_blocks_write(struct kvl_store *store, uint8_t *const *block, int32_t n,
+                     const uint8_t *bytes, struct kvl_err *err);
+int kvl_blocks_read(struct kvl_store *store, const uint8_t *const *block, int32_t n, uint8_t *bytes,
+                    struct kvl_err *err);
+
 #endif

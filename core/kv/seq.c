@@ -61,6 +61,7 @@ void kvl_seq_destroy(struct kvl_seq *seq)
     struct kvl_store *store = seq->store;
     for (int32_t i = 0; i < seq_lanes(store); i++) table_clear(store, &seq->tables[i]);
     seq_unlink(store, seq);
+    if (seq->links) store->device->free(KVL_PLACE_DEVICE, seq->links);
     kvl_free(seq->tables);
     kvl_free(seq);
 }
@@ -92,6 +93,8 @@ static int table_share(struct kvl_store *store, const struct kvl_table *from, st
     to->n_slots = from->n_slots;
     to->max_pos = from->max_pos;
     to->sorted = from->sorted;
+    to->link_lo = from->link_lo;
+    to->link_hi = from->link_hi;
     return KVL_OK;
 }
 
@@ -106,6 +109,11 @@ int kvl_seq_fork(const struct kvl_seq *seq, struct kvl_seq **out, struct kvl_err
             return rc;
         }
     }
+    int rc = kvl_links_fork(seq, fork, err);
+    if (rc != KVL_OK) {
+        kvl_seq_destroy(fork);
+        return rc;
+    }
     *out = fork;
     return KVL_OK;
 }
@@ -116,6 +124,7 @@ struct append {
     const int32_t *pos;
     const float *part[3]; /* by enum kvl_kv_part */
     bool ascending;
+    int32_t n_fresh; /* blocks taken for it */
 };
 
 static int append_compare(const void *a, const void *b)
@@ -203,8 +212,7 @@ static bool append_copies(const struct kvl_layout *l, const struct kvl_table *t)
 }
 
 /* Everything that can run short: tables, indexes, blocks. */
-static int append_reserve(struct kvl_seq *seq, int32_t layer, const struct append *a,
-                          struct kvl_err *err)
+static int append_reserve(struct kvl_seq *seq, int32_t layer, struct append *a, struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;
     const struct kvl_layout *l = &store->layout;
@@ -214,12 +222,14 @@ static int append_reserve(struct kvl_seq *seq, int32_t layer, const struct appen
         int32_t have = kvl_blocks_for(l, t->n_slots), want = kvl_blocks_for(l, t->n_slots + a->n);
         need += want - have + append_copies(l, t);
         KVL_TRY(table_reserve(t, have, want, err));
+        KVL_TRY(kvl_links_reserve(seq, want, err));
         if (t->sorted && append_extends(a, t)) continue;
         KVL_TRY(kvl_scratch_slots(&store->scratch, a->n, err));
         KVL_TRY(kvl_ranks_prepare(l, t, t->n_slots + a->n, err));
     }
     if (need > INT32_MAX) return kvl_fail(err, KVL_ENOMEM, "append: %d slots are too many", a->n);
     KVL_TRY(kvl_scratch_blocks(&store->scratch, (int32_t)need, err));
+    a->n_fresh = (int32_t)need;
     return kvl_pool_take(&store->pool, (int32_t)need, store->scratch.blocks, err);
 }
 
@@ -239,13 +249,65 @@ static void append_index(struct kvl_store *store, struct kvl_table *t, const str
     t->sorted = false;
 }
 
+/* What the appended rows of a lane do to the device: a copy of the last block where it is shared, and a
+ * span per block.  Nothing of the table changes. */
+static void append_spans(struct kvl_store *store, const struct kvl_table *t, int32_t h,
+                         const struct append *a, uint8_t ***fresh, struct kvl_kv_span **span)
+{
+    const struct kvl_layout *l = &store->layout;
+    int32_t at = t->n_slots, mask = l->block_tok - 1;
+    uint8_t *block = at & mask ? t->blocks[at >> l->block_shift] : NULL;
+    if (append_copies(l, t)) {
+        kvl_moves_add(store, KVL_MOVES_OWN, **fresh, 0, block, 0, at & mask);
+        block = *(*fresh)++;
+    }
+    for (int32_t i = 0, n; i < a->n; i += n, at += n) {
+        int32_t slot = at & mask;
+        n = KVL_MIN(l->block_tok - slot, a->n - i);
+        if (slot == 0) block = *(*fresh)++;
+        *(*span)++ = (struct kvl_kv_span){
+            .data = kvl_block_head(block)->data, .slot = slot, .n = n, .row = i, .kv_head = h
+        };
+    }
+}
+
+static int append_room(struct kvl_store *store, const struct append *a, struct kvl_err *err)
+{
+    int64_t n = store->desc.n_kv_heads * ((int64_t)kvl_blocks_for(&store->layout, a->n) + 1);
+    void *spans = store->spans;
+    if (n > INT32_MAX) return kvl_fail(err, KVL_ENOMEM, "append: %d slots are too many", a->n);
+    int rc = kvl_grow(&spans, &store->cap_spans, 0, (int32_t)n, sizeof *store->spans, err);
+    store->spans = spans;
+    return rc;
+}
+
+/* Everything that can run short on the device, and all that it writes. */
+static int append_put(struct kvl_seq *seq, int32_t layer, const struct append *a,
+                      struct kvl_err *err)
+{
+    struct kvl_store *store = seq->store;
+    uint8_t **fresh = store->scratch.blocks;
+    KVL_TRY(append_room(store, a, err));
+    struct kvl_kv_span *span = store->spans;
+    for (int32_t h = 0; h < store->desc.n_kv_heads; h++)
+        append_spans(store, kvl_seq_table(seq, layer, h), h, a, &fresh, &span);
+    KVL_TRY(kvl_moves_end(store, err));
+    int rc = store->device->kv_put(
+        &(struct kvl_kv_put_args){ .layout = &store->layout,
+                                   .part = { a->part[0], a->part[1], a->part[2] },
+                                   .span = store->spans,
+                                   .n_spans = (int32_t)(span - store->spans),
+                                   .n_kv_heads = store->desc.n_kv_heads });
+    return rc == KVL_OK ? rc : kvl_device_fail(store, rc, err);
+}
+
 /* Rows i .. i + n - 1 of kv head h into a block from `slot` on. */
 static void append_rows(const struct kvl_store *store, const struct append *a, int32_t h, int32_t i,
                         uint8_t *block, int32_t slot, int32_t n)
 {
     const struct kvl_layout *l = &store->layout;
     size_t dim = (size_t)l->head_dim, stride = dim * (size_t)store->desc.n_kv_heads;
-    for (int part = 0; part < 3; part++) {
+    for (int part = 0; part < 3 && !store->device; part++) {
         if (l->part_off[part] == SIZE_MAX) continue;
         const float *src = a->part[part] + (size_t)i * stride + (size_t)h * dim;
         uint8_t *dst = block + l->part_off[part] + (size_t)slot * dim * l->elem_bytes;
@@ -262,14 +324,19 @@ static void append_lane(struct kvl_store *store, struct kvl_table *t, int32_t h,
     if (!t->sorted || !append_extends(a, t)) append_index(store, t, a);
     if (append_copies(l, t)) {
         int32_t b = t->n_slots >> l->block_shift;
-        kvl_block_copy(l, **fresh, 0, t->blocks[b], 0, t->n_slots & (l->block_tok - 1));
+        if (!store->device)
+            kvl_block_copy(l, **fresh, 0, t->blocks[b], 0, t->n_slots & (l->block_tok - 1));
         kvl_pool_unref(&store->pool, t->blocks[b]);
         t->blocks[b] = *(*fresh)++;
+        kvl_table_changed(t, b, b + 1);
     }
     for (int32_t i = 0; i < a->n;) {
         int32_t b = t->n_slots >> l->block_shift, slot = t->n_slots & (l->block_tok - 1);
         int32_t n = KVL_MIN(l->block_tok - slot, a->n - i);
-        if (slot == 0) t->blocks[b] = *(*fresh)++;
+        if (slot == 0) {
+            t->blocks[b] = *(*fresh)++;
+            kvl_table_changed(t, b, b + 1);
+        }
         append_rows(store, a, h, i, t->blocks[b], slot, n);
         t->n_slots += n;
         i += n;
@@ -287,6 +354,12 @@ int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t 
     KVL_TRY(append_check(seq, layer, &a, err));
     if (n == 0) return KVL_OK;
     KVL_TRY(append_reserve(seq, layer, &a, err));
+    int rc = store->device ? append_put(seq, layer, &a, err) : KVL_OK;
+    if (rc != KVL_OK) {
+        for (int32_t i = 0; i < a.n_fresh; i++)
+            kvl_pool_unref(&store->pool, store->scratch.blocks[i]);
+        return rc;
+    }
     uint8_t **fresh = store->scratch.blocks;
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++)
         append_lane(store, kvl_seq_table(seq, layer, h), h, &a, &fresh);

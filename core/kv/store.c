@@ -44,11 +44,15 @@ static struct kvl_layout store_layout(const struct kvl_store_desc *d)
                             .elem_bytes = (size_t)kvl_kv_elem_bytes(d->type) };
     while (1 << l.block_shift < l.block_tok) l.block_shift++;
     size_t part = align64((size_t)d->block_tok * (size_t)d->head_dim * l.elem_bytes);
-    l.part_off[KVL_PART_K] = KVL_BLOCK_HEAD;
+    size_t parts = part * (d->raw_keys ? 3 : 2);
+    bool apart = d->device && d->device->discrete;
+    l.part_off[KVL_PART_K] = apart ? 0 : KVL_BLOCK_HEAD;
     l.part_off[KVL_PART_V] = l.part_off[KVL_PART_K] + part;
     l.part_off[KVL_PART_K_RAW] = d->raw_keys ? l.part_off[KVL_PART_V] + part : SIZE_MAX;
-    l.pos_off = KVL_BLOCK_HEAD + part * (d->raw_keys ? 3 : 2);
-    l.bytes = align64(l.pos_off + (size_t)d->block_tok * sizeof(int32_t));
+    l.pos_off = KVL_BLOCK_HEAD + (apart ? 0 : parts);
+    l.host_bytes = align64(l.pos_off + (size_t)d->block_tok * sizeof(int32_t));
+    l.data_bytes = apart ? parts : 0;
+    l.bytes = l.host_bytes + l.data_bytes;
     return l;
 }
 
@@ -61,7 +65,13 @@ int kvl_store_create(const struct kvl_store_desc *desc, struct kvl_store **out, 
     store->desc = *desc;
     if (store->desc.block_tok == 0) store->desc.block_tok = 16;
     store->layout = store_layout(&store->desc);
-    kvl_pool_init(&store->pool, store->layout.bytes, desc->limit_bytes);
+    if (desc->device && desc->device->discrete) store->device = desc->device;
+    kvl_pool_init(&store->pool, &store->layout, store->device, desc->limit_bytes);
+    int rc = store->device ? kvl_moves_open(store, err) : KVL_OK;
+    if (rc != KVL_OK) {
+        kvl_store_destroy(store);
+        return rc;
+    }
     *out = store;
     return KVL_OK;
 }
@@ -71,6 +81,8 @@ void kvl_store_destroy(struct kvl_store *store)
     if (!store) return;
     assert(store->n_seqs == 0);
     kvl_pool_close(&store->pool);
+    kvl_moves_close(store);
+    kvl_free(store->spans);
     kvl_free(store->scratch.blocks);
     kvl_free(store->scratch.ranks);
     kvl_free(store->scratch.dead);

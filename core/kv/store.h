@@ -13,6 +13,7 @@
 struct kvl_table {
     uint8_t **blocks; /* [kvl_table_blocks] */
     int32_t cap_blocks;
+    int32_t link_lo, link_hi; /* blocks that the device's table does not know of yet */
     int32_t n_slots;
     int32_t max_pos; /* -1 in an empty lane */
     bool sorted;
@@ -25,6 +26,10 @@ struct kvl_seq {
     struct kvl_store *store;
     struct kvl_seq *prev, *next;
     struct kvl_table *tables; /* [n_layers][n_kv_heads] */
+    /* In memory of the device: where the parts of each block lie, [n_layers][n_kv_heads][cap_links].  NULL
+     * where blocks have one piece. */
+    const uint8_t **links;
+    int32_t cap_links;
 };
 
 /* Grows to its high-water mark, so that decode does not allocate. */
@@ -36,9 +41,26 @@ struct kvl_scratch {
     int32_t cap_slots;
 };
 
+enum kvl_moves_kind { KVL_MOVES_OWN = 0, KVL_MOVES_SLOTS, KVL_MOVES_KINDS };
+
+/* Slots of blocks in two pieces that wait to be moved: copies of whole blocks first, then slots, so that a
+ * copy may be written to in the same batch. */
+struct kvl_moves {
+    struct kvl_kv_move *move; /* [KVL_MOVES_MAX] */
+    int32_t n;
+    size_t bytes;
+};
+
 struct kvl_store {
     struct kvl_store_desc desc;
+    const struct kvl_device *device; /* NULL: blocks have one piece */
     struct kvl_layout layout;
+    struct kvl_moves moves[KVL_MOVES_KINDS];
+    void *stage; /* on the device: through which they move */
+    size_t stage_bytes;
+    int moves_rc;
+    struct kvl_kv_span *spans; /* of an append */
+    int32_t cap_spans;
     struct kvl_pool pool;
     struct kvl_seq *seqs;
     int64_t n_seqs;
@@ -80,6 +102,39 @@ void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t 
 /* Copies n slots: parts and positions. */
 void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
                     int32_t src_slot, int32_t n);
+
+int kvl_moves_open(struct kvl_store *store, struct kvl_err *err);
+void kvl_moves_close(struct kvl_store *store);
+/* The same for blocks of a store: at once, or on a device with the next kvl_moves_run.  No slot is
+ * written by two moves of a kind until then. */
+void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *dst,
+                   int32_t dst_slot, uint8_t *src, int32_t src_slot, int32_t n);
+/* Gives what waits to the device: before a block that it reads is let go. */
+void kvl_moves_run(struct kvl_store *store);
+/* The same, and whether all went well; KVL_EDEVICE. */
+int kvl_moves_end(struct kvl_store *store, struct kvl_err *err);
+
+/* Room for tables of n blocks on the device, for all lanes. */
+int kvl_links_reserve(struct kvl_seq *seq, int32_t n_blocks, struct kvl_err *err);
+/* The fork knows what the other knows. */
+int kvl_links_fork(const struct kvl_seq *from, struct kvl_seq *to, struct kvl_err *err);
+/* The device's table of a lane, up to date for work that MAIN is given from now on; NULL without one. */
+const uint8_t *const *kvl_links_view(const struct kvl_seq *seq, int32_t lane);
+
+/* Blocks first .. end - 1 of a table are others now. */
+static inline void kvl_table_changed(struct kvl_table *t, int32_t first, int32_t end)
+{
+    bool none = t->link_lo == t->link_hi;
+    if (first == end) return;
+    t->link_lo = none ? first : KVL_MIN(t->link_lo, first);
+    t->link_hi = none ? end : KVL_MAX(t->link_hi, end);
+}
+
+static inline int kvl_device_fail(const struct kvl_store *store, int rc, struct kvl_err *err)
+{
+    return kvl_fail(err, rc, "KV store: %s",
+                    rc == KVL_EDEVICE ? store->device->error() : "no memory on the device");
+}
 
 /* Positions in ascending order, as long as they lie together in memory: at least the one of `rank`.
  * The result holds *n positions; the slot of rank r is kvl_rank_slot(t, r). */

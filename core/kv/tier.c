@@ -59,11 +59,15 @@ static int64_t slot_bytes(const struct kvl_tier *t)
 /* ---- lifecycle ----------------------------------------------------------------------- */
 
 int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
-                    struct kvl_tier **out)
+                    struct kvl_tier **out, struct kvl_err *err)
 {
     const struct kvl_store_desc *d = &store->desc;
+    if (store->device)
+        return kvl_fail(err, KVL_EINVAL,
+                        "the host tier of a store on device %s is not there yet, want device cpu",
+                        store->device->name);
     struct kvl_tier *t = kvl_alloc(1, sizeof *t);
-    if (!t) return KVL_ENOMEM;
+    if (!t) return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     *t = (struct kvl_tier){ .store = store,
                             .desc = *desc,
                             .n_lanes = d->n_layers * d->n_kv_heads,
@@ -72,7 +76,7 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
     t->lanes = kvl_alloc((size_t)t->n_lanes, sizeof *t->lanes);
     if (!t->lanes) {
         kvl_tier_destroy(t);
-        return KVL_ENOMEM;
+        return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     }
     int32_t u = desc->unit_tok, inside = KVL_MAX(desc->keep_first - desc->origin, 0);
     int32_t first = desc->origin + (inside + u - 1) / u * u;
@@ -170,7 +174,7 @@ static int lane_fork(struct kvl_tier *t, const struct kvl_tier_lane *from, struc
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
 {
     struct kvl_tier *t;
-    KVL_TRY(kvl_tier_create(from->store, &from->desc, &t));
+    KVL_TRY(kvl_tier_create(from->store, &from->desc, &t, NULL));
     int rc = KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < t->n_lanes; i++)
         rc = lane_fork(t, &from->lanes[i], &t->lanes[i]);

@@ -58,7 +58,7 @@ struct kvl_tier {
 };
 
 int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
-                    struct kvl_tier **out);
+                    struct kvl_tier **out, struct kvl_err *err);
 /* An equal tier with places of its own, filled the same; no request of `from` may be under way. */
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out);
 void kvl_tier_destroy(struct kvl_tier *t);

@@ -148,8 +148,8 @@ static int attach_memory(struct kvl_session *s, struct kvl_err *err)
         s->ctx.state = s->engine->dev->alloc(KVL_PLACE_SHARED, p->state_bytes, 1);
     if (p->state_bytes > 0 && !s->ctx.state)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
-    if (kvl_offload_attach(s) != KVL_OK)
-        return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for the host tier", p->policy->name);
+    int rc = kvl_offload_attach(s, err);
+    if (rc != KVL_OK) return kvl_fail_at(err, rc, "%s", p->policy->name);
     return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, s->n_pos, err) : KVL_OK;
 }
 

@@ -446,7 +446,7 @@ int kvl_resolve_finish(struct kvl_engine *e);
 /* ---- offload.c: lanes in the host tier ------------------------------------------------------------ */
 
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
-int kvl_offload_attach(struct kvl_session *s);
+int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 /* The context is complete: it goes to the host. */
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);
 /* A layer has positions below n_pos: what is too old goes to the host. */

@@ -62,7 +62,7 @@ bool kvl_offloads(const struct kvl_session *s, int32_t layer)
     return s->tier && kvl_tier_has(s->tier, layer);
 }
 
-int kvl_offload_attach(struct kvl_session *s)
+int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_plan_private *p = &s->planned->p;
     if (!p->offloads || s->exec == KVL_EXEC_MASKED) return KVL_OK;
@@ -75,7 +75,7 @@ int kvl_offload_attach(struct kvl_session *s)
                                                     .cache_tok = o->cache_tok,
                                                     .order = (enum kvl_tier_order)o->replace,
                                                     .layers = o->layers },
-                           &s->tier);
+                           &s->tier, err);
 }
 
 /* What the tier counted becomes the session's. */

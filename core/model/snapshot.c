@@ -119,12 +119,16 @@ struct snapshot_lanes {
     int32_t n_blocks, n_tail;  /* full blocks of a lane, tokens behind them */
     size_t off, bytes;         /* of what a block holds */
     uint8_t **block;           /* [n_heads][CHUNK_BLOCKS] */
+    /* Pinned, as many blocks: where the store's device has memory of its own, else NULL. */
+    const struct kvl_device *device;
+    uint8_t *stage;
     float *tail[3]; /* [n_tail][n_heads][head_dim] by enum kvl_kv_part; NULL: not stored */
 };
 
 static void lanes_free(struct snapshot_lanes *ls)
 {
     kvl_free(ls->block);
+    if (ls->stage) ls->device->free(KVL_PLACE_PINNED, ls->stage);
     for (int i = 0; i < 3; i++) kvl_free(ls->tail[i]);
 }
 
@@ -141,6 +145,12 @@ static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes
     ls.off = kvl_layout_data(ls.layout, &ls.bytes);
     ls.block = kvl_alloc((size_t)d->n_kv_heads * CHUNK_BLOCKS, sizeof *ls.block);
     bool ok = ls.block != NULL;
+    if (ls.layout->data_bytes > 0) {
+        ls.device = d->device;
+        ls.stage =
+            d->device->alloc(KVL_PLACE_PINNED, (size_t)d->n_kv_heads * CHUNK_BLOCKS, ls.bytes);
+        ok = ok && ls.stage;
+    }
     for (int i = 0; i < (d->raw_keys ? 3 : 2); i++) {
         ls.tail[i] = kvl_alloc(floats, sizeof(float));
         ok = ok && ls.tail[i];
@@ -149,10 +159,31 @@ static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes
     return ok ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a snapshot");
 }
 
+static int lanes_sync(const struct snapshot_lanes *ls, struct kvl_err *err)
+{
+    int rc = ls->device->sync();
+    return rc == KVL_OK ? rc : kvl_fail(err, rc, "snapshot: %s", ls->device->error());
+}
+
+static int save_staged(struct kvl_session *s, struct kvl_snapshot_writer *w,
+                       const struct snapshot_lanes *ls, int32_t layer, int32_t b0, int32_t n,
+                       struct kvl_err *err)
+{
+    for (int32_t h = 0; h < ls->n_heads; h++)
+        KVL_TRY(kvl_blocks_read(s->engine->store, kvl_seq_lane(s->seq, layer, h).blocks + b0, n,
+                                ls->stage + (size_t)(h * n) * ls->bytes, err));
+    KVL_TRY(lanes_sync(ls, err));
+    for (int32_t i = 0; i < ls->n_heads * n; i++)
+        KVL_TRY(kvl_snapshot_put(w, ls->stage + (size_t)i * ls->bytes, ls->bytes,
+                                 ls->layout->elem_bytes, err));
+    return KVL_OK;
+}
+
 static int save_chunk(struct kvl_session *s, struct kvl_snapshot_writer *w,
                       const struct snapshot_lanes *ls, int32_t layer, int32_t b0, int32_t n,
                       struct kvl_err *err)
 {
+    if (ls->stage) return save_staged(s, w, ls, layer, b0, n, err);
     for (int32_t h = 0; h < ls->n_heads; h++) {
         struct kvl_lane lane = kvl_seq_lane(s->seq, layer, h);
         for (int32_t b = b0; b < b0 + n; b++)
@@ -162,11 +193,22 @@ static int save_chunk(struct kvl_session *s, struct kvl_snapshot_writer *w,
     return KVL_OK;
 }
 
+/* The staging memory is the device's until the chunk before has arrived. */
+static int load_staged(struct kvl_session *s, struct kvl_snapshot_reader *r,
+                       const struct snapshot_lanes *ls, int32_t n, struct kvl_err *err)
+{
+    KVL_TRY(lanes_sync(ls, err));
+    for (int32_t i = 0; i < ls->n_heads * n; i++)
+        KVL_TRY(kvl_snapshot_get(r, ls->stage + (size_t)i * ls->bytes, ls->bytes, err));
+    return kvl_blocks_write(s->engine->store, ls->block, ls->n_heads * n, ls->stage, err);
+}
+
 static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
                       const struct snapshot_lanes *ls, int32_t layer, int32_t n,
                       struct kvl_err *err)
 {
     KVL_TRY(kvl_seq_restore(s->seq, layer, n, ls->block, err));
+    if (ls->stage) return load_staged(s, r, ls, n, err);
     for (int32_t i = 0; i < ls->n_heads * n; i++)
         KVL_TRY(kvl_snapshot_get(r, ls->block[i] + ls->off, ls->bytes, err));
     return KVL_OK;

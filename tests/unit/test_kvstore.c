@@ -472,7 +472,7 @@ static void test_pool_takes_all_or_none(void **state)
     struct kvl_pool pool;
     uint8_t *blocks[N];
     bool consistent;
-    kvl_pool_init(&pool, BLOCK, 0);
+    kvl_pool_init(&pool, &(struct kvl_layout){ .host_bytes = BLOCK, .bytes = BLOCK }, NULL, 0);
     assert_int_equal(pool.slab_blocks, 8);
     alloc_count = 0;
     alloc_fails_at = 3; /* slab, mapping, slab, mapping */
