@@ -10,21 +10,26 @@
 enum { BOXES_THREADS = 128, BOXES_QUERIES = 4 };
 
 struct boxes {
-    struct kvl_box_scores_args a;
-    int32_t group;
+    float *score;
+    const float *q;
+    const void *boxes;
+    size_t score_stride, head_stride, column_stride;
     int32_t *channel; /* [n_kv_heads][n_channels], ascending; -1: none */
     int32_t *value;   /* the same: element of a box */
+    float scale;
+    int32_t n, box_tok, n_channels, n_kv_heads, head_dim;
+    int32_t group, n_tiles; /* query heads of a kv head, and tiles of them */
 };
 
 /* Sums over the group in the order of the definition; weight: of absolute values. */
 static __device__ inline void boxes_sums(const struct boxes *b, int32_t kv, float *weight,
                                          float *sum)
 {
-    for (int32_t c = (int32_t)threadIdx.x; c < b->a.head_dim; c += BOXES_THREADS) {
-        const float *q = b->a.q + (size_t)(kv * b->group) * (size_t)b->a.head_dim + c;
+    for (int32_t c = (int32_t)threadIdx.x; c < b->head_dim; c += BOXES_THREADS) {
+        const float *q = b->q + (size_t)(kv * b->group) * (size_t)b->head_dim + c;
         weight[c] = sum[c] = 0;
         for (int32_t g = 0; g < b->group; g++) {
-            float x = q[(size_t)g * (size_t)b->a.head_dim];
+            float x = q[(size_t)g * (size_t)b->head_dim];
             weight[c] += fabsf(x);
             sum[c] += x;
         }
@@ -35,26 +40,26 @@ static __device__ inline void boxes_sums(const struct boxes *b, int32_t kv, floa
 static __device__ inline bool boxes_chosen(const struct boxes *b, const float *weight, int32_t c)
 {
     int32_t rank = 0;
-    for (int32_t i = 0; i < b->a.head_dim; i++)
+    for (int32_t i = 0; i < b->head_dim; i++)
         rank += weight[i] > weight[c] || (weight[i] >= weight[c] && i < c);
-    return rank < b->a.n_channels;
+    return rank < b->n_channels;
 }
 
 static __global__ void boxes_choose(struct boxes b)
 {
     KVL_SHARED(float, weight);
     __shared__ int32_t room[KVL_WARP];
-    int32_t kv = (int32_t)blockIdx.x, t = (int32_t)threadIdx.x, done = 0, n = b.a.n_channels;
-    float *sum = weight + b.a.head_dim;
+    int32_t kv = (int32_t)blockIdx.x, t = (int32_t)threadIdx.x, done = 0, n = b.n_channels;
+    float *sum = weight + b.head_dim;
     boxes_sums(&b, kv, weight, sum);
     __syncthreads();
-    for (int32_t c0 = 0; c0 < b.a.head_dim; c0 += BOXES_THREADS) {
+    for (int32_t c0 = 0; c0 < b.head_dim; c0 += BOXES_THREADS) {
         int32_t c = c0 + t, found;
-        int32_t in = c < b.a.head_dim && boxes_chosen(&b, weight, c);
+        int32_t in = c < b.head_dim && boxes_chosen(&b, weight, c);
         int32_t at = done + kvl_block_before(in, room, &found);
         if (in && at < n) {
             b.channel[kv * n + at] = c;
-            b.value[kv * n + at] = sum[c] >= 0 ? b.a.head_dim + c : c;
+            b.value[kv * n + at] = sum[c] >= 0 ? b.head_dim + c : c;
         }
         done += found;
     }
@@ -64,42 +69,41 @@ static __global__ void boxes_choose(struct boxes b)
 template <class T> static __global__ void boxes_scores(struct boxes b)
 {
     KVL_SHARED(float, q); /* [n_channels][BOXES_QUERIES], scaled */
-    const struct kvl_box_scores_args *a = &b.a;
-    int32_t tiles = (b.group + BOXES_QUERIES - 1) / BOXES_QUERIES, kv = (int32_t)blockIdx.y / tiles;
-    int32_t g0 = (int32_t)blockIdx.y % tiles * BOXES_QUERIES,
+    int32_t kv = (int32_t)blockIdx.y / b.n_tiles;
+    int32_t g0 = (int32_t)blockIdx.y % b.n_tiles * BOXES_QUERIES,
             n = KVL_MIN(BOXES_QUERIES, b.group - g0);
     int32_t head = kv * b.group + g0, box = (int32_t)(blockIdx.x * BOXES_THREADS + threadIdx.x);
-    const int32_t *channel = b.channel + kv * a->n_channels, *value = b.value + kv * a->n_channels;
-    for (int32_t i = (int32_t)threadIdx.x; i < a->n_channels * BOXES_QUERIES; i += BOXES_THREADS) {
+    const int32_t *channel = b.channel + kv * b.n_channels, *value = b.value + kv * b.n_channels;
+    for (int32_t i = (int32_t)threadIdx.x; i < b.n_channels * BOXES_QUERIES; i += BOXES_THREADS) {
         int32_t h = i % BOXES_QUERIES, c = channel[i / BOXES_QUERIES];
-        size_t at = (size_t)(head + h) * (size_t)a->head_dim;
-        q[i] = h < n && c >= 0 ? a->q[at + (size_t)c] * a->scale : 0.0f;
+        size_t at = (size_t)(head + h) * (size_t)b.head_dim;
+        q[i] = h < n && c >= 0 ? b.q[at + (size_t)c] * b.scale : 0.0f;
     }
     __syncthreads();
-    if (box >= a->n) return; /* no barrier follows */
-    const T *own = static_cast<const T *>(a->boxes) + (size_t)kv * a->head_stride +
-                   (size_t)box * (size_t)a->box_tok;
+    if (box >= b.n) return; /* no barrier follows */
+    const T *own = static_cast<const T *>(b.boxes) + (size_t)kv * b.head_stride +
+                   (size_t)box * (size_t)b.box_tok;
     float score[BOXES_QUERIES] = {};
 #pragma unroll 4
-    for (int32_t i = 0; i < a->n_channels; i++) {
+    for (int32_t i = 0; i < b.n_channels; i++) {
         int32_t v = channel[i] >= 0 ? value[i] : 0;
-        float x = kvl_to_float(
-            own[(size_t)(v / a->box_tok) * a->column_stride + (size_t)(v % a->box_tok)]);
+        float x =
+            kvl_to_float(own[(size_t)(v / b.box_tok) * b.column_stride + (size_t)(v % b.box_tok)]);
 #pragma unroll
         for (int h = 0; h < BOXES_QUERIES; h++)
             score[h] = fmaf(q[i * BOXES_QUERIES + h], x, score[h]);
     }
 #pragma unroll
     for (int h = 0; h < BOXES_QUERIES; h++)
-        if (h < n) a->score[(size_t)(head + h) * a->score_stride + (size_t)box] = score[h];
+        if (h < n) b.score[(size_t)(head + h) * b.score_stride + (size_t)box] = score[h];
 }
 
 template <class T> static void boxes_launch(const struct boxes *b)
 {
-    int32_t tiles = kvl_ceil_div(b->group, BOXES_QUERIES), kv = b->a.n_kv_heads;
-    dim3 grid((unsigned)kvl_ceil_div(b->a.n, BOXES_THREADS), (unsigned)(tiles * kv));
-    size_t weights = 2 * (size_t)b->a.head_dim * sizeof(float);
-    size_t queries = (size_t)b->a.n_channels * BOXES_QUERIES * sizeof(float);
+    int32_t kv = b->n_kv_heads;
+    dim3 grid((unsigned)kvl_ceil_div(b->n, BOXES_THREADS), (unsigned)(b->n_tiles * kv));
+    size_t weights = 2 * (size_t)b->head_dim * sizeof(float);
+    size_t queries = (size_t)b->n_channels * BOXES_QUERIES * sizeof(float);
     KVL_LAUNCH(boxes_choose, dim3((unsigned)kv), dim3(BOXES_THREADS), weights, *b);
     KVL_LAUNCH(boxes_scores<T>, grid, dim3(BOXES_THREADS), queries, *b);
 }
@@ -107,7 +111,15 @@ template <class T> static void boxes_launch(const struct boxes *b)
 int kvl_cuda_box_scores(const struct kvl_box_scores_args *a)
 {
     struct kvl_cuda_call c;
-    struct boxes b = { *a, a->n_heads / a->n_kv_heads, NULL, NULL };
+    int32_t group = a->n_heads / a->n_kv_heads;
+    struct boxes b = { NULL,           NULL,
+                       NULL,           a->score_stride,
+                       a->head_stride, a->column_stride,
+                       NULL,           NULL,
+                       a->scale,       a->n,
+                       a->box_tok,     a->n_channels,
+                       a->n_kv_heads,  a->head_dim,
+                       group,          kvl_ceil_div(group, BOXES_QUERIES) };
     size_t heads = (size_t)a->n_heads, kv = (size_t)a->n_kv_heads, n = (size_t)a->n;
     size_t columns = (size_t)kvl_ceil_div(2 * a->head_dim, a->box_tok);
     size_t elems =
@@ -115,9 +127,9 @@ int kvl_cuda_box_scores(const struct kvl_box_scores_args *a)
     assert(a->type <= KVL_KV_BF16 && a->n_channels <= a->head_dim && a->head_dim <= 2048);
     if (a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
-    b.a.q = kvl_cuda_in(&c, a->q, heads * (size_t)a->head_dim);
-    b.a.boxes = kvl_cuda_in_bytes(&c, a->boxes, elems * (size_t)kvl_kv_elem_bytes(a->type));
-    b.a.score = kvl_cuda_inout(&c, a->score, (heads - 1) * a->score_stride + n);
+    b.q = kvl_cuda_in(&c, a->q, heads * (size_t)a->head_dim);
+    b.boxes = kvl_cuda_in_bytes(&c, a->boxes, elems * (size_t)kvl_kv_elem_bytes(a->type));
+    b.score = kvl_cuda_inout(&c, a->score, (heads - 1) * a->score_stride + n);
     b.channel = kvl_cuda_temp<int32_t>(&c, kv * (size_t)a->n_channels);
     b.value = kvl_cuda_temp<int32_t>(&c, kv * (size_t)a->n_channels);
     if (c.rc != KVL_OK) return kvl_cuda_end(&c);
