@@ -55,8 +55,8 @@ struct decode_params {
     const int32_t *first; /* of every split: the run that its first entry is in */
     const double *inv_freq;
     float scale;
-    int32_t head_dim;
-    bool neox;
+    int32_t head_dim, half; /* half: pairs of a head */
+    int32_t neox;
 };
 
 /* ---- a split ------------------------------------------------------------------------------------- */
@@ -320,7 +320,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_fast(struct deco
 static __device__ inline void any_queries(const struct decode_params &a,
                                           const struct decode_split &s, float *q)
 {
-    int32_t half = a.head_dim / 2;
+    int32_t half = a.half;
     for (int32_t i = (int32_t)threadIdx.x; i < ANY_HEADS * half; i += DECODE_THREADS) {
         int32_t h = i / half, m = i % half;
         int32_t x = a.neox ? m : 2 * m, y = a.neox ? m + half : 2 * m + 1;
@@ -360,7 +360,7 @@ static __device__ inline void any_logits(const struct decode_params &a,
                                          const struct decode_shared &m)
 {
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    int32_t half = a.head_dim / 2;
+    int32_t half = a.half;
     size_t off = s.job->keys ? 0 : s.lane->off[s.job->pos ? KVL_PART_K_RAW : KVL_PART_K];
     for (int32_t t = warp * UNROLL; t < s.n; t += DECODE_WARPS * UNROLL) {
         float dot[UNROLL * ANY_HEADS] = { 0 };
@@ -728,6 +728,7 @@ int kvl_cuda_attend(const struct kvl_attn_decode_args *a, bool values)
     d.inv_freq = kvl_cuda_in(&c, a->inv_freq, (size_t)a->head_dim / 2);
     d.scale = a->scale;
     d.head_dim = a->head_dim;
+    d.half = a->head_dim / 2;
     d.neox = a->style == KVL_ROPE_NEOX;
     if (c.rc == KVL_OK) c.rc = decode_tables(&c, a, &p, values, &d);
     if (c.rc == KVL_OK) decode_launch(&d, &p, a->n_jobs, a->jobs[0].lane->layout->type);

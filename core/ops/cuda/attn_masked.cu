@@ -25,7 +25,7 @@ struct masked_params {
     struct masked_total *total;
     int32_t q_pos, n_slots, n_heads, head_dim;
     float scale;
-    bool neox;
+    int32_t neox;
 };
 
 static __device__ inline double masked_warp_sum(double x)

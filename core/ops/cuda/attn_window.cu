@@ -29,7 +29,7 @@ struct window_params {
     float *lse_out;           /* [n_window][n_heads] */
     int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim, n_tiles;
     float scale;
-    bool bf16;
+    int32_t bf16;
 };
 
 /* ---- a tile -------------------------------------------------------------------------------------- */
