@@ -42,13 +42,16 @@ struct rig_desc {
     enum kvl_kv_type kv_type;
     int32_t chunk_tok;
     bool no_raw_keys, bf16;
-    const char *device; /* NULL: what KVL_TEST_DEVICE says, else cpu */
+    const char *device; /* NULL: what KVL_TEST_DEVICE says, else cpu (cuda with KVL_TEST_CUDA) */
 };
 
 static inline const struct kvl_device *rig_device(const struct rig_desc *d, struct kvl_err *err)
 {
     const struct kvl_device *device = NULL;
     const char *name = d->device ? d->device : getenv("KVL_TEST_DEVICE");
+#ifdef KVL_TEST_CUDA
+    if (!name) name = "cuda";
+#endif
     if (name) RIG_OK(err, kvl_device_open(name, &device, err));
     return device;
 }
