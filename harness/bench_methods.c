@@ -223,7 +223,7 @@ static int methods_add(struct methods *m, const struct kvl_policy_spec *spec)
     struct kvl_err *err = m->b->err;
     const char *name = spec->policy->name;
     int rc = method_measure(m, &x, &cost);
-    if (rc == KVL_OK && kvl_policy_ignores_budget(spec->policy)) m->full_bytes = cost.kv_bytes;
+    if (rc == KVL_OK && strcmp(name, "full") == 0) m->full_bytes = cost.kv_bytes;
     if (rc == KVL_OK) return methods_emit(m, name, &cost);
     if (rc == KVL_ESTOP || rc == KVL_ENOMEM) return rc;
     rc = kvl_buf_printf(&m->skipped, "%s at %d tokens: %s\n", name, m->depth,

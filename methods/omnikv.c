@@ -150,58 +150,18 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
                     text);
 }
 
-static int omnikv_plan_filters(struct kvl_plan *plan, uint8_t *has_rows)
-{
-    struct omnikv_opts *o = plan->opts;
-    int32_t n_layers = plan->shape->n_layers, wait = o->num_wait_load_layers;
-    o->measured =
-        strcmp(o->filter_layers, "auto") == 0 || strcmp(o->filter_layers, "measured") == 0;
-    if (o->measured) {
-        memcpy(o->filter_layers, "measured", sizeof "measured");
-        memset(has_rows, 1, (size_t)n_layers - 1);
-        if (o->dense_layers <= wait || o->dense_layers >= n_layers)
-            return kvl_fail(plan->err, KVL_EINVAL,
-                            "dense_layers=%d with num_wait_load_layers=%d; the model has %d "
-                            "layers, give %d to %d",
-                            o->dense_layers, wait, n_layers, wait + 1, n_layers - 1);
-        return KVL_OK;
-    }
-    KVL_TRY(omnikv_parse_filters(o->filter_layers, plan->shape, has_rows, plan->err));
-    for (int32_t l = 0, since = INT32_MIN / 2; l < n_layers; l++) {
-        if (has_rows[l]) since = l;
-        if (l - since > wait && since >= 0) return KVL_OK;
-    }
-    return kvl_fail(plan->err, KVL_EINVAL,
-                    "filter_layers=%s with num_wait_load_layers=%d leaves none of %d layers to "
-                    "read a list; give fewer",
-                    o->filter_layers, wait, n_layers);
-}
-
 static int omnikv_plan(struct kvl_plan *plan)
 {
     struct omnikv_opts *o = plan->opts;
     uint8_t has_rows[OMNIKV_MAX_LAYERS] = { 0 };
-    int32_t n_layers = plan->shape->n_layers;
-    if (n_layers < 2 || n_layers > OMNIKV_MAX_LAYERS)
-        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; omnikv wants 2 to %d",
-                        n_layers, OMNIKV_MAX_LAYERS);
-    if (o->num_wait_load_layers == KVL_AUTO) o->num_wait_load_layers = n_layers >= 16;
-    if (o->dense_layers == KVL_AUTO) {
-        int32_t least = KVL_MAX(2, o->num_wait_load_layers + 1);
-        o->dense_layers = KVL_MIN(n_layers - 1, KVL_MAX(least, n_layers / 4));
-    }
-    if (o->num_wait_load_layers > n_layers - 2)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "num_wait_load_layers=%d; behind a filter and these none of %d layers is "
-                        "left to read its list, give 0 to %d",
-                        o->num_wait_load_layers, n_layers, n_layers - 2);
     KVL_TRY(omnikv_plan_tokens(plan));
-    KVL_TRY(omnikv_plan_filters(plan, has_rows));
+    KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
+                               &o->measured, has_rows));
     int32_t window = omnikv_windowed(o) ? o->window_size : 0;
     int32_t observed = KVL_MAX(window, o->measured ? OMNIKV_MEASURE : 0);
     if (observed > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, observed));
     plan->state_bytes =
-        sizeof(struct omnikv_state) + (size_t)n_layers * sizeof(struct omnikv_layer);
+        sizeof(struct omnikv_state) + (size_t)plan->shape->n_layers * sizeof(struct omnikv_layer);
     struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
                                   .unit_tok = 1,
                                   .row_elems = 1 + window,

@@ -41,6 +41,44 @@ static int omnikv_parse_filters(const char *text, const struct kvl_shape *shape,
     return KVL_OK;
 }
 
+/* Where "auto" leads, and whether filters and dense layers fit the model: marks the layers that may be
+ * filters. */
+static int omnikv_plan_layers(struct kvl_plan *plan, char *filter_layers, int32_t *wait,
+                              int32_t *dense, bool *measured, uint8_t *is_filter)
+{
+    int32_t n_layers = plan->shape->n_layers;
+    if (n_layers < 2 || n_layers > OMNIKV_MAX_LAYERS)
+        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers, want 2 to %d", n_layers,
+                        OMNIKV_MAX_LAYERS);
+    if (*wait == KVL_AUTO) *wait = n_layers >= 16;
+    if (*dense == KVL_AUTO)
+        *dense = KVL_MIN(n_layers - 1, KVL_MAX(KVL_MAX(2, *wait + 1), n_layers / 4));
+    if (*wait > n_layers - 2)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "num_wait_load_layers=%d; behind a filter and these none of %d layers is "
+                        "left to read its list, give 0 to %d",
+                        *wait, n_layers, n_layers - 2);
+    *measured = strcmp(filter_layers, "auto") == 0 || strcmp(filter_layers, "measured") == 0;
+    if (*measured) {
+        memcpy(filter_layers, "measured", sizeof "measured");
+        memset(is_filter, 1, (size_t)n_layers - 1);
+        if (*dense > *wait && *dense < n_layers) return KVL_OK;
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, "
+                        "give %d to %d",
+                        *dense, *wait, n_layers, *wait + 1, n_layers - 1);
+    }
+    KVL_TRY(omnikv_parse_filters(filter_layers, plan->shape, is_filter, plan->err));
+    for (int32_t l = 0, since = INT32_MIN / 2; l < n_layers; l++) {
+        if (is_filter[l]) since = l;
+        if (l - since > *wait && since >= 0) return KVL_OK;
+    }
+    return kvl_fail(plan->err, KVL_EINVAL,
+                    "filter_layers=%s with num_wait_load_layers=%d leaves none of %d layers to "
+                    "read a list; give fewer",
+                    filter_layers, *wait, n_layers);
+}
+
 /* ---- what a layer's tokens capture of others ------------------------------------------------ */
 
 static int omnikv_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t stride,

@@ -114,69 +114,29 @@ static int okp_plan_sizes(struct kvl_plan *plan)
     return KVL_OK;
 }
 
-/* Marks filters, dense and sparse layers; false when none is sparse. */
-static bool okp_assign(const struct kvl_shape *sh, int32_t wait, const uint8_t *is_filter,
+/* Marks filters, dense and sparse layers. */
+static void okp_assign(const struct kvl_shape *sh, int32_t wait, const uint8_t *is_filter,
                        int8_t *kind)
 {
-    bool any = false;
     for (int32_t l = 0, filter = -1; l < sh->n_layers; l++) {
         if (is_filter[l]) filter = l;
         kind[l] = is_filter[l]                       ? OKP_FILTER
                   : filter >= 0 && l - filter > wait ? OKP_SPARSE
                                                      : OKP_DENSE;
-        any = any || kind[l] == OKP_SPARSE;
     }
-    return any;
-}
-
-static int okp_plan_filters(struct kvl_plan *plan)
-{
-    struct okp_opts *o = plan->opts;
-    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
-    int8_t kind[OMNIKV_MAX_LAYERS];
-    int32_t n_layers = plan->shape->n_layers, wait = o->num_wait_load_layers;
-    o->measured =
-        strcmp(o->filter_layers, "auto") == 0 || strcmp(o->filter_layers, "measured") == 0;
-    if (o->measured) {
-        memcpy(o->filter_layers, "measured", sizeof "measured");
-        if (wait > n_layers - 2)
-            return kvl_fail(plan->err, KVL_EINVAL,
-                            "num_wait_load_layers=%d; the model has %d layers, give at most %d",
-                            wait, n_layers, n_layers - 2);
-        if (o->dense_layers <= wait || o->dense_layers >= n_layers)
-            return kvl_fail(
-                plan->err, KVL_EINVAL,
-                "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, "
-                "give %d to %d",
-                o->dense_layers, wait, n_layers, wait + 1, n_layers - 1);
-        return kvl_plan_observe(plan, KVL_OBS_WINDOW, OMNIKV_MEASURE);
-    }
-    KVL_TRY(omnikv_parse_filters(o->filter_layers, plan->shape, is_filter, plan->err));
-    if (okp_assign(plan->shape, wait, is_filter, kind)) return KVL_OK;
-    return kvl_fail(
-        plan->err, KVL_EINVAL,
-        "filter_layers=%s with num_wait_load_layers=%d leaves none of %d layers to read a "
-        "list; give fewer",
-        o->filter_layers, wait, n_layers);
 }
 
 static int okp_plan(struct kvl_plan *plan)
 {
     struct okp_opts *o = plan->opts;
-    int32_t n_layers = plan->shape->n_layers;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
     if (!plan->own_prefill)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "prefill: shared; omnikv_prefill is a prefill, want own");
-    if (n_layers < 2 || n_layers > OMNIKV_MAX_LAYERS)
-        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; omnikv_prefill wants 2 to %d",
-                        n_layers, OMNIKV_MAX_LAYERS);
-    if (o->num_wait_load_layers == KVL_AUTO) o->num_wait_load_layers = n_layers >= 16;
-    if (o->dense_layers == KVL_AUTO) {
-        int32_t least = KVL_MAX(2, o->num_wait_load_layers + 1);
-        o->dense_layers = KVL_MIN(n_layers - 1, KVL_MAX(least, n_layers / 4));
-    }
     KVL_TRY(okp_plan_sizes(plan));
-    KVL_TRY(okp_plan_filters(plan));
+    KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
+                               &o->measured, is_filter));
+    if (o->measured) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, OMNIKV_MEASURE));
     o->room = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
     plan->state_bytes = sizeof(struct okp_state) + (size_t)o->room * sizeof(int32_t);
     return KVL_OK;
