@@ -71,8 +71,8 @@ int kvl_cuda_attn_pseudo(const struct kvl_attn_pseudo_args *a)
     assert(a->n >= 0 && a->n_heads <= 65535);
     if (a->n_heads == 0) return KVL_OK;
     kvl_cuda_begin(&c);
-    p.logit = kvl_cuda_in(&c, a->logit, heads * n);
-    p.value = kvl_cuda_in(&c, a->value, n * dim);
+    if (a->n > 0) p.logit = kvl_cuda_in(&c, a->logit, heads * n);
+    if (a->n > 0) p.value = kvl_cuda_in(&c, a->value, n * dim);
     p.out = kvl_cuda_out(&c, a->out, heads * dim);
     p.lse = kvl_cuda_out(&c, a->lse, heads);
     p.n = a->n;

@@ -1,0 +1,428 @@
+/* attn_split.cuh - attn_decode: one split of a list for some query heads of a job.
+ *
+ * A block goes over its split in three steps with barriers between them; other blocks of the SM keep
+ * memory busy meanwhile:
+ *   rows    the address of every row, from runs and the lane's table
+ *   logits  keys; eight channels per lane, several slots per warp at a time.  The sums over lanes leave
+ *           every lane with a logit of its own
+ *   values  the same mapping; the softmax of the whole split is known by then, nothing is rescaled
+ * Lists of 16-bit elements with head_dim 64 or 128 take decode_fast; everything else, repositioned and
+ * given keys too, takes decode_any, a warp per slot and two channels per lane. */
+#ifndef KVL_ATTN_SPLIT_CUH
+#define KVL_ATTN_SPLIT_CUH
+
+#include "ops/cuda/attn.cuh"
+
+enum {
+    DECODE_THREADS = 256,
+    DECODE_WARPS = DECODE_THREADS / KVL_WARP,
+    SPLIT_MAX = 512,
+    UNROLL = 4,    /* rows that a lane has on the way */
+    ANY_HEADS = 4, /* heads of a block of decode_any */
+    TILE = 128,    /* columns of values at a time there, and in the merge */
+    TILE_LANE = TILE / KVL_WARP
+};
+
+/* Entries from `start` up to the start of the next run are slots slot, slot + 1 .. */
+struct decode_run {
+    int32_t slot, start;
+};
+
+struct decode_part {
+    float max, sum; /* of logits; of exp(logit - max) */
+};
+
+struct decode_job {
+    const float *q, *log_weight, *keys;
+    const int32_t *pos;
+    float *out, *lse, *probs; /* out NULL: no values; lse is never NULL */
+    float *acc;               /* [n_splits][n_heads][head_dim] */
+    struct decode_part *part; /* [n_splits][n_heads] */
+    int32_t n_slots, n_heads, split, n_splits, q_pos;
+    int32_t run0, n_runs, first0; /* its own of run and first below; n_runs 0: entry i is slot i */
+    bool fast;
+};
+
+struct decode_params {
+    const struct decode_job *job;
+    const struct kvl_cuda_lane *lane; /* of every job */
+    const struct decode_run *run;
+    const int32_t *first; /* of every split: the run that its first entry is in */
+    const double *inv_freq;
+    float scale;
+    int32_t head_dim, half; /* half: pairs of a head */
+    int32_t neox;
+};
+
+/* ---- a split ------------------------------------------------------------------------------------- */
+
+/* What a block has of its split. */
+struct decode_split {
+    const struct decode_job *job;
+    const struct kvl_cuda_lane *lane;
+    int32_t index, i0, n; /* entries i0 .. i0 + n - 1 */
+    int32_t h0, n_h;
+};
+
+/* Shared memory, in this order. */
+struct decode_shared {
+    const uint8_t **row; /* [split] addresses of rows in part 0 of their block */
+    float *q;            /* [heads][head_dim] */
+    float *p;            /* [split][heads] the runs of the split, then logits, then weights */
+    float *sum;          /* [DECODE_WARPS][heads][columns]; decode_fast: over all others */
+};
+
+static __device__ inline struct decode_shared decode_cut(uint8_t *bytes, int32_t split,
+                                                         int32_t heads, int32_t head_dim)
+{
+    struct decode_shared s;
+    s.row = reinterpret_cast<const uint8_t **>(bytes);
+    s.q = reinterpret_cast<float *>(bytes + (size_t)split * sizeof(uint8_t *));
+    s.p = s.q + heads * head_dim;
+    s.sum = reinterpret_cast<float *>(bytes);
+    return s;
+}
+
+/* False: the block has nothing to do. */
+static __device__ inline bool decode_find(const struct decode_params &a, int32_t heads,
+                                          struct decode_split *s)
+{
+    s->job = &a.job[blockIdx.y];
+    s->lane = &a.lane[blockIdx.y];
+    s->index = (int32_t)blockIdx.x;
+    s->i0 = s->index * s->job->split;
+    s->n = min(s->job->split, s->job->n_slots - s->i0);
+    s->h0 = (int32_t)blockIdx.z * heads;
+    s->n_h = min(heads, s->job->n_heads - s->h0);
+    return s->index < s->job->n_splits && s->n_h > 0;
+}
+
+/* The run that entry i is in: the last that starts at or before it. */
+static __device__ inline int32_t decode_seek(const struct decode_run *run, int32_t n, int32_t i)
+{
+    int32_t lo = 0;
+    while (n > 1) {
+        int32_t half = n / 2;
+        if (run[lo + half].start <= i) lo += half;
+        n -= half;
+    }
+    return lo;
+}
+
+/* A split of n entries is in n runs at most: they come to shared memory at once and are searched there. */
+static __device__ inline void decode_rows(const struct decode_params &a,
+                                          const struct decode_split &s,
+                                          const struct decode_shared &m, size_t row_bytes)
+{
+    const struct kvl_cuda_lane *l = s.lane;
+    struct decode_run *run = reinterpret_cast<struct decode_run *>(m.p);
+    int32_t first = s.job->n_runs > 0 ? a.first[s.job->first0 + s.index] : 0;
+    int32_t n_runs = min(s.n, s.job->n_runs - first);
+    for (int32_t i = (int32_t)threadIdx.x; i < n_runs; i += DECODE_THREADS)
+        run[i] = a.run[s.job->run0 + first + i];
+    __syncthreads();
+    for (int32_t i = (int32_t)threadIdx.x; i < s.n; i += DECODE_THREADS) {
+        int32_t slot = s.i0 + i, mask = (1 << l->block_shift) - 1;
+        if (n_runs > 0) {
+            struct decode_run r = run[decode_seek(run, n_runs, slot)];
+            slot += r.slot - r.start;
+        }
+        m.row[i] = l->blocks[slot >> l->block_shift] + (size_t)(slot & mask) * row_bytes;
+    }
+    __syncthreads();
+}
+
+static __device__ inline float decode_weighted(const struct decode_split &s, int32_t i, float logit)
+{
+    if (!s.job->log_weight) return logit;
+    float w = s.job->log_weight[s.i0 + i];
+    return w == -INFINITY ? w : logit + w; /* an unread slot may hold anything */
+}
+
+/* Logits to weights exp(logit - maximum), a head per warp; weights of entries that do not exist, up to
+ * `padded`, are zero.  A NaN does not get lost: it is in the sum. */
+static __device__ inline void decode_softmax(const struct decode_split &s, float *p, int32_t heads,
+                                             int32_t padded)
+{
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, h = (int32_t)threadIdx.x / KVL_WARP;
+    float max = -INFINITY, sum = 0;
+    if (h >= heads) return; /* whole warps */
+    float *probs = s.job->probs && h < s.n_h
+                       ? s.job->probs + (size_t)(s.h0 + h) * (size_t)s.job->n_slots + s.i0
+                       : NULL;
+    for (int32_t i = lane; i < s.n; i += KVL_WARP) {
+        float x = p[i * heads + h];
+        if (probs) probs[i] = x; /* logits until the total is known */
+        max = fmaxf(max, x);
+    }
+    max = kvl_warp_max(max);
+    float shift = max == -INFINITY ? 0 : max;
+    for (int32_t i = lane; i < padded; i += KVL_WARP) {
+        float w = i < s.n ? expf(p[i * heads + h] - shift) : 0;
+        p[i * heads + h] = w;
+        sum += w;
+    }
+    sum = kvl_warp_sum(sum);
+    if (lane == 0 && h < s.n_h)
+        s.job->part[(size_t)s.index * (size_t)s.job->n_heads + (size_t)(s.h0 + h)] = { max, sum };
+}
+
+/* Adds the sums of the warps in their order: columns c0 .. of the partial results. */
+static __device__ inline void decode_store(const struct decode_split &s, const float *sum,
+                                           int32_t heads, int32_t columns, int32_t c0,
+                                           int32_t head_dim)
+{
+    size_t row = (size_t)s.index * (size_t)s.job->n_heads + (size_t)s.h0;
+    float *acc = s.job->acc + row * (size_t)head_dim;
+    for (int32_t i = (int32_t)threadIdx.x; i < s.n_h * columns; i += DECODE_THREADS) {
+        int32_t h = i / columns, c = c0 + i % columns;
+        float x = 0;
+        for (int32_t w = 0; w < DECODE_WARPS; w++) x += sum[w * heads * columns + i];
+        if (c < head_dim) acc[(size_t)h * (size_t)head_dim + (size_t)c] = x;
+    }
+}
+
+/* ---- decode_fast: 16-bit elements, head_dim D, G heads ------------------------------------------- */
+
+template <int D, int G> struct decode_map {
+    enum {
+        LANES = D / 8,                              /* that share a row */
+        GROUPS = KVL_WARP / LANES,                  /* rows of a warp side by side */
+        STEP = GROUPS * UNROLL,                     /* rows of a warp at a time */
+        LOGITS = UNROLL * G,                        /* of a group at a time */
+        HELD = LOGITS > LANES ? LOGITS / LANES : 1, /* of these in one lane in the end */
+        SUMS = G * 8 / GROUPS                       /* of values in one lane in the end */
+    };
+};
+
+/* The rows i0 + u * groups of a lane's group; beyond the end the last one again. */
+static __device__ inline void decode_load(struct kvl_eight *x, const uint8_t *const *row,
+                                          size_t off, int32_t i0, int32_t groups, int32_t n)
+{
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) x[u] = kvl_load_eight(row[min(i0 + u * groups, n - 1)] + off);
+}
+
+template <class T, int D, int G>
+static __device__ inline void decode_logits(const struct decode_split &s,
+                                            const struct decode_shared &m)
+{
+    typedef struct decode_map<D, G> map;
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    int32_t group = lane / map::LANES, l = lane % map::LANES;
+    size_t off = s.lane->off[KVL_PART_K] + (size_t)l * 16;
+    for (int32_t t = warp * map::STEP; t < s.n; t += DECODE_WARPS * map::STEP) {
+        struct kvl_eight k[UNROLL];
+        float x[map::LOGITS];
+        decode_load(k, m.row, off, t + group, map::GROUPS, s.n);
+#pragma unroll
+        for (int h = 0; h < G; h++) {
+            float q[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) q[e] = m.q[h * D + l * 8 + e];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                float dot = 0;
+#pragma unroll
+                for (int e = 0; e < 8; e++) dot = fmaf(q[e], kvl_eight_at<T>(k[u], e), dot);
+                x[u * G + h] = dot;
+            }
+        }
+        kvl_fold<map::LOGITS, map::LANES, 1>(x);
+#pragma unroll
+        for (int r = 0; r < map::HELD; r++) {
+            int32_t v = l * map::LOGITS / map::LANES + r;
+            int32_t i = t + v / G * map::GROUPS + group;
+            if (l * map::LOGITS % map::LANES == 0 && i < s.n)
+                m.p[i * G + v % G] = decode_weighted(s, i, x[r]);
+        }
+    }
+}
+
+/* x holds the first rows already: they were asked for before the softmax. */
+template <class T, int D, int G>
+static __device__ inline void decode_values(const struct decode_split &s,
+                                            const struct decode_shared &m, struct kvl_eight *x,
+                                            float *acc)
+{
+    typedef struct decode_map<D, G> map;
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    int32_t group = lane / map::LANES, l = lane % map::LANES, t0 = warp * map::STEP;
+    size_t off = s.lane->off[KVL_PART_V] + (size_t)l * 16;
+#pragma unroll
+    for (int i = 0; i < G * 8; i++) acc[i] = 0;
+    for (int32_t t = t0; t < s.n; t += DECODE_WARPS * map::STEP) {
+        if (t > t0) decode_load(x, m.row, off, t + group, map::GROUPS, s.n);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            float p[G], any = 0;
+#pragma unroll
+            for (int h = 0; h < G; h++) any += p[h] = m.p[(t + u * map::GROUPS + group) * G + h];
+            if (any == 0) continue; /* an unread slot may hold anything */
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                float v = kvl_eight_at<T>(x[u], e);
+#pragma unroll
+                for (int h = 0; h < G; h++) acc[h * 8 + e] = fmaf(p[h], v, acc[h * 8 + e]);
+            }
+        }
+    }
+}
+
+template <class T, int D, int G>
+static __global__ void __launch_bounds__(DECODE_THREADS) decode_fast(struct decode_params a)
+{
+    typedef struct decode_map<D, G> map;
+    struct decode_split s;
+    KVL_SHARED(uint8_t, bytes);
+    if (!decode_find(a, G, &s) || !s.job->fast) return; /* whole blocks */
+    struct decode_shared m = decode_cut(bytes, s.job->split, G, D);
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    int32_t group = lane / map::LANES, l = lane % map::LANES;
+    for (int32_t i = (int32_t)threadIdx.x; i < G * D; i += DECODE_THREADS)
+        m.q[i] = i / D < s.n_h ? s.job->q[s.h0 * D + i] * a.scale : 0;
+    decode_rows(a, s, m, D * sizeof(T));
+    decode_logits<T, D, G>(s, m);
+    struct kvl_eight v[UNROLL];
+    if (s.job->out)
+        decode_load(v, m.row, s.lane->off[KVL_PART_V] + (size_t)l * 16, warp * map::STEP + group,
+                    map::GROUPS, s.n);
+    __syncthreads();
+    decode_softmax(s, m.p, G, (s.n + map::STEP - 1) / map::STEP * map::STEP);
+    __syncthreads();
+    if (!s.job->out) return;
+    float acc[G * 8];
+    decode_values<T, D, G>(s, m, v, acc);
+    kvl_fold<G * 8, map::GROUPS, map::LANES>(acc);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < map::SUMS; i++) {
+        int32_t at = group * map::SUMS + i;
+        m.sum[(warp * G + at / 8) * D + l * 8 + at % 8] = acc[i];
+    }
+    __syncthreads();
+    decode_store(s, m.sum, G, D, 0, D);
+}
+
+/* ---- decode_any ---------------------------------------------------------------------------------- */
+
+/* Queries to shared memory, turned to q_pos where keys are raw. */
+static __device__ inline void any_queries(const struct decode_params &a,
+                                          const struct decode_split &s, float *q)
+{
+    int32_t half = a.half;
+    for (int32_t i = (int32_t)threadIdx.x; i < ANY_HEADS * half; i += DECODE_THREADS) {
+        int32_t h = i / half, m = i % half;
+        int32_t x = a.neox ? m : 2 * m, y = a.neox ? m + half : 2 * m + 1;
+        const float *from = s.job->q + (size_t)(h < s.n_h ? s.h0 + h : 0) * (size_t)a.head_dim;
+        float qx = h < s.n_h ? from[x] : 0, qy = h < s.n_h ? from[y] : 0, c = 1, d = 0;
+        if (s.job->pos) kvl_turn(s.job->q_pos, a.inv_freq[m], &c, &d);
+        q[h * a.head_dim + x] = (qx * c - qy * d) * a.scale;
+        q[h * a.head_dim + y] = (qx * d + qy * c) * a.scale;
+    }
+}
+
+struct any_pair {
+    float x, y;
+};
+
+/* Channels x and y of the key of entry i; `row` is the stored one. */
+template <class T>
+static __device__ inline struct any_pair any_key(const struct decode_params &a,
+                                                 const struct decode_split &s, const uint8_t *row,
+                                                 int32_t i, int32_t pair, int32_t x, int32_t y)
+{
+    if (s.job->keys) {
+        const float *k = s.job->keys + (size_t)(s.i0 + i) * (size_t)a.head_dim;
+        return { k[x], k[y] };
+    }
+    const T *k = reinterpret_cast<const T *>(row);
+    float kx = kvl_float(k[x]), ky = kvl_float(k[y]), c, d;
+    if (!s.job->pos) return { kx, ky };
+    kvl_turn(s.job->pos[s.i0 + i], a.inv_freq[pair], &c, &d);
+    return { kx * c - ky * d, kx * d + ky * c };
+}
+
+/* A warp takes UNROLL entries at a time, a lane a pair of channels of every 64. */
+template <class T>
+static __device__ inline void any_logits(const struct decode_params &a,
+                                         const struct decode_split &s,
+                                         const struct decode_shared &m)
+{
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    int32_t half = a.half;
+    size_t off = s.job->keys ? 0 : s.lane->off[s.job->pos ? KVL_PART_K_RAW : KVL_PART_K];
+    for (int32_t t = warp * UNROLL; t < s.n; t += DECODE_WARPS * UNROLL) {
+        float dot[UNROLL * ANY_HEADS] = { 0 };
+        for (int32_t pair = lane; pair < half; pair += KVL_WARP) {
+            int32_t x = a.neox ? pair : 2 * pair, y = a.neox ? pair + half : 2 * pair + 1;
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                int32_t i = min(t + u, s.n - 1);
+                struct any_pair k = any_key<T>(a, s, m.row[i] + off, i, pair, x, y);
+#pragma unroll
+                for (int h = 0; h < ANY_HEADS; h++) {
+                    const float *q = m.q + h * a.head_dim;
+                    float *d = &dot[u * ANY_HEADS + h];
+                    *d = fmaf(q[y], k.y, fmaf(q[x], k.x, *d));
+                }
+            }
+        }
+        kvl_fold<UNROLL * ANY_HEADS, KVL_WARP, 1>(dot); /* 16 sums, 32 lanes */
+        int32_t v = lane / 2, i = t + v / ANY_HEADS;
+        if (lane % 2 == 0 && i < s.n)
+            m.p[i * ANY_HEADS + v % ANY_HEADS] = decode_weighted(s, i, dot[0]);
+    }
+}
+
+/* Columns c0 .. c0 + TILE - 1 of the values: warps share the entries, lanes the columns. */
+template <class T>
+static __device__ inline void any_values(const struct decode_params &a,
+                                         const struct decode_split &s,
+                                         const struct decode_shared &m, int32_t c0, float *acc)
+{
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    for (int i = 0; i < ANY_HEADS * TILE_LANE; i++) acc[i] = 0;
+    for (int32_t i = warp; i < s.n; i += DECODE_WARPS) {
+        const float *p = m.p + i * ANY_HEADS;
+        if (p[0] + p[1] + p[2] + p[3] == 0) continue; /* an unread slot may hold anything */
+        const T *row = reinterpret_cast<const T *>(m.row[i] + s.lane->off[KVL_PART_V]);
+#pragma unroll
+        for (int k = 0; k < TILE_LANE; k++) {
+            int32_t c = c0 + lane + k * KVL_WARP;
+            float v = c < a.head_dim ? kvl_float(row[c]) : 0;
+#pragma unroll
+            for (int h = 0; h < ANY_HEADS; h++)
+                acc[h * TILE_LANE + k] = fmaf(p[h], v, acc[h * TILE_LANE + k]);
+        }
+    }
+}
+
+template <class T>
+static __global__ void __launch_bounds__(DECODE_THREADS) decode_any(struct decode_params a)
+{
+    struct decode_split s;
+    KVL_SHARED(uint8_t, bytes);
+    if (!decode_find(a, ANY_HEADS, &s) || s.job->fast) return; /* whole blocks */
+    struct decode_shared m = decode_cut(bytes, s.job->split, ANY_HEADS, a.head_dim);
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    m.sum = m.p + s.job->split * ANY_HEADS; /* weights are read for every tile of columns */
+    any_queries(a, s, m.q);
+    decode_rows(a, s, m, (size_t)a.head_dim * sizeof(T));
+    any_logits<T>(a, s, m);
+    __syncthreads();
+    decode_softmax(s, m.p, ANY_HEADS, s.n);
+    __syncthreads();
+    for (int32_t c0 = 0; s.job->out && c0 < a.head_dim; c0 += TILE) {
+        float acc[ANY_HEADS * TILE_LANE];
+        any_values<T>(a, s, m, c0, acc);
+        for (int h = 0; h < ANY_HEADS; h++)
+            for (int k = 0; k < TILE_LANE; k++)
+                m.sum[(warp * ANY_HEADS + h) * TILE + lane + k * KVL_WARP] = acc[h * TILE_LANE + k];
+        __syncthreads();
+        decode_store(s, m.sum, ANY_HEADS, TILE, c0, a.head_dim);
+        __syncthreads();
+    }
+}
+
+#endif
