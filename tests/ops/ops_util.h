@@ -66,8 +66,16 @@ static inline void ut_same(const char *what, const float *a, const float *b, siz
                      (double)a[i], (double)b[i], kvl_ops_isa(), kvl_ops_threads());
 }
 
-/* Runs `body` for every instruction set of this machine. */
+/* Runs `body` for every instruction set of this machine; once where the operators are those of a GPU. */
 typedef void (*ut_body)(struct kvl_rng *r);
+#ifdef KVL_TEST_CUDA
+static inline void ut_each_isa(ut_body body)
+{
+    struct kvl_rng r;
+    kvl_rng_seed(&r, 1);
+    body(&r);
+}
+#else
 static inline void ut_each_isa(ut_body body)
 {
     static const char *const names[] = { "scalar", "avx2", "avx512", "avx512bf16" };
@@ -85,6 +93,7 @@ static inline void ut_each_isa(ut_body body)
     kvl_ops_set_threads(0);
     assert_true(n_run > 0);
 }
+#endif
 
 static inline int32_t ut_pick(struct kvl_rng *r, const int32_t *v, size_t n)
 {

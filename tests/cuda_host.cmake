@@ -1,0 +1,118 @@
+# cuda_host.cmake - the CUDA kernels on the CPU (ops/cuda_host): the sources of core/ops/cuda compiled for C++.
+#
+#   ops_cuda.<stem>    each ops/test_*.c once more, with kvl_cuda_<op> wherever it says kvl_cpu_<op>
+#   <folder>_cuda.*    tests of other folders, and scripts of e2e, that mention KVL_TEST_CUDA, once more
+#   kvlab_cuda_host    the program, for which `--device cuda` is the emulated GPU
+if(NOT CMAKE_CXX_COMPILER)
+  message(STATUS "tests of the CUDA kernels left out: no compiler for C++ (g++)")
+  return()
+endif()
+
+set(KVL_EMU_DIR ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda_host)
+set(KVL_EMU_INCLUDE ${KVL_EMU_DIR} ${CMAKE_SOURCE_DIR}/core/include ${CMAKE_SOURCE_DIR}/core)
+# Kernels look at memory through pointers of other types, as GPU code may.
+set(KVL_EMU_OPTIONS -Wall -Wextra -Wno-unknown-pragmas -Wno-maybe-uninitialized -O1
+     -ffp-contract=off -fno-strict-aliasing)
+if(KVL_WERROR)
+  list(APPEND KVL_EMU_OPTIONS -Werror)
+endif()
+
+file(GLOB KVL_EMU_SRC CONFIGURE_DEPENDS ${KVL_EMU_DIR}/cuda_host_*.cc)
+file(GLOB KVL_CUDA_SRC CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/ops/cuda/*.cu)
+set_source_files_properties(${KVL_CUDA_SRC} PROPERTIES LANGUAGE CXX)
+# While operators are being written: what is missing says so when it is called.
+set(missing ${CMAKE_CURRENT_BINARY_DIR}/cuda_missing.cc)
+file(CONFIGURE OUTPUT ${missing} CONTENT "#include \"kvl/ops.h\"
+#define KVL_OP(op, meaning) __attribute__((weak)) int kvl_cuda_##op(const struct kvl_##op##_args *) { return KVL_EDEVICE; }
+#include \"kvl/ops.def\"
+" @ONLY)
+add_library(kvl_cuda_host OBJECT ${KVL_EMU_SRC} ${KVL_CUDA_SRC} ${missing})
+target_include_directories(kvl_cuda_host PRIVATE ${KVL_EMU_INCLUDE})
+target_compile_definitions(kvl_cuda_host PRIVATE KVL_CUDA KVL_CUDA_HOST)
+target_compile_options(kvl_cuda_host PRIVATE ${KVL_EMU_OPTIONS})
+set_target_properties(kvl_cuda_host PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
+                      CXX_EXTENSIONS OFF)
+
+# Everything of core with the emulated GPU among the devices.
+add_library(kvl_core_cuda_host INTERFACE)
+target_link_libraries(kvl_core_cuda_host INTERFACE kvl_common $<TARGET_OBJECTS:kvl_device_cuda>
+                      $<TARGET_OBJECTS:kvl_cuda_host>)
+set(KVL_EMU_LINK kvl_core_cuda_host)
+if(TARGET kvl_app)
+  list(APPEND KVL_EMU_LINK kvl_app)
+endif()
+
+file(STRINGS ${CMAKE_SOURCE_DIR}/core/include/kvl/ops.def ops REGEX "^KVL_OP\\(")
+set(text "/* Generated from ops.def. */\n#define kvl_ops_cpu kvl_ops_cuda\n")
+foreach(op IN LISTS ops)
+  string(REGEX REPLACE "^KVL_OP\\(([a-z0-9_]+),.*" "\\1" op "${op}")
+  string(APPEND text "#define kvl_cpu_${op} kvl_cuda_${op}\n")
+endforeach()
+set(KVL_EMU_NAMES ${CMAKE_CURRENT_BINARY_DIR}/cuda_names.h)
+file(CONFIGURE OUTPUT ${KVL_EMU_NAMES} CONTENT "${text}" @ONLY)
+
+function(kvl_emu_program name)
+  target_link_libraries(${name} PRIVATE ${KVL_EMU_LINK} kvl_ref PkgConfig::CMOCKA)
+  target_include_directories(${name} PRIVATE ${KVL_EMU_INCLUDE} ${CMAKE_SOURCE_DIR}/harness
+                             ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+  target_compile_definitions(${name} PRIVATE KVL_TEST_CUDA KVL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX CXX_STANDARD 17
+                        CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
+endfunction()
+
+function(kvl_emu_test name)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  string(REGEX REPLACE "\\..*" "" label ${name})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS ${label}
+                       TIMEOUT ${KVL_TEST_TIMEOUT})
+endfunction()
+
+foreach(folder unit ops golden conformance)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/test_*.c)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} asks REGEX "KVL_TEST_CUDA")
+    if(NOT folder STREQUAL "ops" AND NOT asks)
+      continue()
+    endif()
+    get_filename_component(stem ${source} NAME_WE)
+    string(REGEX REPLACE "^test_" "test_cuda_" program ${stem})
+    add_executable(${program} ${source})
+    kvl_emu_program(${program})
+    if(folder STREQUAL "ops")
+      target_compile_options(${program} PRIVATE -include ${KVL_EMU_NAMES})
+    endif()
+    if(stem STREQUAL "test_conformance")
+      foreach(method IN LISTS KVL_METHOD_SRC)
+        get_filename_component(method ${method} NAME_WE)
+        kvl_emu_test(conformance_cuda.${method} ${program} ${method})
+      endforeach()
+    else()
+      kvl_emu_test(${folder}_cuda.${stem} ${program})
+    endif()
+  endforeach()
+endforeach()
+
+# The emulation itself.
+file(GLOB sources CONFIGURE_DEPENDS ${KVL_EMU_DIR}/test_*.cc)
+foreach(source IN LISTS sources)
+  get_filename_component(stem ${source} NAME_WE)
+  add_executable(${stem} ${source})
+  kvl_emu_program(${stem})
+  target_compile_definitions(${stem} PRIVATE KVL_CUDA_HOST)
+  target_compile_options(${stem} PRIVATE ${KVL_EMU_OPTIONS})
+  kvl_emu_test(cuda_host.${stem} ${stem})
+endforeach()
+
+if(TARGET kvl_app)
+  add_executable(kvlab_cuda_host ${CMAKE_SOURCE_DIR}/harness/main.c)
+  kvl_emu_program(kvlab_cuda_host)
+  file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/e2e/test_*.sh)
+  foreach(script IN LISTS scripts)
+    file(STRINGS ${script} asks REGEX "KVL_TEST_CUDA")
+    if(asks)
+      get_filename_component(stem ${script} NAME_WE)
+      kvl_emu_test(e2e_cuda.${stem} bash ${script} $<TARGET_FILE:kvlab_cuda_host> ${CMAKE_SOURCE_DIR})
+      set_tests_properties(e2e_cuda.${stem} PROPERTIES ENVIRONMENT KVL_TEST_CUDA=1 TIMEOUT 600)
+    endif()
+  endforeach()
+endif()
