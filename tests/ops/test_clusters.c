@@ -367,7 +367,7 @@ static void body_keys(struct kvl_rng *r)
         ut_lanes_open(&lanes, r, 1, SLOTS);
         float *q = ut_random(r, rows * cols, 1), *keys = ut_random(r, SLOTS * cols, 1);
         float *out[3], *lse[3];
-        const float *key[SLOTS];
+        const float *key[SLOTS] = { NULL };
         uint8_t mask[SLOTS];
         struct kvl_run runs[] = { { 3, 100 }, { 120, 1 }, { 130, 170 } };
         for (int32_t t = 0; t < 3; t++) {
