@@ -59,7 +59,7 @@ void kvl_moves_run(struct kvl_store *store)
                                             .stage = store->stage,
                                             .stage_bytes = store->stage_bytes });
         m->n = 0;
-        m->bytes = 0;
+        m->n_slots = 0;
     }
 }
 
@@ -81,16 +81,17 @@ void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *d
         return;
     }
     struct kvl_moves *m = &store->moves[kind];
-    size_t bytes = (size_t)n * slot_bytes(store);
-    if (m->n == MOVES_MAX || m->bytes + bytes > store->stage_bytes) kvl_moves_run(store);
+    if (m->n == MOVES_MAX || (size_t)(m->n_slots + n) * slot_bytes(store) > store->stage_bytes)
+        kvl_moves_run(store);
     memmove(kvl_block_pos(l, dst) + dst_slot, kvl_block_pos(l, src) + src_slot,
             (size_t)n * sizeof(int32_t));
-    m->bytes += bytes;
     m->move[m->n++] = (struct kvl_kv_move){ .to = kvl_block_head(dst)->data,
                                             .from = kvl_block_head(src)->data,
                                             .to_slot = dst_slot,
                                             .from_slot = src_slot,
-                                            .n = n };
+                                            .n = n,
+                                            .at = m->n_slots };
+    m->n_slots += n;
 }
 
 /* ---- tables of the device --------------------------------------------------------------------- */

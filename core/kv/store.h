@@ -47,8 +47,7 @@ enum kvl_moves_kind { KVL_MOVES_OWN = 0, KVL_MOVES_SLOTS, KVL_MOVES_KINDS };
  * copy may be written to in the same batch. */
 struct kvl_moves {
     struct kvl_kv_move *move; /* [KVL_MOVES_MAX] */
-    int32_t n;
-    size_t bytes;
+    int32_t n, n_slots;
 };
 
 struct kvl_store {

@@ -78,6 +78,7 @@ struct kvl_kv_move {
     uint8_t *to;
     const uint8_t *from;
     int32_t to_slot, from_slot, n;
+    int32_t at; /* slots of the moves before it in the call */
 };
 struct kvl_kv_move_args {
     const struct kvl_layout *layout;

@@ -9,9 +9,13 @@
 
 enum { TEMP_PIECES = 32, TEMP_MIN_BYTES = 1 << 20, TEMP_ALIGN = 256 };
 
+struct temp_piece {
+    uint8_t *base;
+    size_t bytes;
+};
+
 static struct {
-    uint8_t *base[TEMP_PIECES];
-    size_t bytes[TEMP_PIECES];
+    struct temp_piece piece[TEMP_PIECES];
     int32_t n;
     size_t used; /* of the last piece */
 } temp;
@@ -19,7 +23,7 @@ static struct {
 static size_t temp_total(void)
 {
     size_t total = 0;
-    for (int32_t i = 0; i < temp.n; i++) total += temp.bytes[i];
+    for (int32_t i = 0; i < temp.n; i++) total += temp.piece[i].bytes;
     return total;
 }
 
@@ -28,34 +32,43 @@ static int temp_add(size_t bytes)
     void *base;
     assert(temp.n < TEMP_PIECES);
     KVL_TRY(kvl_cuda_alloc(KVL_PLACE_DEVICE, bytes, &base));
-    temp.base[temp.n] = static_cast<uint8_t *>(base);
-    temp.bytes[temp.n++] = bytes;
+    temp.piece[temp.n++] = { static_cast<uint8_t *>(base), bytes };
     temp.used = 0;
     return KVL_OK;
 }
 
-/* Several pieces become one. */
+/* Several pieces become one; the largest of them, where memory is short. */
 static int temp_reset(void)
 {
     temp.used = 0;
     if (temp.n < 2) return KVL_OK;
-    size_t total = temp_total();
-    for (int32_t i = 0; i < temp.n; i++) kvl_cuda_release(KVL_PLACE_DEVICE, temp.base[i]);
-    temp.n = 0;
-    return temp_add(total);
+    struct temp_piece best = { NULL, temp_total() };
+    void *base = NULL;
+    int rc = kvl_cuda_alloc(KVL_PLACE_DEVICE, best.bytes, &base);
+    if (rc == KVL_EDEVICE) return rc;
+    best.base = static_cast<uint8_t *>(base);
+    int32_t keep = -1;
+    for (int32_t i = 0; rc != KVL_OK && i < temp.n; i++)
+        if (keep < 0 || temp.piece[i].bytes > temp.piece[keep].bytes) keep = i;
+    if (keep >= 0) best = temp.piece[keep];
+    for (int32_t i = 0; i < temp.n; i++)
+        if (i != keep) kvl_cuda_release(KVL_PLACE_DEVICE, temp.piece[i].base);
+    temp.piece[0] = best;
+    temp.n = 1;
+    return KVL_OK;
 }
 
 static int temp_take(size_t bytes, void **out)
 {
     bytes = (bytes + TEMP_ALIGN - 1) / TEMP_ALIGN * TEMP_ALIGN;
-    if (temp.n == 0 || bytes > temp.bytes[temp.n - 1] - temp.used) {
+    if (temp.n == 0 || bytes > temp.piece[temp.n - 1].bytes - temp.used) {
         /* As much again as there is, so that pieces stay few; just enough where that is too much. */
         size_t want = KVL_MAX(KVL_MAX(bytes, temp_total()), (size_t)TEMP_MIN_BYTES);
         int rc = temp_add(want);
         if (rc == KVL_ENOMEM && bytes < want) rc = temp_add(bytes);
         KVL_TRY(rc);
     }
-    *out = temp.base[temp.n - 1] + temp.used;
+    *out = temp.piece[temp.n - 1].base + temp.used;
     temp.used += bytes;
     return KVL_OK;
 }

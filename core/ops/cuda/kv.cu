@@ -14,13 +14,6 @@ struct kv_parts {
     int32_t n, n_kv_heads, head_dim;
 };
 
-struct kv_move_job {
-    uint8_t *to;
-    const uint8_t *from;
-    int32_t to_slot, from_slot, n;
-    int64_t at; /* slots of the moves before it */
-};
-
 struct kv_move_shape {
     uint32_t off[3];
     int64_t row, total; /* words of a row; slots of all moves */
@@ -97,9 +90,9 @@ static __global__ void __launch_bounds__(KV_THREADS)
 /* grid (moves, parts): into the staging memory, or out of it. */
 template <class W>
 static __global__ void __launch_bounds__(KV_THREADS)
-    kv_stage_kernel(struct kv_move_shape shape, const struct kv_move_job *job, W *stage, bool in)
+    kv_stage_kernel(struct kv_move_shape shape, const struct kvl_kv_move *move, W *stage, bool in)
 {
-    const struct kv_move_job m = job[blockIdx.x];
+    const struct kvl_kv_move m = move[blockIdx.x];
     uint32_t off = shape.off[blockIdx.y];
     W *staged = stage + ((int64_t)blockIdx.y * shape.total + m.at) * shape.row;
     const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
@@ -141,13 +134,13 @@ static void kv_put_launch(const struct kv_parts *parts, const struct kvl_kv_span
 
 /* All reads before the writes: the second launch begins when the first has run. */
 template <class W>
-static void kv_move_launch(struct kv_move_shape shape, const struct kv_move_job *job, void *stage,
+static void kv_move_launch(struct kv_move_shape shape, const struct kvl_kv_move *move, void *stage,
                            dim3 grid, size_t row_bytes)
 {
     shape.row = (int64_t)(row_bytes / sizeof(W));
     W *staged = static_cast<W *>(stage);
-    KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, job, staged, true);
-    KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, job, staged, false);
+    KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, move, staged, true);
+    KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, move, staged, false);
 }
 
 /* ---- entry points --------------------------------------------------------------------------------- */
@@ -188,54 +181,44 @@ int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
     return kvl_cuda_end(&c);
 }
 
-/* Jobs for the kernel, which need the number of slots before them; the sum of all. */
-static int64_t kv_move_jobs(const struct kvl_kv_move_args *a, struct kv_move_job *job)
+static int64_t kv_move_slots(const struct kvl_kv_move_args *a)
 {
-    int64_t at = 0;
+    int64_t total = 0;
     for (int32_t i = 0; i < a->n_moves; i++) {
         const struct kvl_kv_move *m = &a->move[i];
         assert(m->n > 0 && m->to_slot >= 0 && m->to_slot + m->n <= a->layout->block_tok);
         assert(m->from_slot >= 0 && m->from_slot + m->n <= a->layout->block_tok);
-        job[i] = { m->to, m->from, m->to_slot, m->from_slot, m->n, at };
-        at += m->n;
+        assert(m->at == total);
+        total += m->n;
     }
-    return at;
+    return total;
 }
 
-static int kv_move_run(const struct kvl_kv_move_args *a, struct kv_move_job *job)
+/* Allocates nothing: the middle of an eviction is no place to run short. */
+int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
 {
     const struct kvl_layout *l = a->layout;
     struct kvl_cuda_call c;
     struct kv_move_shape shape = {};
     unsigned n_parts = 0;
     size_t row = (size_t)l->head_dim * l->elem_bytes;
+    if (a->n_moves == 0) return KVL_OK;
     for (int part = 0; part < 3; part++)
         if (l->part_off[part] != SIZE_MAX) shape.off[n_parts++] = (uint32_t)l->part_off[part];
-    shape.total = kv_move_jobs(a, job);
+    shape.total = kv_move_slots(a);
     assert((size_t)shape.total * n_parts * row <= a->stage_bytes && (uintptr_t)a->stage % 16 == 0);
     kvl_cuda_begin(&c);
-    const struct kv_move_job *jobs = kvl_cuda_upload(&c, job, (size_t)a->n_moves);
+    const struct kvl_kv_move *move = kvl_cuda_upload(&c, a->move, (size_t)a->n_moves);
     dim3 grid((unsigned)a->n_moves, n_parts);
     if (c.rc == KVL_OK) {
         if (row % sizeof(uint4) == 0)
-            kv_move_launch<uint4>(shape, jobs, a->stage, grid, row);
+            kv_move_launch<uint4>(shape, move, a->stage, grid, row);
         else if (row % sizeof(uint32_t) == 0)
-            kv_move_launch<uint32_t>(shape, jobs, a->stage, grid, row);
+            kv_move_launch<uint32_t>(shape, move, a->stage, grid, row);
         else
-            kv_move_launch<uint16_t>(shape, jobs, a->stage, grid, row);
+            kv_move_launch<uint16_t>(shape, move, a->stage, grid, row);
     }
     return kvl_cuda_end(&c);
-}
-
-int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
-{
-    if (a->n_moves == 0) return KVL_OK;
-    struct kv_move_job *job =
-        static_cast<struct kv_move_job *>(kvl_alloc((size_t)a->n_moves, sizeof *job));
-    if (!job) return KVL_ENOMEM;
-    int rc = kv_move_run(a, job);
-    kvl_free(job);
-    return rc;
 }
 
 int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n)
