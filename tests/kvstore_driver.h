@@ -8,7 +8,7 @@
 #define KVSTORE_DRIVER_H
 
 #include "kv/lane.h"
-#include "kvl/kvstore.h"
+#include "kvl/device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,6 +41,7 @@ struct drive_seq {
 struct drive {
     const uint8_t *bytes;
     size_t n_bytes;
+    const struct kvl_device *device; /* of the store; set by the caller, or NULL */
     struct kvl_store *store;
     struct kvl_store_desc desc;
     struct kvl_err err;
@@ -120,16 +121,19 @@ static inline int32_t drive_index(const struct drive_lane *m, int32_t pos)
     return -1;
 }
 
+/* The values of a lane; slot [n] of each entry of the model. */
 static inline bool drive_compare_rows(struct drive *d, const struct drive_seq *s, int32_t layer,
-                                      int32_t head, int32_t slot, const struct drive_slot *want)
+                                      int32_t head, const int32_t *slot, const struct drive_lane *m)
 {
+    static float rows[DRIVE_SLOTS * DRIVE_DIM];
     for (int part = 0; part < (d->desc.raw_keys ? 3 : 2); part++) {
-        float row[DRIVE_DIM];
-        int rc = kvl_seq_read(s->real, layer, head, (enum kvl_kv_part)part, slot, 1, row, &d->err);
+        int rc = kvl_seq_read(s->real, layer, head, (enum kvl_kv_part)part, 0, m->n, rows, &d->err);
         DRIVE_CHECK(rc == KVL_OK, "%s", d->err.msg);
-        for (int32_t c = 0; c < d->desc.head_dim; c++)
-            DRIVE_CHECK(row[c] == drive_value(want->tag, part, c),
-                        "layer %d head %d pos %d part %d", layer, head, want->pos, part);
+        for (int32_t i = 0; i < m->n; i++)
+            for (int32_t c = 0; c < d->desc.head_dim; c++)
+                DRIVE_CHECK(rows[slot[i] * d->desc.head_dim + c] ==
+                                drive_value(m->slot[i].tag, part, c),
+                            "layer %d head %d pos %d part %d", layer, head, m->slot[i].pos, part);
     }
     return true;
 }
@@ -148,9 +152,8 @@ static inline bool drive_compare_lane(struct drive *d, struct drive_seq *s, int3
     for (int32_t i = 0; i < m->n; i++) {
         DRIVE_CHECK(slot[i] >= 0 && slot[i] < m->n, "slot %d", slot[i]);
         DRIVE_CHECK(pos[slot[i]] == want[i], "got %d, want %d", pos[slot[i]], want[i]);
-        if (!drive_compare_rows(d, s, layer, head, slot[i], &m->slot[i])) return false;
     }
-    return true;
+    return drive_compare_rows(d, s, layer, head, slot, m);
 }
 
 static inline bool drive_compare_seq(struct drive *d, struct drive_seq *s)
@@ -476,7 +479,8 @@ static inline bool drive_begin(struct drive *d)
                                        .head_dim = dims[drive_byte(d) % 4],
                                        .block_tok = blocks[drive_byte(d) % 4],
                                        .type = (enum kvl_kv_type)(drive_byte(d) % 3),
-                                       .raw_keys = drive_byte(d) % 4 == 0 };
+                                       .raw_keys = drive_byte(d) % 4 == 0,
+                                       .device = d->device };
     uint32_t limit = drive_byte(d);
     struct kvl_store_stats st;
     for (int i = 0; i < 2; i++) { /* the block size is known once a store was made */

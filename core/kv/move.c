@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { MOVES_MAX = 4096, LINKS_MIN = 64, LINKS_STEP = 256 };
+enum { MOVES_MAX = 4096, MOVES_BLOCKS = 1024, LINKS_MIN = 64, LINKS_STEP = 256 };
 #define MOVES_STAGE_BYTES ((size_t)8 << 20)
 
 static size_t slot_bytes(const struct kvl_store *store)
@@ -29,7 +29,7 @@ static int device_take(const struct kvl_store *store, size_t n, size_t item, voi
 int kvl_moves_open(struct kvl_store *store, struct kvl_err *err)
 {
     size_t block = slot_bytes(store) * (size_t)store->layout.block_tok;
-    size_t bytes = MOVES_STAGE_BYTES;
+    size_t bytes = KVL_MIN(MOVES_STAGE_BYTES, MOVES_BLOCKS * block);
     if (store->desc.limit_bytes) bytes = KVL_MIN(bytes, store->desc.limit_bytes);
     store->stage_bytes = KVL_MAX(bytes, block);
     KVL_TRY(device_take(store, 1, store->stage_bytes, &store->stage, err));

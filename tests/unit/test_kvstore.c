@@ -44,6 +44,7 @@ void *__wrap_mmap(void *at, size_t len, int prot, int flags, int fd, off_t off)
 enum { DIM = 4 };
 
 static struct kvl_err err;
+static const struct kvl_device *device; /* of all stores; NULL: the CPU */
 
 static void ok_at(int rc, int line)
 {
@@ -62,7 +63,7 @@ static void refused_at(int rc, int want, const char *text, int line)
 static struct kvl_store *store_of(int32_t layers, int32_t heads, size_t limit_blocks)
 {
     struct kvl_store_desc d = {
-        .n_layers = layers, .n_kv_heads = heads, .head_dim = DIM, .block_tok = 8
+        .n_layers = layers, .n_kv_heads = heads, .head_dim = DIM, .block_tok = 8, .device = device
     };
     struct kvl_store *store;
     OK(kvl_store_create(&d, &store, &err));
@@ -196,9 +197,12 @@ static void test_bad_arguments(void **state)
 static void test_alignment(void **state)
 {
     (void)state;
-    struct kvl_store_desc d = {
-        .n_layers = 1, .n_kv_heads = 1, .head_dim = 3, .type = KVL_KV_F16, .raw_keys = true
-    };
+    struct kvl_store_desc d = { .n_layers = 1,
+                                .n_kv_heads = 1,
+                                .head_dim = 3,
+                                .type = KVL_KV_F16,
+                                .raw_keys = true,
+                                .device = device };
     struct kvl_store *store;
     struct kvl_seq *seq;
     OK(kvl_store_create(&d, &store, &err));
@@ -210,7 +214,7 @@ static void test_alignment(void **state)
     assert_int_equal(lane.n_slots, 100);
     assert_true(lane.sorted);
     for (int32_t b = 0; b < 7; b++) {
-        for (int part = 0; part < 3; part++)
+        for (int part = 0; part < 3 && !device; part++)
             assert_int_equal((uintptr_t)kvl_lane_rows(&lane, (enum kvl_kv_part)part, b) % 64, 0);
         assert_int_equal((uintptr_t)kvl_lane_pos(&lane, b) % 64, 0);
         assert_int_equal(kvl_lane_pos(&lane, b)[1], b * 16 + 1);
@@ -407,7 +411,9 @@ static int64_t scenario(int64_t fail_at)
     struct kvl_store *store = NULL;
     struct kvl_seq *seq = NULL, *fork = NULL;
     int32_t all[64], few[64], many[64], n_all, n_few, n_many = 0;
-    struct kvl_store_desc d = { .n_layers = 1, .n_kv_heads = 2, .head_dim = DIM, .block_tok = 8 };
+    struct kvl_store_desc d = {
+        .n_layers = 1, .n_kv_heads = 2, .head_dim = DIM, .block_tok = 8, .device = device
+    };
     alloc_count = 0;
     alloc_fails_at = fail_at;
 /* The first try may fail, for want of memory only; the second may not. */
@@ -506,7 +512,7 @@ static void test_memory_returns(void **state)
     struct kvl_store_desc d = { .n_layers = 1, .n_kv_heads = HEADS, .head_dim = D };
     struct kvl_store *store;
     struct kvl_seq *seq;
-    if (resident_bytes() < 0) skip();
+    if (resident_bytes() < 0 || device) skip(); /* of a device: test_kvstore_device.c */
     OK(kvl_store_create(&d, &store, &err));
     OK(kvl_seq_create(store, &seq, &err));
     float *row = kvl_alloc((size_t)CHUNK * HEADS * D, sizeof *row);
@@ -531,7 +537,9 @@ static void test_memory_returns(void **state)
 /* Values are stored as kvl_store_round rounds them. */
 static void check_rounding(enum kvl_kv_type type, const float *in, const float *want)
 {
-    struct kvl_store_desc d = { .n_layers = 1, .n_kv_heads = 1, .head_dim = DIM * 2, .type = type };
+    struct kvl_store_desc d = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = DIM * 2, .type = type, .device = device
+    };
     struct kvl_store *store;
     struct kvl_seq *seq;
     float out[DIM * 2], rounded[DIM * 2];
@@ -603,6 +611,12 @@ static void test_check_sees_damage(void **state)
 
 int main(void)
 {
+#ifdef KVL_TEST_CUDA
+    if (kvl_device_open("cuda", &device, &err) != KVL_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_descriptions),
         cmocka_unit_test(test_bad_arguments),

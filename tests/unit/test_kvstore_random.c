@@ -1,4 +1,5 @@
-/* The block store against a naive model, by random operations. */
+/* The block store against a naive model, by random operations; with KVL_TEST_CUDA a store on the (emulated)
+ * GPU. */
 #include "kvl/rng.h"
 #include "kvstore_driver.h"
 
@@ -6,13 +7,24 @@
 
 #include <cmocka.h>
 
+#ifdef KVL_TEST_CUDA
+enum { OPS = 3000 };
+#else
+enum { OPS = 300000 };
+#endif
+
 /* KVL_LONG=10000000 runs that many operations. */
 static void test_random(void **state)
 {
     (void)state;
     enum { BYTES = 4000 };
     const char *more = getenv("KVL_LONG");
-    int64_t want_ops = more && atoll(more) > 0 ? atoll(more) : 300000, n_ops = 0, n_refused = 0;
+    int64_t want_ops = more && atoll(more) > 0 ? atoll(more) : OPS, n_ops = 0, n_refused = 0;
+    const struct kvl_device *device = NULL;
+#ifdef KVL_TEST_CUDA
+    struct kvl_err err = { 0 };
+    if (kvl_device_open("cuda", &device, &err) != KVL_OK) fail_msg("%s", err.msg);
+#endif
     struct drive *d = test_malloc(sizeof *d);
     uint8_t *bytes = test_malloc(BYTES);
     struct kvl_rng rng;
@@ -20,6 +32,7 @@ static void test_random(void **state)
         kvl_rng_seed(&rng, seed);
         for (int i = 0; i < BYTES; i++) bytes[i] = (uint8_t)kvl_rng_u32(&rng);
         memset(d, 0, sizeof *d);
+        d->device = device;
         if (!drive_run(d, bytes, BYTES)) fail_msg("seed %d: %s", (int)seed, d->msg);
         n_ops += d->n_ops;
         n_refused += d->n_refused;
