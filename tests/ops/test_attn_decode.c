@@ -38,9 +38,9 @@ static void case_repositioned(struct kvl_rng *r, struct decode_case *t)
     t->args.style = (enum kvl_rope_style)UT_PICK(r, KVL_ROPE_NORM, KVL_ROPE_NEOX);
 }
 
-static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots, double amplitude)
+static void case_open_shape(struct kvl_rng *r, struct decode_case *t, int32_t n_slots,
+                            double amplitude, int32_t head_dim, int32_t n_heads)
 {
-    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22), n_heads = ut_between(r, 1, 8);
     enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
     bool raw = kvl_rng_below(r, 2);
     memset(t, 0, sizeof *t);
@@ -71,6 +71,12 @@ static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots,
         t->lse[i] = ut_poison((size_t)n_heads);
         t->probs[i] = ut_poison((size_t)n_heads * (size_t)t->job.n_slots);
     }
+}
+
+static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots, double amplitude)
+{
+    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22), n_heads = ut_between(r, 1, 8);
+    case_open_shape(r, t, n_slots, amplitude, head_dim, n_heads);
 }
 
 static void case_close(struct decode_case *t)
@@ -127,6 +133,93 @@ static void test_reference(void **state)
 {
     (void)state;
     ut_each_isa(body_reference);
+}
+
+/* Lists of many pieces, which a GPU cuts by their length; groups of more heads than one pass takes. */
+static void body_long(struct kvl_rng *r)
+{
+    static const int32_t sizes[] = { 4096, 4097, 8200, 16500 };
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        struct decode_case t;
+        int32_t head_dim = UT_PICK(r, 64, 128, 22, 256), n_heads = UT_PICK(r, 1, 2, 4, 9, 16);
+        case_open_shape(r, &t, sizes[i / 2], 1, head_dim, n_heads);
+        case_run(&t, &kvl_ops_cpu, 0);
+        case_run(&t, &kvl_ops_ref, 1);
+        case_compare(&t, 2e-5);
+        case_close(&t);
+    }
+}
+
+static void test_long(void **state)
+{
+    (void)state;
+    ut_each_isa(body_long);
+}
+
+/* Jobs of one call know nothing of each other: whole lists and chosen slots, stored, repositioned and
+ * given keys, weights, of any length, have the bits that they have alone. */
+static void body_batch(struct kvl_rng *r)
+{
+    enum { JOBS = 7, SLOTS = 1100, DIM = 64, HEADS = 5 };
+    struct ut_lanes lanes = { 0 };
+    double *inv_freq = ut_inv_freq(DIM);
+    float *q = ut_random(r, JOBS * HEADS * DIM, 2), *keys = ut_random(r, SLOTS * DIM, 1);
+    float *weight = ut_random(r, SLOTS, 2), *y[2];
+    int32_t pos[SLOTS];
+    struct kvl_run runs[] = { { 700, 16 }, { 3, 1 }, { 40, 0 }, { 40, 300 }, { 1099, 1 } };
+    struct kvl_attn_job jobs[JOBS];
+    struct kvl_attn_decode_args a = {
+        .jobs = jobs, .head_dim = DIM, .scale = 0.125f, .inv_freq = inv_freq, .style = KVL_ROPE_NEOX
+    };
+    size_t n = HEADS * (DIM + 1 + SLOTS);
+    ut_layout(&lanes.layout, DIM, 16, KVL_KV_BF16, true);
+    ut_lanes_open(&lanes, r, 2, SLOTS);
+    for (int32_t i = 0; i < SLOTS; i++) pos[i] = i * 7;
+    for (int k = 0; k < 2; k++) {
+        y[k] = ut_poison(JOBS * n);
+        for (int32_t j = 0; j < JOBS; j++)
+            jobs[j] = (struct kvl_attn_job){ .out = y[k] + (size_t)j * n,
+                                             .lse = y[k] + (size_t)j * n + HEADS * DIM,
+                                             .probs = y[k] + (size_t)j * n + HEADS * (DIM + 1),
+                                             .q = q + j * HEADS * DIM,
+                                             .lane = &lanes.lane[j % 2],
+                                             .n_slots = SLOTS,
+                                             .n_heads = j == 2 ? 1 : HEADS,
+                                             .log_weight = j % 2 ? weight : NULL };
+        jobs[1].pos = pos;
+        jobs[1].q_pos = 8000;
+        jobs[3].keys = keys;
+        jobs[4].n_slots = 0;
+        for (int32_t j = 5; j < JOBS; j++) {
+            jobs[j].runs = runs;
+            jobs[j].n_runs = 5;
+            jobs[j].n_slots = 318;
+        }
+        if (k == 0) {
+            a.n_jobs = JOBS;
+            assert_int_equal(kvl_ops_cpu.attn_decode(&a), KVL_OK);
+        }
+        for (int32_t j = 0; k == 1 && j < JOBS; j++) {
+            a.n_jobs = 1;
+            a.jobs = &jobs[j];
+            assert_int_equal(kvl_ops_cpu.attn_decode(&a), KVL_OK);
+        }
+    }
+    ut_same("batch", y[0], y[1], JOBS * n);
+    assert_true(isfinite(y[0][0]) && y[0][4 * n + HEADS * DIM] == -INFINITY);
+    kvl_free(y[0]);
+    kvl_free(y[1]);
+    kvl_free(weight);
+    kvl_free(keys);
+    kvl_free(q);
+    kvl_free(inv_freq);
+    ut_lanes_close(&lanes);
+}
+
+static void test_batch(void **state)
+{
+    (void)state;
+    ut_each_isa(body_batch);
 }
 
 /* Threads only spread the spans; a list of everything is everything; how runs are cut is nothing. */
@@ -276,6 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),   cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_long),        cmocka_unit_test(test_batch),
         cmocka_unit_test(test_masked),      cmocka_unit_test(test_empty),
         cmocka_unit_test(test_huge_logits),
     };
