@@ -281,6 +281,11 @@ static void body_pq(struct kvl_rng *r)
     for (int32_t i = 0; i < 24; i++) {
         int32_t kv = ut_between(r, 1, 3), group = ut_between(r, 1, 5), n = UT_PICK(r, 1, 9, 5000);
         int32_t n_sub = UT_PICK(r, 1, 2, 4), n_codes = UT_PICK(r, 2, 64, 256), heads = kv * group;
+        if (i == 7) { /* tables larger than the shared memory of a block of a GPU */
+            kv = group = heads = 1;
+            n_sub = 64;
+            n_codes = 256;
+        }
         int32_t dim = n_sub * UT_PICK(r, 1, 8, 11);
         size_t stride = (size_t)(n * n_sub) + 5, cent = (size_t)(n_codes * dim) + 7;
         size_t table = (size_t)(heads * n_sub * n_codes), row = (size_t)n + 2;

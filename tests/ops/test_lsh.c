@@ -72,7 +72,7 @@ static void tables_free(struct tables *t)
 
 static void find(struct kvl_rng *r, const struct tables *t, int32_t n_q, int32_t min_hits)
 {
-    enum { MAX_Q = 8 };
+    enum { MAX_Q = 66 };
     const int32_t *start[MAX_Q], *id[MAX_Q];
     int32_t n_found[2][MAX_Q], *found[2];
     int64_t visited[2][MAX_Q];
@@ -125,8 +125,22 @@ static void test_lsh(void **state)
     ut_each_isa(body_lsh);
 }
 
+/* More vectors and queries than one piece of work of a GPU takes. */
+static void test_lsh_many(void **state)
+{
+    (void)state;
+    struct kvl_rng r;
+    struct tables t[2];
+    kvl_rng_seed(&r, 2);
+    for (int j = 0; j < 2; j++) t[j] = random_tables(&r, 17011, 3, 9);
+    find(&r, t, 66, 1);
+    find(&r, t, 3, 2);
+    for (int j = 0; j < 2; j++) tables_free(&t[j]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_lsh) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_lsh),
+                                        cmocka_unit_test(test_lsh_many) };
     return cmocka_run_group_tests_name("lsh", tests, NULL, NULL);
 }
