@@ -171,9 +171,10 @@ static inline bool kvl_wide_floats(const float *x, int32_t n_cols)
     return reinterpret_cast<uintptr_t>(x) % 16 == 0 && n_cols % KVL_PIECE == 0;
 }
 
+/* From the first to the last element. */
 static inline size_t kvl_weight_bytes(const struct kvl_weight *w)
 {
-    return (size_t)w->n_rows * w->row_bytes;
+    return (size_t)(w->n_rows - 1) * w->row_bytes + kvl_wtype_row_bytes(w->type, w->n_cols);
 }
 
 #endif
