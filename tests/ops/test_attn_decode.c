@@ -191,9 +191,9 @@ static void body_batch(struct kvl_rng *r)
         jobs[3].keys = keys;
         jobs[4].n_slots = 0;
         for (int32_t j = 5; j < JOBS; j++) {
-            jobs[j].runs = runs;
-            jobs[j].n_runs = 5;
-            jobs[j].n_slots = 318;
+            jobs[j].runs = runs + (j - 5); /* a list with its first run, one without */
+            jobs[j].n_runs = 5 - (j - 5);
+            jobs[j].n_slots = j == 5 ? 318 : 302;
         }
         if (k == 0) {
             a.n_jobs = JOBS;
