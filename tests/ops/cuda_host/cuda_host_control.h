@@ -50,6 +50,8 @@ void kvl_emu_revive(void);
 void kvl_emu_memory_limit(size_t bytes);
 void kvl_emu_seed(uint64_t seed);
 void kvl_emu_eager(int on);
+/* A child of fork takes over what was its parent's, which no process can on a GPU. */
+void kvl_emu_adopt(void);
 /* Work that was given and has not run. */
 int64_t kvl_emu_pending(void);
 /* Whether the address lies in memory of the device. */

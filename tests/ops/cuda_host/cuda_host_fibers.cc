@@ -71,7 +71,7 @@ __asm__(".text\n.globl kvl_emu_switch\n.type kvl_emu_switch,@function\nkvl_emu_s
 void fiber_prepare(struct fiber *f)
 {
     void **top = (void **)(f->stack + STACK_BYTES);
-    *--top = nullptr; /* one word: as behind a call, whose stack is 16 bytes less 8 */
+    *--top = nullptr; /* the stack is 16-byte aligned where fiber_main is called from */
     *--top = (void *)fiber_main;
     for (int i = 0; i < 6; i++) *--top = nullptr;
     f->sp = top;

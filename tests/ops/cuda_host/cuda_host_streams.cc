@@ -79,6 +79,13 @@ void kvl_emu_fail(enum kvl_emu_call what, int64_t n, int error)
     fail_with[what] = (cudaError_t)error;
 }
 
+void kvl_emu_adopt(void)
+{
+    owner = owner ? getpid() : 0;
+    kvl_emu_open(); /* and the handler of faults with it */
+    kvl_emu_close();
+}
+
 void kvl_emu_revive(void)
 {
     sticky_error = last_error = cudaSuccess;
