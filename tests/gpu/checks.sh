@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# checks.sh - whether the GPU of this machine gives the right results; tests/run.sh --gpu has built for it.
+#
+#   checks.sh BUILD OUT.md     runs everything, writes the table of what passed; exit status 1: not all
+#   checks.sh --table OUT.md   the same table, of which nothing has run
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$1 out=$2
+failed=0
+rows=
+
+say() { printf 'kvlab: %s\n' "$*" >&2; }
+
+# check TITLE COMMAND... - one row; the output goes to checks.log
+check() {
+    local title=$1 result
+    shift
+    if [ "$build" = --table ]; then
+        result='not run on a GPU yet'
+    else
+        say "$title"
+        if "$@" >>"$build/checks.log" 2>&1; then result=passed; else result="**failed**"; failed=1; fi
+        [ "$result" = passed ] || say "failed, see $build/checks.log"
+    fi
+    rows+="| $title | $result |"$'\n'
+}
+
+in_build() { (cd "$build" && ctest --output-on-failure --no-tests=error -j 1 "$@"); }
+on_gpu() { KVL_TEST_DEVICE=cuda in_build "$@"; }
+
+# part TEST - one test of test_gpu, which has run
+part() { grep -qF "[       OK ] $1" "$build/test_gpu.log"; }
+
+# sanitize TOOL - every program of the operators under compute-sanitizer
+sanitize() {
+    local program rc=0
+    for program in "$build"/tests/gpu_*; do
+        [ -x "$program" ] && [ -f "$program" ] || continue
+        echo "$1: $program"
+        timeout 3600 compute-sanitizer --tool "$1" --error-exitcode 9 "$program" || rc=1
+    done
+    return $rc
+}
+
+sanitizer() {
+    local tool=$1
+    if [ "$build" = --table ] || command -v compute-sanitizer >/dev/null; then
+        check "compute-sanitizer $tool over the tests of the operators" sanitize "$tool"
+    else
+        rows+="| compute-sanitizer $tool over the tests of the operators | not run: not installed |"$'\n'
+    fi
+}
+
+if [ "$build" != --table ]; then
+    : >"$build/checks.log"
+    say "CPU against GPU"
+    "$build/tests/test_gpu" >"$build/test_gpu.log" 2>&1 || failed=1
+    cat "$build/test_gpu.log" >>"$build/checks.log"
+fi
+check "every operator against its definition, the store against a naive one (\`ctest -L gpu_ops\`)" in_build -L '^gpu_ops$'
+check "conformance of every policy (\`KVL_TEST_DEVICE=cuda ctest -L conformance\`)" on_gpu -L '^conformance$'
+check "logits, CPU against GPU: within 1e-3 of the largest in f32, 2e-2 in bf16" part test_logits
+check "greedy tokens of the shipped model, CPU against GPU: the same" part test_greedy
+check "what policies read and keep, CPU against GPU: the same but for near-ties (one entry in fifty)" part test_selections
+check "100 runs of full, quest and h2o: the same bits" part test_repeats
+check "memory of the device is given back" part test_memory
+sanitizer memcheck
+sanitizer racecheck
+
+{
+    echo '# Whether the GPU path is right'
+    echo
+    echo 'Written by `tests/run.sh --gpu`; do not edit. Speed is in [gpu.md](gpu.md).'
+    echo
+    if [ "$build" = --table ]; then
+        echo '**Nothing has run on a GPU yet.** The same kernels pass these tests on the CPU, compiled by a C++ compiler'
+        echo '(`tests/ops/cuda_host`, which says what that cannot show).'
+    else
+        printf '%s, driver %s; %s; %s; kvlab %s.\n' \
+            "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)" \
+            "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)" \
+            "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA toolkit \1/p')" \
+            "$(date -u +%F)" "$(git -C "$root" describe --always --dirty 2>/dev/null || echo 'of no repository')"
+    fi
+    echo
+    echo '| check | result |'
+    echo '|---|---|'
+    printf '%s' "$rows"
+} >"$out"
+exit $failed
