@@ -248,12 +248,28 @@ static int gpu_emit_host(struct gpu_run *g, int32_t j, int32_t i)
                                           "pinned copy", i, gbs, share });
 }
 
+/* What tests/bench/bench_cuda_attn found: sessions do not choose where their blocks lie. */
+static int gpu_emit_pages(struct gpu_run *g, int32_t i)
+{
+    double ratio = bench_gpu_peer(g->b, "random pages", NULL, g->depth.v[i]);
+    if (ratio == 0) return KVL_OK;
+    struct bench_line line = { .part = "gpu",
+                               .what = "attention, random pages",
+                               .unit = "ratio",
+                               .depth = g->depth.v[i],
+                               .value = { ratio, ratio, ratio },
+                               .against = "blocks in order",
+                               .ratio = { ratio, ratio, ratio } };
+    return bench_emit(g->b, &line);
+}
+
 static int gpu_emit_all(struct gpu_run *g)
 {
     KVL_TRY(gpu_emit_token(g, g->n, 0));
     for (int32_t i = 1; i < g->depth.n; i++) {
         KVL_TRY(gpu_emit_token(g, g->n, i));
         KVL_TRY(gpu_emit_full(g, i));
+        KVL_TRY(gpu_emit_pages(g, i));
         for (int32_t j = 0; j < g->n; j++) {
             KVL_TRY(gpu_emit_token(g, j, i));
             KVL_TRY(gpu_emit_policy(g, j, i));

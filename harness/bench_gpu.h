@@ -26,7 +26,8 @@ int bench_gpu_products(const struct bench_gpu *g);
 
 /* Of --peer-json: the best backend's seconds for attention of one layer, or 0: there is none.
  *   what     "decode attention", "prefill attention"
- *   variant  "enable_gqa", "repeat_kv" */
+ *   variant  "enable_gqa", "repeat_kv"
+ * "random pages" has no variant: a ratio. */
 double bench_gpu_peer(const struct bench *b, const char *what, const char *variant, int32_t depth);
 
 #endif

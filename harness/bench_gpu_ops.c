@@ -252,8 +252,9 @@ int bench_gpu_peers(struct bench *b, const char *path)
         json_t *o = json_loads(text, 0, NULL);
         if (!json_is_string(json_object_get(o, "what")) || json_array_append(b->peers, o) != 0)
             rc = kvl_fail(b->err, KVL_EINVAL,
-                          "--peer-json: %s:%d: want a line of tests/bench/torch_attention.py", path,
-                          n);
+                          "--peer-json: %s:%d: want lines of tests/bench/torch_attention.py or "
+                          "bench_cuda_attn",
+                          path, n);
         json_decref(o);
     }
     free(text);
@@ -263,17 +264,18 @@ int bench_gpu_peers(struct bench *b, const char *path)
 
 double bench_gpu_peer(const struct bench *b, const char *what, const char *variant, int32_t depth)
 {
+    const char *member = variant ? "seconds" : "ratio";
     double best = 0;
     size_t i;
     const json_t *o;
     json_array_foreach(b->peers, i, o)
     {
-        const char *is = json_string_value(json_object_get(o, "what"));
         const char *how = json_string_value(json_object_get(o, "variant"));
-        double s = json_number_value(json_object_get(o, "seconds"));
-        if (!is || !how || strcmp(is, what) != 0 || strcmp(how, variant) != 0) continue;
-        if (json_integer_value(json_object_get(o, "depth_tok")) != depth || !(s > 0)) continue;
-        if (best == 0 || s < best) best = s;
+        double v = json_number_value(json_object_get(o, member));
+        if (strcmp(json_string_value(json_object_get(o, "what")), what) != 0) continue;
+        if (variant && !(how && strcmp(how, variant) == 0)) continue;
+        if (json_integer_value(json_object_get(o, "depth_tok")) != depth || !(v > 0)) continue;
+        if (best == 0 || v < best) best = v;
     }
     return best;
 }

@@ -10,6 +10,7 @@
  *   whole, random     the same, blocks anywhere
  *   pages             2048 slots in random pages of 16, ascending, of blocks anywhere
  *   tokens            2048 random slots, ascending
+ * and what random order costs, as a line for `kvlab bench --peer-json`.
  * Layers take turns, so that none is in the cache.  Without a GPU: a line that says so, exit status 1.
  */
 #include "kv/lane.h"
@@ -134,7 +135,8 @@ static double seconds(const struct bench *b, run_fn run, const void *args)
     return spent / n;
 }
 
-static void measure(const struct bench *b, const char *name, const struct layers *l)
+/* The median share. */
+static double measure(const struct bench *b, const char *name, const struct layers *l)
 {
     double time[MAX_ROUNDS], share[MAX_ROUNDS];
     double bytes = 2.0 * KV_HEADS * l->n_slots * DIM * 2;
@@ -150,6 +152,7 @@ static void measure(const struct bench *b, const char *name, const struct layers
     printf("%-32s %9.2f us %8.2f MB  share %.2f (%.2f .. %.2f)\n", name, time[n / 2] * 1e6,
            bytes * 1e-6, share[n / 2], share[0], share[n - 1]);
     fflush(stdout);
+    return share[n / 2];
 }
 
 /* ---- layers --------------------------------------------------------------------------------------- */
@@ -216,6 +219,7 @@ static void bench_context(struct bench *b, int32_t context)
                   { "whole, random", true, 0 },
                   { "pages", true, 16 },
                   { "tokens", true, 1 } };
+    double share[4] = { 0 };
     for (int i = 0; i < 4; i++) {
         struct layers l;
         char name[64];
@@ -223,9 +227,12 @@ static void bench_context(struct bench *b, int32_t context)
         if (!strstr(name, b->text)) continue;
         layers_open(&l, b, context, kinds[i].shuffled);
         if (kinds[i].run > 0) layers_choose(&l, b, kinds[i].run);
-        measure(b, name, &l);
+        share[i] = measure(b, name, &l);
         layers_close(&l);
     }
+    if (share[0] > 0 && share[1] > 0)
+        printf("{\"kind\":\"peer\",\"what\":\"random pages\",\"depth_tok\":%d,\"ratio\":%.4f}\n",
+               (int)context, share[1] / share[0]);
 }
 
 int main(int argc, char **argv)
