@@ -70,6 +70,23 @@ void kvl_emu_launch(const struct kvl_emu_kernel *k, cudaStream_t stream,
                     const std::function<void()> &body);
 /* An argument of a kernel must not hold an address of ordinary host memory. */
 void kvl_emu_look_at(const struct kvl_emu_kernel *k, int index, const void *argument, size_t bytes);
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+#define KVL_EMU_CLEAR_PADDING(p) __builtin_clear_padding(p)
+#endif
+#endif
+/* Structs only where the compiler can clear their padding, which may hold anything. */
+template <class T>
+static inline void kvl_emu_look(const struct kvl_emu_kernel *k, int index, const T &argument)
+{
+#ifdef KVL_EMU_CLEAR_PADDING
+    T copy = argument;
+    KVL_EMU_CLEAR_PADDING(&copy);
+    kvl_emu_look_at(k, index, &copy, sizeof copy);
+#else
+    if (!std::is_class<T>::value) kvl_emu_look_at(k, index, &argument, sizeof argument);
+#endif
+}
 
 template <class... P, class... A>
 static inline void kvl_emu_call(const char *name, void (*fn)(P...), dim3 grid, dim3 block,
@@ -78,7 +95,7 @@ static inline void kvl_emu_call(const char *name, void (*fn)(P...), dim3 grid, d
     struct kvl_emu_kernel k = { name, (const void *)fn, grid, block, shared_bytes };
     std::tuple<std::decay_t<P>...> args(static_cast<std::decay_t<P>>(a)...);
     int i = 0;
-    std::apply([&](const auto &...x) { (kvl_emu_look_at(&k, i++, &x, sizeof x), ...); }, args);
+    std::apply([&](const auto &...x) { (kvl_emu_look(&k, i++, x), ...); }, args);
     kvl_emu_launch(&k, stream, [fn, args] { std::apply(fn, args); });
 }
 #define KVL_LAUNCH(kernel, grid, block, shared_bytes, ...)                                         \
