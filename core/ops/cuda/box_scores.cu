@@ -89,9 +89,9 @@ template <class T> static __global__ void boxes_scores(struct boxes b)
         int32_t v = channel[i] >= 0 ? value[i] : 0;
         float x =
             kvl_to_float(own[(size_t)(v / b.box_tok) * b.column_stride + (size_t)(v % b.box_tok)]);
+        kvl_vec16<float> four = *reinterpret_cast<const kvl_vec16<float> *>(q + i * BOXES_QUERIES);
 #pragma unroll
-        for (int h = 0; h < BOXES_QUERIES; h++)
-            score[h] = fmaf(q[i * BOXES_QUERIES + h], x, score[h]);
+        for (int h = 0; h < BOXES_QUERIES; h++) score[h] = fmaf(four.v[h], x, score[h]);
     }
 #pragma unroll
     for (int h = 0; h < BOXES_QUERIES; h++)

@@ -99,11 +99,12 @@ static __global__ void __launch_bounds__(SCORES_THREADS) channels_tile(struct ch
         for (int32_t i = 0; i < s.a.n_channels; i++) {
             float k[KVL_OCTET];
             channels_load(&s, keys, channel[i], t, k);
+            kvl_vec16<float> x =
+                *reinterpret_cast<const kvl_vec16<float> *>(q + i * SCORES_QUERIES);
 #pragma unroll
             for (int h = 0; h < SCORES_QUERIES; h++)
 #pragma unroll
-                for (int j = 0; j < KVL_OCTET; j++)
-                    score[h][j] = fmaf(q[i * SCORES_QUERIES + h], k[j], score[h][j]);
+                for (int j = 0; j < KVL_OCTET; j++) score[h][j] = fmaf(x.v[h], k[j], score[h][j]);
         }
     }
 #pragma unroll

@@ -28,8 +28,9 @@ static __device__ inline void logits_codes(const uint8_t *row, int32_t lane, int
     int32_t n = (dim + 1) / 2 - lane * 8; /* bytes */
     word[0] = word[1] = 0;
     if (whole && n > 0) {
-        word[0] = reinterpret_cast<const uint32_t *>(codes)[0];
-        word[1] = reinterpret_cast<const uint32_t *>(codes)[1];
+        uint64_t both = *reinterpret_cast<const uint64_t *>(codes);
+        word[0] = (uint32_t)both;
+        word[1] = (uint32_t)(both >> 32);
     } else {
         for (int32_t i = 0; i < n && i < 8; i++) word[i / 4] |= (uint32_t)codes[i] << i % 4 * 8;
     }
@@ -38,8 +39,9 @@ static __device__ inline void logits_codes(const uint8_t *row, int32_t lane, int
 static __device__ inline void logits_head(const uint8_t *row, bool whole, float *lo, float *step)
 {
     if (whole) {
-        *lo = reinterpret_cast<const float *>(row)[0];
-        *step = reinterpret_cast<const float *>(row)[1];
+        uint64_t both = *reinterpret_cast<const uint64_t *>(row);
+        *lo = kvl_bits_float((uint32_t)both);
+        *step = kvl_bits_float((uint32_t)(both >> 32));
     } else {
         memcpy(lo, row, sizeof *lo);
         memcpy(step, row + sizeof *lo, sizeof *step);

@@ -68,7 +68,10 @@ static __device__ inline void bound_channels(const struct bound *b, const T *row
     }
 #pragma unroll
     for (int q = 0; q < Q; q++) {
-        const float *pos = parts + (size_t)q * 2 * (size_t)b->pad + c, *neg = pos + b->pad;
+        const float *part = parts + (size_t)q * 2 * (size_t)b->pad + c;
+        float pos[KVL_OCTET], neg[KVL_OCTET];
+        kvl_load_octet(pos, part, KVL_OCTET, true);
+        kvl_load_octet(neg, part + b->pad, KVL_OCTET, true);
 #pragma unroll
         for (int j = 0; j < KVL_OCTET; j++)
 #pragma unroll
