@@ -75,7 +75,7 @@ static void test_topk_nan(void **state)
 /* More pages than blocks take at a time; channels beyond what one load of a page's threads covers. */
 static void test_page_bound(void **state)
 {
-    static const int32_t shapes[][4] = { { 13000, 32, 3, 5 },
+    static const int32_t shapes[][4] = { { 2300, 200, 8, 5 },
                                          { 40, 264, 2, 6 },
                                          { 3000, 16, 1, 4 } };
     struct kvl_rng r;
