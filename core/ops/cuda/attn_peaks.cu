@@ -11,10 +11,10 @@ struct peaks_work {
     float *peak, *lse;   /* lse [n][n_heads] */
     const float *bias;
     const struct kvl_cuda_lane *lanes;
-    int32_t n_heads, group;
+    int32_t n_heads;
     int32_t n_before, n_chunk, n_keys; /* sink slots outside the chunk; slots of it; all keys */
     int32_t first, own;
-    float scale;
+    float scale, factor; /* makes a product a logit; to the base 2 */
 };
 
 static __device__ inline int32_t peaks_slot(const struct peaks_work *w, int32_t key)
@@ -36,7 +36,7 @@ static __global__ __launch_bounds__(PF_THREADS) void peaks_lse(struct peaks_work
 {
     KVL_SHARED(struct pf_shared, sh);
     int32_t head = (int32_t)blockIdx.x, row0 = (int32_t)blockIdx.y * PF_ROWS;
-    const struct kvl_cuda_lane *l = &w.lanes[head / w.group];
+    const struct kvl_cuda_lane *l = &w.lanes[head / w.q.group];
     int32_t past = w.n_keys - w.q.n, r = row0 + (int32_t)threadIdx.x / 16 * 4;
     int32_t end = past + min(row0 + PF_ROWS, w.q.n);
     struct pf_state<1> t;
@@ -49,7 +49,7 @@ static __global__ __launch_bounds__(PF_THREADS) void peaks_lse(struct peaks_work
         for (int32_t i = 0; i < 4; i++)
             for (int32_t j = 0; j < 4; j++) {
                 bool sees = k0 + (int32_t)threadIdx.x % 16 * 4 + j <= past + r + i;
-                s[i][j] = sees ? s[i][j] * (w.scale * PF_LOG2_E) : -INFINITY;
+                s[i][j] = sees ? s[i][j] * w.factor : -INFINITY;
             }
         pf_softmax(&t, s);
     }
@@ -76,7 +76,7 @@ static __global__ __launch_bounds__(PF_THREADS) void peaks_raise(struct peaks_wo
 {
     KVL_SHARED(struct pf_shared, sh);
     int32_t head = (int32_t)blockIdx.x, c0 = (int32_t)blockIdx.y * PF_SLOTS;
-    const struct kvl_cuda_lane *l = &w.lanes[head / w.group];
+    const struct kvl_cuda_lane *l = &w.lanes[head / w.q.group];
     int32_t i = (int32_t)threadIdx.x, t = i % 16 * 4;
     float top[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
     w.q.q += (size_t)head * (size_t)w.q.head_dim;
@@ -127,10 +127,11 @@ int kvl_cuda_attn_peaks(const struct kvl_attn_peaks_args *a)
     w.bias = kvl_cuda_in(&c, a->bias, (size_t)a->n);
     w.lanes = kvl_cuda_lanes(&c, a->lanes, a->n_kv_heads);
     w.n_heads = a->n_heads;
-    w.group = a->n_heads / a->n_kv_heads;
+    w.q.group = a->n_heads / a->n_kv_heads;
     w.first = a->first;
     w.own = a->own;
     w.scale = a->scale;
+    w.factor = a->scale * PF_LOG2_E;
     if (c.rc == KVL_OK) peaks_launch(&w);
     return kvl_cuda_end(&c);
 }

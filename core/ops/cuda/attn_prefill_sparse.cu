@@ -4,6 +4,7 @@
  * Limit: that of attn_prefill for the pairs of a query and a gathered slot; the search takes a bit of each slot
  * for each of 64 queries.  Not timed yet. */
 #include "ops/cuda/prefill_f32.cuh"
+#include "ops/cuda/prefill_mma.cuh"
 #include "ops/cuda/sparse.cuh"
 
 #include <string.h>
@@ -14,17 +15,24 @@ struct sparse_work {
     const struct kvl_cuda_lane *lanes;
     const struct sparse_bits *bits; /* [n_heads] */
     unsigned long long *n_pairs, *n_reads;
-    int32_t n_heads, group, past, n_slots;
+    int32_t n_heads, past, n_slots;
     float factor; /* makes a product a logit to the base 2 */
 };
 
 struct sparse_shared {
-    struct pf_shared tile;
+    struct pf_shared products;
     struct sparse_list list;
+    struct sparse_tile tile;
+};
+
+template <int D> struct sparse_shared_tensor {
+    struct pm_row<D> q[PM_ROWS], k[pm_slots<D>], v[pm_slots<D>];
+    struct sparse_list list;
+    struct sparse_tile tile[2]; /* at work, and the next */
 };
 
 /* The tokens of a block's tile; the last tiles may read the most and go first. */
-static __device__ inline struct sparse_tokens sparse_tile(const struct sparse_work *w)
+static __device__ inline struct sparse_tokens sparse_rows(const struct sparse_work *w)
 {
     struct sparse_tokens t;
     t.tile = (w->past / PF_ROWS + (int32_t)(gridDim.y - 1 - blockIdx.y)) * PF_ROWS;
@@ -35,7 +43,7 @@ static __device__ inline struct sparse_tokens sparse_tile(const struct sparse_wo
 }
 
 /* Hides what a row does not read; returns how many pairs are left. */
-static __device__ inline int32_t sparse_hide(const struct sparse_list *sh,
+static __device__ inline int32_t sparse_hide(const struct sparse_tile *tile,
                                              const struct sparse_bits *m,
                                              const struct sparse_tokens *t, float factor,
                                              float s[4][4])
@@ -43,13 +51,29 @@ static __device__ inline int32_t sparse_hide(const struct sparse_list *sh,
     int32_t n = 0, r = (int32_t)threadIdx.x / 16 * 4, c = (int32_t)threadIdx.x % 16 * 4;
     for (int32_t i = 0; i < 4; i++)
         for (int32_t j = 0; j < 4; j++) {
-            int32_t token = t->tile + r + i, slot = sh->at[c + j];
-            bool is = slot >= 0 && token >= t->first && token <= t->last && slot <= token;
-            bool sees = is && sparse_sees(m, sh->column[c + j], t->past, token, slot);
+            bool sees = sparse_reads(tile, c + j, m, t, t->tile + r + i);
             s[i][j] = sees ? s[i][j] * factor : -INFINITY;
             n += sees;
         }
     return n;
+}
+
+/* The same for the warp's rows from token `token` on. */
+template <int N>
+static __device__ inline int32_t
+sparse_hide_tensor(const struct sparse_tile *tile, const struct sparse_bits *m,
+                   const struct sparse_tokens *t, int32_t token, float s[1][N][4])
+{
+    int32_t n_pairs = 0, lane = (int32_t)threadIdx.x % KVL_WARP;
+    KVL_UNROLL
+    for (int n = 0; n < N; n++) KVL_UNROLL
+    for (int i = 0; i < 4; i++) {
+        bool sees =
+            sparse_reads(tile, 8 * n + lane % 4 * 2 + i % 2, m, t, token + lane / 4 + i / 2 * 8);
+        if (!sees) s[0][n][i] = -INFINITY;
+        n_pairs += sees;
+    }
+    return n_pairs;
 }
 
 static __device__ inline void sparse_count(unsigned long long *total, long long n)
@@ -63,8 +87,8 @@ static __global__ __launch_bounds__(PF_THREADS) void sparse_float(struct sparse_
 {
     KVL_SHARED(struct sparse_shared, sh);
     int32_t head = (int32_t)blockIdx.x;
-    const struct kvl_cuda_lane *l = &w.lanes[head / w.group];
-    struct sparse_tokens t = sparse_tile(&w);
+    const struct kvl_cuda_lane *l = &w.lanes[head / w.q.group];
+    struct sparse_tokens t = sparse_rows(&w);
     struct sparse_bits m = w.bits[head];
     int32_t row0 = t.tile - w.past;
     long long n_pairs = 0, n_reads = 0;
@@ -76,11 +100,13 @@ static __global__ __launch_bounds__(PF_THREADS) void sparse_float(struct sparse_
         sparse_search(&sh->list, &m, &t, part);
         for (int32_t from = 0; from < sh->list.n; from += PF_SLOTS) {
             float s[4][4] = { { 0 } };
-            n_reads += sparse_rows(&sh->list, sh->tile.row, &m, &t, l, part, from);
-            pf_products(&sh->tile, l, &w.q, row0, s);
-            n_pairs += sparse_hide(&sh->list, &m, &t, w.factor, s);
+            __syncthreads(); /* the tile before has been read */
+            n_reads += sparse_fetch(&sh->tile, PF_SLOTS, &sh->list, &m, &t, l, part, from);
+            if (threadIdx.x < PF_SLOTS) sh->products.row[threadIdx.x] = sh->tile.row[threadIdx.x];
+            pf_products(&sh->products, l, &w.q, row0, s);
+            n_pairs += sparse_hide(&sh->tile, &m, &t, w.factor, s);
             pf_softmax(&state, s);
-            pf_values(&state, &sh->tile, l, &w.q, s);
+            pf_values(&state, &sh->products, l, &w.q, row0, s);
         }
     }
     pf_close(&state, &w.q, row0, w.out + at, NULL, 0);
@@ -88,14 +114,89 @@ static __global__ __launch_bounds__(PF_THREADS) void sparse_float(struct sparse_
     sparse_count(w.n_reads, m.reads ? n_reads : 0);
 }
 
+/* As prefill_tensor of attn_prefill.cu; the next tile is found between its two barriers, when the one before is
+ * behind all threads. */
+template <int D>
+static __global__ __launch_bounds__(PM_THREADS, 2) void sparse_tensor(struct sparse_work w)
+{
+    typedef struct sparse_shared_tensor<D> shared;
+    KVL_SHARED(shared, sh);
+    constexpr int N = pm_slots<D>;
+    int32_t head = (int32_t)blockIdx.x, warp_row = (int32_t)threadIdx.x / KVL_WARP * 16, now = 0;
+    const struct kvl_cuda_lane *l = &w.lanes[head / w.q.group];
+    struct sparse_tokens t = sparse_rows(&w);
+    struct sparse_bits m = w.bits[head];
+    int32_t token = t.tile + warp_row;
+    bool is = token <= t.last && token + 15 >= t.first; /* the warp has rows */
+    long long n_pairs = 0, n_reads = 0;
+    size_t at = (size_t)head * (size_t)w.q.head_dim;
+    struct pm_state<D, 1> state;
+    w.q.q += at;
+    pm_open(&state);
+    pm_put_queries(sh->q, PM_ROWS, &w.q, t.tile - w.past);
+    for (int32_t part = 0; part <= t.last; part += SPARSE_PART) {
+        sparse_search(&sh->list, &m, &t, part);
+        int32_t n = sh->list.n;
+        n_reads += sparse_fetch(&sh->tile[now], N, &sh->list, &m, &t, l, part, 0);
+        __syncthreads();
+        if (n > 0) pm_put_slots(sh->k, N, sh->tile[now].row, KVL_PART_K, l);
+        for (int32_t from = 0; from < n; from += N, now ^= 1) {
+            float s[1][N / 8][4] = { { { 0 } } };
+            const struct sparse_tile *tile = &sh->tile[now], *next = &sh->tile[now ^ 1];
+            kvl_copy_wait();
+            __syncthreads(); /* keys are there, values before these have been read */
+            pm_put_slots(sh->v, N, tile->row, KVL_PART_V, l);
+            n_reads += sparse_fetch(&sh->tile[now ^ 1], N, &sh->list, &m, &t, l, part, from + N);
+            if (is) pm_products<D, 1, N / 8>(sh->q + warp_row, sh->k, s);
+            kvl_copy_wait();
+            __syncthreads(); /* values are there, keys have been read */
+            if (from + N < n) pm_put_slots(sh->k, N, next->row, KVL_PART_K, l);
+            if (!is) continue;
+            n_pairs += sparse_hide_tensor<N / 8>(tile, &m, &t, token, s);
+            pm_softmax<D, 1, N / 8>(&state, w.factor, s);
+            pm_values<D, 1, N / 8>(&state, sh->v, s);
+        }
+    }
+    pm_close(&state, &w.q, token - w.past, w.out + at, NULL, 0);
+    sparse_count(w.n_pairs, n_pairs);
+    sparse_count(w.n_reads, m.reads ? n_reads : 0);
+}
+
+static dim3 sparse_grid(const struct sparse_work *w)
+{
+    int32_t tiles = (w->n_slots - 1) / PF_ROWS - w->past / PF_ROWS + 1;
+    return dim3((unsigned)w->n_heads, (unsigned)tiles);
+}
+
 static void sparse_launch(const struct sparse_work *w)
 {
     static void (*const kernels[])(struct sparse_work) = { sparse_float<1>, sparse_float<2>,
                                                            sparse_float<3>, sparse_float<4> };
     void (*prefill_sparse)(struct sparse_work) = kernels[(w->q.head_dim - 1) / PF_ROWS];
-    int32_t tiles = (w->n_slots - 1) / PF_ROWS - w->past / PF_ROWS + 1;
-    dim3 grid((unsigned)w->n_heads, (unsigned)tiles);
-    KVL_LAUNCH(prefill_sparse, grid, PF_THREADS, sizeof(struct sparse_shared), *w);
+    KVL_LAUNCH(prefill_sparse, sparse_grid(w), PF_THREADS, sizeof(struct sparse_shared), *w);
+}
+
+template <int D> static int sparse_start(const struct sparse_work *w)
+{
+    void (*prefill_sparse)(struct sparse_work) = sparse_tensor<D>;
+    int bytes = (int)sizeof(struct sparse_shared_tensor<D>);
+    KVL_TRY(kvl_cuda_check(
+        cudaFuncSetAttribute(prefill_sparse, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "shared memory of sparse prefill attention"));
+    KVL_LAUNCH(prefill_sparse, sparse_grid(w), PM_THREADS, (size_t)bytes, *w);
+    return KVL_OK;
+}
+
+/* A kernel for each padded head_dim, as for dense attention; tiles of 64 rows, since what one token reads is
+ * fetched for all. */
+static int sparse_start_tensor(const struct sparse_work *w)
+{
+    int32_t dim = w->q.head_dim;
+    if (dim <= 32) return sparse_start<32>(w);
+    if (dim <= 64) return sparse_start<64>(w);
+    if (dim <= 96) return sparse_start<96>(w);
+    if (dim <= 128) return sparse_start<128>(w);
+    return dim <= 192 ? sparse_start<192>(w) : sparse_start<256>(w);
 }
 
 /* ---- bits, made on the host: the lists are there --------------------------------------------------- */
@@ -232,7 +333,6 @@ int kvl_cuda_attn_prefill_sparse(const struct kvl_attn_prefill_sparse_args *a)
     w.q.step = (size_t)a->n_heads * (size_t)a->head_dim;
     w.q.n = a->n;
     w.q.head_dim = a->head_dim;
-    w.q.bf16 = a->bf16;
     w.q.vectors = (uintptr_t)w.q.q % 16 == 0 && a->head_dim % 4 == 0;
     w.out = kvl_cuda_out(&c, a->out, floats);
     w.lanes = kvl_cuda_lanes(&c, a->lanes, a->n_kv_heads);
@@ -240,10 +340,13 @@ int kvl_cuda_attn_prefill_sparse(const struct kvl_attn_prefill_sparse_args *a)
     w.n_pairs = reinterpret_cast<unsigned long long *>(kvl_cuda_inout(&c, a->n_pairs, 1));
     w.n_reads = reinterpret_cast<unsigned long long *>(kvl_cuda_inout(&c, a->n_reads, 1));
     w.n_heads = a->n_heads;
-    w.group = a->n_heads / a->n_kv_heads;
+    w.q.group = a->n_heads / a->n_kv_heads;
     w.n_slots = a->lanes[0].n_slots;
     w.past = w.n_slots - a->n;
     w.factor = a->scale * PF_LOG2_E;
-    if (c.rc == KVL_OK) sparse_launch(&w);
+    if (c.rc == KVL_OK && a->bf16)
+        c.rc = sparse_start_tensor(&w);
+    else if (c.rc == KVL_OK)
+        sparse_launch(&w);
     return kvl_cuda_end(&c);
 }

@@ -7,8 +7,8 @@
  * The float tile: 256 threads hold 4 rows by 4 slots each of a 64 x 64 tile of products, and later 4 rows by
  * 4 columns of every 64 columns of the output.  Thread t has rows 4 (t / 16) .. + 3: the 16 threads of a row
  * are neighbours in a warp, so that a softmax takes four shuffles.  Channels come in steps of PF_STEP,
- * turned, so that a step reads two vectors of four for 16 multiply-adds; any head_dim is padded with
- * zeros.  Every product is one chain of fused multiply-adds over the channels, every output one over the
+ * turned, so that a step reads two vectors of four for 16 multiply-adds (nvcc fuses them); any head_dim is padded with
+ * zeros.  Every product is one chain of multiply-adds over the channels, every output one over the
  * slots: no bit depends on a row's neighbours. */
 #ifndef KVL_PREFILL_CUH
 #define KVL_PREFILL_CUH
@@ -39,8 +39,8 @@ struct pf_queries {
     const float *q;
     size_t step;
     int32_t n, head_dim;
-    bool bf16;    /* queries, keys and values are rounded */
-    bool vectors; /* rows of queries are 16-byte aligned */
+    int32_t vectors; /* rows of queries are 16-byte aligned */
+    int32_t group;   /* query heads of a kv head */
 };
 
 struct pf_step {
@@ -55,11 +55,6 @@ struct pf_shared {
     float p[PF_SLOTS][PF_STRIDE]; /* weights: [slot][row] */
     const uint8_t *row[PF_SLOTS]; /* pf_row of each slot, or NULL */
 };
-
-static __device__ inline float pf_round(float x, bool bf16)
-{
-    return bf16 ? __bfloat162float(__float2bfloat16(x)) : x;
-}
 
 /* The address of slot `slot` less the offset of a part: kvl_lane_row for all parts at once. */
 static __device__ inline const uint8_t *pf_row(const struct kvl_cuda_lane *l, int32_t slot)
@@ -88,12 +83,12 @@ static __device__ inline void pf_put_queries(struct pf_shared *sh, const struct 
         if (row0 + r >= 0 && row0 + r < q->n)
             y = pf_load(q->q + (size_t)(row0 + r) * q->step, KVL_KV_F32, c0 + c, q->head_dim,
                         q->vectors);
-        for (int32_t j = 0; j < 4; j++) sh->step.q[c + j][r] = pf_round(y.x[j], q->bf16);
+        for (int32_t j = 0; j < 4; j++) sh->step.q[c + j][r] = y.x[j];
     }
 }
 
 static __device__ inline void pf_put_keys(struct pf_shared *sh, const struct kvl_cuda_lane *l,
-                                          const struct pf_queries *q, int32_t c0)
+                                          int32_t c0)
 {
     bool vectors = l->head_dim % 4 == 0;
     for (int32_t i = (int32_t)threadIdx.x; i < PF_SLOTS * PF_STEP / 4; i += PF_THREADS) {
@@ -101,12 +96,12 @@ static __device__ inline void pf_put_keys(struct pf_shared *sh, const struct kvl
         struct pf_four y = { { 0, 0, 0, 0 } };
         if (sh->row[s])
             y = pf_load(sh->row[s] + l->off[KVL_PART_K], l->type, c0 + c, l->head_dim, vectors);
-        for (int32_t j = 0; j < 4; j++) sh->step.k[c + j][s] = pf_round(y.x[j], q->bf16);
+        for (int32_t j = 0; j < 4; j++) sh->step.k[c + j][s] = y.x[j];
     }
 }
 
 static __device__ inline void pf_put_values(struct pf_shared *sh, const struct kvl_cuda_lane *l,
-                                            const struct pf_queries *q, int32_t c0)
+                                            int32_t c0)
 {
     bool vectors = l->head_dim % 4 == 0;
     for (int32_t i = (int32_t)threadIdx.x; i < PF_SLOTS * PF_ROWS / 4; i += PF_THREADS) {
@@ -114,26 +109,34 @@ static __device__ inline void pf_put_values(struct pf_shared *sh, const struct k
         struct pf_four y = { { 0, 0, 0, 0 } };
         if (sh->row[s])
             y = pf_load(sh->row[s] + l->off[KVL_PART_V], l->type, c0 + c, l->head_dim, vectors);
-        for (int32_t j = 0; j < 4; j++) y.x[j] = pf_round(y.x[j], q->bf16);
         *reinterpret_cast<struct pf_four *>(&sh->v[s][c]) = y;
     }
 }
 
-/* s[i][j] += row 4 (t / 16) + i times slot 4 (t % 16) + j.  sh->row is set; ends before its barrier. */
+/* Whether the 8 rows of the warp are rows of the chunk, some of them. */
+static __device__ inline bool pf_has_rows(const struct pf_queries *q, int32_t row0)
+{
+    int32_t r = row0 + (int32_t)threadIdx.x / KVL_WARP * 8;
+    return r + 8 > 0 && r < q->n;
+}
+
+/* s[i][j] += row 4 (t / 16) + i times slot 4 (t % 16) + j.  sh->row is set; ends before its barrier.  A warp
+ * without rows of the chunk only loads. */
 static __device__ inline void pf_products(struct pf_shared *sh, const struct kvl_cuda_lane *l,
                                           const struct pf_queries *q, int32_t row0, float s[4][4])
 {
     int32_t r = (int32_t)threadIdx.x / 16 * 4, t = (int32_t)threadIdx.x % 16 * 4;
+    bool is = pf_has_rows(q, row0);
     for (int32_t c0 = 0; c0 < q->head_dim; c0 += PF_STEP) {
         __syncthreads(); /* what lay here has been read, and rows are known */
         pf_put_queries(sh, q, row0, c0);
-        pf_put_keys(sh, l, q, c0);
+        pf_put_keys(sh, l, c0);
         __syncthreads();
-        for (int32_t c = 0; c < PF_STEP; c++) {
+        for (int32_t c = 0; is && c < PF_STEP; c++) {
             struct pf_four x = *reinterpret_cast<const struct pf_four *>(&sh->step.q[c][r]);
             struct pf_four y = *reinterpret_cast<const struct pf_four *>(&sh->step.k[c][t]);
             for (int32_t i = 0; i < 4; i++)
-                for (int32_t j = 0; j < 4; j++) s[i][j] = fmaf(x.x[i], y.x[j], s[i][j]);
+                for (int32_t j = 0; j < 4; j++) s[i][j] += x.x[i] * y.x[j];
         }
     }
 }

@@ -43,24 +43,24 @@ template <int N> static __device__ inline void pf_softmax(struct pf_state<N> *t,
 template <int N>
 static __device__ inline void pf_values(struct pf_state<N> *t, struct pf_shared *sh,
                                         const struct kvl_cuda_lane *l, const struct pf_queries *q,
-                                        const float s[4][4])
+                                        int32_t row0, const float s[4][4])
 {
     int32_t r = (int32_t)threadIdx.x / 16 * 4, c = (int32_t)threadIdx.x % 16 * 4;
+    bool is = pf_has_rows(q, row0);
     for (int32_t j = 0; j < 4; j++) {
         struct pf_four y;
-        for (int32_t i = 0; i < 4; i++) y.x[i] = pf_round(s[i][j], q->bf16);
+        for (int32_t i = 0; i < 4; i++) y.x[i] = s[i][j];
         *reinterpret_cast<struct pf_four *>(&sh->p[c + j][r]) = y;
     }
     for (int32_t n = 0; n < N; n++) {
         __syncthreads(); /* columns before these have been read */
-        pf_put_values(sh, l, q, n * PF_ROWS);
+        pf_put_values(sh, l, n * PF_ROWS);
         __syncthreads();
-        for (int32_t k = 0; k < PF_SLOTS; k++) {
+        for (int32_t k = 0; is && k < PF_SLOTS; k++) {
             struct pf_four x = *reinterpret_cast<const struct pf_four *>(&sh->p[k][r]);
             struct pf_four y = *reinterpret_cast<const struct pf_four *>(&sh->v[k][c]);
             for (int32_t i = 0; i < 4; i++)
-                for (int32_t j = 0; j < 4; j++)
-                    t->acc[n][i][j] = fmaf(x.x[i], y.x[j], t->acc[n][i][j]);
+                for (int32_t j = 0; j < 4; j++) t->acc[n][i][j] += x.x[i] * y.x[j];
         }
     }
 }

@@ -26,8 +26,13 @@ struct sparse_bits {
 struct sparse_list {
     uint16_t slot[SPARSE_PART]; /* less the part's first */
     int32_t n, warp[SPARSE_WORDS / KVL_WARP];
-    int32_t at[PF_SLOTS]; /* slots of the tile at work, -1 behind the last */
-    uint8_t column[PF_SLOTS];
+};
+
+/* A tile of listed slots. */
+struct sparse_tile {
+    const uint8_t *row[PF_SLOTS]; /* pf_row, or NULL */
+    int32_t slot[PF_SLOTS];       /* -1 behind the last */
+    uint8_t column[PF_SLOTS];     /* read by every token from itself on */
 };
 
 /* Tokens (as slots) of a tile: all, and those that the chunk has. */
@@ -142,22 +147,30 @@ static __device__ inline bool sparse_read(const struct sparse_bits *m, bool colu
     return false;
 }
 
-/* Rows of the tile of listed slots from `from` on; returns 1 in the thread of a slot that is read.  The
- * caller has a barrier behind it. */
-static __device__ inline int32_t sparse_rows(struct sparse_list *sh, const uint8_t **row,
-                                             const struct sparse_bits *m,
-                                             const struct sparse_tokens *t,
-                                             const struct kvl_cuda_lane *l, int32_t part,
-                                             int32_t from)
+/* The tile of n listed slots from `from` on; returns 1 in the thread of a slot that is read.  The caller
+ * has a barrier before it and behind it. */
+static __device__ inline int32_t
+sparse_fetch(struct sparse_tile *to, int32_t n, const struct sparse_list *list,
+             const struct sparse_bits *m, const struct sparse_tokens *t,
+             const struct kvl_cuda_lane *l, int32_t part, int32_t from)
 {
-    int32_t i = (int32_t)threadIdx.x, j;
-    __syncthreads(); /* the tile before has been read */
-    if (i >= PF_SLOTS) return 0;
-    j = from + i < sh->n ? part + sh->slot[from + i] : -1;
-    sh->at[i] = j;
-    row[i] = j >= 0 ? pf_row(l, j) : NULL;
-    sh->column[i] = j >= 0 && sparse_bit(m->column, j);
-    return j >= 0 && sparse_read(m, sh->column[i], t, j);
+    int32_t i = (int32_t)threadIdx.x;
+    if (i >= n) return 0;
+    int32_t j = from + i < list->n ? part + list->slot[from + i] : -1;
+    to->slot[i] = j;
+    to->row[i] = j >= 0 ? pf_row(l, j) : NULL;
+    to->column[i] = j >= 0 && sparse_bit(m->column, j);
+    return j >= 0 && sparse_read(m, to->column[i], t, j);
+}
+
+/* Whether token `token` reads place c of the tile. */
+static __device__ inline bool sparse_reads(const struct sparse_tile *tile, int32_t c,
+                                           const struct sparse_bits *m,
+                                           const struct sparse_tokens *t, int32_t token)
+{
+    int32_t slot = tile->slot[c];
+    return slot >= 0 && token >= t->first && token <= t->last && slot <= token &&
+           sparse_sees(m, tile->column[c], t->past, token, slot);
 }
 
 #endif
