@@ -20,6 +20,15 @@
 
 #define MAX_LANES 8
 
+/* An emulated GPU takes whole tiles for a chunk of one, and its time for long contexts. */
+#ifdef KVL_TEST_CUDA
+#define UT_SMALL_CHUNKS 17
+#define UT_LONG_CONTEXT 1536
+#else
+#define UT_SMALL_CHUNKS 1, 7
+#define UT_LONG_CONTEXT 8192
+#endif
+
 static inline void *ut_alloc(size_t n, size_t item)
 {
     void *p = kvl_alloc(n ? n : 1, item);

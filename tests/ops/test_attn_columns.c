@@ -137,7 +137,7 @@ static void columns_chunks(struct columns_case *t, int32_t chunk, int32_t past)
 
 static void body_chunks(struct kvl_rng *r)
 {
-    static const int32_t chunks[] = { 1, 7, 64, 150 };
+    static const int32_t chunks[] = { UT_SMALL_CHUNKS, 64, 150 };
     for (int32_t round = 0; round < 4; round++) {
         struct columns_case t;
         int32_t past = round % 2 * 60;
@@ -169,7 +169,7 @@ static void test_sums_do_not_depend_on_chunks(void **state)
 /* Every query gives one: the columns of a head add up to the number of queries. */
 static void test_nothing_is_lost(void **state)
 {
-    enum { N = 8192, CHUNK = 512 };
+    enum { N = UT_LONG_CONTEXT, CHUNK = 512 };
     struct kvl_rng r;
     struct columns_case t = { 0 };
     (void)state;

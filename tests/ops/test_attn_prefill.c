@@ -129,7 +129,7 @@ static void run_in_chunks(struct prefill_case *t, int32_t chunk, int32_t past)
 
 static void body_chunks(struct kvl_rng *r)
 {
-    static const int32_t chunks[] = { 1, 7, 64, 150, 400 };
+    static const int32_t chunks[] = { UT_SMALL_CHUNKS, 64, 150, 400 };
     for (int32_t k = 0; k < 4; k++) {
         struct prefill_case t;
         int32_t past = k / 2 * 101;

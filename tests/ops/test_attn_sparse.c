@@ -275,7 +275,7 @@ static int64_t run_in_chunks(struct sparse_case *t, int32_t chunk)
 
 static void body_chunks(struct kvl_rng *r)
 {
-    static const int32_t chunks[] = { 1, 7, 64, 150, 400 };
+    static const int32_t chunks[] = { UT_SMALL_CHUNKS, 64, 150, 400 };
     for (int32_t k = 0; k < 4; k++) {
         struct sparse_case t;
         case_open(r, &t, k / 2 * 101, 333, k % 2);
