@@ -19,6 +19,19 @@ enum { KVL_BLAS_ROWS = 512 }; /* of a call: a chunk of prefill */
 
 #include <stdio.h>
 
+struct kvl_blas_calls {
+    decltype(&cublasCreate) create;
+    decltype(&cublasSetStream) set_stream;
+    decltype(&cublasSetMathMode) set_math_mode;
+    decltype(&cublasSetWorkspace) set_workspace;
+    cublasStatus_t (*gemm_ex)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
+                              const void *, const void *, cudaDataType_t, int, const void *,
+                              cudaDataType_t, int, const void *, void *, cudaDataType_t, int,
+                              cublasComputeType_t, cublasGemmAlgo_t);
+};
+/* NULL: kvl_cuda_check has the reason. */
+const struct kvl_blas_calls *kvl_blas_load(void);
+
 static int kvl_blas_check(cublasStatus_t status, const char *what)
 {
     char text[96];
@@ -32,35 +45,37 @@ static int kvl_blas_check(cublasStatus_t status, const char *what)
 static inline cublasHandle_t kvl_blas_handle(void)
 {
     static cublasHandle_t handle;
+    const struct kvl_blas_calls *blas = kvl_blas_load();
+    if (!blas) return NULL;
     if (!handle) {
         cublasHandle_t h;
-        if (kvl_blas_check(cublasCreate(&h), "cublasCreate") != KVL_OK) return NULL;
-        if (kvl_blas_check(cublasSetMathMode(h, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
+        if (kvl_blas_check(blas->create(&h), "cublasCreate") != KVL_OK) return NULL;
+        if (kvl_blas_check(blas->set_math_mode(h, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
                            "cublasSetMathMode") != KVL_OK)
             return NULL;
         handle = h;
     }
-    if (kvl_blas_check(cublasSetStream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
+    if (kvl_blas_check(blas->set_stream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
         return NULL;
     /* After the stream, which brings the default one back. */
-    return kvl_blas_check(cublasSetWorkspace(handle, NULL, 0), "cublasSetWorkspace") == KVL_OK
+    return kvl_blas_check(blas->set_workspace(handle, NULL, 0), "cublasSetWorkspace") == KVL_OK
                ? handle
                : NULL;
 }
 
 /* y [KVL_BLAS_ROWS][ld_y] = x [KVL_BLAS_ROWS][n_cols] times the transpose of w [n_rows][n_cols]; rows of x and w
  * ld apart.  All begin at multiples of 16 bytes. */
-static inline int kvl_blas_bf16(float *y, int32_t ld_y, const __nv_bfloat16 *x, const __nv_bfloat16 *w,
-                         int32_t ld, int32_t n_rows, int32_t n_cols)
+static inline int kvl_blas_bf16(float *y, int32_t ld_y, const __nv_bfloat16 *x,
+                                const __nv_bfloat16 *w, int32_t ld, int32_t n_rows, int32_t n_cols)
 {
     const float one = 1, zero = 0;
     cublasHandle_t handle = kvl_blas_handle();
     if (!handle) return KVL_EDEVICE;
     /* cuBLAS has columns innermost: its Y' = W X'. */
-    return kvl_blas_check(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n_rows, KVL_BLAS_ROWS,
-                                       n_cols, &one, w, CUDA_R_16BF, ld, x, CUDA_R_16BF, ld, &zero,
-                                       y, CUDA_R_32F, ld_y, CUBLAS_COMPUTE_32F,
-                                       CUBLAS_GEMM_DEFAULT),
+    return kvl_blas_check(kvl_blas_load()->gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, n_rows,
+                                                   KVL_BLAS_ROWS, n_cols, &one, w, CUDA_R_16BF, ld,
+                                                   x, CUDA_R_16BF, ld, &zero, y, CUDA_R_32F, ld_y,
+                                                   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                           "cublasGemmEx");
 }
 

@@ -36,9 +36,11 @@ int kvl_cuda_peak_read(const void *p, size_t bytes)
 static cublasHandle_t peak_handle(void)
 {
     static cublasHandle_t handle;
-    if (!handle && kvl_blas_check(cublasCreate(&handle), "cublasCreate") != KVL_OK) handle = NULL;
+    const struct kvl_blas_calls *blas = kvl_blas_load();
+    if (!blas) return NULL;
+    if (!handle && kvl_blas_check(blas->create(&handle), "cublasCreate") != KVL_OK) handle = NULL;
     if (handle &&
-        kvl_blas_check(cublasSetStream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
+        kvl_blas_check(blas->set_stream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
         return NULL;
     return handle;
 }
@@ -49,8 +51,9 @@ int kvl_cuda_peak_gemm(float *c, const uint16_t *a, const uint16_t *w, int32_t m
     const float one = 1, zero = 0;
     cublasHandle_t handle = peak_handle();
     if (!handle) return KVL_EDEVICE;
-    return kvl_blas_check(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w,
-                                       CUDA_R_16BF, k, a, CUDA_R_16BF, k, &zero, c, CUDA_R_32F, n,
-                                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+    return kvl_blas_check(kvl_blas_load()->gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one,
+                                                   w, CUDA_R_16BF, k, a, CUDA_R_16BF, k, &zero, c,
+                                                   CUDA_R_32F, n, CUBLAS_COMPUTE_32F,
+                                                   CUBLAS_GEMM_DEFAULT),
                           "cublasGemmEx");
 }
