@@ -1,6 +1,8 @@
 /* rmsnorm, rope, swiglu, add against their definitions; in place as well as into another buffer. */
 #include "ops/ops_util.h"
 
+#include "kvl/device.h"
+
 static void body_rmsnorm(struct kvl_rng *r)
 {
     static const int32_t dims[] = { 1, 7, 32, 100, 128, 2048 };
@@ -73,7 +75,11 @@ static void test_rope(void **state)
 
 static void body_swiglu(struct kvl_rng *r)
 {
+#ifdef KVL_TEST_CUDA /* more than the threads of a launch take at once */
+    static const size_t sizes[] = { 0, 1, 15, 100, 8193, 2200003 };
+#else
     static const size_t sizes[] = { 0, 1, 15, 100, 8193, 900000 };
+#endif
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i];
         float *gate = ut_random(r, n, 100), *up = ut_random(r, n, 2);
@@ -111,6 +117,34 @@ static void test_swiglu_add(void **state)
     ut_each_isa(body_swiglu);
 }
 
+#ifdef KVL_TEST_CUDA
+/* A flag that stays until somebody asks. */
+static void test_finite(void **state)
+{
+    enum { N = 600001 };
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    const struct kvl_device *d = NULL;
+    bool finite = false;
+    (void)state;
+    assert_int_equal(kvl_device_open("cuda", &d, &(struct kvl_err){ 0 }), KVL_OK);
+    float *x = d->alloc(KVL_PLACE_SHARED, N, sizeof *x);
+    assert_non_null(x);
+    x[1] = 3e38f;
+    for (int32_t i = 0; i < 6; i++) {
+        x[i % 2 ? N - 1 : 0] = bad[i / 2];
+        assert_int_equal(d->check_finite(x, N), KVL_OK);
+        assert_int_equal(d->check_finite(x, 0), KVL_OK);
+        assert_int_equal(d->finite(&finite), KVL_OK);
+        assert_false(finite);
+        x[i % 2 ? N - 1 : 0] = 0;
+        assert_int_equal(d->check_finite(x, N), KVL_OK);
+        assert_int_equal(d->finite(&finite), KVL_OK);
+        assert_true(finite);
+    }
+    d->free(KVL_PLACE_SHARED, x);
+}
+#endif
+
 /* The vector exp over its whole range, against libm: relative error below 3e-7, -inf gives 0. */
 static void body_exp(struct kvl_rng *r)
 {
@@ -141,10 +175,11 @@ static void test_exp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rmsnorm),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_swiglu_add),
-        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_swiglu_add), cmocka_unit_test(test_exp),
+#ifdef KVL_TEST_CUDA
+        cmocka_unit_test(test_finite),
+#endif
     };
     return cmocka_run_group_tests_name("rows", tests, NULL, NULL);
 }

@@ -127,7 +127,7 @@ static void test_gauss_logits(void **state)
 static void body_softmax(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 20; i++) {
-        int32_t n = ut_between(r, 1, 400), rows = ut_between(r, 1, 5);
+        int32_t n = i == 0 ? 20011 : ut_between(r, 1, 400), rows = ut_between(r, 1, 5);
         size_t stride = (size_t)n + 3, floats = stride * (size_t)rows;
         float *x = ut_random(r, floats, 60), *y = ut_alloc(floats, sizeof *y);
         memcpy(y, x, floats * sizeof *y);

@@ -360,7 +360,7 @@ static void test_topk_nan(void **state)
 
 static void body_random(struct kvl_rng *r)
 {
-    static const size_t sizes[] = { 0, 1, 7, 1000, 400000 };
+    static const size_t sizes[] = { 0, 1, 7, 1000, 600000 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i];
         float *y[2] = { ut_poison(n), ut_poison(n) };
