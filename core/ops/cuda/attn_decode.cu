@@ -12,21 +12,22 @@ enum { PROBS_TILE = 2048 };
 
 /* ---- the merge ----------------------------------------------------------------------------------- */
 
-/* The maximum of all parts of head h, and the sum of their sums. */
-static __device__ inline struct decode_part merge_total(const struct decode_job *job, int32_t h,
+/* The maximum of n parts that are n_heads apart, and the sum of their sums. */
+static __device__ inline struct decode_part merge_total(const struct decode_part *part, int32_t n,
+                                                        int32_t n_heads,
                                                         struct decode_part *warp_part)
 {
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     struct decode_part t = { -INFINITY, 0 };
-    for (int32_t i = (int32_t)threadIdx.x; i < job->n_splits; i += DECODE_THREADS)
-        t.max = fmaxf(t.max, job->part[i * job->n_heads + h].max);
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += DECODE_THREADS)
+        t.max = fmaxf(t.max, part[i * n_heads].max);
     t.max = kvl_warp_max(t.max);
     if (lane == 0) warp_part[warp].max = t.max;
     __syncthreads();
     for (int32_t w = 0; w < DECODE_WARPS; w++) t.max = fmaxf(t.max, warp_part[w].max);
     float shift = t.max == -INFINITY ? 0 : t.max;
-    for (int32_t i = (int32_t)threadIdx.x; i < job->n_splits; i += DECODE_THREADS) {
-        struct decode_part p = job->part[i * job->n_heads + h];
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += DECODE_THREADS) {
+        struct decode_part p = part[i * n_heads];
         t.sum += expf(p.max - shift) * p.sum;
     }
     t.sum = kvl_warp_sum(t.sum);
@@ -38,27 +39,29 @@ static __device__ inline struct decode_part merge_total(const struct decode_job 
 }
 
 /* A block per head of a job; its warps share the splits. */
-static __global__ void __launch_bounds__(DECODE_THREADS) decode_merge(struct decode_params a)
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    decode_merge(const __grid_constant__ struct decode_params a)
 {
     __shared__ struct decode_part warp_part[DECODE_WARPS];
     __shared__ float sum[DECODE_WARPS][TILE];
     const struct decode_job *job = &a.job[blockIdx.y];
-    int32_t h = (int32_t)blockIdx.x;
+    int32_t h = (int32_t)blockIdx.x, n = decode_splits(job->n_slots), heads = job->n_heads;
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    if (h >= job->n_heads) return; /* whole blocks */
-    struct decode_part t = merge_total(job, h, warp_part);
+    if (h >= heads) return; /* whole blocks */
+    const struct decode_part *part = a.part + job->part0 + h;
+    const float *from = a.acc + (size_t)(job->part0 + h) * (size_t)a.head_dim;
+    struct decode_part t = merge_total(part, n, heads, warp_part);
     if (threadIdx.x == 0) job->lse[h] = t.sum == 0 ? -INFINITY : t.max + logf(t.sum);
     for (int32_t c0 = 0; job->out && c0 < a.head_dim; c0 += TILE) {
         float acc[TILE_LANE] = { 0 };
 #pragma unroll 4
-        for (int32_t i = warp; i < job->n_splits; i += DECODE_WARPS) {
-            size_t row = (size_t)i * (size_t)job->n_heads + (size_t)h;
-            float w = expf(job->part[row].max - t.max);
+        for (int32_t i = warp; i < n; i += DECODE_WARPS) {
+            float w = expf(part[i * heads].max - t.max);
+            const float *row = from + (size_t)(i * heads) * (size_t)a.head_dim;
 #pragma unroll
             for (int k = 0; k < TILE_LANE; k++) {
                 int32_t c = c0 + lane + k * KVL_WARP;
-                if (c < a.head_dim)
-                    acc[k] = fmaf(w, job->acc[row * (size_t)a.head_dim + (size_t)c], acc[k]);
+                if (c < a.head_dim) acc[k] = fmaf(w, row[c], acc[k]);
             }
         }
 #pragma unroll
@@ -75,7 +78,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_merge(struct dec
 }
 
 /* Logits to weights within the list. */
-static __global__ void __launch_bounds__(DECODE_THREADS) decode_probs(struct decode_params a)
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    decode_probs(const __grid_constant__ struct decode_params a)
 {
     const struct decode_job *job = &a.job[blockIdx.z];
     int32_t h = (int32_t)blockIdx.y, i0 = (int32_t)blockIdx.x * PROBS_TILE;
@@ -99,20 +103,11 @@ typedef void (*decode_kernel)(struct decode_params a);
 /* What a call needs of tables and partial results. */
 struct decode_plan {
     int32_t n_runs, n_firsts;
-    size_t n_parts;                        /* splits of heads */
+    int32_t n_parts;                       /* splits of heads */
     int32_t n_slots, n_heads;              /* of the largest job */
     int32_t splits[2], heads[2], split[2]; /* the same of those of a kernel: any, fast */
-    bool probs;
+    bool probs, pos, staged;
 };
-
-/* Short lists in small splits, so that a GPU is full with 8 of them at once: 2048 slots give 256 blocks.
- * Long ones in large splits, for few partial results. */
-static int32_t decode_split_of(int32_t n_slots)
-{
-    if (n_slots <= 4096) return 64;
-    if (n_slots <= 8192) return 128;
-    return n_slots <= 16384 ? 256 : SPLIT_MAX;
-}
 
 static bool decode_is_fast(const struct kvl_attn_job *job)
 {
@@ -121,22 +116,25 @@ static bool decode_is_fast(const struct kvl_attn_job *job)
            !job->keys;
 }
 
-static struct decode_plan decode_measure(const struct kvl_attn_decode_args *a)
+static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_t n_jobs,
+                                         int32_t head_dim)
 {
     struct decode_plan p = {};
-    for (int32_t j = 0; j < a->n_jobs; j++) {
-        const struct kvl_attn_job *job = &a->jobs[j];
+    for (int32_t j = 0; j < n_jobs; j++) {
+        const struct kvl_attn_job *job = &jobs[j];
         int32_t split = decode_split_of(job->n_slots), kind = decode_is_fast(job);
-        int32_t n_splits = kvl_ceil_div(job->n_slots, split);
-        assert(job->lane->layout->head_dim == a->head_dim && job->n_heads >= 1);
+        int32_t n_splits = decode_splits(job->n_slots);
+        assert(job->lane->layout->head_dim == head_dim && job->n_heads >= 1);
         assert(!job->pos || job->lane->layout->part_off[KVL_PART_K_RAW] != SIZE_MAX);
         assert(!job->pos || !job->keys);
         if (job->runs) p.n_runs += job->n_runs;
         if (job->runs) p.n_firsts += n_splits;
-        p.n_parts += (size_t)n_splits * (size_t)job->n_heads;
+        p.n_parts += n_splits * job->n_heads;
         p.n_slots = KVL_MAX(p.n_slots, job->n_slots);
         p.n_heads = KVL_MAX(p.n_heads, job->n_heads);
         p.probs = p.probs || job->probs;
+        p.pos = p.pos || job->pos;
+        p.staged = p.staged || !job->lane->data;
         p.splits[kind] = KVL_MAX(p.splits[kind], n_splits);
         p.heads[kind] = KVL_MAX(p.heads[kind], job->n_heads);
         p.split[kind] = KVL_MAX(p.split[kind], split);
@@ -182,61 +180,79 @@ static struct decode_job decode_job_of(struct kvl_cuda_call *c, const struct kvl
 {
     struct decode_job d = {};
     size_t n = (size_t)job->n_slots, heads = (size_t)job->n_heads, dim = (size_t)head_dim;
+    d.blocks = job->lane->data;
     d.q = kvl_cuda_in(c, job->q, heads * dim);
-    d.log_weight = kvl_cuda_in(c, job->log_weight, n);
-    d.keys = kvl_cuda_in(c, job->keys, n * dim);
-    d.pos = kvl_cuda_in(c, job->pos, n);
+    if (n > 0) {
+        d.log_weight = kvl_cuda_in(c, job->log_weight, n);
+        d.keys = kvl_cuda_in(c, job->keys, n * dim);
+        d.pos = kvl_cuda_in(c, job->pos, n);
+        d.probs = kvl_cuda_out(c, job->probs, heads * n);
+    }
     if (values) d.out = kvl_cuda_out(c, job->out, heads * dim);
     d.lse = job->lse ? kvl_cuda_out(c, job->lse, heads) : kvl_cuda_temp<float>(c, heads);
-    d.probs = kvl_cuda_out(c, job->probs, heads * n);
     d.n_slots = job->n_slots;
     d.n_heads = job->n_heads;
     d.q_pos = job->q_pos;
-    d.split = decode_split_of(job->n_slots);
-    d.n_splits = kvl_ceil_div(job->n_slots, d.split);
     d.fast = decode_is_fast(job);
     return d;
 }
 
-/* Fills in and uploads jobs, runs and splits, in one piece. */
-static int decode_tables(struct kvl_cuda_call *c, const struct kvl_attn_decode_args *a,
-                         const struct decode_plan *p, bool values, struct decode_params *out)
+/* Runs and splits of all jobs in one piece of memory, uploaded. */
+static void decode_lists(struct kvl_cuda_call *c, const struct kvl_attn_job *jobs, int32_t n_jobs,
+                         const struct decode_plan *p, struct decode_params *out)
 {
-    size_t n_jobs = (size_t)a->n_jobs, n_runs = (size_t)p->n_runs, n_firsts = (size_t)p->n_firsts;
-    size_t runs_at = n_jobs * sizeof(struct decode_job);
-    size_t firsts_at = runs_at + n_runs * sizeof(struct decode_run);
-    size_t lanes_at = (firsts_at + n_firsts * sizeof(int32_t) + 7) / 8 * 8;
-    uint8_t *host = decode_host(lanes_at + n_jobs * sizeof(struct kvl_lane *));
-    if (!host) return KVL_ENOMEM;
-    struct decode_job *job = reinterpret_cast<struct decode_job *>(host);
-    struct decode_run *run = reinterpret_cast<struct decode_run *>(host + runs_at);
-    int32_t *first = reinterpret_cast<int32_t *>(host + firsts_at);
-    const struct kvl_lane **lane = reinterpret_cast<const struct kvl_lane **>(host + lanes_at);
-    float *acc = values ? kvl_cuda_temp<float>(c, p->n_parts * (size_t)a->head_dim) : NULL;
-    struct decode_part *part = kvl_cuda_temp<struct decode_part>(c, p->n_parts);
-    int32_t n_run = 0, n_first = 0;
-    size_t n_part = 0;
-    for (int32_t j = 0; j < a->n_jobs; j++) {
-        struct decode_job d = decode_job_of(c, &a->jobs[j], a->head_dim, values);
-        d.run0 = n_run;
-        d.first0 = n_first;
-        d.acc = acc + n_part * (size_t)(values ? a->head_dim : 0);
-        d.part = part + n_part;
-        if (a->jobs[j].runs) {
-            d.n_runs = decode_put_runs(&a->jobs[j], d.split, run + n_run, first + n_first);
-            n_run += d.n_runs;
-            n_first += d.n_splits;
-        }
-        n_part += (size_t)d.n_splits * (size_t)d.n_heads;
-        lane[j] = a->jobs[j].lane;
-        job[j] = d;
+    size_t firsts_at = (size_t)p->n_runs * sizeof(struct decode_run);
+    size_t bytes = firsts_at + (size_t)p->n_firsts * sizeof(int32_t);
+    if (p->n_runs == 0 || c->rc != KVL_OK) return;
+    uint8_t *host = decode_host(bytes);
+    if (!host) {
+        c->rc = KVL_ENOMEM;
+        return;
     }
-    const uint8_t *tables = kvl_cuda_upload(c, host, lanes_at);
-    if (c->rc != KVL_OK) return c->rc;
-    out->job = reinterpret_cast<const struct decode_job *>(tables);
-    out->run = reinterpret_cast<const struct decode_run *>(tables + runs_at);
-    out->first = reinterpret_cast<const int32_t *>(tables + firsts_at);
-    out->lane = kvl_cuda_lane_list(c, lane, a->n_jobs);
+    struct decode_run *run = reinterpret_cast<struct decode_run *>(host);
+    int32_t *first = reinterpret_cast<int32_t *>(host + firsts_at), n_run = 0, n_first = 0;
+    for (int32_t j = 0; j < n_jobs; j++) {
+        struct decode_job *d = &out->job[j];
+        if (!jobs[j].runs) continue;
+        d->run0 = n_run;
+        d->first0 = n_first;
+        d->n_runs =
+            decode_put_runs(&jobs[j], decode_split_of(d->n_slots), run + n_run, first + n_first);
+        n_run += d->n_runs;
+        n_first += decode_splits(d->n_slots);
+    }
+    const uint8_t *lists = kvl_cuda_upload(c, host, bytes);
+    if (!lists) return;
+    out->run = reinterpret_cast<const struct decode_run *>(lists);
+    out->first = reinterpret_cast<const int32_t *>(lists + firsts_at);
+}
+
+/* Parameters of all kernels of n_jobs jobs. */
+static int decode_open(struct kvl_cuda_call *c, const struct kvl_attn_decode_args *a,
+                       const struct kvl_attn_job *jobs, int32_t n_jobs, const struct decode_plan *p,
+                       bool values, struct decode_params *out)
+{
+    const struct kvl_layout *l = jobs[0].lane->layout;
+    const struct kvl_lane *lane[DECODE_JOBS];
+    int32_t n_part = 0;
+    for (int32_t j = 0; j < n_jobs; j++) {
+        struct decode_job d = decode_job_of(c, &jobs[j], a->head_dim, values);
+        d.part0 = n_part;
+        n_part += decode_splits(d.n_slots) * d.n_heads;
+        out->job[j] = d;
+        lane[j] = jobs[j].lane;
+    }
+    decode_lists(c, jobs, n_jobs, p, out);
+    if (p->staged) out->lane = kvl_cuda_lane_list(c, lane, n_jobs);
+    if (p->pos) out->inv_freq = kvl_cuda_in(c, a->inv_freq, (size_t)a->head_dim / 2);
+    out->part = kvl_cuda_temp<struct decode_part>(c, (size_t)n_part);
+    if (values) out->acc = kvl_cuda_temp<float>(c, (size_t)n_part * (size_t)a->head_dim);
+    out->scale = a->scale;
+    out->head_dim = a->head_dim;
+    out->half = a->head_dim / 2;
+    out->neox = a->style == KVL_ROPE_NEOX;
+    out->block_shift = l->block_shift;
+    for (int part = 0; part < 3; part++) out->off[part] = (uint32_t)l->part_off[part];
     return c->rc;
 }
 
@@ -297,22 +313,24 @@ static void decode_launch(const struct decode_params *a, const struct decode_pla
     if (p->probs && p->n_slots > 0) KVL_LAUNCH(decode_probs, tiles, DECODE_THREADS, 0, *a);
 }
 
-int kvl_cuda_attend(const struct kvl_attn_decode_args *a, bool values)
+static int decode_jobs(const struct kvl_attn_decode_args *a, const struct kvl_attn_job *jobs,
+                       int32_t n_jobs, bool values)
 {
     struct kvl_cuda_call c;
-    if (a->n_jobs == 0) return KVL_OK;
-    assert(a->n_jobs <= 65535 && a->head_dim % 2 == 0 && a->head_dim <= 1024);
-    struct decode_plan p = decode_measure(a);
-    kvl_cuda_begin(&c);
+    struct decode_plan p = decode_measure(jobs, n_jobs, a->head_dim);
     struct decode_params d = {};
-    d.inv_freq = kvl_cuda_in(&c, a->inv_freq, (size_t)a->head_dim / 2);
-    d.scale = a->scale;
-    d.head_dim = a->head_dim;
-    d.half = a->head_dim / 2;
-    d.neox = a->style == KVL_ROPE_NEOX;
-    if (c.rc == KVL_OK) c.rc = decode_tables(&c, a, &p, values, &d);
-    if (c.rc == KVL_OK) decode_launch(&d, &p, a->n_jobs, a->jobs[0].lane->layout->type);
+    kvl_cuda_begin(&c);
+    if (c.rc == KVL_OK && decode_open(&c, a, jobs, n_jobs, &p, values, &d) == KVL_OK)
+        decode_launch(&d, &p, n_jobs, jobs[0].lane->layout->type);
     return kvl_cuda_end(&c);
+}
+
+int kvl_cuda_attend(const struct kvl_attn_decode_args *a, bool values)
+{
+    assert(a->head_dim % 2 == 0 && a->head_dim <= 1024);
+    for (int32_t j = 0; j < a->n_jobs; j += DECODE_JOBS)
+        KVL_TRY(decode_jobs(a, &a->jobs[j], KVL_MIN(DECODE_JOBS, a->n_jobs - j), values));
+    return KVL_OK;
 }
 
 int kvl_cuda_attn_decode(const struct kvl_attn_decode_args *a)

@@ -33,34 +33,58 @@ struct decode_part {
 };
 
 struct decode_job {
+    const uint8_t *const *blocks; /* NULL: those of the lane of the same index */
     const float *q, *log_weight, *keys;
     const int32_t *pos;
     float *out, *lse, *probs; /* out NULL: no values; lse is never NULL */
-    float *acc;               /* [n_splits][n_heads][head_dim] */
-    struct decode_part *part; /* [n_splits][n_heads] */
-    int32_t n_slots, n_heads, split, n_splits, q_pos;
-    int32_t run0, n_runs, first0; /* its own of run and first below; n_runs 0: entry i is slot i */
-    bool fast;
+    int32_t n_slots, n_heads, q_pos;
+    int32_t run0, n_runs, first0; /* its own of `run` and `first`; n_runs 0: entry i is slot i */
+    int32_t part0;                /* its [n_splits][n_heads] of `part` and `acc` */
+    int32_t fast;
 };
 
+enum { DECODE_JOBS = 32 }; /* of one launch: parameters of a kernel are 4 KiB at most */
+
+/* Jobs travel with the launch, so that nothing is copied for lists without runs. */
 struct decode_params {
-    const struct decode_job *job;
-    const struct kvl_cuda_lane *lane; /* of every job */
+    struct decode_job job[DECODE_JOBS];
+    const struct kvl_cuda_lane *lane; /* of every job, where lanes are staged */
     const struct decode_run *run;
     const int32_t *first; /* of every split: the run that its first entry is in */
     const double *inv_freq;
+    float *acc; /* [...][head_dim] */
+    struct decode_part *part;
     float scale;
     int32_t head_dim, half; /* half: pairs of a head */
     int32_t neox;
+    int32_t block_shift;
+    uint32_t off[3]; /* of parts in a block */
 };
+
+static_assert(sizeof(struct decode_params) <= 4096, "too many jobs in a launch");
+
+/* Short lists in small splits, so that a GPU is full with 8 of them at once: 2048 slots give 256 blocks.
+ * Long ones in large splits, for few partial results. */
+static __host__ __device__ inline int32_t decode_split_of(int32_t n_slots)
+{
+    if (n_slots <= 4096) return 64;
+    if (n_slots <= 8192) return 128;
+    return n_slots <= 16384 ? 256 : SPLIT_MAX;
+}
+
+static __host__ __device__ inline int32_t decode_splits(int32_t n_slots)
+{
+    int32_t split = decode_split_of(n_slots);
+    return (n_slots + split - 1) / split;
+}
 
 /* ---- a split ------------------------------------------------------------------------------------- */
 
 /* What a block has of its split. */
 struct decode_split {
     const struct decode_job *job;
-    const struct kvl_cuda_lane *lane;
-    int32_t index, i0, n; /* entries i0 .. i0 + n - 1 */
+    const uint8_t *const *blocks;
+    int32_t split, index, i0, n; /* entries i0 .. i0 + n - 1 */
     int32_t h0, n_h;
 };
 
@@ -88,13 +112,14 @@ static __device__ inline bool decode_find(const struct decode_params &a, int32_t
                                           struct decode_split *s)
 {
     s->job = &a.job[blockIdx.y];
-    s->lane = &a.lane[blockIdx.y];
+    s->blocks = a.lane ? a.lane[blockIdx.y].blocks : s->job->blocks;
+    s->split = decode_split_of(s->job->n_slots);
     s->index = (int32_t)blockIdx.x;
-    s->i0 = s->index * s->job->split;
-    s->n = min(s->job->split, s->job->n_slots - s->i0);
+    s->i0 = s->index * s->split;
+    s->n = min(s->split, s->job->n_slots - s->i0);
     s->h0 = (int32_t)blockIdx.z * heads;
     s->n_h = min(heads, s->job->n_heads - s->h0);
-    return s->index < s->job->n_splits && s->n_h > 0;
+    return s->n > 0 && s->n_h > 0;
 }
 
 /* The run that entry i is in: the last that starts at or before it. */
@@ -114,7 +139,6 @@ static __device__ inline void decode_rows(const struct decode_params &a,
                                           const struct decode_split &s,
                                           const struct decode_shared &m, size_t row_bytes)
 {
-    const struct kvl_cuda_lane *l = s.lane;
     struct decode_run *run = reinterpret_cast<struct decode_run *>(m.p);
     int32_t first = s.job->n_runs > 0 ? a.first[s.job->first0 + s.index] : 0;
     int32_t n_runs = min(s.n, s.job->n_runs - first);
@@ -122,12 +146,12 @@ static __device__ inline void decode_rows(const struct decode_params &a,
         run[i] = a.run[s.job->run0 + first + i];
     __syncthreads();
     for (int32_t i = (int32_t)threadIdx.x; i < s.n; i += DECODE_THREADS) {
-        int32_t slot = s.i0 + i, mask = (1 << l->block_shift) - 1;
+        int32_t slot = s.i0 + i, mask = (1 << a.block_shift) - 1;
         if (n_runs > 0) {
             struct decode_run r = run[decode_seek(run, n_runs, slot)];
             slot += r.slot - r.start;
         }
-        m.row[i] = l->blocks[slot >> l->block_shift] + (size_t)(slot & mask) * row_bytes;
+        m.row[i] = s.blocks[slot >> a.block_shift] + (size_t)(slot & mask) * row_bytes;
     }
     __syncthreads();
 }
@@ -141,7 +165,8 @@ static __device__ inline float decode_weighted(const struct decode_split &s, int
 
 /* Logits to weights exp(logit - maximum), a head per warp; weights of entries that do not exist, up to
  * `padded`, are zero.  A NaN does not get lost: it is in the sum. */
-static __device__ inline void decode_softmax(const struct decode_split &s, float *p, int32_t heads,
+static __device__ inline void decode_softmax(const struct decode_params &a,
+                                             const struct decode_split &s, float *p, int32_t heads,
                                              int32_t padded)
 {
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, h = (int32_t)threadIdx.x / KVL_WARP;
@@ -164,16 +189,17 @@ static __device__ inline void decode_softmax(const struct decode_split &s, float
     }
     sum = kvl_warp_sum(sum);
     if (lane == 0 && h < s.n_h)
-        s.job->part[(size_t)s.index * (size_t)s.job->n_heads + (size_t)(s.h0 + h)] = { max, sum };
+        a.part[s.job->part0 + s.index * s.job->n_heads + s.h0 + h] = { max, sum };
 }
 
 /* Adds the sums of the warps in their order: columns c0 .. of the partial results. */
-static __device__ inline void decode_store(const struct decode_split &s, const float *sum,
+static __device__ inline void decode_store(const struct decode_params &a,
+                                           const struct decode_split &s, const float *sum,
                                            int32_t heads, int32_t columns, int32_t c0,
                                            int32_t head_dim)
 {
-    size_t row = (size_t)s.index * (size_t)s.job->n_heads + (size_t)s.h0;
-    float *acc = s.job->acc + row * (size_t)head_dim;
+    int32_t row = s.job->part0 + s.index * s.job->n_heads + s.h0;
+    float *acc = a.acc + (size_t)row * (size_t)head_dim;
     for (int32_t i = (int32_t)threadIdx.x; i < s.n_h * columns; i += DECODE_THREADS) {
         int32_t h = i / columns, c = c0 + i % columns;
         float x = 0;
@@ -204,13 +230,14 @@ static __device__ inline void decode_load(struct kvl_eight *x, const uint8_t *co
 }
 
 template <class T, int D, int G>
-static __device__ inline void decode_logits(const struct decode_split &s,
+static __device__ inline void decode_logits(const struct decode_params &a,
+                                            const struct decode_split &s,
                                             const struct decode_shared &m)
 {
     typedef struct decode_map<D, G> map;
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     int32_t group = lane / map::LANES, l = lane % map::LANES;
-    size_t off = s.lane->off[KVL_PART_K] + (size_t)l * 16;
+    size_t off = a.off[KVL_PART_K] + (size_t)l * 16;
     for (int32_t t = warp * map::STEP; t < s.n; t += DECODE_WARPS * map::STEP) {
         struct kvl_eight k[UNROLL];
         float x[map::LOGITS];
@@ -241,14 +268,14 @@ static __device__ inline void decode_logits(const struct decode_split &s,
 
 /* x holds the first rows already: they were asked for before the softmax. */
 template <class T, int D, int G>
-static __device__ inline void decode_values(const struct decode_split &s,
-                                            const struct decode_shared &m, struct kvl_eight *x,
-                                            float *acc)
+static __device__ inline void
+decode_values(const struct decode_params &a, const struct decode_split &s,
+              const struct decode_shared &m, struct kvl_eight *x, float *acc)
 {
     typedef struct decode_map<D, G> map;
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     int32_t group = lane / map::LANES, l = lane % map::LANES, t0 = warp * map::STEP;
-    size_t off = s.lane->off[KVL_PART_V] + (size_t)l * 16;
+    size_t off = a.off[KVL_PART_V] + (size_t)l * 16;
 #pragma unroll
     for (int i = 0; i < G * 8; i++) acc[i] = 0;
     for (int32_t t = t0; t < s.n; t += DECODE_WARPS * map::STEP) {
@@ -269,30 +296,32 @@ static __device__ inline void decode_values(const struct decode_split &s,
     }
 }
 
+/* 4 blocks of 64 registers, or 2 of 128, on an SM. */
 template <class T, int D, int G>
-static __global__ void __launch_bounds__(DECODE_THREADS) decode_fast(struct decode_params a)
+static __global__ void __launch_bounds__(DECODE_THREADS, G <= 4 ? 4 : 2)
+    decode_fast(const __grid_constant__ struct decode_params a)
 {
     typedef struct decode_map<D, G> map;
     struct decode_split s;
     KVL_SHARED(uint8_t, bytes);
     if (!decode_find(a, G, &s) || !s.job->fast) return; /* whole blocks */
-    struct decode_shared m = decode_cut(bytes, s.job->split, G, D);
+    struct decode_shared m = decode_cut(bytes, s.split, G, D);
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     int32_t group = lane / map::LANES, l = lane % map::LANES;
     for (int32_t i = (int32_t)threadIdx.x; i < G * D; i += DECODE_THREADS)
         m.q[i] = i / D < s.n_h ? s.job->q[s.h0 * D + i] * a.scale : 0;
     decode_rows(a, s, m, D * sizeof(T));
-    decode_logits<T, D, G>(s, m);
+    decode_logits<T, D, G>(a, s, m);
     struct kvl_eight v[UNROLL];
     if (s.job->out)
-        decode_load(v, m.row, s.lane->off[KVL_PART_V] + (size_t)l * 16, warp * map::STEP + group,
+        decode_load(v, m.row, a.off[KVL_PART_V] + (size_t)l * 16, warp * map::STEP + group,
                     map::GROUPS, s.n);
     __syncthreads();
-    decode_softmax(s, m.p, G, (s.n + map::STEP - 1) / map::STEP * map::STEP);
+    decode_softmax(a, s, m.p, G, (s.n + map::STEP - 1) / map::STEP * map::STEP);
     __syncthreads();
     if (!s.job->out) return;
     float acc[G * 8];
-    decode_values<T, D, G>(s, m, v, acc);
+    decode_values<T, D, G>(a, s, m, v, acc);
     kvl_fold<G * 8, map::GROUPS, map::LANES>(acc);
     __syncthreads();
 #pragma unroll
@@ -301,7 +330,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_fast(struct deco
         m.sum[(warp * G + at / 8) * D + l * 8 + at % 8] = acc[i];
     }
     __syncthreads();
-    decode_store(s, m.sum, G, D, 0, D);
+    decode_store(a, s, m.sum, G, D, 0, D);
 }
 
 /* ---- decode_any ---------------------------------------------------------------------------------- */
@@ -351,7 +380,7 @@ static __device__ inline void any_logits(const struct decode_params &a,
 {
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     int32_t half = a.half;
-    size_t off = s.job->keys ? 0 : s.lane->off[s.job->pos ? KVL_PART_K_RAW : KVL_PART_K];
+    size_t off = s.job->keys ? 0 : a.off[s.job->pos ? KVL_PART_K_RAW : KVL_PART_K];
     for (int32_t t = warp * UNROLL; t < s.n; t += DECODE_WARPS * UNROLL) {
         float dot[UNROLL * ANY_HEADS] = { 0 };
         for (int32_t pair = lane; pair < half; pair += KVL_WARP) {
@@ -386,7 +415,7 @@ static __device__ inline void any_values(const struct decode_params &a,
     for (int32_t i = warp; i < s.n; i += DECODE_WARPS) {
         const float *p = m.p + i * ANY_HEADS;
         if (p[0] + p[1] + p[2] + p[3] == 0) continue; /* an unread slot may hold anything */
-        const T *row = reinterpret_cast<const T *>(m.row[i] + s.lane->off[KVL_PART_V]);
+        const T *row = reinterpret_cast<const T *>(m.row[i] + a.off[KVL_PART_V]);
 #pragma unroll
         for (int k = 0; k < TILE_LANE; k++) {
             int32_t c = c0 + lane + k * KVL_WARP;
@@ -399,19 +428,20 @@ static __device__ inline void any_values(const struct decode_params &a,
 }
 
 template <class T>
-static __global__ void __launch_bounds__(DECODE_THREADS) decode_any(struct decode_params a)
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    decode_any(const __grid_constant__ struct decode_params a)
 {
     struct decode_split s;
     KVL_SHARED(uint8_t, bytes);
     if (!decode_find(a, ANY_HEADS, &s) || s.job->fast) return; /* whole blocks */
-    struct decode_shared m = decode_cut(bytes, s.job->split, ANY_HEADS, a.head_dim);
+    struct decode_shared m = decode_cut(bytes, s.split, ANY_HEADS, a.head_dim);
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    m.sum = m.p + s.job->split * ANY_HEADS; /* weights are read for every tile of columns */
+    m.sum = m.p + s.split * ANY_HEADS; /* weights are read for every tile of columns */
     any_queries(a, s, m.q);
     decode_rows(a, s, m, (size_t)a.head_dim * sizeof(T));
     any_logits<T>(a, s, m);
     __syncthreads();
-    decode_softmax(s, m.p, ANY_HEADS, s.n);
+    decode_softmax(a, s, m.p, ANY_HEADS, s.n);
     __syncthreads();
     for (int32_t c0 = 0; s.job->out && c0 < a.head_dim; c0 += TILE) {
         float acc[ANY_HEADS * TILE_LANE];
@@ -420,7 +450,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS) decode_any(struct decod
             for (int k = 0; k < TILE_LANE; k++)
                 m.sum[(warp * ANY_HEADS + h) * TILE + lane + k * KVL_WARP] = acc[h * TILE_LANE + k];
         __syncthreads();
-        decode_store(s, m.sum, ANY_HEADS, TILE, c0, a.head_dim);
+        decode_store(a, s, m.sum, ANY_HEADS, TILE, c0, a.head_dim);
         __syncthreads();
     }
 }
