@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CHECK_STEP = 256 }; /* blocks whose places are asked for at a time */
+
 static int32_t check_lanes(const struct kvl_store *store)
 {
     return store->desc.n_layers * store->desc.n_kv_heads;
@@ -93,6 +95,26 @@ static int check_pool(const struct kvl_store *store, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* What the device knows of a table is what the table says. */
+static int check_links(const struct kvl_seq *seq, int32_t lane, struct kvl_err *err)
+{
+    const struct kvl_store *store = seq->store;
+    const struct kvl_table *t = &seq->tables[lane];
+    int32_t n = kvl_blocks_for(&store->layout, t->n_slots);
+    if (!store->device || n == 0) return KVL_OK;
+    const uint8_t *const *there = kvl_links_view(seq, lane), *some[CHECK_STEP];
+    for (int32_t b = 0; b < n; b += CHECK_STEP) {
+        size_t m = (size_t)KVL_MIN(CHECK_STEP, n - b);
+        int rc = store->device->copy(some, there + b, m * sizeof *some, KVL_STREAM_MAIN);
+        if (rc != KVL_OK) return kvl_device_fail(store, rc, err);
+        for (size_t i = 0; i < m; i++)
+            if (some[i] != kvl_block_head(t->blocks[b + (int32_t)i])->data)
+                return check_broken(err, lane, "a block that the device has elsewhere",
+                                    b + (int64_t)i, -1);
+    }
+    return KVL_OK;
+}
+
 /* Marks of one eviction must not reach the next. */
 static int check_scratch(const struct kvl_store *store, struct kvl_err *err)
 {
@@ -106,8 +128,10 @@ int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
 {
     int64_t n_seqs = 0;
     for (const struct kvl_seq *seq = store->seqs; seq; seq = seq->next, n_seqs++)
-        for (int32_t i = 0; i < check_lanes(store); i++)
+        for (int32_t i = 0; i < check_lanes(store); i++) {
             KVL_TRY(check_ranks(&store->layout, &seq->tables[i], i, err));
+            KVL_TRY(check_links(seq, i, err));
+        }
     if (n_seqs != store->n_seqs)
         return check_broken(err, -1, "the number of sequences", store->n_seqs, n_seqs);
     KVL_TRY(check_scratch(store, err));

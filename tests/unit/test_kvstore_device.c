@@ -1,0 +1,378 @@
+/* A store whose keys and values lie in memory of a device, where test_kvstore.c does not judge: what a call costs in
+ * copies and launches, memory that runs short, blocks that come and go as they are, the device's own promises.
+ * With KVL_TEST_CUDA on the (emulated) GPU; there is nothing to see on the CPU. */
+#include "kv/restore.h"
+#include "kv/store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#ifdef KVL_TEST_CUDA
+
+#include "cuda_host_control.h"
+
+enum { DIM = 8, HEADS = 2, TOK = 8 };
+
+static struct kvl_err err;
+static const struct kvl_device *device;
+
+static void ok_at(int rc, int line)
+{
+    if (rc != KVL_OK) fail_msg("line %d: code %d: %s", line, rc, err.msg);
+}
+#define OK(expr) ok_at((expr), __LINE__)
+
+static struct kvl_store *store_of(int32_t layers, size_t limit_blocks)
+{
+    struct kvl_store_desc d = { .n_layers = layers,
+                                .n_kv_heads = HEADS,
+                                .head_dim = DIM,
+                                .block_tok = TOK,
+                                .type = KVL_KV_F32,
+                                .device = device };
+    struct kvl_store *store;
+    struct kvl_store_stats st;
+    OK(kvl_store_create(&d, &store, &err));
+    if (limit_blocks == 0) return store;
+    kvl_store_stats(store, &st);
+    kvl_store_destroy(store);
+    d.limit_bytes = limit_blocks * st.block_bytes;
+    OK(kvl_store_create(&d, &store, &err));
+    return store;
+}
+
+/* Rows of a head hold their position, plus a quarter in head 1. */
+static int append(struct kvl_seq *seq, int32_t layer, int32_t from, int32_t n, float *rows)
+{
+    int32_t pos[512];
+    for (int32_t i = 0; i < n; i++) {
+        pos[i] = from + i;
+        for (int32_t c = 0; c < HEADS * DIM; c++)
+            rows[i * HEADS * DIM + c] = (float)(from + i) + 0.25f * (float)(c / DIM);
+    }
+    return kvl_seq_append(seq, layer, n, pos, rows, NULL, rows, &err);
+}
+
+static void expect_lane(const struct kvl_seq *seq, int32_t layer, int32_t head)
+{
+    static float rows[1024 * DIM];
+    int32_t pos[1024], n = kvl_seq_len(seq, layer, head);
+    kvl_seq_positions(seq, layer, head, pos);
+    for (int part = 0; part < 2; part++) {
+        OK(kvl_seq_read(seq, layer, head, (enum kvl_kv_part)part, 0, n, rows, &err));
+        for (int32_t i = 0; i < n * DIM; i++)
+            assert_true(rows[i] == (float)pos[i / DIM] + 0.25f * (float)head);
+    }
+}
+
+static struct kvl_device_traffic traffic(void)
+{
+    struct kvl_device_traffic t;
+    device->traffic(&t);
+    return t;
+}
+
+/* An append is one launch, whatever the number of heads and blocks; with rows on the device only the list of
+ * spans travels, and nobody waits. */
+static void test_append_cost(void **state)
+{
+    (void)state;
+    struct kvl_store *store = store_of(1, 0);
+    struct kvl_seq *seq, *fork;
+    float *rows = device->alloc(KVL_PLACE_SHARED, 128 * HEADS * DIM, sizeof *rows);
+    assert_non_null(rows);
+    OK(kvl_seq_create(store, &seq, &err));
+    OK(append(seq, 0, 0, 100, rows));
+    OK(device->sync());
+    struct kvl_device_traffic a = traffic();
+    OK(append(seq, 0, 100, 20, rows));
+    struct kvl_device_traffic b = traffic();
+    assert_int_equal(b.n_launches - a.n_launches, 1);
+    assert_int_equal(b.n_syncs - a.n_syncs, 0);
+    assert_int_equal(b.h2d_calls - a.h2d_calls, 1);
+    assert_int_equal(b.h2d_bytes - a.h2d_bytes, HEADS * 3 * sizeof(struct kvl_kv_span));
+    assert_int_equal(b.d2h_calls - a.d2h_calls, 0);
+
+    /* The table of a lane goes to the device when somebody looks, and once: what is new of it. */
+    (void)kvl_seq_lane(seq, 0, 1);
+    OK(device->sync());
+    OK(append(seq, 0, 120, 1, rows));
+    a = traffic();
+    (void)kvl_seq_lane(seq, 0, 1);
+    b = traffic();
+    assert_int_equal(b.h2d_bytes - a.h2d_bytes, sizeof(uint8_t *));
+    (void)kvl_seq_lane(seq, 0, 1);
+    assert_int_equal(traffic().h2d_calls, b.h2d_calls);
+
+    /* A fork takes the tables over on the device; its first write copies one block per lane. */
+    OK(device->sync());
+    a = traffic();
+    OK(kvl_seq_fork(seq, &fork, &err));
+    (void)kvl_seq_lane(fork, 0, 1);
+    b = traffic();
+    assert_int_equal(b.h2d_calls - a.h2d_calls, 0);
+    assert_int_equal(b.d2d_calls - a.d2d_calls, 1);
+    OK(append(fork, 0, 121, 1, rows));
+    assert_int_equal(traffic().n_launches - b.n_launches, 3); /* out, in, put */
+    for (int32_t h = 0; h < HEADS; h++) {
+        expect_lane(seq, 0, h);
+        expect_lane(fork, 0, h);
+    }
+    OK(kvl_store_check(store, &err));
+    OK(device->sync());
+    device->free(KVL_PLACE_SHARED, rows);
+    kvl_seq_destroy(fork);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
+/* Moves beyond the room of the lists go in several calls. */
+static void test_many_moves(void **state)
+{
+    (void)state;
+    enum { N = 512, ROUNDS = 24 }; /* 12288 slots */
+    struct kvl_store *store = store_of(1, 0);
+    struct kvl_seq *seq;
+    static float rows[N * HEADS * DIM];
+    static int32_t keep[N * ROUNDS];
+    static float got[N * ROUNDS * DIM];
+    int32_t n = 0;
+    OK(kvl_seq_create(store, &seq, &err));
+    for (int32_t i = 0; i < ROUNDS; i++) OK(append(seq, 0, i * N, N, rows));
+    for (int32_t p = 0; p < N * ROUNDS; p++)
+        if (p % 2 == 0) keep[n++] = p;
+    struct kvl_device_traffic a = traffic();
+    OK(kvl_seq_keep(seq, 0, 0, keep, n, &err));
+    assert_int_equal(traffic().n_launches - a.n_launches, 4);
+    OK(kvl_seq_read(seq, 0, 0, KVL_PART_V, 0, n, got, &err));
+    for (int32_t i = 0; i < n * DIM; i++) assert_true(got[i] == (float)keep[i / DIM]);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
+/* The n-th allocation of the device fails: everything is as it was, and the same call succeeds then. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static float rows[512 * HEADS * DIM];
+    int32_t n_failed = 0;
+    for (int64_t nth = 1;; nth++) {
+        struct kvl_store *store = store_of(1, 0);
+        struct kvl_seq *seq, *fork;
+        OK(kvl_seq_create(store, &seq, &err));
+        OK(append(seq, 0, 0, 500, rows));
+        OK(device->sync()); /* nothing waits to be freed, so that nothing is tried twice */
+        kvl_emu_fail(KVL_EMU_MALLOC, nth, 2); /* cudaErrorMemoryAllocation */
+        int rc = append(seq, 0, 500, 492, rows);
+        if (rc != KVL_OK) {
+            assert_int_equal(rc, KVL_ENOMEM);
+            assert_true(err.msg[0] != '\0');
+            kvl_err_clear(&err);
+            assert_int_equal(kvl_seq_len(seq, 0, 1), 500);
+            OK(kvl_store_check(store, &err));
+            expect_lane(seq, 0, 1);
+            OK(append(seq, 0, 500, 492, rows));
+        }
+        OK(device->sync());
+        int rc_fork = kvl_seq_fork(seq, &fork, &err);
+        if (rc_fork != KVL_OK) {
+            assert_int_equal(rc_fork, KVL_ENOMEM);
+            kvl_err_clear(&err);
+            OK(kvl_store_check(store, &err));
+            OK(kvl_seq_fork(seq, &fork, &err));
+        }
+        kvl_emu_fail(KVL_EMU_MALLOC, 0, 0);
+        for (int32_t h = 0; h < HEADS; h++) {
+            expect_lane(seq, 0, h);
+            expect_lane(fork, 0, h);
+        }
+        assert_string_equal(device->error(), "");
+        kvl_seq_destroy(fork);
+        kvl_seq_destroy(seq);
+        kvl_store_destroy(store);
+        n_failed += rc != KVL_OK || rc_fork != KVL_OK;
+        if (rc == KVL_OK && rc_fork == KVL_OK && nth > 4) break;
+    }
+    assert_true(n_failed >= 2); /* tables, the fork's tables */
+}
+
+/* What blocks hold leaves and comes back as it is, in few copies. */
+static void test_blocks_out_and_in(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 12 };
+    struct kvl_store *store = store_of(1, 0);
+    struct kvl_seq *seq, *back;
+    static float rows[BLOCKS * TOK * HEADS * DIM];
+    uint8_t *out[HEADS * BLOCKS];
+    size_t bytes;
+    OK(kvl_seq_create(store, &seq, &err));
+    OK(kvl_seq_create(store, &back, &err));
+    OK(append(seq, 0, 0, BLOCKS * TOK, rows));
+    assert_int_equal(kvl_layout_data(&store->layout, &bytes), 0);
+    uint8_t *stage = device->alloc(KVL_PLACE_PINNED, HEADS * BLOCKS, bytes);
+    assert_non_null(stage);
+    struct kvl_device_traffic a = traffic();
+    for (int32_t h = 0; h < HEADS; h++)
+        OK(kvl_blocks_read(store, kvl_seq_lane(seq, 0, h).blocks, BLOCKS,
+                           stage + (size_t)(h * BLOCKS) * bytes, &err));
+    struct kvl_device_traffic b = traffic();
+    assert_int_equal(b.d2h_calls - a.d2h_calls, HEADS);
+    assert_int_equal(b.d2h_bytes - a.d2h_bytes, HEADS * BLOCKS * bytes);
+    OK(device->sync());
+    OK(kvl_seq_restore(back, 0, BLOCKS, out, &err));
+    a = traffic();
+    OK(kvl_blocks_write(store, out, HEADS * BLOCKS, stage, &err));
+    assert_int_equal(traffic().h2d_calls - a.h2d_calls, 1);
+    for (int32_t h = 0; h < HEADS; h++) expect_lane(back, 0, h);
+    OK(kvl_store_check(store, &err));
+    device->free(KVL_PLACE_PINNED, stage);
+    kvl_seq_destroy(back);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
+/* What eviction frees goes back to the device with the next sync, and is counted until then. */
+static void test_memory_returns(void **state)
+{
+    (void)state;
+    struct kvl_device_memory m;
+    OK(device->sync());
+    device->memory(&m);
+    size_t before = m.place_bytes[KVL_PLACE_DEVICE];
+    struct kvl_store *store = store_of(1, 0);
+    struct kvl_seq *seq;
+    static float rows[512 * HEADS * DIM];
+    OK(kvl_seq_create(store, &seq, &err));
+    for (int32_t i = 0; i < 100; i++) OK(append(seq, 0, i * 512, 512, rows));
+    device->memory(&m);
+    assert_true(m.place_bytes[KVL_PLACE_DEVICE] >= before + 100 * 512 * HEADS * DIM * 4);
+    size_t full = m.place_bytes[KVL_PLACE_DEVICE];
+    int32_t pos[] = { 51199 };
+    for (int32_t h = 0; h < HEADS; h++) OK(kvl_seq_keep(seq, 0, h, pos, 1, &err));
+    device->memory(&m);
+    assert_int_equal(m.place_bytes[KVL_PLACE_DEVICE], full);
+    OK(device->sync());
+    device->memory(&m);
+    assert_true(m.place_bytes[KVL_PLACE_DEVICE] < full - (full - before) / 4);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+    OK(device->sync());
+    device->memory(&m);
+    assert_int_equal(m.place_bytes[KVL_PLACE_DEVICE], before);
+}
+
+/* More than the ring of uploads holds, with nobody waiting: every byte arrives. */
+static void test_upload_wraps(void **state)
+{
+    (void)state;
+    enum { BYTES = 37 << 20, N = 5 };
+    uint8_t *host = test_malloc(BYTES), *back = test_malloc(BYTES);
+    uint8_t *there = device->alloc(KVL_PLACE_DEVICE, BYTES, 1);
+    assert_non_null(there);
+    for (size_t i = 0; i < BYTES; i++) host[i] = (uint8_t)(i * 7 + (i >> 12));
+    size_t at = 0;
+    for (int i = 0; i < N; i++) { /* pieces of odd lengths */
+        size_t n = i < N - 1 ? (size_t)BYTES / N + (size_t)i * 1003 : (size_t)BYTES - at;
+        OK(device->copy(there + at, host + at, n, KVL_STREAM_MAIN));
+        memcpy(back, host + at, n);
+        memset(host + at, 0, n); /* it has been read */
+        memcpy(host + at, back, n);
+        at += n;
+    }
+    OK(device->copy(back, there, BYTES, KVL_STREAM_MAIN));
+    assert_memory_equal(host, back, BYTES);
+    device->free(KVL_PLACE_DEVICE, there);
+    test_free(host);
+    test_free(back);
+}
+
+/* One stream after the other, and operators on a mirror of host memory. */
+static void test_order_and_mirror(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    float host[N], sum[N];
+    uint8_t *pinned = device->alloc(KVL_PLACE_PINNED, sizeof host, 1);
+    float *there = device->alloc(KVL_PLACE_DEVICE, N, sizeof *there);
+    assert_true(pinned && there);
+    for (int i = 0; i < N; i++) host[i] = (float)i;
+    memcpy(pinned, host, sizeof host);
+    for (int round = 0; round < 8; round++) { /* the emulation mixes streams: by luck is seldom */
+        OK(device->fill(there, 0xff, sizeof host, KVL_STREAM_MAIN));
+        OK(device->order(KVL_STREAM_MAIN, KVL_STREAM_COPY));
+        OK(device->copy(there, pinned, sizeof host, KVL_STREAM_COPY));
+        OK(device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN));
+        OK(device->kv_round(KVL_KV_BF16, there, N));
+        OK(device->copy(sum, there, sizeof sum, KVL_STREAM_MAIN));
+        assert_true(sum[0] == 0.0f && sum[257] == 256.0f && sum[259] == 260.0f);
+    }
+    OK(device->mirror(host, sizeof host));
+    host[5] = 77.0f; /* not seen: operators read the copy */
+    memset(sum, 0, sizeof sum);
+    OK(device->ops_now->add(&(struct kvl_add_args){ .y = sum, .x = host, .n = N }));
+    assert_true(sum[5] == 5.0f && sum[999] == 999.0f);
+    device->unmirror(host);
+    memset(sum, 0, sizeof sum);
+    OK(device->ops_now->add(&(struct kvl_add_args){ .y = sum, .x = host, .n = N }));
+    assert_true(sum[5] == 77.0f);
+    device->free(KVL_PLACE_PINNED, pinned);
+    device->free(KVL_PLACE_DEVICE, there);
+}
+
+/* A failed launch is kept with its kernel, and every later call gives it again. */
+static void test_sticky(void **state)
+{
+    (void)state;
+    static float rows[64 * HEADS * DIM];
+    struct kvl_store *store = store_of(1, 0);
+    struct kvl_seq *seq;
+    OK(kvl_seq_create(store, &seq, &err));
+    OK(append(seq, 0, 0, 20, rows));
+    OK(device->sync());
+    kvl_emu_fail(KVL_EMU_RUN, 1, 700); /* cudaErrorIllegalAddress */
+    int rc = append(seq, 0, 20, 20, rows);
+    if (rc == KVL_OK) rc = device->sync();
+    assert_int_equal(rc, KVL_EDEVICE);
+    assert_non_null(strstr(device->error(), "kv_put_kernel"));
+    assert_non_null(strstr(device->error(), "illegal memory access"));
+    kvl_err_clear(&err);
+    assert_int_equal(append(seq, 0, 40, 1, rows), KVL_EDEVICE);
+    assert_non_null(strstr(err.msg, "illegal memory access"));
+    kvl_err_clear(&err);
+    assert_int_equal(device->sync(), KVL_EDEVICE);
+    assert_null(device->alloc(KVL_PLACE_DEVICE, 1, 1));
+    assert_int_equal(device->ops->add(&(struct kvl_add_args){ .y = rows, .x = rows, .n = 1 }),
+                     KVL_EDEVICE);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_append_cost),      cmocka_unit_test(test_many_moves),
+        cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_blocks_out_and_in),
+        cmocka_unit_test(test_memory_returns),   cmocka_unit_test(test_upload_wraps),
+        cmocka_unit_test(test_order_and_mirror), cmocka_unit_test(test_sticky), /* the last */
+    };
+    if (kvl_device_open("cuda", &device, &err) != KVL_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void)
+{
+    return 77; /* left out */
+}
+
+#endif
