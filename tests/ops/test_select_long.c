@@ -89,10 +89,12 @@ static void test_page_bound(void **state)
             float *q = ut_random(&r, (size_t)(kv * group * dim), 1), *y[2];
             uint8_t *table =
                 ut_alloc(stride * (size_t)kv, (size_t)kvl_kv_elem_bytes((enum kvl_kv_type)type));
-            for (size_t i = 0; i < stride * (size_t)kv;
-                 i++) /* the upper half of a page is not below */
+            /* The upper half of a page is not below the lower one; type 1: bounds below 0. */
+            float less = type == 1 ? 4.0f : 0.0f;
+            for (size_t i = 0; i < stride * (size_t)kv; i++)
                 kvl_ref_set_elem(table, (enum kvl_kv_type)type, i,
-                                 wide[i] + (i / (size_t)dim % 2 ? 2.0f : 0.0f));
+                                 wide[i] + (i / (size_t)dim % 2 ? 2.0f : 0.0f) - less);
+            for (int32_t i = 0; type == 1 && i < kv * group * dim; i++) q[i] = fabsf(q[i]);
             struct kvl_page_bound_args a = { .q = q,
                                              .minmax = table,
                                              .type = (enum kvl_kv_type)type,
