@@ -38,11 +38,18 @@ static void case_repositioned(struct kvl_rng *r, struct decode_case *t)
     t->args.style = (enum kvl_rope_style)UT_PICK(r, KVL_ROPE_NORM, KVL_ROPE_NEOX);
 }
 
-static void case_open_shape(struct kvl_rng *r, struct decode_case *t, int32_t n_slots,
-                            double amplitude, int32_t head_dim, int32_t n_heads)
+struct decode_shape {
+    int32_t n_slots, head_dim, n_heads;
+    enum kvl_kv_type type;
+    bool raw;
+};
+
+static void case_open_shape(struct kvl_rng *r, struct decode_case *t, const struct decode_shape *s,
+                            double amplitude)
 {
-    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
-    bool raw = kvl_rng_below(r, 2);
+    int32_t n_slots = s->n_slots, head_dim = s->head_dim, n_heads = s->n_heads;
+    enum kvl_kv_type type = s->type;
+    bool raw = s->raw;
     memset(t, 0, sizeof *t);
     ut_layout(&t->lanes.layout, head_dim, UT_PICK(r, 8, 16, 32), type, raw);
     ut_lanes_open(&t->lanes, r, 1, n_slots);
@@ -75,8 +82,12 @@ static void case_open_shape(struct kvl_rng *r, struct decode_case *t, int32_t n_
 
 static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots, double amplitude)
 {
-    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22), n_heads = ut_between(r, 1, 8);
-    case_open_shape(r, t, n_slots, amplitude, head_dim, n_heads);
+    struct decode_shape s = { .n_slots = n_slots };
+    s.head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22);
+    s.n_heads = ut_between(r, 1, 8);
+    s.type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
+    s.raw = kvl_rng_below(r, 2);
+    case_open_shape(r, t, &s, amplitude);
 }
 
 static void case_close(struct decode_case *t)
@@ -138,11 +149,15 @@ static void test_reference(void **state)
 /* Lists of many pieces, which a GPU cuts by their length; groups of more heads than one pass takes. */
 static void body_long(struct kvl_rng *r)
 {
-    static const int32_t sizes[] = { 4096, 4097, 8200, 16500 };
-    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+    static const struct decode_shape shapes[] = {
+        { 4096, 64, 16, KVL_KV_F16, false },  { 4096, 22, 9, KVL_KV_BF16, true },
+        { 4097, 128, 4, KVL_KV_BF16, false }, { 4100, 128, 1, KVL_KV_F16, false },
+        { 8200, 128, 12, KVL_KV_F16, false }, { 8200, 256, 2, KVL_KV_F32, false },
+        { 16500, 64, 2, KVL_KV_BF16, false }, { 16500, 128, 5, KVL_KV_BF16, true },
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct decode_case t;
-        int32_t head_dim = UT_PICK(r, 64, 128, 22, 256), n_heads = UT_PICK(r, 1, 2, 4, 9, 16);
-        case_open_shape(r, &t, sizes[i / 2], 1, head_dim, n_heads);
+        case_open_shape(r, &t, &shapes[i], 1);
         case_run(&t, &kvl_ops_cpu, 0);
         case_run(&t, &kvl_ops_ref, 1);
         case_compare(&t, 2e-5);
