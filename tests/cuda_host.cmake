@@ -67,7 +67,7 @@ function(kvl_emu_test name)
                        TIMEOUT ${KVL_TEST_TIMEOUT})
 endfunction()
 
-foreach(folder unit ops golden conformance)
+foreach(folder unit ops golden conformance gpu)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/test_*.c)
   foreach(source IN LISTS sources)
     file(STRINGS ${source} asks REGEX "KVL_TEST_CUDA")

@@ -229,7 +229,7 @@ static bool compare_lists(struct pair *p, const struct kvl_policy *policy, const
 {
     const struct rig_run run = { .policy = policy,
                                  .options = "",
-                                 .budget = kvl_policy_ignores_budget(policy) ? 0 : n_ctx / 4,
+                                 .budget = kvl_policy_ignores_budget(policy) ? 0 : n_ctx / 3,
                                  .id = id,
                                  .n_ctx = n_ctx,
                                  .n_steps = n_steps };
@@ -325,7 +325,7 @@ static size_t device_bytes(const struct kvl_device *dev)
 /* What an engine took is given back: the second one leaves no more behind than the first. */
 static void test_memory(void **state)
 {
-    const struct kvl_device *dev = *state;
+    const struct kvl_device *dev = *(const struct kvl_device **)*state;
     const struct rig_desc d = { .llama = { .seed = 2 }, .device = "cuda" };
     int32_t id[64];
     size_t after[2];
