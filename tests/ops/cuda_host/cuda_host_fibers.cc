@@ -45,7 +45,8 @@ struct thread {
 struct fiber outside;
 struct fiber *now = &outside;
 bool left_outside;
-std::vector<struct fiber *> idle;
+struct fiber *idle[MAX_THREADS + 1]; /* with nothing to do */
+int n_idle;
 
 const struct kvl_emu_kernel *kernel;
 const std::function<void()> *kernel_body;
@@ -141,11 +142,7 @@ void switch_to(struct fiber *to)
 
 struct fiber *fiber_get(void)
 {
-    if (!idle.empty()) {
-        struct fiber *f = idle.back();
-        idle.pop_back();
-        return f;
-    }
+    if (n_idle > 0) return idle[--n_idle];
     struct fiber *f = new struct fiber();
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *p = mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE,
@@ -241,7 +238,7 @@ void fiber_main(void)
             threads[t].state = ENDED;
             n_ended++;
         }
-        idle.push_back(now);
+        idle[n_idle++] = now;
         leave();
     }
 }

@@ -23,8 +23,9 @@ unsigned char *arena;
 size_t arena_bytes, end_bytes, used_bytes, limit_bytes; /* used: whole pages, what is opened */
 bool guard = true;
 int opened;
-std::map<uintptr_t, struct allocation> table;
-std::map<uintptr_t, size_t> holes;
+/* Not destroyed at the end: others may still call. */
+std::map<uintptr_t, struct allocation> &table = *new std::map<uintptr_t, struct allocation>();
+std::map<uintptr_t, size_t> &holes = *new std::map<uintptr_t, size_t>();
 struct sigaction before;
 bool handling;
 

@@ -11,8 +11,10 @@ struct kvl_emu_counts kvl_emu_count;
 
 namespace
 {
-struct CUstream_st null_stream;
-std::vector<struct CUstream_st *> streams = { &null_stream };
+/* Not destroyed at the end: others may still call. */
+struct CUstream_st &null_stream = *new struct CUstream_st();
+std::vector<struct CUstream_st *> &streams =
+    *new std::vector<struct CUstream_st *>(1, &null_stream);
 cudaError_t last_error, sticky_error;
 int64_t fail_at[KVL_EMU_CALLS];
 cudaError_t fail_with[KVL_EMU_CALLS];

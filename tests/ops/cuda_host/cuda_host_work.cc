@@ -8,7 +8,8 @@
 namespace
 {
 enum { SHARED_DEFAULT = 48 * 1024, SHARED_MOST = 227 * 1024 };
-std::map<const void *, size_t> shared_limits; /* of kernels that asked for more */
+/* Of kernels that asked for more. */
+std::map<const void *, size_t> &shared_limits = *new std::map<const void *, size_t>();
 } // namespace
 
 /* ---- launches ---------------------------------------------------------------------------------------- */
