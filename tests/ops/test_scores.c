@@ -130,6 +130,10 @@ static void body_softmax(struct kvl_rng *r)
         int32_t n = i == 0 ? 20011 : ut_between(r, 1, 400), rows = ut_between(r, 1, 5);
         size_t stride = (size_t)n + 3, floats = stride * (size_t)rows;
         float *x = ut_random(r, floats, 60), *y = ut_alloc(floats, sizeof *y);
+        if (n > 8192) { /* the ends of pieces weigh something */
+            x[8191] = x[8192] = 70;
+            x[n - 1] = 71;
+        }
         memcpy(y, x, floats * sizeof *y);
         struct kvl_softmax_args a = { .x = x, .stride = stride, .n_rows = rows, .n = n };
         assert_int_equal(kvl_ops_cpu.softmax(&a), KVL_OK);
