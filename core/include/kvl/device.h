@@ -117,6 +117,8 @@ struct kvl_device {
     /* NULL on the CPU, where core/kv does it itself. */
     int (*kv_put)(const struct kvl_kv_put_args *a);
     int (*kv_move)(const struct kvl_kv_move_args *a);
+    /* As kv_move, given to COPY, where nothing of the call is read and written both; no stage. */
+    int (*kv_gather)(const struct kvl_kv_move_args *a);
     /* kvl_store_round for memory of the device, given to MAIN. */
     int (*kv_round)(enum kvl_kv_type type, float *v, size_t n);
 

@@ -66,7 +66,8 @@ cudaStream_t kvl_cuda_launch(const char *kernel)
 {
     kvl_cuda_rt.kernel_name = kernel;
     kvl_cuda_rt.traffic.n_launches++;
-    return kvl_cuda_main();
+    kvl_cuda_rt.busy[kvl_cuda_rt.launches] = true;
+    return kvl_cuda_rt.stream[kvl_cuda_rt.launches];
 }
 
 int kvl_cuda_sync(void)
@@ -352,6 +353,7 @@ static void device_fill_table(struct kvl_device *d)
     d->unmirror = kvl_cuda_unmirror;
     d->kv_put = kvl_cuda_kv_put;
     d->kv_move = kvl_cuda_kv_move;
+    d->kv_gather = kvl_cuda_kv_gather;
     d->kv_round = kvl_cuda_kv_round;
     d->check_finite = device_check_finite;
     d->finite = device_finite;

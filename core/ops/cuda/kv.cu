@@ -105,6 +105,18 @@ static __global__ void __launch_bounds__(KV_THREADS)
     }
 }
 
+/* grid (moves, parts): straight from block to block, of which one may be pinned memory of the host. */
+template <class W>
+static __global__ void __launch_bounds__(KV_THREADS)
+    kv_gather_kernel(struct kv_move_shape shape, const struct kvl_kv_move *move)
+{
+    const struct kvl_kv_move m = move[blockIdx.x];
+    uint32_t off = shape.off[blockIdx.y];
+    const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
+    W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * shape.row;
+    for (int64_t i = threadIdx.x; i < m.n * shape.row; i += KV_THREADS) to[i] = from[i];
+}
+
 template <class T>
 static __global__ void __launch_bounds__(KV_ROUND_THREADS) kv_round_kernel(float *v, size_t n)
 {
@@ -181,6 +193,15 @@ int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
     return kvl_cuda_end(&c);
 }
 
+static struct kv_move_shape kv_shape(const struct kvl_layout *l, unsigned *n_parts)
+{
+    struct kv_move_shape shape = {};
+    *n_parts = 0;
+    for (int part = 0; part < 3; part++)
+        if (l->part_off[part] != SIZE_MAX) shape.off[(*n_parts)++] = (uint32_t)l->part_off[part];
+    return shape;
+}
+
 static int64_t kv_move_slots(const struct kvl_kv_move_args *a)
 {
     int64_t total = 0;
@@ -199,12 +220,10 @@ int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
 {
     const struct kvl_layout *l = a->layout;
     struct kvl_cuda_call c;
-    struct kv_move_shape shape = {};
-    unsigned n_parts = 0;
+    unsigned n_parts;
+    struct kv_move_shape shape = kv_shape(l, &n_parts);
     size_t row = (size_t)l->head_dim * l->elem_bytes;
     if (a->n_moves == 0) return KVL_OK;
-    for (int part = 0; part < 3; part++)
-        if (l->part_off[part] != SIZE_MAX) shape.off[n_parts++] = (uint32_t)l->part_off[part];
     shape.total = kv_move_slots(a);
     assert((size_t)shape.total * n_parts * row <= a->stage_bytes && (uintptr_t)a->stage % 16 == 0);
     kvl_cuda_begin(&c);
@@ -219,6 +238,54 @@ int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
             kv_move_launch<uint16_t>(shape, move, a->stage, grid, row);
     }
     return kvl_cuda_end(&c);
+}
+
+/* The list of the gather under way: memory of calls belongs to MAIN. */
+static struct {
+    void *moves;
+    size_t bytes;
+} kv_gather_list;
+
+static int kv_gather_room(size_t bytes)
+{
+    if (bytes <= kv_gather_list.bytes) return KVL_OK;
+    void *more;
+    KVL_TRY(kvl_cuda_alloc(KVL_PLACE_DEVICE, bytes + bytes / 2, &more));
+    kvl_cuda_release(KVL_PLACE_DEVICE, kv_gather_list.moves);
+    kv_gather_list.moves = more;
+    kv_gather_list.bytes = bytes + bytes / 2;
+    return KVL_OK;
+}
+
+static void kv_gather_launch(const struct kvl_kv_move_args *a, size_t row_bytes)
+{
+    unsigned n_parts;
+    struct kv_move_shape shape = kv_shape(a->layout, &n_parts);
+    const struct kvl_kv_move *move = static_cast<const struct kvl_kv_move *>(kv_gather_list.moves);
+    dim3 grid((unsigned)a->n_moves, n_parts);
+    size_t word = row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 2;
+    shape.row = (int64_t)(row_bytes / word);
+    if (word == 16) KVL_LAUNCH((kv_gather_kernel<uint4>), grid, KV_THREADS, 0, shape, move);
+    if (word == 4) KVL_LAUNCH((kv_gather_kernel<uint32_t>), grid, KV_THREADS, 0, shape, move);
+    if (word == 2) KVL_LAUNCH((kv_gather_kernel<uint16_t>), grid, KV_THREADS, 0, shape, move);
+}
+
+int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a)
+{
+    struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    size_t row = (size_t)a->layout->head_dim * a->layout->elem_bytes;
+    size_t bytes = (size_t)a->n_moves * sizeof *a->move;
+    if (a->n_moves == 0) return KVL_OK;
+    KVL_TRY(kvl_cuda_ready());
+    KVL_TRY(kv_gather_room(bytes));
+    KVL_TRY(kvl_cuda_upload_to(kv_gather_list.moves, a->move, bytes, KVL_STREAM_COPY));
+    rt->launches = KVL_STREAM_COPY;
+    kv_gather_launch(a, row);
+    rt->launches = KVL_STREAM_MAIN;
+    rt->traffic.h2d_calls++;
+    rt->traffic.h2d_bytes += (int64_t)((size_t)kv_move_slots(a) * row *
+                                       (a->layout->part_off[KVL_PART_K_RAW] == SIZE_MAX ? 2 : 3));
+    return kvl_cuda_check(cudaGetLastError(), "starting a gather");
 }
 
 int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n)

@@ -30,7 +30,8 @@ struct kvl_cuda_runtime {
     const char *op_name, *kernel_name; /* under way, or the last one; NULL: none yet */
     int32_t gpu;
     cudaStream_t stream[KVL_STREAMS];
-    bool busy[KVL_STREAMS]; /* was given work since the last sync */
+    enum kvl_stream launches; /* where kernels go: MAIN, but for those of kv_gather */
+    bool busy[KVL_STREAMS];   /* was given work since the last sync */
     cudaEvent_t mark[KVL_STREAMS];
     struct kvl_cuda_ring ring[KVL_STREAMS];
     int32_t *not_finite; /* on the device */
@@ -81,6 +82,7 @@ int kvl_cuda_temp_open(void);
 
 int kvl_cuda_kv_put(const struct kvl_kv_put_args *a);
 int kvl_cuda_kv_move(const struct kvl_kv_move_args *a);
+int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a);
 int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n);
 
 /* ---- peak.cu ---- */
