@@ -84,28 +84,52 @@ static int gpu_subjects(struct gpu_run *g)
     return gpu_plan(g);
 }
 
+static void gpu_subject_close(struct gpu_subject *s)
+{
+    for (int32_t i = 0; i < BENCH_MAX_LIST; i++) kvl_session_destroy(s->at[i]);
+    for (int32_t i = 0; i < BENCH_MAX_LIST; i++) kvl_planned_destroy(s->planned[i]);
+    kvl_policy_spec_free(&s->spec);
+    *s = (struct gpu_subject){ 0 };
+}
+
+static int gpu_attach_one(struct gpu_run *g, struct gpu_subject *s)
+{
+    bench_say("%s: attach", s->name);
+    for (int32_t i = 1; i < g->depth.n; i++) {
+        KVL_TRY(kvl_session_fork(g->d.at[i], &s->at[i], g->b->err));
+        KVL_TRY(kvl_session_attach(s->at[i], s->planned[i], 1, KVL_EXEC_REAL, g->b->err));
+        KVL_TRY(bench_stopped(g->b));
+    }
+    return KVL_OK;
+}
+
+/* What a device refuses is left out, with its reason. */
 static int gpu_attach(struct gpu_run *g)
 {
+    int32_t n = 0;
     for (int32_t j = 0; j < g->n; j++) {
         struct gpu_subject *s = &g->subject[j];
-        bench_say("%s: attach", s->name);
-        for (int32_t i = 1; i < g->depth.n; i++) {
-            KVL_TRY(kvl_session_fork(g->d.at[i], &s->at[i], g->b->err));
-            KVL_TRY(kvl_session_attach(s->at[i], s->planned[i], 1, KVL_EXEC_REAL, g->b->err));
-            KVL_TRY(bench_stopped(g->b));
+        int rc = gpu_attach_one(g, s);
+        if (rc == KVL_EINVAL) {
+            KVL_TRY(bench_skip(g->b, "%s: %s", s->name, g->b->err->msg));
+            kvl_err_clear(g->b->err);
+            gpu_subject_close(s);
+            continue;
         }
+        KVL_TRY(rc);
+        if (n < j) {
+            g->subject[n] = *s;
+            *s = (struct gpu_subject){ 0 };
+        }
+        n++;
     }
+    g->n = n;
     return KVL_OK;
 }
 
 static void gpu_close(struct gpu_run *g)
 {
-    for (int32_t j = 0; j < GPU_MAX_SUBJECTS; j++) {
-        struct gpu_subject *s = &g->subject[j];
-        for (int32_t i = 0; i < BENCH_MAX_LIST; i++) kvl_session_destroy(s->at[i]);
-        for (int32_t i = 0; i < BENCH_MAX_LIST; i++) kvl_planned_destroy(s->planned[i]);
-        kvl_policy_spec_free(&s->spec);
-    }
+    for (int32_t j = 0; j < GPU_MAX_SUBJECTS; j++) gpu_subject_close(&g->subject[j]);
     bench_depths_close(&g->d);
     bench_gpu_close(&g->gpu);
     kvl_free(g->cost);
@@ -238,7 +262,7 @@ static int gpu_emit_host(struct gpu_run *g, int32_t j, int32_t i)
 {
     double gbs[BENCH_MAX_ROUNDS], share[BENCH_MAX_ROUNDS];
     const struct gpu_cost *host = gpu_cost(g, j, i), *device = gpu_cost(g, j - 1, i);
-    if (host->h2d == 0) return KVL_OK;
+    if (j == 0 || host->h2d == 0) return KVL_OK;
     for (int32_t r = 0; r < g->b->config.rounds; r++) {
         double rate = host->h2d / (host->token[r] - device->token[r]);
         gbs[r] = 1e-9 * rate;

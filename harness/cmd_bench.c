@@ -20,7 +20,7 @@ struct bench_command {
     const char *make, *weights, *shape, *out, *json, *report;
     const char *from[BENCH_MAX_LIST];
     int32_t n_from;
-    bool wants_report;
+    bool wants_report, kv_given;
 };
 
 enum {
@@ -59,7 +59,7 @@ static const struct argp_option bench_options[] = {
     { "depths", BENCH_KEY_DEPTHS, "LIST", 0,
       "tokens in the cache (default 0,4096,16384,32768,65536,131072; --quick: 0,1024,4096)", 0 },
     { "kv-type", BENCH_KEY_KV_TYPE, "TYPE", 0,
-      "element type of the KV store: f16 (default), bf16 or f32", 0 },
+      "element type of the KV store: f16 (default), bf16 (on a GPU) or f32", 0 },
     { "policies", BENCH_KEY_POLICIES, "LIST", 0,
       "NAME,NAME or NAME:options;NAME:options (default: all that are published)", 0 },
     { "budget", BENCH_KEY_BUDGET, "N", 0, "tokens of a lane (default 2048; --quick: 256)", 0 },
@@ -147,7 +147,7 @@ static int bench_value(struct bench_command *a, int key, char *arg)
     case BENCH_KEY_ROUNDS:
         return bench_number("--rounds", arg, 1, BENCH_MAX_ROUNDS, &c->rounds, err);
     case BENCH_KEY_BUDGET: return bench_number("--budget", arg, 1, 1 << 20, &c->budget_tok, err);
-    case BENCH_KEY_KV_TYPE: return kvl_kv_type_parse(arg, &c->kv_type, err);
+    case BENCH_KEY_KV_TYPE: a->kv_given = true; return kvl_kv_type_parse(arg, &c->kv_type, err);
     case BENCH_KEY_PLUGIN: return kvl_registry_plugin(a->bench.registry, arg, err);
     case BENCH_KEY_FROM:
         if (a->n_from == BENCH_MAX_LIST)
@@ -237,6 +237,7 @@ static void bench_gpu_defaults(struct bench_command *a)
     if (c->depths.n == 0 && !c->quick) c->depths = depths;
     if (!a->shape && !c->model && !c->quick) a->shape = "llama8b";
     if (!a->weights) a->weights = "bf16";
+    if (!a->kv_given) c->kv_type = KVL_KV_BF16;
     c->parts = BENCH_GPU;
     c->threads = (struct bench_list){ { 0 }, 1 };
 }
