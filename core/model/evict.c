@@ -110,6 +110,7 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, cons
         mask_out(s, layer, kv_head, live, n_live, pos, n);
     else
         KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
+    s->engine->pending = true;
     KVL_TRY(kvl_meta_keep(s, layer, kv_head, live, n_live, pos, n));
     return kvl_tap_keep(s, layer, kv_head, pos, n);
 }

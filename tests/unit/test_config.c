@@ -183,7 +183,7 @@ static void test_text_round_trip(void **state)
                                  "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
                                  "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
                                  "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: f32\nbatch: 5\n"
-                                 "prefill_type: bf16\n"
+                                 "prefill_type: bf16\ndevice: cuda\n"
                                  "protocols: [question_as_decode]\n"
                                  "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
                                  "0.25, protocol: question_as_decode}]\n"
@@ -196,6 +196,7 @@ static void test_text_round_trip(void **state)
     assert_string_equal(t.s.text, text);
     assert_string_equal(t.s.hash, hash);
     assert_string_equal(t.s.model, "/a b/\"m\\.gguf");
+    assert_string_equal(t.s.device, "cuda");
     assert_int_equal(t.s.policies.n, 6);
     assert_false(t.s.policies.v[0].own);
     assert_true(t.s.policies.v[4].own);
@@ -252,6 +253,8 @@ static void test_refused(void **state)
           ":5: kv_type: \"f8\" is no element type, want f16, bf16 or f32" },
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
           ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32 or bf16" },
+        { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",
+          ":5: device: \"gpu\" is no device, want cpu or cuda" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: [{policy: quest, prefill: both}]}\n",
           ":5: speed.policies: quest: prefill \"both\": want own or shared" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: ['quest:prefill=own,prefill=own']}\n",
