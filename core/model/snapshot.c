@@ -371,12 +371,14 @@ static int load_body(struct kvl_session *s, struct kvl_snapshot_reader *r, struc
     KVL_TRY(head_check(s->engine, &h, r, err));
     KVL_TRY(load_ids(s, r, h.n_pos, err));
     KVL_TRY(load_lanes(s, r, h.n_pos, err));
+    s->engine->pending = true;
     s->n_pos = h.n_pos;
     if (s->obs) {
         /* As many columns as there were tokens read: no declared size makes room. */
         if (kvl_observers_own(s->engine, &s->obs, h.n_tok) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
         s->obs->n_seen = h.n_seen;
+        KVL_TRY(kvl_engine_wait(s->engine, err)); /* copies to what is read now */
         KVL_TRY(observers_each(s->engine, s->obs, load_array, r, err));
     }
     return kvl_snapshot_end(r, err);
