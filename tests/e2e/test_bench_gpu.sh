@@ -1,0 +1,44 @@
+#!/bin/bash
+# kvlab bench --device cuda on the emulated GPU (KVL_TEST_CUDA): every kind of line, a table of goals, other
+# programs' figures beside ours.  No time is ever looked at.
+#   $1 the program
+set -u
+[ -n "${KVL_TEST_CUDA:-}" ] || exit 77
+kvlab=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+fail() { echo "FAIL: $*" >&2; failed=1; }
+
+cat >"$tmp/peers.jsonl" <<'END'
+{"kind": "peer", "what": "decode attention", "variant": "enable_gqa", "backend": "flash", "depth_tok": 96, "seconds": 10.0}
+{"kind": "peer", "what": "decode attention", "variant": "enable_gqa", "backend": "math", "depth_tok": 96, "seconds": 20.0}
+{"kind": "peer", "what": "random pages", "depth_tok": 96, "ratio": 0.91}
+END
+"$kvlab" bench --device cuda --quick --rounds 1 --depths 96 --budget 48 --peer-json "$tmp/peers.jsonl" \
+    --json "$tmp/run.jsonl" --report="$tmp/report.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "a run: $(tail -n 1 "$tmp/err")"
+jq -es 'length > 10 and all(.[]; .part == "gpu" and .kv_type == "bf16" and .weights == "BF16" and has("gpu")
+    and has("driver") and has("date") and (has("threads") | not))' "$tmp/run.jsonl" >"$tmp/o" ||
+    fail "a JSON line lacks a field"
+for what in 'stream read' 'pinned copy to the device' 'projections of 512, bf16' token 'token speed-up' \
+    'attention, random pages'; do
+    jq -es --arg what "$what" 'any(.[]; .what == $what)' "$tmp/run.jsonl" >"$tmp/o" || fail "no line of $what"
+done
+for policy in quest omnikv streaming_llm h2o snapkv; do
+    jq -es --arg policy $policy 'any(.[]; .what == "token" and .policy == $policy)' "$tmp/run.jsonl" >"$tmp/o" ||
+        fail "no token under $policy"
+done
+jq -es 'all(.[]; .what != "attention against torch" or .ratio > 0)' "$tmp/run.jsonl" >"$tmp/o" || fail "torch"
+grep -q '^# What the GPU path reaches' "$tmp/report.md" || fail "not the table of a GPU"
+grep -q '^| random 16-token pages against contiguous .* 0.910 | yes |$' "$tmp/report.md" || fail "random pages"
+"$kvlab" bench --from "$tmp/run.jsonl" --report="$tmp/again.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "--from: $(tail -n 1 "$tmp/err")"
+diff <(sed '/^Left out:/,$d' "$tmp/report.md") <(sed '/^Left out:/,$d' "$tmp/again.md") | grep '^[<>] .' &&
+    fail "--from: another table"
+echo nonsense >"$tmp/peers.jsonl"
+"$kvlab" bench --device cuda --quick --peer-json "$tmp/peers.jsonl" >"$tmp/out" 2>"$tmp/err"
+[ $? = 2 ] || fail "--peer-json of nonsense: exit code"
+grep -q 'peers.jsonl:1: want lines of' "$tmp/err" || fail "--peer-json of nonsense: $(cat "$tmp/err")"
+exit $failed
