@@ -20,13 +20,7 @@ endif()
 file(GLOB KVL_EMU_SRC CONFIGURE_DEPENDS ${KVL_EMU_DIR}/cuda_host_*.cc)
 file(GLOB KVL_CUDA_SRC CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/ops/cuda/*.cu)
 set_source_files_properties(${KVL_CUDA_SRC} PROPERTIES LANGUAGE CXX)
-# While operators are being written: what is missing says so when it is called.
-set(missing ${CMAKE_CURRENT_BINARY_DIR}/cuda_missing.cc)
-file(CONFIGURE OUTPUT ${missing} CONTENT "#include \"kvl/ops.h\"
-#define KVL_OP(op, meaning) __attribute__((weak)) int kvl_cuda_##op(const struct kvl_##op##_args *) { return KVL_EDEVICE; }
-#include \"kvl/ops.def\"
-" @ONLY)
-add_library(kvl_cuda_host OBJECT ${KVL_EMU_SRC} ${KVL_CUDA_SRC} ${missing})
+add_library(kvl_cuda_host OBJECT ${KVL_EMU_SRC} ${KVL_CUDA_SRC})
 target_include_directories(kvl_cuda_host PRIVATE ${KVL_EMU_INCLUDE})
 target_compile_definitions(kvl_cuda_host PRIVATE KVL_CUDA KVL_CUDA_HOST)
 target_compile_options(kvl_cuda_host PRIVATE ${KVL_EMU_OPTIONS})
