@@ -1,10 +1,9 @@
 # gpu.cmake - the GPU of this machine: gpu_ops.<stem>, each ops/test_*.c with kvl_cuda_<op> wherever it says
 # kvl_cpu_<op>, and the store's test.  tests/run.sh --gpu asks for it; without a GPU they fail.
-option(KVL_GPU_TESTS "tests of the operators on the GPU of this machine" OFF)
 if(NOT KVL_GPU_TESTS)
   return()
 endif()
-if(NOT TARGET kvl_cuda)
+if(NOT TARGET kvl_all_cuda)
   message(FATAL_ERROR "KVL_GPU_TESTS needs a build with CUDA (nvcc)")
 endif()
 
