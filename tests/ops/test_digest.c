@@ -113,6 +113,16 @@ static void test_basis_golden(void **state)
         a.n_k = 0;
         assert_int_equal(tables[t]->partial_basis(&a), KVL_OK);
         assert_true(basis[0] == 0 && basis[1] == 1);
+        for (int i = 0; i < 8; i++) { /* each key counts: 3 against 2.5 or 3.5 of one */
+            float each[8] = { 1, 0, 1, 0, 1, 0, 1, 0 };
+            each[i / 2 * 2] = 0;
+            each[i / 2 * 2 + 1] = i % 2 ? 3.5f : 2.5f;
+            a.k = each;
+            a.n_k = 4;
+            a.n_q = 0;
+            assert_int_equal(tables[t]->partial_basis(&a), KVL_OK);
+            assert_true(basis[i % 2] == 1 && basis[1 - i % 2] == 0);
+        }
     }
 }
 
