@@ -163,8 +163,7 @@ static __global__ void __launch_bounds__(TOPK_WIDE) topk_one(struct topk_rows a)
         base += (uint32_t)room.bin << shift;
         need = room.need;
         exact = need == room.found;
-        bits = shift;
-        __syncthreads(); /* room and hist are used again */
+        bits = shift; /* room is written again behind the barriers of the next digit */
     }
     uint64_t above = (uint64_t)base + (exact ? 0 : 1);
     struct topk_pair none = { 0, 0 };
@@ -257,7 +256,6 @@ static __global__ void topk_chunks(struct topk_rows a)
     int32_t row = (int32_t)blockIdx.y, first = (int32_t)blockIdx.x * a.chunks_per_block;
     const float *x = a.x + (size_t)row * a.x_stride;
     struct topk_state s = topk_before(&a, row, TOPK_LEVELS, &room);
-    __syncthreads();
     for (int32_t c = first; c < first + a.chunks_per_block && c < a.n_chunks; c++) {
         uint32_t n = 0, total; /* above; equal in the upper half */
 #pragma unroll
