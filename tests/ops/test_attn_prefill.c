@@ -9,28 +9,33 @@ struct prefill_case {
     size_t n_out, n_lse;
 };
 
-static void case_open(struct kvl_rng *r, struct prefill_case *t, int32_t past, int32_t n)
+/* args: the shape. */
+static void case_fill(struct kvl_rng *r, struct prefill_case *t, int32_t past, int32_t n)
 {
-    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22);
-    int32_t n_kv_heads = ut_between(r, 1, 3), group = ut_between(r, 1, 8);
+    struct kvl_attn_prefill_args *a = &t->args;
     enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
-    memset(t, 0, sizeof *t);
-    ut_layout(&t->lanes.layout, head_dim, UT_PICK(r, 8, 16, 32), type, kvl_rng_below(r, 2));
-    ut_lanes_open(&t->lanes, r, n_kv_heads, past + n);
-    t->n_lse = (size_t)(n * n_kv_heads * group);
-    t->n_out = t->n_lse * (size_t)head_dim;
+    ut_layout(&t->lanes.layout, a->head_dim, UT_PICK(r, 8, 16, 32, 256), type, kvl_rng_below(r, 2));
+    ut_lanes_open(&t->lanes, r, a->n_kv_heads, past + n);
+    t->n_lse = (size_t)(n * a->n_heads);
+    t->n_out = t->n_lse * (size_t)a->head_dim;
     t->q = ut_random(r, t->n_out, 3);
     for (int i = 0; i < 2; i++) {
         t->out[i] = ut_poison(t->n_out);
         t->lse[i] = ut_poison(t->n_lse);
     }
-    t->args = (struct kvl_attn_prefill_args){ .q = t->q,
-                                              .lanes = t->lanes.lane,
-                                              .n = n,
-                                              .n_heads = n_kv_heads * group,
-                                              .n_kv_heads = n_kv_heads,
-                                              .head_dim = head_dim,
-                                              .scale = 1 / sqrtf((float)head_dim) };
+    a->q = t->q;
+    a->lanes = t->lanes.lane;
+    a->n = n;
+    a->scale = 1 / sqrtf((float)a->head_dim);
+}
+
+static void case_open(struct kvl_rng *r, struct prefill_case *t, int32_t past, int32_t n)
+{
+    memset(t, 0, sizeof *t);
+    t->args.head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22, 160, 256);
+    t->args.n_kv_heads = ut_between(r, 1, 3);
+    t->args.n_heads = t->args.n_kv_heads * ut_between(r, 1, 8);
+    case_fill(r, t, past, n);
 }
 
 static void case_close(struct prefill_case *t)
@@ -152,6 +157,29 @@ static void test_row_does_not_depend_on_chunk(void **state)
     ut_each_isa(body_chunks);
 }
 
+/* As many heads as ask for the largest tiles of a device: the bits of small ones. */
+static void body_many_heads(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 2; i++) {
+        struct prefill_case t = { .args = { .head_dim = i ? 128 : 22,
+                                            .n_kv_heads = MAX_LANES,
+                                            .n_heads = MAX_LANES * 16,
+                                            .bf16 = true } };
+        case_fill(r, &t, 70, 150);
+        case_run(&t, &kvl_ops_cpu, 0);
+        run_in_chunks(&t, 50, 70);
+        ut_same("out", t.out[1], t.out[0], t.n_out);
+        ut_same("lse", t.lse[1], t.lse[0], t.n_lse);
+        case_close(&t);
+    }
+}
+
+static void test_many_heads(void **state)
+{
+    (void)state;
+    ut_each_isa(body_many_heads);
+}
+
 /* The last row is what a decode step over everything computes. */
 static void body_decode(struct kvl_rng *r)
 {
@@ -193,6 +221,7 @@ int main(void)
         cmocka_unit_test(test_reference),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_row_does_not_depend_on_chunk),
+        cmocka_unit_test(test_many_heads),
         cmocka_unit_test(test_agrees_with_decode),
     };
     return cmocka_run_group_tests_name("attn_prefill", tests, NULL, NULL);

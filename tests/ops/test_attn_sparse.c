@@ -91,7 +91,7 @@ static void draw_head(struct kvl_rng *r, struct sparse_case *t, int32_t h, int32
 static void case_open(struct kvl_rng *r, struct sparse_case *t, int32_t past, int32_t n,
                       int32_t kind)
 {
-    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 2, 22);
+    int32_t head_dim = UT_PICK(r, 32, 64, 80, 128, 2, 22, 160, 256);
     int32_t n_kv_heads = ut_between(r, 1, 3), group = ut_between(r, 1, 8);
     enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
     bool shared = kvl_rng_below(r, 2);
@@ -178,10 +178,9 @@ static int64_t case_naive(struct sparse_case *t, int i)
 
 static void body_reference(struct kvl_rng *r)
 {
-    static const int32_t sizes[][2] = {
-        { 0, 1 },   { 0, 33 },  { 5, 3 },   { 63, 2 },   { 127, 2 },
-        { 0, 130 }, { 200, 7 }, { 60, 70 }, { 99, 211 }, { 300, 64 }
-    };
+    static const int32_t sizes[][2] = { { 0, 1 },    { 0, 33 },   { 5, 3 },   { 63, 2 },
+                                        { 127, 2 },  { 0, 130 },  { 200, 7 }, { 60, 70 },
+                                        { 99, 211 }, { 300, 64 }, { 4090, 9 } };
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         struct sparse_case t;
         case_open(r, &t, sizes[i / 2][0], sizes[i / 2][1], i % 2 ? (int32_t)(i / 2 % 6) : -1);
