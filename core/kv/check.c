@@ -73,17 +73,17 @@ static int check_refs(const struct kvl_store *store, struct kvl_err *err)
     int64_t n_entries = 0, n_good = 0;
     check_visit(store, visit_count, &n_entries);
     check_visit(store, visit_judge, &n_good);
-    if (n_entries != store->pool.n_refs)
-        return check_broken(err, -1, "the number of references", store->pool.n_refs, n_entries);
-    if (n_good != store->pool.n_blocks)
-        return check_broken(err, -1, "blocks with as many references as entries", n_good,
-                            store->pool.n_blocks);
+    int64_t n_refs = store->pool.n_refs + store->host.n_refs;
+    int64_t n_blocks = store->pool.n_blocks + store->host.n_blocks;
+    if (n_entries != n_refs)
+        return check_broken(err, -1, "the number of references", n_refs, n_entries);
+    if (n_good != n_blocks)
+        return check_broken(err, -1, "blocks with as many references as entries", n_good, n_blocks);
     return KVL_OK;
 }
 
-static int check_pool(const struct kvl_store *store, struct kvl_err *err)
+static int check_pool(const struct kvl_pool *p, struct kvl_err *err)
 {
-    const struct kvl_pool *p = &store->pool;
     bool consistent;
     int64_t n_used = kvl_pool_count(p, &consistent);
     if (!consistent) return check_broken(err, -1, "agreement of slabs and free lists", 0, 1);
@@ -136,5 +136,7 @@ int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
         return check_broken(err, -1, "the number of sequences", store->n_seqs, n_seqs);
     KVL_TRY(check_scratch(store, err));
     KVL_TRY(check_refs(store, err));
-    return check_pool(store, err);
+    KVL_TRY(check_pool(&store->pool, err));
+    KVL_TRY(check_pool(&store->host, err));
+    return check_pool(&store->places, err);
 }

@@ -109,7 +109,7 @@ static uint8_t *evict_own(const struct evict *e, int32_t b, int32_t n, uint8_t *
     kvl_moves_add(e->store, KVL_MOVES_OWN, own, 0, old, 0, n);
     e->t->blocks[b] = own;
     kvl_table_changed(e->t, b, b + 1);
-    kvl_pool_unref(&e->store->pool, old);
+    kvl_block_unref(old);
     return own;
 }
 
@@ -170,7 +170,7 @@ static void evict_compact(const struct evict *e, uint8_t ***fresh)
         if (out == old) continue;
         t->blocks[b] = out;
         kvl_table_changed(t, b, b + 1);
-        kvl_pool_unref(&e->store->pool, old);
+        kvl_block_unref(old);
     }
 }
 
@@ -191,7 +191,7 @@ static void evict_shrink(const struct evict *e)
     struct kvl_table *t = e->t;
     int32_t n_blocks = kvl_blocks_for(e->l, t->n_slots);
     for (int32_t b = kvl_blocks_for(e->l, e->n_new); b < n_blocks; b++)
-        kvl_pool_unref(&e->store->pool, t->blocks[b]);
+        kvl_block_unref(t->blocks[b]);
     t->n_slots = e->n_new;
     assert(t->n_slots > 0 || t->sorted);
     int32_t last = t->n_slots - 1;
@@ -322,7 +322,7 @@ static int keep_spliced(struct kvl_store *store, struct kvl_table *t, int32_t n_
     t->rank_slot = next.rank_slot;
     t->cap_ranks = next.cap_ranks;
     if (rc != KVL_OK) return rc;
-    for (int32_t b = n_live; b < n_blocks; b++) kvl_pool_unref(&store->pool, next.blocks[b]);
+    for (int32_t b = n_live; b < n_blocks; b++) kvl_block_unref(next.blocks[b]);
     int32_t end = kvl_blocks_for(l, next.n_slots), first = 0;
     while (first < end && t->blocks[first] == next.blocks[first]) first++;
     memcpy(t->blocks, next.blocks, (size_t)end * sizeof *t->blocks);

@@ -47,8 +47,15 @@ void kvl_moves_close(struct kvl_store *store)
     for (int kind = 0; kind < KVL_MOVES_KINDS; kind++) kvl_free(store->moves[kind].move);
 }
 
+void kvl_store_settle(const struct kvl_store *store)
+{
+    /* A failure is the device's: what is given to it next tells. */
+    if (store->host.n_blocks > 0) (void)store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+}
+
 void kvl_moves_run(struct kvl_store *store)
 {
+    if (store->moves[0].n + store->moves[1].n > 0) kvl_store_settle(store);
     for (int kind = 0; kind < KVL_MOVES_KINDS; kind++) {
         struct kvl_moves *m = &store->moves[kind];
         if (m->n > 0 && store->moves_rc == KVL_OK)

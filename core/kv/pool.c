@@ -15,6 +15,7 @@
 static_assert(sizeof(struct kvl_block) <= KVL_BLOCK_HEAD, "the head of a block fits its place");
 
 struct kvl_slab {
+    struct kvl_pool *pool;
     uint8_t *base, *data;    /* data: on the device */
     struct kvl_block *free;  /* blocks given back */
     int32_t n_used, n_fresh; /* in use; handed out at least once */
@@ -65,7 +66,7 @@ static void slab_link(struct kvl_pool *pool, struct kvl_slab *slab, enum kvl_sla
 static void slab_free(struct kvl_pool *pool, struct kvl_slab *slab)
 {
     if (slab->base) munmap(slab->base, slab_bytes(pool));
-    if (slab->data) pool->device->free(KVL_PLACE_DEVICE, slab->data);
+    if (slab->data) pool->device->free(pool->place, slab->data);
     kvl_free(slab);
 }
 
@@ -75,12 +76,12 @@ static struct kvl_slab *slab_create(struct kvl_pool *pool)
     if (!slab) return NULL;
     slab->base = slab_map(slab_bytes(pool));
     if (slab->base && pool->device)
-        slab->data =
-            pool->device->alloc(KVL_PLACE_DEVICE, (size_t)pool->slab_blocks, pool->data_bytes);
+        slab->data = pool->device->alloc(pool->place, (size_t)pool->slab_blocks, pool->data_bytes);
     if (!slab->base || (pool->device && !slab->data)) {
         slab_free(pool, slab);
         return NULL;
     }
+    slab->pool = pool;
     slab_link(pool, slab, KVL_SLAB_EMPTY);
     return slab;
 }
@@ -122,12 +123,13 @@ static int32_t pool_slab_blocks(const struct kvl_pool *pool)
 }
 
 void kvl_pool_init(struct kvl_pool *pool, const struct kvl_layout *layout,
-                   const struct kvl_device *device, size_t limit_bytes)
+                   const struct kvl_device *device, enum kvl_place place, size_t limit_bytes)
 {
     assert(layout->host_bytes % 64 == 0 && layout->data_bytes % 64 == 0);
     assert(layout->bytes <= POOL_SLAB_MAX_BYTES / POOL_SLAB_MIN);
     assert((layout->data_bytes > 0) == (device != NULL));
     *pool = (struct kvl_pool){ .device = device,
+                               .place = place,
                                .host_bytes = layout->host_bytes,
                                .data_bytes = layout->data_bytes,
                                .block_bytes = layout->bytes,
@@ -180,25 +182,28 @@ int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_er
     for (int32_t i = 0; i < n; i++) {
         out[i] = pool_take_one(pool);
         if (out[i]) continue;
-        while (i-- > 0) kvl_pool_unref(pool, out[i]);
+        while (i-- > 0) kvl_block_unref(out[i]);
         return kvl_fail(err, KVL_ENOMEM,
                         "KV store: no memory for %d more blocks of %zu bytes (%lld blocks in use)",
                         n, pool->block_bytes, (long long)pool->n_blocks);
     }
-    pool->peak_blocks = KVL_MAX(pool->peak_blocks, pool->n_blocks);
+    int64_t n_all = pool->n_blocks + (pool->other ? pool->other->n_blocks : 0);
+    pool->peak_blocks = KVL_MAX(pool->peak_blocks, n_all);
     return KVL_OK;
 }
 
-void kvl_pool_ref(struct kvl_pool *pool, uint8_t *block)
+void kvl_block_ref(uint8_t *block)
 {
     assert(kvl_block_head(block)->refs > 0);
     kvl_block_head(block)->refs++;
-    pool->n_refs++;
+    kvl_block_head(block)->slab->pool->n_refs++;
 }
 
-void kvl_pool_unref(struct kvl_pool *pool, uint8_t *host)
+void kvl_block_unref(uint8_t *host)
 {
     struct kvl_block *block = kvl_block_head(host);
+    struct kvl_slab *slab = block->slab;
+    struct kvl_pool *pool = slab->pool;
     assert(block->refs > 0);
     pool->n_refs--;
     if (--block->refs > 0) return;
@@ -208,12 +213,16 @@ void kvl_pool_unref(struct kvl_pool *pool, uint8_t *host)
     if (pool->device)
         (void)pool->device->fill(block->data, 0xff, pool->data_bytes, KVL_STREAM_MAIN);
 #endif
-    struct kvl_slab *slab = block->slab;
     block->next_free = slab->free;
     slab->free = block;
     slab->n_used--;
     pool->n_blocks--;
     slab_settle(pool, slab);
+}
+
+bool kvl_block_of(const struct kvl_pool *pool, uint8_t *block)
+{
+    return kvl_block_head(block)->slab->pool == pool;
 }
 
 static bool slab_consistent(const struct kvl_pool *pool, const struct kvl_slab *slab)

@@ -33,6 +33,8 @@ enum kvl_slab_state {
 
 struct kvl_pool {
     const struct kvl_device *device; /* NULL: blocks have one piece */
+    enum kvl_place place;            /* of the second */
+    const struct kvl_pool *other;    /* whose blocks count towards the same peak, or NULL */
     size_t host_bytes, data_bytes;   /* of the pieces of one block */
     size_t block_bytes, limit_bytes; /* both pieces; limit 0 = none */
     int32_t slab_blocks;             /* blocks of one slab */
@@ -43,14 +45,15 @@ struct kvl_pool {
 };
 
 void kvl_pool_init(struct kvl_pool *pool, const struct kvl_layout *layout,
-                   const struct kvl_device *device, size_t limit_bytes);
+                   const struct kvl_device *device, enum kvl_place place, size_t limit_bytes);
 /* Every block must be free. */
 void kvl_pool_close(struct kvl_pool *pool);
 /* n blocks with one reference each, or KVL_ENOMEM and none.  Their bytes are undefined. */
 int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_err *err);
-void kvl_pool_ref(struct kvl_pool *pool, uint8_t *block);
+void kvl_block_ref(uint8_t *block);
 /* Frees the block with its last reference. */
-void kvl_pool_unref(struct kvl_pool *pool, uint8_t *block);
+void kvl_block_unref(uint8_t *block);
+bool kvl_block_of(const struct kvl_pool *pool, uint8_t *block);
 /* Blocks in use according to the slabs, and whether free lists agree: for kvl_store_check. */
 int64_t kvl_pool_count(const struct kvl_pool *pool, bool *consistent);
 

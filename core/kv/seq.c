@@ -49,7 +49,7 @@ int kvl_seq_create(struct kvl_store *store, struct kvl_seq **out, struct kvl_err
 static void table_clear(struct kvl_store *store, struct kvl_table *t)
 {
     int32_t n_blocks = kvl_blocks_for(&store->layout, t->n_slots);
-    for (int32_t b = 0; b < n_blocks; b++) kvl_pool_unref(&store->pool, t->blocks[b]);
+    for (int32_t b = 0; b < n_blocks; b++) kvl_block_unref(t->blocks[b]);
     kvl_free(t->blocks);
     kvl_free(t->rank_pos);
     kvl_free(t->rank_slot);
@@ -88,7 +88,7 @@ static int table_share(struct kvl_store *store, const struct kvl_table *from, st
     }
     for (int32_t b = 0; b < n_blocks; b++) {
         to->blocks[b] = from->blocks[b];
-        kvl_pool_ref(&store->pool, from->blocks[b]);
+        kvl_block_ref(from->blocks[b]);
     }
     to->n_slots = from->n_slots;
     to->max_pos = from->max_pos;
@@ -326,7 +326,7 @@ static void append_lane(struct kvl_store *store, struct kvl_table *t, int32_t h,
         int32_t b = t->n_slots >> l->block_shift;
         if (!store->device)
             kvl_block_copy(l, **fresh, 0, t->blocks[b], 0, t->n_slots & (l->block_tok - 1));
-        kvl_pool_unref(&store->pool, t->blocks[b]);
+        kvl_block_unref(t->blocks[b]);
         t->blocks[b] = *(*fresh)++;
         kvl_table_changed(t, b, b + 1);
     }
@@ -356,8 +356,7 @@ int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t 
     KVL_TRY(append_reserve(seq, layer, &a, err));
     int rc = store->device ? append_put(seq, layer, &a, err) : KVL_OK;
     if (rc != KVL_OK) {
-        for (int32_t i = 0; i < a.n_fresh; i++)
-            kvl_pool_unref(&store->pool, store->scratch.blocks[i]);
+        for (int32_t i = 0; i < a.n_fresh; i++) kvl_block_unref(store->scratch.blocks[i]);
         return rc;
     }
     uint8_t **fresh = store->scratch.blocks;

@@ -56,6 +56,18 @@ static struct kvl_layout store_layout(const struct kvl_store_desc *d)
     return l;
 }
 
+static void store_pools(struct kvl_store *store)
+{
+    const struct kvl_layout *l = &store->layout;
+    size_t limit = store->desc.limit_bytes;
+    kvl_pool_init(&store->pool, l, store->device, KVL_PLACE_DEVICE, limit);
+    if (!store->device) return;
+    kvl_pool_init(&store->host, l, store->device, KVL_PLACE_PINNED, 0);
+    kvl_pool_init(&store->places, l, store->device, KVL_PLACE_DEVICE, 0);
+    store->pool.other = &store->host;
+    store->host.other = &store->pool;
+}
+
 int kvl_store_create(const struct kvl_store_desc *desc, struct kvl_store **out, struct kvl_err *err)
 {
     KVL_TRY(store_check_desc(desc, err));
@@ -66,7 +78,7 @@ int kvl_store_create(const struct kvl_store_desc *desc, struct kvl_store **out, 
     if (store->desc.block_tok == 0) store->desc.block_tok = 16;
     store->layout = store_layout(&store->desc);
     if (desc->device && desc->device->discrete) store->device = desc->device;
-    kvl_pool_init(&store->pool, &store->layout, store->device, desc->limit_bytes);
+    store_pools(store);
     int rc = store->device ? kvl_moves_open(store, err) : KVL_OK;
     if (rc != KVL_OK) {
         kvl_store_destroy(store);
@@ -81,6 +93,8 @@ void kvl_store_destroy(struct kvl_store *store)
     if (!store) return;
     assert(store->n_seqs == 0);
     kvl_pool_close(&store->pool);
+    kvl_pool_close(&store->host);
+    kvl_pool_close(&store->places);
     kvl_moves_close(store);
     kvl_free(store->spans);
     kvl_free(store->scratch.blocks);
@@ -96,19 +110,21 @@ const struct kvl_store_desc *kvl_store_desc(const struct kvl_store *store)
 
 void kvl_store_stats(const struct kvl_store *store, struct kvl_store_stats *out)
 {
-    const struct kvl_pool *p = &store->pool;
-    *out = (struct kvl_store_stats){ .n_blocks = p->n_blocks,
-                                     .n_refs = p->n_refs,
+    const struct kvl_pool *p = &store->pool, *host = &store->host;
+    int64_t n = p->n_blocks + host->n_blocks;
+    int64_t peak = KVL_MAX(p->peak_blocks, host->peak_blocks);
+    *out = (struct kvl_store_stats){ .n_blocks = n,
+                                     .n_refs = p->n_refs + host->n_refs,
                                      .n_sequences = store->n_seqs,
                                      .block_bytes = p->block_bytes,
-                                     .bytes = (size_t)p->n_blocks * p->block_bytes,
-                                     .peak_bytes = (size_t)p->peak_blocks * p->block_bytes,
+                                     .bytes = (size_t)n * p->block_bytes,
+                                     .peak_bytes = (size_t)peak * p->block_bytes,
                                      .limit_bytes = p->limit_bytes };
 }
 
 void kvl_store_reset_peak(struct kvl_store *store)
 {
-    store->pool.peak_blocks = store->pool.n_blocks;
+    store->pool.peak_blocks = store->host.peak_blocks = store->pool.n_blocks + store->host.n_blocks;
 }
 
 void kvl_store_round(const struct kvl_store *store, float *v, size_t n)

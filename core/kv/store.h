@@ -61,6 +61,8 @@ struct kvl_store {
     struct kvl_kv_span *spans; /* of an append */
     int32_t cap_spans;
     struct kvl_pool pool;
+    /* On a device: blocks of the host tier, and room on the device for copies of them (tier.c). */
+    struct kvl_pool host, places;
     struct kvl_seq *seqs;
     int64_t n_seqs;
     struct kvl_scratch scratch;
@@ -108,6 +110,8 @@ void kvl_moves_close(struct kvl_store *store);
  * written by two moves of a kind until then. */
 void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *dst,
                    int32_t dst_slot, uint8_t *src, int32_t src_slot, int32_t n);
+/* The stream of copies may still read blocks of the host tier: MAIN writes to them after it. */
+void kvl_store_settle(const struct kvl_store *store);
 /* Gives what waits to the device: before a block that it reads is let go. */
 void kvl_moves_run(struct kvl_store *store);
 /* The same, and whether all went well; KVL_EDEVICE. */

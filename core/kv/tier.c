@@ -6,9 +6,10 @@
 #include <string.h>
 
 enum {
-    ABSENT = -1,     /* on the host alone */
-    WANTED = -2,     /* will come with the next fetch */
-    STAGED = 1 << 30 /* staging place 0; below it are those of the cache */
+    ABSENT = -1,      /* on the host alone */
+    WANTED = -2,      /* will come with the next fetch */
+    STAGED = 1 << 30, /* staging place 0; below it are those of the cache */
+    TIER_GATHER = 4096
 };
 
 struct tier_place {
@@ -40,6 +41,8 @@ struct kvl_tier_lane {
      * `first` are at shift[0] + slot, from `end` on at shift[1] + slot. */
     uint8_t **table;
     int32_t n_table, cap_table;
+    const uint8_t **links; /* on a device: where its blocks have their parts */
+    int32_t cap_links;
     int32_t shift[2];
 };
 
@@ -62,10 +65,6 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
                     struct kvl_tier **out, struct kvl_err *err)
 {
     const struct kvl_store_desc *d = &store->desc;
-    if (store->device)
-        return kvl_fail(err, KVL_EINVAL,
-                        "the host tier of a store on device %s is not there yet, want device cpu",
-                        store->device->name);
     struct kvl_tier *t = kvl_alloc(1, sizeof *t);
     if (!t) return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     *t = (struct kvl_tier){ .store = store,
@@ -74,7 +73,8 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
                             .n_kv_heads = d->n_kv_heads };
     t->desc.layers = NULL;
     t->lanes = kvl_alloc((size_t)t->n_lanes, sizeof *t->lanes);
-    if (!t->lanes) {
+    if (store->device) t->gather = kvl_alloc(TIER_GATHER, sizeof *t->gather);
+    if (!t->lanes || (store->device && !t->gather)) {
         kvl_tier_destroy(t);
         return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     }
@@ -89,9 +89,25 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
     return KVL_OK;
 }
 
-static void rows_free(struct tier_rows *r)
+/* One block of a place; NULL: no memory. */
+static uint8_t *place_block(struct kvl_tier *t)
 {
-    for (int32_t i = 0; i < r->n_blocks; i++) kvl_free(r->block[i]);
+    uint8_t *block;
+    if (!t->store->device) return kvl_alloc(1, t->store->layout.bytes);
+    return kvl_pool_take(&t->store->places, 1, &block, NULL) == KVL_OK ? block : NULL;
+}
+
+static void place_free(const struct kvl_tier *t, uint8_t *block)
+{
+    if (t->store->device)
+        kvl_block_unref(block);
+    else
+        kvl_free(block);
+}
+
+static void rows_free(const struct kvl_tier *t, struct tier_rows *r)
+{
+    for (int32_t i = 0; i < r->n_blocks; i++) place_free(t, r->block[i]);
     kvl_free(r->place);
     kvl_free(r->block);
 }
@@ -99,16 +115,19 @@ static void rows_free(struct tier_rows *r)
 void kvl_tier_destroy(struct kvl_tier *t)
 {
     if (!t) return;
+    if (t->copying) (void)t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+    kvl_free(t->gather);
     for (int32_t i = 0; t->lanes && i < t->n_lanes; i++) {
         struct kvl_tier_lane *a = &t->lanes[i];
-        rows_free(&a->cache);
-        rows_free(&a->stage);
+        rows_free(t, &a->cache);
+        rows_free(t, &a->stage);
         kvl_free(a->place);
         kvl_free(a->score);
         kvl_free(a->wanted);
         kvl_free(a->table);
+        if (a->links) t->store->device->free(KVL_PLACE_DEVICE, a->links);
     }
-    for (int32_t i = 0; i < t->n_spare; i++) kvl_free(t->spare[i]);
+    for (int32_t i = 0; i < t->n_spare; i++) place_free(t, t->spare[i]);
     kvl_free(t->spare);
     kvl_free(t->victims);
     kvl_free(t->lanes);
@@ -136,7 +155,20 @@ static int spare_room(struct kvl_tier *t, int32_t n)
     return KVL_OK;
 }
 
-static int rows_fork(const struct kvl_tier *t, const struct tier_rows *from, struct tier_rows *to)
+static int place_copy(const struct kvl_tier *t, uint8_t *to, uint8_t *from)
+{
+    const struct kvl_layout *l = &t->store->layout;
+    const struct kvl_device *device = t->store->device;
+    if (!device) {
+        memcpy(to, from, l->bytes);
+        return KVL_OK;
+    }
+    memcpy(kvl_block_pos(l, to), kvl_block_pos(l, from), (size_t)l->block_tok * sizeof(int32_t));
+    return device->copy(kvl_block_head(to)->data, kvl_block_head(from)->data, l->data_bytes,
+                        KVL_STREAM_MAIN);
+}
+
+static int rows_fork(struct kvl_tier *t, const struct tier_rows *from, struct tier_rows *to)
 {
     to->place = copied(from->place, from->n, sizeof *to->place);
     to->block = kvl_alloc((size_t)from->n_blocks + 1, sizeof *to->block);
@@ -144,8 +176,13 @@ static int rows_fork(const struct kvl_tier *t, const struct tier_rows *from, str
     to->n = to->cap = from->n;
     to->cap_blocks = from->n_blocks;
     for (int32_t i = 0; i < from->n_blocks; i++, to->n_blocks++) {
-        to->block[i] = copied(from->block[i], 1, t->store->layout.bytes);
+        to->block[i] = place_block(t);
         if (!to->block[i]) return KVL_ENOMEM;
+        int rc = place_copy(t, to->block[i], from->block[i]);
+        if (rc != KVL_OK) {
+            to->n_blocks++;
+            return rc;
+        }
     }
     return KVL_OK;
 }
@@ -175,7 +212,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
 {
     struct kvl_tier *t;
     KVL_TRY(kvl_tier_create(from->store, &from->desc, &t, NULL));
-    int rc = KVL_OK;
+    int rc = from->copying ? from->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN) : KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < t->n_lanes; i++)
         rc = lane_fork(t, &from->lanes[i], &t->lanes[i]);
     if (rc == KVL_OK) rc = spare_room(t, t->n_blocks);
@@ -210,6 +247,37 @@ static int lane_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t
     return KVL_OK;
 }
 
+/* Blocks first .. end - 1 of a table move to pinned memory. */
+static int age_blocks(struct kvl_tier *t, struct kvl_table *table, int32_t first, int32_t end)
+{
+    struct kvl_store *store = t->store;
+    int32_t n = end - first;
+    KVL_TRY(kvl_scratch_blocks(&store->scratch, n, NULL));
+    uint8_t **host = store->scratch.blocks;
+    KVL_TRY(kvl_pool_take(&store->host, n, host, NULL));
+    kvl_store_settle(store);
+    int rc = KVL_OK;
+    for (int32_t i = 0; rc == KVL_OK && i < n; i++)
+        rc = place_copy(t, host[i], table->blocks[first + i]);
+    for (int32_t i = 0; i < n; i++) {
+        kvl_block_unref(rc == KVL_OK ? table->blocks[first + i] : host[i]);
+        if (rc == KVL_OK) table->blocks[first + i] = host[i];
+    }
+    if (rc == KVL_OK) kvl_table_changed(table, first, end);
+    return rc;
+}
+
+/* Blocks of a lane in order that hold host units alone, from the youngest on to those that moved before. */
+static int age_lane(struct kvl_tier *t, const struct kvl_tier_lane *a, struct kvl_table *table)
+{
+    const struct kvl_layout *l = &t->store->layout;
+    if (!t->store->device || !table->sorted) return KVL_OK;
+    int32_t low = kvl_blocks_for(l, kvl_ranks_below(l, table, a->first));
+    int32_t end = kvl_ranks_below(l, table, a->end) >> l->block_shift, first = end;
+    while (first > low && !kvl_block_of(&t->store->host, table->blocks[first - 1])) first--;
+    return first < end ? age_blocks(t, table, first, end) : KVL_OK;
+}
+
 int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos)
 {
     const struct kvl_layout *l = &t->store->layout;
@@ -220,10 +288,11 @@ int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, i
         struct kvl_tier_lane *a = tier_lane(t, layer, h);
         if (!a->on || end <= a->end) continue;
         KVL_TRY(lane_units(t, a, n_units));
-        const struct kvl_table *table = kvl_seq_table(seq, layer, h);
+        struct kvl_table *table = kvl_seq_table(seq, layer, h);
         int32_t n = kvl_ranks_below(l, table, end) - kvl_ranks_below(l, table, a->end);
         t->count.d2h_bytes += n * slot_bytes(t);
         a->end = end;
+        KVL_TRY(age_lane(t, a, table));
     }
     return KVL_OK;
 }
@@ -371,7 +440,7 @@ static uint8_t *block_take(struct kvl_tier *t)
 {
     if (t->n_spare > 0) return t->spare[--t->n_spare];
     if (spare_room(t, t->n_blocks + 1) != KVL_OK) return NULL;
-    uint8_t *block = kvl_alloc(1, t->store->layout.bytes);
+    uint8_t *block = place_block(t);
     t->n_blocks += block != NULL;
     return block;
 }
@@ -415,27 +484,61 @@ static int room_find(struct kvl_tier *t, struct kvl_tier_lane *a, bool *found, i
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-static void copy_slots(const struct kvl_layout *l, uint8_t *const *dst, int32_t to,
-                       uint8_t *const *src, int32_t from, int32_t n)
+/* What waits goes to the stream of copies, which may not write to places that attention still reads. */
+static int gather_run(struct kvl_tier *t)
 {
+    const struct kvl_device *device = t->store->device;
+    if (t->n_gather == 0) return KVL_OK;
+    int32_t n = t->n_gather;
+    t->n_gather = t->n_gather_slots = 0;
+    t->copying = true;
+    KVL_TRY(device->order(KVL_STREAM_MAIN, KVL_STREAM_COPY));
+    return device->kv_gather(
+        &(struct kvl_kv_move_args){ .layout = &t->store->layout, .move = t->gather, .n_moves = n });
+}
+
+static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, int32_t from,
+                    int32_t n)
+{
+    const struct kvl_layout *l = &t->store->layout;
+    if (!t->store->device) {
+        kvl_block_copy(l, dst, to, src, from, n);
+        return KVL_OK;
+    }
+    if (t->n_gather == TIER_GATHER) KVL_TRY(gather_run(t));
+    memcpy(kvl_block_pos(l, dst) + to, kvl_block_pos(l, src) + from, (size_t)n * sizeof(int32_t));
+    t->gather[t->n_gather++] = (struct kvl_kv_move){ .to = kvl_block_head(dst)->data,
+                                                     .from = kvl_block_head(src)->data,
+                                                     .to_slot = to,
+                                                     .from_slot = from,
+                                                     .n = n,
+                                                     .at = t->n_gather_slots };
+    t->n_gather_slots += n;
+    return KVL_OK;
+}
+
+static int copy_slots(struct kvl_tier *t, uint8_t *const *dst, int32_t to, uint8_t *const *src,
+                      int32_t from, int32_t n)
+{
+    const struct kvl_layout *l = &t->store->layout;
     int32_t mask = l->block_tok - 1;
     while (n > 0) {
         int32_t m = KVL_MIN(n, l->block_tok - KVL_MAX(to & mask, from & mask));
-        kvl_block_copy(l, dst[to >> l->block_shift], to & mask, src[from >> l->block_shift],
-                       from & mask, m);
+        KVL_TRY(copy_run(t, dst[to >> l->block_shift], to & mask, src[from >> l->block_shift],
+                         from & mask, m));
         to += m;
         from += m;
         n -= m;
     }
+    return KVL_OK;
 }
 
 /* Live slots of a unit go to dst, from slot `to` on, each at its distance from the unit's first
- * position.  Returns how many there are. */
-static int32_t tier_copy(const struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane,
-                         int32_t unit, uint8_t *const *dst, int32_t to)
+ * position.  *n_live: how many there are. */
+static int tier_copy(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
+                     uint8_t *const *dst, int32_t to, int32_t *n_live)
 {
     enum { STEP = 64 };
-    const struct kvl_layout *l = &t->store->layout;
     const struct kvl_table *table = &seq->tables[lane];
     int32_t u = t->desc.unit_tok, total = 0, pos[STEP], slot[STEP];
     for (int32_t at = 0; at < u; at += STEP) {
@@ -444,19 +547,21 @@ static int32_t tier_copy(const struct kvl_tier *t, const struct kvl_seq *seq, in
         total += kvl_seq_find(seq, lane / t->n_kv_heads, lane % t->n_kv_heads, pos, n, slot);
         for (int32_t i = 0, m; i < n; i += m) {
             for (m = 1; slot[i] >= 0 && i + m < n && slot[i + m] == slot[i] + m;) m++;
-            if (slot[i] >= 0) copy_slots(l, dst, to + at + i, table->blocks, slot[i], m);
+            if (slot[i] >= 0) KVL_TRY(copy_slots(t, dst, to + at + i, table->blocks, slot[i], m));
         }
     }
-    return total;
+    *n_live = total;
+    return KVL_OK;
 }
 
-static void bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
-                       int32_t place)
+static int bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
+                      int32_t place)
 {
     struct kvl_tier_lane *a = &t->lanes[lane];
     struct tier_rows *r = place < STAGED ? &a->cache : &a->stage;
     int32_t i = place < STAGED ? place : place - STAGED;
-    int32_t n = tier_copy(t, seq, lane, unit, r->block, i * t->desc.unit_tok);
+    int32_t n;
+    KVL_TRY(tier_copy(t, seq, lane, unit, r->block, i * t->desc.unit_tok, &n));
     r->place[i] = (struct tier_place){
         .unit = unit, .n_slots = n, .ahead = a->ahead, .stamp = a->clock, .uses = !a->ahead
     };
@@ -467,6 +572,7 @@ static void bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t la
         t->count.ahead_bytes += n * slot_bytes(t);
     else
         t->count.misses++;
+    return KVL_OK;
 }
 
 /* ---- what attention sees ------------------------------------------------------------------------ */
@@ -502,6 +608,37 @@ static int view_build(const struct kvl_tier *t, const struct kvl_seq *seq, int32
     return KVL_OK;
 }
 
+static int links_room(const struct kvl_tier *t, struct kvl_tier_lane *a)
+{
+    const struct kvl_device *device = t->store->device;
+    if (a->n_table <= a->cap_links) return KVL_OK;
+    int32_t cap = a->cap_table;
+    const uint8_t **links = device->alloc(KVL_PLACE_DEVICE, (size_t)cap, sizeof *links);
+    if (!links) return device->error()[0] ? KVL_EDEVICE : KVL_ENOMEM;
+    if (a->links) device->free(KVL_PLACE_DEVICE, a->links);
+    a->links = links;
+    a->cap_links = cap;
+    return KVL_OK;
+}
+
+/* The view for the device, and attention after what was fetched. */
+static int view_send(struct kvl_tier *t, int32_t lane)
+{
+    enum { STEP = 256 };
+    const struct kvl_device *device = t->store->device;
+    struct kvl_tier_lane *a = &t->lanes[lane];
+    const uint8_t *some[STEP];
+    KVL_TRY(links_room(t, a));
+    for (int32_t b = 0; b < a->n_table; b += STEP) {
+        int32_t n = KVL_MIN(STEP, a->n_table - b);
+        for (int32_t i = 0; i < n; i++) some[i] = kvl_block_head(a->table[b + i])->data;
+        KVL_TRY(device->copy(a->links + b, some, (size_t)n * sizeof *some, KVL_STREAM_MAIN));
+    }
+    if (!t->copying) return KVL_OK;
+    t->copying = false;
+    return device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+}
+
 int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
                    int32_t *n_units)
 {
@@ -511,11 +648,14 @@ int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
     if (!a->ahead) judge_guesses(t, a);
     for (int32_t i = 0; i < a->n_wanted; i++) {
         KVL_TRY(room_find(t, a, &found, &place));
-        bring_unit(t, seq, lane, a->wanted[i], place);
+        KVL_TRY(bring_unit(t, seq, lane, a->wanted[i], place));
     }
     *n_units = a->n_wanted;
     a->n_wanted = 0;
-    return a->ahead ? KVL_OK : view_build(t, seq, lane);
+    if (t->store->device) KVL_TRY(gather_run(t));
+    if (a->ahead) return KVL_OK;
+    KVL_TRY(view_build(t, seq, lane));
+    return t->store->device ? view_send(t, lane) : KVL_OK;
 }
 
 int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos,
@@ -552,6 +692,7 @@ struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t k
     const struct kvl_layout *l = &t->store->layout;
     return (struct kvl_lane){ .layout = l,
                               .blocks = (const uint8_t *const *)a->table,
+                              .data = a->links,
                               .n_slots = a->n_table << l->block_shift };
 }
 

@@ -15,11 +15,11 @@
  * The way of a lane and step: age -> begin -> want, want ... -> fetch -> map, view -> [attention] ->
  * settle.  Prefetches do begin, want and fetch with `ahead`.
  *
- * On a GPU nothing of this changes but three lines.  Blocks of places come from the device pool instead
- * of kvl_alloc; the store's blocks of a host unit lie in pinned memory, and tier_copy of a whole
- * request becomes one gather kernel over (unit, place) pairs on the copy stream, which fetch records
- * an event behind and attention waits for; and age copies a unit down before its device block is given
- * back.  Tables, places, replacement and counts stay on the host: they depend on the selection alone.
+ * On a GPU blocks that hold nothing but host units move to pinned memory when they age (of lanes whose
+ * slots are in order; others stay, which costs memory, not results), and their room on the device is given back.
+ * Places lie on the device; what a fetch brings is one gather on the copy stream, for which attention waits.
+ * Kernels reach pinned memory as well, slowly: who reads a whole lane needs nothing of this.
+ * Tables, places, replacement and counts stay on the host: they depend on the selection alone.
  */
 #ifndef KVL_TIER_H
 #define KVL_TIER_H
@@ -53,6 +53,9 @@ struct kvl_tier {
     int32_t n_spare, cap_spare;
     int32_t *victims; /* a heap of places, while units are fetched */
     int32_t n_victims, cap_victims;
+    struct kvl_kv_move *gather; /* on a device: what a fetch brings, [TIER_GATHER] */
+    int32_t n_gather, n_gather_slots;
+    bool copying;                  /* MAIN does not wait for the gather yet */
     int64_t n_places, peak_places; /* with those of staging; the owner resets the peak */
     struct kvl_tier_count count;
 };

@@ -478,7 +478,8 @@ static void test_pool_takes_all_or_none(void **state)
     struct kvl_pool pool;
     uint8_t *blocks[N];
     bool consistent;
-    kvl_pool_init(&pool, &(struct kvl_layout){ .host_bytes = BLOCK, .bytes = BLOCK }, NULL, 0);
+    kvl_pool_init(&pool, &(struct kvl_layout){ .host_bytes = BLOCK, .bytes = BLOCK }, NULL,
+                  KVL_PLACE_HOST, 0);
     assert_int_equal(pool.slab_blocks, 8);
     alloc_count = 0;
     alloc_fails_at = 3; /* slab, mapping, slab, mapping */
@@ -490,7 +491,7 @@ static void test_pool_takes_all_or_none(void **state)
     OK(kvl_pool_take(&pool, N, blocks, &err));
     assert_int_equal(kvl_pool_count(&pool, &consistent), N);
     assert_true(consistent);
-    for (int i = 0; i < N; i++) kvl_pool_unref(&pool, blocks[i]);
+    for (int i = 0; i < N; i++) kvl_block_unref(blocks[i]);
     kvl_pool_close(&pool);
 }
 

@@ -1,5 +1,6 @@
 /* Lanes in the host tier: random selections against a naive model of the cache, answers against those
- * without offloading, attention that never touches a block of the host, counts in closed form. */
+ * without offloading, attention that never touches a block of the host, counts in closed form.  With
+ * KVL_TEST_CUDA on the (emulated) GPU. */
 #include "conformance/rig.h"
 #include "kv/lane.h"
 
@@ -227,6 +228,7 @@ static void expect_on_device(const struct rig *r, const uint8_t *block, int32_t 
 }
 
 static const struct rig *watching_rig;
+static const struct kvl_ops *watched_ops;
 
 static int watching_attn_decode(const struct kvl_attn_decode_args *a)
 {
@@ -240,7 +242,7 @@ static int watching_attn_decode(const struct kvl_attn_decode_args *a)
                 expect_on_device(watching_rig, job->lane->blocks[s >> shift],
                                  kvl_lane_pos(job->lane, s >> shift)[s & mask]);
     }
-    return kvl_ops_cpu.attn_decode(a);
+    return watched_ops->attn_decode(a);
 }
 
 /* ---- rig ---------------------------------------------------------------------------------------------- */
@@ -252,11 +254,13 @@ static void open_rig(struct rig *r, enum kvl_kv_type type)
 {
     rig_open(r, &(struct rig_desc){ .llama = { .n_layers = 3, .seed = 5 }, .kv_type = type });
     kvl_engine_destroy(r->engine);
-    watching = kvl_ops_cpu;
+    const struct kvl_device *device = rig_device(&(struct rig_desc){ 0 }, &r->err);
+    watched_ops = device ? device->ops : &kvl_ops_cpu;
+    watching = *watched_ops;
     watching.attn_decode = watching_attn_decode;
     watching_rig = r;
     struct kvl_engine_desc desc = {
-        .model = r->model, .ops = &watching, .kv_type = type, .raw_keys = true
+        .model = r->model, .ops = &watching, .kv_type = type, .raw_keys = true, .device = device
     };
     desc.observers.window = 64;
     RIG_OK(&r->err, kvl_engine_create(&desc, &r->engine, &r->err));
