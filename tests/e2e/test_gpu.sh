@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# test_gpu.sh - --device cuda: what it says where there is no GPU; and on one (the emulated one, with
+# KVL_TEST_CUDA set) the same answers, records that tell of it, and a sweep that outlives its failures.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1")
+source_dir=$(realpath "$2")
+. "$(dirname "${BASH_SOURCE[0]}")/sweep_lib.sh"
+cd "$work"
+ulimit -c 0
+unset "${!KVL_EMU_@}"
+tiny=$source_dir/datasets/model/kvlab-tiny.gguf
+
+# fails CODE WHAT ARGUMENTS...: ends with CODE and one line that has WHAT
+fails() {
+    local code=$1 what=$2 rc=0
+    shift 2
+    "$program" "$@" >out 2>err || rc=$?
+    equal "$*" "$code" "$rc"
+    [ "$(wc -l <err)" = 1 ] || fail "$*: not one line"
+    grep -q -- "$what" err || fail "$*: no \"$what\""
+}
+
+# What runs a model, on a device that is not there.
+refused() {
+    sweep_file 1 >small.yaml
+    fails 7 "$1" run --device cuda --model "$model" --task passkey --length 256 --policy full
+    fails 7 "$1" sweep --device cuda small.yaml --log none.zst
+    fails 7 "$1" logits --device cuda --model "$model" --ids 1,2 --out x.npy
+    fails 7 "$1" generate --device cuda --model "$model" --prompt x
+    fails 7 "$1" analyze mass --device cuda --model "$model" --task passkey --length 256
+    [ ! -e none.zst ] || fail "a log of nothing"
+}
+
+fails 2 'want cpu or cuda' run --device gpu --model "$model" --task passkey --length 256
+"$program" doctor >out || fail "doctor"
+grep -q '^processor ' out || fail "doctor: no processor"
+if [ -z "${KVL_TEST_CUDA:-}" ]; then
+    grep -q '^GPU        none: device cuda: ' out || exit 0
+    refused 'device cuda: .*; '
+    exit 0
+fi
+
+grep -q '^GPU        emulated' out || fail "doctor: no GPU"
+KVL_EMU_DEVICES=0 refused 'device cuda: no GPU '
+
+# ---- the same answers -----------------------------------------------------------------------------
+
+ids_of() {
+    "$program" generate --model "$model" --device "$1" --prompt 'The key is 4711. The key is' \
+        -n 6 --show-ids 2>err || fail "generate on $1"
+}
+equal "greedy tokens" "$(ids_of cpu)" "$(ids_of cuda)"
+
+cat >small.yaml <<END
+name: small
+model: $model
+tasks: [{task: passkey, keys: 2}]
+lengths: [192]
+contexts: 2
+policies: [full, quest, snapkv]
+budgets: [64]
+speed: {lengths: [128], policies: [full, quest], steps: 2, warmup: 1, repeats: 1}
+END
+predictions() { lines_of "$1" | jq -c 'select(.kind == "sample") | [.policy, .context, .prediction]' | LC_ALL=C sort; }
+run_sweep small.yaml --log cpu.zst 2>err || fail "the sweep on the CPU"
+run_sweep small.yaml --device cuda --log cuda.zst 2>err || fail "the sweep on the GPU"
+[ ! -s err ] || fail "the sweep on the GPU says something"
+equal "samples" 6 "$(predictions cuda.zst | wc -l)"
+equal "predictions" "$(predictions cpu.zst)" "$(predictions cuda.zst)"
+equal "devices of cells" '"cuda"' "$(lines_of cuda.zst | jq -c 'select(.kind == "cell" or .kind == "speed").device' | sort -u)"
+equal "keys of both" 0 "$(cat cpu.zst cuda.zst | zstd -dcq | jq -r 'select(.kind == "cell" or .kind == "speed").key' | sort | uniq -d | wc -l)"
+equal "timed runs with a GPU" 2 "$(lines_of cuda.zst | jq -c 'select(.kind == "speed" and .gpu.launches > 0 and .gpu.device_peak_bytes > 0)' | wc -l)"
+equal "run records with a GPU" 1 "$(lines_of cuda.zst | jq -c 'select(.kind == "run" and (.gpu.name | length) > 0)' | wc -l)"
+bash "$source_dir/tests/e2e/check_records.sh" cuda.zst "$source_dir/results/README.md" run sample cell speed >out ||
+    fail "the dictionary: $(cat out)"
+equal "a second start" 0 "$(run_sweep small.yaml --device cuda --log cuda.zst --stats 2>err | grep -c 'prefilled [1-9]')"
+
+# ---- a GPU that fails -----------------------------------------------------------------------------
+
+# Every worker loses its GPU at its n-th kernel: what ran is blamed, what is left goes on with another
+# worker, and a second start does what failed.
+lost=0
+for n in 300 900 2500; do
+    KVL_EMU_FAIL=run:$n:700 run_sweep small.yaml --device cuda --log $n.zst 2>err || fail "a GPU that is lost at kernel $n"
+    zstd -tq $n.zst || fail "zstd finds the log of $n damaged"
+    errors=$(lines_of $n.zst | jq -c 'select(.kind == "error")')
+    equal "what failed" "" "$(jq -c 'select(.status != "device error" or (.message | test("illegal memory access") | not))' <<<"$errors")"
+    lost=$((lost + $(grep -c . <<<"$errors" || true)))
+    run_sweep small.yaml --device cuda --log $n.zst --retry 2>err || fail "a second start behind $n"
+    equal "predictions behind $n" "$(predictions cpu.zst)" "$(predictions $n.zst)"
+    equal "nothing twice" "" "$(repeated_samples $n.zst)"
+done
+[ "$lost" -gt 0 ] || fail "no kernel failed"
+KVL_EMU_FAIL=run:1:700 fails 7 'device cuda: ' sweep --device cuda small.yaml --log none.zst
+KVL_EMU_FAIL=run:400:700 fails 7 "illegal memory access" generate --model "$model" --device cuda --prompt x
+
+# Too little memory: what was wanted, and what there is.
+KVL_EMU_MEMORY=4000000 fails 4 'wanted: weights .* there is: ' generate --model "$model" --device cuda --prompt x
