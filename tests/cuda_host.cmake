@@ -11,8 +11,8 @@ endif()
 set(KVL_EMU_DIR ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda_host)
 set(KVL_EMU_INCLUDE ${KVL_EMU_DIR} ${CMAKE_SOURCE_DIR}/core/include ${CMAKE_SOURCE_DIR}/core)
 # Kernels look at memory through pointers of other types, as GPU code may.
-set(KVL_EMU_OPTIONS -Wall -Wextra -Wno-unknown-pragmas -Wno-maybe-uninitialized -O1
-     -ffp-contract=off -fno-strict-aliasing)
+set(KVL_EMU_OPTIONS -Wall -Wextra -Wno-unknown-pragmas -O1 -ffp-contract=off
+    -fno-strict-aliasing $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 if(KVL_WERROR)
   list(APPEND KVL_EMU_OPTIONS -Werror)
 endif()
