@@ -13,8 +13,6 @@ namespace
 {
 /* Not destroyed at the end: others may still call. */
 struct CUstream_st &null_stream = *new struct CUstream_st();
-std::vector<struct CUstream_st *> &streams =
-    *new std::vector<struct CUstream_st *>(1, &null_stream);
 cudaError_t last_error, sticky_error;
 int64_t fail_at[KVL_EMU_CALLS];
 cudaError_t fail_with[KVL_EMU_CALLS];
@@ -22,9 +20,10 @@ uint64_t random_state = 1;
 pid_t owner;
 bool no_device;
 int64_t n_pending;
-int n_capturing;
 } // namespace
 
+std::vector<struct CUstream_st *> &kvl_emu_streams =
+    *new std::vector<struct CUstream_st *>(1, &null_stream);
 bool kvl_emu_eager_on;
 
 /* ---- small things ------------------------------------------------------------------------------------ */
@@ -212,7 +211,7 @@ static void drain(const std::function<bool()> &until)
     while (!until()) {
         struct CUstream_st *can[64];
         size_t n = 0;
-        for (struct CUstream_st *s : streams)
+        for (struct CUstream_st *s : kvl_emu_streams)
             if (n < 64 && runnable(s)) can[n++] = s;
         if (n == 0) kvl_emu_die("streams wait for each other");
         run_one(can[kvl_emu_below(n)]);
@@ -240,7 +239,7 @@ static void drain_flag(const kvl_emu_flag &flag)
 struct CUstream_st *kvl_emu_stream(cudaStream_t handle)
 {
     if (!handle) return &null_stream;
-    for (struct CUstream_st *s : streams)
+    for (struct CUstream_st *s : kvl_emu_streams)
         if (s == handle) return s;
     return nullptr;
 }
@@ -249,7 +248,7 @@ struct CUstream_st *kvl_emu_stream(cudaStream_t handle)
 static void order_with_null(struct CUstream_st *s, struct kvl_emu_job *job)
 {
     if (s == &null_stream) {
-        for (struct CUstream_st *o : streams)
+        for (struct CUstream_st *o : kvl_emu_streams)
             if (o != s && !o->nonblocking) job->needs.push_back(o->last);
     } else if (!s->nonblocking) {
         job->needs.push_back(null_stream.last);
@@ -286,7 +285,7 @@ cudaError_t kvl_emu_give(cudaStream_t handle, enum kvl_emu_node kind, const void
         return cudaSuccess;
     }
     if (s == &null_stream)
-        for (struct CUstream_st *o : streams)
+        for (struct CUstream_st *o : kvl_emu_streams)
             if (o->capture && !o->nonblocking) {
                 o->capture->invalid = true;
                 return cudaErrorStreamCaptureImplicit;
@@ -313,7 +312,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     if (e != cudaSuccess) return e;
     struct CUstream_st *s = new struct CUstream_st();
     s->nonblocking = flags & cudaStreamNonBlocking;
-    streams.push_back(s);
+    kvl_emu_streams.push_back(s);
     *stream = s;
     return cudaSuccess;
 }
@@ -342,9 +341,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     struct CUstream_st *s = kvl_emu_stream(stream);
     if (!s || !stream) return kvl_emu_return(cudaErrorInvalidResourceHandle);
     kvl_emu_drain_stream(stream);
-    for (size_t i = 0; i < streams.size(); i++)
-        if (streams[i] == s) {
-            streams.erase(streams.begin() + (std::ptrdiff_t)i);
+    for (size_t i = 0; i < kvl_emu_streams.size(); i++)
+        if (kvl_emu_streams[i] == s) {
+            kvl_emu_streams.erase(kvl_emu_streams.begin() + (std::ptrdiff_t)i);
             break;
         }
     delete s;
@@ -363,7 +362,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     }
     kvl_emu_count.n_syncs++;
     if (s == &null_stream) {
-        for (struct CUstream_st *o : streams)
+        for (struct CUstream_st *o : kvl_emu_streams)
             if (!o->nonblocking) kvl_emu_drain_stream(o == &null_stream ? nullptr : o);
     } else {
         kvl_emu_drain_stream(stream);
@@ -470,7 +469,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
     if (e != cudaSuccess || !event_usable(event, &e)) return kvl_emu_return(e);
     if (!event->done || *event->done) return cudaSuccess;
-    for (struct CUstream_st *s : streams)
+    for (struct CUstream_st *s : kvl_emu_streams)
         if (runnable(s)) {
             drain_flag(s->queue.front().done);
             break;
@@ -518,101 +517,4 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (event->done) queue(s, { [] {}, { event->done }, nullptr, KVL_EMU_NODE_HOST, nullptr });
     return cudaSuccess;
-}
-
-/* ---- captures ---------------------------------------------------------------------------------------- */
-
-bool kvl_emu_spoils_capture(bool relaxed_allows)
-{
-    if (n_capturing == 0) return false;
-    bool spoilt = false;
-    for (struct CUstream_st *s : streams)
-        if (s->capture && !(relaxed_allows && s->capture->mode == cudaStreamCaptureModeRelaxed)) {
-            s->capture->invalid = true;
-            spoilt = true;
-        }
-    return spoilt;
-}
-
-bool kvl_emu_capturing(cudaStream_t stream)
-{
-    struct CUstream_st *s = kvl_emu_stream(stream);
-    return s && s->capture;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    if (e != cudaSuccess) return e;
-    struct CUstream_st *s = kvl_emu_stream(stream);
-    if (!s) return kvl_emu_return(cudaErrorInvalidResourceHandle);
-    if (s == &null_stream) return kvl_emu_return(cudaErrorStreamCaptureUnsupported);
-    if (s->capture) return kvl_emu_return(cudaErrorInvalidValue);
-    s->capture = std::make_shared<kvl_emu_capture>();
-    s->capture->origin = stream;
-    s->capture->mode = mode;
-    s->tail.clear();
-    n_capturing++;
-    return cudaSuccess;
-}
-
-/* Everything that was captured comes before the end of the stream that began. */
-static bool all_joined(const struct kvl_emu_capture *c, const std::vector<int> &tail)
-{
-    std::vector<char> seen(c->nodes.size(), 0);
-    std::vector<int> todo = tail;
-    while (!todo.empty()) {
-        int i = todo.back();
-        todo.pop_back();
-        if (seen[(size_t)i]) continue;
-        seen[(size_t)i] = 1;
-        todo.insert(todo.end(), c->nodes[(size_t)i].after.begin(), c->nodes[(size_t)i].after.end());
-    }
-    for (char s : seen)
-        if (!s) return false;
-    return true;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    if (e != cudaSuccess) return e;
-    struct CUstream_st *s = kvl_emu_stream(stream);
-    if (!s) return kvl_emu_return(cudaErrorInvalidResourceHandle);
-    if (!s->capture) return kvl_emu_return(cudaErrorInvalidValue);
-    kvl_emu_captured c = s->capture;
-    *graph = nullptr;
-    e = c->invalid                      ? cudaErrorStreamCaptureInvalidated
-        : c->origin != stream           ? cudaErrorStreamCaptureUnmatched
-        : !all_joined(c.get(), s->tail) ? cudaErrorStreamCaptureUnjoined
-                                        : cudaSuccess;
-    for (struct CUstream_st *o : streams)
-        if (o->capture == c) {
-            o->capture = nullptr;
-            o->tail.clear();
-        }
-    n_capturing--;
-    if (e == cudaSuccess) {
-        *graph = new struct CUgraph_st();
-        (*graph)->nodes =
-            std::make_shared<const std::vector<kvl_emu_graph_node>>(std::move(c->nodes));
-    }
-    return kvl_emu_return(e);
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    if (e != cudaSuccess) return e;
-    struct CUstream_st *s = kvl_emu_stream(stream);
-    if (!s) return kvl_emu_return(cudaErrorInvalidResourceHandle);
-    *status = !s->capture           ? cudaStreamCaptureStatusNone
-              : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
-                                    : cudaStreamCaptureStatusActive;
-    return cudaSuccess;
-}
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *)
-{
-    return kvl_emu_enter(KVL_EMU_CALLS);
 }

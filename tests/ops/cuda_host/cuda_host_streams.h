@@ -28,4 +28,7 @@ struct CUgraphExec_st {
     kvl_emu_flag last;
 };
 
+/* The default stream first. */
+extern std::vector<struct CUstream_st *> &kvl_emu_streams;
+
 #endif

@@ -1,4 +1,4 @@
-/* What is given to streams: launches, copies, fills, graphs; and what the device says of itself. */
+/* What is given to streams: launches, copies, fills; and what the device says of itself. */
 #include "cuda_host_streams.h"
 
 #include <map>
@@ -210,98 +210,6 @@ cudaError_t kvl_emu_to_symbol(void *symbol, const void *from, size_t bytes)
     kvl_emu_drain_all();
     memcpy(symbol, from, bytes);
     return cudaSuccess;
-}
-
-/* ---- graphs ------------------------------------------------------------------------------------------ */
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    if (e != cudaSuccess) return e;
-    if (!exec || !graph) return kvl_emu_return(cudaErrorInvalidValue);
-    *exec = new struct CUgraphExec_st();
-    (*exec)->nodes = graph->nodes;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    return e != cudaSuccess || exec ? e : kvl_emu_return(cudaErrorInvalidValue);
-}
-
-/* Any order that respects what comes after what. */
-static void run_nodes(const std::vector<kvl_emu_graph_node> &nodes)
-{
-    std::vector<int> waits(nodes.size(), 0), can;
-    std::vector<std::vector<int>> before(nodes.size());
-    for (size_t i = 0; i < nodes.size(); i++) {
-        for (int a : nodes[i].after) before[(size_t)a].push_back((int)i);
-        waits[i] = (int)nodes[i].after.size();
-        if (waits[i] == 0) can.push_back((int)i);
-    }
-    while (!can.empty() && cudaPeekAtLastError() == cudaSuccess) {
-        size_t pick = (size_t)kvl_emu_below(can.size());
-        int at = can[pick];
-        can[pick] = can.back();
-        can.pop_back();
-        nodes[(size_t)at].run();
-        for (int next : before[(size_t)at])
-            if (--waits[(size_t)next] == 0) can.push_back(next);
-    }
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_LAUNCH);
-    if (e != cudaSuccess) return e;
-    if (!exec) return kvl_emu_return(cudaErrorInvalidValue);
-    if (kvl_emu_capturing(stream)) return kvl_emu_return(cudaErrorStreamCaptureUnsupported);
-    kvl_emu_nodes nodes = exec->nodes;
-    kvl_emu_count.n_graph_launches++;
-    return kvl_emu_return(kvl_emu_give_after(
-        stream, exec->last, [nodes] { run_nodes(*nodes); }, &exec->last));
-}
-
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
-                                struct cudaGraphExecUpdateResultInfo *info)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    if (e != cudaSuccess) return e;
-    if (!exec || !graph) return kvl_emu_return(cudaErrorInvalidValue);
-    const std::vector<kvl_emu_graph_node> &a = *exec->nodes, &b = *graph->nodes;
-    enum cudaGraphExecUpdateResult r = cudaGraphExecUpdateSuccess;
-    if (a.size() != b.size()) r = cudaGraphExecUpdateErrorTopologyChanged;
-    for (size_t i = 0; i < a.size() && r == cudaGraphExecUpdateSuccess; i++) {
-        if (a[i].after != b[i].after) r = cudaGraphExecUpdateErrorTopologyChanged;
-        if (a[i].kind != b[i].kind) r = cudaGraphExecUpdateErrorNodeTypeChanged;
-        if (a[i].fn != b[i].fn) r = cudaGraphExecUpdateErrorFunctionChanged;
-    }
-    if (info) *info = { r, nullptr, nullptr };
-    if (r != cudaGraphExecUpdateSuccess) return kvl_emu_return(cudaErrorGraphExecUpdateFailure);
-    exec->nodes = graph->nodes;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
-{
-    cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    if (e != cudaSuccess) return e;
-    if (!graph || nodes) return kvl_emu_return(cudaErrorInvalidValue); /* the number alone */
-    *n = graph->nodes->size();
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    delete graph;
-    return kvl_emu_enter(KVL_EMU_CALLS);
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-    delete exec;
-    return kvl_emu_enter(KVL_EMU_CALLS);
 }
 
 /* ---- the device -------------------------------------------------------------------------------------- */
