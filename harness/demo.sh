@@ -18,7 +18,7 @@ esac
 
 kvl_setup
 kvl_say "building"
-kvl_build "$kvl_root/build" -DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF
+kvl_build "$kvl_root/build" -DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF -DKVL_CUDA=OFF
 kvlab=$kvl_root/build/kvlab
 mkdir -p "$out"
 "$kvlab" sweep "$kvl_root/harness/sweeps/demo.yaml" --log "$out/demo.jsonl.zst"
