@@ -514,12 +514,21 @@ static int rows_finite(const struct kvl_forward *f)
                     e->row[0].pos);
 }
 
+/* A call that ended early takes its marks along: they are not the next one's. */
+static int rows_ended(const struct kvl_forward *f, int rc)
+{
+    bool ignored;
+    if (f->mode != KVL_DECODE && f->e->dev->finite) (void)f->e->dev->finite(&ignored);
+    return rc;
+}
+
 int kvl_forward_rows(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
+    int rc = KVL_OK;
     KVL_TRY(given(f, "embedding",
                   e->ops->embed(&(struct kvl_embed_args){
                       .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));
-    for (int32_t l = 0; l < e->model->shape.n_layers; l++) KVL_TRY(run_layer(f, l));
-    return rows_finite(f);
+    for (int32_t l = 0; rc == KVL_OK && l < e->model->shape.n_layers; l++) rc = run_layer(f, l);
+    return rc == KVL_OK ? rows_finite(f) : rows_ended(f, rc);
 }

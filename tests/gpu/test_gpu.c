@@ -341,6 +341,34 @@ static void test_memory(void **state)
     if (after[1] > after[0]) fail_msg("%zu bytes are left, were %zu", after[1], after[0]);
 }
 
+/* ---- failures ------------------------------------------------------------------------------------------ */
+
+/* Infinities of a call that ended before it looked for them are not the next call's. */
+static void test_marks(void **state)
+{
+    const struct kvl_device *dev = *(const struct kvl_device **)*state;
+    const struct rig_desc d = { .llama = { .seed = 2 }, .device = "cuda" };
+    struct rig_session rs = { 0 };
+    struct rig r;
+    volatile int stop = 1;
+    int32_t id[32];
+    rig_open(&r, &d);
+    rig_tokens(id, 32, 1);
+    float *layer = dev->alloc(KVL_PLACE_SHARED, 1, sizeof *layer);
+    assert_non_null(layer);
+    *layer = NAN;
+    assert_int_equal(dev->check_finite(layer, 1), KVL_OK);
+    kvl_engine_set_stop(r.engine, &stop);
+    RIG_OK(&r.err, kvl_session_create(r.engine, &rs.s, &r.err));
+    assert_int_equal(kvl_session_prefill(rs.s, id, 32, NULL, true, &r.err), KVL_ESTOP);
+    rig_end(&rs);
+    kvl_err_clear(&r.err);
+    kvl_engine_set_stop(r.engine, NULL);
+    kvl_free(logits_of(&r, id, 30, 2));
+    dev->free(KVL_PLACE_SHARED, layer);
+    rig_close(&r);
+}
+
 int main(void)
 {
     struct kvl_err err = { 0 };
@@ -355,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_selections),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test_prestate(test_memory, &dev),
+        cmocka_unit_test_prestate(test_marks, &dev),
     };
     return cmocka_run_group_tests_name("gpu", tests, NULL, NULL);
 }
