@@ -2,8 +2,9 @@
  *
  * cuBLAS gives the same bits for the same call on the same GPU.  That a row's bits also do not depend on where
  * in the call it stands rests on kernels that sum every element alike, over the whole depth: calls have a fixed
- * number of rows, atomics stay off (the default), sums are not reduced in a shorter type, and there is no
- * workspace, which sums split over the depth would need.  tests/ops/test_matmul checks it on the GPU. */
+ * number of rows, atomics stay off (the default), sums are not reduced in a shorter type, and the workspace is
+ * the least that cuBLAS asks for, without room for sums split over the depth (2 KiB a row of W and part).
+ * tests/ops/test_matmul checks it on the GPU. */
 #ifndef KVL_CUDA_BLAS_CUH
 #define KVL_CUDA_BLAS_CUH
 
@@ -41,27 +42,8 @@ static int kvl_blas_check(cublasStatus_t status, const char *what)
         status == CUBLAS_STATUS_ALLOC_FAILED ? cudaErrorMemoryAllocation : cudaErrorUnknown, text);
 }
 
-/* Of this process; NULL: kvl_cuda_check has the reason. */
-static inline cublasHandle_t kvl_blas_handle(void)
-{
-    static cublasHandle_t handle;
-    const struct kvl_blas_calls *blas = kvl_blas_load();
-    if (!blas) return NULL;
-    if (!handle) {
-        cublasHandle_t h;
-        if (kvl_blas_check(blas->create(&h), "cublasCreate") != KVL_OK) return NULL;
-        if (kvl_blas_check(blas->set_math_mode(h, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
-                           "cublasSetMathMode") != KVL_OK)
-            return NULL;
-        handle = h;
-    }
-    if (kvl_blas_check(blas->set_stream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
-        return NULL;
-    /* After the stream, which brings the default one back. */
-    return kvl_blas_check(blas->set_workspace(handle, NULL, 0), "cublasSetWorkspace") == KVL_OK
-               ? handle
-               : NULL;
-}
+/* The one of this process, at the end of MAIN; KVL_ENOMEM, KVL_EDEVICE. */
+int kvl_blas_handle(cublasHandle_t *out);
 
 /* y [KVL_BLAS_ROWS][ld_y] = x [KVL_BLAS_ROWS][n_cols] times the transpose of w [n_rows][n_cols]; rows of x and w
  * ld apart.  All begin at multiples of 16 bytes. */
@@ -69,8 +51,8 @@ static inline int kvl_blas_bf16(float *y, int32_t ld_y, const __nv_bfloat16 *x,
                                 const __nv_bfloat16 *w, int32_t ld, int32_t n_rows, int32_t n_cols)
 {
     const float one = 1, zero = 0;
-    cublasHandle_t handle = kvl_blas_handle();
-    if (!handle) return KVL_EDEVICE;
+    cublasHandle_t handle;
+    KVL_TRY(kvl_blas_handle(&handle));
     /* cuBLAS has columns innermost: its Y' = W X'. */
     return kvl_blas_check(kvl_blas_load()->gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, n_rows,
                                                    KVL_BLAS_ROWS, n_cols, &one, w, CUDA_R_16BF, ld,

@@ -1,5 +1,9 @@
 /* cuBLAS, looked for when it is first needed: the program starts and runs on the CPU where there is none. */
 #include "ops/cuda/blas.cuh"
+#include "ops/cuda/runtime.cuh"
+
+/* With less, says its manual, it may refuse calls. */
+enum { BLAS_WORKSPACE_BYTES = 16 << 10 };
 
 #ifdef KVL_CUDA_HOST
 
@@ -58,3 +62,29 @@ const struct kvl_blas_calls *kvl_blas_load(void)
 }
 
 #endif
+
+static int blas_create(const struct kvl_blas_calls *blas, cublasHandle_t *out)
+{
+    cublasHandle_t h;
+    KVL_TRY(kvl_blas_check(blas->create(&h), "cublasCreate"));
+    KVL_TRY(kvl_blas_check(blas->set_math_mode(h, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
+                           "cublasSetMathMode"));
+    *out = h;
+    return KVL_OK;
+}
+
+int kvl_blas_handle(cublasHandle_t *out)
+{
+    static cublasHandle_t handle;
+    static void *workspace;
+    const struct kvl_blas_calls *blas = kvl_blas_load();
+    if (!blas) return KVL_EDEVICE;
+    if (!workspace) KVL_TRY(kvl_cuda_alloc(KVL_PLACE_DEVICE, BLAS_WORKSPACE_BYTES, &workspace));
+    if (!handle) KVL_TRY(blas_create(blas, &handle));
+    KVL_TRY(kvl_blas_check(blas->set_stream(handle, kvl_cuda_main()), "cublasSetStream"));
+    /* After the stream, which brings the default one back. */
+    KVL_TRY(kvl_blas_check(blas->set_workspace(handle, workspace, BLAS_WORKSPACE_BYTES),
+                           "cublasSetWorkspace"));
+    *out = handle;
+    return KVL_OK;
+}

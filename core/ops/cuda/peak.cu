@@ -33,24 +33,23 @@ int kvl_cuda_peak_read(const void *p, size_t bytes)
 }
 
 /* As a program would call it: a handle with cuBLAS's own workspace, all rows in one call. */
-static cublasHandle_t peak_handle(void)
+static int peak_handle(cublasHandle_t *out)
 {
     static cublasHandle_t handle;
     const struct kvl_blas_calls *blas = kvl_blas_load();
-    if (!blas) return NULL;
-    if (!handle && kvl_blas_check(blas->create(&handle), "cublasCreate") != KVL_OK) handle = NULL;
-    if (handle &&
-        kvl_blas_check(blas->set_stream(handle, kvl_cuda_main()), "cublasSetStream") != KVL_OK)
-        return NULL;
-    return handle;
+    if (!blas) return KVL_EDEVICE;
+    if (!handle) KVL_TRY(kvl_blas_check(blas->create(&handle), "cublasCreate"));
+    *out = handle;
+    return kvl_blas_check(blas->set_stream(handle, kvl_cuda_main()), "cublasSetStream");
 }
 
 int kvl_cuda_peak_gemm(float *c, const uint16_t *a, const uint16_t *w, int32_t m, int32_t n,
                        int32_t k)
 {
     const float one = 1, zero = 0;
-    cublasHandle_t handle = peak_handle();
-    if (!handle) return KVL_EDEVICE;
+    cublasHandle_t handle;
+    KVL_TRY(kvl_cuda_ready());
+    KVL_TRY(peak_handle(&handle));
     return kvl_blas_check(kvl_blas_load()->gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one,
                                                    w, CUDA_R_16BF, k, a, CUDA_R_16BF, k, &zero, c,
                                                    CUDA_R_32F, n, CUBLAS_COMPUTE_32F,

@@ -4,10 +4,14 @@
 
 struct cublasContext {
     cudaStream_t stream;
+    size_t workspace_bytes;
 };
 
 namespace
 {
+/* Of cuBLAS itself; what is enough that no call is refused for want of it, as its manual says. */
+enum { WORKSPACE_DEFAULT = 4 << 20, WORKSPACE_LEAST = 16 << 10, WORKSPACE_ALIGN = 256 };
+
 struct matrix {
     const void *p;
     cudaDataType_t type;
@@ -62,7 +66,7 @@ bool matrix_fits(const struct matrix *x, int n, int k)
 cublasStatus_t cublasCreate(cublasHandle_t *handle)
 {
     if (kvl_emu_enter(KVL_EMU_CALLS) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-    *handle = new struct cublasContext();
+    *handle = new cublasContext{ nullptr, WORKSPACE_DEFAULT };
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -75,6 +79,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle)
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 {
     handle->stream = stream;
+    handle->workspace_bytes = WORKSPACE_DEFAULT;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -83,8 +88,12 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t, int)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasSetWorkspace(cublasHandle_t, void *, size_t)
+cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *p, size_t bytes)
 {
+    if ((uintptr_t)p % WORKSPACE_ALIGN != 0) return CUBLAS_STATUS_INVALID_VALUE;
+    if (bytes > 0 && !on_device(p, bytes, 1))
+        kvl_emu_die("cublasSetWorkspace: it lies outside of the device's memory");
+    handle->workspace_bytes = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -105,6 +114,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
                          *(const float *)beta };
     if (kvl_emu_enter(KVL_EMU_LAUNCH) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (m < 0 || n < 0 || k < 0) return CUBLAS_STATUS_INVALID_VALUE;
+    if (handle->workspace_bytes < WORKSPACE_LEAST) return CUBLAS_STATUS_ALLOC_FAILED;
     if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
     if (c_type != CUDA_R_32F || a_type != b_type) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (ldc < m || !on_device(c, (size_t)(n - 1) * (size_t)ldc + (size_t)m, 4))
