@@ -201,6 +201,49 @@ static void test_no_memory(void **state)
     assert_true(n_failed >= 2); /* tables, the fork's tables */
 }
 
+/* More arguments in host memory than there is room for at once: a call that ends there, not a device. */
+static void test_no_temporary_memory(void **state)
+{
+    (void)state;
+    enum { PARTS = 64, N_HEADS = 64, WIDTH = 128, LEFT = 900 << 10 };
+    static float part[N_HEADS * WIDTH], lse[N_HEADS], out[N_HEADS * WIDTH];
+    const float *parts[PARTS], *lses[PARTS];
+    struct kvl_emu_counts n;
+    for (int i = 0; i < N_HEADS * WIDTH; i++) part[i] = 3;
+    for (int i = 0; i < PARTS; i++) parts[i] = part, lses[i] = lse;
+    struct kvl_attn_merge_args a = { .out = out,
+                                     .part = parts,
+                                     .part_lse = lses,
+                                     .n_parts = PARTS,
+                                     .n_heads = N_HEADS,
+                                     .head_dim = WIDTH };
+    kvl_emu_counts(&n);
+    kvl_emu_memory_limit((size_t)n.device_bytes + LEFT);
+    assert_int_equal(device->ops_now->attn_merge(&a), KVL_ENOMEM);
+    assert_string_equal(device->error(), "");
+    kvl_emu_memory_limit(0);
+    OK(device->ops_now->attn_merge(&a));
+    assert_true(out[0] > 2.9999f && out[N_HEADS * WIDTH - 1] > 2.9999f);
+}
+
+/* The first product of this process, which opens cuBLAS. */
+static void test_no_memory_for_products(void **state)
+{
+    (void)state;
+    static const uint16_t w[8 * 8] = { 0x3f80 }; /* bf16: 1, then zeros */
+    static const float x[8] = { 5 };
+    float y[8] = { 0 };
+    struct kvl_weight weight = { w, KVL_W_BF16, 8, 8, 16 };
+    struct kvl_gemm_args a = { .y = y, .x = x, .w = &weight, .n = 1, .bf16 = true };
+    OK(device->ops_now->add(&(struct kvl_add_args){ .y = y, .x = y, .n = 8 })); /* settles memory */
+    kvl_emu_fail(KVL_EMU_MALLOC, 1, 2); /* cudaErrorMemoryAllocation */
+    assert_int_equal(device->ops_now->gemm(&a), KVL_ENOMEM);
+    kvl_emu_fail(KVL_EMU_MALLOC, 0, 0);
+    assert_string_equal(device->error(), "");
+    OK(device->ops_now->gemm(&a));
+    assert_true(y[0] == 5.0f && y[1] == 0.0f);
+}
+
 /* What blocks hold leaves and comes back as it is, in few copies. */
 static void test_blocks_out_and_in(void **state)
 {
@@ -292,6 +335,26 @@ static void test_upload_wraps(void **state)
     test_free(back);
 }
 
+/* "Any two places": between ordinary and pinned memory too, as a snapshot of blocks of the host tier does. */
+static void test_any_two_places(void **state)
+{
+    (void)state;
+    enum { BYTES = 1000 };
+    for (int from = 0; from < KVL_PLACES; from++)
+        for (int to = 0; to < KVL_PLACES; to++) {
+            uint8_t *x = device->alloc((enum kvl_place)from, BYTES, 1), want[BYTES], got[BYTES];
+            uint8_t *y = device->alloc((enum kvl_place)to, BYTES, 1);
+            assert_true(x && y);
+            for (int i = 0; i < BYTES; i++) want[i] = (uint8_t)(i * 7 + 4 * from + to);
+            OK(device->copy(x, want, BYTES, KVL_STREAM_MAIN));
+            OK(device->copy(y, x, BYTES, KVL_STREAM_MAIN));
+            OK(device->copy(got, y, BYTES, KVL_STREAM_MAIN));
+            assert_memory_equal(got, want, BYTES);
+            device->free((enum kvl_place)from, x);
+            device->free((enum kvl_place)to, y);
+        }
+}
+
 /* One stream after the other, and operators on a mirror of host memory. */
 static void test_order_and_mirror(void **state)
 {
@@ -356,10 +419,17 @@ static void test_sticky(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_append_cost),      cmocka_unit_test(test_many_moves),
-        cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_blocks_out_and_in),
-        cmocka_unit_test(test_memory_returns),   cmocka_unit_test(test_upload_wraps),
-        cmocka_unit_test(test_order_and_mirror), cmocka_unit_test(test_sticky), /* the last */
+        cmocka_unit_test(test_no_temporary_memory), /* before there is more of it */
+        cmocka_unit_test(test_no_memory_for_products),
+        cmocka_unit_test(test_append_cost),
+        cmocka_unit_test(test_many_moves),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_blocks_out_and_in),
+        cmocka_unit_test(test_memory_returns),
+        cmocka_unit_test(test_upload_wraps),
+        cmocka_unit_test(test_order_and_mirror),
+        cmocka_unit_test(test_any_two_places),
+        cmocka_unit_test(test_sticky), /* the last */
     };
     if (kvl_device_open("cuda", &device, &err) != KVL_OK) {
         fprintf(stderr, "%s\n", err.msg);

@@ -30,7 +30,7 @@ static size_t temp_total(void)
 static int temp_add(size_t bytes)
 {
     void *base;
-    assert(temp.n < TEMP_PIECES);
+    if (temp.n == TEMP_PIECES) return KVL_ENOMEM; /* pieces are small only where memory is short */
     KVL_TRY(kvl_cuda_alloc(KVL_PLACE_DEVICE, bytes, &base));
     temp.piece[temp.n++] = { static_cast<uint8_t *>(base), bytes };
     temp.used = 0;

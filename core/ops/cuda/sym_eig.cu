@@ -15,11 +15,11 @@ static void eig_on_host(struct kvl_cuda_call *c, const struct kvl_sym_eig_args *
     c->rc = kvl_cpu_sym_eig(&host);
     const float *up_vec = kvl_cuda_upload(c, vec, n * n), *up_val = kvl_cuda_upload(c, val, n);
     if (c->rc != KVL_OK) return;
-    c->rc = kvl_cuda_check(cudaMemcpyAsync(out_vec, up_vec, square, cudaMemcpyDeviceToDevice, main),
+    c->rc = kvl_cuda_check(cudaMemcpyAsync(out_vec, up_vec, square, cudaMemcpyDefault, main),
                            "eigenvectors");
     if (c->rc == KVL_OK && out_val)
         c->rc = kvl_cuda_check(
-            cudaMemcpyAsync(out_val, up_val, n * sizeof(float), cudaMemcpyDeviceToDevice, main),
+            cudaMemcpyAsync(out_val, up_val, n * sizeof(float), cudaMemcpyDefault, main),
             "eigenvalues");
 }
 

@@ -71,9 +71,8 @@ int kvl_cuda_download(void *host, const void *from, size_t bytes, enum kvl_strea
     rt->busy[stream] = true;
     rt->traffic.d2h_bytes += (int64_t)bytes;
     rt->traffic.d2h_calls++;
-    return kvl_cuda_check(
-        cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, rt->stream[stream]),
-        "copying from the device");
+    return kvl_cuda_check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDefault, rt->stream[stream]),
+                          "copying from the device");
 }
 
 int kvl_cuda_wait(enum kvl_stream stream)
@@ -102,6 +101,14 @@ static int transfer_between(void *to, enum kvl_place to_place, const void *from,
                           "copying");
 }
 
+/* Pinned memory is the host's own, once the device is done with it. */
+static int transfer_on_host(void *to, const void *from, size_t bytes, enum kvl_stream stream)
+{
+    KVL_TRY(kvl_cuda_wait(stream));
+    memcpy(to, from, bytes);
+    return KVL_OK;
+}
+
 int kvl_cuda_copy(void *to, const void *from, size_t bytes, enum kvl_stream stream)
 {
     enum kvl_place to_place, from_place;
@@ -113,6 +120,9 @@ int kvl_cuda_copy(void *to, const void *from, size_t bytes, enum kvl_stream stre
         memmove(to, from, bytes);
         return KVL_OK;
     }
+    if ((to_place == KVL_PLACE_HOST && from_place == KVL_PLACE_PINNED) ||
+        (to_place == KVL_PLACE_PINNED && from_place == KVL_PLACE_HOST))
+        return transfer_on_host(to, from, bytes, stream);
     if (from_place == KVL_PLACE_HOST) return kvl_cuda_upload_to(to, from, bytes, stream);
     if (to_place != KVL_PLACE_HOST)
         return transfer_between(to, to_place, from, from_place, bytes, stream);
