@@ -190,6 +190,23 @@ static void test_window(void **state)
     ut_each_isa(body_window);
 }
 
+/* No queries, no mass. */
+static void body_no_window(struct kvl_rng *r)
+{
+    struct mass_case t;
+    mass_open(r, &t, 70, 0);
+    window_run(&t, &kvl_ops_cpu, t.y[0]);
+    window_run(&t, &kvl_ops_ref, t.y[1]);
+    ut_same("mass", t.y[0], t.y[1], t.n_y);
+    mass_close(&t);
+}
+
+static void test_no_window(void **state)
+{
+    (void)state;
+    ut_each_isa(body_no_window);
+}
+
 static void probs_run(const struct mass_case *t, const struct kvl_ops *ops, float *y)
 {
     struct kvl_attn_probs_args a = { .probs = y,
@@ -228,9 +245,8 @@ static void test_probs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_merge),
-        cmocka_unit_test(test_merge_of_halves),
-        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_merge),  cmocka_unit_test(test_merge_of_halves),
+        cmocka_unit_test(test_window), cmocka_unit_test(test_no_window),
         cmocka_unit_test(test_probs),
     };
     return cmocka_run_group_tests_name("attn_mass", tests, NULL, NULL);

@@ -166,7 +166,7 @@ static __global__ void __launch_bounds__(WINDOW_THREADS) window_mass(struct wind
 static void window_launch(struct window_params *a)
 {
     unsigned heads = (unsigned)a->n_heads, tiles = (unsigned)a->n_tiles;
-    if (!a->lse) {
+    if (!a->lse && a->n_window > 0) {
         dim3 parts(tiles, heads, (unsigned)kvl_ceil_div(a->n_window, WINDOW_TILE));
         dim3 rows((unsigned)kvl_ceil_div((int64_t)a->n_window * KVL_WARP, WINDOW_THREADS), heads);
         KVL_LAUNCH(window_parts, parts, WINDOW_THREADS, 0, *a);
@@ -185,8 +185,8 @@ int kvl_cuda_attn_window(const struct kvl_attn_window_args *a)
     if (a->n_slots == 0 || a->n_heads == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     w.n_tiles = kvl_ceil_div(a->n_slots, WINDOW_TILE);
-    w.q = kvl_cuda_in(&c, a->q, n_w * heads * (size_t)a->head_dim);
-    w.lse = kvl_cuda_in(&c, a->lse, n_w * heads);
+    if (n_w > 0) w.q = kvl_cuda_in(&c, a->q, n_w * heads * (size_t)a->head_dim);
+    if (n_w > 0) w.lse = kvl_cuda_in(&c, a->lse, n_w * heads);
     w.lanes = kvl_cuda_lanes(&c, a->lanes, a->n_kv_heads);
     w.mass = kvl_cuda_out(&c, a->mass, heads * n);
     if (!a->lse) {
