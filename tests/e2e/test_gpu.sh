@@ -43,6 +43,7 @@ fi
 
 grep -q '^GPU        emulated' out || fail "doctor: no GPU"
 KVL_EMU_DEVICES=0 refused 'device cuda: no GPU '
+KVL_EMU_CONCURRENT=0 refused 'device cuda: .* managed memory'
 
 # ---- the same answers -----------------------------------------------------------------------------
 

@@ -116,6 +116,19 @@ static int open_no_device(cudaError_t e)
                          open_visible(), e == cudaSuccess ? "0 found" : cudaGetErrorString(e));
 }
 
+/* The host fills one part of SHARED memory while kernels read another: where that is not allowed (Windows,
+ * WSL) it would end with a segmentation fault. */
+static int open_shared(void)
+{
+    int concurrent = 0;
+    KVL_TRY(kvl_cuda_check(
+        cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, kvl_cuda_rt.gpu),
+        "asking"));
+    if (concurrent) return KVL_OK;
+    return kvl_cuda_fail("device cuda: the host may not touch managed memory while kernels run "
+                         "here, as under WSL; want Linux on the machine itself, or --device cpu");
+}
+
 static int open_select(void)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
@@ -133,7 +146,7 @@ static int open_select(void)
         return kvl_cuda_fail("device cuda: the GPU has compute capability %d.%d, want %d.0 or "
                              "more; use another GPU, or --device cpu",
                              major, minor, COMPUTE_MAJOR_MIN);
-    return KVL_OK;
+    return open_shared();
 }
 
 static int open_streams(void)

@@ -6,6 +6,7 @@
  *   KVL_EMU_GUARD=0      the host may touch memory of the device
  *   KVL_EMU_EAGER=1      work runs when it is given, instead of when somebody waits for it
  *   KVL_EMU_DEVICES=0    no GPU: cudaErrorNoDevice
+ *   KVL_EMU_CONCURRENT=0 says that the host may not touch managed memory while kernels run
  *   KVL_EMU_FAIL=what:n:error   the n-th call of a kind from now on (1 = the next) gives this error; `what`
  *                        is launch, run (the kernel fails when it runs), malloc, host_alloc, copy, sync
  */
