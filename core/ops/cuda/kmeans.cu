@@ -150,7 +150,7 @@ static __device__ inline struct nearest kmeans_worst(const struct kmeans *k)
 }
 
 /* One block: empty clusters are rare. */
-static __global__ void kmeans_fill(struct kmeans k)
+static __global__ void __launch_bounds__(KM_FILL) kmeans_fill(struct kmeans k)
 {
     __shared__ struct nearest part[KM_FILL];
     for (int32_t j = 0; j < k.n_clusters; j++) {

@@ -182,7 +182,7 @@ static __global__ void top_p_sums(struct top_p s)
 }
 
 /* One block: of the best ones those that are marked, and the last. */
-static __global__ void top_p_list(struct top_p s)
+static __global__ void __launch_bounds__(TOP_P_THREADS) top_p_list(struct top_p s)
 {
     __shared__ uint32_t room[KVL_WARP];
     uint32_t n = 0, total;
