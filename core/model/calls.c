@@ -86,6 +86,9 @@ static int prefill_close(struct kvl_session *s, uint64_t t0, struct kvl_err *err
     return kvl_attach_context(s, err);
 }
 
+static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
+                  struct kvl_err *err);
+
 static int prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                    bool last_only, struct kvl_err *err)
 {
@@ -96,7 +99,7 @@ static int prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *l
         return kvl_fail(err, KVL_EINTERNAL, "prefill of a session under a policy");
     if (s->planned && !s->planned->policy->prefill_mask)
         return logits ? kvl_fail(err, KVL_EINTERNAL, "logits of a context that comes by steps")
-                      : kvl_session_extend(s, id, n, err);
+                      : extend(s, id, n, NULL, err);
     KVL_TRY(prefill_open(s, id, n, err));
     s->failed = true;
     for (int32_t at = 0, chunk = prefill_step(s, n); at < n; at += chunk) {

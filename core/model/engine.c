@@ -148,9 +148,8 @@ static double mib(size_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
+static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
 {
-    if (rc != KVL_ENOMEM || !e->dev->discrete || !err) return rc;
     struct row_array array[ENGINE_ROW_ARRAYS];
     struct kvl_device_memory m;
     const struct kvl_shape *sh = &e->model->shape;
@@ -169,6 +168,17 @@ int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
         old.msg, mib(e->model->bytes), mib(kv * (e->desc.raw_keys ? 3 : 2)),
         mib(row * (size_t)e->desc.chunk_tok), e->desc.chunk_tok, mib(m.total_bytes),
         mib(m.free_bytes), mib(m.place_bytes[KVL_PLACE_SHARED] + m.place_bytes[KVL_PLACE_DEVICE]));
+}
+
+int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
+{
+    if (rc != KVL_ENOMEM || !e->dev->discrete) return rc;
+    const char *end = e->dev->error();
+    if (*end) { /* nothing is to be had of a device that is lost */
+        kvl_err_clear(err);
+        return kvl_fail(err, KVL_EDEVICE, "%s", end);
+    }
+    return err ? memory_table(e, rc, err) : rc;
 }
 
 /* The tensors of the file lie in one piece; the frequencies of RoPE are the one array that does not. */

@@ -346,7 +346,8 @@ int kvl_engine_sync(struct kvl_engine *e);
 int kvl_engine_wait(struct kvl_engine *e, struct kvl_err *err);
 /* Gives the device a copy from one of its memories to another. */
 int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t bytes);
-/* Adds to a message about memory of the device what was wanted and what there is; returns rc. */
+/* Adds to a message about memory of the device what was wanted and what there is; returns rc, or KVL_EDEVICE
+ * where memory was short because the device is lost. */
 int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err);
 /* "<what>: <status>", or what the device says of its end. */
 int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, struct kvl_err *err);

@@ -107,8 +107,8 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     return KVL_OK;
 }
 
-int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
-                     struct kvl_err *err)
+static int session_fork(const struct kvl_session *parent, struct kvl_session **out,
+                        struct kvl_err *err)
 {
     if (parent->failed) return kvl_fail(err, KVL_EINTERNAL, "fork of a session that failed");
     struct kvl_session *s = kvl_alloc(1, sizeof *s);
@@ -127,6 +127,12 @@ int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
     }
     *out = s;
     return KVL_OK;
+}
+
+int kvl_session_fork(const struct kvl_session *parent, struct kvl_session **out,
+                     struct kvl_err *err)
+{
+    return kvl_engine_memory(parent->engine, session_fork(parent, out, err), err);
 }
 
 /* ---- what harnesses ask --------------------------------------------------------------------------- */

@@ -344,7 +344,7 @@ int kvl_session_save(struct kvl_session *s, const char *path, const char *key, s
     int rc = save_body(s, w, err);
     if (rc == KVL_OK) rc = kvl_snapshot_commit(w, err);
     kvl_snapshot_close_writer(w);
-    return rc;
+    return kvl_engine_memory(s->engine, rc, err);
 }
 
 /* A declared number makes room only as bytes come. */
@@ -401,5 +401,5 @@ int kvl_session_load(struct kvl_engine *engine, const char *path, const char *ke
         *out = s;
     else
         kvl_session_destroy(s);
-    return rc;
+    return kvl_engine_memory(engine, rc, err);
 }

@@ -95,6 +95,12 @@ done
 [ "$lost" -gt 0 ] || fail "no kernel failed"
 KVL_EMU_FAIL=run:1:700 fails 7 'device cuda: ' sweep --device cuda small.yaml --log none.zst
 KVL_EMU_FAIL=run:400:700 fails 7 "illegal memory access" generate --model "$model" --device cuda --prompt x
+for n in 6 16 22; do # where memory is wanted, too
+    KVL_EMU_FAIL=malloc:$n:700 fails 7 "illegal memory access" generate --model "$model" --device cuda --prompt x --policy quest:budget=64
+done
 
 # Too little memory: what was wanted, and what there is.
 KVL_EMU_MEMORY=4000000 fails 4 'wanted: weights .* there is: ' generate --model "$model" --device cuda --prompt x
+KVL_EMU_MEMORY=4000000 fails 4 'wanted: weights' generate --model "$model" --device cuda --prompt x \
+    --policy h2o:budget=64,prefill=own
+equal "tables of memory" 1 "$(grep -o 'wanted:' err | wc -l)"
