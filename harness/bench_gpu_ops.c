@@ -52,7 +52,10 @@ struct gpu_side {
 static int gpu_checked(const struct bench_gpu *g, int rc)
 {
     const struct kvl_device *dev = g->b->device;
-    return rc == KVL_OK ? rc : kvl_fail(g->b->err, rc, "device %s: %s", dev->name, dev->error());
+    const char *why = dev->error();
+    if (rc == KVL_OK) return rc;
+    if (*why) return kvl_fail(g->b->err, rc, "%s", why);
+    return kvl_fail(g->b->err, rc, "device %s: %s", dev->name, kvl_status_name(rc));
 }
 
 /* Work per second, waiting included, over enough runs that the wait is little. */

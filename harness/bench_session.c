@@ -62,7 +62,7 @@ void bench_depths_close(struct bench_depths *d)
 static int session_wait(struct bench *b)
 {
     int rc = b->device ? b->device->sync() : KVL_OK;
-    return rc == KVL_OK ? rc : kvl_fail(b->err, rc, "device: %s", b->device->error());
+    return rc == KVL_OK ? rc : kvl_fail(b->err, rc, "%s", b->device->error());
 }
 
 static int decode_window(struct bench *b, struct kvl_session *s, float *logits, int32_t n_steps,

@@ -37,6 +37,9 @@ grep -q '^| random 16-token pages against contiguous .* 0.910 | yes |$' "$tmp/re
     fail "--from: $(tail -n 1 "$tmp/err")"
 diff <(sed '/^Left out:/,$d' "$tmp/report.md") <(sed '/^Left out:/,$d' "$tmp/again.md") | grep '^[<>] .' &&
     fail "--from: another table"
+KVL_EMU_MEMORY=23000000 "$kvlab" bench --device cuda --quick --rounds 1 --depths 96 >"$tmp/out" 2>"$tmp/err"
+[ $? = 4 ] || fail "too little memory: exit code"
+grep -q 'device cuda: out of memory' "$tmp/err" || fail "too little memory: $(tail -n 1 "$tmp/err")"
 echo nonsense >"$tmp/peers.jsonl"
 "$kvlab" bench --device cuda --quick --peer-json "$tmp/peers.jsonl" >"$tmp/out" 2>"$tmp/err"
 [ $? = 2 ] || fail "--peer-json of nonsense: exit code"
