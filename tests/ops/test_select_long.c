@@ -72,16 +72,19 @@ static void test_topk_nan(void **state)
     kvl_free(index);
 }
 
-/* More pages than blocks take at a time; channels beyond what one load of a page's threads covers. */
+/* More pages than blocks take at a time; channels beyond what one load of a page's threads covers; more queries
+ * of a group than shared memory holds, up to all that the loader admits. */
 static void test_page_bound(void **state)
 {
     static const int32_t shapes[][4] = { { 2300, 200, 8, 5 },
                                          { 40, 264, 2, 6 },
-                                         { 3000, 16, 1, 4 } };
+                                         { 3000, 16, 1, 4 },
+                                         { 150, 256, 1, 50 },
+                                         { 10, 1024, 1, 64 } };
     struct kvl_rng r;
     (void)state;
     kvl_rng_seed(&r, 4);
-    for (int s = 0; s < 3; s++)
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int type = 0; type < 3; type++) {
             int32_t n = shapes[s][0], dim = shapes[s][1], kv = shapes[s][2], group = shapes[s][3];
             size_t stride = (size_t)(n * 2 * dim), n_y = (size_t)(kv * group * n);

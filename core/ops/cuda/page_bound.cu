@@ -6,7 +6,8 @@
  * more than four).  A thread owns eight channels, minima and maxima, of four pages at a time: eight loads of
  * 16 bytes in flight in 16-bit types, and a query's parts are fetched from shared memory once for four pages.
  * 16 threads make a page of 128 channels; they add up by shuffles.  Blocks take several tiles of pages one
- * after the other, since each begins by splitting the queries.
+ * after the other, since each begins by splitting the queries (again and again where shared memory has no
+ * room for all of a group).
  *
  * Lanes and order of a sum depend on head_dim alone: neither on the type of the table nor on how many pages
  * there are.  Not timed yet. */
@@ -17,28 +18,33 @@ enum {
     BOUND_PAGES = 4,     /* of a thread at a time */
     BOUND_QUERIES = 4,   /* the same */
     BOUND_BLOCKS = 1056, /* eight for each of an H200's processors */
+    BOUND_SHARED = 48 << 10,
 };
 
 struct bound {
     struct kvl_page_bound_args a;
     int32_t group, n_q; /* query heads per kv head, and how many queries are scored for them */
     int32_t n_parts;    /* n_q in whole tiles */
+    int32_t n_at_once;  /* of these in shared memory */
     int32_t lanes;      /* threads of a page, a power of 2 */
     int32_t pad;        /* floats of a query part in shared memory */
     bool whole;         /* loads of 16 bytes */
 };
 
-/* parts [...][2][pad]: the positive and the negative part of each query; zeros in a tile's last ones. */
-static __device__ inline void bound_split(const struct bound *b, int32_t kv, float *parts)
+/* parts [n_at_once][2][pad]: the positive and the negative part of each query from q0 on; zeros behind the
+ * last one. */
+static __device__ inline void bound_split(const struct bound *b, int32_t kv, int32_t q0,
+                                          float *parts)
 {
     const float *q = b->a.q + (size_t)(kv * b->group) * (size_t)b->a.head_dim;
     bool mean = b->a.reduce == KVL_REDUCE_MEAN_Q;
     bool sum = b->a.reduce == KVL_REDUCE_SUM || b->a.reduce == KVL_REDUCE_MEAN;
-    for (int32_t i = (int32_t)threadIdx.x; i < b->n_parts * b->pad; i += BOUND_THREADS) {
-        int32_t c = i % b->pad, n = i / b->pad >= b->n_q ? 0 : sum || mean ? b->group : 1;
+    for (int32_t i = (int32_t)threadIdx.x; i < b->n_at_once * b->pad; i += BOUND_THREADS) {
+        int32_t c = i % b->pad, first = q0 + i / b->pad;
+        int32_t n = first >= b->n_q ? 0 : sum || mean ? b->group : 1;
         float pos = 0, neg = 0, all = 0;
         for (int32_t g = 0; g < n && c < b->a.head_dim; g++) {
-            float x = q[(size_t)(i / b->pad + g) * (size_t)b->a.head_dim + (size_t)c];
+            float x = q[(size_t)(first + g) * (size_t)b->a.head_dim + (size_t)c];
             pos += x > 0 ? x : 0;
             neg += x < 0 ? x : 0;
             all += x;
@@ -82,8 +88,8 @@ static __device__ inline void bound_channels(const struct bound *b, const T *row
     }
 }
 
-/* Four pages, `step` apart, with queries q0 .. q0 + Q - 1.  MAX: best [BOUND_PAGES] goes from one tile of
- * queries to the next. */
+/* Four pages, `step` apart, with queries q0 .. q0 + Q - 1, of which `parts` are.  MAX: best [BOUND_PAGES] goes
+ * from one tile of queries to the next. */
 template <class T, int Q>
 static __device__ inline void bound_pages(const struct bound *b, const T *rows, int32_t kv,
                                           int32_t page, int32_t step, int32_t q0,
@@ -93,7 +99,7 @@ static __device__ inline void bound_pages(const struct bound *b, const T *rows, 
     int32_t lane = (int32_t)threadIdx.x % b->lanes;
     float sum[Q][BOUND_PAGES] = {};
     for (int32_t c = lane * KVL_OCTET; c < b->a.head_dim; c += b->lanes * KVL_OCTET)
-        bound_channels<T, Q>(b, rows, page, step, c, parts + (size_t)q0 * 2 * (size_t)b->pad, sum);
+        bound_channels<T, Q>(b, rows, page, step, c, parts, sum);
 #pragma unroll
     for (int q = 0; q < Q; q++)
 #pragma unroll
@@ -111,20 +117,36 @@ static __device__ inline void bound_pages(const struct bound *b, const T *rows, 
         }
 }
 
+/* The same with all queries: `parts` has them already, if shared memory has room for them. */
+template <class T, int Q>
+static __device__ inline void bound_queries(const struct bound *b, const T *rows, int32_t kv,
+                                            int32_t page, int32_t step, float *parts)
+{
+    float best[BOUND_PAGES] = {};
+    for (int32_t q1 = 0; q1 < b->n_q; q1 += b->n_at_once) {
+        int32_t n = KVL_MIN(b->n_at_once, b->n_q - q1);
+        if (b->n_at_once < b->n_parts) {
+            __syncthreads(); /* parts before these have been read */
+            bound_split(b, kv, q1, parts);
+            __syncthreads();
+        }
+        for (int32_t q0 = 0; q0 < n; q0 += Q)
+            bound_pages<T, Q>(b, rows, kv, page, step, q1 + q0,
+                              parts + (size_t)q0 * 2 * (size_t)b->pad, best);
+    }
+}
+
 template <class T, int Q> static __device__ inline void bound_block(const struct bound *b)
 {
     KVL_SHARED(float, parts);
     int32_t kv = (int32_t)blockIdx.y, per_step = BOUND_THREADS / b->lanes;
     int32_t tile = per_step * BOUND_PAGES, own = (int32_t)threadIdx.x / b->lanes;
     const T *rows = static_cast<const T *>(b->a.minmax) + (size_t)kv * b->a.head_stride;
-    bound_split(b, kv, parts);
+    if (b->n_at_once == b->n_parts) bound_split(b, kv, 0, parts);
     __syncthreads();
     for (int32_t p0 = (int32_t)blockIdx.x * tile; p0 < b->a.n_pages;
-         p0 += (int32_t)gridDim.x * tile) {
-        float best[BOUND_PAGES] = {};
-        for (int32_t q0 = 0; q0 < b->n_q; q0 += Q)
-            bound_pages<T, Q>(b, rows, kv, p0 + own, per_step, q0, parts, best);
-    }
+         p0 += (int32_t)gridDim.x * tile)
+        bound_queries<T, Q>(b, rows, kv, p0 + own, per_step, parts);
 }
 
 template <class T>
@@ -145,7 +167,7 @@ template <class T> static void bound_launch(const struct bound *b)
     int32_t tile = BOUND_THREADS / b->lanes * BOUND_PAGES, tiles = kvl_ceil_div(b->a.n_pages, tile);
     int32_t most = kvl_ceil_div(BOUND_BLOCKS, b->a.n_kv_heads);
     dim3 grid((unsigned)KVL_MIN(tiles, most), (unsigned)b->a.n_kv_heads), block(BOUND_THREADS);
-    size_t bytes = (size_t)b->n_parts * 2 * (size_t)b->pad * sizeof(float);
+    size_t bytes = (size_t)b->n_at_once * 2 * (size_t)b->pad * sizeof(float);
     if (b->n_q == 1)
         KVL_LAUNCH(bound_single<T>, grid, block, bytes, *b);
     else
@@ -161,6 +183,8 @@ static void bound_run(struct bound *b)
     b->n_q = each ? b->group : 1;
     b->n_parts = b->n_q == 1 ? 1 : kvl_ceil_div(b->n_q, BOUND_QUERIES) * BOUND_QUERIES;
     b->pad = octets * KVL_OCTET;
+    int32_t room = BOUND_SHARED / (2 * b->pad * (int32_t)sizeof(float));
+    b->n_at_once = KVL_MIN(b->n_parts, KVL_MAX(room / BOUND_QUERIES * BOUND_QUERIES, 1));
     for (b->lanes = 1; b->lanes < octets && b->lanes < KVL_WARP;) b->lanes *= 2;
     b->whole = a->head_dim % KVL_OCTET == 0 && kvl_rows_aligned(a->minmax, a->head_stride, elem);
     if (a->type == KVL_KV_F32)
@@ -174,11 +198,11 @@ static void bound_run(struct bound *b)
 int kvl_cuda_page_bound(const struct kvl_page_bound_args *a)
 {
     struct kvl_cuda_call c;
-    struct bound b = { *a, a->n_heads / a->n_kv_heads, 0, 0, 0, 0, false };
+    struct bound b = { *a, a->n_heads / a->n_kv_heads, 0, 0, 0, 0, 0, false };
     size_t dim = (size_t)a->head_dim, kv = (size_t)a->n_kv_heads, pages = (size_t)a->n_pages;
     size_t elem = (size_t)kvl_kv_elem_bytes(a->type);
     size_t lists = a->reduce == KVL_REDUCE_NONE ? (size_t)a->n_heads : kv;
-    assert(a->type <= KVL_KV_BF16 && b.group * kvl_ceil_div(a->head_dim, 8) <= 512);
+    assert(a->type <= KVL_KV_BF16 && a->head_dim <= 1024);
     if (a->n_pages == 0) return KVL_OK;
     if (b.a.bound_stride == 0) b.a.bound_stride = pages;
     kvl_cuda_begin(&c);
