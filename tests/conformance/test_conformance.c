@@ -29,9 +29,9 @@ static const struct {
 } checks[] = {
     { "description is complete", check_description, false },
     { "bad options and budgets are refused", check_options, false },
-    { "budget for everything equals full", check_whole_budget_is_full, true },
+    { "budget for everything equals full", check_whole_budget_is_full, false },
     { "real equals masked", check_real_equals_masked, true },
-    { "every choice runs", check_every_choice, true },
+    { "every choice runs", check_every_choice, false },
     { "positions go on", check_positions_go_on, false },
     { "raw keys", check_raw_keys, false },
     { "forks", check_forks, true },
@@ -39,18 +39,18 @@ static const struct {
     { "a question in a fork", check_question, true },
     { "sessions do not meet", check_sessions_do_not_meet, false },
     { "batch equals alone", check_batch, true },
-    { "chunks of the prefill do not matter", check_chunks, true },
+    { "chunks of the prefill do not matter", check_chunks, false },
     { "threads do not matter", check_threads, false },
     { "seed", check_seed, false },
     { "budget is kept, bytes are counted", check_budget_is_kept, false },
     { "memory", check_memory, false },
     { "blocks are causal", check_blocks_are_causal, false },
     { "block equals steps", check_block_equals_steps, false },
-    { "taps tell what was read", check_taps_tell_what_was_read, true },
+    { "taps tell what was read", check_taps_tell_what_was_read, false },
     { "taps: real equals masked", check_taps_real_equals_masked, false },
     { "taps equal the probe", check_taps_equal_probe, false },
     { "budgets share tables", check_budgets_share, false },
-    { "own prefill", check_own_prefill, true },
+    { "own prefill", check_own_prefill, false },
     { "own prefill is steps", check_own_prefill_is_steps, false },
     { "own prefill: refusals", check_own_prefill_refusals, false },
 };
@@ -166,9 +166,7 @@ static bool emulated(void)
 
 static bool is_one_of_few(const char *method)
 {
-    static const char *const few[] = { "full",  "h2o",          "streaming_llm", "snapkv",
-                                       "quest", "infllm",       "omnikv",        "magicpig",
-                                       "sparq", "duo_attention" };
+    static const char *const few[] = { "h2o", "quest" };
     for (size_t i = 0; i < sizeof few / sizeof few[0]; i++)
         if (strcmp(few[i], method) == 0) return true;
     return false;
