@@ -50,7 +50,7 @@ void kvl_moves_close(struct kvl_store *store)
 void kvl_store_settle(const struct kvl_store *store)
 {
     /* A failure is the device's: what is given to it next tells. */
-    if (store->host.n_blocks > 0) (void)store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+    if (store->places.n_blocks > 0) (void)store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
 }
 
 void kvl_moves_run(struct kvl_store *store)

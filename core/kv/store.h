@@ -110,7 +110,7 @@ void kvl_moves_close(struct kvl_store *store);
  * written by two moves of a kind until then. */
 void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *dst,
                    int32_t dst_slot, uint8_t *src, int32_t src_slot, int32_t n);
-/* The stream of copies may still read blocks of the host tier: MAIN writes to them after it. */
+/* The stream of copies may still read blocks, to fill places of a tier: MAIN writes to them after it. */
 void kvl_store_settle(const struct kvl_store *store);
 /* Gives what waits to the device: before a block that it reads is let go. */
 void kvl_moves_run(struct kvl_store *store);

@@ -3,6 +3,7 @@
  * With KVL_TEST_CUDA on the (emulated) GPU; there is nothing to see on the CPU. */
 #include "kv/restore.h"
 #include "kv/store.h"
+#include "kv/tier.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -388,6 +389,71 @@ static void test_order_and_mirror(void **state)
     device->free(KVL_PLACE_DEVICE, there);
 }
 
+static int keep_but(struct kvl_seq *seq, int32_t first, int32_t n)
+{
+    int32_t pos[512], kept[512], n_kept = 0, len = kvl_seq_len(seq, 0, 0);
+    kvl_seq_positions(seq, 0, 0, pos);
+    for (int32_t at = 0; at < 512; at++) { /* ascending */
+        bool live = false;
+        for (int32_t i = 0; i < len; i++) live = live || pos[i] == at;
+        if (live && (at < first || at >= first + n)) kept[n_kept++] = at;
+    }
+    for (int32_t h = 0; h < HEADS; h++) KVL_TRY(kvl_seq_keep(seq, 0, h, kept, n_kept, &err));
+    return KVL_OK;
+}
+
+static void guess_survives(struct kvl_store *store, const struct kvl_tier_desc *d)
+{
+    static float rows[512 * HEADS * DIM];
+    float got[TOK * DIM];
+    struct kvl_seq *seq;
+    struct kvl_tier *tier;
+    struct kvl_run run[4];
+    int32_t n;
+    OK(kvl_seq_create(store, &seq, &err));
+    OK(append(seq, 0, 0, 8 * TOK, rows));
+    OK(keep_but(seq, TOK, TOK - 1)); /* the end fills the hole: the order is lost */
+    OK(kvl_tier_create(store, d, &tier, &err));
+    OK(kvl_tier_age(tier, seq, 0, 8 * TOK));
+    OK(device->sync());
+    kvl_tier_begin(tier, 0, 0, true);
+    OK(kvl_tier_want(tier, 0, 0, 6 * TOK, TOK));
+    OK(kvl_tier_fetch(tier, seq, 0, 0, &n));
+    assert_int_equal(n, 1);
+    OK(keep_but(seq, 2 * TOK, TOK + 1)); /* its slots move, and their block is free */
+    OK(append(seq, 0, 8 * TOK, 2 * TOK, rows));
+    kvl_tier_begin(tier, 0, 0, false);
+    OK(kvl_tier_want(tier, 0, 0, 6 * TOK, TOK));
+    OK(kvl_tier_fetch(tier, seq, 0, 0, &n));
+    assert_int_equal(n, 0);
+    assert_int_equal(kvl_tier_map(tier, 0, 0, 6 * TOK, 2 * TOK, TOK, run, 0), 1);
+    struct kvl_lane view = kvl_tier_view(tier, 0, 0);
+    OK(device->ops_now->lane_read(&(struct kvl_lane_read_args){ .out = got,
+                                                                .stride = DIM,
+                                                                .lane = &view,
+                                                                .part = KVL_PART_K,
+                                                                .slot0 = run[0].slot,
+                                                                .n = TOK }));
+    for (int32_t i = 0; i < TOK * DIM; i++) assert_true(got[i] == (float)(6 * TOK + i / DIM));
+    kvl_tier_destroy(tier);
+    kvl_seq_destroy(seq);
+}
+
+/* What comes ahead of its request is read before the blocks that it comes from are written again, in lanes
+ * out of order too, none of whose blocks moved to the host. */
+static void test_guess_survives(void **state)
+{
+    (void)state;
+    const struct kvl_tier_desc d = { .keep_last = TOK, .unit_tok = TOK, .cache_tok = 8 * TOK };
+    for (uint64_t seed = 1; seed <= 16; seed++) {
+        struct kvl_store *store = store_of(1, 0);
+        kvl_emu_seed(seed);
+        guess_survives(store, &d);
+        kvl_store_destroy(store);
+    }
+    kvl_emu_seed(1);
+}
+
 /* A failed launch is kept with its kernel, and every later call gives it again. */
 static void test_sticky(void **state)
 {
@@ -429,6 +495,7 @@ int main(void)
         cmocka_unit_test(test_upload_wraps),
         cmocka_unit_test(test_order_and_mirror),
         cmocka_unit_test(test_any_two_places),
+        cmocka_unit_test(test_guess_survives),
         cmocka_unit_test(test_sticky), /* the last */
     };
     if (kvl_device_open("cuda", &device, &err) != KVL_OK) {
