@@ -29,6 +29,12 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
     if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
         return kvl_fail(err, KVL_EINVAL, "prefill chunk of %d tokens, want 1 to %d", d->chunk_tok,
                         ENGINE_CHUNK_MAX);
+    int32_t dim = d->model->shape.head_dim, most = d->device ? d->device->max_head_dim : 0;
+    if (most > 0 && dim > most)
+        return kvl_fail(err, KVL_EMODEL,
+                        "the model's heads have %d channels, device %s takes up to %d; use "
+                        "--device cpu",
+                        dim, d->device->name, most);
     return engine_check_observers(&d->observers, err);
 }
 

@@ -369,6 +369,27 @@ static void test_marks(void **state)
     rig_close(&r);
 }
 
+/* ---- what it does not run --------------------------------------------------------------------------- */
+
+/* One line, and no attempt. */
+static void test_wide_heads(void **state)
+{
+    const struct kvl_device *dev = *(const struct kvl_device **)*state;
+    const struct rig_desc d = {
+        .llama = { .n_embd = 32, .n_heads = 2, .n_kv_heads = 1, .head_dim = 258 }, .device = "cpu"
+    };
+    struct kvl_engine *engine = NULL;
+    struct rig r;
+    rig_open(&r, &d);
+    struct kvl_engine_desc desc = { .model = r.model, .device = dev };
+    assert_int_equal(kvl_engine_create(&desc, &engine, &r.err), KVL_EMODEL);
+    assert_non_null(strstr(r.err.msg, "258 channels"));
+    assert_null(engine);
+    assert_string_equal(dev->error(), "");
+    kvl_err_clear(&r.err);
+    rig_close(&r);
+}
+
 int main(void)
 {
     struct kvl_err err = { 0 };
@@ -384,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_repeats),
         cmocka_unit_test_prestate(test_memory, &dev),
         cmocka_unit_test_prestate(test_marks, &dev),
+        cmocka_unit_test_prestate(test_wide_heads, &dev),
     };
     return cmocka_run_group_tests_name("gpu", tests, NULL, NULL);
 }

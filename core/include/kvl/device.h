@@ -92,6 +92,7 @@ struct kvl_device {
     const char *name; /* "cpu", "cuda" */
     bool
         discrete; /* DEVICE memory is not the host's, and calls may return before their work is done */
+    int32_t max_head_dim;      /* of a model that it runs; 0: of any that loads */
     const struct kvl_ops *ops; /* given to MAIN */
     const struct kvl_ops
         *ops_now; /* the same, done when they return: for callers that look at results */

@@ -2,6 +2,7 @@
  *
  * CUDA tells of a failure with some later call, and after most of them nothing works any more.  So the first
  * one is kept with the names of the call, the operator and the kernel, and every later call gives it again. */
+#include "ops/cuda/prefill.cuh"
 #include "ops/cuda/runtime.cuh"
 
 #include <errno.h>
@@ -353,6 +354,7 @@ static void device_fill_table(struct kvl_device *d)
 {
     d->name = "cuda";
     d->discrete = true;
+    d->max_head_dim = PF_MAX_DIM;
     d->ops = &kvl_ops_cuda;
     d->ops_now = &kvl_ops_cuda_now;
     d->alloc = device_alloc;
