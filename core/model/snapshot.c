@@ -46,8 +46,9 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
     struct kvl_device_info info;
     e->dev->info(&info);
-    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 4\nmodel %s\ncode %s\nops %s %s\n",
-                           kvl_model_hash(e->model), KVL_CORE_ID, e->ops->name,
+    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 4\nmodel %s\ncode %s%s\nops %s %s\n",
+                           kvl_model_hash(e->model), KVL_CORE_ID,
+                           e->dev->discrete ? "-" KVL_CUDA_ID : "", e->ops->name,
                            e->dev->discrete ? info.name : kvl_ops_isa()));
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));

@@ -390,6 +390,35 @@ static void test_wide_heads(void **state)
     rig_close(&r);
 }
 
+/* ---- snapshots ------------------------------------------------------------------------------------------ */
+
+static void code_line(struct rig *r, char out[64])
+{
+    struct kvl_buf key = { 0 };
+    const int32_t id[] = { GW_BOS };
+    RIG_OK(&r->err, kvl_snapshot_key(r->engine, id, 1, &key, &r->err));
+    const char *line = strstr(key.data, "\ncode ");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, " code %63s", out), 1);
+    kvl_buf_free(&key);
+}
+
+/* What a GPU computed is used while its kernels are the same; the CPU's whatever they are. */
+static void test_snapshot_code(void **state)
+{
+    (void)state;
+    const struct rig_desc d = { .llama = { .seed = 2 } };
+    char cpu[64], gpu[64];
+    struct pair p;
+    pair_open(&p, &d);
+    code_line(&p.cpu, cpu);
+    code_line(&p.gpu, gpu);
+    assert_int_equal(strlen(cpu), 16);
+    assert_int_equal(strlen(gpu), 33);
+    assert_int_equal(strncmp(gpu, cpu, 16), 0);
+    pair_close(&p);
+}
+
 int main(void)
 {
     struct kvl_err err = { 0 };
@@ -406,6 +435,7 @@ int main(void)
         cmocka_unit_test_prestate(test_memory, &dev),
         cmocka_unit_test_prestate(test_marks, &dev),
         cmocka_unit_test_prestate(test_wide_heads, &dev),
+        cmocka_unit_test(test_snapshot_code),
     };
     return cmocka_run_group_tests_name("gpu", tests, NULL, NULL);
 }
