@@ -20,7 +20,7 @@ gpu=
 options=(-DCMAKE_BUILD_TYPE=Release -DKVL_ASSERTS=ON -DKVL_WERROR=ON)
 # The kernels of ops/cuda run on the CPU, compiled for C++; nvcc, where it is, compiles them for one GPU alone.
 kvl_needs+=' g++:g++'
-options+=(-DKVL_CUDA_ARCHS=90)
+options+=(-DKVL_CUDA=NVCC -DKVL_CUDA_ARCHS=90)
 while [ $# -gt 0 ]; do
     case $1 in
     --san) build+=-san; options+=(-DKVL_SAN=address,undefined) ;;
