@@ -79,10 +79,11 @@ def widen(weight, filler):
     return rows
 
 
-def sample_states(model, seed, n_texts=96, length=512):
+def sample_states(model, seed, n_texts=160, length=512):
     """Last hidden states [token][dim] of texts like those of training."""
     rng, states = random.Random(seed), []
-    mix = {"kv": 2, "passkey": 2, "needle": 2, "two_stage": 2, "mixed": 2, "text": 10}
+    mix = {"kv": 2, "passkey": 2, "needle": 2, "two_stage": 2, "mixed": 2, "niah": 2, "vt": 2,
+           "cwe": 2, "fwe": 2, "text": 10}
     with torch.no_grad():
         for _ in range(n_texts):
             ids = torch.tensor(training_document(rng, length, mix).ids)[None]
