@@ -180,7 +180,11 @@ static void body_reference(struct kvl_rng *r)
 {
     static const int32_t sizes[][2] = { { 0, 1 },    { 0, 33 },   { 5, 3 },   { 63, 2 },
                                         { 127, 2 },  { 0, 130 },  { 200, 7 }, { 60, 70 },
-                                        { 99, 211 }, { 300, 64 }, { 4090, 9 } };
+                                        { 99, 211 }, { 300, 64 },
+#ifdef KVL_TEST_CUDA
+                                        { 4090, 9 }
+#endif
+    };
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         struct sparse_case t;
         case_open(r, &t, sizes[i / 2][0], sizes[i / 2][1], i % 2 ? (int32_t)(i / 2 % 6) : -1);
