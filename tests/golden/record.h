@@ -94,7 +94,7 @@ static inline void record_weights(const float *q, const float *k, int32_t n, int
 /* Marks the k best of n; ties to the lower index. */
 static inline void record_top(const double *x, int32_t n, int32_t k, uint8_t *mark)
 {
-    memset(mark, 0, (size_t)n);
+    for (int32_t i = 0; i < n; i++) mark[i] = 0;
     for (int32_t j = 0; j < k; j++) {
         int32_t best = -1;
         for (int32_t i = 0; i < n; i++)
