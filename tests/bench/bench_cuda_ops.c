@@ -11,59 +11,24 @@
  *   small  what a decode step has between them; yardstick: a streaming read, for what it says of launches
  * Matrices take turns, so that none is in the cache.  Without a GPU: a line that says so, exit status 1.
  */
-#include "kvl/device.h"
+#include "cuda_bench.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-enum { MAX_ROUNDS = 99, MAX_TURNS = 64 };
+enum { MAX_TURNS = 64 };
 /* Of all matrices of a shape together, and of a streaming read: more than caches hold. */
 static const size_t POOL_BYTES = (size_t)1 << 30;
 
 struct bench {
-    const struct kvl_device *dev;
-    int rounds;
-    const char *text;
+    struct cuda_bench c;
     uint8_t *pool;
     float *x, *y;
     uint16_t *x16;
 };
 
-static void need(int rc, const struct bench *b, const char *what)
-{
-    if (rc == KVL_OK) return;
-    fprintf(stderr, "bench_cuda_ops: %s: %s %s\n", what, kvl_status_name(rc), b->dev->error());
-    exit(1);
-}
-
-static void *on_device(const struct bench *b, size_t bytes)
-{
-    void *p = b->dev->alloc(KVL_PLACE_DEVICE, bytes, 1);
-    if (p) return p;
-    fprintf(stderr, "bench_cuda_ops: no memory for %zu bytes\n", bytes);
-    exit(1);
-}
-
 /* Random bits: what they mean as weights does not matter, but zeros would draw less power. */
 static void fill(const struct bench *b, float *y, size_t n)
 {
-    need(b->dev->ops->random_fill(&(struct kvl_random_fill_args){ .y = y, .n = n, .seed = 1 }), b,
-         "random numbers");
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    need(b->c.dev->ops->random_fill(&(struct kvl_random_fill_args){ .y = y, .n = n, .seed = 1 }),
+         &b->c, "random numbers");
 }
 
 /* ---- one call ------------------------------------------------------------------------------------- */
@@ -76,92 +41,66 @@ struct product {
     bool bf16;
 };
 
-static int run_stream(const void *args, int turn)
+static int run_stream(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     (void)turn;
-    return p->b->dev->peak_read(p->b->pool, POOL_BYTES);
+    return dev->peak_read(p->b->pool, POOL_BYTES);
 }
 
-static int run_gemv(const void *args, int turn)
+static int run_gemv(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     struct kvl_gemv_args a = {
         .y = p->b->y, .x = p->b->x, .w = &p->w[turn % p->n_turns], .n = p->n
     };
-    return p->b->dev->ops->gemv(&a);
+    return dev->ops->gemv(&a);
 }
 
-static int run_gemm(const void *args, int turn)
+static int run_gemm(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     struct kvl_gemm_args a = {
         .y = p->b->y, .x = p->b->x, .w = &p->w[turn % p->n_turns], .n = p->n, .bf16 = p->bf16
     };
-    return p->b->dev->ops->gemm(&a);
+    return dev->ops->gemm(&a);
 }
 
-static int run_cublas(const void *args, int turn)
+static int run_cublas(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     const struct kvl_weight *w = &p->w[turn % p->n_turns];
-    return p->b->dev->peak_gemm(p->b->y, p->b->x16, (const uint16_t *)(const void *)p->b->pool,
-                                p->n, w->n_rows, w->n_cols);
+    return dev->peak_gemm(p->b->y, p->b->x16, (const uint16_t *)(const void *)p->b->pool, p->n,
+                          w->n_rows, w->n_cols);
 }
 
-static int run_rmsnorm(const void *args, int turn)
+static int run_rmsnorm(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     (void)turn;
-    return p->b->dev->ops->rmsnorm(&(struct kvl_rmsnorm_args){
+    return dev->ops->rmsnorm(&(struct kvl_rmsnorm_args){
         .y = p->b->y, .x = p->b->x, .w = p->b->x, .n = p->n, .dim = 4096, .eps = 1e-5f });
 }
 
-static int run_swiglu(const void *args, int turn)
+static int run_swiglu(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     (void)turn;
-    return p->b->dev->ops->swiglu(&(struct kvl_swiglu_args){
+    return dev->ops->swiglu(&(struct kvl_swiglu_args){
         .y = p->b->y, .gate = p->b->x, .up = p->b->x, .n = (size_t)p->n * 14336 });
 }
 
-typedef int (*run_fn)(const void *args, int turn);
-
-/* Seconds of a call: as many as 20 ms hold. */
-static double seconds(const struct bench *b, run_fn run, const void *args)
-{
-    int n = 0, batch = 1;
-    double start, spent = 0;
-    need(b->dev->sync(), b, "sync");
-    start = now();
-    while (spent < 0.02) {
-        for (int i = 0; i < batch; i++) need(run(args, n + i), b, "a call");
-        need(b->dev->sync(), b, "sync");
-        n += batch;
-        batch *= 2;
-        spent = now() - start;
-    }
-    return spent / n;
-}
+typedef int (*run_fn)(const struct kvl_device *dev, const void *args, int turn);
 
 /* `work` is what a call does, `peak_work` what the yardstick does: bytes or operations. */
 static void measure(const char *name, const char *unit, const struct product *p, run_fn run,
                     double work, run_fn peak, double peak_work)
 {
-    double time[MAX_ROUNDS], share[MAX_ROUNDS];
-    size_t n = (size_t)p->b->rounds;
-    if (!strstr(name, p->b->text)) return;
-    (void)seconds(p->b, run, p); /* warm-up */
-    (void)seconds(p->b, peak, p);
-    for (size_t i = 0; i < n; i++) {
-        double rate = peak_work / seconds(p->b, peak, p);
-        time[i] = seconds(p->b, run, p);
-        share[i] = work / time[i] / rate;
-    }
-    qsort(time, n, sizeof *time, compare);
-    qsort(share, n, sizeof *share, compare);
-    printf("%-32s %9.1f us %8.2f %s  share %.2f (%.2f .. %.2f)\n", name, time[n / 2] * 1e6,
-           work / time[n / 2] * 1e-12, unit, share[n / 2], share[0], share[n - 1]);
+    if (!strstr(name, p->b->c.text)) return;
+    struct cuda_share r = cuda_measure(&p->b->c, &(struct cuda_call){ run, p, work },
+                                       &(struct cuda_call){ peak, p, peak_work });
+    printf("%-32s %9.1f us %8.2f %s  share %.2f (%.2f .. %.2f)\n", name, r.time * 1e6,
+           work / r.time * 1e-12, unit, r.share, r.share_lo, r.share_hi);
     fflush(stdout);
 }
 
@@ -239,30 +178,20 @@ static void bench_all(const struct bench *b)
 
 int main(int argc, char **argv)
 {
-    struct kvl_err err = { 0 };
-    struct bench b = { .rounds = argc > 1 ? atoi(argv[1]) : 5, .text = argc > 2 ? argv[2] : "" };
-    struct kvl_device_info info;
-    if (b.rounds < 1 || b.rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: bench_cuda_ops [rounds: 1 to %d] [text]\n", MAX_ROUNDS);
-        return 1;
-    }
-    if (kvl_device_open("cuda", &b.dev, &err) != KVL_OK) {
-        fprintf(stderr, "bench_cuda_ops: %s\n", err.msg);
-        return 1;
-    }
-    b.dev->info(&info);
-    printf("%s, %s\n", info.name, info.driver);
-    b.pool = on_device(&b, POOL_BYTES);
-    b.x = on_device(&b, (size_t)MAX_N * MAX_COLS * sizeof *b.x);
-    b.y = on_device(&b, (size_t)MAX_N * MAX_COLS * sizeof *b.y);
-    b.x16 = on_device(&b, (size_t)MAX_N * MAX_COLS * sizeof *b.x16);
+    struct bench b = { 0 };
+    int status = cuda_bench_open(&b.c, "bench_cuda_ops", argc, argv, 5);
+    if (status != 0) return status;
+    b.pool = on_device(&b.c, POOL_BYTES);
+    b.x = on_device(&b.c, (size_t)MAX_N * MAX_COLS * sizeof *b.x);
+    b.y = on_device(&b.c, (size_t)MAX_N * MAX_COLS * sizeof *b.y);
+    b.x16 = on_device(&b.c, (size_t)MAX_N * MAX_COLS * sizeof *b.x16);
     fill(&b, (float *)(void *)b.pool, POOL_BYTES / sizeof(float));
     fill(&b, b.x, (size_t)MAX_N * MAX_COLS);
     fill(&b, (float *)(void *)b.x16, (size_t)MAX_N * MAX_COLS / 2);
     bench_all(&b);
-    b.dev->free(KVL_PLACE_DEVICE, b.x16);
-    b.dev->free(KVL_PLACE_DEVICE, b.y);
-    b.dev->free(KVL_PLACE_DEVICE, b.x);
-    b.dev->free(KVL_PLACE_DEVICE, b.pool);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.x16);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.y);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.x);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.pool);
     return 0;
 }

@@ -8,15 +8,9 @@
  * in several copies that take turns, so that none is in the cache; rows of topk are where the scores before
  * it leave them, in the cache.  Without a GPU: a line that says so, exit status 1.
  */
-#include "kvl/device.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "cuda_bench.h"
 
 enum {
-    MAX_ROUNDS = 99,
     STREAM_BYTES = 1 << 30,
     COPIES = 8,
     KV_HEADS = 8,
@@ -29,47 +23,9 @@ enum {
 };
 
 struct bench {
-    const struct kvl_device *dev;
-    int rounds;
-    const char *text;
+    struct cuda_bench c;
     void *stream;
 };
-
-/* One call of an operator: `turn` says which copy. */
-struct line {
-    const char *name;
-    int (*run)(const struct kvl_device *dev, const void *args, int turn);
-    const void *args;
-    double bytes;
-};
-
-static void need(int rc, const struct kvl_device *dev, const char *what)
-{
-    if (rc == KVL_OK) return;
-    fprintf(stderr, "bench_cuda_select: %s: %s %s\n", what, kvl_status_name(rc), dev->error());
-    exit(1);
-}
-
-static void *on_device(const struct bench *b, size_t bytes)
-{
-    void *p = b->dev->alloc(KVL_PLACE_DEVICE, bytes, 1);
-    if (p) return p;
-    fprintf(stderr, "bench_cuda_select: no device memory for %zu bytes\n", bytes);
-    exit(1);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static int read_stream(const struct kvl_device *dev, const void *args, int turn)
 {
@@ -77,40 +33,13 @@ static int read_stream(const struct kvl_device *dev, const void *args, int turn)
     return dev->peak_read(args, STREAM_BYTES);
 }
 
-/* Seconds of a call: as many as 20 ms hold. */
-static double seconds(const struct bench *b, const struct line *l)
+static void measure(const struct bench *b, const char *name, const struct cuda_call *c)
 {
-    int n = 0, batch = 1;
-    double start, spent = 0;
-    need(b->dev->sync(), b->dev, l->name);
-    start = now();
-    while (spent < 0.02) {
-        for (int i = 0; i < batch; i++)
-            need(l->run(b->dev, l->args, (n + i) % COPIES), b->dev, l->name);
-        need(b->dev->sync(), b->dev, l->name);
-        n += batch;
-        batch *= 2;
-        spent = now() - start;
-    }
-    return spent / n;
-}
-
-static void measure(const struct bench *b, const struct line *l)
-{
-    double time[MAX_ROUNDS], share[MAX_ROUNDS];
-    struct line stream = { "stream", read_stream, b->stream, STREAM_BYTES };
-    size_t n = (size_t)b->rounds;
-    if (!strstr(l->name, b->text)) return;
-    (void)seconds(b, l); /* warm-up */
-    for (int i = 0; i < b->rounds; i++) {
-        double peak = stream.bytes / seconds(b, &stream);
-        time[i] = seconds(b, l);
-        share[i] = l->bytes / time[i] / peak;
-    }
-    qsort(time, n, sizeof *time, compare);
-    qsort(share, n, sizeof *share, compare);
-    printf("%-44s %9.2f us %8.2f MB  share %.2f (%.2f .. %.2f)\n", l->name, time[n / 2] * 1e6,
-           l->bytes * 1e-6, share[n / 2], share[0], share[n - 1]);
+    if (!strstr(name, b->c.text)) return;
+    struct cuda_share r =
+        cuda_measure(&b->c, c, &(struct cuda_call){ read_stream, b->stream, STREAM_BYTES });
+    printf("%-44s %9.2f us %8.2f MB  share %.2f (%.2f .. %.2f)\n", name, r.time * 1e6,
+           c->work * 1e-6, r.share, r.share_lo, r.share_hi);
     fflush(stdout);
 }
 
@@ -126,17 +55,17 @@ static void bench_topk(const struct bench *b, int32_t n, int32_t k)
 {
     char name[64];
     size_t floats = (size_t)ROWS * (size_t)n;
-    float *x = on_device(b, floats * sizeof *x);
-    int32_t *index = on_device(b, (size_t)ROWS * (size_t)k * sizeof *index);
+    float *x = on_device(&b->c, floats * sizeof *x);
+    int32_t *index = on_device(&b->c, (size_t)ROWS * (size_t)k * sizeof *index);
     struct kvl_random_fill_args fill = { .y = x, .n = floats, .seed = 1 };
-    need(b->dev->ops->random_fill(&fill), b->dev, "random_fill");
+    need(b->c.dev->ops->random_fill(&fill), &b->c, "random_fill");
     struct kvl_topk_args a = {
         .index = index, .x = x, .x_stride = (size_t)n, .n_rows = ROWS, .n = n, .k = k
     };
     snprintf(name, sizeof name, "topk %d rows x %d, k %d", ROWS, n, k);
-    measure(b, &(struct line){ name, run_topk, &a, (double)floats * sizeof *x });
-    b->dev->free(KVL_PLACE_DEVICE, x);
-    b->dev->free(KVL_PLACE_DEVICE, index);
+    measure(b, name, &(struct cuda_call){ run_topk, &a, (double)floats * sizeof *x });
+    b->c.dev->free(KVL_PLACE_DEVICE, x);
+    b->c.dev->free(KVL_PLACE_DEVICE, index);
 }
 
 /* Copies of a table, one behind the other, and how an operator's arguments name it. */
@@ -152,7 +81,7 @@ static int run_bound(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct turns *t = args;
     struct kvl_page_bound_args a = t->bound;
-    a.minmax = t->table + (size_t)turn * t->bytes;
+    a.minmax = t->table + (size_t)(turn % COPIES) * t->bytes;
     return dev->ops->page_bound(&a);
 }
 
@@ -160,7 +89,7 @@ static int run_channels(const struct kvl_device *dev, const void *args, int turn
 {
     const struct turns *t = args;
     struct kvl_channel_scores_args a = t->channels;
-    a.keys = t->table + (size_t)turn * t->bytes;
+    a.keys = t->table + (size_t)(turn % COPIES) * t->bytes;
     return dev->ops->channel_scores(&a);
 }
 
@@ -168,14 +97,14 @@ static int run_key4(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct turns *t = args;
     struct kvl_key4_logits_args a = t->key4;
-    a.rows = t->table + (size_t)turn * t->bytes;
+    a.rows = t->table + (size_t)(turn % COPIES) * t->bytes;
     return dev->ops->key4_logits(&a);
 }
 
 /* Zeros are as good as keys here: no operator looks at values to decide what it does. */
 static struct turns turns_open(const struct bench *b, size_t bytes)
 {
-    struct turns t = { .table = on_device(b, bytes * COPIES), .bytes = bytes };
+    struct turns t = { .table = on_device(&b->c, bytes * COPIES), .bytes = bytes };
     return t;
 }
 
@@ -199,9 +128,9 @@ static void bench_bound(const struct bench *b, const float *q, float *out)
                                                 .n_kv_heads = KV_HEADS,
                                                 .head_dim = DIM,
                                                 .reduce = kinds[i].reduce };
-        measure(b, &(struct line){ kinds[i].name, run_bound, &t, (double)t.bytes });
+        measure(b, kinds[i].name, &(struct cuda_call){ run_bound, &t, (double)t.bytes });
     }
-    b->dev->free(KVL_PLACE_DEVICE, (void *)(uintptr_t)t.table);
+    b->c.dev->free(KVL_PLACE_DEVICE, (void *)(uintptr_t)t.table);
 }
 
 static void bench_channels(const struct bench *b, const float *q, float *out, float *ends)
@@ -209,9 +138,9 @@ static void bench_channels(const struct bench *b, const float *q, float *out, fl
     enum { TOK = 128 };
     const size_t head = (size_t)CONTEXT * DIM;
     struct turns t = turns_open(b, KV_HEADS * head * 2);
-    int32_t host[KV_HEADS * CHANNELS], *channel = on_device(b, sizeof host);
+    int32_t host[KV_HEADS * CHANNELS], *channel = on_device(&b->c, sizeof host);
     for (int32_t i = 0; i < KV_HEADS * CHANNELS; i++) host[i] = i % CHANNELS * 4;
-    need(b->dev->copy(channel, host, sizeof host, KVL_STREAM_MAIN), b->dev, "copy");
+    need(b->c.dev->copy(channel, host, sizeof host, KVL_STREAM_MAIN), &b->c, "copy");
     t.channels = (struct kvl_channel_scores_args){ .score = out,
                                                    .score_stride = CONTEXT,
                                                    .max = ends,
@@ -227,10 +156,10 @@ static void bench_channels(const struct bench *b, const float *q, float *out, fl
                                                    .n_heads = HEADS,
                                                    .n_kv_heads = KV_HEADS,
                                                    .head_dim = DIM };
-    measure(b, &(struct line){ "channel_scores 128K, 32 of 128 channels", run_channels, &t,
-                               2.0 * KV_HEADS * CONTEXT * CHANNELS });
-    b->dev->free(KVL_PLACE_DEVICE, (void *)(uintptr_t)t.table);
-    b->dev->free(KVL_PLACE_DEVICE, channel);
+    measure(b, "channel_scores 128K, 32 of 128 channels",
+            &(struct cuda_call){ run_channels, &t, 2.0 * KV_HEADS * CONTEXT * CHANNELS });
+    b->c.dev->free(KVL_PLACE_DEVICE, (void *)(uintptr_t)t.table);
+    b->c.dev->free(KVL_PLACE_DEVICE, channel);
 }
 
 static void bench_key4(const struct bench *b, const float *q, float *out)
@@ -243,41 +172,32 @@ static void bench_key4(const struct bench *b, const float *q, float *out)
                                             .n_heads = HEADS / KV_HEADS,
                                             .head_dim = DIM,
                                             .scale = 1 };
-    measure(b, &(struct line){ "key4_logits 128K, one kv head, 4 heads", run_key4, &t,
-                               (double)t.bytes });
-    b->dev->free(KVL_PLACE_DEVICE, (void *)(uintptr_t)t.table);
+    measure(b, "key4_logits 128K, one kv head, 4 heads",
+            &(struct cuda_call){ run_key4, &t, (double)t.bytes });
+    b->c.dev->free(KVL_PLACE_DEVICE, (void *)(uintptr_t)t.table);
 }
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .rounds = argc > 1 ? atoi(argv[1]) : 7, .text = argc > 2 ? argv[2] : "" };
-    struct kvl_err err = { 0 };
-    struct kvl_device_info info;
-    if (b.rounds < 1 || b.rounds > MAX_ROUNDS) {
-        fprintf(stderr, "bench_cuda_select: rounds must be 1 to %d\n", MAX_ROUNDS);
-        return 2;
-    }
-    if (kvl_device_open("cuda", &b.dev, &err) != KVL_OK) {
-        fprintf(stderr, "bench_cuda_select: %s\n", err.msg);
-        return 1;
-    }
-    b.dev->info(&info);
-    printf("%s, %s\n", info.name, info.driver);
-    b.stream = on_device(&b, STREAM_BYTES);
+    struct bench b = { 0 };
+    int status = cuda_bench_open(&b.c, "bench_cuda_select", argc, argv, 7);
+    if (status != 0) return status;
+    b.stream = on_device(&b.c, STREAM_BYTES);
     size_t floats = HEADS * (size_t)CONTEXT;
-    float *q = on_device(&b, HEADS * DIM * sizeof *q), *out = on_device(&b, floats * sizeof *out);
-    float *ends = on_device(&b, 2 * HEADS * sizeof *ends);
+    float *q = on_device(&b.c, HEADS * DIM * sizeof *q),
+          *out = on_device(&b.c, floats * sizeof *out);
+    float *ends = on_device(&b.c, 2 * HEADS * sizeof *ends);
     struct kvl_random_fill_args fill = { .y = q, .n = HEADS * DIM, .seed = 2 };
-    need(b.dev->ops->random_fill(&fill), b.dev, "random_fill");
+    need(b.c.dev->ops->random_fill(&fill), &b.c, "random_fill");
     bench_topk(&b, 8192, 128);
     bench_topk(&b, 65536, 2048);
     bench_topk(&b, 1048576, 2048);
     bench_bound(&b, q, out);
     bench_channels(&b, q, out, ends);
     bench_key4(&b, q, out);
-    b.dev->free(KVL_PLACE_DEVICE, q);
-    b.dev->free(KVL_PLACE_DEVICE, out);
-    b.dev->free(KVL_PLACE_DEVICE, ends);
-    b.dev->free(KVL_PLACE_DEVICE, b.stream);
+    b.c.dev->free(KVL_PLACE_DEVICE, q);
+    b.c.dev->free(KVL_PLACE_DEVICE, out);
+    b.c.dev->free(KVL_PLACE_DEVICE, ends);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.stream);
     return 0;
 }
