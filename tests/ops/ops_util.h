@@ -208,4 +208,24 @@ static inline double *ut_inv_freq(int32_t head_dim)
     return f;
 }
 
+/* The k best of every row, as ref finds them. */
+static inline void ut_compare_topk(const float *x, size_t stride, int32_t rows, int32_t n,
+                                   int32_t k)
+{
+    size_t n_y = (size_t)rows * (size_t)k;
+    int32_t *y[2] = { ut_alloc(n_y, sizeof **y), ut_alloc(n_y, sizeof **y) };
+    for (size_t i = 0; i < n_y; i++) y[0][i] = y[1][i] = -1;
+    struct kvl_topk_args a = {
+        .index = y[0], .x = x, .x_stride = stride, .n_rows = rows, .n = n, .k = k
+    };
+    assert_int_equal(kvl_ops_cpu.topk(&a), KVL_OK);
+    a.index = y[1];
+    assert_int_equal(kvl_ops_ref.topk(&a), KVL_OK);
+    for (size_t i = 0; i < n_y; i++)
+        if (y[0][i] != y[1][i])
+            fail_msg("topk n=%d k=%d: entry %zu is %d, want %d", n, k, i, y[0][i], y[1][i]);
+    kvl_free(y[0]);
+    kvl_free(y[1]);
+}
+
 #endif

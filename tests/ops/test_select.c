@@ -286,24 +286,6 @@ static void test_pool1d_edges(void **state)
     assert_true(y[0] == -4.0f / 3 && y[1] == -2 && y[2] == -1);
 }
 
-static void topk_compare(const float *x, size_t stride, int32_t rows, int32_t n, int32_t k)
-{
-    size_t n_y = (size_t)rows * (size_t)k;
-    int32_t *y[2] = { ut_alloc(n_y, sizeof **y), ut_alloc(n_y, sizeof **y) };
-    for (size_t i = 0; i < n_y; i++) y[0][i] = y[1][i] = -1;
-    struct kvl_topk_args a = {
-        .index = y[0], .x = x, .x_stride = stride, .n_rows = rows, .n = n, .k = k
-    };
-    assert_int_equal(kvl_ops_cpu.topk(&a), KVL_OK);
-    a.index = y[1];
-    assert_int_equal(kvl_ops_ref.topk(&a), KVL_OK);
-    for (size_t i = 0; i < n_y; i++)
-        if (y[0][i] != y[1][i])
-            fail_msg("topk n=%d k=%d: entry %zu is %d, want %d", n, k, i, y[0][i], y[1][i]);
-    kvl_free(y[0]);
-    kvl_free(y[1]);
-}
-
 /* Values with many ties, both zeros, infinities and close neighbours. */
 static float topk_value(struct kvl_rng *r, int32_t kind)
 {
@@ -322,7 +304,7 @@ static void body_topk(struct kvl_rng *r)
         size_t stride = (size_t)n + 1;
         float *x = ut_alloc(stride * (size_t)rows, sizeof *x);
         for (size_t j = 0; j < stride * (size_t)rows; j++) x[j] = topk_value(r, i % 4);
-        topk_compare(x, stride, rows, n, k);
+        ut_compare_topk(x, stride, rows, n, k);
         kvl_free(x);
     }
 }
@@ -332,7 +314,7 @@ static void test_topk_zeros(void **state)
 {
     (void)state;
     const float x[6] = { -1, -0.0f, 0.0f, -0.0f, 0.0f, 1 };
-    for (int32_t k = 0; k <= 6; k++) topk_compare(x, 6, 1, 6, k);
+    for (int32_t k = 0; k <= 6; k++) ut_compare_topk(x, 6, 1, 6, k);
 }
 
 static void test_topk(void **state)

@@ -15,23 +15,6 @@ static float any_value(struct kvl_rng *r, int32_t kind)
     return (bits & 0x7f800000u) == 0x7f800000u ? INFINITY : kvl_bits_f32(bits);
 }
 
-static void compare_topk(const float *x, size_t stride, int32_t rows, int32_t n, int32_t k)
-{
-    size_t n_y = (size_t)rows * (size_t)k;
-    int32_t *y[2] = { ut_alloc(n_y, sizeof **y), ut_alloc(n_y, sizeof **y) };
-    struct kvl_topk_args a = { .x = x, .x_stride = stride, .n_rows = rows, .n = n, .k = k };
-    memset(y[0], 0xff, n_y * sizeof **y);
-    a.index = y[0];
-    assert_int_equal(kvl_ops_cpu.topk(&a), KVL_OK);
-    a.index = y[1];
-    assert_int_equal(kvl_ops_ref.topk(&a), KVL_OK);
-    for (size_t i = 0; i < n_y; i++)
-        if (y[0][i] != y[1][i])
-            fail_msg("topk n=%d k=%d: entry %zu is %d, want %d", n, k, i, y[0][i], y[1][i]);
-    kvl_free(y[0]);
-    kvl_free(y[1]);
-}
-
 static void test_topk(void **state)
 {
     static const int32_t sizes[] = { 2048, 2049, 8192, 8193, 16384, 16385, 20480, 50000 };
@@ -45,8 +28,8 @@ static void test_topk(void **state)
             size_t stride = (size_t)n + 3;
             float *x = ut_alloc(stride * (size_t)rows, sizeof *x);
             for (size_t j = 0; j < stride * (size_t)rows; j++) x[j] = any_value(&r, kind);
-            for (int32_t i = kind % 2; i < 4; i += 2) compare_topk(x, stride, rows, n, k[i]);
-            compare_topk(x, stride, rows, n, k[1]);
+            for (int32_t i = kind % 2; i < 4; i += 2) ut_compare_topk(x, stride, rows, n, k[i]);
+            ut_compare_topk(x, stride, rows, n, k[1]);
             kvl_free(x);
         }
 }
