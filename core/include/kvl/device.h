@@ -88,6 +88,9 @@ struct kvl_kv_move_args {
     size_t stage_bytes;
 };
 
+/* Rows of a step that marks tell apart; what comes for later ones counts for the last. */
+enum { KVL_DEVICE_MARKS = 1024 };
+
 struct kvl_device {
     const char *name; /* "cpu", "cuda" */
     bool
@@ -127,6 +130,19 @@ struct kvl_device {
      * flag was clear, and clears it.  NULL on the CPU. */
     int (*check_finite)(const float *x, size_t n);
     int (*finite)(bool *out);
+
+    /* A NaN that an operator refuses with KVL_ENUMERIC: a call that waits (of ops_now, or with a result in
+     * HOST memory) returns it; another returns KVL_OK before it is known, its results are then indices in
+     * range, and it leaves a mark for the row that mark_row named last (0 at first).  `marked` waits and
+     * gives the first marked row, -1: none; marks are gone then.  NULL on the CPU, which always returns it. */
+    void (*mark_row)(int32_t row);
+    int (*marked)(int32_t *row);
+
+    /* One step of decoding.  In between, what MAIN is given may be gathered and started at once, as a graph;
+     * a call that waits starts what was gathered, and the rest of the step runs as it comes.  The results
+     * are the same with and without.  step_end also ends a step that failed.  NULL on the CPU. */
+    int (*step_begin)(void);
+    int (*step_end)(void);
 
     /* Yardsticks of `kvlab bench`, given to MAIN; NULL on the CPU, which has kvl/peak.h.  One read of memory
      * of the device; c [m][n] = a [m][k] w [n][k]^T of bf16 by the vendor's library alone, sums in float. */

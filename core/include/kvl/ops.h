@@ -168,6 +168,12 @@ struct kvl_attn_job {
     const float
         *keys; /* [n_slots][head_dim] in place of the stored ones, after RoPE; NULL = stored.
                           Not together with pos; the query is not rounded */
+    /* A list in place of runs that may lie in memory of a device: slots page[i] * page_tok .. + page_tok - 1
+     * for every i below n_pages, in this order, then tail, tail + 1 .. up to n_slots entries.  Pages are
+     * whole, and their slots exist.  Not together with runs, log_weight, probs, pos or keys.  NULL: there
+     * is none. */
+    const int32_t *page; /* [n_pages] */
+    int32_t n_pages, page_tok, tail;
 };
 
 struct kvl_attn_decode_args {

@@ -69,6 +69,11 @@ enum kvl_cap {
     /* Its selections are more than lists: weights, keys of its own, entries, a residual.  Nobody can prune
      * them (kvl_sel_view). */
     KVL_CAP_ESTIMATES = 1 << 13,
+    /* append, select, observe and evict of a step hand what the engine gives them (and scratch, tables,
+     * state) to operators and builders alone: they never look at it, nor at what operators wrote, and what
+     * they do depends on step, options and budget only.  On a GPU the engine then does not wait for them:
+     * operators get ahead of it, and a NaN is told after the step. */
+    KVL_CAP_ASYNC = 1 << 14,
 };
 
 /* The model as a policy sees it. */
