@@ -18,7 +18,9 @@ esac
 
 kvl_setup
 kvl_say "building"
-kvl_build "$kvl_root/build" -DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF -DKVL_CUDA=OFF
+options=(-DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF)
+[ -e "$kvl_root/build/CMakeCache.txt" ] || options+=(-DKVL_CUDA=OFF) # kernels take minutes; who built them keeps them
+kvl_build "$kvl_root/build" "${options[@]}"
 kvlab=$kvl_root/build/kvlab
 mkdir -p "$out"
 "$kvlab" sweep "$kvl_root/harness/sweeps/demo.yaml" --log "$out/demo.jsonl.zst"
