@@ -40,6 +40,51 @@ def rotate(x, cos, sin):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+class Attention(torch.autograd.Function):
+    """Causal attention of q [batch][kv][group][t][hd] (scaled) over k, v [batch][kv][t][hd] with
+    a bias [batch][kv or 1][t] of every key.
+
+    Its own backward pass, as that of the plain operations copies more than it computes.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, bias):
+        batch, n_kv, group, t, hd = q.shape
+        flat_k, flat_v = k.reshape(-1, t, hd), v.reshape(-1, t, hd)
+        y, probabilities = torch.empty_like(q), []
+        for start in range(0, t, ATTENTION_ROWS):  # keys after the block are never computed
+            end = min(t, start + ATTENTION_ROWS)
+            n = end - start
+            scores = torch.bmm(q[:, :, :, start:end].reshape(-1, group * n, hd),
+                               flat_k[:, :end].transpose(1, 2))
+            scores = scores.float().view(batch, n_kv, group, n, end)
+            scores += bias[:, :, None, None, :end]
+            scores[..., start:] += torch.full((n, n), MASKED).triu(1)
+            p = torch.softmax(scores, -1).to(v.dtype).view(-1, group * n, end)
+            y[:, :, :, start:end] = torch.bmm(p, flat_v[:, :end]).view(batch, n_kv, group, n, hd)
+            probabilities.append(p)
+        ctx.save_for_backward(q, flat_k, flat_v, *probabilities)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        q, k, v, *probabilities = ctx.saved_tensors
+        batch, n_kv, group, t, hd = q.shape
+        dq, dk, dv = torch.empty_like(q), torch.zeros(k.shape), torch.zeros(v.shape)
+        for start, p in zip(range(0, t, ATTENTION_ROWS), probabilities):
+            end = min(t, start + ATTENTION_ROWS)
+            n = end - start
+            d = dy[:, :, :, start:end].reshape(-1, group * n, hd)
+            dv[:, :end] += torch.bmm(p.transpose(1, 2), d)
+            dp = torch.bmm(d, v[:, :end].transpose(1, 2))
+            ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
+            dq[:, :, :, start:end] = torch.bmm(ds, k[:, :end]).view(batch, n_kv, group, n, hd)
+            dk[:, :end] += torch.bmm(ds.transpose(1, 2),
+                                     q[:, :, :, start:end].reshape(-1, group * n, hd))
+        shape = (batch, n_kv, t, hd)
+        return dq, dk.view(shape).to(q.dtype), dv.view(shape).to(q.dtype), None
+
+
 class Block(nn.Module):
     def __init__(self, shape):
         super().__init__()
@@ -76,22 +121,10 @@ class Block(nn.Module):
 
         With rows = (batch indices, positions) also returns the attention of these rows.
         """
-        batch, t, _ = x.shape
         q, k, v = self.project(x, cos, sin)
-        flat_k, flat_v = k.reshape(-1, t, self.hd), v.reshape(-1, t, self.hd)
-        parts = []
-        for start in range(0, t, ATTENTION_ROWS):  # keys after the block are never computed
-            end = min(t, start + ATTENTION_ROWS)
-            n = end - start
-            scores = torch.bmm(q[:, :, :, start:end].reshape(-1, self.group * n, self.hd),
-                               flat_k[:, :end].transpose(1, 2))
-            scores = scores.view(batch, self.n_kv, self.group, n, end)
-            mask = torch.full((n, end), MASKED).triu(start + 1)
-            p = torch.softmax(scores + (mask + key_bias[:, :, None, None, :end]), -1)
-            y = torch.bmm(p.view(-1, self.group * n, end).to(v.dtype), flat_v[:, :end])
-            parts.append(y.view(batch, self.n_kv, self.group, n, self.hd))
+        y = Attention.apply(q.to(v.dtype), k.to(v.dtype), v, key_bias)
         seen = None if rows is None else self._attention_of(rows, q, k, key_bias)
-        return self.finish(x, torch.cat(parts, 3)), seen
+        return self.finish(x, y), seen
 
     def _attention_of(self, rows, q, k, key_bias):
         """Attention [row][kv][t] of rows = (batch indices, positions), mean over each group."""
