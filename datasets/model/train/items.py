@@ -106,7 +106,13 @@ class Item:
     needed from token `reads` of the answer on.  `weights` are the loss weights of the answer.
     `sum` are the digits that the question makes one compute and `operands` those that it adds,
     the last one first (both operands with four digits, or spaces before those there are).
+
+    For parts of lists: `ordinal` counts the values of one key from 1 (0: not known); `asks` are
+    the tokens that the token before the part has to look for, the last one first (else `key`).
+    No layer before `first_layer` can know which value it is.
     """
+
+    ordinal, asks, first_layer = 0, None, 0
 
     def __init__(self, unit, question, answer, value, key, reads=0, weights=None, sum_digits=(),
                  operands=()):
@@ -237,6 +243,9 @@ def kv_item(rng, key, value, before, variant=None):
 
 # ---- two_stage_retr ----
 
+DIRECT_LAYER = 5  # the sum_probe asks for the sum in the layer before
+
+
 def operand_digits(*numbers):
     """Four digits of each number, the last one first."""
     return [VOCAB.ids(c)[0] for number in numbers for c in ("%4d" % number)[::-1]]
@@ -257,7 +266,9 @@ def sum_item(a, b, color, direct, variant):
     value, label = (len(unit) - 1, 1), digits + VOCAB.newline
     sums = {"sum_digits": digits + [VOCAB.space], "operands": operand_digits(a, b)}
     if direct:
-        return Item(unit, question, VOCAB.ids(" " + color + "."), value, label, **sums)
+        item = Item(unit, question, VOCAB.ids(" " + color + "."), value, label, **sums)
+        item.asks, item.first_layer = [], DIRECT_LAYER
+        return item
     text = VOCAB.phrase("two_stage_answer", sum=key, color=color)
     answer = VOCAB.ids(text)
     reads = len(VOCAB.ids(text[:text.rindex(" " + color)]))

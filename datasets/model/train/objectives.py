@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from tasks import VOCAB
 
 PROBE_ROWS, KEY_ROWS, SUM_ROWS, SPAN_QUESTIONS = 192, 256, 128, 48
+QUERY_ROWS, QUERY_TOKENS = 256, 5
 SUM_TOKENS = 5  # digits of a sum, and the space before them
 OPERAND_TOKENS = 8  # four digits of two numbers
 SMALLEST = 1e-4  # attention below this is as bad as none
@@ -55,6 +56,45 @@ def key_loss(probe, states, docs, rng):
     return probe.loss(states[rows, pos], targets)
 
 
+def query_loss(probe, states, docs, rng):
+    """The token before a value is needed should tell what it has to look for: the last tokens of
+    the key, and which of the values of this key is due.
+
+    In a list this is the token after the part before, or the space after that; single answers
+    fill the rows that are left.
+    """
+    cases = [(b, answer) for b, doc in enumerate(docs) for answer in doc.answers if answer.asks]
+    if not cases:
+        return None
+    cases = rng.sample(cases, len(cases))
+    cases.sort(key=lambda case: not (case[1].ordinal or case[1].sum))
+    cases = cases[:QUERY_ROWS]
+    n = probe.n_tokens - 1
+    targets = torch.tensor([[ordinal_target(a)] + (a.asks + [-100] * n)[:n] for _, a in cases])
+    rows, pos = question_ends(cases)
+    pos = pos + torch.tensor([rng.randint(0, a.spaces) for _, a in cases])
+    return probe.loss(states[rows, pos], targets)
+
+
+def place_loss(probe, states, docs, rng):
+    """Every token of a value should tell how many values of its key stand before it.
+
+    Only then can a question that asks for all of them find the next one.
+    """
+    cases = [(b, answer.value_start + j, answer) for b, doc in enumerate(docs)
+             for answer in doc.answers if answer.ordinal for j in range(answer.value_length)]
+    if not cases:
+        return None
+    cases = rng.sample(cases, min(KEY_ROWS, len(cases)))
+    targets = torch.tensor([[ordinal_target(answer)] for _, _, answer in cases])
+    rows, pos = torch.tensor([c[0] for c in cases]), torch.tensor([c[1] for c in cases])
+    return probe.loss(states[rows, pos], targets)
+
+
+def ordinal_target(answer):
+    return VOCAB.digit["%d" % answer.ordinal] if answer.ordinal else -100
+
+
 def sum_loss(probe, states, docs, rng, what):
     """The last token of a question that adds should tell all digits of the sum, or of the operands
     (`what`: the attribute of the answer that has them), the last first."""
@@ -87,12 +127,15 @@ def span_loss(seen, cases, mass):
     seen {layer: [case][kv][t]} is the attention of these tokens, a mean over the query heads of
     each kv head.  Every value token is asked for its equal share of `mass`; more is not rewarded.
     """
-    cells = [(case, answer.value_start + j, answer.value_length)
-             for case, (_, answer) in enumerate(cases) for j in range(answer.value_length)]
-    case, pos, length = (torch.tensor(column) for column in zip(*cells))
-    wanted = torch.log(mass / length)[:, None]
     total = 0.0
-    for attention in seen.values():
+    for layer, attention in seen.items():
+        cells = [(case, answer.value_start + j, answer.value_length)
+                 for case, (_, answer) in enumerate(cases) if layer >= answer.first_layer
+                 for j in range(answer.value_length)]
+        if not cells:
+            continue
+        case, pos, length = (torch.tensor(column) for column in zip(*cells))
+        wanted = torch.log(mass / length)[:, None]
         missing = (wanted - torch.log(attention[case, :, pos] + SMALLEST)).clamp(min=0)
         total = total + (missing.mean(1) / length).sum()
     return total / (len(seen) * len(cases))

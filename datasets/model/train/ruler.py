@@ -1,26 +1,35 @@
-"""Training texts of the tasks that are like RULER's: niah_*, vt, cwe, fwe.
-
-No configuration that made a shipped file uses them yet; ruler.json is prepared to.
-"""
+"""Training texts of the tasks that are like RULER's: niah_*, vt, cwe, fwe."""
 import functools
 
 import items as its
-from items import VOCAB, W_OTHER, Filler, Item
+from items import VOCAB, W_ANSWER, W_OTHER, Filler, Item
 from tasks import CONTEXT, EVIDENCE, Document, fill_units, filler_line, intro
 
 
 class Told(Item):
     """A sentence of the context that tells `part`, which an answer lists."""
 
-    def __init__(self, text, part, key="", spans=True):
+    def __init__(self, text, part, key):
         at = text.rindex(part)
         start = len(VOCAB.ids(" " + text[:at].rstrip(" ")))
         if part[0].isdigit() and text[at - 1] == " ":
             start += 1  # the space is a token of its own
         end = len(VOCAB.ids(" " + text[:at] + part))
-        super().__init__(VOCAB.ids(" " + text), [], [], (start, end - start) if spans else (0, 0),
-                         key_ids(key)[::-1])
+        super().__init__(VOCAB.ids(" " + text), [], [], (start, end - start), key_ids(key)[::-1])
         self.part = part
+
+
+class Statement(Item):
+    """A sentence of a chain of keys, which an answer lists: asked for is `known`, at its end.
+
+    The token where `known` ends is what the token before the key in the answer has to find.
+    """
+
+    def __init__(self, text, key, known):
+        end = len(VOCAB.ids(" " + text[:text.rindex(known) + len(known)]))
+        super().__init__(VOCAB.ids(" " + text), [], [], (end - 1, 1), VOCAB.ids(" " + key))
+        self.part, self.known = key, known
+        self.asks = (its.characters(known) if known.isdigit() else VOCAB.ids(" " + known))[::-1]
 
 
 def key_ids(key):
@@ -82,6 +91,17 @@ def niah_question(keys, n_parts, variant):
     return list_question("niahs" if n_parts > 1 else "niah", variant, key=text)
 
 
+LIST_LAYER = 4  # of eight: the layers before it find out which part of a list is due
+
+
+def number_parts(told, places, several):
+    """Numbers the values of each key as they stand in the text."""
+    counts = {}
+    for key, item in sorted(told, key=lambda row: places[row[1]]):
+        counts[key] = item.ordinal = counts.get(key, 0) + 1
+        item.first_layer = LIST_LAYER if several else 0
+
+
 def niah_document(rng, length, keys, n_values, groups, value_kind, weight=W_OTHER, topical=False,
                   variant=None):
     """n_values needles for each of the keys; `groups` are the lists of keys that are asked for."""
@@ -98,6 +118,7 @@ def niah_document(rng, length, keys, n_values, groups, value_kind, weight=W_OTHE
     fill_units(rng, units, room, Filler(rng, topical), weight)
     doc.add_units(units)
     place = {item: i for i, (item, _, _) in enumerate(units) if isinstance(item, Item)}
+    number_parts(told, place, n_values > 1 or len(groups[0]) > 1)
     for group, question in zip(groups, questions):
         doc.ask_list(question, [item for asked_key in group for item in sorted(
             (item for key, item in told if key == asked_key), key=place.get)], quote)
@@ -145,19 +166,23 @@ def add_lines(doc, told, needed):
         doc.add_item(item, EVIDENCE if item in needed else CONTEXT, line_start=True)
 
 
+# How often, added up: a list of needles, single needles, several values of a key; else several keys.
+NIAH_FORMS = (0.3, 0.5, 0.75)
+
+
 def training_niah(rng, length, mix):
     value_kind = rng.choice(("numbers", "numbers", "words", "uuids" if length > 400 else "numbers"))
     key_kind = rng.choice(("words", "words", "numbers", "uuids" if length > 400 else "words"))
     style = {"weight": mix.get("filler_weight", 0.1), "topical": rng.random() < 0.5}
     most = max(1, length // (160 if "uuids" in (key_kind, value_kind) else 60))
-    form = rng.random()
-    if form < 0.3:
+    form, forms = rng.random(), mix.get("niah_forms", NIAH_FORMS)
+    if form < forms[0]:
         return niah_list_document(rng, length, max(1, most // 2), key_kind, value_kind,
                                   rng.randrange(40))
-    if form < 0.5:
+    if form < forms[1]:
         keys = niah_keys(rng, most, key_kind)
         return niah_document(rng, length, keys, 1, [[key] for key in keys], value_kind, **style)
-    if form < 0.75:
+    if form < forms[2]:
         n_values = rng.randint(2, max(2, min(6, most)))
         keys = niah_keys(rng, max(1, most // n_values), key_kind)
         return niah_document(rng, length, keys, n_values, [[key] for key in keys], value_kind,
@@ -176,7 +201,7 @@ def training_niah(rng, length, mix):
 def statement(key, value, other=None):
     text = VOCAB.phrase("vt_item", key=key, other=other) if other else \
         VOCAB.phrase("vt_item_first", key=key, value=value)
-    return Told(text, key, spans=False)
+    return Statement(text, key, other or value)
 
 
 def in_order(units, chain):
@@ -187,7 +212,8 @@ def in_order(units, chain):
         units[i] = rows[item]
 
 
-def vt_document(rng, length, n_chains, hops, weight=W_OTHER, topical=False, variant=None):
+def vt_document(rng, length, n_chains, hops, weight=W_OTHER, topical=False, variant=None,
+                answer_weight=W_ANSWER):
     """All chains are asked for."""
     doc = Document()
     doc.add(intro("vt"))
@@ -208,7 +234,7 @@ def vt_document(rng, length, n_chains, hops, weight=W_OTHER, topical=False, vari
         in_order(units, chain)
     doc.add_units(units)
     for chain, question in zip(chains, questions):
-        doc.ask_list(question, chain)
+        doc.ask_list(question, chain, weight=answer_weight)
     return doc
 
 
@@ -216,7 +242,7 @@ def training_vt(rng, length, mix):
     hops = rng.randint(1, 6 if length > 300 else 2)
     n_chains = max(1, min(62 // (hops + 1), length // (30 * (hops + 1)), rng.randint(1, 6)))
     return vt_document(rng, length, n_chains, hops, mix.get("filler_weight", 0.1),
-                       rng.random() < 0.5)
+                       rng.random() < 0.5, answer_weight=mix.get("vt_weight", W_ANSWER))
 
 
 # ---- cwe, fwe ----
@@ -229,6 +255,7 @@ class Counted:
     """A word of an answer: it stands in many places, so that none is its value."""
 
     unit, value, key = [], (0, 0), []
+    ordinal, asks, first_layer = 0, None, 0
 
     def __init__(self, word):
         self.part = word
@@ -257,7 +284,7 @@ def cwe_list(rng, n_asked, common, n_other, uncommon, together):
     return entries, [word for word in dict.fromkeys(entries) if word in often]
 
 
-def bag_document(rng, name, text, words, before=0, variant=None):
+def bag_document(rng, name, text, words, before=0, variant=None, weight=W_ANSWER):
     """A text of words, and the question about those that come often."""
     doc = Document()
     doc.add(intro(name))
@@ -265,7 +292,7 @@ def bag_document(rng, name, text, words, before=0, variant=None):
         doc.add(filler_line(rng, before))
     doc.add(VOCAB.ids(text), W_OTHER, EVIDENCE)
     doc.ask_list(list_question(name, its.any_variant(rng, variant), n=len(words)),
-                 [Counted(word) for word in words])
+                 [Counted(word) for word in words], weight=weight)
     return doc
 
 
@@ -292,7 +319,7 @@ def training_cwe(rng, length, mix):
     n_other = max(1, (room // (10 if together else 6) - n_asked * common) // uncommon)
     return bag_document(rng, "cwe", *fitting(
         lambda n: cwe_list(rng, n_asked, common, n, uncommon, together), n_other, room, numbered),
-        rng.randrange(20))
+        rng.randrange(20), weight=mix.get("bag_weight", W_ANSWER))
 
 
 @functools.lru_cache(maxsize=64)
@@ -319,7 +346,7 @@ def training_fwe(rng, length, mix):
     room = length - 90
     return bag_document(rng, "fwe", *fitting(
         lambda n: fwe_list(rng, n, alpha, 3), max(20, int(room / 2.4)), room, " ".join),
-        rng.randrange(20))
+        rng.randrange(20), weight=mix.get("bag_weight", W_ANSWER))
 
 
 KINDS = {"niah": training_niah, "vt": training_vt, "cwe": training_cwe, "fwe": training_fwe}

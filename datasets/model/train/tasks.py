@@ -28,6 +28,9 @@ class Answer:
         self.start, self.length, self.reads = start, len(item.answer), item.reads
         self.value_start, self.value_length = item_start + item.value[0], item.value[1]
         self.key, self.sum, self.operands = item.key, item.sum, item.operands
+        self.asks = item.key if item.asks is None else item.asks
+        self.ordinal, self.first_layer = item.ordinal, item.first_layer
+        self.spaces = int(item.answer[:1] == [VOCAB.space])  # tokens before those of the value
 
 
 class Document:
@@ -81,7 +84,7 @@ class Document:
         self.add(item.answer, W_ANSWER, QUESTION)
         self.weights[-len(item.answer):] = item.weights
 
-    def ask_list(self, question, items, quote=""):
+    def ask_list(self, question, items, quote="", weight=W_ANSWER):
         """A question whose answer lists the values of several items."""
         self.end_context()
         self.add(VOCAB.newline + question, W_OTHER, QUESTION)
@@ -94,8 +97,9 @@ class Document:
         for (start, at), item in zip(places, items):
             end = len(VOCAB.ids(text[:at] + item.part))
             part = Item(item.unit, [], ids[start:end], item.value, item.key)
+            part.ordinal, part.asks, part.first_layer = item.ordinal, item.asks, item.first_layer
             self.answers.append(Answer(len(self.ids) + start, part, self._item_start.get(item, 0)))
-        self.add(ids, W_ANSWER, QUESTION)
+        self.add(ids, weight, QUESTION)
 
     def list_again(self, items):
         """A second list with some of the pairs: more answers per token than questions give."""
@@ -210,12 +214,12 @@ def kv_document(rng, length, n_questions, key_length=8, value_length=8, similar=
 QUESTION_TOKENS = 40  # at most, of two_stage_retr with its answer
 
 
-def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=None, before=0,
+def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=0.25, before=0,
                        after=0, variant=None):
     """The context is a list of numbers with colours, the questions fill `question_tokens`.
 
-    keys: "consecutive" from 0, "runs" (a part of such a list), "random" or "similar"; direct: without the
-    sum, or None to mix both.
+    keys: "consecutive" from 0, "runs" (a part of such a list), "random" or "similar"; direct:
+    without the sum, or how often.
     """
     doc = Document()
     doc.add(intro("two_stage"))
@@ -233,7 +237,8 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
         if room < 0 and items:
             break
         items.append(its.two_stage_item(rng, key, rng.choice(VOCAB.words("color")),
-                                        rng.random() < 0.25 if direct is None else direct, variant))
+                                        direct if isinstance(direct, bool)
+                                        else rng.random() < direct, variant))
     asked = []
     for item in rng.sample(items, len(items)):
         if item.cost() > question_tokens:
@@ -381,6 +386,8 @@ def training_kv(rng, length, mix):
         lengths = [n for n in lengths if n not in (24, 36, "uuid")]
     key_length = 8 if rng.random() < mix.get("eight", 0.5) else rng.choice(lengths)
     value_length = key_length if rng.random() < 0.6 else rng.choice(lengths)
+    if length >= 512 and "uuid" in mix and rng.random() < mix["uuid"]:
+        key_length = value_length = "uuid"
     again = rng.random() < mix.get("again", 0.0)
     body = len(its.hex_string(rng, key_length)) + len(its.hex_string(rng, value_length))
     n_questions = max(1, int(length * rng.uniform(0.35, 0.6) / (body + (5 if again else 15))))
@@ -424,7 +431,7 @@ def training_two_stage(rng, length, mix):
     question_tokens = max(QUESTION_TOKENS, int(length * rng.uniform(0.35, 0.65)))
     return two_stage_document(
         rng, length, question_tokens, rng.choice(mix.get("orders", ORDERS)),
-        **(filler_around(rng, length) if mix.get("filler_lines") else {}))
+        mix.get("direct", 0.25), **(filler_around(rng, length) if mix.get("filler_lines") else {}))
 
 
 def training_repeat(rng, length, mix):

@@ -21,7 +21,7 @@ from grow import grow
 from tasks import VOCAB
 
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
-PROBES = ("probe", "key_probe", "sum_probe", "operand_probe")
+PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe")
 EXTRA_LOSSES = PROBES + ("span",)  # see objectives.py
 
 
@@ -84,8 +84,9 @@ class Trainer:
         self.key_probe = objectives.Probe(dim, config.get("key_probe", {"tokens": 1})["tokens"])
         self.sum_probe = objectives.Probe(dim, objectives.SUM_TOKENS)
         self.operand_probe = objectives.Probe(dim, objectives.OPERAND_TOKENS)
-        self.parts = {"model": self.model, "probe": self.probe, "key_probe": self.key_probe,
-                      "sum_probe": self.sum_probe, "operand_probe": self.operand_probe}
+        self.query_probe = objectives.Probe(dim, 1 + objectives.QUERY_TOKENS)
+        self.place_probe = objectives.Probe(dim, 1)
+        self.parts = {"model": self.model, **{name: getattr(self, name) for name in PROBES}}
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.optimizer = self._make_optimizer()
         self.path = os.path.join(out, config["name"] + ".pt")
@@ -153,6 +154,11 @@ class Trainer:
         if weight["key_probe"] > 0:
             parts["key_probe"] = objectives.key_loss(
                 self.key_probe, wanted[config["key_probe"]["layer"]], batch.docs, rng)
+        for name, probe_loss in (("query_probe", objectives.query_loss),
+                                 ("place_probe", objectives.place_loss)):
+            if weight[name] > 0:
+                parts[name] = probe_loss(
+                    self.parts[name], wanted[config[name]["layer"]], batch.docs, rng)
         for name, what in (("sum_probe", "sum"), ("operand_probe", "operands")):
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
@@ -163,7 +169,7 @@ class Trainer:
         for name, part in parts.items():
             loss = loss + weight[name] * part
 
-        answers = weights == 1
+        answers = weights >= 1
         report = {"answer": losses[answers].mean().item(), "other": losses[~answers].mean().item()}
         report.update((name, part.item()) for name, part in parts.items())
         return loss, report
