@@ -1,5 +1,6 @@
 """Greedy exact match of a checkpoint at given context lengths, with full attention."""
 import argparse
+import copy
 import math
 import random
 
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 
 import items as its
 import model as llama
+import ruler
 import tasks
 from tasks import VOCAB
 
@@ -60,10 +62,17 @@ class Context:
 
 
 def split_document(doc):
-    """The context of a document, and (ids of question and answer, answer) of its questions."""
+    """The context of a document, and (ids of question and answer, answer) of its questions.
+
+    The parts of a list are one answer, which stands where the first one does.
+    """
     questions, start = [], doc.question_start
     for answer in doc.answers:
         end = answer.start + answer.length
+        if answer.follows:
+            ids, first = questions.pop()
+            answer = copy.copy(first)
+            answer.length, start = end - first.start, first.start + first.length - len(ids)
         questions.append((doc.ids[start:end], answer))
         start = end
     return doc.ids[:doc.question_start], questions
@@ -120,6 +129,13 @@ def kv_sample(task, rng, length, variant):
                              variant=variant)
 
 
+def niah_sample(task, rng, length, variant):
+    """Lists of four values, of one key or of four."""
+    n_keys, n_values = {"niah_values": (1, 4), "niah_keys": (4, 1)}[task]
+    keys = ruler.word_keys(rng, n_keys)
+    return ruler.niah_document(rng, length, keys, n_values, [keys], "numbers", variant=variant)
+
+
 SAMPLES = {
     "passkey": lambda task, rng, length, variant: tasks.passkey_document(
         rng, length, 1, 1, variant=variant),
@@ -131,6 +147,10 @@ SAMPLES = {
     "two": two_stage_sample, "two_random": two_stage_sample, "two_direct": two_stage_sample,
     "mixed": lambda task, rng, length, variant: tasks.mixed_document(rng, length),
     **{task: kv_sample for task in KV_LENGTHS},
+    "niah_values": niah_sample, "niah_keys": niah_sample,
+    "vt": lambda task, rng, length, variant: ruler.vt_document(rng, length, 1, 4, variant=variant),
+    "cwe": lambda task, rng, length, variant: ruler.training_cwe(rng, length, {}),
+    "fwe": lambda task, rng, length, variant: ruler.training_fwe(rng, length, {}),
 }
 
 
@@ -163,11 +183,12 @@ def perplexity(model, length, n_texts=4):
     return math.exp(total / n_texts)
 
 
-def quick_report(model, length=512, n=24):
+def quick_report(model, ruler_tasks=(), length=512, n=24):
     """One line for the training log."""
     model.eval()
     parts = []
-    for task in ("kv8", "kv16", "passkeys", "number", "needles", "two", "two_direct", "mixed"):
+    for task in ("kv8", "kv16", "passkeys", "number", "needles", "two", "two_direct", "mixed") \
+            + tuple(ruler_tasks):
         exact, token, count = accuracy(model, task, length, n)
         parts.append("%s %.2f/%.2f(%d)" % (task, exact, token, count))
     model.train()

@@ -30,6 +30,7 @@ class Answer:
         self.key, self.sum, self.operands = item.key, item.sum, item.operands
         self.asks = item.key if item.asks is None else item.asks
         self.ordinal, self.first_layer = item.ordinal, item.first_layer
+        self.follows = False  # a part of a list, and not the first
         self.spaces = int(item.answer[:1] == [VOCAB.space])  # tokens before those of the value
 
 
@@ -99,6 +100,7 @@ class Document:
             part = Item(item.unit, [], ids[start:end], item.value, item.key)
             part.ordinal, part.asks, part.first_layer = item.ordinal, item.asks, item.first_layer
             self.answers.append(Answer(len(self.ids) + start, part, self._item_start.get(item, 0)))
+            self.answers[-1].follows = start > 0
         self.add(ids, weight, QUESTION)
 
     def list_again(self, items):

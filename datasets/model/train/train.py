@@ -22,6 +22,7 @@ from tasks import VOCAB
 
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
 PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe")
+RULER_TASKS = ("niah_values", "niah_keys", "vt", "fwe")
 EXTRA_LOSSES = PROBES + ("span",)  # see objectives.py
 
 
@@ -189,7 +190,11 @@ class Trainer:
             if self.step % SAVE_EVERY == 0 or self.step == self.schedule.steps:
                 self.save()
             if self.step % CHECK_EVERY == 0 or self.step == self.schedule.steps:
-                print("      " + quick_report(self.model), flush=True)
+                print("      " + quick_report(self.model, self._ruler_tasks()), flush=True)
+
+    def _ruler_tasks(self):
+        stage, _ = self.schedule.stage(self.step - 1)
+        return RULER_TASKS if "niah" in stage["mix"] else ()
 
     def log(self, recent):
         stage, _ = self.schedule.stage(self.step - 1)
