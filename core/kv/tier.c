@@ -1,63 +1,8 @@
-/* Lanes in the host tier: which units the device has, and which leave for others. */
-#include "kv/tier.h"
+/* Lanes in the host tier: which units the device has, and what attention sees of them. */
+#include "kv/tier_impl.h"
 
-#include "kv/store.h"
 #include <assert.h>
 #include <string.h>
-
-enum {
-    ABSENT = -1,      /* on the host alone */
-    WANTED = -2,      /* will come with the next fetch */
-    STAGED = 1 << 30, /* staging place 0; below it are those of the cache */
-    TIER_GATHER = 4096
-};
-
-struct tier_place {
-    int32_t unit, n_slots;
-    bool ahead;    /* came by a guess that no request has confirmed */
-    int64_t stamp; /* of its last request, or of the guess */
-    int64_t uses;  /* requests since it came */
-};
-
-/* Rows of places: place i has slots i * unit_tok and up of these blocks. */
-struct tier_rows {
-    struct tier_place *place;
-    uint8_t **block;
-    int32_t n, cap, n_blocks, cap_blocks;
-};
-
-struct kvl_tier_lane {
-    bool on, ahead;     /* ahead: the request under way is a guess */
-    int32_t first, end; /* host positions, in whole units */
-    int32_t *place;     /* [cap_units]: of a unit's copy, or ABSENT, WANTED */
-    float *score;       /* [cap_units], where units have scores */
-    int32_t cap_units;
-    struct tier_rows cache, stage;
-    int32_t *wanted;
-    int32_t n_wanted, cap_wanted;
-    int32_t n_ahead; /* guesses that wait */
-    int64_t clock;   /* requests so far */
-    /* The view: blocks of cache, stage, then those of positions on the device.  Slots of a sequence below
-     * `first` are at shift[0] + slot, from `end` on at shift[1] + slot. */
-    uint8_t **table;
-    int32_t n_table, cap_table;
-    const uint8_t **links; /* on a device: where its blocks have their parts */
-    int32_t cap_links;
-    int32_t shift[2];
-};
-
-static struct kvl_tier_lane *tier_lane(const struct kvl_tier *t, int32_t layer, int32_t kv_head)
-{
-    return &t->lanes[layer * t->n_kv_heads + kv_head];
-}
-
-/* A key and a value, which is what attention reads.  That a store has keys in two forms may be for others
- * that share it: no count depends on it. */
-static int64_t slot_bytes(const struct kvl_tier *t)
-{
-    const struct kvl_layout *l = &t->store->layout;
-    return 2 * (int64_t)l->head_dim * (int64_t)l->elem_bytes;
-}
 
 /* ---- lifecycle ----------------------------------------------------------------------- */
 
@@ -89,8 +34,7 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
     return KVL_OK;
 }
 
-/* One block of a place; NULL: no memory. */
-static uint8_t *place_block(struct kvl_tier *t)
+uint8_t *kvl_tier_block(struct kvl_tier *t)
 {
     uint8_t *block;
     if (!t->store->device) return kvl_alloc(1, t->store->layout.bytes);
@@ -146,8 +90,7 @@ static void *copied(const void *from, int32_t n, size_t item)
     return to;
 }
 
-/* Room to give n blocks back. */
-static int spare_room(struct kvl_tier *t, int32_t n)
+int kvl_tier_spare(struct kvl_tier *t, int32_t n)
 {
     void *spare = t->spare;
     KVL_TRY(kvl_grow(&spare, &t->cap_spare, t->n_spare, n, sizeof *t->spare, NULL));
@@ -176,7 +119,7 @@ static int rows_fork(struct kvl_tier *t, const struct tier_rows *from, struct ti
     to->n = to->cap = from->n;
     to->cap_blocks = from->n_blocks;
     for (int32_t i = 0; i < from->n_blocks; i++, to->n_blocks++) {
-        to->block[i] = place_block(t);
+        to->block[i] = kvl_tier_block(t);
         if (!to->block[i]) return KVL_ENOMEM;
         int rc = place_copy(t, to->block[i], from->block[i]);
         if (rc != KVL_OK) {
@@ -215,7 +158,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
     int rc = from->copying ? from->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN) : KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < t->n_lanes; i++)
         rc = lane_fork(t, &from->lanes[i], &t->lanes[i]);
-    if (rc == KVL_OK) rc = spare_room(t, t->n_blocks);
+    if (rc == KVL_OK) rc = kvl_tier_spare(t, t->n_blocks);
     if (rc != KVL_OK) {
         kvl_tier_destroy(t);
         return rc;
@@ -229,8 +172,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
 
 /* ---- ages ------------------------------------------------------------------------------ */
 
-/* Room for the places of units below n, without a copy on the device. */
-static int lane_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n)
+int kvl_tier_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n)
 {
     if (n <= a->cap_units) return KVL_OK;
     int32_t have = a->cap_units, cap = have, cap_score = have;
@@ -242,7 +184,7 @@ static int lane_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t
         a->score = score;
         memset(a->score + have, 0, (size_t)(cap_score - have) * sizeof *a->score);
     }
-    for (int32_t i = have; i < cap; i++) a->place[i] = ABSENT;
+    for (int32_t i = have; i < cap; i++) a->place[i] = TIER_ABSENT;
     a->cap_units = cap;
     return KVL_OK;
 }
@@ -287,10 +229,10 @@ int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, i
     for (int32_t h = 0; h < t->n_kv_heads; h++) {
         struct kvl_tier_lane *a = tier_lane(t, layer, h);
         if (!a->on || end <= a->end) continue;
-        KVL_TRY(lane_units(t, a, n_units));
+        KVL_TRY(kvl_tier_units(t, a, n_units));
         struct kvl_table *table = kvl_seq_table(seq, layer, h);
         int32_t n = kvl_ranks_below(l, table, end) - kvl_ranks_below(l, table, a->end);
-        t->count.d2h_bytes += n * slot_bytes(t);
+        t->count.d2h_bytes += n * tier_slot_bytes(t);
         a->end = end;
         KVL_TRY(age_lane(t, a, table));
     }
@@ -309,270 +251,7 @@ int32_t kvl_tier_host_slots(const struct kvl_tier *t, const struct kvl_seq *seq,
 
 size_t kvl_tier_place_bytes(const struct kvl_tier *t)
 {
-    return (size_t)t->desc.unit_tok * (size_t)slot_bytes(t);
-}
-
-/* ---- requests ---------------------------------------------------------------------------- */
-
-static struct tier_place *place_at(const struct kvl_tier_lane *a, int32_t place)
-{
-    return place < STAGED ? &a->cache.place[place] : &a->stage.place[place - STAGED];
-}
-
-void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head, bool ahead)
-{
-    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    a->clock++;
-    a->ahead = ahead;
-}
-
-static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
-{
-    int32_t place = a->place[unit];
-    if (place == WANTED) return KVL_OK;
-    if (place != ABSENT) {
-        struct tier_place *p = place_at(a, place);
-        if (p->stamp == a->clock) return KVL_OK;
-        p->stamp = a->clock;
-        if (a->ahead) return KVL_OK;
-        p->uses++;
-        t->count.hits++;
-        return KVL_OK;
-    }
-    void *wanted = a->wanted;
-    KVL_TRY(
-        kvl_grow(&wanted, &a->cap_wanted, a->n_wanted, a->n_wanted + 1, sizeof *a->wanted, NULL));
-    a->wanted = wanted;
-    a->wanted[a->n_wanted++] = unit;
-    a->place[unit] = WANTED;
-    return KVL_OK;
-}
-
-int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n)
-{
-    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    int32_t u = t->desc.unit_tok, origin = t->desc.origin, last = KVL_MIN(first + n, a->end);
-    first = KVL_MAX(first, a->first) - origin;
-    last -= origin;
-    for (int32_t unit = first / u; first < last && unit <= (last - 1) / u; unit++)
-        KVL_TRY(want_unit(t, a, unit));
-    return KVL_OK;
-}
-
-int kvl_tier_scores(struct kvl_tier *t, int32_t layer, int32_t kv_head, const float *score,
-                    int32_t n)
-{
-    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    if (t->desc.order != KVL_TIER_SCORE || n == 0) return KVL_OK;
-    KVL_TRY(lane_units(t, a, n));
-    memcpy(a->score, score, (size_t)n * sizeof *score);
-    return KVL_OK;
-}
-
-/* Guesses that the request did not name were wrong, whatever becomes of them. */
-static void judge_guesses(struct kvl_tier *t, struct kvl_tier_lane *a)
-{
-    struct tier_rows *rows[] = { &a->cache, &a->stage };
-    for (int i = 0; i < 2 && a->n_ahead > 0; i++)
-        for (int32_t j = 0; j < rows[i]->n; j++) {
-            struct tier_place *p = &rows[i]->place[j];
-            if (p->ahead && p->stamp != a->clock)
-                t->count.wrong_bytes += p->n_slots * slot_bytes(t);
-            p->ahead = false;
-        }
-    a->n_ahead = 0;
-}
-
-/* ---- replacement --------------------------------------------------------------------------- */
-
-/* Place x goes before place y. */
-static bool leaves_before(const struct kvl_tier *t, const struct kvl_tier_lane *a, int32_t x,
-                          int32_t y)
-{
-    const struct tier_place *p = &a->cache.place[x], *q = &a->cache.place[y];
-    if (t->desc.order == KVL_TIER_LFU && p->uses != q->uses) return p->uses < q->uses;
-    if (t->desc.order == KVL_TIER_SCORE && a->score[p->unit] != a->score[q->unit])
-        return a->score[p->unit] < a->score[q->unit];
-    return p->stamp != q->stamp ? p->stamp < q->stamp : p->unit < q->unit;
-}
-
-/* The victims are a heap; the next one is at its root. */
-static void victims_sift(struct kvl_tier *t, const struct kvl_tier_lane *a, int32_t i)
-{
-    for (;;) {
-        int32_t child = 2 * i + 1, *v = t->victims;
-        if (child >= t->n_victims) return;
-        if (child + 1 < t->n_victims && leaves_before(t, a, v[child + 1], v[child])) child++;
-        if (!leaves_before(t, a, v[child], v[i])) return;
-        int32_t x = v[i];
-        v[i] = v[child];
-        v[child] = x;
-        i = child;
-    }
-}
-
-/* Places of the cache that the request does not name, and no guess waits in while another comes. */
-static int victims_find(struct kvl_tier *t, const struct kvl_tier_lane *a)
-{
-    void *victims = t->victims;
-    KVL_TRY(kvl_grow(&victims, &t->cap_victims, 0, a->cache.n, sizeof *t->victims, NULL));
-    t->victims = victims;
-    t->n_victims = 0;
-    for (int32_t i = 0; i < a->cache.n; i++)
-        if (a->cache.place[i].stamp != a->clock && !a->cache.place[i].ahead)
-            t->victims[t->n_victims++] = i;
-    for (int32_t i = t->n_victims / 2 - 1; i >= 0; i--) victims_sift(t, a, i);
-    return KVL_OK;
-}
-
-static int32_t victims_pop(struct kvl_tier *t, const struct kvl_tier_lane *a)
-{
-    int32_t first = t->victims[0];
-    t->victims[0] = t->victims[--t->n_victims];
-    victims_sift(t, a, 0);
-    return first;
-}
-
-/* ---- room ------------------------------------------------------------------------------------ */
-
-/* There is always room to give a block back. */
-static uint8_t *block_take(struct kvl_tier *t)
-{
-    if (t->n_spare > 0) return t->spare[--t->n_spare];
-    if (spare_room(t, t->n_blocks + 1) != KVL_OK) return NULL;
-    uint8_t *block = place_block(t);
-    t->n_blocks += block != NULL;
-    return block;
-}
-
-/* One more place, with its blocks. */
-static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
-{
-    int64_t slots = ((int64_t)r->n + 1) * t->desc.unit_tok;
-    if (slots > INT32_MAX / 4) return KVL_ENOMEM;
-    int32_t need = kvl_blocks_for(&t->store->layout, (int32_t)slots);
-    void *place = r->place, *block = r->block;
-    KVL_TRY(kvl_grow(&place, &r->cap, r->n, r->n + 1, sizeof *r->place, NULL));
-    r->place = place;
-    KVL_TRY(kvl_grow(&block, &r->cap_blocks, r->n_blocks, need, sizeof *r->block, NULL));
-    r->block = block;
-    for (; r->n_blocks < need; r->n_blocks++) {
-        r->block[r->n_blocks] = block_take(t);
-        if (!r->block[r->n_blocks]) return KVL_ENOMEM;
-    }
-    *out = r->n++;
-    t->n_places++;
-    t->peak_places = KVL_MAX(t->peak_places, t->n_places);
-    return KVL_OK;
-}
-
-/* Where the next unit of a request goes: *found says that victims_find has run. */
-static int room_find(struct kvl_tier *t, struct kvl_tier_lane *a, bool *found, int32_t *out)
-{
-    if (a->cache.n < t->desc.cache_tok / t->desc.unit_tok) return rows_add(t, &a->cache, out);
-    if (!*found) KVL_TRY(victims_find(t, a));
-    *found = true;
-    if (t->n_victims > 0) {
-        *out = victims_pop(t, a);
-        a->place[a->cache.place[*out].unit] = ABSENT;
-        return KVL_OK;
-    }
-    KVL_TRY(rows_add(t, &a->stage, out));
-    *out += STAGED;
-    return KVL_OK;
-}
-
-/* ---- copies ----------------------------------------------------------------------------------- */
-
-/* What waits goes to the stream of copies, which may not write to places that attention still reads. */
-static int gather_run(struct kvl_tier *t)
-{
-    const struct kvl_device *device = t->store->device;
-    if (t->n_gather == 0) return KVL_OK;
-    int32_t n = t->n_gather;
-    t->n_gather = t->n_gather_slots = 0;
-    t->copying = true;
-    KVL_TRY(device->order(KVL_STREAM_MAIN, KVL_STREAM_COPY));
-    return device->kv_gather(
-        &(struct kvl_kv_move_args){ .layout = &t->store->layout, .move = t->gather, .n_moves = n });
-}
-
-static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, int32_t from,
-                    int32_t n)
-{
-    const struct kvl_layout *l = &t->store->layout;
-    if (!t->store->device) {
-        kvl_block_copy(l, dst, to, src, from, n);
-        return KVL_OK;
-    }
-    if (t->n_gather == TIER_GATHER) KVL_TRY(gather_run(t));
-    memcpy(kvl_block_pos(l, dst) + to, kvl_block_pos(l, src) + from, (size_t)n * sizeof(int32_t));
-    t->gather[t->n_gather++] = (struct kvl_kv_move){ .to = kvl_block_head(dst)->data,
-                                                     .from = kvl_block_head(src)->data,
-                                                     .to_slot = to,
-                                                     .from_slot = from,
-                                                     .n = n,
-                                                     .at = t->n_gather_slots };
-    t->n_gather_slots += n;
-    return KVL_OK;
-}
-
-static int copy_slots(struct kvl_tier *t, uint8_t *const *dst, int32_t to, uint8_t *const *src,
-                      int32_t from, int32_t n)
-{
-    const struct kvl_layout *l = &t->store->layout;
-    int32_t mask = l->block_tok - 1;
-    while (n > 0) {
-        int32_t m = KVL_MIN(n, l->block_tok - KVL_MAX(to & mask, from & mask));
-        KVL_TRY(copy_run(t, dst[to >> l->block_shift], to & mask, src[from >> l->block_shift],
-                         from & mask, m));
-        to += m;
-        from += m;
-        n -= m;
-    }
-    return KVL_OK;
-}
-
-/* Live slots of a unit go to dst, from slot `to` on, each at its distance from the unit's first
- * position.  *n_live: how many there are. */
-static int tier_copy(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
-                     uint8_t *const *dst, int32_t to, int32_t *n_live)
-{
-    enum { STEP = 64 };
-    const struct kvl_table *table = &seq->tables[lane];
-    int32_t u = t->desc.unit_tok, total = 0, pos[STEP], slot[STEP];
-    for (int32_t at = 0; at < u; at += STEP) {
-        int32_t n = KVL_MIN(STEP, u - at);
-        for (int32_t i = 0; i < n; i++) pos[i] = t->desc.origin + unit * u + at + i;
-        total += kvl_seq_find(seq, lane / t->n_kv_heads, lane % t->n_kv_heads, pos, n, slot);
-        for (int32_t i = 0, m; i < n; i += m) {
-            for (m = 1; slot[i] >= 0 && i + m < n && slot[i + m] == slot[i] + m;) m++;
-            if (slot[i] >= 0) KVL_TRY(copy_slots(t, dst, to + at + i, table->blocks, slot[i], m));
-        }
-    }
-    *n_live = total;
-    return KVL_OK;
-}
-
-static int bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
-                      int32_t place)
-{
-    struct kvl_tier_lane *a = &t->lanes[lane];
-    struct tier_rows *r = place < STAGED ? &a->cache : &a->stage;
-    int32_t i = place < STAGED ? place : place - STAGED;
-    int32_t n;
-    KVL_TRY(tier_copy(t, seq, lane, unit, r->block, i * t->desc.unit_tok, &n));
-    r->place[i] = (struct tier_place){
-        .unit = unit, .n_slots = n, .ahead = a->ahead, .stamp = a->clock, .uses = !a->ahead
-    };
-    a->place[unit] = place;
-    a->n_ahead += a->ahead;
-    t->count.h2d_bytes += n * slot_bytes(t);
-    if (a->ahead)
-        t->count.ahead_bytes += n * slot_bytes(t);
-    else
-        t->count.misses++;
-    return KVL_OK;
+    return (size_t)t->desc.unit_tok * (size_t)tier_slot_bytes(t);
 }
 
 /* ---- what attention sees ------------------------------------------------------------------------ */
@@ -639,21 +318,8 @@ static int view_send(struct kvl_tier *t, int32_t lane)
     return device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
 }
 
-int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
-                   int32_t *n_units)
+int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane)
 {
-    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    int32_t lane = layer * t->n_kv_heads + kv_head, place;
-    bool found = false;
-    if (!a->ahead) judge_guesses(t, a);
-    for (int32_t i = 0; i < a->n_wanted; i++) {
-        KVL_TRY(room_find(t, a, &found, &place));
-        KVL_TRY(bring_unit(t, seq, lane, a->wanted[i], place));
-    }
-    *n_units = a->n_wanted;
-    a->n_wanted = 0;
-    if (t->store->device) KVL_TRY(gather_run(t));
-    if (a->ahead) return KVL_OK;
     KVL_TRY(view_build(t, seq, lane));
     return t->store->device ? view_send(t, lane) : KVL_OK;
 }
@@ -674,8 +340,9 @@ int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, i
             int32_t place = a->place[unit];
             assert(place >= 0);
             len = KVL_MIN(n, u - in_unit);
-            to = place < STAGED ? place * u
-                                : (a->cache.n_blocks << l->block_shift) + (place - STAGED) * u;
+            to = place < TIER_STAGED
+                     ? place * u
+                     : (a->cache.n_blocks << l->block_shift) + (place - TIER_STAGED) * u;
             to += in_unit;
         }
         if (m > 0 && out[m - 1].slot + out[m - 1].n == to)
@@ -701,7 +368,7 @@ void kvl_tier_settle(struct kvl_tier *t, int32_t layer)
     for (int32_t h = 0; h < t->n_kv_heads; h++) {
         struct kvl_tier_lane *a = tier_lane(t, layer, h);
         struct tier_rows *r = &a->stage;
-        for (int32_t i = 0; i < r->n; i++) a->place[r->place[i].unit] = ABSENT;
+        for (int32_t i = 0; i < r->n; i++) a->place[r->place[i].unit] = TIER_ABSENT;
         for (int32_t i = 0; i < r->n_blocks; i++) t->spare[t->n_spare++] = r->block[i];
         t->n_places -= r->n;
         r->n = r->n_blocks = 0;
