@@ -2,6 +2,8 @@
  * the list is written, and of everything that is not on the list. */
 #include "ops/ops_util.h"
 
+#include "kvl/device.h"
+
 struct decode_case {
     struct ut_lanes lanes;
     struct kvl_run *runs;
@@ -270,6 +272,99 @@ static void test_same_bits(void **state)
     ut_each_isa(body_same);
 }
 
+/* A list of pages: a few of those of page_tok slots that end before the last `open` ones, in any order, then
+ * these; and the same as runs. */
+static void pages_open(struct kvl_rng *r, struct decode_case *t, int32_t page_tok)
+{
+    int32_t n_slots = t->lanes.lane[0].n_slots, open = ut_between(r, 0, KVL_MIN(90, n_slots));
+    int32_t n = (n_slots - open) / page_tok, n_pages = ut_between(r, 0, n);
+    int32_t *page = ut_alloc((size_t)n, sizeof *page);
+    for (int32_t i = 0; i < n; i++) page[i] = i;
+    kvl_rng_shuffle(r, page, n);
+    t->job.page = page;
+    t->job.n_pages = n_pages;
+    t->job.page_tok = page_tok;
+    t->job.tail = n_slots - open;
+    t->job.n_slots = n_pages * page_tok + open;
+    t->runs = ut_alloc((size_t)n_pages + 1, sizeof *t->runs);
+    for (int32_t i = 0; i < n_pages; i++)
+        t->runs[i] = (struct kvl_run){ .slot = page[i] * page_tok, .n = page_tok };
+    t->runs[n_pages] = (struct kvl_run){ .slot = t->job.tail, .n = open };
+}
+
+/* With `page` in place of the list's own array. */
+static void pages_same(struct decode_case *t, const struct kvl_ops *ops, const int32_t *page)
+{
+    struct kvl_attn_job pages = t->job;
+    size_t heads = (size_t)t->job.n_heads, n_out = heads * (size_t)t->args.head_dim;
+    memset(t->out[1], 0xff, n_out * sizeof **t->out);
+    memset(t->lse[1], 0xff, heads * sizeof **t->lse);
+    t->job.page = NULL;
+    t->job.runs = t->runs;
+    t->job.n_runs = pages.n_pages + 1;
+    for (int k = 0; k < 2; k++) {
+        t->job.out = t->out[k];
+        t->job.lse = t->lse[k];
+        assert_int_equal(ops->attn_decode(&t->args), KVL_OK);
+        t->job = pages;
+        t->job.page = page;
+    }
+    t->job = pages;
+    ut_same("out of pages", t->out[1], t->out[0], n_out);
+    ut_same("lse of pages", t->lse[1], t->lse[0], heads);
+}
+
+static void pages_run(struct decode_case *t)
+{
+    pages_same(t, &kvl_ops_cpu, t->job.page);
+    pages_same(t, &kvl_ops_ref, t->job.page);
+#ifdef KVL_TEST_CUDA
+    const struct kvl_device *d = NULL;
+    size_t n = (size_t)t->job.n_pages;
+    assert_int_equal(kvl_device_open("cuda", &d, &(struct kvl_err){ 0 }), KVL_OK);
+    int32_t *page = d->alloc(KVL_PLACE_DEVICE, n, sizeof *page);
+    assert_non_null(page);
+    assert_int_equal(d->copy(page, t->job.page, n * sizeof *page, KVL_STREAM_MAIN), KVL_OK);
+    pages_same(t, &kvl_ops_cpu, page);
+    d->free(KVL_PLACE_DEVICE, page);
+#endif
+}
+
+/* A list of pages is the list of its runs: pages within blocks and across them, of lengths that are no power
+ * of two, none at all, in one split and in many, in both kernels of a GPU. */
+static void body_pages(struct kvl_rng *r)
+{
+    static const int32_t sizes[] = { 700, 64, 5000 };
+    for (int32_t i = 0; i < 24; i++) {
+        struct decode_case t;
+        struct decode_shape s = { .n_slots = sizes[i % 3] + i,
+                                  .head_dim = UT_PICK(r, 64, 128, 22),
+                                  .n_heads = ut_between(r, 1, 5),
+                                  .type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16,
+                                                                    KVL_KV_BF16) };
+        case_open_shape(r, &t, &s, 1);
+        kvl_free(t.runs);
+        t.job.runs = NULL;
+        t.job.log_weight = NULL;
+        t.job.n_runs = 0;
+        pages_open(r, &t, UT_PICK(r, 16, 1, 7, 48, 33, 100));
+        if (i < 2) {
+            t.job.n_slots -= t.job.n_pages * t.job.page_tok;
+            t.job.n_pages = 0;
+            t.runs[0] = (struct kvl_run){ .slot = t.job.tail, .n = t.job.n_slots };
+        }
+        pages_run(&t);
+        kvl_free((void *)(uintptr_t)t.job.page);
+        case_close(&t);
+    }
+}
+
+static void test_pages(void **state)
+{
+    (void)state;
+    ut_each_isa(body_pages);
+}
+
 /* The oracle of real execution: a mask over all slots against a list of the chosen ones. */
 static void body_masked(struct kvl_rng *r)
 {
@@ -383,10 +478,10 @@ static void test_huge_logits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),   cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_long),        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_masked),      cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_huge_logits),
+        cmocka_unit_test(test_reference), cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_long),      cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_masked),    cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_pages),     cmocka_unit_test(test_huge_logits),
     };
     return cmocka_run_group_tests_name("attn_decode", tests, NULL, NULL);
 }

@@ -51,15 +51,11 @@ size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim)
 /* Moves (run, off) on by n entries. */
 static void attend_skip(const struct kvl_attn_job *job, int32_t *run, int32_t *off, int32_t n)
 {
-    if (!job->runs) {
-        *off += n;
-        return;
-    }
     while (n > 0) {
-        int32_t step = KVL_MIN(n, job->runs[*run].n - *off);
+        int32_t len = kvl_span_run(job, *run).n, step = KVL_MIN(n, len - *off);
         n -= step;
         *off += step;
-        if (*off == job->runs[*run].n && n > 0) {
+        if (*off == len && n > 0) {
             (*run)++;
             *off = 0;
         }

@@ -59,12 +59,22 @@ struct kvl_gemv_item {
     float *scratch; /* kern->gemv_scratch(n_cols) floats; quantised weights only */
 };
 
+/* Run i of a job's list, however it is written. */
+static inline struct kvl_run kvl_span_run(const struct kvl_attn_job *job, int32_t i)
+{
+    if (job->runs) return job->runs[i];
+    if (!job->page) return (struct kvl_run){ .slot = 0, .n = job->n_slots };
+    if (i < job->n_pages)
+        return (struct kvl_run){ .slot = job->page[i] * job->page_tok, .n = job->page_tok };
+    return (struct kvl_run){ .slot = job->tail, .n = job->n_slots - job->n_pages * job->page_tok };
+}
+
 /* A piece of a decode job: entries i0 .. i0 + n - 1 of its list. */
 struct kvl_span {
     const struct kvl_attn_decode_args *a;
     const struct kvl_attn_job *job;
     int32_t i0, n;
-    int32_t run, run_off; /* where entry i0 is in job->runs */
+    int32_t run, run_off; /* where entry i0 is: kvl_span_run */
     float *max, *sum;     /* out [span_heads]: largest logit, sum of exp(logit - max) */
     float *acc;           /* out [span_heads][span_pad], or NULL: no values wanted */
     const struct kvl_rope_table *rope; /* jobs with pos */

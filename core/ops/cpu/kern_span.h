@@ -27,8 +27,8 @@ VEC bool span_light(enum kvl_wtype v_type, int32_t n_heads)
 /* Walks the list and yields the address of every row. */
 struct walk {
     const struct kvl_lane *lane;
-    const struct kvl_run *runs;
-    struct kvl_run all; /* stands for runs == NULL */
+    const struct kvl_attn_job *job;
+    struct kvl_run now; /* the run-th of the job */
     int32_t run, off;
     size_t row_bytes, k_off, v_off;
 };
@@ -54,8 +54,8 @@ static void walk_open(struct walk *w, const struct kvl_span *s)
 {
     const struct kvl_layout *l = s->job->lane->layout;
     w->lane = s->job->lane;
-    w->all = (struct kvl_run){ .slot = 0, .n = s->job->n_slots };
-    w->runs = s->job->runs ? s->job->runs : &w->all;
+    w->job = s->job;
+    w->now = kvl_span_run(s->job, s->run);
     w->run = s->run;
     w->off = s->run_off;
     w->row_bytes = (size_t)l->head_dim * l->elem_bytes;
@@ -69,12 +69,12 @@ static void walk_next(struct walk *w, int32_t n, int32_t tile, struct rows *rows
     const struct kvl_layout *l = w->lane->layout;
     int32_t i = 0;
     while (i < n) {
-        while (w->off >= w->runs[w->run].n) {
-            w->run++;
+        while (w->off >= w->now.n) {
+            w->now = kvl_span_run(w->job, ++w->run);
             w->off = 0;
         }
-        int32_t slot = w->runs[w->run].slot + w->off, in_block = slot & (l->block_tok - 1);
-        int32_t len = KVL_MIN(l->block_tok - in_block, w->runs[w->run].n - w->off);
+        int32_t slot = w->now.slot + w->off, in_block = slot & (l->block_tok - 1);
+        int32_t len = KVL_MIN(l->block_tok - in_block, w->now.n - w->off);
         assert(slot >= 0 && slot < w->lane->n_slots);
         len = KVL_MIN(len, n - i);
         const uint8_t *at =

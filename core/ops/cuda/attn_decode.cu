@@ -127,6 +127,8 @@ static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_
         assert(job->lane->layout->head_dim == head_dim && job->n_heads >= 1);
         assert(!job->pos || job->lane->layout->part_off[KVL_PART_K_RAW] != SIZE_MAX);
         assert(!job->pos || !job->keys);
+        assert(!job->page || (!job->runs && job->page_tok > 0 && job->n_pages >= 0));
+        assert(!job->page || job->n_pages * job->page_tok <= job->n_slots);
         if (job->runs) p.n_runs += job->n_runs;
         if (job->runs) p.n_firsts += n_splits;
         p.n_parts += n_splits * job->n_heads;
@@ -187,6 +189,12 @@ static struct decode_job decode_job_of(struct kvl_cuda_call *c, const struct kvl
         d.keys = kvl_cuda_in(c, job->keys, n * dim);
         d.pos = kvl_cuda_in(c, job->pos, n);
         d.probs = kvl_cuda_out(c, job->probs, heads * n);
+    }
+    if (job->page) {
+        if (job->n_pages > 0) d.page = kvl_cuda_in(c, job->page, (size_t)job->n_pages);
+        d.n_pages = job->n_pages;
+        d.page_tok = job->page_tok;
+        d.tail = job->tail;
     }
     if (values) d.out = kvl_cuda_out(c, job->out, heads * dim);
     d.lse = job->lse ? kvl_cuda_out(c, job->lse, heads) : kvl_cuda_temp<float>(c, heads);

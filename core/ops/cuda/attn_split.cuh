@@ -2,7 +2,7 @@
  *
  * A block goes over its split in three steps with barriers between them; other blocks of the SM keep
  * memory busy meanwhile:
- *   rows    the address of every row, from runs and the lane's table
+ *   rows    the address of every row, from runs or pages and the lane's table
  *   logits  keys; eight channels per lane, several slots per warp at a time.  The sums over lanes leave
  *           every lane with a logit of its own
  *   values  the same mapping; the softmax of the whole split is known by then, nothing is rescaled
@@ -39,6 +39,8 @@ struct decode_job {
     float *out, *lse, *probs; /* out NULL: no values; lse is never NULL */
     int32_t n_slots, n_heads, q_pos;
     int32_t run0, n_runs, first0; /* its own of `run` and `first`; n_runs 0: entry i is slot i */
+    const int32_t *page;          /* [n_pages]; page_tok 0: there is no such list */
+    int32_t n_pages, page_tok, tail;
     int32_t part0;                /* its [n_splits][n_heads] of `part` and `acc` */
     int32_t fast;
 };
@@ -134,6 +136,13 @@ static __device__ inline int32_t decode_seek(const struct decode_run *run, int32
     return lo;
 }
 
+static __device__ inline int32_t decode_paged(const struct decode_job &job, int32_t i)
+{
+    int32_t page = i / job.page_tok;
+    if (page < job.n_pages) return job.page[page] * job.page_tok + i % job.page_tok;
+    return job.tail + (i - job.n_pages * job.page_tok);
+}
+
 /* A split of n entries is in n runs at most: they come to shared memory at once and are searched there. */
 static __device__ inline void decode_rows(const struct decode_params &a,
                                           const struct decode_split &s,
@@ -150,6 +159,8 @@ static __device__ inline void decode_rows(const struct decode_params &a,
         if (n_runs > 0) {
             struct decode_run r = run[decode_seek(run, n_runs, slot)];
             slot += r.slot - r.start;
+        } else if (s.job->page_tok > 0) {
+            slot = decode_paged(*s.job, slot);
         }
         m.row[i] = s.blocks[slot >> a.block_shift] + (size_t)(slot & mask) * row_bytes;
     }

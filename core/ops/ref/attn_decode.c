@@ -4,10 +4,13 @@
 
 static void decode_slots(const struct kvl_attn_job *job, int32_t *slot)
 {
-    int32_t n = 0;
+    int32_t n = 0, paged = job->n_pages * job->page_tok;
+    for (; job->page && n < job->n_slots; n++)
+        slot[n] = n < paged ? job->page[n / job->page_tok] * job->page_tok + n % job->page_tok
+                            : job->tail + n - paged;
     for (int32_t r = 0; job->runs && r < job->n_runs; r++)
         for (int32_t i = 0; i < job->runs[r].n; i++) slot[n++] = job->runs[r].slot + i;
-    if (!job->runs)
+    if (!job->runs && !job->page)
         for (; n < job->n_slots; n++) slot[n] = n;
     assert(n == job->n_slots);
 }
