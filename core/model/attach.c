@@ -6,16 +6,23 @@
 
 enum { REPLAY_CHUNK = 128 }; /* keys and values stay in L2 on their way to the hook */
 
-int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
+void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err)
 {
     s->ctx.err = err;
+    s->ctx.ops = s->engine->now;
     s->host.session = s;
     s->host.n_visible = s->n_pos;
     s->host.clean = !err || err->code == KVL_OK;
     s->host.fetched = false;
+    s->host.ahead = false;
+    kvl_watch_policy(s->engine, s->planned->policy->name);
+}
+
+int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
+{
+    kvl_hook_enter(s, err);
     KVL_TRY(kvl_engine_wait(s->engine, err));
     kvl_arena_reset(&s->engine->scratch);
-    kvl_watch_policy(s->engine, s->planned->policy->name);
     return KVL_OK;
 }
 
@@ -78,14 +85,14 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     s->count.index_read_bytes +=
         (int64_t)n * sh->n_kv_heads * sh->head_dim * kvl_kv_elem_bytes(d->type);
-    return e->now->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
-                                                             .q = q->q,
-                                                             .lanes = e->lanes,
-                                                             .n_slots = n,
-                                                             .n_heads = sh->n_heads,
-                                                             .n_kv_heads = sh->n_kv_heads,
-                                                             .head_dim = sh->head_dim,
-                                                             .scale = e->scale });
+    return ctx->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+                                                               .q = q->q,
+                                                               .lanes = e->lanes,
+                                                               .n_slots = n,
+                                                               .n_heads = sh->n_heads,
+                                                               .n_kv_heads = sh->n_kv_heads,
+                                                               .head_dim = sh->head_dim,
+                                                               .scale = e->scale });
 }
 
 /* ---- attach ---------------------------------------------------------------------------------------- */

@@ -371,6 +371,7 @@ static uint32_t compose_caps(const struct kvl_policy *const part[N_PARTS])
         const struct kvl_policy *p = part[i];
         caps |= p->caps;
         if (!(p->caps & KVL_CAP_PREFILL)) never |= KVL_CAP_PREFILL;
+        if (!(p->caps & KVL_CAP_ASYNC)) never |= KVL_CAP_ASYNC;
         if ((p->append || p->prefilled) && !(p->caps & KVL_CAP_SHARES_META))
             never |= KVL_CAP_SHARES_META;
     }

@@ -170,13 +170,6 @@ static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
     return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
 }
 
-static int row_hook(const struct kvl_forward *f, const struct kvl_row *row)
-{
-    KVL_TRY(kvl_hook_begin(row->s, f->err));
-    row->s->host.n_visible = row->pos + 1;
-    return KVL_OK;
-}
-
 /* What several policies share runs in nobody's name. */
 static void no_hook(const struct kvl_forward *f)
 {
@@ -190,14 +183,17 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     struct kvl_engine *e = f->e;
     struct kvl_session *s = row->s;
     const struct kvl_shape *sh = &e->model->shape;
-    size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
     float *kv = kvl_arena_get(&e->step, 2 * n, sizeof *kv);
     if (!kv) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
-    KVL_TRY(kvl_engine_wait(e, f->err));
-    memcpy(kv, e->k + (size_t)i * n, n * sizeof *kv);
-    memcpy(kv + n, e->v + (size_t)i * n, n * sizeof *kv);
-    kvl_store_round(e->store, kv, 2 * n);
-    KVL_TRY(row_hook(f, row));
+    KVL_TRY(given(f, "copy of a key", kvl_engine_copy(e, kv, e->k + at, n * sizeof *kv)));
+    KVL_TRY(given(f, "copy of a value", kvl_engine_copy(e, kv + n, e->v + at, n * sizeof *kv)));
+    if (e->dev->kv_round)
+        KVL_TRY(given(f, "rounding of a key",
+                      e->dev->kv_round(kvl_store_desc(e->store)->type, kv, 2 * n)));
+    else
+        kvl_store_round(e->store, kv, 2 * n);
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
     struct kvl_step step = row_step(row, layer);
     int rc = s->planned->policy->append(&s->ctx, &step, kv, kv + n);
     return kvl_hook_done(s, "append", layer, rc);
@@ -214,6 +210,22 @@ static int row_append(const struct kvl_forward *f, const struct kvl_row *row, in
     return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }
 
+/* It looks at nothing that a device wrote. */
+static int row_schedule(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer,
+                        struct kvl_sel *sel)
+{
+    struct kvl_session *s = row->s;
+    struct kvl_step step = row_step(row, layer);
+    if (!s->planned->policy->schedule) return KVL_OK;
+    kvl_hook_enter(s, f->err);
+    s->host.n_visible = row->pos + 1;
+    int schedule = s->planned->policy->schedule(&s->ctx, &step);
+    if (schedule != KVL_DENSE && schedule != KVL_SELECT)
+        return kvl_hook_failed(s, "schedule", layer, schedule);
+    sel->dense = schedule == KVL_DENSE;
+    return KVL_OK;
+}
+
 /* schedule and select: what this token reads in this layer. */
 static int row_select(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                       int32_t layer, struct kvl_sel *sel)
@@ -222,11 +234,7 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     const struct kvl_shape *sh = &f->e->model->shape;
     const struct kvl_policy *p = s->planned->policy;
     struct kvl_step step = row_step(row, layer);
-    KVL_TRY(row_hook(f, row));
-    int schedule = p->schedule ? p->schedule(&s->ctx, &step) : KVL_SELECT;
-    if (schedule != KVL_DENSE && schedule != KVL_SELECT)
-        return kvl_hook_failed(s, "schedule", layer, schedule);
-    sel->dense = schedule == KVL_DENSE;
+    KVL_TRY(row_schedule(f, row, layer, sel));
     if (sel->dense || !p->select || (!kvl_policy_reselects(p) && kvl_sel_load(sel, row)))
         return KVL_OK;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
@@ -235,7 +243,7 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
                                .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
                                .x_prev = layer > 0 ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
                                                    : NULL };
-    KVL_TRY(row_hook(f, row));
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
     s->host.selecting = true;
     int rc = p->select(&s->ctx, &step, &query, sel);
     s->host.selecting = false;
@@ -312,7 +320,7 @@ static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, i
 {
     const struct kvl_observed *ob = &row->ob;
     struct kvl_step step = row_step(row, layer);
-    KVL_TRY(row_hook(f, row));
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
     int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
     return kvl_hook_done(row->s, "observe", layer, rc);
 }
@@ -329,7 +337,7 @@ static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32
 static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     struct kvl_step step = row_step(row, layer);
-    KVL_TRY(row_hook(f, row));
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
     return kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step));
 }
 
@@ -496,6 +504,7 @@ int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
     KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
     KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
     KVL_TRY(kvl_engine_wait(e, f->err));
+    KVL_TRY(kvl_marks_check(e, f->err));
     if (!all_finite(out, (size_t)n * (size_t)e->model->shape.n_vocab))
         return kvl_fail(f->err, KVL_ENUMERIC, "a logit is infinite or NaN at position %d or after",
                         e->row[0].pos);
@@ -509,6 +518,7 @@ static int rows_finite(const struct kvl_forward *f)
     bool finite = true;
     if (f->mode == KVL_DECODE || !e->dev->finite) return KVL_OK;
     KVL_TRY(given(f, "check of the layers", e->dev->finite(&finite)));
+    KVL_TRY(kvl_marks_check(e, f->err));
     if (finite) return KVL_OK;
     return kvl_fail(f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after",
                     e->row[0].pos);
@@ -519,6 +529,7 @@ static int rows_ended(const struct kvl_forward *f, int rc)
 {
     bool ignored;
     if (f->mode != KVL_DECODE && f->e->dev->finite) (void)f->e->dev->finite(&ignored);
+    kvl_marks_drop(f->e);
     return rc;
 }
 
@@ -526,6 +537,7 @@ int kvl_forward_rows(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
     int rc = KVL_OK;
+    KVL_TRY(kvl_step_reset(e, f->err));
     KVL_TRY(given(f, "embedding",
                   e->ops->embed(&(struct kvl_embed_args){
                       .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));

@@ -222,6 +222,7 @@ struct kvl_host {
     bool selecting;                /* inside a select hook: what it reads is counted */
     bool evicting;                 /* inside an evict hook of a step: the same */
     bool masking;                  /* inside prefill_mask: the chunk's queries may be asked */
+    bool ahead;                    /* the last hook did not wait for the device */
     bool fetched;                  /* this hook, or this layer, brought something from the host */
 };
 
@@ -256,8 +257,10 @@ struct kvl_engine {
     const struct kvl_device *dev;
     /* ops: their results are there after kvl_engine_sync, and `pending` is to be set; now: when they return */
     const struct kvl_ops *ops, *now;
-    bool pending;          /* something was given to the device that nobody has waited for */
-    const void *mirror[2]; /* what of the model has a copy on the device */
+    bool pending; /* something was given to the device that nobody has waited for */
+    bool marks;   /* hooks of this call ran ahead of the device, which may have marked a row */
+    const struct kvl_row *marked; /* the first row of the call that did */
+    const void *mirror[2];        /* what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
     float scale; /* 1 / sqrt(head_dim) */
@@ -395,6 +398,10 @@ struct kvl_segment {
     bool has_q_pos;
     struct kvl_sel_list *list; /* [n_lists] */
     int32_t n_lists;
+    /* Until somebody looks (kvl_sel_look): the items of list i are on their way to top[i * n_top] and up, and
+     * `forced`, where it is not negative, comes behind them.  NULL: lists have their items. */
+    const int32_t *top;
+    int32_t n_top, n_scored, forced; /* n_scored: so many competed */
 };
 
 struct kvl_pseudo {             /* entries of one kv head */
@@ -421,6 +428,8 @@ void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int
 int32_t kvl_scope_lists(const struct kvl_shape *shape, enum kvl_scope scope);
 /* Every list of every segment was given. */
 int kvl_sel_complete(struct kvl_sel *sel);
+/* Waits for items that are on their way. */
+int kvl_sel_look(struct kvl_sel *sel);
 int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row);
 /* Fills `sel` from a selection that an earlier layer or step shared; false when there is none. */
 bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row);
@@ -462,6 +471,19 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step);
 /* Asks the policy's score hook for one layer, keeps the best. */
 int kvl_score_layer(struct kvl_session *s, int32_t layer);
 
+/* ---- async.c: hooks that the engine does not wait for ---------------------------------------------- */
+
+/* The session's next hook of a step may run ahead of the device. */
+bool kvl_session_async(const struct kvl_session *s);
+/* Before append, select, observe and evict of a row: kvl_hook_begin, unless they run ahead. */
+int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err);
+/* Before the host reads what a hook gives, or what its operators wrote.  KVL_EPOLICY: they met a NaN. */
+int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
+/* Behind the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */
+int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err);
+/* A call that fails takes its marks along. */
+void kvl_marks_drop(struct kvl_engine *e);
+
 /* ---- compose.c ------------------------------------------------------------------------------------ */
 
 /* An outer policy changes every selection, those that the inner one shares, too. */
@@ -492,7 +514,10 @@ int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct
 void kvl_watch_policy(struct kvl_engine *e, const char *policy);
 /* The context has come under prefill_mask: replay, prefilled, score, evict, layer by layer. */
 int kvl_attach_context(struct kvl_session *s, struct kvl_err *err);
-/* Before every hook: what the device was given is done, scratch is empty again, errors go to `err`. */
+/* Before every hook: errors go to `err`.  Nothing is waited for: for hooks that look at nothing and call no
+ * operator. */
+void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err);
+/* The same, what the device was given is done, and scratch is empty again. */
 int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
 /* Room in the mask oracle's map for positions below n_pos. */
 int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_err *err);

@@ -204,9 +204,27 @@ static int items_with(const struct kvl_head *h, int32_t i_seg, int32_t q_head, i
     return h->whole ? items_runs(h, g, l, current, out) : items_positions(h, g, l, current, out);
 }
 
+/* A list whose items nobody looked at, of a whole lane; what is behind them ends with the current token. */
+static void items_top(const struct kvl_head *h, const struct kvl_segment *g, struct kvl_items *out)
+{
+    size_t list = g->scope == KVL_SCOPE_LAYER ? 0 : (size_t)h->kv_head;
+    int32_t n_pos = h->r->sel->n_pos;
+    int32_t tail = g->forced < 0 ? n_pos - 1 : g->forced * g->page_tok;
+    *out = (struct kvl_items){ .page = g->top + list * (size_t)g->n_top,
+                               .n_pages = g->n_top,
+                               .page_tok = g->page_tok,
+                               .tail = tail,
+                               .n = g->n_top * g->page_tok + n_pos - tail };
+    if (out->n == h->live) *out = (struct kvl_items){ .everything = true, .n = out->n };
+}
+
 /* The list of one segment for one query head, with the current token where it belongs. */
 static int items_of(const struct kvl_head *h, int32_t i_seg, int32_t q_head, struct kvl_items *out)
 {
+    if (h->r->sel->seg[i_seg].top) {
+        items_top(h, &h->r->sel->seg[i_seg], out);
+        return KVL_OK;
+    }
     bool adds = i_seg == 0 && current_is_missing(h, q_head);
     return items_with(h, i_seg, q_head, adds ? h->r->sel->n_pos - 1 : -1, out);
 }

@@ -12,8 +12,10 @@ struct kvl_items {
     bool everything;
     const struct kvl_run *run; /* ascending, apart from each other */
     int32_t n_runs;
-    const int32_t *pos;      /* ascending */
-    const int32_t *slot;     /* of each, where known */
+    const int32_t *pos;  /* ascending */
+    const int32_t *slot; /* of each, where known */
+    const int32_t *page; /* in place of both, on the device: see kvl_attn_job */
+    int32_t n_pages, page_tok, tail;
     int32_t n;               /* positions */
     const float *log_weight; /* [n] or NULL */
     float *keys;             /* [n][head_dim] or NULL; n_keys of them are set */

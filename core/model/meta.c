@@ -71,6 +71,12 @@ static void rows_free(const struct kvl_device *dev, void *rows)
         kvl_free(rows);
 }
 
+/* Before the host moves rows that operators may still be writing. */
+static int rows_wait(const struct kvl_meta_table *t)
+{
+    return t->dev->discrete ? t->dev->sync() : KVL_OK;
+}
+
 /* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`. */
 static void rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
                       const void *src, int32_t src_rows, int32_t from, int32_t n)
@@ -190,6 +196,7 @@ static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p,
     bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_META_LANE;
     int32_t cap = grows ? need + need / 4 + META_SLACK : need;
     int32_t n_base = p->n_base - begin;
+    if (p->base || p->tail) KVL_TRY(rows_wait(t));
     void *tail = rows_alloc(t, cap);
     if (!tail) return KVL_ENOMEM;
     if (p->base) rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, n_base);
@@ -327,6 +334,7 @@ int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const i
         if (!blank && plane_reach(t, p, 0) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
         size_t column = (size_t)p->cap_tail * t->row_bytes;
+        if (!blank) KVL_TRY(kvl_engine_wait(s->engine, s->ctx.err));
         if (!blank)
             lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column,
                            live, n_live, pos, n);

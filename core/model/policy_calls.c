@@ -9,14 +9,14 @@ int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int3
                         "%d vectors turned to position %d, want 1 or more, "
                         "0 or more",
                         n_heads, pos);
-    return e->now->rope(&(struct kvl_rope_args){ .y = y,
-                                                 .x = x,
-                                                 .pos = &pos,
-                                                 .inv_freq = e->model->w.inv_freq,
-                                                 .n = 1,
-                                                 .n_heads = n_heads,
-                                                 .head_dim = ctx->shape->head_dim,
-                                                 .style = KVL_ROPE_NORM });
+    return ctx->ops->rope(&(struct kvl_rope_args){ .y = y,
+                                                   .x = x,
+                                                   .pos = &pos,
+                                                   .inv_freq = e->model->w.inv_freq,
+                                                   .n = 1,
+                                                   .n_heads = n_heads,
+                                                   .head_dim = ctx->shape->head_dim,
+                                                   .style = KVL_ROPE_NORM });
 }
 
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
@@ -29,7 +29,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
                         ctx->shape->n_layers - 1);
     const struct kvl_weight *w = &e->model->w.layer[layer].attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
-    KVL_TRY(e->now->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
+    KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
     return kvl_rotate(ctx, q, ctx->shape->n_heads, pos, q);
 }
 

@@ -99,6 +99,11 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
     job.n_slots = it->n;
     job.log_weight = it->log_weight;
     job.keys = it->keys;
+    job.page = it->page;
+    job.n_pages = it->n_pages;
+    job.page_tok = it->page_tok;
+    job.tail = it->tail;
+    if (it->page) return push_job(h, &job);
     if (kvl_offloads(h->s, h->layer)) {
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
     } else if (!it->everything || it->pos) {
@@ -433,10 +438,28 @@ static int resolve_head(const struct kvl_head *h)
                                                         .head_dim = sh->head_dim });
 }
 
+/* Of a list that nobody looked at its length must be known: what competed is of one size and lies before the
+ * current token.  Attention takes it from where it lies when there is nothing else to the selection. */
+static bool top_is_enough(const struct kvl_resolve *r)
+{
+    const struct kvl_sel *sel = r->sel;
+    const struct kvl_segment *g = &sel->seg[0];
+    bool plain = sel->n_seg == 1 && !sel->pseudo && !sel->residual_alpha && !r->probs;
+    if (!g->top || !plain || g->scope == KVL_SCOPE_Q_HEAD || g->mode != KVL_POS_ORIGINAL)
+        return false;
+    if (g->forced < 0 && (g->page_tok > 1 || g->n_scored == sel->n_pos)) return false;
+    for (int32_t i = 0; i < g->n_lists; i++)
+        if (g->list[i].log_weight || g->list[i].keys) return false;
+    for (int32_t h = 0; h < sel->s->engine->model->shape.n_kv_heads; h++)
+        if (!kvl_lane_is_whole(sel->s, sel->layer, h)) return false;
+    return true;
+}
+
 int kvl_resolve(const struct kvl_resolve *r)
 {
     struct kvl_session *s = r->sel->s;
     const struct kvl_shape *sh = &s->engine->model->shape;
+    if (!top_is_enough(r)) KVL_TRY(kvl_sel_look(r->sel));
     if (s->probe.n > 0) {
         size_t lanes = (size_t)sh->n_kv_heads * (size_t)s->probe.n;
         memset(s->probe.hit + (size_t)r->sel->layer * lanes, 0, lanes);

@@ -107,6 +107,7 @@ int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, cons
     struct kvl_sel_list *l;
     KVL_TRY(sel_segment_for(sel, scope, 1, &g));
     KVL_TRY(sel_list_for(sel, g, list, &l));
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
     KVL_TRY(sel_check_items(sel, "position", pos, n, sel->n_pos));
     return sel_copy_items(sel, l, pos, n);
 }
@@ -118,6 +119,7 @@ int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32
     struct kvl_sel_list *l;
     KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
     KVL_TRY(sel_list_for(sel, g, list, &l));
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
     KVL_TRY(sel_check_items(sel, "page", page, n, pages_of(sel->n_pos, page_tok)));
     return sel_copy_items(sel, l, page, n);
 }
@@ -162,29 +164,61 @@ int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32
     return KVL_OK;
 }
 
+/* The items of a segment's lists are there. */
+static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
+{
+    int32_t k = g->n_top;
+    for (int32_t i = 0; i < g->n_lists; i++) {
+        int32_t *item = kvl_arena_get(&sel->s->engine->step, (size_t)k + 1, sizeof *item);
+        if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
+        memcpy(item, g->top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
+        if (g->forced >= 0) item[k] = g->forced;
+        g->list[i].item = item;
+    }
+    g->top = NULL;
+    return KVL_OK;
+}
+
+int kvl_sel_look(struct kvl_sel *sel)
+{
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        if (!sel->seg[i].top) continue;
+        KVL_TRY(kvl_session_look(sel->s, sel->err));
+        KVL_TRY(sel_fill_top(sel, &sel->seg[i]));
+    }
+    return KVL_OK;
+}
+
 /* The k best of n items for every list; `forced` >= 0 is appended to each. */
 static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, const float *score,
                    int32_t n, size_t stride, int32_t k, int32_t forced)
 {
     struct kvl_engine *e = sel->s->engine;
+    bool ahead = sel->s->host.ahead;
     struct kvl_segment *g;
     KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
     k = KVL_MIN(k, n);
     int32_t *index = kvl_arena_get(&e->step, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
     if (!index) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for the %d best", k);
-    int rc = e->now->topk(&(struct kvl_topk_args){
-        .index = index, .x = score, .x_stride = stride, .n_rows = g->n_lists, .n = n, .k = k });
+    int rc = (ahead ? e->ops : e->now)
+                 ->topk(&(struct kvl_topk_args){ .index = index,
+                                                 .x = score,
+                                                 .x_stride = stride,
+                                                 .n_rows = g->n_lists,
+                                                 .n = n,
+                                                 .k = k });
     if (rc == KVL_ENUMERIC) return kvl_fail(sel->err, KVL_EPOLICY, "a score is not a number (NaN)");
     if (rc != KVL_OK) return kvl_fail(sel->err, rc, "top-%d of %d scores", k, n);
     for (int32_t i = 0; i < g->n_lists; i++) {
         struct kvl_sel_list *l;
         KVL_TRY(sel_list_for(sel, g, i, &l));
-        int32_t *item = kvl_arena_get(&e->step, (size_t)k + 1, sizeof *item);
-        if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
-        memcpy(item, index + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
-        if (forced >= 0) item[k] = forced;
-        *l = (struct kvl_sel_list){ .item = item, .n = k + (forced >= 0), .given = true };
+        *l = (struct kvl_sel_list){ .n = k + (forced >= 0), .given = true };
     }
+    g->top = index;
+    g->n_top = k;
+    g->n_scored = n;
+    g->forced = forced;
+    if (!ahead) KVL_TRY(sel_fill_top(sel, g));
     return kvl_tap_score(sel->s, &(struct kvl_tap_score){ .layer = sel->layer,
                                                           .scope = scope,
                                                           .n_lists = g->n_lists,
@@ -250,6 +284,7 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
         return kvl_fail(
             sel->err, KVL_EPOLICY,
             "%d log-weights for list %d: want a token list of that length, given before", n, list);
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
     for (int32_t i = 0; i < n; i++)
         if (!isfinite(log_weight[i]))
             return kvl_fail(sel->err, KVL_EPOLICY, "log-weight %d is %g, want a finite number", i,
@@ -267,6 +302,7 @@ int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value
     const struct kvl_shape *sh = &sel->s->engine->model->shape;
     size_t n_heads = (size_t)sh->n_heads, n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     if (sel->residual_alpha) return kvl_fail(sel->err, KVL_EPOLICY, "a residual is given twice");
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
     for (size_t i = 0; i < n_heads; i++)
         if (!(alpha[i] >= 0.0f && alpha[i] <= 1.0f))
             return kvl_fail(sel->err, KVL_EPOLICY, "residual: alpha %zu is %g, want 0 to 1", i,

@@ -89,6 +89,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     s->ctx.state = NULL;
     s->host.session = s;
     if (!parent->planned) return KVL_OK;
+    KVL_TRY(kvl_engine_sync(s->engine)); /* hooks may run ahead of what they write */
     for (int32_t i = 0; i < parent->planned->p.n_meta; i++)
         KVL_TRY(kvl_meta_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
     KVL_TRY(kvl_shares_fork(&s->host, &parent->host));

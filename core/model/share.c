@@ -104,6 +104,7 @@ int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row)
 {
     if (sel->share_steps == 0) return KVL_OK;
     struct kvl_host *host = &sel->s->host;
+    KVL_TRY(kvl_sel_look(sel));
     share_prune(sel->s);
     struct kvl_shared_sel *sh = shared_get(host);
     if (!sh || shared_fill(sh, sel) != KVL_OK || share_room(host) != KVL_OK) {

@@ -61,6 +61,7 @@ int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32
     struct kvl_session *s = sel->s;
     KVL_TRY(view_check(sel, q_head));
     KVL_TRY(kvl_sel_complete(sel));
+    KVL_TRY(kvl_sel_look(sel));
     struct kvl_resolve r = { .sel = sel };
     struct kvl_head h = { .r = &r, .e = s->engine, .s = s, .layer = sel->layer };
     struct kvl_items part[KVL_MAX_SEGMENTS];

@@ -117,6 +117,8 @@ struct kvl_engine_desc {
      * in float: see kvl_gemm_args. */
     bool prefill_bf16;
     bool allow_overlong; /* positions beyond the context length of the model's metadata */
+    /* Hooks of policies with KVL_CAP_ASYNC are waited for like those of others: the same answers, slower. */
+    bool wait_hooks;
 };
 
 struct kvl_engine;

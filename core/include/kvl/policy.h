@@ -69,10 +69,10 @@ enum kvl_cap {
     /* Its selections are more than lists: weights, keys of its own, entries, a residual.  Nobody can prune
      * them (kvl_sel_view). */
     KVL_CAP_ESTIMATES = 1 << 13,
-    /* append, select, observe and evict of a step hand what the engine gives them (and scratch, tables,
-     * state) to operators and builders alone: they never look at it, nor at what operators wrote, and what
-     * they do depends on step, options and budget only.  On a GPU the engine then does not wait for them:
-     * operators get ahead of it, and a NaN is told after the step. */
+    /* append, select, observe and evict of a step hand what the engine gives them, scratch, tables and
+     * what operators wrote to operators and builders alone: they neither read nor write it, unless they
+     * called kvl_look since the last operator.  On a GPU the engine then does not wait before them:
+     * operators get ahead of it, and a NaN in scores is told after the step. */
     KVL_CAP_ASYNC = 1 << 14,
 };
 
@@ -265,6 +265,10 @@ KVL_API int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t la
 KVL_API int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                           struct kvl_meta_part out[2]);
 KVL_API int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems);
+/* In a hook of a policy with KVL_CAP_ASYNC: waits for what operators and the engine were given, so that the hook
+ * may look.  A builder that is given an array of items, weights or keys waits by itself; kvl_sel_top_*,
+ * kvl_sel_range, kvl_sel_positions and kvl_keep_range do not.  KVL_EPOLICY: a score was a NaN. */
+KVL_API int kvl_look(const struct kvl_pctx *ctx);
 /* Floats of scratch, valid until the hook returns; contents undefined.  The engine's arena grows to
  * its high-water mark, so that a steady state allocates nothing.  NULL: out of memory. */
 KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
@@ -540,7 +544,8 @@ struct kvl_policy {
                   const float *v);
     /* The context is complete: observers are ready. */
     int (*prefilled)(struct kvl_pctx *ctx, int32_t layer);
-    /* KVL_DENSE, KVL_SELECT or a negative status.  NULL: SELECT iff there is a select hook. */
+    /* KVL_DENSE, KVL_SELECT or a negative status.  NULL: SELECT iff there is a select hook.  Calls no
+     * operator and reads nothing but the step, options and what hooks themselves wrote into state. */
     int (*schedule)(struct kvl_pctx *ctx, const struct kvl_step *step);
     int (*score)(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
     int (*select)(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
