@@ -58,6 +58,7 @@ static const char *bar_label(const struct kvl_results *r, const json_t *record)
 static bool bar_wanted(const struct kvl_plot_filter *want, const json_t *record)
 {
     double length = kvl_json_number(record, "length_tok");
+    if (isnan(kvl_json_number(record, parts[0].field))) return false; /* timed whole */
     if (want->length_tok > 0 && want->length_tok != length) return false;
     if (want->task && strcmp(want->task, kvl_json_text(record, "task")) != 0) return false;
     if (want->policies && !kvl_plot_in_list(want->policies, kvl_json_text(record, "policy")))

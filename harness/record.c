@@ -407,6 +407,12 @@ static json_t *speed_gpu(const struct kvl_timing *t)
                      (json_int_t)peak[KVL_PLACE_PINNED]);
 }
 
+/* A GPU works behind the host's back: its steps are timed whole. */
+static json_t *speed_part(const struct kvl_timing *t, uint64_t ns)
+{
+    return t->gpu ? json_null() : json_integer((json_int_t)ns);
+}
+
 json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
                          const struct kvl_timing *t)
 {
@@ -417,13 +423,13 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
         json_pack("{s:i, s:i, s:o, s:i}", "repeat", c->repeat, "threads", t->threads, "host",
                   kvl_record_path_text(t->host), "warmup_steps", s->speed.warmup);
     json_t *times = json_pack(
-        "{s:o, s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "step_ns", speed_steps(t),
+        "{s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "step_ns", speed_steps(t),
         "prefill_ns", kvl_record_ns(t->prefill_ns), "attach_ns", (json_int_t)t->attach_ns,
         "replay_ns", (json_int_t)t->replay_ns, "ttft_ns",
         kvl_record_ns(t->prefill_ns + (double)(t->replay_ns + t->attach_ns + t->first_ns)),
-        "meta_ns", (json_int_t)n->meta_ns, "select_ns", (json_int_t)n->select_ns, "attend_ns",
-        (json_int_t)n->attend_ns, "evict_ns", (json_int_t)n->evict_ns, "fetch_ns",
-        (json_int_t)n->fetch_ns, "rest_ns", (json_int_t)(sum > parts ? sum - parts : 0));
+        "meta_ns", speed_part(t, n->meta_ns), "select_ns", speed_part(t, n->select_ns), "attend_ns",
+        speed_part(t, n->attend_ns), "evict_ns", speed_part(t, n->evict_ns), "fetch_ns",
+        (json_int_t)n->fetch_ns, "rest_ns", speed_part(t, sum > parts ? sum - parts : 0));
     json_t *rates = json_pack(
         "{s:o, s:o}", "decode_tok_per_s", kvl_record_real(per(t->n_steps, (double)sum * 1e-9)),
         "prefill_tok_per_s", kvl_record_real(per(c->length, t->prefill_ns * 1e-9)));

@@ -134,7 +134,7 @@ static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *lo
     for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
         struct kvl_forward f = { .e = e,
                                  .mode = KVL_EXTEND,
-                                 .timed = true,
+                                 .timed = !e->dev->discrete,
                                  .err = err,
                                  .n = KVL_MIN(e->desc.chunk_tok, n - at) };
         f.more = at + f.n < n;
@@ -162,6 +162,18 @@ int kvl_session_extend(struct kvl_session *s, const int32_t *id, int32_t n, stru
     return kvl_session_extend_logits(s, id, n, NULL, err);
 }
 
+/* Rows and their logits, as one step of the device. */
+static int decode_step(const struct kvl_forward *f, float *logits)
+{
+    const struct kvl_device *dev = f->e->dev;
+    int rc = dev->step_begin ? dev->step_begin() : KVL_OK;
+    KVL_TRY(kvl_engine_failed(f->e, "beginning a step", rc, f->err));
+    rc = kvl_forward_rows(f);
+    if (rc == KVL_OK) rc = kvl_forward_logits(f, f->n, logits);
+    int end = dev->step_end ? dev->step_end() : KVL_OK;
+    return rc == KVL_OK ? kvl_engine_failed(f->e, "ending a step", end, f->err) : rc;
+}
+
 static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
                   struct kvl_err *err)
 {
@@ -173,13 +185,14 @@ static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, fl
     KVL_TRY(kvl_engine_reserve(e, n, err));
     for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_session_note(s[i], &id[i], 1, err));
     uint64_t t0 = kvl_now_ns();
-    struct kvl_forward f = { .e = e, .mode = KVL_DECODE, .n = n, .timed = n == 1, .err = err };
+    struct kvl_forward f = {
+        .e = e, .mode = KVL_DECODE, .n = n, .timed = n == 1 && !e->dev->discrete, .err = err
+    };
     for (int32_t i = 0; i < n; i++) {
         set_row(e, i, s[i], id[i], 0);
         s[i]->failed = true;
     }
-    KVL_TRY(kvl_forward_rows(&f));
-    KVL_TRY(kvl_forward_logits(&f, n, logits));
+    KVL_TRY(decode_step(&f, logits));
     for (int32_t i = 0; i < n; i++) {
         s[i]->failed = false;
         s[i]->n_pos++;

@@ -17,7 +17,7 @@ struct kvl_forward {
     struct kvl_engine *e;
     enum kvl_forward_mode mode;
     int32_t n;  /* rows: e->row, e->id, e->pos, e->x */
-    bool timed; /* one session: its times are counted */
+    bool timed; /* one session, on the host: its parts are timed */
     struct kvl_err *err;
     bool more; /* the block goes on in another chunk: eviction waits for its end */
 };

@@ -204,8 +204,8 @@ const struct kvl_seq *kvl_session_seq(const struct kvl_session *s);
 
 /* Counted since attach (or creation), copied by fork.  Times are of this session's share; in a
  * batch of several sessions they are not split up and stay zero, but for the counts.  On a device that
- * works behind the host's back total_ns alone is its time: the others are the host's, and what it waited
- * for falls to where it waited. */
+ * works behind the host's back the parts of a step (meta_ns, select_ns, attend_ns, evict_ns) stay zero:
+ * total_ns tells, and fetch_ns, what the host took to find and give copies. */
 struct kvl_counters {
     int64_t n_tokens;       /* run under the policy: extend and decode */
     int64_t attended_tok;   /* unique tokens per lane, summed over lanes of selecting layers */
