@@ -131,7 +131,7 @@ struct kvl_device {
     int (*check_finite)(const float *x, size_t n);
     int (*finite)(bool *out);
 
-    /* A NaN that an operator refuses with KVL_ENUMERIC: a call that waits (of ops_now, or with a result in
+    /* A NaN that an operator refuses with KVL_ENUMERIC: a call that waits (of ops_now, or with something in
      * HOST memory) returns it; another returns KVL_OK before it is known, its results are then indices in
      * range, and it leaves a mark for the row that mark_row named last (0 at first).  `marked` waits and
      * gives the first marked row, -1: none; marks are gone then.  NULL on the CPU, which always returns it. */

@@ -81,6 +81,7 @@ int kvl_cuda_temp_open(void)
 void kvl_cuda_begin(struct kvl_cuda_call *c)
 {
     c->n_out = 0;
+    c->staged = c->tells = false;
     c->rc = kvl_cuda_ready();
     if (c->rc == KVL_OK) c->rc = temp_reset();
 }
@@ -105,7 +106,9 @@ const void *kvl_cuda_in_bytes(struct kvl_cuda_call *c, const void *p, size_t byt
     if (!p || c->rc != KVL_OK) return NULL;
     if (bytes == 0) return p;
     const void *device = kvl_cuda_find(p, bytes, &place);
-    return device ? device : kvl_cuda_upload_bytes(c, p, bytes);
+    if (device) return device;
+    c->staged = true;
+    return kvl_cuda_upload_bytes(c, p, bytes);
 }
 
 bool kvl_cuda_has(const void *p)
@@ -125,6 +128,7 @@ void *kvl_cuda_out_bytes(struct kvl_cuda_call *c, void *p, size_t bytes, bool ke
         return device;
     }
     assert(c->n_out < KVL_CUDA_STAGED);
+    c->staged = true;
     device = kvl_cuda_temp_bytes(c, bytes);
     if (device && keep) c->rc = kvl_cuda_upload_to(device, p, bytes, KVL_STREAM_MAIN);
     if (c->rc != KVL_OK) return NULL;
@@ -134,15 +138,35 @@ void *kvl_cuda_out_bytes(struct kvl_cuda_call *c, void *p, size_t bytes, bool ke
     return device;
 }
 
+int32_t *kvl_cuda_mark(struct kvl_cuda_call *c)
+{
+    struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    if (c->rc != KVL_OK) return NULL;
+    c->tells = c->staged || rt->now;
+    if (c->tells) return rt->marks + KVL_DEVICE_MARKS;
+    rt->n_marks = KVL_MAX(rt->n_marks, rt->mark_row + 1);
+    return rt->marks + rt->mark_row;
+}
+
+/* Waits; the call's own mark does not stay for the next one, whatever became of this one. */
+static void call_wait(struct kvl_cuda_call *c)
+{
+    int32_t *own = kvl_cuda_rt.marks + KVL_DEVICE_MARKS;
+    int rc = kvl_cuda_wait(KVL_STREAM_MAIN);
+    if (c->rc == KVL_OK) c->rc = rc;
+    if (!c->tells) return;
+    if (c->rc == KVL_OK && *own != 0) c->rc = KVL_ENUMERIC;
+    *own = 0;
+}
+
 int kvl_cuda_end(struct kvl_cuda_call *c)
 {
-    if (c->rc != KVL_OK) return c->rc;
-    c->rc = kvl_cuda_check(cudaGetLastError(), "starting kernels");
+    if (c->rc == KVL_OK) c->rc = kvl_cuda_check(cudaGetLastError(), "starting kernels");
     if (c->rc == KVL_OK && kvl_cuda_rt.checks) c->rc = kvl_cuda_wait(KVL_STREAM_MAIN);
     for (int32_t i = 0; c->rc == KVL_OK && i < c->n_out; i++)
         c->rc =
             kvl_cuda_download(c->out[i].host, c->out[i].device, c->out[i].bytes, KVL_STREAM_MAIN);
-    if (c->rc == KVL_OK && c->n_out > 0) c->rc = kvl_cuda_wait(KVL_STREAM_MAIN);
+    if (c->tells || (c->rc == KVL_OK && c->n_out > 0)) call_wait(c);
     return c->rc;
 }
 

@@ -55,6 +55,7 @@ enum { KVL_CUDA_STAGED = 96 }; /* outputs of one call that are staged */
 
 struct kvl_cuda_call {
     int rc; /* the first failure; later requests give NULL */
+    bool staged, tells; /* something of it is; it waits and looks for a NaN (kvl_cuda_mark) */
     int32_t n_out;
     struct {
         void *host;
@@ -75,6 +76,10 @@ bool kvl_cuda_has(const void *p);
 void *kvl_cuda_temp_bytes(struct kvl_cuda_call *c, size_t bytes);
 /* Host memory, read now, for this call's kernels: tables that the launcher builds. */
 const void *kvl_cuda_upload_bytes(struct kvl_cuda_call *c, const void *host, size_t bytes);
+/* Where kernels store 1 for a NaN that the operator refuses, once all arguments are there: a call of which
+ * something is staged, or of ops_now, then waits and returns KVL_ENUMERIC; of any other the mark stays for
+ * kvl_device's marked.  NULL after a failure. */
+int32_t *kvl_cuda_mark(struct kvl_cuda_call *c);
 /* Looks for errors of launches, brings staged outputs back; the call's result. */
 int kvl_cuda_end(struct kvl_cuda_call *c);
 /* Waits and copies `bytes` at a device address to the host: for flags and counts that decide a result. */

@@ -78,7 +78,6 @@ int kvl_cuda_sync(void)
     for (int s = 0; s < KVL_STREAMS; s++) {
         if (!rt->busy[s]) continue;
         KVL_TRY(kvl_cuda_wait(static_cast<enum kvl_stream>(s)));
-        rt->busy[s] = false;
     }
     return kvl_cuda_flush();
 }
@@ -195,12 +194,24 @@ static bool open_checks(void)
 #endif
 }
 
+/* Pinned, so that a mark costs nothing to leave and nothing to look for. */
+static int open_marks(void)
+{
+    size_t bytes = (KVL_DEVICE_MARKS + 1) * sizeof(int32_t);
+    void *marks;
+    KVL_TRY(kvl_cuda_alloc(KVL_PLACE_PINNED, bytes, &marks));
+    kvl_cuda_rt.marks = static_cast<int32_t *>(marks);
+    memset(marks, 0, bytes);
+    return KVL_OK;
+}
+
 static int open_all(void)
 {
     KVL_TRY(open_select());
     KVL_TRY(open_streams());
     KVL_TRY(kvl_cuda_ring_open(&kvl_cuda_rt.ring[KVL_STREAM_MAIN]));
     KVL_TRY(kvl_cuda_temp_open());
+    KVL_TRY(open_marks());
     return open_probe();
 }
 
@@ -348,6 +359,26 @@ static int device_finite(bool *out)
     return KVL_OK;
 }
 
+static void device_mark_row(int32_t row)
+{
+    kvl_cuda_rt.mark_row = KVL_MIN(KVL_MAX(row, 0), KVL_DEVICE_MARKS - 1);
+}
+
+static int device_marked(int32_t *row)
+{
+    struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    int32_t first = -1;
+    KVL_TRY(kvl_cuda_ready());
+    if (rt->n_marks > 0 && rt->busy[KVL_STREAM_MAIN]) KVL_TRY(kvl_cuda_wait(KVL_STREAM_MAIN));
+    for (int32_t i = rt->n_marks - 1; i >= 0; i--) {
+        if (rt->marks[i] != 0) first = i;
+        rt->marks[i] = 0;
+    }
+    rt->n_marks = 0;
+    *row = first;
+    return KVL_OK;
+}
+
 /* ---- the table ------------------------------------------------------------------------------------ */
 
 static void device_fill_table(struct kvl_device *d)
@@ -372,6 +403,8 @@ static void device_fill_table(struct kvl_device *d)
     d->kv_round = kvl_cuda_kv_round;
     d->check_finite = device_check_finite;
     d->finite = device_finite;
+    d->mark_row = device_mark_row;
+    d->marked = device_marked;
     d->peak_read = kvl_cuda_peak_read;
     d->peak_gemm = kvl_cuda_peak_gemm;
     d->info = device_info;

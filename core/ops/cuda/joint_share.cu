@@ -2,8 +2,7 @@
  * finds the k - n_rows * safe largest of all: indices ascend, and so do rows, so that two searches per row count
  * its own.
  *
- * Limit: rows read once and written once for the copy, then as topk.  The result waits for a flag.  Not timed
- * yet. */
+ * Limit: rows read once and written once for the copy, then as topk.  Not timed yet. */
 #include "ops/cuda/topk.cuh"
 
 enum { SHARE_THREADS = 256 };
@@ -56,8 +55,7 @@ static __global__ void share_counts(struct share s)
                        share_below(&s, (int64_t)r * s.a.n);
 }
 
-/* Flags of all rows: those that are safe are told first. */
-static const int32_t *share_run(struct kvl_cuda_call *c, struct share *s)
+static void share_run(struct kvl_cuda_call *c, struct share *s)
 {
     const struct kvl_joint_share_args *a = &s->a;
     int32_t n_safe = a->n_rows * a->safe, all = a->n_rows * a->n;
@@ -66,17 +64,16 @@ static const int32_t *share_run(struct kvl_cuda_call *c, struct share *s)
     int32_t *safe = kvl_cuda_temp<int32_t>(c, (size_t)n_safe);
     int32_t *index = kvl_cuda_temp<int32_t>(c, (size_t)s->n_index);
     /* Looks at all rows for NaN, whatever is safe. */
-    const int32_t *flag = kvl_cuda_topk_rows(c, safe, a->x, a->x_stride, a->n_rows, a->n, a->safe);
-    if (c->rc != KVL_OK) return NULL;
+    kvl_cuda_topk_rows(c, safe, a->x, a->x_stride, a->n_rows, a->n, a->safe, kvl_cuda_mark(c));
+    if (c->rc != KVL_OK) return;
     s->safe = safe;
     s->index = index;
     if (a->n > 0) KVL_LAUNCH(share_copy, rows, block, 0, *s);
     dim3 few((unsigned)kvl_ceil_div(a->safe, SHARE_THREADS), (unsigned)a->n_rows);
     if (a->safe > 0) KVL_LAUNCH(share_protect, few, block, 0, *s);
-    (void)kvl_cuda_topk_rows(c, index, s->x, (size_t)all, 1, all, s->n_index);
+    kvl_cuda_topk_rows(c, index, s->x, (size_t)all, 1, all, s->n_index, NULL);
     dim3 counts((unsigned)kvl_ceil_div(a->n_rows, SHARE_THREADS));
     if (c->rc == KVL_OK) KVL_LAUNCH(share_counts, counts, block, 0, *s);
-    return flag;
 }
 
 int kvl_cuda_joint_share(const struct kvl_joint_share_args *a)
@@ -84,7 +81,6 @@ int kvl_cuda_joint_share(const struct kvl_joint_share_args *a)
     struct kvl_cuda_call c;
     struct share s = { *a, NULL, NULL, NULL, a->k - a->n_rows * a->safe };
     size_t n = (size_t)a->n, rows = (size_t)a->n_rows;
-    bool nan = false;
     assert(s.n_index >= 0 && a->safe <= a->n && (size_t)a->k <= rows * n && rows * n <= INT32_MAX);
     assert(a->n_rows <= 65535);
     if (a->n_rows == 0) return KVL_OK;
@@ -92,8 +88,6 @@ int kvl_cuda_joint_share(const struct kvl_joint_share_args *a)
     s.a.x = n > 0 ? kvl_cuda_in(&c, a->x, (rows - 1) * a->x_stride + n) : NULL;
     s.a.count = kvl_cuda_out(&c, a->count, rows);
     s.x = kvl_cuda_temp<float>(&c, rows * n);
-    const int32_t *flag = c.rc == KVL_OK ? share_run(&c, &s) : NULL;
-    if (flag) nan = kvl_cuda_any(&c, flag, a->n_rows);
-    int rc = kvl_cuda_end(&c);
-    return rc != KVL_OK ? rc : nan ? KVL_ENUMERIC : KVL_OK;
+    if (c.rc == KVL_OK) share_run(&c, &s);
+    return kvl_cuda_end(&c);
 }

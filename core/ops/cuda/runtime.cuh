@@ -35,6 +35,9 @@ struct kvl_cuda_runtime {
     cudaEvent_t mark[KVL_STREAMS];
     struct kvl_cuda_ring ring[KVL_STREAMS];
     int32_t *not_finite; /* on the device */
+    int32_t *marks;      /* pinned: of KVL_DEVICE_MARKS rows, and of a call that waits */
+    int32_t mark_row, n_marks; /* the row at hand; rows that may have one */
+    bool now;                  /* an operator of ops_now is under way */
     size_t place_bytes[KVL_PLACES], peak_bytes[KVL_PLACES];
     struct kvl_device_traffic traffic;
 };

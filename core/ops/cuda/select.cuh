@@ -141,17 +141,4 @@ template <class T> static __device__ inline T kvl_block_most(T v, T *room)
     return v;
 }
 
-/* Whether one of n flags on the device is set; waits. */
-static inline bool kvl_cuda_any(struct kvl_cuda_call *c, const int32_t *flag, int32_t n)
-{
-    enum { AT_ONCE = 256 };
-    int32_t host[AT_ONCE], any = 0;
-    for (int32_t i = 0; i < n && c->rc == KVL_OK; i += AT_ONCE) {
-        int32_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
-        if (kvl_cuda_fetch(c, host, flag + i, (size_t)m * sizeof *host) != KVL_OK) break;
-        for (int32_t j = 0; j < m; j++) any |= host[j];
-    }
-    return any != 0;
-}
-
 #endif

@@ -11,7 +11,9 @@
     }                                                                                              \
     static int table_now_##op(const struct kvl_##op##_args *a)                                     \
     {                                                                                              \
+        kvl_cuda_rt.now = true;                                                                    \
         int rc = table_##op(a);                                                                    \
+        kvl_cuda_rt.now = false;                                                                   \
         return rc == KVL_OK ? kvl_cuda_sync() : rc;                                                \
     }
 #include "kvl/ops.def"

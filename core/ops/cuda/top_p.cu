@@ -9,7 +9,7 @@
  * and a block writes what is marked of its list.
  *
  * Limit: six readings of a row, which stays in the L2 cache, by one block each: made for the few thousand
- * tokens that a first selection leaves.  The result waits for a flag.  Not timed yet. */
+ * tokens that a first selection leaves.  Not timed yet. */
 #include "ops/cuda/topk.cuh"
 
 enum { TOP_P_LEVELS = 3, TOP_P_BINS = 1 << 11, TOP_P_THREADS = 1024, TOP_P_SIDE = 256 };
@@ -20,7 +20,7 @@ struct top_p {
     struct kvl_top_p_args a;
     int32_t n;     /* without the last one, where that is forced */
     int32_t *mark; /* [n] */
-    int32_t *nan;  /* [n_rows] */
+    int32_t *nan;  /* one for all rows */
     float *sum;    /* [n] */
     const int32_t *index;
     int32_t n_best;
@@ -141,7 +141,7 @@ static __global__ void __launch_bounds__(TOP_P_THREADS) top_p_rows(struct top_p 
     __shared__ struct top_p_room room;
     bool nan;
     struct top_p_row r = top_p_measure(&s, (int32_t)blockIdx.x, &room, &nan);
-    if (threadIdx.x == 0) s.nan[blockIdx.x] = nan;
+    if (threadIdx.x == 0 && nan) *s.nan = 1;
     if (nan || !((double)r.above < r.target)) return; /* the whole block */
     uint32_t prefix = 0;
     bool reached = true;
@@ -208,7 +208,7 @@ static void top_p_run(struct kvl_cuda_call *c, struct top_p *s)
     if (s->n_best < s->n) {
         int32_t *index = kvl_cuda_temp<int32_t>(c, (size_t)s->n_best);
         KVL_LAUNCH(top_p_sums, side, block, 0, *s);
-        (void)kvl_cuda_topk_rows(c, index, s->sum, (size_t)s->n, 1, s->n, s->n_best);
+        kvl_cuda_topk_rows(c, index, s->sum, (size_t)s->n, 1, s->n, s->n_best, NULL);
         s->index = index;
     }
     if (c->rc == KVL_OK) KVL_LAUNCH(top_p_list, dim3(1), wide, 0, *s);
@@ -220,7 +220,6 @@ int kvl_cuda_top_p(const struct kvl_top_p_args *a)
     int32_t last = a->last ? 1 : 0, n = a->n - last, best = KVL_MIN(a->k - last, n);
     struct top_p s = { *a, n, NULL, NULL, NULL, NULL, best };
     size_t rows = (size_t)a->n_rows;
-    bool nan = false;
     assert(n >= 0 && best >= 0);
     kvl_cuda_begin(&c);
     s.a.weight = a->n > 0 && rows > 0
@@ -229,10 +228,8 @@ int kvl_cuda_top_p(const struct kvl_top_p_args *a)
     s.a.index = best + last > 0 ? kvl_cuda_out(&c, a->index, (size_t)(best + last)) : NULL;
     s.a.n_index = kvl_cuda_out(&c, a->n_index, 1);
     s.mark = kvl_cuda_temp<int32_t>(&c, (size_t)n);
-    s.nan = kvl_cuda_temp<int32_t>(&c, rows);
+    s.nan = kvl_cuda_mark(&c);
     s.sum = kvl_cuda_temp<float>(&c, (size_t)n);
     if (c.rc == KVL_OK) top_p_run(&c, &s);
-    if (a->n > 0) nan = kvl_cuda_any(&c, s.nan, a->n_rows);
-    int rc = kvl_cuda_end(&c);
-    return rc != KVL_OK ? rc : nan ? KVL_ENUMERIC : KVL_OK;
+    return kvl_cuda_end(&c);
 }

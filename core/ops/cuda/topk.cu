@@ -44,7 +44,7 @@ struct topk_rows {
     const float *x;
     size_t x_stride;
     int32_t n, k, n_chunks, chunks_per_block;
-    int32_t *nan;             /* [n_rows] */
+    int32_t *nan;             /* one for all rows, or NULL */
     uint32_t *hist;           /* [n_rows][TOPK_LEVELS][TOPK_BINS] */
     struct topk_state *state; /* [n_rows][TOPK_LEVELS]: after level i */
     struct topk_pair *count;  /* [n_rows][n_chunks]: of a chunk what is above, what is equal */
@@ -139,21 +139,21 @@ static __global__ void __launch_bounds__(TOPK_WIDE) topk_one(struct topk_rows a)
     __shared__ struct topk_room room;
     int32_t t = (int32_t)threadIdx.x, row = (int32_t)blockIdx.x, need = a.k;
     const float *x = a.x + (size_t)row * a.x_stride;
-    uint32_t key[ITEMS], most = 0, least = 0, nan = 0; /* least: inverted */
+    uint32_t key[ITEMS], most = 0, least = 0; /* least: inverted */
+    bool nan = false;
 #pragma unroll
     for (int j = 0; j < ITEMS; j++) {
         int32_t i = j * (int32_t)blockDim.x + t;
         float value = i < a.n ? x[i] : 0.0f;
         key[j] = kvl_float_key(value);
         if (i >= a.n) continue;
-        nan |= isnan(value) ? 1u : 0u;
+        nan = nan || isnan(value);
         most = key[j] > most ? key[j] : most;
         least = ~key[j] > least ? ~key[j] : least;
     }
-    nan = kvl_block_most(nan, room.scan);
+    if (nan && a.nan) *a.nan = 1; /* all that store store the same */
     most = kvl_block_most(most, room.scan);
     uint32_t base = ~kvl_block_most(least, room.scan);
-    if (t == 0) a.nan[row] = (int32_t)nan;
     int32_t bits = most > base ? 32 - __clz((int)(most - base)) : 0;
     bool exact = false; /* all from base on, not some of those equal to it */
     while (need > 0 && bits > 0 && !exact) {
@@ -243,7 +243,7 @@ template <int LEVEL> static __global__ void topk_count(struct topk_rows a)
     __syncthreads();
     for (int32_t c = first; c < first + a.chunks_per_block && c < a.n_chunks; c++)
         nan = topk_chunk_count(&a, x, c, s, topk_shift(LEVEL), hist) || nan;
-    if (LEVEL == 0 && nan) a.nan[row] = 1;
+    if (LEVEL == 0 && nan && a.nan) *a.nan = 1;
     __syncthreads();
     for (int32_t b = (int32_t)threadIdx.x; b < TOPK_BINS; b += TOPK_THREADS)
         if (hist[b] > 0) atomicAdd(&sum[b], hist[b]);
@@ -309,15 +309,14 @@ static void topk_short(struct topk_rows a, int32_t n_rows)
 }
 
 /* Rows lie along y, of which a grid has 65535. */
-static void topk_long(struct topk_rows a, int32_t n_rows, size_t n_clear)
+static void topk_long(struct topk_rows a, int32_t n_rows, size_t n_hist)
 {
     int64_t chunks = (int64_t)n_rows * a.n_chunks;
     a.chunks_per_block = kvl_ceil_div(chunks, TOPK_BLOCKS);
     dim3 block(TOPK_THREADS), all((unsigned)a.n_chunks, (unsigned)n_rows);
     dim3 grid((unsigned)kvl_ceil_div(a.n_chunks, a.chunks_per_block), (unsigned)n_rows);
-    /* hist and nan lie together */
-    KVL_LAUNCH(topk_clear, dim3((unsigned)kvl_ceil_div((int64_t)n_clear, TOPK_THREADS)), block, 0,
-               a.hist, n_clear);
+    KVL_LAUNCH(topk_clear, dim3((unsigned)kvl_ceil_div((int64_t)n_hist, TOPK_THREADS)), block, 0,
+               a.hist, n_hist);
     KVL_LAUNCH(topk_count<0>, grid, block, 0, a);
     if (a.k == 0) return;
     KVL_LAUNCH(topk_count<1>, grid, block, 0, a);
@@ -326,40 +325,33 @@ static void topk_long(struct topk_rows a, int32_t n_rows, size_t n_clear)
     KVL_LAUNCH(topk_indices, all, block, 0, a);
 }
 
-const int32_t *kvl_cuda_topk_rows(struct kvl_cuda_call *c, int32_t *index, const float *x,
-                                  size_t x_stride, int32_t n_rows, int32_t n, int32_t k)
+void kvl_cuda_topk_rows(struct kvl_cuda_call *c, int32_t *index, const float *x, size_t x_stride,
+                        int32_t n_rows, int32_t n, int32_t k, int32_t *nan)
 {
-    struct topk_rows a = { index, x,    x_stride, n,    k,   kvl_ceil_div(n, TOPK_CHUNK),
-                           1,     NULL, NULL,     NULL, NULL };
+    struct topk_rows a = { index, x,   x_stride, n,    k,   kvl_ceil_div(n, TOPK_CHUNK),
+                           1,     nan, NULL,     NULL, NULL };
     size_t rows = (size_t)n_rows, n_hist = rows * TOPK_LEVELS * TOPK_BINS;
     assert(k >= 0 && k <= n && n_rows <= 65535);
-    if (n_rows == 0 || n == 0 || c->rc != KVL_OK) return NULL;
+    if (n_rows == 0 || n == 0 || c->rc != KVL_OK) return;
     if (n <= TOPK_ONE_BLOCK) {
-        a.nan = kvl_cuda_temp<int32_t>(c, rows);
-        if (c->rc == KVL_OK) topk_short(a, n_rows);
-        return a.nan;
+        topk_short(a, n_rows);
+        return;
     }
-    a.hist = kvl_cuda_temp<uint32_t>(c, n_hist + rows);
+    a.hist = kvl_cuda_temp<uint32_t>(c, n_hist);
     a.state = kvl_cuda_temp<struct topk_state>(c, rows * TOPK_LEVELS);
     a.count = kvl_cuda_temp<struct topk_pair>(c, rows * (size_t)a.n_chunks);
-    if (c->rc != KVL_OK) return NULL;
-    a.nan = reinterpret_cast<int32_t *>(a.hist + n_hist);
-    topk_long(a, n_rows, n_hist + rows);
-    return a.nan;
+    if (c->rc == KVL_OK) topk_long(a, n_rows, n_hist);
 }
 
 int kvl_cuda_topk(const struct kvl_topk_args *a)
 {
     struct kvl_cuda_call c;
-    bool nan = false;
     assert(a->k >= 0 && a->k <= a->n);
     if (a->n_rows == 0 || a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     const float *x = kvl_cuda_in(&c, a->x, (size_t)(a->n_rows - 1) * a->x_stride + (size_t)a->n);
     size_t n_index = (size_t)a->n_rows * (size_t)a->k;
     int32_t *index = n_index > 0 ? kvl_cuda_out(&c, a->index, n_index) : NULL;
-    const int32_t *flag = kvl_cuda_topk_rows(&c, index, x, a->x_stride, a->n_rows, a->n, a->k);
-    if (flag) nan = kvl_cuda_any(&c, flag, a->n_rows);
-    int rc = kvl_cuda_end(&c);
-    return rc != KVL_OK ? rc : nan ? KVL_ENUMERIC : KVL_OK;
+    kvl_cuda_topk_rows(&c, index, x, a->x_stride, a->n_rows, a->n, a->k, kvl_cuda_mark(&c));
+    return kvl_cuda_end(&c);
 }

@@ -4,10 +4,10 @@
 
 #include "ops/cuda/select.cuh"
 
-/* As the operator, inside a call: index [n_rows][k] and x on the device.  Gives flags on the device, one
- * per row, not 0 where it has something that is no number (which counts as its bits say: kvl_key_none last);
- * NULL where there is nothing to look at or after a failure (c->rc). */
-const int32_t *kvl_cuda_topk_rows(struct kvl_cuda_call *c, int32_t *index, const float *x,
-                                  size_t x_stride, int32_t n_rows, int32_t n, int32_t k);
+/* As the operator, inside a call: index [n_rows][k] and x on the device.  Stores 1 to *nan (kvl_cuda_mark;
+ * NULL: to nowhere) where a row has something that is no number, which counts as its bits say: kvl_key_none
+ * last. */
+void kvl_cuda_topk_rows(struct kvl_cuda_call *c, int32_t *index, const float *x, size_t x_stride,
+                        int32_t n_rows, int32_t n, int32_t k, int32_t *nan);
 
 #endif

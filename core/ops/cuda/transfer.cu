@@ -77,8 +77,11 @@ int kvl_cuda_download(void *host, const void *from, size_t bytes, enum kvl_strea
 
 int kvl_cuda_wait(enum kvl_stream stream)
 {
-    kvl_cuda_rt.traffic.n_syncs++;
-    return kvl_cuda_check(cudaStreamSynchronize(kvl_cuda_rt.stream[stream]), "waiting");
+    struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    rt->traffic.n_syncs++;
+    KVL_TRY(kvl_cuda_check(cudaStreamSynchronize(rt->stream[stream]), "waiting"));
+    rt->busy[stream] = false;
+    return KVL_OK;
 }
 
 /* Between places that the device reaches. */
