@@ -65,6 +65,7 @@ static void describe_caps(uint32_t caps)
         { KVL_CAP_ESTIMATES, "estimates a part of what it does not read" },
         { KVL_CAP_TOKENS, "sees the ids of tokens" },
         { KVL_CAP_SAMPLES, "draws random numbers" },
+        { KVL_CAP_ASYNC, "runs ahead of a GPU" },
     };
     struct kvl_buf text = { 0 };
     if (caps & KVL_CAP_OWN_PREFILL) caps &= ~(uint32_t)KVL_CAP_PREFILL;

@@ -339,7 +339,8 @@ static int omnikv_keep_old(const struct kvl_pctx *ctx, struct omnikv_list *list)
         bool old = (int32_t)*omnikv_tag(ctx, list, t) == list->layer->tag;
         list->score[t] = old ? KVL_MAX(list->score[t], -FLT_MAX) : -INFINITY;
     }
-    return omnikv_topk(ctx, list->score, ctx->context_tok, list->n, list->item);
+    KVL_TRY(omnikv_topk(ctx, list->score, ctx->context_tok, list->n, list->item));
+    return kvl_look(ctx);
 }
 
 static void omnikv_count_load(const struct kvl_pctx *ctx, const struct omnikv_list *list,
@@ -386,6 +387,7 @@ static int omnikv_open_list(const struct kvl_pctx *ctx, struct omnikv_list *list
         kvl_tap_scores(ctx, list->step,
                        &(struct kvl_scored){ .unit_tok = 1, .n = searched, .score = list->score }));
     KVL_TRY(omnikv_topk(ctx, list->score, searched, k - forced, list->item));
+    KVL_TRY(kvl_look(ctx));
     for (int32_t i = 0; i < forced; i++) list->item[k - forced + i] = searched + i;
     KVL_TRY(omnikv_bank(ctx, list));
     for (int32_t i = 0; i < tail; i++) list->item[list->n + i] = ctx->context_tok + i;
@@ -400,9 +402,8 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     struct omnikv_state *state = ctx->state;
     struct kvl_meta_view rows;
     (void)n; /* a dense layer reads every position */
-    state->n_steps += step->layer == 0;
-    state->n_over += step->layer == 0 && step->pos - ctx->context_tok >= ctx->budget_tok;
     if (state->layer[step->layer].first < 0) return KVL_OK;
+    KVL_TRY(kvl_look(ctx));
     struct omnikv_list list = { .step = step,
                                 .layer = &state->layer[step->layer],
                                 .score = kvl_scratch(ctx, (size_t)ctx->context_tok) };
@@ -411,14 +412,20 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                           &rows));
     list.rows = rows.base;
     KVL_TRY(omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, list.score));
-    if (omnikv_windowed(o)) omnikv_score_window(ctx, step->pos, list.rows, list.score);
+    if (omnikv_windowed(o)) {
+        KVL_TRY(kvl_look(ctx));
+        omnikv_score_window(ctx, step->pos, list.rows, list.score);
+    }
     return omnikv_open_list(ctx, &list);
 }
 
 static int omnikv_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 {
-    const struct omnikv_state *state = ctx->state;
-    return state->layer[step->layer].filter < 0 ? KVL_DENSE : KVL_SELECT;
+    struct omnikv_state *state = ctx->state;
+    const struct omnikv_layer *layer = &state->layer[step->layer];
+    state->n_steps += step->layer == 0;
+    state->n_over += step->layer == 0 && step->pos - ctx->context_tok >= ctx->budget_tok;
+    return (layer->filter < 0 ? KVL_DENSE : KVL_SELECT) | (layer->first < 0 ? KVL_UNOBSERVED : 0);
 }
 
 /* The engine asks only where no filter layer has opened a list, and each of them does. */
@@ -518,7 +525,7 @@ static const struct kvl_policy omnikv = {
         "read 2 n d values per kv head; the others nothing. Once, for measured filters, 32 "
         "queries over n keys in every layer. A float per context token and layer that may filter.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_ASYNC,
     .opts = omnikv_options,
     .opts_size = sizeof(struct omnikv_opts),
     .min_budget = omnikv_min_budget,

@@ -97,7 +97,7 @@ static const struct kvl_policy oracle = {
         "Per step and layer it reads all keys, n d values per kv head counted as index bytes, and "
         "takes a top-k of n: it saves nothing. No memory.",
     .version = 1,
-    .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS,
+    .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_ASYNC,
     .opts = oracle_options,
     .opts_size = sizeof(struct oracle_opts),
     .plan = oracle_plan,

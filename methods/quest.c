@@ -173,7 +173,7 @@ static const struct kvl_policy quest = {
         "pages, and one row updated. Once minima and maxima of all keys. Memory: 2 d values per "
         "page and kv head, in the type of the cache.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = quest_options,
     .opts_size = sizeof(struct quest_opts),
     .min_budget = quest_min_budget,

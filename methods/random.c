@@ -112,7 +112,7 @@ static const struct kvl_policy random = {
         "Per step and layer n random numbers and a top-k for each list; mode=evict once, when the "
         "context is complete. No memory.",
     .version = 1,
-    .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_SAMPLES,
+    .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_SAMPLES | KVL_CAP_ASYNC,
     .opts = random_options,
     .opts_size = sizeof(struct random_opts),
     .plan = random_plan,

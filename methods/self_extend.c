@@ -93,7 +93,7 @@ static const struct kvl_policy self_extend = {
         "Per step and layer all keys are read, and those farther than W are rotated anew; once: "
         "nothing. Keys before RoPE are stored, half the cache again.",
     .version = 1,
-    .caps = KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
+    .caps = KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
     .opts = self_extend_options,
     .opts_size = sizeof(struct self_extend_opts),
     .plan = self_extend_plan,

@@ -190,14 +190,16 @@ static int compose_prefilled(struct kvl_pctx *ctx, int32_t layer)
 static int compose_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 {
     const struct kvl_composed *c = composed_here(ctx);
-    int all = KVL_SELECT;
+    int all = KVL_SELECT, unobserved = KVL_UNOBSERVED;
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
         int rc = c->part[i]->schedule ? c->part[i]->schedule(&part, step) : KVL_SELECT;
-        if (rc != KVL_DENSE && rc != KVL_SELECT) return rc;
-        if (rc == KVL_DENSE) all = KVL_DENSE;
+        int what = rc < 0 ? rc : rc & ~KVL_UNOBSERVED;
+        if (what != KVL_DENSE && what != KVL_SELECT) return rc;
+        if (what == KVL_DENSE) all = KVL_DENSE;
+        if (c->part[i]->observe && rc == what) unobserved = 0;
     }
-    return all;
+    return all | unobserved;
 }
 
 static int compose_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)

@@ -220,9 +220,11 @@ static int row_schedule(const struct kvl_forward *f, const struct kvl_row *row, 
     kvl_hook_enter(s, f->err);
     s->host.n_visible = row->pos + 1;
     int schedule = s->planned->policy->schedule(&s->ctx, &step);
-    if (schedule != KVL_DENSE && schedule != KVL_SELECT)
+    int what = schedule < 0 ? schedule : schedule & ~KVL_UNOBSERVED;
+    if (what != KVL_DENSE && what != KVL_SELECT)
         return kvl_hook_failed(s, "schedule", layer, schedule);
-    sel->dense = schedule == KVL_DENSE;
+    sel->dense = what == KVL_DENSE;
+    sel->unobserved = schedule != what;
     return KVL_OK;
 }
 
@@ -307,7 +309,8 @@ static int flush_attention(const struct kvl_forward *f)
                                          .inv_freq = e->model->w.inv_freq,
                                          .style = KVL_ROPE_NORM };
     int rc = e->n_jobs > 0 ? e->ops->attn_decode(&args) : KVL_OK;
-    for (int32_t m = 0; rc == KVL_OK && m < e->n_merges; m++) rc = e->ops->attn_merge(&e->merge[m]);
+    for (int32_t m = 1; m < e->n_merges; m++) e->merge[m - 1].next = &e->merge[m];
+    if (rc == KVL_OK && e->n_merges > 0) rc = e->ops->attn_merge(e->merge);
     e->pending = true;
     if (rc == KVL_OK) rc = kvl_resolve_finish(e);
     e->n_jobs = e->n_merges = 0;
@@ -367,8 +370,8 @@ static int row_gather(const struct kvl_forward *f, int32_t i, int32_t layer, siz
     lap(f, &t, &c->meta_ns);
     struct kvl_sel sel;
     kvl_sel_init(&sel, s, layer, row->pos + 1, f->err);
-    KVL_TRY(observed_get(f, p && p->observe, &row->ob));
     if (p) KVL_TRY(row_select(f, row, i, layer, &sel));
+    KVL_TRY(observed_get(f, p && p->observe && !sel.unobserved, &row->ob));
     row->dense = sel.dense || !p;
     if (s->tap.read && kvl_reads_get(f->e, &row->reads) != KVL_OK)
         return kvl_fail(f->err, KVL_ENOMEM, "out of memory to tap a token");

@@ -419,7 +419,7 @@ struct kvl_sel {
     struct kvl_pseudo *pseudo;        /* [n_kv_heads] or NULL */
     /* [n_heads], [n_kv_heads][head_dim]; NULL = no residual */
     const float *residual_alpha, *residual_value;
-    bool dense;
+    bool dense, unobserved;
 };
 
 void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,

@@ -495,6 +495,9 @@ KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *
 enum kvl_schedule {
     KVL_DENSE = 1,  /* this layer reads everything; reported apart */
     KVL_SELECT = 2, /* ask `select` */
+    /* Added to either: `observe` has nothing to see here, and weights need not be made for it.  It may be asked
+     * all the same. */
+    KVL_UNOBSERVED = 4,
 };
 
 enum kvl_relayout {
@@ -544,7 +547,7 @@ struct kvl_policy {
                   const float *v);
     /* The context is complete: observers are ready. */
     int (*prefilled)(struct kvl_pctx *ctx, int32_t layer);
-    /* KVL_DENSE, KVL_SELECT or a negative status.  NULL: SELECT iff there is a select hook.  Calls no
+    /* KVL_DENSE or KVL_SELECT, and KVL_UNOBSERVED, or a negative status.  NULL: SELECT iff there is a select hook.  Calls no
      * operator and reads nothing but the step, options and what hooks themselves wrote into state. */
     int (*schedule)(struct kvl_pctx *ctx, const struct kvl_step *step);
     int (*score)(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
