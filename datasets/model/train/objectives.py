@@ -40,16 +40,22 @@ def previous_tokens_loss(probe, states, ids, rng):
     return probe.loss(states[rows, pos], targets)
 
 
-def key_loss(probe, states, docs, rng):
+def key_loss(probe, states, docs, rng, by_answer=False):
     """Every token of a value should tell the last tokens of the key that the value belongs to.
 
-    Only then can a question find the whole value, not just its beginning.
+    Only then can a question find the whole value, not just its beginning.  By answer, short values
+    count as much as long ones.
     """
-    cases = [(b, answer.value_start + j, answer.key) for b, doc in enumerate(docs)
-             for answer in doc.answers if answer.key for j in range(answer.value_length)]
-    if not cases:
+    answers = [(b, answer) for b, doc in enumerate(docs) for answer in doc.answers
+               if answer.key and answer.value_length]
+    if not answers:
         return None
-    cases = rng.sample(cases, min(KEY_ROWS, len(cases)))
+    if by_answer:
+        cases = [(b, a.value_start + rng.randrange(a.value_length), a.key)
+                 for b, a in rng.choices(answers, k=KEY_ROWS)]
+    else:
+        cases = [(b, a.value_start + j, a.key) for b, a in answers for j in range(a.value_length)]
+        cases = rng.sample(cases, min(KEY_ROWS, len(cases)))
     n = probe.n_tokens
     targets = torch.tensor([(key + [-100] * n)[:n] for _, _, key in cases])
     rows, pos = torch.tensor([c[0] for c in cases]), torch.tensor([c[1] for c in cases])

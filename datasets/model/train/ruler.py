@@ -166,7 +166,7 @@ def add_lines(doc, told, needed):
         doc.add_item(item, EVIDENCE if item in needed else CONTEXT, line_start=True)
 
 
-# How often, added up: a list of needles, single needles, several values of a key; else several keys.
+# How often, added up: a list of needles, single ones, several values of a key; else several keys.
 NIAH_FORMS = (0.3, 0.5, 0.75)
 
 

@@ -19,6 +19,7 @@ from batches import Batch
 from evaluate import quick_report
 from grow import grow
 from tasks import VOCAB
+from tokenizer import PAD
 
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
 PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe")
@@ -65,13 +66,20 @@ class Schedule:
         return rate * warm_up
 
 
-def token_losses(model, batch, **options):
-    """Cross entropies and weights of all weighted tokens, and what the model returns besides."""
+def token_losses(model, batch, unseen, **options):
+    """Cross entropies and weights of all weighted tokens, and what the model returns besides.
+
+    `unseen`: the padding token, which is never right, counts as often as there are tokens that
+    training does not show, so that their rows in the exported file can be copies of its row.
+    """
     with torch.autocast("cpu", torch.bfloat16):
         states, wanted, seen = model(batch.ids, batch.positions, batch.key_bias, **options)
         b, t = (batch.weights[:, 1:] > 0).nonzero(as_tuple=True)
         logits = model.head(states[b, t])
-    losses = F.cross_entropy(logits.float(), batch.ids[b, t + 1], reduction="none")
+    logits = logits.float()
+    if unseen:
+        logits[:, PAD] += math.log(len(VOCAB.tokenizer.tokens) - VOCAB.size)
+    losses = F.cross_entropy(logits, batch.ids[b, t + 1], reduction="none")
     return losses, batch.weights[b, t + 1], wanted, seen
 
 
@@ -145,7 +153,8 @@ class Trainer:
             options["rows"] = objectives.question_ends(cases)
             options["row_layers"] = rng.sample(config["span"]["layers"], 2)
         options["want"] = [config[name]["layer"] for name in PROBES if weight[name] > 0]
-        losses, weights, wanted, seen = token_losses(self.model, batch, **options)
+        losses, weights, wanted, seen = token_losses(
+            self.model, batch, stage.get("unseen", False), **options)
         loss = (losses * weights).sum() / weights.sum()
 
         parts = {}
@@ -154,7 +163,8 @@ class Trainer:
                 self.probe, wanted[config["probe"]["layer"]], batch.ids, rng)
         if weight["key_probe"] > 0:
             parts["key_probe"] = objectives.key_loss(
-                self.key_probe, wanted[config["key_probe"]["layer"]], batch.docs, rng)
+                self.key_probe, wanted[config["key_probe"]["layer"]], batch.docs, rng,
+                stage.get("key_by_answer", False))
         for name, probe_loss in (("query_probe", objectives.query_loss),
                                  ("place_probe", objectives.place_loss)):
             if weight[name] > 0:
