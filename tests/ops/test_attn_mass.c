@@ -47,6 +47,52 @@ static void test_merge(void **state)
     ut_each_isa(body_merge);
 }
 
+/* Merges of one call have the bits that they have alone: more than a launch takes, of other sizes, of no
+ * heads, of more parts than the next one leaves room for. */
+static void body_merge_many(struct kvl_rng *r)
+{
+    enum { MERGES = 90, PARTS = 60, HEADS = 5, DIM = 160, N = HEADS * DIM };
+    float *values = ut_random(r, PARTS * N, 1), *lses = ut_random(r, PARTS * HEADS, 3);
+    float *out[2] = { ut_poison(MERGES * N), ut_poison(MERGES * N) };
+    float *lse[2] = { ut_poison(MERGES * HEADS), ut_poison(MERGES * HEADS) };
+    const float *part[PARTS], *part_lse[PARTS];
+    struct kvl_attn_merge_args a[MERGES];
+    for (int32_t p = 0; p < PARTS; p++) {
+        part[p] = values + p * N;
+        part_lse[p] = lses + p * HEADS;
+    }
+    for (int32_t m = 0; m < MERGES; m++)
+        a[m] = (struct kvl_attn_merge_args){ .out = out[0] + m * N,
+                                             .lse = m % 3 ? lse[0] + m * HEADS : NULL,
+                                             .part = part + m % 30,
+                                             .part_lse = part_lse + m % 30,
+                                             .n_parts = m % 20 == 7 ? 30 : 1 + m % 3,
+                                             .n_heads = m == 40 ? 0 : ut_between(r, 1, HEADS),
+                                             .head_dim = UT_PICK(r, 32, 100, DIM),
+                                             .next = m + 1 < MERGES ? &a[m + 1] : NULL };
+    assert_int_equal(kvl_ops_cpu.attn_merge(a), KVL_OK);
+    for (int32_t m = 0; m < MERGES; m++) {
+        a[m].next = NULL;
+        a[m].out = out[1] + m * N;
+        if (a[m].lse) a[m].lse = lse[1] + m * HEADS;
+        assert_int_equal(kvl_ops_cpu.attn_merge(&a[m]), KVL_OK);
+    }
+    ut_same("out of many", out[0], out[1], MERGES * N);
+    ut_same("lse of many", lse[0], lse[1], MERGES * HEADS);
+    for (int k = 0; k < 2; k++) {
+        kvl_free(out[k]);
+        kvl_free(lse[k]);
+    }
+    kvl_free(values);
+    kvl_free(lses);
+}
+
+static void test_merge_many(void **state)
+{
+    (void)state;
+    ut_each_isa(body_merge_many);
+}
+
 /* Two halves of a list, merged, against the whole list. */
 static void body_merge_halves(struct kvl_rng *r)
 {
@@ -245,9 +291,9 @@ static void test_probs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_merge),  cmocka_unit_test(test_merge_of_halves),
-        cmocka_unit_test(test_window), cmocka_unit_test(test_no_window),
-        cmocka_unit_test(test_probs),
+        cmocka_unit_test(test_merge),           cmocka_unit_test(test_merge_many),
+        cmocka_unit_test(test_merge_of_halves), cmocka_unit_test(test_window),
+        cmocka_unit_test(test_no_window),       cmocka_unit_test(test_probs),
     };
     return cmocka_run_group_tests_name("attn_mass", tests, NULL, NULL);
 }

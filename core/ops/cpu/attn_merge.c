@@ -23,7 +23,9 @@ static void merge_head(const struct kvl_attn_merge_args *a, int32_t h)
 
 int kvl_cpu_attn_merge(const struct kvl_attn_merge_args *a)
 {
-    assert(a->n_parts <= MERGE_MAX_PARTS);
-    for (int32_t h = 0; h < a->n_heads; h++) merge_head(a, h);
+    for (; a; a = a->next) {
+        assert(a->n_parts <= MERGE_MAX_PARTS);
+        for (int32_t h = 0; h < a->n_heads; h++) merge_head(a, h);
+    }
     return KVL_OK;
 }

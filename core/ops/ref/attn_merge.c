@@ -11,7 +11,7 @@ static double merge_lse(const struct kvl_attn_merge_args *a, int32_t h)
     return max + log(sum);
 }
 
-int kvl_ref_attn_merge(const struct kvl_attn_merge_args *a)
+static void merge_heads(const struct kvl_attn_merge_args *a)
 {
     for (int32_t h = 0; h < a->n_heads; h++) {
         double lse = merge_lse(a, h);
@@ -26,5 +26,10 @@ int kvl_ref_attn_merge(const struct kvl_attn_merge_args *a)
         }
         if (a->lse) a->lse[h] = (float)lse;
     }
+}
+
+int kvl_ref_attn_merge(const struct kvl_attn_merge_args *a)
+{
+    for (; a; a = a->next) merge_heads(a);
     return KVL_OK;
 }
