@@ -209,13 +209,24 @@ static int age_blocks(struct kvl_tier *t, struct kvl_table *table, int32_t first
     return rc;
 }
 
-/* Blocks of a lane in order that hold host units alone, from the youngest on to those that moved before. */
-static int age_lane(struct kvl_tier *t, const struct kvl_tier_lane *a, struct kvl_table *table)
+/* Blocks *low .. *end - 1 of a lane in order hold host units alone; none of another. */
+static void host_blocks(const struct kvl_tier *t, const struct kvl_tier_lane *a,
+                        const struct kvl_table *table, int32_t *low, int32_t *end)
 {
     const struct kvl_layout *l = &t->store->layout;
-    if (!t->store->device || !table->sorted) return KVL_OK;
-    int32_t low = kvl_blocks_for(l, kvl_ranks_below(l, table, a->first));
-    int32_t end = kvl_ranks_below(l, table, a->end) >> l->block_shift, first = end;
+    *low = *end = 0;
+    if (!table->sorted || a->first == a->end) return;
+    *low = kvl_blocks_for(l, kvl_ranks_below(l, table, a->first));
+    *end = kvl_ranks_below(l, table, a->end) >> l->block_shift;
+}
+
+/* From the youngest block on to those that moved before. */
+static int age_lane(struct kvl_tier *t, const struct kvl_tier_lane *a, struct kvl_table *table)
+{
+    int32_t low, end;
+    if (!t->store->device) return KVL_OK;
+    host_blocks(t, a, table, &low, &end);
+    int32_t first = end;
     while (first > low && !kvl_block_of(&t->store->host, table->blocks[first - 1])) first--;
     return first < end ? age_blocks(t, table, first, end) : KVL_OK;
 }
@@ -361,6 +372,31 @@ struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t k
                               .blocks = (const uint8_t *const *)a->table,
                               .data = a->links,
                               .n_slots = a->n_table << l->block_shift };
+}
+
+/* On a device where blocks are; elsewhere where they would be. */
+int kvl_tier_host_view(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
+                       int32_t kv_head, struct kvl_lane *out)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    const struct kvl_store *store = t->store;
+    const struct kvl_table *table = kvl_seq_table(seq, layer, kv_head);
+    int32_t n = kvl_blocks_for(&store->layout, table->n_slots), low, end;
+    void *room = a->table;
+    KVL_TRY(kvl_grow(&room, &a->cap_table, 0, n, sizeof *a->table, NULL));
+    a->table = room;
+    a->n_table = n;
+    host_blocks(t, a, table, &low, &end);
+    for (int32_t b = 0; b < n; b++) {
+        uint8_t *block = table->blocks[b];
+        bool host = store->device ? kvl_block_of(&store->host, block) : b >= low && b < end;
+        a->table[b] = host ? kvl_block_head(block)->data : NULL;
+    }
+    *out = (struct kvl_lane){ .layout = &store->layout,
+                              .blocks = (const uint8_t *const *)a->table,
+                              .n_slots = table->n_slots,
+                              .sorted = table->sorted };
+    return KVL_OK;
 }
 
 void kvl_tier_settle(struct kvl_tier *t, int32_t layer)

@@ -88,6 +88,11 @@ int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, i
                      int32_t slot, int32_t n, struct kvl_run *out, int32_t m);
 /* Blocks as the last request left them.  Valid until the next call for the lane. */
 struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t kv_head);
+/* For attention where blocks lie, in place of a request: the lane with its own slots, and of its blocks those
+ * alone that the host holds whole, NULL for others.  Host memory; positions may not be asked for.  Valid
+ * until the next call for the lane. */
+int kvl_tier_host_view(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
+                       int32_t kv_head, struct kvl_lane *out);
 /* Attention of the layer has run: staging places are given back. */
 void kvl_tier_settle(struct kvl_tier *t, int32_t layer);
 

@@ -1,5 +1,5 @@
 /* The engine: a model, a store and the workspace of one thread. */
-#include "model/host.h"
+#include "model/attend_host.h"
 
 #include <math.h>
 #include <string.h>
@@ -219,7 +219,9 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
     const struct kvl_shape *sh = &e->model->shape;
     e->scale = 1.0f / sqrtf((float)sh->head_dim);
     e->lanes = kvl_alloc((size_t)sh->n_kv_heads, sizeof *e->lanes);
-    if (!e->lanes) return kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
+    if (e->dev->attends_host) e->hosted = kvl_hosted_create();
+    if (!e->lanes || (e->dev->attends_host && !e->hosted))
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
     struct kvl_store_desc d = { .n_layers = sh->n_layers,
                                 .n_kv_heads = sh->n_kv_heads,
                                 .head_dim = sh->head_dim,
@@ -262,6 +264,7 @@ void kvl_engine_destroy(struct kvl_engine *e)
     row_arrays(e, array);
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row_array_free(e, &array[i]);
     for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
+    kvl_hosted_destroy(e);
     kvl_free(e->row);
     kvl_free(e->lanes);
     kvl_free(e->job);

@@ -9,6 +9,7 @@
  * mode a row never depends on its neighbours. */
 #include "model/forward.h"
 
+#include "model/attend_host.h"
 #include "model/prefill_mask.h"
 
 #include <string.h>
@@ -288,6 +289,14 @@ static int row_resolve(const struct kvl_forward *f, struct kvl_row *row, int32_t
     return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
 }
 
+static void jobs_clear(struct kvl_engine *e)
+{
+    e->n_jobs = e->n_merges = 0;
+    e->joins = NULL;
+    e->residuals = NULL;
+    kvl_hosted_clear(e);
+}
+
 /* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
  * the mask oracle the jobs have run already, and only merges are left. */
 static int flush_attention(const struct kvl_forward *f)
@@ -297,7 +306,7 @@ static int flush_attention(const struct kvl_forward *f)
     if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     for (int32_t j = 0; j < e->n_jobs; j++) {
         const struct kvl_job_src *src = &e->job_src[j];
-        lane[j] = kvl_offloads(src->session, src->layer)
+        lane[j] = kvl_fetches(src->session, src->layer)
                       ? kvl_tier_view(src->session->tier, src->layer, src->kv_head)
                       : kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
         e->job[j].lane = &lane[j];
@@ -308,14 +317,14 @@ static int flush_attention(const struct kvl_forward *f)
                                          .scale = e->scale,
                                          .inv_freq = e->model->w.inv_freq,
                                          .style = KVL_ROPE_NORM };
-    int rc = e->n_jobs > 0 ? e->ops->attn_decode(&args) : KVL_OK;
+    int rc = kvl_hosted_queries(e);
+    if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
+    if (rc == KVL_OK) rc = kvl_hosted_run(e);
     for (int32_t m = 1; m < e->n_merges; m++) e->merge[m - 1].next = &e->merge[m];
     if (rc == KVL_OK && e->n_merges > 0) rc = e->ops->attn_merge(e->merge);
     e->pending = true;
     if (rc == KVL_OK) rc = kvl_resolve_finish(e);
-    e->n_jobs = e->n_merges = 0;
-    e->joins = NULL;
-    e->residuals = NULL;
+    jobs_clear(e);
     return given(f, "attention", rc);
 }
 
@@ -430,9 +439,7 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     struct kvl_counters *c = &e->row[0].s->count;
     int32_t first = 0; /* of the rows that wait for their attention */
     size_t waits = 0;
-    e->n_jobs = e->n_merges = 0;
-    e->joins = NULL;
-    e->residuals = NULL;
+    jobs_clear(e);
     for (int32_t i = 0; i < f->n; i++) {
         if (first == i) KVL_TRY(kvl_step_reset(e, f->err));
         KVL_TRY(row_gather(f, i, layer, &waits));

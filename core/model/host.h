@@ -268,7 +268,8 @@ struct kvl_engine {
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
     struct kvl_arena step, scratch;
-    uint64_t fetch_ns; /* of fetches since the last lap of forward.c */
+    struct kvl_hosted *hosted; /* attend_host.c; NULL: the device does not attend on the host */
+    uint64_t fetch_ns;         /* of fetches since the last lap of forward.c */
     /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
@@ -456,6 +457,8 @@ int kvl_resolve_finish(struct kvl_engine *e);
 /* ---- offload.c: lanes in the host tier ------------------------------------------------------------ */
 
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
+/* The same, and what attention reads of them is brought to the device. */
+bool kvl_fetches(const struct kvl_session *s, int32_t layer);
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 /* The context is complete: it goes to the host. */
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);

@@ -7,7 +7,7 @@
  *
  * A call, as h2d_calls counts them, is what one layer of one step, or one hook, brings: one gather, from
  * however many lanes. */
-#include "model/items.h"
+#include "model/attend_host.h"
 
 #include <math.h>
 #include <string.h>
@@ -62,6 +62,11 @@ bool kvl_offloads(const struct kvl_session *s, int32_t layer)
     return s->tier && kvl_tier_has(s->tier, layer);
 }
 
+bool kvl_fetches(const struct kvl_session *s, int32_t layer)
+{
+    return kvl_offloads(s, layer) && !s->engine->hosted;
+}
+
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_plan_private *p = &s->planned->p;
@@ -85,6 +90,7 @@ static void offload_count(struct kvl_session *s)
     struct kvl_counters *c = &s->count;
     c->h2d_bytes += t->h2d_bytes;
     c->d2h_bytes += t->d2h_bytes;
+    c->d2h_calls += t->d2h_bytes > 0;
     c->cache_hits += t->hits;
     c->cache_misses += t->misses;
     c->prefetch_bytes += t->ahead_bytes;
@@ -166,6 +172,7 @@ int kvl_offload_request(const struct kvl_head *h)
 {
     const struct kvl_sel *sel = h->r->sel;
     int32_t group = kvl_group(&h->e->model->shape);
+    if (!kvl_fetches(h->s, h->layer)) return kvl_hosted_request(h);
     uint64_t t0 = kvl_now_ns();
     int rc = KVL_OK;
     kvl_tier_begin(h->s->tier, h->layer, h->kv_head, false);
@@ -243,7 +250,7 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
         if (pos[i] < 0 || pos[i] >= ctx->host->n_visible)
             return kvl_fail(ctx->err, KVL_EPOLICY, "position %d fetched ahead, want 0 to %d",
                             pos[i], ctx->host->n_visible - 1);
-    if (!kvl_offloads(s, layer) || !s->tier->complete || n < 1) return KVL_OK;
+    if (!kvl_fetches(s, layer) || !s->tier->complete || n < 1) return KVL_OK;
     uint64_t t0 = kvl_now_ns();
     /* As old as it will be when its turn comes: a layer behind this one has no token of a block yet. */
     int32_t n_pos = KVL_MIN(ctx->host->n_visible, s->n_pos + 1);

@@ -7,7 +7,7 @@
  *
  * Counted here, never by the policy: unique tokens attended per lane, bytes read, and which of the
  * probed positions were read. */
-#include "model/items.h"
+#include "model/attend_host.h"
 
 #include <math.h>
 #include <string.h>
@@ -104,14 +104,16 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
     job.page_tok = it->page_tok;
     job.tail = it->tail;
     if (it->page) return push_job(h, &job);
-    if (kvl_offloads(h->s, h->layer)) {
+    if (kvl_fetches(h->s, h->layer)) {
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
     } else if (!it->everything || it->pos) {
         job.runs = runs_of(h, it, &job.n_runs);
         if (!job.runs) return kvl_items_no_memory(h);
     }
     if (g->mode != KVL_POS_ORIGINAL) KVL_TRY(job_positions(h, g, it, &job));
-    return push_job(h, &job);
+    bool device = true;
+    if (h->e->hosted && kvl_offloads(h->s, h->layer)) KVL_TRY(kvl_hosted_split(h, &job, &device));
+    return device ? push_job(h, &job) : KVL_OK;
 }
 
 /* ---- the mask oracle ------------------------------------------------------------------------------- */
@@ -385,8 +387,9 @@ static void resolve_residual(const struct kvl_engine *e)
 
 int kvl_resolve_finish(struct kvl_engine *e)
 {
-    if (!e->joins && !e->residuals) return KVL_OK;
+    if (!e->joins && !e->residuals && !kvl_hosted_has_probs(e)) return KVL_OK;
     KVL_TRY(kvl_engine_sync(e));
+    kvl_hosted_probs(e);
     resolve_join(e);
     resolve_residual(e);
     return KVL_OK;

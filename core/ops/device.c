@@ -120,11 +120,36 @@ static int kvl_cuda_open(const struct kvl_device **out, struct kvl_err *err)
 }
 #endif
 
+/* Tables of their devices but for who attends; written anew, and the same, whenever one is opened. */
+static struct kvl_device device_hybrid, device_cpu_hybrid;
+
+static const struct kvl_device *device_hosted(struct kvl_device *hosted, const char *name,
+                                              const struct kvl_device *device)
+{
+    *hosted = *device;
+    hosted->name = name;
+    hosted->attends_host = true;
+    return hosted;
+}
+
+static int open_hybrid(const struct kvl_device **out, struct kvl_err *err)
+{
+    const struct kvl_device *cuda;
+    KVL_TRY(kvl_cuda_open(&cuda, err));
+    *out = device_hosted(&device_hybrid, "hybrid", cuda);
+    return KVL_OK;
+}
+
 int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err)
 {
     if (strcmp(name, "cuda") == 0) return kvl_cuda_open(out, err);
-    if (strcmp(name, "cpu") != 0)
-        return kvl_fail(err, KVL_EINVAL, "device \"%s\", want cpu or cuda", name);
-    *out = &device_cpu;
+    if (strcmp(name, "hybrid") == 0) return open_hybrid(out, err);
+    if (strcmp(name, "cpu-hybrid") == 0)
+        *out = device_hosted(&device_cpu_hybrid, "cpu-hybrid", &device_cpu);
+    else if (strcmp(name, "cpu") == 0)
+        *out = &device_cpu;
+    else
+        return kvl_fail(err, KVL_EINVAL, "device \"%s\", want cpu, cuda, hybrid or cpu-hybrid",
+                        name);
     return KVL_OK;
 }

@@ -51,12 +51,14 @@ struct kvl_device_info {
     char class_name[16]; /* "cpu", "cuda": part of a cell's id */
     int32_t compute_major, compute_minor, n_sm;
     double memory_gbs; /* of its data sheet's clock and width; 0: not known */
+    bool graphs;       /* steps are gathered; false: the driver refuses, or KVL_CUDA_GRAPH=0 */
 };
 
 /* Copies that were given to a device, for records and tests. */
 struct kvl_device_traffic {
     int64_t h2d_bytes, h2d_calls, d2h_bytes, d2h_calls, d2d_bytes, d2d_calls;
-    int64_t n_launches, n_syncs;
+    int64_t n_launches, n_syncs; /* of kernels, those of graphs among them; waits */
+    int64_t n_graphs;            /* started */
 };
 
 /* Rows of new keys and values for a block: rows row .. row + n - 1 of kv head `kv_head` of the arrays
@@ -92,9 +94,12 @@ struct kvl_kv_move_args {
 enum { KVL_DEVICE_MARKS = 1024 };
 
 struct kvl_device {
-    const char *name; /* "cpu", "cuda" */
+    const char *name; /* as it was opened */
     bool
         discrete; /* DEVICE memory is not the host's, and calls may return before their work is done */
+    /* Attention of keys and values in the host tier is computed on the host, where they lie; else they are
+     * fetched. */
+    bool attends_host;
     int32_t max_head_dim;      /* of a model that it runs; 0: of any that loads */
     const struct kvl_ops *ops; /* given to MAIN */
     const struct kvl_ops
@@ -158,7 +163,8 @@ struct kvl_device {
 
 /* Never fails, never NULL. */
 const struct kvl_device *kvl_device_cpu(void);
-/* "cpu" or "cuda".  KVL_EINVAL: no such name.  KVL_EDEVICE: no GPU, no driver, or built without CUDA; the
+/* "cpu", "cuda", or one that attends_host: "hybrid" is the GPU and the CPU, "cpu-hybrid" the CPU in both
+ * places, which counts what a GPU and its host would exchange.  KVL_EINVAL: no such name.  KVL_EDEVICE: no GPU, no driver, or built without CUDA; the
  * message says which, and what to do. */
 int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err);
 

@@ -228,10 +228,13 @@ struct kvl_counters {
      * what follows). */
     int64_t prefill_pairs, prefill_dense_pairs, prefill_scored_pairs, prefill_read_bytes;
     uint64_t prefill_ns;
-    /* Between the tiers (kvl_plan_offload), in bytes of keys and values; a call is what one layer of one
-     * step, or one hook, brings at once.  What leaves the device when the context is complete is in
-     * d2h_bytes. */
-    int64_t h2d_bytes, h2d_calls, d2h_bytes;
+    /* Between the tiers (kvl_plan_offload): keys and values, and on a device that attends_host queries on
+     * their way down and results on theirs up.  A call is what one layer of one step, or one hook, brings at
+     * once.  What leaves the device when the context is complete is in d2h_bytes. */
+    int64_t h2d_bytes, h2d_calls, d2h_bytes, d2h_calls;
+    /* Read by attention on the host, where they lie: keys and values, as often as lists name them, and their
+     * bytes, which are in kv_read_bytes. */
+    int64_t host_attend_tok, host_attend_bytes;
     int64_t cache_hits, cache_misses; /* units that were needed and on the device, or not */
     int64_t prefetch_bytes;           /* of h2d_bytes: fetched before they were named */
     int64_t prefetch_wrong_bytes;     /* of these: not named when the turn of their lane came */
