@@ -66,6 +66,7 @@ const struct kvl_blas_calls *kvl_blas_load(void)
 static int blas_create(const struct kvl_blas_calls *blas, cublasHandle_t *out)
 {
     cublasHandle_t h;
+    KVL_TRY(kvl_cuda_step_start()); /* it may wait for the device */
     KVL_TRY(kvl_blas_check(blas->create(&h), "cublasCreate"));
     KVL_TRY(kvl_blas_check(blas->set_math_mode(h, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
                            "cublasSetMathMode"));

@@ -95,6 +95,9 @@ void *kvl_cuda_temp_bytes(struct kvl_cuda_call *c, size_t bytes)
 
 const void *kvl_cuda_upload_bytes(struct kvl_cuda_call *c, const void *host, size_t bytes)
 {
+    const void *twin = NULL;
+    if (c->rc == KVL_OK) c->rc = kvl_cuda_step_put(host, bytes, &twin);
+    if (twin) return twin;
     void *p = kvl_cuda_temp_bytes(c, bytes);
     if (p) c->rc = kvl_cuda_upload_to(p, host, bytes, KVL_STREAM_MAIN);
     return c->rc == KVL_OK ? p : NULL;

@@ -75,6 +75,7 @@ int kvl_cuda_sync(void)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
     KVL_TRY(kvl_cuda_ready());
+    KVL_TRY(kvl_cuda_step_start());
     for (int s = 0; s < KVL_STREAMS; s++) {
         if (!rt->busy[s]) continue;
         KVL_TRY(kvl_cuda_wait(static_cast<enum kvl_stream>(s)));
@@ -167,7 +168,7 @@ static int open_probe(void)
 {
     void *one;
     int32_t got = 0;
-    KVL_TRY(kvl_cuda_alloc(KVL_PLACE_DEVICE, sizeof got, &one));
+    KVL_TRY(kvl_cuda_alloc(KVL_PLACE_DEVICE, 2 * sizeof got, &one));
     KVL_LAUNCH(probe_kernel, 1, 1, 0, static_cast<int32_t *>(one));
     cudaError_t e = cudaGetLastError();
     if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction)
@@ -179,7 +180,7 @@ static int open_probe(void)
     KVL_TRY(kvl_cuda_wait(KVL_STREAM_MAIN));
     if (got != 1) return kvl_cuda_fail("device cuda: the first kernel gave %d, want 1", got);
     kvl_cuda_rt.not_finite = static_cast<int32_t *>(one);
-    return kvl_cuda_fill(one, 0, sizeof got, KVL_STREAM_MAIN);
+    return kvl_cuda_fill(one, 0, 2 * sizeof got, KVL_STREAM_MAIN);
 }
 
 /* With asserts, but not under the emulation, which is to see what nobody waits for. */
@@ -280,6 +281,7 @@ static void device_info(struct kvl_device_info *out)
     out->memory_gbs = 2.0e3 * info_attribute(cudaDevAttrMemoryClockRate) *
                       info_attribute(cudaDevAttrGlobalMemoryBusWidth) / 8 / 1e9;
     (void)cudaGetLastError();
+    out->graphs = kvl_cuda_step_able();
 }
 
 static void device_memory(struct kvl_device_memory *out)
@@ -405,6 +407,8 @@ static void device_fill_table(struct kvl_device *d)
     d->finite = device_finite;
     d->mark_row = device_mark_row;
     d->marked = device_marked;
+    d->step_begin = kvl_cuda_step_begin;
+    d->step_end = kvl_cuda_step_end;
     d->peak_read = kvl_cuda_peak_read;
     d->peak_gemm = kvl_cuda_peak_gemm;
     d->info = device_info;

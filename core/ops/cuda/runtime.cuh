@@ -1,4 +1,5 @@
-/* runtime.cuh - what the files of the runtime share (device.cu, memory.cu, transfer.cu, call.cu, table.cu);
+/* runtime.cuh - what the files of the runtime share (device.cu, memory.cu, transfer.cu, call.cu,
+ * step.cu, table.cu);
  * operators need cuda.cuh alone.
  *
  * One process works with one GPU, from one thread: its state is one object. */
@@ -34,7 +35,7 @@ struct kvl_cuda_runtime {
     bool busy[KVL_STREAMS];   /* was given work since the last sync */
     cudaEvent_t mark[KVL_STREAMS];
     struct kvl_cuda_ring ring[KVL_STREAMS];
-    int32_t *not_finite; /* on the device */
+    int32_t *not_finite; /* on the device; behind it one for trials */
     int32_t *marks;      /* pinned: of KVL_DEVICE_MARKS rows, and of a call that waits */
     int32_t mark_row, n_marks; /* the row at hand; rows that may have one */
     bool now;                  /* an operator of ops_now is under way */
@@ -80,6 +81,19 @@ int kvl_cuda_order(enum kvl_stream earlier, enum kvl_stream later);
 
 /* The first piece of temporary memory, so that small calls do not run short of it. */
 int kvl_cuda_temp_open(void);
+
+/* ---- step.cu ---- */
+
+int kvl_cuda_step_begin(void);
+int kvl_cuda_step_end(void);
+/* Whether steps can become graphs; tries it at the first call. */
+bool kvl_cuda_step_able(void);
+/* Starts what a step has gathered, if one has; its rest runs as it comes.  Before whatever waits for MAIN, or orders
+ * it with another stream. */
+int kvl_cuda_step_start(void);
+/* Reads `bytes` of ordinary memory for the step that is gathered: *twin is where its kernels find them; NULL: none
+ * is gathered, or has no room left. */
+int kvl_cuda_step_put(const void *host, size_t bytes, const void **twin);
 
 /* ---- kv.cu ---- */
 

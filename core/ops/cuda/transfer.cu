@@ -45,11 +45,10 @@ static int ring_send(struct kvl_cuda_ring *r, uint8_t *to, const uint8_t *host, 
                           "copying to the device");
 }
 
-int kvl_cuda_upload_to(void *to, const void *host, size_t bytes, enum kvl_stream stream)
+static int ring_upload(void *to, const void *host, size_t bytes, enum kvl_stream stream)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
     struct kvl_cuda_ring *r = &rt->ring[stream];
-    if (bytes == 0) return KVL_OK;
     KVL_TRY(kvl_cuda_ring_open(r));
     uint8_t *dst = static_cast<uint8_t *>(to);
     const uint8_t *src = static_cast<const uint8_t *>(host);
@@ -64,10 +63,24 @@ int kvl_cuda_upload_to(void *to, const void *host, size_t bytes, enum kvl_stream
     return KVL_OK;
 }
 
+int kvl_cuda_upload_to(void *to, const void *host, size_t bytes, enum kvl_stream stream)
+{
+    struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    const void *twin = NULL;
+    if (bytes == 0) return KVL_OK;
+    if (stream == KVL_STREAM_MAIN) KVL_TRY(kvl_cuda_step_put(host, bytes, &twin));
+    if (!twin) return ring_upload(to, host, bytes, stream);
+    rt->traffic.d2d_bytes += (int64_t)bytes;
+    rt->traffic.d2d_calls++;
+    return kvl_cuda_check(cudaMemcpyAsync(to, twin, bytes, cudaMemcpyDefault, kvl_cuda_main()),
+                          "copying");
+}
+
 int kvl_cuda_download(void *host, const void *from, size_t bytes, enum kvl_stream stream)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
     if (bytes == 0) return KVL_OK;
+    if (stream == KVL_STREAM_MAIN) KVL_TRY(kvl_cuda_step_start());
     rt->busy[stream] = true;
     rt->traffic.d2h_bytes += (int64_t)bytes;
     rt->traffic.d2h_calls++;
@@ -78,6 +91,7 @@ int kvl_cuda_download(void *host, const void *from, size_t bytes, enum kvl_strea
 int kvl_cuda_wait(enum kvl_stream stream)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    if (stream == KVL_STREAM_MAIN) KVL_TRY(kvl_cuda_step_start());
     rt->traffic.n_syncs++;
     KVL_TRY(kvl_cuda_check(cudaStreamSynchronize(rt->stream[stream]), "waiting"));
     rt->busy[stream] = false;
@@ -152,6 +166,7 @@ int kvl_cuda_order(enum kvl_stream earlier, enum kvl_stream later)
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
     KVL_TRY(kvl_cuda_ready());
     if (!rt->busy[earlier]) return KVL_OK;
+    KVL_TRY(kvl_cuda_step_start());
     rt->busy[later] = true;
     KVL_TRY(kvl_cuda_check(cudaEventRecord(rt->mark[earlier], rt->stream[earlier]),
                            "recording an event"));

@@ -7,6 +7,7 @@
  *   KVL_EMU_EAGER=1      work runs when it is given, instead of when somebody waits for it
  *   KVL_EMU_DEVICES=0    no GPU: cudaErrorNoDevice
  *   KVL_EMU_CONCURRENT=0 says that the host may not touch managed memory while kernels run
+ *   KVL_EMU_GRAPHS=0     captures are refused: cudaErrorNotSupported
  *   KVL_EMU_FAIL=what:n:error   the n-th call of a kind from now on (1 = the next) gives this error; `what`
  *                        is launch, run (the kernel fails when it runs), malloc, host_alloc, copy, sync
  */
@@ -36,7 +37,7 @@ struct kvl_emu_counts {
     int64_t fill_bytes, fill_calls;
     int64_t n_launches, n_kernels_run; /* given; executed */
     int64_t n_syncs;                   /* waits of the host, blocking copies among them */
-    int64_t n_graph_launches, n_captured;
+    int64_t n_graph_launches, n_captured, n_instantiated;
     int64_t n_barriers, n_warp_ops; /* of kernels that ran */
     int64_t device_bytes, device_peak_bytes, n_device_allocs;
     int64_t host_bytes, n_host_allocs; /* pinned and managed */

@@ -1,6 +1,8 @@
 /* Captures, which make graphs of what streams are given, and graphs. */
 #include "cuda_host_streams.h"
 
+#include <stdlib.h>
+
 /* ---- captures ---------------------------------------------------------------------------------------- */
 
 bool kvl_emu_spoils_capture(bool relaxed_allows)
@@ -26,6 +28,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     if (e != cudaSuccess) return e;
     struct CUstream_st *s = kvl_emu_stream(stream);
     if (!s) return kvl_emu_return(cudaErrorInvalidResourceHandle);
+    const char *graphs = getenv("KVL_EMU_GRAPHS");
+    if (graphs && *graphs == '0') return kvl_emu_return(cudaErrorNotSupported);
     if (s == kvl_emu_streams[0]) return kvl_emu_return(cudaErrorStreamCaptureUnsupported);
     if (s->capture) return kvl_emu_return(cudaErrorInvalidValue);
     s->capture = std::make_shared<kvl_emu_capture>();
@@ -104,6 +108,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     if (!exec || !graph) return kvl_emu_return(cudaErrorInvalidValue);
     *exec = new struct CUgraphExec_st();
     (*exec)->nodes = graph->nodes;
+    kvl_emu_count.n_instantiated++;
     return cudaSuccess;
 }
 
@@ -123,7 +128,7 @@ static void run_nodes(const std::vector<kvl_emu_graph_node> &nodes)
         waits[i] = (int)nodes[i].after.size();
         if (waits[i] == 0) can.push_back((int)i);
     }
-    while (!can.empty() && cudaPeekAtLastError() == cudaSuccess) {
+    while (!can.empty() && !kvl_emu_lost()) {
         size_t pick = (size_t)kvl_emu_below(can.size());
         int at = can[pick];
         can[pick] = can.back();

@@ -38,6 +38,8 @@ cudaError_t kvl_emu_enter(enum kvl_emu_call what);
 cudaError_t kvl_emu_return(cudaError_t e);
 /* From work that runs: every later call gives it. */
 void kvl_emu_stick(cudaError_t e);
+/* Such an error is there: nothing runs any more. */
+bool kvl_emu_lost(void);
 bool kvl_emu_fails(enum kvl_emu_call what, cudaError_t *e);
 
 /* ---- kernels ---------------------------------------------------------------------------------------- */

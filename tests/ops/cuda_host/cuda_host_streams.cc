@@ -125,6 +125,11 @@ void kvl_emu_stick(cudaError_t e)
     last_error = e;
 }
 
+bool kvl_emu_lost(void)
+{
+    return sticky_error != cudaSuccess;
+}
+
 cudaError_t kvl_emu_return(cudaError_t e)
 {
     if (e != cudaSuccess) kvl_emu_stick(e);
@@ -386,6 +391,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     if (e != cudaSuccess) return e;
     struct CUstream_st *s = kvl_emu_stream(stream);
     if (!s) return kvl_emu_return(cudaErrorInvalidResourceHandle);
+    if (s->capture) {
+        s->capture->invalid = true;
+        return kvl_emu_return(cudaErrorStreamCaptureUnsupported);
+    }
     if (s->queue.empty()) return cudaSuccess;
     if (runnable(s)) drain_flag(s->queue.front().done); /* polling gets somewhere */
     return cudaErrorNotReady;

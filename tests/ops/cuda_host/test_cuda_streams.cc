@@ -342,13 +342,14 @@ static void test_captures_that_cannot_be(void **)
     cudaGraph_t graph;
     assert_null(capture(a, b, v, v + 1, 1, false));
     cudaGetLastError();
-    for (int which = 0; which < 5; which++) {
+    for (int which = 0; which < 6; which++) {
         cudaEvent_t e = event_new();
         cudaEventRecord(e, b);
         assert_int_equal(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal), 0);
         cudaError_t got = which == 0   ? cudaStreamSynchronize(a)
                           : which == 1 ? cudaDeviceSynchronize()
                           : which == 2 ? cudaMalloc(&p, 4)
+                          : which == 5 ? cudaStreamQuery(a)
                           : which == 3 ? cudaMemcpyAsync(&own, v, 4, cudaMemcpyDeviceToHost, a)
                                        : cudaStreamWaitEvent(a, e, 0);
         assert_int_equal(got, which == 4 ? cudaErrorStreamCaptureIsolation
