@@ -61,7 +61,7 @@ struct kvl_store {
     struct kvl_kv_span *spans; /* of an append */
     int32_t cap_spans;
     struct kvl_pool pool;
-    /* On a device: blocks of the host tier, and room on the device for copies of them (tier.c). */
+    /* On a device: blocks in pinned memory (place.c), and room on the device for copies of them (tier.c). */
     struct kvl_pool host, places;
     struct kvl_seq *seqs;
     int64_t n_seqs;
@@ -103,6 +103,10 @@ void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t 
 /* Copies n slots: parts and positions. */
 void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
                     int32_t src_slot, int32_t n);
+
+/* Blocks first .. end - 1 of a table move to a pool of the store, but for those that are there (place.c). */
+int kvl_table_move(struct kvl_store *store, struct kvl_table *t, int32_t first, int32_t end,
+                   struct kvl_pool *to, struct kvl_err *err);
 
 int kvl_moves_open(struct kvl_store *store, struct kvl_err *err);
 void kvl_moves_close(struct kvl_store *store);

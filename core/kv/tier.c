@@ -250,6 +250,22 @@ int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, i
     return KVL_OK;
 }
 
+int kvl_tier_bring(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer)
+{
+    struct kvl_store *store = t->store;
+    const struct kvl_layout *l = &store->layout;
+    for (int32_t h = 0; store->device && h < t->n_kv_heads; h++) {
+        const struct kvl_tier_lane *a = tier_lane(t, layer, h);
+        struct kvl_table *table = kvl_seq_table(seq, layer, h);
+        int32_t low = kvl_blocks_for(l, kvl_ranks_below(l, table, a->first));
+        int32_t end = KVL_MAX(low, kvl_ranks_below(l, table, a->end) >> l->block_shift);
+        int32_t n = kvl_blocks_for(l, table->n_slots);
+        KVL_TRY(kvl_table_move(store, table, 0, low, &store->pool, NULL));
+        KVL_TRY(kvl_table_move(store, table, end, n, &store->pool, NULL));
+    }
+    return KVL_OK;
+}
+
 int32_t kvl_tier_host_slots(const struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
                             int32_t kv_head)
 {

@@ -69,6 +69,8 @@ bool kvl_tier_has(const struct kvl_tier *t, int32_t layer);
 
 /* The layer has positions below n_pos: those that are too old now go to the host. */
 int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos);
+/* Blocks that hold more than host units are on the device, wherever a prefill left them. */
+int kvl_tier_bring(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer);
 /* A new request of a lane, or with `ahead` a guess at its next one. */
 void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head, bool ahead);
 /* It reads positions first .. first + n - 1; those on the device cost nothing. */
