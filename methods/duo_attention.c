@@ -224,6 +224,7 @@ static int duo_plan_gates(struct kvl_plan *plan)
 {
     struct duo_opts *o = plan->opts;
     if (o->gates == DUO_AUTO) o->gates = o->table[0] ? DUO_TABLE : DUO_MEASURED;
+    plan->prefill_layerwise = o->gates == DUO_TABLE; /* or the first chunk tells of all layers */
     if ((o->gates == DUO_TABLE) != (o->table[0] != '\0'))
         return kvl_fail(plan->err, KVL_EINVAL, "gates=%s with table=%s; give a table or measure",
                         duo_gates[o->gates], o->table[0] ? o->table : "(none)");

@@ -145,6 +145,7 @@ static int mi_plan_sizes(struct kvl_plan *plan)
                         "chunk=%d; give a multiple of %d, or all %d tokens of the context",
                         o->chunk, MI_BLOCK, plan->context_tok);
     plan->prefill_chunk_tok = o->chunk;
+    plan->prefill_layerwise = true;
     return KVL_OK;
 }
 

@@ -282,6 +282,11 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         "%s does its own prefill, but the session holds %d tokens; attach it to an "
                         "empty one",
                         name, s->n_pos);
+    if (planned->own_prefill && !planned->policy->prefill_mask && s->engine->desc.prefill_kv_host)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s reads its context token by token, through all layers; want prefill_kv "
+                        "device, or prefill: shared",
+                        name);
     if (!planned->own_prefill && s->n_pos == 0)
         return kvl_fail(err, KVL_EINVAL,
                         "%s starts behind a context, this one is empty; want 1 token or more%s",

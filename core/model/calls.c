@@ -49,14 +49,29 @@ static int check_context(const struct kvl_session *s, struct kvl_err *err)
         p->policy->name);
 }
 
-static int prefill_chunk(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
-                         int32_t n_logits, struct kvl_err *err)
+void kvl_rows_set(struct kvl_session *s, const int32_t *id, int32_t n)
 {
-    struct kvl_forward f = { .e = s->engine, .mode = KVL_PREFILL, .n = n, .err = err };
     for (int32_t i = 0; i < n; i++) set_row(s->engine, i, s, id[i], i);
-    KVL_TRY(kvl_forward_rows(&f));
-    s->n_pos += n;
-    return n_logits > 0 ? kvl_forward_logits(&f, n_logits, logits) : KVL_OK;
+}
+
+int kvl_prefill_logits(const struct kvl_prefill *p, const struct kvl_forward *f, int32_t at)
+{
+    size_t skip = p->last_only ? 0 : (size_t)at * (size_t)f->e->model->shape.n_vocab;
+    int32_t n = p->last_only ? at + f->n == p->n : f->n;
+    return p->logits && n > 0 ? kvl_forward_logits(f, n, p->logits + skip) : KVL_OK;
+}
+
+static int prefill_chunks(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
+{
+    struct kvl_forward f = { .e = s->engine, .mode = KVL_PREFILL, .err = err };
+    for (int32_t at = 0; at < p->n; at += f.n) {
+        f.n = KVL_MIN(p->chunk, p->n - at);
+        kvl_rows_set(s, p->id + at, f.n);
+        KVL_TRY(kvl_forward_rows(&f));
+        s->n_pos += f.n;
+        KVL_TRY(kvl_prefill_logits(p, &f, at));
+    }
+    return KVL_OK;
 }
 
 /* Chunks of the policy's size, where it has one. */
@@ -66,21 +81,32 @@ static int32_t prefill_step(const struct kvl_session *s, int32_t n)
     return KVL_MIN(n, own > 0 ? own : s->engine->desc.chunk_tok);
 }
 
-static int prefill_open(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
+/* A repetition goes with its fork: it stays on the device. */
+static bool prefill_layerwise(const struct kvl_session *s)
+{
+    return s->engine->desc.prefill_kv_host && !s->repeat;
+}
+
+static int prefill_open(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
-    bool observes = s->obs && (!s->planned || s->planned->p.observers.window > 0);
-    KVL_TRY(kvl_engine_reserve(e, prefill_step(s, n), err));
-    KVL_TRY(kvl_session_note(s, id, n, err));
-    if (observes && kvl_observers_own(e, &s->obs, s->n_pos + n) != KVL_OK)
+    if (prefill_layerwise(s) && s->planned && !s->planned->prefill_layerwise && p->chunk < p->n)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s wants its context chunk by chunk through all layers; want prefill_kv "
+                        "device, or a context of one chunk (%d tokens)",
+                        s->planned->policy->name, p->chunk);
+    KVL_TRY(kvl_engine_reserve(e, p->chunk, err));
+    KVL_TRY(kvl_session_note(s, p->id, p->n, err));
+    if (p->observes && kvl_observers_own(e, &s->obs, s->n_pos + p->n) != KVL_OK)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
     if (!s->planned) return KVL_OK;
-    s->ctx.context_tok = n;
-    return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, n, err) : KVL_OK;
+    s->ctx.context_tok = p->n;
+    return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, p->n, err) : KVL_OK;
 }
 
 static int prefill_close(struct kvl_session *s, uint64_t t0, struct kvl_err *err)
 {
+    if (prefill_layerwise(s)) kvl_host_count(s);
     if (!s->planned) return KVL_OK;
     s->count.prefill_ns += kvl_now_ns() - t0;
     return kvl_attach_context(s, err);
@@ -92,7 +118,6 @@ static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *lo
 static int prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                    bool last_only, struct kvl_err *err)
 {
-    struct kvl_engine *e = s->engine;
     uint64_t t0 = kvl_now_ns();
     KVL_TRY(check_tokens(s, id, n, err));
     if (s->planned && (!s->planned->own_prefill || s->n_pos > 0))
@@ -100,15 +125,16 @@ static int prefill(struct kvl_session *s, const int32_t *id, int32_t n, float *l
     if (s->planned && !s->planned->policy->prefill_mask)
         return logits ? kvl_fail(err, KVL_EINTERNAL, "logits of a context that comes by steps")
                       : extend(s, id, n, NULL, err);
-    KVL_TRY(prefill_open(s, id, n, err));
+    const struct kvl_prefill p = { .id = id,
+                                   .n = n,
+                                   .chunk = prefill_step(s, n),
+                                   .logits = logits,
+                                   .last_only = last_only,
+                                   .observes = s->obs && (!s->planned ||
+                                                          s->planned->p.observers.window > 0) };
+    KVL_TRY(prefill_open(s, &p, err));
     s->failed = true;
-    for (int32_t at = 0, chunk = prefill_step(s, n); at < n; at += chunk) {
-        int32_t m = KVL_MIN(chunk, n - at);
-        bool last = at + m == n;
-        int32_t n_logits = !logits ? 0 : (last_only ? (last ? 1 : 0) : m);
-        size_t skip = last_only ? 0 : (size_t)at * (size_t)e->model->shape.n_vocab;
-        KVL_TRY(prefill_chunk(s, id + at, m, logits ? logits + skip : NULL, n_logits, err));
-    }
+    KVL_TRY(prefill_layerwise(s) ? kvl_prefill_layerwise(s, &p, err) : prefill_chunks(s, &p, err));
     KVL_TRY(prefill_close(s, t0, err));
     s->failed = false;
     return KVL_OK;
@@ -138,7 +164,7 @@ static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *lo
                                  .err = err,
                                  .n = KVL_MIN(e->desc.chunk_tok, n - at) };
         f.more = at + f.n < n;
-        for (int32_t i = 0; i < f.n; i++) set_row(e, i, s, id[at + i], i);
+        kvl_rows_set(s, id + at, f.n);
         KVL_TRY(kvl_forward_rows(&f));
         if (logits) KVL_TRY(kvl_forward_logits(&f, f.n, logits + (size_t)at * n_vocab));
         s->n_pos += f.n;

@@ -113,6 +113,7 @@ static int compose_plan(struct kvl_plan *plan)
         o->replay[i] = part.replay;
         plan->raw_keys |= part.raw_keys;
         if (i == masks) plan->prefill_chunk_tok = part.prefill_chunk_tok;
+        if (i == masks) plan->prefill_layerwise = part.prefill_layerwise;
         budget_tok = part.inner_budget_tok;
         if (i == OUTER) o->inner_budget_tok = budget_tok;
     }

@@ -7,6 +7,8 @@
  * every score, and of a method's choice something that no prompt gives. */
 #include "model/forward.h"
 
+#include "kv/place.h"
+
 enum { FILL_CHUNK = 512, FILL_SLACK = 1 << 16 };
 
 struct fill {
@@ -63,6 +65,14 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
     return kvl_engine_failed(e, "observers", rc, err);
 }
 
+/* Chunks cost little: they go to the host one by one, as what a prefill does layer by layer. */
+static int fill_place(struct kvl_session *s, struct kvl_err *err)
+{
+    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
+        KVL_TRY(kvl_seq_to_host(s->seq, l, err));
+    return KVL_OK;
+}
+
 static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
 {
     uint32_t n_vocab = (uint32_t)f->s->engine->model->shape.n_vocab;
@@ -72,7 +82,7 @@ static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
     for (int32_t l = 0; l < f->s->engine->model->shape.n_layers; l++)
         KVL_TRY(fill_layer(f, l, n, err));
     f->s->n_pos += n;
-    return KVL_OK;
+    return f->s->engine->desc.prefill_kv_host ? fill_place(f->s, err) : KVL_OK;
 }
 
 static int fill_memory(struct fill *f, uint64_t seed)
@@ -104,6 +114,7 @@ int kvl_session_fill(struct kvl_session *s, int32_t n, uint64_t seed, struct kvl
     for (int32_t at = 0; rc == KVL_OK && at < n; at += FILL_CHUNK)
         rc = fill_chunk(&f, KVL_MIN(FILL_CHUNK, n - at), err);
     if (rc == KVL_OK) rc = kvl_engine_wait(s->engine, err);
+    if (rc == KVL_OK && s->engine->desc.prefill_kv_host) kvl_host_count(s);
     kvl_free(f.random);
     kvl_free(f.pos);
     s->failed = rc != KVL_OK;

@@ -543,14 +543,24 @@ static int rows_ended(const struct kvl_forward *f, int rc)
     return rc;
 }
 
-int kvl_forward_rows(const struct kvl_forward *f)
+int kvl_forward_embed(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
+    return given(f, "embedding",
+                 e->ops->embed(&(struct kvl_embed_args){
+                     .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n }));
+}
+
+int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
+{
     int rc = KVL_OK;
-    KVL_TRY(kvl_step_reset(e, f->err));
-    KVL_TRY(given(f, "embedding",
-                  e->ops->embed(&(struct kvl_embed_args){
-                      .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n })));
-    for (int32_t l = 0; rc == KVL_OK && l < e->model->shape.n_layers; l++) rc = run_layer(f, l);
+    KVL_TRY(kvl_step_reset(f->e, f->err));
+    for (int32_t l = first; rc == KVL_OK && l < end; l++) rc = run_layer(f, l);
     return rc == KVL_OK ? rows_finite(f) : rows_ended(f, rc);
+}
+
+int kvl_forward_rows(const struct kvl_forward *f)
+{
+    KVL_TRY(kvl_forward_embed(f));
+    return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
 }

@@ -24,9 +24,27 @@ struct kvl_forward {
 
 /* Whether a session takes n more tokens: it has not failed, and they fit its context. */
 int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err *err);
+/* The next n rows are of a session, from its n_pos on. */
+void kvl_rows_set(struct kvl_session *s, const int32_t *id, int32_t n);
 /* Embeds the rows and takes them through all layers: e->x. */
 int kvl_forward_rows(const struct kvl_forward *f);
+/* The two apart; e->x goes through layers first .. end - 1. */
+int kvl_forward_embed(const struct kvl_forward *f);
+int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end);
 /* Logits of the last n of the rows: out [n][n_vocab]. */
 int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out);
+
+/* A context on its way, in chunks. */
+struct kvl_prefill {
+    const int32_t *id;
+    int32_t n, chunk; /* tokens */
+    float *logits;    /* as kvl_session_prefill has them */
+    bool last_only;
+    bool observes; /* the session's observers see it */
+};
+/* Logits that were asked for of the rows, which are the chunk from token `at` on. */
+int kvl_prefill_logits(const struct kvl_prefill *p, const struct kvl_forward *f, int32_t at);
+/* Layer by layer (layerwise.c): the same keys, values, observers and logits, bit for bit. */
+int kvl_prefill_layerwise(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err);
 
 #endif

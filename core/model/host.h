@@ -72,7 +72,7 @@ struct kvl_planned {
     struct kvl_buf tabled;  /* the same of those that tables depend on */
     int32_t budget_tok;
     size_t state_bytes;
-    bool raw_keys, own_prefill;
+    bool raw_keys, own_prefill, prefill_layerwise;
     enum kvl_replay replay;
     int32_t prefill_chunk_tok;
     struct kvl_plan_private p;
@@ -222,6 +222,7 @@ struct kvl_host {
     bool selecting;                /* inside a select hook: what it reads is counted */
     bool evicting;                 /* inside an evict hook of a step: the same */
     bool masking;                  /* inside prefill_mask: the chunk's queries may be asked */
+    int32_t mask_layer;            /* whose observers it may ask; -1: of any */
     bool ahead;                    /* the last hook did not wait for the device */
     bool fetched;                  /* this hook, or this layer, brought something from the host */
 };
@@ -245,6 +246,7 @@ struct kvl_session {
     uint8_t *dead; /* masked: [n_layers][n_kv_heads][dead_cap], 1 = evicted */
     int32_t dead_cap;
     struct kvl_tier *tier; /* NULL: nothing is offloaded */
+    int64_t n_host; /* slots that a prefill left in pinned memory, of layers without a tier */
     struct kvl_counters count;
     struct kvl_probe probe;
     struct kvl_tap tap; /* members are NULL where nobody listens */
@@ -464,6 +466,8 @@ int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);
 /* A layer has positions below n_pos: what is too old goes to the host. */
 int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct kvl_err *err);
+/* After a prefill that moved layers to pinned memory: counts what lies there outside of a tier. */
+void kvl_host_count(struct kvl_session *s);
 /* Counts bytes on the device and on the host. */
 void kvl_offload_account(struct kvl_session *s);
 

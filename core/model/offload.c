@@ -9,6 +9,8 @@
  * however many lanes. */
 #include "model/attend_host.h"
 
+#include "kv/place.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -106,10 +108,33 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
     return kvl_engine_failed(s->engine, "host tier", rc, err);
 }
 
+/* What a prefill left in pinned memory comes back where the policy says what the host has and this is not
+ * it, and where the policy evicts: what it keeps is read at every step. */
+static int offload_bring(struct kvl_session *s, int32_t layer, struct kvl_err *err)
+{
+    const struct kvl_policy *p = s->planned->policy;
+    if (s->exec == KVL_EXEC_MASKED) return KVL_OK;
+    if (kvl_offloads(s, layer))
+        return kvl_engine_failed(s->engine, "host tier", kvl_tier_bring(s->tier, s->seq, layer),
+                                 err);
+    return s->tier || p->score || p->evict ? kvl_seq_to_device(s->seq, layer, err) : KVL_OK;
+}
+
+void kvl_host_count(struct kvl_session *s)
+{
+    s->n_host = 0;
+    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
+        if (!kvl_offloads(s, l)) s->n_host += kvl_seq_host_slots(s->seq, l);
+}
+
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err)
 {
-    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
+    bool placed = s->engine->desc.prefill_kv_host;
+    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++) {
         KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
+        if (placed) KVL_TRY(offload_bring(s, l, err));
+    }
+    if (placed) kvl_host_count(s);
     if (s->tier) s->tier->complete = true;
     kvl_offload_account(s);
     return KVL_OK;
@@ -120,7 +145,7 @@ void kvl_offload_account(struct kvl_session *s)
     const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
     struct kvl_counters *c = &s->count;
     int64_t slot = (int64_t)2 * d->head_dim * kvl_kv_elem_bytes(d->type);
-    int64_t all = 0, host = 0, places = 0, peak = 0;
+    int64_t all = 0, host = s->n_host, places = 0, peak = 0;
     for (int32_t l = 0; l < d->n_layers; l++)
         for (int32_t h = 0; h < d->n_kv_heads; h++) {
             all += kvl_seq_len(s->seq, l, h);

@@ -245,6 +245,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     p->raw_keys = plan.raw_keys;
     p->replay = plan.replay;
     p->prefill_chunk_tok = plan.prefill_chunk_tok;
+    p->prefill_layerwise = plan.prefill_layerwise;
     KVL_TRY(kvl_buf_adds(&p->options, ""));
     KVL_TRY(kvl_buf_adds(&p->tabled, ""));
     for (const struct kvl_opt *o = policy->opts; o && o->name; o++) {

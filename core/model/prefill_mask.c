@@ -193,6 +193,7 @@ static int mask_ask(const struct kvl_forward *f, int32_t layer, struct kvl_prefi
     KVL_TRY(kvl_hook_begin(s, f->err));
     s->host.n_visible = m->past + m->n;
     s->host.masking = true;
+    s->host.mask_layer = s->engine->desc.prefill_kv_host ? layer : -1;
     int rc = s->planned->policy->prefill_mask(&s->ctx, &step, &q, m);
     s->host.masking = false;
     return kvl_hook_done(s, "prefill_mask", layer, rc);

@@ -119,6 +119,7 @@ static int session_fork(const struct kvl_session *parent, struct kvl_session **o
     s->obs = kvl_observers_ref(parent->obs);
     int rc = kvl_session_note(s, parent->id, parent->n_pos, err);
     s->n_pos = parent->n_pos;
+    s->n_host = parent->n_host;
     if (rc == KVL_OK) rc = kvl_seq_fork(parent->seq, &s->seq, err);
     if (rc == KVL_OK && fork_policy(s, parent) != KVL_OK)
         rc = kvl_fail(err, KVL_ENOMEM, "out of memory for the policy of a fork");

@@ -9,6 +9,7 @@
  * decoding the file. */
 #include "model/snapshot_file.h"
 
+#include "kv/place.h"
 #include "kv/restore.h"
 #include "kvl_core_id.h"
 #include "model/host.h"
@@ -264,9 +265,11 @@ static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int3
 {
     struct snapshot_lanes ls;
     int rc = lanes_get(s, n_pos, &ls, err);
-    for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++)
+    for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) {
         for (int32_t b = 0; rc == KVL_OK && b < ls.n_blocks; b += CHUNK_BLOCKS)
             rc = load_chunk(s, r, &ls, l, KVL_MIN(CHUNK_BLOCKS, ls.n_blocks - b), err);
+        if (rc == KVL_OK && s->engine->desc.prefill_kv_host) rc = kvl_seq_to_host(s->seq, l, err);
+    }
     for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) rc = load_tail(s, r, &ls, l, err);
     lanes_free(&ls);
     return rc;
@@ -374,6 +377,7 @@ static int load_body(struct kvl_session *s, struct kvl_snapshot_reader *r, struc
     KVL_TRY(load_lanes(s, r, h.n_pos, err));
     s->engine->pending = true;
     s->n_pos = h.n_pos;
+    if (s->engine->desc.prefill_kv_host) kvl_host_count(s);
     if (s->obs) {
         /* As many columns as there were tokens read: no declared size makes room. */
         if (kvl_observers_own(s->engine, &s->obs, h.n_tok) != KVL_OK)

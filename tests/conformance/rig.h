@@ -37,6 +37,8 @@ struct rig {
 };
 
 struct rig_desc {
+    bool prefill_kv_host;
+    size_t kv_limit_bytes;
     struct gw_llama llama;
     const char *path; /* a file instead of a random model */
     enum kvl_kv_type kv_type;
@@ -76,6 +78,8 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
     }
     struct kvl_engine_desc desc = {
         .model = r->model,
+        .prefill_kv_host = d->prefill_kv_host,
+        .kv_limit_bytes = d->kv_limit_bytes,
         .device = rig_device(d, &r->err),
         .kv_type = d->kv_type,
         .raw_keys = !d->no_raw_keys,

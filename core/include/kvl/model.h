@@ -116,6 +116,14 @@ struct kvl_engine_desc {
     /* Prefill with its attention and observers, and the projections of extend, multiply in bf16 and sum
      * in float: see kvl_gemm_args. */
     bool prefill_bf16;
+    /* Contexts go through the model layer by layer instead of chunk by chunk, and keys and values of a layer
+     * that is done move to host memory: the device holds those of one layer at a time.  The hidden states
+     * of all tokens wait in host memory (n_embd floats each).  The same results, bit for bit; on a CPU
+     * nothing moves.  Afterwards: what a policy offloads is there already, what it wants on the device
+     * (all, where it evicts) comes back when it is attached, what it reads of the rest is read over the bus;
+     * new tokens go to the device.  Refused (KVL_EINVAL) for policies that read a context token by token,
+     * or whose masks look across layers. */
+    bool prefill_kv_host;
     bool allow_overlong; /* positions beyond the context length of the model's metadata */
     /* Hooks of policies with KVL_CAP_ASYNC are waited for like those of others: the same answers, slower. */
     bool wait_hooks;

@@ -15,7 +15,9 @@
  *   prefill: own (KVL_CAP_PREFILL), with prefill_mask: the context comes in chunks, per chunk and layer
  *     prefill_mask (keys of the chunk are stored, index is -1), attention of what it says; when all of it
  *     is there, per layer what prefill: shared does: append (replay) -> prefilled -> score -> evict.
- *     context_tok is the length of the context from the first chunk on; observers: KVL_OBS_WINDOW alone
+ *     context_tok is the length of the context from the first chunk on; observers: KVL_OBS_WINDOW alone.
+ *     Chunks go through all layers one after the other; with plan->prefill_layerwise the engine may
+ *     take all of them through a layer before the next (kvl_engine_desc.prefill_kv_host)
  *   prefill: own, without prefill_mask: nothing of this; every token of the context is a step
  *   then per token and layer: append -> schedule -> select -> [attention] -> observe -> evict
  *     (a block of tokens: evict once, behind its last token; prefill: own, after every token)
@@ -140,6 +142,9 @@ struct kvl_plan {
     /* answers */
     size_t state_bytes; /* zeroed, copied when the sequence forks */
     bool raw_keys;      /* needs keys before RoPE */
+    /* What prefill_mask says of a layer depends on nothing that another layer gave, nor on its observers: all
+     * chunks of a context may go through a layer before the next layer begins (prefill_kv: host). */
+    bool prefill_layerwise;
     enum kvl_replay replay;
     /* prefill_mask: tokens of a chunk, of which answers may depend; 0 = whatever the engine takes. */
     int32_t prefill_chunk_tok;
