@@ -125,6 +125,7 @@ enum {
     MODEL_KEY_OVERLONG = 0x200,
     MODEL_KEY_KV_TYPE,
     MODEL_KEY_PREFILL_TYPE,
+    MODEL_KEY_PREFILL_KV,
     MODEL_KEY_DEVICE,
     MODEL_KEY_PLUGIN,
     MODEL_KEY_THREADS
@@ -138,6 +139,15 @@ static const struct argp_option model_options[] = {
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
       "what prefill multiplies: f32, or bf16 (rounded, about twice as fast where the processor "
       "multiplies it)",
+      0 },
+    { "prefill-kv", MODEL_KEY_PREFILL_KV, "WHERE", 0,
+      "what a prefill leaves its keys and values on: device (default), or host: layer by layer, "
+      "one "
+      "layer's on the device at a time, for contexts that do not fit there; the same answers.  "
+      "What a "
+      "policy offloads is there already, what an evicting one keeps comes back; others read it "
+      "over "
+      "the bus, which is slow",
       0 },
     { "device", MODEL_KEY_DEVICE, "NAME", 0, "where the model runs: cpu (default) or cuda", 0 },
     { "allow-overlong", MODEL_KEY_OVERLONG, NULL, 0,
@@ -163,7 +173,7 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_model_args *a = state->input;
     enum kvl_kv_type type;
-    bool bf16;
+    bool bf16, host;
     int rc = KVL_OK;
     switch (key) {
     case 'm': a->model = arg; break;
@@ -175,6 +185,10 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
     case MODEL_KEY_PREFILL_TYPE:
         a->prefill_type = arg;
         rc = kvl_prefill_type_parse(arg, &bf16, a->args->err);
+        break;
+    case MODEL_KEY_PREFILL_KV:
+        a->prefill_kv = arg;
+        rc = kvl_prefill_kv_parse(arg, &host, a->args->err);
         break;
     case MODEL_KEY_DEVICE: rc = kvl_device_parse(arg, &a->device, a->args->err); break;
     case MODEL_KEY_OVERLONG: a->allow_overlong = true; break;
@@ -217,6 +231,22 @@ int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err)
 const char *kvl_prefill_type_name(bool bf16)
 {
     return bf16 ? "bf16" : "f32";
+}
+
+int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err)
+{
+    if (!text || strcmp(text, "device") == 0)
+        *host = false;
+    else if (strcmp(text, "host") == 0)
+        *host = true;
+    else
+        return kvl_fail(err, KVL_EINVAL, "--prefill-kv: \"%s\": want device or host", text);
+    return KVL_OK;
+}
+
+const char *kvl_prefill_kv_name(bool host)
+{
+    return host ? "host" : "device";
 }
 
 int kvl_device_parse(const char *text, const char **name, struct kvl_err *err)

@@ -35,6 +35,7 @@ struct kvl_model_args {
     int32_t threads;          /* 0: not given */
     const char *kv_type;      /* NULL: not given */
     const char *prefill_type; /* NULL: not given */
+    const char *prefill_kv;   /* NULL: not given */
     const char *device;       /* NULL: not given */
     bool allow_overlong;
     struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
@@ -49,6 +50,10 @@ const char *kvl_kv_type_name(enum kvl_kv_type type);
 /* "f32" (NULL) or "bf16": see kvl_engine_desc.prefill_bf16. */
 int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err);
 const char *kvl_prefill_type_name(bool bf16);
+
+/* "device" (NULL) or "host": see kvl_engine_desc.prefill_kv_host. */
+int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err);
+const char *kvl_prefill_kv_name(bool host);
 
 /* "cpu" (NULL) or "cuda": the name, which stays. */
 int kvl_device_parse(const char *text, const char **name, struct kvl_err *err);

@@ -430,6 +430,8 @@ static int analyze_plan(struct analyze *z)
     if (a->model.prefill_type)
         KVL_TRY(
             kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
+    if (a->model.prefill_kv)
+        KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
     if (a->model.device)
         KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
@@ -488,6 +490,7 @@ static int analyze_engine(struct analyze *z)
                                     .device = z->device,
                                     .kv_type = z->s.kv_type,
                                     .prefill_bf16 = z->s.prefill_bf16,
+                                    .prefill_kv_host = z->s.prefill_kv_host,
                                     .chunk_tok = z->s.chunk_tok,
                                     .allow_overlong = z->a->sweep.model.allow_overlong };
     z->logits = kvl_alloc((size_t)kvl_model_shape(z->model)->n_vocab, sizeof *z->logits);

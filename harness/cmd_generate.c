@@ -145,6 +145,7 @@ static int generate_engine(struct generate *g)
     };
     KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));
     KVL_TRY(kvl_prefill_type_parse(g->a->model.prefill_type, &desc.prefill_bf16, g->err));
+    KVL_TRY(kvl_prefill_kv_parse(g->a->model.prefill_kv, &desc.prefill_kv_host, g->err));
     g->logits = kvl_alloc((size_t)kvl_model_shape(g->model)->n_vocab, sizeof *g->logits);
     if (!g->logits) return kvl_fail(g->err, KVL_ENOMEM, "out of memory for logits");
     KVL_TRY(kvl_engine_create(&desc, &g->engine, g->err));

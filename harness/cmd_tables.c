@@ -242,6 +242,7 @@ static int tables_open(struct tables *t)
     const char *budget = t->a->budget ? t->a->budget : t->spec.budget.data;
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
     KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_bf16, t->err));
+    KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
     if (budget)
         KVL_TRY(kvl_budget_parse(budget, t->a->length, &t->budget, t->err));
     else if (!t->kind->per_kv_head)

@@ -213,6 +213,7 @@ static int trace_engine(struct trace *t)
     };
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
     KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_bf16, t->err));
+    KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
     t->kv_type = desc.kv_type;
     t->prefill_bf16 = desc.prefill_bf16;
     t->logits = kvl_alloc((size_t)kvl_model_shape(t->model)->n_vocab, sizeof *t->logits);

@@ -175,6 +175,16 @@ static int config_prefill_type(struct kvl_yaml *y, yaml_node_t *v, const char *k
     return KVL_OK;
 }
 
+static int config_prefill_kv(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_prefill_kv_parse(text, &((struct config *)user)->s->prefill_kv_host, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key, "\"%s\" holds no keys and values, want device or host",
+                             text);
+    return KVL_OK;
+}
+
 static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     const char *text;
@@ -447,17 +457,29 @@ static int config_analyze(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
 }
 
 static const struct kvl_yaml_key config_keys[] = {
-    { "name", config_name, false },         { "model", config_model, false },
-    { "log", config_log, false },           { "seed", config_seed, false },
-    { "kv_type", config_kv_type, false },   { "prefill_type", config_prefill_type, false },
-    { "device", config_device, false },     { "threads", config_threads, false },
-    { "contexts", config_contexts, false }, { "questions", config_questions, false },
-    { "chunk_tok", config_chunk, false },   { "kv_limit_mib", config_kv_limit, false },
-    { "batch", config_batch, false },       { "tasks", config_tasks, false },
-    { "policies", config_policies, false }, { "lengths", config_lengths, false },
-    { "depths", config_depths, false },     { "protocols", config_protocols, false },
-    { "budgets", config_budgets, false },   { "exclude", config_exclude, false },
-    { "speed", config_speed, true },        { "quality", config_quality, true },
+    { "name", config_name, false },
+    { "model", config_model, false },
+    { "log", config_log, false },
+    { "seed", config_seed, false },
+    { "kv_type", config_kv_type, false },
+    { "prefill_type", config_prefill_type, false },
+    { "prefill_kv", config_prefill_kv, false },
+    { "device", config_device, false },
+    { "threads", config_threads, false },
+    { "contexts", config_contexts, false },
+    { "questions", config_questions, false },
+    { "chunk_tok", config_chunk, false },
+    { "kv_limit_mib", config_kv_limit, false },
+    { "batch", config_batch, false },
+    { "tasks", config_tasks, false },
+    { "policies", config_policies, false },
+    { "lengths", config_lengths, false },
+    { "depths", config_depths, false },
+    { "protocols", config_protocols, false },
+    { "budgets", config_budgets, false },
+    { "exclude", config_exclude, false },
+    { "speed", config_speed, true },
+    { "quality", config_quality, true },
     { "analyze", config_analyze, true },
 };
 

@@ -23,6 +23,7 @@
  *   quality: {questions: 1, steps: 8, top: [10, 64, 256]}   # reference passes; default: none
  *   analyze: {what: [mass, similarity, drift], tokens: [64, 256], next: [2, 4], lag: 8,
  *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
+ *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
  *   kv_limit_mib: 4096             # of the KV store; default: none
  *   chunk_tok: 512                 # prefill chunk
  *   batch: 64                      # answers that decode together at most
@@ -127,7 +128,7 @@ struct kvl_sweep {
     char *model, *log;
     uint64_t seed;
     enum kvl_kv_type kv_type;
-    bool prefill_bf16;
+    bool prefill_bf16, prefill_kv_host;
     const char *device; /* "cpu" or "cuda" */
     int32_t threads;    /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;

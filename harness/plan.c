@@ -95,6 +95,7 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
     if (c->policy->plugin)
         KVL_TRY(kvl_buf_printf(b, ";plugin=%016llx", (unsigned long long)c->policy->plugin));
     /* What the store keeps for other cells takes time, too. */
+    if (c->speed && s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, ";prefill_kv=host"));
     if (c->speed && p->where->gpu) KVL_TRY(kvl_buf_printf(b, ";gpu=%s", p->where->gpu));
     if (c->speed)
         return kvl_buf_printf(

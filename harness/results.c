@@ -341,6 +341,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     x.kv_type = kvl_json_text(run, "store.kv_type");
     x.prefill_type = kvl_json_text(run, "store.prefill_type");
     if (strcmp(x.prefill_type, "bf16") != 0) x.prefill_type = "f32"; /* older logs do not say */
+    x.prefill_kv = kvl_json_text(run, "store.prefill_kv");
+    if (strcmp(x.prefill_kv, "host") != 0) x.prefill_kv = "device";
     x.seed = seed_of(record);
     bool timed = json_object_get(record, "threads") != NULL;
     x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
@@ -356,8 +358,8 @@ static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
            strcmp(a->budget, b->budget) == 0 && strcmp(a->options, b->options) == 0 &&
            strcmp(a->model, b->model) == 0 && strcmp(a->model_hash, b->model_hash) == 0 &&
            strcmp(a->kv_type, b->kv_type) == 0 && strcmp(a->prefill_type, b->prefill_type) == 0 &&
-           strcmp(a->device, b->device) == 0 && strcmp(a->exec, b->exec) == 0 &&
-           strcmp(a->prefill, b->prefill) == 0;
+           strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
+           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
 }
 
 static bool same_task(const struct kvl_result *a, const struct kvl_result *b)

@@ -27,7 +27,7 @@ struct kvl_result {
     const char *asked; /* options that were given; all of them in older logs */
     const char *exec, *prefill, *device, *code, *run;
     const char *model_hash, *kv_type; /* of the run's model file and store */
-    const char *prefill_type;
+    const char *prefill_type, *prefill_kv;
     const char *host; /* of the speed, or of the run of a cell without any */
     double threads;   /* likewise */
     char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */

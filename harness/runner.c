@@ -150,6 +150,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
         .model = r->work->model,
         .kv_type = s->kv_type,
         .prefill_bf16 = s->prefill_bf16,
+        .prefill_kv_host = s->prefill_kv_host,
         .raw_keys = r->work->raw_keys,
         .chunk_tok = s->chunk_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,

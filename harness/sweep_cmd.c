@@ -169,6 +169,8 @@ static int sweep_flags(struct kvl_sweep_args *a)
     if (a->model.prefill_type)
         KVL_TRY(
             kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
+    if (a->model.prefill_kv)
+        KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
     if (a->model.device)
         KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     return KVL_OK;

@@ -88,6 +88,10 @@ equal "size of x.npy" $((128 + 4 * n_vocab * $(wc -w <bos))) "$(stat -c %s x.npy
 equal "the largest logit" "${want%% *}" "$(tail -c $((4 * n_vocab)) x.npy | od -An -v -t f4 -w4 |
     awk 'NR == 1 || $1 > best { best = $1; at = NR - 1 } END { print at }')"
 
+# Layer by layer, with keys and values on the host: the same logits.
+"$program" logits -m "$model" --prefill-kv host --ids "$ids" --out layers.npy
+equal "logits of a prefill layer by layer" "$(cksum <x.npy)" "$(cksum <layers.npy)"
+
 # Prefill in bf16: other logits, by hundredths.
 for type in f32 bf16; do
     "$program" logits -m "$model" --prefill-type $type --ids "$ids" --out $type.npy

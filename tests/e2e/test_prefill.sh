@@ -51,13 +51,19 @@ grep -q "computing .* % of the attention of a dense prefill" said || fail "no no
 # Another chunk of the engine changes nothing.
 sed "s/^budgets:.*/budgets: [96]\nchunk_tok: 50/" some.yaml >cut.yaml
 run_sweep cut.yaml --log cut.zst 2>err || fail "sweep in other chunks"
-for log in some cut; do
+# Nor do layers one by one, where the method knows its mask without the others.
+sed "s/^policies:.*/policies: [minference, {policy: minference, pattern: [a_shape, block_sparse]}, omnikv_prefill, {policy: duo_attention, prefill: own}]/" cut.yaml >layers.yaml
+run_sweep layers.yaml --prefill-kv host --log layers.zst 2>err || fail "sweep layer by layer"
+equal "those that look across layers" 2 "$("$program" report layers.zst | grep -c 'wants its context chunk by chunk')"
+holds "the run says where" layers 'map(select(.kind == "run")) | all(.store.prefill_kv == "host")'
+for log in some cut layers; do
     lines_of $log.zst | jq -s -c '
         (map(select(.kind == "cell" and .budget_tok == 96 and .prefill == "own") | {key: .cell, value: 1}) | from_entries) as $own
         | map(select(.kind == "sample" and $own[.cell]) | [.cell, .context, .question, .prediction]) | sort' >$log.answers
 done
 [ "$(jq length some.answers)" = 20 ] || fail "answers of own prefills"
 equal "answers in other chunks" "$(cat some.answers)" "$(cat cut.answers)"
+equal "answers layer by layer" '[12,[]]' "$(jq -c 'map(select(.[3] != null)) | [length, . - $some[0]]' --slurpfile some some.answers layers.answers)"
 
 refused "shared" "want prefill=own" "$program" run --model "$model" --task passkey --length 200 --policy minference:budget=96,prefill=shared --quiet
 refused "a chunk" "multiple of 64" "$program" generate --model "$model" --policy minference:budget=96,chunk=100 --prompt "$(seq 400)"

@@ -108,7 +108,7 @@ static void test_ids(void **state)
     static const char *const keeps[] = { "name: other\n",       "threads: 1\n",
                                          "chunk_tok: 64\n",     "log: x\n",
                                          "kv_limit_mib: 100\n", "batch: 2\n",
-                                         "prefill_type: f32\n" };
+                                         "prefill_type: f32\n", "prefill_kv: host\n" };
     struct plan_test t;
     char id[17], text[1024];
     (void)state;
