@@ -43,7 +43,7 @@ struct rig_desc {
     const char *path; /* a file instead of a random model */
     enum kvl_kv_type kv_type;
     int32_t chunk_tok;
-    bool no_raw_keys, bf16;
+    bool no_raw_keys, bf16, wait_hooks;
     const char *device; /* NULL: what KVL_TEST_DEVICE says, else cpu (cuda with KVL_TEST_CUDA) */
 };
 
@@ -86,6 +86,7 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
         .observers = { .window = 64 },
         .chunk_tok = d->chunk_tok,
         .prefill_bf16 = d->bf16,
+        .wait_hooks = d->wait_hooks,
     };
     RIG_OK(&r->err, kvl_engine_create(&desc, &r->engine, &r->err));
 }
