@@ -13,6 +13,7 @@
 #include "conformance/check_cost.h"
 #include "conformance/check_describe.h"
 #include "conformance/check_execution.h"
+#include "conformance/check_hybrid.h"
 #include "conformance/check_isolation.h"
 #include "conformance/check_tables.h"
 #include "conformance/check_taps.h"
@@ -35,6 +36,7 @@ static const struct {
     { "bad options and budgets are refused", check_options, false },
     { "budget for everything equals full", check_whole_budget_is_full, false },
     { "real equals masked", check_real_equals_masked, true },
+    { "attention on the host equals fetched", check_hybrid, true },
     { "every choice runs", check_every_choice, false },
     { "positions go on", check_positions_go_on, false },
     { "raw keys", check_raw_keys, false },
