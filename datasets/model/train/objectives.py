@@ -82,13 +82,19 @@ def query_loss(probe, states, docs, rng):
     return probe.loss(states[rows, pos], targets)
 
 
-def place_loss(probe, states, docs, rng):
+def place_loss(probe, states, docs, rng, starts_only=False):
     """Every token of a value should tell how many values of its key stand before it.
 
-    Only then can a question that asks for all of them find the next one.
+    Only then can a question that asks for all of them find the next one.  With starts_only only
+    the first token of each is asked, which has none of its own value before it to take for
+    another's, and only where a key has several values.
     """
     cases = [(b, answer.value_start + j, answer) for b, doc in enumerate(docs)
-             for answer in doc.answers if answer.ordinal for j in range(answer.value_length)]
+             for answer in doc.answers if answer.ordinal
+             for j in range(1 if starts_only else answer.value_length)]
+    if starts_only:
+        several = {b for b, _, answer in cases if answer.ordinal > 1}
+        cases = [case for case in cases if case[0] in several]
     if not cases:
         return None
     cases = rng.sample(cases, min(KEY_ROWS, len(cases)))

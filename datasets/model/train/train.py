@@ -165,11 +165,13 @@ class Trainer:
             parts["key_probe"] = objectives.key_loss(
                 self.key_probe, wanted[config["key_probe"]["layer"]], batch.docs, rng,
                 stage.get("key_by_answer", False))
-        for name, probe_loss in (("query_probe", objectives.query_loss),
-                                 ("place_probe", objectives.place_loss)):
-            if weight[name] > 0:
-                parts[name] = probe_loss(
-                    self.parts[name], wanted[config[name]["layer"]], batch.docs, rng)
+        if weight["query_probe"] > 0:
+            parts["query_probe"] = objectives.query_loss(
+                self.query_probe, wanted[config["query_probe"]["layer"]], batch.docs, rng)
+        if weight["place_probe"] > 0:
+            parts["place_probe"] = objectives.place_loss(
+                self.place_probe, wanted[config["place_probe"]["layer"]], batch.docs, rng,
+                stage.get("place_starts", False))
         for name, what in (("sum_probe", "sum"), ("operand_probe", "operands")):
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
