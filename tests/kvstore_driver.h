@@ -7,7 +7,7 @@
 #ifndef KVSTORE_DRIVER_H
 #define KVSTORE_DRIVER_H
 
-#include "kv/lane.h"
+#include "kv/place.h"
 #include "kvl/device.h"
 
 #include <stdarg.h>
@@ -449,6 +449,21 @@ static inline bool drive_find(struct drive *d)
     return true;
 }
 
+/* Where blocks lie is not seen. */
+static inline bool drive_place(struct drive *d)
+{
+    struct drive_seq *s = drive_pick(d);
+    if (!s) return true;
+    int32_t layer = drive_below(d, d->desc.n_layers), need = 0;
+    bool back = drive_byte(d) % 3 == 0;
+    for (int32_t h = 0; h < d->desc.n_kv_heads; h++)
+        need += kvl_seq_len(s->real, layer, h) / d->desc.block_tok + 1;
+    int rc = (back ? kvl_seq_to_device : kvl_seq_to_host)(s->real, layer, &d->err);
+    if (rc != KVL_OK && !drive_refusal(d, rc, need)) return false;
+    if (back && rc == KVL_OK) DRIVE_CHECK(kvl_seq_host_slots(s->real, layer) == 0, "all back");
+    return drive_compare_layer(d, s, layer);
+}
+
 static inline bool drive_step(struct drive *d)
 {
     d->n_ops++;
@@ -465,6 +480,7 @@ static inline bool drive_step(struct drive *d)
     case 9: return drive_truncate(d);
     case 10: return drive_keep_wrong(d);
     case 11: return drive_find(d);
+    case 12: return d->device ? drive_place(d) : drive_keep(d);
     default: return drive_keep(d);
     }
 }

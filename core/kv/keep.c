@@ -56,7 +56,7 @@ static bool evict_fills(const struct evict *e)
     return e->n_gone <= e->t->n_slots / EVICT_FILL_SHARE;
 }
 
-/* Fixed blocks that filling or compacting would write to. */
+/* Shared blocks that filling or compacting writes to. */
 static int32_t evict_need(const struct evict *e)
 {
     const struct kvl_table *t = e->t;
@@ -64,14 +64,14 @@ static int32_t evict_need(const struct evict *e)
     if (!evict_moves(e)) return 0;
     if (!evict_fills(e)) {
         for (int32_t b = e->first >> shift; b < kvl_blocks_for(e->l, e->n_new); b++)
-            need += kvl_block_fixed(t->blocks[b]);
+            need += kvl_block_shared(t->blocks[b]);
         return need;
     }
     /* Ranks do not come block by block: `seen` tells the first visit. */
     for (int32_t i = 0; i < e->n_gone; i++) {
         int32_t slot = kvl_rank_slot(t, e->ranks[i]);
         struct kvl_block *block = kvl_block_head(t->blocks[slot >> shift]);
-        need += slot < e->n_new && !block->seen && kvl_block_fixed(t->blocks[slot >> shift]);
+        need += slot < e->n_new && block->refs > 1 && !block->seen;
         if (slot < e->n_new) block->seen = 1;
     }
     for (int32_t i = 0; i < e->n_gone; i++)
@@ -100,24 +100,16 @@ static void evict_index(const struct evict *e, const int32_t *renumber)
     t->sorted = sorted;
 }
 
-/* A fresh block takes the place of block b.  Nothing waits to be read of one that nobody has any more. */
-static void evict_replace(const struct evict *e, int32_t b, uint8_t *own)
-{
-    uint8_t *old = e->t->blocks[b];
-    if (!kvl_block_shared(old)) kvl_moves_run(e->store);
-    e->t->blocks[b] = own;
-    kvl_table_changed(e->t, b, b + 1);
-    kvl_block_unref(old);
-}
-
-/* Block b, owned: a fixed one is replaced by a fresh copy of its first n slots. */
+/* Block b, owned: a shared one is replaced by a fresh copy of its first n slots. */
 static uint8_t *evict_own(const struct evict *e, int32_t b, int32_t n, uint8_t ***fresh)
 {
     uint8_t *old = e->t->blocks[b];
-    if (!kvl_block_fixed(old)) return old;
+    if (!kvl_block_shared(old)) return old;
     uint8_t *own = *(*fresh)++;
     kvl_moves_add(e->store, KVL_MOVES_OWN, own, 0, old, 0, n);
-    evict_replace(e, b, own);
+    e->t->blocks[b] = own;
+    kvl_table_changed(e->t, b, b + 1);
+    kvl_block_unref(old);
     return own;
 }
 
@@ -162,20 +154,23 @@ static int32_t evict_refill(const struct evict *e, uint8_t *out, int32_t to, int
 }
 
 /* Slots below `first` stay.  A block is written once all that it held has moved to it or below, so
- * that a fixed one can be let go right after. */
+ * that a shared one can be let go right after. */
 static void evict_compact(const struct evict *e, uint8_t ***fresh)
 {
     struct kvl_table *t = e->t;
     int32_t mask = e->l->block_tok - 1, src = e->first, to = e->first & mask;
     for (int32_t b = e->first >> e->l->block_shift; b < kvl_blocks_for(e->l, e->n_new); b++) {
         uint8_t *old = t->blocks[b], *out = old;
-        if (kvl_block_fixed(old)) {
+        if (kvl_block_shared(old)) {
             out = *(*fresh)++;
             if (to > 0) kvl_moves_add(e->store, KVL_MOVES_OWN, out, 0, old, 0, to);
         }
         evict_refill(e, out, to, &src);
         to = 0;
-        if (out != old) evict_replace(e, b, out);
+        if (out == old) continue;
+        t->blocks[b] = out;
+        kvl_table_changed(t, b, b + 1);
+        kvl_block_unref(old);
     }
 }
 

@@ -1,7 +1,7 @@
 /* place.h - blocks that lie in pinned memory of the host instead of the device's: core/kv and core/model only.
  *
- * Kernels reach both, pinned memory over the bus.  What lies there is not written in place: who appends or
- * evicts writes to blocks of the device.  All does nothing where blocks have one piece (the CPU).
+ * Kernels reach both, pinned memory over the bus.  New blocks are the device's; what is written to a block is
+ * written where it lies.  All does nothing where blocks have one piece (the CPU).
  *
  * Errors: KVL_ENOMEM, what moved before stays where it is now; KVL_EDEVICE. */
 #ifndef KVL_KV_PLACE_H

@@ -225,11 +225,6 @@ bool kvl_block_of(const struct kvl_pool *pool, uint8_t *block)
     return kvl_block_head(block)->slab->pool == pool;
 }
 
-bool kvl_block_fixed(uint8_t *block)
-{
-    return kvl_block_shared(block) || kvl_block_head(block)->slab->pool->place == KVL_PLACE_PINNED;
-}
-
 static bool slab_consistent(const struct kvl_pool *pool, const struct kvl_slab *slab)
 {
     int32_t n_free = 0;

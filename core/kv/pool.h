@@ -67,7 +67,4 @@ static inline bool kvl_block_shared(uint8_t *block)
     return kvl_block_head(block)->refs > 1;
 }
 
-/* Nobody writes to it: it is shared, or lies in pinned memory. */
-bool kvl_block_fixed(uint8_t *block);
-
 #endif

@@ -208,7 +208,7 @@ static int append_check(struct kvl_seq *seq, int32_t layer, struct append *a, st
 static bool append_copies(const struct kvl_layout *l, const struct kvl_table *t)
 {
     return (t->n_slots & (l->block_tok - 1)) != 0 &&
-           kvl_block_fixed(t->blocks[t->n_slots >> l->block_shift]);
+           kvl_block_shared(t->blocks[t->n_slots >> l->block_shift]);
 }
 
 /* Everything that can run short: tables, indexes, blocks. */
@@ -249,7 +249,7 @@ static void append_index(struct kvl_store *store, struct kvl_table *t, const str
     t->sorted = false;
 }
 
-/* What the appended rows of a lane do to the device: a copy of the last block where it is fixed, and a
+/* What the appended rows of a lane do to the device: a copy of the last block where it is shared, and a
  * span per block.  Nothing of the table changes. */
 static void append_spans(struct kvl_store *store, const struct kvl_table *t, int32_t h,
                          const struct append *a, uint8_t ***fresh, struct kvl_kv_span **span)
