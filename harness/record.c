@@ -398,12 +398,13 @@ static json_t *speed_gpu(const struct kvl_timing *t)
     if (!t->gpu) return json_null();
     const struct kvl_device_traffic *d = &t->traffic;
     const size_t *peak = t->memory.peak_bytes;
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "h2d_bytes",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "h2d_bytes",
                      (json_int_t)d->h2d_bytes, "h2d_calls", (json_int_t)d->h2d_calls, "d2h_bytes",
                      (json_int_t)d->d2h_bytes, "d2h_calls", (json_int_t)d->d2h_calls, "d2d_bytes",
                      (json_int_t)d->d2d_bytes, "d2d_calls", (json_int_t)d->d2d_calls, "launches",
-                     (json_int_t)d->n_launches, "syncs", (json_int_t)d->n_syncs,
-                     "device_peak_bytes", (json_int_t)peak[KVL_PLACE_DEVICE], "shared_peak_bytes",
+                     (json_int_t)d->n_launches, "syncs", (json_int_t)d->n_syncs, "graphs",
+                     (json_int_t)d->n_graphs, "device_peak_bytes",
+                     (json_int_t)peak[KVL_PLACE_DEVICE], "shared_peak_bytes",
                      (json_int_t)peak[KVL_PLACE_SHARED], "pinned_peak_bytes",
                      (json_int_t)peak[KVL_PLACE_PINNED]);
 }

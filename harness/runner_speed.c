@@ -57,6 +57,7 @@ static void speed_traffic(const struct kvl_device *dev, const struct kvl_device_
     d->d2d_calls -= before->d2d_calls;
     d->n_launches -= before->n_launches;
     d->n_syncs -= before->n_syncs;
+    d->n_graphs -= before->n_graphs;
 }
 
 static int speed_steps(struct speed *s, struct kvl_session *session, struct kvl_timing *t,

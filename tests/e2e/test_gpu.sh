@@ -42,6 +42,8 @@ if [ -z "${KVL_TEST_CUDA:-}" ]; then
 fi
 
 grep -q '^GPU        emulated' out || fail "doctor: no GPU"
+grep -q '^its graphs a step' out || fail "doctor: no graphs"
+KVL_EMU_GRAPHS=0 "$program" doctor 2>err | grep -q '^its graphs none' || fail "doctor: graphs of a driver that has none"
 KVL_EMU_DEVICES=0 refused 'device cuda: no GPU '
 KVL_EMU_CONCURRENT=0 refused 'device cuda: .* managed memory'
 
@@ -71,7 +73,7 @@ equal "samples" 6 "$(predictions cuda.zst | wc -l)"
 equal "predictions" "$(predictions cpu.zst)" "$(predictions cuda.zst)"
 equal "devices of cells" '"cuda"' "$(lines_of cuda.zst | jq -c 'select(.kind == "cell" or .kind == "speed").device' | sort -u)"
 equal "keys of both" 0 "$(cat cpu.zst cuda.zst | zstd -dcq | jq -r 'select(.kind == "cell" or .kind == "speed").key' | sort | uniq -d | wc -l)"
-equal "timed runs with a GPU" 2 "$(lines_of cuda.zst | jq -c 'select(.kind == "speed" and .gpu.launches > 0 and .gpu.device_peak_bytes > 0 and .attend_ns == null and .rest_ns == null)' | wc -l)"
+equal "timed runs with a GPU" 2 "$(lines_of cuda.zst | jq -c 'select(.kind == "speed" and .gpu.launches > 0 and .gpu.graphs > 0 and .gpu.device_peak_bytes > 0 and .attend_ns == null and .rest_ns == null)' | wc -l)"
 equal "run records with a GPU" 1 "$(lines_of cuda.zst | jq -c 'select(.kind == "run" and (.gpu.name | length) > 0)' | wc -l)"
 bash "$source_dir/tests/e2e/check_records.sh" cuda.zst "$source_dir/results/README.md" run sample cell speed >out ||
     fail "the dictionary: $(cat out)"
