@@ -14,7 +14,8 @@
  *        evict while decoding             evict                       this file, streaming_llm.c
  *        select per step                  append, schedule, select    see quest.c
  *      Hooks allocate nothing (kvl_scratch, plan->state_bytes, kvl_plan_meta), keep nothing in
- *      globals, and give memory of the engine to operators (ctx->ops) instead of reading it.
+ *      globals, and give memory of the engine to operators (ctx->ops) instead of reading it.  If
+ *      that holds for all hooks of a step, add KVL_CAP_ASYNC: on a GPU nobody waits for them.
  *   5. Count the budget as everybody does: B tokens attended per lane, the current one included.
  *      Add a row to the tables of methods/README.md.
  *   6. Build, run ctest -L conformance, and write a golden test with numbers from the paper or from
