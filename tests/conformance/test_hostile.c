@@ -479,7 +479,7 @@ static int own_error_silent(const struct answer *a)
 static int status_positive(const struct answer *a)
 {
     (void)a;
-    return 5;
+    return 11; /* and nothing that schedule may say */
 }
 static int status_unknown(const struct answer *a)
 {
