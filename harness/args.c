@@ -149,7 +149,11 @@ static const struct argp_option model_options[] = {
       "over "
       "the bus, which is slow",
       0 },
-    { "device", MODEL_KEY_DEVICE, "NAME", 0, "where the model runs: cpu (default) or cuda", 0 },
+    { "device", MODEL_KEY_DEVICE, "NAME", 0,
+      "where the model runs: cpu (default), cuda, hybrid (cuda, but what a method keeps in host "
+      "memory "
+      "is attended by the CPU where it lies, not fetched), cpu-hybrid (the CPU as both)",
+      0 },
     { "allow-overlong", MODEL_KEY_OVERLONG, NULL, 0,
       "accept prompts longer than the model's context", 0 },
     { "plugin", MODEL_KEY_PLUGIN, "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
@@ -251,13 +255,18 @@ const char *kvl_prefill_kv_name(bool host)
 
 int kvl_device_parse(const char *text, const char **name, struct kvl_err *err)
 {
-    static const char *const names[] = { "cpu", "cuda" };
+    static const char *const names[] = { "cpu", "cuda", "hybrid", "cpu-hybrid" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(text ? text : names[0], names[i]) != 0) continue;
         *name = names[i];
         return KVL_OK;
     }
-    return kvl_fail(err, KVL_EINVAL, "--device: \"%s\": want cpu or cuda", text);
+    return kvl_fail(err, KVL_EINVAL, "--device: \"%s\": want " KVL_DEVICE_NAMES, text);
+}
+
+bool kvl_device_is_gpu(const char *name)
+{
+    return strcmp(name, "cuda") == 0 || strcmp(name, "hybrid") == 0;
 }
 
 int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,

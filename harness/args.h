@@ -55,8 +55,11 @@ const char *kvl_prefill_type_name(bool bf16);
 int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err);
 const char *kvl_prefill_kv_name(bool host);
 
-/* "cpu" (NULL) or "cuda": the name, which stays. */
+#define KVL_DEVICE_NAMES "cpu, cuda, hybrid or cpu-hybrid"
+/* One of these (NULL: "cpu"): the name, which stays. */
 int kvl_device_parse(const char *text, const char **name, struct kvl_err *err);
+/* Some process must have the GPU. */
+bool kvl_device_is_gpu(const char *name);
 
 /* Opens the device and the model that were named; KVL_EINVAL when no model was. Sets the threads.
  * *device may be opened again: it is one and the same. */

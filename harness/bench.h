@@ -54,7 +54,7 @@ struct bench_config {
     enum kvl_kv_type kv_type;
     const char *policies;  /* "a,b"; NULL = the usual ones */
     const char *peer;      /* a llama-bench binary; NULL: none */
-    const char *device;    /* "cuda"; NULL: the CPU */
+    const char *device;    /* "cuda", "hybrid"; NULL: the CPU */
     const char *peer_json; /* what another program measured on that device; NULL: none */
     const char *million;   /* a small model to fill with a million tokens; NULL: none */
     bool quick;

@@ -67,7 +67,7 @@ static const struct argp_option bench_options[] = {
     { "million", BENCH_KEY_MILLION, "FILE", 0,
       "1048576 tokens in the cache of this small model too: store, fork, decode", 0 },
     { "device", BENCH_KEY_DEVICE, "DEVICE", 0,
-      "cpu, or cuda: tokens at depths and what they stand on, on a GPU", 0 },
+      "cpu, or cuda or hybrid: tokens at depths and what they stand on, on a GPU", 0 },
     { "peer-json", BENCH_KEY_PEER_JSON, "FILE", 0,
       "of --device cuda: lines of tests/bench/torch_attention.py and bench_cuda_attn beside ours",
       0 },
@@ -271,6 +271,9 @@ static int bench_device_ready(struct bench *b)
     time_t now = time(NULL);
     struct tm utc;
     if (!c->device) return KVL_OK;
+    if (!kvl_device_is_gpu(c->device))
+        return kvl_fail(b->err, KVL_EINVAL, "--device: \"%s\": want cpu, cuda or hybrid",
+                        c->device);
     if ((c->parts && c->parts != BENCH_METHODS) || c->peer || c->million || c->threads.n)
         return kvl_fail(b->err, KVL_EINVAL,
                         "--only, --threads, --peer and --million are of the CPU, beside --device "

@@ -190,7 +190,7 @@ static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, vo
     const char *text;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
     if (kvl_device_parse(text, &((struct config *)user)->s->device, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no device, want cpu or cuda", text);
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no device, want " KVL_DEVICE_NAMES, text);
     return KVL_OK;
 }
 

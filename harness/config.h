@@ -6,7 +6,7 @@
  *   seed: 1
  *   kv_type: f16                   # or bf16, f32
  *   prefill_type: f32              # or bf16: another arithmetic, so other cells
- *   device: cpu                    # or cuda
+ *   device: cpu                    # or cuda, hybrid, cpu-hybrid
  *   threads: 2                     # default: all cores
  *   tasks: [{task: passkey, keys: 4}, kv_retrieval]
  *   lengths: [1024, 4096]          # tokens; also ranges: 1024..8192*2, 1024..4096+1024
@@ -129,7 +129,7 @@ struct kvl_sweep {
     uint64_t seed;
     enum kvl_kv_type kv_type;
     bool prefill_bf16, prefill_kv_host;
-    const char *device; /* "cpu" or "cuda" */
+    const char *device; /* as --device */
     int32_t threads;    /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
     struct kvl_points tasks, policies;

@@ -213,7 +213,10 @@ const char *const kvl_tiers_name[KVL_N_TIERS] = {
     "cache_misses_per_tok",
     "prefetch_bytes_per_tok",
     "prefetch_wrong_bytes_per_tok",
+    "host_attend_bytes_per_tok",
+    "host_attend_keys_per_tok",
     "d2h_bytes",
+    "d2h_calls",
     "host_bytes",
     "device_bytes",
     "device_peak_bytes",
@@ -221,14 +224,17 @@ const char *const kvl_tiers_name[KVL_N_TIERS] = {
 
 void kvl_tiers_of(const struct kvl_counters *n, double out[KVL_N_TIERS])
 {
-    const int64_t value[KVL_N_TIERS] = { n->h2d_bytes,      n->h2d_calls,
-                                         n->cache_hits,     n->cache_misses,
-                                         n->prefetch_bytes, n->prefetch_wrong_bytes,
-                                         n->d2h_bytes,      n->host_bytes,
-                                         n->device_bytes,   n->device_peak_bytes };
+    enum { PER_TOK = 8 };
+    const int64_t value[KVL_N_TIERS] = { n->h2d_bytes,         n->h2d_calls,
+                                         n->cache_hits,        n->cache_misses,
+                                         n->prefetch_bytes,    n->prefetch_wrong_bytes,
+                                         n->host_attend_bytes, n->host_attend_tok,
+                                         n->d2h_bytes,         n->d2h_calls,
+                                         n->host_bytes,        n->device_bytes,
+                                         n->device_peak_bytes };
     bool some = n->host_bytes > 0 || n->d2h_bytes > 0;
     for (int i = 0; i < KVL_N_TIERS; i++) {
-        double tokens = i < 6 && n->n_tokens > 0 ? (double)n->n_tokens : 1.0;
+        double tokens = i < PER_TOK && n->n_tokens > 0 ? (double)n->n_tokens : 1.0;
         out[i] = some ? (double)value[i] / tokens : 0.0;
     }
 }

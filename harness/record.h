@@ -22,7 +22,7 @@ struct kvl_outcome_sub {
 };
 
 /* What moved between the tiers and what is held where: names in the map `tiers` of records. */
-enum { KVL_N_TIERS = 10 };
+enum { KVL_N_TIERS = 13 };
 extern const char *const kvl_tiers_name[KVL_N_TIERS];
 struct kvl_counters;
 /* Per token run under the policy where the name says so.  All 0 where nothing is in the host tier. */

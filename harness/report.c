@@ -24,7 +24,8 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 static const struct kvl_column report_columns[] = {
     { "policy", true },     { "budget", false },    { "attended", false }, { "dense", false },
     { "official %", true }, { "strict %", true },   { "recall", false },   { "tok/s", false },
-    { "read/tok", false },  { "index/tok", false }, { "host/tok", false }, { "KV held", false },
+    { "read/tok", false },  { "index/tok", false }, { "host/tok", false }, { "at host", false },
+    { "KV held", false },
 
     { "n/ctx", false },     { "failed", false },
 };
@@ -79,6 +80,7 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
     kvl_table_bytes(t, x->kv_read);
     kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
+    kvl_table_bytes(t, x->host_attend > 0 ? x->host_attend : KVL_NAN);
     kvl_report_held(t, x);
     if (x->is_cell)
         kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,

@@ -8,7 +8,7 @@ static const struct kvl_column text_columns[] = {
     { "policy", true },   { "budget", false },    { "attended", false },  { "dense", false },
     { "ppl", false },     { "95 % from", false }, { "to", false },        { "nll", false },
     { "tok/s", false },   { "read/tok", false },  { "index/tok", false }, { "host/tok", false },
-    { "KV held", false }, { "failed", false },
+    { "at host", false }, { "KV held", false },   { "failed", false },
 };
 
 static void text_row(struct kvl_table *t, const struct kvl_result *x)
@@ -25,6 +25,7 @@ static void text_row(struct kvl_table *t, const struct kvl_result *x)
     kvl_table_bytes(t, x->kv_read);
     kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
+    kvl_table_bytes(t, x->host_attend > 0 ? x->host_attend : KVL_NAN);
     kvl_report_held(t, x);
     if (x->n_errors > 0)
         kvl_table_add(t, "%.0f", x->n_errors);

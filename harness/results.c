@@ -327,6 +327,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .kv_read = kvl_json_number(record, "kv_read_bytes_per_tok"),
         .index_read = kvl_json_number(record, "index_read_bytes_per_tok"),
         .h2d = kvl_json_number(record, "tiers.h2d_bytes_per_tok"),
+        .host_attend = kvl_json_number(record, "tiers.host_attend_bytes_per_tok"),
         .kv_logical = kvl_json_number(record, "kv_logical_bytes"),
         .kv_physical = kvl_json_number(record, "kv_physical_bytes"),
         .kv_own = kvl_json_number(record, "kv_own_bytes"),

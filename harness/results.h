@@ -43,8 +43,9 @@ struct kvl_result {
     bool over_blocks;             /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
-    double h2d;                                          /* fetched from the host, per token */
-    double kv_logical, kv_physical, kv_own, meta;        /* bytes */
+    double h2d;                                   /* brought from the host, bytes per token */
+    double host_attend;                           /* read by attention on the host, the same */
+    double kv_logical, kv_physical, kv_own, meta; /* bytes */
     double chance, prefill_tok_per_s;
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
     size_t n_speed;

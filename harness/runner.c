@@ -1,6 +1,7 @@
 /* The order of a sweep, its commits and its records. */
 #include "runner.h"
 
+#include "args.h"
 #include "record_text.h"
 #include "stats.h"
 #include "worker.h"
@@ -167,7 +168,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
 
 static bool runner_on_gpu(const struct kvl_runner *r)
 {
-    return strcmp(r->work->sweep->device, "cpu") != 0;
+    return kvl_device_is_gpu(r->work->sweep->device);
 }
 
 int kvl_runner_open(struct kvl_runner *r, struct kvl_err *err)

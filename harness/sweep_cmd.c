@@ -224,7 +224,7 @@ static int sweep_plan(struct sweep *w)
     struct kvl_sweep_args *a = w->a;
     if (a->model.threads) w->s.threads = a->model.threads;
     if (w->s.threads) kvl_ops_set_threads(w->s.threads);
-    w->has_gpu = strcmp(w->s.device, "cpu") != 0;
+    w->has_gpu = kvl_device_is_gpu(w->s.device);
     /* Ids of timed cells have its name. */
     if (w->has_gpu && (!a->dry_run || w->s.speed.on))
         KVL_TRY(kvl_device_probe(w->s.device, &w->gpu, w->err));

@@ -149,7 +149,7 @@ jq -c '. + {gpu: "NVIDIA X", driver: "1, CUDA 2", date: "2026-01-01"} | del(.thr
 grep -q '^NVIDIA X, driver 1, CUDA 2, 2026-01-01; ' "$tmp/gpu.md" || fail "the GPU is not named"
 grep -q '^| full decode attention, 32K .* 0.850 | yes |$' "$tmp/gpu.md" || fail "a goal of a GPU that was met"
 refused 'beside --device want none of them' 2 --device cuda --only ops
-refused 'device "tpu", want cpu or cuda' 2 --device tpu
+refused '"tpu": want cpu, cuda or hybrid' 2 --device tpu
 
 # ---- wrong input
 refused '"huge" is no shape, want tiny, small64, small128 or llama8b' 2 --make-model huge "$tmp/x.gguf"

@@ -25,6 +25,7 @@ fails() {
 refused() {
     sweep_file 1 >small.yaml
     fails 7 "$1" run --device cuda --model "$model" --task passkey --length 256 --policy full
+    fails 7 "$1" run --device hybrid --model "$model" --task passkey --length 256 --policy full
     fails 7 "$1" sweep --device cuda small.yaml --log none.zst
     fails 7 "$1" logits --device cuda --model "$model" --ids 1,2 --out x.npy
     fails 7 "$1" generate --device cuda --model "$model" --prompt x
@@ -32,7 +33,7 @@ refused() {
     [ ! -e none.zst ] || fail "a log of nothing"
 }
 
-fails 2 'want cpu or cuda' run --device gpu --model "$model" --task passkey --length 256
+fails 2 'want cpu, cuda, hybrid or cpu-hybrid' run --device gpu --model "$model" --task passkey --length 256
 "$program" doctor >out || fail "doctor"
 grep -q '^processor ' out || fail "doctor: no processor"
 if [ -z "${KVL_TEST_CUDA:-}" ]; then

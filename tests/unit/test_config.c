@@ -254,7 +254,7 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
           ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32 or bf16" },
         { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",
-          ":5: device: \"gpu\" is no device, want cpu or cuda" },
+          ":5: device: \"gpu\" is no device, want cpu, cuda, hybrid or cpu-hybrid" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: [{policy: quest, prefill: both}]}\n",
           ":5: speed.policies: quest: prefill \"both\": want own or shared" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: ['quest:prefill=own,prefill=own']}\n",
