@@ -189,26 +189,6 @@ int kvl_tier_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n)
     return KVL_OK;
 }
 
-/* Blocks first .. end - 1 of a table move to pinned memory. */
-static int age_blocks(struct kvl_tier *t, struct kvl_table *table, int32_t first, int32_t end)
-{
-    struct kvl_store *store = t->store;
-    int32_t n = end - first;
-    KVL_TRY(kvl_scratch_blocks(&store->scratch, n, NULL));
-    uint8_t **host = store->scratch.blocks;
-    KVL_TRY(kvl_pool_take(&store->host, n, host, NULL));
-    kvl_store_settle(store);
-    int rc = KVL_OK;
-    for (int32_t i = 0; rc == KVL_OK && i < n; i++)
-        rc = place_copy(t, host[i], table->blocks[first + i]);
-    for (int32_t i = 0; i < n; i++) {
-        kvl_block_unref(rc == KVL_OK ? table->blocks[first + i] : host[i]);
-        if (rc == KVL_OK) table->blocks[first + i] = host[i];
-    }
-    if (rc == KVL_OK) kvl_table_changed(table, first, end);
-    return rc;
-}
-
 /* Blocks *low .. *end - 1 of a lane in order hold host units alone; none of another. */
 static void host_blocks(const struct kvl_tier *t, const struct kvl_tier_lane *a,
                         const struct kvl_table *table, int32_t *low, int32_t *end)
@@ -228,7 +208,7 @@ static int age_lane(struct kvl_tier *t, const struct kvl_tier_lane *a, struct kv
     host_blocks(t, a, table, &low, &end);
     int32_t first = end;
     while (first > low && !kvl_block_of(&t->store->host, table->blocks[first - 1])) first--;
-    return first < end ? age_blocks(t, table, first, end) : KVL_OK;
+    return kvl_table_move(t->store, table, first, end, &t->store->host, NULL);
 }
 
 int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos)

@@ -1,6 +1,7 @@
 /* A store whose keys and values lie in memory of a device, where test_kvstore.c does not judge: what a call costs in
  * copies and launches, memory that runs short, blocks that come and go as they are, the device's own promises.
  * With KVL_TEST_CUDA on the (emulated) GPU; there is nothing to see on the CPU. */
+#include "kv/place.h"
 #include "kv/restore.h"
 #include "kv/store.h"
 #include "kv/tier.h"
@@ -336,6 +337,48 @@ static void test_upload_wraps(void **state)
     test_free(back);
 }
 
+/* Neighbours move in one copy; what is shared stays for who shares it, and what is not full where it is. */
+static void test_place_cost(void **state)
+{
+    (void)state;
+    struct kvl_store *store = store_of(1, 0);
+    struct kvl_store_stats st;
+    struct kvl_seq *seq, *fork;
+    float rows[100 * HEADS * DIM];
+    OK(kvl_seq_create(store, &seq, &err));
+    OK(append(seq, 0, 0, 100, rows));
+    OK(kvl_seq_fork(seq, &fork, &err));
+    struct kvl_device_traffic a = traffic();
+    OK(kvl_seq_to_host(seq, 0, &err));
+    struct kvl_device_traffic b = traffic();
+    assert_int_equal(b.d2h_calls - a.d2h_calls, HEADS);
+    assert_int_equal(b.d2h_bytes - a.d2h_bytes, HEADS * 96 * 2 * DIM * sizeof(float));
+    assert_int_equal(kvl_seq_host_slots(seq, 0), HEADS * 96);
+    assert_int_equal(kvl_seq_host_slots(fork, 0), 0);
+    kvl_seq_destroy(fork);
+    OK(kvl_store_check(store, &err));
+    assert_int_equal(store->pool.n_blocks, HEADS); /* of the last tokens */
+    assert_int_equal(store->host.n_blocks, HEADS * 12);
+
+    /* A second time there is nothing to do, and what comes new goes to the device. */
+    a = traffic();
+    OK(kvl_seq_to_host(seq, 0, &err));
+    assert_int_equal(traffic().d2h_calls, a.d2h_calls);
+    OK(append(seq, 0, 100, 50, rows));
+    assert_int_equal(kvl_seq_host_slots(seq, 0), HEADS * 96);
+    for (int32_t h = 0; h < HEADS; h++) expect_lane(seq, 0, h);
+    OK(kvl_seq_to_device(seq, 0, &err));
+    assert_int_equal(kvl_seq_host_slots(seq, 0), 0);
+    assert_int_equal(store->host.n_blocks, 0);
+    for (int32_t h = 0; h < HEADS; h++) expect_lane(seq, 0, h);
+
+    /* Nothing but blocks of the sequence was ever there twice. */
+    kvl_store_stats(store, &st);
+    assert_int_equal(st.peak_bytes, HEADS * (12 + 1 + 12) * st.block_bytes);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
 /* "Any two places": between ordinary and pinned memory too, as a snapshot of blocks of the host tier does. */
 static void test_any_two_places(void **state)
 {
@@ -487,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_temporary_memory), /* before there is more of it */
         cmocka_unit_test(test_no_memory_for_products),
+        cmocka_unit_test(test_place_cost),
         cmocka_unit_test(test_append_cost),
         cmocka_unit_test(test_many_moves),
         cmocka_unit_test(test_no_memory),
