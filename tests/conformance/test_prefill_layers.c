@@ -434,6 +434,47 @@ static void test_memory(void **state)
     assert_null(strchr(err.msg, '\n'));
 }
 
+/* A stream of copies that lags behind: chunks wait for their hidden states. */
+static const struct kvl_device *fast;
+static void *spot;
+
+static int slow_copy(void *to, const void *from, size_t bytes, enum kvl_stream stream)
+{
+    for (int i = 0; stream == KVL_STREAM_COPY && i < 400; i++)
+        KVL_TRY(fast->fill(spot, (uint8_t)i, 64, stream));
+    return fast->copy(to, from, bytes, stream);
+}
+
+static void test_slow_copies(void **state)
+{
+    struct rig r;
+    struct kvl_session *s;
+    float *logits[2];
+    struct rig_desc d = desc_of(false, 0);
+    (void)state;
+    rig_open(&r, &d);
+    fast = kvl_engine_device(r.engine);
+    spot = fast->alloc(KVL_PLACE_DEVICE, 64, 1);
+    struct kvl_device slow = *fast;
+    slow.copy = slow_copy;
+    for (int host = 0; host < 2; host++) {
+        const struct kvl_engine_desc e = {
+            .model = r.model, .device = &slow, .chunk_tok = 40, .prefill_kv_host = host
+        };
+        kvl_engine_destroy(r.engine);
+        RIG_OK(&r.err, kvl_engine_create(&e, &r.engine, &r.err));
+        logits[host] = rig_logits(&r, N_CTX);
+        RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
+        RIG_OK(&r.err, kvl_session_prefill(s, id, N_CTX, logits[host], false, &r.err));
+        kvl_session_destroy(s);
+    }
+    rig_expect_same(&r, logits[0], logits[1], N_CTX, "slow copies");
+    kvl_free(logits[0]);
+    kvl_free(logits[1]);
+    fast->free(KVL_PLACE_DEVICE, spot);
+    rig_close(&r);
+}
+
 /* The limit of the cache is the device's. */
 static void test_limit(void **state)
 {
@@ -471,7 +512,8 @@ int main(void)
         cmocka_unit_test(test_snapshots),   cmocka_unit_test(test_policies),
         cmocka_unit_test(test_own_prefill),
 #ifdef KVL_TEST_CUDA
-        cmocka_unit_test(test_memory),      cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_slow_copies),
+        cmocka_unit_test(test_limit),
 #endif
     };
     rig_tokens(id, MAX_TOK, 3);
