@@ -43,7 +43,7 @@ static void doctor_gpu(void)
            (double)p.memory.free_bytes / 0x1p30);
     if (p.info.memory_gbs > 0) printf("; %.0f GB/s by its data sheet", p.info.memory_gbs);
     putchar('\n');
-    printf("its graphs %s\n", p.info.graphs ? "a step of decoding is started as one"
+    printf("graphs     %s\n", p.info.graphs ? "taken: steps of decoding are gathered"
                                             : "none: refused, or switched off (KVL_CUDA_GRAPH=0, "
                                               "KVL_CUDA_CHECKS); steps run as they come");
 }

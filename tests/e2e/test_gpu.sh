@@ -43,8 +43,8 @@ if [ -z "${KVL_TEST_CUDA:-}" ]; then
 fi
 
 grep -q '^GPU        emulated' out || fail "doctor: no GPU"
-grep -q '^its graphs a step' out || fail "doctor: no graphs"
-KVL_EMU_GRAPHS=0 "$program" doctor 2>err | grep -q '^its graphs none' || fail "doctor: graphs of a driver that has none"
+grep -q '^graphs     taken' out || fail "doctor: no graphs"
+KVL_EMU_GRAPHS=0 "$program" doctor 2>err | grep -q '^graphs     none' || fail "doctor: graphs of a driver that has none"
 KVL_EMU_DEVICES=0 refused 'device cuda: no GPU '
 KVL_EMU_CONCURRENT=0 refused 'device cuda: .* managed memory'
 

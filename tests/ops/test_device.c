@@ -194,7 +194,7 @@ static void test_told(void **state)
 
 /* ---- steps --------------------------------------------------------------------------------------------------- */
 
-enum { STEP_ARRAYS = 5, STEP_N = 700, STEP_OPS = 60 };
+enum { STEP_ARRAYS = 5, STEP_N = 700, STEP_OPS = 60, STEP_OPS_MANY = 170 };
 
 /* The same random work on arrays of the device.  Host memory is written over as soon as a call returns. */
 struct step_case {
@@ -203,6 +203,7 @@ struct step_case {
     struct kvl_rng r, kinds; /* of data; of calls: every second step makes the same ones */
     bool waits;              /* now and then somebody looks */
     size_t upload;
+    int32_t n_ops;
 };
 
 static void step_open(struct step_case *t, bool waits, size_t upload, uint64_t seed)
@@ -300,7 +301,7 @@ static void step_run(const struct step_case *desc, int32_t n_steps, uint64_t see
     for (int32_t s = 0; s < n_steps; s++) {
         kvl_rng_seed(&t.kinds, seed * 2 + (uint64_t)(s % 2));
         if (steps) assert_int_equal(device->step_begin(), KVL_OK);
-        for (int32_t i = 0; i < STEP_OPS; i++) assert_int_equal(step_op(&t), KVL_OK);
+        for (int32_t i = 0; i < desc->n_ops; i++) assert_int_equal(step_op(&t), KVL_OK);
         assert_int_equal(device->copy(t.back, t.x[1], STEP_N * sizeof(float), KVL_STREAM_MAIN),
                          KVL_OK);
         if (steps) assert_int_equal(device->step_end(), KVL_OK);
@@ -311,10 +312,10 @@ static void step_run(const struct step_case *desc, int32_t n_steps, uint64_t see
     step_close(&t);
 }
 
-static void steps_same(bool waits, size_t upload, int32_t n_steps)
+static void steps_same(bool waits, size_t upload, int32_t n_ops, int32_t n_steps)
 {
     enum { N = (STEP_ARRAYS + 1) * STEP_N };
-    const struct step_case desc = { .waits = waits, .upload = upload };
+    const struct step_case desc = { .waits = waits, .upload = upload, .n_ops = n_ops };
     struct kvl_device_info info;
     device->info(&info);
     for (uint64_t seed = 0; seed < 6; seed++) {
@@ -333,21 +334,22 @@ static void steps_same(bool waits, size_t upload, int32_t n_steps)
 static void test_steps(void **state)
 {
     (void)state;
-    steps_same(false, 1, 5);
+    steps_same(false, 1, STEP_OPS, 5);
+    steps_same(false, 1, STEP_OPS_MANY, 3);
 }
 
 /* The rest of a step that was waited for runs as it comes. */
 static void test_steps_that_wait(void **state)
 {
     (void)state;
-    steps_same(true, 1, 5);
+    steps_same(true, 1, STEP_OPS, 5);
 }
 
 /* More uploads than the first step has room for. */
 static void test_steps_that_overflow(void **state)
 {
     (void)state;
-    steps_same(false, 60, 3);
+    steps_same(false, 60, STEP_OPS, 3);
 }
 
 /* Nothing, and a mark that is left in a step. */

@@ -109,6 +109,21 @@ static void test_two_kinds(void **state)
     assert_int_equal(b.h2d_calls - a.h2d_calls, 12);
 }
 
+/* A long step is a few graphs, of which the GPU runs one while the next is gathered; each is prepared once, and takes
+ * what was uploaded since the one before. */
+static void test_long_steps(void **state)
+{
+    (void)state;
+    float before = total();
+    struct kvl_emu_counts a = counts();
+    for (int32_t i = 0; i < 3; i++) run_step(200, true);
+    assert_true(total() - before == 600);
+    struct kvl_emu_counts b = counts();
+    assert_int_equal(b.n_instantiated - a.n_instantiated, 4);
+    assert_int_equal(b.n_graph_launches - a.n_graph_launches, 12);
+    assert_int_equal(b.h2d_calls - a.h2d_calls, 3);
+}
+
 /* Four kinds stay prepared; a fifth takes the place of the one that was used longest ago. */
 static void test_five_kinds(void **state)
 {
@@ -285,9 +300,8 @@ int main(void)
 {
     const struct CMUnitTest children[] = { cmocka_unit_test(test_in_children) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_kinds),
-        cmocka_unit_test(test_five_kinds),
-        cmocka_unit_test(test_no_kind),
+        cmocka_unit_test(test_two_kinds),      cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_five_kinds),     cmocka_unit_test(test_no_kind),
         cmocka_unit_test(test_memory_in_step),
     };
     int n = cmocka_run_group_tests(children, NULL, NULL);

@@ -143,9 +143,9 @@ struct kvl_device {
     void (*mark_row)(int32_t row);
     int (*marked)(int32_t *row);
 
-    /* One step of decoding.  In between, what MAIN is given may be gathered and started at once, as a graph;
-     * a call that waits starts what was gathered, and the rest of the step runs as it comes.  The results
-     * are the same with and without.  step_end also ends a step that failed.  NULL on the CPU. */
+    /* One step of decoding.  In between, what MAIN is given may be gathered and started as graphs; a call
+     * that waits starts what was gathered, and the rest of the step runs as it comes.  The results are the
+     * same with and without.  step_end also ends a step that failed.  NULL on the CPU. */
     int (*step_begin)(void);
     int (*step_end)(void);
 

@@ -83,6 +83,7 @@ void kvl_cuda_begin(struct kvl_cuda_call *c)
     c->n_out = 0;
     c->staged = c->tells = false;
     c->rc = kvl_cuda_ready();
+    if (c->rc == KVL_OK) c->rc = kvl_cuda_step_pace();
     if (c->rc == KVL_OK) c->rc = temp_reset();
 }
 

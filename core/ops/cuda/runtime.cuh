@@ -91,6 +91,8 @@ bool kvl_cuda_step_able(void);
 /* Starts what a step has gathered, if one has; its rest runs as it comes.  Before whatever waits for MAIN, or orders
  * it with another stream. */
 int kvl_cuda_step_start(void);
+/* Between calls: starts what fills a graph, and goes on with the next. */
+int kvl_cuda_step_pace(void);
 /* Reads `bytes` of ordinary memory for the step that is gathered: *twin is where its kernels find them; NULL: none
  * is gathered, or has no room left. */
 int kvl_cuda_step_put(const void *host, size_t bytes, const void **twin);

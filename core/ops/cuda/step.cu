@@ -1,26 +1,29 @@
 /* Steps of decoding as graphs.
  *
  * A token is some hundred short kernels, and giving them to the GPU one by one takes longer than some of them
- * run.  Between step_begin and step_end MAIN is captured: its work becomes the nodes of a graph, which is started
- * at once.  A graph is prepared (instantiated) once for each kind of step; later steps of that kind only put their
- * arguments in, which the driver does much faster, and refuses where the kinds differ.
+ * run.  Between step_begin and step_end MAIN is captured: its work becomes the nodes of graphs of STEP_LAUNCHES
+ * kernels each, so that the GPU runs one while the next is gathered.  A graph is prepared (instantiated) once for
+ * each kind of step; later steps of that kind only put their arguments in, which the driver refuses where the
+ * kinds differ.
  *
  * What calls upload meanwhile is put into pinned memory, at its next free place; kernels get the address of the
- * same place in a twin on the device, and one copy brings all of it there before the graph starts.  So it is read
- * when the call is made, as ever.  The pinned memory of a step waits for that copy before it is written again: there
- * are two that take turns.
+ * same place in a twin on the device, and one copy brings it there before a graph starts.  So it is read when
+ * the call is made, as ever.  The pinned memory of a step waits for these copies before it is written again:
+ * there are two that take turns.
  *
  * Who waits, or orders MAIN and COPY, starts what there is first (kvl_cuda_step_start), and the rest of the step
- * runs as it comes: the results are the same. */
+ * runs as it comes: the results are the same.  Not timed on a GPU yet. */
 #include "ops/cuda/runtime.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    STEP_GRAPHS = 4, /* kinds of steps that are kept */
-    STEP_MISSES = 8, /* steps in a row that were of no kind */
-    STEP_REST = 64,  /* steps that run as they come then */
+    STEP_LAUNCHES = 64, /* of a graph, unless KVL_CUDA_GRAPH says another number */
+    STEP_PARTS = 32,    /* graphs of a step; the next one is as the first */
+    STEP_GRAPHS = 4,    /* kinds of steps that are kept */
+    STEP_MISSES = 8,    /* steps in a row that were of no kind */
+    STEP_REST = 64,     /* steps that run as they come then */
     STEP_ALIGN = 256,
     STEP_MIN_BYTES = 256 << 10,
     STEP_MAX_BYTES = 64 << 20
@@ -41,10 +44,13 @@ static struct {
     cudaEvent_t left[2];
     bool waits[2];
     int32_t turn;
-    size_t bytes, taken;
-    size_t wanted; /* by the step; between steps, by the last one */
-    struct step_graph graph[STEP_GRAPHS];
+    size_t bytes, taken, sent;
+    size_t wanted;           /* by the step; between steps, by the last one */
+    int64_t launches, first; /* of a graph; how many there were before the one at hand */
+    int32_t part;            /* the graph at hand */
+    struct step_graph graph[STEP_PARTS][STEP_GRAPHS];
     int64_t clock;
+    bool missed; /* one of the step's was of no kind */
     int32_t misses, rest;
 } step;
 
@@ -76,7 +82,8 @@ bool kvl_cuda_step_able(void)
     const char *v = getenv("KVL_CUDA_GRAPH");
     if (step.asked || kvl_cuda_ready() != KVL_OK) return step.able;
     step.asked = true;
-    if ((v && strcmp(v, "0") == 0) || kvl_cuda_rt.checks) return false;
+    step.launches = v && v[0] ? atoi(v) : STEP_LAUNCHES;
+    if (step.launches <= 0 || kvl_cuda_rt.checks) return false;
     step.able = step_try(kvl_cuda_rt.stream[KVL_STREAM_MAIN]) == cudaSuccess;
     (void)cudaGetLastError();
     return step.able;
@@ -111,7 +118,7 @@ static int step_turn(void)
 {
     step.turn = 1 - step.turn;
     cudaEvent_t *left = &step.left[step.turn];
-    step.taken = 0;
+    step.taken = step.sent = 0;
     if (!*left)
         return kvl_cuda_check(cudaEventCreateWithFlags(left, cudaEventDisableTiming),
                               "making an event");
@@ -137,11 +144,13 @@ int kvl_cuda_step_put(const void *host, size_t bytes, const void **twin)
 /* To the twin, ahead of the graph. */
 static int step_upload(cudaStream_t stream)
 {
-    const uint8_t *from = step.pinned + (size_t)step.turn * step.bytes;
-    if (step.taken == 0) return KVL_OK;
-    KVL_TRY(
-        kvl_cuda_check(cudaMemcpyAsync(step.twin, from, step.taken, cudaMemcpyHostToDevice, stream),
-                       "copying a step's memory"));
+    const uint8_t *from = step.pinned + (size_t)step.turn * step.bytes + step.sent;
+    size_t bytes = step.taken - step.sent;
+    if (bytes == 0) return KVL_OK;
+    KVL_TRY(kvl_cuda_check(
+        cudaMemcpyAsync(step.twin + step.sent, from, bytes, cudaMemcpyHostToDevice, stream),
+        "copying a step's memory"));
+    step.sent = step.taken;
     step.waits[step.turn] = true;
     kvl_cuda_rt.traffic.h2d_calls++;
     return kvl_cuda_check(cudaEventRecord(step.left[step.turn], stream), "recording an event");
@@ -150,13 +159,13 @@ static int step_upload(cudaStream_t stream)
 /* ---- graphs ------------------------------------------------------------------------------------------- */
 
 /* Puts the arguments of `graph` in a prepared one of its kind, the one used last first; NULL: there is none. */
-static struct step_graph *step_update(cudaGraph_t graph, size_t n_nodes)
+static struct step_graph *step_update(struct step_graph *kinds, cudaGraph_t graph, size_t n_nodes)
 {
     int64_t before = INT64_MAX;
     for (;;) {
         struct step_graph *best = NULL;
         for (int i = 0; i < STEP_GRAPHS; i++) {
-            struct step_graph *g = &step.graph[i];
+            struct step_graph *g = &kinds[i];
             if (!g->exec || g->n_nodes != n_nodes || g->used >= before) continue;
             if (!best || g->used > best->used) best = g;
         }
@@ -174,35 +183,49 @@ static void step_forget(struct step_graph *g)
 }
 
 /* In place of the one that was used longest ago; of all, where memory is short. */
-static int step_prepare(cudaGraph_t graph, size_t n_nodes, struct step_graph **out)
+static int step_prepare(struct step_graph *kinds, cudaGraph_t graph, size_t n_nodes,
+                        struct step_graph **out)
 {
-    struct step_graph *g = step.graph;
+    struct step_graph *g = kinds;
     for (int i = 1; i < STEP_GRAPHS; i++)
-        if (step.graph[i].used < g->used) g = &step.graph[i];
+        if (kinds[i].used < g->used) g = &kinds[i];
     step_forget(g);
     int rc = kvl_cuda_check(cudaGraphInstantiate(&g->exec, graph, 0), "preparing a graph");
     if (rc == KVL_ENOMEM) {
-        for (int i = 0; i < STEP_GRAPHS; i++) step_forget(&step.graph[i]);
+        for (int part = 0; part < STEP_PARTS; part++)
+            for (int i = 0; i < STEP_GRAPHS; i++) step_forget(&step.graph[part][i]);
         rc = kvl_cuda_check(cudaGraphInstantiate(&g->exec, graph, 0), "preparing a graph");
     }
     KVL_TRY(rc);
     g->n_nodes = n_nodes;
+    step.missed = true;
     *out = g;
     return KVL_OK;
 }
 
 static int step_launch(cudaGraph_t graph, cudaStream_t stream)
 {
+    struct step_graph *kinds = step.graph[step.part];
     size_t n_nodes = 0;
     KVL_TRY(kvl_cuda_check(cudaGraphGetNodes(graph, NULL, &n_nodes), "gathering a step"));
     if (n_nodes == 0) return KVL_OK;
-    struct step_graph *g = step_update(graph, n_nodes);
-    step.misses = g ? 0 : step.misses + 1;
-    if (!g) KVL_TRY(step_prepare(graph, n_nodes, &g));
+    struct step_graph *g = step_update(kinds, graph, n_nodes);
+    if (!g) KVL_TRY(step_prepare(kinds, graph, n_nodes, &g));
     g->used = ++step.clock;
+    step.part = (step.part + 1) % STEP_PARTS;
     KVL_TRY(step_upload(stream));
     kvl_cuda_rt.traffic.n_graphs++;
     return kvl_cuda_check(cudaGraphLaunch(g->exec, stream), "starting a step");
+}
+
+static int step_capture(void)
+{
+    cudaStream_t stream = kvl_cuda_rt.stream[KVL_STREAM_MAIN];
+    KVL_TRY(kvl_cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed),
+                           "beginning a step"));
+    step.first = kvl_cuda_rt.traffic.n_launches;
+    step.gathers = true;
+    return KVL_OK;
 }
 
 int kvl_cuda_step_start(void)
@@ -217,11 +240,17 @@ int kvl_cuda_step_start(void)
     return rc;
 }
 
+int kvl_cuda_step_pace(void)
+{
+    if (!step.gathers || kvl_cuda_rt.traffic.n_launches - step.first < step.launches) return KVL_OK;
+    KVL_TRY(kvl_cuda_step_start());
+    return step_capture();
+}
+
 /* ---- steps -------------------------------------------------------------------------------------------- */
 
 static int step_gather(void)
 {
-    cudaStream_t stream = kvl_cuda_rt.stream[KVL_STREAM_MAIN];
     KVL_TRY(step_room());
     step.wanted = 0;
     if (step.misses >= STEP_MISSES) {
@@ -233,11 +262,9 @@ static int step_gather(void)
         return KVL_OK;
     }
     if (step.bytes == 0) return KVL_OK;
+    step.part = 0;
     KVL_TRY(step_turn());
-    KVL_TRY(kvl_cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed),
-                           "beginning a step"));
-    step.gathers = true;
-    return KVL_OK;
+    return step_capture();
 }
 
 int kvl_cuda_step_begin(void)
@@ -252,6 +279,8 @@ int kvl_cuda_step_begin(void)
 
 int kvl_cuda_step_end(void)
 {
-    step.under_way = false;
-    return kvl_cuda_step_start();
+    int rc = kvl_cuda_step_start();
+    if (step.under_way) step.misses = step.missed ? step.misses + 1 : 0;
+    step.under_way = step.missed = false;
+    return rc;
 }
