@@ -12,8 +12,6 @@
 #include "model/attend_host.h"
 #include "model/prefill_mask.h"
 
-#include <string.h>
-
 /* Floats: a mebibyte, what a core's second-level cache holds. */
 enum { WAITING_WEIGHTS = 256 * 1024 };
 
@@ -177,6 +175,16 @@ static void no_hook(const struct kvl_forward *f)
     if (f->n > 1 && f->mode == KVL_DECODE) kvl_watch_policy(f->e, NULL);
 }
 
+/* Rows that the store has already, to what it made of them. */
+static int round_stored(const struct kvl_forward *f, float *x, size_t n)
+{
+    const struct kvl_engine *e = f->e;
+    if (e->dev->kv_round)
+        return given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, x, n));
+    kvl_store_round(e->store, x, n);
+    return KVL_OK;
+}
+
 /* Policies see keys and values as they are stored. */
 static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                            int32_t layer)
@@ -185,18 +193,11 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     struct kvl_session *s = row->s;
     const struct kvl_shape *sh = &e->model->shape;
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
-    float *kv = kvl_arena_get(&e->step, 2 * n, sizeof *kv);
-    if (!kv) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
-    KVL_TRY(given(f, "copy of a key", kvl_engine_copy(e, kv, e->k + at, n * sizeof *kv)));
-    KVL_TRY(given(f, "copy of a value", kvl_engine_copy(e, kv + n, e->v + at, n * sizeof *kv)));
-    if (e->dev->kv_round)
-        KVL_TRY(given(f, "rounding of a key",
-                      e->dev->kv_round(kvl_store_desc(e->store)->type, kv, 2 * n)));
-    else
-        kvl_store_round(e->store, kv, 2 * n);
+    KVL_TRY(round_stored(f, e->k + at, n));
+    KVL_TRY(round_stored(f, e->v + at, n));
     KVL_TRY(kvl_step_hook_begin(row, f->err));
     struct kvl_step step = row_step(row, layer);
-    int rc = s->planned->policy->append(&s->ctx, &step, kv, kv + n);
+    int rc = s->planned->policy->append(&s->ctx, &step, e->k + at, e->v + at);
     return kvl_hook_done(s, "append", layer, rc);
 }
 
@@ -449,8 +450,9 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
         waits = 0;
     }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    size_t x_bytes = (size_t)f->n * (size_t)e->model->shape.n_embd * sizeof *e->xn;
-    KVL_TRY(given(f, "copy of a layer's input", kvl_engine_copy(e, e->x_prev, e->xn, x_bytes)));
+    float *input = e->xn; /* what is left of the layer needs its room alone */
+    e->xn = e->x_prev;
+    e->x_prev = input;
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
     no_hook(f);
