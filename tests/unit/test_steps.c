@@ -271,7 +271,7 @@ static void body_bad_start(void)
         EXPECT(device->step_begin() == KVL_OK && add() == KVL_OK);
         kvl_emu_fail(KVL_EMU_LAUNCH, 1, NO_MEMORY);
         EXPECT((wait ? device->sync() : device->step_end()) == KVL_ENOMEM);
-        if (wait) EXPECT(device->step_end() == KVL_OK);
+        if (wait) EXPECT(device->sync() == KVL_ENOMEM && device->step_end() == KVL_ENOMEM);
         run_step(3, false);
         EXPECT(total() == (float)(3 * wait + 3));
     }

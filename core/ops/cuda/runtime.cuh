@@ -88,7 +88,8 @@ int kvl_cuda_step_begin(void);
 int kvl_cuda_step_end(void);
 /* Whether steps can become graphs; tries it at the first call. */
 bool kvl_cuda_step_able(void);
-/* Starts what a step has gathered, if one has; its rest runs as it comes.  Before whatever waits for MAIN, or orders
+/* Starts what a step has gathered, if one has; its rest runs as it comes.  A failure is given again until the step
+ * ends: later calls would not find what was lost.  Before whatever waits for MAIN, or orders
  * it with another stream. */
 int kvl_cuda_step_start(void);
 /* Between calls: starts what fills a graph, and goes on with the next. */

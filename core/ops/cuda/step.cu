@@ -51,6 +51,7 @@ static struct {
     struct step_graph graph[STEP_PARTS][STEP_GRAPHS];
     int64_t clock;
     bool missed; /* one of the step's was of no kind */
+    int rc;      /* of the step: what did not start is missing from all that follows */
     int32_t misses, rest;
 } step;
 
@@ -132,7 +133,7 @@ int kvl_cuda_step_put(const void *host, size_t bytes, const void **twin)
     size_t room = (KVL_MAX(bytes, (size_t)1) + STEP_ALIGN - 1) / STEP_ALIGN * STEP_ALIGN;
     *twin = NULL;
     if (step.under_way) step.wanted += room;
-    if (!step.gathers) return KVL_OK;
+    if (!step.gathers) return step.rc;
     if (room > step.bytes - step.taken) return kvl_cuda_step_start();
     memcpy(step.pinned + (size_t)step.turn * step.bytes + step.taken, host, bytes);
     *twin = step.twin + step.taken;
@@ -232,17 +233,19 @@ int kvl_cuda_step_start(void)
 {
     cudaStream_t stream = kvl_cuda_rt.stream[KVL_STREAM_MAIN];
     cudaGraph_t graph = NULL;
-    if (!step.gathers) return KVL_OK;
+    if (!step.gathers) return step.rc;
     step.gathers = false;
     int rc = kvl_cuda_check(cudaStreamEndCapture(stream, &graph), "gathering a step");
     if (rc == KVL_OK) rc = step_launch(graph, stream);
     if (graph) (void)cudaGraphDestroy(graph);
+    step.rc = rc;
     return rc;
 }
 
 int kvl_cuda_step_pace(void)
 {
-    if (!step.gathers || kvl_cuda_rt.traffic.n_launches - step.first < step.launches) return KVL_OK;
+    if (!step.gathers) return step.rc;
+    if (kvl_cuda_rt.traffic.n_launches - step.first < step.launches) return KVL_OK;
     KVL_TRY(kvl_cuda_step_start());
     return step_capture();
 }
@@ -282,5 +285,6 @@ int kvl_cuda_step_end(void)
     int rc = kvl_cuda_step_start();
     if (step.under_way) step.misses = step.missed ? step.misses + 1 : 0;
     step.under_way = step.missed = false;
+    step.rc = KVL_OK;
     return rc;
 }
