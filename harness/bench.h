@@ -56,7 +56,9 @@ struct bench_config {
     const char *peer;      /* a llama-bench binary; NULL: none */
     const char *device;    /* "cuda", "hybrid"; NULL: the CPU */
     const char *peer_json; /* what another program measured on that device; NULL: none */
-    const char *million;   /* a small model to fill with a million tokens; NULL: none */
+    int32_t
+        prefill_host_tok; /* of a device: prefill so many tokens to the host, nothing else; or 0 */
+    const char *million;  /* a small model to fill with a million tokens; NULL: none */
     bool quick;
 };
 
@@ -192,7 +194,8 @@ struct bench_depths {
 struct bench_engine {
     const struct kvl_model *model;
     enum kvl_kv_type kv_type;
-    bool bf16, raw_keys;
+    bool bf16, raw_keys, prefill_kv_host;
+    int32_t chunk_tok; /* 0: the engine's */
     struct kvl_observer_set observers;
 };
 int bench_engine_open(struct bench *b, const struct bench_engine *want, struct kvl_engine **out);

@@ -384,6 +384,7 @@ static int gpu_all(struct gpu_run *g)
 
 int bench_gpu(struct bench *b)
 {
+    if (b->config.prefill_host_tok > 0) return bench_gpu_host(b);
     struct gpu_run *g = kvl_alloc(1, sizeof *g);
     const struct bench_list *depths = &b->config.depths;
     if (!g) return kvl_fail(b->err, KVL_ENOMEM, "out of memory");

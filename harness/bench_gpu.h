@@ -24,6 +24,9 @@ int bench_gpu_pinned(const struct bench_gpu *g, double *rate);
 int bench_gpu_machine(const struct bench_gpu *g);
 int bench_gpu_products(const struct bench_gpu *g);
 
+/* A prefill of --prefill-host tokens: lines of its time and memory. */
+int bench_gpu_host(struct bench *b);
+
 /* Of --peer-json: the best backend's seconds for attention of one layer, or 0: there is none.
  *   what     "decode attention", "prefill attention"
  *   variant  "enable_gqa", "repeat_kv"

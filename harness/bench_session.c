@@ -17,6 +17,8 @@ int bench_engine_open(struct bench *b, const struct bench_engine *want, struct k
                                     .raw_keys = want->raw_keys,
                                     .observers = want->observers,
                                     .prefill_bf16 = want->bf16,
+                                    .prefill_kv_host = want->prefill_kv_host,
+                                    .chunk_tok = want->chunk_tok,
                                     .allow_overlong = true };
     KVL_TRY(kvl_engine_create(&desc, out, b->err));
     kvl_engine_set_stop(*out, kvl_stop_flag());

@@ -43,6 +43,7 @@ enum {
     BENCH_KEY_PLUGIN,
     BENCH_KEY_DEVICE,
     BENCH_KEY_PEER_JSON,
+    BENCH_KEY_PREFILL_HOST,
 };
 
 static const struct argp_option bench_options[] = {
@@ -68,6 +69,10 @@ static const struct argp_option bench_options[] = {
       "1048576 tokens in the cache of this small model too: store, fork, decode", 0 },
     { "device", BENCH_KEY_DEVICE, "DEVICE", 0,
       "cpu, or cuda or hybrid: tokens at depths and what they stand on, on a GPU", 0 },
+    { "prefill-host", BENCH_KEY_PREFILL_HOST, "N", 0,
+      "of --device cuda: nothing but a prefill of N tokens, whose keys and values end on the host "
+      "(--prefill-kv host of other commands): time, memory of the GPU and of the host",
+      0 },
     { "peer-json", BENCH_KEY_PEER_JSON, "FILE", 0,
       "of --device cuda: lines of tests/bench/torch_attention.py and bench_cuda_attn beside ours",
       0 },
@@ -147,6 +152,8 @@ static int bench_value(struct bench_command *a, int key, char *arg)
     case BENCH_KEY_ROUNDS:
         return bench_number("--rounds", arg, 1, BENCH_MAX_ROUNDS, &c->rounds, err);
     case BENCH_KEY_BUDGET: return bench_number("--budget", arg, 1, 1 << 20, &c->budget_tok, err);
+    case BENCH_KEY_PREFILL_HOST:
+        return bench_number("--prefill-host", arg, 1, 1 << 24, &c->prefill_host_tok, err);
     case BENCH_KEY_KV_TYPE: a->kv_given = true; return kvl_kv_type_parse(arg, &c->kv_type, err);
     case BENCH_KEY_PLUGIN: return kvl_registry_plugin(a->bench.registry, arg, err);
     case BENCH_KEY_FROM:
@@ -191,6 +198,7 @@ static error_t bench_parse(int key, char *arg, struct argp_state *state)
     case BENCH_KEY_DEPTHS:
     case BENCH_KEY_ROUNDS:
     case BENCH_KEY_BUDGET:
+    case BENCH_KEY_PREFILL_HOST:
     case BENCH_KEY_KV_TYPE:
     case BENCH_KEY_PLUGIN:
     case BENCH_KEY_FROM:
@@ -270,6 +278,9 @@ static int bench_device_ready(struct bench *b)
     struct kvl_device_info info;
     time_t now = time(NULL);
     struct tm utc;
+    if (c->prefill_host_tok > 0 && (!c->device || c->parts))
+        return kvl_fail(b->err, KVL_EINVAL,
+                        "--prefill-host is a part of its own of a GPU, want --device cuda");
     if (!c->device) return KVL_OK;
     if (!kvl_device_is_gpu(c->device))
         return kvl_fail(b->err, KVL_EINVAL, "--device: \"%s\": want cpu, cuda or hybrid",

@@ -37,6 +37,12 @@ grep -q '^| random 16-token pages against contiguous .* 0.910 | yes |$' "$tmp/re
     fail "--from: $(tail -n 1 "$tmp/err")"
 diff <(sed '/^Left out:/,$d' "$tmp/report.md") <(sed '/^Left out:/,$d' "$tmp/again.md") | grep '^[<>] .' &&
     fail "--from: another table"
+"$kvlab" bench --device cuda --quick --prefill-host 96 --json "$tmp/host.jsonl" >"$tmp/out" 2>"$tmp/err" ||
+    fail "--prefill-host: $(tail -n 1 "$tmp/err")"
+jq -es 'length == 3 and all(.[]; .depth_tok == 96 and .value > 0) and .[0].unit == "tok/s"' "$tmp/host.jsonl" >"$tmp/o" ||
+    fail "--prefill-host: its lines"
+"$kvlab" bench --quick --prefill-host 96 >"$tmp/out" 2>"$tmp/err"
+[ $? = 2 ] || fail "--prefill-host on the CPU: exit code"
 KVL_EMU_MEMORY=23000000 "$kvlab" bench --device cuda --quick --rounds 1 --depths 96 >"$tmp/out" 2>"$tmp/err"
 [ $? = 4 ] || fail "too little memory: exit code"
 grep -q 'device cuda: out of memory' "$tmp/err" || fail "too little memory: $(tail -n 1 "$tmp/err")"

@@ -51,10 +51,11 @@ KVL_EMU_CONCURRENT=0 refused 'device cuda: .* managed memory'
 # ---- the same answers -----------------------------------------------------------------------------
 
 ids_of() {
-    "$program" generate --model "$model" --device "$1" --prompt 'The key is 4711. The key is' \
+    "$program" generate --model "$model" --device "$@" --prompt 'The key is 4711. The key is' \
         -n 6 --show-ids 2>err || fail "generate on $1"
 }
 equal "greedy tokens" "$(ids_of cpu)" "$(ids_of cuda)"
+equal "greedy tokens, from the host" "$(ids_of cpu)" "$(ids_of cuda --prefill-kv host)"
 
 cat >small.yaml <<END
 name: small
