@@ -242,6 +242,7 @@ static void body_no_room(void)
 static void body_bad_launch(void)
 {
     open_device();
+    run_step(3, false); /* the first of a process is not gathered */
     EXPECT(device->step_begin() == KVL_OK && add() == KVL_OK);
     int64_t started = counts().n_graph_launches;
     kvl_emu_fail(KVL_EMU_LAUNCH, 1, INVALID_CONFIGURATION);
@@ -267,13 +268,14 @@ static void body_bad_run(void)
 static void body_bad_start(void)
 {
     open_device();
+    run_step(3, false);
     for (int32_t wait = 0; wait < 2; wait++) {
         EXPECT(device->step_begin() == KVL_OK && add() == KVL_OK);
         kvl_emu_fail(KVL_EMU_LAUNCH, 1, NO_MEMORY);
         EXPECT((wait ? device->sync() : device->step_end()) == KVL_ENOMEM);
         if (wait) EXPECT(device->sync() == KVL_ENOMEM && device->step_end() == KVL_ENOMEM);
         run_step(3, false);
-        EXPECT(total() == (float)(3 * wait + 3));
+        EXPECT(total() == (float)(3 * wait + 6));
     }
 }
 
@@ -293,7 +295,8 @@ static int open_after(void **state)
 {
     (void)state;
     open_device();
-    return 0;
+    run_step(3, false);
+    return graphs() == 0 ? 0 : -1; /* the first of a process is not gathered */
 }
 
 int main(void)

@@ -85,6 +85,7 @@ bool kvl_cuda_step_able(void)
     step.asked = true;
     step.launches = v && v[0] ? atoi(v) : STEP_LAUNCHES;
     if (step.launches <= 0 || kvl_cuda_rt.checks) return false;
+    step.rest = 1; /* the first step loads kernels and takes memory */
     step.able = step_try(kvl_cuda_rt.stream[KVL_STREAM_MAIN]) == cudaSuccess;
     (void)cudaGetLastError();
     return step.able;
@@ -135,7 +136,7 @@ int kvl_cuda_step_put(const void *host, size_t bytes, const void **twin)
     if (step.under_way) step.wanted += room;
     if (!step.gathers) return step.rc;
     if (room > step.bytes - step.taken) return kvl_cuda_step_start();
-    memcpy(step.pinned + (size_t)step.turn * step.bytes + step.taken, host, bytes);
+    if (bytes > 0) memcpy(step.pinned + (size_t)step.turn * step.bytes + step.taken, host, bytes);
     *twin = step.twin + step.taken;
     step.taken += room;
     kvl_cuda_rt.traffic.h2d_bytes += (int64_t)bytes;
@@ -235,7 +236,8 @@ int kvl_cuda_step_start(void)
     cudaGraph_t graph = NULL;
     if (!step.gathers) return step.rc;
     step.gathers = false;
-    int rc = kvl_cuda_check(cudaStreamEndCapture(stream, &graph), "gathering a step");
+    int rc = kvl_cuda_check(cudaStreamEndCapture(stream, &graph),
+                            "gathering a step, which KVL_CUDA_GRAPH=0 does without");
     if (rc == KVL_OK) rc = step_launch(graph, stream);
     if (graph) (void)cudaGraphDestroy(graph);
     step.rc = rc;
