@@ -41,7 +41,9 @@
  *
  * Deviations: blocks that fill up while decoding are represented under DYNAMIC by the mean of their keys, as
  * no query of the context has seen them.  The block of the current token is read beside the local ones
- * also when it is full.  Blocks lie on one tier: attention on the CPU beside a GPU is not part of it.
+ * also when it is full.  Published: blocks lie in host memory, where the CPU attends to them.  With
+ * offload=true all but the first, the local and the current block do: under --device hybrid the CPU attends
+ * to what is read of them, the GPU to the others, and both results are merged; elsewhere they are fetched.
  * Budget B: floor(B / block_size) blocks with the current one (token_step - 1 tokens less).
  * Cost per step and selecting layer: d values (QUEST, MAX: 2 d and d; DYNAMIC: d per query head) for each
  * block and kv head, those that preselect dropped included; a top-k per list.  A new token updates one
@@ -62,6 +64,7 @@ static int kt_plan(struct kvl_plan *plan)
     KVL_TRY(kt_plan_blocks(plan));
     KVL_TRY(kt_plan_representatives(plan));
     KVL_TRY(kt_plan_layers(plan, selects));
+    KVL_TRY(kt_plan_offload(plan));
     plan->replay = KVL_REPLAY_KEYS;
     bool looks = o->preselect_block || o->representative_type == KT_DYNAMIC;
     if (looks) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->importance_window));
@@ -447,15 +450,16 @@ static const struct kvl_policy ktransformers = {
                "without the errors of the published code, which compat=true brings back.",
     .deviations =
         "DYNAMIC: blocks that fill up while decoding are represented by their mean key. The block "
-        "of "
-        "the current token is read beside the local ones. All on one tier. compat leaves out what "
-        "depends on stale memory, lists that name a block twice, and the rule for layer 31.",
+        "of the current token is read beside the local ones. Blocks lie on the device; with "
+        "offload=true all but the first and the local ones lie on the host, as published, where "
+        "the CPU attends to them under --device hybrid. compat leaves out what depends on stale "
+        "memory, lists that name a block twice, and the rule for layer 31.",
     .cost =
         "Per step and selecting layer one vector per block and kv head (QUEST two, DYNAMIC one per "
         "query head) and a top-k; a new token updates one row. Once, with DYNAMIC or preselect: "
         "128 queries over the context.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS,
     .opts = kt_options,
     .opts_size = sizeof(struct kt_opts),
     .min_budget = kt_min_budget,

@@ -19,7 +19,7 @@ struct kt_opts {
     bool preselect_block;
     int32_t preselect_block_count, token_step, layer_step, dense_layer_num, head_select_mode;
     int32_t representative_type, representative_num, importance_window;
-    bool compat;
+    bool compat, offload;
     /* not options: handles from plan */
     int32_t table; /* representatives of layers that select */
     int32_t order; /* compat, preselect: importance of every block of the context */
@@ -84,6 +84,10 @@ static const struct kvl_opt kt_options[] = {
         importance_window, "128", 1, 65536,
         "last queries of the context whose attention is a token's importance (published: 128)") },
     { KT_BOOL(compat, "false", "reproduce what the published code does wrong") },
+    { KT_BOOL(
+        offload, "false",
+        "blocks but the first and the local ones live on the host, where --device hybrid attends "
+        "them, as published; other devices fetch what a step reads") },
     { 0 },
 };
 
@@ -161,6 +165,22 @@ static int kt_plan_representatives(struct kvl_plan *plan)
                         o->representative_num, kt_types[o->representative_type], o->block_size,
                         o->representative_type == KT_FIXED ? "divisor" : "number within");
     return KVL_OK;
+}
+
+/* A block goes when it is not local any more. */
+static int kt_plan_offload(struct kvl_plan *plan)
+{
+    const struct kt_opts *o = plan->opts;
+    uint8_t layers[KT_MAX_LAYERS] = { 0 };
+    int64_t first = (int64_t)o->init_block_num * o->block_size;
+    int64_t local = ((int64_t)kt_local_blocks(o) + 1) * o->block_size;
+    if (!o->offload) return KVL_OK;
+    for (int32_t l = o->dense_layer_num; l < plan->shape->n_layers; l++) layers[l] = 1;
+    return kvl_plan_offload(
+        plan, &(struct kvl_offload){ .layers = layers,
+                                     .keep_first = (int32_t)KVL_MIN(first, (int64_t)1 << 30),
+                                     .keep_last = (int32_t)KVL_MIN(local, (int64_t)1 << 30),
+                                     .unit_tok = o->block_size });
 }
 
 static int kt_plan_layers(struct kvl_plan *plan, uint8_t *selects)

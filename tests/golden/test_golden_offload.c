@@ -1,7 +1,8 @@
 /* Methods whose cache lies on the host when asked to: the same bits, and what they fetch. */
 #include "conformance/rig.h"
 
-extern const struct kvl_policy *const kvl_policy_quest, *const kvl_policy_infllm;
+extern const struct kvl_policy *const kvl_policy_quest, *const kvl_policy_infllm,
+                                                            *const kvl_policy_ktransformers;
 
 enum { N_CTX = 300, N_STEPS = 40, HEAD_DIM = 16 };
 
@@ -94,11 +95,40 @@ static void test_infllm(void **state)
     rig_close(&r);
 }
 
+/* Blocks that are neither the first ones nor local, and not the current one's, live on the host. */
+static void test_ktransformers(void **state)
+{
+    static const char *const options[] = {
+        "block_size=8,init_block_num=2,local_windows_len=20,second_block_count=3",
+        "block_size=16,init_block_num=0,local_windows_len=0,second_block_count=2,dense_layer_num=1,"
+        "head_select_mode=SEPARATE"
+    };
+    struct rig r;
+    (void)state;
+    open_rig(&r);
+    for (int i = 0; i < 2; i++) {
+        int32_t size = i ? 16 : 8, first = i ? 0 : 2, local = i ? 0 : 2, picked = i ? 2 : 3;
+        int64_t lanes = 2 * (i ? 2 : 3), slot = 2 * HEAD_DIM * 4;
+        struct rig_session rs = both(&r, kvl_policy_ktransformers, options[i]);
+        const struct kvl_counters *c = kvl_session_counters(rs.s);
+        int64_t on_host = (N_CTX + N_STEPS - (local + 1) * size) / size - first;
+        assert_int_equal(c->host_bytes, lanes * on_host * size * slot);
+        assert_int_equal(c->h2d_bytes, c->cache_misses * size * slot);
+        /* The picked ones are read from there, but for those that are not local any more and whose age
+         * is that of the current block. */
+        assert_in_range(c->cache_misses, lanes * (picked - 1) * N_STEPS, lanes * picked * N_STEPS);
+        assert_int_equal(c->cache_hits, 0);
+        rig_end(&rs);
+    }
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quest),
         cmocka_unit_test(test_infllm),
+        cmocka_unit_test(test_ktransformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
