@@ -357,21 +357,16 @@ static int h2o_lane_scores(const struct kvl_pctx *ctx, const struct kvl_meta_vie
                       meta->column_stride, n, 1);
 }
 
-/* Positions of the k best of the first n live ones of a lane, ascending, into scratch. */
+/* The k best of the first n live tokens of a lane, ascending: indices among these. */
 static int h2o_best(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t kv_head,
-                    const int32_t *live, int32_t n, int32_t k, const int32_t **out)
+                    int32_t n, int32_t k, int32_t *best)
 {
     float *all;
     KVL_TRY(h2o_lane_scores(ctx, meta, kv_head, n, &all));
-    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
-    if (!best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", k);
     struct kvl_topk_args top = {
         .index = best, .x = all, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k
     };
-    KVL_TRY(ctx->ops->topk(&top));
-    for (int32_t i = 0; i < k; i++) best[i] = live[best[i]];
-    *out = best;
-    return KVL_OK;
+    return ctx->ops->topk(&top);
 }
 
 /* Shows the scores of all live tokens, the recent ones too. */
@@ -417,19 +412,27 @@ static int h2o_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
     const struct h2o_opts *o = ctx->opts;
     struct h2o_cut cut = h2o_step_cut(ctx, step->layer);
     struct kvl_meta_view meta;
-    const int32_t *live, *best;
-    int32_t n;
+    const int32_t *live;
+    int32_t n, heads = ctx->shape->n_kv_heads;
     if (step->replay || h2o_once(o)) return KVL_OK;
     KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
     if (n < cut.heavy + cut.recent + o->every) return KVL_OK;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     KVL_TRY(h2o_show(ctx, step, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+    int32_t *all = (int32_t *)(void *)kvl_scratch(ctx, (size_t)heads * (size_t)cut.heavy), *best;
+    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", cut.heavy);
+    best = all;
+    for (int32_t h = 0; h < heads; h++, best += cut.heavy) {
         KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        int32_t n_old = n - cut.recent;
-        KVL_TRY(h2o_best(ctx, &meta, h, live, n_old, cut.heavy, &best));
+        KVL_TRY(h2o_best(ctx, &meta, h, n - cut.recent, cut.heavy, best));
+    }
+    KVL_TRY(kvl_look(ctx));
+    best = all;
+    for (int32_t h = 0; h < heads; h++, best += cut.heavy) {
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
+        for (int32_t i = 0; i < cut.heavy; i++) best[i] = live[best[i]];
         KVL_TRY(kvl_keep_tokens(keep, h, best, cut.heavy));
-        if (cut.recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n_old], live[n - 1] + 1));
+        if (cut.recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n - cut.recent], live[n - 1] + 1));
     }
     return KVL_OK;
 }
@@ -454,7 +457,7 @@ static const struct kvl_policy h2o = {
         "of B per kv head. Once a second pass of all queries over all keys, shared by all "
         "policies that want column sums. A float per live token and query head.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
     .opts = h2o_options,
     .opts_size = sizeof(struct h2o_opts),
     .min_budget = h2o_min_budget,

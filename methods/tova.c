@@ -168,6 +168,7 @@ static int tova_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct 
         .index = best, .x = mean, .x_stride = (size_t)n, .n_rows = 1, .n = n - newest, .k = k
     };
     KVL_TRY(ctx->ops->topk(&top));
+    KVL_TRY(kvl_look(ctx));
     if (newest) best[k] = n - 1;
     for (int32_t i = 0; i < o->cache_size; i++) best[i] = live[best[i]];
     return kvl_keep_tokens(keep, -1, best, o->cache_size);
@@ -190,7 +191,7 @@ static const struct kvl_policy tova = {
         "Per step and layer H additions of cache_size + 1 weights and one top-k; once: one query "
         "over the context. A float per live token and kv head.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_ASYNC,
     .opts = tova_options,
     .opts_size = sizeof(struct tova_opts),
     .min_budget = tova_min_budget,

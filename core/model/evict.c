@@ -139,6 +139,16 @@ static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
     return lane_keep(s, keep->layer, kv_head, live, n_live, pos, n);
 }
 
+/* Rows of live tables are moved by the host; operators may still be writing them. */
+static int keep_wait(struct kvl_keep *keep)
+{
+    const struct kvl_plan_private *p = &keep->s->planned->p;
+    bool moves = false, named = false;
+    for (int32_t i = 0; i < p->n_meta; i++) moves |= p->meta[i].unit == KVL_META_LIVE;
+    for (int32_t h = 0; h < keep->n_heads; h++) named |= keep->head[h].named;
+    return moves && named ? kvl_session_look(keep->s, keep->err) : KVL_OK;
+}
+
 int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
 {
     const struct kvl_policy *policy = s->planned->policy;
@@ -153,6 +163,7 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
     int rc = policy->evict(&s->ctx, step, &keep);
     s->host.evicting = false;
     KVL_TRY(rc);
+    KVL_TRY(keep_wait(&keep));
     for (int32_t h = 0; h < keep.n_heads; h++)
         if (keep.head[h].named) KVL_TRY(keep_apply_head(&keep, h));
     return KVL_OK;

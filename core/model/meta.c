@@ -334,7 +334,6 @@ int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const i
         if (!blank && plane_reach(t, p, 0) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
         size_t column = (size_t)p->cap_tail * t->row_bytes;
-        if (!blank) KVL_TRY(kvl_engine_wait(s->engine, s->ctx.err));
         if (!blank)
             lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column,
                            live, n_live, pos, n);

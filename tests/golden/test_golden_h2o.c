@@ -148,7 +148,14 @@ static bool fake_tap_listens(const struct kvl_pctx *ctx)
     return false;
 }
 
+static int fake_look(const struct kvl_pctx *ctx)
+{
+    (void)ctx;
+    return KVL_OK;
+}
+
 #define kvl_scratch      fake_scratch
+#define kvl_look         fake_look
 #define kvl_tap_listens  fake_tap_listens
 #define kvl_plan_observe fake_plan_observe
 #define kvl_plan_meta    fake_plan_meta

@@ -279,6 +279,8 @@ static void test_waits(void **state)
         { "oracle", "scope=layer", 1 },
         { "random", "", 1 },
         { "random", "mode=evict", 1 },
+        { "h2o", "", 7 }, /* once a layer, for its cut */
+        { "tova", "", 7 },
         { "omnikv", "filter_layers=1,num_wait_load_layers=0", 3 },
         { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", 5 },
     };
@@ -423,6 +425,8 @@ static void test_answers(void **state)
         { "random", "", 31 },
         { "streaming_llm", "", 12 },
         { "duo_attention", "", 16 },
+        { "h2o", "", 16 },
+        { "tova", "", 16 },
         { "omnikv", "filter_layers=1,num_wait_load_layers=0", 12 },
         { "omnikv", "filter_layers=1,num_wait_load_layers=0,selector=exp,lazy=true", 12 },
     };
