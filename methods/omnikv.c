@@ -57,7 +57,7 @@ enum { OMNIKV_LAST, OMNIKV_SOFTMAX, OMNIKV_UNIFORM, OMNIKV_EXP };
 struct omnikv_opts {
     char filter_layers[KVL_OPT_STR_SIZE], num_of_selected_tokens[KVL_OPT_STR_SIZE];
     int32_t num_wait_load_layers, dense_layers, selector, window_size;
-    bool lazy;
+    bool lazy, offload;
     double lazy_overlap;
     /* Not options, from plan.  A row of the table is a token of the context: the step
      * of the last list that had it, then what window queries gave. */
@@ -92,6 +92,9 @@ static const struct kvl_opt omnikv_options[] = {
       .help = "keep the old list while it overlaps the new one enough (official: cache_cls lazy)" },
     { OMNIKV_OPT(FLOAT, lazy_overlap), .def = "0.4", .min = 0, .max = 1,
       .help = "intersection / union of two lists above which lazy keeps the old (official: 0.4)" },
+    { OMNIKV_OPT(BOOL, offload), .def = "false",
+      .help = "the context of the layers that read lists lives on the host; one packed load per "
+              "filter layer (official: real_offload)" },
     { 0 },
 };
 
@@ -123,6 +126,15 @@ static int32_t omnikv_min_budget(const struct kvl_shape *shape, const void *opts
     return strcmp(k, "auto") == 0 || strcmp(k, "budget") == 0 ? 2 : 1;
 }
 
+/* The longest list where `budget` is left of the budget. */
+static int32_t omnikv_most(const struct omnikv_opts *o, int32_t budget, int32_t context_tok)
+{
+    int32_t k = budget - 1;
+    if (o->k > 0) k = o->k;
+    if (o->k_share > 0) k = (int32_t)(o->k_share * context_tok);
+    return KVL_MAX(0, KVL_MIN(k, context_tok));
+}
+
 static int omnikv_plan_tokens(struct kvl_plan *plan)
 {
     struct omnikv_opts *o = plan->opts;
@@ -150,6 +162,16 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
                     text);
 }
 
+/* On the device there is room for a list; which layers go is said when their filters are known. */
+static int omnikv_plan_bank(struct kvl_plan *plan)
+{
+    const struct omnikv_opts *o = plan->opts;
+    int32_t k = omnikv_most(o, plan->budget_tok, plan->context_tok);
+    if (!o->offload) return KVL_OK;
+    return kvl_plan_offload(
+        plan, &(struct kvl_offload){ .unit_tok = 1, .cache_tok = k, .context_only = true });
+}
+
 static int omnikv_plan(struct kvl_plan *plan)
 {
     struct omnikv_opts *o = plan->opts;
@@ -157,6 +179,7 @@ static int omnikv_plan(struct kvl_plan *plan)
     KVL_TRY(omnikv_plan_tokens(plan));
     KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
                                &o->measured, has_rows));
+    KVL_TRY(omnikv_plan_bank(plan));
     int32_t window = omnikv_windowed(o) ? o->window_size : 0;
     int32_t observed = KVL_MAX(window, o->measured ? OMNIKV_MEASURE : 0);
     if (observed > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, observed));
@@ -175,17 +198,14 @@ static int omnikv_plan(struct kvl_plan *plan)
 /* Tokens of the context that a list may have at position `pos`. */
 static int32_t omnikv_k(const struct kvl_pctx *ctx, int32_t pos)
 {
-    const struct omnikv_opts *o = ctx->opts;
-    int32_t k = ctx->budget_tok - 1 - (pos - ctx->context_tok);
-    if (o->k > 0) k = o->k;
-    if (o->k_share > 0) k = (int32_t)(o->k_share * ctx->context_tok);
-    return KVL_MAX(0, KVL_MIN(k, ctx->context_tok));
+    return omnikv_most(ctx->opts, ctx->budget_tok - (pos - ctx->context_tok), ctx->context_tok);
 }
 
-static void omnikv_assign(const struct kvl_pctx *ctx, const uint8_t *is_filter)
+static int omnikv_assign(const struct kvl_pctx *ctx, const uint8_t *is_filter)
 {
     const struct omnikv_opts *o = ctx->opts;
     struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
+    uint8_t reads_list[OMNIKV_MAX_LAYERS] = { 0 };
     for (int32_t l = 0, filter = -1; l < ctx->shape->n_layers; l++) {
         if (is_filter[l]) filter = l;
         bool sparse = filter >= 0 && l - filter > o->num_wait_load_layers;
@@ -194,7 +214,9 @@ static void omnikv_assign(const struct kvl_pctx *ctx, const uint8_t *is_filter)
         if (!sparse) continue;
         if (layer[filter].first < 0) layer[filter].first = l;
         layer[filter].last = l;
+        reads_list[l] = 1;
     }
+    return o->offload ? kvl_offload_layers(ctx, reads_list) : KVL_OK;
 }
 
 static int omnikv_open(struct kvl_pctx *ctx)
@@ -203,8 +225,7 @@ static int omnikv_open(struct kvl_pctx *ctx)
     uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
     if (o->measured) return KVL_OK;
     KVL_TRY(omnikv_parse_filters(o->filter_layers, ctx->shape, is_filter, ctx->err));
-    omnikv_assign(ctx, is_filter);
-    return KVL_OK;
+    return omnikv_assign(ctx, is_filter);
 }
 
 static int omnikv_measure(const struct kvl_pctx *ctx)
@@ -218,7 +239,7 @@ static int omnikv_measure(const struct kvl_pctx *ctx)
         return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %zu layers", n_layers);
     KVL_TRY(omnikv_capture(ctx, ctx->context_tok, omnikv_k(ctx, ctx->context_tok), capture));
     KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
-    omnikv_assign(ctx, is_filter);
+    KVL_TRY(omnikv_assign(ctx, is_filter));
     for (size_t l = 0; l < n_layers; l++) {
         if (layer[l].filter < 0) continue;
         layer[l].capture = capture[(size_t)layer[l].filter * n_layers + l];
@@ -343,18 +364,24 @@ static int omnikv_keep_old(const struct kvl_pctx *ctx, struct omnikv_list *list)
     return kvl_look(ctx);
 }
 
-static void omnikv_count_load(const struct kvl_pctx *ctx, const struct omnikv_list *list,
-                              int32_t both)
+/* The packed load of a new list, on its way while the layers in between compute.  `both`: its tokens that
+ * the one before had. */
+static int omnikv_load(const struct kvl_pctx *ctx, const struct omnikv_list *list, int32_t both)
 {
+    const struct omnikv_opts *o = ctx->opts;
     struct omnikv_state *state = ctx->state;
     double lanes = (double)(list->layer->last - list->layer->first + 1) * ctx->shape->n_kv_heads;
+    for (int32_t l = list->layer->first; o->offload && l <= list->layer->last; l++)
+        for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+            KVL_TRY(kvl_prefetch(ctx, l, h, list->item, list->n));
     state->n_loads++;
     state->n_listed += list->n;
     state->n_hits += both;
     state->loaded_bytes += lanes * list->n * kvl_token_bytes(ctx);
+    return KVL_OK;
 }
 
-/* Counts what the bank would do for a new list, and lets a lazy one stay. */
+/* Loads a new list, or lets a lazy one stay. */
 static int omnikv_bank(const struct kvl_pctx *ctx, struct omnikv_list *list)
 {
     const struct omnikv_opts *o = ctx->opts;
@@ -367,7 +394,7 @@ static int omnikv_bank(const struct kvl_pctx *ctx, struct omnikv_list *list)
     if (o->lazy && layer->tag > 0 && both > o->lazy_overlap * either)
         KVL_TRY(omnikv_keep_old(ctx, list));
     else
-        omnikv_count_load(ctx, list, both);
+        KVL_TRY(omnikv_load(ctx, list, both));
     layer->tag = list->step->index + 1;
     layer->n_list = list->n;
     for (int32_t i = 0; i < list->n; i++) *omnikv_tag(ctx, list, list->item[i]) = (float)layer->tag;
@@ -525,7 +552,7 @@ static const struct kvl_policy omnikv = {
         "read 2 n d values per kv head; the others nothing. Once, for measured filters, 32 "
         "queries over n keys in every layer. A float per context token and layer that may filter.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_PROBS | KVL_CAP_ASYNC,
     .opts = omnikv_options,
     .opts_size = sizeof(struct omnikv_opts),
     .min_budget = omnikv_min_budget,

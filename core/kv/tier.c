@@ -14,12 +14,12 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
     if (!t) return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     *t = (struct kvl_tier){ .store = store,
                             .desc = *desc,
+                            .limit = INT32_MAX,
                             .n_lanes = d->n_layers * d->n_kv_heads,
                             .n_kv_heads = d->n_kv_heads };
     t->desc.layers = NULL;
     t->lanes = kvl_alloc((size_t)t->n_lanes, sizeof *t->lanes);
-    if (store->device) t->gather = kvl_alloc(TIER_GATHER, sizeof *t->gather);
-    if (!t->lanes || (store->device && !t->gather)) {
+    if (!t->lanes) {
         kvl_tier_destroy(t);
         return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     }
@@ -29,7 +29,8 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
         t->lanes[i] =
             (struct kvl_tier_lane){ .on = !desc->layers || desc->layers[i / d->n_kv_heads] != 0,
                                     .first = first,
-                                    .end = first };
+                                    .end = first,
+                                    .guess = -1 };
     *out = t;
     return KVL_OK;
 }
@@ -59,7 +60,7 @@ static void rows_free(const struct kvl_tier *t, struct tier_rows *r)
 void kvl_tier_destroy(struct kvl_tier *t)
 {
     if (!t) return;
-    if (t->copying) (void)t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+    (void)kvl_tier_await(t);
     kvl_free(t->gather);
     for (int32_t i = 0; t->lanes && i < t->n_lanes; i++) {
         struct kvl_tier_lane *a = &t->lanes[i];
@@ -81,6 +82,14 @@ void kvl_tier_destroy(struct kvl_tier *t)
 bool kvl_tier_has(const struct kvl_tier *t, int32_t layer)
 {
     return tier_lane(t, layer, 0)->on;
+}
+
+void kvl_tier_layers(struct kvl_tier *t, const uint8_t *layers)
+{
+    for (int32_t i = 0; i < t->n_lanes; i++) {
+        assert(t->lanes[i].end == t->lanes[i].first);
+        t->lanes[i].on = t->lanes[i].on && layers[i / t->n_kv_heads];
+    }
 }
 
 static void *copied(const void *from, int32_t n, size_t item)
@@ -139,6 +148,7 @@ static int lane_fork(struct kvl_tier *t, const struct kvl_tier_lane *from, struc
                                   .end = from->end,
                                   .cap_units = from->cap_units,
                                   .n_ahead = from->n_ahead,
+                                  .guess = from->guess,
                                   .clock = from->clock };
     to->place = copied(from->place, from->cap_units, sizeof *to->place);
     if (!to->place) return KVL_ENOMEM;
@@ -155,6 +165,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
 {
     struct kvl_tier *t;
     KVL_TRY(kvl_tier_create(from->store, &from->desc, &t, NULL));
+    assert(from->n_gather == 0);
     int rc = from->copying ? from->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN) : KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < t->n_lanes; i++)
         rc = lane_fork(t, &from->lanes[i], &t->lanes[i]);
@@ -164,6 +175,7 @@ int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
         return rc;
     }
     t->complete = from->complete;
+    t->limit = from->limit;
     t->count = from->count;
     t->n_places = t->peak_places = from->n_places;
     *out = t;
@@ -215,7 +227,7 @@ int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, i
 {
     const struct kvl_layout *l = &t->store->layout;
     int32_t u = t->desc.unit_tok, origin = t->desc.origin;
-    int32_t n_units = KVL_MAX(n_pos - t->desc.keep_last - origin, 0) / u;
+    int32_t n_units = KVL_MAX(KVL_MIN(n_pos, t->limit) - t->desc.keep_last - origin, 0) / u;
     int32_t end = origin + n_units * u;
     for (int32_t h = 0; h < t->n_kv_heads; h++) {
         struct kvl_tier_lane *a = tier_lane(t, layer, h);
@@ -307,7 +319,6 @@ static int links_room(const struct kvl_tier *t, struct kvl_tier_lane *a)
     return KVL_OK;
 }
 
-/* The view for the device, and attention after what was fetched. */
 static int view_send(struct kvl_tier *t, int32_t lane)
 {
     enum { STEP = 256 };
@@ -320,9 +331,7 @@ static int view_send(struct kvl_tier *t, int32_t lane)
         for (int32_t i = 0; i < n; i++) some[i] = kvl_block_head(a->table[b + i])->data;
         KVL_TRY(device->copy(a->links + b, some, (size_t)n * sizeof *some, KVL_STREAM_MAIN));
     }
-    if (!t->copying) return KVL_OK;
-    t->copying = false;
-    return device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+    return KVL_OK;
 }
 
 int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane)

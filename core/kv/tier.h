@@ -12,12 +12,13 @@
  * the places and those of positions that are on the device, and kvl_tier_map says in which slot of that
  * view a position is.
  *
- * The way of a lane and step: age -> begin -> want, want ... -> fetch -> map, view -> [attention] ->
- * settle.  Prefetches do begin, want and fetch with `ahead`.
+ * The way of a lane and step: age -> begin -> want, want ... -> fetch -> map, view -> send, await ->
+ * [attention] -> settle.  Guesses do guess, want and fetch, then send.
  *
  * On a GPU blocks that hold nothing but host units move to pinned memory when they age (of lanes whose
  * slots are in order; others stay, which costs memory, not results), and their room on the device is given back.
- * Places lie on the device; what a fetch brings is one gather on the copy stream, for which attention waits.
+ * Places lie on the device; what fetches bring, of however many lanes, is sent as one gather on the copy
+ * stream, and attention awaits it.
  * Kernels reach pinned memory as well, slowly: who reads a whole lane needs nothing of this.
  * Tables, places, replacement and counts stay on the host: they depend on the selection alone.
  */
@@ -46,6 +47,7 @@ struct kvl_tier {
     struct kvl_store *store;
     struct kvl_tier_desc desc; /* layers is NULL */
     bool complete;             /* the context is there, and guesses make sense */
+    int32_t limit;             /* positions from here on stay on the device; INT32_MAX at first */
     int32_t n_lanes, n_kv_heads;
     struct kvl_tier_lane *lanes; /* [n_layers * n_kv_heads] */
     int32_t n_blocks;            /* of all places, and those to spare */
@@ -53,9 +55,9 @@ struct kvl_tier {
     int32_t n_spare, cap_spare;
     int32_t *victims; /* a heap of places, while units are fetched */
     int32_t n_victims, cap_victims;
-    struct kvl_kv_move *gather; /* on a device: what a fetch brings, [TIER_GATHER] */
-    int32_t n_gather, n_gather_slots;
-    bool copying;                  /* MAIN does not wait for the gather yet */
+    struct kvl_kv_move *gather; /* on a device: what fetches bring, and is not sent yet */
+    int32_t n_gather, cap_gather, n_gather_slots;
+    bool copying;                  /* MAIN does not wait for what was sent yet */
     int64_t n_places, peak_places; /* with those of staging; the owner resets the peak */
     struct kvl_tier_count count;
 };
@@ -66,19 +68,29 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out);
 void kvl_tier_destroy(struct kvl_tier *t);
 bool kvl_tier_has(const struct kvl_tier *t, int32_t layer);
+/* Before anything aged: the layers that go, of those that went so far.  layers [n_layers]. */
+void kvl_tier_layers(struct kvl_tier *t, const uint8_t *layers);
 
 /* The layer has positions below n_pos: those that are too old now go to the host. */
 int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos);
 /* Blocks that hold more than host units are on the device, wherever a prefill left them. */
 int kvl_tier_bring(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer);
-/* A new request of a lane, or with `ahead` a guess at its next one. */
-void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head, bool ahead);
+/* A new request of a lane. */
+void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head);
+/* A guess at its next one, by the token at `pos`.  False: that of an earlier token waits, and this one would
+ * be in its way. */
+bool kvl_tier_guess(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos);
 /* It reads positions first .. first + n - 1; those on the device cost nothing. */
 int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n);
 /* Brings what is missing, in the order in which it was wanted: to free places of the cache, to those
  * of units that this request does not name, then to staging.  *n_units: how many came. */
 int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
                    int32_t *n_units);
+/* What fetches brought since goes to the copy stream, before anything of it ages.  Nothing on the CPU, where
+ * it is there. */
+int kvl_tier_send(struct kvl_tier *t);
+/* What MAIN is given from now on runs after what was sent. */
+int kvl_tier_await(struct kvl_tier *t);
 /* KVL_TIER_SCORE: the unit of least score goes first; 0 until said. */
 int kvl_tier_scores(struct kvl_tier *t, int32_t layer, int32_t kv_head, const float *score,
                     int32_t n);

@@ -11,11 +11,22 @@ static struct tier_place *place_at(const struct kvl_tier_lane *a, int32_t place)
     return place < TIER_STAGED ? &a->cache.place[place] : &a->stage.place[place - TIER_STAGED];
 }
 
-void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head, bool ahead)
+void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head)
 {
     struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
     a->clock++;
-    a->ahead = ahead;
+    a->ahead = false;
+    a->guess = -1;
+}
+
+bool kvl_tier_guess(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    if (a->guess >= 0 && a->guess != pos) return false;
+    a->clock++;
+    a->ahead = true;
+    a->guess = pos;
+    return true;
 }
 
 static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
@@ -176,8 +187,8 @@ static int room_find(struct kvl_tier *t, struct kvl_tier_lane *a, bool *found, i
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* What waits goes to the stream of copies, which may not write to places that attention still reads. */
-static int gather_run(struct kvl_tier *t)
+/* The stream of copies may not write to places that attention still reads. */
+int kvl_tier_send(struct kvl_tier *t)
 {
     const struct kvl_device *device = t->store->device;
     if (t->n_gather == 0) return KVL_OK;
@@ -189,6 +200,23 @@ static int gather_run(struct kvl_tier *t)
         &(struct kvl_kv_move_args){ .layout = &t->store->layout, .move = t->gather, .n_moves = n });
 }
 
+int kvl_tier_await(struct kvl_tier *t)
+{
+    if (!t->copying) return KVL_OK;
+    t->copying = false;
+    return t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+}
+
+static int gather_room(struct kvl_tier *t)
+{
+    void *gather = t->gather;
+    if (t->n_gather == TIER_GATHER) KVL_TRY(kvl_tier_send(t));
+    KVL_TRY(
+        kvl_grow(&gather, &t->cap_gather, t->n_gather, t->n_gather + 1, sizeof *t->gather, NULL));
+    t->gather = gather;
+    return KVL_OK;
+}
+
 static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, int32_t from,
                     int32_t n)
 {
@@ -197,7 +225,7 @@ static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, 
         kvl_block_copy(l, dst, to, src, from, n);
         return KVL_OK;
     }
-    if (t->n_gather == TIER_GATHER) KVL_TRY(gather_run(t));
+    KVL_TRY(gather_room(t));
     memcpy(kvl_block_pos(l, dst) + to, kvl_block_pos(l, src) + from, (size_t)n * sizeof(int32_t));
     t->gather[t->n_gather++] = (struct kvl_kv_move){ .to = kvl_block_head(dst)->data,
                                                      .from = kvl_block_head(src)->data,
@@ -282,7 +310,5 @@ int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
     }
     *n_units = a->n_wanted;
     a->n_wanted = 0;
-    if (t->store->device) KVL_TRY(gather_run(t));
-    if (a->ahead) return KVL_OK;
-    return kvl_tier_show(t, seq, lane);
+    return a->ahead ? KVL_OK : kvl_tier_show(t, seq, lane);
 }

@@ -9,7 +9,7 @@ enum {
     TIER_ABSENT = -1,      /* on the host alone */
     TIER_WANTED = -2,      /* will come with the next fetch */
     TIER_STAGED = 1 << 30, /* staging place 0; below it are those of the cache */
-    TIER_GATHER = 4096
+    TIER_GATHER = 1 << 20  /* moves of one gather at most: 32 MiB of them */
 };
 
 struct tier_place {
@@ -35,7 +35,8 @@ struct kvl_tier_lane {
     struct tier_rows cache, stage;
     int32_t *wanted;
     int32_t n_wanted, cap_wanted;
-    int32_t n_ahead; /* guesses that wait */
+    int32_t n_ahead; /* units of guesses that wait */
+    int32_t guess;   /* the token that guessed, -1: none since the last request */
     int64_t clock;   /* requests so far */
     /* The view: blocks of cache, stage, then those of positions on the device.  Slots of a sequence below
      * `first` are at shift[0] + slot, from `end` on at shift[1] + slot. */
@@ -66,7 +67,7 @@ int kvl_tier_spare(struct kvl_tier *t, int32_t n);
 uint8_t *kvl_tier_block(struct kvl_tier *t);
 /* Room for the places of units below n, without a copy on the device. */
 int kvl_tier_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n);
-/* The view of a lane, for attention that comes after what was fetched. */
+/* The view of a lane, with a copy on the device where there is one. */
 int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane);
 
 #endif

@@ -54,6 +54,7 @@ int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int co
     }
     /* A hook that ignores a refusal would go on with something else than it asked for. */
     if (code == KVL_OK && err && s->host.clean) code = err->code;
+    if (code == KVL_OK) code = kvl_offload_send(s);
     return code == KVL_OK ? KVL_OK : kvl_hook_failed(s, hook, layer, code);
 }
 

@@ -464,6 +464,8 @@ bool kvl_fetches(const struct kvl_session *s, int32_t layer);
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 /* The context is complete: it goes to the host. */
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);
+/* What a hook fetched ahead is under way when it returns. */
+int kvl_offload_send(struct kvl_session *s);
 /* A layer has positions below n_pos: what is too old goes to the host. */
 int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct kvl_err *err);
 /* After a prefill that moved layers to pinned memory: counts what lies there outside of a tier. */

@@ -6,7 +6,8 @@
  * kvl_attn_weights) are read where they are: it computes on the host.
  *
  * A call, as h2d_calls counts them, is what one layer of one step, or one hook, brings: one gather, from
- * however many lanes. */
+ * however many lanes.  A hook's is on its way when the hook returns, beside what MAIN is given from then on;
+ * attention waits for it where it reads. */
 #include "model/attend_host.h"
 
 #include "kv/place.h"
@@ -21,7 +22,8 @@ int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *o)
     struct kvl_plan_private *p = plan->p;
     if (p->offloads) return kvl_fail(plan->err, KVL_EPOLICY, "offloaded twice, want one plan");
     enum { MOST = 1 << 30 };
-    if (o->keep_first < 0 || o->keep_first > MOST || o->keep_last < 1 || o->keep_last > MOST)
+    if (o->keep_first < 0 || o->keep_first > MOST || o->keep_last < !o->context_only ||
+        o->keep_last > MOST)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "keeps the first %d and the last %d on the device, want 0 or more, and at "
                         "least 1, the current token (at most 2^30)",
@@ -130,6 +132,7 @@ void kvl_host_count(struct kvl_session *s)
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err)
 {
     bool placed = s->engine->desc.prefill_kv_host;
+    if (s->tier && s->planned->p.offload.context_only) s->tier->limit = s->ctx.context_tok;
     for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++) {
         KVL_TRY(kvl_offload_age(s, l, s->n_pos, err));
         if (placed) KVL_TRY(offload_bring(s, l, err));
@@ -200,12 +203,25 @@ int kvl_offload_request(const struct kvl_head *h)
     if (!kvl_fetches(h->s, h->layer)) return kvl_hosted_request(h);
     uint64_t t0 = kvl_now_ns();
     int rc = KVL_OK;
-    kvl_tier_begin(h->s->tier, h->layer, h->kv_head, false);
+    kvl_tier_begin(h->s->tier, h->layer, h->kv_head);
     for (int32_t i = 0; i < sel->n_seg; i++)
         for (int32_t j = 0; rc == KVL_OK && j < (kvl_items_split(&sel->seg[i]) ? group : 1); j++)
             rc = want_list(h, &h->lists[i][j]);
     if (rc == KVL_OK) rc = offload_fetch(h->s, h->layer, h->kv_head, t0);
     return rc == KVL_OK ? KVL_OK : kvl_items_no_memory(h);
+}
+
+int kvl_offload_send(struct kvl_session *s)
+{
+    return s->host.fetched ? kvl_tier_send(s->tier) : KVL_OK;
+}
+
+int kvl_offload_await(const struct kvl_head *h)
+{
+    if (!kvl_fetches(h->s, h->layer)) return KVL_OK;
+    int rc = kvl_tier_send(h->s->tier);
+    if (rc == KVL_OK) rc = kvl_tier_await(h->s->tier);
+    return kvl_engine_failed(h->e, "host tier", rc, h->r->sel->err);
 }
 
 /* Slots of n positions; of everything, in the order of the slots. */
@@ -266,6 +282,19 @@ static int check_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head
                     ctx->shape->n_layers, ctx->shape->n_kv_heads);
 }
 
+int kvl_offload_layers(const struct kvl_pctx *ctx, const uint8_t *layers)
+{
+    const struct kvl_session *s = ctx->host->session;
+    if (!s->planned->p.offloads)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "layers for the host tier, but the plan has none");
+    if (!s->tier) return KVL_OK;
+    if (s->tier->complete)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "layers for the host tier behind the context, want open or prefilled");
+    kvl_tier_layers(s->tier, layers);
+    return KVL_OK;
+}
+
 int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
                  int32_t n)
 {
@@ -280,7 +309,8 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
     /* As old as it will be when its turn comes: a layer behind this one has no token of a block yet. */
     int32_t n_pos = KVL_MIN(ctx->host->n_visible, s->n_pos + 1);
     int rc = kvl_tier_age(s->tier, s->seq, layer, n_pos);
-    kvl_tier_begin(s->tier, layer, kv_head, true);
+    if (rc == KVL_OK && !kvl_tier_guess(s->tier, layer, kv_head, ctx->host->n_visible - 1))
+        return KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < n; i++)
         rc = kvl_tier_want(s->tier, layer, kv_head, pos[i], 1);
     if (rc == KVL_OK) rc = offload_fetch(s, layer, kv_head, t0);

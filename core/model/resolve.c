@@ -479,5 +479,5 @@ int kvl_resolve(const struct kvl_resolve *r)
         KVL_TRY(kvl_items_get(&head, h > 0 ? &before : NULL));
         KVL_TRY(resolve_head(&head));
     }
-    return KVL_OK;
+    return kvl_offload_await(&head);
 }

@@ -459,15 +459,17 @@ static void guess_survives(struct kvl_store *store, const struct kvl_tier_desc *
     OK(kvl_tier_create(store, d, &tier, &err));
     OK(kvl_tier_age(tier, seq, 0, 8 * TOK));
     OK(device->sync());
-    kvl_tier_begin(tier, 0, 0, true);
+    assert_true(kvl_tier_guess(tier, 0, 0, 8 * TOK - 1));
     OK(kvl_tier_want(tier, 0, 0, 6 * TOK, TOK));
     OK(kvl_tier_fetch(tier, seq, 0, 0, &n));
+    OK(kvl_tier_send(tier));
     assert_int_equal(n, 1);
     OK(keep_but(seq, 2 * TOK, TOK + 1)); /* its slots move, and their block is free */
     OK(append(seq, 0, 8 * TOK, 2 * TOK, rows));
-    kvl_tier_begin(tier, 0, 0, false);
+    kvl_tier_begin(tier, 0, 0);
     OK(kvl_tier_want(tier, 0, 0, 6 * TOK, TOK));
     OK(kvl_tier_fetch(tier, seq, 0, 0, &n));
+    OK(kvl_tier_await(tier));
     assert_int_equal(n, 0);
     assert_int_equal(kvl_tier_map(tier, 0, 0, 6 * TOK, 2 * TOK, TOK, run, 0), 1);
     struct kvl_lane view = kvl_tier_view(tier, 0, 0);

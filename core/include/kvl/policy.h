@@ -188,11 +188,14 @@ enum kvl_replace { KVL_REPLACE_LRU = 0, KVL_REPLACE_LFU, KVL_REPLACE_SCORE };
 struct kvl_offload {
     const uint8_t *layers; /* [n_layers], non-zero = offloaded; NULL = all.  Copied */
     int32_t keep_first;    /* positions of the beginning that stay on the device */
-    int32_t keep_last;     /* the newest that do; what is older goes, in whole units */
+    int32_t keep_last;     /* the newest that do, 1 at least; what is older goes, in whole units */
     int32_t unit_tok;      /* tokens fetched together: units begin at multiples of it */
     int32_t origin;        /* behind this position, below which nothing goes */
     int32_t cache_tok; /* tokens of a lane kept on the device after they were fetched; 0 = none */
     enum kvl_replace replace;
+    /* What comes behind the context stays on the device too; keep_last is then of the context, 0 or more.
+     * With its own prefill by steps there is none, and nothing goes. */
+    bool context_only;
 };
 KVL_API int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *offload);
 
@@ -426,8 +429,12 @@ KVL_API int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *
                              int32_t layer_first, int32_t layer_last, const int32_t *pos,
                              int32_t n);
 
+/* In open, or in prefilled of a shared prefill, for who knows only then: of the layers that plan offloaded,
+ * those that are not named, layers [n_layers] zero, stay on the device. */
+KVL_API int kvl_offload_layers(const struct kvl_pctx *ctx, const uint8_t *layers);
 /* A hint, from any hook of a step: what lane (layer, kv_head) will read when its turn comes in this step or
- * the next.  Fetched now; wrong guesses cost bytes only. */
+ * the next.  Fetched when the hook returns, all lanes at once; wrong guesses cost bytes only.  While a lane
+ * has one that waits, those of later tokens (of a block) are ignored. */
 KVL_API int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                          const int32_t *pos, int32_t n);
 /* KVL_REPLACE_SCORE: what units 0 .. n - 1 of a lane are worth; copied.  Others keep their score, 0 at
