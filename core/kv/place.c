@@ -67,6 +67,11 @@ int kvl_table_move(struct kvl_store *store, struct kvl_table *t, int32_t first, 
     return KVL_OK;
 }
 
+int kvl_seq_reserve(struct kvl_seq *seq, int32_t n_slots, struct kvl_err *err)
+{
+    return kvl_links_reserve(seq, kvl_blocks_for(&seq->store->layout, n_slots), err);
+}
+
 int kvl_seq_to_host(struct kvl_seq *seq, int32_t layer, struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;

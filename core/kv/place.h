@@ -9,6 +9,9 @@
 
 #include "kv/lane.h"
 
+/* Room for n slots in the tables of all lanes, 8 bytes of the device for a block of each: those that grow need
+ * more. */
+int kvl_seq_reserve(struct kvl_seq *seq, int32_t n_slots, struct kvl_err *err);
 /* The full blocks of a layer's lanes move to pinned memory; their room on the device is given back. */
 int kvl_seq_to_host(struct kvl_seq *seq, int32_t layer, struct kvl_err *err);
 /* Blocks of a layer that lie in pinned memory move to the device. */

@@ -183,9 +183,11 @@ int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_er
         out[i] = pool_take_one(pool);
         if (out[i]) continue;
         while (i-- > 0) kvl_block_unref(out[i]);
-        return kvl_fail(err, KVL_ENOMEM,
-                        "KV store: no memory for %d more blocks of %zu bytes (%lld blocks in use)",
-                        n, pool->block_bytes, (long long)pool->n_blocks);
+        return kvl_fail(
+            err, KVL_ENOMEM,
+            "KV store: no %smemory for %d more blocks of %zu bytes (%lld blocks in use)",
+            pool->place == KVL_PLACE_PINNED ? "pinned host " : "", n, pool->block_bytes,
+            (long long)pool->n_blocks);
     }
     int64_t n_all = pool->n_blocks + (pool->other ? pool->other->n_blocks : 0);
     pool->peak_blocks = KVL_MAX(pool->peak_blocks, n_all);

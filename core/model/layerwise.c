@@ -24,6 +24,7 @@ static int layerwise_open(struct layerwise *w)
 {
     size_t n_embd = (size_t)w->e->model->shape.n_embd, bytes = n_embd * sizeof *w->hidden;
     w->x[0] = w->x[1] = w->e->x;
+    KVL_TRY(kvl_seq_reserve(w->s->seq, w->first + w->p->n, w->err));
     if (w->n_chunks == 1) return KVL_OK;
     w->hidden = w->e->dev->alloc(KVL_PLACE_PINNED, (size_t)w->p->n, bytes);
     if (!w->hidden)

@@ -434,6 +434,46 @@ static void test_memory(void **state)
     assert_null(strchr(err.msg, '\n'));
 }
 
+/* Memory that runs short at any point ends the session, and nothing else. */
+static void test_short_memory(void **state)
+{
+    static const enum kvl_emu_call calls[] = { KVL_EMU_MALLOC, KVL_EMU_HOST_ALLOC };
+    enum { OUT_OF_MEMORY = 2 }; /* cudaErrorMemoryAllocation */
+    struct rig_desc d = desc_of(true, 40);
+    float *want, *got;
+    struct kvl_buf bytes = prefilled(&d, false, N_CTX, &want);
+    int n_refused[2] = { 0 }, n_host = 0;
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int64_t n = 1; n <= 8; n++) {
+            struct rig r;
+            struct kvl_session *s;
+            struct kvl_err err = { 0 };
+            rig_open(&r, &d);
+            got = rig_logits(&r, N_CTX);
+            RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
+            /* Where something waits to be freed, a second try succeeds. */
+            assert_int_equal(kvl_engine_device(r.engine)->sync(), KVL_OK);
+            kvl_emu_fail(calls[i], n, OUT_OF_MEMORY);
+            int rc = kvl_session_prefill(s, id, N_CTX, got, false, &err);
+            kvl_emu_fail(calls[i], 0, 0);
+            kvl_session_destroy(s);
+            if (rc != KVL_OK) assert_int_equal(rc, KVL_ENOMEM);
+            n_refused[i] += rc != KVL_OK;
+            n_host += strstr(err.msg, "host memory") != NULL;
+            /* The engine goes on. */
+            RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
+            RIG_OK(&r.err, kvl_session_prefill(s, id, N_CTX, got, false, &r.err));
+            rig_expect_same(&r, want, got, N_CTX, "after a refusal");
+            kvl_session_destroy(s);
+            kvl_free(got);
+            close_checked(&r);
+        }
+    assert_true(n_refused[0] > 5 && n_refused[1] > 1 && n_host > 1);
+    kvl_buf_free(&bytes);
+    kvl_free(want);
+}
+
 /* A stream of copies that lags behind: chunks wait for their hidden states. */
 static const struct kvl_device *fast;
 static void *spot;
@@ -508,12 +548,12 @@ static void test_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_snapshots),   cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_same_bits),    cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_snapshots),    cmocka_unit_test(test_policies),
         cmocka_unit_test(test_own_prefill),
 #ifdef KVL_TEST_CUDA
-        cmocka_unit_test(test_memory),      cmocka_unit_test(test_slow_copies),
-        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_slow_copies),
+        cmocka_unit_test(test_short_memory), cmocka_unit_test(test_limit),
 #endif
     };
     rig_tokens(id, MAX_TOK, 3);
