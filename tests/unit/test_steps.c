@@ -180,6 +180,26 @@ static void test_memory_in_step(void **state)
     device->free(KVL_PLACE_DEVICE, got);
 }
 
+/* A call whose first argument had room in the step and whose second had not, at the beginning of a graph that has
+ * nothing else in it: the first one was left where kernels do not find it. */
+static void test_room_ends_in_a_call(void **state)
+{
+    enum { WIDE = 70000 }; /* two of them are more than a step has room for at first */
+    static float a[WIDE], b[WIDE];
+    (void)state;
+    for (int32_t turn = 1; turn <= 2; turn++) {
+        for (int32_t i = 0; i < WIDE; i++) {
+            a[i] = (float)(turn * i);
+            b[i] = 1;
+        }
+        assert_int_equal(device->step_begin(), KVL_OK);
+        assert_int_equal(device->ops->add(&(struct kvl_add_args){ .y = b, .x = a, .n = WIDE }),
+                         KVL_OK);
+        assert_int_equal(device->step_end(), KVL_OK);
+        for (int32_t i = 0; i < WIDE; i++) assert_true(b[i] == (float)(turn * i + 1));
+    }
+}
+
 /* ---- in processes of their own ---------------------------------------------------------------------------------- */
 
 /* Runs body in a child, which opens the device itself. */
@@ -303,9 +323,9 @@ int main(void)
 {
     const struct CMUnitTest children[] = { cmocka_unit_test(test_in_children) };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_kinds),      cmocka_unit_test(test_long_steps),
-        cmocka_unit_test(test_five_kinds),     cmocka_unit_test(test_no_kind),
-        cmocka_unit_test(test_memory_in_step),
+        cmocka_unit_test(test_two_kinds),           cmocka_unit_test(test_long_steps),
+        cmocka_unit_test(test_five_kinds),          cmocka_unit_test(test_no_kind),
+        cmocka_unit_test(test_room_ends_in_a_call), cmocka_unit_test(test_memory_in_step),
     };
     int n = cmocka_run_group_tests(children, NULL, NULL);
     return n + cmocka_run_group_tests(tests, open_after, NULL);

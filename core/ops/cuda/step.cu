@@ -210,12 +210,13 @@ static int step_launch(cudaGraph_t graph, cudaStream_t stream)
     struct step_graph *kinds = step.graph[step.part];
     size_t n_nodes = 0;
     KVL_TRY(kvl_cuda_check(cudaGraphGetNodes(graph, NULL, &n_nodes), "gathering a step"));
+    /* Also for kernels that are still to come, of the call that is under way. */
+    KVL_TRY(step_upload(stream));
     if (n_nodes == 0) return KVL_OK;
     struct step_graph *g = step_update(kinds, graph, n_nodes);
     if (!g) KVL_TRY(step_prepare(kinds, graph, n_nodes, &g));
     g->used = ++step.clock;
     step.part = (step.part + 1) % STEP_PARTS;
-    KVL_TRY(step_upload(stream));
     kvl_cuda_rt.traffic.n_graphs++;
     return kvl_cuda_check(cudaGraphLaunch(g->exec, stream), "starting a step");
 }
