@@ -3,7 +3,7 @@
  * Hao et al.: OmniKV: Dynamic Context Selection for Efficient Long-Context LLMs, ICLR 2025.
  * Neighbouring layers attend to much the same tokens, so a *filter layer* reads everything, and its
  * own attention, computed once, is the index: one list of k tokens per step serves all layers up to
- * the next filter.  The prefilled keys and values of those layers could live on the host (the
+ * the next filter.  The prefilled keys and values of those layers may live on the host (the
  * context bank), loaded by one packed copy per filter layer.
  *
  * Layers before the first filter, filters, and num_wait_load_layers behind each (to hide the load)
@@ -35,12 +35,18 @@
  * the model do not share attention, and the difference is what OmniKV loses: below four fifths of it
  * the report has a note that says so.
  *
- * The bank is counted, not executed: calls and bytes of the packed loads, and which loaded tokens
- * the list before had already (bank_hit_share).
- * Deviations: num_wait_load_layers=auto is 1 from 16 layers on, else 0 (official: 1), for there is
- * no transfer to hide and small models would be mostly dense; `last` ranks by exp(s_t), from weights
- * and their log-sum-exp: tokens 103 below that of their head, or 147 below the largest of all heads,
- * rank last.
+ * The bank is counted: calls and bytes of packed loads of whole lists, and which of their tokens
+ * the list before had already (bank_hit_share).  With offload=true it is executed, and answers stay
+ * the same: the context of the layers that read lists lives on the host, a list of each of them, the
+ * tail and the dense layers on the device.  When a filter layer has a new list, what the one before
+ * had not comes for all layers that read it as one gather, while the wait layers compute.  A list
+ * that shrinks with what is left of the budget leaves room, in which old tokens stay: with k from the
+ * budget a few more than bank_hit_share are at hand.  Keys and values attended where they lie (device
+ * hybrid) are not loaded.
+ * Deviations: num_wait_load_layers=auto is 1 from 16 layers on, else 0 (official: 1), for small
+ * models would be mostly dense; tokens that the device has are not loaded again; `last` ranks by
+ * exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147 below the
+ * largest of all heads, rank last.
  * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
  * context per filter layer and step.  Attach, auto: 32 queries over every layer's keys.
  */
@@ -543,14 +549,15 @@ static const struct kvl_policy omnikv = {
         "layers, filters and wait layers are dense.",
     .deviations =
         "Filter layers are measured on every context, where the official ones are fixed per model "
-        "(filter_layers=2+8+18). num_wait_load_layers is 0 below 16 layers, for nothing is "
-        "transferred: the context bank is counted, not executed. uniform and exp use what each "
-        "query gave when it passed, where the official code turns old queries to the current "
-        "position.",
+        "(filter_layers=2+8+18). num_wait_load_layers is 0 below 16 layers. The context bank is "
+        "counted, and executed with offload=true; tokens of a list that the one before had are not "
+        "loaded again. uniform and exp use what each query gave when it passed, where the official "
+        "code turns old queries to the current position.",
     .cost =
         "Per step a filter layer passes over H n weights and takes a top-k of n; dense layers "
-        "read 2 n d values per kv head; the others nothing. Once, for measured filters, 32 "
-        "queries over n keys in every layer. A float per context token and layer that may filter.",
+        "read 2 n d values per kv head; the others nothing. With offload=true one gather per "
+        "filter layer, of the new tokens of its list. Once, for measured filters, 32 queries over "
+        "n keys in every layer. A float per context token and layer that may filter.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_PROBS | KVL_CAP_ASYNC,
     .opts = omnikv_options,
