@@ -1,5 +1,5 @@
-/* kvlab bench --device cuda: tokens at depths, with and without policies, against what their bytes take
- * at the speed of a streaming read.
+/* kvlab bench --device cuda (or hybrid): tokens at depths, with and without policies, against what their
+ * bytes take at the speed of a streaming read.
  *
  * A GPU runs behind the program's back, so no part of a token can be timed by itself: attention is what a
  * token takes longer than at depth 0. */
@@ -22,7 +22,8 @@ struct gpu_subject {
 
 struct gpu_cost {
     double token[BENCH_MAX_ROUNDS]; /* seconds */
-    double bytes, h2d;              /* read of the cache and the index; brought from the host */
+    /* Read of the cache and the index; of the host tier, brought or attended there. */
+    double bytes, host;
 };
 
 struct gpu_run {
@@ -145,7 +146,8 @@ static int gpu_token(struct gpu_run *g, int32_t subject, int32_t depth, int32_t 
     KVL_TRY(bench_decode(g->b, s, g->d.logits, BENCH_STEPS, &w));
     c->token[round] = w.token_s;
     c->bytes = (double)(w.count.kv_read_bytes + w.count.index_read_bytes) / w.n;
-    c->h2d = (double)w.count.h2d_bytes / w.n;
+    bool attends = g->b->device->attends_host;
+    c->host = (double)(attends ? w.count.host_attend_bytes : w.count.h2d_bytes) / w.n;
     return KVL_OK;
 }
 
@@ -257,19 +259,21 @@ static int gpu_emit_policy(struct gpu_run *g, int32_t j, int32_t i)
     return KVL_OK;
 }
 
-/* Of the policy behind another that is the same but for where its keys and values are. */
+/* Of the policy behind another that is the same but for where its keys and values are.  Attended there faster
+ * than pinned copies are is faster than any fetch. */
 static int gpu_emit_host(struct gpu_run *g, int32_t j, int32_t i)
 {
     double gbs[BENCH_MAX_ROUNDS], share[BENCH_MAX_ROUNDS];
     const struct gpu_cost *host = gpu_cost(g, j, i), *device = gpu_cost(g, j - 1, i);
-    if (j == 0 || host->h2d == 0) return KVL_OK;
+    const char *what = g->b->device->attends_host ? "attention on the host" : "pages from the host";
+    if (j == 0 || host->host == 0) return KVL_OK;
     for (int32_t r = 0; r < g->b->config.rounds; r++) {
-        double rate = host->h2d / (host->token[r] - device->token[r]);
+        double rate = host->host / (host->token[r] - device->token[r]);
         gbs[r] = 1e-9 * rate;
         share[r] = rate / g->pinned[r];
     }
-    return gpu_emit(g, &(struct gpu_row){ "pages from the host", "GB/s", g->subject[j].name,
-                                          "pinned copy", i, gbs, share });
+    return gpu_emit(
+        g, &(struct gpu_row){ what, "GB/s", g->subject[j].name, "pinned copy", i, gbs, share });
 }
 
 /* What tests/bench/bench_cuda_attn found: sessions do not choose where their blocks lie. */

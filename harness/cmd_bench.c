@@ -291,7 +291,8 @@ static int bench_device_ready(struct bench *b)
                         "want none of them");
     KVL_TRY(kvl_device_open(c->device, &b->device, b->err));
     b->device->info(&info);
-    snprintf(b->origin.device.name, sizeof b->origin.device.name, "%s", info.name);
+    snprintf(b->origin.device.name, sizeof b->origin.device.name, "%.119s%s", info.name,
+             b->device->attends_host ? ", hybrid" : "");
     snprintf(b->origin.device.driver, sizeof b->origin.device.driver, "%s", info.driver);
     gmtime_r(&now, &utc);
     strftime(b->origin.date, sizeof b->origin.date, "%Y-%m-%d", &utc);

@@ -37,6 +37,10 @@ grep -q '^| random 16-token pages against contiguous .* 0.910 | yes |$' "$tmp/re
     fail "--from: $(tail -n 1 "$tmp/err")"
 diff <(sed '/^Left out:/,$d' "$tmp/report.md") <(sed '/^Left out:/,$d' "$tmp/again.md") | grep '^[<>] .' &&
     fail "--from: another table"
+"$kvlab" bench --device hybrid --quick --rounds 1 --depths 96 --budget 48 --json "$tmp/hybrid.jsonl" \
+    >"$tmp/out" 2>"$tmp/err" || fail "hybrid: $(tail -n 1 "$tmp/err")"
+grep -q 'attention on the host' "$tmp/out" "$tmp/err" || fail "hybrid: nothing of attention on the host"
+jq -es 'all(.[]; .gpu | endswith(", hybrid"))' "$tmp/hybrid.jsonl" >"$tmp/o" || fail "hybrid: lines that do not say so"
 "$kvlab" bench --device cuda --quick --prefill-host 96 --json "$tmp/host.jsonl" >"$tmp/out" 2>"$tmp/err" ||
     fail "--prefill-host: $(tail -n 1 "$tmp/err")"
 jq -es 'length == 3 and all(.[]; .depth_tok == 96 and .value > 0) and .[0].unit == "tok/s"' "$tmp/host.jsonl" >"$tmp/o" ||
