@@ -164,8 +164,8 @@ struct kvl_device {
 /* Never fails, never NULL. */
 const struct kvl_device *kvl_device_cpu(void);
 /* "cpu", "cuda", or one that attends_host: "hybrid" is the GPU and the CPU, "cpu-hybrid" the CPU in both
- * places, which counts what a GPU and its host would exchange.  KVL_EINVAL: no such name.  KVL_EDEVICE: no GPU, no driver, or built without CUDA; the
- * message says which, and what to do. */
+ * places, which counts what a GPU and its host would exchange.  KVL_EINVAL: no such name.  KVL_EDEVICE: no
+ * GPU, no driver, or built without CUDA; the message says which, and what to do. */
 int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err);
 
 #ifdef __cplusplus
