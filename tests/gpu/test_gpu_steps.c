@@ -373,10 +373,10 @@ struct three {
     struct rig ahead, waits, cpu;
 };
 
-static void three_open(struct three *t)
+static void three_open(struct three *t, enum kvl_kv_type type)
 {
     struct rig_desc d = { .llama = { .n_layers = 3, .n_kv_heads = 2, .seed = 5 },
-                          .kv_type = KVL_KV_F16,
+                          .kv_type = type,
                           .device = "cuda" };
     rig_open(&t->ahead, &d);
     d.wait_hooks = true;
@@ -392,6 +392,7 @@ static void three_close(struct three *t)
     rig_close(&t->cpu);
 }
 
+/* A rounded key may turn a choice over: logits are the CPU's where keys are not rounded. */
 static void expect_three(struct three *t, const struct rig_run *run)
 {
     struct answers ahead, waits, cpu;
@@ -401,7 +402,8 @@ static void expect_three(struct three *t, const struct rig_run *run)
     answers_get(&t->waits, run, &waits);
     answers_get(&t->cpu, run, &cpu);
     rig_expect_same(&t->ahead, ahead.logits, waits.logits, run->n_steps, what);
-    rig_expect_near(&t->ahead, ahead.logits, cpu.logits, run->n_steps, 2e-2, what);
+    if (kvl_store_desc(kvl_engine_store(t->cpu.engine))->type == KVL_KV_F32)
+        rig_expect_near(&t->ahead, ahead.logits, cpu.logits, run->n_steps, 1e-3, what);
     expect_counts(what, &ahead.count, &waits.count);
     expect_counts(what, &ahead.count, &cpu.count);
     kvl_free(ahead.logits);
@@ -430,17 +432,21 @@ static void test_answers(void **state)
         { "omnikv", "filter_layers=1,num_wait_load_layers=0", 12 },
         { "omnikv", "filter_layers=1,num_wait_load_layers=0,selector=exp,lazy=true", 12 },
     };
+    enum { N_RUNS = sizeof runs / sizeof runs[0], N_KEYS = 3 }; /* that look at keys */
     int32_t id[MAX_TOK];
-    struct three t;
-    three_open(&t);
+    struct three t, rounded;
+    three_open(&t, KVL_KV_F32);
+    three_open(&rounded, KVL_KV_F16);
     rig_tokens(id, MAX_TOK, 9);
-    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
-        expect_three(&t, &(struct rig_run){ .policy = policy_named(runs[i].name),
-                                            .options = runs[i].options,
-                                            .budget = runs[i].budget,
-                                            .id = id,
-                                            .n_ctx = 30,
-                                            .n_steps = 12 });
+    for (int i = 0; i < N_RUNS + N_KEYS; i++)
+        expect_three(i < N_RUNS ? &t : &rounded,
+                     &(struct rig_run){ .policy = policy_named(runs[i % N_RUNS].name),
+                                        .options = runs[i % N_RUNS].options,
+                                        .budget = runs[i % N_RUNS].budget,
+                                        .id = id,
+                                        .n_ctx = 30,
+                                        .n_steps = 12 });
+    three_close(&rounded);
     for (int way = 0; way < TOY_NAN; way++) {
         char options[64];
         snprintf(options, sizeof options, "way=%s", toy_names[way]);
@@ -523,7 +529,7 @@ static void test_liar(void **state)
     const struct rig_run run = {
         .policy = &toy, .budget = 32, .id = id, .n_ctx = 30, .n_steps = 6, .options = "way=liar"
     };
-    three_open(&t);
+    three_open(&t, KVL_KV_F32);
     rig_tokens(id, MAX_TOK, 9);
     float *ahead = rig_run(&t.ahead, &run), *waits = rig_run(&t.waits, &run);
     assert_true(rig_distance(&t.ahead, ahead, waits, run.n_steps) > 1e-3);
@@ -539,6 +545,7 @@ int main(void)
 {
     struct kvl_err err = { 0 };
     const struct kvl_device *dev;
+    setenv("KVL_CUDA_CHECKS", "0", 1); /* they wait */
     if (kvl_device_open("cuda", &dev, &err) != KVL_OK) {
         fprintf(stderr, "test_gpu_steps: skipped: %s\n", err.msg);
         return 77;
