@@ -10,7 +10,7 @@
  *
  * Attention never gets the blocks of the host: its view of a lane (kvl_tier_view) has the blocks of
  * the places and those of positions that are on the device, and kvl_tier_map says in which slot of that
- * view a position is.
+ * view a position is.  Who attends where blocks lie makes no requests, and gets kvl_tier_host_view.
  *
  * The way of a lane and step: age -> begin -> want, want ... -> fetch -> map, view -> send, await ->
  * [attention] -> settle.  Guesses do guess, want and fetch, then send.

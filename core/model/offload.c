@@ -1,9 +1,10 @@
 /* Policies whose keys and values lie in the host tier: what plan asked for, requests of selections,
  * guesses, and what is counted.  The mechanism, replacement and copies are core/kv/tier.c's.
  *
- * Every list of a kv head goes through the cache of its lane: named, dense or everything.  The masked
- * oracle has no tiers: answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys,
- * kvl_attn_weights) are read where they are: it computes on the host.
+ * Every list of a kv head goes through the cache of its lane: named, dense or everything.  On a device that
+ * attends_host nothing is fetched, and there is no cache: attend_host.c.  The masked oracle has no tiers:
+ * answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys, kvl_attn_weights) are read
+ * where they are: it computes on the host.
  *
  * A call, as h2d_calls counts them, is what one layer of one step, or one hook, brings: one gather, from
  * however many lanes.  A hook's is on its way when the hook returns, beside what MAIN is given from then on;
