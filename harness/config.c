@@ -5,6 +5,7 @@
 #include "args.h"
 #include "config_analyze.h"
 #include "config_point.h"
+#include "config_quality.h"
 #include "config_text.h"
 #include "policy_spec.h"
 
@@ -399,61 +400,16 @@ static int config_speed(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
     return kvl_yaml_walk(y, v, "speed.", keys, sizeof keys / sizeof keys[0], user);
 }
 
-/* ---- quality --------------------------------------------------------------------------------- */
-
-static int config_quality_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return config_i32(y, v, key, 1, CONFIG_MAX_COUNT,
-                      &((struct config *)user)->s->quality.questions);
-}
-
-static int config_quality_steps(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return config_i32(y, v, key, 1, 4096, &((struct config *)user)->s->quality.steps);
-}
-
-static int config_add_top(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                          const char *text, void *user)
-{
-    struct kvl_quality *q = user;
-    int64_t v;
-    if (kvl_parse_i64(text, &v) != KVL_OK || v < 1 || v > CONFIG_MAX_TOK)
-        return kvl_yaml_fail(y, at, key, "\"%s\" is no number of tokens, want 1 to %d", text,
-                             CONFIG_MAX_TOK);
-    if (q->n_top > 0 && v <= q->top[q->n_top - 1])
-        return kvl_yaml_fail(y, at, key, "%s after %d, want them ascending", text,
-                             q->top[q->n_top - 1]);
-    if (q->n_top == KVL_QUALITY_TOPS)
-        return kvl_yaml_fail(y, at, key, "more than %d values", KVL_QUALITY_TOPS);
-    q->top[q->n_top++] = (int32_t)v;
-    return KVL_OK;
-}
-
-static int config_quality_top(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct kvl_quality *q = &((struct config *)user)->s->quality;
-    q->n_top = 0;
-    return kvl_yaml_each(y, v, key, config_add_top, q);
-}
-
-static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    static const struct kvl_yaml_key keys[] = {
-        { "questions", config_quality_questions, false },
-        { "steps", config_quality_steps, false },
-        { "top", config_quality_top, false },
-    };
-    (void)key;
-    ((struct config *)user)->s->quality =
-        (struct kvl_quality){ .questions = 1, .steps = 8, .top = { 10, 64, 256 }, .n_top = 3 };
-    return kvl_yaml_walk(y, v, "quality.", keys, sizeof keys / sizeof keys[0], user);
-}
-
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static int config_analyze(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return kvl_analyze_read(y, v, key, &((struct config *)user)->s->analyze);
+}
+
+static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_quality_read(y, v, key, &((struct config *)user)->s->quality);
 }
 
 static const struct kvl_yaml_key config_keys[] = {
