@@ -379,29 +379,35 @@ struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t k
                               .n_slots = a->n_table << l->block_shift };
 }
 
-/* On a device where blocks are; elsewhere where they would be. */
 int kvl_tier_host_view(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
                        int32_t kv_head, struct kvl_lane *out)
 {
     struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
     const struct kvl_store *store = t->store;
     const struct kvl_table *table = kvl_seq_table(seq, layer, kv_head);
-    int32_t n = kvl_blocks_for(&store->layout, table->n_slots), low, end;
+    int32_t n = kvl_blocks_for(&store->layout, table->n_slots);
     void *room = a->table;
     KVL_TRY(kvl_grow(&room, &a->cap_table, 0, n, sizeof *a->table, NULL));
     a->table = room;
     a->n_table = n;
-    host_blocks(t, a, table, &low, &end);
-    for (int32_t b = 0; b < n; b++) {
-        uint8_t *block = table->blocks[b];
-        bool host = store->device ? kvl_block_of(&store->host, block) : b >= low && b < end;
-        a->table[b] = host ? kvl_block_head(block)->data : NULL;
-    }
+    if (!store->device) host_blocks(t, a, table, &a->host_low, &a->host_end);
     *out = (struct kvl_lane){ .layout = &store->layout,
                               .blocks = (const uint8_t *const *)a->table,
                               .n_slots = table->n_slots,
                               .sorted = table->sorted };
     return KVL_OK;
+}
+
+/* On a device where blocks are; elsewhere where they would be. */
+bool kvl_tier_host_block(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
+                         int32_t kv_head, int32_t b)
+{
+    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
+    uint8_t *block = kvl_seq_table(seq, layer, kv_head)->blocks[b];
+    bool host = t->store->device ? kvl_block_of(&t->store->host, block)
+                                 : b >= a->host_low && b < a->host_end;
+    if (host) a->table[b] = kvl_block_head(block)->data;
+    return host;
 }
 
 void kvl_tier_settle(struct kvl_tier *t, int32_t layer)

@@ -103,10 +103,13 @@ int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, i
 /* Blocks as the last request left them.  Valid until the next call for the lane. */
 struct kvl_lane kvl_tier_view(const struct kvl_tier *t, int32_t layer, int32_t kv_head);
 /* For attention where blocks lie, in place of a request: the lane with its own slots, and of its blocks those
- * alone that the host holds whole, NULL for others.  Host memory; positions may not be asked for.  Valid
+ * that kvl_tier_host_block was asked for and said yes to.  Host memory; positions may not be asked for.  Valid
  * until the next call for the lane. */
 int kvl_tier_host_view(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
                        int32_t kv_head, struct kvl_lane *out);
+/* The host holds all of block b, which is in the view now. */
+bool kvl_tier_host_block(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
+                         int32_t kv_head, int32_t b);
 /* Attention of the layer has run: staging places are given back. */
 void kvl_tier_settle(struct kvl_tier *t, int32_t layer);
 

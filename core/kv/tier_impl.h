@@ -45,6 +45,7 @@ struct kvl_tier_lane {
     const uint8_t **links; /* on a device: where its blocks have their parts */
     int32_t cap_links;
     int32_t shift[2];
+    int32_t host_low, host_end; /* blocks that are the host's, where nothing else tells */
 };
 
 static inline struct kvl_tier_lane *tier_lane(const struct kvl_tier *t, int32_t layer,

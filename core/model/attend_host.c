@@ -107,14 +107,16 @@ static void cut_add(struct cut *c, int side, int32_t slot, int32_t n)
 }
 
 /* What of a list lies in one block goes to one side. */
-static void cut_runs(struct cut *c, const struct kvl_run *run, int32_t n_runs)
+static void cut_runs(const struct kvl_head *h, struct cut *c, const struct kvl_run *run,
+                     int32_t n_runs)
 {
-    const struct kvl_lane *lane = &c->split->lane;
-    const struct kvl_layout *l = lane->layout;
+    const struct kvl_layout *l = c->split->lane.layout;
     for (int32_t i = 0; i < n_runs; i++)
         for (int32_t slot = run[i].slot, end = slot + run[i].n, n; slot < end; slot += n) {
             n = KVL_MIN(end - slot, l->block_tok - (slot & (l->block_tok - 1)));
-            cut_add(c, lane->blocks[slot >> l->block_shift] ? HOST : DEVICE, slot, n);
+            bool host = kvl_tier_host_block(h->s->tier, h->s->seq, h->layer, h->kv_head,
+                                            slot >> l->block_shift);
+            cut_add(c, host ? HOST : DEVICE, slot, n);
         }
 }
 
@@ -237,7 +239,7 @@ int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *d
     int32_t n_runs = job->runs ? job->n_runs : 1;
     struct cut c;
     KVL_TRY(cut_room(h, &c, run, n_runs));
-    cut_runs(&c, run, n_runs);
+    cut_runs(h, &c, run, n_runs);
     struct kvl_split *s = c.split;
     if (s->n[HOST] == 0) return KVL_OK;
     s->whole = *job;
