@@ -12,12 +12,17 @@ static const char *const *hybrid_devices(void)
     return name && (strcmp(name, gpu[0]) == 0 || strcmp(name, gpu[1]) == 0) ? gpu : cpu;
 }
 
-/* Where a policy offloads when it is asked to, it is asked. */
+/* Where a policy, or the one that it wraps, offloads when it is asked to, it is asked. */
 static const char *hybrid_options(const struct kvl_policy *p)
 {
-    for (const struct kvl_opt *o = p->opts; o && o->name; o++)
-        if (o->type == KVL_OPT_BOOL && strcmp(o->name, "offload") == 0) return "offload=true";
-    return "";
+    static char text[96];
+    text[0] = '\0';
+    for (const struct kvl_opt *o = p->opts; o && o->name; o++) {
+        const char *own = strrchr(o->name, '.');
+        if (o->type == KVL_OPT_BOOL && strcmp(own ? own + 1 : o->name, "offload") == 0)
+            snprintf(text, sizeof text, "%s=true", o->name);
+    }
+    return text;
 }
 
 /* One model on one device; kvl_free the logits. */
