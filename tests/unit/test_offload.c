@@ -14,7 +14,7 @@ static struct {
     bool on;
     struct kvl_offload o;
     enum kind kind;
-    bool evicts, scores;
+    bool evicts, scores, late; /* late: names layers in a step */
     uint64_t seed;
     int32_t (*script)(int32_t index, int32_t *unit); /* pages of unit_tok, for all heads */
     /* fetched ahead, in one layer, for the same lanes of another */
@@ -25,6 +25,21 @@ static int test_plan(struct kvl_plan *plan)
 {
     plan->raw_keys = cfg.kind == CONSTANT;
     return cfg.on ? kvl_plan_offload(plan, &cfg.o) : KVL_OK;
+}
+
+static const uint8_t some_layers[] = { 0, 1, 0 };
+
+/* Plans all layers, and names them once all of the context was seen. */
+static int naming_plan(struct kvl_plan *plan)
+{
+    struct kvl_offload o = cfg.o;
+    o.layers = NULL;
+    return kvl_plan_offload(plan, &o);
+}
+
+static int naming_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    return layer < 2 ? KVL_OK : kvl_offload_layers(ctx, some_layers);
 }
 
 static float unit_score(int32_t layer, int32_t head, int32_t unit)
@@ -78,6 +93,7 @@ static int test_select(struct kvl_pctx *ctx, const struct kvl_step *step, const 
 {
     int32_t unit[MAX_UNITS], n = step->pos + 1, half = n / 2;
     (void)q;
+    if (cfg.late) KVL_TRY(kvl_offload_layers(ctx, some_layers));
     for (int32_t h = 0; cfg.scores && cfg.on && h < ctx->shape->n_kv_heads; h++) {
         float score[MAX_UNITS];
         int32_t units = KVL_MAX(n - cfg.o.origin, 0) / cfg.o.unit_tok;
@@ -171,6 +187,8 @@ static int test_report(struct kvl_pctx *ctx, struct kvl_report *r)
 
 POLICY(tiered, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = test_plan,
        .schedule = test_schedule, .select = test_select);
+POLICY(naming, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = naming_plan,
+       .prefilled = naming_prefilled, .select = test_select);
 POLICY(shrinking, .caps = KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_OFFLOADS, .plan = test_plan,
        .select = test_select, .evict = test_evict);
 POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_OFFLOADS,
@@ -192,6 +210,7 @@ static int32_t host_first(void)
 
 static int32_t host_end(int32_t n_pos)
 {
+    if (cfg.o.context_only) n_pos = KVL_MIN(n_pos, N_CTX);
     int32_t inside = KVL_MAX(n_pos - cfg.o.keep_last - cfg.o.origin, 0);
     return KVL_MAX(cfg.o.origin + inside / cfg.o.unit_tok * cfg.o.unit_tok, host_first());
 }
@@ -405,6 +424,8 @@ static const struct kvl_offload sizes[] = {
     { .keep_first = 0, .keep_last = 12, .origin = 11, .unit_tok = 8, .cache_tok = 32 },
     { .keep_first = 20, .keep_last = 12, .origin = 5, .unit_tok = 6, .cache_tok = 0 },
     { .keep_last = 1, .origin = 500, .unit_tok = 6, .cache_tok = 12 },
+    { .unit_tok = 1, .cache_tok = 40, .context_only = true },
+    { .keep_first = 3, .keep_last = 5, .unit_tok = 7, .cache_tok = 21, .context_only = true },
 };
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
@@ -567,16 +588,14 @@ static void test_bytes_in_closed_form(void **state)
     rig_close(&r);
 }
 
-/* Only named layers are offloaded. */
-static void test_layers(void **state)
+/* Only named layers are offloaded, by the plan or later. */
+static void expect_one_layer(const struct kvl_policy *policy)
 {
-    const uint8_t layers[] = { 0, 1, 0 };
     struct rig r;
-    (void)state;
     open_rig(&r, KVL_KV_F32);
     cfg.on = true;
-    cfg.o = (struct kvl_offload){ .layers = layers, .keep_last = 10, .unit_tok = 10 };
-    struct rig_session rs = start(&r, &tiered, KVL_EXEC_REAL);
+    cfg.o = (struct kvl_offload){ .layers = some_layers, .keep_last = 10, .unit_tok = 10 };
+    struct rig_session rs = start(&r, policy, KVL_EXEC_REAL);
     const struct kvl_counters *c = kvl_session_counters(rs.s);
     float *logits = rig_logits(&r, 1);
     rig_decode(&r, &rs, ids + N_CTX, 1, logits);
@@ -588,6 +607,13 @@ static void test_layers(void **state)
     n_watched = 0;
     memset(&cfg, 0, sizeof cfg);
     rig_close(&r);
+}
+
+static void test_layers(void **state)
+{
+    (void)state;
+    expect_one_layer(&tiered);
+    expect_one_layer(&naming);
 }
 
 /* Fetched ahead of the second layer: units 2 and 3, of which the script names 3, and on the device. */
@@ -867,6 +893,7 @@ static void test_wrong_plans_are_refused(void **state)
     } wrong[] = {
         { { .keep_first = -1, .keep_last = 1, .unit_tok = 1 }, "first -1" },
         { { .keep_last = 0, .unit_tok = 1 }, "last 0" },
+        { { .keep_last = -1, .unit_tok = 1, .context_only = true }, "last -1" },
         { { .keep_last = 1, .unit_tok = 0 }, "units of 0" },
         { { .keep_last = 1, .origin = -5, .unit_tok = 1 }, "position -5" },
         { { .keep_last = 1, .unit_tok = 8, .cache_tok = -1 }, "cache of -1" },
@@ -913,6 +940,9 @@ static void test_wrong_calls_are_refused(void **state)
     cfg.n_ahead = 0;
     cfg.scores = true; /* of a cache without scores */
     expect_step_refused(&r, "no replacement by score");
+    cfg.scores = false;
+    cfg.late = true;
+    expect_step_refused(&r, "behind the context");
     memset(&cfg, 0, sizeof cfg);
     rig_close(&r);
 }
