@@ -177,7 +177,8 @@ class Trainer:
                 parts[name] = objectives.sum_loss(
                     self.parts[name], wanted[config[name]["layer"]], batch.docs, rng, what)
         if cases:
-            parts["span"] = objectives.span_loss(seen, cases, config["span"]["mass"])
+            parts["span"] = objectives.span_loss(
+                seen, cases, stage.get("span_mass", config["span"]["mass"]))
         parts = {name: part for name, part in parts.items() if part is not None}
         for name, part in parts.items():
             loss = loss + weight[name] * part
