@@ -1,5 +1,4 @@
-/* What a GPU promises where nobody waits: marks of what is no number, and steps
- * that are gathered. */
+/* What a GPU promises where nobody waits: marks of what is no number, and steps that are gathered. */
 #include "ops/ops_util.h"
 
 #include "kvl/device.h"
@@ -27,9 +26,7 @@ static void copy(void *to, const void *from, size_t bytes)
     assert_int_equal(device->copy(to, from, bytes, KVL_STREAM_MAIN), KVL_OK);
 }
 
-/* ---- marks
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- marks --------------------------------------------------------------------------------------------------- */
 
 enum { MARK_N = 20000, MARK_K = 9 };
 
@@ -132,8 +129,7 @@ static int32_t marked(void)
     return row;
 }
 
-/* Calls that return at once leave their row's mark, whoever else waits
- * meanwhile; the first row is told. */
+/* Calls that return at once leave their row's mark, whoever else waits meanwhile; the first row is told. */
 static void test_marks(void **state)
 {
     struct mark_case t;
@@ -164,8 +160,7 @@ static void test_marks(void **state)
     mark_close(&t);
 }
 
-/* Calls that wait tell themselves, and leave no mark: not to the next one of
- * their kind either. */
+/* Calls that wait tell themselves, and leave no mark: not to the next one of their kind either. */
 static void test_told(void **state)
 {
     struct mark_case t;
