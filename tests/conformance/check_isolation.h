@@ -224,6 +224,31 @@ static void check_chunks(void **state)
     }
 }
 
+/* Nor whether they go through the layers together, and where keys and values are left.  Those that read the
+ * context themselves: test_prefill_layers.c. */
+static void check_layers(void **state)
+{
+    const struct subject *subject = *state;
+    struct rig_desc desc = models[1];
+    struct fixture chunks, layers;
+    struct rig_session a, b;
+    if (subject->policy->caps & KVL_CAP_OWN_PREFILL) return;
+    open_desc(&chunks, state, &desc);
+    float *want = run_in_chunks(&chunks, &a);
+    desc.prefill_kv_host = true;
+    desc.chunk_tok = 50;
+    open_desc(&layers, state, &desc);
+    float *got = run_in_chunks(&layers, &b);
+    rig_expect_same(&layers.r, want, got, N_STEPS, "a prefill layer by layer");
+    expect_same_kept(&layers, &a, &b);
+    kvl_free(want);
+    kvl_free(got);
+    rig_end(&a);
+    rig_end(&b);
+    close_model(&chunks);
+    close_model(&layers);
+}
+
 static void check_threads(void **state)
 {
     struct fixture f;

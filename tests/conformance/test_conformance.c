@@ -46,6 +46,7 @@ static const struct {
     { "sessions do not meet", check_sessions_do_not_meet, false },
     { "batch equals alone", check_batch, true },
     { "chunks of the prefill do not matter", check_chunks, false },
+    { "a prefill layer by layer", check_layers, true },
     { "threads do not matter", check_threads, false },
     { "seed", check_seed, false },
     { "budget is kept, bytes are counted", check_budget_is_kept, false },
