@@ -1,5 +1,6 @@
 # gpu.cmake - the GPU of this machine: gpu_ops.<stem>, each ops/test_*.c with kvl_cuda_<op> wherever it says
-# kvl_cpu_<op>, and the store's test.  tests/run.sh --gpu asks for it; without a GPU they fail.
+# kvl_cpu_<op>, the store's test and that of attention on the host.  tests/run.sh --gpu asks for them; without
+# a GPU they fail.
 if(NOT KVL_GPU_TESTS)
   return()
 endif()
@@ -8,7 +9,8 @@ if(NOT TARGET kvl_all_cuda)
 endif()
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/test_*.c)
-foreach(source IN LISTS sources ITEMS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_kvstore.c)
+foreach(source IN LISTS sources ITEMS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_kvstore.c
+        ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_attend_host.c)
   get_filename_component(stem ${source} NAME_WE)
   string(REGEX REPLACE "^test_" "gpu_" program ${stem})
   add_executable(${program} ${source})
@@ -19,7 +21,7 @@ foreach(source IN LISTS sources ITEMS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_kvst
                              KVL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(stem STREQUAL "test_kvstore")
     target_link_options(${program} PRIVATE LINKER:--wrap=kvl_alloc,--wrap=mmap)
-  else()
+  elseif(NOT stem STREQUAL "test_attend_host")
     target_compile_options(${program} PRIVATE -include ${KVL_EMU_NAMES})
   endif()
   set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON)
