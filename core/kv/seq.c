@@ -249,12 +249,15 @@ static void append_index(struct kvl_store *store, struct kvl_table *t, const str
     t->sorted = false;
 }
 
-/* What the appended rows of a lane do to the device: a copy of the last block where it is shared, and a
- * span per block.  Nothing of the table changes. */
-static void append_spans(struct kvl_store *store, const struct kvl_table *t, int32_t h,
-                         const struct append *a, uint8_t ***fresh, struct kvl_kv_span **span)
+/* What the appended rows of a lane do to the device: a copy of the last block where it is shared, and a span per
+ * block, which puts a new one into the lane's table there.  Nothing of the table here changes. */
+static void append_spans(struct kvl_seq *seq, int32_t lane, const struct append *a,
+                         uint8_t ***fresh, struct kvl_kv_span **span)
 {
+    struct kvl_store *store = seq->store;
     const struct kvl_layout *l = &store->layout;
+    const struct kvl_table *t = &seq->tables[lane];
+    const uint8_t **links = seq->links + (size_t)lane * (size_t)seq->cap_links;
     int32_t at = t->n_slots, mask = l->block_tok - 1;
     uint8_t *block = at & mask ? t->blocks[at >> l->block_shift] : NULL;
     if (append_copies(l, t)) {
@@ -265,9 +268,13 @@ static void append_spans(struct kvl_store *store, const struct kvl_table *t, int
         int32_t slot = at & mask;
         n = KVL_MIN(l->block_tok - slot, a->n - i);
         if (slot == 0) block = *(*fresh)++;
-        *(*span)++ = (struct kvl_kv_span){
-            .data = kvl_block_head(block)->data, .slot = slot, .n = n, .row = i, .kv_head = h
-        };
+        *(*span)++ =
+            (struct kvl_kv_span){ .data = kvl_block_head(block)->data,
+                                  .link = slot == 0 ? links + (at >> l->block_shift) : NULL,
+                                  .slot = slot,
+                                  .n = n,
+                                  .row = i,
+                                  .kv_head = lane % store->desc.n_kv_heads };
     }
 }
 
@@ -290,7 +297,7 @@ static int append_put(struct kvl_seq *seq, int32_t layer, const struct append *a
     KVL_TRY(append_room(store, a, err));
     struct kvl_kv_span *span = store->spans;
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++)
-        append_spans(store, kvl_seq_table(seq, layer, h), h, a, &fresh, &span);
+        append_spans(seq, layer * store->desc.n_kv_heads + h, a, &fresh, &span);
     KVL_TRY(kvl_moves_end(store, err));
     int rc = store->device->kv_put(
         &(struct kvl_kv_put_args){ .layout = &store->layout,
@@ -333,10 +340,7 @@ static void append_lane(struct kvl_store *store, struct kvl_table *t, int32_t h,
     for (int32_t i = 0; i < a->n;) {
         int32_t b = t->n_slots >> l->block_shift, slot = t->n_slots & (l->block_tok - 1);
         int32_t n = KVL_MIN(l->block_tok - slot, a->n - i);
-        if (slot == 0) {
-            t->blocks[b] = *(*fresh)++;
-            kvl_table_changed(t, b, b + 1);
-        }
+        if (slot == 0) t->blocks[b] = *(*fresh)++; /* as append_spans told the device */
         append_rows(store, a, h, i, t->blocks[b], slot, n);
         t->n_slots += n;
         i += n;

@@ -100,14 +100,11 @@ static void test_append_cost(void **state)
     assert_int_equal(b.h2d_bytes - a.h2d_bytes, HEADS * 3 * sizeof(struct kvl_kv_span));
     assert_int_equal(b.d2h_calls - a.d2h_calls, 0);
 
-    /* The table of a lane goes to the device when somebody looks, and once: what is new of it. */
+    /* The table of a lane goes to the device when somebody looks, and once; new blocks with their rows. */
     (void)kvl_seq_lane(seq, 0, 1);
     OK(device->sync());
     OK(append(seq, 0, 120, 1, rows));
-    a = traffic();
-    (void)kvl_seq_lane(seq, 0, 1);
     b = traffic();
-    assert_int_equal(b.h2d_bytes - a.h2d_bytes, sizeof(uint8_t *));
     (void)kvl_seq_lane(seq, 0, 1);
     assert_int_equal(traffic().h2d_calls, b.h2d_calls);
 

@@ -62,9 +62,10 @@ struct kvl_device_traffic {
 };
 
 /* Rows of new keys and values for a block: rows row .. row + n - 1 of kv head `kv_head` of the arrays
- * go to slots slot .. slot + n - 1 of the block whose parts lie at `data`. */
+ * go to slots slot .. slot + n - 1 of the block whose parts lie at `data`, which goes to *link. */
 struct kvl_kv_span {
     uint8_t *data;
+    const uint8_t **link; /* memory of the device, or NULL */
     int32_t slot, n, row, kv_head;
 };
 struct kvl_kv_put_args {

@@ -77,6 +77,7 @@ static __global__ void __launch_bounds__(KV_THREADS)
     kv_put_kernel(struct kv_parts parts, const struct kvl_kv_span *span)
 {
     const struct kvl_kv_span s = span[blockIdx.x];
+    if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
     int32_t dim = parts.head_dim, steps = WIDE ? dim / 4 : dim;
     const float *from = parts.from[blockIdx.y];
     T *to = reinterpret_cast<T *>(s.data + parts.off[blockIdx.y]) + (size_t)s.slot * (size_t)dim;
