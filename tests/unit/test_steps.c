@@ -258,6 +258,29 @@ static void body_no_room(void)
     EXPECT(total() == 6 && graphs() == 1);
 }
 
+static size_t pinned_bytes(void)
+{
+    struct kvl_device_memory m;
+    device->memory(&m);
+    return m.place_bytes[KVL_PLACE_PINNED];
+}
+
+/* What goes up while nothing is gathered was counted twice, and so was the room for it; which there is half as much of
+ * again, and twice. */
+static void body_room_once(void)
+{
+    enum { WIDE = 1 << 19 };
+    static float host[WIDE];
+    open_device();
+    float *there = array(WIDE, sizeof *there);
+    EXPECT(device->step_begin() == KVL_OK); /* the first of a process is not gathered */
+    EXPECT(device->ops->add(&(struct kvl_add_args){ .y = there, .x = host, .n = WIDE }) == KVL_OK);
+    EXPECT(device->step_end() == KVL_OK);
+    size_t before = pinned_bytes();
+    run_step(3, false);
+    EXPECT(pinned_bytes() - before <= 3 * sizeof host + 4096);
+}
+
 /* Of a call inside. */
 static void body_bad_launch(void)
 {
@@ -305,6 +328,7 @@ static void test_in_children(void **state)
     in_child(body_refused);
     in_child(body_switched_off);
     in_child(body_no_room);
+    in_child(body_room_once);
     in_child(body_bad_launch);
     in_child(body_bad_run);
     in_child(body_bad_start);

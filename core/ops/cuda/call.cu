@@ -100,7 +100,7 @@ const void *kvl_cuda_upload_bytes(struct kvl_cuda_call *c, const void *host, siz
     if (c->rc == KVL_OK) c->rc = kvl_cuda_step_put(host, bytes, &twin);
     if (twin) return twin;
     void *p = kvl_cuda_temp_bytes(c, bytes);
-    if (p) c->rc = kvl_cuda_upload_to(p, host, bytes, KVL_STREAM_MAIN);
+    if (p) c->rc = kvl_cuda_ring_upload(p, host, bytes, KVL_STREAM_MAIN);
     return c->rc == KVL_OK ? p : NULL;
 }
 

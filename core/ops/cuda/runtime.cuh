@@ -35,8 +35,8 @@ struct kvl_cuda_runtime {
     bool busy[KVL_STREAMS];   /* was given work since the last sync */
     cudaEvent_t mark[KVL_STREAMS];
     struct kvl_cuda_ring ring[KVL_STREAMS];
-    int32_t *not_finite; /* on the device; behind it one for trials */
-    int32_t *marks;      /* pinned: of KVL_DEVICE_MARKS rows, and of a call that waits */
+    int32_t *not_finite;       /* on the device; behind it one for trials */
+    int32_t *marks;            /* pinned: of KVL_DEVICE_MARKS rows, and of a call that waits */
     int32_t mark_row, n_marks; /* the row at hand; rows that may have one */
     bool now;                  /* an operator of ops_now is under way */
     size_t place_bytes[KVL_PLACES], peak_bytes[KVL_PLACES];
@@ -69,6 +69,8 @@ void kvl_cuda_unmirror(const void *p);
 int kvl_cuda_ring_open(struct kvl_cuda_ring *r);
 /* From ordinary memory, read when it returns. */
 int kvl_cuda_upload_to(void *to, const void *host, size_t bytes, enum kvl_stream stream);
+/* The same for who knows that no step takes it: kvl_cuda_step_put gave NULL. */
+int kvl_cuda_ring_upload(void *to, const void *host, size_t bytes, enum kvl_stream stream);
 /* To ordinary memory, without waiting for it. */
 int kvl_cuda_download(void *host, const void *from, size_t bytes, enum kvl_stream stream);
 int kvl_cuda_wait(enum kvl_stream stream);

@@ -45,10 +45,11 @@ static int ring_send(struct kvl_cuda_ring *r, uint8_t *to, const uint8_t *host, 
                           "copying to the device");
 }
 
-static int ring_upload(void *to, const void *host, size_t bytes, enum kvl_stream stream)
+int kvl_cuda_ring_upload(void *to, const void *host, size_t bytes, enum kvl_stream stream)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
     struct kvl_cuda_ring *r = &rt->ring[stream];
+    if (bytes == 0) return KVL_OK;
     KVL_TRY(kvl_cuda_ring_open(r));
     uint8_t *dst = static_cast<uint8_t *>(to);
     const uint8_t *src = static_cast<const uint8_t *>(host);
@@ -69,7 +70,7 @@ int kvl_cuda_upload_to(void *to, const void *host, size_t bytes, enum kvl_stream
     const void *twin = NULL;
     if (bytes == 0) return KVL_OK;
     if (stream == KVL_STREAM_MAIN) KVL_TRY(kvl_cuda_step_put(host, bytes, &twin));
-    if (!twin) return ring_upload(to, host, bytes, stream);
+    if (!twin) return kvl_cuda_ring_upload(to, host, bytes, stream);
     rt->traffic.d2d_bytes += (int64_t)bytes;
     rt->traffic.d2d_calls++;
     return kvl_cuda_check(cudaMemcpyAsync(to, twin, bytes, cudaMemcpyDefault, kvl_cuda_main()),
