@@ -191,7 +191,8 @@ struct kvl_attn_merge_args {
     const float *const *part;     /* [n_parts] -> [n_heads][head_dim] */
     const float *const *part_lse; /* [n_parts] -> [n_heads] */
     int32_t n_parts, n_heads, head_dim;
-    const struct kvl_attn_merge_args *next; /* another one, which reads nothing that this one writes */
+    const struct kvl_attn_merge_args
+        *next; /* another one, which reads nothing that this one writes */
 };
 
 /* As one attn_decode job over slots 0 .. n_slots - 1, but slots with mask 0 get weight 0. */

@@ -41,7 +41,7 @@ struct decode_job {
     int32_t run0, n_runs, first0; /* its own of `run` and `first`; n_runs 0: entry i is slot i */
     const int32_t *page;          /* [n_pages]; page_tok 0: there is no such list */
     int32_t n_pages, page_tok, tail;
-    int32_t part0;                /* its [n_splits][n_heads] of `part` and `acc` */
+    int32_t part0; /* its [n_splits][n_heads] of `part` and `acc` */
     int32_t fast;
 };
 

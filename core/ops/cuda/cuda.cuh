@@ -54,7 +54,7 @@ int kvl_cuda_sync(void);
 enum { KVL_CUDA_STAGED = 96 }; /* outputs of one call that are staged */
 
 struct kvl_cuda_call {
-    int rc; /* the first failure; later requests give NULL */
+    int rc;             /* the first failure; later requests give NULL */
     bool staged, tells; /* something of it is; it waits and looks for a NaN (kvl_cuda_mark) */
     int32_t n_out;
     struct {
