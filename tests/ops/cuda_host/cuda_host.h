@@ -22,7 +22,9 @@
  * them; what needs several blocks at the same time; the memory model (a missing __threadfence, volatile);
  * static __shared__ arrays keep what the block before left there; registers, occupancy, bank conflicts and
  * speed; how a GPU rounds approximate functions (__expf, rsqrtf) and fused multiply-adds that nvcc makes;
- * order of sums inside tensor cores.
+ * order of sums inside tensor cores; pages of managed memory that move because both sides touch them; which
+ * graphs a driver updates (here: those of the same kernels; it takes other kernels too, and refuses copies
+ * between other kinds of memory), and what it does not let a capture do.
  *
  * Deadlocks and the like are bugs of the caller: a line on stderr that names kernel, block and thread, then
  * abort().
