@@ -81,6 +81,7 @@ int kvl_seq_reserve(struct kvl_seq *seq, int32_t n_slots, struct kvl_err *err)
 int kvl_seq_to_host(struct kvl_seq *seq, int32_t layer, struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;
+    int64_t n_before = store->host.n_blocks;
     for (int32_t h = 0; store->device && h < store->desc.n_kv_heads; h++) {
         struct kvl_table *t = kvl_seq_table(seq, layer, h);
         int32_t n_full = t->n_slots >> store->layout.block_shift, first = n_full;
@@ -88,7 +89,9 @@ int kvl_seq_to_host(struct kvl_seq *seq, int32_t layer, struct kvl_err *err)
         while (first > 0 && !kvl_block_of(&store->host, t->blocks[first - 1])) first--;
         KVL_TRY(kvl_table_move(store, t, first, n_full, &store->host, err));
     }
-    return KVL_OK;
+    if (store->host.n_blocks == n_before) return KVL_OK;
+    int rc = store->device->sync(); /* what a device frees is there again when somebody waited */
+    return rc == KVL_OK ? rc : kvl_device_fail(store, rc, err);
 }
 
 int kvl_seq_to_device(struct kvl_seq *seq, int32_t layer, struct kvl_err *err)
