@@ -563,6 +563,7 @@ int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
 
 int kvl_forward_rows(const struct kvl_forward *f)
 {
+    KVL_TRY(kvl_step_reset(f->e, f->err)); /* before something is under way */
     KVL_TRY(kvl_forward_embed(f));
     return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
 }

@@ -419,6 +419,32 @@ static void test_snapshot_code(void **state)
     pair_close(&p);
 }
 
+/* A token works in the memory of the one before.  Its embedding was given before the workspace was emptied, which
+ * then had something under way and stayed as it was: up to 64 MiB of pages that both sides touched anew. */
+static void test_workspace(void **state)
+{
+    enum { N_CTX = 90, N_WARM = 4, N = 60 };
+    const struct kvl_device *dev = *(const struct kvl_device **)*state;
+    const struct rig_desc d = { .llama = { .n_layers = 6, .seed = 4 }, .device = "cuda" };
+    struct kvl_device_memory before, after;
+    int32_t id[N_CTX + N_WARM + N];
+    struct rig_session rs = { 0 };
+    struct rig r;
+    rig_open(&r, &d);
+    rig_tokens(id, N_CTX + N_WARM + N, 7);
+    float *logits = rig_logits(&r, N);
+    RIG_OK(&r.err, kvl_session_create(r.engine, &rs.s, &r.err));
+    RIG_OK(&r.err, kvl_session_prefill(rs.s, id, N_CTX, NULL, true, &r.err));
+    rig_decode(&r, &rs, id + N_CTX, N_WARM, logits);
+    dev->memory(&before);
+    rig_decode(&r, &rs, id + N_CTX + N_WARM, N, logits);
+    dev->memory(&after);
+    assert_int_equal(after.place_bytes[KVL_PLACE_SHARED], before.place_bytes[KVL_PLACE_SHARED]);
+    kvl_free(logits);
+    kvl_session_destroy(rs.s);
+    rig_close(&r);
+}
+
 int main(void)
 {
     struct kvl_err err = { 0 };
@@ -436,6 +462,7 @@ int main(void)
         cmocka_unit_test_prestate(test_marks, &dev),
         cmocka_unit_test_prestate(test_wide_heads, &dev),
         cmocka_unit_test(test_snapshot_code),
+        cmocka_unit_test_prestate(test_workspace, &dev),
     };
     return cmocka_run_group_tests_name("gpu", tests, NULL, NULL);
 }
