@@ -12,7 +12,8 @@
 /* Room for n slots in the tables of all lanes, 8 bytes of the device for a block of each: those that grow need
  * more. */
 int kvl_seq_reserve(struct kvl_seq *seq, int32_t n_slots, struct kvl_err *err);
-/* The full blocks of a layer's lanes move to pinned memory; their room on the device is given back. */
+/* The full blocks of a layer's lanes move to pinned memory; their room on the device is given back, for which it
+ * waits. */
 int kvl_seq_to_host(struct kvl_seq *seq, int32_t layer, struct kvl_err *err);
 /* Blocks of a layer that lie in pinned memory move to the device. */
 int kvl_seq_to_device(struct kvl_seq *seq, int32_t layer, struct kvl_err *err);
