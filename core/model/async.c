@@ -41,7 +41,7 @@ static int marks_take(struct kvl_engine *e)
     int32_t row = -1;
     if (!e->marks) return KVL_OK;
     KVL_TRY(e->dev->marked(&row));
-    if (row >= 0 && (!e->marked || row < e->marked->index)) e->marked = &e->row[row];
+    if (row >= 0 && (!e->marked || row < e->marked - e->row)) e->marked = &e->row[row];
     return KVL_OK;
 }
 
