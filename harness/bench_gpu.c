@@ -44,6 +44,7 @@ static const struct {
     { "quest", "quest:dense_layers=0" },
     { "quest_host", "quest:dense_layers=0,offload=true" },
     { "omnikv", "omnikv" },
+    { "omnikv_host", "omnikv:offload=true" },
     { "streaming_llm", "streaming_llm" },
     { "h2o", "h2o" },
     { "snapkv", "snapkv" },

@@ -26,7 +26,7 @@ for what in 'stream read' 'pinned copy to the device' 'projections of 512, bf16'
     'attention, random pages'; do
     jq -es --arg what "$what" 'any(.[]; .what == $what)' "$tmp/run.jsonl" >"$tmp/o" || fail "no line of $what"
 done
-for policy in quest omnikv streaming_llm h2o snapkv; do
+for policy in quest omnikv omnikv_host streaming_llm h2o snapkv; do
     jq -es --arg policy $policy 'any(.[]; .what == "token" and .policy == $policy)' "$tmp/run.jsonl" >"$tmp/o" ||
         fail "no token under $policy"
 done
