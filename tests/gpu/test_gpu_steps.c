@@ -1,6 +1,6 @@
-/* Decoding on a GPU without its host: how often a token waits, and that hooks
- * which run ahead of the device (KVL_CAP_ASYNC) answer, count and refuse what
- * they do when they are waited for.  Exit status 77: there is no GPU here.
+/* Decoding on a GPU without its host: how often a token waits, and that hooks which run ahead of the device
+ * (KVL_CAP_ASYNC) answer, count and refuse what they do when they are waited for.  Exit status 77: there is
+ * no GPU here.
  *
  * Everything is small for the GPU that tests/ops/cuda_host plays. */
 #include "conformance/rig.h"
@@ -51,7 +51,7 @@ static const char *const toy_names[] = { "tokens",      "tokens_early", "tokens_
                                          "evicted",     "nan",          "liar",        NULL };
 
 struct toy_opts {
-    int32_t way, at;
+    int32_t way, at, layer;
 };
 
 static const struct kvl_opt toy_options[] = {
@@ -68,6 +68,13 @@ static const struct kvl_opt toy_options[] = {
       .min = 0,
       .max = MAX_TOK,
       .help = "position of a NaN" },
+    { .name = "layer",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct toy_opts, layer),
+      .def = "0",
+      .min = 0,
+      .max = MAX_TOK,
+      .help = "layer of a NaN; those before give lists" },
     { 0 },
 };
 
@@ -111,8 +118,7 @@ static int toy_pages(struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl
     return kvl_sel_top_pages(sel, scope, score, n, KVL_MIN(k, n), TOY_PAGE, last);
 }
 
-/* What a policy does that names lists itself; it may give what an operator
- * wrote to a builder. */
+/* What a policy does that names lists itself; it may give what an operator wrote to a builder. */
 static int toy_lists(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_sel *sel)
 {
     int32_t lists = ctx->shape->n_kv_heads;
@@ -150,9 +156,10 @@ static int toy_segments(struct kvl_pctx *ctx, const struct kvl_step *step, struc
 static int toy_nan(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_sel *sel)
 {
     const struct toy_opts *o = ctx->opts;
+    if (step->layer < o->layer) return toy_lists(ctx, step, sel);
     float *score = toy_scores(ctx, step, 1, step->pos), nan = NAN;
     if (!score) return KVL_ENOMEM;
-    if (step->pos == o->at)
+    if (step->pos == o->at && step->layer == o->layer)
         KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = score + 3, .x = &nan, .n = 1 }));
     return kvl_sel_top_tokens(sel, KVL_SCOPE_LAYER, score, step->pos, TOY_K);
 }
@@ -498,6 +505,33 @@ static void test_nan_of_a_row(void **state)
     rig_close(&r);
 }
 
+/* The first of the rows is named, whenever it was found and however many steps it has had: row 1 looks before
+ * it meets a NaN of its own. */
+static void test_nan_of_two_rows(void **state)
+{
+    (void)state;
+    static const char *const options[] = { "way=nan,at=33,layer=0", "way=nan,at=34,layer=1" };
+    int32_t id[MAX_TOK];
+    struct rig_session rs[2];
+    struct rig r;
+    rig_open(&r, &waits_desc);
+    rig_tokens(id, MAX_TOK, 9);
+    float *logits = rig_logits(&r, 3);
+    for (int i = 0; i < 2; i++) {
+        const struct rig_run run = {
+            .policy = &toy, .budget = 32, .id = id, .n_ctx = 30 + i, .options = options[i]
+        };
+        rs[i] = rig_start(&r, &run);
+        rig_decode(&r, &rs[i], id, 3, logits);
+    }
+    struct kvl_session *both[] = { rs[0].s, rs[1].s };
+    assert_int_equal(kvl_session_decode(both, 2, id, logits, &r.err), KVL_EPOLICY);
+    if (!strstr(r.err.msg, "position 33")) fail_msg("\"%s\"", r.err.msg);
+    for (int i = 0; i < 2; i++) rig_end(&rs[i]);
+    kvl_free(logits);
+    rig_close(&r);
+}
+
 /* In a block of tokens the first one that meets it is named. */
 static void test_nan_in_a_block(void **state)
 {
@@ -518,8 +552,7 @@ static void test_nan_in_a_block(void **state)
     rig_close(&r);
 }
 
-/* Who looks without waiting sees what is not there yet: under the emulation
- * always. */
+/* Who looks without waiting sees what is not there yet: under the emulation always. */
 static void test_liar(void **state)
 {
     (void)state;
@@ -552,9 +585,13 @@ int main(void)
     }
     RIG_OK(&err, kvl_registry_create(&registry, &err));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits),          cmocka_unit_test(test_waits_of_lists),
-        cmocka_unit_test(test_answers),        cmocka_unit_test(test_nan_of_a_row),
-        cmocka_unit_test(test_nan_in_a_block), cmocka_unit_test(test_liar),
+        cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_waits_of_lists),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_nan_of_a_row),
+        cmocka_unit_test(test_nan_of_two_rows),
+        cmocka_unit_test(test_nan_in_a_block),
+        cmocka_unit_test(test_liar),
     };
     int rc = cmocka_run_group_tests_name("gpu_steps", tests, NULL, NULL);
     kvl_registry_destroy(registry);
