@@ -205,7 +205,7 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     size_t all = (size_t)REPLAY_CHUNK * (size_t)sh->head_dim * (size_t)sh->n_kv_heads;
     bool values = s->planned->replay == KVL_REPLAY_ALL;
     KVL_TRY(kvl_step_reset(s->engine, err));
-    float *k = kvl_arena_get(&s->engine->step, 2 * all, sizeof *k);
+    float *k = kvl_arena_get(&s->engine->results, 2 * all, sizeof *k);
     if (!k) return kvl_fail(err, KVL_ENOMEM, "out of memory to replay the context");
     float *v = k + all;
     for (int32_t at = 0; at < s->n_pos; at += REPLAY_CHUNK) {

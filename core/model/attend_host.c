@@ -28,7 +28,7 @@ struct kvl_split {
      * so on. */
     int32_t *piece;
     int32_t n_pieces, n[SIDES];
-    const float *device_probs; /* [n_heads][n[DEVICE]], in the step arena */
+    const float *device_probs; /* [n_heads][n[DEVICE]], in the arena of results */
     size_t q_at, results_at;   /* floats from the first of all queries, of the host's results */
     const float *part[SIDES], *part_lse[SIDES]; /* what is merged, the host's last */
     struct kvl_attn_merge_args merge;
@@ -189,14 +189,14 @@ static float *floats(struct kvl_arena *a, int32_t n_heads, int32_t n)
 /* Where the device's share of the results goes. */
 static int device_results(const struct kvl_head *h, struct kvl_split *s, struct kvl_attn_job *job)
 {
-    struct kvl_arena *step = &h->e->step;
-    job->out = floats(step, job->n_heads, h->e->model->shape.head_dim);
-    job->lse = floats(step, job->n_heads, 1);
+    struct kvl_arena *results = &h->e->results;
+    job->out = floats(results, job->n_heads, h->e->model->shape.head_dim);
+    job->lse = floats(results, job->n_heads, 1);
     if (!job->out || !job->lse) return kvl_items_no_memory(h);
     s->part[DEVICE] = job->out;
     s->part_lse[DEVICE] = job->lse;
     if (!s->whole.probs) return KVL_OK;
-    s->device_probs = job->probs = floats(step, job->n_heads, job->n_slots);
+    s->device_probs = job->probs = floats(results, job->n_heads, job->n_slots);
     return job->probs ? KVL_OK : kvl_items_no_memory(h);
 }
 
@@ -301,7 +301,7 @@ static int results_get(struct kvl_engine *e, float **host, float **device)
     }
     KVL_TRY(pinned(e, &o->results, &o->cap_results, o->n_results));
     *host = o->results;
-    *device = kvl_arena_get(&e->step, o->n_results, sizeof **device);
+    *device = kvl_arena_get(&e->results, o->n_results, sizeof **device);
     return *device ? KVL_OK : KVL_ENOMEM;
 }
 

@@ -114,7 +114,7 @@ int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err
 
 /* ---- the device ---------------------------------------------------------------------------------- */
 
-enum { STEP_WAIT = 64 << 20 }; /* bytes of the step arena that are worth waiting for */
+enum { STEP_WAIT = 64 << 20 }; /* bytes of results that are worth waiting for */
 
 int kvl_engine_sync(struct kvl_engine *e)
 {
@@ -143,9 +143,10 @@ int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t byt
 
 int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err)
 {
-    if (e->dev->discrete && e->pending && e->step.used < STEP_WAIT) return KVL_OK;
-    KVL_TRY(kvl_engine_wait(e, err));
     kvl_arena_reset(&e->step);
+    if (e->dev->discrete && e->pending && e->results.used < STEP_WAIT) return KVL_OK;
+    KVL_TRY(kvl_engine_wait(e, err));
+    kvl_arena_reset(&e->results);
     return KVL_OK;
 }
 
@@ -246,7 +247,7 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
     e->dev = desc->device ? desc->device : kvl_device_cpu();
     e->ops = desc->ops ? desc->ops : e->dev->ops;
     e->now = desc->ops ? desc->ops : e->dev->ops_now;
-    e->step.dev = e->scratch.dev = e->dev;
+    e->results.dev = e->scratch.dev = e->dev;
     int rc = engine_fill(e, err);
     if (rc != KVL_OK) {
         rc = kvl_engine_memory(e, rc, err);
@@ -271,6 +272,7 @@ void kvl_engine_destroy(struct kvl_engine *e)
     kvl_free(e->job_src);
     kvl_free(e->merge);
     kvl_arena_free(&e->step);
+    kvl_arena_free(&e->results);
     kvl_arena_free(&e->scratch);
     kvl_store_destroy(e->store);
     kvl_free(e);

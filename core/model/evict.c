@@ -202,7 +202,7 @@ static int scores_ask(struct kvl_session *s, int32_t layer, struct kvl_scores *s
     int32_t heads = e->model->shape.n_kv_heads;
     size_t floats = (size_t)heads * (size_t)s->n_pos;
     *sc = (struct kvl_scores){ .n_tok = s->n_pos, .keep_tok = s->ctx.budget_tok };
-    sc->score = kvl_arena_get(&e->step, floats + 1, sizeof *sc->score);
+    sc->score = kvl_arena_get(&e->results, floats + 1, sizeof *sc->score);
     sc->keep_lane = kvl_arena_get(&e->step, (size_t)heads, sizeof *sc->keep_lane);
     if (!sc->score || !sc->keep_lane)
         return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");

@@ -130,7 +130,7 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
     float *lse = NULL;
     if (s->obs) {
         KVL_TRY(kvl_step_reset(e, f->err));
-        lse = kvl_arena_get(&e->step, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
+        lse = kvl_arena_get(&e->results, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
         if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     }
     KVL_TRY(given(
@@ -261,7 +261,7 @@ static int observed_get(const struct kvl_forward *f, bool wanted, struct kvl_obs
 {
     size_t heads = (size_t)f->e->model->shape.n_heads;
     struct kvl_arena *a = &f->e->step;
-    *ob = (struct kvl_observed){ .lse = kvl_arena_get(a, heads, sizeof *ob->lse) };
+    *ob = (struct kvl_observed){ .lse = kvl_arena_get(&f->e->results, heads, sizeof *ob->lse) };
     if (wanted) {
         ob->probs = kvl_arena_get(a, heads, sizeof *ob->probs);
         ob->n = kvl_arena_get(a, heads, sizeof *ob->n);
@@ -507,7 +507,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     return KVL_OK;
 }
 
-int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
+static int run_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;
     size_t at = (size_t)(f->n - n) * (size_t)e->model->shape.n_embd;
@@ -515,7 +515,15 @@ int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
     tail.n = n;
     KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
     KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
-    KVL_TRY(kvl_engine_wait(e, f->err));
+    return kvl_engine_wait(e, f->err);
+}
+
+int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
+{
+    struct kvl_engine *e = f->e;
+    int rc = run_logits(f, n, out);
+    if (rc != KVL_OK) kvl_marks_drop(e); /* they are not the next call's */
+    KVL_TRY(rc);
     KVL_TRY(kvl_marks_check(e, f->err));
     if (!all_finite(out, (size_t)n * (size_t)e->model->shape.n_vocab))
         return kvl_fail(f->err, KVL_ENUMERIC, "a logit is infinite or NaN at position %d or after",

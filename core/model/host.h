@@ -1,8 +1,10 @@
 /* host.h - the engine's side of sessions and policies; core/model only.
  *
  * Who owns what
- *   engine    workspace of one thread; two arenas: `step` lives for one layer of one call, `scratch`
- *             for one hook
+ *   engine    workspace of one thread; three arenas: `step` lives for one layer of one call, in memory of
+ *             the host, which operators read copies of; `results`, which operators write and both sides
+ *             see, as long, or until the device is done; `scratch` for one hook.  Lists and tables stay out
+ *             of what both see: its pages would travel at every touch
  *   session   its sequence, a reference to its observers, its policy's tables and state
  *   observers are reference-counted and copied when a fork writes them; tables share their rows and
  *             copy those that are written
@@ -269,7 +271,7 @@ struct kvl_engine {
     const volatile int *stop;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
-    struct kvl_arena step, scratch;
+    struct kvl_arena step, results, scratch;
     struct kvl_hosted *hosted; /* attend_host.c; NULL: the device does not attend on the host */
     uint64_t fetch_ns;         /* of fetches since the last lap of forward.c */
     /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
@@ -316,7 +318,7 @@ struct kvl_job_src {
     int32_t layer, kv_head;
 };
 
-/* What observe gets; everything lies in the step arena. */
+/* What observe gets: the arrays lie in the step arena, weights and lse in that of results. */
 struct kvl_observed {
     const float **probs; /* [n_heads]; NULL where nobody observes */
     int32_t *n;          /* [n_heads]; the same */
@@ -357,7 +359,7 @@ int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t byt
 int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err);
 /* "<what>: <status>", or what the device says of its end. */
 int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, struct kvl_err *err);
-/* Empties the step arena, unless that meant to wait for what is under way. */
+/* Empties the step arena, and that of results unless that meant to wait for what is under way. */
 int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err);
 
 static inline int32_t kvl_group(const struct kvl_shape *shape)

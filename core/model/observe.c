@@ -256,12 +256,12 @@ int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t lay
     return ring_put(o, ring_lse, heads, token, lse + (size_t)skip * heads, m);
 }
 
-/* The newest `window` rows of `row` floats that a layer's ring holds, oldest first, in the step
- * arena. */
+/* The newest `window` rows of `row` floats that a layer's ring holds, oldest first, in the arena
+ * of results. */
 static int window_rows(struct kvl_engine *e, const struct kvl_observers *o, const float *ring,
                        size_t row, int32_t layer, int32_t window, const float **out)
 {
-    float *to = kvl_arena_get(&e->step, (size_t)window * row, sizeof *to);
+    float *to = kvl_arena_get(&e->results, (size_t)window * row, sizeof *to);
     if (!to) return KVL_ENOMEM;
     *out = to;
     ring += (size_t)layer * (size_t)o->set.window * row;

@@ -256,7 +256,7 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
         if (lists[i].keys && h->r->reads) h->r->reads->given = true;
         if (h->r->probs) {
             float *probs =
-                kvl_arena_get(&h->e->step, (size_t)n_heads * (size_t)lists[i].n + 1, sizeof *probs);
+                kvl_arena_get(&h->e->results, (size_t)n_heads * (size_t)lists[i].n + 1, sizeof *probs);
             if (!probs) return kvl_items_no_memory(h);
             job.probs = probs;
             for (int32_t j = 0; j < n_heads; j++) {
@@ -417,8 +417,8 @@ static int resolve_head(const struct kvl_head *h)
     const float **part_lse = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part_lse);
     if (!part || !part_lse) return kvl_items_no_memory(h);
     for (int32_t i = 0; i < n_parts; i++) {
-        float *o = kvl_arena_get(&h->e->step, floats, sizeof *o);
-        float *l = kvl_arena_get(&h->e->step, (size_t)group, sizeof *l);
+        float *o = kvl_arena_get(&h->e->results, floats, sizeof *o);
+        float *l = kvl_arena_get(&h->e->results, (size_t)group, sizeof *l);
         if (!o || !l) return kvl_items_no_memory(h);
         part[i] = o;
         part_lse[i] = l;

@@ -198,7 +198,7 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
     struct kvl_segment *g;
     KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
     k = KVL_MIN(k, n);
-    int32_t *index = kvl_arena_get(&e->step, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
+    int32_t *index = kvl_arena_get(&e->results, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
     if (!index) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for the %d best", k);
     int rc = (ahead ? e->ops : e->now)
                  ->topk(&(struct kvl_topk_args){ .index = index,
