@@ -110,7 +110,7 @@ struct kvl_device {
 
     /* 64-byte aligned (256 on a device), zero; NULL: no memory. */
     void *(*alloc)(enum kvl_place place, size_t n, size_t item);
-    void (*free)(enum kvl_place place, void *p); /* waits for what may still use it */
+    void (*free)(enum kvl_place place, void *p); /* the room comes back with the next sync */
 
     /* Any two places.  What comes from HOST memory has been read when it returns, what goes there is
      * there. */

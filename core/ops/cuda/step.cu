@@ -83,7 +83,9 @@ bool kvl_cuda_step_able(void)
     const char *v = getenv("KVL_CUDA_GRAPH");
     if (step.asked || kvl_cuda_ready() != KVL_OK) return step.able;
     step.asked = true;
-    step.launches = v && v[0] ? atoi(v) : STEP_LAUNCHES;
+    char *end = NULL;
+    long wanted = v ? strtol(v, &end, 10) : 0;
+    step.launches = !v || end == v || *end ? STEP_LAUNCHES : (int32_t)KVL_MIN(wanted, 1000000L);
     if (step.launches <= 0 || kvl_cuda_rt.checks) return false;
     step.rest = 1; /* the first step loads kernels and takes memory */
     step.able = step_try(kvl_cuda_rt.stream[KVL_STREAM_MAIN]) == cudaSuccess;
@@ -182,6 +184,7 @@ static void step_forget(struct step_graph *g)
 {
     if (g->exec) (void)cudaGraphExecDestroy(g->exec);
     g->exec = NULL;
+    g->used = 0;
 }
 
 /* In place of the one that was used longest ago; of all, where memory is short. */
