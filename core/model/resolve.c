@@ -255,8 +255,8 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
         if (lists[i].keys) KVL_TRY(kvl_keys_complete(h, &lists[i]));
         if (lists[i].keys && h->r->reads) h->r->reads->given = true;
         if (h->r->probs) {
-            float *probs =
-                kvl_arena_get(&h->e->results, (size_t)n_heads * (size_t)lists[i].n + 1, sizeof *probs);
+            float *probs = kvl_arena_get(&h->e->results, (size_t)n_heads * (size_t)lists[i].n + 1,
+                                         sizeof *probs);
             if (!probs) return kvl_items_no_memory(h);
             job.probs = probs;
             for (int32_t j = 0; j < n_heads; j++) {
