@@ -12,10 +12,19 @@ const char bench_gpu_how[] =
     "build/tests/bench_cuda_attn | grep '^{' >>peers.jsonl           # lanes alone: random pages\n"
     "build/kvlab bench --device cuda --peer-json peers.jsonl --json gpu.jsonl "
     "--report=results/gpu.md\n"
+    "build/kvlab bench --device hybrid       # the CPU attends what lies in host memory: line "
+    "quest_host\n"
+    "build/kvlab bench --device cuda --prefill-host 1048576          # one layer's keys and values "
+    "on the "
+    "GPU at a time\n"
     "```\n\n"
     "The model takes 14 GB in TMPDIR, 128K tokens in bf16 take 17.2 GB on the GPU; `--depths` and "
     "`--quick`\nmake it smaller. Attention is what a token takes longer than at depth 0: a GPU "
-    "works behind the program's\nback, so that its parts have no times of their own.\n\n";
+    "works behind the program's\nback, so that its parts have no times of their own. For the last "
+    "two no goal is set; a million "
+    "tokens take about\n155 GB of host memory, by arithmetic. `KVL_CUDA_GRAPH=n` is how many "
+    "kernels a graph "
+    "of a step has (0: none).\n\n";
 
 const struct bench_goal bench_gpu_goals[] = {
     { "gpu-attention",
