@@ -64,6 +64,20 @@ float *kvl_scratch(const struct kvl_pctx *ctx, size_t n)
     return kvl_arena_get(&ctx->host->session->engine->scratch, n + 1, sizeof(float));
 }
 
+int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
+                   float *probs, int32_t n)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    return ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+                                                          .q = q,
+                                                          .lanes = e->lanes,
+                                                          .n_slots = n,
+                                                          .n_heads = sh->n_heads,
+                                                          .n_kv_heads = sh->n_kv_heads,
+                                                          .head_dim = sh->head_dim,
+                                                          .scale = e->scale });
+}
+
 int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, float *probs, int32_t n)
 {
@@ -86,14 +100,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     s->count.index_read_bytes +=
         (int64_t)n * sh->n_kv_heads * sh->head_dim * kvl_kv_elem_bytes(d->type);
-    return ctx->ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
-                                                               .q = q->q,
-                                                               .lanes = e->lanes,
-                                                               .n_slots = n,
-                                                               .n_heads = sh->n_heads,
-                                                               .n_kv_heads = sh->n_kv_heads,
-                                                               .head_dim = sh->head_dim,
-                                                               .scale = e->scale });
+    return kvl_lane_probs(e, ctx->ops, q->q, probs, n);
 }
 
 /* ---- attach ---------------------------------------------------------------------------------------- */

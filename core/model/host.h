@@ -521,6 +521,9 @@ int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct
 
 /* ---- attach.c -------------------------------------------------------------------------------------- */
 
+/* Weights of one query [n_heads][head_dim] over the first n slots of e->lanes: probs [n_heads][n]. */
+int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
+                   float *probs, int32_t n);
 /* From here on the hooks of this policy run; NULL: nobody's. */
 void kvl_watch_policy(struct kvl_engine *e, const char *policy);
 /* The context has come under prefill_mask: replay, prefilled, score, evict, layer by layer. */

@@ -172,14 +172,7 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
     s->count.prefill_scored_pairs += (int64_t)n * sh->n_heads;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    return e->now->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
-                                                             .q = q->q + (size_t)i * row,
-                                                             .lanes = e->lanes,
-                                                             .n_slots = n,
-                                                             .n_heads = sh->n_heads,
-                                                             .n_kv_heads = sh->n_kv_heads,
-                                                             .head_dim = sh->head_dim,
-                                                             .scale = e->scale });
+    return kvl_lane_probs(e, e->now, q->q + (size_t)i * row, probs, n);
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------- */
