@@ -44,7 +44,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 4
+#define KVL_POLICY_ABI 5
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
