@@ -7,21 +7,14 @@
 
 enum { PLACE_STEP = 1024 }; /* blocks that are there twice while they move */
 
-/* Block b lies i blocks behind `first`, in the same slab: slabs may lie side by side, but no copy may leave the one
- * where it began. */
-static bool place_follows(const struct kvl_store *store, uint8_t *first, uint8_t *b, int32_t i)
-{
-    const struct kvl_block *at = kvl_block_head(first), *next = kvl_block_head(b);
-    return next->slab == at->slab && next->data == at->data + (size_t)i * store->layout.data_bytes;
-}
-
 /* How many of n moves follow each other on both sides: one copy serves them. */
 static int32_t place_run(const struct kvl_store *store, uint8_t *const *from, uint8_t *const *to,
                          int32_t n)
 {
+    const struct kvl_layout *l = &store->layout;
     int32_t i = 1;
-    while (i < n && place_follows(store, from[0], from[i], i) &&
-           place_follows(store, to[0], to[i], i))
+    while (i < n && kvl_block_follows(l, from[0], from[i], i) &&
+           kvl_block_follows(l, to[0], to[i], i))
         i++;
     return i;
 }

@@ -62,6 +62,21 @@ static inline struct kvl_block *kvl_block_head(uint8_t *block)
     return (struct kvl_block *)(void *)block;
 }
 
+/* Where the parts of a block lie that is only read. */
+static inline const uint8_t *kvl_block_parts(const uint8_t *block)
+{
+    return ((const struct kvl_block *)(const void *)block)->data;
+}
+
+/* The parts of b lie i blocks behind those of `first`, in the same slab: slabs may lie side by side, but no copy
+ * may leave the one where it began. */
+static inline bool kvl_block_follows(const struct kvl_layout *l, const uint8_t *first,
+                                     const uint8_t *b, int32_t i)
+{
+    const struct kvl_block *at = (const void *)first, *next = (const void *)b;
+    return next->slab == at->slab && next->data == at->data + (size_t)i * l->data_bytes;
+}
+
 static inline bool kvl_block_shared(uint8_t *block)
 {
     return kvl_block_head(block)->refs > 1;

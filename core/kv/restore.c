@@ -48,24 +48,11 @@ int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out
     return KVL_OK;
 }
 
-static struct kvl_block block_head(const uint8_t *block)
-{
-    struct kvl_block head;
-    memcpy(&head, block, sizeof head);
-    return head;
-}
-
-/* How many of n blocks have their parts in a row: blocks that were taken together often do.  Slabs may lie
- * side by side, but no copy may leave the one where it began. */
+/* How many of n blocks have their parts in a row: blocks that were taken together often do. */
 static int32_t blocks_run(const struct kvl_store *store, const uint8_t *const *block, int32_t n)
 {
-    const struct kvl_block first = block_head(block[0]);
     int32_t i = 1;
-    for (; i < n; i++) {
-        const struct kvl_block b = block_head(block[i]);
-        if (b.slab != first.slab || b.data != first.data + (size_t)i * store->layout.data_bytes)
-            break;
-    }
+    while (i < n && kvl_block_follows(&store->layout, block[0], block[i], i)) i++;
     return i;
 }
 
@@ -76,7 +63,7 @@ int kvl_blocks_write(struct kvl_store *store, uint8_t *const *block, int32_t n,
     for (int32_t i = 0, run; i < n; i += run) {
         run = blocks_run(store, from + i, n - i);
         size_t size = (size_t)run * store->layout.data_bytes;
-        int rc = store->device->copy(block_head(block[i]).data, bytes, size, KVL_STREAM_MAIN);
+        int rc = store->device->copy(kvl_block_head(block[i])->data, bytes, size, KVL_STREAM_MAIN);
         if (rc != KVL_OK) return kvl_device_fail(store, rc, err);
         bytes += size;
     }
@@ -89,7 +76,7 @@ int kvl_blocks_read(struct kvl_store *store, const uint8_t *const *block, int32_
     for (int32_t i = 0, run; i < n; i += run) {
         run = blocks_run(store, block + i, n - i);
         size_t size = (size_t)run * store->layout.data_bytes;
-        int rc = store->device->copy(bytes, block_head(block[i]).data, size, KVL_STREAM_MAIN);
+        int rc = store->device->copy(bytes, kvl_block_parts(block[i]), size, KVL_STREAM_MAIN);
         if (rc != KVL_OK) return kvl_device_fail(store, rc, err);
         bytes += size;
     }
