@@ -564,7 +564,6 @@ int kvl_forward_embed(const struct kvl_forward *f)
 int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
 {
     int rc = KVL_OK;
-    KVL_TRY(kvl_step_reset(f->e, f->err));
     for (int32_t l = first; rc == KVL_OK && l < end; l++) rc = run_layer(f, l);
     return rc == KVL_OK ? rows_finite(f) : rows_ended(f, rc);
 }
