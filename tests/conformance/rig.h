@@ -28,6 +28,17 @@ static inline void rig_ok_at(int rc, const struct kvl_err *err, const char *what
 }
 #define RIG_OK(err, expr) rig_ok_at((expr), (err), #expr, __FILE__, __LINE__)
 
+/* A policy `id` of a test; the fields that make it one follow. */
+#define RIG_POLICY(id, ...)                                                                        \
+    static const struct kvl_policy id = { .abi = KVL_POLICY_ABI,                                   \
+                                          .size = sizeof(struct kvl_policy),                       \
+                                          .name = #id,                                             \
+                                          .title = "test",                                         \
+                                          .paper = "none",                                         \
+                                          .help = "test",                                          \
+                                          .version = 1,                                            \
+                                          __VA_ARGS__ }
+
 /* ---- model and engine ------------------------------------------------------------------------ */
 
 struct rig {

@@ -119,17 +119,8 @@ static int test_plan(struct kvl_plan *plan)
     return plan->own_prefill ? kvl_plan_observe(plan, KVL_OBS_WINDOW, 8) : KVL_OK;
 }
 
-static const struct kvl_policy masker = {
-    .abi = KVL_POLICY_ABI,
-    .size = sizeof(struct kvl_policy),
-    .name = "masker",
-    .title = "t",
-    .paper = "p",
-    .help = "h",
-    .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL,
-    .plan = test_plan,
-    .prefill_mask = test_mask,
-};
+RIG_POLICY(masker, .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL, .plan = test_plan,
+           .prefill_mask = test_mask);
 
 static const struct kvl_policy *evicting(void)
 {

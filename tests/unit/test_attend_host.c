@@ -192,17 +192,7 @@ static int test_plan(struct kvl_plan *plan)
     return kvl_plan_offload(plan, &cfg.o);
 }
 
-#define POLICY(id, ...)                                                                            \
-    static const struct kvl_policy id = { .abi = KVL_POLICY_ABI,                                   \
-                                          .size = sizeof(struct kvl_policy),                       \
-                                          .name = #id,                                             \
-                                          .title = "test",                                         \
-                                          .paper = "none",                                         \
-                                          .help = "test",                                          \
-                                          .version = 1,                                            \
-                                          .plan = test_plan,                                       \
-                                          .select = test_select,                                   \
-                                          __VA_ARGS__ }
+#define POLICY(id, ...) RIG_POLICY(id, .plan = test_plan, .select = test_select, __VA_ARGS__)
 
 POLICY(plain, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS);
 POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_PROBS,
@@ -304,13 +294,18 @@ static void compare(struct rig *ref, struct rig *r, const struct kvl_policy *pol
     assert_int_equal(pair[0].count.attended_tok, pair[1].count.attended_tok);
 }
 
-static void pair_open(struct seen pair[2])
+/* Lists that are fetched and attended by plain loops, and lists that are attended where they lie. */
+static void pair_open(struct rig *ref, struct rig *r, struct seen pair[2])
 {
     for (int i = 0; i < 2; i++) pair[i].x = rig_floats(MAX_SEEN);
+    open_on(ref, NULL, &kvl_ops_ref, KVL_KV_F32);
+    open_on(r, device_of(hybrid), NULL, KVL_KV_F32);
 }
 
-static void pair_close(struct seen pair[2])
+static void pair_close(struct rig *ref, struct rig *r, struct seen pair[2])
 {
+    rig_close(r);
+    rig_close(ref);
     for (int i = 0; i < 2; i++) kvl_free(pair[i].x);
     memset(&cfg, 0, sizeof cfg);
 }
@@ -320,9 +315,7 @@ static void test_lists_cut_in_every_way(void **state)
     struct rig ref, r;
     struct seen pair[2];
     (void)state;
-    pair_open(pair);
-    open_on(&ref, NULL, &kvl_ops_ref, KVL_KV_F32);
-    open_on(&r, device_of(hybrid), NULL, KVL_KV_F32);
+    pair_open(&ref, &r, pair);
     for (int k = 0; k < N_KINDS; k++)
         for (int i = 0; i < N_SIZES * SEEDS; i++) {
             cfg.kind = (enum kind)k;
@@ -331,9 +324,7 @@ static void test_lists_cut_in_every_way(void **state)
             if (SEEDS == 1 && i > 0) break;
             compare(&ref, &r, &observing, pair);
         }
-    rig_close(&r);
-    rig_close(&ref);
-    pair_close(pair);
+    pair_close(&ref, &r, pair);
 }
 
 /* Slots of blocks on the host move when others go; lanes out of order stay on the device. */
@@ -342,9 +333,7 @@ static void test_lanes_that_shrink(void **state)
     struct rig ref, r;
     struct seen pair[2];
     (void)state;
-    pair_open(pair);
-    open_on(&ref, NULL, &kvl_ops_ref, KVL_KV_F32);
-    open_on(&r, device_of(hybrid), NULL, KVL_KV_F32);
+    pair_open(&ref, &r, pair);
     cfg.evicts = true;
     for (int i = 0; i < N_SIZES; i++) {
         cfg.kind = i % 2 ? KV_TOKENS : EVERYTHING;
@@ -354,9 +343,7 @@ static void test_lanes_that_shrink(void **state)
         run_seen(&r, &shrinking, &pair[1]);
         expect_near(&pair[0], &pair[1], 1e-4);
     }
-    rig_close(&r);
-    rig_close(&ref);
-    pair_close(pair);
+    pair_close(&ref, &r, pair);
 }
 
 /* The same numbers whoever else is in the batch, and in every run. */

@@ -175,26 +175,16 @@ static int test_report(struct kvl_pctx *ctx, struct kvl_report *r)
     return kvl_report_num(r, "total", ((struct sums *)ctx->state)->total);
 }
 
-#define POLICY(id, ...)                                                                            \
-    static const struct kvl_policy id = { .abi = KVL_POLICY_ABI,                                   \
-                                          .size = sizeof(struct kvl_policy),                       \
-                                          .name = #id,                                             \
-                                          .title = "test",                                         \
-                                          .paper = "none",                                         \
-                                          .help = "test",                                          \
-                                          .version = 1,                                            \
-                                          __VA_ARGS__ }
-
-POLICY(tiered, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = test_plan,
-       .schedule = test_schedule, .select = test_select);
-POLICY(naming, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = naming_plan,
-       .prefilled = naming_prefilled, .select = test_select);
-POLICY(shrinking, .caps = KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_OFFLOADS, .plan = test_plan,
-       .select = test_select, .evict = test_evict);
-POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_OFFLOADS,
-       .plan = observing_plan, .select = test_select, .observe = test_observe,
-       .report = test_report);
-POLICY(unlicensed, .caps = KVL_CAP_SELECTS, .plan = test_plan, .select = test_select);
+RIG_POLICY(tiered, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = test_plan,
+           .schedule = test_schedule, .select = test_select);
+RIG_POLICY(naming, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = naming_plan,
+           .prefilled = naming_prefilled, .select = test_select);
+RIG_POLICY(shrinking, .caps = KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_OFFLOADS,
+           .plan = test_plan, .select = test_select, .evict = test_evict);
+RIG_POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_OFFLOADS,
+           .plan = observing_plan, .select = test_select, .observe = test_observe,
+           .report = test_report);
+RIG_POLICY(unlicensed, .caps = KVL_CAP_SELECTS, .plan = test_plan, .select = test_select);
 
 /* ---- attention that looks where it reads -------------------------------------------------------- */
 

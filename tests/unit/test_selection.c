@@ -138,27 +138,17 @@ static int report_sums(struct kvl_pctx *ctx, struct kvl_report *report)
     return kvl_report_num(report, "calls", (double)st->n_calls);
 }
 
-#define POLICY(id, ...)                                                                            \
-    static const struct kvl_policy id = { .abi = KVL_POLICY_ABI,                                   \
-                                          .size = sizeof(struct kvl_policy),                       \
-                                          .name = #id,                                             \
-                                          .title = "test",                                         \
-                                          .paper = "none",                                         \
-                                          .help = "test",                                          \
-                                          .version = 1,                                            \
-                                          __VA_ARGS__ }
-
-POLICY(everything, .caps = KVL_CAP_BOUND);
-POLICY(halves, .caps = KVL_CAP_SELECTS, .select = select_halves);
-POLICY(plain, .caps = KVL_CAP_SELECTS, .select = select_plain);
-POLICY(weighted, .caps = KVL_CAP_SELECTS, .select = select_weighted);
-POLICY(buried, .caps = KVL_CAP_SELECTS, .select = select_buried);
-POLICY(shared, .caps = KVL_CAP_SELECTS, .select = select_shared);
-POLICY(repeated, .caps = KVL_CAP_SELECTS, .select = select_repeated);
-POLICY(constant, .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS, .plan = plan_raw,
-       .select = select_constant);
-POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS, .plan = plan_state,
-       .select = select_plain, .observe = observe_sums, .report = report_sums);
+RIG_POLICY(everything, .caps = KVL_CAP_BOUND);
+RIG_POLICY(halves, .caps = KVL_CAP_SELECTS, .select = select_halves);
+RIG_POLICY(plain, .caps = KVL_CAP_SELECTS, .select = select_plain);
+RIG_POLICY(weighted, .caps = KVL_CAP_SELECTS, .select = select_weighted);
+RIG_POLICY(buried, .caps = KVL_CAP_SELECTS, .select = select_buried);
+RIG_POLICY(shared, .caps = KVL_CAP_SELECTS, .select = select_shared);
+RIG_POLICY(repeated, .caps = KVL_CAP_SELECTS, .select = select_repeated);
+RIG_POLICY(constant, .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS, .plan = plan_raw,
+           .select = select_constant);
+RIG_POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS, .plan = plan_state,
+           .select = select_plain, .observe = observe_sums, .report = report_sums);
 
 /* ---- tests -------------------------------------------------------------------------------------------- */
 
@@ -285,7 +275,7 @@ static int select_latest(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_share(sel, ctx->shape->n_layers - 1, 2);
 }
 
-POLICY(latest, .caps = KVL_CAP_SELECTS, .select = select_latest);
+RIG_POLICY(latest, .caps = KVL_CAP_SELECTS, .select = select_latest);
 
 /* Logits after `n` tokens under `latest`, run in blocks of `block`. */
 static void latest_run(struct rig *r, int32_t block, float *logits, int64_t *attended)
