@@ -1,27 +1,59 @@
-"""Makes a deeper model out of a trained one by repeating its layers."""
+"""Makes a deeper or wider model out of a trained one."""
 import torch
 
 import model as llama
 
 
-def grow(parent, layers, noise, vocab_size):
-    """A model whose layer i starts as the parent's layer layers[i].
+def grow(parent, layers, noise, shape, vocab_size):
+    """A model of the given shape whose layer i starts as the parent's layer layers[i].
 
     What n copies of a layer add to the hidden state is divided by n, so that the deeper model
-    computes about the same; noise (relative to the size of a matrix) lets the copies diverge.
+    computes about the same.  A width or feed-forward width twice the parent's holds everything
+    twice, and what reads it splits its weights at random between the two, so that the wider model
+    computes the same and the two may diverge.  Noise (relative to the size of a matrix) helps
+    copies to diverge as well.
     """
-    model = llama.Model(dict(parent.shape, layers=len(layers)), vocab_size)
+    model = llama.Model(shape, vocab_size)
+    wider = times_of(shape, parent.shape, "dim")
     with torch.no_grad():
-        for name in ("embed", "head", "norm"):
-            getattr(model, name).load_state_dict(getattr(parent, name).state_dict())
+        model.embed.weight.copy_(parent.embed.weight.repeat(1, wider))
+        model.head.weight.copy_(split(parent.head.weight, wider))
+        model.norm.weight.copy_(parent.norm.weight.repeat(wider))
         for block, source in zip(model.blocks, layers):
-            block.load_state_dict(parent.blocks[source].state_dict())
             copies = layers.count(source)
-            if copies == 1:
-                continue
+            copy_block(block, parent.blocks[source], wider, times_of(shape, parent.shape, "ff"))
             for parameter in block.parameters():
-                if parameter.dim() > 1:
+                if parameter.dim() > 1 and (copies > 1 or wider > 1):
                     parameter += noise * parameter.std() * torch.randn_like(parameter)
             block.o.weight /= copies
             block.down.weight /= copies
     return model
+
+
+def times_of(shape, parent_shape, name):
+    times = shape[name] // parent_shape[name]
+    if times not in (1, 2) or times * parent_shape[name] != shape[name]:
+        raise SystemExit("%s is %d, want the parent's %d or twice that"
+                         % (name, shape[name], parent_shape[name]))
+    return times
+
+
+def copy_block(block, source, wider, wider_ff):
+    """Fills a block whose width and feed-forward width are 1 or 2 times those of its source."""
+    for name in ("attn_norm", "ffn_norm"):
+        getattr(block, name).weight.copy_(getattr(source, name).weight.repeat(wider))
+    for name in ("q", "k", "v"):
+        getattr(block, name).weight.copy_(split(getattr(source, name).weight, wider))
+    for name in ("gate", "up"):
+        weight = getattr(source, name).weight.repeat(wider_ff, 1)
+        getattr(block, name).weight.copy_(split(weight, wider))
+    block.o.weight.copy_(source.o.weight.repeat(wider, 1))
+    block.down.weight.copy_(split(source.down.weight, wider_ff).repeat(wider, 1))
+
+
+def split(weight, times):
+    """[out][in] to [out][times * in]: random shares of every weight for equal inputs."""
+    if times == 1:
+        return weight
+    share = torch.rand_like(weight)
+    return torch.cat((share * weight, (1 - share) * weight), 1)

@@ -70,7 +70,8 @@ class Attention(torch.autograd.Function):
     def backward(ctx, dy):
         q, k, v, *probabilities = ctx.saved_tensors
         batch, n_kv, group, t, hd = q.shape
-        dq, dk, dv = torch.empty_like(q), torch.zeros(k.shape), torch.zeros(v.shape)
+        dq = torch.empty_like(q)
+        dk, dv = (torch.zeros_like(x, dtype=torch.float) for x in (k, v))
         for start, p in zip(range(0, t, ATTENTION_ROWS), probabilities):
             end = min(t, start + ATTENTION_ROWS)
             n = end - start
@@ -116,24 +117,23 @@ class Block(nn.Module):
         h = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
-    def forward(self, x, cos, sin, key_bias, rows=None):
+    def forward(self, x, cos, sin, key_bias, rows=()):
         """key_bias [batch][kv or 1][t] is added to the scores of every key.
 
-        With rows = (batch indices, positions) also returns the attention of these rows.
+        Also returns the attention of each of `rows`, (batch indices, positions).
         """
         q, k, v = self.project(x, cos, sin)
         y = Attention.apply(q.to(v.dtype), k.to(v.dtype), v, key_bias)
-        seen = None if rows is None else self._attention_of(rows, q, k, key_bias)
-        return self.finish(x, y), seen
+        return self.finish(x, y), [self._attention_of(some, q, k, key_bias) for some in rows]
 
     def _attention_of(self, rows, q, k, key_bias):
-        """Attention [row][kv][t] of rows = (batch indices, positions), mean over each group."""
+        """Attention [row][kv][group][t] of rows = (batch indices, positions)."""
         i, pos = rows
         bias = key_bias.expand(-1, self.n_kv, -1)[i]
         scores = torch.einsum("rkgd,rktd->rkgt", q[i, :, :, pos].float(), k[i].float())
         later = torch.arange(k.shape[2])[None, :] > pos[:, None]
         scores = scores + bias[:, :, None] + (later * MASKED)[:, None, None]
-        return torch.softmax(scores, -1).mean(2)
+        return torch.softmax(scores, -1)
 
 
 class Model(nn.Module):
@@ -196,26 +196,26 @@ class Model(nn.Module):
         a = positions.double().unsqueeze(-1) * self.freq
         return a.cos().float().unsqueeze(1), a.sin().float().unsqueeze(1)
 
-    def forward(self, ids, positions, key_bias=None, want=(), key_dropout=0.0, rows=None,
-                row_layers=()):
-        """Final hidden states; {layer: states after it} for the layers in `want`; and
-        {layer: attention of `rows`} for the layers in `row_layers`.
+    def forward(self, ids, positions, key_bias=None, want=(), key_dropout=0.0, rows=()):
+        """Final hidden states; {layer: states after it} for the layers in `want`; and for each of
+        `rows`, (layer, (batch indices, positions)), the attention of these rows in that layer.
 
         key_bias [batch][t] is added to the scores of every key.
         """
         batch, t = ids.shape
         cos, sin = self.angles(positions)
         bias = (torch.zeros(batch, t) if key_bias is None else key_bias).unsqueeze(1)
-        x, wanted, seen = self.embed(ids), {}, {}
+        x, wanted, seen = self.embed(ids), {}, [None] * len(rows)
         for i, block in enumerate(self.blocks):
             block_bias = bias
             if key_dropout and i >= 2:
                 drop = torch.rand(batch, block.n_kv, t) < key_dropout
                 drop[..., 0] = False
                 block_bias = bias + drop * MASKED
-            x, attention = block(x, cos, sin, block_bias, rows if i in row_layers else None)
-            if attention is not None:
-                seen[i] = attention
+            asked = [n for n, (layer, _) in enumerate(rows) if layer == i]
+            x, attention = block(x, cos, sin, block_bias, [rows[n][1] for n in asked])
+            for n, one in zip(asked, attention):
+                seen[n] = one
             if i in want:
                 wanted[i] = x
         return self.norm(x), wanted, seen
@@ -227,7 +227,7 @@ def save(path, model, step, extra=None):
 
 
 def load(path, vocab_size):
-    checkpoint = torch.load(path)
+    checkpoint = torch.load(path, map_location="cpu")
     model = Model(checkpoint["shape"], vocab_size)
     model.load_state_dict(checkpoint["model"])
     return model, checkpoint

@@ -8,6 +8,7 @@ PROBE_ROWS, KEY_ROWS, SUM_ROWS, SPAN_QUESTIONS = 192, 256, 128, 48
 QUERY_ROWS, QUERY_TOKENS = 256, 5
 SUM_TOKENS = 5  # digits of a sum, and the space before them
 OPERAND_TOKENS = 8  # four digits of two numbers
+PLACE_ROWS, COUNT_MASS = 96, 0.9
 SMALLEST = 1e-4  # attention below this is as bad as none
 
 
@@ -22,7 +23,7 @@ class Probe(torch.nn.Module):
     def loss(self, states, targets):
         """states [row][dim], targets [row][n]; a target of -100 does not count."""
         h = F.layer_norm(states.float(), states.shape[-1:])
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(h.device.type, torch.bfloat16):
             logits = self.linear(h).view(-1, VOCAB.size)
         return F.cross_entropy(logits.float(), targets.reshape(-1))
 
@@ -103,6 +104,42 @@ def place_loss(probe, states, docs, rng, starts_only=False):
     return probe.loss(states[rows, pos], targets)
 
 
+def choose_places(docs, rng):
+    """Up to PLACE_ROWS lists of answers (row in the batch, [answer]): the values of a key up to
+    one of them, in the order of the text."""
+    cases = []
+    for b, doc in enumerate(docs):
+        of_key = {}
+        for answer in doc.answers:
+            if answer.ordinal:
+                of_key.setdefault(tuple(answer.key), []).append(answer)
+        for answers in of_key.values():
+            if len(answers) > 1:
+                answers.sort(key=lambda answer: answer.ordinal)
+                cases += [(b, answers[:n + 1]) for n in range(len(answers))]
+    return rng.sample(cases, min(PLACE_ROWS, len(cases)))
+
+
+def value_starts(cases):
+    """Batch indices and positions of the first tokens of the last values of choose_places."""
+    return (torch.tensor([b for b, _ in cases]),
+            torch.tensor([answers[-1].value_start for _, answers in cases]))
+
+
+def count_loss(attention, cases):
+    """The first token of a value should attend alike to the first token of the text and to those
+    of the values before it that have the same key: what is left for the first tells how many.
+
+    attention [case][kv][group][t] is that of these tokens; the first head is asked.  Each of the n
+    tokens is asked for an n-th of COUNT_MASS; more is not rewarded.
+    """
+    cells = [(case, position, len(answers)) for case, (_, answers) in enumerate(cases)
+             for position in [0] + [answer.value_start for answer in answers[:-1]]]
+    case, pos, n = (torch.tensor(column) for column in zip(*cells))
+    missing = torch.log(COUNT_MASS / n) - torch.log(attention[case, 0, 0, pos] + SMALLEST)
+    return (missing.clamp(min=0) / n).sum() / len(cases)
+
+
 def ordinal_target(answer):
     return VOCAB.digit["%d" % answer.ordinal] if answer.ordinal else -100
 
@@ -133,14 +170,15 @@ def question_ends(cases):
             torch.tensor([answer.start + answer.reads - 1 for _, answer in cases]))
 
 
-def span_loss(seen, cases, mass):
+def span_loss(layers, seen, cases, mass):
     """The last token of a question should attend to all tokens of the value that it asks for.
 
-    seen {layer: [case][kv][t]} is the attention of these tokens, a mean over the query heads of
-    each kv head.  Every value token is asked for its equal share of `mass`; more is not rewarded.
+    seen[i] [case][kv][group][t] is the attention of these tokens in layers[i]; asked is the mean
+    over the query heads of each kv head.  Every value token is asked for its equal share of `mass`;
+    more is not rewarded.
     """
-    total = 0.0
-    for layer, attention in seen.items():
+    total = torch.zeros(())
+    for layer, attention in zip(layers, seen):
         cells = [(case, answer.value_start + j, answer.value_length)
                  for case, (_, answer) in enumerate(cases) if layer >= answer.first_layer
                  for j in range(answer.value_length)]
@@ -148,6 +186,6 @@ def span_loss(seen, cases, mass):
             continue
         case, pos, length = (torch.tensor(column) for column in zip(*cells))
         wanted = torch.log(mass / length)[:, None]
-        missing = (wanted - torch.log(attention[case, :, pos] + SMALLEST)).clamp(min=0)
+        missing = (wanted - torch.log(attention.mean(2)[case, :, pos] + SMALLEST)).clamp(min=0)
         total = total + (missing.mean(1) / length).sum()
-    return total / (len(seen) * len(cases))
+    return total / (len(layers) * len(cases))

@@ -91,15 +91,17 @@ def niah_question(keys, n_parts, variant):
     return list_question("niahs" if n_parts > 1 else "niah", variant, key=text)
 
 
-LIST_LAYER = 4  # of eight: the layers before it find out which part of a list is due
+# Of eight: the layers before these find out which part of a list is due, where a key has one value
+# and where it has several.
+LIST_LAYER, PLACE_LAYER = 4, 5
 
 
-def number_parts(told, places, several):
+def number_parts(told, places, first_layer):
     """Numbers the values of each key as they stand in the text."""
     counts = {}
     for key, item in sorted(told, key=lambda row: places[row[1]]):
         counts[key] = item.ordinal = counts.get(key, 0) + 1
-        item.first_layer = LIST_LAYER if several else 0
+        item.first_layer = first_layer
 
 
 def niah_document(rng, length, keys, n_values, groups, value_kind, weight=W_OTHER, topical=False,
@@ -118,7 +120,8 @@ def niah_document(rng, length, keys, n_values, groups, value_kind, weight=W_OTHE
     fill_units(rng, units, room, Filler(rng, topical), weight)
     doc.add_units(units)
     place = {item: i for i, (item, _, _) in enumerate(units) if isinstance(item, Item)}
-    number_parts(told, place, n_values > 1 or len(groups[0]) > 1)
+    number_parts(told, place, PLACE_LAYER if n_values > 1 else
+                 LIST_LAYER if len(groups[0]) > 1 else 0)
     for group, question in zip(groups, questions):
         doc.ask_list(question, [item for asked_key in group for item in sorted(
             (item for key, item in told if key == asked_key), key=place.get)], quote)

@@ -8,9 +8,12 @@ import json
 import math
 import os
 import random
+import tempfile
 import time
 
 import torch
+import torch.distributed
+import torch.multiprocessing
 import torch.nn.functional as F
 
 import model as llama
@@ -24,14 +27,17 @@ from tokenizer import PAD
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
 PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe")
 RULER_TASKS = ("niah_values", "niah_keys", "vt", "fwe")
-EXTRA_LOSSES = PROBES + ("span",)  # see objectives.py
+EXTRA_LOSSES = PROBES + ("count", "span")  # see objectives.py
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True)
     parser.add_argument("--out", required=True, help="directory of the checkpoint")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda (PyTorch 2.0 or newer)")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--workers", type=int, default=1,
+                        help="processes that share the parts of a step (configuration: \"parts\")")
     return parser.parse_args()
 
 
@@ -72,7 +78,7 @@ def token_losses(model, batch, unseen, **options):
     `unseen`: the padding token, which is never right, counts as often as there are tokens that
     training does not show, so that their rows in the exported file can be copies of its row.
     """
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(batch.ids.device.type, torch.bfloat16):
         states, wanted, seen = model(batch.ids, batch.positions, batch.key_bias, **options)
         b, t = (batch.weights[:, 1:] > 0).nonzero(as_tuple=True)
         logits = model.head(states[b, t])
@@ -84,8 +90,11 @@ def token_losses(model, batch, unseen, **options):
 
 
 class Trainer:
-    def __init__(self, config, out):
+    """One of `workers` that have the same weights and make the gradients of different parts."""
+
+    def __init__(self, config, out, worker=0, workers=1):
         self.config, self.schedule = config, Schedule(config)
+        self.worker, self.workers, self.n_parts = worker, workers, config.get("parts", 1)
         torch.manual_seed(config["seed"])
         self.model = self._initial_model(out)
         dim = config["shape"]["dim"]
@@ -107,7 +116,7 @@ class Trainer:
         if parent is None:
             return llama.Model(shape, VOCAB.size)
         source, _ = llama.load(os.path.join(out, parent["name"] + ".pt"), VOCAB.size)
-        return grow(source, parent["layers"], parent["noise"], VOCAB.size)
+        return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size)
 
     def _make_optimizer(self):
         probes = [self.parts[name] for name in PROBES if name in self.config]
@@ -119,7 +128,7 @@ class Trainer:
             lr=0.0, betas=(0.9, 0.97), eps=1e-9)
 
     def _resume(self):
-        checkpoint = torch.load(self.path)
+        checkpoint = torch.load(self.path, map_location="cpu")
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
@@ -128,20 +137,38 @@ class Trainer:
 
     def train_step(self):
         stage, done = self.schedule.stage(self.step)
-        rng = random.Random("%s/%d" % (self.config["seed"], self.step))
-        torch.manual_seed(self.config["seed"] * 1000003 + self.step)
-        batch = Batch(rng, stage["batch"], stage["length"], stage["mix"], stage.get("longest", 0))
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate(self.step)
-
-        loss, report = self._losses(batch, stage, done, rng)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        reports = [self._part(part, stage, done)
+                   for part in range(self.worker, self.n_parts, self.workers)]
+        self._join_gradients()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        self.tokens += batch.ids.numel()
+        self.tokens += self.n_parts * stage["batch"] * stage["length"]
+        return reports
+
+    def _part(self, part, stage, done):
+        """Adds the gradients of a part of the step; the first has the seed of a step without."""
+        seed = self.config["seed"]
+        rng = random.Random("%s/%d" % (seed, self.step) + ("/%d" % part if part else ""))
+        torch.manual_seed(seed * 1000003 + self.step + part * 15485863)
+        batch = Batch(rng, stage["batch"], stage["length"], stage["mix"], stage.get("longest", 0))
+        loss, report = self._losses(batch, stage, done, rng)
+        (loss / self.n_parts).backward()
         return report
+
+    def _join_gradients(self):
+        """Adds up the gradients of all workers."""
+        if self.workers == 1:
+            return
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        torch.distributed.all_reduce(flat)
+        for p, gradient in zip(parameters, flat.split([p.numel() for p in parameters])):
+            p.grad = gradient.view_as(p)
 
     def _losses(self, batch, stage, done, rng):
         """The weighted sum of all losses, and each one's value for the log."""
@@ -149,12 +176,14 @@ class Trainer:
         weight = {name: at(stage.get(name, [0, 0]), done) for name in EXTRA_LOSSES}
         options = {"key_dropout": stage.get("key_dropout", 0.0)}
         cases = objectives.choose_questions(batch.docs, rng) if weight["span"] > 0 else []
-        if cases:
-            options["rows"] = objectives.question_ends(cases)
-            options["row_layers"] = rng.sample(config["span"]["layers"], 2)
+        span_layers = rng.sample(config["span"]["layers"], 2) if cases else []
+        places = objectives.choose_places(batch.docs, rng) if weight["count"] > 0 else []
+        rows = [(layer, objectives.question_ends(cases)) for layer in span_layers]
+        if places:
+            rows.append((config["count"]["layer"], objectives.value_starts(places)))
         options["want"] = [config[name]["layer"] for name in PROBES if weight[name] > 0]
         losses, weights, wanted, seen = token_losses(
-            self.model, batch, stage.get("unseen", False), **options)
+            self.model, batch, stage.get("unseen", False), rows=rows, **options)
         loss = (losses * weights).sum() / weights.sum()
 
         parts = {}
@@ -176,9 +205,11 @@ class Trainer:
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
                     self.parts[name], wanted[config[name]["layer"]], batch.docs, rng, what)
+        if places:
+            parts["count"] = objectives.count_loss(seen[-1], places)
         if cases:
             parts["span"] = objectives.span_loss(
-                seen, cases, stage.get("span_mass", config["span"]["mass"]))
+                span_layers, seen, cases, stage.get("span_mass", config["span"]["mass"]))
         parts = {name: part for name, part in parts.items() if part is not None}
         for name, part in parts.items():
             loss = loss + weight[name] * part
@@ -189,20 +220,23 @@ class Trainer:
         return loss, report
 
     def run(self):
-        recent = []
+        recent, first = [], self.worker == 0
         start = time.time() - self.seconds
-        print("%d parameters, %d steps" % (
-            sum(p.numel() for p in self.model.parameters()), self.schedule.steps), flush=True)
+        if first:
+            print("%d parameters, %d steps" % (
+                sum(p.numel() for p in self.model.parameters()), self.schedule.steps), flush=True)
         while self.step < self.schedule.steps:
-            recent.append(self.train_step())
+            recent += self.train_step()
             self.seconds = time.time() - start
             if self.step % LOG_EVERY == 0:
-                self.log(recent)
                 self.check_gate(recent)
+                if first:
+                    self.log(recent)
                 recent = []
-            if self.step % SAVE_EVERY == 0 or self.step == self.schedule.steps:
+            last = self.step == self.schedule.steps
+            if first and (self.step % SAVE_EVERY == 0 or last):
                 self.save()
-            if self.step % CHECK_EVERY == 0 or self.step == self.schedule.steps:
+            if first and (self.step % CHECK_EVERY == 0 or last):
                 print("      " + quick_report(self.model, self._ruler_tasks()), flush=True)
 
     def _ruler_tasks(self):
@@ -247,13 +281,35 @@ def mean(values):
     return sum(values) / len(values)
 
 
+def work(worker, arguments, config, meeting):
+    """One of arguments.workers processes; they meet at a file."""
+    torch.set_num_threads(arguments.threads)
+    if arguments.device != "cpu":
+        torch.set_default_device(arguments.device)
+    if arguments.workers > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method="file://" + meeting, rank=worker, world_size=arguments.workers)
+    Trainer(config, arguments.out, worker, arguments.workers).run()
+
+
 def main():
     arguments = parse_arguments()
-    torch.set_num_threads(arguments.threads)
     with open(arguments.config, encoding="utf-8") as file:
         config = json.load(file)
+    n_parts = config.get("parts", 1)
+    if arguments.workers < 1 or n_parts % arguments.workers:
+        raise SystemExit("--workers is %d, want a divisor of the configuration's parts, %d"
+                         % (arguments.workers, n_parts))
     os.makedirs(arguments.out, exist_ok=True)
-    Trainer(config, arguments.out).run()
+    with tempfile.TemporaryDirectory() as folder:
+        start = (arguments, config, os.path.join(folder, "meeting"))
+        others = [torch.multiprocessing.get_context("spawn").Process(target=work, args=(i,) + start)
+                  for i in range(1, arguments.workers)]
+        for process in others:
+            process.start()
+        work(0, *start)
+        for process in others:
+            process.join()
 
 
 if __name__ == "__main__":
