@@ -1,4 +1,4 @@
-"""Writes a checkpoint as a GGUF file: python3 export.py CHECKPOINT FILE [--name NAME]"""
+"""Writes a checkpoint as a GGUF file: python3 export.py CHECKPOINT FILE"""
 import argparse
 import math
 import random
@@ -195,10 +195,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint")
     parser.add_argument("file")
-    parser.add_argument("--name", default="kvlab-tiny")
     arguments = parser.parse_args()
-    model, _ = llama.load(arguments.checkpoint, VOCAB.size)
-    export(model, arguments.file, arguments.name)
+    model, checkpoint = llama.load(arguments.checkpoint, VOCAB.size)
+    export(model, arguments.file, checkpoint["config"]["name"])
 
 
 if __name__ == "__main__":

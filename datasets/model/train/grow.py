@@ -10,9 +10,16 @@ def grow(parent, layers, noise, shape, vocab_size):
     What n copies of a layer add to the hidden state is divided by n, so that the deeper model
     computes about the same.  A width or feed-forward width twice the parent's holds everything
     twice, and what reads it splits its weights at random between the two, so that the wider model
-    computes the same and the two may diverge.  Noise (relative to the size of a matrix) helps
-    copies to diverge as well.
+    computes the same and the two may diverge.  Noise (relative to the size of a matrix) is added
+    to the matrices of repeated or wider layers.
     """
+    if len(layers) != shape["layers"]:
+        raise SystemExit("the parent's list has %d layers, want %d, those of the shape"
+                         % (len(layers), shape["layers"]))
+    for name in ("heads", "kv_heads", "head_dim"):
+        if shape[name] != parent.shape[name]:
+            raise SystemExit("%s is %d, want the parent's %d"
+                             % (name, shape[name], parent.shape[name]))
     model = llama.Model(shape, vocab_size)
     wider = times_of(shape, parent.shape, "dim")
     with torch.no_grad():

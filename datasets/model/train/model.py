@@ -1,4 +1,4 @@
-"""A Llama (RMSNorm, RoPE, grouped queries, SwiGLU, untied head) for training on a CPU."""
+"""A Llama (RMSNorm, RoPE, grouped queries, SwiGLU, untied head)."""
 import math
 
 import torch

@@ -2,6 +2,9 @@
 
 The schedule counts steps and every step has its own seed, so a run that is interrupted and
 resumed from its checkpoint gives the same file.  Prints a log line every 50 steps.
+
+A step may have several "parts", each of "batch" texts, whose gradients are averaged; --workers
+shares them out, and then the log tells of those of the first worker only.
 """
 import argparse
 import json
@@ -104,7 +107,7 @@ class Trainer:
         self.operand_probe = objectives.Probe(dim, objectives.OPERAND_TOKENS)
         self.query_probe = objectives.Probe(dim, 1 + objectives.QUERY_TOKENS)
         self.place_probe = objectives.Probe(dim, 1)
-        self.parts = {"model": self.model, **{name: getattr(self, name) for name in PROBES}}
+        self.modules = {"model": self.model, **{name: getattr(self, name) for name in PROBES}}
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.optimizer = self._make_optimizer()
         self.path = os.path.join(out, config["name"] + ".pt")
@@ -119,7 +122,7 @@ class Trainer:
         return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size)
 
     def _make_optimizer(self):
-        probes = [self.parts[name] for name in PROBES if name in self.config]
+        probes = [self.modules[name] for name in PROBES if name in self.config]
         matrices = [p for m in [self.model] + probes for p in m.parameters() if p.dim() > 1]
         vectors = [p for p in self.model.parameters() if p.dim() == 1]
         return torch.optim.AdamW(
@@ -129,7 +132,7 @@ class Trainer:
 
     def _resume(self):
         checkpoint = torch.load(self.path, map_location="cpu")
-        for name, part in self.parts.items():
+        for name, part in self.modules.items():
             part.load_state_dict(checkpoint[name])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.step, self.tokens = checkpoint["step"], checkpoint["tokens"]
@@ -150,7 +153,7 @@ class Trainer:
         return reports
 
     def _part(self, part, stage, done):
-        """Adds the gradients of a part of the step; the first has the seed of a step without."""
+        """Adds the gradients of a part; the first has the seed that a step of one part has."""
         seed = self.config["seed"]
         rng = random.Random("%s/%d" % (seed, self.step) + ("/%d" % part if part else ""))
         torch.manual_seed(seed * 1000003 + self.step + part * 15485863)
@@ -160,13 +163,15 @@ class Trainer:
         return report
 
     def _join_gradients(self):
-        """Adds up the gradients of all workers."""
-        if self.workers == 1:
+        """Adds up the gradients of all workers.  Missing ones are zeros, however many workers there
+        are, as the optimizer treats both differently."""
+        if self.n_parts == 1:
             return
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        torch.distributed.all_reduce(flat)
+        if self.workers > 1:
+            torch.distributed.all_reduce(flat)
         for p, gradient in zip(parameters, flat.split([p.numel() for p in parameters])):
             p.grad = gradient.view_as(p)
 
@@ -204,7 +209,7 @@ class Trainer:
         for name, what in (("sum_probe", "sum"), ("operand_probe", "operands")):
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
-                    self.parts[name], wanted[config[name]["layer"]], batch.docs, rng, what)
+                    self.modules[name], wanted[config[name]["layer"]], batch.docs, rng, what)
         if places:
             parts["count"] = objectives.count_loss(seen[-1], places)
         if cases:
@@ -229,9 +234,9 @@ class Trainer:
             recent += self.train_step()
             self.seconds = time.time() - start
             if self.step % LOG_EVERY == 0:
-                self.check_gate(recent)
                 if first:
                     self.log(recent)
+                    self.check_gate(recent)
                 recent = []
             last = self.step == self.schedule.steps
             if first and (self.step % SAVE_EVERY == 0 or last):
@@ -266,7 +271,7 @@ class Trainer:
     def save(self):
         temporary = self.path + ".new"
         llama.save(temporary, self.model, self.step, {
-            "config": self.config, **{name: self.parts[name].state_dict() for name in PROBES},
+            "config": self.config, **{name: self.modules[name].state_dict() for name in PROBES},
             "optimizer": self.optimizer.state_dict(), "tokens": self.tokens,
             "seconds": self.seconds})
         os.replace(temporary, self.path)
@@ -303,13 +308,16 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         start = (arguments, config, os.path.join(folder, "meeting"))
-        others = [torch.multiprocessing.get_context("spawn").Process(target=work, args=(i,) + start)
+        spawn = torch.multiprocessing.get_context("spawn")
+        others = [spawn.Process(target=work, args=(i,) + start, daemon=True)  # end with this one
                   for i in range(1, arguments.workers)]
         for process in others:
             process.start()
         work(0, *start)
         for process in others:
             process.join()
+    if any(process.exitcode for process in others):
+        raise SystemExit("a worker failed after the last step")
 
 
 if __name__ == "__main__":
