@@ -126,6 +126,11 @@ def value_starts(cases):
             torch.tensor([answers[-1].value_start for _, answers in cases]))
 
 
+def shortfall(attention, share):
+    """The logarithm of what attention lacks of its share; more is not rewarded."""
+    return (torch.log(share) - torch.log(attention + SMALLEST)).clamp(min=0)
+
+
 def count_loss(attention, cases):
     """The first token of a value should attend alike to the first token of the text and to those
     of the values before it that have the same key: what is left for the first tells how many.
@@ -136,8 +141,7 @@ def count_loss(attention, cases):
     cells = [(case, position, len(answers)) for case, (_, answers) in enumerate(cases)
              for position in [0] + [answer.value_start for answer in answers[:-1]]]
     case, pos, n = (torch.tensor(column) for column in zip(*cells))
-    missing = torch.log(COUNT_MASS / n) - torch.log(attention[case, 0, 0, pos] + SMALLEST)
-    return (missing.clamp(min=0) / n).sum() / len(cases)
+    return (shortfall(attention[case, 0, 0, pos], COUNT_MASS / n) / n).sum() / len(cases)
 
 
 def ordinal_target(answer):
@@ -185,7 +189,6 @@ def span_loss(layers, seen, cases, mass):
         if not cells:
             continue
         case, pos, length = (torch.tensor(column) for column in zip(*cells))
-        wanted = torch.log(mass / length)[:, None]
-        missing = (wanted - torch.log(attention.mean(2)[case, :, pos] + SMALLEST)).clamp(min=0)
+        missing = shortfall(attention.mean(2)[case, :, pos], (mass / length)[:, None])
         total = total + (missing.mean(1) / length).sum()
     return total / (len(layers) * len(cases))
