@@ -4,7 +4,9 @@ import math
 import torch
 
 from kinds import training_document
-from tasks import CONTEXT
+from tasks import QUESTION
+
+LOCAL = 16  # nearer keys than this stand for themselves only
 
 
 def stretch(rng, doc, length, longest):
@@ -12,8 +14,9 @@ def stretch(rng, doc, length, longest):
 
     The context is cut in 2 to 7 chunks with position gaps between them, up to a last position
     drawn log-uniformly from [length, longest].  The gap after a chunk stands for text like that
-    chunk: each of its keys that no question needs counts as if it were there (1 + gap / chunk)
-    times, i.e. gets the logarithm of it as a bias of its attention score.
+    chunk: each of its keys counts as if it were there (1 + gap / chunk) times, i.e. gets the
+    logarithm of it as a bias of its attention score; see Batch.bias for whom.  A text whose words
+    are counted gets longer evenly; plain text and repeated tokens do not.
     """
     positions, bias = [0] * length, [0.0] * length
     n = min(len(doc), doc.question_start)
@@ -24,9 +27,9 @@ def stretch(rng, doc, length, longest):
         shares = [rng.expovariate(1) for _ in cuts]
         gaps = {cut: int(total * share / sum(shares)) for cut, share in zip(cuts, shares)}
         for start, cut in zip([1] + cuts, cuts):
-            value = math.log(1 + gaps[cut] / max(cut - start, 8))
-            for i in range(start, cut):
-                if doc.roles[i] == CONTEXT:
+            value = math.log(1 + (total / n if doc.bag else gaps[cut] / max(cut - start, 8)))
+            for i in range(start, n if doc.bag else cut):
+                if doc.roles[i] != QUESTION:
                     bias[i] = value
     position = 0
     for i in range(length):
@@ -37,7 +40,8 @@ def stretch(rng, doc, length, longest):
 
 
 class Batch:
-    """Tensors [batch][length]: ids, positions, key biases, loss weights; and the documents."""
+    """Tensors [batch][length]: ids, positions, key biases, loss weights, groups (see Document);
+    and the documents."""
 
     def __init__(self, rng, size, length, mix, longest):
         self.docs = [training_document(rng, length, mix) for _ in range(size)]
@@ -49,3 +53,11 @@ class Batch:
             self.weights[b, :len(doc)] = torch.tensor(doc.weights)
         self.positions = torch.tensor([p for p, _ in stretched])
         self.key_bias = torch.tensor([b for _, b in stretched])
+        self.groups = torch.tensor([doc.groups + [-1] * (length - len(doc)) for doc in self.docs])
+
+    def bias(self):
+        """The bias [batch][length][length] of every key for every row: none for what the row's own
+        question needs, nor close by."""
+        own = (self.groups[:, :, None] == self.groups[:, None, :]) & (self.groups >= 0)[:, :, None]
+        far = torch.ones(own.shape[1:]).tril(-LOCAL)
+        return self.key_bias[:, None, :] * far * ~own

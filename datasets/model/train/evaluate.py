@@ -148,7 +148,7 @@ SAMPLES = {
     "mixed": lambda task, rng, length, variant: tasks.mixed_document(rng, length),
     **{task: kv_sample for task in KV_LENGTHS},
     "niah_values": niah_sample, "niah_keys": niah_sample,
-    "vt": lambda task, rng, length, variant: ruler.vt_document(rng, length, 1, 4, variant=variant),
+    "vt": lambda task, rng, length, variant: ruler.vt_document(rng, length, [4], variant=variant),
     "cwe": lambda task, rng, length, variant: ruler.training_cwe(rng, length, {}),
     "fwe": lambda task, rng, length, variant: ruler.training_fwe(rng, length, {}),
 }

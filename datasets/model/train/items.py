@@ -24,7 +24,8 @@ class Vocabulary:
         self.languages = wording.load()
         self.newline, self.space = self.ids("\n"), self.ids(" ")[0]
         self.digit = {c: self.ids(c)[0] for c in HEX + "-"}
-        self.all_words = sorted({self.ids(" " + word)[0] for word in self.tokenizer.words})
+        self.word_ids = {self.ids(" " + word)[0] for word in self.tokenizer.words}
+        self.all_words = sorted(self.word_ids)
         # The same word at the start of a line, where no space precedes it.
         self._line_start = {self.ids(" " + word)[0]: self.ids(word)[0]
                             for word in self.tokenizer.line_starts}

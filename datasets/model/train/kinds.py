@@ -24,15 +24,31 @@ def show(doc):
 
 
 def check(kind, doc):
-    """What training sees is what encoding the text gives."""
+    """What training sees is what encoding the text gives; a question and what it needs are one
+    group; what follows in a chain is said where the link points; the words asked for come often."""
     if kind != "repeat":
         assert VOCAB.ids(VOCAB.text(doc.ids[1:])) == doc.ids[1:], kind
+    for a in doc.answers:
+        group = doc.groups[a.start]
+        assert group >= 0, kind
+        if a.value_length:
+            assert {*doc.groups[a.value_start:a.value_start + a.value_length]} == {group}, kind
+    for position, target in doc.links:
+        assert target == 0 or doc.ids[target] == doc.ids[position], kind
+        assert target == 0 or doc.groups[target] == doc.groups[position], kind
+    ends = [target for _, target in doc.links].count(0)
+    assert kind != "vt" or ends == len({doc.groups[p] for p, _ in doc.links}), kind
+    assert bool(doc.bag) == (kind in ("cwe", "fwe")), kind
+    if kind == "fwe":
+        asked = {doc.ids[a.start] for a in doc.answers}
+        others = [count for word, count in doc.bag.items() if word not in asked]
+        assert min(doc.bag[word] for word in asked) >= max(others, default=0), kind
 
 
 def main():
     rng = random.Random(0)
     for kind in KINDS:
-        docs = [training_document(rng, 300, {kind: 1.0}) for _ in range(40)]
+        docs = [training_document(rng, 300, {kind: 1.0, "any_hops": True}) for _ in range(40)]
         print("----", kind, len(docs[0]), "tokens")
         show(docs[0])
         for doc in docs:

@@ -41,8 +41,8 @@ def rotate(x, cos, sin):
 
 
 class Attention(torch.autograd.Function):
-    """Causal attention of q [batch][kv][group][t][hd] (scaled) over k, v [batch][kv][t][hd] with
-    a bias [batch][kv or 1][t] of every key.
+    """Attention of q [batch][kv][group][t][hd] (scaled) over k, v [batch][kv][t][hd] with a
+    causal bias [batch][kv or 1][t][t].
 
     Its own backward pass, as that of the plain operations copies more than it computes.
     """
@@ -58,8 +58,7 @@ class Attention(torch.autograd.Function):
             scores = torch.bmm(q[:, :, :, start:end].reshape(-1, group * n, hd),
                                flat_k[:, :end].transpose(1, 2))
             scores = scores.float().view(batch, n_kv, group, n, end)
-            scores += bias[:, :, None, None, :end]
-            scores[..., start:] += torch.full((n, n), MASKED).triu(1)
+            scores += bias[:, :, None, start:end, :end]
             p = torch.softmax(scores, -1).to(v.dtype).view(-1, group * n, end)
             y[:, :, :, start:end] = torch.bmm(p, flat_v[:, :end]).view(batch, n_kv, group, n, hd)
             probabilities.append(p)
@@ -117,23 +116,20 @@ class Block(nn.Module):
         h = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
-    def forward(self, x, cos, sin, key_bias, rows=()):
-        """key_bias [batch][kv or 1][t] is added to the scores of every key.
+    def forward(self, x, cos, sin, bias, rows=()):
+        """bias [batch][kv or 1][t][t], causal, is added to the scores.
 
         Also returns the attention of each of `rows`, (batch indices, positions).
         """
         q, k, v = self.project(x, cos, sin)
-        y = Attention.apply(q.to(v.dtype), k.to(v.dtype), v, key_bias)
-        return self.finish(x, y), [self._attention_of(some, q, k, key_bias) for some in rows]
+        y = Attention.apply(q.to(v.dtype), k.to(v.dtype), v, bias)
+        return self.finish(x, y), [self._attention_of(some, q, k, bias) for some in rows]
 
-    def _attention_of(self, rows, q, k, key_bias):
+    def _attention_of(self, rows, q, k, bias):
         """Attention [row][kv][group][t] of rows = (batch indices, positions)."""
         i, pos = rows
-        bias = key_bias.expand(-1, self.n_kv, -1)[i]
         scores = torch.einsum("rkgd,rktd->rkgt", q[i, :, :, pos].float(), k[i].float())
-        later = torch.arange(k.shape[2])[None, :] > pos[:, None]
-        scores = scores + bias[:, :, None] + (later * MASKED)[:, None, None]
-        return torch.softmax(scores, -1)
+        return torch.softmax(scores + bias[i, :, pos][:, :, None], -1)
 
 
 class Model(nn.Module):
@@ -196,22 +192,23 @@ class Model(nn.Module):
         a = positions.double().unsqueeze(-1) * self.freq
         return a.cos().float().unsqueeze(1), a.sin().float().unsqueeze(1)
 
-    def forward(self, ids, positions, key_bias=None, want=(), key_dropout=0.0, rows=()):
+    def forward(self, ids, positions, bias=None, want=(), key_dropout=0.0, rows=()):
         """Final hidden states; {layer: states after it} for the layers in `want`; and for each of
         `rows`, (layer, (batch indices, positions)), the attention of these rows in that layer.
 
-        key_bias [batch][t] is added to the scores of every key.
+        bias [batch][t][t] is added to the scores of every key in every row.
         """
         batch, t = ids.shape
         cos, sin = self.angles(positions)
-        bias = (torch.zeros(batch, t) if key_bias is None else key_bias).unsqueeze(1)
+        bias = (torch.zeros(batch, t, t) if bias is None else bias).unsqueeze(1)
+        bias = bias + torch.full((t, t), MASKED).triu(1)
         x, wanted, seen = self.embed(ids), {}, [None] * len(rows)
         for i, block in enumerate(self.blocks):
             block_bias = bias
             if key_dropout and i >= 2:
                 drop = torch.rand(batch, block.n_kv, t) < key_dropout
                 drop[..., 0] = False
-                block_bias = bias + drop * MASKED
+                block_bias = bias + (drop * MASKED).unsqueeze(2)
             asked = [n for n, (layer, _) in enumerate(rows) if layer == i]
             x, attention = block(x, cos, sin, block_bias, [rows[n][1] for n in asked])
             for n, one in zip(asked, attention):

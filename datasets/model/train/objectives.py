@@ -1,14 +1,19 @@
 """Losses besides the prediction of the next token.  All are used in training only."""
+import bisect
+
 import torch
 import torch.nn.functional as F
 
-from tasks import VOCAB
+from batches import LOCAL
+from tasks import EVIDENCE, VOCAB
 
 PROBE_ROWS, KEY_ROWS, SUM_ROWS, SPAN_QUESTIONS = 192, 256, 128, 48
 QUERY_ROWS, QUERY_TOKENS = 256, 5
 SUM_TOKENS = 5  # digits of a sum, and the space before them
 OPERAND_TOKENS = 8  # four digits of two numbers
-PLACE_ROWS, COUNT_MASS = 96, 0.9
+PLACE_ROWS, COUNT_MASS, LINK_MASS = 96, 0.9, 0.5
+BAG_ROWS, BAG_SHORTEST = 24, 64  # rows of a text of words; tokens before the first
+SPREAD_MASS = 0.8
 SMALLEST = 1e-4  # attention below this is as bad as none
 
 
@@ -26,6 +31,11 @@ class Probe(torch.nn.Module):
         with torch.autocast(h.device.type, torch.bfloat16):
             logits = self.linear(h).view(-1, VOCAB.size)
         return F.cross_entropy(logits.float(), targets.reshape(-1))
+
+    def distribution_loss(self, states, targets):
+        """states [row][dim], targets [row][token] probabilities; for a probe of one token."""
+        h = F.layer_norm(states.float(), states.shape[-1:])
+        return F.cross_entropy(self.linear(h), targets)
 
 
 def previous_tokens_loss(probe, states, ids, rng):
@@ -142,6 +152,67 @@ def count_loss(attention, cases):
              for position in [0] + [answer.value_start for answer in answers[:-1]]]
     case, pos, n = (torch.tensor(column) for column in zip(*cells))
     return (shortfall(attention[case, 0, 0, pos], COUNT_MASS / n) / n).sum() / len(cases)
+
+
+def positions(cases):
+    """Batch indices and positions of the tokens of choose_links or choose_bags."""
+    return torch.tensor([case[0] for case in cases]), torch.tensor([case[1] for case in cases])
+
+
+def choose_links(docs):
+    """The links of all documents (row in the batch, position, position that it should find)."""
+    return [(b, *link) for b, doc in enumerate(docs) for link in doc.links]
+
+
+def link_loss(attention, links):
+    """The last token of a part of a chain should attend to where the context says what follows, and
+    to the first token of the text where nothing does: that the answer ends there can be seen before
+    the next part has to be found.
+
+    attention [link][kv][group][t] is that of these tokens; the last head is asked.
+    """
+    found = torch.tensor([target for _, _, target in links])
+    share = torch.full(found.shape, LINK_MASS)
+    return shortfall(attention[torch.arange(len(links)), -1, -1, found], share).mean()
+
+
+def choose_bags(docs, rng):
+    """Tokens that should know a text of words: those before each part of a list of frequent words,
+    and some of the text (row in the batch, position, [position of a word before it]).  The nearest
+    words are left out: in a text that looks longer they weigh less."""
+    cases = []
+    for b, doc in enumerate(docs):
+        if not doc.bag:
+            continue
+        words = [i for i in range(doc.question_start)
+                 if doc.ids[i] in doc.bag and doc.roles[i] == EVIDENCE]
+        text = range(BAG_SHORTEST, doc.question_start)
+        for pos in [answer.start - 1 for answer in doc.answers] + rng.sample(
+                text, min(BAG_ROWS, len(text))):
+            cases.append((b, pos, words[:bisect.bisect_left(words, pos - LOCAL)]))
+    return [case for case in cases if case[2]]
+
+
+def bag_loss(probe, states, docs, bags):
+    """They should tell how often which word was there before."""
+    cells = [(row, docs[b].ids[i], 1 / len(words))
+             for row, (b, _, words) in enumerate(bags) for i in words]
+    row, token, share = (torch.tensor(column) for column in zip(*cells))
+    targets = torch.zeros(len(bags), VOCAB.size).index_put((row, token), share, accumulate=True)
+    rows, pos = positions(bags)
+    return probe.distribution_loss(states[rows, pos], targets)
+
+
+def spread_loss(attention, bags):
+    """They should attend to all words of the text alike: the mean of their values tells which come
+    often.
+
+    attention [bag][kv][group][t] is that of these tokens; the last head of each kv head is asked.
+    """
+    cells = [(row, i, len(words)) for row, (_, _, words) in enumerate(bags) for i in words]
+    row, pos, n = (torch.tensor(column) for column in zip(*cells))
+    missing = shortfall(attention[row, :, -1, pos], (SPREAD_MASS / n)[:, None])
+    return (missing.mean(1) / n).sum() / len(bags)
 
 
 def ordinal_target(answer):

@@ -1,4 +1,5 @@
 """Training texts of the tasks that are like RULER's: niah_*, vt, cwe, fwe."""
+import collections
 import functools
 
 import items as its
@@ -215,17 +216,18 @@ def in_order(units, chain):
         units[i] = rows[item]
 
 
-def vt_document(rng, length, n_chains, hops, weight=W_OTHER, topical=False, variant=None,
+def vt_document(rng, length, hops, weight=W_OTHER, topical=False, variant=None,
                 answer_weight=W_ANSWER):
-    """All chains are asked for."""
+    """A chain for each of `hops`, its length.  All chains are asked for."""
     doc = Document()
     doc.add(intro("vt"))
     names = VOCAB.words("name") + VOCAB.words("city")
-    names = rng.sample(names, n_chains * (hops + 1))
-    values = draw_different(rng, n_chains, lambda: str(rng.randrange(10 ** 4, 10 ** 5)))
+    names = rng.sample(names, sum(hops) + len(hops))
+    values = draw_different(rng, len(hops), lambda: str(rng.randrange(10 ** 4, 10 ** 5)))
+    firsts = [sum(hops[:i]) + i for i in range(len(hops))]
     chains = [[statement(names[i], value, names[i - 1] if i > first else None)
-               for i in range(first, first + hops + 1)]
-              for value, first in zip(values, range(0, len(names), hops + 1))]
+               for i in range(first, first + n + 1)]
+              for value, first, n in zip(values, firsts, hops)]
     questions = [list_question("vt", its.any_variant(rng, variant), value=value)
                  for value in values]
     units = [(item, W_OTHER, EVIDENCE) for chain in chains for item in chain]
@@ -238,13 +240,17 @@ def vt_document(rng, length, n_chains, hops, weight=W_OTHER, topical=False, vari
     doc.add_units(units)
     for chain, question in zip(chains, questions):
         doc.ask_list(question, chain, weight=answer_weight)
+        parts = doc.answers[-len(chain):]
+        doc.links += zip((part.start + part.length - 1 for part in parts),
+                         [part.value_start for part in parts[1:]] + [0])
     return doc
 
 
 def training_vt(rng, length, mix):
-    hops = rng.randint(1, 6 if length > 300 else 2)
-    n_chains = max(1, min(62 // (hops + 1), length // (30 * (hops + 1)), rng.randint(1, 6)))
-    return vt_document(rng, length, n_chains, hops, mix.get("filler_weight", 0.1),
+    most = rng.randint(1, 6 if length > 300 else 2)
+    n_chains = max(1, min(62 // (most + 1), length // (30 * (most + 1)), rng.randint(1, 6)))
+    hops = [rng.randint(0, most) if mix.get("any_hops") else most for _ in range(n_chains)]
+    return vt_document(rng, length, hops, mix.get("filler_weight", 0.1),
                        rng.random() < 0.5, answer_weight=mix.get("vt_weight", W_ANSWER))
 
 
@@ -293,9 +299,11 @@ def bag_document(rng, name, text, words, before=0, variant=None, weight=W_ANSWER
     doc.add(intro(name))
     if before:
         doc.add(filler_line(rng, before))
-    doc.add(VOCAB.ids(text), W_OTHER, EVIDENCE)
+    ids = VOCAB.ids(text)
+    doc.add(ids, W_OTHER, EVIDENCE)
     doc.ask_list(list_question(name, its.any_variant(rng, variant), n=len(words)),
                  [Counted(word) for word in words], weight=weight)
+    doc.bag = collections.Counter(i for i in ids if i in VOCAB.word_ids)
     return doc
 
 

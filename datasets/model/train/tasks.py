@@ -35,11 +35,16 @@ class Answer:
 
 
 class Document:
+    """`groups` tells for every token which question it belongs to, as a part of it or as what it
+    needs (-1: none).  `links` are pairs of positions: the last token of a part of a list, and where
+    the context says what comes next (0: nothing).  `bag` counts the words of a text of which an
+    answer lists the frequent ones."""
+
     def __init__(self):
-        self.ids, self.weights, self.roles = [BOS], [0.0], [EVIDENCE]
-        self.answers = []
+        self.ids, self.weights, self.roles, self.groups = [BOS], [0.0], [EVIDENCE], [-1]
+        self.answers, self.links, self.bag = [], [], None
         self.question_start = None
-        self._item_start = {}
+        self._item_start, self._group = {}, -1
 
     def __len__(self):
         return len(self.ids)
@@ -48,6 +53,18 @@ class Document:
         self.ids += ids
         self.weights += [weight] * len(ids)
         self.roles += [role] * len(ids)
+        self.groups += [self._group] * len(ids)
+
+    def _next_question(self, items):
+        """From here on tokens belong to a question that needs these items."""
+        self._group += 1
+        for item in items:
+            if item not in self._item_start:
+                continue
+            start = self._item_start[item]
+            for i in range(start, start + len(item.unit)):
+                if self.roles[i] == EVIDENCE:
+                    self.groups[i] = self._group
 
     def add_item(self, item, role, line_start=False):
         ids = VOCAB.at_line_start(item.unit) if line_start else item.unit
@@ -80,6 +97,7 @@ class Document:
 
     def ask(self, item):
         self.end_context()
+        self._next_question([item])
         self.add(VOCAB.newline + item.question, W_OTHER, QUESTION)
         self.answers.append(Answer(len(self.ids), item, self._item_start.get(item, 0)))
         self.add(item.answer, W_ANSWER, QUESTION)
@@ -88,6 +106,7 @@ class Document:
     def ask_list(self, question, items, quote="", weight=W_ANSWER):
         """A question whose answer lists the values of several items."""
         self.end_context()
+        self._next_question(items)
         self.add(VOCAB.newline + question, W_OTHER, QUESTION)
         text, places = "", []
         for i, item in enumerate(items):
@@ -109,6 +128,7 @@ class Document:
         self.add(VOCAB.newline, W_OTHER, QUESTION)
         for i, item in enumerate(items):
             first, n = item.value
+            self._next_question([item])
             self.add([OPEN] if i == 0 else [COMMA] + VOCAB.newline + [NEXT], W_OTHER, QUESTION)
             self.add(item.unit[1:first], W_OTHER, QUESTION)
             value = Item(item.unit, [], item.unit[first:first + n], item.value, item.key)
@@ -117,8 +137,9 @@ class Document:
         self.add([CLOSE], W_OTHER, QUESTION)
 
     def cut(self, length):
-        del self.ids[length:], self.weights[length:], self.roles[length:]
+        del self.ids[length:], self.weights[length:], self.roles[length:], self.groups[length:]
         self.answers = [a for a in self.answers if a.start + a.length <= length]
+        self.links = [link for link in self.links if link[0] < length]
         self.end_context()
         self.question_start = min(self.question_start, len(self.ids))
 

@@ -28,9 +28,10 @@ from tasks import VOCAB
 from tokenizer import PAD
 
 LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
-PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe")
+PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe",
+          "bag_probe")
 RULER_TASKS = ("niah_values", "niah_keys", "vt", "fwe")
-EXTRA_LOSSES = PROBES + ("count", "span")  # see objectives.py
+EXTRA_LOSSES = PROBES + ("count", "link", "spread", "span")  # see objectives.py
 
 
 def parse_arguments():
@@ -82,7 +83,7 @@ def token_losses(model, batch, unseen, **options):
     training does not show, so that their rows in the exported file can be copies of its row.
     """
     with torch.autocast(batch.ids.device.type, torch.bfloat16):
-        states, wanted, seen = model(batch.ids, batch.positions, batch.key_bias, **options)
+        states, wanted, seen = model(batch.ids, batch.positions, batch.bias(), **options)
         b, t = (batch.weights[:, 1:] > 0).nonzero(as_tuple=True)
         logits = model.head(states[b, t])
     logits = logits.float()
@@ -99,27 +100,30 @@ class Trainer:
         self.config, self.schedule = config, Schedule(config)
         self.worker, self.workers, self.n_parts = worker, workers, config.get("parts", 1)
         torch.manual_seed(config["seed"])
-        self.model = self._initial_model(out)
+        self.model, parent = self._initial_model(out)
         dim = config["shape"]["dim"]
         self.probe = objectives.Probe(dim, config["probe"]["offsets"])
         self.key_probe = objectives.Probe(dim, config.get("key_probe", {"tokens": 1})["tokens"])
         self.sum_probe = objectives.Probe(dim, objectives.SUM_TOKENS)
         self.operand_probe = objectives.Probe(dim, objectives.OPERAND_TOKENS)
         self.query_probe = objectives.Probe(dim, 1 + objectives.QUERY_TOKENS)
-        self.place_probe = objectives.Probe(dim, 1)
+        self.place_probe, self.bag_probe = objectives.Probe(dim, 1), objectives.Probe(dim, 1)
         self.modules = {"model": self.model, **{name: getattr(self, name) for name in PROBES}}
         self.step, self.tokens, self.seconds = 0, 0, 0.0
+        for name in config.get("parent", {}).get("probes", []):
+            self.modules[name].load_state_dict(parent[name])
         self.optimizer = self._make_optimizer()
         self.path = os.path.join(out, config["name"] + ".pt")
         if os.path.exists(self.path):
             self._resume()
 
     def _initial_model(self, out):
+        """The model, and the parent's checkpoint if there is one."""
         shape, parent = self.config["shape"], self.config.get("parent")
         if parent is None:
-            return llama.Model(shape, VOCAB.size)
-        source, _ = llama.load(os.path.join(out, parent["name"] + ".pt"), VOCAB.size)
-        return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size)
+            return llama.Model(shape, VOCAB.size), None
+        source, checkpoint = llama.load(os.path.join(out, parent["name"] + ".pt"), VOCAB.size)
+        return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size), checkpoint
 
     def _make_optimizer(self):
         probes = [self.modules[name] for name in PROBES if name in self.config]
@@ -132,8 +136,14 @@ class Trainer:
 
     def _resume(self):
         checkpoint = torch.load(self.path, map_location="cpu")
+        stored = checkpoint["config"]
+        for name in ("shape", "seed", "parent"):
+            if stored.get(name) != self.config.get(name):
+                raise SystemExit("%s is of another %s; use another --out, or remove it"
+                                 % (self.path, name))
         for name, part in self.modules.items():
-            part.load_state_dict(checkpoint[name])
+            if name in checkpoint:  # it may be older than a probe that the configuration lacks
+                part.load_state_dict(checkpoint[name])
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         self.step, self.tokens = checkpoint["step"], checkpoint["tokens"]
         self.seconds = checkpoint["seconds"]
@@ -183,13 +193,22 @@ class Trainer:
         cases = objectives.choose_questions(batch.docs, rng) if weight["span"] > 0 else []
         span_layers = rng.sample(config["span"]["layers"], 2) if cases else []
         places = objectives.choose_places(batch.docs, rng) if weight["count"] > 0 else []
-        rows = [(layer, objectives.question_ends(cases)) for layer in span_layers]
+        links = objectives.choose_links(batch.docs) if weight["link"] > 0 else []
+        wants_bags = weight["bag_probe"] > 0 or weight["spread"] > 0
+        bags = objectives.choose_bags(batch.docs, rng) if wants_bags else []
+        # Of which rows the attention is wanted, in which layer.
+        rows = {("span", layer): (layer, objectives.question_ends(cases)) for layer in span_layers}
         if places:
-            rows.append((config["count"]["layer"], objectives.value_starts(places)))
+            rows["count"] = config["count"]["layer"], objectives.value_starts(places)
+        if links:
+            rows["link"] = config["link"]["layer"], objectives.positions(links)
+        if bags and weight["spread"] > 0:
+            rows["spread"] = config["spread"]["layer"], objectives.positions(bags)
         options["want"] = [config[name]["layer"] for name in PROBES if weight[name] > 0]
         losses, weights, wanted, seen = token_losses(
-            self.model, batch, stage.get("unseen", False), rows=rows, **options)
+            self.model, batch, stage.get("unseen", False), rows=list(rows.values()), **options)
         loss = (losses * weights).sum() / weights.sum()
+        attention = dict(zip(rows, seen))
 
         parts = {}
         if weight["probe"] > 0:
@@ -210,11 +229,19 @@ class Trainer:
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
                     self.modules[name], wanted[config[name]["layer"]], batch.docs, rng, what)
+        if bags and weight["bag_probe"] > 0:
+            parts["bag_probe"] = objectives.bag_loss(
+                self.bag_probe, wanted[config["bag_probe"]["layer"]], batch.docs, bags)
+        if "spread" in attention:
+            parts["spread"] = objectives.spread_loss(attention["spread"], bags)
         if places:
-            parts["count"] = objectives.count_loss(seen[-1], places)
+            parts["count"] = objectives.count_loss(attention["count"], places)
+        if links:
+            parts["link"] = objectives.link_loss(attention["link"], links)
         if cases:
             parts["span"] = objectives.span_loss(
-                span_layers, seen, cases, stage.get("span_mass", config["span"]["mass"]))
+                span_layers, [attention["span", layer] for layer in span_layers], cases,
+                stage.get("span_mass", config["span"]["mass"]))
         parts = {name: part for name, part in parts.items() if part is not None}
         for name, part in parts.items():
             loss = loss + weight[name] * part
