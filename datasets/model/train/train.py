@@ -247,7 +247,9 @@ class Trainer:
             loss = loss + weight[name] * part
 
         answers = weights >= 1
-        report = {"answer": losses[answers].mean().item(), "other": losses[~answers].mean().item()}
+        report = {"other": losses[~answers].mean().item()}
+        if answers.any():
+            report["answer"] = losses[answers].mean().item()
         report.update((name, part.item()) for name, part in parts.items())
         return loss, report
 
@@ -290,7 +292,7 @@ class Trainer:
         """Copying must have formed at the end of the stage with a gate, else a new seed is due."""
         stage, _ = self.schedule.stage(self.step - 1)
         last = self.step in self.schedule.starts
-        loss = mean([r["answer"] for r in recent])
+        loss = mean([r["answer"] for r in recent if "answer" in r])
         if last and loss > stage.get("gate", math.inf):
             raise SystemExit("copy loss %.2f at step %d, want at most %.2f: use another seed"
                              % (loss, self.step, stage["gate"]))
