@@ -26,11 +26,12 @@ def stretch(rng, doc, length, longest):
         cuts = sorted(rng.sample(range(1, n), rng.randint(1, 6)))
         shares = [rng.expovariate(1) for _ in cuts]
         gaps = {cut: int(total * share / sum(shares)) for cut, share in zip(cuts, shares)}
-        for start, cut in zip([1] + cuts, cuts):
-            value = math.log(1 + (total / n if doc.bag else gaps[cut] / max(cut - start, 8)))
-            for i in range(start, n if doc.bag else cut):
+        chunks = [(1, n, total / n)] if doc.bag else [
+            (start, cut, gaps[cut] / max(cut - start, 8)) for start, cut in zip([1] + cuts, cuts)]
+        for start, end, more in chunks:
+            for i in range(start, end):
                 if doc.roles[i] != QUESTION:
-                    bias[i] = value
+                    bias[i] = math.log(1 + more)
     position = 0
     for i in range(length):
         position += gaps.get(i, 0)

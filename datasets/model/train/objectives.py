@@ -51,6 +51,11 @@ def previous_tokens_loss(probe, states, ids, rng):
     return probe.loss(states[rows, pos], targets)
 
 
+def positions(cases):
+    """Batch indices and positions of tokens, (row in the batch, position, ...) each."""
+    return torch.tensor([case[0] for case in cases]), torch.tensor([case[1] for case in cases])
+
+
 def key_loss(probe, states, docs, rng, by_answer=False):
     """Every token of a value should tell the last tokens of the key that the value belongs to.
 
@@ -69,7 +74,7 @@ def key_loss(probe, states, docs, rng, by_answer=False):
         cases = rng.sample(cases, min(KEY_ROWS, len(cases)))
     n = probe.n_tokens
     targets = torch.tensor([(key + [-100] * n)[:n] for _, _, key in cases])
-    rows, pos = torch.tensor([c[0] for c in cases]), torch.tensor([c[1] for c in cases])
+    rows, pos = positions(cases)
     return probe.loss(states[rows, pos], targets)
 
 
@@ -110,7 +115,7 @@ def place_loss(probe, states, docs, rng, starts_only=False):
         return None
     cases = rng.sample(cases, min(KEY_ROWS, len(cases)))
     targets = torch.tensor([[ordinal_target(answer)] for _, _, answer in cases])
-    rows, pos = torch.tensor([c[0] for c in cases]), torch.tensor([c[1] for c in cases])
+    rows, pos = positions(cases)
     return probe.loss(states[rows, pos], targets)
 
 
@@ -152,11 +157,6 @@ def count_loss(attention, cases):
              for position in [0] + [answer.value_start for answer in answers[:-1]]]
     case, pos, n = (torch.tensor(column) for column in zip(*cells))
     return (shortfall(attention[case, 0, 0, pos], COUNT_MASS / n) / n).sum() / len(cases)
-
-
-def positions(cases):
-    """Batch indices and positions of the tokens of choose_links or choose_bags."""
-    return torch.tensor([case[0] for case in cases]), torch.tensor([case[1] for case in cases])
 
 
 def choose_links(docs):
