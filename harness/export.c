@@ -449,13 +449,17 @@ struct sample_export {
 static int sample_row(json_t *record, void *user, struct kvl_err *err)
 {
     struct sample_export *e = user;
-    if (strcmp(kvl_json_text(record, "kind"), "sample") != 0) return KVL_OK;
+    const char *kind = kvl_json_text(record, "kind");
+    bool is_text = strcmp(kind, "nll") == 0;
+    if (!is_text && strcmp(kind, "sample") != 0) return KVL_OK;
+    size_t order = e->n_seen++; /* those of texts count as well, as when the results were read */
+    if (is_text) return KVL_OK;
     const char *id = kvl_json_text(record, "cell");
     struct kvl_result_sample s = {
         .cell = kvl_result_key(id),
         .context = json_integer_value(json_object_get(record, "context")),
         .question = json_integer_value(json_object_get(record, "question")),
-        .order = e->n_seen++,
+        .order = order,
     };
     if (!kvl_result_sample_kept(e->r, &s)) return KVL_OK;
     json_t *extra = json_object_get(e->extra, id);

@@ -108,7 +108,7 @@ int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
                                                    const struct kvl_result *cell, size_t *n);
 
-/* True when `s`, the s->order-th sample record of the logs, is the latest of its question. */
+/* True when `s`, the s->order-th record of a sample or a text in the logs, is the latest of its question. */
 bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s);
 
 /* Marks the cells that are not to be shown: of those that differ in contexts, questions or versions

@@ -180,6 +180,8 @@ zst twice.zst < <(cat log.jsonl log.jsonl)
 expect "a log read twice" "$(md5sum < cells.jsonl)" "$("$program" export twice.zst --format jsonl | md5sum)"
 expect "files together" "$(md5sum < cells.jsonl)" "$("$program" export log.zst twice.zst --format jsonl | md5sum)"
 expect "samples of a log read twice" 12001 "$("$program" export twice.zst --kind sample --format tsv | wc -l)"
+zst texts.zst <<< '{"kind":"nll","schema":"kvlab/1","run":"5eed","cell":"perplexity-question_in_prefill-4096-full-0","context":0,"question":0,"nll_mean":2.1}'
+expect "samples of a log behind one of texts" 12001 "$("$program" export texts.zst log.zst --kind sample --format tsv | wc -l)"
 
 fake_log 'select((.cell // "" | test("oracle")) | not) | if .cell == "passkey-question_in_prefill-4096-h2o-64" and .kind=="cell" then .code = "older" else . end
     | if .kind == "sample" and .cell == "passkey-question_in_prefill-4096-full-0" and .context < 2 then .error = "no" | .official = null | .strict = null else . end
