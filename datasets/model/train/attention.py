@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import model as llama
 from evaluate import Context, sample, split_document
-from tasks import VOCAB
+from export import load_model
 
 SINKS, WINDOW, POOL, PAGE, FILTER_LAYER = 4, 32, 7, 16, 3
 TASKS = ("kv8", "passkeys", "needles", "two")
@@ -182,7 +182,7 @@ def print_policies(model, task, length, n_contexts, budgets):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint")
+    parser.add_argument("checkpoint", help="or a GGUF file of export.py")
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--contexts", type=int, default=3)
     parser.add_argument("--budgets", default="64,128,256,512")
@@ -190,7 +190,7 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    model, _ = llama.load(arguments.checkpoint, VOCAB.size)
+    model = load_model(arguments.checkpoint)
     model.eval()
     budgets = [int(b) for b in arguments.budgets.split(",")]
     for task in arguments.tasks.split(","):

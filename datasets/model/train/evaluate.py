@@ -11,6 +11,7 @@ import items as its
 import model as llama
 import ruler
 import tasks
+from export import load_model
 from tasks import VOCAB
 
 CHUNK_SCORES = 1 << 20  # scores per head that are computed at once
@@ -197,7 +198,7 @@ def quick_report(model, ruler_tasks=(), length=512, n=24):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint")
+    parser.add_argument("checkpoint", help="or a GGUF file of export.py")
     parser.add_argument("--lengths", default="1024,4096")
     parser.add_argument("--tasks", default="passkey,passkeys,kv8")
     parser.add_argument("-n", type=int, default=40, help="answers per cell")
@@ -206,7 +207,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model, _ = llama.load(arguments.checkpoint, VOCAB.size)
+    model = load_model(arguments.checkpoint)
     model.eval()
     for length in map(int, arguments.lengths.split(",")):
         if arguments.perplexity:

@@ -1,67 +1,24 @@
-"""Writes a checkpoint as a GGUF file: python3 export.py CHECKPOINT FILE"""
+"""Writes a checkpoint as a GGUF file: python3 export.py CHECKPOINT FILE
+
+load_gguf reads such a file, so that training can go on from it.
+"""
 import argparse
 import math
 import random
-import struct
 
 import numpy as np
 import torch
 
 import model as llama
+from gguf import BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, Reader, Writer
 from kinds import training_document
 from tasks import VOCAB
 from tokenizer import BOS, EOS, N_CONTROL, PAD
 
-U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
-TENSOR_F32, TENSOR_F16 = 0, 1
-ALIGNMENT = 32
 NORMAL, CONTROL = 1, 3
 NO_ROTATION = 1e30  # divides the frequency of a pair that does not rotate
-
-
-def string(text):
-    data = text.encode("utf-8")
-    return struct.pack("<Q", len(data)) + data
-
-
-def scalar(kind, value):
-    if kind == STRING:
-        return string(value)
-    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
-
-
-class GgufWriter:
-    """Metadata and tensors of a GGUF version 3 file, little-endian."""
-
-    def __init__(self):
-        self.metadata, self.tensors = [], []
-
-    def set(self, key, kind, value):
-        self.metadata.append(string(key) + struct.pack("<I", kind) + scalar(kind, value))
-
-    def set_array(self, key, kind, values):
-        self.metadata.append(string(key) + struct.pack("<IIQ", ARRAY, kind, len(values))
-                             + b"".join(scalar(kind, value) for value in values))
-
-    def add(self, name, array, kind):
-        self.tensors.append((name, np.ascontiguousarray(
-            array, np.float16 if kind == TENSOR_F16 else np.float32), kind))
-
-    def write(self, path):
-        infos, data, offset = [], [], 0
-        for name, array, kind in self.tensors:
-            dims = array.shape[::-1]  # the fastest dimension comes first
-            infos.append(string(name) + struct.pack("<I%dQIQ" % len(dims), len(dims), *dims,
-                                                    kind, offset))
-            raw = array.tobytes()
-            raw += b"\0" * (-len(raw) % ALIGNMENT)
-            data.append(raw)
-            offset += len(raw)
-        header = (b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), len(self.metadata))
-                  + b"".join(self.metadata) + b"".join(infos))
-        header += b"\0" * (-len(header) % ALIGNMENT)
-        with open(path, "wb") as file:
-            file.write(header + b"".join(data))
+MATRICES = (("v", "attn_v"), ("o", "attn_output"), ("gate", "ffn_gate"), ("up", "ffn_up"),
+            ("down", "ffn_down"))
 
 
 def neighbouring_pairs(weight, n_heads):
@@ -69,6 +26,13 @@ def neighbouring_pairs(weight, n_heads):
     rows, columns = weight.shape
     half = rows // n_heads // 2
     return weight.reshape(n_heads, 2, half, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def halves(weight, n_heads):
+    """The reverse of neighbouring_pairs."""
+    rows, columns = weight.shape
+    half = rows // n_heads // 2
+    return weight.reshape(n_heads, half, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def widen(weight, filler):
@@ -163,7 +127,7 @@ def describe_tokenizer(gguf):
 def export(model, path, name):
     shape = model.shape
     weights = {key: value.detach().float().numpy() for key, value in model.state_dict().items()}
-    gguf = GgufWriter()
+    gguf = Writer()
     describe(gguf, shape, name)
     describe_tokenizer(gguf)
 
@@ -185,10 +149,46 @@ def export(model, path, name):
         for key, n_heads in (("q", shape["heads"]), ("k", shape["kv_heads"])):
             gguf.add(theirs + "attn_%s.weight" % key,
                      neighbouring_pairs(weights[ours + key + ".weight"], n_heads), TENSOR_F16)
-        for key, tensor in (("v", "attn_v"), ("o", "attn_output"), ("gate", "ffn_gate"),
-                            ("up", "ffn_up"), ("down", "ffn_down")):
+        for key, tensor in MATRICES:
             gguf.add(theirs + tensor + ".weight", weights[ours + key + ".weight"], TENSOR_F16)
     gguf.write(path)
+
+
+def load_gguf(path):
+    """The model in a file that export() wrote."""
+    file = Reader(path)
+    told, tensors = file.metadata, file.tensors
+    if told.get("tokenizer.ggml.tokens") != VOCAB.tokenizer.tokens:
+        raise SystemExit("%s has another vocabulary than this folder" % path)
+    shape = {"dim": told["llama.embedding_length"], "layers": told["llama.block_count"],
+             "heads": told["llama.attention.head_count"],
+             "kv_heads": told["llama.attention.head_count_kv"],
+             "head_dim": told["llama.attention.key_length"],
+             "ff": told["llama.feed_forward_length"], "rope_theta": told["llama.rope.freq_base"],
+             "rotating_pairs": int((tensors["rope_freqs.weight"] == 1).sum())}
+    weights = {"embed.weight": tensors["token_embd.weight"][VOCAB.full_ids],
+               "head.weight": tensors["output.weight"][VOCAB.full_ids],
+               "norm.weight": tensors["output_norm.weight"]}
+    for i in range(shape["layers"]):
+        ours, theirs = "blocks.%d." % i, "blk.%d." % i
+        for name in ("attn_norm.weight", "ffn_norm.weight"):
+            weights[ours + name] = tensors[theirs + name]
+        for key, n_heads in (("q", shape["heads"]), ("k", shape["kv_heads"])):
+            weights[ours + key + ".weight"] = halves(tensors[theirs + "attn_%s.weight" % key],
+                                                     n_heads)
+        for key, tensor in MATRICES:
+            weights[ours + key + ".weight"] = tensors[theirs + tensor + ".weight"]
+    model = llama.Model(shape, VOCAB.size)
+    model.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
+    return model
+
+
+def load_model(path):
+    """The model of a checkpoint, or of a file that export() wrote."""
+    try:
+        return load_gguf(path) if path.endswith(".gguf") else llama.load(path, VOCAB.size)[0]
+    except OSError as error:
+        raise SystemExit(error)
 
 
 def main():

@@ -1,7 +1,8 @@
 """Trains a model by a configuration file: python3 train.py --config tiny.json --out DIR
 
 The schedule counts steps and every step has its own seed, so a run that is interrupted and
-resumed from its checkpoint gives the same file.  Prints a log line every 50 steps.
+resumed from its checkpoint gives the same file.  Prints a log line every 50 steps.  A "parent" is
+DIR/NAME.pt, or where that is not there, DIR/NAME.gguf, as export.py writes it.
 
 A step may have several "parts", each of "batch" texts, whose gradients are averaged; --workers
 shares them out, and then the log tells of those of the first worker only.
@@ -23,6 +24,7 @@ import model as llama
 import objectives
 from batches import Batch
 from evaluate import quick_report
+from export import load_gguf
 from grow import grow
 from tasks import VOCAB
 from tokenizer import PAD
@@ -111,7 +113,8 @@ class Trainer:
         self.modules = {"model": self.model, **{name: getattr(self, name) for name in PROBES}}
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         for name in config.get("parent", {}).get("probes", []):
-            self.modules[name].load_state_dict(parent[name])
+            if name in parent:
+                self.modules[name].load_state_dict(parent[name])
         self.optimizer = self._make_optimizer()
         self.path = os.path.join(out, config["name"] + ".pt")
         if os.path.exists(self.path):
@@ -122,7 +125,11 @@ class Trainer:
         shape, parent = self.config["shape"], self.config.get("parent")
         if parent is None:
             return llama.Model(shape, VOCAB.size), None
-        source, checkpoint = llama.load(os.path.join(out, parent["name"] + ".pt"), VOCAB.size)
+        path = os.path.join(out, parent["name"])
+        if os.path.exists(path + ".gguf") and not os.path.exists(path + ".pt"):
+            source, checkpoint = load_gguf(path + ".gguf"), {}  # it has no probes
+        else:
+            source, checkpoint = llama.load(path + ".pt", VOCAB.size)
         return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size), checkpoint
 
     def _make_optimizer(self):
