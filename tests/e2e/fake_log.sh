@@ -7,6 +7,12 @@
 # rises with log2(budget / length) at a rate that depends on the policy; which questions are right
 # follows from a fixed sequence, so that every run gives the same file.
 fake_log() {
+    # Made once per folder: that takes longer than an edit.
+    [ -s .fake_log ] || fake_log_make > .fake_log
+    jq -c "${1:-.}" .fake_log
+}
+
+fake_log_make() {
     jq -nc '
       def policies: [["full",9,0],["quest",4.6,1],["snapkv",3.4,1],["h2o",2.2,1],
                      ["streaming_llm",1,1],["random",0.2,1],["oracle",7.5,1]];
@@ -63,5 +69,5 @@ fake_log() {
                step_ns:[$step,$step,$step+1000], prefill_ns:1000000000, attach_ns:1000, ttft_ns:(1000001000+$step), meta_ns:10, select_ns:20, attend_ns:30, evict_ns:40, rest_ns:50,
                decode_tok_per_s:(3/((3*$step+1000)/1e9)), prefill_tok_per_s:($len*1.0)} + cost($p;$budget;$len) + held($p;$budget;$len)
             + {weight_bytes_per_tok:2000000, rss_peak_bytes:123456789}))
-    ' | jq -c "${1:-.}"
+    '
 }

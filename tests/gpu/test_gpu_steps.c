@@ -452,7 +452,7 @@ static void test_answers(void **state)
                                         .budget = runs[i % N_RUNS].budget,
                                         .id = id,
                                         .n_ctx = 30,
-                                        .n_steps = 12 });
+                                        .n_steps = 8 });
     three_close(&rounded);
     for (int way = 0; way < TOY_NAN; way++) {
         char options[64];
@@ -462,7 +462,7 @@ static void test_answers(void **state)
                                             .budget = 32,
                                             .id = id,
                                             .n_ctx = 30,
-                                            .n_steps = 12 });
+                                            .n_steps = 8 });
     }
     three_close(&t);
 }

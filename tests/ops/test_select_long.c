@@ -214,7 +214,7 @@ static void test_joint_share(void **state)
 
 static void test_chunk_mean(void **state)
 {
-    enum { N = 40003, ROWS = 2 };
+    enum { N = 20003, ROWS = 2 };
     static const int32_t chunk[] = { 1, 2, 20, 3000 };
     struct kvl_rng r;
     (void)state;
