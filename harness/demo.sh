@@ -16,11 +16,7 @@ case ${1-} in
 *) kvl_say "unknown option $1, see --help"; exit 2 ;;
 esac
 
-kvl_setup
-kvl_say "building"
-options=(-DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF)
-[ -e "$kvl_root/build/CMakeCache.txt" ] || options+=(-DKVL_CUDA=OFF) # kernels take minutes; who built them keeps them
-kvl_build "$kvl_root/build" "${options[@]}"
+kvl_program
 kvlab=$kvl_root/build/kvlab
 mkdir -p "$out"
 "$kvlab" sweep "$kvl_root/harness/sweeps/demo.yaml" --log "$out/demo.jsonl.zst"

@@ -81,9 +81,7 @@ case $out in /*) ;; *) out=$PWD/$out ;; esac
 
 kvlab=${KVLAB:-$kvl_root/build/kvlab}
 if [ -z "${KVLAB-}" ]; then
-    kvl_setup
-    kvl_say "building"
-    kvl_build "$kvl_root/build" -DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF
+    kvl_program
 fi
 for name in "${names[@]}"; do
     # A name that no sweep has is told by the program, which knows the nearest.

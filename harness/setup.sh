@@ -2,6 +2,7 @@
 #
 # kvl_setup          installs the Debian packages that are missing (sudo where needed)
 # kvl_build DIR ...  configures DIR with the cmake arguments that follow and builds it
+# kvl_program        both, for build/kvlab without tests
 
 kvl_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -69,4 +70,12 @@ kvl_build() {
     cmake -S "$kvl_root" -B "$dir" -G Ninja "$@" >"$dir/configure.log" 2>&1 ||
         { cat "$dir/configure.log" >&2; kvl_die "cmake could not configure $dir"; }
     ninja -C "$dir" >"$dir/build.log" 2>&1 || { tail -n 40 "$dir/build.log" >&2; kvl_die "the build of $dir did not work"; }
+}
+
+kvl_program() {
+    local options=(-DCMAKE_BUILD_TYPE=Release -DKVL_TESTS=OFF)
+    kvl_setup
+    kvl_say "building"
+    [ -e "$kvl_root/build/CMakeCache.txt" ] || options+=(-DKVL_CUDA=OFF) # kernels take minutes; who built them keeps them
+    kvl_build "$kvl_root/build" "${options[@]}"
 }
