@@ -5,6 +5,7 @@ load_gguf reads such a file, so that training can go on from it.
 import argparse
 import math
 import random
+import struct
 
 import numpy as np
 import torch
@@ -156,7 +157,10 @@ def export(model, path, name):
 
 def load_gguf(path):
     """The model in a file that export() wrote."""
-    file = Reader(path)
+    try:
+        file = Reader(path)
+    except (struct.error, ValueError, KeyError):
+        raise SystemExit("%s is cut off, or not a file of export.py" % path)
     told, tensors = file.metadata, file.tensors
     if told.get("tokenizer.ggml.tokens") != VOCAB.tokenizer.tokens:
         raise SystemExit("%s has another vocabulary than this folder" % path)

@@ -113,7 +113,7 @@ class Trainer:
         self.modules = {"model": self.model, **{name: getattr(self, name) for name in PROBES}}
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         for name in config.get("parent", {}).get("probes", []):
-            if name in parent:
+            if parent:
                 self.modules[name].load_state_dict(parent[name])
         self.optimizer = self._make_optimizer()
         self.path = os.path.join(out, config["name"] + ".pt")
@@ -126,10 +126,13 @@ class Trainer:
         if parent is None:
             return llama.Model(shape, VOCAB.size), None
         path = os.path.join(out, parent["name"])
-        if os.path.exists(path + ".gguf") and not os.path.exists(path + ".pt"):
-            source, checkpoint = load_gguf(path + ".gguf"), {}  # it has no probes
-        else:
+        if os.path.exists(path + ".pt"):
             source, checkpoint = llama.load(path + ".pt", VOCAB.size)
+        elif os.path.exists(path + ".gguf"):
+            source, checkpoint = load_gguf(path + ".gguf"), None  # it has no probes
+        else:
+            raise SystemExit("%s: neither %s.pt nor %s.gguf, the parent, is there"
+                             % (out, parent["name"], parent["name"]))
         return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size), checkpoint
 
     def _make_optimizer(self):
