@@ -79,10 +79,7 @@ done
 # Logs and pictures are named from where the user stands.
 case $out in /*) ;; *) out=$PWD/$out ;; esac
 
-kvlab=${KVLAB:-$kvl_root/build/kvlab}
-if [ -z "${KVLAB-}" ]; then
-    kvl_program
-fi
+kvl_find_kvlab
 for name in "${names[@]}"; do
     # A name that no sweep has is told by the program, which knows the nearest.
     if [ -z "$(figures_sweep_of "$name")" ]; then

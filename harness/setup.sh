@@ -1,8 +1,9 @@
-# setup.sh - what harness/demo.sh and tests/run.sh share: packages, configure, build.  Sourced.
+# setup.sh - what the scripts that set up and build share: packages, configure, build.  Sourced.
 #
 # kvl_setup          installs the Debian packages that are missing (sudo where needed)
 # kvl_build DIR ...  configures DIR with the cmake arguments that follow and builds it
 # kvl_program        both, for build/kvlab without tests
+# kvl_find_kvlab     sets kvlab to the program KVLAB, or builds build/kvlab
 
 kvl_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -78,4 +79,14 @@ kvl_program() {
     kvl_say "building"
     [ -e "$kvl_root/build/CMakeCache.txt" ] || options+=(-DKVL_CUDA=OFF) # kernels take minutes; who built them keeps them
     kvl_build "$kvl_root/build" "${options[@]}"
+}
+
+kvl_find_kvlab() {
+    kvlab=${KVLAB:-$kvl_root/build/kvlab}
+    if [ -z "${KVLAB-}" ]; then
+        kvl_program
+    elif ! command -v "$kvlab" >/dev/null; then
+        kvl_say "KVLAB=$kvlab: no such program"
+        exit 2
+    fi
 }

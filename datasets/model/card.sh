@@ -44,13 +44,11 @@ END
 
 # card_run NAME OPTION...: one sweep with the threads of its lane.
 card_run() {
-    local name=$1 file set sets=() began=$SECONDS
+    local name=$1 known set sets=() began=$SECONDS
     shift
-    file=$(card_known | awk -v name="$name" '$1 == name { print $3 }')
-    for set in $(card_known | awk -v name="$name" '$1 == name { $1 = $2 = $3 = ""; print }'); do
-        sets+=(--set "$set")
-    done
-    "$kvlab" sweep "$folder/$file.yaml" --model "$model" --log "$out/$name.jsonl.zst" --strict \
+    read -r -a known < <(card_known | awk -v name="$name" '$1 == name')
+    for set in "${known[@]:3}"; do sets+=(--set "$set"); done
+    "$kvlab" sweep "$folder/${known[2]}.yaml" --model "$model" --log "$out/$name.jsonl.zst" --strict \
         --threads "$threads" --jobs "$threads" "${sets[@]}" "$@" >"$out/$name.txt" 2>"$out/$name.err" ||
         { tail -n 5 "$out/$name.err" >&2; kvl_say "$name: did not finish"; return 1; }
     kvl_say "$name: $((SECONDS - began)) s"
@@ -85,11 +83,7 @@ if [ -z "$out" ]; then # logs of two models do not mix
     [ "$stem" = kvlab-small ] || out+=-$stem
 fi
 
-kvlab=${KVLAB:-$kvl_root/build/kvlab}
-[ -z "${KVLAB-}" ] || [ -x "$kvlab" ] || { kvl_say "KVLAB=$kvlab: no such program"; exit 2; }
-if [ -z "${KVLAB-}" ]; then
-    kvl_program
-fi
+kvl_find_kvlab
 mkdir -p "$out"
 if [ -n "$fresh" ]; then
     for name in "${names[@]}"; do rm -f "$out/$name.jsonl.zst"; done
