@@ -29,7 +29,7 @@ fresh=
 card_known() {
     cat <<'END'
 card_long_127k   named   card_long        lengths=[130048] contexts=1 prefill_type=bf16
-card_long_64k    --long  card_long        lengths=[65536] contexts=1
+card_long_64k    --long  card_long        lengths=[65536] contexts=1 prefill_type=bf16
 card_ruler_16k   --long  card_ruler       lengths=[16384] contexts=10 prefill_type=bf16
 card_long        always  card_long
 card_ruler       always  card_ruler

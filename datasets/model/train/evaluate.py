@@ -116,7 +116,7 @@ def named_sample(task, rng, length, variant):
 
 
 def two_stage_sample(task, rng, length, variant):
-    keys = "random" if task == "two_random" else "consecutive"
+    keys = {"two_random": "random", "two_far": "far"}.get(task, "consecutive")
     room = QUESTIONS * tasks.QUESTION_TOKENS
     return tasks.two_stage_document(rng, length - tasks.QUESTION_TOKENS + room, room, keys,
                                     task == "two_direct", variant=variant)
@@ -145,7 +145,8 @@ SAMPLES = {
     "needle": lambda task, rng, length, variant: tasks.needle_document(
         rng, length, 1, 1, variant=variant),
     "passkeys": named_sample, "needles": named_sample, "needles_de": named_sample,
-    "two": two_stage_sample, "two_random": two_stage_sample, "two_direct": two_stage_sample,
+    "two": two_stage_sample, "two_random": two_stage_sample, "two_far": two_stage_sample,
+    "two_direct": two_stage_sample,
     "mixed": lambda task, rng, length, variant: tasks.mixed_document(rng, length),
     **{task: kv_sample for task in KV_LENGTHS},
     "niah_values": niah_sample, "niah_keys": niah_sample,

@@ -2,6 +2,7 @@
 
 An item is something to remember: a unit of the context, with a question about it and its answer.
 """
+import math
 import random
 
 import wording
@@ -245,11 +246,12 @@ def kv_item(rng, key, value, before, variant=None):
 # ---- two_stage_retr ----
 
 DIRECT_LAYER = 5  # the sum_probe asks for the sum in the layer before
+FAR_KEYS = 20000  # consecutive keys from 0 to here take 150K tokens
 
 
 def operand_digits(*numbers):
     """Four digits of each number, the last one first."""
-    return [VOCAB.ids(c)[0] for number in numbers for c in ("%4d" % number)[::-1]]
+    return [VOCAB.ids(c)[0] for number in numbers for c in ("%4d" % number)[:-5:-1]]
 
 
 def two_stage_item(rng, key, color, direct=False, variant=None):
@@ -286,9 +288,9 @@ def random_keys(rng, n):
     return rng.sample(range(min(limit, 10000)), n)
 
 
-def key_runs(rng, n):
+def key_runs(rng, n, limit=None):
     """Ascending keys: a part of a long list of consecutive keys, in up to four pieces."""
-    limit = max(2 * n, int(10 ** rng.uniform(1.5, 3.6)))
+    limit = limit or max(2 * n, int(10 ** rng.uniform(1.5, 3.6)))
     pieces = rng.randint(1, 4)
     keys = set()
     while len(keys) < n:
@@ -301,11 +303,19 @@ def key_runs(rng, n):
     return keys[:n] if rng.random() < 0.5 else keys[drop:]
 
 
-def similar_keys(rng, n):
-    """Keys that differ from one another in a digit, by one digit more or in their order."""
+def far_keys(rng, n):
+    """Keys as a list of 128K tokens has them: a part of it, or similar ones."""
+    if rng.random() < 0.6:
+        return key_runs(rng, n, FAR_KEYS)
+    return similar_keys(rng, n, 1000, FAR_KEYS)
+
+
+def similar_keys(rng, n, lowest=10, limit=10000):
+    """Keys that differ from one another in a digit, by one digit more or in their order; lowest:
+    the smallest range that one is drawn from."""
     keys = set()
     while len(keys) < 2 * n:
-        key = str(rng.randrange(int(10 ** rng.uniform(1, 4))))
+        key = str(rng.randrange(int(10 ** rng.uniform(math.log10(lowest), math.log10(limit)))))
         keys.add(int(key))
         for _ in range(rng.randint(2, 8)):
             i, digit = rng.randrange(len(key)), rng.choice("0123456789")
@@ -313,7 +323,7 @@ def similar_keys(rng, n):
             swapped[i], swapped[0] = swapped[0], swapped[i]
             keys.add(int(rng.choice((key[:i] + digit + key[i + 1:], key[:i] + key[i + 1:] or "0",
                                      key[:i] + digit + key[i:], "".join(swapped)))))
-    keys = [key for key in sorted(keys) if key < 10000]
+    keys = [key for key in sorted(keys) if key < limit]
     start = rng.randrange(len(keys) - n + 1)
     keys = keys[start:start + n] if rng.random() < 0.5 else rng.sample(keys, n)
     return sorted(keys) if rng.random() < 0.5 else rng.sample(keys, n)

@@ -47,8 +47,9 @@ def check(kind, doc):
 
 def main():
     rng = random.Random(0)
+    mix = {"any_hops": True, "far_sums": 0.5, "orders": [*tasks.ORDERS, "similar", "far"]}
     for kind in KINDS:
-        docs = [training_document(rng, 300, {kind: 1.0, "any_hops": True}) for _ in range(40)]
+        docs = [training_document(rng, 300, {kind: 1.0, **mix}) for _ in range(40)]
         print("----", kind, len(docs[0]), "tokens")
         show(docs[0])
         for doc in docs:

@@ -153,10 +153,24 @@ def count_loss(attention, cases):
     attention [case][kv][group][t] is that of these tokens; the first head is asked.  Each of the n
     tokens is asked for an n-th of COUNT_MASS; more is not rewarded.
     """
-    cells = [(case, position, len(answers)) for case, (_, answers) in enumerate(cases)
-             for position in [0] + [answer.value_start for answer in answers[:-1]]]
+    return even_loss(attention, [[0] + [answer.value_start for answer in answers[:-1]]
+                                 for _, answers in cases])
+
+
+def share_loss(attention, cases):
+    """As in count_loss, but alike to itself and the values before it: their scores differ by what
+    their keys do, which is nothing, where that of the first token of the text has to fit all keys.
+    A layer after the one that counts sees which of them comes first, and its share tells how many
+    there are."""
+    return even_loss(attention, [[answer.value_start for answer in answers]
+                                 for _, answers in cases])
+
+
+def even_loss(attention, wanted):
+    """wanted: for each case the positions that should share COUNT_MASS of its attention."""
+    cells = [(case, position, len(some)) for case, some in enumerate(wanted) for position in some]
     case, pos, n = (torch.tensor(column) for column in zip(*cells))
-    return (shortfall(attention[case, 0, 0, pos], COUNT_MASS / n) / n).sum() / len(cases)
+    return (shortfall(attention[case, 0, 0, pos], COUNT_MASS / n) / n).sum() / len(wanted)
 
 
 def choose_links(docs):

@@ -187,7 +187,7 @@ def training_niah(rng, length, mix):
         keys = niah_keys(rng, most, key_kind)
         return niah_document(rng, length, keys, 1, [[key] for key in keys], value_kind, **style)
     if form < forms[2]:
-        n_values = rng.randint(2, max(2, min(6, most)))
+        n_values = rng.choice([n for n in mix.get("values", (2, 3, 4, 5, 6)) if n <= most] or [2])
         keys = niah_keys(rng, max(1, most // n_values), key_kind)
         return niah_document(rng, length, keys, n_values, [[key] for key in keys], value_kind,
                              **style)

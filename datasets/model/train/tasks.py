@@ -241,8 +241,8 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
                        after=0, variant=None):
     """The context is a list of numbers with colours, the questions fill `question_tokens`.
 
-    keys: "consecutive" from 0, "runs" (a part of such a list), "random" or "similar"; direct:
-    without the sum, or how often.
+    keys: "consecutive" from 0, "runs" (a part of such a list), "random", "similar" or "far" (up to
+    20000, the others mostly have at most four digits); direct: without the sum, or how often.
     """
     doc = Document()
     doc.add(intro("two_stage"))
@@ -253,7 +253,8 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
     n = max(room // 4, 2)
     numbers = {"consecutive": lambda: list(range(n)), "runs": lambda: its.key_runs(rng, n),
                "random": lambda: its.random_keys(rng, n),
-               "similar": lambda: its.similar_keys(rng, n)}[keys]()
+               "similar": lambda: its.similar_keys(rng, n),
+               "far": lambda: its.far_keys(rng, n)}[keys]()
     items = []
     for key in numbers:
         room -= len(str(key)) + 3
@@ -276,12 +277,17 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
     return doc
 
 
-def sums_document(rng, length):
-    """Additions alone, with the wording of the questions or shorter."""
+SUM_EXPONENTS = (1, 2, 2, 3, 3, 3, 3, 3.5, 3.8, 4)
+
+
+def sums_document(rng, length, far=0.0):
+    """Additions alone, with the wording of the questions or shorter; `far`: how often one may be
+    as large as the keys of the longest lists."""
     doc = Document()
     doc.end_context()
     while len(doc) < length:
-        total = int(10 ** rng.choice((1, 2, 2, 3, 3, 3, 3, 3.5, 3.8, 4)) * rng.random())
+        total = rng.randrange(its.FAR_KEYS) if far and rng.random() < far else \
+            int(10 ** rng.choice(SUM_EXPONENTS) * rng.random())
         item = its.two_stage_item(rng, total, "red")
         if rng.random() < 0.6:
             a = rng.randint(0, total)
@@ -462,7 +468,7 @@ def training_repeat(rng, length, mix):
 
 
 def training_sums(rng, length, mix):
-    return sums_document(rng, length)
+    return sums_document(rng, length, mix.get("far_sums", 0.0))
 
 
 def training_mixed(rng, length, mix):

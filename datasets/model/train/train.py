@@ -33,7 +33,8 @@ LOG_EVERY, SAVE_EVERY, CHECK_EVERY = 50, 200, 400
 PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "place_probe",
           "bag_probe")
 RULER_TASKS = ("niah_values", "niah_keys", "vt", "fwe")
-EXTRA_LOSSES = PROBES + ("count", "link", "spread", "span")  # see objectives.py
+COUNTS = {"count": objectives.count_loss, "share": objectives.share_loss}
+EXTRA_LOSSES = PROBES + (*COUNTS, "link", "spread", "span")  # see objectives.py
 
 
 def parse_arguments():
@@ -166,6 +167,9 @@ class Trainer:
         reports = [self._part(part, stage, done)
                    for part in range(self.worker, self.n_parts, self.workers)]
         self._join_gradients()
+        if stage.get("only_probes"):  # new ones, for a parent that is a GGUF file, which has none
+            for p in self.model.parameters():
+                p.grad = None
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
@@ -202,19 +206,22 @@ class Trainer:
         options = {"key_dropout": stage.get("key_dropout", 0.0)}
         cases = objectives.choose_questions(batch.docs, rng) if weight["span"] > 0 else []
         span_layers = rng.sample(config["span"]["layers"], 2) if cases else []
-        places = objectives.choose_places(batch.docs, rng) if weight["count"] > 0 else []
+        counts = [name for name in COUNTS if weight[name] > 0]
+        places = objectives.choose_places(batch.docs, rng) if counts else []
         links = objectives.choose_links(batch.docs) if weight["link"] > 0 else []
         wants_bags = weight["bag_probe"] > 0 or weight["spread"] > 0
         bags = objectives.choose_bags(batch.docs, rng) if wants_bags else []
         # Of which rows the attention is wanted, in which layer.
         rows = {("span", layer): (layer, objectives.question_ends(cases)) for layer in span_layers}
-        if places:
-            rows["count"] = config["count"]["layer"], objectives.value_starts(places)
+        for name in counts if places else []:
+            for layer in layers_of(config[name]):
+                rows[name, layer] = layer, objectives.value_starts(places)
         if links:
             rows["link"] = config["link"]["layer"], objectives.positions(links)
         if bags and weight["spread"] > 0:
             rows["spread"] = config["spread"]["layer"], objectives.positions(bags)
-        options["want"] = [config[name]["layer"] for name in PROBES if weight[name] > 0]
+        options["want"] = [layer for name in PROBES if weight[name] > 0
+                           for layer in layers_of(config[name])]
         losses, weights, wanted, seen = token_losses(
             self.model, batch, stage.get("unseen", False), rows=list(rows.values()), **options)
         loss = (losses * weights).sum() / weights.sum()
@@ -232,9 +239,9 @@ class Trainer:
             parts["query_probe"] = objectives.query_loss(
                 self.query_probe, wanted[config["query_probe"]["layer"]], batch.docs, rng)
         if weight["place_probe"] > 0:
-            parts["place_probe"] = objectives.place_loss(
-                self.place_probe, wanted[config["place_probe"]["layer"]], batch.docs, rng,
-                stage.get("place_starts", False))
+            parts["place_probe"] = mean_of(objectives.place_loss(
+                self.place_probe, wanted[layer], batch.docs, rng, stage.get("place_starts", False))
+                for layer in layers_of(config["place_probe"]))
         for name, what in (("sum_probe", "sum"), ("operand_probe", "operands")):
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
@@ -244,8 +251,9 @@ class Trainer:
                 self.bag_probe, wanted[config["bag_probe"]["layer"]], batch.docs, bags)
         if "spread" in attention:
             parts["spread"] = objectives.spread_loss(attention["spread"], bags)
-        if places:
-            parts["count"] = objectives.count_loss(attention["count"], places)
+        for name in counts if places else []:
+            parts[name] = mean_of(COUNTS[name](attention[name, layer], places)
+                                  for layer in layers_of(config[name]))
         if links:
             parts["link"] = objectives.link_loss(attention["link"], links)
         if cases:
@@ -323,6 +331,17 @@ def at(ends, done):
 
 def mean(values):
     return sum(values) / len(values)
+
+
+def layers_of(config):
+    """Those of a loss that may be asked of one layer or of several."""
+    return config["layers"] if "layers" in config else [config["layer"]]
+
+
+def mean_of(losses):
+    """Of those that there are, or None."""
+    losses = [loss for loss in losses if loss is not None]
+    return mean(losses) if losses else None
 
 
 def work(worker, arguments, config, meeting):
