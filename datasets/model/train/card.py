@@ -187,7 +187,8 @@ def print_chains(samples):
     """Why chains of names (vt) are not right as a whole."""
     by = {}
     for s in samples:
-        if s["task"].startswith("vt") and s["strict"] is not None and s["strict"] < 1:
+        # Samples of a cell that still runs have no task yet.
+        if (s["task"] or "").startswith("vt") and s["strict"] is not None and s["strict"] < 1:
             # The answer ends with its sentence; what follows is no part of it.
             gold, said = (re.findall(r"\w+", (s[k] or "").split(".")[0]) for k in ("gold", "prediction"))
             why = ("a name too many" if len(said) > len(gold) and said[:len(gold)] == gold else
