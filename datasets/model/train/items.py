@@ -250,8 +250,8 @@ FAR_KEYS = 20000  # consecutive keys from 0 to here take 150K tokens
 
 
 def operand_digits(*numbers):
-    """Four digits of each number, the last one first."""
-    return [VOCAB.ids(c)[0] for number in numbers for c in ("%4d" % number)[:-5:-1]]
+    """The last four digits of each number, the last one first."""
+    return [VOCAB.ids(c)[0] for number in numbers for c in ("%4d" % number)[-4:][::-1]]
 
 
 def two_stage_item(rng, key, color, direct=False, variant=None):
@@ -304,7 +304,7 @@ def key_runs(rng, n, limit=None):
 
 
 def far_keys(rng, n):
-    """Keys as a list of 128K tokens has them: a part of it, or similar ones."""
+    """Keys from the range of a list of 128K tokens: a part of it, or similar ones."""
     if rng.random() < 0.6:
         return key_runs(rng, n, FAR_KEYS)
     return similar_keys(rng, n, 1000, FAR_KEYS)
@@ -314,7 +314,7 @@ def similar_keys(rng, n, lowest=10, limit=10000):
     """Keys that differ from one another in a digit, by one digit more or in their order; lowest:
     the smallest range that one is drawn from."""
     keys = set()
-    while len(keys) < 2 * n:
+    while len(keys) < 2 * n or sum(key < limit for key in keys) < n:
         key = str(rng.randrange(int(10 ** rng.uniform(math.log10(lowest), math.log10(limit)))))
         keys.add(int(key))
         for _ in range(rng.randint(2, 8)):

@@ -9,7 +9,7 @@ from tasks import EVIDENCE, VOCAB
 
 PROBE_ROWS, KEY_ROWS, SUM_ROWS, SPAN_QUESTIONS = 192, 256, 128, 48
 QUERY_ROWS, QUERY_TOKENS = 256, 5
-SUM_TOKENS = 5  # digits of a sum, and the space before them
+SUM_TOKENS = 5  # digits of a sum, and the space before them if there is room
 OPERAND_TOKENS = 8  # four digits of two numbers
 PLACE_ROWS, COUNT_MASS, LINK_MASS = 96, 0.9, 0.5
 BAG_ROWS, BAG_SHORTEST = 24, 64  # rows of a text of words; tokens before the first
@@ -149,25 +149,26 @@ def shortfall(attention, share):
 def count_loss(attention, cases):
     """The first token of a value should attend alike to the first token of the text and to those
     of the values before it that have the same key: what is left for the first tells how many.
-
-    attention [case][kv][group][t] is that of these tokens; the first head is asked.  Each of the n
-    tokens is asked for an n-th of COUNT_MASS; more is not rewarded.
     """
     return even_loss(attention, [[0] + [answer.value_start for answer in answers[:-1]]
                                  for _, answers in cases])
 
 
 def share_loss(attention, cases):
-    """As in count_loss, but alike to itself and the values before it: their scores differ by what
-    their keys do, which is nothing, where that of the first token of the text has to fit all keys.
-    A layer after the one that counts sees which of them comes first, and its share tells how many
-    there are."""
+    """As count_loss, but without the first token of the text: alike to itself and to the values
+    before it.  These have the same key, so that equal scores come easily, while the score of the
+    first token would have to fit every key.  Which of them comes first is known from the layer
+    that counts; its share tells how many there are."""
     return even_loss(attention, [[answer.value_start for answer in answers]
                                  for _, answers in cases])
 
 
 def even_loss(attention, wanted):
-    """wanted: for each case the positions that should share COUNT_MASS of its attention."""
+    """wanted: for each case n positions, each of which should have an n-th of COUNT_MASS of its
+    attention; more is not rewarded.
+
+    attention [case][kv][group][t] is that of these tokens; the first head is asked.
+    """
     cells = [(case, position, len(some)) for case, some in enumerate(wanted) for position in some]
     case, pos, n = (torch.tensor(column) for column in zip(*cells))
     return (shortfall(attention[case, 0, 0, pos], COUNT_MASS / n) / n).sum() / len(wanted)

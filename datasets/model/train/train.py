@@ -167,7 +167,7 @@ class Trainer:
         reports = [self._part(part, stage, done)
                    for part in range(self.worker, self.n_parts, self.workers)]
         self._join_gradients()
-        if stage.get("only_probes"):  # new ones, for a parent that is a GGUF file, which has none
+        if stage.get("only_probes"):  # new ones learn, as a GGUF file has none; the model waits
             for p in self.model.parameters():
                 p.grad = None
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -334,7 +334,7 @@ def mean(values):
 
 
 def layers_of(config):
-    """Those of a loss that may be asked of one layer or of several."""
+    """Of place_probe, count and share: of one layer, or of several; the others have one."""
     return config["layers"] if "layers" in config else [config["layer"]]
 
 
