@@ -310,6 +310,18 @@ def far_keys(rng, n):
     return similar_keys(rng, n, 1000, FAR_KEYS)
 
 
+def echo_keys(rng, n):
+    """Keys of a list of 128K tokens that end as others do with fewer or more digits."""
+    keys, wanted = set(), max(2, n // 2)  # as many as fit: most take twice the tokens that n is for
+    while len(keys) < wanted:
+        start, length = rng.randrange(10000), rng.choice((1, 2, 4, 8))
+        for place in {start, start + 10000, start % 1000, start % 100,
+                      1000 * rng.randrange(20) + start % 1000}:
+            keys |= {key for key in range(place, place + length) if key < FAR_KEYS}
+    keys = rng.sample(sorted(keys), wanted)
+    return sorted(keys) if rng.random() < 0.7 else keys
+
+
 def similar_keys(rng, n, lowest=10, limit=10000):
     """Keys that differ from one another in a digit, by one digit more or in their order; lowest:
     the smallest range that one is drawn from."""

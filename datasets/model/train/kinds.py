@@ -47,7 +47,9 @@ def check(kind, doc):
 
 def main():
     rng = random.Random(0)
-    mix = {"any_hops": True, "far_sums": 0.5, "orders": [*tasks.ORDERS, "similar", "far"]}
+    many = 3 * len(ruler.PLAIN)  # words that a list of thousands of tokens may have
+    assert len({*ruler.cwe_words(rng, many, True)}) == many
+    mix = {"any_hops": True, "far_sums": 0.5, "orders": [*tasks.ORDERS, "similar", "far", "echo"]}
     for kind in KINDS:
         docs = [training_document(rng, 300, {kind: 1.0, **mix}) for _ in range(40)]
         print("----", kind, len(docs[0]), "tokens")

@@ -278,7 +278,7 @@ def put_together(rng):
 
 def cwe_words(rng, n, together):
     """n different words, a part of them put together."""
-    n_together = max(0, n - len(PLAIN)) if not together else n // 2
+    n_together = max(n // 2 if together else 0, n - len(PLAIN))
     return rng.sample(PLAIN, n - n_together) + draw_different(
         rng, n_together, lambda: put_together(rng))
 

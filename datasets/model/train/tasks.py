@@ -241,8 +241,8 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
                        after=0, variant=None):
     """The context is a list of numbers with colours, the questions fill `question_tokens`.
 
-    keys: "consecutive" from 0, "runs" (a part of such a list), "random", "similar" or "far" (up to
-    20000, the others mostly have at most four digits); direct: without the sum, or how often.
+    keys: "consecutive" from 0, "runs" (a part of such a list), "random", "similar", "far" or "echo"
+    (up to 20000, the others mostly have at most four digits); direct: without the sum, or how often.
     """
     doc = Document()
     doc.add(intro("two_stage"))
@@ -254,7 +254,8 @@ def two_stage_document(rng, length, question_tokens, keys="consecutive", direct=
     numbers = {"consecutive": lambda: list(range(n)), "runs": lambda: its.key_runs(rng, n),
                "random": lambda: its.random_keys(rng, n),
                "similar": lambda: its.similar_keys(rng, n),
-               "far": lambda: its.far_keys(rng, n)}[keys]()
+               "far": lambda: its.far_keys(rng, n),
+               "echo": lambda: its.echo_keys(rng, n)}[keys]()
     items = []
     for key in numbers:
         room -= len(str(key)) + 3
