@@ -311,7 +311,7 @@ def far_keys(rng, n):
 
 
 def echo_keys(rng, n):
-    """Keys of a list of 128K tokens that end as others do with fewer or more digits."""
+    """Keys of a list of 128K tokens that end as others do, behind other digits or none."""
     keys, wanted = set(), max(2, n // 2)  # as many as fit: most take twice the tokens that n is for
     while len(keys) < wanted:
         start, length = rng.randrange(10000), rng.choice((1, 2, 4, 8))
