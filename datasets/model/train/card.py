@@ -8,14 +8,12 @@ build/kvlab.
 import argparse
 import json
 import math
-import os
 import pathlib
 import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-KVLAB = os.environ.get("KVLAB", str(ROOT / "build" / "kvlab"))
+from program import KVLAB, want_kvlab
 
 TWO_STAGE, TWO_STAGE_RANDOM = "`two_stage_retr`", "`two_stage_retr`, random keys"
 
@@ -217,8 +215,7 @@ def main():
     logs = sorted(folder.glob("*.jsonl.zst"))
     if not logs:
         sys.exit(f"card.py: {folder}: no logs (*.jsonl.zst); card.sh makes them")
-    if not os.access(KVLAB, os.X_OK):
-        sys.exit(f"card.py: {KVLAB}: not there, want a build or KVLAB=PATH")
+    want_kvlab("card.py")
     cells = export(logs, "cell")
     check_model(logs, cells)
     for c in cells:

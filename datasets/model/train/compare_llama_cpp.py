@@ -6,16 +6,14 @@ takes that program instead of build/kvlab.  Exit code 1 where anything differs.
 """
 import argparse
 import os
-import pathlib
 import random
 import subprocess
 import sys
 
 from kinds import training_document
+from program import KVLAB, want_kvlab
 from tasks import VOCAB
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-KVLAB = os.environ.get("KVLAB", str(ROOT / "build" / "kvlab"))
 KINDS = ("passkey", "needle", "kv", "two_stage", "mixed", "niah", "vt", "fwe", "text")
 LONGEST = 16384  # tokens that fit into one argument of kvlab generate
 
@@ -69,8 +67,7 @@ def main():
     arguments = parser.parse_args()
     if not os.path.isfile(arguments.model):
         stop("%s: no such file" % arguments.model)
-    if not os.access(KVLAB, os.X_OK):
-        stop("%s: not there, want a build or KVLAB=PATH" % KVLAB)
+    want_kvlab("compare_llama_cpp.py")
     try:
         from llama_cpp import Llama
     except ImportError:
