@@ -1,6 +1,7 @@
 """The kinds of training documents: python3 kinds.py prints one of each."""
 import random
 
+import items as its
 import ruler
 import tasks
 from items import VOCAB
@@ -49,6 +50,8 @@ def main():
     rng = random.Random(0)
     many = 3 * len(ruler.PLAIN)  # words that a list of thousands of tokens may have
     assert len({*ruler.cwe_words(rng, many, True)}) == many
+    keys = its.echo_keys(rng, 400)
+    assert len({*keys}) == len(keys) and len({key % 1000 for key in keys}) < 0.8 * len(keys)
     mix = {"any_hops": True, "far_sums": 0.5, "orders": [*tasks.ORDERS, "similar", "far", "echo"]}
     for kind in KINDS:
         docs = [training_document(rng, 300, {kind: 1.0, **mix}) for _ in range(40)]
