@@ -1,10 +1,11 @@
 """Where a checkpoint attends while it answers, and what simple cache policies do to it.
 
-Prints per layer the attention mass on the value asked for, the number of context tokens that hold
-90 % of the mass of each head, and the overlap with the next layer.  Then exact match under masks
-that act like StreamingLLM, SnapKV, Quest and OmniKV.  They act on the context only.  The question
-is visible (the context is compressed after the question was read, so the answer's tokens see the
-compressed context) or hidden (compressed before the question).
+Prints per layer how much attention tokens of the context pay to the first one, the attention mass
+on the value asked for, the number of context tokens that hold 90 % of the mass of each head, and
+the overlap with the next layer.  Then exact match under masks that act like StreamingLLM, SnapKV,
+Quest and OmniKV.  They act on the context only.  The question is visible (the context is compressed
+after the question was read, so the answer's tokens see the compressed context) or hidden
+(compressed before the question).
 """
 import argparse
 import random
@@ -16,7 +17,9 @@ import model as llama
 from evaluate import Context, sample, split_document
 from export import load_model
 
-SINKS, WINDOW, POOL, PAGE, FILTER_LAYER = 4, 32, 7, 16, 3
+SINKS, WINDOW, POOL, PAGE = 4, 32, 7, 16
+SINK_ROWS, SHORTEST = 128, 512
+BEHIND_FILTER = 4  # layers behind OmniKV's filter layer, which see the tokens that it chose
 TASKS = ("kv8", "passkeys", "needles", "two")
 
 
@@ -47,6 +50,16 @@ class Statistics:
         return scores
 
 
+def sinks(model, ids, rng):
+    """Per layer and head: the mean attention that tokens of a context pay to the first one."""
+    later = range(len(ids) // 16, len(ids))  # the first tokens have nothing else to look at
+    pos = torch.tensor(rng.sample(later, min(SINK_ROWS, len(later))))
+    rows = torch.zeros_like(pos), pos
+    _, _, seen = model(torch.tensor([ids]), torch.arange(len(ids))[None],
+                       rows=[(layer, rows) for layer in range(len(model.blocks))])
+    return [attention[..., 0].mean(0).flatten() for attention in seen]
+
+
 def print_statistics(model, task, length, n_contexts):
     rng = random.Random(11)
     n_layers = len(model.blocks)
@@ -57,6 +70,9 @@ def print_statistics(model, task, length, n_contexts):
         for question, answer in questions[:8]:
             found.append(Statistics(context, question, answer))
     print("%s at %d tokens, %d questions" % (task, length, len(found)))
+    for i, heads in enumerate(sinks(model, ids, rng)):
+        print("  layer %d: on the first token, by tokens of the context, per head: %s"
+              % (i, " ".join("%.2f" % mass for mass in heads)))
     for i in range(n_layers):
         layer = [s.layers[i] for s in found]
         needed = torch.stack([e["needed"] for e in layer]).mean(0)
@@ -120,8 +136,9 @@ class Policy:
 
     def omnikv(self, layer, q, scores):
         """Layers after the filter layer see the tokens that it attended to most."""
-        if layer <= FILTER_LAYER:
-            if layer == FILTER_LAYER:
+        filter_layer = len(self.context.keys) - 1 - BEHIND_FILTER
+        if layer <= filter_layer:
+            if layer == filter_layer:
                 best = torch.softmax(scores, -1)[..., :self.n].mean((1, 2)).topk(self.budget, -1)
                 self.kept = torch.zeros(best.values.shape[:2] + (self.n,), dtype=torch.bool)
                 self.kept.scatter_(-1, best.indices, True)
@@ -188,6 +205,8 @@ def main():
     parser.add_argument("--budgets", default="64,128,256,512")
     parser.add_argument("--tasks", default=",".join(TASKS))
     arguments = parser.parse_args()
+    if arguments.length < SHORTEST:
+        raise SystemExit("--length is %d, want at least %d" % (arguments.length, SHORTEST))
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     model = load_model(arguments.checkpoint)
