@@ -174,7 +174,7 @@ def hidden_votes(model, ids):
 def print_policies(model, task, length, n_contexts, budgets):
     rng = random.Random(12)
     cases = [("full", False), ("streaming", False), ("snapkv", True), ("snapkv", False),
-             ("quest", False)] + ([("omnikv", False)] if len(model.blocks) > 4 else [])
+             ("quest", False)] + ([("omnikv", False)] if len(model.blocks) > BEHIND_FILTER else [])
     right, total = {}, 0
     for _ in range(n_contexts):
         ids, questions = split_document(sample(task, rng, length))
