@@ -56,6 +56,10 @@ class Batch:
         self.key_bias = torch.tensor([b for _, b in stretched])
         self.groups = torch.tensor([doc.groups + [-1] * (length - len(doc)) for doc in self.docs])
 
+    def leave_out(self, mask):
+        """The tokens of texts whose entry in mask is true need not be predicted."""
+        self.weights[torch.tensor(mask)] = 0
+
     def bias(self):
         """The bias [batch][length][length] of every key for every row: none for what the row's own
         question needs, nor close by."""

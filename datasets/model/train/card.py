@@ -35,12 +35,15 @@ ROWS = [
 RETRIEVAL = ["`passkey`, 8 named keys (26 from 8K on)", "`needle`, 8 facts (26 from 8K on)",
              "`kv_retrieval`, 8 digits, all pairs", "`kv_retrieval`, UUIDs"]
 RULER = ["niah_multikey", "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe"]
+SNAPKV = "card_snapkv.jsonl.zst"  # the log of the sweep of methods
 USUAL_N = 104  # answers of a cell, which the table does not repeat
 WIDE = 25  # up to so many contexts the interval of cells without a mistake is in the text, not in the table
 LEAST_PERPLEXITY = 8.19  # of filler, by the choices of english.def
 
 
 def export(logs, kind):
+    if not logs:
+        return []
     text = subprocess.run([KVLAB, "export", "--kind", kind, "--format", "jsonl", *map(str, logs)],
                           check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
     return [json.loads(line) for line in text.splitlines()]
@@ -200,6 +203,21 @@ def print_chains(samples):
         print()
 
 
+def print_snapkv(cells):
+    """SnapKV with and without the question, beside Quest."""
+    by = {(c["task"], c["budget"], c["policy"], c["protocol"]): c for c in cells}
+    columns = [("snapkv", "question_after_compress"), ("snapkv", "question_in_prefill"),
+               ("quest", "question_in_prefill")]
+    print("| task, budget | " + " | ".join(f"`{policy}`, `{protocol}`" for policy, protocol in columns) + " |")
+    print("|---" * (1 + len(columns)) + "|")
+    for task, budget in sorted({(c["task"], c["budget"]) for c in cells if c["policy"] == "snapkv"},
+                               key=lambda key: (key[0], int(key[1]))):
+        row = [by.get((task, budget, *column)) for column in columns]
+        print(f"| `{task}`, {budget} | " + " | ".join(
+            f"{percent(c['official'])} ({interval(c, 'official')})" if c else "" for c in row) + " |")
+    print()
+
+
 def print_perplexity(cells):
     for c in cells:
         o = options_of(c)
@@ -216,8 +234,9 @@ def main():
     if not logs:
         sys.exit(f"card.py: {folder}: no logs (*.jsonl.zst); card.sh makes them")
     want_kvlab("card.py")
-    cells = export(logs, "cell")
-    check_model(logs, cells)
+    own, of_methods = ([log for log in logs if (log.name == SNAPKV) == wanted] for wanted in (False, True))
+    cells, methods = export(own, "cell"), export(of_methods, "cell")
+    check_model(logs, cells + methods)
     for c in cells:
         if c["n_errors"]:
             print(f"card.py: {c['task']} at {c['length_tok']} tokens: {c['n_errors']} errors", file=sys.stderr)
@@ -236,7 +255,9 @@ def main():
     print_wordings(worded)
     if ruler:
         print_table([f"`{task}`" for task in RULER], placed(ruler, lambda c: f"`{c['task']}`"), ruler_text)
-        print_chains(export(logs, "sample"))
+        print_chains(export(own, "sample"))
+    if methods:
+        print_snapkv(methods)
     print_perplexity(texts)
 
 

@@ -1,11 +1,12 @@
-"""Makes a deeper or wider model out of a trained one."""
+"""Makes a deeper or wider model out of trained ones."""
 import torch
 
 import model as llama
 
 
 def grow(parent, layers, noise, shape, vocab_size):
-    """A model of the given shape whose layer i starts as the parent's layer layers[i].
+    """A model of the given shape whose layer i starts as the parent's layer layers[i], or where
+    that is None, as a new one.
 
     What n copies of a layer add to the hidden state is divided by n, so that the deeper model
     computes about the same.  A width or feed-forward width twice the parent's holds everything
@@ -27,6 +28,8 @@ def grow(parent, layers, noise, shape, vocab_size):
         model.head.weight.copy_(split(parent.head.weight, wider))
         model.norm.weight.copy_(parent.norm.weight.repeat(wider))
         for block, source in zip(model.blocks, layers):
+            if source is None:
+                continue
             copies = layers.count(source)
             copy_block(block, parent.blocks[source], wider, times_of(shape, parent.shape, "ff"))
             for parameter in block.parameters():
@@ -35,6 +38,19 @@ def grow(parent, layers, noise, shape, vocab_size):
             block.o.weight /= copies
             block.down.weight /= copies
     return model
+
+
+def put_in_front(front, model):
+    """The model with the layers of `front` before its own; else their shapes are the same."""
+    for name in sorted(front.shape.keys() & model.shape.keys() - {"layers", "look_back"}):
+        if front.shape[name] != model.shape[name]:
+            raise SystemExit("%s of the layers in front is %s, want the model's %s"
+                             % (name, front.shape[name], model.shape[name]))
+    shape = dict(model.shape, layers=front.shape["layers"] + model.shape["layers"])
+    both = llama.Model(shape, len(model.embed.weight))
+    both.embed, both.head, both.norm = model.embed, model.head, model.norm
+    both.blocks = torch.nn.ModuleList([*front.blocks, *model.blocks])
+    return both
 
 
 def times_of(shape, parent_shape, name):

@@ -166,17 +166,18 @@ def any_variant(rng, variant):
     return any_wording(rng) if variant is None else variant
 
 
-def digits_with_runs(rng, n=10):
-    """Half of the digits are random, the others double one of them where it stands."""
-    digits = list(random_digits(rng, n - n // 2, 10))
+def digits_with_runs(rng, n=10, n_random=None):
+    """n_random digits (half of them unless given) are random; each other repeats one where it stands."""
+    digits = list(random_digits(rng, n - n // 2 if n_random is None else n_random, 10))
     while len(digits) < n:
         i = rng.randrange(len(digits))
         digits.insert(i, digits[i])
     return "".join(digits)
 
 
-def number_string_item(rng, variant=None, n_digits=10):
-    return fact("number_string", digits_with_runs(rng, n_digits), any_variant(rng, variant))
+def number_string_item(rng, variant=None, n_digits=10, n_random=None):
+    return fact("number_string", digits_with_runs(rng, n_digits, n_random),
+                any_variant(rng, variant))
 
 
 def needle_items(rng, n, variant=None, language="english", n_digits=7):

@@ -128,7 +128,10 @@ class Block(nn.Module):
     def _attention_of(self, rows, q, k, bias):
         """Attention [row][kv][group][t] of rows = (batch indices, positions)."""
         i, pos = rows
-        scores = torch.einsum("rkgd,rktd->rkgt", q[i, :, :, pos].float(), k[i].float())
+        order = torch.argsort(i, stable=True)
+        scores = [torch.einsum("kgrd,ktd->rkgt", q[b][:, :, pos[i == b]].float(), k[b].float())
+                  for b in i.unique().tolist()]  # text by text: a copy of k per row takes longer
+        scores = torch.cat(scores)[torch.argsort(order)]
         return torch.softmax(scores + bias[i, :, pos][:, :, None], -1)
 
 
@@ -192,23 +195,26 @@ class Model(nn.Module):
         a = positions.double().unsqueeze(-1) * self.freq
         return a.cos().float().unsqueeze(1), a.sin().float().unsqueeze(1)
 
-    def forward(self, ids, positions, bias=None, want=(), key_dropout=0.0, rows=()):
+    def forward(self, ids, positions, bias=None, want=(), key_dropout=0.0, rows=(),
+                front=0, front_dropout=None):
         """Final hidden states; {layer: states after it} for the layers in `want`; and for each of
         `rows`, (layer, (batch indices, positions)), the attention of these rows in that layer.
 
-        bias [batch][t][t] is added to the scores of every key in every row.
+        bias [batch][t][t] is added to the scores of every key in every row.  key_dropout is the
+        share of keys that each key-value head does not see from the third layer on; front_dropout
+        [batch] is that of the first `front` layers.
         """
-        batch, t = ids.shape
+        t = ids.shape[1]
         cos, sin = self.angles(positions)
-        bias = (torch.zeros(batch, t, t) if bias is None else bias).unsqueeze(1)
+        bias = (torch.zeros(len(ids), t, t) if bias is None else bias).unsqueeze(1)
         bias = bias + torch.full((t, t), MASKED).triu(1)
         x, wanted, seen = self.embed(ids), {}, [None] * len(rows)
         for i, block in enumerate(self.blocks):
             block_bias = bias
-            if key_dropout and i >= 2:
-                drop = torch.rand(batch, block.n_kv, t) < key_dropout
-                drop[..., 0] = False
-                block_bias = bias + (drop * MASKED).unsqueeze(2)
+            if i < front:
+                block_bias = hide_keys(bias, block.n_kv, front_dropout)
+            elif key_dropout and i >= 2:
+                block_bias = hide_keys(bias, block.n_kv, key_dropout)
             asked = [n for n, (layer, _) in enumerate(rows) if layer == i]
             x, attention = block(x, cos, sin, block_bias, [rows[n][1] for n in asked])
             for n, one in zip(asked, attention):
@@ -216,6 +222,14 @@ class Model(nn.Module):
             if i in want:
                 wanted[i] = x
         return self.norm(x), wanted, seen
+
+
+def hide_keys(bias, n_kv, rate):
+    """The bias [batch][kv][t][t] that hides a share of the keys, but never the first, from each
+    key-value head; rate is a number, or one for each text."""
+    hidden = torch.rand(len(bias), n_kv, bias.shape[-1]) < torch.as_tensor(rate).view(-1, 1, 1)
+    hidden[..., 0] = False
+    return bias + (hidden * MASKED).unsqueeze(2)
 
 
 def save(path, model, step, extra=None):

@@ -14,6 +14,12 @@ OPERAND_TOKENS = 8  # four digits of two numbers
 PLACE_ROWS, COUNT_MASS, LINK_MASS = 96, 0.9, 0.5
 BAG_ROWS, BAG_SHORTEST = 24, 64  # rows of a text of words; tokens before the first
 SPREAD_MASS = 0.8
+# A word weighs as much as so many full stops ("..." has three): the words asked for in `fwe` are
+# then 0.3 to 0.7 of both, where attention tells them apart best.
+OWN_ROWS, OWN_WEIGHT = 128, 27.0
+PICK_MASS, REST_MASS, REST_ROWS = 0.9, 0.95, 48
+SINK_MASS, IDLE_ROWS = 0.5, 32
+FULL_STOP = VOCAB.ids(".")[0]
 SMALLEST = 1e-4  # attention below this is as bad as none
 
 
@@ -191,6 +197,12 @@ def link_loss(attention, links):
     return shortfall(attention[torch.arange(len(links)), -1, -1, found], share).mean()
 
 
+def counted_words(doc, first):
+    """Where a text whose words are counted has words, from position `first` on."""
+    return [i for i in range(first, doc.question_start)
+            if doc.ids[i] in doc.bag and doc.roles[i] == EVIDENCE] if doc.bag else []
+
+
 def choose_bags(docs, rng):
     """Tokens that should know a text of words: those before each part of a list of frequent words,
     and some of the text (row in the batch, position, [position of a word before it]).  The nearest
@@ -199,8 +211,7 @@ def choose_bags(docs, rng):
     for b, doc in enumerate(docs):
         if not doc.bag:
             continue
-        words = [i for i in range(doc.question_start)
-                 if doc.ids[i] in doc.bag and doc.roles[i] == EVIDENCE]
+        words = counted_words(doc, 0)
         text = range(BAG_SHORTEST, doc.question_start)
         for pos in [answer.start - 1 for answer in doc.answers] + rng.sample(
                 text, min(BAG_ROWS, len(text))):
@@ -228,6 +239,76 @@ def spread_loss(attention, bags):
     row, pos, n = (torch.tensor(column) for column in zip(*cells))
     missing = shortfall(attention[row, :, -1, pos], (SPREAD_MASS / n)[:, None])
     return (missing.mean(1) / n).sum() / len(bags)
+
+
+def choose_words(docs, rng):
+    """Words of texts whose words are counted (row in the batch, position)."""
+    cases = []
+    for b, doc in enumerate(docs):
+        cases += [(b, i) for i in counted_words(doc, BAG_SHORTEST)]
+    return rng.sample(cases, min(OWN_ROWS, len(cases)))
+
+
+def texts_of(docs, n):
+    """[document][n] which tokens belong to the text whose words are counted, if it has one."""
+    return torch.tensor([[i < doc.question_start and doc.roles[i] == EVIDENCE for i in range(n)]
+                         for doc in docs])
+
+
+def own_loss(attention, words, batch):
+    """A word should attend to itself wherever it stood before, and to the full stops of the noise:
+    what part of a text these are does not depend on its length, so that the ratio of both does not
+    either.
+
+    attention [word][kv][group][t] is that of these tokens; the first head is asked.
+    """
+    rows, pos = positions(words)
+    ids, t = batch.ids[rows], torch.arange(batch.ids.shape[1])
+    text = texts_of(batch.docs, len(t))[rows] & (t <= pos[:, None])
+    times = torch.where(t > pos[:, None] - LOCAL, torch.zeros(()), batch.key_bias[rows]).exp()
+    same = text & (ids == ids[torch.arange(len(words)), pos][:, None]) & (t < pos[:, None])
+    stops = text & (ids == FULL_STOP)
+    wanted = torch.stack([OWN_WEIGHT * (times * same).sum(1), (times * stops).sum(1)], 1) + SMALLEST
+    wanted = wanted / wanted.sum(1, keepdim=True)
+    attention = attention[:, 0, 0]
+    there = torch.stack([(attention * same).sum(1), (attention * stops).sum(1)], 1)
+    return (wanted * (wanted.log() - (there + SMALLEST).log())).sum(1).mean()
+
+
+def choose_listings(docs):
+    """Parts of lists of frequent words: (row in the batch, position before the part, positions of
+    the parts before, [word that may come next])."""
+    cases = []
+    for b, doc in enumerate(docs):
+        parts = [a.start for a in doc.answers] if doc.bag else []
+        for i, start in enumerate(parts):
+            word = doc.ids[start]
+            rest = {doc.ids[p] for p in parts[i:]}
+            cases.append((b, start - 1, parts[:i],
+                          [w for w in rest if w == word or doc.bag[w] == doc.bag[word]]))
+    return cases
+
+
+def listed_loss(attention, listings):
+    """The token before a part should attend to the parts before, all alike.
+
+    attention [part][kv][group][t] is that of these tokens; the last head is asked.
+    """
+    wanted = [before for _, _, before, _ in listings]
+    return even_loss(attention[:, -1:, -1:], wanted) if any(wanted) else None
+
+
+def pick_loss(attention, listings, batch):
+    """The token before a part should attend to the most frequent word that is not listed, or to any
+    of those that are equally frequent, wherever it stands in the text.
+
+    attention [part][kv][group][t] is that of these tokens; the first head of each kv head is asked.
+    """
+    text = texts_of(batch.docs, batch.ids.shape[1])
+    found = torch.stack([torch.isin(batch.ids[b], torch.tensor(words)) & text[b]
+                         for b, _, _, words in listings])
+    mass = (attention[:, :, 0] * found[:, None]).sum(-1)
+    return shortfall(mass, torch.full(mass.shape, PICK_MASS)).mean()
 
 
 def ordinal_target(answer):
@@ -260,12 +341,51 @@ def question_ends(cases):
             torch.tensor([answer.start + answer.reads - 1 for _, answer in cases]))
 
 
+def choose_resting(docs, rng):
+    """Some tokens of the texts whose words are not counted (row in the batch, position, whether it
+    is a word that might be)."""
+    return [(b, i, doc.ids[i] in VOCAB.word_ids) for b, doc in enumerate(docs) if not doc.bag
+            for i in rng.sample(range(1, len(doc)), min(REST_ROWS, len(doc) - 1))]
+
+
+def rest_loss(attention, resting, any_word):
+    """All heads should attend to the first token where there is nothing to count: what they add is
+    then the same however few of the other tokens a method lets them see.
+
+    attention [token][kv][group][t] is that of these tokens.  Without any_word the first head of
+    words is left out: where it counts, it cannot know yet in which texts they are counted.
+    """
+    missing = shortfall(attention[..., 0], torch.full(attention.shape[:3], REST_MASS))
+    asked = torch.ones(missing.shape)
+    if not any_word:
+        asked[:, 0, 0] = torch.tensor([0.0 if word else 1.0 for _, _, word in resting])
+    return (missing * asked).sum() / asked.sum()
+
+
+def choose_idle(docs, rng):
+    """Some words of contexts that no question needs (row in the batch, position)."""
+    cases = []
+    for b, doc in enumerate(docs):
+        words = [i for i in range(1, doc.question_start)
+                 if doc.ids[i] in VOCAB.word_ids and doc.roles[i] != EVIDENCE]
+        cases += [(b, i) for i in rng.sample(words, min(IDLE_ROWS, len(words)))]
+    return cases
+
+
+def sink_loss(attention):
+    """Idle words should leave SINK_MASS of their attention on the first token, in all heads.
+
+    attention [token][kv][group][t] is that of these tokens.
+    """
+    return shortfall(attention[..., 0], torch.full(attention.shape[:3], SINK_MASS)).mean()
+
+
 def span_loss(layers, seen, cases, mass):
     """The last token of a question should attend to all tokens of the value that it asks for.
 
     seen[i] [case][kv][group][t] is the attention of these tokens in layers[i]; asked is the mean
     over the query heads of each kv head.  Every value token is asked for its equal share of `mass`;
-    more is not rewarded.
+    more is not rewarded.  Layers are counted without those in front.
     """
     total = torch.zeros(())
     for layer, attention in zip(layers, seen):
@@ -278,3 +398,11 @@ def span_loss(layers, seen, cases, mass):
         missing = shortfall(attention.mean(2)[case, :, pos], (mass / length)[:, None])
         total = total + (missing.mean(1) / length).sum()
     return total / (len(layers) * len(cases))
+
+
+def still_loss(embedded, states, docs):
+    """Layers that are for texts whose words are counted should leave the states of all other texts
+    as they are."""
+    changes = [(states[b, :len(doc)].float() - embedded[b, :len(doc)]).pow(2).mean()
+               for b, doc in enumerate(docs) if not doc.bag]
+    return sum(changes) / len(changes) if changes else None

@@ -186,9 +186,10 @@ def needle_document(rng, length, n_needles, n_questions, weight=W_OTHER, topical
                          n_questions, weight, topical, language)
 
 
-def number_string_document(rng, length, weight=W_OTHER, topical=False, variant=None, n_digits=10):
-    return fact_document(rng, length, "number_string",
-                         [its.number_string_item(rng, variant, n_digits)], 1, weight, topical)
+def number_string_document(rng, length, weight=W_OTHER, topical=False, variant=None, n_digits=10,
+                           n_random=None):
+    item = its.number_string_item(rng, variant, n_digits, n_random)
+    return fact_document(rng, length, "number_string", [item], 1, weight, topical)
 
 
 def filler_line(rng, room):
@@ -434,14 +435,19 @@ def how_many(rng, length, per_item):
     return n, n if rng.random() < 0.8 else 1
 
 
+PASSKEY_FORMS = (0.2, 0.5)  # how often, added up: one key, a number string; else named keys
+
+
 def training_passkey(rng, length, mix):
     kind = rng.random()
     style = {"weight": mix.get("filler_weight", 0.1), "topical": rng.random() < 0.5}
-    if kind < 0.2:
+    forms = mix.get("passkey_forms", PASSKEY_FORMS)
+    if kind < forms[0]:
         return passkey_document(rng, length, 1, 1, **style)
-    if kind < 0.5:
+    if kind < forms[1]:
         n_digits = 10 if rng.random() < 0.7 else rng.randint(5, 14)
-        return number_string_document(rng, length, n_digits=n_digits, **style)
+        n_random = rng.choice(mix["n_random"]) if "n_random" in mix else None  # few: long runs
+        return number_string_document(rng, length, n_digits=n_digits, n_random=n_random, **style)
     return passkey_document(rng, length, *how_many(rng, length, 52), **style)
 
 

@@ -4,6 +4,11 @@ The schedule counts steps and every step has its own seed, so a run that is inte
 resumed from its checkpoint gives the same file.  Prints a log line every 50 steps.  A "parent" is
 DIR/NAME.pt, or where that is not there, DIR/NAME.gguf, as export.py writes it.
 
+In "parent" the layers of another model may stand in "front" of its own.  The configuration's own
+"front" says how many these are: a stage's "front_dropout" is for them, and the span loss counts
+layers without them.  With "only_blocks" embeddings and output rows stay as the parent has them;
+with "only_bags" only texts whose words are counted teach the next token.
+
 A step may have several "parts", each of "batch" texts, whose gradients are averaged; --workers
 shares them out, and then the log tells of those of the first worker only.
 """
@@ -25,7 +30,7 @@ import objectives
 from batches import Batch
 from evaluate import quick_report
 from export import load_gguf
-from grow import grow
+from grow import grow, put_in_front
 from tasks import VOCAB
 from tokenizer import PAD
 
@@ -34,7 +39,16 @@ PROBES = ("probe", "key_probe", "sum_probe", "operand_probe", "query_probe", "pl
           "bag_probe")
 RULER_TASKS = ("niah_values", "niah_keys", "vt", "fwe")
 COUNTS = {"count": objectives.count_loss, "share": objectives.share_loss}
-EXTRA_LOSSES = PROBES + (*COUNTS, "link", "spread", "span")  # see objectives.py
+STATE_LOSSES = PROBES + ("still",)
+# Of whose attention: what _choose() calls the cases, and where these are.
+ATTENTION_LOSSES = {
+    "count": ("places", objectives.value_starts), "share": ("places", objectives.value_starts),
+    "link": ("links", objectives.positions), "spread": ("bags", objectives.positions),
+    "own": ("words", objectives.positions), "listed": ("listings", objectives.positions),
+    "pick": ("listings", objectives.positions), "rest": ("resting", objectives.positions),
+    "sink": ("idle", objectives.positions),
+    "span": ("questions", objectives.question_ends)}
+EXTRA_LOSSES = STATE_LOSSES + tuple(ATTENTION_LOSSES)  # see objectives.py
 
 
 def parse_arguments():
@@ -105,7 +119,7 @@ class Trainer:
         torch.manual_seed(config["seed"])
         self.model, parent = self._initial_model(out)
         dim = config["shape"]["dim"]
-        self.probe = objectives.Probe(dim, config["probe"]["offsets"])
+        self.probe = objectives.Probe(dim, config.get("probe", {"offsets": 1})["offsets"])
         self.key_probe = objectives.Probe(dim, config.get("key_probe", {"tokens": 1})["tokens"])
         self.sum_probe = objectives.Probe(dim, objectives.SUM_TOKENS)
         self.operand_probe = objectives.Probe(dim, objectives.OPERAND_TOKENS)
@@ -126,20 +140,20 @@ class Trainer:
         shape, parent = self.config["shape"], self.config.get("parent")
         if parent is None:
             return llama.Model(shape, VOCAB.size), None
-        path = os.path.join(out, parent["name"])
-        if os.path.exists(path + ".pt"):
-            source, checkpoint = llama.load(path + ".pt", VOCAB.size)
-        elif os.path.exists(path + ".gguf"):
-            source, checkpoint = load_gguf(path + ".gguf"), None  # it has no probes
-        else:
-            raise SystemExit("%s: neither %s.pt nor %s.gguf, the parent, is there"
-                             % (out, parent["name"], parent["name"]))
+        source, checkpoint = load_parent(out, parent["name"])
+        if "front" in parent:
+            front, _ = load_parent(out, parent["front"])
+            source = put_in_front(front, source)
         return grow(source, parent["layers"], parent["noise"], shape, VOCAB.size), checkpoint
 
     def _make_optimizer(self):
         probes = [self.modules[name] for name in PROBES if name in self.config]
-        matrices = [p for m in [self.model] + probes for p in m.parameters() if p.dim() > 1]
-        vectors = [p for p in self.model.parameters() if p.dim() == 1]
+        if self.config.get("only_blocks"):
+            self.model.requires_grad_(False)
+            self.model.blocks.requires_grad_()
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        matrices = [p for p in parameters + parameters_of(probes) if p.dim() > 1]
+        vectors = [p for p in parameters if p.dim() == 1]
         return torch.optim.AdamW(
             [{"params": matrices, "weight_decay": self.config["weight_decay"]},
              {"params": vectors, "weight_decay": 0.0}],
@@ -203,28 +217,21 @@ class Trainer:
         """The weighted sum of all losses, and each one's value for the log."""
         config = self.config
         weight = {name: at(stage.get(name, [0, 0]), done) for name in EXTRA_LOSSES}
+        chosen = self._choose(batch.docs, weight, rng)
+        rows = self._attention_rows(chosen, weight)
         options = {"key_dropout": stage.get("key_dropout", 0.0)}
-        cases = objectives.choose_questions(batch.docs, rng) if weight["span"] > 0 else []
-        span_layers = rng.sample(config["span"]["layers"], 2) if cases else []
-        counts = [name for name in COUNTS if weight[name] > 0]
-        places = objectives.choose_places(batch.docs, rng) if counts else []
-        links = objectives.choose_links(batch.docs) if weight["link"] > 0 else []
-        wants_bags = weight["bag_probe"] > 0 or weight["spread"] > 0
-        bags = objectives.choose_bags(batch.docs, rng) if wants_bags else []
-        # Of which rows the attention is wanted, in which layer.
-        rows = {("span", layer): (layer, objectives.question_ends(cases)) for layer in span_layers}
-        for name in counts if places else []:
-            for layer in layers_of(config[name]):
-                rows[name, layer] = layer, objectives.value_starts(places)
-        if links:
-            rows["link"] = config["link"]["layer"], objectives.positions(links)
-        if bags and weight["spread"] > 0:
-            rows["spread"] = config["spread"]["layer"], objectives.positions(bags)
-        options["want"] = [layer for name in PROBES if weight[name] > 0
+        options["want"] = [layer for name in STATE_LOSSES if weight[name] > 0
                            for layer in layers_of(config[name])]
+        if "front_dropout" in stage:
+            options["front"] = config["front"]
+            options["front_dropout"] = torch.tensor(
+                [0.0 if doc.bag or rng.random() > stage["front_dropout"] else rng.uniform(0.3, 1.0)
+                 for doc in batch.docs])
+        if stage.get("only_bags"):
+            batch.leave_out([not doc.bag for doc in batch.docs])
         losses, weights, wanted, seen = token_losses(
             self.model, batch, stage.get("unseen", False), rows=list(rows.values()), **options)
-        loss = (losses * weights).sum() / weights.sum()
+        loss = (losses * weights).sum() / weights.sum().clamp(min=1)
         attention = dict(zip(rows, seen))
 
         parts = {}
@@ -246,33 +253,81 @@ class Trainer:
             if weight[name] > 0:
                 parts[name] = objectives.sum_loss(
                     self.modules[name], wanted[config[name]["layer"]], batch.docs, rng, what)
-        if bags and weight["bag_probe"] > 0:
+        if chosen["bags"] and weight["bag_probe"] > 0:
             parts["bag_probe"] = objectives.bag_loss(
-                self.bag_probe, wanted[config["bag_probe"]["layer"]], batch.docs, bags)
-        if "spread" in attention:
-            parts["spread"] = objectives.spread_loss(attention["spread"], bags)
-        for name in counts if places else []:
-            parts[name] = mean_of(COUNTS[name](attention[name, layer], places)
-                                  for layer in layers_of(config[name]))
-        if links:
-            parts["link"] = objectives.link_loss(attention["link"], links)
-        if cases:
-            parts["span"] = objectives.span_loss(
-                span_layers, [attention["span", layer] for layer in span_layers], cases,
-                stage.get("span_mass", config["span"]["mass"]))
+                self.bag_probe, wanted[config["bag_probe"]["layer"]], batch.docs,
+                chosen["bags"])
+        if weight["still"] > 0:
+            parts["still"] = objectives.still_loss(
+                self.model.embed(batch.ids), wanted[config["still"]["layer"]], batch.docs)
+        parts.update(self._attention_losses(attention, chosen, batch, stage))
         parts = {name: part for name, part in parts.items() if part is not None}
         for name, part in parts.items():
             loss = loss + weight[name] * part
 
         answers = weights >= 1
-        report = {"other": losses[~answers].mean().item()}
-        if answers.any():
-            report["answer"] = losses[answers].mean().item()
+        report = {}
+        for name, some in (("other", ~answers), ("answer", answers)):
+            if some.any():
+                report[name] = losses[some].mean().item()
         report.update((name, part.item()) for name, part in parts.items())
         return loss, report
 
+    def _choose(self, docs, weight, rng):
+        """What losses ask about: the cases of objectives.py by what they are."""
+        def some(names, choose, *arguments):
+            return choose(docs, *arguments) if any(weight[name] > 0 for name in names) else []
+
+        chosen = {"questions": some(["span"], objectives.choose_questions, rng)}
+        chosen["span_layers"] = rng.sample(self.config["span"]["layers"], 2) \
+            if chosen["questions"] else []
+        chosen["places"] = some(COUNTS, objectives.choose_places, rng)
+        chosen["links"] = some(["link"], objectives.choose_links)
+        chosen["bags"] = some(["bag_probe", "spread"], objectives.choose_bags, rng)
+        chosen["words"] = some(["own"], objectives.choose_words, rng)
+        chosen["listings"] = some(["listed", "pick"], objectives.choose_listings)
+        chosen["resting"] = some(["rest"], objectives.choose_resting, rng)
+        chosen["idle"] = some(["sink"], objectives.choose_idle, rng)
+        return chosen
+
+    def _attention_rows(self, chosen, weight):
+        """Of which rows which loss wants the attention in a layer: (layer, (batch indices,
+        positions)) by (loss, layer)."""
+        rows = {}
+        for name, (what, where) in ATTENTION_LOSSES.items():
+            if weight[name] > 0 and chosen[what]:
+                layers = chosen["span_layers"] if name == "span" else layers_of(self.config[name])
+                rows.update(((name, layer), (layer, where(chosen[what]))) for layer in layers)
+        return rows
+
+    def _attention_losses(self, attention, chosen, batch, stage):
+        """The losses of attention, a tensor by (loss, layer)."""
+        def mean_over_layers(name, loss, *arguments):
+            return mean_of(loss(attention[name, layer], *arguments)
+                           for layer in layers_in(attention, name))
+
+        parts = {name: mean_over_layers(name, loss, chosen["places"])
+                 for name, loss in COUNTS.items()}
+        parts["link"] = mean_over_layers("link", objectives.link_loss, chosen["links"])
+        parts["spread"] = mean_over_layers("spread", objectives.spread_loss, chosen["bags"])
+        parts["own"] = mean_over_layers("own", objectives.own_loss, chosen["words"], batch)
+        parts["listed"] = mean_over_layers("listed", objectives.listed_loss, chosen["listings"])
+        parts["pick"] = mean_over_layers("pick", objectives.pick_loss, chosen["listings"], batch)
+        parts["rest"] = mean_of(
+            objectives.rest_loss(attention["rest", layer], chosen["resting"], layer > 0)
+            for layer in layers_in(attention, "rest"))
+        parts["sink"] = mean_over_layers("sink", objectives.sink_loss)
+        span_layers = layers_in(attention, "span")
+        if span_layers:
+            parts["span"] = objectives.span_loss(
+                [layer - self.config.get("front", 0) for layer in span_layers],
+                [attention["span", layer] for layer in span_layers], chosen["questions"],
+                stage.get("span_mass", self.config["span"]["mass"]))
+        return parts
+
     def run(self):
         recent, first = [], self.worker == 0
+        checks = not self.config.get("only_blocks")  # layers that stand in front answer nothing
         start = time.time() - self.seconds
         if first:
             print("%d parameters, %d steps" % (
@@ -288,7 +343,7 @@ class Trainer:
             last = self.step == self.schedule.steps
             if first and (self.step % SAVE_EVERY == 0 or last):
                 self.save()
-            if first and (self.step % CHECK_EVERY == 0 or last):
+            if first and checks and (self.step % CHECK_EVERY == 0 or last):
                 print("      " + quick_report(self.model, self._ruler_tasks()), flush=True)
 
     def _ruler_tasks(self):
@@ -309,9 +364,10 @@ class Trainer:
     def check_gate(self, recent):
         """Copying must have formed at the end of the stage with a gate, else a new seed is due."""
         stage, _ = self.schedule.stage(self.step - 1)
-        last = self.step in self.schedule.starts
+        if "gate" not in stage or self.step not in self.schedule.starts:
+            return
         loss = mean([r["answer"] for r in recent if "answer" in r])
-        if last and loss > stage.get("gate", math.inf):
+        if loss > stage["gate"]:
             raise SystemExit("copy loss %.2f at step %d, want at most %.2f: use another seed"
                              % (loss, self.step, stage["gate"]))
 
@@ -324,6 +380,16 @@ class Trainer:
         os.replace(temporary, self.path)
 
 
+def load_parent(out, name):
+    """The model, and its checkpoint if there is one."""
+    path = os.path.join(out, name)
+    if os.path.exists(path + ".pt"):
+        return llama.load(path + ".pt", VOCAB.size)
+    if os.path.exists(path + ".gguf"):
+        return load_gguf(path + ".gguf"), None  # it has no probes
+    raise SystemExit("%s: neither %s.pt nor %s.gguf, the parent, is there" % (out, name, name))
+
+
 def at(ends, done):
     """The value between two ends."""
     return ends[0] + (ends[1] - ends[0]) * done
@@ -333,9 +399,17 @@ def mean(values):
     return sum(values) / len(values)
 
 
+def parameters_of(modules):
+    return [p for module in modules for p in module.parameters()]
+
+
 def layers_of(config):
-    """Of place_probe, count and share: of one layer, or of several; the others have one."""
+    """The layer or layers that the configuration of a loss names."""
     return config["layers"] if "layers" in config else [config["layer"]]
+
+
+def layers_in(attention, wanted):
+    return [layer for name, layer in attention if name == wanted]
 
 
 def mean_of(losses):
@@ -363,6 +437,9 @@ def main():
     if arguments.workers < 1 or n_parts % arguments.workers:
         raise SystemExit("--workers is %d, want a divisor of the configuration's parts, %d"
                          % (arguments.workers, n_parts))
+    if not config.get("front") and any("front_dropout" in stage for stage in config["stages"]):
+        raise SystemExit("%s: a stage has front_dropout, want a \"front\" that says of how many layers"
+                         % arguments.config)
     os.makedirs(arguments.out, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         start = (arguments, config, os.path.join(folder, "meeting"))
