@@ -2,10 +2,11 @@
 #
 # The figure of Quest (2024), fig. 6, and of StreamingLLM (2023): perplexity of a long text over the
 # tokens read so far, at one budget.
-# One should see: all methods on full's line until the text outgrows the budget; then quest and
-# omnikv staying with it, the others above it by little, since a text is mostly predicted from what
+# One should see: all methods on full's line until the text outgrows the budget; then quest
+# staying near it, the others above it by little, since a text is mostly predicted from what
 # stands near; a method that breaks (a window without sinks, random) leaving at the top.
-# Read token by token there is no prefill: snapkv and omnikv, which decide about that, read everything.
+# Read token by token there is no prefill: snapkv, which decides about that, reads everything; omnikv
+# leaves out the first token alone, which costs a model that rests on it.
 # Half of the sentences of the text come again, else nothing far would help.
 kvl_wide(s) = 0
 kvl_shift = 1.0

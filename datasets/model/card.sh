@@ -4,7 +4,7 @@
 #
 #   datasets/model/card.sh                      all but the long ones; logs and tables in out/card/
 #   datasets/model/card.sh --long               more at 16K, 32K and 64K tokens, too
-#   datasets/model/card.sh NAME...              these sweeps (127K tokens, and tasks like RULER's at 64K, only so)
+#   datasets/model/card.sh NAME...              these sweeps (127K, and some of 64K, only so: see --list)
 #   datasets/model/card.sh --list               sweeps: name, when it runs, file, what differs from it
 #   datasets/model/card.sh --model FILE         another model than kvlab-small.gguf; logs in out/card-NAME/
 #   datasets/model/card.sh --out DIR            logs and tables in DIR
@@ -31,16 +31,20 @@ card_known() {
 card_long_127k   named   card_long        lengths=[130048] contexts=1 prefill_type=bf16
 card_ruler_127k  named   card_ruler_long  lengths=[130048] contexts=1
 card_ruler_64k   named   card_ruler_long  lengths=[65536] contexts=4
+card_fwe_64k     named   card_ruler       tasks=[fwe] lengths=[65536] contexts=20 prefill_type=bf16
+card_single_64k  named   card_single      tasks=[number_string] lengths=[65536] contexts=20 prefill_type=bf16
 card_single_16k  --long  card_single      tasks=[number_string,needle] lengths=[16384] prefill_type=bf16
 card_single_32k  --long  card_single      tasks=[number_string,needle] lengths=[32768] contexts=20 prefill_type=bf16
+card_fwe_32k     --long  card_ruler       tasks=[fwe] lengths=[32768] contexts=20 prefill_type=bf16
 card_ruler       always  card_ruler
-card_long        always  card_long
+card_fwe_16k     --long  card_ruler       tasks=[fwe] lengths=[16384] prefill_type=bf16
 card_ruler_16k   --long  card_ruler_long
 card_long_64k    --long  card_long        lengths=[65536] contexts=1 prefill_type=bf16
-card_single_4k   always  card_single      lengths=[4096]
+card_long        always  card_long
 card_ruler_32k   --long  card_ruler_long  lengths=[32768] contexts=4
-card_words_16k   --long  card_ruler       tasks=[cwe,fwe] lengths=[16384] contexts=10 prefill_type=bf16
+card_single_4k   always  card_single      lengths=[4096]
 card_long_32k    --long  card_long        lengths=[32768] contexts=1
+card_snapkv      always  card_snapkv
 card             always  card
 card_wordings    always  card_wordings
 card_single      always  card_single
