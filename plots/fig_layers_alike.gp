@@ -2,8 +2,9 @@
 #
 # The figure of OmniKV (2025), fig. 1a: over the layer that chooses, the attention of the n layers
 # from it on (itself included) that its top tokens hold, mean over layers and steps.
-# One should see: low in the first layers (high where neighbours rest on the first token), a plateau where layers share what they attend to: there
-# filter layers are worth having.  With no plateau above its surroundings, OmniKV has nothing to share.
+# One should see: low in the first layers (high where neighbours rest on the first token), a plateau
+# where layers share what they attend to: there filter layers are worth having.  With no plateau
+# above its surroundings, OmniKV has nothing to share.
 kvl_wide(s) = 0
 kvl_shift = 1.0
 set xtics 1

@@ -237,7 +237,7 @@ def main():
     own, of_methods = ([log for log in logs if (log.name == SNAPKV) == wanted] for wanted in (False, True))
     cells, methods = export(own, "cell"), export(of_methods, "cell")
     check_model(logs, cells + methods)
-    for c in cells:
+    for c in cells + methods:
         if c["n_errors"]:
             print(f"card.py: {c['task']} at {c['length_tok']} tokens: {c['n_errors']} errors", file=sys.stderr)
     cells = [c for c in cells if c["strict"] is not None or c["ppl"] is not None]
