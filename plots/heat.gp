@@ -16,7 +16,7 @@ unset key; unset colorbox; unset grid
 set style fill solid 1.0 noborder
 set xrange [0.5:(n_x_ticks < 1 ? 1 : n_x_ticks)+0.5]
 set yrange [(n_y_ticks < 1 ? 1 : n_y_ticks)+0.5:0.5]
-set xtics (); set ytics ()
+set xtics (); set ytics () offset 0.6,0
 do for [i=1:n_x_ticks] { set xtics add (x_tick[i] i) }
 do for [i=1:n_y_ticks] { set ytics add (y_tick[i] i) }
 small = n_x_ticks > 8 || n_y_ticks > 11
