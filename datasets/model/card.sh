@@ -28,6 +28,7 @@ fresh=
 # into the model's 128K.
 card_known() {
     cat <<'END'
+card_single_127k named   card_single      tasks=[number_string] lengths=[130048] contexts=20 prefill_type=bf16
 card_long_127k   named   card_long        lengths=[130048] contexts=1 prefill_type=bf16
 card_ruler_127k  named   card_ruler_long  lengths=[130048] contexts=1
 card_ruler_64k   named   card_ruler_long  lengths=[65536] contexts=4
