@@ -9,7 +9,7 @@ if(NOT CMAKE_CXX_COMPILER)
 endif()
 
 set(KVL_EMU_DIR ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda_host)
-set(KVL_EMU_INCLUDE ${KVL_EMU_DIR} ${CMAKE_SOURCE_DIR}/core/include ${CMAKE_SOURCE_DIR}/core)
+set(KVL_EMU_INCLUDE ${KVL_EMU_DIR} ${KVL_CORE_DIRS})
 # Kernels look at memory through pointers of other types, as GPU code may.
 set(KVL_EMU_OPTIONS -Wall -Wextra -Wno-unknown-pragmas -O2 -ffp-contract=off
     -fno-strict-aliasing $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
@@ -53,7 +53,7 @@ file(CONFIGURE OUTPUT ${KVL_EMU_NAMES} CONTENT "${text}" @ONLY)
 
 function(kvl_emu_program name)
   target_link_libraries(${name} PRIVATE ${KVL_EMU_LINK} kvl_ref PkgConfig::CMOCKA)
-  target_include_directories(${name} PRIVATE ${KVL_EMU_INCLUDE} ${CMAKE_SOURCE_DIR}/harness
+  target_include_directories(${name} PRIVATE ${KVL_EMU_INCLUDE} ${KVL_HARNESS_DIRS}
                              ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(${name} PRIVATE KVL_TEST_CUDA KVL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX CXX_STANDARD 17

@@ -15,7 +15,7 @@ foreach(source IN LISTS sources ITEMS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_kvst
   string(REGEX REPLACE "^test_" "gpu_" program ${stem})
   add_executable(${program} ${source})
   target_link_libraries(${program} PRIVATE kvl_all_cuda kvl_ref PkgConfig::CMOCKA)
-  target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/core ${CMAKE_SOURCE_DIR}/harness
+  target_include_directories(${program} PRIVATE ${KVL_CORE_DIRS} ${KVL_HARNESS_DIRS}
                              ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(${program} PRIVATE KVL_TEST_CUDA
                              KVL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

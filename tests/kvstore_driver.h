@@ -7,8 +7,8 @@
 #ifndef KVSTORE_DRIVER_H
 #define KVSTORE_DRIVER_H
 
-#include "kv/place.h"
 #include "kvl/device.h"
+#include "place.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #ifndef KVL_TESTS_TASK_MAKER_H
 #define KVL_TESTS_TASK_MAKER_H
 
+#include "kvl/gguf.h"
 #include "kvl/task.h"
-#include "model/gguf.h"
 
 #include <math.h>
 #include <setjmp.h>

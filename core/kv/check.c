@@ -1,5 +1,5 @@
 /* The invariants of the store, recounted from scratch. */
-#include "kv/store.h"
+#include "store.h"
 
 #include <assert.h>
 #include <stdlib.h>

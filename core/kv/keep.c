@@ -5,7 +5,7 @@
  * the length of the lane, and blocks shared with a fork stay shared but for those that had a hole.
  * Otherwise the rest moves down in order.  Both touch a block only after they own it, and take every
  * block they need before they change anything. */
-#include "kv/store.h"
+#include "store.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* One lane seen from outside: its positions, their slots, their values. */
-#include "kv/lane.h"
+#include "lane.h"
 
-#include "kv/store.h"
+#include "store.h"
 #include <assert.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * Positions move at once.  Keys and values wait in lists and go in one call of the device, through staging memory of the
  * store, so that nothing runs short in the middle of an eviction. */
-#include "kv/store.h"
+#include "store.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-#include "kv/place.h"
+#include "place.h"
 
-#include "kv/store.h"
+#include "store.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* place.h - blocks that lie in pinned memory of the host instead of the device's: core/kv and core/model only.
+/* place.h - blocks that lie in pinned memory of the host instead of the device's: core/kv, core/policy and core/engine only.
  *
  * Kernels reach both, pinned memory over the bus.  New blocks are the device's; what is written to a block is
  * written where it lies.  All does nothing where blocks have one piece (the CPU).
@@ -7,7 +7,7 @@
 #ifndef KVL_KV_PLACE_H
 #define KVL_KV_PLACE_H
 
-#include "kv/lane.h"
+#include "lane.h"
 
 /* Room for n slots in the tables of all lanes, 8 bytes of the device for a block of each: those that grow need
  * more. */

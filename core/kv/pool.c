@@ -1,4 +1,4 @@
-#include "kv/pool.h"
+#include "pool.h"
 
 #include <assert.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 #ifndef KVL_POOL_H
 #define KVL_POOL_H
 
-#include "kv/lane.h"
 #include "kvl/device.h"
+#include "lane.h"
 
 struct kvl_slab;
 

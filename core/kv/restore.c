@@ -1,6 +1,6 @@
-#include "kv/restore.h"
+#include "restore.h"
 
-#include "kv/store.h"
+#include "store.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,11 +1,11 @@
-/* restore.h - full blocks that come back as they were stored: for snapshots (core/model).
+/* restore.h - full blocks that come back as they were stored: for snapshots (core/engine).
  *
  * What lies between a block's head and its positions is all of its keys and values, in whatever
  * layout the store has; it is copied as it is. */
 #ifndef KVL_RESTORE_H
 #define KVL_RESTORE_H
 
-#include "kv/lane.h"
+#include "lane.h"
 
 /* The keys and values of a block: offset and bytes. */
 size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes);

@@ -1,5 +1,5 @@
 /* Sequences: creation, forks, appending, statistics. */
-#include "kv/store.h"
+#include "store.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

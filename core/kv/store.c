@@ -1,7 +1,7 @@
 /* Creation, layout, statistics. */
-#include "kv/store.h"
+#include "store.h"
 
-#include "ops/half.h"
+#include "half.h"
 
 #include <assert.h>
 #include <string.h>

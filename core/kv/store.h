@@ -7,8 +7,8 @@
 #ifndef KVL_STORE_H
 #define KVL_STORE_H
 
-#include "kv/lane.h"
-#include "kv/pool.h"
+#include "lane.h"
+#include "pool.h"
 
 struct kvl_table {
     uint8_t **blocks; /* [kvl_table_blocks] */

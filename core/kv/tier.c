@@ -1,5 +1,5 @@
 /* Lanes in the host tier: which units the device has, and what attention sees of them. */
-#include "kv/tier_impl.h"
+#include "tier_impl.h"
 
 #include <assert.h>
 #include <string.h>

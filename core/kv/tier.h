@@ -1,4 +1,4 @@
-/* tier.h - the device side of a sequence whose lanes live in the host tier; core/kv and core/model only.
+/* tier.h - the device side of a sequence whose lanes live in the host tier; core/kv, core/policy and core/engine only.
  *
  * Vocabulary
  *   unit     unit_tok positions that travel together; they begin at origin and go on without a gap
@@ -25,7 +25,7 @@
 #ifndef KVL_TIER_H
 #define KVL_TIER_H
 
-#include "kv/lane.h"
+#include "lane.h"
 
 enum kvl_tier_order { KVL_TIER_LRU = 0, KVL_TIER_LFU, KVL_TIER_SCORE };
 

@@ -1,5 +1,5 @@
 /* Requests to the host tier: which units come to the device, in whose place, and their copies. */
-#include "kv/tier_impl.h"
+#include "tier_impl.h"
 
 #include <assert.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 #ifndef KVL_TIER_IMPL_H
 #define KVL_TIER_IMPL_H
 
-#include "kv/store.h"
-#include "kv/tier.h"
+#include "store.h"
+#include "tier.h"
 
 enum {
     TIER_ABSENT = -1,      /* on the host alone */

@@ -5,7 +5,7 @@
 #ifndef KVL_GGUF_IMPL_H
 #define KVL_GGUF_IMPL_H
 
-#include "model/gguf.h"
+#include "kvl/gguf.h"
 
 enum {
     GGUF_MAX_KEYS = 1 << 16,

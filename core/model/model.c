@@ -1,5 +1,5 @@
 /* A model: file, weights, tokenizer, and the facts that logs repeat. */
-#include "model/host.h"
+#include "model_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,8 +14,8 @@
 #define KVL_TOKENIZER_IMPL_H
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
-#include "model/gguf.h"
 
 #include <pcre2.h>
 #include <xxhash.h>

@@ -15,8 +15,8 @@
  */
 #include "cuda_bench.h"
 
-#include "kv/lane.h"
 #include "kvl/rng.h"
+#include "lane.h"
 
 enum {
     KV_HEADS = 8,

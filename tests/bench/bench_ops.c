@@ -8,10 +8,10 @@
  * smallest and the largest, because absolute figures of a shared machine mean little.  With one
  * thread, time is processor time, so that other people's work counts less.
  */
-#include "kv/lane.h"
 #include "kvl/ops.h"
 #include "kvl/peak.h"
 #include "kvl/rng.h"
+#include "lane.h"
 
 #include <cblas.h>
 #include <stdio.h>

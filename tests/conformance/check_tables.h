@@ -3,7 +3,7 @@
 #define KVL_TESTS_CHECK_TABLES_H
 
 #include "conformance/fixture.h"
-#include "model/host.h"
+#include "engine_impl.h"
 
 /* The policy with its append counted: hooks know no more than their context. */
 static struct {

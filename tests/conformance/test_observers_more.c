@@ -2,8 +2,8 @@
  * name what was not asked for in plan. */
 #include "conformance/rig.h"
 
-#include "model/host.h"
-#include "ops/ref/ref.h"
+#include "engine_impl.h"
+#include "ref.h"
 
 enum { N_CTX = 40, WINDOW = 64 };
 

@@ -2,7 +2,7 @@
  * stored keys and values, and observers; what policies of each kind make of it; and, with KVL_TEST_CUDA, where
  * blocks lie and how much of the (emulated) GPU it takes. */
 #include "conformance/rig.h"
-#include "kv/place.h"
+#include "place.h"
 
 #ifdef KVL_TEST_CUDA
 #include "cuda_host_control.h"

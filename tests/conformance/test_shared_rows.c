@@ -1,6 +1,6 @@
 /* Tables whose rows forks share: what is copied, what each side sees, what is refused. */
 #include "conformance/rig.h"
-#include "model/host.h"
+#include "engine_impl.h"
 
 extern const struct kvl_policy *const kvl_policy_arkvale,
     *const kvl_policy_pqcache, *const kvl_policy_quest, *const kvl_policy_shadowkv,

@@ -1,7 +1,7 @@
 /* Selections with weights and what stands for the rest: log-weights per query head over several segments,
  * residuals; and tables of integers, of one row per lane, of stored keys of live tokens. */
 #include "conformance/rig.h"
-#include "model/host.h"
+#include "engine_impl.h"
 
 enum { N_LAYERS = 3, N_HEADS = 4, N_KV = 2, DIM = 16, N_CTX = 90, N_STEPS = 4, N_TOK = N_CTX + 40 };
 

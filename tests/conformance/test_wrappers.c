@@ -1,7 +1,7 @@
 /* outer(inner): what two policies that are one share and what each keeps to itself; budgets per lane;
  * views of selections; what is refused.  Small policies of our own say what they see. */
 #include "conformance/rig.h"
-#include "model/host.h"
+#include "engine_impl.h"
 
 enum { N_CTX = 90, N_STEPS = 5, N_TOK = N_CTX + N_STEPS + 2 };
 

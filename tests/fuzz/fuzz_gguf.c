@@ -4,9 +4,9 @@
  *   cmake -B build-fuzz -DCMAKE_C_COMPILER=clang -DKVL_FUZZ=ON -DKVL_SAN=address,undefined,fuzzer-no-link
  *   fuzz_gguf -dict=tests/fuzz/gguf.dict -malloc_limit_mb=256 -timeout=2 tests/fuzz/corpus/gguf
  */
+#include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
-#include "model/gguf.h"
-#include "model/weights.h"
+#include "weights.h"
 
 #include <stdlib.h>
 #include <string.h>

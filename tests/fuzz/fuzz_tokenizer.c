@@ -1,8 +1,8 @@
 /* Any bytes as a text, under small vocabularies: encoding never fails where every byte has a token,
  * and decoding gives the text back.  Byte 0 of the input picks the vocabulary, byte 1 the flags. */
 #include "../gguf_writer.h"
+#include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
-#include "model/gguf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 
 #include "golden/reads.h"
 
-#include "model/host.h"
+#include "engine_impl.h"
 
 enum { N_CTX = 50, N_STEPS = 20, N_TOK = N_CTX + N_STEPS, HEAD = 16 };
 

@@ -1,7 +1,7 @@
 /* InfiniGen: the tokens that the second layer reads, worked out in double from the weights, the input of
  * the first layer and the stored keys; what is fetched ahead. */
+#include "engine_impl.h"
 #include "golden/record.h"
-#include "model/host.h"
 
 extern const struct kvl_policy *const kvl_policy_infinigen;
 

@@ -2,7 +2,7 @@
  * against naive choices from their queries and keys, and the corners at which it is another method. */
 #include "golden/reads.h"
 
-#include "model/host.h"
+#include "engine_impl.h"
 
 extern const struct kvl_policy *const kvl_policy_ktransformers, *const kvl_policy_quest,
                                                                     *const kvl_policy_snapkv;

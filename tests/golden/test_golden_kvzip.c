@@ -1,8 +1,8 @@
 /* KVzip: the scores of a repeated context against a softmax over queries that were written down while the
  * same tokens ran behind it, and what the policy makes of them. */
+#include "engine_impl.h"
 #include "golden/one_shot.h"
-#include "model/host.h"
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 extern const struct kvl_policy *const kvl_policy_kvzip;
 

@@ -2,7 +2,7 @@
  * it weights it against the formulas written out, for every step, layer and head. */
 #include "../methods/magicpig_weight.h"
 #include "conformance/rig.h"
-#include "model/host.h"
+#include "engine_impl.h"
 
 extern const struct kvl_policy *const kvl_policy_magicpig;
 

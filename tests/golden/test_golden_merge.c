@@ -2,7 +2,7 @@
  * that attention in two parts equals attention in one. */
 #include "golden/record.h"
 
-#include "kv/lane.h"
+#include "lane.h"
 
 static const struct kvl_ops *const tables[] = { &kvl_ops_ref, &kvl_ops_cpu };
 enum { N_TABLES = 2 };

@@ -4,8 +4,8 @@
 #define KVL_PLUGIN
 #include "../methods/omnikv.c"
 
+#include "engine_impl.h"
 #include "golden/record.h"
-#include "model/host.h"
 
 /* ---- a context without an engine ------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
  * out from the recorded window mass.  Ties go to the lower position. */
 #include "golden/record.h"
 
-#include "kv/lane.h"
+#include "lane.h"
 
 static const struct kvl_ops *const tables[] = { &kvl_ops_ref, &kvl_ops_cpu };
 enum { N_TABLES = 2, N_PREFIX = 8 };

@@ -1,7 +1,7 @@
 /* TOVA: hand-computed rows through the policy's own hooks, and what runs keep against a naive cache. */
 #include "golden/reads.h"
 
-#include "model/host.h"
+#include "engine_impl.h"
 
 extern const struct kvl_policy *const kvl_policy_tova;
 

@@ -45,7 +45,7 @@ build_including() {
     mkdir -p "$work/tests"
     ln -sfn "$work/src" "$work/methods"
     $cc $cflags -w -c -DKVL_SOURCE_DIR="\"$sources\"" -I"$work/tests" -I"$work/src" \
-        -I"$sources/core/include" -I"$sources/core" -I"$sources/tests" -I"$sources/methods" \
+        -I"$sources/core/include" $includes -I"$sources/tests" -I"$sources/methods" \
         -o "$work/$1.o" "$sources/tests/golden/$1.c" 2>"$work/log"
 }
 

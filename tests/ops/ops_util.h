@@ -3,11 +3,11 @@
 #ifndef KVL_OPS_UTIL_H
 #define KVL_OPS_UTIL_H
 
-#include "kv/lane.h"
+#include "cpu.h"
+#include "half.h"
 #include "kvl/ops.h"
 #include "kvl/rng.h"
-#include "ops/cpu/cpu.h"
-#include "ops/half.h"
+#include "lane.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Boxes of keys in a table of live tokens: what is put there, and scores over the largest channels. */
 #include "ops/ops_util.h"
 
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 struct table {
     enum kvl_kv_type type;

@@ -1,7 +1,7 @@
 /* Keys that lie channel by channel: what is put there, and scores over chosen channels. */
 #include "ops/ops_util.h"
 
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 struct table {
     enum kvl_kv_type type;

@@ -1,7 +1,7 @@
 /* Operators of selection against their definitions; those that are exact, bit for bit. */
 #include "ops/ops_util.h"
 
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* Fills a table of pages with random minima and maxima, each exact in its type. */
 static void random_pages(struct kvl_rng *r, void *minmax, enum kvl_kv_type type, size_t at,

@@ -2,7 +2,7 @@
  * sizes, on a GPU over several blocks, and what lies on both sides of a cut must fit together. */
 #include "ops/ops_util.h"
 
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* Many ties, close neighbours, one value but for a few, and anything. */
 static float any_value(struct kvl_rng *r, int32_t kind)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "analysis.h"
+#include "analysis_filters.h"
 #include "kvl/rng.h"
 #include "record_text.h"
 #include "stats.h"

@@ -1,8 +1,8 @@
 /* The pure parts of kvlab bench: medians, rounding of generated weights, which goals are met. */
 #include "bench.h"
 #include "bench_gguf.h"
+#include "half.h"
 #include "kvl/rng.h"
-#include "ops/half.h"
 
 #include <math.h>
 #include <setjmp.h>

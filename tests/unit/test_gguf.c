@@ -1,7 +1,7 @@
 /* The GGUF reader against sound and malformed files.  The malformed ones are the known cases of
  * other readers' tests and advisories; each must be refused for its own reason. */
 #include "gguf_writer.h"
-#include "model/gguf.h"
+#include "kvl/gguf.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* 16-bit floats against their definition: value = sign * 1.mantissa * 2^exponent, written with
  * ldexp, and rounding by looking at the two neighbours. */
+#include "half.h"
 #include "kvl/rng.h"
-#include "ops/half.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* The block store where test_kvstore_random.c does not judge: failing allocations, evictions that
  * free, sharing, messages, memory given back. */
-#include "kv/store.h"
+#include "store.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,10 +1,10 @@
 /* A store whose keys and values lie in memory of a device, where test_kvstore.c does not judge: what a call costs in
  * copies and launches, memory that runs short, blocks that come and go as they are, the device's own promises.
  * With KVL_TEST_CUDA on the (emulated) GPU; there is nothing to see on the CPU. */
-#include "kv/place.h"
-#include "kv/restore.h"
-#include "kv/store.h"
-#include "kv/tier.h"
+#include "place.h"
+#include "restore.h"
+#include "store.h"
+#include "tier.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* Memory of a device as a GPU gives and takes it: pieces may lie side by side, and a copy that runs over the end of
  * one is refused; what is freed is there again at the next sync.  On a device that only looks at
  * addresses. */
-#include "kv/place.h"
-#include "kv/restore.h"
-#include "kv/store.h"
+#include "place.h"
+#include "restore.h"
+#include "store.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

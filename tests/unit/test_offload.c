@@ -2,7 +2,7 @@
  * without offloading, attention that never touches a block of the host, counts in closed form.  With
  * KVL_TEST_CUDA on the (emulated) GPU. */
 #include "conformance/rig.h"
-#include "kv/lane.h"
+#include "lane.h"
 
 enum { N_CTX = 150, N_STEPS = 14, N_ALL = N_CTX + N_STEPS + 32, MAX_UNITS = N_ALL };
 

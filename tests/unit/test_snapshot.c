@@ -1,7 +1,7 @@
 /* Snapshots: a loaded session is the saved one, bit for bit; a file that is not whole is refused. */
 #include "conformance/rig.h"
-#include "model/host.h"
-#include "model/snapshot_file.h"
+#include "engine_impl.h"
+#include "snapshot_file.h"
 
 #include <dirent.h>
 #include <signal.h>

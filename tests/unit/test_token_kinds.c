@@ -1,7 +1,7 @@
 /* What kind of token an id is: FastGen keeps special tokens and punctuation apart from the rest. */
 #include "gguf_writer.h"
+#include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
-#include "model/gguf.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Tokenizers: against published ids, against a naive implementation of merging, round trips. */
 #include "gguf_writer.h"
+#include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
-#include "model/gguf.h"
 
 #include <pthread.h>
 #include <setjmp.h>

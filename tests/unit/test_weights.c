@@ -1,7 +1,7 @@
 /* The weights of a Llama: what is loaded, and every way a file may contradict itself. */
 #include "gguf_writer.h"
-#include "model/gguf.h"
-#include "model/weights.h"
+#include "kvl/gguf.h"
+#include "weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

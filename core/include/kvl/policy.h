@@ -7,7 +7,7 @@
  * Vocabulary: lane, slot, position: kvl/kvstore.h.  Policies speak of *original positions* only;
  * slots, blocks and tiers are the engine's.
  *
- * The way of a sample (core/model/attach.c, then forward.c):
+ * The way of a sample (core/engine/attach.c, then forward.c):
  *   plan -> open
  *   prefill: shared, per layer: append (replay of the context, a chunk at a time) -> prefilled
  *     -> score: the engine keeps the best and frees the rest

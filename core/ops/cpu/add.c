@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 int kvl_cpu_add(const struct kvl_add_args *a)
 {

@@ -3,7 +3,7 @@
  *
  * The limit is arithmetic: a product of head_dim, an exponential and a compensated sum by query and
  * key, where the attention before it needs two products, an exponential and a sum. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <omp.h>

@@ -8,7 +8,7 @@
  * K stays in rows inside a block.  Transposed there, scores need no sums across vectors, but a list
  * of tokens reads all keys of every block that it touches.  Scores of 4 heads, head_dim 128, from
  * memory: full scan 3.6 ms in rows and 3.9 transposed, one token of every 16 0.28 ms and 3.2. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The oracle that real execution is compared with: shares nothing with attn_decode but exp and the
  * widening of a row. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <math.h>
 

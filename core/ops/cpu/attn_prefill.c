@@ -7,7 +7,7 @@
  * queries: heads of 128 over 4096 keys 1.0, over their own 512 0.90 (half of a diagonal tile is
  * hidden); heads of 32 0.8, since a score takes the same exponential for a quarter of the products.
  * In bf16 1.7, 1.4 and 1.1: the exponentials are in float and stay. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <omp.h>

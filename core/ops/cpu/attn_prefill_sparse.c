@@ -5,7 +5,7 @@
  * Limit: that of attn_prefill for the pairs of a query and a gathered key; the search for these keys
  * takes a byte of each slot and item, 1 / (64 head_dim) of dense attention.  512 queries over 4096 keys
  * of heads of 128, a window of 512 and a sink: a quarter of the time that all pairs take. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <omp.h>

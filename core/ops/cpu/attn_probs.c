@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 /* A decode over everything that asks for weights but no values. */
 int kvl_cpu_attn_probs(const struct kvl_attn_probs_args *a)

@@ -1,5 +1,5 @@
 /* Heads are spread over threads; one reads the values of a tile of entries once for its tile of weights. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-#include "ops/cpu/cpu.h"
-#include "ops/half.h"
+#include "cpu.h"
+#include "half.h"
 
 static void put(const struct kvl_box_put_args *a, int32_t box, int32_t v, float x)
 {

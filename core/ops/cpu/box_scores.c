@@ -1,6 +1,6 @@
 /* Channels one after the other: a channel's column is widened once for the query group, a tile of boxes at
  * a time.  Tiles are spread over threads whatever their head. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-#include "ops/cpu/cpu.h"
-#include "ops/half.h"
+#include "cpu.h"
+#include "half.h"
 
 /* A token is a column of its page: every element of a key goes to a line of its own, which the tokens
  * behind it fill. */

@@ -1,6 +1,6 @@
 /* Tokens are cut in pages, spread over threads whatever their head; largest scores and sums of
  * exponentials are kept page by page and merged in order. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <math.h>

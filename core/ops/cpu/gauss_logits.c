@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 enum { GAUSS_ROWS = 1024 }; /* rows whose products with a covariance are kept at a time */
 

@@ -8,7 +8,7 @@
  *
  * Limit: one multiply-add of 16 floats per cycle, or one product of 16 pairs of bf16.  Reached at 512
  * rows: 0.90 of the first, 0.87 of the second; OpenBLAS sgemm reaches 0.86 of the first. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <omp.h>

@@ -8,7 +8,7 @@
  * could be read in them.  Without integers it was 0.35; rounding x to 8 bits would give more, and
  * other answers.
  */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <omp.h>

@@ -1,5 +1,5 @@
 /* Which kernels run. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

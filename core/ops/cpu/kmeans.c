@@ -2,7 +2,7 @@
  * row by row, in order, whatever the threads.
  *
  * Cost of a round: n x n_clusters x dim multiply-adds at the speed of gemm, and n x dim additions. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 

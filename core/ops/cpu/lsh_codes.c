@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 int kvl_cpu_lsh_codes(const struct kvl_lsh_codes_args *a)
 {

@@ -1,6 +1,6 @@
 /* One counter of a byte per vector, which stops at min_hits: buckets are read once, and a pass over the
  * counters gives the ids in order. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <string.h>
 

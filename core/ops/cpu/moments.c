@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 /* A row of products stays in the first-level cache while all the new vectors pass.  Products of two
  * floats are exact in double, and every sum takes its vectors in their order: bit for bit the

@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 /* Exact whatever the order: a maximum, one difference, a count. */
 static void near_max_row(const struct kvl_near_max_args *a, int32_t row)

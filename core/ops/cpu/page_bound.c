@@ -7,7 +7,7 @@
  * are widened once for the whole group.
  *
  * Pages are cut in steps of BOUND_PAGES_STEP, spread over threads whatever their head. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 /* The new keys of each page in one pass: its row is read and written once.  Minima and maxima of keys
  * are keys, exact in the type of the table. */

@@ -1,5 +1,5 @@
 /* Once per lane and context, over a few hundred vectors: plain loops along the channels. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <math.h>
 #include <string.h>

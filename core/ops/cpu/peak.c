@@ -1,7 +1,7 @@
 /* Not operators: what the machine gives at most, to divide the operators by. */
 #include "kvl/peak.h"
 
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <omp.h>
 

@@ -1,6 +1,6 @@
 /* A table of one query head is a few KiB and stays in L1; what passes from memory is one byte for every
  * sub-vector of a token.  Pieces of tokens are spread over threads. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 enum { PQ_PIECE = 4096 };
 

@@ -1,5 +1,5 @@
 /* A product for every query head and piece: n_codes rows of a few dozen channels. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 int kvl_cpu_pq_table(const struct kvl_pq_table_args *a)
 {

@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 int kvl_cpu_raise(const struct kvl_raise_args *a)
 {

@@ -1,5 +1,5 @@
+#include "cpu.h"
 #include "kvl/rng.h"
-#include "ops/cpu/cpu.h"
 
 int kvl_cpu_random_fill(const struct kvl_random_fill_args *a)
 {

@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 int kvl_cpu_rmsnorm(const struct kvl_rmsnorm_args *a)
 {

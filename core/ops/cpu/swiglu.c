@@ -1,4 +1,4 @@
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 /* Pieces of a fixed size, so that the rounding of an element does not depend on the threads. */
 enum { SWIGLU_STEP = 8192 };

@@ -3,7 +3,7 @@
  *
  * In double and on one thread: some 6 n^3 multiply-adds in all, a few seconds for n = 1024.  Vectors
  * are rows, so that inner loops run along memory. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <assert.h>
 #include <float.h>

@@ -1,5 +1,5 @@
 /* Threads and scratch memory of the operators. */
-#include "ops/cpu/cpu.h"
+#include "cpu.h"
 
 #include <omp.h>
 

@@ -1,5 +1,5 @@
 /* Four neighbouring elements a thread.  Limit: 12 bytes an element. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 /* Rounded on its own: a compiler makes one multiply-add of a product of floats and a sum, but not of this. */
 static __device__ inline float add_product(float x, float factor)

@@ -3,7 +3,7 @@
 #ifndef KVL_ATTN_CUH
 #define KVL_ATTN_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  *
  * Limit: 2 n (n_slots - n / 2) n_heads head_dim operations; an exponential and four dependent additions for
  * each pair beside them, which other blocks of the multiprocessor cover.  Not timed yet. */
-#include "ops/cuda/prefill_mma.cuh"
+#include "prefill_mma.cuh"
 
 struct columns_work {
     struct pf_queries q;     /* of row 0, head 0 */

@@ -6,7 +6,7 @@
  * split and stay in L2: for 4 heads, head_dim 128 and 512 slots of bf16 they are 0.8 % of the split's bytes,
  * written and read.  Multiply-adds: 1 per element and head; 4 heads take about a quarter of those of an
  * H200.  Not timed on a GPU yet. */
-#include "ops/cuda/attn_split.cuh"
+#include "attn_split.cuh"
 
 enum { PROBS_TILE = 2048 };
 

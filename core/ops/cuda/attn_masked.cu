@@ -4,7 +4,7 @@
  *
  * Limit: double multiply-adds, one per element and head in each of two passes; it is not on the way of a
  * token but for variants that exist under masks only.  Not timed on a GPU yet. */
-#include "ops/cuda/attn.cuh"
+#include "attn.cuh"
 
 enum { MASKED_THREADS = 256, MASKED_WARPS = MASKED_THREADS / KVL_WARP };
 

@@ -2,7 +2,7 @@
  * they are few.  The lists of parts of many merges go with one launch, so that nothing is copied.
  *
  * Limit: the parts are read once, but they are some KiB: the time is that of a launch. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { MERGE_THREADS = 128, MERGE_JOBS = 40, MERGE_PARTS = 128 };
 

@@ -4,7 +4,7 @@
  * queries.
  *
  * Limit: 4 n n_keys n_heads head_dim operations in floats.  Not timed yet. */
-#include "ops/cuda/prefill_f32.cuh"
+#include "prefill_f32.cuh"
 
 struct peaks_work {
     struct pf_queries q; /* of row 0, head 0 */

@@ -9,8 +9,8 @@
  *
  * Tiles of slots begin at fixed slots, and what a row does not see of a tile is worth an exact zero: neither
  * the chunk nor the place in it changes a row's bits. */
-#include "ops/cuda/prefill_f32.cuh"
-#include "ops/cuda/prefill_mma.cuh"
+#include "prefill_f32.cuh"
+#include "prefill_mma.cuh"
 
 struct prefill_work {
     struct pf_queries q; /* of row 0, head 0 */

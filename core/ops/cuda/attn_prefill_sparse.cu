@@ -3,9 +3,9 @@
  *
  * Limit: that of attn_prefill for the pairs of a query and a gathered slot; the search takes a bit of each slot
  * for each of 64 queries.  Not timed yet. */
-#include "ops/cuda/prefill_f32.cuh"
-#include "ops/cuda/prefill_mma.cuh"
-#include "ops/cuda/sparse.cuh"
+#include "prefill_f32.cuh"
+#include "prefill_mma.cuh"
+#include "sparse.cuh"
 
 #include <string.h>
 

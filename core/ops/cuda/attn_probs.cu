@@ -1,6 +1,6 @@
 /* A decode over everything that asks for weights but no values: keys once, logits written, read and written
  * again as weights.  Not timed on a GPU yet. */
-#include "ops/cuda/attn.cuh"
+#include "attn.cuh"
 
 enum { PROBS_JOBS = 64 };
 

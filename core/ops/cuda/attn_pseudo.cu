@@ -2,7 +2,7 @@
  * maximum and the sum of its head again, so that one launch does.
  *
  * Limit: the values, once from memory; the other heads of a call find them in L2.  Not timed on a GPU yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { PSEUDO_THREADS = 256, PSEUDO_WARPS = PSEUDO_THREADS / KVL_WARP };
 

@@ -11,7 +11,7 @@
 #ifndef KVL_ATTN_SPLIT_CUH
 #define KVL_ATTN_SPLIT_CUH
 
-#include "ops/cuda/attn.cuh"
+#include "attn.cuh"
 
 enum {
     DECODE_THREADS = 256,

@@ -6,7 +6,7 @@
  * Limit: 2 n_window n_heads n_slots head_dim floating-point operations in floats, twice without lse: for a
  * window of 32 and 32 heads over 128K slots of 128 channels 34 GFLOP, once per prefill, which itself takes
  * some hundred times that; so no tensor cores.  Not timed on a GPU yet. */
-#include "ops/cuda/attn.cuh"
+#include "attn.cuh"
 
 enum {
     WINDOW_THREADS = 256,

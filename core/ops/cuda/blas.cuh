@@ -8,7 +8,7 @@
 #ifndef KVL_CUDA_BLAS_CUH
 #define KVL_CUDA_BLAS_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #ifdef KVL_CUDA_HOST
 #include "cuda_host_blas.h" /* tests/ops/cuda_host */

@@ -1,6 +1,6 @@
 /* cuBLAS, looked for when it is first needed: the program starts and runs on the CPU where there is none. */
-#include "ops/cuda/blas.cuh"
-#include "ops/cuda/runtime.cuh"
+#include "blas.cuh"
+#include "runtime.cuh"
 
 /* With less, says its manual, it may refuse calls. */
 enum { BLAS_WORKSPACE_BYTES = 16 << 10 };

@@ -1,6 +1,6 @@
 /* A thread per channel of a box.  Decode adds a box every few tokens; what it writes lies wherever the layout
  * puts it, 2 head_dim elements.  Limit: keys once.  Not timed yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum { BOX_THREADS = 128 };
 

@@ -5,7 +5,7 @@
  * Limit: of every box the chosen channels' elements, n_channels each; but a line of memory holds box_tok
  * elements of a box, of which few are chosen, so lines are read in part (neighbours of a channel that are
  * chosen come from L1).  Not timed yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum { BOXES_THREADS = 128, BOXES_QUERIES = 4 };
 

@@ -3,7 +3,7 @@
  * Temporary memory is a stack that every call empties: the work of a stream runs in order, so that a call
  * cannot write over what the one before still reads.  A call that needs more than there is takes a further
  * piece; the next call finds them as one, so that decode does not allocate. */
-#include "ops/cuda/runtime.cuh"
+#include "runtime.cuh"
 
 #include <string.h>
 

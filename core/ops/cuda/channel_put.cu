@@ -3,7 +3,7 @@
  * to each of its lines: the layout asks for that.
  *
  * Limit: keys once, 4 bytes an element, and once more in the table's type.  Not timed yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum { PUT_TILE = 32, PUT_ROWS = 8 };
 

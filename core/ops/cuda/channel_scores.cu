@@ -5,7 +5,7 @@
  *
  * Limit: the chosen channels' keys, n_channels elements a token, once for four heads; scores are written.  Not
  * timed yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum { SCORES_THREADS = 128, SCORES_TILE = SCORES_THREADS * KVL_OCTET, SCORES_QUERIES = 4 };
 

@@ -3,7 +3,7 @@
  * last can be shorter, so what it must tell is whether that one is among them.
  *
  * Limit: scores read once and written once, 8 bytes each.  Not timed yet. */
-#include "ops/cuda/topk.cuh"
+#include "topk.cuh"
 
 enum { CHUNK_THREADS = 128, CHUNK_WARPS = CHUNK_THREADS / KVL_WARP };
 

@@ -11,7 +11,7 @@
 #ifndef KVL_COUNT_SORT_CUH
 #define KVL_COUNT_SORT_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum {
     KVL_SORT_WARPS = 8, /* of a block: neighbouring tables, whose keys lie side by side */

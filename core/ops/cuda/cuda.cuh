@@ -32,8 +32,8 @@
     type *name = reinterpret_cast<type *>(kvl_shared_bytes)
 #endif
 
-#include "kv/lane.h"
 #include "kvl/device.h"
+#include "lane.h"
 
 #include <assert.h>
 #include <math.h>

@@ -2,8 +2,8 @@
  *
  * CUDA tells of a failure with some later call, and after most of them nothing works any more.  So the first
  * one is kept with the names of the call, the operator and the kernel, and every later call gives it again. */
-#include "ops/cuda/prefill.cuh"
-#include "ops/cuda/runtime.cuh"
+#include "prefill.cuh"
+#include "runtime.cuh"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Rows of a table, widened: a thread takes eight columns.  A few rows of some kilobytes; what it takes is the
  * launch. */
-#include "ops/cuda/wtype.cuh"
+#include "wtype.cuh"
 
 enum { EMBED_THREADS = 128 };
 

@@ -1,5 +1,5 @@
 /* Whether all of x is finite, into a flag that somebody reads later.  Limit: reading x. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 static __global__ void __launch_bounds__(KVL_LINEAR_THREADS)
     finite_elements(int32_t *flag, const float *x, size_t n)

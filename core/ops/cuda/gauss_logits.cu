@@ -1,8 +1,8 @@
 /* A head's covariance times some thousand rows at a time by the float product of gemm.cu, whose rows depend on
  * nothing around them, then a warp per row for the two dot products.  Limit: the multiply-adds, dim^2 for every
  * row and head. */
-#include "ops/cuda/gemm.cuh"
-#include "ops/cuda/rows.cuh"
+#include "gemm.cuh"
+#include "rows.cuh"
 
 enum {
     GAUSS_THREADS = 256,

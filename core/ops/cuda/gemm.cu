@@ -10,9 +10,9 @@
  * Every call has the same number of rows, the last padded with zeros, so that for one W it is always the same
  * call (blas.cuh says what that rests on).  W in bf16 is read where it lies.  Limit: the tensor cores; beside
  * them W is read, written and read again as bf16 when it is of another type.  Neither has been timed yet. */
-#include "ops/cuda/gemm.cuh"
+#include "gemm.cuh"
 
-#include "ops/cuda/blas.cuh"
+#include "blas.cuh"
 
 enum {
     GEMM_COLS = 128,   /* rows of W of a block */

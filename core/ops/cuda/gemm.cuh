@@ -2,7 +2,7 @@
 #ifndef KVL_CUDA_GEMM_CUH
 #define KVL_CUDA_GEMM_CUH
 
-#include "ops/cuda/wtype.cuh"
+#include "wtype.cuh"
 
 /* y [n][w->n_rows] = x [n][w->n_cols] W': every element one chain of multiply-adds over the columns in
  * ascending order, as on the CPU.  y, x and data, which takes the place of w->data, are for kernels. */

@@ -6,7 +6,7 @@
  *
  * Limit: the bytes of W over the memory's bandwidth.  Not timed yet.  x stays float here, which the CPU rounds
  * to 16 bits for quantised weights: converting a byte costs less than loading it. */
-#include "ops/cuda/wtype.cuh"
+#include "wtype.cuh"
 
 /* Of one launch: the products of a chain that have one type. */
 enum { GEMV_WARPS = 8, GEMV_THREADS = GEMV_WARPS * KVL_WARP, GEMV_MATRICES = 4, GEMV_MAX_ROWS = 8 };

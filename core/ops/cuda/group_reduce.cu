@@ -1,7 +1,7 @@
 /* A thread per score of a kv head adds its group's in the order of the definition: equal to it bit for bit.
  *
  * Limit: the scores of all query heads once, 4 bytes each, and those of kv heads written.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { REDUCE_THREADS = 256 };
 

@@ -3,7 +3,7 @@
  * its own.
  *
  * Limit: rows read once and written once for the copy, then as topk.  Not timed yet. */
-#include "ops/cuda/topk.cuh"
+#include "topk.cuh"
 
 enum { SHARE_THREADS = 256 };
 

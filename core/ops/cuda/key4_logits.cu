@@ -4,7 +4,7 @@
  *
  * Limit: rows once for four heads, 8 + head_dim / 2 bytes each.  With a group of four the multiply-adds (512 a
  * row of 72 bytes) take longer than the bytes on an H200: arithmetic is the limit there.  Not timed yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum {
     LOGITS_THREADS = 128,

@@ -2,7 +2,7 @@
  * channels.  Rows may begin anywhere, so they are written byte by byte, neighbours by neighbours.
  *
  * Limit: keys once, 4 bytes a channel; an eighth of that is written.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #include <string.h>
 

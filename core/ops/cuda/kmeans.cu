@@ -5,7 +5,7 @@
  *
  * Limit: n * n_clusters * dim multiply-adds of float.  A few launches per round, of which one block looks
  * for empty clusters: when there is none it reads the counts and ends.  Not timed yet. */
-#include "ops/cuda/count_sort.cuh"
+#include "count_sort.cuh"
 
 enum {
     KM_TILE = 64, /* rows, and centroids, of a block */

@@ -3,7 +3,7 @@
  * All three only move bytes: what they read and write, once, is the limit (kv_move, twice).  A block of
  * threads takes one span or move of one part, so that its rows are read and written in order, by words as
  * wide as the row's length and the addresses let them be.  Not timed on hardware yet. */
-#include "ops/cuda/runtime.cuh"
+#include "runtime.cuh"
 
 enum { KV_THREADS = 128, KV_ROUND_THREADS = 256, KV_ROUND_BLOCKS = 1024 };
 

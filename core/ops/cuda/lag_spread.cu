@@ -1,7 +1,7 @@
 /* A block of threads per block of rows: the ranges of its channels in the block behind it, a thread a channel;
  * the spread of its rows, a warp a row; softmax of these.  Limit: reading x twice, the second time from the
  * cache. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum { LAG_THREADS = 256, LAG_WARPS = LAG_THREADS / KVL_WARP, LAG_MAX_DIM = 4096 };
 

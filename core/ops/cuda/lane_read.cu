@@ -1,6 +1,6 @@
 /* A thread per element, neighbours in a row: reads and writes are of whole lines.  Limit: the stored bytes and
  * 4 for each element written.  Not timed on a GPU yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { READ_THREADS = 256 };
 

@@ -2,7 +2,7 @@
  *
  * Limit: n codes of 2 bytes read twice and n ids of 4 bytes written per table; ids are written in as many
  * places as there are codes, so a line is filled by several passes and waits in L2.  Not timed yet. */
-#include "ops/cuda/count_sort.cuh"
+#include "count_sort.cuh"
 
 int kvl_cuda_lsh_build(const struct kvl_lsh_build_args *a)
 {

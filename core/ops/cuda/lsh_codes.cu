@@ -1,7 +1,7 @@
 /* A thread per code.  Reads n_tables * n_bits floats of a vector once, which is the limit: the n_bits loads
  * of a warp go through the same lines one after the other, so all of a line is used while it is in L1.
  * Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 static __global__ void codes_kernel(uint16_t *code, const float *side, size_t n, int32_t n_bits)
 {

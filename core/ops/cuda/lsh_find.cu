@@ -5,7 +5,7 @@
  *
  * Limit: n_visited ids of 4 bytes, read from wherever buckets lie: short runs, so sectors of 32 bytes count
  * rather than bytes.  What is found is little.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum {
     FIND_THREADS = 256,

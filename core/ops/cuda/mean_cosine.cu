@@ -1,7 +1,7 @@
 /* Three passes: blocks sum the directions of their own 256 rows, one warp a row at a time; a block merges these
  * sums in their order; then a warp per row takes its cosine.  Sums in double, as on the CPU: a direction is
  * divided by the length of its row, however small.  Limit: reading x twice. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum {
     COSINE_THREADS = 256,

@@ -2,7 +2,7 @@
  *
  * Freeing waits for all work that may still use the memory.  Waiting at every free would cost more than the
  * memory is worth: freed ranges stay in a list until somebody waits anyway, or until memory is short. */
-#include "ops/cuda/runtime.cuh"
+#include "runtime.cuh"
 
 #include <string.h>
 

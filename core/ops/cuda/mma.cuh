@@ -11,7 +11,7 @@
 #ifndef KVL_MMA_CUH
 #define KVL_MMA_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #include <string.h>
 

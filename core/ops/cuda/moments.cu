@@ -4,7 +4,7 @@
  * Limit: n n_heads dim (dim + 1) / 2 fused multiply-adds in double; the sums are read and written once.  A block
  * has a tile of 32 x 32 products on or above the diagonal of one head, each thread four of them in registers,
  * and the vectors pass through shared memory, widened once.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { MOMENTS_TILE = 32, MOMENTS_THREADS = 256, MOMENTS_STEP = 16 };
 

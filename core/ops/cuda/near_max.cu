@@ -4,7 +4,7 @@
  *
  * Limit: the row read once from memory, once more where it has left the cache, and written once.  Not timed
  * yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum { NEAR_THREADS = 256, NEAR_PIECE = 16 * NEAR_THREADS };
 

@@ -11,7 +11,7 @@
  *
  * Lanes and order of a sum depend on head_dim alone: neither on the type of the table nor on how many pages
  * there are.  Not timed yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum {
     BOUND_THREADS = 128,

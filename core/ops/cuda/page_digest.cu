@@ -2,7 +2,7 @@
  * threads have neighbouring channels; the second reading of a page comes from the cache.
  *
  * Limit: keys once, 4 bytes an element.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { DIGEST_THREADS = 128 };
 

@@ -4,7 +4,7 @@
  *
  * Limit: new keys once (4 bytes a channel), tables of the pages that they fall in once each way.  Not timed
  * yet. */
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 enum { MINMAX_THREADS = 128 };
 

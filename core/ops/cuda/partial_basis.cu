@@ -1,7 +1,7 @@
 /* Once per lane and context, over a few hundred vectors: sums of products, a thread an element; eigenvectors on
  * the host, as sym_eig's, for its reason; what each direction carries, a block a direction; then those that are
  * kept.  Sums in double.  What it takes is some launches and one trip to the host. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum { BASIS_THREADS = 128, BASIS_WARPS = BASIS_THREADS / KVL_WARP };
 

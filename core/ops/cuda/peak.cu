@@ -1,6 +1,6 @@
 /* Yardsticks of `kvlab bench`: memory read once, and a product of bf16 by cuBLAS alone. */
-#include "ops/cuda/blas.cuh"
-#include "ops/cuda/runtime.cuh"
+#include "blas.cuh"
+#include "runtime.cuh"
 
 enum { PEAK_THREADS = 256, PEAK_BLOCKS = 2048, PEAK_LOADS = 8 };
 

@@ -3,7 +3,7 @@
  *
  * Limit: 8 bytes a score for the short kernels that methods use (5, 7); with long ones the loads of a window,
  * `kernel` per score.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { POOL_THREADS = 256 };
 

@@ -4,7 +4,7 @@
  * Limit: n_sub bytes of a token and kv head once (other heads of the group find them in L2) and 4 bytes
  * per query head written.  The sum is formed in the order of the definition, so it has the same bits.  Not
  * timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { SCORES_THREADS = 256, SCORES_TOKENS = 2048, SCORES_TABLE_BYTES = 48 << 10 };
 

@@ -4,7 +4,7 @@
  * Limit: the centroids, n_kv_heads * n_codes * head_dim floats once; they are of a size that L2 keeps, so
  * what counts is one launch with enough warps (8 kv heads of 2 pieces of 64 codes are 1024).  Not timed
  * yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { TABLE_WARPS = 8 };
 

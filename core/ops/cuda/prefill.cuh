@@ -13,7 +13,7 @@
 #ifndef KVL_PREFILL_CUH
 #define KVL_PREFILL_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum {
     PF_THREADS = 256,

@@ -3,7 +3,7 @@
 #ifndef KVL_PREFILL_F32_CUH
 #define KVL_PREFILL_F32_CUH
 
-#include "ops/cuda/prefill.cuh"
+#include "prefill.cuh"
 
 /* The part of a thread: 4 rows, the same 4 of every 64 columns.  N = 64 columns. */
 template <int N> struct pf_state {

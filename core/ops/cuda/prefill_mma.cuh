@@ -11,8 +11,8 @@
 #ifndef KVL_PREFILL_MMA_CUH
 #define KVL_PREFILL_MMA_CUH
 
-#include "ops/cuda/mma.cuh"
-#include "ops/cuda/prefill.cuh"
+#include "mma.cuh"
+#include "prefill.cuh"
 
 enum { PM_THREADS = 128, PM_ROWS = 64 };
 

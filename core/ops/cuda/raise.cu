@@ -1,5 +1,5 @@
 /* A thread per element.  Limit: 12 bytes an element, two read and one written.  Not timed yet. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 enum { RAISE_THREADS = 256 };
 

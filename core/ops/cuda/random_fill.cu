@@ -1,5 +1,5 @@
 /* One hash an element (rng.c has its constants), from the element's index alone.  Limit: writing y. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 /* kvl_seed_mix */
 static __device__ inline uint64_t random_mix(uint64_t seed, uint64_t value)

@@ -1,7 +1,7 @@
 /* A block per row, four neighbouring elements a thread; the second pass over x comes from the cache.  In decode
  * one row of some thousand floats: what it takes is the launch and one trip to memory and back, so that a row
  * has as many threads as it has use for. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum { RMSNORM_MAX_THREADS = 1024 };
 

@@ -1,7 +1,7 @@
 /* Rotations: a thread takes one pair of a token through up to eight heads, so that an angle, formed in double
  * and with its sine and cosine in double, serves several.  Limit: reading and writing x once; in decode the
  * launch. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum { ROPE_HEADS = 8, ROPE_MAX_THREADS = 128, ROPE_GRID_ROWS = 65535 };
 

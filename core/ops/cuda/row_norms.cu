@@ -1,5 +1,5 @@
 /* A warp per row.  Limit: reading x. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum { NORM_THREADS = 256, NORM_WARPS = NORM_THREADS / KVL_WARP };
 

@@ -2,7 +2,7 @@
 #ifndef KVL_CUDA_ROWS_CUH
 #define KVL_CUDA_ROWS_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 static __device__ inline double kvl_warp_sum_f64(double x)
 {

@@ -6,7 +6,7 @@
 #ifndef KVL_CUDA_RUNTIME_CUH
 #define KVL_CUDA_RUNTIME_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #include <sys/types.h>
 

@@ -3,7 +3,7 @@
 #ifndef KVL_CUDA_SELECT_CUH
 #define KVL_CUDA_SELECT_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Rows of up to SOFTMAX_SPLIT elements: one block each, which reads x, sums and writes.  Longer rows, of which
  * there are few: splits of that size, each with its own maximum and sum; then every split merges those of its
  * row, in their order, and writes.  Limit: reading x twice, the second time from the cache, and writing it. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 enum { SOFTMAX_THREADS = 256, SOFTMAX_SPLIT = 8192 };
 

@@ -10,7 +10,7 @@
 #ifndef KVL_SPARSE_CUH
 #define KVL_SPARSE_CUH
 
-#include "ops/cuda/prefill.cuh"
+#include "prefill.cuh"
 
 enum { SPARSE_WORDS = 128, SPARSE_PART = 32 * SPARSE_WORDS };
 

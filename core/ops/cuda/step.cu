@@ -13,7 +13,7 @@
  *
  * Who waits, or orders MAIN and COPY, starts what there is first (kvl_cuda_step_start), and the rest of the step
  * runs as it comes: the results are the same.  Not timed on a GPU yet. */
-#include "ops/cuda/runtime.cuh"
+#include "runtime.cuh"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Four neighbouring elements a thread.  Limit: 12 bytes an element. */
-#include "ops/cuda/rows.cuh"
+#include "rows.cuh"
 
 template <bool WIDE>
 static __global__ void __launch_bounds__(KVL_LINEAR_THREADS)

@@ -2,7 +2,7 @@
  * layer of a context.  What defines vectors of equal eigenvalues, and ranks of nearly equal ones, is the order in
  * which one thread rounds: this way devices agree on them to the bit, which rotations by many blocks would
  * not. */
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 /* a, vec [n][n], val [n] in host memory; then out to the device. */
 static void eig_on_host(struct kvl_cuda_call *c, const struct kvl_sym_eig_args *arg, float *a,

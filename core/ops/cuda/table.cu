@@ -1,6 +1,6 @@
 /* The operators of the GPU: as they are, and waited for.  Each says its name first, for messages, and
  * none begins once the device has failed. */
-#include "ops/cuda/runtime.cuh"
+#include "runtime.cuh"
 
 #define KVL_OP(op, meaning)                                                                        \
     static int table_##op(const struct kvl_##op##_args *a)                                         \

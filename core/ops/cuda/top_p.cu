@@ -10,7 +10,7 @@
  *
  * Limit: six readings of a row, which stays in the L2 cache, by one block each: made for the few thousand
  * tokens that a first selection leaves.  Not timed yet. */
-#include "ops/cuda/topk.cuh"
+#include "topk.cuh"
 
 enum { TOP_P_LEVELS = 3, TOP_P_BINS = 1 << 11, TOP_P_THREADS = 1024, TOP_P_SIDE = 256 };
 

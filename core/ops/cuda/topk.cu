@@ -11,7 +11,7 @@
  * of the row, 20 n bytes; only the first must come from memory where rows fit the L2 cache together.  Every
  * block looks up the digit before its own in 8 KiB of counters, so no launch is spent on one block's work, and
  * blocks are made to take several chunks.  Not timed yet. */
-#include "ops/cuda/topk.cuh"
+#include "topk.cuh"
 
 enum {
     TOPK_BITS = 11,

@@ -2,7 +2,7 @@
 #ifndef KVL_CUDA_TOPK_CUH
 #define KVL_CUDA_TOPK_CUH
 
-#include "ops/cuda/select.cuh"
+#include "select.cuh"
 
 /* As the operator, inside a call: index [n_rows][k] and x on the device.  Stores 1 to *nan (kvl_cuda_mark;
  * NULL: to nowhere) where a row has something that is no number, which counts as its bits say: kvl_key_none

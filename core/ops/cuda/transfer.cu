@@ -3,7 +3,7 @@
  * Ordinary memory reaches the GPU through a ring of pinned memory: a copy straight from it would wait for
  * everything that the stream was given before.  The limit is the host's memcpy, which overlaps with the
  * transfer of the segment before it. */
-#include "ops/cuda/runtime.cuh"
+#include "runtime.cuh"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
 #ifndef KVL_CUDA_WTYPE_CUH
 #define KVL_CUDA_WTYPE_CUH
 
-#include "ops/cuda/cuda.cuh"
+#include "cuda.cuh"
 
 #include <string.h>
 

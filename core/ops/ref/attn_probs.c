@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 int kvl_ref_attn_probs(const struct kvl_attn_probs_args *a)
 {

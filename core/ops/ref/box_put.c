@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* Element `v` of box i. */
 static size_t box_at(const struct kvl_box_put_args *a, int32_t i, int32_t v)

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 int kvl_ref_channel_put(const struct kvl_channel_put_args *a)
 {

@@ -1,6 +1,6 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
-#include "ops/half.h"
+#include "half.h"
 
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
 {

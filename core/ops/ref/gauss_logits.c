@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* The logarithm of E exp(scale q.x) for a normal q (Devoto et al. 2025). */
 static double gauss_logit(const struct kvl_gauss_logits_args *a, const float *x, int32_t head)

@@ -1,6 +1,6 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
-#include "ops/half.h"
+#include "half.h"
 
 static double gemm_factor(const struct kvl_gemm_args *a, float x)
 {

@@ -1,6 +1,6 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
-#include "ops/gemv_x.h"
+#include "gemv_x.h"
 
 /* x as quantised weights see it: integers times the scale of their block. */
 static void gemv_rounded(double *to, const float *x, int32_t n_cols)

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 int kvl_ref_lsh_build(const struct kvl_lsh_build_args *a)
 {

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* MagicPIG (Chen et al. 2025), section 4.2: SimHash. */
 int kvl_ref_lsh_codes(const struct kvl_lsh_codes_args *a)

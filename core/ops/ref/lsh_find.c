@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* Tables in which vector i is in the bucket of query q. */
 static int32_t find_hits(const struct kvl_lsh_find_args *a, int32_t q, int32_t i)

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* InfiniGen (Lee et al. 2024), section 4.3. */
 int kvl_ref_near_max(const struct kvl_near_max_args *a)

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* Quest (Tang et al. 2024), Algorithm 1, lines 2-3. */
 static void minmax_key(const struct kvl_page_minmax_args *a, const float *k, size_t lo, bool first)

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 int kvl_ref_pq_scores(const struct kvl_pq_scores_args *a)
 {

@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 int kvl_ref_pq_table(const struct kvl_pq_table_args *a)
 {

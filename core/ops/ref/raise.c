@@ -1,4 +1,4 @@
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 int kvl_ref_raise(const struct kvl_raise_args *a)
 {

@@ -1,5 +1,5 @@
 #include "kvl/rng.h"
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 /* The upper 24 bits of the SplitMix64 hash of (seed, index): every float of the grid 2^-24. */
 int kvl_ref_random_fill(const struct kvl_random_fill_args *a)

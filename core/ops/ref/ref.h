@@ -5,8 +5,8 @@
 #ifndef KVL_REF_H
 #define KVL_REF_H
 
-#include "kv/lane.h"
 #include "kvl/ops.h"
+#include "lane.h"
 
 /* Element [row][col] of a weight matrix, as the format defines it. */
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);

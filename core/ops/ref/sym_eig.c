@@ -1,5 +1,5 @@
 /* Cyclic Jacobi rotations (Golub, Van Loan: Matrix Computations, section 8.5), in double. */
-#include "ops/ref/ref.h"
+#include "ref.h"
 
 #include <assert.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * test_cuda_streams. */
 #include "cuda_host_test.h"
 
-#include "ops/half.h"
+#include "half.h"
 
 /* ---- warps ------------------------------------------------------------------------------------------- */
 

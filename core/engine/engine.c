@@ -1,0 +1,267 @@
+/* The engine: a model, a store and the workspace of one thread. */
+#include "attend_host.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ENGINE_CHUNK = 512, ENGINE_CHUNK_MAX = 65536 };
+
+static int engine_check_observers(const struct kvl_observer_set *set, struct kvl_err *err)
+{
+    if (set->window < 0)
+        return kvl_fail(err, KVL_EINVAL, "observation window %d, want 0 or more", set->window);
+    if (set->n_columns < 0 || set->n_columns > KVL_MAX_COLUMNS)
+        return kvl_fail(err, KVL_EINVAL, "%d column sums to observe, want 0 to %d", set->n_columns,
+                        KVL_MAX_COLUMNS);
+    return KVL_OK;
+}
+
+int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set *set,
+                       struct kvl_err *err)
+{
+    KVL_TRY(engine_check_observers(set, err));
+    engine->desc.observers = *set;
+    return KVL_OK;
+}
+
+static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
+{
+    if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
+        return kvl_fail(err, KVL_EINVAL, "prefill chunk of %d tokens, want 1 to %d", d->chunk_tok,
+                        ENGINE_CHUNK_MAX);
+    int32_t dim = d->model->shape.head_dim, most = d->device ? d->device->max_head_dim : 0;
+    if (most > 0 && dim > most)
+        return kvl_fail(err, KVL_EMODEL,
+                        "the model's heads have %d channels, device %s takes up to %d; use "
+                        "--device cpu",
+                        dim, d->device->name, most);
+    return engine_check_observers(&d->observers, err);
+}
+
+/* ---- activations ------------------------------------------------------------------------------- */
+
+enum { ENGINE_ROW_ARRAYS = 14 };
+
+struct row_array {
+    void *at;             /* of the pointer */
+    enum kvl_place place; /* DEVICE: neither the engine nor a policy looks at it */
+    size_t bytes;         /* of a row */
+};
+
+static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARRAYS])
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t embd = (size_t)sh->n_embd * sizeof(float);
+    size_t q = (size_t)sh->n_heads * (size_t)sh->head_dim * sizeof(float);
+    size_t kv = (size_t)sh->n_kv_heads * (size_t)sh->head_dim * sizeof(float);
+    size_t ff = (size_t)e->model->w.hparams.n_ff * sizeof(float);
+    const struct row_array all[ENGINE_ROW_ARRAYS] = {
+        { &e->x, KVL_PLACE_DEVICE, embd },
+        { &e->tmp, KVL_PLACE_DEVICE, embd },
+        { &e->gate, KVL_PLACE_DEVICE, ff },
+        { &e->up, KVL_PLACE_DEVICE, ff },
+        { &e->xn, KVL_PLACE_SHARED, embd },
+        { &e->x_prev, KVL_PLACE_SHARED, embd },
+        { &e->q, KVL_PLACE_SHARED, q },
+        { &e->q_raw, KVL_PLACE_SHARED, q },
+        { &e->att, KVL_PLACE_SHARED, q },
+        { &e->k, KVL_PLACE_SHARED, kv },
+        { &e->k_raw, KVL_PLACE_SHARED, kv },
+        { &e->v, KVL_PLACE_SHARED, kv },
+        { &e->id, KVL_PLACE_SHARED, sizeof *e->id },
+        { &e->pos, KVL_PLACE_SHARED, sizeof *e->pos },
+    };
+    memcpy(out, all, sizeof all);
+}
+
+static void row_array_free(const struct kvl_engine *e, const struct row_array *a)
+{
+    void *p;
+    memcpy(&p, a->at, sizeof p);
+    e->dev->free(a->place, p);
+}
+
+static int row_array_alloc(const struct kvl_engine *e, const struct row_array *a, int32_t n)
+{
+    void *p = e->dev->alloc(a->place, (size_t)n, a->bytes);
+    memcpy(a->at, &p, sizeof p);
+    return p ? KVL_OK : KVL_ENOMEM;
+}
+
+/* Activations of n rows; what was there is lost. */
+static int engine_rows(struct kvl_engine *e, int32_t n)
+{
+    struct row_array array[ENGINE_ROW_ARRAYS];
+    if (n <= e->cap_rows) return KVL_OK;
+    row_arrays(e, array);
+    e->cap_rows = 0;
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) {
+        row_array_free(e, &array[i]);
+        KVL_TRY(row_array_alloc(e, &array[i], n));
+    }
+    kvl_free(e->row);
+    e->row = kvl_alloc((size_t)n, sizeof *e->row);
+    if (!e->row) return KVL_ENOMEM;
+    e->cap_rows = n;
+    return KVL_OK;
+}
+
+int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err)
+{
+    if (engine_rows(e, n_rows) == KVL_OK) return KVL_OK;
+    return kvl_fail(err, KVL_ENOMEM, "out of memory for the activations of %d tokens", n_rows);
+}
+
+/* ---- the device ---------------------------------------------------------------------------------- */
+
+static double mib(size_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
+{
+    struct row_array array[ENGINE_ROW_ARRAYS];
+    struct kvl_device_memory m;
+    const struct kvl_shape *sh = &e->model->shape;
+    struct kvl_err old = *err;
+    size_t row = 0, kv = (size_t)sh->n_layers * (size_t)sh->n_kv_heads * (size_t)sh->head_dim *
+                         (size_t)kvl_kv_elem_bytes(e->desc.kv_type);
+    row_arrays(e, array);
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row += array[i].bytes;
+    e->dev->memory(&m);
+    kvl_err_clear(err);
+    return kvl_fail(
+        err, rc,
+        "%s; wanted: weights %.1f MiB, keys and values %.4f MiB for a token, activations "
+        "%.1f MiB for a chunk of %d; there is: %.1f MiB, %.1f of them free, %.1f taken by "
+        "this program",
+        old.msg, mib(e->model->bytes), mib(kv * (e->desc.raw_keys ? 3 : 2)),
+        mib(row * (size_t)e->desc.chunk_tok), e->desc.chunk_tok, mib(m.total_bytes),
+        mib(m.free_bytes), mib(m.place_bytes[KVL_PLACE_SHARED] + m.place_bytes[KVL_PLACE_DEVICE]));
+}
+
+int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
+{
+    if (rc != KVL_ENOMEM || !e->dev->discrete) return rc;
+    const char *end = e->dev->error();
+    if (*end) { /* nothing is to be had of a device that is lost */
+        kvl_err_clear(err);
+        return kvl_fail(err, KVL_EDEVICE, "%s", end);
+    }
+    return err ? memory_table(e, rc, err) : rc;
+}
+
+/* The tensors of the file lie in one piece; the frequencies of RoPE are the one array that does not. */
+static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
+{
+    const struct kvl_gguf *g = e->model->file;
+    const uint8_t *first = NULL, *last = NULL;
+    for (int64_t i = 0; i < kvl_gguf_n_tensors(g); i++) {
+        const struct kvl_gguf_tensor *t = kvl_gguf_tensor_at(g, i);
+        const uint8_t *data = t->data;
+        if (!first || data < first) first = data;
+        if (!last || data + t->bytes > last) last = data + t->bytes;
+    }
+    const struct {
+        const void *p;
+        size_t bytes;
+    } range[] = { { first, (size_t)(last - first) },
+                  { e->model->w.inv_freq,
+                    (size_t)e->model->shape.head_dim / 2 * sizeof *e->model->w.inv_freq } };
+    for (size_t i = 0; i < sizeof range / sizeof range[0]; i++) {
+        int rc = e->dev->mirror(range[i].p, range[i].bytes);
+        KVL_TRY(kvl_engine_failed(e, "copy of the weights on the device", rc, err));
+        e->mirror[e->n_mirrors++] = range[i].p;
+    }
+    return KVL_OK;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------- */
+
+static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    e->scale = 1.0f / sqrtf((float)sh->head_dim);
+    e->lanes = kvl_alloc((size_t)sh->n_kv_heads, sizeof *e->lanes);
+    if (e->dev->attends_host) e->hosted = kvl_hosted_create();
+    if (!e->lanes || (e->dev->attends_host && !e->hosted))
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
+    struct kvl_store_desc d = { .n_layers = sh->n_layers,
+                                .n_kv_heads = sh->n_kv_heads,
+                                .head_dim = sh->head_dim,
+                                .block_tok = e->desc.block_tok,
+                                .type = e->desc.kv_type,
+                                .raw_keys = e->desc.raw_keys,
+                                .limit_bytes = e->desc.kv_limit_bytes,
+                                .device = e->dev };
+    KVL_TRY(kvl_store_create(&d, &e->store, err));
+    return e->dev->discrete ? engine_mirror(e, err) : KVL_OK;
+}
+
+int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
+                      struct kvl_err *err)
+{
+    KVL_TRY(engine_check(desc, err));
+    struct kvl_engine *e = kvl_alloc(1, sizeof *e);
+    if (!e) return kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
+    e->desc = *desc;
+    if (e->desc.chunk_tok == 0) e->desc.chunk_tok = ENGINE_CHUNK;
+    e->model = desc->model;
+    e->dev = desc->device ? desc->device : kvl_device_cpu();
+    e->ops = desc->ops ? desc->ops : e->dev->ops;
+    e->now = desc->ops ? desc->ops : e->dev->ops_now;
+    e->results.dev = e->scratch.dev = e->dev;
+    int rc = engine_fill(e, err);
+    if (rc != KVL_OK) {
+        rc = kvl_engine_memory(e, rc, err);
+        kvl_engine_destroy(e);
+        return rc;
+    }
+    *out = e;
+    return KVL_OK;
+}
+
+void kvl_engine_destroy(struct kvl_engine *e)
+{
+    if (!e) return;
+    struct row_array array[ENGINE_ROW_ARRAYS];
+    row_arrays(e, array);
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row_array_free(e, &array[i]);
+    for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
+    kvl_hosted_destroy(e);
+    kvl_free(e->row);
+    kvl_free(e->lanes);
+    kvl_free(e->job);
+    kvl_free(e->job_src);
+    kvl_free(e->merge);
+    kvl_arena_free(&e->step);
+    kvl_arena_free(&e->results);
+    kvl_arena_free(&e->scratch);
+    kvl_store_destroy(e->store);
+    kvl_free(e);
+}
+
+struct kvl_store *kvl_engine_store(struct kvl_engine *e)
+{
+    return e->store;
+}
+const struct kvl_device *kvl_engine_device(const struct kvl_engine *e)
+{
+    return e->dev;
+}
+const struct kvl_model *kvl_engine_model(const struct kvl_engine *e)
+{
+    return e->model;
+}
+
+void kvl_engine_set_stop(struct kvl_engine *e, const volatile int *stop)
+{
+    e->stop = stop;
+}
+
+void kvl_engine_set_watch(struct kvl_engine *e, void (*run)(const char *policy))
+{
+    kvl_watch_policy(e, NULL);
+    e->watch = run;
+}

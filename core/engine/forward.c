@@ -1,0 +1,583 @@
+/* The forward pass, and the one caller of policy hooks while tokens run.
+ *
+ *   embed
+ *   per layer:  norm, q k v, rope, append, select, attention, observe, evict, out, mlp
+ *   logits
+ *
+ * Layers go one by one through a whole chunk: what is evicted from a layer concerns no other.  Prefill
+ * and extend multiply rows in tiles (gemm), decode reads the weights in their own type (gemv); within a
+ * mode a row never depends on its neighbours. */
+#include "forward.h"
+
+#include "attend_host.h"
+#include "prefill_mask.h"
+
+/* Floats: a mebibyte, what a core's second-level cache holds. */
+enum { WAITING_WEIGHTS = 256 * 1024 };
+
+/* Something was given to the device under this name. */
+static int given(const struct kvl_forward *f, const char *op, int rc)
+{
+    f->e->pending = true;
+    return kvl_engine_failed(f->e, op, rc, f->err);
+}
+
+/* A projection of x, and others of the same x after it. */
+struct product {
+    float *y;
+    const struct kvl_weight *w;
+};
+
+enum { MAX_PRODUCTS = 3 };
+
+/* Decode starts one team for all of them: starting one costs as much as a small projection. */
+static int linear_all(const struct kvl_forward *f, const float *x, const struct product *p,
+                      int32_t n)
+{
+    const struct kvl_ops *ops = f->e->ops;
+    struct kvl_gemv_args v[MAX_PRODUCTS];
+    int rc = KVL_OK;
+    for (int32_t i = 0; i < n && f->mode == KVL_DECODE; i++)
+        v[i] = (struct kvl_gemv_args){
+            .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .next = i + 1 < n ? &v[i + 1] : NULL
+        };
+    if (f->mode == KVL_DECODE) rc = ops->gemv(v);
+    for (int32_t i = 0; i < n && f->mode != KVL_DECODE && rc == KVL_OK; i++)
+        rc = ops->gemm(&(struct kvl_gemm_args){
+            .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .bf16 = f->e->desc.prefill_bf16 });
+    return given(f, "projection", rc);
+}
+
+static int linear(const struct kvl_forward *f, float *y, const float *x, const struct kvl_weight *w)
+{
+    return linear_all(f, x, &(struct product){ y, w }, 1);
+}
+
+static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w, int32_t n)
+{
+    const struct kvl_model *m = f->e->model;
+    return given(
+        f, "norm",
+        f->e->ops->rmsnorm(&(struct kvl_rmsnorm_args){ .y = y,
+                                                       .x = x,
+                                                       .w = w,
+                                                       .n = n,
+                                                       .dim = m->shape.n_embd,
+                                                       .eps = (float)m->w.hparams.rms_eps }));
+}
+
+static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t n_heads)
+{
+    const struct kvl_model *m = f->e->model;
+    return given(f, "rope",
+                 f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
+                                                          .x = x,
+                                                          .pos = f->e->pos,
+                                                          .inv_freq = m->w.inv_freq,
+                                                          .n = f->n,
+                                                          .n_heads = n_heads,
+                                                          .head_dim = m->shape.head_dim,
+                                                          .style = KVL_ROPE_NORM }));
+}
+
+static int residual(const struct kvl_forward *f)
+{
+    size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
+    return given(f, "residual",
+                 f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = f->e->tmp, .n = n }));
+}
+
+/* Infinities and NaN survive a multiplication by zero. */
+static bool all_finite(const float *x, size_t n)
+{
+    float sum = 0.0f;
+    for (size_t i = 0; i < n; i++) sum += x[i] * 0.0f;
+    return sum == 0.0f;
+}
+
+/* Of n numbers of a device, looked at when the call ends; of a decode step the logits tell. */
+static int check_later(const struct kvl_forward *f, const float *x, size_t n)
+{
+    const struct kvl_device *dev = f->e->dev;
+    if (f->mode == KVL_DECODE || !dev->check_finite) return KVL_OK;
+    return given(f, "check of a layer", dev->check_finite(x, n));
+}
+
+/* ---- attention of a prefill ------------------------------------------------------------ */
+
+/* A store that has no way of its own to a device's memory reads the rows itself. */
+static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32_t layer, int32_t i,
+                       int32_t n)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    if (!e->dev->kv_put) KVL_TRY(kvl_engine_wait(e, f->err));
+    KVL_TRY(kvl_seq_append(s->seq, layer, n, e->pos + i, e->k + at,
+                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err));
+    e->pending = true;
+    return KVL_OK;
+}
+
+static int attend_prefill(const struct kvl_forward *f, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_session *s = e->row[0].s;
+    const struct kvl_shape *sh = &e->model->shape;
+    KVL_TRY(append_rows(f, s, layer, 0, f->n));
+    if (s->planned) return kvl_prefill_masked(f, layer);
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
+    float *lse = NULL;
+    if (s->obs) {
+        KVL_TRY(kvl_step_reset(e, f->err));
+        lse = kvl_arena_get(&e->results, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
+        if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
+    }
+    KVL_TRY(given(
+        f, "prefill attention",
+        e->ops->attn_prefill(&(struct kvl_attn_prefill_args){ .out = e->att,
+                                                              .lse = lse,
+                                                              .q = e->q,
+                                                              .lanes = e->lanes,
+                                                              .n = f->n,
+                                                              .n_heads = sh->n_heads,
+                                                              .n_kv_heads = sh->n_kv_heads,
+                                                              .head_dim = sh->head_dim,
+                                                              .scale = e->scale,
+                                                              .bf16 = e->desc.prefill_bf16 })));
+    if (s->repeat) return given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
+    if (!s->obs) return KVL_OK;
+    KVL_TRY(given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
+    KVL_TRY(given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
+    return given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
+}
+
+/* ---- attention under a policy -------------------------------------------------------------------------- */
+
+/* Adds the time since *t0 to a counter and moves *t0 on; fetches have a counter of their own. */
+static void lap(const struct kvl_forward *f, uint64_t *t0, uint64_t *counter)
+{
+    if (!f->timed) return;
+    uint64_t t = kvl_now_ns();
+    if (counter) *counter += t - *t0 - KVL_MIN(t - *t0, f->e->fetch_ns);
+    f->e->fetch_ns = 0;
+    *t0 = t;
+}
+
+static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
+{
+    return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
+}
+
+/* What several policies share runs in nobody's name. */
+static void no_hook(const struct kvl_forward *f)
+{
+    if (f->n > 1 && f->mode == KVL_DECODE) kvl_watch_policy(f->e, NULL);
+}
+
+/* Rows that the store has already, to what it made of them. */
+static int round_stored(const struct kvl_forward *f, float *x, size_t n)
+{
+    const struct kvl_engine *e = f->e;
+    if (e->dev->kv_round)
+        return given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, x, n));
+    kvl_store_round(e->store, x, n);
+    return KVL_OK;
+}
+
+/* Policies see keys and values as they are stored. */
+static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
+                           int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_session *s = row->s;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
+    KVL_TRY(round_stored(f, e->k + at, n));
+    KVL_TRY(round_stored(f, e->v + at, n));
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
+    struct kvl_step step = row_step(row, layer);
+    int rc = s->planned->policy->append(&s->ctx, &step, e->k + at, e->v + at);
+    return kvl_hook_done(s, "append", layer, rc);
+}
+
+static int row_append(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
+                      int32_t layer)
+{
+    struct kvl_session *s = row->s;
+    if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
+    for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
+        kvl_meta_table_append(s->host.table[t], layer, row->pos + 1);
+    KVL_TRY(append_rows(f, s, layer, i, 1));
+    return kvl_offload_age(s, layer, row->pos + 1, f->err);
+}
+
+/* It looks at nothing that a device wrote. */
+static int row_schedule(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer,
+                        struct kvl_sel *sel)
+{
+    struct kvl_session *s = row->s;
+    struct kvl_step step = row_step(row, layer);
+    if (!s->planned->policy->schedule) return KVL_OK;
+    kvl_hook_enter(s, f->err);
+    s->host.n_visible = row->pos + 1;
+    int schedule = s->planned->policy->schedule(&s->ctx, &step);
+    int what = schedule < 0 ? schedule : schedule & ~KVL_UNOBSERVED;
+    if (what != KVL_DENSE && what != KVL_SELECT)
+        return kvl_hook_failed(s, "schedule", layer, schedule);
+    sel->dense = what == KVL_DENSE;
+    sel->unobserved = schedule != what;
+    return KVL_OK;
+}
+
+/* schedule and select: what this token reads in this layer. */
+static int row_select(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
+                      int32_t layer, struct kvl_sel *sel)
+{
+    struct kvl_session *s = row->s;
+    const struct kvl_shape *sh = &f->e->model->shape;
+    const struct kvl_policy *p = s->planned->policy;
+    struct kvl_step step = row_step(row, layer);
+    KVL_TRY(row_schedule(f, row, layer, sel));
+    if (sel->dense || !p->select || (!kvl_policy_reselects(p) && kvl_sel_load(sel, row)))
+        return KVL_OK;
+    size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    struct kvl_query query = { .q = f->e->q + q,
+                               .q_raw = f->e->q_raw + q,
+                               .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
+                               .x_prev = layer > 0 ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
+                                                   : NULL };
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
+    s->host.selecting = true;
+    int rc = p->select(&s->ctx, &step, &query, sel);
+    s->host.selecting = false;
+    s->count.n_select++;
+    if (rc == KVL_OK) rc = kvl_sel_complete(sel);
+    if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
+    return kvl_hook_done(s, "select", layer, rc);
+}
+
+static int observed_get(const struct kvl_forward *f, bool wanted, struct kvl_observed *ob)
+{
+    size_t heads = (size_t)f->e->model->shape.n_heads;
+    struct kvl_arena *a = &f->e->step;
+    *ob = (struct kvl_observed){ .lse = kvl_arena_get(&f->e->results, heads, sizeof *ob->lse) };
+    if (wanted) {
+        ob->probs = kvl_arena_get(a, heads, sizeof *ob->probs);
+        ob->n = kvl_arena_get(a, heads, sizeof *ob->n);
+    }
+    if (!ob->lse || (wanted && (!ob->probs || !ob->n)))
+        return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a token");
+    return KVL_OK;
+}
+
+static int row_resolve(const struct kvl_forward *f, struct kvl_row *row, int32_t i,
+                       struct kvl_sel *sel)
+{
+    const struct kvl_shape *sh = &f->e->model->shape;
+    size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    struct kvl_resolve r = { .sel = sel,
+                             .row = row,
+                             .q = f->e->q + q,
+                             .q_raw = f->e->q_raw + q,
+                             .out = f->e->att + q,
+                             .lse = row->ob.lse,
+                             .probs = row->ob.probs,
+                             .n_probs = row->ob.n,
+                             .reads = row->s->tap.read ? &row->reads : NULL };
+    int rc = kvl_resolve(&r);
+    if (rc == KVL_OK) return KVL_OK;
+    return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
+}
+
+static void jobs_clear(struct kvl_engine *e)
+{
+    e->n_jobs = e->n_merges = 0;
+    e->joins = NULL;
+    e->residuals = NULL;
+    kvl_hosted_clear(e);
+}
+
+/* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
+ * the mask oracle the jobs have run already, and only merges are left. */
+static int flush_attention(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_lane *lane = kvl_arena_get(&e->step, (size_t)e->n_jobs, sizeof *lane);
+    if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
+    for (int32_t j = 0; j < e->n_jobs; j++) {
+        const struct kvl_job_src *src = &e->job_src[j];
+        lane[j] = kvl_fetches(src->session, src->layer)
+                      ? kvl_tier_view(src->session->tier, src->layer, src->kv_head)
+                      : kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
+        e->job[j].lane = &lane[j];
+    }
+    struct kvl_attn_decode_args args = { .jobs = e->job,
+                                         .n_jobs = e->n_jobs,
+                                         .head_dim = e->model->shape.head_dim,
+                                         .scale = e->scale,
+                                         .inv_freq = e->model->w.inv_freq,
+                                         .style = KVL_ROPE_NORM };
+    int rc = kvl_hosted_queries(e);
+    if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
+    if (rc == KVL_OK) rc = kvl_hosted_run(e);
+    for (int32_t m = 1; m < e->n_merges; m++) e->merge[m - 1].next = &e->merge[m];
+    if (rc == KVL_OK && e->n_merges > 0) rc = e->ops->attn_merge(e->merge);
+    e->pending = true;
+    if (rc == KVL_OK) rc = kvl_resolve_finish(e);
+    jobs_clear(e);
+    return given(f, "attention", rc);
+}
+
+static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
+{
+    const struct kvl_observed *ob = &row->ob;
+    struct kvl_step step = row_step(row, layer);
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
+    int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
+    return kvl_hook_done(row->s, "observe", layer, rc);
+}
+
+static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
+{
+    const struct kvl_shape *sh = &f->e->model->shape;
+    size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    KVL_TRY(kvl_engine_wait(f->e, f->err));
+    return kvl_tap_read(row->s, layer, row->pos, row->dense, f->e->q + q, f->e->att + q,
+                        &row->reads, f->err);
+}
+
+static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
+{
+    struct kvl_step step = row_step(row, layer);
+    KVL_TRY(kvl_step_hook_begin(row, f->err));
+    return kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step));
+}
+
+static bool evicts(const struct kvl_session *s)
+{
+    return s->planned && s->planned->policy->evict;
+}
+
+/* Eviction comes after every token of a block, not at its end. */
+static bool evicts_in_block(const struct kvl_forward *f, const struct kvl_session *s)
+{
+    return f->mode == KVL_EXTEND && evicts(s) && s->planned->own_prefill;
+}
+
+/* One token, one layer: its keys are stored, it chooses, its attention is gathered.  Returns through
+ * *waits how many weights will lie there for observe. */
+static int row_gather(const struct kvl_forward *f, int32_t i, int32_t layer, size_t *waits)
+{
+    struct kvl_row *row = &f->e->row[i];
+    struct kvl_session *s = row->s;
+    struct kvl_counters *c = &s->count;
+    const struct kvl_policy *p = s->planned ? s->planned->policy : NULL;
+    uint64_t t = f->timed ? kvl_now_ns() : 0;
+    KVL_TRY(row_append(f, row, i, layer));
+    lap(f, &t, NULL);
+    if (p && p->append) KVL_TRY(row_append_hook(f, row, i, layer));
+    lap(f, &t, &c->meta_ns);
+    struct kvl_sel sel;
+    kvl_sel_init(&sel, s, layer, row->pos + 1, f->err);
+    if (p) KVL_TRY(row_select(f, row, i, layer, &sel));
+    KVL_TRY(observed_get(f, p && p->observe && !sel.unobserved, &row->ob));
+    row->dense = sel.dense || !p;
+    if (s->tap.read && kvl_reads_get(f->e, &row->reads) != KVL_OK)
+        return kvl_fail(f->err, KVL_ENOMEM, "out of memory to tap a token");
+    KVL_TRY(row_resolve(f, row, i, &sel));
+    for (int32_t h = 0; row->ob.n && h < f->e->model->shape.n_heads; h++)
+        *waits += (size_t)row->ob.n[h];
+    lap(f, &t, &c->select_ns);
+    return KVL_OK;
+}
+
+/* Attention of the rows first .. last - 1, and what comes behind it, row by row. */
+static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last, int32_t layer)
+{
+    struct kvl_counters *c = &f->e->row[first].s->count;
+    uint64_t t = f->timed ? kvl_now_ns() : 0;
+    no_hook(f);
+    KVL_TRY(flush_attention(f));
+    lap(f, &t, &c->attend_ns);
+    for (int32_t i = first; i < last; i++) {
+        const struct kvl_row *row = &f->e->row[i];
+        if (kvl_offloads(row->s, layer)) kvl_tier_settle(row->s->tier, layer);
+        if (row->s->tap.read) KVL_TRY(row_tap(f, row, i, layer));
+        if (row->ob.n) KVL_TRY(row_observe(f, row, layer));
+        lap(f, &t, &c->meta_ns);
+        if (evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
+        lap(f, &t, &c->evict_ns);
+    }
+    return KVL_OK;
+}
+
+/* The next token of a block must not choose before somebody saw what this one read, nor read through the
+ * same cache of the host tier.  Rows of a decode step are of different sessions: their attention is one
+ * call, as long as the weights that wait for observe stay in the second-level cache. */
+static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer,
+                             size_t waits)
+{
+    const struct kvl_session *s = row->s;
+    if (s->tap.read || waits > WAITING_WEIGHTS) return true;
+    return f->mode == KVL_EXTEND && (row->ob.n || evicts_in_block(f, s) || kvl_offloads(s, layer));
+}
+
+/* Eviction: after every decoded token, after the last one of a block. */
+static int evict_rows(const struct kvl_forward *f, int32_t layer)
+{
+    if (f->more) return KVL_OK;
+    for (int32_t i = f->mode == KVL_EXTEND ? f->n - 1 : 0; i < f->n; i++) {
+        const struct kvl_row *row = &f->e->row[i];
+        if (evicts(row->s) && !evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
+    }
+    return KVL_OK;
+}
+
+static int attend_policy(const struct kvl_forward *f, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_counters *c = &e->row[0].s->count;
+    int32_t first = 0; /* of the rows that wait for their attention */
+    size_t waits = 0;
+    jobs_clear(e);
+    for (int32_t i = 0; i < f->n; i++) {
+        if (first == i) KVL_TRY(kvl_step_reset(e, f->err));
+        KVL_TRY(row_gather(f, i, layer, &waits));
+        if (i < f->n - 1 && !rows_must_settle(f, &e->row[i], layer, waits)) continue;
+        KVL_TRY(rows_settle(f, first, i + 1, layer));
+        first = i + 1;
+        waits = 0;
+    }
+    uint64_t t = f->timed ? kvl_now_ns() : 0;
+    float *input = e->xn; /* what is left of the layer needs its room alone */
+    e->xn = e->x_prev;
+    e->x_prev = input;
+    KVL_TRY(evict_rows(f, layer));
+    lap(f, &t, &c->evict_ns);
+    no_hook(f);
+    return KVL_OK;
+}
+
+/* ---- a layer, the model ---------------------------------------------------------------------------------- */
+
+static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights *w)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_shape *sh = &e->model->shape;
+    KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, f->n));
+    const struct product qkv[] = { { e->q_raw, &w->attn_q },
+                                   { e->k_raw, &w->attn_k },
+                                   { e->v, &w->attn_v } };
+    KVL_TRY(linear_all(f, e->xn, qkv, 3));
+    KVL_TRY(rotate(f, e->q, e->q_raw, sh->n_heads));
+    return rotate(f, e->k, e->k_raw, sh->n_kv_heads);
+}
+
+static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w)
+{
+    struct kvl_engine *e = f->e;
+    KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, f->n));
+    const struct product wide[] = { { e->gate, &w->ffn_gate }, { e->up, &w->ffn_up } };
+    KVL_TRY(linear_all(f, e->xn, wide, 2));
+    size_t n = (size_t)f->n * (size_t)e->model->w.hparams.n_ff;
+    KVL_TRY(given(f, "swiglu",
+                  e->ops->swiglu(&(struct kvl_swiglu_args){
+                      .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
+    return linear(f, e->tmp, e->gate, &w->ffn_down);
+}
+
+static int run_layer(const struct kvl_forward *f, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_layer_weights *w = &e->model->w.layer[layer];
+    if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
+    KVL_TRY(layer_qkv(f, w));
+    KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
+    KVL_TRY(linear(f, e->tmp, e->att, &w->attn_output));
+    KVL_TRY(residual(f));
+    KVL_TRY(layer_mlp(f, w));
+    KVL_TRY(residual(f));
+    size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;
+    if (e->dev->discrete) return check_later(f, e->x, n);
+    if (!all_finite(e->x, n))
+        return kvl_fail(f->err, KVL_ENUMERIC,
+                        "layer %d gave infinity or NaN at position %d or after", layer,
+                        e->row[0].pos);
+    return KVL_OK;
+}
+
+static int run_logits(const struct kvl_forward *f, int32_t n, float *out)
+{
+    struct kvl_engine *e = f->e;
+    size_t at = (size_t)(f->n - n) * (size_t)e->model->shape.n_embd;
+    struct kvl_forward tail = *f;
+    tail.n = n;
+    KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
+    KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
+    return kvl_engine_wait(e, f->err);
+}
+
+int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
+{
+    struct kvl_engine *e = f->e;
+    int rc = run_logits(f, n, out);
+    if (rc != KVL_OK) kvl_marks_drop(e); /* they are not the next call's */
+    KVL_TRY(rc);
+    KVL_TRY(kvl_marks_check(e, f->err));
+    if (!all_finite(out, (size_t)n * (size_t)e->model->shape.n_vocab))
+        return kvl_fail(f->err, KVL_ENUMERIC, "a logit is infinite or NaN at position %d or after",
+                        e->row[0].pos);
+    return KVL_OK;
+}
+
+/* What the layers left behind, on a device that says so only now. */
+static int rows_finite(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    bool finite = true;
+    if (f->mode == KVL_DECODE || !e->dev->finite) return KVL_OK;
+    KVL_TRY(given(f, "check of the layers", e->dev->finite(&finite)));
+    KVL_TRY(kvl_marks_check(e, f->err));
+    if (finite) return KVL_OK;
+    return kvl_fail(f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after",
+                    e->row[0].pos);
+}
+
+/* A call that ended early takes its marks along: they are not the next one's. */
+static int rows_ended(const struct kvl_forward *f, int rc)
+{
+    bool ignored;
+    if (f->mode != KVL_DECODE && f->e->dev->finite) (void)f->e->dev->finite(&ignored);
+    kvl_marks_drop(f->e);
+    return rc;
+}
+
+int kvl_forward_embed(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    return given(f, "embedding",
+                 e->ops->embed(&(struct kvl_embed_args){
+                     .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n }));
+}
+
+int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
+{
+    int rc = KVL_OK;
+    for (int32_t l = first; rc == KVL_OK && l < end; l++) rc = run_layer(f, l);
+    return rc == KVL_OK ? rows_finite(f) : rows_ended(f, rc);
+}
+
+int kvl_forward_rows(const struct kvl_forward *f)
+{
+    KVL_TRY(kvl_step_reset(f->e, f->err)); /* before something is under way */
+    KVL_TRY(kvl_forward_embed(f));
+    return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
+}
+
+int kvl_prefill_logits(const struct kvl_prefill *p, const struct kvl_forward *f, int32_t at)
+{
+    size_t skip = p->last_only ? 0 : (size_t)at * (size_t)f->e->model->shape.n_vocab;
+    int32_t n = p->last_only ? at + f->n == p->n : f->n;
+    return p->logits && n > 0 ? kvl_forward_logits(f, n, p->logits + skip) : KVL_OK;
+}

@@ -1,0 +1,19 @@
+/* model_impl.h - an opened model: its file, its weights, its tokenizer. */
+#ifndef KVL_MODEL_IMPL_H
+#define KVL_MODEL_IMPL_H
+
+#include "kvl/gguf.h"
+#include "kvl/model.h"
+#include "weights.h"
+
+struct kvl_model {
+    struct kvl_gguf *file;
+    struct kvl_weights w;
+    struct kvl_tokenizer *tokenizer;
+    struct kvl_shape shape;
+    char name[128], hash[33];
+    char *path;
+    size_t bytes, token_bytes;
+};
+
+#endif

@@ -1,0 +1,59 @@
+/* kern.h - all kernels for the vectors of one vec_*.h, and their table.  Included once by each
+ * kern_<isa>.c, which has set KERN_NAME and KERN_TABLE. */
+
+#include "kern_bf16.h"
+#include "kern_bound.h"
+#include "kern_channels.h"
+#include "kern_columns.h"
+#include "kern_gemm.h"
+#include "kern_gemv.h"
+#include "kern_math.h"
+#include "kern_peak.h"
+#include "kern_prefill.h"
+#include "kern_row.h"
+#include "kern_span.h"
+#include "kern_sparse.h"
+#include "kern_topk.h"
+#include "kern_window.h"
+
+const struct kvl_kern KERN_TABLE = {
+    .name = KERN_NAME,
+    .mr = MR,
+    .nr = NR,
+    .bf16_pair = BF16_PAIR,
+    .widen = widen,
+    .gemm_scratch = gemm_scratch,
+    .gemm_pack = gemm_pack,
+    .gemm_item = gemm_item,
+    .gemv_scratch = gemv_scratch,
+    .gemv_pack = gemv_pack,
+    .gemv_item = gemv_item,
+    .span = span_run,
+    .prefill_scratch = prefill_scratch,
+    .prefill_item = prefill_item,
+    .sparse_item = sparse_item,
+    .window_scratch = window_scratch,
+    .window_pack = window_pack,
+    .window_item = window_item,
+    .columns_scratch = columns_scratch,
+    .columns_packed = columns_packed,
+    .columns_pack = columns_pack,
+    .columns_item = columns_item,
+    .rmsnorm_row = rmsnorm_row,
+    .rotate = rotate,
+    .swiglu = swiglu,
+    .add = add,
+    .exp_shift = exp_shift,
+    .blend = blend,
+    .page_minmax = page_minmax,
+    .page_bound = page_bound,
+    .channel_scores = channel_scores,
+    .sum_exp = sum_exp,
+    .topk_row = topk_row,
+    .max_into = max_into,
+    .scale = scale,
+    .peak_lanes = PEAK_CHAINS * VW,
+    .peak_read = peak_read,
+    .peak_fma = peak_fma,
+    .peak_bf16 = PEAK_DOTS,
+};

@@ -1,0 +1,31 @@
+/* Kernels for x86 processors with AVX-512 F, BW, VL, DQ, BF16 and VNNI. */
+#include "cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,"  \
+                                                   "f16c,avx512bf16,avx512vnni"))),                \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,avx512bf16,avx512vnni")
+#endif
+
+#define VEC_HAS_VNNI
+#include "vec_avx512bf16.h"
+#include "vec_q16_x86.h"
+
+#define KERN_NAME  "avx512bf16"
+#define KERN_TABLE kvl_kern_avx512bf16
+#include "kern.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

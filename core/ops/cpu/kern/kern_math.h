@@ -1,0 +1,173 @@
+/* kern_math.h - exp, widening of stored elements, and the register tile of every product. */
+#ifndef KVL_KERN_MATH_H
+#define KVL_KERN_MATH_H
+
+#include "cpu.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* exp(x) = 2^n exp(r), |r| <= ln 2 / 2, by the Taylor series up to r^7: below 2 ulp.  0 below
+ * -87.3, so that -inf gives 0; the largest result is exp(88). */
+VEC vf vf_exp(vf x)
+{
+    const vf magic = vf_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    vf y = vf_min(vf_set1(88.0f), vf_max(vf_set1(-87.3f), x));
+    vf t = vf_fma(y, vf_set1(1.44269504f), magic);
+    vf n = vf_sub(t, magic);
+    vf r = vf_fma(n, vf_set1(-0.693145752f), y); /* ln 2 in two parts: the first is exact times n */
+    r = vf_fma(n, vf_set1(-1.42860677e-6f), r);
+    vf p = vf_set1(1.0f / 5040);
+    p = vf_fma(p, r, vf_set1(1.0f / 720));
+    p = vf_fma(p, r, vf_set1(1.0f / 120));
+    p = vf_fma(p, r, vf_set1(1.0f / 24));
+    p = vf_fma(p, r, vf_set1(1.0f / 6));
+    p = vf_fma(p, r, vf_set1(0.5f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_unless_below(vf_mul(p, vf_pow2_magic(t)), x, vf_set1(-87.3f));
+}
+
+/* 2^x = 2^n 2^r, |r| <= 1/2, by the polynomial of degree 5 whose largest relative error is the
+ * smallest: below 2 ulp, powers of two exact, half the work of vf_exp.  0 below -126, so that -inf
+ * gives 0; x < 128. */
+VEC vf vf_exp2(vf x)
+{
+    const vf magic = vf_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    vf t = vf_add(x, magic), r = vf_sub(x, vf_sub(t, magic));
+    vf p = vf_set1(1.32764725e-3f);
+    p = vf_fma(p, r, vf_set1(9.67554096e-3f));
+    p = vf_fma(p, r, vf_set1(5.55071309e-2f));
+    p = vf_fma(p, r, vf_set1(2.40221202e-1f));
+    p = vf_fma(p, r, vf_set1(6.93146944e-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_unless_below(vf_mul(p, vf_pow2_magic(t)), x, vf_set1(-126.0f));
+}
+
+/* Elements i .. i + VW - 1 of an array of F32, F16 or BF16. */
+VEC vf load_as(const void *p, enum kvl_wtype type, size_t i)
+{
+    if (type == KVL_W_F32) return vf_load((const float *)p + i);
+    if (type == KVL_W_F16) return vf_load_f16((const uint16_t *)p + i);
+    return vf_load_bf16((const uint16_t *)p + i);
+}
+
+/* The same for the last n < VW; the other lanes are 0. */
+VEC vf load_as_n(const void *p, enum kvl_wtype type, size_t i, int32_t n)
+{
+    if (type == KVL_W_F32) return vf_load_n((const float *)p + i, n);
+    if (type == KVL_W_F16) return vf_load_f16_n((const uint16_t *)p + i, n);
+    return vf_load_bf16_n((const uint16_t *)p + i, n);
+}
+
+VEC void widen_plain(float *y, const void *src, enum kvl_wtype type, int32_t n)
+{
+    int32_t i = 0;
+    for (; i + VW <= n; i += VW) vf_store(y + i, load_as(src, type, (size_t)i));
+    if (i < n) vf_store_n(y + i, load_as_n(src, type, (size_t)i, n - i), n - i);
+}
+
+VEC float block_scale(const uint8_t *block)
+{
+    uint16_t h;
+    memcpy(&h, block, sizeof h);
+    return vec_f16(h);
+}
+
+VEC size_t block_size(enum kvl_wtype type)
+{
+    return type == KVL_W_Q8_0 ? 34 : 18;
+}
+
+/* Integers j .. j + VW - 1 of the 32 of a quantised block. */
+VEC vf block_ints(const uint8_t *block, enum kvl_wtype type, int32_t j)
+{
+    if (type == KVL_W_Q8_0) return vf_load_i8((const int8_t *)(block + 2 + j));
+    return vf_nibbles(block + 2, j);
+}
+
+VEC void widen_blocks(float *y, const uint8_t *src, enum kvl_wtype type, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 32, src += block_size(type)) {
+        vf d = vf_set1(block_scale(src));
+        UNROLL
+        for (int32_t j = 0; j < 32; j += VW)
+            vf_store(y + i + j, vf_mul(d, block_ints(src, type, j)));
+    }
+}
+
+static void widen(float *y, const void *src, enum kvl_wtype type, int32_t n)
+{
+    switch (type) {
+    case KVL_W_F32: widen_plain(y, src, KVL_W_F32, n); break;
+    case KVL_W_F16: widen_plain(y, src, KVL_W_F16, n); break;
+    case KVL_W_BF16: widen_plain(y, src, KVL_W_BF16, n); break;
+    case KVL_W_Q8_0: widen_blocks(y, src, KVL_W_Q8_0, n); break;
+    case KVL_W_Q4_0: widen_blocks(y, src, KVL_W_Q4_0, n); break;
+    }
+}
+
+/* C [MR][NR] = or += A B.  Element (i, k) of A is a[i * row_a + k * col_a], row k of B is at
+ * b + k * ld_b.  Every element of C is one chain of multiply-adds in the order of k: it depends on
+ * nothing but its own row and column. */
+VEC void mul_tile(float *c, size_t ld_c, const float *a, size_t row_a, size_t col_a, const float *b,
+                  size_t ld_b, int32_t depth, bool first)
+{
+    vf s[MR][NV];
+    UNROLL
+    for (size_t i = 0; i < MR; i++) {
+        UNROLL
+        for (size_t j = 0; j < NV; j++)
+            s[i][j] = first ? vf_zero() : vf_load(c + i * ld_c + j * VW);
+    }
+    for (int32_t k = 0; k < depth; k++, a += col_a, b += ld_b) {
+        vf y[NV];
+        UNROLL
+        for (size_t j = 0; j < NV; j++) y[j] = vf_load(b + j * VW);
+        UNROLL
+        for (size_t i = 0; i < MR; i++) {
+            vf x = vf_set1(a[i * row_a]);
+            UNROLL
+            for (size_t j = 0; j < NV; j++) s[i][j] = vf_fma(x, y[j], s[i][j]);
+        }
+    }
+    UNROLL
+    for (size_t i = 0; i < MR; i++) {
+        UNROLL
+        for (size_t j = 0; j < NV; j++) vf_store(c + i * ld_c + j * VW, s[i][j]);
+    }
+}
+
+/* dst [n_cols][ld], n_lanes of each row = transpose of up to VW rows of src from column col0 on,
+ * times factor; missing rows (NULL) are zero. */
+VEC void transpose_rows(float *dst, size_t ld, int32_t n_lanes, const float *const *src,
+                        size_t col0, int32_t n_cols, float factor)
+{
+    for (int32_t c = 0; c < n_cols; c += VW) {
+        vf r[VW];
+        int32_t len = KVL_MIN(VW, n_cols - c);
+        UNROLL
+        for (int32_t i = 0; i < VW; i++) {
+            r[i] = vf_zero();
+            if (i < n_lanes && src[i])
+                r[i] = len == VW ? vf_load(src[i] + col0 + (size_t)c)
+                                 : vf_load_n(src[i] + col0 + (size_t)c, len);
+            if (factor != 1) r[i] = vf_mul(r[i], vf_set1(factor));
+        }
+        vf_transpose(r);
+        UNROLL
+        for (int32_t i = 0; i < VW; i++) {
+            if (i < len && n_lanes == VW) vf_store(dst + (size_t)(c + i) * ld, r[i]);
+            if (i < len && n_lanes < VW) vf_store_n(dst + (size_t)(c + i) * ld, r[i], n_lanes);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,567 @@
+/* kern_span.h - attention of the query heads of a job over a piece of its list.
+ *
+ * Slots are taken KVL_SPAN_TILE at a time and their K and V rows pass from memory once for all heads
+ * of the job; SPAN_HEADS of them share every loaded vector.  A tile has three steps:
+ *   scores   VW sums at a time, of VW / heads slots, grow along the channels; added up, they make one
+ *            vector of logits [head][slot]; the tile keeps a vector for every such group of slots
+ *   softmax  vertical: a lane is always of the same head
+ *   values   up to 64 channels of all heads stay in registers while the rows of the tile pass
+ * bf16 rows are multiplied in pairs: two channels of a key, the same channel of two values.
+ *
+ * Meanwhile the rows of the next tile are asked for, keys during scores and values during values: into
+ * L2 (into L1 halves the speed of sequential reads), a line or two between the multiply-adds. */
+#ifndef KVL_KERN_SPAN_H
+#define KVL_KERN_SPAN_H
+
+#include "kern_row.h"
+
+enum { SPAN_HEADS = 4, SPAN_ROWS = 4 };
+
+/* Bound by memory.  Then values are read a line of every row at a time and tiles are short: with two
+ * lines, or with 128 slots, a fifth of the bandwidth was lost. */
+VEC bool span_light(enum kvl_wtype v_type, int32_t n_heads)
+{
+    return v_type == KVL_W_BF16 || n_heads < SPAN_HEADS;
+}
+
+/* Walks the list and yields the address of every row. */
+struct walk {
+    const struct kvl_lane *lane;
+    const struct kvl_attn_job *job;
+    struct kvl_run now; /* the run-th of the job */
+    int32_t run, off;
+    size_t row_bytes, k_off, v_off;
+};
+
+/* Where rows of a tile would be if K or V began its block; a short tile is filled up with its last
+ * one, so that groups of slots are whole. */
+struct rows {
+    const uint8_t *at[KVL_SPAN_TILE];
+    int32_t n;
+    size_t k_off, v_off;
+};
+
+/* One pass over rows: row i is row[i] + off; the same rows of `ahead` are prefetched. */
+struct pass {
+    const uint8_t *const *row, *const *ahead;
+    size_t off, ahead_off;
+    int32_t n; /* whole groups of slots */
+    int32_t head_dim;
+    float scale; /* of scores */
+};
+
+static void walk_open(struct walk *w, const struct kvl_span *s)
+{
+    const struct kvl_layout *l = s->job->lane->layout;
+    w->lane = s->job->lane;
+    w->job = s->job;
+    w->now = kvl_span_run(s->job, s->run);
+    w->run = s->run;
+    w->off = s->run_off;
+    w->row_bytes = (size_t)l->head_dim * l->elem_bytes;
+    w->k_off = l->part_off[s->job->pos ? KVL_PART_K_RAW : KVL_PART_K];
+    w->v_off = l->part_off[KVL_PART_V];
+}
+
+/* The rows of the next n entries of a tile. */
+static void walk_next(struct walk *w, int32_t n, int32_t tile, struct rows *rows)
+{
+    const struct kvl_layout *l = w->lane->layout;
+    int32_t i = 0;
+    while (i < n) {
+        while (w->off >= w->now.n) {
+            w->now = kvl_span_run(w->job, ++w->run);
+            w->off = 0;
+        }
+        int32_t slot = w->now.slot + w->off, in_block = slot & (l->block_tok - 1);
+        int32_t len = KVL_MIN(l->block_tok - in_block, w->now.n - w->off);
+        assert(slot >= 0 && slot < w->lane->n_slots);
+        len = KVL_MIN(len, n - i);
+        const uint8_t *at =
+            w->lane->blocks[slot >> l->block_shift] + (size_t)in_block * w->row_bytes;
+        for (int32_t j = 0; j < len; j++) rows->at[i + j] = at + (size_t)j * w->row_bytes;
+        i += len;
+        w->off += len;
+    }
+    for (; n > 0 && i < tile; i++) rows->at[i] = rows->at[n - 1];
+    rows->n = n;
+    rows->k_off = w->k_off;
+    rows->v_off = w->v_off;
+}
+
+/* Asks for the lines that begin in `bytes` bytes of a row. */
+VEC void prefetch_row(const uint8_t *row, size_t bytes)
+{
+    UNROLL
+    for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(row + o, 0, 2);
+}
+
+/* s [head][VW / n_heads] += q k for n_row slots, along VW channels from c on, which are at k[] + off;
+ * q [channels / VW][head][VW]. */
+VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
+                    int32_t n_heads, int32_t c, int32_t len, int32_t n_row)
+{
+    const int32_t n_tok = VW / n_heads;
+    vf y[SPAN_HEADS];
+    UNROLL
+    for (int32_t h = 0; h < n_heads; h++) y[h] = vf_load((const float *)q + c * n_heads + h * VW);
+    UNROLL
+    for (int32_t j = 0; j < n_row; j++) {
+        vf x = len == VW ? load_as(k[j] + off, type, 0) : load_as_n(k[j] + off, type, 0, len);
+        UNROLL
+        for (int32_t h = 0; h < n_heads; h++) s[h * n_tok + j] = vf_fma(x, y[h], s[h * n_tok + j]);
+    }
+}
+
+/* The same along 2 * VW channels, which make one vector of q. */
+VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, int32_t n_heads,
+                     int32_t c, int32_t len, int32_t n_row)
+{
+    const int32_t n_tok = VW / n_heads;
+    vb y[SPAN_HEADS];
+    UNROLL
+    for (int32_t h = 0; h < n_heads; h++)
+        y[h] = vb_load((const uint16_t *)q + c * n_heads + h * 2 * VW);
+    UNROLL
+    for (int32_t j = 0; j < n_row; j++) {
+        const uint16_t *at = (const uint16_t *)(const void *)(k[j] + off);
+        vb x = len == 2 * VW ? vb_load(at) : vb_load_n(at, len);
+        UNROLL
+        for (int32_t h = 0; h < n_heads; h++)
+            s[h * n_tok + j] = vf_dot_bf16(s[h * n_tok + j], x, y[h]);
+    }
+}
+
+VEC void scores_step(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
+                     int32_t n_heads, int32_t c, int32_t len, int32_t n_row)
+{
+    if (type == KVL_W_BF16)
+        scores_bf16(s, k, off, q, n_heads, c, len, n_row);
+    else
+        scores_f32(s, k, off, type, q, n_heads, c, len, n_row);
+}
+
+/* All channels of n_row slots; asks for as many rows. */
+VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type, const void *q,
+                     int32_t n_heads, int32_t n_row)
+{
+    const int32_t step = type == KVL_W_BF16 ? 2 * VW : VW;
+    const int32_t elem = type == KVL_W_F32 ? 4 : 2, line = 64 / elem;
+    const uint8_t *k[SPAN_ROWS], *ahead[SPAN_ROWS];
+    int32_t c = 0;
+    UNROLL
+    for (int32_t j = 0; j < n_row; j++) {
+        k[j] = p->row[t + j] + p->off;
+        ahead[j] = p->ahead[t + j] + p->ahead_off;
+    }
+    for (; c + line <= p->head_dim; c += line) {
+        const size_t off = (size_t)(c * elem);
+        UNROLL
+        for (int32_t j = 0; j < n_row; j++) __builtin_prefetch(ahead[j] + off, 0, 2);
+        UNROLL
+        for (int32_t i = 0; i < line; i += step)
+            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, c + i, step, n_row);
+    }
+    for (; c < p->head_dim; c += step)
+        scores_step(s, k, (size_t)(c * elem), type, q, n_heads, c, KVL_MIN(step, p->head_dim - c),
+                    n_row);
+}
+
+/* One vector of sc: q . k of VW / n_heads slots, slot t and up. */
+VEC void scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
+                      const void *q, int32_t n_heads)
+{
+    const int32_t n_tok = VW / n_heads, n_row = KVL_MIN(n_tok, SPAN_ROWS);
+    vf s[VW];
+    UNROLL
+    for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
+    UNROLL
+    for (int32_t j = 0; j < n_tok; j += n_row)
+        scores_rows(s + j, p, t + j, type, q, n_heads, n_row);
+    vf_store(sc, vf_mul(vf_sums(s), vf_set1(p->scale)));
+}
+
+VEC void scores_heads(float *sc, const struct pass *p, enum kvl_wtype type, const void *q,
+                      int32_t n_heads)
+{
+    for (int32_t t = 0; t < p->n; t += VW / n_heads)
+        scores_group(sc + t * n_heads, p, t, type, q, n_heads);
+}
+
+/* s [head][n_vec] += weight times a value for n_vec vectors of channels; w: of head 0. */
+VEC void values_f32(vf *s, const uint8_t *v, enum kvl_wtype type, const float *w, int32_t n_heads,
+                    int32_t len, int32_t n_vec)
+{
+    vf x[8];
+    UNROLL
+    for (int32_t u = 0; u < n_vec; u++)
+        x[u] = len == VW ? load_as(v, type, (size_t)(u * VW)) : load_as_n(v, type, 0, len);
+    UNROLL
+    for (int32_t h = 0; h < n_heads; h++) {
+        vf y = vf_set1(w[h * (VW / n_heads)]);
+        UNROLL
+        for (int32_t u = 0; u < n_vec; u++) s[h * n_vec + u] = vf_fma(x[u], y, s[h * n_vec + u]);
+    }
+}
+
+/* The same for values of two slots and n_vec / 2 vectors of pairs; w: a pair of weights.  The sums of
+ * 2 * VW channels lie in the order of vb_zip. */
+VEC void values_bf16(vf *s, const uint8_t *v0, const uint8_t *v1, const float *w, int32_t n_heads,
+                     int32_t len, int32_t n_vec)
+{
+    const uint16_t *a = (const uint16_t *)(const void *)v0;
+    const uint16_t *b = (const uint16_t *)(const void *)v1;
+    vb x[8];
+    UNROLL
+    for (int32_t u = 0; u < n_vec; u += 2) {
+        vb c = len == 2 * VW ? vb_load(a + u * VW) : vb_load_n(a, len);
+        vb d = len == 2 * VW ? vb_load(b + u * VW) : vb_load_n(b, len);
+        x[u] = vb_zip_lo(c, d);
+        x[u + 1] = vb_zip_hi(c, d);
+    }
+    UNROLL
+    for (int32_t h = 0; h < n_heads; h++) {
+        vb y = vb_set2((const uint16_t *)(const void *)(w + h * (VW / n_heads)));
+        UNROLL
+        for (int32_t u = 0; u < n_vec; u++)
+            s[h * n_vec + u] = vf_dot_bf16(s[h * n_vec + u], x[u], y);
+    }
+}
+
+/* acc += weight times value for n_vec vectors of channels from c on, over all rows. */
+VEC void values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+                      const float *weight, int32_t n_heads, int32_t c, int32_t len, int32_t n_vec)
+{
+    const int32_t n_tok = VW / n_heads;
+    const size_t elem = type == KVL_W_F32 ? 4 : 2, at = (size_t)c * elem;
+    const size_t bytes = (size_t)(n_vec * VW) * elem;
+    const bool begins = bytes >= 64 || at % 64 == 0; /* a line */
+    vf s[16];
+    UNROLL
+    for (int32_t i = 0; i < n_heads * n_vec; i++)
+        s[i] = vf_load(acc + (size_t)(i / n_vec) * pad + c + i % n_vec * VW);
+    for (int32_t t = 0; t < p->n; t += 2 * n_tok) {
+        const float *w = weight + t * n_heads;
+        UNROLL
+        for (int32_t j = 0; j < n_tok; j++) {
+            const uint8_t *v0 = p->row[t + j] + p->off + at;
+            const uint8_t *v1 = p->row[t + n_tok + j] + p->off + at;
+            if (begins) prefetch_row(p->ahead[t + j] + p->ahead_off + at, bytes);
+            if (begins) prefetch_row(p->ahead[t + n_tok + j] + p->ahead_off + at, bytes);
+            if (type == KVL_W_BF16) {
+                values_bf16(s, v0, v1, w + j, n_heads, len, n_vec);
+            } else {
+                values_f32(s, v0, type, w + j, n_heads, len, n_vec);
+                values_f32(s, v1, type, w + VW + j, n_heads, len, n_vec);
+            }
+        }
+    }
+    UNROLL
+    for (int32_t i = 0; i < n_heads * n_vec; i++)
+        vf_store(acc + (size_t)(i / n_vec) * pad + c + i % n_vec * VW, s[i]);
+}
+
+/* acc [head][pad] += weights times values. */
+VEC void values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+                      const float *weight, int32_t n_heads)
+{
+    const int32_t all = KVL_MIN(16, KVL_MAX(8, VW)), fit = KVL_MIN(8, all / n_heads);
+    const int32_t line = KVL_MAX(2, 64 / (type == KVL_W_F32 ? 4 : 2) / VW);
+    const int32_t most = span_light(type, n_heads) ? KVL_MIN(fit, line) : fit;
+    const int32_t least = type == KVL_W_BF16 ? 2 : 1, len = least * VW;
+    int32_t c = 0;
+    for (; c + most * VW <= p->head_dim; c += most * VW)
+        values_chunk(acc, pad, p, type, weight, n_heads, c, len, most);
+    for (; c + 2 * VW <= p->head_dim; c += 2 * VW)
+        values_chunk(acc, pad, p, type, weight, n_heads, c, len, 2);
+    for (; c < p->head_dim; c += len)
+        values_chunk(acc, pad, p, type, weight, n_heads, c, KVL_MIN(len, p->head_dim - c), least);
+}
+
+/* One function per element type and number of heads, so that sums stay in registers. */
+static void span_scores(float *sc, const struct pass *p, enum kvl_wtype type, const void *q,
+                        int32_t n_heads)
+{
+    switch (n_heads + (type == KVL_W_F32 ? 0 : type == KVL_W_F16 ? 10 : 20)) {
+    case 1: scores_heads(sc, p, KVL_W_F32, q, 1); break;
+    case 2: scores_heads(sc, p, KVL_W_F32, q, 2); break;
+    case 4: scores_heads(sc, p, KVL_W_F32, q, 4); break;
+    case 11: scores_heads(sc, p, KVL_W_F16, q, 1); break;
+    case 12: scores_heads(sc, p, KVL_W_F16, q, 2); break;
+    case 14: scores_heads(sc, p, KVL_W_F16, q, 4); break;
+    case 21: scores_heads(sc, p, KVL_W_BF16, q, 1); break;
+    case 22: scores_heads(sc, p, KVL_W_BF16, q, 2); break;
+    default: scores_heads(sc, p, KVL_W_BF16, q, 4); break;
+    }
+}
+
+static void span_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+                        const float *weight, int32_t n_heads)
+{
+    switch (n_heads + (type == KVL_W_F32 ? 0 : type == KVL_W_F16 ? 10 : 20)) {
+    case 1: values_heads(acc, pad, p, KVL_W_F32, weight, 1); break;
+    case 2: values_heads(acc, pad, p, KVL_W_F32, weight, 2); break;
+    case 4: values_heads(acc, pad, p, KVL_W_F32, weight, 4); break;
+    case 11: values_heads(acc, pad, p, KVL_W_F16, weight, 1); break;
+    case 12: values_heads(acc, pad, p, KVL_W_F16, weight, 2); break;
+    case 14: values_heads(acc, pad, p, KVL_W_F16, weight, 4); break;
+    case 21: values_heads(acc, pad, p, KVL_W_BF16, weight, 1); break;
+    case 22: values_heads(acc, pad, p, KVL_W_BF16, weight, 2); break;
+    default: values_heads(acc, pad, p, KVL_W_BF16, weight, 4); break;
+    }
+}
+
+/* The running maximum of a head becomes `max`. */
+static void span_raise(const struct kvl_span *s, int32_t h, float max, size_t pad)
+{
+    float keep = expf(s->max[h] - max);
+    s->max[h] = max;
+    s->sum[h] *= keep;
+    for (size_t c = 0; s->acc && c < pad; c++) s->acc[(size_t)h * pad + c] *= keep;
+}
+
+/* What is subtracted from the logits of a tile: by lane, the maximum of its head so far. */
+VEC vf span_shift(const struct kvl_span *s, const float *sc, int32_t n, int32_t h0, int32_t n_heads,
+                  size_t pad)
+{
+    const int32_t n_tok = VW / n_heads;
+    vf top = vf_load(sc);
+    float lane[VW];
+    for (int32_t i = VW; i < n; i += VW) top = vf_max(top, vf_load(sc + i));
+    vf_store(lane, top);
+    for (int32_t h = 0; h < n_heads; h++) {
+        float max = s->max[h0 + h];
+        for (int32_t j = 0; j < n_tok; j++) max = KVL_MAX(max, lane[h * n_tok + j]);
+        if (max > s->max[h0 + h]) span_raise(s, h0 + h, max, pad);
+        /* Nothing but -inf so far: the difference would be NaN. */
+        for (int32_t j = 0; j < n_tok; j++) lane[h * n_tok + j] = max == -INFINITY ? 0 : max;
+    }
+    return vf_load(lane);
+}
+
+/* Turns n logits of heads h0 .. h0 + n_heads - 1 into weights exp(logit - max), for bf16 values into
+ * rounded pairs of them.  Their sum is that of what was not rounded: the log-sum-exp is exact. */
+VEC void softmax_heads(const struct kvl_span *s, float *sc, int32_t n, int32_t h0, int32_t n_heads,
+                       size_t pad, bool bf16)
+{
+    const vf shift = span_shift(s, sc, n, h0, n_heads, pad);
+    float lane[VW];
+    vf sum = vf_zero();
+    for (int32_t i = 0; i < n; i += 2 * VW) {
+        vf x = vf_exp(vf_sub(vf_load(sc + i), shift));
+        vf y = vf_exp(vf_sub(vf_load(sc + i + VW), shift));
+        sum = vf_add(sum, vf_add(x, y));
+        if (bf16) {
+            vb_store((uint16_t *)(void *)(sc + i), vb_pair(x, y));
+        } else {
+            vf_store(sc + i, x);
+            vf_store(sc + i + VW, y);
+        }
+    }
+    vf_store(lane, sum);
+    for (int32_t i = 0; i < VW; i++) s->sum[h0 + i / (VW / n_heads)] += lane[i];
+}
+
+static void span_softmax(const struct kvl_span *s, float *sc, int32_t n, int32_t h0,
+                         int32_t n_heads, size_t pad, bool bf16)
+{
+    switch (n_heads + (bf16 ? 10 : 0)) {
+    case 1: softmax_heads(s, sc, n, h0, 1, pad, false); break;
+    case 2: softmax_heads(s, sc, n, h0, 2, pad, false); break;
+    case 4: softmax_heads(s, sc, n, h0, 4, pad, false); break;
+    case 11: softmax_heads(s, sc, n, h0, 1, pad, true); break;
+    case 12: softmax_heads(s, sc, n, h0, 2, pad, true); break;
+    default: softmax_heads(s, sc, n, h0, 4, pad, true); break;
+    }
+}
+
+/* Logits of n slots as the job wants them: list weights added, kept for probs, -inf up to n_all. */
+VEC void logits_heads(const struct kvl_span *s, float *sc, int32_t h0, int32_t n_heads, int32_t i0,
+                      int32_t n, int32_t n_all)
+{
+    const struct kvl_attn_job *job = s->job;
+    const int32_t n_tok = VW / n_heads, n_out = KVL_MIN(n_heads, job->n_heads - h0);
+    if (!job->log_weight && !job->probs && n == n_all) return;
+    for (int32_t t = 0; t < n_all; t += n_tok) {
+        float *g = sc + t * n_heads;
+        const int32_t len = KVL_MAX(0, KVL_MIN(n_tok, n - t));
+        for (int32_t i = 0; job->log_weight && i < len * n_heads; i++)
+            g[i % n_heads * n_tok + i / n_heads] += job->log_weight[i0 + t + i / n_heads];
+        float *to = job->probs ? job->probs + (size_t)h0 * (size_t)job->n_slots + i0 + t : NULL;
+        for (int32_t h = 0; to && h < n_out; h++, to += job->n_slots)
+            memcpy(to, g + h * n_tok, (size_t)(len == n_tok ? n_tok : len) * sizeof *to);
+        for (int32_t i = 0; len < n_tok && i < VW; i++)
+            if (i % n_tok >= len) g[i] = -INFINITY;
+    }
+}
+
+static void span_logits(const struct kvl_span *s, float *sc, int32_t h0, int32_t n_heads, int32_t i,
+                        int32_t n, int32_t n_all)
+{
+    switch (n_heads) {
+    case 1: logits_heads(s, sc, h0, 1, i, n, n_all); break;
+    case 2: logits_heads(s, sc, h0, 2, i, n, n_all); break;
+    default: logits_heads(s, sc, h0, 4, i, n, n_all); break;
+    }
+}
+
+/* Scratch of a thread. */
+struct span_work {
+    float *q;  /* [heads][pad], by groups of heads as span_scores wants them */
+    float *cs; /* cosines and sines of a position */
+    float *k;  /* rotated keys [tile][pad] */
+    float *sc; /* logits, then weights */
+    size_t pad;
+    enum kvl_wtype k_type, v_type;
+};
+
+/* Heads that are computed together from h0 on; of three, a fourth is idle. */
+static int32_t span_group(const struct kvl_attn_job *job, int32_t h0)
+{
+    int32_t left = job->n_heads - h0;
+    return left > 2 ? SPAN_HEADS : left;
+}
+
+/* One query, its head's place in the group being `at`. */
+static void span_query_head(const struct kvl_span *s, const struct span_work *w, float *to,
+                            int32_t head, int32_t at, int32_t n_heads)
+{
+    const int32_t head_dim = s->a->head_dim;
+    float *q = w->k;
+    const float *from = s->job->q + (size_t)head * (size_t)head_dim;
+    if (s->job->pos)
+        rotate(q, from, kvl_rope_row(s->rope, s->job->q_pos, w->cs), head_dim, s->a->style);
+    else
+        memcpy(q, from, (size_t)head_dim * sizeof *q);
+    for (int32_t c = head_dim; c < (int32_t)w->pad; c++) q[c] = 0;
+    for (int32_t c = 0; c < (int32_t)w->pad; c += 2 * VW) {
+        vf lo = vf_load(q + c), hi = vf_load(q + c + VW);
+        if (w->k_type == KVL_W_BF16) {
+            vb_store((uint16_t *)(void *)to + c * n_heads + at * 2 * VW, vb_round(lo, hi));
+        } else {
+            vf_store(to + c * n_heads + at * VW, lo);
+            vf_store(to + (c + VW) * n_heads + at * VW, hi);
+        }
+    }
+}
+
+static void span_query(const struct kvl_span *s, const struct span_work *w)
+{
+    memset(w->q, 0, (size_t)kvl_span_heads(s->job->n_heads) * w->pad * sizeof *w->q);
+    for (int32_t h0 = 0; h0 < s->job->n_heads; h0 += span_group(s->job, h0))
+        for (int32_t h = 0; h < KVL_MIN(span_group(s->job, h0), s->job->n_heads - h0); h++)
+            span_query_head(s, w, w->q + (size_t)h0 * w->pad, h0 + h, h, span_group(s->job, h0));
+}
+
+/* Widened, rotated keys take the place of the stored ones. */
+static void span_rotate(const struct kvl_span *s, const struct span_work *w,
+                        const struct rows *rows, struct rows *turned, int32_t i)
+{
+    int32_t head_dim = s->a->head_dim;
+    for (int32_t t = 0; t < rows->n; t++) {
+        float *k = w->k + (size_t)t * w->pad;
+        const float *cs = kvl_rope_row(s->rope, s->job->pos[i + t], w->cs);
+        widen(k, rows->at[t] + rows->k_off, w->v_type, head_dim);
+        rotate(k, k, cs, head_dim, s->a->style);
+        turned->at[t] = (const uint8_t *)k;
+    }
+    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) turned->at[t] = turned->at[rows->n - 1];
+    turned->k_off = 0;
+}
+
+/* So do keys that came with the job. */
+static void span_given(const struct kvl_span *s, const struct rows *rows, struct rows *given,
+                       int32_t i)
+{
+    const float *k = s->job->keys + (size_t)i * (size_t)s->a->head_dim;
+    for (int32_t t = 0; t < rows->n; t++)
+        given->at[t] = (const uint8_t *)(k + (size_t)t * (size_t)s->a->head_dim);
+    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) given->at[t] = given->at[rows->n - 1];
+    given->k_off = 0;
+}
+
+/* Heads h0 .. h0 + n_heads - 1; the first of them ask for the rows that come next. */
+static void span_heads(const struct kvl_span *s, const struct span_work *w, const struct rows *k,
+                       const struct rows *rows, const struct rows *next, int32_t i, int32_t h0,
+                       int32_t n_heads)
+{
+    const int32_t group = 2 * VW / n_heads, n = (rows->n + group - 1) / group * group;
+    const float *q = w->q + (size_t)h0 * w->pad;
+    if (h0 > 0 || next->n == 0) next = rows; /* asks for what is there */
+    struct pass scores = { .row = k->at,
+                           .off = k->k_off,
+                           .ahead = next->at,
+                           .ahead_off = next->k_off,
+                           .n = n,
+                           .head_dim = s->a->head_dim,
+                           .scale = s->a->scale };
+    struct pass values = { .row = rows->at,
+                           .off = rows->v_off,
+                           .ahead = next->at,
+                           .ahead_off = next->v_off,
+                           .n = n,
+                           .head_dim = s->a->head_dim };
+    span_scores(w->sc, &scores, w->k_type, q, n_heads);
+    span_logits(s, w->sc, h0, n_heads, i, rows->n, n);
+    span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
+    if (s->acc)
+        span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
+}
+
+static void span_tile(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
+                      const struct rows *next, int32_t i)
+{
+    struct rows turned;
+    const struct rows *k = s->job->pos || s->job->keys ? &turned : rows;
+    if (s->job->pos) span_rotate(s, w, rows, &turned, i);
+    if (s->job->keys) span_given(s, rows, &turned, i);
+    for (int32_t h = 0; h < s->job->n_heads; h += span_group(s->job, h))
+        span_heads(s, w, k, rows, next, i, h, span_group(s->job, h));
+}
+
+/* Sums over bf16 values into the order of their channels. */
+static void span_unzip(const struct kvl_span *s, size_t n)
+{
+    for (size_t c = 0; c < n; c += 2 * VW) {
+        vf lo = vf_load(s->acc + c), hi = vf_load(s->acc + c + VW);
+        vf_unzip(&lo, &hi);
+        vf_store(s->acc + c, lo);
+        vf_store(s->acc + c + VW, hi);
+    }
+}
+
+static void span_run(const struct kvl_span *s)
+{
+    struct walk walk;
+    struct rows rows[2];
+    size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads), pad = kvl_span_pad(s->a->head_dim);
+    struct span_work w = { .q = s->scratch,
+                           .pad = pad,
+                           .v_type = kvl_kv_wtype(s->job->lane->layout->type) };
+    w.k_type = s->job->pos || s->job->keys ? KVL_W_F32 : w.v_type;
+    const bool light = span_light(w.v_type, s->job->n_heads);
+    const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
+    w.cs = w.q + n_heads * pad;
+    w.sc = w.cs + pad;
+    w.k = w.sc + SPAN_HEADS * KVL_SPAN_TILE;
+    for (size_t h = 0; h < n_heads; h++) {
+        s->max[h] = -INFINITY;
+        s->sum[h] = 0;
+    }
+    if (s->acc) memset(s->acc, 0, n_heads * pad * sizeof *s->acc);
+    span_query(s, &w);
+    walk_open(&walk, s);
+    walk_next(&walk, KVL_MIN(tile, s->n), tile, &rows[0]);
+    for (int32_t i = 0, now = 0; i < s->n; i += tile, now = !now) {
+        int32_t left = s->n - i - tile;
+        if (left <= 0 && s->next) {
+            walk_open(&walk, s->next);
+            left = s->next->n;
+        }
+        walk_next(&walk, KVL_MAX(0, KVL_MIN(tile, left)), tile, &rows[!now]);
+        span_tile(s, &w, &rows[now], &rows[!now], s->i0 + i);
+    }
+    if (s->acc && w.v_type == KVL_W_BF16) span_unzip(s, n_heads * pad);
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* kern_topk.h - finding the k largest of a row.
+ *
+ * Floats become integers of the same order, and a binary search over these integers counts, pass by
+ * pass, how many reach the middle of what is left: it ends as soon as exactly k do.  A pass is one
+ * compare and one addition per vector, so that the dozen or two of them cost less than one pass of a
+ * radix sort, whose counters are scalar. */
+#ifndef KVL_KERN_TOPK_H
+#define KVL_KERN_TOPK_H
+
+#include "kern_math.h"
+
+#include "half.h"
+
+enum { TOPK_STEP = 16 };
+
+/* Larger floats have larger keys; both zeros have the same. */
+static bool topk_keys(int32_t *key, const float *x, int32_t n, int32_t *min, int32_t *max)
+{
+    int32_t lo = INT32_MAX, hi = INT32_MIN, nan = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t bits = (int32_t)kvl_f32_bits(x[i] + 0.0f);
+        int32_t k = bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+        nan |= x[i] != x[i];
+        lo = KVL_MIN(lo, k);
+        hi = KVL_MAX(hi, k);
+        key[i] = k;
+    }
+    *min = lo;
+    *max = hi;
+    return !nan;
+}
+
+static int32_t topk_count(const int32_t *key, int32_t n, int32_t least)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++) count += key[i] >= least;
+    return count;
+}
+
+/* A key that k of n keys reach, exactly (*n_equal is then n: all that are equal count), or that more
+ * reach than k, of which only the first *n_equal equal ones count. */
+static int32_t topk_threshold(const int32_t *key, int32_t n, int32_t k, int32_t lo, int32_t hi,
+                              int32_t *n_equal)
+{
+    *n_equal = n;
+    while (lo < hi) {
+        int32_t mid = (int32_t)(lo + ((int64_t)hi - lo + 1) / 2);
+        int32_t count = topk_count(key, n, mid);
+        if (count == k) return mid;
+        if (count > k)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    *n_equal = k - topk_count(key, n, lo + 1);
+    return lo;
+}
+
+/* Indices of the k largest of x [n], ascending, ties to the lower index; key: room for n.
+ * False: one of them is no number. */
+static bool topk_row(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key)
+{
+    int32_t lo, hi, n_equal, found = 0;
+    if (!topk_keys(key, x, n, &lo, &hi)) return false;
+    if (k == 0) return true;
+    int32_t least = topk_threshold(key, n, k, lo, hi, &n_equal);
+    for (int32_t i = 0; found < k; i += TOPK_STEP) {
+        int32_t m = KVL_MIN(TOPK_STEP, n - i), any = 0;
+        for (int32_t j = i; j < i + m; j++) any |= key[j] >= least;
+        for (int32_t j = i; any && j < i + m && found < k; j++) {
+            bool take = key[j] > least || (key[j] == least && n_equal-- > 0);
+            index[found] = j;
+            found += take;
+        }
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* lane.h - the inside of a block, shared by the folders of core.
+ *
+ * One block holds block_tok slots of one lane.  Each part is a row-major [block_tok][head_dim] array
+ * of the store's element type at its own offset; positions are int32_t [block_tok].  Every offset is
+ * a multiple of 64 bytes.  This layout will change for speed: go through these functions.
+ */
+#ifndef KVL_LANE_H
+#define KVL_LANE_H
+
+#include "kvl/kvstore.h"
+
+/* A block is one piece of host memory; where a device has memory of its own, it is two: the host's, with the
+ * head and the positions, and the device's, with the parts.  Offsets in bytes from the start of the piece. */
+struct kvl_layout {
+    int32_t head_dim, block_tok, block_shift; /* block_tok == 1 << block_shift */
+    enum kvl_kv_type type;
+    size_t elem_bytes;
+    size_t part_off[3]; /* by enum kvl_kv_part; SIZE_MAX where the part is not stored */
+    size_t pos_off;
+    size_t host_bytes, data_bytes; /* of the two pieces; data 0: there is one */
+    size_t bytes;
+};
+
+/* A read-only view of one lane.  Borrowed: valid until the sequence is written or destroyed. */
+struct kvl_lane {
+    const struct kvl_layout *layout;
+    const uint8_t *const *blocks; /* [ceil(n_slots / block_tok)] */
+    /* On a device with memory of its own: where the parts of each block lie, an array on the device;
+     * `blocks` has positions alone then.  Else NULL. */
+    const uint8_t *const *data;
+    int32_t n_slots;
+    bool sorted; /* positions ascend with the slots */
+};
+
+struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t kv_head);
+
+/* Positions of a lane in ascending order and the slot of each: pos, slot [n_slots]. */
+void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
+                   int32_t *slot);
+
+/* The row of `part` of slot 0 of block `b`; rows of a block are contiguous. */
+static inline const void *kvl_lane_rows(const struct kvl_lane *lane, enum kvl_kv_part part,
+                                        int32_t b)
+{
+    return lane->blocks[b] + lane->layout->part_off[part];
+}
+
+static inline const int32_t *kvl_lane_pos(const struct kvl_lane *lane, int32_t b)
+{
+    return (const int32_t *)(const void *)(lane->blocks[b] + lane->layout->pos_off);
+}
+
+/* Slots slot .. slot + n - 1: what a selection becomes once positions are looked up. */
+struct kvl_run {
+    int32_t slot, n;
+};
+
+#endif

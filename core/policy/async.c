@@ -1,0 +1,80 @@
+/* Hooks that the engine does not wait for (KVL_CAP_ASYNC).
+ *
+ * They run ahead of the device: what they are given may not be there yet, operators are given to the device in
+ * order, and a list that an operator chose stays there (kvl_sel_top_*).  Somebody who looks waits first.
+ *
+ * Operators of such a hook do not tell the engine that they are under way: while one runs, something
+ * always is. */
+#include "policy_impl.h"
+
+bool kvl_session_async(const struct kvl_session *s)
+{
+    const struct kvl_engine *e = s->engine;
+    const struct kvl_tap *t = &s->tap;
+    if (!e->dev->marked || e->ops == e->now || e->desc.wait_hooks) return false;
+    if (!s->planned || !(s->planned->policy->caps & KVL_CAP_ASYNC)) return false;
+    /* What follows looks at every list. */
+    return !s->dead && !s->tier && s->probe.n == 0 && !t->read && !t->score && !t->keep;
+}
+
+int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err)
+{
+    struct kvl_session *s = row->s;
+    struct kvl_engine *e = s->engine;
+    if (kvl_session_async(s)) {
+        kvl_hook_enter(s, err);
+        s->host.ahead = e->marks = e->pending = true;
+        s->ctx.ops = e->ops;
+        e->dev->mark_row((int32_t)(row - e->row));
+        /* The next hook's operators come after those that still use it. */
+        kvl_arena_reset(&e->scratch);
+    } else {
+        KVL_TRY(kvl_hook_begin(s, err));
+    }
+    s->host.n_visible = row->pos + 1;
+    return KVL_OK;
+}
+
+/* The first row of the call that met a NaN. */
+static int marks_take(struct kvl_engine *e)
+{
+    int32_t row = -1;
+    if (!e->marks) return KVL_OK;
+    KVL_TRY(e->dev->marked(&row));
+    if (row >= 0 && (!e->marked || row < e->marked - e->row)) e->marked = &e->row[row];
+    return KVL_OK;
+}
+
+int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    if (!s->host.ahead) return KVL_OK;
+    KVL_TRY(kvl_engine_wait(e, err));
+    e->pending = true;
+    KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));
+    if (!e->marked || e->marked->s != s) return KVL_OK;
+    return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
+}
+
+int kvl_look(const struct kvl_pctx *ctx)
+{
+    return kvl_session_look(ctx->host->session, ctx->err);
+}
+
+int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err)
+{
+    KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));
+    const struct kvl_row *row = e->marked;
+    e->marks = false;
+    e->marked = NULL;
+    if (!row) return KVL_OK;
+    return kvl_fail(err, KVL_EPOLICY, "%s: a score is not a number (NaN), position %d",
+                    row->s->planned->policy->name, row->pos);
+}
+
+void kvl_marks_drop(struct kvl_engine *e)
+{
+    (void)marks_take(e);
+    e->marks = false;
+    e->marked = NULL;
+}

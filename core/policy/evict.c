@@ -1,0 +1,284 @@
+/* Eviction: what a policy wants to keep, checked and carried out; one-shot eviction by scores. */
+#include "policy_impl.h"
+
+#include <string.h>
+
+enum { KEEP_RANGES = 8 };
+
+struct keep_head {
+    bool named;
+    int32_t first[KEEP_RANGES], last[KEEP_RANGES]; /* [first, last) */
+    int32_t n_ranges;
+    const int32_t *token; /* ascending */
+    int32_t n_tokens;
+};
+
+struct kvl_keep {
+    struct kvl_session *s;
+    struct kvl_err *err;
+    int32_t layer, n_heads;
+    struct keep_head *head;
+};
+
+static int keep_heads(struct kvl_keep *keep, int32_t kv_head, int32_t *from, int32_t *to)
+{
+    if (kv_head < -1 || kv_head >= keep->n_heads)
+        return kvl_fail(keep->err, KVL_EPOLICY, "kv head %d, want 0 to %d or -1 for all", kv_head,
+                        keep->n_heads - 1);
+    *from = kv_head < 0 ? 0 : kv_head;
+    *to = kv_head < 0 ? keep->n_heads : kv_head + 1;
+    return KVL_OK;
+}
+
+int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_t last)
+{
+    int32_t from = 0, to = 0;
+    KVL_TRY(keep_heads(keep, kv_head, &from, &to));
+    if (first < 0 || last < first || last > keep->s->host.n_visible)
+        return kvl_fail(keep->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
+                        first, last, keep->s->host.n_visible);
+    for (int32_t h = from; h < to; h++) {
+        struct keep_head *k = &keep->head[h];
+        if (k->n_ranges == KEEP_RANGES)
+            return kvl_fail(keep->err, KVL_EPOLICY, "more than %d ranges for kv head %d",
+                            KEEP_RANGES, h);
+        k->named = true;
+        k->first[k->n_ranges] = first;
+        k->last[k->n_ranges++] = last;
+    }
+    return KVL_OK;
+}
+
+/* Both lists ascend: one walk finds every position among the live ones. */
+static int keep_check(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n)
+{
+    int32_t n_live, j = 0;
+    if (n < 0) return kvl_fail(keep->err, KVL_EPOLICY, "%d positions, want 0 or more", n);
+    const int32_t *live = kvl_live_positions(keep->s, keep->layer, kv_head, &n_live, NULL);
+    if (!live) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
+    for (int32_t i = 0; i < n; i++) {
+        if (i > 0 && pos[i] <= pos[i - 1])
+            return kvl_fail(keep->err, KVL_EPOLICY,
+                            "position %d after %d, want ascending and unique", pos[i], pos[i - 1]);
+        while (j < n_live && live[j] < pos[i]) j++;
+        if (j == n_live || live[j] != pos[i])
+            return kvl_fail(keep->err, KVL_EPOLICY, "position %d is not live in kv head %d", pos[i],
+                            kv_head);
+    }
+    return KVL_OK;
+}
+
+int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n)
+{
+    int32_t from = 0, to = 0;
+    KVL_TRY(keep_heads(keep, kv_head, &from, &to));
+    KVL_TRY(kvl_session_look(keep->s, keep->err));
+    for (int32_t h = from; h < to; h++) {
+        struct keep_head *k = &keep->head[h];
+        if (k->token)
+            return kvl_fail(keep->err, KVL_EPOLICY, "tokens of kv head %d are given twice", h);
+        KVL_TRY(keep_check(keep, h, pos, n));
+        int32_t *copy = kvl_arena_get(&keep->s->engine->step, (size_t)n + 1, sizeof *copy);
+        if (!copy) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
+        if (n > 0) memcpy(copy, pos, (size_t)n * sizeof *copy);
+        k->named = true;
+        k->token = copy;
+        k->n_tokens = n;
+    }
+    return KVL_OK;
+}
+
+/* ---- carrying it out ---------------------------------------------------------------------------- */
+
+static void mask_out(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                     int32_t n_live, const int32_t *pos, int32_t n)
+{
+    size_t lane = (size_t)layer * (size_t)s->engine->model->shape.n_kv_heads + (size_t)kv_head;
+    uint8_t *dead = s->dead + lane * (size_t)s->dead_cap;
+    for (int32_t i = 0, j = 0; i < n_live; i++) {
+        while (j < n && pos[j] < live[i]) j++;
+        if (j == n || pos[j] != live[i]) dead[live[i]] = 1;
+    }
+}
+
+/* Keeps n ascending live positions of a lane whose live positions are `live`. */
+static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                     int32_t n_live, const int32_t *pos, int32_t n)
+{
+    if (n == n_live) return KVL_OK;
+    s->count.n_evicted += n_live - n;
+    if (s->dead)
+        mask_out(s, layer, kv_head, live, n_live, pos, n);
+    else
+        KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
+    s->engine->pending = true;
+    KVL_TRY(kvl_meta_keep(s, layer, kv_head, live, n_live, pos, n));
+    return kvl_tap_keep(s, layer, kv_head, pos, n);
+}
+
+static bool in_ranges(const struct keep_head *k, int32_t pos)
+{
+    for (int32_t i = 0; i < k->n_ranges; i++)
+        if (pos >= k->first[i] && pos < k->last[i]) return true;
+    return false;
+}
+
+static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
+{
+    struct kvl_session *s = keep->s;
+    const struct keep_head *k = &keep->head[kv_head];
+    int32_t n_live, n = 0, j = 0;
+    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live, NULL);
+    int32_t *pos = live ? kvl_arena_get(&s->engine->step, (size_t)n_live + 1, sizeof *pos) : NULL;
+    if (!pos) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory to evict");
+    for (int32_t i = 0; i < n_live; i++) {
+        while (j < k->n_tokens && k->token[j] < live[i]) j++;
+        bool named = j < k->n_tokens && k->token[j] == live[i];
+        if (named || in_ranges(k, live[i])) pos[n++] = live[i];
+    }
+    return lane_keep(s, keep->layer, kv_head, live, n_live, pos, n);
+}
+
+/* Rows of live tables are moved by the host; operators may still be writing them. */
+static int keep_wait(struct kvl_keep *keep)
+{
+    const struct kvl_plan_private *p = &keep->s->planned->p;
+    bool moves = false, named = false;
+    for (int32_t i = 0; i < p->n_meta; i++) moves |= p->meta[i].unit == KVL_META_LIVE;
+    for (int32_t h = 0; h < keep->n_heads; h++) named |= keep->head[h].named;
+    return moves && named ? kvl_session_look(keep->s, keep->err) : KVL_OK;
+}
+
+int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
+{
+    const struct kvl_policy *policy = s->planned->policy;
+    struct kvl_keep keep = { .s = s,
+                             .err = s->ctx.err,
+                             .layer = step->layer,
+                             .n_heads = s->engine->model->shape.n_kv_heads };
+    keep.head = kvl_arena_get(&s->engine->step, (size_t)keep.n_heads, sizeof *keep.head);
+    if (!keep.head) return kvl_fail(keep.err, KVL_ENOMEM, "out of memory to evict");
+    memset(keep.head, 0, (size_t)keep.n_heads * sizeof *keep.head);
+    s->host.evicting = !step->replay;
+    int rc = policy->evict(&s->ctx, step, &keep);
+    s->host.evicting = false;
+    KVL_TRY(rc);
+    KVL_TRY(keep_wait(&keep));
+    for (int32_t h = 0; h < keep.n_heads; h++)
+        if (keep.head[h].named) KVL_TRY(keep_apply_head(&keep, h));
+    return KVL_OK;
+}
+
+/* ---- one-shot eviction by scores ------------------------------------------------------------------- */
+
+/* What a lane keeps, protected ones included; all of n_tok or more is everything. */
+static int32_t scores_keep(const struct kvl_scores *sc, int32_t kv_head)
+{
+    int32_t n = sc->keep_lane[kv_head] < 0 ? sc->keep_tok : sc->keep_lane[kv_head];
+    return KVL_MIN(n, sc->n_tok);
+}
+
+static int scores_check(const struct kvl_scores *sc, int32_t n_kv_heads, struct kvl_err *err)
+{
+    int64_t guarded = (int64_t)sc->protect_first + sc->protect_last;
+    if (sc->keep_tok < 0 || sc->protect_first < 0 || sc->protect_last < 0 || guarded > sc->keep_tok)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "keeps %d tokens and protects the first %d and the last %d: want all >= 0 "
+                        "and no more protected than kept",
+                        sc->keep_tok, sc->protect_first, sc->protect_last);
+    for (int32_t h = 0; h < n_kv_heads; h++)
+        if (sc->keep_lane[h] < -1 || (sc->keep_lane[h] >= 0 && guarded > sc->keep_lane[h]))
+            return kvl_fail(err, KVL_EPOLICY,
+                            "kv head %d keeps %d tokens and protects the first %d and the last %d: "
+                            "want no more protected than kept, or -1 for keep_tok",
+                            h, sc->keep_lane[h], sc->protect_first, sc->protect_last);
+    return KVL_OK;
+}
+
+/* Asks the policy for the scores of one layer. */
+static int scores_ask(struct kvl_session *s, int32_t layer, struct kvl_scores *sc)
+{
+    struct kvl_engine *e = s->engine;
+    int32_t heads = e->model->shape.n_kv_heads;
+    size_t floats = (size_t)heads * (size_t)s->n_pos;
+    *sc = (struct kvl_scores){ .n_tok = s->n_pos, .keep_tok = s->ctx.budget_tok };
+    sc->score = kvl_arena_get(&e->results, floats + 1, sizeof *sc->score);
+    sc->keep_lane = kvl_arena_get(&e->step, (size_t)heads, sizeof *sc->keep_lane);
+    if (!sc->score || !sc->keep_lane)
+        return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
+    memset(sc->score, 0, floats * sizeof *sc->score);
+    for (int32_t h = 0; h < heads; h++) sc->keep_lane[h] = -1;
+    const struct kvl_scores given = *sc;
+    KVL_TRY(s->planned->policy->score(&s->ctx, layer, sc));
+    if (sc->score != given.score || sc->keep_lane != given.keep_lane || sc->n_tok != s->n_pos)
+        return kvl_fail(s->ctx.err, KVL_EPOLICY,
+                        "n_tok %d or the score buffer was changed, want %d "
+                        "and the buffer as given",
+                        sc->n_tok, s->n_pos);
+    return scores_check(sc, heads, s->ctx.err);
+}
+
+/* What n lanes from `first` on keep, all of them `keep`: pos[lane]. */
+static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32_t first, int32_t n,
+                       int32_t keep, int32_t **pos)
+{
+    struct kvl_engine *e = s->engine;
+    int32_t middle = sc->n_tok - sc->protect_first - sc->protect_last;
+    int32_t k = keep - sc->protect_first - sc->protect_last;
+    int32_t *index = kvl_arena_get(&e->step, (size_t)n * (size_t)k + 1, sizeof *index);
+    if (!index) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for the %d best", k);
+    const float *x = sc->score + (size_t)first * (size_t)sc->n_tok + sc->protect_first;
+    int rc = e->now->topk(&(struct kvl_topk_args){
+        .index = index, .x = x, .x_stride = (size_t)sc->n_tok, .n_rows = n, .n = middle, .k = k });
+    if (rc == KVL_ENUMERIC)
+        return kvl_fail(s->ctx.err, KVL_EPOLICY, "a score is not a number (NaN)");
+    if (rc != KVL_OK) return kvl_fail(s->ctx.err, rc, "top-%d of %d scores", k, middle);
+    for (int32_t h = first; h < first + n; h++) {
+        int32_t *p = pos[h] = kvl_arena_get(&e->step, (size_t)keep + 1, sizeof *p);
+        if (!p) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+        for (int32_t i = 0; i < sc->protect_first; i++) *p++ = i;
+        for (int32_t i = 0; i < k; i++) *p++ = sc->protect_first + *index++;
+        for (int32_t i = 0; i < sc->protect_last; i++) *p++ = sc->n_tok - sc->protect_last + i;
+    }
+    return KVL_OK;
+}
+
+static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_scores *sc,
+                        int32_t **pos)
+{
+    for (int32_t h = 0; h < s->engine->model->shape.n_kv_heads; h++) {
+        int32_t n_live;
+        if (!pos[h]) continue;
+        const int32_t *live = kvl_live_positions(s, layer, h, &n_live, NULL);
+        if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+        KVL_TRY(lane_keep(s, layer, h, live, n_live, pos[h], scores_keep(sc, h)));
+    }
+    return KVL_OK;
+}
+
+int kvl_score_layer(struct kvl_session *s, int32_t layer)
+{
+    struct kvl_engine *e = s->engine;
+    int32_t heads = e->model->shape.n_kv_heads;
+    struct kvl_scores sc;
+    KVL_TRY(scores_ask(s, layer, &sc));
+    int32_t **pos = kvl_arena_get(&e->step, (size_t)heads, sizeof *pos); /* NULL: everything */
+    bool evicts = false;
+    if (!pos) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+    for (int32_t h = 0, n; h < heads; h += n) {
+        int32_t keep = scores_keep(&sc, h);
+        for (n = 1; h + n < heads && scores_keep(&sc, h + n) == keep;) n++;
+        for (int32_t i = h; i < h + n; i++) pos[i] = NULL;
+        if (keep == sc.n_tok) continue;
+        KVL_TRY(scores_best(s, &sc, h, n, keep, pos));
+        evicts = true;
+    }
+    if (!evicts) return KVL_OK;
+    KVL_TRY(kvl_tap_score(s, &(struct kvl_tap_score){ .layer = layer,
+                                                      .scope = KVL_SCOPE_KV_HEAD,
+                                                      .n_lists = heads,
+                                                      .unit_tok = 1,
+                                                      .n = sc.n_tok,
+                                                      .score = sc.score }));
+    return scores_apply(s, layer, &sc, pos);
+}

@@ -1,0 +1,71 @@
+/* items.h - what one kv head reads of a selection; resolve.c and items.c only.
+ *
+ * Everything lies in the engine's step arena. */
+#ifndef KVL_ITEMS_H
+#define KVL_ITEMS_H
+
+#include "policy_impl.h"
+
+/* One list of one head: runs in a whole lane, else positions; `everything` has neither unless somebody
+ * needs it. */
+struct kvl_items {
+    bool everything;
+    const struct kvl_run *run; /* ascending, apart from each other */
+    int32_t n_runs;
+    const int32_t *pos;  /* ascending */
+    const int32_t *slot; /* of each, where known */
+    const int32_t *page; /* in place of both, on the device: see kvl_attn_job */
+    int32_t n_pages, page_tok, tail;
+    int32_t n;               /* positions */
+    const float *log_weight; /* [n] or NULL */
+    float *keys;             /* [n][head_dim] or NULL; n_keys of them are set */
+    int32_t n_keys;
+};
+
+/* What stays the same while one kv head is resolved. */
+struct kvl_head {
+    const struct kvl_resolve *r;
+    struct kvl_engine *e;
+    struct kvl_session *s;
+    int32_t layer, kv_head;
+    bool whole;   /* slot == position, nothing evicted */
+    int32_t live; /* slots of the lane */
+    /* Of each segment: one, or one per query head of the group. */
+    struct kvl_items *lists[KVL_MAX_SEGMENTS];
+};
+
+int kvl_items_no_memory(const struct kvl_head *h);
+/* A segment has a list per query head, not one for the group. */
+bool kvl_items_split(const struct kvl_segment *g);
+/* Fills h->lists; takes those of `before`, another head of the layer (or NULL), where they are the
+ * same. */
+int kvl_items_get(struct kvl_head *h, const struct kvl_head *before);
+/* One list of a segment as it was given, without the current token. */
+int kvl_items_named(const struct kvl_head *h, int32_t i_seg, int32_t q_head, struct kvl_items *out);
+bool kvl_items_have(const struct kvl_head *h, const struct kvl_items *it, int32_t pos);
+/* Positions of a list, ascending. */
+int kvl_items_expand(const struct kvl_head *h, const struct kvl_items *it, const int32_t **pos,
+                     int32_t *n);
+
+/* Positions in at least one of several lists, and one that is in two of them (-1: there is none). */
+struct kvl_overlap {
+    int32_t n, twice;
+};
+
+/* offload.c, for heads of layers in the host tier.  What the head reads comes to the device; then, for
+ * each list, runs of the lane's view there, in the order of the list; behind the last head, attention waits
+ * for what came. */
+int kvl_offload_request(const struct kvl_head *h);
+int kvl_offload_await(const struct kvl_head *h);
+int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
+                     const struct kvl_run **runs, int32_t *n_runs);
+
+/* pseudo.c: gives the current token's key to a list with keys that the engine added it to. */
+int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it);
+/* Attention to the pseudo-entries of a head: out [group][head_dim], lse [group]. */
+int kvl_pseudo_attend(const struct kvl_head *h, float *out, float *lse);
+
+int kvl_items_overlap(const struct kvl_head *h, const struct kvl_items *const *lists,
+                      int32_t n_lists, struct kvl_overlap *out);
+
+#endif

@@ -1,0 +1,496 @@
+/* Tables of a policy: rows per unit and lane, grown by the engine.
+ *
+ * The rows of a layer lie in two pieces: `base`, which relatives share and nobody writes, and `tail`,
+ * this session's own.  A fork gives everything to the base and copies nothing; who writes row r then
+ * moves rows r and up to its own tail.  A method that only adds rows (Quest writes the newest page)
+ * so pays for what it writes, however long the context is; one that writes anywhere (kvl_meta) gets
+ * all rows of a layer in its tail at its first write.  A tail that has outgrown its base becomes, with
+ * it, a new base when it is shared: doubling, so that forks of forks copy little.
+ *
+ * Rows of a live table (KVL_META_LIVE) lie column by column, each column as a lane of its own, and
+ * close ranks when tokens are evicted: they cost what is live, not what has been.
+ *
+ * A lane table (KVL_META_LANE) has one row, however long: it never grows. */
+#include "policy_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { META_SLACK = 16, META_HUGE = 2 << 20 };
+
+struct kvl_meta_base {
+    const struct kvl_device *dev;
+    int32_t n_refs;
+    int32_t n_rows, cap_rows; /* n_rows when it was frozen */
+    bool context;             /* what attach built, nothing else */
+    void *data;               /* [lanes][cap_rows][row] */
+};
+
+/* Rows of one layer: 0 .. n_base - 1 in base, n_base and up in tail. */
+struct kvl_meta_plane {
+    struct kvl_meta_base *base; /* NULL = none */
+    int32_t n_base;             /* at most base->n_rows */
+    int32_t cap_tail;
+    void *tail;      /* [lanes][cap_tail][row], zero where nothing was written */
+    bool blank;      /* attach wrote none of its rows */
+    int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
+};
+
+static bool is_live(const struct kvl_meta_table *t)
+{
+    return t->decl.unit == KVL_META_LIVE;
+}
+
+static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
+{
+    if (d->unit == KVL_META_LANE) return 1;
+    return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
+}
+
+/* Zeroed memory; large tables are read as fast as memory allows, on huge pages where there are any. */
+static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
+{
+    size_t bytes;
+    if (kvl_mul_size(t->n_lanes * (size_t)n_rows, t->row_bytes, &bytes) != KVL_OK) return NULL;
+    if (t->dev->discrete) return t->dev->alloc(KVL_PLACE_SHARED, KVL_MAX(bytes, 1), 1);
+    if (bytes < META_HUGE || bytes > SIZE_MAX - META_HUGE) return kvl_alloc(bytes, 1);
+    size_t whole = (bytes + META_HUGE - 1) / META_HUGE * META_HUGE;
+    void *p = aligned_alloc(META_HUGE, whole);
+    if (!p) return NULL;
+    (void)madvise(p, whole, MADV_HUGEPAGE);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void rows_free(const struct kvl_device *dev, void *rows)
+{
+    if (dev->discrete)
+        dev->free(KVL_PLACE_SHARED, rows);
+    else
+        kvl_free(rows);
+}
+
+/* Before the host moves rows that operators may still be writing. */
+static int rows_wait(const struct kvl_meta_table *t)
+{
+    return t->dev->discrete ? t->dev->sync() : KVL_OK;
+}
+
+/* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`. */
+static void rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
+                      const void *src, int32_t src_rows, int32_t from, int32_t n)
+{
+    if (n <= 0) return;
+    for (size_t lane = 0; lane < t->n_lanes; lane++)
+        memcpy((uint8_t *)dst + (lane * (size_t)dst_rows + (size_t)to) * t->row_bytes,
+               (const uint8_t *)src + (lane * (size_t)src_rows + (size_t)from) * t->row_bytes,
+               (size_t)n * t->row_bytes);
+}
+
+/* Rows that a layer has: of a live table, those of its longest lane. */
+static int32_t plane_rows(const struct kvl_meta_table *t, const struct kvl_meta_plane *p)
+{
+    int32_t n = is_live(t) ? 0 : t->n_rows;
+    for (int32_t h = 0; is_live(t) && h < t->n_kv_heads; h++) n = KVL_MAX(n, p->n_live[h]);
+    return n;
+}
+
+static void base_unref(struct kvl_meta_base *b)
+{
+    if (!b || --b->n_refs > 0) return;
+    rows_free(b->dev, b->data);
+    kvl_free(b);
+}
+
+/* ---- life ------------------------------------------------------------------------------------- */
+
+static size_t elem_bytes(enum kvl_meta_elem elem, enum kvl_kv_type type)
+{
+    switch (elem) {
+    case KVL_META_I32: return sizeof(int32_t);
+    case KVL_META_U16: return sizeof(uint16_t);
+    case KVL_META_U8: return sizeof(uint8_t);
+    default: return (size_t)kvl_kv_elem_bytes(type);
+    }
+}
+
+static int table_planes(struct kvl_meta_table *t)
+{
+    t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
+    if (!t->plane) return KVL_ENOMEM;
+    for (int32_t i = 0; is_live(t) && i < t->decl.n_layers; i++) {
+        struct kvl_meta_plane *p = &t->plane[i];
+        p->n_live = kvl_alloc((size_t)t->n_kv_heads, sizeof *p->n_live);
+        if (!p->n_live) return KVL_ENOMEM;
+        for (int32_t h = 0; h < t->n_kv_heads; h++) p->n_live[h] = t->n_rows;
+    }
+    return KVL_OK;
+}
+
+int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
+                          int32_t n_pos, struct kvl_meta_table **out)
+{
+    struct kvl_meta_table *t = kvl_alloc(1, sizeof *t);
+    if (!t) return KVL_ENOMEM;
+    int32_t n_kv_heads = e->model->shape.n_kv_heads;
+    *t = (struct kvl_meta_table){
+        .dev = e->dev,
+        .decl = *decl,
+        .type = decl->elem == KVL_META_KEY ? kvl_store_desc(e->store)->type : KVL_KV_F32,
+        .n_kv_heads = n_kv_heads,
+        .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
+        .n_rows = table_rows(decl, n_pos),
+    };
+    t->row_bytes = elem_bytes(decl->elem, t->type);
+    if (is_live(t))
+        t->n_lanes *= (size_t)decl->row_elems;
+    else
+        t->row_bytes *= (size_t)decl->row_elems;
+    if (table_planes(t) != KVL_OK) {
+        kvl_meta_table_destroy(t);
+        return KVL_ENOMEM;
+    }
+    *out = t;
+    return KVL_OK;
+}
+
+void kvl_meta_table_destroy(struct kvl_meta_table *t)
+{
+    if (!t) return;
+    for (int32_t i = 0; t->plane && i < t->decl.n_layers; i++) {
+        base_unref(t->plane[i].base);
+        rows_free(t->dev, t->plane[i].tail);
+        kvl_free(t->plane[i].n_live);
+    }
+    kvl_free(t->plane);
+    kvl_free(t);
+}
+
+void kvl_meta_table_append(struct kvl_meta_table *t, int32_t layer, int32_t n_pos)
+{
+    t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
+    int32_t at = t->decl.at ? t->decl.at[layer] : layer;
+    for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
+}
+
+size_t kvl_meta_table_bytes(const struct kvl_meta_table *t)
+{
+    size_t rows = 0;
+    if (!is_live(t))
+        return (size_t)t->decl.n_layers * t->n_lanes * (size_t)t->n_rows * t->row_bytes;
+    for (int32_t i = 0; i < t->decl.n_layers; i++)
+        for (int32_t h = 0; h < t->n_kv_heads; h++) rows += (size_t)t->plane[i].n_live[h];
+    return rows * (size_t)t->decl.row_elems * t->row_bytes;
+}
+
+/* ---- pieces ----------------------------------------------------------------------------------- */
+
+/* Makes the tail begin at row `first` or before and end at the table's last row. */
+static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p, int32_t first)
+{
+    int32_t begin = KVL_MIN(first, p->n_base), need = plane_rows(t, p) - begin;
+    bool wide = is_live(t) && p->cap_tail > 2 * need + 4 * META_SLACK; /* after a cut */
+    if (begin == p->n_base && need <= p->cap_tail && !wide) return KVL_OK;
+    /* The context comes at once and needs no room to grow in; tokens come one by one. */
+    bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_META_LANE;
+    int32_t cap = grows ? need + need / 4 + META_SLACK : need;
+    int32_t n_base = p->n_base - begin;
+    if (p->base || p->tail) KVL_TRY(rows_wait(t));
+    void *tail = rows_alloc(t, cap);
+    if (!tail) return KVL_ENOMEM;
+    if (p->base) rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, n_base);
+    if (p->tail)
+        rows_copy(t, tail, cap, n_base, p->tail, p->cap_tail, 0,
+                  KVL_MIN(p->cap_tail, cap - n_base));
+    rows_free(t->dev, p->tail);
+    p->tail = tail;
+    p->cap_tail = cap;
+    p->n_base = begin;
+    if (begin > 0) return KVL_OK;
+    base_unref(p->base);
+    p->base = NULL;
+    return KVL_OK;
+}
+
+/* All rows to the base, where the tail is as long as it is; else it stays a tail. */
+static int plane_freeze(const struct kvl_meta_table *t, struct kvl_meta_plane *p)
+{
+    int32_t n_rows = plane_rows(t, p);
+    if (p->cap_tail == 0 || n_rows - p->n_base <= p->n_base) return KVL_OK;
+    KVL_TRY(plane_reach(t, p, 0));
+    struct kvl_meta_base *base = kvl_alloc(1, sizeof *base);
+    if (!base) return KVL_ENOMEM;
+    *base = (struct kvl_meta_base){
+        .dev = t->dev, .n_refs = 1, .n_rows = n_rows, .cap_rows = p->cap_tail, .data = p->tail
+    };
+    *p = (struct kvl_meta_plane){
+        .base = base, .n_base = n_rows, .blank = p->blank, .n_live = p->n_live
+    };
+    return KVL_OK;
+}
+
+static int plane_fork(const struct kvl_meta_table *t, const struct kvl_meta_plane *from,
+                      struct kvl_meta_plane *to)
+{
+    if (from->tail) {
+        void *tail = rows_alloc(t, from->cap_tail);
+        if (!tail) return KVL_ENOMEM;
+        memcpy(tail, from->tail, t->n_lanes * (size_t)from->cap_tail * t->row_bytes);
+        to->tail = tail;
+        to->cap_tail = from->cap_tail;
+    }
+    if (is_live(t)) memcpy(to->n_live, from->n_live, (size_t)t->n_kv_heads * sizeof *to->n_live);
+    to->blank = from->blank;
+    to->base = from->base;
+    to->n_base = from->n_base;
+    if (to->base) to->base->n_refs++;
+    return KVL_OK;
+}
+
+int kvl_meta_table_fork(const struct kvl_engine *e, struct kvl_meta_table *from,
+                        struct kvl_meta_table **out)
+{
+    struct kvl_meta_table *t;
+    KVL_TRY(kvl_meta_table_create(e, &from->decl, 0, &t));
+    t->n_rows = from->n_rows;
+    for (int32_t i = 0; i < t->decl.n_layers; i++) {
+        int rc = plane_freeze(from, &from->plane[i]);
+        if (rc == KVL_OK) rc = plane_fork(from, &from->plane[i], &t->plane[i]);
+        if (rc == KVL_OK) continue;
+        kvl_meta_table_destroy(t);
+        return rc;
+    }
+    *out = t;
+    return KVL_OK;
+}
+
+int kvl_meta_table_freeze(struct kvl_meta_table *t)
+{
+    for (int32_t i = 0; i < t->decl.n_layers; i++) {
+        struct kvl_meta_plane *p = &t->plane[i];
+        KVL_TRY(plane_freeze(t, p));
+        p->blank = !p->base;
+        if (p->base) p->base->context = true;
+    }
+    return KVL_OK;
+}
+
+static bool plane_serves(const struct kvl_meta_plane *p, int32_t n_rows)
+{
+    return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
+}
+
+/* A base is never written: it holds what attach built, whatever its sessions did since. */
+bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to)
+{
+    const struct kvl_meta_decl *a = &from->decl, *b = &to->decl;
+    if (is_live(from) || a->unit != b->unit || a->unit_tok != b->unit_tok ||
+        a->row_elems != b->row_elems || a->per_layer != b->per_layer ||
+        a->n_layers != b->n_layers || a->elem != b->elem || from->type != to->type)
+        return false;
+    for (int32_t i = 0; i < a->n_layers; i++)
+        if (!plane_serves(&from->plane[i], to->n_rows)) return false;
+    for (int32_t i = 0; i < a->n_layers; i++) {
+        struct kvl_meta_plane *p = &to->plane[i];
+        base_unref(p->base);
+        rows_free(to->dev, p->tail);
+        *p = (struct kvl_meta_plane){ .blank = true };
+        if (from->plane[i].blank) continue;
+        *p = (struct kvl_meta_plane){ .base = from->plane[i].base, .n_base = to->n_rows };
+        p->base->n_refs++;
+    }
+    return true;
+}
+
+/* ---- eviction --------------------------------------------------------------------------------- */
+
+/* Moves the rows of kept positions of a lane together; what they leave is zero.  Few go at a time: long
+ * runs stay together. */
+static void lane_rows_keep(const struct kvl_meta_table *t, uint8_t *lane, size_t column_bytes,
+                           const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n)
+{
+    size_t size = t->row_bytes, columns = (size_t)t->decl.row_elems;
+    for (int32_t i = 0, j = 0, len; j < n; i += len, j += len) {
+        while (live[i] != pos[j]) i++;
+        for (len = 1; j + len < n && live[i + len] == pos[j + len];) len++;
+        for (size_t c = 0; i != j && c < columns; c++)
+            memmove(lane + c * column_bytes + (size_t)j * size,
+                    lane + c * column_bytes + (size_t)i * size, (size_t)len * size);
+    }
+    for (size_t c = 0; c < columns; c++)
+        memset(lane + c * column_bytes + (size_t)n * size, 0, (size_t)(n_live - n) * size);
+}
+
+int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                  int32_t n_live, const int32_t *pos, int32_t n)
+{
+    for (int32_t i = 0; i < s->planned->p.n_meta; i++) {
+        struct kvl_meta_table *t = s->host.table[i];
+        int32_t at = t->decl.at ? t->decl.at[layer] : layer, columns = t->decl.row_elems;
+        if (!is_live(t) || at < 0) continue;
+        struct kvl_meta_plane *p = &t->plane[at];
+        bool blank = p->cap_tail == 0 && !p->base; /* nobody wrote a row so far */
+        if (!blank && plane_reach(t, p, 0) != KVL_OK)
+            return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
+        size_t column = (size_t)p->cap_tail * t->row_bytes;
+        if (!blank)
+            lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column,
+                           live, n_live, pos, n);
+        p->n_live[kv_head] = n;
+    }
+    return KVL_OK;
+}
+
+/* ---- what policies call --------------------------------------------------------------------------- */
+
+/* The rows of one layer of a table; *plane is NULL after a refusal. */
+static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                      struct kvl_meta_table **t, struct kvl_meta_plane **plane)
+{
+    const struct kvl_session *s = ctx->host->session;
+    if (handle < 0 || handle >= s->planned->p.n_meta || layer < 0 || layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
+                        handle, layer);
+    *t = ctx->host->table[handle];
+    int32_t at = (*t)->decl.at ? (*t)->decl.at[layer] : layer;
+    if (at < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
+                        layer);
+    *plane = &(*t)->plane[at];
+    return KVL_OK;
+}
+
+/* Rows that are counted as read by who takes a view of a layer to choose: a hook that selects sees
+ * all, one that evicts those of live tokens. */
+static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_table *t,
+                            int32_t layer)
+{
+    int64_t sum = 0;
+    if (is_live(t)) {
+        const int32_t *n_live = t->plane[t->decl.at ? t->decl.at[layer] : layer].n_live;
+        for (int32_t h = 0; h < t->n_kv_heads; h++) sum += (int64_t)n_live[h] * t->decl.row_elems;
+        return sum;
+    }
+    for (size_t h = 0; h < t->n_lanes; h++) {
+        int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
+        int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
+        sum += s->host.evicting ? KVL_MIN(n_rows, n_live) : n_rows;
+    }
+    return sum;
+}
+
+static void count_rows(const struct kvl_pctx *ctx, const struct kvl_meta_table *t, int64_t n_rows)
+{
+    ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
+}
+
+int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                  struct kvl_meta_view *out)
+{
+    struct kvl_meta_table *t;
+    struct kvl_meta_plane *p;
+    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    int32_t n_rows = plane_rows(t, p);
+    if (first < 0 || first > n_rows)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "rows from %d on of table %d, which has %d", first,
+                        handle, n_rows);
+    if (plane_reach(t, p, first) != KVL_OK)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d", n_rows,
+                        handle);
+    void *data = p->tail ? (uint8_t *)p->tail + (size_t)(first - p->n_base) * t->row_bytes : NULL;
+    size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
+    bool floats = t->decl.elem <= KVL_META_KEY && t->type == KVL_KV_F32;
+    *out = (struct kvl_meta_view){ .base = floats ? data : NULL,
+                                   .data = data,
+                                   .elem = t->decl.elem,
+                                   .type = t->type,
+                                   .head_stride = (size_t)p->cap_tail * elems,
+                                   .column_stride = is_live(t) ? (size_t)p->cap_tail : 0,
+                                   .n_rows = n_rows - first };
+    return KVL_OK;
+}
+
+int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
+{
+    KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, out));
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    if (ctx->host->selecting || ctx->host->evicting)
+        count_rows(ctx, t, rows_to_read(ctx->host->session, t, layer));
+    return KVL_OK;
+}
+
+static int check_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t n_rows, int32_t n_have)
+{
+    if (n_rows >= 0 && n_rows <= n_have) return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, handle,
+                    n_have);
+}
+
+int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_view *out)
+{
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, &view));
+    KVL_TRY(check_rows(ctx, handle, n_rows, view.n_rows));
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
+    *out = view;
+    return KVL_OK;
+}
+
+/* The first n_rows rows of every kv head, as they lie. */
+static int rows_pieces(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                       struct kvl_meta_part out[2])
+{
+    struct kvl_meta_table *t;
+    struct kvl_meta_plane *p;
+    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    if (is_live(t))
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "table %d has rows of live tokens, which come in one piece: want kvl_meta",
+                        handle);
+    KVL_TRY(check_rows(ctx, handle, n_rows, t->n_rows));
+    if (plane_reach(t, p, p->n_base) != KVL_OK)
+        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",
+                        t->n_rows, handle);
+    size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
+    int32_t n_first = KVL_MIN(p->n_base, n_rows);
+    out[0] = (struct kvl_meta_part){ .elem = t->decl.elem, .type = t->type, .n_rows = n_first };
+    out[1] = out[0];
+    out[1].n_rows = n_rows - n_first;
+    if (n_first > 0) {
+        out[0].data = p->base->data;
+        out[0].head_stride = (size_t)p->base->cap_rows * elems;
+    }
+    out[1].data = p->tail;
+    out[1].head_stride = (size_t)p->cap_tail * elems;
+    return KVL_OK;
+}
+
+int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2])
+{
+    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
+    return KVL_OK;
+}
+
+int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2])
+{
+    return rows_pieces(ctx, handle, layer, n_rows, out);
+}
+
+int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems)
+{
+    if (handle < 0 || handle >= ctx->host->session->planned->p.n_meta || n_elems < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "%lld elements of table %d, want 0 or more, and a handle from plan",
+                        (long long)n_elems, handle);
+    const struct kvl_meta_table *t = ctx->host->table[handle];
+    size_t bytes = elem_bytes(t->decl.elem, t->type);
+    ctx->host->session->count.index_read_bytes += n_elems * (int64_t)bytes;
+    return KVL_OK;
+}

@@ -1,0 +1,349 @@
+/* A policy with resolved options, checked against the model. */
+#include "policy_impl.h"
+
+#include <string.h>
+
+enum { PLANNED_MAX_BUDGET = 1 << 30 }; /* no context is longer; sums of sizes stay in 32 bits */
+
+/* What a policy says that it can, and the hooks that it has, agree. */
+static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
+{
+    const struct {
+        bool cap, hook;
+        const char *what;
+    } rules[] = {
+        { (p->caps & KVL_CAP_EVICTS) != 0, p->score || p->evict,
+          "KVL_CAP_EVICTS and score or evict" },
+        { (p->caps & KVL_CAP_SELECTS) != 0, p->select != NULL, "KVL_CAP_SELECTS and select" },
+        { (p->caps & KVL_CAP_PROBS) != 0, p->observe != NULL, "KVL_CAP_PROBS and observe" },
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        /* A select hook that only moves positions drops nothing. */
+        bool moves = rules[i].hook && !rules[i].cap && i == 1 && (p->caps & KVL_CAP_REPOSITIONS);
+        if (rules[i].cap != rules[i].hook && !moves)
+            return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
+                            p->name, rules[i].what);
+    }
+    if (p->prefill_mask && !(p->caps & KVL_CAP_PREFILL))
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: prefill_mask without KVL_CAP_PREFILL",
+                        p->name);
+    if ((p->caps & KVL_CAP_OWN_PREFILL) && !p->prefill_mask)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: KVL_CAP_OWN_PREFILL without prefill_mask",
+                        p->name);
+    if (p->place || p->save || p->load || p->relayout)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "policy %s: this build does not serve place, relayout, save and load",
+                        p->name);
+    return KVL_OK;
+}
+
+/* Every option lies inside the options struct. */
+static int policy_check_options(const struct kvl_policy *p, struct kvl_err *err)
+{
+    static const size_t bytes[] = { [KVL_OPT_INT] = sizeof(int32_t),
+                                    [KVL_OPT_FLOAT] = sizeof(double),
+                                    [KVL_OPT_BOOL] = sizeof(bool),
+                                    [KVL_OPT_ENUM] = sizeof(int32_t),
+                                    [KVL_OPT_STR] = KVL_OPT_STR_SIZE };
+    for (const struct kvl_opt *o = p->opts; o && o->name; o++) {
+        bool known = o->type >= KVL_OPT_INT && o->type <= KVL_OPT_STR;
+        if (!known || o->off > p->opts_size || bytes[o->type] > p->opts_size - o->off)
+            return kvl_fail(
+                err, KVL_EPOLICY,
+                "policy %s: option %s of type %d at byte %zu does not fit its %zu bytes "
+                "of options",
+                p->name, o->name, (int)o->type, o->off, p->opts_size);
+    }
+    return KVL_OK;
+}
+
+int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
+{
+    if (p->abi != KVL_POLICY_ABI)
+        return kvl_fail(err, KVL_EPOLICY, "policy ABI is %u, this program wants %u: rebuild it",
+                        p->abi, KVL_POLICY_ABI);
+    if (p->size != sizeof *p)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "struct kvl_policy has %u bytes, this program wants %zu: rebuild it",
+                        p->size, sizeof *p);
+    if (!p->name || !p->name[0] ||
+        (strspn(p->name, "abcdefghijklmnopqrstuvwxyz0123456789_.") != strlen(p->name) &&
+         !kvl_policy_parts(p, NULL, NULL)))
+        return kvl_fail(err, KVL_EPOLICY, "policy name \"%s\": want a-z, 0-9, '_' and '.'",
+                        p->name ? p->name : "");
+    if (!p->title || !p->paper || !p->help)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: title, paper and help must be set", p->name);
+    if (!(p->caps & KVL_CAP_WRAPS) != !p->inner)
+        return kvl_fail(err, KVL_EPOLICY,
+                        "policy %s: KVL_CAP_WRAPS and inner go together, it has only one of them",
+                        p->name);
+    if (p->opts && p->opts_size == 0)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: options without opts_size", p->name);
+    KVL_TRY(policy_check_options(p, err));
+    return policy_check_hooks(p, err);
+}
+
+const char *kvl_observer_name(enum kvl_observer what)
+{
+    static const char *const names[] = {
+        [KVL_OBS_WINDOW] = "window", [KVL_OBS_COLUMNS] = "columns",
+        [KVL_OBS_LOGITS] = "logits", [KVL_OBS_MOMENTS] = "moments",
+        [KVL_OBS_REPLAY] = "replay", [KVL_OBS_REPLAY_PLUS] = "replay_plus"
+    };
+    return names[what];
+}
+
+bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer what, int32_t param)
+{
+    for (int32_t i = 0; i < set->n_columns; i++)
+        if (set->column[i].what == what && set->column[i].param == param) return true;
+    return false;
+}
+
+int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_observer_set *from,
+                           struct kvl_err *err)
+{
+    into->window = KVL_MAX(into->window, from->window);
+    for (int32_t i = 0; i < from->n_columns; i++) {
+        enum kvl_observer what = from->column[i].what;
+        int32_t param = from->column[i].param, at = into->n_columns;
+        if (kvl_observer_set_has(into, what, param)) continue;
+        if (at == KVL_MAX_COLUMNS)
+            return kvl_fail(err, KVL_EINVAL,
+                            "one prefill observes at most %d different column sums; want fewer "
+                            "policies and budgets that ask for their own",
+                            KVL_MAX_COLUMNS);
+        for (; at > 0 && (into->column[at - 1].what > what || (into->column[at - 1].what == what &&
+                                                               into->column[at - 1].param > param));
+             at--)
+            into->column[at] = into->column[at - 1];
+        into->column[at].what = what;
+        into->column[at].param = param;
+        into->n_columns++;
+    }
+    return KVL_OK;
+}
+
+/* Parameters that mean something: [what] smallest, largest. */
+static const int32_t observer_range[][2] = {
+    [KVL_OBS_WINDOW] = { 1, 65536 },     [KVL_OBS_COLUMNS] = { 0, INT32_MAX },
+    [KVL_OBS_LOGITS] = { 0, INT32_MAX }, [KVL_OBS_MOMENTS] = { 0, INT32_MAX },
+    [KVL_OBS_REPLAY] = { 1, 65536 },     [KVL_OBS_REPLAY_PLUS] = { 1, 65536 },
+};
+
+int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
+{
+    if (plan->own_prefill && (what != KVL_OBS_WINDOW || !plan->p->policy->prefill_mask))
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "observer %d, but the policy does its own prefill%s", (int)what,
+                        plan->p->policy->prefill_mask ? ", which has the last queries alone" : "");
+    if (what < KVL_OBS_WINDOW || what > KVL_OBS_REPLAY_PLUS)
+        return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d to %d",
+                        (int)what, KVL_OBS_WINDOW, KVL_OBS_REPLAY_PLUS);
+    if (param < observer_range[what][0] || param > observer_range[what][1])
+        return kvl_fail(plan->err, KVL_EINVAL, "observer \"%s\" of %d, want %d to %d",
+                        kvl_observer_name(what), param, observer_range[what][0],
+                        observer_range[what][1]);
+    struct kvl_observer_set one = { .n_columns = 1, .column = { { what, param } } };
+    if (what == KVL_OBS_WINDOW) one = (struct kvl_observer_set){ .window = param };
+    return kvl_observer_set_merge(&plan->p->observers, &one, plan->err);
+}
+
+int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
+                  int32_t row_elems, int32_t *out)
+{
+    struct kvl_meta_desc desc = { .unit = unit, .unit_tok = unit_tok, .row_elems = row_elems };
+    return kvl_plan_meta_desc(plan, &desc, out);
+}
+
+/* Gives the layers of a table their places. */
+static int meta_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_meta_decl *d)
+{
+    int32_t n_layers = plan->shape->n_layers;
+    d->n_layers = n_layers;
+    if (!layers) return KVL_OK;
+    d->at = kvl_alloc((size_t)n_layers, sizeof *d->at);
+    if (!d->at) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for a table's layers");
+    d->n_layers = 0;
+    for (int32_t l = 0; l < n_layers; l++) d->at[l] = layers[l] ? d->n_layers++ : -1;
+    return KVL_OK;
+}
+
+int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, int32_t *out)
+{
+    struct kvl_plan_private *p = plan->p;
+    if (p->n_meta == KVL_MAX_META)
+        return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
+    bool live = desc->unit == KVL_META_LIVE, lane = desc->unit == KVL_META_LANE;
+    if (desc->unit < KVL_META_PAGE || desc->unit > KVL_META_LANE || desc->unit_tok < 1 ||
+        desc->row_elems < 1 || (!lane && desc->row_elems > 1 << 20))
+        return kvl_fail(
+            plan->err, KVL_EPOLICY,
+            "table of unit %d, %d tokens, %d elements a row: want unit %d to %d, at least "
+            "1, 1 to 1048576 (any number in a row per lane)",
+            (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE, KVL_META_LANE);
+    if (desc->elem < KVL_META_F32 || desc->elem > KVL_META_U8)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of elements %d, want %d (float), %d (as stored keys) to %d (bytes)",
+                        (int)desc->elem, KVL_META_F32, KVL_META_KEY, KVL_META_U8);
+    if (lane && desc->unit_tok != 1)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of a row per lane in units of %d tokens, want 1", desc->unit_tok);
+    if (live && (desc->unit_tok != 1 || desc->per_layer))
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "table of live tokens in units of %d%s, want 1 and rows per kv head",
+                        desc->unit_tok, desc->per_layer ? ", per layer" : "");
+    struct kvl_meta_decl d = { .unit = desc->unit,
+                               .unit_tok = desc->unit_tok,
+                               .row_elems = desc->row_elems,
+                               .elem = desc->elem,
+                               .per_layer = desc->per_layer };
+    KVL_TRY(meta_layers(plan, desc->layers, &d));
+    p->meta[p->n_meta] = d;
+    *out = p->n_meta++;
+    return KVL_OK;
+}
+
+static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
+                                struct kvl_err *err)
+{
+    if (p->budget_tok == 0) return KVL_OK;
+    int32_t min = kvl_policy_min_budget(p->policy, shape, p->opts);
+    if (p->budget_tok < min)
+        return kvl_fail(err, KVL_EINVAL,
+                        "budget %d tokens, %s needs at least %d with these options", p->budget_tok,
+                        p->policy->name, min);
+    return KVL_OK;
+}
+
+static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, const char *options,
+                        int32_t context_tok, struct kvl_err *err)
+{
+    const struct kvl_policy *policy = p->policy;
+    bool clean = !err || err->code == KVL_OK;
+    if (policy->opts) {
+        p->opts = kvl_alloc(1, policy->opts_size);
+        if (!p->opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
+        KVL_TRY(kvl_opt_defaults(policy->opts, p->opts, err));
+        KVL_TRY(kvl_opt_parse(policy->opts, p->opts, options ? options : "", err));
+    } else if (options && options[0]) {
+        return kvl_fail(err, KVL_EINVAL, "%s takes no options, got \"%s\"", policy->name, options);
+    }
+    KVL_TRY(planned_check_budget(p, shape, err));
+    struct kvl_plan plan = { .shape = shape,
+                             .opts = p->opts,
+                             .budget_tok = p->budget_tok,
+                             .context_tok = context_tok,
+                             .own_prefill = p->own_prefill,
+                             .err = err,
+                             .p = &p->p };
+    if (policy->plan) KVL_TRY(policy->plan(&plan));
+    if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
+    p->state_bytes = plan.state_bytes;
+    if (p->p.offloads && !(policy->caps & KVL_CAP_OFFLOADS))
+        return kvl_fail(err, KVL_EPOLICY, "offloads without KVL_CAP_OFFLOADS");
+    p->raw_keys = plan.raw_keys;
+    p->replay = plan.replay;
+    p->prefill_chunk_tok = plan.prefill_chunk_tok;
+    p->prefill_layerwise = plan.prefill_layerwise;
+    KVL_TRY(kvl_buf_adds(&p->options, ""));
+    KVL_TRY(kvl_buf_adds(&p->tabled, ""));
+    for (const struct kvl_opt *o = policy->opts; o && o->name; o++) {
+        if (o->not_in_tables) continue;
+        KVL_TRY(kvl_buf_adds(&p->tabled, ","));
+        KVL_TRY(kvl_opt_value(o, p->opts, &p->tabled));
+    }
+    return policy->opts ? kvl_opt_print(policy->opts, p->opts, &p->options) : KVL_OK;
+}
+
+/* A hook may return anything: what is no status is the policy's fault. */
+static bool planned_is_status(int rc)
+{
+    switch (rc) {
+#define KVL_X(sym, val, ex, text) case sym:
+        KVL_STATUS_LIST(KVL_X)
+#undef KVL_X
+        return true;
+    default: return false;
+    }
+}
+
+static int planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                          const char *options, int32_t budget_tok, int32_t context_tok, bool own,
+                          struct kvl_planned **out, struct kvl_err *err)
+{
+    KVL_TRY(kvl_policy_check(policy, err));
+    if (policy->caps & KVL_CAP_WRAPS)
+        return kvl_fail(err, KVL_EINVAL, "%s wraps another policy: want %s(%s)", policy->name,
+                        policy->name, policy->inner);
+    if (budget_tok < 0 || budget_tok > PLANNED_MAX_BUDGET)
+        return kvl_fail(err, KVL_EINVAL, "%s: budget %d tokens, want 1 to %d", policy->name,
+                        budget_tok, PLANNED_MAX_BUDGET);
+    struct kvl_planned *p = kvl_alloc(1, sizeof *p);
+    if (!p) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    p->policy = p->p.policy = policy;
+    p->budget_tok = budget_tok;
+    p->own_prefill = own;
+    int rc = planned_fill(p, shape, options, context_tok, err);
+    if (rc != KVL_OK) {
+        kvl_planned_destroy(p);
+        return kvl_fail_at(err, planned_is_status(rc) ? rc : KVL_EPOLICY, "%s", policy->name);
+    }
+    *out = p;
+    return KVL_OK;
+}
+
+int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                       const char *options, int32_t budget_tok, int32_t context_tok,
+                       struct kvl_planned **out, struct kvl_err *err)
+{
+    return planned_create(policy, shape, options, budget_tok, context_tok,
+                          (policy->caps & KVL_CAP_OWN_PREFILL) != 0, out, err);
+}
+
+int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                           const char *options, int32_t budget_tok, int32_t context_tok,
+                           struct kvl_planned **out, struct kvl_err *err)
+{
+    KVL_TRY(kvl_policy_check(policy, err));
+    if (!(policy->caps & KVL_CAP_PREFILL))
+        return kvl_fail(err, KVL_EINVAL, "%s cannot do its own prefill; give prefill: shared",
+                        policy->name);
+    return planned_create(policy, shape, options, budget_tok, context_tok, true, out, err);
+}
+
+void kvl_planned_destroy(struct kvl_planned *p)
+{
+    if (!p) return;
+    for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
+    kvl_free(p->p.offload_layers);
+    kvl_buf_free(&p->options);
+    kvl_buf_free(&p->tabled);
+    kvl_free(p->opts);
+    kvl_free(p);
+}
+
+const struct kvl_policy *kvl_planned_policy(const struct kvl_planned *p)
+{
+    return p->policy;
+}
+int32_t kvl_planned_budget(const struct kvl_planned *p)
+{
+    return p->budget_tok;
+}
+const char *kvl_planned_options(const struct kvl_planned *p)
+{
+    return p->options.data;
+}
+bool kvl_planned_raw_keys(const struct kvl_planned *p)
+{
+    return p->raw_keys;
+}
+const struct kvl_observer_set *kvl_planned_observers(const struct kvl_planned *p)
+{
+    return &p->p.observers;
+}
+bool kvl_planned_own_prefill(const struct kvl_planned *p)
+{
+    return p->own_prefill;
+}

@@ -1,0 +1,90 @@
+/* Calls of policies that need no more than the session: scratch, rotation, sizes, weights of a query,
+ * selections for layers to come. */
+#include "policy_impl.h"
+
+int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int32_t pos, float *y)
+{
+    const struct kvl_engine *e = ctx->host->session->engine;
+    if (n_heads < 1 || pos < 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "%d vectors turned to position %d, want 1 or more, "
+                        "0 or more",
+                        n_heads, pos);
+    return ctx->ops->rope(&(struct kvl_rope_args){ .y = y,
+                                                   .x = x,
+                                                   .pos = &pos,
+                                                   .inv_freq = e->model->w.inv_freq,
+                                                   .n = 1,
+                                                   .n_heads = n_heads,
+                                                   .head_dim = ctx->shape->head_dim,
+                                                   .style = KVL_ROPE_NORM });
+}
+
+int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
+                      float *q)
+{
+    struct kvl_session *s = ctx->host->session;
+    const struct kvl_engine *e = s->engine;
+    if (layer < 0 || layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "query of layer %d, want 0 to %d", layer,
+                        ctx->shape->n_layers - 1);
+    const struct kvl_weight *w = &e->model->w.layer[layer].attn_q;
+    s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
+    KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
+    return kvl_rotate(ctx, q, ctx->shape->n_heads, pos, q);
+}
+
+int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(ctx->host->session->engine->store);
+    return 2 * d->head_dim * kvl_kv_elem_bytes(d->type);
+}
+
+float *kvl_scratch(const struct kvl_pctx *ctx, size_t n)
+{
+    if (n > SIZE_MAX / 8) return NULL;
+    return kvl_arena_get(&ctx->host->session->engine->scratch, n + 1, sizeof(float));
+}
+
+int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                     const struct kvl_query *q, float *probs, int32_t n)
+{
+    struct kvl_session *s = ctx->host->session;
+    struct kvl_engine *e = s->engine;
+    const struct kvl_shape *sh = ctx->shape;
+    if (step->layer < 0 || step->layer >= sh->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "attention weights of layer %d, want 0 to %d",
+                        step->layer, sh->n_layers - 1);
+    if (s->dead && s->count.n_evicted > 0)
+        return kvl_fail(ctx->err, KVL_EINVAL,
+                        "the mask oracle has no attention weights of evicted lanes");
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+        e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
+        if (n != e->lanes[h].n_slots || !e->lanes[h].sorted)
+            return kvl_fail(ctx->err, KVL_EPOLICY,
+                            "attention weights of %d tokens, lane (%d, %d) holds %d in order", n,
+                            step->layer, h, e->lanes[h].n_slots);
+    }
+    const struct kvl_store_desc *d = kvl_store_desc(e->store);
+    s->count.index_read_bytes +=
+        (int64_t)n * sh->n_kv_heads * sh->head_dim * kvl_kv_elem_bytes(d->type);
+    return kvl_lane_probs(e, ctx->ops, q->q, probs, n);
+}
+
+/* An entry like that of a selection that shares itself, so that rows of a block keep apart. */
+int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t layer_first,
+                     int32_t layer_last, const int32_t *pos, int32_t n)
+{
+    struct kvl_session *s = ctx->host->session;
+    struct kvl_sel sel;
+    if (layer_first <= step->layer || layer_last < layer_first ||
+        layer_last >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "layer %d selects for layers %d to %d, want layers behind it, up to %d",
+                        step->layer, layer_first, layer_last, ctx->shape->n_layers - 1);
+    kvl_sel_init(&sel, s, layer_first, step->pos + 1, ctx->err);
+    KVL_TRY(kvl_sel_tokens(&sel, KVL_SCOPE_LAYER, 0, pos, n));
+    KVL_TRY(kvl_sel_share(&sel, layer_last, 1));
+    s->count.n_select++;
+    return kvl_sel_save(&sel, &(struct kvl_row){ .s = s, .index = step->index, .pos = step->pos });
+}

@@ -1,0 +1,390 @@
+/* The selection builder: what a policy's select hook may say, and the checks on it.
+ *
+ * Items live in the engine's step arena, as ascending positions or pages.  Whether a position is
+ * live in its lane is checked when the selection is resolved (resolve.c). */
+#include "policy_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
+                  struct kvl_err *err)
+{
+    *sel = (struct kvl_sel){ .s = s, .err = err, .layer = layer, .n_pos = n_pos, .n_seg = 1 };
+    sel->seg[0] = (struct kvl_segment){ .everything = true, .page_tok = 1 };
+}
+
+static const char *scope_name(enum kvl_scope scope)
+{
+    static const char *const names[] = { "layer", "kv head", "query head" };
+    return names[scope];
+}
+
+/* The segment being built, made ready for lists of this scope and unit. */
+static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok,
+                           struct kvl_segment **out)
+{
+    struct kvl_segment *g = &sel->seg[sel->n_seg - 1];
+    if (scope < KVL_SCOPE_LAYER || scope > KVL_SCOPE_Q_HEAD)
+        return kvl_fail(sel->err, KVL_EPOLICY, "scope %d, want layer, kv head or query head",
+                        (int)scope);
+    if (page_tok < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY, "pages of %d tokens, want at least 1", page_tok);
+    if (!g->list) {
+        g->n_lists = kvl_scope_lists(&sel->s->engine->model->shape, scope);
+        g->list = kvl_arena_get(&sel->s->engine->step, (size_t)g->n_lists, sizeof *g->list);
+        if (!g->list) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a selection");
+        memset(g->list, 0, (size_t)g->n_lists * sizeof *g->list);
+        g->everything = false;
+        g->scope = scope;
+        g->page_tok = page_tok;
+    }
+    if (g->scope != scope || g->page_tok != page_tok)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a segment has lists per %s of %d tokens an item, then one per %s of %d",
+                        scope_name(g->scope), g->page_tok, scope_name(scope), page_tok);
+    *out = g;
+    return KVL_OK;
+}
+
+static int sel_check_list(const struct kvl_sel *sel, const struct kvl_segment *g, int32_t list)
+{
+    if (list >= 0 && list < g->n_lists) return KVL_OK;
+    return kvl_fail(sel->err, KVL_EPOLICY, "list %d, want 0 to %d (one per %s)", list,
+                    g->n_lists - 1, scope_name(g->scope));
+}
+
+static int sel_list_for(struct kvl_sel *sel, struct kvl_segment *g, int32_t list,
+                        struct kvl_sel_list **out)
+{
+    KVL_TRY(sel_check_list(sel, g, list));
+    if (g->list[list].given)
+        return kvl_fail(sel->err, KVL_EPOLICY, "list %d of this segment is given twice", list);
+    *out = &g->list[list];
+    return KVL_OK;
+}
+
+static int sel_check_items(struct kvl_sel *sel, const char *what, const int32_t *item, int32_t n,
+                           int32_t limit)
+{
+    if (n < 0) return kvl_fail(sel->err, KVL_EPOLICY, "%d %ss, want 0 or more", n, what);
+    for (int32_t i = 0; i < n; i++) {
+        if (item[i] < 0 || item[i] >= limit)
+            return kvl_fail(sel->err, KVL_EPOLICY, "%s %d out of range, want 0 to %d", what,
+                            item[i], limit - 1);
+        if (i > 0 && item[i] <= item[i - 1])
+            return kvl_fail(sel->err, KVL_EPOLICY, "%s %d after %d, want ascending and unique",
+                            what, item[i], item[i - 1]);
+    }
+    return KVL_OK;
+}
+
+static int sel_copy_items(struct kvl_sel *sel, struct kvl_sel_list *l, const int32_t *item,
+                          int32_t n)
+{
+    int32_t *copy = kvl_arena_get(&sel->s->engine->step, (size_t)n + 1, sizeof *copy);
+    if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", n);
+    if (n > 0) memcpy(copy, item, (size_t)n * sizeof *copy);
+    *l = (struct kvl_sel_list){ .item = copy, .n = n, .given = true };
+    return KVL_OK;
+}
+
+static int32_t pages_of(int32_t n_pos, int32_t page_tok)
+{
+    return n_pos / page_tok + (n_pos % page_tok != 0);
+}
+
+int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const int32_t *pos,
+                   int32_t n)
+{
+    struct kvl_segment *g;
+    struct kvl_sel_list *l;
+    KVL_TRY(sel_segment_for(sel, scope, 1, &g));
+    KVL_TRY(sel_list_for(sel, g, list, &l));
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    KVL_TRY(sel_check_items(sel, "position", pos, n, sel->n_pos));
+    return sel_copy_items(sel, l, pos, n);
+}
+
+int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t page_tok,
+                  const int32_t *page, int32_t n)
+{
+    struct kvl_segment *g;
+    struct kvl_sel_list *l;
+    KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
+    KVL_TRY(sel_list_for(sel, g, list, &l));
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    KVL_TRY(sel_check_items(sel, "page", page, n, pages_of(sel->n_pos, page_tok)));
+    return sel_copy_items(sel, l, page, n);
+}
+
+/* Room for one more range of a list. */
+static int sel_range_room(struct kvl_sel *sel, struct kvl_sel_list *l)
+{
+    if (l->n_ranges < l->cap_ranges) return KVL_OK;
+    int32_t cap = l->cap_ranges ? 2 * l->cap_ranges : 8;
+    struct kvl_run *more = kvl_arena_get(&sel->s->engine->step, (size_t)cap, sizeof *more);
+    if (!more) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d ranges", cap);
+    if (l->n_ranges > 0) memcpy(more, l->range, (size_t)l->n_ranges * sizeof *more);
+    l->range = more;
+    l->cap_ranges = cap;
+    return KVL_OK;
+}
+
+int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
+                  int32_t last)
+{
+    struct kvl_segment *g;
+    struct kvl_sel_list *l;
+    if (first < 0 || last < first || last > sel->n_pos)
+        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
+                        first, last, sel->n_pos);
+    KVL_TRY(sel_segment_for(sel, scope, 1, &g));
+    KVL_TRY(sel_check_list(sel, g, list));
+    if (!g->list[list].range) KVL_TRY(sel_list_for(sel, g, list, &l));
+    l = &g->list[list];
+    KVL_TRY(sel_range_room(sel, l));
+    l->given = true;
+    struct kvl_run *before = l->n_ranges > 0 ? &l->range[l->n_ranges - 1] : NULL;
+    if (before && first < before->slot + before->n)
+        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d) after [%d, %d), want ascending",
+                        first, last, before->slot, before->slot + before->n);
+    if (first == last) return KVL_OK;
+    l->open = last == sel->n_pos;
+    if (before && first == before->slot + before->n)
+        before->n += last - first;
+    else
+        l->range[l->n_ranges++] = (struct kvl_run){ first, last - first };
+    return KVL_OK;
+}
+
+/* The items of a segment's lists are there. */
+static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
+{
+    int32_t k = g->n_top;
+    for (int32_t i = 0; i < g->n_lists; i++) {
+        int32_t *item = kvl_arena_get(&sel->s->engine->step, (size_t)k + 1, sizeof *item);
+        if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
+        memcpy(item, g->top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
+        if (g->forced >= 0) item[k] = g->forced;
+        g->list[i].item = item;
+    }
+    g->top = NULL;
+    return KVL_OK;
+}
+
+int kvl_sel_look(struct kvl_sel *sel)
+{
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        if (!sel->seg[i].top) continue;
+        KVL_TRY(kvl_session_look(sel->s, sel->err));
+        KVL_TRY(sel_fill_top(sel, &sel->seg[i]));
+    }
+    return KVL_OK;
+}
+
+/* The k best of n items for every list; `forced` >= 0 is appended to each. */
+static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, const float *score,
+                   int32_t n, size_t stride, int32_t k, int32_t forced)
+{
+    struct kvl_engine *e = sel->s->engine;
+    bool ahead = sel->s->host.ahead;
+    struct kvl_segment *g;
+    KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
+    k = KVL_MIN(k, n);
+    int32_t *index = kvl_arena_get(&e->results, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
+    if (!index) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for the %d best", k);
+    int rc = (ahead ? e->ops : e->now)
+                 ->topk(&(struct kvl_topk_args){ .index = index,
+                                                 .x = score,
+                                                 .x_stride = stride,
+                                                 .n_rows = g->n_lists,
+                                                 .n = n,
+                                                 .k = k });
+    if (rc == KVL_ENUMERIC) return kvl_fail(sel->err, KVL_EPOLICY, "a score is not a number (NaN)");
+    if (rc != KVL_OK) return kvl_fail(sel->err, rc, "top-%d of %d scores", k, n);
+    for (int32_t i = 0; i < g->n_lists; i++) {
+        struct kvl_sel_list *l;
+        KVL_TRY(sel_list_for(sel, g, i, &l));
+        *l = (struct kvl_sel_list){ .n = k + (forced >= 0), .given = true };
+    }
+    g->top = index;
+    g->n_top = k;
+    g->n_scored = n;
+    g->forced = forced;
+    if (!ahead) KVL_TRY(sel_fill_top(sel, g));
+    return kvl_tap_score(sel->s, &(struct kvl_tap_score){ .layer = sel->layer,
+                                                          .scope = scope,
+                                                          .n_lists = g->n_lists,
+                                                          .unit_tok = page_tok,
+                                                          .n = (int32_t)stride,
+                                                          .score = score });
+}
+
+int kvl_sel_top_tokens(struct kvl_sel *sel, enum kvl_scope scope, const float *score, int32_t n,
+                       int32_t k)
+{
+    if (n < 0 || n > sel->n_pos || k < 0)
+        return kvl_fail(sel->err, KVL_EPOLICY, "the %d best of %d positions, want n <= %d, k >= 0",
+                        k, n, sel->n_pos);
+    return sel_top(sel, scope, 1, score, n, (size_t)n, k, -1);
+}
+
+int kvl_sel_top_pages(struct kvl_sel *sel, enum kvl_scope scope, const float *score,
+                      int32_t n_pages, int32_t k, int32_t page_tok, bool last)
+{
+    if (page_tok < 1 || n_pages != pages_of(sel->n_pos, page_tok) || k < (last ? 1 : 0))
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "the %d best of %d pages of %d tokens, want %d pages and k >= %d", k,
+                        n_pages, page_tok, page_tok < 1 ? 0 : pages_of(sel->n_pos, page_tok),
+                        last ? 1 : 0);
+    int32_t forced = last ? n_pages - 1 : -1;
+    return sel_top(sel, scope, page_tok, score, n_pages - (last ? 1 : 0), (size_t)n_pages,
+                   k - (last ? 1 : 0), forced);
+}
+
+int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32_t arg)
+{
+    if (mode < KVL_POS_ORIGINAL || mode > KVL_POS_GROUPED)
+        return kvl_fail(sel->err, KVL_EPOLICY, "position mode %d, want 0 to %d", (int)mode,
+                        KVL_POS_GROUPED);
+    if (mode != KVL_POS_ORIGINAL && !sel->s->planned->raw_keys)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "other positions need keys before RoPE: set plan->raw_keys");
+    if (mode == KVL_POS_GROUPED && arg < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY, "positions in groups of %d, want 1 or more", arg);
+    if (arg < 0)
+        return kvl_fail(sel->err, KVL_EPOLICY, "positions at distance %d, want 0 or more", arg);
+    sel->seg[sel->n_seg - 1].mode = mode;
+    sel->seg[sel->n_seg - 1].arg = arg;
+    return KVL_OK;
+}
+
+int kvl_sel_query_position(struct kvl_sel *sel, int32_t pos)
+{
+    if (pos < 0)
+        return kvl_fail(sel->err, KVL_EPOLICY, "query at position %d, want 0 or more", pos);
+    sel->seg[sel->n_seg - 1].q_pos = pos;
+    sel->seg[sel->n_seg - 1].has_q_pos = true;
+    return KVL_OK;
+}
+
+int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
+                        const float *log_weight, int32_t n)
+{
+    struct kvl_segment *g = &sel->seg[sel->n_seg - 1];
+    if (!g->list || g->scope != scope || g->page_tok != 1 || list < 0 || list >= g->n_lists ||
+        !g->list[list].given || g->list[list].range || g->list[list].n != n)
+        return kvl_fail(
+            sel->err, KVL_EPOLICY,
+            "%d log-weights for list %d: want a token list of that length, given before", n, list);
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    for (int32_t i = 0; i < n; i++)
+        if (!isfinite(log_weight[i]))
+            return kvl_fail(sel->err, KVL_EPOLICY, "log-weight %d is %g, want a finite number", i,
+                            (double)log_weight[i]);
+    float *copy = kvl_arena_get(&sel->s->engine->step, (size_t)n + 1, sizeof *copy);
+    if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d log-weights", n);
+    if (n > 0) memcpy(copy, log_weight, (size_t)n * sizeof *copy);
+    copy[n] = 0.0f; /* the current token, should the engine add it */
+    g->list[list].log_weight = copy;
+    return KVL_OK;
+}
+
+int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value)
+{
+    const struct kvl_shape *sh = &sel->s->engine->model->shape;
+    size_t n_heads = (size_t)sh->n_heads, n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    if (sel->residual_alpha) return kvl_fail(sel->err, KVL_EPOLICY, "a residual is given twice");
+    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    for (size_t i = 0; i < n_heads; i++)
+        if (!(alpha[i] >= 0.0f && alpha[i] <= 1.0f))
+            return kvl_fail(sel->err, KVL_EPOLICY, "residual: alpha %zu is %g, want 0 to 1", i,
+                            (double)alpha[i]);
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(value[i]))
+            return kvl_fail(sel->err, KVL_EPOLICY,
+                            "residual: value %zu is %g, want a finite number", i, (double)value[i]);
+    float *copy = kvl_arena_get(&sel->s->engine->step, n_heads + n, sizeof *copy);
+    if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a residual");
+    memcpy(copy, alpha, n_heads * sizeof *copy);
+    memcpy(copy + n_heads, value, n * sizeof *copy);
+    sel->residual_alpha = copy;
+    sel->residual_value = copy + n_heads;
+    return KVL_OK;
+}
+
+int kvl_sel_segment(struct kvl_sel *sel)
+{
+    if (sel->n_seg == KVL_MAX_SEGMENTS)
+        return kvl_fail(sel->err, KVL_EPOLICY, "more than %d segments", KVL_MAX_SEGMENTS);
+    if (sel->seg[sel->n_seg - 1].everything)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "another segment after one that has everything: name its items first");
+    sel->seg[sel->n_seg++] = (struct kvl_segment){ .page_tok = 1 };
+    return KVL_OK;
+}
+
+int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps)
+{
+    if (layer_last < sel->layer || layer_last >= sel->s->engine->model->shape.n_layers ||
+        n_steps < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "shared up to layer %d for %d steps, want layer %d to %d, at least 1 step",
+                        layer_last, n_steps, sel->layer, sel->s->engine->model->shape.n_layers - 1);
+    sel->share_layer = layer_last;
+    sel->share_steps = n_steps;
+    return KVL_OK;
+}
+
+/* A query position belongs to grouped positions, and to one step. */
+static int sel_check_positions(const struct kvl_sel *sel, const struct kvl_segment *g)
+{
+    bool grouped = g->mode == KVL_POS_GROUPED;
+    if (grouped != g->has_q_pos)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "grouped positions and a query position go together, a segment has only "
+                        "one of them");
+    if (grouped && sel->share_steps > 1)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a query position, which is this step's alone, is shared with %d steps",
+                        sel->share_steps);
+    return KVL_OK;
+}
+
+/* Keys that were given are those of one layer and step, at their own positions. */
+static int sel_check_keys(const struct kvl_sel *sel, const struct kvl_segment *g)
+{
+    for (int32_t j = 0; j < g->n_lists; j++) {
+        if (!g->list[j].keys) continue;
+        if (sel->share_steps > 0)
+            return kvl_fail(sel->err, KVL_EPOLICY,
+                            "a selection with given keys, which are this layer's alone, is shared");
+        if (g->mode != KVL_POS_ORIGINAL)
+            return kvl_fail(sel->err, KVL_EPOLICY,
+                            "given keys at other than their original positions");
+    }
+    return KVL_OK;
+}
+
+int kvl_sel_complete(struct kvl_sel *sel)
+{
+    if (sel->pseudo && sel->share_steps > 0)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a selection with pseudo-entries, which are this query's alone, is shared");
+    if (sel->residual_alpha && sel->share_steps > 0)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "a selection with a residual, which is this query's alone, is shared");
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        const struct kvl_segment *g = &sel->seg[i];
+        KVL_TRY(sel_check_positions(sel, g));
+        if (g->everything) continue;
+        if (!g->list) return kvl_fail(sel->err, KVL_EPOLICY, "segment %d names no list", i);
+        KVL_TRY(sel_check_keys(sel, g));
+        for (int32_t j = 0; j < g->n_lists; j++)
+            if (!g->list[j].given)
+                return kvl_fail(sel->err, KVL_EPOLICY, "list %d of %d (one per %s) is missing", j,
+                                g->n_lists, scope_name(g->scope));
+    }
+    return KVL_OK;
+}

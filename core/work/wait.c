@@ -1,0 +1,52 @@
+/* Waiting for the device, and what is given to it for one query. */
+#include "work.h"
+
+enum { STEP_WAIT = 64 << 20 }; /* bytes of results that are worth waiting for */
+
+int kvl_engine_sync(struct kvl_engine *e)
+{
+    if (!e->pending) return KVL_OK;
+    e->pending = false;
+    return e->dev->sync();
+}
+
+int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, struct kvl_err *err)
+{
+    if (rc == KVL_OK) return KVL_OK;
+    return kvl_fail(err, rc, "%s: %s", what,
+                    rc == KVL_EDEVICE ? e->dev->error() : kvl_status_name(rc));
+}
+
+int kvl_engine_wait(struct kvl_engine *e, struct kvl_err *err)
+{
+    return kvl_engine_failed(e, "waiting for the device", kvl_engine_sync(e), err);
+}
+
+int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t bytes)
+{
+    e->pending = true;
+    return e->dev->copy(to, from, bytes, KVL_STREAM_MAIN);
+}
+
+int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err)
+{
+    kvl_arena_reset(&e->step);
+    if (e->dev->discrete && e->pending && e->results.used < STEP_WAIT) return KVL_OK;
+    KVL_TRY(kvl_engine_wait(e, err));
+    kvl_arena_reset(&e->results);
+    return KVL_OK;
+}
+
+int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
+                   float *probs, int32_t n)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    return ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
+                                                          .q = q,
+                                                          .lanes = e->lanes,
+                                                          .n_slots = n,
+                                                          .n_heads = sh->n_heads,
+                                                          .n_kv_heads = sh->n_kv_heads,
+                                                          .head_dim = sh->head_dim,
+                                                          .scale = e->scale });
+}

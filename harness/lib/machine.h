@@ -1,0 +1,25 @@
+/* machine.h - facts about this machine for the log. */
+#ifndef KVL_MACHINE_H
+#define KVL_MACHINE_H
+
+#include <stdint.h>
+
+struct kvl_machine {
+    char host[128], cpu[128], os[160], isa[32];
+    int32_t cores; /* that this process may use */
+    int64_t ram_bytes;
+};
+
+/* What cannot be found out is "" or 0. */
+void kvl_machine_read(struct kvl_machine *out);
+/* Bytes that this process may still take, by the system's account and that of its control group; 0 =
+ * unknown. */
+int64_t kvl_memory_free_bytes(void);
+/* Peak resident memory of this process. */
+int64_t kvl_rss_peak_bytes(void);
+/* Threads of this process; 0 = unknown. */
+int32_t kvl_machine_threads(void);
+/* UTC, ISO 8601 with milliseconds: informative only. */
+void kvl_time_utc(char out[32]);
+
+#endif

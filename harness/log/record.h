@@ -1,0 +1,126 @@
+/* record.h - records as JSON, field by field as in results/README.md.
+ *
+ * Builders return a new reference, or NULL when memory is short.
+ */
+#ifndef KVL_RECORD_H
+#define KVL_RECORD_H
+
+#include "jobs.h"
+#include "machine.h"
+#include "measured.h"
+#include "plan.h"
+#include "probe.h"
+#include "record_method.h"
+
+#include <jansson.h>
+
+/* A stage of an answer. */
+struct kvl_outcome_sub {
+    char name[24];
+    double value;
+};
+
+/* What moved between the tiers and what is held where: names in the map `tiers` of records. */
+enum { KVL_N_TIERS = 13 };
+extern const char *const kvl_tiers_name[KVL_N_TIERS];
+struct kvl_counters;
+/* Per token run under the policy where the name says so.  All 0 where nothing is in the host tier. */
+void kvl_tiers_of(const struct kvl_counters *n, double out[KVL_N_TIERS]);
+/* The map; null where all are 0 or not known. */
+json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS]);
+
+/* The numbers of a sample that its cell's record is made of; NaN where there are none. */
+struct kvl_outcome {
+    bool have;   /* a sample was committed */
+    bool failed; /* it has no score */
+    double official, strict, recall;
+    struct kvl_outcome_sub sub[KVL_TASK_SUBS];
+    int32_t n_sub;
+    double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
+    double kv_logical, kv_physical, kv_own, meta;
+    double tiers[KVL_N_TIERS]; /* kvl_tiers_of */
+    double wall_ns;
+    double prefill_ns; /* of the context; NaN: it came from a snapshot */
+    struct kvl_method method;
+};
+
+struct kvl_quality_layers {
+    double recall[KVL_QUALITY_TOPS], mass, error;
+};
+
+/* What a quality record amounts to: means over its steps, layers and heads; NaN where there are
+ * none. */
+struct kvl_quality_means {
+    bool have;
+    bool failed;
+    struct kvl_quality_layers select, dense; /* dense: layers that the policy left so */
+    double kl, same;                         /* over steps */
+};
+
+/* A sample before it is a record; pointers are borrowed. */
+struct kvl_answer {
+    const struct kvl_cell *cell;
+    const struct kvl_question *q;
+    const struct kvl_ask *ask;
+    const char *prediction; /* raw bytes, NUL-terminated */
+    size_t prediction_len;
+    int32_t context, question, context_tok, question_tok;
+    uint64_t seed;
+    bool joint; /* context and question tokenise to the same tokens together */
+    struct kvl_outcome outcome;
+};
+
+/* What stands in a speed record beside its cell. */
+struct kvl_timing {
+    const uint64_t *step_ns; /* [n_steps] */
+    int32_t n_steps, threads;
+    const char *host;
+    double prefill_ns;                       /* NaN: it came from a snapshot */
+    uint64_t attach_ns, replay_ns, first_ns; /* first: the first decode step */
+    struct kvl_counters count;               /* of the timed steps */
+    struct kvl_kv_bytes bytes;
+    struct kvl_method method;
+    int64_t weight_bytes_per_tok;
+    bool gpu; /* what follows is known: of the timed steps, and of the process so far */
+    struct kvl_device_traffic traffic;
+    struct kvl_device_memory memory;
+};
+
+struct kvl_run_info {
+    int argc;
+    char **argv;
+    const struct kvl_work *work;
+    const struct kvl_machine *machine;
+    const struct kvl_store_desc *store;
+    int32_t threads, chunk_tok;
+    struct kvl_jobs jobs;
+    const struct kvl_probed *gpu; /* NULL: the model runs on the CPU */
+};
+
+json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);
+json_t *kvl_record_sample(const char *run, const struct kvl_answer *a);
+/* outcome [contexts * questions] of the cell and quality [contexts * s->quality.questions],
+ * complete. */
+json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
+                        const struct kvl_outcome *outcome, const struct kvl_quality_means *quality);
+/* error NULL: none. */
+json_t *kvl_record_quality(const char *run, const struct kvl_cell *c, int32_t context,
+                           int32_t question, const struct kvl_quality *want,
+                           const struct kvl_quality_result *result, const char *error);
+/* Whether a quality record, or the `quality` of a cell's, is of the passes that are wanted. */
+bool kvl_quality_fits(const json_t *quality, const struct kvl_quality *want);
+/* The means of a committed quality record. */
+void kvl_quality_of(const json_t *quality, struct kvl_quality_means *out);
+json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct kvl_sweep *s,
+                         const struct kvl_timing *t);
+/* cell NULL, context or question -1: null. */
+json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
+                         int32_t question, int status, const char *message);
+
+/* The numbers of a committed sample, back from its record; `out` is replaced: zeroed, or of an earlier
+ * one. */
+void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out);
+/* What it owns; it is none then. */
+void kvl_outcome_free(struct kvl_outcome *o);
+
+#endif

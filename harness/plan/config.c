@@ -1,0 +1,597 @@
+/* The keys of a sweep file. */
+#include "config.h"
+
+#include "args.h"
+#include "config_analyze.h"
+#include "config_point.h"
+#include "config_quality.h"
+#include "config_text.h"
+#include "policy_spec.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_MAX_TOK = 1 << 24, CONFIG_MAX_COUNT = 100000 };
+
+struct config {
+    struct kvl_sweep *s;
+    const struct kvl_registry *registry;
+    const char *model_dir; /* "model" is relative to it; NULL = as it is */
+};
+
+static const char *const protocol_names[KVL_N_PROTOCOLS + 1] = {
+    [KVL_QUESTION_IN_PREFILL] = "question_in_prefill",
+    [KVL_QUESTION_AFTER_COMPRESS] = "question_after_compress",
+    [KVL_QUESTION_AS_DECODE] = "question_as_decode",
+    [KVL_TEACHER_FORCED] = "teacher_forced",
+};
+
+const char *kvl_protocol_name(enum kvl_protocol p)
+{
+    return protocol_names[p];
+}
+
+static int config_memory(const struct kvl_yaml *y, const char *key)
+{
+    return kvl_fail(y->err, KVL_ENOMEM, "%s: %s: out of memory", y->name, key);
+}
+
+/* ---- values of lists ------------------------------------------------------------------------- */
+
+static int config_add_length(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                             const char *text, void *user)
+{
+    int64_t v;
+    if (kvl_parse_i64(text, &v) != KVL_OK || v < 1 || v > CONFIG_MAX_TOK)
+        return kvl_yaml_fail(y, at, key, "\"%s\" is no length, want 1 to %d tokens", text,
+                             CONFIG_MAX_TOK);
+    return kvl_ints_add(user, (int32_t)v) == KVL_OK ? KVL_OK : config_memory(y, key);
+}
+
+static int config_add_depth(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                            const char *text, void *user)
+{
+    double v = KVL_DEPTH_SPREAD;
+    if (strcmp(text, "spread") != 0 && (kvl_parse_f64(text, &v) != KVL_OK || v < 0.0 || v > 1.0))
+        return kvl_yaml_fail(y, at, key, "\"%s\" is no depth, want \"spread\" or 0 to 1", text);
+    return kvl_doubles_add(user, v) == KVL_OK ? KVL_OK : config_memory(y, key);
+}
+
+static int config_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                           const char *text, int32_t *out)
+{
+    for (int32_t i = 0; i < KVL_N_PROTOCOLS; i++) {
+        if (strcmp(protocol_names[i], text) != 0) continue;
+        *out = i;
+        return KVL_OK;
+    }
+    const char *near = kvl_nearest(text, protocol_names, KVL_N_PROTOCOLS);
+    if (near)
+        return kvl_yaml_fail(y, at, key, "no protocol \"%s\", did you mean \"%s\"?", text, near);
+    return kvl_yaml_fail(y, at, key, "no protocol \"%s\", want one of %s, %s, %s", text,
+                         protocol_names[0], protocol_names[1], protocol_names[2]);
+}
+
+static int config_add_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                               const char *text, void *user)
+{
+    int32_t p;
+    KVL_TRY(config_protocol(y, at, key, text, &p));
+    return kvl_ints_add(user, p) == KVL_OK ? KVL_OK : config_memory(y, key);
+}
+
+static int config_add_budget(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                             const char *text, void *user)
+{
+    int32_t tok;
+    if (kvl_budget_parse(text, 1000, &tok, y->err) != KVL_OK) return kvl_yaml_fail_at(y, at, key);
+    return kvl_texts_add(user, text) == KVL_OK ? KVL_OK : config_memory(y, key);
+}
+
+static int config_add_name(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
+                           const char *text, void *user)
+{
+    (void)at;
+    return kvl_texts_add(user, text) == KVL_OK ? KVL_OK : config_memory(y, key);
+}
+
+/* ---- single values --------------------------------------------------------------------------- */
+
+static int config_i32(struct kvl_yaml *y, const yaml_node_t *v, const char *key, int32_t min,
+                      int32_t max, int32_t *out)
+{
+    int64_t wide;
+    KVL_TRY(kvl_yaml_i64(y, v, key, min, max, &wide));
+    *out = (int32_t)wide;
+    return KVL_OK;
+}
+
+static int config_string(struct kvl_yaml *y, const yaml_node_t *v, const char *key, char **out)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (!text[0]) return kvl_yaml_fail(y, v, key, "is empty");
+    free(*out);
+    *out = strdup(text);
+    return *out ? KVL_OK : config_memory(y, key);
+}
+
+static int config_name(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    KVL_TRY(config_string(y, v, key, &c->s->name));
+    if (strchr(c->s->name, '/'))
+        return kvl_yaml_fail(y, v, key, "\"%s\" has a slash, want a plain name", c->s->name);
+    return KVL_OK;
+}
+
+static int config_model(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    const char *text;
+    struct kvl_buf path = { 0 };
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    bool relative = text[0] != '/' && y->lines && c->model_dir;
+    if (!text[0]) return kvl_yaml_fail(y, v, key, "is empty, want the path of a GGUF file");
+    if (kvl_buf_printf(&path, "%s%s%s", relative ? c->model_dir : "", relative ? "/" : "", text))
+        return config_memory(y, key);
+    free(c->s->model);
+    c->s->model = path.data;
+    return KVL_OK;
+}
+
+static int config_log(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_string(y, v, key, &((struct config *)user)->s->log);
+}
+
+static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    int64_t seed;
+    KVL_TRY(kvl_yaml_i64(y, v, key, 0, INT64_MAX, &seed));
+    ((struct config *)user)->s->seed = (uint64_t)seed;
+    return KVL_OK;
+}
+
+static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_kv_type_parse(text, &((struct config *)user)->s->kv_type, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16, bf16 or f32", text);
+    return KVL_OK;
+}
+
+static int config_prefill_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0)
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no arithmetic of prefill, want f32 or bf16",
+                             text);
+    ((struct config *)user)->s->prefill_bf16 = text[0] == 'b';
+    return KVL_OK;
+}
+
+static int config_prefill_kv(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_prefill_kv_parse(text, &((struct config *)user)->s->prefill_kv_host, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key, "\"%s\" holds no keys and values, want device or host",
+                             text);
+    return KVL_OK;
+}
+
+static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_device_parse(text, &((struct config *)user)->s->device, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no device, want " KVL_DEVICE_NAMES, text);
+    return KVL_OK;
+}
+
+static int config_threads(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 1024, &((struct config *)user)->s->threads);
+}
+
+static int config_contexts(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->contexts);
+}
+
+static int config_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->questions);
+}
+
+static int config_chunk(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 65536, &((struct config *)user)->s->chunk_tok);
+}
+
+static int config_kv_limit(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, INT32_MAX, &((struct config *)user)->s->kv_limit_mib);
+}
+
+static int config_batch(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, KVL_ASK_MAX, &((struct config *)user)->s->batch);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static int config_tasks(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    return kvl_points_read(y, v, key, KVL_POINT_TASK, c->registry, &c->s->tasks);
+}
+
+static int config_policies(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    return kvl_points_read(y, v, key, KVL_POINT_POLICY, c->registry, &c->s->policies);
+}
+
+static int config_lengths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_length, &((struct config *)user)->s->lengths);
+}
+
+static int config_depths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_depth, &((struct config *)user)->s->depths);
+}
+
+static int config_protocols(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_protocol, &((struct config *)user)->s->protocols);
+}
+
+static int config_budgets(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_budget, &((struct config *)user)->s->budgets);
+}
+
+/* ---- exclusions ------------------------------------------------------------------------------ */
+
+/* Names are checked, so that a rule cannot miss by a slip of the pen. */
+struct config_rule {
+    struct kvl_exclude *rule;
+    const struct kvl_registry *registry;
+};
+
+static int config_rule_policy(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config_rule *r = user;
+    const struct kvl_policy *policy;
+    struct kvl_texts *names = &r->rule->policies;
+    KVL_TRY(kvl_yaml_each(y, v, key, config_add_name, names));
+    for (size_t i = 0; i < names->n; i++) {
+        if (kvl_registry_find_policy(r->registry, names->v[i], &policy, y->err) != KVL_OK)
+            return kvl_yaml_fail_at(y, v, key);
+        char *name = strdup(policy->name); /* written out, "adakv(snapkv)" */
+        if (!name) return KVL_ENOMEM;
+        free(names->v[i]);
+        names->v[i] = name;
+    }
+    return KVL_OK;
+}
+
+static int config_rule_task(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const struct kvl_task *task;
+    struct kvl_texts *names = &((struct config_rule *)user)->rule->tasks;
+    KVL_TRY(kvl_yaml_each(y, v, key, config_add_name, names));
+    for (size_t i = 0; i < names->n; i++)
+        if (kvl_task_find(names->v[i], &task, y->err) != KVL_OK) return kvl_yaml_fail_at(y, v, key);
+    return KVL_OK;
+}
+
+static int config_rule_protocol(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct kvl_ints found = { 0 };
+    struct kvl_texts *names = &((struct config_rule *)user)->rule->protocols;
+    int rc = kvl_yaml_each(y, v, key, config_add_protocol, &found);
+    for (size_t i = 0; rc == KVL_OK && i < found.n; i++)
+        rc = kvl_texts_add(names, protocol_names[found.v[i]]);
+    free(found.v);
+    return rc;
+}
+
+static int config_rule_length(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_length,
+                         &((struct config_rule *)user)->rule->lengths);
+}
+
+static int config_rule_depth(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_depth, &((struct config_rule *)user)->rule->depths);
+}
+
+static int config_rule_budget(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_budget,
+                         &((struct config_rule *)user)->rule->budgets);
+}
+
+static int config_exclude(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    static const struct kvl_yaml_key keys[] = {
+        { "policy", config_rule_policy, false },     { "task", config_rule_task, false },
+        { "protocol", config_rule_protocol, false }, { "length", config_rule_length, false },
+        { "depth", config_rule_depth, false },       { "budget", config_rule_budget, false },
+    };
+    struct config *c = user;
+    struct kvl_sweep *s = c->s;
+    size_t n = kvl_yaml_len(v);
+    s->exclude = kvl_alloc(n + 1, sizeof *s->exclude);
+    if (!s->exclude) return config_memory(y, key);
+    for (size_t i = 0; i < n; i++) {
+        struct config_rule rule = { &s->exclude[s->n_exclude++], c->registry };
+        yaml_node_t *item = kvl_yaml_at(y, v, i);
+        KVL_TRY(kvl_yaml_walk(y, item, "exclude.", keys, sizeof keys / sizeof keys[0], &rule));
+        if (kvl_yaml_n_pairs(item) == 0)
+            return kvl_yaml_fail(y, item, key, "an empty rule would leave out every cell");
+    }
+    return KVL_OK;
+}
+
+/* ---- speed ----------------------------------------------------------------------------------- */
+
+static int config_speed_task(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    struct kvl_points *task = &c->s->speed.task;
+    KVL_TRY(kvl_points_read(y, v, key, KVL_POINT_TASK, c->registry, task));
+    return task->n == 1 ? KVL_OK : kvl_yaml_fail(y, v, key, "names %zu tasks, want one", task->n);
+}
+
+static int config_speed_policies(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    return kvl_points_read(y, v, key, KVL_POINT_POLICY, c->registry, &c->s->speed.policies);
+}
+
+static int config_speed_lengths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_length, &((struct config *)user)->s->speed.lengths);
+}
+
+static int config_speed_budgets(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_yaml_each(y, v, key, config_add_budget, &((struct config *)user)->s->speed.budgets);
+}
+
+static int config_speed_steps(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 1 << 20, &((struct config *)user)->s->speed.steps);
+}
+
+static int config_speed_warmup(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 0, 1 << 20, &((struct config *)user)->s->speed.warmup);
+}
+
+static int config_speed_repeats(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 1000, &((struct config *)user)->s->speed.repeats);
+}
+
+static int config_speed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    static const struct kvl_yaml_key keys[] = {
+        { "task", config_speed_task, false },       { "policies", config_speed_policies, false },
+        { "lengths", config_speed_lengths, false }, { "budgets", config_speed_budgets, false },
+        { "steps", config_speed_steps, false },     { "warmup", config_speed_warmup, false },
+        { "repeats", config_speed_repeats, false },
+    };
+    struct config *c = user;
+    struct kvl_speed *speed = &c->s->speed;
+    (void)key;
+    *speed = (struct kvl_speed){ .on = true, .steps = 32, .warmup = 4, .repeats = 3 };
+    return kvl_yaml_walk(y, v, "speed.", keys, sizeof keys / sizeof keys[0], user);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static int config_analyze(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_analyze_read(y, v, key, &((struct config *)user)->s->analyze);
+}
+
+static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_quality_read(y, v, key, &((struct config *)user)->s->quality);
+}
+
+static const struct kvl_yaml_key config_keys[] = {
+    { "name", config_name, false },
+    { "model", config_model, false },
+    { "log", config_log, false },
+    { "seed", config_seed, false },
+    { "kv_type", config_kv_type, false },
+    { "prefill_type", config_prefill_type, false },
+    { "prefill_kv", config_prefill_kv, false },
+    { "device", config_device, false },
+    { "threads", config_threads, false },
+    { "contexts", config_contexts, false },
+    { "questions", config_questions, false },
+    { "chunk_tok", config_chunk, false },
+    { "kv_limit_mib", config_kv_limit, false },
+    { "batch", config_batch, false },
+    { "tasks", config_tasks, false },
+    { "policies", config_policies, false },
+    { "lengths", config_lengths, false },
+    { "depths", config_depths, false },
+    { "protocols", config_protocols, false },
+    { "budgets", config_budgets, false },
+    { "exclude", config_exclude, false },
+    { "speed", config_speed, true },
+    { "quality", config_quality, true },
+    { "analyze", config_analyze, true },
+};
+
+static bool config_budgets_needed(const struct kvl_points *policies)
+{
+    for (size_t i = 0; i < policies->n; i++)
+        if (!kvl_policy_ignores_budget(policies->v[i].policy)) return true;
+    return false;
+}
+
+/* What must be there, with what for. */
+static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
+{
+    bool accuracy = s->lengths.n > 0;
+    const struct kvl_speed *speed = &s->speed;
+    if (!s->model)
+        return kvl_yaml_fail(y, NULL, "model", "is missing, want the path of a GGUF file");
+    if (!accuracy && !speed->on)
+        return kvl_yaml_fail(y, NULL, "lengths", "is missing, want a list of tokens");
+    if (accuracy && s->tasks.n == 0)
+        return kvl_yaml_fail(y, NULL, "tasks", "is missing, want a list of kvlab list tasks");
+    if (accuracy && s->policies.n == 0 && s->analyze.on)
+        return kvl_yaml_fail(y, NULL, "policies", "is missing; what it analyzes: kvlab analyze %s",
+                             s->file ? s->file : "FILE");
+    if (accuracy && s->policies.n == 0)
+        return kvl_yaml_fail(y, NULL, "policies", "is missing, want a list of kvlab list policies");
+    if (accuracy && s->budgets.n == 0 && config_budgets_needed(&s->policies))
+        return kvl_yaml_fail(y, NULL, "budgets", "is missing, want a list of tokens per lane");
+    if (s->quality.questions > s->questions)
+        return kvl_yaml_fail(y, NULL, "quality.questions", "%d of a context that is asked %d",
+                             s->quality.questions, s->questions);
+    if (!speed->on) return KVL_OK;
+    if (speed->lengths.n == 0)
+        return kvl_yaml_fail(y, NULL, "speed.lengths", "is missing, want a list of tokens");
+    if (speed->task.n == 0 && s->tasks.n == 0)
+        return kvl_yaml_fail(y, NULL, "speed.task", "is missing, want one of kvlab list tasks");
+    const struct kvl_points *policies = speed->policies.n ? &speed->policies : &s->policies;
+    if (policies->n == 0)
+        return kvl_yaml_fail(y, NULL, "speed.policies", "is missing, want kvlab list policies");
+    if (speed->budgets.n == 0 && s->budgets.n == 0 && config_budgets_needed(policies))
+        return kvl_yaml_fail(y, NULL, "speed.budgets", "is missing, want tokens per lane");
+    return KVL_OK;
+}
+
+static int config_fill_defaults(struct kvl_sweep *s, const char *name)
+{
+    int rc = KVL_OK;
+    if (!s->name) s->name = strdup(name);
+    if (!s->name) return KVL_ENOMEM;
+    if (!s->log) {
+        struct kvl_buf log = { 0 };
+        rc = kvl_buf_printf(&log, "out/%s.jsonl.zst", s->name);
+        s->log = log.data;
+    }
+    if (rc == KVL_OK && s->depths.n == 0) rc = kvl_doubles_add(&s->depths, KVL_DEPTH_SPREAD);
+    if (rc == KVL_OK && s->protocols.n == 0)
+        rc = kvl_ints_add(&s->protocols, KVL_QUESTION_IN_PREFILL);
+    return rc;
+}
+
+/* Folder and stem of a path. */
+static void config_split(const char *path, char *dir, char *stem, size_t size)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *dot = strrchr(base, '.');
+    snprintf(dir, size, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (slash == path) snprintf(dir, size, "/");
+    snprintf(stem, size, "%.*s", dot && dot != base ? (int)(dot - base) : (int)strlen(base), base);
+}
+
+static int config_walk(struct kvl_yaml *y, const char *name, struct config *c)
+{
+    struct kvl_sweep *s = c->s;
+    KVL_TRY(kvl_yaml_walk(y, kvl_yaml_root(y), "", config_keys,
+                          sizeof config_keys / sizeof config_keys[0], c));
+    KVL_TRY(config_check(y, s));
+    if (config_fill_defaults(s, name) != KVL_OK) return config_memory(y, "name");
+    if (kvl_sweep_print(s) != KVL_OK) return config_memory(y, "text");
+    return KVL_OK;
+}
+
+static int config_read(const char *file, const char *name, struct kvl_yaml *y, struct config *c,
+                       struct kvl_err *err)
+{
+    char dir[PATH_MAX], stem[PATH_MAX];
+    struct kvl_buf text = { 0 };
+    struct kvl_yaml_override *override = y->override;
+    size_t n = y->n_overrides;
+    for (size_t i = 0; i < n; i++)
+        KVL_TRY(kvl_yaml_load(&override[i].yaml, override[i].flag, false, override[i].text,
+                              strlen(override[i].text), err));
+    if (file) {
+        config_split(file, dir, stem, sizeof dir);
+        c->model_dir = dir;
+        if (!(c->s->file = strdup(file))) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+        KVL_TRY(kvl_read_file(file, KVL_YAML_LIMIT, &text, err));
+        int rc = kvl_yaml_load(y, file, true, text.data, text.len, err);
+        kvl_buf_free(&text);
+        KVL_TRY(rc);
+    } else {
+        *y = (struct kvl_yaml){ .name = name, .lines = true, .err = err };
+    }
+    y->override = override;
+    y->n_overrides = n;
+    return config_walk(y, file ? stem : name, c);
+}
+
+int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry *registry,
+                   struct kvl_yaml_override *overrides, size_t n_overrides, struct kvl_sweep *out,
+                   struct kvl_err *err)
+{
+    struct kvl_sweep s = { .seed = 1,
+                           .kv_type = KVL_KV_F16,
+                           .device = "cpu",
+                           .contexts = 8,
+                           .questions = 1,
+                           .chunk_tok = 512,
+                           .batch = KVL_ASK_MAX,
+                           .analyze = kvl_analyze_defaults };
+    struct config c = { .s = &s, .registry = registry };
+    struct kvl_yaml y = { .override = overrides, .n_overrides = n_overrides };
+    int rc = config_read(file, name, &y, &c, err);
+    kvl_yaml_free(&y);
+    for (size_t i = 0; i < n_overrides; i++) kvl_yaml_free(&overrides[i].yaml);
+    if (rc == KVL_OK)
+        *out = s;
+    else
+        kvl_sweep_free(&s);
+    return rc;
+}
+
+void kvl_sweep_free(struct kvl_sweep *s)
+{
+    for (size_t i = 0; i < s->n_exclude; i++) {
+        struct kvl_exclude *r = &s->exclude[i];
+        kvl_texts_free(&r->policies);
+        kvl_texts_free(&r->tasks);
+        kvl_texts_free(&r->protocols);
+        kvl_texts_free(&r->budgets);
+        free(r->lengths.v);
+        free(r->depths.v);
+    }
+    kvl_free(s->exclude);
+    kvl_points_free(&s->tasks);
+    kvl_points_free(&s->policies);
+    kvl_points_free(&s->speed.task);
+    kvl_points_free(&s->speed.policies);
+    kvl_texts_free(&s->budgets);
+    kvl_texts_free(&s->speed.budgets);
+    free(s->lengths.v);
+    free(s->speed.lengths.v);
+    free(s->depths.v);
+    free(s->protocols.v);
+    free(s->name);
+    free(s->file);
+    free(s->model);
+    free(s->log);
+    free(s->text);
+    *s = (struct kvl_sweep){ 0 };
+}

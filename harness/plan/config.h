@@ -1,0 +1,158 @@
+/* config.h - a sweep as the user wrote it: axes, exclusions, where the log goes.
+ *
+ *   name: demo                     # default: the file's name
+ *   model: path/to/model.gguf      # relative to this file
+ *   log: out/demo.jsonl.zst        # relative to where the program runs
+ *   seed: 1
+ *   kv_type: f16                   # or bf16, f32
+ *   prefill_type: f32              # or bf16: another arithmetic, so other cells
+ *   device: cpu                    # or cuda, hybrid, cpu-hybrid
+ *   threads: 2                     # default: all cores
+ *   tasks: [{task: passkey, keys: 4}, kv_retrieval]
+ *   lengths: [1024, 4096]          # tokens; also ranges: 1024..8192*2, 1024..4096+1024
+ *   depths: [spread]               # or numbers 0..1
+ *   protocols: [question_in_prefill, question_after_compress]
+ *   contexts: 8                    # per cell
+ *   questions: 4                   # per context
+ *   policies: [full, {policy: quest, page: [16, 32]}, "*"]   # lists are axes; "*" = all there are
+ *             # {policy: infllm, prefill: [shared, own]}: own = the method reads the context itself
+ *   budgets: [64..1024*2, 25%]     # tokens per lane, or a part of the context
+ *   exclude: [{policy: quest, budget: 64}]
+ *   speed: {task: kv_retrieval, lengths: [4096], budgets: [256], policies: ["*"], steps: 32,
+ *           warmup: 4, repeats: 3}
+ *   quality: {questions: 1, steps: 8, top: [10, 64, 256]}   # reference passes; default: none
+ *   analyze: {what: [mass, similarity, drift], tokens: [64, 256], next: [2, 4], lag: 8,
+ *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
+ *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
+ *   kv_limit_mib: 4096             # of the KV store; default: none
+ *   chunk_tok: 512                 # prefill chunk
+ *   batch: 64                      # answers that decode together at most
+ *
+ * Everything is checked before anything runs; a failure is KVL_EINVAL with file, line and key.
+ */
+#ifndef KVL_CONFIG_H
+#define KVL_CONFIG_H
+
+#include "kvl/kvstore.h"
+#include "registry.h"
+#include "yamldoc.h"
+
+enum kvl_protocol {
+    KVL_QUESTION_IN_PREFILL = 0,
+    KVL_QUESTION_AFTER_COMPRESS,
+    KVL_QUESTION_AS_DECODE,
+    KVL_N_PROTOCOLS,
+    KVL_TEACHER_FORCED = KVL_N_PROTOCOLS, /* a text is read, nothing is asked: never chosen */
+};
+const char *kvl_protocol_name(enum kvl_protocol p);
+
+#define KVL_DEPTH_SPREAD (-1.0)
+
+/* A task or policy with options. */
+struct kvl_point {
+    const struct kvl_task *task; /* one of the two is set */
+    const struct kvl_policy *policy;
+    char *options;   /* task: all of them; policy: the explicit ones, in table order */
+    void *opts;      /* task: its options struct; policy: NULL */
+    uint64_t plugin; /* policy: hash of the shared object that it came from, 0 = built in */
+    uint64_t data;   /* task: hash of the file that it reads, 0 = none */
+    bool own;        /* policy: `prefill: own`, it reads the context itself */
+};
+
+/* How the text of a task without questions is read; NULL: the task asks questions. */
+const struct kvl_reading *kvl_point_reading(const struct kvl_point *task);
+
+/* A growable list; items are freed by kvl_sweep_free. */
+struct kvl_points {
+    struct kvl_point *v;
+    size_t n;
+};
+struct kvl_ints {
+    int32_t *v;
+    size_t n;
+};
+struct kvl_doubles {
+    double *v;
+    size_t n;
+};
+struct kvl_texts {
+    char **v;
+    size_t n;
+};
+
+/* A rule without a key applies to every value of it; a cell is left out when all keys match. */
+struct kvl_exclude {
+    struct kvl_texts policies, tasks, protocols, budgets;
+    struct kvl_ints lengths;
+    struct kvl_doubles depths;
+};
+
+struct kvl_speed {
+    bool on;
+    struct kvl_points task; /* one */
+    struct kvl_points policies;
+    struct kvl_ints lengths;
+    struct kvl_texts budgets;
+    int32_t steps, warmup, repeats;
+};
+
+/* Reference passes: of the first questions of every context, their first answer steps. */
+enum { KVL_QUALITY_TOPS = 8 };
+struct kvl_quality {
+    int32_t questions; /* 0 = none */
+    int32_t steps;
+    int32_t top[KVL_QUALITY_TOPS]; /* ascending */
+    int32_t n_top;
+};
+
+/* What kvlab analyze looks at (analysis.h); its flags say what the values mean. */
+enum kvl_analyze_what {
+    KVL_ANALYZE_MASS = 1,
+    KVL_ANALYZE_SIMILARITY = 2,
+    KVL_ANALYZE_DRIFT = 4,
+    KVL_ANALYZE_ALL = 7
+};
+enum { KVL_ANALYZE_NUMBERS = 8, KVL_ANALYSIS_LAG = 64 /* the longest */ };
+struct kvl_analyze_numbers {
+    int32_t v[KVL_ANALYZE_NUMBERS], n; /* ascending */
+};
+struct kvl_analyze {
+    bool on;
+    unsigned what; /* bits of enum kvl_analyze_what */
+    struct kvl_analyze_numbers tokens, next;
+    int32_t lag, dense_layers, wait_layers; /* 0 and -1: by the model */
+};
+
+enum { KVL_ASK_MAX = 64 }; /* answers that decode together at most */
+
+struct kvl_sweep {
+    char *name, *file; /* file NULL: from flags */
+    char *model, *log;
+    uint64_t seed;
+    enum kvl_kv_type kv_type;
+    bool prefill_bf16, prefill_kv_host;
+    const char *device; /* as --device */
+    int32_t threads;    /* 0 = all cores */
+    int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
+    struct kvl_points tasks, policies;
+    struct kvl_ints lengths;
+    struct kvl_doubles depths;
+    struct kvl_ints protocols; /* enum kvl_protocol */
+    struct kvl_texts budgets;
+    struct kvl_exclude *exclude;
+    size_t n_exclude;
+    struct kvl_speed speed;
+    struct kvl_quality quality;
+    struct kvl_analyze analyze;
+    char *text;    /* the resolved configuration, as YAML */
+    char hash[33]; /* XXH3-128 of text */
+};
+
+/* Reads `file` (NULL: nothing but the overrides, called `name`) with overrides from the command
+ * line.  `out` is filled only on success. */
+int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry *registry,
+                   struct kvl_yaml_override *overrides, size_t n_overrides, struct kvl_sweep *out,
+                   struct kvl_err *err);
+void kvl_sweep_free(struct kvl_sweep *s);
+
+#endif

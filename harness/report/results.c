@@ -1,0 +1,522 @@
+/* Logs as results: reads records, keeps the latest of each id, joins accuracy with speed. */
+#include "results.h"
+
+#include "kvl/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- fields of records --------------------------------------------------------------------- */
+
+uint64_t kvl_result_key(const char *id)
+{
+    return kvl_seed_str(0, id);
+}
+
+enum kvl_bound kvl_bound_of(const char *policy)
+{
+    if (strcmp(policy, "full") == 0) return KVL_BOUND_FULL;
+    if (strcmp(policy, "random") == 0) return KVL_BOUND_RANDOM;
+    if (strcmp(policy, "oracle") == 0) return KVL_BOUND_ORACLE;
+    return KVL_BOUND_NONE;
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+struct loader {
+    struct kvl_results *r;
+    json_t *cells, *speeds; /* objects: id -> record, the latest */
+    json_t *resolved;       /* object: id -> how many errors stood before its latest record */
+    size_t n_samples_cap;
+    kvl_results_keep_fn keep; /* NULL: all */
+    const void *keep_user;
+};
+
+static int load_memory(struct kvl_err *err)
+{
+    return kvl_fail(err, KVL_ENOMEM, "no memory for the records of the log");
+}
+
+/* The message as a key that stays, counted later; NULL: no memory. */
+static const char *load_message(json_t *failures, const char *message)
+{
+    if (!json_object_get(failures, message) &&
+        json_object_set_new(failures, message, json_integer(0)) != 0)
+        return NULL;
+    return json_object_iter_key(json_object_iter_at(failures, message));
+}
+
+static int load_sample(struct loader *l, const json_t *record, struct kvl_err *err)
+{
+    struct kvl_results *r = l->r;
+    if (r->n_samples == l->n_samples_cap) {
+        size_t cap = l->n_samples_cap ? 2 * l->n_samples_cap : 1024;
+        struct kvl_result_sample *grown = realloc(r->sample, cap * sizeof *grown);
+        if (!grown) return load_memory(err);
+        r->sample = grown;
+        l->n_samples_cap = cap;
+    }
+    const char *error = json_string_value(json_object_get(record, "error"));
+    bool failed = error != NULL;
+    if (failed && !(error = load_message(r->failures, error))) return load_memory(err);
+    r->sample[r->n_samples] = (struct kvl_result_sample){
+        .cell = kvl_result_key(kvl_json_text(record, "cell")),
+        .context = json_integer_value(json_object_get(record, "context")),
+        .question = json_integer_value(json_object_get(record, "question")),
+        .official = failed ? KVL_NAN : kvl_json_number(record, "official"),
+        .strict = failed ? KVL_NAN : kvl_json_number(record, "strict"),
+        .nll = failed ? KVL_NAN : kvl_json_number(record, "nll_mean"),
+        .error = error,
+        .order = r->n_samples,
+    };
+    r->n_samples++;
+    return KVL_OK;
+}
+
+/* A result: the errors of its cell that were written before it are history. */
+static int load_result(struct loader *l, json_t *latest, json_t *record)
+{
+    const char *id = kvl_json_text(record, "cell");
+    json_t *n = json_integer((json_int_t)json_array_size(l->r->errors));
+    return json_object_set_new(l->resolved, id, n) == 0 ? json_object_set(latest, id, record) : -1;
+}
+
+static int load_record(json_t *record, void *user, struct kvl_err *err)
+{
+    struct loader *l = user;
+    const char *kind = kvl_json_text(record, "kind");
+    int failed = 0;
+    if (l->keep && strcmp(kind, "run") != 0 &&
+        !l->keep(kvl_json_text(record, "cell"), l->keep_user))
+        return KVL_OK;
+    if (strcmp(kind, "sample") == 0 || strcmp(kind, "nll") == 0) return load_sample(l, record, err);
+    if (strcmp(kind, "cell") == 0 || strcmp(kind, "perplexity") == 0)
+        failed = load_result(l, l->cells, record);
+    else if (strcmp(kind, "speed") == 0)
+        failed = load_result(l, l->speeds, record);
+    else if (strcmp(kind, "run") == 0)
+        failed = json_array_append(l->r->runs, record);
+    else if (strcmp(kind, "error") == 0)
+        failed = json_array_append(l->r->errors, record);
+    else if (strcmp(kind, "analysis") == 0)
+        failed = json_object_set(l->r->analyses, kvl_json_text(record, "cell"), record);
+    return failed ? load_memory(err) : KVL_OK;
+}
+
+/* ---- samples ------------------------------------------------------------------------------- */
+
+static int sample_order(const void *a, const void *b)
+{
+    const struct kvl_result_sample *x = a, *y = b;
+    if (x->cell != y->cell) return x->cell < y->cell ? -1 : 1;
+    if (x->context != y->context) return x->context < y->context ? -1 : 1;
+    if (x->question != y->question) return x->question < y->question ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+static void failure_count(json_t *failures, const char *message)
+{
+    json_t *n = json_object_get(failures, message);
+    json_integer_set(n, json_integer_value(n) + 1);
+}
+
+static void samples_finish(struct kvl_results *r)
+{
+    if (r->n_samples) qsort(r->sample, r->n_samples, sizeof *r->sample, sample_order);
+    size_t used = 0;
+    for (size_t i = 0; i < r->n_samples; i++) {
+        const struct kvl_result_sample *s = &r->sample[i], *next = s + 1;
+        bool latest = i + 1 == r->n_samples || next->cell != s->cell ||
+                      next->context != s->context || next->question != s->question;
+        if (!latest) continue;
+        r->n_failed_samples += isnan(s->official) && isnan(s->nll);
+        if (s->error) failure_count(r->failures, s->error);
+        r->sample[used++] = *s;
+    }
+    r->n_samples = used;
+}
+
+const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
+                                                   const struct kvl_result *cell, size_t *n)
+{
+    uint64_t key = kvl_result_key(cell->id);
+    size_t lo = 0, hi = r->n_samples;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (r->sample[mid].cell < key)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    *n = 0;
+    while (lo + *n < r->n_samples && r->sample[lo + *n].cell == key) ++*n;
+    return r->sample + lo;
+}
+
+bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s)
+{
+    return r->n_samples && bsearch(s, r->sample, r->n_samples, sizeof *s, sample_order);
+}
+
+static int key_order(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* ---- errors -------------------------------------------------------------------------------- */
+
+/* Leaves the errors that no later result of their cell made history. */
+static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *stopped,
+                         struct kvl_err *err)
+{
+    json_t *left = json_array(), *e;
+    size_t i;
+    int failed = left ? 0 : -1;
+    json_array_foreach(r->errors, i, e)
+    {
+        const char *id = kvl_json_text(e, "cell");
+        if ((json_int_t)i < json_integer_value(json_object_get(resolved, id))) continue;
+        failed |= json_array_append(left, e);
+        if (id[0]) failed |= json_object_set_new(stopped, id, json_true());
+    }
+    json_decref(r->errors);
+    r->errors = left;
+    r->n_stopped = json_object_size(stopped);
+    return failed ? load_memory(err) : KVL_OK;
+}
+
+/* Samples whose cell was cut off before its record, or one of its error, was written. */
+static int samples_unfinished(struct kvl_results *r, json_t *cells, json_t *stopped,
+                              struct kvl_err *err)
+{
+    size_t n = 0;
+    uint64_t *keys = kvl_alloc(json_object_size(cells) + json_object_size(stopped), sizeof *keys);
+    if (!keys) return load_memory(err);
+    const char *id;
+    json_t *record;
+    json_object_foreach(cells, id, record) keys[n++] = kvl_result_key(id);
+    json_object_foreach(stopped, id, record) keys[n++] = kvl_result_key(id);
+    qsort(keys, n, sizeof *keys, key_order);
+    for (size_t i = 0; i < r->n_samples; i++) {
+        bool first = i == 0 || r->sample[i - 1].cell != r->sample[i].cell;
+        if (first && !bsearch(&r->sample[i].cell, keys, n, sizeof *keys, key_order))
+            r->n_unfinished++;
+    }
+    kvl_free(keys);
+    return KVL_OK;
+}
+
+static int results_left(struct loader *l, struct kvl_err *err)
+{
+    json_t *stopped = json_object();
+    int rc = stopped ? errors_finish(l->r, l->resolved, stopped, err) : load_memory(err);
+    if (rc == KVL_OK) rc = samples_unfinished(l->r, l->cells, stopped, err);
+    json_decref(stopped);
+    return rc;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------- */
+
+static void runs_newest(struct kvl_results *r)
+{
+    size_t i;
+    json_t *run;
+    json_array_foreach(r->runs, i, run) if (!r->newest_run ||
+                                            strcmp(kvl_json_text(run, "t_start"),
+                                                   kvl_json_text(r->newest_run, "t_start")) >= 0)
+        r->newest_run = run;
+}
+
+static const json_t *run_of(const struct kvl_results *r, const char *id)
+{
+    for (size_t i = json_array_size(r->runs); i-- > 0;) {
+        const json_t *run = json_array_get(r->runs, i);
+        if (strcmp(kvl_json_text(run, "run"), id) == 0) return run;
+    }
+    return NULL;
+}
+
+/* The seed of the contexts, of the canonical text of a point; NaN when it says none. */
+static double seed_of(const json_t *record)
+{
+    const char *seed = strstr(kvl_json_text(record, "key"), ";seed=");
+    return seed ? strtod(seed + strlen(";seed="), NULL) : KVL_NAN;
+}
+
+const char *kvl_result_model(const struct kvl_results *r, const char *run)
+{
+    return kvl_json_text(run_of(r, run), "model.name");
+}
+
+/* ---- results ------------------------------------------------------------------------------- */
+
+static struct kvl_interval interval_of(const json_t *record, const char *field, const char *mean)
+{
+    const json_t *o = json_object_get(record, field);
+    return (struct kvl_interval){ kvl_json_number(o, mean), kvl_json_number(o, "lo"),
+                                  kvl_json_number(o, "hi") };
+}
+
+/* The fields that cells and speed records share. */
+static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
+{
+    struct kvl_result x = {
+        .record = record,
+        .id = kvl_json_text(record, "cell"),
+        .task = kvl_json_text(record, "task"),
+        .task_options = kvl_json_text(record, "task_options"),
+        .protocol = kvl_json_text(record, "protocol"),
+        .policy = kvl_json_text(record, "policy"),
+        .options = kvl_json_text(record, "options"),
+        .asked = kvl_json_text(record, kvl_json_value(record, "options_asked") ? "options_asked"
+                                                                               : "options"),
+        .budget = kvl_json_text(record, "budget"),
+        .exec = kvl_json_text(record, "exec"),
+        .prefill = kvl_json_text(record, "prefill"),
+        .device = kvl_json_text(record, "device"),
+        .code = kvl_json_text(record, "code"),
+        .run = kvl_json_text(record, "run"),
+        .length_tok = kvl_json_number(record, "length_tok"),
+        .depth = kvl_json_number(record, "depth"),
+        .budget_tok = kvl_json_number(record, "budget_tok"),
+        .official = interval_of(record, "official", "p"),
+        .strict = interval_of(record, "strict", "p"),
+        .recall = interval_of(record, "recall", "mean"),
+        .is_text = strcmp(kvl_json_text(record, "kind"), "perplexity") == 0,
+        .nll = interval_of(record, "nll", "mean"),
+        .ppl = interval_of(record, "ppl", "value"),
+        .over_blocks = strcmp(kvl_json_text(record, "nll.over"), "blocks") == 0,
+        .n_tok = kvl_json_number(record, "n_tok"),
+        .n = kvl_json_number(record, "n"),
+        .n_eff = kvl_json_number(record, "official.n_eff"),
+        .n_contexts = kvl_json_number(record, "n_contexts"),
+        .n_errors = kvl_json_number(record, "n_errors"),
+        .attended_tok = kvl_json_number(record, "attended_tok"),
+        .dense_tok = kvl_json_number(record, "dense_tok"),
+        .kv_read = kvl_json_number(record, "kv_read_bytes_per_tok"),
+        .index_read = kvl_json_number(record, "index_read_bytes_per_tok"),
+        .h2d = kvl_json_number(record, "tiers.h2d_bytes_per_tok"),
+        .host_attend = kvl_json_number(record, "tiers.host_attend_bytes_per_tok"),
+        .kv_logical = kvl_json_number(record, "kv_logical_bytes"),
+        .kv_physical = kvl_json_number(record, "kv_physical_bytes"),
+        .kv_own = kvl_json_number(record, "kv_own_bytes"),
+        .meta = kvl_json_number(record, "meta_bytes"),
+        .chance = kvl_json_number(record, "chance"),
+        .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
+        .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
+    };
+    const json_t *run = run_of(r, x.run);
+    x.model = kvl_json_text(run, "model.name");
+    x.model_hash = kvl_json_text(run, "model.hash");
+    x.kv_type = kvl_json_text(run, "store.kv_type");
+    x.prefill_type = kvl_json_text(run, "store.prefill_type");
+    if (strcmp(x.prefill_type, "bf16") != 0) x.prefill_type = "f32"; /* older logs do not say */
+    x.prefill_kv = kvl_json_text(run, "store.prefill_kv");
+    if (strcmp(x.prefill_kv, "host") != 0) x.prefill_kv = "device";
+    x.seed = seed_of(record);
+    bool timed = json_object_get(record, "threads") != NULL;
+    x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
+    x.threads = kvl_json_number(timed ? record : run, timed ? "threads" : "machine.threads");
+    x.bound = kvl_bound_of(x.policy);
+    x.stale = strcmp(x.code, kvl_json_text(r->newest_run, "kvlab.git")) != 0 && r->newest_run;
+    return x;
+}
+
+static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
+           strcmp(a->budget, b->budget) == 0 && strcmp(a->options, b->options) == 0 &&
+           strcmp(a->model, b->model) == 0 && strcmp(a->model_hash, b->model_hash) == 0 &&
+           strcmp(a->kv_type, b->kv_type) == 0 && strcmp(a->prefill_type, b->prefill_type) == 0 &&
+           strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
+           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
+}
+
+static bool same_task(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0;
+}
+
+static int number_order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median, least and most of n > 0 values, which get sorted. */
+static struct kvl_interval spread_of(double *v, size_t n)
+{
+    qsort(v, n, sizeof *v, number_order);
+    return (struct kvl_interval){ (v[(n - 1) / 2] + v[n / 2]) / 2, v[0], v[n - 1] };
+}
+
+/* The machine and threads whose speed a point gets: its own, else those of the latest record. */
+static const struct kvl_result *join_setup(const struct kvl_result *x,
+                                           const struct kvl_result *speed, size_t n_speed)
+{
+    const struct kvl_result *latest = x;
+    for (size_t i = 0; i < n_speed; i++) {
+        if (!same_point(x, &speed[i])) continue;
+        if (kvl_result_setup_cmp(x, &speed[i]) == 0) return x;
+        latest = &speed[i];
+    }
+    return latest;
+}
+
+/* Gives the point the repeats of its speed, and marks them as used.  Speed hardly depends on the
+ * task: that of another one stands in for a task that was not timed. */
+static void join_speed(struct kvl_result *x, const struct kvl_result *speed, size_t n_speed,
+                       bool *used, double *v)
+{
+    const struct kvl_result *setup = join_setup(x, speed, n_speed);
+    size_t n = 0;
+    x->host = setup->host;
+    x->threads = setup->threads;
+    for (int any_task = 0; any_task < 2 && n == 0; any_task++) {
+        for (size_t i = 0; i < n_speed; i++) {
+            if (!same_point(x, &speed[i]) || kvl_result_setup_cmp(x, &speed[i])) continue;
+            if (!any_task && !same_task(x, &speed[i])) continue;
+            used[i] = true;
+            if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
+        }
+    }
+    if (n) x->decode = spread_of(v, n);
+    x->n_speed = n;
+}
+
+static void results_join(struct kvl_results *r, const struct kvl_result *speed, size_t n_speed,
+                         bool *used, double *v)
+{
+    size_t n_outdone = kvl_results_outdone(r);
+    for (size_t i = 0; i < r->n_all; i++)
+        if (r->result[i].outdone) join_speed(&r->result[i], speed, n_speed, used, v);
+    memset(used, 0, n_speed * sizeof *used); /* what is not shown is no place for a speed */
+    for (size_t i = 0; i < r->n_all; i++)
+        if (!r->result[i].outdone) join_speed(&r->result[i], speed, n_speed, used, v);
+    for (size_t i = 0; i < n_speed; i++) {
+        if (used[i]) continue; /* its point has no cell: it stands for itself */
+        r->result[r->n_all] = speed[i];
+        json_incref(speed[i].record);
+        join_speed(&r->result[r->n_all++], speed, n_speed, used, v);
+    }
+    r->n = r->n_all - n_outdone;
+}
+
+static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, struct kvl_err *err)
+{
+    size_t n_speed = json_object_size(speeds), n = json_object_size(cells);
+    struct kvl_result *speed = kvl_alloc(n_speed, sizeof *speed);
+    bool *used = kvl_alloc(n_speed, sizeof *used);
+    double *v = kvl_alloc(n_speed, sizeof *v);
+    r->result = kvl_alloc(n + n_speed, sizeof *r->result);
+    bool memory = speed && used && v && r->result;
+    const char *id;
+    json_t *record;
+    size_t i = 0;
+    if (memory) {
+        json_object_foreach(cells, id, record)
+        {
+            r->result[r->n_all] = result_of(r, json_incref(record));
+            r->result[r->n_all++].is_cell = true;
+        }
+        json_object_foreach(speeds, id, record) speed[i++] = result_of(r, record);
+        results_join(r, speed, n_speed, used, v);
+    }
+    kvl_free(speed);
+    kvl_free(used);
+    kvl_free(v);
+    return memory ? KVL_OK : load_memory(err);
+}
+
+/* All speed records as a list, and the number of machines and thread counts behind them. */
+static int results_speeds(struct kvl_results *r, json_t *speeds, struct kvl_err *err)
+{
+    json_t *setups = json_object();
+    const char *id;
+    json_t *record;
+    int failed = setups ? 0 : -1;
+    json_object_foreach(speeds, id, record)
+    {
+        failed |= json_array_append(r->speeds, record);
+        char setup[320];
+        snprintf(setup, sizeof setup, "%.0f %.300s", kvl_json_number(record, "threads"),
+                 kvl_json_text(record, "host"));
+        failed |= json_object_set_new(setups, setup, json_true());
+    }
+    r->n_speed = json_array_size(r->speeds);
+    r->n_setups = json_object_size(setups);
+    json_decref(setups);
+    return failed ? load_memory(err) : KVL_OK;
+}
+
+static int results_read(struct loader *l, char *const *words, size_t n_words, struct kvl_err *err)
+{
+    struct kvl_results *r = l->r;
+    struct kvl_log_paths paths = { 0 };
+    if (!l->cells || !l->speeds || !l->resolved || !r->runs || !r->errors || !r->speeds ||
+        !r->analyses || !r->failures)
+        return load_memory(err);
+    KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
+    int rc =
+        kvl_log_each((const char *const *)paths.path, paths.n, load_record, l, &r->health, err);
+    kvl_log_paths_free(&paths);
+    KVL_TRY(rc);
+    runs_newest(r);
+    samples_finish(r);
+    KVL_TRY(results_left(l, err));
+    KVL_TRY(results_speeds(r, l->speeds, err));
+    KVL_TRY(results_build(r, l->cells, l->speeds, err));
+    return kvl_results_label(r, err);
+}
+
+int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
+                     struct kvl_err *err)
+{
+    return kvl_results_load_some(words, n_words, NULL, NULL, out, err);
+}
+
+int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
+                          const void *user, struct kvl_results *out, struct kvl_err *err)
+{
+    struct kvl_results r = { .runs = json_array(),
+                             .errors = json_array(),
+                             .speeds = json_array(),
+                             .analyses = json_object(),
+                             .failures = json_object() };
+    struct loader l = {
+        .r = &r, .cells = json_object(), .speeds = json_object(), .resolved = json_object()
+    };
+    l.keep = keep;
+    l.keep_user = user;
+    int rc = results_read(&l, words, n_words, err);
+    json_decref(l.cells);
+    json_decref(l.speeds);
+    json_decref(l.resolved);
+    if (rc == KVL_OK)
+        *out = r;
+    else
+        kvl_results_free(&r);
+    return rc;
+}
+
+void kvl_results_free(struct kvl_results *r)
+{
+    for (size_t i = 0; i < r->n_all; i++) {
+        free(r->result[i].label);
+        free(r->result[i].task_label);
+        free(r->result[i].set);
+        json_decref(r->result[i].record);
+    }
+    kvl_free(r->result);
+    free(r->sample);
+    json_decref(r->runs);
+    json_decref(r->errors);
+    json_decref(r->speeds);
+    json_decref(r->analyses);
+    json_decref(r->failures);
+    kvl_log_health_free(&r->health);
+    *r = (struct kvl_results){ 0 };
+}

@@ -1,0 +1,125 @@
+/* results.h - logs as results: one entry per point of a sweep, its accuracy and its speed together.
+ *
+ * Cells are joined with the speed records of the same model file, KV type, length, policy, options,
+ * budget, execution and device, of their own task if it was timed (a speed record knows no protocol,
+ * so that it serves all of them), and of one machine and thread count: those of the cell's run, else
+ * those of the latest record.  Speed of another machine or thread count stands for itself.  A record
+ * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same id.  Cells
+ * of one point that differ in the number of contexts or questions are not shown beside each other:
+ * the one with the most samples stands for the point.
+ *
+ * Thread-safe: no; the results belong to one thread.
+ */
+#ifndef KVL_RESULTS_H
+#define KVL_RESULTS_H
+
+#include "json.h"
+#include "log.h"
+#include "stats.h"
+
+/* Policies that bound a comparison instead of taking part; they stand first or last everywhere. */
+enum kvl_bound { KVL_BOUND_FULL, KVL_BOUND_NONE, KVL_BOUND_RANDOM, KVL_BOUND_ORACLE };
+
+/* One point.  Strings are borrowed from the records, "" when a record lacks them; numbers are NaN
+ * then.  A point with speed records alone has protocol "" and no accuracy. */
+struct kvl_result {
+    json_t *record; /* of the cell, or of its first speed record */
+    const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
+    const char *asked; /* options that were given; all of them in older logs */
+    const char *exec, *prefill, *device, *code, *run;
+    const char *model_hash, *kv_type; /* of the run's model file and store */
+    const char *prefill_type, *prefill_kv;
+    const char *host; /* of the speed, or of the run of a cell without any */
+    double threads;   /* likewise */
+    char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
+    char *label;      /* policy, with the options that tell it from others of the same policy */
+    char *task_label; /* task, with the options that are not the task's defaults */
+    enum kvl_bound bound;
+    bool is_text;        /* a cell of texts: no accuracy, but nll and ppl */
+    bool is_cell, stale; /* stale: of another build than the newest run */
+    bool outdone;        /* another cell of the same point has more samples */
+    double length_tok, depth, budget_tok, seed;
+    struct kvl_interval official, strict, recall;
+    struct kvl_interval nll, ppl; /* nats per token; its exponential */
+    bool over_blocks;             /* their interval is over stretches of one text */
+    double n, n_eff, n_contexts, n_errors, n_tok;
+    double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
+    double h2d;                                   /* brought from the host, bytes per token */
+    double host_attend;                           /* read by attention on the host, the same */
+    double kv_logical, kv_physical, kv_own, meta; /* bytes */
+    double chance, prefill_tok_per_s;
+    struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
+    size_t n_speed;
+};
+
+/* A sample without its text; `cell` is kvl_result_key of the cell's id. */
+struct kvl_result_sample {
+    uint64_t cell;
+    int64_t context, question;
+    double official, strict; /* NaN when it failed */
+    double nll;              /* of a text; NaN when it failed or is none */
+    const char *error;       /* why it failed, a key of `failures`; NULL when it did not */
+    size_t order;            /* in the log */
+};
+
+struct kvl_results {
+    struct kvl_result *result; /* in the order of a table: blocks, bounds, labels, budgets */
+    size_t n;                  /* of the tables */
+    size_t n_all;              /* behind those: cells of the same points with fewer samples */
+    struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
+    size_t n_samples, n_failed_samples;
+    json_t *failures;               /* object: message -> how many samples failed with it */
+    size_t n_unfinished;            /* cells that have samples but neither cell nor error record */
+    size_t n_stopped;               /* cells that have an error record and no result after it */
+    size_t n_speed;                 /* speed records */
+    json_t *runs, *errors, *speeds; /* arrays of records; errors: of cells without a later result */
+    json_t *analyses;               /* object: id -> the latest record of that analysis */
+    json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
+    size_t n_setups;                /* machines and thread counts that speed was measured with */
+    struct kvl_log_health health;
+};
+
+/* Reads all files behind `words`.  Errors as kvl_log_paths and kvl_log_read. */
+int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
+                     struct kvl_err *err);
+/* The same, of the cells alone that `keep` wants; NULL wants all. */
+typedef bool (*kvl_results_keep_fn)(const char *cell, const void *user);
+int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
+                          const void *user, struct kvl_results *out, struct kvl_err *err);
+void kvl_results_free(struct kvl_results *r);
+
+uint64_t kvl_result_key(const char *id);
+enum kvl_bound kvl_bound_of(const char *policy);
+/* Parts of what makes a block; what both results must share but for policy, options and budget. */
+enum kvl_block_key {
+    KVL_BLOCK_TASK = 1,
+    KVL_BLOCK_PROTOCOL = 2,
+    KVL_BLOCK_LENGTH = 4,
+    KVL_BLOCK_DEPTH = 8,
+};
+/* Order of the blocks of two results, 0 when it is the same one; keys in `skip` do not count. */
+int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip);
+/* The part of that order that no key skips: model, its file, KV type, seed, device. */
+int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* The part that counts for speed: threads and machine. */
+int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* Order inside a block: bounds, labels, budgets; 0 when it is the same row. */
+int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* The samples of a cell: *n of them. */
+const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
+                                                   const struct kvl_result *cell, size_t *n);
+
+/* True when `s`, the s->order-th record of a sample or a text in the logs, is the latest of its question. */
+bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s);
+
+/* Marks the cells that are not to be shown: of those that differ in contexts, questions or versions
+ * alone, the one with the most samples, then the latest, stays.  Returns how many it marked (labels.c;
+ * done by load). */
+size_t kvl_results_outdone(struct kvl_results *r);
+/* Gives every result its label and puts the results in order (labels.c; done by load). */
+int kvl_results_label(struct kvl_results *r, struct kvl_err *err);
+
+/* Name of the model of a run, "" when the log has no such run. */
+const char *kvl_result_model(const struct kvl_results *r, const char *run);
+
+#endif

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# check.sh - the house keeps its rooms: no include and no call against rooms.txt, no circle between folders, none
+# between the files of core/{work,engine}, no folder of more than 40 source files.
+#
+#   check.sh SOURCES OBJECTS   OBJECTS: a file with the path of one object a line (.../<target>.dir/<source>.o)
+#   check.sh --self-test       plants one fault of each kind and sees that it is found
+set -eu
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+most_files=40
+# One file per operator or method: lists, not rooms to find one's way in.
+lists='^(core/ops/(ref|cpu|cuda)|methods)$'
+acyclic='^core/(work|engine)$'
+
+# "from to" per line: folders that a folder may use.
+allowed() {
+    sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$1" |
+        awk -F: '{ print $1, $1; n = split($2, to, " "); for (i = 1; i <= n; i++) print $1, to[i] }'
+}
+
+# "file file" per line: who includes whom.  Names of headers are unique in the tree.
+includes() {
+    find core harness methods datasets -name '*.h' -o -name '*.cuh' -o -name '*.def' 2>/dev/null |
+        grep -v '^core/include/' >"$work/headers"
+    find core harness methods datasets \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null |
+        xargs grep -HoE '^#include "[^"]+"' /dev/null |
+        awk -v headers="$work/headers" '
+            BEGIN { while ((getline path < headers) > 0) { name = path; sub(/.*\//, "", name); at[name] = path } }
+            { split($0, half, ":"); name = half[2]; gsub(/#include |"/, "", name)
+              if (name ~ /^kvl\//) next
+              sub(/.*\//, "", name); if (name in at) print half[1], at[name] }'
+}
+
+# "file file function" per line: who calls whom.  A function that several files define is not followed.
+calls() {
+    while read -r object; do
+        source=${object##*.dir/}
+        source=${source#./}
+        nm "$object" | awk -v file="${source%.o}" 'NF == 2 && $1 == "U" { print "u", file, $2 }
+            NF == 3 && $2 ~ /^[TDRBVW]$/ { print "d", file, $3 }'
+    done <"$1" | awk '
+        $1 == "d" { count[$3]++; home[$3] = $2 }
+        $1 == "u" { n++; user[n] = $2; name[n] = $3 }
+        END { for (i = 1; i <= n; i++) if (count[name[i]] == 1 && home[name[i]] != user[i])
+                  print user[i], home[name[i]], name[i] }'
+}
+
+# check SOURCES OBJECTS ROOMS: prints what is wrong, a line each; nothing when all is well
+check() {
+    cd "$1"
+    allowed "$3" >"$work/allowed"
+    includes >"$work/includes"
+    calls "$2" >"$work/calls"
+    for kind in includes calls; do
+        awk -v allowed="$work/allowed" -v kind="$kind" '
+            function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+            BEGIN { while ((getline line < allowed) > 0) ok[line] = 1 }
+            { pair = folder($1) " " folder($2)
+              if (!(pair in ok)) print $1, (kind == "calls" ? "calls " $3 " of" : "includes"), $2 ": rooms.txt does not allow it" }' \
+            "$work/$kind"
+    done
+    cat "$work/includes" "$work/calls" | awk '
+        function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+        folder($1) != folder($2) { print folder($1), folder($2) }' | sort -u >"$work/folders"
+    tsort "$work/folders" 2>&1 >/dev/null | sed -n 's/^tsort: *-\{0,1\}/circle between folders: /p' | grep -v 'input contains' || true
+    awk -v acyclic="$acyclic" '
+        function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+        folder($1) == folder($2) && folder($1) ~ acyclic { print $1, $2 }' "$work/calls" | sort -u >"$work/files"
+    tsort "$work/files" 2>&1 >/dev/null | sed -n 's/^tsort: *-\{0,1\}/circle between files: /p' | grep -v 'input contains' || true
+    find core harness methods datasets \( -name '*.c' -o -name '*.cu' \) 2>/dev/null | sed 's|/[^/]*$||' | sort | uniq -c |
+        awk -v most="$most_files" -v lists="$lists" '$1 > most && $2 !~ lists { print $2 " has " $1 " source files, want at most " most }'
+}
+
+self_test() {
+    local tree=$work/tree object
+    mkdir -p "$tree"/core/{base,policy,engine,kv} "$work/o.dir/core/engine" "$work/o.dir/core/base"
+    echo '#include "up.h"' >"$tree/core/base/low.c"
+    echo 'int kvl_up(void);' >"$tree/core/policy/up.h"
+    printf 'int kvl_up(void);\nint kvl_low(void);\nint kvl_low(void) { return kvl_up(); }\n' >"$tree/core/base/call.c"
+    printf 'int kvl_low(void);\nint kvl_up(void);\nint kvl_b(void);\nint kvl_up(void) { return kvl_low() + kvl_b(); }\n' >"$tree/core/engine/a.c"
+    printf 'int kvl_up(void);\nint kvl_b(void);\nint kvl_b(void) { return kvl_up(); }\n' >"$tree/core/engine/b.c"
+    for i in $(seq 41); do : >"$tree/core/kv/f$i.c"; done
+    for object in base/call engine/a engine/b; do
+        cc -c -o "$work/o.dir/core/$object.c.o" "$tree/core/$object.c"
+        echo "$work/o.dir/core/$object.c.o"
+    done >"$work/objects"
+    check "$tree" "$work/objects" "$here/rooms.txt" >"$work/said"
+    local wrong=0 want
+    while read -r want; do
+        grep -qF "$want" "$work/said" || { echo "structure: not found: $want"; wrong=1; }
+    done <<'TEXT'
+core/base/low.c includes core/policy/up.h: rooms.txt does not allow it
+core/base/call.c calls kvl_up of core/engine/a.c: rooms.txt does not allow it
+circle between folders: core/
+circle between files: core/engine/a.c
+core/kv has 41 source files, want at most 40
+TEXT
+    [ $wrong = 0 ] || { cat "$work/said"; exit 1; }
+}
+
+case ${1-} in
+--self-test) self_test; exit ;;
+'') sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2 ;;
+esac
+(self_test)
+check "$(realpath "$1")" "$(realpath "$2")" "$here/rooms.txt" >"$work/wrong"
+[ ! -s "$work/wrong" ] || { cat "$work/wrong"; exit 1; }
