@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# test_install.sh - `cmake --install` gives a program that runs apart from the sources, draws, and headers with
+# which a plug-in compiles.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1") sources=$(realpath "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "test_install: $*" >&2
+    [ ! -f "$work/log" ] || tail -n 20 "$work/log" >&2
+    exit 1
+}
+
+build=$(dirname "$program")
+[ -f "$build/cmake_install.cmake" ] || { echo "test_install: skipped, $build is no build folder"; exit 77; }
+cmake --install "$build" --prefix "$work/at" >"$work/log" 2>&1 || fail "cmake --install"
+kvlab=$work/at/bin/kvlab share=$work/at/share/kvlab
+[ -x "$kvlab" ] || fail "no bin/kvlab"
+
+cp "$share/methods/_template.c" "$work/mine.c"
+cc -std=c17 -D_GNU_SOURCE -DKVL_PLUGIN -shared -fPIC -I"$work/at/include" -o "$work/mine.so" "$work/mine.c" \
+    >"$work/log" 2>&1 || fail "a plug-in does not compile with the installed headers"
+cd "$work"
+"$kvlab" list policies --plugin "$work/mine.so" >"$work/log" 2>&1 || fail "the plug-in does not load"
+"$kvlab" run -m "$share/datasets/model/kvlab-tiny.gguf" --task passkey --length 512 --policy streaming_llm --budget 64 --contexts 1 --questions 1 \
+    --log "$work/run.jsonl.zst" >"$work/log" 2>&1 || fail "a run with the installed model"
+"$kvlab" sweep "$share/harness/sweeps/demo.yaml" --dry-run >"$work/log" 2>&1 || fail "an installed sweep finds its model"
+KVL_HOME=$share "$kvlab" plot accuracy_budget "$work/run.jsonl.zst" --out "$work" >"$work/log" 2>&1 || fail "a plot"
+[ -s "$work/accuracy_budget.png" ] || fail "no picture"
