@@ -145,7 +145,7 @@ static const struct kvl_policy adakv = {
         "nothing while decoding.",
     .inner = "snapkv",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_WRAPS | KVL_CAP_RAGGED,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,
     .opts = adakv_options,
     .opts_size = sizeof(struct adakv_opts),
     .plan = adakv_plan,

@@ -140,7 +140,8 @@ static const struct kvl_policy context_shift = {
         "Per step and layer two ranges, and with positions=in_cache up to n_ctx - 1 keys rotated "
         "anew; once: two ranges.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = shift_options,
     .opts_size = sizeof(struct shift_opts),
     .min_budget = shift_min_budget,

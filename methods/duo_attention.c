@@ -430,7 +430,8 @@ static const struct kvl_policy duo_attention = {
             "streaming lane. "
             "Per step: two ranges per streaming lane; full lanes read everything.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PREFILL | KVL_CAP_RAGGED | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED | KVL_CAP_ASYNC,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = duo_options,
     .opts_size = sizeof(struct duo_opts),
     .min_budget = duo_min_budget,

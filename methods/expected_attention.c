@@ -79,7 +79,6 @@ static int expected_plan(struct kvl_plan *plan)
 {
     const struct expected_opts *o = plan->opts;
     size_t dim = (size_t)plan->shape->head_dim;
-    plan->replay = KVL_REPLAY_NONE;
     plan->state_bytes = dim * dim * sizeof(float);
     if (plan->budget_tok < o->n_sink + 2)
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d with n_sink=%d; give %d or more",

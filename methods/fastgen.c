@@ -155,7 +155,6 @@ static int fastgen_plan(struct kvl_plan *plan)
     size_t lanes = (size_t)plan->shape->n_layers * (size_t)plan->shape->n_kv_heads;
     KVL_TRY(fastgen_parse(plan));
     if (o->local == KVL_AUTO) o->local = KVL_MAX(1, (int32_t)(o->r_l * plan->context_tok));
-    plan->replay = KVL_REPLAY_NONE;
     plan->state_bytes =
         sizeof(struct fastgen_state) + lanes * (sizeof(struct fastgen_lane) + sizeof(int32_t));
     KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, FASTGEN_COLUMNS, &o->table));
@@ -426,7 +425,7 @@ static const struct kvl_policy fastgen = {
         "what is live; where frequent tokens are kept, a top-k of them. 8 bytes per live token and "
         "kv head.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_TOKENS | KVL_CAP_RAGGED,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_TOKENS | KVL_CAP_RAGGED,
     .opts = fastgen_options,
     .opts_size = sizeof(struct fastgen_opts),
     .min_budget = fastgen_min_budget,

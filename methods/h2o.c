@@ -457,7 +457,8 @@ static const struct kvl_policy h2o = {
         "of B per kv head. Once a second pass of all queries over all keys, shared by all "
         "policies that want column sums. A float per live token and query head.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = h2o_options,
     .opts_size = sizeof(struct h2o_opts),
     .min_budget = h2o_min_budget,

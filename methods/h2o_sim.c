@@ -289,7 +289,7 @@ static const struct kvl_policy h2o_sim = {
         "is taken; it saves no memory and is not meant to. Once the second pass of column sums. A "
         "float per position and query head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
+    .caps = KVL_CAP_SELECTS,
     .opts = h2o_sim_options,
     .opts_size = sizeof(struct h2o_sim_opts),
     .min_budget = h2o_sim_min_budget,

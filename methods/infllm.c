@@ -522,8 +522,8 @@ static const struct kvl_policy infllm = {
             "column sums of the prefill. H d floats per block, H per token of the window, and keys "
             "before RoPE, half the cache again.",
     .version = 1,
-    .caps =
-        KVL_CAP_SELECTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = infllm_options,
     .opts_size = sizeof(struct infllm_opts),
     .min_budget = infllm_min_budget,

@@ -61,7 +61,6 @@ static int32_t keydiff_min_budget(const struct kvl_shape *shape, const void *opt
 static int keydiff_plan(struct kvl_plan *plan)
 {
     const struct keydiff_opts *o = plan->opts;
-    plan->replay = KVL_REPLAY_NONE;
     if (plan->budget_tok >= o->recent + 2) return KVL_OK;
     return kvl_fail(plan->err, KVL_EINVAL, "budget %d with recent=%d; give %d or more",
                     plan->budget_tok, o->recent, o->recent + 2);

@@ -40,7 +40,6 @@ static int32_t knorm_min_budget(const struct kvl_shape *shape, const void *opts)
 static int knorm_plan(struct kvl_plan *plan)
 {
     const struct knorm_opts *o = plan->opts;
-    plan->replay = KVL_REPLAY_NONE;
     if (plan->budget_tok < 2)
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more", plan->budget_tok);
     if (o->skip_layers < plan->shape->n_layers) return KVL_OK;

@@ -92,7 +92,6 @@ static int kvzip_plan(struct kvl_plan *plan)
 {
     const struct kvzip_opts *o = plan->opts;
     size_t lanes = (size_t)plan->shape->n_layers * (size_t)plan->shape->n_kv_heads;
-    plan->replay = KVL_REPLAY_NONE;
     plan->state_bytes = lanes * sizeof(int32_t);
     if (plan->budget_tok < o->n_sink + 2)
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d with n_sink=%d; give %d or more",

@@ -60,7 +60,6 @@ static int32_t lagkv_min_budget(const struct kvl_shape *shape, const void *opts)
 static int lagkv_plan(struct kvl_plan *plan)
 {
     struct lagkv_opts *o = plan->opts;
-    plan->replay = KVL_REPLAY_NONE;
     if (plan->budget_tok < o->n_sink + 4)
         return kvl_fail(plan->err, KVL_EINVAL, "budget %d with n_sink=%d; give %d or more",
                         plan->budget_tok, o->n_sink, o->n_sink + 4);

@@ -182,7 +182,6 @@ static int magicpig_plan(struct kvl_plan *plan)
     uint8_t layers[MAGICPIG_MAX_LAYERS];
     KVL_TRY(magicpig_resolve(plan, o));
     for (int32_t l = 0; l < plan->shape->n_layers; l++) layers[l] = !magicpig_dense(o, l);
-    plan->replay = KVL_REPLAY_NONE;
     plan->state_bytes =
         sizeof(struct magicpig_state) + (size_t)plan->shape->n_layers * sizeof(int32_t);
     if (o->L == 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, MAGICPIG_QUERIES));

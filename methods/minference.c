@@ -484,7 +484,7 @@ static const struct kvl_policy minference = {
             "nothing: "
             "decoding reads everything.",
     .version = 1,
-    .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL,
+    .prefill = KVL_PREFILL_OWN,
     .opts = mi_options,
     .opts_size = sizeof(struct mi_opts),
     .min_budget = mi_min_budget,

@@ -559,7 +559,7 @@ static const struct kvl_policy omnikv = {
         "filter layer, of the new tokens of its list. Once, for measured filters, 32 queries over "
         "n keys in every layer. A float per context token and layer that may filter.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_PROBS | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = omnikv_options,
     .opts_size = sizeof(struct omnikv_opts),
     .min_budget = omnikv_min_budget,

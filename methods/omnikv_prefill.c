@@ -278,7 +278,7 @@ static const struct kvl_policy omnikv_prefill = {
         "Once per chunk and filter layer: 16 queries over all keys again and a top-k of the tokens "
         "before the chunk. Per step nothing: decoding reads everything.",
     .version = 1,
-    .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL,
+    .prefill = KVL_PREFILL_OWN,
     .opts = okp_options,
     .opts_size = sizeof(struct okp_opts),
     .min_budget = okp_min_budget,

@@ -88,7 +88,7 @@ static const struct kvl_policy pyramidkv = {
     .cost = "Once that of the inner policy; nothing while decoding.",
     .inner = "snapkv:window=8",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_WRAPS | KVL_CAP_RAGGED,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,
     .opts = pyramidkv_options,
     .opts_size = sizeof(struct pyramidkv_opts),
     .score = pyramidkv_score,

@@ -93,7 +93,8 @@ static const struct kvl_policy self_extend = {
         "Per step and layer all keys are read, and those farther than W are rotated anew; once: "
         "nothing. Keys before RoPE are stored, half the cache again.",
     .version = 1,
-    .caps = KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = self_extend_options,
     .opts_size = sizeof(struct self_extend_opts),
     .plan = self_extend_plan,

@@ -126,7 +126,6 @@ static int shadow_plan(struct kvl_plan *plan)
                         "keys of a layer are %d wide; shadowkv serves up to %d", width,
                         KVL_SYM_EIG_MAX);
     plan->raw_keys = true;
-    plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     KVL_TRY(shadow_tables(plan, o, width));
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(

@@ -113,7 +113,8 @@ static const struct kvl_policy streaming_llm = {
         "Per step and layer two ranges; with positions=in_cache B keys are rotated anew, and keys "
         "before RoPE are stored, half the cache again. Nothing once.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PREFILL | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = streaming_options,
     .opts_size = sizeof(struct streaming_opts),
     .min_budget = streaming_min_budget,

@@ -191,7 +191,8 @@ static const struct kvl_policy tova = {
         "Per step and layer H additions of cache_size + 1 weights and one top-k; once: one query "
         "over the context. A float per live token and kv head.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_PROBS | KVL_CAP_PREFILL | KVL_CAP_ASYNC,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_ASYNC,
+    .prefill = KVL_PREFILL_EITHER,
     .opts = tova_options,
     .opts_size = sizeof(struct tova_opts),
     .min_budget = tova_min_budget,

@@ -266,7 +266,7 @@ static const struct kvl_policy twilight = {
         "token and kv head.",
     .inner = "quest",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_WRAPS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META,
     .opts = twilight_options,
     .opts_size = sizeof(struct twilight_opts),
     .min_budget = twilight_min_budget,

@@ -183,7 +183,7 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     if (!planned->own_prefill && s->n_pos == 0)
         return kvl_fail(err, KVL_EINVAL,
                         "%s starts behind a context, this one is empty; want 1 token or more%s",
-                        name, planned->policy->caps & KVL_CAP_PREFILL ? ", or prefill: own" : "");
+                        name, planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
     return attach_check_observers(s, planned, err);

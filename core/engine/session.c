@@ -51,11 +51,6 @@ static void host_release(struct kvl_session *s)
 void kvl_session_destroy(struct kvl_session *s)
 {
     if (!s) return;
-    if (s->opened && s->planned->policy->close) {
-        struct kvl_err ignored = { 0 };
-        (void)kvl_hook_begin(s, &ignored);
-        s->planned->policy->close(&s->ctx);
-    }
     host_release(s);
     kvl_session_probe(s, NULL, 0, NULL);
     kvl_observers_unref(s->obs);

@@ -5,7 +5,7 @@
  * call the parts, each with a context that shows it its own options, state and budget.  Tables and
  * observers need nothing: handles are the plan's, whoever asked for them.
  *
- * Hooks that build or watch (open, append, prefilled, observe, report, close) run for both, the inner
+ * Hooks that build or watch (open, append, prefilled, observe, report) run for both, the inner
  * one's first; of those that decide (score, select, evict, prefill_mask) one runs, the outer's where it
  * has one, and calls the inner's where it wants to.  A layer is dense where either says so. */
 #include "policy_impl.h"
@@ -25,12 +25,8 @@ struct kvl_composed {
 /* In front of the options of both: what plan found out. */
 struct composed_opts {
     int32_t inner_budget_tok;
-    size_t state_at[N_PARTS]; /* behind composed_state */
+    size_t state_at[N_PARTS];
     enum kvl_replay replay[N_PARTS];
-};
-
-struct composed_state {
-    bool opened[N_PARTS]; /* close is owed */
 };
 
 static size_t aligned(size_t n)
@@ -99,7 +95,7 @@ static int compose_plan(struct kvl_plan *plan)
 {
     const struct kvl_composed *c = plan->p->policy->composed;
     struct composed_opts *o = plan->opts;
-    size_t state = aligned(sizeof(struct composed_state));
+    size_t state = 0;
     int masks = c->part[OUTER]->prefill_mask ? OUTER : INNER;
     int32_t budget_tok = plan->budget_tok;
     for (int i = OUTER; i < N_PARTS; i++) {
@@ -144,23 +140,11 @@ static struct kvl_pctx part_ctx(const struct kvl_pctx *ctx, const struct kvl_com
 static int compose_open(struct kvl_pctx *ctx)
 {
     const struct kvl_composed *c = composed_here(ctx);
-    struct composed_state *state = ctx->state;
     for (int i = INNER; i >= OUTER; i--) {
         struct kvl_pctx part = part_ctx(ctx, c, i);
-        state->opened[i] = true;
         if (c->part[i]->open) KVL_TRY(c->part[i]->open(&part));
     }
     return KVL_OK;
-}
-
-static void compose_close(struct kvl_pctx *ctx)
-{
-    const struct kvl_composed *c = composed_here(ctx);
-    struct composed_state *state = ctx->state;
-    for (int i = OUTER; i < N_PARTS; i++) {
-        struct kvl_pctx part = part_ctx(ctx, c, i);
-        if (state->opened[i] && c->part[i]->close) c->part[i]->close(&part);
-    }
 }
 
 /* Each part sees of the context what it asked for, whatever the other one did. */
@@ -273,7 +257,7 @@ static int inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
     const struct kvl_composed *c = composed_here(ctx);
     if (!c)
         return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "asks an inner policy and has none: want KVL_CAP_WRAPS");
+                        "asks an inner policy and has none: want a policy with inner");
     *out = part_ctx(ctx, c, INNER);
     *inner = c->part[INNER];
     return KVL_OK;
@@ -316,15 +300,24 @@ int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
 
 /* ---- the object ---------------------------------------------------------------------------- */
 
+/* Its own prefill needs both; it is the only one where either has no other. */
+static enum kvl_prefill_kind compose_prefill(const struct kvl_policy *outer,
+                                             const struct kvl_policy *inner)
+{
+    if (outer->prefill == KVL_PREFILL_SHARED || inner->prefill == KVL_PREFILL_SHARED)
+        return KVL_PREFILL_SHARED;
+    return KVL_MAX(outer->prefill, inner->prefill);
+}
+
 static int compose_check(const struct kvl_policy *outer, const struct kvl_policy *inner,
                          struct kvl_err *err)
 {
     const char *o = outer->name, *i = inner->name;
     KVL_TRY(kvl_policy_check(outer, err));
     KVL_TRY(kvl_policy_check(inner, err));
-    if (!(outer->caps & KVL_CAP_WRAPS))
+    if (!outer->inner)
         return kvl_fail(err, KVL_EINVAL, "%s(%s): %s wraps no other policy", o, i, o);
-    if ((inner->caps & KVL_CAP_WRAPS) || inner->composed)
+    if (inner->inner || inner->composed)
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s wraps a policy itself, want one level: %s(%s) or %s alone", o,
                         i, i, o, outer->inner, i);
@@ -348,8 +341,8 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s looks at the weights of what it selected, which %s changes; "
                         "want a policy such as %s",
                         o, i, i, o, outer->inner);
-    if ((outer->caps | inner->caps) & KVL_CAP_OWN_PREFILL &&
-        !(outer->caps & inner->caps & KVL_CAP_PREFILL))
+    bool own = outer->prefill == KVL_PREFILL_OWN || inner->prefill == KVL_PREFILL_OWN;
+    if (own && compose_prefill(outer, inner) == KVL_PREFILL_SHARED)
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): one of them reads the context itself, the other one cannot; want "
                         "a policy like %s",
@@ -369,11 +362,10 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
 
 static uint32_t compose_caps(const struct kvl_policy *const part[N_PARTS])
 {
-    uint32_t caps = 0, never = KVL_CAP_WRAPS | KVL_CAP_BOUND;
+    uint32_t caps = 0, never = KVL_CAP_BOUND;
     for (int i = 0; i < N_PARTS; i++) {
         const struct kvl_policy *p = part[i];
         caps |= p->caps;
-        if (!(p->caps & KVL_CAP_PREFILL)) never |= KVL_CAP_PREFILL;
         if (!(p->caps & KVL_CAP_ASYNC)) never |= KVL_CAP_ASYNC;
         if ((p->append || p->prefilled) && !(p->caps & KVL_CAP_SHARES_META))
             never |= KVL_CAP_SHARES_META;
@@ -490,7 +482,6 @@ static void compose_hooks(struct kvl_composed *c)
     struct kvl_policy *p = &c->policy;
     p->plan = compose_plan;
     p->open = compose_open;
-    p->close = compose_close;
     if (o->append || i->append) p->append = compose_append;
     if (o->prefilled || i->prefilled) p->prefilled = compose_prefilled;
     if (o->schedule || i->schedule) p->schedule = compose_schedule;
@@ -514,6 +505,7 @@ int kvl_policy_compose(const struct kvl_policy *outer, const struct kvl_policy *
                                      .size = sizeof c->policy,
                                      .version = 1000 * outer->version + inner->version,
                                      .caps = compose_caps(c->part),
+                                     .prefill = compose_prefill(outer, inner),
                                      .composed = c };
     compose_hooks(c);
     if (compose_texts(c) != KVL_OK || compose_options(c) != KVL_OK) {

@@ -109,7 +109,6 @@ static size_t elem_bytes(enum kvl_meta_elem elem, enum kvl_kv_type type)
 {
     switch (elem) {
     case KVL_META_I32: return sizeof(int32_t);
-    case KVL_META_U16: return sizeof(uint16_t);
     case KVL_META_U8: return sizeof(uint8_t);
     default: return (size_t)kvl_kv_elem_bytes(type);
     }

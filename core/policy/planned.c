@@ -15,7 +15,6 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
         { (p->caps & KVL_CAP_EVICTS) != 0, p->score || p->evict,
           "KVL_CAP_EVICTS and score or evict" },
         { (p->caps & KVL_CAP_SELECTS) != 0, p->select != NULL, "KVL_CAP_SELECTS and select" },
-        { (p->caps & KVL_CAP_PROBS) != 0, p->observe != NULL, "KVL_CAP_PROBS and observe" },
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         /* A select hook that only moves positions drops nothing. */
@@ -24,15 +23,14 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
             return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
                             p->name, rules[i].what);
     }
-    if (p->prefill_mask && !(p->caps & KVL_CAP_PREFILL))
-        return kvl_fail(err, KVL_EPOLICY, "policy %s: prefill_mask without KVL_CAP_PREFILL",
+    if (p->prefill < KVL_PREFILL_SHARED || p->prefill > KVL_PREFILL_OWN)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: prefill %d, want shared, either or own",
+                        p->name, (int)p->prefill);
+    if (p->prefill_mask && p->prefill == KVL_PREFILL_SHARED)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: prefill_mask without a prefill of its own",
                         p->name);
-    if ((p->caps & KVL_CAP_OWN_PREFILL) && !p->prefill_mask)
-        return kvl_fail(err, KVL_EPOLICY, "policy %s: KVL_CAP_OWN_PREFILL without prefill_mask",
-                        p->name);
-    if (p->place || p->save || p->load || p->relayout)
-        return kvl_fail(err, KVL_EPOLICY,
-                        "policy %s: this build does not serve place, relayout, save and load",
+    if (p->prefill == KVL_PREFILL_OWN && !p->prefill_mask)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: KVL_PREFILL_OWN without prefill_mask",
                         p->name);
     return KVL_OK;
 }
@@ -73,10 +71,6 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
                         p->name ? p->name : "");
     if (!p->title || !p->paper || !p->help)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: title, paper and help must be set", p->name);
-    if (!(p->caps & KVL_CAP_WRAPS) != !p->inner)
-        return kvl_fail(err, KVL_EPOLICY,
-                        "policy %s: KVL_CAP_WRAPS and inner go together, it has only one of them",
-                        p->name);
     if (p->opts && p->opts_size == 0)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: options without opts_size", p->name);
     KVL_TRY(policy_check_options(p, err));
@@ -273,7 +267,7 @@ static int planned_create(const struct kvl_policy *policy, const struct kvl_shap
                           struct kvl_planned **out, struct kvl_err *err)
 {
     KVL_TRY(kvl_policy_check(policy, err));
-    if (policy->caps & KVL_CAP_WRAPS)
+    if (policy->inner)
         return kvl_fail(err, KVL_EINVAL, "%s wraps another policy: want %s(%s)", policy->name,
                         policy->name, policy->inner);
     if (budget_tok < 0 || budget_tok > PLANNED_MAX_BUDGET)
@@ -298,7 +292,7 @@ int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *
                        struct kvl_planned **out, struct kvl_err *err)
 {
     return planned_create(policy, shape, options, budget_tok, context_tok,
-                          (policy->caps & KVL_CAP_OWN_PREFILL) != 0, out, err);
+                          policy->prefill == KVL_PREFILL_OWN, out, err);
 }
 
 int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
@@ -306,7 +300,7 @@ int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_sha
                            struct kvl_planned **out, struct kvl_err *err)
 {
     KVL_TRY(kvl_policy_check(policy, err));
-    if (!(policy->caps & KVL_CAP_PREFILL))
+    if (policy->prefill == KVL_PREFILL_SHARED)
         return kvl_fail(err, KVL_EINVAL, "%s cannot do its own prefill; give prefill: shared",
                         policy->name);
     return planned_create(policy, shape, options, budget_tok, context_tok, true, out, err);

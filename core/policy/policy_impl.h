@@ -110,6 +110,11 @@ int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t lay
 const struct kvl_repeated *kvl_observers_repeated(const struct kvl_session *s,
                                                   enum kvl_observer what, int32_t param);
 
+/* out [n_heads]: norms of W_o v for values of kv head h, |W_o^(head) v|: values [n][head_dim], out
+ * [group][n], of the 1-norm or the 2-norm. */
+int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                     const float *values, int32_t n, int32_t norm, float *out);
+
 /* Adds queries before RoPE [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer to
  * the moments. */
 int kvl_observers_moments(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,

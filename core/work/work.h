@@ -75,7 +75,7 @@ struct kvl_session {
     int32_t *id; /* [n_pos] of the tokens; those of a running call are there already */
     int32_t cap_id;
     bool failed; /* by its last call, or by a call that has not returned */
-    bool opened; /* close is owed */
+    bool opened; /* by its policy */
     /* under a policy */
     const struct kvl_planned *planned; /* NULL = none */
     enum kvl_exec exec;

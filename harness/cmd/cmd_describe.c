@@ -47,30 +47,31 @@ static void describe_text(const char *label, const char *text)
     kvl_wrap(text, DESCRIBE_LABEL, DESCRIBE_WIDTH, stdout);
 }
 
-static void describe_caps(uint32_t caps)
+static void describe_does(const struct kvl_policy *p, const struct kvl_policy *card)
 {
-    static const struct {
-        uint32_t cap;
+    uint32_t caps = p->caps | card->caps;
+    enum kvl_prefill_kind prefill = KVL_MAX(p->prefill, card->prefill);
+    const struct {
+        bool does;
         const char *text;
     } words[] = {
-        { KVL_CAP_EVICTS, "evicts" },
-        { KVL_CAP_SELECTS, "selects" },
-        { KVL_CAP_OFFLOADS, "keeps a part in the host tier" },
-        { KVL_CAP_WRAPS, "changes what another policy answers" },
-        { KVL_CAP_PROBS, "looks at attention weights" },
-        { KVL_CAP_OWN_PREFILL, "reads the context itself (prefill=own, always)" },
-        { KVL_CAP_PREFILL, "can read the context itself (prefill=own)" },
-        { KVL_CAP_REPOSITIONS, "changes positions" },
-        { KVL_CAP_RAGGED, "gives lanes different budgets" },
-        { KVL_CAP_ESTIMATES, "estimates a part of what it does not read" },
-        { KVL_CAP_TOKENS, "sees the ids of tokens" },
-        { KVL_CAP_SAMPLES, "draws random numbers" },
-        { KVL_CAP_ASYNC, "runs ahead of a GPU" },
+        { caps & KVL_CAP_EVICTS, "evicts" },
+        { caps & KVL_CAP_SELECTS, "selects" },
+        { caps & KVL_CAP_OFFLOADS, "keeps a part in the host tier" },
+        { card->inner, "changes what another policy answers" },
+        { p->observe, "looks at attention weights" },
+        { prefill == KVL_PREFILL_OWN, "reads the context itself (prefill=own, always)" },
+        { prefill == KVL_PREFILL_EITHER, "can read the context itself (prefill=own)" },
+        { caps & KVL_CAP_REPOSITIONS, "changes positions" },
+        { caps & KVL_CAP_RAGGED, "gives lanes different budgets" },
+        { caps & KVL_CAP_ESTIMATES, "estimates a part of what it does not read" },
+        { caps & KVL_CAP_TOKENS, "sees the ids of tokens" },
+        { caps & KVL_CAP_SAMPLES, "draws random numbers" },
+        { caps & KVL_CAP_ASYNC, "runs ahead of a GPU" },
     };
     struct kvl_buf text = { 0 };
-    if (caps & KVL_CAP_OWN_PREFILL) caps &= ~(uint32_t)KVL_CAP_PREFILL;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (caps & words[i].cap) kvl_buf_printf(&text, "%s%s", text.len ? ", " : "", words[i].text);
+        if (words[i].does) kvl_buf_printf(&text, "%s%s", text.len ? ", " : "", words[i].text);
     describe_text("does", text.len ? text.data : "nothing: attends to everything");
     kvl_buf_free(&text);
 }
@@ -143,7 +144,7 @@ static int describe_policy(const struct kvl_registry *r, const char *name, const
     printf("%s - %s (%s, version %u)\n", name, p->title,
            p->caps & KVL_CAP_BOUND ? "a bound, not a method" : "a method", p->version);
     describe_card(card);
-    describe_caps(p->caps | card->caps);
+    describe_does(p, card);
     KVL_TRY(describe_budget(p, err));
     if (origin) describe_text("plug-in", origin);
     describe_opts(p->opts);

@@ -71,8 +71,8 @@ static bool list_offloads(const struct kvl_policy *p)
 static enum list_kind list_kind(const struct kvl_policy *p)
 {
     if (p->caps & KVL_CAP_BOUND) return BOUND;
-    if (p->caps & KVL_CAP_WRAPS) return WRAPS;
-    if (p->caps & KVL_CAP_OWN_PREFILL) return PREFILLS;
+    if (p->inner) return WRAPS;
+    if (p->prefill == KVL_PREFILL_OWN) return PREFILLS;
     if (list_offloads(p)) return OFFLOADS;
     if (p->caps & KVL_CAP_SELECTS) return SELECTS;
     if (p->caps & KVL_CAP_EVICTS) return p->evict ? EVICTS : EVICTS_ONCE;

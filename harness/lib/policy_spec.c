@@ -29,7 +29,7 @@ int kvl_options_take(const char *options, const char *name, struct kvl_buf *rest
 int kvl_prefill_parse(const struct kvl_policy *policy, const char *text, bool *own,
                       struct kvl_err *err)
 {
-    bool only_own = policy && (policy->caps & KVL_CAP_OWN_PREFILL);
+    bool only_own = policy && policy->prefill == KVL_PREFILL_OWN;
     if (text && only_own && strcmp(text, "shared") == 0)
         return kvl_fail(
             err, KVL_EINVAL,

@@ -36,7 +36,7 @@ int kvl_options_take(const char *options, const char *name, struct kvl_buf *rest
                      struct kvl_buf *value, struct kvl_err *err);
 
 /* "own" or "shared".  NULL: shared, but own for a policy that is a way to prefill
- * (KVL_CAP_OWN_PREFILL), of which shared is refused.  policy NULL: any other. */
+ * (KVL_PREFILL_OWN), of which shared is refused.  policy NULL: any other. */
 int kvl_prefill_parse(const struct kvl_policy *policy, const char *text, bool *own,
                       struct kvl_err *err);
 

@@ -211,7 +211,7 @@ static int registry_parts(const struct kvl_registry *r, const char *name,
                         name);
     snprintf(word[0], sizeof word[0], "%.*s", (int)KVL_MIN(n, sizeof word[0] - 1), name);
     KVL_TRY(registry_find(r, word[0], outer, err));
-    const char *usual = (*outer)->caps & KVL_CAP_WRAPS ? (*outer)->inner : "";
+    const char *usual = (*outer)->inner ? (*outer)->inner : "";
     const char *from = n < len ? name + n + 1 : usual;
     if (n == len) m = strcspn(usual, ":");
     snprintf(word[1], sizeof word[1], "%.*s", (int)KVL_MIN(m, sizeof word[1] - 1), from);

@@ -195,7 +195,7 @@ static int plan_create(const struct plan *p, struct kvl_cell *c)
 {
     const struct kvl_reading *r = c->speed ? NULL : kvl_point_reading(c->task);
     bool own = c->policy->own;
-    if (r && r->mode != KVL_READ_PREFILL) own |= (c->policy->policy->caps & KVL_CAP_PREFILL) != 0;
+    if (r && r->mode != KVL_READ_PREFILL) own |= c->policy->policy->prefill != KVL_PREFILL_SHARED;
     int32_t context = r ? kvl_reading_before(r, c->length) : c->length;
     return (own ? kvl_planned_create_own : kvl_planned_create)(
         c->policy->policy, kvl_model_shape(p->w->model), c->policy->options, c->budget_tok, context,

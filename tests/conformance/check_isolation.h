@@ -41,7 +41,7 @@ static void check_forks(void **state)
 static void check_prefill_serves_many(void **state)
 {
     struct fixture f;
-    if (((const struct subject *)*state)->policy->caps & KVL_CAP_OWN_PREFILL) return;
+    if (((const struct subject *)*state)->policy->prefill == KVL_PREFILL_OWN) return;
     open_desc(&f, state, &models[1]);
     struct rig_run run = f.run;
     float *want = rig_run(&f.r, &run), *got = rig_logits(&f.r, N_STEPS);
@@ -79,7 +79,7 @@ static void check_question(void **state)
 {
     enum { N_QUESTION = 70 };
     struct fixture f;
-    if (((const struct subject *)*state)->policy->caps & KVL_CAP_OWN_PREFILL) return;
+    if (((const struct subject *)*state)->policy->prefill == KVL_PREFILL_OWN) return;
     open_desc(&f, state, &models[1]);
     const struct rig_run *run = &f.run;
     struct kvl_err *err = &f.r.err;
@@ -232,7 +232,7 @@ static void check_layers(void **state)
     struct rig_desc desc = models[1];
     struct fixture chunks, layers;
     struct rig_session a, b;
-    if (subject->policy->caps & KVL_CAP_OWN_PREFILL) return;
+    if (subject->policy->prefill == KVL_PREFILL_OWN) return;
     open_desc(&chunks, state, &desc);
     float *want = run_in_chunks(&chunks, &a);
     desc.prefill_kv_host = true;

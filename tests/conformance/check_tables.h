@@ -166,7 +166,7 @@ static void check_two_budgets(struct fixture *f)
 static void check_budgets_share(void **state)
 {
     struct fixture f;
-    if (((const struct subject *)*state)->policy->caps & KVL_CAP_OWN_PREFILL) return;
+    if (((const struct subject *)*state)->policy->prefill == KVL_PREFILL_OWN) return;
     for (int i = 0; i < N_MODELS; i++) {
         if (!open_model(&f, state, i)) continue;
         check_two_budgets(&f);

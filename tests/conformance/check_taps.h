@@ -252,7 +252,7 @@ static float *own_run(struct fixture *f, enum kvl_exec exec, struct tape *tape,
 
 static bool can_own(void **state)
 {
-    return (((const struct subject *)*state)->policy->caps & KVL_CAP_PREFILL) != 0;
+    return ((const struct subject *)*state)->policy->prefill != KVL_PREFILL_SHARED;
 }
 
 static bool own_by_steps(void **state)
@@ -336,7 +336,7 @@ static void check_own_prefill_refusals(void **state)
     RIG_OK(&err, kvl_session_create(f.r.engine, &s, &err));
     RIG_OK(&err, kvl_planned_create(f.run.policy, rig_shape(&f.r), "", f.run.budget, f.run.n_ctx,
                                     &p, &err));
-    bool only_own = f.run.policy->caps & KVL_CAP_OWN_PREFILL;
+    bool only_own = f.run.policy->prefill == KVL_PREFILL_OWN;
     assert_int_equal(kvl_planned_own_prefill(p), only_own);
     if (!only_own) {
         assert_int_equal(kvl_session_attach(s, p, 1, KVL_EXEC_REAL, &err), KVL_EINVAL);

@@ -101,16 +101,15 @@ static const struct kvl_policy *compose(const struct subject *outer, const struc
 /* Nothing but what every inner policy does, so that what is special about one is not the wrapper's. */
 static bool is_plain(const struct kvl_policy *p)
 {
-    uint32_t plain =
-        KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_PROBS | KVL_CAP_ASYNC;
-    return (p->caps & ~plain) == 0;
+    uint32_t plain = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_ASYNC;
+    return (p->caps & ~plain) == 0 && !p->inner && p->prefill == KVL_PREFILL_SHARED;
 }
 
 /* Subjects of a policy: itself, or two that it wraps. */
 static int subjects_of(const struct subject *s, int n)
 {
     const struct kvl_policy *p = s->policy;
-    if (!(p->caps & KVL_CAP_WRAPS)) {
+    if (!p->inner) {
         subjects[n] = *s;
         return n + 1;
     }

@@ -398,7 +398,6 @@ static void test_rows_are_charged(void **state)
     struct rig_session rs;
     float *logits = rig_logits(&rig, 1);
     (void)state;
-    p.caps |= KVL_CAP_PROBS;
     p.select = read_rows;
     p.observe = read_rows_behind;
     start(&rs, &p, KVL_EXEC_REAL);
@@ -502,7 +501,7 @@ static void test_weights_of_segments(void **state)
     static const int32_t order[N_READ] = { 0, 1, 2, 11, 3, 4, 5, 6, 7, 8, 9, 10 };
     struct kvl_policy p = base;
     (void)state;
-    p.caps = KVL_CAP_SELECTS | KVL_CAP_PROBS;
+    p.caps = KVL_CAP_SELECTS;
     p.observe = note_weights;
     observe_run(&p, in_one, KVL_EXEC_REAL);
     const size_t size = sizeof weights;

@@ -117,7 +117,7 @@ static const struct kvl_policy hostile = {
     .paper = "none",
     .help = "for tests",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_PROBS,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS,
     .plan = hostile_plan,
     .open = hostile_open,
     .append = hostile_append,
@@ -611,10 +611,7 @@ static int run_hostile(struct rig_session *rs, struct kvl_err *err)
     float *logits = rig_logits(&rig, 1);
     static struct kvl_policy policy;
     policy = hostile;
-    if (now->hook != IN_OBSERVE) { /* it allows one segment only */
-        policy.observe = NULL;
-        policy.caps &= ~(uint32_t)KVL_CAP_PROBS;
-    }
+    if (now->hook != IN_OBSERVE) policy.observe = NULL; /* it allows one segment only */
     int rc = kvl_planned_create(&policy, rig_shape(&rig), "", BUDGET, N_CTX, &rs->planned, err);
     if (rc == KVL_OK) rc = kvl_session_create(rig.engine, &rs->s, err);
     if (rc == KVL_OK) rc = kvl_session_prefill(rs->s, id, N_CTX, NULL, true, err);
@@ -691,13 +688,6 @@ static void expect_bad_object(const struct kvl_policy *p, const char *needle)
                      KVL_EPOLICY);
 }
 
-static int no_relayout(struct kvl_pctx *ctx, enum kvl_relayout what)
-{
-    (void)ctx;
-    (void)what;
-    return KVL_OK;
-}
-
 static void test_wrong_objects(void **state)
 {
     struct kvl_policy p = hostile;
@@ -721,18 +711,15 @@ static void test_wrong_objects(void **state)
     p.select = NULL;
     expect_bad_object(&p, "select");
     p = hostile;
-    p.observe = NULL;
-    expect_bad_object(&p, "observe");
-    p = hostile;
     p.score = NULL;
     p.evict = NULL;
     expect_bad_object(&p, "evict");
     p = hostile;
-    p.caps = KVL_CAP_EVICTS | KVL_CAP_PROBS;
+    p.caps = KVL_CAP_EVICTS;
     expect_bad_object(&p, "select");
     p = hostile;
-    p.relayout = no_relayout;
-    expect_bad_object(&p, "relayout");
+    p.prefill = KVL_PREFILL_OWN + 1;
+    expect_bad_object(&p, "prefill 3");
 }
 
 static int open_rig(void **state)

@@ -331,7 +331,7 @@ static struct kvl_policy masker_of(int (*plan)(struct kvl_plan *plan))
                                 .title = "t",
                                 .paper = "p",
                                 .help = "h",
-                                .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL,
+                                .prefill = KVL_PREFILL_OWN,
                                 .plan = plan,
                                 .prefill_mask = window_mask };
 }

@@ -119,7 +119,7 @@ static int test_plan(struct kvl_plan *plan)
     return plan->own_prefill ? kvl_plan_observe(plan, KVL_OBS_WINDOW, 8) : KVL_OK;
 }
 
-RIG_POLICY(masker, .caps = KVL_CAP_PREFILL | KVL_CAP_OWN_PREFILL, .plan = test_plan,
+RIG_POLICY(masker, .prefill = KVL_PREFILL_OWN, .plan = test_plan,
            .prefill_mask = test_mask);
 
 static const struct kvl_policy *evicting(void)
@@ -289,7 +289,7 @@ static void test_wrapped(void **state)
         .title = "t",
         .paper = "p",
         .help = "h",
-        .caps = KVL_CAP_WRAPS | KVL_CAP_PREFILL,
+        .prefill = KVL_PREFILL_EITHER,
         .inner = "masker",
     };
     const struct kvl_policy *both;
@@ -385,9 +385,9 @@ static void test_object(void **state)
     struct rig r;
     (void)state;
     rig_open(&r, &small);
-    p.caps = KVL_CAP_OWN_PREFILL;
+    p.prefill = KVL_PREFILL_SHARED;
     assert_int_equal(kvl_policy_check(&p, &err), KVL_EPOLICY);
-    p.caps = KVL_CAP_OWN_PREFILL | KVL_CAP_PREFILL;
+    p.prefill = KVL_PREFILL_OWN;
     p.prefill_mask = NULL;
     err = (struct kvl_err){ 0 };
     assert_int_equal(kvl_policy_check(&p, &err), KVL_EPOLICY);

@@ -44,7 +44,7 @@ static const struct kvl_policy ahead = {
     .paper = "p",
     .help = "h",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_PROBS,
+    .caps = KVL_CAP_SELECTS,
     .select = ahead_select,
     .observe = ahead_observe,
 };

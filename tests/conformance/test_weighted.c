@@ -295,7 +295,7 @@ static void test_residuals_that_are_refused(void **state)
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 enum { LONG = (1 << 20) + 5, PAGE = 8 };
-enum { LANE_I32, LAYER_U8, PAGE_U16, LIVE_KEY, N_TABLES };
+enum { LANE_I32, LAYER_U8, PAGE_I32, LIVE_KEY, N_TABLES };
 
 static int table_plan(struct kvl_plan *plan)
 {
@@ -311,7 +311,7 @@ static int table_plan(struct kvl_plan *plan)
           .row_elems = 33,
           .elem = KVL_META_U8,
           .per_layer = true },
-        { .unit = KVL_META_PAGE, .unit_tok = PAGE, .row_elems = 3, .elem = KVL_META_U16 },
+        { .unit = KVL_META_PAGE, .unit_tok = PAGE, .row_elems = 3, .elem = KVL_META_I32 },
         { .unit = KVL_META_LIVE, .unit_tok = 1, .row_elems = 2, .elem = KVL_META_KEY },
     };
     for (int32_t i = 0; i < N_TABLES; i++) {
@@ -351,11 +351,11 @@ static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
     struct kvl_meta_view view;
     (void)v;
     for (int32_t i = step->pos; i < step->pos + step->n_tok; i++, k += N_KV * DIM) {
-        KVL_TRY(kvl_meta_from(ctx, PAGE_U16, step->layer, i / PAGE, &view));
+        KVL_TRY(kvl_meta_from(ctx, PAGE_I32, step->layer, i / PAGE, &view));
         for (int32_t h = 0; h < N_KV; h++)
             for (int32_t c = 0; c < 3; c++)
-                ((uint16_t *)view.data)[(size_t)h * view.head_stride + (size_t)c] =
-                    (uint16_t)(mark(step->layer, h, i) + c);
+                ((int32_t *)view.data)[(size_t)h * view.head_stride + (size_t)c] =
+                    mark(step->layer, h, i) + c;
         if (step->replay) continue; /* all are live at first: rows are positions */
         KVL_TRY(kvl_meta(ctx, LIVE_KEY, step->layer, &view));
         if (view.elem != KVL_META_KEY || view.type != KVL_KV_F32 || view.base != view.data)
@@ -377,18 +377,18 @@ static int table_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_meta_peek(ctx, LAYER_U8, step->layer, 1, part));
     const uint8_t *byte = part[part[0].n_rows == 0].data;
     for (int32_t i = 0; i < 33; i++) assert_int_equal(byte[i], (uint8_t)(step->layer * 50 + i));
-    KVL_TRY(kvl_meta_peek(ctx, PAGE_U16, step->layer, step->pos / PAGE + 1, part));
+    KVL_TRY(kvl_meta_peek(ctx, PAGE_I32, step->layer, step->pos / PAGE + 1, part));
     for (int32_t p = 0; p <= step->pos / PAGE; p++) {
         const struct kvl_meta_part *at = &part[p >= part[0].n_rows];
-        assert_int_equal(at->elem, KVL_META_U16);
+        assert_int_equal(at->elem, KVL_META_I32);
         int32_t row = p - (at == part ? 0 : part[0].n_rows);
         int32_t last = KVL_MIN(p * PAGE + PAGE - 1, step->pos);
         for (int32_t h = 0; h < N_KV; h++)
             assert_int_equal(
-                ((const uint16_t *)at->data)[(size_t)h * at->head_stride + (size_t)(row * 3 + 2)],
+                ((const int32_t *)at->data)[(size_t)h * at->head_stride + (size_t)(row * 3 + 2)],
                 mark(step->layer, h, last) + 2);
     }
-    KVL_TRY(kvl_meta_count(ctx, PAGE_U16, 7));
+    KVL_TRY(kvl_meta_count(ctx, PAGE_I32, 7));
     KVL_TRY(kvl_meta_count(ctx, LAYER_U8, 5));
     if (step->layer != 1) return KVL_OK;
     KVL_TRY(kvl_meta_peek(ctx, LANE_I32, 1, 1, part));
@@ -460,7 +460,7 @@ static void test_tables(void **state)
     size_t pages = (N_CTX + PAGE - 1) / PAGE;
     assert_int_equal(kvl_session_meta_bytes(a.s),
                      (size_t)N_KV * LONG * 4 + N_LAYERS * 33 +
-                         N_LAYERS * N_KV * (pages * 3 * 2 + N_CTX / 2 * 2 * 4));
+                         N_LAYERS * N_KV * (pages * 3 * 4 + N_CTX / 2 * 2 * 4));
     struct rig_session b = rig_fork(&rig, &a);
     rig_decode(&rig, &a, id, 20, logits);
     rig_decode(&rig, &b, id + 5, 9, logits);

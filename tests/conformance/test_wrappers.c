@@ -10,7 +10,7 @@ static int32_t id[N_TOK];
 
 /* What hooks of the running policies saw; tests only. */
 static struct {
-    int32_t budget[2], context, opened[2], closed[2], replayed[2], no_values[2], inner_selects;
+    int32_t budget[2], context, opened[2], replayed[2], no_values[2], inner_selects;
     int32_t opts[2];
     char log[32]; /* hooks of layer 0 in their order: o/i open, A/a append, P/p prefilled ... */
 } seen;
@@ -94,16 +94,6 @@ static int out_open(struct kvl_pctx *ctx)
 static int in_open(struct kvl_pctx *ctx)
 {
     return part_open(ctx, IN);
-}
-static void out_close(struct kvl_pctx *ctx)
-{
-    (void)ctx;
-    seen.closed[OUT]++;
-}
-static void in_close(struct kvl_pctx *ctx)
-{
-    (void)ctx;
-    seen.closed[IN]++;
 }
 
 /* Row r of part i holds 1000 i + r in every column. */
@@ -216,10 +206,9 @@ static struct kvl_policy outer_policy(void)
     struct kvl_policy p = base;
     p.name = "out";
     p.inner = "in:other=0.25";
-    p.caps = KVL_CAP_SELECTS | KVL_CAP_WRAPS;
+    p.caps = KVL_CAP_SELECTS;
     p.plan = out_plan;
     p.open = out_open;
-    p.close = out_close;
     p.append = out_append;
     p.prefilled = out_prefilled;
     p.select = out_select;
@@ -233,7 +222,6 @@ static struct kvl_policy inner_policy(void)
     p.caps = KVL_CAP_SELECTS | KVL_CAP_SAMPLES | KVL_CAP_BOUND;
     p.plan = in_plan;
     p.open = in_open;
-    p.close = in_close;
     p.append = in_append;
     p.prefilled = in_prefilled;
     p.select = in_select;
@@ -302,8 +290,6 @@ static void test_each_has_its_own(void **state)
     rig_end(&fork);
     rig_end(&rs);
     assert_int_equal(seen.opened[OUT], 1);
-    assert_int_equal(seen.closed[OUT], 1);
-    assert_int_equal(seen.closed[IN], 1);
     kvl_free(logits);
     kvl_policy_decompose(p);
 }
@@ -313,8 +299,8 @@ static int failing_open(struct kvl_pctx *ctx)
     return kvl_fail(ctx->err, KVL_EINVAL, "will not open");
 }
 
-/* The inner one opens first: the outer one was never opened, and is not closed. */
-static void test_close_follows_open(void **state)
+/* The inner one opens first: the outer one is not asked. */
+static void test_inner_opens_first(void **state)
 {
     struct kvl_policy o = outer_policy(), i = inner_policy();
     struct rig_session rs = { 0 };
@@ -330,8 +316,7 @@ static void test_close_follows_open(void **state)
     assert_non_null(strstr(err.msg, "out(in)"));
     assert_non_null(strstr(err.msg, "will not open"));
     rig_end(&rs);
-    assert_int_equal(seen.closed[OUT], 0);
-    assert_int_equal(seen.closed[IN], 1);
+    assert_int_equal(seen.opened[OUT], 0);
     kvl_policy_decompose(p);
 }
 
@@ -710,7 +695,7 @@ static void test_what_does_not_go_together(void **state)
     kvl_policy_decompose(p);
     refuse(&o, &w, "out works on selections, wishing makes none");
     scores.name = "scores";
-    scores.caps = KVL_CAP_EVICTS | KVL_CAP_WRAPS;
+    scores.caps = KVL_CAP_EVICTS;
     scores.select = NULL;
     scores.score = scoring;
     refuse(&scores, &i, "scores works on scores, in gives none");
@@ -720,11 +705,10 @@ static void test_what_does_not_go_together(void **state)
     i.caps |= KVL_CAP_ESTIMATES;
     refuse(&o, &i, "what in selects is more than a list of tokens");
     i.caps &= ~(uint32_t)KVL_CAP_ESTIMATES;
-    i.caps |= KVL_CAP_PROBS;
     i.observe = observing;
     refuse(&o, &i, "looks at the weights of what it selected");
     o.inner = NULL;
-    refuse(&o, &i, "KVL_CAP_WRAPS and inner go together");
+    refuse(&o, &i, "out wraps no other policy");
 }
 
 /* A wrapper alone, a budget that leaves the inner one too little, an inner one that keeps everything. */
@@ -738,7 +722,7 @@ static void test_what_plan_and_score_refuse(void **state)
     assert_int_equal(kvl_planned_create(&o, rig_shape(&rig), "", 64, N_CTX, &rs.planned, &err),
                      KVL_EINVAL);
     assert_non_null(strstr(err.msg, "out wraps another policy: want out(in:other=0.25)"));
-    scores.caps = KVL_CAP_EVICTS | KVL_CAP_WRAPS;
+    scores.caps = KVL_CAP_EVICTS;
     scores.select = NULL;
     scores.score = scoring;
     const struct kvl_policy *p = composed_of(&scores, &w);
@@ -776,7 +760,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_it_describes_itself),
         cmocka_unit_test(test_each_has_its_own),
-        cmocka_unit_test(test_close_follows_open),
+        cmocka_unit_test(test_inner_opens_first),
         cmocka_unit_test(test_the_outer_one_prunes),
         cmocka_unit_test(test_dense_layers_of_both),
         cmocka_unit_test(test_shared_selections_are_pruned),

@@ -251,7 +251,7 @@ static bool wanted(const struct kvl_policy *policy)
     static const char *const few[] = {
         "quest", "snapkv", "h2o", "omnikv", "infllm", "streaming_llm"
     };
-    if (policy->caps & (KVL_CAP_WRAPS | KVL_CAP_OWN_PREFILL)) return false;
+    if (policy->inner || policy->prefill == KVL_PREFILL_OWN) return false;
     for (size_t i = 0; i < sizeof few / sizeof few[0]; i++)
         if (strcmp(policy->name, few[i]) == 0) return true;
     return !small;

@@ -177,7 +177,7 @@ static void every_policy_attaches(void **state)
         const struct kvl_policy *policy = NULL; /* with the one that it wraps */
         const char *name = kvl_registry_policy(reg, i)->name;
         RIG_OK(&r.err, kvl_registry_find_policy(reg, name, &policy, &r.err));
-        if (policy->caps & KVL_CAP_OWN_PREFILL) continue; /* has no use for a context of others */
+        if (policy->prefill == KVL_PREFILL_OWN) continue; /* has no use for a context of others */
         RIG_OK(&r.err,
                kvl_planned_create(policy, rig_shape(&r), "",
                                   policy->caps & KVL_CAP_BOUND && !policy->plan ? 0 : BUDGET,

@@ -45,7 +45,7 @@ struct stage {
 /* Wrappers are nothing without what they wrap, which is here, too. */
 static bool is_left_out(int i)
 {
-    return ((*policies[i])->caps & (KVL_CAP_WRAPS | KVL_CAP_OWN_PREFILL)) != 0;
+    return (*policies[i])->inner || (*policies[i])->prefill == KVL_PREFILL_OWN;
 }
 
 /* The engine observes what any policy here asks for. */

@@ -59,8 +59,8 @@ struct kvl_planned;
 int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                        const char *options, int32_t budget_tok, int32_t context_tok,
                        struct kvl_planned **out, struct kvl_err *err);
-/* The same for a policy with KVL_CAP_PREFILL that starts empty and reads the context itself.  A policy
- * with KVL_CAP_OWN_PREFILL does so whichever of the two it is created by. */
+/* The same for a policy that may read the context itself (kvl_prefill_kind) and starts empty.  One with
+ * KVL_PREFILL_OWN does so whichever of the two it is created by. */
 int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
                            const char *options, int32_t budget_tok, int32_t context_tok,
                            struct kvl_planned **out, struct kvl_err *err);

@@ -12,7 +12,7 @@
  *   prefill: shared, per layer: append (replay of the context, a chunk at a time) -> prefilled
  *     -> score: the engine keeps the best and frees the rest
  *     -> evict, with step->replay set: the whole context is one call
- *   prefill: own (KVL_CAP_PREFILL), with prefill_mask: the context comes in chunks, per chunk and layer
+ *   prefill: own (kvl_prefill_kind), with prefill_mask: the context comes in chunks, per chunk and layer
  *     prefill_mask (keys of the chunk are stored, index is -1), attention of what it says; when all of it
  *     is there, per layer what prefill: shared does: append (replay) -> prefilled -> score -> evict.
  *     context_tok is the length of the context from the first chunk on; observers: KVL_OBS_WINDOW alone.
@@ -21,7 +21,7 @@
  *   prefill: own, without prefill_mask: nothing of this; every token of the context is a step
  *   then per token and layer: append -> schedule -> select -> [attention] -> observe -> evict
  *     (a block of tokens: evict once, behind its last token; prefill: own, after every token)
- *   at the end: report -> close (always called once open was, also after an error)
+ *   at the end: report
  *
  * Every hook is optional; NULL means "nothing to do".  A hook returns KVL_OK or kvl_fail(ctx->err,
  * KVL_E*, ...).  Hooks allocate nothing, hold no globals and work through ctx->ops, so that one file
@@ -44,38 +44,39 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 5
+#define KVL_POLICY_ABI 6
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
     KVL_CAP_SELECTS = 1 << 1,     /* reads a part, keeps all */
     KVL_CAP_OFFLOADS = 1 << 2,    /* keeps a part in the host tier: kvl_plan_offload */
-    KVL_CAP_PROBS = 1 << 3,       /* observe wants the weights of what was read */
-    KVL_CAP_PREFILL = 1 << 4,     /* may also start empty, every token of the context being a step
-                                     (prefill: own); then there is no replay, prefilled or score */
-    KVL_CAP_REPOSITIONS = 1 << 5, /* attends at other than the original positions */
-    KVL_CAP_SAMPLES = 1 << 6,     /* random: needs a seed, answers vary with it */
-    KVL_CAP_BOUND = 1 << 7,       /* not a method: bounds a plot (full, random, oracle) */
-    KVL_CAP_SHARES_META =
-        1 << 8,               /* on replay, append and prefilled write tables alone, and what they
-                                     write depends on the context and the options (but those with
-                                     not_in_tables), not on the budget:
-                                     sessions at other budgets share the tables instead of asking
-                                     again */
-    KVL_CAP_WRAPS = 1 << 9,   /* changes what another policy answers: outer(inner) */
-    KVL_CAP_TOKENS = 1 << 10, /* sees the ids of tokens: kvl_tokens */
-    KVL_CAP_RAGGED = 1 << 11, /* lanes keep or read different numbers: the budget is their mean */
-    /* With KVL_CAP_PREFILL and prefill_mask: makes sense only so.  prefill: own goes without saying,
-     * prefill: shared is refused. */
-    KVL_CAP_OWN_PREFILL = 1 << 12,
-    /* Its selections are more than lists: weights, keys of its own, entries, a residual.  Nobody can prune
-     * them (kvl_sel_view). */
-    KVL_CAP_ESTIMATES = 1 << 13,
+    KVL_CAP_REPOSITIONS = 1 << 3, /* attends at other than the original positions */
+    KVL_CAP_SAMPLES = 1 << 4,     /* random: needs a seed, answers vary with it */
+    KVL_CAP_BOUND = 1 << 5,       /* not a method: bounds a plot (full, random, oracle) */
+    /* On replay, append and prefilled write tables alone, and what they write depends on the context
+     * and the options (but those with not_in_tables), not on the budget: sessions at other budgets
+     * share the tables instead of asking again. */
+    KVL_CAP_SHARES_META = 1 << 6,
+    KVL_CAP_TOKENS = 1 << 7, /* sees the ids of tokens: kvl_tokens */
+    KVL_CAP_RAGGED = 1 << 8, /* lanes keep or read different numbers: the budget is their mean */
+    /* Its selections are more than lists: weights, keys of its own, entries, a residual.  They cannot be
+     * pruned (kvl_sel_view). */
+    KVL_CAP_ESTIMATES = 1 << 9,
     /* append, select, observe and evict of a step hand what the engine gives them, scratch, tables and
      * what operators wrote to operators and builders alone: they neither read nor write it, unless they
      * called kvl_look since the last operator.  On a GPU the engine then does not wait before them:
      * operators get ahead of it, and a NaN in scores is told after the step. */
-    KVL_CAP_ASYNC = 1 << 14,
+    KVL_CAP_ASYNC = 1 << 10,
+};
+
+/* Who may read the context: the engine once for all policies (prefill: shared), or the policy itself
+ * (prefill: own). */
+enum kvl_prefill_kind {
+    KVL_PREFILL_SHARED = 0, /* the engine alone; prefill: own is refused */
+    /* Either.  Its own is under prefill_mask; without that hook it starts empty, every token of the
+     * context is a step, and there is no replay, prefilled or score. */
+    KVL_PREFILL_EITHER,
+    KVL_PREFILL_OWN, /* always itself, by prefill_mask; prefill: shared is refused */
 };
 
 /* The model as a policy sees it. */
@@ -123,7 +124,8 @@ enum kvl_meta_unit {
 
 #define KVL_MAX_META 8
 
-/* What `append` gets of a context that was prefilled before the policy came. */
+/* What `append` gets of a context that was prefilled before the policy came; nothing is read where there is
+ * no append. */
 enum kvl_replay {
     KVL_REPLAY_ALL = 0,
     KVL_REPLAY_KEYS, /* v is NULL: half the memory is read */
@@ -137,7 +139,7 @@ struct kvl_plan {
     void *opts;          /* the policy's options struct, defaults and user values filled in */
     int32_t budget_tok;  /* attended tokens per lane asked for; 0 = none given */
     int32_t context_tok; /* length of the context that the policy will meet */
-    bool own_prefill;    /* KVL_CAP_PREFILL: starts empty; observers are refused */
+    bool own_prefill;    /* prefill: own: starts empty; observers are refused */
     struct kvl_err *err;
     /* answers */
     size_t state_bytes; /* zeroed, copied when the sequence forks */
@@ -148,7 +150,7 @@ struct kvl_plan {
     enum kvl_replay replay;
     /* prefill_mask: tokens of a chunk, of which answers may depend; 0 = whatever the engine takes. */
     int32_t prefill_chunk_tok;
-    /* Of a policy with KVL_CAP_WRAPS, which plans first: the budget of the inner one; as budget_tok on
+    /* Of a policy that wraps, which plans first: the budget of the inner one; as budget_tok on
      * arrival. */
     int32_t inner_budget_tok;
     struct kvl_plan_private *p;
@@ -163,7 +165,6 @@ enum kvl_meta_elem {
     KVL_META_F32 = 0,
     KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies) */
     KVL_META_I32,
-    KVL_META_U16,
     KVL_META_U8,
 };
 /* The same for other elements, for some layers only, or with one row per layer and unit instead of one
@@ -310,10 +311,6 @@ KVL_API uint32_t kvl_token_class(const struct kvl_pctx *ctx, int32_t id);
  * who guesses at a layer to come from the input of this one (InfiniGen).  W_q is counted as read. */
 KVL_API int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
                               int32_t pos, float *q);
-/* out [n_heads]: norms of W_o v for values of kv head h, |W_o^(head) v|: values [n][head_dim], out
- * [group][n], of the 1-norm or the 2-norm. */
-KVL_API int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                             const float *values, int32_t n, int32_t norm, float *out);
 /* Keys of n live positions (any order) of a lane as they are stored, after RoPE, or before it where
  * the plan asked for raw keys: out [n][head_dim].  Counted as read. */
 KVL_API int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
@@ -468,9 +465,9 @@ KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_
 /* ---- composition: outer(inner) ----------------------------------------------------------------- */
 
 struct kvl_composed;
-/* A policy with KVL_CAP_WRAPS has an inner one, named in its spec or by `inner`.  Each has options, state,
- * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe, report,
- * close) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
+/* A policy with `inner` wraps another one, that one or another named in its spec.  Each has options, state,
+ * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe,
+ * report) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
  * outer's runs, and calls the inner's where it wants to; what the outer leaves NULL is the inner's.  A
  * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
 /* KVL_EINVAL when the inner one keeps everything although its budget is less. */
@@ -512,11 +509,6 @@ enum kvl_schedule {
     KVL_UNOBSERVED = 4,
 };
 
-enum kvl_relayout {
-    KVL_RELAYOUT_TRUNCATED = 1, /* positions >= ctx->context_tok are gone */
-    KVL_RELAYOUT_SHIFTED = 2,   /* positions changed */
-};
-
 /* What a policy counts and says of itself, into the log and beside the harness's own numbers. */
 struct kvl_report;
 /* Names are words of a-z, 0-9, _ and . that begin with a letter, at most 40 characters, and come once;
@@ -526,9 +518,6 @@ KVL_API int kvl_report_num(struct kvl_report *r, const char *name, double value)
  * in it stands for the number reported under that name, {name%} for it in percent. */
 KVL_API int kvl_report_note(struct kvl_report *r, const char *text);
 
-struct kvl_tiers;
-struct kvl_blob;
-
 struct kvl_policy {
     uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy): others are refused */
     const char *name;   /* = file name = key in command line, log and plots */
@@ -536,19 +525,19 @@ struct kvl_policy {
     /* The card that `kvlab describe` prints, plain sentences: which published behaviour it follows, in
      * what it differs, what it costs per step and once. */
     const char *follows, *deviations, *cost;
-    const char
-        *inner; /* KVL_CAP_WRAPS: the policy that it wraps unless another is named, and options
-                          of it that differ from its own defaults: "snapkv:window=8" */
+    /* The policy that it wraps unless another is named, and options of it that differ from its own
+     * defaults: "snapkv:window=8"; NULL = wraps none.  What a wrapper is: see composition. */
+    const char *inner;
     uint32_t version;           /* raised when answers change */
     uint32_t caps;              /* enum kvl_cap */
+    enum kvl_prefill_kind prefill;
     const struct kvl_opt *opts; /* parsing, help, sweep axes, log; NULL = none */
     size_t opts_size;
     /* The smallest budget that makes sense with these options; NULL = 1. */
     int32_t (*min_budget)(const struct kvl_shape *shape, const void *opts);
     int (*plan)(struct kvl_plan *plan);
     int (*open)(struct kvl_pctx *ctx);
-    void (*close)(struct kvl_pctx *ctx);
-    /* KVL_CAP_PREFILL: the context is prefilled chunk by chunk, and this says, layer by layer, what of it
+    /* prefill: own: the context is prefilled chunk by chunk, and this says, layer by layer, what of it
      * the chunk's queries read: q->q [step->n_tok][n_heads][head_dim], and so the others.  Keys of the
      * chunk are stored already. */
     int (*prefill_mask)(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -565,17 +554,12 @@ struct kvl_policy {
     int (*score)(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
     int (*select)(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
                   struct kvl_sel *sel);
-    /* After attention, KVL_CAP_PROBS: weights of what each query head read, in ascending position
+    /* After attention: weights of what each query head read, in ascending position
      * order of its list: probs [n_heads] -> [n], and lse [n_heads].  Of several segments: one after
      * the other, with the weights of the merged result (they sum to 1), and its lse. */
     int (*observe)(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                    const int32_t *n, const float *lse);
     int (*evict)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep);
-    /* Reserved: positions that change, residency wishes beyond kvl_plan_offload, state on disk. */
-    int (*relayout)(struct kvl_pctx *ctx, enum kvl_relayout what);
-    int (*place)(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_tiers *tiers);
-    int (*save)(struct kvl_pctx *ctx, struct kvl_blob *blob);
-    int (*load)(struct kvl_pctx *ctx, struct kvl_blob *blob);
     /* Extra numbers; never accuracy, recall or budget: those are measured by the harness. */
     int (*report)(struct kvl_pctx *ctx, struct kvl_report *report);
     const struct kvl_composed *composed; /* the engine's, of outer(inner); NULL */
