@@ -475,7 +475,7 @@ static void test_tables(void **state)
     assert_int_equal(((const int32_t *)lane_row(&b))[LONG - 1], -1);
     assert_int_equal(((const int32_t *)lane_row(&b))[17], mark(1, 0, 17));
     assert_int_equal(kvl_session_counters(b.s)->index_read_bytes,
-                     9 * (N_LAYERS * (7 * 2 + 5) + 3 * 4));
+                     9 * (N_LAYERS * (7 * 4 + 5) + 3 * 4));
     RIG_OK(&err, KVL_OK);
     assert_int_equal(kvl_meta_count(&b.s->ctx, LANE_I32, -1), KVL_EPOLICY);
     assert_int_equal(kvl_meta_count(&b.s->ctx, N_TABLES, 1), KVL_EPOLICY);
