@@ -23,11 +23,7 @@
  * Cost per step and layer: 2 * head_dim values of metadata per page and kv head read, K pages of
  * keys and values; a new token updates one metadata row.
  */
-#include "page_bounds.h"
-
-#include <string.h>
-
-enum { QUEST_MAX_LAYERS = 1024 };
+#include "kvl/policy.h"
 
 struct quest_opts {
     int32_t page, dense_layers;
@@ -41,35 +37,20 @@ static const enum kvl_reduce quest_reduces[] = { KVL_REDUCE_NONE, KVL_REDUCE_SUM
                                                  KVL_REDUCE_MEAN_Q };
 
 static const struct kvl_opt quest_options[] = {
-    { .name = "page",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct quest_opts, page),
-      .def = "16",
-      .min = 1,
-      .max = 4096,
-      .help = "tokens per page (paper: 16)" },
-    { .name = "dense_layers",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct quest_opts, dense_layers),
-      .def = "auto",
-      .min = 0,
-      .max = QUEST_MAX_LAYERS,
-      .help = "first layers that read everything; auto = min(2, layers / 4) (paper: 2 of 32)" },
-    { .name = "reduce",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct quest_opts, reduce),
-      .def = "sum",
-      .choices = quest_reduce_names,
-      .help = "bounds of the query heads of a kv head (paper: none, one kv head per query head)" },
-    { .name = "offload",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct quest_opts, offload),
-      .def = "false",
-      .help = "keys and values of selecting layers live on the host; as many pages as a step reads "
-              "stay on the device (paper: all on the device)" },
+    KVL_ROW_INT(quest_opts, page, "16", 1, 4096, "tokens per page (paper: 16)"),
+    KVL_ROW_INT(quest_opts, dense_layers, "auto", 0, 1024,
+                "first layers that read everything; auto = min(2, layers / 4) (paper: 2 of 32)"),
+    KVL_ROW_ENUM(
+        quest_opts, reduce, "sum", quest_reduce_names,
+        "bounds of the query heads of a kv head (paper: none, one kv head per query head)"),
+    KVL_ROW_BOOL(
+        quest_opts, offload, "false",
+        "keys and values of selecting layers live on the host; as many pages as a step reads "
+        "stay on the device (paper: all on the device)"),
     { 0 },
 };
 
+/* The newest page, and one to choose. */
 static int32_t quest_min_budget(const struct kvl_shape *shape, const void *opts)
 {
     (void)shape;
@@ -79,20 +60,10 @@ static int32_t quest_min_budget(const struct kvl_shape *shape, const void *opts)
 static int quest_plan(struct kvl_plan *plan)
 {
     struct quest_opts *o = plan->opts;
-    if (plan->budget_tok < 2 * o->page)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "budget %d with page=%d; give %d or more (the newest page and one)",
-                        plan->budget_tok, o->page, 2 * o->page);
+    uint8_t *selects;
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->dense_layers == KVL_AUTO) o->dense_layers = KVL_MIN(2, plan->shape->n_layers / 4);
-    if (o->dense_layers >= plan->shape->n_layers)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "dense_layers=%d; the model has %d layers, give less", o->dense_layers,
-                        plan->shape->n_layers);
-    if (plan->shape->n_layers > QUEST_MAX_LAYERS)
-        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; quest serves up to %d",
-                        plan->shape->n_layers, QUEST_MAX_LAYERS);
-    uint8_t selects[QUEST_MAX_LAYERS] = { 0 };
-    memset(selects + o->dense_layers, 1, (size_t)(plan->shape->n_layers - o->dense_layers));
+    KVL_TRY(kvl_plan_layers(plan, "dense_layers", o->dense_layers, 1, &selects));
     plan->replay = KVL_REPLAY_KEYS;
     if (o->offload)
         KVL_TRY(kvl_plan_offload(
@@ -109,27 +80,13 @@ static int quest_plan(struct kvl_plan *plan)
                               &o->table);
 }
 
+/* Minima and maxima of the new keys' pages. */
 static int quest_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                         const float *v)
 {
     const struct quest_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
     (void)v;
-    if (step->layer < o->dense_layers) return KVL_OK;
-    int32_t page = step->pos / o->page;
-    KVL_TRY(kvl_meta_from(ctx, o->table, step->layer, page, &meta));
-    struct kvl_page_minmax_args minmax = {
-        .minmax = meta.data,
-        .type = meta.type,
-        .head_stride = meta.head_stride,
-        .k = k,
-        .pos0 = step->pos - page * o->page,
-        .n = step->n_tok,
-        .n_kv_heads = ctx->shape->n_kv_heads,
-        .head_dim = ctx->shape->head_dim,
-        .page_tok = o->page,
-    };
-    return ctx->ops->page_minmax(&minmax);
+    return step->layer < o->dense_layers ? KVL_OK : kvl_table_minmax(ctx, o->table, step, k);
 }
 
 static int quest_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
@@ -138,6 +95,7 @@ static int quest_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
+/* Algorithm 1: the K - 1 pages of largest UB, and the newest. */
 static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -145,11 +103,15 @@ static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     bool each = quest_reduces[o->reduce] == KVL_REDUCE_NONE;
     int32_t n_pages = step->pos / o->page + 1, k = ctx->budget_tok / o->page;
     int32_t n_lists = each ? ctx->shape->n_heads : ctx->shape->n_kv_heads;
+    float *bound;
     if (n_pages <= k) return KVL_OK;
-    float *bound = kvl_scratch(ctx, (size_t)n_lists * (size_t)n_pages);
-    if (!bound) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d bounds", n_pages);
-    KVL_TRY(
-        page_bounds(ctx, o->table, step->layer, q->q, n_pages, quest_reduces[o->reduce], bound));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)n_pages, &bound));
+    KVL_TRY(kvl_table_bounds(ctx, &(struct kvl_table_bounds){ .table = o->table,
+                                                              .layer = step->layer,
+                                                              .n_rows = n_pages,
+                                                              .q = q->q,
+                                                              .reduce = quest_reduces[o->reduce],
+                                                              .bound = bound }));
     return kvl_sel_top_pages(sel, each ? KVL_SCOPE_Q_HEAD : KVL_SCOPE_KV_HEAD, bound, n_pages, k,
                              o->page, true);
 }

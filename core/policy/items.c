@@ -174,7 +174,10 @@ static int items_ranges(const struct kvl_head *h, const struct kvl_segment *g,
 static int items_positions(const struct kvl_head *h, const struct kvl_segment *g,
                            const struct kvl_sel_list *l, int32_t current, struct kvl_items *out)
 {
-    if (l->range) return items_ranges(h, g, l, current, out);
+    if (l->range) {
+        if (l->items && g->page_tok == 1) KVL_TRY(items_check_live(h, l->item, l->n));
+        return items_ranges(h, g, l, current, out);
+    }
     size_t room = KVL_MIN((size_t)l->n * (size_t)g->page_tok, (size_t)h->r->sel->n_pos) + 1;
     int32_t *pos = kvl_arena_get(&h->e->step, room, sizeof *pos);
     if (!pos) return kvl_items_no_memory(h);

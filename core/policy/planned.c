@@ -198,6 +198,31 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
     return KVL_OK;
 }
 
+int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, int32_t step,
+                    uint8_t **out)
+{
+    size_t n = (size_t)plan->shape->n_layers;
+    if (first >= plan->shape->n_layers)
+        return kvl_fail(plan->err, KVL_EINVAL, "%s=%d; the model has %d layers, give less", option,
+                        first, plan->shape->n_layers);
+    if (first < 0 || step < 1)
+        return kvl_fail(plan->err, KVL_EPOLICY, "every %d layers from %d on, want 1 and 0 or more",
+                        step, first);
+    uint8_t *layers = kvl_arena_get(&plan->p->masks, n, sizeof *layers);
+    if (!layers) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for %zu layers", n);
+    memset(layers, 0, n);
+    for (size_t l = (size_t)first; l < n; l += (size_t)step) layers[l] = 1;
+    *out = layers;
+    return KVL_OK;
+}
+
+int kvl_plan_needs_budget(struct kvl_plan *plan)
+{
+    if (plan->budget_tok > 0) return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL,
+                    "no budget with these options; give one, in tokens per lane");
+}
+
 static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
                                 struct kvl_err *err)
 {
@@ -311,6 +336,7 @@ void kvl_planned_destroy(struct kvl_planned *p)
     if (!p) return;
     for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
     kvl_free(p->p.offload_layers);
+    kvl_arena_free(&p->p.masks);
     kvl_buf_free(&p->options);
     kvl_buf_free(&p->tabled);
     kvl_free(p->opts);

@@ -26,6 +26,7 @@ struct kvl_plan_private {
     bool offloads;
     struct kvl_offload offload;
     uint8_t *offload_layers; /* offload.layers, owned by the plan */
+    struct kvl_arena masks;  /* of kvl_plan_layers */
 };
 
 struct kvl_planned {
@@ -163,10 +164,13 @@ size_t kvl_meta_table_bytes(const struct kvl_meta_table *t);
 struct kvl_sel_list {
     const int32_t *item; /* positions or pages, ascending */
     int32_t n;
-    struct kvl_run *range; /* in place of items: positions, apart from each other; dead ones too */
+    /* Positions, dead ones too.  Once the selection is complete: ascending, apart from each other, and, where
+     * there are any, with the items in them. */
+    struct kvl_run *range;
     int32_t n_ranges, cap_ranges;
-    bool
-        open; /* the last range reaches to the newest token, also of steps that it is shared with */
+    bool open;  /* the last range reaches to the newest token, also of steps that it is shared with */
+    bool loose; /* ranges are not as they will be once complete */
+    bool items; /* positions or pages were named */
     const float *log_weight;
     float *keys; /* [n + 1][head_dim] in place of the stored ones, the last unset; or NULL */
     bool given;
@@ -176,6 +180,7 @@ struct kvl_segment {
     bool everything;
     enum kvl_scope scope;
     int32_t page_tok; /* 1: items are positions */
+    bool has_unit;    /* items were named: page_tok is theirs */
     enum kvl_pos_mode mode;
     int32_t arg;
     int32_t q_pos; /* KVL_POS_GROUPED */

@@ -20,7 +20,7 @@ static const char *scope_name(enum kvl_scope scope)
     return names[scope];
 }
 
-/* The segment being built, made ready for lists of this scope and unit. */
+/* The segment being built, made ready for lists of this scope and unit; page_tok 0: ranges, of any unit. */
 static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok,
                            struct kvl_segment **out)
 {
@@ -28,8 +28,6 @@ static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t pa
     if (scope < KVL_SCOPE_LAYER || scope > KVL_SCOPE_Q_HEAD)
         return kvl_fail(sel->err, KVL_EPOLICY, "scope %d, want layer, kv head or query head",
                         (int)scope);
-    if (page_tok < 1)
-        return kvl_fail(sel->err, KVL_EPOLICY, "pages of %d tokens, want at least 1", page_tok);
     if (!g->list) {
         g->n_lists = kvl_scope_lists(&sel->s->engine->model->shape, scope);
         g->list = kvl_arena_get(&sel->s->engine->step, (size_t)g->n_lists, sizeof *g->list);
@@ -37,12 +35,14 @@ static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t pa
         memset(g->list, 0, (size_t)g->n_lists * sizeof *g->list);
         g->everything = false;
         g->scope = scope;
-        g->page_tok = page_tok;
     }
-    if (g->scope != scope || g->page_tok != page_tok)
+    if (page_tok > 0 && !g->has_unit) g->page_tok = page_tok;
+    g->has_unit = g->has_unit || page_tok > 0;
+    if (g->scope != scope || (page_tok > 0 && g->page_tok != page_tok))
         return kvl_fail(sel->err, KVL_EPOLICY,
                         "a segment has lists per %s of %d tokens an item, then one per %s of %d",
-                        scope_name(g->scope), g->page_tok, scope_name(scope), page_tok);
+                        scope_name(g->scope), g->page_tok, scope_name(scope),
+                        page_tok > 0 ? page_tok : 1);
     *out = g;
     return KVL_OK;
 }
@@ -58,7 +58,7 @@ static int sel_list_for(struct kvl_sel *sel, struct kvl_segment *g, int32_t list
                         struct kvl_sel_list **out)
 {
     KVL_TRY(sel_check_list(sel, g, list));
-    if (g->list[list].given)
+    if (g->list[list].items)
         return kvl_fail(sel->err, KVL_EPOLICY, "list %d of this segment is given twice", list);
     *out = &g->list[list];
     return KVL_OK;
@@ -79,13 +79,21 @@ static int sel_check_items(struct kvl_sel *sel, const char *what, const int32_t 
     return KVL_OK;
 }
 
+static void sel_has_items(struct kvl_sel_list *l)
+{
+    l->given = l->items = true;
+    l->loose = l->range != NULL;
+}
+
 static int sel_copy_items(struct kvl_sel *sel, struct kvl_sel_list *l, const int32_t *item,
                           int32_t n)
 {
     int32_t *copy = kvl_arena_get(&sel->s->engine->step, (size_t)n + 1, sizeof *copy);
     if (!copy) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", n);
     if (n > 0) memcpy(copy, item, (size_t)n * sizeof *copy);
-    *l = (struct kvl_sel_list){ .item = copy, .n = n, .given = true };
+    l->item = copy;
+    l->n = n;
+    sel_has_items(l);
     return KVL_OK;
 }
 
@@ -111,6 +119,8 @@ int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32
 {
     struct kvl_segment *g;
     struct kvl_sel_list *l;
+    if (page_tok < 1)
+        return kvl_fail(sel->err, KVL_EPOLICY, "pages of %d tokens, want at least 1", page_tok);
     KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
     KVL_TRY(sel_list_for(sel, g, list, &l));
     KVL_TRY(kvl_session_look(sel->s, sel->err));
@@ -131,30 +141,104 @@ static int sel_range_room(struct kvl_sel *sel, struct kvl_sel_list *l)
     return KVL_OK;
 }
 
-int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
-                  int32_t last)
+static int sel_add_range(struct kvl_sel *sel, struct kvl_sel_list *l, int32_t first, int32_t last)
 {
-    struct kvl_segment *g;
-    struct kvl_sel_list *l;
-    if (first < 0 || last < first || last > sel->n_pos)
-        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
-                        first, last, sel->n_pos);
-    KVL_TRY(sel_segment_for(sel, scope, 1, &g));
-    KVL_TRY(sel_check_list(sel, g, list));
-    if (!g->list[list].range) KVL_TRY(sel_list_for(sel, g, list, &l));
-    l = &g->list[list];
+    if (l->log_weight || l->keys)
+        return kvl_fail(sel->err, KVL_EPOLICY,
+                        "range [%d, %d) in a list with weights or keys of its own", first, last);
     KVL_TRY(sel_range_room(sel, l));
     l->given = true;
     struct kvl_run *before = l->n_ranges > 0 ? &l->range[l->n_ranges - 1] : NULL;
-    if (before && first < before->slot + before->n)
-        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d) after [%d, %d), want ascending",
-                        first, last, before->slot, before->slot + before->n);
+    l->loose = l->loose || l->items || (before && first < before->slot + before->n);
     if (first == last) return KVL_OK;
-    l->open = last == sel->n_pos;
+    l->open = l->open || last == sel->n_pos;
     if (before && first == before->slot + before->n)
         before->n += last - first;
     else
         l->range[l->n_ranges++] = (struct kvl_run){ first, last - first };
+    return KVL_OK;
+}
+
+int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
+                  int32_t last)
+{
+    struct kvl_segment *g;
+    if (first < 0 || last < first || last > sel->n_pos)
+        return kvl_fail(sel->err, KVL_EPOLICY, "range [%d, %d), want 0 <= first <= last <= %d",
+                        first, last, sel->n_pos);
+    KVL_TRY(sel_segment_for(sel, scope, 0, &g));
+    if (list != KVL_ALL_LISTS) KVL_TRY(sel_check_list(sel, g, list));
+    int32_t from = list == KVL_ALL_LISTS ? 0 : list;
+    int32_t end = list == KVL_ALL_LISTS ? g->n_lists : list + 1;
+    for (int32_t i = from; i < end; i++) KVL_TRY(sel_add_range(sel, &g->list[i], first, last));
+    return KVL_OK;
+}
+
+int kvl_sel_first(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t n)
+{
+    return kvl_sel_range(sel, scope, list, 0, KVL_MIN(n, sel->n_pos));
+}
+
+int kvl_sel_recent(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t n)
+{
+    return kvl_sel_range(sel, scope, list, KVL_MAX(0, sel->n_pos - n), sel->n_pos);
+}
+
+/* ---- lists of items and ranges ----------------------------------------------------------------- */
+
+/* Items as ranges, behind those that there are. */
+static int mix_items(struct kvl_sel *sel, const struct kvl_segment *g, struct kvl_sel_list *l)
+{
+    size_t n = (size_t)l->n_ranges + (size_t)l->n;
+    struct kvl_run *all = kvl_arena_get(&sel->s->engine->step, n + 1, sizeof *all);
+    if (!all) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %zu ranges", n);
+    memcpy(all, l->range, (size_t)l->n_ranges * sizeof *all);
+    for (int32_t i = 0; i < l->n; i++) {
+        int32_t first = l->item[i] * g->page_tok;
+        all[l->n_ranges + i] = (struct kvl_run){ first, KVL_MIN(g->page_tok, sel->n_pos - first) };
+    }
+    l->range = all;
+    l->n_ranges = l->cap_ranges = (int32_t)n;
+    return KVL_OK;
+}
+
+/* Ranges in ascending order, apart from each other. */
+static int mix_list(struct kvl_sel *sel, const struct kvl_segment *g, struct kvl_sel_list *l)
+{
+    struct kvl_arena *mem = &sel->s->engine->step;
+    const int32_t *order;
+    KVL_TRY(mix_items(sel, g, l));
+    int32_t n = l->n_ranges, m = 0;
+    struct kvl_run *out = kvl_arena_get(mem, (size_t)n + 1, sizeof *out);
+    int32_t *first = kvl_arena_get(mem, (size_t)n + 1, sizeof *first);
+    for (int32_t i = 0; first && i < n; i++) first[i] = l->range[i].slot;
+    if (!out || !first || kvl_sort_order(mem, first, n, &order) != KVL_OK)
+        return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d ranges", n);
+    for (int32_t i = 0; i < n; i++) {
+        struct kvl_run r = l->range[order[i]];
+        int32_t end = m > 0 ? out[m - 1].slot + out[m - 1].n : -1;
+        if (m > 0 && r.slot <= end)
+            out[m - 1].n += KVL_MAX(0, r.slot + r.n - end);
+        else
+            out[m++] = r;
+    }
+    l->range = out;
+    l->n_ranges = m;
+    l->loose = false;
+    return KVL_OK;
+}
+
+/* Items that come with ranges lie in them from here on; they have to be there for that. */
+static int sel_mix(struct kvl_sel *sel)
+{
+    for (int32_t i = 0; i < sel->n_seg; i++) {
+        struct kvl_segment *g = &sel->seg[i];
+        for (int32_t j = 0; j < g->n_lists; j++) {
+            if (!g->list[j].loose) continue;
+            KVL_TRY(kvl_sel_look(sel));
+            KVL_TRY(mix_list(sel, g, &g->list[j]));
+        }
+    }
     return KVL_OK;
 }
 
@@ -206,7 +290,8 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
     for (int32_t i = 0; i < g->n_lists; i++) {
         struct kvl_sel_list *l;
         KVL_TRY(sel_list_for(sel, g, i, &l));
-        *l = (struct kvl_sel_list){ .n = k + (forced >= 0), .given = true };
+        l->n = k + (forced >= 0);
+        sel_has_items(l);
     }
     g->top = index;
     g->n_top = k;
@@ -386,5 +471,5 @@ int kvl_sel_complete(struct kvl_sel *sel)
                 return kvl_fail(sel->err, KVL_EPOLICY, "list %d of %d (one per %s) is missing", j,
                                 g->n_lists, scope_name(g->scope));
     }
-    return KVL_OK;
+    return sel_mix(sel);
 }

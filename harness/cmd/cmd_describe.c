@@ -113,7 +113,8 @@ static int describe_budget(const struct kvl_policy *p, struct kvl_err *err)
                                             .head_dim = 128,
                                             .n_embd = 4096,
                                             .n_vocab = 128256,
-                                            .n_ctx_train = 131072 };
+                                            .n_ctx_train = 131072,
+                                            .group = 4 };
     void *opts = kvl_alloc(1, p->opts_size ? p->opts_size : 1);
     if (!opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
     int rc = kvl_opt_defaults(p->opts, opts, err);

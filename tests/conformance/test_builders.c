@@ -126,6 +126,78 @@ static int as_ranges_with_current(struct kvl_pctx *ctx, const struct kvl_step *s
     return kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, step->pos, step->pos + 1);
 }
 
+/* Ranges before, behind and over positions, in any order; for all lists at once. */
+static int as_a_mixture(struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t some[] = { 12, 18, 19, 41, 45 };
+    (void)q;
+    (void)step;
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, 42, 48));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, some, 5));
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 40, 41));
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 8, 16));
+        KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, h, 14, 24));
+    }
+    return KVL_OK;
+}
+
+/* Scores choose the middle; the beginning and the end are named beside them. */
+static int as_top_and_ranges(struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel)
+{
+    float score[N_TOK] = { 0 };
+    int32_t n_pages = step->pos / 8 + 1;
+    (void)ctx;
+    (void)q;
+    score[2] = score[5] = 1;
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 8, 20));
+    KVL_TRY(kvl_sel_top_pages(sel, KVL_SCOPE_LAYER, score, n_pages, 2, 8, false));
+    return kvl_sel_recent(sel, KVL_SCOPE_LAYER, KVL_ALL_LISTS, 1);
+}
+
+static int first_and_recent(struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)step;
+    (void)q;
+    KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_LAYER, 0, 9));
+    return kvl_sel_first(sel, KVL_SCOPE_LAYER, 0, 4);
+}
+
+static int first_and_recent_by_hand(struct kvl_pctx *ctx, const struct kvl_step *step,
+                                    const struct kvl_query *q, struct kvl_sel *sel)
+{
+    int32_t pos[13], n = 0;
+    (void)ctx;
+    (void)q;
+    for (int32_t i = 0; i < 4; i++) pos[n++] = i;
+    for (int32_t i = step->pos - 8; i <= step->pos; i++) pos[n++] = i;
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, n);
+}
+
+/* More than there are: everything. */
+static int more_than_there_are(struct kvl_pctx *ctx, const struct kvl_step *step,
+                               const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)q;
+    KVL_TRY(kvl_sel_first(sel, KVL_SCOPE_LAYER, 0, step->pos + 7));
+    return kvl_sel_recent(sel, KVL_SCOPE_LAYER, 0, step->pos + 9);
+}
+
+static int nothing_named(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)step;
+    (void)q;
+    (void)sel;
+    return KVL_OK;
+}
+
 static int per_query_head(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -180,6 +252,10 @@ static void test_one_choice_in_many_words(void **state)
     expect_alike(as_tokens, as_pages, "pages");
     expect_alike(as_tokens, as_ranges, "ranges");
     expect_alike(as_tokens, as_ranges_with_current, "ranges and the current token");
+    expect_alike(as_tokens, as_a_mixture, "positions and ranges");
+    expect_alike(as_tokens, as_top_and_ranges, "top scores and ranges");
+    expect_alike(first_and_recent_by_hand, first_and_recent, "first and recent");
+    expect_alike(nothing_named, more_than_there_are, "more than there are");
     expect_alike(as_tokens, per_query_head, "lists per query head");
     expect_alike(as_tokens, in_segments, "segments");
     expect_alike(as_tokens, by_scores, "top scores");
@@ -188,8 +264,9 @@ static void test_one_choice_in_many_words(void **state)
 
 static void test_builders_under_the_mask(void **state)
 {
-    static const select_function all[] = { as_tokens,      as_pages,    as_ranges,
-                                           per_query_head, in_segments, by_scores };
+    static const select_function all[] = { as_tokens,    as_pages,          as_ranges,
+                                           as_a_mixture, as_top_and_ranges, per_query_head,
+                                           in_segments,  by_scores,         first_and_recent };
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct kvl_policy p = selecting(all[i]);

@@ -260,20 +260,21 @@ static int sel_range_backwards(const struct answer *a)
 {
     return range(a, 7, 5);
 }
-static int ranges_overlap(const struct answer *a)
+static int range_and_weights(const struct answer *a)
 {
-    KVL_TRY(range(a, 3, 9));
-    return range(a, 8, 12);
+    KVL_TRY(tokens(a, (int32_t[]){ 11 }, 1));
+    KVL_TRY(kvl_sel_log_weights(a->sel, KVL_SCOPE_LAYER, 0, (float[]){ 1 }, 1));
+    return range(a, 3, 9);
 }
-static int range_and_tokens(const struct answer *a)
+static int tokens_around_a_range(const struct answer *a)
 {
+    KVL_TRY(tokens(a, (int32_t[]){ 1 }, 1));
     KVL_TRY(range(a, 3, 9));
     return tokens(a, (int32_t[]){ 11 }, 1);
 }
-static int tokens_and_range(const struct answer *a)
+static int sel_range_of_no_list(const struct answer *a)
 {
-    KVL_TRY(tokens(a, (int32_t[]){ 1 }, 1));
-    return range(a, 3, 9);
+    return kvl_sel_range(a->sel, KVL_SCOPE_KV_HEAD, -2, 1, 3);
 }
 static int log_weights_of_a_range(const struct answer *a)
 {
@@ -539,9 +540,9 @@ static const struct hostile cases[] = {
     BAD(sel_range_ahead, IN_SELECT, "62"),
     BAD(sel_range_negative, IN_SELECT, "-2"),
     BAD(sel_range_backwards, IN_SELECT, "7"),
-    BAD(ranges_overlap, IN_SELECT, "ascending"),
-    BAD(range_and_tokens, IN_SELECT, "twice"),
-    BAD(tokens_and_range, IN_SELECT, "twice"),
+    BAD(range_and_weights, IN_SELECT, "weights"),
+    BAD(tokens_around_a_range, IN_SELECT, "twice"),
+    BAD(sel_range_of_no_list, IN_SELECT, "-2"),
     BAD(log_weights_of_a_range, IN_SELECT, NULL),
     BAD(query_position_alone, IN_SELECT, "together"),
     BAD(query_position_negative, IN_SELECT, "-1"),

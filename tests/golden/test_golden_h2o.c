@@ -389,7 +389,7 @@ static void test_flexgen(void **state)
 
 static void test_query_groups(void **state)
 {
-    struct kvl_shape group = { .n_layers = 1, .n_heads = 2, .n_kv_heads = 1 };
+    struct kvl_shape group = { .n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .group = 2 };
     (void)state;
     fake_open(&h2o, "heavy=2,recent=2,reduce=first", 0, group);
     fake_prompt(prompt_sums, 6, 0);
@@ -408,7 +408,7 @@ static void test_query_groups(void **state)
 /* Token 0 has 1.4 in the first head, token 1 has 1.3 there; adding up maxima would give it 1.7. */
 static void test_the_maximum_is_that_of_the_sums(void **state)
 {
-    struct kvl_shape group = { .n_layers = 1, .n_heads = 2, .n_kv_heads = 1 };
+    struct kvl_shape group = { .n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .group = 2 };
     static const float sums[6] = { 1.0f, 1.3f, .7f, 1.0f, .2f, 1.8f };
     static const float a[4] = { .4f, 0, 0, .6f }, b[4] = { 0, .4f, 0, .6f };
     (void)state;
@@ -543,7 +543,8 @@ static void test_random_attention_equals_the_simulation(void **state)
             random_attention((uint64_t)(100 * group + i));
             struct kvl_shape shape = { .n_layers = 1,
                                        .n_heads = MAX_HEADS,
-                                       .n_kv_heads = MAX_HEADS / group };
+                                       .n_kv_heads = MAX_HEADS / group,
+                                       .group = group };
             fake_open(&h2o, r->options, r->budget, shape);
             naive_open(r, MAX_HEADS, group);
             fake_random_prompt();
@@ -610,7 +611,8 @@ static void test_random_masks_equal_the_simulation(void **state)
             random_attention(7 * (uint64_t)group + i);
             struct kvl_shape shape = { .n_layers = 1,
                                        .n_heads = MAX_HEADS,
-                                       .n_kv_heads = MAX_HEADS / group };
+                                       .n_kv_heads = MAX_HEADS / group,
+                                       .group = group };
             fake_open(&h2o_sim, masks[i].options, masks[i].budget, shape);
             naive_open(&masks[i], MAX_HEADS, group);
             fake_random_prompt();

@@ -528,7 +528,7 @@ static void test_window_over_everything_is_full(void **state)
 static int plan_with(const char *options, int32_t budget, bool own, struct kvl_buf *text)
 {
     struct kvl_shape shape = {
-        .n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_embd = 64
+        .n_layers = 4, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_embd = 64, .group = 2
     };
     struct kvl_planned *p = NULL;
     struct kvl_err err = { 0 };

@@ -363,6 +363,7 @@ static void test_dense_layers_follow_the_depth(void **state)
                                    .n_heads = 4,
                                    .n_kv_heads = 2,
                                    .head_dim = 16,
+                                   .group = 2,
                                    .n_embd = 64,
                                    .n_vocab = 99 };
         struct kvl_planned *p;

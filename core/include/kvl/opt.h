@@ -4,8 +4,7 @@
  *
  *     struct quest_opts { int32_t page; int32_t dense_layers; int32_t reduce; };
  *     static const struct kvl_opt quest_options[] = {
- *         { .name = "page", .type = KVL_OPT_INT, .off = offsetof(struct quest_opts, page),
- *           .def = "16", .min = 1, .max = 4096, .help = "tokens per page (paper: 16)" },
+ *         KVL_ROW_INT(quest_opts, page, "16", 1, 4096, "tokens per page (paper: 16)"),
  *         { 0 } };
  *
  * Values are text: what the user typed is checked against the row and stored at `off`.  Numbers are
@@ -46,6 +45,48 @@ struct kvl_opt {
     /* What a policy's tables hold of a context does not depend on it: KVL_CAP_SHARES_META */
     bool not_in_tables;
 };
+
+/* One row of a table for a member of struct `tag`, whose name is the option's; a member of another type does not
+ * compile.  What comes behind the help is more of the row: .not_in_tables = true, .alias = "x". */
+#define KVL_ROW_INT(tag, member, text, least, most, ...)                                           \
+    {                                                                                              \
+        .name = #member, .type = KVL_OPT_INT,                                                      \
+        .off = _Generic(&((struct tag *)0)->member, int32_t *                                      \
+                        : offsetof(struct tag, member)),                                           \
+        .def = (text), .min = (least), .max = (most), .help = __VA_ARGS__                          \
+    }
+#define KVL_ROW_FLOAT(tag, member, text, least, most, ...)                                             \
+    {                                                                                                  \
+        .name = #member,                                                                             \
+      .type = KVL_OPT_FLOAT,                                                                       \
+      .off = _Generic(&((struct tag *)0)->member, double *: offsetof(struct tag, member)),         \
+      .def = (text),                                                                               \
+      .min = (least),                                                                              \
+      .max = (most),                                                                               \
+      .help = __VA_ARGS__ \
+    }
+#define KVL_ROW_BOOL(tag, member, text, ...)                                                           \
+    {                                                                                                  \
+        .name = #member,                                                                             \
+      .type = KVL_OPT_BOOL,                                                                        \
+      .off = _Generic(&((struct tag *)0)->member, bool *: offsetof(struct tag, member)),           \
+      .def = (text),                                                                               \
+      .help = __VA_ARGS__ \
+    }
+#define KVL_ROW_ENUM(tag, member, text, names, ...)                                                \
+    {                                                                                              \
+        .name = #member, .type = KVL_OPT_ENUM,                                                     \
+        .off = _Generic(&((struct tag *)0)->member, int32_t *                                      \
+                        : offsetof(struct tag, member)),                                           \
+        .def = (text), .choices = (names), .help = __VA_ARGS__                                     \
+    }
+#define KVL_ROW_STR(tag, member, text, ...)                                                        \
+    {                                                                                              \
+        .name = #member, .type = KVL_OPT_STR,                                                      \
+        .off = _Generic(&((struct tag *)0)->member, char(*)[KVL_OPT_STR_SIZE]                      \
+                        : offsetof(struct tag, member)),                                           \
+        .def = (text), .help = __VA_ARGS__                                                         \
+    }
 
 /* Sets every option to its default.  KVL_EINTERNAL when the table itself is wrong. */
 int kvl_opt_defaults(const struct kvl_opt *table, void *opts, struct kvl_err *err);

@@ -1,0 +1,125 @@
+/* kvl/observe.h - what a policy may look at: observers of the prefill, stored keys and values, weights,
+ * tokens; and what it tells whoever traces the run.
+ *
+ * Part of kvl/policy.h. */
+#ifndef KVL_POLICY_OBSERVE_H
+#define KVL_POLICY_OBSERVE_H
+
+#include "kvl/select.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kvl_pctx;
+struct kvl_plan;
+struct kvl_query;
+struct kvl_step;
+
+/* ---- observers of the prefill ------------------------------------------------------------------ */
+
+enum kvl_observer {
+    /* The last `param` queries of every layer; read through kvl_obs_window_mass. */
+    KVL_OBS_WINDOW = 1,
+    /* What every token received: sum of the attention probability over the queries of the prefill
+     * from its own on, `param` of them at most (0 = all).  Exact, by a second blocked pass over the
+     * stored row log-sum-exp (H2O's accumulated score; InfLLM's with param = n_local). */
+    KVL_OBS_COLUMNS = 2,
+    /* The same for scaled logits q.k / sqrt(d) of the `param` queries after its own (InfLLM, Eq. of
+     * the representative score r_m, before the division by their number). */
+    KVL_OBS_LOGITS = 3,
+    /* Mean and covariance of the queries before RoPE, of positions `param` and up
+     * (ExpectedAttention): kvl_obs_moments. */
+    KVL_OBS_MOMENTS = 4,
+    /* The context is run once more, behind itself, in chunks of `param` tokens that it is asked to
+     * repeat: the largest probability that a token of the repetition put on every position of its chunk
+     * (KVzip): kvl_obs_replay.  REPLAY_PLUS: divided by the norm of the layer's input and multiplied by
+     * that of the projected value (KVzip+). */
+    KVL_OBS_REPLAY = 5,
+    KVL_OBS_REPLAY_PLUS = 6,
+};
+
+/* Different observers beside the window (kind and param) that one engine keeps at most; InfLLM has one of its own
+ * for every budget of a sweep. */
+#define KVL_MAX_COLUMNS 16
+
+/* Asks for an observer of the prefill. */
+KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param);
+
+/* mass [n_heads][*n_tok]: the probability that the last `window` queries put on every position of
+ * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
+KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
+                                const float **mass, int32_t *n_tok);
+/* The weights of one query of that window, by its distance from the newest (0): probs
+ * [n_heads][n_tok], zero behind the query.  Not cached. */
+KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back,
+                                 float *probs, int32_t n_tok);
+/* sums [n_heads][*n_tok] of a column observer that plan asked for, in prefilled and score.  Shared
+ * by all policies of a sweep that ask for it. */
+KVL_API int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
+                            int32_t param, const float **sums, int32_t *n_tok);
+/* The observed query that lies `back` tokens before the newest (0): q [n_heads][head_dim] after RoPE. */
+KVL_API int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back, float *q);
+/* Of KVL_OBS_MOMENTS: mean [n_heads][head_dim], cov [n_heads][head_dim][head_dim] (divided by the number
+ * of queries, *n). */
+KVL_API int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param,
+                            const float **mean, const float **cov, int32_t *n);
+/* Of KVL_OBS_REPLAY and _PLUS: score [n_kv_heads][*n_tok], the largest over the group and the tokens
+ * that repeat.  Any layer may be read while another is decided on. */
+KVL_API int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
+                           int32_t param, const float **score, int32_t *n_tok);
+/* KVL_CAP_TOKENS: ids of the positions so far, and what kind of token an id is. */
+enum kvl_token_class { KVL_TOKEN_SPECIAL = 1, KVL_TOKEN_PUNCT = 2 }; /* bits */
+KVL_API int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n);
+KVL_API uint32_t kvl_token_class(const struct kvl_pctx *ctx, int32_t id);
+/* The query that a layer's W_q makes of x [n_embd], turned to position `pos`: q [n_heads][head_dim].  For
+ * who guesses at a layer to come from the input of this one (InfiniGen).  W_q is counted as read. */
+KVL_API int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
+                              int32_t pos, float *q);
+/* Keys of n live positions (any order) of a lane as they are stored, after RoPE, or before it where
+ * the plan asked for raw keys: out [n][head_dim].  Counted as read. */
+KVL_API int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                          const int32_t *pos, int32_t n, bool raw, float *out);
+/* Values, likewise. */
+KVL_API int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                            const int32_t *pos, int32_t n, float *out);
+/* Exact attention weights of this query over every live slot of the layer, in slot order, which is
+ * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
+ * counted as such: for `oracle` and for filter layers. */
+KVL_API int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, float *probs, int32_t n);
+/* y = x turned to position `pos`, pair by pair as the model does: x, y [n_heads][head_dim]; y may be
+ * x.  For what lies before RoPE: kvl_query.q_raw, keys read raw. */
+KVL_API int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int32_t pos,
+                       float *y);
+/* Bytes of the key and the value of one token in one lane, as stored. */
+KVL_API int32_t kvl_token_bytes(const struct kvl_pctx *ctx);
+/* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */
+KVL_API int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                     const int32_t **pos, int32_t *n);
+/* In prefill_mask: exact weights of query i of the chunk over positions 0 .. n - 1, n = step->pos + i + 1:
+ * probs [n_heads][n].  Counted as pairs that were scored. */
+KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, int32_t i, float *probs, int32_t n);
+
+/* ---- traces ------------------------------------------------------------------------------------ */
+
+/* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for
+ * whoever traces the run: every list of `scope` has n of them, of units of unit_tok positions, the
+ * first of which begins at first_tok.  -INFINITY: could not be chosen.  Changes no answer, and costs
+ * nothing where nobody listens. */
+struct kvl_scored {
+    enum kvl_scope scope;
+    int32_t first_tok, unit_tok, n;
+    const float *score; /* [lists of scope][n] */
+};
+KVL_API int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const struct kvl_scored *scored);
+/* False: nobody listens, and an array made for kvl_tap_scores alone need not be made. */
+KVL_API bool kvl_tap_listens(const struct kvl_pctx *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

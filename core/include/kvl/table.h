@@ -1,0 +1,160 @@
+/* kvl/table.h - tables of a policy: declare, write, read, count, score.
+ *
+ * Part of kvl/policy.h.  A table has rows for every (layer, kv head); the engine grows it as tokens come, copies
+ * it when a sequence forks and counts its bytes as metadata. */
+#ifndef KVL_POLICY_TABLE_H
+#define KVL_POLICY_TABLE_H
+
+#include "kvl/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kvl_pctx;
+struct kvl_plan;
+struct kvl_step;
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+enum kvl_meta_unit {
+    KVL_META_PAGE = 1, /* one row per `unit_tok` positions: row = position / unit_tok */
+    /* One row per live token of a lane, in the order of positions: the engine adds a row of zeros for
+     * every token that comes and takes out those of evicted ones.  unit_tok is 1.  Rows lie by column:
+     * element c of row i is at c * column_stride + i. */
+    KVL_META_LIVE = 2,
+    /* One row per lane, of any length (codebooks, sorted tables, low-rank factors); unit_tok is 1. */
+    KVL_META_LANE = 3,
+};
+
+#define KVL_MAX_META 8
+
+/* Declares a table of `row_elems` floats per (layer, kv head) and unit, grown by the engine as
+ * tokens come; *out is its handle.  Counted as metadata bytes. */
+KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
+                          int32_t row_elems, int32_t *out);
+enum kvl_meta_elem {
+    KVL_META_F32 = 0,
+    KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies) */
+    KVL_META_I32,
+    KVL_META_U8,
+};
+/* The same for other elements, for some layers only, or with one row per layer and unit instead of one
+ * per kv head: kvl_meta of another layer is an error, and only what exists is counted. */
+struct kvl_meta_desc {
+    enum kvl_meta_unit unit;
+    int32_t unit_tok, row_elems;
+    enum kvl_meta_elem elem;
+    const uint8_t *layers; /* [n_layers], non-zero = has rows; NULL = all.  Copied */
+    bool per_layer;        /* head_stride is 0: every kv head sees the layer's rows */
+};
+KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc,
+                               int32_t *out);
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* A table declared in plan: rows of kv head h start at data + h * head_stride; rows for all positions
+ * appended so far are there.  KVL_EPOLICY when the handle is wrong, or the layer has no rows.
+ *
+ * Relatives (forks, sessions at other budgets) share rows until somebody writes them.  kvl_meta gives
+ * all rows in one piece, to write anywhere: what is shared of the layer is copied whole.  A method
+ * whose rows stay as they are once their tokens are past writes through kvl_meta_from and reads
+ * through kvl_meta_rows, and pays for the rows that it writes.  No pointer outlives the hook, nor the
+ * next of these calls for the same table and layer. */
+struct kvl_meta_view {
+    float *base; /* of a table of floats; NULL for another */
+    void *data;  /* of any table: elements of `elem` */
+    enum kvl_meta_elem elem;
+    enum kvl_kv_type type; /* of KVL_META_F32 and KVL_META_KEY */
+    size_t head_stride;    /* elements */
+    size_t column_stride;  /* elements; of a live table */
+    int32_t n_rows;        /* of a live table: of its longest lane */
+};
+/* Every call counts its rows as read in a hook that selects; in one that evicts, those of live
+ * tokens. */
+KVL_API int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                     struct kvl_meta_view *out);
+/* The same, but the first n_rows rows of every kv head are counted as read, in whichever hook. */
+KVL_API int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                          struct kvl_meta_view *out);
+/* Rows `first` and up, to write: row `first` is at data.  Not counted. */
+KVL_API int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                          struct kvl_meta_view *out);
+/* The first n_rows rows, to read only, in two pieces one after the other, either of which may be
+ * empty; counted as read, in whichever hook. */
+struct kvl_meta_part {
+    const void *data; /* elements of `elem` */
+    enum kvl_meta_elem elem;
+    enum kvl_kv_type type; /* of KVL_META_F32 and KVL_META_KEY */
+    size_t head_stride;    /* elements */
+    int32_t n_rows;
+};
+KVL_API int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                          struct kvl_meta_part out[2]);
+/* The same for who reads single elements of rows (some channels, some buckets): nothing is counted,
+ * and kvl_meta_count says how many were read, of all kv heads together. */
+KVL_API int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                          struct kvl_meta_part out[2]);
+KVL_API int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems);
+
+/* Rows of a layer, wherever they lie. */
+struct kvl_rows {
+    struct {
+        void *data;
+        size_t head_bytes; /* from one kv head to the next; 0 where they share rows */
+        int32_t n_rows;
+    } part[2]; /* one after the other; either may be empty */
+    size_t row_bytes;
+    int32_t n_rows, row_elems;
+    enum kvl_meta_elem elem;
+    enum kvl_kv_type type; /* of KVL_META_F32 and KVL_META_KEY */
+};
+/* The first n_rows rows of every kv head, to read; counted as read, in whichever hook. */
+KVL_API int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                           struct kvl_rows *out);
+/* The same, not counted: kvl_meta_count says what was read. */
+KVL_API int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                           struct kvl_rows *out);
+/* Rows `first` and up, to write; row 0 of `out` is row `first` of the table.  Not counted. */
+KVL_API int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                            struct kvl_rows *out);
+/* One row of one kv head: [row_elems].  A row and the next of the same kv head lie side by side where they were
+ * got by kvl_table_write. */
+KVL_API const void *kvl_table_row(const struct kvl_rows *rows, int32_t kv_head, int32_t row);
+KVL_API void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, int32_t row);
+
+/* ---- tables as operands ------------------------------------------------------------------------ */
+
+/* score = scale q . row: list l multiplies rows of kv head l / (n_lists / n_kv_heads).  All of n_rows rows are
+ * counted as read. */
+struct kvl_table_scores {
+    int32_t table, layer, n_rows;
+    const float *q; /* [n_lists][elems] */
+    int32_t
+        n_lists; /* a multiple of n_kv_heads: n_heads with a vector per query head, n_kv_heads with one
+                           per kv head; 0 = n_heads */
+    int32_t first_elem; /* of a row, where the vector begins */
+    int32_t elems;      /* length of the vector; 0 = row_elems */
+    float scale;        /* 0 = 1 */
+    float *score;       /* out [n_lists][n_rows] */
+};
+KVL_API int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s);
+/* Rows of a minimum and a maximum of keys [2][head_dim], one per unit: keys k [step->n_tok][n_kv_heads][head_dim]
+ * of this step go in. */
+KVL_API int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                             const float *k);
+/* Upper bounds of q . k for the first n_rows units of such a table (Quest): bound [lists][n_rows], a list for
+ * every kv head, or query head with KVL_REDUCE_NONE. */
+struct kvl_table_bounds {
+    int32_t table, layer, n_rows;
+    const float *q; /* [n_heads][head_dim] */
+    enum kvl_reduce reduce;
+    float *bound; /* out */
+};
+KVL_API int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *b);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

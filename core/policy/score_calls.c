@@ -1,0 +1,52 @@
+/* Scores of policies: the best of rows, softmax, one list of several. */
+#include "policy_impl.h"
+
+int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n, int32_t k,
+             int32_t *index)
+{
+    if (n_rows < 0 || k < 0 || k > n)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "the %d best of %d scores in %d rows", k, n, n_rows);
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = x, .x_stride = (size_t)n, .n_rows = n_rows, .n = n, .k = k });
+    if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a score is not a number (NaN)");
+    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
+}
+
+int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n)
+{
+    if (n_rows < 0 || n < 1)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "softmax of %d rows of %d, want 0 and 1 or more",
+                        n_rows, n);
+    return ctx->ops->softmax(
+        &(struct kvl_softmax_args){ .x = x, .stride = (size_t)n, .n_rows = n_rows, .n = n });
+}
+
+static int scores_reduce(const struct kvl_pctx *ctx, const float *x, int32_t n_lists, int32_t n_out,
+                         int32_t n, enum kvl_reduce reduce, float *score)
+{
+    if (reduce < KVL_REDUCE_SUM || reduce > KVL_REDUCE_FIRST)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "reduction %d, want sum, max, mean or first",
+                        (int)reduce);
+    if (n < 0 || n_lists < 1)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "%d lists of %d scores, want 1 and 0 or more",
+                        n_lists, n);
+    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = score,
+                                                                   .x = x,
+                                                                   .x_stride = (size_t)n,
+                                                                   .n = n,
+                                                                   .n_heads = n_lists,
+                                                                   .n_kv_heads = n_out,
+                                                                   .reduce = reduce });
+}
+
+int kvl_group_scores(const struct kvl_pctx *ctx, const float *x, int32_t n, enum kvl_reduce reduce,
+                     float *score)
+{
+    return scores_reduce(ctx, x, ctx->shape->n_heads, ctx->shape->n_kv_heads, n, reduce, score);
+}
+
+int kvl_layer_scores(const struct kvl_pctx *ctx, const float *x, int32_t n_lists, int32_t n,
+                     enum kvl_reduce reduce, float *score)
+{
+    return scores_reduce(ctx, x, n_lists, 1, n, reduce, score);
+}

@@ -1,0 +1,217 @@
+/* Tables as policies use them: rows wherever they lie, and operators on them.  How rows are kept is meta.c's. */
+#include "policy_impl.h"
+
+#include <assert.h>
+
+/* ---- rows -------------------------------------------------------------------------------------- */
+
+static const struct kvl_meta_decl *table_decl(const struct kvl_pctx *ctx, int32_t table)
+{
+    return &ctx->host->session->planned->p.meta[table];
+}
+
+static size_t table_elem_bytes(enum kvl_meta_elem elem, enum kvl_kv_type type)
+{
+    if (elem == KVL_META_I32) return sizeof(int32_t);
+    return elem == KVL_META_U8 ? 1 : (size_t)kvl_kv_elem_bytes(type);
+}
+
+/* What both kinds of pieces become; `elem` and `type` are set. */
+static void rows_shape(const struct kvl_pctx *ctx, int32_t table, int32_t n_rows,
+                       struct kvl_rows *out)
+{
+    out->row_elems = table_decl(ctx, table)->row_elems;
+    out->row_bytes = (size_t)out->row_elems * table_elem_bytes(out->elem, out->type);
+    out->n_rows = n_rows;
+}
+
+static void rows_of_parts(const struct kvl_pctx *ctx, int32_t table, int32_t n_rows,
+                          const struct kvl_meta_part part[2], struct kvl_rows *out)
+{
+    *out = (struct kvl_rows){ .elem = part[0].elem, .type = part[0].type };
+    rows_shape(ctx, table, n_rows, out);
+    size_t elem = table_elem_bytes(out->elem, out->type);
+    for (int i = 0; i < 2; i++) {
+        out->part[i].data = (void *)(uintptr_t)part[i].data;
+        out->part[i].head_bytes = part[i].head_stride * elem;
+        out->part[i].n_rows = part[i].n_rows;
+    }
+}
+
+int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                   struct kvl_rows *out)
+{
+    struct kvl_meta_part part[2];
+    KVL_TRY(kvl_meta_rows(ctx, table, layer, n_rows, part));
+    rows_of_parts(ctx, table, n_rows, part, out);
+    return KVL_OK;
+}
+
+int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                   struct kvl_rows *out)
+{
+    struct kvl_meta_part part[2];
+    KVL_TRY(kvl_meta_peek(ctx, table, layer, n_rows, part));
+    rows_of_parts(ctx, table, n_rows, part, out);
+    return KVL_OK;
+}
+
+int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                    struct kvl_rows *out)
+{
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_meta_from(ctx, table, layer, first, &view));
+    if (table_decl(ctx, table)->unit == KVL_META_LIVE)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "table %d has rows of live tokens, which lie by column: want kvl_meta",
+                        table);
+    *out = (struct kvl_rows){ .elem = view.elem, .type = view.type };
+    rows_shape(ctx, table, view.n_rows, out);
+    out->part[0].data = view.data;
+    out->part[0].head_bytes = view.head_stride * table_elem_bytes(view.elem, view.type);
+    out->part[0].n_rows = view.n_rows;
+    return KVL_OK;
+}
+
+void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
+{
+    int behind = row >= rows->part[0].n_rows;
+    int32_t at = behind ? row - rows->part[0].n_rows : row;
+    assert(row >= 0 && at < rows->part[behind].n_rows);
+    return (uint8_t *)rows->part[behind].data + (size_t)kv_head * rows->part[behind].head_bytes +
+           (size_t)at * rows->row_bytes;
+}
+
+const void *kvl_table_row(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
+{
+    return kvl_table_row_out(rows, kv_head, row);
+}
+
+/* ---- operators --------------------------------------------------------------------------------- */
+
+/* Type of a weight whose rows are the rows of a table; 0: there is none. */
+static enum kvl_wtype rows_wtype(const struct kvl_rows *rows)
+{
+    static const enum kvl_wtype types[] = {
+        [KVL_KV_F32] = KVL_W_F32, [KVL_KV_F16] = KVL_W_F16, [KVL_KV_BF16] = KVL_W_BF16
+    };
+    return types[rows->type];
+}
+
+static int scores_check(const struct kvl_pctx *ctx, const struct kvl_table_scores *s,
+                        const struct kvl_rows *rows, int32_t n_lists, int32_t elems)
+{
+    bool numbers = rows->elem == KVL_META_F32 || rows->elem == KVL_META_KEY;
+    if (!numbers || table_decl(ctx, s->table)->unit == KVL_META_LIVE)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "scores of table %d: want rows of floats or stored keys", s->table);
+    if (n_lists < 1 || n_lists % ctx->shape->n_kv_heads != 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "%d lists of scores, want a multiple of %d kv heads",
+                        n_lists, ctx->shape->n_kv_heads);
+    if (s->first_elem < 0 || elems < 1 || elems > rows->row_elems - s->first_elem)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "scores by elements %d to %d of table %d, whose rows have %d",
+                        s->first_elem, s->first_elem + elems - 1, s->table, rows->row_elems);
+    return KVL_OK;
+}
+
+/* The wait before the host reads what operators wrote: a hook that the engine did not wait for. */
+static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, float scale)
+{
+    KVL_TRY(kvl_look(ctx));
+    for (size_t i = 0; i < n; i++) score[i] *= scale;
+    return KVL_OK;
+}
+
+/* y [n_rows] of one list, whose rows begin `skip` bytes behind those of its kv head. */
+static int scores_list(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t kv_head,
+                       size_t skip, const float *q, int32_t elems, float *y)
+{
+    for (int i = 0; i < 2; y += rows->part[i++].n_rows) {
+        if (rows->part[i].n_rows == 0) continue; /* and no data */
+        const uint8_t *data = rows->part[i].data;
+        struct kvl_weight w = { .data = data + (size_t)kv_head * rows->part[i].head_bytes + skip,
+                                .type = rows_wtype(rows),
+                                .n_rows = rows->part[i].n_rows,
+                                .n_cols = elems,
+                                .row_bytes = rows->row_bytes };
+        KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = &w, .n = 1 }));
+    }
+    return KVL_OK;
+}
+
+int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s)
+{
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_read(ctx, s->table, s->layer, s->n_rows, &rows));
+    int32_t n_lists = s->n_lists ? s->n_lists : ctx->shape->n_heads;
+    int32_t elems = s->elems ? s->elems : rows.row_elems;
+    KVL_TRY(scores_check(ctx, s, &rows, n_lists, elems));
+    int32_t per_head = n_lists / ctx->shape->n_kv_heads;
+    size_t skip = (size_t)s->first_elem * (size_t)kvl_kv_elem_bytes(rows.type);
+    size_t n = (size_t)s->n_rows;
+    for (int32_t l = 0; l < n_lists; l++)
+        KVL_TRY(scores_list(ctx, &rows, l / per_head, skip, s->q + (size_t)l * (size_t)elems, elems,
+                            s->score + (size_t)l * n));
+    bool scales = s->scale < 0 || s->scale > 0;
+    return scales ? scores_scale(ctx, s->score, (size_t)n_lists * n, s->scale) : KVL_OK;
+}
+
+/* Rows are a minimum and a maximum of keys. */
+static int minmax_check(const struct kvl_pctx *ctx, int32_t table)
+{
+    const struct kvl_planned *planned = ctx->host->session->planned;
+    if (table < 0 || table >= planned->p.n_meta)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "table %d, want a handle from plan", table);
+    const struct kvl_meta_decl *d = table_decl(ctx, table);
+    if (d->unit == KVL_META_PAGE && !d->per_layer && d->elem <= KVL_META_KEY &&
+        d->row_elems == 2 * ctx->shape->head_dim)
+        return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY,
+                    "minima and maxima in table %d: want a row of 2 x %d floats or stored keys per "
+                    "page and kv head",
+                    table, ctx->shape->head_dim);
+}
+
+int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                     const float *k)
+{
+    struct kvl_meta_view rows;
+    KVL_TRY(minmax_check(ctx, table));
+    int32_t page_tok = table_decl(ctx, table)->unit_tok, page = step->pos / page_tok;
+    KVL_TRY(kvl_meta_from(ctx, table, step->layer, page, &rows));
+    return ctx->ops->page_minmax(
+        &(struct kvl_page_minmax_args){ .minmax = rows.data,
+                                        .type = rows.type,
+                                        .head_stride = rows.head_stride,
+                                        .k = k,
+                                        .pos0 = step->pos - page * page_tok,
+                                        .n = step->n_tok,
+                                        .n_kv_heads = ctx->shape->n_kv_heads,
+                                        .head_dim = ctx->shape->head_dim,
+                                        .page_tok = page_tok });
+}
+
+int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *b)
+{
+    struct kvl_meta_part part[2];
+    float *bound = b->bound;
+    KVL_TRY(minmax_check(ctx, b->table));
+    KVL_TRY(kvl_meta_rows(ctx, b->table, b->layer, b->n_rows, part));
+    for (int i = 0; i < 2; bound += part[i++].n_rows) {
+        if (part[i].n_rows == 0) continue;
+        KVL_TRY(ctx->ops->page_bound(
+            &(struct kvl_page_bound_args){ .bound = bound,
+                                           .bound_stride = (size_t)b->n_rows,
+                                           .q = b->q,
+                                           .minmax = part[i].data,
+                                           .type = part[i].type,
+                                           .head_stride = part[i].head_stride,
+                                           .n_pages = part[i].n_rows,
+                                           .n_heads = ctx->shape->n_heads,
+                                           .n_kv_heads = ctx->shape->n_kv_heads,
+                                           .head_dim = ctx->shape->head_dim,
+                                           .reduce = b->reduce }));
+    }
+    return KVL_OK;
+}
