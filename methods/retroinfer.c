@@ -28,93 +28,44 @@
  * of the best of them, d for each estimated cluster and query head.  Once: `iters` rounds of n x
  * 8192 / per_cluster x d multiply-adds per kv head; the same for `update` tokens in every `update`
  * steps. */
-#include "retroinfer_index.h"
-
 #include "kvl/policy.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+struct retro_opts {
+    int32_t sink, local, segment, update, per_cluster, iters;
+    double retrieve, estimate, cache;
+    bool offload;
+    int32_t keys, values, spans, order; /* tables */
+};
+
 static const struct kvl_opt retro_options[] = {
-    { .name = "sink",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct retro_opts, sink),
-      .def = "4",
-      .min = 0,
-      .max = 1 << 20,
-      .help = "first tokens, always read (paper: 4)" },
-    { .name = "local",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct retro_opts, local),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 20,
-      .help = "last tokens, always read (paper: 64); auto = min(64, budget / 4)" },
-    { .name = "segment",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct retro_opts, segment),
-      .def = "8192",
-      .min = 1,
-      .max = 1 << 24,
-      .help = "tokens of the context that are clustered together (paper: 8192)" },
-    { .name = "update",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct retro_opts, update),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 24,
-      .help = "decoded tokens that become a segment (official: 1024), a multiple of per_cluster; "
-              "auto = min(1024, budget / 8)",
-      .not_in_tables = true },
-    { .name = "per_cluster",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct retro_opts, per_cluster),
-      .def = "16",
-      .min = 1,
-      .max = 4096,
-      .help = "tokens of a cluster on average (paper: 16)" },
-    { .name = "iters",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct retro_opts, iters),
-      .def = "10",
-      .min = 1,
-      .max = 1000,
-      .help = "rounds of k-means (paper: 10)" },
-    { .name = "retrieve",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct retro_opts, retrieve),
-      .def = "1",
-      .min = 0,
-      .max = 1,
-      .help = "share of the clusters that is read exactly at most (official: 0.018); 1 = what the "
-              "budget holds",
-      .not_in_tables = true },
-    { .name = "estimate",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct retro_opts, estimate),
-      .def = "0.232",
-      .min = 0,
-      .max = 1,
-      .help = "share of the clusters that is estimated (paper: 0.232)",
-      .not_in_tables = true },
-    { .name = "offload",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct retro_opts, offload),
-      .def = "true",
-      .help = "clustered tokens lie in the host tier, as published",
-      .not_in_tables = true },
-    { .name = "cache",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct retro_opts, cache),
-      .def = "0.05",
-      .min = 0,
-      .max = 1,
-      .help = "share of the context that stays on the device once fetched (paper: 0.05)",
-      .not_in_tables = true },
+    KVL_ROW_INT(retro_opts, sink, "4", 0, 1 << 20, "first tokens, always read (paper: 4)"),
+    KVL_ROW_INT(retro_opts, local, "auto", 1, 1 << 20,
+                "last tokens, always read (paper: 64); auto = min(64, budget / 4)"),
+    KVL_ROW_INT(retro_opts, segment, "8192", 1, 1 << 24,
+                "tokens of the context that are clustered together (paper: 8192)"),
+    KVL_ROW_INT(retro_opts, update, "auto", 1, 1 << 24,
+                "decoded tokens that become a segment (official: 1024), a multiple of per_cluster; "
+                "auto = min(1024, budget / 8)", .not_in_tables = true),
+    KVL_ROW_INT(retro_opts, per_cluster, "16", 1, 4096, "tokens of a cluster on average (paper: 16)"),
+    KVL_ROW_INT(retro_opts, iters, "10", 1, 1000, "rounds of k-means (paper: 10)"),
+    KVL_ROW_FLOAT(retro_opts, retrieve, "1", 0, 1,
+                  "share of the clusters that is read exactly at most (official: 0.018); 1 = what the "
+                  "budget holds", .not_in_tables = true),
+    KVL_ROW_FLOAT(retro_opts, estimate, "0.232", 0, 1,
+                  "share of the clusters that is estimated (paper: 0.232)", .not_in_tables = true),
+    KVL_ROW_BOOL(retro_opts, offload, "true",
+                 "clustered tokens lie in the host tier, as published", .not_in_tables = true),
+    KVL_ROW_FLOAT(retro_opts, cache, "0.05", 0, 1,
+                  "share of the context that stays on the device once fetched (paper: 0.05)",
+                  .not_in_tables = true),
     { 0 },
 };
 
+/* Sink, local, what waits to be clustered, and a token. */
 static int32_t retro_min_budget(const struct kvl_shape *shape, const void *opts)
 {
     const struct retro_opts *o = opts;
@@ -127,12 +78,6 @@ static int32_t retro_min_budget(const struct kvl_shape *shape, const void *opts)
 static int retro_sizes(struct kvl_plan *plan, struct retro_opts *o)
 {
     int32_t least = retro_min_budget(plan->shape, o), budget = plan->budget_tok;
-    if (budget < least)
-        return kvl_fail(
-            plan->err, KVL_EINVAL,
-            "budget %d; give %d or more (sink, local, what waits to be clustered, and a "
-            "token)",
-            budget, least);
     if (o->local == KVL_AUTO)
         o->local = KVL_MIN(KVL_MIN(64, KVL_MAX(4, budget / 4)), 4 + budget - least);
     if (o->update == KVL_AUTO) {
@@ -143,15 +88,13 @@ static int retro_sizes(struct kvl_plan *plan, struct retro_opts *o)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "segment=%d and update=%d; give multiples of per_cluster, %d", o->segment,
                         o->update, o->per_cluster);
-    least = retro_min_budget(plan->shape, o);
-    if (budget >= least) return KVL_OK;
-    return kvl_fail(plan->err, KVL_EINVAL, "budget %d with update=%d; give %d or more", budget,
-                    o->update, least);
+    return KVL_OK;
 }
 
 static int retro_plan(struct kvl_plan *plan)
 {
     struct retro_opts *o = plan->opts;
+    KVL_TRY(kvl_plan_needs_budget(plan));
     KVL_TRY(retro_sizes(plan, o));
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     struct kvl_meta_desc spans = {
@@ -173,7 +116,119 @@ static int retro_plan(struct kvl_plan *plan)
                                      .replace = KVL_REPLACE_LRU });
 }
 
-/* ---- the index --------------------------------------------------------------------------------- */
+/* ---- the wave index (4.2) ------------------------------------------------------------------------- */
+
+/* Tokens before which all are in clusters, but for the sink, and the number of clusters, once positions
+ * below n_pos are there. */
+struct retro_extent {
+    int32_t end, n_clusters;
+};
+
+static int32_t retro_clusters_of(const struct retro_opts *o, int32_t n_tok)
+{
+    return n_tok == 0 ? 0 : KVL_MAX(1, n_tok / o->per_cluster);
+}
+
+static struct retro_extent retro_extent(const struct kvl_pctx *ctx, int32_t n_pos)
+{
+    const struct retro_opts *o = ctx->opts;
+    struct retro_extent x = { .end = KVL_MAX(o->sink, ctx->context_tok - o->local) };
+    int32_t n = x.end - o->sink, whole = n / o->segment;
+    x.n_clusters =
+        whole * (o->segment / o->per_cluster) + retro_clusters_of(o, n - whole * o->segment);
+    int32_t more = KVL_MAX(0, n_pos - o->local - x.end) / o->update;
+    x.end += more * o->update;
+    x.n_clusters += more * (o->update / o->per_cluster);
+    return x;
+}
+
+/* x [n][dim] minus its mean. */
+static void retro_centre(float *x, float *mean, int32_t n, int32_t dim)
+{
+    for (int32_t c = 0; c < dim; c++) {
+        double sum = 0;
+        for (int32_t i = 0; i < n; i++) sum += (double)x[i * dim + c];
+        mean[c] = (float)(sum / n);
+        for (int32_t i = 0; i < n; i++) x[i * dim + c] -= mean[c];
+    }
+}
+
+/* A segment of one lane; rows of its clusters and members. */
+struct retro_segment {
+    int32_t first, n, n_clusters;
+    float *key, *value, *mean, *room; /* of the tokens, the mean of their keys */
+    int32_t *assign, *count;          /* cluster of each token; tokens of each cluster */
+    float *mean_key, *mean_value;     /* [n_clusters][head_dim] */
+    int32_t *span, *order;            /* begin and number in the list of members; that list */
+};
+
+static int retro_scratch(const struct kvl_pctx *ctx, struct retro_segment *g)
+{
+    size_t dim = (size_t)ctx->shape->head_dim, n = (size_t)g->n, clusters = (size_t)g->n_clusters;
+    KVL_TRY(kvl_scratch_get(ctx, n * dim, &g->key));
+    KVL_TRY(kvl_scratch_get(ctx, n * dim, &g->value));
+    KVL_TRY(kvl_scratch_get(ctx, dim, &g->mean));
+    KVL_TRY(kvl_scratch_get(ctx, KVL_KMEANS_TILE * (clusters + dim) + 2 * clusters + n, &g->room));
+    KVL_TRY(kvl_scratch_get(ctx, n, &g->assign));
+    return kvl_scratch_get(ctx, clusters, &g->count);
+}
+
+/* Means of keys and values, and lists of members, ascending within a cluster. */
+static void retro_members(const struct retro_segment *g, int32_t sink, int32_t dim)
+{
+    int32_t begin = g->first - sink;
+    for (int32_t j = 0, at = begin; j < g->n_clusters; at += g->count[j++]) {
+        g->span[2 * j] = at;
+        g->span[2 * j + 1] = 0; /* counts up below */
+        for (int32_t c = 0; c < dim; c++) {
+            g->mean_key[j * dim + c] += g->mean[c];
+            g->mean_value[j * dim + c] = 0;
+        }
+    }
+    for (int32_t i = 0; i < g->n; i++) {
+        int32_t j = g->assign[i], *span = g->span + 2 * j;
+        g->order[span[0] - begin + span[1]++] = g->first + i;
+        for (int32_t c = 0; c < dim; c++)
+            g->mean_value[j * dim + c] += g->value[i * dim + c] / (float)g->count[j];
+    }
+}
+
+/* Clusters positions first .. first + n - 1 of all lanes of a layer; the first cluster is `cluster`. */
+static int retro_cluster(const struct kvl_pctx *ctx, int32_t layer, int32_t first, int32_t n,
+                         int32_t cluster)
+{
+    const struct retro_opts *o = ctx->opts;
+    int32_t dim = ctx->shape->head_dim;
+    struct retro_segment g = { .first = first, .n = n, .n_clusters = retro_clusters_of(o, n) };
+    struct kvl_rows keys, values, spans, order;
+    KVL_TRY(retro_scratch(ctx, &g));
+    KVL_TRY(kvl_table_write(ctx, o->keys, layer, cluster, &keys));
+    KVL_TRY(kvl_table_write(ctx, o->values, layer, cluster, &values));
+    KVL_TRY(kvl_table_write(ctx, o->spans, layer, cluster, &spans));
+    KVL_TRY(kvl_table_write(ctx, o->order, layer, first - o->sink, &order));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        g.mean_key = kvl_table_row_out(&keys, h, 0);
+        g.mean_value = kvl_table_row_out(&values, h, 0);
+        g.span = kvl_table_row_out(&spans, h, 0);
+        g.order = kvl_table_row_out(&order, h, 0);
+        KVL_TRY(kvl_read_key_span(ctx, layer, h, first, n, false, g.key));
+        KVL_TRY(kvl_read_value_span(ctx, layer, h, first, n, g.value));
+        retro_centre(g.key, g.mean, n, dim);
+        KVL_TRY(ctx->ops->kmeans(&(struct kvl_kmeans_args){ .centroid = g.mean_key,
+                                                            .assign = g.assign,
+                                                            .count = g.count,
+                                                            .x = g.key,
+                                                            .x_stride = (size_t)dim,
+                                                            .n = n,
+                                                            .dim = dim,
+                                                            .n_clusters = g.n_clusters,
+                                                            .n_iter = o->iters,
+                                                            .cosine = true,
+                                                            .work = g.room }));
+        retro_members(&g, o->sink, dim);
+    }
+    return KVL_OK;
+}
 
 static int retro_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
@@ -181,7 +236,7 @@ static int retro_prefilled(struct kvl_pctx *ctx, int32_t layer)
     int32_t end = retro_extent(ctx, ctx->context_tok).end;
     for (int32_t at = o->sink, cluster = 0; at < end; at += o->segment) {
         int32_t n = KVL_MIN(o->segment, end - at);
-        KVL_TRY(retro_segment(ctx, layer, at, n, cluster));
+        KVL_TRY(retro_cluster(ctx, layer, at, n, cluster));
         cluster += retro_clusters_of(o, n);
     }
     return KVL_OK;
@@ -196,48 +251,10 @@ static int retro_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
     struct retro_extent before = retro_extent(ctx, step->pos),
                         now = retro_extent(ctx, step->pos + 1);
     if (now.end == before.end) return KVL_OK;
-    return retro_segment(ctx, step->layer, before.end, now.end - before.end, before.n_clusters);
+    return retro_cluster(ctx, step->layer, before.end, now.end - before.end, before.n_clusters);
 }
 
-/* ---- selection ------------------------------------------------------------------------------------- */
-
-/* The rows of a lane, in two pieces. */
-static const void *retro_row(const struct kvl_meta_part part[2], size_t elem, int32_t kv_head,
-                             int32_t row, size_t row_elems)
-{
-    const struct kvl_meta_part *p = &part[row >= part[0].n_rows];
-    size_t at = (size_t)(row >= part[0].n_rows ? row - part[0].n_rows : row);
-    return (const char *)p->data + ((size_t)kv_head * p->head_stride + at * row_elems) * elem;
-}
-
-/* logit [n_heads][n]: q . mean / sqrt(d). */
-static int retro_logits(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n,
-                        float *logit)
-{
-    const struct retro_opts *o = ctx->opts;
-    const struct kvl_shape *sh = ctx->shape;
-    struct kvl_meta_part part[2];
-    size_t dim = (size_t)sh->head_dim;
-    KVL_TRY(kvl_meta_rows(ctx, o->keys, layer, n, part));
-    for (int32_t h = 0; h < sh->n_heads; h++) {
-        size_t kv_head = (size_t)(h / (sh->n_heads / sh->n_kv_heads));
-        float *y = logit + (size_t)h * (size_t)n;
-        for (int32_t i = 0; i < 2; y += part[i++].n_rows) {
-            if (part[i].n_rows == 0) continue;
-            struct kvl_weight w = { .data =
-                                        (const float *)part[i].data + kv_head * part[i].head_stride,
-                                    .type = KVL_W_F32,
-                                    .n_rows = part[i].n_rows,
-                                    .n_cols = sh->head_dim,
-                                    .row_bytes = dim * sizeof(float) };
-            KVL_TRY(ctx->ops->gemv(
-                &(struct kvl_gemv_args){ .y = y, .x = q + (size_t)h * dim, .w = &w, .n = 1 }));
-        }
-    }
-    float scale = 1 / sqrtf((float)sh->head_dim);
-    for (size_t i = 0; i < (size_t)sh->n_heads * (size_t)n; i++) logit[i] *= scale;
-    return KVL_OK;
-}
+/* ---- the three zones (4.1, 4.3) ---------------------------------------------------------------------- */
 
 struct retro_rank {
     float score;
@@ -257,117 +274,102 @@ static int retro_ascends(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Clusters of one kv head, best first, at most m. */
-static int retro_best(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t m,
-                      struct retro_rank *rank, int32_t *index)
-{
-    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){
-        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = m }));
-    for (int32_t i = 0; i < m; i++) rank[i] = (struct retro_rank){ score[index[i]], index[i] };
-    qsort(rank, (size_t)m, sizeof *rank, retro_before);
-    return KVL_OK;
-}
-
 /* What select works with. */
 struct retro_step {
     struct retro_extent x;
-    int32_t room;     /* tokens that the retrieval zone may have */
-    int32_t n_ranked; /* clusters that are ranked */
-    int32_t retrieve, estimate;
-    float *logit; /* [n_heads][clusters] */
-    float *score; /* [n_kv_heads][clusters] */
-    float *part;  /* logits and values of the estimation zone */
-    struct retro_rank *rank;
+    int32_t room;               /* tokens that the retrieval zone may have */
+    int32_t n_ranked;           /* clusters that are ranked */
+    int32_t retrieve, estimate; /* clusters of these zones, at most */
+    float *logit, *score;       /* [n_heads][clusters], [n_kv_heads][clusters] */
+    float *part, *value;        /* logits and values of the estimation zone */
+    struct retro_rank *rank;    /* [n_ranked] best first */
     int32_t *index, *pos;
-    struct kvl_meta_part spans[2], order[2], values[2];
+    struct kvl_rows spans, order, values;
 };
-
-/* Takes the tokens of the best clusters while they fit, and counts these clusters in *taken. */
-static int retro_retrieve(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h,
-                          int32_t *n_pos, int32_t *taken)
-{
-    int32_t n_tok = 0, n = KVL_MIN(t->retrieve, t->n_ranked);
-    for (*taken = 0; *taken < n; ++*taken) {
-        const int32_t *span = retro_row(t->spans, sizeof *span, h, t->rank[*taken].cluster, 2);
-        if (n_tok + span[1] > t->room) break;
-        for (int32_t i = 0; i < span[1]; i++)
-            t->pos[(*n_pos)++] =
-                *(const int32_t *)retro_row(t->order, sizeof(int32_t), h, span[0] + i, 1);
-        n_tok += span[1];
-    }
-    return kvl_meta_count(ctx, ((const struct retro_opts *)ctx->opts)->order, n_tok);
-}
-
-/* The next clusters as one entry each. */
-static int retro_estimate(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h,
-                          int32_t taken, struct kvl_sel *sel)
-{
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    int32_t n = KVL_MIN(t->estimate, t->n_ranked - taken);
-    size_t dim = (size_t)ctx->shape->head_dim, n_clusters = (size_t)t->x.n_clusters;
-    float *value = t->part + (size_t)group * (size_t)n;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t cluster = t->rank[taken + i].cluster;
-        const int32_t *span = retro_row(t->spans, sizeof *span, h, cluster, 2);
-        for (int32_t g = 0; g < group; g++)
-            t->part[g * n + i] = t->logit[(size_t)(h * group + g) * n_clusters + (size_t)cluster] +
-                                 logf((float)span[1]);
-        memcpy(value + (size_t)i * dim, retro_row(t->values, sizeof *value, h, cluster, dim),
-               dim * sizeof *value);
-    }
-    return kvl_sel_pseudo(sel, h, t->part, value, n);
-}
-
-static int retro_lane(const struct kvl_pctx *ctx, const struct kvl_step *step, struct retro_step *t,
-                      int32_t h, struct kvl_sel *sel)
-{
-    const struct retro_opts *o = ctx->opts;
-    int32_t n_pos = 0, taken;
-    KVL_TRY(retro_best(ctx, t->score + (size_t)h * (size_t)t->x.n_clusters, t->x.n_clusters,
-                       t->n_ranked, t->rank, t->index));
-    for (int32_t i = 0; i < o->sink; i++) t->pos[n_pos++] = i;
-    KVL_TRY(retro_retrieve(ctx, t, h, &n_pos, &taken));
-    qsort(t->pos + o->sink, (size_t)(n_pos - o->sink), sizeof *t->pos, retro_ascends);
-    for (int32_t i = t->x.end; i <= step->pos; i++) t->pos[n_pos++] = i;
-    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, t->pos, n_pos));
-    return retro_estimate(ctx, t, h, taken, sel);
-}
 
 static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step,
                          struct retro_step *t)
 {
     const struct retro_opts *o = ctx->opts;
     size_t n = (size_t)t->x.n_clusters, heads = (size_t)ctx->shape->n_heads;
-    size_t lanes = (size_t)ctx->shape->n_kv_heads, ranked = (size_t)t->n_ranked;
-    t->logit = kvl_scratch(ctx, heads * n);
-    t->score = kvl_scratch(ctx, (heads + lanes) * n);
-    t->part = kvl_scratch(ctx, ranked * (heads / lanes + (size_t)ctx->shape->head_dim) + 1);
-    t->rank = (void *)kvl_scratch(ctx, 2 * ranked + 1);
-    t->index = (void *)kvl_scratch(ctx, ranked + 1);
-    t->pos = (void *)kvl_scratch(ctx, (size_t)(o->sink + t->room + step->pos + 1 - t->x.end));
-    if (!t->logit || !t->score || !t->part || !t->rank || !t->index || !t->pos)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d clusters", t->x.n_clusters);
-    KVL_TRY(kvl_meta_rows(ctx, o->spans, step->layer, t->x.n_clusters, t->spans));
-    KVL_TRY(kvl_meta_peek(ctx, o->values, step->layer, t->x.n_clusters, t->values));
-    return kvl_meta_peek(ctx, o->order, step->layer, t->x.end - o->sink, t->order);
+    size_t ranked = (size_t)t->n_ranked;
+    void *rank;
+    KVL_TRY(kvl_scratch_get(ctx, heads * n, &t->logit));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * n, &t->score));
+    KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->group, &t->part));
+    KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->head_dim, &t->value));
+    KVL_TRY(kvl_scratch_items(ctx, ranked, sizeof *t->rank, &rank));
+    KVL_TRY(kvl_scratch_get(ctx, ranked, &t->index));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)t->room, &t->pos));
+    t->rank = rank;
+    KVL_TRY(kvl_table_read(ctx, o->spans, step->layer, t->x.n_clusters, &t->spans));
+    KVL_TRY(kvl_table_peek(ctx, o->values, step->layer, t->x.n_clusters, &t->values));
+    return kvl_table_peek(ctx, o->order, step->layer, t->x.end - o->sink, &t->order);
 }
 
-/* score [n_kv_heads][n]: the group's softmaxes, added up. */
-static int retro_scores(const struct kvl_pctx *ctx, const struct retro_step *t)
+/* score [n_kv_heads][clusters]: softmax(q . mean / sqrt(d)), added up over the group. */
+static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
+                        const struct retro_step *t)
 {
-    const struct kvl_shape *sh = ctx->shape;
-    int32_t n = t->x.n_clusters;
-    float *weight = t->score + (size_t)sh->n_kv_heads * (size_t)n;
-    memcpy(weight, t->logit, (size_t)sh->n_heads * (size_t)n * sizeof *weight);
-    KVL_TRY(ctx->ops->softmax(&(struct kvl_softmax_args){
-        .x = weight, .stride = (size_t)n, .n_rows = sh->n_heads, .n = n }));
-    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = t->score,
-                                                                   .x = weight,
-                                                                   .x_stride = (size_t)n,
-                                                                   .n = n,
-                                                                   .n_heads = sh->n_heads,
-                                                                   .n_kv_heads = sh->n_kv_heads,
-                                                                   .reduce = KVL_REDUCE_SUM });
+    const struct retro_opts *o = ctx->opts;
+    size_t all = (size_t)ctx->shape->n_heads * (size_t)t->x.n_clusters;
+    float *weight;
+    KVL_TRY(kvl_scratch_get(ctx, all, &weight));
+    KVL_TRY(kvl_table_scores(
+        ctx, &(struct kvl_table_scores){ .table = o->keys,
+                                         .layer = step->layer,
+                                         .n_rows = t->x.n_clusters,
+                                         .q = q,
+                                         .scale = 1 / sqrtf((float)ctx->shape->head_dim),
+                                         .score = t->logit }));
+    memcpy(weight, t->logit, all * sizeof *weight);
+    KVL_TRY(kvl_softmax(ctx, weight, ctx->shape->n_heads, t->x.n_clusters));
+    return kvl_group_scores(ctx, weight, t->x.n_clusters, KVL_REDUCE_SUM, t->score);
+}
+
+/* Clusters of one kv head, best first. */
+static int retro_best(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h)
+{
+    const float *score = t->score + (size_t)h * (size_t)t->x.n_clusters;
+    KVL_TRY(kvl_topk(ctx, score, 1, t->x.n_clusters, t->n_ranked, t->index));
+    for (int32_t i = 0; i < t->n_ranked; i++)
+        t->rank[i] = (struct retro_rank){ score[t->index[i]], t->index[i] };
+    qsort(t->rank, (size_t)t->n_ranked, sizeof *t->rank, retro_before);
+    return KVL_OK;
+}
+
+/* Retrieval zone: tokens of the best clusters while they fit.  These clusters are *taken. */
+static int retro_retrieve(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h,
+                          struct kvl_sel *sel, int32_t *taken)
+{
+    int32_t n_tok = 0, n = KVL_MIN(t->retrieve, t->n_ranked);
+    for (*taken = 0; *taken < n; ++*taken) {
+        const int32_t *span = kvl_table_row(&t->spans, h, t->rank[*taken].cluster);
+        if (n_tok + span[1] > t->room) break;
+        for (int32_t i = 0; i < span[1]; i++)
+            t->pos[n_tok++] = *(const int32_t *)kvl_table_row(&t->order, h, span[0] + i);
+    }
+    qsort(t->pos, (size_t)n_tok, sizeof *t->pos, retro_ascends);
+    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, t->pos, n_tok));
+    return kvl_meta_count(ctx, ((const struct retro_opts *)ctx->opts)->order, n_tok);
+}
+
+/* Estimation zone: each of the next clusters weighs size x exp(q . mean / sqrt(d)) (Eq. 4, 5). */
+static int retro_estimate(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h,
+                          int32_t taken, struct kvl_sel *sel)
+{
+    int32_t group = ctx->shape->group, n = KVL_MIN(t->estimate, t->n_ranked - taken);
+    size_t dim = (size_t)ctx->shape->head_dim, n_clusters = (size_t)t->x.n_clusters;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t cluster = t->rank[taken + i].cluster;
+        const int32_t *span = kvl_table_row(&t->spans, h, cluster);
+        for (int32_t g = 0; g < group; g++)
+            t->part[g * n + i] = t->logit[(size_t)(h * group + g) * n_clusters + (size_t)cluster] +
+                                 logf((float)span[1]);
+        memcpy(t->value + (size_t)i * dim, kvl_table_row(&t->values, h, cluster),
+               dim * sizeof *t->value);
+    }
+    return kvl_sel_pseudo(sel, h, t->part, t->value, n);
 }
 
 static int retro_select(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -375,17 +377,22 @@ static int retro_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct retro_opts *o = ctx->opts;
     struct retro_step t = { .x = retro_extent(ctx, step->pos + 1) };
-    t.room = ctx->budget_tok - o->sink - (step->pos + 1 - t.x.end);
+    int32_t steady = step->pos + 1 - t.x.end, taken;
     if (step->pos < ctx->budget_tok || t.x.n_clusters == 0) return KVL_OK;
-    t.room = KVL_MAX(0, t.room);
+    t.room = KVL_MAX(0, ctx->budget_tok - o->sink - steady);
     t.retrieve = (int32_t)ceil(o->retrieve * t.x.n_clusters);
     t.estimate = (int32_t)ceil(o->estimate * t.x.n_clusters);
     int64_t most = (int64_t)KVL_MIN(t.retrieve, t.room) + t.estimate;
     t.n_ranked = (int32_t)KVL_MIN(most, t.x.n_clusters);
     KVL_TRY(retro_buffers(ctx, step, &t));
-    KVL_TRY(retro_logits(ctx, step->layer, q->q, t.x.n_clusters, t.logit));
-    KVL_TRY(retro_scores(ctx, &t));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) KVL_TRY(retro_lane(ctx, step, &t, h, sel));
+    KVL_TRY(retro_scores(ctx, step, q->q, &t));
+    KVL_TRY(kvl_sel_first(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, o->sink));
+    KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, steady));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        KVL_TRY(retro_best(ctx, &t, h));
+        KVL_TRY(retro_retrieve(ctx, &t, h, sel, &taken));
+        KVL_TRY(retro_estimate(ctx, &t, h, taken, sel));
+    }
     return KVL_OK;
 }
 

@@ -32,15 +32,29 @@ static int read_slots(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head
     return KVL_OK;
 }
 
-static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
-                     int32_t n, enum kvl_kv_part part, float *out)
+/* n positions of a lane: a list, or, where there is none, `first` and up. */
+struct read_which {
+    const int32_t *pos;
+    int32_t first, n;
+};
+
+static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t m, int32_t *room)
 {
+    if (w->pos) return w->pos + at;
+    for (int32_t i = 0; i < m; i++) room[i] = w->first + at + i;
+    return room;
+}
+
+static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                     const struct read_which *w, enum kvl_kv_part part, float *out)
+{
+    int32_t n = w->n, room[READ_BATCH];
     struct kvl_session *s = ctx->host->session;
     size_t dim = (size_t)ctx->shape->head_dim;
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
     for (int32_t at = 0; at < n; at += READ_BATCH) {
         int32_t slot[READ_BATCH], m = KVL_MIN(READ_BATCH, n - at), run;
-        KVL_TRY(read_slots(ctx, layer, kv_head, pos + at, m, slot));
+        KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
         for (int32_t i = 0; i < m; i += run) {
             for (run = 1; i + run < m && slot[i + run] == slot[i] + run;) run++;
             KVL_TRY(kvl_seq_read(s->seq, layer, kv_head, part, slot[i], run,
@@ -55,13 +69,29 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
 int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
                   int32_t n, bool raw, float *out)
 {
-    return read_part(ctx, layer, kv_head, pos, n, raw ? KVL_PART_K_RAW : KVL_PART_K, out);
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .pos = pos, .n = n },
+                     raw ? KVL_PART_K_RAW : KVL_PART_K, out);
 }
 
 int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
                     int32_t n, float *out)
 {
-    return read_part(ctx, layer, kv_head, pos, n, KVL_PART_V, out);
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .pos = pos, .n = n }, KVL_PART_V,
+                     out);
+}
+
+int kvl_read_key_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
+                      int32_t n, bool raw, float *out)
+{
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .first = first, .n = n },
+                     raw ? KVL_PART_K_RAW : KVL_PART_K, out);
+}
+
+int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
+                        int32_t n, float *out)
+{
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .first = first, .n = n },
+                     KVL_PART_V, out);
 }
 
 int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t **pos,

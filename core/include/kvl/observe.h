@@ -83,6 +83,11 @@ KVL_API int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_
 /* Values, likewise. */
 KVL_API int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                             const int32_t *pos, int32_t n, float *out);
+/* The same for positions first .. first + n - 1, all of which are live. */
+KVL_API int kvl_read_key_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                              int32_t first, int32_t n, bool raw, float *out);
+KVL_API int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                                int32_t first, int32_t n, float *out);
 /* Exact attention weights of this query over every live slot of the layer, in slot order, which is
  * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
  * counted as such: for `oracle` and for filter layers. */
