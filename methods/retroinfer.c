@@ -31,7 +31,6 @@
 #include "kvl/policy.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct retro_opts {
@@ -49,16 +48,20 @@ static const struct kvl_opt retro_options[] = {
                 "tokens of the context that are clustered together (paper: 8192)"),
     KVL_ROW_INT(retro_opts, update, "auto", 1, 1 << 24,
                 "decoded tokens that become a segment (official: 1024), a multiple of per_cluster; "
-                "auto = min(1024, budget / 8)", .not_in_tables = true),
-    KVL_ROW_INT(retro_opts, per_cluster, "16", 1, 4096, "tokens of a cluster on average (paper: 16)"),
+                "auto = min(1024, budget / 8)",
+                .not_in_tables = true),
+    KVL_ROW_INT(retro_opts, per_cluster, "16", 1, 4096,
+                "tokens of a cluster on average (paper: 16)"),
     KVL_ROW_INT(retro_opts, iters, "10", 1, 1000, "rounds of k-means (paper: 10)"),
-    KVL_ROW_FLOAT(retro_opts, retrieve, "1", 0, 1,
-                  "share of the clusters that is read exactly at most (official: 0.018); 1 = what the "
-                  "budget holds", .not_in_tables = true),
+    KVL_ROW_FLOAT(
+        retro_opts, retrieve, "1", 0, 1,
+        "share of the clusters that is read exactly at most (official: 0.018); 1 = what the "
+        "budget holds",
+        .not_in_tables = true),
     KVL_ROW_FLOAT(retro_opts, estimate, "0.232", 0, 1,
                   "share of the clusters that is estimated (paper: 0.232)", .not_in_tables = true),
-    KVL_ROW_BOOL(retro_opts, offload, "true",
-                 "clustered tokens lie in the host tier, as published", .not_in_tables = true),
+    KVL_ROW_BOOL(retro_opts, offload, "true", "clustered tokens lie in the host tier, as published",
+                 .not_in_tables = true),
     KVL_ROW_FLOAT(retro_opts, cache, "0.05", 0, 1,
                   "share of the context that stays on the device once fetched (paper: 0.05)",
                   .not_in_tables = true),
@@ -256,24 +259,6 @@ static int retro_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
 
 /* ---- the three zones (4.1, 4.3) ---------------------------------------------------------------------- */
 
-struct retro_rank {
-    float score;
-    int32_t cluster;
-};
-
-static int retro_before(const void *a, const void *b)
-{
-    const struct retro_rank *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;
-    return x->cluster < y->cluster ? -1 : 1;
-}
-
-static int retro_ascends(const void *a, const void *b)
-{
-    const int32_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 /* What select works with. */
 struct retro_step {
     struct retro_extent x;
@@ -282,8 +267,8 @@ struct retro_step {
     int32_t retrieve, estimate; /* clusters of these zones, at most */
     float *logit, *score;       /* [n_heads][clusters], [n_kv_heads][clusters] */
     float *part, *value;        /* logits and values of the estimation zone */
-    struct retro_rank *rank;    /* [n_ranked] best first */
-    int32_t *index, *pos;
+    int32_t *best;              /* [n_ranked] clusters of one kv head, best first */
+    int32_t *pos;
     struct kvl_rows spans, order, values;
 };
 
@@ -293,15 +278,12 @@ static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step
     const struct retro_opts *o = ctx->opts;
     size_t n = (size_t)t->x.n_clusters, heads = (size_t)ctx->shape->n_heads;
     size_t ranked = (size_t)t->n_ranked;
-    void *rank;
     KVL_TRY(kvl_scratch_get(ctx, heads * n, &t->logit));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * n, &t->score));
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->group, &t->part));
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->head_dim, &t->value));
-    KVL_TRY(kvl_scratch_items(ctx, ranked, sizeof *t->rank, &rank));
-    KVL_TRY(kvl_scratch_get(ctx, ranked, &t->index));
+    KVL_TRY(kvl_scratch_get(ctx, ranked, &t->best));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)t->room, &t->pos));
-    t->rank = rank;
     KVL_TRY(kvl_table_read(ctx, o->spans, step->layer, t->x.n_clusters, &t->spans));
     KVL_TRY(kvl_table_peek(ctx, o->values, step->layer, t->x.n_clusters, &t->values));
     return kvl_table_peek(ctx, o->order, step->layer, t->x.end - o->sink, &t->order);
@@ -327,29 +309,18 @@ static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_group_scores(ctx, weight, t->x.n_clusters, KVL_REDUCE_SUM, t->score);
 }
 
-/* Clusters of one kv head, best first. */
-static int retro_best(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h)
-{
-    const float *score = t->score + (size_t)h * (size_t)t->x.n_clusters;
-    KVL_TRY(kvl_topk(ctx, score, 1, t->x.n_clusters, t->n_ranked, t->index));
-    for (int32_t i = 0; i < t->n_ranked; i++)
-        t->rank[i] = (struct retro_rank){ score[t->index[i]], t->index[i] };
-    qsort(t->rank, (size_t)t->n_ranked, sizeof *t->rank, retro_before);
-    return KVL_OK;
-}
-
 /* Retrieval zone: tokens of the best clusters while they fit.  These clusters are *taken. */
 static int retro_retrieve(const struct kvl_pctx *ctx, const struct retro_step *t, int32_t h,
                           struct kvl_sel *sel, int32_t *taken)
 {
     int32_t n_tok = 0, n = KVL_MIN(t->retrieve, t->n_ranked);
     for (*taken = 0; *taken < n; ++*taken) {
-        const int32_t *span = kvl_table_row(&t->spans, h, t->rank[*taken].cluster);
+        const int32_t *span = kvl_table_row(&t->spans, h, t->best[*taken]);
         if (n_tok + span[1] > t->room) break;
         for (int32_t i = 0; i < span[1]; i++)
             t->pos[n_tok++] = *(const int32_t *)kvl_table_row(&t->order, h, span[0] + i);
     }
-    qsort(t->pos, (size_t)n_tok, sizeof *t->pos, retro_ascends);
+    kvl_ascending(t->pos, n_tok);
     KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, t->pos, n_tok));
     return kvl_meta_count(ctx, ((const struct retro_opts *)ctx->opts)->order, n_tok);
 }
@@ -361,7 +332,7 @@ static int retro_estimate(const struct kvl_pctx *ctx, const struct retro_step *t
     int32_t group = ctx->shape->group, n = KVL_MIN(t->estimate, t->n_ranked - taken);
     size_t dim = (size_t)ctx->shape->head_dim, n_clusters = (size_t)t->x.n_clusters;
     for (int32_t i = 0; i < n; i++) {
-        int32_t cluster = t->rank[taken + i].cluster;
+        int32_t cluster = t->best[taken + i];
         const int32_t *span = kvl_table_row(&t->spans, h, cluster);
         for (int32_t g = 0; g < group; g++)
             t->part[g * n + i] = t->logit[(size_t)(h * group + g) * n_clusters + (size_t)cluster] +
@@ -389,7 +360,8 @@ static int retro_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_sel_first(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, o->sink));
     KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, steady));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        KVL_TRY(retro_best(ctx, &t, h));
+        const float *score = t.score + (size_t)h * (size_t)t.x.n_clusters;
+        KVL_TRY(kvl_topk_ranked(ctx, score, t.x.n_clusters, t.n_ranked, t.best));
         KVL_TRY(retro_retrieve(ctx, &t, h, sel, &taken));
         KVL_TRY(retro_estimate(ctx, &t, h, taken, sel));
     }

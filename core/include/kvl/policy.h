@@ -152,6 +152,11 @@ KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
  * KVL_ENUMERIC: one of them is a NaN. */
 KVL_API int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
                      int32_t k, int32_t *index);
+/* index [k]: the k largest of x [n], largest first; ties: the lower index first. */
+KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n, int32_t k,
+                            int32_t *index);
+/* Sorts n numbers, in place. */
+KVL_API void kvl_ascending(int32_t *x, int32_t n);
 /* x [n_rows][n], in place. */
 KVL_API int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n);
 /* score [n_kv_heads][n] of x [n_heads][n]: SUM, MAX, MEAN or FIRST of each group of query heads. */
