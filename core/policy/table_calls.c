@@ -123,10 +123,20 @@ static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, floa
     return KVL_OK;
 }
 
-/* y [n_rows] of one list, whose rows begin `skip` bytes behind those of its kv head. */
-static int scores_list(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t kv_head,
-                       size_t skip, const float *q, int32_t elems, float *y)
+static int scores_product(const struct kvl_pctx *ctx, bool gemm, const float *q,
+                          const struct kvl_weight *w, float *y)
 {
+    if (gemm) return ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = q, .w = w, .n = 1 });
+    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = w, .n = 1 });
+}
+
+/* List l, whose vector has as many elements as `elems`. */
+static int scores_list(const struct kvl_pctx *ctx, const struct kvl_table_scores *s,
+                       const struct kvl_rows *rows, int32_t l, int32_t kv_head, int32_t elems)
+{
+    size_t skip = (size_t)s->first_elem * (size_t)kvl_kv_elem_bytes(rows->type);
+    const float *q = s->q + (size_t)l * (size_t)elems;
+    float *y = s->score + (size_t)l * (size_t)s->n_rows;
     for (int i = 0; i < 2; y += rows->part[i++].n_rows) {
         if (rows->part[i].n_rows == 0) continue; /* and no data */
         const uint8_t *data = rows->part[i].data;
@@ -135,7 +145,7 @@ static int scores_list(const struct kvl_pctx *ctx, const struct kvl_rows *rows, 
                                 .n_rows = rows->part[i].n_rows,
                                 .n_cols = elems,
                                 .row_bytes = rows->row_bytes };
-        KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = &w, .n = 1 }));
+        KVL_TRY(scores_product(ctx, s->gemm, q, &w, y));
     }
     return KVL_OK;
 }
@@ -148,13 +158,11 @@ int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *
     int32_t elems = s->elems ? s->elems : rows.row_elems;
     KVL_TRY(scores_check(ctx, s, &rows, n_lists, elems));
     int32_t per_head = n_lists / ctx->shape->n_kv_heads;
-    size_t skip = (size_t)s->first_elem * (size_t)kvl_kv_elem_bytes(rows.type);
-    size_t n = (size_t)s->n_rows;
     for (int32_t l = 0; l < n_lists; l++)
-        KVL_TRY(scores_list(ctx, &rows, l / per_head, skip, s->q + (size_t)l * (size_t)elems, elems,
-                            s->score + (size_t)l * n));
+        KVL_TRY(scores_list(ctx, s, &rows, l, l / per_head, elems));
     bool scales = s->scale < 0 || s->scale > 0;
-    return scales ? scores_scale(ctx, s->score, (size_t)n_lists * n, s->scale) : KVL_OK;
+    return scales ? scores_scale(ctx, s->score, (size_t)n_lists * (size_t)s->n_rows, s->scale)
+                  : KVL_OK;
 }
 
 /* Rows are a minimum and a maximum of keys. */
