@@ -33,21 +33,12 @@ struct keydiff_opts {
 };
 
 static const struct kvl_opt keydiff_options[] = {
-    { .name = "block",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct keydiff_opts, block),
-      .def = "128",
-      .min = 0,
-      .max = 1 << 20,
-      .help = "tokens that come between two cuts (paper: 128); 0 = one cut of the whole context "
-              "(kvpress)" },
-    { .name = "recent",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct keydiff_opts, recent),
-      .def = "0",
-      .min = 0,
-      .max = 1 << 20,
-      .help = "newest tokens that every cut keeps (paper: 0; more in its sliding-window variant)" },
+    KVL_ROW_INT(keydiff_opts, block, "128", 0, 1 << 20,
+                "tokens that come between two cuts (paper: 128); 0 = one cut of the whole context "
+                "(kvpress)"),
+    KVL_ROW_INT(
+        keydiff_opts, recent, "0", 0, 1 << 20,
+        "newest tokens that every cut keeps (paper: 0; more in its sliding-window variant)"),
     { 0 },
 };
 
@@ -56,14 +47,6 @@ static int32_t keydiff_min_budget(const struct kvl_shape *shape, const void *opt
     const struct keydiff_opts *o = opts;
     (void)shape;
     return o->recent + 2;
-}
-
-static int keydiff_plan(struct kvl_plan *plan)
-{
-    const struct keydiff_opts *o = plan->opts;
-    if (plan->budget_tok >= o->recent + 2) return KVL_OK;
-    return kvl_fail(plan->err, KVL_EINVAL, "budget %d with recent=%d; give %d or more",
-                    plan->budget_tok, o->recent, o->recent + 2);
 }
 
 /* What a round looks at. */
@@ -93,12 +76,7 @@ static int keydiff_round(const struct kvl_pctx *ctx, struct keydiff_cache *c, fl
     int32_t n_old = c->n - o->recent, k = c->keep - o->recent;
     KVL_TRY(keydiff_judge(ctx, c->k, c->n, c->score));
     for (int32_t i = 0; i < c->n; i++) out[c->pos[i]] = c->score[i] - below;
-    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){ .index = c->best,
-                                                    .x = c->score,
-                                                    .x_stride = (size_t)n_old,
-                                                    .n_rows = 1,
-                                                    .n = n_old,
-                                                    .k = k }));
+    KVL_TRY(kvl_topk(ctx, c->score, 1, n_old, k, c->best));
     for (int32_t i = 0; i < o->recent; i++) c->best[k + i] = n_old + i;
     for (int32_t i = 0; i < c->keep; i++) {
         int32_t from = c->best[i];
@@ -112,12 +90,10 @@ static int keydiff_round(const struct kvl_pctx *ctx, struct keydiff_cache *c, fl
 
 static int keydiff_memory(const struct kvl_pctx *ctx, int32_t n, struct keydiff_cache *c)
 {
-    c->k = kvl_scratch(ctx, (size_t)n * (size_t)ctx->shape->head_dim);
-    c->score = kvl_scratch(ctx, (size_t)n);
-    c->pos = (int32_t *)(void *)kvl_scratch(ctx, (size_t)n);
-    c->best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)n);
-    if (c->k && c->score && c->pos && c->best) return KVL_OK;
-    return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d keys", n);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * (size_t)ctx->shape->head_dim, &c->k));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &c->score));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &c->pos));
+    return kvl_scratch_get(ctx, (size_t)n, &c->best);
 }
 
 /* The first keep tokens, then block after block. */
@@ -185,7 +161,7 @@ static const struct kvl_policy keydiff = {
     .opts = keydiff_options,
     .opts_size = sizeof(struct keydiff_opts),
     .min_budget = keydiff_min_budget,
-    .plan = keydiff_plan,
+    .plan = kvl_plan_needs_budget,
     .score = keydiff_score,
 };
 

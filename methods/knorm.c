@@ -20,13 +20,8 @@ struct knorm_opts {
 };
 
 static const struct kvl_opt knorm_options[] = {
-    { .name = "skip_layers",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct knorm_opts, skip_layers),
-      .def = "0",
-      .min = 0,
-      .max = 1024,
-      .help = "first layers that keep everything (KVCache-Factory: 2; paper and kvpress: 0)" },
+    KVL_ROW_INT(knorm_opts, skip_layers, "0", 0, 1024,
+                "first layers that keep everything (KVCache-Factory: 2; paper and kvpress: 0)"),
     { 0 },
 };
 
@@ -40,8 +35,7 @@ static int32_t knorm_min_budget(const struct kvl_shape *shape, const void *opts)
 static int knorm_plan(struct kvl_plan *plan)
 {
     const struct knorm_opts *o = plan->opts;
-    if (plan->budget_tok < 2)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more", plan->budget_tok);
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->skip_layers < plan->shape->n_layers) return KVL_OK;
     return kvl_fail(plan->err, KVL_EINVAL,
                     "skip_layers=%d of a model of %d layers; give fewer, or the policy full",
@@ -53,10 +47,10 @@ static int knorm_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     const struct knorm_opts *o = ctx->opts;
     int32_t n, dim = ctx->shape->head_dim;
     const int32_t *pos;
+    float *k;
     scores->keep_tok = layer < o->skip_layers ? scores->n_tok : ctx->budget_tok - 1;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
-    float *k = kvl_scratch(ctx, (size_t)scores->n_tok * (size_t)dim);
-    if (!k) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d keys", scores->n_tok);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)scores->n_tok * (size_t)dim, &k));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         float *score = scores->score + (size_t)h * (size_t)scores->n_tok;
         KVL_TRY(kvl_live(ctx, layer, h, &pos, &n));

@@ -28,25 +28,12 @@ struct lagkv_opts {
 enum { LAGKV_SIZE = 128 };
 
 static const struct kvl_opt lagkv_options[] = {
-    { .name = "n_sink",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct lagkv_opts, n_sink),
-      .def = "4",
-      .min = 0,
-      .max = 65536,
-      .help = "first tokens that stay (paper: 16; kvpress: 4)" },
-    { .name = "lag_size",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct lagkv_opts, lag_size),
-      .def = "auto",
-      .min = 1,
-      .max = 65536,
-      .help = "tokens of a block (paper, kvpress: 128); auto = min(128, budget / 4)" },
-    { .name = "cross_scoring",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct lagkv_opts, cross_scoring),
-      .def = "false",
-      .help = "compare blocks by scores, not by ranks within them (kvpress: false)" },
+    KVL_ROW_INT(lagkv_opts, n_sink, "4", 0, 65536,
+                "first tokens that stay (paper: 16; kvpress: 4)"),
+    KVL_ROW_INT(lagkv_opts, lag_size, "auto", 1, 65536,
+                "tokens of a block (paper, kvpress: 128); auto = min(128, budget / 4)"),
+    KVL_ROW_BOOL(lagkv_opts, cross_scoring, "false",
+                 "compare blocks by scores, not by ranks within them (kvpress: false)"),
     { 0 },
 };
 
@@ -60,9 +47,7 @@ static int32_t lagkv_min_budget(const struct kvl_shape *shape, const void *opts)
 static int lagkv_plan(struct kvl_plan *plan)
 {
     struct lagkv_opts *o = plan->opts;
-    if (plan->budget_tok < o->n_sink + 4)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d with n_sink=%d; give %d or more",
-                        plan->budget_tok, o->n_sink, o->n_sink + 4);
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->lag_size == KVL_AUTO) o->lag_size = KVL_MIN(LAGKV_SIZE, plan->budget_tok / 4);
     return KVL_OK;
 }
@@ -117,11 +102,11 @@ static int lagkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     const struct lagkv_opts *o = ctx->opts;
     size_t n = (size_t)scores->n_tok;
     bool recency = scores->n_tok - o->n_sink < 2 * o->lag_size;
+    float *room;
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_first = o->n_sink;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
-    float *room = kvl_scratch(ctx, n * ((size_t)ctx->shape->head_dim + 2));
-    if (!room) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d tokens", scores->n_tok);
+    KVL_TRY(kvl_scratch_get(ctx, n * ((size_t)ctx->shape->head_dim + 2), &room));
     for (size_t h = 0; h < (size_t)ctx->shape->n_kv_heads; h++) {
         float *score = scores->score + h * n;
         for (size_t i = 0; recency && i < n; i++) score[i] = (float)i / (float)n;
