@@ -157,6 +157,17 @@ static int as_top_and_ranges(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_recent(sel, KVL_SCOPE_LAYER, KVL_ALL_LISTS, 1);
 }
 
+/* A range, then pages, and nothing behind them. */
+static int as_range_and_pages(struct kvl_pctx *ctx, const struct kvl_step *step,
+                              const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx;
+    (void)step;
+    (void)q;
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 8, 24));
+    return kvl_sel_pages(sel, KVL_SCOPE_LAYER, 0, 4, (int32_t[]){ 3, 10, 11 }, 3);
+}
+
 static int first_and_recent(struct kvl_pctx *ctx, const struct kvl_step *step,
                             const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -253,6 +264,7 @@ static void test_one_choice_in_many_words(void **state)
     expect_alike(as_tokens, as_ranges, "ranges");
     expect_alike(as_tokens, as_ranges_with_current, "ranges and the current token");
     expect_alike(as_tokens, as_a_mixture, "positions and ranges");
+    expect_alike(as_tokens, as_range_and_pages, "a range and pages");
     expect_alike(as_tokens, as_top_and_ranges, "top scores and ranges");
     expect_alike(first_and_recent_by_hand, first_and_recent, "first and recent");
     expect_alike(nothing_named, more_than_there_are, "more than there are");
