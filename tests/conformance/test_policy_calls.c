@@ -1,7 +1,7 @@
 /* Calls that shorten methods: tables as operands, rows wherever they lie, scores, scratch, layers of a plan.  Each is
  * worked out here once more, from stored keys, in a session whose rows lie in two pieces. */
 #include "conformance/rig.h"
-#include "model/host.h"
+#include "engine_impl.h"
 
 #include <math.h>
 
