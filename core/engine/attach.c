@@ -108,9 +108,7 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
                                  .n_tok = KVL_MIN(REPLAY_CHUNK, s->n_pos - at) };
         KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, k, err));
         if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, v, err));
-        KVL_TRY(kvl_hook_begin(s, err));
-        int rc = s->planned->policy->append(&s->ctx, &step, k, values ? v : NULL);
-        KVL_TRY(kvl_hook_done(s, "append", layer, rc));
+        KVL_TRY(kvl_call_replay(s, &step, k, values ? v : NULL, err));
     }
     return KVL_OK;
 }
@@ -123,18 +121,15 @@ static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struc
     struct kvl_step step = {
         .layer = layer, .index = -1, .pos = 0, .n_tok = s->n_pos, .replay = true
     };
-    int rc = KVL_OK;
     bool replays = p->append && !shared && s->planned->replay != KVL_REPLAY_NONE;
     if (replays) KVL_TRY(replay_layer(s, layer, err));
     KVL_TRY(kvl_step_reset(s->engine, err));
-    KVL_TRY(kvl_hook_begin(s, err));
-    s->host.scoring = true;
-    if (p->prefilled && !shared)
-        rc = kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer));
-    if (rc == KVL_OK) rc = kvl_hook_begin(s, err);
-    if (rc == KVL_OK && p->score) rc = kvl_hook_done(s, "score", layer, kvl_score_layer(s, layer));
-    s->host.scoring = false;
-    if (rc != KVL_OK || !p->evict) return rc;
+    if (!shared) KVL_TRY(kvl_call_prefilled(s, layer, err));
+    if (p->score) {
+        KVL_TRY(kvl_hook_begin(s, err));
+        KVL_TRY(kvl_hook_done(s, "score", layer, kvl_score_layer(s, layer)));
+    }
+    if (!p->evict) return KVL_OK;
     KVL_TRY(kvl_hook_begin(s, err));
     return kvl_hook_done(s, "evict", layer, kvl_evict_layer(s, &step));
 }
@@ -183,7 +178,8 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     if (!planned->own_prefill && s->n_pos == 0)
         return kvl_fail(err, KVL_EINVAL,
                         "%s starts behind a context, this one is empty; want 1 token or more%s",
-                        name, planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
+                        name,
+                        planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
     return attach_check_observers(s, planned, err);
@@ -226,10 +222,7 @@ static int attach(struct kvl_session *s, const struct kvl_planned *planned, uint
     bool shared = attach_shares(s, like);
     if (like && !shared) KVL_TRY(attach_tables(s, err)); /* some may have been taken */
     KVL_TRY(attach_memory(s, err));
-    KVL_TRY(kvl_hook_begin(s, err));
-    int rc = p->open ? p->open(&s->ctx) : KVL_OK;
-    s->opened = true;
-    KVL_TRY(kvl_hook_done(s, "open", -1, rc));
+    KVL_TRY(kvl_call_open(s, err));
     /* With its own prefill there is nothing to replay or to decide on yet. */
     int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
     for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, shared, err));

@@ -1,4 +1,4 @@
-/* The forward pass, and the one caller of policy hooks while tokens run.
+/* The forward pass: policy/hooks.c calls the hooks.
  *
  *   embed
  *   per layer:  norm, q k v, rope, append, select, attention, observe, evict, out, mlp
@@ -195,10 +195,8 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
     KVL_TRY(round_stored(f, e->k + at, n));
     KVL_TRY(round_stored(f, e->v + at, n));
-    KVL_TRY(kvl_step_hook_begin(row, f->err));
     struct kvl_step step = row_step(row, layer);
-    int rc = s->planned->policy->append(&s->ctx, &step, e->k + at, e->v + at);
-    return kvl_hook_done(s, "append", layer, rc);
+    return kvl_call_append(row, &step, e->k + at, e->v + at, f->err);
 }
 
 static int row_append(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
@@ -219,9 +217,7 @@ static int row_schedule(const struct kvl_forward *f, const struct kvl_row *row, 
     struct kvl_session *s = row->s;
     struct kvl_step step = row_step(row, layer);
     if (!s->planned->policy->schedule) return KVL_OK;
-    kvl_hook_enter(s, f->err);
-    s->host.n_visible = row->pos + 1;
-    int schedule = s->planned->policy->schedule(&s->ctx, &step);
+    int schedule = kvl_call_schedule(s, &step, f->err);
     int what = schedule < 0 ? schedule : schedule & ~KVL_UNOBSERVED;
     if (what != KVL_DENSE && what != KVL_SELECT)
         return kvl_hook_failed(s, "schedule", layer, schedule);
@@ -247,14 +243,7 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
                                .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
                                .x_prev = layer > 0 ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
                                                    : NULL };
-    KVL_TRY(kvl_step_hook_begin(row, f->err));
-    s->host.selecting = true;
-    int rc = p->select(&s->ctx, &step, &query, sel);
-    s->host.selecting = false;
-    s->count.n_select++;
-    if (rc == KVL_OK) rc = kvl_sel_complete(sel);
-    if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
-    return kvl_hook_done(s, "select", layer, rc);
+    return kvl_call_select(row, &step, &query, sel, f->err);
 }
 
 static int observed_get(const struct kvl_forward *f, bool wanted, struct kvl_observed *ob)
@@ -331,11 +320,8 @@ static int flush_attention(const struct kvl_forward *f)
 
 static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
-    const struct kvl_observed *ob = &row->ob;
     struct kvl_step step = row_step(row, layer);
-    KVL_TRY(kvl_step_hook_begin(row, f->err));
-    int rc = row->s->planned->policy->observe(&row->s->ctx, &step, ob->probs, ob->n, ob->lse);
-    return kvl_hook_done(row->s, "observe", layer, rc);
+    return kvl_call_observe(row, &step, f->err);
 }
 
 static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32_t i, int32_t layer)

@@ -17,24 +17,6 @@ bool kvl_session_async(const struct kvl_session *s)
     return !s->dead && !s->tier && s->probe.n == 0 && !t->read && !t->score && !t->keep;
 }
 
-int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err)
-{
-    struct kvl_session *s = row->s;
-    struct kvl_engine *e = s->engine;
-    if (kvl_session_async(s)) {
-        kvl_hook_enter(s, err);
-        s->host.ahead = e->marks = e->pending = true;
-        s->ctx.ops = e->ops;
-        e->dev->mark_row((int32_t)(row - e->row));
-        /* The next hook's operators come after those that still use it. */
-        kvl_arena_reset(&e->scratch);
-    } else {
-        KVL_TRY(kvl_hook_begin(s, err));
-    }
-    s->host.n_visible = row->pos + 1;
-    return KVL_OK;
-}
-
 /* The first row of the call that met a NaN. */
 static int marks_take(struct kvl_engine *e)
 {

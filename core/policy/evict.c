@@ -151,7 +151,6 @@ static int keep_wait(struct kvl_keep *keep)
 
 int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
 {
-    const struct kvl_policy *policy = s->planned->policy;
     struct kvl_keep keep = { .s = s,
                              .err = s->ctx.err,
                              .layer = step->layer,
@@ -159,10 +158,7 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
     keep.head = kvl_arena_get(&s->engine->step, (size_t)keep.n_heads, sizeof *keep.head);
     if (!keep.head) return kvl_fail(keep.err, KVL_ENOMEM, "out of memory to evict");
     memset(keep.head, 0, (size_t)keep.n_heads * sizeof *keep.head);
-    s->host.evicting = !step->replay;
-    int rc = policy->evict(&s->ctx, step, &keep);
-    s->host.evicting = false;
-    KVL_TRY(rc);
+    KVL_TRY(kvl_call_evict(s, step, &keep));
     KVL_TRY(keep_wait(&keep));
     for (int32_t h = 0; h < keep.n_heads; h++)
         if (keep.head[h].named) KVL_TRY(keep_apply_head(&keep, h));
@@ -209,7 +205,7 @@ static int scores_ask(struct kvl_session *s, int32_t layer, struct kvl_scores *s
     memset(sc->score, 0, floats * sizeof *sc->score);
     for (int32_t h = 0; h < heads; h++) sc->keep_lane[h] = -1;
     const struct kvl_scores given = *sc;
-    KVL_TRY(s->planned->policy->score(&s->ctx, layer, sc));
+    KVL_TRY(kvl_call_score(s, layer, sc));
     if (sc->score != given.score || sc->keep_lane != given.keep_lane || sc->n_tok != s->n_pos)
         return kvl_fail(s->ctx.err, KVL_EPOLICY,
                         "n_tok %d or the score buffer was changed, want %d "

@@ -1,4 +1,6 @@
-/* Before and after every hook. */
+/* The calls of a policy's hooks, each with what comes before and after it: errors and time go to the policy, the
+ * device is waited for where the hook looks at results (or runs ahead of it, async.c), and flags say what the
+ * hook may ask for.  Hooks of outer(inner) are compose.c's. */
 #include "policy_impl.h"
 
 /* Sessions of a batch lie together by policy: few hooks change the name. */
@@ -59,4 +61,137 @@ int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int co
     if (code == KVL_OK && err && s->host.clean) code = err->code;
     if (code == KVL_OK) code = kvl_offload_send(s);
     return code == KVL_OK ? KVL_OK : kvl_hook_failed(s, hook, layer, code);
+}
+
+/* ---- hooks that make and end a session -------------------------------------------------------------- */
+
+int kvl_call_plan(const struct kvl_policy *policy, struct kvl_plan *plan)
+{
+    return policy->plan ? policy->plan(plan) : KVL_OK;
+}
+
+int kvl_call_open(struct kvl_session *s, struct kvl_err *err)
+{
+    const struct kvl_policy *p = s->planned->policy;
+    KVL_TRY(kvl_hook_begin(s, err));
+    int rc = p->open ? p->open(&s->ctx) : KVL_OK;
+    s->opened = true;
+    return kvl_hook_done(s, "open", -1, rc);
+}
+
+int kvl_call_report(struct kvl_session *s, struct kvl_report *report, struct kvl_err *err)
+{
+    const struct kvl_policy *p = s->planned->policy;
+    if (!p->report) return KVL_OK;
+    KVL_TRY(kvl_hook_begin(s, err));
+    return kvl_hook_done(s, "report", -1, p->report(&s->ctx, report));
+}
+
+/* ---- hooks of the complete context -------------------------------------------------------------------- */
+
+int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
+                          const struct kvl_query *q, struct kvl_prefill_mask *mask,
+                          struct kvl_err *err)
+{
+    KVL_TRY(kvl_hook_begin(s, err));
+    s->host.n_visible = step->pos + step->n_tok;
+    s->host.masking = true;
+    s->host.mask_layer = s->engine->desc.prefill_kv_host ? step->layer : -1;
+    int rc = s->planned->policy->prefill_mask(&s->ctx, step, q, mask);
+    s->host.masking = false;
+    return kvl_hook_done(s, "prefill_mask", step->layer, rc);
+}
+
+int kvl_call_replay(struct kvl_session *s, const struct kvl_step *step, const float *k,
+                    const float *v, struct kvl_err *err)
+{
+    KVL_TRY(kvl_hook_begin(s, err));
+    int rc = s->planned->policy->append(&s->ctx, step, k, v);
+    return kvl_hook_done(s, "append", step->layer, rc);
+}
+
+int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err)
+{
+    const struct kvl_policy *p = s->planned->policy;
+    KVL_TRY(kvl_hook_begin(s, err));
+    s->host.scoring = true;
+    int rc =
+        p->prefilled ? kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer)) : KVL_OK;
+    s->host.scoring = false;
+    return rc;
+}
+
+int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scores)
+{
+    s->host.scoring = true;
+    int rc = s->planned->policy->score(&s->ctx, layer, scores);
+    s->host.scoring = false;
+    return rc;
+}
+
+/* ---- hooks of a step ---------------------------------------------------------------------------------- */
+
+int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err)
+{
+    struct kvl_session *s = row->s;
+    struct kvl_engine *e = s->engine;
+    if (kvl_session_async(s)) {
+        kvl_hook_enter(s, err);
+        s->host.ahead = e->marks = e->pending = true;
+        s->ctx.ops = e->ops;
+        e->dev->mark_row((int32_t)(row - e->row));
+        /* The next hook's operators come after those that still use it. */
+        kvl_arena_reset(&e->scratch);
+    } else {
+        KVL_TRY(kvl_hook_begin(s, err));
+    }
+    s->host.n_visible = row->pos + 1;
+    return KVL_OK;
+}
+
+int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, const float *k,
+                    const float *v, struct kvl_err *err)
+{
+    struct kvl_session *s = row->s;
+    KVL_TRY(kvl_step_hook_begin(row, err));
+    int rc = s->planned->policy->append(&s->ctx, step, k, v);
+    return kvl_hook_done(s, "append", step->layer, rc);
+}
+
+int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct kvl_err *err)
+{
+    kvl_hook_enter(s, err);
+    s->host.n_visible = step->pos + 1;
+    return s->planned->policy->schedule(&s->ctx, step);
+}
+
+int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
+                    const struct kvl_query *q, struct kvl_sel *sel, struct kvl_err *err)
+{
+    struct kvl_session *s = row->s;
+    KVL_TRY(kvl_step_hook_begin(row, err));
+    s->host.selecting = true;
+    int rc = s->planned->policy->select(&s->ctx, step, q, sel);
+    s->host.selecting = false;
+    s->count.n_select++;
+    if (rc == KVL_OK) rc = kvl_sel_complete(sel);
+    if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
+    return kvl_hook_done(s, "select", step->layer, rc);
+}
+
+int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, struct kvl_err *err)
+{
+    struct kvl_session *s = row->s;
+    const struct kvl_observed *ob = &row->ob;
+    KVL_TRY(kvl_step_hook_begin(row, err));
+    int rc = s->planned->policy->observe(&s->ctx, step, ob->probs, ob->n, ob->lse);
+    return kvl_hook_done(s, "observe", step->layer, rc);
+}
+
+int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kvl_keep *keep)
+{
+    s->host.evicting = !step->replay;
+    int rc = s->planned->policy->evict(&s->ctx, step, keep);
+    s->host.evicting = false;
+    return rc;
 }

@@ -256,7 +256,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
                              .own_prefill = p->own_prefill,
                              .err = err,
                              .p = &p->p };
-    if (policy->plan) KVL_TRY(policy->plan(&plan));
+    KVL_TRY(kvl_call_plan(policy, &plan));
     if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
     p->state_bytes = plan.state_bytes;
     if (p->p.offloads && !(policy->caps & KVL_CAP_OFFLOADS))

@@ -168,7 +168,8 @@ struct kvl_sel_list {
      * there are any, with the items in them. */
     struct kvl_run *range;
     int32_t n_ranges, cap_ranges;
-    bool open;  /* the last range reaches to the newest token, also of steps that it is shared with */
+    bool
+        open; /* the last range reaches to the newest token, also of steps that it is shared with */
     bool loose; /* ranges are not as they will be once complete */
     bool items; /* positions or pages were named */
     const float *log_weight;
@@ -266,8 +267,6 @@ int kvl_score_layer(struct kvl_session *s, int32_t layer);
 
 /* The session's next hook of a step may run ahead of the device. */
 bool kvl_session_async(const struct kvl_session *s);
-/* Before append, select, observe and evict of a row: kvl_hook_begin, unless they run ahead. */
-int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err);
 /* Before the host reads what a hook gives, or what its operators wrote.  KVL_EPOLICY: they met a NaN. */
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
 /* Behind the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */
@@ -303,10 +302,34 @@ void kvl_watch_policy(struct kvl_engine *e, const char *policy);
 void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err);
 /* The same, what the device was given is done, and scratch is empty again. */
 int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err);
+/* kvl_hook_begin for a hook of a step; kvl_hook_enter where it may run ahead of the device (async.c). */
+int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err);
 /* Adds policy, layer and step to a failed hook's message; a positive or unknown code becomes
  * KVL_EPOLICY. */
 int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code);
 /* KVL_OK when a hook returned KVL_OK and no call that it made was refused; else kvl_hook_failed. */
 int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int code);
+
+/* The hooks.  Those that return what kvl_hook_done says are complete; score, schedule and evict return what the
+ * hook said, since what the engine makes of the answer belongs to it, too. */
+int kvl_call_plan(const struct kvl_policy *policy, struct kvl_plan *plan);
+int kvl_call_open(struct kvl_session *s, struct kvl_err *err);
+int kvl_call_report(struct kvl_session *s, struct kvl_report *report, struct kvl_err *err);
+int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
+                          const struct kvl_query *q, struct kvl_prefill_mask *mask,
+                          struct kvl_err *err);
+/* append, of a context that is there already. */
+int kvl_call_replay(struct kvl_session *s, const struct kvl_step *step, const float *k,
+                    const float *v, struct kvl_err *err);
+int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err);
+int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scores);
+int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, const float *k,
+                    const float *v, struct kvl_err *err);
+int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct kvl_err *err);
+/* The selection is complete and, where it is shared, kept. */
+int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
+                    const struct kvl_query *q, struct kvl_sel *sel, struct kvl_err *err);
+int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, struct kvl_err *err);
+int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kvl_keep *keep);
 
 #endif

@@ -183,13 +183,7 @@ static int mask_ask(const struct kvl_forward *f, int32_t layer, struct kvl_prefi
     struct kvl_session *s = m->s;
     struct kvl_query q = { .q = e->q, .q_raw = e->q_raw, .x = e->xn };
     struct kvl_step step = { .layer = layer, .index = -1, .pos = m->past, .n_tok = m->n };
-    KVL_TRY(kvl_hook_begin(s, f->err));
-    s->host.n_visible = m->past + m->n;
-    s->host.masking = true;
-    s->host.mask_layer = s->engine->desc.prefill_kv_host ? layer : -1;
-    int rc = s->planned->policy->prefill_mask(&s->ctx, &step, &q, m);
-    s->host.masking = false;
-    return kvl_hook_done(s, "prefill_mask", layer, rc);
+    return kvl_call_prefill_mask(s, &step, &q, m, f->err);
 }
 
 /* Marks what the query at slot i reads. */

@@ -37,8 +37,5 @@ int kvl_session_report(struct kvl_session *s, const struct kvl_report_to *to, st
     if (!s->planned) return KVL_OK;
     struct kvl_report r = { *to };
     report_prefill(s, &r);
-    if (!s->planned->policy->report) return KVL_OK;
-    KVL_TRY(kvl_hook_begin(s, err));
-    int rc = s->planned->policy->report(&s->ctx, &r);
-    return kvl_hook_done(s, "report", -1, rc);
+    return kvl_call_report(s, &r, err);
 }
