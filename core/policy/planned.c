@@ -30,6 +30,10 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
     if ((p->caps & KVL_CAP_OWN_PREFILL) && !p->prefill_mask)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: KVL_CAP_OWN_PREFILL without prefill_mask",
                         p->name);
+    enum { KNOWN = (KVL_CAP_ASYNC << 1) - 1 };
+    if (p->caps & ~(uint32_t)KNOWN)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: caps 0x%x, this build knows 0x%x", p->name,
+                        p->caps, (uint32_t)KNOWN);
     if (p->place || p->save || p->load || p->relayout)
         return kvl_fail(err, KVL_EPOLICY,
                         "policy %s: this build does not serve place, relayout, save and load",
@@ -204,6 +208,13 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
     return KVL_OK;
 }
 
+int kvl_plan_check(const struct kvl_plan *plan)
+{
+    if (plan->replay >= KVL_REPLAY_ALL && plan->replay <= KVL_REPLAY_NONE) return KVL_OK;
+    return kvl_fail(plan->err, KVL_EPOLICY, "plan: replay %d, want %d to %d", (int)plan->replay,
+                    KVL_REPLAY_ALL, KVL_REPLAY_NONE);
+}
+
 static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
                                 struct kvl_err *err)
 {
@@ -239,6 +250,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
                              .p = &p->p };
     if (policy->plan) KVL_TRY(policy->plan(&plan));
     if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
+    KVL_TRY(kvl_plan_check(&plan));
     p->state_bytes = plan.state_bytes;
     if (p->p.offloads && !(policy->caps & KVL_CAP_OFFLOADS))
         return kvl_fail(err, KVL_EPOLICY, "offloads without KVL_CAP_OFFLOADS");

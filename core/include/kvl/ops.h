@@ -287,7 +287,8 @@ struct kvl_page_minmax_args {
     int32_t n_kv_heads, head_dim, page_tok;
 };
 
-/* How scores of a group's query heads become one score (published ports of Quest differ). */
+/* How scores of a group's query heads become one score (published ports of Quest differ).  KVL_EINVAL: one
+ * that the operator has not. */
 enum kvl_reduce {
     KVL_REDUCE_NONE = 0, /* one list per query head */
     KVL_REDUCE_SUM,
@@ -470,7 +471,8 @@ struct kvl_lsh_find_args {
     int32_t n_q, n, n_tables, n_bits, min_hits; /* min_hits 1 to 255 */
 };
 
-/* y[i] = the sum of |x| of row i (norm 1), or the square root of the sum of its squares (2). */
+/* y[i] = the sum of |x| of row i (norm 1), or the square root of the sum of its squares (2).  KVL_EINVAL:
+ * another norm. */
 struct kvl_row_norms_args {
     float *y;       /* out [n] */
     const float *x; /* [n][dim] */
