@@ -126,7 +126,9 @@ struct kvl_sparse_head {
         *distance; /* slots; distances of a key from the query: ascending, unique */
     int32_t n_columns, n_distances;
     /* Blocks of block_tok slots for each block_tok queries of the chunk: block[off[b]] ..
-     * block[off[b + 1] - 1], ascending, unique.  block_tok 0: none. */
+     * block[off[b + 1] - 1], ascending, unique.  block_tok 0: none.  ranges: pairs in place of blocks, of
+     * slots block[2 k] .. block[2 k + 1] - 1 for k = off[b] .. off[b + 1] - 1, ascending, apart. */
+    bool ranges;
     int32_t block_tok;
     const int32_t *block_off, *block;
 };
