@@ -3,9 +3,10 @@
  * Xiao et al.: InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context
  * Memory, NeurIPS 2024 (arXiv 2402.04617), section 3, and the official code.  Per layer the past is
  *     [ init: n_init ][ blocks of block_size ][ remainder ][ window: n_local, the current one too ]
- * A token that leaves the window fills init first, then the remainder; a block is cut as soon as
- * block_size tokens stand in the remainder, so that n tokens make
+ * A token that leaves the window fills init first, then the remainder.  A step that finds block_size
+ * tokens in the remainder still reads them there; then they are cut to a block, so that n tokens leave
  *     floor((n - n_init - n_local) / block_size) blocks   (official sizes, n = 8192: 31)
+ * for the next one.
  * Representatives: per query head the repr_topk tokens of the block with the highest score; the
  * mean of their keys *before RoPE* is the block's vector r_h(block).
  *     repr_score=mass    official code: probability that a token received while in the window
@@ -29,8 +30,8 @@
  * mean; a stream has not seen the later ones, so the first query of each such run selects for it,
  * and blocks cut meanwhile are read until the next selection.  A decoded token selects for itself.
  *
- * Budget B: n_init + n_local + topk block_size + (block_size - 1, the longest remainder) = B.  The
- * published sizes, 128 + 4096 + 16 x 128 + 127 = 6399, are nearly those of B = 6399:
+ * Budget B: n_init + n_local + topk block_size + (block_size, the longest remainder) = B.  The
+ * published sizes, 128 + 4096 + 16 x 128 + 128, are those of B = 6400:
  *     block_size  the largest power of two <= B / 48, within 4 .. 128
  *     n_init      B / 48, within 4 .. 128
  *     topk        floor(B / 3 / block_size), at least 1
@@ -102,7 +103,7 @@ static int infllm_offload(struct kvl_plan *plan, const struct infllm_opts *o)
                         "offload=true with cache=lru_s, which is counted only; give cache=lru");
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .origin = o->n_init,
-                                     .keep_last = o->n_local,
+                                     .keep_last = o->n_local + 1, /* a block goes once it is cut */
                                      .unit_tok = o->block_size,
                                      .cache_tok = o->max_cached_block * o->block_size });
 }
@@ -258,16 +259,22 @@ static int infllm_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-/* A token comes, another leaves the window: that may complete a block. */
 static int infllm_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                          const float *v)
 {
     const struct infllm_at at = infllm_at(ctx, step->layer);
-    struct infllm_cut cut = { 0 };
     (void)k;
     (void)v;
     for (int32_t h = 0; h < ctx->shape->n_heads; h++)
         *infllm_token_score(ctx, &at, h, step->pos) = 0.0f;
+    return KVL_OK;
+}
+
+/* A step is over: the remainder may be a block. */
+static int infllm_cut_complete(const struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    const struct infllm_at at = infllm_at(ctx, step->layer);
+    struct infllm_cut cut = { 0 };
     if (infllm_n_blocks(ctx->opts, step->pos + 1) == at.l->n_blocks) return KVL_OK;
     KVL_TRY(infllm_cut_begin(ctx, &cut));
     return infllm_cut(ctx, step->layer, at.l->n_blocks++, &cut);
@@ -473,7 +480,7 @@ static int infllm_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)n;
     KVL_TRY(infllm_add_scores(ctx, &at, step->pos, probs, lse));
     if (o->cache == INFLLM_LRU_S) infllm_add_ranks(ctx, &at, probs);
-    return KVL_OK;
+    return infllm_cut_complete(ctx, step);
 }
 
 static int infllm_report(struct kvl_pctx *ctx, struct kvl_report *r)
@@ -521,7 +528,7 @@ static const struct kvl_policy infllm = {
             "anew, and every block_size tokens one block's keys are read. Once all keys and the "
             "column sums of the prefill. H d floats per block, H per token of the window, and keys "
             "before RoPE, half the cache again.",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS,
     .prefill = KVL_PREFILL_EITHER,
     .opts = infllm_options,

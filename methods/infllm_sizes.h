@@ -80,10 +80,10 @@ static int32_t infllm_block_size(int32_t budget)
     return size;
 }
 
-/* The longest remainder. */
+/* The longest remainder: a block that is cut behind the step, and what comes until the next selection. */
 static int64_t infllm_rest(const struct infllm_opts *o)
 {
-    return (int64_t)o->block_size - 1 + o->exc_block_size - 1;
+    return (int64_t)o->block_size + o->exc_block_size - 1;
 }
 
 static int64_t infllm_attended(const struct infllm_opts *o)

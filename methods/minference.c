@@ -9,6 +9,9 @@
  *                        along it.  The first 30 columns and the nearest 100 diagonals are forced; the v
  *                        best columns and the s best diagonals are read by all queries.  Code: v is at
  *                        least 30, s at least 50
+ *                        slash=blocks: the published kernel reads more than that.  For 64 queries from
+ *                        position m on a diagonal d becomes the 64 keys from m - d on (the first 64
+ *                        where d > m), whole; where these touch or overlap the range before, it grows by 64
  *   a_shape sink local   the first and the latest keys
  *   block_sparse k       blocks of 64: the mean query of a block times the mean key of each; the k best
  *                        blocks of keys
@@ -16,7 +19,7 @@
  * `kvlab tables minference` measures them.  That the shipped tables of the authors say vertical_slash
  * 1000 6096 of every head (their search rewrites what else it finds) is the default here.
  *
- * Decode is dense.  Budget B: a query of the prefill reads at most B keys, itself included: the sizes of a
+ * Decode is dense.  Budget B: a query of the prefill reads at most B keys, itself included (slash=blocks: more): the sizes of a
  * kind keep their proportion (1000 : 6096; 100 : 800; 100 blocks) and sum to B.  Without a budget they are
  * the published ones.  B >= context: everything.
  *
@@ -44,12 +47,14 @@ enum { MI_VERTICAL_SLASH = 0, MI_A_SHAPE, MI_BLOCK_SPARSE, MI_KINDS };
 enum { MI_BLOCK = 64, MI_CHUNK = 32768, MI_COLUMNS = 30, MI_DIAGONALS = 100, MI_SEARCHED = 16 };
 
 struct mi_opts {
-    int32_t pattern, vertical_size, slash_size, sink, local, block_topk, last_q, chunk;
+    int32_t pattern, slash, vertical_size, slash_size, sink, local, block_topk, last_q, chunk;
     bool search;
     char table[KVL_OPT_STR_SIZE], table_sum[KVL_OPT_STR_SIZE];
 };
 
 static const char *const mi_kinds[] = { "vertical_slash", "a_shape", "block_sparse", NULL };
+enum { MI_DIAGONALS_ALONE = 0, MI_WHOLE_BLOCKS };
+static const char *const mi_slashes[] = { "diagonals", "blocks", NULL };
 
 #define MI_OPT(kind, field)                                                                        \
     .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct mi_opts, field)
@@ -59,6 +64,10 @@ static const struct kvl_opt mi_options[] = {
     { MI_OPT(ENUM, pattern), .def = "vertical_slash", .choices = mi_kinds,
       .help =
           "kind of pattern of every head that no table names (shipped tables: vertical_slash)" },
+    { MI_OPT(ENUM, slash), .def = "diagonals", .choices = mi_slashes,
+      .help = "what is read of a chosen diagonal: its pairs (paper), or whole blocks of 64 queries "
+              "and 64 "
+              "keys, beyond the budget (published kernel)" },
     { MI_OPT(INT, vertical_size), .def = "auto", .min = MI_COLUMNS, .max = 1 << 30,
       .help =
           "columns; auto = 1000/7096 of the budget, at least 30, 1000 without (shipped: 1000)" },
@@ -312,6 +321,56 @@ static int mi_choose(const struct kvl_pctx *ctx, float *vertical, float *slash, 
     return mi_best(ctx, slash, n, MI_DIAGONALS, out->n_slash, out->slash);
 }
 
+/* What the kernel makes of diagonals for the MI_BLOCK queries from `start` on, of n keys in all: ranges of
+ * keys, [.][2], ascending, apart.  Farthest diagonals first; one that does not go on from the range before
+ * begins another.  Returns their number, start / MI_BLOCK + 1 at most. */
+static int32_t mi_slash_ranges(const struct mi_lines *l, int32_t start, int32_t n, int32_t *range)
+{
+    int32_t end = start + MI_BLOCK, n_ranges = 0, last = 0; /* where the latest range ends */
+    for (int32_t i = l->n_slash - 1; i >= 0; i--) {
+        int32_t to = KVL_MAX(MI_BLOCK, end - l->slash[i]);
+        if (l->slash[i] >= end) continue;
+        if (n_ranges == 0 || to > last + MI_BLOCK) {
+            range[2 * n_ranges++] = to - MI_BLOCK;
+            last = to;
+        } else if (to > last) {
+            last += MI_BLOCK;
+        }
+        range[2 * n_ranges - 1] = KVL_MIN(last, KVL_MIN(n, end));
+    }
+    return n_ranges;
+}
+
+/* Ranges for all blocks of queries of a chunk, CSR. */
+struct mi_ranges {
+    int32_t *off, *range, n_blocks;
+};
+
+static int mi_ranges_open(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                          struct mi_ranges *out)
+{
+    size_t most = (size_t)((step->pos + step->n_tok) / MI_BLOCK + 1);
+    out->n_blocks = (step->n_tok + MI_BLOCK - 1) / MI_BLOCK;
+    out->off = (void *)kvl_scratch(ctx, (size_t)out->n_blocks + 1);
+    out->range = (void *)kvl_scratch(ctx, 2 * most * (size_t)out->n_blocks);
+    if (out->off && out->range) return KVL_OK;
+    return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for ranges of %d blocks", out->n_blocks);
+}
+
+/* Columns and whole blocks of a head. */
+static int mi_mask_whole(const struct kvl_step *step, int32_t head, const struct mi_lines *l,
+                         struct mi_ranges *r, struct kvl_prefill_mask *mask)
+{
+    int32_t n = 0, end = step->pos + step->n_tok;
+    r->off[0] = 0;
+    for (int32_t b = 0; b < r->n_blocks; b++) {
+        n += mi_slash_ranges(l, step->pos + b * MI_BLOCK, end, r->range + 2 * (size_t)n);
+        r->off[b + 1] = n;
+    }
+    KVL_TRY(kvl_mask_vertical_slash(mask, head, l->vertical, l->n_vertical, NULL, 0));
+    return kvl_mask_ranges(mask, head, MI_BLOCK, r->off, r->range, r->n_blocks);
+}
+
 /* ---- blocks ----------------------------------------------------------------------------------- */
 
 /* Means of blocks of MI_BLOCK of n rows: row i at x + i * stride, mean [blocks][dim]. */
@@ -418,7 +477,8 @@ static int mi_mask_lines(const struct kvl_pctx *ctx, const struct kvl_step *step
                          struct kvl_prefill_mask *mask)
 {
     int32_t n = step->pos + step->n_tok, n_heads = ctx->shape->n_heads;
-    bool any = false;
+    bool any = false, whole = ((const struct mi_opts *)ctx->opts)->slash == MI_WHOLE_BLOCKS;
+    struct mi_ranges r = { 0 };
     for (int32_t h = 0; h < n_heads; h++) any = any || pattern[h].kind == MI_VERTICAL_SLASH;
     if (!any) return KVL_OK;
     size_t floats = (size_t)n_heads * (size_t)n;
@@ -426,12 +486,16 @@ static int mi_mask_lines(const struct kvl_pctx *ctx, const struct kvl_step *step
     if (!vertical || !slash)
         return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d columns", n);
     KVL_TRY(mi_scores(ctx, step, q, vertical, slash, n));
+    if (whole) KVL_TRY(mi_ranges_open(ctx, step, &r));
     for (int32_t h = 0; h < n_heads; h++) {
         struct mi_lines l;
         size_t at = (size_t)h * (size_t)n;
         if (pattern[h].kind != MI_VERTICAL_SLASH) continue;
         KVL_TRY(mi_choose(ctx, vertical + at, slash + at, n, &pattern[h], &l));
-        KVL_TRY(kvl_mask_vertical_slash(mask, h, l.vertical, l.n_vertical, l.slash, l.n_slash));
+        if (whole)
+            KVL_TRY(mi_mask_whole(step, h, &l, &r, mask));
+        else
+            KVL_TRY(kvl_mask_vertical_slash(mask, h, l.vertical, l.n_vertical, l.slash, l.n_slash));
     }
     return KVL_OK;
 }
@@ -456,7 +520,18 @@ static int mi_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
 static int mi_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
     const struct mi_opts *o = ctx->opts;
-    return o->search ? mi_report_search(ctx, r) : KVL_OK;
+    const struct mi_state *state = ctx->state;
+    bool lines = false;
+    if (o->search) return mi_report_search(ctx, r);
+    if (ctx->budget_tok >= ctx->context_tok) return KVL_OK; /* everything was read */
+    for (size_t i = 0; i < mi_n_heads(ctx->shape); i++)
+        lines = lines || state->head[i].kind == MI_VERTICAL_SLASH;
+    if (!lines) return KVL_OK;
+    if (o->slash == MI_DIAGONALS_ALONE)
+        return kvl_report_note(r, "vertical_slash reads the diagonals themselves, where the "
+                                  "published kernel reads blocks of 64 x 64 (slash=blocks)");
+    return kvl_report_note(r, "vertical_slash reads whole blocks of 64 x 64 of the diagonals, as "
+                              "the published kernel does: more than the budget");
 }
 
 static const struct kvl_policy minference = {
@@ -473,7 +548,9 @@ static const struct kvl_policy minference = {
         "do. Decoding is dense.",
     .deviations =
         "The question comes behind the context, densely, so that the context's last queries "
-        "choose, not the question's. Contexts beyond 32768 tokens come in chunks, of which the "
+        "choose, not the question's. Of a diagonal its own pairs are read, where the published "
+        "kernel reads blocks of 64 x 64 (slash=blocks). Contexts beyond 32768 tokens come in "
+        "chunks, of which the "
         "last queries choose for the "
         "chunk; a block of queries always reads its own block; sizes come from the budget where "
         "one is given; the search compares captured weight at an equal number of keys, not "

@@ -10,13 +10,19 @@
 
 #include <stdio.h>
 
-/* Weight of a query at position n - 1 on what a head of each kind reads. */
-static float mi_captured_lines(const float *p, int32_t n, const struct mi_lines *l, uint8_t *seen)
+/* Weight of a query at position n - 1 on what a head of each kind reads.  range: room for what
+ * slash=blocks reads, else NULL. */
+static float mi_captured_lines(const float *p, int32_t n, const struct mi_lines *l, uint8_t *seen,
+                               int32_t *range)
 {
     float sum = 0;
+    int32_t n_ranges = range ? mi_slash_ranges(l, (n - 1) / MI_BLOCK * MI_BLOCK, n, range) : 0;
     memset(seen, 0, (size_t)n);
     for (int32_t i = 0; i < l->n_vertical && l->vertical[i] < n; i++) seen[l->vertical[i]] = 1;
-    for (int32_t i = 0; i < l->n_slash && l->slash[i] < n; i++) seen[n - 1 - l->slash[i]] = 1;
+    for (int32_t i = 0; !range && i < l->n_slash && l->slash[i] < n; i++)
+        seen[n - 1 - l->slash[i]] = 1;
+    for (int32_t i = 0; i < n_ranges; i++)
+        memset(seen + range[2 * i], 1, (size_t)(range[2 * i + 1] - range[2 * i]));
     for (int32_t j = 0; j < n; j++) sum += seen[j] ? p[j] : 0;
     return sum;
 }
@@ -43,6 +49,7 @@ struct mi_candidates {
     struct mi_blocks *blocks; /* [n_heads] */
     float *probs;             /* [n_heads][n] of a query */
     uint8_t *seen;            /* [n] */
+    int32_t *range;           /* [n / MI_BLOCK + 1][2] with slash=blocks, else NULL */
 };
 
 static int mi_candidates_open(const struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -56,9 +63,12 @@ static int mi_candidates_open(const struct kvl_pctx *ctx, const struct kvl_step 
     float *vertical = kvl_scratch(ctx, floats), *slash = kvl_scratch(ctx, floats);
     c->probs = kvl_scratch(ctx, floats);
     c->seen = (void *)kvl_scratch(ctx, (size_t)n);
+    bool whole = o->slash == MI_WHOLE_BLOCKS;
+    c->range = whole ? (void *)kvl_scratch(ctx, 2 * (size_t)(n / MI_BLOCK + 1)) : NULL;
     c->lines = (void *)kvl_scratch(ctx, heads * sizeof *c->lines / sizeof(float));
     c->blocks = (void *)kvl_scratch(ctx, heads * sizeof *c->blocks / sizeof(float));
-    if (!vertical || !slash || !c->probs || !c->seen || !c->lines || !c->blocks)
+    if (!vertical || !slash || !c->probs || !c->seen || (whole && !c->range) || !c->lines ||
+        !c->blocks)
         return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to search patterns of %d tokens", n);
     KVL_TRY(mi_scores(ctx, step, q, vertical, slash, n));
     for (int32_t h = 0; h < sh->n_heads; h++) {
@@ -83,7 +93,8 @@ static int mi_search_query(const struct kvl_pctx *ctx, const struct kvl_step *st
         const struct mi_blocks *b = &c->blocks[h];
         const int32_t *off = b->off + i / MI_BLOCK;
         double *capture = mi_capture(ctx, step->layer, h);
-        capture[MI_VERTICAL_SLASH] += (double)mi_captured_lines(p, n, &c->lines[h], c->seen);
+        capture[MI_VERTICAL_SLASH] +=
+            (double)mi_captured_lines(p, n, &c->lines[h], c->seen, c->range);
         capture[MI_A_SHAPE] += (double)mi_captured_window(p, n, o->sink, o->local);
         capture[MI_BLOCK_SPARSE] +=
             (double)mi_captured_blocks(p, n, b->block + off[0], off[1] - off[0]);

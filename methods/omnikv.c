@@ -11,15 +11,17 @@
  *
  * Token context selector, of the context's tokens t and the query heads h of the filter layer:
  *   last     s_t = max_h q_h.k_t / sqrt(d), raw logits (from weights and their log-sum-exp)
- *   softmax  s_t = max_h P_h,t (official: softmax_before_last), P over all that the layer reads
+ *   softmax  s_t = max_h P_h,t (official: softmax_before_last), P the softmax over the candidates
  *   uniform  s_t = sum of max_h P_j,h,t over the last window_size queries j, the current one too
  *   exp      the same with weight 2^-(distance of j from the newest)
- * For uniform and exp, tokens of the context that are still in the window are left out of the
- * scoring and read anyway.  Tokens that come after the context (the decode tail) are always read.
+ * For uniform and exp, tokens of the context that are still in the window are no candidates and are
+ * read anyway: until the window has left the context, every step has one candidate more, and the
+ * softmax of all its queries is another.  Tokens that come after the context (the decode tail) are
+ * always read.
  *
  * Published behaviours differ:
  *   - official uniform and exp turn all stored window queries to the *current* position (a bug);
- *     here what a query gives is computed when it passes, so rightly turned by construction
+ *     here a query's weights are those it had when it passed, so rightly turned by construction
  *   - official num_of_selected_tokens (a number, or a share of the context) comes without the tail.
  *     auto stays inside the budget: k = B - 1 - tail.  A given number is official.
  *   - lazy=true is the official lazy cache: the old list is read on while more than lazy_overlap of
@@ -48,7 +50,8 @@
  * exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147 below the
  * largest of all heads, rank last.
  * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
- * context per filter layer and step.  Attach, auto: 32 queries over every layer's keys.
+ * context per filter layer and step; uniform and exp: in the first window_size steps one over the
+ * weights of all queries of the window.  Attach, auto: 32 queries over every layer's keys.
  */
 #include "omnikv_filters.h"
 
@@ -68,6 +71,7 @@ struct omnikv_opts {
     /* Not options, from plan.  A row of the table is a token of the context: the step
      * of the last list that had it, then what window queries gave. */
     int32_t table, k; /* k: selected tokens, 0 = by the budget */
+    int32_t heads;    /* table: weights of the window's queries, [window_size][n_heads][context] */
     double k_share;   /* > 0: k is this share of the context */
     bool measured;
 };
@@ -191,6 +195,16 @@ static int omnikv_plan(struct kvl_plan *plan)
     if (observed > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, observed));
     plan->state_bytes =
         sizeof(struct omnikv_state) + (size_t)plan->shape->n_layers * sizeof(struct omnikv_layer);
+    int64_t weights = (int64_t)window * plan->shape->n_heads * KVL_MAX(1, plan->context_tok);
+    struct kvl_meta_desc heads = {
+        .unit = KVL_META_LANE, .unit_tok = 1, .layers = has_rows, .per_layer = true
+    };
+    if (weights > INT32_MAX)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "window_size=%d with %d heads and %d tokens; give a product below 2^31",
+                        window, plan->shape->n_heads, plan->context_tok);
+    heads.row_elems = (int32_t)weights;
+    if (window > 0) KVL_TRY(kvl_plan_meta_desc(plan, &heads, &o->heads));
     struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
                                   .unit_tok = 1,
                                   .row_elems = 1 + window,
@@ -267,21 +281,23 @@ static size_t omnikv_row(const struct omnikv_opts *o)
     return 1 + (omnikv_windowed(o) ? (size_t)o->window_size : 0);
 }
 
+/* Weights of the query at `pos`, [n_heads][context_tok], in the table of heads. */
+static float *omnikv_heads(const struct kvl_pctx *ctx, float *heads, int32_t pos)
+{
+    int32_t slot = pos % ((const struct omnikv_opts *)ctx->opts)->window_size;
+    return heads + (size_t)(slot * ctx->shape->n_heads) * (size_t)ctx->context_tok;
+}
+
 /* The last queries of the context, for one filter layer. */
 static int omnikv_fill_window(const struct kvl_pctx *ctx, int32_t layer)
 {
     const struct omnikv_opts *o = ctx->opts;
-    size_t n = (size_t)ctx->context_tok;
-    struct kvl_meta_view rows;
-    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n), *most = kvl_scratch(ctx, n);
-    if (!probs || !most) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for window queries");
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &rows));
-    for (int32_t b = 0; b < KVL_MIN(o->window_size, ctx->context_tok); b++) {
-        float *column = rows.base + omnikv_column(o, ctx->context_tok - 1 - b);
-        KVL_TRY(kvl_obs_window_probs(ctx, layer, b, probs, ctx->context_tok));
-        KVL_TRY(omnikv_reduce(ctx, most, probs, n, ctx->context_tok, KVL_REDUCE_MAX));
-        for (size_t t = 0; t < n; t++) column[t * omnikv_row(o)] = most[t];
-    }
+    struct kvl_meta_view heads;
+    KVL_TRY(kvl_meta_from(ctx, o->heads, layer, 0, &heads));
+    for (int32_t b = 0; b < KVL_MIN(o->window_size, ctx->context_tok); b++)
+        KVL_TRY(kvl_obs_window_probs(ctx, layer, b,
+                                     omnikv_heads(ctx, heads.base, ctx->context_tok - 1 - b),
+                                     ctx->context_tok));
     return KVL_OK;
 }
 
@@ -301,13 +317,25 @@ static int omnikv_prefilled(struct kvl_pctx *ctx, int32_t layer)
 
 enum { OMNIKV_STEP = 4096 }; /* scores of so many tokens stay in L1 while the heads pass */
 
-/* exp of the largest logit of any head, but for a factor, or its largest weight: both rank alike. */
+/* What makes weights of a head those of a softmax over the first n tokens alone; 0 where these have none. */
+static float omnikv_among(const float *probs, int32_t n)
+{
+    double sum = 0;
+    for (int32_t t = 0; t < n; t++) sum += (double)probs[t];
+    return sum > (double)FLT_MIN ? (float)(1 / sum) : 0.0f;
+}
+
+/* With lse: exp of the largest logit of any head, but for a factor that all tokens share.  Else the largest
+ * weight of any head among the first n_among tokens. */
 static int omnikv_score_query(const struct kvl_pctx *ctx, const float *const *probs,
-                              const float *lse, bool logits, float *score)
+                              const float *lse, int32_t n_among, float *score)
 {
     const float lift = 60.0f; /* keeps more of what would underflow */
-    float top = lse[0];
-    for (int32_t h = 1; h < ctx->shape->n_heads; h++) top = KVL_MAX(top, lse[h]);
+    float *factor = kvl_scratch(ctx, (size_t)ctx->shape->n_heads), top = -INFINITY;
+    if (!factor) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a factor of each head");
+    for (int32_t h = 0; lse && h < ctx->shape->n_heads; h++) top = KVL_MAX(top, lse[h]);
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        factor[h] = lse ? expf(lse[h] - top + lift) : omnikv_among(probs[h], n_among);
     memset(score, 0, (size_t)ctx->context_tok * sizeof *score);
     for (int32_t t = 0; t < ctx->context_tok; t += OMNIKV_STEP)
         for (int32_t h = 0; h < ctx->shape->n_heads; h++)
@@ -315,18 +343,25 @@ static int omnikv_score_query(const struct kvl_pctx *ctx, const float *const *pr
                 &(struct kvl_raise_args){ .y = score + t,
                                           .x = probs[h] + t,
                                           .n = (size_t)KVL_MIN(OMNIKV_STEP, ctx->context_tok - t),
-                                          .factor = logits ? expf(lse[h] - top + lift) : 1.0f }));
+                                          .factor = factor[h] }));
     return KVL_OK;
 }
 
-/* This query's part into its column, then the sum over the window. */
-static void omnikv_score_window(const struct kvl_pctx *ctx, int32_t pos, float *rows, float *score)
+/* What the query at `pos` gives, into its column. */
+static void omnikv_put(const struct kvl_pctx *ctx, int32_t pos, const float *score, float *rows)
+{
+    size_t column = omnikv_column(ctx->opts, pos), row = omnikv_row(ctx->opts);
+    for (size_t t = 0; t < (size_t)ctx->context_tok; t++) rows[t * row + column] = score[t];
+}
+
+/* The sum of the columns at `pos`. */
+static void omnikv_sum(const struct kvl_pctx *ctx, int32_t pos, const float *rows, float *score)
 {
     const struct omnikv_opts *o = ctx->opts;
     int32_t n_queries = KVL_MIN(o->window_size, pos + 1);
     for (int32_t t = 0; t < ctx->context_tok; t++) {
-        float *row = rows + (size_t)t * omnikv_row(o), sum = 0.0f;
-        row[omnikv_column(o, pos)] = score[t];
+        const float *row = rows + (size_t)t * omnikv_row(o);
+        float sum = 0.0f;
         for (int32_t b = n_queries - 1; b >= 0; b--) {
             float given = row[omnikv_column(o, pos - b)];
             sum += o->selector == OMNIKV_EXP ? ldexpf(given, -b) : given;
@@ -335,12 +370,63 @@ static void omnikv_score_window(const struct kvl_pctx *ctx, int32_t pos, float *
     }
 }
 
-/* Context tokens that are still in the window are read whatever their score. */
-static int32_t omnikv_forced(const struct kvl_pctx *ctx, int32_t pos, int32_t k)
+/* Tokens of the context that are still in the window. */
+static int32_t omnikv_in_window(const struct kvl_pctx *ctx, int32_t pos)
 {
     const struct omnikv_opts *o = ctx->opts;
     if (!omnikv_windowed(o)) return 0;
-    return KVL_MAX(0, KVL_MIN(k, ctx->context_tok - (pos + 1 - o->window_size)));
+    return KVL_MAX(0, KVL_MIN(ctx->context_tok, ctx->context_tok - (pos + 1 - o->window_size)));
+}
+
+/* They are read whatever their score. */
+static int32_t omnikv_forced(const struct kvl_pctx *ctx, int32_t pos, int32_t k)
+{
+    return KVL_MIN(k, omnikv_in_window(ctx, pos));
+}
+
+/* As long as the candidates change, what all queries of the window give changes with them: from their
+ * weights, to which those of the current one are added. */
+static int omnikv_renew(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const float *const *probs, float *rows, float *score)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    size_t n = (size_t)ctx->context_tok, n_heads = (size_t)ctx->shape->n_heads;
+    int32_t n_queries = KVL_MIN(o->window_size, step->pos + 1);
+    const float **of = (void *)kvl_scratch(ctx, n_heads * sizeof *of / sizeof(float));
+    struct kvl_meta_view heads;
+    if (!of) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu heads", n_heads);
+    KVL_TRY(kvl_meta_read(ctx, o->heads, step->layer, 0, &heads));
+    KVL_TRY(kvl_meta_count(ctx, o->heads, (int64_t)(n_queries - 1) * (int64_t)(n_heads * n)));
+    float *current = omnikv_heads(ctx, heads.base, step->pos);
+    for (size_t h = 0; h < n_heads; h++) memcpy(current + h * n, probs[h], n * sizeof *current);
+    for (int32_t b = 0; b < n_queries; b++) {
+        const float *weights = omnikv_heads(ctx, heads.base, step->pos - b);
+        for (size_t h = 0; h < n_heads; h++) of[h] = weights + h * n;
+        KVL_TRY(omnikv_score_query(ctx, of, NULL,
+                                   ctx->context_tok - omnikv_in_window(ctx, step->pos), score));
+        KVL_TRY(kvl_look(ctx));
+        omnikv_put(ctx, step->pos - b, score, rows);
+    }
+    return KVL_OK;
+}
+
+/* Scores of a step, by the selector. */
+static int omnikv_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                        const float *const *probs, const float *lse, float *rows, float *score)
+{
+    const struct omnikv_opts *o = ctx->opts;
+    if (!omnikv_windowed(o))
+        return omnikv_score_query(ctx, probs, o->selector == OMNIKV_LAST ? lse : NULL,
+                                  ctx->context_tok, score);
+    if (step->pos < ctx->context_tok + o->window_size) {
+        KVL_TRY(omnikv_renew(ctx, step, probs, rows, score));
+    } else {
+        KVL_TRY(omnikv_score_query(ctx, probs, NULL, ctx->context_tok, score));
+        KVL_TRY(kvl_look(ctx));
+        omnikv_put(ctx, step->pos, score, rows);
+    }
+    omnikv_sum(ctx, step->pos, rows, score);
+    return KVL_OK;
 }
 
 /* A list in the making. */
@@ -444,11 +530,7 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_meta_read(ctx, o->table, step->layer, omnikv_windowed(o) ? ctx->context_tok : 0,
                           &rows));
     list.rows = rows.base;
-    KVL_TRY(omnikv_score_query(ctx, probs, lse, o->selector == OMNIKV_LAST, list.score));
-    if (omnikv_windowed(o)) {
-        KVL_TRY(kvl_look(ctx));
-        omnikv_score_window(ctx, step->pos, list.rows, list.score);
-    }
+    KVL_TRY(omnikv_score(ctx, step, probs, lse, list.rows, list.score));
     return omnikv_open_list(ctx, &list);
 }
 
@@ -551,13 +633,15 @@ static const struct kvl_policy omnikv = {
         "Filter layers are measured on every context, where the official ones are fixed per model "
         "(filter_layers=2+8+18). num_wait_load_layers is 0 below 16 layers. The context bank is "
         "counted, and executed with offload=true; tokens of a list that the one before had are not "
-        "loaded again. uniform and exp use what each query gave when it passed, where the official "
-        "code turns old queries to the current position.",
+        "loaded again. uniform and exp take the weights that each query had when it passed, where "
+        "the official code turns old queries to the current position.",
     .cost =
         "Per step a filter layer passes over H n weights and takes a top-k of n; dense layers "
         "read 2 n d values per kv head; the others nothing. With offload=true one gather per "
         "filter layer, of the new tokens of its list. Once, for measured filters, 32 queries over "
-        "n keys in every layer. A float per context token and layer that may filter.",
+        "n keys in every layer. A float per context token and layer that may filter; uniform and "
+        "exp: "
+        "window_size (H + 1) more, of which the first window_size steps read all.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = omnikv_options,

@@ -205,7 +205,6 @@ static int attach(struct kvl_session *s, const struct kvl_planned *planned, uint
     KVL_TRY(attach_check(s, planned, err));
     KVL_TRY(kvl_repeat_ready(s, &planned->p.observers, &replay_ns, err));
     uint64_t t0 = kvl_now_ns();
-    const struct kvl_policy *p = planned->policy;
     s->planned = planned;
     s->exec = exec;
     s->count = (struct kvl_counters){ 0 };

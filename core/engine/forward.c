@@ -190,7 +190,6 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
                            int32_t layer)
 {
     struct kvl_engine *e = f->e;
-    struct kvl_session *s = row->s;
     const struct kvl_shape *sh = &e->model->shape;
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
     KVL_TRY(round_stored(f, e->k + at, n));

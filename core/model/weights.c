@@ -86,20 +86,50 @@ static int check_neutral(struct loader *l)
         int64_t v;
         KVL_TRY(kvl_gguf_i64(l->g, row[i].key, row[i].min, row[i].max, &row[i].max, &v, l->err));
     }
-    bool causal;
-    KVL_TRY(kvl_gguf_bool(l->g, "llama.attention.causal", true, &causal, l->err));
-    if (!causal)
-        return kvl_fail(l->err, KVL_EMODEL, "key \"llama.attention.causal\" is false, want true");
+    static const struct {
+        const char *key;
+        bool want;
+    } flag[] = {
+        { "llama.attention.causal", true },
+        { "llama.use_parallel_residual", false },
+    };
+    for (size_t i = 0; i < sizeof flag / sizeof flag[0]; i++) {
+        bool v;
+        KVL_TRY(kvl_gguf_bool(l->g, flag[i].key, flag[i].want, &v, l->err));
+        if (v != flag[i].want)
+            return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %s, only %s is supported",
+                            flag[i].key, v ? "true" : "false", v ? "false" : "true");
+    }
     return KVL_OK;
 }
 
-/* A factor on attention that is not the usual one would silently give another model. */
+/* A factor or a limit that is not the usual one would silently give another model. */
 static int check_scale(struct loader *l, const char *key, double usual)
 {
     double v;
     KVL_TRY(kvl_gguf_f64(l->g, key, &usual, &v, l->err));
     if (fabs(v - usual) <= 1e-5 * usual) return KVL_OK;
     return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %g, only %g is supported", key, v, usual);
+}
+
+/* Factors are 1, and limits 0 (none), where nothing is changed. */
+static int check_scales(struct loader *l)
+{
+    static const struct {
+        const char *key;
+        double usual;
+    } row[] = {
+        { "llama.logit_scale", 1 },
+        { "llama.embedding_scale", 1 },
+        { "llama.residual_scale", 1 },
+        { "llama.attn_logit_softcapping", 0 },
+        { "llama.final_logit_softcapping", 0 },
+        { "llama.attention.clamp_kqv", 0 },
+        { "llama.attention.max_alibi_bias", 0 },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        KVL_TRY(check_scale(l, row[i].key, row[i].usual));
+    return KVL_OK;
 }
 
 static int load_heads(struct loader *l)
@@ -173,6 +203,7 @@ static int load_hparams(struct loader *l)
     struct kvl_hparams *h = &l->w->hparams;
     KVL_TRY(check_architecture(l));
     KVL_TRY(check_neutral(l));
+    KVL_TRY(check_scales(l));
     KVL_TRY(get_count(l, "llama.block_count", MAX_LAYERS, NULL, &h->n_layers));
     KVL_TRY(get_count(l, "llama.embedding_length", MAX_WIDTH, NULL, &h->n_embd));
     KVL_TRY(get_count(l, "llama.feed_forward_length", MAX_WIDTH, NULL, &h->n_ff));

@@ -104,6 +104,7 @@ static int compose_plan(struct kvl_plan *plan)
         part.budget_tok = part.inner_budget_tok = budget_tok;
         if (i == INNER) KVL_TRY(compose_inner_budget(plan, c, budget_tok));
         if (c->part[i]->plan) KVL_TRY(c->part[i]->plan(&part));
+        KVL_TRY(kvl_plan_check(&part));
         o->state_at[i] = state;
         state += aligned(part.state_bytes);
         o->replay[i] = part.replay;

@@ -44,7 +44,10 @@ int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int 
      * return. */
     if (code != KVL_ENOMEM && code != KVL_EINVAL && code != KVL_ENUMERIC && code != KVL_EDEVICE)
         code = KVL_EPOLICY;
-    if (err && err->code == KVL_OK) kvl_fail(err, code, "the hook failed without a message");
+    if (err && err->code == KVL_OK)
+        kvl_fail(err, code, "%s",
+                 code == KVL_EINVAL ? "the hook or an operator that it called refused an argument"
+                                    : "the hook failed without a message");
     if (layer < 0) return kvl_fail_at(err, code, "%s: %s", name, hook);
     return kvl_fail_at(err, code, "%s: %s, layer %d, position %d", name, hook, layer,
                        s->host.n_visible - 1);

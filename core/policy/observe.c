@@ -416,7 +416,7 @@ int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer
 {
     struct kvl_session *s = ctx->host->session;
     KVL_TRY(kvl_obs_check_layer(ctx, layer));
-    if (!kvl_observer_set_has(&s->planned->p.observers, what, param))
+    if (!kvl_observes_columns(what) || !kvl_observer_set_has(&s->planned->p.observers, what, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "column sums (observer %d) of %d queries were not asked for in plan",
                         (int)what, param);

@@ -32,6 +32,9 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
     if (p->prefill == KVL_PREFILL_OWN && !p->prefill_mask)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: KVL_PREFILL_OWN without prefill_mask",
                         p->name);
+    if (p->caps & ~(uint32_t)KVL_CAPS)
+        return kvl_fail(err, KVL_EPOLICY, "policy %s: caps 0x%x, this build knows 0x%x", p->name,
+                        p->caps, (uint32_t)KVL_CAPS);
     return KVL_OK;
 }
 
@@ -223,6 +226,13 @@ int kvl_plan_needs_budget(struct kvl_plan *plan)
                     "no budget with these options; give one, in tokens per lane");
 }
 
+int kvl_plan_check(const struct kvl_plan *plan)
+{
+    if (plan->replay >= KVL_REPLAY_ALL && plan->replay <= KVL_REPLAY_NONE) return KVL_OK;
+    return kvl_fail(plan->err, KVL_EPOLICY, "plan: replay %d, want %d to %d", (int)plan->replay,
+                    KVL_REPLAY_ALL, KVL_REPLAY_NONE);
+}
+
 static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
                                 struct kvl_err *err)
 {
@@ -258,6 +268,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
                              .p = &p->p };
     KVL_TRY(kvl_call_plan(policy, &plan));
     if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
+    KVL_TRY(kvl_plan_check(&plan));
     p->state_bytes = plan.state_bytes;
     if (p->p.offloads && !(policy->caps & KVL_CAP_OFFLOADS))
         return kvl_fail(err, KVL_EPOLICY, "offloads without KVL_CAP_OFFLOADS");

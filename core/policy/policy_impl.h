@@ -43,6 +43,8 @@ struct kvl_planned {
 };
 
 const char *kvl_observer_name(enum kvl_observer what);
+/* What a policy's plan answered. */
+int kvl_plan_check(const struct kvl_plan *plan);
 bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer what,
                           int32_t param);
 

@@ -125,33 +125,89 @@ int kvl_mask_tokens(struct kvl_prefill_mask *m, int32_t q_head, const int32_t *p
     return KVL_OK;
 }
 
-int kvl_mask_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
-                    const int32_t *off, const int32_t *block, int32_t n_blocks)
+/* Lists for blocks of block_tok queries. */
+static int mask_check_lists(struct kvl_prefill_mask *m, int32_t block_tok, const int32_t *off,
+                            int32_t n_blocks)
 {
-    int32_t from = 0, to = 0;
     int32_t want = block_tok < 1 ? 0 : m->n / block_tok + (m->n % block_tok != 0);
     if (block_tok < 1 || n_blocks != want || off[0] != 0)
         return kvl_fail(m->err, KVL_EPOLICY,
                         "lists for %d blocks of %d queries, the first from %d on: want %d, from 0",
                         n_blocks, block_tok, block_tok < 1 ? 0 : off[0], want);
-    for (int32_t b = 0; b < n_blocks; b++) {
-        int32_t last = m->past + KVL_MIN(m->n, (b + 1) * block_tok) - 1;
+    for (int32_t b = 0; b < n_blocks; b++)
         if (off[b + 1] < off[b])
             return kvl_fail(m->err, KVL_EPOLICY, "the list of query block %d ends before it begins",
                             b);
+    return KVL_OK;
+}
+
+/* Gives the blocks or ranges of `lists` to heads from .. to - 1. */
+static int mask_lists(struct kvl_prefill_mask *m, int32_t from, int32_t to,
+                      const struct kvl_sparse_head *lists)
+{
+    if (!lists->block_off || !lists->block) return KVL_ENOMEM;
+    for (int32_t h = from; h < to; h++) {
+        struct kvl_sparse_head *p = &m->head[h];
+        if (p->block_tok > 0)
+            return kvl_fail(m->err, KVL_EPOLICY, "blocks of query head %d are given twice", h);
+        p->ranges = lists->ranges;
+        p->block_tok = lists->block_tok;
+        p->block_off = lists->block_off;
+        p->block = lists->block;
+    }
+    return KVL_OK;
+}
+
+int kvl_mask_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
+                    const int32_t *off, const int32_t *block, int32_t n_blocks)
+{
+    int32_t from = 0, to = 0;
+    KVL_TRY(mask_check_lists(m, block_tok, off, n_blocks));
+    for (int32_t b = 0; b < n_blocks; b++) {
+        int32_t last = m->past + KVL_MIN(m->n, (b + 1) * block_tok) - 1;
         KVL_TRY(mask_check(m, "block", block + off[b], off[b + 1] - off[b], last / block_tok + 1));
     }
     KVL_TRY(mask_heads(m, q_head, &from, &to));
-    const int32_t *o = mask_copy(m, off, n_blocks + 1), *list = mask_copy(m, block, off[n_blocks]);
-    if (!o || !list) return KVL_ENOMEM;
-    for (int32_t h = from; h < to; h++) {
-        if (m->head[h].block_tok > 0)
-            return kvl_fail(m->err, KVL_EPOLICY, "blocks of query head %d are given twice", h);
-        m->head[h].block_tok = block_tok;
-        m->head[h].block_off = o;
-        m->head[h].block = list;
+    return mask_lists(m, from, to,
+                      &(struct kvl_sparse_head){
+                          .block_tok = block_tok,
+                          .block_off = mask_copy(m, off, n_blocks + 1),
+                          .block = mask_copy(m, block, off[n_blocks]),
+                      });
+}
+
+/* Ranges of one block of queries, which are to end before slot `limit`. */
+static int mask_check_ranges(struct kvl_prefill_mask *m, const int32_t *range, int32_t n,
+                             int32_t limit)
+{
+    for (int32_t i = 0; i < n; i++) {
+        int32_t first = range[2 * i], last = range[2 * i + 1];
+        if (first < 0 || last <= first || last > limit)
+            return kvl_fail(m->err, KVL_EPOLICY, "range %d .. %d - 1, want positions 0 to %d",
+                            first, last, limit - 1);
+        if (i > 0 && first <= range[2 * i - 1])
+            return kvl_fail(m->err, KVL_EPOLICY, "range from %d on after one up to %d, want a gap",
+                            first, range[2 * i - 1] - 1);
     }
     return KVL_OK;
+}
+
+int kvl_mask_ranges(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
+                    const int32_t *off, const int32_t *range, int32_t n_blocks)
+{
+    int32_t from = 0, to = 0;
+    KVL_TRY(mask_check_lists(m, block_tok, off, n_blocks));
+    for (int32_t b = 0; b < n_blocks; b++)
+        KVL_TRY(mask_check_ranges(m, range + 2 * (size_t)off[b], off[b + 1] - off[b],
+                                  m->past + KVL_MIN(m->n, (b + 1) * block_tok)));
+    KVL_TRY(mask_heads(m, q_head, &from, &to));
+    return mask_lists(m, from, to,
+                      &(struct kvl_sparse_head){
+                          .ranges = true,
+                          .block_tok = block_tok,
+                          .block_off = mask_copy(m, off, n_blocks + 1),
+                          .block = mask_copy(m, range, 2 * off[n_blocks]),
+                      });
 }
 
 /* ---- what a hook may ask --------------------------------------------------------------------------- */
@@ -200,9 +256,11 @@ static void oracle_mark(const struct kvl_prefill_mask *m, const struct kvl_spars
     if (h->chunk) memset(seen + past, 1, n - past);
     int32_t b = h->block_tok > 0 ? (i - m->past) / h->block_tok : 0;
     for (int32_t k = h->block_tok > 0 ? h->block_off[b] : 0;
-         h->block_tok > 0 && k < h->block_off[b + 1]; k++)
-        for (int32_t j = 0; j < h->block_tok && h->block[k] * h->block_tok + j <= i; j++)
-            seen[h->block[k] * h->block_tok + j] = 1;
+         h->block_tok > 0 && k < h->block_off[b + 1]; k++) {
+        int32_t first = h->ranges ? h->block[2 * k] : h->block[k] * h->block_tok;
+        int32_t end = h->ranges ? h->block[2 * k + 1] : first + h->block_tok;
+        for (int32_t j = first; j < end && j <= i; j++) seen[j] = 1;
+    }
     seen[i] = 1;
 }
 

@@ -111,7 +111,6 @@ int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                    const struct kvl_scored *scored)
 {
     struct kvl_session *s = ctx->host->session;
-    if (!s->tap.score) return KVL_OK;
     int32_t n_pos = step->pos + 1;
     if (scored->scope < KVL_SCOPE_LAYER || scored->scope > KVL_SCOPE_Q_HEAD ||
         scored->unit_tok < 1 || scored->first_tok < 0 || scored->n < 0 || scored->n > n_pos)
@@ -119,6 +118,7 @@ int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                         "%d scores of units of %d from position %d on, scope %d; want at most %d "
                         "of 1 or more from 0 or more, scope 0 to 2",
                         scored->n, scored->unit_tok, scored->first_tok, (int)scored->scope, n_pos);
+    if (!s->tap.score) return KVL_OK;
     return kvl_tap_score(s, &(struct kvl_tap_score){
                                 .layer = step->layer,
                                 .scope = scored->scope,

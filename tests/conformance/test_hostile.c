@@ -48,6 +48,10 @@ static int act(enum hook hook, const struct answer *a)
 
 static int hostile_plan(struct kvl_plan *plan)
 {
+    if (now->hook == IN_PREFILLED) { /* what some of its cases ask for wrongly */
+        KVL_TRY(kvl_plan_observe(plan, KVL_OBS_MOMENTS, 4));
+        KVL_TRY(kvl_plan_observe(plan, KVL_OBS_COLUMNS, 4));
+    }
     return act(IN_PLAN, &(struct answer){ .plan = plan });
 }
 
@@ -192,6 +196,79 @@ static int scope_unknown(const struct answer *a)
 {
     return kvl_sel_tokens(a->sel, (enum kvl_scope)7, 0, (int32_t[]){ 1 }, 1);
 }
+static int pages_scope_unknown(const struct answer *a)
+{
+    return kvl_sel_pages(a->sel, (enum kvl_scope) - 1, 0, 16, (int32_t[]){ 0 }, 1);
+}
+static int top_tokens_scope_unknown(const struct answer *a)
+{
+    return kvl_sel_top_tokens(a->sel, (enum kvl_scope)3, (float[]){ 1, 2 }, 2, 1);
+}
+static int top_pages_scope_unknown(const struct answer *a)
+{
+    static const float score[N_TOK] = { 0 };
+    return kvl_sel_top_pages(a->sel, (enum kvl_scope)3, score, a->step->pos / 16 + 1, 3, 16, true);
+}
+static int range_scope_unknown(const struct answer *a)
+{
+    return kvl_sel_range(a->sel, (enum kvl_scope)7, 0, 1, 2);
+}
+static int log_weights_scope_unknown(const struct answer *a)
+{
+    KVL_TRY(tokens(a, (int32_t[]){ 1 }, 1));
+    return kvl_sel_log_weights(a->sel, (enum kvl_scope)7, 0, (float[]){ 0 }, 1);
+}
+static int keys_scope_unknown(const struct answer *a)
+{
+    static const float keys[256] = { 0 };
+    for (int32_t h = 0; h < a->ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_sel_tokens(a->sel, KVL_SCOPE_KV_HEAD, h, (int32_t[]){ 1 }, 1));
+    return kvl_sel_keys(a->sel, (enum kvl_scope)7, 0, keys, 1);
+}
+/* Although nobody listens. */
+static int tap_scope_unknown(const struct answer *a)
+{
+    return kvl_tap_scores(
+        a->ctx, a->step,
+        &(struct kvl_scored){
+            .scope = (enum kvl_scope)7, .unit_tok = 1, .n = 1, .score = (float[]){ 0 } });
+}
+
+/* Operators have no words of their own. */
+static int norm_unknown(const struct answer *a)
+{
+    float y, x[2] = { 3, 4 };
+    return a->ctx->ops->row_norms(
+        &(struct kvl_row_norms_args){ .y = &y, .x = x, .n = 1, .dim = 2, .norm = 7 });
+}
+static int reduce(const struct answer *a, enum kvl_reduce how)
+{
+    float y[2] = { 0 }, x[2] = { 3, 4 };
+    return a->ctx->ops->group_reduce(&(struct kvl_group_reduce_args){
+        .y = y, .x = x, .x_stride = 1, .n = 1, .n_heads = 2, .n_kv_heads = 1, .reduce = how });
+}
+static int reduce_unknown(const struct answer *a)
+{
+    return reduce(a, (enum kvl_reduce)9);
+}
+static int reduce_none(const struct answer *a)
+{
+    return reduce(a, KVL_REDUCE_NONE);
+}
+static int bound_unknown(const struct answer *a)
+{
+    float bound[1], q[1] = { 1 }, minmax[2] = { 0, 1 };
+    return a->ctx->ops->page_bound(&(struct kvl_page_bound_args){ .bound = bound,
+                                                                  .q = q,
+                                                                  .minmax = minmax,
+                                                                  .head_stride = 2,
+                                                                  .n_pages = 1,
+                                                                  .n_heads = 1,
+                                                                  .n_kv_heads = 1,
+                                                                  .head_dim = 1,
+                                                                  .reduce = (enum kvl_reduce)9 });
+}
+
 static int page_ahead(const struct answer *a)
 {
     return kvl_sel_pages(a->sel, KVL_SCOPE_LAYER, 0, 16, (int32_t[]){ 0, 1000 }, 2);
@@ -363,6 +440,19 @@ static int window_not_asked(const struct answer *a)
     int32_t n;
     return kvl_obs_window_mass(a->ctx, 0, 8, &mass, &n);
 }
+/* Moments and columns are asked for in plan. */
+static int columns_of_moments(const struct answer *a)
+{
+    const float *sums;
+    int32_t n;
+    return kvl_obs_columns(a->ctx, 0, KVL_OBS_MOMENTS, 4, &sums, &n);
+}
+static int replay_of_columns(const struct answer *a)
+{
+    const float *score;
+    int32_t n;
+    return kvl_obs_replay(a->ctx, 0, KVL_OBS_COLUMNS, 4, &score, &n);
+}
 static int weights_of_too_many(const struct answer *a)
 {
     float probs[8];
@@ -504,6 +594,31 @@ static int plan_rows_of_nothing(const struct answer *a)
     int32_t handle;
     return kvl_plan_meta(a->plan, KVL_META_PAGE, 16, 0, &handle);
 }
+static int plan_unit_unknown(const struct answer *a)
+{
+    int32_t handle;
+    return kvl_plan_meta(a->plan, (enum kvl_meta_unit)9, 16, 4, &handle);
+}
+static int plan_elem_unknown(const struct answer *a)
+{
+    int32_t handle;
+    return kvl_plan_meta_desc(
+        a->plan,
+        &(struct kvl_meta_desc){
+            .unit = KVL_META_PAGE, .unit_tok = 16, .row_elems = 4, .elem = (enum kvl_meta_elem)55 },
+        &handle);
+}
+static int plan_replace_unknown(const struct answer *a)
+{
+    return kvl_plan_offload(
+        a->plan,
+        &(struct kvl_offload){ .keep_last = 1, .unit_tok = 1, .replace = (enum kvl_replace)44 });
+}
+static int plan_replay_unknown(const struct answer *a)
+{
+    a->plan->replay = (enum kvl_replay)33;
+    return KVL_OK;
+}
 static int plan_observer(const struct answer *a)
 {
     return kvl_plan_observe(a->plan, (enum kvl_observer)77, 1);
@@ -512,6 +627,10 @@ static int plan_observer(const struct answer *a)
 #define BAD(f, hook, needle)                                                                       \
     {                                                                                              \
 #f, hook, f, KVL_EPOLICY, needle, false                                                    \
+    }
+#define REFUSED(f, hook)                                                                           \
+    {                                                                                              \
+#f, hook, f, KVL_EINVAL, "operator that it called refused an argument", false              \
     }
 static const struct hostile cases[] = {
     BAD(token_ahead, IN_SELECT, "61"),
@@ -527,6 +646,17 @@ static const struct hostile cases[] = {
     BAD(list_given_twice, IN_SELECT, "twice"),
     BAD(scopes_mixed, IN_SELECT, "query head"),
     BAD(scope_unknown, IN_SELECT, "7"),
+    BAD(pages_scope_unknown, IN_SELECT, "scope -1"),
+    BAD(top_tokens_scope_unknown, IN_SELECT, "scope 3"),
+    BAD(top_pages_scope_unknown, IN_SELECT, "scope 3"),
+    BAD(range_scope_unknown, IN_SELECT, "scope 7"),
+    BAD(log_weights_scope_unknown, IN_SELECT, "list 0"),
+    BAD(keys_scope_unknown, IN_SELECT, "list 0"),
+    BAD(tap_scope_unknown, IN_SELECT, "scope 7"),
+    REFUSED(norm_unknown, IN_SELECT),
+    REFUSED(reduce_unknown, IN_SELECT),
+    REFUSED(reduce_none, IN_APPEND),
+    REFUSED(bound_unknown, IN_SELECT),
     BAD(page_ahead, IN_SELECT, "1000"),
     BAD(page_of_nothing, IN_SELECT, "0"),
     BAD(page_twice, IN_SELECT, "1"),
@@ -562,6 +692,8 @@ static const struct hostile cases[] = {
     BAD(handle_wrong, IN_SELECT, "7"),
     BAD(window_not_asked, IN_PREFILLED, "plan"),
     BAD(window_not_asked, IN_SELECT, NULL),
+    BAD(columns_of_moments, IN_PREFILLED, "observer 4"),
+    BAD(replay_of_columns, IN_PREFILLED, "observer 2"),
     BAD(weights_of_too_many, IN_SELECT, "160"),
     BAD(live_of_no_head, IN_SELECT, "99"),
     BAD(return_stop, IN_SELECT, NULL),
@@ -584,6 +716,10 @@ static const struct hostile cases[] = {
     BAD(schedule_unknown, IN_SCHEDULE, NULL),
     BAD(plan_tables, IN_PLAN, "8"),
     BAD(plan_rows_of_nothing, IN_PLAN, "0"),
+    BAD(plan_unit_unknown, IN_PLAN, "unit 9"),
+    BAD(plan_elem_unknown, IN_PLAN, "elements 55"),
+    BAD(plan_replace_unknown, IN_PLAN, "replacement 44"),
+    BAD(plan_replay_unknown, IN_PLAN, "replay 33"),
     BAD(plan_observer, IN_PLAN, "77"),
 };
 
@@ -614,6 +750,7 @@ static int run_hostile(struct rig_session *rs, struct kvl_err *err)
     policy = hostile;
     if (now->hook != IN_OBSERVE) policy.observe = NULL; /* it allows one segment only */
     int rc = kvl_planned_create(&policy, rig_shape(&rig), "", BUDGET, N_CTX, &rs->planned, err);
+    if (rc == KVL_OK) rig_observe(&rig, rs->planned);
     if (rc == KVL_OK) rc = kvl_session_create(rig.engine, &rs->s, err);
     if (rc == KVL_OK) rc = kvl_session_prefill(rs->s, id, N_CTX, NULL, true, err);
     if (rc == KVL_OK) rc = kvl_session_attach(rs->s, rs->planned, 1, KVL_EXEC_REAL, err);
@@ -721,6 +858,9 @@ static void test_wrong_objects(void **state)
     p = hostile;
     p.prefill = KVL_PREFILL_OWN + 1;
     expect_bad_object(&p, "prefill 3");
+    p = hostile;
+    p.caps |= 1u << 30;
+    expect_bad_object(&p, "caps 0x40000");
 }
 
 static int open_rig(void **state)

@@ -19,7 +19,8 @@ static int32_t every[N_CTX];
 static int mask_bad(struct kvl_prefill_mask *m)
 {
     static const int32_t one[] = { 1 }, down[] = { 5, 3 }, far[] = { 9999 }, off[] = { 0, 1 },
-                         ahead[] = { 40 };
+                         ahead[] = { 40 }, off2[] = { 0, 2 }, touch[] = { 3, 9, 9, 12 },
+                         empty[] = { 5, 5 }, beyond[] = { 3, N_CTX + 1 };
     switch (bad) {
     case 0: return kvl_mask_window(m, 99, 1, 1);
     case 1: return kvl_mask_window(m, 0, -1, 1);
@@ -30,15 +31,40 @@ static int mask_bad(struct kvl_prefill_mask *m)
     case 6: return kvl_mask_blocks(m, -1, 0, off, one, 1);
     case 7: return kvl_mask_blocks(m, -1, N_CTX, off, ahead, 1);
     case 8: return kvl_mask_tokens(m, -1, one, 1); /* not before the chunk */
+    case 9: return kvl_mask_ranges(m, -1, N_CTX, off2, touch, 1);
+    case 10: return kvl_mask_ranges(m, -1, N_CTX, off, empty, 1);
+    case 11: return kvl_mask_ranges(m, -1, N_CTX, off, beyond, 1);
+    case 12: return kvl_mask_ranges(m, -1, 64, off, beyond, 1);
+    case 13:
+        KVL_TRY(kvl_mask_ranges(m, 1, N_CTX, off, touch, 1));
+        return kvl_mask_blocks(m, 1, N_CTX, off, off, 1);
     default: return kvl_mask_vertical_slash(m, -1, one, -1, NULL, 0);
     }
 }
-enum { N_BAD = 10 };
+enum { N_BAD = 15 };
 static const char *const bad_why[N_BAD] = {
     "query head 99",         "sink of -1",         "column 3 after 5", "diagonal 9999",
     "before the chunk 9999", "lists for 1 blocks", "of 0 queries",     "block 40",
-    "before the chunk 1",    "-1 columns",
+    "before the chunk 1",    "range from 9 on",    "range 5 .. 5",     "range 3 .. 151",
+    "lists for 1 blocks",    "given twice",        "-1 columns",
 };
+
+/* Of every block of 16 queries the first 5 positions and, from the second block on, those up to 20 before it. */
+static int mask_odd_ranges(const struct kvl_step *step, int32_t h, struct kvl_prefill_mask *m)
+{
+    int32_t off[N_CTX] = { 0 }, range[4 * N_CTX], n_blocks = (step->n_tok + 15) / 16, n = 0;
+    for (int32_t b = 0; b < n_blocks; b++) {
+        int32_t start = step->pos + 16 * b;
+        range[2 * n] = 0;
+        range[2 * n++ + 1] = KVL_MIN(5, step->pos + step->n_tok);
+        if (start > 32) {
+            range[2 * n] = start - 25;
+            range[2 * n++ + 1] = start - 5;
+        }
+        off[b + 1] = n;
+    }
+    return kvl_mask_ranges(m, h, 16, off, range, n_blocks);
+}
 
 /* Every head something else; a head that nothing is said of is dense. */
 static int mask_mixed(const struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -47,7 +73,8 @@ static int mask_mixed(const struct kvl_pctx *ctx, const struct kvl_step *step,
     int32_t end = step->pos + step->n_tok, n = 0, pairs[N_CTX];
     for (int32_t i = 1; i < end; i += 7) pairs[n++] = i;
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        if (h % 4 == 1) KVL_TRY(kvl_mask_window(m, h, 3, 20));
+        if (h % 4 == 1) KVL_TRY(kvl_mask_window(m, h, 3, 5));
+        if (h % 4 == 1) KVL_TRY(mask_odd_ranges(step, h, m)); /* adds up, as below */
         if (h % 4 == 2) KVL_TRY(kvl_mask_vertical_slash(m, h, pairs, n, pairs, n / 2));
         if (h % 4 == 3) { /* adds up */
             KVL_TRY(kvl_mask_vertical_slash(m, h, pairs, n / 2, NULL, 0));
@@ -119,8 +146,7 @@ static int test_plan(struct kvl_plan *plan)
     return plan->own_prefill ? kvl_plan_observe(plan, KVL_OBS_WINDOW, 8) : KVL_OK;
 }
 
-RIG_POLICY(masker, .prefill = KVL_PREFILL_OWN, .plan = test_plan,
-           .prefill_mask = test_mask);
+RIG_POLICY(masker, .prefill = KVL_PREFILL_OWN, .plan = test_plan, .prefill_mask = test_mask);
 
 static const struct kvl_policy *evicting(void)
 {
@@ -219,7 +245,11 @@ static bool reads(int32_t h, int32_t end, int32_t i, int32_t j)
     if (i == j) return true;
     if (kind == MASK_WINDOW) return j < 4 || i - j < 30;
     if (h % 4 == 0) return true;
-    if (h % 4 == 1) return j < 3 || i - j < 20;
+    if (h % 4 == 1) {
+        int32_t chunk = chunk_tok ? chunk_tok : N_CTX, in_chunk = i % chunk;
+        int32_t start = i - in_chunk + in_chunk / 16 * 16;
+        return j < 5 || i - j < 5 || (start > 32 && j >= start - 25 && j < start - 5);
+    }
     if (h % 4 == 2) return column || diagonal;
     return column || i - j < 2;
 }

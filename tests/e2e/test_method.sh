@@ -139,7 +139,7 @@ holds "lists of a filter" omnikv "$best"'
         | ($scores[] | select(.index == $r.index and .layer == $filter).score[0]) as $s
         | $r.read == [best($s; 39 - ($r.pos - '$context')) + [range('$context'; $r.pos + 1)]]))'
 
-# Blocks of four behind four first tokens; a window of 20 and what is in no block yet.
+# Blocks of four behind four first tokens; a window of 20 and what was in no block before the step.
 trace infllm --policy infllm:block_size=4,n_init=4,n_local=20,topk=3 --budget 40
 holds "the best blocks" infllm "$best"'
     map(select(.kind == "trace_score")) as $scores
@@ -147,7 +147,7 @@ holds "the best blocks" infllm "$best"'
       and (map(select(.kind == "trace_read"))
     | length == ($scores | length) and length > 0 and all(. as $r
         | ($scores[] | select(.index == $r.index and .layer == $r.layer).score[0]) as $s
-        | ($r.pos + 1 - 4 - 20) as $far | ($far / 4 | floor) as $blocks
+        | ($r.pos - 4 - 20) as $far | ($far / 4 | floor) as $blocks
         | ($s | length) == $blocks and $r.read == [[range(4)] + [best($s; 3)[] as $b | range(4 + 4 * $b; 8 + 4 * $b)]
             + [range(4 + 4 * $blocks; $r.pos + 1)]]))'
 "$program" trace -m "$model" --threads 1 --ids "$ids" --context $context --steps $steps --no-scores \

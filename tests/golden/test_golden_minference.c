@@ -11,6 +11,9 @@ static int seen_lines(struct kvl_prefill_mask *mask, int32_t head, const int32_t
 static int seen_blocks(struct kvl_prefill_mask *mask, int32_t head, int32_t block_tok,
                        const int32_t *off, const int32_t *block, int32_t n_blocks);
 static int seen_window(struct kvl_prefill_mask *mask, int32_t head, int32_t sink, int32_t window);
+static int seen_ranges(struct kvl_prefill_mask *mask, int32_t head, int32_t block_tok,
+                       const int32_t *off, const int32_t *range, int32_t n_blocks);
+#define kvl_mask_ranges         seen_ranges
 #define kvl_mask_vertical_slash seen_lines
 #define kvl_mask_blocks         seen_blocks
 #define kvl_mask_window         seen_window
@@ -18,6 +21,7 @@ static int seen_window(struct kvl_prefill_mask *mask, int32_t head, int32_t sink
 #undef kvl_mask_vertical_slash
 #undef kvl_mask_blocks
 #undef kvl_mask_window
+#undef kvl_mask_ranges
 
 #include "conformance/rig.h"
 
@@ -112,6 +116,35 @@ static void test_forced(void **state)
     kvl_session_destroy(s);
     kvl_planned_destroy(p);
     rig_close(&r);
+}
+
+/* ---- whole blocks of diagonals ----------------------------------------------------------------- */
+
+/* By hand, of 64 queries from 128 on.  Diagonal 0 meets 128 .. 191, 3 meets 125 .. 188, to which 0 adds 64
+ * that the block's end cuts; 70 meets 58 .. 121, which 122 .. 124 part from these; 150 begins before the
+ * first key: 0 .. 63, which grow to 127 for 70 and to 191 for 3; 192 meets nothing. */
+static void test_whole_blocks(void **state)
+{
+    static const struct {
+        int32_t slash[4], n_slash, start, n, want[4], n_want;
+    } rows[] = {
+        { { 0 }, 1, 128, 999, { 128, 192 }, 1 },
+        { { 0, 3 }, 2, 128, 999, { 125, 192 }, 1 },
+        { { 0, 3, 70 }, 3, 128, 999, { 58, 122, 125, 192 }, 2 },
+        { { 0, 100 }, 2, 128, 999, { 28, 92, 128, 192 }, 2 },
+        { { 0, 3, 70, 150 }, 4, 128, 999, { 0, 192 }, 1 },
+        { { 0, 190, 192 }, 3, 128, 999, { 0, 64, 128, 192 }, 2 },
+        { { 0, 50 }, 2, 0, 999, { 0, 64 }, 1 },
+        { { 0, 3 }, 2, 192, 200, { 189, 200 }, 1 }, /* the last block ends with the keys */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int32_t range[16], slash[4];
+        memcpy(slash, rows[i].slash, sizeof slash);
+        struct mi_lines l = { .slash = slash, .n_slash = rows[i].n_slash };
+        assert_int_equal(mi_slash_ranges(&l, rows[i].start, rows[i].n, range), rows[i].n_want);
+        assert_memory_equal(range, rows[i].want, (size_t)rows[i].n_want * 2 * sizeof *range);
+    }
 }
 
 /* ---- sizes and tables
@@ -232,6 +265,8 @@ static struct {
     const struct kvl_query *q;
     int n_lines, n_blocks, n_windows;
     uint8_t reads[MI_KINDS][N_HEADS][N_CTX][N_CTX]; /* of the last call, by kind */
+    double slash[N_CTX];                            /* scores of the head that slash=blocks is at */
+    int n_ranges;
 } seen;
 
 /* Keys of a head's lane, [n][head_dim]. */
@@ -302,10 +337,11 @@ static int seen_lines(struct kvl_prefill_mask *mask, int32_t h, const int32_t *v
     for (int32_t j = 0; j < 100; j++) want_s[j] = 1e9 - j;
     if (!o->table[0]) {
         assert_int_equal(n_vertical, KVL_MIN(n, o->vertical_size));
-        assert_int_equal(n_slash, KVL_MIN(n, o->slash_size));
+        assert_int_equal(n_slash, o->slash == MI_WHOLE_BLOCKS ? 0 : KVL_MIN(n, o->slash_size));
     }
     expect_best(want_v, n, vertical, n_vertical);
-    expect_best(want_s, n, slash, n_slash);
+    if (o->slash == MI_DIAGONALS_ALONE) expect_best(want_s, n, slash, n_slash);
+    memcpy(seen.slash, want_s, sizeof want_s);
     kvl_free(k);
     memset(seen.reads[MI_VERTICAL_SLASH][h], 0, sizeof seen.reads[0][0]);
     for (int32_t i = 0; i < n; i++) {
@@ -316,6 +352,48 @@ static int seen_lines(struct kvl_prefill_mask *mask, int32_t h, const int32_t *v
     }
     seen.n_lines++;
     return kvl_mask_vertical_slash(mask, h, vertical, n_vertical, slash, n_slash);
+}
+
+/* The kernel's index of 64 queries from `start` on: marks the keys that they read of the diagonals. */
+static void naive_whole(const bool *slash, int32_t n, int32_t start, uint8_t *mark)
+{
+    int32_t end = -1;
+    memset(mark, 0, N_CTX);
+    for (int32_t d = n - 1; d >= 0; d--) {
+        int32_t first = KVL_MAX(0, start - d); /* where it meets the first query */
+        if (!slash[d] || d >= start + 64) continue;
+        bool apart = end < 0 || first > end;
+        int32_t from = apart ? first : end, to = first + 64 > end ? from + 64 : end;
+        for (int32_t j = from; j < to && j < KVL_MIN(n, start + 64); j++) mark[j] = 1;
+        end = to;
+    }
+}
+
+static int seen_ranges(struct kvl_prefill_mask *mask, int32_t h, int32_t block_tok,
+                       const int32_t *off, const int32_t *range, int32_t n_blocks)
+{
+    const struct mi_opts *o = seen.ctx->opts;
+    int32_t n = seen.step->pos + seen.step->n_tok;
+    bool slash[N_CTX] = { false };
+    assert_int_equal(block_tok, 64);
+    assert_int_equal(n_blocks, (seen.step->n_tok + 63) / 64);
+    for (int32_t d = 0; d < n; d++) {
+        int32_t better = 0;
+        for (int32_t e = 0; e < n; e++) better += seen.slash[e] > seen.slash[d];
+        slash[d] = better < o->slash_size;
+    }
+    for (int32_t b = 0; b < n_blocks; b++) {
+        int32_t start = seen.step->pos + 64 * b;
+        uint8_t want[N_CTX], got[N_CTX] = { 0 };
+        naive_whole(slash, n, start, want);
+        for (int32_t r = off[b]; r < off[b + 1]; r++)
+            for (int32_t j = range[2 * r]; j < range[2 * r + 1]; j++) got[j] = 1;
+        assert_memory_equal(got, want, sizeof want);
+        for (int32_t i = start; i < KVL_MIN(n, start + 64); i++)
+            for (int32_t j = 0; j <= i; j++) seen.reads[MI_VERTICAL_SLASH][h][i][j] |= want[j];
+    }
+    seen.n_ranges++;
+    return kvl_mask_ranges(mask, h, block_tok, off, range, n_blocks);
 }
 
 /* Mean query of block i times mean key of block j, in double. */
@@ -407,7 +485,7 @@ static struct rig_session checked_run(struct rig *r, const char *options, int32_
     checked = minference;
     checked.prefill_mask = checked_mask;
     rig_tokens(checked_id, N_CTX, 5);
-    seen.n_lines = seen.n_blocks = seen.n_windows = 0;
+    seen.n_lines = seen.n_blocks = seen.n_windows = seen.n_ranges = 0;
     struct rig_run run = {
         .policy = &checked, .options = options, .budget = budget, .id = checked_id, .n_ctx = N_CTX
     };
@@ -424,6 +502,8 @@ static void test_model(void **state)
     } runs[] = {
         { "", 180, 8, 0, 0 },
         { "chunk=128", 180, 24, 0, 0 },
+        { "slash=blocks", 130, 8, 0, 0 },
+        { "slash=blocks,chunk=128", 130, 24, 0, 0 },
         { "pattern=block_sparse", 130, 0, 8, 0 },
         { "pattern=block_sparse,chunk=64", 130, 0, 40, 0 },
         { "pattern=a_shape", 130, 0, 0, 8 },
@@ -438,6 +518,7 @@ static void test_model(void **state)
         const struct kvl_counters *c = kvl_session_counters(rs.s);
         assert_int_equal(seen.n_lines, runs[i].lines);
         assert_int_equal(seen.n_blocks, runs[i].blocks);
+        assert_int_equal(seen.n_ranges, strstr(runs[i].options, "blocks") ? runs[i].lines : 0);
         assert_int_equal(seen.n_windows, runs[i].windows);
         assert_int_equal(c->prefill_dense_pairs, 2 * N_HEADS * N_CTX * (N_CTX + 1) / 2);
         assert_int_equal(c->prefill_pairs == c->prefill_dense_pairs, runs[i].budget == 300);
@@ -472,6 +553,42 @@ static void test_table_on_model(void **state)
     rig_close(&r);
 }
 
+static void read_note(void *user, const char *text)
+{
+    size_t n = strlen(user);
+    snprintf((char *)user + n, 400 - n, "%s\n", text);
+}
+
+/* Pairs are those that the marks of the test say; the report says which reading it was. */
+static void test_slash_is_told(void **state)
+{
+    static const char *const options[] = { "", "slash=blocks", "pattern=a_shape" };
+    static const char *const why[] = { "diagonals themselves", "whole blocks", "prefill" };
+    int64_t pairs[3];
+    struct rig r;
+    (void)state;
+    rig_open(&r, &(struct rig_desc){ .llama = { .n_layers = 1, .n_kv_heads = 2, .seed = 4 } });
+    for (int o = 0; o < 3; o++) {
+        char note[400] = "";
+        int64_t want = 0;
+        struct rig_session rs = checked_run(&r, options[o], 130);
+        RIG_OK(&r.err,
+               kvl_session_report(rs.s, &(struct kvl_report_to){ .user = note, .note = read_note },
+                                  &r.err));
+        if (!strstr(note, why[o]) || !strstr(note, "vertical_slash") != (o == 2))
+            fail_msg("%s: \"%s\"", options[o], note);
+        for (int32_t i = 0; i < N_CTX * N_CTX * N_HEADS; i++) {
+            int32_t h = i % N_HEADS, q = i / N_HEADS % N_CTX, j = i / N_HEADS / N_CTX;
+            want += j <= q && (j == q || seen.reads[o == 2 ? MI_A_SHAPE : 0][h][q][j]);
+        }
+        pairs[o] = kvl_session_counters(rs.s)->prefill_pairs;
+        assert_int_equal(pairs[o], want);
+        rig_end(&rs);
+    }
+    assert_true(pairs[1] > pairs[0]);
+    rig_close(&r);
+}
+
 static void search_num(void *user, const char *name, double value)
 {
     int layer, head, k = 0;
@@ -495,14 +612,21 @@ static void test_search(void **state)
     struct kvl_report_to to = { .user = &n, .num = search_num };
     (void)state;
     rig_open(&r, &(struct rig_desc){ .llama = { .n_layers = 1, .n_kv_heads = 2, .seed = 4 } });
-    static const char *const kinds[] = { "", "pattern=a_shape", "pattern=block_sparse",
-                                         "search=true" };
-    for (int i = 0; i < 4; i++) {
+    static const char *const kinds[] = { "",
+                                         "pattern=a_shape",
+                                         "pattern=block_sparse",
+                                         "search=true",
+                                         "slash=blocks",
+                                         "slash=blocks,search=true" };
+    for (int i = 0; i < 6; i++) {
         struct rig_session rs = checked_run(&r, kinds[i], 140);
-        if (i == 3) RIG_OK(&err, kvl_session_report(rs.s, &to, &err));
+        if (i % 2 && i > 1) {
+            RIG_OK(&err, kvl_session_report(rs.s, &to, &err));
+            memset(captured, 0, sizeof captured);
+        }
         rig_end(&rs);
     }
-    assert_int_equal(n, N_HEADS * MI_KINDS);
+    assert_int_equal(n, 2 * N_HEADS * MI_KINDS);
     rig_close(&r);
 }
 
@@ -531,7 +655,8 @@ int main(void)
         cmocka_unit_test(test_sizes),          cmocka_unit_test(test_tables),
         cmocka_unit_test(test_scaled),         cmocka_unit_test(test_model),
         cmocka_unit_test(test_table_on_model), cmocka_unit_test(test_search),
-        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_budget),         cmocka_unit_test(test_whole_blocks),
+        cmocka_unit_test(test_slash_is_told),
     };
     return cmocka_run_group_tests_name("minference", tests, NULL, NULL);
 }

@@ -42,11 +42,13 @@ static void bare_close(struct bare *b)
 
 /* ---- selectors -------------------------------------------------------------------------------- */
 
-enum { G_QUERIES = 3, G_HEADS = 2, G_TOK = 5, G_POS = 20 };
-static const float g_logit[G_QUERIES][G_HEADS][G_TOK] = {
-    { { 2, 0, 0, 1, 0 }, { 0, .5f, 0, 0, 0 } },
-    { { 0, 3, 0, 0, 0 }, { 0, 0, 1, 0, 0 } },
-    { { 0, 0, 2, 0, .5f }, { 0, 0, 0, 0, 2.5f } },
+enum { G_QUERIES = 3, G_HEADS = 2, G_TOK = 5, G_TAIL = 2, G_ALL = G_TOK + G_TAIL, G_POS = 20 };
+/* Five tokens of the context, then two of the tail, which change no score: the heads look at them
+ * differently, so that weights over all that is read would rank 1, 2 and 4 otherwise. */
+static const float g_logit[G_QUERIES][G_HEADS][G_ALL] = {
+    { { 2, 0, 0, 1, 0, 0, 1 }, { 0, .5f, 0, 0, 0, 4, 0 } },
+    { { 0, 3, 0, 0, 0, 5, 1 }, { 0, 0, 1, 0, 0, 0, 0 } },
+    { { 0, 0, 2, 0, .5f, 0, 0 }, { 0, 0, 0, 0, 2.5f, 3, 3 } },
 };
 
 static const struct golden_selector {
@@ -63,8 +65,8 @@ static const struct golden_selector {
 static void softmax_of(const float *logit, float *prob, float *lse)
 {
     double sum = 0;
-    for (int t = 0; t < G_TOK; t++) sum += exp((double)logit[t]);
-    for (int t = 0; t < G_TOK; t++) prob[t] = (float)(exp((double)logit[t]) / sum);
+    for (int t = 0; t < G_ALL; t++) sum += exp((double)logit[t]);
+    for (int t = 0; t < G_ALL; t++) prob[t] = (float)(exp((double)logit[t]) / sum);
     *lse = (float)log(sum);
 }
 
@@ -74,7 +76,7 @@ static void test_selectors_of_the_example(void **state)
     for (size_t i = 0; i < sizeof g_selectors / sizeof g_selectors[0]; i++) {
         struct bare b;
         char options[64];
-        float prob[G_HEADS][G_TOK], lse[G_HEADS], score[G_TOK], rows[G_TOK * 4] = { 0 };
+        float prob[G_HEADS][G_ALL], lse[G_HEADS], score[G_TOK], rows[G_TOK * 4] = { 0 };
         const float *probs[G_HEADS] = { prob[0], prob[1] };
         int32_t list[2];
         snprintf(options, sizeof options, "selector=%s,window_size=3", g_selectors[i].name);
@@ -82,8 +84,8 @@ static void test_selectors_of_the_example(void **state)
         b.ctx.context_tok = G_TOK;
         for (int32_t j = 0; j < G_QUERIES; j++) {
             for (int h = 0; h < G_HEADS; h++) softmax_of(g_logit[j][h], prob[h], &lse[h]);
-            omnikv_score_query(&b.ctx, probs, lse, b.opts.selector == OMNIKV_LAST, score);
-            if (omnikv_windowed(&b.opts)) omnikv_score_window(&b.ctx, G_POS + j, rows, score);
+            RIG_OK(&b.err, omnikv_score(&b.ctx, &(struct kvl_step){ .pos = G_POS + j }, probs, lse,
+                                        rows, score));
         }
         /* The last query's logits come as exp(logit - top + 60). */
         bool last = b.opts.selector == OMNIKV_LAST;
@@ -232,6 +234,16 @@ static void weights_at(const struct rig_session *rs, int32_t pos, int32_t layer,
     kvl_free(k);
 }
 
+/* Weights [N_HEADS][n] to those of a softmax over the first n_among tokens. */
+static void among(double *weight, int32_t n, int32_t n_among)
+{
+    for (int32_t h = 0; h < N_HEADS; h++) {
+        double sum = 0;
+        for (int32_t t = 0; t < n_among; t++) sum += weight[h * n + t];
+        for (int32_t t = 0; t < n; t++) weight[h * n + t] /= sum;
+    }
+}
+
 static void max_over_heads(const double *x, int32_t n, double *out, double times)
 {
     for (int32_t t = 0; t < KVL_MIN(n, N_CTX); t++) {
@@ -251,6 +263,7 @@ static void expected_scores(const struct rig_session *rs, int32_t pos, int32_t l
     for (int32_t b = 0; b < (windowed ? window : 1); b++) {
         double times = strcmp(selector, "exp") == 0 ? pow(2, -b) : 1;
         weights_at(rs, pos - b, layer, weight, logit);
+        among(weight, pos - b + 1, windowed ? KVL_MIN(N_CTX, pos + 1 - window) : N_CTX);
         max_over_heads(strcmp(selector, "last") == 0 ? logit : weight, pos - b + 1, score, times);
     }
     for (int32_t t = 0; windowed && t < N_CTX; t++)
@@ -299,16 +312,17 @@ static void check_selector(const char *selector, int32_t n_before, int32_t budge
     kvl_free(logits);
 }
 
-/* In the first step, when the window is mostly context, and when it is all tail. */
+/* When the window is mostly context, when the last candidate has come, and when it is all tail. */
 static void test_layers_read_the_list_of_their_filter(void **state)
 {
+    static const int32_t steps[] = { 0, 1, 3, 5, 6, 7, 13, 21, 28 };
     (void)state;
     for (uint32_t kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
         open_model(4, kv_heads, 11 + kv_heads);
         for (size_t i = 0; i < sizeof g_selectors / sizeof g_selectors[0]; i++)
-            for (int32_t n_before = 0; n_before < N_STEPS; n_before += 7) {
-                check_selector(g_selectors[i].name, n_before, 45);
-                check_selector(g_selectors[i].name, n_before, 0);
+            for (size_t n = 0; n < sizeof steps / sizeof steps[0]; n++) {
+                check_selector(g_selectors[i].name, steps[n], 45);
+                check_selector(g_selectors[i].name, steps[n], 0);
             }
         rig_close(&model.r);
     }
@@ -499,17 +513,19 @@ static void test_bank_is_counted(void **state)
     rig_close(&model.r);
 }
 
-/* What window queries gave is read at every step of a filter; `last` has its weights at hand. */
+/* What window queries gave is read at every step of a filter, and their weights as long as the
+ * candidates change; `last` has its weights at hand. */
 static void test_bytes_read_to_choose(void **state)
 {
     static const struct {
         const char *options;
         int64_t floats; /* of a context token, in filters 0 and 3 */
+        int64_t first;  /* and in the first steps together */
     } cases[] = {
-        { "filter_layers=0+3", 0 },
-        { "filter_layers=0+3,selector=softmax", 0 },
-        { "filter_layers=0+3,selector=uniform,window_size=7", 2 * (1 + 7) },
-        { "filter_layers=0+3,selector=exp,window_size=3", 2 * (1 + 3) },
+        { "filter_layers=0+3", 0, 0 },
+        { "filter_layers=0+3,selector=softmax", 0, 0 },
+        { "filter_layers=0+3,selector=uniform,window_size=7", 2 * (1 + 7), 2 * 7 * 6 * N_HEADS },
+        { "filter_layers=0+3,selector=exp,window_size=3", 2 * (1 + 3), 2 * 3 * 2 * N_HEADS },
     };
     (void)state;
     open_model(6, 2, 5);
@@ -518,7 +534,7 @@ static void test_bytes_read_to_choose(void **state)
         struct rig_session rs = start(cases[i].options, 40);
         rig_decode(&model.r, &rs, model.id + N_CTX, N_STEPS, logits);
         assert_int_equal(kvl_session_counters(rs.s)->index_read_bytes,
-                         N_STEPS * N_CTX * cases[i].floats * 4);
+                         (N_STEPS * cases[i].floats + cases[i].first) * N_CTX * 4);
         rig_end(&rs);
     }
     kvl_free(logits);

@@ -56,8 +56,33 @@ static void draw_blocks(struct kvl_rng *r, struct sparse_case *t, int32_t h)
     m->block = l->block;
 }
 
+static void draw_ranges(struct kvl_rng *r, struct sparse_case *t, int32_t h)
+{
+    struct kvl_sparse_head *m = &t->head[h];
+    struct sparse_lists *l = &t->lists[h];
+    int32_t n = 0, tok = m->block_tok, rows = (t->args.n + tok - 1) / tok;
+    l->off = ut_alloc((size_t)rows + 1, sizeof *l->off);
+    l->block = ut_alloc((size_t)rows * (size_t)(t->n_slots + 2), sizeof *l->block);
+    for (int32_t b = 0; b < rows; b++) {
+        int32_t end = t->past + KVL_MIN(t->args.n, (b + 1) * tok), last;
+        l->off[b] = n;
+        for (int32_t first = ut_between(r, 0, 70); first < end;
+             first = last + ut_between(r, 1, 90)) {
+            last = KVL_MIN(end, first + ut_between(r, 1, 90));
+            l->block[2 * n] = first;
+            l->block[2 * n++ + 1] = last;
+            for (int32_t i = b * tok; i < KVL_MIN(t->args.n, (b + 1) * tok); i++)
+                for (int32_t j = first; j < last; j++) see(t, h, t->past + i, j);
+        }
+    }
+    l->off[rows] = n;
+    m->ranges = true;
+    m->block_off = l->off;
+    m->block = l->block;
+}
+
 /* What a head reads, of a kind: 0 window, 1 columns and distances, 2 blocks, 3 the chunk and columns,
- * 4 everything together, 5 dense. */
+ * 4 everything together, 5 dense, 6 ranges, 7 ranges and columns. */
 static void draw_head(struct kvl_rng *r, struct sparse_case *t, int32_t h, int32_t kind)
 {
     struct kvl_sparse_head *m = &t->head[h];
@@ -70,12 +95,12 @@ static void draw_head(struct kvl_rng *r, struct sparse_case *t, int32_t h, int32
     m->chunk = kind == 3;
     if (kind == 0 || kind == 4) m->sink = ut_between(r, 0, 9);
     if (kind == 0 || kind == 4) m->window = ut_between(r, 0, 90);
-    if (kind == 1 || kind >= 3) m->n_columns = draw(r, l->column, t->n_slots, 30);
-    if (kind == 1 || kind >= 4) m->n_distances = draw(r, l->distance, t->n_slots, 40);
+    if (kind == 1 || (kind >= 3 && kind != 6)) m->n_columns = draw(r, l->column, t->n_slots, 30);
+    if (kind == 1 || kind == 4 || kind == 5) m->n_distances = draw(r, l->distance, t->n_slots, 40);
     m->column = l->column;
     m->distance = l->distance;
-    if (kind == 2 || kind == 4) m->block_tok = UT_PICK(r, 16, 64, 50);
-    if (m->block_tok > 0) draw_blocks(r, t, h);
+    if (kind == 2 || kind == 4 || kind >= 6) m->block_tok = UT_PICK(r, 16, 64, 50);
+    if (m->block_tok > 0) (kind >= 6 ? draw_ranges : draw_blocks)(r, t, h);
     for (int32_t i = t->past; i < t->n_slots; i++) {
         see(t, h, i, i);
         for (int32_t j = 0; j < m->sink; j++) see(t, h, i, j);
@@ -115,7 +140,7 @@ static void case_open(struct kvl_rng *r, struct sparse_case *t, int32_t past, in
         if (shared && h % group > 0)
             t->head[h] = t->head[h - 1];
         else
-            draw_head(r, t, h, kind < 0 ? (int32_t)kvl_rng_below(r, 6) : kind);
+            draw_head(r, t, h, kind < 0 ? (int32_t)kvl_rng_below(r, 8) : kind);
     }
     for (int32_t h = 1; shared && h < n_kv_heads * group; h++)
         if (h % group > 0) t->lists[h].seen = t->lists[h - 1].seen;

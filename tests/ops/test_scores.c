@@ -17,6 +17,9 @@ static void body_norms(struct kvl_rng *r)
         y[1] = a.y = ut_poison((size_t)n);
         assert_int_equal(kvl_ops_ref.row_norms(&a), KVL_OK);
         ut_near("norm", y[0], y[1], (size_t)n, 1e-5);
+        a.norm = i % 2 * 7; /* 0 or 7 */
+        assert_int_equal(kvl_ops_cpu.row_norms(&a), KVL_EINVAL);
+        assert_int_equal(kvl_ops_ref.row_norms(&a), KVL_EINVAL);
         kvl_free(x);
         kvl_free(y[0]);
         kvl_free(y[1]);

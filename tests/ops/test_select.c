@@ -95,6 +95,11 @@ static void body_bound(struct kvl_rng *r)
         assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_OK);
         a.bound = y[1];
         assert_int_equal(kvl_ops_ref.page_bound(&a), KVL_OK);
+        enum kvl_reduce good = a.reduce;
+        a.reduce = (enum kvl_reduce)(i % 2 ? 6 : -1);
+        assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_EINVAL);
+        assert_int_equal(kvl_ops_ref.page_bound(&a), KVL_EINVAL);
+        a.reduce = good;
         int32_t lists = a.reduce == KVL_REDUCE_NONE ? kv * group : kv;
         for (int32_t l = 0; l < lists; l++)
             ut_near("bound", y[0] + (size_t)l * list, y[1] + (size_t)l * list, (size_t)n, 1e-5);
@@ -174,6 +179,9 @@ static void body_reduce(struct kvl_rng *r)
         a.y = y[1];
         assert_int_equal(kvl_ops_ref.group_reduce(&a), KVL_OK);
         ut_same("reduced", y[0], y[1], n_y);
+        a.reduce = i % 3 == 0 ? KVL_REDUCE_NONE : (enum kvl_reduce)(KVL_REDUCE_FIRST + i % 3);
+        assert_int_equal(kvl_ops_cpu.group_reduce(&a), KVL_EINVAL);
+        assert_int_equal(kvl_ops_ref.group_reduce(&a), KVL_EINVAL);
         kvl_free(y[0]);
         kvl_free(y[1]);
         kvl_free(x);

@@ -361,7 +361,7 @@ static void test_unsupported(void **state)
         { more_factor_0, "rope.scaling.factor\" is 0" },
         { more_old_factor_nan, "rope.scale_linear\" is nan" },
         { more_scale, "attention.scale\" is 0.5, only 0.25" },
-        { more_not_causal, "attention.causal" },
+        { more_not_causal, "attention.causal\" is false, only true" },
         { more_bias, "\"blk.0.attn_q.bias\" is not part of" },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
@@ -371,6 +371,69 @@ static void test_unsupported(void **state)
     struct kvl_buf file = model(&(struct gw_llama){ 0 });
     memcpy(file.data + find_text(&file, "llama") - 5, "qwen2", 5);
     expect_refused(&file, "architecture", "\"qwen2\" is not supported, only \"llama\" is");
+}
+
+/* What a key says of the computation, and the value at which it says nothing. */
+static const struct factor {
+    const char *key;
+    float nothing, something;
+} factors[] = {
+    { "llama.logit_scale", 1, 16 },
+    { "llama.embedding_scale", 1, 12 },
+    { "llama.residual_scale", 1, 0.22f },
+    { "llama.attn_logit_softcapping", 0, 50 },
+    { "llama.final_logit_softcapping", 0, 30 },
+    { "llama.attention.clamp_kqv", 0, 8 },
+    { "llama.attention.max_alibi_bias", 0, 8 },
+};
+static const struct factor *factor;
+static float factor_value;
+
+static void more_factor(struct gw *w)
+{
+    gw_f32(w, factor->key, factor_value);
+}
+static void more_parallel(struct gw *w)
+{
+    gw_bool(w, "llama.use_parallel_residual", factor_value > 0);
+}
+static void more_usual_scale(struct gw *w)
+{
+    gw_f32(w, "llama.attention.scale", factor_value);
+}
+
+static void expect_loads(void (*more)(struct gw *w), float value, const char *what)
+{
+    struct kvl_err err = { 0 };
+    factor_value = value;
+    struct kvl_buf file = model(&(struct gw_llama){ .more = more });
+    if (load(&file, &err) != KVL_OK) fail_msg("%s = %g: %s", what, (double)value, err.msg);
+    kvl_buf_free(&file);
+}
+
+static void expect_refuses(void (*more)(struct gw *w), float value, const char *why)
+{
+    factor_value = value;
+    struct kvl_buf file = model(&(struct gw_llama){ .more = more });
+    expect_refused(&file, why, why);
+}
+
+/* These were read by nobody, and the model answered as if they were not there. */
+static void test_factors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {
+        char why[96];
+        factor = &factors[i];
+        expect_loads(more_factor, factor->nothing, factor->key);
+        snprintf(why, sizeof why, "key \"%s\" is %g, only %g is supported", factor->key,
+                 (double)factor->something, (double)factor->nothing);
+        expect_refuses(more_factor, factor->something, why);
+        expect_refuses(more_factor, NAN, "is nan");
+    }
+    expect_loads(more_parallel, 0, "use_parallel_residual");
+    expect_refuses(more_parallel, 1, "key \"llama.use_parallel_residual\" is true, only false");
+    expect_loads(more_usual_scale, 0.25f, "attention.scale");
 }
 
 /* Right bytes, wrong shape: rows and columns exchanged. */
@@ -499,7 +562,7 @@ int main(void)
         cmocka_unit_test(test_unsupported),  cmocka_unit_test(test_exchanged_shape),
         cmocka_unit_test(test_rope_freqs),   cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_tensor_types), cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_bit_flips),
+        cmocka_unit_test(test_bit_flips),    cmocka_unit_test(test_factors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,9 @@ struct kvl_sparse_head {
         *distance; /* slots; distances of a key from the query: ascending, unique */
     int32_t n_columns, n_distances;
     /* Blocks of block_tok slots for each block_tok queries of the chunk: block[off[b]] ..
-     * block[off[b + 1] - 1], ascending, unique.  block_tok 0: none. */
+     * block[off[b + 1] - 1], ascending, unique.  block_tok 0: none.  ranges: pairs in place of blocks, of
+     * slots block[2 k] .. block[2 k + 1] - 1 for k = off[b] .. off[b + 1] - 1, ascending, apart. */
+    bool ranges;
     int32_t block_tok;
     const int32_t *block_off, *block;
 };
@@ -287,7 +289,8 @@ struct kvl_page_minmax_args {
     int32_t n_kv_heads, head_dim, page_tok;
 };
 
-/* How scores of a group's query heads become one score (published ports of Quest differ). */
+/* How scores of a group's query heads become one score (published ports of Quest differ).  KVL_EINVAL: one
+ * that the operator has not. */
 enum kvl_reduce {
     KVL_REDUCE_NONE = 0, /* one list per query head */
     KVL_REDUCE_SUM,
@@ -470,7 +473,8 @@ struct kvl_lsh_find_args {
     int32_t n_q, n, n_tables, n_bits, min_hits; /* min_hits 1 to 255 */
 };
 
-/* y[i] = the sum of |x| of row i (norm 1), or the square root of the sum of its squares (2). */
+/* y[i] = the sum of |x| of row i (norm 1), or the square root of the sum of its squares (2).  KVL_EINVAL:
+ * another norm. */
 struct kvl_row_norms_args {
     float *y;       /* out [n] */
     const float *x; /* [n][dim] */

@@ -74,6 +74,7 @@ enum kvl_cap {
      * called kvl_look since the last operator.  On a GPU the engine then does not wait before them:
      * operators get ahead of it, and a NaN in scores is told after the step. */
     KVL_CAP_ASYNC = 1 << 10,
+    KVL_CAPS = (1 << 11) - 1, /* all of them */
 };
 
 /* Who may read the context: the engine once for all policies (prefill: shared), or the policy itself

@@ -122,6 +122,10 @@ KVL_API int kvl_mask_vertical_slash(struct kvl_prefill_mask *mask, int32_t q_hea
 /* Blocks of block_tok keys for every block of block_tok queries of the chunk: CSR, off [n_blocks + 1]. */
 KVL_API int kvl_mask_blocks(struct kvl_prefill_mask *mask, int32_t q_head, int32_t block_tok,
                             const int32_t *off, const int32_t *block, int32_t n_blocks);
+/* Ranges of positions in place of blocks: range [off[n_blocks]][2], first and last + 1, ascending, with a gap
+ * between two; a head has blocks or ranges, once. */
+KVL_API int kvl_mask_ranges(struct kvl_prefill_mask *mask, int32_t q_head, int32_t block_tok,
+                            const int32_t *off, const int32_t *range, int32_t n_blocks);
 /* Positions before the chunk, and all of the chunk itself. */
 KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const int32_t *pos,
                             int32_t n);

@@ -35,7 +35,7 @@ static bool same_mask(const struct kvl_sparse_head *x, const struct kvl_sparse_h
     return x->chunk == y->chunk && x->sink == y->sink && x->window == y->window &&
            x->column == y->column && x->n_columns == y->n_columns && x->distance == y->distance &&
            x->n_distances == y->n_distances && x->block_tok == y->block_tok &&
-           x->block_off == y->block_off && x->block == y->block;
+           x->ranges == y->ranges && x->block_off == y->block_off && x->block == y->block;
 }
 
 /* Heads of a group that read the same from the same lists are one mask. */
@@ -101,7 +101,8 @@ static void sparse_run(const struct sparse *t, const struct sparse_mask *m, int3
     if (h->block_tok > 0) {
         int32_t b = first / h->block_tok;
         it.block_tok = h->block_tok;
-        it.block = h->block + h->block_off[b];
+        it.ranges = h->ranges;
+        it.block = h->block + h->block_off[b] * (h->ranges ? 2 : 1);
         it.n_blocks = h->block_off[b + 1] - h->block_off[b];
     }
     t->kern->sparse_item(&it);

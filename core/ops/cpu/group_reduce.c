@@ -1,6 +1,5 @@
 #include "cpu.h"
 
-#include <assert.h>
 #include <string.h>
 
 enum { REDUCE_STEP = 4096 }; /* what is summed up stays in L1 */
@@ -28,7 +27,7 @@ int kvl_cpu_group_reduce(const struct kvl_group_reduce_args *a)
 {
     int32_t steps = (a->n + REDUCE_STEP - 1) / REDUCE_STEP;
     int threads = kvl_team((double)a->n * a->n_heads * 0.2);
-    assert(a->reduce != KVL_REDUCE_NONE && a->reduce != KVL_REDUCE_MEAN_Q);
+    if (a->reduce < KVL_REDUCE_SUM || a->reduce > KVL_REDUCE_FIRST) return KVL_EINVAL;
     if (a->n == 0) return KVL_OK;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int32_t i = 0; i < steps * a->n_kv_heads; i++)

@@ -95,6 +95,7 @@ int kvl_cpu_page_bound(const struct kvl_page_bound_args *a)
     b.pad = kvl_head_pad(a->head_dim);
     b.stride = a->bound_stride ? a->bound_stride : (size_t)a->n_pages;
     assert(b.group <= BOUND_MAX_GROUP);
+    if (a->reduce < KVL_REDUCE_NONE || a->reduce > KVL_REDUCE_MEAN_Q) return KVL_EINVAL;
     size_t q_floats = (size_t)(a->n_kv_heads * b.n_q) * b.pad;
     int threads = kvl_team((double)a->n_pages * a->head_dim * a->n_kv_heads * (1 + b.n_q) * 0.06);
     b.q_pos = kvl_cpu_scratch(2 * q_floats * sizeof *b.q_pos);

@@ -207,7 +207,7 @@ static bool sparse_same(const struct kvl_sparse_head *x, const struct kvl_sparse
     return x->chunk == y->chunk && x->sink == y->sink && x->window == y->window &&
            x->column == y->column && x->n_columns == y->n_columns && x->distance == y->distance &&
            x->n_distances == y->n_distances && x->block_tok == y->block_tok &&
-           x->block_off == y->block_off && x->block == y->block;
+           x->ranges == y->ranges && x->block_off == y->block_off && x->block == y->block;
 }
 
 static void sparse_set(uint32_t *bits, int32_t x)
@@ -234,7 +234,7 @@ static struct sparse_sizes sparse_size(const struct kvl_attn_prefill_sparse_args
     struct sparse_sizes s = { n_slots / 32 + 1, 0, 0 };
     if (h->dense || h->block_tok == 0) return s;
     s.block_rows = kvl_ceil_div(a->n, h->block_tok);
-    s.block_words = n_slots / h->block_tok / 32 + 1;
+    s.block_words = n_slots / (h->ranges ? 1 : h->block_tok) / 32 + 1;
     return s;
 }
 
@@ -255,8 +255,12 @@ static void sparse_mark(const struct kvl_attn_prefill_sparse_args *a,
     for (int32_t i = 0; i < h->n_columns; i++) sparse_set(bits, h->column[i]);
     for (int32_t i = 0; i < h->n_distances; i++) sparse_set(distance, h->distance[i]);
     for (int32_t r = 0; r < s.block_rows; r++, block += s.block_words)
-        for (int32_t k = h->block_off[r]; k < h->block_off[r + 1]; k++)
-            sparse_set(block, h->block[k]);
+        for (int32_t k = h->block_off[r]; k < h->block_off[r + 1]; k++) {
+            if (h->ranges)
+                sparse_fill(block, h->block[2 * k], h->block[2 * k + 1]);
+            else
+                sparse_set(block, h->block[k]);
+        }
 }
 
 /* Heads of a group that read the same from the same lists share bits, and fetch together. */
@@ -290,6 +294,7 @@ static void sparse_heads(const struct kvl_attn_prefill_sparse_args *a, const uin
         bits[h].n_words = s.n_words;
         bits[h].block_tok = s.block_rows > 0 ? a->head[h].block_tok : 0;
         bits[h].block_words = s.block_words;
+        bits[h].unit_tok = a->head[h].ranges ? 1 : a->head[h].block_tok;
         bits[h].reads = true;
         device += sparse_total(s);
     }

@@ -24,7 +24,7 @@ int kvl_cuda_group_reduce(const struct kvl_group_reduce_args *a)
     struct kvl_cuda_call c;
     struct kvl_group_reduce_args d = *a;
     size_t n = (size_t)a->n;
-    assert(a->reduce != KVL_REDUCE_NONE && a->reduce != KVL_REDUCE_MEAN_Q);
+    if (a->reduce < KVL_REDUCE_SUM || a->reduce > KVL_REDUCE_FIRST) return KVL_EINVAL;
     if (a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     d.x = kvl_cuda_in(&c, a->x, (size_t)(a->n_heads - 1) * a->x_stride + n);

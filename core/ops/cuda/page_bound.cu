@@ -203,6 +203,7 @@ int kvl_cuda_page_bound(const struct kvl_page_bound_args *a)
     size_t elem = (size_t)kvl_kv_elem_bytes(a->type);
     size_t lists = a->reduce == KVL_REDUCE_NONE ? (size_t)a->n_heads : kv;
     assert(a->type <= KVL_KV_BF16 && a->head_dim <= 1024);
+    if (a->reduce < KVL_REDUCE_NONE || a->reduce > KVL_REDUCE_MEAN_Q) return KVL_EINVAL;
     if (a->n_pages == 0) return KVL_OK;
     if (b.a.bound_stride == 0) b.a.bound_stride = pages;
     kvl_cuda_begin(&c);

@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(NORM_THREADS)
 int kvl_cuda_row_norms(const struct kvl_row_norms_args *a)
 {
     struct kvl_cuda_call c;
-    assert(a->norm == 1 || a->norm == 2);
+    if (a->norm != 1 && a->norm != 2) return KVL_EINVAL;
     if (a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     unsigned blocks = (unsigned)kvl_ceil_div(a->n, NORM_WARPS);

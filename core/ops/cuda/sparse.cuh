@@ -20,7 +20,8 @@ struct sparse_bits {
     const uint32_t *distance;                /* [n_words] distance 0 among them */
     const uint32_t *block;                   /* [blocks of queries][block_words] blocks of slots */
     int32_t n_words, block_tok, block_words; /* block_tok 0: no blocks */
-    bool reads; /* counts what it fetches; not so those that share its fetch */
+    int32_t unit_tok; /* slots of a bit of `block`: block_tok, or 1 for ranges */
+    bool reads;       /* counts what it fetches; not so those that share its fetch */
 };
 
 struct sparse_list {
@@ -77,6 +78,10 @@ static __device__ inline uint32_t sparse_blocks(const struct sparse_bits *m, int
     uint32_t word = 0;
     for (int32_t q = first / m->block_tok; q <= last / m->block_tok; q++) {
         const uint32_t *bits = m->block + (size_t)q * (size_t)m->block_words;
+        if (m->unit_tok == 1) { /* and s0 a multiple of 32, of slots that there are */
+            word |= bits[s0 / 32];
+            continue;
+        }
         for (int32_t b = s0 / m->block_tok; b * m->block_tok < s0 + 32; b++) {
             int32_t from = max(0, b * m->block_tok - s0);
             int32_t to = min(32, (b + 1) * m->block_tok - s0); /* from < to */
@@ -125,7 +130,7 @@ static __device__ inline bool sparse_sees(const struct sparse_bits *m, bool colu
     if (column || sparse_bit(m->distance, i - j)) return true;
     if (m->block_tok == 0) return false;
     const uint32_t *bits = m->block + (size_t)((i - past) / m->block_tok) * (size_t)m->block_words;
-    return sparse_bit(bits, j / m->block_tok);
+    return sparse_bit(bits, j / m->unit_tok);
 }
 
 /* Whether some token that the chunk has reads slot j. */
@@ -142,8 +147,7 @@ static __device__ inline bool sparse_read(const struct sparse_bits *m, bool colu
     }
     if (m->block_tok == 0) return false;
     for (int32_t q = (first - t->past) / m->block_tok; q <= (t->last - t->past) / m->block_tok; q++)
-        if (sparse_bit(m->block + (size_t)q * (size_t)m->block_words, j / m->block_tok))
-            return true;
+        if (sparse_bit(m->block + (size_t)q * (size_t)m->block_words, j / m->unit_tok)) return true;
     return false;
 }
 

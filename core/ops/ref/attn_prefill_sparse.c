@@ -9,6 +9,13 @@ static bool sparse_has(const int32_t *list, int32_t n, int32_t x)
     return false;
 }
 
+static bool sparse_in_range(const int32_t *pair, int32_t n, int32_t x)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (x >= pair[2 * i] && x < pair[2 * i + 1]) return true;
+    return false;
+}
+
 /* Whether the query at slot i reads slot j <= i; the chunk begins at slot `past`. */
 static bool sparse_sees(const struct kvl_sparse_head *h, int32_t past, int32_t i, int32_t j)
 {
@@ -18,7 +25,9 @@ static bool sparse_sees(const struct kvl_sparse_head *h, int32_t past, int32_t i
     if (sparse_has(h->distance, h->n_distances, i - j)) return true;
     if (h->block_tok == 0) return false;
     int32_t b = (i - past) / h->block_tok, first = h->block_off[b];
-    return sparse_has(h->block + first, h->block_off[b + 1] - first, j / h->block_tok);
+    int32_t n = h->block_off[b + 1] - first;
+    if (h->ranges) return sparse_in_range(h->block + 2 * first, n, j);
+    return sparse_has(h->block + first, n, j / h->block_tok);
 }
 
 int kvl_ref_attn_prefill_sparse(const struct kvl_attn_prefill_sparse_args *a)

@@ -38,6 +38,7 @@ int kvl_ref_page_bound(const struct kvl_page_bound_args *a)
     bool per_head = a->reduce == KVL_REDUCE_NONE;
     int32_t n_lists = per_head ? a->n_heads : a->n_kv_heads;
     size_t stride = a->bound_stride ? a->bound_stride : (size_t)a->n_pages;
+    if (a->reduce < KVL_REDUCE_NONE || a->reduce > KVL_REDUCE_MEAN_Q) return KVL_EINVAL;
     for (int32_t l = 0; l < n_lists; l++)
         for (int32_t p = 0; p < a->n_pages; p++)
             a->bound[(size_t)l * stride + (size_t)p] =

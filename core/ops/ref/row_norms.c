@@ -1,11 +1,10 @@
 #include "ref.h"
 
-#include <assert.h>
 #include <math.h>
 
 int kvl_ref_row_norms(const struct kvl_row_norms_args *a)
 {
-    assert(a->norm == 1 || a->norm == 2);
+    if (a->norm != 1 && a->norm != 2) return KVL_EINVAL;
     for (int32_t i = 0; i < a->n; i++) {
         double sum = 0;
         for (int32_t c = 0; c < a->dim; c++) {

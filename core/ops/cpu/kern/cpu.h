@@ -101,6 +101,7 @@ struct kvl_sparse_item {
     const int32_t *n_before; /* [n_slots + 1] distances below that are read */
     const int32_t *block; /* [n_blocks] ascending: slots / block_tok that every later row reads */
     int32_t n_blocks, block_tok;
+    bool ranges;              /* [n_blocks][2] in place of it: first slot, end */
     int64_t n_pairs, n_reads; /* out: added to */
 };
 

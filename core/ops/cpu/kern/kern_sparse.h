@@ -17,6 +17,17 @@ struct sparse_tile {
     int32_t n;
 };
 
+/* Whether slot j is in the list of blocks or ranges, of which *at is the first that does not lie before. */
+static bool sparse_in_block(const struct kvl_sparse_item *it, int32_t j, int32_t *at)
+{
+    if (it->ranges) {
+        while (*at < it->n_blocks && it->block[2 * *at + 1] <= j) ++*at;
+        return *at < it->n_blocks && it->block[2 * *at] <= j;
+    }
+    while (*at < it->n_blocks && it->block[*at] < j / it->block_tok) ++*at;
+    return *at < it->n_blocks && it->block[*at] == j / it->block_tok;
+}
+
 /* Slots s0 .. end - 1; tok0 .. tok1 are the slots of the rows' own tokens, *block the first block of the
  * list that does not lie before s0. */
 static void sparse_gather(const struct kvl_sparse_item *it, int32_t s0, int32_t end, int32_t tok0,
@@ -24,9 +35,7 @@ static void sparse_gather(const struct kvl_sparse_item *it, int32_t s0, int32_t 
 {
     tile->n = 0;
     for (int32_t j = s0; j < end; j++) {
-        while (*block < it->n_blocks && it->block[*block] < j / it->block_tok) ++*block;
-        bool column =
-            it->column[j] || (*block < it->n_blocks && it->block[*block] == j / it->block_tok);
+        bool column = sparse_in_block(it, j, block) || it->column[j];
         int32_t near = KVL_MAX(0, tok0 - j), far = tok1 - j;
         if (!column && it->n_before[far + 1] == it->n_before[near]) continue;
         tile->slot[tile->n] = j;
