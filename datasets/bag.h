@@ -18,7 +18,7 @@ struct kvl_bag {
     /* by the task */
     const struct kvl_task_request *req;
     struct kvl_err *err;
-    enum kvl_text_phrase intro, question;
+    const char *intro, *question;
     int32_t asked;   /* words that the question asks for, at most KVL_BAG_ASKED */
     int32_t least;   /* size of the smallest text */
     int32_t max_new; /* KVL_AUTO: those of the answer and room to end */

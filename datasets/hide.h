@@ -15,11 +15,11 @@
 enum { KVL_HIDE_FACTS = 32, KVL_HIDE_DIGITS = 32 };
 
 struct kvl_hide {
-    const char *task;            /* for messages */
-    const char *option;          /* that says how many facts there are; NULL = always one */
-    const char *many;            /* what they are called */
-    const struct kvl_text *text; /* the language */
-    enum kvl_text_phrase intro, item, question;
+    const char *task;                    /* for messages */
+    const char *option;                  /* that says how many facts there are; NULL = always one */
+    const char *many;                    /* what they are called */
+    const struct kvl_text *text;         /* the language */
+    const char *intro, *item, *question; /* wording */
     const char *label;  /* the field of the wording and class of its words; NULL = none */
     int32_t n_facts;    /* 1..KVL_HIDE_FACTS */
     int32_t most_facts; /* that the option allows */

@@ -32,7 +32,7 @@ struct kvl_list {
     /* by the task */
     const struct kvl_task_request *req;
     struct kvl_err *err;
-    enum kvl_text_phrase intro, item;
+    const char *intro, *item;
     const char *key, *value;                         /* the fields of the item's wording */
     const char *before_first, *before, *after, *end; /* what stands around an entry */
     const char *many;                                /* what entries are called */

@@ -32,8 +32,8 @@ struct kvl_niah {
 void kvl_niah_value(struct kvl_rng *rng, enum kvl_niah_type type, char out[KVL_PART_SIZE]);
 
 /* The needle's wording for keys and values of these types, and a question's. */
-enum kvl_text_phrase kvl_niah_item(enum kvl_niah_type key, enum kvl_niah_type value);
-enum kvl_text_phrase kvl_niah_question(int32_t wording, bool many);
+const char *kvl_niah_item(enum kvl_niah_type key, enum kvl_niah_type value);
+const char *kvl_niah_question(int32_t wording, bool many);
 
 /* What stands around a value in an answer. */
 const char *kvl_niah_quote(enum kvl_niah_type type);

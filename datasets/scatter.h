@@ -22,7 +22,7 @@ struct kvl_scatter {
     /* by the task */
     const struct kvl_task_request *req;
     struct kvl_err *err;
-    enum kvl_text_phrase intro;
+    const char *intro;
     int32_t n_groups, per_group;
     int32_t asked;      /* groups that a question asks for; asked x per_group <= KVL_PARTS */
     const char *option; /* that says n_groups */
