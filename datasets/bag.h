@@ -30,13 +30,13 @@ struct kvl_bag {
     char part[KVL_BAG_ASKED][KVL_PART_SIZE]; /* the words asked for, in the order of the answer */
 };
 
-int kvl_bag_fail_memory(const struct kvl_bag *b);
+KVL_API int kvl_bag_fail_memory(const struct kvl_bag *b);
 
 /* Word i of the KVL_BAG_WORDS nouns, adjectives, verbs, colors, names and cities. */
-const char *kvl_bag_word(int32_t i);
+KVL_API const char *kvl_bag_word(int32_t i);
 
 /* One question.  The depth has no effect, and none is achieved (NaN).  b->text is left to the task to
  * free. */
-int kvl_bag_generate(struct kvl_bag *b, struct kvl_sample *out);
+KVL_API int kvl_bag_generate(struct kvl_bag *b, struct kvl_sample *out);
 
 #endif

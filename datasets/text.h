@@ -24,7 +24,7 @@ enum { KVL_TEXT_WORDINGS = 3 };
 
 /* One language. */
 struct kvl_text;
-extern const struct kvl_text kvl_text_english, kvl_text_german;
+KVL_API extern const struct kvl_text kvl_text_english, kvl_text_german;
 
 /* What stands for {name} in a phrase. */
 struct kvl_text_field {
@@ -32,15 +32,15 @@ struct kvl_text_field {
 };
 
 /* Appends the phrase with its fields filled. */
-int kvl_text_fill(const char *phrase, const struct kvl_text_field *field, size_t n_fields,
-                  struct kvl_buf *out);
+KVL_API int kvl_text_fill(const char *phrase, const struct kvl_text_field *field, size_t n_fields,
+                          struct kvl_buf *out);
 
 /* The words of a class; a pointer into a constant table.  A class that a language lacks is that of
  * English (names). */
-const char *const *kvl_text_words(const struct kvl_text *t, const char *word_class, size_t len,
-                                  int32_t *n);
+KVL_API const char *const *kvl_text_words(const struct kvl_text *t, const char *word_class,
+                                          size_t len, int32_t *n);
 
 /* Appends one filler sentence. */
-int kvl_text_sentence(const struct kvl_text *t, struct kvl_rng *rng, struct kvl_buf *out);
+KVL_API int kvl_text_sentence(const struct kvl_text *t, struct kvl_rng *rng, struct kvl_buf *out);
 
 #endif
