@@ -20,14 +20,15 @@
  *        several parts in an answer         parts.h, scatter.h      see vt.c
  *        a text of words to be counted      bag.h       see cwe.c
  *        anything else between filler       fit.h       this file
+ *      Evidence in groups, in order of use: what is read last is (of) the answer.  Of evidence that is
+ *      one token, as here, recall tells little: some head of some layer reads it.
  *   6. `score`: `official` as the published scorer, `strict` wants the answer first and nothing that
  *      continues it.  `chance`: how often a guess is right.  A task that asks nothing has neither
  *      (perplexity.c).
  *   7. `version` is 1; raise it whenever bytes or scores change, else logs mix old and new samples.
- *   8. Build, run the conformance test of the task, and add it to datasets/README.md: a row of the table
- *      at its top, and a section.  Then write down what no general test can know in
- *      tests/unit/test_task_<name>.c: rows of the published scorer with what it says, the layout of a
- *      context, and the hash of a sample.
+ *   8. Build, run the conformance test of the task, write down what no general test can know (copy
+ *      tests/unit/_task_template.c), and add it to datasets/README.md: a row of the table at its top,
+ *      and a section.
  *
  * This one: every city has a word; a question asks for the word of a city.  Evidence: the word where it
  * is hidden.  Deviations: none, there is no paper.
@@ -40,7 +41,7 @@ KVL_PHRASE(template_intro, "Some words are hidden in the text below. Find them a
 KVL_PHRASE(template_item, "The word of {city} is {word}.");
 KVL_PHRASE(template_question, "What is the word of {city}? The word of {city} is");
 
-enum { TEMPLATE_WORDS = 16 };
+enum { MOST_WORDS = 16 };
 
 struct template_opts {
     int32_t words;
@@ -52,7 +53,7 @@ static const struct kvl_opt template_options[] = {
       .off = offsetof(struct template_opts, words),
       .def = "1",
       .min = 1,
-      .max = TEMPLATE_WORDS,
+      .max = MOST_WORDS,
       .help = "words in a context, of different cities; questions ask for one each" },
     { 0 },
 };
@@ -63,9 +64,9 @@ struct template_state {
     const struct kvl_task_request *req;
     struct kvl_err *err;
     int32_t n;
-    const char *city[TEMPLATE_WORDS], *word[TEMPLATE_WORDS];
-    struct kvl_buf text[TEMPLATE_WORDS];
-    struct kvl_fit_item item[TEMPLATE_WORDS];
+    const char *city[MOST_WORDS], *word[MOST_WORDS];
+    struct kvl_buf text[MOST_WORDS];
+    struct kvl_fit_item item[MOST_WORDS];
 };
 
 static int template_fail_memory(const struct template_state *s)
@@ -97,7 +98,7 @@ static int template_fill(const struct template_state *s, int32_t i, const char *
 static int template_place(struct template_state *s)
 {
     struct kvl_rng rng;
-    int32_t at[TEMPLATE_WORDS];
+    int32_t at[MOST_WORDS];
     kvl_rng_seed(&rng, kvl_seed_str(s->req->seed, "items"));
     template_draw(&rng, "city", s->city, s->n);
     template_draw(&rng, "noun", s->word, s->n);

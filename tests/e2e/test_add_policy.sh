@@ -76,6 +76,7 @@ expect 'OK \] myplugin: real equals masked'
 run_block datasets/README.md 1 mytask
 expect '^ +mytask +words hidden in filler text'
 expect 'OK \] mytask, kvlab-tiny: evidence and questions'
+expect 'OK \] test_bytes'
 logged mytask "$copy/out/mytask.jsonl.zst"
 run_block datasets/README.md 2 plugtask
 expect '^ +plugtask +words hidden in filler text.*'
