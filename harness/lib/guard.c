@@ -2,6 +2,7 @@
 #include "guard.h"
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -12,7 +13,9 @@ static int guard_users;
 static struct sigaction guard_before[GUARD_N];
 static stack_t guard_stack_before;
 static char guard_stack[65536]; /* a crash may be that of a full stack */
-static const char *volatile guard_policy, *volatile guard_task; /* a task runs between policies */
+static const char *volatile guard_name;
+static const char *volatile guard_policy; /* that runs again once a task does not */
+static volatile bool guard_is_task;
 static const char *volatile *guard_shared; /* the same for another process; or NULL */
 
 static size_t guard_add(char *line, size_t at, size_t size, const char *text)
@@ -25,12 +28,11 @@ static size_t guard_add(char *line, size_t at, size_t size, const char *text)
 static void guard_on_crash(int number)
 {
     static char line[160];
-    const char *name = guard_task ? guard_task : guard_policy;
+    const char *name = guard_name;
     size_t n = guard_add(line, 0, sizeof line, "kvlab: crashed");
-    n = guard_add(line, n, sizeof line,
-                  !name        ? "; a plug-in may be the cause\n"
-                  : guard_task ? " while task "
-                               : " while policy ");
+    if (!name) n = guard_add(line, n, sizeof line, "; a plug-in may be the cause\n");
+    if (name)
+        n = guard_add(line, n, sizeof line, guard_is_task ? " while task " : " while policy ");
     if (name) n = guard_add(line, n, sizeof line - 8, name);
     if (name) n = guard_add(line, n, sizeof line, " ran\n");
     ssize_t written = write(STDERR_FILENO, line, n);
@@ -44,7 +46,6 @@ void kvl_guard_enter(void)
                                 .sa_flags = (int)(SA_RESETHAND | SA_NODEFER | SA_ONSTACK) };
     stack_t stack = { .ss_sp = guard_stack, .ss_size = sizeof guard_stack };
     if (guard_users++ > 0) return;
-    kvl_guard_task(NULL);
     kvl_guard_policy(NULL);
     sigemptyset(&action.sa_mask);
     sigaltstack(&stack, &guard_stack_before);
@@ -63,19 +64,20 @@ void kvl_guard_share(const char *volatile *where)
     guard_shared = where;
 }
 
-static void guard_tell(void)
+static void guard_set(const char *name, bool is_task)
 {
-    if (guard_shared) *guard_shared = guard_task ? guard_task : guard_policy;
+    guard_is_task = is_task;
+    guard_name = name;
+    if (guard_shared) *guard_shared = name;
 }
 
 void kvl_guard_policy(const char *name)
 {
     guard_policy = name;
-    guard_tell();
+    guard_set(name, false);
 }
 
 void kvl_guard_task(const char *name)
 {
-    guard_task = name;
-    guard_tell();
+    guard_set(name ? name : guard_policy, name != NULL);
 }

@@ -122,6 +122,16 @@ uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy
     return 0;
 }
 
+bool kvl_registry_foreign(const struct kvl_registry *r, const struct kvl_policy *policy)
+{
+    const struct kvl_policy *outer, *inner;
+    if (kvl_policy_parts(policy, &outer, &inner))
+        return kvl_registry_foreign(r, outer) || kvl_registry_foreign(r, inner);
+    for (size_t i = 0; i < r->n; i++)
+        if (r->entry[i].policy == policy && r->entry[i].plugin) return true;
+    return false;
+}
+
 /* "what "name": no such what, did you mean ...?" or the names there are. */
 static int registry_unknown(const char *what, const char *name, const char *const *names, size_t n,
                             struct kvl_err *err)
@@ -293,6 +303,13 @@ const struct kvl_task *kvl_registry_task(const struct kvl_registry *r, size_t i)
 const char *kvl_registry_task_origin(const struct kvl_registry *r, size_t i)
 {
     return r->task[i].plugin ? kvl_plugin_path(r->task[i].plugin) : NULL;
+}
+
+bool kvl_registry_task_foreign(const struct kvl_registry *r, const struct kvl_task *task)
+{
+    for (size_t i = 0; i < r->n_tasks; i++)
+        if (r->task[i].task == task && r->task[i].plugin) return true;
+    return false;
 }
 
 uint64_t kvl_registry_task_code(const struct kvl_registry *r, const struct kvl_task *task)

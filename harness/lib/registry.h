@@ -28,6 +28,8 @@ const struct kvl_policy *kvl_registry_policy(const struct kvl_registry *r, size_
 const char *kvl_registry_origin(const struct kvl_registry *r, size_t i);
 /* Hash of the plug-in that a policy (or a part of a composed one) came from; 0 = built in. */
 uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy *policy);
+/* Whether it, or a part of a composed one, came from a plug-in: code that may crash. */
+bool kvl_registry_foreign(const struct kvl_registry *r, const struct kvl_policy *policy);
 /* "name" or "outer(inner)"; a policy that wraps others comes with its usual one where none is named.
  * Composed ones belong to the registry.  KVL_EINVAL with the nearest name. */
 int kvl_registry_find_policy(const struct kvl_registry *r, const char *name,
@@ -37,6 +39,7 @@ size_t kvl_registry_n_tasks(const struct kvl_registry *r);
 const struct kvl_task *kvl_registry_task(const struct kvl_registry *r, size_t i);
 /* As for policies. */
 const char *kvl_registry_task_origin(const struct kvl_registry *r, size_t i);
+bool kvl_registry_task_foreign(const struct kvl_registry *r, const struct kvl_task *task);
 uint64_t kvl_registry_task_code(const struct kvl_registry *r, const struct kvl_task *task);
 /* KVL_EINVAL with the nearest name. */
 int kvl_registry_find_task(const struct kvl_registry *r, const char *name,

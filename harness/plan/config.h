@@ -56,6 +56,7 @@ struct kvl_point {
     void *opts;      /* task: its options struct; policy: NULL */
     uint64_t plugin; /* hash of the shared object that it came from, 0 = built in */
     uint64_t data;   /* task: hash of the file that it reads, 0 = none */
+    bool foreign;    /* from a plug-in: its code may crash */
     bool own;        /* policy: `prefill: own`, it reads the context itself */
 };
 

@@ -173,6 +173,8 @@ static int point_add(struct point_entry *e, const char *options)
     struct kvl_point p = e->point;
     struct kvl_err *err = e->y->err;
     int rc = p.task ? point_fill_task(&p, options, err) : point_fill_policy(&p, options, err);
+    p.foreign = p.task ? kvl_registry_task_foreign(e->registry, p.task)
+                       : kvl_registry_foreign(e->registry, p.policy);
     p.plugin = p.task ? kvl_registry_task_code(e->registry, p.task)
                       : kvl_registry_code(e->registry, p.policy);
     if (rc == KVL_OK && p.task) rc = point_hash_text(&p, err);

@@ -482,7 +482,7 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    int rc = g->task->plugin ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tail, p->err);
+    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tail, p->err);
     if (rc == KVL_ETASK) {
         plan_refuse(w, g, p->err);
         kvl_err_clear(p->err);

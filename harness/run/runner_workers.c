@@ -37,8 +37,7 @@ struct worker {
 /* What all processes see. */
 struct shared {
     volatile int stop;
-    const char
-        *volatile running[]; /* [n] policies or tasks: where they lie in the worker, guard.h */
+    const char *volatile policy[]; /* [n] or task, that runs: where its name lies in the worker */
 };
 
 struct workers {
@@ -129,7 +128,7 @@ static void worker_child(struct workers *w, int32_t i, int fd, struct kvl_unit f
                                .threads = w->threads,
                                .fd = fd,
                                .stop = &w->shared->stop,
-                               .running = &w->shared->running[i] };
+                               .policy = &w->shared->policy[i] };
     for (int32_t k = 0; k < w->n; k++)
         if (w->worker[k].pid) close(w->worker[k].fd);
     kvl_worker_live(&self, first, parent);
@@ -142,7 +141,7 @@ static int worker_start(struct workers *w, int32_t i, struct unit *u)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) != 0)
         return kvl_fail(w->err, KVL_ENOMEM, "cannot talk to a worker: %s; want fewer --jobs",
                         strerror(errno));
-    w->shared->running[i] = NULL;
+    w->shared->policy[i] = NULL;
     fflush(stdout); /* else both would print what waits there */
     pid_t pid = fork();
     if (pid == 0) {
@@ -333,14 +332,20 @@ static void death_text(const struct death *d, struct kvl_err *out)
              how, who);
 }
 
-/* Who of the unit's group ran, by where its name lies. */
-static void death_who(const struct workers *w, const struct unit *u, const char *name,
-                      struct death *d)
+/* The policy of the unit's group that ran, by where its name lies; NULL: none, or none of these. */
+static const char *death_policy(const struct workers *w, const struct unit *u, const char *name)
 {
     const struct kvl_group *g = &w->r->work->group[u->what.group];
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (w->r->work->cell[i].policy->policy->name == name) d->policy = name;
-    if (!d->policy && g->task->task->name == name) d->task = name;
+        if (w->r->work->cell[i].policy->policy->name == name) return name;
+    return NULL;
+}
+
+/* The same of its task. */
+static const char *death_task(const struct workers *w, const struct unit *u, const char *name)
+{
+    const char *task = w->r->work->group[u->what.group].task->task->name;
+    return task == name ? task : NULL;
 }
 
 /* Error records of the cells that wanted the unit: those of a policy, or all (NULL).  None where another
@@ -395,7 +400,8 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     int32_t n = 0;
     struct death d = { .status = worker_end(w, i), .lost = lost };
     if (*w->r->stop) return KVL_OK;
-    death_who(w, u, w->shared->running[i], &d);
+    d.policy = death_policy(w, u, w->shared->policy[i]);
+    d.task = d.policy ? NULL : death_task(w, u, w->shared->policy[i]);
     KVL_TRY(death_record(w, u, &d, &why, &n));
     death_say(w, u, &why, n);
     if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
@@ -435,7 +441,7 @@ static int workers_memory(struct workers *w)
     size_t n = (size_t)w->n, n_units = 0;
     for (size_t i = 0; i < w->r->work->n_groups; i++)
         n_units += (size_t)group_units(w, &w->r->work->group[i]);
-    w->shared_bytes = sizeof *w->shared + n * sizeof w->shared->running[0];
+    w->shared_bytes = sizeof *w->shared + n * sizeof w->shared->policy[0];
     w->unit = kvl_alloc(n_units, sizeof *w->unit);
     w->left = kvl_alloc(w->r->work->n_groups, sizeof *w->left);
     w->worker = kvl_alloc(n, sizeof *w->worker);

@@ -132,7 +132,7 @@ static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
 {
     struct kvl_runner *r = w->r;
     worker_signals();
-    kvl_guard_share(w->running);
+    kvl_guard_share(w->policy);
     kvl_log_redirect(r->log, worker_commit, w);
     kvl_ops_set_threads(w->threads);
     r->worker = w;

@@ -44,9 +44,9 @@ struct kvl_worker_frame {
 struct kvl_worker {
     struct kvl_runner *r;
     int32_t threads;
-    int fd;                        /* both ways */
-    const volatile int *stop;      /* shared with the sweep's process */
-    const char *volatile *running; /* the same: policy or task (kvl_guard_share) */
+    int fd;                       /* both ways */
+    const volatile int *stop;     /* shared with the sweep's process */
+    const char *volatile *policy; /* the same: policy or task (kvl_guard_share) */
 };
 
 /* The life of a worker, right after the fork; `parent` is the process that forked it. */
