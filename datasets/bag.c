@@ -37,8 +37,7 @@ static int bag_room(const struct kvl_bag *b, int64_t *room)
 {
     struct kvl_buf intro = { 0 };
     int32_t n_tok = 0;
-    if (kvl_text_fill(&kvl_text_english, b->intro, NULL, 0, &intro) != KVL_OK)
-        return kvl_bag_fail_memory(b);
+    if (kvl_text_fill(b->intro, NULL, 0, &intro) != KVL_OK) return kvl_bag_fail_memory(b);
     int rc = kvl_fit_count(b->req->tokenizer, intro.data, intro.len, &n_tok, b->err);
     kvl_buf_free(&intro);
     *room = (int64_t)b->req->length_tok - n_tok - BAG_AROUND_TOK;
@@ -87,7 +86,7 @@ static int bag_ask(const struct kvl_bag *b, struct kvl_question *q)
     char n[16];
     snprintf(n, sizeof n, "%d", b->asked);
     const struct kvl_text_field field = { "n", n };
-    int rc = kvl_text_fill(&kvl_text_english, b->question, &field, 1, &text);
+    int rc = kvl_text_fill(b->question, &field, 1, &text);
     *q = (struct kvl_question){ .text = text.data, .depth = (double)NAN };
     if (rc != KVL_OK) return kvl_bag_fail_memory(b);
     for (int32_t i = 0; i < b->asked; i++) part[i].text = b->part[i];
@@ -100,8 +99,7 @@ static int bag_try(struct kvl_bag *b, int32_t size, bool whole, struct kvl_sampl
     struct kvl_buf intro = { 0 };
     struct kvl_fit_item item = { .line = true, .at = req->length_tok };
     KVL_TRY(bag_write(b, size, &item.n_tok));
-    if (kvl_text_fill(&kvl_text_english, b->intro, NULL, 0, &intro) != KVL_OK)
-        return kvl_bag_fail_memory(b);
+    if (kvl_text_fill(b->intro, NULL, 0, &intro) != KVL_OK) return kvl_bag_fail_memory(b);
     item.text = b->text.data;
     item.len = b->text.len;
     struct kvl_fit fit = { .tokenizer = req->tokenizer,

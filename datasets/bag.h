@@ -18,7 +18,7 @@ struct kvl_bag {
     /* by the task */
     const struct kvl_task_request *req;
     struct kvl_err *err;
-    enum kvl_text_phrase intro, question;
+    const char *intro, *question;
     int32_t asked;   /* words that the question asks for, at most KVL_BAG_ASKED */
     int32_t least;   /* size of the smallest text */
     int32_t max_new; /* KVL_AUTO: those of the answer and room to end */
@@ -30,13 +30,13 @@ struct kvl_bag {
     char part[KVL_BAG_ASKED][KVL_PART_SIZE]; /* the words asked for, in the order of the answer */
 };
 
-int kvl_bag_fail_memory(const struct kvl_bag *b);
+KVL_API int kvl_bag_fail_memory(const struct kvl_bag *b);
 
 /* Word i of the KVL_BAG_WORDS nouns, adjectives, verbs, colors, names and cities. */
-const char *kvl_bag_word(int32_t i);
+KVL_API const char *kvl_bag_word(int32_t i);
 
 /* One question.  The depth has no effect, and none is achieved (NaN).  b->text is left to the task to
  * free. */
-int kvl_bag_generate(struct kvl_bag *b, struct kvl_sample *out);
+KVL_API int kvl_bag_generate(struct kvl_bag *b, struct kvl_sample *out);
 
 #endif

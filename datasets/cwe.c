@@ -17,6 +17,13 @@
 
 #include "bag.h"
 
+KVL_PHRASE(
+    cwe_intro,
+    "Below is a list of values. Some of them are in the list often. Find them and remember them.");
+KVL_PHRASE(cwe_question, "What are the {n} values that are often in the list? The {n} values are");
+KVL_PHRASE(cwe_question_2, "Tell me the {n} values that are often in the list. The values are");
+KVL_PHRASE(cwe_question_3, "Which {n} values are in the list again and again? The values are");
+
 enum {
     CWE_LONG = 4096, /* tokens from which RULER's larger numbers hold */
     CWE_FIRSTS = 82, /* nouns and colors, that words put together begin with */
@@ -251,15 +258,14 @@ static int cwe_build(struct kvl_bag *b, struct kvl_sample *out)
 static int cwe_generate(const struct kvl_task_request *req, struct kvl_sample *out,
                         struct kvl_err *err)
 {
-    static const enum kvl_text_phrase question[KVL_TEXT_WORDINGS] = { KVL_TEXT_cwe_question,
-                                                                      KVL_TEXT_cwe_question_2,
-                                                                      KVL_TEXT_cwe_question_3 };
+    static const char *const question[KVL_TEXT_WORDINGS] = { cwe_question, cwe_question_2,
+                                                             cwe_question_3 };
     const struct cwe_opts *o = req->opts;
     struct kvl_err why = { 0 };
     struct cwe_state s = { .opts = o };
     struct kvl_bag bag = { .req = req,
                            .err = &why,
-                           .intro = KVL_TEXT_cwe_intro,
+                           .intro = cwe_intro,
                            .question = question[o->wording - 1],
                            .asked = o->words,
                            .least = o->words,

@@ -46,24 +46,24 @@ struct kvl_fit {
 
 /* Fills the context and its tokens, and makes room for the questions.  KVL_EINVAL when the items do
  * not fit, or when no filler was found that closes the length exactly; then `out` is as it was. */
-int kvl_fit_sample(const struct kvl_fit *fit, int32_t n_questions, struct kvl_sample *out,
-                   struct kvl_err *err);
+KVL_API int kvl_fit_sample(const struct kvl_fit *fit, int32_t n_questions, struct kvl_sample *out,
+                           struct kvl_err *err);
 
 /* What every task asks of a request: a length, a depth of at most 1, at least one question. */
-int kvl_fit_check(const struct kvl_task_request *req, struct kvl_err *err);
+KVL_API int kvl_fit_check(const struct kvl_task_request *req, struct kvl_err *err);
 
 /* The token position that the depth of a request stands for (depth >= 0).  An integer, so that what
  * follows does not depend on how a compiler rounds. */
-int64_t kvl_fit_position(const struct kvl_task_request *req);
+KVL_API int64_t kvl_fit_position(const struct kvl_task_request *req);
 
 /* Tokens of a text that continues another one. */
-int kvl_fit_count(const struct kvl_tokenizer *t, const char *text, size_t len, int32_t *n,
-                  struct kvl_err *err);
+KVL_API int kvl_fit_count(const struct kvl_tokenizer *t, const char *text, size_t len, int32_t *n,
+                          struct kvl_err *err);
 
 /* Where the first span of the first evidence begins, in tokens / length. */
-double kvl_fit_depth(const struct kvl_tokens *context, const struct kvl_question *q);
+KVL_API double kvl_fit_depth(const struct kvl_tokens *context, const struct kvl_question *q);
 
 /* One random number of each of n equal parts of 0..m-1, ascending; n <= m. */
-void kvl_fit_strata(struct kvl_rng *rng, int32_t m, int32_t *out, int32_t n);
+KVL_API void kvl_fit_strata(struct kvl_rng *rng, int32_t m, int32_t *out, int32_t n);
 
 #endif

@@ -16,6 +16,12 @@
 
 #include "bag.h"
 
+KVL_PHRASE(fwe_intro, "Below is a text of values. The ... in it are ignored. Some values are in "
+                      "the text often. Find them and remember them.");
+KVL_PHRASE(fwe_question, "What are the {n} values that are often in the text? The {n} values are");
+KVL_PHRASE(fwe_question_2, "Tell me the {n} values that are often in the text. The values are");
+KVL_PHRASE(fwe_question_3, "Which {n} values are in the text again and again? The values are");
+
 enum {
     FWE_ASKED = 16,
     FWE_LETTERS = 6, /* of a coded word */
@@ -171,12 +177,11 @@ static int fwe_open(struct fwe_state *s, const struct kvl_task_request *req, str
 static int fwe_build(struct fwe_state *s, const struct kvl_task_request *req,
                      struct kvl_sample *out, struct kvl_err *err)
 {
-    static const enum kvl_text_phrase question[KVL_TEXT_WORDINGS] = { KVL_TEXT_fwe_question,
-                                                                      KVL_TEXT_fwe_question_2,
-                                                                      KVL_TEXT_fwe_question_3 };
+    static const char *const question[KVL_TEXT_WORDINGS] = { fwe_question, fwe_question_2,
+                                                             fwe_question_3 };
     struct kvl_bag bag = { .req = req,
                            .err = err,
-                           .intro = KVL_TEXT_fwe_intro,
+                           .intro = fwe_intro,
                            .question = question[s->opts->wording - 1],
                            .asked = s->opts->asked,
                            .least = fwe_least(s),

@@ -69,12 +69,11 @@ static int hide_draw(struct hide_state *s, struct kvl_rng *rng)
     return KVL_OK;
 }
 
-static int hide_fill(const struct hide_state *s, int32_t i, enum kvl_text_phrase phrase,
-                     struct kvl_buf *out)
+static int hide_fill(const struct hide_state *s, int32_t i, const char *phrase, struct kvl_buf *out)
 {
     const struct kvl_text_field field[] = { { "value", s->fact[i].value },
                                             { s->hide->label, s->fact[i].label } };
-    return kvl_text_fill(s->hide->text, phrase, field, s->hide->label ? 2 : 1, out);
+    return kvl_text_fill(phrase, field, s->hide->label ? 2 : 1, out);
 }
 
 /* Positions: a random one in each equal part of the context, dealt out at random.  With a depth, fact

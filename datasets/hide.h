@@ -15,11 +15,11 @@
 enum { KVL_HIDE_FACTS = 32, KVL_HIDE_DIGITS = 32 };
 
 struct kvl_hide {
-    const char *task;            /* for messages */
-    const char *option;          /* that says how many facts there are; NULL = always one */
-    const char *many;            /* what they are called */
-    const struct kvl_text *text; /* the language */
-    enum kvl_text_phrase intro, item, question;
+    const char *task;                    /* for messages */
+    const char *option;                  /* that says how many facts there are; NULL = always one */
+    const char *many;                    /* what they are called */
+    const struct kvl_text *text;         /* the language */
+    const char *intro, *item, *question; /* wording */
     const char *label;  /* the field of the wording and class of its words; NULL = none */
     int32_t n_facts;    /* 1..KVL_HIDE_FACTS */
     int32_t most_facts; /* that the option allows */
@@ -30,15 +30,15 @@ struct kvl_hide {
 };
 
 /* Independent digits, leading zeros included. */
-void kvl_hide_draw_digits(struct kvl_rng *rng, int32_t n_digits, char *value);
+KVL_API void kvl_hide_draw_digits(struct kvl_rng *rng, int32_t n_digits, char *value);
 
 /* Question i asks for fact i.  With a depth, fact 0 lies there. */
-int kvl_hide_generate(const struct kvl_hide *hide, const struct kvl_task_request *req,
-                      struct kvl_sample *out, struct kvl_err *err);
+KVL_API int kvl_hide_generate(const struct kvl_hide *hide, const struct kvl_task_request *req,
+                              struct kvl_sample *out, struct kvl_err *err);
 
 /* The first run of digits equals the value as text ("0123" is not "123", "71,432" is not "71432"). */
-bool kvl_hide_first_run(const char *gold, const char *prediction);
+KVL_API bool kvl_hide_first_run(const char *gold, const char *prediction);
 /* The value comes first, after blanks, and no digit follows it. */
-bool kvl_hide_strict(const char *gold, const char *prediction);
+KVL_API bool kvl_hide_strict(const char *gold, const char *prediction);
 
 #endif

@@ -18,6 +18,13 @@
 
 #include "list.h"
 
+KVL_PHRASE(kv_intro,
+           "Below is a list of keys and values. Find the value of the key that is asked for.");
+KVL_PHRASE(kv_item, "\"{key}\": \"{value}\"");
+KVL_PHRASE(kv_question, "What is the value of the key \"{key}\"? The value is \"");
+KVL_PHRASE(kv_question_2, "Look up the key \"{key}\". Its value is \"");
+KVL_PHRASE(kv_question_3, "Which value belongs to the key \"{key}\"? It is \"");
+
 enum {
     KV_DIGITS = 64, /* most digits of a key or value */
     KV_UUID = 36,   /* 8-4-4-4-12 */
@@ -144,16 +151,14 @@ static int kv_next(struct kvl_list *l)
 static int kv_ask(const struct kvl_list *l, const struct kvl_list_entry *e, int32_t i_question,
                   struct kvl_list_words *out)
 {
-    static const enum kvl_text_phrase question[KVL_TEXT_WORDINGS] = { KVL_TEXT_kv_question,
-                                                                      KVL_TEXT_kv_question_2,
-                                                                      KVL_TEXT_kv_question_3 };
+    static const char *const question[KVL_TEXT_WORDINGS] = { kv_question, kv_question_2,
+                                                             kv_question_3 };
     const struct kv_state *s = l->task;
     char key[KV_DIGITS + 1] = "";
     (void)i_question;
     memcpy(key, l->text.data + e->key, e->n_key);
     const struct kvl_text_field field = { l->key, key };
-    KVL_TRY(
-        kvl_text_fill(&kvl_text_english, question[s->opts->wording - 1], &field, 1, &out->text));
+    KVL_TRY(kvl_text_fill(question[s->opts->wording - 1], &field, 1, &out->text));
     KVL_TRY(kvl_buf_add(&out->gold, l->text.data + e->value, e->n_value));
     return kvl_buf_printf(&out->answer, "%s\"", out->gold.data);
 }
@@ -165,8 +170,8 @@ static int kv_generate(const struct kvl_task_request *req, struct kvl_sample *ou
     struct kv_state s = { .opts = req->opts };
     struct kvl_list list = { .req = req,
                              .err = &why,
-                             .intro = KVL_TEXT_kv_intro,
-                             .item = KVL_TEXT_kv_item,
+                             .intro = kv_intro,
+                             .item = kv_item,
                              .key = "key",
                              .value = "value",
                              .before_first = "{",

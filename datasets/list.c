@@ -31,7 +31,7 @@ static int list_add_text(struct kvl_list *l, const char *key, const char *value,
     e->n_value = strlen(value);
     KVL_TRY(kvl_buf_adds(&l->text, l->text.len ? l->before : l->before_first));
     size_t begin = l->text.len;
-    KVL_TRY(kvl_text_fill(&kvl_text_english, l->item, field, 2, &l->text));
+    KVL_TRY(kvl_text_fill(l->item, field, 2, &l->text));
     const char *at_key = strstr(l->text.data + begin, key);
     const char *at_value = strstr(at_key + e->n_key, value);
     e->key = (size_t)(at_key - l->text.data);
@@ -243,7 +243,7 @@ static int list_build(struct kvl_list *l, struct kvl_sample *out)
     int64_t room;
     KVL_TRY(kvl_fit_check(l->req, l->err));
     l->asked = kvl_alloc((size_t)l->req->n_questions, sizeof *l->asked);
-    if (!l->asked || kvl_text_fill(&kvl_text_english, l->intro, NULL, 0, &l->intro_text) != KVL_OK)
+    if (!l->asked || kvl_text_fill(l->intro, NULL, 0, &l->intro_text) != KVL_OK)
         return kvl_list_fail_memory(l);
     KVL_TRY(list_room(l, &room));
     KVL_TRY(list_draw(l, room));

@@ -32,7 +32,7 @@ struct kvl_list {
     /* by the task */
     const struct kvl_task_request *req;
     struct kvl_err *err;
-    enum kvl_text_phrase intro, item;
+    const char *intro, *item;
     const char *key, *value;                         /* the fields of the item's wording */
     const char *before_first, *before, *after, *end; /* what stands around an entry */
     const char *many;                                /* what entries are called */
@@ -52,14 +52,14 @@ struct kvl_list {
     int32_t *asked; /* [n_questions] entries */
 };
 
-int kvl_list_fail_memory(const struct kvl_list *l);
+KVL_API int kvl_list_fail_memory(const struct kvl_list *l);
 
 /* Appends an entry, for `next`; its place goes to *out. */
-int kvl_list_add(struct kvl_list *l, const char *key, const char *value,
-                 struct kvl_list_entry *out);
+KVL_API int kvl_list_add(struct kvl_list *l, const char *key, const char *value,
+                         struct kvl_list_entry *out);
 
 /* Evidence of each question, in order of use: group 0 is the key (to find the entry), group 1 is
  * the value.  Frees what is the list's. */
-int kvl_list_generate(struct kvl_list *l, struct kvl_sample *out);
+KVL_API int kvl_list_generate(struct kvl_list *l, struct kvl_sample *out);
 
 #endif

@@ -14,15 +14,46 @@
 
 #include "hide.h"
 
+KVL_PHRASE(needle_intro, "A fact is hidden in the text below. Find it and remember it.");
+KVL_PHRASE(needles_intro, "Some facts are hidden in the text below. Find them and remember them.");
+KVL_PHRASE(needle_item, "The magic number of {city} is {value}.");
+KVL_PHRASE(needle_question, "What is the magic number of {city}? The magic number of {city} is");
+KVL_PHRASE(needle_question_2, "Tell me the magic number of {city}. The magic number of {city} is");
+KVL_PHRASE(needle_question_3, "Which magic number belongs to {city}? It is");
+KVL_PHRASE(german_needle_intro,
+           "Im folgenden Text ist eine Tatsache versteckt. Finde sie und merke sie dir.");
+KVL_PHRASE(german_needles_intro,
+           "Im folgenden Text sind einige Tatsachen versteckt. Finde sie und merke sie dir.");
+KVL_PHRASE(german_needle_item, "Die magische Zahl von {city} ist {value}.");
+KVL_PHRASE(german_needle_question,
+           "Was ist die magische Zahl von {city}? Die magische Zahl von {city} ist");
+KVL_PHRASE(german_needle_question_2,
+           "Nenne mir die magische Zahl von {city}. Die magische Zahl von {city} ist");
+KVL_PHRASE(german_needle_question_3, "Welche magische Zahl gehört zu {city}? Sie ist");
+
 enum { NEEDLE_FACTS = 30 }; /* cities that there are */
 
 struct needle_opts {
     int32_t facts, digits, language, wording;
 };
 
-/* The choices of `language` and their texts. */
+/* The choices of `language`, and what each says. */
 static const char *const needle_languages[] = { "english", "german", NULL };
-static const struct kvl_text *const needle_texts[] = { &kvl_text_english, &kvl_text_german };
+static const struct needle_language {
+    const struct kvl_text *text;
+    const char *intro, *intros, *item, *question[KVL_TEXT_WORDINGS];
+} needle_language[] = {
+    { &kvl_text_english,
+      needle_intro,
+      needles_intro,
+      needle_item,
+      { needle_question, needle_question_2, needle_question_3 } },
+    { &kvl_text_german,
+      german_needle_intro,
+      german_needles_intro,
+      german_needle_item,
+      { german_needle_question, german_needle_question_2, german_needle_question_3 } },
+};
 
 static const struct kvl_opt needle_options[] = {
     { .name = "facts",
@@ -55,23 +86,18 @@ static const struct kvl_opt needle_options[] = {
     { 0 },
 };
 
-static const enum kvl_text_phrase needle_question[KVL_TEXT_WORDINGS] = {
-    KVL_TEXT_needle_question,
-    KVL_TEXT_needle_question_2,
-    KVL_TEXT_needle_question_3,
-};
-
 static int needle_generate(const struct kvl_task_request *req, struct kvl_sample *out,
                            struct kvl_err *err)
 {
     const struct needle_opts *o = req->opts;
+    const struct needle_language *l = &needle_language[o->language];
     struct kvl_hide hide = { .task = "needle",
                              .option = "facts",
                              .many = "facts",
-                             .text = needle_texts[o->language],
-                             .intro = o->facts > 1 ? KVL_TEXT_needles_intro : KVL_TEXT_needle_intro,
-                             .item = KVL_TEXT_needle_item,
-                             .question = needle_question[o->wording - 1],
+                             .text = l->text,
+                             .intro = o->facts > 1 ? l->intros : l->intro,
+                             .item = l->item,
+                             .question = l->question[o->wording - 1],
                              .label = "city",
                              .n_facts = o->facts,
                              .most_facts = NEEDLE_FACTS,

@@ -5,6 +5,20 @@
 #include <stdio.h>
 #include <string.h>
 
+KVL_PHRASE(niah_intro, "A magic value is hidden in the text below. Find it and remember it.");
+KVL_PHRASE(niahs_intro,
+           "Some magic values are hidden in the text below. Find them and remember them.");
+KVL_PHRASE(niah_item, "The magic value of {key} is {value}.");
+KVL_PHRASE(niah_item_uuid_value, "The magic value of {key} is \"{value}\".");
+KVL_PHRASE(niah_item_uuid_key, "The magic value of \"{key}\" is {value}.");
+KVL_PHRASE(niah_item_uuids, "The magic value of \"{key}\" is \"{value}\".");
+KVL_PHRASE(niah_question, "What is the magic value of {key}? The magic value of {key} is");
+KVL_PHRASE(niah_question_2, "Tell me the magic value of {key}. The magic value of {key} is");
+KVL_PHRASE(niah_question_3, "Which magic value belongs to {key}? It is");
+KVL_PHRASE(niahs_question, "What are the magic values of {key}? The magic values of {key} are");
+KVL_PHRASE(niahs_question_2, "Tell me the magic values of {key}. The magic values are");
+KVL_PHRASE(niahs_question_3, "Look up {key} in the text. The magic values are");
+
 enum { NIAH_UUID = 36, NIAH_UUID_BITS = 122 };
 
 const char *const kvl_niah_types[] = { "words", "numbers", "uuids", NULL };
@@ -51,20 +65,20 @@ const char *kvl_niah_quote(enum kvl_niah_type type)
     return type == KVL_NIAH_UUIDS ? "\"" : "";
 }
 
-enum kvl_text_phrase kvl_niah_item(enum kvl_niah_type key, enum kvl_niah_type value)
+const char *kvl_niah_item(enum kvl_niah_type key, enum kvl_niah_type value)
 {
-    static const enum kvl_text_phrase item[2][2] = {
-        { KVL_TEXT_niah_item, KVL_TEXT_niah_item_uuid_value },
-        { KVL_TEXT_niah_item_uuid_key, KVL_TEXT_niah_item_uuids },
+    static const char *const item[2][2] = {
+        { niah_item, niah_item_uuid_value },
+        { niah_item_uuid_key, niah_item_uuids },
     };
     return item[key == KVL_NIAH_UUIDS][value == KVL_NIAH_UUIDS];
 }
 
-enum kvl_text_phrase kvl_niah_question(int32_t wording, bool many)
+const char *kvl_niah_question(int32_t wording, bool many)
 {
-    static const enum kvl_text_phrase question[2][KVL_TEXT_WORDINGS] = {
-        { KVL_TEXT_niah_question, KVL_TEXT_niah_question_2, KVL_TEXT_niah_question_3 },
-        { KVL_TEXT_niahs_question, KVL_TEXT_niahs_question_2, KVL_TEXT_niahs_question_3 },
+    static const char *const question[2][KVL_TEXT_WORDINGS] = {
+        { niah_question, niah_question_2, niah_question_3 },
+        { niahs_question, niahs_question_2, niahs_question_3 },
     };
     return question[many][wording - 1];
 }
@@ -104,14 +118,14 @@ static void niah_draw_value(struct niah_state *s, struct kvl_scatter_item *item,
 static int niah_draw(struct kvl_scatter *scatter)
 {
     struct niah_state *s = scatter->of;
-    enum kvl_text_phrase phrase = kvl_niah_item(s->niah->key, s->niah->value);
+    const char *phrase = kvl_niah_item(s->niah->key, s->niah->value);
     for (int32_t k = 0; k < s->niah->keys; k++) niah_draw_key(s, k);
     for (int32_t i = 0; i < s->niah->keys * s->niah->values; i++) {
         struct kvl_scatter_item *item = &scatter->item[i];
         const char *key = s->key[i / s->niah->values];
         niah_draw_value(s, scatter->item, i);
         const struct kvl_text_field field[] = { { "key", key }, { "value", item->part } };
-        if (kvl_text_fill(&kvl_text_english, phrase, field, 2, &item->text) != KVL_OK)
+        if (kvl_text_fill(phrase, field, 2, &item->text) != KVL_OK)
             return kvl_scatter_fail_memory(scatter);
         const char *behind = strstr(item->text.data, key) + strlen(key);
         item->begin = (size_t)(strstr(behind, item->part) - item->text.data);
@@ -135,8 +149,7 @@ static int niah_ask(const struct kvl_scatter *scatter, int32_t first, struct kvl
     }
     const struct kvl_text_field field = { "key", keys.data };
     bool many = o->queries * o->values > 1;
-    if (rc == KVL_OK)
-        rc = kvl_text_fill(&kvl_text_english, kvl_niah_question(o->wording, many), &field, 1, text);
+    if (rc == KVL_OK) rc = kvl_text_fill(kvl_niah_question(o->wording, many), &field, 1, text);
     kvl_buf_free(&keys);
     return rc;
 }
@@ -161,7 +174,7 @@ int kvl_niah_generate(const struct kvl_niah *niah, const struct kvl_task_request
     struct kvl_scatter scatter = {
         .req = req,
         .err = err,
-        .intro = niah->keys * niah->values > 1 ? KVL_TEXT_niahs_intro : KVL_TEXT_niah_intro,
+        .intro = niah->keys * niah->values > 1 ? niahs_intro : niah_intro,
         .n_groups = niah->keys,
         .per_group = niah->values,
         .asked = niah->queries,

@@ -13,7 +13,7 @@
 
 /* The choices of `key` and `value`. */
 enum kvl_niah_type { KVL_NIAH_WORDS, KVL_NIAH_NUMBERS, KVL_NIAH_UUIDS };
-extern const char *const kvl_niah_types[];
+KVL_API extern const char *const kvl_niah_types[];
 
 enum {
     KVL_NIAH_KEYS = 64,       /* in one context between filler */
@@ -29,20 +29,20 @@ struct kvl_niah {
 };
 
 /* What a value looks like: words, digits or a uuid, and a NUL. */
-void kvl_niah_value(struct kvl_rng *rng, enum kvl_niah_type type, char out[KVL_PART_SIZE]);
+KVL_API void kvl_niah_value(struct kvl_rng *rng, enum kvl_niah_type type, char out[KVL_PART_SIZE]);
 
 /* The needle's wording for keys and values of these types, and a question's. */
-enum kvl_text_phrase kvl_niah_item(enum kvl_niah_type key, enum kvl_niah_type value);
-enum kvl_text_phrase kvl_niah_question(int32_t wording, bool many);
+KVL_API const char *kvl_niah_item(enum kvl_niah_type key, enum kvl_niah_type value);
+KVL_API const char *kvl_niah_question(int32_t wording, bool many);
 
 /* What stands around a value in an answer. */
-const char *kvl_niah_quote(enum kvl_niah_type type);
+KVL_API const char *kvl_niah_quote(enum kvl_niah_type type);
 
 /* Needles scattered over filler. */
-int kvl_niah_generate(const struct kvl_niah *niah, const struct kvl_task_request *req,
-                      struct kvl_sample *out, struct kvl_err *err);
+KVL_API int kvl_niah_generate(const struct kvl_niah *niah, const struct kvl_task_request *req,
+                              struct kvl_sample *out, struct kvl_err *err);
 
 /* The chance that a guess of a value is right. */
-double kvl_niah_chance(enum kvl_niah_type type);
+KVL_API double kvl_niah_chance(enum kvl_niah_type type);
 
 #endif

@@ -17,6 +17,8 @@
 #include "list.h"
 #include "niah.h"
 
+KVL_PHRASE(niah_list_intro, "Below is a list of magic values. Find the value that is asked for.");
+
 enum { MULTIKEY_DEFAULT = 4, MULTIKEY_MOST = 1 << 24 };
 
 enum { MULTIKEY_TEXT, MULTIKEY_NEEDLES };
@@ -144,8 +146,7 @@ static int multikey_ask(const struct kvl_list *l, const struct kvl_list_entry *e
     (void)i_question;
     snprintf(key, sizeof key, "%s%.*s%s", quote, (int)e->n_key, l->text.data + e->key, quote);
     const struct kvl_text_field field = { "key", key };
-    KVL_TRY(kvl_text_fill(&kvl_text_english, kvl_niah_question(o->wording, false), &field, 1,
-                          &out->text));
+    KVL_TRY(kvl_text_fill(kvl_niah_question(o->wording, false), &field, 1, &out->text));
     KVL_TRY(kvl_buf_add(&out->gold, l->text.data + e->value, e->n_value));
     quote = kvl_niah_quote((enum kvl_niah_type)o->value);
     out->max_new = o->max_new;
@@ -160,7 +161,7 @@ static int multikey_list(const struct kvl_task_request *req, struct kvl_sample *
     struct multikey_state s = { .opts = o };
     struct kvl_list list = { .req = req,
                              .err = &why,
-                             .intro = KVL_TEXT_niah_list_intro,
+                             .intro = niah_list_intro,
                              .item = kvl_niah_item((enum kvl_niah_type)o->key,
                                                    (enum kvl_niah_type)o->value),
                              .key = "key",

@@ -11,6 +11,14 @@
 
 #include "hide.h"
 
+KVL_PHRASE(number_string_intro,
+           "A sequence of digits is hidden in the text below. Find it and remember it.");
+KVL_PHRASE(number_string_item,
+           "The sequence of digits is {value}. Remember it: {value} is the sequence of digits.");
+KVL_PHRASE(number_string_question, "What is the sequence of digits? The sequence of digits is");
+KVL_PHRASE(number_string_question_2, "Tell me the sequence of digits. The sequence of digits is");
+KVL_PHRASE(number_string_question_3, "Which sequence of digits was hidden in the text? It is");
+
 enum { NUMBER_STRING_FRESH = 5, NUMBER_STRING_DIGITS = 10 };
 
 struct number_string_opts {
@@ -28,10 +36,10 @@ static const struct kvl_opt number_string_options[] = {
     { 0 },
 };
 
-static const enum kvl_text_phrase number_string_question[KVL_TEXT_WORDINGS] = {
-    KVL_TEXT_number_string_question,
-    KVL_TEXT_number_string_question_2,
-    KVL_TEXT_number_string_question_3,
+static const char *const number_string_wording[KVL_TEXT_WORDINGS] = {
+    number_string_question,
+    number_string_question_2,
+    number_string_question_3,
 };
 
 static void number_string_draw(struct kvl_rng *rng, int32_t n_digits, char *value)
@@ -50,9 +58,9 @@ static int number_string_generate(const struct kvl_task_request *req, struct kvl
     struct kvl_hide hide = { .task = "number_string",
                              .many = "sequence of digits",
                              .text = &kvl_text_english,
-                             .intro = KVL_TEXT_number_string_intro,
-                             .item = KVL_TEXT_number_string_item,
-                             .question = number_string_question[o->wording - 1],
+                             .intro = number_string_intro,
+                             .item = number_string_item,
+                             .question = number_string_wording[o->wording - 1],
                              .n_facts = 1,
                              .most_facts = 1,
                              .n_digits = NUMBER_STRING_DIGITS,

@@ -39,18 +39,19 @@ struct kvl_part {
 
 /* Writes answer, gold and max_new_tok.  `quote` stands around each part of the answer; max_new may be
  * KVL_AUTO. */
-int kvl_parts_say(const struct kvl_task_request *req, const struct kvl_part *part, int32_t n,
-                  const char *quote, int32_t max_new, struct kvl_question *q, struct kvl_err *err);
+KVL_API int kvl_parts_say(const struct kvl_task_request *req, const struct kvl_part *part,
+                          int32_t n, const char *quote, int32_t max_new, struct kvl_question *q,
+                          struct kvl_err *err);
 
 /* The spans of n <= KVL_PARTS parts in order of use: a group for each part, or for a few neighbours
  * where there are more parts than groups.  All spans of a group are needed, from the step on at which
  * the answer holds the part before the group. */
-void kvl_parts_evidence(const struct kvl_part *part, int32_t n, struct kvl_question *q);
+KVL_API void kvl_parts_evidence(const struct kvl_part *part, int32_t n, struct kvl_question *q);
 
 /* RULER's string_match_all: the share of the parts that are a substring, whatever the case. */
-double kvl_parts_official(const char *gold, const char *prediction);
+KVL_API double kvl_parts_official(const char *gold, const char *prediction);
 /* The prediction begins with a list of just these parts: up to the first full stop or line end, split
  * at commas and "and".  `ordered`: in this order. */
-bool kvl_parts_strict(const char *gold, const char *prediction, bool ordered);
+KVL_API bool kvl_parts_strict(const char *gold, const char *prediction, bool ordered);
 
 #endif

@@ -13,6 +13,19 @@
 
 #include "hide.h"
 
+KVL_PHRASE(passkey_intro, "A pass key is hidden in the text below. Find it and remember it.");
+KVL_PHRASE(passkey_item, "The pass key is {value}. Remember it: {value} is the pass key.");
+KVL_PHRASE(passkey_question, "What is the pass key? The pass key is");
+KVL_PHRASE(passkeys_intro,
+           "Some pass keys are hidden in the text below. Find them and remember them.");
+KVL_PHRASE(passkeys_item,
+           "The pass key of {name} is {value}. Remember it: {value} is the pass key of {name}.");
+KVL_PHRASE(passkeys_question, "What is the pass key of {name}? The pass key of {name} is");
+KVL_PHRASE(passkey_question_2, "Tell me the pass key. The pass key is");
+KVL_PHRASE(passkey_question_3, "Which pass key was hidden in the text? It is");
+KVL_PHRASE(passkeys_question_2, "Tell me the pass key of {name}. The pass key of {name} is");
+KVL_PHRASE(passkeys_question_3, "Which pass key belongs to {name}? It is");
+
 struct passkey_opts {
     int32_t keys, digits, wording;
 };
@@ -43,9 +56,9 @@ static const struct kvl_opt passkey_options[] = {
 };
 
 /* Without and with a name. */
-static const enum kvl_text_phrase passkey_question[2][KVL_TEXT_WORDINGS] = {
-    { KVL_TEXT_passkey_question, KVL_TEXT_passkey_question_2, KVL_TEXT_passkey_question_3 },
-    { KVL_TEXT_passkeys_question, KVL_TEXT_passkeys_question_2, KVL_TEXT_passkeys_question_3 },
+static const char *const passkey_wording[2][KVL_TEXT_WORDINGS] = {
+    { passkey_question, passkey_question_2, passkey_question_3 },
+    { passkeys_question, passkeys_question_2, passkeys_question_3 },
 };
 
 static int passkey_generate(const struct kvl_task_request *req, struct kvl_sample *out,
@@ -57,9 +70,9 @@ static int passkey_generate(const struct kvl_task_request *req, struct kvl_sampl
                              .option = "keys",
                              .many = "keys",
                              .text = &kvl_text_english,
-                             .intro = named ? KVL_TEXT_passkeys_intro : KVL_TEXT_passkey_intro,
-                             .item = named ? KVL_TEXT_passkeys_item : KVL_TEXT_passkey_item,
-                             .question = passkey_question[named][o->wording - 1],
+                             .intro = named ? passkeys_intro : passkey_intro,
+                             .item = named ? passkeys_item : passkey_item,
+                             .question = passkey_wording[named][o->wording - 1],
                              .label = named ? "name" : NULL,
                              .n_facts = o->keys,
                              .most_facts = KVL_HIDE_FACTS,

@@ -90,8 +90,7 @@ static int scatter_fit(const struct kvl_scatter *s, struct kvl_fit_item *item,
 {
     const struct kvl_task_request *req = s->req;
     struct kvl_buf intro = { 0 };
-    if (kvl_text_fill(&kvl_text_english, s->intro, NULL, 0, &intro) != KVL_OK)
-        return kvl_scatter_fail_memory(s);
+    if (kvl_text_fill(s->intro, NULL, 0, &intro) != KVL_OK) return kvl_scatter_fail_memory(s);
     struct kvl_fit fit = { .tokenizer = req->tokenizer,
                            .length_tok = req->length_tok,
                            .seed = kvl_seed_str(req->seed, "filler"),

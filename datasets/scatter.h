@@ -22,7 +22,7 @@ struct kvl_scatter {
     /* by the task */
     const struct kvl_task_request *req;
     struct kvl_err *err;
-    enum kvl_text_phrase intro;
+    const char *intro;
     int32_t n_groups, per_group;
     int32_t asked;      /* groups that a question asks for; asked x per_group <= KVL_PARTS */
     const char *option; /* that says n_groups */
@@ -38,10 +38,10 @@ struct kvl_scatter {
     struct kvl_scatter_item *item; /* [n_groups][per_group] */
 };
 
-int kvl_scatter_fail_memory(const struct kvl_scatter *s);
+KVL_API int kvl_scatter_fail_memory(const struct kvl_scatter *s);
 
 /* Question i asks for the groups i x asked and on.  With a depth, the first item of group 0 lies there
  * and the others of its group anywhere behind it. */
-int kvl_scatter_generate(struct kvl_scatter *s, struct kvl_sample *out);
+KVL_API int kvl_scatter_generate(struct kvl_scatter *s, struct kvl_sample *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Filler and wording from text/english.def, text/german.def and text/ruler.def. */
+/* Filler from text/english.def and text/german.def, and wording with its fields filled. */
 #include "text.h"
 
 #include <assert.h>
@@ -15,7 +15,6 @@ struct kvl_text {
     int32_t n_words;
     const struct text_template *sentence; /* [n_sentences] */
     int32_t n_sentences;
-    const char *const *phrase;   /* [KVL_TEXT_PHRASES], NULL = not in this language */
     const struct kvl_text *base; /* has the classes that are not here; NULL = none */
 };
 
@@ -36,20 +35,12 @@ static const struct text_template english_sentence[] = {
 #include "text/english.def"
 };
 
-static const char *const english_phrase[KVL_TEXT_PHRASES] = {
-#define KVL_PHRASE(name, text) [KVL_TEXT_##name] = (text),
-#include "text/english.def"
-#define KVL_PHRASE(name, text) [KVL_TEXT_##name] = (text),
-#include "text/ruler.def"
-};
-
 const struct kvl_text kvl_text_english = {
     .word = english_word,
     .word_class = english_class,
     .n_words = sizeof english_word / sizeof english_word[0],
     .sentence = english_sentence,
     .n_sentences = sizeof english_sentence / sizeof english_sentence[0],
-    .phrase = english_phrase,
 };
 
 /* ---- german ------------------------------------------------------------------------------- */
@@ -69,18 +60,12 @@ static const struct text_template german_sentence[] = {
 #include "text/german.def"
 };
 
-static const char *const german_phrase[KVL_TEXT_PHRASES] = {
-#define KVL_PHRASE(name, text) [KVL_TEXT_##name] = (text),
-#include "text/german.def"
-};
-
 const struct kvl_text kvl_text_german = {
     .word = german_word,
     .word_class = german_class,
     .n_words = sizeof german_word / sizeof german_word[0],
     .sentence = german_sentence,
     .n_sentences = sizeof german_sentence / sizeof german_sentence[0],
-    .phrase = german_phrase,
     .base = &kvl_text_english,
 };
 
@@ -153,11 +138,10 @@ static const char *text_field(const struct kvl_text_field *field, size_t n_field
     return field[i].value;
 }
 
-int kvl_text_fill(const struct kvl_text *t, enum kvl_text_phrase phrase,
-                  const struct kvl_text_field *field, size_t n_fields, struct kvl_buf *out)
+int kvl_text_fill(const char *phrase, const struct kvl_text_field *field, size_t n_fields,
+                  struct kvl_buf *out)
 {
-    assert(t->phrase[phrase]); /* tasks ask for what the language has */
-    for (const char *s = t->phrase[phrase];;) {
+    for (const char *s = phrase;;) {
         size_t plain = strcspn(s, "{");
         KVL_TRY(kvl_buf_add(out, s, plain));
         if (!s[plain]) return KVL_OK;

@@ -17,6 +17,17 @@
 
 #include "list.h"
 
+KVL_PHRASE(two_stage_intro, "Below is a list of numbers with a color for each. First add, then "
+                            "look up the color of the sum.");
+KVL_PHRASE(two_stage_item, "{key}: {color}");
+KVL_PHRASE(two_stage_question, "What is the color of {a} + {b}? The sum is");
+KVL_PHRASE(two_stage_question_2, "Add {a} and {b} and look up the color. The sum is");
+KVL_PHRASE(two_stage_question_3, "Which color belongs to {a} + {b}? The sum is");
+KVL_PHRASE(two_stage_direct, "What is the color of {a} + {b}? The color is");
+KVL_PHRASE(two_stage_direct_2, "Add {a} and {b} and look up the color. The color is");
+KVL_PHRASE(two_stage_direct_3, "Which color belongs to {a} + {b}? The color is");
+KVL_PHRASE(two_stage_answer, " {sum}. The color is {color}.");
+
 enum {
     TWO_STAGE_ENTRIES = 1 << 20,
     TWO_STAGE_NUMBERS = 1000, /* that random keys are drawn from, at least */
@@ -133,11 +144,9 @@ static int two_stage_next(struct kvl_list *l)
 
 /* ---- questions ----------------------------------------------------------------------------- */
 
-static const enum kvl_text_phrase two_stage_question[2][KVL_TEXT_WORDINGS] = {
-    [TWO_STAGE_COT] = { KVL_TEXT_two_stage_question, KVL_TEXT_two_stage_question_2,
-                        KVL_TEXT_two_stage_question_3 },
-    [TWO_STAGE_DIRECT] = { KVL_TEXT_two_stage_direct, KVL_TEXT_two_stage_direct_2,
-                           KVL_TEXT_two_stage_direct_3 },
+static const char *const two_stage_wording[2][KVL_TEXT_WORDINGS] = {
+    [TWO_STAGE_COT] = { two_stage_question, two_stage_question_2, two_stage_question_3 },
+    [TWO_STAGE_DIRECT] = { two_stage_direct, two_stage_direct_2, two_stage_direct_3 },
 };
 
 static uint32_t two_stage_number(const char *digits, size_t n)
@@ -164,12 +173,11 @@ static int two_stage_ask(const struct kvl_list *l, const struct kvl_list_entry *
     const struct kvl_text_field field[] = {
         { "a", a }, { "b", b }, { "sum", sum }, { "color", out->gold.data }
     };
-    KVL_TRY(kvl_text_fill(&kvl_text_english, two_stage_question[o->answer][o->wording - 1], field,
-                          4, &out->text));
+    KVL_TRY(kvl_text_fill(two_stage_wording[o->answer][o->wording - 1], field, 4, &out->text));
     out->max_new = o->max_new;
     if (o->answer == TWO_STAGE_DIRECT) return kvl_buf_printf(&out->answer, " %s", out->gold.data);
     snprintf(out->after, sizeof out->after, "%s", sum);
-    return kvl_text_fill(&kvl_text_english, KVL_TEXT_two_stage_answer, field, 4, &out->answer);
+    return kvl_text_fill(two_stage_answer, field, 4, &out->answer);
 }
 
 static int two_stage_generate(const struct kvl_task_request *req, struct kvl_sample *out,
@@ -179,8 +187,8 @@ static int two_stage_generate(const struct kvl_task_request *req, struct kvl_sam
     struct two_stage_state s = { .opts = req->opts };
     struct kvl_list list = { .req = req,
                              .err = &why,
-                             .intro = KVL_TEXT_two_stage_intro,
-                             .item = KVL_TEXT_two_stage_item,
+                             .intro = two_stage_intro,
+                             .item = two_stage_item,
                              .key = "key",
                              .value = "color",
                              .before_first = "",

@@ -16,6 +16,15 @@
 
 #include "scatter.h"
 
+KVL_PHRASE(vt_intro, "Some keys with values are hidden in the text below. Find them and remember "
+                     "the keys of each value.");
+KVL_PHRASE(vt_item_first, "The value of {key} is {value}.");
+KVL_PHRASE(vt_item, "The value of {key} is the value of {other}.");
+KVL_PHRASE(vt_question,
+           "What are the keys of the value {value}? The keys of the value {value} are");
+KVL_PHRASE(vt_question_2, "Tell me the keys of the value {value}. The keys are");
+KVL_PHRASE(vt_question_3, "Look up the value {value} in the text. It is the value of");
+
 enum {
     VT_NAMES = 62, /* names and cities that there are */
     VT_FIRST = 10000,
@@ -97,8 +106,7 @@ static int vt_write(struct kvl_scatter_item *item, const char *key, const char *
                                             { "value", value } };
     const char *end = other ? other : value;
     snprintf(item->part, sizeof item->part, "%s", key);
-    KVL_TRY(kvl_text_fill(&kvl_text_english, other ? KVL_TEXT_vt_item : KVL_TEXT_vt_item_first,
-                          field, 3, &item->text));
+    KVL_TRY(kvl_text_fill(other ? vt_item : vt_item_first, field, 3, &item->text));
     const char *at = strstr(item->text.data, key), *at_end = strstr(at + strlen(key), end);
     item->begin = (size_t)(at - item->text.data);
     item->end = (size_t)(at_end - item->text.data) + strlen(end);
@@ -124,12 +132,11 @@ static int vt_draw(struct kvl_scatter *scatter)
 
 static int vt_ask(const struct kvl_scatter *scatter, int32_t first, struct kvl_buf *text)
 {
-    static const enum kvl_text_phrase question[KVL_TEXT_WORDINGS] = { KVL_TEXT_vt_question,
-                                                                      KVL_TEXT_vt_question_2,
-                                                                      KVL_TEXT_vt_question_3 };
+    static const char *const question[KVL_TEXT_WORDINGS] = { vt_question, vt_question_2,
+                                                             vt_question_3 };
     const struct vt_state *s = scatter->of;
     const struct kvl_text_field field = { "value", s->value[first] };
-    return kvl_text_fill(&kvl_text_english, question[s->opts->wording - 1], &field, 1, text);
+    return kvl_text_fill(question[s->opts->wording - 1], &field, 1, text);
 }
 
 /* ---- the task ------------------------------------------------------------------------------------ */
@@ -141,7 +148,7 @@ static int vt_generate(const struct kvl_task_request *req, struct kvl_sample *ou
     struct vt_state s = { .opts = o };
     struct kvl_scatter scatter = { .req = req,
                                    .err = err,
-                                   .intro = KVL_TEXT_vt_intro,
+                                   .intro = vt_intro,
                                    .n_groups = o->chains,
                                    .per_group = o->hops + 1,
                                    .asked = 1,

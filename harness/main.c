@@ -50,8 +50,8 @@ static void main_help(void)
     puts("\n"
          "kvlab COMMAND --help says more; kvlab --version says what this is.\n"
          "exit codes: 0 done, 2 bad argument or configuration, 3 bad model, 4 memory or disk,\n"
-         "  5 damaged or locked log, 6 a policy broke its contract, 7 device, 70 a bug here,\n"
-         "  128 + n stopped by signal n");
+         "  5 damaged or locked log, 6 a policy or task broke its contract, 7 device,\n"
+         "  70 a bug here, 128 + n stopped by signal n");
 }
 
 static int main_unknown(const char *name, struct kvl_err *err)

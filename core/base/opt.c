@@ -251,6 +251,24 @@ static int opt_check_row(const struct kvl_opt *table, const struct kvl_opt *o, s
     return KVL_OK;
 }
 
+int kvl_opt_check(const struct kvl_opt *table, size_t opts_size, struct kvl_err *err)
+{
+    static const size_t bytes[] = { [KVL_OPT_INT] = sizeof(int32_t),
+                                    [KVL_OPT_FLOAT] = sizeof(double),
+                                    [KVL_OPT_BOOL] = sizeof(bool),
+                                    [KVL_OPT_ENUM] = sizeof(int32_t),
+                                    [KVL_OPT_STR] = KVL_OPT_STR_SIZE };
+    for (const struct kvl_opt *o = table; o && o->name; o++) {
+        bool known = o->type >= KVL_OPT_INT && o->type <= KVL_OPT_STR;
+        if (!known || o->off > opts_size || bytes[o->type] > opts_size - o->off)
+            return kvl_fail(
+                err, KVL_EINVAL,
+                "option %s of type %d at byte %zu does not fit its %zu bytes of options", o->name,
+                (int)o->type, o->off, opts_size);
+    }
+    return KVL_OK;
+}
+
 int kvl_opt_defaults(const struct kvl_opt *table, void *opts, struct kvl_err *err)
 {
     for (const struct kvl_opt *o = table; o && o->name; o++) {

@@ -38,26 +38,6 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
     return KVL_OK;
 }
 
-/* Every option lies inside the options struct. */
-static int policy_check_options(const struct kvl_policy *p, struct kvl_err *err)
-{
-    static const size_t bytes[] = { [KVL_OPT_INT] = sizeof(int32_t),
-                                    [KVL_OPT_FLOAT] = sizeof(double),
-                                    [KVL_OPT_BOOL] = sizeof(bool),
-                                    [KVL_OPT_ENUM] = sizeof(int32_t),
-                                    [KVL_OPT_STR] = KVL_OPT_STR_SIZE };
-    for (const struct kvl_opt *o = p->opts; o && o->name; o++) {
-        bool known = o->type >= KVL_OPT_INT && o->type <= KVL_OPT_STR;
-        if (!known || o->off > p->opts_size || bytes[o->type] > p->opts_size - o->off)
-            return kvl_fail(
-                err, KVL_EPOLICY,
-                "policy %s: option %s of type %d at byte %zu does not fit its %zu bytes "
-                "of options",
-                p->name, o->name, (int)o->type, o->off, p->opts_size);
-    }
-    return KVL_OK;
-}
-
 int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
 {
     if (p->abi != KVL_POLICY_ABI)
@@ -76,7 +56,8 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: title, paper and help must be set", p->name);
     if (p->opts && p->opts_size == 0)
         return kvl_fail(err, KVL_EPOLICY, "policy %s: options without opts_size", p->name);
-    KVL_TRY(policy_check_options(p, err));
+    if (kvl_opt_check(p->opts, p->opts_size, err) != KVL_OK)
+        return kvl_fail_at(err, KVL_EPOLICY, "policy %s", p->name);
     return policy_check_hooks(p, err);
 }
 

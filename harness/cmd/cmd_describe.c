@@ -15,7 +15,9 @@ struct describe_args {
 };
 
 static const struct argp_option describe_options[] = {
-    { "plugin", 'p', "X.so", 0, "load a policy from a shared object (repeatable)", 0 }, { 0 }
+    { "plugin", 'p', "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
+    { "task-plugin", 't', "X.so", 0, "load a task from a shared object (repeatable)", 0 },
+    { 0 }
 };
 
 static error_t describe_parse(int key, char *arg, struct argp_state *state)
@@ -24,6 +26,8 @@ static error_t describe_parse(int key, char *arg, struct argp_state *state)
     int rc = KVL_OK;
     if (key == 'p')
         rc = kvl_registry_plugin(a->registry, arg, a->base.err);
+    else if (key == 't')
+        rc = kvl_registry_task_plugin(a->registry, arg, a->base.err);
     else if (key == ARGP_KEY_ARG && !a->name)
         a->name = arg;
     else if (key == ARGP_KEY_ARG)
@@ -152,11 +156,12 @@ static int describe_policy(const struct kvl_registry *r, const char *name, const
     return KVL_OK;
 }
 
-static void describe_task(const struct kvl_task *t)
+static void describe_task(const struct kvl_task *t, const char *origin)
 {
     printf("%s - %s (a task, version %u)\n", t->name, t->title, t->version);
     describe_text("paper", t->paper);
     describe_text("what", t->help);
+    if (origin) describe_text("plug-in", origin);
     describe_opts(t->opts);
 }
 
@@ -172,12 +177,13 @@ static int describe_name(const struct kvl_registry *r, const char *name, struct 
             return describe_policy(r, name, kvl_registry_origin(r, i), err);
         names[n++] = p->name;
     }
-    for (size_t i = 0; i < kvl_n_tasks() && n < 512; i++) {
-        if (strcmp(kvl_task(i)->name, name) == 0) {
-            describe_task(kvl_task(i));
+    for (size_t i = 0; i < kvl_registry_n_tasks(r) && n < 512; i++) {
+        const struct kvl_task *t = kvl_registry_task(r, i);
+        if (strcmp(t->name, name) == 0) {
+            describe_task(t, kvl_registry_task_origin(r, i));
             return KVL_OK;
         }
-        names[n++] = kvl_task(i)->name;
+        names[n++] = t->name;
     }
     const char *near = kvl_nearest(name, names, n);
     if (near)

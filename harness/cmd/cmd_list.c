@@ -14,7 +14,9 @@ struct list_args {
 };
 
 static const struct argp_option list_options[] = {
-    { "plugin", 'p', "X.so", 0, "load a policy from a shared object (repeatable)", 0 }, { 0 }
+    { "plugin", 'p', "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
+    { "task-plugin", 't', "X.so", 0, "load a task from a shared object (repeatable)", 0 },
+    { 0 }
 };
 
 static int list_what(struct list_args *a, const char *word)
@@ -35,6 +37,8 @@ static error_t list_parse(int key, char *arg, struct argp_state *state)
     int rc = KVL_OK;
     if (key == 'p')
         rc = kvl_registry_plugin(a->registry, arg, a->base.err);
+    else if (key == 't')
+        rc = kvl_registry_task_plugin(a->registry, arg, a->base.err);
     else if (key == ARGP_KEY_ARG)
         rc = list_what(a, arg);
     else
@@ -104,10 +108,13 @@ static void list_policies(const struct kvl_registry *r)
     }
 }
 
-static void list_tasks(void)
+static void list_tasks(const struct kvl_registry *r)
 {
     puts("tasks");
-    for (size_t i = 0; i < kvl_n_tasks(); i++) list_row(kvl_task(i)->name, kvl_task(i)->help, NULL);
+    for (size_t i = 0; i < kvl_registry_n_tasks(r); i++) {
+        const struct kvl_task *t = kvl_registry_task(r, i);
+        list_row(t->name, t->help, kvl_registry_task_origin(r, i));
+    }
 }
 
 int cmd_list(int argc, char **argv, struct kvl_err *err)
@@ -120,7 +127,7 @@ int cmd_list(int argc, char **argv, struct kvl_err *err)
         bool policies = !a.what || strcmp(a.what, "policies") == 0;
         bool tasks = !a.what || strcmp(a.what, "tasks") == 0;
         if (policies) list_policies(a.registry);
-        if (tasks) list_tasks();
+        if (tasks) list_tasks(a.registry);
     }
     kvl_registry_destroy(a.registry);
     return rc;

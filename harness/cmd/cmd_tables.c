@@ -4,13 +4,20 @@
 #include "cmds.h"
 #include "guard.h"
 #include "policy_spec.h"
+#include "registry.h"
 #include "stop.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { TABLES_KEY_BUDGET = 0x100, TABLES_KEY_LENGTH, TABLES_KEY_CONTEXTS, TABLES_KEY_SEED };
+enum {
+    TABLES_KEY_BUDGET = 0x100,
+    TABLES_KEY_LENGTH,
+    TABLES_KEY_CONTEXTS,
+    TABLES_KEY_SEED,
+    TABLES_KEY_TASK_PLUGIN
+};
 enum { TABLES_TASKS = 16, TABLES_COLUMNS = 3 };
 
 /* The generated contexts that are measured unless tasks are named. */
@@ -34,6 +41,8 @@ static const struct argp_option tables_options[] = {
     { "budget", TABLES_KEY_BUDGET, "B", 0,
       "sizes to compare at (default: a quarter of the length, 96 at least; duo_attention: none)",
       0 },
+    { "task-plugin", TABLES_KEY_TASK_PLUGIN, "X.so", 0,
+      "load a task from a shared object (repeatable)", 0 },
     { "out", 'o', "FILE", 0, "file to write; it must not exist (default: standard output)", 0 },
     { 0 }
 };
@@ -84,6 +93,9 @@ static error_t tables_parse(int key, char *arg, struct argp_state *state)
     case TABLES_KEY_BUDGET: a->budget = arg; break;
     case TABLES_KEY_LENGTH: rc = tables_count(a, "--length", arg, 64, &a->length); break;
     case TABLES_KEY_CONTEXTS: rc = tables_count(a, "--contexts", arg, 1, &a->contexts); break;
+    case TABLES_KEY_TASK_PLUGIN:
+        rc = kvl_registry_task_plugin(a->model.registry, arg, a->base.err);
+        break;
     case TABLES_KEY_SEED: rc = tables_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
     case ARGP_KEY_ARG: rc = tables_word(a, arg); break;
     default: return ARGP_ERR_UNKNOWN;
@@ -331,7 +343,7 @@ static int tables_context(struct tables *t, const struct kvl_task *task, const v
 static int tables_task_contexts(struct tables *t, const char *name)
 {
     const struct kvl_task *task;
-    KVL_TRY(kvl_task_find(name, &task, t->err));
+    KVL_TRY(kvl_registry_find_task(t->a->model.registry, name, &task, t->err));
     void *opts = kvl_alloc(1, task->opts_size ? task->opts_size : 1);
     if (!opts) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for options");
     int rc = task->opts ? kvl_opt_defaults(task->opts, opts, t->err) : KVL_OK;

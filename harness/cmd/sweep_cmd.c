@@ -24,7 +24,8 @@ enum {
     SWEEP_KEY_SHARD,
     SWEEP_KEY_SNAPSHOTS,
     SWEEP_KEY_STATS,
-    SWEEP_KEY_STRICT
+    SWEEP_KEY_STRICT,
+    SWEEP_KEY_TASK_PLUGIN
 };
 
 static const struct argp_option sweep_options[] = {
@@ -46,6 +47,8 @@ static const struct argp_option sweep_options[] = {
     { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
     { "strict", SWEEP_KEY_STRICT, NULL, 0, "exit with 6 when anything failed", 0 },
     { "quiet", SWEEP_KEY_QUIET, NULL, 0, "no progress line, no table", 0 },
+    { "task-plugin", SWEEP_KEY_TASK_PLUGIN, "X.so", 0,
+      "load a task from a shared object (repeatable)", 0 },
     { "stats", SWEEP_KEY_STATS, NULL, 0, "print what was prefilled and answered", 0 },
     { 0 }
 };
@@ -127,6 +130,9 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_STRICT: a->strict = true; break;
     case SWEEP_KEY_QUIET: a->quiet = true; break;
     case SWEEP_KEY_STATS: a->stats = true; break;
+    case SWEEP_KEY_TASK_PLUGIN:
+        rc = kvl_registry_task_plugin(a->model.registry, arg, a->args->err);
+        break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);

@@ -2,6 +2,7 @@
 #include "guard.h"
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@ static struct sigaction guard_before[GUARD_N];
 static stack_t guard_stack_before;
 static char guard_stack[65536]; /* a crash may be that of a full stack */
 static const char *volatile guard_name;
+static const char *volatile guard_policy; /* that runs again once a task does not */
+static volatile bool guard_is_task;
 static const char *volatile *guard_shared; /* the same for another process; or NULL */
 
 static size_t guard_add(char *line, size_t at, size_t size, const char *text)
@@ -27,7 +30,9 @@ static void guard_on_crash(int number)
     static char line[160];
     const char *name = guard_name;
     size_t n = guard_add(line, 0, sizeof line, "kvlab: crashed");
-    n = guard_add(line, n, sizeof line, name ? " while policy " : "; a plug-in may be the cause\n");
+    if (!name) n = guard_add(line, n, sizeof line, "; a plug-in may be the cause\n");
+    if (name)
+        n = guard_add(line, n, sizeof line, guard_is_task ? " while task " : " while policy ");
     if (name) n = guard_add(line, n, sizeof line - 8, name);
     if (name) n = guard_add(line, n, sizeof line, " ran\n");
     ssize_t written = write(STDERR_FILENO, line, n);
@@ -59,8 +64,20 @@ void kvl_guard_share(const char *volatile *where)
     guard_shared = where;
 }
 
-void kvl_guard_policy(const char *name)
+static void guard_set(const char *name, bool is_task)
 {
+    guard_is_task = is_task;
     guard_name = name;
     if (guard_shared) *guard_shared = name;
+}
+
+void kvl_guard_policy(const char *name)
+{
+    guard_policy = name;
+    guard_set(name, false);
+}
+
+void kvl_guard_task(const char *name)
+{
+    guard_set(name ? name : guard_policy, name != NULL);
 }

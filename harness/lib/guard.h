@@ -1,9 +1,9 @@
 /* guard.h - one line that says so when a plug-in crashes the program.
  *
- * A method of somebody else runs in this process: it may read where nothing is.  The program then
+ * A method or task of somebody else runs in this process: it may read where nothing is.  The program then
  * ends by the same signal as without the guard; the log keeps what was committed.
  * A policy that runs in a process of its own takes that one along: kvl_guard_share tells another which
- * policy it was.
+ * policy or task it was.
  * A signal handler can reach nothing but globals: the line is one, and so is where it is shared.
  * Thread-safe: no; called from the main thread.  A crash of any thread is seen.
  */
@@ -16,7 +16,9 @@ void kvl_guard_leave(void);
 /* The policy that runs from here on; NULL = none.  The name is kept, not copied: this is called before
  * every hook. */
 void kvl_guard_policy(const char *name);
-/* `where` holds what kvl_guard_policy said last: memory that another process sees, too.  That one
+/* The task whose code runs from here on; NULL = none, and again what kvl_guard_policy said last. */
+void kvl_guard_task(const char *name);
+/* `where` holds the name of what runs, policy or task: memory that another process sees, too.  That one
  * compares the pointer with names that it knows: they lie where they lay before the fork.  NULL: no
  * more. */
 void kvl_guard_share(const char *volatile *where);

@@ -1,4 +1,4 @@
-/* Policies from shared objects. */
+/* Policies and tasks from shared objects. */
 #include "plugin.h"
 
 #include "guard.h"
@@ -15,7 +15,15 @@ struct kvl_plugin {
     void *handle;
     char *path; /* as opened */
     uint64_t hash;
-    const struct kvl_policy *object;
+    const void *object;
+};
+
+static const struct plugin_kind {
+    int code; /* of a failure */
+    const char *symbol, *what, *flag;
+} plugin_kinds[] = {
+    [KVL_PLUGIN_POLICY] = { KVL_EPOLICY, "kvl_plugin_policy", "method", "--plugin" },
+    [KVL_PLUGIN_TASK] = { KVL_ETASK, "kvl_plugin_task", "task", "--task-plugin" },
 };
 
 /* dlopen searches folders for a name without '/'; "./name" is that file and no other. */
@@ -35,7 +43,24 @@ static int plugin_read(struct kvl_plugin *p, struct kvl_err *err)
     return rc;
 }
 
-static int plugin_load(struct kvl_plugin *p, struct kvl_err *err)
+static int plugin_find(struct kvl_plugin *p, enum kvl_plugin_kind kind, struct kvl_err *err)
+{
+    const struct plugin_kind *k = &plugin_kinds[kind];
+    const struct plugin_kind *other =
+        &plugin_kinds[kind == KVL_PLUGIN_TASK ? KVL_PLUGIN_POLICY : KVL_PLUGIN_TASK];
+    const void *const *symbol = dlsym(p->handle, k->symbol);
+    if (symbol && *symbol) {
+        p->object = *symbol;
+        return KVL_OK;
+    }
+    if (dlsym(p->handle, other->symbol))
+        return kvl_fail(err, k->code, "%s: is a %s, want %s %s", p->path, other->what, other->flag,
+                        p->path);
+    return kvl_fail(err, k->code, "%s: has no symbol %s, want a %s compiled with -DKVL_PLUGIN",
+                    p->path, k->symbol, k->what);
+}
+
+static int plugin_load(struct kvl_plugin *p, enum kvl_plugin_kind kind, struct kvl_err *err)
 {
     KVL_TRY(plugin_read(p, err));
     p->handle = dlopen(p->path, RTLD_NOW | RTLD_LOCAL);
@@ -43,20 +68,14 @@ static int plugin_load(struct kvl_plugin *p, struct kvl_err *err)
         const char *why = dlerror();
         size_t n = strlen(p->path);
         if (why && strncmp(why, p->path, n) == 0 && strncmp(why + n, ": ", 2) == 0) why += n + 2;
-        return kvl_fail(err, KVL_EPOLICY, "%s: cannot be loaded: %s", p->path,
+        return kvl_fail(err, plugin_kinds[kind].code, "%s: cannot be loaded: %s", p->path,
                         why ? why : "unknown reason");
     }
-    const struct kvl_policy *const *symbol = dlsym(p->handle, "kvl_plugin_policy");
-    if (!symbol || !*symbol)
-        return kvl_fail(err, KVL_EPOLICY,
-                        "%s: has no symbol kvl_plugin_policy, want a method compiled with "
-                        "-DKVL_PLUGIN",
-                        p->path);
-    p->object = *symbol;
-    return KVL_OK;
+    return plugin_find(p, kind, err);
 }
 
-int kvl_plugin_open(const char *path, struct kvl_plugin **out, struct kvl_err *err)
+int kvl_plugin_open(const char *path, enum kvl_plugin_kind kind, struct kvl_plugin **out,
+                    struct kvl_err *err)
 {
     struct kvl_plugin *p = kvl_alloc(1, sizeof *p);
     if (p) p->path = plugin_path_copy(path);
@@ -65,7 +84,7 @@ int kvl_plugin_open(const char *path, struct kvl_plugin **out, struct kvl_err *e
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", path);
     }
     kvl_guard_enter();
-    int rc = plugin_load(p, err);
+    int rc = plugin_load(p, kind, err);
     if (rc != KVL_OK) {
         kvl_plugin_close(p);
         return rc;
@@ -83,7 +102,7 @@ void kvl_plugin_close(struct kvl_plugin *p)
     kvl_free(p);
 }
 
-const struct kvl_policy *kvl_plugin_object(const struct kvl_plugin *p)
+const void *kvl_plugin_object(const struct kvl_plugin *p)
 {
     return p->object;
 }

@@ -285,11 +285,13 @@ static int config_rule_policy(struct kvl_yaml *y, yaml_node_t *v, const char *ke
 
 static int config_rule_task(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
+    struct config_rule *r = user;
     const struct kvl_task *task;
-    struct kvl_texts *names = &((struct config_rule *)user)->rule->tasks;
+    struct kvl_texts *names = &r->rule->tasks;
     KVL_TRY(kvl_yaml_each(y, v, key, config_add_name, names));
     for (size_t i = 0; i < names->n; i++)
-        if (kvl_task_find(names->v[i], &task, y->err) != KVL_OK) return kvl_yaml_fail_at(y, v, key);
+        if (kvl_registry_find_task(r->registry, names->v[i], &task, y->err) != KVL_OK)
+            return kvl_yaml_fail_at(y, v, key);
     return KVL_OK;
 }
 

@@ -105,7 +105,8 @@ static int point_task_find(struct point_entry *e, const char *text, struct kvl_b
     struct kvl_buf name = { 0 };
     size_t n = strcspn(text, ":");
     int rc = kvl_buf_add(&name, text, n);
-    if (rc == KVL_OK) rc = kvl_task_find(name.data, &e->point.task, e->y->err);
+    if (rc == KVL_OK)
+        rc = kvl_registry_find_task(e->registry, name.data, &e->point.task, e->y->err);
     if (rc == KVL_OK) rc = kvl_buf_adds(options, text[n] ? text + n + 1 : "");
     kvl_buf_free(&name);
     return rc;
@@ -172,7 +173,10 @@ static int point_add(struct point_entry *e, const char *options)
     struct kvl_point p = e->point;
     struct kvl_err *err = e->y->err;
     int rc = p.task ? point_fill_task(&p, options, err) : point_fill_policy(&p, options, err);
-    if (p.policy) p.plugin = kvl_registry_code(e->registry, p.policy);
+    p.foreign = p.task ? kvl_registry_task_foreign(e->registry, p.task)
+                       : kvl_registry_foreign(e->registry, p.policy);
+    p.plugin = p.task ? kvl_registry_task_code(e->registry, p.task)
+                      : kvl_registry_code(e->registry, p.policy);
     if (rc == KVL_OK && p.task) rc = point_hash_text(&p, err);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);

@@ -1,6 +1,7 @@
 /* From axes to cells. */
 #include "plan.h"
 
+#include "apart.h"
 #include "args.h"
 #include "guard.h"
 #include "policy_spec.h"
@@ -38,6 +39,41 @@ uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *tas
     return kvl_seed_mix(seed, (uint64_t)context);
 }
 
+static bool context_has_spans(const struct kvl_question *q, size_t bytes)
+{
+    for (int32_t e = 0; e < q->n_evidence; e++)
+        for (int32_t s = 0; s < q->evidence[e].n_spans; s++) {
+            struct kvl_span span = q->evidence[e].span[s];
+            if (span.begin >= span.end || span.end > bytes) return false;
+        }
+    return true;
+}
+
+/* What the rest relies on: a task may come from a plug-in. */
+static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
+                         const struct kvl_sample *s, struct kvl_err *err)
+{
+    int32_t wanted = task->score ? req->n_questions : 0;
+    if (!s->context || s->tokens.n != req->length_tok)
+        return kvl_fail(err, KVL_ETASK, "task %s: made a context of %d tokens, want %d", task->name,
+                        s->context ? s->tokens.n : 0, req->length_tok);
+    if (s->n_questions != wanted)
+        return kvl_fail(err, KVL_ETASK, "task %s: asks %d questions, want %d", task->name,
+                        s->n_questions, wanted);
+    for (int32_t i = 0; i < s->n_questions; i++) {
+        const struct kvl_question *q = &s->question[i];
+        if (!q->text || !q->answer || !q->gold || q->max_new_tok < 1)
+            return kvl_fail(err, KVL_ETASK,
+                            "task %s: question %d lacks its text, answer, gold or max_new_tok",
+                            task->name, i);
+        if (!context_has_spans(q, strlen(s->context)))
+            return kvl_fail(err, KVL_ETASK,
+                            "task %s: evidence of question %d is not inside the context",
+                            task->name, i);
+    }
+    return KVL_OK;
+}
+
 int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
                          struct kvl_sample *out, struct kvl_err *err)
 {
@@ -50,7 +86,13 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
         .index = context,
         .opts = g->task->opts,
     };
-    return g->task->task->generate(&req, out, err);
+    kvl_guard_task(g->task->task->name);
+    int rc = g->task->task->generate(&req, out, err);
+    kvl_guard_task(NULL);
+    KVL_TRY(rc);
+    rc = context_check(g->task->task, &req, out, err);
+    if (rc != KVL_OK) kvl_sample_free(out);
+    return rc;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -66,7 +108,10 @@ static int plan_key_depth(struct kvl_buf *b, double depth)
 static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
 {
     const struct kvl_reading *r = kvl_point_reading(task);
-    KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=", task->task->name, task->task->version));
+    KVL_TRY(kvl_buf_printf(b, ";task=%s/%u", task->task->name, task->task->version));
+    if (task->plugin)
+        KVL_TRY(kvl_buf_printf(b, ";task_plugin=%016llx", (unsigned long long)task->plugin));
+    KVL_TRY(kvl_buf_adds(b, ";task_options="));
     if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
     KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
     if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
@@ -392,26 +437,59 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
     return KVL_OK;
 }
 
+/* A context of a group, made to know that it can be. */
+struct trial {
+    const struct kvl_work *w;
+    const struct kvl_group *g;
+};
+
+/* *out: int32_t, tokens that follow the context. */
+static int plan_try(const void *user, void *out, struct kvl_err *err)
+{
+    const struct trial *t = user;
+    struct kvl_sample sample = { 0 };
+    /* Of a file the last context asks for the most. */
+    bool text = kvl_point_reading(t->g->task) && !t->g->speed;
+    KVL_TRY(kvl_context_generate(t->w, t->g, text ? t->w->sweep->contexts - 1 : 0, &sample, err));
+    int rc = plan_tail_tok(t->w, t->g, &sample, out, err);
+    kvl_sample_free(&sample);
+    return rc;
+}
+
+/* Its task broke its contract: error records, not a failure of the sweep. */
+static void plan_refuse(struct kvl_work *w, const struct kvl_group *g, const struct kvl_err *why)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        kvl_planned_destroy(w->cell[i].planned);
+        w->cell[i].planned = NULL;
+        w->cell[i].refused = *why;
+    }
+}
+
 /* Generates a context: what a task cannot do is a configuration error, met before hours of
- * work. */
+ * work.  One of a plug-in does it in a process of its own, which it may crash. */
 static int plan_check_group(const struct plan *p, const struct kvl_group *g, bool allow_overlong)
 {
-    const struct kvl_work *w = p->w;
+    struct kvl_work *w = p->w;
     const char *file = w->sweep->file ? w->sweep->file : w->sweep->name;
-    int32_t limit = kvl_model_shape(w->model)->n_ctx_train, tail;
-    struct kvl_sample sample = { 0 };
+    int32_t limit = kvl_model_shape(w->model)->n_ctx_train, tail = 0;
+    char who[96];
+    snprintf(who, sizeof who, "task %s", g->task->task->name);
+    struct trial trial = { w, g };
+    struct kvl_apart apart = { plan_try, &trial, &tail, sizeof tail, KVL_ETASK, who };
     if (g->length > limit && !allow_overlong)
         return kvl_fail(p->err, KVL_EINVAL,
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    /* Of a file the last context asks for the most. */
-    int32_t last = kvl_point_reading(g->task) && !g->speed ? w->sweep->contexts - 1 : 0;
-    int rc = kvl_context_generate(w, g, last, &sample, p->err);
+    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tail, p->err);
+    if (rc == KVL_ETASK) {
+        plan_refuse(w, g, p->err);
+        kvl_err_clear(p->err);
+        return KVL_OK;
+    }
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
-    rc = plan_tail_tok(w, g, &sample, &tail, p->err);
-    kvl_sample_free(&sample);
-    if (rc == KVL_OK && g->length + tail > limit && !allow_overlong)
+    if (g->length + tail > limit && !allow_overlong)
         rc = kvl_fail(p->err, KVL_EINVAL,
                       "%s: lengths: %d tokens and %d of question and answer, the model's context "
                       "is %d: want at most %d or --allow-overlong",

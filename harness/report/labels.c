@@ -182,8 +182,8 @@ static int label_build(struct kvl_result *x, const json_t *keys)
 /* The defaults of a task as options are written; empty for one that this program does not have. */
 static int task_defaults(const char *name, struct kvl_buf *out)
 {
-    const struct kvl_task *task;
-    if (kvl_task_find(name, &task, NULL) != KVL_OK || !task->opts) return kvl_buf_adds(out, "");
+    const struct kvl_task *task = kvl_builtin_task(name);
+    if (!task || !task->opts) return kvl_buf_adds(out, "");
     void *opts = kvl_alloc(1, task->opts_size);
     int rc = opts ? kvl_opt_defaults(task->opts, opts, NULL) : KVL_ENOMEM;
     if (rc == KVL_OK) rc = kvl_opt_print(task->opts, opts, out);

@@ -1,6 +1,8 @@
 /* From an answer to its sample record. */
 #include "runner_context.h"
 
+#include "guard.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -81,7 +83,9 @@ int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const st
         if (rc == KVL_OK)
             rc = kvl_decode(kvl_model_tokenizer(r->work->model), a->id, a->n_id, false, false,
                             &text, c->err);
+        kvl_guard_task(c->g->task->task->name);
         if (rc == KVL_OK) c->g->task->task->score(q->q, text.data, &score);
+        kvl_guard_task(NULL);
         outcome_score(&score, &answer.outcome);
     }
     answer.outcome.wall_ns =

@@ -6,6 +6,8 @@
  * that: no policy gets to crash the same unit twice. */
 #include "worker.h"
 
+#include "apart.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -35,7 +37,7 @@ struct worker {
 /* What all processes see. */
 struct shared {
     volatile int stop;
-    const char *volatile policy[]; /* [n] that run: where they lie in the worker, see guard.h */
+    const char *volatile policy[]; /* [n] or task, that runs: where its name lies in the worker */
 };
 
 struct workers {
@@ -300,10 +302,12 @@ static int workers_frames(struct workers *w, int32_t i)
 
 /* ---- a worker that died ---------------------------------------------------------------------- */
 
-/* How a worker ended: a status of waitpid, or what it said of its device. */
+/* How a worker ended: a status of waitpid, or what it said of its device; and who ran: a policy, the
+ * task, or none that is known. */
 struct death {
     int status;
     const struct kvl_err *lost;
+    const char *policy, *task;
 };
 
 static bool death_killed(int status)
@@ -311,22 +315,21 @@ static bool death_killed(int status)
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
 
-/* policy NULL: it is not known that one ran. */
-static void death_text(int status, const char *policy, struct kvl_err *out)
+static void death_text(const struct death *d, struct kvl_err *out)
 {
-    char how[96];
-    int code = policy ? KVL_EPOLICY : KVL_EINTERNAL;
-    if (death_killed(status))
+    char how[96], who[96] = "";
+    int code = d->policy ? KVL_EPOLICY : d->task ? KVL_ETASK : KVL_EINTERNAL;
+    if (death_killed(d->status))
         snprintf(how, sizeof how, "was killed (signal %d; the system may have been out of memory)",
                  SIGKILL);
-    else if (WIFSIGNALED(status))
-        snprintf(how, sizeof how, "crashed (signal %d, %s)", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
     else
-        snprintf(how, sizeof how, "ended with exit code %d", WEXITSTATUS(status));
+        kvl_apart_ended(d->status, how, sizeof how);
+    if (d->policy || d->task)
+        snprintf(who, sizeof who, " while %s %s ran", d->policy ? "policy" : "task",
+                 d->policy ? d->policy : d->task);
     *out = (struct kvl_err){ 0 };
-    kvl_fail(out, death_killed(status) ? KVL_ENOMEM : code, "the worker of this context %s%s%s%s",
-             how, policy ? " while policy " : "", policy ? policy : "", policy ? " ran" : "");
+    kvl_fail(out, death_killed(d->status) ? KVL_ENOMEM : code, "the worker of this context %s%s",
+             how, who);
 }
 
 /* The policy of the unit's group that ran, by where its name lies; NULL: none, or none of these. */
@@ -336,6 +339,13 @@ static const char *death_policy(const struct workers *w, const struct unit *u, c
     for (size_t i = g->first; i < g->first + g->n; i++)
         if (w->r->work->cell[i].policy->policy->name == name) return name;
     return NULL;
+}
+
+/* The same of its task. */
+static const char *death_task(const struct workers *w, const struct unit *u, const char *name)
+{
+    const char *task = w->r->work->group[u->what.group].task->task->name;
+    return task == name ? task : NULL;
 }
 
 /* Error records of the cells that wanted the unit: those of a policy, or all (NULL).  None where another
@@ -355,20 +365,20 @@ static int death_blame(struct workers *w, const struct unit *u, const char *poli
     return kvl_log_commit(w->r->log, w->err);
 }
 
-/* Nobody is blamed for a death that no policy is seen in, as when memory ran out, until it comes
- * again. */
-static int death_record(struct workers *w, struct unit *u, struct death d, const char *policy,
+/* Nobody is blamed for a death that no policy or task is seen in, as when memory ran out, until it
+ * comes again.  A task fails for all cells of the unit. */
+static int death_record(struct workers *w, struct unit *u, const struct death *d,
                         struct kvl_err *why, int32_t *n)
 {
     const struct kvl_group *g = &w->r->work->group[u->what.group];
-    bool seen = policy && (d.lost || !death_killed(d.status));
-    if (d.lost)
-        *why = *d.lost;
+    bool seen = (d->policy || d->task) && (d->lost || !death_killed(d->status));
+    if (d->lost)
+        *why = *d->lost;
     else
-        death_text(d.status, policy, why);
+        death_text(d, why);
     if (!seen) u->unseen++;
     if (!seen && u->unseen < 2) return KVL_OK;
-    return death_blame(w, u, seen && ++u->seen <= g->n ? policy : NULL, why, n);
+    return death_blame(w, u, seen && ++u->seen <= g->n ? d->policy : NULL, why, n);
 }
 
 static void death_say(struct workers *w, const struct unit *u, const struct kvl_err *why, int32_t n)
@@ -388,9 +398,11 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     const struct kvl_group *g = &w->r->work->group[u->what.group];
     struct kvl_err why;
     int32_t n = 0;
-    struct death d = { worker_end(w, i), lost };
+    struct death d = { .status = worker_end(w, i), .lost = lost };
     if (*w->r->stop) return KVL_OK;
-    KVL_TRY(death_record(w, u, d, death_policy(w, u, w->shared->policy[i]), &why, &n));
+    d.policy = death_policy(w, u, w->shared->policy[i]);
+    d.task = d.policy ? NULL : death_task(w, u, w->shared->policy[i]);
+    KVL_TRY(death_record(w, u, &d, &why, &n));
     death_say(w, u, &why, n);
     if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
     KVL_TRY(unit_finish(w, u));

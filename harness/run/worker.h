@@ -46,7 +46,7 @@ struct kvl_worker {
     int32_t threads;
     int fd;                       /* both ways */
     const volatile int *stop;     /* shared with the sweep's process */
-    const char *volatile *policy; /* the same: which one runs (kvl_guard_share) */
+    const char *volatile *policy; /* the same: policy or task (kvl_guard_share) */
 };
 
 /* The life of a worker, right after the fork; `parent` is the process that forked it. */

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# test_add_policy.sh - one new file is a method: methods/README.md, followed literally.
+# test_add_policy.sh - one new file is a method, or a task: methods/README.md and datasets/README.md,
+# followed literally.
 #
-# Runs the commands of its first block, and then those of its second (a plug-in), in a copy of the
-# sources.
+# Runs the commands of the first block of each, and then those of its second (a plug-in), in a copy of
+# the sources.
 #   $1 the program (not used: the steps build their own)   $2 the sources
 set -euo pipefail
 source_dir=$(realpath "$2")
@@ -17,10 +18,10 @@ fail() {
     exit 1
 }
 
-# The n-th block of shell commands of the README.
+# block README N: its n-th block of shell commands.
 block() {
-    awk -v want="$1" '/^```sh$/ { n++; inside = n == want; next } /^```/ { inside = 0 } inside' \
-        "$source_dir/methods/README.md"
+    awk -v want="$2" '/^```sh$/ { n++; inside = n == want; next } /^```/ { inside = 0 } inside' \
+        "$source_dir/$1"
 }
 
 # What is tracked and there; without git, everything but build folders.
@@ -36,11 +37,21 @@ copy_sources() {
     fi
 }
 
+# run_block README N NAME: in the copy; NAME is what the block adds.
 run_block() {
-    block "$2" >"$work/block.sh"
-    grep -Eq 'mymethod|myplugin' "$work/block.sh" || fail "no commands in methods/README.md, block $2"
-    (cd "$1" && bash -eux -o pipefail "$work/block.sh") >"$work/log" 2>&1 ||
-        fail "a command of methods/README.md, block $2, ended with an error"
+    block "$1" "$2" >"$work/block.sh"
+    grep -q "$3" "$work/block.sh" || fail "no commands for $3 in $1, block $2"
+    (cd "$copy" && bash -eux -o pipefail "$work/block.sh") >"$work/log" 2>&1 ||
+        fail "a command of $1, block $2, ended with an error"
+    if grep -Eq '^\[ +FAILED' "$work/log"; then fail "conformance of $3 failed"; fi
+}
+
+# logged NAME FILE: records of a log.
+logged() {
+    [ -s "$2" ] || fail "no log of the sweep"
+    zstd -dcq "$2" | grep -E "\"(policy|task)\": *\"$1\"" >"$work/found" || fail "the log has no $1"
+    "$copy/build/kvlab" report "$2" >"$work/report"
+    expect "$1" "$work/report"
 }
 
 expect() {
@@ -52,19 +63,24 @@ copy_sources
 echo 'set(CMAKE_C_FLAGS_RELEASE "-O1" CACHE STRING "")' >"$work/quick.cmake"
 export CMAKE_TOOLCHAIN_FILE=$work/quick.cmake
 if command -v ninja >"$work/log"; then export CMAKE_GENERATOR=Ninja; fi
-run_block "$copy" 1
+run_block methods/README.md 1 mymethod
 expect '^ +mymethod +keeps the latest tokens'
 expect 'OK \] mymethod: real equals masked'
-if grep -Eq '^\[ +FAILED' "$work/log"; then fail "the conformance suite failed"; fi
-log=$copy/out/mymethod.jsonl.zst
-[ -s "$log" ] || fail "no log of the sweep"
-zstd -dcq "$log" | grep -E '"policy": *"mymethod"' >"$work/found" || fail "the log has no mymethod"
-"$copy/build/kvlab" report "$log" >"$work/report"
-expect mymethod "$work/report"
+logged mymethod "$copy/out/mymethod.jsonl.zst"
 grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.dat' ||
     fail "no figure shows mymethod"
-
-run_block "$copy" 2
+run_block methods/README.md 2 myplugin
 expect '^ +myplugin +keeps the latest tokens .*myplugin\.so'
 expect 'OK \] myplugin: real equals masked'
+
+run_block datasets/README.md 1 mytask
+expect '^ +mytask +words hidden in filler text'
+expect 'OK \] mytask, kvlab-tiny: evidence and questions'
+expect 'OK \] test_bytes'
+logged mytask "$copy/out/mytask.jsonl.zst"
+run_block datasets/README.md 2 plugtask
+expect '^ +plugtask +words hidden in filler text.*'
+expect 'out/plugtask\.so'
+expect 'OK \] plugtask, kvlab-tiny: evidence and questions'
+logged plugtask "$copy/out/plugtask.jsonl.zst"
 echo "test_add_policy: ok"

@@ -2,7 +2,8 @@
  * give something that can be used.
  *
  *   cmake -B build-fuzz -DCMAKE_C_COMPILER=clang -DKVL_FUZZ=ON -DKVL_SAN=address,undefined,fuzzer-no-link
- *   fuzz_gguf -dict=tests/fuzz/gguf.dict -malloc_limit_mb=256 -timeout=2 tests/fuzz/corpus/gguf
+ *   tests/fuzz/corpus.sh unpack gguf build-fuzz/gguf
+ *   fuzz_gguf -dict=tests/fuzz/gguf.dict -malloc_limit_mb=256 -timeout=2 build-fuzz/gguf
  */
 #include "kvl/gguf.h"
 #include "kvl/tokenizer.h"

@@ -5,7 +5,8 @@
  * made with right hashes, so that the fuzzer gets behind them.
  *
  *   cmake -B build-fuzz -DCMAKE_C_COMPILER=clang -DKVL_FUZZ=ON -DKVL_SAN=address,undefined,fuzzer-no-link
- *   fuzz_log -malloc_limit_mb=256 -timeout=5 -max_len=4096 tests/fuzz/corpus/log
+ *   tests/fuzz/corpus.sh unpack log build-fuzz/log
+ *   fuzz_log -malloc_limit_mb=256 -timeout=5 -max_len=4096 build-fuzz/log
  */
 #include "log_frame.h"
 

@@ -33,7 +33,8 @@ static void record_open(struct record_test *t)
     assert_int_equal(kvl_registry_create(&t->registry, &t->err), KVL_OK);
     assert_int_equal(kvl_registry_find_policy(t->registry, "full", &t->policy.policy, &t->err),
                      KVL_OK);
-    assert_int_equal(kvl_task_find("kv_retrieval", &t->task.task, &t->err), KVL_OK);
+    assert_int_equal(kvl_registry_find_task(t->registry, "kv_retrieval", &t->task.task, &t->err),
+                     KVL_OK);
     t->task.options = t->policy.options = options;
     t->task.opts = kvl_alloc(1, t->task.task->opts_size);
     assert_int_equal(kvl_opt_defaults(t->task.task->opts, t->task.opts, &t->err), KVL_OK);

@@ -33,7 +33,8 @@ extern "C" {
     X(KVL_EDEVICE, -7, 7, "device error")                                                          \
     X(KVL_EINTERNAL, -8, 70, "internal error")                                                     \
     X(KVL_ESTOP, -9, 130, "stopped by a signal")                                                   \
-    X(KVL_ENUMERIC, -10, 6, "not a finite number")
+    X(KVL_ENUMERIC, -10, 6, "not a finite number")                                                 \
+    X(KVL_ETASK, -11, 6, "a task broke its contract")
 
 enum kvl_status {
 #define KVL_X(sym, val, ex, text) sym = (val),
@@ -75,9 +76,9 @@ struct kvl_buf {
     char *data;
     size_t len, cap;
 };
-int kvl_buf_add(struct kvl_buf *b, const void *data, size_t len);
-int kvl_buf_adds(struct kvl_buf *b, const char *s);
-int kvl_buf_printf(struct kvl_buf *b, const char *fmt, ...) KVL_PRINTF(2, 3);
+KVL_API int kvl_buf_add(struct kvl_buf *b, const void *data, size_t len);
+KVL_API int kvl_buf_adds(struct kvl_buf *b, const char *s);
+KVL_API int kvl_buf_printf(struct kvl_buf *b, const char *fmt, ...) KVL_PRINTF(2, 3);
 KVL_API void kvl_buf_free(struct kvl_buf *b);
 
 /* Reads a whole file (or standard input for "-") of at most `limit` bytes. */

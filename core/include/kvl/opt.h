@@ -88,6 +88,8 @@ struct kvl_opt {
         .def = (text), .help = __VA_ARGS__                                                         \
     }
 
+/* Every option lies inside its struct of `opts_size` bytes; else KVL_EINVAL. */
+int kvl_opt_check(const struct kvl_opt *table, size_t opts_size, struct kvl_err *err);
 /* Sets every option to its default.  KVL_EINTERNAL when the table itself is wrong. */
 int kvl_opt_defaults(const struct kvl_opt *table, void *opts, struct kvl_err *err);
 /* Sets one option from text.  KVL_EINVAL names the option, the value and what is allowed; an

@@ -2,7 +2,8 @@
  * and a scorer.
  *
  * One file in datasets/ defines one constant object and ends with KVL_TASK_EXPORT(object); the
- * build finds it.  `generate` is pure: the same request gives the same bytes on every machine.
+ * build finds it.  Compiled with -DKVL_PLUGIN into a shared object, the same source loads with
+ * --task-plugin x.so.  `generate` is pure: the same request gives the same bytes on every machine.
  *
  * The prompt is context text followed by question text.  The context is exactly the number of
  * tokens asked for (BOS included) under the tokenizer of the request.  A question's text ends with
@@ -88,7 +89,7 @@ struct kvl_sample {
     struct kvl_question *question;
     int32_t n_questions;
 };
-void kvl_sample_free(struct kvl_sample *s);
+KVL_API void kvl_sample_free(struct kvl_sample *s);
 
 /* A stage of the answer that is scored by itself. */
 struct kvl_task_sub {
@@ -125,9 +126,15 @@ struct kvl_task {
     double (*chance)(const void *opts);
 };
 
+#ifdef KVL_PLUGIN
+#define KVL_TASK_EXPORT(object)                                                                    \
+    KVL_API extern const struct kvl_task *const kvl_plugin_task;                                   \
+    const struct kvl_task *const kvl_plugin_task = &(object);
+#else
 #define KVL_TASK_EXPORT(object)                                                                    \
     extern const struct kvl_task *const kvl_task_##object;                                         \
     const struct kvl_task *const kvl_task_##object = &(object);
+#endif
 
 #ifdef __cplusplus
 }

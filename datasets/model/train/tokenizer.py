@@ -1,10 +1,10 @@
 """The tokenizer of the kvlab models: byte-level BPE ("gpt2", pre-tokenizer "gpt-2").
 
-The merges are not learned but built so that every word of datasets/text/*.def is one token after a
-space, and at a line start if a sentence begins with it.  Digits and lower-case letters without a
-space before them never merge: numbers and hexadecimal strings stay one token per character.  To
-that end every merge of letters starts at a space or at a capital letter.  Each word adds its
-prefixes (" r", " ri", " riv", ...) to the vocabulary.
+The merges are not learned but built so that every word of datasets/text/*.def and of the wording of
+the tasks is one token after a space, and at a line start if a sentence begins with it.  Digits and
+lower-case letters without a space before them never merge: numbers and hexadecimal strings stay one
+token per character.  To that end every merge of letters starts at a space or at a capital letter.
+Each word adds its prefixes (" r", " ri", " riv", ...) to the vocabulary.
 """
 import re
 

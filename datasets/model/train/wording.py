@@ -1,11 +1,15 @@
-"""Reads datasets/text/*.def, the words and wording that the C task generators use as well.
+"""Reads what the C task generators say: datasets/text/*.def has words and filler sentences, and a
+task's own file has its wording, in lines that begin with KVL_PHRASE.
 
-ruler.def keeps to words of english.def, so that it changes nothing in the vocabulary.
+Only the tasks that training shows are read: the vocabulary is made of their words, and a task that
+somebody adds must not change it.
 """
 import os
 import re
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "text")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+TAUGHT = ("passkey", "number_string", "needle", "kv_retrieval", "two_stage_retr", "niah",
+          "niah_multikey", "vt", "cwe", "fwe")  # files of datasets/
 LANGUAGES = ("english", "german")
 STRING = r'"((?:[^"\\]|\\.)*)"'
 
@@ -15,7 +19,8 @@ def _unescape(text):
 
 
 class Language:
-    """words {class: [word]}, sentences [(weight, template)], phrases {name: text} of one file."""
+    """words {class: [word]}, sentences [(weight, template)], phrases {name: text} of one
+    language."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
@@ -25,8 +30,7 @@ class Language:
             self.words.setdefault(group, []).append(_unescape(word))
         self.sentences = [(int(weight), _unescape(text)) for weight, text in
                           re.findall(r"^KVL_SENTENCE\((\d+), " + STRING + r"\)", source, re.M)]
-        self.phrases = {name: _unescape(text) for name, text in
-                        re.findall(r"^KVL_PHRASE\((\w+), " + STRING + r"\)", source, re.M)}
+        self.phrases = {}
 
     def all_words(self):
         """Every word of the file, fields of templates left out."""
@@ -47,11 +51,30 @@ class Language:
         return starts
 
 
+def _phrases(path):
+    """[(name, text)] of a task's file; a long text is several strings, which C puts together."""
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    phrase = r"^KVL_PHRASE\(\s*(\w+),\s*((?:" + STRING + r"\s*)+)\);"
+    found = re.findall(phrase, source, re.M)
+    if len(found) != source.count("KVL_PHRASE("):
+        raise ValueError(f"{path}: a KVL_PHRASE that cannot be read")
+    return [(name, "".join(_unescape(part) for part in re.findall(STRING, text)))
+            for name, text, _ in found]
+
+
 def load(folder=FOLDER):
     """{language: Language}; classes that a language leaves out are those of English."""
-    languages = {name: Language(os.path.join(folder, name + ".def")) for name in LANGUAGES}
+    languages = {name: Language(os.path.join(folder, "text", name + ".def")) for name in LANGUAGES}
     english = languages["english"]
-    english.phrases.update(Language(os.path.join(folder, "ruler.def")).phrases)
+    for task in TAUGHT:
+        for name, text in _phrases(os.path.join(folder, task + ".c")):
+            first, _, rest = name.partition("_")
+            phrases = languages[first].phrases if first in languages else english.phrases
+            key = rest if first in languages else name
+            if key in phrases:
+                raise ValueError(f"datasets/{task}.c: {name} stands in another file, too")
+            phrases[key] = text
     for language in languages.values():
         language.words = {**english.words, **language.words}
     return languages

@@ -1,0 +1,83 @@
+/* A fork, a pipe and a wait. */
+#include "apart.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool apart_write(int fd, const void *data, size_t len)
+{
+    for (const char *p = data; len > 0;) {
+        ssize_t n = write(fd, p, len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+static bool apart_read(int fd, void *data, size_t len)
+{
+    for (char *p = data; len > 0;) {
+        ssize_t n = read(fd, p, len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+void kvl_apart_ended(int status, char *out, size_t size)
+{
+    if (WIFSIGNALED(status))
+        snprintf(out, size, "crashed (signal %d, %s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(out, size, "ended with exit code %d", WEXITSTATUS(status));
+}
+
+/* _exit: what atexit and open files would do is for the parent. */
+static _Noreturn void apart_child(const struct kvl_apart *a, int fd)
+{
+    struct kvl_err err = { 0 };
+    int rc = a->run(a->user, a->out, &err);
+    bool told = apart_write(fd, &rc, sizeof rc) && apart_write(fd, &err, sizeof err) &&
+                apart_write(fd, a->out, a->bytes);
+    _exit(told ? 0 : 1);
+}
+
+/* What the child said, once it has ended. */
+static int apart_hear(const struct kvl_apart *a, int fd, pid_t pid, struct kvl_err *err)
+{
+    char how[96];
+    int rc, status = 0;
+    struct kvl_err why;
+    bool told = apart_read(fd, &rc, sizeof rc) && apart_read(fd, &why, sizeof why) &&
+                apart_read(fd, a->out, a->bytes);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    kvl_apart_ended(status, how, sizeof how);
+    if (!told) return kvl_fail(err, a->died, "%s %s", a->who, how);
+    if (rc == KVL_OK) return KVL_OK;
+    return kvl_fail(err, rc, "%s", why.msg[0] ? why.msg : kvl_status_name(rc));
+}
+
+int kvl_apart_run(const struct kvl_apart *a, struct kvl_err *err)
+{
+    int fd[2];
+    if (pipe(fd) != 0) return kvl_fail(err, KVL_ENOMEM, "%s: no pipe: %s", a->who, strerror(errno));
+    fflush(stdout); /* else both would print what waits there */
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(fd[0]);
+        apart_child(a, fd[1]);
+    }
+    close(fd[1]);
+    int rc = pid < 0 ? kvl_fail(err, KVL_ENOMEM, "%s: no process: %s", a->who, strerror(errno))
+                     : apart_hear(a, fd[0], pid, err);
+    close(fd[0]);
+    return rc;
+}

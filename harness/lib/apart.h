@@ -1,0 +1,25 @@
+/* apart.h - code that may crash, in a process of its own: a crash there is a message here.
+ *
+ * Thread-safe: no.
+ */
+#ifndef KVL_APART_H
+#define KVL_APART_H
+
+#include "kvl/base.h"
+
+struct kvl_apart {
+    int (*run)(const void *user, void *out, struct kvl_err *err);
+    const void *user;
+    void *out; /* [bytes], copied back when run returns KVL_OK */
+    size_t bytes;
+    int died;        /* the failure that it is when the process ends without an answer */
+    const char *who; /* of that failure's message: "who crashed (signal 11, ...)" */
+};
+
+/* Returns what `run` returned in a child, or `died`; KVL_ENOMEM: there is no process. */
+int kvl_apart_run(const struct kvl_apart *a, struct kvl_err *err);
+
+/* How a process ended that should not have, of a status of waitpid: "crashed (signal 11, ...)". */
+void kvl_apart_ended(int status, char *out, size_t size);
+
+#endif
