@@ -244,7 +244,9 @@ cat part.aa.zst part.ab.zst part.ac.zst part.ad.zst > damaged.zst
 "$program" log check damaged.zst > said
 contains "a whole log" ', whole$' said
 size=$(stat -c %s part.aa.zst)
-printf '\377\377' | dd of=damaged.zst bs=1 seek=$((size + 5000)) conv=notrunc status=none
+hit=$((size + $(stat -c %s part.ab.zst) / 2)) # whatever zstd made of it, this byte is another one then
+printf "\\$(printf %03o $((255 ^ $(od -An -tu1 -j $hit -N 1 damaged.zst))))" |
+    dd of=damaged.zst bs=1 seek=$hit conv=notrunc status=none
 refused 5 'log repair' log check damaged.zst
 contains "where it is damaged" "^damaged.zst: offset $size, $(stat -c %s part.ab.zst) bytes: no valid group" out
 "$program" log repair damaged.zst > said
