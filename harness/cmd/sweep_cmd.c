@@ -36,7 +36,7 @@ static const struct argp_option sweep_options[] = {
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
       "is "
       "the limit of each.  1: this process does it.  auto (default): as many as threads where a "
-      "token reads less than 32 MiB of weights, else 1",
+      "token reads less than 32 MiB of weights, else 1; plug-ins are always run by workers then",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
@@ -331,6 +331,13 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
     return KVL_OK;
 }
 
+static bool sweep_has_plugin(const struct kvl_work *work)
+{
+    for (size_t i = 0; i < work->n_cells; i++)
+        if (work->cell[i].planned && work->cell[i].policy->plugin) return true;
+    return false;
+}
+
 /* For so many contexts that are left to answer. */
 static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
 {
@@ -340,7 +347,8 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
                                 .weight_bytes = (int64_t)kvl_model_token_bytes(w->model),
                                 .kv_bytes = kvl_jobs_kv_bytes(w->work),
                                 .free_bytes = kvl_memory_free_bytes(),
-                                .gpu = w->has_gpu };
+                                .gpu = w->has_gpu,
+                                .plugin = sweep_has_plugin(w->work) };
     if (w->has_gpu) { /* each has the weights, too */
         ask.kv_bytes += (int64_t)kvl_model_bytes(w->model);
         ask.free_bytes = (int64_t)w->gpu.memory.free_bytes;

@@ -64,3 +64,8 @@ void kvl_guard_policy(const char *name)
     guard_name = name;
     if (guard_shared) *guard_shared = name;
 }
+
+const char *kvl_guard_running(void)
+{
+    return guard_name;
+}

@@ -16,6 +16,8 @@ void kvl_guard_leave(void);
 /* The policy that runs from here on; NULL = none.  The name is kept, not copied: this is called before
  * every hook. */
 void kvl_guard_policy(const char *name);
+/* What that said last.  Async-signal-safe. */
+const char *kvl_guard_running(void);
 /* `where` holds what kvl_guard_policy said last: memory that another process sees, too.  That one
  * compares the pointer with names that it knows: they lie where they lay before the fork.  NULL: no
  * more. */

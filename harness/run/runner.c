@@ -298,7 +298,7 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
     KVL_TRY(runner_refused(r, err));
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
-    if (!r->engine) return kvl_runner_workers(r, true, err);
+    if (r->jobs.all_apart) return kvl_runner_workers(r, true, err);
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
         if (g->mine && g->speed) KVL_TRY(kvl_runner_answer(r, g, 0, err));

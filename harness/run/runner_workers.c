@@ -4,6 +4,7 @@
  * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
+#include "stop.h"
 #include "worker.h"
 
 #include <errno.h>
@@ -47,7 +48,9 @@ struct workers {
     struct pollfd *poll; /* [n] */
     struct shared *shared;
     size_t shared_bytes;
-    bool speed; /* units are groups of speed cells */
+    bool speed;      /* units are groups of speed cells */
+    uint64_t t_stop; /* when a stop was seen; 0 = none yet */
+    bool killed;     /* those that had not ended some time after it */
     int32_t n, n_alive, threads;
     struct kvl_err *err;
 };
@@ -410,11 +413,37 @@ static int worker_hear(struct workers *w, int32_t i)
     return workers_frames(w, i);
 }
 
+/* A hook polls nothing: workers that a stop does not reach are killed.  What they have committed is
+ * still in their sockets, and is read as ever; what they had in hand is answered again. */
+static void workers_kill(struct workers *w)
+{
+    for (int32_t i = 0; i < w->n; i++) {
+        const struct worker *x = &w->worker[i];
+        if (!x->pid) continue;
+        const char *name = x->unit ? death_policy(w, x->unit, w->shared->policy[i]) : NULL;
+        kill(x->pid, SIGKILL);
+        kvl_progress_end(&w->r->progress);
+        fprintf(stderr,
+                "kvlab: %s%s did not return within %d s of signal %d: its worker was ended\n",
+                name ? "policy " : "what ran", name ? name : "", KVL_STOP_GRACE_S, *w->r->stop);
+    }
+    w->killed = true;
+}
+
+static void workers_stop(struct workers *w)
+{
+    w->shared->stop = *w->r->stop;
+    if (!w->shared->stop || w->killed) return;
+    uint64_t now = kvl_now_ns();
+    if (!w->t_stop) w->t_stop = now;
+    if (now - w->t_stop >= (uint64_t)KVL_STOP_GRACE_S * 1000000000u) workers_kill(w);
+}
+
 static int workers_loop(struct workers *w)
 {
     for (int32_t i = 0; i < w->n; i++) KVL_TRY(worker_feed(w, i));
     while (w->n_alive > 0) {
-        w->shared->stop = *w->r->stop;
+        workers_stop(w);
         int n = poll(w->poll, (nfds_t)w->n, WORKERS_POLL_MS);
         if (n < 0 && errno != EINTR)
             return kvl_fail(w->err, KVL_EINTERNAL, "cannot wait for workers: %s", strerror(errno));
@@ -477,10 +506,12 @@ int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err)
         w.n = 1;
         w.threads = r->info->threads;
     }
+    kvl_stop_watch(false);
     int rc = workers_memory(&w);
     if (rc == KVL_OK) workers_plan(&w);
     if (rc == KVL_OK) rc = workers_finished(&w);
     if (rc == KVL_OK) rc = workers_loop(&w);
     workers_free(&w);
+    kvl_stop_watch(true);
     return rc;
 }
