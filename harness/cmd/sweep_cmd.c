@@ -3,6 +3,7 @@
 
 #include "config_text.h"
 #include "folders.h"
+#include "memory.h"
 #include "policy_spec.h"
 #include "report.h"
 #include "runner.h"
@@ -10,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -237,12 +239,46 @@ static int sweep_plan(struct sweep *w)
     return kvl_work_shard(w->work, w->shard, w->err);
 }
 
-static int sweep_open_log(struct sweep *w)
+/* Where keys and values lie: how much of that is free (0 = not known), its name, and what else would help
+ * when it is too little. */
+struct sweep_room {
+    int64_t free_bytes;
+    const char *what, * or ;
+};
+
+static struct sweep_room sweep_room(const struct sweep *w)
 {
-    struct kvl_log_health health = { 0 };
+    int64_t device = (int64_t)w->gpu.memory.free_bytes - (int64_t)kvl_model_bytes(w->model);
+    if (!w->has_gpu || w->s.prefill_kv_host)
+        return (struct sweep_room){ kvl_memory_free_bytes(), "memory",
+                                    w->s.kv_type == KVL_KV_F32 ? ", or --kv-type f16" : "" };
+    if (w->gpu.memory.free_bytes == 0) return (struct sweep_room){ 0, "GPU memory", "" };
+    return (struct sweep_room){ KVL_MAX(device, 1), "GPU memory", ", or --prefill-kv host" };
+}
+
+/* What cannot run is refused before it starts, not killed by the system hours later. */
+static int sweep_check_memory(const struct sweep *w)
+{
+    struct kvl_runner r = { .work = w->work, .state = (struct kvl_state *)(uintptr_t)&w->state };
+    struct kvl_memory memory;
+    struct sweep_room room = sweep_room(w);
+    KVL_TRY(kvl_memory_plan(&r, &memory, w->err));
+    return kvl_memory_check(&memory, &w->s, room.free_bytes, room.what, room.or, w->err);
+}
+
+static int sweep_state(struct sweep *w)
+{
     KVL_TRY(kvl_state_create(w->work, w->a->accept_stale, w->a->retry, &w->state, w->err));
     if (sweep_log_path(&w->s, w->a, w->shard, &w->log_path) != KVL_OK)
         return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
+    return KVL_OK;
+}
+
+static int sweep_open_log(struct sweep *w)
+{
+    struct kvl_log_health health = { 0 };
+    /* Without a log all is wanted, and a sweep that is refused leaves none. */
+    if (access(w->log_path.data, F_OK) != 0) KVL_TRY(sweep_check_memory(w));
     KVL_TRY(kvl_make_folders(w->log_path.data, w->err));
     int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
     if (rc == KVL_OK) sweep_report_health(w->log_path.data, &health);
@@ -438,7 +474,9 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(sweep_check_refused(w));
     KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
     kvl_stop_install();
+    KVL_TRY(sweep_state(w));
     KVL_TRY(sweep_open_log(w));
+    KVL_TRY(sweep_check_memory(w));
     return sweep_run(w);
 }
 
