@@ -22,7 +22,7 @@ enum { WORKERS_POLL_MS = 200, WORKERS_READ = 1 << 16 };
 
 struct unit {
     struct kvl_unit what;
-    double cost, told;   /* progress: of the whole; what workers told of it */
+    double cost[KVL_WORK_KINDS], told[KVL_WORK_KINDS]; /* of the whole; what workers told of it */
     size_t seen, unseen; /* deaths of workers that had it: a policy ran, or none that is known */
 };
 
@@ -57,12 +57,20 @@ struct workers {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-static double unit_cost(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+static void unit_measure(const struct kvl_runner *r, struct unit *u)
 {
-    double cost = kvl_group_context_cost(g);
+    const struct kvl_group *g = &r->work->group[u->what.group];
+    u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL] = kvl_group_context_cost(r->work, g);
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (kvl_runner_wants(r, context, i))
-            cost += kvl_cell_context_cost(r->work, &r->work->cell[i]);
+        if (kvl_runner_wants(r, u->what.context, i))
+            u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER] +=
+                kvl_cell_context_cost(r->work, &r->work->cell[i]);
+}
+
+static double unit_cost(const struct unit *u)
+{
+    double cost = 0.0;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) cost += u->cost[k];
     return cost;
 }
 
@@ -77,7 +85,8 @@ static int32_t group_units(const struct workers *w, const struct kvl_group *g)
 static int unit_order(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;
-    if (x->cost > y->cost || x->cost < y->cost) return x->cost > y->cost ? -1 : 1;
+    double cost_x = unit_cost(x), cost_y = unit_cost(y);
+    if (cost_x > cost_y || cost_x < cost_y) return cost_x > cost_y ? -1 : 1;
     if (x->what.group != y->what.group) return x->what.group < y->what.group ? -1 : 1;
     return x->what.context < y->what.context ? -1 : 1;
 }
@@ -89,8 +98,8 @@ static void workers_plan(struct workers *w)
         const struct kvl_group *g = &work->group[i];
         for (int32_t c = 0, n = group_units(w, g); c < n; c++) {
             if (!kvl_runner_wants_any(w->r, g, c)) continue;
-            w->unit[w->n_units++] =
-                (struct unit){ .what = { i, c }, .cost = unit_cost(w->r, g, c) };
+            w->unit[w->n_units] = (struct unit){ .what = { i, c } };
+            unit_measure(w->r, &w->unit[w->n_units++]);
             w->left[i]++;
         }
     }
@@ -99,7 +108,8 @@ static void workers_plan(struct workers *w)
 
 static int unit_finish(struct workers *w, struct unit *u)
 {
-    w->r->progress.done += u->cost - u->told;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) /* of cells that failed */
+        kvl_progress_skip(&w->r->progress, (enum kvl_work_kind)k, u->cost[k] - u->told[k]);
     if (--w->left[u->what.group] > 0 || w->speed) return KVL_OK;
     return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
 }
@@ -208,8 +218,12 @@ static void count_add(struct workers *w, struct worker *x, const struct kvl_work
     r->progress.n_answers += c->n_answers;
     r->snapshots.n_loaded += c->n_loaded;
     r->snapshots.n_saved += c->n_saved;
-    r->progress.done += c->cost;
-    x->unit->told += c->cost;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        r->progress.work[k].done += c->cost[k];
+        r->progress.work[k].before += c->skipped[k];
+        r->progress.work[k].ns += c->ns[k];
+        x->unit->told[k] += c->cost[k];
+    }
 }
 
 /* Two workers may meet the failure of one cell: one record is enough. */
