@@ -3,7 +3,7 @@
 
 #include "config_text.h"
 #include "folders.h"
-#include "memory.h"
+#include "forecast.h"
 #include "policy_spec.h"
 #include "report.h"
 #include "runner.h"
@@ -33,7 +33,8 @@ static const struct argp_option sweep_options[] = {
     { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
     { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
       "a value that replaces the configuration's, as YAML (repeatable)", 0 },
-    { "dry-run", SWEEP_KEY_DRY, NULL, 0, "print the cells and what they cost; run nothing", 0 },
+    { "dry-run", SWEEP_KEY_DRY, NULL, 0,
+      "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
       "is "
@@ -257,9 +258,9 @@ static struct sweep_room sweep_room(const struct sweep *w)
 }
 
 /* What cannot run is refused before it starts, not killed by the system hours later. */
-static int sweep_check_memory(const struct sweep *w)
+static int sweep_check_memory(struct sweep *w)
 {
-    struct kvl_runner r = { .work = w->work, .state = (struct kvl_state *)(uintptr_t)&w->state };
+    struct kvl_runner r = { .work = w->work, .state = &w->state };
     struct kvl_memory memory;
     struct sweep_room room = sweep_room(w);
     KVL_TRY(kvl_memory_plan(&r, &memory, w->err));
@@ -401,14 +402,31 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
 }
 
 /* Above the cells of --dry-run. */
-static void sweep_print_jobs(const struct sweep *w)
+static void sweep_print_jobs(const struct sweep *w, const struct kvl_jobs *jobs)
 {
-    struct kvl_jobs jobs = sweep_jobs(w, INT32_MAX);
-    if (!jobs.apart) return;
-    printf("%d worker%s with %d thread%s each", jobs.n, jobs.n > 1 ? "s" : "", jobs.threads,
-           jobs.threads > 1 ? "s" : "");
+    if (!jobs->apart) return;
+    printf("%d worker%s with %d thread%s each", jobs->n, jobs->n > 1 ? "s" : "", jobs->threads,
+           jobs->threads > 1 ? "s" : "");
     if (w->s.kv_limit_mib) printf(", each with a kv_limit_mib of %d", w->s.kv_limit_mib);
     putchar('\n');
+}
+
+/* What the log has is only read: no lock, no folder. */
+static int sweep_dry_run(struct sweep *w)
+{
+    struct kvl_runner r = { .work = w->work, .state = &w->state };
+    struct kvl_forecast forecast;
+    struct sweep_room room = sweep_room(w);
+    KVL_TRY(sweep_state(w));
+    if (access(w->log_path.data, F_OK) == 0)
+        KVL_TRY(kvl_log_read(w->log_path.data, kvl_state_read, &w->state, NULL, w->err));
+    r.jobs = sweep_jobs(w, INT32_MAX);
+    KVL_TRY(kvl_forecast(&r, &forecast, w->err));
+    sweep_print_jobs(w, &r.jobs);
+    kvl_work_print(w->work, forecast.left);
+    kvl_forecast_print(&forecast, &r, w->log_path.data, room.free_bytes, room.what);
+    kvl_forecast_free(&forecast);
+    return KVL_OK;
 }
 
 /* libgomp's threads do not survive a fork: once there are any, workers would wait for them for ever. */
@@ -466,11 +484,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(
         kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     KVL_TRY(sweep_plan(w));
-    if (a->dry_run) {
-        sweep_print_jobs(w);
-        kvl_work_print(w->work);
-        return KVL_OK;
-    }
+    if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
     KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
     kvl_stop_install();

@@ -98,7 +98,7 @@ double kvl_prefill_cost(const struct kvl_work *w, int32_t n_tok);
 double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *g);
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c);
 
-/* Prints cells, groups and the estimate (--dry-run). */
-void kvl_work_print(const struct kvl_work *w);
+/* Prints the cells that are left [n_cells] in their groups, and the estimate of the whole (--dry-run). */
+void kvl_work_print(const struct kvl_work *w, const bool *left);
 
 #endif

@@ -209,30 +209,36 @@ static void plan_print_cell(const struct kvl_cell *c)
         printf("refused: %s\n", c->refused.msg);
 }
 
-static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g)
+static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left)
 {
     struct kvl_estimate e;
+    size_t n_left = 0;
+    for (size_t i = g->first; i < g->first + g->n; i++) n_left += left[i];
+    if (n_left == 0) return;
     kvl_group_estimate(w, g, &e);
     printf("%s%s length %d", g->speed ? "speed " : "", g->task->task->name, g->length);
     if (g->depth >= 0.0) printf(" depth %g", g->depth);
     printf(": %zu cells, %lld tokens to prefill, ", g->n, (long long)e.prefill_tok);
     if (g->speed)
-        printf("%lld to decode\n", (long long)e.n_speed_tok);
+        printf("%lld to decode", (long long)e.n_speed_tok);
     else if (e.n_text_tok)
-        printf("%lld to predict\n", (long long)e.n_text_tok);
+        printf("%lld to predict", (long long)e.n_text_tok);
     else
-        printf("%lld questions to answer\n", (long long)e.n_samples);
-    for (size_t i = g->first; i < g->first + g->n; i++) plan_print_cell(&w->cell[i]);
+        printf("%lld questions to answer", (long long)e.n_samples);
+    if (n_left < g->n) printf("; left: %zu cells", n_left);
+    putchar('\n');
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (left[i]) plan_print_cell(&w->cell[i]);
 }
 
-void kvl_work_print(const struct kvl_work *w)
+void kvl_work_print(const struct kvl_work *w, const bool *left)
 {
     struct kvl_estimate sum = { 0 };
     size_t n_groups = 0, n_cells = 0;
     for (size_t i = 0; i < w->n_groups; i++) {
         struct kvl_estimate e;
         if (!w->group[i].mine) continue;
-        plan_print_group(w, &w->group[i]);
+        plan_print_group(w, &w->group[i], left);
         kvl_group_estimate(w, &w->group[i], &e);
         sum.prefill_tok += e.prefill_tok;
         sum.n_samples += e.n_samples;
