@@ -50,6 +50,27 @@ grep -q '^log: none.zst has 0 of them; left: 36 cells, 3456 tokens to prefill, 1
 grep -q '^time: unknown, ' said || fail "a time from nothing: $(cat said)"
 [ ! -e none.zst ] || fail "a dry run wrote a log"
 
+# ---- several tasks and policies from flags -------------------------------------------------------
+
+# Every one that is named runs, whether the flag stands again or has a list; only the last task did once.
+flags=(run -m "$model" --length 256 --contexts 1 --threads 1 --quiet --budget 64)
+cells_of() { lines_of "$1" | sed -nE 's/.*"kind":"cell".*"task":"([^"]*)".*"policy":"([^"]*)".*"options_asked":"([^"]*)".*/\1 \2 \3/p' | LC_ALL=C sort; }
+"$program" "${flags[@]}" -t passkey:keys=2,depth=1 -P full 2>err && fail "an option that is none is taken"
+"$program" "${flags[@]}" -t kv_retrieval -t passkey:keys=2,needle -P quest:page=16,dense_layers=0,snapkv -P full --log flags.zst 2>err ||
+    fail "several tasks and policies"
+for task in kv_retrieval needle passkey; do
+    printf '%s full \n%s quest page=16,dense_layers=0\n%s snapkv \n' $task $task $task
+done >want
+equal "cells of all of them" "$(cat want)" "$(cells_of flags.zst)"
+for words in 'quest,page=16|--policy: "quest,page=16": options follow a colon, want quest:page=16' \
+    'quest,,full|--policy: an empty name in the list' 'quest,ful|.*did you mean "full"?'; do
+    ! "$program" "${flags[@]}" -t needle -P "${words%%|*}" --log none.zst 2>err || fail "-P ${words%%|*} is taken"
+    grep -qx "kvlab: ${words#*|}" err || fail "-P ${words%%|*}: $(cat err)"
+done
+printf 'a text of some words, again and again, which is long enough. %.0s' {1..80} >text
+"$program" "${flags[@]}" -t needle,perplexity:mode=decode -P full --text text --log text.zst 2>err || fail "--text beside another task"
+lines_of text.zst | grep -q '"kind":"perplexity".*text=' || fail "the text is not read: $(lines_of text.zst | tail -n 1)"
+
 # ---- contexts that memory has no room for --------------------------------------------------------
 
 # 256 MiB are left by ulimit; a context of 4 million tokens takes a gigabyte.  It is refused before it
