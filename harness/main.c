@@ -20,7 +20,7 @@ struct main_cmd {
 static const struct main_cmd main_cmds[] = {
     { "list", cmd_list, "policies and tasks that there are" },
     { "describe", cmd_describe, "a policy or task: what it is, its options" },
-    { "run", cmd_run, "one point: a model, a task, a policy, a budget" },
+    { "run", cmd_run, "a small sweep from flags: tasks, policies, budgets" },
     { "sweep", cmd_sweep, "a YAML file of axes; start it again to resume" },
     { "status", cmd_status, "what of a log is done" },
     { "report", cmd_report, "the table of a log" },

@@ -11,16 +11,20 @@ static size_t weight_bytes(const struct kvl_weight *w)
 }
 
 /* Every matrix but the embedding, of which a token reads one row; norms are too small to count. */
-static size_t model_token_bytes(const struct kvl_weights *w)
+static void model_count_weights(struct kvl_model *m)
 {
-    size_t bytes = weight_bytes(&w->output) + w->embed.row_bytes;
+    const struct kvl_weights *w = &m->w;
+    m->token_bytes = weight_bytes(&w->output) + w->embed.row_bytes;
+    m->layer_weights = 0;
     for (int32_t i = 0; i < w->hparams.n_layers; i++) {
         const struct kvl_layer_weights *l = &w->layer[i];
         const struct kvl_weight *all[] = { &l->attn_q,   &l->attn_k, &l->attn_v,  &l->attn_output,
                                            &l->ffn_gate, &l->ffn_up, &l->ffn_down };
-        for (size_t j = 0; j < sizeof all / sizeof all[0]; j++) bytes += weight_bytes(all[j]);
+        for (size_t j = 0; j < sizeof all / sizeof all[0]; j++) {
+            m->token_bytes += weight_bytes(all[j]);
+            m->layer_weights += (int64_t)all[j]->n_rows * all[j]->n_cols;
+        }
     }
-    return bytes;
 }
 
 static size_t model_tensor_bytes(const struct kvl_gguf *g)
@@ -72,7 +76,7 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
     model_set_name(m);
     kvl_gguf_hash(m->file, m->hash);
     m->bytes = model_tensor_bytes(m->file);
-    m->token_bytes = model_token_bytes(&m->w);
+    model_count_weights(m);
     return KVL_OK;
 }
 
@@ -124,6 +128,11 @@ size_t kvl_model_bytes(const struct kvl_model *m)
 {
     return m->bytes;
 }
+int64_t kvl_model_layer_weights(const struct kvl_model *m)
+{
+    return m->layer_weights;
+}
+
 size_t kvl_model_token_bytes(const struct kvl_model *m)
 {
     return m->token_bytes;

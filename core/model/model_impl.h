@@ -14,6 +14,7 @@ struct kvl_model {
     char name[128], hash[33];
     char *path;
     size_t bytes, token_bytes;
+    int64_t layer_weights;
 };
 
 #endif

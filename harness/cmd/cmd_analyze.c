@@ -241,7 +241,7 @@ static int analyze_context(struct analyze *z, int32_t context)
     KVL_TRY(kvl_context_generate(z->work, z->group, context, &sample, z->err));
     int rc = analyze_sample(z, &sample);
     kvl_sample_free(&sample);
-    z->progress.done += kvl_group_context_cost(z->group);
+    kvl_progress_did(&z->progress, KVL_WORK_PREFILL, kvl_prefill_cost(z->work, z->group->length));
     return rc;
 }
 
@@ -514,7 +514,8 @@ static int analyze_run(struct analyze *z)
     KVL_TRY(analyze_engine(z));
     KVL_TRY(analyze_open_log(z));
     for (size_t i = 0; i < z->work->n_groups; i++)
-        z->progress.total += z->s.contexts * kvl_group_context_cost(&z->work->group[i]);
+        z->progress.work[KVL_WORK_PREFILL].total +=
+            z->s.contexts * kvl_prefill_cost(z->work, z->work->group[i].length);
     z->progress.n_cells = z->work->n_groups;
     kvl_progress_begin(&z->progress, z->a->quiet);
     int rc = KVL_OK;

@@ -3,6 +3,7 @@
 
 #include "config_text.h"
 #include "folders.h"
+#include "forecast.h"
 #include "policy_spec.h"
 #include "report.h"
 #include "runner.h"
@@ -10,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- options --------------------------------------------------------------------------------- */
 
@@ -32,12 +34,13 @@ static const struct argp_option sweep_options[] = {
     { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
     { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
       "a value that replaces the configuration's, as YAML (repeatable)", 0 },
-    { "dry-run", SWEEP_KEY_DRY, NULL, 0, "print the cells and what they cost; run nothing", 0 },
+    { "dry-run", SWEEP_KEY_DRY, NULL, 0,
+      "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
       "is "
       "the limit of each.  1: this process does it.  auto (default): as many as threads where a "
-      "token reads less than 32 MiB of weights, else 1",
+      "token reads less than 32 MiB of weights, else 1; plug-ins are always run by workers then",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
@@ -243,12 +246,46 @@ static int sweep_plan(struct sweep *w)
     return kvl_work_shard(w->work, w->shard, w->err);
 }
 
-static int sweep_open_log(struct sweep *w)
+/* Where keys and values lie: how much of that is free (0 = not known), its name, and what else would help
+ * when it is too little. */
+struct sweep_room {
+    int64_t free_bytes;
+    const char *what, * or ;
+};
+
+static struct sweep_room sweep_room(const struct sweep *w)
 {
-    struct kvl_log_health health = { 0 };
+    int64_t device = (int64_t)w->gpu.memory.free_bytes - (int64_t)kvl_model_bytes(w->model);
+    if (!w->has_gpu || w->s.prefill_kv_host)
+        return (struct sweep_room){ kvl_memory_free_bytes(), "memory",
+                                    w->s.kv_type == KVL_KV_F32 ? ", or --kv-type f16" : "" };
+    if (w->gpu.memory.free_bytes == 0) return (struct sweep_room){ 0, "GPU memory", "" };
+    return (struct sweep_room){ KVL_MAX(device, 1), "GPU memory", ", or --prefill-kv host" };
+}
+
+/* What cannot run is refused before it starts, not killed by the system hours later. */
+static int sweep_check_memory(struct sweep *w)
+{
+    struct kvl_runner r = { .work = w->work, .state = &w->state };
+    struct kvl_memory memory;
+    struct sweep_room room = sweep_room(w);
+    KVL_TRY(kvl_memory_plan(&r, &memory, w->err));
+    return kvl_memory_check(&memory, &w->s, room.free_bytes, room.what, room.or, w->err);
+}
+
+static int sweep_state(struct sweep *w)
+{
     KVL_TRY(kvl_state_create(w->work, w->a->accept_stale, w->a->retry, &w->state, w->err));
     if (sweep_log_path(&w->s, w->a, w->shard, &w->log_path) != KVL_OK)
         return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
+    return KVL_OK;
+}
+
+static int sweep_open_log(struct sweep *w)
+{
+    struct kvl_log_health health = { 0 };
+    /* Without a log all is wanted, and a sweep that is refused leaves none. */
+    if (access(w->log_path.data, F_OK) != 0) KVL_TRY(sweep_check_memory(w));
     KVL_TRY(kvl_make_folders(w->log_path.data, w->err));
     int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
     if (rc == KVL_OK) sweep_report_health(w->log_path.data, &health);
@@ -337,6 +374,14 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
     return KVL_OK;
 }
 
+static bool sweep_has_plugin(const struct kvl_work *work)
+{
+    for (size_t i = 0; i < work->n_cells; i++)
+        if (work->cell[i].planned && (work->cell[i].policy->foreign || work->cell[i].task->foreign))
+            return true;
+    return false;
+}
+
 /* For so many contexts that are left to answer. */
 static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
 {
@@ -346,7 +391,8 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
                                 .weight_bytes = (int64_t)kvl_model_token_bytes(w->model),
                                 .kv_bytes = kvl_jobs_kv_bytes(w->work),
                                 .free_bytes = kvl_memory_free_bytes(),
-                                .gpu = w->has_gpu };
+                                .gpu = w->has_gpu,
+                                .plugin = sweep_has_plugin(w->work) };
     if (w->has_gpu) { /* each has the weights, too */
         ask.kv_bytes += (int64_t)kvl_model_bytes(w->model);
         ask.free_bytes = (int64_t)w->gpu.memory.free_bytes;
@@ -363,14 +409,31 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
 }
 
 /* Above the cells of --dry-run. */
-static void sweep_print_jobs(const struct sweep *w)
+static void sweep_print_jobs(const struct sweep *w, const struct kvl_jobs *jobs)
 {
-    struct kvl_jobs jobs = sweep_jobs(w, INT32_MAX);
-    if (!jobs.apart) return;
-    printf("%d worker%s with %d thread%s each", jobs.n, jobs.n > 1 ? "s" : "", jobs.threads,
-           jobs.threads > 1 ? "s" : "");
+    if (!jobs->apart) return;
+    printf("%d worker%s with %d thread%s each", jobs->n, jobs->n > 1 ? "s" : "", jobs->threads,
+           jobs->threads > 1 ? "s" : "");
     if (w->s.kv_limit_mib) printf(", each with a kv_limit_mib of %d", w->s.kv_limit_mib);
     putchar('\n');
+}
+
+/* What the log has is only read: no lock, no folder. */
+static int sweep_dry_run(struct sweep *w)
+{
+    struct kvl_runner r = { .work = w->work, .state = &w->state };
+    struct kvl_forecast forecast;
+    struct sweep_room room = sweep_room(w);
+    KVL_TRY(sweep_state(w));
+    if (access(w->log_path.data, F_OK) == 0)
+        KVL_TRY(kvl_log_read(w->log_path.data, kvl_state_read, &w->state, NULL, w->err));
+    r.jobs = sweep_jobs(w, INT32_MAX);
+    KVL_TRY(kvl_forecast(&r, &forecast, w->err));
+    sweep_print_jobs(w, &r.jobs);
+    kvl_work_print(w->work, forecast.left);
+    kvl_forecast_print(&forecast, &r, w->log_path.data, room.free_bytes, room.what);
+    kvl_forecast_free(&forecast);
+    return KVL_OK;
 }
 
 /* libgomp's threads do not survive a fork: once there are any, workers would wait for them for ever. */
@@ -428,15 +491,13 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(
         kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     KVL_TRY(sweep_plan(w));
-    if (a->dry_run) {
-        sweep_print_jobs(w);
-        kvl_work_print(w->work);
-        return KVL_OK;
-    }
+    if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
     KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
     kvl_stop_install();
+    KVL_TRY(sweep_state(w));
     KVL_TRY(sweep_open_log(w));
+    KVL_TRY(sweep_check_memory(w));
     return sweep_run(w);
 }
 

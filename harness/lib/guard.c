@@ -81,3 +81,8 @@ void kvl_guard_task(const char *name)
 {
     guard_set(name ? name : guard_policy, name != NULL);
 }
+
+const char *kvl_guard_running(void)
+{
+    return guard_name;
+}

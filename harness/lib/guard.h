@@ -18,6 +18,8 @@ void kvl_guard_leave(void);
 void kvl_guard_policy(const char *name);
 /* The task whose code runs from here on; NULL = none, and again what kvl_guard_policy said last. */
 void kvl_guard_task(const char *name);
+/* What runs, policy or task.  Async-signal-safe. */
+const char *kvl_guard_running(void);
 /* `where` holds the name of what runs, policy or task: memory that another process sees, too.  That one
  * compares the pointer with names that it knows: they lie where they lay before the fork.  NULL: no
  * more. */

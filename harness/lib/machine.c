@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { CGROUP_PATH = 2048 };
+
 /* The value of the first line "key : value" of a file, or of `key=value`. */
 static void machine_line(const char *path, const char *key, char between, char *out, size_t size)
 {
@@ -75,13 +77,102 @@ static int64_t machine_count(const char *path, const char *key)
     return kvl_parse_i64(text, &n) == KVL_OK ? n : 0;
 }
 
+/* The number behind "key " in a file of such lines; 0 when there is none. */
+static int64_t machine_stat(const char *path, const char *key)
+{
+    char text[64] = "";
+    int64_t n = 0;
+    machine_line(path, key, ' ', text, sizeof text);
+    return kvl_parse_i64(text, &n) == KVL_OK ? n : 0;
+}
+
+/* ---- control groups -------------------------------------------------------------------------- */
+
+/* What a version calls its files. */
+struct cgroup_names {
+    const char *limit, *used, *files[2];
+};
+static const struct cgroup_names cgroup_v2 = { "memory.max",
+                                               "memory.current",
+                                               { "active_file", "inactive_file" } };
+static const struct cgroup_names cgroup_v1 = { "memory.limit_in_bytes",
+                                               "memory.usage_in_bytes",
+                                               { "total_active_file", "total_inactive_file" } };
+
+/* What one group leaves; -1 = it has no limit.  Pages of files count as used and are given up on demand. */
+static int64_t cgroup_left(const char *folder, const struct cgroup_names *names)
+{
+    char path[CGROUP_PATH + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, names->limit);
+    int64_t limit = machine_number(path);
+    snprintf(path, sizeof path, "%s/%s", folder, names->used);
+    int64_t used = machine_number(path);
+    if (limit < 0 || used < 0) return -1;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    for (size_t i = 0; i < 2; i++) used -= machine_stat(path, names->files[i]);
+    return KVL_MAX(limit - KVL_MAX(used, 0), 1);
+}
+
+static int64_t machine_least(int64_t a, int64_t b)
+{
+    if (a < 0 || b < 0) return KVL_MAX(a, b);
+    return KVL_MIN(a, b);
+}
+
+/* The group and those around it, up to the root, whose folder is the first n_root bytes of `folder`. */
+static int64_t cgroup_least(char *folder, size_t n_root, const struct cgroup_names *names)
+{
+    int64_t least = -1;
+    for (size_t n = strlen(folder);; folder[n] = '\0') {
+        least = machine_least(least, cgroup_left(folder, names));
+        if (n <= n_root) return least;
+        while (n > n_root && folder[n - 1] != '/') n--;
+        while (n > n_root && folder[n - 1] == '/') n--;
+    }
+}
+
+int64_t kvl_cgroup_free_bytes(const char *list, const char *root)
+{
+    char line[CGROUP_PATH / 2], folder[CGROUP_PATH];
+    int64_t least = -1;
+    FILE *f = fopen(list, "r");
+    if (!f) return -1;
+    while (fgets(line, sizeof line, f)) { /* "0::/path", or "7:memory:/path" of version 1 */
+        char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+        if (!path) continue;
+        *path++ = '\0';
+        path[strcspn(path, "\n")] = '\0';
+        bool v1 = strcmp(names, ":memory") == 0;
+        if (!v1 && strcmp(names, ":") != 0) continue;
+        int n_root = snprintf(folder, sizeof folder, "%s%s", root, v1 ? "/memory" : "");
+        if (n_root < 0 || (size_t)n_root + strlen(path) >= sizeof folder) continue;
+        memcpy(folder + n_root, path, strlen(path) + 1);
+        least = machine_least(least,
+                              cgroup_least(folder, (size_t)n_root, v1 ? &cgroup_v1 : &cgroup_v2));
+    }
+    fclose(f);
+    return least;
+}
+
+/* ---- free memory ----------------------------------------------------------------------------- */
+
+/* What ulimit leaves of address space or data; -1 = no limit. */
+static int64_t machine_rlimit(__rlimit_resource_t which, const char *used)
+{
+    struct rlimit limit;
+    if (getrlimit(which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+    int64_t most = (int64_t)KVL_MIN(limit.rlim_cur, (rlim_t)INT64_MAX);
+    return KVL_MAX(most - machine_count("/proc/self/status", used) * 1024, 1);
+}
+
 int64_t kvl_memory_free_bytes(void)
 {
     int64_t bytes = machine_count("/proc/meminfo", "MemAvailable") * 1024;
-    int64_t limit = machine_number("/sys/fs/cgroup/memory.max");
-    int64_t used = machine_number("/sys/fs/cgroup/memory.current");
-    if (limit >= 0 && used >= 0 && bytes > 0) bytes = KVL_MIN(bytes, KVL_MAX(limit - used, 1));
-    return bytes;
+    if (bytes <= 0) bytes = -1;
+    bytes = machine_least(bytes, kvl_cgroup_free_bytes("/proc/self/cgroup", "/sys/fs/cgroup"));
+    bytes = machine_least(bytes, machine_rlimit(RLIMIT_AS, "VmSize"));
+    bytes = machine_least(bytes, machine_rlimit(RLIMIT_DATA, "VmData"));
+    return KVL_MAX(bytes, 0);
 }
 
 int32_t kvl_machine_threads(void)

@@ -12,11 +12,14 @@ struct kvl_machine {
 
 /* What cannot be found out is "" or 0. */
 void kvl_machine_read(struct kvl_machine *out);
-/* Bytes that this process may still take, by the system's account and that of its control group; 0 =
- * unknown. */
+/* Bytes that this process may still take, by the account of the system, of its control groups and of
+ * ulimit; 0 = unknown. */
 int64_t kvl_memory_free_bytes(void);
 /* Peak resident memory of this process. */
 int64_t kvl_rss_peak_bytes(void);
+/* The least that the control groups in `list` (as /proc/self/cgroup) and those around them leave, where
+ * they are mounted at `root`; -1 = no limit. */
+int64_t kvl_cgroup_free_bytes(const char *list, const char *root);
 /* Threads of this process; 0 = unknown. */
 int32_t kvl_machine_threads(void);
 /* UTC, ISO 8601 with milliseconds: informative only. */

@@ -65,6 +65,17 @@ size_t kvl_outside(const char *text, const char *stop)
     return (size_t)(p - text);
 }
 
+size_t kvl_list_word(const char *text)
+{
+    size_t n = kvl_outside(text, ",");
+    while (text[n]) {
+        const char *piece = text + n + 1;
+        if (piece[kvl_outside(piece, "=:,")] != '=') break;
+        n += 1 + kvl_outside(piece, ",");
+    }
+    return n;
+}
+
 /* "a=1,b=2" of the inner policy, each with its name before it. */
 static int word_inner_options(const char *text, size_t len, const struct kvl_policy *inner,
                               struct kvl_buf *out)

@@ -15,6 +15,11 @@ struct kvl_policy_spec {
     bool own;               /* prefill=own */
 };
 
+/* Characters of the first word of a comma list of policies or tasks with options, "quest:page=16,top=2,snapkv".
+ * A piece "name=value" belongs to the word before it, any other begins the next word: names have no "=", and
+ * values no comma. */
+size_t kvl_list_word(const char *text);
+
 /* Characters of `text` up to the first of `stop` that stands outside parentheses. */
 size_t kvl_outside(const char *text, const char *stop);
 

@@ -2,7 +2,7 @@
  *
  * Contexts are independent, and a small model has too little work per token for a team of threads:
  * then one worker process per core takes a context at a time, and a policy that crashes costs its own
- * cells and no other.  The cores of the sweep (--threads) are shared out among the workers.
+ * cells and no other.  For that a plug-in gets a worker, if only one, unless --jobs 1 is given.  The cores of the sweep (--threads) are shared out among the workers.
  */
 #ifndef KVL_JOBS_H
 #define KVL_JOBS_H
@@ -18,6 +18,7 @@ struct kvl_jobs {
     int32_t threads;  /* of each */
     bool apart;       /* in processes of their own; false: n = 1, the sweep's process does it */
     int32_t left_out; /* so many more there was no memory for */
+    bool all_apart;   /* timed cells, too, one worker at a time */
 };
 
 /* "auto" (also NULL) or 1 to 1024; auto is 0. */
@@ -30,7 +31,8 @@ struct kvl_jobs_ask {
     int64_t weight_bytes;
     int64_t kv_bytes;   /* keys and values of one process */
     int64_t free_bytes; /* 0 = unknown */
-    bool gpu; /* it is the GPU that has work: one process unless asked, and always apart */
+    bool gpu;    /* it is the GPU that has work: one process unless asked, and always apart */
+    bool plugin; /* code of somebody else runs: apart unless asked for one process */
 };
 /* Fewer than asked where there is no work or no memory for all. */
 struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a);

@@ -46,10 +46,34 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
     if (out->n_samples) out->n_quality = cells * s->contexts * s->quality.questions;
 }
 
-double kvl_group_context_cost(const struct kvl_group *g)
+/* A token that sees so many others multiplies as often for its attention as by the weights: 2 x heads x
+ * head_dim products in a layer for each of them. */
+static double plan_even_tok(const struct kvl_work *w)
 {
-    double n = plan_prefill_tok(g);
-    return n * (1.0 + n / 8192.0);
+    const struct kvl_shape *s = kvl_model_shape(w->model);
+    return (double)kvl_model_layer_weights(w->model) /
+           (2.0 * s->n_layers * s->n_heads * s->head_dim);
+}
+
+double kvl_prefill_cost(const struct kvl_work *w, int32_t n_tok)
+{
+    double n = n_tok;
+    return n * (1.0 + n / 2.0 / plan_even_tok(w));
+}
+
+/* Whether any cell starts from the prefill that the group shares. */
+static bool plan_shares(const struct kvl_work *w, const struct kvl_group *g)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        const struct kvl_planned *p = w->cell[i].planned;
+        if (p && (!kvl_planned_own_prefill(p) || w->sweep->quality.questions > 0)) return true;
+    }
+    return false;
+}
+
+double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *g)
+{
+    return plan_shares(w, g) ? kvl_prefill_cost(w, plan_prefill_tok(g)) : 0.0;
 }
 
 /* Decode reads weights and what the policy reads; attaching reads the context, once per question
@@ -59,14 +83,15 @@ double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
     const struct kvl_sweep *s = w->sweep;
     int32_t read = c->budget_tok ? KVL_MIN(c->budget_tok, c->length) : c->length;
     bool own = c->planned && kvl_planned_own_prefill(c->planned);
-    double step = PLAN_DECODE_COST * (1.0 + read / 4096.0), attach = 0.02 * c->length;
+    double even = plan_even_tok(w), all = 1.0 + c->length / even;
+    double step = PLAN_DECODE_COST * (1.0 + read / even), attach = 0.02 * c->length;
     const struct kvl_reading *r = kvl_point_reading(c->task);
     if (r && !c->speed) return attach + step * (c->length - kvl_reading_before(r, c->length));
-    if (own) attach = c->length * (1.0 + read / 4096.0);
+    if (own) attach = KVL_MIN(c->length * (1.0 + read / even), kvl_prefill_cost(w, c->length));
     if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
     int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL && !own ? s->questions : 1;
     /* A reference pass is steps of two sessions and full attention again. */
-    double pass = 4.0 * PLAN_DECODE_COST * (1.0 + c->length / 4096.0) * s->quality.steps;
+    double pass = 4.0 * PLAN_DECODE_COST * all * s->quality.steps;
     return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions + pass * s->quality.questions;
 }
 
@@ -76,7 +101,7 @@ static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *
     int32_t contexts = g->speed ? 1 : w->sweep->contexts;
     for (size_t i = g->first; i < g->first + g->n; i++)
         cost += kvl_cell_context_cost(w, &w->cell[i]);
-    return contexts * (cost + kvl_group_context_cost(g));
+    return contexts * (cost + kvl_group_context_cost(w, g));
 }
 
 /* ---- shares ---------------------------------------------------------------------------------- */
@@ -184,30 +209,36 @@ static void plan_print_cell(const struct kvl_cell *c)
         printf("refused: %s\n", c->refused.msg);
 }
 
-static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g)
+static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left)
 {
     struct kvl_estimate e;
+    size_t n_left = 0;
+    for (size_t i = g->first; i < g->first + g->n; i++) n_left += left[i];
+    if (n_left == 0) return;
     kvl_group_estimate(w, g, &e);
     printf("%s%s length %d", g->speed ? "speed " : "", g->task->task->name, g->length);
     if (g->depth >= 0.0) printf(" depth %g", g->depth);
     printf(": %zu cells, %lld tokens to prefill, ", g->n, (long long)e.prefill_tok);
     if (g->speed)
-        printf("%lld to decode\n", (long long)e.n_speed_tok);
+        printf("%lld to decode", (long long)e.n_speed_tok);
     else if (e.n_text_tok)
-        printf("%lld to predict\n", (long long)e.n_text_tok);
+        printf("%lld to predict", (long long)e.n_text_tok);
     else
-        printf("%lld questions to answer\n", (long long)e.n_samples);
-    for (size_t i = g->first; i < g->first + g->n; i++) plan_print_cell(&w->cell[i]);
+        printf("%lld questions to answer", (long long)e.n_samples);
+    if (n_left < g->n) printf("; left: %zu cells", n_left);
+    putchar('\n');
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (left[i]) plan_print_cell(&w->cell[i]);
 }
 
-void kvl_work_print(const struct kvl_work *w)
+void kvl_work_print(const struct kvl_work *w, const bool *left)
 {
     struct kvl_estimate sum = { 0 };
     size_t n_groups = 0, n_cells = 0;
     for (size_t i = 0; i < w->n_groups; i++) {
         struct kvl_estimate e;
         if (!w->group[i].mine) continue;
-        plan_print_group(w, &w->group[i]);
+        plan_print_group(w, &w->group[i], left);
         kvl_group_estimate(w, &w->group[i], &e);
         sum.prefill_tok += e.prefill_tok;
         sum.n_samples += e.n_samples;

@@ -24,7 +24,7 @@ int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out
 /* One block of texts: perplexity instead of accuracy.  x [n]. */
 int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
 /* Differences to the policy with that label or name, on the same questions and, where it has one,
- * at the same budget.  KVL_EINVAL when there is no such policy. */
+ * at the same budget.  KVL_EINVAL when there is no such policy, or no sample at all. */
 int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
 /* Tables beside accuracy, of the cells that have what they show. */
 enum kvl_detail { KVL_DETAIL_STAGES, KVL_DETAIL_EVIDENCE, KVL_DETAIL_QUALITY, KVL_DETAIL_METHOD };
@@ -41,6 +41,10 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out);
 
 /* Says which bounds a block x [n] lacks. */
 void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
+/* Order of rows where lengths are pooled or beside each other, 0 when it is the same row: budgets that were
+ * written alike are one, since 25% is another number of tokens at every length.  Shares stand behind budgets
+ * in tokens. */
+int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* Cells of a row: the budget as written and in tokens; live slots and whole blocks. */
 void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);

@@ -21,6 +21,11 @@ static const char *compare_budget(const struct kvl_result *x)
 
 /* ---- across one axis ----------------------------------------------------------------------- */
 
+static int by_row_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned key)
+{
+    return (key & KVL_BLOCK_LENGTH ? kvl_report_row_cmp : kvl_result_row_cmp)(a, b);
+}
+
 /* Blocks without the key, then rows, then the key. */
 static int by_order(const void *a, const void *b, void *user)
 {
@@ -28,7 +33,7 @@ static int by_order(const void *a, const void *b, void *user)
     const struct kvl_result *y = *(const struct kvl_result *const *)b;
     unsigned key = *(const unsigned *)user;
     int c = kvl_result_block_cmp(x, y, key);
-    if (!c) c = kvl_result_row_cmp(x, y);
+    if (!c) c = by_row_cmp(x, y, key);
     return c ? c : kvl_result_block_cmp(x, y, ALL_KEYS & ~key);
 }
 
@@ -80,7 +85,7 @@ static int by_print(struct by_block *b, char (*name)[BY_NAME], struct kvl_column
     for (size_t i = 0, end; i < b->n; i = end) {
         kvl_table_add(&t, "%s", b->row[i]->label);
         kvl_table_add(&t, "%s", compare_budget(b->row[i]));
-        for (end = i; end < b->n && kvl_result_row_cmp(b->row[i], b->row[end]) == 0;) end++;
+        for (end = i; end < b->n && by_row_cmp(b->row[i], b->row[end], b->key) == 0;) end++;
         for (size_t c = 0; c < b->n_columns; c++) {
             double value = KVL_NAN;
             for (size_t j = i; j < end; j++)
@@ -223,6 +228,26 @@ static void vs_question_row(const struct kvl_paired *p, struct kvl_table *t)
         kvl_table_number(t, p->n ? p->p_value : KVL_NAN, 4);
 }
 
+/* What a comparison has to tell. */
+struct vs {
+    const struct kvl_results *r;
+    const char *base;
+    size_t n_rows, n_without; /* of these, left out: a cell whose samples are not in the log */
+    FILE *out;
+    struct kvl_err *err;
+};
+
+/* Whether both cells have answers to compare; published logs are without. */
+static bool vs_known(struct vs *vs, const struct kvl_result *x, const struct kvl_result *base)
+{
+    size_t n_x, n_base;
+    kvl_result_samples(vs->r, x, &n_x);
+    kvl_result_samples(vs->r, base, &n_base);
+    vs->n_rows++;
+    vs->n_without += n_x == 0 || n_base == 0;
+    return n_x > 0 && n_base > 0;
+}
+
 static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
                   const struct kvl_result *base, struct kvl_table *t, struct kvl_err *err)
 {
@@ -248,8 +273,7 @@ static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
     return KVL_OK;
 }
 
-static int vs_block(const struct kvl_results *r, const struct kvl_result *x, size_t n,
-                    const char *base, FILE *out, struct kvl_err *err)
+static int vs_block(struct vs *vs, const struct kvl_result *x, size_t n)
 {
     struct kvl_table t = { .column = vs_columns,
                            .n_columns = sizeof vs_columns / sizeof vs_columns[0] };
@@ -258,12 +282,13 @@ static int vs_block(const struct kvl_results *r, const struct kvl_result *x, siz
                                 .n_columns = sizeof vs_text_columns / sizeof vs_text_columns[0] };
     int rc = KVL_OK;
     for (size_t i = 0; i < n && rc == KVL_OK; i++) {
-        const struct kvl_result *other = vs_base(x, n, &x[i], base);
-        if (x[i].is_cell && other && !is_called(&x[i], base)) rc = vs_row(r, &x[i], other, &t, err);
+        const struct kvl_result *other = vs_base(x, n, &x[i], vs->base);
+        if (x[i].is_cell && other && !is_called(&x[i], vs->base) && vs_known(vs, &x[i], other))
+            rc = vs_row(vs->r, &x[i], other, &t, vs->err);
     }
-    if (t.n_cells) kvl_report_block(x, 0, out);
-    if (rc == KVL_OK && t.n_cells) rc = kvl_table_print(&t, 2, out, err);
-    if (t.n_cells) fputc('\n', out);
+    if (t.n_cells) kvl_report_block(x, 0, vs->out);
+    if (rc == KVL_OK && t.n_cells) rc = kvl_table_print(&t, 2, vs->out, vs->err);
+    if (t.n_cells) fputc('\n', vs->out);
     kvl_table_free(&t);
     return rc;
 }
@@ -289,11 +314,19 @@ static bool vs_any(const struct kvl_results *r, bool text)
     return false;
 }
 
-int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err)
+static int vs_blocks(struct vs *vs)
 {
-    bool known = false;
-    for (size_t i = 0; i < r->n; i++) known |= is_called(&r->result[i], base);
-    if (!known) return vs_unknown(r, base, err);
+    const struct kvl_results *r = vs->r;
+    for (size_t i = 0, end; i < r->n; i = end) {
+        for (end = i; end < r->n; end++)
+            if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
+        KVL_TRY(vs_block(vs, &r->result[i], end - i));
+    }
+    return KVL_OK;
+}
+
+static void vs_title(const struct kvl_results *r, const char *base, FILE *out)
+{
     if (vs_any(r, false))
         fprintf(out,
                 "Official accuracy less that of %s on the same questions, in points of 100.\n\n",
@@ -301,11 +334,23 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, stru
     if (vs_any(r, true))
         fprintf(out, "Mean nll of a text less that of %s on the same texts, in nats per token.\n\n",
                 base);
-    for (size_t i = 0, end; i < r->n; i = end) {
-        for (end = i; end < r->n; end++)
-            if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
-        KVL_TRY(vs_block(r, &r->result[i], end - i, base, out, err));
-    }
+}
+
+int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err)
+{
+    struct vs vs = { .r = r, .base = base, .out = out, .err = err };
+    bool known = false;
+    for (size_t i = 0; i < r->n; i++) known |= is_called(&r->result[i], base);
+    if (!known) return vs_unknown(r, base, err);
+    if (r->n_samples == 0)
+        return kvl_fail(err, KVL_EINVAL,
+                        "--vs: compares answer by answer, and the log has no samples (published "
+                        "logs are without); want the log as its sweep wrote it");
+    vs_title(r, base, out);
+    KVL_TRY(vs_blocks(&vs));
+    if (vs.n_without)
+        fprintf(out, "Left out: %zu of %zu rows, whose cells have no samples in the log.\n",
+                vs.n_without, vs.n_rows);
     if (!vs_any(r, false)) return KVL_OK;
     fputs("McNemar p takes questions as independent, which those of one context are not: with "
           "several questions\nper context it is too small. The interval draws whole contexts; "

@@ -17,9 +17,7 @@ struct pool {
     double n, n_eff, right, recall, n_recall;
 };
 
-/* Rows of one label are one row when their budgets were written alike: 25% is another number of
- * tokens at every length.  Shares stand behind budgets in tokens. */
-static int summary_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
+int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     bool share_a = strchr(a->budget, '%') != NULL, share_b = strchr(b->budget, '%') != NULL;
     int c = (int)a->bound - (int)b->bound;
@@ -36,7 +34,7 @@ static int summary_order(const void *a, const void *b)
     const struct kvl_result *x = *(const struct kvl_result *const *)a;
     const struct kvl_result *y = *(const struct kvl_result *const *)b;
     int c = kvl_result_block_cmp(x, y, SUMMARY_ALL);
-    return c ? c : summary_row_cmp(x, y);
+    return c ? c : kvl_report_row_cmp(x, y);
 }
 
 struct summary {
@@ -176,7 +174,7 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
         column[s->n_columns + 2 + c] = (struct kvl_column){ tail[c], false };
     kvl_report_block(s->row[0], SUMMARY_ALL, out);
     for (size_t i = 0, end; i < s->n; i = end) {
-        for (end = i + 1; end < s->n && summary_row_cmp(s->row[i], s->row[end]) == 0;) end++;
+        for (end = i + 1; end < s->n && kvl_report_row_cmp(s->row[i], s->row[end]) == 0;) end++;
         summary_row(s, &t, i, end);
     }
     int rc = kvl_table_print(&t, 2, out, err);

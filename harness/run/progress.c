@@ -1,32 +1,94 @@
 /* The progress line. */
 #include "progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
+
+/* ---- work and its time ----------------------------------------------------------------------- */
+
+void kvl_progress_mark(struct kvl_progress *p)
+{
+    p->t_mark = kvl_now_ns();
+}
+
+void kvl_progress_did(struct kvl_progress *p, enum kvl_work_kind kind, double cost)
+{
+    uint64_t now = kvl_now_ns();
+    p->work[kind].done += cost;
+    p->work[kind].ns += (double)(now - p->t_mark);
+    p->t_mark = now;
+}
+
+void kvl_progress_skip(struct kvl_progress *p, enum kvl_work_kind kind, double cost)
+{
+    p->work[kind].done += cost;
+    p->work[kind].before += cost;
+}
+
+/* Nanoseconds per unit of a kind, of all where it was not met yet; NaN: nothing was done. */
+static double progress_rate(const struct kvl_progress *p, int kind)
+{
+    double all_ns = 0.0, all_did = 0.0;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        const struct kvl_progress_work *w = &p->work[k];
+        double did = w->done - w->before;
+        if (k == kind && did > 0.0) return w->ns / did;
+        all_ns += w->ns;
+        all_did += did;
+    }
+    return all_did > 0.0 ? all_ns / all_did : (double)NAN;
+}
+
+double kvl_progress_part(const struct kvl_progress *p)
+{
+    double total = 0.0, done = 0.0;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        double rate = progress_rate(p, k);
+        if (!(rate > 0.0)) rate = 1.0;
+        total += rate * p->work[k].total;
+        done += rate * p->work[k].done;
+    }
+    return total > 0.0 ? done / total : 1.0;
+}
+
+double kvl_progress_left_s(const struct kvl_progress *p)
+{
+    double ns = 0.0;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        double left = p->work[k].total - p->work[k].done;
+        int32_t n = k == KVL_WORK_TIMED ? 1 : KVL_MAX(p->n_parallel, 1);
+        if (left > 0.0) ns += left * progress_rate(p, k) / n;
+    }
+    return ns * 1e-9;
+}
+
+/* ---- the line -------------------------------------------------------------------------------- */
 
 void kvl_progress_begin(struct kvl_progress *p, bool quiet)
 {
     p->t_start = p->t_shown = kvl_now_ns();
-    p->first = p->done;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        p->work[k].before = p->work[k].done;
+        p->work[k].ns = 0.0;
+    }
     p->tty = isatty(STDERR_FILENO) != 0;
     p->quiet = quiet;
+    kvl_progress_mark(p);
 }
 
-static void progress_time(double s, char *out, size_t size)
+void kvl_progress_time(double s, char *out, size_t size)
 {
+    if (isnan(s)) {
+        snprintf(out, size, "?");
+        return;
+    }
     int64_t t = (int64_t)(s + 0.5);
     if (t >= 3600)
         snprintf(out, size, "%lld:%02d:%02d", (long long)(t / 3600), (int)(t / 60 % 60),
                  (int)(t % 60));
     else
         snprintf(out, size, "%d:%02d", (int)(t / 60), (int)(t % 60));
-}
-
-static void progress_left(const struct kvl_progress *p, double elapsed, char *out, size_t size)
-{
-    double worked = p->done - p->first;
-    snprintf(out, size, "?");
-    if (worked > 0.0) progress_time(elapsed / worked * (p->total - p->done), out, size);
 }
 
 void kvl_progress_show(struct kvl_progress *p, const char *what)
@@ -36,9 +98,9 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     if (p->quiet || now - p->t_shown < every) return;
     char left[32], spent[32], errors[32] = "", rate[32] = "";
     double elapsed = (double)(now - p->t_start) * 1e-9;
-    double percent = p->total > 0.0 ? 100.0 * p->done / p->total : 100.0;
-    progress_time(elapsed, spent, sizeof spent);
-    progress_left(p, elapsed, left, sizeof left);
+    double percent = 100.0 * kvl_progress_part(p);
+    kvl_progress_time(elapsed, spent, sizeof spent);
+    kvl_progress_time(kvl_progress_left_s(p), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0)
         snprintf(rate, sizeof rate, "  %.0f answers/s", (double)p->n_answers / elapsed);

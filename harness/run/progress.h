@@ -1,22 +1,56 @@
-/* progress.h - one line on standard error: how far, how fast, how long yet. */
+/* progress.h - one line on standard error: how far, how fast, how long yet.
+ *
+ * Work is counted in the cost units of plan.h, and its time by kind: units of prefills and of answers take
+ * times of their own, which a run learns from its first context on.  Time left is work left at these
+ * rates, not contexts left: a context of 8192 tokens takes many times that of 512.
+ */
 #ifndef KVL_PROGRESS_H
 #define KVL_PROGRESS_H
 
 #include "kvl/base.h"
 
+enum kvl_work_kind {
+    KVL_WORK_PREFILL, /* that cells share */
+    KVL_WORK_ANSWER,
+    KVL_WORK_TIMED, /* speed cells and their prefills: one process, whatever the number of workers */
+    KVL_WORK_KINDS
+};
+
+/* Of one kind, in cost units. */
+struct kvl_progress_work {
+    double total, done;
+    double before; /* of `done`: by earlier runs, or not done at all */
+    double ns;     /* that the rest of `done` took, over all processes */
+};
+
 struct kvl_progress {
-    double total, done; /* cost units, see plan.h */
-    double first;       /* `done` when this run started */
+    struct kvl_progress_work work[KVL_WORK_KINDS];
+    uint64_t t_mark;    /* until then time was counted */
+    int32_t n_parallel; /* processes, but for timed work; 0 = 1 */
     size_t n_cells, n_done, n_errors;
     int64_t n_answers; /* of this run */
     uint64_t t_start, t_shown;
     bool tty, shown, quiet;
 };
 
+/* Time counts from here on. */
+void kvl_progress_mark(struct kvl_progress *p);
+/* So much was done since the last mark, and takes the time since then; a mark. */
+void kvl_progress_did(struct kvl_progress *p, enum kvl_work_kind kind, double cost);
+/* So much need not be done. */
+void kvl_progress_skip(struct kvl_progress *p, enum kvl_work_kind kind, double cost);
+/* Part of the work that is done, 0 to 1, by time where rates are known. */
+double kvl_progress_part(const struct kvl_progress *p);
+/* Seconds that what is left takes; NaN before anything was done.  A kind that was not met yet is taken to
+ * be as fast as the rest. */
+double kvl_progress_left_s(const struct kvl_progress *p);
+
 void kvl_progress_begin(struct kvl_progress *p, bool quiet);
 /* Shows the line: on a terminal at most every 0.2 s, else every 10 s. */
 void kvl_progress_show(struct kvl_progress *p, const char *what);
 /* Wipes the line from a terminal, so that other text can follow. */
 void kvl_progress_end(struct kvl_progress *p);
+/* "1:02:03" or "2:03"; "?" for NaN.  At least 32 bytes. */
+void kvl_progress_time(double s, char *out, size_t size);
 
 #endif

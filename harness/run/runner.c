@@ -52,10 +52,22 @@ int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
     return runner_append(r, record, err);
 }
 
+/* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
+static void runner_skip(struct kvl_runner *r, size_t cell)
+{
+    const struct kvl_cell *c = &r->work->cell[cell];
+    int32_t n = c->speed ? 1 : r->work->sweep->contexts;
+    for (int32_t context = 0; context < n && !r->jobs.apart; context++)
+        if (kvl_runner_wants(r, context, cell))
+            kvl_progress_skip(&r->progress, c->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER,
+                              kvl_cell_context_cost(r->work, c));
+}
+
 int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                           const struct kvl_err *why, struct kvl_err *err)
 {
     const char *run = kvl_log_run(r->log);
+    runner_skip(r, cell);
     r->state->cell[cell].failed = true;
     r->stats.n_errors++;
     r->progress.n_errors++;
@@ -227,6 +239,7 @@ int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kv
 int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                       struct kvl_err *err)
 {
+    kvl_progress_mark(&r->progress);
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
     if (g->speed) return kvl_runner_speed(r, g, err);
     return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
@@ -256,18 +269,20 @@ int32_t kvl_runner_n_contexts(const struct kvl_runner *r)
 /* One context of a group: its prefill is done when no cell wants it. */
 static void measure_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context)
 {
-    struct kvl_progress *p = &r->progress;
+    struct kvl_progress_work *work = r->progress.work;
+    struct kvl_progress_work *prefill = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL];
+    struct kvl_progress_work *answer = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER];
     bool wanted = false;
     for (size_t c = g->first; c < g->first + g->n; c++) {
         if (!r->work->cell[c].planned) continue;
         double cost = kvl_cell_context_cost(r->work, &r->work->cell[c]);
         bool wants = kvl_runner_wants(r, context, c);
-        p->total += cost;
-        if (!wants) p->done += cost;
+        answer->total += cost;
+        if (!wants) answer->done += cost;
         wanted = wanted || wants;
     }
-    p->total += kvl_group_context_cost(g);
-    if (!wanted) p->done += kvl_group_context_cost(g);
+    prefill->total += kvl_group_context_cost(r->work, g);
+    if (!wanted) prefill->done += kvl_group_context_cost(r->work, g);
 }
 
 void kvl_runner_measure(struct kvl_runner *r)
@@ -298,7 +313,7 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
     KVL_TRY(runner_refused(r, err));
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
-    if (!r->engine) return kvl_runner_workers(r, true, err);
+    if (r->jobs.all_apart) return kvl_runner_workers(r, true, err);
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
         if (g->mine && g->speed) KVL_TRY(kvl_runner_answer(r, g, 0, err));
@@ -310,6 +325,7 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
 {
     r->state->retry = false; /* what fails from here on is a result of this run */
     kvl_runner_measure(r);
+    r->progress.n_parallel = r->jobs.n;
     kvl_progress_begin(&r->progress, r->progress.quiet);
     int rc = runner_all(r, err);
     kvl_progress_end(&r->progress);

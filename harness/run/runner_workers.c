@@ -4,6 +4,7 @@
  * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
+#include "stop.h"
 #include "worker.h"
 
 #include "apart.h"
@@ -23,7 +24,7 @@ enum { WORKERS_POLL_MS = 200, WORKERS_READ = 1 << 16 };
 
 struct unit {
     struct kvl_unit what;
-    double cost, told;   /* progress: of the whole; what workers told of it */
+    double cost[KVL_WORK_KINDS], told[KVL_WORK_KINDS]; /* of the whole; what workers told of it */
     size_t seen, unseen; /* deaths of workers that had it: a policy ran, or none that is known */
 };
 
@@ -49,19 +50,29 @@ struct workers {
     struct pollfd *poll; /* [n] */
     struct shared *shared;
     size_t shared_bytes;
-    bool speed; /* units are groups of speed cells */
+    bool speed;      /* units are groups of speed cells */
+    uint64_t t_stop; /* when a stop was seen; 0 = none yet */
+    bool killed;     /* those that had not ended some time after it */
     int32_t n, n_alive, threads;
     struct kvl_err *err;
 };
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-static double unit_cost(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+static void unit_measure(const struct kvl_runner *r, struct unit *u)
 {
-    double cost = kvl_group_context_cost(g);
+    const struct kvl_group *g = &r->work->group[u->what.group];
+    u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL] = kvl_group_context_cost(r->work, g);
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (kvl_runner_wants(r, context, i))
-            cost += kvl_cell_context_cost(r->work, &r->work->cell[i]);
+        if (kvl_runner_wants(r, u->what.context, i))
+            u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER] +=
+                kvl_cell_context_cost(r->work, &r->work->cell[i]);
+}
+
+static double unit_cost(const struct unit *u)
+{
+    double cost = 0.0;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) cost += u->cost[k];
     return cost;
 }
 
@@ -76,7 +87,8 @@ static int32_t group_units(const struct workers *w, const struct kvl_group *g)
 static int unit_order(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;
-    if (x->cost > y->cost || x->cost < y->cost) return x->cost > y->cost ? -1 : 1;
+    double cost_x = unit_cost(x), cost_y = unit_cost(y);
+    if (cost_x > cost_y || cost_x < cost_y) return cost_x > cost_y ? -1 : 1;
     if (x->what.group != y->what.group) return x->what.group < y->what.group ? -1 : 1;
     return x->what.context < y->what.context ? -1 : 1;
 }
@@ -88,8 +100,8 @@ static void workers_plan(struct workers *w)
         const struct kvl_group *g = &work->group[i];
         for (int32_t c = 0, n = group_units(w, g); c < n; c++) {
             if (!kvl_runner_wants_any(w->r, g, c)) continue;
-            w->unit[w->n_units++] =
-                (struct unit){ .what = { i, c }, .cost = unit_cost(w->r, g, c) };
+            w->unit[w->n_units] = (struct unit){ .what = { i, c } };
+            unit_measure(w->r, &w->unit[w->n_units++]);
             w->left[i]++;
         }
     }
@@ -98,7 +110,8 @@ static void workers_plan(struct workers *w)
 
 static int unit_finish(struct workers *w, struct unit *u)
 {
-    w->r->progress.done += u->cost - u->told;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) /* of cells that failed */
+        kvl_progress_skip(&w->r->progress, (enum kvl_work_kind)k, u->cost[k] - u->told[k]);
     if (--w->left[u->what.group] > 0 || w->speed) return KVL_OK;
     return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
 }
@@ -207,8 +220,12 @@ static void count_add(struct workers *w, struct worker *x, const struct kvl_work
     r->progress.n_answers += c->n_answers;
     r->snapshots.n_loaded += c->n_loaded;
     r->snapshots.n_saved += c->n_saved;
-    r->progress.done += c->cost;
-    x->unit->told += c->cost;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        r->progress.work[k].done += c->cost[k];
+        r->progress.work[k].before += c->skipped[k];
+        r->progress.work[k].ns += c->ns[k];
+        x->unit->told[k] += c->cost[k];
+    }
 }
 
 /* Two workers may meet the failure of one cell: one record is enough. */
@@ -422,11 +439,37 @@ static int worker_hear(struct workers *w, int32_t i)
     return workers_frames(w, i);
 }
 
+/* A hook polls nothing: workers that a stop does not reach are killed.  What they have committed is
+ * still in their sockets, and is read as ever; what they had in hand is answered again. */
+static void workers_kill(struct workers *w)
+{
+    for (int32_t i = 0; i < w->n; i++) {
+        const struct worker *x = &w->worker[i];
+        if (!x->pid) continue;
+        const char *name = x->unit ? death_policy(w, x->unit, w->shared->policy[i]) : NULL;
+        kill(x->pid, SIGKILL);
+        kvl_progress_end(&w->r->progress);
+        fprintf(stderr,
+                "kvlab: %s%s did not return within %d s of signal %d: its worker was ended\n",
+                name ? "policy " : "what ran", name ? name : "", KVL_STOP_GRACE_S, *w->r->stop);
+    }
+    w->killed = true;
+}
+
+static void workers_stop(struct workers *w)
+{
+    w->shared->stop = *w->r->stop;
+    if (!w->shared->stop || w->killed) return;
+    uint64_t now = kvl_now_ns();
+    if (!w->t_stop) w->t_stop = now;
+    if (now - w->t_stop >= (uint64_t)KVL_STOP_GRACE_S * 1000000000u) workers_kill(w);
+}
+
 static int workers_loop(struct workers *w)
 {
     for (int32_t i = 0; i < w->n; i++) KVL_TRY(worker_feed(w, i));
     while (w->n_alive > 0) {
-        w->shared->stop = *w->r->stop;
+        workers_stop(w);
         int n = poll(w->poll, (nfds_t)w->n, WORKERS_POLL_MS);
         if (n < 0 && errno != EINTR)
             return kvl_fail(w->err, KVL_EINTERNAL, "cannot wait for workers: %s", strerror(errno));
@@ -489,10 +532,12 @@ int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err)
         w.n = 1;
         w.threads = r->info->threads;
     }
+    kvl_stop_watch(false);
     int rc = workers_memory(&w);
     if (rc == KVL_OK) workers_plan(&w);
     if (rc == KVL_OK) rc = workers_finished(&w);
     if (rc == KVL_OK) rc = workers_loop(&w);
     workers_free(&w);
+    kvl_stop_watch(true);
     return rc;
 }

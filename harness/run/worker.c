@@ -44,8 +44,14 @@ static bool worker_read(int fd, void *data, size_t len)
 /* Statistics belong to the commit that they count; only progress is told before. */
 static struct kvl_worker_count worker_take(struct kvl_runner *r, enum kvl_worker_says says)
 {
-    struct kvl_worker_count count = { .cost = r->progress.done };
-    r->progress.done = 0.0;
+    struct kvl_worker_count count = { 0 };
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        struct kvl_progress_work *work = &r->progress.work[k];
+        count.cost[k] = work->done;
+        count.ns[k] = work->ns;
+        count.skipped[k] = work->before;
+        *work = (struct kvl_progress_work){ .total = work->total };
+    }
     if (says == KVL_WORKER_NEXT) return count;
     count.stats = r->stats;
     count.n_done = r->progress.n_done;

@@ -55,6 +55,25 @@ results_of() {
                 s/"(wall_ns|prefill_ns|wall_s|prefill_s|prefill_tok_per_s)":[^,}]*,?//g' | LC_ALL=C sort
 }
 
+# groups_of LOG: where its commits begin, in bytes (a header: the frame's magic and the marker of log_frame.c)
+groups_of() {
+    LC_ALL=C grep -obUaP '\x50\x2a\x4d\x18\x58\x00\x00\x00\x9c\x4b\x76\x6c' "$1" | LC_ALL=C cut -d : -f 1
+}
+
+# eventually COMMAND...: waits until it succeeds.  Two minutes are for slow machines; a test that gets to the
+# end of them has found something that hangs.
+eventually() {
+    local end=$((SECONDS + 120))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.02
+    done
+}
+
+gone() { ! kill -0 "$1" 2>/dev/null; }
+# something_in LOG PID: it has a commit, or the process that should write it is gone
+something_in() { [ -s "$1" ] || gone "$2"; }
+
 # Samples that stand more than once.
 repeated_samples() {
     lines_of "$1" | grep '"kind":"sample"' |

@@ -87,13 +87,13 @@ if grep -qE "$(uname -n)|$HOME|$tmp" "$tmp/report.md"; then fail "a name of this
 mkdir "$tmp/models"
 TMPDIR=$tmp/models "$kvlab" bench --quick >"$tmp/out" 2>"$tmp/err" &
 pid=$!
-for _ in $(seq 200); do
+for _ in $(seq 1200); do # two minutes: for slow machines
     [ -s "$tmp/out" ] && break
     sleep 0.1
 done
 kill -KILL $pid
 wait $pid 2>"$tmp/err"
-[ -s "$tmp/out" ] || fail "nothing printed in 20 s"
+[ -s "$tmp/out" ] || fail "nothing is printed"
 [ -z "$(ls "$tmp/models")" ] || fail "a killed run left its model"
 
 # ---- a peer that prints what llama-bench prints, one line a test

@@ -61,8 +61,10 @@ lines_of 5.zst | grep -E '"kind":"(sample|cell)"' |
     uniq -d >split
 [ ! -s split ] || fail "samples of one context lie apart: $(head -n 3 split)"
 # A sweep that another number of workers began.
-head -c "$(($(stat -c %s 1.zst) / 2))" 1.zst >torn.zst
+groups_of 1.zst >groups
+head -c "$(($(sed -n 5p groups) + 100))" 1.zst >torn.zst
 sweep 2 small.yaml --log torn.zst 2>err || fail "a torn log"
+grep -q 'torn.zst: byte .* set aside' err || fail "a torn log is not reported: $(cat err)"
 cmp -s 1.results <(results_of torn.zst) || fail "other results after a torn log"
 
 # ---- how many -------------------------------------------------------------------------------------
@@ -112,23 +114,17 @@ equal "results after a full disk" "$(results_of whole.zst | sort | cksum)" "$(re
 left() { { grep -lz -- "$1" /proc/[0-9]*/cmdline 2>grep.err || true; } | wc -l; }
 workers_of() { cat /proc/"$1"/task/*/children 2>said || true; }
 
-# at_work PID LOG: waits until both workers of a sweep run and something is in its log
-at_work() {
-    for ((i = 0; i < 400; i++)); do
-        [ ! -s "$2" ] || [ "$(workers_of "$1" | wc -w)" != 2 ] || return 0
-        sleep 0.02
-    done
-    fail "no workers: $(cat err)"
-}
+# at_work PID LOG: both workers of a sweep run and something is in its log, or the sweep is gone
+at_work() { { [ -s "$2" ] && [ "$(workers_of "$1" | wc -w)" = 2 ]; } || gone "$1"; }
 
 # A worker that waits for its next context when it is killed has nothing in hand and is replaced without
-# a word: then again.
-for ((try = 0; try < 10; try++)); do
+# a word, and where this script gets no time the sweep has ended: then again.
+for ((try = 0; try < 20; try++)); do
     rm -f killed.zst
     "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=40 --log killed.zst 2>err &
     pid=$!
-    at_work $pid killed.zst
-    kill -9 "$(workers_of $pid | cut -d ' ' -f 1)"
+    eventually at_work $pid killed.zst || fail "no workers: $(cat err)"
+    kill -9 "$(workers_of $pid | cut -d ' ' -f 1)" 2>said || true
     wait $pid || fail "a sweep whose worker is killed: $(cat err)"
     equal "results when a worker is killed" "$(results_of whole.zst | sort | cksum)" "$(results_of killed.zst | sort | cksum)"
     [ ! -s err ] || break
@@ -136,27 +132,25 @@ done
 equal "words on a killed worker" "1 of 1" "$(grep -c 'was killed (signal 9; .*tried again$' err) of $(wc -l <err)"
 
 # The sweep's process is killed: no worker lives on, nothing keeps the log.
-"$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=4000 --log orphans.zst 2>err &
+"$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=100000 --log orphans.zst 2>err &
 pid=$!
-at_work $pid orphans.zst
+eventually at_work $pid orphans.zst || fail "no workers: $(cat err)"
 kill -9 $pid
 { wait $pid || true; } 2>said
 sweep 2 small.yaml --set contexts=1 --log orphans.zst 2>err || fail "the log is still locked: $(cat err)"
-for ((i = 0; i < 100; i++)); do
-    [ "$(left "orphans[.]zst")" != 0 ] || break
-    sleep 0.05
-done
-equal "workers of a killed sweep" 0 "$(left "orphans[.]zst")"
+none_left() { [ "$(left "orphans[.]zst")" = 0 ]; }
+eventually none_left || fail "workers of a killed sweep live on"
 
 # Control-C reaches all processes of a terminal at once.
-setsid "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=4000 --log group.zst 2>err &
+setsid "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=100000 --log group.zst 2>err &
 pid=$!
-at_work $pid group.zst
+eventually at_work $pid group.zst || fail "no workers: $(cat err)"
 kill -INT -- -$pid
+eventually gone $pid || { kill -9 $pid; fail "Control-C does not end it"; }
 rc=0
 wait $pid || rc=$?
 equal "exit after Control-C" 130 $rc
-equal "message after Control-C" "kvlab: stopped by signal 2; start the same command again to go on" "$(cat err)"
+equal "message after Control-C" "kvlab: stopped by signal 2; start the same command again to go on" "$(tail -n 1 err)"
 equal "nothing twice after Control-C" "" "$(repeated_samples group.zst)"
 
 # ---- policies that crash --------------------------------------------------------------------------
@@ -170,8 +164,10 @@ plugin() {
     cat >"$1.c" <<END
 #include "kvl/policy.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static int ${1}_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
                        struct kvl_sel *sel)
@@ -228,3 +224,52 @@ sweep 2 small.yaml --plugin ./swamp.so --set 'policies=[full, swamp]' --set budg
 grep -q 'tried again$' err || fail "it is not tried again: $(cat err)"
 lines_of swamp.zst | grep '"status":"out of memory or over a limit","message":"the worker of this context was killed (signal 9; the system may have been out of memory) while policy swamp ran"' >found ||
     fail "no record of the killed worker: $(errors_of swamp.zst)"
+
+# Without --jobs a plug-in has a worker, whatever the number of threads; times are taken by one, too.
+auto=(--quiet --plugin ./crash.so --set 'policies=[full, crash, quest]' --set budgets=64 --set contexts=12)
+for threads in 1 2; do
+    rm -f auto.zst
+    "$program" sweep --threads $threads small.yaml "${auto[@]}" --log auto.zst 2>err ||
+        fail "a crash ended the sweep of $threads threads"
+    equal "errors of crashes, $threads threads" '4 "a policy broke its contract" "the worker of this context crashed (signal 11, Segmentation fault) while policy crash ran"' \
+        "$(errors_of auto.zst)"
+    results_of auto.zst | grep -Ff <(lines_of well.zst | sed -nE 's/.*("cell":"[0-9a-f]*").*/\1/p' | sort -u) >beside
+    cmp -s beside <(results_of well.zst) || fail "other results beside a crash with $threads threads"
+done
+plugin fall 'abort()'
+"$program" sweep --threads 2 --quiet --plugin ./fall.so speed.yaml --set contexts=1 --log fall.zst \
+    --set 'policies=[full]' --set 'speed={task: kv_retrieval, lengths: [256], steps: 3, repeats: 1, policies: [full, fall], budgets: [64]}' 2>err ||
+    fail "a crash ended the sweep when times were taken"
+equal "a time and a crash" "1 error 1 speed" "$(kinds fall.zst | grep -oE '[0-9]+ (error|speed)' | xargs)"
+rc=0
+sweep 1 small.yaml "${auto[@]}" --log auto-1.zst 2>err || rc=$?
+equal "--jobs 1: this process, and its end" 139 $rc
+
+# ---- policies that do not return ------------------------------------------------------------------
+
+# The first signal ends the sweep all the same, keeps what was committed, and blames nobody: the next start
+# goes on.  A file says that the loop was entered.
+plugin loop 'if (ctx->seed % 4 == 0 && !getenv("KVL_TEST_GO_ON")) { close(creat("entered", 0600)); for (;;) { } }'
+loop=(--threads 2 --quiet --plugin ./loop.so small.yaml --set 'policies=[full, loop]' --set budgets=64 --set contexts=12)
+KVL_TEST_GO_ON=1 "$program" sweep "${loop[@]}" --log returns.zst 2>err || fail "a policy that returns"
+entered() { [ -e entered ] || gone "$1"; }
+for try in INT:130:1 TERM:143:1 TERM:143:2 HUP:129:auto; do
+    IFS=: read -r signal number jobs <<<"$try"
+    rm -f loop.zst entered
+    "$program" sweep "${loop[@]}" --jobs $jobs --log loop.zst 2>err &
+    pid=$!
+    eventually entered $pid || fail "it does not come to the loop: $(cat err)"
+    lines_of loop.zst | grep -v '"kind":"run"' >kept || true
+    kill -$signal $pid
+    eventually gone $pid || { kill -9 $pid; fail "SIG$signal does not end a loop with --jobs $jobs"; }
+    rc=0
+    wait $pid || rc=$?
+    equal "exit after SIG$signal in a loop" $number $rc
+    grep -q "^kvlab: .*policy loop did not return within 5 s" err || fail "what it says of a loop: $(cat err)"
+    zstd -tq loop.zst || fail "a loop left a damaged log"
+    lines_of loop.zst | grep -v '"kind":"run"' | head -n "$(wc -l <kept)" | cmp -s - kept ||
+        fail "records are gone after a loop"
+    equal "errors after a loop" "" "$(errors_of loop.zst)"
+    KVL_TEST_GO_ON=1 "$program" sweep "${loop[@]}" --log loop.zst 2>err || fail "after a loop"
+    cmp -s <(results_of returns.zst) <(results_of loop.zst) || fail "other results after a loop"
+done

@@ -23,7 +23,7 @@ near() {
         fail "$1: want $3, got $4"
 }
 records() { lines_of "$1" | jq -c "select(.kind == \"$2\")"; }
-ppl=(run --task perplexity --text text.txt --length $length --contexts 2 --policy full)
+ppl=(run --text text.txt --length $length --contexts 2 --policy full)
 
 # ---- the numbers: -log softmax of the logits of a dense run ----------------------------------------
 

@@ -108,6 +108,14 @@ fake_log 'select(.kind == "run" or .kind == "cell") | if .budget_tok != null the
 expect "rows of shares" "quest 6.25% 480, quest 12.5% 480, quest 25% 480, quest 50% 480" \
     "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $NF }' summary)"
 
+"$program" report shares.zst --by length > by
+expect "shares across lengths" "quest 6.25% 3, quest 12.5% 3, quest 25% 3, quest 50% 3" \
+    "$(awk '/passkey  question_in_prefill/ { on = 1 } /^$/ { on = 0 }
+        on && $1 == "quest" { n = 0; for (i = 3; i <= NF; i++) n += $i ~ /^[0-9.]+$/; printf "%s%s %s %d", m++ ? ", " : "", $1, $2, n }' by)"
+expect "their accuracy" "$(jq -rs '[.[] | select(.kind == "cell" and .task == "passkey" and .protocol == "question_in_prefill"
+        and .policy == "quest" and .budget == "256")] | sort_by(.length_tok) | map(.official.p * 100 * 10 | round / 10) | @tsv' log.jsonl)" \
+    "$(awk '/passkey  question_in_prefill/ { on = 1 } /^$/ { on = 0 } on && $1 == "quest" && $2 == "25%" { print $3 + 0 "\t" $4 + 0 "\t" $5 + 0 }' by)"
+
 # What the key of a cell tells apart is no row beside it and no pool with it: KV type, model file,
 # seed are blocks; cells of other contexts or questions are left out, and a note says so.
 other() { # other KEY_SUFFIX CONTEXTS RUN_EDIT CELL_EDIT: 256 tokens of h2o and quest once more
@@ -174,6 +182,16 @@ contains "pairs beside a gap" "^  quest +256 +38 .* $pair +[<0-9]" block
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
 contains "pairs, the gap on the other side" \
     "^  snapkv +256 +38 .* $(awk -F' [+]' '{ print $2 " +" $1 }' <<< "$pair") +[<0-9]" block
+
+# Published logs have no samples: one line, and no rows of nothing.
+fake_log 'select(.kind != "sample")' | zst published.zst
+refused 2 '^kvlab: --vs: compares answer by answer, and the log has no samples' report published.zst --vs snapkv
+expect "no table" "" "$(cat out)"
+fake_log 'select(.kind != "sample" or .policy == null) | select(.kind != "sample" or (.cell | test("h2o|snapkv")))' | zst some.zst
+"$program" report some.zst --vs snapkv > vs
+expect "rows of what has samples" "h2o" "$(awk '/^  [a-z]/ && $1 != "policy" && $1 != "not" { print $1 }' vs | sort -u)"
+contains "and of what has none" '^Left out: [1-9][0-9]* of [1-9][0-9]* rows, whose cells have no samples in the log\.$' vs
+lacks "rows of n 0" '^  [a-z_0-9]+ +[0-9]+ +0 ' vs
 
 # ---- what must not be overlooked ----------------------------------------------------------------
 zst twice.zst < <(cat log.jsonl log.jsonl)
@@ -244,7 +262,9 @@ cat part.aa.zst part.ab.zst part.ac.zst part.ad.zst > damaged.zst
 "$program" log check damaged.zst > said
 contains "a whole log" ', whole$' said
 size=$(stat -c %s part.aa.zst)
-printf '\377\377' | dd of=damaged.zst bs=1 seek=$((size + 5000)) conv=notrunc status=none
+hit=$((size + $(stat -c %s part.ab.zst) / 2)) # whatever zstd made of it, this byte is another one then
+printf "\\$(printf %03o $((255 ^ $(od -An -tu1 -j $hit -N 1 damaged.zst))))" |
+    dd of=damaged.zst bs=1 seek=$hit conv=notrunc status=none
 refused 5 'log repair' log check damaged.zst
 contains "where it is damaged" "^damaged.zst: offset $size, $(stat -c %s part.ab.zst) bytes: no valid group" out
 "$program" log repair damaged.zst > said

@@ -12,7 +12,7 @@ cd "$work"
 # 2 tasks x 2 lengths; per group and protocol: full, snapkv 64, random 64, quest 64 (and 16 at 256).
 sweep_file 3 >small.yaml
 equal "dry run" "36 cells in 4 groups: 3456 tokens to prefill, 192 questions to answer, 0 timed steps" \
-    "$("$program" sweep small.yaml --dry-run | tail -n 1)"
+    "$("$program" sweep small.yaml --dry-run | grep ' cells in ')"
 [ ! -e out ] || fail "a dry run wrote something"
 
 # A context is prefilled once, whatever is asked of it: 4 groups of 3 contexts.
@@ -28,6 +28,69 @@ equal "runs" 1 "$(lines_of $log | grep -c '"kind":"run"')"
 equal "repeated" "" "$(repeated_samples $log)$(repeated_cells $log)"
 zstd -tq "$log" || fail "zstd finds the log damaged"
 "$program" report $log >table || fail "no table"
+
+# ---- what a dry run says is left, and that it is what a run then does ----------------------------
+
+"$program" sweep small.yaml --dry-run >said
+equal "nothing left" "log: $log has 36 of them, 4 as failed; nothing is left to do" "$(tail -n 1 said)"
+equal "no cells then" 0 "$(grep -c '^  ' said || true)"
+groups_of $log >groups
+for n in 2 5 9; do
+    head -c "$(sed -n ${n}p groups)" $log >part.zst
+    "$program" sweep small.yaml --dry-run --log part.zst >said
+    cells=$(sed -nE 's/^log: part.zst has .* left: ([0-9]+) cells, .*/\1/p' said)
+    equal "cells that are left, $n" "$(grep -c '^  ' said)" "$cells"
+    [ $n = 2 ] || grep -q '^time: about [0-9:]* more, at the rates of the answers in the log$' said || fail "no time: $(cat said)"
+    run_sweep small.yaml --log part.zst --stats >stats 2>err
+    equal "what is left, $n" "$(sed -E 's/.* left: [0-9]+ cells, ([0-9]+) tokens to prefill, ([0-9]+) questions.*/\1 \2/; t; d' said)" \
+        "$(sed -E 's/.* contexts \(([0-9]+) tokens\) for ([0-9]+) samples.*/\1 \2/; t; d' stats)"
+done
+"$program" sweep small.yaml --dry-run --log none.zst >said
+grep -q '^log: none.zst has 0 of them; left: 36 cells, 3456 tokens to prefill, 192 questions' said || fail "without a log: $(cat said)"
+grep -q '^time: unknown, ' said || fail "a time from nothing: $(cat said)"
+[ ! -e none.zst ] || fail "a dry run wrote a log"
+
+# ---- several tasks and policies from flags -------------------------------------------------------
+
+# Every one that is named runs, whether the flag stands again or has a list; only the last task did once.
+flags=(run -m "$model" --length 256 --contexts 1 --threads 1 --quiet --budget 64)
+cells_of() { lines_of "$1" | sed -nE 's/.*"kind":"cell".*"task":"([^"]*)".*"policy":"([^"]*)".*"options_asked":"([^"]*)".*/\1 \2 \3/p' | LC_ALL=C sort; }
+"$program" "${flags[@]}" -t passkey:keys=2,depth=1 -P full 2>err && fail "an option that is none is taken"
+"$program" "${flags[@]}" -t kv_retrieval -t passkey:keys=2,needle -P quest:page=16,dense_layers=0,snapkv -P full --log flags.zst 2>err ||
+    fail "several tasks and policies"
+for task in kv_retrieval needle passkey; do
+    printf '%s full \n%s quest page=16,dense_layers=0\n%s snapkv \n' $task $task $task
+done >want
+equal "cells of all of them" "$(cat want)" "$(cells_of flags.zst)"
+for words in 'quest,page=16|--policy: "quest,page=16": options follow a colon, want quest:page=16' \
+    'quest,,full|--policy: an empty name in the list' 'quest,ful|.*did you mean "full"?'; do
+    ! "$program" "${flags[@]}" -t needle -P "${words%%|*}" --log none.zst 2>err || fail "-P ${words%%|*} is taken"
+    grep -qx "kvlab: ${words#*|}" err || fail "-P ${words%%|*}: $(cat err)"
+done
+printf 'a text of some words, again and again, which is long enough. %.0s' {1..80} >text
+"$program" "${flags[@]}" -t needle,perplexity:mode=decode -P full --text text --log text.zst 2>err || fail "--text beside another task"
+lines_of text.zst | grep -q '"kind":"perplexity".*text=' || fail "the text is not read: $(lines_of text.zst | tail -n 1)"
+
+# ---- contexts that memory has no room for --------------------------------------------------------
+
+# 256 MiB are left by ulimit; a context of 4 million tokens takes a gigabyte.  It is refused before it
+# starts, unless the store itself has a limit or the log has it already.
+long=(run -m "$model" -t kv_retrieval -P full --length 4000000 --allow-overlong --contexts 1 --threads 1 --log long.zst)
+cramped() { (ulimit -v 400000; "$program" "$@"); }
+if cramped list >said 2>err; then # not so under a sanitizer
+    rc=0
+    cramped "${long[@]}" >said 2>err || rc=$?
+    equal "exit code without memory" 4 $rc
+    grep -qE '^kvlab: run: lengths: 4000000 tokens: their keys and values take 1\.[0-9] GiB, 0\.[0-9] GiB of memory are free: want at most [0-9]+ tokens$' err ||
+        fail "what it says without memory: $(cat err)"
+    equal "one line" 1 "$(wc -l <err)"
+    [ ! -e long.zst ] || fail "a refused sweep left a log"
+    fits=$(sed -E 's/.*at most ([0-9]+) tokens$/\1/' err)
+    [ "$fits" -gt 100000 ] && [ "$fits" -lt 2000000 ] || fail "$fits tokens would fit"
+    cramped "${long[@]}" --dry-run >said 2>err || fail "a dry run without memory"
+    grep -qE '^memory: 1[0-9]{3}\.[0-9] MiB of keys and values .* \(4000000 tokens\).*: too little, want at most [0-9]+ tokens$' said ||
+        fail "a dry run without memory: $(cat said)"
+fi
 grep -q '^ *snapkv  *64 ' table || fail "snapkv is not in the table"
 
 # ---- again: nothing to do -----------------------------------------------------------------------
@@ -244,7 +307,7 @@ sed -e 's/if (ctx->seed % 2 == 0) return KVL_OK;/*(volatile int *)0 = pos;/' -e 
 cc -std=c17 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o crash.so crash.c
 run_sweep small.yaml --set 'policies=[full]' --log crash.zst 2>err || fail "before the crash"
 cp crash.zst full.zst
-crash 'kvlab: crashed while policy crash ran' sweep small.yaml --threads 1 --quiet \
+crash 'kvlab: crashed while policy crash ran' sweep small.yaml --jobs 1 --threads 1 --quiet \
     --plugin ./crash.so --set 'policies=[full, crash]' --set budgets=64 --log crash.zst
 equal "the log after a crash" "$(results_of full.zst)" "$(results_of crash.zst)"
 run_sweep small.yaml --set 'policies=[full]' --log crash.zst 2>err || fail "no sweep after a crash"

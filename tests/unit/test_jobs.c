@@ -32,41 +32,53 @@ static void test_choice(void **state)
 {
     enum { SMALL = KVL_JOBS_SMALL_BYTES - 1, LARGE = KVL_JOBS_SMALL_BYTES };
     static const struct {
-        struct kvl_jobs_ask ask; /* asked, threads, contexts, weights, KV of one, free */
-        struct kvl_jobs want;    /* n, threads, apart, left out */
+        struct kvl_jobs_ask
+            ask;              /* asked, threads, contexts, weights, KV of one, free, GPU, plug-in */
+        struct kvl_jobs want; /* n, threads, apart, left out, all apart */
     } rows[] = {
-        { { 0, 8, 100, SMALL, 1, 0, false }, { 8, 1, true, 0 } }, /* auto: a core each */
-        { { 0, 8, 100, LARGE, 1, 0, false }, { 1, 8, false, 0 } },
-        { { 0, 1, 100, SMALL, 1, 0, false }, { 1, 1, false, 0 } },
-        { { 0, 8, 3, SMALL, 1, 0, false }, { 3, 2, true, 0 } }, /* no more than contexts */
-        { { 0, 8, 1, SMALL, 1, 0, false }, { 1, 8, false, 0 } },
-        { { 0, 8, 0, SMALL, 1, 0, false }, { 1, 8, false, 0 } },
-        { { 1, 8, 100, SMALL, 1, 0, false },
-          { 1, 8, false, 0 } }, /* asked for: whatever the model */
-        { { 4, 8, 100, LARGE, 1, 0, false }, { 4, 2, true, 0 } },
-        { { 3, 8, 100, LARGE, 1, 0, false }, { 3, 2, true, 0 } },
-        { { 4, 2, 100, LARGE, 1, 0, false }, { 4, 1, true, 0 } },
-        { { 4, 8, 1, LARGE, 1, 0, false }, { 1, 8, true, 0 } }, /* one worker is one, too */
-        { { 4, 8, 0, LARGE, 1, 0, false }, { 1, 8, false, 0 } },
-        { { 4, 8, 100, LARGE, 1000, 4000, false },
-          { 4, 2, true, 0 } }, /* as many as memory is for */
-        { { 4, 8, 100, LARGE, 1000, 3999, false }, { 3, 2, true, 1 } },
-        { { 4, 8, 100, LARGE, 1000, 10, false }, { 1, 8, true, 3 } },
-        { { 0, 8, 100, SMALL, 1000, 10, false }, { 1, 8, false, 7 } },
-        { { 0, 8, 2, SMALL, 1000, 2000, false }, { 2, 4, true, 0 } },
-        { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40, false }, { 8, 1, true, 0 } },
-        { { 0, 8, 100, SMALL, 1, 0, true }, { 1, 8, true, 0 } }, /* a GPU: one process, apart */
-        { { 0, 8, 0, SMALL, 1, 0, true }, { 1, 8, true, 0 } },
-        { { 1, 8, 100, SMALL, 1, 0, true }, { 1, 8, true, 0 } },
-        { { 4, 8, 100, SMALL, 1000, 3999, true }, { 3, 2, true, 1 } },
+        { { 0, 8, 100, SMALL, 1, 0, false, false },
+          { 8, 1, true, 0, false } }, /* auto: a core each */
+        { { 0, 8, 100, LARGE, 1, 0, false, false }, { 1, 8, false, 0, false } },
+        { { 0, 1, 100, SMALL, 1, 0, false, false }, { 1, 1, false, 0, false } },
+        { { 0, 8, 3, SMALL, 1, 0, false, false },
+          { 3, 2, true, 0, false } }, /* no more than contexts */
+        { { 0, 8, 1, SMALL, 1, 0, false, false }, { 1, 8, false, 0, false } },
+        { { 0, 8, 0, SMALL, 1, 0, false, false }, { 1, 8, false, 0, false } },
+        { { 1, 8, 100, SMALL, 1, 0, false, false },
+          { 1, 8, false, 0, false } }, /* asked for: whatever the model */
+        { { 4, 8, 100, LARGE, 1, 0, false, false }, { 4, 2, true, 0, false } },
+        { { 3, 8, 100, LARGE, 1, 0, false, false }, { 3, 2, true, 0, false } },
+        { { 4, 2, 100, LARGE, 1, 0, false, false }, { 4, 1, true, 0, false } },
+        { { 4, 8, 1, LARGE, 1, 0, false, false },
+          { 1, 8, true, 0, false } }, /* one worker is one, too */
+        { { 4, 8, 0, LARGE, 1, 0, false, false }, { 1, 8, false, 0, false } },
+        { { 4, 8, 100, LARGE, 1000, 4000, false, false },
+          { 4, 2, true, 0, false } }, /* as many as memory is for */
+        { { 4, 8, 100, LARGE, 1000, 3999, false, false }, { 3, 2, true, 1, false } },
+        { { 4, 8, 100, LARGE, 1000, 10, false, false }, { 1, 8, true, 3, false } },
+        { { 0, 8, 100, SMALL, 1000, 10, false, false }, { 1, 8, false, 7, false } },
+        { { 0, 8, 2, SMALL, 1000, 2000, false, false }, { 2, 4, true, 0, false } },
+        { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40, false, false }, { 8, 1, true, 0, false } },
+        { { 0, 8, 100, SMALL, 1, 0, true, false },
+          { 1, 8, true, 0, true } }, /* a GPU: one process, apart */
+        { { 0, 8, 0, SMALL, 1, 0, true, false }, { 1, 8, true, 0, true } },
+        { { 1, 8, 100, SMALL, 1, 0, true, false }, { 1, 8, true, 0, true } },
+        { { 4, 8, 100, SMALL, 1000, 3999, true, false }, { 3, 2, true, 1, true } },
+        /* A plug-in: apart, timed cells too, unless one process was asked for. */
+        { { 0, 8, 100, SMALL, 1, 0, false, true }, { 8, 1, true, 0, true } },
+        { { 0, 8, 100, LARGE, 1, 0, false, true }, { 1, 8, true, 0, true } },
+        { { 0, 1, 100, SMALL, 1, 0, false, true }, { 1, 1, true, 0, true } },
+        { { 0, 8, 0, SMALL, 1, 0, false, true }, { 1, 8, true, 0, true } },
+        { { 1, 8, 100, SMALL, 1, 0, false, true }, { 1, 8, false, 0, false } },
+        { { 3, 8, 100, LARGE, 1, 0, false, true }, { 3, 2, true, 0, true } },
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct kvl_jobs got = kvl_jobs_choose(&rows[i].ask), want = rows[i].want;
         if (got.n != want.n || got.threads != want.threads || got.apart != want.apart ||
-            got.left_out != want.left_out)
-            fail_msg("row %zu: %d x %d threads, apart %d, %d left out", i, got.n, got.threads,
-                     got.apart, got.left_out);
+            got.left_out != want.left_out || got.all_apart != want.all_apart)
+            fail_msg("row %zu: %d x %d threads, apart %d, %d left out, all apart %d", i, got.n,
+                     got.threads, got.apart, got.left_out, got.all_apart);
     }
 }
 

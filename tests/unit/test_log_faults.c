@@ -69,13 +69,12 @@ static void test_lock(void **state)
     if (child == 0) {
         struct kvl_log *other = NULL;
         struct kvl_err err = { 0 };
-        uint64_t t0 = kvl_now_ns();
+        alarm(60); /* it must not wait for the lock */
         int rc = kvl_log_open(at("a.zst"), NULL, NULL, NULL, &other, &err);
         char want[64], host[256] = "";
         snprintf(want, sizeof want, "pid %lld on ", (long long)getppid());
         gethostname(host, sizeof host - 1);
-        bool ok = rc == KVL_ELOG && strstr(err.msg, want) && strstr(err.msg, host) &&
-                  kvl_now_ns() - t0 < 1000000000u;
+        bool ok = rc == KVL_ELOG && strstr(err.msg, want) && strstr(err.msg, host);
         _exit(ok ? 0 : 1);
     }
     int status = -1;

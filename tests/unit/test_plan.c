@@ -1,5 +1,6 @@
 /* Cells, keys, seeds and shares of a sweep. */
-#include "runner.h"
+#include "forecast.h"
+#include "kvl/kvstore.h"
 
 #include "gguf_writer.h"
 
@@ -321,11 +322,22 @@ static void test_prefills_observe_for_their_group(void **state)
 
 /* ---- progress ----------------------------------------------------------------------------------- */
 
-static struct kvl_progress plan_measure(const struct plan_test *t, struct kvl_state *state)
+/* All kinds of work together. */
+struct plan_sum {
+    double total, done;
+    size_t n_cells, n_done;
+};
+
+static struct plan_sum plan_measure(const struct plan_test *t, struct kvl_state *state)
 {
     struct kvl_runner r = { .work = t->work, .state = state };
     kvl_runner_measure(&r);
-    return r.progress;
+    struct plan_sum sum = { .n_cells = r.progress.n_cells, .n_done = r.progress.n_done };
+    for (int k = 0; k < KVL_WORK_KINDS; k++) {
+        sum.total += r.progress.work[k].total;
+        sum.done += r.progress.work[k].done;
+    }
+    return sum;
 }
 
 static bool plan_near(double a, double b)
@@ -344,29 +356,111 @@ static void test_progress(void **state)
                 "policies: [full, snapkv]\ncontexts: 4\nquestions: 2\n"
                 "speed: {lengths: [512], steps: 2, repeats: 1}\n");
     assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
-    struct kvl_progress none = plan_measure(&t, &s);
+    struct plan_sum none = plan_measure(&t, &s);
     assert_int_equal(none.n_cells, 4);
     assert_true(none.total > 0.0 && none.done == 0.0);
     /* Three of four contexts have all answers. */
     for (size_t c = 0; c < 2; c++)
         for (size_t i = 0; i < 6; i++) s.cell[c].outcome[i].have = true;
-    struct kvl_progress most = plan_measure(&t, &s);
+    struct plan_sum most = plan_measure(&t, &s);
     s.cell[2].done = s.cell[3].failed = true;
-    struct kvl_progress timed = plan_measure(&t, &s);
+    struct plan_sum timed = plan_measure(&t, &s);
     double quality = most.done / 3 * 4, speed = timed.done - most.done;
     assert_true(plan_near(most.total, none.total));
     assert_true(plan_near(quality + speed, none.total));
     /* A cell that failed wants nothing; the context is prefilled for the other one. */
     s.cell[0].failed = true;
-    struct kvl_progress failed = plan_measure(&t, &s);
+    struct plan_sum failed = plan_measure(&t, &s);
     assert_true(
         plan_near(failed.done - timed.done, kvl_cell_context_cost(t.work, &t.work->cell[0])));
     s.cell[1].done = true;
-    struct kvl_progress all = plan_measure(&t, &s);
+    struct plan_sum all = plan_measure(&t, &s);
     assert_true(plan_near(all.done, none.total));
     assert_int_equal(all.n_done, 4);
     kvl_state_free(&s);
     plan_close(&t);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+/* Bytes that a sequence of n tokens takes in a store like the sweep's. */
+static size_t plan_held(const struct plan_test *t, int32_t n)
+{
+    const struct kvl_shape *s = kvl_model_shape(t->model);
+    struct kvl_store_desc desc = { .n_layers = s->n_layers,
+                                   .n_kv_heads = s->n_kv_heads,
+                                   .head_dim = s->head_dim,
+                                   .type = t->s.kv_type,
+                                   .raw_keys = t->work->raw_keys };
+    struct kvl_store *store;
+    struct kvl_seq *seq;
+    struct kvl_seq_stats stats;
+    float *row = kvl_alloc((size_t)n * (size_t)(s->n_kv_heads * s->head_dim), sizeof *row);
+    int32_t *pos = kvl_alloc((size_t)n, sizeof *pos);
+    assert_true(row && pos);
+    for (int32_t i = 0; i < n; i++) pos[i] = i;
+    assert_int_equal(kvl_store_create(&desc, &store, NULL), KVL_OK);
+    assert_int_equal(kvl_seq_create(store, &seq, NULL), KVL_OK);
+    for (int32_t l = 0; l < s->n_layers; l++)
+        assert_int_equal(kvl_seq_append(seq, l, n, pos, row, desc.raw_keys ? row : NULL, row, NULL),
+                         KVL_OK);
+    kvl_seq_stats(seq, &stats);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+    kvl_free(row);
+    kvl_free(pos);
+    return stats.physical_bytes;
+}
+
+static struct kvl_memory plan_memory_of(struct plan_test *t, struct kvl_state *s)
+{
+    struct kvl_runner r = { .work = t->work, .state = s };
+    struct kvl_memory m;
+    if (kvl_memory_plan(&r, &m, &t->err) != KVL_OK) fail_msg("%s", t->err.msg);
+    return m;
+}
+
+/* The longest context that is wanted and held whole, as the store will count it. */
+static void test_memory(void **state)
+{
+    struct plan_test t;
+    struct kvl_state s;
+    (void)state;
+    plan_open(&t);
+    for (int raw = 0; raw < 2; raw++) {
+        plan_ok(&t, raw ? "model: m\ntasks: [passkey]\nlengths: [512, 700]\nbudgets: [64]\n"
+                          "kv_type: f32\npolicies: [{policy: streaming_llm, prefill: own}, full]\n"
+                        : "model: m\ntasks: [passkey]\nlengths: [512, 700]\npolicies: [full]\n");
+        assert_int_equal(t.work->raw_keys, raw);
+        assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
+        struct kvl_memory m = plan_memory_of(&t, &s);
+        assert_int_equal(m.length_tok, 700);
+        assert_int_equal(m.kv_bytes, plan_held(&t, 700));
+        int64_t most = kvl_memory_fits_tok(&m, m.kv_bytes - 1);
+        assert_int_equal(most, 700 / 16 * 16);
+        assert_true(plan_held(&t, (int32_t)most) < (size_t)m.kv_bytes);
+        for (size_t c = 0; c < t.work->n_cells; c++) s.cell[c].done = t.work->cell[c].length == 700;
+        assert_int_equal(plan_memory_of(&t, &s).length_tok, 512);
+        for (size_t c = 0; raw && c < t.work->n_cells; c++) /* what is left drops what it reads */
+            s.cell[c].done = strcmp(t.work->cell[c].policy->policy->name, "full") == 0;
+        if (raw) assert_int_equal(plan_memory_of(&t, &s).length_tok, 0);
+        kvl_state_free(&s);
+    }
+    plan_close(&t);
+}
+
+static void test_memory_check(void **state)
+{
+    struct kvl_sweep s = { .name = (char *)(uintptr_t) "x" };
+    struct kvl_memory m = { .length_tok = 4000, .kv_bytes = 250 << 20, .block_bytes = 1 << 20 };
+    struct kvl_err err = { 0 };
+    (void)state;
+    assert_int_equal(kvl_memory_check(&m, &s, 0, "memory", "", &err), KVL_OK); /* not known */
+    assert_int_equal(kvl_memory_check(&m, &s, 250 << 20, "memory", "", &err), KVL_OK);
+    assert_int_equal(kvl_memory_check(&m, &s, (250 << 20) - 1, "GPU memory", ", or none", &err),
+                     KVL_ENOMEM);
+    assert_string_equal(err.msg, "x: lengths: 4000 tokens: their keys and values take 0.2 GiB, 0.2 "
+                                 "GiB of GPU memory are free: want at most 3984 tokens, or none");
 }
 
 /* ---- records of this run, from workers --------------------------------------------------------- */
@@ -475,6 +569,8 @@ int main(void)
         cmocka_unit_test(test_speed_key),
         cmocka_unit_test(test_exclude),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_check),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_shard_text),
         cmocka_unit_test(test_progress),

@@ -208,10 +208,39 @@ static void test_sweep_files_refused(void **state)
     }
 }
 
+/* ---- lists ------------------------------------------------------------------------------------- */
+
+static void test_lists(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t n;
+    } rows[] = {
+        { "quest", 5 },
+        { "", 0 },
+        { "quest,snapkv", 5 },
+        { "quest:page=16,snapkv", 13 },
+        { "quest:page=16,dense_layers=2,snapkv:window=8", 28 },
+        { "quest:page=16,adakv(snapkv:window=16,kernel=5):floor_alpha=0.2", 13 },
+        { "adakv(snapkv:window=16,kernel=5):floor_alpha=0.2,budget=9,quest", 57 },
+        { "adakv(snapkv),quest", 13 },
+        { "adakv:snapkv.window=16,floor_alpha=0.5,quest:page=8", 38 },
+        { "quest,page=16", 13 }, /* for an error that says so */
+        { "quest,,snapkv", 5 },
+        { "quest,", 5 },
+        { "perplexity:text=a:b,mode=decode,needle", 31 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (kvl_list_word(rows[i].text) != rows[i].n)
+            fail_msg("%s: %zu, want %zu", rows[i].text, kvl_list_word(rows[i].text), rows[i].n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_words),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_words_that_are_none),
         cmocka_unit_test(test_one_object_per_pair),
         cmocka_unit_test(test_outside),

@@ -48,6 +48,8 @@ const char *kvl_model_hash(const struct kvl_model *model); /* XXH3-128 of the fi
 size_t kvl_model_bytes(const struct kvl_model *model);     /* of all tensors */
 /* Bytes of the weights that one decoded token reads (all matrices but unused embedding rows). */
 size_t kvl_model_token_bytes(const struct kvl_model *model);
+/* Weights of the layers' matrices: so many products a token takes beside its attention. */
+int64_t kvl_model_layer_weights(const struct kvl_model *model);
 
 /* ---- planned policies ---------------------------------------------------------------------- */
 

@@ -1,0 +1,171 @@
+/* What is left of a sweep, and what it will take. */
+#include "forecast.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- what is left ---------------------------------------------------------------------------- */
+
+static int64_t forecast_answers(const struct kvl_runner *r, size_t cell, int32_t context)
+{
+    const struct kvl_progress_cell *p = &r->state->cell[cell];
+    int32_t questions = r->work->sweep->questions;
+    int64_t n = p->text != NULL;
+    for (int32_t q = 0; p->outcome && q < questions; q++)
+        n += !p->outcome[context * questions + q].have;
+    return n;
+}
+
+static void forecast_context(const struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                             struct kvl_forecast *f)
+{
+    const struct kvl_reading *reading = g->speed ? NULL : kvl_point_reading(g->task);
+    int32_t tok = reading ? kvl_reading_before(reading, g->length) : g->length;
+    if (kvl_runner_shares(r, g, context)) f->prefill_tok += tok;
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        if (!kvl_runner_wants(r, context, i)) continue;
+        if (kvl_planned_own_prefill(r->work->cell[i].planned)) f->prefill_tok += tok;
+        if (!g->speed) f->n_answers += forecast_answers(r, i, context);
+    }
+}
+
+static void forecast_group(const struct kvl_runner *r, const struct kvl_group *g,
+                           struct kvl_forecast *f)
+{
+    int32_t contexts = g->speed ? 1 : r->work->sweep->contexts;
+    for (int32_t c = 0; c < contexts; c++) forecast_context(r, g, c, f);
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        const struct kvl_progress_cell *p = &r->state->cell[i];
+        f->left[i] = !p->done && !p->failed;
+        f->n_left += f->left[i];
+        f->n_timed += f->left[i] && g->speed;
+        f->n_failed += p->failed && !p->done;
+    }
+    f->n_cells += g->n;
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+/* Times of one cell's answers from a context; NaN where the log has none of them, or not all. */
+struct forecast_times {
+    double prefill_ns, wall_ns;
+};
+
+static struct forecast_times forecast_times(const struct kvl_runner *r, size_t cell,
+                                            int32_t context)
+{
+    const struct kvl_progress_cell *p = &r->state->cell[cell];
+    const json_t *text = json_array_get(p->text, (size_t)context);
+    int32_t questions = r->work->sweep->questions;
+    struct forecast_times t = { (double)NAN, p->outcome ? 0.0 : (double)NAN };
+    if (json_is_object(text)) {
+        t.prefill_ns = json_number_value(json_object_get(text, "prefill_ns"));
+        t.wall_ns = json_number_value(json_object_get(text, "wall_ns"));
+    }
+    for (int32_t q = 0; p->outcome && q < questions; q++) {
+        const struct kvl_outcome *o = &p->outcome[context * questions + q];
+        bool known = o->have && !o->failed && o->wall_ns > 0.0;
+        t.wall_ns += known ? o->wall_ns : (double)NAN;
+        if (known) t.prefill_ns = o->prefill_ns;
+    }
+    return t;
+}
+
+static void forecast_took(struct kvl_progress_work *work, double cost, double ns)
+{
+    if (!(ns > 0.0)) return;
+    work->ns += ns;
+    work->before -= cost;
+}
+
+/* A context that is shared was prefilled once, whatever cells say so. */
+static void forecast_rates(const struct kvl_runner *r, const struct kvl_group *g,
+                           struct kvl_progress *p)
+{
+    for (int32_t context = 0; !g->speed && context < r->work->sweep->contexts; context++) {
+        double shared = (double)NAN;
+        for (size_t i = g->first; i < g->first + g->n; i++) {
+            const struct kvl_cell *c = &r->work->cell[i];
+            struct forecast_times t = forecast_times(r, i, context);
+            bool own = c->planned && kvl_planned_own_prefill(c->planned);
+            if (own) t.wall_ns += t.prefill_ns;
+            if (!own && t.prefill_ns > 0.0) shared = t.prefill_ns;
+            forecast_took(&p->work[KVL_WORK_ANSWER], kvl_cell_context_cost(r->work, c), t.wall_ns);
+        }
+        forecast_took(&p->work[KVL_WORK_PREFILL], kvl_group_context_cost(r->work, g), shared);
+    }
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+int kvl_forecast(struct kvl_runner *r, struct kvl_forecast *out, struct kvl_err *err)
+{
+    struct kvl_forecast f = { .left = kvl_alloc(r->work->n_cells, sizeof *f.left) };
+    if (!f.left) return kvl_fail(err, KVL_ENOMEM, "out of memory for cells");
+    r->progress = (struct kvl_progress){ .n_parallel = r->jobs.n };
+    kvl_runner_measure(r);
+    f.progress = r->progress;
+    for (int k = 0; k < KVL_WORK_KINDS; k++) f.progress.work[k].before = f.progress.work[k].done;
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        if (!r->work->group[i].mine) continue;
+        forecast_group(r, &r->work->group[i], &f);
+        forecast_rates(r, &r->work->group[i], &f.progress);
+    }
+    int rc = kvl_memory_plan(r, &f.memory, err);
+    if (rc == KVL_OK)
+        *out = f;
+    else
+        kvl_forecast_free(&f);
+    return rc;
+}
+
+void kvl_forecast_free(struct kvl_forecast *f)
+{
+    kvl_free(f->left);
+    f->left = NULL;
+}
+
+static void forecast_print_left(const struct kvl_forecast *f, const char *log)
+{
+    printf("log: %s has %zu of them", log, f->n_cells - f->n_left);
+    if (f->n_failed) printf(", %zu as failed", f->n_failed);
+    if (f->n_left == 0) {
+        puts("; nothing is left to do");
+        return;
+    }
+    printf("; left: %zu cells, %lld tokens to prefill, %lld questions or texts to answer",
+           f->n_left, (long long)f->prefill_tok, (long long)f->n_answers);
+    if (f->n_timed) printf(", %zu cells to time", f->n_timed);
+    putchar('\n');
+}
+
+static void forecast_print_memory(const struct kvl_forecast *f, const struct kvl_jobs *jobs,
+                                  int64_t free_bytes, const char *what)
+{
+    const struct kvl_memory *m = &f->memory;
+    if (m->length_tok == 0) return;
+    printf("memory: %.1f MiB of keys and values for the longest context (%d tokens)",
+           (double)m->kv_bytes / 0x1p20, m->length_tok);
+    if (jobs->n > 1) printf(" in each of %d workers", jobs->n);
+    fputs(", and what policies own", stdout);
+    if (free_bytes > 0) printf("; %.1f GiB of %s are free", (double)free_bytes / 0x1p30, what);
+    if (free_bytes > 0 && m->kv_bytes > free_bytes)
+        printf(": too little, want at most %lld tokens",
+               (long long)kvl_memory_fits_tok(m, free_bytes));
+    putchar('\n');
+}
+
+void kvl_forecast_print(const struct kvl_forecast *f, const struct kvl_runner *r, const char *log,
+                        int64_t free_bytes, const char *what)
+{
+    char time[32];
+    double left = kvl_progress_left_s(&f->progress);
+    forecast_print_left(f, log);
+    if (f->n_left == 0) return;
+    forecast_print_memory(f, &r->jobs, free_bytes, what);
+    kvl_progress_time(left, time, sizeof time);
+    if (isnan(left))
+        puts("time: unknown, the log has no answers of this sweep yet to take rates from");
+    else
+        printf("time: about %s more, at the rates of the answers in the log\n", time);
+}
