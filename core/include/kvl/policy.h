@@ -90,8 +90,8 @@ enum kvl_prefill_kind {
 /* The model as a policy sees it. */
 struct kvl_shape {
     int32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
-    int32_t n_ctx_train; /* context length of the model's metadata */
-    int32_t group;       /* query heads of a kv head: n_heads / n_kv_heads */
+    int32_t n_ctx_train;             /* context length of the model's metadata */
+    int32_t group;                   /* query heads of a kv head: n_heads / n_kv_heads */
     const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
 };
 
