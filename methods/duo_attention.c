@@ -8,6 +8,7 @@
  *
  * Gates come from
  *   table=FILE     n_layers lines of n_kv_heads numbers, as the authors publish theirs
+ *   gates=table    without a FILE: those of the tables beside the model's file (kvl/tables.h)
  *   gates=measure  the share of attention outside sink and measure_window, mean over queries and the group.
  *                  Behind a shared prefill exact over all queries, from two column sums; in an own one by
  *                  the last 32 queries of the first chunk, which is dense
@@ -21,7 +22,7 @@
  * sink : recent is 1 : 4.  Without a budget:
  * sparsity 0.5, sink 64, recent 256 (deployed; trained with 128 and 256).  recent counts the current token.
  *
- * Deviations: gates are measured, not trained, unless a table has them.  Equal gates: the lower lane is full
+ * Deviations: gates are measured, not trained, unless table=FILE has them.  Equal gates: the lower lane is full
  * (code: random noise).
  * Cost: measuring two column sums of the prefill (a second pass over it, shared by all who ask) or 32
  * queries; per step two ranges for each streaming lane.
@@ -64,8 +65,8 @@ static const struct kvl_opt duo_options[] = {
           "latest tokens that it reads, the current one included; auto = the others, 256 without a "
           "budget (paper: 256)" },
     { DUO_OPT(ENUM, gates), .def = "auto", .choices = duo_gates,
-      .help = "table: of the file; measure: on the sample's own context; auto = table if there is "
-              "one" },
+      .help = "table: of the file, or of the model's tables (kvlab tables); measure: on the "
+              "sample's own context; auto = table if there is one" },
     { DUO_OPT(INT, measure_window), .def = "auto", .min = 1, .max = 1 << 30,
       .help =
           "latest tokens that do not count when gates are measured, whatever the budget; auto = an "
@@ -223,9 +224,10 @@ static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struc
 static int duo_plan_gates(struct kvl_plan *plan)
 {
     struct duo_opts *o = plan->opts;
-    if (o->gates == DUO_AUTO) o->gates = o->table[0] ? DUO_TABLE : DUO_MEASURED;
+    bool any = o->table[0] || (plan->shape->tables && plan->shape->tables->gate);
+    if (o->gates == DUO_AUTO) o->gates = any ? DUO_TABLE : DUO_MEASURED;
     plan->prefill_layerwise = o->gates == DUO_TABLE; /* or the first chunk tells of all layers */
-    if ((o->gates == DUO_TABLE) != (o->table[0] != '\0'))
+    if (o->gates == DUO_TABLE ? !any : o->table[0] != '\0')
         return kvl_fail(plan->err, KVL_EINVAL, "gates=%s with table=%s; give a table or measure",
                         duo_gates[o->gates], o->table[0] ? o->table : "(none)");
     if (o->gates == DUO_TABLE) {
@@ -279,6 +281,10 @@ static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struc
                      float *gate, char *sum)
 {
     struct head_table t;
+    if (!o->table[0]) {
+        memcpy(gate, sh->tables->gate, duo_lanes(sh) * sizeof *gate);
+        return kvl_table_sum_check(sh->tables->sum, sum, "the model's tables", err);
+    }
     KVL_TRY(head_table_open(o->table, err, &t));
     int rc = head_table_sum(&t, sum);
     if (rc == KVL_OK) rc = duo_table_lines(&t, sh, gate);
@@ -395,6 +401,7 @@ static int duo_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
 
 static int duo_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
+    const struct duo_opts *o = ctx->opts;
     const struct duo_state *state = ctx->state;
     int32_t n_lanes = (int32_t)duo_lanes(ctx->shape), n_full = 0;
     if (!state->known) return KVL_OK;
@@ -402,7 +409,12 @@ static int duo_report(struct kvl_pctx *ctx, struct kvl_report *r)
     KVL_TRY(kvl_report_num(r, "full_lanes", n_full));
     KVL_TRY(kvl_report_num(r, "full_share", (double)n_full / n_lanes));
     KVL_TRY(kvl_report_num(r, "threshold", state->threshold));
-    for (int32_t i = 0; ((const struct duo_opts *)ctx->opts)->report_gates && i < n_lanes; i++) {
+    if (o->gates == DUO_TABLE && !o->table[0]) {
+        char text[KVL_OPT_STR_SIZE + 64];
+        snprintf(text, sizeof text, "gates by the model's tables (%s)", o->table_sum);
+        KVL_TRY(kvl_report_note(r, text));
+    }
+    for (int32_t i = 0; o->report_gates && i < n_lanes; i++) {
         char name[40];
         snprintf(name, sizeof name, "gate.%d.%d", i / ctx->shape->n_kv_heads,
                  i % ctx->shape->n_kv_heads);
@@ -423,8 +435,9 @@ static const struct kvl_policy duo_attention = {
         "positions, sliding while decoding. With prefill=own streaming heads stream in the prefill "
         "too, as in the official code; with prefill=shared the prefill is dense, as in kvpress.",
     .deviations =
-        "Without a table gates are measured on the context (share of attention outside sink and "
-        "window), not trained; equal gates go by lane, not by random noise; the budget, a mean "
+        "Without table=FILE gates are measured (share of attention outside sink and window; those "
+        "of the model's tables, without tables on the context), not trained; equal gates go by "
+        "lane, not by random noise; the budget, a mean "
         "over lanes, sets sparsity and windows where they are not given.",
     .cost = "Once: two column sums of the prefill where gates are measured, two ranges per "
             "streaming lane. "

@@ -89,22 +89,12 @@ static inline int head_table_integer(struct head_table *t, const char *what, int
                     t->number, what, v);
 }
 
-/* FNV-1a of the text, as hex, into the option `sum`; one that is given must be that of the file. */
+/* The checksum of the text into the option `sum`; one that is given must be that of the file. */
 static inline int head_table_sum(const struct head_table *t, char sum[KVL_OPT_STR_SIZE])
 {
-    static const char digits[] = "0123456789abcdef";
-    uint64_t hash = 14695981039346656037u;
-    char text[17] = { 0 };
-    for (size_t i = 0; i < t->text.len; i++)
-        hash = (hash ^ (uint8_t)t->text.data[i]) * 1099511628211u;
-    for (int i = 15; i >= 0; i--, hash >>= 4) text[i] = digits[hash & 15];
-    if (sum[0] && strcmp(sum, text) != 0)
-        return kvl_fail(t->err, KVL_EINVAL,
-                        "%s has the checksum %s, table_sum=%s is another table; want that file, or "
-                        "no table_sum",
-                        t->path, text, sum);
-    memcpy(sum, text, sizeof text);
-    return KVL_OK;
+    char text[KVL_TABLES_SUM];
+    kvl_table_sum(t->text.data ? t->text.data : "", t->text.len, text);
+    return kvl_table_sum_check(text, sum, t->path, t->err);
 }
 
 #endif

@@ -28,11 +28,12 @@
  *     the union of old and new is in both.  With k from the budget it is cut to its best k
  *   - the LightLLM port is a speed mock whose answers are not meant to be right: not followed
  *
- * Filter layers by measurement (filter_layers=auto; the papers' sets are of 32 to 80 layers): of
- * all sets that leave at most dense_layers layers dense, the one whose lists capture most attention
- * of the layers that read them, on this context; the rule is in omnikv_filters.h.
- * dense_layers=auto is a quarter of the layers (the papers' 8 of 32), at least 2.
- * report: the filters, capture_mean and capture_min of the sparse layers, and capture_own, what a
+ * Filter layers that nobody gives (filter_layers=auto; the papers' sets are of 32 to 80 layers): of
+ * all sets that leave at most dense_layers layers dense, the one whose lists hold most attention of the
+ * layers that read them: by the tables beside the model's file, where there are some, else, and with
+ * filter_layers=measured, on this context; the rules are in omnikv_filters.h.  dense_layers=auto is what
+ * the tables say, for measured ones a quarter of the layers (the papers' 8 of 32), at least 2.
+ * report: the filters; of measured ones capture_mean and capture_min of the sparse layers, and capture_own, what a
  * list of their own would have captured.  Where capture_mean is far below capture_own the layers of
  * the model do not share attention, and the difference is what OmniKV loses: below four fifths of it
  * the report has a note that says so.
@@ -68,12 +69,13 @@ struct omnikv_opts {
     int32_t num_wait_load_layers, dense_layers, selector, window_size;
     bool lazy, offload;
     double lazy_overlap;
+    char table_sum[KVL_OPT_STR_SIZE];
     /* Not options, from plan.  A row of the table is a token of the context: the step
      * of the last list that had it, then what window queries gave. */
     int32_t table, k; /* k: selected tokens, 0 = by the budget */
     int32_t heads;    /* table: weights of the window's queries, [window_size][n_heads][context] */
     double k_share;   /* > 0: k is this share of the context */
-    bool measured;
+    bool measured, fallback; /* fallback: for want of tables */
 };
 
 static const char *const omnikv_selectors[] = { "last", "softmax", "uniform", "exp", NULL };
@@ -84,9 +86,11 @@ static const char *const omnikv_selectors[] = { "last", "softmax", "uniform", "e
 static const struct kvl_opt omnikv_options[] = {
     { OMNIKV_OPT(STR, filter_layers), .def = "auto",
       .help = "layers that choose for those behind them, as in 2+8+18 (official: do_select_layers "
-              "\"2,8,18\" of 32); auto, measured = by captured attention on this context" },
+              "\"2,8,18\" of 32); auto = by the model's tables (kvlab tables), without them "
+              "measured; measured = by captured attention on this context" },
     { OMNIKV_OPT(INT, dense_layers), .def = "auto", .min = 1, .max = OMNIKV_MAX_LAYERS,
-      .help = "most layers left dense when filters are measured; auto = max(2, layers / 4)" },
+      .help = "most layers left dense when filters are not given; auto = of the model's tables, "
+              "without them max(2, layers / 4)" },
     { OMNIKV_OPT(INT, num_wait_load_layers), .def = "auto", .min = 0, .max = OMNIKV_MAX_LAYERS,
       .help = "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
               "layers on, else 0" },
@@ -105,6 +109,8 @@ static const struct kvl_opt omnikv_options[] = {
     { OMNIKV_OPT(BOOL, offload), .def = "false",
       .help = "the context of the layers that read lists lives on the host; one packed load per "
               "filter layer (official: real_offload)" },
+    { OMNIKV_OPT(STR, table_sum), .def = "",
+      .help = "checksum of the model's tables, written when filter layers come from them" },
     { 0 },
 };
 
@@ -187,8 +193,9 @@ static int omnikv_plan(struct kvl_plan *plan)
     struct omnikv_opts *o = plan->opts;
     uint8_t has_rows[OMNIKV_MAX_LAYERS] = { 0 };
     KVL_TRY(omnikv_plan_tokens(plan));
+    o->fallback = strcmp(o->filter_layers, "auto") == 0 && !plan->shape->tables;
     KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
-                               &o->measured, has_rows));
+                               o->table_sum, &o->measured, has_rows));
     KVL_TRY(omnikv_plan_bank(plan));
     int32_t window = omnikv_windowed(o) ? o->window_size : 0;
     int32_t observed = KVL_MAX(window, o->measured ? OMNIKV_MEASURE : 0);
@@ -587,7 +594,8 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
     const struct omnikv_state *state = ctx->state;
     double capture = 0, own = 0, least = 1, n_sparse = 0;
     double steps = (double)KVL_MAX(1, state->n_steps), loads = (double)state->n_loads;
-    bool measured = ((const struct omnikv_opts *)ctx->opts)->measured, ran = state->n_steps > 0;
+    const struct omnikv_opts *o = ctx->opts;
+    bool measured = o->measured, ran = state->n_steps > 0;
     for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
         if (state->layer[l].filter < 0) continue;
         n_sparse++;
@@ -613,6 +621,7 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].known) KVL_TRY(kvl_report_num(r, rows[i].name, rows[i].value));
     KVL_TRY(omnikv_report_tail(ctx, r));
+    KVL_TRY(omnikv_report_source(ctx->shape, o->filter_layers, o->table_sum, o->fallback, r));
     if (!measured || capture >= OMNIKV_SHARED * own) return KVL_OK;
     return kvl_report_note(r, "layers behind its filters keep {capture_mean%} of their attention "
                               "in this model (lists of their own: {capture_own%})");
@@ -630,7 +639,8 @@ static const struct kvl_policy omnikv = {
         "the tail is always read, one list serves the layers up to the next filter, and first "
         "layers, filters and wait layers are dense.",
     .deviations =
-        "Filter layers are measured on every context, where the official ones are fixed per model "
+        "Filter layers are by default those of the model's tables (kvlab tables), without tables "
+        "measured on every context, where the official ones are given per model "
         "(filter_layers=2+8+18). num_wait_load_layers is 0 below 16 layers. The context bank is "
         "counted, and executed with offload=true; tokens of a list that the one before had are not "
         "loaded again. uniform and exp take the weights that each query had when it passed, where "

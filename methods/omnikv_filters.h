@@ -1,17 +1,21 @@
 /* omnikv_filters.h - which layers of a model find tokens for the layers behind them.
  *
- * Included once, by omnikv.c and by omnikv_prefill.c.  Of n tokens, the last 32 queries of every layer l
- * (fewer would all stand in what happens to end the context) pick their top k (maximum over heads of
- * the weight), and C(l, m) is the share of the weight of layer m > l, mean over heads and queries,
- * that falls on l's tokens and the query's own.  Of all filter sets that leave at most `dense`
- * layers dense and serve a layer each, the one of largest sum over the layers of C(filter, layer),
- * dense layers counting 1, is taken; exact, by dynamic programming; ties to the lower layers.
+ * Included once, by omnikv.c and by omnikv_prefill.c.  The best of all sets that leave at most `dense`
+ * layers dense is taken (kvl_filter_layers), by what layer m > l keeps with layer l's list:
+ *   the model's tables  S(l, m), measured by `kvlab tables` on questions and answers about contexts that
+ *                       were made for that; they also say how many layers to leave dense
+ *   measured            C(l, m), on the context at hand: its last 32 queries (fewer would all stand in what
+ *                       happens to end it) pick the top k of every layer (maximum over heads of the
+ *                       weight); the share of the weight of layer m, mean over heads and queries, that
+ *                       falls on l's tokens and the query's own.  No question is there to be seen: the
+ *                       layers of a model that find what is asked for do not show
  */
 #ifndef OMNIKV_FILTERS_H
 #define OMNIKV_FILTERS_H
 
 #include "kvl/policy.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { OMNIKV_MEASURE = 32 }; /* queries */
@@ -41,33 +45,72 @@ static int omnikv_parse_filters(const char *text, const struct kvl_shape *shape,
     return KVL_OK;
 }
 
+/* Writes "2+8+18". */
+static int omnikv_print_filters(struct kvl_plan *plan, const uint8_t *is_filter, char *text)
+{
+    size_t len = 0;
+    for (int32_t l = 0; l < plan->shape->n_layers; l++) {
+        if (!is_filter[l]) continue;
+        int n = snprintf(text + len, KVL_OPT_STR_SIZE - len, "%s%d", len ? "+" : "", l);
+        len += (size_t)KVL_MAX(0, n);
+        if (len >= KVL_OPT_STR_SIZE)
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "dense_layers: so many filters of %d layers do not fit into "
+                            "filter_layers, want fewer",
+                            plan->shape->n_layers);
+    }
+    return KVL_OK;
+}
+
+/* filter_layers=auto where the model has tables. */
+static int omnikv_plan_tables(struct kvl_plan *plan, char *filter_layers, int32_t wait,
+                              int32_t dense, char *table_sum)
+{
+    const struct kvl_tables *t = plan->shape->tables;
+    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    double kept;
+    KVL_TRY(kvl_table_sum_check(t->sum, table_sum, "the model's tables", plan->err));
+    KVL_TRY(kvl_filter_layers(t->kept, t->n_layers, dense, wait, is_filter, &kept, plan->err));
+    return omnikv_print_filters(plan, is_filter, filter_layers);
+}
+
 /* Where "auto" leads, and whether filters and dense layers fit the model: marks the layers that may be
  * filters. */
 static int omnikv_plan_layers(struct kvl_plan *plan, char *filter_layers, int32_t *wait,
-                              int32_t *dense, bool *measured, uint8_t *is_filter)
+                              int32_t *dense, char *table_sum, bool *measured, uint8_t *is_filter)
 {
     int32_t n_layers = plan->shape->n_layers;
     if (n_layers < 2 || n_layers > OMNIKV_MAX_LAYERS)
         return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers, want 2 to %d", n_layers,
                         OMNIKV_MAX_LAYERS);
+    bool known = strcmp(filter_layers, "auto") == 0 && plan->shape->tables;
+    *measured =
+        !known && (strcmp(filter_layers, "auto") == 0 || strcmp(filter_layers, "measured") == 0);
     if (*wait == KVL_AUTO) *wait = n_layers >= 16;
     if (*dense == KVL_AUTO)
-        *dense = KVL_MIN(n_layers - 1, KVL_MAX(KVL_MAX(2, *wait + 1), n_layers / 4));
+        *dense = KVL_MIN(n_layers - 1, KVL_MAX(KVL_MAX(2, *wait + 1),
+                                               known ? plan->shape->tables->dense : n_layers / 4));
     if (*wait > n_layers - 2)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "num_wait_load_layers=%d; behind a filter and these none of %d layers is "
                         "left to read its list, give 0 to %d",
                         *wait, n_layers, n_layers - 2);
-    *measured = strcmp(filter_layers, "auto") == 0 || strcmp(filter_layers, "measured") == 0;
-    if (*measured) {
-        memcpy(filter_layers, "measured", sizeof "measured");
-        memset(is_filter, 1, (size_t)n_layers - 1);
-        if (*dense > *wait && *dense < n_layers) return KVL_OK;
+    if ((known || *measured) && (*dense <= *wait || *dense >= n_layers))
         return kvl_fail(plan->err, KVL_EINVAL,
                         "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, "
                         "give %d to %d",
                         *dense, *wait, n_layers, *wait + 1, n_layers - 1);
+    if (*measured && table_sum[0])
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "table_sum=%s, and the model has no tables; give filter_layers, or no "
+                        "table_sum",
+                        table_sum);
+    if (*measured) {
+        memcpy(filter_layers, "measured", sizeof "measured");
+        memset(is_filter, 1, (size_t)n_layers - 1);
+        return KVL_OK;
     }
+    if (known) KVL_TRY(omnikv_plan_tables(plan, filter_layers, *wait, *dense, table_sum));
     KVL_TRY(omnikv_parse_filters(filter_layers, plan->shape, is_filter, plan->err));
     for (int32_t l = 0, since = INT32_MIN / 2; l < n_layers; l++) {
         if (is_filter[l]) since = l;
@@ -156,54 +199,31 @@ static int omnikv_capture(const struct kvl_pctx *ctx, int32_t n_tok, int32_t k, 
 
 /* ---- the best set ---------------------------------------------------------------------------- */
 
-/* value and next [n_layers][row] of filter layer l with at most d dense layers left: what the best
- * continuation captures, negative where there is none, and its next filter, n_layers at the end. */
-struct omnikv_choice {
-    const float *capture;
-    int32_t n_layers, wait, row;
-    float *value;
-    int32_t *next;
-};
-
-static void omnikv_best_next(const struct omnikv_choice *c, int32_t l, int32_t d)
-{
-    int32_t used = 1 + c->wait, at = l * c->row + d;
-    float sum = (float)used, best = -1.0f;
-    for (int32_t m = l + used; used <= d && m < c->n_layers; m++) {
-        sum += c->capture[l * c->n_layers + m];
-        float rest = m + 1 < c->n_layers ? c->value[(m + 1) * c->row + d - used] : 0.0f;
-        if (rest < 0 || sum + rest <= best) continue;
-        best = sum + rest;
-        c->next[at] = m + 1;
-    }
-    c->value[at] = best;
-}
-
 /* is_filter [n_layers], zero on arrival: the best set that leaves at most `dense` layers dense;
  * behind each filter come `wait` dense layers and at least one that reads its list. */
 static int omnikv_choose(const struct kvl_pctx *ctx, const float *capture, int32_t wait,
                          int32_t dense, uint8_t *is_filter)
 {
-    int32_t n_layers = ctx->shape->n_layers, first = 0;
-    size_t cells = (size_t)n_layers * (size_t)(dense + 1);
-    float best = -1.0f;
-    struct omnikv_choice c = {
-        capture, n_layers, wait, dense + 1, kvl_scratch(ctx, cells), (void *)kvl_scratch(ctx, cells)
-    };
-    if (!c.value || !c.next) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to choose filters");
-    for (int32_t l = n_layers - 1; l >= 0; l--)
-        for (int32_t d = 0; d <= dense; d++) omnikv_best_next(&c, l, d);
-    for (int32_t l = 0; l < dense; l++) {
-        float v = c.value[l * c.row + dense - l];
-        if (v < 0 || (float)l + v <= best) continue;
-        best = (float)l + v;
-        first = l;
-    }
-    for (int32_t l = first, d = dense - first; l < n_layers; d -= 1 + c.wait) {
-        is_filter[l] = 1;
-        l = c.next[l * c.row + d];
-    }
-    return KVL_OK;
+    size_t n_layers = (size_t)ctx->shape->n_layers;
+    double sparse, *exact = (void *)kvl_scratch(ctx, 2 * n_layers * n_layers);
+    if (!exact) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to choose filters");
+    for (size_t i = 0; i < n_layers * n_layers; i++) exact[i] = (double)capture[i];
+    return kvl_filter_layers(exact, ctx->shape->n_layers, dense, wait, is_filter, &sparse,
+                             ctx->err);
+}
+
+/* Where the filters come from, if nobody said it; NULL: somebody did. */
+static int omnikv_report_source(const struct kvl_shape *shape, const char *filter_layers,
+                                const char *table_sum, bool fallback, struct kvl_report *r)
+{
+    char text[2 * KVL_OPT_STR_SIZE + 64];
+    if (fallback)
+        return kvl_report_note(r, "the model has no tables, filter layers are measured on every "
+                                  "context (kvlab tables MODEL makes them)");
+    if (!shape->tables || strcmp(table_sum, shape->tables->sum) != 0) return KVL_OK;
+    snprintf(text, sizeof text, "filter layers %s by the model's tables (%s)", filter_layers,
+             table_sum);
+    return kvl_report_note(r, text);
 }
 
 #endif

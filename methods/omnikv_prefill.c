@@ -8,8 +8,9 @@
  * the next filter, beside the chunk itself.  r = k / chunk.
  *
  * Layers before the first filter, filters and num_wait_load_layers behind each are dense, as in omnikv.
- * filter_layers=auto measures them on the first chunk, which every layer reads densely, having nothing
- * before it: by its last 32 queries and the rule of omnikv_filters.h.
+ * filter_layers=auto takes those of the tables beside the model's file; without tables, and with
+ * filter_layers=measured, they are measured on the first chunk, which every layer reads densely, having
+ * nothing before it: by its last 32 queries.  The rules are in omnikv_filters.h.
  *
  * Decoding is dense: what is lost is lost by the prefill alone.
  * Budget B: a query of a sparse layer reads at most B tokens, the chunk included: chunk = B / (1 + r), in
@@ -33,8 +34,9 @@ struct okp_opts {
     int32_t dense_layers, num_wait_load_layers, chunk, num_of_selected_tokens, window_size,
         query_from;
     double r;
-    bool measured; /* not options, from plan */
-    int32_t room;  /* tokens that a list holds */
+    char table_sum[KVL_OPT_STR_SIZE];
+    bool measured, fallback; /* not options, from plan; fallback: for want of tables */
+    int32_t room;            /* tokens that a list holds */
 };
 
 enum { OKP_SPREAD = 0, OKP_LAST };
@@ -46,10 +48,12 @@ static const char *const okp_query_from[] = { "spread", "last", NULL };
 static const struct kvl_opt okp_options[] = {
     { OKP_OPT(STR, filter_layers), .def = "auto",
       .help =
-          "layers that choose for those behind them, as in 2+8+18; auto, measured = by captured "
-          "attention on the first chunk" },
+          "layers that choose for those behind them, as in 2+8+18; auto = by the model's tables "
+          "(kvlab tables), without them measured; measured = by captured attention on the first "
+          "chunk" },
     { OKP_OPT(INT, dense_layers), .def = "auto", .min = 1, .max = OMNIKV_MAX_LAYERS,
-      .help = "most layers left dense when filters are measured; auto = max(2, layers / 4)" },
+      .help = "most layers left dense when filters are not given; auto = of the model's tables, "
+              "without them max(2, layers / 4)" },
     { OKP_OPT(INT, num_wait_load_layers), .def = "auto", .min = 0, .max = OMNIKV_MAX_LAYERS,
       .help = "dense layers behind a filter; auto = 1 from 16 layers on, else 0 (official: 1)" },
     { OKP_OPT(FLOAT, r), .def = "1", .min = 0.01, .max = 100,
@@ -65,6 +69,8 @@ static const struct kvl_opt okp_options[] = {
           "16, decoding)" },
     { OKP_OPT(ENUM, query_from), .def = "last", .choices = okp_query_from,
       .help = "these queries: spread over the chunk, or its last (as the selector does)" },
+    { OKP_OPT(STR, table_sum), .def = "",
+      .help = "checksum of the model's tables, written when filter layers come from them" },
     { 0 },
 };
 
@@ -134,8 +140,9 @@ static int okp_plan(struct kvl_plan *plan)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "prefill: shared; omnikv_prefill is a prefill, want own");
     KVL_TRY(okp_plan_sizes(plan));
+    o->fallback = strcmp(o->filter_layers, "auto") == 0 && !plan->shape->tables;
     KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
-                               &o->measured, is_filter));
+                               o->table_sum, &o->measured, is_filter));
     if (o->measured) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, OMNIKV_MEASURE));
     o->room = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
     plan->state_bytes = sizeof(struct okp_state) + (size_t)o->room * sizeof(int32_t);
@@ -254,6 +261,7 @@ static int okp_report(struct kvl_pctx *ctx, struct kvl_report *r)
         return kvl_report_note(r, "the context is one chunk, which every layer reads densely");
     KVL_TRY(kvl_report_num(r, "filters", n));
     KVL_TRY(kvl_report_num(r, "sparse_share", (double)sparse / ctx->shape->n_layers));
+    KVL_TRY(omnikv_report_source(ctx->shape, o->filter_layers, o->table_sum, o->fallback, r));
     if (state->n_sparse < 1) return KVL_OK;
     KVL_TRY(kvl_report_num(r, "capture_mean", state->capture / state->n_sparse));
     return kvl_report_num(r, "capture_own", state->own / state->n_sparse);
@@ -273,7 +281,8 @@ static const struct kvl_policy omnikv_prefill = {
     .deviations =
         "No code of a prefill with filters is published: that the last 16 queries of a chunk "
         "score, and that as many tokens are selected as a chunk has (r=1), is ours. Filter layers "
-        "are measured on the first chunk unless given.",
+        "that are not given are those of the model's tables, without tables measured on the first "
+        "chunk.",
     .cost =
         "Once per chunk and filter layer: 16 queries over all keys again and a top-k of the tokens "
         "before the chunk. Per step nothing: decoding reads everything.",

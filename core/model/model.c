@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { MODEL_TABLES_LIMIT = 64 << 20 };
 
 static size_t weight_bytes(const struct kvl_weight *w)
 {
@@ -52,6 +55,26 @@ static void model_set_name(struct kvl_model *m)
     snprintf(m->name, sizeof m->name, "%.*s", (int)KVL_MIN(len, sizeof m->name - 1), base);
 }
 
+/* Methods do without where there is none: what is wrong with one that is there is kept to be told. */
+static void model_tables(struct kvl_model *m)
+{
+    struct kvl_err *err = &m->tables_unused;
+    struct kvl_buf text = { 0 };
+    char *path = kvl_tables_path(m->path);
+    if (!path) {
+        kvl_fail(err, KVL_ENOMEM, "out of memory for tables");
+    } else if (access(path, F_OK) == 0) {
+        int rc = kvl_read_file(path, MODEL_TABLES_LIMIT, &text, err);
+        if (rc == KVL_OK)
+            rc = kvl_tables_parse(text.data ? text.data : "", text.len, m->hash, &m->shape,
+                                  &m->tables, err);
+        if (rc != KVL_OK && !strstr(err->msg, path)) kvl_fail_at(err, rc, "%s", path);
+    }
+    m->shape.tables = m->tables;
+    kvl_buf_free(&text);
+    kvl_free(path);
+}
+
 static int model_load(struct kvl_model *m, struct kvl_err *err)
 {
     KVL_TRY(kvl_gguf_open(m->path, &m->file, err));
@@ -75,6 +98,7 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
     };
     model_set_name(m);
     kvl_gguf_hash(m->file, m->hash);
+    model_tables(m);
     m->bytes = model_tensor_bytes(m->file);
     model_count_weights(m);
     return KVL_OK;
@@ -100,6 +124,7 @@ void kvl_model_close(struct kvl_model *m)
     kvl_tokenizer_destroy(m->tokenizer);
     kvl_weights_free(&m->w);
     kvl_gguf_close(m->file);
+    kvl_tables_free(m->tables);
     free(m->path);
     kvl_free(m);
 }
@@ -123,6 +148,10 @@ const char *kvl_model_path(const struct kvl_model *m)
 const char *kvl_model_hash(const struct kvl_model *m)
 {
     return m->hash;
+}
+const char *kvl_model_tables_unused(const struct kvl_model *m)
+{
+    return m->tables_unused.code != KVL_OK ? m->tables_unused.msg : NULL;
 }
 size_t kvl_model_bytes(const struct kvl_model *m)
 {

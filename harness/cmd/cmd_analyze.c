@@ -441,7 +441,7 @@ static int analyze_plan(struct analyze *z)
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);
     KVL_TRY(kvl_device_open(z->s.device, &z->device, z->err));
-    KVL_TRY(kvl_model_open(z->s.model, &z->model, z->err));
+    KVL_TRY(kvl_model_open_told(z->s.model, &z->model, z->err));
     kvl_machine_read(&z->machine);
     struct kvl_where where = { z->machine.host, kvl_ops_threads(), NULL };
     return kvl_work_create(&z->s, z->model, &where, a->model.allow_overlong, &z->work, z->err);

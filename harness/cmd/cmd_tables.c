@@ -1,13 +1,17 @@
-/* kvlab tables: tables of heads that methods read, measured on a model. */
+/* kvlab tables: tables that methods read, measured on a model: those of all layers and heads, beside the
+ * model's file, or of heads for one method. */
 #include "args.h"
 #include "build.h"
 #include "cmds.h"
 #include "guard.h"
+#include "kvl/tables.h"
+#include "model_tables.h"
 #include "policy_spec.h"
 #include "registry.h"
 #include "stop.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,7 +22,8 @@ enum {
     TABLES_KEY_SEED,
     TABLES_KEY_TASK_PLUGIN
 };
-enum { TABLES_TASKS = 16, TABLES_COLUMNS = 3 };
+enum { TABLES_TASKS = 16, TABLES_LENGTHS = 8, TABLES_COLUMNS = 3 };
+enum { TABLES_ROOM = 2048 }; /* of a question and its answer */
 
 /* The generated contexts that are measured unless tasks are named. */
 static const char *const tables_default[] = { "kv_retrieval", "needle", "passkey",
@@ -27,23 +32,29 @@ static const char *const tables_default[] = { "kv_retrieval", "needle", "passkey
 struct tables_args {
     struct kvl_args base;
     struct kvl_model_args model;
-    const char *policy, *budget, *out, *task[TABLES_TASKS];
-    int32_t n_tasks, length, contexts;
+    const char *word[2], *policy, *budget, *out,
+        *task[TABLES_TASKS]; /* policy NULL: of the model */
+    int32_t n_words, n_tasks, length[TABLES_LENGTHS], n_lengths, contexts;
     int64_t seed;
 };
 
 static const struct argp_option tables_options[] = {
     { "task", 't', "NAME", 0,
       "whose contexts are measured (repeatable; default: all that retrieve)", 0 },
-    { "length", TABLES_KEY_LENGTH, "N", 0, "tokens of a context (default 1024)", 0 },
+    { "length", TABLES_KEY_LENGTH, "N[,N...]", 0,
+      "tokens of a context (default 1024,2048,4096, for one method 1024)", 0 },
     { "contexts", TABLES_KEY_CONTEXTS, "N", 0, "contexts of each task (default 2)", 0 },
     { "seed", TABLES_KEY_SEED, "N", 0, "of the contexts (default 1)", 0 },
     { "budget", TABLES_KEY_BUDGET, "B", 0,
-      "sizes to compare at (default: a quarter of the length, 96 at least; duo_attention: none)",
+      "of one method: sizes to compare at (default: a quarter of the length, 96 at least; "
+      "duo_attention: none)",
+      0 },
+    { "out", 'o', "FILE", 0,
+      "file to write; it must not exist (default: MODEL.tables, where methods find it; for one "
+      "method standard output)",
       0 },
     { "task-plugin", TABLES_KEY_TASK_PLUGIN, "X.so", 0,
       "load a task from a shared object (repeatable)", 0 },
-    { "out", 'o', "FILE", 0, "file to write; it must not exist (default: standard output)", 0 },
     { 0 }
 };
 
@@ -64,12 +75,39 @@ static int tables_count(const struct tables_args *a, const char *what, const cha
     return KVL_OK;
 }
 
-/* The method, then the model, which may also be given by its flag. */
+/* The model, or a method and the model, which may also be given by its flag. */
 static int tables_word(struct tables_args *a, const char *word)
 {
-    const char **to = a->policy ? &a->model.model : &a->policy;
-    if (*to) return kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want a method and a model", word);
-    *to = word;
+    if (a->n_words == 2)
+        return kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want a model, or a method and a model",
+                        word);
+    a->word[a->n_words++] = word;
+    return KVL_OK;
+}
+
+static int tables_words(struct tables_args *a)
+{
+    bool given = a->model.model != NULL;
+    if (a->n_words + given > 2)
+        return kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want a model, or a method and a model",
+                        a->word[1]);
+    if (a->n_words + given == 2) a->policy = a->word[0];
+    if (!given && a->n_words > 0) a->model.model = a->word[a->n_words - 1];
+    return KVL_OK;
+}
+
+static int tables_lengths(struct tables_args *a, const char *text)
+{
+    char word[32];
+    for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        int32_t n = 0;
+        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(strcspn(at, ","), sizeof word - 1), at);
+        if (a->n_lengths == TABLES_LENGTHS)
+            return kvl_fail(a->base.err, KVL_EINVAL, "--length: more than %d numbers",
+                            TABLES_LENGTHS);
+        KVL_TRY(tables_count(a, "--length", word, 64, &n));
+        a->length[a->n_lengths++] = n;
+    }
     return KVL_OK;
 }
 
@@ -91,7 +129,7 @@ static error_t tables_parse(int key, char *arg, struct argp_state *state)
     case 't': rc = tables_task(a, arg); break;
     case 'o': a->out = arg; break;
     case TABLES_KEY_BUDGET: a->budget = arg; break;
-    case TABLES_KEY_LENGTH: rc = tables_count(a, "--length", arg, 64, &a->length); break;
+    case TABLES_KEY_LENGTH: rc = tables_lengths(a, arg); break;
     case TABLES_KEY_CONTEXTS: rc = tables_count(a, "--contexts", arg, 1, &a->contexts); break;
     case TABLES_KEY_TASK_PLUGIN:
         rc = kvl_registry_task_plugin(a->model.registry, arg, a->base.err);
@@ -107,20 +145,25 @@ static const struct argp_child tables_children[] = { { &kvl_model_argp, 0, NULL,
 static const struct argp tables_argp = {
     .options = tables_options,
     .parser = tables_parse,
-    .args_doc = "minference|duo_attention[:OPTION=V,...] MODEL.gguf",
-    .doc = "Measures the table of heads that a method reads, on generated contexts with a question "
-           "and "
-           "its answer: of minference the kind of pattern that captures most of each query head's "
-           "attention, of duo_attention the share of each kv head's attention outside sink and "
-           "window.\v"
-           "The method then takes it as table=FILE.",
+    .args_doc = "MODEL.gguf\nminference|duo_attention[:OPTION=V,...] MODEL.gguf",
+    .doc =
+        "Measures what methods want to know of a model beforehand, on generated contexts with a "
+        "question and its answer, and writes it beside the model: what layers keep of their "
+        "attention with each other's most important tokens and how many to leave dense "
+        "(filter layers of omnikv and omnikv_prefill), and the share of each kv head's attention "
+        "outside sink and window (duo_attention).  Methods take it from there by themselves.  "
+        "For one method, the table of heads that it takes as table=FILE: of minference the kind "
+        "of pattern that captures most of each query head's attention, of duo_attention the "
+        "shares.\v"
+        "A file beside a model is used if it is of this very model (by its hash); delete it "
+        "to measure again.",
     .children = tables_children,
 };
 
 /* ---- what each method's table is ----------------------------------------------------------------- */
 
 struct tables {
-    const struct tables_args *a;
+    struct tables_args *a;
     const struct tables_kind *kind;
     const struct kvl_device *device;
     struct kvl_model *model;
@@ -129,6 +172,8 @@ struct tables {
     int32_t budget, n_heads, n_measured; /* heads of a layer that have a line or a number */
     struct kvl_buf options;              /* of the policy, resolved */
     double *value; /* sums over contexts: [n_layers][n_heads][TABLES_COLUMNS] */
+    int (*feed)(struct tables *t, const struct kvl_table_text *text); /* what contexts are for */
+    struct kvl_model_tables *all;                                     /* of the model */
     struct kvl_err *err;
 };
 
@@ -227,46 +272,51 @@ static void tables_num(void *user, const char *name, double value)
 static int tables_policy(struct tables *t)
 {
     const struct tables_args *a = t->a;
-    if (!a->policy)
-        return kvl_fail(t->err, KVL_EINVAL, "no method, want minference or duo_attention");
-    size_t n = strcspn(a->policy, ":");
+    const char *policy = a->policy ? a->policy : "duo_attention"; /* the model's gates */
+    size_t n = strcspn(policy, ":");
+    if (!a->policy && a->budget)
+        return kvl_fail(t->err, KVL_EINVAL, "--budget: is for the table of a method");
     for (int i = 0; i < TABLES_N_KINDS; i++)
-        if (strlen(tables_kinds[i].policy) == n &&
-            strncmp(a->policy, tables_kinds[i].policy, n) == 0)
+        if (strlen(tables_kinds[i].policy) == n && strncmp(policy, tables_kinds[i].policy, n) == 0)
             t->kind = &tables_kinds[i];
     if (!t->kind)
         return kvl_fail(t->err, KVL_EINVAL,
                         "%.*s: has no table of heads, want minference or duo_attention", (int)n,
-                        a->policy);
+                        policy);
     struct kvl_buf text = { 0 };
-    int rc = kvl_buf_printf(&text, "%s%s%s", a->policy, a->policy[n] ? "," : ":", t->kind->options);
+    int rc = kvl_buf_printf(&text, "%s%s%s", policy, policy[n] ? "," : ":", t->kind->options);
     if (rc == KVL_OK) rc = kvl_policy_spec_parse(a->model.registry, text.data, &t->spec, t->err);
     kvl_buf_free(&text);
     return rc;
 }
 
-static int tables_open(struct tables *t)
+static int tables_engine(struct tables *t)
 {
-    const struct kvl_shape *sh = kvl_model_shape(t->model);
     struct kvl_engine_desc desc = { .model = t->model,
                                     .device = t->device,
                                     .allow_overlong = t->a->model.allow_overlong };
-    const char *budget = t->a->budget ? t->a->budget : t->spec.budget.data;
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
     KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_bf16, t->err));
     KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
-    if (budget)
-        KVL_TRY(kvl_budget_parse(budget, t->a->length, &t->budget, t->err));
-    else if (!t->kind->per_kv_head)
-        t->budget = KVL_MAX(96, t->a->length / 4);
-    t->n_heads = t->kind->per_kv_head ? sh->n_kv_heads : sh->n_heads;
-    t->value =
-        kvl_alloc((size_t)sh->n_layers * (size_t)t->n_heads * TABLES_COLUMNS, sizeof *t->value);
-    if (!t->value) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for a table");
     KVL_TRY(kvl_engine_create(&desc, &t->engine, t->err));
     kvl_stop_install();
     kvl_engine_set_stop(t->engine, kvl_stop_flag());
     return KVL_OK;
+}
+
+/* For one method. */
+static int tables_open(struct tables *t)
+{
+    const struct kvl_shape *sh = kvl_model_shape(t->model);
+    const char *budget = t->a->budget ? t->a->budget : t->spec.budget.data;
+    if (budget)
+        KVL_TRY(kvl_budget_parse(budget, t->a->length[0], &t->budget, t->err));
+    else if (!t->kind->per_kv_head)
+        t->budget = KVL_MAX(96, t->a->length[0] / 4);
+    t->n_heads = t->kind->per_kv_head ? sh->n_kv_heads : sh->n_heads;
+    t->value =
+        kvl_alloc((size_t)sh->n_layers * (size_t)t->n_heads * TABLES_COLUMNS, sizeof *t->value);
+    return t->value ? KVL_OK : kvl_fail(t->err, KVL_ENOMEM, "out of memory for a table");
 }
 
 static int tables_session(struct tables *t, const struct kvl_planned *planned, const int32_t *id,
@@ -288,15 +338,16 @@ static int tables_session(struct tables *t, const struct kvl_planned *planned, c
     return rc;
 }
 
-static int tables_measure(struct tables *t, const int32_t *id, int32_t n)
+static int tables_measure(struct tables *t, const struct kvl_table_text *text)
 {
     struct kvl_planned *planned;
+    int32_t n = text->n;
     KVL_TRY((t->spec.own ? kvl_planned_create_own : kvl_planned_create)(
         t->spec.policy, kvl_model_shape(t->model), t->spec.options.data, t->budget, n, &planned,
         t->err));
     int rc = KVL_OK;
     if (!t->options.data) rc = kvl_buf_adds(&t->options, kvl_planned_options(planned));
-    if (rc == KVL_OK) rc = tables_session(t, planned, id, n);
+    if (rc == KVL_OK) rc = tables_session(t, planned, text->id, n);
     kvl_planned_destroy(planned);
     return rc;
 }
@@ -305,6 +356,7 @@ static int tables_measure(struct tables *t, const int32_t *id, int32_t n)
 static int tables_sample(struct tables *t, struct kvl_sample *sample)
 {
     const struct kvl_tokenizer *tokenizer = kvl_model_tokenizer(t->model);
+    struct kvl_table_text all = { .n_context = sample->tokens.n };
     struct kvl_buf ids = { 0 };
     int rc = kvl_buf_add(&ids, sample->tokens.id, (size_t)sample->tokens.n * sizeof(int32_t));
     for (int i = 0; i < 2 && sample->n_questions > 0 && rc == KVL_OK; i++) {
@@ -313,22 +365,32 @@ static int tables_sample(struct tables *t, struct kvl_sample *sample)
         rc = kvl_encode(tokenizer, text, strlen(text), KVL_ENCODE_CONTINUE, &more, t->err);
         if (rc == KVL_OK && more.n > 0)
             rc = kvl_buf_add(&ids, more.id, (size_t)more.n * sizeof(int32_t));
+        all.n_answer = more.n;
         kvl_tokens_free(&more);
     }
-    if (rc == KVL_OK)
-        rc = tables_measure(t, (const int32_t *)(const void *)ids.data,
-                            (int32_t)(ids.len / sizeof(int32_t)));
+    all.id = (const int32_t *)(const void *)ids.data;
+    all.n = (int32_t)(ids.len / sizeof(int32_t));
+    if (rc == KVL_OK) rc = t->feed(t, &all);
     kvl_buf_free(&ids);
     return rc;
 }
 
+/* Those of the model are no sweep's. */
+static uint64_t tables_seed(const struct tables *t, const struct kvl_task *task, int32_t length,
+                            int32_t index)
+{
+    uint64_t seed = kvl_seed_str((uint64_t)t->a->seed, task->name);
+    if (!t->a->policy) seed = kvl_seed_mix(kvl_seed_str(seed, "tables"), (uint64_t)length);
+    return kvl_seed_mix(seed, (uint64_t)index);
+}
+
 static int tables_context(struct tables *t, const struct kvl_task *task, const void *opts,
-                          int32_t index)
+                          int32_t length, int32_t index)
 {
     struct kvl_sample sample = { 0 };
-    uint64_t seed = kvl_seed_mix(kvl_seed_str((uint64_t)t->a->seed, task->name), (uint64_t)index);
+    uint64_t seed = tables_seed(t, task, length, index);
     struct kvl_task_request req = { .tokenizer = kvl_model_tokenizer(t->model),
-                                    .length_tok = t->a->length,
+                                    .length_tok = length,
                                     .depth = -1.0,
                                     .n_questions = task->score ? 1 : 0,
                                     .seed = seed,
@@ -340,7 +402,7 @@ static int tables_context(struct tables *t, const struct kvl_task *task, const v
     return rc == KVL_OK ? rc : kvl_fail_at(t->err, rc, "%s", task->name);
 }
 
-static int tables_task_contexts(struct tables *t, const char *name)
+static int tables_task_contexts(struct tables *t, const char *name, int32_t length)
 {
     const struct kvl_task *task;
     KVL_TRY(kvl_registry_find_task(t->a->model.registry, name, &task, t->err));
@@ -348,23 +410,93 @@ static int tables_task_contexts(struct tables *t, const char *name)
     if (!opts) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for options");
     int rc = task->opts ? kvl_opt_defaults(task->opts, opts, t->err) : KVL_OK;
     for (int32_t c = 0; c < t->a->contexts && rc == KVL_OK; c++)
-        rc = tables_context(t, task, opts, c);
+        rc = tables_context(t, task, opts, length, c);
     kvl_free(opts);
     return rc;
 }
 
+static int tables_contexts(struct tables *t,
+                           int (*feed)(struct tables *, const struct kvl_table_text *))
+{
+    t->feed = feed;
+    for (int32_t l = 0; l < t->a->n_lengths; l++)
+        for (int32_t i = 0; i < t->a->n_tasks; i++)
+            KVL_TRY(tables_task_contexts(t, t->a->task[i], t->a->length[l]));
+    return KVL_OK;
+}
+
 /* ---- the file ----------------------------------------------------------------------------------------- */
+
+static void tables_write_source(const struct tables *t, FILE *out)
+{
+    const struct tables_args *a = t->a;
+    fprintf(out, "# measured on %d contexts of", a->contexts);
+    for (int32_t i = 0; i < a->n_lengths; i++) fprintf(out, "%s %d", i ? "," : "", a->length[i]);
+    fprintf(out, " tokens each of");
+    for (int32_t i = 0; i < a->n_tasks; i++) fprintf(out, "%s %s", i ? "," : "", a->task[i]);
+    fprintf(out, ", seed %lld\n", (long long)a->seed);
+}
+
+static int tables_write_method(const struct tables *t, FILE *out)
+{
+    fprintf(out, "# %s table of %s (%s), by kvlab %s\n", t->kind->policy, kvl_model_name(t->model),
+            kvl_model_hash(t->model), kvl_build.version);
+    tables_write_source(t, out);
+    fprintf(out, "# %s, budget %d\n", t->options.data, t->budget);
+    return t->kind->write(t, out);
+}
+
+/* What was tried for filter layers, as remarks. */
+static int tables_write_sets(const struct tables *t, FILE *out)
+{
+    const struct kvl_model_tables *m = t->all;
+    fprintf(
+        out,
+        "# filter layers, layers left dense at most: mean share that the layers behind them keep, "
+        "answer tokens of %lld\n# that stay what full attention makes them, with lists of %g of "
+        "the context\n",
+        (long long)m->n_answer, m->share);
+    for (int32_t i = 0; i < m->n_sets; i++) {
+        struct kvl_buf text = { 0 };
+        int rc = kvl_filter_set_print(&m->set[i], kvl_model_shape(t->model)->n_layers, &text);
+        fprintf(out, "#   %s, %d: %.3f, %lld\n", text.data ? text.data : "", m->set[i].dense,
+                m->set[i].kept, (long long)m->set[i].n_same);
+        kvl_buf_free(&text);
+        if (rc != KVL_OK) return kvl_fail(t->err, rc, "out of memory for filter layers");
+    }
+    fprintf(out, "dense %d\n", m->set[m->chosen].dense);
+    return KVL_OK;
+}
+
+static int tables_write_model(const struct tables *t, FILE *out)
+{
+    const struct kvl_shape *sh = kvl_model_shape(t->model);
+    fprintf(out, "kvlab-tables %d\nmodel %s\n# %s, by kvlab %s\n", KVL_TABLES_VERSION,
+            kvl_model_hash(t->model), kvl_model_name(t->model), kvl_build.version);
+    tables_write_source(t, out);
+    KVL_TRY(tables_write_sets(t, out));
+    fprintf(out, "# layer, then of itself and those behind it: attention kept with its list, as a "
+                 "share of that with their own\n");
+    for (int32_t l = 0; l < sh->n_layers; l++) {
+        fprintf(out, "kept %d", l);
+        for (int32_t m = l; m < sh->n_layers; m++)
+            fprintf(out, " %.6f", t->all->kept[l * sh->n_layers + m]);
+        fputc('\n', out);
+    }
+    fprintf(out, "# layer, of each kv head the share of attention outside sink and window: %s\n",
+            t->options.data);
+    for (int32_t l = 0; l < sh->n_layers; l++) {
+        fprintf(out, "gates %d", l);
+        for (int32_t h = 0; h < sh->n_kv_heads; h++)
+            fprintf(out, " %.6f", tables_values(t, l, h)[0] / t->n_measured);
+        fputc('\n', out);
+    }
+    return KVL_OK;
+}
 
 static int tables_write(const struct tables *t, FILE *out)
 {
-    const struct tables_args *a = t->a;
-    fprintf(out,
-            "# %s table of %s (%s), by kvlab %s\n# measured on %d contexts of %d tokens each of",
-            t->kind->policy, kvl_model_name(t->model), kvl_model_hash(t->model), kvl_build.version,
-            a->contexts, a->length);
-    for (int32_t i = 0; i < a->n_tasks; i++) fprintf(out, "%s %s", i ? "," : "", a->task[i]);
-    fprintf(out, ", seed %lld\n# %s, budget %d\n", (long long)a->seed, t->options.data, t->budget);
-    return t->kind->write(t, out);
+    return t->a->policy ? tables_write_method(t, out) : tables_write_model(t, out);
 }
 
 static int tables_file(const struct tables *t)
@@ -392,36 +524,133 @@ static int tables_check(const struct tables *t)
         t->err, KVL_EINVAL,
         "--length %d: nothing of such contexts lies outside what %s reads with %s, budget "
         "%d; want longer ones, or smaller sizes",
-        t->a->length, t->kind->policy, t->options.data, t->budget);
+        t->a->length[0], t->kind->policy, t->options.data, t->budget);
 }
 
-static int tables_run(struct tables *t)
+static int tables_fresh(const struct tables *t, const char *path)
 {
-    if (t->a->out && access(t->a->out, F_OK) == 0)
-        return kvl_fail(t->err, KVL_EINVAL, "%s: exists already, want a new file", t->a->out);
+    if (!path || access(path, F_OK) != 0) return KVL_OK;
+    return kvl_fail(t->err, KVL_EINVAL, "%s: exists already, want a new file", path);
+}
+
+static int tables_run_method(struct tables *t)
+{
+    KVL_TRY(tables_fresh(t, t->a->out));
+    if (t->a->n_lengths > 1)
+        return kvl_fail(t->err, KVL_EINVAL,
+                        "--length: %d numbers, want one for the table of a method",
+                        t->a->n_lengths);
     KVL_TRY(tables_open(t));
-    for (int32_t i = 0; i < t->a->n_tasks; i++) KVL_TRY(tables_task_contexts(t, t->a->task[i]));
+    KVL_TRY(tables_contexts(t, tables_measure));
     KVL_TRY(tables_check(t));
     return tables_file(t);
 }
 
+/* ---- of the model ------------------------------------------------------------------------------------- */
+
+/* The same with the question, but for its last token, in the context: where a question comes with the
+ * prefill, a method may drop what of it is near. */
+static struct kvl_table_text tables_asked(const struct kvl_table_text *text)
+{
+    struct kvl_table_text asked = *text;
+    asked.n_context = text->n - text->n_answer - 1;
+    return asked;
+}
+
+static int tables_capture(struct tables *t, const struct kvl_table_text *text)
+{
+    struct kvl_table_text asked = tables_asked(text);
+    if (text->n_answer < 1 || asked.n_context < text->n_context)
+        return kvl_fail(t->err, KVL_EINVAL, "asks nothing, want tasks with questions and answers");
+    KVL_TRY(kvl_model_tables_capture(t->all, text, t->err));
+    return kvl_model_tables_capture(t->all, &asked, t->err);
+}
+
+static int tables_compare(struct tables *t, const struct kvl_table_text *text)
+{
+    struct kvl_table_text asked = tables_asked(text);
+    KVL_TRY(kvl_model_tables_compare(t->all, text, t->err));
+    return kvl_model_tables_compare(t->all, &asked, t->err);
+}
+
+static int tables_filters(struct tables *t)
+{
+    const struct kvl_policy *omnikv;
+    int32_t longest = 0;
+    for (int32_t i = 0; i < t->a->n_lengths; i++) longest = KVL_MAX(longest, t->a->length[i]);
+    KVL_TRY(kvl_registry_find_policy(t->a->model.registry, "omnikv", &omnikv, t->err));
+    KVL_TRY(kvl_model_tables_create(t->engine, omnikv, 1.0 / 16, longest + TABLES_ROOM, &t->all,
+                                    t->err));
+    KVL_TRY(tables_contexts(t, tables_capture));
+    KVL_TRY(kvl_model_tables_search(t->all, t->err));
+    KVL_TRY(tables_contexts(t, tables_compare));
+    kvl_model_tables_choose(t->all);
+    return KVL_OK;
+}
+
+static int tables_say(const struct tables *t, const char *path)
+{
+    const struct kvl_model_tables *m = t->all;
+    const struct kvl_filter_set *set = &m->set[m->chosen];
+    struct kvl_buf text = { 0 };
+    int rc = kvl_filter_set_print(set, kvl_model_shape(t->model)->n_layers, &text);
+    if (rc == KVL_OK)
+        fprintf(stderr,
+                "kvlab: %s: filter layers %s, %d layers dense; %lld of %lld answer tokens stay as "
+                "they are\n",
+                path, text.data, set->dense, (long long)set->n_same, (long long)m->n_answer);
+    kvl_buf_free(&text);
+    return rc == KVL_OK ? rc : kvl_fail(t->err, rc, "out of memory for filter layers");
+}
+
+static int tables_run_model(struct tables *t)
+{
+    char *beside = t->a->out ? NULL : kvl_tables_path(kvl_model_path(t->model));
+    if (!t->a->out && !beside) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for a path");
+    if (beside) t->a->out = beside;
+    int rc = tables_fresh(t, t->a->out);
+    if (rc == KVL_OK) rc = tables_filters(t);
+    if (rc == KVL_OK) rc = tables_open(t);
+    if (rc == KVL_OK) rc = tables_contexts(t, tables_measure);
+    if (rc == KVL_OK) rc = tables_file(t);
+    if (rc == KVL_OK) rc = tables_say(t, t->a->out);
+    t->a->out = NULL;
+    kvl_free(beside);
+    return rc;
+}
+
+static int tables_run(struct tables *t)
+{
+    KVL_TRY(tables_engine(t));
+    return t->a->policy ? tables_run_method(t) : tables_run_model(t);
+}
+
+/* What was not said. */
+static void tables_defaults(struct tables_args *a)
+{
+    static const int32_t lengths[] = { 1024, 2048, 4096 };
+    const int32_t n_default = sizeof tables_default / sizeof tables_default[0];
+    int32_t n_lengths = a->policy ? 1 : (int32_t)(sizeof lengths / sizeof lengths[0]);
+    for (int32_t i = 0; a->n_tasks == 0 && i < n_default; i++) a->task[i] = tables_default[i];
+    for (int32_t i = 0; a->n_lengths == 0 && i < n_lengths; i++) a->length[i] = lengths[i];
+    if (a->n_tasks == 0) a->n_tasks = n_default;
+    if (a->n_lengths == 0) a->n_lengths = n_lengths;
+}
+
 int cmd_tables(int argc, char **argv, struct kvl_err *err)
 {
-    struct tables_args a = { .length = 1024, .contexts = 2, .seed = 1 };
+    struct tables_args a = { .contexts = 2, .seed = 1 };
     struct tables t = { .a = &a, .err = err };
     bool done;
     a.model.args = &a.base;
     KVL_TRY(kvl_registry_create(&a.model.registry, err));
     int rc = kvl_args_parse(&tables_argp, argc, argv, &a, &done, err);
-    const int32_t n_default = sizeof tables_default / sizeof tables_default[0];
-    if (a.n_tasks == 0)
-        while (a.n_tasks < n_default) {
-            a.task[a.n_tasks] = tables_default[a.n_tasks];
-            a.n_tasks++;
-        }
+    if (rc == KVL_OK && !done) rc = tables_words(&a);
+    tables_defaults(&a);
     if (rc == KVL_OK && !done) rc = tables_policy(&t);
     if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.device, &t.model, err);
     if (rc == KVL_OK && !done) rc = tables_run(&t);
+    kvl_model_tables_destroy(t.all);
     kvl_engine_destroy(t.engine);
     kvl_policy_spec_free(&t.spec);
     kvl_buf_free(&t.options);

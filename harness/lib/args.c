@@ -269,13 +269,21 @@ bool kvl_device_is_gpu(const char *name)
     return strcmp(name, "cuda") == 0 || strcmp(name, "hybrid") == 0;
 }
 
+int kvl_model_open_told(const char *path, struct kvl_model **out, struct kvl_err *err)
+{
+    KVL_TRY(kvl_model_open(path, out, err));
+    const char *unused = kvl_model_tables_unused(*out);
+    if (unused) fprintf(stderr, "kvlab: %s; not used\n", unused);
+    return KVL_OK;
+}
+
 int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
                         struct kvl_model **out, struct kvl_err *err)
 {
     if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
     KVL_TRY(kvl_device_open(a->device ? a->device : "cpu", device, err));
     if (a->threads) kvl_ops_set_threads(a->threads);
-    return kvl_model_open(a->model, out, err);
+    return kvl_model_open_told(a->model, out, err);
 }
 
 /* ---- lists of ids ---------------------------------------------------------------------------- */

@@ -66,6 +66,9 @@ bool kvl_device_is_gpu(const char *name);
 int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
                         struct kvl_model **out, struct kvl_err *err);
 
+/* kvl_model_open, and a line on standard error where tables beside the model are not used. */
+int kvl_model_open_told(const char *path, struct kvl_model **out, struct kvl_err *err);
+
 /* "1,2,3" (or spaces, new lines): ids, freed with kvl_free.  Every id is checked against n_vocab. */
 int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n,
                   struct kvl_err *err);

@@ -35,7 +35,7 @@ static void stop_on_alarm(int number)
     (void)number;
     size_t n = stop_add(line, 0, sizeof line, "kvlab: stopped by signal ");
     n = stop_add(line, n, sizeof line, digits[0] == '0' ? digits + 1 : digits);
-    n = stop_add(line, n, sizeof line, name ? "; policy " : "; what ran");
+    n = stop_add(line, n, sizeof line, name ? "; " : "; what ran");
     n = stop_add(line, n, sizeof line - 40, name ? name : "");
     n = stop_add(line, n, sizeof line, " did not return within 5 s\n");
     ssize_t written = write(STDERR_FILENO, line, n);

@@ -1,9 +1,9 @@
 /* Analyses as records. */
 #include "record_analysis.h"
 
-#include "analysis_filters.h"
 #include "args.h"
 #include "build.h"
+#include "kvl/tables.h"
 #include "record_parts.h"
 #include "stats.h"
 

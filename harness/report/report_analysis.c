@@ -151,7 +151,7 @@ static void similarity_suggest(const json_t *row, FILE *out)
                 json_integer_value(json_array_get(filters, i)));
     fprintf(out,
             ".  The layers behind them keep %.3f of their attention, %.3f with tokens of their own "
-            "choice.\n  Rule (that of omnikv:filter_layers=auto, here over all answer steps): of "
+            "choice.\n  Rule (that of omnikv:filter_layers=measured, here over all answer steps): of "
             "the sets that leave at most %.0f layers\n  dense, %.0f behind each filter included, "
             "the one that keeps the most.\n\n",
             kvl_json_number(row, "captured"), kvl_json_number(row, "own"),

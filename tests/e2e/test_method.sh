@@ -17,7 +17,7 @@ lengths: [256]
 protocols: [question_in_prefill, question_after_compress]
 contexts: 2
 questions: 2
-policies: [full, omnikv, {policy: omnikv, filter_layers: "0+2"}, infllm, {policy: infllm, prefill: own}]
+policies: [full, {policy: omnikv, filter_layers: [measured, "0+2"]}, infllm, {policy: infllm, prefill: own}]
 budgets: [32, 128]
 speed: {task: passkey, lengths: [256], budgets: [32], policies: [full, infllm], steps: 4, warmup: 1, repeats: 1}
 EOF
@@ -66,10 +66,10 @@ equal "cells of a sweep that was resumed" \
 equal "names of results" 'full
 infllm
 infllm, own prefill
-omnikv
-omnikv(filter_layers=0+2)' "$("$program" export some.zst --format jsonl | jq -r .label | sort -u)"
+omnikv(filter_layers=0+2)
+omnikv(filter_layers=measured)' "$("$program" export some.zst --format jsonl | jq -r .label | sort -u)"
 sed 's/{policy: omnikv, filter_layers.*$/{policy: infllm, n_local: [12, auto]}, {policy: infllm, prefill: own, n_local: 12}]/' some.yaml >given.yaml
-sed -i -e 's/\[full, omnikv, /[/' -e '/^speed/d' given.yaml
+sed -i -e 's/\[full, /[/' -e '/^speed/d' given.yaml
 run_sweep given.yaml --log given.zst 2>err || fail "sweep with options"
 equal "names with options" 'infllm(n_local=12)
 infllm(n_local=12), own prefill

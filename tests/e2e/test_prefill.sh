@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_prefill.sh - sparse prefills: their own prefill without being told, what is counted and said of it,
-# and tables of heads, written and read, with their errors.
+# tables of heads, written and read, and those of a model, with their errors.
 #   $1 the program   $2 the sources
 set -euo pipefail
 program=$(realpath "$1")
@@ -52,7 +52,7 @@ grep -q "computing .* % of the attention of a dense prefill" said || fail "no no
 sed "s/^budgets:.*/budgets: [96]\nchunk_tok: 50/" some.yaml >cut.yaml
 run_sweep cut.yaml --log cut.zst 2>err || fail "sweep in other chunks"
 # Nor do layers one by one, where the method knows its mask without the others.
-sed "s/^policies:.*/policies: [minference, {policy: minference, pattern: [a_shape, block_sparse]}, omnikv_prefill, {policy: duo_attention, prefill: own}]/" cut.yaml >layers.yaml
+sed "s/^policies:.*/policies: [minference, {policy: minference, pattern: [a_shape, block_sparse]}, omnikv_prefill, {policy: duo_attention, prefill: own, gates: measure}]/" cut.yaml >layers.yaml
 run_sweep layers.yaml --prefill-kv host --log layers.zst 2>err || fail "sweep layer by layer"
 equal "those that look across layers" 2 "$("$program" report layers.zst | grep -c 'wants its context chunk by chunk')"
 holds "the run says where" layers 'map(select(.kind == "run")) | all(.store.prefill_kv == "host")'
@@ -106,8 +106,69 @@ sed '$d' duo.txt >bad.txt
 refused "a line too few" "bad.txt: 7 lines of gates; the model has 8 layers" $run --policy duo_attention:budget=96,table=bad.txt
 refused "another table's checksum" "table_sum=00" $run --policy duo_attention:budget=96,table=duo.txt,table_sum=00
 refused "a file that is there" "exists already" tables duo_attention "$model" -o duo.txt
-refused "no method" "want minference or duo_attention" "$program" tables
+refused "no model" "no model" "$program" tables
 refused "a method without a table" "snapkv: has no table" "$program" tables snapkv "$model"
 refused "an option" "sinks" "$program" tables duo_attention:sinks=3 "$model"
 refused "contexts without an outside" "nothing of such contexts" "$program" tables duo_attention:sink=200 "$model" --length 64 --task passkey
+
+# ---- tables of a model: what lies beside it is used, and named ------------------------------------------
+
+cp "$model" m.gguf
+cat >beside.yaml <<END
+model: m.gguf
+tasks: [passkey]
+lengths: [256]
+contexts: 1
+questions: 1
+policies: [omnikv, {policy: omnikv, filter_layers: [measured, 2]}, omnikv_prefill, duo_attention]
+budgets: [96]
+END
+run_sweep beside.yaml --log none.zst 2>err || fail "sweep without tables"
+[ ! -s err ] || fail "it says something"
+holds "without tables filters are measured" none 'map(select(.kind == "cell" and .policy == "omnikv" and .options_asked == ""))
+    | length == 1 and all((.options | test("filter_layers=measured,.*table_sum=$")) and (.notes | keys | any(test("has no tables"))))'
+holds "who gives them is not told" none 'map(select(.kind == "cell" and .options_asked == "filter_layers=2"))
+    | length == 1 and all(.notes // {} | keys | all(test("tables") | not))'
+
+"$program" tables m.gguf --length 256,400 --contexts 1 --task passkey --task kv_retrieval --threads 1 >out 2>err || fail "tables of a model"
+[ ! -s out ] || fail "tables of a model go to the file alone"
+grep -Eq '^kvlab: m.tables: filter layers [0-9+]+, [1-7] layers dense; [0-9]+ of [0-9]+ answer tokens' err || fail "what was found"
+equal "the first lines" "kvlab-tables 1 model $(lines_of none.zst | jq -r 'select(.kind == "run") | .model.hash' | head -n 1)" "$(head -n 2 m.tables | tr '\n' ' ' | sed 's/ $//')"
+grep -q '^# measured on 1 contexts of 256, 400 tokens each of passkey, kv_retrieval, seed 1$' m.tables || fail "tables do not say what they were measured on"
+equal "rows" "8 8 1" "$(grep -c '^kept ' m.tables) $(grep -c '^gates ' m.tables) $(grep -c '^dense ' m.tables)"
+"$program" tables m.gguf --length 256,400 --contexts 1 --task passkey --task kv_retrieval --threads 2 -o again.tables 2>err2 || fail "tables into a file"
+cmp -s m.tables again.tables || fail "tables measured twice differ"
+filters=$(sed -n 's/.*filter layers \([0-9+]*\),.*/\1/p' err)
+
+run_sweep beside.yaml --log with.zst 2>err || fail "sweep with tables"
+[ ! -s err ] || fail "it says something"
+holds "filter layers are those of the tables" with 'map(select(.kind == "cell" and .options_asked == "" and (.policy | test("omnikv"))))
+    | length == 2 and all(.options | test("filter_layers='"${filters//+/[+]}"',.*table_sum=[0-9a-f]{16}"))'
+holds "the report names layers and file" with 'map(select(.kind == "cell" and .options_asked == "" and .policy == "omnikv"))
+    | map(.options[-16:] as $sum | .notes | keys | any(. == "filter layers '"$filters"' by the model'"'"'s tables (\($sum))")) == [true]'
+holds "gates are those of the tables" with 'map(select(.kind == "cell" and .policy == "duo_attention"))
+    | map(.options | test("gates=table,.*table=,table_sum=[0-9a-f]{16}")) == [true]'
+holds "given ones are not" with 'map(select(.kind == "cell" and .options_asked != "")) | length == 2 and all(.options | endswith("table_sum="))'
+"$program" report with.zst | grep -q "omnikv: filter layers $filters by the model's tables" || fail "the report does not name them"
+
+# Of another model, or damaged: a line, and as without.
+numbers() { lines_of "$1" | jq -cS 'select(.kind == "cell") | {policy, options, prediction, official, notes}' | sort; }
+sed 's/^model ./model x/' again.tables >m.tables
+run_sweep beside.yaml --log other.zst 2>err || fail "sweep with tables of another model"
+equal "a line" 1 "$(wc -l <err)"
+grep -q '^kvlab: ./m.tables: tables of model x[0-9a-f]*, not of this one ([0-9a-f]*); not used$' err || fail "which tables"
+equal "tables of another model are not used" "$(numbers none.zst)" "$(numbers other.zst)"
+sed 's/^kept 3 1/kept 3 x/' again.tables >m.tables
+run_sweep beside.yaml --log damaged.zst 2>err || fail "sweep with damaged tables"
+grep -q '^kvlab: ./m.tables: line [0-9]*: share "x' err || fail "where they are damaged"
+equal "damaged tables are not used" "$(numbers none.zst)" "$(numbers damaged.zst)"
+
+cp again.tables m.tables
+refused "a file beside the model" "m.tables: exists already" "$program" tables m.gguf
+refused "a budget" "--budget: is for the table of a method" "$program" tables m.gguf --budget 64
+refused "lengths for a method" "want one for the table of a method" "$program" tables duo_attention "$model" --length 256,300
+refused "a length" '--length: "12" is out of range' "$program" tables m.gguf --length 256,12
+refused "three words" "want a model, or a method and a model" "$program" tables duo_attention "$model" more
+refused "a task that asks nothing" "perplexity: asks nothing" "$program" tables "$model" -o new.tables --task perplexity --length 300
+[ ! -e new.tables ] || fail "a file is left of what went wrong"
 echo "$name: ok"

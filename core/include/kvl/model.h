@@ -38,7 +38,10 @@ extern "C" {
 
 struct kvl_model;
 
+/* Tables beside the file (kvl/tables.h) are read, too.  A file of tables that cannot be used is no error. */
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* Why a file of tables that lies beside the model is not used; NULL: it is, or there is none. */
+const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
 const struct kvl_shape *kvl_model_shape(const struct kvl_model *model);
 const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *model);

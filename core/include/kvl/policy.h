@@ -46,12 +46,13 @@
 #include "kvl/rng.h"
 #include "kvl/select.h"
 #include "kvl/table.h"
+#include "kvl/tables.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 7
+#define KVL_POLICY_ABI 8
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -90,8 +91,9 @@ enum kvl_prefill_kind {
 /* The model as a policy sees it. */
 struct kvl_shape {
     int32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
-    int32_t n_ctx_train; /* context length of the model's metadata */
-    int32_t group;       /* query heads of a kv head: n_heads / n_kv_heads */
+    int32_t n_ctx_train;             /* context length of the model's metadata */
+    int32_t group;                   /* query heads of a kv head: n_heads / n_kv_heads */
+    const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
 };
 
 /* ---- context and step ---------------------------------------------------------------------- */

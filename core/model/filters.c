@@ -1,7 +1,5 @@
 /* Filter layers by what they capture. */
-#include "analysis_filters.h"
-
-#include "stats.h"
+#include "kvl/tables.h"
 
 #include <math.h>
 
@@ -64,7 +62,7 @@ static double filters_mark(const struct filters *f, int32_t first, uint8_t *filt
         for (int32_t l = i + 1 + f->wait; l < next; l++, n_sparse++)
             sum += f->capture[(size_t)i * (size_t)f->n + (size_t)l];
     }
-    return n_sparse ? sum / n_sparse : KVL_NAN;
+    return n_sparse ? sum / n_sparse : (double)NAN;
 }
 
 int kvl_filter_layers(const double *capture, int32_t n, int32_t dense, int32_t wait,
