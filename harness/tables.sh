@@ -8,13 +8,13 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-# What both tables share.  Of records of the same cell the latest counts.
+# What both tables share.  Of records of the same point (16 digits, by whatever code) the latest counts.
 shared='
 def percent: 100 * . | round;
 def score: if . then "\(.p | percent) (\(.lo | percent)-\(.hi | percent))" else "-" end;
 def head: "| | " + join(" | ") + " |", "|" + ("---|" * (1 + length));
 def row: "| " + join(" | ") + " |";
-map(select(.kind == "cell")) | group_by(.cell) | map(last)
+map(select(.kind == "cell")) | group_by(.cell[:16]) | map(last)
 | map(.label = .policy + if .options_asked != "" then "(\(.options_asked))" else "" end)'
 
 table_demo() {

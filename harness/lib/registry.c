@@ -1,6 +1,7 @@
 /* Policies and tasks by name. */
 #include "registry.h"
 
+#include "code.h"
 #include "kvl/model.h"
 #include "plugin.h"
 
@@ -138,13 +139,12 @@ uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy
 {
     const struct kvl_policy *outer, *inner;
     if (kvl_policy_parts(policy, &outer, &inner)) {
-        uint64_t a = kvl_registry_code(r, outer), b = kvl_registry_code(r, inner);
-        return a || b ? kvl_seed_mix(a, b) : 0;
+        return kvl_seed_mix(kvl_registry_code(r, outer), kvl_registry_code(r, inner));
     }
     for (size_t i = 0; i < r->n; i++)
         if (r->entry[i].policy == policy && r->entry[i].plugin)
             return kvl_plugin_hash(r->entry[i].plugin);
-    return 0;
+    return kvl_code_policy(policy);
 }
 
 /* "what "name": no such what, did you mean ...?" or the names there are. */

@@ -24,7 +24,8 @@ size_t kvl_registry_n_policies(const struct kvl_registry *r);
 const struct kvl_policy *kvl_registry_policy(const struct kvl_registry *r, size_t i);
 /* Path of the plug-in that a policy came from; NULL = built in. */
 const char *kvl_registry_origin(const struct kvl_registry *r, size_t i);
-/* Hash of the plug-in that a policy (or a part of a composed one) came from; 0 = built in. */
+/* Hash of the code of a policy: of its sources, of the plug-in that it came from, or of both parts of a
+ * composed one. */
 uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy *policy);
 /* "name" or "outer(inner)"; a policy that wraps others comes with its usual one where none is named.
  * Composed ones belong to the registry.  KVL_EINVAL with the nearest name. */

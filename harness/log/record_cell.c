@@ -69,7 +69,7 @@ static json_t *cell_score(const struct kvl_record_column *c)
 json_t *kvl_record_interval(const struct kvl_record_column *c, const char *id)
 {
     struct kvl_interval b;
-    uint64_t seed = strtoull(id, NULL, 16);
+    uint64_t seed = kvl_point_number(id);
     if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
     return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
                      kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));
