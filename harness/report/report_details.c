@@ -21,7 +21,7 @@ static bool detail_has(const struct kvl_result *x, const char *field)
 
 static void detail_name(struct kvl_table *t, const struct kvl_result *x)
 {
-    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    kvl_report_name(t, x);
     kvl_table_add(t, "%s", x->budget);
 }
 
@@ -215,5 +215,6 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *o
         fputc('\n', out);
     }
     fputs(d->note, out);
+    kvl_report_stale(r, out);
     return KVL_OK;
 }
