@@ -32,12 +32,13 @@ static const struct kvl_export_column cell_columns[] = {
     { "n_contexts", "n_contexts" },
     { "n_errors", "n_errors" },
     { "official", "official.p" },
-    { "official_lo", "official.lo" },
-    { "official_hi", "official.hi" },
+    { "official_lo", "@official_lo" },
+    { "official_hi", "@official_hi" },
     { "strict", "strict.p" },
-    { "strict_lo", "strict.lo" },
-    { "strict_hi", "strict.hi" },
-    { "n_eff", "official.n_eff" },
+    { "strict_lo", "@strict_lo" },
+    { "strict_hi", "@strict_hi" },
+    { "n_eff", "@n_eff" },
+    { "icc", "@icc" },
     { "recall", "recall.mean" },
     { "recall_lo", "recall.lo" },
     { "recall_hi", "recall.hi" },
@@ -339,6 +340,12 @@ static json_t *cell_extra(const struct kvl_result *x)
         json_decref(e);
         return NULL;
     }
+    extra_number(e, "official_lo", x->official.lo);
+    extra_number(e, "official_hi", x->official.hi);
+    extra_number(e, "strict_lo", x->strict.lo);
+    extra_number(e, "strict_hi", x->strict.hi);
+    extra_number(e, "n_eff", x->n_eff);
+    extra_number(e, "icc", x->icc);
     extra_number(e, "decode", x->decode.mean);
     extra_number(e, "decode_lo", x->decode.lo);
     extra_number(e, "decode_hi", x->decode.hi);

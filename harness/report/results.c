@@ -417,6 +417,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .n_tok = kvl_json_number(record, "n_tok"),
         .n = kvl_json_number(record, "n"),
         .n_eff = kvl_json_number(record, "official.n_eff"),
+        .icc = KVL_NAN,
         .n_contexts = kvl_json_number(record, "n_contexts"),
         .n_errors = kvl_json_number(record, "n_errors"),
         .attended_tok = kvl_json_number(record, "attended_tok"),
@@ -450,6 +451,84 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     return x;
 }
 
+static bool same_task(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0;
+}
+
+/* Logs that do not tell the sums have the cell's own design effect, in its n_eff. */
+static struct kvl_spread spread_of_score(const struct kvl_result *x, const json_t *score)
+{
+    double p = kvl_json_number(score, "p"), n_eff = kvl_json_number(score, "n_eff");
+    struct kvl_spread s = { .n = x->n,
+                            .n_contexts = x->n_contexts,
+                            .between = kvl_json_number(score, "between"),
+                            .simple = kvl_json_number(score, "simple") };
+    if (!isnan(s.between) && !isnan(s.simple)) return s;
+    bool told = p >= 0 && n_eff > 0;
+    s.simple = told ? x->n * p * (1 - p) : 0;
+    s.between = told ? (x->n_contexts - 1) / x->n_contexts * s.simple * x->n / n_eff : 0;
+    return s;
+}
+
+/* The cells of a task of one model, of all policies, lengths and protocols. */
+struct task_cells {
+    const struct kvl_result *first;
+    struct kvl_icc official, strict;
+};
+
+static struct task_cells *task_cells_of(struct task_cells *task, size_t *n,
+                                        const struct kvl_result *x)
+{
+    for (size_t i = 0; i < *n; i++)
+        if (kvl_result_set_cmp(task[i].first, x) == 0 && same_task(task[i].first, x))
+            return &task[i];
+    task[*n] = (struct task_cells){ .first = x };
+    return &task[(*n)++];
+}
+
+static bool has_score(const struct kvl_result *x)
+{
+    return x->is_cell && !x->is_text && x->n > 0 && x->n_contexts > 0;
+}
+
+/* The interval of a score, by the correlation over its task; returns n_eff. */
+static double score_interval(const struct kvl_result *x, const char *score,
+                             const struct kvl_icc *icc, struct kvl_interval *v)
+{
+    struct kvl_spread s = spread_of_score(x, json_object_get(x->record, score));
+    double n_eff = kvl_n_eff_of_icc(&s, kvl_icc_value(icc));
+    if (!isnan(v->mean)) *v = kvl_wilson(v->mean, n_eff);
+    return n_eff;
+}
+
+/* Gives scores the intervals that all cells of their task allow for. */
+static int results_intervals(struct kvl_results *r, struct kvl_err *err)
+{
+    size_t n = 0;
+    struct task_cells *task = kvl_alloc(r->n_all + 1, sizeof *task);
+    if (!task) return load_memory(err);
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *x = &r->result[i];
+        if (!has_score(x)) continue;
+        struct task_cells *t = task_cells_of(task, &n, x);
+        struct kvl_spread official = spread_of_score(x, json_object_get(x->record, "official"));
+        struct kvl_spread strict = spread_of_score(x, json_object_get(x->record, "strict"));
+        kvl_icc_add(&t->official, &official);
+        kvl_icc_add(&t->strict, &strict);
+    }
+    for (size_t i = 0; i < r->n_all; i++) {
+        struct kvl_result *x = &r->result[i];
+        if (!has_score(x)) continue;
+        const struct task_cells *t = task_cells_of(task, &n, x);
+        x->icc = kvl_icc_value(&t->official);
+        x->n_eff = score_interval(x, "official", &t->official, &x->official);
+        score_interval(x, "strict", &t->strict, &x->strict);
+    }
+    kvl_free(task);
+    return KVL_OK;
+}
+
 static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
 {
     return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
@@ -459,11 +538,6 @@ static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
            strcmp(a->prefill_type, b->prefill_type) == 0 &&
            strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
            strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
-}
-
-static bool same_task(const struct kvl_result *a, const struct kvl_result *b)
-{
-    return strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0;
 }
 
 static int number_order(const void *a, const void *b)
@@ -597,6 +671,7 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     KVL_TRY(results_left(l, err));
     KVL_TRY(results_speeds(r, l->speeds, err));
     KVL_TRY(results_build(r, l->cells, l->speeds, err));
+    KVL_TRY(results_intervals(r, err));
     return kvl_results_label(r, err);
 }
 

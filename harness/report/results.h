@@ -37,16 +37,17 @@ struct kvl_result {
     char *shown;      /* the label in figures: with a star where any result of the label is stale */
     char *task_label; /* task, with the options that are not the task's defaults */
     enum kvl_bound bound;
-    bool is_text;        /* a cell of texts: no accuracy, but nll and ppl */
-    bool is_cell,
-        stale; /* stale: its answers or its speed are of other code than the newest runs */
-    bool outdone;        /* another cell of the same point has more samples */
-    int64_t version;     /* of the policy */
+    bool is_text; /* a cell of texts: no accuracy, but nll and ppl */
+    bool is_cell;
+    bool stale;      /* its answers or its speed are of other code than the newest runs */
+    bool outdone;    /* another cell of the same point has more samples */
+    int64_t version; /* of the policy */
     double length_tok, depth, budget_tok, seed;
-    struct kvl_interval official, strict, recall;
-    struct kvl_interval nll, ppl; /* nats per token; its exponential */
-    bool over_blocks;             /* their interval is over stretches of one text */
+    struct kvl_interval official, strict, recall; /* of scores: by icc, not the record's */
+    struct kvl_interval nll, ppl;                 /* nats per token; its exponential */
+    bool over_blocks;                             /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
+    double icc; /* correlation of official scores within contexts, over the cells of the task */
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
     double h2d;                                   /* brought from the host, bytes per token */
     double host_attend;                           /* read by attention on the host, the same */

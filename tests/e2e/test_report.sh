@@ -37,12 +37,40 @@ zst log.zst < log.jsonl
 
 # ---- export: the values of the log, unchanged, in order -----------------------------------------
 "$program" export log.zst --format jsonl > cells.jsonl
-for field in '.official' '.strict_hi' '.attended_tok' '.kv_physical_bytes' '.n_eff' '.budget_tok' '.dense_tok'; do
-    source=$(sed -e 's/^\.official$/.official.p/' -e 's/_hi$/.hi/' -e 's/n_eff/official.n_eff/' <<< "$field")
+for field in '.official' '.attended_tok' '.kv_physical_bytes' '.budget_tok' '.dense_tok'; do
+    source=$(sed -e 's/^\.official$/.official.p/' <<< "$field")
     expect "export of $field" \
         "$(jq -c "$digits select(.kind==\"cell\") | [.cell, ($source | digits)]" log.jsonl | sort)" \
         "$(jq -c "$digits [.cell, ($field | digits)]" cells.jsonl | sort)"
 done
+# Intervals are by the correlation within contexts over all cells of a task: by jq from the formula of
+# harness/stats.h.  Logs tell the two sums, or, older ones, the n_eff of each cell.
+intervals() { # intervals LOG_LINES: cell, n_eff, interval of the official score
+    jq -sc 'def sums: (.n * .official.p * (1 - .official.p)) as $s | .official
+          | if .between then {between, simple} else {simple:$s, between:(0.95 * $s * 40 / .n_eff)} end;
+        def wilson($p;$n): 1.959963984540054 as $z | ($z*$z/$n) as $q | (($p+$q/2)/(1+$q)) as $mid
+          | ($z/(1+$q)*(($p*(1-$p)/$n + $q/(4*$n))|sqrt)) as $half | [([0,$mid-$half]|max), ([1,$mid+$half]|min)];
+        map(select(.kind == "cell")) | group_by(.task)[] | (map(sums | .between * 20 / 19 - .simple) | add) as $excess
+        | (map(sums.simple) | add) as $pairs | ([0, $excess] | max) as $excess
+        | ([1, ($excess + 0.25) / ($pairs + 0.25)] | min) as $icc | .[] | sums as $s
+        | (if $s.simple > 0 then [20, 40 / ($s.between * 20 / 19 / $s.simple)] | max else 40 end) as $alone
+        | ([$alone, 40 / (1 + $icc), 40] | min) as $n | [.cell, $n] + wilson(.official.p; $n)' "$1" | jq -c 'map(if type == "number" then . * 1e9 | round else . end)' | sort
+}
+same_intervals() {
+    zst intervals.zst < "$1"
+    expect "intervals of $1" "$(intervals "$1")" "$("$program" export intervals.zst --format jsonl |
+        jq -c 'select(.protocol) | [.cell, .n_eff, .official_lo, .official_hi] | map(if type == "number" then . * 1e9 | round else . end)' | sort)"
+}
+fake_log 'select(.kind != "sample")' > alone.jsonl
+same_intervals alone.jsonl
+fake_log 'select(.kind != "sample") | if .kind == "cell" and .task == "passkey" then .official.n_eff = 25 else . end' > design.jsonl
+same_intervals design.jsonl
+fake_log 'select(.kind != "sample") | if .kind == "cell" then .official += {simple:(40 * .official.p * (1 - .official.p)), between:(50 * .official.p * (1 - .official.p))} else . end' > sums.jsonl
+same_intervals sums.jsonl
+# All right: the others tell how alike answers of one context are, and it is not one answer per context.
+expect "40 of 40" "30 88.8" "$("$program" export intervals.zst --format jsonl |
+    jq -r 'select(.protocol and .official == 1 and .task == "passkey") | "\(.n_eff | round) \(.official_lo * 1000 | round / 10)"' | sort -u)"
+
 expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
 expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
 expect "fields per row" 29 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
@@ -66,8 +94,8 @@ awk '/kv_retrieval  question_after_compress  1024/ { on = 1 } /^$/ { on = 0 } on
 expect "policies in order" "full h2o quest snapkv streaming_llm random oracle" \
     "$(awk 'NR > 2 && $2 != "the" { print $1 }' block | uniq | tr '\n' ' ' | sed 's/ $//')"
 percent() { awk '{ printf "%.1f %2.0f-%.0f", 100 * $1, 100 * $2, 100 * $3 }'; }
-want=$(jq -r 'select(.kind=="cell" and .cell=="kv_retrieval-question_after_compress-1024-quest-256")
-    | [.official.p, .official.lo, .official.hi] | @tsv' log.jsonl | percent)
+want=$(jq -r 'select(.cell=="kv_retrieval-question_after_compress-1024-quest-256")
+    | [.official, .official_lo, .official_hi] | @tsv' cells.jsonl | percent)
 contains "accuracy and interval of quest 256" "^  quest +256 +256 +1024 +$want " block
 [ "$(awk '{ print length }' table | sort -n | tail -1)" -le 125 ] || fail "the table is wider than 125"
 contains "what bounds are" '^Bounds, not methods' table
