@@ -4,21 +4,23 @@
 #   harness/tables.sh demo [LOG]       accuracy at 4096 tokens (default results/demo/demo.jsonl.zst)
 #   harness/tables.sh methods [LOG]    all methods, mean of the tasks (results/figures/methods.jsonl.zst)
 #
-# Wants jq and zstd, which harness/demo.sh installs.
+# Wants jq and zstd, which harness/demo.sh installs, and the program, which it builds (or KVLAB=PROGRAM): the
+# intervals are those of kvlab report.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-# What both tables share.  Of records of the same cell the latest counts.
+# What both tables share.  Of records of the same point (16 digits, by whatever code) the latest counts.
 shared='
 def percent: 100 * . | round;
 def score: if . then "\(.p | percent) (\(.lo | percent)-\(.hi | percent))" else "-" end;
 def head: "| | " + join(" | ") + " |", "|" + ("---|" * (1 + length));
 def row: "| " + join(" | ") + " |";
-map(select(.kind == "cell")) | group_by(.cell) | map(last)
+($told | map({ key: .cell, value: { p: .official, lo: .official_lo, hi: .official_hi } }) | from_entries) as $scores
+| map(select(.kind == "cell")) | group_by(.cell[:16]) | map(last | .official = $scores[.cell])
 | map(.label = .policy + if .options_asked != "" then "(\(.options_asked))" else "" end)'
 
 table_demo() {
-    jq -rs "$shared"'
+    jq -rs --slurpfile told "$told" "$shared"'
     | map(select(.length_tok == 4096))
     | [["passkey", "passkey"], ["kv_retrieval", "kv_retrieval"], ["two_stage_retr", "2StageRetr"]] as $tasks
     | [["question_in_prefill", "in prefill"], ["question_after_compress", "after"]] as $protocols
@@ -34,7 +36,7 @@ table_demo() {
 
 # What reads all has one cell that stands for every budget.
 table_methods() {
-    jq -rs "$shared"'
+    jq -rs --slurpfile told "$told" "$shared"'
     | (map(.budget_tok | values) | unique) as $budgets
     | ["question_in_prefill", "question_after_compress"] as $protocols
     | ["full", "oracle", "random"] as $bounds
@@ -53,10 +55,14 @@ table_methods() {
 case ${1-} in
 demo) log=${2:-$kvl_root/results/demo/demo.jsonl.zst} ;;
 methods) log=${2:-$kvl_root/results/figures/methods.jsonl.zst} ;;
--h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+-h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 *) kvl_say "want demo or methods, see --help"; exit 2 ;;
 esac
 [ -f "$log" ] || { kvl_say "$log: not there"; exit 2; }
+kvl_find_kvlab
+told=$(mktemp)
+trap 'rm -f "$told"' EXIT
+"$kvlab" export "$log" --format jsonl --out "$told"
 text=$(zstdcat "$log" | "table_$1")
 [ "$(wc -l <<<"$text")" -gt 2 ] || { kvl_say "$log: no cells for this table"; exit 1; }
 printf '%s\n' "$text"

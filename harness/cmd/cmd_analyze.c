@@ -1,7 +1,6 @@
 /* kvlab analyze: what full attention looks like on the answers of tasks. */
 #include "analysis.h"
 #include "args.h"
-#include "build.h"
 #include "cmds.h"
 #include "config_analyze.h"
 #include "folders.h"
@@ -344,9 +343,7 @@ static int analyze_records(struct analyze *z, uint64_t t0)
 static int analyze_read(json_t *record, void *user, struct kvl_err *err)
 {
     struct analyze *z = user;
-    if (strcmp(kvl_json_text(record, "kind"), "analysis") != 0 ||
-        strcmp(kvl_json_text(record, "code"), kvl_build.git) != 0)
-        return KVL_OK;
+    if (strcmp(kvl_json_text(record, "kind"), "analysis") != 0) return KVL_OK;
     return json_object_set(z->done, kvl_json_text(record, "cell"), record) == 0
                ? KVL_OK
                : kvl_fail(err, KVL_ENOMEM, "out of memory for a record");
@@ -357,7 +354,7 @@ static json_t *analyze_done(const struct analyze *z, unsigned bit)
 {
     struct kvl_analysis_want want = analyze_want(z, bit);
     struct kvl_analysis_info info = analyze_info(z, bit);
-    char id[KVL_ANALYSIS_ID];
+    char id[KVL_CELL_ID];
     if (!z->done || kvl_analysis_id(&want, &info, id) != KVL_OK) return NULL;
     return json_object_get(z->done, id);
 }

@@ -58,7 +58,7 @@ static void status_cells(const struct kvl_results *r)
     if (r->n_unfinished) printf(", %zu cut off", r->n_unfinished);
     if (r->n_stopped) printf(", %zu stopped by an error (sweep --retry)", r->n_stopped);
     if (failed) printf(", %zu with failed samples", failed);
-    if (stale) printf(", %zu of another build", stale);
+    if (stale) printf(", %zu of other code than the newest run", stale);
     putchar('\n');
     printf("samples  %zu", r->n_samples);
     if (r->n_failed_samples) printf(", %zu failed", r->n_failed_samples);

@@ -46,7 +46,8 @@ static const struct argp_option sweep_options[] = {
       "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
       "load prefilled contexts from DIR, and save there what it lacks", 0 },
-    { "accept-stale", SWEEP_KEY_STALE, NULL, 0, "keep results of another code version", 0 },
+    { "accept-stale", SWEEP_KEY_STALE, NULL, 0,
+      "keep cells that other code answered, marked in tables", 0 },
     { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
     { "strict", SWEEP_KEY_STRICT, NULL, 0, "exit with 6 when anything failed", 0 },
     { "quiet", SWEEP_KEY_QUIET, NULL, 0, "no progress line, no table", 0 },
@@ -246,6 +247,21 @@ static int sweep_plan(struct sweep *w)
     return kvl_work_shard(w->work, w->shard, w->err);
 }
 
+static void sweep_report_stale(const struct sweep *w)
+{
+    size_t n = kvl_state_n_stale(&w->state), kept = kvl_state_n_kept(&w->state);
+    const char *code = w->state.stale_code[0] ? w->state.stale_code : "unknown";
+    if (kept > 0)
+        fprintf(stderr,
+                "kvlab: %s: %zu cell%s answered by other code (build %s) %s kept; tables mark them "
+                "with a star\n",
+                w->log_path.data, kept, kept == 1 ? "" : "s", code, kept == 1 ? "is" : "are");
+    if (n > kept)
+        fprintf(stderr, "kvlab: %s: %zu cell%s answered by other code (build %s) run%s again%s\n",
+                w->log_path.data, n - kept, n - kept == 1 ? "" : "s", code,
+                n - kept == 1 ? "s" : "", w->a->accept_stale ? "" : "; --accept-stale keeps them");
+}
+
 /* Where keys and values lie: how much of that is free (0 = not known), its name, and what else would help
  * when it is too little. */
 struct sweep_room {
@@ -290,11 +306,7 @@ static int sweep_open_log(struct sweep *w)
     int rc = kvl_log_open(w->log_path.data, kvl_state_read, &w->state, &health, &w->log, w->err);
     if (rc == KVL_OK) sweep_report_health(w->log_path.data, &health);
     kvl_log_health_free(&health);
-    if (rc == KVL_OK && w->state.n_stale > 0)
-        fprintf(stderr,
-                "kvlab: %s: %zu cells were answered by version %s and run again; --accept-stale "
-                "keeps them\n",
-                w->log_path.data, w->state.n_stale, w->state.stale_code);
+    if (rc == KVL_OK) sweep_report_stale(w);
     return rc;
 }
 

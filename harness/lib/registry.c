@@ -1,6 +1,7 @@
 /* Policies and tasks by name. */
 #include "registry.h"
 
+#include "code.h"
 #include "kvl/model.h"
 #include "plugin.h"
 
@@ -113,13 +114,12 @@ uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy
 {
     const struct kvl_policy *outer, *inner;
     if (kvl_policy_parts(policy, &outer, &inner)) {
-        uint64_t a = kvl_registry_code(r, outer), b = kvl_registry_code(r, inner);
-        return a || b ? kvl_seed_mix(a, b) : 0;
+        return kvl_seed_mix(kvl_registry_code(r, outer), kvl_registry_code(r, inner));
     }
     for (size_t i = 0; i < r->n; i++)
         if (r->entry[i].policy == policy && r->entry[i].plugin)
             return kvl_plugin_hash(r->entry[i].plugin);
-    return 0;
+    return kvl_code_policy(policy);
 }
 
 bool kvl_registry_foreign(const struct kvl_registry *r, const struct kvl_policy *policy)
@@ -316,7 +316,7 @@ uint64_t kvl_registry_task_code(const struct kvl_registry *r, const struct kvl_t
 {
     for (size_t i = 0; i < r->n_tasks; i++)
         if (r->task[i].task == task && r->task[i].plugin) return kvl_plugin_hash(r->task[i].plugin);
-    return 0;
+    return kvl_code_task(task);
 }
 
 int kvl_registry_find_task(const struct kvl_registry *r, const char *name,

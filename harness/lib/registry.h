@@ -26,7 +26,8 @@ size_t kvl_registry_n_policies(const struct kvl_registry *r);
 const struct kvl_policy *kvl_registry_policy(const struct kvl_registry *r, size_t i);
 /* Path of the plug-in that a policy came from; NULL = built in. */
 const char *kvl_registry_origin(const struct kvl_registry *r, size_t i);
-/* Hash of the plug-in that a policy (or a part of a composed one) came from; 0 = built in. */
+/* Hash of the code of a policy: of its sources, of the plug-in that it came from, or of both parts of a
+ * composed one. */
 uint64_t kvl_registry_code(const struct kvl_registry *r, const struct kvl_policy *policy);
 /* Whether it, or a part of a composed one, came from a plug-in: code that may crash. */
 bool kvl_registry_foreign(const struct kvl_registry *r, const struct kvl_policy *policy);

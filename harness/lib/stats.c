@@ -69,30 +69,75 @@ static double clusters_mean(const struct cluster *c, size_t n_clusters)
     return sum / (double)n;
 }
 
-int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_eff)
+int kvl_spread_of(const double *score, const int64_t *context, size_t n, struct kvl_spread *out)
 {
-    if (n == 0) {
-        *n_eff = 0;
-        return KVL_OK;
-    }
+    struct kvl_spread s = { .n = (double)n };
     struct cluster *c;
     size_t n_clusters;
+    *out = s;
+    if (n == 0) return KVL_OK;
     KVL_TRY(clusters_build(score, context, n, &c, &n_clusters));
-    double p = clusters_mean(c, n_clusters), between = 0, simple = 0;
+    double p = clusters_mean(c, n_clusters);
     for (size_t i = 0; i < n_clusters; i++) {
         double t = c[i].sum - p * (double)c[i].n;
-        between += t * t;
+        s.between += t * t;
     }
-    for (size_t i = 0; i < n; i++) simple += (score[i] - p) * (score[i] - p);
+    for (size_t i = 0; i < n; i++) s.simple += (score[i] - p) * (score[i] - p);
+    s.n_contexts = (double)n_clusters;
     kvl_free(c);
-
-    double groups = (double)n_clusters;
-    *n_eff = groups;
-    if (n_clusters > 1 && simple > 1e-12) {
-        double design = groups / (groups - 1) * between / simple;
-        *n_eff = fmin((double)n, fmax(groups, (double)n / design));
-    }
+    *out = s;
     return KVL_OK;
+}
+
+/* Not above n, not below the contexts. */
+static double n_eff_within(double n_eff, const struct kvl_spread *s)
+{
+    return fmin(s->n, fmax(s->n_contexts, n_eff));
+}
+
+/* Of a cell alone; false: it tells nothing. */
+static bool n_eff_alone(const struct kvl_spread *s, double *n_eff)
+{
+    if (!(s->n_contexts > 1) || !(s->simple > 1e-12)) return false;
+    double design = s->n_contexts / (s->n_contexts - 1) * s->between / s->simple;
+    *n_eff = n_eff_within(s->n / design, s);
+    return true;
+}
+
+int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_eff)
+{
+    struct kvl_spread s;
+    KVL_TRY(kvl_spread_of(score, context, n, &s));
+    if (!n_eff_alone(&s, n_eff)) *n_eff = s.n_contexts;
+    return KVL_OK;
+}
+
+/* ---- the correlation within contexts --------------------------------------------------------- */
+
+#define ICC_DOUBT 0.25 /* the variance of an answer that is right as often as wrong */
+
+void kvl_icc_add(struct kvl_icc *icc, const struct kvl_spread *s)
+{
+    if (!(s->n_contexts > 1)) return;
+    double more = s->n / s->n_contexts - 1;
+    icc->excess += s->n_contexts / (s->n_contexts - 1) * s->between - s->simple;
+    icc->pairs += s->simple * more;
+    icc->more += more;
+    icc->n_cells++;
+}
+
+double kvl_icc_value(const struct kvl_icc *icc)
+{
+    double known = icc->n_cells ? ICC_DOUBT * icc->more / (double)icc->n_cells : 0;
+    double of = icc->pairs + known;
+    return of > 0 ? fmin(1, (fmax(0, icc->excess) + known) / of) : 1;
+}
+
+double kvl_n_eff_of_icc(const struct kvl_spread *s, double icc)
+{
+    if (!(s->n > 0) || !(s->n_contexts > 0)) return s->n;
+    double alone, pooled = n_eff_within(s->n / (1 + (s->n / s->n_contexts - 1) * icc), s);
+    return n_eff_alone(s, &alone) ? fmin(alone, pooled) : pooled;
 }
 
 /* ---- logits -------------------------------------------------------------------------------- */

@@ -15,6 +15,16 @@
  *   independent questions; not below C, since a context is one observation.  With one context or
  *   equal scores D cannot be estimated, and n_eff = C.
  *
+ * That is what one cell tells alone, and with few contexts it tells little: D is noise, and where all
+ * answers are right or all are wrong there is none.  Tables take all cells of a task together.  D is
+ * 1 + (m - 1) r with m = n / C questions per context and the correlation r of two answers from one context
+ * (Kish, Survey Sampling, 1965, 5.4), which is taken to be one number for a task:
+ *       r = (sum over cells of V_simple (D - 1) n^2 + w) / (sum over cells of V_simple (m - 1) n^2 + w)
+ *   within [0, 1], and n_eff of a cell is the less of n / (1 + (m - 1) r), within [min(n, C), n], and
+ *   what it tells alone where it tells anything: a method may depend on the context more than others.  The
+ *   weight w = (m - 1) / 4, one answer in doubt that follows its context wholly, is what is known before:
+ *   cells that tell nothing have r = 1 and n_eff = C.  results/README.md has the coverage that this gives.
+ *
  * Means of values that are no proportions (recall, differences) get a bootstrap over contexts: C
  * contexts drawn with replacement, the mean over all their questions, 2000 times; the interval is
  * from the 2.5th to the 97.5th percentile.
@@ -43,6 +53,27 @@ struct kvl_interval kvl_wilson(double p, double n);
 /* Scores [n] with the contexts [n] they belong to (any integers; equal = same context): n_eff of
  * above, 0 for n = 0.  KVL_ENOMEM. */
 int kvl_n_eff(const double *score, const int64_t *context, size_t n, double *n_eff);
+
+/* How scores lie between and within contexts: n^2 C / (C - 1) V_cluster and n^2 V_simple of above without
+ * the factor. */
+struct kvl_spread {
+    double n, n_contexts;
+    double between; /* sum_c T_c^2 */
+    double simple;  /* sum_cj (x_cj - p)^2 */
+};
+int kvl_spread_of(const double *score, const int64_t *context, size_t n, struct kvl_spread *out);
+
+/* What cells of a task have told so far of the correlation within contexts. */
+struct kvl_icc {
+    double excess, pairs, more; /* sums of V_simple (D - 1) n^2, V_simple (m - 1) n^2, m - 1 */
+    size_t n_cells;
+};
+/* Nothing is added for one context or none. */
+void kvl_icc_add(struct kvl_icc *icc, const struct kvl_spread *s);
+/* r of above, 0 .. 1. */
+double kvl_icc_value(const struct kvl_icc *icc);
+/* n_eff of a cell of a task with that correlation. */
+double kvl_n_eff_of_icc(const struct kvl_spread *s, double icc);
 
 /* Mean of values [n] with its bootstrap interval; the same input and seed give the same interval on
  * every machine.  One context: lo and hi are NaN.  KVL_ENOMEM. */

@@ -144,6 +144,34 @@ static json_t *record_gpu(const struct kvl_run_info *info)
                      kvl_record_real(d->memory_gbs));
 }
 
+static json_t *code_text(uint64_t hash)
+{
+    char text[17];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    return json_string(text);
+}
+
+/* Name -> hash, of the tasks or the policies of a sweep. */
+static json_t *code_points(const struct kvl_points *p)
+{
+    json_t *o = json_object();
+    for (size_t i = 0; i < p->n; i++) {
+        const char *name = p->v[i].task ? p->v[i].task->name : p->v[i].policy->name;
+        if (json_object_set_new(o, name, code_text(p->v[i].code)) != 0) {
+            json_decref(o);
+            return NULL;
+        }
+    }
+    return o;
+}
+
+json_t *kvl_record_sources(const struct kvl_sweep *s)
+{
+    return json_pack("{s:o, s:o, s:o, s:o}", "engine", code_text(kvl_code_engine()), "cuda",
+                     code_text(kvl_code_cuda()), "policies", code_points(&s->policies), "tasks",
+                     code_points(&s->tasks));
+}
+
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
@@ -155,11 +183,12 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
     json_t *sweep = json_pack("{s:o, s:o, s:s, s:o}", "name", kvl_record_path_text(s->name), "file",
                               kvl_record_path_text(s->file), "hash", s->hash, "text",
                               kvl_record_path_text(s->text));
-    json_t *fields = json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start",
-                               kvl_record_now(), "argv", record_argv(info), "jobs", info->jobs.n,
-                               "job_threads", info->jobs.threads, "kvlab", kvl_record_build(),
-                               "machine", record_machine(info), "gpu", record_gpu(info), "model",
-                               kvl_record_model(info->work->model), "store", store, "sweep", sweep);
+    json_t *fields =
+        json_pack("{s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "t_start",
+                  kvl_record_now(), "argv", record_argv(info), "jobs", info->jobs.n, "job_threads",
+                  info->jobs.threads, "kvlab", kvl_record_build(), "sources", kvl_record_sources(s),
+                  "machine", record_machine(info), "gpu", record_gpu(info), "model",
+                  kvl_record_model(info->work->model), "store", store, "sweep", sweep);
     return kvl_record_add(kvl_record_start("run", run), fields);
 }
 

@@ -97,6 +97,8 @@ struct kvl_run_info {
     const struct kvl_probed *gpu; /* NULL: the model runs on the CPU */
 };
 
+/* The code that the cells of a sweep are of: `sources` of its run record. */
+json_t *kvl_record_sources(const struct kvl_sweep *s);
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a);
 /* outcome [contexts * questions] of the cell and quality [contexts * s->quality.questions],

@@ -11,9 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 /* sum [n] / count as a list. */
@@ -243,20 +240,16 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
         KVL_TRY(kvl_buf_printf(b, "%s%d", i ? "," : ";next=", info->next[i]));
     if (want->similarity)
         KVL_TRY(kvl_buf_printf(b, ";dense=%d;wait=%d", info->dense_layers, info->wait_layers));
-    return KVL_OK;
-}
-
-static void analysis_hash(const struct kvl_buf *key, char id[KVL_ANALYSIS_ID])
-{
-    snprintf(id, KVL_ANALYSIS_ID, "%016llx", (unsigned long long)XXH3_64bits(key->data, key->len));
+    struct kvl_code code = kvl_cell_code(s, g->task, kvl_code_analysis());
+    return kvl_code_print(&code, b);
 }
 
 int kvl_analysis_id(const struct kvl_analysis_want *want, const struct kvl_analysis_info *info,
-                    char id[KVL_ANALYSIS_ID])
+                    char id[KVL_CELL_ID])
 {
     struct kvl_buf key = { 0 };
     int rc = analysis_key(want, info, &key);
-    if (rc == KVL_OK) analysis_hash(&key, id);
+    if (rc == KVL_OK) kvl_cell_id(key.data, id);
     kvl_buf_free(&key);
     return rc;
 }
@@ -265,10 +258,10 @@ static json_t *analysis_what(const struct kvl_analysis *a, const struct kvl_anal
 {
     const struct kvl_group *g = info->group;
     struct kvl_buf key = { 0 };
-    char id[KVL_ANALYSIS_ID];
+    char id[KVL_CELL_ID];
     json_t *what = NULL;
     if (analysis_key(&a->want, info, &key) == KVL_OK) {
-        analysis_hash(&key, id);
+        kvl_cell_id(key.data, id);
         what = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:i, s:i, s:o, s:i, s:I, s:I}", "cell", id,
                          "key", kvl_record_path_text(key.data), "code", kvl_build.git, "what",
                          info->what, "task", g->task->task->name, "task_options",

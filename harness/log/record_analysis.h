@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { KVL_ANALYSIS_NEXT = 8, KVL_ANALYSIS_ID = 17 };
+enum { KVL_ANALYSIS_NEXT = 8 };
 
 /* What is analysed, and what of it a record tells beside the numbers; borrowed. */
 struct kvl_analysis_info {
@@ -22,7 +22,7 @@ struct kvl_analysis_info {
 
 /* The record's field `cell`, of one kind of analysis; what was observed plays no part.  KVL_ENOMEM. */
 int kvl_analysis_id(const struct kvl_analysis_want *want, const struct kvl_analysis_info *info,
-                    char id[KVL_ANALYSIS_ID]);
+                    char id[KVL_CELL_ID]);
 /* A new reference, or NULL when memory is short or no filter layers are possible (`err` tells). */
 json_t *kvl_record_analysis(const char *run, const struct kvl_analysis *a,
                             const struct kvl_analysis_info *info, struct kvl_err *err);

@@ -58,18 +58,22 @@ static size_t column_contexts(const struct kvl_record_column *c)
 static json_t *cell_score(const struct kvl_record_column *c)
 {
     double n_eff = 0.0;
-    if (kvl_n_eff(c->value, c->context, c->n, &n_eff) != KVL_OK) return NULL;
+    struct kvl_spread s;
+    if (kvl_n_eff(c->value, c->context, c->n, &n_eff) != KVL_OK ||
+        kvl_spread_of(c->value, c->context, c->n, &s) != KVL_OK)
+        return NULL;
     struct kvl_interval w = kvl_wilson(column_mean(c), n_eff);
     if (c->n == 0) w = (struct kvl_interval){ (double)NAN, (double)NAN, (double)NAN };
-    return json_pack("{s:f, s:o, s:o, s:o, s:f}", "k", column_sum(c), "p",
+    return json_pack("{s:f, s:o, s:o, s:o, s:f, s:o, s:o}", "k", column_sum(c), "p",
                      kvl_record_real(column_mean(c)), "lo", kvl_record_real(w.lo), "hi",
-                     kvl_record_real(w.hi), "n_eff", n_eff);
+                     kvl_record_real(w.hi), "n_eff", n_eff, "between", kvl_record_real(s.between),
+                     "simple", kvl_record_real(s.simple));
 }
 
 json_t *kvl_record_interval(const struct kvl_record_column *c, const char *id)
 {
     struct kvl_interval b;
-    uint64_t seed = strtoull(id, NULL, 16);
+    uint64_t seed = kvl_point_number(id);
     if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
     return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
                      kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));

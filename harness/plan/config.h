@@ -52,12 +52,12 @@ const char *kvl_protocol_name(enum kvl_protocol p);
 struct kvl_point {
     const struct kvl_task *task; /* one of the two is set */
     const struct kvl_policy *policy;
-    char *options;   /* task: all of them; policy: the explicit ones, in table order */
-    void *opts;      /* task: its options struct; policy: NULL */
-    uint64_t plugin; /* hash of the shared object that it came from, 0 = built in */
-    uint64_t data;   /* task: hash of the file that it reads, 0 = none */
-    bool foreign;    /* from a plug-in: its code may crash */
-    bool own;        /* policy: `prefill: own`, it reads the context itself */
+    char *options; /* task: all of them; policy: the explicit ones, in table order */
+    void *opts;    /* task: its options struct; policy: NULL */
+    uint64_t code; /* hash of its sources, or of the shared object that it came from */
+    uint64_t data; /* task: hash of the file that it reads, 0 = none */
+    bool foreign;  /* from a plug-in: its code may crash */
+    bool own;      /* policy: `prefill: own`, it reads the context itself */
 };
 
 /* How the text of a task without questions is read; NULL: the task asks questions. */

@@ -1,6 +1,7 @@
 /* Tasks and policies of a sweep file. */
 #include "config_point.h"
 
+#include "code.h"
 #include "policy_spec.h"
 
 #include <stdlib.h>
@@ -175,8 +176,8 @@ static int point_add(struct point_entry *e, const char *options)
     int rc = p.task ? point_fill_task(&p, options, err) : point_fill_policy(&p, options, err);
     p.foreign = p.task ? kvl_registry_task_foreign(e->registry, p.task)
                        : kvl_registry_foreign(e->registry, p.policy);
-    p.plugin = p.task ? kvl_registry_task_code(e->registry, p.task)
-                      : kvl_registry_code(e->registry, p.policy);
+    p.code = p.task ? kvl_registry_task_code(e->registry, p.task)
+                    : kvl_registry_code(e->registry, p.policy);
     if (rc == KVL_OK && p.task) rc = point_hash_text(&p, err);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);

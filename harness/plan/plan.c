@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 struct plan {
     struct kvl_work *w;
     const struct kvl_where *where;
@@ -97,6 +94,15 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point *task,
+                              uint64_t method)
+{
+    return (struct kvl_code){ .engine = kvl_code_engine(),
+                              .method = method,
+                              .task = task->code,
+                              .cuda = kvl_device_is_gpu(s->device) ? kvl_code_cuda() : 0 };
+}
+
 static int plan_key_depth(struct kvl_buf *b, double depth)
 {
     return depth < 0.0 ? kvl_buf_adds(b, ";depth=spread")
@@ -109,8 +115,6 @@ static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
 {
     const struct kvl_reading *r = kvl_point_reading(task);
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u", task->task->name, task->task->version));
-    if (task->plugin)
-        KVL_TRY(kvl_buf_printf(b, ";task_plugin=%016llx", (unsigned long long)task->plugin));
     KVL_TRY(kvl_buf_adds(b, ";task_options="));
     if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
     KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
@@ -119,7 +123,7 @@ static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
     return kvl_buf_adds(b, "mode=decode");
 }
 
-static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
+static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
 {
     const struct kvl_work *w = p->w;
     const struct kvl_sweep *s = w->sweep;
@@ -137,8 +141,6 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
                            c->policy->policy->version, options, c->budget_tok));
     if (c->planned ? kvl_planned_own_prefill(c->planned) : c->policy->own)
         KVL_TRY(kvl_buf_adds(b, ";prefill=own"));
-    if (c->policy->plugin)
-        KVL_TRY(kvl_buf_printf(b, ";plugin=%016llx", (unsigned long long)c->policy->plugin));
     /* What the store keeps for other cells takes time, too. */
     if (c->speed && s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, ";prefill_kv=host"));
     if (c->speed && p->where->gpu) KVL_TRY(kvl_buf_printf(b, ";gpu=%s", p->where->gpu));
@@ -152,6 +154,13 @@ static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
                           kvl_point_reading(c->task) ? 1 : s->questions);
 }
 
+static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
+{
+    struct kvl_code code = kvl_cell_code(p->w->sweep, c->task, c->policy->code);
+    KVL_TRY(plan_key_point(p, c, b));
+    return kvl_code_print(&code, b);
+}
+
 static int plan_name(const struct plan *p, struct kvl_cell *c)
 {
     struct kvl_buf b = { 0 };
@@ -161,7 +170,7 @@ static int plan_name(const struct plan *p, struct kvl_cell *c)
         return plan_memory(p->err);
     }
     c->key = b.data;
-    snprintf(c->id, sizeof c->id, "%016llx", (unsigned long long)XXH3_64bits(b.data, b.len));
+    kvl_cell_id(c->key, c->id);
     return KVL_OK;
 }
 

@@ -1,18 +1,19 @@
 /* plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
  *
  * A cell's key is the canonical text of everything that may change its answers (for a speed cell:
- * its times); its id is the XXH3 of the key.  The same sweep gives the same cells in the same order
+ * its times), its code included; code.h makes its id of it.  The same sweep gives the same cells in the same order
  * everywhere; cells with equal keys are one cell.
  */
 #ifndef KVL_PLAN_H
 #define KVL_PLAN_H
 
+#include "code.h"
 #include "config.h"
 #include "kvl/model.h"
 
 struct kvl_cell {
     char *key;
-    char id[17];
+    char id[KVL_CELL_ID];
     const struct kvl_point *task, *policy; /* of the sweep */
     int32_t length;
     double depth; /* KVL_DEPTH_SPREAD or 0..1 */
@@ -71,6 +72,11 @@ void kvl_work_destroy(struct kvl_work *w);
 int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err);
 /* "i/n" with 0 <= i < n.  NULL or "auto": from SLURM_ARRAY_TASK_*, else everything.  "none". */
 int kvl_shard_parse(const char *text, struct kvl_shard *out, struct kvl_err *err);
+
+/* The code that a result of the sweep depends on; `method`: kvl_point.code of its policy, or
+ * kvl_code_analysis. */
+struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point *task,
+                              uint64_t method);
 
 /* Seed of one context: the same in every sweep, whatever else that sweep holds. */
 uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,

@@ -43,6 +43,7 @@ struct kvl_chart {
     int rank;
     double x_min, x_max, y_min, y_max; /* of all finite points; NaN when there are none */
     double y_low;                      /* the least above zero, for logarithmic axes */
+    bool has_star;                     /* a label has one: the subtitle says what it means */
     bool no_memory;
 };
 

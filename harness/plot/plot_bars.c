@@ -48,9 +48,10 @@ static const char *bar_label(const struct kvl_results *r, const json_t *record)
         const struct kvl_result *x = &r->result[i];
         if (x->length_tok == kvl_json_number(record, "length_tok") && x->n_speed > 0 &&
             strcmp(x->policy, kvl_json_text(record, "policy")) == 0 &&
+            x->version == json_integer_value(json_object_get(record, "policy_version")) &&
             strcmp(x->options, kvl_json_text(record, "options")) == 0 &&
             strcmp(x->prefill, kvl_json_text(record, "prefill")) == 0)
-            return x->label;
+            return x->shown;
     }
     return kvl_json_text(record, "policy");
 }

@@ -60,8 +60,14 @@ static void legend_add(struct kvl_chart *c)
     c->no_memory |= kvl_buf_add(&c->legend, &e, sizeof e) != KVL_OK;
 }
 
+static void star_note(struct kvl_chart *c, const char *label)
+{
+    c->has_star |= strstr(label, " *") != NULL;
+}
+
 void kvl_chart_series(struct kvl_chart *c, const char *label, int rank)
 {
+    star_note(c, label);
     c->no_memory |= kvl_buf_printf(&c->table, "%s# panel %zu, %s\n", c->n_series ? "\n\n" : "",
                                    c->n_panels, label) != KVL_OK;
     c->n_series++;
@@ -109,12 +115,14 @@ bool kvl_chart_point(struct kvl_chart *c, const struct kvl_chart_point *p)
 void kvl_chart_x_tick(struct kvl_chart *c, const char *name)
 {
     c->n_x_ticks++;
+    star_note(c, name);
     quote_add(c, &c->x_tick, name);
 }
 
 void kvl_chart_y_tick(struct kvl_chart *c, const char *name)
 {
     c->n_y_ticks++;
+    star_note(c, name);
     quote_add(c, &c->y_tick, name);
 }
 
@@ -216,7 +224,7 @@ static void script_build(struct kvl_chart *c, const struct kvl_figure *f, bool s
     const char *score = strict && f->y_axis == KVL_AXIS_PERCENT ? " (strict score)" : "";
     snprintf(title, sizeof title, "%s%s", f->title, score);
     script_text(c, out, "title", title);
-    text_add(c, &c->subtitle, "");
+    text_add(c, &c->subtitle, c->has_star ? "  * " KVL_STALE_NOTE "." : "");
     if (c->no_memory) return;
     script_text(c, out, "subtitle", c->subtitle.data);
     script_text(c, out, "x_label", f->x_label);

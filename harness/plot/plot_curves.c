@@ -25,7 +25,7 @@ static void curve_add(struct kvl_chart *c, const struct kvl_result *x)
     const json_t *curve = json_object_get(x->record, "curve"), *mark;
     double before = x->length_tok - x->n_tok / fmax(x->n, 1);
     size_t i;
-    kvl_chart_series(c, x->label, (int)x->bound);
+    kvl_chart_series(c, x->shown, (int)x->bound);
     json_array_foreach(curve, i, mark)
     {
         double n = json_number_value(json_array_get(mark, 0));

@@ -57,8 +57,8 @@ static double column_mean(const struct methods *m, size_t panel, const struct kv
 static void row_add(struct methods *m, size_t panel, const struct kvl_result *x)
 {
     if (!isfinite(accuracy(m, x))) return;
-    struct method *row = &m->row[row_of(m, x->label)];
-    if (row == m->row + m->n) row->label = m->row[m->n++].label = x->label;
+    struct method *row = &m->row[row_of(m, x->shown)];
+    if (row == m->row + m->n) row->label = m->row[m->n++].label = x->shown;
     row->above += accuracy(m, x) - column_mean(m, panel, x);
     row->n++;
 }
@@ -91,7 +91,7 @@ static void dot_add(const struct methods *m, struct kvl_chart *c, const struct k
     struct kvl_interval y = m->strict ? x->strict : x->official;
     kvl_chart_point(
         c, &(struct kvl_chart_point){ .x = 100 * y.mean,
-                                      .y = (double)(1 + row_of(m, x->label)),
+                                      .y = (double)(1 + row_of(m, x->shown)),
                                       .lo = 100 * y.lo,
                                       .hi = 100 * y.hi,
                                       .budget_tok = isnan(x->budget_tok) ? 0 : x->budget_tok,

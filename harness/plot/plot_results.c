@@ -57,7 +57,7 @@ static void series_add(const struct lines *l, size_t from, size_t to, double min
 {
     const struct kvl_result *x = l->layout.x[from];
     bool level = x->bound == KVL_BOUND_FULL && !l->f->by_length;
-    kvl_chart_series(l->c, x->label, (int)x->bound);
+    kvl_chart_series(l->c, x->shown, (int)x->bound);
     for (size_t i = from; i < to; i++) {
         if (level) row_add(l, l->layout.x[i], min);
         row_add(l, l->layout.x[i], level ? max : l->f->x(l->layout.x[i]));
@@ -221,10 +221,10 @@ static void depths_panel(struct kvl_chart *c, const struct kvl_result *const *x,
 {
     char title[256];
     bool dense = isnan(x[from]->budget_tok);
-    snprintf(title, sizeof title, "%s%s%s\n%s", x[from]->label, dense ? "" : ", budget ",
+    snprintf(title, sizeof title, "%s%s%s\n%s", x[from]->shown, dense ? "" : ", budget ",
              dense ? "" : x[from]->budget, x[from]->protocol);
     kvl_chart_panel(c, title);
-    kvl_chart_series(c, x[from]->label, (int)x[from]->bound);
+    kvl_chart_series(c, x[from]->shown, (int)x[from]->bound);
     for (size_t i = from; i < to; i++) {
         struct kvl_interval y = strict ? x[i]->strict : x[i]->official;
         kvl_chart_point(c, &(struct kvl_chart_point){ .x = values_find(length, x[i]->length_tok),

@@ -32,12 +32,13 @@ static const struct kvl_export_column cell_columns[] = {
     { "n_contexts", "n_contexts" },
     { "n_errors", "n_errors" },
     { "official", "official.p" },
-    { "official_lo", "official.lo" },
-    { "official_hi", "official.hi" },
+    { "official_lo", "@official_lo" },
+    { "official_hi", "@official_hi" },
     { "strict", "strict.p" },
-    { "strict_lo", "strict.lo" },
-    { "strict_hi", "strict.hi" },
-    { "n_eff", "official.n_eff" },
+    { "strict_lo", "@strict_lo" },
+    { "strict_hi", "@strict_hi" },
+    { "n_eff", "@n_eff" },
+    { "icc", "@icc" },
     { "recall", "recall.mean" },
     { "recall_lo", "recall.lo" },
     { "recall_hi", "recall.hi" },
@@ -113,6 +114,7 @@ static const struct kvl_export_column speed_columns[] = {
     { "prefill", "prefill" },
     { "device", "device" },
     { "code", "code" },
+    { "stale", "@stale" },
     { "host", "host" },
     { "threads", "threads" },
     { "repeat", "repeat" },
@@ -174,6 +176,7 @@ static const struct kvl_export_column curve_columns[] = {
     { "budget", "budget" },
     { "budget_tok", "budget_tok" },
     { "prefill", "prefill" },
+    { "stale", "@stale" },
     { "n_contexts", "n_contexts" },
     { "tokens", "@tokens" },
     { "nll", "@nll" },
@@ -191,6 +194,7 @@ static const struct kvl_export_column sample_columns[] = {
     { "policy", "@policy" },
     { "label", "@label" },
     { "budget", "@budget" },
+    { "stale", "@stale" },
     { "context", "context" },
     { "question", "question" },
     { "seed", "seed" },
@@ -336,6 +340,12 @@ static json_t *cell_extra(const struct kvl_result *x)
         json_decref(e);
         return NULL;
     }
+    extra_number(e, "official_lo", x->official.lo);
+    extra_number(e, "official_hi", x->official.hi);
+    extra_number(e, "strict_lo", x->strict.lo);
+    extra_number(e, "strict_hi", x->strict.hi);
+    extra_number(e, "n_eff", x->n_eff);
+    extra_number(e, "icc", x->icc);
     extra_number(e, "decode", x->decode.mean);
     extra_number(e, "decode_lo", x->decode.lo);
     extra_number(e, "decode_hi", x->decode.hi);
@@ -406,8 +416,8 @@ static json_t *speed_extra(const struct kvl_results *r, const json_t *record)
     const json_t *steps = json_object_get(record, "step_ns");
     size_t n = json_array_size(steps);
     double *v = kvl_alloc(n, sizeof *v);
-    json_t *e = json_pack("{ss sI}", "model", kvl_result_model(r, kvl_json_text(record, "run")),
-                          "n_steps", (json_int_t)n);
+    json_t *e = json_pack("{ss sb sI}", "model", kvl_result_model(r, kvl_json_text(record, "run")),
+                          "stale", kvl_record_stale(r, record), "n_steps", (json_int_t)n);
     if (v && e && n) {
         for (size_t i = 0; i < n; i++) v[i] = json_number_value(json_array_get(steps, i));
         qsort(v, n, sizeof *v, double_order);
@@ -472,9 +482,9 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
     for (size_t i = 0; i < r->n_all && all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
-        json_t *e =
-            json_pack("{ss ss ss ss ss ss}", "model", x->model, "task", x->task, "protocol",
-                      x->protocol, "policy", x->policy, "label", x->label, "budget", x->budget);
+        json_t *e = json_pack("{ss ss ss ss ss ss sb}", "model", x->model, "task", x->task,
+                              "protocol", x->protocol, "policy", x->policy, "label", x->label,
+                              "budget", x->budget, "stale", kvl_record_stale(r, x->record));
         if (!e) return -1;
         json_object_set(e, "length_tok", json_object_get(x->record, "length_tok"));
         if (json_object_set_new(all, x->id, e) != 0) return -1;

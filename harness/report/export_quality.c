@@ -15,6 +15,7 @@ static const struct kvl_export_column quality_columns[] = {
     { "policy", "@policy" },
     { "label", "@label" },
     { "budget", "@budget" },
+    { "stale", "@stale" },
     { "context", "context" },
     { "question", "question" },
     { "step", "@step" },

@@ -3,7 +3,7 @@
  * A policy is called by its name alone, unless two results of one block, budget and prefill differ in
  * options: then those that differ belong to the name of all results of that policy that were given
  * them.  What the method made of others does not: it follows from the budget, the prefill and what
- * was given.  A task is called by its name and the options that are not its defaults. */
+ * was given.  Where a log has results of several versions of a policy, the version follows: "quest v3".  A task is called by its name and the options that are not its defaults. */
 #include "registry.h"
 #include "results.h"
 
@@ -69,6 +69,7 @@ int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = (int)a->bound - (int)b->bound;
     if (!c) c = strcmp(a->policy, b->policy);
+    if (!c) c = (a->version > b->version) - (a->version < b->version);
     if (!c && a->label && b->label) c = strcmp(a->label, b->label);
     return c ? c : budget_cmp(a, b);
 }
@@ -134,7 +135,7 @@ static json_t *policy_keys(json_t *all, const char *policy)
 static bool keys_same_place(const struct kvl_result *a, const struct kvl_result *b)
 {
     return !kvl_result_block_cmp(a, b, 0) && strcmp(a->policy, b->policy) == 0 &&
-           !budget_cmp(a, b) && strcmp(a->prefill, b->prefill) == 0;
+           a->version == b->version && !budget_cmp(a, b) && strcmp(a->prefill, b->prefill) == 0;
 }
 
 /* Results of one place follow each other, but for the prefill: each is compared with the next of its
@@ -155,7 +156,23 @@ static int keys_collect(const struct kvl_results *r, json_t *all)
 
 /* ---- labels -------------------------------------------------------------------------------- */
 
-static int label_build(struct kvl_result *x, const json_t *keys)
+/* policy -> its version; 0: of several. */
+static json_t *versions_collect(const struct kvl_results *r)
+{
+    json_t *all = json_object();
+    for (size_t i = 0; i < r->n_all && all; i++) {
+        const struct kvl_result *x = &r->result[i];
+        json_t *known = json_object_get(all, x->policy);
+        bool same = !known || json_integer_value(known) == x->version;
+        if (json_object_set_new(all, x->policy, json_integer(same ? x->version : 0)) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static int label_build(struct kvl_result *x, const json_t *keys, const json_t *versions)
 {
     struct kvl_buf b = { 0 };
     const char *end;
@@ -170,6 +187,8 @@ static int label_build(struct kvl_result *x, const json_t *keys)
         if (rc == KVL_OK) rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
     }
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
+    if (rc == KVL_OK && json_integer_value(json_object_get(versions, x->policy)) != x->version)
+        rc = kvl_buf_printf(&b, " v%lld", (long long)x->version);
     /* Whoever reads the context itself meets it otherwise, always said; shared is what goes without
      * saying. */
     if (rc == KVL_OK && strcmp(x->prefill, "own") == 0) rc = kvl_buf_adds(&b, ", own prefill");
@@ -258,8 +277,8 @@ static bool same_row(const struct kvl_result *a, const struct kvl_result *b)
            strcmp(a->prefill, b->prefill) == 0;
 }
 
-/* Pooled or side by side, cells that differ in contexts, questions or versions alone would count
- * contexts twice. */
+/* Pooled or side by side, cells that differ in contexts, questions or versions of the task alone would
+ * count contexts twice. */
 size_t kvl_results_outdone(struct kvl_results *r)
 {
     struct kvl_result *best = r->result;
@@ -283,18 +302,45 @@ size_t kvl_results_outdone(struct kvl_results *r)
     return n;
 }
 
+bool kvl_results_stale(const struct kvl_results *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->result[i].stale) return true;
+    return false;
+}
+
+/* A star where any result of the label is stale: a curve is of all of them. */
+static int shown_build(struct kvl_results *r)
+{
+    json_t *stale = json_object();
+    int failed = stale ? 0 : -1;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->result[i].stale)
+            failed |= json_object_set_new(stale, r->result[i].label, json_true());
+    for (size_t i = 0; i < r->n_all && !failed; i++) {
+        struct kvl_buf b = { 0 };
+        const char *label = r->result[i].label;
+        failed = kvl_buf_printf(&b, "%s%s", label, json_object_get(stale, label) ? " *" : "");
+        r->result[i].shown = b.data;
+    }
+    json_decref(stale);
+    return failed ? KVL_ENOMEM : KVL_OK;
+}
+
 int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
 {
     if (r->n_all == 0) return KVL_OK;
     qsort(r->result, r->n_all, sizeof *r->result, result_order);
-    json_t *all = json_object();
+    json_t *all = json_object(), *versions = versions_collect(r);
     struct set_keys set = set_keys(r);
-    bool ok = all && keys_collect(r, all) == 0;
+    bool ok = all && versions && keys_collect(r, all) == 0;
     for (size_t i = 0; i < r->n_all && ok; i++)
-        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy)) == KVL_OK &&
+        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy), versions) ==
+                 KVL_OK &&
              task_label_build(&r->result[i]) == KVL_OK && set_build(&r->result[i], &set) == KVL_OK;
     json_decref(all);
-    if (!ok) return labels_memory(err);
+    json_decref(versions);
+    if (!ok || shown_build(r) != KVL_OK) return labels_memory(err);
     qsort(r->result, r->n_all, sizeof *r->result, result_order);
     return KVL_OK;
 }

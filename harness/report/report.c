@@ -30,6 +30,11 @@ static const struct kvl_column report_columns[] = {
     { "n/ctx", false },     { "failed", false },
 };
 
+void kvl_report_name(struct kvl_table *t, const struct kvl_result *x)
+{
+    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+}
+
 void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x)
 {
     bool percent = strchr(x->budget, '%') && !isnan(x->budget_tok);
@@ -66,7 +71,7 @@ void kvl_report_held(struct kvl_table *t, const struct kvl_result *x)
 
 static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict)
 {
-    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    kvl_report_name(t, x);
     kvl_report_budget(t, x);
     kvl_table_number(t, x->attended_tok, 0);
     kvl_table_number(t, x->dense_tok, 0);
@@ -240,12 +245,12 @@ static void notes_bounds(const struct kvl_results *r, FILE *out)
               out);
 }
 
-static void notes_stale(const struct kvl_results *r, FILE *out)
+void kvl_report_stale(const struct kvl_results *r, FILE *out)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++) n += r->result[i].stale;
     if (n)
-        fprintf(out, "* of another build than the newest run (%s): %zu.\n",
+        fprintf(out, "* " KVL_STALE_NOTE " (build %s): %zu.\n",
                 kvl_json_text(r->newest_run, "kvlab.git"), n);
 }
 
@@ -259,7 +264,7 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
               "blocks of "
               "one sequence.\n",
               out);
-    notes_stale(r, out);
+    kvl_report_stale(r, out);
     if (kvl_report_has(r, KVL_DETAIL_STAGES))
         fputs("Stages of answers: kvlab report --stages.\n", out);
     if (kvl_report_has(r, KVL_DETAIL_QUALITY))

@@ -36,6 +36,8 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *o
 int kvl_report_method(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
 /* What methods say of themselves: each line once per model and label. */
 void kvl_report_method_notes(const struct kvl_results *r, FILE *out);
+/* What a star means, where there is one. */
+void kvl_report_stale(const struct kvl_results *r, FILE *out);
 /* What a reader must know: bounds, stale results, what failed, what is damaged. */
 void kvl_report_notes(const struct kvl_results *r, FILE *out);
 
@@ -45,7 +47,8 @@ void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
  * written alike are one, since 25% is another number of tokens at every length.  Shares stand behind budgets
  * in tokens. */
 int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
-/* Cells of a row: the budget as written and in tokens; live slots and whole blocks. */
+/* Cells of a row: the label, with a star where the result is stale; the budget as written and in tokens; live slots and whole blocks. */
+void kvl_report_name(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);
 

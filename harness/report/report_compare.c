@@ -83,9 +83,11 @@ static int by_print(struct by_block *b, char (*name)[BY_NAME], struct kvl_column
         column[c + 2] = (struct kvl_column){ name[c], false };
     }
     for (size_t i = 0, end; i < b->n; i = end) {
-        kvl_table_add(&t, "%s", b->row[i]->label);
+        bool stale = false;
+        for (end = i; end < b->n && by_row_cmp(b->row[i], b->row[end], b->key) == 0;)
+            stale |= b->row[end++]->stale;
+        kvl_table_add(&t, "%s%s", b->row[i]->label, stale ? " *" : "");
         kvl_table_add(&t, "%s", compare_budget(b->row[i]));
-        for (end = i; end < b->n && by_row_cmp(b->row[i], b->row[end], b->key) == 0;) end++;
         for (size_t c = 0; c < b->n_columns; c++) {
             double value = KVL_NAN;
             for (size_t j = i; j < end; j++)
@@ -144,6 +146,7 @@ int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out
         rc = by_block(&b, out, err);
     }
     kvl_free(row);
+    if (rc == KVL_OK) kvl_report_stale(r, out);
     return rc;
 }
 
@@ -266,7 +269,7 @@ static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
     kvl_free(other);
     kvl_free(context);
     if (rc != KVL_OK) return compare_memory(err);
-    kvl_table_add(t, "%s", x->label);
+    kvl_table_add(t, "%s%s", x->label, x->stale || base->stale ? " *" : "");
     kvl_table_add(t, "%s", compare_budget(x));
     kvl_table_add(t, "%zu", p.n);
     (x->is_text ? vs_text_row : vs_question_row)(&p, t);
@@ -351,6 +354,7 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, stru
     if (vs.n_without)
         fprintf(out, "Left out: %zu of %zu rows, whose cells have no samples in the log.\n",
                 vs.n_without, vs.n_rows);
+    kvl_report_stale(r, out);
     if (!vs_any(r, false)) return KVL_OK;
     fputs("McNemar p takes questions as independent, which those of one context are not: with "
           "several questions\nper context it is too small. The interval draws whole contexts; "

@@ -21,21 +21,19 @@ static bool detail_has(const struct kvl_result *x, const char *field)
 
 static void detail_name(struct kvl_table *t, const struct kvl_result *x)
 {
-    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    kvl_report_name(t, x);
     kvl_table_add(t, "%s", x->budget);
 }
 
-/* "92.0 86-95" */
-static void detail_share(struct kvl_table *t, const json_t *v, const char *mean)
+/* "92.0 86-95": answers to one context are as alike in a stage as in the whole. */
+static void detail_share(struct kvl_table *t, const struct kvl_result *x, const json_t *v)
 {
-    double p = kvl_json_number(v, mean), lo = kvl_json_number(v, "lo");
-    double hi = kvl_json_number(v, "hi");
+    double p = kvl_json_number(v, "p");
+    struct kvl_interval w = kvl_wilson(p, x->n_eff);
     if (isnan(p))
         kvl_table_add(t, "-");
-    else if (isnan(lo) || isnan(hi))
-        kvl_table_add(t, "%5.1f", 100 * p);
     else
-        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * p, 100 * lo, 100 * hi);
+        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * p, 100 * w.lo, 100 * w.hi);
 }
 
 /* ---- stages ------------------------------------------------------------------------------------ */
@@ -64,8 +62,8 @@ static int stages_print(const struct kvl_result *x, size_t n, FILE *out, struct 
         if (!detail_has(&x[i], "sub")) continue;
         detail_name(&t, &x[i]);
         json_object_foreach(stages, key, v)
-            detail_share(&t, json_object_get(kvl_json_value(x[i].record, "sub"), key), "p");
-        detail_share(&t, kvl_json_value(x[i].record, "official"), "p");
+            detail_share(&t, &x[i], json_object_get(kvl_json_value(x[i].record, "sub"), key));
+        detail_share(&t, &x[i], kvl_json_value(x[i].record, "official"));
     }
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
@@ -215,5 +213,6 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *o
         fputc('\n', out);
     }
     fputs(d->note, out);
+    kvl_report_stale(r, out);
     return KVL_OK;
 }

@@ -28,14 +28,18 @@ static void method_number(struct kvl_table *t, const json_t *v)
 /* A row per name that any of n results of one label has, a column per budget. */
 static int method_table(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
 {
-    struct kvl_column column[METHOD_BUDGETS + 1] = { { x->label, true } };
+    char label[160];
+    struct kvl_column column[METHOD_BUDGETS + 1] = { { label, true } };
     struct kvl_table t = { .column = column, .n_columns = n + 1 };
     const char *name;
     json_t *v, *names = json_object();
+    bool stale = false;
     for (size_t i = 0; i < n; i++) {
+        stale |= x[i].stale;
         column[i + 1] = (struct kvl_column){ x[i].budget, false };
         json_object_update(names, method_numbers(&x[i]));
     }
+    snprintf(label, sizeof label, "%s%s", x->label, stale ? " *" : "");
     json_object_foreach(names, name, v)
     {
         kvl_table_add(&t, "%s", name);

@@ -13,7 +13,7 @@ static const struct kvl_column text_columns[] = {
 
 static void text_row(struct kvl_table *t, const struct kvl_result *x)
 {
-    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
+    kvl_report_name(t, x);
     kvl_report_budget(t, x);
     kvl_table_number(t, x->attended_tok, 0);
     kvl_table_number(t, x->dense_tok, 0);

@@ -1,6 +1,7 @@
 /* Logs as results: reads records, keeps the latest of each id, joins accuracy with speed. */
 #include "results.h"
 
+#include "code.h"
 #include "kvl/rng.h"
 
 #include <math.h>
@@ -13,6 +14,23 @@
 uint64_t kvl_result_key(const char *id)
 {
     return kvl_seed_str(0, id);
+}
+
+/* The name of a record's point: results of it by different code are one result, the latest. */
+struct point_name {
+    char s[128];
+};
+static struct point_name point_name(const json_t *record)
+{
+    struct point_name name;
+    const char *id = kvl_json_text(record, "cell");
+    snprintf(name.s, sizeof name.s, "%.*s", (int)kvl_point_len(id), id);
+    return name;
+}
+
+static uint64_t point_key(const json_t *record)
+{
+    return kvl_result_key(point_name(record).s);
 }
 
 enum kvl_bound kvl_bound_of(const char *policy)
@@ -28,7 +46,8 @@ enum kvl_bound kvl_bound_of(const char *policy)
 struct loader {
     struct kvl_results *r;
     json_t *cells, *speeds; /* objects: id -> record, the latest */
-    json_t *resolved;       /* object: id -> how many errors stood before its latest record */
+    json_t *resolved;       /* object: point -> how many errors stood before its latest record */
+    json_t *settled;        /* object: point -> how many samples did */
     size_t n_samples_cap;
     kvl_results_keep_fn keep; /* NULL: all */
     const void *keep_user;
@@ -63,6 +82,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
     if (failed && !(error = load_message(r->failures, error))) return load_memory(err);
     r->sample[r->n_samples] = (struct kvl_result_sample){
         .cell = kvl_result_key(kvl_json_text(record, "cell")),
+        .point = point_key(record),
         .context = json_integer_value(json_object_get(record, "context")),
         .question = json_integer_value(json_object_get(record, "question")),
         .official = failed ? KVL_NAN : kvl_json_number(record, "official"),
@@ -78,9 +98,13 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
 /* A result: the errors of its cell that were written before it are history. */
 static int load_result(struct loader *l, json_t *latest, json_t *record)
 {
-    const char *id = kvl_json_text(record, "cell");
+    struct point_name point = point_name(record);
     json_t *n = json_integer((json_int_t)json_array_size(l->r->errors));
-    return json_object_set_new(l->resolved, id, n) == 0 ? json_object_set(latest, id, record) : -1;
+    int failed = json_object_set_new(l->resolved, point.s, n);
+    if (latest == l->cells)
+        failed |=
+            json_object_set_new(l->settled, point.s, json_integer((json_int_t)l->r->n_samples));
+    return failed ? -1 : json_object_set(latest, point.s, record);
 }
 
 static int load_record(json_t *record, void *user, struct kvl_err *err)
@@ -101,7 +125,7 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     else if (strcmp(kind, "error") == 0)
         failed = json_array_append(l->r->errors, record);
     else if (strcmp(kind, "analysis") == 0)
-        failed = json_object_set(l->r->analyses, kvl_json_text(record, "cell"), record);
+        failed = json_object_set(l->r->analyses, point_name(record).s, record);
     return failed ? load_memory(err) : KVL_OK;
 }
 
@@ -120,6 +144,45 @@ static void failure_count(json_t *failures, const char *message)
 {
     json_t *n = json_object_get(failures, message);
     json_integer_set(n, json_integer_value(n) + 1);
+}
+
+/* A result and how many samples stood before it. */
+struct settled {
+    uint64_t point, cell;
+    size_t n_before;
+};
+
+static int settled_order(const void *a, const void *b)
+{
+    const struct settled *x = a, *y = b;
+    return (x->point > y->point) - (x->point < y->point);
+}
+
+/* Takes out samples by other code than that of their point's result, where they stand before it: that
+ * code answered the point anew. */
+static int samples_settle(struct loader *l, struct kvl_err *err)
+{
+    struct kvl_results *r = l->r;
+    size_t n = 0, used = 0;
+    struct settled *all = kvl_alloc(json_object_size(l->cells) + 1, sizeof *all);
+    if (!all) return load_memory(err);
+    const char *point;
+    json_t *record;
+    json_object_foreach(l->cells, point, record) all[n++] =
+        (struct settled){ .point = kvl_result_key(point),
+                          .cell = kvl_result_key(kvl_json_text(record, "cell")),
+                          .n_before =
+                              (size_t)json_integer_value(json_object_get(l->settled, point)) };
+    qsort(all, n, sizeof *all, settled_order);
+    for (size_t i = 0; i < r->n_samples; i++) {
+        struct settled key = { .point = r->sample[i].point };
+        const struct settled *s = bsearch(&key, all, n, sizeof *all, settled_order);
+        bool history = s && s->cell != r->sample[i].cell && r->sample[i].order < s->n_before;
+        if (!history) r->sample[used++] = r->sample[i];
+    }
+    r->n_samples = used;
+    kvl_free(all);
+    return KVL_OK;
 }
 
 static void samples_finish(struct kvl_results *r)
@@ -168,20 +231,42 @@ static int key_order(const void *a, const void *b)
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-/* Leaves the errors that no later result of their cell made history. */
+/* point -> cell of its last error. */
+static json_t *errors_last(const struct kvl_results *r)
+{
+    json_t *last = json_object(), *e;
+    size_t i;
+    int failed = last ? 0 : -1;
+    json_array_foreach(r->errors, i, e)
+    {
+        struct point_name point = point_name(e);
+        json_t *id = json_object_get(e, "cell");
+        if (point.s[0]) failed |= json_object_set(last, point.s, id);
+    }
+    if (!failed) return last;
+    json_decref(last);
+    return NULL;
+}
+
+/* Leaves the errors that neither a later result of their point nor a later error of it by other code made
+ * history. */
 static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *stopped,
                          struct kvl_err *err)
 {
-    json_t *left = json_array(), *e;
+    json_t *left = json_array(), *last = errors_last(r), *e;
     size_t i;
-    int failed = left ? 0 : -1;
+    int failed = left && last ? 0 : -1;
     json_array_foreach(r->errors, i, e)
     {
         const char *id = kvl_json_text(e, "cell");
-        if ((json_int_t)i < json_integer_value(json_object_get(resolved, id))) continue;
+        struct point_name point = point_name(e);
+        if ((json_int_t)i < json_integer_value(json_object_get(resolved, point.s))) continue;
+        const char *latest = json_string_value(json_object_get(last, point.s));
+        if (latest && strcmp(id, latest) != 0) continue;
         failed |= json_array_append(left, e);
         if (id[0]) failed |= json_object_set_new(stopped, id, json_true());
     }
+    json_decref(last);
     json_decref(r->errors);
     r->errors = left;
     r->n_stopped = json_object_size(stopped);
@@ -197,7 +282,8 @@ static int samples_unfinished(struct kvl_results *r, json_t *cells, json_t *stop
     if (!keys) return load_memory(err);
     const char *id;
     json_t *record;
-    json_object_foreach(cells, id, record) keys[n++] = kvl_result_key(id);
+    json_object_foreach(cells, id, record) keys[n++] =
+        kvl_result_key(kvl_json_text(record, "cell"));
     json_object_foreach(stopped, id, record) keys[n++] = kvl_result_key(id);
     qsort(keys, n, sizeof *keys, key_order);
     for (size_t i = 0; i < r->n_samples; i++) {
@@ -220,14 +306,30 @@ static int results_left(struct loader *l, struct kvl_err *err)
 
 /* ---- runs ---------------------------------------------------------------------------------- */
 
-static void runs_newest(struct kvl_results *r)
+/* By time; those of one second in the order of the logs. */
+static int run_order(const void *a, const void *b, void *runs)
 {
-    size_t i;
-    json_t *run;
-    json_array_foreach(r->runs, i, run) if (!r->newest_run ||
-                                            strcmp(kvl_json_text(run, "t_start"),
-                                                   kvl_json_text(r->newest_run, "t_start")) >= 0)
-        r->newest_run = run;
+    size_t i = *(const size_t *)a, j = *(const size_t *)b;
+    int c = strcmp(kvl_json_text(json_array_get(runs, i), "t_start"),
+                   kvl_json_text(json_array_get(runs, j), "t_start"));
+    return c ? c : (i > j) - (i < j);
+}
+
+/* The newest run, and the code that each engine, policy and task has in the newest run that tells. */
+static int runs_newest(struct kvl_results *r, struct kvl_err *err)
+{
+    size_t n = json_array_size(r->runs);
+    size_t *run = kvl_alloc(n + 1, sizeof *run);
+    int failed = run ? 0 : -1;
+    for (size_t i = 0; run && i < n; i++) run[i] = i;
+    if (run) qsort_r(run, n, sizeof *run, run_order, r->runs);
+    for (size_t i = 0; run && i < n; i++) {
+        r->newest_run = json_array_get(r->runs, run[i]);
+        json_t *code = json_object_get(r->newest_run, "sources");
+        if (code) failed |= json_object_update_recursive(r->code, code);
+    }
+    kvl_free(run);
+    return failed ? load_memory(err) : KVL_OK;
 }
 
 static const json_t *run_of(const struct kvl_results *r, const char *id)
@@ -260,6 +362,28 @@ static struct kvl_interval interval_of(const json_t *record, const char *field, 
                                   kvl_json_number(o, "hi") };
 }
 
+/* Whether a hash is the one that the newest runs tell; what they do not tell is taken to be. */
+static bool code_is(const struct kvl_results *r, const char *group, const char *name, uint64_t hash)
+{
+    const json_t *in = group ? json_object_get(r->code, group) : r->code;
+    const char *text = json_string_value(json_object_get(in, name));
+    return !text || strtoull(text, NULL, 16) == hash;
+}
+
+/* Logs that were written before keys had the code tell the build. */
+bool kvl_record_stale(const struct kvl_results *r, const json_t *record)
+{
+    struct kvl_code code;
+    if (!r->newest_run) return false;
+    if (!kvl_code_of_key(kvl_json_text(record, "key"), &code))
+        return strcmp(kvl_json_text(record, "code"), kvl_json_text(r->newest_run, "kvlab.git")) !=
+               0;
+    return !code_is(r, NULL, "engine", code.engine) ||
+           !code_is(r, "policies", kvl_json_text(record, "policy"), code.method) ||
+           !code_is(r, "tasks", kvl_json_text(record, "task"), code.task) ||
+           (code.cuda && !code_is(r, NULL, "cuda", code.cuda));
+}
+
 /* The fields that cells and speed records share. */
 static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
 {
@@ -277,6 +401,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .exec = kvl_json_text(record, "exec"),
         .prefill = kvl_json_text(record, "prefill"),
         .device = kvl_json_text(record, "device"),
+        .version = json_integer_value(json_object_get(record, "policy_version")),
         .code = kvl_json_text(record, "code"),
         .run = kvl_json_text(record, "run"),
         .length_tok = kvl_json_number(record, "length_tok"),
@@ -292,6 +417,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .n_tok = kvl_json_number(record, "n_tok"),
         .n = kvl_json_number(record, "n"),
         .n_eff = kvl_json_number(record, "official.n_eff"),
+        .icc = KVL_NAN,
         .n_contexts = kvl_json_number(record, "n_contexts"),
         .n_errors = kvl_json_number(record, "n_errors"),
         .attended_tok = kvl_json_number(record, "attended_tok"),
@@ -321,23 +447,97 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
     x.threads = kvl_json_number(timed ? record : run, timed ? "threads" : "machine.threads");
     x.bound = kvl_bound_of(x.policy);
-    x.stale = strcmp(x.code, kvl_json_text(r->newest_run, "kvlab.git")) != 0 && r->newest_run;
+    x.stale = kvl_record_stale(r, record);
     return x;
-}
-
-static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
-{
-    return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
-           strcmp(a->budget, b->budget) == 0 && strcmp(a->options, b->options) == 0 &&
-           strcmp(a->model, b->model) == 0 && strcmp(a->model_hash, b->model_hash) == 0 &&
-           strcmp(a->kv_type, b->kv_type) == 0 && strcmp(a->prefill_type, b->prefill_type) == 0 &&
-           strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
 }
 
 static bool same_task(const struct kvl_result *a, const struct kvl_result *b)
 {
     return strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0;
+}
+
+/* Logs that do not tell the sums have the cell's own design effect, in its n_eff. */
+static struct kvl_spread spread_of_score(const struct kvl_result *x, const json_t *score)
+{
+    double p = kvl_json_number(score, "p"), n_eff = kvl_json_number(score, "n_eff");
+    struct kvl_spread s = { .n = x->n,
+                            .n_contexts = x->n_contexts,
+                            .between = kvl_json_number(score, "between"),
+                            .simple = kvl_json_number(score, "simple") };
+    if (!isnan(s.between) && !isnan(s.simple)) return s;
+    bool told = p >= 0 && n_eff > 0;
+    s.simple = told ? x->n * p * (1 - p) : 0;
+    s.between = told ? (x->n_contexts - 1) / x->n_contexts * s.simple * x->n / n_eff : 0;
+    return s;
+}
+
+/* The cells of a task of one model, of all policies, lengths and protocols. */
+struct task_cells {
+    const struct kvl_result *first;
+    struct kvl_icc official, strict;
+};
+
+static struct task_cells *task_cells_of(struct task_cells *task, size_t *n,
+                                        const struct kvl_result *x)
+{
+    for (size_t i = 0; i < *n; i++)
+        if (kvl_result_set_cmp(task[i].first, x) == 0 && same_task(task[i].first, x))
+            return &task[i];
+    task[*n] = (struct task_cells){ .first = x };
+    return &task[(*n)++];
+}
+
+static bool has_score(const struct kvl_result *x)
+{
+    return x->is_cell && !x->is_text && x->n > 0 && x->n_contexts > 0;
+}
+
+/* The interval of a score, by the correlation over its task; returns n_eff. */
+static double score_interval(const struct kvl_result *x, const char *score,
+                             const struct kvl_icc *icc, struct kvl_interval *v)
+{
+    struct kvl_spread s = spread_of_score(x, json_object_get(x->record, score));
+    double n_eff = kvl_n_eff_of_icc(&s, kvl_icc_value(icc));
+    if (!isnan(v->mean)) *v = kvl_wilson(v->mean, n_eff);
+    return n_eff;
+}
+
+/* Gives scores the intervals that all cells of their task allow for. */
+static int results_intervals(struct kvl_results *r, struct kvl_err *err)
+{
+    size_t n = 0;
+    struct task_cells *task = kvl_alloc(r->n_all + 1, sizeof *task);
+    if (!task) return load_memory(err);
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *x = &r->result[i];
+        if (!has_score(x)) continue;
+        struct task_cells *t = task_cells_of(task, &n, x);
+        struct kvl_spread official = spread_of_score(x, json_object_get(x->record, "official"));
+        struct kvl_spread strict = spread_of_score(x, json_object_get(x->record, "strict"));
+        kvl_icc_add(&t->official, &official);
+        kvl_icc_add(&t->strict, &strict);
+    }
+    for (size_t i = 0; i < r->n_all; i++) {
+        struct kvl_result *x = &r->result[i];
+        if (!has_score(x)) continue;
+        const struct task_cells *t = task_cells_of(task, &n, x);
+        x->icc = kvl_icc_value(&t->official);
+        x->n_eff = score_interval(x, "official", &t->official, &x->official);
+        score_interval(x, "strict", &t->strict, &x->strict);
+    }
+    kvl_free(task);
+    return KVL_OK;
+}
+
+static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
+           a->version == b->version && strcmp(a->budget, b->budget) == 0 &&
+           strcmp(a->options, b->options) == 0 && strcmp(a->model, b->model) == 0 &&
+           strcmp(a->model_hash, b->model_hash) == 0 && strcmp(a->kv_type, b->kv_type) == 0 &&
+           strcmp(a->prefill_type, b->prefill_type) == 0 &&
+           strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
+           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
 }
 
 static int number_order(const void *a, const void *b)
@@ -380,6 +580,7 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
             if (!same_point(x, &speed[i]) || kvl_result_setup_cmp(x, &speed[i])) continue;
             if (!any_task && !same_task(x, &speed[i])) continue;
             used[i] = true;
+            x->stale |= speed[i].stale;
             if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
         }
     }
@@ -456,19 +657,21 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
 {
     struct kvl_results *r = l->r;
     struct kvl_log_paths paths = { 0 };
-    if (!l->cells || !l->speeds || !l->resolved || !r->runs || !r->errors || !r->speeds ||
-        !r->analyses || !r->failures)
+    if (!l->cells || !l->speeds || !l->resolved || !l->settled || !r->code || !r->runs ||
+        !r->errors || !r->speeds || !r->analyses || !r->failures)
         return load_memory(err);
     KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
     int rc =
         kvl_log_each((const char *const *)paths.path, paths.n, load_record, l, &r->health, err);
     kvl_log_paths_free(&paths);
     KVL_TRY(rc);
-    runs_newest(r);
+    KVL_TRY(runs_newest(r, err));
+    KVL_TRY(samples_settle(l, err));
     samples_finish(r);
     KVL_TRY(results_left(l, err));
     KVL_TRY(results_speeds(r, l->speeds, err));
     KVL_TRY(results_build(r, l->cells, l->speeds, err));
+    KVL_TRY(results_intervals(r, err));
     return kvl_results_label(r, err);
 }
 
@@ -481,20 +684,24 @@ int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out
 int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
                           const void *user, struct kvl_results *out, struct kvl_err *err)
 {
-    struct kvl_results r = { .runs = json_array(),
+    struct kvl_results r = { .code = json_object(),
+                             .runs = json_array(),
                              .errors = json_array(),
                              .speeds = json_array(),
                              .analyses = json_object(),
                              .failures = json_object() };
-    struct loader l = {
-        .r = &r, .cells = json_object(), .speeds = json_object(), .resolved = json_object()
-    };
+    struct loader l = { .r = &r,
+                        .cells = json_object(),
+                        .speeds = json_object(),
+                        .resolved = json_object(),
+                        .settled = json_object() };
     l.keep = keep;
     l.keep_user = user;
     int rc = results_read(&l, words, n_words, err);
     json_decref(l.cells);
     json_decref(l.speeds);
     json_decref(l.resolved);
+    json_decref(l.settled);
     if (rc == KVL_OK)
         *out = r;
     else
@@ -506,12 +713,14 @@ void kvl_results_free(struct kvl_results *r)
 {
     for (size_t i = 0; i < r->n_all; i++) {
         free(r->result[i].label);
+        free(r->result[i].shown);
         free(r->result[i].task_label);
         free(r->result[i].set);
         json_decref(r->result[i].record);
     }
     kvl_free(r->result);
     free(r->sample);
+    json_decref(r->code);
     json_decref(r->runs);
     json_decref(r->errors);
     json_decref(r->speeds);

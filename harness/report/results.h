@@ -4,7 +4,8 @@
  * budget, execution and device, of their own task if it was timed (a speed record knows no protocol,
  * so that it serves all of them), and of one machine and thread count: those of the cell's run, else
  * those of the latest record.  Speed of another machine or thread count stands for itself.  A record
- * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same id.  Cells
+ * that occurs again (merged logs, a repeated cell) replaces the earlier one of the same point, whatever
+ * code both are of.  Cells
  * of one point that differ in the number of contexts or questions are not shown beside each other:
  * the one with the most samples stands for the point.
  *
@@ -33,16 +34,20 @@ struct kvl_result {
     double threads;   /* likewise */
     char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
     char *label;      /* policy, with the options that tell it from others of the same policy */
+    char *shown;      /* the label in figures: with a star where any result of the label is stale */
     char *task_label; /* task, with the options that are not the task's defaults */
     enum kvl_bound bound;
-    bool is_text;        /* a cell of texts: no accuracy, but nll and ppl */
-    bool is_cell, stale; /* stale: of another build than the newest run */
-    bool outdone;        /* another cell of the same point has more samples */
+    bool is_text; /* a cell of texts: no accuracy, but nll and ppl */
+    bool is_cell;
+    bool stale;      /* its answers or its speed are of other code than the newest runs */
+    bool outdone;    /* another cell of the same point has more samples */
+    int64_t version; /* of the policy */
     double length_tok, depth, budget_tok, seed;
-    struct kvl_interval official, strict, recall;
-    struct kvl_interval nll, ppl; /* nats per token; its exponential */
-    bool over_blocks;             /* their interval is over stretches of one text */
+    struct kvl_interval official, strict, recall; /* of scores: by icc, not the record's */
+    struct kvl_interval nll, ppl;                 /* nats per token; its exponential */
+    bool over_blocks;                             /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
+    double icc; /* correlation of official scores within contexts, over the cells of the task */
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
     double h2d;                                   /* brought from the host, bytes per token */
     double host_attend;                           /* read by attention on the host, the same */
@@ -52,9 +57,9 @@ struct kvl_result {
     size_t n_speed;
 };
 
-/* A sample without its text; `cell` is kvl_result_key of the cell's id. */
+/* A sample without its text; `cell` is kvl_result_key of the cell's id, `point` that of its point. */
 struct kvl_result_sample {
-    uint64_t cell;
+    uint64_t cell, point;
     int64_t context, question;
     double official, strict; /* NaN when it failed */
     double nll;              /* of a text; NaN when it failed or is none */
@@ -74,6 +79,7 @@ struct kvl_results {
     size_t n_speed;                 /* speed records */
     json_t *runs, *errors, *speeds; /* arrays of records; errors: of cells without a later result */
     json_t *analyses;               /* object: id -> the latest record of that analysis */
+    json_t *code;                   /* `sources` of the runs, of each name the newest */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
     size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;
@@ -87,6 +93,13 @@ typedef bool (*kvl_results_keep_fn)(const char *cell, const void *user);
 int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
                           const void *user, struct kvl_results *out, struct kvl_err *err);
 void kvl_results_free(struct kvl_results *r);
+
+/* Whether the record of a result is of other code than the newest runs: of another engine, method or
+ * task than they had. */
+bool kvl_record_stale(const struct kvl_results *r, const json_t *record);
+/* Whether any result that tables show is; what its star means. */
+bool kvl_results_stale(const struct kvl_results *r);
+#define KVL_STALE_NOTE "answered or timed by other code than that of the newest run"
 
 uint64_t kvl_result_key(const char *id);
 enum kvl_bound kvl_bound_of(const char *policy);
@@ -112,8 +125,8 @@ const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
 /* True when `s`, the s->order-th record of a sample or a text in the logs, is the latest of its question. */
 bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s);
 
-/* Marks the cells that are not to be shown: of those that differ in contexts, questions or versions
- * alone, the one with the most samples, then the latest, stays.  Returns how many it marked (labels.c;
+/* Marks the cells that are not to be shown: of those that differ in contexts, questions or versions of
+ * the task alone, the one with the most samples, then the latest, stays.  Returns how many it marked (labels.c;
  * done by load). */
 size_t kvl_results_outdone(struct kvl_results *r);
 /* Gives every result its label and puts the results in order (labels.c; done by load). */

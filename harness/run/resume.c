@@ -1,8 +1,6 @@
 /* From the records of a log to what is left to do. */
 #include "resume.h"
 
-#include "build.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +18,7 @@ static size_t state_passes(const struct kvl_state *s)
 static int state_order(const void *a, const void *b, void *cells)
 {
     const struct kvl_cell *c = cells;
-    return strcmp(c[*(const size_t *)a].id, c[*(const size_t *)b].id);
+    return strncmp(c[*(const size_t *)a].id, c[*(const size_t *)b].id, KVL_POINT_DIGITS);
 }
 
 static json_t *state_texts(int32_t contexts)
@@ -39,8 +37,7 @@ static int state_fill(struct kvl_state *s, struct kvl_err *err)
     const struct kvl_work *w = s->work;
     s->cell = kvl_alloc(w->n_cells, sizeof *s->cell);
     s->by_id = kvl_alloc(w->n_cells, sizeof *s->by_id);
-    s->runs = json_object();
-    if (!s->cell || !s->by_id || !s->runs)
+    if (!s->cell || !s->by_id)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for %zu cells", w->n_cells);
     for (size_t i = 0; i < w->n_cells; i++) {
         s->by_id[i] = i;
@@ -84,7 +81,7 @@ void kvl_state_free(struct kvl_state *s)
     }
     kvl_free(s->cell);
     kvl_free(s->by_id);
-    json_decref(s->runs);
+    json_decref(s->newest_sources);
     *s = (struct kvl_state){ 0 };
 }
 
@@ -102,12 +99,13 @@ bool kvl_state_complete(const struct kvl_state *s, size_t cell)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* The cell of the same point, by whatever code. */
 static struct kvl_progress_cell *state_find(const struct kvl_state *s, const char *id, size_t *cell)
 {
     size_t lo = 0, hi = s->work->n_cells;
     while (id && lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        int order = strcmp(s->work->cell[s->by_id[mid]].id, id);
+        int order = strncmp(s->work->cell[s->by_id[mid]].id, id, KVL_POINT_DIGITS);
         if (order == 0) {
             *cell = s->by_id[mid];
             return &s->cell[*cell];
@@ -130,15 +128,6 @@ static const char *record_string(const json_t *record, const char *field)
 {
     const char *text = json_string_value(json_object_get(record, field));
     return text ? text : "";
-}
-
-/* Whether the run that wrote a record was of this code; unknown runs are of another. */
-static bool state_current(struct kvl_state *s, const json_t *record)
-{
-    const char *code = record_string(s->runs, record_string(record, "run"));
-    if (s->accept_stale || strcmp(code, kvl_build.git) == 0) return true;
-    snprintf(s->stale_code, sizeof s->stale_code, "%s", code[0] ? code : "unknown");
-    return false;
 }
 
 static void state_sample(struct kvl_state *s, const json_t *record)
@@ -208,7 +197,7 @@ static void state_done(struct kvl_state *s, const json_t *record)
     if (!p || (s->retry && errors > 0)) return;
     if (p->quality && !state_has_quality(s, record)) return;
     p->done = p->aggregated = true;
-    p->failed = false; /* what failed before was done again */
+    p->kept = p->failed = false; /* what failed before was done again */
 }
 
 static void state_error(struct kvl_state *s, const json_t *record)
@@ -218,13 +207,41 @@ static void state_error(struct kvl_state *s, const json_t *record)
     if (p && !s->retry) p->failed = true;
 }
 
-static void state_count_stale(struct kvl_state *s, const json_t *record)
+/* A record of a point of this sweep by other code: only whole results are kept, since samples of two
+ * versions do not make one cell. */
+static void state_stale(struct kvl_state *s, const json_t *record, size_t cell)
 {
-    size_t cell;
     const char *kind = record_string(record, "kind");
-    bool result =
-        strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0 || strcmp(kind, "perplexity") == 0;
-    if (result && state_find(s, record_string(record, "cell"), &cell)) s->n_stale++;
+    struct kvl_progress_cell *p = &s->cell[cell];
+    bool error = strcmp(kind, "error") == 0, done = p->done;
+    if (strcmp(kind, "cell") != 0 && strcmp(kind, "speed") != 0 &&
+        strcmp(kind, "perplexity") != 0 && !error)
+        return;
+    if (!error) {
+        p->stale = true;
+        snprintf(s->stale_code, sizeof s->stale_code, "%s", record_string(record, "code"));
+    }
+    if (!s->accept_stale || done) return;
+    if (error)
+        state_error(s, record);
+    else
+        state_done(s, record);
+    p->kept = p->done;
+}
+
+size_t kvl_state_n_stale(const struct kvl_state *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->work->n_cells; i++)
+        n += s->cell[i].stale && (s->cell[i].kept || !s->cell[i].done);
+    return n;
+}
+
+size_t kvl_state_n_kept(const struct kvl_state *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->work->n_cells; i++) n += s->cell[i].kept;
+    return n;
 }
 
 static int state_take(struct kvl_state *s, json_t *record, struct kvl_err *err)
@@ -255,14 +272,15 @@ int kvl_state_add(struct kvl_state *s, json_t *record, bool *repeated, struct kv
 int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
 {
     struct kvl_state *s = user;
-    const char *kind = record_string(record, "kind");
-    if (strcmp(kind, "run") == 0) {
-        json_t *code = json_object_get(json_object_get(record, "kvlab"), "git");
-        if (code && json_object_set(s->runs, record_string(record, "run"), code) != 0)
-            return kvl_fail(err, KVL_ENOMEM, "out of memory while reading the log");
+    size_t cell;
+    const char *id = record_string(record, "cell");
+    if (strcmp(record_string(record, "kind"), "run") == 0) {
+        json_decref(s->newest_sources);
+        s->newest_sources = json_incref(json_object_get(record, "sources"));
         return KVL_OK;
     }
-    if (state_current(s, record)) return state_take(s, record, err);
-    state_count_stale(s, record);
+    if (!state_find(s, id, &cell)) return KVL_OK;
+    if (strcmp(s->work->cell[cell].id, id) == 0) return state_take(s, record, err);
+    state_stale(s, record, cell);
     return KVL_OK;
 }

@@ -2,7 +2,8 @@
  *
  * A cell is done when its `cell` or `speed` record is committed, with the reference passes that the
  * sweep wants in it, and failed when an `error` record
- * names it and none of those follows.  Results of another code version do not count unless they are accepted.
+ * names it and none of those follows.  Results of other code do not count unless they are accepted, and then
+ * only whole cells.
  */
 #ifndef KVL_RESUME_H
 #define KVL_RESUME_H
@@ -16,17 +17,18 @@ struct kvl_progress_cell {
     json_t *text; /* of a cell that reads texts: [contexts] null, or the nll record but its `nll` */
     bool done, failed;
     bool aggregated; /* its cell record is committed */
+    bool stale;      /* other code has answered it */
+    bool kept;       /* and its answers are what counts as done */
 };
 
 struct kvl_state {
     const struct kvl_work *work;
     struct kvl_progress_cell *cell; /* [n_cells] */
     bool accept_stale, retry;       /* retry: errors do not count as done */
-    size_t n_stale;                 /* cells that another code version answered */
-    char stale_code[64];            /* one such version */
+    char stale_code[64];            /* the build of a stale result */
+    json_t *newest_sources;         /* `sources` of the last run of the log; NULL: none */
     /* private */
-    size_t *by_id; /* cells in the order of their ids */
-    json_t *runs;  /* run id -> code version */
+    size_t *by_id; /* cells in the order of their points */
 };
 
 int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
@@ -37,7 +39,10 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err);
 /* Counts a record of this run as if it had been read from the log.  *repeated: it is an error of a cell
  * that had failed before, and tells nothing new. */
 int kvl_state_add(struct kvl_state *s, json_t *record, bool *repeated, struct kvl_err *err);
-/* Whether the work has a cell of this id. */
+/* Cells that other code alone has answered, kept or to be run again; those of them that are kept. */
+size_t kvl_state_n_stale(const struct kvl_state *s);
+size_t kvl_state_n_kept(const struct kvl_state *s);
+/* Whether the work has a cell of the point of this id. */
 bool kvl_state_has(const struct kvl_state *s, const char *id);
 /* Keeps an nll record for its cell, as if it had been read from the log. */
 int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err);

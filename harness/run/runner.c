@@ -39,17 +39,31 @@ static int runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *e
     return rc;
 }
 
+static int runner_announce(struct kvl_runner *r, struct kvl_err *err)
+{
+    if (r->announced) return KVL_OK;
+    KVL_TRY(runner_append(r, kvl_record_run(kvl_log_run(r->log), r->info), err));
+    r->announced = true;
+    return KVL_OK;
+}
+
 int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
 {
-    if (!r->announced) {
-        int rc = runner_append(r, kvl_record_run(kvl_log_run(r->log), r->info), err);
-        if (rc != KVL_OK) {
-            json_decref(record);
-            return rc;
-        }
-        r->announced = true;
-    }
-    return runner_append(r, record, err);
+    int rc = runner_announce(r, err);
+    if (rc == KVL_OK) return runner_append(r, record, err);
+    json_decref(record);
+    return rc;
+}
+
+/* Who reads the log later sees which of its cells are of other code by the code of its newest run: what is
+ * kept is marked even where this run adds nothing. */
+static int runner_mark_kept(struct kvl_runner *r, struct kvl_err *err)
+{
+    if (kvl_state_n_kept(r->state) == 0) return KVL_OK;
+    json_t *code = kvl_record_sources(r->work->sweep);
+    bool known = code && json_equal(code, r->state->newest_sources);
+    json_decref(code);
+    return known ? KVL_OK : runner_announce(r, err);
 }
 
 /* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
@@ -310,6 +324,7 @@ static int runner_groups(struct kvl_runner *r, struct kvl_err *err)
 
 static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 {
+    KVL_TRY(runner_mark_kept(r, err));
     KVL_TRY(runner_refused(r, err));
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */

@@ -64,10 +64,11 @@ fi
 expect "pictures" "a/b/accuracy_budget.svg a/b/accuracy_budget.png" "$(tr '\n' ' ' < said | sed 's/ $//')"
 # points POLICY: its rows in the panel of 4096 tokens after compression
 points() { awk -v p="# panel 2, $1" '$0 == p { on = 1; next } /^$/ { on = 0 } on { print $1, $5, sprintf("%.6f %.6f %.6f", $2, $3, $4) }' a/b/accuracy_budget.dat; }
+"$program" export log.zst --format jsonl >cells.jsonl # test_report.sh checks its intervals
 for policy in quest random oracle streaming_llm; do
     expect "points of $policy" \
-        "$(jq -r "select(.kind==\"cell\" and .policy==\"$policy\" and .task==\"passkey\" and .length_tok==4096 and .protocol==\"question_after_compress\")
-            | [.attended_tok, .budget_tok, .official.p*100, .official.lo*100, .official.hi*100] | @tsv" log.jsonl |
+        "$(jq -r "select(.policy==\"$policy\" and .task==\"passkey\" and .length_tok==4096 and .protocol==\"question_after_compress\")
+            | [.attended_tok, .budget_tok, .official*100, .official_lo*100, .official_hi*100] | @tsv" cells.jsonl |
             sort -n | awk '{ printf "%s %s %.6f %.6f %.6f\n", $1, $2, $3, $4, $5 }')" "$(points "$policy")"
 done
 expect "full spans the panel" 2 "$(points full | wc -l)"
@@ -95,8 +96,8 @@ order=$(jq -rs '[.[] | select(.kind == "cell" and .length_tok == 4096)] as $c
 expect "methods, best first" "$order" "$(sed -n "s/^array y_tick.*= \[\(.*\)\]$/\1/p" m/methods.gp | tr -d "',")"
 row=$(tr ' ' '\n' <<< "$order" | grep -n '^quest$' | cut -d : -f 1)
 expect "dots of quest" \
-    "$(jq -r 'select(.kind == "cell" and .policy == "quest" and .length_tok == 4096 and .budget_tok == 256)
-        | "\(.official.p * 1000 | round) \(.official.lo * 1000 | round) \(.attended_tok)"' log.jsonl | sort)" \
+    "$(jq -r 'select(.policy == "quest" and .length_tok == 4096 and .budget_tok == 256)
+        | "\(.official * 1000 | round) \(.official_lo * 1000 | round) \(.attended_tok)"' cells.jsonl | sort)" \
     "$(awk -v row="$row" '/^# panel/ { on = /budget 256$/ } on && $2 == row { printf "%.0f %.0f %s\n", $1 * 10, $3 * 10, $6 }' m/methods.dat | sort)"
 for name in full quest 'budget 64' 'budget 512'; do contains "methods" ">$name<" m/methods.svg; done
 

@@ -37,17 +37,45 @@ zst log.zst < log.jsonl
 
 # ---- export: the values of the log, unchanged, in order -----------------------------------------
 "$program" export log.zst --format jsonl > cells.jsonl
-for field in '.official' '.strict_hi' '.attended_tok' '.kv_physical_bytes' '.n_eff' '.budget_tok' '.dense_tok'; do
-    source=$(sed -e 's/^\.official$/.official.p/' -e 's/_hi$/.hi/' -e 's/n_eff/official.n_eff/' <<< "$field")
+for field in '.official' '.attended_tok' '.kv_physical_bytes' '.budget_tok' '.dense_tok'; do
+    source=$(sed -e 's/^\.official$/.official.p/' <<< "$field")
     expect "export of $field" \
         "$(jq -c "$digits select(.kind==\"cell\") | [.cell, ($source | digits)]" log.jsonl | sort)" \
         "$(jq -c "$digits [.cell, ($field | digits)]" cells.jsonl | sort)"
 done
+# Intervals are by the correlation within contexts over all cells of a task: by jq from the formula of
+# harness/stats.h.  Logs tell the two sums, or, older ones, the n_eff of each cell.
+intervals() { # intervals LOG_LINES: cell, n_eff, interval of the official score
+    jq -sc 'def sums: (.n * .official.p * (1 - .official.p)) as $s | .official
+          | if .between then {between, simple} else {simple:$s, between:(0.95 * $s * 40 / .n_eff)} end;
+        def wilson($p;$n): 1.959963984540054 as $z | ($z*$z/$n) as $q | (($p+$q/2)/(1+$q)) as $mid
+          | ($z/(1+$q)*(($p*(1-$p)/$n + $q/(4*$n))|sqrt)) as $half | [([0,$mid-$half]|max), ([1,$mid+$half]|min)];
+        map(select(.kind == "cell")) | group_by(.task)[] | (map(sums | .between * 20 / 19 - .simple) | add) as $excess
+        | (map(sums.simple) | add) as $pairs | ([0, $excess] | max) as $excess
+        | ([1, ($excess + 0.25) / ($pairs + 0.25)] | min) as $icc | .[] | sums as $s
+        | (if $s.simple > 0 then [20, 40 / ($s.between * 20 / 19 / $s.simple)] | max else 40 end) as $alone
+        | ([$alone, 40 / (1 + $icc), 40] | min) as $n | [.cell, $n] + wilson(.official.p; $n)' "$1" | jq -c 'map(if type == "number" then . * 1e9 | round else . end)' | sort
+}
+same_intervals() {
+    zst intervals.zst < "$1"
+    expect "intervals of $1" "$(intervals "$1")" "$("$program" export intervals.zst --format jsonl |
+        jq -c 'select(.protocol) | [.cell, .n_eff, .official_lo, .official_hi] | map(if type == "number" then . * 1e9 | round else . end)' | sort)"
+}
+fake_log 'select(.kind != "sample")' > alone.jsonl
+same_intervals alone.jsonl
+fake_log 'select(.kind != "sample") | if .kind == "cell" and .task == "passkey" then .official.n_eff = 25 else . end' > design.jsonl
+same_intervals design.jsonl
+fake_log 'select(.kind != "sample") | if .kind == "cell" then .official += {simple:(40 * .official.p * (1 - .official.p)), between:(50 * .official.p * (1 - .official.p))} else . end' > sums.jsonl
+same_intervals sums.jsonl
+# All right: the others tell how alike answers of one context are, and it is not one answer per context.
+expect "40 of 40" "30 88.8" "$("$program" export intervals.zst --format jsonl |
+    jq -r 'select(.protocol and .official == 1 and .task == "passkey") | "\(.n_eff | round) \(.official_lo * 1000 | round / 10)"' | sort -u)"
+
 expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
 expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
-expect "fields per row" 28 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
+expect "fields per row" 29 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
-    "$(awk -F'\t' '$18 == "length" { print $17 }' samples.tsv | grep x | sort -u)"
+    "$(awk -F'\t' '$19 == "length" { print $18 }' samples.tsv | grep x | sort -u)"
 "$program" export log.zst --kind sample --format jsonl > samples.jsonl
 expect "samples" \
     "$(jq -c 'select(.kind=="sample") | [.cell,.context,.question,.official,.prediction,.attended_tok]' log.jsonl | sort)" \
@@ -66,12 +94,12 @@ awk '/kv_retrieval  question_after_compress  1024/ { on = 1 } /^$/ { on = 0 } on
 expect "policies in order" "full h2o quest snapkv streaming_llm random oracle" \
     "$(awk 'NR > 2 && $2 != "the" { print $1 }' block | uniq | tr '\n' ' ' | sed 's/ $//')"
 percent() { awk '{ printf "%.1f %2.0f-%.0f", 100 * $1, 100 * $2, 100 * $3 }'; }
-want=$(jq -r 'select(.kind=="cell" and .cell=="kv_retrieval-question_after_compress-1024-quest-256")
-    | [.official.p, .official.lo, .official.hi] | @tsv' log.jsonl | percent)
+want=$(jq -r 'select(.cell=="kv_retrieval-question_after_compress-1024-quest-256")
+    | [.official, .official_lo, .official_hi] | @tsv' cells.jsonl | percent)
 contains "accuracy and interval of quest 256" "^  quest +256 +256 +1024 +$want " block
 [ "$(awk '{ print length }' table | sort -n | tail -1)" -le 125 ] || fail "the table is wider than 125"
 contains "what bounds are" '^Bounds, not methods' table
-lacks "stale results" 'another build' table
+lacks "stale results" 'other code' table
 # The strict score has a column where it differs from the official one in any row.
 lacks "a note on strict scores" 'without strict' table
 expect "columns of strict scores" 12 "$(grep -c 'strict %' table)"
@@ -158,6 +186,27 @@ fake_log '., (if .kind == "run" then .run = "more" | .machine.threads = 8 elif .
 contains "the speed of what is not shown" '^tiny-8L, 2 threads on node1  passkey  speed only  1024 tokens' table
 lacks "the speed of what is shown" '8 threads on' table
 
+# Two versions of a method are two rows and two curves, and no other method is called by its version.  A new
+# version's speed is not that of the old one.
+cat log.jsonl <(fake_log 'select(.policy == "quest" or (.kind == "sample" and (.cell | test("-quest-")))) | .cell += "-v2"
+    | if .kind == "sample" then . else .policy_version = 2 end | if .kind == "speed" then .decode_tok_per_s *= 10 else . end') | zst versions.zst
+"$program" report versions.zst > table
+awk '/passkey  question_in_prefill  1024/ { on = 1 } /^$/ { on = 0 } on' table > block
+expect "rows of two versions" "quest v1 64, quest v1 128, quest v1 256, quest v1 512, quest v2 64, quest v2 128, quest v2 256, quest v2 512" \
+    "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $3 }' block)"
+contains "others without a version" '^  snapkv +64 ' block
+speeds() { "$program" export versions.zst --format jsonl | jq -s "[.[] | select(.policy == \"quest\" and .policy_version == $1) | .decode_tok_per_s]"; }
+expect "speeds of two versions" "$(speeds 1 | jq -c 'map(values * 10 | round)')" "$(speeds 2 | jq -c 'map(values | round)')"
+lacks "two versions as one" 'not in the tables' table
+"$program" report versions.zst --summary > summary
+contains "a row of the summary" '^  quest v2 +64 ' summary
+"$program" report versions.zst --by length > by
+contains "a row by length" '^  quest v2 +64 ' by
+expect "labels of the export" "quest v1 48, quest v2 48" \
+    "$("$program" export versions.zst --format jsonl | jq -r 'select(.policy == "quest").label' | sort | uniq -c | awk '{ printf "%s%s %s %s", n++ ? ", " : "", $2, $3, $1 }')"
+"$program" plot accuracy_budget versions.zst --task passkey --length 4096 --format svg --out versions > said
+expect "curves of two versions" "quest v1 quest v2" "$(sed -nE 's/^# panel 1, (quest.*)/\1/p' versions/accuracy_budget.dat | xargs)"
+
 # Paired: questions that only one of the two got right, by jq.
 "$program" report log.zst --vs snapkv > vs
 pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
@@ -209,14 +258,33 @@ echo '{"kind":"error","schema":"kvlab/1","run":"5eed","cell":null,"key":null,"co
 zst worse.zst < worse.jsonl
 "$program" report worse.zst > table
 contains "a stale row" '^  h2o \* +64 ' table
-contains "the note on stale results" '^\* of another build than the newest run .*: 1\.' table
+contains "the note on stale results" '^\* answered or timed by other code than that of the newest run .*: 1\.' table
+fake_log 'select(.kind != "sample") | if .kind == "speed" and .policy == "snapkv" and .budget == "256" and .length_tok == 4096 then .code = "older" else . end' | zst timed.zst
+"$program" report timed.zst > timed
+contains "a row with a stale speed" '^  snapkv \* +256 ' timed
+lacks "the star of another speed" '^  snapkv \* +64 ' timed
+"$program" report worse.zst --by length > by
+contains "a stale row of a table by length" '^  h2o \* +64 ' by
+lacks "the star of another row" '^  h2o \* +128 ' by
+contains "its note" '^\* answered or timed by other code' by
+"$program" report worse.zst --vs snapkv > vs
+contains "a stale row of differences" '^  h2o \* +64 ' vs
+contains "its note" '^\* answered or timed by other code' vs
+expect "stale cells in the export" passkey-question_in_prefill-4096-h2o-64 \
+    "$("$program" export worse.zst --format jsonl | jq -r 'select(.stale).cell')"
+expect "their samples" "passkey-question_in_prefill-4096-h2o-64 40" \
+    "$("$program" export worse.zst --kind sample --format jsonl | jq -r 'select(.stale).cell' | uniq -c | awk '{ print $2, $1 }')"
+"$program" plot accuracy_budget worse.zst --task passkey --length 4096 --format svg --out stale > said
+contains "a stale curve" '^# panel [0-9], h2o \*$' stale/accuracy_budget.dat
+lacks "the star of another curve" '^# panel [0-9], quest \*$' stale/accuracy_budget.dat
+contains "what the star means" "^subtitle = .*\* answered or timed by other code" stale/accuracy_budget.gp
 contains "a missing bound" '^  not run here: oracle' table
 contains "failed samples in the row" '^  full .* 36/20 +4$' table
 contains "failed samples below" '^4 of [0-9]* samples failed' table
 contains "a cell that was cut off" '^Cut off and not in the table: 1 cell;' table
 contains "errors by status" '1 x a policy broke its contract: quest: slot 9 of 8' table
 "$program" status worse.zst > status
-contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of another build' status
+contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of other code than the newest run' status
 
 # Why samples failed; errors until the cell has a result; what stops at an error needs --retry.
 contains "why samples failed" '^  4 x no$' table

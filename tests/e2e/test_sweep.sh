@@ -178,19 +178,84 @@ SLURM_ARRAY_TASK_ID=6 SLURM_ARRAY_TASK_COUNT=3 SLURM_ARRAY_TASK_MIN=5 \
     run_sweep small.yaml --log slurm.zst 2>err
 equal "share of an array job" "$(results_of out/small.shard-1-of-3.jsonl.zst)" "$(results_of slurm.zst)"
 
-# ---- results of another version -----------------------------------------------------------------
+# ---- results of other code ----------------------------------------------------------------------
 
-# The records of the first log, said to be of another build.
-lines_of before | sed -E 's/"git":"[^"]*"/"git":"0000000"/; s/"code":"[^"]*"/"code":"0000000"/' |
-    zstd -q >stale.zst
-cp stale.zst old.zst
-equal "stale results are kept on demand" \
-    "prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors" \
-    "$(run_sweep small.yaml --log old.zst --accept-stale --stats 2>err)"
-equal "stale results run again" \
+# by_code HASH POLICY: the log `before` as a program of another POLICY ("engine": of another engine) would
+# have written it; the hash has 8 digits.
+by_code() {
+    local cells=$2 part="s/(\"key\":\"[^\"]*policy=$2\\/[^\"]*;code=[0-9a-f]*\\.)[0-9a-f]*/\\1$1$1/
+        s/(\"policies\":\\{[^}]*\"$2\":\")[0-9a-f]*/\\1$1$1/"
+    if [ "$2" = engine ]; then
+        cells='[a-z]*' part="s/(;code=|\"engine\":\")[0-9a-f]*/\\1$1$1/"
+    fi
+    lines_of before | sed -nE 's/.*"cell":"([0-9a-f]{16})([0-9a-f]{8})","key":"[^"]*policy='"$cells"'\/.*/s\/\1\2\/\1'"$1"'\//p' |
+        sort -u >ids.sed
+    lines_of before | sed -E -f ids.sed -e "$part" -e 's/("git"|"code"):"[^"]*"/\1:"0000000"/g'
+}
+nothing="prefilled 0 contexts (0 tokens) for 0 samples, 0 contexts for 0 timed runs; 0 errors"
+
+# A commit that edits none of what a cell depends on: a text, a table.
+lines_of before | sed -E 's/("git"|"code"):"[^"]*"/\1:"0000000"/g' | zstd -q >old.zst
+equal "results of another commit" "$nothing" "$(run_sweep small.yaml --log old.zst --stats 2>err)"
+[ ! -s err ] || fail "a commit makes results stale: $(cat err)"
+
+# An edited method: its 8 cells run again, and what it refuses, but nothing else.
+by_code 00000000 quest >quest.jsonl
+zstd -q <quest.jsonl >old.zst
+equal "cells of other code" 8 "$(lines_of old.zst | grep '"kind":"cell"' | grep -cE '"cell":"[0-9a-f]{16}0{8}"')"
+"$program" report old.zst >table
+! grep -q 'other code' table || fail "a log of one program has stale results: $(grep 'other code' table)"
+cp old.zst kept.zst
+equal "an edited method runs again" \
+    "prefilled 12 contexts (3456 tokens) for 48 samples, 0 contexts for 0 timed runs; 4 errors" \
+    "$(run_sweep small.yaml --log old.zst --stats 2>err)"
+equal "what is said" "kvlab: old.zst: 8 cells answered by other code (build 0000000) run again; --accept-stale keeps them" "$(cat err)"
+"$program" report old.zst >table
+! grep -Eq 'other code|Cut off|not in the tables|[^0-9]4[0-9]? of ' table || fail "the old answers are still counted: $(tail -n 12 table)"
+"$program" report before >want
+equal "the table of the new answers" "$(grep -E '^  quest ' want)" "$(grep -E '^  quest ' table)"
+equal "cells of both" '32 done, 4 stopped by an error (sweep --retry)' \
+    "$("$program" status old.zst | sed -nE 's/^cells +(.*)/\1/p')"
+equal "samples of both" 192 "$("$program" status old.zst | sed -nE 's/^samples +//p')"
+equal "and then nothing" "$nothing" "$(run_sweep small.yaml --log old.zst --stats 2>err)"
+[ ! -s err ] || fail "stale results that were run again: $(cat err)"
+
+# Kept on demand, and marked: by the run that keeps them, and in whatever is made of the log later.
+stars() { sed -nE 's/^  ([a-z0-9]+) \* .*/\1/p' | sort -u | xargs; }
+equal "stale results are kept on demand" "$nothing" "$(run_sweep small.yaml --log kept.zst --accept-stale --stats 2>err)"
+equal "what is kept" "kvlab: kept.zst: 8 cells answered by other code (build 0000000) are kept; tables mark them with a star" "$(cat err)"
+"$program" report kept.zst >table
+equal "rows with a star" quest "$(stars <table)"
+grep -Eq '^\* answered or timed by other code .*: 8\.' table || fail "no line on the star: $(tail -n 8 table)"
+"$program" report kept.zst --evidence >table
+equal "rows with a star beside accuracy" quest "$(stars <table)"
+grep -Eq '^\* answered or timed by other code' table || fail "no line on the star: $(tail -n 8 table)"
+cp kept.zst again.zst
+"$program" sweep small.yaml --threads 1 --log again.zst --accept-stale >table 2>err
+equal "rows with a star in the sweep's own table" quest "$(stars <table)"
+cmp -s kept.zst again.zst || fail "a second start that keeps stale results changed the log"
+
+# Cells are counted, not their records: two earlier versions answered the same 8.
+by_code 11111111 quest | cat quest.jsonl - | zstd -q >twice.zst
+run_sweep small.yaml --log twice.zst --accept-stale 2>err
+grep -q 'twice.zst: 8 cells answered by other code' err || fail "cells that two versions answered: $(cat err)"
+
+# An edited engine: everything runs again.
+by_code 00000000 engine | zstd -q >old.zst
+equal "an edited engine" \
     "prefilled 12 contexts (3456 tokens) for 192 samples, 0 contexts for 0 timed runs; 4 errors" \
     "$(run_sweep small.yaml --log old.zst --stats 2>err)"
-grep -q 'old.zst: 32 cells were answered by version 0000000' err || fail "stale results: $(cat err)"
+grep -q 'old.zst: 32 cells answered by other code' err || fail "an edited engine: $(cat err)"
+
+# A log from before keys had the code: read as it was, and kept on demand.
+lines_of before | sed -E 's/"cell":"([0-9a-f]{16})[0-9a-f]{8}"/"cell":"\1"/; s/;code=[0-9a-f.]*//
+    s/,"sources":\{"engine.*("machine":)/,\1/; s/("git"|"code"):"[^"]*"/\1:"0000000"/g' | zstd -q >old.zst
+"$program" report old.zst >table
+equal "the table of an older log" "$(grep -E '^  [a-z0-9]+ +[0-9-]' want)" "$(grep -E '^  [a-z0-9]+ +[0-9-]' table)"
+equal "an older log is kept on demand" "$nothing" "$(run_sweep small.yaml --log old.zst --accept-stale --stats 2>err)"
+grep -q 'old.zst: 32 cells answered by other code' err || fail "an older log: $(cat err)"
+"$program" report old.zst >table
+equal "its rows with a star" "full quest random snapkv" "$(stars <table)"
 
 # ---- speed --------------------------------------------------------------------------------------
 

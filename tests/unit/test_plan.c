@@ -96,7 +96,7 @@ static void test_product(void **state)
         const struct kvl_cell *c = &t.work->cell[i];
         bool full = strcmp(c->policy->policy->name, "full") == 0;
         assert_string_equal(c->budget, full ? "-" : (c->budget_tok == 64 ? "64" : "128"));
-        assert_int_equal(strlen(c->id), 16);
+        assert_int_equal(strlen(c->id), KVL_CELL_ID - 1);
         for (size_t j = 0; j < i; j++) assert_string_not_equal(c->id, t.work->cell[j].id);
     }
     plan_close(&t);
@@ -111,7 +111,7 @@ static void test_ids(void **state)
                                          "kv_limit_mib: 100\n", "batch: 2\n",
                                          "prefill_type: f32\n", "prefill_kv: host\n" };
     struct plan_test t;
-    char id[17], text[1024];
+    char id[KVL_CELL_ID], text[1024];
     (void)state;
     plan_open(&t);
     plan_ok(&t, PLAN_SMALL);
@@ -135,6 +135,87 @@ static void test_ids(void **state)
                 "policies: ['*']\nbudgets: [32, 64, 128]\ncontexts: 2\nquestions: 2\n");
     assert_true(plan_has_id(t.work, id));
     plan_close(&t);
+}
+
+/* The cells once more, as another program has them. */
+static void plan_again(struct plan_test *t)
+{
+    kvl_work_destroy(t->work);
+    assert_int_equal(kvl_work_create(&t->s, t->model, &plan_where, false, &t->work, &t->err),
+                     KVL_OK);
+}
+
+/* Cells that are others than before, of the points that they were: only the code is another. */
+static size_t plan_n_edited(struct plan_test *t, char (*id)[KVL_CELL_ID])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->work->n_cells; i++) {
+        assert_memory_equal(t->work->cell[i].id, id[i], KVL_POINT_DIGITS);
+        n += strcmp(t->work->cell[i].id, id[i]) != 0;
+    }
+    return n;
+}
+
+/* An edited method is another cell wherever it runs, wrapped or alone, and nowhere else; so is a task.
+ * Any commit was a new version of everything. */
+static void test_code_in_ids(void **state)
+{
+    struct plan_test t;
+    char id[64][KVL_CELL_ID];
+    struct kvl_code code;
+    (void)state;
+    plan_open(&t);
+    plan_ok(&t, "model: m\ntasks: [passkey, kv_retrieval]\nlengths: [512]\ncontexts: 1\n"
+                "policies: [full, snapkv, 'adakv(snapkv)', quest]\nbudgets: [64]\n");
+    size_t n = t.work->n_cells;
+    assert_int_equal(n, 8);
+    for (size_t i = 0; i < n; i++) strcpy(id[i], t.work->cell[i].id);
+    plan_again(&t);
+    assert_int_equal(plan_n_edited(&t, id), 0);
+    assert_true(kvl_code_of_key(t.work->cell[0].key, &code));
+    assert_true(code.engine == kvl_code_engine() && code.method != 0 && code.task != 0);
+    assert_int_equal(code.cuda, 0);
+
+    t.s.policies.v[3].code ^= 1;
+    plan_again(&t);
+    assert_int_equal(plan_n_edited(&t, id), 2);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(strcmp(t.work->cell[i].id, id[i]) != 0,
+                         strcmp(t.work->cell[i].policy->policy->name, "quest") == 0);
+    t.s.policies.v[3].code ^= 1;
+    t.s.tasks.v[1].code ^= 1;
+    plan_again(&t);
+    assert_int_equal(plan_n_edited(&t, id), 4);
+    plan_close(&t);
+}
+
+/* Where the code of a key begins and ends, whatever its options say; a key of an older log has none. */
+static void test_key_code(void **state)
+{
+    struct kvl_code code = { 1, 2, 3, 0 }, got;
+    struct kvl_buf key = { 0 };
+    char a[KVL_CELL_ID], b[KVL_CELL_ID];
+    (void)state;
+    assert_int_equal(kvl_buf_adds(&key, "kind=cell;options=x;code=9"), KVL_OK);
+    size_t n = key.len;
+    assert_int_equal(kvl_code_print(&code, &key), KVL_OK);
+    assert_true(kvl_code_of_key(key.data, &got));
+    assert_true(got.engine == 1 && got.method == 2 && got.task == 3 && got.cuda == 0);
+    kvl_cell_id(key.data, a);
+    key.len = n;
+    code.cuda = 0xfedcba9876543210;
+    assert_int_equal(kvl_code_print(&code, &key), KVL_OK);
+    assert_true(kvl_code_of_key(key.data, &got));
+    assert_true(got.task == 3 && got.cuda == code.cuda);
+    kvl_cell_id(key.data, b);
+    assert_memory_equal(a, b, KVL_POINT_DIGITS);
+    assert_string_not_equal(a, b);
+    assert_true(kvl_point_number(a) == kvl_point_number(b));
+    assert_int_equal(kvl_point_len(a), KVL_POINT_DIGITS);
+    assert_int_equal(kvl_point_len("0123456789abcdef"), 16);         /* of an older log */
+    assert_int_equal(kvl_point_len("a-name-of-another-progra"), 24); /* of another program */
+    assert_false(kvl_code_of_key("kind=cell;options=x", &got));
+    kvl_buf_free(&key);
 }
 
 static void test_seeds(void **state)
@@ -167,7 +248,7 @@ static void test_same_cell_once(void **state)
 
 static void plan_equal_works(struct plan_test *t, const char *once, const char *twice)
 {
-    char id[16][17];
+    char id[16][KVL_CELL_ID];
     plan_ok(t, once);
     size_t n = t->work->n_cells, n_groups = t->work->n_groups;
     assert_in_range(n, 1, 16);
@@ -206,7 +287,7 @@ static void test_speed_key(void **state)
     "model: m\ntasks: [passkey]\nlengths: [512]\nbudgets: [64]\n"                                  \
     "speed: {policies: [full], lengths: [512], steps: 2, repeats: 1}\n"
     struct plan_test t;
-    char quality[17], speed[17];
+    char quality[KVL_CELL_ID], speed[KVL_CELL_ID];
     (void)state;
     plan_open(&t);
     plan_ok(&t, PLAN_SPEED "policies: [full]\n");
@@ -563,6 +644,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_product),
         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_code_in_ids),
+        cmocka_unit_test(test_key_code),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_same_cell_once),
         cmocka_unit_test(test_same_group_once),

@@ -117,7 +117,11 @@ static void test_one_object_per_pair(void **state)
     assert_true(kvl_policy_parts(c, &outer, &inner));
     assert_string_equal(outer->name, "adakv");
     assert_string_equal(inner->name, "random");
-    assert_int_equal(kvl_registry_code(registry, a), 0); /* no plug-in among them */
+    /* The code of both parts: an edit of either is another policy. */
+    uint64_t both = kvl_registry_code(registry, a);
+    assert_true(both != 0 && both != kvl_registry_code(registry, c));
+    assert_true(both != kvl_registry_code(registry, outer));
+    assert_true(kvl_registry_code(registry, inner) != kvl_registry_code(registry, outer));
 }
 
 static void test_outside(void **state)

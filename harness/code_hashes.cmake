@@ -1,0 +1,91 @@
+# Writes OUT: hashes of the sources that the answers of a cell depend on, by what they are sources of.
+#
+#   ENGINE_FILES  whatever every cell depends on           CUDA_FILES  those of cells on a GPU as well
+#   ANALYSIS_FILES  those of what `kvlab analyze` counts
+#   METHODS       folder: of a method its file and the headers beside it that it includes
+#   TASKS         folder: of a task its file and all files of the folder that are no task
+#
+# A file counts by its name and its contents, not by where it lies.  OUT is a header with KVL_CODE_ENGINE,
+# KVL_CODE_CUDA, KVL_CODE_ANALYSIS and the lists KVL_CODE_POLICIES(X) and KVL_CODE_TASKS(X) of X(file, hash).
+
+cmake_minimum_required(VERSION 3.25)
+
+function(hash_of files out)
+  set(all "")
+  list(REMOVE_ITEM files "")
+  foreach(file IN LISTS files)
+    get_filename_component(name ${file} NAME)
+    file(MD5 ${file} hash)
+    list(APPEND all "${name} ${hash}")
+  endforeach()
+  list(SORT all)
+  string(MD5 hash "${all}")
+  string(SUBSTRING ${hash} 0 16 hash)
+  set(${out} ${hash} PARENT_SCOPE)
+endfunction()
+
+# The headers in `folder` that a file includes, and those that they include.
+function(headers_of folder file out)
+  set(found "")
+  set(left ${file})
+  while(left)
+    list(POP_FRONT left next)
+    file(STRINGS ${next} lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^[^\"]*\"([^\"]*)\".*" "\\1" name "${line}")
+      set(header ${folder}/${name})
+      if(EXISTS ${header} AND NOT header IN_LIST found)
+        list(APPEND found ${header})
+        list(APPEND left ${header})
+      endif()
+    endforeach()
+  endwhile()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# Files of `folder` that export an object by `macro`, and all others.
+function(split_folder folder macro out_exporting out_others)
+  file(GLOB_RECURSE files ${folder}/*.c ${folder}/*.h ${folder}/*.def)
+  set(exporting "")
+  set(others "")
+  foreach(file IN LISTS files)
+    file(STRINGS ${file} exported REGEX "^${macro}_EXPORT\\(")
+    get_filename_component(stem ${file} NAME_WE)
+    if(exported AND NOT stem MATCHES "^_")
+      list(APPEND exporting ${file})
+    elseif(NOT stem MATCHES "^_")
+      list(APPEND others ${file})
+    endif()
+  endforeach()
+  set(${out_exporting} ${exporting} PARENT_SCOPE)
+  set(${out_others} ${others} PARENT_SCOPE)
+endfunction()
+
+set(text "/* Generated from the sources. */\n")
+hash_of("${ENGINE_FILES}" engine)
+hash_of("${CUDA_FILES}" cuda)
+hash_of("${ANALYSIS_FILES}" analysis)
+string(APPEND text "#define KVL_CODE_ENGINE 0x${engine}\n#define KVL_CODE_CUDA 0x${cuda}\n"
+       "#define KVL_CODE_ANALYSIS 0x${analysis}\n")
+
+# A source of a method beside its file (methods/x.op.c) is the method's.
+split_folder(${METHODS} KVL_POLICY methods others)
+string(APPEND text "#define KVL_CODE_POLICIES(X)")
+foreach(file IN LISTS methods)
+  get_filename_component(stem ${file} NAME_WE)
+  headers_of(${METHODS} ${file} headers)
+  set(more ${others})
+  list(FILTER more INCLUDE REGEX "/${stem}\\.[^/]*\\.c$")
+  hash_of("${file};${headers};${more}" hash)
+  string(APPEND text " \\\n    X(${stem}, 0x${hash})")
+endforeach()
+
+split_folder(${TASKS} KVL_TASK tasks others)
+string(APPEND text "\n#define KVL_CODE_TASKS(X)")
+foreach(file IN LISTS tasks)
+  get_filename_component(stem ${file} NAME_WE)
+  hash_of("${file};${others}" hash)
+  string(APPEND text " \\\n    X(${stem}, 0x${hash})")
+endforeach()
+
+file(WRITE ${OUT} "${text}\n")
