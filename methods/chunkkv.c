@@ -7,20 +7,29 @@
  *   3. the best chunks stay whole, for all heads, and what the inner policy protects (SnapKV's window)
  * So the tokens of a phrase stay or go together, and blocks of the store with them.
  *
- * Chunks begin with the first token that the inner policy does not protect; the last one may be shorter
- * and counts as one (as in kvpress' ChunkKVPress).  Ties: the earlier chunk.
- * Budget B: B - 1 tokens of the context, of which b are not protected, and the current one: floor(b /
- * chunk) chunks, at least one, of which b tokens stay where b is less.  So up to chunk - 1 tokens fewer
- * than the budget are kept; kvpress keeps a part of the number of chunks, and there the protected tokens
- * are scored like all others, one above the best.
+ * protected: what becomes of the tokens that the inner policy protects
+ *   beside   they stay, and chunks begin with the first token behind those of the beginning.  Ours, and the
+ *            default.  Budget B: B - 1 tokens of the context, of which b are not protected, and the current
+ *            one: floor(b / chunk) chunks, at least one, of which b tokens stay where b is less.  So up to
+ *            chunk - 1 tokens fewer than the budget are kept
+ *   scored   kvpress' ChunkKVPress over its SnapKVPress and ExpectedAttentionPress: they have the best score
+ *            of the layer, over all heads, and go with their chunk; chunks begin with the first token, and
+ *            of all of them floor(number (B - 1) / n) stay, at least one: up to chunk tokens more or
+ *            fewer than the budget.  A context shorter than a chunk is the inner policy's
+ * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
  * Deviations: the paper's reuse of indices by neighbouring layers: no.
  * Cost: that of the inner policy and one pass over the scores of a layer, once.
  */
 #include "wrapped.h"
 
+#include <math.h>
+
 struct chunkkv_opts {
-    int32_t chunk;
+    int32_t chunk, protected;
 };
+
+enum { CHUNKKV_BESIDE = 0, CHUNKKV_SCORED };
+static const char *const chunkkv_protected[] = { "beside", "scored", NULL };
 
 static const struct kvl_opt chunkkv_options[] = {
     { .name = "chunk",
@@ -30,8 +39,37 @@ static const struct kvl_opt chunkkv_options[] = {
       .min = 1,
       .max = 4096,
       .help = "tokens that stay or go together (kvpress: 20)" },
+    { .name = "protected",
+      .type = KVL_OPT_ENUM,
+      .off = offsetof(struct chunkkv_opts, protected),
+      .def = "beside",
+      .choices = chunkkv_protected,
+      .help =
+          "tokens that the inner policy protects: stay beside the chunks (paper), or have the best "
+          "score and go with their chunk (kvpress)" },
     { 0 },
 };
+
+/* Protected tokens have the best score of any head, and are protected no more. */
+static void chunkkv_unprotect(int32_t n_heads, struct kvl_scores *scores)
+{
+    size_t n = (size_t)scores->n_tok, first = (size_t)scores->protect_first;
+    size_t last = n - (size_t)scores->protect_last;
+    float best = -INFINITY;
+    for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
+        for (size_t t = first; t < last; t++) best = s[t] > best ? s[t] : best;
+    for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
+        for (size_t t = 0; t < n; t++)
+            if (t < first || t >= last) s[t] = best;
+    scores->protect_first = scores->protect_last = 0;
+}
+
+/* Chunks that kvpress keeps at the ratio 1 - keep_tok / n_tok, to the double. */
+static int32_t chunkkv_part(const struct kvl_scores *scores, int32_t chunk)
+{
+    double ratio = 1 - (double)scores->keep_tok / scores->n_tok;
+    return (int32_t)((scores->n_tok + chunk - 1) / chunk * (1 - ratio));
+}
 
 static int chunkkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
@@ -39,20 +77,24 @@ static int chunkkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores 
     int32_t n_best = 0;
     bool evicts;
     KVL_TRY(wrapped_score(ctx, layer, scores, &evicts));
+    if (!evicts) return KVL_OK;
+    bool scored = o->protected == CHUNKKV_SCORED;
+    if (scored && scores->n_tok < o->chunk) return KVL_OK;
+    if (scored) chunkkv_unprotect(ctx->shape->n_kv_heads, scores);
     int32_t guarded = scores->protect_first + scores->protect_last;
     int32_t b = scores->keep_tok - guarded;
-    if (!evicts || b <= 0) return KVL_OK;
+    if (b <= 0) return KVL_OK;
     int rc = ctx->ops->chunk_mean(&(struct kvl_chunk_mean_args){
         .x = scores->score + scores->protect_first,
         .stride = (size_t)scores->n_tok,
         .n_rows = ctx->shape->n_kv_heads,
         .n = scores->n_tok - guarded,
         .chunk = o->chunk,
-        .k = KVL_MAX(1, b / o->chunk),
+        .k = KVL_MAX(1, scored ? chunkkv_part(scores, o->chunk) : b / o->chunk),
         .n_best = &n_best,
     });
     if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, KVL_EPOLICY, "a score is not a number (NaN)");
-    scores->keep_tok = guarded + KVL_MIN(n_best, b);
+    scores->keep_tok = scored ? n_best : guarded + KVL_MIN(n_best, b);
     return rc;
 }
 
@@ -66,10 +108,14 @@ static const struct kvl_policy chunkkv = {
     .follows =
         "kvpress' ChunkKVPress: scores summed over the heads, their mean over chunks of 20 tokens, "
         "the best chunks for all heads; the window that SnapKV protects stays beside them, as in "
-        "the paper's Algorithm 1. Any policy that scores tokens once may be wrapped.",
+        "the paper's Algorithm 1 (protected=scored: has the best score and goes with its chunks, "
+        "as in "
+        "kvpress). Any policy that scores tokens once may be wrapped.",
     .deviations =
         "The number of chunks follows from the budget, of which up to chunk - 1 tokens stay "
-        "unused. The paper's reuse of indices by neighbouring layers: no.",
+        "unused (protected=scored: kvpress' part of all chunks, up to a chunk more or fewer than "
+        "the "
+        "budget). The paper's reuse of indices by neighbouring layers: no.",
     .cost = "Once that of the inner policy and one pass over the scores; nothing while decoding.",
     .inner = "snapkv",
     .version = 1,

@@ -15,8 +15,9 @@
  *             that the sum overshoots (by 12 % at C = 64 and 32 layers, 0.02 % at 2048); uniform when
  *             the context is shorter than 2 b
  *   adakv     the copy in AdaKV's repository: never uniform
- *   kvpress   PyramidKVPress: the window is part of a layer's number, and uniform where the last layer
- *             would keep less than the window (with its window of 64: at most budgets below 1280)
+ *   kvpress   PyramidKVPress with the ratio 1 - C / n, to the double: the window is part of a layer's
+ *             number, and uniform where the last layer would keep less than the window (with its window
+ *             of 64: at most budgets below 1280)
  * Budget B: C = B - 1 tokens of the context and the current one, as the mean of all layers (strict).
  * Deviations: KVCache-Factory keeps one set per query head on repeated keys; here storage is per kv
  * head.  AdaKV's copy freezes the schedule at the first prompt of a run: not done.

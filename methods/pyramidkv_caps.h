@@ -52,13 +52,18 @@ static inline double pyramid_at(const struct pyramid *p, double min, double max,
     return p->n_layers > 1 ? max - layer * (max - min) / (p->n_layers - 1) : (min + max) / 2;
 }
 
-/* The window is part of a layer's number; a pyramid whose top is below the window is none. */
+/* The window is part of a layer's number; a pyramid whose top is below the window is none.  PyramidKVPress is
+ * told what share to remove; its doubles are followed operation by operation, and a product stands in a
+ * statement of its own: where a layer's number ends in a half, one ulp decides how it is rounded. */
 static inline int32_t pyramid_kvpress(const struct pyramid *p, int32_t layer)
 {
-    double min, max;
-    pyramid_ends(p, p->capacity, &min, &max);
-    if (!(p->n_tok >= max && max >= min && min >= p->window)) return p->capacity;
-    return (int32_t)nearbyint(pyramid_at(p, min, max, layer)); /* half to even */
+    double ratio = 1 - (double)p->capacity / p->n_tok, kept = p->n_tok * (1 - ratio), min, max;
+    double with_window = p->window + kept;
+    pyramid_ends(p, with_window - p->window, &min, &max);
+    if (!(p->n_tok >= max && max >= min && min >= p->window) || p->n_layers == 1)
+        return p->capacity;
+    double step = (max - min) / (p->n_layers - 1), below = layer * step;
+    return (int32_t)nearbyint(max - below); /* half to even */
 }
 
 /* Real-valued as in the paper, rounded by largest remainders (ties: the lower layer): the layers'

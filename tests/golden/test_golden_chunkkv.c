@@ -61,6 +61,39 @@ static void test_worked_example(void **state)
     EXPECT_ALL("chunk=3", 9, 10, 0, 4, 5, 6, 7, 8, 9);
 }
 
+/* protected=scored on the same scores, positions 0 and 9 protected: both have 4, the best of any head, in
+ * each head.  Sums 8 2 3 | 1 8 0 | 4 4 4 | 8: means 4.333, 3, 4, 8.  Of 4 chunks floor(4 C / 10) stay. */
+static void test_protected_tokens_are_scored(void **state)
+{
+    static const float a[] = { 1, 1, 1, 1, 4, 0, 0, 0, 4, 2 },
+                       b[] = { 2, 1, 2, 0, 4, 0, 4, 4, 0, 3 };
+    (void)state;
+    memset(&given, 0, sizeof given);
+    memcpy(given.score[0], a, sizeof a);
+    memcpy(given.score[1], b, sizeof b);
+    given.first = given.last = 1;
+    EXPECT_ALL("chunk=3,protected=beside", 6, 10, 0, 4, 5, 6, 9);
+    EXPECT_ALL("chunk=3,protected=scored", 6, 10, 0, 1, 2, 9);
+    EXPECT_ALL("chunk=3,protected=scored", 9, 10, 0, 1, 2, 6, 7, 8, 9);
+    EXPECT_ALL("chunk=3,protected=scored", 4, 10, 9); /* 1.2 chunks */
+    /* Sums 22 and 20; 0.8 chunks are one, more than the 4 tokens of the budget, and 9 goes. */
+    EXPECT_ALL("chunk=5,protected=scored", 5, 10, 0, 1, 2, 3, 4);
+}
+
+/* Chunks longer than the context: what the inner policy keeps, head by head. */
+static void test_short_context_is_the_inner_policys(void **state)
+{
+    static const int32_t want[HEADS][5] = { { 0, 1, 4, 8, 9 }, { 0, 4, 6, 7, 9 } };
+    const struct kvl_policy *composed;
+    struct given_run g = { kvl_policy_chunkkv, "chunk=11,protected=scored", 6, 10 };
+    (void)state; /* scores of the test before */
+    struct rig_session rs = given_start(&rig, &g, &composed);
+    for (int32_t l = 0; l < 2; l++)
+        for (int32_t h = 0; h < HEADS; h++) rig_expect_kept(&rs, l, h, want[h], 5);
+    rig_end(&rs);
+    kvl_policy_decompose(composed);
+}
+
 /* Chunk by chunk, in double. */
 static int32_t naive_kept(int32_t chunk, int32_t first, int32_t last, int32_t keep, int32_t *pos)
 {
@@ -137,6 +170,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lanes_with_budgets),
         cmocka_unit_test(test_worked_example),
+        cmocka_unit_test(test_protected_tokens_are_scored),
+        cmocka_unit_test(test_short_context_is_the_inner_policys),
         cmocka_unit_test(test_random_scores),
         cmocka_unit_test(test_chunks_of_one_are_snapkv),
     };

@@ -107,6 +107,25 @@ static void test_kvpress(void **state)
     expect_layers(&p, (int32_t[]){ 3900, 3777 }, 2, (int32_t[]){ 223, 100 }, 2, 0);
 }
 
+/* Halves that are not halves in doubles: theirs has 122.50000000000003 in layer 1 at the ratio 0.7, because
+ * 350 (1 - 0.7) is 105.00000000000001, and in the last one at 0.5, because a step is rounded before it is
+ * multiplied.  With exact numbers both are 122.5, rounded to 122.  (From Python's doubles.) */
+static void test_kvpress_to_the_double(void **state)
+{
+    struct pyramid p = { .schedule = PYRAMID_KVPRESS,
+                         .n_layers = 4,
+                         .n_tok = 350,
+                         .capacity = 105,
+                         .window = 8,
+                         .beta = 2 };
+    (void)state;
+    EXPECT_ALL(&p, 158, 123, 88, 52);
+    p.n_layers = 16;
+    p.n_tok = 490;
+    p.capacity = 245;
+    EXPECT_ALL(&p, 368, 351, 335, 318, 302, 286, 270, 253, 237, 220, 204, 188, 172, 155, 139, 123);
+}
+
 /* The sum is exact whatever the numbers, no layer keeps more than a lower one, than there is, or less
  * than the window; its ends are the paper's. */
 static void test_strict(void **state)
@@ -235,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_factory_models),
         cmocka_unit_test(test_adakv_copy),
         cmocka_unit_test(test_kvpress),
+        cmocka_unit_test(test_kvpress_to_the_double),
         cmocka_unit_test(test_strict),
         cmocka_unit_test(test_one_layer),
         cmocka_unit_test(test_layers_keep_their_numbers),
