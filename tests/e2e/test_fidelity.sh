@@ -32,6 +32,7 @@ refused 'ratios.*1\.5.*want shares' --ratios 0.5,1.5
 refused 'models.*huge.*want some of mha' --models mha,huge
 refused 'only.*quest.*no method' --only quest
 refused 'only.*no regular expression' --only '('
+refused 'jobs.*0.*want a number' --jobs 0
 refused 'unrecognized.*--fast' --fast
 
 rc=0
@@ -94,6 +95,10 @@ def tally(*verdicts):
     out = Tally()
     out.add(verdicts)
     return out
+
+both = tally((EQUAL, 0), (DIFFERENT, 3))
+both.merge(tally((DIFFERENT, 4), (TIES, 1)))
+check("merged", (both.sets, both.tokens), ([1, 1, 0, 2], [0, 1, 0, 7]))
 
 asked = Setting("knorm", "KnormPress()", None)
 known = Setting("chunkkv", "ChunkKVPress()", None, known="documented")

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import report
 from presses import ALL, CHUNKS, LANE, SETTINGS
@@ -248,7 +248,9 @@ def versions(kvlab):
                 python=platform.python_version(), day=datetime.date.today().isoformat(), old=is_old())
 
 
-def compare_all(arguments, kvlab):
+def prepare():
+    """Imports what is compared with."""
+    import logging
     import old_torch
 
     old_torch.install()
@@ -258,31 +260,53 @@ def compare_all(arguments, kvlab):
     transformers.logging.set_verbosity_error()
     old_torch.stand_in()
     import kvpress  # noqa: F401
-    import logging
-    import models
 
     logging.getLogger("kvpress").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    about = versions(kvlab)  # as they are told before anything runs
-    chosen = [s for s in SETTINGS if re.search(arguments.only, s.policy + " " + s.press)]
-    tallies, logits = [(s, Tally()) for s in chosen], []
-    for seed, (name, shape) in enumerate(models.SHAPES.items()):
-        if name not in arguments.models:
-            continue
-        path = os.path.join(kvlab.work, name + ".gguf")
-        weight = models.weights(shape, seed)
-        models.write_gguf(path, shape, weight, name)
-        theirs = Kvpress(models.transformers_model(shape, weight))
-        contexts = [models.random_context(seed, n) for n in arguments.lengths]
-        for ids in contexts:
-            ours = kvlab.logits(path, ids)
-            logits.append((name, len(ids), float(abs(ours - theirs.logits(ids)).max()),
-                           float(abs(ours).max())))
-        for setting, tally in tallies:
-            compare_setting(setting, kvlab, path, theirs, contexts, arguments.ratios, tally)
-            print("%-5s %s: %s" % (name, setting.policy, tally.sets), file=sys.stderr)
+
+
+def compare_model(name, arguments, program, work):
+    """A tally per setting, and rows of logits, of one random model."""
+    import models
+
+    kvlab, shape, seed = Kvlab(program, work), models.SHAPES[name], MODELS.index(name)
+    path = os.path.join(work, name + ".gguf")
+    weight = models.weights(shape, seed)
+    models.write_gguf(path, shape, weight, name)
+    theirs = Kvpress(models.transformers_model(shape, weight))
+    contexts = [models.random_context(seed, n) for n in arguments.lengths]
+    tallies, logits = [], []
+    for ids in contexts:
+        ours = kvlab.logits(path, ids)
+        logits.append((name, len(ids), float(abs(ours - theirs.logits(ids)).max()),
+                       float(abs(ours).max())))
+    for setting in chosen(arguments):
+        tallies.append(Tally())
+        compare_setting(setting, kvlab, path, theirs, contexts, arguments.ratios, tallies[-1])
+        print("%-5s %s: %s" % (name, setting.policy, tallies[-1].sets), file=sys.stderr)
+    return tallies, logits
+
+
+def chosen(arguments):
+    return [s for s in SETTINGS if re.search(arguments.only, s.policy + " " + s.press)]
+
+
+def compare_all(arguments, program, work):
+    import models
+
+    about = versions(Kvlab(program, work))
+    totals, logits = [Tally() for _ in chosen(arguments)], []
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        folders = [tempfile.mkdtemp(dir=work) for _ in arguments.models]
+        parts = [pool.submit(compare_model, name, arguments, program, folder)
+                 for name, folder in zip(arguments.models, folders)]
+        for part in parts:
+            tallies, rows_of_logits = part.result()
+            logits += rows_of_logits
+            for total, tally in zip(totals, tallies):
+                total.merge(tally)
     shapes = {name: models.SHAPES[name] for name in arguments.models}
-    return about, shapes, tallies, logits
+    return about, shapes, list(zip(chosen(arguments), totals)), logits
 
 
 def failures(tallies, logits):
@@ -330,6 +354,12 @@ def names(text):
     return out
 
 
+def jobs(text):
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError("%r: want a number from 1 to 64" % text)
+    return int(text)
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message):
         stop(message + "; --help has the arguments", 2)
@@ -346,6 +376,8 @@ def parse(argv):
                    metavar="N,...", help="tokens of the contexts (260,523,1100)")
     p.add_argument("--ratios", type=numbers(float, 0.01, 0.99, "shares that go"), default=RATIOS,
                    metavar="R,...", help="kvpress' compression ratios (0.1,0.5,0.7,0.9)")
+    p.add_argument("--jobs", type=jobs, default=min(len(MODELS), os.cpu_count() or 1), metavar="N",
+                   help="models at the same time (one per core)")
     p.add_argument("--report", metavar="FILE.md", help="write the table there, too")
     p.add_argument("--list", action="store_true", help="list what is compared and stop")
     p.add_argument("--check", action="store_true", help=argparse.SUPPRESS)  # the arguments, no more
@@ -363,7 +395,8 @@ def main():
     if not os.access(program, os.X_OK):
         stop("KVLAB=%s: no such program, want kvlab" % program, 2)
     with tempfile.TemporaryDirectory() as work:
-        about, shapes, tallies, logits = compare_all(arguments, Kvlab(program, work))
+        prepare()
+        about, shapes, tallies, logits = compare_all(arguments, program, work)
     text = report.table(tallies)
     print(text)
     if arguments.report:

@@ -5,7 +5,7 @@
 #   tests/fidelity/run.sh --installed     the same, but installs and builds nothing: what is missing ends
 #                                         it with code 77
 #   tests/fidelity/run.sh --list          what is compared
-#   tests/fidelity/run.sh --report FILE.md --only REGEX --models M,... --lengths N,... --ratios R,...
+#   tests/fidelity/run.sh --report FILE.md --only REGEX --models M,... --lengths N,... --ratios R,... --jobs N
 #
 # Wants a python3 with PyTorch: on Debian 12 `apt-get install python3-torch python3-venv` (150 MB).
 # KVLAB_FIDELITY=DIR is the virtual environment (out/fidelity); PYTHON=PATH another python3; KVLAB=PATH a

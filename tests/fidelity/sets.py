@@ -61,6 +61,10 @@ class Tally:
             self.sets[verdict] += 1
             self.tokens[verdict] += n_tokens
 
+    def merge(self, other):
+        self.sets = [a + b for a, b in zip(self.sets, other.sets)]
+        self.tokens = [a + b for a, b in zip(self.tokens, other.tokens)]
+
     @property
     def compared(self):
         return sum(self.sets)
