@@ -89,6 +89,11 @@ check("lanes apart", judged(*two), [(DIFFERENT, 1)] * 2)
 check("lanes together", judged(*two, group=lambda lane: 0), [(TIES, 1)] * 2)
 check("close cuts", judged([[0, 2]], [[0, 3]], cuts=[1e-6]), [(ROUNDING, 1)])
 check("no close cut", judged([[0, 2]], [[0, 3]], cuts=[1e-3]), [(DIFFERENT, 1)])
+# Chunks of two tokens with equal scores, of which the last has one token.
+pairs = [4.0, 4.0, 2.0, 2.0, 4.0]
+check("chunks of two sizes", judged([[0, 1]], [[4]], [pairs], size=2), [(TIES, 2)])
+check("tokens of two sizes", judged([[0, 1]], [[4]], [pairs]), [(DIFFERENT, 2)])
+check("a chunk more", judged([[0, 1, 4]], [[0, 1]], [pairs], size=2), [(DIFFERENT, 1)])
 check("means of chunks", chunk_means([1.0, 3.0, 5.0, 7.0, 2.0], 2), [2.0, 2.0, 6.0, 6.0, 2.0])
 
 def tally(*verdicts):

@@ -23,7 +23,8 @@ import report
 from presses import ALL, CHUNKS, LANE, SETTINGS
 from sets import Tally, compare
 
-LENGTHS, RATIOS = (260, 523, 1100), (0.1, 0.5, 0.7, 0.9)
+# PyramidKV numbers of 381 and 568 tokens end in a half.
+LENGTHS, RATIOS = (260, 381, 568), (0.5, 0.7, 0.9)
 MODELS = ("mha", "gqa", "wide", "mqa")  # of models.py, which wants NumPy
 LONGEST = 8000  # the models' context
 LOGITS_APART = 1e-4  # of the largest logit
@@ -139,7 +140,7 @@ class Kvpress:
         return self.dense[key]
 
     def kept(self, setting, ids, ratio, n_kept):
-        """A set per lane, scores per lane or None, how close the cuts of a lane are or None."""
+        """A set per lane, and the Scores that they come from."""
         where = self.positions(ids, setting.attention)
         press = setting.make(self.kvpress, ratio)
         scores = Scores(press, len(self.layers), n_kept)
@@ -153,7 +154,7 @@ class Kvpress:
             if layer.masked_key_indices is not None:
                 for lane, position in zip(*(part.tolist() for part in layer.masked_key_indices[1:])):
                     kept[i * self.n_kv_heads + lane].discard(position)
-        return kept, scores.lanes(setting), scores.cuts()
+        return kept, scores
 
 
 def rows(head):
@@ -168,7 +169,7 @@ class Scores:
         self.closest = [None] * n_layers  # where a press judges in rounds
         self.n_kept = n_kept
         self.rounds = hasattr(press, "block_size")
-        self.chunk = getattr(press, "chunk_length", None)
+        self.chunk = getattr(press, "chunk_length", 1)
         inner = getattr(press, "press", press)
         if hasattr(inner, "score"):
             inner.score = self.listen(inner.score)
@@ -182,7 +183,8 @@ class Scores:
                 self.by_layer[at] = out[0].clone()
                 return out
             ranked = out[0].sort(dim=-1, descending=True).values[:, self.n_kept - 1:self.n_kept + 1]
-            cut = [(a - b) / max(abs(a), abs(b)) for a, b in ranked.tolist()]
+            largest = out[0].abs().amax(-1).tolist()
+            cut = [(a - b) / most for (a, b), most in zip(ranked.tolist(), largest)]
             self.closest[at] = [min(pair) for pair in zip(cut, self.closest[at] or cut)]
             return out
         return heard
@@ -234,8 +236,9 @@ def compare_setting(setting, kvlab, path, theirs, contexts, ratios, tally):
         ours = [pool.submit(kvlab.kept, path, ids, setting.policy, n_kept, n_lanes, n_kv_heads)
                 for ids, n_kept, _ in cases]
         for (ids, n_kept, ratio), mine in zip(cases, ours):
-            kept, scores, cuts = theirs.kept(setting, ids, ratio, n_kept)
-            tally.add(compare(kept, mine.result(), scores, cuts, grouping(setting.scope, n_kv_heads)))
+            kept, scores = theirs.kept(setting, ids, ratio, n_kept)
+            tally.add(compare(kept, mine.result(), scores.lanes(setting), scores.cuts(),
+                              grouping(setting.scope, n_kv_heads), scores.chunk))
 
 
 def versions(kvlab):
@@ -373,9 +376,9 @@ def parse(argv):
     p.add_argument("--models", type=names, default=MODELS, metavar="NAME,...",
                    help="some of the random models: " + ", ".join(MODELS))
     p.add_argument("--lengths", type=numbers(int, 64, LONGEST, "tokens"), default=LENGTHS,
-                   metavar="N,...", help="tokens of the contexts (260,523,1100)")
+                   metavar="N,...", help="tokens of the contexts (260,381,568)")
     p.add_argument("--ratios", type=numbers(float, 0.01, 0.99, "shares that go"), default=RATIOS,
-                   metavar="R,...", help="kvpress' compression ratios (0.1,0.5,0.7,0.9)")
+                   metavar="R,...", help="kvpress' compression ratios (0.5,0.7,0.9)")
     p.add_argument("--jobs", type=jobs, default=min(len(MODELS), os.cpu_count() or 1), metavar="N",
                    help="models at the same time (one per core)")
     p.add_argument("--report", metavar="FILE.md", help="write the table there, too")

@@ -19,7 +19,7 @@ go (kvpress' compression ratio; kvlab's budget is what is left and the current t
 
 A set is what a kv head of a layer keeps of one context at one ratio. *equal*: the same positions. *ties*: they differ only in tokens whose scores in kvpress
 are bit for bit the same (it takes any of them, kvlab the first). *rounding*: only in tokens whose scores are within %(close)g of their size
-(for `BlockPress`, which judges in rounds: a cut between scores within %(close_cut)g).
+(for `BlockPress`, which judges in rounds: a cut between scores within %(close_cut)g of the largest).
 *different*: in others; *tokens* counts them. A row with a remark is known to differ; any other difference makes the script fail.
 
 %(table)s

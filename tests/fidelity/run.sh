@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - holds kvlab's methods against kvpress on random models: positions kept, and logits.
 #
-#   tests/fidelity/run.sh                 installs what it needs, builds, compares (about ten minutes)
+#   tests/fidelity/run.sh                 installs what it needs, builds, compares (minutes)
 #   tests/fidelity/run.sh --installed     the same, but installs and builds nothing: what is missing ends
 #                                         it with code 77
 #   tests/fidelity/run.sh --list          what is compared

@@ -9,12 +9,16 @@ CLOSE = 1e-4
 CLOSE_CUT = 1e-5  # many cuts have one that is close by chance
 
 
-def explain(only_theirs, only_ours, score, cuts):
+def explain(only_theirs, only_ours, score, cuts, size):
     """Why a group differs, from the scores of the tokens that only one program keeps.
+
+    `size` tokens stay or go together, and each program keeps as many of these chunks as the other.
 
     Where tokens are judged in rounds there is no `score`, but per lane how close the rounds' cuts were.
     """
-    if len(only_theirs) != len(only_ours):
+    n_theirs, n_ours = (len({(lane, token // size) for lane, token in only})
+                        for only in (only_theirs, only_ours))
+    if n_theirs != n_ours:
         return DIFFERENT
     if score is None:
         lanes = {lane for lane, _ in only_theirs} if cuts else ()
@@ -26,11 +30,11 @@ def explain(only_theirs, only_ours, score, cuts):
     return ROUNDING if high - low <= CLOSE * max(abs(low), abs(high)) else DIFFERENT
 
 
-def compare(theirs, ours, scores=None, cuts=None, group=lambda lane: lane):
+def compare(theirs, ours, scores=None, cuts=None, group=lambda lane: lane, size=1):
     """Per lane (verdict, tokens that only one keeps, the larger side).
 
     `theirs` and `ours` hold a set of positions per lane, `scores` a list of scores per lane, `cuts` a
-    distance per lane.
+    distance per lane; tokens are kept in chunks of `size`.
     """
     if len(theirs) != len(ours):
         raise ValueError("%d lanes against %d" % (len(theirs), len(ours)))
@@ -45,7 +49,7 @@ def compare(theirs, ours, scores=None, cuts=None, group=lambda lane: lane):
             out.append((EQUAL, 0))
             continue
         at = group(lane)
-        verdict = explain(only_theirs[at], only_ours[at], score, cuts)
+        verdict = explain(only_theirs[at], only_ours[at], score, cuts, size)
         out.append((verdict, max(len(a - b), len(b - a))))
     return out
 
