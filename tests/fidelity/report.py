@@ -41,7 +41,7 @@ apt-get install python3-torch python3-venv    # Debian 12; or any PyTorch that `
 tests/fidelity/run.sh --report results/fidelity.md
 ```
 
-The script makes a virtual environment with the packages of `tests/fidelity/requirements.txt` (60 MB from the package index, no PyTorch, no CUDA) and builds kvlab.
+The script makes a virtual environment with the packages of `tests/fidelity/requirements.txt` (167 MB once installed, no PyTorch, no CUDA) and builds kvlab.
 `--only`, `--models`, `--lengths` and `--ratios` choose. Once the packages are there, `ctest -C fidelity -L fidelity` in a build folder runs it too.
 """
 
