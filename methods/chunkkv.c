@@ -12,10 +12,11 @@
  *            default.  Budget B: B - 1 tokens of the context, of which b are not protected, and the current
  *            one: floor(b / chunk) chunks, at least one, of which b tokens stay where b is less.  So up to
  *            chunk - 1 tokens fewer than the budget are kept
- *   scored   kvpress' ChunkKVPress over its SnapKVPress and ExpectedAttentionPress: they have the best score
- *            of the layer, over all heads, and go with their chunk; chunks begin with the first token, and
- *            of all of them floor(number (B - 1) / n) stay, at least one: up to chunk tokens more or
- *            fewer than the budget.  A context shorter than a chunk is the inner policy's
+ *   scored   kvpress' ChunkKVPress over its SnapKVPress and ExpectedAttentionPress: they score one above the
+ *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk;
+ *            chunks begin with the first token, and of all of them floor(number (B - 1) / n) stay, at least
+ *            one: up to chunk tokens more or fewer than the budget.  A context shorter than a chunk is the
+ *            inner policy's
  * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
  * Deviations: the paper's reuse of indices by neighbouring layers: no.
  * Cost: that of the inner policy and one pass over the scores of a layer, once.
@@ -45,12 +46,12 @@ static const struct kvl_opt chunkkv_options[] = {
       .def = "beside",
       .choices = chunkkv_protected,
       .help =
-          "tokens that the inner policy protects: stay beside the chunks (paper), or have the best "
-          "score and go with their chunk (kvpress)" },
+          "tokens that the inner policy protects: stay beside the chunks (paper), or score above "
+          "the best and go with their chunk (kvpress)" },
     { 0 },
 };
 
-/* Protected tokens have the best score of any head, and are protected no more. */
+/* Protected tokens score one above the best of any head, and are protected no more. */
 static void chunkkv_unprotect(int32_t n_heads, struct kvl_scores *scores)
 {
     size_t n = (size_t)scores->n_tok, first = (size_t)scores->protect_first;
@@ -60,7 +61,7 @@ static void chunkkv_unprotect(int32_t n_heads, struct kvl_scores *scores)
         for (size_t t = first; t < last; t++) best = s[t] > best ? s[t] : best;
     for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
         for (size_t t = 0; t < n; t++)
-            if (t < first || t >= last) s[t] = best;
+            if (t < first || t >= last) s[t] = best + 1;
     scores->protect_first = scores->protect_last = 0;
 }
 
@@ -108,7 +109,7 @@ static const struct kvl_policy chunkkv = {
     .follows =
         "kvpress' ChunkKVPress: scores summed over the heads, their mean over chunks of 20 tokens, "
         "the best chunks for all heads; the window that SnapKV protects stays beside them, as in "
-        "the paper's Algorithm 1 (protected=scored: has the best score and goes with its chunks, "
+        "the paper's Algorithm 1 (protected=scored: one above the best, goes with its chunks, "
         "as in "
         "kvpress). Any policy that scores tokens once may be wrapped.",
     .deviations =

@@ -61,8 +61,8 @@ static void test_worked_example(void **state)
     EXPECT_ALL("chunk=3", 9, 10, 0, 4, 5, 6, 7, 8, 9);
 }
 
-/* protected=scored on the same scores, positions 0 and 9 protected: both have 4, the best of any head, in
- * each head.  Sums 8 2 3 | 1 8 0 | 4 4 4 | 8: means 4.333, 3, 4, 8.  Of 4 chunks floor(4 C / 10) stay. */
+/* protected=scored on the same scores, positions 0 and 9 protected: both have 5, one above the best of any
+ * head, in each head.  Sums 10 2 3 | 1 8 0 | 4 4 4 | 10: means 5, 3, 4, 10.  Of 4 chunks floor(4 C / 10) stay. */
 static void test_protected_tokens_are_scored(void **state)
 {
     static const float a[] = { 1, 1, 1, 1, 4, 0, 0, 0, 4, 2 },
@@ -76,7 +76,9 @@ static void test_protected_tokens_are_scored(void **state)
     EXPECT_ALL("chunk=3,protected=scored", 6, 10, 0, 1, 2, 9);
     EXPECT_ALL("chunk=3,protected=scored", 9, 10, 0, 1, 2, 6, 7, 8, 9);
     EXPECT_ALL("chunk=3,protected=scored", 4, 10, 9); /* 1.2 chunks */
-    /* Sums 22 and 20; 0.8 chunks are one, more than the 4 tokens of the budget, and 9 goes. */
+    /* Means 4, 4 and 7: the earlier chunk.  With the best score itself 0 would lose: 3.5, 4, 6. */
+    EXPECT_ALL("chunk=4,protected=scored", 9, 10, 0, 1, 2, 3, 8, 9);
+    /* Sums 24 and 22; 0.8 chunks are one, more than the 4 tokens of the budget, and 9 goes. */
     EXPECT_ALL("chunk=5,protected=scored", 5, 10, 0, 1, 2, 3, 4);
 }
 

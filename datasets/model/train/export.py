@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 import model as llama
-from gguf import BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, Reader, Writer
+from gguf import (BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, Reader, Writer, halves,
+                  neighbouring_pairs)
 from kinds import training_document
 from tasks import VOCAB
 from tokenizer import BOS, EOS, N_CONTROL, PAD
@@ -20,20 +21,6 @@ NORMAL, CONTROL = 1, 3
 NO_ROTATION = 1e30  # divides the frequency of a pair that does not rotate
 MATRICES = (("v", "attn_v"), ("o", "attn_output"), ("gate", "ffn_gate"), ("up", "ffn_up"),
             ("down", "ffn_down"))
-
-
-def neighbouring_pairs(weight, n_heads):
-    """Rows of q or k from rotary pairs (i, i + head_dim / 2) to (2 i, 2 i + 1)."""
-    rows, columns = weight.shape
-    half = rows // n_heads // 2
-    return weight.reshape(n_heads, 2, half, columns).swapaxes(1, 2).reshape(rows, columns)
-
-
-def halves(weight, n_heads):
-    """The reverse of neighbouring_pairs."""
-    rows, columns = weight.shape
-    half = rows // n_heads // 2
-    return weight.reshape(n_heads, half, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def widen(weight, filler):

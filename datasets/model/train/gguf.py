@@ -1,4 +1,4 @@
-"""GGUF version 3 files, little-endian: a writer, and a reader of what it writes."""
+"""GGUF version 3 files, little-endian: a writer, a reader of what it writes, and their order of rows."""
 import struct
 
 import numpy as np
@@ -17,6 +17,20 @@ def string(text):
 
 def scalar(kind, value):
     return string(value) if kind == STRING else struct.pack(SCALARS[kind], value)
+
+
+def neighbouring_pairs(weight, n_heads):
+    """Rows of q or k from rotary pairs (i, i + head_dim / 2) to (2 i, 2 i + 1)."""
+    rows, columns = weight.shape
+    half = rows // n_heads // 2
+    return weight.reshape(n_heads, 2, half, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def halves(weight, n_heads):
+    """The reverse of neighbouring_pairs."""
+    rows, columns = weight.shape
+    half = rows // n_heads // 2
+    return weight.reshape(n_heads, half, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 class Writer:
