@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check.sh - the house keeps its rooms: no include and no call against rooms.txt, no circle between folders, none
-# between the files of core/{work,engine}, no folder of more than 40 source files.
+# between the files of core/{work,policy,engine}, no folder of more than 40 source files, hooks called from hooks.c alone.
 #
 #   check.sh SOURCES OBJECTS   OBJECTS: a file with the path of one object a line (.../<target>.dir/<source>.o)
 #   check.sh --self-test       plants one fault of each kind and sees that it is found
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 most_files=40
 # One file per operator or method: lists, not rooms to find one's way in.
 lists='^(core/ops/(ref|cpu|cuda)|methods)$'
-acyclic='^core/(work|engine)$'
+acyclic='^core/(work|policy|engine)$'
 
 # "from to" per line: folders that a folder may use.
 allowed() {
@@ -71,6 +71,8 @@ check() {
     tsort "$work/files" 2>&1 >/dev/null | sed -n 's/^tsort: *-\{0,1\}/circle between files: /p' | grep -v 'input contains' || true
     find core harness methods datasets \( -name '*.c' -o -name '*.cu' \) 2>/dev/null | sed 's|/[^/]*$||' | sort | uniq -c |
         awk -v most="$most_files" -v lists="$lists" '$1 > most && $2 !~ lists { print $2 " has " $1 " source files, want at most " most }'
+    grep -rnE -- '->(plan|open|prefill_mask|append|prefilled|schedule|score|select|observe|evict|report)\(&' core --include=*.c 2>/dev/null |
+        grep -vE '^core/policy/(hooks|compose)\.c:' | sed 's/$/ : hooks are called from core\/policy\/hooks.c alone/' || true
 }
 
 self_test() {
@@ -82,6 +84,7 @@ self_test() {
     printf 'int kvl_low(void);\nint kvl_up(void);\nint kvl_b(void);\nint kvl_up(void) { return kvl_low() + kvl_b(); }\n' >"$tree/core/engine/a.c"
     printf 'int kvl_up(void);\nint kvl_b(void);\nint kvl_b(void) { return kvl_up(); }\n' >"$tree/core/engine/b.c"
     for i in $(seq 41); do : >"$tree/core/kv/f$i.c"; done
+    echo 'int f(void) { return p->append(&x); }' >"$tree/core/policy/other.c"
     for object in base/call engine/a engine/b; do
         cc -c -o "$work/o.dir/core/$object.c.o" "$tree/core/$object.c"
         echo "$work/o.dir/core/$object.c.o"
@@ -96,6 +99,7 @@ core/base/call.c calls kvl_up of core/engine/a.c: rooms.txt does not allow it
 circle between folders: core/
 circle between files: core/engine/a.c
 core/kv has 41 source files, want at most 40
+hooks are called from core/policy/hooks.c alone
 TEXT
     [ $wrong = 0 ] || { cat "$work/said"; exit 1; }
 }
