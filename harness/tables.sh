@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tables.sh - the tables of the README in the top folder, in markdown, from logs.
+# tables.sh - the tables of results/demo.md and results/methods.md, in markdown, from logs.
 #
 #   harness/tables.sh demo [LOG]       accuracy at 4096 tokens (default results/demo/demo.jsonl.zst)
 #   harness/tables.sh methods [LOG]    all methods, mean of the tasks (results/figures/methods.jsonl.zst)
