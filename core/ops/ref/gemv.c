@@ -17,9 +17,8 @@ static void gemv_rounded(double *to, const float *x, int32_t n_cols)
 static void gemv_row(const struct kvl_gemv_args *a, int32_t i, double *x)
 {
     const float *from = a->x + (size_t)i * (size_t)a->w->n_cols;
-    bool quantised = a->w->type == KVL_W_Q8_0 || a->w->type == KVL_W_Q4_0;
     for (int32_t c = 0; c < a->w->n_cols; c++) x[c] = (double)from[c];
-    if (quantised) gemv_rounded(x, from, a->w->n_cols);
+    if (kvl_wtype_find((uint32_t)a->w->type)->x_int16) gemv_rounded(x, from, a->w->n_cols);
     for (int32_t r = 0; r < a->w->n_rows; r++) {
         double sum = 0;
         for (int32_t c = 0; c < a->w->n_cols; c++) sum += x[c] * (double)kvl_ref_weight(a->w, r, c);
