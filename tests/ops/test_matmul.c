@@ -286,7 +286,8 @@ static void body_hard_rows(struct kvl_rng *r)
             struct kvl_gemm_args exact = { .y = y[1], .x = x, .w = &m.w, .n = 1 };
             assert_int_equal(kvl_ops_ref.gemm(&exact), KVL_OK);
 #endif
-            ut_near("gemv", y[0], y[1], ROWS, 3e-5);
+            /* sums of floats may cancel, sums of integers lose nothing */
+            ut_near("gemv", y[0], y[1], ROWS, row->x_int16 ? 3e-5 : 1e-3);
             for (int32_t bad = 0; bad < 3; bad++) { /* never a finite result */
                 x[40] = bad == 0 ? NAN : bad == 1 ? INFINITY : -INFINITY;
                 a.y = y[0];

@@ -168,8 +168,8 @@ static void test_types_and_ties(void **state)
         /* the last block of a row, in each of its words */
         for (int32_t k = 0; k < 2; k++) {
             struct kvl_buf bad = model(&m);
-            size_t row = 256 / (size_t)t[i].block * t[i].block_bytes;
-            uint8_t *at = bad.data + data_of(&bad, "blk.1.ffn_up.weight") + 4 * row;
+            size_t bytes = 256 / (size_t)t[i].block * t[i].block_bytes;
+            char *at = bad.data + data_of(&bad, "blk.1.ffn_up.weight") + 4 * bytes;
             uint16_t word;
             at += (size_t)t[i].word[k] - t[i].block_bytes;
             memcpy(&word, at, 2);

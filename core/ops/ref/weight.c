@@ -15,19 +15,35 @@ static float plain_element(const uint8_t *p, enum kvl_wtype type)
     return f;
 }
 
-float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col)
+/* y: columns first .. last - 1; first a multiple of 8 in blocks. */
+static void row_part(const struct kvl_weight *w, int32_t row, int32_t first, int32_t last, float *y)
 {
     const uint8_t *p = (const uint8_t *)w->data + (size_t)row * w->row_bytes;
-    float y[8] = { 0 };
     switch (w->type) {
 #define KVL_WTYPE_PLAIN(name, number, bytes, ...)                                                  \
     case KVL_W_##name:                                                                             \
-        return plain_element(p + (size_t)col * (bytes), KVL_W_##name);
+        for (int32_t c = first; c < last; c++)                                                     \
+            y[c - first] = plain_element(p + (size_t)c * (bytes), KVL_W_##name);                   \
+        break;
 #define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, ...)          \
     case KVL_W_##name:                                                                             \
-        eight(y, p + (size_t)(col / (elements)) * (bytes), col % (elements) / 8 * 8);              \
+        for (int32_t c = first; c < last; c += 8)                                                  \
+            eight(y + (c - first), p + (size_t)(c / (elements)) * (bytes), c % (elements));        \
         break;
 #include "kvl/wtypes.def"
     }
-    return y[col % 8];
+}
+
+void kvl_ref_row(const struct kvl_weight *w, int32_t row, float *y)
+{
+    row_part(w, row, 0, w->n_cols, y);
+}
+
+float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col)
+{
+    bool block = kvl_wtype_find((uint32_t)w->type)->block > 1;
+    int32_t first = block ? col / 8 * 8 : col;
+    float y[8];
+    row_part(w, row, first, col + 1, y);
+    return y[col - first];
 }
