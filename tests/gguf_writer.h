@@ -224,18 +224,28 @@ static inline void gw_block(struct kvl_buf *out, uint32_t type, const float *x)
     gw_raw(out, q, 16);
 }
 
+/* The second half of a block that has two, in scales, such that random elements are about zero in the mean. */
+static inline float gw_middle(uint32_t type)
+{
+    static const float middle[] = {
+        [3] = -7.5f, [7] = -15.5f, [10] = 1.5f, [12] = 7.5f, [13] = 15.5f
+    };
+    return type < sizeof middle / sizeof *middle ? middle[type] : 0;
+}
+
 /* n elements (whole blocks) of any other type: bytes that x chooses, with scales that make them about as large. */
 static inline void gw_blocks(struct kvl_buf *out, const struct kvl_wtype_row *t, const float *x,
                              size_t n)
 {
     for (size_t i = 0; i < n; i += (size_t)t->block) {
         uint8_t block[512];
-        uint16_t scale = gw_half(t->block == 256 ? 1.0f / 1024 : 1.0f / 64);
+        float size = t->block == 256 ? 1.0f / 1024 : 1.0f / 64;
+        uint16_t scale = gw_half(size), least = gw_half(size * gw_middle((uint32_t)t->type));
         gw_check(t->block_bytes <= sizeof block);
         for (size_t b = 0; b < t->block_bytes; b++)
             block[b] = (uint8_t)(kvl_seed_str(b, "gw") ^ (uint64_t)(1e4f * fabsf(x[i + b % 32])));
+        if (t->word[1] != t->word[0]) memcpy(block + t->word[1], &least, 2);
         memcpy(block + t->word[0], &scale, 2);
-        memcpy(block + t->word[1], &scale, 2);
         if (t->exponent == 0x00ff) block[t->word[0]] = 124; /* a power of two: 2^-4 */
         gw_raw(out, block, t->block_bytes);
     }
@@ -276,6 +286,8 @@ struct gw_llama {
     bool tied;               /* no output.weight */
     const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
     uint64_t seed;
+    /* NULL, or makes floats of a matrix: the file has these in its place. */
+    void (*widen)(const struct kvl_weight *w, float *y);
     void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
 };
 
@@ -339,6 +351,14 @@ static inline void gw_random(struct gw *w, const struct gw_llama *m, const char 
     kvl_rng_seed(&rng, kvl_seed_str(m->seed, name));
     for (size_t i = 0; i < n; i++) x[i] = mean + scale * (float)(2 * kvl_rng_f64(&rng) - 1);
     gw_encode(&bytes, type, x, n);
+    if (m->widen && n_rows > 1) {
+        const struct kvl_weight at = { bytes.data, (enum kvl_wtype)type, (int32_t)n_rows,
+                                       (int32_t)n_cols, bytes.len / n_rows };
+        m->widen(&at, x);
+        kvl_buf_free(&bytes);
+        type = 0;
+        gw_encode(&bytes, type, x, n);
+    }
     int64_t dims[2] = { n_cols, n_rows };
     gw_tensor(w, name, type, n_rows > 1 ? 2 : 1, dims, bytes.data, bytes.len);
     kvl_buf_free(&bytes);

@@ -275,7 +275,7 @@ static void body_hard_rows(struct kvl_rng *r)
             matrix_open(r, &m, types[t], ROWS, n_cols);
             for (size_t i = 0; i < (size_t)(ROWS * n_cols / row->block);
                  i++) /* nothing that overflows */
-                set_words(m.data + i * row->block_bytes, row, 0x1p-14f);
+                set_words(m.data + i * row->block_bytes, row, row->x_int16 ? 0x1p-14f : 0x1p-24f);
             float *x = ut_random(r, (size_t)n_cols, (double)hard[k]),
                   *y[2] = { ut_poison(ROWS), ut_poison(ROWS) };
             struct kvl_gemv_args a = { .y = y[0], .x = x, .w = &m.w, .n = 1 };

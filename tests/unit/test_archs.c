@@ -1,4 +1,5 @@
-/* What an architecture's row says is what is computed: which elements turn together, biases.
+/* What the row of an architecture or of a weight type says is what whole models compute: which elements turn
+ * together, biases; every type of weights.
  *
  * With KVL_ARCHS set to a folder of <name>.gguf and <name>.json (ids, rows, hf_f64_logits: logits of rows by an
  * independent implementation in double), these models as a whole. */
@@ -137,6 +138,69 @@ static void test_biases(void **state)
         }
 }
 
+/* Of the queries' biases only the logits tell. */
+static void test_query_bias(void **state)
+{
+    const struct gw_llama m = { .arch = "qwen2", .bias = 0.3f };
+    int32_t id[N_TOK];
+    float *logits[2];
+    struct rig r;
+    (void)state;
+    rig_tokens(id, N_TOK, 4);
+    for (int i = 0; i < 2; i++) {
+        struct kvl_buf file = { 0 };
+        gw_llama(&m, &file);
+        for (int c = 0; i == 1 && c < 64; c++) tensor_of(&file, "blk.1.attn_q.bias")[c] = 0;
+        open_file(&r, &file);
+        logits[i] = logits_of(&r, id);
+        if (i == 1) assert_true(rig_distance(&r, logits[0], logits[1], TAIL + 1) > 1e-3);
+        rig_close(&r);
+    }
+    kvl_free(logits[0]);
+    kvl_free(logits[1]);
+}
+
+static void widen_all(const struct kvl_weight *w, float *y)
+{
+    for (int32_t i = 0; i < w->n_rows; i++) {
+        struct kvl_embed_args a = {
+            .y = y + (size_t)i * (size_t)w->n_cols, .w = w, .id = &i, .n = 1
+        };
+        assert_int_equal(kvl_ops_ref.embed(&a), KVL_OK);
+    }
+}
+
+/* A model with weights of each type, prefilled and decoded, against the same weights as floats. */
+static void test_weight_types(void **state)
+{
+    int32_t id[N_TOK], n;
+    const struct kvl_wtype_row *t = kvl_wtype_rows(&n);
+    (void)state;
+    rig_tokens(id, N_TOK, 5);
+    for (int32_t i = 0; i < n; i++) {
+        float *logits[2];
+        for (int wide = 0; wide < 2; wide++) {
+            const struct gw_llama m = { .type = (uint32_t)t[i].type,
+                                        .n_layers = 1,
+                                        .n_embd = 256,
+                                        .n_ff = 256,
+                                        .widen = wide ? widen_all : NULL };
+            struct kvl_buf file = { 0 };
+            struct rig r;
+            gw_llama(&m, &file);
+            open_file(&r, &file);
+            logits[wide] = logits_of(&r, id);
+            double least = rig_distance(&r, logits[0], logits[0] + GW_VOCAB, 1);
+            if (wide) rig_expect_near(&r, logits[0], logits[1], TAIL + 1, 2e-3, t[i].name);
+            if (!(least > 0.05))
+                fail_msg("%s: logits of two tokens differ by %g", t[i].name, least);
+            rig_close(&r);
+        }
+        kvl_free(logits[0]);
+        kvl_free(logits[1]);
+    }
+}
+
 static double logit_at(const json_t *root, size_t row, int32_t v)
 {
     const json_t *rows = json_object_get(root, "hf_f64_logits");
@@ -187,8 +251,8 @@ static void test_given_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rope_style),
-        cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_rope_style),   cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_query_bias),   cmocka_unit_test(test_weight_types),
         cmocka_unit_test(test_given_models),
     };
     return cmocka_run_group_tests_name("archs", tests, NULL, NULL);
