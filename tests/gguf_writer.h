@@ -15,6 +15,7 @@
 #define KVL_TESTS_GGUF_WRITER_H
 
 #include "kvl/base.h"
+#include "kvl/ops.h"
 #include "kvl/rng.h"
 
 #include <math.h>
@@ -223,12 +224,42 @@ static inline void gw_block(struct kvl_buf *out, uint32_t type, const float *x)
     gw_raw(out, q, 16);
 }
 
-/* n floats in the form of `type`: 0 F32, 1 F16, 30 BF16, 8 Q8_0, 2 Q4_0 (n a multiple of 32). */
+/* The second half of a block that has two, in scales, such that random elements are about zero in the mean. */
+static inline float gw_middle(uint32_t type)
+{
+    static const float middle[] = {
+        [3] = -7.5f, [7] = -15.5f, [10] = 1.5f, [12] = 7.5f, [13] = 15.5f
+    };
+    return type < sizeof middle / sizeof *middle ? middle[type] : 0;
+}
+
+/* n elements (whole blocks) of any other type: bytes that x chooses, with scales that make them about as large. */
+static inline void gw_blocks(struct kvl_buf *out, const struct kvl_wtype_row *t, const float *x,
+                             size_t n)
+{
+    for (size_t i = 0; i < n; i += (size_t)t->block) {
+        uint8_t block[512];
+        float size = t->block == 256 ? 1.0f / 1024 : 1.0f / 64;
+        uint16_t scale = gw_half(size), least = gw_half(size * gw_middle((uint32_t)t->type));
+        gw_check(t->block_bytes <= sizeof block);
+        for (size_t b = 0; b < t->block_bytes; b++)
+            block[b] = (uint8_t)(kvl_seed_str(b, "gw") ^ (uint64_t)(1e4f * fabsf(x[i + b % 32])));
+        if (t->word[1] != t->word[0]) memcpy(block + t->word[1], &least, 2);
+        memcpy(block + t->word[0], &scale, 2);
+        if (t->exponent == 0x00ff) block[t->word[0]] = 124; /* a power of two: 2^-4 */
+        gw_raw(out, block, t->block_bytes);
+    }
+}
+
+/* n floats in the form of `type`, a number of GGUF, by rounding: 0 F32, 1 F16, 30 BF16, 8 Q8_0, 2 Q4_0; as random
+ * blocks: every other of wtypes.def. */
 static inline void gw_encode(struct kvl_buf *out, uint32_t type, const float *x, size_t n)
 {
     if (type == 0) gw_raw(out, x, n * sizeof *x);
     if (type == 8 || type == 2)
         for (size_t i = 0; i < n; i += 32) gw_block(out, type, x + i);
+    const struct kvl_wtype_row *t = kvl_wtype_find(type);
+    if (type != 8 && type != 2 && t && t->block > 1) gw_blocks(out, t, x, n);
     if (type != 1 && type != 30) return;
     for (size_t i = 0; i < n; i++) {
         uint16_t h = type == 1 ? gw_half(x[i]) : gw_bf16(x[i]);
@@ -240,6 +271,8 @@ static inline void gw_encode(struct kvl_buf *out, uint32_t type, const float *x,
 
 /* Zero fields take the value in brackets. */
 struct gw_llama {
+    const char *arch;        /* general.architecture [llama]; qwen2 has biases */
+    float bias;              /* their amplitude */
     uint32_t n_layers;       /* [2] */
     uint32_t n_embd;         /* [64] */
     uint32_t n_heads;        /* [4] */
@@ -249,10 +282,12 @@ struct gw_llama {
     uint32_t n_ctx;          /* [4096] */
     float freq_base;         /* [10000] */
     float eps;               /* [1e-5] */
-    uint32_t type;           /* of the matrices: 0 F32 [0], 1 F16, 30 BF16, 8 Q8_0, 2 Q4_0 */
+    uint32_t type;           /* of the matrices: F32 [0], or any that gw_encode knows */
     bool tied;               /* no output.weight */
     const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
     uint64_t seed;
+    /* NULL, or makes floats of a matrix: the file has these in its place. */
+    void (*widen)(const struct kvl_weight *w, float *y);
     void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
 };
 
@@ -316,6 +351,14 @@ static inline void gw_random(struct gw *w, const struct gw_llama *m, const char 
     kvl_rng_seed(&rng, kvl_seed_str(m->seed, name));
     for (size_t i = 0; i < n; i++) x[i] = mean + scale * (float)(2 * kvl_rng_f64(&rng) - 1);
     gw_encode(&bytes, type, x, n);
+    if (m->widen && n_rows > 1) {
+        const struct kvl_weight at = { bytes.data, (enum kvl_wtype)type, (int32_t)n_rows,
+                                       (int32_t)n_cols, bytes.len / n_rows };
+        m->widen(&at, x);
+        kvl_buf_free(&bytes);
+        type = 0;
+        gw_encode(&bytes, type, x, n);
+    }
     int64_t dims[2] = { n_cols, n_rows };
     gw_tensor(w, name, type, n_rows > 1 ? 2 : 1, dims, bytes.data, bytes.len);
     kvl_buf_free(&bytes);
@@ -325,6 +368,7 @@ static inline void gw_random(struct gw *w, const struct gw_llama *m, const char 
 static inline struct gw_llama gw_llama_defaults(const struct gw_llama *given)
 {
     struct gw_llama m = *given;
+    if (!m.arch) m.arch = "llama";
     if (!m.n_layers) m.n_layers = 2;
     if (!m.n_embd) m.n_embd = 64;
     if (!m.n_heads) m.n_heads = 4;
@@ -337,22 +381,30 @@ static inline struct gw_llama gw_llama_defaults(const struct gw_llama *given)
     return m;
 }
 
+/* "<architecture>.<tail>" in `key`, of which there is one. */
+static inline const char *gw_arch_key(const struct gw_llama *m, const char *tail, char key[96])
+{
+    snprintf(key, 96, "%s.%s", m->arch, tail);
+    return key;
+}
+
 static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
 {
-    gw_str(w, "general.architecture", "llama");
+    char key[96];
+    gw_str(w, "general.architecture", m->arch);
     gw_u32(w, "general.quantization_version", 2);
-    gw_u32(w, "llama.block_count", m->n_layers);
-    gw_u32(w, "llama.context_length", m->n_ctx);
-    gw_u32(w, "llama.embedding_length", m->n_embd);
-    gw_u32(w, "llama.feed_forward_length", m->n_ff);
-    gw_u32(w, "llama.attention.head_count", m->n_heads);
-    gw_u32(w, "llama.attention.head_count_kv", m->n_kv_heads);
-    gw_u32(w, "llama.attention.key_length", m->head_dim);
-    gw_u32(w, "llama.attention.value_length", m->head_dim);
-    gw_u32(w, "llama.rope.dimension_count", m->head_dim);
-    gw_f32(w, "llama.rope.freq_base", m->freq_base);
-    gw_f32(w, "llama.attention.layer_norm_rms_epsilon", m->eps);
-    gw_u32(w, "llama.vocab_size", GW_VOCAB);
+    gw_u32(w, gw_arch_key(m, "block_count", key), m->n_layers);
+    gw_u32(w, gw_arch_key(m, "context_length", key), m->n_ctx);
+    gw_u32(w, gw_arch_key(m, "embedding_length", key), m->n_embd);
+    gw_u32(w, gw_arch_key(m, "feed_forward_length", key), m->n_ff);
+    gw_u32(w, gw_arch_key(m, "attention.head_count", key), m->n_heads);
+    gw_u32(w, gw_arch_key(m, "attention.head_count_kv", key), m->n_kv_heads);
+    gw_u32(w, gw_arch_key(m, "attention.key_length", key), m->head_dim);
+    gw_u32(w, gw_arch_key(m, "attention.value_length", key), m->head_dim);
+    gw_u32(w, gw_arch_key(m, "rope.dimension_count", key), m->head_dim);
+    gw_f32(w, gw_arch_key(m, "rope.freq_base", key), m->freq_base);
+    gw_f32(w, gw_arch_key(m, "attention.layer_norm_rms_epsilon", key), m->eps);
+    gw_u32(w, gw_arch_key(m, "vocab_size", key), GW_VOCAB);
 }
 
 static inline void gw_llama_layer(struct gw *w, const struct gw_llama *m, uint32_t layer)
@@ -366,6 +418,12 @@ static inline void gw_llama_layer(struct gw *w, const struct gw_llama *m, uint32
                 { "attn_output", q, m->n_embd },    { "ffn_norm", m->n_embd, 1 },
                 { "ffn_gate", m->n_embd, m->n_ff }, { "ffn_up", m->n_embd, m->n_ff },
                 { "ffn_down", m->n_ff, m->n_embd } };
+    const char *const bias[] = { "attn_q", "attn_k", "attn_v" };
+    for (size_t i = 0; i < 3 && strcmp(m->arch, "qwen2") == 0; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.%s.bias", layer, bias[i]);
+        gw_random(w, m, name, 0, i ? kv : q, 1, 0, m->bias);
+    }
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         char name[64];
         bool norm = row[i].n_rows == 1;

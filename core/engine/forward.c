@@ -77,7 +77,7 @@ static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t
                                                           .n = f->n,
                                                           .n_heads = n_heads,
                                                           .head_dim = m->shape.head_dim,
-                                                          .style = KVL_ROPE_NORM }));
+                                                          .style = m->w.arch->rope }));
 }
 
 static int residual(const struct kvl_forward *f)
@@ -305,7 +305,7 @@ static int flush_attention(const struct kvl_forward *f)
                                          .head_dim = e->model->shape.head_dim,
                                          .scale = e->scale,
                                          .inv_freq = e->model->w.inv_freq,
-                                         .style = KVL_ROPE_NORM };
+                                         .style = e->model->w.arch->rope };
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
     if (rc == KVL_OK) rc = kvl_hosted_run(e);
@@ -446,6 +446,16 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
 
 /* ---- a layer, the model ---------------------------------------------------------------------------------- */
 
+/* To every row of x [n][n_x], if there is a bias at all. */
+static int add_bias(const struct kvl_forward *f, float *x, const float *bias, int32_t n_heads)
+{
+    size_t n_x = (size_t)n_heads * (size_t)f->e->model->shape.head_dim;
+    if (!bias) return KVL_OK;
+    return given(f, "bias",
+                 f->e->ops->add(&(struct kvl_add_args){
+                     .y = x, .x = bias, .n = (size_t)f->n * n_x, .n_x = n_x }));
+}
+
 static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights *w)
 {
     struct kvl_engine *e = f->e;
@@ -455,6 +465,9 @@ static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights
                                    { e->k_raw, &w->attn_k },
                                    { e->v, &w->attn_v } };
     KVL_TRY(linear_all(f, e->xn, qkv, 3));
+    KVL_TRY(add_bias(f, e->q_raw, w->attn_q_bias, sh->n_heads));
+    KVL_TRY(add_bias(f, e->k_raw, w->attn_k_bias, sh->n_kv_heads));
+    KVL_TRY(add_bias(f, e->v, w->attn_v_bias, sh->n_kv_heads));
     KVL_TRY(rotate(f, e->q, e->q_raw, sh->n_heads));
     return rotate(f, e->k, e->k_raw, sh->n_kv_heads);
 }

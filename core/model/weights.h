@@ -1,7 +1,6 @@
-/* weights.h - the shape and the weights of a Llama model in a GGUF file.
+/* weights.h - the shape and the weights of a model in a GGUF file.
  *
- * Architecture `llama` alone (Llama 1 to 3, Mistral, Yi, TinyLlama, SmolLM: rope pairs are
- * neighbours, KVL_ROPE_NORM).  Matrices are F32, F16, BF16, Q8_0 or Q4_0 and stay in the file;
+ * Its architecture is a row of arch.h's table.  Matrices have any type of kvl/wtypes.def and stay in the file;
  * norms and rope_freqs must be F32.  A file with anything that would change the result and that
  * kvlab does not compute (experts, sliding windows, biases, other rope scalings, tensors of no known
  * meaning) is refused, and so is a weight that is not finite.
@@ -12,7 +11,7 @@
 #ifndef KVL_WEIGHTS_H
 #define KVL_WEIGHTS_H
 
-#include "kvl/ops.h"
+#include "arch.h"
 
 struct kvl_gguf;
 
@@ -25,16 +24,19 @@ struct kvl_hparams {
 };
 
 struct kvl_layer_weights {
-    const float *attn_norm, *ffn_norm;  /* [n_embd] */
-    struct kvl_weight attn_q;           /* [n_heads * head_dim][n_embd] */
-    struct kvl_weight attn_k, attn_v;   /* [n_kv_heads * head_dim][n_embd] */
-    struct kvl_weight attn_output;      /* [n_embd][n_heads * head_dim] */
-    struct kvl_weight ffn_gate, ffn_up; /* [n_ff][n_embd] */
-    struct kvl_weight ffn_down;         /* [n_embd][n_ff] */
+    const float *attn_norm, *ffn_norm; /* [n_embd] */
+    const float *attn_q_bias; /* [n_heads * head_dim]; biases are NULL where there are none */
+    const float *attn_k_bias, *attn_v_bias; /* [n_kv_heads * head_dim] */
+    struct kvl_weight attn_q;               /* [n_heads * head_dim][n_embd] */
+    struct kvl_weight attn_k, attn_v;       /* [n_kv_heads * head_dim][n_embd] */
+    struct kvl_weight attn_output;          /* [n_embd][n_heads * head_dim] */
+    struct kvl_weight ffn_gate, ffn_up;     /* [n_ff][n_embd] */
+    struct kvl_weight ffn_down;             /* [n_embd][n_ff] */
 };
 
 /* Everything but `layer` and `inv_freq` is borrowed from the file, which must stay open. */
 struct kvl_weights {
+    const struct kvl_arch *arch;
     struct kvl_hparams hparams;
     struct kvl_weight embed;         /* [n_vocab][n_embd] */
     struct kvl_weight output;        /* [n_vocab][n_embd]; equal to embed in a tied model */

@@ -1,37 +1,52 @@
-/* Element types of weights: names and sizes. */
-#include "kvl/ops.h"
+/* Types of weights: the table kvl/wtypes.def for code that asks once per matrix. */
+#include "wtype.h"
 
-enum { QUANT_BLOCK = 32 };
+/* kernels of wtypes.def: what gemv does with x. */
+enum { any = false, int16 = true };
 
-static size_t quant_row_bytes(int64_t n_cols, size_t block_bytes)
+static const struct kvl_wtype_row wtype_rows[] = {
+#define KVL_WTYPE_PLAIN(name_, number, bytes, word_, exponent_)                                    \
+    { .type = KVL_W_##name_,                                                                       \
+      .name = #name_,                                                                              \
+      .block = 1,                                                                                  \
+      .block_bytes = (bytes),                                                                      \
+      .word = { (word_), (word_) },                                                                \
+      .exponent = (exponent_) },
+#define KVL_WTYPE_BLOCK(name_, number, elements, bytes, first, second, exponent_, eight, kernels)  \
+    { .type = KVL_W_##name_,                                                                       \
+      .name = #name_,                                                                              \
+      .block = (elements),                                                                         \
+      .block_bytes = (bytes),                                                                      \
+      .word = { (first), (second) },                                                               \
+      .exponent = (exponent_),                                                                     \
+      .x_int16 = (kernels) },
+#include "kvl/wtypes.def"
+};
+
+const struct kvl_wtype_row *kvl_wtype_rows(int32_t *n)
 {
-    size_t bytes;
-    if (n_cols % QUANT_BLOCK) return 0;
-    return kvl_mul_size((size_t)(n_cols / QUANT_BLOCK), block_bytes, &bytes) == KVL_OK ? bytes : 0;
+    *n = (int32_t)(sizeof wtype_rows / sizeof *wtype_rows);
+    return wtype_rows;
+}
+
+const struct kvl_wtype_row *kvl_wtype_find(uint32_t number)
+{
+    for (size_t i = 0; i < sizeof wtype_rows / sizeof *wtype_rows; i++)
+        if ((uint32_t)wtype_rows[i].type == number) return &wtype_rows[i];
+    return NULL;
 }
 
 size_t kvl_wtype_row_bytes(enum kvl_wtype type, int64_t n_cols)
 {
-    size_t bytes = 0;
-    if (n_cols <= 0) return 0;
-    switch (type) {
-    case KVL_W_F32: return kvl_mul_size((size_t)n_cols, 4, &bytes) == KVL_OK ? bytes : 0;
-    case KVL_W_F16:
-    case KVL_W_BF16: return kvl_mul_size((size_t)n_cols, 2, &bytes) == KVL_OK ? bytes : 0;
-    case KVL_W_Q8_0: return quant_row_bytes(n_cols, 34);
-    case KVL_W_Q4_0: return quant_row_bytes(n_cols, 18);
-    }
-    return 0;
+    const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)type);
+    size_t bytes;
+    if (!t || n_cols <= 0 || n_cols % t->block) return 0;
+    if (kvl_mul_size((size_t)(n_cols / t->block), t->block_bytes, &bytes) != KVL_OK) return 0;
+    return bytes;
 }
 
 const char *kvl_wtype_name(enum kvl_wtype type)
 {
-    switch (type) {
-    case KVL_W_F32: return "F32";
-    case KVL_W_F16: return "F16";
-    case KVL_W_Q4_0: return "Q4_0";
-    case KVL_W_Q8_0: return "Q8_0";
-    case KVL_W_BF16: return "BF16";
-    }
-    return "unknown";
+    const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)type);
+    return t ? t->name : "unknown";
 }

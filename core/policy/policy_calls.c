@@ -17,7 +17,7 @@ int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int3
                                                    .n = 1,
                                                    .n_heads = n_heads,
                                                    .head_dim = ctx->shape->head_dim,
-                                                   .style = KVL_ROPE_NORM });
+                                                   .style = e->model->w.arch->rope });
 }
 
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
@@ -31,6 +31,9 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     const struct kvl_weight *w = &e->model->w.layer[layer].attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
     KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
+    const float *bias = e->model->w.layer[layer].attn_q_bias;
+    if (bias)
+        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = q, .x = bias, .n = (size_t)w->n_rows }));
     return kvl_rotate(ctx, q, ctx->shape->n_heads, pos, q);
 }
 

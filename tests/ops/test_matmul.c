@@ -1,10 +1,15 @@
 /* gemm, gemv, embed: against the definition; rows independent of everything around them; every
- * half, every quantised value. */
+ * half, every quantised value; all with every type of weights. */
 #include "ops/ops_util.h"
+#include "ops/wtype_vectors.h"
 
 #include "kvl/device.h"
 
-static const enum kvl_wtype types[] = { KVL_W_F32, KVL_W_F16, KVL_W_BF16, KVL_W_Q8_0, KVL_W_Q4_0 };
+static const enum kvl_wtype types[] = {
+#define KVL_WTYPE_PLAIN(name, ...) KVL_W_##name,
+#define KVL_WTYPE_BLOCK(name, ...) KVL_W_##name,
+#include "kvl/wtypes.def"
+};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 struct matrix {
@@ -12,13 +17,31 @@ struct matrix {
     uint8_t *data;
 };
 
-/* Random elements: plain types in [-1, 1], quantised ones with scales of every size up to 1/64. */
+/* Columns of at least n that are whole blocks of the type. */
+static int32_t whole_blocks(enum kvl_wtype type, int32_t n)
+{
+    int32_t block = kvl_wtype_find((uint32_t)type)->block;
+    return (n + block - 1) / block * block;
+}
+
+/* Every word that makes a block finite or not becomes a half, or a power of two. */
+static void set_words(uint8_t *block, const struct kvl_wtype_row *t, float scale)
+{
+    uint16_t half = kvl_f32_to_f16(scale);
+    if (t->type == KVL_W_MXFP4) block[0] = (uint8_t)(half % 4 + 120);
+    if (t->type == KVL_W_MXFP4) return;
+    memcpy(block + t->word[0], &half, 2);
+    memcpy(block + t->word[1], &half, 2);
+}
+
+/* Random elements: plain types in [-1, 1], blocks with scales of every size such that none is above 2. */
 static void matrix_open(struct kvl_rng *r, struct matrix *m, enum kvl_wtype type, int32_t n_rows,
                         int32_t n_cols)
 {
     size_t row_bytes = kvl_wtype_row_bytes(type, n_cols);
     assert_true(row_bytes > 0);
-    size_t bytes = row_bytes * (size_t)n_rows, block = type == KVL_W_Q8_0 ? 34 : 18;
+    size_t bytes = row_bytes * (size_t)n_rows;
+    const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)type);
     m->data = ut_alloc(bytes, 1);
     m->w = (struct kvl_weight){ m->data, type, n_rows, n_cols, row_bytes };
     for (size_t i = 0; i < bytes; i++) m->data[i] = (uint8_t)kvl_rng_below(r, 256);
@@ -29,10 +52,9 @@ static void matrix_open(struct kvl_rng *r, struct matrix *m, enum kvl_wtype type
         if (type == KVL_W_F16) memcpy(m->data + 2 * i, &half, 2);
         if (type == KVL_W_BF16) memcpy(m->data + 2 * i, &bf, 2);
     }
-    for (size_t i = 0; (type == KVL_W_Q8_0 || type == KVL_W_Q4_0) && i < bytes; i += block) {
-        uint16_t scale = kvl_f32_to_f16((float)(kvl_rng_f64(r) / 64));
-        memcpy(m->data + i, &scale, 2);
-    }
+    double top = t->block == 256 ? 1.0 / 2048 : 1.0 / 64; /* those have scales below */
+    for (size_t i = 0; t->block > 1 && i < bytes; i += t->block_bytes)
+        set_words(m->data + i, t, (float)(kvl_rng_f64(r) * top));
 }
 
 static void body_reference(struct kvl_rng *r)
@@ -43,7 +65,8 @@ static void body_reference(struct kvl_rng *r)
 #ifdef KVL_TEST_CUDA /* more rows than a warp takes two of, than are rounded at a time */
                                         { 1, 2201, 64 },  { 1, 33000, 32 },
 #endif
-                                        { 2, 300, 2816 }, { 9, 35, 77 },    { 40, 130, 13 }
+                                        { 2, 300, 2816 }, { 9, 35, 77 },    { 40, 130, 13 },
+                                        { 1, 5, 256 },    { 35, 66, 768 }
     };
     for (size_t i = 0; i < N_TYPES * (sizeof sizes / sizeof *sizes); i++) {
         const int32_t *s = sizes[i / N_TYPES];
@@ -93,12 +116,14 @@ static void test_reference(void **state)
 /* With multiply-add instructions an element is exactly one chain over the columns. */
 static void body_chain(struct kvl_rng *r)
 {
-    enum { N = 37, ROWS = 75, COLS = 1120 };
+    enum { N = 37, ROWS = 75 };
     if (strcmp(kvl_ops_isa(), "scalar") == 0) return;
     for (int32_t t = 0; t < N_TYPES; t++) {
         struct matrix m;
-        matrix_open(r, &m, types[t], ROWS, COLS);
-        float *x = ut_random(r, N * COLS, 1), *y = ut_poison(N * ROWS), *w = ut_poison(ROWS * COLS);
+        int32_t n_cols = whole_blocks(types[t], 1120);
+        matrix_open(r, &m, types[t], ROWS, n_cols);
+        float *x = ut_random(r, (size_t)(N * n_cols), 1), *y = ut_poison(N * ROWS),
+              *w = ut_poison((size_t)(ROWS * n_cols));
         int32_t id[ROWS];
         for (int32_t i = 0; i < ROWS; i++) id[i] = i;
         struct kvl_embed_args e = { .y = w, .w = &m.w, .id = id, .n = ROWS };
@@ -107,8 +132,8 @@ static void body_chain(struct kvl_rng *r)
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         for (int32_t i = 0; i < N * ROWS; i++) {
             float s = 0;
-            for (int32_t c = 0; c < COLS; c++)
-                s = fmaf(x[i / ROWS * COLS + c], w[i % ROWS * COLS + c], s);
+            for (int32_t c = 0; c < n_cols; c++)
+                s = fmaf(x[i / ROWS * n_cols + c], w[i % ROWS * n_cols + c], s);
             ut_same("element", &y[i], &s, 1);
         }
         kvl_free(w);
@@ -128,17 +153,18 @@ static void test_gemm_is_a_chain(void **state)
 static void body_rows(struct kvl_rng *r)
 {
 #ifdef KVL_TEST_CUDA /* both heights of blocks, two calls of cuBLAS and more; 150 rows take minutes */
-    enum { N = 100, ROWS = 141, COLS = 224 };
+    enum { N = 100, ROWS = 141, MIN_COLS = 224 };
     static const int32_t chunks[] = { 5, 33, 64 };
 #else
-    enum { N = 150, ROWS = 301, COLS = 736 };
+    enum { N = 150, ROWS = 301, MIN_COLS = 736 };
     static const int32_t chunks[] = { 1, 7, 64, 100 };
 #endif
     for (int32_t t = 0; t < 2 * N_TYPES; t++) {
         struct matrix m;
         bool bf16 = t >= N_TYPES;
-        matrix_open(r, &m, types[t % N_TYPES], ROWS, COLS);
-        float *x = ut_random(r, N * COLS, 1), *whole = ut_poison(N * ROWS);
+        int32_t n_cols = whole_blocks(types[t % N_TYPES], MIN_COLS);
+        matrix_open(r, &m, types[t % N_TYPES], ROWS, n_cols);
+        float *x = ut_random(r, (size_t)(N * n_cols), 1), *whole = ut_poison(N * ROWS);
         struct kvl_gemm_args a = { .y = whole, .x = x, .w = &m.w, .n = N, .bf16 = bf16 };
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
@@ -146,7 +172,7 @@ static void body_rows(struct kvl_rng *r)
             kvl_ops_set_threads(1 + (int32_t)c % 3);
             for (int32_t i = 0; i < N; i += chunks[c]) {
                 a.y = y + i * ROWS;
-                a.x = x + i * COLS;
+                a.x = x + i * n_cols;
                 a.n = KVL_MIN(chunks[c], N - i);
                 assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
             }
@@ -168,19 +194,20 @@ static void test_gemm_rows_are_independent(void **state)
 /* Rows that share the read of W round as a row alone. */
 static void body_batch(struct kvl_rng *r)
 {
-    enum { ROWS = 203, COLS = 800 };
+    enum { ROWS = 203 };
     for (int32_t t = 0; t < N_TYPES; t++)
         for (int32_t n = 1; n <= 9; n++) {
             struct matrix m;
-            matrix_open(r, &m, types[t], ROWS, COLS);
-            float *x = ut_random(r, (size_t)n * COLS, 1);
+            int32_t n_cols = whole_blocks(types[t], 800);
+            matrix_open(r, &m, types[t], ROWS, n_cols);
+            float *x = ut_random(r, (size_t)(n * n_cols), 1);
             float *batch = ut_poison((size_t)n * ROWS), *alone = ut_poison((size_t)n * ROWS);
             struct kvl_gemv_args a = { .y = batch, .x = x, .w = &m.w, .n = n };
             assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             kvl_ops_set_threads(1 + n % 3);
             for (int32_t i = 0; i < n; i++) {
                 a = (struct kvl_gemv_args){
-                    .y = alone + i * ROWS, .x = x + i * COLS, .w = &m.w, .n = 1
+                    .y = alone + i * ROWS, .x = x + i * n_cols, .w = &m.w, .n = 1
                 };
                 assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             }
@@ -201,7 +228,7 @@ static void test_gemv_batched_as_alone(void **state)
 /* Products that share x are those of one call each; one of them may be quantised, one not. */
 static void body_together(struct kvl_rng *r)
 {
-    enum { COLS = 608, N = 3, MATRICES = 7 };
+    enum { COLS = 768, N = 3, MATRICES = 7 };
     static const int32_t other[MATRICES] = { 0, 0, 0, 0, 0, 1, 2 };
     for (int32_t t = 0; t < N_TYPES; t++) {
         struct matrix m[MATRICES];
@@ -237,15 +264,19 @@ static void test_gemv_together_as_alone(void **state)
 /* Rows of x that 16-bit integers have trouble with: zeros, subnormals, huge, not finite. */
 static void body_hard_rows(struct kvl_rng *r)
 {
-    enum { ROWS = 9, COLS = 96 };
+    enum { ROWS = 9 };
     static const float hard[] = { 0, 1e-40f, 1e-31f, 3e38f, 1 };
     for (size_t k = 0; k < sizeof hard / sizeof *hard; k++)
-        for (int32_t t = 3; t < N_TYPES; t++) {
+        for (int32_t t = 0; t < N_TYPES; t++) {
+            const struct kvl_wtype_row *row = kvl_wtype_find((uint32_t)types[t]);
             struct matrix m;
-            matrix_open(r, &m, types[t], ROWS, COLS);
-            for (int32_t i = 0; i < ROWS * COLS / 32; i++) /* nothing that overflows */
-                memcpy(m.data + (size_t)i * (types[t] == KVL_W_Q8_0 ? 34 : 18), "\x00\x04", 2);
-            float *x = ut_random(r, COLS, (double)hard[k]),
+            int32_t n_cols = whole_blocks(types[t], 96);
+            if (row->block == 1) continue;
+            matrix_open(r, &m, types[t], ROWS, n_cols);
+            for (size_t i = 0; i < (size_t)(ROWS * n_cols / row->block);
+                 i++) /* nothing that overflows */
+                set_words(m.data + i * row->block_bytes, row, row->x_int16 ? 0x1p-14f : 0x1p-24f);
+            float *x = ut_random(r, (size_t)n_cols, (double)hard[k]),
                   *y[2] = { ut_poison(ROWS), ut_poison(ROWS) };
             struct kvl_gemv_args a = { .y = y[0], .x = x, .w = &m.w, .n = 1 };
             assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
@@ -255,7 +286,8 @@ static void body_hard_rows(struct kvl_rng *r)
             struct kvl_gemm_args exact = { .y = y[1], .x = x, .w = &m.w, .n = 1 };
             assert_int_equal(kvl_ops_ref.gemm(&exact), KVL_OK);
 #endif
-            ut_near("gemv", y[0], y[1], ROWS, 3e-5);
+            /* sums of floats may cancel, sums of integers lose nothing */
+            ut_near("gemv", y[0], y[1], ROWS, row->x_int16 ? 3e-5 : 1e-3);
             for (int32_t bad = 0; bad < 3; bad++) { /* never a finite result */
                 x[40] = bad == 0 ? NAN : bad == 1 ? INFINITY : -INFINITY;
                 a.y = y[0];
@@ -280,7 +312,7 @@ static void test_gemv_hard_rows(void **state)
 /* Memory of the device at odd places: the same bits as from aligned copies of the host's. */
 static void test_any_place(void **state)
 {
-    enum { N = 21, ROWS = 36, COLS = 192 };
+    enum { N = 21, ROWS = 36 };
     const struct kvl_device *d = NULL;
     struct kvl_rng r;
     (void)state;
@@ -288,16 +320,18 @@ static void test_any_place(void **state)
     assert_int_equal(kvl_device_open("cuda", &d, &(struct kvl_err){ 0 }), KVL_OK);
     for (int32_t t = 0; t < 3 * N_TYPES; t++) {
         struct matrix m;
-        matrix_open(&r, &m, types[t % N_TYPES], ROWS, COLS);
+        int32_t n_cols = whole_blocks(types[t % N_TYPES], 192);
+        size_t n_x = (size_t)(N * n_cols);
+        matrix_open(&r, &m, types[t % N_TYPES], ROWS, n_cols);
         size_t bytes = ROWS * m.w.row_bytes, by = types[t % N_TYPES] == KVL_W_F32 ? 4 : 2;
-        float *x = ut_random(&r, N * COLS, 1), *want = ut_poison(N * ROWS);
+        float *x = ut_random(&r, n_x, 1), *want = ut_poison(N * ROWS);
         uint8_t *data = d->alloc(KVL_PLACE_SHARED, bytes + by, 1);
-        float *odd_x = d->alloc(KVL_PLACE_SHARED, N * COLS + 1, sizeof *odd_x);
+        float *odd_x = d->alloc(KVL_PLACE_SHARED, n_x + 1, sizeof *odd_x);
         float *odd_y = d->alloc(KVL_PLACE_SHARED, N * ROWS + 1, sizeof *odd_y);
         assert_true(data && odd_x && odd_y);
         memcpy(data + by, m.data, bytes);
-        memcpy(odd_x + 1, x, N * COLS * sizeof *x);
-        struct kvl_weight odd = { data + by, m.w.type, ROWS, COLS, m.w.row_bytes };
+        memcpy(odd_x + 1, x, n_x * sizeof *x);
+        struct kvl_weight odd = { data + by, m.w.type, ROWS, n_cols, m.w.row_bytes };
         for (int32_t there = 0; there < 2; there++) {
             float *y = there ? odd_y + 1 : want;
             const float *from = there ? odd_x + 1 : x;
@@ -384,17 +418,25 @@ static void body_quantised(struct kvl_rng *r)
     static const uint16_t scales[] = { 0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc00,
                                        0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x1234, 0x9abc };
     enum { BLOCKS = 2000 };
-    for (int32_t t = 3; t < N_TYPES; t++) {
-        size_t block = types[t] == KVL_W_Q8_0 ? 34 : 18;
+    for (int32_t t = 0; t < N_TYPES; t++) {
+        const struct kvl_wtype_row *row = kvl_wtype_find((uint32_t)types[t]);
+        size_t block = row->block_bytes;
+        if (row->block == 1) continue;
         uint8_t *data = ut_alloc(BLOCKS, block);
         for (size_t i = 0; i < BLOCKS * block; i++) data[i] = (uint8_t)kvl_rng_below(r, 256);
         for (size_t b = 0; b < BLOCKS; b++) {
             uint16_t s = b % 2 ? (uint16_t)kvl_rng_below(r, 0x7c00)
                                : scales[b / 2 % (sizeof scales / sizeof *scales)];
-            memcpy(data + b * block, &s, 2);
-            if ((s & 0x7fff) == 0x7c00) memset(data + b * block + 2, 0x71, block - 2);
+            bool infinite = (s & 0x7fff) == 0x7c00;
+            if (infinite && !row->x_int16)
+                s = 1; /* 0 times that is a NaN of any sign */
+            else if (infinite)
+                memset(data + b * block, 0x71, block);
+            memcpy(data + b * block + row->word[0], &s, 2);
+            if (row->word[1] != row->word[0]) s = (uint16_t)kvl_rng_below(r, 0x7c00);
+            memcpy(data + b * block + row->word[1], &s, 2);
         }
-        struct kvl_weight w = { data, types[t], 1, BLOCKS * 32, BLOCKS * block };
+        struct kvl_weight w = { data, types[t], 1, BLOCKS * row->block, BLOCKS * block };
         embed_both(&w);
         kvl_free(data);
     }
@@ -404,6 +446,52 @@ static void test_quantised_values(void **state)
 {
     (void)state;
     ut_each_isa(body_quantised);
+}
+
+static uint32_t hex_number(const char *hex, size_t n)
+{
+    char text[9] = { 0 };
+    memcpy(text, hex, n);
+    return (uint32_t)strtoul(text, NULL, 16);
+}
+
+/* Every type against ggml's own floats, by both sides. */
+static void body_vectors(struct kvl_rng *r)
+{
+    bool seen[N_TYPES] = { false };
+    (void)r;
+    for (size_t i = 0; i < sizeof wtype_vectors / sizeof *wtype_vectors; i++) {
+        const char *bits = wtype_vectors[i].bits;
+        uint8_t block[512];
+        size_t bytes = strlen(wtype_vectors[i].block) / 2, n = strlen(bits) / 8;
+        for (size_t b = 0; b < bytes; b++)
+            block[b] = (uint8_t)hex_number(wtype_vectors[i].block + 2 * b, 2);
+        for (int32_t t = 0; t < N_TYPES; t++) {
+            if (strcmp(kvl_wtype_name(types[t]), wtype_vectors[i].type) != 0) continue;
+            struct kvl_weight w = { block, types[t], 1, (int32_t)n, bytes };
+            float *y = ut_poison(n), *want = ut_alloc(n, sizeof *want);
+            int32_t id = 0;
+            struct kvl_embed_args e = { .y = y, .w = &w, .id = &id, .n = 1 };
+            for (size_t j = 0; j < n; j++) want[j] = kvl_bits_f32(hex_number(bits + 8 * j, 8));
+            assert_int_equal(kvl_wtype_row_bytes(types[t], (int64_t)n), bytes);
+            assert_int_equal(kvl_ops_cpu.embed(&e), KVL_OK);
+            ut_same(wtype_vectors[i].type, y, want, n);
+            assert_int_equal(kvl_ops_ref.embed(&e), KVL_OK);
+            ut_same(wtype_vectors[i].type, y, want, n);
+            seen[t] = true;
+            kvl_free(want);
+            kvl_free(y);
+        }
+    }
+    for (int32_t t = 0; t < N_TYPES; t++)
+        if (!seen[t] && kvl_wtype_find((uint32_t)types[t])->block > 1)
+            fail_msg("no vector of type %s", kvl_wtype_name(types[t]));
+}
+
+static void test_vectors(void **state)
+{
+    (void)state;
+    ut_each_isa(body_vectors);
 }
 
 /* One block of each type by hand: scale 0.5. */
@@ -440,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_all_halves),
         cmocka_unit_test(test_quantised_values),
         cmocka_unit_test(test_block_layout),
+        cmocka_unit_test(test_vectors),
     };
     return cmocka_run_group_tests_name("matmul", tests, NULL, NULL);
 }

@@ -104,6 +104,19 @@ static void body_swiglu(struct kvl_rng *r)
         }
         assert_int_equal(kvl_ops_cpu.add(&add), KVL_OK);
         ut_same("add with a factor", y[0], gate, n);
+        if (n > 1) { /* one row for all rows of y, the last of which may end early */
+            add.n_x = 1 + n / 3;
+            for (size_t j = 0; j < n; j++) {
+                float scaled = gate[j] * factor;
+                gate[j] = scaled + up[j % add.n_x];
+            }
+            memcpy(y[1], y[0], n * sizeof *y[1]);
+            assert_int_equal(kvl_ops_cpu.add(&add), KVL_OK);
+            ut_same("add of a row", y[0], gate, n);
+            add.y = y[1];
+            assert_int_equal(kvl_ops_ref.add(&add), KVL_OK);
+            ut_same("add of a row by the definition", y[1], gate, n);
+        }
         kvl_free(y[0]);
         kvl_free(y[1]);
         kvl_free(gate);

@@ -390,15 +390,17 @@ static void test_scores_handed_over(void **state)
         if (i >= 0) assert_non_null(strstr(err.msg, "scores of units of"));
         stage_close(&g);
     }
-    struct stage g; /* nobody listens: nothing happens, whatever it says */
+    struct stage g; /* nobody listens: nothing happens, but what is wrong is told all the same */
     struct kvl_err err = { 0 };
     stage_open(&g);
     plot.choice = HANDED;
-    plot.handed = bad[0];
+    plot.handed = (struct kvl_scored){ .scope = KVL_SCOPE_LAYER, .unit_tok = 1, .n = 5 };
     RIG_OK(&err, stage_attach(&g, &err));
     kvl_session_tap(g.rs.s, NULL);
     stage_step(&g);
     assert_int_equal(seen.n_scores, 0);
+    plot.handed = bad[0];
+    assert_int_equal(kvl_session_decode(&g.rs.s, 1, &g.id[N_CTX + 1], g.logits, &err), KVL_EPOLICY);
     stage_close(&g);
 }
 

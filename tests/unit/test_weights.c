@@ -148,6 +148,25 @@ static void test_types_and_ties(void **state)
         kvl_gguf_close(g);
         kvl_buf_free(&file);
     }
+    int32_t n;
+    const struct kvl_wtype_row *t = kvl_wtype_rows(&n);
+    for (int32_t i = 0; i < n; i++) { /* and every type that there is, in rows of whole blocks */
+        const struct gw_llama m = {
+            .type = (uint32_t)t[i].type, .n_embd = 256, .n_ff = 512, .tied = true
+        };
+        struct kvl_buf file = model(&m);
+        struct kvl_gguf *g = NULL;
+        struct kvl_weights w;
+        assert_int_equal(kvl_gguf_open_memory(file.data, file.len, &g, NULL), KVL_OK);
+        assert_string_equal(kvl_gguf_tensor_type_name((uint32_t)t[i].type), t[i].name);
+        assert_int_equal(kvl_weights_load(g, &w, NULL), KVL_OK);
+        assert_int_equal(w.layer[1].ffn_down.type, t[i].type);
+        assert_int_equal(w.layer[1].ffn_down.row_bytes,
+                         512 / (size_t)t[i].block * t[i].block_bytes);
+        kvl_weights_free(&w);
+        kvl_gguf_close(g);
+        kvl_buf_free(&file);
+    }
 }
 
 static void more_linear(struct gw *w)
@@ -369,8 +388,8 @@ static void test_unsupported(void **state)
         expect_refused(&file, row[i].why, row[i].why);
     }
     struct kvl_buf file = model(&(struct gw_llama){ 0 });
-    memcpy(file.data + find_text(&file, "llama") - 5, "qwen2", 5);
-    expect_refused(&file, "architecture", "\"qwen2\" is not supported, only \"llama\" is");
+    memcpy(file.data + find_text(&file, "llama") - 5, "opera", 5);
+    expect_refused(&file, "architecture", "\"opera\" is not supported, want one of: llama, qwen2");
 }
 
 /* What a key says of the computation, and the value at which it says nothing. */
@@ -488,7 +507,40 @@ static void test_not_finite(void **state)
     expect_refused(&file, "norm", "\"output_norm.weight\" holds NaN");
 }
 
-/* Types: norms must be F32, matrices one of five. */
+/* The halves of every block, by the published layouts, in the last block of row 3. */
+static void test_blocks_not_finite(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t at;
+        uint16_t bits;
+    } row[] = { { "Q4_0", 0, 0x7c00 },   { "Q4_1", 0, 0x7c00 },   { "Q4_1", 2, 0xfc00 },
+                { "Q5_0", 0, 0x7e00 },   { "Q5_1", 0, 0x7c01 },   { "Q5_1", 2, 0x7c00 },
+                { "Q8_0", 0, 0x7c00 },   { "Q2_K", 80, 0x7c00 },  { "Q2_K", 82, 0x7c00 },
+                { "Q3_K", 108, 0x7c00 }, { "Q4_K", 0, 0x7c00 },   { "Q4_K", 2, 0x7c00 },
+                { "Q5_K", 0, 0x7c00 },   { "Q5_K", 2, 0xfe01 },   { "Q6_K", 208, 0x7c00 },
+                { "IQ4_NL", 0, 0x7c00 }, { "IQ4_XS", 0, 0x7c00 }, { "MXFP4", 0, 0x12ff } };
+    int32_t n;
+    const struct kvl_wtype_row *t = kvl_wtype_rows(&n);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t seen = 0;
+        for (size_t k = 0; k < sizeof row / sizeof row[0]; k++) {
+            if (strcmp(row[k].name, t[i].name) != 0) continue;
+            struct kvl_buf file = model(
+                &(struct gw_llama){ .type = (uint32_t)t[i].type, .n_embd = 256, .n_ff = 512 });
+            size_t bytes = 256 / (size_t)t[i].block * t[i].block_bytes;
+            char *at = file.data + data_of(&file, "blk.1.ffn_up.weight") + 4 * bytes;
+            memcpy(at - t[i].block_bytes + row[k].at, &row[k].bits, 2);
+            expect_refused(&file, t[i].name,
+                           "\"blk.1.ffn_up.weight\" holds NaN or infinity in row 3");
+            seen++;
+        }
+        assert_true(seen > 0 || t[i].block == 1);
+    }
+}
+
+/* Types: norms must be F32, matrices of a type that kvlab computes with. */
 static void test_tensor_types(void **state)
 {
     (void)state;
@@ -506,14 +558,15 @@ static void test_tensor_types(void **state)
     expect_refused(&file, "norm", "\"output_norm.weight\" has type F16, want F32");
     gw_free(&w);
 
-    static const uint8_t q6[210 * GW_VOCAB];
+    static const uint8_t iq2[66 * GW_VOCAB];
     uint32_t width = 256;
     gw_init(&w);
     gw_llama_keys(&w, &m);
-    gw_tensor(&w, "token_embd.weight", 14, 2, matrix, q6, sizeof q6);
+    gw_tensor(&w, "token_embd.weight", 16, 2, matrix, iq2, sizeof iq2);
     gw_finish(&w, &file);
     set_key(&file, "llama.embedding_length", &width, 4);
-    expect_refused(&file, "Q6_K", "\"token_embd.weight\" has type Q6_K, want F32, F16");
+    expect_refused(&file, "IQ2",
+                   "\"token_embd.weight\" has type IQ2_XXS, want F32, F16, Q4_0, Q4_1,");
     gw_free(&w);
 }
 
@@ -555,14 +608,23 @@ static void test_bit_flips(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_types_and_ties),
-        cmocka_unit_test(test_frequencies),  cmocka_unit_test(test_arrays_of_counts),
-        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_key_types),
-        cmocka_unit_test(test_missing),      cmocka_unit_test(test_default_head_dim),
-        cmocka_unit_test(test_unsupported),  cmocka_unit_test(test_exchanged_shape),
-        cmocka_unit_test(test_rope_freqs),   cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_tensor_types), cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_bit_flips),    cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_types_and_ties),
+        cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_arrays_of_counts),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_key_types),
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_default_head_dim),
+        cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_exchanged_shape),
+        cmocka_unit_test(test_rope_freqs),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_tensor_types),
+        cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_bit_flips),
+        cmocka_unit_test(test_factors),
+        cmocka_unit_test(test_blocks_not_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,20 +21,34 @@ extern "C" {
 struct kvl_lane;
 struct kvl_run;
 
-/* Element types of weights; values are those of GGUF. */
+/* Element types of weights, from wtypes.def; values are those of GGUF. */
 enum kvl_wtype {
-    KVL_W_F32 = 0,
-    KVL_W_F16 = 1,
-    KVL_W_Q4_0 = 2,
-    KVL_W_Q8_0 = 8,
-    KVL_W_BF16 = 30,
+#define KVL_WTYPE_PLAIN(name, number, ...) KVL_W_##name = (number),
+#define KVL_WTYPE_BLOCK(name, number, ...) KVL_W_##name = (number),
+#include "kvl/wtypes.def"
 };
+
+/* A row of wtypes.def, which says what the fields mean. */
+struct kvl_wtype_row {
+    enum kvl_wtype type;
+    const char *name;
+    int32_t block; /* elements; 1 = no blocks */
+    size_t block_bytes;
+    int32_t word[2];
+    uint16_t exponent;
+    bool x_int16; /* gemv of ref and cpu rounds x */
+};
+
+/* All of them, in the order of their numbers. */
+const struct kvl_wtype_row *kvl_wtype_rows(int32_t *n);
+/* By the number of a GGUF file; NULL: no such type, or none that kvlab computes with. */
+const struct kvl_wtype_row *kvl_wtype_find(uint32_t number);
 
 /* A weight matrix in its file's own type: [n_rows][n_cols], rows of `row_bytes`. */
 struct kvl_weight {
     const void *data; /* borrowed (mapped file) */
     enum kvl_wtype type;
-    int32_t n_rows, n_cols; /* n_cols a multiple of 32 for Q8_0 and Q4_0 */
+    int32_t n_rows, n_cols; /* n_cols a multiple of the type's block */
     size_t row_bytes;
 };
 
@@ -47,8 +61,8 @@ struct kvl_embed_args {
 
 /* gemm: rows are computed in tiles of a fixed size, the last padded.  gemv: one row at a time; the
  * result of a row does not depend on n.  The two may round differently from each other: ref and cpu
- * gemv with Q8_0 or Q4_0 weights round x to 16-bit integers per block of 32 columns (ops/gemv_x.h), so
- * that the products of a block are summed exactly; cuda keeps x as float. */
+ * gemv with weights of some types (int16 in wtypes.def) round x to 16-bit integers per block of 32 columns
+ * (ops/gemv_x.h), so that the products of a block are summed exactly; cuda keeps x as float. */
 struct kvl_gemm_args {
     float *y;       /* out [n][n_rows] */
     const float *x; /* [n][n_cols] */
@@ -97,10 +111,11 @@ struct kvl_swiglu_args {
 };
 
 struct kvl_add_args {
-    float *y; /* in, out [n] */
-    const float *x;
+    float *y;       /* in, out [n] */
+    const float *x; /* [n_x] */
     size_t n;
     const float *factor; /* y = y * *factor + x, rounded twice; NULL = 1 */
+    size_t n_x;          /* x begins anew after so many, as one row for all rows of y; 0 = n */
 };
 
 /* The chunk's own n keys are the last n slots of every lane; query i sees slots

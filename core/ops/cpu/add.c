@@ -3,6 +3,7 @@
 int kvl_cpu_add(const struct kvl_add_args *a)
 {
     for (size_t i = 0; a->factor && i < a->n; i++) a->y[i] *= *a->factor;
-    kvl_kern()->add(a->y, a->x, a->n);
+    size_t n_x = a->n_x ? a->n_x : a->n;
+    for (size_t i = 0; i < a->n; i += n_x) kvl_kern()->add(a->y + i, a->x, KVL_MIN(n_x, a->n - i));
     return KVL_OK;
 }

@@ -1,7 +1,8 @@
 /* Layout: W stays as the file has it, row after row.  One thread reads it as one stream, in order,
  * since the processor's prefetching follows a single stream best: rows of F32, F16 and BF16 are
- * multiplied one by one (kern_gemv.h); quantised rows in groups of four, whose scales are read one
- * group ahead in the order of memory (kern_gemvq.h).  Threads take runs of rows.
+ * multiplied one by one (kern_gemv.h); rows of Q8_0 and Q4_0 in groups of four, whose scales are read
+ * one group ahead in the order of memory (kern_gemvq.h); rows of a type without kernels are widened and
+ * multiplied as F32.  Threads take runs of rows.
  *
  * Limit: reading W once.  Reached on one core: F32, F16 and BF16 a whole streaming read, Q8_0 0.90 of
  * it, Q4_0 0.65: the 18 bytes of a block take some 3 cycles to unpack and multiply, and 27 bytes
@@ -13,19 +14,14 @@
 #include <assert.h>
 #include <omp.h>
 
-static bool gemv_quantised(const struct kvl_gemv_args *a)
-{
-    return a->w->type == KVL_W_Q8_0 || a->w->type == KVL_W_Q4_0;
-}
-
 /* All products of a call: they share x, so that it is packed once, and one team. */
 struct gemv_plan {
     const struct kvl_gemv_args *a;
     const struct kvl_kern *kern;
     int threads;
     int32_t step;         /* rows of W per item */
-    struct kvl_gemv_x *x; /* [n], or NULL: no quantised weights */
-    float *scratch;       /* NULL: the same */
+    struct kvl_gemv_x *x; /* [n], or NULL: no type takes integers */
+    float *scratch;       /* NULL: none is wanted */
     size_t thread_floats;
 };
 
@@ -46,20 +42,30 @@ static size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Integers of x, if some W is quantised. */
+/* Whether some W wants integers of x, and the largest scratch of all. */
+static bool gemv_wants(struct gemv_plan *p)
+{
+    bool x_int16 = false;
+    for (const struct kvl_gemv_args *a = p->a; a; a = a->next) {
+        size_t floats = p->kern->gemv_scratch(a->w->type, a->w->n_cols);
+        p->thread_floats = KVL_MAX(p->thread_floats, (floats + 15) / 16 * 16);
+        x_int16 = x_int16 || kvl_wtype_find((uint32_t)a->w->type)->x_int16;
+    }
+    return x_int16;
+}
+
+/* Integers of x, where they are wanted, and scratch. */
 static int gemv_pack(struct gemv_plan *p)
 {
     const struct kvl_gemv_args *a = p->a;
-    while (a && !gemv_quantised(a)) a = a->next;
-    if (!a) return KVL_OK;
-    size_t n = (size_t)a->n, n_blocks = (size_t)a->w->n_cols / 32;
+    size_t n = gemv_wants(p) ? (size_t)a->n : 0, n_blocks = (size_t)a->w->n_cols / 32;
+    if (p->thread_floats == 0) return KVL_OK;
     size_t head = round_up(n * sizeof *p->x), block = round_up(n_blocks * sizeof *p->x->block);
     size_t scale = round_up(n_blocks * sizeof(float));
-    p->thread_floats = p->kern->gemv_scratch(a->w->n_cols);
     uint8_t *at = kvl_cpu_scratch(head + n * (block + scale) +
                                   (size_t)p->threads * p->thread_floats * sizeof(float));
     if (!at) return KVL_ENOMEM;
-    p->x = (struct kvl_gemv_x *)(void *)at;
+    if (n > 0) p->x = (struct kvl_gemv_x *)(void *)at;
     at += head;
     for (size_t i = 0; i < n; i++, at += block + scale) {
         p->x[i].block = (struct kvl_gemv_block *)(void *)at;

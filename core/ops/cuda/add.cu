@@ -21,6 +21,15 @@ static __global__ void __launch_bounds__(KVL_LINEAR_THREADS)
     }
 }
 
+/* The same row added to every row. */
+static __global__ void __launch_bounds__(KVL_LINEAR_THREADS)
+    add_row(float *y, const float *x, size_t n, size_t n_x, const float *factor)
+{
+    float f = factor ? *factor : 1;
+    for (size_t i = kvl_linear_first(); i < n; i += kvl_linear_step())
+        y[i] = (factor ? add_product(y[i], f) : y[i]) + x[i % n_x];
+}
+
 /* ---- launch ---------------------------------------------------------------------------------------- */
 
 static void add_launch(float *y, const float *x, size_t n, const float *factor)
@@ -39,8 +48,14 @@ int kvl_cuda_add(const struct kvl_add_args *a)
     struct kvl_cuda_call c;
     if (a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
-    const float *x = kvl_cuda_in(&c, a->x, a->n), *factor = kvl_cuda_in(&c, a->factor, 1);
+    size_t n_x = a->n_x ? a->n_x : a->n;
+    const float *x = kvl_cuda_in(&c, a->x, KVL_MIN(n_x, a->n));
+    const float *factor = kvl_cuda_in(&c, a->factor, 1);
     float *y = kvl_cuda_inout(&c, a->y, a->n);
-    if (c.rc == KVL_OK) add_launch(y, x, a->n, factor);
+    if (c.rc == KVL_OK && n_x < a->n)
+        KVL_LAUNCH(add_row, kvl_linear_blocks(a->n), KVL_LINEAR_THREADS, 0, y, x, a->n, n_x,
+                   factor);
+    else if (c.rc == KVL_OK)
+        add_launch(y, x, a->n, factor);
     return kvl_cuda_end(&c);
 }

@@ -16,7 +16,7 @@ struct embed_in {
  * with zero keeps its sign. */
 template <int TYPE> static __device__ inline float embed_element(const uint8_t *row, int32_t c)
 {
-    const uint8_t *block = row + (size_t)(c / 32) * (TYPE == KVL_W_Q8_0 ? 34 : 18);
+    float eight[KVL_PIECE] = { 0 };
     if (TYPE == KVL_W_F32) return reinterpret_cast<const float *>(row)[c];
     if (TYPE == KVL_W_BF16) return kvl_float_of_bits((uint32_t)kvl_u16_at(row + 2 * c) << 16);
     if (TYPE == KVL_W_F16) {
@@ -24,10 +24,8 @@ template <int TYPE> static __device__ inline float embed_element(const uint8_t *
         if (size <= 0x7c00u) return kvl_float_of_half((uint16_t)h);
         return kvl_float_of_bits((h & 0x8000u) << 16 | 0x7fc00000u | size << 13);
     }
-    float scale = kvl_float_of_half(kvl_u16_at(block));
-    if (TYPE == KVL_W_Q8_0) return scale * (float)(int8_t)block[2 + c % 32];
-    uint32_t byte = block[2 + c % 16];
-    return scale * (float)((int32_t)(c % 32 < 16 ? byte & 15u : byte >> 4) - 8);
+    kvl_block_piece<TYPE>(eight, row, c / KVL_PIECE * KVL_PIECE);
+    return eight[c % KVL_PIECE];
 }
 
 template <int TYPE> static __global__ void __launch_bounds__(EMBED_THREADS) embed_rows(embed_in a)
@@ -45,16 +43,10 @@ template <int TYPE> static __global__ void __launch_bounds__(EMBED_THREADS) embe
 
 enum { EMBED_MAX_ROWS = 32768 }; /* of a launch: the second dimension of a grid ends at 65535 */
 
-static void embed_launch(const embed_in *in, enum kvl_wtype type, int32_t n)
+template <int TYPE> static void embed_launch(const embed_in *in, int32_t n)
 {
     dim3 grid((unsigned)kvl_ceil_div(in->n_cols, EMBED_THREADS * KVL_PIECE), (unsigned)n);
-    switch (type) {
-    case KVL_W_F32: KVL_LAUNCH(embed_rows<KVL_W_F32>, grid, EMBED_THREADS, 0, *in); break;
-    case KVL_W_F16: KVL_LAUNCH(embed_rows<KVL_W_F16>, grid, EMBED_THREADS, 0, *in); break;
-    case KVL_W_BF16: KVL_LAUNCH(embed_rows<KVL_W_BF16>, grid, EMBED_THREADS, 0, *in); break;
-    case KVL_W_Q8_0: KVL_LAUNCH(embed_rows<KVL_W_Q8_0>, grid, EMBED_THREADS, 0, *in); break;
-    case KVL_W_Q4_0: KVL_LAUNCH(embed_rows<KVL_W_Q4_0>, grid, EMBED_THREADS, 0, *in); break;
-    }
+    KVL_LAUNCH(embed_rows<TYPE>, grid, EMBED_THREADS, 0, *in);
 }
 
 /* ---- entry ----------------------------------------------------------------------------------------- */
@@ -74,7 +66,9 @@ int kvl_cuda_embed(const struct kvl_embed_args *a)
     for (int32_t i = 0; c.rc == KVL_OK && i < a->n; i += EMBED_MAX_ROWS) {
         in.id = id + i;
         in.y = y + (size_t)i * n_cols;
-        embed_launch(&in, a->w->type, KVL_MIN(EMBED_MAX_ROWS, a->n - i));
+        int32_t n_rows = KVL_MIN(EMBED_MAX_ROWS, a->n - i);
+        kvl_wtype_dispatch(a->w->type,
+                           [&](auto t) { embed_launch<decltype(t)::value>(&in, n_rows); });
     }
     return kvl_cuda_end(&c);
 }

@@ -161,11 +161,12 @@ template <int TYPE, bool WIDE, int ROWS> static void gemm_start(const gemm_in *i
 
 template <int TYPE> static void gemm_launch(const gemm_in *in, bool wide)
 {
+    constexpr bool FAST = kvl_wtype_is<TYPE>::fast;
     bool few = in->n <= GEMM_FEW_ROWS;
     if (wide && few)
-        gemm_start<TYPE, true, 16>(in);
+        gemm_start<TYPE, FAST, 16>(in);
     else if (wide)
-        gemm_start<TYPE, true, 128>(in);
+        gemm_start<TYPE, FAST, 128>(in);
     else if (few)
         gemm_start<TYPE, false, 16>(in);
     else
@@ -184,13 +185,7 @@ void kvl_cuda_gemm_chain(float *y, const float *x, const struct kvl_weight *w, c
     in.n = n;
     in.n_rows = w->n_rows;
     in.n_cols = w->n_cols;
-    switch (w->type) {
-    case KVL_W_F32: gemm_launch<KVL_W_F32>(&in, wide); break;
-    case KVL_W_F16: gemm_launch<KVL_W_F16>(&in, wide); break;
-    case KVL_W_BF16: gemm_launch<KVL_W_BF16>(&in, wide); break;
-    case KVL_W_Q8_0: gemm_launch<KVL_W_Q8_0>(&in, wide); break;
-    case KVL_W_Q4_0: gemm_launch<KVL_W_Q4_0>(&in, wide); break;
-    }
+    kvl_wtype_dispatch(w->type, [&](auto t) { gemm_launch<decltype(t)::value>(&in, wide); });
 }
 
 enum { GEMM_ROUND_THREADS = 256 };
@@ -202,7 +197,8 @@ static void gemm_round_launch(__nv_bfloat16 *to, const gemm_in *in, int32_t row0
     int32_t n_pieces = kvl_ceil_div(in->n_cols, KVL_PIECE);
     dim3 grid((unsigned)kvl_ceil_div(n_pieces, GEMM_ROUND_THREADS), (unsigned)n);
     if (wide)
-        KVL_LAUNCH((gemm_round_w<TYPE, true>), grid, GEMM_ROUND_THREADS, 0, to, *in, row0, ld_to);
+        KVL_LAUNCH((gemm_round_w<TYPE, kvl_wtype_is<TYPE>::fast>), grid, GEMM_ROUND_THREADS, 0, to,
+                   *in, row0, ld_to);
     else
         KVL_LAUNCH((gemm_round_w<TYPE, false>), grid, GEMM_ROUND_THREADS, 0, to, *in, row0, ld_to);
 }
@@ -210,13 +206,8 @@ static void gemm_round_launch(__nv_bfloat16 *to, const gemm_in *in, int32_t row0
 static void gemm_round_rows(__nv_bfloat16 *to, const gemm_in *in, enum kvl_wtype type, int32_t row0,
                             int32_t n, int32_t ld_to, bool wide)
 {
-    switch (type) {
-    case KVL_W_F32: gemm_round_launch<KVL_W_F32>(to, in, row0, n, ld_to, wide); break;
-    case KVL_W_F16: gemm_round_launch<KVL_W_F16>(to, in, row0, n, ld_to, wide); break;
-    case KVL_W_BF16: gemm_round_launch<KVL_W_BF16>(to, in, row0, n, ld_to, wide); break;
-    case KVL_W_Q8_0: gemm_round_launch<KVL_W_Q8_0>(to, in, row0, n, ld_to, wide); break;
-    case KVL_W_Q4_0: gemm_round_launch<KVL_W_Q4_0>(to, in, row0, n, ld_to, wide); break;
-    }
+    kvl_wtype_dispatch(
+        type, [&](auto t) { gemm_round_launch<decltype(t)::value>(to, in, row0, n, ld_to, wide); });
 }
 
 /* ---- bf16: panels of W's rows, tiles of x's ---------------------------------------------------------- */

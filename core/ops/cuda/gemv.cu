@@ -87,31 +87,21 @@ template <int TYPE, bool WIDE, int N, int R> static void gemv_start(gemv_in *in)
 
 template <int TYPE> static void gemv_launch(gemv_in *in, bool wide)
 {
+    constexpr bool FAST = kvl_wtype_is<TYPE>::fast;
     int64_t n_rows = 0;
     for (int32_t i = 0; i < in->n_matrices; i++) n_rows += in->matrix[i].n_rows;
-    if (!wide && in->n == 1)
+    if (!(FAST && wide) && in->n == 1)
         gemv_start<TYPE, false, 1, 1>(in);
-    else if (!wide)
+    else if (!(FAST && wide))
         gemv_start<TYPE, false, 8, 1>(in);
     else if (in->n == 1 && n_rows < GEMV_MANY_ROWS)
-        gemv_start<TYPE, true, 1, 1>(in);
+        gemv_start<TYPE, FAST, 1, 1>(in);
     else if (in->n == 1)
-        gemv_start<TYPE, true, 1, 2>(in);
+        gemv_start<TYPE, FAST, 1, FAST ? 2 : 1>(in);
     else if (in->n <= 4)
-        gemv_start<TYPE, true, 4, 2>(in);
+        gemv_start<TYPE, FAST, FAST ? 4 : 8, FAST ? 2 : 1>(in);
     else
-        gemv_start<TYPE, true, 8, 2>(in);
-}
-
-static void gemv_launch_type(gemv_in *in, enum kvl_wtype type, bool wide)
-{
-    switch (type) {
-    case KVL_W_F32: gemv_launch<KVL_W_F32>(in, wide); break;
-    case KVL_W_F16: gemv_launch<KVL_W_F16>(in, wide); break;
-    case KVL_W_BF16: gemv_launch<KVL_W_BF16>(in, wide); break;
-    case KVL_W_Q8_0: gemv_launch<KVL_W_Q8_0>(in, wide); break;
-    case KVL_W_Q4_0: gemv_launch<KVL_W_Q4_0>(in, wide); break;
-    }
+        gemv_start<TYPE, FAST, 8, FAST ? 2 : 1>(in);
 }
 
 /* All rows of x, eight at a time. */
@@ -123,7 +113,7 @@ static void gemv_all(const gemv_in *all, enum kvl_wtype type, bool wide)
         in.x = all->x + (size_t)i * (size_t)all->n_cols;
         for (int32_t m = 0; m < in.n_matrices; m++)
             in.matrix[m].y += (size_t)i * (size_t)in.matrix[m].n_rows;
-        gemv_launch_type(&in, type, wide);
+        kvl_wtype_dispatch(type, [&](auto t) { gemv_launch<decltype(t)::value>(&in, wide); });
     }
 }
 

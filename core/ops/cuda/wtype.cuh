@@ -4,6 +4,9 @@
  * apart, four and the four that share their bytes.  32 lanes take 32 neighbouring pieces, so that a warp reads
  * one stretch of memory.
  *
+ * A type without kernels of its own (KVL_FAST false) is widened by its definition, byte by byte: for it kernels
+ * are compiled in fewer forms.
+ *
  * WIDE: loads of 16 bytes (plain types) or of 4 (blocks of 34 and 18 bytes begin at even addresses only: words
  * around a piece are read and shifted).  Without it, loads of an element's size and any number of columns,
  * those past the end 0.  Values are the same. */
@@ -11,10 +14,50 @@
 #define KVL_CUDA_WTYPE_CUH
 
 #include "cuda.cuh"
+#include "wtype.h"
 
 #include <string.h>
 
 enum { KVL_PIECE = 8 };
+
+/* Types that kvl_piece reads in words. */
+template <int TYPE> struct kvl_wtype_is {
+    enum {
+        value = TYPE,
+        fast = TYPE == KVL_W_F32 || TYPE == KVL_W_F16 || TYPE == KVL_W_BF16 || TYPE == KVL_W_Q8_0 ||
+               TYPE == KVL_W_Q4_0
+    };
+};
+
+/* Calls `call` with a kvl_wtype_is of the type: the one place where a type becomes a template argument. */
+template <class CALL> static inline void kvl_wtype_dispatch(enum kvl_wtype type, const CALL &call)
+{
+    switch (type) {
+#define KVL_WTYPE_PLAIN(name, ...)                                                                 \
+    case KVL_W_##name:                                                                             \
+        call(kvl_wtype_is<KVL_W_##name>());                                                        \
+        break;
+#define KVL_WTYPE_BLOCK(name, ...)                                                                 \
+    case KVL_W_##name:                                                                             \
+        call(kvl_wtype_is<KVL_W_##name>());                                                        \
+        break;
+#include "kvl/wtypes.def"
+    }
+}
+
+/* The eight elements from column c on, c a multiple of 8, of a type in blocks: by the definition. */
+template <int TYPE>
+static __device__ inline void kvl_block_piece(float *w, const uint8_t *row, int32_t c)
+{
+    switch (TYPE) {
+#define KVL_WTYPE_PLAIN(name, ...)
+#define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, ...)          \
+    case KVL_W_##name:                                                                             \
+        eight(w, row + (size_t)(c / (elements)) * (bytes), c % (elements));                        \
+        break;
+#include "kvl/wtypes.def"
+    }
+}
 
 static __device__ inline float kvl_float_of_bits(uint32_t u)
 {
@@ -135,6 +178,8 @@ static __device__ inline void kvl_piece(float *w, const uint8_t *row, int32_t pi
     } else if (TYPE == KVL_W_Q4_0) {
         kvl_even_words<WIDE>(word, block + 2 + piece % 4 * 4, 1);
         kvl_q4_widen(w, word[0], kvl_float_of_half(kvl_u16_at(block)));
+    } else if (!kvl_wtype_is<TYPE>::fast) {
+        kvl_block_piece<TYPE>(w, row, piece * KVL_PIECE);
     } else {
         kvl_16bit_piece<WIDE>(h, row, piece * KVL_PIECE, n_cols);
         for (int i = 0; i < KVL_PIECE; i++)

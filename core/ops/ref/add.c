@@ -4,7 +4,7 @@ int kvl_ref_add(const struct kvl_add_args *a)
 {
     for (size_t i = 0; i < a->n; i++) {
         float y = a->factor ? a->y[i] * *a->factor : a->y[i];
-        a->y[i] = y + a->x[i];
+        a->y[i] = y + a->x[a->n_x ? i % a->n_x : i];
     }
     return KVL_OK;
 }

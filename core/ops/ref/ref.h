@@ -8,7 +8,9 @@
 #include "kvl/ops.h"
 #include "lane.h"
 
-/* Element [row][col] of a weight matrix, as the format defines it. */
+/* y [n_cols]: a row of a weight matrix, as the format defines it. */
+void kvl_ref_row(const struct kvl_weight *w, int32_t row, float *y);
+/* One element of it. */
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 
 /* Element i of an array of stored elements. */

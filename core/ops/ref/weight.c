@@ -1,41 +1,49 @@
 #include "ref.h"
 
 #include "half.h"
+#include "wtype.h"
 
 #include <string.h>
 
-static uint16_t weight_u16(const uint8_t *p)
+static float plain_element(const uint8_t *p, enum kvl_wtype type)
 {
-    return (uint16_t)(p[0] | p[1] << 8);
+    float f;
+    uint16_t half = (uint16_t)kvl_block_u16(p);
+    if (type == KVL_W_F16) return kvl_f16_to_f32(half);
+    if (type == KVL_W_BF16) return kvl_bf16_to_f32(half);
+    memcpy(&f, p, sizeof f);
+    return f;
 }
 
-/* 32 elements in 34 bytes: scale, then 32 signed bytes. */
-static float weight_q8_0(const uint8_t *row, int32_t col)
+/* y: columns first .. last - 1; first a multiple of 8 in blocks. */
+static void row_part(const struct kvl_weight *w, int32_t row, int32_t first, int32_t last, float *y)
 {
-    const uint8_t *block = row + (size_t)(col / 32) * 34;
-    int8_t q = (int8_t)block[2 + col % 32];
-    return kvl_f16_to_f32(weight_u16(block)) * (float)q;
+    const uint8_t *p = (const uint8_t *)w->data + (size_t)row * w->row_bytes;
+    switch (w->type) {
+#define KVL_WTYPE_PLAIN(name, number, bytes, ...)                                                  \
+    case KVL_W_##name:                                                                             \
+        for (int32_t c = first; c < last; c++)                                                     \
+            y[c - first] = plain_element(p + (size_t)c * (bytes), KVL_W_##name);                   \
+        break;
+#define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, ...)          \
+    case KVL_W_##name:                                                                             \
+        for (int32_t c = first; c < last; c += 8)                                                  \
+            eight(y + (c - first), p + (size_t)(c / (elements)) * (bytes), c % (elements));        \
+        break;
+#include "kvl/wtypes.def"
+    }
 }
 
-/* 32 elements in 18 bytes: scale, then 16 bytes; low nibbles are the first 16 elements. */
-static float weight_q4_0(const uint8_t *row, int32_t col)
+void kvl_ref_row(const struct kvl_weight *w, int32_t row, float *y)
 {
-    const uint8_t *block = row + (size_t)(col / 32) * 18;
-    int32_t j = col % 32, byte = block[2 + j % 16];
-    int32_t q = (j < 16 ? byte & 15 : byte >> 4) - 8;
-    return kvl_f16_to_f32(weight_u16(block)) * (float)q;
+    row_part(w, row, 0, w->n_cols, y);
 }
 
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col)
 {
-    const uint8_t *p = (const uint8_t *)w->data + (size_t)row * w->row_bytes;
-    float f = 0;
-    switch (w->type) {
-    case KVL_W_F32: memcpy(&f, p + 4 * (size_t)col, sizeof f); break;
-    case KVL_W_F16: f = kvl_f16_to_f32(weight_u16(p + 2 * (size_t)col)); break;
-    case KVL_W_BF16: f = kvl_bf16_to_f32(weight_u16(p + 2 * (size_t)col)); break;
-    case KVL_W_Q8_0: f = weight_q8_0(p, col); break;
-    case KVL_W_Q4_0: f = weight_q4_0(p, col); break;
-    }
-    return f;
+    bool block = kvl_wtype_find((uint32_t)w->type)->block > 1;
+    int32_t first = block ? col / 8 * 8 : col;
+    float y[8];
+    row_part(w, row, first, col + 1, y);
+    return y[col - first];
 }

@@ -41,7 +41,7 @@ struct kvl_gemm_item {
     float *scratch; /* kern->gemm_scratch(n_cols) floats */
 };
 
-/* A row of x for quantised weights, by blocks of 32 columns: x = scale * q. */
+/* A row of x as integers, by blocks of 32 columns: x = scale * q. */
 struct kvl_gemv_block {
     int16_t q[32];
     int32_t start[8]; /* -8 times the elements of q that vq_dot adds in each place */
@@ -54,9 +54,9 @@ struct kvl_gemv_x {
 /* Rows row0 .. row1 - 1 of one W for all rows of x; a->next does not count. */
 struct kvl_gemv_item {
     const struct kvl_gemv_args *a;
-    const struct kvl_gemv_x *x; /* [n]; quantised weights only */
+    const struct kvl_gemv_x *x; /* [n]; types that take x as integers only */
     int32_t row0, row1;
-    float *scratch; /* kern->gemv_scratch(n_cols) floats; quantised weights only */
+    float *scratch; /* kern->gemv_scratch(type, n_cols) floats */
 };
 
 /* Run i of a job's list, however it is written. */
@@ -146,7 +146,7 @@ struct kvl_kern {
     size_t (*gemm_scratch)(int32_t n_cols);
     void (*gemm_pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k, bool bf16);
     void (*gemm_item)(const struct kvl_gemm_item *it);
-    size_t (*gemv_scratch)(int32_t n_cols);
+    size_t (*gemv_scratch)(enum kvl_wtype type, int32_t n_cols);
     void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);
     void (*gemv_item)(const struct kvl_gemv_item *it);
     void (*span)(const struct kvl_span *s);

@@ -47,23 +47,9 @@ static size_t gemm_scratch(int32_t n_cols)
     return panels * NR * GEMM_DEPTH + (size_t)NR * GEMM_STEP + (size_t)MR * NR;
 }
 
-/* Bytes of k columns, k a multiple of 32. */
-VEC size_t gemm_cols_bytes(enum kvl_wtype type, int32_t k)
+VEC const uint8_t *gemm_weight_row(const struct kvl_weight *w, int32_t row)
 {
-    size_t n = (size_t)k;
-    switch (type) {
-    case KVL_W_F32: return n * 4;
-    case KVL_W_F16:
-    case KVL_W_BF16: return n * 2;
-    case KVL_W_Q8_0: return n / 32 * 34;
-    case KVL_W_Q4_0: return n / 32 * 18;
-    }
-    return 0;
-}
-
-VEC const uint8_t *gemm_weight_at(const struct kvl_weight *w, int32_t row, int32_t k)
-{
-    return (const uint8_t *)w->data + (size_t)row * w->row_bytes + gemm_cols_bytes(w->type, k);
+    return (const uint8_t *)w->data + (size_t)row * w->row_bytes;
 }
 
 /* Asks for the columns that follow in this row; at the end of the row, for those of the next panel.
@@ -72,8 +58,10 @@ VEC void gemm_prefetch_w(const struct kvl_weight *w, int32_t row, int32_t k, int
                          int32_t depth)
 {
     bool more = k + GEMM_STEP < depth;
-    const uint8_t *at = gemm_weight_at(w, more ? row : row + NR, k0 + (more ? k + GEMM_STEP : 0));
-    size_t bytes = gemm_cols_bytes(w->type, GEMM_STEP);
+    int32_t next = k0 + (more ? k + GEMM_STEP : 0);
+    size_t from = kvl_wtype_bytes(w->type, (size_t)next);
+    const uint8_t *at = gemm_weight_row(w, more ? row : row + NR) + from;
+    size_t bytes = kvl_wtype_bytes(w->type, (size_t)(next + GEMM_STEP)) - from;
     if (row + NR >= w->n_rows && !more) return;
     for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(at + o, 0, 2);
 }
@@ -90,7 +78,7 @@ VEC void gemm_pack_w(float *panel, const struct kvl_weight *w, int32_t row0, int
             rows[r] = r < n ? to : NULL;
             if (r >= n) continue;
             gemm_prefetch_w(w, row0 + r, k, k0, depth);
-            widen(to, gemm_weight_at(w, row0 + r, k0 + k), w->type, len);
+            widen_columns(to, gemm_weight_row(w, row0 + r), w->type, k0 + k, len);
             if (bf16) bf16_round(to, to, len);
         }
         float *at = panel + (size_t)gemm_places(k, bf16) * NR;

@@ -101,14 +101,55 @@ VEC void gemv_batches(const struct kvl_gemv_item *it, enum kvl_wtype type)
     if (i < n) gemv_typed(it->a, type, it->row0, it->row1, i, 1);
 }
 
+/* A type without kernels: each row is widened, and is then one of F32 for all rows of x. */
+static void gemv_any(const struct kvl_gemv_item *it)
+{
+    struct kvl_gemv_args a = *it->a;
+    struct kvl_weight row = { it->scratch, KVL_W_F32, a.w->n_rows, a.w->n_cols, 0 };
+    const struct kvl_gemv_item one = { .a = &a, .row1 = 1 };
+    const uint8_t *w = (const uint8_t *)a.w->data + (size_t)it->row0 * a.w->row_bytes;
+    enum kvl_wtype type = a.w->type;
+    size_t row_bytes = a.w->row_bytes;
+    a.w = &row;
+    a.y += it->row0;
+    for (int32_t r = it->row0; r < it->row1; r++, a.y++, w += row_bytes) {
+        widen(it->scratch, w, type, row.n_cols);
+        gemv_batches(&one, KVL_W_F32);
+    }
+}
+
+static size_t gemv_scratch(enum kvl_wtype type, int32_t n_cols)
+{
+    size_t floats = 0;
+    switch (type) {
+#define gemv_scratch_int16 gemvq_scratch(n_cols)
+#define gemv_scratch_any   ((size_t)n_cols)
+#define KVL_WTYPE_PLAIN(name, ...)                                                                 \
+    case KVL_W_##name:                                                                             \
+        break;
+#define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, kernels)      \
+    case KVL_W_##name:                                                                             \
+        floats = gemv_scratch_##kernels;                                                           \
+        break;
+#include "kvl/wtypes.def"
+    }
+    return floats;
+}
+
 static void gemv_item(const struct kvl_gemv_item *it)
 {
     switch (it->a->w->type) {
-    case KVL_W_F32: gemv_batches(it, KVL_W_F32); break;
-    case KVL_W_F16: gemv_batches(it, KVL_W_F16); break;
-    case KVL_W_BF16: gemv_batches(it, KVL_W_BF16); break;
-    case KVL_W_Q8_0: gemvq_typed(it, KVL_W_Q8_0); break;
-    case KVL_W_Q4_0: gemvq_typed(it, KVL_W_Q4_0); break;
+#define gemv_kernel_int16(name) gemvq_typed(it, KVL_W_##name)
+#define gemv_kernel_any(name)   gemv_any(it)
+#define KVL_WTYPE_PLAIN(name, ...)                                                                 \
+    case KVL_W_##name:                                                                             \
+        gemv_batches(it, KVL_W_##name);                                                            \
+        break;
+#define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, kernels)      \
+    case KVL_W_##name:                                                                             \
+        gemv_kernel_##kernels(name);                                                               \
+        break;
+#include "kvl/wtypes.def"
     }
 }
 

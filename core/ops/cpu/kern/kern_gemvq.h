@@ -29,7 +29,7 @@ struct gemvq {
 };
 
 /* Floats of scratch: scales and halves. */
-static size_t gemv_scratch(int32_t n_cols)
+VEC size_t gemvq_scratch(int32_t n_cols)
 {
     size_t n = (size_t)(n_cols / 32) * GEMVQ_ROWS;
     return (n * GEMVQ_X + n / 2 + 15) / 16 * 16;
@@ -80,7 +80,7 @@ VEC void gemvq_block(const struct gemvq *g, enum kvl_wtype type, int32_t n_rows,
                      int32_t b, int32_t u, struct gemvq_sums *t)
 {
     static const int32_t zero[8] = { 0 };
-    const size_t size = block_size(type);
+    const size_t size = kvl_wtype_bytes(type, 32);
     UNROLL
     for (int32_t r = 0; r < n_rows; r++) {
         const uint8_t *at = g->w + (size_t)r * g->row_bytes + (size_t)b * size + 2;
@@ -98,11 +98,11 @@ VEC void gemvq_block(const struct gemvq *g, enum kvl_wtype type, int32_t n_rows,
 /* Scales first .. first + n - 1 of the group that comes next, rows taken as one. */
 VEC void gemvq_read_ahead(const struct gemvq *g, enum kvl_wtype type, int32_t first, int32_t n)
 {
-    const uint8_t *at = g->next + (size_t)first * block_size(type);
+    const uint8_t *at = g->next + (size_t)first * kvl_wtype_bytes(type, 32);
     UNROLL
     for (int32_t j = 0; j < n; j++)
-        memcpy(g->half + first + j, at + (size_t)j * block_size(type), sizeof *g->half);
-    for (size_t o = 0; o < (size_t)n * block_size(type); o += 64)
+        memcpy(g->half + first + j, at + (size_t)j * kvl_wtype_bytes(type, 32), sizeof *g->half);
+    for (size_t o = 0; o < (size_t)n * kvl_wtype_bytes(type, 32); o += 64)
         __builtin_prefetch(at + GEMVQ_AHEAD + o, 0, 2);
 }
 
@@ -148,7 +148,7 @@ VEC int32_t gemvq_rows(const struct kvl_gemv_item *it, enum kvl_wtype type, int3
     g.w = (const uint8_t *)w->data + (size_t)row0 * w->row_bytes;
     g.y = it->a->y + (size_t)i0 * g.ld_y + (size_t)row0;
     for (int32_t j = 0; row0 + n_rows <= it->row1 && j < n_rows * g.n_blocks; j++)
-        memcpy(g.half + j, g.w + (size_t)j * block_size(type), sizeof *g.half);
+        memcpy(g.half + j, g.w + (size_t)j * kvl_wtype_bytes(type, 32), sizeof *g.half);
     for (; row0 + n_rows <= it->row1; row0 += n_rows, g.w += group, g.y += n_rows) {
         g.next = row0 + 2 * n_rows <= it->row1 ? g.w + group : g.w;
         gemvq_group(&g, type, n_rows, n_x);

@@ -3,6 +3,7 @@
 #define KVL_KERN_MATH_H
 
 #include "cpu.h"
+#include "wtype.h"
 
 #include <assert.h>
 #include <math.h>
@@ -81,11 +82,6 @@ VEC float block_scale(const uint8_t *block)
     return vec_f16(h);
 }
 
-VEC size_t block_size(enum kvl_wtype type)
-{
-    return type == KVL_W_Q8_0 ? 34 : 18;
-}
-
 /* Integers j .. j + VW - 1 of the 32 of a quantised block. */
 VEC vf block_ints(const uint8_t *block, enum kvl_wtype type, int32_t j)
 {
@@ -93,9 +89,9 @@ VEC vf block_ints(const uint8_t *block, enum kvl_wtype type, int32_t j)
     return vf_nibbles(block + 2, j);
 }
 
-VEC void widen_blocks(float *y, const uint8_t *src, enum kvl_wtype type, int32_t n)
+VEC void widen_int16(float *y, const uint8_t *src, enum kvl_wtype type, int32_t n)
 {
-    for (int32_t i = 0; i < n; i += 32, src += block_size(type)) {
+    for (int32_t i = 0; i < n; i += 32, src += kvl_wtype_bytes(type, 32)) {
         vf d = vf_set1(block_scale(src));
         UNROLL
         for (int32_t j = 0; j < 32; j += VW)
@@ -103,15 +99,45 @@ VEC void widen_blocks(float *y, const uint8_t *src, enum kvl_wtype type, int32_t
     }
 }
 
+/* A row of a type that has no kernels: columns col .. col + n - 1, col a multiple of 8. */
+VEC void widen_any(float *y, const uint8_t *row, enum kvl_wtype type, int32_t col, int32_t n)
+{
+    for (int32_t i = col; i < col + n; i += 8, y += 8) {
+        switch (type) {
+#define KVL_WTYPE_PLAIN(name, ...)                                                                 \
+    case KVL_W_##name:                                                                             \
+        break;
+#define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, ...)          \
+    case KVL_W_##name:                                                                             \
+        eight(y, row + (size_t)(i / (elements)) * (bytes), i % (elements));                        \
+        break;
+#include "kvl/wtypes.def"
+        }
+    }
+}
+
+/* Columns col .. col + n - 1 of a row, col a multiple of 32. */
+static void widen_columns(float *y, const void *row, enum kvl_wtype type, int32_t col, int32_t n)
+{
+    const uint8_t *at = (const uint8_t *)row + kvl_wtype_bytes(type, (size_t)col);
+    switch (type) {
+#define widen_kernel_int16(name) widen_int16(y, at, KVL_W_##name, n)
+#define widen_kernel_any(name)   widen_any(y, row, KVL_W_##name, col, n)
+#define KVL_WTYPE_PLAIN(name, ...)                                                                 \
+    case KVL_W_##name:                                                                             \
+        widen_plain(y, at, KVL_W_##name, n);                                                       \
+        break;
+#define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, kernels)      \
+    case KVL_W_##name:                                                                             \
+        widen_kernel_##kernels(name);                                                              \
+        break;
+#include "kvl/wtypes.def"
+    }
+}
+
 static void widen(float *y, const void *src, enum kvl_wtype type, int32_t n)
 {
-    switch (type) {
-    case KVL_W_F32: widen_plain(y, src, KVL_W_F32, n); break;
-    case KVL_W_F16: widen_plain(y, src, KVL_W_F16, n); break;
-    case KVL_W_BF16: widen_plain(y, src, KVL_W_BF16, n); break;
-    case KVL_W_Q8_0: widen_blocks(y, src, KVL_W_Q8_0, n); break;
-    case KVL_W_Q4_0: widen_blocks(y, src, KVL_W_Q4_0, n); break;
-    }
+    widen_columns(y, src, type, 0, n);
 }
 
 /* C [MR][NR] = or += A B.  Element (i, k) of A is a[i * row_a + k * col_a], row k of B is at

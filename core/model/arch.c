@@ -1,0 +1,34 @@
+/* The architectures that kvlab computes. */
+#include "arch.h"
+
+#include "kvl/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct kvl_arch arch_rows[] = {
+    /* Llama 1 to 3, Mistral, Yi, TinyLlama, SmolLM */
+    { .name = "llama", .rope = KVL_ROPE_NORM },
+    /* Qwen 2 and 2.5 */
+    { .name = "qwen2", .rope = KVL_ROPE_NEOX, .qkv_bias = true },
+};
+
+enum { ARCH_ROWS = sizeof arch_rows / sizeof *arch_rows };
+
+const struct kvl_arch *kvl_arch_find(const struct kvl_str *name)
+{
+    for (size_t i = 0; i < ARCH_ROWS; i++)
+        if (strlen(arch_rows[i].name) == name->len &&
+            memcmp(arch_rows[i].name, name->s, name->len) == 0)
+            return &arch_rows[i];
+    return NULL;
+}
+
+const char *kvl_arch_names(char *out, size_t cap)
+{
+    size_t len = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < ARCH_ROWS && len < cap; i++)
+        len += (size_t)snprintf(out + len, cap - len, "%s%s", i ? ", " : "", arch_rows[i].name);
+    return out;
+}
