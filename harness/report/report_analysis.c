@@ -149,13 +149,14 @@ static void similarity_suggest(const json_t *row, FILE *out)
     for (size_t i = 0; i < json_array_size(filters); i++)
         fprintf(out, "%s%" JSON_INTEGER_FORMAT, i ? "+" : "",
                 json_integer_value(json_array_get(filters, i)));
-    fprintf(out,
-            ".  The layers behind them keep %.3f of their attention, %.3f with tokens of their own "
-            "choice.\n  Rule (that of omnikv:filter_layers=measured, here over all answer steps): of "
-            "the sets that leave at most %.0f layers\n  dense, %.0f behind each filter included, "
-            "the one that keeps the most.\n\n",
-            kvl_json_number(row, "captured"), kvl_json_number(row, "own"),
-            kvl_json_number(row, "dense_layers"), kvl_json_number(row, "wait_layers"));
+    fprintf(
+        out,
+        ".  The layers behind them keep %.3f of their attention, %.3f with tokens of their own "
+        "choice.\n  Rule (that of omnikv:filter_layers=measured, here over all answer steps): of "
+        "the sets that leave at most %.0f layers\n  dense, %.0f behind each filter included, "
+        "the one that keeps the most.\n\n",
+        kvl_json_number(row, "captured"), kvl_json_number(row, "own"),
+        kvl_json_number(row, "dense_layers"), kvl_json_number(row, "wait_layers"));
 }
 
 static int print_similarity(const json_t *rows, FILE *out, struct kvl_err *err)

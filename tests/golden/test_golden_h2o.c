@@ -541,10 +541,9 @@ static void test_random_attention_equals_the_simulation(void **state)
         for (int i = 0; i < N_RULES; i++) {
             const struct rule *r = &rules[i];
             random_attention((uint64_t)(100 * group + i));
-            struct kvl_shape shape = { .n_layers = 1,
-                                       .n_heads = MAX_HEADS,
-                                       .n_kv_heads = MAX_HEADS / group,
-                                       .group = group };
+            struct kvl_shape shape = {
+                .n_layers = 1, .n_heads = MAX_HEADS, .n_kv_heads = MAX_HEADS / group, .group = group
+            };
             fake_open(&h2o, r->options, r->budget, shape);
             naive_open(r, MAX_HEADS, group);
             fake_random_prompt();
@@ -609,10 +608,9 @@ static void test_random_masks_equal_the_simulation(void **state)
     for (int32_t group = 1; group <= MAX_HEADS; group *= 2)
         for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
             random_attention(7 * (uint64_t)group + i);
-            struct kvl_shape shape = { .n_layers = 1,
-                                       .n_heads = MAX_HEADS,
-                                       .n_kv_heads = MAX_HEADS / group,
-                                       .group = group };
+            struct kvl_shape shape = {
+                .n_layers = 1, .n_heads = MAX_HEADS, .n_kv_heads = MAX_HEADS / group, .group = group
+            };
             fake_open(&h2o_sim, masks[i].options, masks[i].budget, shape);
             naive_open(&masks[i], MAX_HEADS, group);
             fake_random_prompt();

@@ -267,7 +267,9 @@ struct plan_case {
 
 static void check_plan(const struct kvl_policy *policy, const struct plan_case *c, bool own)
 {
-    struct kvl_shape shape = { .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .group = 2 };
+    struct kvl_shape shape = {
+        .n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .group = 2
+    };
     struct kvl_planned *p = NULL;
     struct kvl_err err = { 0 };
     int rc = (own ? kvl_planned_create_own : kvl_planned_create)(policy, &shape, c->options,

@@ -621,9 +621,12 @@ static void test_lazy_list_fits_the_budget(void **state)
 
 static int plan_with(const char *options, int32_t budget, int32_t n_layers, struct kvl_err *err)
 {
-    struct kvl_shape shape = {
-        .n_layers = n_layers, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_embd = 64, .group = 2
-    };
+    struct kvl_shape shape = { .n_layers = n_layers,
+                               .n_heads = 4,
+                               .n_kv_heads = 2,
+                               .head_dim = 16,
+                               .n_embd = 64,
+                               .group = 2 };
     struct kvl_planned *p = NULL;
     *err = (struct kvl_err){ 0 };
     int rc = kvl_planned_create(kvl_policy_omnikv, &shape, options, budget, 100, &p, err);

@@ -195,8 +195,7 @@ static int test_plan(struct kvl_plan *plan)
 #define POLICY(id, ...) RIG_POLICY(id, .plan = test_plan, .select = test_select, __VA_ARGS__)
 
 POLICY(plain, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS);
-POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS,
-       .observe = test_observe);
+POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .observe = test_observe);
 POLICY(shrinking, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_EVICTS,
        .observe = test_observe, .evict = test_evict);
 

@@ -181,9 +181,8 @@ RIG_POLICY(naming, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = naming_pl
            .prefilled = naming_prefilled, .select = test_select);
 RIG_POLICY(shrinking, .caps = KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_OFFLOADS,
            .plan = test_plan, .select = test_select, .evict = test_evict);
-RIG_POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS,
-           .plan = observing_plan, .select = test_select, .observe = test_observe,
-           .report = test_report);
+RIG_POLICY(observing, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = observing_plan,
+           .select = test_select, .observe = test_observe, .report = test_report);
 RIG_POLICY(unlicensed, .caps = KVL_CAP_SELECTS, .plan = test_plan, .select = test_select);
 
 /* ---- attention that looks where it reads -------------------------------------------------------- */

@@ -25,9 +25,13 @@ struct record_test {
 
 static void record_open(struct record_test *t)
 {
-    static const struct kvl_shape shape = {
-        .n_layers = 2, .n_heads = 2, .n_kv_heads = 1, .head_dim = 8, .n_embd = 16, .n_vocab = 32, .group = 2
-    };
+    static const struct kvl_shape shape = { .n_layers = 2,
+                                            .n_heads = 2,
+                                            .n_kv_heads = 1,
+                                            .head_dim = 8,
+                                            .n_embd = 16,
+                                            .n_vocab = 32,
+                                            .group = 2 };
     static char options[] = "";
     *t = (struct record_test){ .sweep = { .contexts = N_CONTEXTS, .questions = N_QUESTIONS } };
     assert_int_equal(kvl_registry_create(&t->registry, &t->err), KVL_OK);

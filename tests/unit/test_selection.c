@@ -147,8 +147,8 @@ RIG_POLICY(shared, .caps = KVL_CAP_SELECTS, .select = select_shared);
 RIG_POLICY(repeated, .caps = KVL_CAP_SELECTS, .select = select_repeated);
 RIG_POLICY(constant, .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS, .plan = plan_raw,
            .select = select_constant);
-RIG_POLICY(observing, .caps = KVL_CAP_SELECTS, .plan = plan_state,
-           .select = select_plain, .observe = observe_sums, .report = report_sums);
+RIG_POLICY(observing, .caps = KVL_CAP_SELECTS, .plan = plan_state, .select = select_plain,
+           .observe = observe_sums, .report = report_sums);
 
 /* ---- tests -------------------------------------------------------------------------------------------- */
 
