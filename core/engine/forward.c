@@ -169,13 +169,13 @@ static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
     return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
 }
 
-/* What several policies share runs in nobody's name. */
+/* Work that several policies share is attributed to no policy. */
 static void no_hook(const struct kvl_forward *f)
 {
     if (f->n > 1 && f->mode == KVL_DECODE) kvl_watch_policy(f->e, NULL);
 }
 
-/* Rows that the store has already, to what it made of them. */
+/* Rounds x [n] as the store rounded these rows. */
 static int round_stored(const struct kvl_forward *f, float *x, size_t n)
 {
     const struct kvl_engine *e = f->e;

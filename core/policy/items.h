@@ -6,8 +6,8 @@
 
 #include "policy_impl.h"
 
-/* One list of one head: runs in a whole lane, else positions; `everything` has neither unless somebody
- * needs it. */
+/* One list of one head: runs in a whole lane, else positions; `everything` has neither until they are
+ * needed. */
 struct kvl_items {
     bool everything;
     const struct kvl_run *run; /* ascending, apart from each other */

@@ -140,11 +140,11 @@ struct kvl_meta_table {
     struct kvl_meta_plane *plane; /* [decl.n_layers] */
 };
 
-/* Rows for n_pos positions, zero until somebody writes them. */
+/* Rows for n_pos positions, zero until they are written. */
 int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
                           int32_t n_pos, struct kvl_meta_table **out);
 void kvl_meta_table_destroy(struct kvl_meta_table *t);
-/* An equal table that shares what nobody writes: copies what was written since the last fork or freeze
+/* An equal table that shares what is not written: copies what was written since the last fork or freeze
  * at most, unless that is most of it. */
 int kvl_meta_table_fork(const struct kvl_engine *e, struct kvl_meta_table *from,
                         struct kvl_meta_table **out);
@@ -190,7 +190,7 @@ struct kvl_segment {
     bool has_q_pos;
     struct kvl_sel_list *list; /* [n_lists] */
     int32_t n_lists;
-    /* Until somebody looks (kvl_sel_look): the items of list i are on their way to top[i * n_top] and up, and
+    /* Until kvl_sel_look: the items of list i are on their way to top[i * n_top] and up, and
      * `forced`, where it is not negative, comes behind them.  NULL: lists have their items. */
     const int32_t *top;
     int32_t n_top, n_scored, forced; /* n_scored: so many competed */
@@ -297,7 +297,7 @@ int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const in
 
 /* ---- hooks.c ---------------------------------------------------------------------------------------- */
 
-/* From here on the hooks of this policy run; NULL: nobody's. */
+/* From here on the hooks of this policy run; NULL: of no policy. */
 void kvl_watch_policy(struct kvl_engine *e, const char *policy);
 /* Before every hook: errors go to `err`.  Nothing is waited for: for hooks that look at nothing and call no
  * operator. */

@@ -88,7 +88,7 @@ struct kvl_session {
     int64_t n_host; /* slots that a prefill left in pinned memory, of layers without a tier */
     struct kvl_counters count;
     struct kvl_probe probe;
-    struct kvl_tap tap; /* members are NULL where nobody listens */
+    struct kvl_tap tap; /* members are NULL where there is no listener */
     int tap_rc;         /* what a tap inside a hook returned: the hook's call ends with it */
 };
 
@@ -98,7 +98,7 @@ struct kvl_engine {
     const struct kvl_device *dev;
     /* ops: their results are there after kvl_engine_sync, and `pending` is to be set; now: when they return */
     const struct kvl_ops *ops, *now;
-    bool pending; /* something was given to the device that nobody has waited for */
+    bool pending; /* something was given to the device that was not waited for */
     bool marks;   /* hooks of this call ran ahead of the device, which may have marked a row */
     const struct kvl_row *marked; /* the first row of the call that did */
     const void *mirror[2];        /* what of the model has a copy on the device */
@@ -157,7 +157,7 @@ struct kvl_job_src {
 
 /* What observe gets: the arrays lie in the step arena, weights and lse in that of results. */
 struct kvl_observed {
-    const float **probs; /* [n_heads]; NULL where nobody observes */
+    const float **probs; /* [n_heads]; NULL where `observe` is not asked */
     int32_t *n;          /* [n_heads]; the same */
     float *lse;          /* [n_heads] */
 };

@@ -1,6 +1,6 @@
 /* guard.h - one line that says so when a plug-in crashes the program.
  *
- * A method or task of somebody else runs in this process: it may read where nothing is.  The program then
+ * A plug-in's method or task runs in this process: it may read where nothing is.  The program then
  * ends by the same signal as without the guard; the log keeps what was committed.
  * A policy that runs in a process of its own takes that one along: kvl_guard_share tells another which
  * policy or task it was.

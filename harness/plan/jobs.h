@@ -32,7 +32,7 @@ struct kvl_jobs_ask {
     int64_t kv_bytes;   /* keys and values of one process */
     int64_t free_bytes; /* 0 = unknown */
     bool gpu;    /* it is the GPU that has work: one process unless asked, and always apart */
-    bool plugin; /* code of somebody else runs: apart unless asked for one process */
+    bool plugin; /* plug-ins run: apart unless asked for one process */
 };
 /* Fewer than asked where there is no work or no memory for all. */
 struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a);

@@ -1,5 +1,5 @@
 /* kvl/observe.h - what a policy may look at: observers of the prefill, stored keys and values, weights,
- * tokens; and what it tells whoever traces the run.
+ * tokens; and what it tells a trace of the run.
  *
  * Part of kvl/policy.h. */
 #ifndef KVL_POLICY_OBSERVE_H
@@ -110,9 +110,9 @@ KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *
 /* ---- traces ------------------------------------------------------------------------------------ */
 
 /* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for
- * whoever traces the run: every list of `scope` has n of them, of units of unit_tok positions, the
+ * a trace of the run: every list of `scope` has n of them, of units of unit_tok positions, the
  * first of which begins at first_tok.  -INFINITY: could not be chosen.  Changes no answer, and costs
- * nothing where nobody listens. */
+ * nothing without a trace. */
 struct kvl_scored {
     enum kvl_scope scope;
     int32_t first_tok, unit_tok, n;
@@ -120,7 +120,7 @@ struct kvl_scored {
 };
 KVL_API int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                            const struct kvl_scored *scored);
-/* False: nobody listens, and an array made for kvl_tap_scores alone need not be made. */
+/* False: there is no trace, and an array made for kvl_tap_scores alone need not be made. */
 KVL_API bool kvl_tap_listens(const struct kvl_pctx *ctx);
 
 #ifdef __cplusplus

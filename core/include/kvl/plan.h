@@ -77,8 +77,8 @@ KVL_API int kvl_plan_needs_budget(struct kvl_plan *plan);
 
 /* ---- the host tier, in hooks ----------------------------------------------------------------------- */
 
-/* In open, or in prefilled of a shared prefill, for who knows only then: of the layers that plan offloaded,
- * those that are not named, layers [n_layers] zero, stay on the device. */
+/* Call when the offloaded layers are known only after plan, in open or in prefilled of a shared prefill.  Of the
+ * layers that plan offloaded, those where layers [n_layers] is zero stay on the device. */
 KVL_API int kvl_offload_layers(const struct kvl_pctx *ctx, const uint8_t *layers);
 /* A hint, from any hook of a step: what lane (layer, kv_head) will read when its turn comes in this step or
  * the next.  Fetched when the hook returns, all lanes at once; wrong guesses cost bytes only.  While a lane

@@ -56,7 +56,7 @@ KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc
 /* A table declared in plan: rows of kv head h start at data + h * head_stride; rows for all positions
  * appended so far are there.  KVL_EPOLICY when the handle is wrong, or the layer has no rows.
  *
- * Relatives (forks, sessions at other budgets) share rows until somebody writes them.  kvl_meta gives
+ * Relatives (forks, sessions at other budgets) share rows until one of them writes.  kvl_meta gives
  * all rows in one piece, to write anywhere: what is shared of the layer is copied whole.  A method
  * whose rows stay as they are once their tokens are past writes through kvl_meta_from and reads
  * through kvl_meta_rows, and pays for the rows that it writes.  No pointer outlives the hook, nor the

@@ -7,7 +7,7 @@
  *
  *     kvlab-tables 1            the format's version
  *     model HASH                kvl_model_hash of the model that was measured
- *     dense N                   layers that filter layers may leave dense, unless somebody asks for others
+ *     dense N                   layers that filter layers may leave dense, unless others are asked for
  *     kept L S ...              S(L, L), S(L, L + 1), ...: see struct kvl_tables; a line for every layer
  *     gates L G ...             of every kv head of layer L; a line for every layer, or none
  *
