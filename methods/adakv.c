@@ -133,16 +133,17 @@ static const struct kvl_policy adakv = {
     .help = "heads share a layer's budget by their scores, which another policy gives",
     .follows =
         "Algorithm 1 with floor_alpha 0.2 over SnapKV (window 32, kernel 7, maximum), one set per "
-        "kv head as gqa_support of the repository. totals=official rounds as the repository "
-        "does, totals=kvpress is AdaKVPress; any policy that scores tokens once may be "
-        "wrapped.",
+        "kv head as gqa_support of the repository. totals=official rounds as the repository does, "
+        "totals=kvpress is AdaKVPress, a guaranteed minimum in place of the mixture. Any policy "
+        "that scores tokens once may be wrapped; kvpress' leaderboard entry expected_attention is "
+        "adakv(expected_attention:epsilon=0.01).",
     .deviations =
-        "The default, totals=strict, rounds so that the heads keep the budget together; the "
-        "official rounding misses it by up to a token per head. One set per query head on "
-        "repeated keys: no.",
+        "The default, totals=strict, rounds by largest remainders, so that a layer's heads keep "
+        "the budget together; the official rounding misses it by up to a token per head. Left out: "
+        "one set per query head on repeated keys.",
     .cost =
-        "Once that of the inner policy and a top-k of the scores of all heads of a layer together; "
-        "nothing while decoding.",
+        "Once that of the inner policy, and a top-k of the K n scores of a layer. Nothing while "
+        "decoding; no memory after that.",
     .inner = "snapkv",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,

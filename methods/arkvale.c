@@ -299,16 +299,19 @@ static const struct kvl_policy arkvale = {
     .paper = "Chen et al., NeurIPS 2024",
     .help = "pages live on the host and are recalled when their digest matches the query",
     .follows =
-        "Paper and official code: pages of 32 tokens, digest of centre and mean distance, 2 sink "
-        "and 2 window pages always read, recalled pages take the places of those not chosen.",
+        "Paper and README of the official code: pages of 32 tokens, digest of centre and mean "
+        "distance, page budget and page top-k apart, 2 sink and 2 window pages always read, "
+        "recalled pages take the places of those not chosen. Options: lists per query head or the "
+        "maximum over the group (reduce), the least recent or the least frequent page leaves "
+        "(replace).",
     .deviations =
-        "Digests are 32-bit floats. Scores of the query heads of a kv head are summed, one "
-        "list per kv head (reduce). No dense layers unless asked for.",
+        "Digests are 32-bit floats, not half floats. Scores of the query heads of a kv head are "
+        "summed, one list per kv head (reduce). No dense layers unless asked for.",
     .cost =
-        "Reads 2 head_dim floats for each page and kv head, a top-k of the pages per kv head; "
-        "recalled pages come from the host. Every page_size tokens one page of keys is read again. "
-        "Once: all keys. Memory: 2 head_dim / page_size floats per token and kv head, "
-        "page_budgets pages of a lane on the device.",
+        "Per step and layer 2 d floats are read for each of n / page_size pages per kv head, and a "
+        "top-k of the pages is taken; recalled pages come over the bus. Every page_size tokens a "
+        "page of keys is read again. Once all keys. Memory: 2 d / page_size floats per token and "
+        "kv head, page_budgets pages of a lane on the device.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = arkvale_options,

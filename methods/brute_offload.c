@@ -65,14 +65,16 @@ static const struct kvl_policy brute_offload = {
     .title = "Full attention from the host",
     .paper = "none (bound); Hao et al., ICLR 2025, Figure 4",
     .help = "reads everything, fetched from the host in every step; ignores the budget",
-    .follows = "The baseline of offloading papers: all keys and values live on the host, and every "
-               "layer of "
-               "every step fetches them. Its answers are those of full, bit for bit.",
+    .follows =
+        "The baseline of offloading papers (OmniKV, Figure 4): all keys and values live on the "
+        "host, and every layer of every step fetches them. Its answers are those of full, bit for "
+        "bit. cache_tok keeps some of what was fetched on the device.",
     .deviations =
         "Fetches are not overlapped with the layer before; they are counted and timed apart.",
     .cost =
-        "Every step fetches every key and value but the latest, and reads them; one layer of the "
-        "context at a time is on the device. Nothing once, nothing besides the cache.",
+        "Per step and layer every key and value but the latest comes over the bus, 2 n d values "
+        "per kv head, and is read. Nothing once; no memory besides the cache, of which one layer "
+        "of the context at a time is on the device.",
     .version = 1,
     .caps = KVL_CAP_BOUND | KVL_CAP_OFFLOADS,
     .opts = brute_offload_options,

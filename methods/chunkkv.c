@@ -109,15 +109,17 @@ static const struct kvl_policy chunkkv = {
     .follows =
         "kvpress' ChunkKVPress: scores summed over the heads, their mean over chunks of 20 tokens, "
         "the best chunks for all heads; the window that SnapKV protects stays beside them, as in "
-        "the paper's Algorithm 1 (protected=scored: one above the best, goes with its chunks, "
-        "as in "
-        "kvpress). Any policy that scores tokens once may be wrapped.",
+        "the paper's Algorithm 1. protected=scored treats the window as kvpress does: scored one "
+        "above the best, it goes with its chunks. Any policy that scores tokens once may be "
+        "wrapped.",
     .deviations =
-        "The number of chunks follows from the budget, of which up to chunk - 1 tokens stay "
-        "unused (protected=scored: kvpress' part of all chunks, up to a chunk more or fewer than "
-        "the "
-        "budget). The paper's reuse of indices by neighbouring layers: no.",
-    .cost = "Once that of the inner policy and one pass over the scores; nothing while decoding.",
+        "The number of chunks follows from the budget, of which up to chunk - 1 tokens stay unused "
+        "(protected=scored: kvpress' part of all chunks, from the ratio that the budget is, up to "
+        "a chunk more or fewer than the budget). Left out: reuse of indices by neighbouring "
+        "layers.",
+    .cost =
+        "Once that of the inner policy, and a pass over the K n scores of a layer. Nothing while "
+        "decoding; no memory after that.",
     .inner = "snapkv",
     .version = 1,
     .caps = KVL_CAP_EVICTS,

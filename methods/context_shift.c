@@ -133,12 +133,15 @@ static const struct kvl_policy context_shift = {
     .help = "keeps the first tokens, drops the older half of the others when the cache is full",
     .follows =
         "llama.cpp: keep n_keep, drop half of the rest when n_past + 1 reaches n_ctx, keys at "
-        "their rank in the cache; mode=rolling is the buffer of sliding-window models.",
-    .deviations = "Keys are rotated anew from their form before RoPE: exact, where llama.cpp's "
-                  "repeated shifts round. From a shared prefill the context was read whole.",
+        "their rank in the cache. mode=rolling is the buffer of sliding-window models, one token "
+        "at a time at original positions.",
+    .deviations =
+        "Keys are rotated anew from their form before RoPE: exact, where llama.cpp's repeated "
+        "shifts round. From a shared prefill the context was read whole.",
     .cost =
         "Per step and layer two ranges, and with positions=in_cache up to n_ctx - 1 keys rotated "
-        "anew; once: two ranges.",
+        "anew. Once two ranges. Memory with positions=in_cache: keys before RoPE, half the cache "
+        "again.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,

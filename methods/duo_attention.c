@@ -433,15 +433,19 @@ static const struct kvl_policy duo_attention = {
     .follows =
         "The paper's heads by gates and quantile, sink 64 and recent 256 as deployed, original "
         "positions, sliding while decoding. With prefill=own streaming heads stream in the prefill "
-        "too, as in the official code; with prefill=shared the prefill is dense, as in kvpress.",
+        "too, as in the official code; with prefill=shared the prefill is dense, as in kvpress, "
+        "whose windows are fixed while decoding. table=FILE takes trained gates; "
+        "sink=128,recent=256 are the sizes of the training.",
     .deviations =
         "Without table=FILE gates are measured (share of attention outside sink and window; those "
         "of the model's tables, without tables on the context), not trained; equal gates go by "
-        "lane, not by random noise; the budget, a mean "
-        "over lanes, sets sparsity and windows where they are not given.",
-    .cost = "Once: two column sums of the prefill where gates are measured, two ranges per "
-            "streaming lane. "
-            "Per step: two ranges per streaming lane; full lanes read everything.",
+        "lane, where the official code adds random noise; the budget, a mean over lanes, sets "
+        "sparsity and windows where they are not given.",
+    .cost =
+        "Per step and layer two ranges for each streaming lane; full lanes read everything, 2 n d "
+        "values. Once, where gates are measured, a second pass of all queries over all keys for "
+        "two column sums, shared by all policies that want column sums; with prefill=own 32 "
+        "queries of the first chunk. Memory: two floats per lane.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,

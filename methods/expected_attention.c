@@ -222,13 +222,15 @@ static const struct kvl_policy expected_attention = {
     .paper = "Devoto et al., 2025, arXiv 2510.00636",
     .help = "keeps what future queries are expected to attend to, evicts the rest once",
     .follows =
-        "kvpress: moments of the queries before RoPE behind n_sink, turned by the mean rotation of "
-        "the next 512 positions, softmax per query head, mean over the group, times the norm of "
-        "the value. Its leaderboard entry is adakv(expected_attention) with epsilon=0.01.",
+        "kvpress: moments of the queries before RoPE of the positions from n_sink on, turned by "
+        "the mean rotation of the next 512 positions, softmax per query head, mean over the group, "
+        "times the norm of the value; 4 sinks, epsilon 0. Without covariance or norms: options. "
+        "The leaderboard's entry is adakv(expected_attention) with epsilon=0.01.",
     .deviations = "32-bit floats throughout; not repeated while decoding.",
     .cost =
-        "Prefill: d^2 / 2 multiply-adds for every query, shared. Once: d^2 for every key and query "
-        "head, keys and values read, a top-k per kv head. Nothing while decoding.",
+        "In the prefill d^2 / 2 products for each of n queries and H heads, shared. Once d^2 "
+        "products for each of n keys and H heads, keys and values read, a top-k of n per kv head. "
+        "Nothing while decoding; no memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS,
     .opts = expected_options,

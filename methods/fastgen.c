@@ -414,16 +414,15 @@ static const struct kvl_policy fastgen = {
     .follows =
         "The paper's five policies and choice; frequent tokens, group mean, first tokens and "
         "recovery=mass as in cold-compress, since the authors' code was never published. "
-        "recovery=renorm is the paper's distance, on the last rows queries.",
+        "recovery=renorm is the paper's distance after renormalising, on the last rows queries.",
     .deviations =
-        "threshold=budget takes T from the budget, which the paper does not have. Sums are of all "
-        "steps, not of the last 400. The window is a share of the planned context and does "
-        "not grow.",
+        "threshold=budget takes T from the budget, which the paper does not have. Attention of a "
+        "kv head is its group's mean. Sums are of all steps, not of the last 400 as in "
+        "cold-compress. The window is a share of the planned context and does not grow.",
     .cost =
-        "Once: two column sums over all queries, shared, and a top-k per kv head. Per step: sums "
-        "of "
-        "what is live; where frequent tokens are kept, a top-k of them. 8 bytes per live token and "
-        "kv head.",
+        "Per step and layer H additions of what is live; where frequent tokens are kept, a "
+        "division and a top-k of it. Once two column sums over all queries, shared, and a top-k of "
+        "n per kv head. Memory: 8 bytes per live token and kv head.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_TOKENS | KVL_CAP_RAGGED,
     .opts = fastgen_options,

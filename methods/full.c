@@ -17,7 +17,9 @@ static const struct kvl_policy full = {
         "The engine's dense path: no hook, no rounding of its own. It is what every policy must "
         "give, bit for bit, when its budget holds the whole sequence.",
     .deviations = "None.",
-    .cost = "Every step reads every key and value. Nothing once, nothing besides the cache.",
+    .cost =
+        "Every step reads every key and value, 2 n d per kv head and layer. Nothing once, nothing "
+        "besides the cache.",
     .version = 1,
     .caps = KVL_CAP_BOUND,
 };

@@ -446,16 +446,24 @@ static const struct kvl_policy h2o = {
     .help = "keeps the tokens that received the most attention, and the latest",
     .follows =
         "Real dropping of the official code: column sums of the whole prompt, then the weights of "
-        "every step; half heavy tokens, half recent ones. variant names its other behaviours that "
-        "really drop (llama_recipes, flexgen) and those of KVCache-Factory and kvpress.",
+        "every step; half heavy tokens, half recent ones, at original positions. "
+        "positions=in_cache rolls positions as the streaming code does. variant names its other "
+        "behaviours that really drop (llama_recipes, flexgen), KVCache-Factory (prompt only, after "
+        "its fix of June 2026) and kvpress' ObservedAttention. The official code fails on grouped "
+        "queries: here sums are kept per query head and reduced when a lane decides, by mean, max "
+        "or first (reduce; first is the port's).",
     .deviations =
-        "The context comes from a dense prefill, as in the official code, unless prefill=own. "
-        "Sums of the prompt know original positions and no decay; a block of several tokens is "
-        "cut at its end; 32-bit floats. decay, every and layer_budgets are published nowhere.",
+        "The context comes from a dense prefill, as in the official code, unless prefill=own. Sums "
+        "of the prompt know original positions and no decay; a block of several tokens is cut at "
+        "its end; 32-bit floats, where the official code has the model's type. decay, every and "
+        "layer_budgets are published nowhere. Left out: KVCache-Factory before its fix (early "
+        "queries saw later keys), and its default of one set per query head on repeated keys.",
     .cost =
-        "Per step and layer B additions for each query head and, once in `every` steps, a top-k "
-        "of B per kv head. Once a second pass of all queries over all keys, shared by all "
-        "policies that want column sums. A float per live token and query head.",
+        "Per step and layer B additions for each of H heads and, once in `every` steps, a top-k of "
+        "B per kv head; positions=in_cache rotates B keys anew. Once a second pass of all queries "
+        "over all keys, shared by all policies that want column sums, and a top-k of n per kv "
+        "head. Memory: a float per live token and query head, for the variants of one cut none; "
+        "with positions=in_cache keys before RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,

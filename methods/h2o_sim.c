@@ -279,15 +279,15 @@ static const struct kvl_policy h2o_sim = {
     .follows =
         "The generation code by masks with its quirks: a token is masked for one step when it "
         "leaves the window, and may come back. variant=lm_eval is the static set behind the "
-        "accuracy figures.",
+        "accuracy figures; its causal form, commented out in that code, is left out.",
     .deviations =
         "Budgets are tokens, not shares of the prompt. lm_eval takes the sums of the context, "
         "since the future queries that the original sums over do not exist while decoding, and "
         "leaves the context itself unmasked. A group of query heads shares a set. 32-bit floats.",
     .cost =
-        "Per step and layer n floats for each query head are read, and a top-k of n per kv head "
-        "is taken; it saves no memory and is not meant to. Once the second pass of column sums. A "
-        "float per position and query head.",
+        "Per step and layer n floats for each of H heads are read, and a top-k of n per kv head is "
+        "taken; it saves no memory and is not meant to. Once the second pass of column sums, "
+        "shared. Memory: a float per position and query head, and one per position and kv head.",
     .version = 1,
     .caps = KVL_CAP_SELECTS,
     .opts = h2o_sim_options,

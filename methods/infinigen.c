@@ -384,18 +384,21 @@ static const struct kvl_policy infinigen = {
     .paper = "Lee et al., OSDI 2024",
     .help = "the layer before guesses what this one will read; it is fetched ahead",
     .follows =
-        "Paper: partial, skewed queries and keys, tokens within alpha of the largest guess, their "
-        "mean "
-        "number over the heads, at most a share; only what was guessed is read. Layer 0 reads all.",
+        "Paper: partial, skewed queries and keys, tokens within alpha 5 of the largest guess, "
+        "their mean number over the heads, at most a share; partial weights of ratio 0.3; only "
+        "what was guessed is read. Layer 0 reads all. alpha=4 is the paper's for OPT; "
+        "skewing=false takes plain channels.",
     .deviations =
-        "Directions come from the context's own queries. RoPE lies between W_q and the "
-        "directions, so that W_q is read whole. A kv head ranks by the largest of its query "
-        "heads. The guess for layer 1 is not fetched ahead. Everything is read while it fits "
-        "in max_num_kv. No limited pool on the host.",
-    .cost = "W_q once more; r = partial_weight_ratio head_dim floats of each of n tokens per kv "
-            "head, a "
-            "top-k of n per kv head. Once: r head_dim for each key, an eigenproblem per kv head. "
-            "Memory: r floats per token and kv head.",
+        "Directions come from the context's own queries, where OPT's weights are skewed offline. "
+        "RoPE lies between W_q and the directions, so that W_q is read whole. A kv head ranks by "
+        "the largest of its query heads. The guess for layer 1 is not fetched ahead, and in a "
+        "block of tokens the first alone fetches ahead. Everything is read while it fits in "
+        "max_num_kv. Left out: a pool of limited size on the host.",
+    .cost =
+        "Per step and layer W_q of the next layer; r = partial_weight_ratio d floats of each of n "
+        "tokens per kv head, read by each of its query heads, a top-k of n; what is read comes "
+        "over the bus. Once r d products per key, an eigenproblem of d per kv head. Memory: r "
+        "floats per token and kv head.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS,
     .opts = infinigen_options,

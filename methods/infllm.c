@@ -516,18 +516,19 @@ static const struct kvl_policy infllm = {
     .help = "keeps all; reads first and latest tokens, and far blocks by their representative keys",
     .follows =
         "The official code: representatives by attention mass, one query turned to n_local - 1, "
-        "one list of blocks per layer, far tokens at the constant distance n_local - 1. "
-        "repr_score=logit is the paper's mean logit.",
+        "one list of blocks per layer, far tokens at the constant distance n_local - 1. Options: "
+        "the paper's mean logit (repr_score=logit), far tokens at their own positions, caches lru "
+        "and lru_s. prefill=own reads the context as a stream, as published.",
     .deviations =
         "Shared prefill: the context is dense, and scores are its column sums over n_local "
-        "queries. Own prefill: the first query of exc_block_size steps selects for them, where "
-        "the official code takes the mean of all. The block cache is counted, and executed with "
-        "offload=true; the "
-        "mean logit sums the n_local - 1 queries inside the window.",
+        "queries. Own prefill: the first query of exc_block_size steps selects for them, where the "
+        "official code takes the mean of all, later ones included. The block cache is counted, and "
+        "executed with offload=true; the mean logit sums the n_local - 1 queries inside the "
+        "window. Left out: perhead, the FAISS index.",
     .cost = "Per step and layer H d floats for each of n / block_size blocks; far keys are rotated "
-            "anew, and every block_size tokens one block's keys are read. Once all keys and the "
-            "column sums of the prefill. H d floats per block, H per token of the window, and keys "
-            "before RoPE, half the cache again.",
+            "anew, and every block_size tokens one block's keys are read. Once all keys, and the "
+            "column sums of the prefill, one set per n_local. Memory: H d floats per block, H per "
+            "token of the window, and keys before RoPE, half the cache again.",
     .version = 2,
     .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS,
     .prefill = KVL_PREFILL_EITHER,

@@ -149,13 +149,16 @@ static const struct kvl_policy keydiff = {
     .help = "keeps the tokens whose keys differ most from the mean direction, evicts the rest once",
     .follows =
         "The paper: minus the cosine to the mean of the unit keys after RoPE, per kv head, in "
-        "blocks of 128 with an anchor of their own. block=0 judges the whole context at once, "
-        "as kvpress does.",
-    .deviations = "The context comes from one dense prefill (kvpress: the same); tokens that come "
-                  "later stay.",
+        "blocks of 128 with an anchor of their own. block=0 judges the whole context at once, as "
+        "kvpress' KeyDiffPress does; recent is the sliding-window variant.",
+    .deviations =
+        "Keys come from one dense prefill, as in kvpress, where the paper's come from blocks that "
+        "saw the cut cache; tokens that come later stay. Left out: the anchor of pairwise "
+        "similarities, the paper's slow form.",
     .cost =
-        "Once, when the context is complete: 3 d multiply-adds for B + block keys and a top-k of "
-        "them, n / block times (block=0: for n keys, once); nothing while decoding.",
+        "Once, when the context is complete, 3 d products for B + block keys and a top-k of them, "
+        "n / block times per kv head (block=0: for n keys, once). Nothing while decoding; no "
+        "memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS,
     .opts = keydiff_options,

@@ -70,12 +70,12 @@ static const struct kvl_policy knorm = {
     .paper = "Devoto et al., EMNLP 2024, arXiv 2406.11430",
     .help = "keeps the tokens with the shortest keys, evicts the rest once",
     .follows =
-        "The paper and kvpress: minus the 2-norm of the key, per kv head, no token protected. "
-        "skip_layers=2 is KVCache-Factory's.",
+        "The paper and kvpress: minus the 2-norm of the key, per kv head, in every layer, no token "
+        "protected. skip_layers=2 leaves two layers whole, as KVCache-Factory does.",
     .deviations = "None.",
     .cost =
-        "Reads the keys once when the context is complete, and a top-k per kv head; nothing while "
-        "decoding.",
+        "Once, when the context is complete, d products for each of n keys and a top-k of n per kv "
+        "head. Nothing while decoding; no memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS,
     .opts = knorm_options,

@@ -445,19 +445,27 @@ static const struct kvl_policy ktransformers = {
     .title = "KTransformers",
     .paper = "kvcache-ai, KTransformers, long-context mode, 2024",
     .help = "reads blocks chosen by representative keys; may drop blocks once before",
-    .follows = "The long-context mode as its document describes it, every option, with the "
-               "tutorial's values; "
-               "without the errors of the published code, which compat=true brings back.",
+    .follows =
+        "The long-context mode as its document describes it, every option, with the tutorial's "
+        "values: block 128, local 4096, 96 blocks picked in every step and layer, DYNAMIC, SHARED. "
+        "The shipped configuration is "
+        "preselect_block=true,token_step=100,dense_layer_num=2,second_block_count=32. compat=true "
+        "brings back the errors of the published code: clipped maxima, boxes not filled on grouped "
+        "queries, representatives never updated, importance without a causal mask, first blocks by "
+        "importance, sums clipped per channel. block_size=1 with preselect is snapkv with "
+        "kernel=1; QUEST with SEPARATE is quest.",
     .deviations =
         "DYNAMIC: blocks that fill up while decoding are represented by their mean key. The block "
         "of the current token is read beside the local ones. Blocks lie on the device; with "
         "offload=true all but the first and the local ones lie on the host, as published, where "
         "the CPU attends to them under --device hybrid. compat leaves out what depends on stale "
-        "memory, lists that name a block twice, and the rule for layer 31.",
+        "memory, lists that name a block twice, and the rule for layer 31 of 32.",
     .cost =
-        "Per step and selecting layer one vector per block and kv head (QUEST two, DYNAMIC one per "
-        "query head) and a top-k; a new token updates one row. Once, with DYNAMIC or preselect: "
-        "128 queries over the context.",
+        "Per step and selecting layer one vector (QUEST two, DYNAMIC one per query head) of d for "
+        "each of n / block_size blocks per kv head, and a top-k; a new token updates one row. "
+        "Nothing in layers and steps that share a selection. Once the keys; with DYNAMIC or "
+        "preselect 128 queries over n keys for each of H heads. Memory: d floats (QUEST and MAX 2 "
+        "d of the cache's type, DYNAMIC H / K d) per block and kv head of the layers that select.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS,
     .opts = kt_options,

@@ -204,14 +204,16 @@ static const struct kvl_policy kvzip = {
     .help = "keeps what the model looks up when it repeats the context, over all layers and heads",
     .follows =
         "The paper: largest weight over the group and the repetition, chunk by chunk, all layers "
-        "and heads competing. chunk_size, sinks and the softmax over first keys, chunk and "
-        "repetition are kvpress'; plus=true is its KVzip+, ties=strict the official threshold.",
+        "and heads competing. chunk_size 2048, sinks and the softmax over first keys, chunk and "
+        "repetition are kvpress'. Options: layerwise lets each layer keep the same number, "
+        "plus=true is KVzip+, ties=strict is the official threshold, which drops ties.",
     .deviations =
-        "The request to repeat has our own words and no chat template. 32-bit weights. No "
-        "system prompt is set apart: the first n_sink tokens stay instead.",
-    .cost =
-        "Once: a second prefill over the full cache, and chunk_size more weights for every query "
-        "and head, shared by all budgets; a top-k over all lanes. Nothing while decoding.",
+        "The request to repeat has our own words and no chat template. 32-bit weights. No system "
+        "prompt is set apart: the first n_sink tokens stay instead. Left out: head scores measured "
+        "once per model (KVzip's head-level mode).",
+    .cost = "Once a second prefill over the full cache, and chunk_size more weights for each of n "
+            "queries and H heads, shared by all budgets and counted apart; a top-k over all lanes. "
+            "Nothing while decoding; no memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,
     .opts = kvzip_options,

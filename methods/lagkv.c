@@ -124,14 +124,16 @@ static const struct kvl_policy lagkv = {
     .help = "keeps the tokens that vary most against the block behind them, evicts the rest once",
     .follows =
         "kvpress: keys and values between the minimum and maximum of the next block, deviation "
-        "over channels, softmax in the block, mean of both, ranks within the block; sink, last "
-        "block and rest kept first. cross_scoring=true leaves the ranks out.",
+        "over channels, softmax in the block, mean of both, ranks within the block; sink 4, blocks "
+        "of 128, sink, last block and rest kept first. cross_scoring=true compares scores across "
+        "blocks. The paper's sink of 16 is an option.",
     .deviations =
-        "A channel without spread in the next block counts 0 instead of dividing by zero. "
-        "lag_size shrinks with budgets below 512. Once, not again while decoding.",
+        "A channel without spread in the next block counts 0, where kvpress divides by zero. "
+        "lag_size shrinks with budgets below 512. Once, not again as the text grows. Of two equal "
+        "tokens of a block the later ranks higher, as the sort that it follows has it.",
     .cost =
-        "Reads keys and values once when the context is complete, lag_size comparisons for each "
-        "token, a top-k per kv head; nothing while decoding.",
+        "Once, when the context is complete, keys and values are read, lag_size comparisons for "
+        "each of n tokens, a top-k of n per kv head. Nothing while decoding; no memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS,
     .opts = lagkv_options,

@@ -433,18 +433,22 @@ static const struct kvl_policy magicpig = {
             "likely "
             "that was",
     .follows =
-        "The official code: keys hashed without their mean, at least 2 collisions, sampling "
-        "probabilities with 1e-4 added, sink, local and later tokens dense, every 16th layer "
-        "dense, samples per query head.",
+        "The official code: keys hashed without their mean (an option), at least 2 collisions, "
+        "sampling probabilities with 1e-4 added, sink, local and later tokens dense, every 16th "
+        "layer dense, samples per query head.",
     .deviations =
-        "Logits are those of the keys as they are in every part (there: of centred keys, the "
+        "Logits are those of the keys as they are in every part (official: of centred keys, the "
         "same but for a constant). Tables are measured to the budget unless L is given, and a "
-        "larger sample is thinned at random, with corrected weights. The tail is unlimited.",
+        "larger sample is thinned at random, with corrected weights; both are ours. dense_every is "
+        "0 below 4 layers. The tail is unlimited (official: 256). Left out: base-2 log-sum-exp, a "
+        "cosine that is not clamped, what an empty sample leaves undefined.",
     .cost =
-        "Per step and layer K L d multiply-adds per query head, n L / 2^K bucket entries and n "
-        "bytes "
-        "of counters per query head, d values per sampled key. Once K L d multiply-adds per key. "
-        "Memory L (n + 2^K) integers per kv head.",
+        "Per step and layer K L d products for each of H heads, and as many floats of hyperplanes "
+        "read per layer; about n L / 2^K bucket entries and n bytes of counters for each of H "
+        "heads; d values per sampled token of a kv head, which attention reads again per query "
+        "head. Once K L d products per key and kv head, a counting sort per table; measuring runs "
+        "some hundred queries through the tables of a layer. Memory: L (n + 2^K) + n + d integers "
+        "or floats per kv head, K L d floats per layer.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES,
     .opts = magicpig_options,

@@ -543,23 +543,24 @@ static const struct kvl_policy minference = {
     .help = "prefills a few columns and diagonals of attention per head, decodes densely",
     .follows =
         "The code of the authors: vertical-slash by the last 64 queries with 30 forced columns and "
-        "100 forced diagonals, A-shape, and block-sparse by mean-pooled queries and keys; a table "
-        "gives every head its kind, none gives all vertical-slash 1000/6096, as the shipped tables "
-        "do. Decoding is dense.",
+        "100 forced diagonals, A-shape, and block-sparse by mean-pooled queries and keys; all "
+        "heads vertical-slash 1000/6096, as in the shipped tables. Options: one kind for all heads "
+        "(pattern), the kind of each head from a table (table=FILE, made by kvlab tables "
+        "minference), the kernel's blocks of 64 x 64 for each diagonal (slash=blocks). Decoding is "
+        "dense.",
     .deviations =
-        "The question comes behind the context, densely, so that the context's last queries "
-        "choose, not the question's. Of a diagonal its own pairs are read, where the published "
-        "kernel reads blocks of 64 x 64 (slash=blocks). Contexts beyond 32768 tokens come in "
-        "chunks, of which the "
-        "last queries choose for the "
-        "chunk; a block of queries always reads its own block; sizes come from the budget where "
-        "one is given; the search compares captured weight at an equal number of keys, not "
-        "outputs at an equal time.",
-    .cost = "Once per chunk, layer and vertical-slash head: 64 dense queries, two top-k of n; "
-            "block-sparse: "
-            "(n / 64)^2 products of means; then B keys per query instead of half of n. Per step "
-            "nothing: "
-            "decoding reads everything.",
+        "The question comes after the prefill, densely, so that the context's last queries choose "
+        "(official: the prompt's, the question's among them). Of a diagonal its own pairs are "
+        "read, where the published kernel reads blocks of 64 x 64 (slash=blocks); a note of the "
+        "report says which. Contexts beyond 32768 tokens come in chunks, of which the last queries "
+        "choose for the chunk; a block of queries always reads its own block; sizes come from the "
+        "budget where one is given; the search compares captured weight at an equal number of "
+        "keys, not outputs, or weight, at an equal cost of a kernel. Left out: tri-shape, dilated "
+        "forms, FlexPrefill, XAttention, other kinds of cache while decoding.",
+    .cost =
+        "Per chunk and layer of the prefill 64 dense queries and two top-k of n per vertical-slash "
+        "head; block-sparse: (n / 64)^2 products of means; then B keys per query instead of n / 2. "
+        "Per step nothing: decoding reads everything, 2 n d values per kv head. No memory.",
     .version = 1,
     .prefill = KVL_PREFILL_OWN,
     .opts = mi_options,

@@ -635,23 +635,29 @@ static const struct kvl_policy omnikv = {
     .paper = "Hao et al., ICLR 2025",
     .help = "keeps all; a few filter layers choose the tokens that the layers behind them read",
     .follows =
-        "The paper and its official evaluation code: candidates are the tokens of the context, "
-        "the tail is always read, one list serves the layers up to the next filter, and first "
-        "layers, filters and wait layers are dense.",
+        "The paper and its official evaluation code: candidates are the tokens of the context, the "
+        "tail is always read, one list serves the layers up to the next filter, and first layers, "
+        "filters and wait layers are dense. Options: the selectors last, softmax, uniform and exp, "
+        "a softmax over the candidates alone, the lazy cache, and with offload=true the context "
+        "bank on the host, one packed load per filter layer beside the wait layers.",
     .deviations =
         "Filter layers are by default those of the model's tables (kvlab tables), without tables "
         "measured on every context, where the official ones are given per model "
-        "(filter_layers=2+8+18). num_wait_load_layers is 0 below 16 layers. The context bank is "
-        "counted, and executed with offload=true; tokens of a list that the one before had are not "
-        "loaded again. uniform and exp take the weights that each query had when it passed, where "
-        "the official code turns old queries to the current position.",
+        "(filter_layers=2+8+18). num_wait_load_layers is 1 from 16 layers on, else 0 (official: "
+        "1), since small models would be mostly dense. The context bank is counted, and executed "
+        "with offload=true; tokens of a list that the one before had are not loaded again "
+        "(official: the whole list). uniform and exp take the weights that each query had when it "
+        "passed, where the official code turns old queries to the current position (a bug). Left "
+        "out: the LightLLM port, sink and recent tokens forced (Sparse-vLLM).",
     .cost =
-        "Per step a filter layer passes over H n weights and takes a top-k of n; dense layers "
-        "read 2 n d values per kv head; the others nothing. With offload=true one gather per "
-        "filter layer, of the new tokens of its list. Once, for measured filters, 32 queries over "
-        "n keys in every layer. A float per context token and layer that may filter; uniform and "
-        "exp: "
-        "window_size (H + 1) more, of which the first window_size steps read all.",
+        "Per step a filter layer passes over the weights of all heads, H n, and takes a top-k of n "
+        "(uniform and exp: also window_size + 1 floats for each of n, and in the first window_size "
+        "steps, while candidates are added, H for each query of the window, all counted as index "
+        "bytes); dense layers read 2 n d values per kv head; the others nothing. With offload=true "
+        "one gather per filter layer, 2 d for each new token of its list, kv head and layer that "
+        "reads it. Once, for measured filters, 32 queries over n keys in every layer; uniform and "
+        "exp: window_size queries in filter layers. Memory: a float per context token and layer "
+        "that may filter; uniform and exp: window_size (H + 1) more.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = omnikv_options,

@@ -275,17 +275,20 @@ static const struct kvl_policy omnikv_prefill = {
     .paper = "Hao et al., ICLR 2025",
     .help =
         "filter layers choose, per chunk of the prefill, the earlier tokens that other layers read",
-    .follows = "The selector uniform and the layer map of OmniKV, applied to chunks of the "
-               "context: layers "
-               "behind a filter read the selected tokens and the chunk itself. Decoding is dense.",
+    .follows =
+        "The selector uniform and the layer map of OmniKV's paper, applied to chunks of the "
+        "context: layers after a filter read the selected tokens and the chunk itself. Decoding is "
+        "dense. query_from=spread takes queries spread over the chunk.",
     .deviations =
         "No code of a prefill with filters is published: that the last 16 queries of a chunk "
         "score, and that as many tokens are selected as a chunk has (r=1), is ours. Filter layers "
         "that are not given are those of the model's tables, without tables measured on the first "
         "chunk.",
     .cost =
-        "Once per chunk and filter layer: 16 queries over all keys again and a top-k of the tokens "
-        "before the chunk. Per step nothing: decoding reads everything.",
+        "In the prefill, per chunk and filter layer, window_size queries over all keys again and a "
+        "top-k of the tokens before the chunk; in sparse layers B keys per query. Per step "
+        "nothing: decoding reads everything, 2 n d values per kv head. Memory: a list of "
+        "num_of_selected_tokens.",
     .version = 1,
     .prefill = KVL_PREFILL_OWN,
     .opts = okp_options,

@@ -89,13 +89,14 @@ static const struct kvl_policy oracle = {
     .paper = "none (bound)",
     .help = "reads the tokens of largest attention weight, found by computing all of them",
     .follows =
-        "A bound of our own: the exact top-k by attention weight, one list per kv head by the "
-        "mean over its query heads. It bounds methods that pick k tokens per step and layer by "
-        "weight, not those that share a budget unevenly.",
+        "A bound of our own: the exact top-k by attention weight, one list per kv head by the mean "
+        "over its query heads, which is the mass that the lane captures. It bounds methods that "
+        "pick k tokens per step and layer by weight, not those that share a budget unevenly. "
+        "Options: per layer, per query head, the maximum over the group.",
     .deviations = "None, there is no paper. Top-p, the smallest set of a given mass, is left out.",
     .cost =
         "Per step and layer it reads all keys, n d values per kv head counted as index bytes, and "
-        "takes a top-k of n: it saves nothing. No memory.",
+        "takes a top-k of n per list: it saves nothing. Nothing once; no memory.",
     .version = 1,
     .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_ASYNC,
     .opts = oracle_options,

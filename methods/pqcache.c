@@ -382,23 +382,23 @@ static const struct kvl_policy pqcache = {
     .title = "PQCache",
     .paper = "Zhang et al., SIGMOD 2025, arXiv 2407.12820",
     .help = "keeps all, reads the tokens whose product-quantised keys match the query best",
-    .follows = "The official code: two pieces of six bits, clusters formed once when the context "
-               "is complete, "
-               "scores summed over the group after a softmax, one token list per kv head, a sink "
-               "of 32, and "
-               "the rest of the budget halved between recent and chosen tokens.",
-    .deviations = "Clusters are formed from all positions behind the 32 first, whatever the sink, "
-                  "in max_iter "
-                  "rounds that are fixed. The device cache of fetched tokens drops the least often "
-                  "used token, "
-                  "where the original caches blocks of 128.",
+    .follows =
+        "The official code: two pieces of six bits, clusters formed once when the context is "
+        "complete, scores summed over the group after a softmax, one token list per kv head, "
+        "decoded tokens encoded by the clusters of the context, a sink of 32, and the rest of the "
+        "budget halved between recent and chosen tokens. group=sum adds scores without a softmax, "
+        "as the text of the paper has it.",
+    .deviations =
+        "Clusters are formed from all positions but the 32 first, whatever the sink, in max_iter "
+        "rounds that are fixed. The device cache of fetched tokens drops the least often used "
+        "token, where the original caches blocks of 128. Left out: metric ip (keys with one more "
+        "channel).",
     .cost =
-        "Per step and layer a table of 2^n_subbits d products per query head, n_subvec bytes read "
-        "for "
-        "each of n tokens per kv head and as many additions per query head, a softmax and a top-k "
-        "of "
-        "n. Once max_iter rounds of k-means over all keys. Memory: n_subvec bytes per token and kv "
-        "head.",
+        "Per step and layer a table of 2^n_subbits d products for each of H heads, n_subvec bytes "
+        "read for each of n tokens per kv head and as many additions per query head, a softmax and "
+        "a top-k of n; a new token: 2^n_subbits d products per kv head. Once max_iter rounds of n "
+        "2^n_subbits d products per kv head. Memory: n_subvec bytes per token and kv head, "
+        "2^n_subbits d floats per lane.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = pqcache_options,

@@ -75,18 +75,17 @@ static const struct kvl_policy pyramidkv = {
     .paper = "Cai et al., 2024, arXiv 2406.02069",
     .help = "budgets that fall from layer to layer, for tokens that another policy scores",
     .follows =
-        "The paper's linear schedule (beta 20) over SnapKV with window 8, kernel 7 and maximum, as "
-        "in "
-        "its scripts. schedule=factory is its code to the integer, schedule=adakv the copy in "
-        "AdaKV's "
-        "repository, schedule=kvpress PyramidKVPress; any policy that scores tokens once may be "
-        "wrapped.",
-    .deviations = "The default, schedule=strict, rounds the paper's real-valued budgets so that "
-                  "they sum to the "
-                  "budget, which the published code overshoots. One set per kv head, where "
-                  "KVCache-Factory keeps "
-                  "one per query head on repeated keys.",
-    .cost = "Once that of the inner policy; nothing while decoding.",
+        "The paper's linear, real-valued schedule (beta 20) over SnapKV with window 8, kernel 7 "
+        "and maximum, as in its scripts. Options: schedule=factory is KVCache-Factory to the "
+        "integer, with its overshoot and its uniform middle; schedule=adakv the copy in AdaKV's "
+        "repository, but for its schedule frozen at a run's first prompt; schedule=kvpress "
+        "PyramidKVPress, over pyramidkv(snapkv:window=64,kernel=5,pool=avg,pool_first=true). Any "
+        "policy that scores tokens once may be wrapped.",
+    .deviations =
+        "The default, schedule=strict, rounds the paper's real-valued budgets by largest "
+        "remainders so that they sum to the budget, which the published code overshoots. One set "
+        "per kv head, where KVCache-Factory keeps one per query head on repeated keys.",
+    .cost = "Once that of the inner policy. Nothing while decoding; no memory after that.",
     .inner = "snapkv:window=8",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,

@@ -126,14 +126,18 @@ static const struct kvl_policy quest = {
     .follows =
         "The official kernels: the newest page is always read and counts, everything is read when "
         "all pages fit, and the first dense_layers layers are dense. One list per kv head by the "
-        "group's summed bounds, as Sparse Frontier and KTransformers do.",
+        "group's summed bounds, as Sparse Frontier and KTransformers do. Options: reduce=none "
+        "lists per query head, reduce=max the maximum over the group, reduce=mean_q queries "
+        "averaged first (SGLang), where opposite heads cancel; offload=true keeps pages on the "
+        "host, and as many as a step reads on the device.",
     .deviations =
         "The first layers that read everything are the paper's 2 of 32 from 8 layers on, and a "
-        "quarter of the layers below that.",
+        "quarter of the layers below that. Left out: the accuracy script, where the newest page "
+        "competes and at least 3 pages are read, so that its budget 32 was 48.",
     .cost =
         "Per step and layer 2 d values for each of n / page pages per kv head, a top-k of the "
         "pages, and one row updated. Once minima and maxima of all keys. Memory: 2 d values per "
-        "page and kv head, in the type of the cache.",
+        "page and kv head in the type of the cache, 1 / page of the cache's element count.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = quest_options,

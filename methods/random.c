@@ -108,9 +108,8 @@ static const struct kvl_policy random = {
     .deviations =
         "None, there is no paper. The sample follows from seed, layer, position and kv head "
         "alone, so that chunks, batches and forks do not change it.",
-    .cost =
-        "Per step and layer n random numbers and a top-k for each list; mode=evict once, when the "
-        "context is complete. No memory.",
+    .cost = "Per step and layer n random numbers and a top-k for each list; mode=evict one sample, "
+            "once, when the context is complete. No memory.",
     .version = 1,
     .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_EVICTS | KVL_CAP_SAMPLES | KVL_CAP_ASYNC,
     .opts = random_options,

@@ -377,19 +377,22 @@ static const struct kvl_policy retroinfer = {
     .help = "keeps all, reads the best clusters of keys, and the next ones by their means",
     .follows =
         "The official code: segments of 8192 tokens, 16 tokens per cluster, clusters ranked by the "
-        "group's softmaxes over their mean keys, added up; a steady zone of the first and the last "
-        "tokens; estimated clusters weigh their size and give the mean of their values.",
+        "group's softmaxes over their mean keys without sizes, added up; a steady zone of the "
+        "first and the last tokens; estimated clusters weigh their size and give the mean of their "
+        "values. retrieve=0.018 reads a share of 1.8 % of the clusters, however many tokens they "
+        "have, within the budget; update=1024 makes segments of 1024 decoded tokens where the "
+        "budget holds them.",
     .deviations =
         "As many clusters are read as the budget holds, where the original reads a share of them. "
         "Decoded tokens become a segment in portions that fit the budget. An empty cluster takes "
-        "the "
-        "token that fits worst. The device cache holds tokens, not pages of clusters.",
-    .cost = "Per step and layer d products for each of n / per_cluster clusters and query head, a "
-            "softmax and a sort of the best, d values read for each estimated cluster. Once iters "
-            "rounds "
-            "of k-means over all keys. Memory: 2 d + 2 values per cluster and a number per token, "
-            "per kv "
-            "head.",
+        "the token that fits worst; k-means begins with evenly spaced tokens. The device cache "
+        "holds tokens, not pages of clusters.",
+    .cost =
+        "Per step and layer d floats are read for each of n / per_cluster clusters per kv head, d "
+        "products per query head, a softmax and a sort of the best, d floats read for each "
+        "estimated cluster; every update tokens are clustered. Once iters rounds of n 8192 / "
+        "per_cluster d products per kv head. Memory: (2 d + 2) / per_cluster + 1 numbers of 4 "
+        "bytes per token and kv head.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = retro_options,

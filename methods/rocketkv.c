@@ -409,12 +409,15 @@ static const struct kvl_policy rocketkv = {
     .help = "drops most of the context once, then reads the best pages of what is left",
     .follows =
         "The paper: SnapKV with window 32 and maximum pooling over 63 tokens, then pages by "
-        "minimum and "
-        "maximum in the largest channels, split by the formulas for alpha, page and channels.",
+        "minimum and maximum in the channels of largest summed magnitude of the query, split by "
+        "the formulas for alpha, page and channels. multi_turn is the variant that keeps all.",
     .deviations = "Budget B is the attended half of the paper's token budget, T = 2 B. multi_turn "
                   "keeps all tokens but does not filter anew at each turn. 32-bit floats.",
-    .cost = "Per step and layer r elements for each page and kv head, a softmax and a top-k of the "
-            "pages. Once: 32 queries over the context, and the keys of what stays.",
+    .cost =
+        "Per step and layer r elements for each page of what was kept per kv head, a softmax and a "
+        "top-k of the pages; a new page every page tokens. Once 32 queries over n keys for each of "
+        "H heads, a top-k of n, and the keys of what stays. Memory: 2 d / page elements per kept "
+        "token and kv head; multi_turn: per token, and a position for each kept one.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS,
     .opts = rocket_options,

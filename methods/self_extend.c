@@ -87,11 +87,13 @@ static const struct kvl_policy self_extend = {
     .follows =
         "The paper: neighbours at their distance, far keys at floor(position / G), one softmax "
         "over both; G divides W, where paper and code agree.",
-    .deviations = "No scaling of queries by the logarithm of their position. A shared prefill has "
-                  "read the context at its own positions; prefill: own groups it from the start.",
-    .cost =
-        "Per step and layer all keys are read, and those farther than W are rotated anew; once: "
-        "nothing. Keys before RoPE are stored, half the cache again.",
+    .deviations =
+        "No scaling of queries by the logarithm of their position. A shared prefill has read the "
+        "context at its own positions; prefill=own groups it from the start. Left out: W / G in "
+        "floating point where G does not divide W, and llama.cpp's --grp-attn-n, which moves "
+        "stored keys and not queries.",
+    .cost = "Per step and layer all keys are read, and those farther than W are rotated anew. Once "
+            "nothing. Memory: keys before RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,

@@ -346,24 +346,23 @@ static const struct kvl_policy shadowkv = {
     .title = "ShadowKV",
     .paper = "Sun et al., ICML 2025, arXiv 2410.21465",
     .help = "keeps all, reads chunks by their mean keys, with keys rebuilt from low rank",
-    .follows = "Algorithms 1 and 2: one factorisation of all kv heads of a layer before RoPE, "
-               "landmarks of 8 "
-               "keys after RoPE, outliers by the lowest cosine, softmax over chunks per query head "
-               "and the "
-               "maximum over the group, decoded tokens always read.",
+    .follows =
+        "Algorithms 1 and 2: one factorisation of all kv heads of a layer before RoPE, landmarks "
+        "of 8 keys after RoPE, outliers by the lowest cosine, softmax over chunks per query head "
+        "and the maximum over the group, decoded tokens always read. The published sizes, 2048 "
+        "chosen tokens, 48 outliers, 4 local chunks, rank 160, are options.",
     .deviations =
-        "The budget counts all that is read, and outlier and local chunks shrink with it. The rank "
-        "is "
-        "160 or half the width of the keys, whichever is less. Factors are floats. What is fetched "
-        "from the host tier is counted with its keys, which the original does not move.",
+        "The budget counts all that is read, not the chosen tokens alone, and outlier and local "
+        "chunks shrink with it. The rank is 160 or half the width of the keys, whichever is less. "
+        "Factors are floats. What is fetched from the host tier is counted with its keys, which "
+        "the original does not move. Left out: dense first layers, which the Llama-3 "
+        "configurations have.",
     .cost =
-        "Per step and layer d products for each of n / chunk_size chunks and query head, a softmax "
-        "and a top-k of them; rank x d products, rank values and a rotation for every chosen token "
-        "of "
-        "a kv head. Once n D^2 + 6 D^3 + n D rank multiply-adds for a layer, D the width of its "
-        "keys. "
-        "Memory: rank floats per token and layer, and (d + 1) per chunk and kv head; keys before "
-        "RoPE, half the cache again.",
+        "Per step and layer d floats are read for each of n / chunk_size chunks per kv head, d "
+        "products per query head, a softmax and a top-k of them; rank floats, rank d products and "
+        "a rotation for every chosen token of a kv head. Once n D^2 + 6 D^3 + n D rank products "
+        "for a layer, D = K d the width of its keys. Memory: rank floats per token and layer, (d + "
+        "1) / chunk_size floats per token and kv head, and keys before RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
     .opts = shadow_options,

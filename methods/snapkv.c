@@ -118,16 +118,19 @@ static const struct kvl_policy snapkv = {
     .paper = "Li et al., NeurIPS 2024, arXiv 2404.14469",
     .help = "keeps what the last queries of the context attend to, evicts the rest once",
     .follows =
-        "The LongBench configuration of the paper: window 32, kernel 7, maximum. Scores are "
-        "summed over the window, and a group's heads share a set by their mean (KVCache-Factory's "
-        "kv_head mode). kvpress is window=64,kernel=5,pool=avg,pool_first=true.",
+        "The LongBench configuration of the paper: window 32, kernel 7, maximum. Scores are summed "
+        "over the window, and a group's heads share a set by their mean, taken before pooling "
+        "(KVCache-Factory's kv_head mode, AdaKV's gqa_support). The class defaults are "
+        "window=64,kernel=5,pool=avg; kvpress is window=64,kernel=5,pool=avg,pool_first=true.",
     .deviations =
         "Storage is per kv head, where the official code keeps a set per query head on repeated "
-        "keys. The window shrinks with budgets below 64. 32-bit floats, where the official code "
-        "has half floats with many ties.",
-    .cost = "Once W queries over the n keys of the context for each query head, shared by all "
-            "policies that observe the same window, and a top-k of n per kv head. Nothing while "
-            "decoding; no memory after that.",
+        "keys, which multiplies the cache by the group size. The window shrinks with budgets below "
+        "64. The observed queries may include the question, as the protocol says. 32-bit floats, "
+        "where the official code has half floats with many ties.",
+    .cost =
+        "Once W queries over the n keys of the context for each of H heads, shared by all policies "
+        "that observe the same window, and a top-k of n per kv head. Nothing while decoding; no "
+        "memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS,
     .opts = snapkv_options,

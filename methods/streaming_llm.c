@@ -102,16 +102,17 @@ static const struct kvl_policy streaming_llm = {
     .paper = "Xiao et al., ICLR 2024, arXiv 2309.17453",
     .help = "keeps the first and the latest tokens, drops what lies between",
     .follows =
-        "The paper and its official code: the first S and the last R tokens, attended at their "
-        "ranks in the cache. positions=original is what kvpress and KVCache-Factory do.",
+        "The paper and its official code: the first S and the last R tokens, S + R after every "
+        "step, attended at their ranks in the cache. positions=original is what kvpress and "
+        "KVCache-Factory do. prefill=own streams from the first token on, as in the paper.",
     .deviations =
         "R = B - S - 1, since the tokens that a step attends to are counted. After a shared "
-        "prefill, keys of deep layers have seen what is dropped later, and a question that runs "
-        "as one block is cut at its end; prefill=own streams from the first token as in the "
-        "paper.",
+        "prefill, keys of deep layers have seen what is dropped later, and a question that runs as "
+        "one block is cut at its end; with prefill=own neither. Left out: the room that the chat "
+        "demo makes before a prompt.",
     .cost =
-        "Per step and layer two ranges; with positions=in_cache B keys are rotated anew, and keys "
-        "before RoPE are stored, half the cache again. Nothing once.",
+        "Per step and layer two ranges; positions=in_cache rotates B keys anew. Once two ranges. "
+        "Memory with positions=in_cache: keys before RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,

@@ -182,14 +182,16 @@ static const struct kvl_policy tova = {
     .paper = "Oren et al., EMNLP 2024, arXiv 2401.06104",
     .help = "drops what the newest query attends to least, after every step",
     .follows =
-        "Paper and official code: mean weight of the last query over all query heads, one set "
-        "per layer, nothing protected; mode=oneshot is kvpress.",
+        "Paper and official code: mean weight of the last query over all query heads, one set per "
+        "layer, nothing protected. mode=oneshot,keep_newest=true is kvpress; prefill=own goes "
+        "token by token from the first on, as the paper describes it.",
     .deviations =
-        "32-bit floats. After a shared prefill the last token of the context decides about "
-        "all of it, as in the code; with prefill: own every token does.",
+        "32-bit floats. After a shared prefill the last token of the context decides about all of "
+        "it, as in the code; with prefill=own every token does.",
     .cost =
-        "Per step and layer H additions of cache_size + 1 weights and one top-k; once: one query "
-        "over the context. A float per live token and kv head.",
+        "Per step and layer H additions of cache_size + 1 weights and a top-k of them. Once one "
+        "query over n keys and a top-k of n. Memory: a float per live token and kv head; "
+        "mode=oneshot: none.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,

@@ -254,16 +254,17 @@ static const struct kvl_policy twilight = {
     .paper = "Lin et al., 2025, arXiv 2502.02770",
     .help = "prunes what another policy selected to the fewest tokens whose weight is p",
     .follows =
-        "The paper: a conservative choice by Quest, weights of the candidates from keys in 4 "
-        "bits, and per query head the fewest whose weights sum to 0.85. The first layers are "
-        "dense. Any policy whose selections are tokens and nothing else may be wrapped.",
+        "The paper: a conservative choice by Quest, weights of the candidates from keys in 4 bits, "
+        "and per query head the fewest whose weights sum to 0.85. The first layers are dense. The "
+        "published code has no licence and was not read. Any policy whose selections are tokens "
+        "and nothing else may be wrapped.",
     .deviations =
         "A kv head reads the union of its query heads' sets, and never more than the budget. "
         "Keys are quantised per token. Everything is read while it fits the budget.",
     .cost =
-        "Per step and layer that of the inner policy, d / 2 + 8 bytes for every candidate and kv "
-        "head, a product of d channels for each of its query heads. Memory: d / 2 + 8 bytes per "
-        "token and kv head.",
+        "Per step and layer that of the inner policy, d / 2 + 8 bytes for each of candidates "
+        "tokens per kv head, a product of d channels for each of its query heads. Once keys in 4 "
+        "bits of all tokens. Memory: d / 2 + 8 bytes per token and kv head.",
     .inner = "quest",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META,

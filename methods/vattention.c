@@ -263,15 +263,19 @@ static const struct kvl_policy vattention = {
     .paper = "Desai et al., 2025, arXiv 2510.05688",
     .help = "keeps all; reads first, latest and heaviest tokens, and a random sample of the rest "
             "large enough for a promised error",
-    .follows = "The authors' code with an exact top-k: a base sample estimates deviation and "
-               "denominator, the sample proper is drawn anew and weighted by one over its "
-               "probability.",
+    .follows =
+        "Paper and the authors' code with an exact top-k: a base sample estimates deviation and "
+        "denominator and serves nothing else, the floor comes before the clamp, the sample proper "
+        "is drawn anew and weighted by one over its probability.",
     .deviations =
-        "One list per kv head with the largest sample that its query heads want; sampling "
-        "without replacement; the budget caps the sample and the share of capped lists is "
-        "reported.",
-    .cost = "Per step and layer all keys are read for the exact top-k (n d per kv head, counted as "
-            "index bytes), a top-k of n per kv head and the sample's random numbers.",
+        "One list per kv head with the largest sample that its query heads want, and top by the "
+        "mean over the group, where the paper has lists per query head; sampling without "
+        "replacement (the authors' code: with); the budget caps the sample, and the share of "
+        "capped lists is reported. Left out: an approximate top-k below it.",
+    .cost =
+        "Per step and layer all keys are read for the exact top-k, n d values per kv head counted "
+        "as index bytes; a top-k of n per kv head, and the random numbers of two samples. Nothing "
+        "once; no memory.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES,
     .opts = vattention_options,

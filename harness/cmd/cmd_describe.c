@@ -1,7 +1,8 @@
-/* kvlab describe: one policy or task, its options with defaults, ranges and choices. */
+/* kvlab describe: one policy or task, its options with defaults, ranges and choices; or tables of all methods. */
 #include "args.h"
 #include "cmds.h"
 #include "kvl/model.h"
+#include "method_tables.h"
 #include "registry.h"
 #include "wrap.h"
 
@@ -12,11 +13,16 @@ struct describe_args {
     struct kvl_args base;
     struct kvl_registry *registry;
     const char *name;
+    bool markdown;
 };
+
+enum { DESCRIBE_MARKDOWN = 256 };
 
 static const struct argp_option describe_options[] = {
     { "plugin", 'p', "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
     { "task-plugin", 't', "X.so", 0, "load a task from a shared object (repeatable)", 0 },
+    { "markdown", DESCRIBE_MARKDOWN, NULL, 0,
+      "the tables of methods/README.md, of all methods; no NAME", 0 },
     { 0 }
 };
 
@@ -28,6 +34,8 @@ static error_t describe_parse(int key, char *arg, struct argp_state *state)
         rc = kvl_registry_plugin(a->registry, arg, a->base.err);
     else if (key == 't')
         rc = kvl_registry_task_plugin(a->registry, arg, a->base.err);
+    else if (key == DESCRIBE_MARKDOWN)
+        a->markdown = true;
     else if (key == ARGP_KEY_ARG && !a->name)
         a->name = arg;
     else if (key == ARGP_KEY_ARG)
@@ -198,9 +206,16 @@ int cmd_describe(int argc, char **argv, struct kvl_err *err)
     bool done;
     KVL_TRY(kvl_registry_create(&a.registry, err));
     int rc = kvl_args_parse(&describe_argp, argc, argv, &a, &done, err);
-    if (rc == KVL_OK && !done && !a.name)
+    if (rc == KVL_OK && !done && !a.name && !a.markdown)
         rc = kvl_fail(err, KVL_EINVAL, "no name, want one of kvlab list");
-    if (rc == KVL_OK && !done) rc = describe_name(a.registry, a.name, err);
+    if (rc == KVL_OK && a.name && a.markdown)
+        rc = kvl_fail(err, KVL_EINVAL,
+                      "\"%s\" and --markdown: the tables are of all methods, give one of the two",
+                      a.name);
+    if (rc == KVL_OK && !done && a.markdown)
+        kvl_method_tables(a.registry, stdout);
+    else if (rc == KVL_OK && !done)
+        rc = describe_name(a.registry, a.name, err);
     kvl_registry_destroy(a.registry);
     return rc;
 }

@@ -42,6 +42,10 @@ for file in "$source_dir"/methods/[a-z]*.c; do
     has describe '^budget +[1-9][0-9]* tokens per lane at least'
     ! grep -nE '^.{89,}' out.txt || fail "describe $file: lines over 88 columns"
 done
+run describe --markdown
+has describe '^\| `quest` \| Quest: Tang et al\., .* \| selects, can offload \|$'
+equal "rows of four tables" $((4 * $(grep -lE '^KVL_POLICY_EXPORT\(' "$source_dir"/methods/[a-z]*.c | wc -l))) \
+    "$(grep -cE '^\| `[a-z0-9_]+` \|' out.txt)"
 run describe quest
 has describe '^  page=16  \(int 1\.\.4096\)$'
 has describe '^  reduce=sum  \(none\|sum\|max\|mean_q\)$'
