@@ -6,19 +6,23 @@
  *      build finds the file by itself (files that begin with _ are left out).
  *   2. Rewrite this comment: the paper with equation or algorithm numbers, which of several
  *      published behaviours you follow, the cost per step, every deviation.
- *   3. Options: one row each, with the paper's name for it, and the paper's value in `help`.  What
- *      follows from the budget is "auto", resolved in `plan` and written back, so that the log shows
- *      what ran.
+ *   3. Options: one KVL_ROW_INT, _FLOAT, _BOOL, _ENUM or _STR each, with the paper's name for it, and
+ *      the paper's value in its help.  What follows from the budget is "auto", resolved in `plan` and
+ *      written back, so that the log shows what ran.
  *   4. Set `caps` and the hooks you need; leave out the others.  The usual shapes:
  *        evict once after the context     score                       see snapkv.c
  *        evict while decoding             evict                       this file, streaming_llm.c
  *        select per step                  append, schedule, select    see quest.c
- *      Hooks allocate nothing (kvl_scratch, plan->state_bytes, kvl_plan_meta), keep nothing in
- *      globals, and give memory of the engine to operators (ctx->ops) instead of reading it.  If
+ *        a sparse prefill                 prefill_mask, .prefill      see minference.c
+ *      Which call gives what: the cookbook in methods/README.md.  Hooks allocate nothing
+ *      (kvl_scratch_get, plan->state_bytes, kvl_plan_meta), keep nothing in globals, and give memory of
+ *      the engine to operators (ctx->ops, kvl_topk, kvl_table_scores ...) instead of reading it.  If
  *      that holds for all hooks of a step, add KVL_CAP_ASYNC: on a GPU nobody waits for them.
  *   5. Count the budget as everybody does: B tokens attended per lane, the current one included.
- *      Add a row to the tables of methods/README.md.
- *   6. Build, run ctest -L conformance, and write a golden test with numbers from the paper or from
+ *      `min_budget` is the least that makes sense; less is refused before `plan` is asked.
+ *   6. Fill in help, follows, deviations and cost: plain sentences.  The tables of methods/README.md are
+ *      made of them (tests/structure/method_tables.sh); add the row of "From the budget to options".
+ *   7. Build, run ctest -L conformance, and write a golden test with numbers from the paper or from
  *      the official code in tests/golden/.
  *
  * This one: keeps the last `recent` tokens, at their original positions.  Budget B: recent = B - 1,
@@ -31,13 +35,8 @@ struct template_opts {
 };
 
 static const struct kvl_opt template_options[] = {
-    { .name = "recent",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct template_opts, recent),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "last tokens that stay after a step; auto = budget - 1" },
+    KVL_ROW_INT(template_opts, recent, "auto", 1, 1 << 30,
+                "last tokens that stay after a step; auto = budget - 1"),
     { 0 },
 };
 
@@ -52,8 +51,7 @@ static int template_plan(struct kvl_plan *plan)
 {
     struct template_opts *o = plan->opts;
     if (o->recent != KVL_AUTO) return KVL_OK;
-    if (plan->budget_tok < 2)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more", plan->budget_tok);
+    KVL_TRY(kvl_plan_needs_budget(plan));
     o->recent = plan->budget_tok - 1;
     return KVL_OK;
 }
