@@ -8,7 +8,8 @@
 #   width height  pixels of the picture home      this folder
 #
 # Policies keep their colour and marker in every figure.  One that is not listed here gets both from
-# the letters of its name: the same in every figure, on every machine.  Variants of a policy, such as
+# the letters of its name: the same in every figure, on every machine, and in a colour that no listed
+# one has.  Two of them may meet; a row in kvl_known parts them.  Variants of a policy, such as
 # "quest(page=8)", have the colour of the policy and a marker and dash of their own.
 
 if (format eq "png") {
@@ -37,7 +38,7 @@ kvl_known = "full #000000 13   random #9a9a9a 2   oracle #5a5a5a 12 \
     self_extend #c994c7 8   context_shift #dd1c77 4"
 kvl_n_known = words(kvl_known) / 3
 
-# Colours and markers for policies that are not listed.
+# For policies that are not listed: any of these colours with any of these markers.
 kvl_colours = "#4477aa #ee6677 #228833 #aa8800 #66ccee #aa3377 #994455 #004488 #997700 #117733 \
     #882255 #332288"
 kvl_markers = "4 5 6 7 8 9 10 11 12 13 14 15"
@@ -65,7 +66,7 @@ kvl_row(s) = int(sum [kvl_i=1:kvl_n_known] (word(kvl_known, 3*kvl_i-2) eq s ? kv
 kvl_colour_of(s) = kvl_row(s) > 0 ? word(kvl_known, 3*kvl_row(s)-1) \
     : word(kvl_colours, 1 + kvl_hash(s) % words(kvl_colours))
 kvl_marker_of(s) = kvl_row(s) > 0 ? int(word(kvl_known, 3*kvl_row(s))) \
-    : int(word(kvl_markers, 1 + kvl_hash(s) % words(kvl_markers)))
+    : int(word(kvl_markers, 1 + kvl_hash(s) / words(kvl_colours) % words(kvl_markers)))
 kvl_colour(s) = kvl_colour_of(kvl_base(s))
 kvl_marker(s) = kvl_variant(s) eq "" ? kvl_marker_of(kvl_base(s)) \
     : int(word(kvl_markers, 1 + kvl_hash(s) % words(kvl_markers)))
