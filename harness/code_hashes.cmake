@@ -2,7 +2,8 @@
 #
 #   ENGINE_FILES  whatever every cell depends on           CUDA_FILES  those of cells on a GPU as well
 #   ANALYSIS_FILES  those of what `kvlab analyze` counts
-#   METHODS       folder: of a method its file and the headers beside it that it includes
+#   METHODS       folder: of a method its file, sources beside it (x.op.c), and the headers beside them that they
+#                 include
 #   TASKS         folder: of a task its file and all files of the folder that are no task
 #
 # A file counts by its name and its contents, not by where it lies.  OUT is a header with KVL_CODE_ENGINE,
@@ -76,6 +77,11 @@ foreach(file IN LISTS methods)
   headers_of(${METHODS} ${file} headers)
   set(more ${others})
   list(FILTER more INCLUDE REGEX "/${stem}\\.[^/]*\\.c$")
+  foreach(source IN LISTS more)
+    headers_of(${METHODS} ${source} found)
+    list(APPEND headers ${found})
+  endforeach()
+  list(REMOVE_DUPLICATES headers)
   hash_of("${file};${headers};${more}" hash)
   string(APPEND text " \\\n    X(${stem}, 0x${hash})")
 endforeach()

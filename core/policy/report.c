@@ -32,10 +32,24 @@ static void report_prefill(const struct kvl_session *s, struct kvl_report *r)
                     "dense prefill");
 }
 
+/* Loops of the method's own on the host. */
+static void report_host_ops(const struct kvl_session *s, struct kvl_report *r)
+{
+    const struct kvl_counters *c = &s->count;
+    if (c->host_ops == 0) return;
+    kvl_report_num(r, "host_op_calls", (double)c->host_ops);
+    kvl_report_num(r, "host_op_s", 1e-9 * (double)c->host_op_ns);
+    kvl_report_num(r, "host_op_wait_s", 1e-9 * (double)c->host_wait_ns);
+    kvl_report_note(r,
+                    "computes with a loop of its own on the host, which waits for the device "
+                    "before each of {host_op_calls} calls: its times are not those of operators");
+}
+
 int kvl_session_report(struct kvl_session *s, const struct kvl_report_to *to, struct kvl_err *err)
 {
     if (!s->planned) return KVL_OK;
     struct kvl_report r = { *to };
     report_prefill(s, &r);
+    report_host_ops(s, &r);
     return kvl_call_report(s, &r, err);
 }

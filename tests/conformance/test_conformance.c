@@ -174,7 +174,7 @@ static bool emulated(void)
 /* Whether the emulated GPU has time for a check of a method. */
 static bool is_one_of_few(const struct kvl_policy *policy, int check)
 {
-    static const char *const few[] = { "h2o", "quest" };
+    static const char *const few[] = { "h2o", "quest", "host_loop" };
     if (checks[check].name == ahead_name) return (policy->caps & KVL_CAP_ASYNC) != 0;
     if (checks[check].run == check_hybrid) return (policy->caps & KVL_CAP_OFFLOADS) != 0;
     for (size_t i = 0; i < sizeof few / sizeof few[0]; i++)

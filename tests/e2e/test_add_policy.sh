@@ -3,7 +3,7 @@
 # followed literally.
 #
 # Runs the commands of the first block of each, and then those of its second (a plug-in), in a copy of
-# the sources.
+# the sources, to which a method with a loop of its own (methods/<name>.op.c) is added, too.
 #   $1 the program (not used: the steps build their own)   $2 the sources
 set -euo pipefail
 source_dir=$(realpath "$2")
@@ -63,10 +63,16 @@ copy_sources
 echo 'set(CMAKE_C_FLAGS_RELEASE "-O1" CACHE STRING "")' >"$work/quick.cmake"
 export CMAKE_TOOLCHAIN_FILE=$work/quick.cmake
 if command -v ninja >"$work/log"; then export CMAKE_GENERATOR=Ninja; fi
+cp "$source_dir"/tests/conformance/host_loop.* "$copy/methods/"
 run_block methods/README.md 1 mymethod
 expect '^ +mymethod +keeps the latest tokens'
 expect 'OK \] mymethod: real equals masked'
 logged mymethod "$copy/out/mymethod.jsonl.zst"
+logged host_loop "$copy/out/mymethod.jsonl.zst"
+zstd -dcq "$copy/out/mymethod.jsonl.zst" | grep '"policy": *"host_loop"' | grep -Eq '"host_op_calls": *[1-9]' ||
+    fail "records of host_loop do not count its loops"
+"$copy/build/kvlab" report "$copy/out/mymethod.jsonl.zst" >"$work/report"
+expect 'a loop of its own on the host, which waits for the device before each of [0-9]' "$work/report"
 grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.dat' ||
     fail "no figure shows mymethod"
 run_block methods/README.md 2 myplugin

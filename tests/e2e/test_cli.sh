@@ -36,7 +36,7 @@ equal "bounds stand first" "brute_offload full oracle random" "$(awk '/^ bounds/
 for task in passkey kv_retrieval needle number_string two_stage_retr; do has list "^  $task  "; done
 run list tasks
 ! grep -q quest out.txt || fail "list tasks lists policies"
-for file in "$source_dir"/methods/[a-z]*.c; do
+for file in $(grep -lE '^KVL_POLICY_EXPORT\(' "$source_dir"/methods/[a-z]*.c); do
     run describe "$(basename "$file" .c)"
     for row in paper what follows deviations cost does; do has describe "^$row  +[A-Za-z0-9]"; done
     has describe '^budget +[1-9][0-9]* tokens per lane at least'

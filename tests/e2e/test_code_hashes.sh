@@ -99,4 +99,12 @@ changes "a move" ""
 sed 's/snapkv/mymethod/g' copy/methods/snapkv.c >copy/methods/mymethod.c
 configure
 changes "a new method" "method mymethod"
+cp "$source_dir/tests/conformance/host_loop.op.h" copy/methods/mymethod.op.h
+sed 's/host_loop/mymethod/g' "$source_dir/tests/conformance/host_loop.op.c" >copy/methods/mymethod.op.c
+configure
+changes "a loop of a method's own" "method mymethod"
+edit methods/mymethod.op.c
+changes "that loop" "method mymethod"
+edit methods/mymethod.op.h
+changes "a header of that loop" "method mymethod"
 echo "test_code_hashes: ok"

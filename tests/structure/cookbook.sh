@@ -27,7 +27,7 @@ while IFS= read -r row; do
         grep -rqE -- "$declared" core/include/kvl || fail "$call is in no header of core/include/kvl"
         for file in $files; do
             [ -f "methods/$file" ] || { fail "there is no methods/$file:$want"; continue; }
-            headers=$(sed -nE 's|^#include "([a-z0-9_.]+\.h)"|methods/\1|p' "methods/$file")
+            headers=$(sed -nE 's|^#include "([a-z0-9_.]+\.h)"|\1|p' "methods/$file" | sed "s|^|methods/$(dirname "$file")/|")
             # shellcheck disable=SC2086
             grep -qE -- "$used" "methods/$file" $headers || fail "methods/$file does not use $call:$want"
         done

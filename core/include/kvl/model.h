@@ -255,6 +255,10 @@ struct kvl_counters {
      * attach or kvl_session_reset_counters. */
     int64_t device_bytes, device_peak_bytes, host_bytes;
     uint64_t fetch_ns; /* finding and copying; in no other time but total_ns and attach_ns */
+    /* kvl_host_op: calls, the time in the loops, and the time waited for the device before them; both are in the
+     * times of the hooks, too. */
+    int64_t host_ops;
+    uint64_t host_op_ns, host_wait_ns;
 };
 const struct kvl_counters *kvl_session_counters(const struct kvl_session *s);
 void kvl_session_reset_counters(struct kvl_session *s);

@@ -131,6 +131,13 @@ struct kvl_query {
  * may look.  A builder that is given an array of items, weights or keys waits by itself; kvl_sel_top_*,
  * kvl_sel_range, kvl_sel_positions and kvl_keep_range do not.  KVL_EPOLICY: a score was a NaN. */
 KVL_API int kvl_look(const struct kvl_pctx *ctx);
+/* From any hook but plan: a portable loop of the method's own (methods/<name>.op.c) on the host.  Waits for what
+ * operators and the engine were given, as kvl_look does, and calls loop(args), which may read and write what hooks
+ * were handed: q, k and v, scratch, rows of tables, scores.  Returns what the loop returned: KVL_OK, or a negative
+ * status, for which a message is added.  Calls and their time are counted (kvl_counters.host_ops), reported with
+ * the method's numbers as host_op_calls, host_op_s and host_op_wait_s, and told in a note of every table. */
+KVL_API int kvl_host_op(const struct kvl_pctx *ctx, int (*loop)(const void *args),
+                        const void *args);
 /* Scratch, valid until the hook returns; contents undefined.  The engine's arena grows to its high-water mark,
  * so that a steady state allocates nothing.  KVL_TRY(kvl_scratch_get(ctx, n, &p)): n elements of the type that
  * p points to; KVL_ENOMEM with a message. */
