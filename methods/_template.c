@@ -17,7 +17,8 @@
  *      Which call gives what: the cookbook in methods/README.md.  Hooks allocate nothing
  *      (kvl_scratch_get, plan->state_bytes, kvl_plan_meta), keep nothing in globals, and give memory of
  *      the engine to operators (ctx->ops, kvl_topk, kvl_table_scores ...) instead of reading it.  If
- *      that holds for all hooks of a step, add KVL_CAP_ASYNC: on a GPU nobody waits for them.
+ *      that holds for all hooks of a step, add KVL_CAP_ASYNC: on a GPU the engine does not wait for
+ *      them.
  *      Arithmetic that no operator has begins as a loop in methods/<name>.op.c (kvl_host_op).
  *   5. Count the budget as everybody does: B tokens attended per lane, the current one included.
  *      `min_budget` is the least that makes sense; less is refused before `plan` is asked.

@@ -278,7 +278,7 @@ static const struct kvl_policy h2o_sim = {
     .help = "keeps all, reads what H2O's own accuracy code leaves unmasked",
     .follows =
         "The generation code by masks with its quirks: a token is masked for one step when it "
-        "leaves the window, and may come back. variant=lm_eval is the static set behind the "
+        "leaves the window, and may come back. variant=lm_eval is the static set of the "
         "accuracy figures; its causal form, commented out in that code, is left out.",
     .deviations =
         "Budgets are tokens, not shares of the prompt. lm_eval takes the sums of the context, "

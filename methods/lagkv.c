@@ -1,4 +1,4 @@
-/* lagkv - keeps the tokens that vary most against the block behind them.
+/* lagkv - keeps the tokens that vary most against the block after them.
  *
  * Liang et al.: LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important, 2025
  * (arXiv 2504.04704), section 3.  When the context is complete, per layer and kv head: the tokens behind
@@ -121,7 +121,7 @@ static const struct kvl_policy lagkv = {
     .name = "lagkv",
     .title = "LagKV",
     .paper = "Liang et al., 2025, arXiv 2504.04704",
-    .help = "keeps the tokens that vary most against the block behind them, evicts the rest once",
+    .help = "keeps the tokens that vary most against the block after them, evicts the rest once",
     .follows =
         "kvpress: keys and values between the minimum and maximum of the next block, deviation "
         "over channels, softmax in the block, mean of both, ranks within the block; sink 4, blocks "

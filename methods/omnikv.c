@@ -633,7 +633,7 @@ static const struct kvl_policy omnikv = {
     .name = "omnikv",
     .title = "OmniKV",
     .paper = "Hao et al., ICLR 2025",
-    .help = "keeps all; a few filter layers choose the tokens that the layers behind them read",
+    .help = "keeps all; a few filter layers choose the tokens that the layers after them read",
     .follows =
         "The paper and its official evaluation code: candidates are the tokens of the context, the "
         "tail is always read, one list serves the layers up to the next filter, and first layers, "

@@ -63,14 +63,16 @@ copy_sources
 echo 'set(CMAKE_C_FLAGS_RELEASE "-O1" CACHE STRING "")' >"$work/quick.cmake"
 export CMAKE_TOOLCHAIN_FILE=$work/quick.cmake
 if command -v ninja >"$work/log"; then export CMAKE_GENERATOR=Ninja; fi
-cp "$source_dir"/tests/conformance/host_loop.* "$copy/methods/"
+for end in c op.c op.h; do
+    sed 's/host_loop/own_loop/g' "$source_dir/tests/conformance/host_loop.$end" >"$copy/methods/own_loop.$end"
+done
 run_block methods/README.md 1 mymethod
 expect '^ +mymethod +keeps the latest tokens'
 expect 'OK \] mymethod: real equals masked'
 logged mymethod "$copy/out/mymethod.jsonl.zst"
-logged host_loop "$copy/out/mymethod.jsonl.zst"
-zstd -dcq "$copy/out/mymethod.jsonl.zst" | grep '"policy": *"host_loop"' | grep -Eq '"host_op_calls": *[1-9]' ||
-    fail "records of host_loop do not count its loops"
+logged own_loop "$copy/out/mymethod.jsonl.zst"
+zstd -dcq "$copy/out/mymethod.jsonl.zst" | grep '"policy": *"own_loop"' | grep -Eq '"host_op_calls": *[1-9]' ||
+    fail "records of own_loop do not count its loops"
 "$copy/build/kvlab" report "$copy/out/mymethod.jsonl.zst" >"$work/report"
 expect 'a loop of its own on the host, which waits for the device before each of [0-9]' "$work/report"
 grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.dat' ||
