@@ -517,8 +517,9 @@ static const struct kvl_policy infllm = {
     .follows =
         "The official code: representatives by attention mass, one query turned to n_local - 1, "
         "one list of blocks per layer, far tokens at the constant distance n_local - 1. Options: "
-        "the paper's mean logit (repr_score=logit), far tokens at their own positions, caches lru "
-        "and lru_s. prefill=own reads the context as a stream, as published.",
+        "the paper's mean logit (repr_score=logit), far tokens at their own positions "
+        "(position=original), other block caches (cache). prefill=own reads the context as a "
+        "stream, as published.",
     .deviations =
         "Shared prefill: the context is dense, and scores are its column sums over n_local "
         "queries. Own prefill: the first query of exc_block_size steps selects for them, where the "
