@@ -228,9 +228,9 @@ static const struct kvl_policy expected_attention = {
         "The leaderboard's entry is adakv(expected_attention) with epsilon=0.01.",
     .deviations = "32-bit floats throughout; not repeated while decoding.",
     .cost =
-        "In the prefill d^2 / 2 products for each of n queries and H heads, shared. Once d^2 "
-        "products for each of n keys and H heads, keys and values read, a top-k of n per kv head. "
-        "Nothing while decoding; no memory after that.",
+        "In the prefill d^2 / 2 products for each of n queries and H heads, in double, shared by "
+        "all that ask for the same n_sink. Once d^2 products for each of n keys and H heads, keys "
+        "and values read, a top-k of n per kv head. Nothing while decoding; no memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS,
     .opts = expected_options,

@@ -208,12 +208,14 @@ static const struct kvl_policy kvzip = {
         "repetition are kvpress'. Options: layerwise lets each layer keep the same number, "
         "plus=true is KVzip+, ties=strict is the official threshold, which drops ties.",
     .deviations =
-        "The request to repeat has our own words and no chat template. 32-bit weights. No system "
-        "prompt is set apart: the first n_sink tokens stay instead. Left out: head scores measured "
-        "once per model (KVzip's head-level mode).",
-    .cost = "Once a second prefill over the full cache, and chunk_size more weights for each of n "
-            "queries and H heads, shared by all budgets and counted apart; a top-k over all lanes. "
-            "Nothing while decoding; no memory after that.",
+        "The request to repeat has our own words and, as the context, no chat template. 32-bit "
+        "weights (official: the model's type, with more ties). No system prompt is set apart: the "
+        "first n_sink tokens stay instead. Left out: head scores measured once per model (KVzip's "
+        "head-level mode).",
+    .cost =
+        "Once a second prefill over the full cache, and chunk_size more weights for each of n "
+        "queries and H heads, shared by all policies and budgets and counted apart (replay_ns); a "
+        "top-k over all lanes. Nothing while decoding; no memory after that.",
     .version = 1,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,
     .opts = kvzip_options,

@@ -433,15 +433,16 @@ static const struct kvl_policy magicpig = {
             "likely "
             "that was",
     .follows =
-        "The official code: keys hashed without their mean (an option), at least 2 collisions, "
-        "sampling probabilities with 1e-4 added, sink, local and later tokens dense, every 16th "
-        "layer dense, samples per query head.",
+        "The official code: keys hashed without their mean (an option), hyperplanes shared by the "
+        "heads of a layer, at least 2 collisions, sampling probabilities with 1e-4 added, sink, "
+        "local and later tokens dense, every 16th layer dense, samples per query head.",
     .deviations =
         "Logits are those of the keys as they are in every part (official: of centred keys, the "
-        "same but for a constant). Tables are measured to the budget unless L is given, and a "
-        "larger sample is thinned at random, with corrected weights; both are ours. dense_every is "
-        "0 below 4 layers. The tail is unlimited (official: 256). Left out: base-2 log-sum-exp, a "
-        "cosine that is not clamped, what an empty sample leaves undefined.",
+        "same but for a constant); the mean serves codes and angles alone. Tables are measured to "
+        "the budget unless L is given, and a larger sample is thinned at random, with corrected "
+        "weights; both are ours. dense_every is 0 below 4 layers. The tail is unlimited (official: "
+        "256). Left out: base-2 log-sum-exp, a cosine that is not clamped, what an empty sample "
+        "leaves undefined.",
     .cost =
         "Per step and layer K L d products for each of H heads, and as many floats of hyperplanes "
         "read per layer; about n L / 2^K bucket entries and n bytes of counters for each of H "

@@ -384,9 +384,10 @@ static const struct kvl_policy retroinfer = {
         "budget holds them.",
     .deviations =
         "As many clusters are read as the budget holds, where the original reads a share of them. "
-        "Decoded tokens become a segment in portions that fit the budget. An empty cluster takes "
-        "the token that fits worst; k-means begins with evenly spaced tokens. The device cache "
-        "holds tokens, not pages of clusters.",
+        "Decoded tokens become a segment in portions that fit the budget. Clusters begin as evenly "
+        "spaced tokens; an empty one takes the token that fits worst (official: it is masked). The "
+        "device cache holds tokens, not pages of clusters, and replaces the least recently used "
+        "one.",
     .cost =
         "Per step and layer d floats are read for each of n / per_cluster clusters per kv head, d "
         "products per query head, a softmax and a sort of the best, d floats read for each "

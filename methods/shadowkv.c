@@ -353,10 +353,10 @@ static const struct kvl_policy shadowkv = {
         "chosen tokens, 48 outliers, 4 local chunks, rank 160, are options.",
     .deviations =
         "The budget counts all that is read, not the chosen tokens alone, and outlier and local "
-        "chunks shrink with it. The rank is 160 or half the width of the keys, whichever is less. "
-        "Factors are floats. What is fetched from the host tier is counted with its keys, which "
-        "the original does not move. Left out: dense first layers, which the Llama-3 "
-        "configurations have.",
+        "chunks shrink with it. Outliers lie before the local chunks. The rank is 160 or half the "
+        "width of the keys, whichever is less. Factors are floats. What is fetched from the host "
+        "tier is counted with its keys, which the original does not move. Left out: dense first "
+        "layers, which the Llama-3 configurations have.",
     .cost =
         "Per step and layer d floats are read for each of n / chunk_size chunks per kv head, d "
         "products per query head, a softmax and a top-k of them; rank floats, rank d products and "

@@ -319,14 +319,16 @@ static const struct kvl_policy sparq = {
         "stands for the rest",
     .follows =
         "The official code: channels by the sum over the group, scores summed over the group "
-        "before the softmax, the current and local_k latest tokens forced, the mean value over all "
-        "tokens. reallocation=false leaves the mean value out.",
+        "before the softmax, the current and local_k latest tokens forced, alpha over all that is "
+        "read, the mean value over all tokens, the current one included. reallocation=false leaves "
+        "the mean value out.",
     .deviations = "None that answers depend on. A query of zeros has scale sqrt(d).",
     .cost =
         "Per step and layer r of d channels of a second, channel-major copy of the keys are read "
         "for n tokens per kv head, n exponentials for each of H heads, a top-k of n per kv head, 2 "
-        "d floats. Once that copy of all keys, and the sum of all values. Memory: half the cache "
-        "again, and 2 d floats per kv head.",
+        "d floats of the sum of values; a token adds d values and one sum. Once that copy of all "
+        "keys, and the sum of all values. Memory: half the cache again, and 2 d floats per kv "
+        "head.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SHARES_META,
     .opts = sparq_options,

@@ -264,14 +264,15 @@ static const struct kvl_policy vattention = {
     .help = "keeps all; reads first, latest and heaviest tokens, and a random sample of the rest "
             "large enough for a promised error",
     .follows =
-        "Paper and the authors' code with an exact top-k: a base sample estimates deviation and "
-        "denominator and serves nothing else, the floor comes before the clamp, the sample proper "
-        "is drawn anew and weighted by one over its probability.",
+        "Paper and the authors' code with an exact top-k: a base sample estimates deviation (n - 1 "
+        "in the denominator) and total, and serves nothing else; the sample proper is drawn anew, "
+        "its size floored before it is clamped, and weighted by one over its probability.",
     .deviations =
-        "One list per kv head with the largest sample that its query heads want, and top by the "
-        "mean over the group, where the paper has lists per query head; sampling without "
-        "replacement (the authors' code: with); the budget caps the sample, and the share of "
-        "capped lists is reported. Left out: an approximate top-k below it.",
+        "One list per kv head with the largest sample that its query heads want, so that the "
+        "promise to every head holds, and top by the mean weight over the group (official: a list "
+        "per query head, on repeated keys); sampling without replacement, which errs less "
+        "(official: with); the budget caps the sample, and the share of capped lists is reported. "
+        "Left out: an approximate top-k below it.",
     .cost =
         "Per step and layer all keys are read for the exact top-k, n d values per kv head counted "
         "as index bytes; a top-k of n per kv head, and the random numbers of two samples. Nothing "
