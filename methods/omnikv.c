@@ -658,7 +658,7 @@ static const struct kvl_policy omnikv = {
         "reads it. Once, for measured filters, 32 queries over n keys in every layer; uniform and "
         "exp: window_size queries in filter layers. Memory: a float per context token and layer "
         "that may filter; uniform and exp: window_size (H + 1) more.",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = omnikv_options,
     .opts_size = sizeof(struct omnikv_opts),

@@ -87,7 +87,7 @@ static const struct kvl_policy pyramidkv = {
         "per kv head, where KVCache-Factory keeps one per query head on repeated keys.",
     .cost = "Once that of the inner policy. Nothing while decoding; no memory after that.",
     .inner = "snapkv:window=8",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,
     .opts = pyramidkv_options,
     .opts_size = sizeof(struct pyramidkv_opts),

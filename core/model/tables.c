@@ -143,7 +143,11 @@ static int tables_head(struct tables_text *x, const char *hash)
 static int tables_kept(struct tables_text *x, struct kvl_tables *t)
 {
     int32_t layer = 0;
-    KVL_TRY(tables_integer(x, "layer", x->n_kept, KVL_MIN(x->n_kept, t->n_layers - 1), &layer));
+    if (x->n_kept == t->n_layers)
+        return kvl_fail(x->err, KVL_EINVAL,
+                        "line %d: a `kept` line more than the model's %d layers", x->line,
+                        t->n_layers);
+    KVL_TRY(tables_integer(x, "layer", x->n_kept, x->n_kept, &layer));
     for (int32_t m = layer; m < t->n_layers; m++)
         KVL_TRY(tables_number(x, "share", 0.0, 1e6,
                               &t->kept[(size_t)layer * (size_t)t->n_layers + (size_t)m]));
@@ -154,7 +158,11 @@ static int tables_kept(struct tables_text *x, struct kvl_tables *t)
 static int tables_gates(struct tables_text *x, struct kvl_tables *t)
 {
     int32_t layer = 0;
-    KVL_TRY(tables_integer(x, "layer", x->n_gates, KVL_MIN(x->n_gates, t->n_layers - 1), &layer));
+    if (x->n_gates == t->n_layers)
+        return kvl_fail(x->err, KVL_EINVAL,
+                        "line %d: a `gates` line more than the model's %d layers", x->line,
+                        t->n_layers);
+    KVL_TRY(tables_integer(x, "layer", x->n_gates, x->n_gates, &layer));
     for (int32_t h = 0; h < t->n_kv_heads; h++) {
         double gate = 0.0;
         KVL_TRY(tables_number(x, "gate", -1e6, 1e6, &gate));

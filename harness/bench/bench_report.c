@@ -471,7 +471,7 @@ static void report_head(const struct bench *b, FILE *out)
     fprintf(out,
             "# What the %s path reaches\n\n"
             "Written by `kvlab bench --report`; do not edit. Sentences beside the goals come from\n"
-            "`harness/bench_notes.def`.\n\n",
+            "`harness/bench/bench_notes.def`.\n\n",
             gpu ? "GPU" : "CPU");
     if (gpu) fputs(bench_gpu_how, out);
     if (!b->origin.model) {

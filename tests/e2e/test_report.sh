@@ -44,7 +44,7 @@ for field in '.official' '.attended_tok' '.kv_physical_bytes' '.budget_tok' '.de
         "$(jq -c "$digits [.cell, ($field | digits)]" cells.jsonl | sort)"
 done
 # Intervals are by the correlation within contexts over all cells of a task: by jq from the formula of
-# harness/stats.h.  Logs tell the two sums, or, older ones, the n_eff of each cell.
+# harness/lib/stats.h.  Logs tell the two sums, or, older ones, the n_eff of each cell.
 intervals() { # intervals LOG_LINES: cell, n_eff, interval of the official score
     jq -sc 'def sums: (.n * .official.p * (1 - .official.p)) as $s | .official
           | if .between then {between, simple} else {simple:$s, between:(0.95 * $s * 40 / .n_eff)} end;
