@@ -32,7 +32,6 @@
  */
 #include "kvl/policy.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
@@ -289,22 +288,17 @@ static int h2o_lane(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta
 static int h2o_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
                     const struct kvl_meta_view *meta)
 {
-    size_t n_pos = (size_t)step->pos + 1, n_heads = (size_t)ctx->shape->n_kv_heads;
     float *shown, *score;
-    if (!kvl_tap_listens(ctx)) return KVL_OK;
-    KVL_TRY(kvl_scratch_get(ctx, n_heads * n_pos, &shown));
-    for (size_t i = 0; i < n_heads * n_pos; i++) shown[i] = -INFINITY;
-    for (size_t h = 0; h < n_heads; h++) {
-        const int32_t *live;
-        int32_t n;
-        KVL_TRY(kvl_live(ctx, step->layer, (int32_t)h, &live, &n));
-        KVL_TRY(h2o_lane(ctx, meta, (int32_t)h, n, &score));
-        for (int32_t i = 0; i < n; i++) shown[h * n_pos + (size_t)live[i]] = score[i];
+    const int32_t *live;
+    int32_t n;
+    KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &shown));
+    for (int32_t h = 0; shown && h < ctx->shape->n_kv_heads; h++) {
+        float *row = shown + (size_t)h * ((size_t)step->pos + 1);
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
+        KVL_TRY(h2o_lane(ctx, meta, h, n, &score));
+        for (int32_t i = 0; i < n; i++) row[live[i]] = score[i];
     }
-    struct kvl_scored scored = {
-        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = step->pos + 1, .score = shown
-    };
-    return kvl_tap_scores(ctx, step, &scored);
+    return kvl_tap_positions(ctx, step, KVL_SCOPE_KV_HEAD, shown);
 }
 
 /* Algorithm 1, after every step and at the end of a block: recent tokens, and the best of the others.

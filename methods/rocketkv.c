@@ -304,17 +304,6 @@ static int rocket_list(const struct kvl_pctx *ctx, struct kvl_sel *sel, int32_t 
     return kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, kv_head, list, m);
 }
 
-/* shown [n_kv_heads][step->pos + 1] in scratch, for whoever listens, else NULL. */
-static int rocket_shown(const struct kvl_pctx *ctx, const struct kvl_step *step, float **shown)
-{
-    size_t n = (size_t)ctx->shape->n_kv_heads * ((size_t)step->pos + 1);
-    *shown = NULL;
-    if (!kvl_tap_listens(ctx)) return KVL_OK;
-    KVL_TRY(kvl_scratch_get(ctx, n, shown));
-    for (size_t i = 0; i < n; i++) (*shown)[i] = -INFINITY;
-    return KVL_OK;
-}
-
 static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                          const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -326,7 +315,7 @@ static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     if (fits && !rocket_filters(ctx)) return KVL_OK;
     if (rocket_filters(ctx)) KVL_TRY(kvl_table_read(ctx, o->filter, step->layer, 1, &filter));
     if (!fits) KVL_TRY(rocket_shares(ctx, step->layer, q->q, n_pages, &share));
-    if (!fits) KVL_TRY(rocket_shown(ctx, step, &shown));
+    if (!fits) KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &shown));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         const float *row = share ? share + (size_t)h * (size_t)n_pages : NULL;
         const int32_t *pos;
@@ -336,11 +325,7 @@ static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
         for (int32_t i = 0; shown && i < n_pages * o->page; i++) /* a token has its page's score */
             shown[(size_t)h * ((size_t)step->pos + 1) + (size_t)pos[i]] = row[i / o->page];
     }
-    if (!shown) return KVL_OK;
-    struct kvl_scored scored = {
-        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = step->pos + 1, .score = shown
-    };
-    return kvl_tap_scores(ctx, step, &scored);
+    return kvl_tap_positions(ctx, step, KVL_SCOPE_KV_HEAD, shown);
 }
 
 static const struct kvl_policy rocketkv = {

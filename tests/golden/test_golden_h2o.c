@@ -160,6 +160,16 @@ static bool fake_tap_listens(const struct kvl_pctx *ctx)
     return false;
 }
 
+static int fake_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                         enum kvl_scope scope, float **out)
+{
+    (void)ctx;
+    (void)step;
+    (void)scope;
+    *out = NULL;
+    return KVL_OK;
+}
+
 static int fake_look(const struct kvl_pctx *ctx)
 {
     (void)ctx;
@@ -170,6 +180,7 @@ static int fake_look(const struct kvl_pctx *ctx)
 #define kvl_scratch_i32  fake_scratch_i32
 #define kvl_look         fake_look
 #define kvl_tap_listens  fake_tap_listens
+#define kvl_tap_room     fake_tap_room
 #define kvl_plan_observe fake_plan_observe
 #define kvl_plan_meta    fake_plan_meta
 #define kvl_meta         fake_meta
