@@ -161,8 +161,8 @@ static int fastgen_room(const struct kvl_pctx *ctx, int32_t n, int32_t n_rows,
     return kvl_scratch_get(ctx, (size_t)n_rows * (size_t)n, &out->rows);
 }
 
-/* Levels of the n live tokens of a lane, at `pos` [n] (NULL: token i is at i), with `end` tokens of text.  Of those of
- * no kind the most attended are FREQUENT, if wanted. */
+/* Levels of the n live tokens of a lane, at `pos` [n] (NULL: token i is at i), with `end` tokens of text.
+ * Of those of no kind the most attended are FREQUENT, if wanted. */
 static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta,
                           int32_t kv_head, const int32_t *pos, int32_t n, int32_t end,
                           bool frequent, const struct fastgen_room *r)

@@ -19,10 +19,7 @@
  * Budget B: max_num_kv = B - 1, which takes the place of the paper's 20 % of the tokens; without a budget
  * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always.
  * When all tokens fit in max_num_kv all are read.
- * Published: alpha 5 (Llama; OPT 4), partial_weight_ratio 0.3, at most 20 %.  Queries are sampled from the
- * context itself, `sample` of them, keys at most 256 evenly spaced (paper: another text, once per model).
- * RoPE lies between W_q and the directions, so that W_q is read whole (paper: OPT, where r of its columns
- * are enough); counted as index bytes.
+ * RoPE lies between W_q and the directions: W_q is read whole (paper: OPT, r of its columns), and counted.
  */
 #include "kvl/policy.h"
 
@@ -226,15 +223,6 @@ static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const flo
                  .table = o->keys, .layer = layer, .n_rows = n, .q = part, .score = score });
 }
 
-/* How many tokens every kv head reads: the mean count over the query heads, rounded up. */
-static int32_t infinigen_number(const struct kvl_pctx *ctx, const int32_t *count)
-{
-    const struct infinigen_opts *o = ctx->opts;
-    int64_t sum = 0, heads = ctx->shape->n_heads;
-    for (int64_t h = 0; h < heads; h++) sum += count[h];
-    return (int32_t)KVL_MIN((sum + heads - 1) / heads, (int64_t)o->max_num_kv);
-}
-
 /* What `layer` will read of the tokens before the current one, from input x of the layer before it. */
 static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t layer,
                            const float *x, struct infinigen_state *s)
@@ -242,6 +230,7 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
     const struct infinigen_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
     int32_t n = step->pos, *count;
+    int64_t sum = 0, heads = sh->n_heads;
     struct kvl_step of = *step;
     float *score, *best;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * (size_t)n, &score));
@@ -260,7 +249,9 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
     KVL_TRY(kvl_tap_scores(ctx, &of, &scored));
     s->layer = layer;
     s->index = step->index;
-    s->n = infinigen_number(ctx, count);
+    for (int64_t h = 0; h < heads; h++) sum += count[h];
+    sum = (sum + heads - 1) / heads; /* their mean, rounded up */
+    s->n = (int32_t)KVL_MIN(sum, (int64_t)o->max_num_kv);
     return kvl_topk(ctx, best, sh->n_kv_heads, n, s->n, s->pos);
 }
 

@@ -9,10 +9,8 @@
  * and reads, exactly, sink_size first tokens, recent_size tokens before the current one, and of those
  * between them the topk_size best.
  *
- * Scores of the query heads of a kv head: softmax over the candidates, then their sum (official code; the
- * paper's text sums scores: group=sum).  Clusters are formed once; a decoded token gets the codes of its
- * nearest centroids when it comes (code: when it leaves the recent window, which gives the same).
- *
+ * The official code sums softmaxes of a group's scores, the paper's text the scores: group=sum.  A decoded
+ * token gets the codes of its nearest centroids when it comes (code: when it leaves the recent window).
  * Budget B: sink_size = min(32, B / 4), topk_size = half of the rest, recent_size the other half, and
  * the current token.  Everything is read while it fits in B.
  */
@@ -44,8 +42,7 @@ static const struct kvl_opt pqcache_options[] = {
                 "tokens chosen in every step; auto = the rest", .not_in_tables = true),
     KVL_ROW_INT(pqcache_opts, n_subvec, "2", 1, 64,
                 "pieces of a key (paper: 2); divides the head dimension"),
-    KVL_ROW_INT(pqcache_opts, n_subbits, "6", 1, 8,
-                "bits of a piece's code (paper: 6): 2^n_subbits centroids"),
+    KVL_ROW_INT(pqcache_opts, n_subbits, "6", 1, 8, "bits of a piece's code (paper: 6)"),
     KVL_ROW_INT(pqcache_opts, max_iter, "10", 1, 1000,
                 "rounds of k-means (paper: what the prefill hides)"),
     KVL_ROW_ENUM(pqcache_opts, group, "softmax", pqcache_groups,

@@ -303,7 +303,8 @@ static void test_wrong_options(void **state)
                                             i < 3 ? wrong[i] : "", i < 3 ? 50 : 0, N_CTX, &p,
                                             &t.r.err),
                          KVL_EINVAL);
-        assert_non_null(strstr(t.r.err.msg, i < 3 ? "from 0 to 1" : "no budget with these options"));
+        assert_non_null(
+            strstr(t.r.err.msg, i < 3 ? "from 0 to 1" : "no budget with these options"));
     }
     shot_close(&t);
 }
