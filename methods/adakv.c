@@ -29,7 +29,7 @@
 
 #include <math.h>
 
-enum { ADAKV_STRICT = 0, ADAKV_OFFICIAL, ADAKV_KVPRESS, ADAKV_MAX_HEADS = 1024 };
+enum { ADAKV_STRICT = 0, ADAKV_OFFICIAL, ADAKV_KVPRESS };
 
 struct adakv_opts {
     double floor_alpha;
@@ -39,29 +39,13 @@ struct adakv_opts {
 static const char *const adakv_totals[] = { "strict", "official", "kvpress", NULL };
 
 static const struct kvl_opt adakv_options[] = {
-    { .name = "floor_alpha",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct adakv_opts, floor_alpha),
-      .def = "0.2",
-      .min = 0,
-      .max = 1,
-      .help = "part of the budget that is the same for all heads; 1 = all of it (paper: 0.2)" },
-    { .name = "totals",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct adakv_opts, totals),
-      .def = "strict",
-      .choices = adakv_totals,
-      .help =
-          "how fractions become tokens: exact sums, the official rounding, kvpress' safeguard" },
+    KVL_ROW_FLOAT(adakv_opts, floor_alpha, "0.2", 0, 1,
+                  "part of the budget that is the same for all heads; 1 = all of it (paper: 0.2)"),
+    KVL_ROW_ENUM(
+        adakv_opts, totals, "strict", adakv_totals,
+        "how fractions become tokens: exact sums, the official rounding, kvpress' safeguard"),
     { 0 },
 };
-
-static int adakv_plan(struct kvl_plan *plan)
-{
-    if (plan->shape->n_kv_heads <= ADAKV_MAX_HEADS) return KVL_OK;
-    return kvl_fail(plan->err, KVL_EINVAL, "a model of %d kv heads; adakv serves up to %d",
-                    plan->shape->n_kv_heads, ADAKV_MAX_HEADS);
-}
 
 /* What head h would get with fractions. */
 static double adakv_mixture(const struct adakv_opts *o, int32_t count, int32_t b)
@@ -70,10 +54,12 @@ static double adakv_mixture(const struct adakv_opts *o, int32_t count, int32_t b
 }
 
 /* Rounds down and gives what is left to the largest remainders. */
-static void adakv_strict(const struct adakv_opts *o, int32_t b, int32_t n_heads, int32_t *count)
+static int adakv_strict(const struct kvl_pctx *ctx, int32_t b, int32_t n_heads, int32_t *count)
 {
-    double rest[ADAKV_MAX_HEADS];
+    const struct adakv_opts *o = ctx->opts;
+    double *rest;
     int64_t left = (int64_t)n_heads * b;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads, &rest));
     for (int32_t h = 0; h < n_heads; h++) {
         double v = adakv_mixture(o, count[h], b);
         count[h] = (int32_t)floor(v);
@@ -87,6 +73,7 @@ static void adakv_strict(const struct adakv_opts *o, int32_t b, int32_t n_heads,
         rest[best] -= 1;
         count[best]++;
     }
+    return KVL_OK;
 }
 
 static void adakv_official(const struct adakv_opts *o, int32_t b, int32_t n_heads, int32_t *count)
@@ -99,8 +86,9 @@ static void adakv_official(const struct adakv_opts *o, int32_t b, int32_t n_head
 static int adakv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct adakv_opts *o = ctx->opts;
-    int32_t n_heads = ctx->shape->n_kv_heads, count[ADAKV_MAX_HEADS];
+    int32_t n_heads = ctx->shape->n_kv_heads, *count;
     bool evicts;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads, &count));
     KVL_TRY(wrapped_score(ctx, layer, scores, &evicts));
     int32_t guarded = scores->protect_first + scores->protect_last;
     int32_t b = scores->keep_tok - guarded;
@@ -118,7 +106,7 @@ static int adakv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     int rc = ctx->ops->joint_share(&share);
     if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, KVL_EPOLICY, "a score is not a number (NaN)");
     KVL_TRY(rc);
-    if (o->totals == ADAKV_STRICT) adakv_strict(o, b, n_heads, count);
+    if (o->totals == ADAKV_STRICT) KVL_TRY(adakv_strict(ctx, b, n_heads, count));
     if (o->totals == ADAKV_OFFICIAL) adakv_official(o, b, n_heads, count);
     for (int32_t h = 0; h < n_heads; h++) scores->keep_lane[h] = guarded + count[h];
     return KVL_OK;
@@ -149,7 +137,6 @@ static const struct kvl_policy adakv = {
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED,
     .opts = adakv_options,
     .opts_size = sizeof(struct adakv_opts),
-    .plan = adakv_plan,
     .score = adakv_score,
 };
 

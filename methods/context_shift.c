@@ -33,40 +33,17 @@ static const char *const shift_modes[] = { "shift", "rolling", NULL };
 static const char *const shift_positions[] = { "auto", "in_cache", "original", NULL };
 
 static const struct kvl_opt shift_options[] = {
-    { .name = "mode",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct shift_opts, mode),
-      .def = "shift",
-      .choices = shift_modes,
-      .help = "shift: llama.cpp's context shift; rolling: buffer of a sliding window" },
-    { .name = "n_ctx",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct shift_opts, n_ctx),
-      .def = "auto",
-      .min = 4,
-      .max = 1 << 30,
-      .help = "size of the cache (llama.cpp: --ctx-size); auto = budget + 1" },
-    { .name = "n_keep",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct shift_opts, n_keep),
-      .def = "auto",
-      .min = 0,
-      .max = 1 << 30,
-      .help = "first tokens that stay (llama.cpp: --keep, and BOS); auto = 1, rolling: 0" },
-    { .name = "n_discard",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct shift_opts, n_discard),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "tokens dropped at once; auto = half of those that may go, rolling: 1" },
-    { .name = "positions",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct shift_opts, positions),
-      .def = "auto",
-      .choices = shift_positions,
-      .help =
-          "in_cache: rank in the cache; original: as before; auto = in_cache, rolling: original" },
+    KVL_ROW_ENUM(shift_opts, mode, "shift", shift_modes,
+                 "shift: llama.cpp's context shift; rolling: buffer of a sliding window"),
+    KVL_ROW_INT(shift_opts, n_ctx, "auto", 4, 1 << 30,
+                "size of the cache (llama.cpp: --ctx-size); auto = budget + 1"),
+    KVL_ROW_INT(shift_opts, n_keep, "auto", 0, 1 << 30,
+                "first tokens that stay (llama.cpp: --keep, and BOS); auto = 1, rolling: 0"),
+    KVL_ROW_INT(shift_opts, n_discard, "auto", 1, 1 << 30,
+                "tokens dropped at once; auto = half of those that may go, rolling: 1"),
+    KVL_ROW_ENUM(
+        shift_opts, positions, "auto", shift_positions,
+        "in_cache: rank in the cache; original: as before; auto = in_cache, rolling: original"),
     { 0 },
 };
 
@@ -83,10 +60,10 @@ static int shift_plan(struct kvl_plan *plan)
 {
     struct shift_opts *o = plan->opts;
     bool rolling = o->mode == SHIFT_ROLLING;
-    if (o->n_ctx == KVL_AUTO && plan->budget_tok < shift_min_budget(plan->shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or n_ctx",
-                        plan->budget_tok, shift_min_budget(plan->shape, o));
-    if (o->n_ctx == KVL_AUTO) o->n_ctx = plan->budget_tok + 1;
+    if (o->n_ctx == KVL_AUTO) {
+        KVL_TRY(kvl_plan_needs_budget(plan));
+        o->n_ctx = plan->budget_tok + 1;
+    }
     if (o->n_keep == KVL_AUTO) o->n_keep = rolling ? 0 : 1;
     int32_t left = o->n_ctx - 1 - o->n_keep;
     if (left < 2)

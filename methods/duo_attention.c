@@ -19,13 +19,8 @@
  * Budget B: the mean over all lanes of what a step reads, with 64 tokens behind the context.  With sparsity
  * given, streaming lanes get what full ones leave; with none, as many lanes are full as B pays when the
  * others read B / 4 tokens, or the deployed 320 where that is less, and what is over goes to these.
- * sink : recent is 1 : 4.  Without a budget:
- * sparsity 0.5, sink 64, recent 256 (deployed; trained with 128 and 256).  recent counts the current token.
- *
- * Deviations: gates are measured, not trained, unless table=FILE has them.  Equal gates: the lower lane is full
- * (code: random noise).
- * Cost: measuring two column sums of the prefill (a second pass over it, shared by all who ask) or 32
- * queries; per step two ranges for each streaming lane.
+ * sink : recent is 1 : 4.  Without a budget: sparsity 0.5, sink 64, recent 256 (deployed; trained with 128
+ * and 256).  recent counts the current token.
  */
 #include "head_tables.h"
 
@@ -48,38 +43,29 @@ struct duo_opts {
 enum { DUO_AUTO = 0, DUO_TABLE, DUO_MEASURED };
 static const char *const duo_gates[] = { "auto", "table", "measure", NULL };
 
-#define DUO_OPT(kind, field)                                                                       \
-    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct duo_opts, field)
-
 static const struct kvl_opt duo_options[] = {
-    { DUO_OPT(STR, sparsity), .def = "auto",
-      .help =
-          "share of kv heads that stream, 0 to 1; auto = what the budget pays, 0.5 without (paper: "
-          "0.5 with grouped queries, 0.75 without)" },
-    { DUO_OPT(INT, sink), .def = "auto", .min = 0, .max = 1 << 30,
-      .help =
-          "first tokens that a streaming head keeps; auto = a fifth of its tokens, 64 without a "
-          "budget (paper: 64 deployed, 128 trained)" },
-    { DUO_OPT(INT, recent), .def = "auto", .min = 1, .max = 1 << 30,
-      .help =
-          "latest tokens that it reads, the current one included; auto = the others, 256 without a "
-          "budget (paper: 256)" },
-    { DUO_OPT(ENUM, gates), .def = "auto", .choices = duo_gates,
-      .help = "table: of the file, or of the model's tables (kvlab tables); measure: on the "
-              "sample's own context; auto = table if there is one" },
-    { DUO_OPT(INT, measure_window), .def = "auto", .min = 1, .max = 1 << 30,
-      .help =
-          "latest tokens that do not count when gates are measured, whatever the budget; auto = an "
-          "eighth of the context, 16 to 256" },
-    { DUO_OPT(STR, table), .def = "",
-      .help = "file of gates: a line per layer with a number per kv head; see kvlab tables" },
-    { DUO_OPT(STR, table_sum), .def = "",
-      .help = "checksum of the table, written when it is read" },
-    { DUO_OPT(BOOL, report_gates), .def = "false", .help = "report the gate of every kv head" },
-    { DUO_OPT(INT, chunk), .def = "auto", .min = 16, .max = 1 << 30,
-      .help = "prefill: own: tokens of a chunk, the first of which measures; auto = 4 (sink + "
-              "recent), at "
-              "least 128" },
+    KVL_ROW_STR(duo_opts, sparsity, "auto",
+                "share of kv heads that stream, 0 to 1; auto = what the budget pays, 0.5 without "
+                "(paper: 0.5 with grouped queries, 0.75 without)"),
+    KVL_ROW_INT(duo_opts, sink, "auto", 0, 1 << 30,
+                "first tokens that a streaming head keeps; auto = a fifth of its tokens, 64 "
+                "without a budget (paper: 64 deployed, 128 trained)"),
+    KVL_ROW_INT(duo_opts, recent, "auto", 1, 1 << 30,
+                "latest tokens that it reads, the current one included; auto = the others, 256 "
+                "without a budget (paper: 256)"),
+    KVL_ROW_ENUM(duo_opts, gates, "auto", duo_gates,
+                 "table: of the file, or of the model's tables (kvlab tables); measure: on the "
+                 "sample's own context; auto = table if there is one"),
+    KVL_ROW_INT(duo_opts, measure_window, "auto", 1, 1 << 30,
+                "latest tokens that do not count when gates are measured, whatever the budget; "
+                "auto = an eighth of the context, 16 to 256"),
+    KVL_ROW_STR(duo_opts, table, "",
+                "file of gates: a line per layer with a number per kv head; see kvlab tables"),
+    KVL_ROW_STR(duo_opts, table_sum, "", "checksum of the table, written when it is read"),
+    KVL_ROW_BOOL(duo_opts, report_gates, "false", "report the gate of every kv head"),
+    KVL_ROW_INT(duo_opts, chunk, "auto", 16, 1 << 30,
+                "prefill: own: tokens of a chunk, the first of which measures; auto = 4 (sink + "
+                "recent), at least 128"),
     { 0 },
 };
 
@@ -153,14 +139,12 @@ static int32_t duo_min_budget(const struct kvl_shape *shape, const void *opts)
 static int duo_plan_sparsity(struct kvl_plan *plan)
 {
     struct duo_opts *o = plan->opts;
-    if (strcmp(o->sparsity, "auto") == 0) {
-        o->share = -1;
-    } else if (kvl_parse_f64(o->sparsity, &o->share) != KVL_OK ||
-               !(o->share >= 0 && o->share <= 1)) {
-        return kvl_fail(plan->err, KVL_EINVAL, "sparsity=%s; give auto, or a number from 0 to 1",
-                        o->sparsity);
-    }
-    return KVL_OK;
+    o->share = -1;
+    if (strcmp(o->sparsity, "auto") == 0) return KVL_OK;
+    if (kvl_parse_f64(o->sparsity, &o->share) == KVL_OK && o->share >= 0 && o->share <= 1)
+        return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL, "sparsity=%s; give auto, or a number from 0 to 1",
+                    o->sparsity);
 }
 
 /* Both sizes of a streaming lane that reads `tok` tokens; what was given stays. */
@@ -292,26 +276,19 @@ static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struc
     return rc;
 }
 
-/* Weight inside sink and window, of all queries: windowed [n] counts the measure_window queries from a token's
- * own on, all [n] every later one. */
-static double duo_inside(const float *windowed, const float *all, int32_t n, int32_t sink)
-{
-    double sum = 0;
-    for (int32_t j = 0; j < n; j++) sum += (double)(j < sink ? all[j] : windowed[j]);
-    return sum;
-}
-
+/* Of all queries: windowed [n] counts the measure_window queries from a token's own on, all [n] every later
+ * one. */
 static int duo_measure_columns(const struct kvl_pctx *ctx, int32_t layer, float *gate)
 {
     const struct duo_opts *o = ctx->opts;
     const float *windowed, *all;
-    int32_t n, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    int32_t n, group = ctx->shape->group;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, o->measure_window, &windowed, &n));
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &all, &n));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        size_t at = (size_t)h * (size_t)n;
-        double outside = 1 - duo_inside(windowed + at, all + at, n, o->sink) / n;
-        gate[h / group] += (float)(fmax(0, outside) / group);
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++, windowed += n, all += n) {
+        double inside = 0;
+        for (int32_t j = 0; j < n; j++) inside += (double)(j < o->sink ? all[j] : windowed[j]);
+        gate[h / group] += (float)(fmax(0, 1 - inside / n) / group);
     }
     return KVL_OK;
 }
@@ -320,9 +297,9 @@ static int duo_measure_columns(const struct kvl_pctx *ctx, int32_t layer, float 
 static int duo_measure_window(const struct kvl_pctx *ctx, int32_t layer, int32_t n, float *gate)
 {
     const struct duo_opts *o = ctx->opts;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, queries = KVL_MIN(DUO_MEASURE, n);
-    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * (size_t)n);
-    if (!probs) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for the weights of a query");
+    int32_t group = ctx->shape->group, queries = KVL_MIN(DUO_MEASURE, n);
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * (size_t)n, &probs));
     for (int32_t b = 0; b < queries; b++) {
         KVL_TRY(kvl_obs_window_probs(ctx, layer, b, probs, n));
         for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
@@ -366,7 +343,7 @@ static int duo_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct duo_opts *o = ctx->opts;
     const struct duo_state *state = ctx->state;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    int32_t group = ctx->shape->group;
     (void)q;
     if (!state->known && step->pos == 0) return KVL_OK;
     if (!state->known) KVL_TRY(duo_measure(ctx, step->pos, false));

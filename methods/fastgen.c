@@ -23,108 +23,73 @@
  * Budget B: T is not a budget.  threshold=budget takes, when the profile is known, the largest T with which
  * lanes hold at most B - 1 tokens on average, `horizon` steps on; heads that recover only with everything
  * keep everything at the others' cost.  With a threshold given B counts for nothing.
- * Deviations: sums are of all steps (cold-compress: the last 400 and the prompt).  r_l n is of the length
- * that was planned for, and stays as it is.  cold-compress profiles with the prompt's length and fills up
- * to the cache's; here both are the prompt's.  Its paper's models had no grouped heads.
- * Cost: a second pass of all queries over all keys twice, shared; an entry of 8 bytes per live token and kv
- * head; per step and head with frequent tokens a division and a top-k of what is live.
+ * cold-compress profiles with the prompt's length and fills up to the cache's, and sums the last 400 steps
+ * and the prompt; here both lengths are the prompt's, and sums are of all steps.
  */
-#include "fastgen_profile.h"
+#include "kvl/policy.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { FASTGEN_MASS = 0, FASTGEN_RENORM };
 enum { FASTGEN_SUM = 0, FASTGEN_LEVEL, FASTGEN_COLUMNS }; /* of the table of live tokens */
 
+/* A chain: each keeps what the one before it keeps. */
+enum fastgen_policy {
+    FASTGEN_SPECIAL = 0,
+    FASTGEN_PUNCT,
+    FASTGEN_FREQUENT,
+    FASTGEN_LOCAL,
+    FASTGEN_FULL,
+    FASTGEN_POLICIES,
+};
+
 struct fastgen_opts {
     char threshold[KVL_OPT_STR_SIZE];
     double r_f, r_l;
     int32_t global_tokens, recovery, rows, horizon, local;
-    /* not options: from plan */
-    double given; /* threshold; negative: from the budget */
+    double given; /* not options, from plan: threshold; negative: from the budget */
     int32_t table;
+};
+
+/* One kv head: of each policy, the part of the attention that it keeps, and tokens kept at the end. */
+struct fastgen_lane {
+    float recovery[FASTGEN_POLICIES];
+    int32_t size[FASTGEN_POLICIES];
+    int32_t taken; /* enum fastgen_policy */
+};
+
+struct fastgen_state {
+    double threshold;
+    int32_t n_lanes;
+    struct fastgen_lane lane[]; /* [n_layers][n_kv_heads] */
 };
 
 static const char *const fastgen_recoveries[] = { "mass", "renorm", NULL };
 
 static const struct kvl_opt fastgen_options[] = {
-    { .name = "threshold",
-      .type = KVL_OPT_STR,
-      .off = offsetof(struct fastgen_opts, threshold),
-      .def = "budget",
-      .help = "part of the attention that a head must recover, T, 0 to 1 (paper: 0.85 and more); "
-              "budget = "
-              "what the budget allows" },
-    { .name = "recovery",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct fastgen_opts, recovery),
-      .def = "mass",
-      .choices = fastgen_recoveries,
-      .help = "how that is measured: mass kept (cold-compress), distance of kept weights (paper)" },
-    { .name = "r_f",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct fastgen_opts, r_f),
-      .def = "0.3",
-      .min = 0,
-      .max = 1,
-      .help = "frequent tokens, as a share of the text (paper: 0.3)" },
-    { .name = "r_l",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct fastgen_opts, r_l),
-      .def = "0.3",
-      .min = 0,
-      .max = 1,
-      .help = "local tokens, as a share of the context (paper: 0.3)" },
-    { .name = "local",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct fastgen_opts, local),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "local tokens as a number; auto = r_l times the planned context, 1 or more" },
-    { .name = "global_tokens",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct fastgen_opts, global_tokens),
-      .def = "4",
-      .min = 0,
-      .max = 65536,
-      .help = "first tokens that count as special (cold-compress: 4; paper: 0)" },
-    { .name = "rows",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct fastgen_opts, rows),
-      .def = "32",
-      .min = 1,
-      .max = 1024,
-      .help = "last queries that recovery=renorm looks at (paper: all)" },
-    { .name = "horizon",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct fastgen_opts, horizon),
-      .def = "32",
-      .min = 0,
-      .max = 1 << 20,
-      .help = "steps for which threshold=budget leaves room" },
+    KVL_ROW_STR(fastgen_opts, threshold, "budget",
+                "part of the attention that a head must recover, T, 0 to 1 (paper: 0.85 and more); "
+                "budget = what the budget allows"),
+    KVL_ROW_ENUM(
+        fastgen_opts, recovery, "mass", fastgen_recoveries,
+        "how that is measured: mass kept (cold-compress), distance of kept weights (paper)"),
+    KVL_ROW_FLOAT(fastgen_opts, r_f, "0.3", 0, 1,
+                  "frequent tokens, as a share of the text (paper: 0.3)"),
+    KVL_ROW_FLOAT(fastgen_opts, r_l, "0.3", 0, 1,
+                  "local tokens, as a share of the context (paper: 0.3)"),
+    KVL_ROW_INT(fastgen_opts, local, "auto", 1, 1 << 30,
+                "local tokens as a number; auto = r_l times the planned context, 1 or more"),
+    KVL_ROW_INT(fastgen_opts, global_tokens, "4", 0, 65536,
+                "first tokens that count as special (cold-compress: 4; paper: 0)"),
+    KVL_ROW_INT(fastgen_opts, rows, "32", 1, 1024,
+                "last queries that recovery=renorm looks at (paper: all)"),
+    KVL_ROW_INT(fastgen_opts, horizon, "32", 0, 1 << 20,
+                "steps for which threshold=budget leaves room"),
     { 0 },
 };
 
-/* ---- plan and state ---------------------------------------------------------------------------------- */
-
-/* Behind it, for every lane: struct fastgen_lane, then the policy that it took. */
-struct fastgen_state {
-    double threshold;
-    int32_t n_lanes;
-};
-
-static struct fastgen_lane *fastgen_lanes(const struct kvl_pctx *ctx)
-{
-    return (struct fastgen_lane *)(void *)((struct fastgen_state *)ctx->state + 1);
-}
-
-static int32_t *fastgen_taken(const struct kvl_pctx *ctx, int32_t layer)
-{
-    const struct fastgen_state *state = ctx->state;
-    return (int32_t *)(void *)(fastgen_lanes(ctx) + state->n_lanes) +
-           (size_t)layer * (size_t)ctx->shape->n_kv_heads;
-}
+/* ---- plan -------------------------------------------------------------------------------------------- */
 
 static int32_t fastgen_min_budget(const struct kvl_shape *shape, const void *opts)
 {
@@ -137,12 +102,7 @@ static int fastgen_parse(struct kvl_plan *plan)
 {
     struct fastgen_opts *o = plan->opts;
     o->given = -1;
-    if (strcmp(o->threshold, "budget") == 0) {
-        if (plan->budget_tok >= o->global_tokens + 2) return KVL_OK;
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "budget %d with global_tokens=%d; give %d or more, or a threshold",
-                        plan->budget_tok, o->global_tokens, o->global_tokens + 2);
-    }
+    if (strcmp(o->threshold, "budget") == 0) return kvl_plan_needs_budget(plan);
     if (kvl_parse_f64(o->threshold, &o->given) == KVL_OK && o->given >= 0 && o->given <= 1)
         return KVL_OK;
     return kvl_fail(plan->err, KVL_EINVAL, "threshold=%s; give budget or a number from 0 to 1",
@@ -155,8 +115,7 @@ static int fastgen_plan(struct kvl_plan *plan)
     size_t lanes = (size_t)plan->shape->n_layers * (size_t)plan->shape->n_kv_heads;
     KVL_TRY(fastgen_parse(plan));
     if (o->local == KVL_AUTO) o->local = KVL_MAX(1, (int32_t)(o->r_l * plan->context_tok));
-    plan->state_bytes =
-        sizeof(struct fastgen_state) + lanes * (sizeof(struct fastgen_lane) + sizeof(int32_t));
+    plan->state_bytes = sizeof(struct fastgen_state) + lanes * sizeof(struct fastgen_lane);
     KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, FASTGEN_COLUMNS, &o->table));
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0));
     if (o->recovery == FASTGEN_RENORM) return kvl_plan_observe(plan, KVL_OBS_WINDOW, o->rows);
@@ -170,6 +129,11 @@ static float *fastgen_column(const struct kvl_meta_view *meta, int32_t kv_head, 
     return meta->base + (size_t)kv_head * meta->head_stride + (size_t)column * meta->column_stride;
 }
 
+static struct fastgen_lane *fastgen_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head)
+{
+    return &((struct fastgen_state *)ctx->state)->lane[layer * ctx->shape->n_kv_heads + kv_head];
+}
+
 /* SPECIAL, PUNCT, or LOCAL for all others. */
 static int fastgen_kind(const struct kvl_pctx *ctx, int32_t pos, int32_t id)
 {
@@ -179,64 +143,139 @@ static int fastgen_kind(const struct kvl_pctx *ctx, int32_t pos, int32_t id)
     return class & KVL_TOKEN_PUNCT ? FASTGEN_PUNCT : FASTGEN_LOCAL;
 }
 
-/* Marks what is frequent among n tokens at `pos` [n] that are of no kind: level [n] gets FREQUENT where
- * it was LOCAL.  sums [n]: what they received from the group.  `end`: tokens of the text.  room: 2 n. */
-static int fastgen_frequent(const struct kvl_pctx *ctx, const float *sums, const int32_t *pos,
-                            int32_t n, int32_t end, uint8_t *level, float *room)
+/* Scratch for n tokens of a lane. */
+struct fastgen_room {
+    uint8_t *
+        level; /* the first policy of the chain that keeps a token for what it is or has received; LOCAL:
+                       only being recent keeps it */
+    int32_t *index;
+    float *score, *rows; /* [n], [n_rows][n] */
+};
+
+static int fastgen_room(const struct kvl_pctx *ctx, int32_t n, int32_t n_rows,
+                        struct fastgen_room *out)
+{
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &out->level));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &out->index));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &out->score));
+    return kvl_scratch_get(ctx, (size_t)n_rows * (size_t)n, &out->rows);
+}
+
+/* Levels of the n live tokens of a lane, at `pos` [n] (NULL: token i is at i), with `end` tokens of text.
+ * Of those of no kind the most attended are FREQUENT, if wanted. */
+static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta,
+                          int32_t kv_head, const int32_t *pos, int32_t n, int32_t end,
+                          bool frequent, const struct fastgen_room *r)
 {
     const struct fastgen_opts *o = ctx->opts;
-    float *score = room;
-    int32_t *best = (int32_t *)(void *)(room + n), n_free = 0;
+    const float *sum = fastgen_column(meta, kv_head, FASTGEN_SUM);
+    const float *kind = fastgen_column(meta, kv_head, FASTGEN_LEVEL);
+    int32_t n_free = 0;
     for (int32_t i = 0; i < n; i++) {
-        score[i] = level[i] == FASTGEN_LOCAL ? sums[i] / (float)(end - pos[i]) : -1;
-        n_free += level[i] == FASTGEN_LOCAL;
+        bool none = kind[i] >= FASTGEN_LOCAL;
+        r->level[i] = (uint8_t)kind[i];
+        r->score[i] = none ? sum[i] / (float)(end - (pos ? pos[i] : i)) : -1;
+        n_free += none;
     }
     int32_t k = (int32_t)ceil(fmin(o->r_f * end, n_free));
-    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){
-        .index = best, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k }));
-    for (int32_t i = 0; i < k; i++) level[best[i]] = FASTGEN_FREQUENT;
+    if (!frequent) return KVL_OK;
+    KVL_TRY(kvl_topk(ctx, r->score, 1, n, k, r->index));
+    for (int32_t i = 0; i < k; i++) r->level[r->index[i]] = FASTGEN_FREQUENT;
     return KVL_OK;
 }
 
-/* ---- the profile --------------------------------------------------------------------------------------- */
+/* ---- Algorithm 1: the profile ------------------------------------------------------------------------- */
 
-/* Sums of a group's query heads, [n] apart, into y [n]. */
+struct fastgen_context {
+    const uint8_t *level; /* [n] */
+    int32_t n, window; /* newest tokens that LOCAL keeps of what a query sees, its own included */
+};
+
+static void fastgen_sizes(const struct fastgen_context *c, int32_t *size)
+{
+    for (int p = 0; p < FASTGEN_POLICIES; p++) size[p] = 0;
+    for (int32_t j = 0; j < c->n; j++) {
+        size[FASTGEN_FULL]++;
+        size[FASTGEN_LOCAL] += c->level[j] < FASTGEN_LOCAL || j >= c->n - c->window;
+        for (int p = c->level[j]; p < FASTGEN_LOCAL; p++) size[p]++;
+    }
+}
+
+/* Mass that is kept, a mean over all queries: `all` [n] is what every token received from all of them,
+ * `near` [n] from the `window` queries from its own on.  A query's window holds a token exactly while the
+ * query is among those. */
+static void fastgen_mass(const struct fastgen_context *c, const float *all, const float *near,
+                         float *recovery)
+{
+    double kept[FASTGEN_POLICIES] = { 0 };
+    for (int32_t j = 0; j < c->n; j++) {
+        for (int p = c->level[j]; p < FASTGEN_LOCAL; p++) kept[p] += (double)all[j];
+        kept[FASTGEN_LOCAL] += (double)(c->level[j] < FASTGEN_LOCAL ? all[j] : near[j]);
+    }
+    for (int p = 0; p < FASTGEN_FULL; p++) recovery[p] = (float)(kept[p] / c->n);
+    recovery[FASTGEN_FULL] = 1;
+}
+
+/* Adds |a - b|, the sum of absolute differences, of one query to distance [FASTGEN_POLICIES]: a its weights
+ * on the positions up to `at`, b those that a softmax over what a policy keeps of them gives.  Kept weights
+ * grow to a sum of 1: they gain what the others lose. */
+static void fastgen_distance(const struct fastgen_context *c, const float *a, int32_t at,
+                             double *distance)
+{
+    double mass[FASTGEN_FULL] = { 0 }, all = 0;
+    for (int32_t j = 0; j <= at; j++) {
+        all += (double)a[j];
+        for (int p = 0; p < FASTGEN_FULL; p++) {
+            bool local = p == FASTGEN_LOCAL && j > at - c->window;
+            bool kept = c->level[j] <= KVL_MIN(p, FASTGEN_FREQUENT) || local;
+            mass[p] += kept ? (double)a[j] : 0;
+        }
+    }
+    for (int p = 0; p < FASTGEN_FULL; p++) {
+        double gained = mass[p] > 0 ? fmax(0, 1 - mass[p]) : 0;
+        distance[p] += gained + fmax(0, all - mass[p]);
+    }
+}
+
+/* The cheapest policy that recovers enough; 1: everything, whatever sums are rounded to. */
+static enum fastgen_policy fastgen_choose(const struct fastgen_lane *lane, double threshold)
+{
+    int p = 0;
+    while (p < FASTGEN_FULL && (threshold >= 1 || (double)lane->recovery[p] < threshold)) p++;
+    return (enum fastgen_policy)p;
+}
+
+/* The largest threshold with which lanes hold at most `most` tokens on average after `more` steps, if their
+ * kinds of token go on as they were; when there is none, 0, or less where that is what all lanes recover
+ * with the cheapest policy (distances go up to 2); 1 when all of the n fit. */
+static double fastgen_threshold(const struct fastgen_lane *lane, int32_t n_lanes, int32_t n,
+                                int32_t more, int32_t most)
+{
+    double low = 0, high = 1;
+    if (n <= most) return high;
+    for (int32_t i = 0; i < n_lanes; i++)
+        low = KVL_MIN(low, (double)lane[i].recovery[FASTGEN_SPECIAL]);
+    for (int step = 0; step < 40; step++) {
+        double middle = (low + high) / 2, sum = 0;
+        for (int32_t i = 0; i < n_lanes; i++)
+            sum += lane[i].size[fastgen_choose(&lane[i], middle)] * (1 + (double)more / n);
+        if (sum / n_lanes <= most)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* y [n]: the rows of a group's query heads, x [n_heads][n], as one. */
 static int fastgen_group(const struct kvl_pctx *ctx, const float *x, int32_t kv_head, int32_t n,
                          enum kvl_reduce reduce, float *y)
 {
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    return ctx->ops->group_reduce(
-        &(struct kvl_group_reduce_args){ .y = y,
-                                         .x = x + (size_t)(kv_head * group) * (size_t)n,
-                                         .x_stride = (size_t)n,
-                                         .n = n,
-                                         .n_heads = group,
-                                         .n_kv_heads = 1,
-                                         .reduce = reduce });
+    int32_t group = ctx->shape->group;
+    return kvl_layer_scores(ctx, x + (size_t)(kv_head * group) * (size_t)n, group, n, reduce, y);
 }
 
-/* Sums and kinds of the context's tokens into the table of a layer. */
-static int fastgen_fill(const struct kvl_pctx *ctx, int32_t layer)
-{
-    const struct fastgen_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
-    const float *sums;
-    const int32_t *id;
-    int32_t n, n_id;
-    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
-    KVL_TRY(kvl_tokens(ctx, &id, &n_id));
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(
-            fastgen_group(ctx, sums, h, n, KVL_REDUCE_SUM, fastgen_column(&meta, h, FASTGEN_SUM)));
-    float *level = fastgen_column(&meta, 0, FASTGEN_LEVEL);
-    for (int32_t i = 0; i < n; i++) level[i] = (float)fastgen_kind(ctx, i, id[i]);
-    for (int32_t h = 1; h < ctx->shape->n_kv_heads; h++)
-        memcpy(fastgen_column(&meta, h, FASTGEN_LEVEL), level, (size_t)n * sizeof *level);
-    return KVL_OK;
-}
-
-/* Mean over the last queries of the distance to what is left of their weights. */
+/* recovery=renorm: mean over the last queries of the distance to what is left of their weights. */
 static int fastgen_renorm(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                           const struct fastgen_context *c, float *probs, float *recovery)
 {
@@ -254,40 +293,40 @@ static int fastgen_renorm(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_
     return KVL_OK;
 }
 
-/* Mean over all queries of the mass that stays. */
+/* recovery=mass: mean over all queries of the mass that stays. */
 static int fastgen_kept_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                             const struct fastgen_context *c, float *room, float *recovery)
+                             const struct fastgen_context *c, float *mean, float *recovery)
 {
     const struct fastgen_opts *o = ctx->opts;
     const float *all, *near;
     int32_t n;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &all, &n));
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, o->local, &near, &n));
-    KVL_TRY(fastgen_group(ctx, all, kv_head, n, KVL_REDUCE_MEAN, room));
-    KVL_TRY(fastgen_group(ctx, near, kv_head, n, KVL_REDUCE_MEAN, room + n));
-    fastgen_mass(c, room, room + n, recovery);
+    KVL_TRY(fastgen_group(ctx, all, kv_head, n, KVL_REDUCE_MEAN, mean));
+    KVL_TRY(fastgen_group(ctx, near, kv_head, n, KVL_REDUCE_MEAN, mean + n));
+    fastgen_mass(c, mean, mean + n, recovery);
     return KVL_OK;
 }
 
-/* Room of one layer's profile. */
-struct fastgen_room {
-    int32_t *pos;
-    uint8_t *level;
-    float *rows; /* [n_heads + 2][n] */
-};
-
+/* Sums and kinds of the context's tokens into the table of a layer; then what each policy recovers. */
 static int fastgen_profile(const struct kvl_pctx *ctx, int32_t layer, const struct fastgen_room *r)
 {
     const struct fastgen_opts *o = ctx->opts;
     struct fastgen_context c = { .level = r->level, .n = ctx->context_tok, .window = o->local };
     struct kvl_meta_view meta;
+    const float *sums;
+    const int32_t *id;
+    int32_t n;
+    KVL_TRY(kvl_tokens(ctx, &id, &n));
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
+    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        struct fastgen_lane *lane = &fastgen_lanes(ctx)[layer * ctx->shape->n_kv_heads + h];
-        KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-        const float *level = fastgen_column(&meta, h, FASTGEN_LEVEL);
-        for (int32_t i = 0; i < c.n; i++) r->level[i] = (uint8_t)level[i];
-        KVL_TRY(fastgen_frequent(ctx, fastgen_column(&meta, h, FASTGEN_SUM), r->pos, c.n, c.n,
-                                 r->level, r->rows));
+        struct fastgen_lane *lane = fastgen_lane(ctx, layer, h);
+        float *sum = fastgen_column(&meta, h, FASTGEN_SUM);
+        float *kind = fastgen_column(&meta, h, FASTGEN_LEVEL);
+        KVL_TRY(fastgen_group(ctx, sums, h, n, KVL_REDUCE_SUM, sum));
+        for (int32_t i = 0; i < n; i++) kind[i] = (float)fastgen_kind(ctx, i, id[i]);
+        KVL_TRY(fastgen_levels(ctx, &meta, h, NULL, n, n, true, r));
         fastgen_sizes(&c, lane->size);
         if (o->recovery == FASTGEN_RENORM)
             KVL_TRY(fastgen_renorm(ctx, layer, h, &c, r->rows, lane->recovery));
@@ -301,53 +340,41 @@ static int fastgen_profile(const struct kvl_pctx *ctx, int32_t layer, const stru
 static int fastgen_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct fastgen_opts *o = ctx->opts;
-    struct fastgen_state *state = ctx->state;
-    size_t n = (size_t)ctx->context_tok;
+    struct fastgen_state *s = ctx->state;
+    struct fastgen_room room;
     if (layer > 0) return KVL_OK;
-    struct fastgen_room room = {
-        .pos = (int32_t *)(void *)kvl_scratch(ctx, n),
-        .level = (uint8_t *)kvl_scratch(ctx, n),
-        .rows = kvl_scratch(ctx, ((size_t)ctx->shape->n_heads + 2) * n),
-    };
-    if (!room.pos || !room.level || !room.rows)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu tokens", n);
-    for (size_t i = 0; i < n; i++) room.pos[i] = (int32_t)i;
-    state->n_lanes = ctx->shape->n_layers * ctx->shape->n_kv_heads;
-    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
-        KVL_TRY(fastgen_fill(ctx, l));
-        KVL_TRY(fastgen_profile(ctx, l, &room));
-    }
-    const struct fastgen_lane *lane = fastgen_lanes(ctx);
-    state->threshold = o->given;
-    if (o->given < 0)
-        state->threshold = fastgen_threshold(lane, state->n_lanes, ctx->context_tok, o->horizon,
-                                             ctx->budget_tok - 1);
-    for (int32_t i = 0; i < state->n_lanes; i++)
-        fastgen_taken(ctx, 0)[i] = (int32_t)fastgen_choose(&lane[i], state->threshold);
+    KVL_TRY(fastgen_room(ctx, ctx->context_tok, ctx->shape->n_heads + 1, &room));
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) KVL_TRY(fastgen_profile(ctx, l, &room));
+    s->n_lanes = ctx->shape->n_layers * ctx->shape->n_kv_heads;
+    s->threshold = o->given >= 0 ? o->given
+                                 : fastgen_threshold(s->lane, s->n_lanes, ctx->context_tok,
+                                                     o->horizon, ctx->budget_tok - 1);
+    for (int32_t i = 0; i < s->n_lanes; i++)
+        s->lane[i].taken = (int32_t)fastgen_choose(&s->lane[i], s->threshold);
     return KVL_OK;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------- */
+/* ---- Algorithm 2: steps ------------------------------------------------------------------------------- */
 
 /* What the newest query gave to all that is live, and what kind of token it is. */
 static int fastgen_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const float *const *probs, const int32_t *n, const float *lse)
 {
     const struct fastgen_opts *o = ctx->opts;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, n_id;
+    int32_t group = ctx->shape->group, n_id;
     struct kvl_meta_view meta;
     const int32_t *id;
     (void)lse;
     KVL_TRY(kvl_tokens(ctx, &id, &n_id));
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
         KVL_TRY(ctx->ops->add(
             &(struct kvl_add_args){ .y = fastgen_column(&meta, h / group, FASTGEN_SUM),
                                     .x = probs[h],
                                     .n = (size_t)n[h] }));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        fastgen_column(&meta, h, FASTGEN_LEVEL)[n[h * group] - 1] =
+        fastgen_column(&meta, h / group, FASTGEN_LEVEL)[n[h] - 1] =
             (float)fastgen_kind(ctx, step->pos, id[step->pos]);
+    }
     return KVL_OK;
 }
 
@@ -356,26 +383,18 @@ static int fastgen_cut(const struct kvl_pctx *ctx, const struct kvl_meta_view *m
                        int32_t kv_head, int32_t end, struct kvl_keep *keep)
 {
     const struct fastgen_opts *o = ctx->opts;
-    enum fastgen_policy policy = (enum fastgen_policy)fastgen_taken(ctx, layer)[kv_head];
+    int32_t policy = fastgen_lane(ctx, layer, kv_head)->taken, n, n_kept = 0;
+    struct fastgen_room room;
     const int32_t *live;
-    int32_t n, n_kept = 0;
     KVL_TRY(kvl_live(ctx, layer, kv_head, &live, &n));
-    uint8_t *level = (uint8_t *)kvl_scratch(ctx, (size_t)n);
-    int32_t *kept = (int32_t *)(void *)kvl_scratch(ctx, (size_t)n);
-    float *room = kvl_scratch(ctx, 2 * (size_t)n);
-    if (!level || !kept || !room)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d tokens", n);
-    const float *kind = fastgen_column(meta, kv_head, FASTGEN_LEVEL);
-    for (int32_t i = 0; i < n; i++) level[i] = (uint8_t)kind[i];
-    if (policy >= FASTGEN_FREQUENT)
-        KVL_TRY(fastgen_frequent(ctx, fastgen_column(meta, kv_head, FASTGEN_SUM), live, n, end,
-                                 level, room));
-    int most = policy == FASTGEN_LOCAL ? FASTGEN_FREQUENT : (int)policy;
+    KVL_TRY(fastgen_room(ctx, n, 0, &room));
+    KVL_TRY(fastgen_levels(ctx, meta, kv_head, live, n, end, policy >= FASTGEN_FREQUENT, &room));
     for (int32_t i = 0; i < n; i++) {
         bool local = policy == FASTGEN_LOCAL && live[i] >= end - o->local;
-        if (level[i] <= most || local) kept[n_kept++] = live[i];
+        if (room.level[i] <= KVL_MIN(policy, FASTGEN_FREQUENT) || local)
+            room.index[n_kept++] = live[i];
     }
-    return kvl_keep_tokens(keep, kv_head, kept, n_kept);
+    return kvl_keep_tokens(keep, kv_head, room.index, n_kept);
 }
 
 static int fastgen_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
@@ -384,7 +403,7 @@ static int fastgen_evict(struct kvl_pctx *ctx, const struct kvl_step *step, stru
     struct kvl_meta_view meta;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        if (fastgen_taken(ctx, step->layer)[h] != FASTGEN_FULL)
+        if (fastgen_lane(ctx, step->layer, h)->taken != FASTGEN_FULL)
             KVL_TRY(fastgen_cut(ctx, &meta, step->layer, h, step->pos + step->n_tok, keep));
     return KVL_OK;
 }
@@ -394,11 +413,10 @@ static int fastgen_report(struct kvl_pctx *ctx, struct kvl_report *report)
 {
     static const char *const names[] = { "lanes_special", "lanes_punct", "lanes_frequent",
                                          "lanes_local", "lanes_full" };
-    const struct fastgen_state *state = ctx->state;
+    const struct fastgen_state *s = ctx->state;
     double share[FASTGEN_POLICIES] = { 0 };
-    for (int32_t i = 0; i < state->n_lanes; i++)
-        share[fastgen_taken(ctx, 0)[i]] += 1.0 / state->n_lanes;
-    KVL_TRY(kvl_report_num(report, "threshold", state->threshold));
+    for (int32_t i = 0; i < s->n_lanes; i++) share[s->lane[i].taken] += 1.0 / s->n_lanes;
+    KVL_TRY(kvl_report_num(report, "threshold", s->threshold));
     for (int p = 0; p < FASTGEN_POLICIES; p++) KVL_TRY(kvl_report_num(report, names[p], share[p]));
     return KVL_OK;
 }

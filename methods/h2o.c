@@ -8,43 +8,30 @@
  * the `heavy` best-scored of the others (ties: the lower position).  What is dropped is gone, its
  * score with it.  A new token starts with what it gave itself.
  *
- * The official code alone has five behaviours.  `variant` names those that really drop; those that
- * keep everything and mask are the method h2o_sim.
+ * `variant` names the published behaviours that really drop; those that mask are the method h2o_sim.
  *   realdrop            the summarization and streaming code (utils_real_drop)
- *   llama_recipes       the author's later port for grouped queries: window_length = heavy + recent,
- *                       num_hh_tokens = heavy, and only the first query head of a group is asked
- *                       (sets reduce=first)
- *   flexgen             the throughput code: `heavy` = K and K - 1 recent ones of the prompt; from
- *                       then on a token that leaves the ring of recent ones always takes the place
- *                       of the lightest, so that the best K - 1 and the last K stay.  There for
- *                       OPT, one query head per kv head; its order among equal scores is its own
- *   prefill_only        KVCache-Factory after its fix of June 2026 (before it, early queries saw
- *                       later keys: not reproduced): one cut of the prompt, 8 recent tokens (its
- *                       needle script: 32), nothing drops or is scored while decoding.  Per query
- *                       head on repeated keys there by default; reduce=mean is its kv_head mode
+ *   llama_recipes       the author's later port: window_length = heavy + recent, num_hh_tokens =
+ *                       heavy; only the first query head of a group is asked (sets reduce=first)
+ *   flexgen             the throughput code: K = heavy, and K - 1 recent ones of the prompt; then a
+ *                       token that leaves the ring of recent ones takes the place of the lightest,
+ *                       so that the best K - 1 and the last K stay.  Its order of ties is its own
+ *   prefill_only        KVCache-Factory after its fix of June 2026: one cut of the prompt, 8 recent
+ *                       tokens (its needle script: 32), nothing drops or is scored while decoding.
+ *                       Per query head there by default; reduce=mean is its kv_head mode
  *   observed_attention  kvpress: one cut by A_j / (number of queries that can see j), the group's
  *                       mean, no recent tokens protected
- * The positions of kept keys are the original ones, or ranks in the cache (positions=in_cache, the
- * streaming code and the `position rolling` of the port).  Official real-drop fails on grouped
- * queries; sums are kept per query head and reduced when a lane decides: mean, max, or first.
+ * Kept keys have their original positions, or ranks in the cache (positions=in_cache: the streaming
+ * code, `position rolling` of the port).  Real dropping fails on grouped queries there; here sums are
+ * per query head, and reduced when a lane decides.  Not published: `decay` multiplies every score
+ * before a step's weights are added (0: the last query alone counts), `every` = n lets the cache grow
+ * by n before it is cut, `layer_budgets` gives layers unequal parts.
  *
- * Not published, for comparison: `decay` multiplies every score before a step's weights are added (0:
- * only the last query counts); `every` = n lets the cache grow by n before it is cut; `layer_budgets`
- * gives layers unequal parts.
- *
- * Budget B: a step attends to heavy + recent + `every` tokens, the current one among them, so that
- * heavy + recent = B - every, halved (one cut: B - 1, and the cache grows by what comes later).
- * Deviations: the context comes from a dense prefill, as in the official code; with its own prefill
- * H2O streams from the first token (not with one cut).  A block of several tokens is cut at its end.
- * Column sums of the prompt are exact, without decay, and know original positions only.  32-bit
- * floats (official: the model's type, with many ties).
- * Cost per step and layer: one addition per live token and query head, one top-k of heavy + every
- * per kv head when a lane is cut; once, a second pass over the queries of the prompt.  Memory: a float
- * per live token and query head (one cut: none).
+ * Budget B: a step attends to heavy + recent + `every` tokens, the current one among them: heavy +
+ * recent = B - every, halved (one cut: B - 1, and the cache grows by what comes later).
+ * Deviations and cost: see the card below.  With its own prefill H2O streams from the first token.
  */
 #include "kvl/policy.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
@@ -56,9 +43,7 @@ struct h2o_opts {
     int32_t heavy, recent, variant, reduce, positions, every;
     double decay;
     char layer_budgets[KVL_OPT_STR_SIZE];
-    /* not options: from plan */
-    int32_t table;
-    int32_t n_shares;
+    int32_t table, n_shares;      /* not options: from plan */
     double share[H2O_MAX_SHARES]; /* over depth, their mean over the layers is 1 */
 };
 
@@ -69,61 +54,24 @@ static const enum kvl_reduce h2o_reduces[] = { KVL_REDUCE_MEAN, KVL_REDUCE_MAX, 
 static const char *const h2o_positions[] = { "original", "in_cache", NULL };
 
 static const struct kvl_opt h2o_options[] = {
-    { .name = "heavy",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct h2o_opts, heavy),
-      .def = "auto",
-      .min = 0,
-      .max = H2O_MAX_TOKENS,
-      .help = "tokens kept by score; auto = half of budget - every (paper: half)" },
-    { .name = "recent",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct h2o_opts, recent),
-      .def = "auto",
-      .min = 0,
-      .max = H2O_MAX_TOKENS,
-      .help = "latest tokens that stay; auto = what heavy leaves; prefill_only: 8; "
-              "observed_attention: 0" },
-    { .name = "variant",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct h2o_opts, variant),
-      .def = "realdrop",
-      .choices = h2o_variants,
-      .help = "published behaviour; the last two cut the prompt once" },
-    { .name = "reduce",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct h2o_opts, reduce),
-      .def = "mean",
-      .choices = h2o_reduce_names,
-      .help = "scores of the query heads of a kv head (official: one query head per kv head; "
-              "llama_recipes: first)" },
-    { .name = "positions",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct h2o_opts, positions),
-      .def = "original",
-      .choices = h2o_positions,
-      .help = "original: as before eviction; in_cache: rank in the cache (streaming code)" },
-    { .name = "every",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct h2o_opts, every),
-      .def = "1",
-      .min = 1,
-      .max = 65536,
-      .help = "steps between two cuts; the cache grows meanwhile, inside the budget (paper: 1)" },
-    { .name = "decay",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct h2o_opts, decay),
-      .def = "1",
-      .min = 0,
-      .max = 1,
-      .help = "factor of all scores per step (paper: 1 = none)" },
-    { .name = "layer_budgets",
-      .type = KVL_OPT_STR,
-      .off = offsetof(struct h2o_opts, layer_budgets),
-      .def = "1",
-      .help =
-          "shares of the budget from the first layer to the last, such as 3/2/1, linear between "
-          "them; their mean is the budget (paper: equal)" },
+    KVL_ROW_INT(h2o_opts, heavy, "auto", 0, H2O_MAX_TOKENS,
+                "tokens kept by score; auto = half of budget - every (paper: half)"),
+    KVL_ROW_INT(h2o_opts, recent, "auto", 0, H2O_MAX_TOKENS,
+                "latest tokens that stay; auto = what heavy leaves; prefill_only: 8; "
+                "observed_attention: 0"),
+    KVL_ROW_ENUM(h2o_opts, variant, "realdrop", h2o_variants,
+                 "published behaviour; the last two cut the prompt once"),
+    KVL_ROW_ENUM(h2o_opts, reduce, "mean", h2o_reduce_names,
+                 "scores of the query heads of a kv head (official: one query head per kv head; "
+                 "llama_recipes: first)"),
+    KVL_ROW_ENUM(h2o_opts, positions, "original", h2o_positions,
+                 "original: as before eviction; in_cache: rank in the cache (streaming code)"),
+    KVL_ROW_INT(h2o_opts, every, "1", 1, 65536,
+                "steps between two cuts; the cache grows meanwhile, inside the budget (paper: 1)"),
+    KVL_ROW_FLOAT(h2o_opts, decay, "1", 0, 1, "factor of all scores per step (paper: 1 = none)"),
+    KVL_ROW_STR(h2o_opts, layer_budgets, "1",
+                "shares of the budget from the first layer to the last, such as 3/2/1, linear "
+                "between them; their mean is the budget (paper: equal)"),
     { 0 },
 };
 
@@ -154,21 +102,16 @@ static int32_t h2o_min_budget(const struct kvl_shape *shape, const void *opts)
 static int h2o_split(struct kvl_plan *plan)
 {
     struct h2o_opts *o = plan->opts;
-    int32_t room = plan->budget_tok - h2o_slack(o), heavy = room / 2;
-    bool needed = o->heavy == KVL_AUTO || o->recent == KVL_AUTO;
-    if (needed && plan->budget_tok < h2o_min_budget(plan->shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or heavy and recent",
-                        plan->budget_tok, h2o_min_budget(plan->shape, o));
-    if (o->variant == H2O_FLEXGEN) heavy = (room + 1) / 2;
+    bool flexgen = o->variant == H2O_FLEXGEN;
+    int32_t room = plan->budget_tok - h2o_slack(o), heavy = flexgen ? (room + 1) / 2 : room / 2;
+    if (o->heavy == KVL_AUTO || o->recent == KVL_AUTO) KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->variant == H2O_OBSERVED) heavy = room;
     if (o->variant == H2O_PREFILL_ONLY) heavy = room - KVL_MIN(H2O_FACTORY_WINDOW, room / 2);
     if (o->heavy == KVL_AUTO) o->heavy = o->recent == KVL_AUTO ? heavy : room - o->recent;
     if (o->recent == KVL_AUTO)
-        o->recent =
-            o->variant == H2O_FLEXGEN ? KVL_MIN(o->heavy - 1, room - o->heavy) : room - o->heavy;
-    if (o->variant == H2O_FLEXGEN && o->heavy < 1)
-        return kvl_fail(plan->err, KVL_EINVAL, "variant=flexgen with heavy=0; give 1 or more");
-    return KVL_OK;
+        o->recent = flexgen ? KVL_MIN(o->heavy - 1, room - o->heavy) : room - o->heavy;
+    if (!flexgen || o->heavy >= 1) return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL, "variant=flexgen with heavy=0; give 1 or more");
 }
 
 /* Share of a layer: linear between those given. */
@@ -185,16 +128,14 @@ static int h2o_parse_shares(struct kvl_plan *plan)
 {
     struct h2o_opts *o = plan->opts;
     const char *c = o->layer_budgets;
-    bool more = true;
-    for (o->n_shares = 0; more && o->n_shares < H2O_MAX_SHARES; o->n_shares++) {
+    for (o->n_shares = 0; o->n_shares < H2O_MAX_SHARES; c++) {
         int32_t share = 0;
         while (*c >= '0' && *c <= '9' && share < 10000) share = 10 * share + (*c++ - '0');
         if (share < 1) break;
-        o->share[o->n_shares] = share;
-        more = *c == '/';
-        if (more) c++;
+        o->share[o->n_shares++] = share;
+        if (*c == '\0') return KVL_OK;
+        if (*c != '/') break;
     }
-    if (!more && *c == '\0') return KVL_OK;
     return kvl_fail(plan->err, KVL_EINVAL,
                     "layer_budgets=%s; give at most %d whole numbers above 0, such as 3/2/1",
                     o->layer_budgets, H2O_MAX_SHARES);
@@ -215,8 +156,7 @@ static struct h2o_cut h2o_cut(const struct h2o_opts *o, const struct kvl_shape *
                               int32_t layer)
 {
     double share = h2o_share(o, layer, shape->n_layers);
-    return (struct h2o_cut){ .heavy = h2o_part(share, o->heavy),
-                             .recent = h2o_part(share, o->recent) };
+    return (struct h2o_cut){ h2o_part(share, o->heavy), h2o_part(share, o->recent) };
 }
 
 /* Makes the mean of the shares 1, and checks that every layer keeps something. */
@@ -230,10 +170,10 @@ static int h2o_scale_shares(struct kvl_plan *plan)
     for (int32_t l = 0; l < n_layers; l++) {
         struct h2o_cut cut = h2o_cut(o, plan->shape, l);
         if (cut.heavy + cut.recent < 1)
-            return kvl_fail(plan->err, KVL_EINVAL,
-                            "heavy=%d, recent=%d and layer_budgets=%s leave layer %d no token; "
-                            "give more",
-                            o->heavy, o->recent, o->layer_budgets, l);
+            return kvl_fail(
+                plan->err, KVL_EINVAL,
+                "heavy=%d, recent=%d and layer_budgets=%s leave layer %d no token; give more",
+                o->heavy, o->recent, o->layer_budgets, l);
     }
     return KVL_OK;
 }
@@ -250,17 +190,16 @@ static int h2o_plan(struct kvl_plan *plan)
     KVL_TRY(h2o_parse_shares(plan));
     KVL_TRY(h2o_scale_shares(plan));
     plan->raw_keys = o->positions == H2O_IN_CACHE;
-    int32_t group = plan->shape->n_heads / plan->shape->n_kv_heads;
-    if (!h2o_once(o)) KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, group, &o->table));
+    if (!h2o_once(o)) KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, plan->shape->group, &o->table));
     return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
 }
 
 /* ---- the prompt ---------------------------------------------------------------------------------- */
 
-/* Scores of one query head, of the live tokens in the order of their positions. */
+/* A_j of one query head, of the live tokens in the order of their positions. */
 static float *h2o_column(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t head)
 {
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    int32_t group = ctx->shape->group;
     return meta->base + (size_t)(head / group) * meta->head_stride +
            (size_t)(head % group) * meta->column_stride;
 }
@@ -281,24 +220,7 @@ static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-static int h2o_reduce(const struct kvl_pctx *ctx, float *y, const float *x, size_t x_stride,
-                      int32_t n, int32_t n_kv_heads)
-{
-    const struct h2o_opts *o = ctx->opts;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    struct kvl_group_reduce_args reduce = {
-        .y = y,
-        .x = x,
-        .x_stride = x_stride,
-        .n = n,
-        .n_heads = n_kv_heads * group,
-        .n_kv_heads = n_kv_heads,
-        .reduce = h2o_reduces[o->reduce],
-    };
-    return ctx->ops->group_reduce(&reduce);
-}
-
-/* The first cut; core keeps the best and the protected ones. */
+/* The first cut; the engine keeps the best and the protected ones. */
 static int h2o_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct h2o_opts *o = ctx->opts;
@@ -309,7 +231,7 @@ static int h2o_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *sco
     scores->protect_last = cut.recent;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
-    KVL_TRY(h2o_reduce(ctx, scores->score, sums, (size_t)n_tok, n_tok, ctx->shape->n_kv_heads));
+    KVL_TRY(kvl_group_scores(ctx, sums, n_tok, h2o_reduces[o->reduce], scores->score));
     if (o->variant != H2O_OBSERVED) return KVL_OK;
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         for (int32_t i = 0; i < n_tok; i++)
@@ -325,8 +247,7 @@ static int h2o_select(struct kvl_pctx *ctx, const struct kvl_step *step, const s
     const struct h2o_opts *o = ctx->opts;
     (void)step;
     (void)q;
-    if (o->positions == H2O_ORIGINAL) return KVL_OK;
-    return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
+    return o->positions == H2O_ORIGINAL ? KVL_OK : kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
 /* Adds the weights of a step to the scores of what it read: all that is live. */
@@ -348,91 +269,68 @@ static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const 
 }
 
 /* Scores of the first n live tokens of a lane, reduced over its query heads, into scratch. */
-static int h2o_lane_scores(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta,
-                           int32_t kv_head, int32_t n, float **out)
+static int h2o_lane(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t kv_head,
+                    int32_t n, float **out)
 {
-    *out = kvl_scratch(ctx, (size_t)n);
-    if (!*out) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
-    return h2o_reduce(ctx, *out, meta->base + (size_t)kv_head * meta->head_stride,
-                      meta->column_stride, n, 1);
-}
-
-/* The k best of the first n live tokens of a lane, ascending: indices among these. */
-static int h2o_best(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t kv_head,
-                    int32_t n, int32_t k, int32_t *best)
-{
-    float *all;
-    KVL_TRY(h2o_lane_scores(ctx, meta, kv_head, n, &all));
-    struct kvl_topk_args top = {
-        .index = best, .x = all, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k
-    };
-    return ctx->ops->topk(&top);
+    const struct h2o_opts *o = ctx->opts;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, out));
+    return ctx->ops->group_reduce(
+        &(struct kvl_group_reduce_args){ .y = *out,
+                                         .x = h2o_column(ctx, meta, kv_head * ctx->shape->group),
+                                         .x_stride = meta->column_stride,
+                                         .n = n,
+                                         .n_heads = ctx->shape->group,
+                                         .n_kv_heads = 1,
+                                         .reduce = h2o_reduces[o->reduce] });
 }
 
 /* Shows the scores of all live tokens, the recent ones too. */
 static int h2o_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
                     const struct kvl_meta_view *meta)
 {
-    if (!kvl_tap_listens(ctx)) return KVL_OK;
-    size_t n_pos = (size_t)step->pos + 1, n_heads = (size_t)ctx->shape->n_kv_heads;
-    float *shown = kvl_scratch(ctx, n_heads * n_pos);
-    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
-    for (size_t i = 0; i < n_heads * n_pos; i++) shown[i] = -INFINITY;
-    for (size_t h = 0; h < n_heads; h++) {
-        const int32_t *live;
-        float *scores;
-        int32_t n;
-        KVL_TRY(kvl_live(ctx, step->layer, (int32_t)h, &live, &n));
-        KVL_TRY(h2o_lane_scores(ctx, meta, (int32_t)h, n, &scores));
-        for (int32_t i = 0; i < n; i++) shown[h * n_pos + (size_t)live[i]] = scores[i];
+    float *shown, *score;
+    const int32_t *live;
+    int32_t n;
+    KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &shown));
+    for (int32_t h = 0; shown && h < ctx->shape->n_kv_heads; h++) {
+        float *row = shown + (size_t)h * ((size_t)step->pos + 1);
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
+        KVL_TRY(h2o_lane(ctx, meta, h, n, &score));
+        for (int32_t i = 0; i < n; i++) row[live[i]] = score[i];
     }
-    struct kvl_scored scored = {
-        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = step->pos + 1, .score = shown
-    };
-    return kvl_tap_scores(ctx, step, &scored);
+    return kvl_tap_positions(ctx, step, KVL_SCOPE_KV_HEAD, shown);
 }
 
-/* What stays of a layer after a step.  FlexGen's newest heavy token has just left the ring, and has
- * not had to compete yet. */
-static struct h2o_cut h2o_step_cut(const struct kvl_pctx *ctx, int32_t layer)
-{
-    const struct h2o_opts *o = ctx->opts;
-    struct h2o_cut cut = h2o_cut(o, ctx->shape, layer);
-    if (o->variant == H2O_FLEXGEN && cut.heavy > 0) {
-        cut.heavy--;
-        cut.recent++;
-    }
-    return cut;
-}
-
-/* After every step, and at the end of a block; the prompt has been cut by its scores.  The lanes of a
- * layer are cut together. */
+/* Algorithm 1, after every step and at the end of a block: recent tokens, and the best of the others.
+ * The lanes of a layer are cut together. */
 static int h2o_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct h2o_opts *o = ctx->opts;
-    struct h2o_cut cut = h2o_step_cut(ctx, step->layer);
+    struct h2o_cut cut = h2o_cut(o, ctx->shape, step->layer);
     struct kvl_meta_view meta;
     const int32_t *live;
-    int32_t n, heads = ctx->shape->n_kv_heads;
-    if (step->replay || h2o_once(o)) return KVL_OK;
+    int32_t n, *all, n_lanes = ctx->shape->n_kv_heads;
+    float *score;
+    if (step->replay || h2o_once(o)) return KVL_OK; /* the prompt was cut by its scores */
     KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
     if (n < cut.heavy + cut.recent + o->every) return KVL_OK;
+    /* The newest heavy token has just left the ring, and has not had to compete yet. */
+    bool ring = o->variant == H2O_FLEXGEN && cut.heavy > 0;
+    int32_t k = cut.heavy - ring, recent = cut.recent + ring;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     KVL_TRY(h2o_show(ctx, step, &meta));
-    int32_t *all = (int32_t *)(void *)kvl_scratch(ctx, (size_t)heads * (size_t)cut.heavy), *best;
-    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", cut.heavy);
-    best = all;
-    for (int32_t h = 0; h < heads; h++, best += cut.heavy) {
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)k, &all));
+    for (int32_t h = 0; h < n_lanes; h++) {
         KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        KVL_TRY(h2o_best(ctx, &meta, h, n - cut.recent, cut.heavy, best));
+        KVL_TRY(h2o_lane(ctx, &meta, h, n - recent, &score));
+        KVL_TRY(kvl_topk(ctx, score, 1, n - recent, k, all + h * k));
     }
     KVL_TRY(kvl_look(ctx));
-    best = all;
-    for (int32_t h = 0; h < heads; h++, best += cut.heavy) {
+    for (int32_t h = 0, *best = all; h < n_lanes; h++, best += k) {
         KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        for (int32_t i = 0; i < cut.heavy; i++) best[i] = live[best[i]];
-        KVL_TRY(kvl_keep_tokens(keep, h, best, cut.heavy));
-        if (cut.recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n - cut.recent], live[n - 1] + 1));
+        for (int32_t i = 0; i < k; i++) best[i] = live[best[i]];
+        KVL_TRY(kvl_keep_tokens(keep, h, best, k));
+        if (recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n - recent], live[n - 1] + 1));
     }
     return KVL_OK;
 }

@@ -19,12 +19,7 @@
  *                    The original sums over the *whole* text, queries of the future included; here
  *                    the sums are those of the context, since no later query exists yet.  Nor is the
  *                    context itself masked.  Its causal form is commented out there, and left out
- * Official budgets are shares of the prompt's length; here they are tokens.  The code has one query
- * head per kv head; a group shares a set here, by its mean, maximum or first head.
- * Budget B: sim heavy + recent = B, lm_eval heavy + recent + 1 = B, halved.
- * Deviations: 32-bit floats (official: the model's type, with many ties).
- * Cost per step and layer: reads a float per token and query head, a top-k of all tokens per kv head;
- * saves no memory.
+ * Budget B, in tokens: sim heavy + recent = B, lm_eval heavy + recent + 1 = B, halved.
  */
 #include "kvl/policy.h"
 
@@ -44,32 +39,14 @@ static const enum kvl_reduce h2o_sim_reduces[] = { KVL_REDUCE_MEAN, KVL_REDUCE_M
                                                    KVL_REDUCE_FIRST };
 
 static const struct kvl_opt h2o_sim_options[] = {
-    { .name = "heavy",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct h2o_sim_opts, heavy),
-      .def = "auto",
-      .min = 0,
-      .max = H2O_SIM_MAX_TOKENS,
-      .help = "tokens read by score; auto = half of the budget (paper: half)" },
-    { .name = "recent",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct h2o_sim_opts, recent),
-      .def = "auto",
-      .min = 0,
-      .max = H2O_SIM_MAX_TOKENS,
-      .help = "latest tokens that are read; auto = what heavy leaves of the budget" },
-    { .name = "variant",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct h2o_sim_opts, variant),
-      .def = "sim",
-      .choices = h2o_sim_variants,
-      .help = "sim: masks of the generation code; lm_eval: the static set of the accuracy code" },
-    { .name = "reduce",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct h2o_sim_opts, reduce),
-      .def = "mean",
-      .choices = h2o_sim_reduce_names,
-      .help = "scores of the query heads of a kv head (official: one query head per kv head)" },
+    KVL_ROW_INT(h2o_sim_opts, heavy, "auto", 0, H2O_SIM_MAX_TOKENS,
+                "tokens read by score; auto = half of the budget (paper: half)"),
+    KVL_ROW_INT(h2o_sim_opts, recent, "auto", 0, H2O_SIM_MAX_TOKENS,
+                "latest tokens that are read; auto = what heavy leaves of the budget"),
+    KVL_ROW_ENUM(h2o_sim_opts, variant, "sim", h2o_sim_variants,
+                 "sim: masks of the generation code; lm_eval: the static set of the accuracy code"),
+    KVL_ROW_ENUM(h2o_sim_opts, reduce, "mean", h2o_sim_reduce_names,
+                 "scores of the query heads of a kv head (official: one query head per kv head)"),
     { 0 },
 };
 
@@ -91,22 +68,13 @@ static int h2o_sim_plan(struct kvl_plan *plan)
 {
     struct h2o_sim_opts *o = plan->opts;
     int32_t room = plan->budget_tok - h2o_sim_self(o);
-    bool needed = o->heavy == KVL_AUTO || o->recent == KVL_AUTO;
-    if (needed && plan->budget_tok < h2o_sim_min_budget(plan->shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or heavy and recent",
-                        plan->budget_tok, h2o_sim_min_budget(plan->shape, o));
+    if (o->heavy == KVL_AUTO || o->recent == KVL_AUTO) KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->heavy == KVL_AUTO) o->heavy = o->recent == KVL_AUTO ? room / 2 : room - o->recent;
     if (o->recent == KVL_AUTO) o->recent = room - o->heavy;
     if (o->variant == H2O_SIM_MASK && o->recent == 0)
         return kvl_fail(plan->err, KVL_EINVAL, "variant=sim with recent=0; give 1 or more");
-    int32_t group = plan->shape->n_heads / plan->shape->n_kv_heads;
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group + 1, &o->table));
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, plan->shape->group + 1, &o->table));
     return kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
-}
-
-static size_t h2o_sim_group(const struct kvl_pctx *ctx)
-{
-    return (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads);
 }
 
 /* Rows of one kv head: [n][group scores, mark].  They are read in place, since no operator takes or
@@ -116,69 +84,36 @@ static float *h2o_sim_rows(const struct kvl_meta_view *meta, int32_t kv_head)
     return meta->base + (size_t)kv_head * meta->head_stride;
 }
 
-/* Scores of the first n tokens, reduced over the query heads, into scratch. */
-static int h2o_sim_scores(const struct kvl_pctx *ctx, const float *rows, int32_t n, float **out)
+/* Scores of the first n tokens, reduced over the query heads: score [n]. */
+static int h2o_sim_scores(const struct kvl_pctx *ctx, const float *rows, int32_t n, float *score)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    size_t group = h2o_sim_group(ctx), count = (size_t)n;
-    float *all = kvl_scratch(ctx, (group + 1) * count); /* reduced, then per query head */
-    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    size_t group = (size_t)ctx->shape->group, count = (size_t)n;
+    float *each;
+    KVL_TRY(kvl_scratch_get(ctx, group * count, &each));
     for (size_t i = 0; i < count; i++)
-        for (size_t g = 0; g < group; g++) all[(1 + g) * count + i] = rows[i * (group + 1) + g];
-    struct kvl_group_reduce_args reduce = {
-        .y = all,
-        .x = all + count,
-        .x_stride = count,
-        .n = n,
-        .n_heads = (int32_t)group,
-        .n_kv_heads = 1,
-        .reduce = h2o_sim_reduces[o->reduce],
-    };
-    *out = all;
-    return ctx->ops->group_reduce(&reduce);
+        for (size_t g = 0; g < group; g++) each[g * count + i] = rows[i * (group + 1) + g];
+    return kvl_layer_scores(ctx, each, (int32_t)group, n, h2o_sim_reduces[o->reduce], score);
 }
 
 /* Marks the k best of the first n tokens and no other of the first n_tok; scores of the unmarked among
  * the first n become zero where the variant says so. */
-static int h2o_sim_choose(const struct kvl_pctx *ctx, float *rows, int32_t n, int32_t k,
-                          int32_t n_tok)
+static int h2o_sim_choose(const struct kvl_pctx *ctx, const float *score, float *rows, int32_t n,
+                          int32_t k, int32_t n_tok)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    size_t group = h2o_sim_group(ctx);
-    float *all;
-    KVL_TRY(h2o_sim_scores(ctx, rows, n, &all));
-    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
-    if (!best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", k);
-    struct kvl_topk_args top = {
-        .index = best, .x = all, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k
-    };
-    KVL_TRY(ctx->ops->topk(&top));
+    size_t group = (size_t)ctx->shape->group;
+    int32_t *best;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &best));
+    KVL_TRY(kvl_topk(ctx, score, 1, n, k, best));
     for (int32_t i = 0, j = 0; i < n_tok; i++) {
         float *row = rows + (size_t)i * (group + 1);
-        bool chosen = j < k && best[j] == i;
+        bool chosen = j < k && best[j] == i, forgotten = o->variant == H2O_SIM_MASK && i < n;
         row[group] = chosen ? 1.0f : 0.0f;
-        if (chosen) j++;
-        for (size_t g = 0; o->variant == H2O_SIM_MASK && !chosen && i < n && g < group; g++)
-            row[g] = 0;
+        j += chosen;
+        if (!chosen && forgotten) memset(row, 0, group * sizeof *row);
     }
     return KVL_OK;
-}
-
-static int h2o_sim_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                        const struct kvl_meta_view *meta, int32_t n)
-{
-    if (!kvl_tap_listens(ctx)) return KVL_OK;
-    size_t count = (size_t)n, n_heads = (size_t)ctx->shape->n_kv_heads;
-    float *shown = kvl_scratch(ctx, n_heads * count), *all;
-    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
-    for (size_t h = 0; h < n_heads; h++) {
-        KVL_TRY(h2o_sim_scores(ctx, h2o_sim_rows(meta, (int32_t)h), n, &all));
-        memcpy(shown + h * count, all, count * sizeof *shown);
-    }
-    struct kvl_scored scored = {
-        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = shown
-    };
-    return kvl_tap_scores(ctx, step, &scored);
 }
 
 /* The masks of the step after this one, or after the context. */
@@ -187,12 +122,19 @@ static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step
 {
     const struct h2o_sim_opts *o = ctx->opts;
     bool band = o->variant == H2O_SIM_MASK;
-    int32_t n_tok = step->pos + 1;
+    int32_t n_tok = step->pos + 1, n = band ? n_tok - o->recent : n_tok;
+    float *score;
     if (band && n_tok <= o->heavy + o->recent) return KVL_OK;
-    int32_t n = band ? n_tok - o->recent : n_tok;
-    KVL_TRY(h2o_sim_show(ctx, step, meta, n));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, &score));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(h2o_sim_choose(ctx, h2o_sim_rows(meta, h), n, KVL_MIN(o->heavy, n), n_tok));
+        KVL_TRY(h2o_sim_scores(ctx, h2o_sim_rows(meta, h), n, score + (size_t)h * (size_t)n));
+    struct kvl_scored scored = {
+        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = score
+    };
+    if (kvl_tap_listens(ctx)) KVL_TRY(kvl_tap_scores(ctx, step, &scored));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(h2o_sim_choose(ctx, score + (size_t)h * (size_t)n, h2o_sim_rows(meta, h), n,
+                               KVL_MIN(o->heavy, n), n_tok));
     return KVL_OK;
 }
 
@@ -201,33 +143,31 @@ static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
     const struct h2o_sim_opts *o = ctx->opts;
     struct kvl_meta_view meta;
     const float *sums;
-    int32_t n_tok;
-    size_t group = h2o_sim_group(ctx);
+    int32_t n_tok, group = ctx->shape->group;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
     KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        float *rows = h2o_sim_rows(&meta, h);
-        for (size_t g = 0; g < group; g++) {
-            const float *sum = sums + ((size_t)h * group + g) * (size_t)n_tok;
-            for (int32_t i = 0; i < n_tok; i++) rows[(size_t)i * (group + 1) + g] = sum[i];
-        }
-    }
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++, sums += n_tok)
+        for (int32_t i = 0; i < n_tok; i++)
+            h2o_sim_rows(&meta, h / group)[(size_t)i * (size_t)(group + 1) + (size_t)(h % group)] =
+                sums[i];
     struct kvl_step last = { .layer = layer, .index = -1, .pos = n_tok - 1, .replay = true };
     return h2o_sim_masks(ctx, &last, &meta);
 }
 
-/* What the token at `pos` reads, ascending: pos [pos + 1]. */
-static int32_t h2o_sim_list(const struct kvl_pctx *ctx, const float *rows, int32_t pos,
-                            int32_t *list)
+/* What the token at `pos` reads, ascending, into scratch. */
+static int h2o_sim_list(const struct kvl_pctx *ctx, const float *rows, int32_t pos, int32_t **list,
+                        int32_t *n)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    size_t group = h2o_sim_group(ctx);
+    size_t group = (size_t)ctx->shape->group;
     bool masked = o->variant == H2O_SIM_LM_EVAL || pos > o->heavy + o->recent;
-    int32_t first = pos + 1 - o->recent - h2o_sim_self(o), n = 0;
+    int32_t first = pos + 1 - o->recent - h2o_sim_self(o);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)pos + 1, list));
+    *n = 0;
     for (int32_t i = 0; i <= pos; i++)
         if (!masked || i >= first || (i < pos && rows[(size_t)i * (group + 1) + group] > 0))
-            list[n++] = i;
-    return n;
+            (*list)[(*n)++] = i;
+    return KVL_OK;
 }
 
 static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -235,13 +175,11 @@ static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct h2o_sim_opts *o = ctx->opts;
     struct kvl_meta_view meta;
+    int32_t *list, n;
     (void)q;
-    /* One view for all heads: a view is counted as read. */
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta)); /* once: a view is counted as read */
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)step->pos + 1);
-        if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", step->pos);
-        int32_t n = h2o_sim_list(ctx, h2o_sim_rows(&meta, h), step->pos, list);
+        KVL_TRY(h2o_sim_list(ctx, h2o_sim_rows(&meta, h), step->pos, &list, &n));
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list, n));
     }
     return KVL_OK;
@@ -251,17 +189,16 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const float *const *probs, const int32_t *n, const float *lse)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    size_t group = h2o_sim_group(ctx);
+    size_t group = (size_t)ctx->shape->group;
     struct kvl_meta_view meta;
+    int32_t *list, n_read;
     (void)n;
     (void)lse;
     if (o->variant == H2O_SIM_LM_EVAL) return KVL_OK;
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         float *rows = h2o_sim_rows(&meta, h);
-        int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)step->pos + 1);
-        if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", step->pos);
-        int32_t n_read = h2o_sim_list(ctx, rows, step->pos, list);
+        KVL_TRY(h2o_sim_list(ctx, rows, step->pos, &list, &n_read));
         for (size_t g = 0; g < group; g++)
             for (int32_t i = 0; i < n_read; i++)
                 rows[(size_t)list[i] * (group + 1) + g] += probs[(size_t)h * group + g][i];

@@ -9,8 +9,8 @@
  * q q^T over sampled queries (the singular vectors V of Q), of which those r with the largest
  * sum |Q a| + sum |K a| stay.  skewing=false: plain channels.  Keys A k_i are kept on the device.
  * Tokens with s > max s - alpha are counted per query head; the mean over the heads, at most max_num_kv,
- * is how many tokens every kv head fetches: its best.  What was fetched is what is read, and the current
- * token; a wrong guess is not corrected, as in the paper.
+ * is how many tokens every kv head fetches: its best, by the largest s - max s of its query heads.  What
+ * was fetched is what is read, and the current token; a wrong guess is not corrected, as in the paper.
  *
  * Layer 0 has no layer before it: it reads everything, from the host too.  The guess for layer 1 is made
  * when its turn comes (by then layer 0 is over), from the same input; from layer 2 on they are fetched
@@ -19,23 +19,13 @@
  * Budget B: max_num_kv = B - 1, which takes the place of the paper's 20 % of the tokens; without a budget
  * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always.
  * When all tokens fit in max_num_kv all are read.
- *
- * Which published behaviour: alpha 5 (Llama; OPT 4), partial_weight_ratio 0.3, at most 20 %.
- * Deviations.  Queries are sampled from the context itself, `sample` of them, keys at most 256 evenly
- * spaced (paper: another text, once per model).  RoPE lies between W_q and the directions, so that W_q is
- * read whole (paper: OPT, where r of its columns are enough); counted as index bytes.  Grouped queries: a
- * kv head ranks tokens by the largest s - max s of its query heads.  Skewed keys are 32-bit floats.  The
- * pool of limited size on the host (tokens dropped by a counter) is not built.
- * Cost per step and layer: W_q once; r floats for each of n tokens and kv head, read by every query head
- * of its group; a top-k of n per kv head; r d per kv head for the new key.  Once: r d for each of n keys,
- * an eigenproblem of d per kv head.
+ * RoPE lies between W_q and the directions: W_q is read whole (paper: OPT, r of its columns), and counted.
  */
 #include "kvl/policy.h"
 
 #include <math.h>
-#include <string.h>
 
-enum { INFINIGEN_MAX_LAYERS = 1024, INFINIGEN_KEYS = 256 };
+enum { INFINIGEN_KEYS = 256 };
 
 struct infinigen_opts {
     double alpha, partial_weight_ratio;
@@ -52,49 +42,21 @@ struct infinigen_state {
 };
 
 static const struct kvl_opt infinigen_options[] = {
-    { .name = "alpha",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct infinigen_opts, alpha),
-      .def = "5",
-      .min = 0,
-      .max = 1e6,
-      .help = "tokens within alpha of the largest guessed score are read (paper: Llama 5, OPT 4)" },
-    { .name = "partial_weight_ratio",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct infinigen_opts, partial_weight_ratio),
-      .def = "0.3",
-      .min = 0.001,
-      .max = 1,
-      .help = "directions used, as a share of the head's (paper: 0.3)" },
-    { .name = "max_num_kv",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct infinigen_opts, max_num_kv),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 24,
-      .help =
-          "most tokens read besides the current one; auto = budget - 1, without a budget a fifth "
-          "of the context (paper)" },
-    { .name = "skewing",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct infinigen_opts, skewing),
-      .def = "yes",
-      .help = "directions are singular vectors of queries; false: channels" },
-    { .name = "sample",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct infinigen_opts, sample),
-      .def = "auto",
-      .min = 1,
-      .max = 4096,
-      .help =
-          "last queries of the context that directions are made from; auto = min(64, context)" },
-    { .name = "cache_tok",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct infinigen_opts, cache_tok),
-      .def = "0",
-      .min = 0,
-      .max = 1 << 30,
-      .help = "tokens of a lane that stay on the device once fetched (paper: 0)" },
+    KVL_ROW_FLOAT(
+        infinigen_opts, alpha, "5", 0, 1e6,
+        "tokens within alpha of the largest guessed score are read (paper: Llama 5, OPT 4)"),
+    KVL_ROW_FLOAT(infinigen_opts, partial_weight_ratio, "0.3", 0.001, 1,
+                  "directions used, as a share of the head's (paper: 0.3)"),
+    KVL_ROW_INT(infinigen_opts, max_num_kv, "auto", 1, 1 << 24,
+                "most tokens read besides the current one; auto = budget - 1, without a budget a "
+                "fifth of the context (paper)"),
+    KVL_ROW_BOOL(infinigen_opts, skewing, "yes",
+                 "directions are singular vectors of queries; false: channels"),
+    KVL_ROW_INT(
+        infinigen_opts, sample, "auto", 1, 4096,
+        "last queries of the context that directions are made from; auto = min(64, context)"),
+    KVL_ROW_INT(infinigen_opts, cache_tok, "0", 0, 1 << 30,
+                "tokens of a lane that stay on the device once fetched (paper: 0)"),
     { 0 },
 };
 
@@ -109,10 +71,9 @@ static int32_t infinigen_min_budget(const struct kvl_shape *shape, const void *o
 static int infinigen_sizes(struct kvl_plan *plan, struct infinigen_opts *o)
 {
     const struct kvl_shape *sh = plan->shape;
-    if (sh->n_layers < 2 || sh->n_layers > INFINIGEN_MAX_LAYERS)
+    if (sh->n_layers < 2)
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "a model of %d layers; guesses are made from the second on, up to layer %d",
-                        sh->n_layers, INFINIGEN_MAX_LAYERS);
+                        "a model of %d layers; guesses are made from the second on", sh->n_layers);
     if (o->max_num_kv == KVL_AUTO)
         o->max_num_kv = plan->budget_tok > 0 ? plan->budget_tok - 1 : plan->context_tok / 5;
     if (o->max_num_kv < 1)
@@ -121,35 +82,32 @@ static int infinigen_sizes(struct kvl_plan *plan, struct infinigen_opts *o)
     if (o->sample == KVL_AUTO) o->sample = KVL_MAX(1, KVL_MIN(64, plan->context_tok));
     o->r = (int32_t)lround(o->partial_weight_ratio * sh->head_dim);
     o->r = KVL_MIN(KVL_MAX(o->r, 1), sh->head_dim);
-    if (o->skewing && sh->head_dim > KVL_SYM_EIG_MAX)
-        return kvl_fail(plan->err, KVL_EINVAL, "skewing=true with heads of %d; give skewing=false",
-                        sh->head_dim);
-    return KVL_OK;
+    if (!o->skewing || sh->head_dim <= KVL_SYM_EIG_MAX) return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL, "skewing=true with heads of %d; give skewing=false",
+                    sh->head_dim);
 }
 
 static int infinigen_plan(struct kvl_plan *plan)
 {
     struct infinigen_opts *o = plan->opts;
-    uint8_t selects[INFINIGEN_MAX_LAYERS] = { 0 };
+    uint8_t *selects;
     KVL_TRY(infinigen_sizes(plan, o));
-    memset(selects + 1, 1, (size_t)plan->shape->n_layers - 1);
+    KVL_TRY(kvl_plan_layers(plan, "layer", 1, 1, &selects));
     plan->replay = KVL_REPLAY_NONE;
     plan->state_bytes = sizeof(struct infinigen_state) +
                         (size_t)o->max_num_kv * (size_t)plan->shape->n_kv_heads * sizeof(int32_t);
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->sample));
     KVL_TRY(kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = 1, .unit_tok = 1, .cache_tok = o->cache_tok }));
-    KVL_TRY(kvl_plan_meta_desc(plan,
-                               &(struct kvl_meta_desc){ .unit = KVL_META_LANE,
-                                                        .unit_tok = 1,
-                                                        .row_elems = o->r * plan->shape->head_dim,
-                                                        .layers = selects },
-                               &o->basis));
-    return kvl_plan_meta_desc(
-        plan,
-        &(struct kvl_meta_desc){
-            .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->r, .layers = selects },
-        &o->keys);
+    struct kvl_meta_desc basis = { .unit = KVL_META_LANE,
+                                   .unit_tok = 1,
+                                   .row_elems = o->r * plan->shape->head_dim,
+                                   .layers = selects };
+    struct kvl_meta_desc keys = {
+        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->r, .layers = selects
+    };
+    KVL_TRY(kvl_plan_meta_desc(plan, &basis, &o->basis));
+    return kvl_plan_meta_desc(plan, &keys, &o->keys);
 }
 
 static int infinigen_open(struct kvl_pctx *ctx)
@@ -159,24 +117,7 @@ static int infinigen_open(struct kvl_pctx *ctx)
     return KVL_OK;
 }
 
-/* ---- directions and keys ------------------------------------------------------------------------------- */
-
-static int infinigen_no_memory(const struct kvl_pctx *ctx, int32_t n)
-{
-    return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d tokens", n);
-}
-
-/* y [n][n_rows] = rows . x, for n vectors x. */
-static int infinigen_product(const struct kvl_pctx *ctx, const float *rows, int32_t n_rows,
-                             int32_t dim, const float *x, int32_t n, float *y)
-{
-    struct kvl_weight w = { .data = rows,
-                            .type = KVL_W_F32,
-                            .n_rows = n_rows,
-                            .n_cols = dim,
-                            .row_bytes = (size_t)dim * sizeof *rows };
-    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
-}
+/* ---- directions A and keys A k_i ------------------------------------------------------------------------ */
 
 /* The directions of every kv head, from the last queries and some keys. */
 static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
@@ -184,22 +125,23 @@ static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
     const struct infinigen_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
     size_t dim = (size_t)sh->head_dim, row = dim * (size_t)sh->n_heads;
-    int32_t n_q = KVL_MIN(o->sample, ctx->context_tok), group = sh->n_heads / sh->n_kv_heads;
+    int32_t n_q = KVL_MIN(o->sample, ctx->context_tok);
     int32_t n_k = KVL_MIN(INFINIGEN_KEYS, ctx->context_tok), pos[INFINIGEN_KEYS];
-    struct kvl_meta_view basis;
-    float *q = kvl_scratch(ctx, (size_t)n_q * row), *k = kvl_scratch(ctx, (size_t)n_k * dim);
-    if (!q || !k) return infinigen_no_memory(ctx, n_q);
+    struct kvl_rows basis;
+    float *q, *k;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_q * row, &q));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_k * dim, &k));
     for (int32_t i = 0; i < n_q; i++)
         KVL_TRY(kvl_obs_window_query(ctx, layer, i, q + (size_t)i * row));
     for (int32_t i = 0; i < n_k; i++) pos[i] = (int32_t)((int64_t)i * ctx->context_tok / n_k);
-    KVL_TRY(kvl_meta_from(ctx, o->basis, layer, 0, &basis));
+    KVL_TRY(kvl_table_write(ctx, o->basis, layer, 0, &basis));
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         KVL_TRY(kvl_read_keys(ctx, layer, h, pos, n_k, false, k));
         KVL_TRY(ctx->ops->partial_basis(
-            &(struct kvl_partial_basis_args){ .basis = basis.base + (size_t)h * basis.head_stride,
-                                              .q = q + (size_t)(h * group) * dim,
+            &(struct kvl_partial_basis_args){ .basis = kvl_table_row_out(&basis, h, 0),
+                                              .q = q + (size_t)(h * sh->group) * dim,
                                               .q_stride = row,
-                                              .group = group,
+                                              .group = sh->group,
                                               .k = k,
                                               .n_q = n_q,
                                               .n_k = n_k,
@@ -210,36 +152,35 @@ static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-/* Keys of positions first .. first + n - 1 of one kv head in its directions. */
-static int infinigen_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t head,
-                          const float *basis, int32_t first, int32_t n, float *row)
+/* y [n][r] = A x, of n vectors x of one kv head. */
+static int infinigen_turn(const struct kvl_pctx *ctx, const struct kvl_rows *basis, int32_t kv_head,
+                          const float *x, int32_t n, float *y)
 {
     const struct infinigen_opts *o = ctx->opts;
-    int32_t dim = ctx->shape->head_dim, *pos = (void *)kvl_scratch(ctx, INFINIGEN_KEYS);
-    float *k = kvl_scratch(ctx, INFINIGEN_KEYS * (size_t)dim);
-    if (!pos || !k) return infinigen_no_memory(ctx, INFINIGEN_KEYS);
-    for (int32_t at = 0, m; at < n; at += m) {
-        m = KVL_MIN(INFINIGEN_KEYS, n - at);
-        for (int32_t i = 0; i < m; i++) pos[i] = first + at + i;
-        KVL_TRY(kvl_read_keys(ctx, layer, head, pos, m, false, k));
-        KVL_TRY(infinigen_product(ctx, basis, o->r, dim, k, m, row + (size_t)at * (size_t)o->r));
-    }
-    return KVL_OK;
+    struct kvl_weight w = { .data = kvl_table_row(basis, kv_head, 0),
+                            .type = KVL_W_F32,
+                            .n_rows = o->r,
+                            .n_cols = ctx->shape->head_dim,
+                            .row_bytes = (size_t)ctx->shape->head_dim * sizeof *x };
+    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
 }
 
 static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct infinigen_opts *o = ctx->opts;
-    struct kvl_meta_part basis[2];
-    struct kvl_meta_view keys;
+    struct kvl_rows basis, keys;
+    float *k;
     if (layer == 0) return KVL_OK;
     KVL_TRY(infinigen_directions(ctx, layer));
-    KVL_TRY(kvl_meta_rows(ctx, o->basis, layer, 1, basis));
-    KVL_TRY(kvl_meta_from(ctx, o->keys, layer, 0, &keys));
-    const struct kvl_meta_part *b = &basis[basis[0].n_rows == 0];
+    KVL_TRY(kvl_table_read(ctx, o->basis, layer, 1, &basis));
+    KVL_TRY(kvl_table_write(ctx, o->keys, layer, 0, &keys));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(INFINIGEN_KEYS * ctx->shape->head_dim), &k));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(infinigen_keys(ctx, layer, h, (const float *)b->data + (size_t)h * b->head_stride,
-                               0, ctx->context_tok, keys.base + (size_t)h * keys.head_stride));
+        for (int32_t at = 0; at < ctx->context_tok; at += INFINIGEN_KEYS) {
+            int32_t n = KVL_MIN(INFINIGEN_KEYS, ctx->context_tok - at);
+            KVL_TRY(kvl_read_key_span(ctx, layer, h, at, n, false, k));
+            KVL_TRY(infinigen_turn(ctx, &basis, h, k, n, kvl_table_row_out(&keys, h, at)));
+        }
     return KVL_OK;
 }
 
@@ -247,18 +188,15 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
                             const float *v)
 {
     const struct infinigen_opts *o = ctx->opts;
-    int32_t dim = ctx->shape->head_dim;
-    struct kvl_meta_part basis[2];
-    struct kvl_meta_view keys;
+    size_t dim = (size_t)ctx->shape->head_dim;
+    struct kvl_rows basis, keys;
     (void)v;
     if (step->layer == 0) return KVL_OK;
-    KVL_TRY(kvl_meta_rows(ctx, o->basis, step->layer, 1, basis));
-    KVL_TRY(kvl_meta_from(ctx, o->keys, step->layer, step->pos, &keys));
-    const struct kvl_meta_part *b = &basis[basis[0].n_rows == 0];
+    KVL_TRY(kvl_table_read(ctx, o->basis, step->layer, 1, &basis));
+    KVL_TRY(kvl_table_write(ctx, o->keys, step->layer, step->pos, &keys));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(infinigen_product(ctx, (const float *)b->data + (size_t)h * b->head_stride, o->r,
-                                  dim, k + (size_t)(h * dim), 1,
-                                  keys.base + (size_t)h * keys.head_stride));
+        KVL_TRY(
+            infinigen_turn(ctx, &basis, h, k + (size_t)h * dim, 1, kvl_table_row_out(&keys, h, 0)));
     return KVL_OK;
 }
 
@@ -271,36 +209,18 @@ static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const flo
     const struct infinigen_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
     size_t dim = (size_t)sh->head_dim, r = (size_t)o->r;
-    int32_t group = sh->n_heads / sh->n_kv_heads;
-    struct kvl_meta_part basis[2], keys[2];
-    float *q = kvl_scratch(ctx, (size_t)sh->n_heads * dim);
-    float *part = kvl_scratch(ctx, (size_t)sh->n_heads * r);
-    if (!q || !part) return infinigen_no_memory(ctx, n);
+    struct kvl_rows basis;
+    float *q, *part;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * dim, &q));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * r, &part));
     KVL_TRY(kvl_project_query(ctx, layer, x, n, q));
-    KVL_TRY(kvl_meta_rows(ctx, o->basis, layer, 1, basis));
-    KVL_TRY(kvl_meta_rows(ctx, o->keys, layer, n, keys));
-    const struct kvl_meta_part *b = &basis[basis[0].n_rows == 0];
-    for (int32_t h = 0; h < sh->n_heads; h++) {
-        size_t kv = (size_t)(h / group);
-        float *a = part + (size_t)h * r, *to = score + (size_t)h * (size_t)n;
-        KVL_TRY(infinigen_product(ctx, (const float *)b->data + kv * b->head_stride, o->r,
-                                  sh->head_dim, q + (size_t)h * dim, 1, a));
-        for (int i = 0; i < 2; to += keys[i++].n_rows)
-            if (keys[i].n_rows > 0)
-                KVL_TRY(infinigen_product(ctx,
-                                          (const float *)keys[i].data + kv * keys[i].head_stride,
-                                          keys[i].n_rows, o->r, a, 1, to));
-    }
-    return KVL_OK;
-}
-
-/* How many tokens every kv head reads: the mean count over the query heads, rounded up. */
-static int32_t infinigen_number(const struct kvl_pctx *ctx, const int32_t *count)
-{
-    const struct infinigen_opts *o = ctx->opts;
-    int64_t sum = 0, heads = ctx->shape->n_heads;
-    for (int64_t h = 0; h < heads; h++) sum += count[h];
-    return (int32_t)KVL_MIN((sum + heads - 1) / heads, (int64_t)o->max_num_kv);
+    KVL_TRY(kvl_table_read(ctx, o->basis, layer, 1, &basis));
+    for (int32_t h = 0; h < sh->n_heads; h++)
+        KVL_TRY(infinigen_turn(ctx, &basis, h / sh->group, q + (size_t)h * dim, 1,
+                               part + (size_t)h * r));
+    return kvl_table_scores(
+        ctx, &(struct kvl_table_scores){
+                 .table = o->keys, .layer = layer, .n_rows = n, .q = part, .score = score });
 }
 
 /* What `layer` will read of the tokens before the current one, from input x of the layer before it. */
@@ -309,12 +229,13 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
 {
     const struct infinigen_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
-    int32_t n = step->pos;
+    int32_t n = step->pos, *count;
+    int64_t sum = 0, heads = sh->n_heads;
     struct kvl_step of = *step;
-    float *score = kvl_scratch(ctx, (size_t)sh->n_heads * (size_t)n);
-    float *best = kvl_scratch(ctx, (size_t)sh->n_kv_heads * (size_t)n);
-    int32_t *count = (void *)kvl_scratch(ctx, (size_t)sh->n_heads);
-    if (!score || !best || !count) return infinigen_no_memory(ctx, n);
+    float *score, *best;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * (size_t)n, &score));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_kv_heads * (size_t)n, &best));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &count));
     of.layer = layer;
     KVL_TRY(infinigen_scores(ctx, layer, x, n, score));
     KVL_TRY(ctx->ops->near_max(
@@ -323,35 +244,15 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
                                      .n_rows = sh->n_heads,
                                      .n = n,
                                      .alpha = (float)(o->alpha * sqrt(sh->head_dim)) }));
-    KVL_TRY(ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = best,
-                                                                    .x = score,
-                                                                    .x_stride = (size_t)n,
-                                                                    .n = n,
-                                                                    .n_heads = sh->n_heads,
-                                                                    .n_kv_heads = sh->n_kv_heads,
-                                                                    .reduce = KVL_REDUCE_MAX }));
-    KVL_TRY(kvl_tap_scores(
-        ctx, &of,
-        &(struct kvl_scored){ .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = best }));
+    KVL_TRY(kvl_group_scores(ctx, score, n, KVL_REDUCE_MAX, best));
+    struct kvl_scored scored = { .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = best };
+    KVL_TRY(kvl_tap_scores(ctx, &of, &scored));
     s->layer = layer;
     s->index = step->index;
-    s->n = infinigen_number(ctx, count);
-    return ctx->ops->topk(&(struct kvl_topk_args){ .index = s->pos,
-                                                   .x = best,
-                                                   .x_stride = (size_t)n,
-                                                   .n_rows = sh->n_kv_heads,
-                                                   .n = n,
-                                                   .k = s->n });
-}
-
-/* For the layer behind this one: guessed now, fetched now. */
-static int infinigen_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *x,
-                           struct infinigen_state *s)
-{
-    KVL_TRY(infinigen_guess(ctx, step, step->layer + 1, x, s));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(kvl_prefetch(ctx, step->layer + 1, h, s->pos + h * s->n, s->n));
-    return KVL_OK;
+    for (int64_t h = 0; h < heads; h++) sum += count[h];
+    sum = (sum + heads - 1) / heads; /* their mean, rounded up */
+    s->n = (int32_t)KVL_MIN(sum, (int64_t)o->max_num_kv);
+    return kvl_topk(ctx, best, sh->n_kv_heads, n, s->n, s->pos);
 }
 
 static int infinigen_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
@@ -360,20 +261,25 @@ static int infinigen_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer == 0 ? KVL_DENSE : KVL_SELECT;
 }
 
+/* What was guessed; then the layer behind this one is guessed and fetched. */
 static int infinigen_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                             const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct infinigen_opts *o = ctx->opts;
     struct infinigen_state *s = ctx->state;
+    int32_t next = step->layer + 1, n_lanes = ctx->shape->n_kv_heads;
     bool block = s->asked == step->layer; /* of one token, layers follow each other */
     s->asked = step->layer;
     if (step->pos <= o->max_num_kv) return KVL_OK;
     if (s->layer != step->layer || s->index != step->index)
         KVL_TRY(infinigen_guess(ctx, step, step->layer, q->x_prev, s));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+    for (int32_t h = 0; h < n_lanes; h++)
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, s->pos + h * s->n, s->n));
-    if (block || step->layer + 1 == ctx->shape->n_layers) return KVL_OK;
-    return infinigen_ahead(ctx, step, q->x, s);
+    if (block || next == ctx->shape->n_layers) return KVL_OK;
+    KVL_TRY(infinigen_guess(ctx, step, next, q->x, s));
+    for (int32_t h = 0; h < n_lanes; h++)
+        KVL_TRY(kvl_prefetch(ctx, next, h, s->pos + h * s->n, s->n));
+    return KVL_OK;
 }
 
 static const struct kvl_policy infinigen = {

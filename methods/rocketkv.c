@@ -12,17 +12,12 @@
  *            score_h(page) = sum over these channels of q_h,c bound_c / sqrt(d)
  *            softmax over pages per query head, mean over the group; the best pages are read.  With
  *            c2 = kept / T:  p = min(floor(c2), ceil(sqrt(c2))), r = round(d p / c2)
- * multi_turn=true (RocketKV-MT) keeps all tokens; stage 1 only says which ones stage 2 may choose.
+ * multi_turn=true (RocketKV-MT) keeps all tokens; stage 1 only says which ones stage 2 may choose.  Turns
+ * are not told apart: what it reads equals the single-turn method's, only the memory is not freed.
  *
- * Follows the paper.  Pages of tokens that come later join those of the context as they fill up; the page of
- * the current token is always read.
- * Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B: index bytes are counted
- * beside attended tokens here and not as such.
- * Deviations: multi_turn does not filter anew at each turn, since turns are not told apart: what it
- * reads equals the single-turn method's, only the memory is not freed.  32-bit floats.
- * Cost per step and layer: r elements for each page and kv head, a softmax and a top-k of the pages; a new
- * page once in p steps.  Once: 32 queries over the context, one top-k, keys of what stays.  Memory beside
- * the cache: 2 d / p elements per token and kv head.
+ * Pages of tokens that come later join those of the context as they fill up; the page of the current token
+ * is always read.  Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B: index bytes
+ * are counted beside attended tokens here and not as such.
  */
 #include "window_scores.h"
 
@@ -39,53 +34,20 @@ struct rocket_opts {
 };
 
 static const struct kvl_opt rocket_options[] = {
-    { .name = "token_budget",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct rocket_opts, token_budget),
-      .def = "auto",
-      .min = 2,
-      .max = 1 << 30,
-      .help = "T of the paper (256 to 2048), half of it tokens; auto = 2 budget" },
-    { .name = "stage1_tok",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct rocket_opts, stage1_tok),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "tokens that stage 1 keeps; auto = the paper's split" },
-    { .name = "page",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct rocket_opts, page),
-      .def = "auto",
-      .min = 1,
-      .max = ROCKET_MAX_PAGE,
-      .help = "tokens per page; auto = the paper's split" },
-    { .name = "channels",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct rocket_opts, channels),
-      .def = "auto",
-      .min = 1,
-      .max = 65536,
-      .help = "channels that score a page; auto = the paper's split" },
-    { .name = "window",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct rocket_opts, window),
-      .def = "auto",
-      .min = 1,
-      .max = 1024,
-      .help = "last queries that vote, and stay (paper: 32); auto = min(32, stage1_tok / 2)" },
-    { .name = "kernel",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct rocket_opts, kernel),
-      .def = "63",
-      .min = 1,
-      .max = 1023,
-      .help = "width of the pooling in tokens, odd (paper: 63)" },
-    { .name = "multi_turn",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct rocket_opts, multi_turn),
-      .def = "false",
-      .help = "keep all tokens, stage 1 only filters (paper: RocketKV-MT)" },
+    KVL_ROW_INT(rocket_opts, token_budget, "auto", 2, 1 << 30,
+                "T of the paper (256 to 2048), half of it tokens; auto = 2 budget"),
+    KVL_ROW_INT(rocket_opts, stage1_tok, "auto", 1, 1 << 30,
+                "tokens that stage 1 keeps; auto = the paper's split"),
+    KVL_ROW_INT(rocket_opts, page, "auto", 1, ROCKET_MAX_PAGE,
+                "tokens per page; auto = the paper's split"),
+    KVL_ROW_INT(rocket_opts, channels, "auto", 1, 65536,
+                "channels that score a page; auto = the paper's split"),
+    KVL_ROW_INT(rocket_opts, window, "auto", 1, 1024,
+                "last queries that vote, and stay (paper: 32); auto = min(32, stage1_tok / 2)"),
+    KVL_ROW_INT(rocket_opts, kernel, "63", 1, 1023,
+                "width of the pooling in tokens, odd (paper: 63)"),
+    KVL_ROW_BOOL(rocket_opts, multi_turn, "false",
+                 "keep all tokens, stage 1 only filters (paper: RocketKV-MT)"),
     { 0 },
 };
 
@@ -110,6 +72,7 @@ static void rocket_split(struct rocket_opts *o, int32_t length, int32_t head_dim
     double channels = floor(head_dim * o->page / rest + 0.5);
     if (o->channels == KVL_AUTO)
         o->channels = (int32_t)KVL_MAX(1.0, KVL_MIN(channels, (double)head_dim));
+    if (o->window == KVL_AUTO) o->window = KVL_MAX(1, KVL_MIN(32, o->stage1_tok / 2));
 }
 
 /* Pages that a step reads, the newest among them. */
@@ -137,22 +100,27 @@ static int rocket_check(const struct kvl_plan *plan)
     return KVL_OK;
 }
 
+/* Elements that the row of a token has for its page's minima and maxima. */
+static int32_t rocket_columns(const struct rocket_opts *o, int32_t head_dim)
+{
+    return (2 * head_dim + o->page - 1) / o->page;
+}
+
 static int rocket_plan(struct kvl_plan *plan)
 {
     struct rocket_opts *o = plan->opts;
     int32_t dim = plan->shape->head_dim;
-    if (plan->budget_tok < rocket_min_budget(plan->shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or token_budget",
-                        plan->budget_tok, rocket_min_budget(plan->shape, o));
-    if (o->token_budget == KVL_AUTO) o->token_budget = 2 * KVL_MIN(plan->budget_tok, 1 << 29);
+    if (o->token_budget == KVL_AUTO) {
+        KVL_TRY(kvl_plan_needs_budget(plan));
+        o->token_budget = 2 * KVL_MIN(plan->budget_tok, 1 << 29);
+    }
     rocket_split(o, plan->context_tok, dim);
-    if (o->window == KVL_AUTO) o->window = KVL_MAX(1, KVL_MIN(32, o->stage1_tok / 2));
     KVL_TRY(rocket_check(plan));
     plan->replay = KVL_REPLAY_NONE;
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window));
     struct kvl_meta_desc boxes = { .unit = KVL_META_LIVE,
                                    .unit_tok = 1,
-                                   .row_elems = (2 * dim + o->page - 1) / o->page,
+                                   .row_elems = rocket_columns(o, dim),
                                    .elem = KVL_META_KEY };
     KVL_TRY(kvl_plan_meta_desc(plan, &boxes, &o->boxes));
     if (!o->multi_turn) return KVL_OK;
@@ -169,17 +137,11 @@ static int rocket_filter(const struct kvl_pctx *ctx, int32_t layer, const struct
 {
     const struct rocket_opts *o = ctx->opts;
     int32_t n = scores->n_tok - o->window, k = o->stage1_tok - o->window;
-    struct kvl_meta_view view;
-    KVL_TRY(kvl_meta(ctx, o->filter, layer, &view));
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_write(ctx, o->filter, layer, 0, &rows));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        int32_t *pos = (int32_t *)view.data + (size_t)h * view.head_stride;
-        struct kvl_topk_args top = { .index = pos,
-                                     .x = scores->score + (size_t)h * (size_t)scores->n_tok,
-                                     .x_stride = (size_t)n,
-                                     .n_rows = 1,
-                                     .n = n,
-                                     .k = k };
-        KVL_TRY(ctx->ops->topk(&top));
+        int32_t *pos = kvl_table_row_out(&rows, h, 0);
+        KVL_TRY(kvl_topk(ctx, scores->score + (size_t)h * (size_t)scores->n_tok, 1, n, k, pos));
         for (int32_t i = 0; i < o->window; i++) pos[k + i] = n + i;
     }
     return KVL_OK;
@@ -200,7 +162,7 @@ static int rocket_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *
     return rocket_filter(ctx, layer, scores);
 }
 
-/* ---- pages ------------------------------------------------------------------------------------------ */
+/* ---- stage 2: pages --------------------------------------------------------------------------------- */
 
 /* Not all that is live may be chosen. */
 static bool rocket_filters(const struct kvl_pctx *ctx)
@@ -216,19 +178,18 @@ static int32_t rocket_count(const struct kvl_pctx *ctx, int32_t newest)
     return KVL_MIN(o->stage1_tok, ctx->context_tok) + newest + 1 - ctx->context_tok;
 }
 
-/* Tokens of a lane that stage 2 may choose, up to position `newest`, ascending. */
+/* These tokens, ascending. */
 static int rocket_tokens(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t newest,
                          const int32_t **pos, int32_t *n)
 {
     const struct rocket_opts *o = ctx->opts;
-    struct kvl_meta_part part[2];
+    struct kvl_rows rows;
+    int32_t *all;
     if (!rocket_filters(ctx)) return kvl_live(ctx, layer, kv_head, pos, n);
-    KVL_TRY(kvl_meta_peek(ctx, o->filter, layer, 1, part));
-    const struct kvl_meta_part *row = &part[part[0].n_rows == 0];
-    const int32_t *kept = (const int32_t *)row->data + (size_t)kv_head * row->head_stride;
+    KVL_TRY(kvl_table_peek(ctx, o->filter, layer, 1, &rows));
+    const int32_t *kept = kvl_table_row(&rows, kv_head, 0);
     *n = rocket_count(ctx, newest);
-    int32_t *all = (int32_t *)(void *)kvl_scratch(ctx, (size_t)*n);
-    if (!all) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d positions", *n);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)*n, &all));
     for (int32_t i = 0; i < *n; i++)
         all[i] = i < o->stage1_tok ? kept[i] : ctx->context_tok + i - o->stage1_tok;
     *pos = all;
@@ -240,10 +201,9 @@ static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head
                       const int32_t *pos, int32_t first, int32_t n)
 {
     const struct rocket_opts *o = ctx->opts;
-    size_t dim = (size_t)ctx->shape->head_dim;
-    float *k = kvl_scratch(ctx, (size_t)(ROCKET_BATCH * o->page) * dim);
     struct kvl_meta_view boxes;
-    if (!k) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", ROCKET_BATCH);
+    float *k;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(ROCKET_BATCH * o->page * ctx->shape->head_dim), &k));
     KVL_TRY(kvl_meta_from(ctx, o->boxes, layer, 0, &boxes));
     size_t head = (size_t)kv_head * boxes.head_stride * (size_t)kvl_kv_elem_bytes(boxes.type);
     for (int32_t at = 0; at < n; at += ROCKET_BATCH) {
@@ -266,10 +226,10 @@ static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head
 static int rocket_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct rocket_opts *o = ctx->opts;
+    const int32_t *pos;
+    int32_t n;
     (void)keep;
     for (int32_t h = 0; h < ctx->shape->n_kv_heads && step->replay; h++) {
-        const int32_t *pos;
-        int32_t n;
         KVL_TRY(rocket_tokens(ctx, step->layer, h, step->n_tok - 1, &pos, &n));
         KVL_TRY(rocket_put(ctx, step->layer, h, pos, 0, n / o->page));
     }
@@ -281,19 +241,19 @@ static int rocket_append(struct kvl_pctx *ctx, const struct kvl_step *step, cons
                          const float *v)
 {
     const struct rocket_opts *o = ctx->opts;
+    const int32_t *pos;
+    int32_t n;
     (void)k;
     (void)v;
-    int32_t n_tok = rocket_count(ctx, step->pos);
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads && n_tok % o->page == 0; h++) {
-        const int32_t *pos;
-        int32_t n;
+    if (rocket_count(ctx, step->pos) % o->page != 0) return KVL_OK;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         KVL_TRY(rocket_tokens(ctx, step->layer, h, step->pos, &pos, &n));
         KVL_TRY(rocket_put(ctx, step->layer, h, pos, n / o->page - 1, 1));
     }
     return KVL_OK;
 }
 
-/* ---- stage 2 ------------------------------------------------------------------------------------------ */
+/* ---- stage 2: selection -------------------------------------------------------------------------------- */
 
 /* share [n_kv_heads][n_pages] in scratch. */
 static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n_pages,
@@ -301,85 +261,47 @@ static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float 
 {
     const struct rocket_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
-    size_t n = (size_t)n_pages, columns = (size_t)((2 * sh->head_dim + o->page - 1) / o->page);
-    float *score = kvl_scratch(ctx, (size_t)sh->n_heads * n);
+    size_t n = (size_t)n_pages, columns = (size_t)rocket_columns(o, sh->head_dim);
     struct kvl_meta_view boxes;
-    *share = kvl_scratch(ctx, (size_t)sh->n_kv_heads * n);
-    if (!score || !*share) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", n_pages);
+    float *score;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * n, &score));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_kv_heads * n, share));
     /* Rows that are as much as the chosen channels of all pages. */
     size_t read = (n * (size_t)o->channels + columns - 1) / columns;
     KVL_TRY(kvl_meta_read(ctx, o->boxes, layer, (int32_t)read, &boxes));
-    struct kvl_box_scores_args args = { .score = score,
-                                        .score_stride = n,
-                                        .q = q,
-                                        .boxes = boxes.data,
-                                        .type = boxes.type,
-                                        .head_stride = boxes.head_stride,
-                                        .column_stride = boxes.column_stride,
-                                        .n = n_pages,
-                                        .box_tok = o->page,
-                                        .n_channels = o->channels,
-                                        .n_heads = sh->n_heads,
-                                        .n_kv_heads = sh->n_kv_heads,
-                                        .head_dim = sh->head_dim,
-                                        .scale = 1.0f / sqrtf((float)sh->head_dim) };
-    KVL_TRY(ctx->ops->box_scores(&args));
-    KVL_TRY(ctx->ops->softmax(&(struct kvl_softmax_args){
-        .x = score, .stride = n, .n_rows = sh->n_heads, .n = n_pages }));
-    struct kvl_group_reduce_args mean = { .y = *share,
-                                          .x = score,
-                                          .x_stride = n,
-                                          .n = n_pages,
-                                          .n_heads = sh->n_heads,
-                                          .n_kv_heads = sh->n_kv_heads,
-                                          .reduce = KVL_REDUCE_MEAN };
-    return ctx->ops->group_reduce(&mean);
+    KVL_TRY(ctx->ops->box_scores(
+        &(struct kvl_box_scores_args){ .score = score,
+                                       .score_stride = n,
+                                       .q = q,
+                                       .boxes = boxes.data,
+                                       .type = boxes.type,
+                                       .head_stride = boxes.head_stride,
+                                       .column_stride = boxes.column_stride,
+                                       .n = n_pages,
+                                       .box_tok = o->page,
+                                       .n_channels = o->channels,
+                                       .n_heads = sh->n_heads,
+                                       .n_kv_heads = sh->n_kv_heads,
+                                       .head_dim = sh->head_dim,
+                                       .scale = 1.0f / sqrtf((float)sh->head_dim) }));
+    KVL_TRY(kvl_softmax(ctx, score, sh->n_heads, n_pages));
+    return kvl_group_scores(ctx, score, n_pages, KVL_REDUCE_MEAN, *share);
 }
 
-/* The best pages of a lane, and from the newest page on; share NULL: all of them. */
-static int rocket_list(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t kv_head,
-                       const float *share, int32_t n_pages, struct kvl_sel *sel)
+/* The best pages of a lane whose n tokens are pos, and from the newest page on; share NULL: all of them. */
+static int rocket_list(const struct kvl_pctx *ctx, struct kvl_sel *sel, int32_t kv_head,
+                       const int32_t *pos, int32_t n, const float *share, int32_t n_pages)
 {
     const struct rocket_opts *o = ctx->opts;
-    const int32_t *pos;
-    int32_t n, m = 0, k = KVL_MIN(rocket_pages(o) - 1, n_pages);
-    KVL_TRY(rocket_tokens(ctx, step->layer, kv_head, step->pos, &pos, &n));
-    int32_t *page = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
-    int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, (size_t)((k + 1) * o->page));
-    if (!page || !list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d pages", k);
-    struct kvl_topk_args top = {
-        .index = page, .x = share, .x_stride = (size_t)n_pages, .n_rows = 1, .n = n_pages, .k = k
-    };
-    int rc = share ? ctx->ops->topk(&top) : KVL_OK;
-    if (rc != KVL_OK) return kvl_fail(ctx->err, rc, "scores of %d pages", n_pages);
+    int32_t m = 0, k = KVL_MIN(rocket_pages(o) - 1, n_pages), *page, *list;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &page));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)((k + 1) * o->page), &list));
+    if (share) KVL_TRY(kvl_topk(ctx, share, 1, n_pages, k, page));
     for (int32_t i = 0; i < k && !share; i++) page[i] = i;
-    for (int32_t i = 0; i < k; i++)
-        for (int32_t t = 0; t < o->page; t++) list[m++] = pos[page[i] * o->page + t];
+    for (int32_t i = 0; i < k * o->page; i++)
+        list[m++] = pos[page[i / o->page] * o->page + i % o->page];
     for (int32_t i = n_pages * o->page; i < n; i++) list[m++] = pos[i];
     return kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, kv_head, list, m);
-}
-
-/* For whoever listens: a token has the score of its page. */
-static int rocket_show(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *share,
-                       int32_t n_pages)
-{
-    const struct rocket_opts *o = ctx->opts;
-    size_t n_pos = (size_t)step->pos + 1, heads = (size_t)ctx->shape->n_kv_heads;
-    if (!kvl_tap_listens(ctx)) return KVL_OK;
-    float *shown = kvl_scratch(ctx, heads * n_pos);
-    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
-    for (size_t i = 0; i < heads * n_pos; i++) shown[i] = -INFINITY;
-    for (size_t h = 0; h < heads; h++) {
-        const int32_t *pos;
-        int32_t n;
-        KVL_TRY(rocket_tokens(ctx, step->layer, (int32_t)h, step->pos, &pos, &n));
-        for (int32_t i = 0; i < n_pages * o->page; i++)
-            shown[h * n_pos + (size_t)pos[i]] = share[h * (size_t)n_pages + (size_t)(i / o->page)];
-    }
-    struct kvl_scored scored = {
-        .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = step->pos + 1, .score = shown
-    };
-    return kvl_tap_scores(ctx, step, &scored);
 }
 
 static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -388,16 +310,22 @@ static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct rocket_opts *o = ctx->opts;
     int32_t n_pages = (rocket_count(ctx, step->pos) - 1) / o->page; /* before the current one */
     bool fits = n_pages < rocket_pages(o);
-    struct kvl_meta_view filter;
-    float *share = NULL;
+    struct kvl_rows filter;
+    float *share = NULL, *shown = NULL;
     if (fits && !rocket_filters(ctx)) return KVL_OK;
-    if (rocket_filters(ctx)) KVL_TRY(kvl_meta_read(ctx, o->filter, step->layer, 1, &filter));
+    if (rocket_filters(ctx)) KVL_TRY(kvl_table_read(ctx, o->filter, step->layer, 1, &filter));
     if (!fits) KVL_TRY(rocket_shares(ctx, step->layer, q->q, n_pages, &share));
+    if (!fits) KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &shown));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         const float *row = share ? share + (size_t)h * (size_t)n_pages : NULL;
-        KVL_TRY(rocket_list(ctx, step, h, row, n_pages, sel));
+        const int32_t *pos;
+        int32_t n;
+        KVL_TRY(rocket_tokens(ctx, step->layer, h, step->pos, &pos, &n));
+        KVL_TRY(rocket_list(ctx, sel, h, pos, n, row, n_pages));
+        for (int32_t i = 0; shown && i < n_pages * o->page; i++) /* a token has its page's score */
+            shown[(size_t)h * ((size_t)step->pos + 1) + (size_t)pos[i]] = row[i / o->page];
     }
-    return share ? rocket_show(ctx, step, share, n_pages) : KVL_OK;
+    return kvl_tap_positions(ctx, step, KVL_SCOPE_KV_HEAD, shown);
 }
 
 static const struct kvl_policy rocketkv = {

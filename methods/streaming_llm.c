@@ -29,27 +29,12 @@ struct streaming_opts {
 static const char *const streaming_positions[] = { "in_cache", "original", NULL };
 
 static const struct kvl_opt streaming_options[] = {
-    { .name = "sink",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct streaming_opts, sink),
-      .def = "4",
-      .min = 0,
-      .max = 65536,
-      .help = "first tokens that stay (paper: S = 4)" },
-    { .name = "recent",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct streaming_opts, recent),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "last tokens that stay after a step; auto = budget - sink - 1 (paper: R = cache - S, "
-              "with caches of 256 to 4096)" },
-    { .name = "positions",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct streaming_opts, positions),
-      .def = "in_cache",
-      .choices = streaming_positions,
-      .help = "in_cache: rank in the cache (paper); original: as before eviction (kvpress)" },
+    KVL_ROW_INT(streaming_opts, sink, "4", 0, 65536, "first tokens that stay (paper: S = 4)"),
+    KVL_ROW_INT(streaming_opts, recent, "auto", 1, 1 << 30,
+                "last tokens that stay after a step; auto = budget - sink - 1 (paper: R = cache - "
+                "S, with caches of 256 to 4096)"),
+    KVL_ROW_ENUM(streaming_opts, positions, "in_cache", streaming_positions,
+                 "in_cache: rank in the cache (paper); original: as before eviction (kvpress)"),
     { 0 },
 };
 
@@ -63,12 +48,8 @@ static int streaming_plan(struct kvl_plan *plan)
 {
     struct streaming_opts *o = plan->opts;
     if (o->recent == KVL_AUTO) {
+        KVL_TRY(kvl_plan_needs_budget(plan));
         o->recent = plan->budget_tok - o->sink - 1;
-        if (o->recent < 1)
-            return kvl_fail(plan->err, KVL_EINVAL,
-                            "recent=auto with budget %d and sink=%d; give a budget "
-                            "of %d or more",
-                            plan->budget_tok, o->sink, o->sink + 2);
     }
     plan->raw_keys = o->positions == STREAMING_IN_CACHE;
     return KVL_OK;
@@ -80,8 +61,8 @@ static int streaming_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct streaming_opts *o = ctx->opts;
     (void)step;
     (void)q;
-    if (o->positions == STREAMING_ORIGINAL) return KVL_OK;
-    return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
+    bool original = o->positions == STREAMING_ORIGINAL;
+    return original ? KVL_OK : kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
 /* After every step, and once when the context is complete (then n_tok is its length). */

@@ -14,13 +14,9 @@
  * keeps the newest token (keep_newest=true).
  *
  * Budget B: cache_size = B - 1, since a step attends to cache_size + 1 tokens.
- * Deviations: 32-bit floats (code: the model's type, with more ties).
- * Cost per step and layer: H sums of cache_size + 1 weights, one top-k; once: one query over the context,
- * one top-k.  Memory: a float per live token and kv head.
  */
 #include "kvl/policy.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { TOVA_STEPWISE = 0, TOVA_ONESHOT = 1 };
@@ -35,26 +31,14 @@ struct tova_opts {
 static const char *const tova_modes[] = { "stepwise", "oneshot", NULL };
 
 static const struct kvl_opt tova_options[] = {
-    { .name = "mode",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct tova_opts, mode),
-      .def = "stepwise",
-      .choices = tova_modes,
-      .help =
-          "stepwise: after every step (paper); oneshot: when the context is complete (kvpress)" },
-    { .name = "cache_size",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct tova_opts, cache_size),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "tokens that stay after a step, the paper's number of states (code: 512); auto = "
-              "budget - 1" },
-    { .name = "keep_newest",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct tova_opts, keep_newest),
-      .def = "false",
-      .help = "the newest token stays whatever its weight (paper: false; kvpress: true)" },
+    KVL_ROW_ENUM(
+        tova_opts, mode, "stepwise", tova_modes,
+        "stepwise: after every step (paper); oneshot: when the context is complete (kvpress)"),
+    KVL_ROW_INT(tova_opts, cache_size, "auto", 1, 1 << 30,
+                "tokens that stay after a step, the paper's number of states (code: 512); auto = "
+                "budget - 1"),
+    KVL_ROW_BOOL(tova_opts, keep_newest, "false",
+                 "the newest token stays whatever its weight (paper: false; kvpress: true)"),
     { 0 },
 };
 
@@ -69,9 +53,7 @@ static int tova_plan(struct kvl_plan *plan)
 {
     struct tova_opts *o = plan->opts;
     if (o->cache_size == KVL_AUTO) {
-        if (plan->budget_tok < 2)
-            return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more, or cache_size",
-                            plan->budget_tok);
+        KVL_TRY(kvl_plan_needs_budget(plan));
         o->cache_size = plan->budget_tok - 1;
     }
     if (plan->own_prefill && o->mode == TOVA_ONESHOT)
@@ -81,34 +63,20 @@ static int tova_plan(struct kvl_plan *plan)
     return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_WINDOW, 1);
 }
 
-/* y [n]: mean of n_rows rows, x_stride apart. */
-static int tova_mean(const struct kvl_pctx *ctx, float *y, const float *x, size_t x_stride,
-                     int32_t n_rows, int32_t n)
-{
-    struct kvl_group_reduce_args mean = { .y = y,
-                                          .x = x,
-                                          .x_stride = x_stride,
-                                          .n = n,
-                                          .n_heads = n_rows,
-                                          .n_kv_heads = 1,
-                                          .reduce = KVL_REDUCE_MEAN };
-    return ctx->ops->group_reduce(&mean);
-}
-
 /* The context, cut by its last query. */
 static int tova_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct tova_opts *o = ctx->opts;
-    size_t n = (size_t)scores->n_tok;
+    int32_t n = scores->n_tok, n_heads = ctx->shape->n_heads;
+    float *probs, *mean = scores->score;
     scores->keep_tok = o->cache_size;
     scores->protect_last = o->keep_newest;
-    if (scores->n_tok <= scores->keep_tok) return KVL_OK;
-    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
-    if (!probs) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d weights", scores->n_tok);
-    KVL_TRY(kvl_obs_window_probs(ctx, layer, 0, probs, scores->n_tok));
-    KVL_TRY(tova_mean(ctx, scores->score, probs, n, ctx->shape->n_heads, scores->n_tok));
+    if (n <= scores->keep_tok) return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads * (size_t)n, &probs));
+    KVL_TRY(kvl_obs_window_probs(ctx, layer, 0, probs, n));
+    KVL_TRY(kvl_layer_scores(ctx, probs, n_heads, n, KVL_REDUCE_MEAN, mean));
     for (int32_t h = 1; h < ctx->shape->n_kv_heads; h++)
-        memcpy(scores->score + (size_t)h * n, scores->score, n * sizeof *scores->score);
+        memcpy(mean + (size_t)h * (size_t)n, mean, (size_t)n * sizeof *mean);
     return KVL_OK;
 }
 
@@ -118,7 +86,7 @@ static int tova_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct tova_opts *o = ctx->opts;
     static const float forget = 0.0f;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    int32_t group = ctx->shape->group;
     struct kvl_meta_view meta;
     (void)lse;
     if (o->mode == TOVA_ONESHOT) return KVL_OK;
@@ -133,41 +101,42 @@ static int tova_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     return KVL_OK;
 }
 
-/* Shows the mean weights by position; what is gone could not be kept. */
-static int tova_show(const struct kvl_pctx *ctx, const struct kvl_step *step, const int32_t *live,
-                     const float *mean, int32_t n)
+/* Mean weights of the n live tokens, the same in all lanes, in scratch; shown by position: what is gone could
+ * not be kept. */
+static int tova_means(const struct kvl_pctx *ctx, const struct kvl_step *step, const int32_t *live,
+                      int32_t n, float **mean)
 {
-    if (!kvl_tap_listens(ctx)) return KVL_OK;
-    float *shown = kvl_scratch(ctx, (size_t)step->pos + 1);
-    if (!shown) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", step->pos + 1);
-    for (int32_t i = 0; i <= step->pos; i++) shown[i] = -INFINITY;
-    for (int32_t i = 0; i < n; i++) shown[live[i]] = mean[i];
-    struct kvl_scored scored = {
-        .scope = KVL_SCOPE_LAYER, .unit_tok = 1, .n = step->pos + 1, .score = shown
-    };
-    return kvl_tap_scores(ctx, step, &scored);
+    const struct tova_opts *o = ctx->opts;
+    struct kvl_meta_view meta;
+    float *shown;
+    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, mean));
+    KVL_TRY(
+        ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = *mean,
+                                                                .x = meta.base,
+                                                                .x_stride = meta.head_stride,
+                                                                .n = n,
+                                                                .n_heads = ctx->shape->n_kv_heads,
+                                                                .n_kv_heads = 1,
+                                                                .reduce = KVL_REDUCE_MEAN }));
+    KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_LAYER, &shown));
+    for (int32_t i = 0; shown && i < n; i++) shown[live[i]] = (*mean)[i];
+    return kvl_tap_positions(ctx, step, KVL_SCOPE_LAYER, shown);
 }
 
 /* After every step: all lanes of a layer hold the same positions. */
 static int tova_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct tova_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
+    int32_t n, newest = o->keep_newest, k = o->cache_size - newest, *best;
     const int32_t *live;
-    int32_t n, newest = o->keep_newest, k = o->cache_size - newest;
+    float *mean;
     if (step->replay || o->mode == TOVA_ONESHOT) return KVL_OK;
     KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
     if (n <= o->cache_size) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    float *mean = kvl_scratch(ctx, (size_t)n);
-    int32_t *best = (int32_t *)(void *)kvl_scratch(ctx, (size_t)o->cache_size);
-    if (!mean || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d weights", n);
-    KVL_TRY(tova_mean(ctx, mean, meta.base, meta.head_stride, ctx->shape->n_kv_heads, n));
-    KVL_TRY(tova_show(ctx, step, live, mean, n));
-    struct kvl_topk_args top = {
-        .index = best, .x = mean, .x_stride = (size_t)n, .n_rows = 1, .n = n - newest, .k = k
-    };
-    KVL_TRY(ctx->ops->topk(&top));
+    KVL_TRY(tova_means(ctx, step, live, n, &mean));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)o->cache_size, &best));
+    KVL_TRY(kvl_topk(ctx, mean, 1, n - newest, k, best));
     KVL_TRY(kvl_look(ctx));
     if (newest) best[k] = n - 1;
     for (int32_t i = 0; i < o->cache_size; i++) best[i] = live[best[i]];

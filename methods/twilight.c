@@ -16,18 +16,13 @@
  * Budget B: at most B tokens per lane remain, the current one included: of a larger union those whose
  * weights, summed over the group, are the largest.  While everything fits, everything is read.  The inner
  * policy gets `candidates` tokens; auto = a quarter of the context, at least B (the paper: a quarter).
- * Deviations: the paper bounds nothing; B does.  Keys are quantised as they are stored, per token and
- * head between their minimum and maximum (official: per block of a page).
- * Cost per step and layer: that of the inner policy; d / 2 + 8 bytes for every candidate of every kv
- * head, d multiplications for each of its query heads, four passes over its weights.  Memory: d / 2 + 8
- * bytes per token and kv head.
+ * Keys are quantised as they are stored, per token and head between their minimum and maximum (official:
+ * per block of a page).
  */
 #include "kvl/policy.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { TWILIGHT_MAX_LAYERS = 1024 };
 
 struct twilight_opts {
     double p;
@@ -36,30 +31,14 @@ struct twilight_opts {
 };
 
 static const struct kvl_opt twilight_options[] = {
-    { .name = "p",
-      .type = KVL_OPT_FLOAT,
-      .off = offsetof(struct twilight_opts, p),
-      .def = "0.85",
-      .min = 0.01,
-      .max = 1,
-      .help = "part of the candidates' weight that stays (paper: 0.85)",
-      .not_in_tables = true },
-    { .name = "candidates",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct twilight_opts, candidates),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "budget of the inner policy in tokens; auto = a quarter of the context, at least the "
-              "budget (paper: a quarter)",
-      .not_in_tables = true },
-    { .name = "dense_layers",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct twilight_opts, dense_layers),
-      .def = "auto",
-      .min = 0,
-      .max = TWILIGHT_MAX_LAYERS,
-      .help = "first layers that read everything; auto = min(2, layers / 4) (paper: 2 of 32)" },
+    KVL_ROW_FLOAT(twilight_opts, p, "0.85", 0.01, 1,
+                  "part of the candidates' weight that stays (paper: 0.85)", .not_in_tables = true),
+    KVL_ROW_INT(twilight_opts, candidates, "auto", 1, 1 << 30,
+                "budget of the inner policy in tokens; auto = a quarter of the context, at least "
+                "the budget (paper: a quarter)",
+                .not_in_tables = true),
+    KVL_ROW_INT(twilight_opts, dense_layers, "auto", 0, 1024,
+                "first layers that read everything; auto = min(2, layers / 4) (paper: 2 of 32)"),
     { 0 },
 };
 
@@ -75,33 +54,23 @@ static int twilight_plan(struct kvl_plan *plan)
 {
     struct twilight_opts *o = plan->opts;
     const struct kvl_shape *sh = plan->shape;
-    if (plan->budget_tok < 2)
-        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 2 or more");
-    if (sh->n_layers > TWILIGHT_MAX_LAYERS)
-        return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers; twilight serves up to %d",
-                        sh->n_layers, TWILIGHT_MAX_LAYERS);
+    uint8_t *selects;
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->candidates == KVL_AUTO) o->candidates = KVL_MAX(plan->budget_tok, plan->context_tok / 4);
     if (o->candidates < plan->budget_tok)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "candidates=%d at budget %d; give as many or more, or auto", o->candidates,
                         plan->budget_tok);
     if (o->dense_layers == KVL_AUTO) o->dense_layers = KVL_MIN(2, sh->n_layers / 4);
-    if (o->dense_layers >= sh->n_layers)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "dense_layers=%d; the model has %d layers, give less", o->dense_layers,
-                        sh->n_layers);
-    uint8_t selects[TWILIGHT_MAX_LAYERS] = { 0 };
-    memset(selects + o->dense_layers, 1, (size_t)(sh->n_layers - o->dense_layers));
+    KVL_TRY(kvl_plan_layers(plan, "dense_layers", o->dense_layers, 1, &selects));
     plan->inner_budget_tok = o->candidates;
     plan->replay = KVL_REPLAY_KEYS;
-    return kvl_plan_meta_desc(
-        plan,
-        &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
-                                 .unit_tok = 1,
-                                 .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim),
-                                 .elem = KVL_META_U8,
-                                 .layers = selects },
-        &o->table);
+    struct kvl_meta_desc key4 = { .unit = KVL_META_PAGE,
+                                  .unit_tok = 1,
+                                  .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim),
+                                  .elem = KVL_META_U8,
+                                  .layers = selects };
+    return kvl_plan_meta_desc(plan, &key4, &o->table);
 }
 
 static int twilight_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
@@ -149,17 +118,16 @@ struct twilight_list {
 static int twilight_candidates(const struct kvl_pctx *ctx, const struct kvl_step *step,
                                struct kvl_sel *sel, int32_t kv_head, struct twilight_list *out)
 {
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, n;
+    int32_t group = ctx->shape->group, n, *list;
     size_t room = (size_t)step->pos + 1;
     const int32_t *pos;
-    int32_t *list = (int32_t *)(void *)kvl_scratch(ctx, 2 * room), *other = list + room;
-    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d candidates", step->pos);
+    KVL_TRY(kvl_scratch_get(ctx, 2 * room, &list));
     *out = (struct twilight_list){ .pos = list };
     for (int32_t g = 0; g < group; g++) {
         KVL_TRY(kvl_sel_view(sel, kv_head * group + g, &pos, &n));
         bool same = n == out->n && memcmp(pos, out->pos, (size_t)n * sizeof *pos) == 0;
         if (same) continue;
-        int32_t *merged = out->pos == list ? other : list;
+        int32_t *merged = out->pos == list ? list + room : list;
         out->n = twilight_union(out->pos, out->n, pos, n, merged);
         out->pos = merged;
     }
@@ -167,49 +135,46 @@ static int twilight_candidates(const struct kvl_pctx *ctx, const struct kvl_step
     return KVL_OK;
 }
 
-/* Estimated weights of the candidates, [group][n]. */
+/* SpGEMV: estimated weights of the candidates, [group][n]. */
 static int twilight_weights(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
                             int32_t kv_head, const struct twilight_list *list, float *weight)
 {
     const struct twilight_opts *o = ctx->opts;
-    const struct kvl_shape *sh = ctx->shape;
-    int32_t group = sh->n_heads / sh->n_kv_heads, at = 0;
-    struct kvl_meta_part part[2];
-    KVL_TRY(kvl_meta_peek(ctx, o->table, step->layer, step->pos + 1, part));
-    for (int32_t i = 0, first = 0; i < 2; first += part[i++].n_rows) {
-        int32_t end = at;
-        while (end < list->n && list->pos[end] < first + part[i].n_rows) end++;
-        const struct kvl_key4_logits_args logits = {
-            .logit = weight + at,
-            .stride = (size_t)list->n,
-            .q = q + (size_t)(kv_head * group) * (size_t)sh->head_dim,
-            .rows = (const uint8_t *)part[i].data + (size_t)kv_head * part[i].head_stride,
-            .row = list->pos + at,
-            .row0 = first,
-            .n = end - at,
-            .n_heads = group,
-            .head_dim = sh->head_dim,
-            .scale = 1 / sqrtf((float)sh->head_dim),
-        };
-        if (end > at) KVL_TRY(ctx->ops->key4_logits(&logits));
+    int32_t group = ctx->shape->group, dim = ctx->shape->head_dim, first = 0, at = 0;
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_peek(ctx, o->table, step->layer, step->pos + 1, &rows));
+    for (int32_t i = 0; i < 2; i++) {
+        int32_t last = first + rows.part[i].n_rows, end = at;
+        while (end < list->n && list->pos[end] < last) end++;
+        const void *row = end > at ? kvl_table_row(&rows, kv_head, first) : NULL;
+        if (row)
+            KVL_TRY(ctx->ops->key4_logits(
+                &(struct kvl_key4_logits_args){ .logit = weight + at,
+                                                .stride = (size_t)list->n,
+                                                .q = q + (size_t)(kv_head * group) * (size_t)dim,
+                                                .rows = row,
+                                                .row = list->pos + at,
+                                                .row0 = first,
+                                                .n = end - at,
+                                                .n_heads = group,
+                                                .head_dim = dim,
+                                                .scale = 1 / sqrtf((float)dim) }));
+        first = last;
         at = end;
     }
-    KVL_TRY(
-        kvl_meta_count(ctx, o->table, (int64_t)list->n * (int64_t)KVL_KEY4_BYTES(sh->head_dim)));
-    return ctx->ops->softmax(&(struct kvl_softmax_args){
-        .x = weight, .stride = (size_t)list->n, .n_rows = group, .n = list->n });
+    KVL_TRY(kvl_meta_count(ctx, o->table, (int64_t)list->n * (int64_t)KVL_KEY4_BYTES(dim)));
+    return kvl_softmax(ctx, weight, group, list->n);
 }
 
-/* Leaves in the list what one kv head reads. */
+/* Top-p: leaves in the list what one kv head reads. */
 static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
                           int32_t kv_head, struct twilight_list *list)
 {
     const struct twilight_opts *o = ctx->opts;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, n;
-    float *weight = kvl_scratch(ctx, (size_t)group * (size_t)list->n);
-    int32_t *index = (int32_t *)(void *)kvl_scratch(ctx, (size_t)list->n);
-    if (!weight || !index)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d weights", list->n);
+    int32_t group = ctx->shape->group, n, *index;
+    float *weight;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)group * (size_t)list->n, &weight));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)list->n, &index));
     KVL_TRY(twilight_weights(ctx, step, q, kv_head, list, weight));
     int rc = ctx->ops->top_p(&(struct kvl_top_p_args){ .index = index,
                                                        .n_index = &n,
@@ -227,21 +192,23 @@ static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *ste
     return KVL_OK;
 }
 
+/* Select, SpGEMV, Top-p. */
 static int twilight_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const struct kvl_query *q, struct kvl_sel *sel)
 {
-    int32_t n_kv_heads = ctx->shape->n_kv_heads;
+    int32_t n_lanes = ctx->shape->n_kv_heads;
+    struct twilight_list *list;
+    void *room;
     if (step->pos < ctx->budget_tok) return KVL_OK;
     KVL_TRY(kvl_inner_select(ctx, step, q, sel));
-    size_t words = (size_t)n_kv_heads * sizeof(struct twilight_list) / sizeof(float) + 1;
-    struct twilight_list *list = (struct twilight_list *)(void *)kvl_scratch(ctx, words);
-    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d lists", n_kv_heads);
-    for (int32_t h = 0; h < n_kv_heads; h++) {
+    KVL_TRY(kvl_scratch_items(ctx, (size_t)n_lanes, sizeof *list, &room));
+    list = room;
+    for (int32_t h = 0; h < n_lanes; h++) {
         KVL_TRY(twilight_candidates(ctx, step, sel, h, &list[h]));
         KVL_TRY(twilight_prune(ctx, step, q->q, h, &list[h]));
     }
     KVL_TRY(kvl_sel_clear(sel));
-    for (int32_t h = 0; h < n_kv_heads; h++)
+    for (int32_t h = 0; h < n_lanes; h++)
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list[h].pos, list[h].n));
     return KVL_OK;
 }

@@ -18,7 +18,7 @@ enum { BOX, ROWS, LAYER, N_TABLES };
 
 static struct rig rig;
 static int32_t id[N_TOK];
-static int32_t n_checked;
+static int32_t n_checked, n_told;
 
 static int calls_plan(struct kvl_plan *plan)
 {
@@ -207,6 +207,33 @@ static int check_scratch(const struct kvl_pctx *ctx)
     return KVL_OK;
 }
 
+/* One score of every list, at the position of its number. */
+static int check_tap(const struct kvl_pctx *ctx, const struct kvl_step *step)
+{
+    float *room;
+    KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &room));
+    assert_true((room != NULL) == kvl_tap_listens(ctx));
+    for (int32_t h = 0; room && h < N_KV; h++) room[h * (step->pos + 1) + h] = (float)(h + 7);
+    return kvl_tap_positions(ctx, step, KVL_SCOPE_KV_HEAD, room);
+}
+
+static int told(void *user, const struct kvl_tap_score *t, struct kvl_err *err)
+{
+    (void)user;
+    (void)err;
+    assert_int_equal(t->scope, KVL_SCOPE_KV_HEAD);
+    assert_int_equal(t->n_lists, N_KV);
+    assert_int_equal(t->unit_tok, 1);
+    assert_int_equal(t->first_tok, 0);
+    assert_int_equal(t->n, N_CTX + n_told++ / N_LAYERS + 1);
+    for (int32_t h = 0; h < N_KV; h++)
+        for (int32_t i = 0; i < t->n; i++) {
+            float x = t->score[h * t->n + i];
+            assert_true(i == h ? x >= (float)(h + 7) && x <= (float)(h + 7) : isinf(x) && x < 0);
+        }
+    return KVL_OK;
+}
+
 static int calls_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -231,6 +258,7 @@ static int calls_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(check_scores(ctx, step->layer, q->q, n, key, true));
     if (step->layer >= 1) KVL_TRY(check_bounds(ctx, step->layer, q->q, n, key));
     KVL_TRY(check_ranks(ctx));
+    KVL_TRY(check_tap(ctx, step));
     n_checked++;
     return check_scratch(ctx);
 }
@@ -255,11 +283,16 @@ static void test_rows_in_two_pieces(void **state)
     struct rig_run run = { .policy = &calls, .id = id, .n_ctx = N_CTX, .budget = 40 };
     float *logits = rig_logits(&rig, N_STEPS);
     (void)state;
-    n_checked = 0;
-    struct rig_session a = rig_start(&rig, &run), b = rig_fork(&rig, &a);
+    n_checked = n_told = 0;
+    struct rig_session a = rig_start(&rig, &run), b = rig_fork(&rig, &a), c = rig_fork(&rig, &a);
     rig_decode(&rig, &b, id + N_CTX, N_STEPS, logits);
     assert_int_equal(n_checked, N_LAYERS * N_STEPS);
+    assert_int_equal(n_told, 0);
+    kvl_session_tap(c.s, &(struct kvl_tap){ .score = told });
+    rig_decode(&rig, &c, id + N_CTX, N_STEPS, logits);
+    assert_int_equal(n_told, N_LAYERS * N_STEPS);
     kvl_free(logits);
+    rig_end(&c);
     rig_end(&b);
     rig_end(&a);
 }

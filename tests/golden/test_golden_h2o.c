@@ -32,6 +32,18 @@ static float *fake_scratch(const struct kvl_pctx *ctx, size_t n)
     return fake.n_scratch <= SCRATCH ? fake.scratch + fake.n_scratch - n : NULL;
 }
 
+static int fake_scratch_f32(const struct kvl_pctx *ctx, size_t n, float **out)
+{
+    *out = fake_scratch(ctx, n);
+    return *out ? KVL_OK : KVL_ENOMEM;
+}
+
+static int fake_scratch_i32(const struct kvl_pctx *ctx, size_t n, int32_t **out)
+{
+    *out = (int32_t *)(void *)fake_scratch(ctx, n);
+    return *out ? KVL_OK : KVL_ENOMEM;
+}
+
 static int fake_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
 {
     (void)plan;
@@ -148,15 +160,27 @@ static bool fake_tap_listens(const struct kvl_pctx *ctx)
     return false;
 }
 
+static int fake_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                         enum kvl_scope scope, float **out)
+{
+    (void)ctx;
+    (void)step;
+    (void)scope;
+    *out = NULL;
+    return KVL_OK;
+}
+
 static int fake_look(const struct kvl_pctx *ctx)
 {
     (void)ctx;
     return KVL_OK;
 }
 
-#define kvl_scratch      fake_scratch
+#define kvl_scratch_f32  fake_scratch_f32
+#define kvl_scratch_i32  fake_scratch_i32
 #define kvl_look         fake_look
 #define kvl_tap_listens  fake_tap_listens
+#define kvl_tap_room     fake_tap_room
 #define kvl_plan_observe fake_plan_observe
 #define kvl_plan_meta    fake_plan_meta
 #define kvl_meta         fake_meta
@@ -278,7 +302,9 @@ static float fake_score(int32_t head, int32_t pos)
 
 /* ---- the examples ---------------------------------------------------------------------------------- */
 
-static const struct kvl_shape one_head = { .n_layers = 1, .n_heads = 1, .n_kv_heads = 1 };
+static const struct kvl_shape one_head = {
+    .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .group = 1
+};
 
 /* A prompt of six tokens, one head. */
 static const float prompt_rows[6][6] = { { 1 },

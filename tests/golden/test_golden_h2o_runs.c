@@ -293,7 +293,7 @@ static void test_plans(void **state)
         { "heavy=20", 20, "needs at least 21" },
         { "heavy=9,recent=9", 4, "heavy=9,recent=9," },
         { "heavy=0,recent=0", 9, "layer 0 no token" },
-        { "", 0, "give 3 or more" },
+        { "", 0, "no budget with these options" },
         { "variant=llama_recipes,reduce=mean", 9, "reduce=first" },
         { "heavy=268435457", 9, "out of range" },
         { "variant=flexgen,heavy=4", 9, "heavy=4,recent=3," },
@@ -321,7 +321,7 @@ static void test_plans(void **state)
         { "heavy=3,recent=0", 13, "variant=sim with recent=0" },
         { "heavy=3,recent=268435457", 13, "out of range" },
         { "variant=lm_eval,heavy=3,recent=0", 0, "heavy=3,recent=0," },
-        { "", 0, "give 2 or more" },
+        { "", 0, "no budget with these options" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++)

@@ -135,7 +135,7 @@ static void test_refuses_what_cannot_be(void **state)
         int32_t budget;
     } bad[] = { { "n_subvec=3", "divisor of the head dimension, 16", 64 },
                 { "sink_size=60,recent_size=10", "at least 72", 64 },
-                { "offload=false", "budget 0; give 3 or more", 0 } };
+                { "offload=false", "no budget with these options", 0 } };
     struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

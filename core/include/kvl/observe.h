@@ -120,6 +120,13 @@ struct kvl_scored {
 };
 KVL_API int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                            const struct kvl_scored *scored);
+/* For scores of single positions: *out [lists of scope][step->pos + 1] in scratch, all -INFINITY, to write
+ * scores into; NULL where there is no trace. */
+KVL_API int kvl_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                         enum kvl_scope scope, float **out);
+/* Tells what was written there; NULL: nothing. */
+KVL_API int kvl_tap_positions(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                              enum kvl_scope scope, const float *score);
 /* False: there is no trace, and an array made for kvl_tap_scores alone need not be made. */
 KVL_API bool kvl_tap_listens(const struct kvl_pctx *ctx);
 
