@@ -95,7 +95,7 @@ static void test_refusals(void **state)
         { HEAD "kept 0 1 1 1 1 nan\n", "line 3: share \"nan\"", KVL_EINVAL },
         { HEAD "kept 1 1 1 1 1\n", "line 3: layer \"1\", want a whole number from 0 to 0",
           KVL_EINVAL },
-        { HEAD ROWS "\nkept 5 1\n", "layer \"5\"", KVL_EINVAL },
+        { HEAD ROWS "\nkept 5 1\n", "line more than the model's 5 layers", KVL_EINVAL },
         { HEAD ROWS "\ngates 0 .1 .2\n", "1 of gates", KVL_EINVAL },
         { HEAD ROWS "\ngates 0 .1\n", "gate \"\"", KVL_EINVAL },
         { HEAD ROWS "\nwhat 0\n", "line 11: \"what\"", KVL_EINVAL },
