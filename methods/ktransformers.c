@@ -68,10 +68,10 @@ static const struct kvl_opt kt_options[] = {
     KVL_ROW_INT(kt_opts, local_windows_len, "auto", 0, 1 << 30,
                 "latest tokens that are always read, in whole blocks (published: 4096); auto = a "
                 "quarter of the blocks"),
-    KVL_ROW_INT(kt_opts, second_block_count, "auto", 1, 1 << 24,
-                "blocks picked by a selection (published: 96, shipped: 32); auto = what the budget "
-                "leaves",
-                .alias = "second_select_num"),
+    KVL_ROW_INT(
+        kt_opts, second_block_count, "auto", 1, 1 << 24,
+        "blocks picked by a selection (published: 96, shipped: 32); auto = what the budget leaves",
+        .alias = "second_select_num"),
     KVL_ROW_INT(kt_opts, init_block_num, "auto", 0, 1 << 20,
                 "first blocks that are always read; auto = published: 1, or 64 tokens of blocks up "
                 "to 32, at most an eighth of the blocks"),
@@ -136,11 +136,11 @@ static int kt_plan_blocks(struct kvl_plan *plan)
     if (o->second_block_count == KVL_AUTO)
         o->second_block_count = room - o->init_block_num - o->local_blocks;
     if (o->second_block_count < 1)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "budget %d is %d blocks of %d besides the current one, init_block_num=%d "
-                        "and local_windows_len=%d leave none to pick; give a larger budget or "
-                        "smaller blocks",
-                        budget, room, o->block_size, o->init_block_num, o->local_windows_len);
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "budget %d is %d blocks of %d besides the current one, init_block_num=%d and "
+            "local_windows_len=%d leave none to pick; give a larger budget or smaller blocks",
+            budget, room, o->block_size, o->init_block_num, o->local_windows_len);
     if (o->preselect_block_count == KVL_AUTO)
         o->preselect_block_count = o->init_block_num + o->second_block_count;
     return KVL_OK;
@@ -720,15 +720,14 @@ static const struct kvl_policy ktransformers = {
     .title = "KTransformers",
     .paper = "kvcache-ai, KTransformers, long-context mode, 2024",
     .help = "reads blocks chosen by representative keys; may drop blocks once before",
-    .follows =
-        "The long-context mode as its document describes it, every option, with the tutorial's "
-        "values: block 128, local 4096, 96 blocks picked in every step and layer, DYNAMIC, SHARED. "
-        "The shipped configuration is "
-        "preselect_block=true,token_step=100,dense_layer_num=2,second_block_count=32. compat=true "
-        "brings back the errors of the published code: clipped maxima, boxes not filled on grouped "
-        "queries, representatives never updated, importance without a causal mask, first blocks by "
-        "importance, sums clipped per channel. block_size=1 with preselect is snapkv with "
-        "kernel=1; QUEST with SEPARATE is quest.",
+    .follows = "The long-context mode as its document describes it, every option, with the "
+               "tutorial's values: block 128, local 4096, 96 blocks picked in every step and "
+               "layer, DYNAMIC, SHARED. The shipped configuration is "
+               "preselect_block=true,token_step=100,dense_layer_num=2,second_block_count=32. "
+               "compat=true brings back the errors of the published code: clipped maxima, boxes "
+               "not filled on grouped queries, representatives never updated, importance without a "
+               "causal mask, first blocks by importance, sums clipped per channel. block_size=1 "
+               "with preselect is snapkv with kernel=1; QUEST with SEPARATE is quest.",
     .deviations =
         "DYNAMIC: blocks that fill up while decoding are represented by their mean key. The block "
         "of the current token is read beside the local ones. Blocks lie on the device; with "
