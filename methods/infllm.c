@@ -4,9 +4,8 @@
  * Memory, NeurIPS 2024 (arXiv 2402.04617), section 3, and the official code.  Per layer the past is
  *     [ init: n_init ][ blocks of block_size ][ remainder ][ window: n_local, the current one too ]
  * A token that leaves the window fills init first, then the remainder.  A step that finds block_size
- * tokens in the remainder still reads them there; then they are cut to a block, so that n tokens leave
- *     floor((n - n_init - n_local) / block_size) blocks   (official sizes, n = 8192: 31)
- * for the next one.
+ * tokens in the remainder still reads them there; then they are cut to a block: n tokens leave
+ * floor((n - n_init - n_local) / block_size) blocks (official sizes, n = 8192: 31) for the next one.
  * Representatives: per query head the repr_topk tokens of the block with the highest score; the
  * mean of their keys *before RoPE* is the block's vector r_h(block).
  *     repr_score=mass    official code: probability that a token received while in the window
@@ -19,34 +18,18 @@
  *     far      init, chosen blocks, remainder: each at distance n_local - 1, wherever it is
  * so that n <= n_local is full attention.  position=original leaves the far part where it was.
  *
- * Block cache: blocks live on the host, max_cached_block of them on the device.  Counted: hits, misses
- * and bytes; with offload=true executed as well (keys before and after RoPE travel).  cache=lru: a block's rank is its last request; lru_s: its rank
- * times score_decay plus the probability that it just received.  Victims are not in the request;
- * ties to the older block.
+ * Block cache: blocks live on the host, max_cached_block of them on the device; hits, misses and bytes are
+ * counted, and with offload=true executed (keys before and after RoPE travel).  cache=lru: a block's rank is
+ * its last request; lru_s: its rank times score_decay plus the probability that it just received.  Victims
+ * are not in the request; ties to the older block.
  *
- * Prefill.  shared: the context comes from a dense prefill (deviation; scores are then column sums
- * of that prefill, of n_local queries at most).  own: the context is a stream of steps, as
- * published.  There the official code lets exc_block_size queries share one selection, by their
- * mean; a stream has not seen the later ones, so the first query of each such run selects for it,
- * and blocks cut meanwhile are read until the next selection.  A decoded token selects for itself.
+ * Prefill.  shared: the context comes from a dense prefill; scores are column sums of it.  own: the context
+ * is a stream of steps, as published, of which exc_block_size share one selection: the first selects for
+ * them, and blocks cut meanwhile are read until the next selection.  A decoded token selects for itself.
  *
- * Budget B: n_init + n_local + topk block_size + (block_size, the longest remainder) = B.  The
- * published sizes, 128 + 4096 + 16 x 128 + 128, are those of B = 6400:
- *     block_size  the largest power of two <= B / 48, within 4 .. 128
- *     n_init      B / 48, within 4 .. 128
- *     topk        floor(B / 3 / block_size), at least 1
- *     n_local     the rest; own prefill leaves exc_block_size - 1 more for blocks cut meanwhile
- *     repr_topk   block_size / 4, within 1 .. 4
- *     max_cached_block  2 topk
- *     exc_block_size    block_size with its own prefill (less where B is tight), else 1
- * Deviations: logit sums n_local - 1 queries, those that see the token inside the window, and takes
- * logits from weights (those below e^-87 count as e^-87); scores are 32-bit floats.
- * Cost per step and layer: n_heads head_dim floats for each block; B keys and values; at every
- * block_size-th token one block's keys are read.
- */
+ * Budget B: n_init + n_local + topk block_size + (block_size, the longest remainder) = B; infllm_sizes.h.
+ * logit takes logits from weights (those below e^-87 count as e^-87). */
 #include "infllm_sizes.h"
-
-#include "kvl/policy.h"
 
 #include <float.h>
 #include <math.h>
@@ -95,49 +78,31 @@ static struct infllm_at infllm_at(const struct kvl_pctx *ctx, int32_t layer)
     return at;
 }
 
-/* Blocks begin behind n_init; the remainder and the window stay on the device. */
-static int infllm_offload(struct kvl_plan *plan, const struct infllm_opts *o)
-{
-    if (o->cache != INFLLM_LRU)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "offload=true with cache=lru_s, which is counted only; give cache=lru");
-    return kvl_plan_offload(
-        plan, &(struct kvl_offload){ .origin = o->n_init,
-                                     .keep_last = o->n_local + 1, /* a block goes once it is cut */
-                                     .unit_tok = o->block_size,
-                                     .cache_tok = o->max_cached_block * o->block_size });
-}
-
 static int infllm_plan(struct kvl_plan *plan)
 {
     struct infllm_opts *o = plan->opts;
     const struct kvl_shape *shape = plan->shape;
-    if ((o->n_local == KVL_AUTO || o->topk == KVL_AUTO) &&
-        plan->budget_tok < infllm_min_budget(shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more, or n_local and topk",
-                        plan->budget_tok, infllm_min_budget(shape, o));
+    bool logit = o->repr_score == INFLLM_LOGIT;
+    if (o->n_local == KVL_AUTO || o->topk == KVL_AUTO) KVL_TRY(kvl_plan_needs_budget(plan));
     KVL_TRY(infllm_resolve(plan));
-    o->repr_topk = infllm_or(o->repr_topk, infllm_clamp(o->block_size / 4, 1, 4));
-    o->max_cached_block = infllm_or(o->max_cached_block, 2 * o->topk);
-    if (o->repr_topk > o->block_size)
-        return kvl_fail(plan->err, KVL_EINVAL, "repr_topk=%d; a block has %d tokens, give no more",
-                        o->repr_topk, o->block_size);
-    if (o->max_cached_block < o->topk)
+    if (o->offload && o->cache != INFLLM_LRU)
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "max_cached_block=%d; a step reads topk=%d blocks, give as many or more",
-                        o->max_cached_block, o->topk);
-    o->stream_tok = plan->own_prefill ? plan->context_tok : 0;
-    if (o->offload) KVL_TRY(infllm_offload(plan, o));
+                        "offload=true with cache=lru_s, which is counted only; give cache=lru");
+    if (o->offload)
+        KVL_TRY(kvl_plan_offload(
+            plan, &(struct kvl_offload){ .origin = o->n_init,         /* where blocks begin */
+                                         .keep_last = o->n_local + 1, /* they go once cut */
+                                         .unit_tok = o->block_size,
+                                         .cache_tok = o->max_cached_block * o->block_size }));
     plan->raw_keys = true;
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
     plan->state_bytes = (size_t)shape->n_layers *
                         (sizeof(struct infllm_layer) + infllm_words(shape, o) * sizeof(int32_t));
-    if (!plan->own_prefill && o->repr_score == INFLLM_MASS)
-        KVL_TRY(kvl_plan_observe(plan, KVL_OBS_COLUMNS, o->n_local));
-    if (!plan->own_prefill && o->repr_score == INFLLM_LOGIT)
-        KVL_TRY(kvl_plan_observe(plan, KVL_OBS_LOGITS, o->n_local - 1));
-    return kvl_plan_meta(plan, KVL_META_PAGE, o->block_size,
-                         shape->n_heads / shape->n_kv_heads * shape->head_dim, &o->table);
+    if (!plan->own_prefill)
+        KVL_TRY(
+            kvl_plan_observe(plan, logit ? KVL_OBS_LOGITS : KVL_OBS_COLUMNS, o->n_local - logit));
+    return kvl_plan_meta(plan, KVL_META_PAGE, o->block_size, shape->group * shape->head_dim,
+                         &o->table);
 }
 
 static int infllm_open(struct kvl_pctx *ctx)
@@ -166,9 +131,8 @@ static float *infllm_token_score(const struct kvl_pctx *ctx, const struct infllm
     return at->score + (size_t)head * (size_t)ring + pos % ring;
 }
 
-/* Scratch for cutting blocks. */
+/* What cutting a block works with. */
 struct infllm_cut {
-    int32_t *pos;      /* [block_size] */
     int32_t *best;     /* [repr_topk] */
     float *score;      /* [block_size] of one query head */
     float *key;        /* [block_size][head_dim] of one kv head, before RoPE */
@@ -176,41 +140,25 @@ struct infllm_cut {
     int32_t n_tok;
 };
 
-static int infllm_cut_begin(const struct kvl_pctx *ctx, struct infllm_cut *cut)
+static int infllm_cut_open(const struct kvl_pctx *ctx, struct infllm_cut *cut)
 {
     const struct infllm_opts *o = ctx->opts;
     size_t size = (size_t)o->block_size;
-    cut->pos = (void *)kvl_scratch(ctx, size);
-    cut->best = (void *)kvl_scratch(ctx, (size_t)o->repr_topk);
-    cut->score = kvl_scratch(ctx, size);
-    cut->key = kvl_scratch(ctx, size * (size_t)ctx->shape->head_dim);
-    if (!cut->pos || !cut->best || !cut->score || !cut->key)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a block of %d tokens", o->block_size);
-    return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)o->repr_topk, &cut->best));
+    KVL_TRY(kvl_scratch_get(ctx, size, &cut->score));
+    return kvl_scratch_get(ctx, size * (size_t)ctx->shape->head_dim, &cut->key);
 }
 
-static int infllm_top(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t k,
-                      int32_t *index)
-{
-    int rc = ctx->ops->topk(&(struct kvl_topk_args){
-        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
-    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
-}
-
-static void infllm_mean(float *out, const float *key, const int32_t *index, int32_t n, size_t dim)
-{
-    memset(out, 0, dim * sizeof *out);
-    for (int32_t i = 0; i < n; i++)
-        for (size_t c = 0; c < dim; c++) out[c] += key[(size_t)index[i] * dim + c];
-    for (size_t c = 0; c < dim; c++) out[c] /= (float)n;
-}
-
-/* One query head of a block: cut->score and cut->key are there, out [head_dim]. */
+/* out [head_dim], for one query head of a block: the mean of the keys of highest score. */
 static int infllm_represent(const struct kvl_pctx *ctx, const struct infllm_cut *cut, float *out)
 {
     const struct infllm_opts *o = ctx->opts;
-    KVL_TRY(infllm_top(ctx, cut->score, o->block_size, o->repr_topk, cut->best));
-    infllm_mean(out, cut->key, cut->best, o->repr_topk, (size_t)ctx->shape->head_dim);
+    size_t dim = (size_t)ctx->shape->head_dim;
+    KVL_TRY(kvl_topk(ctx, cut->score, 1, o->block_size, o->repr_topk, cut->best));
+    memset(out, 0, dim * sizeof *out);
+    for (int32_t i = 0; i < o->repr_topk; i++)
+        for (size_t c = 0; c < dim; c++) out[c] += cut->key[(size_t)cut->best[i] * dim + c];
+    for (size_t c = 0; c < dim; c++) out[c] /= (float)o->repr_topk;
     return KVL_OK;
 }
 
@@ -219,23 +167,17 @@ static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t block,
 {
     const struct infllm_opts *o = ctx->opts;
     const struct infllm_at at = infllm_at(ctx, layer);
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    int32_t first = infllm_first(o, block);
-    size_t dim = (size_t)ctx->shape->head_dim;
-    struct kvl_meta_view rows;
-    KVL_TRY(kvl_meta_from(ctx, o->table, layer, block, &rows));
-    for (int32_t i = 0; i < o->block_size; i++) cut->pos[i] = first + i;
+    int32_t group = ctx->shape->group, dim = ctx->shape->head_dim, first = infllm_first(o, block);
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_write(ctx, o->table, layer, block, &rows));
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        int32_t kv_head = h / group;
-        size_t row = (size_t)(h % group);
+        float *row = kvl_table_row_out(&rows, h / group, 0);
+        const float *sums = cut->sums ? cut->sums + (size_t)h * (size_t)cut->n_tok + first : NULL;
         if (h % group == 0)
-            KVL_TRY(kvl_read_keys(ctx, layer, kv_head, cut->pos, o->block_size, true, cut->key));
+            KVL_TRY(kvl_read_key_span(ctx, layer, h / group, first, o->block_size, true, cut->key));
         for (int32_t i = 0; i < o->block_size; i++)
-            cut->score[i] = cut->sums
-                                ? cut->sums[(size_t)h * (size_t)cut->n_tok + (size_t)(first + i)]
-                                : *infllm_token_score(ctx, &at, h, first + i);
-        KVL_TRY(
-            infllm_represent(ctx, cut, rows.base + (size_t)kv_head * rows.head_stride + row * dim));
+            cut->score[i] = sums ? sums[i] : *infllm_token_score(ctx, &at, h, first + i);
+        KVL_TRY(infllm_represent(ctx, cut, row + h % group * dim));
     }
     return KVL_OK;
 }
@@ -249,7 +191,7 @@ static int infllm_prefilled(struct kvl_pctx *ctx, int32_t layer)
     struct infllm_cut cut = { 0 };
     KVL_TRY(kvl_obs_columns(ctx, layer, logit ? KVL_OBS_LOGITS : KVL_OBS_COLUMNS,
                             o->n_local - logit, &cut.sums, &cut.n_tok));
-    KVL_TRY(infllm_cut_begin(ctx, &cut));
+    KVL_TRY(infllm_cut_open(ctx, &cut));
     at.l->n_blocks = infllm_n_blocks(o, cut.n_tok);
     for (int32_t b = 0; b < at.l->n_blocks; b++) KVL_TRY(infllm_cut(ctx, layer, b, &cut));
     for (int32_t t = infllm_first(o, at.l->n_blocks); t < cut.n_tok; t++)
@@ -276,7 +218,7 @@ static int infllm_cut_complete(const struct kvl_pctx *ctx, const struct kvl_step
     const struct infllm_at at = infllm_at(ctx, step->layer);
     struct infllm_cut cut = { 0 };
     if (infllm_n_blocks(ctx->opts, step->pos + 1) == at.l->n_blocks) return KVL_OK;
-    KVL_TRY(infllm_cut_begin(ctx, &cut));
+    KVL_TRY(infllm_cut_open(ctx, &cut));
     return infllm_cut(ctx, step->layer, at.l->n_blocks++, &cut);
 }
 
@@ -325,79 +267,45 @@ static void infllm_request(const struct infllm_opts *o, const struct infllm_at *
 
 /* ---- selection ------------------------------------------------------------------------------ */
 
-/* score [n]: sum over query heads of the turned query and the block's vector. */
-static int infllm_block_scores(const struct kvl_pctx *ctx, int32_t layer, const float *q_raw,
-                               int32_t n, float *score)
-{
-    const struct infllm_opts *o = ctx->opts;
-    const struct kvl_shape *shape = ctx->shape;
-    size_t heads = (size_t)shape->n_kv_heads, row = (size_t)(shape->n_heads * shape->head_dim);
-    struct kvl_meta_part rows[2];
-    float *q = kvl_scratch(ctx, row), *part = kvl_scratch(ctx, heads * (size_t)n);
-    if (!q || !part) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d blocks", n);
-    row /= heads;
-    KVL_TRY(kvl_rotate(ctx, q_raw, shape->n_heads, o->n_local - 1, q));
-    KVL_TRY(kvl_meta_rows(ctx, o->table, layer, n, rows));
-    for (size_t i = 0; i < 2 * heads; i++) {
-        size_t h = i / 2;
-        const struct kvl_meta_part *in = &rows[i % 2];
-        if (in->n_rows == 0) continue; /* and no data */
-        struct kvl_weight vectors = { .data = (const float *)in->data + h * in->head_stride,
-                                      .type = KVL_W_F32,
-                                      .n_rows = in->n_rows,
-                                      .n_cols = (int32_t)row,
-                                      .row_bytes = row * sizeof(float) };
-        float *y = part + h * (size_t)n + (i % 2 ? rows[0].n_rows : 0);
-        KVL_TRY(ctx->ops->gemv(
-            &(struct kvl_gemv_args){ .y = y, .x = q + h * row, .w = &vectors, .n = 1 }));
-    }
-    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = score,
-                                                                   .x = part,
-                                                                   .x_stride = (size_t)n,
-                                                                   .n = n,
-                                                                   .n_heads = shape->n_kv_heads,
-                                                                   .n_kv_heads = 1,
-                                                                   .reduce = KVL_REDUCE_SUM });
-}
-
+/* The best blocks: by the sum over query heads of the turned query and the block's vector. */
 static int infllm_choose(const struct kvl_pctx *ctx, const struct infllm_at *at,
                          const struct kvl_step *step, const float *q_raw)
 {
     const struct infllm_opts *o = ctx->opts;
-    int32_t n = at->l->n_blocks;
+    int32_t n = at->l->n_blocks, n_heads = ctx->shape->n_heads, n_kv = ctx->shape->n_kv_heads;
+    float *q, *part, *score;
     at->l->n_seen = n;
     at->l->n_chosen = KVL_MIN(n, o->topk);
-    if (n <= o->topk) {
-        for (int32_t i = 0; i < n; i++) at->chosen[i] = i;
-        return KVL_OK;
-    }
-    float *score = kvl_scratch(ctx, (size_t)n);
-    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d blocks", n);
-    KVL_TRY(infllm_block_scores(ctx, step->layer, q_raw, n, score));
-    KVL_TRY(kvl_tap_scores(
-        ctx, step,
-        &(struct kvl_scored){
-            .first_tok = o->n_init, .unit_tok = o->block_size, .n = n, .score = score }));
-    return infllm_top(ctx, score, n, o->topk, at->chosen);
+    for (int32_t i = 0; i < at->l->n_chosen; i++) at->chosen[i] = i;
+    if (n <= o->topk) return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_heads * ctx->shape->head_dim), &q));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)n, &part));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &score));
+    KVL_TRY(kvl_rotate(ctx, q_raw, n_heads, o->n_local - 1, q));
+    KVL_TRY(kvl_table_scores(ctx, &(struct kvl_table_scores){ .table = o->table,
+                                                              .layer = step->layer,
+                                                              .n_rows = n,
+                                                              .q = q,
+                                                              .n_lists = n_kv,
+                                                              .score = part }));
+    KVL_TRY(kvl_layer_scores(ctx, part, n_kv, n, KVL_REDUCE_SUM, score));
+    struct kvl_scored scored = {
+        .first_tok = o->n_init, .unit_tok = o->block_size, .n = n, .score = score
+    };
+    KVL_TRY(kvl_tap_scores(ctx, step, &scored));
+    return kvl_topk(ctx, score, 1, n, o->topk, at->chosen);
 }
 
-/* Appends first .. last - 1. */
-static int32_t infllm_range(int32_t *pos, int32_t n, int32_t first, int32_t last)
+/* Far positions of a step whose window begins at `local`: init, chosen blocks, remainder.  Range i of
+ * n_chosen + 2; true: it is not empty. */
+static bool infllm_far(const struct infllm_opts *o, const struct infllm_at *at, int32_t local,
+                       int32_t i, int32_t *first, int32_t *last)
 {
-    for (int32_t p = first; p < last; p++) pos[n++] = p;
-    return n;
-}
-
-/* Far positions of a step whose window begins at `local`: init, chosen blocks, remainder. */
-static int32_t infllm_far(const struct infllm_opts *o, const struct infllm_at *at, int32_t local,
-                          int32_t *pos)
-{
-    int32_t n = infllm_range(pos, 0, 0, KVL_MIN(o->n_init, local));
-    for (int32_t i = 0; i < at->l->n_chosen; i++) {
-        int32_t first = infllm_first(o, at->chosen[i]);
-        n = infllm_range(pos, n, first, first + o->block_size);
-    }
-    return infllm_range(pos, n, infllm_first(o, at->l->n_seen), local);
+    bool rest = i > at->l->n_chosen;
+    int32_t block = rest ? at->l->n_seen : i > 0 ? at->chosen[i - 1] : 0;
+    *first = i > 0 ? infllm_first(o, block) : 0;
+    *last = KVL_MIN(local, rest ? local : i > 0 ? *first + o->block_size : o->n_init);
+    return *first < *last;
 }
 
 static int infllm_select(struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -413,14 +321,11 @@ static int infllm_select(struct kvl_pctx *ctx, const struct kvl_step *step,
         infllm_request(o, &at);
         at.l->exc = exc;
     }
-    size_t room = (size_t)KVL_MAX(local, o->n_local);
-    int32_t *pos = (void *)kvl_scratch(ctx, room);
-    if (!pos) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu positions", room);
-    int32_t n = infllm_range(pos, 0, local, step->pos + 1);
-    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, n));
+    KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, local, step->pos + 1));
     KVL_TRY(kvl_sel_segment(sel));
-    n = infllm_far(o, &at, local, pos);
-    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, pos, n));
+    for (int32_t i = 0, first, last; i < at.l->n_chosen + 2; i++)
+        if (infllm_far(o, &at, local, i, &first, &last))
+            KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, first, last));
     if (o->position == INFLLM_ORIGINAL) return KVL_OK;
     return kvl_sel_positions(sel, KVL_POS_CONSTANT, o->n_local - 1);
 }

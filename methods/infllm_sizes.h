@@ -1,7 +1,13 @@
-/* infllm_sizes.h - the options of infllm, and its sizes from the budget.
+/* infllm_sizes.h - the options of infllm, and its sizes from the budget B.  Included once, by infllm.c.
  *
- * Included once, by infllm.c, whose first comment says what every size is.
- */
+ * The published sizes, 128 + 4096 + 16 x 128 + 128, are those of B = 6400:
+ *     block_size        the largest power of two <= B / 48, within 4 .. 128
+ *     n_init            B / 48, within 4 .. 128
+ *     topk              floor(B / 3 / block_size), at least 1
+ *     n_local           the rest; own prefill leaves exc_block_size - 1 more for blocks cut meanwhile
+ *     repr_topk         block_size / 4, within 1 .. 4
+ *     max_cached_block  2 topk
+ *     exc_block_size    block_size with its own prefill (less where B is tight), else 1 */
 #ifndef INFLLM_SIZES_H
 #define INFLLM_SIZES_H
 
@@ -25,38 +31,35 @@ static const char *const infllm_scores[] = { "mass", "logit", NULL };
 static const char *const infllm_caches[] = { "lru", "lru_s", NULL };
 static const char *const infllm_positions[] = { "unified", "original", NULL };
 
-#define INFLLM_OPT(kind, field)                                                                    \
-    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct infllm_opts, field)
-#define INFLLM_INT(field, low, high) INFLLM_OPT(INT, field), .def = "auto", .min = low, .max = high
-
 static const struct kvl_opt infllm_options[] = {
-    { INFLLM_INT(n_init, 0, 1 << 20),
-      .help = "first tokens, always read (official: 128); auto = budget / 48, 4 to 128" },
-    { INFLLM_INT(n_local, 2, 1 << 20),
-      .help = "window, current token included (official: 4096); auto = what the budget leaves" },
-    { INFLLM_INT(block_size, 1, 4096),
-      .help = "tokens per block (official: 128); auto = power of two up to budget / 48, 4 to 128" },
-    { INFLLM_INT(topk, 1, 65536),
-      .help = "blocks read per step (official: 16); auto = those of a third of the budget" },
-    { INFLLM_INT(repr_topk, 1, 4096),
-      .help =
-          "representative tokens per block and query head (official: 4); auto = block_size / 4, "
-          "1 to 4" },
-    { INFLLM_INT(exc_block_size, 1, 65536),
-      .help = "steps of its own prefill that share a selection (official: 512); auto = block_size; "
-              "1 with a shared prefill" },
-    { INFLLM_INT(max_cached_block, 1, 1 << 20),
-      .help = "blocks on the device per layer (official: 32); auto = 2 topk" },
-    { INFLLM_OPT(ENUM, repr_score), .def = "mass", .choices = infllm_scores,
-      .help = "what makes a token representative: attention mass (official), mean logit (paper)" },
-    { INFLLM_OPT(ENUM, cache), .def = "lru", .choices = infllm_caches,
-      .help = "which cached block goes: least recent, or least decayed attention" },
-    { INFLLM_OPT(FLOAT, score_decay), .def = "0.1", .min = 0, .max = 1,
-      .help = "of cache=lru_s: what is left of a block's rank after a step" },
-    { INFLLM_OPT(ENUM, position), .def = "unified", .choices = infllm_positions,
-      .help = "of far tokens: unified = all at distance n_local - 1 (paper), original" },
-    { INFLLM_OPT(BOOL, offload), .def = "false",
-      .help = "the block cache is executed: blocks live on the host (published: always)" },
+    KVL_ROW_INT(infllm_opts, n_init, "auto", 0, 1 << 20,
+                "first tokens, always read (official: 128); auto = budget / 48, 4 to 128"),
+    KVL_ROW_INT(infllm_opts, n_local, "auto", 2, 1 << 20,
+                "window, current token included (official: 4096); auto = what the budget leaves"),
+    KVL_ROW_INT(
+        infllm_opts, block_size, "auto", 1, 4096,
+        "tokens per block (official: 128); auto = power of two up to budget / 48, 4 to 128"),
+    KVL_ROW_INT(infllm_opts, topk, "auto", 1, 65536,
+                "blocks read per step (official: 16); auto = those of a third of the budget"),
+    KVL_ROW_INT(infllm_opts, repr_topk, "auto", 1, 4096,
+                "representative tokens per block and query head (official: 4); auto = block_size / "
+                "4, 1 to 4"),
+    KVL_ROW_INT(infllm_opts, exc_block_size, "auto", 1, 65536,
+                "steps of its own prefill that share a selection (official: 512); auto = "
+                "block_size; 1 with a shared prefill"),
+    KVL_ROW_INT(infllm_opts, max_cached_block, "auto", 1, 1 << 20,
+                "blocks on the device per layer (official: 32); auto = 2 topk"),
+    KVL_ROW_ENUM(
+        infllm_opts, repr_score, "mass", infllm_scores,
+        "what makes a token representative: attention mass (official), mean logit (paper)"),
+    KVL_ROW_ENUM(infllm_opts, cache, "lru", infllm_caches,
+                 "which cached block goes: least recent, or least decayed attention"),
+    KVL_ROW_FLOAT(infllm_opts, score_decay, "0.1", 0, 1,
+                  "of cache=lru_s: what is left of a block's rank after a step"),
+    KVL_ROW_ENUM(infllm_opts, position, "unified", infllm_positions,
+                 "of far tokens: unified = all at distance n_local - 1 (paper), original"),
+    KVL_ROW_BOOL(infllm_opts, offload, "false",
+                 "the block cache is executed: blocks live on the host (published: always)"),
     { 0 },
 };
 
@@ -134,13 +137,22 @@ static int infllm_resolve(struct kvl_plan *plan)
     }
     int64_t left = budget - infllm_attended(o);
     if ((free_local || free_topk) && left < 0)
-        return kvl_fail(
-            plan->err, KVL_EINVAL,
-            "budget %d; n_init=%d, n_local=%d, topk=%d, block_size=%d and a remainder of "
-            "%lld need %lld more: give a larger budget or smaller blocks",
-            budget, o->n_init, o->n_local, o->topk, o->block_size, (long long)infllm_rest(o),
-            (long long)-left);
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "budget %d; n_init=%d, n_local=%d, topk=%d, block_size=%d and a remainder "
+                        "of %lld need %lld more: give a larger budget or smaller blocks",
+                        budget, o->n_init, o->n_local, o->topk, o->block_size,
+                        (long long)infllm_rest(o), (long long)-left);
     if (free_local) o->n_local += (int32_t)KVL_MIN(left, (1 << 20) - 2);
+    o->repr_topk = infllm_or(o->repr_topk, infllm_clamp(o->block_size / 4, 1, 4));
+    o->max_cached_block = infllm_or(o->max_cached_block, 2 * o->topk);
+    o->stream_tok = plan->own_prefill ? plan->context_tok : 0;
+    if (o->repr_topk > o->block_size)
+        return kvl_fail(plan->err, KVL_EINVAL, "repr_topk=%d; a block has %d tokens, give no more",
+                        o->repr_topk, o->block_size);
+    if (o->max_cached_block < o->topk)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "max_cached_block=%d; a step reads topk=%d blocks, give as many or more",
+                        o->max_cached_block, o->topk);
     return KVL_OK;
 }
 

@@ -1,9 +1,8 @@
 /* ktransformers - blocks of tokens, chosen by representative keys: KTransformers' long-context mode.
  *
  * kvcache-ai/ktransformers: "A Survey of Sparse Attention for Long Context" and the long-context mode of
- * its tutorial (2024-08); C++ in kt-kernel/operators/kvcache.  A framework that has several methods as
- * corners: block_size=1 with preselect is SnapKV without pooling, QUEST with SEPARATE is Quest with
- * summed heads.
+ * its tutorial (2024-08); C++ in kt-kernel/operators/kvcache.  A framework with several methods as corners:
+ * block_size=1 with preselect is SnapKV without pooling, QUEST with SEPARATE is Quest with summed heads.
  *   1. Per block and kv head (DYNAMIC: per query head) one vector, or two, stands for the keys of the
  *      block.  MAX: channel maximum.  MEAN: mean key.  QUEST: channel maximum and minimum.  FIXED: mean
  *      of representative_num tokens at a fixed stride.  DYNAMIC: mean of the representative_num most
@@ -25,52 +24,190 @@
  *   - representatives are computed once, after the prefill, the partial block padded with zeros; blocks
  *     that fill up later keep them, those made later have zeros
  *   - MAX and the maximum of QUEST begin at zero: channels that are negative throughout count as 0
- *   - QUEST on grouped queries: boxes are filled for the first n_kv_heads query heads only, from the kv
- *     head of the same number; the others score every block as infinite.  Ties go to later blocks, so
- *     that it reads the latest ones
+ *   - QUEST on grouped queries: only the first n_kv_heads query heads have boxes, each those of the kv head
+ *     of its number; the others score every block as infinite.  Ties go to later blocks: it reads the latest
  *   - DYNAMIC with several tokens: their sum, and products below zero count nothing
- *   - importance: the last queries see each other's keys (no causal mask), and those of the last prefill
- *     chunk of 4096 alone count
- *   - preselected blocks lie in the order of their importance, so that the "first" blocks of a step are
- *     the most important ones
- * Not reproduced: a block appended to a reused list once per sharing layer (a list that names a block
- * twice is an error here, and reads it twice there); lists that dense layers overwrite, and SEPARATE lists
- * that are cut when reused (both depend on stale memory); ranks 1 to 5 of layer 31 forced on all others (of
- * models with 32 layers); DYNAMIC's division by 4 on quantised keys; half floats; softmax without its
- * maximum and -|lse| < 1e-6 as "empty" in the attention kernel.
+ *   - importance: the last queries see each other's keys, and only those of the last prefill chunk of 4096
+ *   - preselected blocks lie in the order of their importance: a step's "first" are the most important
+ * Not reproduced: lists that name a block twice, what depends on stale memory (lists that dense layers
+ * overwrite, SEPARATE lists that are cut when reused), ranks 1 to 5 of layer 31 forced on all others,
+ * DYNAMIC's division by 4 on quantised keys, and in the attention kernel half floats, softmax without its
+ * maximum and -|lse| < 1e-6 as "empty".
  *
- * Deviations: blocks that fill up while decoding are represented under DYNAMIC by the mean of their keys, as
- * no query of the context has seen them.  The block of the current token is read beside the local ones
- * also when it is full.  Published: blocks lie in host memory, where the CPU attends to them.  With
- * offload=true all but the first, the local and the current block do: under --device hybrid the CPU attends
- * to what is read of them, the GPU to the others, and both results are merged; elsewhere they are fetched.
- * Budget B: floor(B / block_size) blocks with the current one (token_step - 1 tokens less).
- * Cost per step and selecting layer: d values (QUEST, MAX: 2 d and d; DYNAMIC: d per query head) for each
- * block and kv head, those that preselect dropped included; a top-k per list.  A new token updates one
- * row.  Once: DYNAMIC and preselect: 128 queries over the context for all heads.
- */
-#include "ktransformers_options.h"
+ * Budget B: (init + picked + local + 1) block_size + token_step - 1, the block of the current token and
+ * what comes until the next selection included.  With offload=true all blocks but the first, the local and
+ * the current one lie on the host: --device hybrid attends to them there and merges, others fetch. */
+#include "kvl/policy.h"
 
-#include "ktransformers_importance.h"
+#include <math.h>
+#include <string.h>
 
-#include "ktransformers_rows.h"
+enum { KT_SHARED, KT_SEPARATE };
+enum { KT_MAX, KT_MEAN, KT_QUEST, KT_DYNAMIC, KT_FIXED };
+enum { KT_CHUNK_TOK = 4096 }; /* of the published prefill */
+
+struct kt_opts {
+    int32_t block_size, local_windows_len, second_block_count, init_block_num;
+    bool preselect_block;
+    int32_t preselect_block_count, token_step, layer_step, dense_layer_num, head_select_mode;
+    int32_t representative_type, representative_num, importance_window;
+    bool compat, offload;
+    /* not options, from plan */
+    int32_t local_blocks;
+    int32_t table; /* representatives of layers that select */
+    int32_t order; /* compat, preselect: importance of every block of the context */
+};
+
+static const char *const kt_modes[] = { "SHARED", "SEPARATE", NULL };
+static const char *const kt_types[] = { "MAX", "MEAN", "QUEST", "DYNAMIC", "FIXED", NULL };
+
+static const struct kvl_opt kt_options[] = {
+    KVL_ROW_INT(kt_opts, block_size, "auto", 1, 4096,
+                "tokens per block (published: 128); auto = largest power of two up to budget / 32, "
+                "within 4 and 128"),
+    KVL_ROW_INT(kt_opts, local_windows_len, "auto", 0, 1 << 30,
+                "latest tokens that are always read, in whole blocks (published: 4096); auto = a "
+                "quarter of the blocks"),
+    KVL_ROW_INT(
+        kt_opts, second_block_count, "auto", 1, 1 << 24,
+        "blocks picked by a selection (published: 96, shipped: 32); auto = what the budget leaves",
+        .alias = "second_select_num"),
+    KVL_ROW_INT(kt_opts, init_block_num, "auto", 0, 1 << 20,
+                "first blocks that are always read; auto = published: 1, or 64 tokens of blocks up "
+                "to 32, at most an eighth of the blocks"),
+    KVL_ROW_BOOL(kt_opts, preselect_block, "false",
+                 "drop all but the best blocks when the context is complete (tutorial: false, "
+                 "shipped: true)"),
+    KVL_ROW_INT(kt_opts, preselect_block_count, "auto", 1, 1 << 24,
+                "blocks that preselect keeps beside the local ones; auto = init_block_num + "
+                "second_block_count"),
+    KVL_ROW_INT(kt_opts, token_step, "1", 1, 1 << 20,
+                "steps that a selection serves (tutorial: 1, shipped: 100)"),
+    KVL_ROW_INT(kt_opts, layer_step, "1", 1, 1024, "layers that a selection serves (published: 1)"),
+    KVL_ROW_INT(kt_opts, dense_layer_num, "0", 0, 1024,
+                "first layers that read everything (tutorial: 0, shipped: 2)"),
+    KVL_ROW_ENUM(kt_opts, head_select_mode, "SHARED", kt_modes,
+                 "SHARED: one list per layer; SEPARATE: one per kv head (published: SHARED)"),
+    KVL_ROW_ENUM(kt_opts, representative_type, "DYNAMIC", kt_types,
+                 "what stands for a block: channel maximum, mean key, minimum and maximum, mean of "
+                 "the most important tokens of each query head, mean of tokens at a fixed stride "
+                 "(published: DYNAMIC)",
+                 .alias = "anchor_type"),
+    KVL_ROW_INT(kt_opts, representative_num, "auto", 1, 4096,
+                "tokens of DYNAMIC and FIXED (published: 1); auto = 1, QUEST: 2",
+                .alias = "anchor_num"),
+    KVL_ROW_INT(
+        kt_opts, importance_window, "128", 1, 65536,
+        "last queries of the context whose attention is a token's importance (published: 128)"),
+    KVL_ROW_BOOL(kt_opts, compat, "false", "reproduce what the published code does wrong"),
+    KVL_ROW_BOOL(kt_opts, offload, "false",
+                 "blocks but the first and the local ones live on the host, where --device hybrid "
+                 "attends them, as published; other devices fetch what a step reads"),
+    { 0 },
+};
 
 /* ---- plan ---------------------------------------------------------------------------------------- */
+
+/* The least budget that these options fit into. */
+static int32_t kt_min_budget(const struct kvl_shape *shape, const void *opts)
+{
+    const struct kt_opts *o = opts;
+    (void)shape;
+    if (o->second_block_count != KVL_AUTO) return 1;
+    int64_t size = o->block_size == KVL_AUTO ? 4 : o->block_size;
+    int64_t init = o->init_block_num == KVL_AUTO ? 1 : o->init_block_num;
+    int64_t local = o->local_windows_len == KVL_AUTO ? 0 : o->local_windows_len / size;
+    return (int32_t)KVL_MIN((init + local + 2) * size + o->token_step - 1, (int64_t)INT32_MAX);
+}
+
+static int kt_plan_blocks(struct kvl_plan *plan)
+{
+    struct kt_opts *o = plan->opts;
+    int32_t budget = plan->budget_tok;
+    if (o->block_size == KVL_AUTO)
+        for (o->block_size = 4; o->block_size < 128 && o->block_size * 64 <= budget;)
+            o->block_size *= 2;
+    int32_t published = o->block_size > 32 ? 1 : 64 / o->block_size;
+    /* Blocks beside the current one. */
+    int32_t room = KVL_MAX(0, (budget - (o->token_step - 1)) / o->block_size - 1);
+    if (o->init_block_num == KVL_AUTO) o->init_block_num = KVL_MIN(published, KVL_MAX(1, room / 8));
+    if (o->local_windows_len == KVL_AUTO) o->local_windows_len = room / 4 * o->block_size;
+    o->local_blocks = o->local_windows_len / o->block_size;
+    if (o->second_block_count == KVL_AUTO)
+        o->second_block_count = room - o->init_block_num - o->local_blocks;
+    if (o->second_block_count < 1)
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "budget %d is %d blocks of %d besides the current one, init_block_num=%d and "
+            "local_windows_len=%d leave none to pick; give a larger budget or smaller blocks",
+            budget, room, o->block_size, o->init_block_num, o->local_windows_len);
+    if (o->preselect_block_count == KVL_AUTO)
+        o->preselect_block_count = o->init_block_num + o->second_block_count;
+    return KVL_OK;
+}
+
+static int kt_plan_representatives(struct kvl_plan *plan)
+{
+    struct kt_opts *o = plan->opts;
+    static const char *const wants[] = { "1", "1", "2", "a number within the block size",
+                                         "a divisor of the block size" };
+    int32_t type = o->representative_type, own = type == KT_QUEST ? 2 : 1;
+    if (o->representative_num == KVL_AUTO) o->representative_num = own;
+    int32_t n = o->representative_num;
+    bool fits = n == own;
+    if (type == KT_DYNAMIC) fits = n <= o->block_size;
+    if (type == KT_FIXED) fits = n <= o->block_size && o->block_size % n == 0;
+    if (fits) return KVL_OK;
+    return kvl_fail(plan->err, KVL_EINVAL,
+                    "representative_num=%d with representative_type=%s and block_size=%d; give %s",
+                    n, kt_types[type], o->block_size, wants[type]);
+}
+
+/* A block goes when it is not local any more. */
+static int kt_plan_offload(struct kvl_plan *plan)
+{
+    const struct kt_opts *o = plan->opts;
+    int64_t first = (int64_t)o->init_block_num * o->block_size, most = (int64_t)1 << 30;
+    int64_t local = ((int64_t)o->local_blocks + 1) * o->block_size;
+    uint8_t *layers;
+    KVL_TRY(kvl_plan_layers(plan, "dense_layer_num", o->dense_layer_num, 1, &layers));
+    return kvl_plan_offload(plan,
+                            &(struct kvl_offload){ .layers = layers,
+                                                   .keep_first = (int32_t)KVL_MIN(first, most),
+                                                   .keep_last = (int32_t)KVL_MIN(local, most),
+                                                   .unit_tok = o->block_size });
+}
+
+/* Rows of a maximum and a minimum. */
+static bool kt_pair(const struct kt_opts *o)
+{
+    return o->representative_type == KT_MAX || o->representative_type == KT_QUEST;
+}
+
+/* The published rule for several representatives of which all but the first are zero: rows are boxes, of what
+ * is negative and what is positive in a vector. */
+static bool kt_clips_products(const struct kt_opts *o)
+{
+    return o->compat && o->representative_type == KT_DYNAMIC && o->representative_num > 1;
+}
 
 static int kt_plan(struct kvl_plan *plan)
 {
     struct kt_opts *o = plan->opts;
-    uint8_t selects[KT_MAX_LAYERS];
+    int32_t group = o->representative_type == KT_DYNAMIC ? plan->shape->group : 1;
+    uint8_t *selects;
+    KVL_TRY(kvl_plan_needs_budget(plan));
     KVL_TRY(kt_plan_blocks(plan));
     KVL_TRY(kt_plan_representatives(plan));
-    KVL_TRY(kt_plan_layers(plan, selects));
-    KVL_TRY(kt_plan_offload(plan));
+    KVL_TRY(kvl_plan_layers(plan, "dense_layer_num", o->dense_layer_num, o->layer_step, &selects));
+    if (o->offload) KVL_TRY(kt_plan_offload(plan));
     plan->replay = KVL_REPLAY_KEYS;
-    bool looks = o->preselect_block || o->representative_type == KT_DYNAMIC;
-    if (looks) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->importance_window));
+    if (o->preselect_block || o->representative_type == KT_DYNAMIC)
+        KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->importance_window));
+    bool boxes = kt_pair(o) || kt_clips_products(o);
     struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
                                   .unit_tok = o->block_size,
-                                  .row_elems = kt_row_elems(o, plan->shape),
+                                  .row_elems = (boxes ? 2 : 1) * group * plan->shape->head_dim,
                                   .elem = kt_pair(o) && !o->compat ? KVL_META_KEY : KVL_META_F32,
                                   .layers = selects };
     KVL_TRY(kvl_plan_meta_desc(plan, &rows, &o->table));
@@ -80,225 +217,386 @@ static int kt_plan(struct kvl_plan *plan)
     return kvl_plan_meta_desc(plan, &rows, &o->order);
 }
 
-/* Blocks of the context that are not local, of which preselect keeps the best. */
-static int32_t kt_far_blocks(const struct kt_opts *o, int32_t n_tok)
+/* A layer that selects, for itself and those it shares with. */
+static bool kt_selects(const struct kt_opts *o, int32_t layer)
 {
-    return KVL_MAX(0, n_tok / o->block_size - kt_local_blocks(o));
+    return layer >= o->dense_layer_num && (layer - o->dense_layer_num) % o->layer_step == 0;
+}
+
+static int32_t kt_lists(const struct kvl_pctx *ctx)
+{
+    const struct kt_opts *o = ctx->opts;
+    return o->head_select_mode == KT_SHARED ? 1 : ctx->shape->n_kv_heads;
+}
+
+/* ---- importance of tokens and blocks ------------------------------------------------------------------ */
+
+/* One head of the query that lies `back` tokens before the newest. */
+struct kt_row {
+    const float *q, *probs; /* probs [n_tok]: its causal weights */
+    const float *ahead;     /* [back][head_dim] the keys behind it */
+    int32_t kv_head, back;
+};
+
+static double kt_dot(const float *a, const float *b, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* Adds its weights when it also sees the keys behind it; key: room for one.  The log-sum-exp of the causal
+ * row follows from its largest weight. */
+static int kt_add_unmasked(const struct kvl_pctx *ctx, int32_t layer, const struct kt_row *r,
+                           float *key, float *sum)
+{
+    int32_t dim = ctx->shape->head_dim, n = ctx->context_tok - r->back, top = 0;
+    double total = 1, scale = 1 / sqrt((double)dim);
+    for (int32_t t = 1; t < n; t++)
+        if (r->probs[t] > r->probs[top]) top = t;
+    KVL_TRY(kvl_read_key_span(ctx, layer, r->kv_head, top, 1, false, key));
+    double lse = kt_dot(r->q, key, dim) / sqrt((double)dim) - log((double)r->probs[top]);
+    for (int32_t i = 0; i < r->back; i++)
+        total += exp(kt_dot(r->q, r->ahead + i * dim, dim) * scale - lse);
+    for (int32_t t = 0; t < n; t++) sum[t] += (float)((double)r->probs[t] / total);
+    for (int32_t i = 0; i < r->back; i++)
+        sum[n + i] += (float)(exp(kt_dot(r->q, r->ahead + i * dim, dim) * scale - lse) / total);
+    return KVL_OK;
+}
+
+/* compat: the published code has no causal mask among the last queries. */
+static int kt_importance_unmasked(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
+                                  const float **out)
+{
+    const struct kvl_shape *sh = ctx->shape;
+    size_t dim = (size_t)sh->head_dim, n = (size_t)ctx->context_tok, w = (size_t)window;
+    size_t heads = (size_t)sh->n_heads;
+    float *q, *probs, *keys, *key, *sum;
+    KVL_TRY(kvl_scratch_get(ctx, heads * dim, &q));
+    KVL_TRY(kvl_scratch_get(ctx, heads * n, &probs));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_kv_heads * w * dim, &keys));
+    KVL_TRY(kvl_scratch_get(ctx, dim, &key));
+    KVL_TRY(kvl_scratch_get(ctx, heads * n, &sum));
+    memset(sum, 0, heads * n * sizeof *sum);
+    for (int32_t h = 0; h < sh->n_kv_heads; h++)
+        KVL_TRY(kvl_read_key_span(ctx, layer, h, ctx->context_tok - window, window, false,
+                                  keys + (size_t)h * w * dim));
+    for (int32_t back = 0; back < window; back++) {
+        KVL_TRY(kvl_obs_window_query(ctx, layer, back, q));
+        KVL_TRY(kvl_obs_window_probs(ctx, layer, back, probs, ctx->context_tok));
+        for (size_t h = 0; h < heads; h++) {
+            size_t kv_head = h / (size_t)sh->group;
+            struct kt_row row = { .q = q + h * dim,
+                                  .probs = probs + h * n,
+                                  .ahead = keys + (kv_head * w + (size_t)(window - back)) * dim,
+                                  .kv_head = (int32_t)kv_head,
+                                  .back = back };
+            KVL_TRY(kt_add_unmasked(ctx, layer, &row, key, sum + h * n));
+        }
+    }
+    *out = sum;
+    return KVL_OK;
+}
+
+/* importance [n_heads][context_tok]: what the last queries attend to. */
+static int kt_importance(const struct kvl_pctx *ctx, int32_t layer, const float **importance)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t n = ctx->context_tok, chunk = o->compat ? (n - 1) % KT_CHUNK_TOK + 1 : n;
+    int32_t window = KVL_MIN(o->importance_window, chunk);
+    if (o->compat) return kt_importance_unmasked(ctx, layer, window, importance);
+    return kvl_obs_window_mass(ctx, layer, window, importance, &n);
+}
+
+/* Mean importance of a block and a quarter of a block on either side. */
+static float kt_block_mean(const struct kvl_pctx *ctx, const float *token, int32_t block)
+{
+    int32_t size = ((const struct kt_opts *)ctx->opts)->block_size;
+    int32_t first = KVL_MAX(0, block * size - size / 4);
+    int32_t last = KVL_MIN(ctx->context_tok, (block + 1) * size + size / 4);
+    if (last - first == 1) return token[first];
+    double sum = 0;
+    for (int32_t t = first; t < last; t++) sum += (double)token[t];
+    return (float)(sum / (last - first));
+}
+
+/* out [n_kv_heads][n_blocks] of the first n_blocks blocks; SHARED: the same for all. */
+static int kt_block_importance(const struct kvl_pctx *ctx, int32_t layer, int32_t n_blocks,
+                               float **out)
+{
+    int32_t n_tok = ctx->context_tok, n_lists = kt_lists(ctx), n_heads = ctx->shape->n_heads;
+    const float *importance;
+    float *token;
+    KVL_TRY(kt_importance(ctx, layer, &importance));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)n_tok, &token));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(ctx->shape->n_kv_heads * n_blocks), out));
+    KVL_TRY(n_lists == 1 ? kvl_layer_scores(ctx, importance, n_heads, n_tok, KVL_REDUCE_MEAN, token)
+                         : kvl_group_scores(ctx, importance, n_tok, KVL_REDUCE_MEAN, token));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        for (int32_t b = 0; b < n_blocks; b++)
+            (*out)[h * n_blocks + b] =
+                kt_block_mean(ctx, token + (size_t)(h % n_lists) * (size_t)n_tok, b);
+    return KVL_OK;
+}
+
+/* ---- 1. representatives ------------------------------------------------------------------------------- */
+
+/* row += key; the first of a row takes the place of whatever lay there, which need not be a number. */
+static void kt_add(float *row, const float *key, size_t dim, bool first)
+{
+    for (size_t c = 0; c < dim; c++) row[c] = (first ? 0.0f : row[c]) + key[c];
+}
+
+/* MEAN and FIXED: sums of keys, in proportion to their mean since all blocks are of one size.  DYNAMIC: a
+ * block that fills up while decoding gets the mean of its keys, for every query head. */
+static int kt_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
+                     const float *v)
+{
+    const struct kt_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    bool dynamic = o->representative_type == KT_DYNAMIC;
+    size_t dim = (size_t)sh->head_dim, row_elems = (dynamic ? (size_t)sh->group : 1) * dim;
+    int32_t stride = 1, first = step->pos / o->block_size;
+    struct kvl_rows rows;
+    (void)v;
+    if (!kt_selects(o, step->layer)) return KVL_OK;
+    if (step->replay ? dynamic : o->compat) return KVL_OK;
+    if (kt_pair(o)) return kvl_table_minmax(ctx, o->table, step, k);
+    if (o->representative_type == KT_FIXED) stride = o->block_size / o->representative_num;
+    KVL_TRY(kvl_table_write(ctx, o->table, step->layer, first, &rows));
+    for (int32_t i = 0; i < step->n_tok; i++)
+        for (int32_t h = 0; h < sh->n_kv_heads; h++, k += dim) {
+            int32_t block = (step->pos + i) / o->block_size, in = (step->pos + i) % o->block_size;
+            float *row = kvl_table_row_out(&rows, h, block - first);
+            if (in % stride != 0) continue;
+            for (size_t c = 0; c < row_elems; c += dim) kt_add(row + c, k, dim, in == 0);
+            for (size_t c = 0; dynamic && in == o->block_size - 1 && c < row_elems; c++)
+                row[c] *= 1.0f / (float)o->block_size;
+        }
+    return KVL_OK;
+}
+
+/* DYNAMIC, n blocks of `size` tokens from block `first` on: mean (compat: sum) of the most important keys
+ * for one query head, importance [context_tok], into its part of the rows. */
+static int kt_dynamic_head(const struct kvl_pctx *ctx, int32_t layer, int32_t head,
+                           const float *importance, int32_t first, int32_t n, int32_t size,
+                           const struct kvl_rows *rows)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t kv_head = head / ctx->shape->group, k = KVL_MIN(o->representative_num, size), *pos;
+    size_t dim = (size_t)ctx->shape->head_dim, at = (size_t)(head % ctx->shape->group) * dim;
+    size_t positive = (size_t)rows->row_elems / 2;
+    float *key, divisor = o->compat ? 1.0f : (float)k;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * (size_t)k, &pos));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * (size_t)k * dim, &key));
+    KVL_TRY(kvl_topk(ctx, importance + first * o->block_size, n, size, k, pos));
+    for (int32_t i = 0; i < n * k; i++) pos[i] += (first + i / k) * o->block_size;
+    KVL_TRY(kvl_read_keys(ctx, layer, kv_head, pos, n * k, false, key));
+    for (int32_t i = 0; i < n; i++, key += (size_t)k * dim) {
+        float *row = (float *)kvl_table_row_out(rows, kv_head, first + i) + at;
+        for (size_t c = 0; c < dim; c++) {
+            float sum = 0;
+            for (size_t j = 0; j < (size_t)k; j++) sum += key[j * dim + c];
+            sum /= divisor;
+            row[c] = kt_clips_products(o) ? KVL_MIN(sum, 0.0f) : sum;
+            if (kt_clips_products(o)) row[positive + c] = KVL_MAX(sum, 0.0f);
+        }
+    }
+    return KVL_OK;
+}
+
+/* The partial block goes on being filled: sums of its keys. */
+static int kt_dynamic_tail(const struct kvl_pctx *ctx, int32_t layer, int32_t head, int32_t block,
+                           const struct kvl_rows *rows)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t kv_head = head / ctx->shape->group, first = block * o->block_size;
+    size_t dim = (size_t)ctx->shape->head_dim, n = (size_t)(ctx->context_tok - first);
+    float *key, *row = kvl_table_row_out(rows, kv_head, block);
+    KVL_TRY(kvl_scratch_get(ctx, n * dim, &key));
+    KVL_TRY(kvl_read_key_span(ctx, layer, kv_head, first, (int32_t)n, false, key));
+    row += (size_t)(head % ctx->shape->group) * dim;
+    for (size_t i = 0; i < n; i++) kt_add(row, key + i * dim, dim, i == 0);
+    return KVL_OK;
+}
+
+static int kt_dynamic(const struct kvl_pctx *ctx, int32_t layer, const struct kvl_rows *rows)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t full = ctx->context_tok / o->block_size, tail = ctx->context_tok % o->block_size;
+    const float *x;
+    KVL_TRY(kt_importance(ctx, layer, &x));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++, x += ctx->context_tok) {
+        if (full) KVL_TRY(kt_dynamic_head(ctx, layer, h, x, 0, full, o->block_size, rows));
+        if (tail && o->compat) KVL_TRY(kt_dynamic_head(ctx, layer, h, x, full, 1, tail, rows));
+        if (tail && !o->compat) KVL_TRY(kt_dynamic_tail(ctx, layer, h, full, rows));
+    }
+    return KVL_OK;
+}
+
+/* compat: maxima that began at zero, and a partial block with zeros in it. */
+static void kt_clip(const struct kvl_pctx *ctx, const struct kvl_rows *rows)
+{
+    const struct kt_opts *o = ctx->opts;
+    size_t dim = (size_t)ctx->shape->head_dim;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        for (int32_t b = 0; b < rows->n_rows; b++) {
+            float *min = kvl_table_row_out(rows, h, b), *max = min + dim;
+            bool partial = b >= ctx->context_tok / o->block_size;
+            for (size_t c = 0; c < dim; c++) max[c] = KVL_MAX(max[c], 0.0f);
+            for (size_t c = 0; partial && c < dim; c++) min[c] = KVL_MIN(min[c], 0.0f);
+        }
+}
+
+/* Blocks of the context that are not local, of which preselect keeps the best. */
+static int32_t kt_far_blocks(const struct kvl_pctx *ctx)
+{
+    const struct kt_opts *o = ctx->opts;
+    return KVL_MAX(0, ctx->context_tok / o->block_size - o->local_blocks);
 }
 
 /* compat: blocks are remembered with their importance. */
 static int kt_remember_order(const struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t n_far = kt_far_blocks(o, ctx->context_tok), n_lists = kt_lists(ctx);
-    struct kvl_meta_view order;
-    float *blocks;
-    KVL_TRY(kt_block_importance(ctx, layer, n_far, &blocks));
-    KVL_TRY(kvl_meta(ctx, o->order, layer, &order));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        memcpy(order.base + (size_t)h * order.head_stride,
-               blocks + (size_t)(n_lists > 1 ? h : 0) * (size_t)n_far,
-               (size_t)n_far * sizeof *blocks);
+    int32_t n_far = kt_far_blocks(ctx);
+    struct kvl_rows order;
+    float *block;
+    KVL_TRY(kt_block_importance(ctx, layer, n_far, &block));
+    KVL_TRY(kvl_table_write(ctx, o->order, layer, 0, &order));
+    for (int32_t i = 0; i < ctx->shape->n_kv_heads * n_far; i++)
+        *(float *)kvl_table_row_out(&order, i / n_far, i % n_far) = block[i];
     return KVL_OK;
 }
 
 static int kt_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kt_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
+    struct kvl_rows rows;
     if (!kt_selects(o, layer)) return KVL_OK;
     if (o->compat && o->preselect_block) KVL_TRY(kt_remember_order(ctx, layer));
     if (o->representative_type != KT_DYNAMIC && !(o->compat && kt_pair(o))) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    if (o->representative_type == KT_DYNAMIC) return kt_dynamic(ctx, layer, &meta);
-    kt_clip(ctx, &meta);
+    KVL_TRY(kvl_table_write(ctx, o->table, layer, 0, &rows));
+    if (o->representative_type == KT_DYNAMIC) return kt_dynamic(ctx, layer, &rows);
+    kt_clip(ctx, &rows);
     return KVL_OK;
 }
 
-/* ---- preselect -------------------------------------------------------------------------------------- */
+/* ---- 2. preselect -------------------------------------------------------------------------------------- */
 
 /* A block's importance is that of each of its tokens: core keeps whole blocks. */
 static int kt_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t n_far = kt_far_blocks(o, scores->n_tok);
+    int32_t n_far = kt_far_blocks(ctx);
+    float *block;
     scores->keep_tok = scores->n_tok;
     if (!o->preselect_block || n_far <= o->preselect_block_count) return KVL_OK;
     scores->protect_last = scores->n_tok - n_far * o->block_size;
     scores->keep_tok = scores->protect_last + o->preselect_block_count * o->block_size;
-    float *blocks;
-    int32_t n_lists = kt_lists(ctx);
-    KVL_TRY(kt_block_importance(ctx, layer, n_far, &blocks));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        float *token = scores->score + (size_t)h * (size_t)scores->n_tok;
-        const float *block = blocks + (size_t)(n_lists > 1 ? h : 0) * (size_t)n_far;
-        for (int32_t t = 0; t < n_far * o->block_size; t++) token[t] = block[t / o->block_size];
-    }
+    KVL_TRY(kt_block_importance(ctx, layer, n_far, &block));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++, block += n_far)
+        for (int32_t t = 0; t < n_far * o->block_size; t++)
+            scores->score[(size_t)h * (size_t)scores->n_tok + (size_t)t] = block[t / o->block_size];
     return KVL_OK;
 }
 
-/* ---- scores ------------------------------------------------------------------------------------------ */
-
-static int kt_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
-{
-    const struct kt_opts *o = ctx->opts;
-    return step->layer < o->dense_layer_num ? KVL_DENSE : KVL_SELECT;
-}
-
-/* Rows of one part of the table: of kv head h from data + h * head_stride. */
-struct kt_rows {
-    const struct kvl_meta_part *part;
-    const float *q; /* [n_heads][head_dim] */
-    float *score;   /* [n_kv_heads][score_stride] */
-    size_t score_stride;
-};
-
-static const void *kt_row(const struct kt_rows *r, int32_t head, size_t elem)
-{
-    size_t bytes = (size_t)kvl_kv_elem_bytes(r->part->type);
-    return (const uint8_t *)r->part->data + ((size_t)head * r->part->head_stride + elem) * bytes;
-}
-
-/* score = rows of `dim` elements, `elem` elements into each row, times x. */
-static int kt_products(const struct kvl_pctx *ctx, const struct kt_rows *r, int32_t head,
-                       const float *x, int32_t dim, size_t elem)
-{
-    static const enum kvl_wtype types[] = {
-        [KVL_KV_F32] = KVL_W_F32, [KVL_KV_F16] = KVL_W_F16, [KVL_KV_BF16] = KVL_W_BF16
-    };
-    size_t row = (size_t)kt_row_elems(ctx->opts, ctx->shape);
-    struct kvl_weight w = { .data = kt_row(r, head, elem),
-                            .type = types[r->part->type],
-                            .n_rows = r->part->n_rows,
-                            .n_cols = dim,
-                            .row_bytes = row * (size_t)kvl_kv_elem_bytes(r->part->type) };
-    return ctx->ops->gemv(&(struct kvl_gemv_args){
-        .y = r->score + (size_t)head * r->score_stride, .x = x, .w = &w, .n = 1 });
-}
-
-/* Bounds of boxes [2][dim]: the sum over n_heads query heads that share the boxes of one kv head. */
-static int kt_bounds(const struct kvl_pctx *ctx, const struct kt_rows *r, int32_t box,
-                     const float *q, int32_t n_heads, int32_t dim, float *out)
-{
-    struct kvl_page_bound_args bound = { .bound = out,
-                                         .bound_stride = r->score_stride,
-                                         .q = q,
-                                         .minmax = kt_row(r, box, 0),
-                                         .type = r->part->type,
-                                         .head_stride = r->part->head_stride,
-                                         .n_pages = r->part->n_rows,
-                                         .n_heads = n_heads,
-                                         .n_kv_heads = 1,
-                                         .head_dim = dim,
-                                         .reduce = KVL_REDUCE_SUM };
-    return ctx->ops->page_bound(&bound);
-}
+/* ---- 3. scores ------------------------------------------------------------------------------------------ */
 
 /* compat: query head h finds the box of kv head h, or one that was never filled: its maximum is 0, its
- * minimum infinite. */
-static int kt_unfilled_boxes(const struct kvl_pctx *ctx, const struct kt_rows *r, int32_t kv_head)
+ * minimum infinite.  `all`: bounds by every head. */
+static int kt_unfilled_boxes(const struct kvl_pctx *ctx, const struct kvl_table_bounds *all)
 {
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, n = r->part->n_rows;
-    int32_t dim = ctx->shape->head_dim;
-    float *score = r->score + (size_t)kv_head * r->score_stride;
-    float *one = kvl_scratch(ctx, (size_t)n);
-    if (!one) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d bounds", n);
-    memset(score, 0, (size_t)n * sizeof *score);
-    for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++) {
-        const float *q = r->q + (size_t)h * (size_t)dim;
-        if (h < ctx->shape->n_kv_heads) {
-            KVL_TRY(kt_bounds(ctx, r, h, q, 1, dim, one));
-        } else {
-            bool infinite = false;
-            for (int32_t c = 0; c < dim; c++) infinite = infinite || q[c] > 0.0f;
-            for (int32_t b = 0; b < n; b++) one[b] = infinite ? 1e30f : 0.0f;
-        }
-        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = score, .x = one, .n = (size_t)n }));
+    int32_t n = all->n_rows, n_filled = ctx->shape->n_kv_heads, dim = ctx->shape->head_dim;
+    struct kvl_table_bounds filled = *all;
+    filled.n_lists = n_filled;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_filled * (size_t)n, &filled.bound));
+    KVL_TRY(kvl_table_bounds(ctx, &filled));
+    memset(all->bound, 0, (size_t)n_filled * (size_t)n * sizeof *all->bound);
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        float *score = all->bound + (size_t)(h / ctx->shape->group) * (size_t)n;
+        bool infinite = false;
+        for (int32_t c = 0; c < dim; c++) infinite = infinite || all->q[h * dim + c] > 0.0f;
+        for (int32_t b = 0; b < n; b++)
+            score[b] += h < n_filled ? filled.bound[(size_t)h * (size_t)n + (size_t)b]
+                        : infinite   ? 1e30f
+                                     : 0.0f;
     }
     return KVL_OK;
 }
 
-/* Scores of one kv head: the sum over its query heads. */
-static int kt_score_head(const struct kvl_pctx *ctx, const struct kt_rows *r, int32_t kv_head)
+/* score [n_kv_heads][n_blocks]: the sum over the query heads of each. */
+static int kt_head_scores(const struct kvl_pctx *ctx, int32_t layer, const float *q,
+                          int32_t n_blocks, float *score)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads, dim = ctx->shape->head_dim;
-    size_t elems = (size_t)dim;
-    const float *q = r->q + (size_t)(kv_head * group) * elems;
-    float *score = r->score + (size_t)kv_head * r->score_stride;
-    if (o->representative_type == KT_QUEST && o->compat && group > 1)
-        return kt_unfilled_boxes(ctx, r, kv_head);
-    if (o->representative_type == KT_QUEST) return kt_bounds(ctx, r, kv_head, q, group, dim, score);
+    int32_t group = ctx->shape->group, n_kv = ctx->shape->n_kv_heads, type = o->representative_type;
+    size_t dim = (size_t)ctx->shape->head_dim;
+    float *sum;
+    struct kvl_table_bounds bounds = { .table = o->table,
+                                       .layer = layer,
+                                       .n_rows = n_blocks,
+                                       .q = q,
+                                       .reduce = KVL_REDUCE_SUM,
+                                       .bound = score };
+    struct kvl_table_scores products = { .table = o->table,
+                                         .layer = layer,
+                                         .n_rows = n_blocks,
+                                         .q = q,
+                                         .n_lists = n_kv,
+                                         .score = score };
+    if (type == KT_QUEST && o->compat && group > 1) return kt_unfilled_boxes(ctx, &bounds);
+    if (kt_clips_products(o)) bounds.n_lists = n_kv;
+    if (type == KT_QUEST || kt_clips_products(o)) return kvl_table_bounds(ctx, &bounds);
     /* A row holds a vector for each query head: one long product. */
-    if (kt_clips_products(o)) return kt_bounds(ctx, r, kv_head, q, 1, group * dim, score);
-    if (o->representative_type == KT_DYNAMIC)
-        return kt_products(ctx, r, kv_head, q, group * dim, 0);
-    float *sum = kvl_scratch(ctx, elems);
-    if (!sum) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a query");
-    for (int32_t g = 0; g < group; g++)
-        KVL_TRY(kt_add_key(ctx, sum, q + (size_t)g * elems, g == 0));
-    return kt_products(ctx, r, kv_head, sum, dim, o->representative_type == KT_MAX ? elems : 0);
+    if (type == KT_DYNAMIC) return kvl_table_scores(ctx, &products);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * dim, &sum));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        kt_add(sum + (size_t)(h / group) * dim, q + (size_t)h * dim, dim, h % group == 0);
+    products.q = sum;
+    products.elems = (int32_t)dim;
+    products.first_elem = type == KT_MAX ? products.elems : 0;
+    return kvl_table_scores(ctx, &products);
 }
 
-/* score [lists][n_blocks] in scratch. */
+/* score [lists][n_blocks]. */
 static int kt_scores(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
-                     int32_t n_blocks, float **out)
+                     int32_t n_blocks, float **score)
 {
-    const struct kt_opts *o = ctx->opts;
-    int32_t heads = ctx->shape->n_kv_heads, at = 0;
-    struct kvl_meta_part part[2];
-    size_t n = (size_t)n_blocks;
-    float *score = kvl_scratch(ctx, (size_t)heads * n), *shared = kvl_scratch(ctx, n);
-    if (!score || !shared)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n_blocks);
-    KVL_TRY(kvl_meta_rows(ctx, o->table, step->layer, n_blocks, part));
-    for (int i = 0; i < 2; at += part[i++].n_rows) {
-        struct kt_rows rows = { .part = &part[i], .q = q, .score = score + at, .score_stride = n };
-        for (int32_t h = 0; h < heads && part[i].n_rows > 0; h++)
-            KVL_TRY(kt_score_head(ctx, &rows, h));
-    }
-    *out = score;
-    if (o->head_select_mode == KT_SEPARATE) return KVL_OK;
-    *out = shared;
-    struct kvl_group_reduce_args sum = { .y = shared,
-                                         .x = score,
-                                         .x_stride = n,
-                                         .n = n_blocks,
-                                         .n_heads = heads,
-                                         .n_kv_heads = 1,
-                                         .reduce = KVL_REDUCE_SUM };
-    return ctx->ops->group_reduce(&sum);
+    int32_t n_kv = ctx->shape->n_kv_heads;
+    float *head;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)n_blocks, &head));
+    KVL_TRY(kt_head_scores(ctx, step->layer, q, n_blocks, head));
+    *score = head;
+    if (((const struct kt_opts *)ctx->opts)->head_select_mode == KT_SEPARATE) return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_blocks, score));
+    return kvl_layer_scores(ctx, head, n_kv, n_blocks, KVL_REDUCE_SUM, *score);
 }
 
 /* ---- selection ----------------------------------------------------------------------------------------- */
 
-/* One list while it is made; all in scratch. */
+/* One list while it is made; all in scratch, of n_full elements. */
 struct kt_list {
-    int32_t *
-        block; /* [n] full blocks that are live, ascending; then the first ones moved to the front */
-    int32_t n;
-    float *x;       /* [n] */
-    int32_t *best;  /* [n] */
-    uint8_t *read;  /* [n_full] */
     int32_t n_full; /* blocks in front of that of the current token */
+    int32_t *
+        block; /* [n] those that are live, ascending; compat: then the first ones moved to the front */
+    int32_t n;
+    int32_t *best, *read; /* read: what is read of them, ascending */
+    float *x;
 };
 
-static int kt_list_get(const struct kvl_pctx *ctx, const struct kvl_step *step, struct kt_list *l)
+static int kt_list_open(const struct kvl_pctx *ctx, int32_t pos, struct kt_list *l)
 {
-    const struct kt_opts *o = ctx->opts;
-    size_t n = (size_t)(l->n_full = step->pos / o->block_size);
-    l->block = (int32_t *)(void *)kvl_scratch(ctx, n);
-    l->best = (int32_t *)(void *)kvl_scratch(ctx, n);
-    l->read = (uint8_t *)kvl_scratch(ctx, n / sizeof(float) + 1);
-    l->x = kvl_scratch(ctx, n);
-    if (!l->block || !l->best || !l->read || !l->x)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d blocks", l->n_full);
-    return KVL_OK;
+    size_t n = (size_t)(l->n_full = pos / ((const struct kt_opts *)ctx->opts)->block_size);
+    KVL_TRY(kvl_scratch_get(ctx, n, &l->block));
+    KVL_TRY(kvl_scratch_get(ctx, n, &l->best));
+    KVL_TRY(kvl_scratch_get(ctx, n, &l->read));
+    return kvl_scratch_get(ctx, n, &l->x);
 }
 
 /* Full blocks of a lane.  Preselect drops whole ones; where a wrapper drops parts of some, a block is there
  * while its first token is. */
-static int kt_list_live(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t kv_head,
+static int kt_list_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                         struct kt_list *l)
 {
     const struct kt_opts *o = ctx->opts;
@@ -307,35 +605,29 @@ static int kt_list_live(const struct kvl_pctx *ctx, const struct kvl_step *step,
     l->n = 0;
     for (int32_t b = 0; b < l->n_full && !o->preselect_block; b++) l->block[l->n++] = b;
     if (!o->preselect_block) return KVL_OK;
-    KVL_TRY(kvl_live(ctx, step->layer, kv_head, &pos, &n));
+    KVL_TRY(kvl_live(ctx, layer, kv_head, &pos, &n));
     for (int32_t i = 0; i < n && pos[i] < l->n_full * o->block_size; i++)
         if (pos[i] % o->block_size == 0) l->block[l->n++] = pos[i] / o->block_size;
     return KVL_OK;
 }
 
 /* compat: the most important blocks of the context come first. */
-static int kt_list_reorder(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t kv_head,
+static int kt_list_reorder(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                            struct kt_list *l)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t n_far = kt_far_blocks(o, ctx->context_tok), n = 0, m = 0;
-    struct kvl_meta_view order;
-    KVL_TRY(kvl_meta_read(ctx, o->order, step->layer, n_far, &order));
-    const float *importance = order.base + (size_t)kv_head * order.head_stride;
-    for (; n < l->n && l->block[n] < n_far; n++) l->x[n] = importance[l->block[n]];
-    int32_t k = KVL_MIN(o->init_block_num, n);
-    struct kvl_topk_args top = {
-        .index = l->best, .x = l->x, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k
-    };
-    KVL_TRY(ctx->ops->topk(&top));
-    memset(l->read, 0, (size_t)l->n_full);
-    for (int32_t i = 0; i < k; i++) {
-        l->best[i] = l->block[l->best[i]];
-        l->read[l->best[i]] = 1;
+    int32_t n_far = kt_far_blocks(ctx), n = 0, n_first = 0;
+    struct kvl_rows order;
+    KVL_TRY(kvl_table_read(ctx, o->order, layer, n_far, &order));
+    for (; n < l->n && l->block[n] < n_far; n++)
+        l->x[n] = *(const float *)kvl_table_row(&order, kv_head, l->block[n]);
+    int32_t k = KVL_MIN(o->init_block_num, n), n_rest = k;
+    KVL_TRY(kvl_topk(ctx, l->x, 1, n, k, l->best));
+    memcpy(l->read, l->block, (size_t)n * sizeof *l->block);
+    for (int32_t i = 0; i < n; i++) {
+        bool first = n_first < k && l->best[n_first] == i;
+        l->block[first ? n_first++ : n_rest++] = l->read[i];
     }
-    for (int32_t i = n - 1; i >= 0; i--) /* from the back, over what was read */
-        if (!l->read[l->block[i]]) l->block[n - 1 - m++] = l->block[i];
-    memcpy(l->block, l->best, (size_t)k * sizeof *l->block);
     return KVL_OK;
 }
 
@@ -343,96 +635,79 @@ static int kt_list_reorder(const struct kvl_pctx *ctx, const struct kvl_step *st
 static bool kt_list_fits(const struct kvl_pctx *ctx, const struct kt_list *l)
 {
     const struct kt_opts *o = ctx->opts;
-    return l->n <= o->init_block_num + o->second_block_count + kt_local_blocks(o);
+    return l->n <= o->init_block_num + o->second_block_count + o->local_blocks;
 }
 
-/* Marks the first blocks, the local ones and the best of the others; scores of the latter stay in x. */
-static int kt_list_choose(const struct kvl_pctx *ctx, const float *score, struct kt_list *l)
+/* Reads the first blocks, the local ones and the best of the others, and from the block of the current token
+ * on. */
+static int kt_list_choose(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const float *score, struct kt_list *l, int32_t list, struct kvl_sel *sel)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t local = kt_local_blocks(o), n = l->n - o->init_block_num - local;
-    memset(l->read, 0, (size_t)l->n_full);
+    enum kvl_scope scope = o->head_select_mode == KT_SHARED ? KVL_SCOPE_LAYER : KVL_SCOPE_KV_HEAD;
+    int32_t init = o->init_block_num, size = o->block_size, n = 0;
+    int32_t others = l->n - init - o->local_blocks;
+    const int32_t *other = l->block + init;
     if (kt_list_fits(ctx, l)) {
-        for (int32_t i = 0; i < l->n; i++) l->read[l->block[i]] = 1;
-        return KVL_OK;
+        for (; n < l->n; n++) l->read[n] = l->block[n];
+    } else {
+        /* The published heap prefers later blocks of one score: they are shown to top-k back to front. */
+        for (int32_t i = 0; i < others; i++) l->x[i] = score[other[o->compat ? others - 1 - i : i]];
+        KVL_TRY(kvl_topk(ctx, l->x, 1, others, o->second_block_count, l->best));
+        for (int32_t i = 0; i < init; i++) l->read[n++] = l->block[i];
+        for (int32_t i = 0; i < o->second_block_count; i++)
+            l->read[n++] = other[o->compat ? others - 1 - l->best[i] : l->best[i]];
+        for (int32_t i = others; i < others + o->local_blocks; i++) l->read[n++] = other[i];
     }
-    const int32_t *candidate = l->block + o->init_block_num;
-    struct kvl_topk_args top = { .index = l->best,
-                                 .x = l->x,
-                                 .x_stride = (size_t)n,
-                                 .n_rows = 1,
-                                 .n = n,
-                                 .k = o->second_block_count };
-    /* The published heap prefers later blocks of one score: they are shown to top-k back to front. */
-    for (int32_t i = 0; i < n; i++) l->x[i] = score[candidate[o->compat ? n - 1 - i : i]];
-    int rc = ctx->ops->topk(&top);
-    if (rc != KVL_OK) return kvl_fail(ctx->err, rc, "scores of %d blocks", n);
-    for (int32_t i = 0; i < o->init_block_num; i++) l->read[l->block[i]] = 1;
-    for (int32_t i = l->n - local; i < l->n; i++) l->read[l->block[i]] = 1;
-    for (int32_t i = 0; i < top.k; i++)
-        l->read[candidate[o->compat ? n - 1 - l->best[i] : l->best[i]]] = 1;
-    return KVL_OK;
-}
-
-/* What was marked, and from the block of the current token on. */
-static int kt_list_say(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                       const struct kt_list *l, enum kvl_scope scope, int32_t list,
-                       struct kvl_sel *sel)
-{
-    const struct kt_opts *o = ctx->opts;
-    for (int32_t b = 0; b < l->n_full; b++)
-        if (l->read[b])
-            KVL_TRY(kvl_sel_range(sel, scope, list, b * o->block_size, (b + 1) * o->block_size));
-    return kvl_sel_range(sel, scope, list, l->n_full * o->block_size, step->pos + 1);
+    kvl_ascending(l->read, n);
+    for (int32_t i = 0; i < n; i++)
+        KVL_TRY(kvl_sel_range(sel, scope, list, l->read[i] * size, (l->read[i] + 1) * size));
+    return kvl_sel_range(sel, scope, list, l->n_full * size, step->pos + 1);
 }
 
 /* For whoever listens: blocks of a list that are not candidates could not be chosen. */
 static void kt_list_hide(const struct kvl_pctx *ctx, const struct kt_list *l, float *score)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t last = l->n - kt_local_blocks(o);
-    if (!kvl_tap_listens(ctx)) return;
-    memset(l->read, 0, (size_t)l->n_full);
-    for (int32_t i = o->init_block_num; i < last; i++) l->read[l->block[i]] = 1;
-    for (int32_t b = 0; b < l->n_full; b++)
-        if (!l->read[b]) score[b] = -INFINITY;
+    int32_t n = l->n - o->init_block_num - o->local_blocks;
+    const int32_t *other = l->block + o->init_block_num;
+    for (int32_t i = 0; i < n; i++) l->x[i] = score[other[i]];
+    for (int32_t b = 0; b < l->n_full; b++) score[b] = -INFINITY;
+    for (int32_t i = 0; i < n; i++) score[other[i]] = l->x[i];
 }
 
-static int kt_show(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
-                   const float *score, int32_t n_blocks)
+static int kt_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 {
     const struct kt_opts *o = ctx->opts;
-    struct kvl_scored scored = {
-        .scope = scope, .unit_tok = o->block_size, .n = n_blocks, .score = score
-    };
-    return kvl_tap_listens(ctx) ? kvl_tap_scores(ctx, step, &scored) : KVL_OK;
+    return step->layer < o->dense_layer_num ? KVL_DENSE : KVL_SELECT;
 }
 
 static int kt_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q,
                      struct kvl_sel *sel)
 {
     const struct kt_opts *o = ctx->opts;
-    enum kvl_scope scope = o->head_select_mode == KT_SHARED ? KVL_SCOPE_LAYER : KVL_SCOPE_KV_HEAD;
     struct kt_list l;
     float *score;
     if (o->preselect_block && o->second_block_count > o->preselect_block_count) return KVL_OK;
-    KVL_TRY(kt_list_get(ctx, step, &l));
+    KVL_TRY(kt_list_open(ctx, step->pos, &l));
     bool all = true; /* lanes differ where adakv wraps this policy */
     for (int32_t i = 0; i < kt_lists(ctx) && all; i++) {
-        KVL_TRY(kt_list_live(ctx, step, i, &l));
+        KVL_TRY(kt_list_live(ctx, step->layer, i, &l));
         all = kt_list_fits(ctx, &l);
     }
     if (all) return KVL_OK;
     KVL_TRY(kt_scores(ctx, step, q->q, l.n_full, &score));
-    for (int32_t i = 0; i < kt_lists(ctx); i++) {
-        float *row = score + (size_t)i * (size_t)l.n_full;
-        KVL_TRY(kt_list_live(ctx, step, i, &l));
-        if (o->compat && o->preselect_block) KVL_TRY(kt_list_reorder(ctx, step, i, &l));
-        KVL_TRY(kt_list_choose(ctx, row, &l));
-        KVL_TRY(kt_list_say(ctx, step, &l, scope, i, sel));
-        kt_list_hide(ctx, &l, row);
+    struct kvl_scored scored = { .scope = kt_lists(ctx) > 1 ? KVL_SCOPE_KV_HEAD : KVL_SCOPE_LAYER,
+                                 .unit_tok = o->block_size,
+                                 .n = l.n_full,
+                                 .score = score };
+    for (int32_t i = 0; i < kt_lists(ctx); i++, score += l.n_full) {
+        KVL_TRY(kt_list_live(ctx, step->layer, i, &l));
+        if (o->compat && o->preselect_block) KVL_TRY(kt_list_reorder(ctx, step->layer, i, &l));
+        KVL_TRY(kt_list_choose(ctx, step, score, &l, i, sel));
+        if (kvl_tap_listens(ctx)) kt_list_hide(ctx, &l, score);
     }
-    KVL_TRY(kt_show(ctx, step, scope, score, l.n_full));
+    KVL_TRY(kvl_tap_scores(ctx, step, &scored));
     int32_t last = KVL_MIN(step->layer + o->layer_step, ctx->shape->n_layers) - 1;
     if (last == step->layer && o->token_step == 1) return KVL_OK;
     return kvl_sel_share(sel, last, o->token_step - step->index % o->token_step);
@@ -445,15 +720,14 @@ static const struct kvl_policy ktransformers = {
     .title = "KTransformers",
     .paper = "kvcache-ai, KTransformers, long-context mode, 2024",
     .help = "reads blocks chosen by representative keys; may drop blocks once before",
-    .follows =
-        "The long-context mode as its document describes it, every option, with the tutorial's "
-        "values: block 128, local 4096, 96 blocks picked in every step and layer, DYNAMIC, SHARED. "
-        "The shipped configuration is "
-        "preselect_block=true,token_step=100,dense_layer_num=2,second_block_count=32. compat=true "
-        "brings back the errors of the published code: clipped maxima, boxes not filled on grouped "
-        "queries, representatives never updated, importance without a causal mask, first blocks by "
-        "importance, sums clipped per channel. block_size=1 with preselect is snapkv with "
-        "kernel=1; QUEST with SEPARATE is quest.",
+    .follows = "The long-context mode as its document describes it, every option, with the "
+               "tutorial's values: block 128, local 4096, 96 blocks picked in every step and "
+               "layer, DYNAMIC, SHARED. The shipped configuration is "
+               "preselect_block=true,token_step=100,dense_layer_num=2,second_block_count=32. "
+               "compat=true brings back the errors of the published code: clipped maxima, boxes "
+               "not filled on grouped queries, representatives never updated, importance without a "
+               "causal mask, first blocks by importance, sums clipped per channel. block_size=1 "
+               "with preselect is snapkv with kernel=1; QUEST with SEPARATE is quest.",
     .deviations =
         "DYNAMIC: blocks that fill up while decoding are represented by their mean key. The block "
         "of the current token is read beside the local ones. Blocks lie on the device; with "

@@ -27,20 +27,12 @@
  * of 16 queries each kind of size B would have captured (paper: distance of attention outputs, at the cost
  * of a kernel; the code: weight).  report has it by layer, head and kind.
  *
- * Deviations: chunk=auto is the whole context as published, up to 32768 tokens; behind that the last
- * queries of a chunk choose for the chunk.  The question comes behind the context, densely, so that the
- * context's last queries choose (published: the whole prompt is one prefill, and the question's do).  A block of queries always reads its own block of keys; the mean
- * of a part of a block is that of its tokens (code: zeros are counted).  Heads of a group have patterns of
- * their own, as in the code.  Of 100 forced diagonals the nearest s are taken where s is smaller (code:
- * undefined).
- * Cost of the prefill: 64 dense queries per chunk for vertical_slash, and what the patterns read; per step:
- * nothing.
- */
+ * A block of queries always reads its own block of keys; the mean of a part of a block is that of its tokens.
+ * Heads of a group have patterns of their own.  Where s is below 100 the nearest s diagonals are forced. */
 #include "head_tables.h"
 
-#include "kvl/policy.h"
-
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MI_VERTICAL_SLASH = 0, MI_A_SHAPE, MI_BLOCK_SPARSE, MI_KINDS };
@@ -56,44 +48,37 @@ static const char *const mi_kinds[] = { "vertical_slash", "a_shape", "block_spar
 enum { MI_DIAGONALS_ALONE = 0, MI_WHOLE_BLOCKS };
 static const char *const mi_slashes[] = { "diagonals", "blocks", NULL };
 
-#define MI_OPT(kind, field)                                                                        \
-    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct mi_opts, field)
-#define MI_TOK .min = 1, .max = 1 << 30
-
 static const struct kvl_opt mi_options[] = {
-    { MI_OPT(ENUM, pattern), .def = "vertical_slash", .choices = mi_kinds,
-      .help =
-          "kind of pattern of every head that no table names (shipped tables: vertical_slash)" },
-    { MI_OPT(ENUM, slash), .def = "diagonals", .choices = mi_slashes,
-      .help = "what is read of a chosen diagonal: its pairs (paper), or whole blocks of 64 queries "
-              "and 64 "
-              "keys, beyond the budget (published kernel)" },
-    { MI_OPT(INT, vertical_size), .def = "auto", .min = MI_COLUMNS, .max = 1 << 30,
-      .help =
-          "columns; auto = 1000/7096 of the budget, at least 30, 1000 without (shipped: 1000)" },
-    { MI_OPT(INT, slash_size), .def = "auto", .min = 50, .max = 1 << 30,
-      .help = "diagonals; auto = budget - vertical_size, 6096 without (shipped: 6096)" },
-    { MI_OPT(INT, sink), .def = "auto", MI_TOK,
-      .help = "first keys of an a_shape; auto = budget / 9, 100 without (shipped: 100)" },
-    { MI_OPT(INT, local), .def = "auto", MI_TOK,
-      .help = "latest keys of an a_shape; auto = budget - sink, 800 without (shipped: 800)" },
-    { MI_OPT(INT, block_topk), .def = "auto", MI_TOK,
-      .help = "blocks of 64 keys for one of 64 queries; auto = budget / 64, 100 without (shipped: "
-              "100)" },
-    { MI_OPT(INT, last_q), .def = "64", .min = 1, .max = 1024,
-      .help = "last queries of a chunk that score columns and diagonals (paper: 64)" },
-    { MI_OPT(INT, chunk), .def = "auto", MI_TOK,
-      .help = "tokens that are prefilled together: a multiple of 64, or the context; auto = all, "
-              "at most "
-              "32768 (paper: all)" },
-    { MI_OPT(STR, table), .def = "",
-      .help = "file of lines \"layer head kind size [size]\", a line for every head; with a budget "
-              "sizes "
-              "keep their proportion; see kvlab tables" },
-    { MI_OPT(STR, table_sum), .def = "", .help = "checksum of the table, written when it is read" },
-    { MI_OPT(BOOL, search), .def = "false",
-      .help =
-          "prefill densely, and report what weight each kind of the budget's size would capture" },
+    KVL_ROW_ENUM(
+        mi_opts, pattern, "vertical_slash", mi_kinds,
+        "kind of pattern of every head that no table names (shipped tables: vertical_slash)"),
+    KVL_ROW_ENUM(mi_opts, slash, "diagonals", mi_slashes,
+                 "what is read of a chosen diagonal: its pairs (paper), or whole blocks of 64 "
+                 "queries and 64 keys, beyond the budget (published kernel)"),
+    KVL_ROW_INT(
+        mi_opts, vertical_size, "auto", MI_COLUMNS, 1 << 30,
+        "columns; auto = 1000/7096 of the budget, at least 30, 1000 without (shipped: 1000)"),
+    KVL_ROW_INT(mi_opts, slash_size, "auto", 50, 1 << 30,
+                "diagonals; auto = budget - vertical_size, 6096 without (shipped: 6096)"),
+    KVL_ROW_INT(mi_opts, sink, "auto", 1, 1 << 30,
+                "first keys of an a_shape; auto = budget / 9, 100 without (shipped: 100)"),
+    KVL_ROW_INT(mi_opts, local, "auto", 1, 1 << 30,
+                "latest keys of an a_shape; auto = budget - sink, 800 without (shipped: 800)"),
+    KVL_ROW_INT(
+        mi_opts, block_topk, "auto", 1, 1 << 30,
+        "blocks of 64 keys for one of 64 queries; auto = budget / 64, 100 without (shipped: 100)"),
+    KVL_ROW_INT(mi_opts, last_q, "64", 1, 1024,
+                "last queries of a chunk that score columns and diagonals (paper: 64)"),
+    KVL_ROW_INT(mi_opts, chunk, "auto", 1, 1 << 30,
+                "tokens that are prefilled together: a multiple of 64, or the context; auto = all, "
+                "at most 32768 (paper: all)"),
+    KVL_ROW_STR(mi_opts, table, "",
+                "file of lines \"layer head kind size [size]\", a line for every head; with a "
+                "budget sizes keep their proportion; see kvlab tables"),
+    KVL_ROW_STR(mi_opts, table_sum, "", "checksum of the table, written when it is read"),
+    KVL_ROW_BOOL(
+        mi_opts, search, "false",
+        "prefill densely, and report what weight each kind of the budget's size would capture"),
     { 0 },
 };
 
@@ -210,8 +195,7 @@ static int mi_table_lines(struct head_table *t, const struct kvl_shape *sh, int3
         if (head[i].a == 0)
             return kvl_fail(
                 t->err, KVL_EINVAL,
-                "%s: layer %zu head %zu is missing; want a line for each of %d layers of %d "
-                "heads",
+                "%s: layer %zu head %zu is missing; want a line for each of %d layers of %d heads",
                 t->path, i / (size_t)sh->n_heads, i % (size_t)sh->n_heads, sh->n_layers,
                 sh->n_heads);
     return KVL_OK;
@@ -279,8 +263,8 @@ static int mi_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct mi_opts *o = ctx->opts;
     size_t heads = (size_t)ctx->shape->n_heads, row = (size_t)n;
-    float *probs = kvl_scratch(ctx, heads * row);
-    if (!probs) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for the weights of a query");
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, heads * row, &probs));
     memset(vertical, 0, heads * row * sizeof *vertical);
     memset(slash, 0, heads * row * sizeof *slash);
     for (int32_t i = KVL_MAX(0, step->n_tok - o->last_q); i < step->n_tok; i++) {
@@ -297,9 +281,7 @@ static int mi_best(const struct kvl_pctx *ctx, float *score, int32_t n, int32_t 
                    int32_t *index)
 {
     for (int32_t i = 0; i < KVL_MIN(forced, n); i++) score[i] = INFINITY;
-    int rc = ctx->ops->topk(&(struct kvl_topk_args){
-        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
-    return rc == KVL_OK ? rc : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
+    return kvl_topk(ctx, score, 1, n, k, index);
 }
 
 /* What is chosen for one head. */
@@ -313,10 +295,8 @@ static int mi_choose(const struct kvl_pctx *ctx, float *vertical, float *slash, 
 {
     out->n_vertical = KVL_MIN(n, KVL_MAX(MI_COLUMNS, h->a));
     out->n_slash = KVL_MIN(n, KVL_MAX(50, h->b));
-    out->vertical = (void *)kvl_scratch(ctx, (size_t)out->n_vertical);
-    out->slash = (void *)kvl_scratch(ctx, (size_t)out->n_slash);
-    if (!out->vertical || !out->slash)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d columns", out->n_vertical);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)out->n_vertical, &out->vertical));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)out->n_slash, &out->slash));
     KVL_TRY(mi_best(ctx, vertical, n, MI_COLUMNS, out->n_vertical, out->vertical));
     return mi_best(ctx, slash, n, MI_DIAGONALS, out->n_slash, out->slash);
 }
@@ -351,10 +331,8 @@ static int mi_ranges_open(const struct kvl_pctx *ctx, const struct kvl_step *ste
 {
     size_t most = (size_t)((step->pos + step->n_tok) / MI_BLOCK + 1);
     out->n_blocks = (step->n_tok + MI_BLOCK - 1) / MI_BLOCK;
-    out->off = (void *)kvl_scratch(ctx, (size_t)out->n_blocks + 1);
-    out->range = (void *)kvl_scratch(ctx, 2 * most * (size_t)out->n_blocks);
-    if (out->off && out->range) return KVL_OK;
-    return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for ranges of %d blocks", out->n_blocks);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)out->n_blocks + 1, &out->off));
+    return kvl_scratch_get(ctx, 2 * most * (size_t)out->n_blocks, &out->range);
 }
 
 /* Columns and whole blocks of a head. */
@@ -390,13 +368,11 @@ static int mi_pool_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_he
                         float *mean)
 {
     size_t dim = (size_t)ctx->shape->head_dim;
-    int32_t pos[MI_BLOCK];
-    float *k = kvl_scratch(ctx, MI_BLOCK * dim);
-    if (!k) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a block of keys");
+    float *k;
+    KVL_TRY(kvl_scratch_get(ctx, MI_BLOCK * dim, &k));
     for (int32_t at = 0; at < n; at += MI_BLOCK, mean += dim) {
         int32_t rows = KVL_MIN(MI_BLOCK, n - at);
-        for (int32_t i = 0; i < rows; i++) pos[i] = at + i;
-        KVL_TRY(kvl_read_keys(ctx, layer, kv_head, pos, rows, false, k));
+        KVL_TRY(kvl_read_key_span(ctx, layer, kv_head, at, rows, false, k));
         mi_pool(k, dim, rows, dim, mean);
     }
     return KVL_OK;
@@ -416,14 +392,11 @@ static int mi_blocks_open(const struct kvl_pctx *ctx, const struct kvl_step *ste
     size_t keys = (size_t)((step->pos + step->n_tok + MI_BLOCK - 1) / MI_BLOCK);
     size_t queries = (size_t)((step->n_tok + MI_BLOCK - 1) / MI_BLOCK);
     out->n_blocks = (int32_t)queries;
-    out->key = kvl_scratch(ctx, keys * dim);
-    out->query = kvl_scratch(ctx, queries * dim);
-    out->score = kvl_scratch(ctx, keys);
-    out->off = (void *)kvl_scratch(ctx, queries + 1);
-    out->block = (void *)kvl_scratch(ctx, queries * KVL_MIN((size_t)k, keys));
-    if (!out->key || !out->query || !out->score || !out->off || !out->block)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu blocks of keys", keys);
-    return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, keys * dim, &out->key));
+    KVL_TRY(kvl_scratch_get(ctx, queries * dim, &out->query));
+    KVL_TRY(kvl_scratch_get(ctx, keys, &out->score));
+    KVL_TRY(kvl_scratch_get(ctx, queries + 1, &out->off));
+    return kvl_scratch_get(ctx, queries * KVL_MIN((size_t)k, keys), &out->block);
 }
 
 /* The k best for every block of queries, its own among them; mean keys are there. */
@@ -455,7 +428,7 @@ static int mi_mask_blocks(const struct kvl_pctx *ctx, const struct kvl_step *ste
                           struct kvl_prefill_mask *mask)
 {
     const struct kvl_shape *sh = ctx->shape;
-    int32_t group = sh->n_heads / sh->n_kv_heads, most = 0, pooled = -1;
+    int32_t group = sh->group, most = 0, pooled = -1;
     struct mi_blocks b;
     for (int32_t h = 0; h < sh->n_heads; h++)
         if (pattern[h].kind == MI_BLOCK_SPARSE) most = KVL_MAX(most, pattern[h].a);
@@ -481,10 +454,9 @@ static int mi_mask_lines(const struct kvl_pctx *ctx, const struct kvl_step *step
     struct mi_ranges r = { 0 };
     for (int32_t h = 0; h < n_heads; h++) any = any || pattern[h].kind == MI_VERTICAL_SLASH;
     if (!any) return KVL_OK;
-    size_t floats = (size_t)n_heads * (size_t)n;
-    float *vertical = kvl_scratch(ctx, floats), *slash = kvl_scratch(ctx, floats);
-    if (!vertical || !slash)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d columns", n);
+    float *vertical, *slash;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads * (size_t)n, &vertical));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads * (size_t)n, &slash));
     KVL_TRY(mi_scores(ctx, step, q, vertical, slash, n));
     if (whole) KVL_TRY(mi_ranges_open(ctx, step, &r));
     for (int32_t h = 0; h < n_heads; h++) {

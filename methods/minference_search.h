@@ -3,12 +3,9 @@
  * Included once, by minference.c.  MI_SEARCHED queries, spread evenly over the part of the chunk behind the
  * budget's length, are asked for their exact weights; a kind captures what of these falls on the keys that
  * it would have read, all kinds at the size of the budget.  Summed over chunks and contexts by whoever
- * asks: report names capture.<layer>.<head>.<kind>.
- */
+ * asks: report names capture.<layer>.<head>.<kind>. */
 #ifndef MINFERENCE_SEARCH_H
 #define MINFERENCE_SEARCH_H
-
-#include <stdio.h>
 
 /* Weight of a query at position n - 1 on what a head of each kind reads.  range: room for what
  * slash=blocks reads, else NULL. */
@@ -58,24 +55,27 @@ static int mi_candidates_open(const struct kvl_pctx *ctx, const struct kvl_step 
     const struct mi_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
     const struct mi_head both = { .a = o->vertical_size, .b = o->slash_size };
-    int32_t n = step->pos + step->n_tok, group = sh->n_heads / sh->n_kv_heads;
+    int32_t n = step->pos + step->n_tok;
     size_t heads = (size_t)sh->n_heads, floats = heads * (size_t)n;
-    float *vertical = kvl_scratch(ctx, floats), *slash = kvl_scratch(ctx, floats);
-    c->probs = kvl_scratch(ctx, floats);
-    c->seen = (void *)kvl_scratch(ctx, (size_t)n);
-    bool whole = o->slash == MI_WHOLE_BLOCKS;
-    c->range = whole ? (void *)kvl_scratch(ctx, 2 * (size_t)(n / MI_BLOCK + 1)) : NULL;
-    c->lines = (void *)kvl_scratch(ctx, heads * sizeof *c->lines / sizeof(float));
-    c->blocks = (void *)kvl_scratch(ctx, heads * sizeof *c->blocks / sizeof(float));
-    if (!vertical || !slash || !c->probs || !c->seen || (whole && !c->range) || !c->lines ||
-        !c->blocks)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to search patterns of %d tokens", n);
+    float *vertical, *slash;
+    void *lines, *blocks;
+    KVL_TRY(kvl_scratch_get(ctx, floats, &vertical));
+    KVL_TRY(kvl_scratch_get(ctx, floats, &slash));
+    KVL_TRY(kvl_scratch_get(ctx, floats, &c->probs));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &c->seen));
+    c->range = NULL;
+    if (o->slash == MI_WHOLE_BLOCKS)
+        KVL_TRY(kvl_scratch_get(ctx, 2 * (size_t)(n / MI_BLOCK + 1), &c->range));
+    KVL_TRY(kvl_scratch_items(ctx, heads, sizeof *c->lines, &lines));
+    KVL_TRY(kvl_scratch_items(ctx, heads, sizeof *c->blocks, &blocks));
+    c->lines = lines;
+    c->blocks = blocks;
     KVL_TRY(mi_scores(ctx, step, q, vertical, slash, n));
     for (int32_t h = 0; h < sh->n_heads; h++) {
         size_t at = (size_t)h * (size_t)n;
         KVL_TRY(mi_choose(ctx, vertical + at, slash + at, n, &both, &c->lines[h]));
         KVL_TRY(mi_blocks_open(ctx, step, o->block_topk, &c->blocks[h]));
-        KVL_TRY(mi_pool_keys(ctx, step->layer, h / group, n, c->blocks[h].key));
+        KVL_TRY(mi_pool_keys(ctx, step->layer, h / sh->group, n, c->blocks[h].key));
         KVL_TRY(mi_block_lists(ctx, step, q, h, o->block_topk, &c->blocks[h]));
     }
     return KVL_OK;

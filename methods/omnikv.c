@@ -20,43 +20,29 @@
  * always read.
  *
  * Published behaviours differ:
- *   - official uniform and exp turn all stored window queries to the *current* position (a bug);
- *     here a query's weights are those it had when it passed, so rightly turned by construction
  *   - official num_of_selected_tokens (a number, or a share of the context) comes without the tail.
- *     auto stays inside the budget: k = B - 1 - tail.  A given number is official.
+ *     auto stays inside the budget: k = B - 1 - tail.  A given number is official
  *   - lazy=true is the official lazy cache: the old list is read on while more than lazy_overlap of
  *     the union of old and new is in both.  With k from the budget it is cut to its best k
  *   - the LightLLM port is a speed mock whose answers are not meant to be right: not followed
  *
- * Filter layers that nobody gives (filter_layers=auto; the papers' sets are of 32 to 80 layers): of
- * all sets that leave at most dense_layers layers dense, the one whose lists hold most attention of the
- * layers that read them: by the tables beside the model's file, where there are some, else, and with
- * filter_layers=measured, on this context; the rules are in omnikv_filters.h.  dense_layers=auto is what
- * the tables say, for measured ones a quarter of the layers (the papers' 8 of 32), at least 2.
- * report: the filters; of measured ones capture_mean and capture_min of the sparse layers, and capture_own, what a
- * list of their own would have captured.  Where capture_mean is far below capture_own the layers of
- * the model do not share attention, and the difference is what OmniKV loses: below four fifths of it
- * the report has a note that says so.
+ * filter_layers=auto (the papers' sets are of 32 to 80 layers): of all sets that leave at most dense_layers
+ * layers dense, the one whose lists hold most attention of the layers that read them, by the tables beside
+ * the model's file, else, and with filter_layers=measured, on this context; the rules are in
+ * omnikv_filters.h.  dense_layers=auto is what the tables say, for measured ones a quarter of the layers (the
+ * papers' 8 of 32), at least 2.  report: the filters; of measured ones capture_mean and capture_min of the
+ * sparse layers, and capture_own, what a list of their own would have captured.  Below four fifths of it the
+ * layers of the model do not share attention, and a note says so.
  *
  * The bank is counted: calls and bytes of packed loads of whole lists, and which of their tokens
  * the list before had already (bank_hit_share).  With offload=true it is executed, and answers stay
  * the same: the context of the layers that read lists lives on the host, a list of each of them, the
  * tail and the dense layers on the device.  When a filter layer has a new list, what the one before
  * had not comes for all layers that read it as one gather, while the wait layers compute.  A list
- * that shrinks with what is left of the budget leaves room, in which old tokens stay: with k from the
- * budget a few more than bank_hit_share are at hand.  Keys and values attended where they lie (device
- * hybrid) are not loaded.
- * Deviations: num_wait_load_layers=auto is 1 from 16 layers on, else 0 (official: 1), for small
- * models would be mostly dense; tokens that the device has are not loaded again; `last` ranks by
- * exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147 below the
- * largest of all heads, rank last.
- * Cost: dense attention in dense layers, one pass over the filter's weights and a top-k of the
- * context per filter layer and step; uniform and exp: in the first window_size steps one over the
- * weights of all queries of the window.  Attach, auto: 32 queries over every layer's keys.
- */
+ * that shrinks with what is left of the budget leaves room, in which old tokens stay.
+ * `last` ranks by exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147
+ * below the largest of all heads, rank last. */
 #include "omnikv_filters.h"
-
-#include "kvl/policy.h"
 
 #include <float.h>
 #include <math.h>
@@ -73,44 +59,43 @@ struct omnikv_opts {
     /* Not options, from plan.  A row of the table is a token of the context: the step
      * of the last list that had it, then what window queries gave. */
     int32_t table, k; /* k: selected tokens, 0 = by the budget */
-    int32_t heads;    /* table: weights of the window's queries, [window_size][n_heads][context] */
-    double k_share;   /* > 0: k is this share of the context */
+    int32_t heads; /* table: weights of the window's queries, [window_size][n_heads][context_tok] */
+    double k_share;          /* > 0: k is this share of the context */
     bool measured, fallback; /* fallback: for want of tables */
 };
 
 static const char *const omnikv_selectors[] = { "last", "softmax", "uniform", "exp", NULL };
 
-#define OMNIKV_OPT(kind, field)                                                                    \
-    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct omnikv_opts, field)
-
 static const struct kvl_opt omnikv_options[] = {
-    { OMNIKV_OPT(STR, filter_layers), .def = "auto",
-      .help = "layers that choose for those behind them, as in 2+8+18 (official: do_select_layers "
-              "\"2,8,18\" of 32); auto = by the model's tables (kvlab tables), without them "
-              "measured; measured = by captured attention on this context" },
-    { OMNIKV_OPT(INT, dense_layers), .def = "auto", .min = 1, .max = OMNIKV_MAX_LAYERS,
-      .help = "most layers left dense when filters are not given; auto = of the model's tables, "
-              "without them max(2, layers / 4)" },
-    { OMNIKV_OPT(INT, num_wait_load_layers), .def = "auto", .min = 0, .max = OMNIKV_MAX_LAYERS,
-      .help = "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
-              "layers on, else 0" },
-    { OMNIKV_OPT(STR, num_of_selected_tokens), .def = "auto",
-      .help = "tokens of the context per step: auto, budget = budget - 1 - tail; a number, or a "
-              "share with a point (0.067), comes without the tail (official: 0.067, 2048)" },
-    { OMNIKV_OPT(ENUM, selector), .def = "last", .choices = omnikv_selectors,
-      .help = "score of a token: last query's logits, its softmax, or the last window_size queries "
-              "(paper: last and exp; official: selector_cls)" },
-    { OMNIKV_OPT(INT, window_size), .def = "16", .min = 1, .max = 1024,
-      .help = "queries that score in uniform and exp (paper: 16)" },
-    { OMNIKV_OPT(BOOL, lazy), .def = "false",
-      .help = "keep the old list while it overlaps the new one enough (official: cache_cls lazy)" },
-    { OMNIKV_OPT(FLOAT, lazy_overlap), .def = "0.4", .min = 0, .max = 1,
-      .help = "intersection / union of two lists above which lazy keeps the old (official: 0.4)" },
-    { OMNIKV_OPT(BOOL, offload), .def = "false",
-      .help = "the context of the layers that read lists lives on the host; one packed load per "
-              "filter layer (official: real_offload)" },
-    { OMNIKV_OPT(STR, table_sum), .def = "",
-      .help = "checksum of the model's tables, written when filter layers come from them" },
+    KVL_ROW_STR(omnikv_opts, filter_layers, "auto",
+                "layers that choose for those behind them, as in 2+8+18 (official: "
+                "do_select_layers \"2,8,18\" of 32); auto = by the model's tables (kvlab tables), "
+                "without them measured; measured = by captured attention on this context"),
+    KVL_ROW_INT(omnikv_opts, dense_layers, "auto", 1, OMNIKV_MAX_LAYERS,
+                "most layers left dense when filters are not given; auto = of the model's tables, "
+                "without them max(2, layers / 4)"),
+    KVL_ROW_INT(omnikv_opts, num_wait_load_layers, "auto", 0, OMNIKV_MAX_LAYERS,
+                "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
+                "layers on, else 0"),
+    KVL_ROW_STR(omnikv_opts, num_of_selected_tokens, "auto",
+                "tokens of the context per step: auto, budget = budget - 1 - tail; a number, or a "
+                "share with a point (0.067), comes without the tail (official: 0.067, 2048)"),
+    KVL_ROW_ENUM(omnikv_opts, selector, "last", omnikv_selectors,
+                 "score of a token: last query's logits, its softmax, or the last window_size "
+                 "queries (paper: last and exp; official: selector_cls)"),
+    KVL_ROW_INT(omnikv_opts, window_size, "16", 1, 1024,
+                "queries that score in uniform and exp (paper: 16)"),
+    KVL_ROW_BOOL(
+        omnikv_opts, lazy, "false",
+        "keep the old list while it overlaps the new one enough (official: cache_cls lazy)"),
+    KVL_ROW_FLOAT(
+        omnikv_opts, lazy_overlap, "0.4", 0, 1,
+        "intersection / union of two lists above which lazy keeps the old (official: 0.4)"),
+    KVL_ROW_BOOL(omnikv_opts, offload, "false",
+                 "the context of the layers that read lists lives on the host; one packed load per "
+                 "filter layer (official: real_offload)"),
+    KVL_ROW_STR(omnikv_opts, table_sum, "",
+                "checksum of the model's tables, written when filter layers come from them"),
     { 0 },
 };
 
@@ -157,11 +142,7 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
     const char *text = o->num_of_selected_tokens;
     int64_t k;
     if (omnikv_min_budget(plan->shape, o) == 2) {
-        if (plan->budget_tok < 2)
-            return kvl_fail(plan->err, KVL_EINVAL,
-                            "num_of_selected_tokens=auto with budget %d; give a budget of 2 or "
-                            "more, or a number",
-                            plan->budget_tok);
+        KVL_TRY(kvl_plan_needs_budget(plan));
         memcpy(o->num_of_selected_tokens, "budget", sizeof "budget");
         return KVL_OK;
     }
@@ -178,16 +159,6 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
                     text);
 }
 
-/* On the device there is room for a list; which layers go is said when their filters are known. */
-static int omnikv_plan_bank(struct kvl_plan *plan)
-{
-    const struct omnikv_opts *o = plan->opts;
-    int32_t k = omnikv_most(o, plan->budget_tok, plan->context_tok);
-    if (!o->offload) return KVL_OK;
-    return kvl_plan_offload(
-        plan, &(struct kvl_offload){ .unit_tok = 1, .cache_tok = k, .context_only = true });
-}
-
 static int omnikv_plan(struct kvl_plan *plan)
 {
     struct omnikv_opts *o = plan->opts;
@@ -196,21 +167,23 @@ static int omnikv_plan(struct kvl_plan *plan)
     o->fallback = strcmp(o->filter_layers, "auto") == 0 && !plan->shape->tables;
     KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
                                o->table_sum, &o->measured, has_rows));
-    KVL_TRY(omnikv_plan_bank(plan));
+    if (o->offload) /* room for a list; which layers go is said when their filters are known */
+        KVL_TRY(kvl_plan_offload(
+            plan,
+            &(struct kvl_offload){ .unit_tok = 1,
+                                   .cache_tok = omnikv_most(o, plan->budget_tok, plan->context_tok),
+                                   .context_only = true }));
     int32_t window = omnikv_windowed(o) ? o->window_size : 0;
     int32_t observed = KVL_MAX(window, o->measured ? OMNIKV_MEASURE : 0);
     if (observed > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, observed));
     plan->state_bytes =
         sizeof(struct omnikv_state) + (size_t)plan->shape->n_layers * sizeof(struct omnikv_layer);
-    int64_t weights = (int64_t)window * plan->shape->n_heads * KVL_MAX(1, plan->context_tok);
-    struct kvl_meta_desc heads = {
-        .unit = KVL_META_LANE, .unit_tok = 1, .layers = has_rows, .per_layer = true
-    };
-    if (weights > INT32_MAX)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "window_size=%d with %d heads and %d tokens; give a product below 2^31",
-                        window, plan->shape->n_heads, plan->context_tok);
-    heads.row_elems = (int32_t)weights;
+    /* In one piece, of as many tokens as there are: the context may be longer than was planned. */
+    struct kvl_meta_desc heads = { .unit = KVL_META_PAGE,
+                                   .unit_tok = 1,
+                                   .row_elems = window * plan->shape->n_heads,
+                                   .layers = has_rows,
+                                   .per_layer = true };
     if (window > 0) KVL_TRY(kvl_plan_meta_desc(plan, &heads, &o->heads));
     struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
                                   .unit_tok = 1,
@@ -261,9 +234,8 @@ static int omnikv_measure(const struct kvl_pctx *ctx)
     size_t n_layers = (size_t)ctx->shape->n_layers;
     struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
     uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
-    float *capture = kvl_scratch(ctx, n_layers * n_layers);
-    if (!capture)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %zu layers", n_layers);
+    float *capture;
+    KVL_TRY(kvl_scratch_get(ctx, n_layers * n_layers, &capture));
     KVL_TRY(omnikv_capture(ctx, ctx->context_tok, omnikv_k(ctx, ctx->context_tok), capture));
     KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
     KVL_TRY(omnikv_assign(ctx, is_filter));
@@ -338,8 +310,8 @@ static int omnikv_score_query(const struct kvl_pctx *ctx, const float *const *pr
                               const float *lse, int32_t n_among, float *score)
 {
     const float lift = 60.0f; /* keeps more of what would underflow */
-    float *factor = kvl_scratch(ctx, (size_t)ctx->shape->n_heads), top = -INFINITY;
-    if (!factor) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a factor of each head");
+    float *factor, top = -INFINITY;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads, &factor));
     for (int32_t h = 0; lse && h < ctx->shape->n_heads; h++) top = KVL_MAX(top, lse[h]);
     for (int32_t h = 0; h < ctx->shape->n_heads; h++)
         factor[h] = lse ? expf(lse[h] - top + lift) : omnikv_among(probs[h], n_among);
@@ -399,9 +371,10 @@ static int omnikv_renew(const struct kvl_pctx *ctx, const struct kvl_step *step,
     const struct omnikv_opts *o = ctx->opts;
     size_t n = (size_t)ctx->context_tok, n_heads = (size_t)ctx->shape->n_heads;
     int32_t n_queries = KVL_MIN(o->window_size, step->pos + 1);
-    const float **of = (void *)kvl_scratch(ctx, n_heads * sizeof *of / sizeof(float));
+    void *items;
     struct kvl_meta_view heads;
-    if (!of) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu heads", n_heads);
+    KVL_TRY(kvl_scratch_items(ctx, n_heads, sizeof(float *), &items));
+    const float **of = items;
     KVL_TRY(kvl_meta_read(ctx, o->heads, step->layer, 0, &heads));
     KVL_TRY(kvl_meta_count(ctx, o->heads, (int64_t)(n_queries - 1) * (int64_t)(n_heads * n)));
     float *current = omnikv_heads(ctx, heads.base, step->pos);
@@ -459,7 +432,7 @@ static int omnikv_keep_old(const struct kvl_pctx *ctx, struct omnikv_list *list)
         bool old = (int32_t)*omnikv_tag(ctx, list, t) == list->layer->tag;
         list->score[t] = old ? KVL_MAX(list->score[t], -FLT_MAX) : -INFINITY;
     }
-    KVL_TRY(omnikv_topk(ctx, list->score, ctx->context_tok, list->n, list->item));
+    KVL_TRY(kvl_topk(ctx, list->score, 1, ctx->context_tok, list->n, list->item));
     return kvl_look(ctx);
 }
 
@@ -505,14 +478,12 @@ static int omnikv_open_list(const struct kvl_pctx *ctx, struct omnikv_list *list
 {
     int32_t pos = list->step->pos, k = omnikv_k(ctx, pos), tail = pos - ctx->context_tok;
     int32_t forced = omnikv_forced(ctx, pos, k), searched = ctx->context_tok - forced;
-    list->item = (void *)kvl_scratch(ctx, (size_t)k + (size_t)tail);
     list->n = k;
-    if (!list->item)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a list of %d tokens", k + tail);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)k + (size_t)tail, &list->item));
     KVL_TRY(
         kvl_tap_scores(ctx, list->step,
                        &(struct kvl_scored){ .unit_tok = 1, .n = searched, .score = list->score }));
-    KVL_TRY(omnikv_topk(ctx, list->score, searched, k - forced, list->item));
+    KVL_TRY(kvl_topk(ctx, list->score, 1, searched, k - forced, list->item));
     KVL_TRY(kvl_look(ctx));
     for (int32_t i = 0; i < forced; i++) list->item[k - forced + i] = searched + i;
     KVL_TRY(omnikv_bank(ctx, list));
@@ -530,10 +501,8 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)n; /* a dense layer reads every position */
     if (state->layer[step->layer].first < 0) return KVL_OK;
     KVL_TRY(kvl_look(ctx));
-    struct omnikv_list list = { .step = step,
-                                .layer = &state->layer[step->layer],
-                                .score = kvl_scratch(ctx, (size_t)ctx->context_tok) };
-    if (!list.score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores");
+    struct omnikv_list list = { .step = step, .layer = &state->layer[step->layer] };
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->context_tok, &list.score));
     KVL_TRY(kvl_meta_read(ctx, o->table, step->layer, omnikv_windowed(o) ? ctx->context_tok : 0,
                           &rows));
     list.rows = rows.base;

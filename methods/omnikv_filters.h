@@ -35,10 +35,10 @@ static int omnikv_parse_filters(const char *text, const struct kvl_shape *shape,
         number[n] = '\0';
         if (kvl_parse_i64(number, &layer) != KVL_OK || layer <= before ||
             layer >= shape->n_layers - 1)
-            return kvl_fail(err, KVL_EINVAL,
-                            "filter_layers=%s; give auto, or ascending layers from 0 to %d as in "
-                            "2+8+18",
-                            text, shape->n_layers - 2);
+            return kvl_fail(
+                err, KVL_EINVAL,
+                "filter_layers=%s; give auto, or ascending layers from 0 to %d as in 2+8+18", text,
+                shape->n_layers - 2);
         before = (int32_t)layer;
         is_filter[before] = 1;
     }
@@ -96,15 +96,15 @@ static int omnikv_plan_layers(struct kvl_plan *plan, char *filter_layers, int32_
                         "left to read its list, give 0 to %d",
                         *wait, n_layers, n_layers - 2);
     if ((known || *measured) && (*dense <= *wait || *dense >= n_layers))
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, "
-                        "give %d to %d",
-                        *dense, *wait, n_layers, *wait + 1, n_layers - 1);
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, give %d to %d",
+            *dense, *wait, n_layers, *wait + 1, n_layers - 1);
     if (*measured && table_sum[0])
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "table_sum=%s, and the model has no tables; give filter_layers, or no "
-                        "table_sum",
-                        table_sum);
+        return kvl_fail(
+            plan->err, KVL_EINVAL,
+            "table_sum=%s, and the model has no tables; give filter_layers, or no table_sum",
+            table_sum);
     if (*measured) {
         memcpy(filter_layers, "measured", sizeof "measured");
         memset(is_filter, 1, (size_t)n_layers - 1);
@@ -136,14 +136,6 @@ static int omnikv_reduce(const struct kvl_pctx *ctx, float *y, const float *x, s
                                                                    .reduce = reduce });
 }
 
-static int omnikv_topk(const struct kvl_pctx *ctx, const float *score, int32_t n, int32_t k,
-                       int32_t *index)
-{
-    int rc = ctx->ops->topk(&(struct kvl_topk_args){
-        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = k });
-    return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d tokens", k, n);
-}
-
 /* What lies in scratch while filters are measured; L layers, n tokens. */
 struct omnikv_measure {
     float *probs;   /* [n_heads][n] of one query */
@@ -170,7 +162,7 @@ static int omnikv_measure_query(const struct kvl_pctx *ctx, const struct omnikv_
         int32_t *list = m->list + at * (size_t)m->k;
         KVL_TRY(kvl_obs_window_probs(ctx, (int32_t)at, back, m->probs, m->n));
         KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, own, KVL_REDUCE_MAX));
-        KVL_TRY(omnikv_topk(ctx, m->weight, own, k, list));
+        KVL_TRY(kvl_topk(ctx, m->weight, 1, own, k, list));
         KVL_TRY(omnikv_reduce(ctx, m->weight, m->probs, n, m->n, KVL_REDUCE_MEAN));
         for (size_t l = 0; l <= at; l++)
             m->capture[l * n_layers + at] +=
@@ -185,12 +177,9 @@ static int omnikv_capture(const struct kvl_pctx *ctx, int32_t n_tok, int32_t k, 
     size_t n = (size_t)n_tok, n_layers = (size_t)ctx->shape->n_layers;
     int32_t n_queries = KVL_MIN(OMNIKV_MEASURE, n_tok);
     struct omnikv_measure m = { .n = n_tok, .k = k, .capture = capture };
-    m.probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * n);
-    m.weight = kvl_scratch(ctx, n);
-    m.list = (void *)kvl_scratch(ctx, n_layers * (size_t)k);
-    if (!m.probs || !m.weight || !m.list)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %d layers of %d tokens",
-                        ctx->shape->n_layers, m.n);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * n, &m.probs));
+    KVL_TRY(kvl_scratch_get(ctx, n, &m.weight));
+    KVL_TRY(kvl_scratch_get(ctx, n_layers * (size_t)k, &m.list));
     memset(capture, 0, n_layers * n_layers * sizeof *capture);
     for (int32_t b = 0; b < n_queries; b++) KVL_TRY(omnikv_measure_query(ctx, &m, b));
     for (size_t i = 0; i < n_layers * n_layers; i++) capture[i] /= (float)n_queries;
@@ -205,8 +194,8 @@ static int omnikv_choose(const struct kvl_pctx *ctx, const float *capture, int32
                          int32_t dense, uint8_t *is_filter)
 {
     size_t n_layers = (size_t)ctx->shape->n_layers;
-    double sparse, *exact = (void *)kvl_scratch(ctx, 2 * n_layers * n_layers);
-    if (!exact) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to choose filters");
+    double sparse, *exact;
+    KVL_TRY(kvl_scratch_get(ctx, n_layers * n_layers, &exact));
     for (size_t i = 0; i < n_layers * n_layers; i++) exact[i] = (double)capture[i];
     return kvl_filter_layers(exact, ctx->shape->n_layers, dense, wait, is_filter, &sparse,
                              ctx->err);

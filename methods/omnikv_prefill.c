@@ -16,16 +16,8 @@
  * Budget B: a query of a sparse layer reads at most B tokens, the chunk included: chunk = B / (1 + r), in
  * whole 64s from 64 on, k = B - chunk.  Without a budget: chunks of 1024, r = 1.  B >= context: one chunk.
  *
- * Deviations: no code of a prefill with filters is published, so that the score of a chunk, the spread of
- * its queries and r = 1 are ours.  num_wait_load_layers and dense_layers as in omnikv.
- * Cost of the prefill: per filter layer and chunk window_size queries over all keys again, a top-k; per
- * step: nothing.
- */
+ * The score of a chunk, the spread of its queries and r = 1 are ours: no code of such a prefill is published. */
 #include "omnikv_filters.h"
-
-#include "kvl/policy.h"
-
-#include <string.h>
 
 enum { OKP_CHUNK = 1024, OKP_ALIGN = 64 };
 
@@ -42,35 +34,30 @@ struct okp_opts {
 enum { OKP_SPREAD = 0, OKP_LAST };
 static const char *const okp_query_from[] = { "spread", "last", NULL };
 
-#define OKP_OPT(kind, field)                                                                       \
-    .name = #field, .type = KVL_OPT_##kind, .off = offsetof(struct okp_opts, field)
-
 static const struct kvl_opt okp_options[] = {
-    { OKP_OPT(STR, filter_layers), .def = "auto",
-      .help =
-          "layers that choose for those behind them, as in 2+8+18; auto = by the model's tables "
-          "(kvlab tables), without them measured; measured = by captured attention on the first "
-          "chunk" },
-    { OKP_OPT(INT, dense_layers), .def = "auto", .min = 1, .max = OMNIKV_MAX_LAYERS,
-      .help = "most layers left dense when filters are not given; auto = of the model's tables, "
-              "without them max(2, layers / 4)" },
-    { OKP_OPT(INT, num_wait_load_layers), .def = "auto", .min = 0, .max = OMNIKV_MAX_LAYERS,
-      .help = "dense layers behind a filter; auto = 1 from 16 layers on, else 0 (official: 1)" },
-    { OKP_OPT(FLOAT, r), .def = "1", .min = 0.01, .max = 100,
-      .help = "selected tokens / tokens of a chunk, where one of them is auto" },
-    { OKP_OPT(INT, chunk), .def = "auto", .min = 16, .max = 1 << 30,
-      .help = "tokens of a chunk; auto = budget / (1 + r), 1024 without" },
-    { OKP_OPT(INT, num_of_selected_tokens), .def = "auto", .min = 0, .max = 1 << 30,
-      .help = "tokens before the chunk that sparse layers read; auto = budget - chunk, r * chunk "
-              "without" },
-    { OKP_OPT(INT, window_size), .def = "16", .min = 1, .max = 1024,
-      .help =
-          "queries of a chunk that score, and tokens before it that are always selected (paper: "
-          "16, decoding)" },
-    { OKP_OPT(ENUM, query_from), .def = "last", .choices = okp_query_from,
-      .help = "these queries: spread over the chunk, or its last (as the selector does)" },
-    { OKP_OPT(STR, table_sum), .def = "",
-      .help = "checksum of the model's tables, written when filter layers come from them" },
+    KVL_ROW_STR(okp_opts, filter_layers, "auto",
+                "layers that choose for those behind them, as in 2+8+18; auto = by the model's "
+                "tables (kvlab tables), without them measured; measured = by captured attention on "
+                "the first chunk"),
+    KVL_ROW_INT(okp_opts, dense_layers, "auto", 1, OMNIKV_MAX_LAYERS,
+                "most layers left dense when filters are not given; auto = of the model's tables, "
+                "without them max(2, layers / 4)"),
+    KVL_ROW_INT(okp_opts, num_wait_load_layers, "auto", 0, OMNIKV_MAX_LAYERS,
+                "dense layers behind a filter; auto = 1 from 16 layers on, else 0 (official: 1)"),
+    KVL_ROW_FLOAT(okp_opts, r, "1", 0.01, 100,
+                  "selected tokens / tokens of a chunk, where one of them is auto"),
+    KVL_ROW_INT(okp_opts, chunk, "auto", 16, 1 << 30,
+                "tokens of a chunk; auto = budget / (1 + r), 1024 without"),
+    KVL_ROW_INT(okp_opts, num_of_selected_tokens, "auto", 0, 1 << 30,
+                "tokens before the chunk that sparse layers read; auto = budget - chunk, r * chunk "
+                "without"),
+    KVL_ROW_INT(okp_opts, window_size, "16", 1, 1024,
+                "queries of a chunk that score, and tokens before it that are always selected "
+                "(paper: 16, decoding)"),
+    KVL_ROW_ENUM(okp_opts, query_from, "last", okp_query_from,
+                 "these queries: spread over the chunk, or its last (as the selector does)"),
+    KVL_ROW_STR(okp_opts, table_sum, "",
+                "checksum of the model's tables, written when filter layers come from them"),
     { 0 },
 };
 
@@ -111,11 +98,10 @@ static int okp_plan_sizes(struct kvl_plan *plan)
     if (all) o->num_of_selected_tokens = KVL_MAX(0, o->num_of_selected_tokens);
     if (o->num_of_selected_tokens < 0 ||
         (budget > 0 && !all && given != KVL_AUTO && o->chunk + given > budget))
-        return kvl_fail(
-            plan->err, KVL_EINVAL,
-            "chunk=%d and num_of_selected_tokens=%d with budget %d; want a sum of at most "
-            "the budget",
-            o->chunk, o->num_of_selected_tokens, budget);
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "chunk=%d and num_of_selected_tokens=%d with budget %d; want a sum of at "
+                        "most the budget",
+                        o->chunk, o->num_of_selected_tokens, budget);
     plan->prefill_chunk_tok = o->chunk;
     return KVL_OK;
 }
@@ -170,9 +156,8 @@ static int okp_measure(const struct kvl_pctx *ctx, int32_t n)
     struct okp_state *state = ctx->state;
     size_t n_layers = (size_t)ctx->shape->n_layers;
     uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
-    float *capture = kvl_scratch(ctx, n_layers * n_layers);
-    if (!capture)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory to measure %zu layers", n_layers);
+    float *capture;
+    KVL_TRY(kvl_scratch_get(ctx, n_layers * n_layers, &capture));
     /* No more than a quarter of the chunk, or lists would hold all that there is. */
     int32_t k = KVL_MAX(1, KVL_MIN(o->num_of_selected_tokens, n / 4));
     KVL_TRY(omnikv_capture(ctx, n, k, capture));
@@ -197,10 +182,9 @@ static int okp_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct okp_opts *o = ctx->opts;
     int32_t n_queries = KVL_MIN(o->window_size, step->n_tok), end = step->pos + step->n_tok;
-    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * (size_t)end);
-    float *most = kvl_scratch(ctx, (size_t)step->pos);
-    if (!probs || !most)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", step->pos);
+    float *probs, *most;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * (size_t)end, &probs));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)step->pos, &most));
     memset(score, 0, (size_t)step->pos * sizeof *score);
     for (int32_t i = 1; i <= n_queries; i++) {
         int32_t at = o->query_from == OKP_LAST
@@ -220,15 +204,14 @@ static int okp_filter(const struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct okp_opts *o = ctx->opts;
     struct okp_state *state = ctx->state;
-    float *score = kvl_scratch(ctx, (size_t)step->pos);
-    if (!score)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", step->pos);
+    float *score;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)step->pos, &score));
     KVL_TRY(okp_score(ctx, step, q, score));
     int32_t k = KVL_MIN(o->room, step->pos), forced = KVL_MIN(k, o->window_size);
     int32_t searched = step->pos - forced;
     KVL_TRY(kvl_tap_scores(ctx, step,
                            &(struct kvl_scored){ .unit_tok = 1, .n = searched, .score = score }));
-    KVL_TRY(omnikv_topk(ctx, score, searched, k - forced, state->list));
+    KVL_TRY(kvl_topk(ctx, score, 1, searched, k - forced, state->list));
     for (int32_t i = 0; i < forced; i++) state->list[k - forced + i] = searched + i;
     state->n_list = k;
     return KVL_OK;

@@ -165,27 +165,27 @@ int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *
                   : KVL_OK;
 }
 
-/* Rows are a minimum and a maximum of keys. */
-static int minmax_check(const struct kvl_pctx *ctx, int32_t table)
+/* Rows are a minimum and a maximum of `dim` elements; 0 = any. */
+static int minmax_check(const struct kvl_pctx *ctx, int32_t table, int32_t dim)
 {
     const struct kvl_planned *planned = ctx->host->session->planned;
     if (table < 0 || table >= planned->p.n_meta)
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d, want a handle from plan", table);
     const struct kvl_meta_decl *d = table_decl(ctx, table);
     if (d->unit == KVL_META_PAGE && !d->per_layer && d->elem <= KVL_META_KEY &&
-        d->row_elems == 2 * ctx->shape->head_dim)
+        (dim ? d->row_elems == 2 * dim : d->row_elems % 2 == 0))
         return KVL_OK;
     return kvl_fail(ctx->err, KVL_EPOLICY,
                     "minima and maxima in table %d: want a row of 2 x %d floats or stored keys per "
                     "page and kv head",
-                    table, ctx->shape->head_dim);
+                    table, dim ? dim : d->row_elems / 2);
 }
 
 int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
                      const float *k)
 {
     struct kvl_meta_view rows;
-    KVL_TRY(minmax_check(ctx, table));
+    KVL_TRY(minmax_check(ctx, table, ctx->shape->head_dim));
     int32_t page_tok = table_decl(ctx, table)->unit_tok, page = step->pos / page_tok;
     KVL_TRY(kvl_meta_from(ctx, table, step->layer, page, &rows));
     return ctx->ops->page_minmax(
@@ -204,7 +204,12 @@ int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *
 {
     struct kvl_meta_part part[2];
     float *bound = b->bound;
-    KVL_TRY(minmax_check(ctx, b->table));
+    int32_t n_lists = b->n_lists ? b->n_lists : ctx->shape->n_heads;
+    KVL_TRY(minmax_check(ctx, b->table, b->n_lists ? 0 : ctx->shape->head_dim));
+    if (n_lists < 1 || n_lists % ctx->shape->n_kv_heads != 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "bounds of %d vectors, want a multiple of %d kv heads", n_lists,
+                        ctx->shape->n_kv_heads);
     KVL_TRY(kvl_meta_rows(ctx, b->table, b->layer, b->n_rows, part));
     for (int i = 0; i < 2; bound += part[i++].n_rows) {
         if (part[i].n_rows == 0) continue;
@@ -216,9 +221,9 @@ int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *
                                            .type = part[i].type,
                                            .head_stride = part[i].head_stride,
                                            .n_pages = part[i].n_rows,
-                                           .n_heads = ctx->shape->n_heads,
+                                           .n_heads = n_lists,
                                            .n_kv_heads = ctx->shape->n_kv_heads,
-                                           .head_dim = ctx->shape->head_dim,
+                                           .head_dim = table_decl(ctx, b->table)->row_elems / 2,
                                            .reduce = b->reduce }));
     }
     return KVL_OK;

@@ -130,6 +130,7 @@ struct rig_run {
     int32_t budget;
     const int32_t *id; /* [n_ctx + n_steps] */
     int32_t n_ctx, n_steps;
+    int32_t n_planned; /* context that the plan is told of; 0 = n_ctx */
     uint64_t seed;
     enum kvl_exec exec;
 };
@@ -161,8 +162,9 @@ static inline void rig_context(struct rig *r, const struct rig_run *run,
 static inline struct rig_session rig_start(struct rig *r, const struct rig_run *run)
 {
     struct rig_session rs = { 0 };
-    RIG_OK(&r->err, kvl_planned_create(run->policy, rig_shape(r), run->options, run->budget,
-                                       run->n_ctx, &rs.planned, &r->err));
+    RIG_OK(&r->err,
+           kvl_planned_create(run->policy, rig_shape(r), run->options, run->budget,
+                              run->n_planned ? run->n_planned : run->n_ctx, &rs.planned, &r->err));
     rig_observe(r, rs.planned);
     RIG_OK(&r->err, kvl_session_create(r->engine, &rs.s, &r->err));
     rig_context(r, run, rs.planned, rs.s);

@@ -139,27 +139,29 @@ static int check_scores(const struct kvl_pctx *ctx, int32_t layer, const float *
     return KVL_OK;
 }
 
-static int check_bounds(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n,
-                        const float *key)
+/* Bounds of the boxes of `n` keys by n_lists vectors q; 0: by one per query head. */
+static int check_bounds(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n_lists,
+                        int32_t n, const float *key)
 {
     const struct kvl_shape *sh = ctx->shape;
-    int32_t n_pages = (n + PAGE - 1) / PAGE;
+    int32_t n_pages = (n + PAGE - 1) / PAGE, lists = n_lists ? n_lists : sh->n_heads;
     float *bound;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_heads * n_pages), &bound));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(lists * n_pages), &bound));
     KVL_TRY(kvl_table_bounds(ctx, &(struct kvl_table_bounds){ .table = BOX,
                                                               .layer = layer,
                                                               .n_rows = n_pages,
                                                               .q = q,
+                                                              .n_lists = n_lists,
                                                               .reduce = KVL_REDUCE_NONE,
                                                               .bound = bound }));
-    for (int32_t i = 0; i < sh->n_heads * n_pages; i++) {
+    for (int32_t i = 0; i < lists * n_pages; i++) {
         int32_t head = i / n_pages, page = i % n_pages, end = KVL_MIN(n, (page + 1) * PAGE);
         double want = 0;
         for (int32_t c = 0; c < DIM; c++) {
             double most = -HUGE_VAL;
             for (int32_t p = page * PAGE; p < end; p++)
                 most = fmax(most, (double)q[head * DIM + c] *
-                                      (double)key[(head / sh->group * n + p) * DIM + c]);
+                                      (double)key[(head / (lists / N_KV) * n + p) * DIM + c]);
             want += most;
         }
         near((double)bound[i], want);
@@ -256,7 +258,10 @@ static int calls_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(check_rows(ctx, step->layer, n, key));
     KVL_TRY(check_scores(ctx, step->layer, q->q, n, key, false));
     KVL_TRY(check_scores(ctx, step->layer, q->q, n, key, true));
-    if (step->layer >= 1) KVL_TRY(check_bounds(ctx, step->layer, q->q, n, key));
+    if (step->layer >= 1) {
+        KVL_TRY(check_bounds(ctx, step->layer, q->q, 0, n, key));
+        KVL_TRY(check_bounds(ctx, step->layer, q->q, N_KV, n, key));
+    }
     KVL_TRY(check_ranks(ctx));
     KVL_TRY(check_tap(ctx, step));
     n_checked++;
@@ -331,6 +336,10 @@ static void test_refusals(void **state)
     REFUSED(kvl_table_minmax(ctx, N_TABLES, &step, x), KVL_EPOLICY, "want a handle from plan");
     REFUSED(kvl_table_bounds(ctx, &(struct kvl_table_bounds){ .table = LAYER, .q = x, .bound = x }),
             KVL_EPOLICY, "a row of 2 x 16");
+    REFUSED(kvl_table_bounds(ctx,
+                             &(struct kvl_table_bounds){
+                                 .table = BOX, .q = x, .n_lists = N_KV + 1, .bound = x }),
+            KVL_EPOLICY, "a multiple of 2 kv heads");
     REFUSED(kvl_table_read(ctx, BOX, 0, 1, &rows), KVL_EPOLICY, "no rows in layer 0");
     REFUSED(kvl_topk(ctx, x, 1, 3, 4, index), KVL_EPOLICY, "the 4 best of 3");
     REFUSED(kvl_group_scores(ctx, x, 3, KVL_REDUCE_NONE, x), KVL_EPOLICY, "reduction 0");

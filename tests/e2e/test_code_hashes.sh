@@ -66,8 +66,8 @@ edit methods/snapkv.c
 changes "a method" "method snapkv"
 edit methods/window_scores.h
 changes "a header of two methods" "method rocketkv method snapkv"
-edit methods/ktransformers_options.h
-changes "a header, through headers too" "method ktransformers"
+edit methods/minference_search.h
+changes "a header of one method" "method minference"
 edit datasets/passkey.c
 changes "a task" "task passkey"
 edit datasets/text/english.def

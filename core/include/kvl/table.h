@@ -145,10 +145,14 @@ KVL_API int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_
 KVL_API int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
                              const float *k);
 /* Upper bounds of q . k for the first n_rows units of such a table (Quest): bound [lists][n_rows], a list for
- * every kv head, or query head with KVL_REDUCE_NONE. */
+ * every kv head, or vector of q with KVL_REDUCE_NONE.  Vector l meets the boxes of kv head
+ * l / (n_lists / n_kv_heads). */
 struct kvl_table_bounds {
     int32_t table, layer, n_rows;
-    const float *q; /* [n_heads][head_dim] */
+    const float *q; /* [n_lists][row_elems / 2] */
+    /* A multiple of n_kv_heads, where rows are boxes [2][row_elems / 2] of another length than a key's; 0 =
+     * n_heads, of keys */
+    int32_t n_lists;
     enum kvl_reduce reduce;
     float *bound; /* out */
 };
