@@ -18,8 +18,6 @@
  *            one: up to chunk tokens more or fewer than the budget.  A context shorter than a chunk is the
  *            inner policy's
  * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
- * Deviations: the paper's reuse of indices by neighbouring layers: no.
- * Cost: that of the inner policy and one pass over the scores of a layer, once.
  */
 #include "wrapped.h"
 
@@ -33,21 +31,11 @@ enum { CHUNKKV_BESIDE = 0, CHUNKKV_SCORED };
 static const char *const chunkkv_protected[] = { "beside", "scored", NULL };
 
 static const struct kvl_opt chunkkv_options[] = {
-    { .name = "chunk",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct chunkkv_opts, chunk),
-      .def = "20",
-      .min = 1,
-      .max = 4096,
-      .help = "tokens that stay or go together (kvpress: 20)" },
-    { .name = "protected",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct chunkkv_opts, protected),
-      .def = "beside",
-      .choices = chunkkv_protected,
-      .help =
-          "tokens that the inner policy protects: stay beside the chunks (paper), or score above "
-          "the best and go with their chunk (kvpress)" },
+    KVL_ROW_INT(chunkkv_opts, chunk, "20", 1, 4096,
+                "tokens that stay or go together (kvpress: 20)"),
+    KVL_ROW_ENUM(chunkkv_opts, protected, "beside", chunkkv_protected,
+                 "tokens that the inner policy protects: stay beside the chunks (paper), or score "
+                 "above the best and go with their chunk (kvpress)"),
     { 0 },
 };
 

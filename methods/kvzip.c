@@ -1,7 +1,7 @@
 /* kvzip - keeps what the model needs to write the context down again.
  *
  * Kim et al.: KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction, NeurIPS 2025 (arXiv
- * 2505.23416), section 3.  When the context is complete, it is run once more, behind itself, in chunks: a
+ * 2505.23416), section 3.  When the context is complete, it is run once more, after itself, in chunks: a
  * request to repeat, then the chunk.  The score of a pair (layer, kv head, position) is the largest weight
  * that a query of its chunk's repetition puts on it, over the group's query heads, where the softmax sees
  * the first keys of the context, the chunk's own, and the repetition up to the query (the engine:
@@ -9,149 +9,97 @@
  *
  *   layerwise  every layer keeps the same number (kvpress); default: all layers compete, as published
  *   plus       KVzip+ (kvpress): weights over the norm of the layer's input, times that of the value
- *              behind the output projection
- *   ties       strict: pairs that are as good as the last one that fits go too, as in the official code;
+ *              after the output projection
+ *   ties       strict: pairs as good as the last one that fits go too, as in the official code;
  *              default: they stay as far as they fit, lower layers, heads and positions first
- * The first n_sink tokens stay in every lane (kvpress: score 1; the official code keeps the whole system
- * prompt, which is part of the context here).
- *
- * Budget B: lanes keep B - 1 tokens of the context on average, n_sink among them, and attend to the current
- * one; tokens that come later stay.
- * Deviations: the request is worded differently, and tokenised as plain text without a chat template, as
- * the context is.  Weights are 32-bit floats (kvpress, official code: the model's type, with more ties).
- * Cost: once, a second prefill of the context over the full cache, and for every query of it chunk_size
- * more weights per head; shared by all policies and budgets, and counted apart (replay_ns).  A top-k of n
- * for all lanes together.  Nothing while decoding.
- */
+ * Budget B: lanes keep B - 1 tokens of the context on average, and attend to the current one; the
+ * first n_sink stay in every lane (kvpress: score 1), and tokens that come later. */
 #include "kvl/policy.h"
 
+#include <math.h>
 #include <string.h>
 
 struct kvzip_opts {
     int32_t chunk_size, n_sink, ties;
     bool layerwise, plus;
+    enum kvl_observer observer; /* from plan */
 };
 
 enum { KVZIP_EXACT = 0, KVZIP_STRICT };
 static const char *const kvzip_ties[] = { "exact", "strict", NULL };
 
 static const struct kvl_opt kvzip_options[] = {
-    { .name = "chunk_size",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct kvzip_opts, chunk_size),
-      .def = "2048",
-      .min = 16,
-      .max = 65536,
-      .help = "tokens that are repeated at a time (paper: 2000; kvpress: 2048)" },
-    { .name = "layerwise",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct kvzip_opts, layerwise),
-      .def = "false",
-      .help = "pairs compete within their layer only (paper: false)" },
-    { .name = "plus",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct kvzip_opts, plus),
-      .def = "false",
-      .help = "KVzip+: norms of inputs and of projected values (kvpress)" },
-    { .name = "n_sink",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct kvzip_opts, n_sink),
-      .def = "4",
-      .min = 0,
-      .max = 65536,
-      .help = "first tokens that stay (kvpress: 4; official: the system prompt)" },
-    { .name = "ties",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct kvzip_opts, ties),
-      .def = "exact",
-      .choices = kvzip_ties,
-      .help =
-          "scores equal to the last that fits: exact = as many as fit, strict = none (official)" },
+    KVL_ROW_INT(kvzip_opts, chunk_size, "2048", 16, 65536,
+                "tokens that are repeated at a time (paper: 2000; kvpress: 2048)"),
+    KVL_ROW_BOOL(kvzip_opts, layerwise, "false", "pairs compete in their layer only (paper: no)"),
+    KVL_ROW_BOOL(kvzip_opts, plus, "false",
+                 "KVzip+: norms of inputs and projected values (kvpress)"),
+    KVL_ROW_INT(kvzip_opts, n_sink, "4", 0, 65536,
+                "first tokens that stay (kvpress: 4; official: the system prompt)"),
+    KVL_ROW_ENUM(kvzip_opts, ties, "exact", kvzip_ties,
+                 "equal to the last that fits: exact = as many as fit, strict = none (official)"),
     { 0 },
 };
 
-/* Pairs behind the sink that each lane keeps: [n_layers][n_kv_heads]. */
+/* Pairs after the sink that each lane keeps: [n_layers][n_kv_heads]. */
 static int32_t *kvzip_count(const struct kvl_pctx *ctx, int32_t layer)
 {
     return (int32_t *)ctx->state + (size_t)layer * (size_t)ctx->shape->n_kv_heads;
 }
 
-static enum kvl_observer kvzip_observer(const struct kvzip_opts *o)
-{
-    return o->plus ? KVL_OBS_REPLAY_PLUS : KVL_OBS_REPLAY;
-}
-
 static int32_t kvzip_min_budget(const struct kvl_shape *shape, const void *opts)
 {
-    const struct kvzip_opts *o = opts;
     (void)shape;
-    return o->n_sink + 2;
+    return ((const struct kvzip_opts *)opts)->n_sink + 2;
 }
 
 static int kvzip_plan(struct kvl_plan *plan)
 {
-    const struct kvzip_opts *o = plan->opts;
-    size_t lanes = (size_t)plan->shape->n_layers * (size_t)plan->shape->n_kv_heads;
-    plan->state_bytes = lanes * sizeof(int32_t);
-    if (plan->budget_tok < o->n_sink + 2)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d with n_sink=%d; give %d or more",
-                        plan->budget_tok, o->n_sink, o->n_sink + 2);
-    return kvl_plan_observe(plan, kvzip_observer(o), o->chunk_size);
+    struct kvzip_opts *o = plan->opts;
+    KVL_TRY(kvl_plan_needs_budget(plan));
+    plan->state_bytes = (size_t)(plan->shape->n_layers * plan->shape->n_kv_heads) * sizeof(int32_t);
+    o->observer = o->plus ? KVL_OBS_REPLAY_PLUS : KVL_OBS_REPLAY;
+    return kvl_plan_observe(plan, o->observer, o->chunk_size);
 }
 
-/* Scores behind the sink of lanes that compete, one lane after the other, into scratch. */
+/* Scores after the sink of lanes that compete, one lane after the other. */
 static int kvzip_gather(const struct kvl_pctx *ctx, int32_t layer, int32_t n_layers, int32_t n,
-                        float **out)
+                        float *to)
 {
     const struct kvzip_opts *o = ctx->opts;
     size_t heads = (size_t)ctx->shape->n_kv_heads, row = (size_t)n;
-    float *to = kvl_scratch(ctx, (size_t)n_layers * heads * row);
-    if (!to) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores of every lane", n);
-    *out = to;
     for (int32_t l = layer; l < layer + n_layers; l++) {
         const float *score;
         int32_t n_tok;
-        KVL_TRY(kvl_obs_replay(ctx, l, kvzip_observer(o), o->chunk_size, &score, &n_tok));
+        KVL_TRY(kvl_obs_replay(ctx, l, o->observer, o->chunk_size, &score, &n_tok));
         for (size_t h = 0; h < heads; h++, to += row)
             memcpy(to, score + h * (size_t)n_tok + (size_t)o->n_sink, row * sizeof *to);
     }
     return KVL_OK;
 }
 
-/* Pairs of every lane that are better than the worst of the k at index [k]. */
-static void kvzip_count_better(const float *score, int32_t n, const int32_t *index, int32_t k,
-                               int32_t n_lanes, int32_t *count)
-{
-    float worst = score[index[0]];
-    for (int32_t i = 1; i < k; i++) worst = score[index[i]] < worst ? score[index[i]] : worst;
-    for (int32_t lane = 0; lane < n_lanes; lane++)
-        for (int32_t i = 0; i < n; i++)
-            count[lane] += score[(size_t)lane * (size_t)n + (size_t)i] > worst;
-}
-
-/* Shares the budget of n_layers layers out to their lanes. */
-static int kvzip_share(const struct kvl_pctx *ctx, int32_t layer, int32_t n_layers, int32_t n)
+/* Shares the budget of n_layers layers out to their lanes: the pairs of each among the k best, or,
+ * strictly, those better than the last of them. */
+static int kvzip_share(const struct kvl_pctx *ctx, int32_t layer, int32_t n_layers)
 {
     const struct kvzip_opts *o = ctx->opts;
-    int32_t n_lanes = n_layers * ctx->shape->n_kv_heads, *count = kvzip_count(ctx, layer);
+    int32_t n_lanes = n_layers * ctx->shape->n_kv_heads, n = ctx->context_tok - o->n_sink;
+    int32_t *count = kvzip_count(ctx, layer), *index;
     int64_t k = (int64_t)n_lanes * (ctx->budget_tok - 1 - o->n_sink);
-    float *score = NULL;
+    float *score, last = INFINITY;
     if ((int64_t)n_lanes * n > INT32_MAX)
         return kvl_fail(ctx->err, KVL_EINVAL,
                         "%d lanes of %d tokens compete: too many; give layerwise=true", n_lanes, n);
-    KVL_TRY(kvzip_gather(ctx, layer, n_layers, n, &score));
-    int32_t *index = (int32_t *)(void *)kvl_scratch(ctx, (size_t)k);
-    if (!index) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %lld pairs", (long long)k);
-    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){ .index = index,
-                                                    .x = score,
-                                                    .x_stride = (size_t)n_lanes * (size_t)n,
-                                                    .n_rows = 1,
-                                                    .n = n_lanes * n,
-                                                    .k = (int32_t)k }));
-    if (o->ties == KVZIP_STRICT)
-        kvzip_count_better(score, n, index, (int32_t)k, n_lanes, count);
-    else
-        for (int64_t i = 0; i < k; i++) count[index[i] / n]++;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)n, &score));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &index));
+    KVL_TRY(kvzip_gather(ctx, layer, n_layers, n, score));
+    KVL_TRY(kvl_topk(ctx, score, 1, n_lanes * n, (int32_t)k, index));
+    for (int64_t i = 0; i < k; i++) {
+        last = fminf(last, score[index[i]]);
+        if (o->ties == KVZIP_EXACT) count[index[i] / n]++;
+    }
+    for (int32_t i = 0; o->ties == KVZIP_STRICT && i < n_lanes * n; i++)
+        count[i / n] += score[i] > last;
     return KVL_OK;
 }
 
@@ -159,10 +107,8 @@ static int kvzip_share(const struct kvl_pctx *ctx, int32_t layer, int32_t n_laye
 static int kvzip_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kvzip_opts *o = ctx->opts;
-    if (ctx->context_tok <= ctx->budget_tok - 1) return KVL_OK;
-    if (o->layerwise) return kvzip_share(ctx, layer, 1, ctx->context_tok - o->n_sink);
-    if (layer > 0) return KVL_OK;
-    return kvzip_share(ctx, 0, ctx->shape->n_layers, ctx->context_tok - o->n_sink);
+    if (ctx->context_tok < ctx->budget_tok || (layer > 0 && !o->layerwise)) return KVL_OK;
+    return kvzip_share(ctx, layer, o->layerwise ? 1 : ctx->shape->n_layers);
 }
 
 static int kvzip_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
@@ -173,20 +119,19 @@ static int kvzip_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_first = o->n_sink;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
-    KVL_TRY(kvl_obs_replay(ctx, layer, kvzip_observer(o), o->chunk_size, &score, &n_tok));
+    KVL_TRY(kvl_obs_replay(ctx, layer, o->observer, o->chunk_size, &score, &n_tok));
     memcpy(scores->score, score, (size_t)ctx->shape->n_kv_heads * (size_t)n_tok * sizeof *score);
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         scores->keep_lane[h] = o->n_sink + kvzip_count(ctx, layer)[h];
     return KVL_OK;
 }
 
-/* How far lanes differ. */
 static int kvzip_report(struct kvl_pctx *ctx, struct kvl_report *report)
 {
     const struct kvzip_opts *o = ctx->opts;
     const int32_t *count = kvzip_count(ctx, 0);
     int32_t n = ctx->shape->n_layers * ctx->shape->n_kv_heads, lo = count[0], hi = count[0];
-    if (ctx->context_tok <= ctx->budget_tok - 1) return KVL_OK;
+    if (ctx->context_tok < ctx->budget_tok) return KVL_OK;
     for (int32_t i = 1; i < n; i++) {
         lo = KVL_MIN(lo, count[i]);
         hi = KVL_MAX(hi, count[i]);

@@ -8,9 +8,6 @@
  * weights of a group's query heads are then reduced (mean = the mass that the lane captures).
  * Budget B: the B - 1 heaviest tokens and the current one.  With scope=q_head a lane reads the union
  * of its group's lists, up to group size times B.
- * Left out: top-p (the smallest set of a given mass) needs a builder over sums of sorted scores that
- * the interface does not have.
- * Cost per step and layer: all weights (n * head_dim per query head), a reduction and a top-k.
  */
 #include "kvl/policy.h"
 
@@ -25,27 +22,12 @@ static const enum kvl_reduce oracle_reduces[] = { KVL_REDUCE_MEAN, KVL_REDUCE_MA
                                                   KVL_REDUCE_FIRST };
 
 static const struct kvl_opt oracle_options[] = {
-    { .name = "scope",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct oracle_opts, scope),
-      .def = "kv_head",
-      .choices = oracle_scopes,
-      .help = "who shares a list; q_head lists can add up to a group's size times the budget" },
-    { .name = "reduce",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct oracle_opts, reduce),
-      .def = "mean",
-      .choices = oracle_reduce_names,
-      .help = "how the weights of the query heads that share a list become one" },
+    KVL_ROW_ENUM(oracle_opts, scope, "kv_head", oracle_scopes,
+                 "who shares a list; q_head lists can add up to a group's size times the budget"),
+    KVL_ROW_ENUM(oracle_opts, reduce, "mean", oracle_reduce_names,
+                 "how the weights of the query heads that share a list become one"),
     { 0 },
 };
-
-static int oracle_plan(struct kvl_plan *plan)
-{
-    if (plan->budget_tok < 1)
-        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 1 or more");
-    return KVL_OK;
-}
 
 static int32_t oracle_lists(const struct kvl_shape *shape, int32_t scope)
 {
@@ -60,11 +42,9 @@ static int oracle_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     int32_t n_heads = ctx->shape->n_heads, n_live = step->pos + 1;
     int32_t n_lists = oracle_lists(ctx->shape, o->scope);
     if (n_live <= ctx->budget_tok) return KVL_OK;
-    size_t n_probs = (size_t)n_heads * (size_t)n_live;
-    float *probs = kvl_scratch(ctx, n_probs);
-    float *score = kvl_scratch(ctx, (size_t)n_lists * (size_t)step->pos);
-    if (!probs || !score)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu weights", n_probs);
+    float *probs, *score;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads * (size_t)n_live, &probs));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)step->pos, &score));
     KVL_TRY(kvl_attn_weights(ctx, step, q, probs, n_live));
     /* The lists play the part of kv heads: 1, n_kv_heads or n_heads groups of query heads.  The
      * current token (the last column) is attended anyway and must not take a place. */
@@ -101,7 +81,7 @@ static const struct kvl_policy oracle = {
     .caps = KVL_CAP_BOUND | KVL_CAP_SELECTS | KVL_CAP_ASYNC,
     .opts = oracle_options,
     .opts_size = sizeof(struct oracle_opts),
-    .plan = oracle_plan,
+    .plan = kvl_plan_needs_budget,
     .select = oracle_select,
 };
 

@@ -18,11 +18,7 @@
  *   kvpress   PyramidKVPress with the ratio 1 - C / n, to the double: the window is part of a layer's
  *             number, and uniform where the last layer would keep less than the window (with its window
  *             of 64: at most budgets below 1280)
- * Budget B: C = B - 1 tokens of the context and the current one, as the mean of all layers (strict).
- * Deviations: KVCache-Factory keeps one set per query head on repeated keys; here storage is per kv
- * head.  AdaKV's copy freezes the schedule at the first prompt of a run: not done.
- * Cost: that of the inner policy; a layer's number is O(layers).
- */
+ * Budget B: C = B - 1 tokens of the context and the current one, as the mean of all layers (strict). */
 #include "pyramidkv_caps.h"
 #include "wrapped.h"
 
@@ -33,21 +29,11 @@ struct pyramidkv_opts {
 static const char *const pyramidkv_schedules[] = { "strict", "factory", "adakv", "kvpress", NULL };
 
 static const struct kvl_opt pyramidkv_options[] = {
-    { .name = "schedule",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct pyramidkv_opts, schedule),
-      .def = "strict",
-      .choices = pyramidkv_schedules,
-      .help =
-          "budgets of the layers: exact sum, KVCache-Factory (the paper's code), AdaKV's copy of "
-          "it, kvpress" },
-    { .name = "beta",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct pyramidkv_opts, beta),
-      .def = "20",
-      .min = 1,
-      .max = 1000,
-      .help = "the last layer keeps 1 / beta of the mean; 1 = all layers alike (paper: 20)" },
+    KVL_ROW_ENUM(
+        pyramidkv_opts, schedule, "strict", pyramidkv_schedules,
+        "of the layers: exact sum, KVCache-Factory (the paper's code), AdaKV's copy, kvpress"),
+    KVL_ROW_INT(pyramidkv_opts, beta, "20", 1, 1000,
+                "the last layer keeps 1 / beta of the mean; 1 = all layers alike (paper: 20)"),
     { 0 },
 };
 

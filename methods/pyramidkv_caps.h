@@ -1,8 +1,5 @@
-/* pyramidkv_caps.h - how many tokens a layer keeps: the published schedules, and one of the same shape
- * whose sum is exact.
- *
- * n tokens, of which every layer keeps C on average, the last W among them; b = C - W; beta is how much
- * flatter the pyramid is at its top. */
+/* pyramidkv_caps.h - how many of n_tok tokens a layer keeps: `capacity` on average, the last `window`
+ * among them (pyramidkv.c). */
 #ifndef KVL_METHODS_PYRAMIDKV_CAPS_H
 #define KVL_METHODS_PYRAMIDKV_CAPS_H
 
@@ -66,8 +63,7 @@ static inline int32_t pyramid_kvpress(const struct pyramid *p, int32_t layer)
     return (int32_t)nearbyint(max - below); /* half to even */
 }
 
-/* Real-valued as in the paper, rounded by largest remainders (ties: the lower layer): the layers'
- * numbers sum to layers x C. */
+/* Real-valued as in the paper, rounded by largest remainders (ties: the lower layer). */
 static inline int32_t pyramid_strict(const struct pyramid *p, int32_t layer)
 {
     int32_t b = p->capacity - p->window;

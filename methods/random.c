@@ -6,9 +6,6 @@
  *                tokens that come later stay too
  * Budget B: B - 1 sampled tokens and the current one.  In mode=evict the cache grows by every token
  * after the context, as with every one-shot evictor.
- * The sample follows from (seed, layer, position or kv head) alone, so that chunks, batches and
- * forks cannot change it.
- * Cost per step and layer: n random numbers per list and a top-k over them.
  */
 #include "kvl/policy.h"
 
@@ -23,26 +20,17 @@ static const char *const random_modes[] = { "select", "evict", NULL };
 static const char *const random_scopes[] = { "layer", "kv_head", "q_head", NULL };
 
 static const struct kvl_opt random_options[] = {
-    { .name = "mode",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct random_opts, mode),
-      .def = "select",
-      .choices = random_modes,
-      .help = "select: a fresh sample per step; evict: one sample, fixed after prefill" },
-    { .name = "scope",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct random_opts, scope),
-      .def = "kv_head",
-      .choices = random_scopes,
-      .help = "who shares a sample; q_head lists can add up to a group's size times the budget" },
+    KVL_ROW_ENUM(random_opts, mode, "select", random_modes,
+                 "select: a fresh sample per step; evict: one sample, fixed after prefill"),
+    KVL_ROW_ENUM(random_opts, scope, "kv_head", random_scopes,
+                 "who shares a sample; q_head lists can add up to a group's size times the budget"),
     { 0 },
 };
 
 static int random_plan(struct kvl_plan *plan)
 {
     const struct random_opts *o = plan->opts;
-    if (plan->budget_tok < 1)
-        return kvl_fail(plan->err, KVL_EINVAL, "no budget given; give one of 1 or more");
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->mode == RANDOM_EVICT && o->scope == KVL_SCOPE_Q_HEAD)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "scope=q_head with mode=evict; storage is per kv head, so give "
@@ -83,8 +71,8 @@ static int random_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)q;
     if (o->mode != RANDOM_SELECT || step->pos < ctx->budget_tok) return KVL_OK;
     size_t n = (size_t)random_lists(ctx->shape, o->scope) * (size_t)step->pos;
-    float *score = kvl_scratch(ctx, n);
-    if (!score) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %zu scores", n);
+    float *score;
+    KVL_TRY(kvl_scratch_get(ctx, n, &score));
     struct kvl_random_fill_args fill = {
         .y = score,
         .n = n,

@@ -12,22 +12,12 @@
  *                    size x exp(q . mean / sqrt(d)) and the mean of its values (Eq. 4, 5)
  * merged by log-sum-exp.
  *
- * What we follow of the official code: ranking without sizes; segments of 8192 tokens of the context;
- * 16 tokens per cluster; decoded tokens stay in the steady zone until `update` of them have left the
- * last `local`, then become a segment of their own (official: 1024).
- * Deviations: as many clusters are retrieved as fit in the budget (official: a share of them, 1.8 %;
- * option retrieve); `update` shrinks with the budget, since what waits is attended; an empty cluster
- * takes the token that fits worst (official: it stays empty, and is masked); clusters begin as evenly
- * spaced tokens.  The device cache replaces the least recently used token, not the page of a cluster.
- *
+ * Decoded tokens stay in the steady zone until `update` of them have left the last `local`, then
+ * become a segment of their own (official: 1024); `update` shrinks with the budget, since what waits is
+ * attended.
  * Budget B: sink = 4, local = min(64, B / 4), update = min(1024, B / 8) rounded down to whole clusters,
  * and retrieved tokens up to B, the current one included.  The estimation zone reads no token: its
- * means and sizes are counted as index bytes.
- *
- * Cost per step and layer: H d multiply-adds for each of n / per_cluster clusters, a softmax and a sort
- * of the best of them, d for each estimated cluster and query head.  Once: `iters` rounds of n x
- * 8192 / per_cluster x d multiply-adds per kv head; the same for `update` tokens in every `update`
- * steps. */
+ * means and sizes are counted as index bytes. */
 #include "kvl/policy.h"
 
 #include <math.h>
@@ -78,7 +68,7 @@ static int32_t retro_min_budget(const struct kvl_shape *shape, const void *opts)
     return o->sink + local + update + 1;
 }
 
-static int retro_sizes(struct kvl_plan *plan, struct retro_opts *o)
+static void retro_sizes(const struct kvl_plan *plan, struct retro_opts *o)
 {
     int32_t least = retro_min_budget(plan->shape, o), budget = plan->budget_tok;
     if (o->local == KVL_AUTO)
@@ -87,27 +77,27 @@ static int retro_sizes(struct kvl_plan *plan, struct retro_opts *o)
         int32_t left = KVL_MIN(1024, KVL_MIN(budget / 8, budget - o->sink - o->local - 1));
         o->update = KVL_MAX(o->per_cluster, left / o->per_cluster * o->per_cluster);
     }
-    if (o->update % o->per_cluster != 0 || o->segment % o->per_cluster != 0)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "segment=%d and update=%d; give multiples of per_cluster, %d", o->segment,
-                        o->update, o->per_cluster);
-    return KVL_OK;
 }
 
 static int retro_plan(struct kvl_plan *plan)
 {
     struct retro_opts *o = plan->opts;
+    int32_t size = o->per_cluster, dim = plan->shape->head_dim;
     KVL_TRY(kvl_plan_needs_budget(plan));
-    KVL_TRY(retro_sizes(plan, o));
-    plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
+    retro_sizes(plan, o);
+    if (o->update % size != 0 || o->segment % size != 0)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "segment=%d and update=%d; give multiples of per_cluster, %d", o->segment,
+                        o->update, size);
     struct kvl_meta_desc spans = {
-        .unit = KVL_META_PAGE, .unit_tok = o->per_cluster, .row_elems = 2, .elem = KVL_META_I32
+        .unit = KVL_META_PAGE, .unit_tok = size, .row_elems = 2, .elem = KVL_META_I32
     };
     struct kvl_meta_desc order = {
         .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1, .elem = KVL_META_I32
     };
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->per_cluster, plan->shape->head_dim, &o->keys));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->per_cluster, plan->shape->head_dim, &o->values));
+    plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, size, dim, &o->keys));
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, size, dim, &o->values));
     KVL_TRY(kvl_plan_meta_desc(plan, &spans, &o->spans));
     KVL_TRY(kvl_plan_meta_desc(plan, &order, &o->order));
     if (!o->offload) return KVL_OK;
@@ -165,17 +155,6 @@ struct retro_segment {
     int32_t *span, *order;            /* begin and number in the list of members; that list */
 };
 
-static int retro_scratch(const struct kvl_pctx *ctx, struct retro_segment *g)
-{
-    size_t dim = (size_t)ctx->shape->head_dim, n = (size_t)g->n, clusters = (size_t)g->n_clusters;
-    KVL_TRY(kvl_scratch_get(ctx, n * dim, &g->key));
-    KVL_TRY(kvl_scratch_get(ctx, n * dim, &g->value));
-    KVL_TRY(kvl_scratch_get(ctx, dim, &g->mean));
-    KVL_TRY(kvl_scratch_get(ctx, KVL_KMEANS_TILE * (clusters + dim) + 2 * clusters + n, &g->room));
-    KVL_TRY(kvl_scratch_get(ctx, n, &g->assign));
-    return kvl_scratch_get(ctx, clusters, &g->count);
-}
-
 /* Means of keys and values, and lists of members, ascending within a cluster. */
 static void retro_members(const struct retro_segment *g, int32_t sink, int32_t dim)
 {
@@ -204,7 +183,14 @@ static int retro_cluster(const struct kvl_pctx *ctx, int32_t layer, int32_t firs
     int32_t dim = ctx->shape->head_dim;
     struct retro_segment g = { .first = first, .n = n, .n_clusters = retro_clusters_of(o, n) };
     struct kvl_rows keys, values, spans, order;
-    KVL_TRY(retro_scratch(ctx, &g));
+    size_t n_key = (size_t)n * (size_t)dim, clusters = (size_t)g.n_clusters;
+    size_t room = KVL_KMEANS_TILE * (clusters + (size_t)dim) + 2 * clusters + (size_t)n;
+    KVL_TRY(kvl_scratch_get(ctx, n_key, &g.key));
+    KVL_TRY(kvl_scratch_get(ctx, n_key, &g.value));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)dim, &g.mean));
+    KVL_TRY(kvl_scratch_get(ctx, room, &g.room));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &g.assign));
+    KVL_TRY(kvl_scratch_get(ctx, clusters, &g.count));
     KVL_TRY(kvl_table_write(ctx, o->keys, layer, cluster, &keys));
     KVL_TRY(kvl_table_write(ctx, o->values, layer, cluster, &values));
     KVL_TRY(kvl_table_write(ctx, o->spans, layer, cluster, &spans));
@@ -276,10 +262,7 @@ static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step
                          struct retro_step *t)
 {
     const struct retro_opts *o = ctx->opts;
-    size_t n = (size_t)t->x.n_clusters, heads = (size_t)ctx->shape->n_heads;
     size_t ranked = (size_t)t->n_ranked;
-    KVL_TRY(kvl_scratch_get(ctx, heads * n, &t->logit));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * n, &t->score));
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->group, &t->part));
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->head_dim, &t->value));
     KVL_TRY(kvl_scratch_get(ctx, ranked, &t->best));
@@ -291,22 +274,22 @@ static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step
 
 /* score [n_kv_heads][clusters]: softmax(q . mean / sqrt(d)), added up over the group. */
 static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
-                        const struct retro_step *t)
+                        struct retro_step *t)
 {
     const struct retro_opts *o = ctx->opts;
-    size_t all = (size_t)ctx->shape->n_heads * (size_t)t->x.n_clusters;
+    int32_t n = t->x.n_clusters, n_heads = ctx->shape->n_heads;
+    size_t all = (size_t)n_heads * (size_t)n;
     float *weight;
     KVL_TRY(kvl_scratch_get(ctx, all, &weight));
-    KVL_TRY(kvl_table_scores(
-        ctx, &(struct kvl_table_scores){ .table = o->keys,
-                                         .layer = step->layer,
-                                         .n_rows = t->x.n_clusters,
-                                         .q = q,
-                                         .scale = 1 / sqrtf((float)ctx->shape->head_dim),
-                                         .score = t->logit }));
+    KVL_TRY(kvl_scratch_get(ctx, all, &t->logit));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, &t->score));
+    struct kvl_table_scores s = { .table = o->keys, .layer = step->layer, .n_rows = n, .q = q };
+    s.scale = 1 / sqrtf((float)ctx->shape->head_dim);
+    s.score = t->logit;
+    KVL_TRY(kvl_table_scores(ctx, &s));
     memcpy(weight, t->logit, all * sizeof *weight);
-    KVL_TRY(kvl_softmax(ctx, weight, ctx->shape->n_heads, t->x.n_clusters));
-    return kvl_group_scores(ctx, weight, t->x.n_clusters, KVL_REDUCE_SUM, t->score);
+    KVL_TRY(kvl_softmax(ctx, weight, n_heads, n));
+    return kvl_group_scores(ctx, weight, n, KVL_REDUCE_SUM, t->score);
 }
 
 /* Retrieval zone: tokens of the best clusters while they fit.  These clusters are *taken. */

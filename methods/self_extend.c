@@ -12,53 +12,37 @@
  *
  * Follows the paper: W / G is an integer.  The code divides in floating point (G = 3, W = 8, i = 20,
  * j = 0: 11.33 instead of 12); here G must divide W, where both agree.
- * Deviations: queries are not scaled by the logarithm of their position (an option of the code).  From a
- * shared prefill the context was read with its own positions; prefill: own reads it grouped, token by
- * token, which the code does in one call for the whole prompt.
- * Budget: none, everything is read.
- * Cost per step and layer: all keys farther than W are rotated anew from their form before RoPE, 2 n d
- * values are read per kv head as in full attention.
- */
+ * Budget: none, everything is read. */
 #include "kvl/policy.h"
 
 struct self_extend_opts {
-    int32_t group, window;
+    int32_t group_size, window_size;
 };
 
 static const struct kvl_opt self_extend_options[] = {
-    { .name = "group_size",
-      .alias = "G",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct self_extend_opts, group),
-      .def = "8",
-      .min = 1,
-      .max = 1024,
-      .help = "far positions that become one, G (code: 8); 1 = plain attention" },
-    { .name = "window_size",
-      .alias = "W",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct self_extend_opts, window),
-      .def = "1024",
-      .min = 1,
-      .max = 1 << 24,
-      .help = "keys at their own distance, W, a multiple of G (code: 1024)" },
+    KVL_ROW_INT(self_extend_opts, group_size, "8", 1, 1024,
+                "far positions that become one, G (code: 8); 1 = plain attention", .alias = "G"),
+    KVL_ROW_INT(self_extend_opts, window_size, "1024", 1, 1 << 24,
+                "keys at their own distance, W, a multiple of G (code: 1024)", .alias = "W"),
     { 0 },
 };
 
 static int self_extend_plan(struct kvl_plan *plan)
 {
     struct self_extend_opts *o = plan->opts;
-    if (o->window % o->group != 0)
+    if (o->window_size % o->group_size != 0)
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "window_size=%d with group_size=%d; give a multiple of %d", o->window,
-                        o->group, o->group);
-    int64_t farthest = (int64_t)plan->context_tok / o->group + o->window - o->window / o->group;
+                        "window_size=%d with group_size=%d; give a multiple of %d", o->window_size,
+                        o->group_size, o->group_size);
+    int64_t farthest = (int64_t)plan->context_tok / o->group_size + o->window_size -
+                       o->window_size / o->group_size;
     int32_t trained = plan->shape->n_ctx_train;
-    if (plan->context_tok > KVL_MAX(o->window, trained) && farthest >= trained)
+    if (plan->context_tok > KVL_MAX(o->window_size, trained) && farthest >= trained)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "group_size=%d and window_size=%d put %d tokens at distances up to %lld, "
                         "the model knows %d; give larger groups or a smaller window",
-                        o->group, o->window, plan->context_tok, (long long)farthest, trained);
+                        o->group_size, o->window_size, plan->context_tok, (long long)farthest,
+                        trained);
     plan->raw_keys = true;
     return KVL_OK;
 }
@@ -67,14 +51,15 @@ static int self_extend_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                               const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct self_extend_opts *o = ctx->opts;
-    int32_t near = step->pos - o->window + 1; /* the first at its own distance */
+    int32_t near = step->pos - o->window_size + 1; /* the first at its own distance */
     (void)q;
     if (near <= 0) return KVL_OK;
     KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, near, step->pos + 1));
     KVL_TRY(kvl_sel_segment(sel));
     KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 0, near));
-    KVL_TRY(kvl_sel_positions(sel, KVL_POS_GROUPED, o->group));
-    return kvl_sel_query_position(sel, step->pos / o->group + o->window - o->window / o->group);
+    KVL_TRY(kvl_sel_positions(sel, KVL_POS_GROUPED, o->group_size));
+    return kvl_sel_query_position(sel, step->pos / o->group_size + o->window_size -
+                                           o->window_size / o->group_size);
 }
 
 static const struct kvl_policy self_extend = {

@@ -13,19 +13,10 @@
  * decoded tokens.
  *
  * Official numbers: rank 160 (of D = 1024), chunk_size 8, 48 outliers, 4 local chunks, budget 2048
- * tokens chosen.
- * Deviations: budget B counts everything that is read (official: the chosen chunks alone); outliers are
- * found among chunks before the local ones; rank = min(160, D / 2), a smaller share on models with many
- * kv heads; A and B are floats (official: half floats).  The engine's cache of fetched tokens, least
- * recently used first to go, holds a budget; decoded tokens older than the local chunks age into the
- * host tier.
- *
- * Budget B of C chunks: outlier = min(48, C / 6), local = min(4, C / 8) and up to chunk_size - 1 more
- * tokens, chosen chunks from what is left behind decoded tokens and the current one.
- *
- * Cost per step and layer: H d multiply-adds for each of n / chunk_size chunks, a softmax and a top-k of
- * them; for every chosen token of a kv head r d multiply-adds and one rotation, r values read.  Once: K'K
- * (n D^2), its eigenvectors (6 D^3), A (n D r). */
+ * tokens chosen.  Budget B of C chunks: outlier = min(48, C / 6), local = min(4, C / 8) and up to
+ * chunk_size - 1 more tokens, chosen chunks from what is left after decoded tokens and the current
+ * one.  The engine's cache of fetched tokens, least recently used first to go, holds a budget; decoded
+ * tokens older than the local chunks age into the host tier. */
 #include "kvl/policy.h"
 #include "shadowkv_landmark.h"
 
@@ -65,25 +56,10 @@ static int32_t shadow_min_budget(const struct kvl_shape *shape, const void *opts
     return (KVL_MAX(o->outlier, 0) + KVL_MAX(o->local, 0) + 2) * o->chunk_size;
 }
 
-static int shadow_tables(struct kvl_plan *plan, struct shadow_opts *o, int32_t width)
-{
-    struct kvl_meta_desc left = {
-        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->rank, .per_layer = true
-    };
-    struct kvl_meta_desc right = {
-        .unit = KVL_META_LANE, .unit_tok = 1, .row_elems = o->rank * width, .per_layer = true
-    };
-    KVL_TRY(kvl_plan_meta_desc(plan, &left, &o->left));
-    KVL_TRY(kvl_plan_meta_desc(plan, &right, &o->right));
-    KVL_TRY(
-        kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, plan->shape->head_dim, &o->landmarks));
-    return kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, 1, &o->fits);
-}
-
 static int shadow_plan(struct kvl_plan *plan)
 {
     struct shadow_opts *o = plan->opts;
-    int32_t width = plan->shape->n_kv_heads * plan->shape->head_dim;
+    int32_t dim = plan->shape->head_dim, width = plan->shape->n_kv_heads * dim;
     int32_t chunks = plan->budget_tok / o->chunk_size;
     KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->rank == KVL_AUTO) o->rank = KVL_MIN(160, KVL_MAX(1, width / 2));
@@ -97,8 +73,17 @@ static int shadow_plan(struct kvl_plan *plan)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "keys of a layer are %d wide; shadowkv serves up to %d", width,
                         KVL_SYM_EIG_MAX);
+    struct kvl_meta_desc left = {
+        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->rank, .per_layer = true
+    };
+    struct kvl_meta_desc right = {
+        .unit = KVL_META_LANE, .unit_tok = 1, .row_elems = o->rank * width, .per_layer = true
+    };
+    KVL_TRY(kvl_plan_meta_desc(plan, &left, &o->left));
+    KVL_TRY(kvl_plan_meta_desc(plan, &right, &o->right));
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, dim, &o->landmarks));
+    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, 1, &o->fits));
     plan->raw_keys = true;
-    KVL_TRY(shadow_tables(plan, o, width));
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = (o->local + 1) * o->chunk_size, .unit_tok = 1 });
@@ -133,18 +118,6 @@ static int shadow_read(const struct kvl_pctx *ctx, int32_t layer, int32_t first,
     return KVL_OK;
 }
 
-/* y [n][w rows] = x times the transpose of w [rows][cols]. */
-static int shadow_product(const struct kvl_pctx *ctx, float *y, const float *x, int32_t n,
-                          const float *w, int32_t n_rows, int32_t n_cols)
-{
-    struct kvl_weight weight = { .data = w,
-                                 .type = KVL_W_F32,
-                                 .n_rows = n_rows,
-                                 .n_cols = n_cols,
-                                 .row_bytes = (size_t)n_cols * sizeof *w };
-    return ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = x, .w = &weight, .n = n });
-}
-
 /* vec [D][D]: the eigenvectors of K'K, the largest first. */
 static int shadow_vectors(const struct kvl_pctx *ctx, int32_t layer, const struct shadow_batch *b,
                           float *vec)
@@ -158,7 +131,7 @@ static int shadow_vectors(const struct kvl_pctx *ctx, int32_t layer, const struc
     for (int32_t at = 0; at < ctx->context_tok; at += n) {
         n = KVL_MIN(SHADOW_BATCH, ctx->context_tok - at);
         KVL_TRY(shadow_read(ctx, layer, at, n, b));
-        KVL_TRY(shadow_product(ctx, part, b->xt, width, b->xt, width, n));
+        KVL_TRY(kvl_product(ctx, b->xt, width, b->xt, width, n, part));
         KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = gram, .x = part, .n = size }));
     }
     return ctx->ops->sym_eig(&(struct kvl_sym_eig_args){ .vec = vec, .a = gram, .n = width });
@@ -186,7 +159,7 @@ static int shadow_factors(const struct kvl_pctx *ctx, int32_t layer)
     for (int32_t at = 0; at < ctx->context_tok; at += n) {
         n = KVL_MIN(SHADOW_BATCH, ctx->context_tok - at);
         KVL_TRY(shadow_read(ctx, layer, at, n, &b));
-        KVL_TRY(shadow_product(ctx, kvl_table_row_out(&left, 0, at), b.x, n, vec, o->rank, width));
+        KVL_TRY(kvl_product(ctx, b.x, n, vec, o->rank, width, kvl_table_row_out(&left, 0, at)));
     }
     return KVL_OK;
 }
@@ -289,7 +262,7 @@ static int shadow_rebuild(const struct kvl_pctx *ctx, int32_t layer, int32_t h, 
     for (int32_t i = 0; i < n; i++)
         memcpy(low + (size_t)i * rank, kvl_table_row(&left, 0, pos[i]), rank * sizeof *low);
     const float *b = kvl_table_row(&right, 0, 0);
-    KVL_TRY(shadow_product(ctx, key, low, n, b + (size_t)(h * dim) * rank, dim, o->rank));
+    KVL_TRY(kvl_product(ctx, low, n, b + (size_t)(h * dim) * rank, dim, o->rank, key));
     for (int32_t i = 0; i < n; i++)
         KVL_TRY(kvl_rotate(ctx, key + i * dim, 1, pos[i], key + i * dim));
     KVL_TRY(kvl_meta_count(ctx, o->left, (int64_t)n * o->rank));

@@ -21,9 +21,6 @@
  *     code is 64, 5, average; the paper's needle test 16, 5
  * Budget B: C = B - 1 context tokens, window included, and the current token.  No eviction when the
  * context fits.  window=auto is 32, or half the budget where that is less.
- * Deviations: rounding (32-bit floats throughout; the code's scores are half floats with many ties).
- * Cost: W queries over the context once (shared by all policies of a sweep that observe the same
- * window), one top-k per kv head; nothing while decoding.
  */
 #include "window_scores.h"
 
@@ -40,38 +37,17 @@ static const enum kvl_reduce snapkv_reduces[] = { KVL_REDUCE_MEAN, KVL_REDUCE_MA
                                                   KVL_REDUCE_FIRST };
 
 static const struct kvl_opt snapkv_options[] = {
-    { .name = "window",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct snapkv_opts, window),
-      .def = "auto",
-      .min = 1,
-      .max = 1024,
-      .help = "last queries that vote, and stay (paper: 32); auto = min(32, budget / 2)" },
-    { .name = "kernel",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct snapkv_opts, kernel),
-      .def = "7",
-      .min = 1,
-      .max = 255,
-      .help = "width of the pooling in tokens, odd; 1 = none (paper: 7)" },
-    { .name = "pool",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct snapkv_opts, pool),
-      .def = "max",
-      .choices = snapkv_pools,
-      .help = "pooling of scores along the tokens (paper: max; kvpress: avg)" },
-    { .name = "reduce",
-      .type = KVL_OPT_ENUM,
-      .off = offsetof(struct snapkv_opts, reduce),
-      .def = "mean",
-      .choices = snapkv_reduce_names,
-      .help = "scores of the query heads of a kv head (official: none, on repeated keys; "
-              "KVCache-Factory kv_head: mean)" },
-    { .name = "pool_first",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct snapkv_opts, pool_first),
-      .def = "false",
-      .help = "pool each query head before the reduction (kvpress)" },
+    KVL_ROW_INT(snapkv_opts, window, "auto", 1, 1024,
+                "last queries that vote, and stay (paper: 32); auto = min(32, budget / 2)"),
+    KVL_ROW_INT(snapkv_opts, kernel, "7", 1, 255,
+                "width of the pooling in tokens, odd; 1 = none (paper: 7)"),
+    KVL_ROW_ENUM(snapkv_opts, pool, "max", snapkv_pools,
+                 "pooling of scores along the tokens (paper: max; kvpress: avg)"),
+    KVL_ROW_ENUM(snapkv_opts, reduce, "mean", snapkv_reduce_names,
+                 "scores of the query heads of a kv head (official: none, on repeated keys; "
+                 "KVCache-Factory kv_head: mean)"),
+    KVL_ROW_BOOL(snapkv_opts, pool_first, "false",
+                 "pool each query head before the reduction (kvpress)"),
     { 0 },
 };
 
@@ -87,9 +63,7 @@ static int snapkv_plan(struct kvl_plan *plan)
     struct snapkv_opts *o = plan->opts;
     if (o->kernel % 2 == 0)
         return kvl_fail(plan->err, KVL_EINVAL, "kernel=%d; give an odd number", o->kernel);
-    if (plan->budget_tok < snapkv_min_budget(plan->shape, o))
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more", plan->budget_tok,
-                        snapkv_min_budget(plan->shape, o));
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->window == KVL_AUTO) o->window = KVL_MIN(32, plan->budget_tok / 2);
     return kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window);
 }

@@ -8,17 +8,12 @@
  *     list  = the current token, the local_k before it, and the best others by the sum over h of the
  *             scores before the softmax: k and the current one in all
  *     out_h = alpha_h attention(list) + (1 - alpha_h) mean(V),   alpha_h = sum of s_h over the list
- * Follows the official code: group sums before the softmax, current and local tokens forced, alpha
- * over all that is read, mean(V) over all tokens including the current one.  reallocation=false leaves
- * the mean out (the authors do so for some grouped-query models).
- * Keys are stored a second time, channel by channel in pages of SPARQ_PAGE tokens, so that a channel is
- * read in pieces of whole cache lines; in the type of the store, exact.  Only what is read of it is
+ * reallocation=false leaves the mean out (the authors do so for some grouped-query models).  A query
+ * that is 0 everywhere has scale sqrt(d), where the formula has 0 / 0.
+ * Keys are stored a second time, channel by channel in pages of SPARQ_PAGE tokens, so that a channel
+ * is read in pieces of whole cache lines; in the type of the store, exact.  Only what is read of it is
  * counted.
- * Budget B: k = B - 1.  The paper's experiments: k = 128, r = 16 to 64 of 128 channels, local_k = k / 4.
- * Deviations: a query that is 0 everywhere has scale sqrt(d), where the formula has 0 / 0.
- * Cost per step and layer: n r values of the second layout per kv head, exp of n scores per query head,
- * a top-k of n per kv head, 2 d floats of the sum of values.  A token adds d values and one sum.
- */
+ * Budget B: k = B - 1.  The paper: k = 128, r = 16 to 64 of 128 channels, local_k = k / 4. */
 #include "kvl/policy.h"
 
 #include <math.h>
@@ -33,35 +28,16 @@ struct sparq_opts {
 };
 
 static const struct kvl_opt sparq_options[] = {
-    { .name = "r",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct sparq_opts, r),
-      .def = "auto",
-      .min = 1,
-      .max = 1024,
-      .help = "channels that score keys; auto = head_dim / 4 (paper: 16 to 64 of 128)",
-      .not_in_tables = true },
-    { .name = "k",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct sparq_opts, k),
-      .def = "auto",
-      .min = 1,
-      .max = 1 << 30,
-      .help = "tokens read besides the current one; auto = budget - 1 (paper: 128)",
-      .not_in_tables = true },
-    { .name = "local_k",
-      .type = KVL_OPT_INT,
-      .off = offsetof(struct sparq_opts, local_k),
-      .def = "auto",
-      .min = 0,
-      .max = 1 << 30,
-      .help = "of them the latest, always read; auto = k / 4",
-      .not_in_tables = true },
-    { .name = "reallocation",
-      .type = KVL_OPT_BOOL,
-      .off = offsetof(struct sparq_opts, reallocation),
-      .def = "true",
-      .help = "the mean value stands for what is not read, by its approximate weight" },
+    KVL_ROW_INT(sparq_opts, r, "auto", 1, 1024,
+                "channels that score keys; auto = head_dim / 4 (paper: 16 to 64 of 128)",
+                .not_in_tables = true),
+    KVL_ROW_INT(sparq_opts, k, "auto", 1, 1 << 30,
+                "tokens read besides the current one; auto = budget - 1 (paper: 128)",
+                .not_in_tables = true),
+    KVL_ROW_INT(sparq_opts, local_k, "auto", 0, 1 << 30,
+                "of them the latest, always read; auto = k / 4", .not_in_tables = true),
+    KVL_ROW_BOOL(sparq_opts, reallocation, "true",
+                 "the mean value stands for what is not read, by its approximate weight"),
     { 0 },
 };
 
@@ -71,37 +47,28 @@ static int32_t sparq_min_budget(const struct kvl_shape *shape, const void *opts)
     return ((const struct sparq_opts *)opts)->k == KVL_AUTO ? 2 : 1;
 }
 
-static int sparq_resolve(struct kvl_plan *plan, struct sparq_opts *o)
-{
-    if (o->k == KVL_AUTO && plan->budget_tok < 2)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give 2 or more, or k", plan->budget_tok);
-    if (o->k == KVL_AUTO) o->k = plan->budget_tok - 1;
-    if (o->local_k == KVL_AUTO) o->local_k = o->k / 4;
-    if (o->r == KVL_AUTO) o->r = KVL_MAX(1, plan->shape->head_dim / 4);
-    if (o->local_k > o->k)
-        return kvl_fail(plan->err, KVL_EINVAL, "local_k=%d with k=%d; give at most k", o->local_k,
-                        o->k);
-    if (o->r > plan->shape->head_dim)
-        return kvl_fail(plan->err, KVL_EINVAL, "r=%d; a head has %d channels", o->r,
-                        plan->shape->head_dim);
-    return KVL_OK;
-}
-
 static int sparq_plan(struct kvl_plan *plan)
 {
     struct sparq_opts *o = plan->opts;
-    KVL_TRY(sparq_resolve(plan, o));
+    int32_t d = plan->shape->head_dim;
+    if (o->k == KVL_AUTO) {
+        KVL_TRY(kvl_plan_needs_budget(plan));
+        o->k = plan->budget_tok - 1;
+    }
+    if (o->local_k == KVL_AUTO) o->local_k = o->k / 4;
+    if (o->r == KVL_AUTO) o->r = KVL_MAX(1, d / 4);
+    if (o->local_k > o->k)
+        return kvl_fail(plan->err, KVL_EINVAL, "local_k=%d with k=%d; give at most k", o->local_k,
+                        o->k);
+    if (o->r > d) return kvl_fail(plan->err, KVL_EINVAL, "r=%d; a head has %d channels", o->r, d);
     plan->replay = o->reallocation ? KVL_REPLAY_ALL : KVL_REPLAY_KEYS;
-    KVL_TRY(
-        kvl_plan_meta_desc(plan,
-                           &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
-                                                    .unit_tok = SPARQ_PAGE,
-                                                    .row_elems = SPARQ_PAGE * plan->shape->head_dim,
-                                                    .elem = KVL_META_KEY },
-                           &o->keys));
-    if (!o->reallocation) return KVL_OK;
+    struct kvl_meta_desc keys = { .unit = KVL_META_PAGE,
+                                  .unit_tok = SPARQ_PAGE,
+                                  .row_elems = SPARQ_PAGE * d,
+                                  .elem = KVL_META_KEY };
+    KVL_TRY(kvl_plan_meta_desc(plan, &keys, &o->keys));
     /* Sums of values, and what rounding took from them. */
-    return kvl_plan_meta(plan, KVL_META_LANE, 1, 2 * plan->shape->head_dim, &o->values);
+    return o->reallocation ? kvl_plan_meta(plan, KVL_META_LANE, 1, 2 * d, &o->values) : KVL_OK;
 }
 
 /* Kahan's sum: values of 1e5 tokens keep their mean. */
@@ -119,7 +86,8 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
 {
     const struct sparq_opts *o = ctx->opts;
     int32_t page = step->pos / SPARQ_PAGE, n_kv = ctx->shape->n_kv_heads, d = ctx->shape->head_dim;
-    struct kvl_meta_view keys, values;
+    struct kvl_meta_view keys;
+    struct kvl_rows values;
     KVL_TRY(kvl_meta_from(ctx, o->keys, step->layer, page, &keys));
     KVL_TRY(ctx->ops->channel_put(&(struct kvl_channel_put_args){ .keys = keys.data,
                                                                   .type = keys.type,
@@ -131,9 +99,9 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
                                                                   .head_dim = d,
                                                                   .page_tok = SPARQ_PAGE }));
     if (!o->reallocation) return KVL_OK;
-    KVL_TRY(kvl_meta_from(ctx, o->values, step->layer, 0, &values));
+    KVL_TRY(kvl_table_write(ctx, o->values, step->layer, 0, &values));
     for (int32_t i = 0; i < step->n_tok * n_kv; i++, v += d) {
-        float *sum = values.base + (size_t)(i % n_kv) * values.head_stride;
+        float *sum = kvl_table_row_out(&values, i % n_kv, 0);
         sparq_sum(sum, sum + d, v, d);
     }
     return KVL_OK;
@@ -141,44 +109,26 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
 
 /* ---- scores ------------------------------------------------------------------------------------ */
 
-/* Of one step; score [n_heads][n], max and sum [n_heads] of the softmax over them. */
+/* Of one step: score [n_heads][n], the largest and the sum of their exponentials [n_heads]. */
 struct sparq_scores {
     int32_t n;
     float *score, *max, *sum, *factor;
     int32_t *channel; /* [n_kv_heads][r] */
 };
 
-static int sparq_scores_get(const struct kvl_pctx *ctx, int32_t n, struct sparq_scores *s)
-{
-    const struct sparq_opts *o = ctx->opts;
-    size_t heads = (size_t)ctx->shape->n_heads;
-    s->n = n;
-    s->score = kvl_scratch(ctx, heads * (size_t)n);
-    s->max = kvl_scratch(ctx, 5 * heads);
-    s->channel = (void *)kvl_scratch(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)o->r);
-    if (!s->score || !s->max || !s->channel)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for scores of %d tokens", n);
-    s->sum = s->max + heads;
-    s->factor = s->sum + heads;
-    return KVL_OK;
-}
-
 /* channel, and factor: one over the root of d times the share of |q| that the channels have. */
 static int sparq_channels(const struct kvl_pctx *ctx, const float *q, struct sparq_scores *s)
 {
     const struct sparq_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
-    int32_t d = sh->head_dim, group = sh->n_heads / sh->n_kv_heads;
-    float *size = kvl_scratch(ctx, (size_t)(sh->n_kv_heads * d));
-    if (!size) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d channels", d);
+    int32_t d = sh->head_dim, group = sh->group;
+    float *size;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_kv_heads * d), &size));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &s->factor));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_kv_heads * o->r), &s->channel));
     memset(size, 0, (size_t)(sh->n_kv_heads * d) * sizeof *size);
     for (int32_t i = 0; i < sh->n_heads * d; i++) size[i / d / group * d + i % d] += fabsf(q[i]);
-    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){ .index = s->channel,
-                                                    .x = size,
-                                                    .x_stride = (size_t)d,
-                                                    .n_rows = sh->n_kv_heads,
-                                                    .n = d,
-                                                    .k = o->r }));
+    KVL_TRY(kvl_topk(ctx, size, sh->n_kv_heads, d, o->r, s->channel));
     for (int32_t h = 0; h < sh->n_heads; h++) {
         const int32_t *channel = s->channel + h / group * o->r;
         float chosen = 0, all = 0;
@@ -205,8 +155,14 @@ static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q
 {
     const struct sparq_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
+    size_t heads = (size_t)sh->n_heads;
     struct kvl_meta_part part[2];
-    float *max = s->factor + sh->n_heads, *sum = max + sh->n_heads;
+    float *max, *sum;
+    KVL_TRY(kvl_scratch_get(ctx, heads * (size_t)s->n, &s->score));
+    KVL_TRY(kvl_scratch_get(ctx, heads, &s->max));
+    KVL_TRY(kvl_scratch_get(ctx, heads, &s->sum));
+    KVL_TRY(kvl_scratch_get(ctx, heads, &max));
+    KVL_TRY(kvl_scratch_get(ctx, heads, &sum));
     KVL_TRY(sparq_channels(ctx, q, s));
     KVL_TRY(kvl_meta_peek(ctx, o->keys, layer, (s->n + SPARQ_PAGE - 1) / SPARQ_PAGE, part));
     KVL_TRY(kvl_meta_count(ctx, o->keys, (int64_t)s->n * o->r * sh->n_kv_heads));
@@ -239,15 +195,14 @@ static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q
 
 /* ---- what is read ------------------------------------------------------------------------------ */
 
-/* The k of every kv head, ascending: list [n_kv_heads][k]; the current token is the engine's to add. */
-static int sparq_lists(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                       const struct sparq_scores *s, int32_t *list)
+/* The best of every kv head: best [n_kv_heads][k - local_k]. */
+static int sparq_best(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                      const struct sparq_scores *s, int32_t *best)
 {
     const struct sparq_opts *o = ctx->opts;
-    int32_t n_kv = ctx->shape->n_kv_heads, n = step->pos - o->local_k, k = o->k - o->local_k;
-    float *sum = kvl_scratch(ctx, (size_t)n_kv * (size_t)n);
-    int32_t *best = (void *)kvl_scratch(ctx, (size_t)n_kv * (size_t)k);
-    if (!sum || !best) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d sums", n);
+    int32_t n_kv = ctx->shape->n_kv_heads, n = step->pos - o->local_k;
+    float *sum;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)s->n, &sum));
     KVL_TRY(ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = sum,
                                                                     .x = s->score,
                                                                     .x_stride = (size_t)s->n,
@@ -258,34 +213,30 @@ static int sparq_lists(const struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_tap_scores(
         ctx, step,
         &(struct kvl_scored){ .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = sum }));
-    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){
-        .index = best, .x = sum, .x_stride = (size_t)n, .n_rows = n_kv, .n = n, .k = k }));
-    for (int32_t h = 0; h < n_kv; h++, list += o->k) {
-        memcpy(list, best + (size_t)h * (size_t)k, (size_t)k * sizeof *list);
-        for (int32_t i = 0; i < o->local_k; i++) list[k + i] = n + i;
-    }
-    return KVL_OK;
+    return kvl_topk(ctx, sum, n_kv, n, o->k - o->local_k, best);
 }
 
+/* alpha, of what is read, and the mean value. */
 static int sparq_residual(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                          const struct sparq_scores *s, const int32_t *list, struct kvl_sel *sel)
+                          const struct sparq_scores *s, const int32_t *best, struct kvl_sel *sel)
 {
     const struct sparq_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
-    int32_t group = sh->n_heads / sh->n_kv_heads, d = sh->head_dim;
-    struct kvl_meta_view values;
-    float *alpha = kvl_scratch(ctx, (size_t)sh->n_heads);
-    float *mean = kvl_scratch(ctx, (size_t)(sh->n_kv_heads * d));
-    if (!alpha || !mean) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for a mean value");
-    KVL_TRY(kvl_meta_read(ctx, o->values, step->layer, 1, &values));
+    int32_t d = sh->head_dim, k = o->k - o->local_k;
+    struct kvl_rows values;
+    float *alpha, *mean;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &alpha));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_kv_heads * d), &mean));
+    KVL_TRY(kvl_table_read(ctx, o->values, step->layer, 1, &values));
     for (int32_t i = 0; i < sh->n_kv_heads * d; i++)
-        mean[i] = values.base[(size_t)(i / d) * values.head_stride + (size_t)(i % d)] /
-                  (float)(step->pos + 1);
+        mean[i] = ((const float *)kvl_table_row(&values, i / d, 0))[i % d] / (float)(step->pos + 1);
     for (int32_t h = 0; h < sh->n_heads; h++) {
         const float *score = s->score + (size_t)h * (size_t)s->n;
-        const int32_t *item = list + (size_t)(h / group) * (size_t)o->k;
+        const int32_t *item = best + (size_t)(h / sh->group) * (size_t)k;
         float mass = expf(score[step->pos] - s->max[h]);
-        for (int32_t i = 0; i < o->k; i++) mass += expf(score[item[i]] - s->max[h]);
+        for (int32_t i = 0; i < k; i++) mass += expf(score[item[i]] - s->max[h]);
+        for (int32_t i = step->pos - o->local_k; i < step->pos; i++)
+            mass += expf(score[i] - s->max[h]);
         alpha[h] = KVL_MIN(1.0f, mass / s->sum[h]);
     }
     return kvl_sel_residual(sel, alpha, mean);
@@ -295,17 +246,16 @@ static int sparq_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct sparq_opts *o = ctx->opts;
-    int32_t n_kv = ctx->shape->n_kv_heads;
-    struct sparq_scores s;
+    struct sparq_scores s = { .n = step->pos + 1 };
+    int32_t k = o->k - o->local_k, *best;
     if (step->pos <= o->k) return KVL_OK;
-    KVL_TRY(sparq_scores_get(ctx, step->pos + 1, &s));
-    int32_t *list = (void *)kvl_scratch(ctx, (size_t)n_kv * (size_t)o->k);
-    if (!list) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for lists of %d tokens", o->k);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)k, &best));
     KVL_TRY(sparq_score(ctx, step->layer, q->q, &s));
-    KVL_TRY(sparq_lists(ctx, step, &s, list));
-    for (int32_t h = 0; h < n_kv; h++)
-        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list + (size_t)h * (size_t)o->k, o->k));
-    return o->reallocation ? sparq_residual(ctx, step, &s, list, sel) : KVL_OK;
+    KVL_TRY(sparq_best(ctx, step, &s, best));
+    KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, o->local_k + 1));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, best + (size_t)h * (size_t)k, k));
+    return o->reallocation ? sparq_residual(ctx, step, &s, best, sel) : KVL_OK;
 }
 
 static const struct kvl_policy sparq = {

@@ -8,18 +8,9 @@
  *     b        floor((quantile(1 - delta) sigma n / (epsilon D))^2) tokens, at least as many as base
  *     sample   b of the n others, each with log-weight ln(n / b): sums over it are unbiased
  * so that the denominator is off by more than epsilon D with probability delta at most.
- * Follows the official code: the base sample serves the estimate alone, b is floored before it is
- * clamped, sigma has n - 1 in the denominator.
- * Deviations: one list per kv head, with the largest b of its query heads, so that every head's promise
- * holds (official: a list per query head, on repeated keys); sampling without replacement (official:
- * with), which errs less; `top` by the mean weight over the group.  The budget caps the sample: steps in
- * which the promise needs more are reported (capped).  As published with an exact top-k, all keys are
- * read to find it, and counted as index bytes: the saving is in values and, with offloading, in what is
- * fetched.
- * Budget B: sink = local = min(128, B / 8), top = B / 4; the sample is what epsilon and delta want, up to
- * the rest.  The same seed gives the same samples, whatever the batch.
- * Cost per step and layer: all weights (n d per query head), a top-k of n per kv head, b random numbers.
- */
+ * Budget B: sink = local = min(128, B / 8), top = B / 4; the sample is what epsilon and delta want, up
+ * to the rest: the budget caps it, and steps in which the promise needs more are reported (capped).
+ * The same seed gives the same samples, whatever the batch. */
 #include "kvl/policy.h"
 #include "vattention_budget.h"
 
@@ -35,24 +26,19 @@ struct vattention_state {
     double n_lanes, n_capped, n_sampled, n_wanted;
 };
 
-#define VATTENTION_TOKENS(option, meaning)                                                         \
-    {                                                                                              \
-        .name = #option, .type = KVL_OPT_INT, .off = offsetof(struct vattention_opts, option),     \
-        .def = "auto", .min = 0, .max = 1 << 30, .help = meaning                                   \
-    }
-#define VATTENTION_SHARE(option, value, meaning)                                                   \
-    {                                                                                              \
-        .name = #option, .type = KVL_OPT_FLOAT, .off = offsetof(struct vattention_opts, option),   \
-        .def = value, .min = 1e-6, .max = 0.999999, .help = meaning                                \
-    }
-
 static const struct kvl_opt vattention_options[] = {
-    VATTENTION_TOKENS(sink, "first tokens, always read; auto = min(128, budget / 8) (paper: 128)"),
-    VATTENTION_TOKENS(local, "last tokens, always read; auto = min(128, budget / 8) (paper: 128)"),
-    VATTENTION_TOKENS(top, "tokens of largest weight, always read; auto = budget / 4"),
-    VATTENTION_SHARE(base_rate, "0.02", "share of the others that the estimate is made from"),
-    VATTENTION_SHARE(epsilon, "0.1", "relative error that is promised (paper: 0.05 to 0.3)"),
-    VATTENTION_SHARE(delta, "0.1", "probability of a larger one (paper: 0.05 to 0.3)"),
+    KVL_ROW_INT(vattention_opts, sink, "auto", 0, 1 << 30,
+                "first tokens, always read; auto = min(128, budget / 8) (paper: 128)"),
+    KVL_ROW_INT(vattention_opts, local, "auto", 0, 1 << 30,
+                "last tokens, always read; auto = min(128, budget / 8) (paper: 128)"),
+    KVL_ROW_INT(vattention_opts, top, "auto", 0, 1 << 30,
+                "tokens of largest weight, always read; auto = budget / 4"),
+    KVL_ROW_FLOAT(vattention_opts, base_rate, "0.02", 1e-6, 0.999999,
+                  "share of the others that the estimate is made from"),
+    KVL_ROW_FLOAT(vattention_opts, epsilon, "0.1", 1e-6, 0.999999,
+                  "relative error that is promised (paper: 0.05 to 0.3)"),
+    KVL_ROW_FLOAT(vattention_opts, delta, "0.1", 1e-6, 0.999999,
+                  "probability of a larger one (paper: 0.05 to 0.3)"),
     { 0 },
 };
 
@@ -69,9 +55,7 @@ static int vattention_plan(struct kvl_plan *plan)
 {
     struct vattention_opts *o = plan->opts;
     int32_t budget = plan->budget_tok;
-    if (budget < VATTENTION_LEAST)
-        return kvl_fail(plan->err, KVL_EINVAL, "budget %d; give %d or more", budget,
-                        VATTENTION_LEAST);
+    KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->sink == KVL_AUTO) o->sink = KVL_MIN(VATTENTION_ENDS, budget / 8);
     if (o->local == KVL_AUTO) o->local = KVL_MIN(VATTENTION_ENDS, budget / 8);
     if (o->top == KVL_AUTO) o->top = budget / 4;
@@ -88,76 +72,63 @@ static int vattention_plan(struct kvl_plan *plan)
 
 /* ---- one lane ---------------------------------------------------------------------------------- */
 
-/* What is chosen among positions first .. first + n - 1. */
-enum { VATTENTION_REST = 0, VATTENTION_TOP, VATTENTION_SAMPLE };
+enum { VATTENTION_REST = 0, VATTENTION_FORCED, VATTENTION_SAMPLE };
 
 struct vattention_lane {
     const struct kvl_pctx *ctx;
     const struct kvl_step *step;
-    int32_t kv_head, group, first, n;
-    const float *probs; /* [group][pos + 1], exact weights: exp(logit) but for a factor */
-    uint8_t *mark;      /* [n] */
-    int32_t *rest;      /* [n_rest] positions that nothing forces */
-    int32_t n_rest;
-    struct kvl_rng rng;
+    int32_t kv_head;
+    const float *probs;   /* [group][pos + 1], exact weights: exp(logit) but for a factor */
+    uint8_t *mark;        /* [pos] why a position is read */
+    int32_t *rest;        /* [n_rest] positions that nothing forces */
+    uint8_t *taken;       /* [n_rest] 1 = in the sample drawn last */
+    int32_t n_rest, *pos; /* [budget] */
+    float *mean, *weight; /* [pos], [budget] */
 };
 
-static void vattention_seed(struct vattention_lane *l, uint64_t salt)
-{
-    uint64_t seed = kvl_seed_mix(l->ctx->seed, (uint64_t)l->step->layer);
-    seed = kvl_seed_mix(seed, (uint64_t)l->kv_head);
-    kvl_rng_seed(&l->rng, kvl_seed_mix(kvl_seed_mix(seed, (uint64_t)l->step->pos), salt));
-}
-
-/* Marks the best by the mean weight of the group, lists the others. */
+/* Marks the ends and the best by the mean weight of the group, lists the others. */
 static int vattention_force(struct vattention_lane *l)
 {
     const struct vattention_opts *o = l->ctx->opts;
-    float *mean = kvl_scratch(l->ctx, (size_t)l->n);
-    int32_t *best = (void *)kvl_scratch(l->ctx, (size_t)o->top);
-    if (!mean || !best) return kvl_fail(l->ctx->err, KVL_ENOMEM, "no memory for %d weights", l->n);
-    KVL_TRY(l->ctx->ops->group_reduce(
-        &(struct kvl_group_reduce_args){ .y = mean,
-                                         .x = l->probs + l->first,
-                                         .x_stride = (size_t)l->step->pos + 1,
-                                         .n = l->n,
-                                         .n_heads = l->group,
-                                         .n_kv_heads = 1,
-                                         .reduce = KVL_REDUCE_MEAN }));
-    KVL_TRY(l->ctx->ops->topk(&(struct kvl_topk_args){
-        .index = best, .x = mean, .x_stride = (size_t)l->n, .n_rows = 1, .n = l->n, .k = o->top }));
-    memset(l->mark, VATTENTION_REST, (size_t)l->n);
-    for (int32_t i = 0; i < o->top; i++) l->mark[best[i]] = VATTENTION_TOP;
+    int32_t group = l->ctx->shape->group, pos = l->step->pos, n = pos - o->sink - o->local;
+    KVL_TRY(kvl_layer_scores(l->ctx, l->probs, group, pos + 1, KVL_REDUCE_MEAN, l->mean));
+    KVL_TRY(kvl_topk(l->ctx, l->mean + o->sink, 1, n, o->top, l->pos));
+    memset(l->mark, VATTENTION_FORCED, (size_t)pos);
+    memset(l->mark + o->sink, VATTENTION_REST, (size_t)n);
+    for (int32_t i = 0; i < o->top; i++) l->mark[o->sink + l->pos[i]] = VATTENTION_FORCED;
     l->n_rest = 0;
-    for (int32_t i = 0; i < l->n; i++)
-        if (l->mark[i] == VATTENTION_REST) l->rest[l->n_rest++] = l->first + i;
+    for (int32_t i = 0; i < pos; i++)
+        if (l->mark[i] == VATTENTION_REST) l->rest[l->n_rest++] = i;
     return KVL_OK;
 }
 
-/* m of the n_rest, each set of them equally likely (Floyd 1987); taken [n_rest] is 1 for them. */
-static void vattention_draw(struct vattention_lane *l, int32_t m, uint8_t *taken)
+/* Takes m of the n_rest, each set of them equally likely (Floyd 1987). */
+static void vattention_draw(struct vattention_lane *l, int32_t m, uint64_t salt)
 {
-    memset(taken, 0, (size_t)l->n_rest);
+    struct kvl_rng rng;
+    uint64_t seed = kvl_seed_mix(l->ctx->seed, (uint64_t)l->step->layer);
+    seed = kvl_seed_mix(seed, (uint64_t)l->kv_head);
+    kvl_rng_seed(&rng, kvl_seed_mix(kvl_seed_mix(seed, (uint64_t)l->step->pos), salt));
+    memset(l->taken, 0, (size_t)l->n_rest);
     for (int32_t j = l->n_rest - m; j < l->n_rest; j++) {
-        int32_t t = (int32_t)kvl_rng_below(&l->rng, (uint32_t)j + 1);
-        taken[taken[t] ? j : t] = 1;
+        int32_t t = (int32_t)kvl_rng_below(&rng, (uint32_t)j + 1);
+        l->taken[l->taken[t] ? j : t] = 1;
     }
 }
 
-/* Tokens that one query head wants, from its weights over a base sample of m. */
-static double vattention_wish(const struct vattention_lane *l, const float *probs, int32_t m,
-                              const uint8_t *taken)
+/* b of one query head, from its weights over a base sample of m. */
+static double vattention_wish(const struct vattention_lane *l, const float *probs, int32_t m)
 {
     const struct vattention_opts *o = l->ctx->opts;
     double sum = 0, squares = 0, rest = 0;
     for (int32_t i = 0; i < l->n_rest; i++) {
         double p = (double)probs[l->rest[i]];
         rest += p;
-        if (taken[i]) sum += p;
+        if (l->taken[i]) sum += p;
     }
     double mean = sum / m;
     for (int32_t i = 0; i < l->n_rest; i++)
-        if (taken[i])
+        if (l->taken[i])
             squares += ((double)probs[l->rest[i]] - mean) * ((double)probs[l->rest[i]] - mean);
     /* Weights sum to 1: what is forced is known; of the rest, what the sample says. */
     double total = 1 - rest + mean * l->n_rest;
@@ -165,19 +136,16 @@ static double vattention_wish(const struct vattention_lane *l, const float *prob
 }
 
 /* Size of the sample: what the heads want, at least the base sample, at most what the budget leaves. */
-static int32_t vattention_size(struct vattention_lane *l, uint8_t *taken)
+static int32_t vattention_size(struct vattention_lane *l)
 {
     const struct vattention_opts *o = l->ctx->opts;
     struct vattention_state *state = l->ctx->state;
     int32_t room = l->ctx->budget_tok - 1 - o->sink - o->local - o->top;
     int32_t base = (int32_t)ceil(o->base_rate * l->n_rest);
     double want = base = KVL_MIN(KVL_MAX(base, 2), l->n_rest);
-    vattention_seed(l, 0);
-    vattention_draw(l, base, taken);
-    for (int32_t g = 0; g < l->group; g++) {
-        const float *probs = l->probs + (size_t)g * ((size_t)l->step->pos + 1);
-        want = fmax(want, vattention_wish(l, probs, base, taken));
-    }
+    vattention_draw(l, base, 0);
+    for (int32_t g = 0; g < l->ctx->shape->group; g++)
+        want = fmax(want, vattention_wish(l, l->probs + g * (l->step->pos + 1), base));
     want = fmin(want, l->n_rest);
     int32_t size = (int32_t)fmin(want, room);
     state->n_lanes++;
@@ -189,55 +157,40 @@ static int32_t vattention_size(struct vattention_lane *l, uint8_t *taken)
 
 static int vattention_list(struct vattention_lane *l, struct kvl_sel *sel)
 {
-    const struct vattention_opts *o = l->ctx->opts;
-    int32_t n = 0, room = l->ctx->budget_tok;
-    uint8_t *taken = (void *)kvl_scratch(l->ctx, (size_t)l->n / sizeof(float) + 1);
-    int32_t *pos = (void *)kvl_scratch(l->ctx, (size_t)room);
-    float *weight = kvl_scratch(l->ctx, (size_t)room);
-    if (!taken || !pos || !weight)
-        return kvl_fail(l->ctx->err, KVL_ENOMEM, "no memory for a list of %d tokens", room);
+    int32_t n = 0;
     KVL_TRY(vattention_force(l));
-    int32_t size = vattention_size(l, taken);
-    vattention_seed(l, 1);
-    vattention_draw(l, size, taken);
-    for (int32_t i = 0; i < l->n_rest; i++)
-        if (taken[i]) l->mark[l->rest[i] - l->first] = VATTENTION_SAMPLE;
+    int32_t size = vattention_size(l);
     float correction = logf((float)l->n_rest / (float)size);
-    for (int32_t i = 0; i < o->sink; i++, n++) pos[n] = i, weight[n] = 0;
-    for (int32_t i = 0; i < l->n; i++) {
+    vattention_draw(l, size, 1);
+    for (int32_t i = 0; i < l->n_rest; i++)
+        if (l->taken[i]) l->mark[l->rest[i]] = VATTENTION_SAMPLE;
+    for (int32_t i = 0; i < l->step->pos; i++) {
         if (l->mark[i] == VATTENTION_REST) continue;
-        weight[n] = l->mark[i] == VATTENTION_SAMPLE ? correction : 0;
-        pos[n++] = l->first + i;
+        l->weight[n] = l->mark[i] == VATTENTION_SAMPLE ? correction : 0;
+        l->pos[n++] = i;
     }
-    for (int32_t i = l->first + l->n; i < l->step->pos; i++, n++) pos[n] = i, weight[n] = 0;
-    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, l->kv_head, pos, n));
-    return kvl_sel_log_weights(sel, KVL_SCOPE_KV_HEAD, l->kv_head, weight, n);
+    KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, l->kv_head, l->pos, n));
+    return kvl_sel_log_weights(sel, KVL_SCOPE_KV_HEAD, l->kv_head, l->weight, n);
 }
 
 static int vattention_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, struct kvl_sel *sel)
 {
-    const struct vattention_opts *o = ctx->opts;
-    int32_t n_live = step->pos + 1, group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
-    if (n_live <= ctx->budget_tok) return KVL_OK;
-    size_t row = (size_t)n_live, n = row - 1 - (size_t)o->sink - (size_t)o->local;
-    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * row);
-    uint8_t *mark = (void *)kvl_scratch(ctx, n / sizeof(float) + 1);
-    int32_t *rest = (void *)kvl_scratch(ctx, n);
-    if (!probs || !mark || !rest)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for weights of %d tokens", n_live);
-    KVL_TRY(kvl_attn_weights(ctx, step, q, probs, n_live));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        struct vattention_lane lane = { .ctx = ctx,
-                                        .step = step,
-                                        .kv_head = h,
-                                        .group = group,
-                                        .first = o->sink,
-                                        .n = (int32_t)n,
-                                        .probs = probs + (size_t)(h * group) * row,
-                                        .mark = mark,
-                                        .rest = rest };
-        KVL_TRY(vattention_list(&lane, sel));
+    size_t row = (size_t)step->pos + 1, budget = (size_t)ctx->budget_tok;
+    struct vattention_lane l = { .ctx = ctx, .step = step };
+    float *probs;
+    if (step->pos < ctx->budget_tok) return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * row, &probs));
+    KVL_TRY(kvl_scratch_get(ctx, row, &l.mark));
+    KVL_TRY(kvl_scratch_get(ctx, row, &l.rest));
+    KVL_TRY(kvl_scratch_get(ctx, row, &l.taken));
+    KVL_TRY(kvl_scratch_get(ctx, row, &l.mean));
+    KVL_TRY(kvl_scratch_get(ctx, budget, &l.pos));
+    KVL_TRY(kvl_scratch_get(ctx, budget, &l.weight));
+    KVL_TRY(kvl_attn_weights(ctx, step, q, probs, (int32_t)row));
+    for (; l.kv_head < ctx->shape->n_kv_heads; l.kv_head++) {
+        l.probs = probs + (size_t)(l.kv_head * ctx->shape->group) * row;
+        KVL_TRY(vattention_list(&l, sel));
     }
     return KVL_OK;
 }

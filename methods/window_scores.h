@@ -36,7 +36,7 @@ static inline int window_reduce(const struct kvl_pctx *ctx, const struct window_
         .x = x,
         .x_stride = x_stride,
         .n = n,
-        .n_heads = ctx->shape->n_heads / ctx->shape->n_kv_heads,
+        .n_heads = ctx->shape->group,
         .n_kv_heads = 1,
         .reduce = w->reduce,
     };
@@ -48,7 +48,7 @@ static inline int window_lane(const struct kvl_pctx *ctx, const struct window_sc
                               float *score, const float *mass, int32_t n_tok, int32_t n,
                               float *scratch)
 {
-    int32_t group = ctx->shape->n_heads / ctx->shape->n_kv_heads;
+    int32_t group = ctx->shape->group;
     if (w->pool_first) {
         KVL_TRY(window_pool(ctx, w, scratch, mass, (size_t)n_tok, group, n));
         return window_reduce(ctx, w, score, scratch, (size_t)n, n);
@@ -61,12 +61,12 @@ static inline int window_lane(const struct kvl_pctx *ctx, const struct window_sc
 static inline int window_scores(const struct kvl_pctx *ctx, int32_t layer,
                                 const struct window_scores *w, float *score, int32_t n_tok)
 {
-    size_t group = (size_t)(ctx->shape->n_heads / ctx->shape->n_kv_heads);
+    size_t group = (size_t)ctx->shape->group;
     int32_t n_mass, n = n_tok - w->window;
     const float *mass;
     KVL_TRY(kvl_obs_window_mass(ctx, layer, w->window, &mass, &n_mass));
-    float *scratch = kvl_scratch(ctx, group * (size_t)n);
-    if (!scratch) return kvl_fail(ctx->err, KVL_ENOMEM, "no memory for %d scores", n);
+    float *scratch;
+    KVL_TRY(kvl_scratch_get(ctx, group * (size_t)n, &scratch));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         size_t lane = (size_t)h;
         KVL_TRY(window_lane(ctx, w, score + lane * (size_t)n_tok,

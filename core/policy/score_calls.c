@@ -1,4 +1,4 @@
-/* Scores of policies: the best of rows, softmax, one list of several. */
+/* Scores of policies: the best of rows, softmax, products, one list of several. */
 #include "policy_impl.h"
 
 #include <math.h>
@@ -59,6 +59,22 @@ int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n)
                         n_rows, n);
     return ctx->ops->softmax(
         &(struct kvl_softmax_args){ .x = x, .stride = (size_t)n, .n_rows = n_rows, .n = n });
+}
+
+int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
+                int32_t n_rows, int32_t n_cols, float *y)
+{
+    if (n < 0 || n_rows < 0 || n_cols < 1)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "products of %d vectors with %d rows of %d, want 0, 0 and 1 or more", n,
+                        n_rows, n_cols);
+    if (n == 0 || n_rows == 0) return KVL_OK;
+    struct kvl_weight rows = { .data = w,
+                               .type = KVL_W_F32,
+                               .n_rows = n_rows,
+                               .n_cols = n_cols,
+                               .row_bytes = (size_t)n_cols * sizeof *w };
+    return ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = x, .w = &rows, .n = n });
 }
 
 static int scores_reduce(const struct kvl_pctx *ctx, const float *x, int32_t n_lists, int32_t n_out,

@@ -185,6 +185,19 @@ static int check_ranks(const struct kvl_pctx *ctx)
     return KVL_OK;
 }
 
+static int check_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
+                         int32_t n_rows)
+{
+    float *y;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(n * n_rows + 1), &y));
+    y[n * n_rows] = 77;
+    KVL_TRY(kvl_product(ctx, x, n, w, n_rows, DIM, y));
+    for (int32_t i = 0; i < n * n_rows; i++)
+        near((double)y[i], dot(x + i / n_rows * DIM, w + i % n_rows * DIM));
+    near((double)y[n * n_rows], 77);
+    return kvl_product(ctx, x, 0, w, n_rows, DIM, NULL); /* nothing to do */
+}
+
 static int check_scratch(const struct kvl_pctx *ctx)
 {
     float *f;
@@ -264,6 +277,7 @@ static int calls_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     }
     KVL_TRY(check_ranks(ctx));
     KVL_TRY(check_tap(ctx, step));
+    KVL_TRY(check_product(ctx, q->q, ctx->shape->n_heads, key, n));
     n_checked++;
     return check_scratch(ctx);
 }
@@ -344,6 +358,7 @@ static void test_refusals(void **state)
     REFUSED(kvl_topk(ctx, x, 1, 3, 4, index), KVL_EPOLICY, "the 4 best of 3");
     REFUSED(kvl_group_scores(ctx, x, 3, KVL_REDUCE_NONE, x), KVL_EPOLICY, "reduction 0");
     REFUSED(kvl_softmax(ctx, x, 1, 0), KVL_EPOLICY, "softmax of 1 rows of 0");
+    REFUSED(kvl_product(ctx, x, 1, x, 1, 0, x), KVL_EPOLICY, "products of 1 vectors");
     x[1] = nanf("");
     REFUSED(kvl_topk(ctx, x, 1, 3, 2, index), KVL_ENUMERIC, "NaN");
 #undef REFUSED

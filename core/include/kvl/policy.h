@@ -169,6 +169,9 @@ KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t 
 KVL_API void kvl_ascending(int32_t *x, int32_t n);
 /* x [n_rows][n], in place. */
 KVL_API int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n);
+/* y [n][n_rows]: products of n vectors x [n][n_cols] with the rows of w [n_rows][n_cols], by ops->gemm. */
+KVL_API int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
+                        int32_t n_rows, int32_t n_cols, float *y);
 /* score [n_kv_heads][n] of x [n_heads][n]: SUM, MAX, MEAN or FIRST of each group of query heads. */
 KVL_API int kvl_group_scores(const struct kvl_pctx *ctx, const float *x, int32_t n,
                              enum kvl_reduce reduce, float *score);
