@@ -71,6 +71,9 @@ struct kvl_gemm_args {
     /* x and the weights are rounded to bf16 (nearest even), products summed in float: about twice as
      * fast where the processor multiplies bf16, the same meaning elsewhere */
     bool bf16;
+    /* by OpenBLAS, in float: a row may depend on n.  ref ignores it, cuda refuses it (KVL_EINVAL); without
+     * bf16 */
+    bool blas;
 };
 struct kvl_gemv_args {
     float *y;       /* out [n][n_rows] */
