@@ -38,9 +38,11 @@ Dir::Cache "$apt/cache";
 EOF
     APT_CONFIG=$apt/apt.conf apt-get update -qq || kvl_die "apt-get update for arm64 did not work"
     APT_CONFIG=$apt/apt.conf apt-get install -y -qq --download-only libc6-dev libgomp1 libzstd-dev \
-        libxxhash-dev libjansson-dev libyaml-dev libpcre2-dev libcmocka-dev >/dev/null ||
+        libxxhash-dev libjansson-dev libyaml-dev libpcre2-dev libcmocka-dev libopenblas0-pthread >/dev/null ||
         kvl_die "apt-get could not download the libraries for arm64"
     for deb in "$apt"/cache/archives/*.deb; do dpkg -x "$deb" "$KVL_ARM64_ROOT.new"; done
+    # which an installation would link
+    ln -s openblas-pthread/libopenblas.so.0 "$KVL_ARM64_ROOT.new/usr/lib/aarch64-linux-gnu/libopenblas.so.0"
     mv "$KVL_ARM64_ROOT.new" "$KVL_ARM64_ROOT"
     rm -r "$apt"
 }

@@ -24,6 +24,19 @@ int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set 
     return KVL_OK;
 }
 
+static int engine_check_blas(const struct kvl_engine_desc *d, struct kvl_err *err)
+{
+    if (d->prefill_type != KVL_PREFILL_BLAS) return KVL_OK;
+    if (d->device && d->device->discrete)
+        return kvl_fail(err, KVL_EINVAL,
+                        "prefill_type blas is of the CPU, got device %s; want f32 or bf16 there",
+                        d->device->name);
+    if (!kvl_ops_blas())
+        return kvl_fail(err, KVL_EINVAL, "prefill_type blas: %s, or prefill_type f32 or bf16",
+                        kvl_ops_blas_error());
+    return KVL_OK;
+}
+
 static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
 {
     if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
@@ -35,6 +48,7 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
                         "the model's heads have %d channels, device %s takes up to %d; use "
                         "--device cpu",
                         dim, d->device->name, most);
+    KVL_TRY(engine_check_blas(d, err));
     return engine_check_observers(&d->observers, err);
 }
 

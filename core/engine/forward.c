@@ -43,8 +43,13 @@ static int linear_all(const struct kvl_forward *f, const float *x, const struct 
         };
     if (f->mode == KVL_DECODE) rc = ops->gemv(v);
     for (int32_t i = 0; i < n && f->mode != KVL_DECODE && rc == KVL_OK; i++)
-        rc = ops->gemm(&(struct kvl_gemm_args){
-            .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .bf16 = f->e->desc.prefill_bf16 });
+        rc = ops->gemm(
+            &(struct kvl_gemm_args){ .y = p[i].y,
+                                     .x = x,
+                                     .w = p[i].w,
+                                     .n = f->n,
+                                     .bf16 = kvl_prefills_bf16(f->e),
+                                     .blas = f->e->desc.prefill_type == KVL_PREFILL_BLAS });
     return given(f, "projection", rc);
 }
 
@@ -144,7 +149,7 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
                                                               .n_kv_heads = sh->n_kv_heads,
                                                               .head_dim = sh->head_dim,
                                                               .scale = e->scale,
-                                                              .bf16 = e->desc.prefill_bf16 })));
+                                                              .bf16 = kvl_prefills_bf16(e) })));
     if (s->repeat) return given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
     if (!s->obs) return KVL_OK;
     KVL_TRY(given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));

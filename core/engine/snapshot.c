@@ -54,7 +54,10 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_observers(&e->desc.observers, out));
-    if (e->desc.prefill_bf16) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
+    if (kvl_prefills_bf16(e)) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
+    if (e->desc.prefill_type == KVL_PREFILL_BLAS)
+        KVL_TRY(
+            kvl_buf_printf(out, "prefill blas chunk=%d %s\n", e->desc.chunk_tok, kvl_ops_blas()));
     return kvl_buf_printf(out, "tokens %d %016" PRIx64 "%016" PRIx64 "\n", n, hash.high64,
                           hash.low64);
 }

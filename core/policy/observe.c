@@ -212,7 +212,7 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
             .scale = e->scale,
             .kind = logits ? KVL_COLUMNS_LOGITS : KVL_COLUMNS_PROBS,
             .next = o->set.column[i].param,
-            .bf16 = e->desc.prefill_bf16 }));
+            .bf16 = kvl_prefills_bf16(e) }));
     }
     return KVL_OK;
 }
@@ -295,7 +295,7 @@ static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, 
                                                                .n_kv_heads = sh->n_kv_heads,
                                                                .head_dim = sh->head_dim,
                                                                .scale = e->scale,
-                                                               .bf16 = e->desc.prefill_bf16 });
+                                                               .bf16 = kvl_prefills_bf16(e) });
 }
 
 static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t layer,

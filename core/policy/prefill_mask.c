@@ -307,7 +307,7 @@ static int mask_sparse(const struct kvl_forward *f, const struct kvl_prefill_mas
                                                 .n_kv_heads = sh->n_kv_heads,
                                                 .head_dim = sh->head_dim,
                                                 .scale = e->scale,
-                                                .bf16 = e->desc.prefill_bf16,
+                                                .bf16 = kvl_prefills_bf16(e),
                                                 .n_pairs = n_pairs,
                                                 .n_reads = n_reads });
 }
@@ -331,7 +331,7 @@ static int mask_dense(const struct kvl_forward *f, const struct kvl_prefill_mask
                                                                  .n_kv_heads = sh->n_kv_heads,
                                                                  .head_dim = sh->head_dim,
                                                                  .scale = e->scale,
-                                                                 .bf16 = e->desc.prefill_bf16 });
+                                                                 .bf16 = kvl_prefills_bf16(e) });
 }
 
 static int mask_attend(const struct kvl_forward *f, const struct kvl_prefill_mask *m)

@@ -214,6 +214,10 @@ int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err);
 int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
                    float *probs, int32_t n);
 
+static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
+{
+    return e->desc.prefill_type == KVL_PREFILL_BF16;
+}
 static inline int32_t kvl_group(const struct kvl_shape *shape)
 {
     return shape->n_heads / shape->n_kv_heads;

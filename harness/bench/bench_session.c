@@ -16,7 +16,7 @@ int bench_engine_open(struct bench *b, const struct bench_engine *want, struct k
                                     .kv_type = want->kv_type,
                                     .raw_keys = want->raw_keys,
                                     .observers = want->observers,
-                                    .prefill_bf16 = want->bf16,
+                                    .prefill_type = want->bf16 ? KVL_PREFILL_BF16 : KVL_PREFILL_F32,
                                     .prefill_kv_host = want->prefill_kv_host,
                                     .chunk_tok = want->chunk_tok,
                                     .allow_overlong = true };

@@ -487,7 +487,7 @@ static int analyze_engine(struct analyze *z)
     struct kvl_engine_desc desc = { .model = z->model,
                                     .device = z->device,
                                     .kv_type = z->s.kv_type,
-                                    .prefill_bf16 = z->s.prefill_bf16,
+                                    .prefill_type = z->s.prefill_type,
                                     .prefill_kv_host = z->s.prefill_kv_host,
                                     .chunk_tok = z->s.chunk_tok,
                                     .allow_overlong = z->a->sweep.model.allow_overlong };

@@ -144,7 +144,7 @@ static int generate_engine(struct generate *g)
         .allow_overlong = g->a->model.allow_overlong,
     };
     KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));
-    KVL_TRY(kvl_prefill_type_parse(g->a->model.prefill_type, &desc.prefill_bf16, g->err));
+    KVL_TRY(kvl_prefill_type_parse(g->a->model.prefill_type, &desc.prefill_type, g->err));
     KVL_TRY(kvl_prefill_kv_parse(g->a->model.prefill_kv, &desc.prefill_kv_host, g->err));
     g->logits = kvl_alloc((size_t)kvl_model_shape(g->model)->n_vocab, sizeof *g->logits);
     if (!g->logits) return kvl_fail(g->err, KVL_ENOMEM, "out of memory for logits");

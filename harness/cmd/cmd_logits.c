@@ -91,7 +91,7 @@ static int logits_model(const struct logits_args *a, const struct kvl_device *de
     struct kvl_engine *engine;
     int32_t *id, n;
     KVL_TRY(kvl_kv_type_parse(a->model.kv_type ? a->model.kv_type : "f32", &desc.kv_type, err));
-    KVL_TRY(kvl_prefill_type_parse(a->model.prefill_type, &desc.prefill_bf16, err));
+    KVL_TRY(kvl_prefill_type_parse(a->model.prefill_type, &desc.prefill_type, err));
     KVL_TRY(kvl_prefill_kv_parse(a->model.prefill_kv, &desc.prefill_kv_host, err));
     KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(model)->n_vocab, &id, &n, err));
     int rc = n > 0 ? KVL_OK : kvl_fail(err, KVL_EINVAL, "--ids: no ids, want at least one");

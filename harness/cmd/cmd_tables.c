@@ -296,7 +296,7 @@ static int tables_engine(struct tables *t)
                                     .device = t->device,
                                     .allow_overlong = t->a->model.allow_overlong };
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
-    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_bf16, t->err));
+    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_type, t->err));
     KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
     KVL_TRY(kvl_engine_create(&desc, &t->engine, t->err));
     kvl_stop_install();

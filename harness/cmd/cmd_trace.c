@@ -112,7 +112,7 @@ struct trace {
     struct kvl_model *model;
     struct kvl_engine *engine;
     enum kvl_kv_type kv_type;
-    bool prefill_bf16;
+    enum kvl_prefill_type prefill_type;
     struct kvl_policy_spec spec;
     struct kvl_planned *planned;
     struct kvl_tokens tokens;
@@ -212,10 +212,10 @@ static int trace_engine(struct trace *t)
         .allow_overlong = t->a->model.allow_overlong,
     };
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
-    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_bf16, t->err));
+    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_type, t->err));
     KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
     t->kv_type = desc.kv_type;
-    t->prefill_bf16 = desc.prefill_bf16;
+    t->prefill_type = desc.prefill_type;
     t->logits = kvl_alloc((size_t)kvl_model_shape(t->model)->n_vocab, sizeof *t->logits);
     if (!t->logits) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for logits");
     KVL_TRY(kvl_engine_create(&desc, &t->engine, t->err));
@@ -260,7 +260,7 @@ static int trace_records(struct trace *t)
                                    .planned = t->planned,
                                    .budget = t->spec.budget.data ? t->spec.budget.data : "-",
                                    .kv_type = t->kv_type,
-                                   .prefill_bf16 = t->prefill_bf16,
+                                   .prefill_type = t->prefill_type,
                                    .seed = (uint64_t)t->a->seed,
                                    .id = t->tokens.id,
                                    .n = t->tokens.n,

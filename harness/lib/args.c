@@ -137,8 +137,9 @@ static const struct argp_option model_options[] = {
     { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16, bf16 or f32",
       0 },
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
-      "what prefill multiplies: f32, or bf16 (rounded, about twice as fast where the processor "
-      "multiplies it)",
+      "how prefill multiplies: f32, bf16 (rounded, about twice as fast where the processor "
+      "multiplies it), or blas (projections by OpenBLAS, on the CPU, for processors without "
+      "vector kernels of kvlab's: arm64; rounding depends on chunks)",
       0 },
     { "prefill-kv", MODEL_KEY_PREFILL_KV, "WHERE", 0,
       "what a prefill leaves its keys and values on: device (default), or host: layer by layer, "
@@ -177,7 +178,8 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_model_args *a = state->input;
     enum kvl_kv_type type;
-    bool bf16, host;
+    enum kvl_prefill_type prefill;
+    bool host;
     int rc = KVL_OK;
     switch (key) {
     case 'm': a->model = arg; break;
@@ -188,7 +190,7 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
         break;
     case MODEL_KEY_PREFILL_TYPE:
         a->prefill_type = arg;
-        rc = kvl_prefill_type_parse(arg, &bf16, a->args->err);
+        rc = kvl_prefill_type_parse(arg, &prefill, a->args->err);
         break;
     case MODEL_KEY_PREFILL_KV:
         a->prefill_kv = arg;
@@ -221,20 +223,22 @@ const char *kvl_kv_type_name(enum kvl_kv_type type)
     return type == KVL_KV_F16 ? "f16" : "bf16";
 }
 
-int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err)
+/* By enum kvl_prefill_type. */
+static const char *const prefill_types[] = { "f32", "bf16", "blas" };
+
+int kvl_prefill_type_parse(const char *text, enum kvl_prefill_type *out, struct kvl_err *err)
 {
-    if (!text || strcmp(text, "f32") == 0)
-        *bf16 = false;
-    else if (strcmp(text, "bf16") == 0)
-        *bf16 = true;
-    else
-        return kvl_fail(err, KVL_EINVAL, "--prefill-type: \"%s\": want f32 or bf16", text);
-    return KVL_OK;
+    for (size_t i = 0; i < sizeof prefill_types / sizeof *prefill_types; i++) {
+        if (strcmp(text ? text : "f32", prefill_types[i]) != 0) continue;
+        *out = (enum kvl_prefill_type)i;
+        return KVL_OK;
+    }
+    return kvl_fail(err, KVL_EINVAL, "--prefill-type: \"%s\": want f32, bf16 or blas", text);
 }
 
-const char *kvl_prefill_type_name(bool bf16)
+const char *kvl_prefill_type_name(enum kvl_prefill_type type)
 {
-    return bf16 ? "bf16" : "f32";
+    return prefill_types[type];
 }
 
 int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err)

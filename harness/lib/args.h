@@ -47,9 +47,9 @@ extern const struct argp kvl_model_argp;
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);
 const char *kvl_kv_type_name(enum kvl_kv_type type);
 
-/* "f32" (NULL) or "bf16": see kvl_engine_desc.prefill_bf16. */
-int kvl_prefill_type_parse(const char *text, bool *bf16, struct kvl_err *err);
-const char *kvl_prefill_type_name(bool bf16);
+/* "f32" (NULL), "bf16" or "blas". */
+int kvl_prefill_type_parse(const char *text, enum kvl_prefill_type *out, struct kvl_err *err);
+const char *kvl_prefill_type_name(enum kvl_prefill_type type);
 
 /* "device" (NULL) or "host": see kvl_engine_desc.prefill_kv_host. */
 int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err);

@@ -177,7 +177,7 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
     const struct kvl_sweep *s = info->work->sweep;
     json_t *store =
         json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type", kvl_kv_type_name(info->store->type),
-                  "prefill_type", kvl_prefill_type_name(s->prefill_bf16), "prefill_kv",
+                  "prefill_type", kvl_prefill_type_name(s->prefill_type), "prefill_kv",
                   kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
                   "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
     json_t *sweep = json_pack("{s:o, s:o, s:s, s:o}", "name", kvl_record_path_text(s->name), "file",

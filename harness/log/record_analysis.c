@@ -227,7 +227,8 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
                            info->what, kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
                            kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, ";prefill_type=bf16"));
+    if (s->prefill_type != KVL_PREFILL_F32)
+        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;data=%016llx;length=%d;depth=%.15g",
                            g->task->task->name, g->task->task->version, g->task->options,
                            (unsigned long long)g->task->data, g->length, g->depth));

@@ -168,10 +168,9 @@ static int config_prefill_type(struct kvl_yaml *y, yaml_node_t *v, const char *k
 {
     const char *text;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no arithmetic of prefill, want f32 or bf16",
-                             text);
-    ((struct config *)user)->s->prefill_bf16 = text[0] == 'b';
+    if (kvl_prefill_type_parse(text, &((struct config *)user)->s->prefill_type, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key,
+                             "\"%s\" is no arithmetic of prefill, want f32, bf16 or blas", text);
     return KVL_OK;
 }
 

@@ -5,7 +5,7 @@
  *   log: out/demo.jsonl.zst        # relative to where the program runs
  *   seed: 1
  *   kv_type: f16                   # or bf16, f32
- *   prefill_type: f32              # or bf16: another arithmetic, so other cells
+ *   prefill_type: f32              # or bf16, or blas: another arithmetic, so other cells
  *   device: cpu                    # or cuda, hybrid, cpu-hybrid
  *   threads: 2                     # default: all cores
  *   tasks: [{task: passkey, keys: 4}, kv_retrieval]
@@ -33,7 +33,7 @@
 #ifndef KVL_CONFIG_H
 #define KVL_CONFIG_H
 
-#include "kvl/kvstore.h"
+#include "kvl/model.h"
 #include "registry.h"
 #include "yamldoc.h"
 
@@ -131,7 +131,8 @@ struct kvl_sweep {
     char *model, *log;
     uint64_t seed;
     enum kvl_kv_type kv_type;
-    bool prefill_bf16, prefill_kv_host;
+    enum kvl_prefill_type prefill_type;
+    bool prefill_kv_host;
     const char *device; /* as --device */
     int32_t threads;    /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;

@@ -138,7 +138,8 @@ static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(kvl_buf_printf(b, "seed: %llu\nkv_type: %s\n", (unsigned long long)s->seed,
                            kvl_kv_type_name(s->kv_type)));
-    if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, "prefill_type: bf16\n"));
+    if (s->prefill_type != KVL_PREFILL_F32)
+        KVL_TRY(kvl_buf_printf(b, "prefill_type: %s\n", kvl_prefill_type_name(s->prefill_type)));
     if (s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, "prefill_kv: host\n"));
     if (strcmp(s->device, "cpu") != 0) KVL_TRY(kvl_buf_printf(b, "device: %s\n", s->device));
     if (s->threads) KVL_TRY(kvl_buf_printf(b, "threads: %d\n", s->threads));

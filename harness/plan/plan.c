@@ -132,7 +132,8 @@ static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_b
                            c->speed ? "speed" : "cell", kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
                            kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_bf16) KVL_TRY(kvl_buf_adds(b, ";prefill_type=bf16"));
+    if (s->prefill_type != KVL_PREFILL_F32)
+        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     KVL_TRY(plan_key_task(b, c->task));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));

@@ -439,7 +439,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     x.model_hash = kvl_json_text(run, "model.hash");
     x.kv_type = kvl_json_text(run, "store.kv_type");
     x.prefill_type = kvl_json_text(run, "store.prefill_type");
-    if (strcmp(x.prefill_type, "bf16") != 0) x.prefill_type = "f32"; /* older logs do not say */
+    if (!*x.prefill_type) x.prefill_type = "f32"; /* older logs do not say */
     x.prefill_kv = kvl_json_text(run, "store.prefill_kv");
     if (strcmp(x.prefill_kv, "host") != 0) x.prefill_kv = "device";
     x.seed = seed_of(record);

@@ -176,7 +176,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
     struct kvl_engine_desc desc = {
         .model = r->work->model,
         .kv_type = s->kv_type,
-        .prefill_bf16 = s->prefill_bf16,
+        .prefill_type = s->prefill_type,
         .prefill_kv_host = s->prefill_kv_host,
         .raw_keys = r->work->raw_keys,
         .chunk_tok = s->chunk_tok,

@@ -23,7 +23,7 @@ struct kvl_trace_info {
     const struct kvl_planned *planned;
     const char *budget; /* as written; "-" = none */
     enum kvl_kv_type kv_type;
-    bool prefill_bf16;
+    enum kvl_prefill_type prefill_type;
     uint64_t seed;
     const int32_t *id; /* [n] all tokens */
     int32_t n;

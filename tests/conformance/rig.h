@@ -96,7 +96,7 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
         .raw_keys = !d->no_raw_keys,
         .observers = { .window = 64 },
         .chunk_tok = d->chunk_tok,
-        .prefill_bf16 = d->bf16,
+        .prefill_type = d->bf16 ? KVL_PREFILL_BF16 : KVL_PREFILL_F32,
         .wait_hooks = d->wait_hooks,
     };
     RIG_OK(&r->err, kvl_engine_create(&desc, &r->engine, &r->err));

@@ -238,7 +238,7 @@ static void test_prefills_in_bf16_give_ones(void **state)
     (void)state;
     open_chunked(&r, 64);
     struct kvl_engine_desc d = {
-        .model = r.model, .chunk_tok = 64, .observers = observed, .prefill_bf16 = true
+        .model = r.model, .chunk_tok = 64, .observers = observed, .prefill_type = KVL_PREFILL_BF16
     };
     kvl_engine_destroy(r.engine);
     RIG_OK(&r.err, kvl_engine_create(&d, &r.engine, &r.err));

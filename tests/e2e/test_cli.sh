@@ -97,15 +97,35 @@ equal "the largest logit" "${want%% *}" "$(tail -c $((4 * n_vocab)) x.npy | od -
 equal "logits of a prefill layer by layer" "$(cksum <x.npy)" "$(cksum <layers.npy)"
 
 # Prefill in bf16: other logits, by hundredths.
-for type in f32 bf16; do
+for type in f32 bf16 blas; do
     "$program" logits -m "$model" --prefill-type $type --ids "$ids" --out $type.npy
 done
 equal "float is the default" "$(cksum <x.npy)" "$(cksum <f32.npy)"
-distance=$(paste <(tail -c +129 f32.npy | od -An -v -t f4 -w4) \
-    <(tail -c +129 bf16.npy | od -An -v -t f4 -w4) |
-    awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print most + 0 }')
-awk -v d="$distance" 'BEGIN { exit !(d > 0.001 && d < 0.5) }' ||
-    fail "logits in bf16 are up to $distance from those in float"
+# distance TYPE: the largest between its logits and those in float
+distance() {
+    paste <(tail -c +129 f32.npy | od -An -v -t f4 -w4) <(tail -c +129 $1.npy | od -An -v -t f4 -w4) |
+        awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d } END { print most + 0 }'
+}
+awk -v d="$(distance bf16)" 'BEGIN { exit !(d > 0.001 && d < 0.5) }' ||
+    fail "logits in bf16 are up to $(distance bf16) from those in float"
+
+# By OpenBLAS: the same arithmetic in another order.  Where it is not there, that is said, and so it is to a
+# method that wants eigenvectors; nothing else asks for it.
+awk -v d="$(distance blas)" 'BEGIN { exit !(d < 0.001) }' ||
+    fail "logits by OpenBLAS are up to $(distance blas) from those in float"
+mkdir none
+: >none/libopenblas.so.0
+: >none/libopenblas.so
+without() {
+    local rc=0
+    LD_LIBRARY_PATH=$work/none "$program" "$@" >out.txt 2>err || rc=$?
+    echo $rc
+}
+equal "no OpenBLAS" 2 "$(without logits -m "$model" --prefill-type blas --ids "$ids" --out none.npy)"
+equal "its line" "kvlab: prefill_type blas: OpenBLAS with LAPACK (libopenblas.so.0) is not there; want the package libopenblas0, or prefill_type f32 or bf16" "$(cat err)"
+equal "in float without it" 0 "$(without logits -m "$model" --ids "$ids" --out none.npy)"
+equal "no eigenvectors" 7 "$(without generate -m "$model" --policy shadowkv:budget=96 --prompt "$(seq 300)" -n 2)"
+equal "a line of it" 1 "$(grep -c 'shadowkv: .*libopenblas.so.0' err)"
 
 # ---- plug-ins -----------------------------------------------------------------------------------
 

@@ -65,6 +65,15 @@ done
 equal "answers in other chunks" "$(cat some.answers)" "$(cat cut.answers)"
 equal "answers layer by layer" '[12,[]]' "$(jq -c 'map(select(.[3] != null)) | [length, . - $some[0]]' --slurpfile some some.answers layers.answers)"
 
+# By OpenBLAS: cells of their own beside those in float, named in the log and in the table.
+for type in f32 blas f32; do
+    run_sweep some.yaml --set policies=[full] --set budgets=[96] --prefill-type $type --log types.zst 2>err || fail "sweep of $type"
+done
+holds "prefill types are named" types 'map(select(.kind == "run") | .store.prefill_type) == ["f32", "blas"]'
+holds "a cell of each type" types 'map(select(.kind == "cell")) | length == 2 and (map(.cell) | unique | length) == 2'
+"$program" report types.zst >said || fail "report of types"
+grep -q "kvlab-tiny, prefill blas" said || fail "the table does not say prefill blas: $(cat said)"
+
 refused "shared" "want prefill=own" "$program" run --model "$model" --task passkey --length 200 --policy minference:budget=96,prefill=shared --quiet
 refused "a chunk" "multiple of 64" "$program" generate --model "$model" --policy minference:budget=96,chunk=100 --prompt "$(seq 400)"
 "$program" generate --model "$model" --policy minference:budget=96 --prompt "$(seq 100)" -n 4 >/dev/null 2>err || fail "generate"

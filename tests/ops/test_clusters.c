@@ -1,6 +1,11 @@
 /* Operators that make and read clusters and low ranks: what defines their results, and cpu against ref. */
 #include "ops/ops_util.h"
 
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 /* ---- sym_eig ----------------------------------------------------------------------------------- */
 
 /* A = B B' / n of n x m random numbers: rank m at most. */
@@ -101,6 +106,71 @@ static void test_sym_eig_edges(void **state)
         a.n = 2;
         assert_int_equal(ops[i]->sym_eig(&a), KVL_ENUMERIC);
     }
+}
+
+static int32_t tasks_of_process(void)
+{
+    int32_t n = 0;
+    DIR *dir = opendir("/proc/self/task");
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) n += e->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+static void eig_same(const struct kvl_sym_eig_args *arg, const float *want)
+{
+    size_t n = (size_t)arg->n;
+    memset(arg->vec, 0, n * n * sizeof *arg->vec);
+    assert_int_equal(kvl_ops_cpu.sym_eig(arg), KVL_OK);
+    assert_memory_equal(arg->vec, want, n * n * sizeof *want);
+}
+
+/* The library works on the calling thread alone, whatever the environment and others in the process tell it, and
+ * in a process that was forked.  The first test: it is not loaded before. */
+static void test_sym_eig_alone(void **state)
+{
+    enum { N = 300 };
+    struct kvl_rng r;
+    kvl_rng_seed(&r, 7);
+    float *a = random_gram(&r, N, N), *want = ut_poison(N * N), *vec = ut_poison(N * N);
+    struct kvl_sym_eig_args arg = { .vec = want, .a = a, .n = N };
+    int32_t tasks = tasks_of_process();
+    (void)state;
+    (void)tasks;
+    assert_int_equal(setenv("OPENBLAS_NUM_THREADS", "3", 1), 0);
+    kvl_ops_set_threads(1);
+    assert_int_equal(kvl_ops_cpu.sym_eig(&arg), KVL_OK);
+#ifndef KVL_TEST_CUDA /* whose emulation has threads */
+    assert_int_equal(tasks_of_process(), tasks);
+#endif
+    assert_string_equal(getenv("OPENBLAS_NUM_THREADS"), "3");
+    arg.vec = vec;
+    kvl_ops_set_threads(2);
+    eig_same(&arg, want);
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW);
+    assert_non_null(library);
+    void (*set_threads)(int);
+    *(void **)(void *)&set_threads = dlsym(library, "openblas_set_num_threads");
+    assert_non_null(set_threads);
+    set_threads(2);
+    eig_same(&arg, want);
+#ifndef KVL_TEST_CUDA
+    pid_t child = fork();
+    if (child == 0) {
+        kvl_ops_set_threads(1); /* a team does not outlive a fork */
+        int rc = kvl_ops_cpu.sym_eig(&arg);
+        _exit(rc == KVL_OK && memcmp(vec, want, N * N * sizeof *vec) == 0 ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+#endif
+    kvl_ops_set_threads(0);
+    dlclose(library);
+    kvl_free(a);
+    kvl_free(want);
+    kvl_free(vec);
 }
 
 /* ---- kmeans ------------------------------------------------------------------------------------- */
@@ -444,10 +514,15 @@ static void test_given_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sym_eig),        cmocka_unit_test(test_sym_eig_edges),
-        cmocka_unit_test(test_kmeans),         cmocka_unit_test(test_kmeans_same),
-        cmocka_unit_test(test_kmeans_by_hand), cmocka_unit_test(test_pq),
-        cmocka_unit_test(test_pseudo),         cmocka_unit_test(test_given_keys),
+        cmocka_unit_test(test_sym_eig_alone),
+        cmocka_unit_test(test_sym_eig),
+        cmocka_unit_test(test_sym_eig_edges),
+        cmocka_unit_test(test_kmeans),
+        cmocka_unit_test(test_kmeans_same),
+        cmocka_unit_test(test_kmeans_by_hand),
+        cmocka_unit_test(test_pq),
+        cmocka_unit_test(test_pseudo),
+        cmocka_unit_test(test_given_keys),
     };
     return cmocka_run_group_tests_name("clusters", tests, NULL, NULL);
 }

@@ -113,6 +113,50 @@ static void test_reference(void **state)
     ut_each_isa(body_reference);
 }
 
+/* OpenBLAS's products: near the definition, the same with any number of threads; refused by a GPU. */
+static void body_blas(struct kvl_rng *r)
+{
+    static const int32_t sizes[][3] = {
+        { 1, 1, 32 }, { 120, 1500, 288 }, { 33, 700, 96 }, { 70, 257, 1088 }
+    };
+    for (size_t i = 0; i < N_TYPES * (sizeof sizes / sizeof *sizes); i++) {
+        const int32_t *s = sizes[i / N_TYPES];
+        struct matrix m;
+        matrix_open(r, &m, types[i % N_TYPES], s[1], s[2]);
+        size_t n_y = (size_t)s[0] * (size_t)s[1];
+        float *x = ut_random(r, (size_t)s[0] * (size_t)s[2], 1), *want = ut_poison(n_y);
+        float *one = ut_poison(n_y), *many = ut_poison(n_y);
+        int32_t threads = kvl_ops_threads();
+        struct kvl_gemm_args a = { .y = want, .x = x, .w = &m.w, .n = s[0], .blas = true };
+        assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
+#ifdef KVL_TEST_CUDA
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_EINVAL);
+#else
+        kvl_ops_set_threads(1);
+        a.y = one;
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+        kvl_ops_set_threads(3);
+        a.y = many;
+        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+        ut_near("gemm by BLAS", one, want, n_y, 3e-6 * sqrt(s[2]));
+        ut_same("gemm by BLAS on three threads", many, one, n_y);
+        kvl_ops_set_threads(threads);
+#endif
+        (void)threads;
+        kvl_free(one);
+        kvl_free(many);
+        kvl_free(want);
+        kvl_free(x);
+        kvl_free(m.data);
+    }
+}
+
+static void test_blas(void **state)
+{
+    (void)state;
+    ut_each_isa(body_blas);
+}
+
 /* With multiply-add instructions an element is exactly one chain over the columns. */
 static void body_chain(struct kvl_rng *r)
 {
@@ -517,6 +561,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_blas),
 #ifdef KVL_TEST_CUDA
         cmocka_unit_test(test_any_place),
 #endif

@@ -252,7 +252,7 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nkv_type: f8\n",
           ":5: kv_type: \"f8\" is no element type, want f16, bf16 or f32" },
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
-          ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32 or bf16" },
+          ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32, bf16 or blas" },
         { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",
           ":5: device: \"gpu\" is no device, want cpu, cuda, hybrid or cpu-hybrid" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: [{policy: quest, prefill: both}]}\n",

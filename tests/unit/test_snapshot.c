@@ -284,19 +284,20 @@ static void test_keys(void **state)
     expect_other_key(&g, g.r.engine, g.id, N_CTX, true);
     g.id[N_CTX / 2] ^= 1;
     const struct kvl_engine_desc same = g.r.engine->desc;
-    struct kvl_engine_desc other[7] = { same, same, same, same, same, same, same };
+    struct kvl_engine_desc other[8] = { same, same, same, same, same, same, same, same };
     other[0].kv_type = KVL_KV_F32;
     other[1].raw_keys = !same.raw_keys;
     other[2].observers.window++;
     other[3].observers.column[0].param++;
     other[4].observers.n_columns = 1; /* what is repeated has no bytes: not the last alone */
-    other[5].prefill_bf16 = true;
-    other[6].chunk_tok = 7;
-    other[6].kv_limit_bytes = 1 << 30;
-    for (int i = 0; i < 7; i++) {
+    other[5].prefill_type = KVL_PREFILL_BF16;
+    other[6].prefill_type = KVL_PREFILL_BLAS;
+    other[7].chunk_tok = 7;
+    other[7].kv_limit_bytes = 1 << 30;
+    for (int i = 0; i < 8; i++) {
         struct kvl_engine *e;
         RIG_OK(&g.err, kvl_engine_create(&other[i], &e, &g.err));
-        expect_other_key(&g, e, g.id, N_CTX, i < 6);
+        expect_other_key(&g, e, g.id, N_CTX, i < 7);
         kvl_engine_destroy(e);
     }
     struct rig r;

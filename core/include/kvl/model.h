@@ -108,6 +108,15 @@ bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy *
 
 /* ---- engine -------------------------------------------------------------------------------- */
 
+/* How prefill with its attention and observers, and the projections of extend, multiply: see kvl_gemm_args. */
+enum kvl_prefill_type {
+    KVL_PREFILL_F32 = 0,
+    KVL_PREFILL_BF16 = 1, /* in bf16, summed in float */
+    /* Projections by OpenBLAS, in float; attention as in F32.  On the CPU alone.  Results depend on how many
+     * tokens go through a layer together (chunk_tok), and on the version of OpenBLAS. */
+    KVL_PREFILL_BLAS = 2,
+};
+
 struct kvl_engine_desc {
     const struct kvl_model *model;
     const struct kvl_device *device; /* NULL = cpu */
@@ -118,9 +127,7 @@ struct kvl_engine_desc {
     int32_t chunk_tok;                 /* prefill chunk; 0 = 512 */
     int32_t block_tok;                 /* 0 = 16 */
     size_t kv_limit_bytes;             /* 0 = none */
-    /* Prefill with its attention and observers, and the projections of extend, multiply in bf16 and sum
-     * in float: see kvl_gemm_args. */
-    bool prefill_bf16;
+    enum kvl_prefill_type prefill_type;
     /* Contexts go through the model layer by layer instead of chunk by chunk, and keys and values of a layer
      * that is done move to host memory: the device holds those of one layer at a time.  The hidden states
      * of all tokens wait in host memory (n_embd floats each).  The same results, bit for bit; on a CPU

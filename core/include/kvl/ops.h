@@ -71,6 +71,9 @@ struct kvl_gemm_args {
     /* x and the weights are rounded to bf16 (nearest even), products summed in float: about twice as
      * fast where the processor multiplies bf16, the same meaning elsewhere */
     bool bf16;
+    /* by OpenBLAS, in float: a row may depend on n.  ref ignores it, cuda refuses it (KVL_EINVAL); without
+     * bf16 */
+    bool blas;
 };
 struct kvl_gemv_args {
     float *y;       /* out [n][n_rows] */
@@ -595,7 +598,8 @@ enum { KVL_SYM_EIG_MAX = 4096 };
 
 /* Of A = sum_i val[i] vec_i vec_i'.  The component of largest magnitude of a vector (the first of several)
  * is positive; vectors of equal eigenvalues are any orthonormal basis, always the same one on one kind
- * of machine.  One thread; KVL_ENUMERIC: an element is not finite. */
+ * of machine with one version of OpenBLAS.  One thread; KVL_ENUMERIC: an element is not finite;
+ * KVL_EDEVICE: kvl_ops_blas_error. */
 struct kvl_sym_eig_args {
     float *vec;     /* out [n][n]: row i belongs to val[i] */
     float *val;     /* out [n] descending, or NULL */
@@ -664,6 +668,11 @@ void kvl_ops_set_threads(int32_t n);
 int32_t kvl_ops_threads(void);
 /* What this machine's code path is called: "avx512bf16", "avx512", "avx2", "neon", "scalar". */
 const char *kvl_ops_isa(void);
+/* Version and kernels of the OpenBLAS that sym_eig, partial_basis and gemm's `blas` call, which is loaded when it
+ * is first needed; NULL: there is none.  They return KVL_EDEVICE then. */
+const char *kvl_ops_blas(void);
+/* What is wrong, once it was looked for in vain; else "". */
+const char *kvl_ops_blas_error(void);
 
 #ifdef __cplusplus
 }

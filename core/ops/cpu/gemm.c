@@ -2,8 +2,8 @@
  * panels of NR rows and 512 columns that stay in L2; a register tile of MR x NR sums reads both in
  * order.  Threads take runs of rows of W, each packed by one of them.
  *
- * Own kernels rather than a BLAS: no BLAS promises that a row's rounding is independent of the
- * number of rows, and W would have to be widened as a whole.  Here every element of Y is one chain
+ * Own kernels rather than a BLAS (gemm_blas.c, an option): no BLAS promises that a row's rounding is
+ * independent of the number of rows, and W would have to be widened as a whole.  Here every element of Y is one chain
  * of multiply-adds over the columns in ascending order.  In bf16 the chain is over pairs of columns.
  *
  * Limit: one multiply-add of 16 floats per cycle, or one product of 16 pairs of bf16.  Reached at 512
@@ -66,6 +66,7 @@ static void gemm_block(const struct gemm_plan *p, int32_t row0, int32_t n)
 
 int kvl_cpu_gemm(const struct kvl_gemm_args *a)
 {
+    if (a->blas) return kvl_cpu_gemm_blas(a);
     double ns = (double)a->n * a->w->n_rows * a->w->n_cols / 40;
     struct gemm_plan p = { .a = a, .kern = kvl_kern(), .threads = kvl_team(ns) };
     int32_t rows = KVL_MIN(a->n, GEMM_ROWS), pair = a->bf16 ? p.kern->bf16_pair : 1;

@@ -2,7 +2,11 @@
 
 /* A row of products stays in the first-level cache while all the new vectors pass.  Products of two
  * floats are exact in double, and every sum takes its vectors in their order: bit for bit the
- * definition. */
+ * definition.
+ *
+ * No BLAS: what the observer hands on does not depend on the chunks of a prefill, and dsyrk rounds a sum of
+ * many vectors in an order of its own.  It would take 0.4 of the time (512 vectors of 8 heads of 128: 2.7 ms
+ * for 7.4). */
 static void moments_head(const struct kvl_moments_args *a, int32_t head)
 {
     size_t dim = (size_t)a->dim, step = (size_t)a->n_heads * dim;

@@ -1,4 +1,6 @@
-/* Once per lane and context, over a few hundred vectors: plain loops along the channels. */
+/* Once per lane and context, over a few hundred vectors: plain loops along the channels, and sym_eig.  No
+ * BLAS for the sums: taken in their order they are the same on every device, to the bit, and with them what
+ * defines vectors and ranks that are nearly equal. */
 #include "cpu.h"
 
 #include <math.h>

@@ -288,6 +288,7 @@ int kvl_cuda_gemm(const struct kvl_gemm_args *a)
     struct kvl_cuda_call c;
     struct gemm_bf16 g = {};
     const struct kvl_weight *w = a->w;
+    if (a->blas) return KVL_EINVAL;
     if (a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     g.in.x = kvl_cuda_in(&c, a->x, (size_t)a->n * (size_t)w->n_cols);

@@ -2,6 +2,7 @@
  * the host, as sym_eig's, for its reason; what each direction carries, a block a direction; then those that are
  * kept.  Sums in double.  What it takes is some launches and one trip to the host. */
 #include "rows.cuh"
+#include "runtime.cuh"
 
 enum { BASIS_THREADS = 128, BASIS_WARPS = BASIS_THREADS / KVL_WARP };
 
@@ -97,6 +98,7 @@ static const float *basis_eigenvectors(struct kvl_cuda_call *c, const float *sum
     } else if (kvl_cuda_fetch(c, host, sum, square * sizeof *host) == KVL_OK) {
         struct kvl_sym_eig_args a = { host + square, NULL, host, dim };
         c->rc = kvl_cpu_sym_eig(&a);
+        if (c->rc == KVL_EDEVICE) c->rc = kvl_cuda_fail("%s", kvl_ops_blas_error());
         vec = kvl_cuda_upload(c, host + square, square);
     }
     kvl_free(host);

@@ -1,8 +1,9 @@
 /* On the host, by the CPU's operator: the matrix is fetched and the vectors go back, some megabytes once per
  * layer of a context.  What defines vectors of equal eigenvalues, and ranks of nearly equal ones, is the order in
- * which one thread rounds: this way devices agree on them to the bit, which rotations by many blocks would
- * not. */
+ * which one thread rounds: this way devices of one machine agree on them to the bit, which rotations by many
+ * blocks would not. */
 #include "cuda.cuh"
+#include "runtime.cuh"
 
 /* a, vec [n][n], val [n] in host memory; then out to the device. */
 static void eig_on_host(struct kvl_cuda_call *c, const struct kvl_sym_eig_args *arg, float *a,
@@ -13,6 +14,7 @@ static void eig_on_host(struct kvl_cuda_call *c, const struct kvl_sym_eig_args *
     struct kvl_sym_eig_args host = { vec, val, a, arg->n };
     if (kvl_cuda_fetch(c, a, in, square) != KVL_OK) return;
     c->rc = kvl_cpu_sym_eig(&host);
+    if (c->rc == KVL_EDEVICE) c->rc = kvl_cuda_fail("%s", kvl_ops_blas_error());
     const float *up_vec = kvl_cuda_upload(c, vec, n * n), *up_val = kvl_cuda_upload(c, val, n);
     if (c->rc != KVL_OK) return;
     c->rc = kvl_cuda_check(cudaMemcpyAsync(out_vec, up_vec, square, cudaMemcpyDefault, main),

@@ -80,7 +80,7 @@ static void cpu_traffic(struct kvl_device_traffic *out)
 
 static const char *cpu_error(void)
 {
-    return "";
+    return kvl_ops_blas_error();
 }
 
 static const struct kvl_device device_cpu = {

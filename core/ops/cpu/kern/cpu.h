@@ -230,6 +230,9 @@ static inline size_t kvl_span_pad(int32_t head_dim)
 }
 size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim);
 
+/* gemm where its `blas` is set. */
+int kvl_cpu_gemm_blas(const struct kvl_gemm_args *a);
+
 /* attn_decode, with or without values: without, out is ignored, and lse may be NULL. */
 int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values);
 
