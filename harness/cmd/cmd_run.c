@@ -33,8 +33,7 @@ static const struct argp_option run_options[] = {
       "task, or a list of them (repeatable: all of them run)", 0 },
     { "policy", RUN_KEY_POLICY, "NAME[:OPTION=V,...][,NAME...]", 0,
       "policy, or a list of them (repeatable); prefill=own: it reads the context itself.  In a "
-      "list "
-      "what has an = is an option of the name before it: quest:page=16,snapkv",
+      "list what has an = is an option of the name before it: quest:page=16,snapkv",
       0 },
     { "text", RUN_KEY_TEXT, "FILE", 0, "what --task perplexity reads (default: filler text)", 0 },
     { "length", 0x400, "N[,N...]", 0, "context length in tokens", 0 },

@@ -38,8 +38,7 @@ static const struct argp_option sweep_options[] = {
       "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
-      "is "
-      "the limit of each.  1: this process does it.  auto (default): as many as threads where a "
+      "is the limit of each.  1: this process does it.  auto (default): as many as threads where a "
       "token reads less than 32 MiB of weights, else 1; plug-ins are always run by workers then",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
@@ -266,7 +265,7 @@ static void sweep_report_stale(const struct sweep *w)
  * when it is too little. */
 struct sweep_room {
     int64_t free_bytes;
-    const char *what, * or ;
+    const char *what, *instead;
 };
 
 static struct sweep_room sweep_room(const struct sweep *w)
@@ -286,7 +285,7 @@ static int sweep_check_memory(struct sweep *w)
     struct kvl_memory memory;
     struct sweep_room room = sweep_room(w);
     KVL_TRY(kvl_memory_plan(&r, &memory, w->err));
-    return kvl_memory_check(&memory, &w->s, room.free_bytes, room.what, room.or, w->err);
+    return kvl_memory_check(&memory, &w->s, room.free_bytes, room.what, room.instead, w->err);
 }
 
 static int sweep_state(struct sweep *w)

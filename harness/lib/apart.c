@@ -2,8 +2,10 @@
 #include "apart.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,13 +42,26 @@ void kvl_apart_ended(int status, char *out, size_t size)
         snprintf(out, size, "ended with exit code %d", WEXITSTATUS(status));
 }
 
+/* Lives no longer than the parent, which alone decides what a signal to stop means. */
+static void apart_bind(pid_t parent)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction ignore = { .sa_handler = SIG_IGN };
+    sigemptyset(&ignore.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        sigaction(numbers[i], &ignore, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1); /* it died before that call */
+}
+
 /* _exit: what atexit and open files would do is for the parent. */
-static _Noreturn void apart_child(const struct kvl_apart *a, int fd)
+static _Noreturn void apart_child(const struct kvl_apart *a, int fd, pid_t parent)
 {
     struct kvl_err err = { 0 };
+    apart_bind(parent);
     int rc = a->run(a->user, a->out, &err);
     bool told = apart_write(fd, &rc, sizeof rc) && apart_write(fd, &err, sizeof err) &&
-                apart_write(fd, a->out, a->bytes);
+                (rc != KVL_OK || apart_write(fd, a->out, a->bytes));
     _exit(told ? 0 : 1);
 }
 
@@ -57,7 +72,7 @@ static int apart_hear(const struct kvl_apart *a, int fd, pid_t pid, struct kvl_e
     int rc, status = 0;
     struct kvl_err why;
     bool told = apart_read(fd, &rc, sizeof rc) && apart_read(fd, &why, sizeof why) &&
-                apart_read(fd, a->out, a->bytes);
+                (rc != KVL_OK || apart_read(fd, a->out, a->bytes));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     kvl_apart_ended(status, how, sizeof how);
     if (!told) return kvl_fail(err, a->died, "%s %s", a->who, how);
@@ -70,10 +85,10 @@ int kvl_apart_run(const struct kvl_apart *a, struct kvl_err *err)
     int fd[2];
     if (pipe(fd) != 0) return kvl_fail(err, KVL_ENOMEM, "%s: no pipe: %s", a->who, strerror(errno));
     fflush(stdout); /* else both would print what waits there */
-    pid_t pid = fork();
+    pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         close(fd[0]);
-        apart_child(a, fd[1]);
+        apart_child(a, fd[1], parent);
     }
     close(fd[1]);
     int rc = pid < 0 ? kvl_fail(err, KVL_ENOMEM, "%s: no process: %s", a->who, strerror(errno))

@@ -2,7 +2,6 @@
 #include "guard.h"
 
 #include <signal.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -82,7 +81,8 @@ void kvl_guard_task(const char *name)
     guard_set(name ? name : guard_policy, name != NULL);
 }
 
-const char *kvl_guard_running(void)
+const char *kvl_guard_running(bool *is_task)
 {
+    *is_task = guard_is_task;
     return guard_name;
 }

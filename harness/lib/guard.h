@@ -10,6 +10,8 @@
 #ifndef KVL_GUARD_H
 #define KVL_GUARD_H
 
+#include <stdbool.h>
+
 /* Watches from the first plug-in that is opened until the last one is closed. */
 void kvl_guard_enter(void);
 void kvl_guard_leave(void);
@@ -18,8 +20,8 @@ void kvl_guard_leave(void);
 void kvl_guard_policy(const char *name);
 /* The task whose code runs from here on; NULL = none, and again what kvl_guard_policy said last. */
 void kvl_guard_task(const char *name);
-/* What runs, policy or task.  Async-signal-safe. */
-const char *kvl_guard_running(void);
+/* The name of what runs, and whether it is a task; NULL: nothing that is known.  Async-signal-safe. */
+const char *kvl_guard_running(bool *is_task);
 /* `where` holds the name of what runs, policy or task: memory that another process sees, too.  That one
  * compares the pointer with names that it knows: they lie where they lay before the fork.  NULL: no
  * more. */

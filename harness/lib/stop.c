@@ -31,11 +31,12 @@ static void stop_on_alarm(int number)
 {
     char line[200],
         digits[] = { (char)('0' + stop_signal / 10), (char)('0' + stop_signal % 10), 0 };
-    const char *name = kvl_guard_running();
+    bool is_task;
+    const char *name = kvl_guard_running(&is_task), *what = is_task ? "; task " : "; policy ";
     (void)number;
     size_t n = stop_add(line, 0, sizeof line, "kvlab: stopped by signal ");
     n = stop_add(line, n, sizeof line, digits[0] == '0' ? digits + 1 : digits);
-    n = stop_add(line, n, sizeof line, name ? "; " : "; what ran");
+    n = stop_add(line, n, sizeof line, name ? what : "; what ran");
     n = stop_add(line, n, sizeof line - 40, name ? name : "");
     n = stop_add(line, n, sizeof line, " did not return within 5 s\n");
     ssize_t written = write(STDERR_FILENO, line, n);
@@ -44,6 +45,15 @@ static void stop_on_alarm(int number)
 }
 
 static_assert(KVL_STOP_GRACE_S == 5, "the line above says so");
+
+/* Whether whoever started this program wants it to outlive that signal: nohup.  Not asked of SIGINT, which
+ * shells turn off for whatever a script starts with &. */
+static bool stop_given_up(int number)
+{
+    struct sigaction before;
+    return number != SIGINT && sigaction(number, NULL, &before) == 0 &&
+           before.sa_handler == SIG_IGN;
+}
 
 void kvl_stop_install(void)
 {
@@ -54,7 +64,7 @@ void kvl_stop_install(void)
     sigemptyset(&action.sa_mask);
     sigemptyset(&late.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        sigaction(numbers[i], &action, NULL);
+        if (!stop_given_up(numbers[i])) sigaction(numbers[i], &action, NULL);
     sigaction(SIGALRM, &late, NULL);
     sigemptyset(&alarms); /* whoever started this program may have blocked it */
     sigaddset(&alarms, SIGALRM);

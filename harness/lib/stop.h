@@ -17,7 +17,8 @@ enum { KVL_STOP_GRACE_S = 5 };
 
 /* Makes broken output an error; called once, by main. */
 void kvl_stop_ignore(void);
-/* From here on signals set the flag: for commands that poll it. */
+/* From here on signals set the flag: for commands that poll it.  SIGTERM and SIGHUP stay ignored where they
+ * were (nohup). */
 void kvl_stop_install(void);
 /* Whether this process is ended when its time is over (true).  false: it runs no policy and has to see
  * to those that do.  true again: the time begins anew where a signal has come. */

@@ -181,9 +181,8 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
     }
     r = kvl_record_add(r, json_pack("{s:o}", "tiers", cell_tiers(s, outcome, col)));
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
-    double chance = c->task->task->chance ? c->task->task->chance(c->task->opts) : (double)NAN;
     return kvl_record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance",
-                                       kvl_record_real(chance), "prefill_tok_per_s",
+                                       kvl_record_real(c->chance), "prefill_tok_per_s",
                                        kvl_record_real(cell_prefill(s, c, outcome)),
                                        "decode_tok_per_s", json_null(), "wall_s",
                                        column_sum(col) * 1e-9, "t_end", kvl_record_now()));

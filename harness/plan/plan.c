@@ -4,8 +4,10 @@
 #include "apart.h"
 #include "args.h"
 #include "guard.h"
+#include "machine.h"
 #include "policy_spec.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,12 +259,53 @@ static int plan_create(const struct plan *p, struct kvl_cell *c)
         &c->planned, &c->refused);
 }
 
+/* A cell whose policy is asked for its plan, to know that it answers. */
+struct asked {
+    const struct plan *p;
+    const struct kvl_cell *c;
+};
+
+static int plan_ask(const void *user, void *out, struct kvl_err *err)
+{
+    const struct asked *a = user;
+    struct kvl_cell c = *a->c;
+    (void)out;
+    int rc = plan_create(a->p, &c);
+    *err = c.refused;
+    return rc;
+}
+
+/* Whether the policy made the same plan for a cell before. */
+static bool plan_asked(const struct plan *p, const struct kvl_cell *c)
+{
+    const struct kvl_cell *before = plan_cells(p);
+    for (size_t i = 0; i < plan_n_cells(p); i++)
+        if (before[i].planned && before[i].policy == c->policy && before[i].speed == c->speed &&
+            before[i].budget_tok == c->budget_tok && before[i].length == c->length &&
+            kvl_point_reading(before[i].task) == kvl_point_reading(c->task))
+            return true;
+    return false;
+}
+
+/* A policy of a plug-in is asked in a process of its own first, which it may crash; not once there are
+ * threads, which do not survive a fork: it might wait for them. */
+static int plan_safely(const struct plan *p, struct kvl_cell *c)
+{
+    char who[96];
+    snprintf(who, sizeof who, "the plan of policy %s", c->policy->policy->name);
+    struct asked asked = { p, c };
+    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who };
+    if (c->policy->foreign && !plan_asked(p, c) && kvl_machine_threads() <= 1)
+        KVL_TRY(kvl_apart_run(&apart, &c->refused));
+    return plan_create(p, c);
+}
+
 /* Asks the policy; what it refuses becomes an error record, not a failure of the sweep. */
 static void plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_cell *c)
 {
     struct kvl_work *w = p->w;
     kvl_guard_policy(c->policy->policy->name);
-    int rc = plan_create(p, c);
+    int rc = plan_safely(p, c);
     kvl_guard_policy(NULL);
     if (rc == KVL_OK)
         rc = kvl_observer_set_merge(&g->observers, kvl_planned_observers(c->planned), &c->refused);
@@ -453,16 +496,33 @@ struct trial {
     const struct kvl_group *g;
 };
 
-/* *out: int32_t, tokens that follow the context. */
+/* What it tells: tokens that follow the context, and the task's chance. */
+struct tried {
+    int32_t tail;
+    double chance;
+};
+
+static double plan_chance(const struct kvl_point *task)
+{
+    if (!task->task->chance) return (double)NAN;
+    kvl_guard_task(task->task->name);
+    double chance = task->task->chance(task->opts);
+    kvl_guard_task(NULL);
+    return chance;
+}
+
+/* *out: struct tried. */
 static int plan_try(const void *user, void *out, struct kvl_err *err)
 {
     const struct trial *t = user;
+    struct tried *tried = out;
     struct kvl_sample sample = { 0 };
     /* Of a file the last context asks for the most. */
     bool text = kvl_point_reading(t->g->task) && !t->g->speed;
     KVL_TRY(kvl_context_generate(t->w, t->g, text ? t->w->sweep->contexts - 1 : 0, &sample, err));
-    int rc = plan_tail_tok(t->w, t->g, &sample, out, err);
+    int rc = plan_tail_tok(t->w, t->g, &sample, &tried->tail, err);
     kvl_sample_free(&sample);
+    tried->chance = plan_chance(t->g->task);
     return rc;
 }
 
@@ -482,28 +542,30 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
 {
     struct kvl_work *w = p->w;
     const char *file = w->sweep->file ? w->sweep->file : w->sweep->name;
-    int32_t limit = kvl_model_shape(w->model)->n_ctx_train, tail = 0;
+    int32_t limit = kvl_model_shape(w->model)->n_ctx_train;
     char who[96];
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
-    struct kvl_apart apart = { plan_try, &trial, &tail, sizeof tail, KVL_ETASK, who };
+    struct tried tried = { 0 };
+    struct kvl_apart apart = { plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who };
     if (g->length > limit && !allow_overlong)
         return kvl_fail(p->err, KVL_EINVAL,
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tail, p->err);
+    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
     if (rc == KVL_ETASK) {
         plan_refuse(w, g, p->err);
         kvl_err_clear(p->err);
         return KVL_OK;
     }
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
-    if (g->length + tail > limit && !allow_overlong)
+    for (size_t i = g->first; i < g->first + g->n; i++) w->cell[i].chance = tried.chance;
+    if (g->length + tried.tail > limit && !allow_overlong)
         rc = kvl_fail(p->err, KVL_EINVAL,
                       "%s: lengths: %d tokens and %d of question and answer, the model's context "
                       "is %d: want at most %d or --allow-overlong",
-                      file, g->length, tail, limit, limit - tail);
+                      file, g->length, tried.tail, limit, limit - tried.tail);
     return rc;
 }
 

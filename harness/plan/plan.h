@@ -22,6 +22,7 @@ struct kvl_cell {
     int32_t budget_tok;          /* 0 = none */
     struct kvl_planned *planned; /* NULL: refused */
     struct kvl_err refused;      /* why */
+    double chance;               /* of its task (kvl/task.h); NAN: it has none */
     const char *device;          /* the sweep's */
     bool speed;
     int32_t repeat; /* of a speed cell */

@@ -61,7 +61,7 @@ int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes)
 }
 
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,
-                     const char *what, const char * or, struct kvl_err *err)
+                     const char *what, const char *instead, struct kvl_err *err)
 {
     if (free_bytes <= 0 || m->kv_bytes <= free_bytes) return KVL_OK;
     return kvl_fail(
@@ -69,5 +69,5 @@ int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int6
         "%s: lengths: %d tokens: their keys and values take %.1f GiB, %.1f GiB of %s are "
         "free: want at most %lld tokens%s",
         s->file ? s->file : s->name, m->length_tok, (double)m->kv_bytes / 0x1p30,
-        (double)free_bytes / 0x1p30, what, (long long)kvl_memory_fits_tok(m, free_bytes), or);
+        (double)free_bytes / 0x1p30, what, (long long)kvl_memory_fits_tok(m, free_bytes), instead);
 }

@@ -20,9 +20,9 @@ enum { KVL_MEMORY_BLOCK = 16 };
 int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct kvl_err *err);
 /* Tokens of a context whose keys and values fit into so many bytes. */
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes);
-/* KVL_ENOMEM: they do not fit into what is free (0 = not known).  `what` names that memory, `or` what else
- * would help. */
+/* KVL_ENOMEM: they do not fit into what is free (0 = not known).  `what` names that memory, `instead` what
+ * else would help. */
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,
-                     const char *what, const char * or, struct kvl_err *err);
+                     const char *what, const char *instead, struct kvl_err *err);
 
 #endif

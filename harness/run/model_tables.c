@@ -178,7 +178,8 @@ int kvl_model_tables_compare(struct kvl_model_tables *t, const struct kvl_table_
                              struct kvl_err *err)
 {
     struct kvl_session *context = NULL;
-    int32_t *want = kvl_alloc(2 * (size_t)text->n, sizeof *want), *best = want + text->n;
+    int32_t *want = kvl_alloc(2 * (size_t)text->n, sizeof *want),
+            *best = want ? want + text->n : NULL;
     int rc = want ? tables_prefill(t, text, &context, err)
                   : kvl_fail(err, KVL_ENOMEM, "out of memory for answers");
     bool there = rc == KVL_OK;

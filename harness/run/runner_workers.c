@@ -446,12 +446,20 @@ static void workers_kill(struct workers *w)
     for (int32_t i = 0; i < w->n; i++) {
         const struct worker *x = &w->worker[i];
         if (!x->pid) continue;
-        const char *name = x->unit ? death_policy(w, x->unit, w->shared->policy[i]) : NULL;
+        const char *runs = w->shared->policy[i];
+        const char *policy = x->unit ? death_policy(w, x->unit, runs) : NULL;
+        const char *task = x->unit && !policy ? death_task(w, x->unit, runs) : NULL;
         kill(x->pid, SIGKILL);
         kvl_progress_end(&w->r->progress);
         fprintf(stderr,
                 "kvlab: %s%s did not return within %d s of signal %d: its worker was ended\n",
-                name ? "policy " : "what ran", name ? name : "", KVL_STOP_GRACE_S, *w->r->stop);
+                policy ? "policy "
+                : task ? "task "
+                       : "what ran",
+                policy ? policy
+                : task ? task
+                       : "",
+                KVL_STOP_GRACE_S, *w->r->stop);
     }
     w->killed = true;
 }

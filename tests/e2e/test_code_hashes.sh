@@ -86,6 +86,8 @@ edit "$(file runner_samples.c)"
 changes "what runs answers" ENGINE
 edit "$(file measure.c)"
 changes "what scores them" ENGINE
+edit "$(file measure.h)"
+changes "its header" ENGINE
 edit "$(file analysis.c)"
 changes "what analyze counts" ANALYSIS
 edit core/ops/ref/attend.c

@@ -159,7 +159,7 @@ if ! command -v cc >/dev/null; then
     echo "test_jobs: no cc, crashing policies are not tested"
     exit 0
 fi
-# plugin NAME STATEMENT: a policy that runs it when it selects
+# plugin NAME STATEMENT [STATEMENT]: a policy that runs it when it selects, and another when it plans
 plugin() {
     cat >"$1.c" <<END
 #include "kvl/policy.h"
@@ -177,6 +177,13 @@ static int ${1}_select(struct kvl_pctx *ctx, const struct kvl_step *step, const 
     return KVL_OK;
 }
 
+static int ${1}_plan(struct kvl_plan *plan)
+{
+    (void)plan;
+    ${3:-};
+    return KVL_OK;
+}
+
 static const struct kvl_policy $1 = {
     .abi = KVL_POLICY_ABI,
     .size = sizeof(struct kvl_policy),
@@ -186,6 +193,7 @@ static const struct kvl_policy $1 = {
     .help = "ends the process",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_SAMPLES,
+    .plan = ${1}_plan,
     .select = ${1}_select,
 };
 
@@ -217,6 +225,21 @@ sweep 2 small.yaml "${broken[@]}" --log crash.zst --strict 2>err || rc=$?
 equal "--strict after a crash" 6 $rc
 sweep 2 small.yaml "${broken[@]}" --log crash.zst --retry 2>err || fail "--retry after a crash"
 equal "crashes tried again" "8 8" "$(errors_of crash.zst | cut -d ' ' -f 1 | xargs)"
+
+# One that crashes when it is asked for its plan is refused, before anything runs; the others run.
+plugin early '' '*(volatile int *)0 = 1'
+early=(--plugin ./early.so --set budgets=64 --set contexts=12)
+sweep 2 small.yaml "${early[@]}" --set 'policies=[full, early, quest]' --log early.zst --stats >stats 2>err ||
+    fail "a crash in a plan ended the sweep"
+equal "errors of a plan" '4 "a policy broke its contract" "the plan of policy early crashed (signal 11, Segmentation fault)"' \
+    "$(errors_of early.zst)"
+results_of early.zst | grep -v '"kind":"error"' | cmp -s - <(results_of well.zst) ||
+    fail "other results beside a plan that crashes"
+rc=0
+sweep 1 small.yaml "${early[@]}" --set policies=early --log none.zst 2>err || rc=$?
+equal "exit code of a plan that crashes" 6 $rc
+grep -qx 'kvlab: every cell is refused: the plan of policy early crashed (signal 11, Segmentation fault)' err ||
+    fail "what is said of a plan that crashes: $(cat err)"
 
 # Killed while a policy ran: nobody is blamed at once, and nothing is tried for ever.
 sweep 2 small.yaml --plugin ./swamp.so --set 'policies=[full, swamp]' --set budgets=64 --set lengths=256 \
@@ -273,3 +296,19 @@ for try in INT:130:1 TERM:143:1 TERM:143:2 HUP:129:auto; do
     KVL_TEST_GO_ON=1 "$program" sweep "${loop[@]}" --log loop.zst 2>err || fail "after a loop"
     cmp -s <(results_of returns.zst) <(results_of loop.zst) || fail "other results after a loop"
 done
+
+# ---- started by nohup -----------------------------------------------------------------------------
+
+# A closed terminal does not end a sweep that began without SIGHUP.
+plugin hold 'if (access("go", F_OK) != 0) close(creat("held", 0600)); while (access("go", F_OK) != 0) usleep(1000)'
+(trap '' HUP
+ exec "$program" sweep --threads 1 --jobs 1 --quiet --plugin ./hold.so small.yaml --set 'policies=[hold]' --set budgets=64 \
+     --set contexts=1 --log held.zst 2>err) &
+pid=$!
+held() { [ -e held ] || gone $pid; }
+eventually held || fail "it does not come to the policy"
+kill -HUP $pid
+touch go
+rc=0
+wait $pid || rc=$?
+equal "exit after a SIGHUP that nohup keeps away" 0 $rc

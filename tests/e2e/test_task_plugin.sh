@@ -65,6 +65,9 @@ sweep 2 two.zst >/dev/null || fail "the same with workers"
 equal "cells" 3 "$(lines_of one.zst | grep -c '"kind":"cell"')"
 equal "cells of the plug-in" 1 "$(lines_of one.zst | grep '"kind":"cell"' | grep -c '"task":"good"')"
 cmp -s <(results_of one.zst) <(results_of two.zst) || fail "workers answer otherwise"
+chances=$(lines_of one.zst | grep '"kind":"cell"' |
+    sed -E 's/.*"task":("[a-z]*").*"chance":([^,]*),.*/\1 \2/' | LC_ALL=C sort -u | xargs)
+[[ $chances =~ ^good\ 0\.0[0-9]+\ passkey\ 1e-5$ ]] || fail "chances: $chances"
 "$program" report one.zst >out.txt || fail "a report without the plug-in"
 grep -q 'good(words=2)' out.txt || fail "no label of the plug-in: $(cat out.txt)"
 "$program" tables duo_attention "$model" --task good --task-plugin good.so --length 256 --contexts 1 >out.txt ||
@@ -147,9 +150,10 @@ plugin crash_early "$make $fall/"
 plugin crash_late "$make if (req->index == 2) $fall/"
 plugin leave "$make extern void _Exit(int); if (req->index == 1) _Exit(3);/"
 plugin crash_score "s/^    size_t len = strlen\(q->gold\);/& if (*prediction || !*prediction) $fall/"
+plugin crash_chance "s/^    return 1.0 .*/    $fall return n_words;/"
 cat >crash.yaml <<END
 model: $model
-tasks: [crash_early, crash_late, leave, crash_score, passkey]
+tasks: [crash_early, crash_late, leave, crash_score, crash_chance, passkey]
 lengths: [256]
 contexts: 3
 policies: [full, quest]
@@ -157,7 +161,7 @@ budgets: [64]
 END
 crash() {
     run_sweep crash.yaml --jobs 2 --task-plugin crash_early.so --task-plugin crash_late.so \
-        --task-plugin leave.so --task-plugin crash_score.so --log "$1" "${@:2}" >out.txt 2>err
+        --task-plugin leave.so --task-plugin crash_score.so --task-plugin crash_chance.so --log "$1" "${@:2}" >out.txt 2>err
 }
 crash crash.zst || fail "a crash ended the sweep"
 # errors_of TASK: how many records, status, message
@@ -169,6 +173,8 @@ worker='"a task broke its contract" "the worker of this context'
 signal='(signal 11, Segmentation fault)'
 equal "crashes at the first context" "2 \"a task broke its contract\" \"task crash_early crashed $signal\"" \
     "$(errors_of crash_early)"
+equal "crashes in its chance" "2 \"a task broke its contract\" \"task crash_chance crashed $signal\"" \
+    "$(errors_of crash_chance)"
 equal "crashes later" "2 $worker crashed $signal while task crash_late ran\"" "$(errors_of crash_late)"
 equal "ends the process" "2 $worker ended with exit code 3 while task leave ran\"" "$(errors_of leave)"
 equal "crashes in its scorer" "2 $worker crashed $signal while task crash_score ran\"" "$(errors_of crash_score)"
@@ -182,4 +188,31 @@ equal "nothing twice after crashes" "" "$(repeated_samples crash.zst)$(repeated_
 rc=0
 crash crash.zst --strict || rc=$?
 equal "--strict after a crash" 6 $rc
+
+# ---- what does not return -------------------------------------------------------------------------
+
+ever='extern int creat(const char *, unsigned); creat("entered", 0600); for (;;) { }'
+plugin endless "$make $ever/"
+plugin endless_late "$make if (req->index == 2) { $ever }/"
+# ended TASK JOBS: SIGTERM once it loops; neither the sweep nor a process of it is left
+ended() {
+    local rc=0 pid child
+    rm -f entered
+    "$program" sweep crash.yaml --quiet --threads 2 --jobs "$2" --set "tasks=[$1]" --task-plugin "$1.so" --log "$1.zst" 2>err &
+    pid=$!
+    entered() { [ -e entered ] || gone $pid; }
+    eventually entered || fail "$1: it does not come to the loop"
+    child=$(cat /proc/$pid/task/*/children)
+    [ -n "$child" ] || fail "$1: the loop is in the process of the sweep"
+    kill $pid
+    wait $pid || rc=$?
+    equal "exit of $1" 143 $rc
+    for pid in $child; do
+        child_gone() { [ -z "$(cat "/proc/$pid/cmdline" 2>said | tr -d '\0')" ]; }
+        eventually child_gone || { kill -9 "$pid"; fail "$1: a process of the sweep lives on"; }
+    done
+}
+ended endless 2
+ended endless_late 2
+grep -q '^kvlab: task endless_late did not return within 5 s of signal 15: ' err || fail "a loop in a worker: $(cat err)"
 echo "test_task_plugin: ok"
