@@ -71,18 +71,18 @@ static int norm(const struct kvl_forward *f, float *y, const float *x, const flo
                                                        .eps = (float)m->w.hparams.rms_eps }));
 }
 
-static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t n_heads)
+static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope, float *y,
+                  const float *x, int32_t n_heads)
 {
     const struct kvl_model *m = f->e->model;
     return given(f, "rope",
                  f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
                                                           .x = x,
                                                           .pos = f->e->pos,
-                                                          .inv_freq = m->w.inv_freq,
+                                                          .rope = rope,
                                                           .n = f->n,
                                                           .n_heads = n_heads,
-                                                          .head_dim = m->shape.head_dim,
-                                                          .style = m->w.arch->rope }));
+                                                          .head_dim = m->shape.head_dim }));
 }
 
 static int residual(const struct kvl_forward *f)
@@ -293,7 +293,7 @@ static void jobs_clear(struct kvl_engine *e)
 
 /* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
  * the mask oracle the jobs have run already, and only merges are left. */
-static int flush_attention(const struct kvl_forward *f)
+static int flush_attention(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     struct kvl_lane *lane = kvl_arena_get(&e->step, (size_t)e->n_jobs, sizeof *lane);
@@ -309,11 +309,10 @@ static int flush_attention(const struct kvl_forward *f)
                                          .n_jobs = e->n_jobs,
                                          .head_dim = e->model->shape.head_dim,
                                          .scale = e->scale,
-                                         .inv_freq = e->model->w.inv_freq,
-                                         .style = e->model->w.arch->rope };
+                                         .rope = e->model->w.layer[layer].rope };
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
-    if (rc == KVL_OK) rc = kvl_hosted_run(e);
+    if (rc == KVL_OK) rc = kvl_hosted_run(e, args.rope);
     for (int32_t m = 1; m < e->n_merges; m++) e->merge[m - 1].next = &e->merge[m];
     if (rc == KVL_OK && e->n_merges > 0) rc = e->ops->attn_merge(e->merge);
     e->pending = true;
@@ -388,7 +387,7 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
     struct kvl_counters *c = &f->e->row[first].s->count;
     uint64_t t = f->timed ? kvl_now_ns() : 0;
     no_hook(f);
-    KVL_TRY(flush_attention(f));
+    KVL_TRY(flush_attention(f, layer));
     lap(f, &t, &c->attend_ns);
     for (int32_t i = first; i < last; i++) {
         const struct kvl_row *row = &f->e->row[i];
@@ -473,8 +472,8 @@ static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights
     KVL_TRY(add_bias(f, e->q_raw, w->attn_q_bias, sh->n_heads));
     KVL_TRY(add_bias(f, e->k_raw, w->attn_k_bias, sh->n_kv_heads));
     KVL_TRY(add_bias(f, e->v, w->attn_v_bias, sh->n_kv_heads));
-    KVL_TRY(rotate(f, e->q, e->q_raw, sh->n_heads));
-    return rotate(f, e->k, e->k_raw, sh->n_kv_heads);
+    KVL_TRY(rotate(f, w->rope, e->q, e->q_raw, sh->n_heads));
+    return rotate(f, w->rope, e->k, e->k_raw, sh->n_kv_heads);
 }
 
 static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w)

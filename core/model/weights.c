@@ -391,29 +391,42 @@ static int load_layer(struct loader *l, int32_t i)
     return KVL_OK;
 }
 
-/* theta_i = base^(-2i / head_dim) / rope_freqs[i] / factor */
-static int load_frequencies(struct loader *l)
+/* theta_i = base^(-2i / n_rot) / rope_freqs[i] / factor */
+static int load_frequencies(struct loader *l, struct kvl_rope *rope, double *freq)
 {
     struct kvl_weights *w = l->w;
     const struct kvl_hparams *h = &w->hparams;
-    int32_t half = h->head_dim / 2;
-    if (kvl_gguf_tensor(l->g, "rope_freqs.weight"))
-        KVL_TRY(take_vector(l, "rope_freqs.weight", half, &w->rope_freqs));
-    w->inv_freq = kvl_alloc((size_t)half, sizeof *w->inv_freq);
-    if (!w->inv_freq) return kvl_fail(l->err, KVL_ENOMEM, "no memory for %d frequencies", half);
-    for (int32_t i = 0; i < half; i++) {
+    *rope = (struct kvl_rope){
+        .inv_freq = freq, .n_rot = h->head_dim, .style = w->arch->rope, .mag = 1
+    };
+    for (int32_t i = 0; i < rope->n_rot / 2; i++) {
         double divisor = w->rope_freqs ? (double)w->rope_freqs[i] : 1;
         if (!(divisor > 0))
             return kvl_fail(l->err, KVL_EMODEL,
                             "tensor \"rope_freqs.weight\" element %d is %g, want above 0", i,
                             divisor);
-        w->inv_freq[i] = pow(h->freq_base, -2.0 * i / h->head_dim) / divisor / h->rope_factor;
-        if (!isfinite(w->inv_freq[i]))
+        freq[i] = pow(h->freq_base, -2.0 * i / rope->n_rot) / divisor / h->rope_factor;
+        if (!isfinite(freq[i]))
             return kvl_fail(
                 l->err, KVL_EMODEL,
                 "tensor \"rope_freqs.weight\" element %d is %g: the frequency overflows", i,
                 divisor);
     }
+    return KVL_OK;
+}
+
+static int load_ropes(struct loader *l)
+{
+    struct kvl_weights *w = l->w;
+    if (kvl_gguf_tensor(l->g, "rope_freqs.weight"))
+        KVL_TRY(take_vector(l, "rope_freqs.weight", w->hparams.head_dim / 2, &w->rope_freqs));
+    w->n_ropes = 1;
+    w->n_freqs = (size_t)w->n_ropes * (size_t)w->hparams.head_dim / 2;
+    w->rope = kvl_alloc((size_t)w->n_ropes, sizeof *w->rope);
+    w->freq = kvl_alloc(w->n_freqs, sizeof *w->freq);
+    if (!w->rope || !w->freq) return kvl_fail(l->err, KVL_ENOMEM, "no memory for frequencies");
+    KVL_TRY(load_frequencies(l, &w->rope[0], w->freq));
+    for (int32_t i = 0; i < w->hparams.n_layers; i++) w->layer[i].rope = &w->rope[0];
     return KVL_OK;
 }
 
@@ -435,7 +448,8 @@ static int load_all(struct loader *l)
     if (!w->layer)
         return kvl_fail(l->err, KVL_ENOMEM, "no memory for %d layers", w->hparams.n_layers);
     for (int32_t i = 0; i < w->hparams.n_layers; i++) KVL_TRY(load_layer(l, i));
-    KVL_TRY(load_frequencies(l));
+    KVL_TRY(load_ropes(l));
+    w->scale = 1.0f / sqrtf((float)w->hparams.head_dim);
     return refuse_unknown(l);
 }
 
@@ -455,7 +469,8 @@ int kvl_weights_load(const struct kvl_gguf *file, struct kvl_weights *out, struc
 
 void kvl_weights_free(struct kvl_weights *w)
 {
-    kvl_free(w->inv_freq);
+    kvl_free(w->freq);
+    kvl_free(w->rope);
     kvl_free(w->layer);
     *w = (struct kvl_weights){ 0 };
 }
