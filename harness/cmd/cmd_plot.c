@@ -2,6 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "plot.h"
+#include "plots_home.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -229,33 +230,6 @@ static int plot_filter(const struct kvl_results *r, const struct kvl_plot_filter
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* The folder of the .gp files: where the sources are, or beside an installed program. */
-static int plot_home(char *home, size_t room, struct kvl_err *err)
-{
-    char exe[1024] = "";
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    char *slash = n > 0 ? strrchr(exe, '/') : NULL;
-    if (slash) *slash = '\0';
-    const char *chosen = getenv("KVL_HOME");
-    const char *const roots[] = { chosen ? chosen : KVL_SOURCE_DIR, exe, exe, exe };
-    const char *const below[] = { "plots", "plots", "../plots", "../share/kvlab/plots" };
-    size_t n_places = chosen ? 1 : sizeof roots / sizeof roots[0];
-    for (size_t i = 0; i < n_places; i++) {
-        char style[1400];
-        snprintf(home, room, "%s/%s", roots[i], below[i]);
-        snprintf(style, sizeof style, "%s/style.gp", home);
-        if (access(style, R_OK) != 0) continue;
-        char *real = realpath(home, NULL);
-        if (real) snprintf(home, room, "%s", real);
-        free(real);
-        return KVL_OK;
-    }
-    return kvl_fail(err, KVL_EIO,
-                    "%s/plots/style.gp: not found; set KVL_HOME to the folder that "
-                    "has plots/",
-                    roots[0]);
-}
-
 static int plot_write(const char *folder, const char *name, const char *suffix,
                       const struct kvl_buf *text, struct kvl_err *err)
 {
@@ -364,7 +338,7 @@ static int plot_script(const struct kvl_figure *f, const struct kvl_plot *plot, 
                        struct kvl_err *err)
 {
     char home[1200];
-    KVL_TRY(plot_home(home, sizeof home, err));
+    KVL_TRY(kvl_plots_home("style.gp", home, sizeof home, err));
     int rc = kvl_buf_printf(out,
                             "# %s; drawn again by: gnuplot %s.gp, or gnuplot -e \"format='svg'\" "
                             "%s.gp\nif (!exists('format')) format = 'png'\n"

@@ -43,10 +43,6 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out);
 
 /* Says which bounds a block x [n] lacks. */
 void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
-/* Order of rows where lengths are pooled or beside each other, 0 when it is the same row: budgets that were
- * written alike are one, since 25% is another number of tokens at every length.  Shares stand behind budgets
- * in tokens. */
-int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* Cells of a row: the label, with a star where the result is stale; the budget as written and in tokens; live slots and whole blocks. */
 void kvl_report_name(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x);
