@@ -26,6 +26,7 @@ static const struct main_cmd main_cmds[] = {
     { "report", cmd_report, "the table of a log" },
     { "export", cmd_export, "tables of a log as TSV, CSV or JSON" },
     { "plot", cmd_plot, "a figure from logs" },
+    { "reproduce", cmd_reproduce, "tables and figures of papers, theirs beside ours" },
     { "inspect", cmd_inspect, "what a GGUF file or a log holds" },
     { "log", cmd_log, "check or repair a log" },
     { "tokenize", cmd_tokenize, "text to token ids, and back" },

@@ -2,7 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "plot.h"
-#include "plots_home.h"
+#include "home.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -338,7 +338,7 @@ static int plot_script(const struct kvl_figure *f, const struct kvl_plot *plot, 
                        struct kvl_err *err)
 {
     char home[1200];
-    KVL_TRY(kvl_plots_home("style.gp", home, sizeof home, err));
+    KVL_TRY(kvl_home("plots", "style.gp", home, sizeof home, err));
     int rc = kvl_buf_printf(out,
                             "# %s; drawn again by: gnuplot %s.gp, or gnuplot -e \"format='svg'\" "
                             "%s.gp\nif (!exists('format')) format = 'png'\n"

@@ -1,8 +1,8 @@
 /* The page: its parts in order. */
 #include "page.h"
 
+#include "home.h"
 #include "page_parts.h"
-#include "plots_home.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ static int page_include(const struct page *p, const char *name)
 {
     char home[1200], path[1400];
     struct kvl_buf text = { 0 };
-    KVL_TRY(kvl_plots_home(name, home, sizeof home, p->err));
+    KVL_TRY(kvl_home("plots", name, home, sizeof home, p->err));
     snprintf(path, sizeof path, "%s/%s", home, name);
     KVL_TRY(kvl_read_file(path, PART_LIMIT, &text, p->err));
     fwrite(text.data, 1, text.len, p->out);

@@ -384,6 +384,17 @@ bool kvl_record_stale(const struct kvl_results *r, const json_t *record)
            (code.cuda && !code_is(r, NULL, "cuda", code.cuda));
 }
 
+/* NaN in records of cells, and where a part was not timed. */
+static double attention_of(const json_t *record)
+{
+    static const char *const parts[] = { "meta_ns", "select_ns", "attend_ns", "evict_ns",
+                                         "fetch_ns" };
+    double sum = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        sum += kvl_json_number(record, parts[i]);
+    return sum;
+}
+
 /* The fields that cells and speed records share. */
 static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
 {
@@ -433,6 +444,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .chance = kvl_json_number(record, "chance"),
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
+        .attention_ns = attention_of(record),
     };
     const json_t *run = run_of(r, x.run);
     x.model = kvl_json_text(run, "model.name");
@@ -586,6 +598,11 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
     }
     if (n) x->decode = spread_of(v, n);
     x->n_speed = n;
+    for (size_t i = n = 0; i < n_speed; i++)
+        if (same_point(x, &speed[i]) && !kvl_result_setup_cmp(x, &speed[i]) &&
+            same_task(x, &speed[i]) && !isnan(speed[i].attention_ns))
+            v[n++] = speed[i].attention_ns;
+    if (n) x->attention_ns = spread_of(v, n).mean;
 }
 
 static void results_join(struct kvl_results *r, const struct kvl_result *speed, size_t n_speed,

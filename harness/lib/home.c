@@ -1,12 +1,12 @@
-/* Finds plots/. */
-#include "plots_home.h"
+/* Finds the program's own files. */
+#include "home.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-int kvl_plots_home(const char *name, char *home, size_t room, struct kvl_err *err)
+int kvl_home(const char *folder, const char *name, char *home, size_t room, struct kvl_err *err)
 {
     char exe[1024] = "";
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -14,11 +14,11 @@ int kvl_plots_home(const char *name, char *home, size_t room, struct kvl_err *er
     if (slash) *slash = '\0';
     const char *chosen = getenv("KVL_HOME");
     const char *const roots[] = { chosen ? chosen : KVL_SOURCE_DIR, exe, exe, exe };
-    const char *const below[] = { "plots", "plots", "../plots", "../share/kvlab/plots" };
+    const char *const below[] = { "", "", "../", "../share/kvlab/" };
     size_t n_places = chosen ? 1 : sizeof roots / sizeof roots[0];
     for (size_t i = 0; i < n_places; i++) {
         char file[1400];
-        snprintf(home, room, "%s/%s", roots[i], below[i]);
+        snprintf(home, room, "%s/%s%s", roots[i], below[i], folder);
         snprintf(file, sizeof file, "%s/%s", home, name);
         if (access(file, R_OK) != 0) continue;
         char *real = realpath(home, NULL);
@@ -26,7 +26,6 @@ int kvl_plots_home(const char *name, char *home, size_t room, struct kvl_err *er
         free(real);
         return KVL_OK;
     }
-    return kvl_fail(err, KVL_EIO,
-                    "%s/plots/%s: not found; set KVL_HOME to the folder that has plots/", roots[0],
-                    name);
+    return kvl_fail(err, KVL_EIO, "%s/%s/%s: not found; set KVL_HOME to the folder that has %s/",
+                    roots[0], folder, name, folder);
 }
