@@ -1,8 +1,8 @@
 /* kvlab plot: a figure from logs. */
 #include "args.h"
 #include "cmds.h"
-#include "plot.h"
 #include "home.h"
+#include "plot.h"
 
 #include <errno.h>
 #include <fcntl.h>

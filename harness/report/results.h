@@ -54,7 +54,8 @@ struct kvl_result {
     double kv_logical, kv_physical, kv_own, meta; /* bytes */
     double chance, prefill_tok_per_s;
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
-    double attention_ns; /* of all timed steps, choosing and bookkeeping included: median over the repeats */
+    double
+        attention_ns; /* of all timed steps, choosing and bookkeeping included: median over the repeats */
     size_t n_speed;
 };
 
