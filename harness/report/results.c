@@ -395,6 +395,15 @@ static double attention_of(const json_t *record)
     return sum;
 }
 
+/* Bytes of the keys and values of one token in one lane times the lanes; NaN: the run does not tell. */
+static double token_bytes(const json_t *run)
+{
+    const char *type = kvl_json_text(run, "store.kv_type");
+    double elem = strcmp(type, "f32") == 0 ? 4 : *type ? 2 : KVL_NAN;
+    return 2 * elem * kvl_json_number(run, "model.head_dim") *
+           kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
+}
+
 /* The fields that cells and speed records share. */
 static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
 {
@@ -450,6 +459,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     x.model = kvl_json_text(run, "model.name");
     x.model_hash = kvl_json_text(run, "model.hash");
     x.kv_type = kvl_json_text(run, "store.kv_type");
+    x.read_tok = x.kv_read / token_bytes(run);
+    if (isnan(x.read_tok)) x.read_tok = x.attended_tok;
     x.prefill_type = kvl_json_text(run, "store.prefill_type");
     if (!*x.prefill_type) x.prefill_type = "f32"; /* older logs do not say */
     x.prefill_kv = kvl_json_text(run, "store.prefill_kv");
