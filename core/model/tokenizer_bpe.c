@@ -1,114 +1,9 @@
-/* `gpt2`: byte-level BPE.  A fragment is cut into pieces by the published pre-tokenizer patterns,
- * and the bytes of a piece are merged by the ranks of the file.
- *
- * Patterns are data, run by PCRE2 as published but for \s, which is written out as the White_Space
- * property (PCRE2's own \s also holds U+180E).  (?i:'s) folds case as Unicode does, so that it
- * matches U+017F too, like the engines the patterns were written for.  Bytes that are not UTF-8
- * match no pattern: such a stretch is a piece of its own. */
+/* `gpt2`: byte-level BPE.  A fragment is cut into pieces by the pre-tokenizer patterns, and the bytes
+ * of a piece are merged by the ranks of the file.  Bytes that are not UTF-8 match no pattern: such a
+ * stretch is a piece of its own. */
 #include "tokenizer_impl.h"
 
 #include <string.h>
-
-/* ---- pre-tokenizers ------------------------------------------------------------------------ */
-
-#define WS     "\\t-\\r\\x{85}\\p{Z}" /* White_Space, inside a class */
-#define BREAKS "[" WS "]+(?![^" WS "])"
-#define GPT2   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" BREAKS
-#define LLAMA3(digits)                                                                             \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" WS                \
-    "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" BREAKS "|[" WS "]+"
-#define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
-#define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
-#define TEKKEN                                                                                     \
-    "[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+|[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER     \
-    "]*|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" BREAKS "|[" WS "]+"
-
-static const char *const pat_gpt2[TOK_MAX_PATTERNS] = { GPT2 };
-static const char *const pat_digits[TOK_MAX_PATTERNS] = { "\\p{N}", GPT2 };
-static const char *const pat_llama3[TOK_MAX_PATTERNS] = { LLAMA3("\\p{N}{1,3}") };
-static const char *const pat_qwen2[TOK_MAX_PATTERNS] = { LLAMA3("\\p{N}") };
-static const char *const pat_tekken[TOK_MAX_PATTERNS] = { TEKKEN };
-static const char *const pat_default[TOK_MAX_PATTERNS] = { "[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2,
-                                                           "\\p{N}+", "[0-9][0-9][0-9]" };
-
-/* One row per value of tokenizer.ggml.pre.  Patterns are applied one after the other to the pieces
- * so far. */
-struct pre_row {
-    const char *tag;
-    const char *const *pattern;
-    bool ignore_merges, add_bos;
-};
-
-static const struct pre_row pre_rows[] = {
-    { "default", pat_default, false, false },
-    { "gpt-2", pat_gpt2, false, false },
-    { "mpt", pat_gpt2, false, false },
-    { "olmo", pat_gpt2, false, false },
-    { "roberta-bpe", pat_gpt2, false, false },
-    { "phi-2", pat_gpt2, false, false },
-    { "exaone4", pat_gpt2, false, false },
-    { "smollm", pat_digits, false, false },
-    { "starcoder", pat_digits, false, false },
-    { "refact", pat_digits, false, false },
-    { "command-r", pat_digits, false, false },
-    { "codeshell", pat_digits, false, false },
-    { "exaone", pat_digits, false, false },
-    { "llama3", pat_llama3, true, true },
-    { "llama-v3", pat_llama3, true, true },
-    { "llama-bpe", pat_llama3, true, true },
-    { "falcon3", pat_llama3, true, true },
-    { "smaug-bpe", pat_llama3, false, false },
-    { "dbrx", pat_llama3, false, false },
-    { "qwen2", pat_qwen2, false, false },
-    { "deepseek-r1-qwen", pat_qwen2, false, false },
-    { "megrez", pat_qwen2, false, false },
-    { "stablelm2", pat_qwen2, false, false },
-    { "tekken", pat_tekken, true, true },
-};
-enum { N_PRE_ROWS = sizeof pre_rows / sizeof pre_rows[0] };
-
-static int unknown_pre(struct kvl_str tag, struct kvl_err *err)
-{
-    const char *name[N_PRE_ROWS];
-    char shown[64] = { 0 };
-    for (size_t i = 0; i < N_PRE_ROWS; i++) name[i] = pre_rows[i].tag;
-    for (size_t i = 0; i < tag.len && i + 1 < sizeof shown; i++)
-        shown[i] = tag.s[i] < 0x20 || tag.s[i] > 0x7e ? '?' : tag.s[i];
-    const char *near = kvl_nearest(shown, name, N_PRE_ROWS);
-    return kvl_fail(err, KVL_EMODEL,
-                    "tokenizer.ggml.pre is \"%s\", which is not known%s%s; known are gpt-2, "
-                    "llama-bpe, qwen2, smollm, tekken and others",
-                    shown, near ? "; the nearest is " : "", near ? near : "");
-}
-
-static int find_pre(const struct kvl_gguf *file, const struct pre_row **out, struct kvl_err *err)
-{
-    static const char key[] = "tokenizer.ggml.pre";
-    struct kvl_str tag = { "default", 7 };
-    if (kvl_gguf_has(file, key)) KVL_TRY(kvl_gguf_str(file, key, &tag, err));
-    for (size_t i = 0; i < N_PRE_ROWS; i++) {
-        *out = &pre_rows[i];
-        if (strlen((*out)->tag) == tag.len && memcmp((*out)->tag, tag.s, tag.len) == 0)
-            return KVL_OK;
-    }
-    return unknown_pre(tag, err);
-}
-
-static int compile(struct kvl_tokenizer *t, const struct pre_row *row, struct kvl_err *err)
-{
-    for (int i = 0; i < TOK_MAX_PATTERNS && row->pattern[i]; i++) {
-        int code;
-        size_t at;
-        pcre2_code *re = pcre2_compile((PCRE2_SPTR)row->pattern[i], PCRE2_ZERO_TERMINATED,
-                                       PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-        if (!re)
-            return kvl_fail(err, KVL_EINTERNAL, "pattern %d of \"%s\": PCRE2 error %d at %zu", i,
-                            row->tag, code, at);
-        t->pattern[t->n_patterns++] = re;
-        (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
-    }
-    return KVL_OK;
-}
 
 /* ---- loading ------------------------------------------------------------------------------- */
 
@@ -243,14 +138,7 @@ static int load_merges(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH
 int kvl_tok_bpe_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                      struct kvl_err *err)
 {
-    const struct pre_row *row;
-    KVL_TRY(find_pre(file, &row, err));
-    t->ignore_merges = row->ignore_merges;
-    if (!kvl_gguf_has(file, "tokenizer.ggml.add_bos_token")) t->add_bos = row->add_bos;
-    XXH3_64bits_update(hash, &row->ignore_merges, sizeof row->ignore_merges);
-    for (int i = 0; i < TOK_MAX_PATTERNS && row->pattern[i]; i++)
-        XXH3_64bits_update(hash, row->pattern[i], strlen(row->pattern[i]) + 1);
-    KVL_TRY(compile(t, row, err));
+    KVL_TRY(kvl_tok_pre_load(t, file, hash, err));
     KVL_TRY(load_plain(t, err));
     return load_merges(t, file, hash, err);
 }

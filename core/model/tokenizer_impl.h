@@ -5,7 +5,8 @@
  *   tokenizer_special.c  finds special tokens in a text
  *   tokenizer_merge.c    joins symbols, best pair first: the core of both algorithms
  *   tokenizer_spm.c      `llama`: pairs by score, leftovers as bytes
- *   tokenizer_bpe.c      `gpt2`: pre-tokenizer patterns, pairs by merge rank
+ *   tokenizer_bpe.c      `gpt2`: pieces by patterns, pairs by merge rank
+ *   tokenizer_pre.c      the pre-tokenizers' patterns
  *
  * A text is cut at special tokens into fragments; a fragment becomes symbols (characters or bytes)
  * that are merged into tokens.
@@ -29,7 +30,7 @@ enum tok_type {
     TOK_BYTE = 6,
 };
 
-enum { TOK_MAX_PATTERNS = 4 };
+enum { TOK_MAX_PATTERNS = 8 };
 
 /* n byte strings in one block. */
 struct tok_strings {
@@ -64,6 +65,7 @@ struct kvl_tokenizer {
     uint32_t *rank; /* [n] 0 for the best score; equal scores have equal ranks */
     bool cut_words; /* no token goes on over a space: words can be merged one by one */
     /* gpt2 */
+    const char *pre;    /* the pre-tokenizer's name */
     bool ignore_merges; /* a piece that is a token needs no merging */
     struct tok_merge *merge;
     size_t merge_mask;
@@ -111,6 +113,8 @@ struct tok_hit {
 /* tokenizer_vocab.c */
 int kvl_tok_load_vocab(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                        struct kvl_err *err);
+/* Marks the tokens whose text says that they end a generation. */
+void kvl_tok_name_ends(struct kvl_tokenizer *t);
 int32_t kvl_tok_find(const struct kvl_tokenizer *t, const char *s, size_t len); /* -1: none */
 /* The same, but only tokens that plain text may become: no control, unknown or byte tokens. */
 int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t len);
@@ -143,6 +147,13 @@ int kvl_tok_spm_fragment(struct tok_encode *e, size_t begin, size_t len, bool sp
 int kvl_tok_bpe_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                      struct kvl_err *err);
 int kvl_tok_bpe_fragment(struct tok_encode *e, size_t begin, size_t len);
+
+/* tokenizer_pre.c */
+int kvl_tok_pre_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                     struct kvl_err *err);
+/* Appends to t->pattern; `of` says in a message whose pattern it is. */
+int kvl_tok_add_pattern(struct kvl_tokenizer *t, const char *pattern, const char *of,
+                        struct kvl_err *err);
 
 /* Length of the valid UTF-8 character at s (1 to 4), 0 when the bytes there are not one. */
 size_t kvl_utf8_len(const char *s, size_t len);

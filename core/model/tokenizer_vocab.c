@@ -174,25 +174,75 @@ static int load_id(const struct kvl_tokenizer *t, const struct kvl_gguf *file, c
     return KVL_OK;
 }
 
-/* Texts that end a generation wherever they occur; the files seldom say so. */
+/* Texts that end a generation wherever they occur; the files seldom say so.  Some vocabularies have
+ * the plainer ones as text (Gemma's </s> closes HTML's <s>): those count as control tokens only. */
+struct end_name {
+    const char *text;
+    bool plain;
+};
+
+static const struct end_name end_names[] = {
+    { "<|eot_id|>", false },
+    { "<|im_end|>", false },
+    { "<|end|>", false },
+    { "<|eom_id|>", false },
+    { "<end_of_turn>", false },
+    { "<EOT>", true },
+    { "_<EOT>", true },
+    { "<|fim_pad|>", false },
+    { "<|repo_name|>", false },
+    { "<|endoftext|>", false },
+    { "<|file_sep|>", false },
+    { "</s>", true },
+    { "<|end_of_text|>", false },
+    { "<eos>", true },
+    { "<|return|>", false },
+    { "<|call|>", false },
+    { "<|calls|>", false },
+    { "<|flush|>", false },
+    { "[EOS]", true },
+    { "[EOT]", true },
+    { "<end_of_utterance>", false },
+    { "<｜end▁of▁sentence｜>", false },
+};
+
+static bool ends_by_name(const struct kvl_tokenizer *t, const char *text)
+{
+    int32_t id = kvl_tok_find(t, text, strlen(text));
+    return id >= 0 && t->ends[id];
+}
+
+void kvl_tok_name_ends(struct kvl_tokenizer *t)
+{
+    for (size_t i = 0; i < sizeof end_names / sizeof end_names[0]; i++) {
+        const struct end_name *e = &end_names[i];
+        int32_t id = kvl_tok_find(t, e->text, strlen(e->text));
+        if (id < 0 || (e->plain && t->type[id] != TOK_CONTROL)) continue;
+        /* Files that call it text would let a text end the generation. */
+        t->type[id] = TOK_CONTROL;
+        t->ends[id] = true;
+    }
+    /* gpt-oss and Solar close every message with <|end|>, and a turn with these. */
+    bool harmony = ends_by_name(t, "<|return|>") && ends_by_name(t, "<|call|>");
+    bool solar = ends_by_name(t, "<|flush|>") && ends_by_name(t, "<|calls|>");
+    int32_t end = kvl_tok_find(t, "<|end|>", 7);
+    if (end >= 0 && end != t->eos && (harmony || solar)) t->ends[end] = false;
+}
+
 static int load_ends(struct kvl_tokenizer *t, const struct kvl_gguf *file, struct kvl_err *err)
 {
-    static const char *const text[] = { "<|eot_id|>",  "<|im_end|>",    "<|end|>",
-                                        "<|eom_id|>",  "<end_of_turn>", "<EOT>",
-                                        "<|fim_pad|>", "<|repo_name|>", "<|endoftext|>",
-                                        "<|file_sep|>" };
-    static const char *const key[] = { "tokenizer.ggml.eot_token_id",
-                                       "tokenizer.ggml.eom_token_id" };
+    static const char *const key[] = {
+        "tokenizer.ggml.eot_token_id",     "tokenizer.ggml.eom_token_id",
+        "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+        "tokenizer.ggml.fim_sep_token_id",
+    };
     if (t->eos >= 0) t->ends[t->eos] = true;
     for (size_t i = 0; i < sizeof key / sizeof key[0]; i++) {
         int32_t id;
         KVL_TRY(load_id(t, file, key[i], -1, &id, err));
         if (id >= 0) t->ends[id] = true;
     }
-    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
-        int32_t id = kvl_tok_find(t, text[i], strlen(text[i]));
-        if (id >= 0) t->ends[id] = true;
-    }
+    kvl_tok_name_ends(t);
     return KVL_OK;
 }
 
