@@ -196,6 +196,76 @@ int kvl_tok_add_pattern(struct kvl_tokenizer *t, const char *pattern, const char
     return KVL_OK;
 }
 
+static int add(struct kvl_buf *out, const char *s, size_t len, struct kvl_err *err)
+{
+    if (kvl_buf_add(out, s, len) == KVL_OK) return KVL_OK;
+    return kvl_fail(err, KVL_ENOMEM, "no memory for a pattern");
+}
+
+/* What begins at a backslash: its length, and `word` where PCRE2 has another one; 0: refused. */
+static size_t regex_escape(const char *s, bool in_class, const char **word)
+{
+    size_t n = 0;
+    switch (s[1]) {
+    case 's': *word = in_class ? WS : "[" WS "]"; return 2;
+    case 'S': *word = "[^" WS "]"; return in_class ? 0 : 2;
+    case 'd':
+    case 'D':
+    case 'r':
+    case 'n':
+    case 't':
+    case 'f': return 2;
+    case 'p':
+    case 'P':
+    case 'x':
+        if (s[2] == '{') n = strcspn(s + 3, "}");
+        return n > 0 && s[3 + n] == '}' ? 4 + n : 0;
+    default: return s[1] && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", s[1]) ? 2 : 0;
+    }
+}
+
+/* What begins at an opening parenthesis: its length, 0: refused. */
+static size_t regex_group(const char *s)
+{
+    static const char *const open[] = { "(?:", "(?i:", "(?=", "(?!", "(?>", "(?<=", "(?<!" };
+    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
+        if (strncmp(s, open[i], strlen(open[i])) == 0) return strlen(open[i]);
+    return s[1] == '?' || s[1] == '*' ? 0 : 1;
+}
+
+/* The next part of a pattern; 0: refused. */
+static size_t regex_part(const char *s, bool in_class, const char **word)
+{
+    if (*s == '\\') return regex_escape(s, in_class, word);
+    if (in_class) return *s == '[' || strncmp(s, "&&", 2) == 0 ? 0 : 1;
+    if (*s == '(') return regex_group(s);
+    if (*s == '^') *word = "(?<![^\\n])"; /* of any line */
+    if (*s == '$') *word = "(?![^\\n])";
+    /* {1,3}+ repeats there, and gives nothing back here. */
+    return strncmp(s, "}+", 2) == 0 ? 0 : 1;
+}
+
+int kvl_tok_regex(const char *in, const char *path, struct kvl_buf *out, struct kvl_err *err)
+{
+    bool in_class = false;
+    for (const char *s = in; *s;) {
+        const char *word = NULL;
+        size_t n = regex_part(s, in_class, &word);
+        if (n == 0)
+            return kvl_fail(err, KVL_EMODEL, "%s: \"%.8s\" in a pattern is not supported", path, s);
+        KVL_TRY(add(out, word ? word : s, word ? strlen(word) : n, err));
+        if (!in_class && *s == '[') {
+            in_class = true;
+            if (s[n] == '^') KVL_TRY(add(out, s + n++, 1, err));
+            if (s[n] == ']') KVL_TRY(add(out, s + n++, 1, err));
+        } else if (in_class && *s == ']') {
+            in_class = false;
+        }
+        s += n;
+    }
+    return KVL_OK;
+}
+
 int kvl_tok_pre_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                      struct kvl_err *err)
 {

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 1 << 24, SHOWN = 32 };
+enum { SHOWN = 32 };
 
 /* A token's text for a message: printable ASCII, cut short. */
 static const char *show(struct kvl_str s, char out[SHOWN + 4])
@@ -54,9 +54,15 @@ int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t l
     return type == TOK_NORMAL || type == TOK_USER || type == TOK_UNUSED ? id : -1;
 }
 
-static int copy_texts(struct kvl_tokenizer *t, const struct kvl_str *s, struct kvl_err *err)
+int kvl_tok_set_texts(struct kvl_tokenizer *t, const struct kvl_str *s, int32_t n,
+                      struct kvl_err *err)
 {
     size_t bytes = 0, cap = 16;
+    t->n = n;
+    for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
+    t->type = kvl_alloc((size_t)t->n, sizeof *t->type);
+    t->ends = kvl_alloc((size_t)t->n, sizeof *t->ends);
+    if (!t->type || !t->ends) return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
     for (int32_t i = 0; i < t->n; i++) bytes += s[i].len; /* all lie in one file: no overflow */
     while (cap < 2 * (size_t)t->n) cap *= 2;
     t->slot = kvl_alloc(cap, sizeof *t->slot);
@@ -84,10 +90,10 @@ static int load_texts(struct kvl_tokenizer *t, const struct kvl_gguf *file, stru
     struct kvl_str *s;
     int64_t n;
     KVL_TRY(kvl_gguf_arr_str(file, key, &s, &n, err));
-    t->n = n < 1 || n > MAX_TOKENS ? 0 : (int32_t)n;
-    int rc = t->n ? copy_texts(t, s, err)
-                  : kvl_fail(err, KVL_EMODEL, "key \"%s\" has %" PRId64 " elements, want 1 to %d",
-                             key, n, MAX_TOKENS);
+    int rc = n >= 1 && n <= TOK_MAX_TOKENS
+                 ? kvl_tok_set_texts(t, s, (int32_t)n, err)
+                 : kvl_fail(err, KVL_EMODEL, "key \"%s\" has %" PRId64 " elements, want 1 to %d",
+                            key, n, (int)TOK_MAX_TOKENS);
     kvl_free(s);
     return rc;
 }
@@ -147,7 +153,7 @@ static int load_types(struct kvl_tokenizer *t, const struct kvl_gguf *file, stru
     return KVL_OK;
 }
 
-static int load_byte_tokens(struct kvl_tokenizer *t, struct kvl_err *err)
+int kvl_tok_load_bytes(struct kvl_tokenizer *t, struct kvl_err *err)
 {
     for (int32_t i = 0; i < t->n; i++) {
         if (t->type[i] != TOK_BYTE) continue;
@@ -258,7 +264,7 @@ static int load_ids(struct kvl_tokenizer *t, const struct kvl_gguf *file, struct
     return kvl_gguf_bool(file, "tokenizer.ggml.add_space_prefix", !t->bpe, &t->add_space, err);
 }
 
-static void hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash)
+void kvl_tok_hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash)
 {
     const int32_t number[] = { t->bpe, t->n,       t->bos,     t->eos,
                                t->unk, t->add_bos, t->add_eos, t->add_space };
@@ -271,15 +277,11 @@ static void hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash)
 int kvl_tok_load_vocab(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                        struct kvl_err *err)
 {
-    for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
     KVL_TRY(load_texts(t, file, err));
-    t->type = kvl_alloc((size_t)t->n, sizeof *t->type);
-    t->ends = kvl_alloc((size_t)t->n, sizeof *t->ends);
-    if (!t->type || !t->ends) return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
     KVL_TRY(load_ids(t, file, err));
     KVL_TRY(load_types(t, file, err));
-    if (!t->bpe) KVL_TRY(load_byte_tokens(t, err));
+    if (!t->bpe) KVL_TRY(kvl_tok_load_bytes(t, err));
     KVL_TRY(load_ends(t, file, err));
-    hash_vocab(t, hash);
+    kvl_tok_hash_vocab(t, hash);
     return KVL_OK;
 }
