@@ -153,7 +153,7 @@ static int encode_cut(struct tok_encode *e, size_t begin, size_t end, bool space
         rc = part(e, from, begin + hit[i].begin, space, flags);
         if (rc == KVL_OK) rc = kvl_tok_push(e, begin + hit[i].begin, hit[i].id);
         from = begin + hit[i].begin + hit[i].len;
-        space = !e->t->space_once;
+        space = !later && !e->t->space_once;
     }
     if (rc == KVL_OK) rc = part(e, from, end, space, flags);
     free(hit);
@@ -163,6 +163,9 @@ static int encode_cut(struct tok_encode *e, size_t begin, size_t end, bool space
 static int encode_plain(struct tok_encode *e, size_t begin, size_t end, bool space, uint32_t flags)
 {
     (void)flags;
+    /* The text begins with a token that stands in it like a word: the prefix stands alone. */
+    if (begin == end && space && !e->t->bpe && e->t->add_space)
+        return kvl_tok_spm_fragment(e, begin, 0, true);
     return encode_fragment(e, begin, end, space);
 }
 

@@ -42,8 +42,7 @@ enum tok_flag {
     TOK_ADDED = 1,
     TOK_LSTRIP = 2, /* takes the white space before it */
     TOK_RSTRIP = 4, /* and behind it */
-    TOK_SINGLE = 8, /* not inside a word */
-    TOK_LATER = 16, /* searched in the normalized text */
+    TOK_LATER = 8,  /* searched in the normalized text */
 };
 
 /* n byte strings in one block. */

@@ -159,26 +159,12 @@ static bool is_space(const char *s, size_t len)
            c == 0x205f || c == 0x3000;
 }
 
-/* ASCII letters, digits and the underscore, and all characters beyond ASCII that are no spaces. */
-static bool is_word(const char *s, size_t len)
-{
-    char c = *s;
-    if (len > 1) return !is_space(s, len);
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-/* Drops a hit inside a word, and gives one the white space that its token takes. */
-static bool fit_hit(const struct kvl_tokenizer *t, const char *text, size_t len, size_t done,
-                    struct tok_hit *x)
+/* Gives a hit the white space that its token takes. */
+static void widen(const struct kvl_tokenizer *t, const char *text, size_t len, size_t done,
+                  struct tok_hit *x)
 {
     uint8_t flags = t->flags[x->id];
     size_t end = x->begin + x->len, n;
-    if (flags & TOK_SINGLE) {
-        n = last_char(text, x->begin);
-        if (n && is_word(text + x->begin - n, n)) return false;
-        n = kvl_utf8_len(text + end, len - end);
-        if (n && is_word(text + end, n)) return false;
-    }
     if (flags & TOK_LSTRIP)
         while (x->begin > done && (n = last_char(text, x->begin)) > 0 &&
                is_space(text + x->begin - n, n))
@@ -186,20 +172,18 @@ static bool fit_hit(const struct kvl_tokenizer *t, const char *text, size_t len,
     if (flags & TOK_RSTRIP)
         while ((n = kvl_utf8_len(text + end, len - end)) > 0 && is_space(text + end, n)) end += n;
     x->len = end - x->begin;
-    return true;
 }
 
 /* Of hits in ascending order, the shorter before the longer, keeps the leftmost, then the longest. */
 static void keep_leftmost(const struct kvl_tokenizer *t, const char *text, size_t len,
                           struct hits *h)
 {
-    size_t kept = 0, searched = 0, done = 0;
+    size_t kept = 0, done = 0;
     for (size_t i = 0; i < h->n; i++) {
         struct tok_hit x = h->hit[i];
         if (i + 1 < h->n && h->hit[i + 1].begin == x.begin) continue;
-        if (x.begin < searched) continue;
-        searched = x.begin + x.len;
-        if (x.begin < done || !fit_hit(t, text, len, done, &x)) continue;
+        if (x.begin < done) continue;
+        widen(t, text, len, done, &x);
         done = x.begin + x.len;
         h->hit[kept++] = x;
     }
