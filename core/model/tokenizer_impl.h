@@ -7,6 +7,7 @@
  *   tokenizer_spm.c      `llama`: pairs by score, leftovers as bytes
  *   tokenizer_bpe.c      `gpt2`: pieces by patterns, pairs by merge rank
  *   tokenizer_pre.c      the pre-tokenizers' patterns
+ *   tokenizer_describe.c what a tokenizer is, for people
  *   tokenizer_hf.c       from a Hugging Face folder: which files, BOS, EOS, ends
  *   tokenizer_json.c     tokenizer.json: vocabulary, merges, added tokens
  *   tokenizer_steps.c    tokenizer.json: normalizer, pre-tokenizer, post-processor
