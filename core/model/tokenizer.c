@@ -47,6 +47,26 @@ static int load_template(struct kvl_tokenizer *t, const struct kvl_gguf *file, s
     return KVL_OK;
 }
 
+/* Phi-3's own tokens take the white space behind them, and its files cannot say so. */
+static int load_strips(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                       struct kvl_err *err)
+{
+    static const char key[] = "general.architecture";
+    struct kvl_str arch = { "", 0 };
+    if (kvl_gguf_has(file, key)) KVL_TRY(kvl_gguf_str(file, key, &arch, err));
+    if (t->bpe || !equals(arch, "phi3")) return KVL_OK;
+    t->flags = kvl_alloc((size_t)t->n, sizeof *t->flags);
+    if (!t->flags) return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
+    for (int32_t i = 0; i < t->n; i++) {
+        struct kvl_str s = kvl_tok_string(&t->text, i);
+        bool plain = equals(s, "<unk>") || equals(s, "<s>") || equals(s, "<|endoftext|>");
+        if (!plain && (t->type[i] == TOK_CONTROL || t->type[i] == TOK_USER))
+            t->flags[i] = TOK_RSTRIP;
+    }
+    XXH3_64bits_update(hash, t->flags, (size_t)t->n);
+    return KVL_OK;
+}
+
 static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                 struct kvl_err *err)
 {
@@ -60,6 +80,7 @@ static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state
     t->add_bos = !t->bpe;
     KVL_TRY(kvl_tok_load_vocab(t, file, hash, err));
     KVL_TRY(t->bpe ? kvl_tok_bpe_load(t, file, hash, err) : kvl_tok_spm_load(t, file, hash, err));
+    KVL_TRY(load_strips(t, file, hash, err));
     KVL_TRY(load_template(t, file, err));
     return kvl_tok_load_special(t, err);
 }

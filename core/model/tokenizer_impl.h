@@ -79,7 +79,7 @@ struct kvl_tokenizer {
     char *chat_template; /* NULL: none */
     /* From a Hugging Face folder: the leftmost added token counts, then the longest. */
     bool added;
-    uint8_t *flags;    /* [n] enum tok_flag; NULL without `added` */
+    uint8_t *flags;    /* [n] enum tok_flag; NULL: none */
     bool nfc;          /* text is composed first */
     bool space_once;   /* the prefix space at the text's start alone */
     bool space_unless; /* none before a space */

@@ -88,7 +88,7 @@ struct wanted {
 static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w)
 {
     bool later = t->flags && (t->flags[id] & TOK_LATER);
-    bool added = !t->flags || (t->flags[id] & TOK_ADDED);
+    bool added = !t->added || (t->flags[id] & TOK_ADDED);
     return added && later == w.later && (w.control || t->type[id] == TOK_USER);
 }
 
@@ -140,7 +140,7 @@ static int drop_overlaps(struct hits *h, size_t len)
     return KVL_OK;
 }
 
-/* ---- added tokens of a Hugging Face folder ------------------------------------------------- */
+/* ---- which hits count ---------------------------------------------------------------------- */
 
 /* Length of the character that ends at s[len]. */
 static size_t last_char(const char *s, size_t len)
@@ -159,11 +159,11 @@ static bool is_space(const char *s, size_t len)
            c == 0x205f || c == 0x3000;
 }
 
-/* Gives a hit the white space that its token takes. */
+/* Gives a hit the white space that its token takes; before `done` and from `len` on stand others. */
 static void widen(const struct kvl_tokenizer *t, const char *text, size_t len, size_t done,
                   struct tok_hit *x)
 {
-    uint8_t flags = t->flags[x->id];
+    uint8_t flags = t->flags ? t->flags[x->id] : 0;
     size_t end = x->begin + x->len, n;
     if (flags & TOK_LSTRIP)
         while (x->begin > done && (n = last_char(text, x->begin)) > 0 &&
@@ -190,6 +190,14 @@ static void keep_leftmost(const struct kvl_tokenizer *t, const char *text, size_
     h->n = kept;
 }
 
+static int keep_longest(const struct kvl_tokenizer *t, const char *text, size_t len, struct hits *h)
+{
+    KVL_TRY(drop_overlaps(h, len));
+    for (size_t i = 0; i < h->n; i++)
+        widen(t, text, i + 1 < h->n ? h->hit[i + 1].begin : len, 0, &h->hit[i]);
+    return KVL_OK;
+}
+
 int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
                          bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err)
 {
@@ -205,7 +213,7 @@ int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t
     if (rc == KVL_OK && h.n > 0 && t->added)
         keep_leftmost(t, text, len, &h);
     else if (rc == KVL_OK && h.n > 0)
-        rc = drop_overlaps(&h, len);
+        rc = keep_longest(t, text, len, &h);
     if (rc != KVL_OK) {
         free(h.hit);
         return kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);
