@@ -14,12 +14,17 @@
 
 struct kvl_str;
 
+/* Fields that are not named in a row are zero, which means "as llama". */
 struct kvl_arch {
-    const char *name;            /* general.architecture of a GGUF file */
-    const char *hf_name;         /* architectures[0] of a folder of Hugging Face's; several with '|' between */
+    const char *name; /* general.architecture of a GGUF file */
+    const char
+        *hf_name; /* architectures[0] of a folder of Hugging Face's; several with '|' between */
     enum kvl_rope_style rope;    /* which elements of a head turn together, in a GGUF file */
     enum kvl_rope_style hf_rope; /* and in such a folder */
-    bool qkv_bias;               /* blk.i.attn_{q,k,v}.bias, added before the turn, are required */
+    bool qkv_bias;     /* biases of queries, keys and values are required; others may be there */
+    bool qk_norm;      /* every head of queries and keys is normed before it turns */
+    bool untied;       /* output.weight is required */
+    int32_t nope_step; /* layers nope_step - 1, 2 nope_step - 1, ... do not turn; 0 = all do */
 };
 
 /* NULL: no row has this name. */
