@@ -2,6 +2,7 @@
 #include "weights.h"
 
 #include "gguf_impl.h"
+#include "window.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -94,7 +95,6 @@ static int check_neutral(struct loader *l)
         { "split.count", 0, 1, false },
         { "general.quantization_version", 2, 2, false },
         { "expert_count", 0, 0, true },
-        { "attention.sliding_window", 0, 0, true },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         const char *key = row[i].own ? key_of(l, row[i].key) : row[i].key;
@@ -139,7 +139,6 @@ static int check_scales(struct loader *l)
         { "logit_scale", 1 },
         { "embedding_scale", 1 },
         { "residual_scale", 1 },
-        { "attn_logit_softcapping", 0 },
         { "final_logit_softcapping", 0 },
         { "attention.clamp_kqv", 0 },
         { "attention.max_alibi_bias", 0 },
@@ -379,6 +378,7 @@ static int load_layer(struct loader *l, int32_t i)
         { "attn_q.bias", q, l->w->arch->qkv_bias, &y->attn_q_bias },
         { "attn_k.bias", kv, l->w->arch->qkv_bias, &y->attn_k_bias },
         { "attn_v.bias", kv, l->w->arch->qkv_bias, &y->attn_v_bias },
+        { "attn_sinks.weight", h->n_heads, l->w->arch->sinks, &y->attn_sinks },
     };
     for (size_t v = 0; v < sizeof vector / sizeof vector[0]; v++) {
         snprintf(name, sizeof name, "blk.%d.%s", i, vector[v].name);
@@ -449,6 +449,7 @@ static int load_all(struct loader *l)
         return kvl_fail(l->err, KVL_ENOMEM, "no memory for %d layers", w->hparams.n_layers);
     for (int32_t i = 0; i < w->hparams.n_layers; i++) KVL_TRY(load_layer(l, i));
     KVL_TRY(load_ropes(l));
+    KVL_TRY(kvl_window_load(l->g, w, l->err));
     w->scale = 1.0f / sqrtf((float)w->hparams.head_dim);
     return refuse_unknown(l);
 }

@@ -2,7 +2,7 @@
  *
  * Its architecture is a row of arch.h's table.  Matrices have any type of kvl/wtypes.def and stay in the file;
  * norms and rope_freqs must be F32.  A file with anything that would change the result and that
- * kvlab does not compute (experts, sliding windows, biases, other rope scalings, tensors of no known
+ * kvlab does not compute (experts, biases, other rope scalings, tensors of no known
  * meaning) is refused, and so is a weight that is not finite.
  *
  * Errors: KVL_EMODEL naming the key or tensor; KVL_ENOMEM.
@@ -33,6 +33,8 @@ struct kvl_layer_weights {
     struct kvl_weight ffn_gate, ffn_up;     /* [n_ff][n_embd] */
     struct kvl_weight ffn_down;             /* [n_embd][n_ff] */
     const struct kvl_rope *rope;            /* how this layer turns: one of struct kvl_weights */
+    const float *attn_sinks; /* [n_heads] a logit that every softmax has besides, or NULL */
+    int32_t window;          /* a token reads those less than this before it; 0 = all */
 };
 
 /* Everything but `layer` and frequencies is borrowed from the file, which must stay open. */
@@ -48,6 +50,7 @@ struct kvl_weights {
     double *freq; /* [n_freqs] frequencies of all of them */
     size_t n_freqs;
     float scale;                     /* of q.k */
+    float cap;                       /* logits become cap * tanh(logit / cap); 0 = none */
     struct kvl_layer_weights *layer; /* [n_layers] */
     bool tied;
 };
