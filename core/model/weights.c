@@ -1,5 +1,6 @@
 /* Reads the shape of a model, finds its tensors, and checks both against each other. */
 #include "weights_impl.h"
+#include "window.h"
 
 #include <math.h>
 
@@ -103,6 +104,7 @@ static int load_all(struct kvl_loader *l)
     if (!w->layer)
         return kvl_fail(l->err, KVL_ENOMEM, "no memory for %d layers", w->hparams.n_layers);
     for (int32_t i = 0; i < w->hparams.n_layers; i++) KVL_TRY(kvl_load_layer(l, i));
+    KVL_TRY(kvl_window_load(l->g, w, l->err));
     KVL_TRY(kvl_load_ropes(l));
     return refuse_unknown(l);
 }

@@ -38,6 +38,8 @@ struct kvl_layer_weights {
     struct kvl_weight ffn_gate, ffn_up;       /* [n_ff][n_embd] */
     struct kvl_weight ffn_down;               /* [n_embd][n_ff] */
     const struct kvl_rope *rope;              /* how this layer turns: one of struct kvl_weights */
+    const float *attn_sinks; /* [n_heads] a logit that every softmax has besides, or NULL */
+    int32_t window;          /* a token reads those less than this before it; 0 = all */
 };
 
 /* The ways in which layers may turn. */
@@ -59,6 +61,7 @@ struct kvl_weights {
     double *freq;             /* [n_freqs] frequencies of all of them */
     size_t n_freqs;
     float scale;                     /* of q.k */
+    float cap;                       /* logits become cap * tanh(logit / cap); 0 = none */
     struct kvl_layer_weights *layer; /* [n_layers] */
     bool tied;
 };

@@ -190,6 +190,7 @@ static int load_attention(struct kvl_loader *l, int32_t i)
         { "attn_output.bias", MAY, d, &y->attn_output_bias },
         { "attn_q_norm.weight", norm, h->head_dim, &y->attn_q_norm },
         { "attn_k_norm.weight", norm, h->head_dim, &y->attn_k_norm },
+        { "attn_sinks.weight", a->sinks ? MUST : NOT, h->n_heads, &y->attn_sinks },
     };
     const struct layer_matrix matrix[] = {
         { "attn_q.weight", MUST, q, d, &y->attn_q },

@@ -446,8 +446,7 @@ static void test_factors(void **state)
         char why[96];
         factor = &factors[i];
         expect_loads(more_factor, factor->nothing, factor->key);
-        snprintf(why, sizeof why, "key \"%s\" is %g, only %g is supported", factor->key,
-                 (double)factor->something, (double)factor->nothing);
+        snprintf(why, sizeof why, "key \"%s\" is %g, ", factor->key, (double)factor->something);
         expect_refuses(more_factor, factor->something, why);
         expect_refuses(more_factor, NAN, "is nan");
     }
