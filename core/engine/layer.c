@@ -126,9 +126,9 @@ static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights
     KVL_TRY(add_bias(f, e->gate, w->ffn_gate_bias, n_ff));
     KVL_TRY(add_bias(f, e->up, w->ffn_up_bias, n_ff));
     size_t n = (size_t)f->n * (size_t)n_ff;
-    KVL_TRY(kvl_given(f, "swiglu",
-                      e->ops->swiglu(&(struct kvl_swiglu_args){
-                          .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
+    KVL_TRY(kvl_given(
+        f, "activation",
+        e->ops->glu(&(struct kvl_glu_args){ .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
     KVL_TRY(linear(f, e->tmp, e->gate, &w->ffn_down));
     return add_bias(f, e->tmp, w->ffn_down_bias, n_embd);
 }
