@@ -18,11 +18,11 @@ struct kvl_arch {
     const char *name;
     enum kvl_rope_style rope; /* which elements of a head turn together */
     bool qkv_bias;            /* blk.i.attn_{q,k,v}.bias, added before the turn */
-    bool window;              /* attention.sliding_window means what window.h says; else it is refused */
-    int32_t window_period;    /* of every p layers the last is global; 0: none is */
-    int32_t window_default;   /* where the file does not say, 0 = none */
-    bool sinks;               /* blk.i.attn_sinks.weight */
-    float cap;                /* of attention logits where the file does not say, 0 = none ever */
+    bool window; /* attention.sliding_window means what window.h says; else it is refused */
+    int32_t window_period;  /* of every p layers the last is global; 0: none is */
+    int32_t window_default; /* where the file does not say, 0 = none */
+    bool sinks;             /* blk.i.attn_sinks.weight */
+    float cap;              /* of attention logits where the file does not say, 0 = none ever */
 };
 
 /* NULL: no row has this name. */

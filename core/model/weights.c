@@ -136,12 +136,9 @@ static int check_scales(struct loader *l)
         const char *key;
         double usual;
     } row[] = {
-        { "logit_scale", 1 },
-        { "embedding_scale", 1 },
-        { "residual_scale", 1 },
-        { "final_logit_softcapping", 0 },
-        { "attention.clamp_kqv", 0 },
-        { "attention.max_alibi_bias", 0 },
+        { "logit_scale", 1 },         { "embedding_scale", 1 },
+        { "residual_scale", 1 },      { "final_logit_softcapping", 0 },
+        { "attention.clamp_kqv", 0 }, { "attention.max_alibi_bias", 0 },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         KVL_TRY(check_scale(l, row[i].key, row[i].usual));
