@@ -8,7 +8,7 @@
 
 static const struct kvl_arch arch_rows[] = {
     /* Llama 1 to 3, Mistral, Yi, TinyLlama, SmolLM */
-    { .name = "llama", .rope = KVL_ROPE_NORM },
+    { .name = "llama", .rope = KVL_ROPE_NORM, .window = true },
     /* Qwen 2 and 2.5 */
     { .name = "qwen2", .rope = KVL_ROPE_NEOX, .qkv_bias = true },
 };
