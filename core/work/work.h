@@ -104,7 +104,9 @@ struct kvl_engine {
     const void *mirror[2];        /* what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
-    float scale;    /* of q.k */
+    float scale, cap; /* of q.k; of logits, 0 = none */
+    /* SHARED: [n_layers][n_heads], -inf in a layer without, and zeros [n_heads][head_dim]; NULL: no sinks at all */
+    float *sinks, *nothing;
     bool rope_long; /* sessions may be longer than what the short factors of LongRoPE are for */
     const volatile int *stop;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
@@ -216,6 +218,11 @@ int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err);
 int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
                    float *probs, int32_t n);
 
+/* Tokens that a layer reads at most; 0: all. */
+static inline int32_t kvl_window_of(const struct kvl_engine *e, int32_t layer)
+{
+    return e->model->w.layer[layer].window;
+}
 static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
 {
     return e->desc.prefill_type == KVL_PREFILL_BF16;
