@@ -13,19 +13,27 @@ static size_t weight_bytes(const struct kvl_weight *w)
     return (size_t)w->n_rows * w->row_bytes;
 }
 
-/* Every matrix but the embedding, of which a token reads one row; norms are too small to count. */
+/* Every matrix but the embedding, of which a token reads one row, and of experts those that are chosen; vectors
+ * are too small to count. */
 static void model_count_weights(struct kvl_model *m)
 {
     const struct kvl_weights *w = &m->w;
+    int32_t n = KVL_MAX(w->hparams.n_experts, 1), used = KVL_MAX(w->hparams.n_experts_used, 1);
     m->token_bytes = weight_bytes(&w->output) + w->embed.row_bytes;
     m->layer_weights = 0;
     for (int32_t i = 0; i < w->hparams.n_layers; i++) {
         const struct kvl_layer_weights *l = &w->layer[i];
-        const struct kvl_weight *all[] = { &l->attn_q,   &l->attn_k, &l->attn_v,  &l->attn_output,
-                                           &l->ffn_gate, &l->ffn_up, &l->ffn_down };
+        const struct {
+            const struct kvl_weight *w;
+            bool of_experts;
+        } all[] = { { &l->attn_q, false },      { &l->attn_k, false }, { &l->attn_v, false },
+                    { &l->attn_output, false }, { &l->router, false }, { &l->ffn_gate, true },
+                    { &l->ffn_up, true },       { &l->ffn_down, true } };
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++) {
-            m->token_bytes += weight_bytes(all[j]);
-            m->layer_weights += (int64_t)all[j]->n_rows * all[j]->n_cols;
+            int32_t rows = all[j].w->n_rows;
+            if (all[j].of_experts) rows = rows / n * used;
+            m->token_bytes += (size_t)rows * all[j].w->row_bytes;
+            m->layer_weights += (int64_t)rows * all[j].w->n_cols;
         }
     }
 }
@@ -75,6 +83,19 @@ static void model_tables(struct kvl_model *m)
     kvl_free(path);
 }
 
+static int model_windows(struct kvl_model *m, struct kvl_err *err)
+{
+    bool any = false;
+    m->window = kvl_alloc((size_t)m->shape.n_layers, sizeof *m->window);
+    if (!m->window) return kvl_fail(err, KVL_ENOMEM, "no memory for %d layers", m->shape.n_layers);
+    for (int32_t l = 0; l < m->shape.n_layers; l++) {
+        m->window[l] = m->w.layer[l].window;
+        any = any || m->window[l] > 0;
+    }
+    if (any) m->shape.window = m->window;
+    return KVL_OK;
+}
+
 static int model_load(struct kvl_model *m, struct kvl_err *err)
 {
     KVL_TRY(kvl_gguf_open(m->path, &m->file, err));
@@ -95,8 +116,10 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
         .n_vocab = hp->n_vocab,
         .n_ctx_train = hp->n_ctx_train,
         .scale = m->w.scale,
+        .cap = m->w.cap,
         .group = hp->n_heads / hp->n_kv_heads,
     };
+    KVL_TRY(model_windows(m, err));
     model_set_name(m);
     kvl_gguf_hash(m->file, m->hash);
     model_tables(m);
@@ -126,6 +149,7 @@ void kvl_model_close(struct kvl_model *m)
     kvl_weights_free(&m->w);
     kvl_gguf_close(m->file);
     kvl_tables_free(m->tables);
+    kvl_free(m->window);
     free(m->path);
     kvl_free(m);
 }

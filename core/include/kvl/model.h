@@ -136,6 +136,10 @@ struct kvl_engine_desc {
      * new tokens go to the device.  Refused (KVL_EINVAL) for policies that read a context token by token,
      * or whose masks look across layers. */
     bool prefill_kv_host;
+    /* Length of the longest session, 0 = the context length of the model's metadata.  It decides which factors
+     * of RoPE a model has that knows some for short and some for long contexts (LongRoPE): one set for all
+     * sessions, as keys of the other are worth nothing. */
+    int32_t max_tok;
     bool allow_overlong; /* positions beyond the context length of the model's metadata */
     /* Hooks of policies with KVL_CAP_ASYNC are waited for like those of others: the same answers, slower. */
     bool wait_hooks;
@@ -232,6 +236,8 @@ struct kvl_counters {
     int64_t attended_lanes; /* number of (token, lane) in attended_tok */
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
+    int64_t window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
+    int64_t window_lanes;
     int64_t kv_read_bytes; /* keys and values that attention read */
     int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */
     int64_t index_read_bytes; /* metadata and keys read to select or evict, but at attach */

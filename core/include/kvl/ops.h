@@ -91,6 +91,14 @@ struct kvl_rmsnorm_args {
     float eps;
 };
 
+struct kvl_layernorm_args {
+    float *y;           /* out [n][dim]; may be x */
+    const float *x;     /* [n][dim] */
+    const float *w, *b; /* [dim] */
+    int32_t n, dim;
+    float eps;
+};
+
 enum kvl_rope_style {
     KVL_ROPE_NORM = 0, /* pairs (x[2i], x[2i+1]) */
     KVL_ROPE_NEOX = 1, /* pairs (x[i], x[i + n_rot/2]) */
@@ -114,10 +122,36 @@ struct kvl_rope_args {
     int32_t n, n_heads, head_dim;
 };
 
-struct kvl_swiglu_args {
+/* What an MLP does with its gate g and its other branch u. */
+enum kvl_act {
+    KVL_ACT_SILU = 0,
+    KVL_ACT_GELU_TANH, /* the approximation by tanh */
+    KVL_ACT_GELU,      /* by erf */
+    KVL_ACT_RELU,
+    KVL_ACT_SWISH_CLAMPED, /* min(g, 7) sigmoid(1.702 min(g, 7)) (1 + u between -7 and 7); gpt-oss */
+};
+
+struct kvl_glu_args {
     float *y;               /* out [n]; may be gate */
-    const float *gate, *up; /* [n] */
+    const float *gate, *up; /* [n]; up NULL: y = act(gate), not of SWISH_CLAMPED */
     size_t n;
+    enum kvl_act act;
+};
+
+/* y = factor * y; then, with a cap above 0, cap * tanh(y / cap). */
+struct kvl_scale_args {
+    float *y; /* in, out [n] */
+    size_t n;
+    float factor, cap;
+};
+
+/* y_i = the sum of weight[i][j] times row row[i][j] of x, in the order of j. */
+struct kvl_mix_rows_args {
+    float *y;            /* out [n][dim] */
+    const float *x;      /* [n_x][dim] */
+    const int32_t *row;  /* [n][k], each below n_x */
+    const float *weight; /* [n][k] */
+    int32_t n, k, n_x, dim;
 };
 
 struct kvl_add_args {
@@ -128,9 +162,12 @@ struct kvl_add_args {
     size_t n_x;          /* x begins anew after so many, as one row for all rows of y; 0 = n */
 };
 
+/* Every operator of attention has a `cap`: logits become cap * tanh(scale q.k / cap) before anything is added
+ * to them; 0 = none, and no work. */
+
 /* The chunk's own n keys are the last n slots of every lane; query i sees slots
- * 0 .. n_slots - n + i.  Key tiles start at fixed slots, so that a row does not depend on the
- * chunk it came in. */
+ * 0 .. n_slots - n + i, of these the last `window`.  Key tiles start at fixed slots, so that a row does not
+ * depend on the chunk it came in. */
 struct kvl_attn_prefill_args {
     float *out;                   /* out [n][n_heads][head_dim], or NULL: lse alone */
     float *lse;                   /* out [n][n_heads] natural log-sum-exp, or NULL */
@@ -138,7 +175,9 @@ struct kvl_attn_prefill_args {
     const struct kvl_lane *lanes; /* [n_kv_heads] */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
-    bool bf16;   /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
+    float cap;
+    int32_t window; /* slots that a query sees at most, its own included; 0 = all */
+    bool bf16; /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
 };
 
 /* What the queries of one query head read of the slots up to their own: the union of all that is given,
@@ -167,7 +206,8 @@ struct kvl_attn_prefill_sparse_args {
     const struct kvl_sparse_head *head; /* [n_heads] */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
-    bool bf16;   /* as in attn_prefill */
+    float cap;
+    bool bf16; /* as in attn_prefill */
     /* NULL, or added to: pairs of a query and a key that it read; keys, each with its value, that were
      * fetched, once for some neighbouring queries that read them */
     int64_t *n_pairs, *n_reads;
@@ -207,6 +247,7 @@ struct kvl_attn_decode_args {
     const struct kvl_attn_job *jobs;
     int32_t n_jobs, head_dim;
     float scale;
+    float cap;
     const struct kvl_rope *rope; /* of repositioned jobs */
 };
 
@@ -235,6 +276,7 @@ struct kvl_attn_masked_args {
     const float *const *keys;
     int32_t n_slots, n_heads, head_dim;
     float scale;
+    float cap;
     const struct kvl_rope *rope; /* where pos is given */
 };
 
@@ -256,6 +298,7 @@ struct kvl_attn_window_args {
     const struct kvl_lane *lanes; /* [n_kv_heads], n_slots each */
     int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim;
     float scale;
+    float cap;
     bool bf16; /* q and k are rounded as in an attn_prefill of that kind */
 };
 
@@ -280,6 +323,7 @@ struct kvl_attn_columns_args {
     const struct kvl_lane *lanes; /* [n_kv_heads] of the same length */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
+    float cap;
     enum kvl_columns kind;
     int32_t next; /* queries that a slot counts; 0 = all from its own on */
     bool bf16;    /* q and k are rounded as in an attn_prefill of that kind */
@@ -291,6 +335,7 @@ struct kvl_attn_probs_args {
     const struct kvl_lane *lanes; /* [n_kv_heads], at least n_slots each */
     int32_t n_slots, n_heads, n_kv_heads, head_dim;
     float scale;
+    float cap;
 };
 
 struct kvl_lane_read_args {
@@ -558,6 +603,7 @@ struct kvl_attn_peaks_args {
     int32_t sink, first, last, own; /* sink <= last <= own */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale;
+    float cap;
 };
 
 enum { KVL_KMEANS_TILE = 256 };
