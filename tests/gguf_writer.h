@@ -286,6 +286,8 @@ struct gw_llama {
     bool tied;               /* no output.weight */
     const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
     uint64_t seed;
+    uint32_t window;      /* attention.sliding_window [no such key] */
+    const uint8_t *local; /* [n_layers] 1: a layer has the window; NULL: no such key */
     /* NULL, or makes floats of a matrix: the file has these in its place. */
     void (*widen)(const struct kvl_weight *w, float *y);
     void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
@@ -405,6 +407,10 @@ static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
     gw_f32(w, gw_arch_key(m, "rope.freq_base", key), m->freq_base);
     gw_f32(w, gw_arch_key(m, "attention.layer_norm_rms_epsilon", key), m->eps);
     gw_u32(w, gw_arch_key(m, "vocab_size", key), GW_VOCAB);
+    if (m->window) gw_u32(w, gw_arch_key(m, "attention.sliding_window", key), m->window);
+    if (m->local)
+        gw_arr(w, gw_arch_key(m, "attention.sliding_window_pattern", key), 7, m->n_layers,
+               m->local, m->n_layers);
 }
 
 static inline void gw_llama_layer(struct gw *w, const struct gw_llama *m, uint32_t layer)

@@ -241,7 +241,8 @@ static void check_model(const char *folder, const char *name)
 
 static void test_given_models(void **state)
 {
-    static const char *const name[] = { "llama", "llama-llama3-scaling", "qwen2" };
+    static const char *const name[] = { "llama", "llama-llama3-scaling", "qwen2",
+                                        "mistral-window-8" };
     const char *folder = getenv("KVL_ARCHS");
     (void)state;
     if (!folder) skip();

@@ -331,10 +331,6 @@ static void more_experts(struct gw *w)
 {
     gw_u32(w, "llama.expert_count", 8);
 }
-static void more_window(struct gw *w)
-{
-    gw_u32(w, "llama.attention.sliding_window", 4096);
-}
 static void more_split(struct gw *w)
 {
     gw_u32(w, "split.count", 3);
@@ -374,7 +370,6 @@ static void test_unsupported(void **state)
         const char *why;
     } row[] = {
         { more_experts, "llama.expert_count" },
-        { more_window, "llama.attention.sliding_window" },
         { more_split, "split.count" },
         { more_yarn, "is \"yarn\", want \"none\" or \"linear\"" },
         { more_factor_0, "rope.scaling.factor\" is 0" },
