@@ -153,7 +153,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .head_dim = h->e->model->shape.head_dim,
                                       .scale = h->e->scale,
                                       .cap = h->e->cap,
-                                      .rope = h->e->model->w.layer[h->layer].rope };
+                                      .rope = kvl_layer_rope(h->e, h->layer) };
     if (g->mode != KVL_POS_ORIGINAL) {
         a.pos = pos;
         a.q_pos = query_position(g, it->n);

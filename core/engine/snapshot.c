@@ -132,9 +132,9 @@ struct snapshot_lanes {
     const struct kvl_layout *layout;
     int32_t n_layers, n_heads; /* kv heads */
     int32_t n_blocks, n_tail;  /* full blocks of n_pos tokens, tokens behind them */
-    const int32_t *gone;       /* [n_layers] of these, blocks that a layer of a window has not; or NULL */
-    size_t off, bytes;         /* of what a block holds */
-    uint8_t **block;           /* [n_heads][CHUNK_BLOCKS] */
+    const int32_t *gone; /* [n_layers] of these, blocks that a layer of a window has not; or NULL */
+    size_t off, bytes;   /* of what a block holds */
+    uint8_t **block;     /* [n_heads][CHUNK_BLOCKS] */
     /* Pinned, as many blocks: where the store's device has memory of its own, else NULL. */
     const struct kvl_device *device;
     uint8_t *stage;
@@ -337,7 +337,8 @@ static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int3
         for (int32_t b = 0; rc == KVL_OK && b < lanes_of(&ls, l); b += CHUNK_BLOCKS)
             rc = load_chunk(s, r, &ls, l, KVL_MIN(CHUNK_BLOCKS, lanes_of(&ls, l) - b), err);
         bool stays = kvl_window_of(s->engine, l) > 0;
-        if (rc == KVL_OK && s->engine->desc.prefill_kv_host && !stays) rc = kvl_seq_to_host(s->seq, l, err);
+        if (rc == KVL_OK && s->engine->desc.prefill_kv_host && !stays)
+            rc = kvl_seq_to_host(s->seq, l, err);
     }
     for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) rc = load_tail(s, r, &ls, l, err);
     lanes_free(&ls);

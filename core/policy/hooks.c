@@ -128,8 +128,9 @@ int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err
     const struct kvl_policy *p = s->planned->policy;
     KVL_TRY(kvl_hook_begin(s, err));
     s->host.scoring = true;
-    int rc =
-        p->prefilled ? kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, kvl_seen_as(s->planned, layer))) : KVL_OK;
+    int rc = p->prefilled ? kvl_hook_done(s, "prefilled", layer,
+                                          p->prefilled(&s->ctx, kvl_seen_as(s->planned, layer)))
+                          : KVL_OK;
     s->host.scoring = false;
     return rc;
 }

@@ -11,13 +11,14 @@ int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_
                         "%d vectors of layer %d turned to position %d, want 1 or more, "
                         "0 to %d, 0 or more",
                         n_heads, layer, pos, ctx->shape->n_layers - 1);
-    return ctx->ops->rope(&(struct kvl_rope_args){ .y = y,
-                                                   .x = x,
-                                                   .pos = &pos,
-                                                   .rope = e->model->w.layer[kvl_layer_of(ctx, layer)].rope,
-                                                   .n = 1,
-                                                   .n_heads = n_heads,
-                                                   .head_dim = ctx->shape->head_dim });
+    return ctx->ops->rope(
+        &(struct kvl_rope_args){ .y = y,
+                                 .x = x,
+                                 .pos = &pos,
+                                 .rope = kvl_layer_rope(e, kvl_layer_of(ctx, layer)),
+                                 .n = 1,
+                                 .n_heads = n_heads,
+                                 .head_dim = ctx->shape->head_dim });
 }
 
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
@@ -32,9 +33,17 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     const struct kvl_weight *w = &y->attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
     KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
-    const float *bias = y->attn_q_bias;
-    if (bias)
-        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = q, .x = bias, .n = (size_t)w->n_rows }));
+    if (y->attn_q_bias)
+        KVL_TRY(ctx->ops->add(
+            &(struct kvl_add_args){ .y = q, .x = y->attn_q_bias, .n = (size_t)w->n_rows }));
+    if (y->attn_q_norm)
+        KVL_TRY(ctx->ops->rmsnorm(
+            &(struct kvl_rmsnorm_args){ .y = q,
+                                        .x = q,
+                                        .w = y->attn_q_norm,
+                                        .n = ctx->shape->n_heads,
+                                        .dim = ctx->shape->head_dim,
+                                        .eps = (float)e->model->w.hparams.norm_eps }));
     return kvl_rotate(ctx, layer, q, ctx->shape->n_heads, pos, q);
 }
 

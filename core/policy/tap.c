@@ -222,13 +222,13 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
         job[h].runs = &run;
         job[h].n_runs = 1;
     }
-    KVL_TRY(e->now->attn_decode(
-        &(struct kvl_attn_decode_args){ .jobs = job,
-                                        .n_jobs = sh->n_kv_heads,
-                                        .head_dim = sh->head_dim,
-                                        .scale = e->scale,
-                                        .cap = e->cap,
-                                        .rope = e->model->w.layer[layer].rope }));
+    KVL_TRY(
+        e->now->attn_decode(&(struct kvl_attn_decode_args){ .jobs = job,
+                                                            .n_jobs = sh->n_kv_heads,
+                                                            .head_dim = sh->head_dim,
+                                                            .scale = e->scale,
+                                                            .cap = e->cap,
+                                                            .rope = kvl_layer_rope(e, layer) }));
     if (e->sinks) full_sinks(e, layer, n, lse, probs, out);
     for (size_t h = (size_t)sh->n_heads; n < n_pos && h-- > 0;) {
         float *row = probs + h * (size_t)n_pos;

@@ -107,6 +107,7 @@ struct kvl_engine {
     float scale, cap; /* of q.k; of logits, 0 = none */
     /* SHARED: [n_layers][n_heads], -inf in a layer without, and zeros [n_heads][head_dim]; NULL: no sinks at all */
     float *sinks, *nothing;
+    bool rope_long; /* sessions may be longer than what the short factors of LongRoPE are for */
     const volatile int *stop;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
@@ -116,6 +117,7 @@ struct kvl_engine {
     /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
+    float *routed; /* [experts of a token][n_embd]: what goes into experts and comes out */
     float *x_prev; /* xn of the attention before that was not over a window */
     int32_t *id, *pos;
     struct kvl_row *row;
@@ -224,6 +226,12 @@ static inline int32_t kvl_window_of(const struct kvl_engine *e, int32_t layer)
 static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
 {
     return e->desc.prefill_type == KVL_PREFILL_BF16;
+}
+/* How the heads of a layer turn in this engine's sessions. */
+static inline const struct kvl_rope *kvl_layer_rope(const struct kvl_engine *e, int32_t layer)
+{
+    const struct kvl_layer_weights *w = &e->model->w.layer[layer];
+    return e->rope_long && w->rope_long ? w->rope_long : w->rope;
 }
 static inline int32_t kvl_group(const struct kvl_shape *shape)
 {
