@@ -282,13 +282,14 @@ struct gw_llama {
     uint32_t n_rot;          /* [what is usual for the architecture] */
     uint32_t n_ff;           /* [96] */
     uint32_t n_ctx;          /* [4096] */
-    uint32_t window;         /* [16] of architectures with one */
+    uint32_t window;         /* attention.sliding_window [16 of architectures with one, else no such key] */
     float freq_base;         /* [10000] */
     float eps;               /* [1e-5] */
     uint32_t type;           /* of the matrices: F32 [0], or any that gw_encode knows */
     bool tied;               /* no output.weight */
     const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
     uint64_t seed;
+    const uint8_t *local; /* [n_layers] 1: a layer has the window; NULL: no such key */
     /* NULL, or makes floats of a matrix: the file has these in its place. */
     void (*widen)(const struct kvl_weight *w, float *y);
     void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
@@ -479,6 +480,9 @@ static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
                        key),
            m->eps);
     gw_u32(w, gw_arch_key(m, "vocab_size", key), GW_VOCAB);
+    if (m->local)
+        gw_arr(w, gw_arch_key(m, "attention.sliding_window_pattern", key), 7, m->n_layers,
+               m->local, m->n_layers);
     gw_arch_keys(w, m);
 }
 
