@@ -161,7 +161,9 @@ const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64
 
 size_t kvl_gguf_size(const struct kvl_gguf *g)
 {
-    return g->size;
+    size_t bytes = g->n_files ? 0 : g->size;
+    for (size_t i = 0; i < g->n_files; i++) bytes += g->file[i].size;
+    return bytes;
 }
 
 const void *kvl_gguf_data(const struct kvl_gguf *g)
@@ -169,9 +171,21 @@ const void *kvl_gguf_data(const struct kvl_gguf *g)
     return g->data;
 }
 
+static XXH128_hash_t hash_files(const struct kvl_gguf *g)
+{
+    XXH128_hash_t none = { 0 };
+    XXH3_state_t *state = XXH3_createState();
+    if (!state || XXH3_128bits_reset(state) != XXH_OK) return none;
+    for (size_t i = 0; i < g->n_files; i++)
+        (void)XXH3_128bits_update(state, g->file[i].data, g->file[i].size);
+    XXH128_hash_t h = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+    return h;
+}
+
 void kvl_gguf_hash(const struct kvl_gguf *g, char out[33])
 {
-    XXH128_hash_t h = XXH3_128bits(g->data, g->size);
+    XXH128_hash_t h = g->n_files > 1 ? hash_files(g) : XXH3_128bits(g->data, g->size);
     snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
 }
 
@@ -221,7 +235,7 @@ static int describe_tensor(const struct kvl_gguf_tensor *t, struct kvl_buf *out)
 int kvl_gguf_describe(const struct kvl_gguf *g, struct kvl_buf *out)
 {
     KVL_TRY(kvl_buf_printf(out, "GGUF version %u, %zu keys, %zu tensors, alignment %u, %zu bytes\n",
-                           g->version, g->n_keys, g->n_tensors, g->alignment, g->size));
+                           g->version, g->n_keys, g->n_tensors, g->alignment, kvl_gguf_size(g)));
     for (size_t i = 0; i < g->n_keys; i++) KVL_TRY(describe_key(&g->key[i], out));
     for (size_t i = 0; i < g->n_tensors; i++) KVL_TRY(describe_tensor(&g->tensor[i].t, out));
     return KVL_OK;

@@ -91,7 +91,6 @@ static int check_neutral(struct loader *l)
         int64_t min, max;
         bool own; /* the architecture's name comes before it */
     } row[] = {
-        { "split.count", 0, 1, false },
         { "general.quantization_version", 2, 2, false },
         { "expert_count", 0, 0, true },
         { "attention.sliding_window", 0, 0, true },
