@@ -349,7 +349,7 @@ int kvl_hosted_run(struct kvl_engine *e)
                                                              .head_dim = e->model->shape.head_dim,
                                                              .scale = e->scale,
                                                              .inv_freq = e->model->w.inv_freq,
-                                                             .style = e->model->w.arch->rope }));
+                                                             .style = e->model->w.rope }));
     if (e->dev->discrete) KVL_TRY(kvl_engine_copy(e, device, host, o->n_results * sizeof *host));
     return e->ops->attn_merge(&o->splits->merge);
 }

@@ -82,7 +82,7 @@ static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t
                                                           .n = f->n,
                                                           .n_heads = n_heads,
                                                           .head_dim = m->shape.head_dim,
-                                                          .style = m->w.arch->rope }));
+                                                          .style = m->w.rope }));
 }
 
 static int residual(const struct kvl_forward *f)
@@ -310,7 +310,7 @@ static int flush_attention(const struct kvl_forward *f)
                                          .head_dim = e->model->shape.head_dim,
                                          .scale = e->scale,
                                          .inv_freq = e->model->w.inv_freq,
-                                         .style = e->model->w.arch->rope };
+                                         .style = e->model->w.rope };
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
     if (rc == KVL_OK) rc = kvl_hosted_run(e);

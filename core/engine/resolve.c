@@ -152,7 +152,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .head_dim = h->e->model->shape.head_dim,
                                       .scale = h->e->scale,
                                       .inv_freq = h->e->model->w.inv_freq,
-                                      .style = h->e->model->w.arch->rope };
+                                      .style = h->e->model->w.rope };
     if (g->mode != KVL_POS_ORIGINAL) {
         a.pos = pos;
         a.q_pos = query_position(g, it->n);

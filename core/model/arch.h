@@ -16,8 +16,9 @@ struct kvl_str;
 
 struct kvl_arch {
     const char *name;
-    enum kvl_rope_style rope; /* which elements of a head turn together */
-    bool qkv_bias;            /* blk.i.attn_{q,k,v}.bias, added before the turn */
+    enum kvl_rope_style rope;    /* which elements of a head turn together, in a GGUF file */
+    enum kvl_rope_style hf_rope; /* and in a folder of Hugging Face's */
+    bool qkv_bias;               /* blk.i.attn_{q,k,v}.bias, added before the turn */
 };
 
 /* NULL: no row has this name. */

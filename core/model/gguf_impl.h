@@ -4,6 +4,7 @@
  *   gguf_open.c  opens a path: one file, or all parts of a split one
  *   gguf_kind.c  tells files that are no model
  *   gguf_get.c   reads keys and tensors
+ *   hf.c         folders of Hugging Face's form, in the same form
  *
  * Thread-safe: read-only after parsing.
  */
@@ -47,6 +48,9 @@ struct kvl_gguf {
     /* In order, what the model's identity is made of; none: `data` is the caller's. */
     struct kvl_filemap *file;
     size_t n_files;
+    void **own; /* what was made for this file alone */
+    size_t n_own;
+    const char *hf_dir; /* a folder told as a file: hf.h; else NULL */
     uint32_t version;
     uint32_t alignment;
     struct gguf_key *key;
@@ -61,6 +65,8 @@ int kvl_gguf_parse(const void *data, size_t size, struct kvl_gguf **out, struct 
 /* Another table of tensors: names, types, shapes and data are set.  Takes `tensor` over, also on failure. */
 int kvl_gguf_set_tensors(struct kvl_gguf *g, struct gguf_tensor *tensor, size_t n,
                          struct kvl_err *err);
+/* The block (kvl_alloc, malloc) is released with the file.  KVL_ENOMEM without a message. */
+int kvl_gguf_own(struct kvl_gguf *g, void *block);
 /* Refuses files of other forms by name; anything unknown passes. */
 int kvl_gguf_check_magic(const void *data, size_t size, struct kvl_err *err);
 /* Refuses adapters, vocabularies and what else is no whole text model. */

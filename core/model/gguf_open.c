@@ -3,6 +3,7 @@
  * The parts of NAME-00001-of-0000N.gguf are files of their own: the first has all keys, each says which
  * part it is.  Their tables of tensors become one. */
 #include "gguf_impl.h"
+#include "hf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,6 +217,7 @@ static int open_path(struct split *s, const char *path, struct kvl_gguf **out, s
 int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err)
 {
     struct split s = { 0 };
+    if (kvl_hf_is(path)) return kvl_hf_open(path, out, err);
     int rc = split_init(&s, path);
     rc = rc == KVL_OK ? open_path(&s, path, out, err) : kvl_fail(err, rc, "%s: no memory", path);
     for (int64_t i = 0; s.part && i < s.n; i++) kvl_gguf_close(s.part[i]);

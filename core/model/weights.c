@@ -78,7 +78,10 @@ static int check_architecture(struct loader *l)
     char shown[GGUF_SHOWN + 4], names[256];
     KVL_TRY(kvl_gguf_str(l->g, "general.architecture", &arch, l->err));
     l->w->arch = kvl_arch_find(&arch);
-    if (l->w->arch) return KVL_OK;
+    if (l->w->arch) {
+        l->w->rope = l->g->hf_dir ? l->w->arch->hf_rope : l->w->arch->rope;
+        return KVL_OK;
+    }
     return kvl_fail(l->err, KVL_EMODEL, "architecture \"%s\" is not supported, want one of: %s",
                     kvl_gguf_show(arch.s, arch.len, shown), kvl_arch_names(names, sizeof names));
 }

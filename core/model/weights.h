@@ -37,6 +37,7 @@ struct kvl_layer_weights {
 /* Everything but `layer` and `inv_freq` is borrowed from the file, which must stay open. */
 struct kvl_weights {
     const struct kvl_arch *arch;
+    enum kvl_rope_style rope; /* of this file's rows: the architecture's, or that of its folders */
     struct kvl_hparams hparams;
     struct kvl_weight embed;         /* [n_vocab][n_embd] */
     struct kvl_weight output;        /* [n_vocab][n_embd]; equal to embed in a tied model */

@@ -17,7 +17,7 @@ int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int3
                                                    .n = 1,
                                                    .n_heads = n_heads,
                                                    .head_dim = ctx->shape->head_dim,
-                                                   .style = e->model->w.arch->rope });
+                                                   .style = e->model->w.rope });
 }
 
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,

@@ -192,7 +192,7 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
                                                                .head_dim = sh->head_dim,
                                                                .scale = e->scale,
                                                                .inv_freq = e->model->w.inv_freq,
-                                                               .style = e->model->w.arch->rope });
+                                                               .style = e->model->w.rope });
 }
 
 /* The engine's own workspace may be in use: this may be called from a tap. */
