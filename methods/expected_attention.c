@@ -47,23 +47,23 @@ static int expected_plan(struct kvl_plan *plan)
 {
     const struct expected_opts *o = plan->opts;
     KVL_TRY(kvl_plan_needs_budget(plan));
-    plan->state_bytes = (size_t)(plan->shape->head_dim * plan->shape->head_dim) * sizeof(float);
     return kvl_plan_observe(plan, KVL_OBS_MOMENTS, o->n_sink);
 }
 
-/* R into the state, [head_dim][head_dim]: the mean of the rotations by the next n_future positions.
+/* R of a layer, [head_dim][head_dim]: the mean of the rotations by the next n_future positions.
  * Every unit vector is turned; what becomes of the j-th is column j of R. */
-static int expected_open(struct kvl_pctx *ctx)
+static int expected_rotation(const struct kvl_pctx *ctx, int32_t layer, float *mean)
 {
     const struct expected_opts *o = ctx->opts;
     size_t dim = (size_t)ctx->shape->head_dim;
-    float *mean = ctx->state, *unit, *turned;
+    float *unit, *turned;
     KVL_TRY(kvl_scratch_get(ctx, dim * dim, &unit));
     KVL_TRY(kvl_scratch_get(ctx, dim * dim, &turned));
+    memset(mean, 0, dim * dim * sizeof *mean);
     memset(unit, 0, dim * dim * sizeof *unit);
     for (size_t j = 0; j < dim; j++) unit[j * dim + j] = 1;
     for (int32_t p = ctx->context_tok; p < ctx->context_tok + o->n_future; p++) {
-        KVL_TRY(kvl_rotate(ctx, unit, ctx->shape->head_dim, p, turned));
+        KVL_TRY(kvl_rotate(ctx, layer, unit, ctx->shape->head_dim, p, turned));
         for (size_t j = 0; j < dim; j++)
             for (size_t c = 0; c < dim; c++) mean[c * dim + j] += turned[j * dim + c];
     }
@@ -77,8 +77,10 @@ static int expected_moments(const struct kvl_pctx *ctx, int32_t layer, float *me
     const struct expected_opts *o = ctx->opts;
     int32_t dim = ctx->shape->head_dim, n;
     size_t size = (size_t)dim * (size_t)dim;
-    const float *r = ctx->state, *mu, *sigma;
-    float *half;
+    const float *mu, *sigma;
+    float *r, *half;
+    KVL_TRY(kvl_scratch_get(ctx, size, &r));
+    KVL_TRY(expected_rotation(ctx, layer, r));
     KVL_TRY(kvl_obs_moments(ctx, layer, o->n_sink, &mu, &sigma, &n));
     KVL_TRY(kvl_product(ctx, mu, ctx->shape->n_heads, r, dim, dim, mean));
     if (!o->use_covariance) return KVL_OK;
@@ -112,7 +114,7 @@ static int expected_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
         .n = n,
         .n_heads = group,
         .dim = dim,
-        .scale = 1 / sqrtf((float)dim) }));
+        .scale = ctx->shape->scale }));
     KVL_TRY(kvl_softmax(ctx, room->logits, group, n));
     KVL_TRY(kvl_layer_scores(ctx, room->logits, group, n, KVL_REDUCE_MEAN, score));
     if (!o->use_vnorm) return KVL_OK;
@@ -166,7 +168,6 @@ static const struct kvl_policy expected_attention = {
     .opts_size = sizeof(struct expected_opts),
     .min_budget = expected_min_budget,
     .plan = expected_plan,
-    .open = expected_open,
     .score = expected_score,
 };
 

@@ -243,7 +243,7 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
                                      .count = count,
                                      .n_rows = sh->n_heads,
                                      .n = n,
-                                     .alpha = (float)(o->alpha * sqrt(sh->head_dim)) }));
+                                     .alpha = (float)(o->alpha / (double)sh->scale) }));
     KVL_TRY(kvl_group_scores(ctx, score, n, KVL_REDUCE_MAX, best));
     struct kvl_scored scored = { .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = best };
     KVL_TRY(kvl_tap_scores(ctx, &of, &scored));

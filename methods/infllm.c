@@ -281,7 +281,7 @@ static int infllm_choose(const struct kvl_pctx *ctx, const struct infllm_at *at,
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_heads * ctx->shape->head_dim), &q));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)n, &part));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &score));
-    KVL_TRY(kvl_rotate(ctx, q_raw, n_heads, o->n_local - 1, q));
+    KVL_TRY(kvl_rotate(ctx, step->layer, q_raw, n_heads, o->n_local - 1, q));
     KVL_TRY(kvl_table_scores(ctx, &(struct kvl_table_scores){ .table = o->table,
                                                               .layer = step->layer,
                                                               .n_rows = n,

@@ -251,11 +251,11 @@ static int kt_add_unmasked(const struct kvl_pctx *ctx, int32_t layer, const stru
                            float *key, float *sum)
 {
     int32_t dim = ctx->shape->head_dim, n = ctx->context_tok - r->back, top = 0;
-    double total = 1, scale = 1 / sqrt((double)dim);
+    double total = 1, scale = (double)ctx->shape->scale;
     for (int32_t t = 1; t < n; t++)
         if (r->probs[t] > r->probs[top]) top = t;
     KVL_TRY(kvl_read_key_span(ctx, layer, r->kv_head, top, 1, false, key));
-    double lse = kt_dot(r->q, key, dim) / sqrt((double)dim) - log((double)r->probs[top]);
+    double lse = kt_dot(r->q, key, dim) * scale - log((double)r->probs[top]);
     for (int32_t i = 0; i < r->back; i++)
         total += exp(kt_dot(r->q, r->ahead + i * dim, dim) * scale - lse);
     for (int32_t t = 0; t < n; t++) sum[t] += (float)((double)r->probs[t] / total);

@@ -209,7 +209,7 @@ static int pqcache_table(const struct kvl_pctx *ctx, int32_t layer, const float 
         .head_dim = ctx->shape->head_dim,
         .n_sub = o->n_subvec,
         .n_codes = 1 << o->n_subbits,
-        .scale = 1 / sqrtf((float)ctx->shape->head_dim) });
+        .scale = ctx->shape->scale });
 }
 
 /* s [n_heads][n] of the tokens behind the sink. */

@@ -284,7 +284,7 @@ static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, all, &t->logit));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, &t->score));
     struct kvl_table_scores s = { .table = o->keys, .layer = step->layer, .n_rows = n, .q = q };
-    s.scale = 1 / sqrtf((float)ctx->shape->head_dim);
+    s.scale = ctx->shape->scale;
     s.score = t->logit;
     KVL_TRY(kvl_table_scores(ctx, &s));
     memcpy(weight, t->logit, all * sizeof *weight);

@@ -269,21 +269,21 @@ static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float 
     /* Rows that are as much as the chosen channels of all pages. */
     size_t read = (n * (size_t)o->channels + columns - 1) / columns;
     KVL_TRY(kvl_meta_read(ctx, o->boxes, layer, (int32_t)read, &boxes));
-    KVL_TRY(ctx->ops->box_scores(
-        &(struct kvl_box_scores_args){ .score = score,
-                                       .score_stride = n,
-                                       .q = q,
-                                       .boxes = boxes.data,
-                                       .type = boxes.type,
-                                       .head_stride = boxes.head_stride,
-                                       .column_stride = boxes.column_stride,
-                                       .n = n_pages,
-                                       .box_tok = o->page,
-                                       .n_channels = o->channels,
-                                       .n_heads = sh->n_heads,
-                                       .n_kv_heads = sh->n_kv_heads,
-                                       .head_dim = sh->head_dim,
-                                       .scale = 1.0f / sqrtf((float)sh->head_dim) }));
+    KVL_TRY(
+        ctx->ops->box_scores(&(struct kvl_box_scores_args){ .score = score,
+                                                            .score_stride = n,
+                                                            .q = q,
+                                                            .boxes = boxes.data,
+                                                            .type = boxes.type,
+                                                            .head_stride = boxes.head_stride,
+                                                            .column_stride = boxes.column_stride,
+                                                            .n = n_pages,
+                                                            .box_tok = o->page,
+                                                            .n_channels = o->channels,
+                                                            .n_heads = sh->n_heads,
+                                                            .n_kv_heads = sh->n_kv_heads,
+                                                            .head_dim = sh->head_dim,
+                                                            .scale = sh->scale }));
     KVL_TRY(kvl_softmax(ctx, score, sh->n_heads, n_pages));
     return kvl_group_scores(ctx, score, n_pages, KVL_REDUCE_MEAN, *share);
 }

@@ -228,14 +228,13 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
     const struct kvl_shape *sh = ctx->shape;
     float *weight;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * (size_t)t->n, &weight));
-    KVL_TRY(
-        kvl_table_scores(ctx, &(struct kvl_table_scores){ .table = o->landmarks,
-                                                          .layer = step->layer,
-                                                          .n_rows = t->n,
-                                                          .q = q,
-                                                          .scale = 1 / sqrtf((float)sh->head_dim),
-                                                          .gemm = true,
-                                                          .score = weight }));
+    KVL_TRY(kvl_table_scores(ctx, &(struct kvl_table_scores){ .table = o->landmarks,
+                                                              .layer = step->layer,
+                                                              .n_rows = t->n,
+                                                              .q = q,
+                                                              .scale = sh->scale,
+                                                              .gemm = true,
+                                                              .score = weight }));
     shadow_exclude(ctx, t, weight, sh->group);
     KVL_TRY(kvl_softmax(ctx, weight, sh->n_heads, t->n));
     KVL_TRY(kvl_group_scores(ctx, weight, t->n, KVL_REDUCE_MAX, t->score));
@@ -264,7 +263,7 @@ static int shadow_rebuild(const struct kvl_pctx *ctx, int32_t layer, int32_t h, 
     const float *b = kvl_table_row(&right, 0, 0);
     KVL_TRY(kvl_product(ctx, low, n, b + (size_t)(h * dim) * rank, dim, o->rank, key));
     for (int32_t i = 0; i < n; i++)
-        KVL_TRY(kvl_rotate(ctx, key + i * dim, 1, pos[i], key + i * dim));
+        KVL_TRY(kvl_rotate(ctx, layer, key + i * dim, 1, pos[i], key + i * dim));
     KVL_TRY(kvl_meta_count(ctx, o->left, (int64_t)n * o->rank));
     return kvl_meta_count(ctx, o->right, (int64_t)dim * o->rank);
 }

@@ -158,7 +158,7 @@ static int twilight_weights(const struct kvl_pctx *ctx, const struct kvl_step *s
                                                 .n = end - at,
                                                 .n_heads = group,
                                                 .head_dim = dim,
-                                                .scale = 1 / sqrtf((float)dim) }));
+                                                .scale = ctx->shape->scale }));
         first = last;
         at = end;
     }

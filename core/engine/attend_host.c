@@ -334,7 +334,7 @@ static struct kvl_attn_job *host_jobs(struct kvl_engine *e, float *host, const f
     return jobs;
 }
 
-int kvl_hosted_run(struct kvl_engine *e)
+int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope)
 {
     struct kvl_hosted *o = e->hosted;
     const struct kvl_ops *ops = e->dev->discrete ? kvl_device_cpu()->ops : e->ops;
@@ -348,8 +348,7 @@ int kvl_hosted_run(struct kvl_engine *e)
                                                              .n_jobs = n,
                                                              .head_dim = e->model->shape.head_dim,
                                                              .scale = e->scale,
-                                                             .inv_freq = e->model->w.inv_freq,
-                                                             .style = e->model->w.rope }));
+                                                             .rope = rope }));
     if (e->dev->discrete) KVL_TRY(kvl_engine_copy(e, device, host, o->n_results * sizeof *host));
     return e->ops->attn_merge(&o->splits->merge);
 }

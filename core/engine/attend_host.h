@@ -22,7 +22,7 @@ int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *d
 /* Brings the queries and waits for them.  All of these do nothing where nothing was split. */
 int kvl_hosted_queries(struct kvl_engine *e);
 /* Attention on the host, and what it gives beside that of the device: the results of the lists. */
-int kvl_hosted_run(struct kvl_engine *e);
+int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope);
 /* Somebody wants to see weights of lists that were split. */
 bool kvl_hosted_has_probs(const struct kvl_engine *e);
 /* Puts them in the order of their lists, once the merges are done. */

@@ -181,8 +181,7 @@ static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
         const void *p;
         size_t bytes;
     } range[] = { { first, (size_t)(last - first) },
-                  { e->model->w.inv_freq,
-                    (size_t)e->model->shape.head_dim / 2 * sizeof *e->model->w.inv_freq } };
+                  { e->model->w.freq, e->model->w.n_freqs * sizeof *e->model->w.freq } };
     for (size_t i = 0; i < sizeof range / sizeof range[0]; i++) {
         int rc = e->dev->mirror(range[i].p, range[i].bytes);
         KVL_TRY(kvl_engine_failed(e, "copy of the weights on the device", rc, err));
@@ -196,7 +195,7 @@ static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
 static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &e->model->shape;
-    e->scale = 1.0f / sqrtf((float)sh->head_dim);
+    e->scale = e->model->w.scale;
     e->lanes = kvl_alloc((size_t)sh->n_kv_heads, sizeof *e->lanes);
     if (e->dev->attends_host) e->hosted = kvl_hosted_create();
     if (!e->lanes || (e->dev->attends_host && !e->hosted))

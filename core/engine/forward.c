@@ -10,87 +10,11 @@
 #include "forward.h"
 
 #include "attend_host.h"
+#include "layer.h"
 #include "prefill_mask.h"
 
 /* Floats: a mebibyte, what a core's second-level cache holds. */
 enum { WAITING_WEIGHTS = 256 * 1024 };
-
-/* Something was given to the device under this name. */
-static int given(const struct kvl_forward *f, const char *op, int rc)
-{
-    f->e->pending = true;
-    return kvl_engine_failed(f->e, op, rc, f->err);
-}
-
-/* A projection of x, and others of the same x after it. */
-struct product {
-    float *y;
-    const struct kvl_weight *w;
-};
-
-enum { MAX_PRODUCTS = 3 };
-
-/* Decode starts one team for all of them: starting one costs as much as a small projection. */
-static int linear_all(const struct kvl_forward *f, const float *x, const struct product *p,
-                      int32_t n)
-{
-    const struct kvl_ops *ops = f->e->ops;
-    struct kvl_gemv_args v[MAX_PRODUCTS];
-    int rc = KVL_OK;
-    for (int32_t i = 0; i < n && f->mode == KVL_DECODE; i++)
-        v[i] = (struct kvl_gemv_args){
-            .y = p[i].y, .x = x, .w = p[i].w, .n = f->n, .next = i + 1 < n ? &v[i + 1] : NULL
-        };
-    if (f->mode == KVL_DECODE) rc = ops->gemv(v);
-    for (int32_t i = 0; i < n && f->mode != KVL_DECODE && rc == KVL_OK; i++)
-        rc = ops->gemm(
-            &(struct kvl_gemm_args){ .y = p[i].y,
-                                     .x = x,
-                                     .w = p[i].w,
-                                     .n = f->n,
-                                     .bf16 = kvl_prefills_bf16(f->e),
-                                     .blas = f->e->desc.prefill_type == KVL_PREFILL_BLAS });
-    return given(f, "projection", rc);
-}
-
-static int linear(const struct kvl_forward *f, float *y, const float *x, const struct kvl_weight *w)
-{
-    return linear_all(f, x, &(struct product){ y, w }, 1);
-}
-
-static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w, int32_t n)
-{
-    const struct kvl_model *m = f->e->model;
-    return given(
-        f, "norm",
-        f->e->ops->rmsnorm(&(struct kvl_rmsnorm_args){ .y = y,
-                                                       .x = x,
-                                                       .w = w,
-                                                       .n = n,
-                                                       .dim = m->shape.n_embd,
-                                                       .eps = (float)m->w.hparams.rms_eps }));
-}
-
-static int rotate(const struct kvl_forward *f, float *y, const float *x, int32_t n_heads)
-{
-    const struct kvl_model *m = f->e->model;
-    return given(f, "rope",
-                 f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
-                                                          .x = x,
-                                                          .pos = f->e->pos,
-                                                          .inv_freq = m->w.inv_freq,
-                                                          .n = f->n,
-                                                          .n_heads = n_heads,
-                                                          .head_dim = m->shape.head_dim,
-                                                          .style = m->w.rope }));
-}
-
-static int residual(const struct kvl_forward *f)
-{
-    size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
-    return given(f, "residual",
-                 f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = f->e->tmp, .n = n }));
-}
 
 /* Infinities and NaN survive a multiplication by zero. */
 static bool all_finite(const float *x, size_t n)
@@ -105,7 +29,7 @@ static int check_later(const struct kvl_forward *f, const float *x, size_t n)
 {
     const struct kvl_device *dev = f->e->dev;
     if (f->mode == KVL_DECODE || !dev->check_finite) return KVL_OK;
-    return given(f, "check of a layer", dev->check_finite(x, n));
+    return kvl_given(f, "check of a layer", dev->check_finite(x, n));
 }
 
 /* ---- attention of a prefill ------------------------------------------------------------ */
@@ -138,7 +62,7 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
         lse = kvl_arena_get(&e->results, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
         if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     }
-    KVL_TRY(given(
+    KVL_TRY(kvl_given(
         f, "prefill attention",
         e->ops->attn_prefill(&(struct kvl_attn_prefill_args){ .out = e->att,
                                                               .lse = lse,
@@ -150,11 +74,11 @@ static int attend_prefill(const struct kvl_forward *f, int32_t layer)
                                                               .head_dim = sh->head_dim,
                                                               .scale = e->scale,
                                                               .bf16 = kvl_prefills_bf16(e) })));
-    if (s->repeat) return given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
+    if (s->repeat) return kvl_given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
     if (!s->obs) return KVL_OK;
-    KVL_TRY(given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
-    KVL_TRY(given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
-    return given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
+    KVL_TRY(kvl_given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
+    KVL_TRY(kvl_given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
+    return kvl_given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
 }
 
 /* ---- attention under a policy -------------------------------------------------------------------------- */
@@ -185,7 +109,7 @@ static int round_stored(const struct kvl_forward *f, float *x, size_t n)
 {
     const struct kvl_engine *e = f->e;
     if (e->dev->kv_round)
-        return given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, x, n));
+        return kvl_given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, x, n));
     kvl_store_round(e->store, x, n);
     return KVL_OK;
 }
@@ -293,7 +217,7 @@ static void jobs_clear(struct kvl_engine *e)
 
 /* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
  * the mask oracle the jobs have run already, and only merges are left. */
-static int flush_attention(const struct kvl_forward *f)
+static int flush_attention(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     struct kvl_lane *lane = kvl_arena_get(&e->step, (size_t)e->n_jobs, sizeof *lane);
@@ -309,17 +233,16 @@ static int flush_attention(const struct kvl_forward *f)
                                          .n_jobs = e->n_jobs,
                                          .head_dim = e->model->shape.head_dim,
                                          .scale = e->scale,
-                                         .inv_freq = e->model->w.inv_freq,
-                                         .style = e->model->w.rope };
+                                         .rope = e->model->w.layer[layer].rope };
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
-    if (rc == KVL_OK) rc = kvl_hosted_run(e);
+    if (rc == KVL_OK) rc = kvl_hosted_run(e, args.rope);
     for (int32_t m = 1; m < e->n_merges; m++) e->merge[m - 1].next = &e->merge[m];
     if (rc == KVL_OK && e->n_merges > 0) rc = e->ops->attn_merge(e->merge);
     e->pending = true;
     if (rc == KVL_OK) rc = kvl_resolve_finish(e);
     jobs_clear(e);
-    return given(f, "attention", rc);
+    return kvl_given(f, "attention", rc);
 }
 
 static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
@@ -388,7 +311,7 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
     struct kvl_counters *c = &f->e->row[first].s->count;
     uint64_t t = f->timed ? kvl_now_ns() : 0;
     no_hook(f);
-    KVL_TRY(flush_attention(f));
+    KVL_TRY(flush_attention(f, layer));
     lap(f, &t, &c->attend_ns);
     for (int32_t i = first; i < last; i++) {
         const struct kvl_row *row = &f->e->row[i];
@@ -451,56 +374,14 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
 
 /* ---- a layer, the model ---------------------------------------------------------------------------------- */
 
-/* To every row of x [n][n_x], if there is a bias at all. */
-static int add_bias(const struct kvl_forward *f, float *x, const float *bias, int32_t n_heads)
-{
-    size_t n_x = (size_t)n_heads * (size_t)f->e->model->shape.head_dim;
-    if (!bias) return KVL_OK;
-    return given(f, "bias",
-                 f->e->ops->add(&(struct kvl_add_args){
-                     .y = x, .x = bias, .n = (size_t)f->n * n_x, .n_x = n_x }));
-}
-
-static int layer_qkv(const struct kvl_forward *f, const struct kvl_layer_weights *w)
-{
-    struct kvl_engine *e = f->e;
-    const struct kvl_shape *sh = &e->model->shape;
-    KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, f->n));
-    const struct product qkv[] = { { e->q_raw, &w->attn_q },
-                                   { e->k_raw, &w->attn_k },
-                                   { e->v, &w->attn_v } };
-    KVL_TRY(linear_all(f, e->xn, qkv, 3));
-    KVL_TRY(add_bias(f, e->q_raw, w->attn_q_bias, sh->n_heads));
-    KVL_TRY(add_bias(f, e->k_raw, w->attn_k_bias, sh->n_kv_heads));
-    KVL_TRY(add_bias(f, e->v, w->attn_v_bias, sh->n_kv_heads));
-    KVL_TRY(rotate(f, e->q, e->q_raw, sh->n_heads));
-    return rotate(f, e->k, e->k_raw, sh->n_kv_heads);
-}
-
-static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w)
-{
-    struct kvl_engine *e = f->e;
-    KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, f->n));
-    const struct product wide[] = { { e->gate, &w->ffn_gate }, { e->up, &w->ffn_up } };
-    KVL_TRY(linear_all(f, e->xn, wide, 2));
-    size_t n = (size_t)f->n * (size_t)e->model->w.hparams.n_ff;
-    KVL_TRY(given(f, "swiglu",
-                  e->ops->swiglu(&(struct kvl_swiglu_args){
-                      .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
-    return linear(f, e->tmp, e->gate, &w->ffn_down);
-}
-
 static int run_layer(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     const struct kvl_layer_weights *w = &e->model->w.layer[layer];
     if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
-    KVL_TRY(layer_qkv(f, w));
+    KVL_TRY(kvl_layer_project(f, w));
     KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
-    KVL_TRY(linear(f, e->tmp, e->att, &w->attn_output));
-    KVL_TRY(residual(f));
-    KVL_TRY(layer_mlp(f, w));
-    KVL_TRY(residual(f));
+    KVL_TRY(kvl_layer_finish(f, w));
     size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;
     if (e->dev->discrete) return check_later(f, e->x, n);
     if (!all_finite(e->x, n))
@@ -510,21 +391,10 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     return KVL_OK;
 }
 
-static int run_logits(const struct kvl_forward *f, int32_t n, float *out)
-{
-    struct kvl_engine *e = f->e;
-    size_t at = (size_t)(f->n - n) * (size_t)e->model->shape.n_embd;
-    struct kvl_forward tail = *f;
-    tail.n = n;
-    KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
-    KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
-    return kvl_engine_wait(e, f->err);
-}
-
 int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;
-    int rc = run_logits(f, n, out);
+    int rc = kvl_layer_logits(f, n, out);
     if (rc != KVL_OK) kvl_marks_drop(e); /* they are not the next call's */
     KVL_TRY(rc);
     KVL_TRY(kvl_marks_check(e, f->err));
@@ -540,7 +410,7 @@ static int rows_finite(const struct kvl_forward *f)
     struct kvl_engine *e = f->e;
     bool finite = true;
     if (f->mode == KVL_DECODE || !e->dev->finite) return KVL_OK;
-    KVL_TRY(given(f, "check of the layers", e->dev->finite(&finite)));
+    KVL_TRY(kvl_given(f, "check of the layers", e->dev->finite(&finite)));
     KVL_TRY(kvl_marks_check(e, f->err));
     if (finite) return KVL_OK;
     return kvl_fail(f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after",
@@ -554,14 +424,6 @@ static int rows_ended(const struct kvl_forward *f, int rc)
     if (f->mode != KVL_DECODE && f->e->dev->finite) (void)f->e->dev->finite(&ignored);
     kvl_marks_drop(f->e);
     return rc;
-}
-
-int kvl_forward_embed(const struct kvl_forward *f)
-{
-    struct kvl_engine *e = f->e;
-    return given(f, "embedding",
-                 e->ops->embed(&(struct kvl_embed_args){
-                     .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n }));
 }
 
 int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)

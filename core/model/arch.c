@@ -8,9 +8,16 @@
 
 static const struct kvl_arch arch_rows[] = {
     /* Llama 1 to 3, Mistral, Yi, TinyLlama, SmolLM */
-    { .name = "llama", .rope = KVL_ROPE_NORM, .hf_rope = KVL_ROPE_NEOX },
+    { .name = "llama",
+      .hf_name = "LlamaForCausalLM|MistralForCausalLM",
+      .rope = KVL_ROPE_NORM,
+      .hf_rope = KVL_ROPE_NEOX },
     /* Qwen 2 and 2.5 */
-    { .name = "qwen2", .rope = KVL_ROPE_NEOX, .hf_rope = KVL_ROPE_NEOX, .qkv_bias = true },
+    { .name = "qwen2",
+      .hf_name = "Qwen2ForCausalLM",
+      .rope = KVL_ROPE_NEOX,
+      .hf_rope = KVL_ROPE_NEOX,
+      .qkv_bias = true },
 };
 
 enum { ARCH_ROWS = sizeof arch_rows / sizeof *arch_rows };

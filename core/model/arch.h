@@ -15,10 +15,12 @@
 struct kvl_str;
 
 struct kvl_arch {
-    const char *name;
+    const char *name; /* general.architecture of a GGUF file */
+    const char
+        *hf_name; /* architectures[0] of a folder of Hugging Face's; several with '|' between */
     enum kvl_rope_style rope;    /* which elements of a head turn together, in a GGUF file */
-    enum kvl_rope_style hf_rope; /* and in a folder of Hugging Face's */
-    bool qkv_bias;               /* blk.i.attn_{q,k,v}.bias, added before the turn */
+    enum kvl_rope_style hf_rope; /* and in such a folder */
+    bool qkv_bias;               /* blk.i.attn_{q,k,v}.bias, added before the turn, are required */
 };
 
 /* NULL: no row has this name. */

@@ -97,6 +97,7 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
         .n_embd = hp->n_embd,
         .n_vocab = hp->n_vocab,
         .n_ctx_train = hp->n_ctx_train,
+        .scale = m->w.scale,
         .group = hp->n_heads / hp->n_kv_heads,
     };
     model_set_name(m);

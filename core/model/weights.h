@@ -32,18 +32,22 @@ struct kvl_layer_weights {
     struct kvl_weight attn_output;          /* [n_embd][n_heads * head_dim] */
     struct kvl_weight ffn_gate, ffn_up;     /* [n_ff][n_embd] */
     struct kvl_weight ffn_down;             /* [n_embd][n_ff] */
+    const struct kvl_rope *rope;            /* how this layer turns: one of struct kvl_weights */
 };
 
-/* Everything but `layer` and `inv_freq` is borrowed from the file, which must stay open. */
+/* Everything but `layer` and frequencies is borrowed from the file, which must stay open. */
 struct kvl_weights {
     const struct kvl_arch *arch;
-    enum kvl_rope_style rope; /* of this file's rows: the architecture's, or that of its folders */
     struct kvl_hparams hparams;
-    struct kvl_weight embed;         /* [n_vocab][n_embd] */
-    struct kvl_weight output;        /* [n_vocab][n_embd]; equal to embed in a tied model */
-    const float *output_norm;        /* [n_embd] */
-    const float *rope_freqs;         /* [head_dim / 2] divisors of the frequencies, or NULL */
-    double *inv_freq;                /* [head_dim / 2] what kvl_rope_args wants, scaling included */
+    struct kvl_weight embed;  /* [n_vocab][n_embd] */
+    struct kvl_weight output; /* [n_vocab][n_embd]; equal to embed in a tied model */
+    const float *output_norm; /* [n_embd] */
+    const float *rope_freqs;  /* [head_dim / 2] divisors of the frequencies, or NULL */
+    struct kvl_rope *rope;    /* [n_ropes] the ways in which layers turn */
+    int32_t n_ropes;
+    double *freq; /* [n_freqs] frequencies of all of them */
+    size_t n_freqs;
+    float scale;                     /* of q.k */
     struct kvl_layer_weights *layer; /* [n_layers] */
     bool tied;
 };

@@ -2,22 +2,22 @@
  * selections for layers to come. */
 #include "policy_impl.h"
 
-int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int32_t pos, float *y)
+int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n_heads,
+               int32_t pos, float *y)
 {
     const struct kvl_engine *e = ctx->host->session->engine;
-    if (n_heads < 1 || pos < 0)
+    if (n_heads < 1 || pos < 0 || layer < 0 || layer >= ctx->shape->n_layers)
         return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "%d vectors turned to position %d, want 1 or more, "
-                        "0 or more",
-                        n_heads, pos);
+                        "%d vectors of layer %d turned to position %d, want 1 or more, "
+                        "0 to %d, 0 or more",
+                        n_heads, layer, pos, ctx->shape->n_layers - 1);
     return ctx->ops->rope(&(struct kvl_rope_args){ .y = y,
                                                    .x = x,
                                                    .pos = &pos,
-                                                   .inv_freq = e->model->w.inv_freq,
+                                                   .rope = e->model->w.layer[layer].rope,
                                                    .n = 1,
                                                    .n_heads = n_heads,
-                                                   .head_dim = ctx->shape->head_dim,
-                                                   .style = e->model->w.rope });
+                                                   .head_dim = ctx->shape->head_dim });
 }
 
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
@@ -34,7 +34,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     const float *bias = e->model->w.layer[layer].attn_q_bias;
     if (bias)
         KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = q, .x = bias, .n = (size_t)w->n_rows }));
-    return kvl_rotate(ctx, q, ctx->shape->n_heads, pos, q);
+    return kvl_rotate(ctx, layer, q, ctx->shape->n_heads, pos, q);
 }
 
 int32_t kvl_token_bytes(const struct kvl_pctx *ctx)

@@ -20,7 +20,7 @@ static int ahead_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)sel;
     assert_true(n <= 256);
     now.n_asked++;
-    KVL_TRY(kvl_rotate(ctx, q->q_raw, ctx->shape->n_heads, step->pos, turned));
+    KVL_TRY(kvl_rotate(ctx, step->layer, q->q_raw, ctx->shape->n_heads, step->pos, turned));
     assert_memory_equal(turned, q->q, (size_t)n * sizeof *turned);
     now.n_rotated++;
     now.token_bytes = kvl_token_bytes(ctx);
@@ -140,13 +140,13 @@ static int rotate_nothing(const struct kvl_pctx *ctx, const struct kvl_step *ste
 {
     float x[2] = { 0 };
     (void)step;
-    return kvl_rotate(ctx, x, 0, 1, x);
+    return kvl_rotate(ctx, 0, x, 0, 1, x);
 }
 static int rotate_back(const struct kvl_pctx *ctx, const struct kvl_step *step)
 {
     float x[2] = { 0 };
     (void)step;
-    return kvl_rotate(ctx, x, 1, -1, x);
+    return kvl_rotate(ctx, 0, x, 1, -1, x);
 }
 
 static const struct {

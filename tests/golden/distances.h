@@ -18,7 +18,7 @@ static inline void naive_attention(const struct rig *r, const struct rig_session
                                    const int32_t *pos, int32_t n, double *out)
 {
     const struct kvl_shape *sh = rig_shape(r);
-    const double *freq = r->engine->model->w.inv_freq;
+    const double *freq = r->engine->model->w.rope[0].inv_freq;
     int32_t kv_head = head / (sh->n_heads / sh->n_kv_heads);
     double weight[N_TOK], top = -HUGE_VAL, sum = 0;
     float v[HEAD], k[HEAD];
@@ -52,7 +52,7 @@ static inline void naive_attention(const struct rig *r, const struct rig_session
 /* The query of the last step before RoPE: the tap's, turned back. */
 static inline void unrotated(const struct rig *r, const float *q, int32_t pos, float *out)
 {
-    const double *freq = r->engine->model->w.inv_freq;
+    const double *freq = r->engine->model->w.rope[0].inv_freq;
     for (int32_t c = 0; c < HEAD; c += 2) {
         double a = -(double)pos * freq[c / 2], x = (double)q[c], y = (double)q[c + 1];
         out[c] = (float)(x * cos(a) - y * sin(a));
@@ -131,7 +131,7 @@ static inline void expect_distances(const struct kvl_policy *policy, const char 
 static inline void expect_refused(const struct kvl_policy *policy, const char *options,
                                   int32_t budget, int32_t n_ctx, const char *needle)
 {
-    struct kvl_shape shape = { 4, 4, 2, 16, 64, 99, 4096, 2, NULL };
+    struct kvl_shape shape = { 4, 4, 2, 16, 64, 99, 4096, 2, NULL, 0.25f };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     assert_int_equal(kvl_planned_create(policy, &shape, options, budget, n_ctx, &p, &err),

@@ -24,16 +24,12 @@ static void expect(const float *got, const double *want, int32_t n)
 static void mean_rotation(const struct kvl_ops *ops, float *r)
 {
     static const double inv_freq[1] = { 1 };
+    static const struct kvl_rope rope = { .inv_freq = inv_freq, .n_rot = 2, .mag = 1 };
     for (int32_t p = 3; p <= 4; p++) {
         float unit[4] = { 1, 0, 0, 1 }, turned[4];
-        struct kvl_rope_args a = { .y = turned,
-                                   .x = unit,
-                                   .pos = &p,
-                                   .inv_freq = inv_freq,
-                                   .n = 1,
-                                   .n_heads = 2,
-                                   .head_dim = 2,
-                                   .style = KVL_ROPE_NORM };
+        struct kvl_rope_args a = {
+            .y = turned, .x = unit, .pos = &p, .rope = &rope, .n = 1, .n_heads = 2, .head_dim = 2
+        };
         assert_int_equal(ops->rope(&a), KVL_OK);
         for (int j = 0; j < 2; j++)
             for (int c = 0; c < 2; c++) r[c * 2 + j] += turned[j * 2 + c] / 2;

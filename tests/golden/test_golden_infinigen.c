@@ -67,7 +67,7 @@ static void query_of(const struct rig *r, const float *x, int32_t pos, double *q
         for (int32_t c = 0; c < N_EMBD; c++) q[i] += (double)w[i * N_EMBD + c] * (double)x[c];
     }
     for (int32_t i = 0; i < N_HEADS * HEAD_DIM; i += 2) {
-        double angle = pos * r->model->w.inv_freq[i % HEAD_DIM / 2], a = q[i], b = q[i + 1];
+        double angle = pos * r->model->w.rope[0].inv_freq[i % HEAD_DIM / 2], a = q[i], b = q[i + 1];
         q[i] = a * cos(angle) - b * sin(angle);
         q[i + 1] = a * sin(angle) + b * cos(angle);
     }

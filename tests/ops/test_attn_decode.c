@@ -10,6 +10,7 @@ struct decode_case {
     float *q, *log_weight, *out[2], *lse[2], *probs[2];
     int32_t *pos;
     double *inv_freq;
+    struct kvl_rope rope;
     struct kvl_attn_job job;
     struct kvl_attn_decode_args args;
     int32_t n_slots;
@@ -37,7 +38,9 @@ static void case_repositioned(struct kvl_rng *r, struct decode_case *t)
     for (int32_t i = 0; i < t->job.n_slots; i++) t->pos[i] = ut_between(r, 0, 100000);
     t->job.pos = t->pos;
     t->job.q_pos = ut_between(r, 0, 100000);
-    t->args.style = (enum kvl_rope_style)UT_PICK(r, KVL_ROPE_NORM, KVL_ROPE_NEOX);
+    t->rope.style = (enum kvl_rope_style)UT_PICK(r, KVL_ROPE_NORM, KVL_ROPE_NEOX);
+    if (kvl_rng_below(r, 2)) t->rope.n_rot = ut_between(r, 1, t->rope.n_rot / 2) * 2;
+    t->rope.mag = kvl_rng_below(r, 2) ? 1 : 1.25f;
 }
 
 struct decode_shape {
@@ -56,6 +59,7 @@ static void case_open_shape(struct kvl_rng *r, struct decode_case *t, const stru
     ut_layout(&t->lanes.layout, head_dim, UT_PICK(r, 8, 16, 32), type, raw);
     ut_lanes_open(&t->lanes, r, 1, n_slots);
     t->inv_freq = ut_inv_freq(head_dim);
+    t->rope = (struct kvl_rope){ .inv_freq = t->inv_freq, .n_rot = head_dim, .mag = 1 };
     t->q = ut_random(r, (size_t)n_heads * (size_t)head_dim, amplitude);
     if (type == KVL_KV_BF16) ut_round_bf16(t->q, (size_t)n_heads * (size_t)head_dim);
     t->job = (struct kvl_attn_job){ .q = t->q, .lane = &t->lanes.lane[0], .n_heads = n_heads };
@@ -63,7 +67,7 @@ static void case_open_shape(struct kvl_rng *r, struct decode_case *t, const stru
                                              .n_jobs = 1,
                                              .head_dim = head_dim,
                                              .scale = 1 / sqrtf((float)head_dim),
-                                             .inv_freq = t->inv_freq };
+                                             .rope = &t->rope };
     if (kvl_rng_below(r, 3))
         case_list(r, t);
     else
@@ -180,13 +184,14 @@ static void body_batch(struct kvl_rng *r)
     enum { JOBS = 7, SLOTS = 1100, DIM = 64, HEADS = 5 };
     struct ut_lanes lanes = { 0 };
     double *inv_freq = ut_inv_freq(DIM);
+    struct kvl_rope rope = { .inv_freq = inv_freq, .n_rot = DIM, .style = KVL_ROPE_NEOX, .mag = 1 };
     float *q = ut_random(r, JOBS * HEADS * DIM, 2), *keys = ut_random(r, SLOTS * DIM, 1);
     float *weight = ut_random(r, SLOTS, 2), *y[2];
     int32_t pos[SLOTS];
     struct kvl_run runs[] = { { 700, 16 }, { 3, 1 }, { 40, 0 }, { 40, 300 }, { 1099, 1 } };
     struct kvl_attn_job jobs[JOBS];
     struct kvl_attn_decode_args a = {
-        .jobs = jobs, .head_dim = DIM, .scale = 0.125f, .inv_freq = inv_freq, .style = KVL_ROPE_NEOX
+        .jobs = jobs, .head_dim = DIM, .scale = 0.125f, .rope = &rope
     };
     size_t n = HEADS * (DIM + 1 + SLOTS);
     ut_layout(&lanes.layout, DIM, 16, KVL_KV_BF16, true);
@@ -392,8 +397,7 @@ static void body_masked(struct kvl_rng *r)
                                           .n_heads = t.job.n_heads,
                                           .head_dim = t.args.head_dim,
                                           .scale = t.args.scale,
-                                          .inv_freq = t.inv_freq,
-                                          .style = t.args.style };
+                                          .rope = &t.rope };
         case_run(&t, &kvl_ops_cpu, 0);
         assert_int_equal(kvl_ops_cpu.attn_masked(&m), KVL_OK);
         ut_near("masked lse", t.lse[1], t.lse[0], (size_t)t.job.n_heads, 2e-5);

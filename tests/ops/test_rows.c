@@ -44,14 +44,13 @@ static void body_rope(struct kvl_rng *r)
         double *inv_freq = ut_inv_freq(dim);
         for (int32_t k = 0; k < n; k++)
             pos[k] = k % 3 ? 8192 * (k % 7) + 5 : ut_between(r, 0, 1000000);
-        struct kvl_rope_args a = { .y = y[0],
-                                   .x = x,
-                                   .pos = pos,
-                                   .inv_freq = inv_freq,
-                                   .n = n,
-                                   .n_heads = heads,
-                                   .head_dim = dim,
-                                   .style = i % 2 ? KVL_ROPE_NEOX : KVL_ROPE_NORM };
+        struct kvl_rope rope = { .inv_freq = inv_freq,
+                                 .n_rot = kvl_rng_below(r, 2) ? ut_between(r, 1, dim / 2) * 2 : dim,
+                                 .style = i % 2 ? KVL_ROPE_NEOX : KVL_ROPE_NORM,
+                                 .mag = kvl_rng_below(r, 2) ? 1 : 1.25f };
+        struct kvl_rope_args a = {
+            .y = y[0], .x = x, .pos = pos, .rope = &rope, .n = n, .n_heads = heads, .head_dim = dim
+        };
         assert_int_equal(kvl_ops_cpu.rope(&a), KVL_OK);
         a.y = y[1];
         assert_int_equal(kvl_ops_ref.rope(&a), KVL_OK);

@@ -191,8 +191,9 @@ static void expect_frequencies(struct hw *w, const char *rope, const double *wan
     hw_save(w, 1);
     if (hf_load(w->dir, &g, &weights, &err) != KVL_OK) fail_msg("%s: %s", rope, err.msg);
     for (int32_t i = 0; i < n; i++)
-        if (!(fabs(weights.inv_freq[i] / want[i] - 1) < 1e-6))
-            fail_msg("%s: frequency %d is %.9g, want %.9g", rope, i, weights.inv_freq[i], want[i]);
+        if (!(fabs(weights.layer[0].rope->inv_freq[i] / want[i] - 1) < 1e-6))
+            fail_msg("%s: frequency %d is %.9g, want %.9g", rope, i,
+                     weights.layer[0].rope->inv_freq[i], want[i]);
     kvl_weights_free(&weights);
     kvl_gguf_close(g);
 }

@@ -189,7 +189,7 @@ static void test_frequencies(void **state)
     long double step = expl(-logl(500000.0L) * 2 / 16), theta = 1;
     for (int i = 0; i < 8; i++, theta *= step) {
         double want = (double)(theta / (long double)freqs[i] / 4);
-        assert_true(fabs(w.inv_freq[i] - want) <= 1e-13 * want);
+        assert_true(fabs(w.rope[0].inv_freq[i] - want) <= 1e-13 * want);
     }
     kvl_weights_free(&w);
     kvl_gguf_close(g);

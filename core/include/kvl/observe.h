@@ -93,10 +93,10 @@ KVL_API int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32
  * counted as such: for `oracle` and for filter layers. */
 KVL_API int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, float *probs, int32_t n);
-/* y = x turned to position `pos`, pair by pair as the model does: x, y [n_heads][head_dim]; y may be
- * x.  For what lies before RoPE: kvl_query.q_raw, keys read raw. */
-KVL_API int kvl_rotate(const struct kvl_pctx *ctx, const float *x, int32_t n_heads, int32_t pos,
-                       float *y);
+/* y = x turned to position `pos`, pair by pair as the model does in this layer: x, y [n_heads][head_dim]; y may
+ * be x.  For what lies before RoPE: kvl_query.q_raw, keys read raw. */
+KVL_API int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n_heads,
+                       int32_t pos, float *y);
 /* Bytes of the key and the value of one token in one lane, as stored. */
 KVL_API int32_t kvl_token_bytes(const struct kvl_pctx *ctx);
 /* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */

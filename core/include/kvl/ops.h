@@ -93,18 +93,25 @@ struct kvl_rmsnorm_args {
 
 enum kvl_rope_style {
     KVL_ROPE_NORM = 0, /* pairs (x[2i], x[2i+1]) */
-    KVL_ROPE_NEOX = 1, /* pairs (x[i], x[i + dim/2]) */
+    KVL_ROPE_NEOX = 1, /* pairs (x[i], x[i + n_rot/2]) */
 };
 
-/* Pair i turns by pos * inv_freq[i]; the angle is formed in double, so that 1M positions stay
- * exact to float. */
-struct kvl_rope_args {
-    float *y;               /* out [n][n_heads][head_dim]; may be x */
-    const float *x;         /* [n][n_heads][head_dim] */
-    const int32_t *pos;     /* [n] */
-    const double *inv_freq; /* [head_dim / 2], scaling and rope_freqs included */
-    int32_t n, n_heads, head_dim;
+/* How heads turn with their position.  Pair i of the first n_rot elements turns by pos * inv_freq[i] and is
+ * multiplied by mag; the elements behind stay as they are.  The angle is formed in double, so that 1M positions
+ * stay exact to float. */
+struct kvl_rope {
+    const double *inv_freq; /* [n_rot / 2], scaling and rope_freqs included; all 0: nothing turns */
+    int32_t n_rot;          /* even, at most head_dim */
     enum kvl_rope_style style;
+    float mag; /* 1 = none; of YaRN and LongRoPE */
+};
+
+struct kvl_rope_args {
+    float *y;           /* out [n][n_heads][head_dim]; may be x */
+    const float *x;     /* [n][n_heads][head_dim] */
+    const int32_t *pos; /* [n] */
+    const struct kvl_rope *rope;
+    int32_t n, n_heads, head_dim;
 };
 
 struct kvl_swiglu_args {
@@ -200,8 +207,7 @@ struct kvl_attn_decode_args {
     const struct kvl_attn_job *jobs;
     int32_t n_jobs, head_dim;
     float scale;
-    const double *inv_freq; /* [head_dim / 2]; used by repositioned jobs */
-    enum kvl_rope_style style;
+    const struct kvl_rope *rope; /* of repositioned jobs */
 };
 
 /* Merges n_parts partial results; a part with lse -inf counts nothing. */
@@ -229,8 +235,7 @@ struct kvl_attn_masked_args {
     const float *const *keys;
     int32_t n_slots, n_heads, head_dim;
     float scale;
-    const double *inv_freq;
-    enum kvl_rope_style style;
+    const struct kvl_rope *rope; /* where pos is given */
 };
 
 /* out = sum_i softmax(logit)_i value_i. */

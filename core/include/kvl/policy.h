@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 8
+#define KVL_POLICY_ABI 9
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -94,6 +94,7 @@ struct kvl_shape {
     int32_t n_ctx_train;             /* context length of the model's metadata */
     int32_t group;                   /* query heads of a kv head: n_heads / n_kv_heads */
     const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
+    float scale;                     /* of q.k before softmax, usually 1 / sqrt(head_dim) */
 };
 
 /* ---- context and step ---------------------------------------------------------------------- */

@@ -133,8 +133,8 @@ static int attend_plan(struct attend *t, size_t *n_floats, double *ns)
         *ns += (double)job->n_slots * a->head_dim * job->n_heads * 0.08;
         if (!job->pos) continue;
         assert(job->lane->layout->part_off[KVL_PART_K_RAW] != SIZE_MAX);
-        t->rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, job->pos, job->n_slots);
-        if (t->rope) t->rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, &job->q_pos, 1);
+        t->rope = kvl_rope_prepare(a->rope, job->pos, job->n_slots);
+        if (t->rope) t->rope = kvl_rope_prepare(a->rope, &job->q_pos, 1);
         if (!t->rope) return KVL_ENOMEM;
     }
     return KVL_OK;

@@ -23,7 +23,7 @@ static void masked_row(const struct masked *m, enum kvl_kv_part part, int32_t sl
 
 static void masked_turn(const struct masked *m, float *x, int32_t pos)
 {
-    m->kern->rotate(x, x, kvl_rope_row(m->rope, pos, m->cs), m->a->head_dim, m->a->style);
+    m->kern->rotate(x, x, kvl_rope_row(m->rope, pos, m->cs), m->a->head_dim, m->a->rope);
 }
 
 static double masked_logits(const struct masked *m, const float *q)
@@ -79,7 +79,7 @@ int kvl_cpu_attn_masked(const struct kvl_attn_masked_args *a)
     size_t dim = (size_t)a->head_dim, n_q = (size_t)a->n_heads * dim;
     size_t doubles = (size_t)a->n_slots + dim;
     if (a->pos) {
-        m.rope = kvl_rope_prepare(a->inv_freq, a->head_dim / 2, a->pos, a->n_slots);
+        m.rope = kvl_rope_prepare(a->rope, a->pos, a->n_slots);
         if (!m.rope) return KVL_ENOMEM;
     }
     m.logit = kvl_cpu_scratch(doubles * sizeof(double) + (n_q + 2 * dim) * sizeof(float));

@@ -77,4 +77,45 @@ static __device__ inline void kvl_turn(int32_t pos, double inv_freq, float *c, f
     *s = sinf(x);
 }
 
+/* struct kvl_rope as kernels see it. */
+struct kvl_cuda_rope {
+    const double *inv_freq; /* [half] */
+    int32_t half, neox;
+    float mag;
+};
+
+/* The elements of pair `p` of a head; pairs from `half` on hold what does not turn. */
+static __device__ inline void kvl_rope_pair(const struct kvl_cuda_rope &r, int32_t p, int32_t *x,
+                                            int32_t *y)
+{
+    bool apart = r.neox && p < r.half;
+    *x = apart ? p : 2 * p;
+    *y = apart ? p + r.half : 2 * p + 1;
+}
+
+static __device__ inline void kvl_rope_turn(const struct kvl_cuda_rope &r, int32_t p, int32_t pos,
+                                            float *x, float *y)
+{
+    float c, s, x0 = *x, y0 = *y;
+    if (p >= r.half) return;
+    kvl_turn(pos, r.inv_freq[p], &c, &s);
+    c *= r.mag;
+    s *= r.mag;
+    *x = x0 * c - y0 * s;
+    *y = x0 * s + y0 * c;
+}
+
+/* `turns`: frequencies are needed. */
+static inline struct kvl_cuda_rope kvl_cuda_rope_of(struct kvl_cuda_call *c,
+                                                    const struct kvl_rope *rope, bool turns)
+{
+    struct kvl_cuda_rope r = {};
+    if (!rope) return r;
+    r.half = rope->n_rot / 2;
+    r.neox = rope->style == KVL_ROPE_NEOX;
+    r.mag = rope->mag;
+    if (turns) r.inv_freq = kvl_cuda_in(c, rope->inv_freq, (size_t)r.half);
+    return r;
+}
+
 #endif

@@ -252,13 +252,12 @@ static int decode_open(struct kvl_cuda_call *c, const struct kvl_attn_decode_arg
     }
     decode_lists(c, jobs, n_jobs, p, out);
     if (p->staged) out->lane = kvl_cuda_lane_list(c, lane, n_jobs);
-    if (p->pos) out->inv_freq = kvl_cuda_in(c, a->inv_freq, (size_t)a->head_dim / 2);
+    out->rope = kvl_cuda_rope_of(c, a->rope, p->pos);
     out->part = kvl_cuda_temp<struct decode_part>(c, (size_t)n_part);
     if (values) out->acc = kvl_cuda_temp<float>(c, (size_t)n_part * (size_t)a->head_dim);
     out->scale = a->scale;
     out->head_dim = a->head_dim;
     out->half = a->head_dim / 2;
-    out->neox = a->style == KVL_ROPE_NEOX;
     out->block_shift = l->block_shift;
     for (int part = 0; part < 3; part++) out->off[part] = (uint32_t)l->part_off[part];
     return c->rc;

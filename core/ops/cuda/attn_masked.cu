@@ -20,28 +20,17 @@ struct masked_params {
     const float *bias;
     const int32_t *pos;
     const float *const *keys;
-    const double *inv_freq;
+    struct kvl_cuda_rope rope;
     double *logit; /* [n_heads][n_slots] */
     struct masked_total *total;
     int32_t q_pos, n_slots, n_heads, head_dim;
     float scale;
-    int32_t neox;
 };
 
 static __device__ inline double masked_warp_sum(double x)
 {
     for (int o = KVL_WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
     return x;
-}
-
-/* Channels x and y of `pair`, turned to pos. */
-static __device__ inline void masked_turn(const struct masked_params &a, int32_t pair, int32_t pos,
-                                          float *x, float *y)
-{
-    float c, s, x0 = *x, y0 = *y;
-    kvl_turn(pos, a.inv_freq[pair], &c, &s);
-    *x = x0 * c - y0 * s;
-    *y = x0 * s + y0 * c;
 }
 
 static __global__ void __launch_bounds__(MASKED_THREADS) masked_logits(struct masked_params a)
@@ -58,12 +47,13 @@ static __global__ void __launch_bounds__(MASKED_THREADS) masked_logits(struct ma
     const void *row = kvl_lane_row(a.lane, a.pos ? KVL_PART_K_RAW : KVL_PART_K, slot);
     double dot = 0;
     for (int32_t pair = lane; pair < a.head_dim / 2; pair += KVL_WARP) {
-        int32_t x = a.neox ? pair : 2 * pair, y = a.neox ? pair + a.head_dim / 2 : 2 * pair + 1;
+        int32_t x, y;
+        kvl_rope_pair(a.rope, pair, &x, &y);
         float kx = given ? given[x] : kvl_widen(a.lane->type, row, x);
         float ky = given ? given[y] : kvl_widen(a.lane->type, row, y);
         float qx = q[x], qy = q[y];
-        if (a.pos) masked_turn(a, pair, a.q_pos, &qx, &qy);
-        if (a.pos && !given) masked_turn(a, pair, a.pos[slot], &kx, &ky);
+        if (a.pos) kvl_rope_turn(a.rope, pair, a.q_pos, &qx, &qy);
+        if (a.pos && !given) kvl_rope_turn(a.rope, pair, a.pos[slot], &kx, &ky);
         dot += (double)qx * (double)kx + (double)qy * (double)ky;
     }
     dot = masked_warp_sum(dot);
@@ -179,7 +169,7 @@ int kvl_cuda_attn_masked(const struct kvl_attn_masked_args *a)
     m.bias = kvl_cuda_in(&c, a->bias, n);
     m.pos = kvl_cuda_in(&c, a->pos, n);
     m.keys = masked_keys(&c, a);
-    m.inv_freq = kvl_cuda_in(&c, a->inv_freq, dim / 2);
+    m.rope = kvl_cuda_rope_of(&c, a->rope, a->pos);
     m.logit = kvl_cuda_temp<double>(&c, heads * n);
     m.total = kvl_cuda_temp<struct masked_total>(&c, heads);
     m.out = kvl_cuda_out(&c, a->out, heads * dim);
@@ -190,7 +180,6 @@ int kvl_cuda_attn_masked(const struct kvl_attn_masked_args *a)
     m.n_heads = a->n_heads;
     m.head_dim = a->head_dim;
     m.scale = a->scale;
-    m.neox = a->style == KVL_ROPE_NEOX;
     if (c.rc == KVL_OK) masked_launch(&m);
     return kvl_cuda_end(&c);
 }

@@ -53,12 +53,11 @@ struct decode_params {
     const struct kvl_cuda_lane *lane; /* of every job, where lanes are staged */
     const struct decode_run *run;
     const int32_t *first; /* of every split: the run that its first entry is in */
-    const double *inv_freq;
+    struct kvl_cuda_rope rope;
     float *acc; /* [...][head_dim] */
     struct decode_part *part;
     float scale;
     int32_t head_dim, half; /* half: pairs of a head */
-    int32_t neox;
     int32_t block_shift;
     uint32_t off[3]; /* of parts in a block */
 };
@@ -352,13 +351,13 @@ static __device__ inline void any_queries(const struct decode_params &a,
 {
     int32_t half = a.half;
     for (int32_t i = (int32_t)threadIdx.x; i < ANY_HEADS * half; i += DECODE_THREADS) {
-        int32_t h = i / half, m = i % half;
-        int32_t x = a.neox ? m : 2 * m, y = a.neox ? m + half : 2 * m + 1;
+        int32_t h = i / half, m = i % half, x, y;
+        kvl_rope_pair(a.rope, m, &x, &y);
         const float *from = s.job->q + (size_t)(h < s.n_h ? s.h0 + h : 0) * (size_t)a.head_dim;
-        float qx = h < s.n_h ? from[x] : 0, qy = h < s.n_h ? from[y] : 0, c = 1, d = 0;
-        if (s.job->pos) kvl_turn(s.job->q_pos, a.inv_freq[m], &c, &d);
-        q[h * a.head_dim + x] = (qx * c - qy * d) * a.scale;
-        q[h * a.head_dim + y] = (qx * d + qy * c) * a.scale;
+        float qx = h < s.n_h ? from[x] : 0, qy = h < s.n_h ? from[y] : 0;
+        if (s.job->pos) kvl_rope_turn(a.rope, m, s.job->q_pos, &qx, &qy);
+        q[h * a.head_dim + x] = qx * a.scale;
+        q[h * a.head_dim + y] = qy * a.scale;
     }
 }
 
@@ -377,10 +376,9 @@ static __device__ inline struct any_pair any_key(const struct decode_params &a,
         return { k[x], k[y] };
     }
     const T *k = reinterpret_cast<const T *>(row);
-    float kx = kvl_float(k[x]), ky = kvl_float(k[y]), c, d;
-    if (!s.job->pos) return { kx, ky };
-    kvl_turn(s.job->pos[s.i0 + i], a.inv_freq[pair], &c, &d);
-    return { kx * c - ky * d, kx * d + ky * c };
+    float kx = kvl_float(k[x]), ky = kvl_float(k[y]);
+    if (s.job->pos) kvl_rope_turn(a.rope, pair, s.job->pos[s.i0 + i], &kx, &ky);
+    return { kx, ky };
 }
 
 /* A warp takes UNROLL entries at a time, a lane a pair of channels of every 64. */
@@ -395,7 +393,8 @@ static __device__ inline void any_logits(const struct decode_params &a,
     for (int32_t t = warp * UNROLL; t < s.n; t += DECODE_WARPS * UNROLL) {
         float dot[UNROLL * ANY_HEADS] = { 0 };
         for (int32_t pair = lane; pair < half; pair += KVL_WARP) {
-            int32_t x = a.neox ? pair : 2 * pair, y = a.neox ? pair + half : 2 * pair + 1;
+            int32_t x, y;
+            kvl_rope_pair(a.rope, pair, &x, &y);
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 int32_t i = min(t + u, s.n - 1);

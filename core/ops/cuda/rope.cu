@@ -10,18 +10,19 @@ struct rope_in {
     const float *x;
     const int32_t *pos;
     const double *inv_freq;
-    int32_t n_heads, head_dim;
+    int32_t n_heads, head_dim, n_rot;
+    float mag;
 };
 
 template <int STYLE>
 static __global__ void __launch_bounds__(ROPE_MAX_THREADS) rope_pairs(const rope_in a)
 {
-    int32_t half = a.head_dim / 2, head0 = (int32_t)blockIdx.y * ROPE_HEADS;
+    int32_t half = a.n_rot / 2, head0 = (int32_t)blockIdx.y * ROPE_HEADS;
     int32_t end = head0 + ROPE_HEADS < a.n_heads ? head0 + ROPE_HEADS : a.n_heads;
     for (int32_t i = (int32_t)threadIdx.x; i < half; i += (int32_t)blockDim.x) {
         double sine, cosine;
         sincos((double)a.pos[blockIdx.x] * a.inv_freq[i], &sine, &cosine);
-        float s = (float)sine, c = (float)cosine;
+        float s = (float)(sine * a.mag), c = (float)(cosine * a.mag);
         int32_t first = STYLE == KVL_ROPE_NORM ? 2 * i : i;
         int32_t second = STYLE == KVL_ROPE_NORM ? 2 * i + 1 : i + half;
         for (int32_t h = head0; h < end; h++) {
@@ -31,6 +32,12 @@ static __global__ void __launch_bounds__(ROPE_MAX_THREADS) rope_pairs(const rope
             a.y[at + (size_t)second] = fmaf(u, s, v * c);
         }
     }
+    if (a.y == a.x) return;
+    for (int32_t i = a.n_rot + (int32_t)threadIdx.x; i < a.head_dim; i += (int32_t)blockDim.x)
+        for (int32_t h = head0; h < end; h++) {
+            size_t at = ((size_t)blockIdx.x * (size_t)a.n_heads + (size_t)h) * (size_t)a.head_dim;
+            a.y[at + (size_t)i] = a.x[at + (size_t)i];
+        }
 }
 
 /* ---- launch ---------------------------------------------------------------------------------------- */
@@ -53,16 +60,18 @@ int kvl_cuda_rope(const struct kvl_rope_args *a)
 {
     struct kvl_cuda_call c;
     size_t n = (size_t)a->n * (size_t)a->n_heads * (size_t)a->head_dim;
-    assert(a->head_dim % 2 == 0);
+    assert(a->rope->n_rot % 2 == 0 && a->rope->n_rot <= a->head_dim);
     if (n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     rope_in in = {};
     in.x = kvl_cuda_in(&c, a->x, n);
     in.pos = kvl_cuda_in(&c, a->pos, (size_t)a->n);
-    in.inv_freq = kvl_cuda_in(&c, a->inv_freq, (size_t)a->head_dim / 2);
+    in.inv_freq = kvl_cuda_in(&c, a->rope->inv_freq, (size_t)a->rope->n_rot / 2);
     in.y = kvl_cuda_out(&c, a->y, n);
     in.n_heads = a->n_heads;
     in.head_dim = a->head_dim;
-    if (c.rc == KVL_OK) rope_launch(&in, a->style, a->n);
+    in.n_rot = a->rope->n_rot;
+    in.mag = a->rope->mag;
+    if (c.rc == KVL_OK) rope_launch(&in, a->rope->style, a->n);
     return kvl_cuda_end(&c);
 }

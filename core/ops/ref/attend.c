@@ -15,14 +15,14 @@ void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t sl
         out[c] = (double)kvl_ref_elem(row, l->type, (size_t)c);
 }
 
-void kvl_ref_rotate(double *x, int32_t head_dim, int32_t pos, const double *inv_freq,
-                    enum kvl_rope_style style)
+void kvl_ref_rotate(double *x, int32_t pos, const struct kvl_rope *rope)
 {
-    int32_t half = head_dim / 2;
+    int32_t half = rope->n_rot / 2;
     for (int32_t i = 0; i < half; i++) {
-        int32_t a = style == KVL_ROPE_NORM ? 2 * i : i;
-        int32_t b = style == KVL_ROPE_NORM ? 2 * i + 1 : i + half;
-        double c = cos(pos * inv_freq[i]), s = sin(pos * inv_freq[i]);
+        int32_t a = rope->style == KVL_ROPE_NORM ? 2 * i : i;
+        int32_t b = rope->style == KVL_ROPE_NORM ? 2 * i + 1 : i + half;
+        double angle = pos * rope->inv_freq[i], mag = (double)rope->mag;
+        double c = mag * cos(angle), s = mag * sin(angle);
         double xa = x[a], xb = x[b];
         x[a] = xa * c - xb * s;
         x[b] = xa * s + xb * c;
@@ -38,7 +38,7 @@ static double attend_logit(const struct kvl_ref_query *a, const double *q, int32
     if (a->key && a->key[i]) given = a->key[i];
     if (!given) kvl_ref_slot(a->lane, a->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, k);
     for (int32_t c = 0; given && c < head_dim; c++) k[c] = (double)given[c];
-    if (a->pos) kvl_ref_rotate(k, head_dim, a->pos[i], a->inv_freq, a->style);
+    if (a->pos) kvl_ref_rotate(k, a->pos[i], a->rope);
     for (int32_t c = 0; c < head_dim; c++)
         dot += a->bf16 ? kvl_ref_bf16(q[c]) * kvl_ref_bf16(k[c]) : q[c] * k[c];
     return dot * (double)a->scale + (a->log_weight ? (double)a->log_weight[i] : 0);
@@ -50,7 +50,7 @@ double kvl_ref_weights(const struct kvl_ref_query *a, double *p)
     int32_t head_dim = a->lane->layout->head_dim;
     assert(head_dim <= MAX_HEAD_DIM);
     for (int32_t c = 0; c < head_dim; c++) q[c] = (double)a->q[c];
-    if (a->pos) kvl_ref_rotate(q, head_dim, a->q_pos, a->inv_freq, a->style);
+    if (a->pos) kvl_ref_rotate(q, a->q_pos, a->rope);
     for (int32_t i = 0; i < a->n; i++) {
         p[i] = attend_logit(a, q, i);
         max = KVL_MAX(max, p[i]);

@@ -24,8 +24,7 @@ double kvl_ref_bf16(double x);
 void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out);
 
 /* Turns one head by `pos`, in place. */
-void kvl_ref_rotate(double *x, int32_t head_dim, int32_t pos, const double *inv_freq,
-                    enum kvl_rope_style style);
+void kvl_ref_rotate(double *x, int32_t pos, const struct kvl_rope *rope);
 
 /* One query head over a list of slots. */
 struct kvl_ref_query {
@@ -39,9 +38,8 @@ struct kvl_ref_query {
     const float *const *key; /* [n] or NULL: the same, where not NULL */
     int32_t q_pos, n;
     float scale;
-    bool bf16; /* q and k are rounded */
-    const double *inv_freq;
-    enum kvl_rope_style style;
+    bool bf16;                   /* q and k are rounded */
+    const struct kvl_rope *rope; /* where pos is given */
 };
 
 /* p [n]: softmax weights of the list.  Returns the natural log-sum-exp, -inf for an empty list. */

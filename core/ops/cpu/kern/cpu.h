@@ -164,7 +164,7 @@ struct kvl_kern {
     void (*rmsnorm_row)(float *y, const float *x, const float *w, int32_t dim, float eps);
     /* cs: head_dim / 2 cosines, then as many sines. */
     void (*rotate)(float *y, const float *x, const float *cs, int32_t head_dim,
-                   enum kvl_rope_style style);
+                   const struct kvl_rope *rope);
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*exp_shift)(float *x, float shift, size_t n); /* x = exp(x - shift) */
@@ -214,9 +214,9 @@ void *kvl_cpu_scratch(size_t bytes);
 int kvl_team(double ns);
 
 /* Makes sure that these positions are in the table.  NULL when memory is short. */
-const struct kvl_rope_table *kvl_rope_prepare(const double *inv_freq, int32_t half,
-                                              const int32_t *pos, int32_t n);
-/* [2 * half]: cosines, sines of one position; from the table or computed into tmp. */
+const struct kvl_rope_table *kvl_rope_prepare(const struct kvl_rope *rope, const int32_t *pos,
+                                              int32_t n);
+/* [n_rot]: cosines, then sines of one position, times mag; from the table or computed into tmp. */
 const float *kvl_rope_row(const struct kvl_rope_table *t, int32_t pos, float *tmp);
 
 /* Heads and channels of a span's results: kernels take 4, 2 or 1 heads and pairs of vectors. */

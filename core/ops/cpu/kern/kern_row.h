@@ -18,11 +18,11 @@ static void rmsnorm_row(float *y, const float *x, const float *w, int32_t dim, f
 }
 
 static void rotate(float *y, const float *x, const float *cs, int32_t head_dim,
-                   enum kvl_rope_style style)
+                   const struct kvl_rope *rope)
 {
-    int32_t half = head_dim / 2;
+    int32_t half = rope->n_rot / 2;
     const float *cosine = cs, *sine = cs + half;
-    if (style == KVL_ROPE_NORM) {
+    if (rope->style == KVL_ROPE_NORM) {
         for (int32_t i = 0; i < half; i++) {
             float a = x[2 * i], b = x[2 * i + 1];
             y[2 * i] = a * cosine[i] - b * sine[i];
@@ -35,6 +35,7 @@ static void rotate(float *y, const float *x, const float *cs, int32_t head_dim,
             y[i + half] = a * sine[i] + b * cosine[i];
         }
     }
+    for (int32_t i = rope->n_rot; y != x && i < head_dim; i++) y[i] = x[i];
 }
 
 VEC vf silu(vf g)

@@ -430,7 +430,7 @@ static void span_query_head(const struct kvl_span *s, const struct span_work *w,
     float *q = w->k;
     const float *from = s->job->q + (size_t)head * (size_t)head_dim;
     if (s->job->pos)
-        rotate(q, from, kvl_rope_row(s->rope, s->job->q_pos, w->cs), head_dim, s->a->style);
+        rotate(q, from, kvl_rope_row(s->rope, s->job->q_pos, w->cs), head_dim, s->a->rope);
     else
         memcpy(q, from, (size_t)head_dim * sizeof *q);
     for (int32_t c = head_dim; c < (int32_t)w->pad; c++) q[c] = 0;
@@ -462,7 +462,7 @@ static void span_rotate(const struct kvl_span *s, const struct span_work *w,
         float *k = w->k + (size_t)t * w->pad;
         const float *cs = kvl_rope_row(s->rope, s->job->pos[i + t], w->cs);
         widen(k, rows->at[t] + rows->k_off, w->v_type, head_dim);
-        rotate(k, k, cs, head_dim, s->a->style);
+        rotate(k, k, cs, head_dim, s->a->rope);
         turned->at[t] = (const uint8_t *)k;
     }
     for (int32_t t = rows->n; t % (2 * VW) != 0; t++) turned->at[t] = turned->at[rows->n - 1];

@@ -1,4 +1,4 @@
-/* Cosines and sines by position, kept between calls: the layers of a model turn by the same angles,
+/* Cosines and sines by position, kept between calls: most layers of a model turn by the same angles,
  * and a repositioned cache asks for the same few thousand positions at every step.
  *
  * Direct-mapped by position.  A row is the same whether it comes from the table or is computed on
@@ -8,66 +8,91 @@
 #include <math.h>
 #include <string.h>
 
-enum { TABLE_ROWS = 8192 };
+/* A model turns in two ways at most (local and global layers); methods may ask for another. */
+enum { TABLE_ROWS = 8192, TABLES = 3 };
 
 struct kvl_rope_table {
-    double *inv_freq; /* [half] the table is for */
+    double *inv_freq; /* [half] the table is for; NULL: for nothing yet */
     float *row;       /* [TABLE_ROWS][2 * half] */
-    int32_t pos[TABLE_ROWS];
+    int32_t *pos;     /* [TABLE_ROWS] */
     int32_t half;
+    float mag;
 };
 
-static struct kvl_rope_table table;
+static struct kvl_rope_table table[TABLES]; /* the last used first */
 
-static void table_compute(float *row, const double *inv_freq, int32_t half, int32_t pos)
+static void table_compute(float *row, const struct kvl_rope_table *t, int32_t pos)
 {
-    for (int32_t i = 0; i < half; i++) {
-        double angle = pos * inv_freq[i];
-        row[i] = (float)cos(angle);
-        row[half + i] = (float)sin(angle);
+    for (int32_t i = 0; i < t->half; i++) {
+        double angle = pos * t->inv_freq[i], mag = (double)t->mag;
+        row[i] = (float)(mag * cos(angle));
+        row[t->half + i] = (float)(mag * sin(angle));
     }
 }
 
-static int table_open(const double *inv_freq, int32_t half)
+static void table_close(struct kvl_rope_table *t)
 {
-    size_t bytes = (size_t)half * sizeof *inv_freq;
-    if (table.half == half && memcmp(table.inv_freq, inv_freq, bytes) == 0) return KVL_OK;
-    if (table.half != half) {
-        double *freq = kvl_alloc((size_t)half, sizeof *freq);
-        float *row = kvl_alloc((size_t)TABLE_ROWS * 2 * (size_t)half, sizeof *row);
-        if (!freq || !row) {
-            kvl_free(freq);
-            kvl_free(row);
-            return KVL_ENOMEM;
-        }
-        kvl_free(table.inv_freq);
-        kvl_free(table.row);
-        table.inv_freq = freq;
-        table.row = row;
-        table.half = half;
+    kvl_free(t->inv_freq);
+    kvl_free(t->row);
+    kvl_free(t->pos);
+    *t = (struct kvl_rope_table){ 0 };
+}
+
+static int table_open(struct kvl_rope_table *t, const struct kvl_rope *rope)
+{
+    size_t half = (size_t)rope->n_rot / 2;
+    table_close(t);
+    t->inv_freq = kvl_alloc(half, sizeof *t->inv_freq);
+    t->row = kvl_alloc(TABLE_ROWS * 2 * half, sizeof *t->row);
+    t->pos = kvl_alloc(TABLE_ROWS, sizeof *t->pos);
+    if (!t->inv_freq || !t->row || !t->pos) {
+        table_close(t);
+        return KVL_ENOMEM;
     }
-    memcpy(table.inv_freq, inv_freq, bytes);
-    for (int32_t i = 0; i < TABLE_ROWS; i++) table.pos[i] = INT32_MIN;
+    memcpy(t->inv_freq, rope->inv_freq, half * sizeof *t->inv_freq);
+    t->half = (int32_t)half;
+    t->mag = rope->mag;
+    for (int32_t i = 0; i < TABLE_ROWS; i++) t->pos[i] = INT32_MIN;
     return KVL_OK;
 }
 
-const struct kvl_rope_table *kvl_rope_prepare(const double *inv_freq, int32_t half,
-                                              const int32_t *pos, int32_t n)
+static bool table_fits(const struct kvl_rope_table *t, const struct kvl_rope *rope)
 {
-    if (table_open(inv_freq, half) != KVL_OK) return NULL;
+    size_t bytes = (size_t)(rope->n_rot / 2) * sizeof *t->inv_freq;
+    bool same = t->mag <= rope->mag && t->mag >= rope->mag;
+    return t->inv_freq && t->half == rope->n_rot / 2 && same &&
+           memcmp(t->inv_freq, rope->inv_freq, bytes) == 0;
+}
+
+/* Brings the table for `rope` to the front. */
+static int table_find(const struct kvl_rope *rope)
+{
+    int32_t i = 0;
+    while (i < TABLES - 1 && !table_fits(&table[i], rope)) i++;
+    struct kvl_rope_table t = table[i];
+    memmove(table + 1, table, (size_t)i * sizeof *table);
+    table[0] = t;
+    return table_fits(&t, rope) ? KVL_OK : table_open(table, rope);
+}
+
+const struct kvl_rope_table *kvl_rope_prepare(const struct kvl_rope *rope, const int32_t *pos,
+                                              int32_t n)
+{
+    struct kvl_rope_table *t = table;
+    if (table_find(rope) != KVL_OK) return NULL;
     for (int32_t i = 0; i < n; i++) {
         size_t at = (uint32_t)pos[i] % TABLE_ROWS;
-        if (table.pos[at] == pos[i]) continue;
-        table_compute(table.row + at * 2 * (size_t)half, inv_freq, half, pos[i]);
-        table.pos[at] = pos[i];
+        if (t->pos[at] == pos[i]) continue;
+        table_compute(t->row + at * 2 * (size_t)t->half, t, pos[i]);
+        t->pos[at] = pos[i];
     }
-    return &table;
+    return t;
 }
 
 const float *kvl_rope_row(const struct kvl_rope_table *t, int32_t pos, float *tmp)
 {
     size_t at = (uint32_t)pos % TABLE_ROWS;
     if (t->pos[at] == pos) return t->row + at * 2 * (size_t)t->half;
-    table_compute(tmp, t->inv_freq, t->half, pos);
+    table_compute(tmp, t, pos);
     return tmp;
 }
