@@ -480,23 +480,23 @@ int kvl_gguf_set_tensors(struct kvl_gguf *g, struct gguf_tensor *tensor, size_t 
     return KVL_OK;
 }
 
-int kvl_gguf_own(struct kvl_gguf *g, void *block)
+int kvl_gguf_own(struct kvl_gguf *g, void *block, size_t bytes)
 {
     if ((g->n_own & (g->n_own + 1)) == 0) { /* full: room for 0, 1, 3, 7 ... */
-        void **own = kvl_alloc(2 * g->n_own + 1, sizeof *own);
+        struct kvl_gguf_range *own = kvl_alloc(2 * g->n_own + 1, sizeof *own);
         if (!own) return KVL_ENOMEM;
         if (g->n_own) memcpy(own, g->own, g->n_own * sizeof *own);
         kvl_free(g->own);
         g->own = own;
     }
-    g->own[g->n_own++] = block;
+    g->own[g->n_own++] = (struct kvl_gguf_range){ block, bytes };
     return KVL_OK;
 }
 
 void kvl_gguf_close(struct kvl_gguf *g)
 {
     if (!g) return;
-    for (size_t i = 0; i < g->n_own; i++) kvl_free(g->own[i]);
+    for (size_t i = 0; i < g->n_own; i++) kvl_free(g->own[i].data);
     kvl_free(g->own);
     for (size_t i = 0; i < g->n_files; i++) kvl_filemap_close(&g->file[i]);
     kvl_free(g->file);

@@ -159,6 +159,41 @@ const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64
     return &g->tensor[i].t;
 }
 
+/* Where the file or block of a tensor's data lies; all of them, for data of a caller. */
+static size_t range_source(const struct kvl_gguf *g, const uint8_t *data)
+{
+    for (size_t i = 0; i < g->n_files; i++)
+        if (data >= g->file[i].data && data < g->file[i].data + g->file[i].size) return i;
+    for (size_t i = 0; i < g->n_own; i++) {
+        const uint8_t *block = g->own[i].data;
+        if (data >= block && data < block + g->own[i].bytes) return g->n_files + i;
+    }
+    return 0;
+}
+
+int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n)
+{
+    size_t sources = KVL_MAX(g->n_files + g->n_own, (size_t)1), used = 0;
+    struct kvl_gguf_range *range = kvl_alloc(sources, sizeof *range);
+    if (!range) return KVL_ENOMEM;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const struct kvl_gguf_tensor *t = &g->tensor[i].t;
+        uint8_t *data = (uint8_t *)(uintptr_t)t->data;
+        if (t->bytes == 0) continue;
+        struct kvl_gguf_range *r = &range[range_source(g, data)];
+        uint8_t *first = r->data, *last = first + r->bytes;
+        if (r->bytes == 0) first = last = data;
+        first = KVL_MIN(first, data);
+        last = KVL_MAX(last, data + t->bytes);
+        *r = (struct kvl_gguf_range){ first, (size_t)(last - first) };
+    }
+    for (size_t i = 0; i < sources; i++)
+        if (range[i].bytes) range[used++] = range[i];
+    *out = range;
+    *n = used;
+    return KVL_OK;
+}
+
 size_t kvl_gguf_size(const struct kvl_gguf *g)
 {
     size_t bytes = g->n_files ? 0 : g->size;

@@ -48,7 +48,7 @@ struct kvl_gguf {
     /* In order, what the model's identity is made of; none: `data` is the caller's. */
     struct kvl_filemap *file;
     size_t n_files;
-    void **own; /* what was made for this file alone */
+    struct kvl_gguf_range *own; /* what was made for this file alone */
     size_t n_own;
     const char *hf_dir; /* a folder told as a file: hf.h; else NULL */
     uint32_t version;
@@ -66,7 +66,7 @@ int kvl_gguf_parse(const void *data, size_t size, struct kvl_gguf **out, struct 
 int kvl_gguf_set_tensors(struct kvl_gguf *g, struct gguf_tensor *tensor, size_t n,
                          struct kvl_err *err);
 /* The block (kvl_alloc, malloc) is released with the file.  KVL_ENOMEM without a message. */
-int kvl_gguf_own(struct kvl_gguf *g, void *block);
+int kvl_gguf_own(struct kvl_gguf *g, void *block, size_t bytes);
 /* Refuses files of other forms by name; anything unknown passes. */
 int kvl_gguf_check_magic(const void *data, size_t size, struct kvl_err *err);
 /* Refuses adapters, vocabularies and what else is no whole text model. */

@@ -163,7 +163,7 @@ static int hf_parse_keys(struct hf *h)
     if (rc == KVL_OK) rc = kvl_buf_add(&head, &h->n_keys, sizeof h->n_keys);
     if (rc == KVL_OK) rc = kvl_buf_add(&head, h->keys.data, h->keys.len);
     if (rc == KVL_OK) rc = kvl_gguf_parse(head.data, head.len, &h->g, h->err);
-    if (rc == KVL_OK && (rc = kvl_gguf_own(h->g, head.data)) == KVL_OK) return KVL_OK;
+    if (rc == KVL_OK && (rc = kvl_gguf_own(h->g, head.data, 0)) == KVL_OK) return KVL_OK;
     kvl_buf_free(&head);
     return rc;
 }
@@ -215,7 +215,7 @@ static int hf_open(char *dir, struct kvl_gguf **out, struct kvl_err *err)
     int rc = config ? KVL_OK : KVL_ENOMEM;
     if (config && kvl_filemap_size(config) == 0) rc = hf_no_config(dir, err);
     if (rc == KVL_OK) rc = hf_read(&h, config);
-    if (rc == KVL_OK && (rc = kvl_gguf_own(h.g, dir)) == KVL_OK) {
+    if (rc == KVL_OK && (rc = kvl_gguf_own(h.g, dir, 0)) == KVL_OK) {
         h.g->hf_dir = dir;
         *out = h.g;
         h.g = NULL;

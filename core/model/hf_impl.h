@@ -54,6 +54,8 @@ struct hf {
     int32_t n_more;
     struct kvl_safetensors weights;
     struct kvl_gguf *g; /* owns what is converted */
+    uint8_t *room;      /* the rest of a block for it */
+    size_t room_left;
     struct kvl_err *err;
 };
 

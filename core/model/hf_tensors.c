@@ -103,15 +103,29 @@ static void name_read(const struct hf *h, const char *name, struct hf_name *out)
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* Memory that lives as long as the file. */
-static void *hf_room(struct hf *h, size_t n, size_t item)
+static void *room_block(struct hf *h, size_t bytes)
 {
-    void *p = kvl_alloc(n, item);
-    if (!p || kvl_gguf_own(h->g, p) != KVL_OK) {
-        kvl_free(p);
-        kvl_fail(h->err, KVL_ENOMEM, "no memory for %zu x %zu bytes of a tensor", n, item);
-        return NULL;
+    void *p = kvl_alloc(bytes, 1);
+    if (p && kvl_gguf_own(h->g, p, bytes) == KVL_OK) return p;
+    kvl_free(p);
+    kvl_fail(h->err, KVL_ENOMEM, "no memory for %zu bytes of a tensor", bytes);
+    return NULL;
+}
+
+/* Memory that lives as long as the file.  Small ones share blocks: devices copy block by block. */
+static void *hf_room(struct hf *h, size_t bytes)
+{
+    enum { BLOCK = 1 << 20, SMALL = 1 << 16, ALIGN = 64 };
+    size_t want = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    if (bytes > SMALL) return room_block(h, bytes);
+    if (want > h->room_left) {
+        h->room = room_block(h, BLOCK);
+        h->room_left = h->room ? BLOCK : 0;
     }
+    uint8_t *p = h->room;
+    if (!p) return NULL;
+    h->room += want;
+    h->room_left -= want;
     return p;
 }
 
@@ -134,7 +148,7 @@ static int to_floats(struct hf *h, const struct st_tensor *t, const struct hf_na
     size_t count = (size_t)t->dims[0];
     bool norm = n->rule->gguf && strstr(n->rule->gguf, "norm");
     float plus = norm && (h->is->flags & HF_NORM_PLUS_1) ? 1.0f : 0.0f;
-    float *x = hf_room(h, count, sizeof *x);
+    float *x = hf_room(h, count * sizeof *x);
     if (!x) return KVL_ENOMEM;
     for (size_t i = 0; i < count; i++) x[i] = float_of(t, i) + plus;
     y->data = x;
@@ -147,7 +161,7 @@ static int to_floats(struct hf *h, const struct st_tensor *t, const struct hf_na
 static int align(struct hf *h, struct kvl_gguf_tensor *y)
 {
     if ((uintptr_t)y->data % (y->type == KVL_W_F32 ? 4 : 2) == 0) return KVL_OK;
-    void *copy = hf_room(h, y->bytes, 1);
+    void *copy = hf_room(h, y->bytes);
     if (!copy) return KVL_ENOMEM;
     memcpy(copy, y->data, y->bytes);
     y->data = copy;
@@ -223,7 +237,7 @@ static int table_floats(struct hf_table *x, struct hf_floats *f)
                                    .bytes = (size_t)f->n * sizeof *f->x,
                                    .data = f->x };
     memcpy(x->all[x->n - 1].name, f->name, sizeof f->name);
-    KVL_TRY(kvl_gguf_own(x->h->g, f->x));
+    KVL_TRY(kvl_gguf_own(x->h->g, f->x, y->bytes));
     f->x = NULL;
     return KVL_OK;
 }

@@ -1,5 +1,5 @@
 /* Folders of Hugging Face's form against GGUF files of the same weights: what is loaded, the logits, and every way
- * a folder may contradict itself. */
+ * a folder may contradict itself.  With KVL_TEST_CUDA on that device. */
 #include "conformance/rig.h"
 #include "half.h"
 #include "hf_writer.h"
@@ -51,15 +51,18 @@ static float *logits_of(const char *path, const struct gw_llama *m)
     if (path) {
         kvl_weights_free(&r.model->w);
         RIG_OK(&r.err, hf_load(path, &g, &r.model->w, &r.err));
+        kvl_gguf_close(r.model->file);
+        r.model->file = g;
     }
-    const struct kvl_engine_desc desc = { .model = r.model, .kv_type = KVL_KV_F32 };
+    const struct kvl_engine_desc desc = { .model = r.model,
+                                          .device = rig_device(&(struct rig_desc){ 0 }, &r.err),
+                                          .kv_type = KVL_KV_F32 };
     RIG_OK(&r.err, kvl_engine_create(&desc, &r.engine, &r.err));
     float *logits = rig_logits(&r, N_TOK);
     RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
     RIG_OK(&r.err, kvl_session_prefill(s, id, N_TOK, logits, false, &r.err));
     kvl_session_destroy(s);
     rig_close(&r);
-    kvl_gguf_close(g);
     return logits;
 }
 

@@ -75,6 +75,13 @@ int kvl_gguf_arr_str(const struct kvl_gguf *g, const char *key, struct kvl_str *
 int64_t kvl_gguf_n_tensors(const struct kvl_gguf *g);
 const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64_t i);
 const struct kvl_gguf_tensor *kvl_gguf_tensor(const struct kvl_gguf *g, const char *name);
+/* Memory that holds the data of all tensors, in as few pieces as there are files and blocks of converted
+ * tensors; *out [n] (kvl_free).  KVL_ENOMEM. */
+struct kvl_gguf_range {
+    void *data;
+    size_t bytes;
+};
+int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n);
 size_t kvl_gguf_size(const struct kvl_gguf *g);
 const void *kvl_gguf_data(const struct kvl_gguf *g);
 /* The name of a ggml tensor type ("Q8_0"), "unknown" for a number without one. */
