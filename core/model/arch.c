@@ -18,6 +18,22 @@ static const struct kvl_arch arch_rows[] = {
       .rope = KVL_ROPE_NEOX,
       .hf_rope = KVL_ROPE_NEOX,
       .qkv_bias = true },
+    { .name = "qwen3",
+      .hf_name = "Qwen3ForCausalLM",
+      .rope = KVL_ROPE_NEOX,
+      .hf_rope = KVL_ROPE_NEOX,
+      .qk_norm = true },
+    /* InternLM 2 and 2.5 */
+    { .name = "internlm2",
+      .hf_name = "InternLM2ForCausalLM",
+      .rope = KVL_ROPE_NORM,
+      .hf_rope = KVL_ROPE_NEOX,
+      .untied = true },
+    { .name = "smollm3",
+      .hf_name = "SmolLM3ForCausalLM",
+      .rope = KVL_ROPE_NORM,
+      .hf_rope = KVL_ROPE_NEOX,
+      .nope_step = 4 },
 };
 
 enum { ARCH_ROWS = sizeof arch_rows / sizeof *arch_rows };

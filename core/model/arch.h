@@ -14,13 +14,20 @@
 
 struct kvl_str;
 
+/* Fields that are not named in a row are zero, which means "as llama". */
 struct kvl_arch {
-    const char *name; /* general.architecture of a GGUF file */
-    const char
-        *hf_name; /* architectures[0] of a folder of Hugging Face's; several with '|' between */
-    enum kvl_rope_style rope;    /* which elements of a head turn together, in a GGUF file */
-    enum kvl_rope_style hf_rope; /* and in such a folder */
-    bool qkv_bias;               /* blk.i.attn_{q,k,v}.bias, added before the turn, are required */
+    const char *name;    /* general.architecture of a GGUF file */
+    const char *hf_name; /* architectures[0] of a Hugging Face folder; several with '|' between */
+    enum kvl_rope_style rope, hf_rope; /* which elements of a head turn together, there and there */
+    bool qkv_bias;                     /* biases of q, k and v are required; others may be there */
+    bool qk_norm;                      /* every head of q and k is normed before it turns */
+    bool untied;                       /* output.weight is required */
+    int32_t nope_step; /* layers nope_step - 1, 2 nope_step - 1, ... do not turn; 0 = all do */
+    bool window;       /* attention.sliding_window means what window.h says; else it is refused */
+    int32_t window_period;  /* of every p layers the last is global; 0: none is */
+    int32_t window_default; /* where the file does not say, 0 = none */
+    bool sinks;             /* blk.i.attn_sinks.weight */
+    float cap;              /* of attention logits where the file does not say, 0 = none ever */
 };
 
 /* NULL: no row has this name. */

@@ -128,12 +128,11 @@ static int rope_yarn(struct hf *h, const json_t *rope)
                         "config.json: yarn with factor %g, original_max_position_embeddings %g, "
                         "attention_factor %g",
                         factor, orig, mag);
-    if (fast != 32.0 || slow != 1.0 || json_is_false(json_object_get(rope, "truncate")))
-        return kvl_fail(
-            h->err, KVL_EMODEL,
-            "config.json: yarn with beta_fast %g, beta_slow %g%s: only 32 and 1, rounded, "
-            "are supported",
-            fast, slow, json_is_false(json_object_get(rope, "truncate")) ? ", truncate false" : "");
+    if (json_is_false(json_object_get(rope, "truncate")))
+        return kvl_fail(h->err, KVL_EMODEL,
+                        "config.json: yarn with truncate false is not supported");
+    if (fast != 32.0) KVL_TRY(kvl_hf_f32(h, ".rope.scaling.yarn_beta_fast", fast));
+    if (slow != 1.0) KVL_TRY(kvl_hf_f32(h, ".rope.scaling.yarn_beta_slow", slow));
     KVL_TRY(kvl_hf_str(h, ".rope.scaling.type", "yarn", 4));
     KVL_TRY(kvl_hf_f32(h, ".rope.scaling.factor", factor));
     KVL_TRY(kvl_hf_u32(h, ".rope.scaling.original_context_length", (uint32_t)orig));

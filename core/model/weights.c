@@ -1,5 +1,6 @@
 /* Reads the shape of a model, finds its tensors, and checks both against each other. */
 #include "weights_impl.h"
+#include "window.h"
 
 #include <math.h>
 
@@ -8,7 +9,6 @@ enum {
     MAX_HEADS = 1 << 14,
     MAX_GROUP = 64, /* query heads of a kv head: what operators keep room for */
     MAX_HEAD_DIM = 1024,
-    MAX_CONTEXT = 1 << 30,
 };
 
 static int check_architecture(struct kvl_loader *l)
@@ -49,19 +49,24 @@ static int load_heads(struct kvl_loader *l)
     return KVL_OK;
 }
 
-/* Lengths that the engine takes to be equal to head_dim. */
-static int check_head_dims(struct kvl_loader *l)
+/* Values are as long as keys. */
+static int check_value_length(struct kvl_loader *l)
 {
-    static const char *const tail[] = { "attention.value_length", "rope.dimension_count" };
-    int32_t want = l->w->hparams.head_dim;
-    for (size_t i = 0; i < sizeof tail / sizeof tail[0]; i++) {
-        const char *key = kvl_key_of(l, tail[i]);
-        int64_t v, def = want;
-        KVL_TRY(kvl_gguf_i64(l->g, key, 0, KVL_MAX_WIDTH, &def, &v, l->err));
-        if (v != want)
-            return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %lld, want the head dimension %d",
-                            key, (long long)v, want);
-    }
+    int32_t want = l->w->hparams.head_dim, n;
+    int64_t def = want;
+    KVL_TRY(kvl_key_count(l, "attention.value_length", KVL_MAX_WIDTH, &def, &n));
+    if (n == want) return KVL_OK;
+    return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %d, want the head dimension %d",
+                    kvl_key_of(l, "attention.value_length"), n, want);
+}
+
+/* Of q.k. */
+static int load_scale(struct kvl_loader *l)
+{
+    double scale, usual = 1 / sqrt(l->w->hparams.head_dim);
+    KVL_TRY(kvl_key_positive(l, "attention.scale", &usual, 1e6, &scale));
+    bool given = kvl_gguf_has(l->g, kvl_key_of(l, "attention.scale"));
+    l->w->scale = given ? (float)scale : 1.0f / sqrtf((float)l->w->hparams.head_dim);
     return KVL_OK;
 }
 
@@ -73,10 +78,10 @@ static int load_hparams(struct kvl_loader *l)
     KVL_TRY(kvl_key_count(l, "block_count", MAX_LAYERS, NULL, &h->n_layers));
     KVL_TRY(kvl_key_count(l, "embedding_length", KVL_MAX_WIDTH, NULL, &h->n_embd));
     KVL_TRY(kvl_key_count(l, "feed_forward_length", KVL_MAX_WIDTH, NULL, &h->n_ff));
-    KVL_TRY(kvl_key_count(l, "context_length", MAX_CONTEXT, NULL, &h->n_ctx_train));
+    KVL_TRY(kvl_key_count(l, "context_length", KVL_MAX_CONTEXT, NULL, &h->n_ctx_train));
     KVL_TRY(load_heads(l));
-    KVL_TRY(check_head_dims(l));
-    KVL_TRY(kvl_key_usual(l, "attention.scale", 1 / sqrt(h->head_dim)));
+    KVL_TRY(check_value_length(l));
+    KVL_TRY(load_scale(l));
     KVL_TRY(kvl_key_positive(l, "attention.layer_norm_rms_epsilon", NULL, 1, &h->rms_eps));
     return kvl_load_rope_keys(l);
 }
@@ -99,8 +104,8 @@ static int load_all(struct kvl_loader *l)
     if (!w->layer)
         return kvl_fail(l->err, KVL_ENOMEM, "no memory for %d layers", w->hparams.n_layers);
     for (int32_t i = 0; i < w->hparams.n_layers; i++) KVL_TRY(kvl_load_layer(l, i));
+    KVL_TRY(kvl_window_load(l->g, w, l->err));
     KVL_TRY(kvl_load_ropes(l));
-    w->scale = 1.0f / sqrtf((float)w->hparams.head_dim);
     return refuse_unknown(l);
 }
 

@@ -1,9 +1,9 @@
 /* weights.h - the shape and the weights of a model in a GGUF file.
  *
  * Its architecture is a row of arch.h's table.  Matrices have any type of kvl/wtypes.def and stay in the file;
- * norms and rope_freqs must be F32.  A file with anything that would change the result and that
- * kvlab does not compute (experts, sliding windows, biases, other rope scalings, tensors of no known
- * meaning) is refused, and so is a weight that is not finite.
+ * vectors must be F32.  A file with anything that would change the result and that kvlab does
+ * not compute (keys of other architectures, tensors of no known meaning) is refused, and so is a weight that is
+ * not finite.
  *
  * Errors: KVL_EMODEL naming the key or tensor; KVL_ENOMEM.
  * Thread-safe: read-only after loading.
@@ -18,21 +18,35 @@ struct kvl_gguf;
 struct kvl_hparams {
     int32_t n_layers, n_embd, n_heads, n_kv_heads;
     int32_t head_dim; /* even; n_heads * head_dim may differ from n_embd */
+    int32_t n_rot;    /* the first elements of a head that turn; even */
     int32_t n_ff, n_vocab, n_ctx_train;
-    double rms_eps, freq_base;
-    double rope_factor; /* linear position scaling, 1 = none */
+    double rms_eps;
 };
 
+/* What a model lacks is NULL; a matrix that it lacks has no data. */
 struct kvl_layer_weights {
-    const float *attn_norm, *ffn_norm; /* [n_embd] */
-    const float *attn_q_bias; /* [n_heads * head_dim]; biases are NULL where there are none */
-    const float *attn_k_bias, *attn_v_bias; /* [n_kv_heads * head_dim] */
-    struct kvl_weight attn_q;               /* [n_heads * head_dim][n_embd] */
-    struct kvl_weight attn_k, attn_v;       /* [n_kv_heads * head_dim][n_embd] */
-    struct kvl_weight attn_output;          /* [n_embd][n_heads * head_dim] */
-    struct kvl_weight ffn_gate, ffn_up;     /* [n_ff][n_embd] */
-    struct kvl_weight ffn_down;             /* [n_embd][n_ff] */
-    const struct kvl_rope *rope;            /* how this layer turns: one of struct kvl_weights */
+    const float *attn_norm, *ffn_norm;        /* [n_embd] */
+    const float *attn_q_norm, *attn_k_norm;   /* [head_dim], of every head before it turns */
+    const float *attn_q_bias;                 /* [n_heads * head_dim] */
+    const float *attn_k_bias, *attn_v_bias;   /* [n_kv_heads * head_dim] */
+    const float *attn_output_bias;            /* [n_embd] */
+    const float *ffn_gate_bias, *ffn_up_bias; /* [n_ff] */
+    const float *ffn_down_bias;               /* [n_embd] */
+    struct kvl_weight attn_q;                 /* [n_heads * head_dim][n_embd] */
+    struct kvl_weight attn_k, attn_v;         /* [n_kv_heads * head_dim][n_embd] */
+    struct kvl_weight attn_output;            /* [n_embd][n_heads * head_dim] */
+    struct kvl_weight ffn_gate, ffn_up;       /* [n_ff][n_embd] */
+    struct kvl_weight ffn_down;               /* [n_embd][n_ff] */
+    const struct kvl_rope *rope;              /* how this layer turns: one of struct kvl_weights */
+    const float *attn_sinks; /* [n_heads] a logit that every softmax has besides, or NULL */
+    int32_t window;          /* a token reads those less than this before it; 0 = all */
+};
+
+/* The ways in which layers may turn. */
+enum kvl_rope_kind {
+    KVL_ROPE_GLOBAL, /* what the keys say */
+    KVL_ROPE_NOT,    /* not at all */
+    KVL_ROPE_KINDS,
 };
 
 /* Everything but `layer` and frequencies is borrowed from the file, which must stay open. */
@@ -42,12 +56,12 @@ struct kvl_weights {
     struct kvl_weight embed;  /* [n_vocab][n_embd] */
     struct kvl_weight output; /* [n_vocab][n_embd]; equal to embed in a tied model */
     const float *output_norm; /* [n_embd] */
-    const float *rope_freqs;  /* [head_dim / 2] divisors of the frequencies, or NULL */
-    struct kvl_rope *rope;    /* [n_ropes] the ways in which layers turn */
-    int32_t n_ropes;
-    double *freq; /* [n_freqs] frequencies of all of them */
+    const float *rope_freqs;  /* [n_rot / 2] divisors of the frequencies, or NULL */
+    struct kvl_rope *rope;    /* [KVL_ROPE_KINDS] */
+    double *freq;             /* [n_freqs] frequencies of all of them */
     size_t n_freqs;
     float scale;                     /* of q.k */
+    float cap;                       /* logits become cap * tanh(logit / cap); 0 = none */
     struct kvl_layer_weights *layer; /* [n_layers] */
     bool tied;
 };

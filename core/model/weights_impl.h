@@ -7,6 +7,20 @@
 
 enum {
     KVL_MAX_WIDTH = 1 << 20, /* of embedding, feed-forward, all heads together */
+    KVL_MAX_CONTEXT = 1 << 30,
+};
+
+/* What the keys say of the frequencies. */
+struct kvl_rope_keys {
+    enum kvl_rope_scaling {
+        KVL_SCALING_NONE,
+        KVL_SCALING_LINEAR,
+        KVL_SCALING_YARN,
+    } scaling;
+    double base, factor;
+    double attn_factor;          /* of cosine and sine */
+    int32_t n_ctx_orig;          /* context before it was scaled */
+    double beta_fast, beta_slow; /* of YaRN: rotations within that context */
 };
 
 struct kvl_loader {
@@ -16,6 +30,7 @@ struct kvl_loader {
     bool *used; /* [n_tensors] found so far; any other tensor is refused */
     char key[2][96];
     int i_key;
+    struct kvl_rope_keys rope;
 };
 
 /* ---- weights_keys.c ----------------------------------------------------------------------------- */

@@ -57,7 +57,6 @@ static int check_integers(struct kvl_loader *l)
     } row[] = {
         { "general.quantization_version", 2, 2, false },
         { "expert_count", 0, 0, true },
-        { "attention.sliding_window", 0, 0, true },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         const char *key = row[i].own ? kvl_key_of(l, row[i].key) : row[i].key;
@@ -98,13 +97,9 @@ static int check_scales(struct kvl_loader *l)
         const char *key;
         double usual;
     } row[] = {
-        { "logit_scale", 1 },
-        { "embedding_scale", 1 },
-        { "residual_scale", 1 },
-        { "attn_logit_softcapping", 0 },
-        { "final_logit_softcapping", 0 },
-        { "attention.clamp_kqv", 0 },
-        { "attention.max_alibi_bias", 0 },
+        { "logit_scale", 1 },         { "embedding_scale", 1 },
+        { "residual_scale", 1 },      { "final_logit_softcapping", 0 },
+        { "attention.clamp_kqv", 0 }, { "attention.max_alibi_bias", 0 },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         KVL_TRY(kvl_key_usual(l, row[i].key, row[i].usual));

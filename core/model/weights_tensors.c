@@ -123,46 +123,108 @@ int kvl_load_outer(struct kvl_loader *l)
     KVL_TRY(kvl_take_vector(l, "output_norm.weight", h->n_embd, &w->output_norm));
     w->tied = !kvl_gguf_tensor(l->g, "output.weight");
     w->output = w->embed;
-    if (w->tied) return KVL_OK;
+    if (w->tied && !w->arch->untied) return KVL_OK;
     return take(l, "output.weight", h->n_vocab, h->n_embd, &w->output);
 }
 
-/* What a layer has: a part that an architecture may have or not is a row here and a field of struct kvl_arch. */
-int kvl_load_layer(struct kvl_loader *l, int32_t i)
+/* ---- layers --------------------------------------------------------------------------------------- */
+
+/* What a file must do with a tensor that an architecture knows. */
+enum need { NOT, MAY, MUST };
+
+struct layer_matrix {
+    const char *name;
+    enum need need;
+    int32_t n_rows, n_cols;
+    struct kvl_weight *out;
+};
+
+struct layer_vector {
+    const char *name;
+    enum need need;
+    int32_t n;
+    const float **out;
+};
+
+/* Whether the tensor is to be read; `full`, its name in the file, says which it is. */
+static bool wanted(const struct kvl_loader *l, int32_t layer, const char *name, enum need need,
+                   char full[64])
 {
+    snprintf(full, 64, "blk.%d.%s", layer, name);
+    return need == MUST || (need == MAY && kvl_gguf_tensor(l->g, full));
+}
+
+static int load_matrices(struct kvl_loader *l, int32_t layer, const struct layer_matrix *m,
+                         size_t n)
+{
+    char name[64];
+    for (size_t i = 0; i < n; i++)
+        if (wanted(l, layer, m[i].name, m[i].need, name))
+            KVL_TRY(take(l, name, m[i].n_rows, m[i].n_cols, m[i].out));
+    return KVL_OK;
+}
+
+static int load_vectors(struct kvl_loader *l, int32_t layer, const struct layer_vector *v, size_t n)
+{
+    char name[64];
+    for (size_t i = 0; i < n; i++)
+        if (wanted(l, layer, v[i].name, v[i].need, name))
+            KVL_TRY(kvl_take_vector(l, name, v[i].n, v[i].out));
+    return KVL_OK;
+}
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
+static int load_attention(struct kvl_loader *l, int32_t i)
+{
+    const struct kvl_arch *a = l->w->arch;
     const struct kvl_hparams *h = &l->w->hparams;
     struct kvl_layer_weights *y = &l->w->layer[i];
     int32_t d = h->n_embd, q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim;
-    char name[64];
-    const struct {
-        const char *name;
-        int32_t n_rows, n_cols;
-        struct kvl_weight *out;
-    } matrix[] = {
-        { "attn_q", q, d, &y->attn_q },           { "attn_k", kv, d, &y->attn_k },
-        { "attn_v", kv, d, &y->attn_v },          { "attn_output", d, q, &y->attn_output },
-        { "ffn_gate", h->n_ff, d, &y->ffn_gate }, { "ffn_up", h->n_ff, d, &y->ffn_up },
-        { "ffn_down", d, h->n_ff, &y->ffn_down },
+    enum need bias = a->qkv_bias ? MUST : MAY, norm = a->qk_norm ? MUST : NOT;
+    const struct layer_vector vector[] = {
+        { "attn_norm.weight", MUST, d, &y->attn_norm },
+        { "attn_q.bias", bias, q, &y->attn_q_bias },
+        { "attn_k.bias", bias, kv, &y->attn_k_bias },
+        { "attn_v.bias", bias, kv, &y->attn_v_bias },
+        { "attn_output.bias", MAY, d, &y->attn_output_bias },
+        { "attn_q_norm.weight", norm, h->head_dim, &y->attn_q_norm },
+        { "attn_k_norm.weight", norm, h->head_dim, &y->attn_k_norm },
+        { "attn_sinks.weight", a->sinks ? MUST : NOT, h->n_heads, &y->attn_sinks },
     };
-    const struct {
-        const char *name;
-        int32_t n;
-        bool there;
-        const float **out;
-    } vector[] = {
-        { "attn_norm.weight", d, true, &y->attn_norm },
-        { "ffn_norm.weight", d, true, &y->ffn_norm },
-        { "attn_q.bias", q, l->w->arch->qkv_bias, &y->attn_q_bias },
-        { "attn_k.bias", kv, l->w->arch->qkv_bias, &y->attn_k_bias },
-        { "attn_v.bias", kv, l->w->arch->qkv_bias, &y->attn_v_bias },
+    const struct layer_matrix matrix[] = {
+        { "attn_q.weight", MUST, q, d, &y->attn_q },
+        { "attn_k.weight", MUST, kv, d, &y->attn_k },
+        { "attn_v.weight", MUST, kv, d, &y->attn_v },
+        { "attn_output.weight", MUST, d, q, &y->attn_output },
     };
-    for (size_t v = 0; v < sizeof vector / sizeof vector[0]; v++) {
-        snprintf(name, sizeof name, "blk.%d.%s", i, vector[v].name);
-        if (vector[v].there) KVL_TRY(kvl_take_vector(l, name, vector[v].n, vector[v].out));
-    }
-    for (size_t m = 0; m < sizeof matrix / sizeof matrix[0]; m++) {
-        snprintf(name, sizeof name, "blk.%d.%s.weight", i, matrix[m].name);
-        KVL_TRY(take(l, name, matrix[m].n_rows, matrix[m].n_cols, matrix[m].out));
-    }
-    return KVL_OK;
+    KVL_TRY(load_vectors(l, i, vector, COUNT(vector)));
+    return load_matrices(l, i, matrix, COUNT(matrix));
+}
+
+static int load_mlp(struct kvl_loader *l, int32_t i)
+{
+    const struct kvl_hparams *h = &l->w->hparams;
+    struct kvl_layer_weights *y = &l->w->layer[i];
+    int32_t d = h->n_embd, ff = h->n_ff;
+    const struct layer_vector vector[] = {
+        { "ffn_norm.weight", MUST, d, &y->ffn_norm },
+        { "ffn_gate.bias", MAY, ff, &y->ffn_gate_bias },
+        { "ffn_up.bias", MAY, ff, &y->ffn_up_bias },
+        { "ffn_down.bias", MAY, d, &y->ffn_down_bias },
+    };
+    const struct layer_matrix matrix[] = {
+        { "ffn_gate.weight", MUST, ff, d, &y->ffn_gate },
+        { "ffn_up.weight", MUST, ff, d, &y->ffn_up },
+        { "ffn_down.weight", MUST, d, ff, &y->ffn_down },
+    };
+    KVL_TRY(load_vectors(l, i, vector, COUNT(vector)));
+    return load_matrices(l, i, matrix, COUNT(matrix));
+}
+
+/* A part that an architecture may have or not is a row of a table here and a field of struct kvl_arch. */
+int kvl_load_layer(struct kvl_loader *l, int32_t i)
+{
+    KVL_TRY(load_attention(l, i));
+    return load_mlp(l, i);
 }

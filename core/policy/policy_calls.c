@@ -28,12 +28,21 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     if (layer < 0 || layer >= ctx->shape->n_layers)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query of layer %d, want 0 to %d", layer,
                         ctx->shape->n_layers - 1);
-    const struct kvl_weight *w = &e->model->w.layer[layer].attn_q;
+    const struct kvl_layer_weights *y = &e->model->w.layer[layer];
+    const struct kvl_weight *w = &y->attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
     KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
-    const float *bias = e->model->w.layer[layer].attn_q_bias;
-    if (bias)
-        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = q, .x = bias, .n = (size_t)w->n_rows }));
+    if (y->attn_q_bias)
+        KVL_TRY(ctx->ops->add(
+            &(struct kvl_add_args){ .y = q, .x = y->attn_q_bias, .n = (size_t)w->n_rows }));
+    if (y->attn_q_norm)
+        KVL_TRY(ctx->ops->rmsnorm(
+            &(struct kvl_rmsnorm_args){ .y = q,
+                                        .x = q,
+                                        .w = y->attn_q_norm,
+                                        .n = ctx->shape->n_heads,
+                                        .dim = ctx->shape->head_dim,
+                                        .eps = (float)e->model->w.hparams.rms_eps }));
     return kvl_rotate(ctx, layer, q, ctx->shape->n_heads, pos, q);
 }
 

@@ -241,7 +241,14 @@ static void check_model(const char *folder, const char *name)
 
 static void test_given_models(void **state)
 {
-    static const char *const name[] = { "llama", "llama-llama3-scaling", "qwen2" };
+    static const char *const name[] = { "llama",
+                                        "llama-llama3-scaling",
+                                        "llama-yarn-4x-of-16",
+                                        "llama-head-dim-24--linear-8--tied--biases",
+                                        "qwen2",
+                                        "qwen3-head-dim-24",
+                                        "internlm2--weights-of-a-llama",
+                                        "smollm3" };
     const char *folder = getenv("KVL_ARCHS");
     (void)state;
     if (!folder) skip();
