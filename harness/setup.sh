@@ -24,6 +24,7 @@ libxxhash:libxxhash-dev
 jansson:libjansson-dev
 yaml-0.1:libyaml-dev
 libpcre2-8:libpcre2-dev
+libutf8proc:libutf8proc-dev
 openblas:libopenblas-dev
 cmocka:libcmocka-dev
 "

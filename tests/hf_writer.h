@@ -90,6 +90,34 @@ static inline void hw_json(const struct hw *w, const char *name, const json_t *v
     gw_check(json_dump_file(v, hw_path(w, name), JSON_INDENT(1) | JSON_PRESERVE_ORDER) == 0);
 }
 
+/* The vocabulary of gw_byte_vocab. */
+static inline void hw_tokenizer(const struct hw *w)
+{
+    static const char *const special[] = { "<pad>", "<bos>", "<eos>" };
+    json_t *vocab = json_object(), *added = json_array();
+    for (uint32_t b = 0; b < 256; b++) {
+        char text[8] = "";
+        gw_utf8(gw_byte_char(b), text);
+        gw_check(json_object_set_new(vocab, text, json_integer(GW_BYTE0 + b)) == 0);
+    }
+    for (int i = 0; i < 3; i++)
+        gw_check(json_array_append_new(added,
+                                       json_pack("{si ss sb sb sb sb sb}", "id", i, "content",
+                                                 special[i], "single_word", 0, "lstrip", 0,
+                                                 "rstrip", 0, "normalized", 0, "special", 1)) == 0);
+    json_t *v =
+        json_pack("{so sn s{ss sb sb sb} s{ss} s{ss so s[] sb sb}}", "added_tokens", added,
+                  "normalizer", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0,
+                  "trim_offsets", 1, "use_regex", 1, "decoder", "type", "ByteLevel", "model",
+                  "type", "BPE", "vocab", vocab, "merges", "byte_fallback", 0, "ignore_merges", 0);
+    gw_check(v != NULL);
+    hw_json(w, "tokenizer.json", v);
+    json_decref(v);
+    v = json_pack("{ss ss sb}", "bos_token", "<bos>", "eos_token", "<eos>", "add_bos_token", 1);
+    hw_json(w, "tokenizer_config.json", v);
+    json_decref(v);
+}
+
 static inline void hw_save(const struct hw *w, int32_t parts)
 {
     json_t *map = json_object();
@@ -106,6 +134,7 @@ static inline void hw_save(const struct hw *w, int32_t parts)
     if (parts > 1) hw_json(w, "model.safetensors.index.json", index);
     json_decref(index);
     hw_json(w, "config.json", w->config);
+    hw_tokenizer(w);
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */

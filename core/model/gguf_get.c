@@ -194,6 +194,11 @@ int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_
     return KVL_OK;
 }
 
+const char *kvl_gguf_folder(const struct kvl_gguf *g)
+{
+    return g->hf_dir;
+}
+
 size_t kvl_gguf_size(const struct kvl_gguf *g)
 {
     size_t bytes = g->n_files ? 0 : g->size;

@@ -13,8 +13,8 @@ static const char hf_config_name[] = "config.json";
 
 /* Of the model's identity beside the weights, where they are there. */
 static const char *const hf_small[] = {
-    "config.json",     "generation_config.json", "tokenizer.json",
-    "tokenizer.model", "tokenizer_config.json",
+    "config.json",           "generation_config.json",  "tokenizer.json",      "tokenizer.model",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
 };
 
 static bool hf_is_folder(const char *path)
@@ -128,29 +128,6 @@ static int hf_name_key(struct hf *h)
     return kvl_hf_str(h, "general.name", name, len);
 }
 
-/* A text of the tokenizer's configuration; a list of templates has a default one. */
-static int hf_template_key(struct hf *h)
-{
-    char *path = hf_path(h->dir, "tokenizer_config.json");
-    json_t *config = NULL;
-    int rc = path ? KVL_OK : KVL_ENOMEM;
-    if (path && kvl_filemap_size(path)) rc = kvl_hf_json_file(path, &config, h->err);
-    const json_t *text = json_object_get(config, "chat_template");
-    for (size_t i = 0; i < json_array_size(text); i++) {
-        const json_t *row = json_array_get(text, i);
-        const char *name = json_string_value(json_object_get(row, "name"));
-        if (!name || strcmp(name, "default") != 0) continue;
-        text = json_object_get(row, "template");
-        break;
-    }
-    if (rc == KVL_OK && json_is_string(text))
-        rc = kvl_hf_str(h, "tokenizer.chat_template", json_string_value(text),
-                        json_string_length(text));
-    json_decref(config);
-    kvl_free(path);
-    return rc;
-}
-
 /* Keys as the bytes of a file without tensors, which lives as long as h->g. */
 static int hf_parse_keys(struct hf *h)
 {
@@ -199,7 +176,6 @@ static int hf_read(struct hf *h, const char *config)
     KVL_TRY(kvl_hf_json_file(config, &h->config, h->err));
     KVL_TRY(kvl_hf_config(h));
     KVL_TRY(hf_name_key(h));
-    KVL_TRY(hf_template_key(h));
     KVL_TRY(hf_check_weights(h->dir, h->err));
     KVL_TRY(hf_parse_keys(h));
     KVL_TRY(kvl_safetensors_open(h->dir, &h->weights, h->err));

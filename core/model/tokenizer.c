@@ -35,24 +35,40 @@ static bool equals(struct kvl_str s, const char *other)
     return s.len == strlen(other) && memcmp(s.s, other, s.len) == 0;
 }
 
+static int load_template(struct kvl_tokenizer *t, const struct kvl_gguf *file, struct kvl_err *err)
+{
+    static const char key[] = "tokenizer.chat_template";
+    struct kvl_str s;
+    if (!kvl_gguf_has(file, key)) return KVL_OK;
+    KVL_TRY(kvl_gguf_str(file, key, &s, err));
+    t->chat_template = kvl_alloc(s.len + 1, 1);
+    if (!t->chat_template) return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
+    memcpy(t->chat_template, s.s, s.len);
+    return KVL_OK;
+}
+
 static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                 struct kvl_err *err)
 {
     struct kvl_str model;
     KVL_TRY(kvl_gguf_str(file, "tokenizer.ggml.model", &model, err));
     t->bpe = equals(model, "gpt2");
+    t->kind = t->bpe ? "gpt2" : "llama";
     if (!t->bpe && !equals(model, "llama"))
         return kvl_fail(err, KVL_EMODEL, "tokenizer.ggml.model is \"%.*s\", want llama or gpt2",
                         (int)KVL_MIN(model.len, (size_t)32), model.s);
     t->add_bos = !t->bpe;
     KVL_TRY(kvl_tok_load_vocab(t, file, hash, err));
     KVL_TRY(t->bpe ? kvl_tok_bpe_load(t, file, hash, err) : kvl_tok_spm_load(t, file, hash, err));
+    KVL_TRY(load_template(t, file, err));
     return kvl_tok_load_special(t, err);
 }
 
 int kvl_tokenizer_create(const struct kvl_gguf *file, struct kvl_tokenizer **out,
                          struct kvl_err *err)
 {
+    const char *dir = kvl_gguf_folder(file);
+    if (dir) return kvl_tokenizer_from_hf(dir, out, err);
     struct kvl_tokenizer *t = kvl_alloc(1, sizeof *t);
     XXH3_state_t *hash = XXH3_createState();
     int rc = t && hash ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for a tokenizer");
@@ -82,6 +98,8 @@ void kvl_tokenizer_destroy(struct kvl_tokenizer *t)
     kvl_free(t->ends);
     kvl_free(t->slot);
     kvl_free(t->special);
+    kvl_free(t->flags);
+    kvl_free(t->chat_template);
     kvl_free(t->rank);
     kvl_free(t->merge);
     kvl_free(t);
@@ -121,27 +139,68 @@ static int encode_fragment(struct tok_encode *e, size_t begin, size_t end, bool 
     return kvl_tok_spm_fragment(e, begin, end - begin, space && e->t->add_space);
 }
 
-static int encode_text(struct tok_encode *e, uint32_t flags)
+typedef int (*encode_part_fn)(struct tok_encode *e, size_t begin, size_t end, bool space,
+                              uint32_t flags);
+
+/* Cuts [begin, end) at special tokens, `later` ones or the others; `part` encodes what is between. */
+static int encode_cut(struct tok_encode *e, size_t begin, size_t end, bool space, uint32_t flags,
+                      bool later, encode_part_fn part)
 {
     struct tok_hit *hit;
-    size_t n, begin = 0;
-    bool space = !(flags & KVL_ENCODE_CONTINUE);
-    bool whole = (flags & KVL_ENCODE_BOS) && !(flags & KVL_ENCODE_CONTINUE);
-    KVL_TRY(
-        kvl_tok_special_hits(e->t, e->text, e->len, flags & KVL_ENCODE_SPECIAL, &hit, &n, e->err));
+    size_t n, from = begin;
+    KVL_TRY(kvl_tok_special_hits(e->t, e->text + begin, end - begin, flags & KVL_ENCODE_SPECIAL,
+                                 later, &hit, &n, e->err));
     int rc = KVL_OK;
-    if (whole && e->t->add_bos && e->t->bos >= 0) rc = kvl_tok_push(e, 0, e->t->bos);
     for (size_t i = 0; rc == KVL_OK && i < n; i++) {
-        rc = encode_fragment(e, begin, hit[i].begin, space);
-        if (rc == KVL_OK) rc = kvl_tok_push(e, hit[i].begin, hit[i].id);
-        begin = hit[i].begin + hit[i].len;
-        space = true;
+        rc = part(e, from, begin + hit[i].begin, space, flags);
+        if (rc == KVL_OK) rc = kvl_tok_push(e, begin + hit[i].begin, hit[i].id);
+        from = begin + hit[i].begin + hit[i].len;
+        space = !e->t->space_once;
     }
-    if (rc == KVL_OK) rc = encode_fragment(e, begin, e->len, space);
-    if (rc == KVL_OK && (flags & KVL_ENCODE_BOS) && e->t->add_eos && e->t->eos >= 0)
-        rc = kvl_tok_push(e, e->len, e->t->eos);
+    if (rc == KVL_OK) rc = part(e, from, end, space, flags);
     free(hit);
     return rc;
+}
+
+static int encode_plain(struct tok_encode *e, size_t begin, size_t end, bool space, uint32_t flags)
+{
+    (void)flags;
+    return encode_fragment(e, begin, end, space);
+}
+
+/* Composes a stretch, then looks for the special tokens that are meant to be found after that. */
+static int encode_part(struct tok_encode *e, size_t begin, size_t end, bool space, uint32_t flags)
+{
+    const char *text = e->text;
+    struct kvl_buf composed = { 0 };
+    size_t *at = NULL, len = e->len;
+    bool changed = false;
+    int32_t first = e->out->n;
+    if (begin == end) return KVL_OK;
+    if (!e->t->added) return encode_fragment(e, begin, end, space);
+    int rc = e->t->nfc ? kvl_tok_nfc(text + begin, end - begin, &composed, &at, &changed) : KVL_OK;
+    if (!changed) return encode_cut(e, begin, end, space, flags, true, encode_plain);
+    if (rc != KVL_OK) kvl_fail(e->err, rc, "no memory to tokenise %zu bytes", len);
+    e->text = composed.data;
+    e->len = composed.len;
+    if (rc == KVL_OK) rc = encode_cut(e, 0, composed.len, space, flags, true, encode_plain);
+    for (int32_t i = first; i < e->out->n; i++) e->out->begin[i] = begin + at[e->out->begin[i]];
+    e->text = text;
+    e->len = len;
+    kvl_buf_free(&composed);
+    free(at);
+    return rc;
+}
+
+static int encode_text(struct tok_encode *e, uint32_t flags)
+{
+    bool start = !(flags & KVL_ENCODE_CONTINUE);
+    if (start && (flags & KVL_ENCODE_BOS) && e->t->add_bos && e->t->bos >= 0)
+        KVL_TRY(kvl_tok_push(e, 0, e->t->bos));
+    KVL_TRY(encode_cut(e, 0, e->len, start, flags, false, encode_part));
+    if ((flags & KVL_ENCODE_BOS) && e->t->add_eos && e->t->eos >= 0)
+        return kvl_tok_push(e, e->len, e->t->eos);
+    return KVL_OK;
 }
 
 int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
@@ -229,7 +288,7 @@ static bool is_punct(uint32_t c)
     return false;
 }
 
-static uint32_t utf8_value(const char *s, size_t len)
+uint32_t kvl_utf8_value(const char *s, size_t len)
 {
     static const uint8_t lead[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
     uint32_t c = (unsigned char)s[0] & lead[len];
@@ -246,7 +305,7 @@ bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id)
     for (size_t i = 0, len; i < s.len; i += len) {
         len = kvl_utf8_len(s.s + i, s.len - i);
         if (len == 0) return false;
-        bool punct = is_punct(utf8_value(s.s + i, len));
+        bool punct = is_punct(kvl_utf8_value(s.s + i, len));
         if (!punct && s.s[i] != ' ' && s.s[i] != '\t') return false;
         any = any || punct;
     }
@@ -271,5 +330,10 @@ uint64_t kvl_tokenizer_hash(const struct kvl_tokenizer *t)
 
 const char *kvl_tokenizer_model(const struct kvl_tokenizer *t)
 {
-    return t->bpe ? "gpt2" : "llama";
+    return t->kind;
+}
+
+const char *kvl_tokenizer_template(const struct kvl_tokenizer *t)
+{
+    return t->chat_template;
 }

@@ -1,114 +1,9 @@
-/* `gpt2`: byte-level BPE.  A fragment is cut into pieces by the published pre-tokenizer patterns,
- * and the bytes of a piece are merged by the ranks of the file.
- *
- * Patterns are data, run by PCRE2 as published but for \s, which is written out as the White_Space
- * property (PCRE2's own \s also holds U+180E).  (?i:'s) folds case as Unicode does, so that it
- * matches U+017F too, like the engines the patterns were written for.  Bytes that are not UTF-8
- * match no pattern: such a stretch is a piece of its own. */
+/* `gpt2`: byte-level BPE.  A fragment is cut into pieces by the pre-tokenizer patterns, and the bytes
+ * of a piece are merged by the ranks of the file.  Bytes that are not UTF-8 match no pattern: such a
+ * stretch is a piece of its own. */
 #include "tokenizer_impl.h"
 
 #include <string.h>
-
-/* ---- pre-tokenizers ------------------------------------------------------------------------ */
-
-#define WS     "\\t-\\r\\x{85}\\p{Z}" /* White_Space, inside a class */
-#define BREAKS "[" WS "]+(?![^" WS "])"
-#define GPT2   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" BREAKS
-#define LLAMA3(digits)                                                                             \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" WS                \
-    "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" BREAKS "|[" WS "]+"
-#define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
-#define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
-#define TEKKEN                                                                                     \
-    "[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]*[" LOWER "]+|[^\\r\\n\\p{L}\\p{N}]?[" UPPER "]+[" LOWER     \
-    "]*|\\p{N}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|[" WS "]*[\\r\\n]+|" BREAKS "|[" WS "]+"
-
-static const char *const pat_gpt2[TOK_MAX_PATTERNS] = { GPT2 };
-static const char *const pat_digits[TOK_MAX_PATTERNS] = { "\\p{N}", GPT2 };
-static const char *const pat_llama3[TOK_MAX_PATTERNS] = { LLAMA3("\\p{N}{1,3}") };
-static const char *const pat_qwen2[TOK_MAX_PATTERNS] = { LLAMA3("\\p{N}") };
-static const char *const pat_tekken[TOK_MAX_PATTERNS] = { TEKKEN };
-static const char *const pat_default[TOK_MAX_PATTERNS] = { "[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2,
-                                                           "\\p{N}+", "[0-9][0-9][0-9]" };
-
-/* One row per value of tokenizer.ggml.pre.  Patterns are applied one after the other to the pieces
- * so far. */
-struct pre_row {
-    const char *tag;
-    const char *const *pattern;
-    bool ignore_merges, add_bos;
-};
-
-static const struct pre_row pre_rows[] = {
-    { "default", pat_default, false, false },
-    { "gpt-2", pat_gpt2, false, false },
-    { "mpt", pat_gpt2, false, false },
-    { "olmo", pat_gpt2, false, false },
-    { "roberta-bpe", pat_gpt2, false, false },
-    { "phi-2", pat_gpt2, false, false },
-    { "exaone4", pat_gpt2, false, false },
-    { "smollm", pat_digits, false, false },
-    { "starcoder", pat_digits, false, false },
-    { "refact", pat_digits, false, false },
-    { "command-r", pat_digits, false, false },
-    { "codeshell", pat_digits, false, false },
-    { "exaone", pat_digits, false, false },
-    { "llama3", pat_llama3, true, true },
-    { "llama-v3", pat_llama3, true, true },
-    { "llama-bpe", pat_llama3, true, true },
-    { "falcon3", pat_llama3, true, true },
-    { "smaug-bpe", pat_llama3, false, false },
-    { "dbrx", pat_llama3, false, false },
-    { "qwen2", pat_qwen2, false, false },
-    { "deepseek-r1-qwen", pat_qwen2, false, false },
-    { "megrez", pat_qwen2, false, false },
-    { "stablelm2", pat_qwen2, false, false },
-    { "tekken", pat_tekken, true, true },
-};
-enum { N_PRE_ROWS = sizeof pre_rows / sizeof pre_rows[0] };
-
-static int unknown_pre(struct kvl_str tag, struct kvl_err *err)
-{
-    const char *name[N_PRE_ROWS];
-    char shown[64] = { 0 };
-    for (size_t i = 0; i < N_PRE_ROWS; i++) name[i] = pre_rows[i].tag;
-    for (size_t i = 0; i < tag.len && i + 1 < sizeof shown; i++)
-        shown[i] = tag.s[i] < 0x20 || tag.s[i] > 0x7e ? '?' : tag.s[i];
-    const char *near = kvl_nearest(shown, name, N_PRE_ROWS);
-    return kvl_fail(err, KVL_EMODEL,
-                    "tokenizer.ggml.pre is \"%s\", which is not known%s%s; known are gpt-2, "
-                    "llama-bpe, qwen2, smollm, tekken and others",
-                    shown, near ? "; the nearest is " : "", near ? near : "");
-}
-
-static int find_pre(const struct kvl_gguf *file, const struct pre_row **out, struct kvl_err *err)
-{
-    static const char key[] = "tokenizer.ggml.pre";
-    struct kvl_str tag = { "default", 7 };
-    if (kvl_gguf_has(file, key)) KVL_TRY(kvl_gguf_str(file, key, &tag, err));
-    for (size_t i = 0; i < N_PRE_ROWS; i++) {
-        *out = &pre_rows[i];
-        if (strlen((*out)->tag) == tag.len && memcmp((*out)->tag, tag.s, tag.len) == 0)
-            return KVL_OK;
-    }
-    return unknown_pre(tag, err);
-}
-
-static int compile(struct kvl_tokenizer *t, const struct pre_row *row, struct kvl_err *err)
-{
-    for (int i = 0; i < TOK_MAX_PATTERNS && row->pattern[i]; i++) {
-        int code;
-        size_t at;
-        pcre2_code *re = pcre2_compile((PCRE2_SPTR)row->pattern[i], PCRE2_ZERO_TERMINATED,
-                                       PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-        if (!re)
-            return kvl_fail(err, KVL_EINTERNAL, "pattern %d of \"%s\": PCRE2 error %d at %zu", i,
-                            row->tag, code, at);
-        t->pattern[t->n_patterns++] = re;
-        (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
-    }
-    return KVL_OK;
-}
 
 /* ---- loading ------------------------------------------------------------------------------- */
 
@@ -159,7 +54,7 @@ static size_t to_bytes(const int16_t table[N_VISIBLE], struct kvl_str s, char *o
     return n;
 }
 
-static int load_plain(struct kvl_tokenizer *t, struct kvl_err *err)
+int kvl_tok_bpe_texts(struct kvl_tokenizer *t, struct kvl_err *err)
 {
     int16_t table[N_VISIBLE];
     byte_of_visible(table);
@@ -190,24 +85,19 @@ static struct tok_merge *merge_slot(const struct kvl_tokenizer *t, int32_t a, in
     }
 }
 
-/* "A B": both and their concatenation must be tokens. */
-static int add_merge(struct kvl_tokenizer *t, struct kvl_str s, uint32_t rank, struct kvl_buf *both,
-                     struct kvl_err *err)
+/* Both texts and their concatenation must be tokens. */
+static int add_merge(struct kvl_tokenizer *t, const struct kvl_str part[2], uint32_t rank,
+                     const char *key, struct kvl_buf *both, struct kvl_err *err)
 {
-    const char *gap = s.len > 2 ? memchr(s.s + 1, ' ', s.len - 1) : NULL;
-    size_t left = gap ? (size_t)(gap - s.s) : 0;
-    if (!gap || left + 1 == s.len)
-        return kvl_fail(err, KVL_EMODEL, "merge %u of tokenizer.ggml.merges is not two texts",
-                        rank);
     both->len = 0;
-    if (kvl_buf_add(both, s.s, left) != KVL_OK ||
-        kvl_buf_add(both, gap + 1, s.len - left - 1) != KVL_OK)
+    if (kvl_buf_add(both, part[0].s, part[0].len) != KVL_OK ||
+        kvl_buf_add(both, part[1].s, part[1].len) != KVL_OK)
         return kvl_fail(err, KVL_ENOMEM, "no memory for merge %u", rank);
-    int32_t a = kvl_tok_find(t, s.s, left), b = kvl_tok_find(t, gap + 1, s.len - left - 1);
+    int32_t a = kvl_tok_find(t, part[0].s, part[0].len);
+    int32_t b = kvl_tok_find(t, part[1].s, part[1].len);
     int32_t ab = kvl_tok_find(t, both->data, both->len);
     if (a < 0 || b < 0 || ab < 0)
-        return kvl_fail(err, KVL_EMODEL,
-                        "merge %u of tokenizer.ggml.merges: %s is not in the vocabulary", rank,
+        return kvl_fail(err, KVL_EMODEL, "merge %u of %s: %s is not in the vocabulary", rank, key,
                         a < 0   ? "its left part"
                         : b < 0 ? "its right part"
                                 : "its result");
@@ -217,25 +107,53 @@ static int add_merge(struct kvl_tokenizer *t, struct kvl_str s, uint32_t rank, s
     return KVL_OK;
 }
 
-static int load_merges(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
-                       struct kvl_err *err)
+int kvl_tok_split_merge(struct kvl_str s, struct kvl_str part[2])
 {
-    struct kvl_str *s;
+    const char *gap = s.len > 2 ? memchr(s.s + 1, ' ', s.len - 1) : NULL;
+    size_t left = gap ? (size_t)(gap - s.s) : 0;
+    if (!gap || left + 1 == s.len) return KVL_EMODEL;
+    part[0] = (struct kvl_str){ s.s, left };
+    part[1] = (struct kvl_str){ gap + 1, s.len - left - 1 };
+    return KVL_OK;
+}
+
+int kvl_tok_set_merges(struct kvl_tokenizer *t, const struct kvl_str *part, int64_t n,
+                       const char *key, XXH3_state_t *hash, struct kvl_err *err)
+{
     struct kvl_buf both = { 0 };
-    int64_t n;
     size_t cap = 16;
-    KVL_TRY(kvl_gguf_arr_str(file, "tokenizer.ggml.merges", &s, &n, err));
     while (cap < 2 * (size_t)n) cap *= 2;
     t->merge = kvl_alloc(cap, sizeof *t->merge);
     t->merge_mask = cap - 1;
     int rc =
         t->merge ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for %lld merges", (long long)n);
     for (int64_t i = 0; rc == KVL_OK && i < n; i++) {
-        rc = add_merge(t, s[i], (uint32_t)i, &both, err);
-        XXH3_64bits_update(hash, s[i].s, s[i].len);
+        const struct kvl_str *p = &part[2 * i];
+        rc = add_merge(t, p, (uint32_t)i, key, &both, err);
+        XXH3_64bits_update(hash, p[0].s, p[0].len);
+        XXH3_64bits_update(hash, " ", 1);
+        XXH3_64bits_update(hash, p[1].s, p[1].len);
         XXH3_64bits_update(hash, "\n", 1);
     }
     kvl_buf_free(&both);
+    return rc;
+}
+
+static int load_merges(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                       struct kvl_err *err)
+{
+    static const char key[] = "tokenizer.ggml.merges";
+    struct kvl_str *s, *part;
+    int64_t n;
+    int rc = KVL_OK;
+    KVL_TRY(kvl_gguf_arr_str(file, key, &s, &n, err));
+    part = kvl_alloc((size_t)n, 2 * sizeof *part);
+    if (!part) rc = kvl_fail(err, KVL_ENOMEM, "no memory for %lld merges", (long long)n);
+    for (int64_t i = 0; rc == KVL_OK && i < n; i++)
+        if (kvl_tok_split_merge(s[i], &part[2 * i]) != KVL_OK)
+            rc = kvl_fail(err, KVL_EMODEL, "merge %lld of %s is not two texts", (long long)i, key);
+    if (rc == KVL_OK) rc = kvl_tok_set_merges(t, part, n, key, hash, err);
+    kvl_free(part);
     kvl_free(s);
     return rc;
 }
@@ -243,22 +161,15 @@ static int load_merges(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH
 int kvl_tok_bpe_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                      struct kvl_err *err)
 {
-    const struct pre_row *row;
-    KVL_TRY(find_pre(file, &row, err));
-    t->ignore_merges = row->ignore_merges;
-    if (!kvl_gguf_has(file, "tokenizer.ggml.add_bos_token")) t->add_bos = row->add_bos;
-    XXH3_64bits_update(hash, &row->ignore_merges, sizeof row->ignore_merges);
-    for (int i = 0; i < TOK_MAX_PATTERNS && row->pattern[i]; i++)
-        XXH3_64bits_update(hash, row->pattern[i], strlen(row->pattern[i]) + 1);
-    KVL_TRY(compile(t, row, err));
-    KVL_TRY(load_plain(t, err));
+    KVL_TRY(kvl_tok_pre_load(t, file, hash, err));
+    KVL_TRY(kvl_tok_bpe_texts(t, err));
     return load_merges(t, file, hash, err);
 }
 
 /* ---- encoding ------------------------------------------------------------------------------ */
 
-static bool bpe_pair(const struct tok_encode *e, const struct tok_sym *l, const struct tok_sym *r,
-                     uint32_t *rank, int32_t *id)
+bool kvl_tok_bpe_pair(const struct tok_encode *e, const struct tok_sym *l, const struct tok_sym *r,
+                      uint32_t *rank, int32_t *id)
 {
     if (l->id < 0 || r->id < 0) return false;
     const struct tok_merge *m = merge_slot(e->t, l->id, r->id);
@@ -293,7 +204,7 @@ static int merge_piece(struct tok_encode *e, size_t begin, size_t len)
     e->chunk = e->text;
     for (size_t i = begin; i < begin + len; i++)
         KVL_TRY(kvl_tok_symbol(e, i, 1, i, e->t->byte_id[(unsigned char)e->text[i]]));
-    KVL_TRY(kvl_tok_merge_all(e, bpe_pair));
+    KVL_TRY(kvl_tok_merge_all(e, kvl_tok_bpe_pair));
     for (int32_t i = 0; i >= 0; i = e->sym[i].next) {
         const struct tok_sym *s = &e->sym[i];
         if (s->id >= 0)
@@ -316,13 +227,14 @@ static int match(struct tok_encode *e, const pcre2_code *re, const char *s, size
                     (size_t)(s - e->text) + from, rc);
 }
 
-/* Cuts a piece by each pattern of a NULL-terminated list; what no pattern matches is a piece too. */
+/* Cuts a piece by each pattern of a NULL-terminated list; what no pattern matches is a piece too, and
+ * an empty match cuts where it stands. */
 static int split(struct tok_encode *e, pcre2_code *const *pattern, size_t begin, size_t len)
 {
     if (len == 0) return KVL_OK;
     if (!*pattern) return merge_piece(e, begin, len);
-    for (size_t done = 0; done < len;) {
-        int rc = match(e, *pattern, e->text + begin, len, done);
+    for (size_t done = 0, at = 0; done < len;) {
+        int rc = at < len ? match(e, *pattern, e->text + begin, len, at) : PCRE2_ERROR_NOMATCH;
         if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return rc;
         size_t from = len, to = len;
         if (rc >= 0) {
@@ -331,7 +243,8 @@ static int split(struct tok_encode *e, pcre2_code *const *pattern, size_t begin,
         }
         KVL_TRY(split(e, pattern + 1, begin + done, from - done));
         KVL_TRY(split(e, pattern + 1, begin + from, to - from));
-        done = to;
+        done = at = to;
+        if (from == to && to < len) at += kvl_utf8_len(e->text + begin + to, len - to);
     }
     return KVL_OK;
 }

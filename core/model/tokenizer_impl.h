@@ -5,7 +5,13 @@
  *   tokenizer_special.c  finds special tokens in a text
  *   tokenizer_merge.c    joins symbols, best pair first: the core of both algorithms
  *   tokenizer_spm.c      `llama`: pairs by score, leftovers as bytes
- *   tokenizer_bpe.c      `gpt2`: pre-tokenizer patterns, pairs by merge rank
+ *   tokenizer_bpe.c      `gpt2`: pieces by patterns, pairs by merge rank
+ *   tokenizer_pre.c      the pre-tokenizers' patterns
+ *   tokenizer_hf.c       from a Hugging Face folder: which files, BOS, EOS, ends
+ *   tokenizer_json.c     tokenizer.json: vocabulary, merges, added tokens
+ *   tokenizer_steps.c    tokenizer.json: normalizer, pre-tokenizer, post-processor
+ *   tokenizer_proto.c    tokenizer.model of SentencePiece
+ *   tokenizer_nfc.c      Unicode's canonical composition
  *
  * A text is cut at special tokens into fragments; a fragment becomes symbols (characters or bytes)
  * that are merged into tokens.
@@ -29,7 +35,16 @@ enum tok_type {
     TOK_BYTE = 6,
 };
 
-enum { TOK_MAX_PATTERNS = 4 };
+enum { TOK_MAX_PATTERNS = 8, TOK_MAX_TOKENS = 1 << 24 };
+
+/* What a tokenizer.json says of an added token. */
+enum tok_flag {
+    TOK_ADDED = 1,
+    TOK_LSTRIP = 2, /* takes the white space before it */
+    TOK_RSTRIP = 4, /* and behind it */
+    TOK_SINGLE = 8, /* not inside a word */
+    TOK_LATER = 16, /* searched in the normalized text */
+};
 
 /* n byte strings in one block. */
 struct tok_strings {
@@ -60,10 +75,20 @@ struct kvl_tokenizer {
     int32_t *special; /* [n_special] ids, sorted by text */
     int32_t n_special;
     uint64_t hash;
+    const char *kind;    /* "llama", "gpt2", "bpe" */
+    char *chat_template; /* NULL: none */
+    /* From a Hugging Face folder: the leftmost added token counts, then the longest. */
+    bool added;
+    uint8_t *flags;    /* [n] enum tok_flag; NULL without `added` */
+    bool nfc;          /* text is composed first */
+    bool space_once;   /* the prefix space at the text's start alone */
+    bool space_unless; /* none before a space */
+    bool cut_marks;    /* a word begins at every U+2581 */
     /* llama */
     uint32_t *rank; /* [n] 0 for the best score; equal scores have equal ranks */
     bool cut_words; /* no token goes on over a space: words can be merged one by one */
     /* gpt2 */
+    const char *pre;    /* the pre-tokenizer's name */
     bool ignore_merges; /* a piece that is a token needs no merging */
     struct tok_merge *merge;
     size_t merge_mask;
@@ -109,8 +134,15 @@ struct tok_hit {
 };
 
 /* tokenizer_vocab.c */
+/* Texts [n] without equals or empty ones; sets n and makes type, ends and byte_id. */
+int kvl_tok_set_texts(struct kvl_tokenizer *t, const struct kvl_str *s, int32_t n,
+                      struct kvl_err *err);
+int kvl_tok_load_bytes(struct kvl_tokenizer *t, struct kvl_err *err); /* those of TOK_BYTE */
+void kvl_tok_hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash);
 int kvl_tok_load_vocab(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                        struct kvl_err *err);
+/* Marks the tokens whose text says that they end a generation. */
+void kvl_tok_name_ends(struct kvl_tokenizer *t);
 int32_t kvl_tok_find(const struct kvl_tokenizer *t, const char *s, size_t len); /* -1: none */
 /* The same, but only tokens that plain text may become: no control, unknown or byte tokens. */
 int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t len);
@@ -119,10 +151,11 @@ int kvl_tok_byte_value(struct kvl_str s);
 struct kvl_str kvl_tok_string(const struct tok_strings *s, int32_t i);
 int kvl_tok_strings_init(struct tok_strings *s, int32_t n, size_t bytes);
 
-/* tokenizer_special.c.  Hits in ascending order (kvl_free); none overlap. */
+/* tokenizer_special.c.  Hits in ascending order (free); none overlap. */
 int kvl_tok_load_special(struct kvl_tokenizer *t, struct kvl_err *err);
+/* `later`: the tokens of TOK_LATER instead of the others. */
 int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
-                         struct tok_hit **hit, size_t *n, struct kvl_err *err);
+                         bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err);
 
 /* tokenizer_merge.c */
 int kvl_tok_push(struct tok_encode *e, size_t raw, int32_t id); /* a token to the output */
@@ -137,14 +170,45 @@ int kvl_tok_merge_all(struct tok_encode *e, kvl_tok_pair_fn pair);
 /* tokenizer_spm.c */
 int kvl_tok_spm_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                      struct kvl_err *err);
+/* The same with scores given: floats [t->n], not aligned; `key` names them in a message. */
+int kvl_tok_spm_scores(struct kvl_tokenizer *t, const void *score, const char *key,
+                       XXH3_state_t *hash, struct kvl_err *err);
+/* And without scores: what follows from the texts. */
+int kvl_tok_spm_texts(struct kvl_tokenizer *t, struct kvl_err *err);
 int kvl_tok_spm_fragment(struct tok_encode *e, size_t begin, size_t len, bool space);
 
 /* tokenizer_bpe.c */
 int kvl_tok_bpe_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                      struct kvl_err *err);
+int kvl_tok_bpe_texts(struct kvl_tokenizer *t, struct kvl_err *err);
+/* "A B" to A and B; KVL_EMODEL without a message when it is not that. */
+int kvl_tok_split_merge(struct kvl_str s, struct kvl_str part[2]);
+/* `part` [n][2], best merge first. */
+int kvl_tok_set_merges(struct kvl_tokenizer *t, const struct kvl_str *part, int64_t n,
+                       const char *key, XXH3_state_t *hash, struct kvl_err *err);
+bool kvl_tok_bpe_pair(const struct tok_encode *e, const struct tok_sym *l, const struct tok_sym *r,
+                      uint32_t *rank, int32_t *id);
 int kvl_tok_bpe_fragment(struct tok_encode *e, size_t begin, size_t len);
+
+/* tokenizer_pre.c */
+int kvl_tok_pre_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                     struct kvl_err *err);
+/* Appends to t->pattern; `of` says in a message whose pattern it is. */
+int kvl_tok_add_pattern(struct kvl_tokenizer *t, const char *pattern, const char *of,
+                        struct kvl_err *err);
+
+/* \s, \S, ^ and $ of the engine that tokenizer.json is written for, in PCRE2's words; what means
+ * something else there is refused.  `path` says in a message where the pattern stands. */
+int kvl_tok_regex(const char *in, const char *path, struct kvl_buf *out, struct kvl_err *err);
+
+/* tokenizer_nfc.c */
+bool kvl_tok_nfc_works(void); /* false: built without it */
+/* Composes text [len].  *changed false: it is composed already, and `out` stays empty.  Else `out` is
+ * the new text and *at [out->len] (free) where each of its bytes came from. */
+int kvl_tok_nfc(const char *text, size_t len, struct kvl_buf *out, size_t **at, bool *changed);
 
 /* Length of the valid UTF-8 character at s (1 to 4), 0 when the bytes there are not one. */
 size_t kvl_utf8_len(const char *s, size_t len);
+uint32_t kvl_utf8_value(const char *s, size_t len); /* of such a character */
 
 #endif

@@ -1,4 +1,5 @@
-/* Finds special tokens in a text: the longest first wherever it stands, then the leftmost.
+/* Finds special tokens in a text: the longest first wherever it stands, then the leftmost; in a
+ * tokenizer of a Hugging Face folder the leftmost first, then the longest.
  *
  * All occurrences are found in one pass over the text by narrowing a range of the sorted list byte
  * by byte; then the longest win.  Marking the bytes of the winners makes an overlap visible at one
@@ -79,9 +80,21 @@ static int32_t lower(const struct kvl_tokenizer *t, int32_t lo, int32_t hi, size
     return lo;
 }
 
+/* Which of the special tokens are looked for. */
+struct wanted {
+    bool control, later;
+};
+
+static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w)
+{
+    bool later = t->flags && (t->flags[id] & TOK_LATER);
+    bool added = !t->flags || (t->flags[id] & TOK_ADDED);
+    return added && later == w.later && (w.control || t->type[id] == TOK_USER);
+}
+
 /* Every special token that begins at text[begin]. */
 static int hits_at(const struct kvl_tokenizer *t, const char *text, size_t len, size_t begin,
-                   bool control, struct hits *h)
+                   struct wanted w, struct hits *h)
 {
     int32_t lo = 0, hi = t->n_special;
     for (size_t depth = 0; begin + depth < len && lo < hi; depth++) {
@@ -91,8 +104,7 @@ static int hits_at(const struct kvl_tokenizer *t, const char *text, size_t len, 
         if (lo == hi) break;
         int32_t id = t->special[lo];
         if (kvl_tok_string(&t->text, id).len != depth + 1) continue;
-        if (control || t->type[id] == TOK_USER)
-            KVL_TRY(add_hit(h, (struct tok_hit){ begin, depth + 1, id }));
+        if (is_wanted(t, id, w)) KVL_TRY(add_hit(h, (struct tok_hit){ begin, depth + 1, id }));
     }
     return KVL_OK;
 }
@@ -128,18 +140,88 @@ static int drop_overlaps(struct hits *h, size_t len)
     return KVL_OK;
 }
 
+/* ---- added tokens of a Hugging Face folder ------------------------------------------------- */
+
+/* Length of the character that ends at s[len]. */
+static size_t last_char(const char *s, size_t len)
+{
+    for (size_t n = 1; n <= 4 && n <= len; n++)
+        if (kvl_utf8_len(s + len - n, n) == n) return n;
+    return len > 0;
+}
+
+static bool is_space(const char *s, size_t len)
+{
+    uint32_t c = kvl_utf8_value(s, len);
+    if (len == 1 && (unsigned char)*s >= 0x80) return false; /* a byte that is not UTF-8 */
+    return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+/* ASCII letters, digits and the underscore, and all characters beyond ASCII that are no spaces. */
+static bool is_word(const char *s, size_t len)
+{
+    char c = *s;
+    if (len > 1) return !is_space(s, len);
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Drops a hit inside a word, and gives one the white space that its token takes. */
+static bool fit_hit(const struct kvl_tokenizer *t, const char *text, size_t len, size_t done,
+                    struct tok_hit *x)
+{
+    uint8_t flags = t->flags[x->id];
+    size_t end = x->begin + x->len, n;
+    if (flags & TOK_SINGLE) {
+        n = last_char(text, x->begin);
+        if (n && is_word(text + x->begin - n, n)) return false;
+        n = kvl_utf8_len(text + end, len - end);
+        if (n && is_word(text + end, n)) return false;
+    }
+    if (flags & TOK_LSTRIP)
+        while (x->begin > done && (n = last_char(text, x->begin)) > 0 &&
+               is_space(text + x->begin - n, n))
+            x->begin -= n;
+    if (flags & TOK_RSTRIP)
+        while ((n = kvl_utf8_len(text + end, len - end)) > 0 && is_space(text + end, n)) end += n;
+    x->len = end - x->begin;
+    return true;
+}
+
+/* Of hits in ascending order, the shorter before the longer, keeps the leftmost, then the longest. */
+static void keep_leftmost(const struct kvl_tokenizer *t, const char *text, size_t len,
+                          struct hits *h)
+{
+    size_t kept = 0, searched = 0, done = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        struct tok_hit x = h->hit[i];
+        if (i + 1 < h->n && h->hit[i + 1].begin == x.begin) continue;
+        if (x.begin < searched) continue;
+        searched = x.begin + x.len;
+        if (x.begin < done || !fit_hit(t, text, len, done, &x)) continue;
+        done = x.begin + x.len;
+        h->hit[kept++] = x;
+    }
+    h->n = kept;
+}
+
 int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
-                         struct tok_hit **hit, size_t *n, struct kvl_err *err)
+                         bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err)
 {
     struct hits h = { 0 };
+    struct wanted w = { control, later };
     bool starts[256] = { false };
     int rc = KVL_OK;
     for (int32_t i = 0; i < t->n_special; i++)
-        if (control || t->type[t->special[i]] == TOK_USER)
+        if (is_wanted(t, t->special[i], w))
             starts[(unsigned char)kvl_tok_string(&t->text, t->special[i]).s[0]] = true;
     for (size_t i = 0; rc == KVL_OK && i < len; i++)
-        if (starts[(unsigned char)text[i]]) rc = hits_at(t, text, len, i, control, &h);
-    if (rc == KVL_OK && h.n > 0) rc = drop_overlaps(&h, len);
+        if (starts[(unsigned char)text[i]]) rc = hits_at(t, text, len, i, w, &h);
+    if (rc == KVL_OK && h.n > 0 && t->added)
+        keep_leftmost(t, text, len, &h);
+    else if (rc == KVL_OK && h.n > 0)
+        rc = drop_overlaps(&h, len);
     if (rc != KVL_OK) {
         free(h.hit);
         return kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);

@@ -35,24 +35,18 @@ static void rank_scores(struct kvl_tokenizer *t, struct scored *s)
     }
 }
 
-static int load_scores(struct kvl_tokenizer *t, const struct kvl_gguf *file, struct kvl_err *err)
+/* `data` [t->n] floats, not aligned. */
+static int load_scores(struct kvl_tokenizer *t, const void *data, const char *key,
+                       struct kvl_err *err)
 {
-    static const char key[] = "tokenizer.ggml.scores";
-    enum kvl_gguf_type elem;
-    const void *data;
-    int64_t n;
-    KVL_TRY(kvl_gguf_arr(file, key, &elem, &n, &data, err));
-    if (elem != KVL_GGUF_F32 || n != t->n)
-        return kvl_fail(err, KVL_EMODEL, "key \"%s\" has %lld elements of type %d, want %d of f32",
-                        key, (long long)n, (int)elem, t->n);
-    struct scored *s = kvl_alloc((size_t)n, sizeof *s);
-    t->rank = kvl_alloc((size_t)n, sizeof *t->rank);
+    struct scored *s = kvl_alloc((size_t)t->n, sizeof *s);
+    t->rank = kvl_alloc((size_t)t->n, sizeof *t->rank);
     int rc = s && t->rank ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for %d scores", t->n);
     for (int32_t i = 0; rc == KVL_OK && i < t->n; i++) {
         memcpy(&s[i].score, (const char *)data + (size_t)i * sizeof s[i].score, sizeof s[i].score);
         s[i].id = i;
         if (!isfinite(s[i].score))
-            rc = kvl_fail(err, KVL_EMODEL, "key \"%s\" element %d is not finite", key, i);
+            rc = kvl_fail(err, KVL_EMODEL, "%s element %d is not finite", key, i);
     }
     if (rc == KVL_OK) rank_scores(t, s);
     kvl_free(s);
@@ -80,7 +74,9 @@ static size_t write_plain(const struct kvl_tokenizer *t, int32_t id, char *out)
         out[0] = (char)kvl_tok_byte_value(s);
         return 1;
     }
-    if (t->type[id] != TOK_NORMAL) {
+    /* A GGUF file has spaces in its added tokens, a tokenizer.json the marks. */
+    bool marks = t->type[id] == TOK_NORMAL || (t->added && t->type[id] == TOK_USER);
+    if (!marks) {
         memcpy(out, s.s, s.len);
         return s.len;
     }
@@ -102,11 +98,8 @@ static int load_plain(struct kvl_tokenizer *t, struct kvl_err *err)
     return KVL_OK;
 }
 
-int kvl_tok_spm_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
-                     struct kvl_err *err)
+int kvl_tok_spm_texts(struct kvl_tokenizer *t, struct kvl_err *err)
 {
-    KVL_TRY(load_scores(t, file, err));
-    XXH3_64bits_update(hash, t->rank, (size_t)t->n * sizeof *t->rank);
     KVL_TRY(load_plain(t, err));
     t->cut_words = words_are_apart(t);
     for (int b = 0; b < 256; b++) {
@@ -114,6 +107,28 @@ int kvl_tok_spm_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_
         if (t->byte_id[b] < 0) t->byte_id[b] = kvl_tok_find_text(t, &c, 1);
     }
     return KVL_OK;
+}
+
+int kvl_tok_spm_scores(struct kvl_tokenizer *t, const void *score, const char *key,
+                       XXH3_state_t *hash, struct kvl_err *err)
+{
+    KVL_TRY(load_scores(t, score, key, err));
+    XXH3_64bits_update(hash, t->rank, (size_t)t->n * sizeof *t->rank);
+    return kvl_tok_spm_texts(t, err);
+}
+
+int kvl_tok_spm_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                     struct kvl_err *err)
+{
+    static const char key[] = "tokenizer.ggml.scores";
+    enum kvl_gguf_type elem;
+    const void *data;
+    int64_t n;
+    KVL_TRY(kvl_gguf_arr(file, key, &elem, &n, &data, err));
+    if (elem != KVL_GGUF_F32 || n != t->n)
+        return kvl_fail(err, KVL_EMODEL, "key \"%s\" has %lld elements of type %d, want %d of f32",
+                        key, (long long)n, (int)elem, t->n);
+    return kvl_tok_spm_scores(t, data, "key \"tokenizer.ggml.scores\"", hash, err);
 }
 
 /* ---- encoding ------------------------------------------------------------------------------ */
@@ -133,7 +148,7 @@ static bool spm_pair(const struct tok_encode *e, const struct tok_sym *l, const 
 static int flush(struct tok_encode *e)
 {
     e->chunk = e->scratch.data;
-    KVL_TRY(kvl_tok_merge_all(e, spm_pair));
+    KVL_TRY(kvl_tok_merge_all(e, e->t->merge ? kvl_tok_bpe_pair : spm_pair));
     for (int32_t i = e->n_sym > 0 ? 0 : -1; i >= 0; i = e->sym[i].next) {
         const struct tok_sym *s = &e->sym[i];
         if (s->id >= 0)
@@ -161,15 +176,22 @@ static int add_char(struct tok_encode *e, const char *s, size_t len, size_t raw,
     return kvl_tok_symbol(e, pos, n, raw, id);
 }
 
+static bool begins_with_space(const char *s, size_t len)
+{
+    return *s == ' ' || (len >= MARK_LEN && memcmp(s, space_mark, MARK_LEN) == 0);
+}
+
 int kvl_tok_spm_fragment(struct tok_encode *e, size_t begin, size_t len, bool space)
 {
+    const struct kvl_tokenizer *t = e->t;
     bool in_word = false; /* the last character was not a space */
-    if (space) KVL_TRY(add_char(e, NULL, 0, begin, true));
+    if (space && !(t->space_unless && begins_with_space(e->text + begin, len)))
+        KVL_TRY(add_char(e, NULL, 0, begin, true));
     for (size_t i = begin; i < begin + len;) {
         const char *s = e->text + i;
         size_t n = KVL_MAX(kvl_utf8_len(s, begin + len - i), (size_t)1);
         bool mark = *s == ' ' || (n == MARK_LEN && memcmp(s, space_mark, MARK_LEN) == 0);
-        if (mark && in_word && e->t->cut_words) KVL_TRY(flush(e));
+        if (mark && ((in_word && t->cut_words) || t->cut_marks)) KVL_TRY(flush(e));
         KVL_TRY(add_char(e, s, n, i, *s == ' '));
         in_word = !mark;
         i += n;

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 1 << 24, SHOWN = 32 };
+enum { SHOWN = 32 };
 
 /* A token's text for a message: printable ASCII, cut short. */
 static const char *show(struct kvl_str s, char out[SHOWN + 4])
@@ -54,9 +54,15 @@ int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t l
     return type == TOK_NORMAL || type == TOK_USER || type == TOK_UNUSED ? id : -1;
 }
 
-static int copy_texts(struct kvl_tokenizer *t, const struct kvl_str *s, struct kvl_err *err)
+int kvl_tok_set_texts(struct kvl_tokenizer *t, const struct kvl_str *s, int32_t n,
+                      struct kvl_err *err)
 {
     size_t bytes = 0, cap = 16;
+    t->n = n;
+    for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
+    t->type = kvl_alloc((size_t)t->n, sizeof *t->type);
+    t->ends = kvl_alloc((size_t)t->n, sizeof *t->ends);
+    if (!t->type || !t->ends) return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
     for (int32_t i = 0; i < t->n; i++) bytes += s[i].len; /* all lie in one file: no overflow */
     while (cap < 2 * (size_t)t->n) cap *= 2;
     t->slot = kvl_alloc(cap, sizeof *t->slot);
@@ -84,10 +90,10 @@ static int load_texts(struct kvl_tokenizer *t, const struct kvl_gguf *file, stru
     struct kvl_str *s;
     int64_t n;
     KVL_TRY(kvl_gguf_arr_str(file, key, &s, &n, err));
-    t->n = n < 1 || n > MAX_TOKENS ? 0 : (int32_t)n;
-    int rc = t->n ? copy_texts(t, s, err)
-                  : kvl_fail(err, KVL_EMODEL, "key \"%s\" has %" PRId64 " elements, want 1 to %d",
-                             key, n, MAX_TOKENS);
+    int rc = n >= 1 && n <= TOK_MAX_TOKENS
+                 ? kvl_tok_set_texts(t, s, (int32_t)n, err)
+                 : kvl_fail(err, KVL_EMODEL, "key \"%s\" has %" PRId64 " elements, want 1 to %d",
+                            key, n, (int)TOK_MAX_TOKENS);
     kvl_free(s);
     return rc;
 }
@@ -147,7 +153,7 @@ static int load_types(struct kvl_tokenizer *t, const struct kvl_gguf *file, stru
     return KVL_OK;
 }
 
-static int load_byte_tokens(struct kvl_tokenizer *t, struct kvl_err *err)
+int kvl_tok_load_bytes(struct kvl_tokenizer *t, struct kvl_err *err)
 {
     for (int32_t i = 0; i < t->n; i++) {
         if (t->type[i] != TOK_BYTE) continue;
@@ -174,25 +180,75 @@ static int load_id(const struct kvl_tokenizer *t, const struct kvl_gguf *file, c
     return KVL_OK;
 }
 
-/* Texts that end a generation wherever they occur; the files seldom say so. */
+/* Texts that end a generation wherever they occur; the files seldom say so.  Some vocabularies have
+ * the plainer ones as text (Gemma's </s> closes HTML's <s>): those count as control tokens only. */
+struct end_name {
+    const char *text;
+    bool plain;
+};
+
+static const struct end_name end_names[] = {
+    { "<|eot_id|>", false },
+    { "<|im_end|>", false },
+    { "<|end|>", false },
+    { "<|eom_id|>", false },
+    { "<end_of_turn>", false },
+    { "<EOT>", true },
+    { "_<EOT>", true },
+    { "<|fim_pad|>", false },
+    { "<|repo_name|>", false },
+    { "<|endoftext|>", false },
+    { "<|file_sep|>", false },
+    { "</s>", true },
+    { "<|end_of_text|>", false },
+    { "<eos>", true },
+    { "<|return|>", false },
+    { "<|call|>", false },
+    { "<|calls|>", false },
+    { "<|flush|>", false },
+    { "[EOS]", true },
+    { "[EOT]", true },
+    { "<end_of_utterance>", false },
+    { "<｜end▁of▁sentence｜>", false },
+};
+
+static bool ends_by_name(const struct kvl_tokenizer *t, const char *text)
+{
+    int32_t id = kvl_tok_find(t, text, strlen(text));
+    return id >= 0 && t->ends[id];
+}
+
+void kvl_tok_name_ends(struct kvl_tokenizer *t)
+{
+    for (size_t i = 0; i < sizeof end_names / sizeof end_names[0]; i++) {
+        const struct end_name *e = &end_names[i];
+        int32_t id = kvl_tok_find(t, e->text, strlen(e->text));
+        if (id < 0 || (e->plain && t->type[id] != TOK_CONTROL)) continue;
+        /* Files that call it text would let a text end the generation. */
+        t->type[id] = TOK_CONTROL;
+        t->ends[id] = true;
+    }
+    /* gpt-oss and Solar close every message with <|end|>, and a turn with these. */
+    bool harmony = ends_by_name(t, "<|return|>") && ends_by_name(t, "<|call|>");
+    bool solar = ends_by_name(t, "<|flush|>") && ends_by_name(t, "<|calls|>");
+    int32_t end = kvl_tok_find(t, "<|end|>", 7);
+    if (end >= 0 && end != t->eos && (harmony || solar)) t->ends[end] = false;
+}
+
 static int load_ends(struct kvl_tokenizer *t, const struct kvl_gguf *file, struct kvl_err *err)
 {
-    static const char *const text[] = { "<|eot_id|>",  "<|im_end|>",    "<|end|>",
-                                        "<|eom_id|>",  "<end_of_turn>", "<EOT>",
-                                        "<|fim_pad|>", "<|repo_name|>", "<|endoftext|>",
-                                        "<|file_sep|>" };
-    static const char *const key[] = { "tokenizer.ggml.eot_token_id",
-                                       "tokenizer.ggml.eom_token_id" };
+    static const char *const key[] = {
+        "tokenizer.ggml.eot_token_id",     "tokenizer.ggml.eom_token_id",
+        "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+        "tokenizer.ggml.fim_sep_token_id",
+    };
     if (t->eos >= 0) t->ends[t->eos] = true;
     for (size_t i = 0; i < sizeof key / sizeof key[0]; i++) {
         int32_t id;
         KVL_TRY(load_id(t, file, key[i], -1, &id, err));
         if (id >= 0) t->ends[id] = true;
     }
-    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
-        int32_t id = kvl_tok_find(t, text[i], strlen(text[i]));
-        if (id >= 0) t->ends[id] = true;
-    }
+    kvl_tok_name_ends(t);
     return KVL_OK;
 }
 
@@ -208,7 +264,7 @@ static int load_ids(struct kvl_tokenizer *t, const struct kvl_gguf *file, struct
     return kvl_gguf_bool(file, "tokenizer.ggml.add_space_prefix", !t->bpe, &t->add_space, err);
 }
 
-static void hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash)
+void kvl_tok_hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash)
 {
     const int32_t number[] = { t->bpe, t->n,       t->bos,     t->eos,
                                t->unk, t->add_bos, t->add_eos, t->add_space };
@@ -221,15 +277,11 @@ static void hash_vocab(const struct kvl_tokenizer *t, XXH3_state_t *hash)
 int kvl_tok_load_vocab(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                        struct kvl_err *err)
 {
-    for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
     KVL_TRY(load_texts(t, file, err));
-    t->type = kvl_alloc((size_t)t->n, sizeof *t->type);
-    t->ends = kvl_alloc((size_t)t->n, sizeof *t->ends);
-    if (!t->type || !t->ends) return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
     KVL_TRY(load_ids(t, file, err));
     KVL_TRY(load_types(t, file, err));
-    if (!t->bpe) KVL_TRY(load_byte_tokens(t, err));
+    if (!t->bpe) KVL_TRY(kvl_tok_load_bytes(t, err));
     KVL_TRY(load_ends(t, file, err));
-    hash_vocab(t, hash);
+    kvl_tok_hash_vocab(t, hash);
     return KVL_OK;
 }

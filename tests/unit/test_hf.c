@@ -3,8 +3,8 @@
 #include "conformance/rig.h"
 #include "half.h"
 #include "hf_writer.h"
-#include "model_impl.h"
 #include "safetensors.h"
+#include "weights.h"
 
 enum { N_TOK = 40 };
 
@@ -38,26 +38,21 @@ static void set(struct hw *w, const char *key, json_t *value)
     assert_int_equal(json_object_set_new(w->config, key, value), 0);
 }
 
-/* Logits of all tokens with the model of a file or folder; the GGUF file lends its tokenizer. */
+/* Logits of all tokens with the model of a folder, or of a GGUF file. */
 static float *logits_of(const char *path, const struct gw_llama *m)
 {
-    struct rig r = { 0 };
+    struct rig r;
     struct kvl_session *s;
-    struct kvl_gguf *g = NULL;
+    struct kvl_tokens text = { 0 };
     int32_t id[N_TOK];
     rig_tokens(id, N_TOK, 3);
-    rig_open(&r, &(struct rig_desc){ .llama = *m, .kv_type = KVL_KV_F32 });
-    kvl_engine_destroy(r.engine);
-    if (path) {
-        kvl_weights_free(&r.model->w);
-        RIG_OK(&r.err, hf_load(path, &g, &r.model->w, &r.err));
-        kvl_gguf_close(r.model->file);
-        r.model->file = g;
-    }
-    const struct kvl_engine_desc desc = { .model = r.model,
-                                          .device = rig_device(&(struct rig_desc){ 0 }, &r.err),
-                                          .kv_type = KVL_KV_F32 };
-    RIG_OK(&r.err, kvl_engine_create(&desc, &r.engine, &r.err));
+    rig_open(&r, &(struct rig_desc){ .path = path, .llama = *m, .kv_type = KVL_KV_F32 });
+    RIG_OK(&r.err,
+           kvl_encode(kvl_model_tokenizer(r.model), "a b", 3, KVL_ENCODE_BOS, &text, &r.err));
+    assert_int_equal(text.n, 4);
+    assert_int_equal(text.id[0], GW_BOS);
+    assert_int_equal(text.id[3], GW_BYTE0 + 'b');
+    kvl_tokens_free(&text);
     float *logits = rig_logits(&r, N_TOK);
     RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
     RIG_OK(&r.err, kvl_session_prefill(s, id, N_TOK, logits, false, &r.err));

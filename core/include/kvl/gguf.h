@@ -82,6 +82,8 @@ struct kvl_gguf_range {
     size_t bytes;
 };
 int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n);
+/* The folder of Hugging Face's form that stands for the file; NULL: it is a file. */
+const char *kvl_gguf_folder(const struct kvl_gguf *g);
 size_t kvl_gguf_size(const struct kvl_gguf *g);
 const void *kvl_gguf_data(const struct kvl_gguf *g);
 /* The name of a ggml tensor type ("Q8_0"), "unknown" for a number without one. */

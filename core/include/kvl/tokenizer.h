@@ -1,7 +1,9 @@
-/* kvl/tokenizer.h - text to token ids and back, from the vocabulary in a GGUF file.
+/* kvl/tokenizer.h - text to token ids and back, from the vocabulary in a GGUF file or a Hugging Face
+ * folder.
  *
- * Two algorithms: `llama` (SentencePiece-like bigram merging by score) and `gpt2` (byte-level BPE by
- * merge rank, pre-tokenised by the published pattern of `tokenizer.ggml.pre` through PCRE2).
+ * Three algorithms: `llama` (SentencePiece-like bigram merging by score), `gpt2` (byte-level BPE by
+ * merge rank, pre-tokenised by published patterns through PCRE2) and `bpe` (characters merged by
+ * rank, spaces as U+2581).
  * Bytes that are not valid UTF-8 are kept (byte tokens), never replaced.
  *
  * Thread-safe: encode and decode may run in parallel on one tokenizer.
@@ -35,6 +37,10 @@ enum kvl_encode_flags {
 
 int kvl_tokenizer_create(const struct kvl_gguf *file, struct kvl_tokenizer **out,
                          struct kvl_err *err);
+/* From `dir`: tokenizer.json, else tokenizer.model; BOS, EOS and the tokens that end a generation
+ * from tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json where
+ * they are there.  What tokenizer.json asks for and kvlab does not do is refused with its path. */
+int kvl_tokenizer_from_hf(const char *dir, struct kvl_tokenizer **out, struct kvl_err *err);
 void kvl_tokenizer_destroy(struct kvl_tokenizer *t);
 
 /* Appends to `out`. */
@@ -57,7 +63,9 @@ KVL_API bool kvl_tokenizer_special(const struct kvl_tokenizer *t, int32_t id);
 KVL_API bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id);
 /* Hash of everything that decides ids: for logs and snapshot keys. */
 uint64_t kvl_tokenizer_hash(const struct kvl_tokenizer *t);
-const char *kvl_tokenizer_model(const struct kvl_tokenizer *t); /* "llama", "gpt2" */
+const char *kvl_tokenizer_model(const struct kvl_tokenizer *t); /* "llama", "gpt2", "bpe" */
+/* The chat template (Jinja) of the file or folder, NULL: none. */
+const char *kvl_tokenizer_template(const struct kvl_tokenizer *t);
 
 #ifdef __cplusplus
 }

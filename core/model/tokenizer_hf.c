@@ -1,0 +1,231 @@
+/* A tokenizer from a Hugging Face folder: tokenizer.json, else tokenizer.model; which tokens begin and
+ * end a text from the configurations beside it. */
+#include "tokenizer_hf.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FILE_LIMIT = 1 << 28 };
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+static int path_of(const struct tok_hf *h, const char *name, char out[4096])
+{
+    if (snprintf(out, 4096, "%s/%s", h->dir, name) < 4096) return KVL_OK;
+    return kvl_fail(h->err, KVL_EINVAL, "%.60s...: a path of more than 4095 bytes", h->dir);
+}
+
+/* The file's bytes; *there false where it does not exist. */
+static int read_file(struct tok_hf *h, const char *name, struct kvl_buf *out, bool *there)
+{
+    char path[4096];
+    KVL_TRY(path_of(h, name, path));
+    *there = access(path, F_OK) == 0 || errno != ENOENT;
+    return *there ? kvl_read_file(path, FILE_LIMIT, out, h->err) : KVL_OK;
+}
+
+static int read_json(struct tok_hf *h, const char *name, json_t **out)
+{
+    struct kvl_buf text = { 0 };
+    json_error_t e;
+    bool there;
+    int rc = read_file(h, name, &text, &there);
+    if (rc == KVL_OK && there) {
+        *out = json_loadb(text.data ? text.data : "", text.len,
+                          JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+        if (!*out)
+            rc = kvl_fail(h->err, KVL_EMODEL, "%s/%s: line %d: %s", h->dir, name, e.line, e.text);
+        else if (!json_is_object(*out))
+            rc = kvl_fail(h->err, KVL_EMODEL, "%s/%s is no JSON object", h->dir, name);
+    }
+    kvl_buf_free(&text);
+    return rc;
+}
+
+/* ---- BOS, EOS, ends ------------------------------------------------------------------------ */
+
+/* "bos_token" of a file: a text, {content} or null. */
+static int named_id(struct tok_hf *h, const char *file, const json_t *in, const char *key,
+                    int32_t *out, bool *said)
+{
+    const json_t *v = json_object_get(in, key);
+    if (!v || *said) return KVL_OK;
+    struct kvl_str s = kvl_tok_json_str(json_is_object(v) ? json_object_get(v, "content") : v);
+    *said = true;
+    *out = s.len ? kvl_tok_find(h->t, s.s, s.len) : -1;
+    if (*out >= 0 || json_is_null(v)) return KVL_OK;
+    h->file = file;
+    return kvl_tok_hf_refuse(h, key, v, "a token of the vocabulary or null");
+}
+
+/* Ids at `key`, one or a list: the first to *out where there is none yet, all to the ends if `end`. */
+static int numbered_ids(struct tok_hf *h, const char *file, const json_t *in, const char *key,
+                        int32_t *out, bool end)
+{
+    const json_t *v = json_object_get(in, key);
+    size_t n = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
+        h->file = file;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= h->t->n)
+            return kvl_tok_hf_refuse(h, key, v, "ids of tokens");
+        if (*out < 0) *out = (int32_t)json_integer_value(id);
+        if (end) h->t->ends[json_integer_value(id)] = true;
+    }
+    return KVL_OK;
+}
+
+static int token_id(struct tok_hf *h, const char *name, int32_t *out)
+{
+    bool said = false;
+    char key[32], numbers[32];
+    snprintf(key, sizeof key, "%s_token", name);
+    snprintf(numbers, sizeof numbers, "%s_token_id", name);
+    bool end = strcmp(name, "eos") == 0;
+    if (*out >= h->t->n) *out = -1;
+    KVL_TRY(named_id(h, "tokenizer_config.json", h->config, key, out, &said));
+    KVL_TRY(named_id(h, "special_tokens_map.json", h->map, key, out, &said));
+    int32_t none = 0, *first = said ? &none : out;
+    KVL_TRY(numbered_ids(h, "generation_config.json", h->generation, numbers, first, end));
+    return numbered_ids(h, "config.json", h->model, numbers, first, end);
+}
+
+static int load_ids(struct tok_hf *h)
+{
+    struct kvl_tokenizer *t = h->t;
+    const json_t *bos = json_object_get(h->config, "add_bos_token");
+    const json_t *eos = json_object_get(h->config, "add_eos_token");
+    if (json_is_boolean(bos)) t->add_bos = json_is_true(bos);
+    if (json_is_boolean(eos)) t->add_eos = json_is_true(eos);
+    KVL_TRY(token_id(h, "bos", &t->bos));
+    KVL_TRY(token_id(h, "eos", &t->eos));
+    if (t->eos >= 0) t->ends[t->eos] = true;
+    if (t->unk >= 0 && t->unk != t->bos && t->unk != t->eos) t->type[t->unk] = TOK_UNKNOWN;
+    kvl_tok_name_ends(t);
+    return KVL_OK;
+}
+
+/* ---- chat template ------------------------------------------------------------------------- */
+
+static int set_template(struct tok_hf *h, struct kvl_str s)
+{
+    h->t->chat_template = kvl_alloc(s.len + 1, 1);
+    if (!h->t->chat_template) return kvl_fail(h->err, KVL_ENOMEM, "no memory for a template");
+    memcpy(h->t->chat_template, s.s, s.len);
+    return KVL_OK;
+}
+
+/* A text, or a list of {name, template}. */
+static struct kvl_str find_template(const json_t *v)
+{
+    size_t i;
+    const json_t *item, *found = json_array_get(v, 0);
+    json_array_foreach(v, i, item)
+    {
+        if (kvl_tok_json_is(json_object_get(item, "name"), "default")) found = item;
+    }
+    return kvl_tok_json_str(found ? json_object_get(found, "template") : v);
+}
+
+static int load_template(struct tok_hf *h)
+{
+    struct kvl_buf text = { 0 };
+    json_t *old = NULL;
+    bool there;
+    int rc = read_file(h, "chat_template.jinja", &text, &there);
+    if (rc == KVL_OK && !there) rc = read_json(h, "chat_template.json", &old);
+    struct kvl_str s = { text.data, text.len };
+    if (!there) s = find_template(json_object_get(old ? old : h->config, "chat_template"));
+    if (rc == KVL_OK && s.len) rc = set_template(h, s);
+    json_decref(old);
+    kvl_buf_free(&text);
+    return rc;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------- */
+
+static void hash_rules(struct tok_hf *h)
+{
+    const struct kvl_tokenizer *t = h->t;
+    const bool rule[] = { t->bpe,        t->nfc,          t->ignore_merges,
+                          t->space_once, t->space_unless, t->cut_marks };
+    XXH3_64bits_update(h->hash, rule, sizeof rule);
+    XXH3_64bits_update(h->hash, t->flags, (size_t)t->n);
+    kvl_tok_hash_vocab(t, h->hash);
+}
+
+static int load_json(struct tok_hf *h)
+{
+    KVL_TRY(kvl_tok_json_vocab(h));
+    KVL_TRY(load_ids(h));
+    h->file = "tokenizer.json";
+    hash_rules(h);
+    KVL_TRY(h->t->bpe ? kvl_tok_bpe_texts(h->t, h->err) : kvl_tok_spm_texts(h->t, h->err));
+    return kvl_tok_json_merges(h);
+}
+
+static int load_proto(struct tok_hf *h)
+{
+    struct kvl_buf file = { 0 };
+    json_t *added = NULL;
+    float *score = NULL;
+    bool there;
+    h->file = "tokenizer.model";
+    int rc = read_file(h, h->file, &file, &there);
+    if (rc == KVL_OK && !there)
+        rc = kvl_fail(h->err, KVL_EMODEL,
+                      "neither tokenizer.json nor tokenizer.model is there; where transformers can "
+                      "load the folder, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) "
+                      "writes tokenizer.json");
+    if (rc == KVL_OK) rc = read_json(h, "added_tokens.json", &added);
+    if (rc == KVL_OK) rc = kvl_tok_proto_load(h, &file, added, &score);
+    if (rc == KVL_OK) rc = load_ids(h);
+    h->file = rc == KVL_OK ? "tokenizer.model" : h->file;
+    if (rc == KVL_OK) {
+        hash_rules(h);
+        rc = kvl_tok_spm_scores(h->t, score, "score of piece", h->hash, h->err);
+    }
+    json_decref(added);
+    kvl_free(score);
+    kvl_buf_free(&file);
+    return rc;
+}
+
+static int load_folder(struct tok_hf *h)
+{
+    KVL_TRY(read_json(h, "tokenizer.json", &h->json));
+    KVL_TRY(read_json(h, "tokenizer_config.json", &h->config));
+    KVL_TRY(read_json(h, "special_tokens_map.json", &h->map));
+    KVL_TRY(read_json(h, "generation_config.json", &h->generation));
+    KVL_TRY(read_json(h, "config.json", &h->model));
+    h->file = "tokenizer.json";
+    int rc = h->json ? load_json(h) : load_proto(h);
+    if (rc == KVL_OK) rc = kvl_tok_load_special(h->t, h->err);
+    if (rc != KVL_OK) return kvl_fail_at(h->err, rc, "%s/%s", h->dir, h->file);
+    return load_template(h);
+}
+
+int kvl_tokenizer_from_hf(const char *dir, struct kvl_tokenizer **out, struct kvl_err *err)
+{
+    struct tok_hf h = { .dir = dir, .err = err };
+    h.t = kvl_alloc(1, sizeof *h.t);
+    h.hash = XXH3_createState();
+    int rc = h.t && h.hash ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for a tokenizer");
+    if (rc == KVL_OK) {
+        XXH3_64bits_reset(h.hash);
+        h.t->bos = h.t->eos = h.t->unk = -1;
+        rc = load_folder(&h);
+    }
+    if (rc == KVL_OK) {
+        h.t->hash = XXH3_64bits_digest(h.hash);
+        *out = h.t;
+        h.t = NULL;
+    }
+    json_t *const file[] = { h.json, h.config, h.map, h.generation, h.model };
+    for (size_t i = 0; i < sizeof file / sizeof file[0]; i++) json_decref(file[i]);
+    XXH3_freeState(h.hash);
+    kvl_tokenizer_destroy(h.t);
+    return rc;
+}
