@@ -1,4 +1,5 @@
 /* config.json -> keys of a GGUF file. */
+#include "arch.h"
 #include "hf_impl.h"
 
 #include <math.h>
@@ -8,6 +9,42 @@ static const struct hf_class hf_classes[] = {
     { .name = "LlamaForCausalLM", .arch = "llama", .act = "silu" },
     { .name = "MistralForCausalLM", .arch = "llama", .act = "silu" },
     { .name = "Qwen2ForCausalLM", .arch = "qwen2", .act = "silu", .flags = HF_ASKS_WINDOW },
+    { .name = "Qwen3ForCausalLM", .arch = "qwen3", .act = "silu", .flags = HF_ASKS_WINDOW },
+    { .name = "InternLM2ForCausalLM", .arch = "internlm2", .act = "silu" },
+    { .name = "SmolLM3ForCausalLM",
+      .arch = "smollm3",
+      .act = "silu",
+      .flags = HF_TIED | HF_ASKS_WINDOW },
+    { .name = "Phi3ForCausalLM", .arch = "phi3", .act = "silu" },
+    { .name = "Gemma2ForCausalLM",
+      .arch = "gemma2",
+      .act = "gelu_pytorch_tanh",
+      .flags = HF_TIED | HF_GEMMA },
+    { .name = "Gemma3ForCausalLM",
+      .arch = "gemma3",
+      .act = "gelu_pytorch_tanh",
+      .flags = HF_TIED | HF_GEMMA },
+    { .name = "GlmForCausalLM", .arch = "chatglm", .act = "silu", .partial = 0.5 },
+    { .name = "Glm4ForCausalLM", .arch = "glm4", .act = "silu", .partial = 0.5 },
+    { .name = "ChatGLMModel",
+      .arch = "chatglm",
+      .act = "silu",
+      .partial = 0.5,
+      .flags = HF_OLD_GLM },
+    { .name = "MixtralForCausalLM", .arch = "llama", .act = "silu", .flags = HF_EXPERTS },
+    { .name = "Qwen3MoeForCausalLM",
+      .arch = "qwen3moe",
+      .act = "silu",
+      .flags = HF_EXPERTS | HF_ASKS_WINDOW },
+    { .name = "GPTNeoXForCausalLM",
+      .arch = "gptneox",
+      .act = "gelu",
+      .partial = 0.25,
+      .flags = HF_LAYERNORM },
+    { .name = "OPTForCausalLM",
+      .arch = "opt",
+      .act = "relu",
+      .flags = HF_TIED | HF_LAYERNORM | HF_OPT },
 };
 
 enum {
@@ -15,6 +52,11 @@ enum {
     HF_MAX = 1 << 30,
     HF_MAX_LAYERS = 1024
 };
+
+const struct hf_class *kvl_hf_class_at(size_t i)
+{
+    return i < HF_CLASSES ? &hf_classes[i] : NULL;
+}
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
@@ -113,12 +155,25 @@ int kvl_hf_bools(struct hf *h, const char *tail, const uint8_t *v, size_t n)
 
 /* ---- the class ------------------------------------------------------------------------------- */
 
+/* Whether the architecture of the class computes it: its row names it. */
+static bool hf_computed(const struct hf_class *c)
+{
+    const struct kvl_str name = { c->arch, strlen(c->arch) };
+    const struct kvl_arch *arch = kvl_arch_find(&name);
+    size_t n = strlen(c->name);
+    for (const char *p = arch ? arch->hf_name : NULL; p;
+         p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+        if (strncmp(p, c->name, n) == 0 && (!p[n] || p[n] == '|')) return true;
+    return false;
+}
+
 static int hf_refuse_class(struct hf *h, const char *name)
 {
     struct kvl_buf names = { 0 };
     char shown[GGUF_SHOWN + 4];
     for (size_t i = 0; i < HF_CLASSES; i++)
-        (void)kvl_buf_printf(&names, "%s%s", i ? ", " : "", hf_classes[i].name);
+        if (hf_computed(&hf_classes[i]))
+            (void)kvl_buf_printf(&names, "%s%s", names.len ? ", " : "", hf_classes[i].name);
     kvl_fail(h->err, KVL_EMODEL, "config.json: architectures is \"%s\", want one of: %s",
              name ? kvl_gguf_show(name, strlen(name), shown) : "",
              names.data ? names.data : "(no memory)");
@@ -131,7 +186,8 @@ static int hf_find_class(struct hf *h)
     const json_t *all = json_object_get(h->config, "architectures");
     const char *name = json_string_value(json_array_get(all, 0));
     for (size_t i = 0; name && i < HF_CLASSES; i++)
-        if (strcmp(hf_classes[i].name, name) == 0) h->is = &hf_classes[i];
+        if (strcmp(hf_classes[i].name, name) == 0 && hf_computed(&hf_classes[i]))
+            h->is = &hf_classes[i];
     return h->is ? KVL_OK : hf_refuse_class(h, name);
 }
 
@@ -193,27 +249,50 @@ static int hf_check_neutral(struct hf *h)
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-static int hf_size(struct hf *h, const char *key, const char *tail, int32_t *out)
+/* The first of several names for one thing that is there; the first, if none is. */
+struct hf_names {
+    const char *name[3];
+};
+
+static const char *hf_first(const struct hf *h, const struct hf_names *names)
 {
-    KVL_TRY(kvl_hf_int(h, h->config, key, NULL, out));
+    for (size_t i = 0; i < 3 && names->name[i]; i++)
+        if (kvl_hf_has(h->config, names->name[i])) return names->name[i];
+    return names->name[0];
+}
+
+static int hf_size(struct hf *h, struct hf_names names, const char *tail, int32_t *out)
+{
+    KVL_TRY(kvl_hf_int(h, h->config, hf_first(h, &names), NULL, out));
     return kvl_hf_u32(h, tail, (uint32_t)*out);
+}
+#define HF_NAMES(...) ((struct hf_names){ { __VA_ARGS__ } })
+
+static int hf_kv_heads(struct hf *h)
+{
+    const struct hf_names names = HF_NAMES("num_key_value_heads", "multi_query_group_num");
+    bool old = h->is->flags & HF_OLD_GLM,
+         groups = hf_true(h->config, "multi_query_attention", !old);
+    h->n_kv_heads = h->n_heads;
+    if (groups) KVL_TRY(kvl_hf_int(h, h->config, hf_first(h, &names), &h->n_heads, &h->n_kv_heads));
+    return kvl_hf_u32(h, ".attention.head_count_kv", (uint32_t)h->n_kv_heads);
 }
 
 static int hf_heads(struct hf *h)
 {
-    KVL_TRY(hf_size(h, "num_attention_heads", ".attention.head_count", &h->n_heads));
-    KVL_TRY(kvl_hf_int(h, h->config, "num_key_value_heads", &h->n_heads, &h->n_kv_heads));
-    KVL_TRY(kvl_hf_u32(h, ".attention.head_count_kv", (uint32_t)h->n_kv_heads));
+    const struct hf_names dims = HF_NAMES("head_dim", "kv_channels");
+    KVL_TRY(hf_size(h, HF_NAMES("num_attention_heads"), ".attention.head_count", &h->n_heads));
+    KVL_TRY(hf_kv_heads(h));
     if (h->n_heads == 0 || h->n_kv_heads == 0)
         return kvl_fail(h->err, KVL_EMODEL, "config.json: %d heads, %d key-value heads, want some",
                         h->n_heads, h->n_kv_heads);
-    bool given = kvl_hf_has(h->config, "head_dim");
+    bool given = kvl_hf_has(h->config, hf_first(h, &dims));
     if (!given && h->n_embd % h->n_heads != 0)
         return kvl_fail(h->err, KVL_EMODEL,
                         "config.json: hidden_size %d is no multiple of num_attention_heads %d",
                         h->n_embd, h->n_heads);
     int32_t def = h->n_embd / h->n_heads;
-    KVL_TRY(kvl_hf_int(h, h->config, "head_dim", &def, &h->head_dim));
+    KVL_TRY(kvl_hf_int(h, h->config, hf_first(h, &dims), &def, &h->head_dim));
     KVL_TRY(kvl_hf_u32(h, ".attention.key_length", (uint32_t)h->head_dim));
     return kvl_hf_u32(h, ".attention.value_length", (uint32_t)h->head_dim);
 }
@@ -221,8 +300,9 @@ static int hf_heads(struct hf *h)
 /* Positions that the model's own attention is exact for: dual chunks are not computed. */
 static int hf_context(struct hf *h)
 {
+    const struct hf_names names = HF_NAMES("max_position_embeddings", "seq_length");
     const json_t *dual = json_object_get(h->config, "dual_chunk_attention_config");
-    KVL_TRY(kvl_hf_int(h, h->config, "max_position_embeddings", NULL, &h->n_ctx));
+    KVL_TRY(kvl_hf_int(h, h->config, hf_first(h, &names), NULL, &h->n_ctx));
     int32_t chunk = h->n_ctx;
     if (json_is_object(dual)) KVL_TRY(kvl_hf_int(h, dual, "chunk_size", &chunk, &chunk));
     h->n_ctx = KVL_MIN(h->n_ctx, chunk);
@@ -231,9 +311,14 @@ static int hf_context(struct hf *h)
 
 static int hf_eps(struct hf *h)
 {
+    const struct hf_names names = HF_NAMES("rms_norm_eps", "layer_norm_eps", "layernorm_epsilon");
+    const double fixed = 1e-5;
+    bool layernorm = h->is->flags & HF_LAYERNORM;
     double eps;
-    KVL_TRY(kvl_hf_num(h, h->config, "rms_norm_eps", NULL, &eps));
-    return kvl_hf_f32(h, ".attention.layer_norm_rms_epsilon", eps);
+    KVL_TRY(
+        kvl_hf_num(h, h->config, hf_first(h, &names), h->is->flags & HF_OPT ? &fixed : NULL, &eps));
+    return kvl_hf_f32(
+        h, layernorm ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", eps);
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
@@ -292,24 +377,114 @@ static int hf_window(struct hf *h)
     return rc;
 }
 
+/* ---- what single families say ---------------------------------------------------------------- */
+
+static int hf_gemma(struct hf *h)
+{
+    static const struct {
+        const char *key, *tail;
+    } cap[] = { { "attn_logit_softcapping", ".attn_logit_softcapping" },
+                { "final_logit_softcapping", ".final_logit_softcapping" } };
+    const double usual = h->head_dim;
+    double scalar, v, none = 0;
+    int32_t period;
+    for (size_t i = 0; i < sizeof cap / sizeof cap[0]; i++) {
+        KVL_TRY(kvl_hf_num(h, h->config, cap[i].key, &none, &v));
+        KVL_TRY(kvl_hf_f32(h, cap[i].tail, v));
+    }
+    KVL_TRY(kvl_hf_num(h, h->config, "query_pre_attn_scalar", &usual, &scalar));
+    if (!(scalar > 0))
+        return kvl_fail(h->err, KVL_EMODEL, "config.json: query_pre_attn_scalar is %g", scalar);
+    KVL_TRY(kvl_hf_f32(h, ".attention.scale", 1 / sqrt(scalar)));
+    if (kvl_hf_has(h->config, "layer_types") || !kvl_hf_has(h->config, "sliding_window_pattern"))
+        return KVL_OK;
+    KVL_TRY(kvl_hf_int(h, h->config, "sliding_window_pattern", NULL, &period));
+    return kvl_hf_u32(h, ".attention.sliding_window_pattern", (uint32_t)period);
+}
+
+static int hf_experts(struct hf *h)
+{
+    int32_t n, used, one = 1, step;
+    const json_t *dense = json_object_get(h->config, "mlp_only_layers");
+    bool qwen = strcmp(h->is->arch, "qwen3moe") == 0;
+    KVL_TRY(
+        hf_size(h, HF_NAMES("num_local_experts", "num_experts"), ".expert_count", &h->n_experts));
+    KVL_TRY(hf_size(h, HF_NAMES("num_experts_per_tok"), ".expert_used_count", &used));
+    if (qwen)
+        KVL_TRY(hf_size(h, HF_NAMES("moe_intermediate_size"), ".expert_feed_forward_length", &n));
+    KVL_TRY(kvl_hf_int(h, h->config, "decoder_sparse_step", &one, &step));
+    if (step != 1 || json_array_size(dense) > 0)
+        return kvl_fail(h->err, KVL_EMODEL,
+                        "config.json: decoder_sparse_step %d, %zu mlp_only_layers: layers without "
+                        "experts are not supported",
+                        step, json_array_size(dense));
+    if (qwen && !hf_true(h->config, "norm_topk_prob", false))
+        return kvl_fail(h->err, KVL_EMODEL,
+                        "config.json: norm_topk_prob is not true, which is not supported");
+    return KVL_OK;
+}
+
+static int hf_opt(struct hf *h)
+{
+    static const char *const on[] = { "do_layer_norm_before", "enable_bias",
+                                      "layer_norm_elementwise_affine" };
+    int32_t width = h->n_embd;
+    for (size_t i = 0; i < sizeof on / sizeof on[0]; i++)
+        if (!hf_true(h->config, on[i], true))
+            return kvl_fail(h->err, KVL_EMODEL,
+                            "config.json: %s is not true, which is not supported", on[i]);
+    KVL_TRY(kvl_hf_int(h, h->config, "word_embed_proj_dim", &width, &width));
+    if (width != h->n_embd)
+        return kvl_fail(h->err, KVL_EMODEL,
+                        "config.json: word_embed_proj_dim %d, want hidden_size %d", width,
+                        h->n_embd);
+    return KVL_OK;
+}
+
+/* Every fourth layer does not turn; the architecture's row says so, not a key. */
+static int hf_no_rope(struct hf *h)
+{
+    const json_t *turns = json_object_get(h->config, "no_rope_layers");
+    for (size_t i = 0; i < json_array_size(turns); i++)
+        if (json_integer_value(json_array_get(turns, i)) != ((i + 1) % 4 != 0))
+            return kvl_fail(
+                h->err, KVL_EMODEL,
+                "config.json: no_rope_layers: only 0 in every fourth layer is supported");
+    return KVL_OK;
+}
+
+static int hf_family(struct hf *h)
+{
+    if (h->is->flags & HF_GEMMA) KVL_TRY(hf_gemma(h));
+    if (h->is->flags & HF_EXPERTS) KVL_TRY(hf_experts(h));
+    if (h->is->flags & HF_OPT) KVL_TRY(hf_opt(h));
+    if (strcmp(h->is->arch, "smollm3") == 0) KVL_TRY(hf_no_rope(h));
+    if (strcmp(h->is->arch, "gptneox") == 0)
+        KVL_TRY(kvl_hf_bool(h, ".use_parallel_residual",
+                            hf_true(h->config, "use_parallel_residual", true)));
+    return KVL_OK;
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 static int hf_shape(struct hf *h)
 {
     int32_t n;
     KVL_TRY(kvl_hf_str(h, "general.architecture", h->is->arch, strlen(h->is->arch)));
-    KVL_TRY(hf_size(h, "num_hidden_layers", ".block_count", &h->n_layers));
+    KVL_TRY(hf_size(h, HF_NAMES("num_hidden_layers", "num_layers"), ".block_count", &h->n_layers));
     if (h->n_layers > HF_MAX_LAYERS)
         return kvl_fail(h->err, KVL_EMODEL, "config.json: num_hidden_layers is %d, at most %d",
                         h->n_layers, HF_MAX_LAYERS);
-    KVL_TRY(hf_size(h, "hidden_size", ".embedding_length", &h->n_embd));
-    KVL_TRY(hf_size(h, "intermediate_size", ".feed_forward_length", &n));
-    KVL_TRY(hf_size(h, "vocab_size", ".vocab_size", &n));
+    KVL_TRY(hf_size(h, HF_NAMES("hidden_size"), ".embedding_length", &h->n_embd));
+    KVL_TRY(hf_size(h, HF_NAMES("intermediate_size", "ffn_dim", "ffn_hidden_size"),
+                    ".feed_forward_length", &n));
+    KVL_TRY(hf_size(h, HF_NAMES("vocab_size", "padded_vocab_size"), ".vocab_size", &n));
     KVL_TRY(hf_context(h));
     KVL_TRY(hf_heads(h));
     KVL_TRY(hf_eps(h));
     h->tied = hf_true(h->config, "tie_word_embeddings", (h->is->flags & HF_TIED) != 0);
-    return hf_window(h);
+    KVL_TRY(hf_window(h));
+    return hf_family(h);
 }
 
 int kvl_hf_config(struct hf *h)

@@ -16,12 +16,13 @@
 #include "safetensors.h"
 
 enum hf_flag {
-    HF_TIED = 1,        /* tie_word_embeddings where config.json does not say */
-    HF_NORM_PLUS_1 = 2, /* norms are kept less one */
+    HF_TIED = 1,  /* tie_word_embeddings where config.json does not say */
+    HF_GEMMA = 2, /* norms are kept less one; caps, two bases, a scale of its own */
     HF_LAYERNORM = 4,
     HF_ASKS_WINDOW = 8, /* sliding_window counts only with use_sliding_window */
     HF_EXPERTS = 16,
-    HF_OLD_GLM = 32, /* the names that ChatGLM has for everything */
+    HF_OLD_GLM = 32, /* GLM's own form, before transformers had it */
+    HF_OPT = 64,
 };
 
 /* A class of models: what config.json's architectures[0] is. */
@@ -29,8 +30,7 @@ struct hf_class {
     const char *name, *arch; /* arch: general.architecture of the same model as GGUF */
     const char *act;         /* the only hidden_act */
     uint32_t flags;
-    double partial;   /* partial_rotary_factor where config.json does not say; 0 = 1 */
-    const char *only; /* a prefix of tensors' names, or NULL */
+    double partial; /* partial_rotary_factor where config.json does not say; 0 = 1 */
 };
 
 /* Floats that become a tensor: rope_freqs, rope_factors_*. */
@@ -58,6 +58,9 @@ struct hf {
     size_t room_left;
     struct kvl_err *err;
 };
+
+/* Row i of the classes; NULL behind the last. */
+const struct hf_class *kvl_hf_class_at(size_t i);
 
 /* Keys; `tail` with '.' in front follows the architecture's name.  KVL_ENOMEM without a message. */
 int kvl_hf_u32(struct hf *h, const char *tail, uint32_t v);

@@ -193,15 +193,33 @@ static int rope_scaling(struct hf *h, const json_t *rope)
                     kvl_gguf_show(type, strlen(type), shown));
 }
 
+/* rope_local_base_freq, or what rope_parameters says of layers with a window. */
+static int rope_local_base(struct hf *h)
+{
+    const json_t *rope = json_object_get(rope_object(h), "sliding_attention");
+    const double usual = 10000;
+    double top, base;
+    KVL_TRY(rope_check_words(h, rope));
+    if (strcmp(rope_type(rope), "default") != 0)
+        return kvl_fail(h->err, KVL_EMODEL,
+                        "config.json: rope_type of sliding_attention is not default");
+    KVL_TRY(kvl_hf_num(h, h->config, "rope_local_base_freq", &usual, &top));
+    KVL_TRY(kvl_hf_num(h, rope, "rope_theta", &top, &base));
+    return kvl_hf_f32(h, ".rope.freq_base_swa", base);
+}
+
 static int rope_base(struct hf *h, const json_t *rope)
 {
-    const double usual = 10000;
-    double top;
+    const double usual = strcmp(h->is->arch, "gemma3") == 0 ? 1e6 : 10000;
+    double top, ratio;
     const char *key = kvl_hf_has(h->config, "rotary_emb_base") ? "rotary_emb_base" : "rope_theta";
+    KVL_TRY(kvl_hf_num(h, h->config, "rope_ratio", &rope_one, &ratio)); /* GLM's own */
     KVL_TRY(kvl_hf_num(h, h->config, key, &usual, &top));
     KVL_TRY(kvl_hf_num(h, rope, "rope_theta", &top, &h->rope_base));
-    if (h->rope_base > 0) return kvl_hf_f32(h, ".rope.freq_base", h->rope_base);
-    return kvl_fail(h->err, KVL_EMODEL, "config.json: rope_theta is %g", h->rope_base);
+    if (h->is->flags & HF_OLD_GLM) h->rope_base *= ratio;
+    if (!(h->rope_base > 0))
+        return kvl_fail(h->err, KVL_EMODEL, "config.json: rope_theta is %g", h->rope_base);
+    return kvl_hf_f32(h, ".rope.freq_base", h->rope_base);
 }
 
 static int rope_dims(struct hf *h, const json_t *rope)
@@ -221,6 +239,11 @@ static int rope_dims(struct hf *h, const json_t *rope)
 int kvl_hf_rope(struct hf *h)
 {
     const json_t *rope = rope_object(h);
+    bool two = strcmp(h->is->arch, "gemma3") == 0;
+    if (h->is->flags & HF_OPT) return KVL_OK; /* positions are learned */
+    if (two) KVL_TRY(rope_local_base(h));
+    if (two && json_object_get(rope, "full_attention"))
+        rope = json_object_get(rope, "full_attention");
     KVL_TRY(rope_check_words(h, rope));
     KVL_TRY(rope_base(h, rope));
     KVL_TRY(rope_dims(h, rope));

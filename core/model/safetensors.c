@@ -22,25 +22,35 @@ static const char *st_show(const char *name, char out[GGUF_SHOWN + 4])
 
 /* ---- one tensor ---------------------------------------------------------------------------- */
 
-static int st_type(const char *dtype, enum kvl_wtype *out)
+struct st_dtype {
+    const char *name;
+    size_t bytes;
+    bool other; /* may be in a file, but not be asked for */
+    enum kvl_wtype type;
+};
+
+static const struct st_dtype *st_dtype(const char *name)
 {
-    static const struct {
-        const char *name;
-        enum kvl_wtype type;
-    } row[] = { { "F32", KVL_W_F32 }, { "F16", KVL_W_F16 }, { "BF16", KVL_W_BF16 } };
-    for (size_t i = 0; dtype && i < sizeof row / sizeof row[0]; i++)
-        if (strcmp(dtype, row[i].name) == 0) {
-            *out = row[i].type;
-            return KVL_OK;
-        }
-    return KVL_EMODEL;
+    static const struct st_dtype row[] = {
+        { "F32", 4, .type = KVL_W_F32 },   { "F16", 2, .type = KVL_W_F16 },
+        { "BF16", 2, .type = KVL_W_BF16 }, { "F64", 8, .other = true },
+        { "I64", 8, .other = true },       { "U64", 8, .other = true },
+        { "I32", 4, .other = true },       { "U32", 4, .other = true },
+        { "I16", 2, .other = true },       { "U16", 2, .other = true },
+        { "I8", 1, .other = true },        { "U8", 1, .other = true },
+        { "BOOL", 1, .other = true },      { "F8_E4M3", 1, .other = true },
+        { "F8_E5M2", 1, .other = true },   { "F8_E8M0", 1, .other = true },
+    };
+    for (size_t i = 0; name && i < sizeof row / sizeof row[0]; i++)
+        if (strcmp(name, row[i].name) == 0) return &row[i];
+    return NULL;
 }
 
 /* dims and bytes from the shape, both checked. */
-static int st_shape(const json_t *shape, struct st_tensor *t, const char *shown,
+static int st_shape(const json_t *shape, size_t bytes, struct st_tensor *t, const char *shown,
                     struct kvl_err *err)
 {
-    size_t n = json_array_size(shape), bytes = t->type == KVL_W_F32 ? 4 : 2;
+    size_t n = json_array_size(shape);
     bool bad = !json_is_array(shape) || n > ST_MAX_DIMS;
     for (size_t i = 0; i < ST_MAX_DIMS; i++) {
         const json_t *d = json_array_get(shape, i);
@@ -67,10 +77,13 @@ static int st_read(const char *name, const json_t *value, const uint8_t *data, s
     if (strlen(name) >= ST_NAME_CAP || !name[0])
         return kvl_fail(err, KVL_EMODEL, "tensor \"%s\": a name of %zu bytes, want 1 to %d", shown,
                         strlen(name), ST_NAME_CAP - 1);
-    if (st_type(dtype, &t->type) != KVL_OK)
+    const struct st_dtype *type = st_dtype(dtype);
+    if (!type)
         return kvl_fail(err, KVL_EMODEL, "tensor \"%s\" has type %s, want F32, F16 or BF16", shown,
                         dtype ? st_show(dtype, word) : "none");
-    KVL_TRY(st_shape(json_object_get(value, "shape"), t, shown, err));
+    t->type = type->type;
+    t->other = type->other ? type->name : NULL;
+    KVL_TRY(st_shape(json_object_get(value, "shape"), type->bytes, t, shown, err));
     json_int_t begin = json_integer_value(json_array_get(at, 0));
     json_int_t end = json_integer_value(json_array_get(at, 1));
     if (json_array_size(at) != 2 || !json_is_integer(json_array_get(at, 0)) ||

@@ -17,6 +17,7 @@ enum { ST_MAX_DIMS = 4, ST_NAME_CAP = 256 };
 
 struct st_tensor {
     char name[ST_NAME_CAP];
+    const char *other;   /* a type that weights cannot have, by name; NULL: `type` is it */
     enum kvl_wtype type; /* F32, F16 or BF16 */
     uint32_t n_dims;
     int64_t dims[ST_MAX_DIMS]; /* as in the file: the last is the row; unused ones are 1 */
