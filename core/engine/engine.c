@@ -48,13 +48,18 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
                         "the model's heads have %d channels, device %s takes up to %d; use "
                         "--device cpu",
                         dim, d->device->name, most);
+    if (d->allow_overlong && d->model->w.rope_dynamic)
+        return kvl_fail(err, KVL_EMODEL,
+                        "the model's rotation depends on the length beyond its context of %d "
+                        "tokens (dynamic NTK), which is not supported; leave out --allow-overlong",
+                        d->model->shape.n_ctx_train);
     KVL_TRY(engine_check_blas(d, err));
     return engine_check_observers(&d->observers, err);
 }
 
 /* ---- activations ------------------------------------------------------------------------------- */
 
-enum { ENGINE_ROW_ARRAYS = 14 };
+enum { ENGINE_ROW_ARRAYS = 15 };
 
 struct row_array {
     void *at;             /* of the pointer */
@@ -68,12 +73,15 @@ static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARR
     size_t embd = (size_t)sh->n_embd * sizeof(float);
     size_t q = (size_t)sh->n_heads * (size_t)sh->head_dim * sizeof(float);
     size_t kv = (size_t)sh->n_kv_heads * (size_t)sh->head_dim * sizeof(float);
-    size_t ff = (size_t)e->model->w.hparams.n_ff * sizeof(float);
+    size_t experts = (size_t)KVL_MAX(e->model->w.hparams.n_experts_used, 1);
+    size_t ff = (size_t)e->model->w.hparams.n_ff * experts * sizeof(float);
+    bool routes = e->model->w.hparams.n_experts > 0;
     const struct row_array all[ENGINE_ROW_ARRAYS] = {
         { &e->x, KVL_PLACE_DEVICE, embd },
         { &e->tmp, KVL_PLACE_DEVICE, embd },
         { &e->gate, KVL_PLACE_DEVICE, ff },
         { &e->up, KVL_PLACE_DEVICE, ff },
+        { &e->routed, KVL_PLACE_DEVICE, routes ? experts * embd : sizeof(float) },
         { &e->xn, KVL_PLACE_SHARED, embd },
         { &e->x_prev, KVL_PLACE_SHARED, embd },
         { &e->q, KVL_PLACE_SHARED, q },
@@ -196,7 +204,10 @@ static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
 static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &e->model->shape;
-    e->scale = e->model->w.scale;
+    const struct kvl_weights *w = &e->model->w;
+    int32_t most = e->desc.max_tok > 0 ? e->desc.max_tok : sh->n_ctx_train;
+    e->scale = w->scale;
+    e->rope_long = w->n_ctx_short > 0 && most > w->n_ctx_short;
     e->lanes = kvl_alloc((size_t)sh->n_kv_heads, sizeof *e->lanes);
     if (e->dev->attends_host) e->hosted = kvl_hosted_create();
     if (!e->lanes || (e->dev->attends_host && !e->hosted))

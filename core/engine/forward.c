@@ -233,7 +233,7 @@ static int flush_attention(const struct kvl_forward *f, int32_t layer)
                                          .n_jobs = e->n_jobs,
                                          .head_dim = e->model->shape.head_dim,
                                          .scale = e->scale,
-                                         .rope = e->model->w.layer[layer].rope };
+                                         .rope = kvl_layer_rope(e, layer) };
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
     if (rc == KVL_OK) rc = kvl_hosted_run(e, args.rope);
@@ -379,7 +379,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     struct kvl_engine *e = f->e;
     const struct kvl_layer_weights *w = &e->model->w.layer[layer];
     if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
-    KVL_TRY(kvl_layer_project(f, w));
+    KVL_TRY(kvl_layer_project(f, layer));
     KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
     KVL_TRY(kvl_layer_finish(f, w));
     size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;

@@ -8,17 +8,10 @@ int kvl_given(const struct kvl_forward *f, const char *op, int rc)
     return kvl_engine_failed(f->e, op, rc, f->err);
 }
 
-/* A projection of x, and others of the same x after it. */
-struct product {
-    float *y;
-    const struct kvl_weight *w;
-};
-
 enum { MAX_PRODUCTS = 3 };
 
 /* Decode starts one team for all of them: starting one costs as much as a small projection. */
-static int linear_all(const struct kvl_forward *f, const float *x, const struct product *p,
-                      int32_t n)
+int kvl_linear(const struct kvl_forward *f, const float *x, const struct kvl_product *p, int32_t n)
 {
     const struct kvl_ops *ops = f->e->ops;
     struct kvl_gemv_args v[MAX_PRODUCTS];
@@ -41,22 +34,35 @@ static int linear_all(const struct kvl_forward *f, const float *x, const struct 
 
 static int linear(const struct kvl_forward *f, float *y, const float *x, const struct kvl_weight *w)
 {
-    return linear_all(f, x, &(struct product){ y, w }, 1);
+    return kvl_linear(f, x, &(struct kvl_product){ y, w }, 1);
 }
 
 /* Rows x [n][dim]. */
 static int norm_rows(const struct kvl_forward *f, float *y, const float *x, const float *w,
                      int32_t n, int32_t dim)
 {
-    float eps = (float)f->e->model->w.hparams.rms_eps;
+    float eps = (float)f->e->model->w.hparams.norm_eps;
     return kvl_given(f, "norm",
                      f->e->ops->rmsnorm(&(struct kvl_rmsnorm_args){
                          .y = y, .x = x, .w = w, .n = n, .dim = dim, .eps = eps }));
 }
 
-static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w, int32_t n)
+/* Of a layer or of the whole, as the model has it: with a bias it is a layer norm. */
+static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w,
+                const float *bias, int32_t n)
 {
-    return norm_rows(f, y, x, w, n, f->e->model->shape.n_embd);
+    int32_t dim = f->e->model->shape.n_embd;
+    float eps = (float)f->e->model->w.hparams.norm_eps;
+    if (!bias) return norm_rows(f, y, x, w, n, dim);
+    return kvl_given(f, "norm",
+                     f->e->ops->layernorm(&(struct kvl_layernorm_args){
+                         .y = y, .x = x, .w = w, .b = bias, .n = n, .dim = dim, .eps = eps }));
+}
+
+/* What a part is about to add, if the model norms that at all. */
+static int post_norm(const struct kvl_forward *f, float *x, const float *w)
+{
+    return w ? norm_rows(f, x, x, w, f->n, f->e->model->shape.n_embd) : KVL_OK;
 }
 
 /* Every head of x, in place, if heads are normed at all. */
@@ -79,16 +85,14 @@ static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope, floa
                                                               .head_dim = m->shape.head_dim }));
 }
 
-static int residual(const struct kvl_forward *f)
+static int residual(const struct kvl_forward *f, const float *part)
 {
     size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
-    return kvl_given(
-        f, "residual",
-        f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = f->e->tmp, .n = n }));
+    return kvl_given(f, "residual",
+                     f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = part, .n = n }));
 }
 
-/* To every row of x [n][n_x], if there is a bias at all. */
-static int add_bias(const struct kvl_forward *f, float *x, const float *bias, int32_t n_x)
+int kvl_add_bias(const struct kvl_forward *f, float *x, const float *bias, int32_t n_x)
 {
     size_t row = (size_t)n_x;
     if (!bias) return KVL_OK;
@@ -97,66 +101,101 @@ static int add_bias(const struct kvl_forward *f, float *x, const float *bias, in
                          .y = x, .x = bias, .n = (size_t)f->n * row, .n_x = row }));
 }
 
-int kvl_layer_project(const struct kvl_forward *f, const struct kvl_layer_weights *w)
+int kvl_layer_project(const struct kvl_forward *f, int32_t layer)
 {
+    const struct kvl_layer_weights *w = &f->e->model->w.layer[layer];
+    const struct kvl_rope *rope = kvl_layer_rope(f->e, layer);
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     int32_t n_q = sh->n_heads * sh->head_dim, n_kv = sh->n_kv_heads * sh->head_dim;
-    KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, f->n));
-    const struct product qkv[] = { { e->q_raw, &w->attn_q },
-                                   { e->k_raw, &w->attn_k },
-                                   { e->v, &w->attn_v } };
-    KVL_TRY(linear_all(f, e->xn, qkv, 3));
-    KVL_TRY(add_bias(f, e->q_raw, w->attn_q_bias, n_q));
-    KVL_TRY(add_bias(f, e->k_raw, w->attn_k_bias, n_kv));
-    KVL_TRY(add_bias(f, e->v, w->attn_v_bias, n_kv));
+    KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, w->attn_norm_bias, f->n));
+    const struct kvl_product qkv[] = { { e->q_raw, &w->attn_q },
+                                       { e->k_raw, &w->attn_k },
+                                       { e->v, &w->attn_v } };
+    KVL_TRY(kvl_linear(f, e->xn, qkv, 3));
+    KVL_TRY(kvl_add_bias(f, e->q_raw, w->attn_q_bias, n_q));
+    KVL_TRY(kvl_add_bias(f, e->k_raw, w->attn_k_bias, n_kv));
+    KVL_TRY(kvl_add_bias(f, e->v, w->attn_v_bias, n_kv));
     KVL_TRY(norm_heads(f, e->q_raw, w->attn_q_norm, sh->n_heads));
     KVL_TRY(norm_heads(f, e->k_raw, w->attn_k_norm, sh->n_kv_heads));
-    KVL_TRY(rotate(f, w->rope, e->q, e->q_raw, sh->n_heads));
-    return rotate(f, w->rope, e->k, e->k_raw, sh->n_kv_heads);
+    KVL_TRY(rotate(f, rope, e->q, e->q_raw, sh->n_heads));
+    return rotate(f, rope, e->k, e->k_raw, sh->n_kv_heads);
 }
 
-static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w)
+int kvl_activation(const struct kvl_forward *f, bool gated, size_t n)
+{
+    struct kvl_engine *e = f->e;
+    return kvl_given(f, "activation",
+                     e->ops->glu(&(struct kvl_glu_args){ .y = e->gate,
+                                                         .gate = e->gate,
+                                                         .up = gated ? e->up : NULL,
+                                                         .n = n,
+                                                         .act = e->model->w.arch->act }));
+}
+
+/* y = MLP of e->xn, which y may be.  Without a gate the one branch takes its place. */
+static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w, float *y)
 {
     struct kvl_engine *e = f->e;
     int32_t n_embd = e->model->shape.n_embd, n_ff = e->model->w.hparams.n_ff;
-    KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, f->n));
-    const struct product wide[] = { { e->gate, &w->ffn_gate }, { e->up, &w->ffn_up } };
-    KVL_TRY(linear_all(f, e->xn, wide, 2));
-    KVL_TRY(add_bias(f, e->gate, w->ffn_gate_bias, n_ff));
-    KVL_TRY(add_bias(f, e->up, w->ffn_up_bias, n_ff));
-    size_t n = (size_t)f->n * (size_t)n_ff;
-    KVL_TRY(kvl_given(f, "swiglu",
-                      e->ops->swiglu(&(struct kvl_swiglu_args){
-                          .y = e->gate, .gate = e->gate, .up = e->up, .n = n })));
-    KVL_TRY(linear(f, e->tmp, e->gate, &w->ffn_down));
-    return add_bias(f, e->tmp, w->ffn_down_bias, n_embd);
+    bool gated = w->ffn_gate.data;
+    float *up = gated ? e->up : e->gate;
+    const struct kvl_product wide[] = { { up, &w->ffn_up }, { e->gate, &w->ffn_gate } };
+    KVL_TRY(kvl_linear(f, e->xn, wide, gated ? 2 : 1));
+    KVL_TRY(kvl_add_bias(f, e->gate, w->ffn_gate_bias, n_ff));
+    KVL_TRY(kvl_add_bias(f, up, w->ffn_up_bias, n_ff));
+    KVL_TRY(kvl_activation(f, gated, (size_t)f->n * (size_t)n_ff));
+    KVL_TRY(linear(f, y, e->gate, &w->ffn_down));
+    return kvl_add_bias(f, y, w->ffn_down_bias, n_embd);
 }
 
+/* One after the other, or both of the same input. */
 int kvl_layer_finish(const struct kvl_forward *f, const struct kvl_layer_weights *w)
 {
-    KVL_TRY(linear(f, f->e->tmp, f->e->att, &w->attn_output));
-    KVL_TRY(add_bias(f, f->e->tmp, w->attn_output_bias, f->e->model->shape.n_embd));
-    KVL_TRY(residual(f));
-    KVL_TRY(layer_mlp(f, w));
-    return residual(f);
+    struct kvl_engine *e = f->e;
+    bool parallel = e->model->w.parallel;
+    float *mlp = parallel ? e->xn : e->tmp;
+    KVL_TRY(linear(f, e->tmp, e->att, &w->attn_output));
+    KVL_TRY(kvl_add_bias(f, e->tmp, w->attn_output_bias, e->model->shape.n_embd));
+    KVL_TRY(post_norm(f, e->tmp, w->attn_post_norm));
+    if (!parallel) KVL_TRY(residual(f, e->tmp));
+    KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, w->ffn_norm_bias, f->n));
+    if (parallel) KVL_TRY(residual(f, e->tmp));
+    KVL_TRY(w->router.data ? kvl_layer_experts(f, w, mlp) : layer_mlp(f, w, mlp));
+    KVL_TRY(post_norm(f, mlp, w->ffn_post_norm));
+    return residual(f, mlp);
+}
+
+/* x = factor x, softly limited to cap, unless that changes nothing. */
+static int scale(const struct kvl_forward *f, float *x, size_t n, float factor, float cap)
+{
+    bool neutral = !(factor < 1 || factor > 1) && !(cap > 0);
+    if (neutral) return KVL_OK;
+    return kvl_given(
+        f, "scale",
+        f->e->ops->scale(&(struct kvl_scale_args){ .y = x, .n = n, .factor = factor, .cap = cap }));
 }
 
 int kvl_layer_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;
+    const struct kvl_weights *w = &e->model->w;
     size_t at = (size_t)(f->n - n) * (size_t)e->model->shape.n_embd;
     struct kvl_forward tail = *f;
     tail.n = n;
-    KVL_TRY(norm(f, e->xn, e->x + at, e->model->w.output_norm, n));
-    KVL_TRY(linear(&tail, out, e->xn, &e->model->w.output));
+    KVL_TRY(norm(f, e->xn, e->x + at, w->output_norm, w->output_norm_bias, n));
+    KVL_TRY(linear(&tail, out, e->xn, &w->output));
+    KVL_TRY(scale(f, out, (size_t)n * (size_t)w->hparams.n_vocab, 1, w->final_cap));
     return kvl_engine_wait(e, f->err);
 }
 
 int kvl_forward_embed(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
-    return kvl_given(f, "embedding",
-                     e->ops->embed(&(struct kvl_embed_args){
-                         .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n }));
+    const struct kvl_weights *w = &e->model->w;
+    size_t n = (size_t)f->n * (size_t)w->hparams.n_embd;
+    KVL_TRY(kvl_given(f, "embedding",
+                      e->ops->embed(&(struct kvl_embed_args){
+                          .y = e->x, .w = &w->embed, .id = e->id, .n = f->n })));
+    return scale(f, e->x, n, w->embed_scale, 0);
 }

@@ -7,8 +7,21 @@
 /* Something was given to the device under this name. */
 int kvl_given(const struct kvl_forward *f, const char *op, int rc);
 
+/* A projection of x, and others of the same x with it. */
+struct kvl_product {
+    float *y;
+    const struct kvl_weight *w;
+};
+int kvl_linear(const struct kvl_forward *f, const float *x, const struct kvl_product *p, int32_t n);
+/* To every row of x [f->n][n_x]; NULL: none. */
+int kvl_add_bias(const struct kvl_forward *f, float *x, const float *bias, int32_t n_x);
+/* e->gate [n] = the model's activation of it, times e->up if gated. */
+int kvl_activation(const struct kvl_forward *f, bool gated, size_t n);
+/* y = the chosen experts of e->xn, weighted (experts.c). */
+int kvl_layer_experts(const struct kvl_forward *f, const struct kvl_layer_weights *w, float *y);
+
 /* Queries, keys and values of e->x: q_raw, k_raw before they turn, q, k, v; e->xn. */
-int kvl_layer_project(const struct kvl_forward *f, const struct kvl_layer_weights *w);
+int kvl_layer_project(const struct kvl_forward *f, int32_t layer);
 /* What e->att and the MLP add to e->x. */
 int kvl_layer_finish(const struct kvl_forward *f, const struct kvl_layer_weights *w);
 /* Logits of the last n rows, waited for: out [n][n_vocab]. */

@@ -151,7 +151,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .n_heads = job->n_heads,
                                       .head_dim = h->e->model->shape.head_dim,
                                       .scale = h->e->scale,
-                                      .rope = h->e->model->w.layer[h->layer].rope };
+                                      .rope = kvl_layer_rope(h->e, h->layer) };
     if (g->mode != KVL_POS_ORIGINAL) {
         a.pos = pos;
         a.q_pos = query_position(g, it->n);

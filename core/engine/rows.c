@@ -12,6 +12,12 @@ int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err 
         return kvl_fail(err, KVL_EINVAL,
                         "%lld tokens, the model's context is %d (allow it with --allow-overlong)",
                         (long long)s->n_pos + n, sh->n_ctx_train);
+    int32_t most = s->engine->model->w.n_ctx_short; /* of RoPE's factors for short contexts */
+    if (most > 0 && !s->engine->rope_long && !s->repeat && n > most - s->n_pos)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%lld tokens, this engine was made for at most %d: it turns heads by the "
+                        "factors for short contexts",
+                        (long long)s->n_pos + n, most);
     if (n > INT32_MAX - 65536 - s->n_pos)
         return kvl_fail(err, KVL_EINVAL, "%d tokens after %d: too many", n, s->n_pos);
     return KVL_OK;

@@ -5,6 +5,13 @@
 #include <math.h>
 #include <string.h>
 
+static const char hf_gemma3_defaults[] =
+    "{\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":256,\"vocab_size\":262208,"
+    "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-6,\"rope_theta\":1e6,"
+    "\"query_pre_attn_scalar\":256,\"sliding_window\":4096,\"tie_word_embeddings\":true}";
+static const char hf_glm_defaults[] = "{\"partial_rotary_factor\":0.5}";
+
+/* `defaults` are transformers', where published files leave keys out. */
 static const struct hf_class hf_classes[] = {
     { .name = "LlamaForCausalLM", .arch = "llama", .act = "silu" },
     { .name = "MistralForCausalLM", .arch = "llama", .act = "silu" },
@@ -14,22 +21,35 @@ static const struct hf_class hf_classes[] = {
     { .name = "SmolLM3ForCausalLM",
       .arch = "smollm3",
       .act = "silu",
-      .flags = HF_TIED | HF_ASKS_WINDOW },
+      .defaults = "{\"tie_word_embeddings\":true}",
+      .flags = HF_ASKS_WINDOW },
     { .name = "Phi3ForCausalLM", .arch = "phi3", .act = "silu" },
     { .name = "Gemma2ForCausalLM",
       .arch = "gemma2",
       .act = "gelu_pytorch_tanh",
-      .flags = HF_TIED | HF_GEMMA },
+      .defaults = "{\"tie_word_embeddings\":true,\"sliding_window\":4096}",
+      .flags = HF_GEMMA },
     { .name = "Gemma3ForCausalLM",
       .arch = "gemma3",
       .act = "gelu_pytorch_tanh",
-      .flags = HF_TIED | HF_GEMMA },
-    { .name = "GlmForCausalLM", .arch = "chatglm", .act = "silu", .partial = 0.5 },
-    { .name = "Glm4ForCausalLM", .arch = "glm4", .act = "silu", .partial = 0.5 },
+      .defaults = hf_gemma3_defaults,
+      .flags = HF_GEMMA },
+    { .name = "Gemma3ForConditionalGeneration",
+      .arch = "gemma3",
+      .act = "gelu_pytorch_tanh",
+      .defaults = hf_gemma3_defaults,
+      .flags = HF_GEMMA | HF_TEXT_PART },
+    { .name = "GlmForCausalLM", .arch = "chatglm", .act = "silu", .defaults = hf_glm_defaults },
+    { .name = "Glm4ForCausalLM", .arch = "glm4", .act = "silu", .defaults = hf_glm_defaults },
     { .name = "ChatGLMModel",
       .arch = "chatglm",
       .act = "silu",
-      .partial = 0.5,
+      .defaults = hf_glm_defaults,
+      .flags = HF_OLD_GLM },
+    { .name = "ChatGLMForConditionalGeneration",
+      .arch = "chatglm",
+      .act = "silu",
+      .defaults = hf_glm_defaults,
       .flags = HF_OLD_GLM },
     { .name = "MixtralForCausalLM", .arch = "llama", .act = "silu", .flags = HF_EXPERTS },
     { .name = "Qwen3MoeForCausalLM",
@@ -39,12 +59,13 @@ static const struct hf_class hf_classes[] = {
     { .name = "GPTNeoXForCausalLM",
       .arch = "gptneox",
       .act = "gelu",
-      .partial = 0.25,
+      .defaults = "{\"rotary_pct\":0.25}",
       .flags = HF_LAYERNORM },
     { .name = "OPTForCausalLM",
       .arch = "opt",
       .act = "relu",
-      .flags = HF_TIED | HF_LAYERNORM | HF_OPT },
+      .defaults = "{\"tie_word_embeddings\":true,\"layer_norm_eps\":1e-5}",
+      .flags = HF_LAYERNORM | HF_OPT },
 };
 
 enum {
@@ -312,11 +333,9 @@ static int hf_context(struct hf *h)
 static int hf_eps(struct hf *h)
 {
     const struct hf_names names = HF_NAMES("rms_norm_eps", "layer_norm_eps", "layernorm_epsilon");
-    const double fixed = 1e-5;
     bool layernorm = h->is->flags & HF_LAYERNORM;
     double eps;
-    KVL_TRY(
-        kvl_hf_num(h, h->config, hf_first(h, &names), h->is->flags & HF_OPT ? &fixed : NULL, &eps));
+    KVL_TRY(kvl_hf_num(h, h->config, hf_first(h, &names), NULL, &eps));
     return kvl_hf_f32(
         h, layernorm ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", eps);
 }
@@ -418,10 +437,7 @@ static int hf_experts(struct hf *h)
                         "config.json: decoder_sparse_step %d, %zu mlp_only_layers: layers without "
                         "experts are not supported",
                         step, json_array_size(dense));
-    if (qwen && !hf_true(h->config, "norm_topk_prob", false))
-        return kvl_fail(h->err, KVL_EMODEL,
-                        "config.json: norm_topk_prob is not true, which is not supported");
-    return KVL_OK;
+    return kvl_hf_bool(h, ".expert_weights_norm", hf_true(h->config, "norm_topk_prob", !qwen));
 }
 
 static int hf_opt(struct hf *h)
@@ -482,15 +498,35 @@ static int hf_shape(struct hf *h)
     KVL_TRY(hf_context(h));
     KVL_TRY(hf_heads(h));
     KVL_TRY(hf_eps(h));
-    h->tied = hf_true(h->config, "tie_word_embeddings", (h->is->flags & HF_TIED) != 0);
+    h->tied = hf_true(h->config, "tie_word_embeddings", false);
     KVL_TRY(hf_window(h));
     return hf_family(h);
+}
+
+/* The words of the text part, where there are others, and what the class means by those that are not there. */
+static int hf_complete(struct hf *h)
+{
+    json_t *text = json_object_get(h->config, "text_config");
+    if (h->is->flags & HF_TEXT_PART) {
+        if (!json_is_object(text))
+            return kvl_fail(h->err, KVL_EMODEL, "config.json: text_config is missing");
+        json_incref(text);
+        json_decref(h->config);
+        h->config = text;
+    }
+    if (!h->is->defaults) return KVL_OK;
+    json_t *defaults = json_loads(h->is->defaults, 0, NULL);
+    int rc = defaults && json_object_update_missing(h->config, defaults) == 0 ? KVL_OK : KVL_ENOMEM;
+    json_decref(defaults);
+    return rc;
 }
 
 int kvl_hf_config(struct hf *h)
 {
     KVL_TRY(hf_check_quantization(h));
     KVL_TRY(hf_find_class(h));
+    KVL_TRY(hf_complete(h));
+    KVL_TRY(hf_check_quantization(h));
     KVL_TRY(hf_check_act(h));
     KVL_TRY(hf_check_neutral(h));
     KVL_TRY(hf_shape(h));

@@ -16,8 +16,8 @@
 #include "safetensors.h"
 
 enum hf_flag {
-    HF_TIED = 1,  /* tie_word_embeddings where config.json does not say */
-    HF_GEMMA = 2, /* norms are kept less one; caps, two bases, a scale of its own */
+    HF_TEXT_PART = 1, /* one of several: text_config, language_model */
+    HF_GEMMA = 2,     /* norms are kept less one; caps, two bases, a scale of its own */
     HF_LAYERNORM = 4,
     HF_ASKS_WINDOW = 8, /* sliding_window counts only with use_sliding_window */
     HF_EXPERTS = 16,
@@ -30,7 +30,7 @@ struct hf_class {
     const char *name, *arch; /* arch: general.architecture of the same model as GGUF */
     const char *act;         /* the only hidden_act */
     uint32_t flags;
-    double partial; /* partial_rotary_factor where config.json does not say; 0 = 1 */
+    const char *defaults; /* JSON: what keys mean that are not there; or NULL */
 };
 
 /* Floats that become a tensor: rope_freqs, rope_factors_*. */

@@ -210,7 +210,7 @@ static int rope_local_base(struct hf *h)
 
 static int rope_base(struct hf *h, const json_t *rope)
 {
-    const double usual = strcmp(h->is->arch, "gemma3") == 0 ? 1e6 : 10000;
+    const double usual = 10000;
     double top, ratio;
     const char *key = kvl_hf_has(h->config, "rotary_emb_base") ? "rotary_emb_base" : "rope_theta";
     KVL_TRY(kvl_hf_num(h, h->config, "rope_ratio", &rope_one, &ratio)); /* GLM's own */
@@ -224,10 +224,9 @@ static int rope_base(struct hf *h, const json_t *rope)
 
 static int rope_dims(struct hf *h, const json_t *rope)
 {
-    const double usual = h->is->partial > 0 ? h->is->partial : 1;
     double top, partial;
     const char *key = kvl_hf_has(h->config, "rotary_pct") ? "rotary_pct" : "partial_rotary_factor";
-    KVL_TRY(kvl_hf_num(h, h->config, key, &usual, &top));
+    KVL_TRY(kvl_hf_num(h, h->config, key, &rope_one, &top));
     KVL_TRY(kvl_hf_num(h, rope, "partial_rotary_factor", &top, &partial));
     h->n_rot = (int32_t)(partial * h->head_dim);
     if (partial > 0 && partial <= 1 && h->n_rot >= 2 && h->n_rot % 2 == 0)

@@ -141,15 +141,21 @@ static const struct hf_rule *rule_find(const struct hf *h, const struct hf_rule 
     return common;
 }
 
-/* Behind what stands before layers. */
-static const char *name_inner(const char *name)
+/* Behind what stands before layers; NULL: not of the text. */
+static const char *name_inner(const struct hf *h, const char *name)
 {
     static const char *const before[] = { "model.decoder.", "model.", "gpt_neox.",
                                           "transformer.encoder.", "transformer." };
-    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++) {
-        size_t n = strlen(before[i]);
-        if (strncmp(name, before[i], n) == 0) return name + n;
-    }
+    static const char *const part[] = { "language_model.", "model.language_model." };
+    static const char *const other[] = { "vision_tower.", "multi_modal_projector.",
+                                         "model.vision_tower.", "model.multi_modal_projector." };
+    bool several = h->is->flags & HF_TEXT_PART;
+    for (size_t i = 0; several && i < sizeof other / sizeof other[0]; i++)
+        if (strncmp(name, other[i], strlen(other[i])) == 0) return NULL;
+    for (size_t i = 0; several && i < sizeof part / sizeof part[0]; i++)
+        if (strncmp(name, part[i], strlen(part[i])) == 0) name += strlen(part[i]);
+    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
+        if (strncmp(name, before[i], strlen(before[i])) == 0) return name + strlen(before[i]);
     return name;
 }
 
@@ -185,8 +191,10 @@ static void name_read(const struct hf *h, const char *name, struct hf_name *out)
 {
     static const char *const ends[] = { ".weight", ".bias" };
     char stem[ST_NAME_CAP];
-    const char *at = name_inner(name);
-    *out = (struct hf_name){ .layer = -1, .expert = -1, .suffix = "" };
+    static const struct hf_rule skip = { .how = HOW_SKIP };
+    const char *at = name_inner(h, name);
+    *out = (struct hf_name){ .rule = at ? NULL : &skip, .layer = -1, .expert = -1, .suffix = "" };
+    if (!at) return;
     size_t len = strlen(at);
     for (size_t i = 0; i < 2 && !out->suffix[0]; i++) {
         size_t n = strlen(ends[i]);

@@ -15,19 +15,27 @@ static size_t weight_bytes(const struct kvl_weight *w)
     return (size_t)w->n_rows * w->row_bytes;
 }
 
-/* Every matrix but the embedding, of which a token reads one row; norms are too small to count. */
+/* Every matrix but the embedding, of which a token reads one row, and of experts those that are chosen; vectors
+ * are too small to count. */
 static void model_count_weights(struct kvl_model *m)
 {
     const struct kvl_weights *w = &m->w;
+    int32_t n = KVL_MAX(w->hparams.n_experts, 1), used = KVL_MAX(w->hparams.n_experts_used, 1);
     m->token_bytes = weight_bytes(&w->output) + w->embed.row_bytes;
     m->layer_weights = 0;
     for (int32_t i = 0; i < w->hparams.n_layers; i++) {
         const struct kvl_layer_weights *l = &w->layer[i];
-        const struct kvl_weight *all[] = { &l->attn_q,   &l->attn_k, &l->attn_v,  &l->attn_output,
-                                           &l->ffn_gate, &l->ffn_up, &l->ffn_down };
+        const struct {
+            const struct kvl_weight *w;
+            bool of_experts;
+        } all[] = { { &l->attn_q, false },      { &l->attn_k, false }, { &l->attn_v, false },
+                    { &l->attn_output, false }, { &l->router, false }, { &l->ffn_gate, true },
+                    { &l->ffn_up, true },       { &l->ffn_down, true } };
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++) {
-            m->token_bytes += weight_bytes(all[j]);
-            m->layer_weights += (int64_t)all[j]->n_rows * all[j]->n_cols;
+            int32_t rows = all[j].w->n_rows;
+            if (all[j].of_experts) rows = rows / n * used;
+            m->token_bytes += (size_t)rows * all[j].w->row_bytes;
+            m->layer_weights += (int64_t)rows * all[j].w->n_cols;
         }
     }
 }

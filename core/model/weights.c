@@ -9,6 +9,7 @@ enum {
     MAX_HEADS = 1 << 14,
     MAX_GROUP = 64, /* query heads of a kv head: what operators keep room for */
     MAX_HEAD_DIM = 1024,
+    MAX_EXPERTS = 1024,
 };
 
 static int check_architecture(struct kvl_loader *l)
@@ -60,14 +61,66 @@ static int check_value_length(struct kvl_loader *l)
                     kvl_key_of(l, "attention.value_length"), n, want);
 }
 
-/* Of q.k. */
+/* Of q.k.  Where the file does not say: the largest Gemmas were trained with that of narrower heads. */
 static int load_scale(struct kvl_loader *l)
 {
-    double scale, usual = 1 / sqrt(l->w->hparams.head_dim);
-    KVL_TRY(kvl_key_positive(l, "attention.scale", &usual, 1e6, &scale));
+    const struct kvl_hparams *h = &l->w->hparams;
     bool given = kvl_gguf_has(l->g, kvl_key_of(l, "attention.scale"));
-    l->w->scale = given ? (float)scale : 1.0f / sqrtf((float)l->w->hparams.head_dim);
+    bool wide = h->n_layers == l->w->arch->wide_scale;
+    float dim = wide ? (float)h->n_embd / (float)h->n_heads : (float)h->head_dim;
+    double scale, usual = 1;
+    KVL_TRY(kvl_key_positive(l, "attention.scale", &usual, 1e6, &scale));
+    l->w->scale = given ? (float)scale : 1.0f / sqrtf(dim);
     return KVL_OK;
+}
+
+/* Numbers of llama.cpp: 1 is a softmax over all experts, 3 over the chosen, which is the same once the weights of
+ * the chosen are made to sum to 1. */
+static int load_gating(struct kvl_loader *l)
+{
+    const char *key = kvl_key_of(l, "expert_gating_func");
+    int64_t v, usual = 1;
+    KVL_TRY(kvl_gguf_i64(l->g, key, 0, INT32_MAX, &usual, &v, l->err));
+    if (v != 1 && v != 3)
+        return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %lld, want 1 or 3 (softmax)", key,
+                        (long long)v);
+    KVL_TRY(kvl_key_bool(l, "expert_weights_norm", true, &l->w->experts_norm));
+    if (v == 3) l->w->experts_norm = true;
+    return KVL_OK;
+}
+
+static int load_experts(struct kvl_loader *l)
+{
+    const struct kvl_arch *a = l->w->arch;
+    struct kvl_hparams *h = &l->w->hparams;
+    const char *key = kvl_key_of(l, "expert_count");
+    bool must = a->experts == KVL_EXPERTS_MUST;
+    int64_t n, none = 0, all = h->n_ff, max = a->experts == KVL_EXPERTS_NONE ? 0 : MAX_EXPERTS;
+    KVL_TRY(kvl_gguf_i64(l->g, key, must, max, must ? NULL : &none, &n, l->err));
+    h->n_experts = (int32_t)n;
+    if (n == 0) return KVL_OK;
+    KVL_TRY(kvl_key_count(l, "expert_used_count", n, NULL, &h->n_experts_used));
+    KVL_TRY(kvl_key_count(l, "expert_feed_forward_length", KVL_MAX_WIDTH, &all, &h->n_ff));
+    return load_gating(l);
+}
+
+/* What changes the whole: residuals, the ends. */
+static int load_switches(struct kvl_loader *l)
+{
+    struct kvl_weights *w = l->w;
+    const struct kvl_arch *a = w->arch;
+    double cap, def = (double)a->final_cap_default;
+    const char *key = kvl_key_of(l, "use_parallel_residual");
+    KVL_TRY(kvl_gguf_bool(l->g, key, a->parallel, &w->parallel, l->err));
+    if (w->parallel && !a->parallel)
+        return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is true, only false is supported", key);
+    w->embed_scale = a->embed_scale ? sqrtf((float)w->hparams.n_embd) : 1;
+    if (!a->final_cap) return kvl_key_usual(l, "final_logit_softcapping", 0);
+    key = kvl_key_of(l, "final_logit_softcapping");
+    KVL_TRY(kvl_gguf_f64(l->g, key, &def, &cap, l->err));
+    w->final_cap = (float)cap;
+    if (isfinite(cap) && cap >= 0 && cap <= 1e6) return KVL_OK;
+    return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %g, want 0 (none) to 1e6", key, cap);
 }
 
 static int load_hparams(struct kvl_loader *l)
@@ -82,7 +135,11 @@ static int load_hparams(struct kvl_loader *l)
     KVL_TRY(load_heads(l));
     KVL_TRY(check_value_length(l));
     KVL_TRY(load_scale(l));
-    KVL_TRY(kvl_key_positive(l, "attention.layer_norm_rms_epsilon", NULL, 1, &h->rms_eps));
+    KVL_TRY(load_experts(l));
+    KVL_TRY(load_switches(l));
+    const char *eps = l->w->arch->layer_norm ? "attention.layer_norm_epsilon"
+                                             : "attention.layer_norm_rms_epsilon";
+    KVL_TRY(kvl_key_positive(l, eps, NULL, 1, &h->norm_eps));
     return kvl_load_rope_keys(l);
 }
 

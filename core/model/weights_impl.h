@@ -16,9 +16,13 @@ struct kvl_rope_keys {
         KVL_SCALING_NONE,
         KVL_SCALING_LINEAR,
         KVL_SCALING_YARN,
+        KVL_SCALING_LONGROPE,
+        KVL_SCALING_DYNAMIC,
     } scaling;
     double base, factor;
-    double attn_factor;          /* of cosine and sine */
+    double base_local;
+    double attn_factor;          /* of cosine and sine; 0: not given */
+    bool truncate;               /* the ends of YaRN's ramp are rounded */
     int32_t n_ctx_orig;          /* context before it was scaled */
     double beta_fast, beta_slow; /* of YaRN: rotations within that context */
 };
@@ -44,6 +48,7 @@ int kvl_key_count(struct kvl_loader *l, const char *tail, int64_t max, const int
 /* A number above 0 and at most max. */
 int kvl_key_positive(struct kvl_loader *l, const char *tail, const double *def, double max,
                      double *out);
+int kvl_key_bool(struct kvl_loader *l, const char *tail, bool def, bool *out);
 /* A factor or a limit that must be the usual one: another would silently give another model. */
 int kvl_key_usual(struct kvl_loader *l, const char *tail, double usual);
 /* Refuses what would change the result and is not computed. */

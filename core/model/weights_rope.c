@@ -1,6 +1,6 @@
 /* How the heads of every layer turn with their position: which frequencies, which part of a head, what factor.
  *
- * YaRN: Peng et al. 2023, section 3.2-3.4. */
+ * YaRN: Peng et al. 2023, section 3.2-3.4.  LongRoPE: Ding et al. 2024, with the two sets of factors of Phi-3. */
 #include "weights_impl.h"
 
 #include <math.h>
@@ -14,9 +14,9 @@ static int rope_scaling(struct kvl_loader *l)
         const char *name;
         enum kvl_rope_scaling scaling;
     } row[] = {
-        { "linear", KVL_SCALING_LINEAR },
-        { "none", KVL_SCALING_NONE },
-        { "yarn", KVL_SCALING_YARN },
+        { "linear", KVL_SCALING_LINEAR },   { "none", KVL_SCALING_NONE },
+        { "yarn", KVL_SCALING_YARN },       { "longrope", KVL_SCALING_LONGROPE },
+        { "dynamic", KVL_SCALING_DYNAMIC },
     };
     const char *key = kvl_key_of(l, "rope.scaling.type");
     struct kvl_str type = { "linear", 6 };
@@ -28,8 +28,9 @@ static int rope_scaling(struct kvl_loader *l)
             return KVL_OK;
         }
     return kvl_fail(l->err, KVL_EMODEL,
-                    "key \"%s\" is \"%s\", want \"none\", \"linear\" or \"yarn\"", key,
-                    kvl_gguf_show(type.s, type.len, shown));
+                    "key \"%s\" is \"%s\", want \"none\", \"linear\", \"yarn\", \"longrope\" or "
+                    "\"dynamic\"",
+                    key, kvl_gguf_show(type.s, type.len, shown));
 }
 
 static int rope_dimensions(struct kvl_loader *l)
@@ -43,10 +44,31 @@ static int rope_dimensions(struct kvl_loader *l)
                     kvl_key_of(l, "rope.dimension_count"), h->n_rot, h->head_dim);
 }
 
+static int rope_yarn(struct kvl_loader *l)
+{
+    struct kvl_rope_keys *r = &l->rope;
+    const double fast = 32, slow = 1;
+    KVL_TRY(kvl_key_positive(l, "rope.scaling.yarn_beta_fast", &fast, 1e9, &r->beta_fast));
+    KVL_TRY(kvl_key_positive(l, "rope.scaling.yarn_beta_slow", &slow, 1e9, &r->beta_slow));
+    return kvl_key_bool(l, "rope.scaling.yarn_truncate", !l->w->arch->exact_yarn, &r->truncate);
+}
+
+/* Of layers with a window. */
+static int rope_local(struct kvl_loader *l)
+{
+    const struct kvl_arch *a = l->w->arch;
+    const double base = a->local_base > 0 ? a->local_base : l->rope.base;
+    double *local = &l->rope.base_local;
+    KVL_TRY(kvl_key_positive(l, "rope.freq_base_swa", &base, 1e15, local));
+    if (a->local_base > 0 || fabs(*local - base) <= 1e-6 * base) return KVL_OK;
+    return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %g, a %s model turns all layers by %g",
+                    kvl_key_of(l, "rope.freq_base_swa"), *local, a->name, base);
+}
+
 int kvl_load_rope_keys(struct kvl_loader *l)
 {
     struct kvl_rope_keys *r = &l->rope;
-    const double base = 10000, one = 1, fast = 32;
+    const double base = 10000, one = 1;
     int64_t n_ctx = l->w->hparams.n_ctx_train;
     KVL_TRY(rope_scaling(l));
     KVL_TRY(rope_dimensions(l));
@@ -54,12 +76,12 @@ int kvl_load_rope_keys(struct kvl_loader *l)
     const char *factor = given ? "rope.scaling.factor" : "rope.scale_linear";
     KVL_TRY(kvl_key_positive(l, "rope.freq_base", &base, 1e15, &r->base));
     KVL_TRY(kvl_key_positive(l, factor, &one, 1e9, &r->factor));
+    given = kvl_gguf_has(l->g, kvl_key_of(l, "rope.scaling.attn_factor"));
     KVL_TRY(kvl_key_positive(l, "rope.scaling.attn_factor", &one, 1e3, &r->attn_factor));
-    KVL_TRY(kvl_key_positive(l, "rope.scaling.yarn_beta_fast", &fast, 1e9, &r->beta_fast));
-    KVL_TRY(kvl_key_positive(l, "rope.scaling.yarn_beta_slow", &one, 1e9, &r->beta_slow));
-    KVL_TRY(kvl_key_usual(l, "rope.scaling.yarn_ext_factor", 1));
-    KVL_TRY(kvl_key_usual(l, "rope.scaling.yarn_attn_factor", 1));
-    KVL_TRY(kvl_key_usual(l, "rope.scaling.yarn_log_multiplier", 0));
+    if (!given) r->attn_factor = 0;
+    l->w->rope_dynamic = r->scaling == KVL_SCALING_DYNAMIC && r->factor > 1;
+    KVL_TRY(rope_yarn(l));
+    KVL_TRY(rope_local(l));
     return kvl_key_count(l, "rope.scaling.original_context_length", KVL_MAX_CONTEXT, &n_ctx,
                          &r->n_ctx_orig);
 }
@@ -76,44 +98,58 @@ static double yarn_pair(const struct kvl_rope_keys *r, int32_t n_rot, double rot
 /* What is left of a frequency: fast pairs keep theirs, slow ones are divided, those between are mixed. */
 static double yarn_share(const struct kvl_rope_keys *r, int32_t n_rot, int32_t i)
 {
-    double low = floor(yarn_pair(r, n_rot, r->beta_fast));
-    double high = ceil(yarn_pair(r, n_rot, r->beta_slow));
-    low = fmax(low, 0);
-    high = fmin(high, n_rot - 1);
+    double low = yarn_pair(r, n_rot, r->beta_fast), high = yarn_pair(r, n_rot, r->beta_slow);
+    low = fmax(r->truncate ? floor(low) : low, 0);
+    high = fmin(r->truncate ? ceil(high) : high, n_rot - 1);
     double divided = fmin(fmax((i - low) / fmax(high - low, 0.001), 0), 1);
     return 1 - divided + divided / r->factor;
 }
 
 static double rope_share(const struct kvl_rope_keys *r, int32_t n_rot, int32_t i)
 {
-    if (r->scaling == KVL_SCALING_NONE) return 1;
-    return r->scaling == KVL_SCALING_YARN ? yarn_share(r, n_rot, i) : 1 / r->factor;
+    if (r->scaling == KVL_SCALING_YARN) return yarn_share(r, n_rot, i);
+    return r->scaling == KVL_SCALING_LINEAR ? 1 / r->factor : 1;
 }
 
-static float rope_mag(const struct kvl_rope_keys *r)
+/* Of LongRoPE, where the file does not say: by how much the context grew. */
+static double long_mag(const struct kvl_rope_keys *r, int32_t n_ctx)
 {
-    bool yarn = r->scaling == KVL_SCALING_YARN && r->factor > 1;
-    return (float)(r->attn_factor * (yarn ? 1 + 0.1 * log(r->factor) : 1));
+    double growth = (double)n_ctx / r->n_ctx_orig;
+    return growth > 1 ? sqrt(1 + log(growth) / log(r->n_ctx_orig)) : 1;
 }
 
-/* theta_i = base^(-2i / n_rot), less what scaling takes, / rope_freqs[i] */
-static int load_frequencies(struct kvl_loader *l, double *freq)
+static double rope_mag(const struct kvl_loader *l)
 {
-    const struct kvl_weights *w = l->w;
+    const struct kvl_rope_keys *r = &l->rope;
+    bool given = r->attn_factor > 0;
+    double yarn = r->scaling == KVL_SCALING_YARN && r->factor > 1 ? 1 + 0.1 * log(r->factor) : 1;
+    if (!given && l->w->n_ctx_short > 0) return long_mag(r, l->w->hparams.n_ctx_train);
+    return yarn * (given ? r->attn_factor : 1);
+}
+
+/* theta_i = base^(-2i / n_rot), less what scaling takes, / divisor[i], which tensor `name` gives or NULL. */
+static int load_frequencies(struct kvl_loader *l, enum kvl_rope_kind kind, const char *name)
+{
+    struct kvl_weights *w = l->w;
+    const float *divisor = NULL;
     int32_t n_rot = w->hparams.n_rot;
+    double *freq = w->freq + (size_t)kind * (size_t)n_rot / 2;
+    bool local = kind == KVL_ROPE_LOCAL;
+    if (name) KVL_TRY(kvl_take_vector(l, name, n_rot / 2, &divisor));
     for (int32_t i = 0; i < n_rot / 2; i++) {
-        double divisor = w->rope_freqs ? (double)w->rope_freqs[i] : 1;
-        if (!(divisor > 0))
-            return kvl_fail(l->err, KVL_EMODEL,
-                            "tensor \"rope_freqs.weight\" element %d is %g, want above 0", i,
-                            divisor);
-        freq[i] = pow(l->rope.base, -2.0 * i / n_rot) * rope_share(&l->rope, n_rot, i) / divisor;
+        double d = divisor ? (double)divisor[i] : 1;
+        if (!(d > 0))
+            return kvl_fail(l->err, KVL_EMODEL, "tensor \"%s\" element %d is %g, want above 0",
+                            name, i, d);
+        freq[i] = pow(local ? l->rope.base_local : l->rope.base, -2.0 * i / n_rot) *
+                  (local ? 1 : rope_share(&l->rope, n_rot, i)) / d;
         if (!isfinite(freq[i]))
             return kvl_fail(l->err, KVL_EMODEL,
                             "frequency %d of the rotation is %g: base %g, scaling factor %g, "
                             "divisor %g",
-                            i, freq[i], l->rope.base, l->rope.factor, divisor);
+                            i, freq[i], l->rope.base, l->rope.factor, d);
     }
+    w->rope[kind].mag = local ? 1 : (float)rope_mag(l);
     return KVL_OK;
 }
 
@@ -122,15 +158,14 @@ static int load_frequencies(struct kvl_loader *l, double *freq)
 static enum kvl_rope_kind layer_kind(const struct kvl_weights *w, int32_t layer)
 {
     int32_t step = w->arch->nope_step;
-    return step > 0 && (layer + 1) % step == 0 ? KVL_ROPE_NOT : KVL_ROPE_GLOBAL;
+    if (step > 0 && (layer + 1) % step == 0) return KVL_ROPE_NOT;
+    return w->arch->local_base > 0 && w->layer[layer].window > 0 ? KVL_ROPE_LOCAL : KVL_ROPE_GLOBAL;
 }
 
-int kvl_load_ropes(struct kvl_loader *l)
+static int alloc_ropes(struct kvl_loader *l)
 {
     struct kvl_weights *w = l->w;
     size_t n = (size_t)w->hparams.n_rot / 2;
-    if (kvl_gguf_tensor(l->g, "rope_freqs.weight"))
-        KVL_TRY(kvl_take_vector(l, "rope_freqs.weight", (int64_t)n, &w->rope_freqs));
     w->n_freqs = KVL_ROPE_KINDS * n;
     w->rope = kvl_alloc(KVL_ROPE_KINDS, sizeof *w->rope);
     w->freq = kvl_alloc(w->n_freqs, sizeof *w->freq); /* zero: nothing turns */
@@ -140,8 +175,36 @@ int kvl_load_ropes(struct kvl_loader *l)
                                         .n_rot = w->hparams.n_rot,
                                         .style = l->g->hf_dir ? w->arch->hf_rope : w->arch->rope,
                                         .mag = 1 };
-    KVL_TRY(load_frequencies(l, w->freq + KVL_ROPE_GLOBAL * n));
-    w->rope[KVL_ROPE_GLOBAL].mag = rope_mag(&l->rope);
-    for (int32_t i = 0; i < w->hparams.n_layers; i++) w->layer[i].rope = &w->rope[layer_kind(w, i)];
+    return KVL_OK;
+}
+
+/* One set of factors for contexts up to the original one, one for longer ones. */
+static int load_long(struct kvl_loader *l)
+{
+    struct kvl_weights *w = l->w;
+    if (l->rope.n_ctx_orig < 2)
+        return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is %d, want 2 or more",
+                        kvl_key_of(l, "rope.scaling.original_context_length"), l->rope.n_ctx_orig);
+    w->n_ctx_short = l->rope.n_ctx_orig;
+    KVL_TRY(load_frequencies(l, KVL_ROPE_GLOBAL, "rope_factors_short.weight"));
+    return load_frequencies(l, KVL_ROPE_LONG, "rope_factors_long.weight");
+}
+
+int kvl_load_ropes(struct kvl_loader *l)
+{
+    struct kvl_weights *w = l->w;
+    bool divided = kvl_gguf_tensor(l->g, "rope_freqs.weight");
+    bool factors = l->rope.scaling == KVL_SCALING_LONGROPE ||
+                   kvl_gguf_tensor(l->g, "rope_factors_short.weight") ||
+                   kvl_gguf_tensor(l->g, "rope_factors_long.weight");
+    KVL_TRY(alloc_ropes(l));
+    KVL_TRY(factors ? load_long(l)
+                    : load_frequencies(l, KVL_ROPE_GLOBAL, divided ? "rope_freqs.weight" : NULL));
+    if (w->arch->local_base > 0) KVL_TRY(load_frequencies(l, KVL_ROPE_LOCAL, NULL));
+    for (int32_t i = 0; i < w->hparams.n_layers; i++) {
+        enum kvl_rope_kind kind = layer_kind(w, i);
+        w->layer[i].rope = &w->rope[kind];
+        if (factors && kind == KVL_ROPE_GLOBAL) w->layer[i].rope_long = &w->rope[KVL_ROPE_LONG];
+    }
     return KVL_OK;
 }

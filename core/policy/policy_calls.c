@@ -14,7 +14,7 @@ int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_
     return ctx->ops->rope(&(struct kvl_rope_args){ .y = y,
                                                    .x = x,
                                                    .pos = &pos,
-                                                   .rope = e->model->w.layer[layer].rope,
+                                                   .rope = kvl_layer_rope(e, layer),
                                                    .n = 1,
                                                    .n_heads = n_heads,
                                                    .head_dim = ctx->shape->head_dim });
@@ -42,7 +42,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
                                         .w = y->attn_q_norm,
                                         .n = ctx->shape->n_heads,
                                         .dim = ctx->shape->head_dim,
-                                        .eps = (float)e->model->w.hparams.rms_eps }));
+                                        .eps = (float)e->model->w.hparams.norm_eps }));
     return kvl_rotate(ctx, layer, q, ctx->shape->n_heads, pos, q);
 }
 

@@ -187,12 +187,11 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
                                         .n_heads = group,
                                         .probs = probs + first * (size_t)n_pos };
     }
-    return e->now->attn_decode(
-        &(struct kvl_attn_decode_args){ .jobs = job,
-                                        .n_jobs = sh->n_kv_heads,
-                                        .head_dim = sh->head_dim,
-                                        .scale = e->scale,
-                                        .rope = e->model->w.layer[layer].rope });
+    return e->now->attn_decode(&(struct kvl_attn_decode_args){ .jobs = job,
+                                                               .n_jobs = sh->n_kv_heads,
+                                                               .head_dim = sh->head_dim,
+                                                               .scale = e->scale,
+                                                               .rope = kvl_layer_rope(e, layer) });
 }
 
 /* The engine's own workspace may be in use: this may be called from a tap. */

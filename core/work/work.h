@@ -104,7 +104,8 @@ struct kvl_engine {
     const void **mirror;          /* [n_mirrors] what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
-    float scale; /* 1 / sqrt(head_dim) */
+    float scale;    /* of q.k */
+    bool rope_long; /* sessions may be longer than what the short factors of LongRoPE are for */
     const volatile int *stop;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
@@ -114,6 +115,7 @@ struct kvl_engine {
     /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
+    float *routed; /* [experts of a token][n_embd]: what goes into experts and comes out */
     float *x_prev; /* xn of the attention before */
     int32_t *id, *pos;
     struct kvl_row *row;
@@ -217,6 +219,12 @@ int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const 
 static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
 {
     return e->desc.prefill_type == KVL_PREFILL_BF16;
+}
+/* How the heads of a layer turn in this engine's sessions. */
+static inline const struct kvl_rope *kvl_layer_rope(const struct kvl_engine *e, int32_t layer)
+{
+    const struct kvl_layer_weights *w = &e->model->w.layer[layer];
+    return e->rope_long && w->rope_long ? w->rope_long : w->rope;
 }
 static inline int32_t kvl_group(const struct kvl_shape *shape)
 {

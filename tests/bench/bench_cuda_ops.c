@@ -82,11 +82,11 @@ static int run_rmsnorm(const struct kvl_device *dev, const void *args, int turn)
         .y = p->b->y, .x = p->b->x, .w = p->b->x, .n = p->n, .dim = 4096, .eps = 1e-5f });
 }
 
-static int run_swiglu(const struct kvl_device *dev, const void *args, int turn)
+static int run_glu(const struct kvl_device *dev, const void *args, int turn)
 {
     const struct product *p = args;
     (void)turn;
-    return dev->ops->swiglu(&(struct kvl_swiglu_args){
+    return dev->ops->glu(&(struct kvl_glu_args){
         .y = p->b->y, .gate = p->b->x, .up = p->b->x, .n = (size_t)p->n * 14336 });
 }
 
@@ -157,8 +157,8 @@ static void bench_small(const struct bench *b, int32_t n)
     char name[64];
     (void)snprintf(name, sizeof name, "small rmsnorm, %d", (int)n);
     measure(name, "TB/s", &p, run_rmsnorm, 8.0 * n * 4096, run_stream, (double)POOL_BYTES);
-    (void)snprintf(name, sizeof name, "small swiglu, %d", (int)n);
-    measure(name, "TB/s", &p, run_swiglu, 8.0 * n * 14336, run_stream, (double)POOL_BYTES);
+    (void)snprintf(name, sizeof name, "small glu, %d", (int)n);
+    measure(name, "TB/s", &p, run_glu, 8.0 * n * 14336, run_stream, (double)POOL_BYTES);
 }
 
 static void bench_all(const struct bench *b)

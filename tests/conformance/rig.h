@@ -53,7 +53,7 @@ struct rig_desc {
     struct gw_llama llama;
     const char *path; /* a file instead of a random model */
     enum kvl_kv_type kv_type;
-    int32_t chunk_tok;
+    int32_t chunk_tok, max_tok;
     bool no_raw_keys, bf16, wait_hooks;
     const char *device; /* NULL: what KVL_TEST_DEVICE says, else cpu (cuda with KVL_TEST_CUDA) */
 };
@@ -96,6 +96,7 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
         .raw_keys = !d->no_raw_keys,
         .observers = { .window = 64 },
         .chunk_tok = d->chunk_tok,
+        .max_tok = d->max_tok,
         .prefill_type = d->bf16 ? KVL_PREFILL_BF16 : KVL_PREFILL_F32,
         .wait_hooks = d->wait_hooks,
     };

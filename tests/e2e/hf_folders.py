@@ -148,6 +148,18 @@ MODELS = {
     "qwen3moe": ("Qwen3MoeForCausalLM", QWEN_MOE, OUTER, dict(
         head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True)),
 }
+# Other forms of files above: NAME@FORM.
+OLD_GLM = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+           "attn_qkv": "self_attention.query_key_value", "attn_output": "self_attention.dense",
+           "ffn_up": "mlp.dense_h_to_4h", "ffn_down": "mlp.dense_4h_to_h"}
+MODELS["glm--glm-4-9b-chat-hf@own"] = ("ChatGLMModel", OLD_GLM, {
+    "token_embd": "transformer.embedding.word_embeddings", "output_norm": "transformer.encoder.final_layernorm",
+    "output": "transformer.output_layer"}, dict(num_layers=4, ffn_hidden_size=96, padded_vocab_size=97, seq_length=64,
+                                                kv_channels=16, multi_query_attention=True, multi_query_group_num=2,
+                                                layernorm_epsilon=1e-5, rope_ratio=0.02, rope_theta=500000.0))
+MODELS["gemma3-text-window-8@several"] = ("Gemma3ForConditionalGeneration", GEMMA, {
+    "token_embd": "language_model.model.embed_tokens", "output_norm": "language_model.model.norm"},
+    MODELS["gemma3-text-window-8"][3])
 for parallel in (True, False):
     MODELS["gpt-neox-parallel-%s" % parallel] = ("GPTNeoXForCausalLM", NEOX, {
         "token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
@@ -158,7 +170,8 @@ def convert(keys, tensors, kind, inner, outer):
     arch = keys["general.architecture"]
     heads, kv = keys[arch + ".attention.head_count"], keys[arch + ".attention.head_count_kv"]
     moved = arch in ("llama", "internlm2", "smollm3")  # what the converter to GGUF permutes
-    out, before = {}, "gpt_neox.layers.%s." if arch == "gptneox" else "model.layers.%s."
+    out, before = {}, {"GPTNeoXForCausalLM": "gpt_neox.layers.%s.", "ChatGLMModel": "transformer.encoder.layers.%s.",
+                   "Gemma3ForConditionalGeneration": "language_model.model.layers.%s."}.get(kind, "model.layers.%s.")
     for name, w in tensors.items():
         if name.startswith("rope_f"):
             continue
@@ -200,6 +213,13 @@ def config(keys, kind, words):
              vocab_size=key("vocab_size"), max_position_embeddings=key("context_length"), rms_norm_eps=1e-5,
              rope_theta=10000.0, tie_word_embeddings=False)
     c.update(words)
+    if kind == "ChatGLMModel":  # its own names alone
+        for word in ("intermediate_size", "num_hidden_layers", "num_key_value_heads", "vocab_size", "rms_norm_eps",
+                     "max_position_embeddings", "hidden_act"):
+            del c[word]
+    if kind == "Gemma3ForConditionalGeneration":
+        del c["architectures"]
+        c = dict(architectures=[kind], text_config=c, vision_config={})
     return c
 
 
@@ -231,8 +251,9 @@ def write_tokenizer(folder, tokens):
 
 
 def check(kvlab, folder, name):
-    keys, tensors = read_gguf(os.path.join(folder, name + ".gguf"))
-    want = json.load(open(os.path.join(folder, name + ".json")))
+    path = os.path.join(folder, name.split("@")[0])
+    keys, tensors = read_gguf(path + ".gguf")
+    want = json.load(open(path + ".json"))
     kind, inner, outer, words = MODELS[name]
     with tempfile.TemporaryDirectory() as tmp:
         write_safetensors(os.path.join(tmp, "model.safetensors"), convert(keys, tensors, kind, inner, outer))
@@ -250,6 +271,6 @@ def check(kvlab, folder, name):
 
 
 if __name__ == "__main__":
-    names = sys.argv[3:] or [n for n in MODELS if os.path.exists(os.path.join(sys.argv[2], n + ".gguf"))]
+    names = sys.argv[3:] or [n for n in MODELS if os.path.exists(os.path.join(sys.argv[2], n.split("@")[0] + ".gguf"))]
     results = [check(sys.argv[1], sys.argv[2], n) for n in names]
     sys.exit(0 if results and all(results) else 1)

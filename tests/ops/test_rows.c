@@ -1,4 +1,4 @@
-/* rmsnorm, rope, swiglu, add against their definitions; in place as well as into another buffer. */
+/* rmsnorm, layernorm, rope, glu, add, scale, mix_rows against their definitions; in place as well as into another buffer. */
 #include "ops/ops_util.h"
 
 #include "kvl/device.h"
@@ -24,6 +24,74 @@ static void body_rmsnorm(struct kvl_rng *r)
         kvl_free(w);
         kvl_free(x);
     }
+}
+
+static void body_layernorm(struct kvl_rng *r)
+{
+    static const int32_t dims[] = { 1, 7, 32, 100, 2048 };
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        int32_t n = ut_between(r, 1, 100), dim = dims[i];
+        size_t total = (size_t)n * (size_t)dim;
+        float *x = ut_random(r, total, 5), *w = ut_random(r, 2 * (size_t)dim, 2);
+        float *y[2] = { ut_poison(total), ut_poison(total) };
+        for (size_t j = 0; j < total; j++) x[j] += 3;
+        struct kvl_layernorm_args a = {
+            .y = y[0], .x = x, .w = w, .b = w + dim, .n = n, .dim = dim, .eps = 1e-5f
+        };
+        assert_int_equal(kvl_ops_cpu.layernorm(&a), KVL_OK);
+        a.y = y[1];
+        assert_int_equal(kvl_ops_ref.layernorm(&a), KVL_OK);
+        ut_near("layernorm", y[0], y[1], total, 3e-6);
+        a.y = x;
+        assert_int_equal(kvl_ops_cpu.layernorm(&a), KVL_OK);
+        ut_same("layernorm in place", x, y[0], total);
+        kvl_free(y[0]);
+        kvl_free(y[1]);
+        kvl_free(w);
+        kvl_free(x);
+    }
+}
+
+static void test_layernorm(void **state)
+{
+    (void)state;
+    ut_each_isa(body_layernorm);
+}
+
+static void body_scale_mix(struct kvl_rng *r)
+{
+    enum { N = 37, K = 3, ROWS = 50, DIM = 129 };
+    float *x = ut_random(r, ROWS * DIM, 20), *weight = ut_random(r, N * K, 1);
+    float *y[2] = { ut_poison(N * DIM), ut_poison(N * DIM) };
+    int32_t row[N * K];
+    for (int32_t i = 0; i < N * K; i++) row[i] = ut_between(r, 0, ROWS - 1);
+    struct kvl_mix_rows_args a = {
+        .y = y[0], .x = x, .row = row, .weight = weight, .n = N, .k = K, .n_x = ROWS, .dim = DIM
+    };
+    assert_int_equal(kvl_ops_cpu.mix_rows(&a), KVL_OK);
+    a.y = y[1];
+    assert_int_equal(kvl_ops_ref.mix_rows(&a), KVL_OK);
+    ut_near("mix_rows", y[0], y[1], N * DIM, 3e-6);
+    for (int cap = 0; cap < 2; cap++) {
+        memcpy(y[1], y[0], N * DIM * sizeof *y[1]);
+        struct kvl_scale_args s = {
+            .y = y[0], .n = N * DIM, .factor = 1.375f, .cap = cap ? 30 : 0
+        };
+        assert_int_equal(kvl_ops_cpu.scale(&s), KVL_OK);
+        s.y = y[1];
+        assert_int_equal(kvl_ops_ref.scale(&s), KVL_OK);
+        ut_near("scale", y[0], y[1], N * DIM, 1e-6);
+    }
+    kvl_free(x);
+    kvl_free(weight);
+    kvl_free(y[0]);
+    kvl_free(y[1]);
+}
+
+static void test_scale_mix(void **state)
+{
+    (void)state;
+    ut_each_isa(body_scale_mix);
 }
 
 static void test_rmsnorm(void **state)
@@ -72,7 +140,7 @@ static void test_rope(void **state)
     ut_each_isa(body_rope);
 }
 
-static void body_swiglu(struct kvl_rng *r)
+static void body_glu(struct kvl_rng *r)
 {
 #ifdef KVL_TEST_CUDA /* more than the threads of a launch take at once */
     static const size_t sizes[] = { 0, 1, 15, 100, 8193, 2200003 };
@@ -83,14 +151,22 @@ static void body_swiglu(struct kvl_rng *r)
         size_t n = sizes[i];
         float *gate = ut_random(r, n, 100), *up = ut_random(r, n, 2);
         float *y[2] = { ut_poison(n), ut_poison(n) };
-        struct kvl_swiglu_args a = { .y = y[0], .gate = gate, .up = up, .n = n };
-        assert_int_equal(kvl_ops_cpu.swiglu(&a), KVL_OK);
-        a.y = y[1];
-        assert_int_equal(kvl_ops_ref.swiglu(&a), KVL_OK);
-        ut_near("swiglu", y[0], y[1], n, 1e-6);
+        struct kvl_glu_args a = { .y = y[0], .gate = gate, .up = up, .n = n };
+        for (int act = KVL_ACT_SWISH_CLAMPED; act >= KVL_ACT_SILU; act--)
+            for (int up_there = 0; up_there < 2; up_there++) {
+                if (!up_there && act == KVL_ACT_SWISH_CLAMPED) continue;
+                a.act = (enum kvl_act)act;
+                a.up = up_there ? up : NULL;
+                for (size_t j = 0; act == KVL_ACT_GELU && j < n; j++) gate[j] *= 0.05f;
+                a.y = y[0];
+                assert_int_equal(kvl_ops_cpu.glu(&a), KVL_OK);
+                a.y = y[1];
+                assert_int_equal(kvl_ops_ref.glu(&a), KVL_OK);
+                ut_near("glu", y[0], y[1], n, 1e-6);
+            }
         a.y = gate;
-        assert_int_equal(kvl_ops_cpu.swiglu(&a), KVL_OK);
-        ut_same("swiglu in place", gate, y[0], n);
+        assert_int_equal(kvl_ops_cpu.glu(&a), KVL_OK);
+        ut_same("glu in place", gate, y[0], n);
         struct kvl_add_args add = { .y = y[0], .x = up, .n = n };
         assert_int_equal(kvl_ops_cpu.add(&add), KVL_OK);
         for (size_t k = 0; k < n; k++) gate[k] += up[k];
@@ -123,10 +199,10 @@ static void body_swiglu(struct kvl_rng *r)
     }
 }
 
-static void test_swiglu_add(void **state)
+static void test_glu_add(void **state)
 {
     (void)state;
-    ut_each_isa(body_swiglu);
+    ut_each_isa(body_glu);
 }
 
 #ifdef KVL_TEST_CUDA
@@ -187,8 +263,9 @@ static void test_exp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_swiglu_add), cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_glu_add),   cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_scale_mix),
 #ifdef KVL_TEST_CUDA
         cmocka_unit_test(test_finite),
 #endif

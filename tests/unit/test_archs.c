@@ -219,7 +219,7 @@ static void check_model(const char *folder, const char *name)
     if (!root) fail_msg("%s: %s", path[0], where.text);
     for (size_t i = 0; i < N_TOK; i++)
         id[i] = (int32_t)json_integer_value(json_array_get(json_object_get(root, "ids"), i));
-    rig_open(&r, &(struct rig_desc){ .path = path[1], .kv_type = KVL_KV_F32 });
+    rig_open(&r, &(struct rig_desc){ .path = path[1], .kv_type = KVL_KV_F32, .max_tok = N_TOK });
     float *logits = logits_of(&r, id);
     int32_t n_vocab = rig_shape(&r)->n_vocab, n_rows = 0;
     const json_t *rows = json_object_get(root, "rows");
@@ -248,7 +248,16 @@ static void test_given_models(void **state)
                                         "qwen2",
                                         "qwen3-head-dim-24",
                                         "internlm2--weights-of-a-llama",
-                                        "smollm3" };
+                                        "smollm3",
+                                        "phi3-longrope-long",
+                                        "phi3-longrope-short",
+                                        "phi3-partial-0-75--phi-4-mini",
+                                        "glm4",
+                                        "glm--glm-4-9b-chat-hf",
+                                        "mixtral",
+                                        "qwen3moe",
+                                        "gpt-neox-parallel-True",
+                                        "gpt-neox-parallel-False" };
     const char *folder = getenv("KVL_ARCHS");
     (void)state;
     if (!folder) skip();

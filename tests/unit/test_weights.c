@@ -374,7 +374,7 @@ static void test_unsupported(void **state)
         void (*more)(struct gw *w);
         const char *why;
     } row[] = {
-        { more_experts, "llama.expert_count" },
+        { more_experts, "\"llama.expert_used_count\" is missing" },
         { more_window, "llama.attention.sliding_window" },
         { more_split, "split.count" },
         { more_rope_type, "is \"spiral\", want \"none\", \"linear\" or" },

@@ -136,6 +136,10 @@ struct kvl_engine_desc {
      * new tokens go to the device.  Refused (KVL_EINVAL) for policies that read a context token by token,
      * or whose masks look across layers. */
     bool prefill_kv_host;
+    /* Length of the longest session, 0 = the context length of the model's metadata.  It decides which factors
+     * of RoPE a model has that knows some for short and some for long contexts (LongRoPE): one set for all
+     * sessions, as keys of the other are worth nothing. */
+    int32_t max_tok;
     bool allow_overlong; /* positions beyond the context length of the model's metadata */
     /* Hooks of policies with KVL_CAP_ASYNC are waited for like those of others: the same answers, slower. */
     bool wait_hooks;

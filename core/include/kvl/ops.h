@@ -91,6 +91,14 @@ struct kvl_rmsnorm_args {
     float eps;
 };
 
+struct kvl_layernorm_args {
+    float *y;           /* out [n][dim]; may be x */
+    const float *x;     /* [n][dim] */
+    const float *w, *b; /* [dim] */
+    int32_t n, dim;
+    float eps;
+};
+
 enum kvl_rope_style {
     KVL_ROPE_NORM = 0, /* pairs (x[2i], x[2i+1]) */
     KVL_ROPE_NEOX = 1, /* pairs (x[i], x[i + n_rot/2]) */
@@ -114,10 +122,36 @@ struct kvl_rope_args {
     int32_t n, n_heads, head_dim;
 };
 
-struct kvl_swiglu_args {
+/* What an MLP does with its gate g and its other branch u. */
+enum kvl_act {
+    KVL_ACT_SILU = 0,
+    KVL_ACT_GELU_TANH, /* the approximation by tanh */
+    KVL_ACT_GELU,      /* by erf */
+    KVL_ACT_RELU,
+    KVL_ACT_SWISH_CLAMPED, /* min(g, 7) sigmoid(1.702 min(g, 7)) (1 + u between -7 and 7); gpt-oss */
+};
+
+struct kvl_glu_args {
     float *y;               /* out [n]; may be gate */
-    const float *gate, *up; /* [n] */
+    const float *gate, *up; /* [n]; up NULL: y = act(gate), not of SWISH_CLAMPED */
     size_t n;
+    enum kvl_act act;
+};
+
+/* y = factor * y; then, with a cap above 0, cap * tanh(y / cap). */
+struct kvl_scale_args {
+    float *y; /* in, out [n] */
+    size_t n;
+    float factor, cap;
+};
+
+/* y_i = the sum of weight[i][j] times row row[i][j] of x, in the order of j. */
+struct kvl_mix_rows_args {
+    float *y;            /* out [n][dim] */
+    const float *x;      /* [n_x][dim] */
+    const int32_t *row;  /* [n][k], each below n_x */
+    const float *weight; /* [n][k] */
+    int32_t n, k, n_x, dim;
 };
 
 struct kvl_add_args {

@@ -165,7 +165,7 @@ struct kvl_kern {
     /* cs: head_dim / 2 cosines, then as many sines. */
     void (*rotate)(float *y, const float *x, const float *cs, int32_t head_dim,
                    const struct kvl_rope *rope);
-    void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
+    void (*glu)(float *y, const float *gate, const float *up, size_t n, enum kvl_act act);
     void (*add)(float *y, const float *x, size_t n);
     void (*exp_shift)(float *x, float shift, size_t n); /* x = exp(x - shift) */
     /* y = sum over parts of weight times row; rows of dim floats. */

@@ -38,19 +38,63 @@ static void rotate(float *y, const float *x, const float *cs, int32_t head_dim,
     for (int32_t i = rope->n_rot; y != x && i < head_dim; i++) y[i] = x[i];
 }
 
-VEC vf silu(vf g)
+/* g / (1 + exp(-a)) */
+VEC vf times_sigmoid(vf g, vf a)
 {
     vf one = vf_set1(1);
-    return vf_div(g, vf_add(one, vf_exp(vf_sub(vf_zero(), g))));
+    return vf_div(g, vf_add(one, vf_exp(vf_sub(vf_zero(), a))));
 }
 
-static void swiglu(float *y, const float *gate, const float *up, size_t n)
+/* tanh of GELU as a sigmoid: 1 + tanh(u) = 2 / (1 + exp(-2 u)). */
+VEC vf gelu_tanh(vf g)
+{
+    vf cube = vf_mul(vf_mul(g, g), g);
+    vf inner = vf_fma(vf_set1(0.044715f), cube, g);
+    return times_sigmoid(g, vf_mul(vf_set1(1.5957691216f), inner));
+}
+
+VEC vf glu_clamped(vf g, vf u)
+{
+    vf most = vf_set1(7);
+    g = vf_min(g, most);
+    u = vf_add(vf_min(vf_max(u, vf_set1(-7)), most), vf_set1(1));
+    return vf_mul(times_sigmoid(g, vf_mul(vf_set1(1.702f), g)), u);
+}
+
+VEC vf glu_act(vf g, enum kvl_act act)
+{
+    if (act == KVL_ACT_GELU_TANH) return gelu_tanh(g);
+    return act == KVL_ACT_RELU ? vf_max(g, vf_zero()) : times_sigmoid(g, g);
+}
+
+/* By libm, an element at a time. */
+static void glu_erf(float *y, const float *gate, const float *up, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float act = 0.5f * gate[i] * (1 + erff(gate[i] * 0.70710678f));
+        y[i] = up ? act * up[i] : act;
+    }
+}
+
+VEC vf glu_one(vf g, const float *up, int32_t n, enum kvl_act act)
+{
+    if (!up) return glu_act(g, act);
+    vf u = n == VW ? vf_load(up) : vf_load_n(up, n);
+    return act == KVL_ACT_SWISH_CLAMPED ? glu_clamped(g, u) : vf_mul(glu_act(g, act), u);
+}
+
+static void glu(float *y, const float *gate, const float *up, size_t n, enum kvl_act act)
 {
     size_t i = 0;
-    for (; i + VW <= n; i += VW) vf_store(y + i, vf_mul(silu(vf_load(gate + i)), vf_load(up + i)));
+    if (act == KVL_ACT_GELU) {
+        glu_erf(y, gate, up, n);
+        return;
+    }
+    for (; i + VW <= n; i += VW)
+        vf_store(y + i, glu_one(vf_load(gate + i), up ? up + i : NULL, VW, act));
     int32_t rest = (int32_t)(n - i);
     if (rest)
-        vf_store_n(y + i, vf_mul(silu(vf_load_n(gate + i, rest)), vf_load_n(up + i, rest)), rest);
+        vf_store_n(y + i, glu_one(vf_load_n(gate + i, rest), up ? up + i : NULL, rest, act), rest);
 }
 
 static void add(float *y, const float *x, size_t n)
