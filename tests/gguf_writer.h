@@ -271,15 +271,18 @@ static inline void gw_encode(struct kvl_buf *out, uint32_t type, const float *x,
 
 /* Zero fields take the value in brackets. */
 struct gw_llama {
-    const char *arch;        /* general.architecture [llama]; qwen2 has biases */
-    float bias;              /* their amplitude */
+    const char *arch;        /* general.architecture [llama]; one of gw_archs */
+    float bias;              /* amplitude of biases, where it has some */
+    uint32_t n_experts;      /* [4 where it must have some], of which a token takes two */
     uint32_t n_layers;       /* [2] */
     uint32_t n_embd;         /* [64] */
     uint32_t n_heads;        /* [4] */
     uint32_t n_kv_heads;     /* [2] */
     uint32_t head_dim;       /* [n_embd / n_heads] */
+    uint32_t n_rot;          /* [what is usual for the architecture] */
     uint32_t n_ff;           /* [96] */
     uint32_t n_ctx;          /* [4096] */
+    uint32_t window;         /* [16] of architectures with one */
     float freq_base;         /* [10000] */
     float eps;               /* [1e-5] */
     uint32_t type;           /* of the matrices: F32 [0], or any that gw_encode knows */
@@ -290,6 +293,54 @@ struct gw_llama {
     void (*widen)(const struct kvl_weight *w, float *y);
     void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
 };
+
+/* What a random model has that a Llama has not. */
+struct gw_arch {
+    const char *name;
+    bool qkv_bias, all_bias; /* of q, k, v; of all matrices */
+    bool qk_norm, qkv_fused, up_fused, no_gate, layer_norm, post_norms, experts, sinks, windows;
+    uint32_t rot_part;    /* one in so many elements of a head turns; 0 = all */
+    bool long_factors;    /* RoPE's factors for short and long contexts */
+    const char *ffn_norm; /* its name if it is another */
+};
+
+static const struct gw_arch gw_archs[] = {
+    { .name = "llama" },
+    { .name = "qwen2", .qkv_bias = true },
+    { .name = "qwen3", .qk_norm = true },
+    { .name = "qwen3moe", .qk_norm = true, .experts = true },
+    { .name = "internlm2" },
+    { .name = "smollm3" },
+    { .name = "phi3", .qkv_fused = true, .up_fused = true, .rot_part = 2, .long_factors = true },
+    { .name = "chatglm", .qkv_fused = true, .qkv_bias = true, .up_fused = true, .rot_part = 2 },
+    { .name = "glm4", .up_fused = true, .post_norms = true, .rot_part = 2 },
+    { .name = "gemma2", .post_norms = true, .windows = true },
+    { .name = "gemma3", .post_norms = true, .qk_norm = true, .windows = true },
+    { .name = "gptneox",
+      .qkv_fused = true,
+      .qkv_bias = true,
+      .all_bias = true,
+      .no_gate = true,
+      .layer_norm = true,
+      .rot_part = 4 },
+    { .name = "gpt-oss",
+      .qkv_bias = true,
+      .all_bias = true,
+      .experts = true,
+      .sinks = true,
+      .windows = true,
+      .ffn_norm = "post_attention_norm" },
+};
+
+enum { GW_ARCHS = sizeof gw_archs / sizeof *gw_archs };
+
+/* An architecture without a row is a Llama of another name. */
+static inline const struct gw_arch *gw_arch_of(const struct gw_llama *m)
+{
+    for (int i = 0; i < GW_ARCHS; i++)
+        if (strcmp(gw_archs[i].name, m->arch) == 0) return &gw_archs[i];
+    return &gw_archs[0];
+}
 
 enum { GW_VOCAB = 259, GW_PAD = 0, GW_BOS = 1, GW_EOS = 2, GW_BYTE0 = 3 };
 
@@ -376,6 +427,10 @@ static inline struct gw_llama gw_llama_defaults(const struct gw_llama *given)
     if (!m.head_dim) m.head_dim = m.n_embd / m.n_heads;
     if (!m.n_ff) m.n_ff = 96;
     if (!m.n_ctx) m.n_ctx = 4096;
+    const struct gw_arch *a = gw_arch_of(&m);
+    if (!m.n_rot) m.n_rot = m.head_dim / (a->rot_part ? a->rot_part : 1);
+    if (!m.n_experts && a->experts) m.n_experts = 4;
+    if (!m.window && a->windows) m.window = 16;
     if (!(m.freq_base > 0)) m.freq_base = 10000.0f;
     if (!(m.eps > 0)) m.eps = 1e-5f;
     return m;
@@ -386,6 +441,21 @@ static inline const char *gw_arch_key(const struct gw_llama *m, const char *tail
 {
     snprintf(key, 96, "%s.%s", m->arch, tail);
     return key;
+}
+
+static inline void gw_arch_keys(struct gw *w, const struct gw_llama *m)
+{
+    char key[96];
+    const struct gw_arch *a = gw_arch_of(m);
+    if (m->n_experts) gw_u32(w, gw_arch_key(m, "expert_count", key), m->n_experts);
+    if (m->n_experts) gw_u32(w, gw_arch_key(m, "expert_used_count", key), 2);
+    if (m->window) gw_u32(w, gw_arch_key(m, "attention.sliding_window", key), m->window);
+    if (a->long_factors) {
+        gw_u32(w, gw_arch_key(m, "rope.scaling.original_context_length", key), 512);
+        gw_f32(w, gw_arch_key(m, "rope.scaling.attn_factor", key), 1.125f);
+    }
+    if (strcmp(a->name, "gptneox") == 0)
+        gw_bool(w, gw_arch_key(m, "use_parallel_residual", key), true);
 }
 
 static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
@@ -401,45 +471,128 @@ static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
     gw_u32(w, gw_arch_key(m, "attention.head_count_kv", key), m->n_kv_heads);
     gw_u32(w, gw_arch_key(m, "attention.key_length", key), m->head_dim);
     gw_u32(w, gw_arch_key(m, "attention.value_length", key), m->head_dim);
-    gw_u32(w, gw_arch_key(m, "rope.dimension_count", key), m->head_dim);
+    gw_u32(w, gw_arch_key(m, "rope.dimension_count", key), m->n_rot);
     gw_f32(w, gw_arch_key(m, "rope.freq_base", key), m->freq_base);
-    gw_f32(w, gw_arch_key(m, "attention.layer_norm_rms_epsilon", key), m->eps);
+    bool ln = gw_arch_of(m)->layer_norm;
+    gw_f32(w,
+           gw_arch_key(m, ln ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+                       key),
+           m->eps);
     gw_u32(w, gw_arch_key(m, "vocab_size", key), GW_VOCAB);
+    gw_arch_keys(w, m);
+}
+
+/* A tensor of a layer: norms are near 1, biases of the given amplitude, matrices keep the variance of their
+ * input (sqrt(3 / n)), so that attention is neither flat nor hard. */
+static inline void gw_layer_tensor(struct gw *w, const struct gw_llama *m, uint32_t layer,
+                                   const char *part, uint32_t n_cols, uint32_t n_rows)
+{
+    char name[96];
+    bool bias = strstr(part, ".bias"), norm = !bias && strstr(part, "norm");
+    bool vector = bias || norm || strstr(part, "sinks");
+    float scale = norm ? 0.1f : bias ? m->bias : vector ? 1.0f : sqrtf(3.0f / (float)n_cols);
+    snprintf(name, sizeof name, "blk.%u.%s", layer, part);
+    gw_random(w, m, name, vector ? 0 : m->type, n_cols, n_rows, norm ? 1.0f : 0.0f, scale);
+}
+
+/* As many matrices as there are experts; in F32. */
+static inline void gw_expert_tensor(struct gw *w, const struct gw_llama *m, uint32_t layer,
+                                    const char *part, uint32_t n_cols, uint32_t n_rows)
+{
+    char name[96];
+    bool bias = strstr(part, ".bias");
+    size_t n = (size_t)n_cols * n_rows * m->n_experts;
+    float *x = kvl_alloc(n, sizeof *x), scale = bias ? m->bias : sqrtf(3.0f / (float)n_cols);
+    int64_t dims[3] = { n_cols, bias ? m->n_experts : n_rows, m->n_experts };
+    struct kvl_rng rng;
+    gw_check(x != NULL);
+    snprintf(name, sizeof name, "blk.%u.%s", layer, part);
+    kvl_rng_seed(&rng, kvl_seed_str(m->seed, name));
+    for (size_t i = 0; i < n; i++) x[i] = scale * (float)(2 * kvl_rng_f64(&rng) - 1);
+    gw_tensor(w, name, 0, bias ? 2 : 3, dims, x, n * sizeof *x);
+    kvl_free(x);
+}
+
+static inline void gw_layer_attention(struct gw *w, const struct gw_llama *m, uint32_t layer)
+{
+    const struct gw_arch *a = gw_arch_of(m);
+    uint32_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim, d = m->n_embd;
+    gw_layer_tensor(w, m, layer, "attn_norm.weight", d, 1);
+    if (a->layer_norm) gw_layer_tensor(w, m, layer, "attn_norm.bias", d, 1);
+    if (a->qkv_fused) {
+        gw_layer_tensor(w, m, layer, "attn_qkv.weight", d, q + 2 * kv);
+        if (a->qkv_bias) gw_layer_tensor(w, m, layer, "attn_qkv.bias", q + 2 * kv, 1);
+    } else {
+        gw_layer_tensor(w, m, layer, "attn_q.weight", d, q);
+        gw_layer_tensor(w, m, layer, "attn_k.weight", d, kv);
+        gw_layer_tensor(w, m, layer, "attn_v.weight", d, kv);
+        if (a->qkv_bias) gw_layer_tensor(w, m, layer, "attn_q.bias", q, 1);
+        if (a->qkv_bias) gw_layer_tensor(w, m, layer, "attn_k.bias", kv, 1);
+        if (a->qkv_bias) gw_layer_tensor(w, m, layer, "attn_v.bias", kv, 1);
+    }
+    if (a->qk_norm) gw_layer_tensor(w, m, layer, "attn_q_norm.weight", m->head_dim, 1);
+    if (a->qk_norm) gw_layer_tensor(w, m, layer, "attn_k_norm.weight", m->head_dim, 1);
+    if (a->sinks) gw_layer_tensor(w, m, layer, "attn_sinks.weight", m->n_heads, 1);
+    gw_layer_tensor(w, m, layer, "attn_output.weight", q, d);
+    if (a->all_bias) gw_layer_tensor(w, m, layer, "attn_output.bias", d, 1);
+}
+
+static inline void gw_layer_experts(struct gw *w, const struct gw_llama *m, uint32_t layer)
+{
+    uint32_t d = m->n_embd, ff = m->n_ff;
+    gw_layer_tensor(w, m, layer, "ffn_gate_inp.weight", d, m->n_experts);
+    gw_expert_tensor(w, m, layer, "ffn_gate_exps.weight", d, ff);
+    gw_expert_tensor(w, m, layer, "ffn_up_exps.weight", d, ff);
+    gw_expert_tensor(w, m, layer, "ffn_down_exps.weight", ff, d);
+    if (!gw_arch_of(m)->all_bias) return;
+    gw_layer_tensor(w, m, layer, "ffn_gate_inp.bias", m->n_experts, 1);
+    gw_expert_tensor(w, m, layer, "ffn_gate_exps.bias", ff, 1);
+    gw_expert_tensor(w, m, layer, "ffn_up_exps.bias", ff, 1);
+    gw_expert_tensor(w, m, layer, "ffn_down_exps.bias", d, 1);
+}
+
+static inline void gw_layer_mlp(struct gw *w, const struct gw_llama *m, uint32_t layer)
+{
+    const struct gw_arch *a = gw_arch_of(m);
+    uint32_t d = m->n_embd, ff = m->n_ff;
+    if (!a->up_fused && !a->no_gate) gw_layer_tensor(w, m, layer, "ffn_gate.weight", d, ff);
+    gw_layer_tensor(w, m, layer, "ffn_up.weight", d, a->up_fused ? 2 * ff : ff);
+    gw_layer_tensor(w, m, layer, "ffn_down.weight", ff, d);
+    if (a->all_bias) gw_layer_tensor(w, m, layer, "ffn_up.bias", ff, 1);
+    if (a->all_bias) gw_layer_tensor(w, m, layer, "ffn_down.bias", d, 1);
 }
 
 static inline void gw_llama_layer(struct gw *w, const struct gw_llama *m, uint32_t layer)
 {
-    uint32_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
-    const struct {
-        const char *name;
-        uint32_t n_cols, n_rows;
-    } row[] = { { "attn_norm", m->n_embd, 1 },      { "attn_q", m->n_embd, q },
-                { "attn_k", m->n_embd, kv },        { "attn_v", m->n_embd, kv },
-                { "attn_output", q, m->n_embd },    { "ffn_norm", m->n_embd, 1 },
-                { "ffn_gate", m->n_embd, m->n_ff }, { "ffn_up", m->n_embd, m->n_ff },
-                { "ffn_down", m->n_ff, m->n_embd } };
-    const char *const bias[] = { "attn_q", "attn_k", "attn_v" };
-    for (size_t i = 0; i < 3 && strcmp(m->arch, "qwen2") == 0; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%u.%s.bias", layer, bias[i]);
-        gw_random(w, m, name, 0, i ? kv : q, 1, 0, m->bias);
-    }
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        char name[64];
-        bool norm = row[i].n_rows == 1;
-        snprintf(name, sizeof name, "blk.%u.%s.weight", layer, row[i].name);
-        /* sqrt(3 / n) keeps the variance of the input, so that attention is neither flat nor hard. */
-        float scale = norm ? 0.1f : sqrtf(3.0f / (float)row[i].n_cols);
-        gw_random(w, m, name, norm ? 0 : m->type, row[i].n_cols, row[i].n_rows, norm ? 1.0f : 0.0f,
-                  scale);
-    }
+    const struct gw_arch *a = gw_arch_of(m);
+    char norm[64];
+    snprintf(norm, sizeof norm, "%s.weight", a->ffn_norm ? a->ffn_norm : "ffn_norm");
+    gw_layer_attention(w, m, layer);
+    if (a->post_norms) gw_layer_tensor(w, m, layer, "post_attention_norm.weight", m->n_embd, 1);
+    if (a->post_norms) gw_layer_tensor(w, m, layer, "post_ffw_norm.weight", m->n_embd, 1);
+    gw_layer_tensor(w, m, layer, norm, m->n_embd, 1);
+    if (a->layer_norm) gw_layer_tensor(w, m, layer, "ffn_norm.bias", m->n_embd, 1);
+    if (m->n_experts)
+        gw_layer_experts(w, m, layer);
+    else
+        gw_layer_mlp(w, m, layer);
+}
+
+/* Factors of the frequencies, between 1 and 3. */
+static inline void gw_rope_factors(struct gw *w, const struct gw_llama *m)
+{
+    uint32_t n = m->n_rot / 2;
+    gw_random(w, m, "rope_factors_short.weight", 0, n, 1, 1.1f, 0.1f);
+    gw_random(w, m, "rope_factors_long.weight", 0, n, 1, 2.0f, 1.0f);
 }
 
 static inline void gw_llama_tensors(struct gw *w, const struct gw_llama *m)
 {
-    int64_t half = m->head_dim / 2;
+    int64_t half = m->n_rot / 2;
     gw_random(w, m, "token_embd.weight", m->type, m->n_embd, GW_VOCAB, 0.0f, 1.0f);
     gw_random(w, m, "output_norm.weight", 0, m->n_embd, 1, 1.0f, 0.1f);
+    if (gw_arch_of(m)->layer_norm) gw_random(w, m, "output_norm.bias", 0, m->n_embd, 1, 0, 0.1f);
+    if (gw_arch_of(m)->long_factors) gw_rope_factors(w, m);
     if (!m->tied)
         gw_random(w, m, "output.weight", m->type, m->n_embd, GW_VOCAB, 0.0f,
                   sqrtf(3.0f / (float)m->n_embd));

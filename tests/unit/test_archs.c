@@ -1,9 +1,11 @@
-/* What the row of an architecture or of a weight type says is what whole models compute: which elements turn
- * together, biases; every type of weights.
+/* What the row of an architecture or of a weight type says is what whole models compute: random models of every
+ * architecture against the same in double (arch_forward.h), which elements turn together, biases; every type of
+ * weights.
  *
  * With KVL_ARCHS set to a folder of <name>.gguf and <name>.json (ids, rows, hf_f64_logits: logits of rows by an
  * independent implementation in double), these models as a whole. */
 #include "arch.h"
+#include "arch_forward.h"
 #include "conformance/rig.h"
 #include "kvl/gguf.h"
 #include "registry.h"
@@ -32,8 +34,8 @@ static float *logits_of(struct rig *r, const int32_t *id)
     return logits;
 }
 
-/* A rig around `file`, which it frees. */
-static void open_file(struct rig *r, struct kvl_buf *file)
+/* A rig around `file`, which it frees; sessions of at most max_tok, 0 = the model's. */
+static void open_limited(struct rig *r, struct kvl_buf *file, int32_t max_tok)
 {
     char path[] = "/tmp/kvl-archs-XXXXXX";
     int fd = mkstemp(path);
@@ -41,8 +43,13 @@ static void open_file(struct rig *r, struct kvl_buf *file)
     close(fd);
     assert_true(gw_save(file, path));
     kvl_buf_free(file);
-    rig_open(r, &(struct rig_desc){ .path = path, .kv_type = KVL_KV_F32 });
+    rig_open(r, &(struct rig_desc){ .path = path, .kv_type = KVL_KV_F32, .max_tok = max_tok });
     unlink(path);
+}
+
+static void open_file(struct rig *r, struct kvl_buf *file)
+{
+    open_limited(r, file, 0);
 }
 
 /* The bytes of a tensor. */
@@ -160,6 +167,118 @@ static void test_query_bias(void **state)
     kvl_free(logits[1]);
 }
 
+/* ---- whole models ---------------------------------------------------------------------------- */
+
+static void add_key_text(struct gw *w, const char *arch, const char *tail, const char *text)
+{
+    const struct gw_llama m = { .arch = arch };
+    char key[96];
+    gw_str(w, gw_arch_key(&m, tail, key), text);
+}
+
+static void add_key_number(struct gw *w, const char *arch, const char *tail, float v)
+{
+    const struct gw_llama m = { .arch = arch };
+    char key[96];
+    gw_f32(w, gw_arch_key(&m, tail, key), v);
+}
+
+static void more_yarn(struct gw *w)
+{
+    add_key_text(w, "llama", "rope.scaling.type", "yarn");
+    add_key_number(w, "llama", "rope.scaling.factor", 4);
+    gw_u32(w, "llama.rope.scaling.original_context_length", 256);
+}
+
+static void more_qwen2_linear(struct gw *w)
+{
+    add_key_text(w, "qwen2", "rope.scaling.type", "linear");
+    add_key_number(w, "qwen2", "rope.scaling.factor", 8);
+    add_key_number(w, "qwen2", "attention.scale", 0.2f);
+}
+
+static void more_unnormed(struct gw *w)
+{
+    gw_bool(w, "qwen3moe.expert_weights_norm", false);
+}
+
+/* Biases that a Llama may have. */
+static void more_biases(struct gw *w)
+{
+    const struct gw_llama m = { .bias = 0.3f, .seed = 9 };
+    gw_layer_tensor(w, &m, 0, "attn_q.bias", 64, 1);
+    gw_layer_tensor(w, &m, 0, "attn_k.bias", 32, 1);
+    gw_layer_tensor(w, &m, 1, "attn_v.bias", 32, 1);
+    gw_layer_tensor(w, &m, 0, "attn_output.bias", 64, 1);
+    gw_layer_tensor(w, &m, 1, "ffn_gate.bias", 96, 1);
+    gw_layer_tensor(w, &m, 1, "ffn_up.bias", 96, 1);
+    gw_layer_tensor(w, &m, 0, "ffn_down.bias", 64, 1);
+}
+
+static const struct whole {
+    struct gw_llama m;
+    int32_t max_tok;
+    bool long_factors;
+} wholes[] = {
+    { .m = { .arch = "llama" } },
+    { .m = { .arch = "llama", .n_rot = 6, .n_kv_heads = 1, .tied = true } },
+    { .m = { .arch = "llama", .more = more_yarn } },
+    { .m = { .arch = "llama", .more = more_biases } },
+    { .m = { .arch = "llama", .n_experts = 5 } },
+    { .m = { .arch = "qwen2", .more = more_qwen2_linear } },
+    { .m = { .arch = "qwen3", .head_dim = 24 } },
+    { .m = { .arch = "qwen3moe", .n_ff = 32 } },
+    { .m = { .arch = "qwen3moe", .n_ff = 32, .more = more_unnormed } },
+    { .m = { .arch = "internlm2" } },
+    { .m = { .arch = "smollm3", .n_layers = 5 } },
+    { .m = { .arch = "phi3" }, .max_tok = 512 },
+    { .m = { .arch = "phi3" }, .max_tok = 513, .long_factors = true },
+    { .m = { .arch = "phi3", .n_rot = 16 }, .long_factors = true },
+    { .m = { .arch = "chatglm" } },
+    { .m = { .arch = "glm4" } },
+    { .m = { .arch = "gptneox", .n_kv_heads = 4 } },
+};
+
+static void check_whole(const struct whole *c)
+{
+    struct gw_llama m = c->m;
+    struct kvl_buf file = { 0 };
+    struct kvl_gguf *g = NULL;
+    struct rig r;
+    char what[64];
+    int32_t id[N_TOK];
+    m.bias = m.bias > 0 ? m.bias : 0.3f;
+    gw_llama(&m, &file);
+    rig_tokens(id, N_TOK, 6);
+    void *copy = gw_exact(&file);
+    assert_int_equal(kvl_gguf_open_memory(copy, file.len, &g, NULL), KVL_OK);
+    double *want = af_logits(g, id, N_TOK, c->long_factors), square = 0;
+    open_limited(&r, &file, c->max_tok);
+    float *got = logits_of(&r, id);
+    snprintf(what, sizeof what, "%s, case %d", m.arch, (int)(c - wholes));
+    for (size_t i = 0; i < (TAIL + 1) * GW_VOCAB; i++) {
+        double w = want[(FEW - 1) * GW_VOCAB + i];
+        if (!(fabs((double)got[i] - w) <= 1e-4))
+            fail_msg("%s: logit %zu of token %zu is %g, want %g", what, i % GW_VOCAB,
+                     FEW - 1 + i / GW_VOCAB, (double)got[i], w);
+        square += w * w / ((TAIL + 1) * GW_VOCAB);
+    }
+    if (!(square > 0.2 && square < 1000)) fail_msg("%s: logits of size %g", what, sqrt(square));
+    kvl_free(got);
+    free(want);
+    rig_close(&r);
+    kvl_gguf_close(g);
+    kvl_free(copy);
+}
+
+static void test_whole_models(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++) check_whole(&wholes[i]);
+}
+
+/* ---- types of weights ---------------------------------------------------------------------------- */
+
 static void widen_all(const struct kvl_weight *w, float *y)
 {
     for (int32_t i = 0; i < w->n_rows; i++) {
@@ -207,6 +326,27 @@ static double logit_at(const json_t *root, size_t row, int32_t v)
     return json_number_value(json_array_get(json_array_get(rows, row), (size_t)v));
 }
 
+/* The definition of this test against the same logits. */
+static void check_definition(const char *path, const int32_t *id, const json_t *root, bool longs)
+{
+    struct kvl_gguf *g = NULL;
+    const json_t *rows = json_object_get(root, "rows");
+    assert_int_equal(kvl_gguf_open(path, &g, NULL), KVL_OK);
+    double *y = af_logits(g, id, N_TOK, longs);
+    size_t n_vocab = (size_t)kvl_gguf_tensor(g, "token_embd.weight")->dims[1];
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        size_t row = (size_t)json_integer_value(json_array_get(rows, i));
+        for (size_t v = 0; v < n_vocab; v++) {
+            double got = y[row * n_vocab + v], want = logit_at(root, i, (int32_t)v);
+            if (!(fabs(got - want) <= 2e-5))
+                fail_msg("%s by definition: logit %zu of token %zu is %g, want %g", path, v, row,
+                         got, want);
+        }
+    }
+    free(y);
+    kvl_gguf_close(g);
+}
+
 static void check_model(const char *folder, const char *name)
 {
     char path[2][1024];
@@ -219,6 +359,7 @@ static void check_model(const char *folder, const char *name)
     if (!root) fail_msg("%s: %s", path[0], where.text);
     for (size_t i = 0; i < N_TOK; i++)
         id[i] = (int32_t)json_integer_value(json_array_get(json_object_get(root, "ids"), i));
+    check_definition(path[1], id, root, strstr(name, "phi3") && !strstr(name, "short"));
     rig_open(&r, &(struct rig_desc){ .path = path[1], .kv_type = KVL_KV_F32, .max_tok = N_TOK });
     float *logits = logits_of(&r, id);
     int32_t n_vocab = rig_shape(&r)->n_vocab, n_rows = 0;
@@ -269,7 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rope_style),   cmocka_unit_test(test_biases),
         cmocka_unit_test(test_query_bias),   cmocka_unit_test(test_weight_types),
-        cmocka_unit_test(test_given_models),
+        cmocka_unit_test(test_given_models), cmocka_unit_test(test_whole_models),
     };
     return cmocka_run_group_tests_name("archs", tests, NULL, NULL);
 }

@@ -377,7 +377,7 @@ static void test_unsupported(void **state)
         { more_experts, "\"llama.expert_used_count\" is missing" },
         { more_window, "llama.attention.sliding_window" },
         { more_split, "split.count" },
-        { more_rope_type, "is \"spiral\", want \"none\", \"linear\" or" },
+        { more_rope_type, "is \"spiral\", want \"none\", \"linear\", \"yarn\"" },
         { more_factor_0, "rope.scaling.factor\" is 0" },
         { more_old_factor_nan, "rope.scale_linear\" is nan" },
         { more_scale, "attention.scale\" is -0.5, want above 0" },
