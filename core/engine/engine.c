@@ -175,28 +175,29 @@ int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
     return err ? memory_table(e, rc, err) : rc;
 }
 
-/* The tensors of the file lie in one piece; the frequencies of RoPE are the one array that does not. */
+static int engine_mirror_range(struct kvl_engine *e, const void *p, size_t bytes,
+                               struct kvl_err *err)
+{
+    int rc = e->dev->mirror(p, bytes);
+    KVL_TRY(kvl_engine_failed(e, "copy of the weights on the device", rc, err));
+    e->mirror[e->n_mirrors++] = p;
+    return KVL_OK;
+}
+
+/* The tensors, and the frequencies of RoPE, which are in no file. */
 static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
 {
-    const struct kvl_gguf *g = e->model->file;
-    const uint8_t *first = NULL, *last = NULL;
-    for (int64_t i = 0; i < kvl_gguf_n_tensors(g); i++) {
-        const struct kvl_gguf_tensor *t = kvl_gguf_tensor_at(g, i);
-        const uint8_t *data = t->data;
-        if (!first || data < first) first = data;
-        if (!last || data + t->bytes > last) last = data + t->bytes;
-    }
-    const struct {
-        const void *p;
-        size_t bytes;
-    } range[] = { { first, (size_t)(last - first) },
-                  { e->model->w.freq, e->model->w.n_freqs * sizeof *e->model->w.freq } };
-    for (size_t i = 0; i < sizeof range / sizeof range[0]; i++) {
-        int rc = e->dev->mirror(range[i].p, range[i].bytes);
-        KVL_TRY(kvl_engine_failed(e, "copy of the weights on the device", rc, err));
-        e->mirror[e->n_mirrors++] = range[i].p;
-    }
-    return KVL_OK;
+    const struct kvl_weights *w = &e->model->w;
+    struct kvl_gguf_range *range = NULL;
+    size_t n = 0;
+    int rc = kvl_gguf_ranges(e->model->file, &range, &n);
+    e->mirror = kvl_alloc(n + 1, sizeof *e->mirror);
+    if (rc != KVL_OK || !e->mirror) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
+    for (size_t i = 0; i < n && rc == KVL_OK; i++)
+        rc = engine_mirror_range(e, range[i].data, range[i].bytes, err);
+    if (rc == KVL_OK) rc = engine_mirror_range(e, w->freq, w->n_freqs * sizeof *w->freq, err);
+    kvl_free(range);
+    return rc;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------- */
@@ -258,6 +259,7 @@ void kvl_engine_destroy(struct kvl_engine *e)
     for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
     e->dev->free(KVL_PLACE_SHARED, e->sinks);
     e->dev->free(KVL_PLACE_SHARED, e->nothing);
+    kvl_free(e->mirror);
     kvl_hosted_destroy(e);
     kvl_free(e->row);
     kvl_free(e->lanes);

@@ -1,4 +1,4 @@
-/* Opens and validates GGUF files.
+/* Validates GGUF files.
  *
  * One cursor walks header, metadata and tensor table; every read asks it first, so that no length
  * or count of the file is believed before it is compared with the bytes that are left.  The rules
@@ -6,17 +6,11 @@
  * tensor names below 64 bytes, data in the order of the table without gaps. */
 #include "gguf_impl.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF is read in place: little-endian");
 
-#define GGUF_HUGE_PAGE ((size_t)2 << 20)
 #define GGUF_MAX_ELEMS ((uint64_t)1 << 30) /* of an array; bytes of a string */
 
 struct cursor {
@@ -437,9 +431,12 @@ static int parse(struct kvl_gguf *g, struct kvl_err *err)
     return place_tensors(&c, g);
 }
 
-/* Takes over `g`: on failure it is closed. */
-static int finish(struct kvl_gguf *g, struct kvl_gguf **out, struct kvl_err *err)
+int kvl_gguf_parse(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err)
 {
+    struct kvl_gguf *g = kvl_alloc(1, sizeof *g);
+    if (!g) return kvl_fail(err, KVL_ENOMEM, "no memory for a GGUF file");
+    g->data = data;
+    g->size = size;
     int rc = parse(g, err);
     if (rc == KVL_OK)
         *out = g;
@@ -450,88 +447,59 @@ static int finish(struct kvl_gguf *g, struct kvl_gguf **out, struct kvl_err *err
 
 int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err)
 {
+    static const int64_t one = 1;
+    int64_t n_parts;
+    struct kvl_gguf *g = NULL;
     if ((uintptr_t)data % 8 != 0)
         return kvl_fail(err, KVL_EINVAL, "GGUF data at %p, want memory aligned to 8 bytes", data);
-    struct kvl_gguf *g = kvl_alloc(1, sizeof *g);
-    if (!g) return kvl_fail(err, KVL_ENOMEM, "no memory for a GGUF file");
-    g->data = data;
-    g->size = size;
-    return finish(g, out, err);
-}
-
-/* Memory for the file in huge pages: a decoded token reads all weights once, and in the small pages of a
- * mapped file a core reads them at two thirds of the speed. */
-static uint8_t *read_room(struct kvl_gguf *g)
-{
-    if (g->size < GGUF_HUGE_PAGE) return g->owned = kvl_alloc(g->size, 1);
-    size_t room = g->size + GGUF_HUGE_PAGE;
-    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) return NULL;
-    g->map = p;
-    g->mapped = room;
-    size_t past = (uintptr_t)p % GGUF_HUGE_PAGE;
-    uint8_t *at = (uint8_t *)p + (past ? GGUF_HUGE_PAGE - past : 0);
-    (void)madvise(at, g->size, MADV_HUGEPAGE); /* where there are none, small ones do */
-    return at;
-}
-
-static int read_content(struct kvl_gguf *g, int fd, struct kvl_err *err)
-{
-    uint8_t *p = read_room(g);
-    if (!p) return kvl_fail(err, KVL_ENOMEM, "no memory for %zu bytes", g->size);
-    for (size_t done = 0; done < g->size;) {
-        ssize_t n = pread(fd, p + done, g->size - done, (off_t)done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return kvl_fail(err, KVL_EIO, "cannot read: %s", strerror(errno));
-        if (n == 0) return kvl_fail(err, KVL_EIO, "shrank to %zu bytes while being read", done);
-        done += (size_t)n;
-    }
-    g->data = p;
-    return KVL_OK;
-}
-
-/* Larger files are mapped: a copy beside the page cache may not fit. */
-static size_t read_limit(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (size_t)pages / 4 * (size_t)bytes : 0;
-}
-
-static int load_content(struct kvl_gguf *g, int fd, struct kvl_err *err)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0) return kvl_fail(err, KVL_EIO, "cannot stat: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode)) return kvl_fail(err, KVL_EMODEL, "not a regular file");
-    g->size = (size_t)st.st_size;
-    if (g->size <= read_limit()) return read_content(g, fd, err);
-    void *p = mmap(NULL, g->size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED)
-        return kvl_fail(err, KVL_EIO, "cannot map %zu bytes: %s", g->size, strerror(errno));
-    g->map = p;
-    g->mapped = g->size;
-    g->data = p;
-    return KVL_OK;
-}
-
-int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
-    if (fd < 0) return kvl_fail(err, KVL_EMODEL, "%s: cannot open: %s", path, strerror(errno));
-    struct kvl_gguf *g = kvl_alloc(1, sizeof *g);
-    int rc = g ? load_content(g, fd, err) : kvl_fail(err, KVL_ENOMEM, "no memory");
-    close(fd);
+    KVL_TRY(kvl_gguf_parse(data, size, &g, err));
+    int rc = kvl_gguf_i64(g, "split.count", 0, 1, &one, &n_parts, err);
     if (rc == KVL_OK)
-        rc = finish(g, out, err);
+        *out = g;
     else
         kvl_gguf_close(g);
-    return rc == KVL_OK ? KVL_OK : kvl_fail_at(err, rc, "%s", path);
+    return rc;
+}
+
+int kvl_gguf_set_tensors(struct kvl_gguf *g, struct gguf_tensor *tensor, size_t n,
+                         struct kvl_err *err)
+{
+    kvl_free(g->tensor);
+    kvl_free(g->tensor_map.slot);
+    g->tensor = tensor;
+    g->n_tensors = 0;
+    if (n > GGUF_MAX_TENSORS || map_init(&g->tensor_map, n) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "no memory for %zu tensors, at most %d", n,
+                        GGUF_MAX_TENSORS);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t *slot = tensor_slot(g, tensor[i].name);
+        tensor[i].t.name = tensor[i].name;
+        if (*slot) return kvl_fail(err, KVL_EMODEL, "tensor \"%s\" appears twice", tensor[i].name);
+        *slot = (uint32_t)++g->n_tensors;
+    }
+    return KVL_OK;
+}
+
+int kvl_gguf_own(struct kvl_gguf *g, void *block, size_t bytes)
+{
+    if ((g->n_own & (g->n_own + 1)) == 0) { /* full: room for 0, 1, 3, 7 ... */
+        struct kvl_gguf_range *own = kvl_alloc(2 * g->n_own + 1, sizeof *own);
+        if (!own) return KVL_ENOMEM;
+        if (g->n_own) memcpy(own, g->own, g->n_own * sizeof *own);
+        kvl_free(g->own);
+        g->own = own;
+    }
+    g->own[g->n_own++] = (struct kvl_gguf_range){ block, bytes };
+    return KVL_OK;
 }
 
 void kvl_gguf_close(struct kvl_gguf *g)
 {
     if (!g) return;
-    if (g->mapped) munmap(g->map, g->mapped);
-    kvl_free(g->owned);
+    for (size_t i = 0; i < g->n_own; i++) kvl_free(g->own[i].data);
+    kvl_free(g->own);
+    for (size_t i = 0; i < g->n_files; i++) kvl_filemap_close(&g->file[i]);
+    kvl_free(g->file);
     kvl_free(g->key);
     kvl_free(g->tensor);
     kvl_free(g->key_map.slot);

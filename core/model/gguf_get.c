@@ -159,9 +159,51 @@ const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64
     return &g->tensor[i].t;
 }
 
+/* Where the file or block of a tensor's data lies; all of them, for data of a caller. */
+static size_t range_source(const struct kvl_gguf *g, const uint8_t *data)
+{
+    for (size_t i = 0; i < g->n_files; i++)
+        if (data >= g->file[i].data && data < g->file[i].data + g->file[i].size) return i;
+    for (size_t i = 0; i < g->n_own; i++) {
+        const uint8_t *block = g->own[i].data;
+        if (data >= block && data < block + g->own[i].bytes) return g->n_files + i;
+    }
+    return 0;
+}
+
+int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n)
+{
+    size_t sources = KVL_MAX(g->n_files + g->n_own, (size_t)1), used = 0;
+    struct kvl_gguf_range *range = kvl_alloc(sources, sizeof *range);
+    if (!range) return KVL_ENOMEM;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const struct kvl_gguf_tensor *t = &g->tensor[i].t;
+        uint8_t *data = (uint8_t *)(uintptr_t)t->data;
+        if (t->bytes == 0) continue;
+        struct kvl_gguf_range *r = &range[range_source(g, data)];
+        uint8_t *first = r->data, *last = first + r->bytes;
+        if (r->bytes == 0) first = last = data;
+        first = KVL_MIN(first, data);
+        last = KVL_MAX(last, data + t->bytes);
+        *r = (struct kvl_gguf_range){ first, (size_t)(last - first) };
+    }
+    for (size_t i = 0; i < sources; i++)
+        if (range[i].bytes) range[used++] = range[i];
+    *out = range;
+    *n = used;
+    return KVL_OK;
+}
+
+const char *kvl_gguf_folder(const struct kvl_gguf *g)
+{
+    return g->hf_dir;
+}
+
 size_t kvl_gguf_size(const struct kvl_gguf *g)
 {
-    return g->size;
+    size_t bytes = g->n_files ? 0 : g->size;
+    for (size_t i = 0; i < g->n_files; i++) bytes += g->file[i].size;
+    return bytes;
 }
 
 const void *kvl_gguf_data(const struct kvl_gguf *g)
@@ -169,9 +211,21 @@ const void *kvl_gguf_data(const struct kvl_gguf *g)
     return g->data;
 }
 
+static XXH128_hash_t hash_files(const struct kvl_gguf *g)
+{
+    XXH128_hash_t none = { 0 };
+    XXH3_state_t *state = XXH3_createState();
+    if (!state || XXH3_128bits_reset(state) != XXH_OK) return none;
+    for (size_t i = 0; i < g->n_files; i++)
+        (void)XXH3_128bits_update(state, g->file[i].data, g->file[i].size);
+    XXH128_hash_t h = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+    return h;
+}
+
 void kvl_gguf_hash(const struct kvl_gguf *g, char out[33])
 {
-    XXH128_hash_t h = XXH3_128bits(g->data, g->size);
+    XXH128_hash_t h = g->n_files > 1 ? hash_files(g) : XXH3_128bits(g->data, g->size);
     snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, (uint64_t)h.high64, (uint64_t)h.low64);
 }
 
@@ -221,7 +275,7 @@ static int describe_tensor(const struct kvl_gguf_tensor *t, struct kvl_buf *out)
 int kvl_gguf_describe(const struct kvl_gguf *g, struct kvl_buf *out)
 {
     KVL_TRY(kvl_buf_printf(out, "GGUF version %u, %zu keys, %zu tensors, alignment %u, %zu bytes\n",
-                           g->version, g->n_keys, g->n_tensors, g->alignment, g->size));
+                           g->version, g->n_keys, g->n_tensors, g->alignment, kvl_gguf_size(g)));
     for (size_t i = 0; i < g->n_keys; i++) KVL_TRY(describe_key(&g->key[i], out));
     for (size_t i = 0; i < g->n_tensors; i++) KVL_TRY(describe_tensor(&g->tensor[i].t, out));
     return KVL_OK;

@@ -1,10 +1,17 @@
-/* gguf_impl.h - the parsed form of a GGUF file, shared by gguf.c (parses) and gguf_get.c (reads).
+/* gguf_impl.h - the parsed form of a GGUF file.
+ *
+ *   gguf.c       parses and checks one file
+ *   gguf_open.c  opens a path: one file, or all parts of a split one
+ *   gguf_kind.c  tells files that are no model
+ *   gguf_get.c   reads keys and tensors
+ *   hf.c         folders of Hugging Face's form, in the same form
  *
  * Thread-safe: read-only after parsing.
  */
 #ifndef KVL_GGUF_IMPL_H
 #define KVL_GGUF_IMPL_H
 
+#include "filemap.h"
 #include "kvl/gguf.h"
 
 enum {
@@ -36,11 +43,14 @@ struct gguf_map {
 };
 
 struct kvl_gguf {
-    const uint8_t *data;
+    const uint8_t *data; /* what was parsed */
     size_t size;
-    void *owned;   /* the file's content when it was read, else NULL */
-    void *map;     /* of the file, or huge pages with a copy of it */
-    size_t mapped; /* bytes there, 0 = none */
+    /* In order, what the model's identity is made of; none: `data` is the caller's. */
+    struct kvl_filemap *file;
+    size_t n_files;
+    struct kvl_gguf_range *own; /* what was made for this file alone */
+    size_t n_own;
+    const char *hf_dir; /* a folder told as a file: hf.h; else NULL */
     uint32_t version;
     uint32_t alignment;
     struct gguf_key *key;
@@ -50,6 +60,17 @@ struct kvl_gguf {
     struct gguf_map key_map, tensor_map;
 };
 
+/* `data` is the caller's and need not be aligned. */
+int kvl_gguf_parse(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err);
+/* Another table of tensors: names, types, shapes and data are set.  Takes `tensor` over, also on failure. */
+int kvl_gguf_set_tensors(struct kvl_gguf *g, struct gguf_tensor *tensor, size_t n,
+                         struct kvl_err *err);
+/* The block (kvl_alloc, malloc) is released with the file.  KVL_ENOMEM without a message. */
+int kvl_gguf_own(struct kvl_gguf *g, void *block, size_t bytes);
+/* Refuses files of other forms by name; anything unknown passes. */
+int kvl_gguf_check_magic(const void *data, size_t size, struct kvl_err *err);
+/* Refuses adapters, vocabularies and what else is no whole text model. */
+int kvl_gguf_check_kind(const struct kvl_gguf *g, struct kvl_err *err);
 /* Bytes of one element of a metadata type; 0 for strings, arrays and unknown types. */
 size_t kvl_gguf_scalar_bytes(uint32_t type);
 const char *kvl_gguf_type_name(uint32_t type);

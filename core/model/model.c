@@ -1,6 +1,8 @@
 /* A model: file, weights, tokenizer, and the facts that logs repeat. */
 #include "model_impl.h"
 
+#include "gguf_impl.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +101,7 @@ static int model_windows(struct kvl_model *m, struct kvl_err *err)
 static int model_load(struct kvl_model *m, struct kvl_err *err)
 {
     KVL_TRY(kvl_gguf_open(m->path, &m->file, err));
+    KVL_TRY(kvl_gguf_check_kind(m->file, err));
     KVL_TRY(kvl_weights_load(m->file, &m->w, err));
     KVL_TRY(kvl_tokenizer_create(m->file, &m->tokenizer, err));
     const struct kvl_hparams *hp = &m->w.hparams;

@@ -88,6 +88,8 @@ static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state
 int kvl_tokenizer_create(const struct kvl_gguf *file, struct kvl_tokenizer **out,
                          struct kvl_err *err)
 {
+    const char *dir = kvl_gguf_folder(file);
+    if (dir) return kvl_tokenizer_from_hf(dir, out, err);
     struct kvl_tokenizer *t = kvl_alloc(1, sizeof *t);
     XXH3_state_t *hash = XXH3_createState();
     int rc = t && hash ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for a tokenizer");

@@ -71,7 +71,6 @@ static int check_integers(struct kvl_loader *l)
         int64_t min, max;
         bool own; /* the architecture's name comes before it */
     } row[] = {
-        { "split.count", 0, 1, false },
         { "general.quantization_version", 2, 2, false },
         { "expert_shared_count", 0, 0, true },
         { "expert_shared_feed_forward_length", 0, 0, true },

@@ -173,7 +173,7 @@ static int alloc_ropes(struct kvl_loader *l)
     for (int32_t k = 0; k < KVL_ROPE_KINDS; k++)
         w->rope[k] = (struct kvl_rope){ .inv_freq = w->freq + (size_t)k * n,
                                         .n_rot = w->hparams.n_rot,
-                                        .style = w->arch->rope,
+                                        .style = l->g->hf_dir ? w->arch->hf_rope : w->arch->rope,
                                         .mag = 1 };
     return KVL_OK;
 }

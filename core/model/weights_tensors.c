@@ -258,8 +258,10 @@ static int load_attention(struct kvl_loader *l, int32_t i)
     const struct kvl_hparams *h = &l->w->hparams;
     struct kvl_layer_weights *y = &l->w->layer[i];
     int32_t d = h->n_embd, q = h->n_heads * h->head_dim, kv = h->n_kv_heads * h->head_dim;
-    enum need apart = must_if(!a->qkv_fused);
-    enum need bias = a->qkv_fused ? NOT : a->qkv_bias ? MUST : MAY;
+    char name[64];
+    bool fused = a->qkv_fused && !wanted(l, i, "attn_q.weight", MAY, name); /* folders may differ */
+    enum need apart = must_if(!fused);
+    enum need bias = fused ? NOT : a->qkv_bias ? MUST : MAY;
     const struct layer_vector vector[] = {
         { "attn_q.bias", bias, 1, q, &y->attn_q_bias },
         { "attn_k.bias", bias, 1, kv, &y->attn_k_bias },
@@ -275,7 +277,7 @@ static int load_attention(struct kvl_loader *l, int32_t i)
     };
     KVL_TRY(load_vectors(l, i, vector, COUNT(vector)));
     KVL_TRY(load_matrices(l, i, matrix, COUNT(matrix)));
-    return a->qkv_fused ? load_fused_qkv(l, i, q, kv) : KVL_OK;
+    return fused ? load_fused_qkv(l, i, q, kv) : KVL_OK;
 }
 
 static int load_mlp(struct kvl_loader *l, int32_t i)

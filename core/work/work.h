@@ -101,7 +101,7 @@ struct kvl_engine {
     bool pending; /* something was given to the device that was not waited for */
     bool marks;   /* hooks of this call ran ahead of the device, which may have marked a row */
     const struct kvl_row *marked; /* the first row of the call that did */
-    const void *mirror[2];        /* what of the model has a copy on the device */
+    const void **mirror;          /* [n_mirrors] what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
     float scale, cap; /* of q.k; of logits, 0 = none */

@@ -4,7 +4,8 @@
  * machine's memory, and validates header, metadata and tensor table against the file's
  * size: counts, lengths, types, alignment, duplicate names, offsets, overflow.  Nothing larger than
  * the file plus 64 MiB is allocated.  A file that passes cannot make a later access go out of
- * bounds.  Errors are KVL_EMODEL with the key or tensor and the offset.  A mapped file that somebody
+ * bounds.  Any part of a split model (NAME-00001-of-0000N.gguf) stands for all: keys of the first, tensors
+ * of all.  Errors are KVL_EMODEL with the key or tensor and the offset.  A mapped file that somebody
  * truncates later raises SIGBUS on access, as every mapping does; a file that was read cannot.
  *
  * Thread-safe: read-only after open.
@@ -37,7 +38,7 @@ struct kvl_gguf_tensor {
     uint32_t type;    /* ggml type number */
     uint32_t n_dims;
     int64_t dims[4]; /* dims[0] is the row length; unused ones are 1 */
-    uint64_t offset; /* from the start of the file */
+    uint64_t offset; /* from the start of its file */
     size_t bytes;
     const void *data;
 };
@@ -74,11 +75,20 @@ int kvl_gguf_arr_str(const struct kvl_gguf *g, const char *key, struct kvl_str *
 int64_t kvl_gguf_n_tensors(const struct kvl_gguf *g);
 const struct kvl_gguf_tensor *kvl_gguf_tensor_at(const struct kvl_gguf *g, int64_t i);
 const struct kvl_gguf_tensor *kvl_gguf_tensor(const struct kvl_gguf *g, const char *name);
+/* Memory that holds the data of all tensors, in as few pieces as there are files and blocks of converted
+ * tensors; *out [n] (kvl_free).  KVL_ENOMEM. */
+struct kvl_gguf_range {
+    void *data;
+    size_t bytes;
+};
+int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n);
+/* The folder of Hugging Face's form that stands for the file; NULL: it is a file. */
+const char *kvl_gguf_folder(const struct kvl_gguf *g);
 size_t kvl_gguf_size(const struct kvl_gguf *g);
 const void *kvl_gguf_data(const struct kvl_gguf *g);
 /* The name of a ggml tensor type ("Q8_0"), "unknown" for a number without one. */
 const char *kvl_gguf_tensor_type_name(uint32_t type);
-/* XXH3 (128 bits) of the whole content as 32 hexadecimal digits: the identity of a model. */
+/* XXH3 (128 bits) of the whole content, of all parts in order, as 32 hexadecimal digits: the identity of a model. */
 void kvl_gguf_hash(const struct kvl_gguf *g, char out[33]);
 /* One line per key and per tensor, long arrays abbreviated: `kvlab inspect`. */
 int kvl_gguf_describe(const struct kvl_gguf *g, struct kvl_buf *out);
