@@ -35,24 +35,33 @@ VEC size_t gemvq_scratch(int32_t n_cols)
     return (n * GEMVQ_X + n / 2 + 15) / 16 * 16;
 }
 
-/* One block of x: integers, its scale, and what Q4_0 sums start with. */
+/* One block of x: integers, their scale and sums, and what Q4_0 sums start with. */
+VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
+{
+    int16_t *q = to->q + (size_t)b * 32;
+    vf top = vf_zero(), bad = vf_zero();
+    float times;
+    for (int32_t i = 0; i < 32; i += VW) {
+        vf v = vf_load(x + i);
+        top = vf_max(top, vf_max(v, vf_sub(vf_zero(), v)));
+        bad = vf_add(bad, vf_mul(v, vf_zero())); /* NaN if an element is not finite */
+    }
+    float scale = kvl_gemv_scale(vf_hmax(top) + vf_hsum(bad), &times);
+    for (int32_t i = 0; i < 32; i++) q[i] = kvl_gemv_round(x[i], times);
+    for (int32_t i = 0; i < 8; i++)
+        to->start[b][i] = -8 * (q[2 * i] + q[2 * i + 1] + q[16 + 2 * i] + q[17 + 2 * i]);
+    to->scale[b] = scale;
+    for (int32_t h = 0; h < 2; h++) {
+        int32_t sum = 0;
+        for (int32_t i = 0; i < 16; i++) sum += q[16 * h + i];
+        to->scale16[2 * b + h] = scale;
+        to->sum16[2 * b + h] = (float)sum;
+    }
+}
+
 static void gemv_pack(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks)
 {
-    for (int32_t b = 0; b < n_blocks; b++, x += 32) {
-        struct kvl_gemv_block *q = &to->block[b];
-        vf top = vf_zero(), bad = vf_zero();
-        float times;
-        for (int32_t i = 0; i < 32; i += VW) {
-            vf v = vf_load(x + i);
-            top = vf_max(top, vf_max(v, vf_sub(vf_zero(), v)));
-            bad = vf_add(bad, vf_mul(v, vf_zero())); /* NaN if an element is not finite */
-        }
-        to->scale[b] = kvl_gemv_scale(vf_hmax(top) + vf_hsum(bad), &times);
-        for (int32_t i = 0; i < 32; i++) q->q[i] = kvl_gemv_round(x[i], times);
-        for (int32_t i = 0; i < 8; i++)
-            q->start[i] =
-                -8 * (q->q[2 * i] + q->q[2 * i + 1] + q->q[16 + 2 * i] + q->q[17 + 2 * i]);
-    }
+    for (int32_t b = 0; b < n_blocks; b++) gemv_pack_block(to, x + (size_t)b * 32, b);
 }
 
 VEC void gemvq_scales(const struct gemvq *g, int32_t n_rows, int32_t n_x)
@@ -87,10 +96,11 @@ VEC void gemvq_block(const struct gemvq *g, enum kvl_wtype type, int32_t n_rows,
         vq w = type == KVL_W_Q8_0 ? vq_bytes(at) : vq_nibbles(at);
         UNROLL
         for (int32_t i = 0; i < n_x; i++) {
-            const struct kvl_gemv_block *x = &g->x[i].block[b];
+            const struct kvl_gemv_x *x = &g->x[i];
             const float *d = g->scale + (size_t)(i * n_rows + r) * (size_t)g->n_blocks + b;
-            vq_int start = vq_start(type == KVL_W_Q8_0 ? zero : x->start);
-            t->s[i][r][u] = vq_scaled(t->s[i][r][u], d, vq_dot(start, w, vq_load(x->q)));
+            vq_int start = vq_start(type == KVL_W_Q8_0 ? zero : x->start[b]);
+            vq q = vq_load(x->q + (size_t)b * 32);
+            t->s[i][r][u] = vq_scaled(t->s[i][r][u], d, vq_dot(start, w, q));
         }
     }
 }
