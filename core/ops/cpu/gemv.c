@@ -61,7 +61,7 @@ static int gemv_pack(struct gemv_plan *p)
     size_t n = gemv_wants(p) ? (size_t)a->n : 0, n_blocks = (size_t)a->w->n_cols / 32;
     if (n == 0 && p->thread_floats == 0) return KVL_OK;
     size_t head = round_up(n * sizeof *p->x), q = n_blocks * 32 * sizeof *p->x->q;
-    size_t start = n_blocks * sizeof *p->x->start, scales = n_blocks * 5 * sizeof(float);
+    size_t start = n_blocks * sizeof *p->x->start, scales = n_blocks * 7 * sizeof(float);
     size_t row = round_up(q + start + scales);
     uint8_t *at =
         kvl_cpu_scratch(head + n * row + (size_t)p->threads * p->thread_floats * sizeof(float));
@@ -74,7 +74,8 @@ static int gemv_pack(struct gemv_plan *p)
         x->start = (int32_t(*)[8])(void *)(at + q);
         x->scale16 = (float *)(void *)(at + q + start);
         x->sum16 = x->scale16 + 2 * n_blocks;
-        x->scale = x->sum16 + 2 * n_blocks;
+        x->less32 = x->sum16 + 2 * n_blocks;
+        x->scale = x->less32 + 2 * n_blocks;
         p->kern->gemv_pack(x, a->x + i * (size_t)a->w->n_cols, (int32_t)n_blocks);
     }
     if (p->thread_floats > 0) p->scratch = (float *)(void *)at;

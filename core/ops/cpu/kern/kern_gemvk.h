@@ -15,10 +15,11 @@ enum { GEMVK_X = 4, GEMVK_AHEAD = 1024 };
 /* The sum of a block for one row of x. */
 struct gemvk_sum {
     vf even[KV], odd[KV];
-    float scale[16]; /* of W times those of x */
+    vf scale[KV]; /* of W times those of x */
+    float kept[16];
 };
 
-/* Scales of a block of W, and what it takes off, negative. */
+/* Scales of a block of W, and what it takes off if that comes per 16 elements; else both by turns. */
 struct gemvk_scales {
     vf scale[KV], less[KV];
 };
@@ -26,64 +27,75 @@ struct gemvk_scales {
 VEC void gemvk_scales(struct gemvk_scales *to, const uint8_t *w, enum kvl_wtype type)
 {
     const uint8_t *factor = kblock_factor(w, type);
+    const bool by32 = kblock_by32(type), has_less = kblock_has_less(type);
     const float zero = kblock_zero(type);
     struct kblock s = kblock_scales(w, type);
-    vf d = vf_set1(block_scale(factor)), d_less = vf_set1(-zero);
-    if (kblock_has_less(type)) d_less = vf_set1(-block_scale(factor + 2));
-    if (kblock_by32(type)) {
-        vk_twice(to->scale, s.scale[0]);
-        vk_twice(to->less, s.less[0]);
-    } else {
+    vf d[KV], d_less[KV];
+    if (by32)
+        vk_zip(to->scale, s.scale[0], s.less[0]);
+    else
         vk_signed(to->scale, s.scale[0], s.scale[1]);
+    if (by32 && has_less)
+        vk_halves(d, factor);
+    else
+        vk_half(d, factor);
+    if (!by32 && has_less) {
         vk_signed(to->less, s.less[0], s.less[1]);
+        vk_half(d_less, factor + 2);
     }
     UNROLL
     for (int32_t v = 0; v < KV; v++) {
-        to->scale[v] = vf_mul(d, to->scale[v]);
-        to->less[v] = vf_mul(d_less, zero != 0 ? to->scale[v] : to->less[v]);
+        to->scale[v] = vf_mul(d[v], to->scale[v]);
+        if (zero != 0) to->less[v] = vf_mul(vf_set1(-zero), to->scale[v]);
+        if (!by32 && has_less) to->less[v] = vf_mul(vf_sub(vf_zero(), d_less[v]), to->less[v]);
     }
 }
 
 /* Begins the sums of a block with what W takes off times the sums of x. */
-VEC void gemvk_begin(struct gemvk_sum *t, const struct gemvk_scales *w, bool off,
+VEC void gemvk_begin(struct gemvk_sum *t, const struct gemvk_scales *w, enum kvl_wtype type,
                      const struct kvl_gemv_x *x, size_t at16)
 {
+    const bool by32 = kblock_by32(type), has_less = kblock_has_less(type);
     UNROLL
     for (int32_t v = 0; v < KV; v++) {
         const size_t at = at16 + (size_t)(v * VW);
         vf scale = vf_load(x->scale16 + at);
-        vf_store(t->scale + v * VW, vf_mul(w->scale[v], scale));
+        t->scale[v] = vf_mul(w->scale[v], scale);
         t->even[v] = t->odd[v] = vf_zero();
-        if (off) t->even[v] = vf_mul(vf_mul(w->less[v], scale), vf_load(x->sum16 + at));
+        if (by32 && has_less) t->even[v] = vf_mul(t->scale[v], vf_load(x->less32 + at));
+        if (!by32 && (has_less || kblock_zero(type) != 0))
+            t->even[v] = vf_mul(vf_mul(w->less[v], scale), vf_load(x->sum16 + at));
     }
+    vk_store(t->kept, t->scale);
 }
 
 VEC void gemvk_dot(struct gemvk_sum *t, vk w, const int16_t *x, int32_t g, bool by32)
 {
     vf dot[KV], scale[KV], *sum = g % 2 ? t->odd : t->even;
     vk_dot(dot, w, vk_load(x));
-    if (!by32) vk_pair(scale, t->scale + 2 * g);
+    if (by32)
+        vk_all(scale, t->kept, t->scale, 2 * g);
+    else
+        vk_pair(scale, t->kept, t->scale, 2 * g);
     UNROLL
-    for (int32_t v = 0; v < KV; v++)
-        sum[v] = vf_fma(by32 ? vf_set1(t->scale[2 * g]) : scale[v], dot[v], sum[v]);
+    for (int32_t v = 0; v < KV; v++) sum[v] = vf_fma(scale[v], dot[v], sum[v]);
 }
 
 /* One block of W, number k of its row, for n_x rows of x. */
 VEC void gemvk_block(const uint8_t *w, enum kvl_wtype type, const struct kvl_gemv_x *x, int32_t n_x,
                      size_t k, vf (*sum)[KV])
 {
-    const bool by32 = kblock_by32(type), off = kblock_has_less(type) || kblock_zero(type);
     struct gemvk_scales scales;
     struct gemvk_sum t[GEMVK_X];
     gemvk_scales(&scales, w, type);
     UNROLL
-    for (int32_t i = 0; i < n_x; i++) gemvk_begin(&t[i], &scales, off, &x[i], k * 16);
+    for (int32_t i = 0; i < n_x; i++) gemvk_begin(&t[i], &scales, type, &x[i], k * 16);
     UNROLL
     for (int32_t g = 0; g < 8; g++) {
         vk q = kblock_ints(w, type, g);
         UNROLL
         for (int32_t i = 0; i < n_x; i++)
-            gemvk_dot(&t[i], q, x[i].q + k * 256 + (size_t)g * 32, g, by32);
+            gemvk_dot(&t[i], q, x[i].q + k * 256 + (size_t)g * 32, g, kblock_by32(type));
     }
     UNROLL
     for (int32_t i = 0; i < n_x; i++) {

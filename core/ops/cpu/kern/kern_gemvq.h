@@ -50,13 +50,13 @@ VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
     for (int32_t i = 0; i < 32; i++) q[i] = kvl_gemv_round(x[i], times);
     for (int32_t i = 0; i < 8; i++)
         to->start[b][i] = -8 * (q[2 * i] + q[2 * i + 1] + q[16 + 2 * i] + q[17 + 2 * i]);
-    to->scale[b] = scale;
-    for (int32_t h = 0; h < 2; h++) {
-        int32_t sum = 0;
-        for (int32_t i = 0; i < 16; i++) sum += q[16 * h + i];
-        to->scale16[2 * b + h] = scale;
-        to->sum16[2 * b + h] = (float)sum;
-    }
+    int32_t sum[2] = { 0, 0 };
+    for (int32_t i = 0; i < 32; i++) sum[i / 16] += q[i];
+    to->scale[b] = to->scale16[2 * b] = to->scale16[2 * b + 1] = scale;
+    to->sum16[2 * b] = (float)sum[0];
+    to->sum16[2 * b + 1] = (float)sum[1];
+    to->less32[2 * b] = 0;
+    to->less32[2 * b + 1] = (float)-(sum[0] + sum[1]);
 }
 
 static void gemv_pack(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks)

@@ -77,16 +77,41 @@ VEC void vk_signed(vf *to, uint64_t lo, uint64_t hi)
     to[0] = vec_floats8(lo);
     to[1] = vec_floats8(hi);
 }
-VEC void vk_twice(vf *to, uint64_t word)
+VEC void vk_zip(vf *to, uint64_t even, uint64_t odd)
 {
-    vf x = vec_floats8(word);
-    to[0] = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-    to[1] = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+    __m128i a = _mm_cvtsi64_si128((long long)even), b = _mm_cvtsi64_si128((long long)odd);
+    __m128i zip = _mm_unpacklo_epi8(a, b);
+    to[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(zip));
+    to[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(zip, zip)));
 }
-VEC void vk_pair(vf *to, const float *p)
+VEC void vk_half(vf *to, const uint8_t *p)
 {
-    to[0] = _mm256_set1_ps(p[0]);
-    to[1] = _mm256_set1_ps(p[1]);
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    to[0] = to[1] = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)h));
+}
+VEC void vk_halves(vf *to, const uint8_t *p)
+{
+    int32_t h;
+    memcpy(&h, p, sizeof h);
+    to[0] = to[1] = _mm256_cvtph_ps(_mm_set1_epi32(h));
+}
+VEC void vk_store(float *p, const vf *v)
+{
+    vf_store(p, v[0]);
+    vf_store(p + 8, v[1]);
+    __asm__("" : "+m"(*(float(*)[16])(void *)p)); /* see vec_k16_avx512.h */
+}
+VEC void vk_all(vf *to, const float *p, const vf *v, int32_t i)
+{
+    (void)v;
+    to[0] = to[1] = _mm256_set1_ps(p[i]);
+}
+VEC void vk_pair(vf *to, const float *p, const vf *v, int32_t i)
+{
+    (void)v;
+    to[0] = _mm256_set1_ps(p[i]);
+    to[1] = _mm256_set1_ps(p[i + 1]);
 }
 VEC float vk_hsum(const vf *v)
 {

@@ -55,14 +55,41 @@ VEC void vk_signed(vf *to, uint64_t lo, uint64_t hi)
     __m128i b = _mm_set_epi64x((long long)hi, (long long)lo);
     *to = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
 }
-VEC void vk_twice(vf *to, uint64_t word)
+VEC void vk_zip(vf *to, uint64_t even, uint64_t odd)
 {
-    __m128i b = _mm_cvtsi64_si128((long long)word);
-    *to = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi8(b, b)));
+    __m128i a = _mm_cvtsi64_si128((long long)even), b = _mm_cvtsi64_si128((long long)odd);
+    *to = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi8(a, b)));
 }
-VEC void vk_pair(vf *to, const float *p)
+VEC void vk_half(vf *to, const uint8_t *p)
 {
-    *to = _mm512_mask_broadcastss_ps(_mm512_set1_ps(p[0]), 0xff00, _mm_load_ss(p + 1));
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    *to = _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)h));
+}
+VEC void vk_halves(vf *to, const uint8_t *p)
+{
+    int32_t h;
+    memcpy(&h, p, sizeof h);
+    *to = _mm512_cvtph_ps(_mm256_set1_epi32(h));
+}
+/* One read from memory goes everywhere without arithmetic; a compiler that remembers what it stored
+ * would permute registers instead. */
+VEC void vk_store(float *p, const vf *v)
+{
+    vf_store(p, *v);
+    __asm__("" : "+m"(*(float(*)[16])(void *)p));
+}
+VEC void vk_all(vf *to, const float *p, const vf *v, int32_t i)
+{
+    (void)v;
+    *to = _mm512_set1_ps(p[i]);
+}
+VEC void vk_pair(vf *to, const float *p, const vf *v, int32_t i)
+{
+    (void)p;
+    *to = _mm512_permutexvar_ps(_mm512_setr_epi32(i, i, i, i, i, i, i, i, i + 1, i + 1, i + 1,
+                                                  i + 1, i + 1, i + 1, i + 1, i + 1),
+                                *v);
 }
 VEC float vk_hsum(const vf *v)
 {

@@ -80,17 +80,47 @@ VEC void vk_signed(vf *to, uint64_t lo, uint64_t hi)
         to[v] = vf_load_i8(b + v * VW % 8);
     }
 }
-/* to [KV]: the eight signed bytes of a word, each twice. */
-VEC void vk_twice(vf *to, uint64_t word)
+/* to [KV]: the bytes of both words by turns. */
+VEC void vk_zip(vf *to, uint64_t even, uint64_t odd)
 {
     float x[16];
-    for (int32_t i = 0; i < 16; i++) x[i] = (float)(int8_t)(word >> i / 2 * 8 & 255);
+    for (int32_t i = 0; i < 8; i++) {
+        x[2 * i] = (float)(int8_t)(even >> 8 * i & 255);
+        x[2 * i + 1] = (float)(int8_t)(odd >> 8 * i & 255);
+    }
     for (int32_t v = 0; v < KV; v++) to[v] = vf_load(x + v * VW);
 }
-/* to [KV]: p[0] in places 0 to 7, p[1] in the others. */
-VEC void vk_pair(vf *to, const float *p)
+/* to [KV]: the half at p. */
+VEC void vk_half(vf *to, const uint8_t *p)
 {
-    for (int32_t v = 0; v < KV; v++) to[v] = vf_set1(p[v * VW / 8]);
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    for (int32_t v = 0; v < KV; v++) to[v] = vf_set1(vec_f16(h));
+}
+/* to [KV]: the two halves at p by turns. */
+VEC void vk_halves(vf *to, const uint8_t *p)
+{
+    uint16_t h[2];
+    memcpy(h, p, sizeof h);
+    float x[4] = { vec_f16(h[0]), vec_f16(h[1]), vec_f16(h[0]), vec_f16(h[1]) };
+    for (int32_t v = 0; v < KV; v++) to[v] = vf_load(x);
+}
+/* 16 floats that are read again one by one. */
+VEC void vk_store(float *p, const vf *v)
+{
+    for (int32_t i = 0; i < KV; i++) vf_store(p + i * VW, v[i]);
+}
+/* to [KV]: number i of those everywhere. */
+VEC void vk_all(vf *to, const float *p, const vf *v, int32_t i)
+{
+    (void)v;
+    for (int32_t j = 0; j < KV; j++) to[j] = vf_set1(p[i]);
+}
+/* to [KV]: number i in places 0 to 7, the next in the others. */
+VEC void vk_pair(vf *to, const float *p, const vf *v, int32_t i)
+{
+    (void)v;
+    for (int32_t j = 0; j < KV; j++) to[j] = vf_set1(p[i + j * VW / 8]);
 }
 /* In the order in which all processors add: halves, quarters and so on. */
 VEC float vk_hsum(const vf *v)
