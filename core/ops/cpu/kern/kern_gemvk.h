@@ -12,19 +12,17 @@
 
 enum { GEMVK_X = 4, GEMVK_AHEAD = 1024 };
 
-/* The sum of a block for one row of x. */
-struct gemvk_sum {
-    vf even[KV], odd[KV];
-    vf scale[KV]; /* of W times those of x */
-    float kept[16];
+/* What a block needs before its elements, for each row of x: scales of W times those of x, and the
+ * sums begun with what W takes off times the sums of x.  Made while the block before it is multiplied:
+ * a processor looks no further than some four blocks ahead, and this is the longer half of the way
+ * from the bytes to the sum. */
+struct gemvk_ahead {
+    float scale[GEMVK_X][16];
+    vf sum[GEMVK_X][KV];
 };
 
-/* Scales of a block of W, and what it takes off if that comes per 16 elements; else both by turns. */
-struct gemvk_scales {
-    vf scale[KV], less[KV];
-};
-
-VEC void gemvk_scales(struct gemvk_scales *to, const uint8_t *w, enum kvl_wtype type)
+/* scale: of a block of W; with what it takes off by turns if both come per 32 elements. */
+VEC void gemvk_scales(vf *scale, vf *less, const uint8_t *w, enum kvl_wtype type)
 {
     const uint8_t *factor = kblock_factor(w, type);
     const bool by32 = kblock_by32(type), has_less = kblock_has_less(type);
@@ -32,76 +30,83 @@ VEC void gemvk_scales(struct gemvk_scales *to, const uint8_t *w, enum kvl_wtype 
     struct kblock s = kblock_scales(w, type);
     vf d[KV], d_less[KV];
     if (by32)
-        vk_zip(to->scale, s.scale[0], s.less[0]);
+        vk_zip(scale, s.scale[0], s.less[0]);
     else
-        vk_signed(to->scale, s.scale[0], s.scale[1]);
+        vk_signed(scale, s.scale[0], s.scale[1]);
     if (by32 && has_less)
         vk_halves(d, factor);
     else
         vk_half(d, factor);
     if (!by32 && has_less) {
-        vk_signed(to->less, s.less[0], s.less[1]);
+        vk_signed(less, s.less[0], s.less[1]);
         vk_half(d_less, factor + 2);
     }
     UNROLL
     for (int32_t v = 0; v < KV; v++) {
-        to->scale[v] = vf_mul(d[v], to->scale[v]);
-        if (zero != 0) to->less[v] = vf_mul(vf_set1(-zero), to->scale[v]);
-        if (!by32 && has_less) to->less[v] = vf_mul(vf_sub(vf_zero(), d_less[v]), to->less[v]);
+        scale[v] = vf_mul(d[v], scale[v]);
+        if (zero != 0) less[v] = vf_mul(vf_set1(-zero), scale[v]);
+        if (!by32 && has_less) less[v] = vf_mul(vf_sub(vf_zero(), d_less[v]), less[v]);
     }
 }
 
-/* Begins the sums of a block with what W takes off times the sums of x. */
-VEC void gemvk_begin(struct gemvk_sum *t, const struct gemvk_scales *w, enum kvl_wtype type,
-                     const struct kvl_gemv_x *x, size_t at16)
+/* w: block k of its row. */
+VEC void gemvk_look(struct gemvk_ahead *to, const uint8_t *w, enum kvl_wtype type,
+                    const struct kvl_gemv_x *x, int32_t n_x, size_t k)
 {
     const bool by32 = kblock_by32(type), has_less = kblock_has_less(type);
+    vf scale[KV], less[KV];
+    gemvk_scales(scale, less, w, type);
     UNROLL
-    for (int32_t v = 0; v < KV; v++) {
-        const size_t at = at16 + (size_t)(v * VW);
-        vf scale = vf_load(x->scale16 + at);
-        t->scale[v] = vf_mul(w->scale[v], scale);
-        t->even[v] = t->odd[v] = vf_zero();
-        if (by32 && has_less) t->even[v] = vf_mul(t->scale[v], vf_load(x->less32 + at));
-        if (!by32 && (has_less || kblock_zero(type) != 0))
-            t->even[v] = vf_mul(vf_mul(w->less[v], scale), vf_load(x->sum16 + at));
+    for (int32_t i = 0; i < n_x; i++) {
+        vf product[KV];
+        UNROLL
+        for (int32_t v = 0; v < KV; v++) {
+            const size_t at = k * 16 + (size_t)(v * VW);
+            vf times = vf_load(x[i].scale16 + at);
+            product[v] = vf_mul(scale[v], times);
+            to->sum[i][v] = vf_zero();
+            if (by32 && has_less)
+                to->sum[i][v] = vf_mul(product[v], vf_load(x[i].less32 + at));
+            else if (has_less || kblock_zero(type) != 0)
+                to->sum[i][v] = vf_mul(vf_mul(less[v], times), vf_load(x[i].sum16 + at));
+        }
+        vk_store(to->scale[i], product);
     }
-    vk_store(t->kept, t->scale);
-}
-
-VEC void gemvk_dot(struct gemvk_sum *t, vk w, const int16_t *x, int32_t g, bool by32)
-{
-    vf dot[KV], scale[KV], *sum = g % 2 ? t->odd : t->even;
-    vk_dot(dot, w, vk_load(x));
-    if (by32)
-        vk_all(scale, t->kept, t->scale, 2 * g);
-    else
-        vk_pair(scale, t->kept, t->scale, 2 * g);
-    UNROLL
-    for (int32_t v = 0; v < KV; v++) sum[v] = vf_fma(scale[v], dot[v], sum[v]);
 }
 
 /* One block of W, number k of its row, for n_x rows of x. */
 VEC void gemvk_block(const uint8_t *w, enum kvl_wtype type, const struct kvl_gemv_x *x, int32_t n_x,
-                     size_t k, vf (*sum)[KV])
+                     size_t k, const struct gemvk_ahead *a, vf (*sum)[KV])
 {
-    struct gemvk_scales scales;
-    struct gemvk_sum t[GEMVK_X];
-    gemvk_scales(&scales, w, type);
+    vf part[GEMVK_X][2][KV]; /* of even and of odd parts */
     UNROLL
-    for (int32_t i = 0; i < n_x; i++) gemvk_begin(&t[i], &scales, type, &x[i], k * 16);
+    for (int32_t i = 0; i < n_x; i++) {
+        UNROLL
+        for (int32_t v = 0; v < KV; v++) {
+            part[i][0][v] = a->sum[i][v];
+            part[i][1][v] = vf_zero();
+        }
+    }
     UNROLL
     for (int32_t g = 0; g < 8; g++) {
         vk q = kblock_ints(w, type, g);
         UNROLL
-        for (int32_t i = 0; i < n_x; i++)
-            gemvk_dot(&t[i], q, x[i].q + k * 256 + (size_t)g * 32, g, kblock_by32(type));
+        for (int32_t i = 0; i < n_x; i++) {
+            vf dot[KV], scale[KV], *to = part[i][g % 2];
+            vk_dot(dot, q, vk_load(x[i].q + k * 256 + (size_t)g * 32));
+            if (kblock_by32(type))
+                vk_all(scale, a->scale[i], 2 * g);
+            else
+                vk_pair(scale, a->scale[i], 2 * g);
+            UNROLL
+            for (int32_t v = 0; v < KV; v++) to[v] = vf_fma(scale[v], dot[v], to[v]);
+        }
     }
     UNROLL
     for (int32_t i = 0; i < n_x; i++) {
         UNROLL
         for (int32_t v = 0; v < KV; v++)
-            sum[i][v] = vf_add(sum[i][v], vf_add(t[i].even[v], t[i].odd[v]));
+            sum[i][v] = vf_add(sum[i][v], vf_add(part[i][0][v], part[i][1][v]));
     }
 }
 
@@ -111,7 +116,12 @@ VEC void gemvk_rows(const struct kvl_gemv_item *it, enum kvl_wtype type, int32_t
     const struct kvl_weight *w = it->a->w;
     const size_t bytes = kvl_wtype_bytes(type, 256), n_blocks = (size_t)w->n_cols / 256;
     const uint8_t *at = (const uint8_t *)w->data + (size_t)it->row0 * w->row_bytes;
+    const uint8_t *last = at + (size_t)(it->row1 - it->row0) * w->row_bytes - bytes;
+    const struct kvl_gemv_x *x = it->x + i0;
     float *y = it->a->y + (size_t)i0 * (size_t)w->n_rows;
+    struct gemvk_ahead ahead[2];
+    size_t now = 0;
+    gemvk_look(&ahead[0], at, type, x, n_x, 0);
     for (int32_t r = it->row0; r < it->row1; r++) {
         vf sum[GEMVK_X][KV];
         UNROLL
@@ -119,9 +129,11 @@ VEC void gemvk_rows(const struct kvl_gemv_item *it, enum kvl_wtype type, int32_t
             UNROLL
             for (int32_t v = 0; v < KV; v++) sum[i][v] = vf_zero();
         }
-        for (size_t k = 0; k < n_blocks; k++, at += bytes) {
+        for (size_t k = 0; k < n_blocks; k++, at += bytes, now ^= 1) {
+            size_t next = k + 1 < n_blocks ? k + 1 : 0;
             for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(at + GEMVK_AHEAD + o, 0, 2);
-            gemvk_block(at, type, it->x + i0, n_x, k, sum);
+            gemvk_look(&ahead[now ^ 1], at < last ? at + bytes : at, type, x, n_x, next);
+            gemvk_block(at, type, x, n_x, k, &ahead[now], sum);
         }
         UNROLL
         for (int32_t i = 0; i < n_x; i++)

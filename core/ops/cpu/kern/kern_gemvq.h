@@ -35,28 +35,41 @@ VEC size_t gemvq_scratch(int32_t n_cols)
     return (n * GEMVQ_X + n / 2 + 15) / 16 * 16;
 }
 
-/* One block of x: integers, their scale and sums, and what Q4_0 sums start with. */
-VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
+/* The largest absolute value of 32; NaN if one is not finite. */
+VEC float gemv_pack_top(const float *x)
 {
-    int16_t *q = to->q + (size_t)b * 32;
     vf top = vf_zero(), bad = vf_zero();
-    float times;
+    UNROLL
     for (int32_t i = 0; i < 32; i += VW) {
         vf v = vf_load(x + i);
         top = vf_max(top, vf_max(v, vf_sub(vf_zero(), v)));
-        bad = vf_add(bad, vf_mul(v, vf_zero())); /* NaN if an element is not finite */
+        bad = vf_add(bad, vf_mul(v, vf_zero()));
     }
-    float scale = kvl_gemv_scale(vf_hmax(top) + vf_hsum(bad), &times);
-    for (int32_t i = 0; i < 32; i++) q[i] = kvl_gemv_round(x[i], times);
-    for (int32_t i = 0; i < 8; i++)
-        to->start[b][i] = -8 * (q[2 * i] + q[2 * i + 1] + q[16 + 2 * i] + q[17 + 2 * i]);
-    int32_t sum[2] = { 0, 0 };
-    for (int32_t i = 0; i < 32; i++) sum[i / 16] += q[i];
+    return vf_hmax(top) + vf_hsum(bad);
+}
+
+/* The sum of q times one where `ones` has it; exact. */
+VEC float gemv_pack_sum(vq q, vq ones)
+{
+    static const int32_t none[8] = { 0 };
+    const float one = 1;
+    return vq_hsum(vq_scaled(vq_zero(), &one, vq_dot(vq_start(none), q, ones)));
+}
+
+/* One block of x: integers, their scale and sums, and what Q4_0 sums start with. */
+VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
+{
+    static const int32_t none[8] = { 0 };
+    float times, scale = kvl_gemv_scale(gemv_pack_top(x), &times);
+    vq q = vq_round(x, times);
+    float lo = gemv_pack_sum(q, vq_set(1, 0)), hi = gemv_pack_sum(q, vq_set(0, 1));
+    vq_store(to->q + (size_t)b * 32, q);
+    vq_store_ints(to->start[b], vq_dot(vq_start(none), q, vq_set(-8, -8)));
     to->scale[b] = to->scale16[2 * b] = to->scale16[2 * b + 1] = scale;
-    to->sum16[2 * b] = (float)sum[0];
-    to->sum16[2 * b + 1] = (float)sum[1];
+    to->sum16[2 * b] = lo;
+    to->sum16[2 * b + 1] = hi;
     to->less32[2 * b] = 0;
-    to->less32[2 * b + 1] = (float)-(sum[0] + sum[1]);
+    to->less32[2 * b + 1] = -(lo + hi);
 }
 
 static void gemv_pack(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks)

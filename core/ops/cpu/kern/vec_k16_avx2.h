@@ -102,14 +102,12 @@ VEC void vk_store(float *p, const vf *v)
     vf_store(p + 8, v[1]);
     __asm__("" : "+m"(*(float(*)[16])(void *)p)); /* see vec_k16_avx512.h */
 }
-VEC void vk_all(vf *to, const float *p, const vf *v, int32_t i)
+VEC void vk_all(vf *to, const float *p, int32_t i)
 {
-    (void)v;
     to[0] = to[1] = _mm256_set1_ps(p[i]);
 }
-VEC void vk_pair(vf *to, const float *p, const vf *v, int32_t i)
+VEC void vk_pair(vf *to, const float *p, int32_t i)
 {
-    (void)v;
     to[0] = _mm256_set1_ps(p[i]);
     to[1] = _mm256_set1_ps(p[i + 1]);
 }

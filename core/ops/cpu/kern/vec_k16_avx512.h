@@ -79,17 +79,15 @@ VEC void vk_store(float *p, const vf *v)
     vf_store(p, *v);
     __asm__("" : "+m"(*(float(*)[16])(void *)p));
 }
-VEC void vk_all(vf *to, const float *p, const vf *v, int32_t i)
+VEC void vk_all(vf *to, const float *p, int32_t i)
 {
-    (void)v;
     *to = _mm512_set1_ps(p[i]);
 }
-VEC void vk_pair(vf *to, const float *p, const vf *v, int32_t i)
+VEC void vk_pair(vf *to, const float *p, int32_t i)
 {
-    (void)p;
     *to = _mm512_permutexvar_ps(_mm512_setr_epi32(i, i, i, i, i, i, i, i, i + 1, i + 1, i + 1,
                                                   i + 1, i + 1, i + 1, i + 1, i + 1),
-                                *v);
+                                vf_load(p));
 }
 VEC float vk_hsum(const vf *v)
 {

@@ -111,15 +111,13 @@ VEC void vk_store(float *p, const vf *v)
     for (int32_t i = 0; i < KV; i++) vf_store(p + i * VW, v[i]);
 }
 /* to [KV]: number i of those everywhere. */
-VEC void vk_all(vf *to, const float *p, const vf *v, int32_t i)
+VEC void vk_all(vf *to, const float *p, int32_t i)
 {
-    (void)v;
     for (int32_t j = 0; j < KV; j++) to[j] = vf_set1(p[i]);
 }
 /* to [KV]: number i in places 0 to 7, the next in the others. */
-VEC void vk_pair(vf *to, const float *p, const vf *v, int32_t i)
+VEC void vk_pair(vf *to, const float *p, int32_t i)
 {
-    (void)v;
     for (int32_t j = 0; j < KV; j++) to[j] = vf_set1(p[i + j * VW / 8]);
 }
 /* In the order in which all processors add: halves, quarters and so on. */
