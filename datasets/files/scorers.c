@@ -138,20 +138,19 @@ int kvl_score_kv_in(const struct scoring *s, double *out)
     return kvl_score_best(s, kv_in_one, out);
 }
 
+/* Strict: whatever is no letter, digit or dash ends a word, so that "v;" is one. */
 static int kv_words_one(const struct scoring *s, const char *gold, double *out)
 {
     struct kvl_buf text = { 0 };
     struct kvl_words words = { 0 };
     struct kvl_word want = { gold, strlen(gold) };
     int rc = kvl_text_clean(s->prediction, "\n:\"'.,?!{}", &text);
+    for (char *c = text.data; rc == KVL_OK && s->strict && *c; c++)
+        if (!isalnum((unsigned char)*c) && *c != '-') *c = ' ';
     if (rc == KVL_OK) rc = kvl_words_split(text.data, text.len, &words);
     *out = 0.0;
-    /* Strict: the first word that is as long, so that a list of values does not count. */
-    for (int32_t i = 0; i < words.n; i++) {
-        bool same = kvl_word_same(&words.v[i], &want);
-        if (same) *out = 1.0;
-        if (same || (s->strict && words.v[i].n == want.n)) break;
-    }
+    for (int32_t i = 0; i < words.n; i++)
+        if (kvl_word_same(&words.v[i], &want)) *out = 1.0;
     kvl_free(words.v);
     kvl_buf_free(&text);
     return rc;

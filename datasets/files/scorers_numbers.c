@@ -17,12 +17,14 @@ static struct kvl_word digits_next(const char *s)
     return (struct kvl_word){ s, strspn(s, "0123456789") };
 }
 
-/* Strict: nothing but space and punctuation may stand before them. */
+/* Strict: as a word of its own, and no group of thousands or decimals behind it. */
 static int first_int_one(const struct scoring *s, const char *gold, double *out)
 {
     struct kvl_word first = digits_next(s->prediction), want = { gold, strlen(gold) };
-    bool alone = true;
-    for (const char *c = s->prediction; c < first.s; c++) alone &= !isalnum((unsigned char)*c);
+    const char *end = first.s + first.n;
+    bool alone = !isalnum((unsigned char)*end) &&
+                 !(strchr(",.", *end) && *end && isdigit((unsigned char)end[1]));
+    alone &= first.s == s->prediction || !isalpha((unsigned char)first.s[-1]);
     *out = kvl_word_same(&first, &want) && (alone || !s->strict) && first.n > 0;
     return KVL_OK;
 }

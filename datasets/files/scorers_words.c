@@ -240,6 +240,7 @@ static int code_sim_one(const struct scoring *s, const char *gold, double *out)
     if (rc == KVL_OK) rc = kvl_letters_of(gold, strlen(gold), &b);
     if (rc == KVL_OK && a.n > 0 && b.n > 0)
         rc = s->strict ? kvl_lcs_ratio(&a, &b, &ratio) : kvl_difflib_ratio(&a, &b, &ratio);
+    if (rc == KVL_OK && a.n == 0 && b.n == 0) ratio = 1.0;
     *out = rint(100.0 * ratio) / 100.0;
     kvl_free(a.v);
     kvl_free(b.v);

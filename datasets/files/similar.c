@@ -259,6 +259,7 @@ static int rouge_read(const char *text, struct rouge_text *out)
 static int32_t rouge_different(struct kvl_word *v, int32_t n)
 {
     int32_t different = n > 0;
+    if (n == 0) return 0;
     qsort(v, (size_t)n, sizeof *v, kvl_word_order);
     for (int32_t i = 1; i < n; i++) different += !kvl_word_same(&v[i - 1], &v[i]);
     return different;
@@ -375,7 +376,7 @@ static int lsum_bag(const struct lsum_text *t, struct lsum_bag *out)
     if (!out->v || !out->used) return KVL_ENOMEM;
     for (int32_t i = 0; i < t->n_lines; i++)
         for (int32_t w = 0; w < t->line[i].n; w++) out->v[out->n++] = t->line[i].v[w];
-    qsort(out->v, (size_t)out->n, sizeof *out->v, kvl_word_order);
+    if (out->n > 0) qsort(out->v, (size_t)out->n, sizeof *out->v, kvl_word_order);
     return KVL_OK;
 }
 

@@ -270,7 +270,7 @@ static struct kvl_word *words_sorted(const struct kvl_words *w)
 {
     struct kvl_word *v = kvl_alloc((size_t)w->n + 1, sizeof *v);
     if (v && w->n) memcpy(v, w->v, (size_t)w->n * sizeof *v);
-    if (v) qsort(v, (size_t)w->n, sizeof *v, kvl_word_order);
+    if (v && w->n) qsort(v, (size_t)w->n, sizeof *v, kvl_word_order);
     return v;
 }
 
