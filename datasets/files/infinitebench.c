@@ -134,39 +134,8 @@ static const struct kvl_rows_kind infinitebench_kind = {
     .field = infinitebench_field,
 };
 
-static const struct kvl_opt infinitebench_options[] = {
-    KVL_ROWS_OPTIONS(kvl_rows_opts, "passkey", infinitebench_names),
-    { 0 },
-};
-
-static int infinitebench_open(const void *opts, struct kvl_task_source **out, struct kvl_err *err)
-{
-    const struct kvl_rows_opts *o = opts;
-    return kvl_rows_open(&infinitebench_kind, &infinitebench_sets[o->name], o, NULL, out, err);
-}
-
-static double infinitebench_chance(const void *opts)
-{
-    const struct kvl_rows_opts *o = opts;
-    return kvl_scorer_chance(infinitebench_sets[o->name].scorer);
-}
-
-static const struct kvl_task infinitebench = {
-    .abi = KVL_TASK_ABI,
-    .size = sizeof infinitebench,
-    .name = "infinitebench",
-    .title = "InfiniteBench, from its files",
-    .paper = "Zhang et al., InfiniteBench, ACL 2024",
-    .help = "retrieval, books, dialogues, code and numbers in contexts of about 100,000 tokens: 12 "
-            "tasks",
-    .version = 1,
-    .opts = infinitebench_options,
-    .opts_size = sizeof(struct kvl_rows_opts),
-    .generate = kvl_rows_generate,
-    .score = kvl_rows_score,
-    .chance = infinitebench_chance,
-    .open = infinitebench_open,
-    .close = kvl_rows_close,
-};
+KVL_ROWS_TASK(infinitebench, "passkey", "InfiniteBench, from its files",
+              "Zhang et al., InfiniteBench, ACL 2024",
+              "retrieval, books, dialogues, code and numbers in about 100,000 tokens: 12 tasks");
 
 KVL_TASK_EXPORT(infinitebench)

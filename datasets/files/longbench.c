@@ -148,40 +148,8 @@ static const struct kvl_rows_kind longbench_kind = {
     .keep = { "answers", "all_classes", "length" },
 };
 
-static const struct kvl_opt longbench_options[] = {
-    KVL_ROWS_OPTIONS(kvl_rows_opts, "hotpotqa", longbench_names),
-    { 0 },
-};
-
-static int longbench_open(const void *opts, struct kvl_task_source **out, struct kvl_err *err)
-{
-    const struct kvl_rows_opts *o = opts;
-    return kvl_rows_open(&longbench_kind, &longbench_sets[o->name], o, NULL, out, err);
-}
-
-/* Of guesses only classes could be counted, which differ from row to row. */
-static double longbench_chance(const void *opts)
-{
-    (void)opts;
-    return 0.0;
-}
-
-static const struct kvl_task longbench = {
-    .abi = KVL_TASK_ABI,
-    .size = sizeof longbench,
-    .name = "longbench",
-    .title = "LongBench, from its files",
-    .paper = "Bai et al., LongBench, ACL 2024",
-    .help =
-        "questions, summaries, examples and code over long texts: 21 tasks, 13 of them also as _e",
-    .version = 1,
-    .opts = longbench_options,
-    .opts_size = sizeof(struct kvl_rows_opts),
-    .generate = kvl_rows_generate,
-    .score = kvl_rows_score,
-    .chance = longbench_chance,
-    .open = longbench_open,
-    .close = kvl_rows_close,
-};
+KVL_ROWS_TASK(
+    longbench, "hotpotqa", "LongBench, from its files", "Bai et al., LongBench, ACL 2024",
+    "questions, summaries, examples and code over long texts: 21 tasks, 13 of them also as _e");
 
 KVL_TASK_EXPORT(longbench)

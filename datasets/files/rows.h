@@ -112,6 +112,8 @@ struct kvl_rows_kind {
     int (*field)(const struct kvl_row *r, const char *name, struct kvl_buf *out);
     /* Adds the answers, each NUL-terminated; NULL: what `answers` has. */
     int (*gold)(const struct kvl_row *r, struct kvl_buf *out, int32_t *n);
+    /* Rows that the set has; NULL: all. */
+    bool (*wants)(const struct kvl_row *r);
 };
 
 /* A question of a row. */
@@ -145,6 +147,39 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
 /* By what the question's row says. */
 void kvl_rows_score(const struct kvl_question *q, const char *prediction,
                     struct kvl_task_score *out);
+
+/* A task of rows with no options of its own: `stem`_kind and `stem`_sets (of KVL_ROWS_SET) are there, and
+ * `stem`_names. */
+#define KVL_ROWS_TASK(stem, first, about, article, what)                                           \
+    static const struct kvl_opt stem##_options[] = {                                               \
+        KVL_ROWS_OPTIONS(kvl_rows_opts, first, stem##_names),                                      \
+        { 0 },                                                                                     \
+    };                                                                                             \
+    static int stem##_open(const void *opts, struct kvl_task_source **out, struct kvl_err *err)    \
+    {                                                                                              \
+        const struct kvl_rows_opts *o = opts;                                                      \
+        return kvl_rows_open(&stem##_kind, &stem##_sets[o->name], o, NULL, out, err);              \
+    }                                                                                              \
+    static double stem##_chance(const void *opts)                                                  \
+    {                                                                                              \
+        return kvl_scorer_chance(stem##_sets[((const struct kvl_rows_opts *)opts)->name].scorer);  \
+    }                                                                                              \
+    static const struct kvl_task stem = {                                                          \
+        .abi = KVL_TASK_ABI,                                                                       \
+        .size = sizeof stem,                                                                       \
+        .name = #stem,                                                                             \
+        .title = about,                                                                            \
+        .paper = article,                                                                          \
+        .help = what,                                                                              \
+        .version = 1,                                                                              \
+        .opts = stem##_options,                                                                    \
+        .opts_size = sizeof(struct kvl_rows_opts),                                                 \
+        .generate = kvl_rows_generate,                                                             \
+        .score = kvl_rows_score,                                                                   \
+        .chance = stem##_chance,                                                                   \
+        .open = stem##_open,                                                                       \
+        .close = kvl_rows_close,                                                                   \
+    }
 
 /* ---- what rows.c, rows_prompt.c and readers of other files share --------------------------------- */
 

@@ -60,6 +60,7 @@ static int index_check(const struct index *x, const struct kvl_row *row)
 static int index_item(struct index *x, const struct kvl_row *row)
 {
     uint64_t hash;
+    if (row->kind->wants && !row->kind->wants(row)) return KVL_OK;
     KVL_TRY(index_check(x, row));
     KVL_TRY(index_hash(x, row, &hash));
     if (kvl_buf_add(&x->items, row, sizeof *row) != KVL_OK ||

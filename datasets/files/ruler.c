@@ -53,38 +53,7 @@ static const struct kvl_rows_kind ruler_kind = {
     .field = ruler_field,
 };
 
-static const struct kvl_opt ruler_options[] = {
-    KVL_ROWS_OPTIONS(kvl_rows_opts, "niah_single_1", ruler_names),
-    { 0 },
-};
-
-static int ruler_open(const void *opts, struct kvl_task_source **out, struct kvl_err *err)
-{
-    const struct kvl_rows_opts *o = opts;
-    return kvl_rows_open(&ruler_kind, &ruler_sets[o->name], o, NULL, out, err);
-}
-
-static double ruler_chance(const void *opts)
-{
-    (void)opts;
-    return 0.0;
-}
-
-static const struct kvl_task ruler = {
-    .abi = KVL_TASK_ABI,
-    .size = sizeof ruler,
-    .name = "ruler",
-    .title = "RULER, from its files",
-    .paper = "Hsieh et al., RULER, COLM 2024",
-    .help = "needles, chains of variables, word counts and questions: 13 tasks",
-    .version = 1,
-    .opts = ruler_options,
-    .opts_size = sizeof(struct kvl_rows_opts),
-    .generate = kvl_rows_generate,
-    .score = kvl_rows_score,
-    .chance = ruler_chance,
-    .open = ruler_open,
-    .close = kvl_rows_close,
-};
+KVL_ROWS_TASK(ruler, "niah_single_1", "RULER, from its files", "Hsieh et al., RULER, COLM 2024",
+              "needles, chains of variables, word counts and questions: 13 tasks");
 
 KVL_TASK_EXPORT(ruler)

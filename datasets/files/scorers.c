@@ -212,6 +212,7 @@ static const struct {
     [KVL_SCORE_NEEDLEBENCH] = { "needlebench", kvl_score_needlebench, 0.0 },
     [KVL_SCORE_COLOR] = { "color", kvl_score_color, 1.0 / 23.0 },
     [KVL_SCORE_EDIT] = { "edit", kvl_score_edit, 0.0 },
+    [KVL_SCORE_EDIT_ZH] = { "edit_zh", kvl_score_edit_zh, 0.0 },
     [KVL_SCORE_MRCR] = { "mrcr", kvl_score_mrcr, 0.0 },
     [KVL_SCORE_BABILONG] = { "babilong", kvl_score_babilong, 0.0 },
     [KVL_SCORE_SET_F1] = { "set_f1", kvl_score_set_f1, 0.0 },
@@ -224,8 +225,8 @@ const char *const kvl_scorer_names[KVL_N_SCORERS + 1] = {
     "rouge_l",  "rouge_l_zh", "rouge_lsum",     "classification", "retrieval", "count",
     "code_sim", "choice",     "choice_tag",     "first_int",      "kv_words",  "kv_in",
     "code_run", "code_debug", "math_find",      "math_find_sc",   "math_calc", "dialogue",
-    "in_upper", "vt_rounded", "needlebench",    "color",          "edit",      "mrcr",
-    "babilong", "set_f1",     "number",         "regex",          NULL,
+    "in_upper", "vt_rounded", "needlebench",    "color",          "edit",      "edit_zh",
+    "mrcr",     "babilong",   "set_f1",         "number",         "regex",     NULL,
 };
 
 double kvl_scorer_chance(enum kvl_scorer scorer)

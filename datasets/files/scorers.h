@@ -41,6 +41,7 @@ enum kvl_scorer {
     KVL_SCORE_NEEDLEBENCH,  /* NeedleBench v1: answers are the needle and its key word */
     KVL_SCORE_COLOR,        /* 2StageRetr */
     KVL_SCORE_EDIT,         /* 1 - edit distance / length of the longer one */
+    KVL_SCORE_EDIT_ZH,      /* CLongEval: the same without punctuation, up to a key that follows */
     KVL_SCORE_MRCR,         /* answers are the text and what it has to begin with */
     KVL_SCORE_BABILONG,     /* classes are the words that may be answers */
     KVL_SCORE_SET_F1,       /* GraphWalks: a list at the end */

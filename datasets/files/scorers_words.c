@@ -205,6 +205,28 @@ int kvl_score_edit(const struct scoring *s, double *out)
     return kvl_score_best(s, edit_one, out);
 }
 
+/* Without punctuation, but for the space in it; the prediction up to a key that follows. */
+static int edit_zh_one(const struct scoring *s, const char *gold, double *out)
+{
+    struct kvl_buf said = { 0 }, text[2] = { 0 };
+    const char *end = strstr(s->prediction, "键：");
+    size_t n = end ? (size_t)(end - s->prediction) : strlen(s->prediction);
+    int rc = kvl_buf_adds(&said, "");
+    if (rc == KVL_OK) rc = kvl_buf_add(&said, s->prediction, n);
+    if (rc == KVL_OK) rc = kvl_text_bare(said.data, &text[0]);
+    if (rc == KVL_OK) rc = kvl_text_bare(gold, &text[1]);
+    if (rc == KVL_OK) rc = edit_alike(text[0].data, text[1].data, s->strict, out);
+    kvl_buf_free(&said);
+    kvl_buf_free(&text[0]);
+    kvl_buf_free(&text[1]);
+    return rc;
+}
+
+int kvl_score_edit_zh(const struct scoring *s, double *out)
+{
+    return kvl_score_best(s, edit_zh_one, out);
+}
+
 /* Official (v1): the key word is all of it, else a fifth of how alike the texts are.  Strict (v2): the key
  * word, as a word of its own. */
 int kvl_score_needlebench(const struct scoring *s, double *out)

@@ -60,6 +60,7 @@ int kvl_score_code_debug(const struct scoring *s, double *out);
 int kvl_score_edit(const struct scoring *s, double *out);
 int kvl_score_needlebench(const struct scoring *s, double *out);
 int kvl_score_code_sim(const struct scoring *s, double *out);
+int kvl_score_edit_zh(const struct scoring *s, double *out);
 int kvl_score_mrcr(const struct scoring *s, double *out);
 int kvl_score_color(const struct scoring *s, double *out);
 int kvl_score_set_f1(const struct scoring *s, double *out);

@@ -174,21 +174,21 @@ int kvl_word_order(const void *a, const void *b)
 
 /* ---- texts ------------------------------------------------------------------------------------- */
 
-/* The points of a text that `keep` takes, in lower case. */
-static int text_keep(const char *text, bool (*keep)(uint32_t), struct kvl_buf *out)
+/* The letters of a text that `keep` takes, in lower case if `lower`. */
+static int text_keep(const char *text, bool (*keep)(uint32_t), bool lower, struct kvl_buf *out)
 {
     size_t len = strlen(text), bytes;
     KVL_TRY(kvl_buf_adds(out, ""));
     for (size_t at = 0; at < len; at += bytes) {
         uint32_t c = kvl_letter_at(text + at, len - at, &bytes);
-        if (!keep || keep(c)) KVL_TRY(kvl_letter_add(out, kvl_letter_lower(c)));
+        if (!keep || keep(c)) KVL_TRY(kvl_letter_add(out, lower ? kvl_letter_lower(c) : c));
     }
     return KVL_OK;
 }
 
 int kvl_text_lower(const char *text, struct kvl_buf *out)
 {
-    return text_keep(text, NULL, out);
+    return text_keep(text, NULL, true, out);
 }
 
 static bool keep_no_punct(uint32_t c)
@@ -235,7 +235,7 @@ static int squad_join(const struct kvl_buf *text, struct kvl_buf *out)
 int kvl_text_squad(const char *text, struct kvl_buf *out)
 {
     struct kvl_buf plain = { 0 }, bare = { 0 };
-    int rc = text_keep(text, keep_no_punct, &plain);
+    int rc = text_keep(text, keep_no_punct, true, &plain);
     if (rc == KVL_OK) rc = kvl_buf_adds(&bare, "");
     if (rc == KVL_OK) rc = squad_articles(plain.data, plain.len, &bare);
     if (rc == KVL_OK) rc = squad_join(&bare, out);
@@ -244,8 +244,8 @@ int kvl_text_squad(const char *text, struct kvl_buf *out)
     return rc;
 }
 
-/* Chinese punctuation as LongBench and InfiniteBench list it: the opening of a title is not there. */
-static bool keep_chinese(uint32_t c)
+/* Chinese punctuation as the benchmarks list it: the opening of a title is not there. */
+static bool keep_bare(uint32_t c)
 {
     static const uint32_t range[][2] = {
         { 0x2013, 0x2014 }, { 0x2018, 0x2019 }, { 0x201b, 0x201f }, { 0x2026, 0x2027 },
@@ -253,15 +253,25 @@ static bool keep_chinese(uint32_t c)
         { 0x303e, 0x303f }, { 0xfe4f, 0xfe4f }, { 0xff01, 0xff0d }, { 0xff0f, 0xff0f },
         { 0xff1a, 0xff20 }, { 0xff3b, 0xff40 }, { 0xff5b, 0xff64 },
     };
-    if (kvl_letter_punct(c) || kvl_letter_space(c)) return false;
+    if (kvl_letter_punct(c)) return false;
     for (size_t i = 0; i < sizeof range / sizeof *range; i++)
         if (c >= range[i][0] && c <= range[i][1]) return false;
     return true;
 }
 
+static bool keep_chinese(uint32_t c)
+{
+    return keep_bare(c) && !kvl_letter_space(c);
+}
+
 int kvl_text_chinese(const char *text, struct kvl_buf *out)
 {
-    return text_keep(text, keep_chinese, out);
+    return text_keep(text, keep_chinese, true, out);
+}
+
+int kvl_text_bare(const char *text, struct kvl_buf *out)
+{
+    return text_keep(text, keep_bare, false, out);
 }
 
 /* ---- F1 ------------------------------------------------------------------------------------------ */

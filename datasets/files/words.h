@@ -50,6 +50,8 @@ int kvl_text_lower(const char *text, struct kvl_buf *out);
 int kvl_text_squad(const char *text, struct kvl_buf *out);
 /* Lower case, without ASCII and Chinese punctuation and without space. */
 int kvl_text_chinese(const char *text, struct kvl_buf *out);
+/* Without ASCII and Chinese punctuation. */
+int kvl_text_bare(const char *text, struct kvl_buf *out);
 
 /* F1 of two multisets of words; 0 when they share none. */
 int kvl_words_f1(const struct kvl_words *a, const struct kvl_words *b, double *out);

@@ -624,6 +624,102 @@ static void test_ruler(void **state)
     close_task(&o);
 }
 
+static void test_others(void **state)
+{
+    const struct form rows[] = {
+        { kvl_task_longbench_v2, "data.json",
+          "[{\"_id\": \"a\", \"domain\": \"d\", \"sub_domain\": \"s\", \"difficulty\": \"easy\", "
+          "\"length\": \"short\", \"question\": \" Who? \", \"choice_A\": \"Al\", \"choice_B\": "
+          "\"Bo\", \"choice_C\": \"Cy\", \"choice_D\": \"Di\\n\", \"answer\": \"B\", \"context\": "
+          "\"\\nText.\\n\"},\n{\"_id\": \"b\", \"difficulty\": \"hard\", \"length\": \"long\", "
+          "\"question\": \"Q\", \"choice_A\": \"1\", \"choice_B\": \"2\", \"choice_C\": \"3\", "
+          "\"choice_D\": \"4\", \"answer\": \"C\", \"context\": \"T\"}]",
+          "dir=%s,name=short",
+          "Please read the following text and answer the question below.\n\n<text>\nText.\n</text>"
+          "\n\nWhat is the correct answer to this question: Who?\nChoices:\n(A) Al\n(B) Bo\n(C) "
+          "Cy\n"
+          "(D) Di\n\nFormat your response as follows: \"The correct answer is (insert answer "
+          "here)\".",
+          128, "The correct answer is (B).", "B" },
+        { kvl_task_scbench, "scbench_kv.jsonl",
+          "{\"id\": 0, \"context\": \"JSON data:\\n{\\\"k\\\": \\\"v7\\\"}\", \"multi_turns\": "
+          "[{\"input\": \"Key: k\", \"answer\": \"v7\"}, {\"input\": \"Key: l\", \"answer\": "
+          "\"v8\"}]}\n",
+          "dir=%s,name=kv",
+          "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON "
+          "data:\n{\"k\": \"v7\"}\n\nKey: k",
+          150, "xv7", "v8" },
+        { kvl_task_scbench, "scbench_mf.jsonl",
+          "{\"id\": 0, \"context\": [1,2, 7], \"multi_turns\": [{\"input\": \"The largest number "
+          "is: \", \"answer\": 7}]}\n",
+          "dir=%s,name=mf",
+          "What is the largest number?\n\n[1, 2, 7]\n\nThe largest number is: ", 5, "7.0", "2" },
+        { kvl_task_kv_files, "kv-retrieval-75_keys.jsonl",
+          "{\"ordered_kv_records\": [[\"a\", \"1a\"], [\"b\", \"2b\"], [\"c\", \"3c\"]], \"key\": "
+          "\"a\", \"value\": \"1a\"}\n",
+          "dir=%s,name=75",
+          "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON "
+          "data:\n{\"b\": \"2b\",\n \"a\": \"1a\",\n \"c\": \"3c\"}\n\nKey: \"a\"\nCorresponding "
+          "value:",
+          100, "It is 1A", "2b" },
+        { kvl_task_clongeval, "small.jsonl",
+          "{\"id\": 1, \"context\": \"{x}\", \"query\": \"k1\", \"answer\": \"北京。\"}\n",
+          "dir=%s,name=small",
+          "请提取下面 JSON "
+          "对象中指定键对应的值。只输出对应键的值，不输出任何其他文字。Json数据如下：\n\n{x}\n\n"
+          "键：k1\n值：",
+          400, "北京，键：x", "上海" },
+        { kvl_task_two_stage_file, "2stage.jsonl",
+          "{\"prompt\": \"Task. The Dict is {0: 'red', 1: 'blue'}\\nThe equation is 1 + 0 = "
+          "?\\nMUST "
+          "x\", \"answers\": [\"blue\"]}\n",
+          "dir=%s", "Task. The Dict is {0: 'red', 1: 'blue'}\nThe equation is 1 + 0 = ?\nMUST x",
+          200, "1, so Blue", "red" },
+        { kvl_task_mrcr, "2needle.jsonl",
+          "{\"prompt\": \"[{\\\"role\\\": \\\"user\\\", \\\"content\\\": \\\"poem\\\"}, "
+          "{\\\"role\\\": "
+          "\\\"assistant\\\", \\\"content\\\": \\\"sea\\\"}, {\\\"role\\\": \\\"user\\\", "
+          "\\\"content\\\": \\\"again, with k3\\\"}]\", \"answer\": \"k3sea\", "
+          "\"random_string_to_prepend\": \"k3\"}\n",
+          "dir=%s", "User: poem\nAssistant: sea\nUser: again, with k3\nAssistant:", 8, "k3sea",
+          "sea" },
+    };
+    (void)state;
+    check_forms(rows, sizeof rows / sizeof *rows);
+}
+
+/* The pair lies where the depth of the request says. */
+static void test_depths(void **state)
+{
+    struct open_task o;
+    struct kvl_err err = { 0 };
+    (void)state;
+    write_text(
+        "kv-retrieval-75_keys.jsonl",
+        "{\"ordered_kv_records\": [[\"a\", \"1a\"], [\"b\", \"2b\"], [\"c\", \"3c\"]], \"key\": "
+        "\"b\", \"value\": \"2b\"}\n");
+    must_open(&o, kvl_task_kv_files, "dir=%s,name=75");
+    assert_true(o.source->depths);
+    static const char *const lists[] = { "{\"b\": \"2b\",\n \"a\": \"1a\",\n \"c\": \"3c\"}",
+                                         "{\"a\": \"1a\",\n \"b\": \"2b\",\n \"c\": \"3c\"}",
+                                         "{\"a\": \"1a\",\n \"c\": \"3c\",\n \"b\": \"2b\"}" };
+    for (int32_t i = 0; i < 3; i++) {
+        struct kvl_sample s;
+        struct kvl_task_request req = { .tokenizer = tokenizers[0].t,
+                                        .length_tok = 4096,
+                                        .depth = i / 2.0,
+                                        .n_questions = 1,
+                                        .opts = o.opts,
+                                        .source = o.source };
+        if (o.task->generate(&req, &s, &err) != KVL_OK) fail_msg("%s", err.msg);
+        assert_non_null(strstr(s.context, lists[i]));
+        check_span(&s, s.question[0].evidence[0].span[0], "2b");
+        assert_int_equal(s.question[0].flags, 0);
+        kvl_sample_free(&s);
+    }
+    close_task(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -634,7 +730,8 @@ int main(void)
         cmocka_unit_test(test_middle),    cmocka_unit_test(test_lost),
         cmocka_unit_test(test_too_long),  cmocka_unit_test(test_border),
         cmocka_unit_test(test_longbench), cmocka_unit_test(test_infinitebench),
-        cmocka_unit_test(test_ruler),
+        cmocka_unit_test(test_ruler),     cmocka_unit_test(test_others),
+        cmocka_unit_test(test_depths),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
