@@ -331,7 +331,7 @@ static bool sweep_cell_failed(const struct sweep *w, size_t cell)
     size_t n = (size_t)w->s.contexts * (size_t)w->s.questions;
     bool failed = p->failed;
     for (size_t i = 0; p->outcome && i < n; i++)
-        failed = failed || (p->outcome[i].have && p->outcome[i].failed);
+        failed = failed || (p->outcome[i].have && p->outcome[i].failed && !p->outcome[i].absent);
     for (size_t i = 0; i < json_array_size(p->text); i++)
         failed = failed || json_is_string(json_object_get(json_array_get(p->text, i), "error"));
     return failed;

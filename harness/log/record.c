@@ -293,6 +293,15 @@ json_t *kvl_record_observed(const struct kvl_outcome *o)
                      "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
 }
 
+/* What the file says of the question, for scripts that score it again, and what is known of evidence. */
+static json_t *record_row(const struct kvl_question *q)
+{
+    json_t *row = json_loads(q->row, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    return json_pack("{s:o, s:b, s:b}", "row", row ? row : json_null(), "evidence_weak",
+                     (q->flags & KVL_EVIDENCE_WEAK) != 0, "evidence_lost",
+                     (q->flags & KVL_EVIDENCE_LOST) != 0);
+}
+
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
 {
     const struct kvl_ask *ask = a->ask;
@@ -317,6 +326,7 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
     json_t *cost = json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns),
                              "prefill_ns", kvl_record_ns(o->prefill_ns), "error",
                              o->failed ? kvl_record_path_text(ask->error.msg) : json_null());
+    if (a->q->row) what = kvl_record_add(what, record_row(a->q));
     json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("sample", run), what), said);
     r = kvl_record_add(kvl_record_add(r, scores), kvl_record_observed(o));
     return kvl_record_add(kvl_record_add(r, kvl_record_method(&o->method)), cost);
@@ -351,6 +361,8 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .official = outcome_number(sample, "official"),
         .strict = outcome_number(sample, "strict"),
         .recall = outcome_number(sample, "recall"),
+        .context_tok = outcome_number(sample, "context_tok"),
+        .lost = json_is_true(json_object_get(sample, "evidence_lost")),
         .attended_tok = outcome_number(sample, "attended_tok"),
         .dense_tok = outcome_number(sample, "dense_tok"),
         .kv_read = outcome_number(sample, "kv_read_bytes_per_tok"),

@@ -33,7 +33,9 @@ json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS]);
 struct kvl_outcome {
     bool have;   /* a sample was committed */
     bool failed; /* it has no score */
-    double official, strict, recall;
+    bool absent; /* there is no such question: files end, and groups of questions do */
+    bool lost;   /* its evidence was cut off */
+    double official, strict, recall, context_tok;
     struct kvl_outcome_sub sub[KVL_TASK_SUBS];
     int32_t n_sub;
     double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
@@ -53,6 +55,7 @@ struct kvl_quality_layers {
 struct kvl_quality_means {
     bool have;
     bool failed;
+    bool absent;                             /* there is no such question */
     struct kvl_quality_layers select, dense; /* dense: layers that the policy left so */
     double kl, same;                         /* over steps */
 };

@@ -472,6 +472,12 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
         return kvl_yaml_fail(y, NULL, "speed.lengths", "is missing, want a list of tokens");
     if (speed->task.n == 0 && s->tasks.n == 0)
         return kvl_yaml_fail(y, NULL, "speed.task", "is missing, want one of kvlab list tasks");
+    const struct kvl_point *task = speed->task.n ? &speed->task.v[0] : &s->tasks.v[0];
+    if (task->source)
+        return kvl_yaml_fail(y, NULL, "speed.task",
+                             "%s reads contexts of any length from files, want a task that makes "
+                             "them: speed.task: kv_retrieval",
+                             task->task->name);
     const struct kvl_points *policies = speed->policies.n ? &speed->policies : &s->policies;
     if (policies->n == 0)
         return kvl_yaml_fail(y, NULL, "speed.policies", "is missing, want kvlab list policies");

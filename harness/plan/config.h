@@ -55,13 +55,21 @@ struct kvl_point {
     char *options; /* task: all of them; policy: the explicit ones, in table order */
     void *opts;    /* task: its options struct; policy: NULL */
     uint64_t code; /* hash of its sources, or of the shared object that it came from */
-    uint64_t data; /* task: hash of the file that it reads, 0 = none */
-    bool foreign;  /* from a plug-in: its code may crash */
-    bool own;      /* policy: `prefill: own`, it reads the context itself */
+    uint64_t data; /* task: hash of the files that it reads, 0 = none */
+    struct kvl_task_source *source; /* task: what it read, NULL = its contexts are made */
+    bool foreign;                   /* from a plug-in: its code may crash */
+    bool own;                       /* policy: `prefill: own`, it reads the context itself */
 };
 
 /* How the text of a task without questions is read; NULL: the task asks questions. */
 const struct kvl_reading *kvl_point_reading(const struct kvl_point *task);
+
+/* Contexts and, of one of them, questions that cells of a task have: as many as the sweep wants, or what
+ * the task's files hold. */
+struct kvl_sweep;
+int32_t kvl_point_contexts(const struct kvl_sweep *s, const struct kvl_point *task);
+int32_t kvl_point_questions(const struct kvl_sweep *s, const struct kvl_point *task,
+                            int32_t context);
 
 /* A growable list; items are freed by kvl_sweep_free. */
 struct kvl_points {
