@@ -133,6 +133,7 @@ static int template_ask(const struct template_state *s, int32_t i, const struct 
     if (rc == KVL_OK) rc = kvl_buf_adds(&gold, s->word[i]);
     *q = (struct kvl_question){ .text = text.data, .answer = answer.data, .gold = gold.data };
     if (rc != KVL_OK) return template_fail_memory(s);
+    q->n_prefix = kvl_text_prefix(q->text);
     KVL_TRY(kvl_fit_count(s->req->tokenizer, q->answer, answer.len, &q->max_new_tok, s->err));
     q->max_new_tok += KVL_FIT_END_TOK;
     q->evidence[0] = (struct kvl_evidence){ .n_spans = 1, .span = { template_evidence(s, i) } };

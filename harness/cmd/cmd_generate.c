@@ -4,13 +4,17 @@
 #include "guard.h"
 #include "policy_spec.h"
 #include "prefill.h"
+#include "prompt.h"
 #include "stop.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     GENERATE_KEY_IDS = 0x100,
+    GENERATE_KEY_CHAT,
+    GENERATE_KEY_SYSTEM,
     GENERATE_KEY_SHOW,
     GENERATE_KEY_SEED,
     GENERATE_KEY_SNAPSHOTS,
@@ -20,7 +24,7 @@ enum {
 struct generate_args {
     struct kvl_args base;
     struct kvl_model_args model;
-    const char *prompt, *ids, *policy, *snapshots;
+    const char *prompt, *ids, *policy, *snapshots, *chat, *system;
     int32_t n;
     int64_t seed;
     bool show_ids, no_end;
@@ -29,6 +33,10 @@ struct generate_args {
 static const struct argp_option generate_options[] = {
     { "prompt", 'p', "TEXT", 0, "what to continue", 0 },
     { "ids", GENERATE_KEY_IDS, "1,2,3", 0, "the same as token ids, BOS included", 0 },
+    { "chat", GENERATE_KEY_CHAT, "NAME", 0,
+      "put the prompt in a chat template: auto (that of the model file), none (default), or a name",
+      0 },
+    { "system", GENERATE_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
     { NULL, 'n', "N", 0, "new tokens at most (default 32)", 0 },
     { "policy", 'P', "NAME[:budget=B,prefill=own,OPTION=V,...]", 0,
       "under which to decode (default full)", 0 },
@@ -61,6 +69,8 @@ static error_t generate_parse(int key, char *arg, struct argp_state *state)
         rc = generate_number(a, "-n", arg, 0, INT32_MAX, &n);
         a->n = (int32_t)n;
         break;
+    case GENERATE_KEY_CHAT: a->chat = arg; break;
+    case GENERATE_KEY_SYSTEM: a->system = arg; break;
     case 'P': a->policy = arg; break;
     case GENERATE_KEY_SEED: rc = generate_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
     case GENERATE_KEY_SNAPSHOTS: a->snapshots = arg; break;
@@ -92,22 +102,45 @@ struct generate {
     struct kvl_policy_spec spec;
     struct kvl_planned *planned;
     struct kvl_snapshots snapshots;
+    struct kvl_prompt chat;
     struct kvl_tokens prompt;
     float *logits;
     struct kvl_err *err;
 };
 
+/* The text, in its template where one was asked for. */
+static int generate_text(struct generate *g)
+{
+    const struct generate_args *a = g->a;
+    struct kvl_sample sample = { 0 };
+    KVL_TRY(kvl_encode(kvl_prompt_inside(&g->chat), a->prompt, strlen(a->prompt), KVL_ENCODE_BOS,
+                       &sample.tokens, g->err));
+    sample.context = strdup(a->prompt);
+    int rc = sample.context ? kvl_prompt_context(&g->chat, &sample, g->err)
+                            : kvl_fail(g->err, KVL_ENOMEM, "out of memory for the prompt");
+    if (rc == KVL_OK && g->chat.chat.chat)
+        rc = kvl_chat_after(&g->chat.chat, "", 0, &sample.tokens, g->err);
+    g->prompt = sample.tokens;
+    free(sample.context);
+    return rc;
+}
+
 static int generate_prompt(struct generate *g)
 {
     const struct generate_args *a = g->a;
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(g->model);
     if (!a->prompt == !a->ids)
         return kvl_fail(g->err, KVL_EINVAL, "want one of --prompt TEXT and --ids 1,2,3");
+    const char *chat = a->chat ? a->chat : "none";
+    if (a->ids && strcmp(chat, "none") != 0)
+        return kvl_fail(g->err, KVL_EINVAL, "--chat: goes with --prompt, not with --ids");
+    KVL_TRY(kvl_prompt_open(g->model, chat, a->system, &g->chat, g->err));
+    if (a->system && !g->chat.chat.chat)
+        return kvl_fail(g->err, KVL_EINVAL, "--system: without a chat template, want --chat auto");
     if (a->ids)
         KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(g->model)->n_vocab, &g->prompt.id,
                               &g->prompt.n, g->err));
     else
-        KVL_TRY(kvl_encode(t, a->prompt, strlen(a->prompt), KVL_ENCODE_BOS, &g->prompt, g->err));
+        KVL_TRY(generate_text(g));
     if (g->prompt.n == 0) return kvl_fail(g->err, KVL_EINVAL, "an empty prompt, want a token");
     int64_t end = (int64_t)g->prompt.n + a->n, limit = kvl_model_shape(g->model)->n_ctx_train;
     if (end > limit && !a->model.allow_overlong)
@@ -170,12 +203,11 @@ static int generate_show(const struct generate *g, int32_t id, bool first)
 
 static int generate_steps(struct generate *g, struct kvl_session *s)
 {
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(g->model);
     int32_t id = g->prompt.id[g->prompt.n - 1];
     for (int32_t i = 0; i < g->a->n; i++) {
         KVL_TRY(kvl_session_decode(&s, 1, &id, g->logits, g->err));
         id = kvl_argmax(g->logits, kvl_model_shape(g->model)->n_vocab);
-        if (kvl_tokenizer_ends(t, id) && !g->a->no_end) break;
+        if (kvl_prompt_ends(&g->chat, id) && !g->a->no_end) break;
         KVL_TRY(generate_show(g, id, i == 0));
     }
     putchar('\n');
@@ -226,6 +258,7 @@ int cmd_generate(int argc, char **argv, struct kvl_err *err)
     kvl_planned_destroy(g.planned);
     kvl_policy_spec_free(&g.spec);
     kvl_tokens_free(&g.prompt);
+    kvl_prompt_close(&g.chat);
     kvl_free(g.logits);
     kvl_model_close(g.model);
     kvl_registry_destroy(a.model.registry);

@@ -17,6 +17,7 @@
 
 enum {
     SWEEP_KEY_STALE = 0x280,
+    SWEEP_KEY_CHAT,
     SWEEP_KEY_DRY,
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LOG,
@@ -27,6 +28,7 @@ enum {
     SWEEP_KEY_SNAPSHOTS,
     SWEEP_KEY_STATS,
     SWEEP_KEY_STRICT,
+    SWEEP_KEY_SYSTEM,
     SWEEP_KEY_TASK_PLUGIN
 };
 
@@ -34,6 +36,12 @@ static const struct argp_option sweep_options[] = {
     { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
     { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
       "a value that replaces the configuration's, as YAML (repeatable)", 0 },
+    { "chat", SWEEP_KEY_CHAT, "NAME", 0,
+      "chat template of the prompts: auto (default: that of the model file, none where it has "
+      "none), "
+      "none, or a name such as chatml",
+      0 },
+    { "system", SWEEP_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
     { "dry-run", SWEEP_KEY_DRY, NULL, 0,
       "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
@@ -123,6 +131,8 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &a->model;
         break;
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
+    case SWEEP_KEY_CHAT: rc = kvl_sweep_override(a, "chat", "--chat", arg, true); break;
+    case SWEEP_KEY_SYSTEM: rc = kvl_sweep_override(a, "system", "--system", arg, true); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;

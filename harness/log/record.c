@@ -297,13 +297,14 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
 {
     const struct kvl_ask *ask = a->ask;
     const struct kvl_outcome *o = &a->outcome;
-    char seed[17];
+    char seed[17], prompt[17];
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)a->seed);
-    json_t *what =
-        json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:b, s:o, s:o}", "cell", a->cell->id, "context",
-                  a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
-                  "question_tok", a->question_tok, "joint", a->joint, "depth",
-                  kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
+    snprintf(prompt, sizeof prompt, "%016llx", (unsigned long long)a->prompt);
+    json_t *what = json_pack(
+        "{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:b, s:o, s:o}", "cell", a->cell->id, "context",
+        a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
+        "question_tok", a->question_tok, "prompt_hash", prompt, "joint", a->joint, "depth",
+        kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
     json_t *said =
         json_pack("{s:o, s:o, s:o, s:i}", "prediction",
                   o->failed ? json_null() : kvl_record_text(a->prediction, a->prediction_len),
@@ -384,11 +385,12 @@ json_t *kvl_record_point(const struct kvl_cell *c)
                              kvl_record_path_text(c->task->options), "task_version",
                              (int)c->task->task->version, "length_tok", c->length);
     json_t *policy = json_pack(
-        "{s:s, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
+        "{s:s, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s}", "policy", c->policy->policy->name,
         "policy_version", (int)c->policy->policy->version, "options",
         kvl_planned_options(c->planned), "options_asked", c->policy->options, "budget", c->budget,
         "budget_tok", c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
-        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", c->device);
+        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", c->device,
+        "chat", c->chat ? c->chat : "none");
     return kvl_record_add(task, policy);
 }
 

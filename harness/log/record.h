@@ -66,7 +66,8 @@ struct kvl_answer {
     size_t prediction_len;
     int32_t context, question, context_tok, question_tok;
     uint64_t seed;
-    bool joint; /* context and question tokenise to the same tokens together */
+    uint64_t prompt; /* hash of its tokens */
+    bool joint;      /* context and question tokenise to the same tokens together */
     struct kvl_outcome outcome;
 };
 

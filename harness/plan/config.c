@@ -4,6 +4,7 @@
 #include "args.h"
 #include "config_analyze.h"
 #include "config_point.h"
+#include "config_prompt.h"
 #include "config_quality.h"
 #include "config_text.h"
 #include "policy_spec.h"
@@ -145,6 +146,16 @@ static int config_model(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
 static int config_log(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return config_string(y, v, key, &((struct config *)user)->s->log);
+}
+
+static int config_chat(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_chat_read(y, v, key, &((struct config *)user)->s->chat);
+}
+
+static int config_system(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_string(y, v, key, &((struct config *)user)->s->system);
 }
 
 static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
@@ -415,6 +426,8 @@ static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
 static const struct kvl_yaml_key config_keys[] = {
     { "name", config_name, false },
     { "model", config_model, false },
+    { "chat", config_chat, false },
+    { "system", config_system, false },
     { "log", config_log, false },
     { "seed", config_seed, false },
     { "kv_type", config_kv_type, false },
@@ -453,6 +466,8 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
     const struct kvl_speed *speed = &s->speed;
     if (!s->model)
         return kvl_yaml_fail(y, NULL, "model", "is missing, want the path of a GGUF file");
+    if (s->system && s->chat && strcmp(s->chat, "none") == 0)
+        return kvl_yaml_fail(y, NULL, "system", "without a chat template, want chat: auto");
     if (!accuracy && !speed->on)
         return kvl_yaml_fail(y, NULL, "lengths", "is missing, want a list of tokens");
     if (accuracy && s->tasks.n == 0)
@@ -592,6 +607,8 @@ void kvl_sweep_free(struct kvl_sweep *s)
     free(s->name);
     free(s->file);
     free(s->model);
+    free(s->chat);
+    free(s->system);
     free(s->log);
     free(s->text);
     *s = (struct kvl_sweep){ 0 };

@@ -2,6 +2,8 @@
  *
  *   name: demo                     # default: the file's name
  *   model: path/to/model.gguf      # relative to this file
+ *   chat: auto                     # template of the prompts: that of the file, none, or a name
+ *   system: Be brief.              # system text of the template; default: none
  *   log: out/demo.jsonl.zst        # relative to where the program runs
  *   seed: 1
  *   kv_type: f16                   # or bf16, f32
@@ -129,6 +131,7 @@ enum { KVL_ASK_MAX = 64 }; /* answers that decode together at most */
 struct kvl_sweep {
     char *name, *file; /* file NULL: from flags */
     char *model, *log;
+    char *chat, *system; /* NULL: auto, none */
     uint64_t seed;
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;

@@ -152,6 +152,8 @@ static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(text_string(b, "name", s->name));
     KVL_TRY(text_string(b, "model", s->model));
+    if (s->chat) KVL_TRY(text_string(b, "chat", s->chat));
+    if (s->system) KVL_TRY(text_string(b, "system", s->system));
     KVL_TRY(text_string(b, "log", s->log));
     KVL_TRY(text_numbers(b, s));
     KVL_TRY(text_points(b, "tasks", &s->tasks));

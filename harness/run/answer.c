@@ -50,7 +50,7 @@ static int ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, co
     if (a->i_feed < a->n_feed && ++a->i_feed < a->n_feed) return KVL_OK;
     KVL_TRY(ask_recall(a, tokenizer, err));
     int32_t id = kvl_argmax(logits, n_vocab);
-    a->end = kvl_tokenizer_ends(tokenizer, id);
+    a->end = kvl_prompt_ends(a->prompt, id);
     if (!a->end) a->id[a->n_id++] = id;
     a->done = a->end || a->n_id >= a->max_new;
     return KVL_OK;

@@ -135,6 +135,7 @@ static int item_open(struct item *it, const struct kvl_session *like)
         .n_feed = as_decode ? q->tokens.n : 1,
         .max_new = q->q->max_new_tok,
         .watch = &q->watch,
+        .prompt = kvl_group_prompt(c->r->work, c->g),
         .error = it->run->failed,
     };
     if (a->error.code != KVL_OK) return KVL_OK;
@@ -246,7 +247,8 @@ static int cell_quality(struct kvl_cell_run *run, int32_t question)
     int rc = item_open(&it, NULL);
     if (rc == KVL_OK) rc = kvl_context_prompt(c, q);
     if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
-    struct kvl_quality_run pass = { .policy = it.ask.session,
+    struct kvl_quality_run pass = { .prompt = it.ask.prompt,
+                                    .policy = it.ask.session,
                                     .dense = dense,
                                     .feed = it.ask.feed,
                                     .n_feed = it.ask.n_feed,

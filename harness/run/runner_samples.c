@@ -71,6 +71,7 @@ int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const st
         .context_tok = c->sample.tokens.n,
         .question_tok = q->tokens.n,
         .seed = c->seed,
+        .prompt = kvl_prompt_hash(&c->sample.tokens, &q->tokens),
         .joint = q->joint,
         .outcome = outcome_failed(),
     };

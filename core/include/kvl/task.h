@@ -7,7 +7,8 @@
  *
  * The prompt is context text followed by question text.  The context is exactly the number of
  * tokens asked for (BOS included) under the tokenizer of the request.  A question's text ends with
- * the answer prefix, so that the model continues it with `answer`.
+ * the answer prefix, so that the model continues it with `answer`.  In a chat template the question stands
+ * in the turn of the user, and the answer prefix is where the model's own turn begins.
  *
  * Thread-safe: yes.
  */
@@ -23,7 +24,7 @@
 extern "C" {
 #endif
 
-#define KVL_TASK_ABI 2
+#define KVL_TASK_ABI 3
 
 struct kvl_task_request {
     const struct kvl_tokenizer *tokenizer;
@@ -80,6 +81,8 @@ struct kvl_question {
     double depth;        /* achieved: begin of the evidence / length, both in tokens */
     struct kvl_evidence evidence[4];
     int32_t n_evidence;
+    /* Bytes of the answer prefix, the white space before it included; 0 = the text has none. */
+    size_t n_prefix;
 };
 
 /* Owned by the caller once generated; kvl_sample_free. */
