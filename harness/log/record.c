@@ -385,12 +385,11 @@ json_t *kvl_record_point(const struct kvl_cell *c)
                              kvl_record_path_text(c->task->options), "task_version",
                              (int)c->task->task->version, "length_tok", c->length);
     json_t *policy = json_pack(
-        "{s:s, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s}", "policy", c->policy->policy->name,
+        "{s:s, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s}", "policy", c->policy->policy->name,
         "policy_version", (int)c->policy->policy->version, "options",
         kvl_planned_options(c->planned), "options_asked", c->policy->options, "budget", c->budget,
         "budget_tok", c->budget_tok ? json_integer(c->budget_tok) : json_null(), "exec", "real",
-        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", c->device,
-        "chat", c->chat ? c->chat : "none");
+        "prefill", kvl_planned_own_prefill(c->planned) ? "own" : "shared", "device", c->device);
     return kvl_record_add(task, policy);
 }
 

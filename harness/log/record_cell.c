@@ -202,9 +202,11 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
 {
     struct kvl_record_column col;
     json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
-    r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
+    bool raw = !c->chat || strcmp(c->chat, "none") == 0;
+    r = kvl_record_add(r, json_pack("{s:o, s:s, s:s, s:o}", "depth",
                                     c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
-                                    kvl_protocol_name(c->protocol)));
+                                    kvl_protocol_name(c->protocol), "chat", raw ? "none" : c->chat,
+                                    "system", kvl_record_path_text(raw ? NULL : s->system)));
     json_t *numbers = NULL;
     if (kvl_record_column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);

@@ -160,6 +160,27 @@ static void summary_lengths(const struct summary *s, const struct kvl_result *co
         fprintf(out, "%.0f tokens\n", min);
 }
 
+/* Columns whose task full attention itself fails, all their lengths together. */
+static void summary_full(const struct summary *s, const char *const *letters, FILE *out)
+{
+    size_t n = 0;
+    for (size_t c = 0; c < s->n_columns; c++) {
+        struct pool p = { 0 };
+        for (size_t i = 0; i < s->n; i++)
+            if (s->row[i]->bound == KVL_BOUND_FULL && s->row[i]->is_cell &&
+                kvl_result_block_cmp(s->row[i], s->column[c], SUMMARY_SKIP) == 0)
+                pool_add(&p, s->row[i]);
+        if (p.n == 0) continue;
+        struct kvl_interval w = kvl_wilson(p.right / p.n, p.n_eff);
+        if (kvl_report_answers(&w, s->column[c]->chance)) continue;
+        fprintf(out, "%s%c", n++ ? ", " : "  ! ", letters[c][0]);
+    }
+    if (n)
+        fputs(
+            ": full is not 10 points above chance; nothing can be concluded about methods there\n",
+            out);
+}
+
 static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err)
 {
     static const char *const letters[SUMMARY_COLUMNS] = {
@@ -180,10 +201,12 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     for (size_t c = 0; c < s->n_columns; c++) {
-        fprintf(out, "  %c  %s, %s, ", letters[c][0], s->column[c]->task_label,
-                s->column[c]->protocol);
-        summary_lengths(s, s->column[c], out);
+        const struct kvl_result *x = s->column[c];
+        fprintf(out, "  %c  %s, %s, %s%s", letters[c][0], x->task_label, x->protocol, x->chat,
+                *x->chat ? ", " : "");
+        summary_lengths(s, x, out);
     }
+    summary_full(s, letters, out);
     if (s->n_left_out) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (!isnan(s->length_tok))
         fprintf(out,

@@ -401,6 +401,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .exec = kvl_json_text(record, "exec"),
         .prefill = kvl_json_text(record, "prefill"),
         .device = kvl_json_text(record, "device"),
+        .chat = kvl_json_text(record, "chat"),
+        .system = kvl_json_text(record, "system"),
         .version = json_integer_value(json_object_get(record, "policy_version")),
         .code = kvl_json_text(record, "code"),
         .run = kvl_json_text(record, "run"),
@@ -434,6 +436,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
     };
+    if (strcmp(x.chat, "none") == 0) x.chat = "";
     const json_t *run = run_of(r, x.run);
     x.model = kvl_json_text(run, "model.name");
     x.model_hash = kvl_json_text(run, "model.hash");
