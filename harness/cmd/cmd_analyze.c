@@ -435,6 +435,9 @@ static int analyze_plan(struct analyze *z)
         KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
                            &z->s, z->err));
+    if (z->s.models.n)
+        return kvl_fail(z->err, KVL_EINVAL, "models: %zu of them, analyze takes one: --model FILE",
+                        z->s.models.n);
     z->s.speed.on = false;
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);

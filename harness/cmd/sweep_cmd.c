@@ -8,8 +8,10 @@
 #include "report.h"
 #include "runner.h"
 #include "stop.h"
+#include "sweep_models.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -235,6 +237,7 @@ struct sweep {
     struct kvl_snapshots snapshots;
     struct kvl_buf log_path;
     struct kvl_log *log;
+    struct kvl_sweep_done *done;
     struct kvl_err *err;
 };
 
@@ -381,6 +384,7 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
 {
     const struct kvl_run_stats *stats = &r->stats;
     size_t failed = sweep_n_failed(w);
+    *w->done = (struct kvl_sweep_done){ stats->n_samples, stats->n_speed, stats->n_errors, failed };
     if (w->a->stats) sweep_print_stats(r);
     if (!w->a->quiet) {
         KVL_TRY(sweep_table(w));
@@ -388,11 +392,20 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
                (long long)stats->n_samples, (long long)stats->n_speed, (long long)stats->n_errors,
                w->log_path.data);
     }
-    if (w->a->strict && (failed > 0 || stats->n_errors > 0))
-        return kvl_fail(w->err, KVL_EPOLICY,
-                        "%s: %zu cells have failures, %lld errors in this run (--strict)",
-                        w->log_path.data, failed, (long long)stats->n_errors);
     return KVL_OK;
+}
+
+static int sweep_strict(const struct sweep *w, const struct kvl_sweep_done *done, size_t models)
+{
+    if (!w->a->strict || (done->n_failed == 0 && done->n_errors == 0 && models == 0)) return KVL_OK;
+    if (models > 0)
+        return kvl_fail(w->err, KVL_EPOLICY,
+                        "%zu models failed, %zu cells have failures, %lld errors in this run "
+                        "(--strict)",
+                        models, done->n_failed, (long long)done->n_errors);
+    return kvl_fail(w->err, KVL_EPOLICY,
+                    "%s: %zu cells have failures, %lld errors in this run (--strict)",
+                    w->log_path.data, done->n_failed, (long long)done->n_errors);
 }
 
 static bool sweep_has_plugin(const struct kvl_work *work)
@@ -505,12 +518,10 @@ static int sweep_check_refused(const struct sweep *w)
     return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
 }
 
-static int sweep_all(struct sweep *w, const char *file, const char *name)
+/* The sweep of one model. */
+static int sweep_model(struct sweep *w)
 {
     struct kvl_sweep_args *a = w->a;
-    KVL_TRY(sweep_flags(a));
-    KVL_TRY(
-        kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     KVL_TRY(sweep_plan(w));
     if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
@@ -520,6 +531,53 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(sweep_open_log(w));
     KVL_TRY(sweep_check_memory(w));
     return sweep_run(w);
+}
+
+/* In a process of its own. */
+static int sweep_of(void *user, const char *model, struct kvl_sweep_done *done, struct kvl_err *err)
+{
+    struct sweep *w = user;
+    free(w->s.model);
+    if (!(w->s.model = strdup(model))) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    w->err = err;
+    w->done = done;
+    if (w->a->dry_run) printf("%s\n", model);
+    int rc = sweep_model(w);
+    (void)kvl_log_close(w->log, NULL);
+    return rc;
+}
+
+static int sweep_models(struct sweep *w)
+{
+    size_t failed;
+    struct kvl_buf path = { 0 };
+    struct kvl_shard shard;
+    KVL_TRY(kvl_shard_parse(w->a->shard, &shard, w->err));
+    if (sweep_log_path(&w->s, w->a, shard, &path) != KVL_OK)
+        return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
+    struct kvl_sweep_models m = {
+        .sweep = &w->s, .log = w->a->dry_run ? NULL : path.data, .run = sweep_of, .user = w
+    };
+    struct kvl_sweep_done sum;
+    int rc = kvl_sweep_models(&m, &sum, &failed, w->err);
+    if (rc == KVL_OK && !w->a->quiet && !w->a->dry_run)
+        printf("\n%zu models, %zu failed; every table: kvlab report %s\n", w->s.models.n, failed,
+               path.data);
+    kvl_buf_free(&path);
+    return rc == KVL_OK ? sweep_strict(w, &sum, failed) : rc;
+}
+
+static int sweep_all(struct sweep *w, const char *file, const char *name)
+{
+    struct kvl_sweep_args *a = w->a;
+    struct kvl_sweep_done done = { 0 };
+    KVL_TRY(sweep_flags(a));
+    KVL_TRY(
+        kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
+    if (w->s.models.n) return sweep_models(w);
+    w->done = &done;
+    KVL_TRY(sweep_model(w));
+    return sweep_strict(w, &done, 0);
 }
 
 int kvl_sweep_command(struct kvl_sweep_args *a, const char *file, const char *name,

@@ -482,14 +482,26 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 
 /* ---- error ----------------------------------------------------------------------------------- */
 
+static json_t *error_fields(const struct kvl_cell *c, const char *model, int32_t context,
+                            int32_t question, int status, const char *message)
+{
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:s, s:o}", "cell", c ? json_string(c->id) : json_null(), "key",
+        c ? kvl_record_path_text(c->key) : json_null(), "model", kvl_record_path_text(model),
+        "context", context >= 0 ? json_integer(context) : json_null(), "question",
+        question >= 0 ? json_integer(question) : json_null(), "status", kvl_status_name(status),
+        "message", kvl_record_path_text(message));
+}
+
+json_t *kvl_record_model_error(const char *run, const char *model, int status, const char *message)
+{
+    return kvl_record_add(kvl_record_start("error", run),
+                          error_fields(NULL, model, -1, -1, status, message));
+}
+
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message)
 {
-    json_t *fields =
-        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o}", "cell", c ? json_string(c->id) : json_null(),
-                  "key", c ? kvl_record_path_text(c->key) : json_null(), "context",
-                  context >= 0 ? json_integer(context) : json_null(), "question",
-                  question >= 0 ? json_integer(question) : json_null(), "status",
-                  kvl_status_name(status), "message", kvl_record_path_text(message));
-    return kvl_record_add(kvl_record_start("error", run), fields);
+    return kvl_record_add(kvl_record_start("error", run),
+                          error_fields(c, NULL, context, question, status, message));
 }

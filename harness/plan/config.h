@@ -2,6 +2,7 @@
  *
  *   name: demo                     # default: the file's name
  *   model: path/to/model.gguf      # relative to this file
+ *   models: [a.gguf, b.gguf]       # instead of model: an axis; each with contexts of its own
  *   chat: auto                     # template of the prompts: that of the file, none, or a name
  *   system: Be brief.              # system text of the template; default: none
  *   log: out/demo.jsonl.zst        # relative to where the program runs
@@ -131,7 +132,8 @@ enum { KVL_ASK_MAX = 64 }; /* answers that decode together at most */
 struct kvl_sweep {
     char *name, *file; /* file NULL: from flags */
     char *model, *log;
-    char *chat, *system; /* NULL: auto, none */
+    struct kvl_texts models; /* two or more: an axis, of which `model` is one; else none */
+    char *chat, *system;     /* NULL: auto, none */
     uint64_t seed;
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;

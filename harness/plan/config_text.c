@@ -148,10 +148,23 @@ static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
                           s->questions, s->chunk_tok, s->batch);
 }
 
+static int text_models(struct kvl_buf *b, const struct kvl_texts *p)
+{
+    KVL_TRY(kvl_buf_adds(b, "models: ["));
+    for (size_t i = 0; i < p->n; i++) {
+        if (i) KVL_TRY(kvl_buf_adds(b, ", "));
+        KVL_TRY(kvl_text_quote(b, p->v[i]));
+    }
+    return kvl_buf_adds(b, "]\n");
+}
+
 static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(text_string(b, "name", s->name));
-    KVL_TRY(text_string(b, "model", s->model));
+    if (s->models.n)
+        KVL_TRY(text_models(b, &s->models));
+    else
+        KVL_TRY(text_string(b, "model", s->model));
     if (s->chat) KVL_TRY(text_string(b, "chat", s->chat));
     if (s->system) KVL_TRY(text_string(b, "system", s->system));
     KVL_TRY(text_string(b, "log", s->log));

@@ -305,7 +305,7 @@ static int plan_safely(const struct plan *p, struct kvl_cell *c)
     char who[96];
     snprintf(who, sizeof who, "the plan of policy %s", c->policy->policy->name);
     struct asked asked = { p, c };
-    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who };
+    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL };
     if (c->policy->foreign && !plan_asked(p, c) && kvl_machine_threads() <= 1)
         KVL_TRY(kvl_apart_run(&apart, &c->refused));
     return plan_create(p, c);
@@ -558,7 +558,7 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
     struct tried tried = { 0 };
-    struct kvl_apart apart = { plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who };
+    struct kvl_apart apart = { plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL };
     if (g->length > limit && !allow_overlong)
         return kvl_fail(p->err, KVL_EINVAL,
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
