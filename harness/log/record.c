@@ -293,6 +293,27 @@ json_t *kvl_record_observed(const struct kvl_outcome *o)
                      "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
 }
 
+json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct kvl_buf *text,
+                           const struct kvl_outcome *o)
+{
+    json_t *all = list ? list : json_array();
+    json_t *one =
+        json_pack("{s:o, s:o, s:s, s:o, s:o}", "prediction", kvl_record_text(text->data, text->len),
+                  "ids", record_ids(ask), "stop", ask->end ? "end" : "length", "official",
+                  kvl_record_real(o->official), "strict", kvl_record_real(o->strict));
+    if (all && one && json_array_append_new(all, one) == 0) return all;
+    json_decref(all);
+    return NULL;
+}
+
+/* Of all answers. */
+static int32_t record_n_new(const struct kvl_answer *a)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < a->n; i++) n += a->ask[i].n_id;
+    return n;
+}
+
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
 {
     const struct kvl_ask *ask = a->ask;
@@ -306,11 +327,11 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
         "question_tok", a->question_tok, "prompt_hash", prompt, "joint", a->joint, "depth",
         kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
     json_t *said =
-        json_pack("{s:o, s:o, s:o, s:i}", "prediction",
+        json_pack("{s:o, s:o, s:o, s:O?, s:i}", "prediction",
                   o->failed ? json_null() : kvl_record_text(a->prediction, a->prediction_len),
                   "ids", o->failed ? json_null() : record_ids(ask), "stop",
-                  o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "n_new_tok",
-                  o->failed ? 0 : ask->n_id);
+                  o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "answers",
+                  a->answers, "n_new_tok", o->failed ? 0 : record_n_new(a));
     json_t *scores = json_pack("{s:o, s:o, s:o, s:o, s:o}", "official",
                                kvl_record_real(o->official), "strict", kvl_record_real(o->strict),
                                "sub", record_subs(o), "recall", kvl_record_real(o->recall),

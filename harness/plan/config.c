@@ -472,6 +472,11 @@ static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
     return kvl_quality_read(y, v, key, &((struct config *)user)->s->quality);
 }
 
+static int config_sampling(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_sampling_read(y, v, key, &((struct config *)user)->s->sampling);
+}
+
 static const struct kvl_yaml_key config_keys[] = {
     { "name", config_name, false },
     { "model", config_model, false },
@@ -499,6 +504,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "exclude", config_exclude, false },
     { "speed", config_speed, true },
     { "quality", config_quality, true },
+    { "sampling", config_sampling, true },
     { "analyze", config_analyze, true },
 };
 
@@ -529,6 +535,9 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
         return kvl_yaml_fail(y, NULL, "policies", "is missing, want a list of kvlab list policies");
     if (accuracy && s->budgets.n == 0 && config_budgets_needed(&s->policies))
         return kvl_yaml_fail(y, NULL, "budgets", "is missing, want a list of tokens per lane");
+    if (s->sampling.n > s->batch)
+        return kvl_yaml_fail(y, NULL, "sampling.n", "%d answers that decode together, batch is %d",
+                             s->sampling.n, s->batch);
     if (s->quality.questions > s->questions)
         return kvl_yaml_fail(y, NULL, "quality.questions", "%d of a context that is asked %d",
                              s->quality.questions, s->questions);
@@ -620,6 +629,7 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                            .questions = 1,
                            .chunk_tok = 512,
                            .batch = KVL_ASK_MAX,
+                           .sampling = kvl_greedy,
                            .analyze = kvl_analyze_defaults };
     struct config c = { .s = &s, .registry = registry };
     struct kvl_yaml y = { .override = overrides, .n_overrides = n_overrides };

@@ -158,6 +158,16 @@ static int text_models(struct kvl_buf *b, const struct kvl_texts *p)
     return kvl_buf_adds(b, "]\n");
 }
 
+static int text_sampling(struct kvl_buf *b, const struct kvl_sampling *s)
+{
+    if (!(s->temperature > 0.0)) return KVL_OK;
+    return kvl_buf_printf(b,
+                          "sampling: {temperature: %.15g, top_p: %.15g, top_k: %d, min_p: %.15g, "
+                          "n: %d, seed: %llu}\n",
+                          s->temperature, s->top_p, s->top_k, s->min_p, s->n,
+                          (unsigned long long)s->seed);
+}
+
 static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(text_string(b, "name", s->name));
@@ -179,6 +189,7 @@ static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
     for (size_t i = 0; i < s->n_exclude; i++) KVL_TRY(text_rule(b, &s->exclude[i]));
     KVL_TRY(text_speed(b, &s->speed));
     KVL_TRY(text_quality(b, &s->quality));
+    KVL_TRY(text_sampling(b, &s->sampling));
     return kvl_analyze_print(b, &s->analyze);
 }
 

@@ -3,6 +3,7 @@
 
 #include "apart.h"
 #include "args.h"
+#include "config_prompt.h"
 #include "guard.h"
 #include "machine.h"
 #include "policy_spec.h"
@@ -135,6 +136,14 @@ static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
     return kvl_buf_adds(b, "mode=decode");
 }
 
+static int plan_key_prompt(const struct kvl_work *w, struct kvl_buf *b)
+{
+    KVL_TRY(kvl_prompt_key(&w->asks, b));
+    if (!(w->sweep->sampling.temperature > 0.0)) return KVL_OK;
+    KVL_TRY(kvl_buf_adds(b, ";sampling="));
+    return kvl_sampling_print(&w->sweep->sampling, b);
+}
+
 static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
 {
     const struct kvl_work *w = p->w;
@@ -147,7 +156,7 @@ static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_b
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     KVL_TRY(plan_key_task(b, c->task));
-    if (!c->speed && !kvl_point_reading(c->task)) KVL_TRY(kvl_prompt_key(&w->asks, b));
+    if (!c->speed && !kvl_point_reading(c->task)) KVL_TRY(plan_key_prompt(w, b));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",

@@ -120,6 +120,7 @@ void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out)
 
 void kvl_report_chat(const struct kvl_result *x, FILE *out)
 {
+    if (*x->sampling) fprintf(out, "  answers drawn: %s\n", x->sampling);
     if (!*x->chat) return;
     fprintf(out, "  chat template: %s", x->chat);
     if (*x->system) fprintf(out, ", system text: \"%s\"", x->system);

@@ -54,7 +54,7 @@ void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);
 
 /* The headline of the block of `x`; parts in `skip` are left out. */
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
-/* Under a table: the chat template of its prompts; and where full attention itself fails the task, that
+/* Under a table: the chat template of its prompts, and how answers were drawn; and where full attention itself fails the task, that
  * the table tells nothing of methods. */
 void kvl_report_chat(const struct kvl_result *x, FILE *out);
 void kvl_report_full(const struct kvl_result *x, size_t n, FILE *out);

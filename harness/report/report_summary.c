@@ -202,8 +202,8 @@ static int summary_print(const struct summary *s, FILE *out, struct kvl_err *err
     kvl_table_free(&t);
     for (size_t c = 0; c < s->n_columns; c++) {
         const struct kvl_result *x = s->column[c];
-        fprintf(out, "  %c  %s, %s, %s%s", letters[c][0], x->task_label, x->protocol, x->chat,
-                *x->chat ? ", " : "");
+        fprintf(out, "  %c  %s, %s, %s%s%s", letters[c][0], x->task_label, x->protocol, x->chat,
+                *x->chat ? ", " : "", *x->sampling ? "drawn, " : "");
         summary_lengths(s, x, out);
     }
     summary_full(s, letters, out);

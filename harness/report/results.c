@@ -416,6 +416,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .device = kvl_json_text(record, "device"),
         .chat = kvl_json_text(record, "chat"),
         .system = kvl_json_text(record, "system"),
+        .sampling = kvl_json_text(record, "sampling"),
         .version = json_integer_value(json_object_get(record, "policy_version")),
         .code = kvl_json_text(record, "code"),
         .run = kvl_json_text(record, "run"),
