@@ -7,7 +7,8 @@
  *   2. Rewrite this comment: the paper, what is hidden and what is asked for, what is evidence, every
  *      deviation.
  *   3. Wording: one KVL_PHRASE for each text, its name beginning with the task's, with {fields} that
- *      kvl_text_fill fills.  A question ends where the model goes on with the answer.
+ *      kvl_text_fill fills.  A question ends where the model goes on with the answer; the answer
+ *      prefix is its last sentence, which `n_prefix` counts.
  *   4. Options: one row each, with the published value in `help`.  Every value in range must work; what
  *      goes together with another option, the length or the number of questions is checked in
  *      `generate`: KVL_EINVAL with what is wrong, the value, and what would be right.
