@@ -227,9 +227,28 @@ static int encode_text(struct tok_encode *e, uint32_t flags)
     return KVL_OK;
 }
 
+/* With a space before it, which is part of the first token. */
+static int encode_led(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
+                      struct kvl_tokens *out, struct kvl_err *err)
+{
+    struct kvl_buf led = { 0 };
+    int32_t n = out->n;
+    int rc = kvl_buf_adds(&led, " ");
+    if (rc == KVL_OK) rc = kvl_buf_add(&led, text, len);
+    if (rc == KVL_OK)
+        rc = kvl_encode(t, led.data, led.len, flags | KVL_ENCODE_CONTINUE, out, err);
+    else
+        kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);
+    for (int32_t i = n; i < out->n; i++) out->begin[i] -= out->begin[i] > 0;
+    kvl_buf_free(&led);
+    return rc;
+}
+
 int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
                struct kvl_tokens *out, struct kvl_err *err)
 {
+    if (t->lead_space && len > 0 && !(flags & KVL_ENCODE_CONTINUE))
+        return encode_led(t, text, len, flags, out, err);
     struct tok_encode e = { .t = t, .text = text, .len = len, .out = out, .err = err };
     int32_t n = out->n;
     if (len > MAX_TEXT)

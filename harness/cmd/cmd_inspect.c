@@ -3,12 +3,15 @@
 #include "cmds.h"
 #include "report.h"
 
+#include "kvl/chat.h"
+
 /* The one private header of core that the program uses: the file format is of interest to nobody
  * else. */
 #include "kvl/gguf.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct inspect_args {
@@ -33,16 +36,37 @@ static const struct argp inspect_argp = {
     .doc = "Metadata and tensors of a GGUF file, or the records of a log by kind."
 };
 
+/* Which chat template sweeps and `generate --chat auto` would use. */
+static int inspect_chat(const struct kvl_gguf *g, struct kvl_err *err)
+{
+    static const char key[] = "tokenizer.chat_template";
+    struct kvl_str text;
+    if (!kvl_gguf_has(g, key)) {
+        puts("chat template: none; prompts are raw text");
+        return KVL_OK;
+    }
+    KVL_TRY(kvl_gguf_str(g, key, &text, err));
+    char *copy = strndup(text.s, text.len);
+    if (!copy) return kvl_fail(err, KVL_ENOMEM, "no memory for the chat template");
+    const struct kvl_chat *chat = kvl_chat_recognise(copy);
+    printf("chat template: %s\n",
+           chat ? kvl_chat_name(chat) : "of no family that is known; want chat: none, or a name");
+    free(copy);
+    return KVL_OK;
+}
+
 static int inspect_gguf(const char *path, struct kvl_err *err)
 {
     struct kvl_gguf *g;
     struct kvl_buf text = { 0 };
     KVL_TRY(kvl_gguf_open(path, &g, err));
     int rc = kvl_gguf_describe(g, &text);
-    if (rc == KVL_OK && text.len)
+    if (rc == KVL_OK && text.len) {
         fputs(text.data, stdout);
-    else if (rc != KVL_OK)
+        rc = inspect_chat(g, err);
+    } else if (rc != KVL_OK) {
         kvl_fail(err, rc, "%s: no memory to describe it", path);
+    }
     kvl_buf_free(&text);
     kvl_gguf_close(g);
     return rc;

@@ -1,6 +1,7 @@
 /* The record of a cell: what its samples add up to. */
 #include "record.h"
 
+#include "config_prompt.h"
 #include "record_parts.h"
 #include "stats.h"
 
@@ -208,9 +209,18 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
 {
     struct kvl_record_column col;
     json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
-    r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
+    bool raw = !c->chat || strcmp(c->chat, "none") == 0;
+    struct kvl_buf sampling = { 0 };
+    if (kvl_sampling_print(&s->sampling, &sampling) != KVL_OK) {
+        json_decref(r);
+        return NULL;
+    }
+    r = kvl_record_add(r, json_pack("{s:o, s:s, s:s, s:o, s:s?}", "depth",
                                     c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
-                                    kvl_protocol_name(c->protocol)));
+                                    kvl_protocol_name(c->protocol), "chat", raw ? "none" : c->chat,
+                                    "system", kvl_record_path_text(raw ? NULL : s->system),
+                                    "sampling", sampling.data));
+    kvl_buf_free(&sampling);
     json_t *numbers = NULL;
     if (kvl_record_column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);

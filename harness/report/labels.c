@@ -52,6 +52,9 @@ int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b,
     if (!c && !(skip & KVL_BLOCK_PROTOCOL)) {
         c = strcmp(a->protocol, b->protocol);
         if (!c) c = (int)b->is_cell - (int)a->is_cell;
+        if (!c) c = strcmp(a->chat, b->chat);
+        if (!c) c = strcmp(a->system, b->system);
+        if (!c) c = strcmp(a->sampling, b->sampling);
         if (!c && !a->is_cell) c = kvl_result_setup_cmp(a, b);
     }
     if (!c && !(skip & KVL_BLOCK_LENGTH)) c = number_cmp(a->length_tok, b->length_tok);

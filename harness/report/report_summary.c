@@ -52,6 +52,24 @@ static void summary_lengths(const struct kvl_summary *s, const struct kvl_result
         fprintf(out, "%.0f tokens\n", min);
 }
 
+/* Columns whose task full attention itself fails, all their lengths together. */
+static void summary_full(const struct kvl_summary *s, size_t n_columns, const char *const *letters,
+                         FILE *out)
+{
+    size_t n = 0;
+    for (size_t c = 0; c < n_columns; c++)
+        for (size_t i = 0; i < s->n_rows; i++) {
+            struct kvl_interval w = kvl_pool_accuracy(&s->row[i].column[c]);
+            if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || isnan(w.mean)) continue;
+            if (!kvl_report_answers(&w, s->column[c]->chance))
+                fprintf(out, "%s%c", n++ ? ", " : "  ! ", letters[c][0]);
+        }
+    if (n)
+        fputs(
+            ": full is not 10 points above chance; nothing can be concluded about methods there\n",
+            out);
+}
+
 static int summary_print(const struct kvl_summary *s, FILE *out, struct kvl_err *err)
 {
     static const char *const letters[SUMMARY_COLUMNS] = {
@@ -68,10 +86,12 @@ static int summary_print(const struct kvl_summary *s, FILE *out, struct kvl_err 
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     for (size_t c = 0; c < n; c++) {
-        fprintf(out, "  %c  %s, %s, ", letters[c][0], s->column[c]->task_label,
-                s->column[c]->protocol);
-        summary_lengths(s, s->column[c], out);
+        const struct kvl_result *x = s->column[c];
+        fprintf(out, "  %c  %s, %s, %s%s%s", letters[c][0], x->task_label, x->protocol, x->chat,
+                *x->chat ? ", " : "", *x->sampling ? "drawn, " : "");
+        summary_lengths(s, x, out);
     }
+    summary_full(s, n, letters, out);
     if (s->n_columns > n) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (!isnan(s->length_tok))
         fprintf(out,

@@ -107,6 +107,18 @@ static int load_result(struct loader *l, json_t *latest, json_t *record)
     return failed ? -1 : json_object_set(latest, point.s, record);
 }
 
+/* A model that runs is no failure any more. */
+static int load_run(struct kvl_results *r, json_t *record)
+{
+    const char *file = kvl_json_text(record, "model.file");
+    for (size_t i = 0; i < json_array_size(r->errors); i++) {
+        json_t *e = json_array_get(r->errors, i);
+        if (strcmp(kvl_json_text(e, "model"), file) == 0)
+            json_object_set_new(e, "over", json_true());
+    }
+    return json_array_append(r->runs, record);
+}
+
 static int load_record(json_t *record, void *user, struct kvl_err *err)
 {
     struct loader *l = user;
@@ -121,7 +133,7 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     else if (strcmp(kind, "speed") == 0)
         failed = load_result(l, l->speeds, record);
     else if (strcmp(kind, "run") == 0)
-        failed = json_array_append(l->r->runs, record);
+        failed = load_run(l->r, record);
     else if (strcmp(kind, "error") == 0)
         failed = json_array_append(l->r->errors, record);
     else if (strcmp(kind, "analysis") == 0)
@@ -260,6 +272,7 @@ static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *
     {
         const char *id = kvl_json_text(e, "cell");
         struct point_name point = point_name(e);
+        if (json_object_get(e, "over")) continue;
         if ((json_int_t)i < json_integer_value(json_object_get(resolved, point.s))) continue;
         const char *latest = json_string_value(json_object_get(last, point.s));
         if (latest && strcmp(id, latest) != 0) continue;
@@ -421,6 +434,9 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .exec = kvl_json_text(record, "exec"),
         .prefill = kvl_json_text(record, "prefill"),
         .device = kvl_json_text(record, "device"),
+        .chat = kvl_json_text(record, "chat"),
+        .system = kvl_json_text(record, "system"),
+        .sampling = kvl_json_text(record, "sampling"),
         .version = json_integer_value(json_object_get(record, "policy_version")),
         .code = kvl_json_text(record, "code"),
         .run = kvl_json_text(record, "run"),
@@ -455,6 +471,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
         .attention_ns = attention_of(record),
     };
+    if (strcmp(x.chat, "none") == 0) x.chat = "";
     const json_t *run = run_of(r, x.run);
     x.model = kvl_json_text(run, "model.name");
     x.model_hash = kvl_json_text(run, "model.hash");

@@ -28,6 +28,8 @@ struct kvl_result {
     const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
     const char *asked; /* options that were given; all of them in older logs */
     const char *exec, *prefill, *device, *code, *run;
+    const char *chat, *system;        /* template and its system text; "" without */
+    const char *sampling;             /* "" for greedy answers */
     const char *model_hash, *kv_type; /* of the run's model file and store */
     const char *prefill_type, *prefill_kv;
     const char *host; /* of the speed, or of the run of a cell without any */

@@ -7,7 +7,8 @@
  *
  * The prompt is context text followed by question text.  The context is exactly the number of
  * tokens asked for (BOS included) under the tokenizer of the request.  A question's text ends with
- * the answer prefix, so that the model continues it with `answer`.
+ * the answer prefix, so that the model continues it with `answer`.  In a chat template the question stands
+ * in the turn of the user, and the answer prefix is where the model's own turn begins.
  *
  * Thread-safe: yes.
  */
@@ -101,6 +102,8 @@ struct kvl_question {
     int32_t n_evidence;
     uint32_t flags; /* enum kvl_question_flags */
     char *row; /* a JSON object: what of the file `score` and exports need; NULL: not from a file */
+    /* Bytes of the answer prefix, the white space before it included; 0 = the text has none. */
+    size_t n_prefix;
 };
 
 /* Owned by the caller once generated; kvl_sample_free. */
