@@ -19,7 +19,8 @@ enum {
     REPORT_EVIDENCE,
     REPORT_QUALITY,
     REPORT_METHOD,
-    REPORT_HTML
+    REPORT_HTML,
+    REPORT_FORMAT
 };
 
 struct report_args {
@@ -28,6 +29,7 @@ struct report_args {
     size_t n_logs;
     unsigned by; /* an enum kvl_block_key or 0 */
     const char *vs, *html;
+    enum kvl_table_form form; /* of the summary */
     bool csv, summary, detail;
     enum kvl_detail which; /* of detail */
 };
@@ -45,6 +47,7 @@ static const struct argp_option report_options[] = {
       0 },
     { "stages", REPORT_STAGES, NULL, 0, "scores of the stages of answers (two_stage_retr)", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
+    { "format", REPORT_FORMAT, "FORM", 0, "of --summary: text, markdown or latex", 0 },
     { "html", REPORT_HTML, "FILE", 0,
       "one page for a browser: tables that sort, charts, cards of the methods, settings, errors",
       0 },
@@ -68,6 +71,21 @@ static int report_by_parse(struct report_args *a, const char *word)
     return kvl_fail(a->base.err, KVL_EINVAL, "--by %s: want task, protocol, length or depth", word);
 }
 
+static int report_form_parse(struct report_args *a, const char *word)
+{
+    static const char *const forms[] = {
+        [KVL_TABLE_TEXT] = "text", [KVL_TABLE_MARKDOWN] = "markdown", [KVL_TABLE_LATEX] = "latex"
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (strcmp(word, forms[i]) != 0) continue;
+        a->form = (enum kvl_table_form)i;
+        return KVL_OK;
+    }
+    return kvl_fail(a->base.err, KVL_EINVAL,
+                    "--format %s: want text, markdown or latex; --csv and --html have their own",
+                    word);
+}
+
 static int report_detail_parse(struct report_args *a, enum kvl_detail which)
 {
     if (a->detail)
@@ -87,6 +105,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_VS: a->vs = arg; break;
     case REPORT_CSV: a->csv = true; break;
     case REPORT_HTML: a->html = arg; break;
+    case REPORT_FORMAT: rc = report_form_parse(a, arg); break;
     case REPORT_SUMMARY: a->summary = true; break;
     case REPORT_STAGES: rc = report_detail_parse(a, KVL_DETAIL_STAGES); break;
     case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;
@@ -147,6 +166,8 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
             err, KVL_EINVAL,
             "--by, --vs, --summary, --stages, --evidence, --quality, --method, --csv and --html: "
             "want one of them at a time");
+    if (a.form != KVL_TABLE_TEXT && !a.summary)
+        return kvl_fail(err, KVL_EINVAL, "--format goes with --summary");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;
@@ -155,7 +176,7 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
     else if (a.csv)
         rc = kvl_export_cells(&r, KVL_EXPORT_CSV, stdout, err);
     else if (a.summary)
-        rc = kvl_report_summary(&r, stdout, err);
+        rc = kvl_report_summary(&r, a.form, stdout, err);
     else if (a.detail)
         rc = kvl_report_detail(&r, a.which, stdout, err);
     else if (a.by)

@@ -373,7 +373,7 @@ static int sweep_table(const struct sweep *w)
     KVL_TRY(kvl_results_load_some(words, 1, sweep_keep, &w->state, &results, w->err));
     bool small = kvl_report_blocks(&results) <= SWEEP_BLOCKS;
     int rc = small ? kvl_report_print(&results, stdout, w->err)
-                   : kvl_report_summary(&results, stdout, w->err);
+                   : kvl_report_summary(&results, KVL_TABLE_TEXT, stdout, w->err);
     kvl_results_free(&results);
     if (rc == KVL_OK && !small)
         printf("\nEvery length, protocol and task apart: kvlab report %s\n", w->log_path.data);

@@ -73,13 +73,63 @@ static void print_cell(const struct kvl_column *c, const char *s, size_t width, 
     fprintf(out, "%*s", (int)(c->text ? -(int)width : (int)width), s);
 }
 
+/* Characters that the form takes for its own are written out. */
+static void form_text(enum kvl_table_form form, const char *s, FILE *out)
+{
+    const char *special = form == KVL_TABLE_LATEX ? "%&_#$" : "|";
+    for (; *s; s++) {
+        if (strchr(special, *s)) fputc('\\', out);
+        fputc(*s, out);
+    }
+}
+
+static void form_row(const struct kvl_table *t, const size_t *width, size_t row, FILE *out)
+{
+    bool latex = t->form == KVL_TABLE_LATEX, first = true;
+    if (!latex) fputs("| ", out);
+    for (size_t c = 0; c < t->n_columns; c++) {
+        if (!width[c]) continue;
+        if (!first) fputs(latex ? " & " : " | ", out);
+        form_text(t->form, row ? t->cell[(row - 1) * t->n_columns + c] : t->column[c].name, out);
+        first = false;
+    }
+    fputs(latex ? " \\\\\n" : " |\n", out);
+}
+
+/* What stands between the head and the rows, or begins the table: a letter or a rule per column. */
+static void form_columns(const struct kvl_table *t, const size_t *width, FILE *out)
+{
+    bool latex = t->form == KVL_TABLE_LATEX;
+    fputs(latex ? "\\begin{tabular}{" : "|", out);
+    for (size_t c = 0; c < t->n_columns; c++)
+        if (width[c])
+            fputs(latex ? (t->column[c].text ? "l" : "r") : (t->column[c].text ? "---|" : "---:|"),
+                  out);
+    fputs(latex ? "}\n\\toprule\n" : "\n", out);
+}
+
+static void form_print(const struct kvl_table *t, const size_t *width, size_t n_rows, FILE *out)
+{
+    bool latex = t->form == KVL_TABLE_LATEX;
+    if (latex) form_columns(t, width, out);
+    form_row(t, width, 0, out);
+    if (latex)
+        fputs("\\midrule\n", out);
+    else
+        form_columns(t, width, out);
+    for (size_t row = 1; row < n_rows; row++) form_row(t, width, row, out);
+    fputs(latex ? "\\bottomrule\n\\end{tabular}\n" : "", out);
+    fputc('\n', out);
+}
+
 int kvl_table_print(const struct kvl_table *t, int indent, FILE *out, struct kvl_err *err)
 {
     size_t *width = kvl_alloc(t->n_columns, sizeof *width);
     bool memory = width && !t->no_memory;
     for (size_t c = 0; c < t->n_columns && memory; c++) width[c] = column_width(t, c);
     size_t n_rows = memory ? t->n_cells / t->n_columns + 1 : 0;
-    for (size_t row = 0; row < n_rows; row++) {
+    if (t->form != KVL_TABLE_TEXT && memory) form_print(t, width, n_rows, out);
+    for (size_t row = 0; row < n_rows && t->form == KVL_TABLE_TEXT; row++) {
         bool first = true;
         fprintf(out, "%*s", indent, "");
         for (size_t c = 0; c < t->n_columns; c++) {

@@ -1,4 +1,4 @@
-/* table.h - texts in rows and columns, printed aligned or as CSV, TSV.
+/* table.h - texts in rows and columns, printed aligned, as Markdown or as LaTeX.
  *
  * Numbers are aligned right, texts left, as the column says.  Memory that runs out is remembered
  * and told by kvl_table_print.
@@ -17,7 +17,14 @@ struct kvl_column {
     bool text; /* aligned left */
 };
 
+enum kvl_table_form {
+    KVL_TABLE_TEXT, /* aligned, for a terminal */
+    KVL_TABLE_MARKDOWN,
+    KVL_TABLE_LATEX, /* a tabular environment; rules of the package booktabs */
+};
+
 struct kvl_table {
+    enum kvl_table_form form;
     const struct kvl_column *column;
     size_t n_columns;
     char **cell; /* [n_cells], row by row */
@@ -32,7 +39,7 @@ void kvl_table_number(struct kvl_table *t, double value, int decimals);
 /* Bytes as "1.5 MiB"; "-" when NaN. */
 void kvl_table_bytes(struct kvl_table *t, double bytes);
 
-/* Aligned, with `indent` blanks before each row.  A column without any content but "-" and "" is
+/* In its form, aligned text with `indent` blanks before each row.  A column without any content but "-" and "" is
  * left out.  KVL_ENOMEM. */
 int kvl_table_print(const struct kvl_table *t, int indent, FILE *out, struct kvl_err *err);
 void kvl_table_free(struct kvl_table *t);

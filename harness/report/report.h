@@ -17,7 +17,8 @@ int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err
 size_t kvl_report_blocks(const struct kvl_results *r);
 /* One table for all of it: accuracy per task and protocol, lengths and depths pooled; recall, speed
  * and bytes.  Notes included.  KVL_ENOMEM. */
-int kvl_report_summary(const struct kvl_results *r, FILE *out, struct kvl_err *err);
+int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FILE *out,
+                       struct kvl_err *err);
 /* Official accuracy with one column per value of `key`. */
 int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out,
                   struct kvl_err *err);

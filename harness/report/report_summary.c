@@ -70,14 +70,15 @@ static void summary_full(const struct kvl_summary *s, size_t n_columns, const ch
             out);
 }
 
-static int summary_print(const struct kvl_summary *s, FILE *out, struct kvl_err *err)
+static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, FILE *out,
+                         struct kvl_err *err)
 {
     static const char *const letters[SUMMARY_COLUMNS] = {
         "A %", "B %", "C %", "D %", "E %", "F %"
     };
     struct kvl_column column[SUMMARY_COLUMNS + 7] = { { "policy", true }, { "budget", false } };
     size_t n = KVL_MIN(s->n_columns, (size_t)SUMMARY_COLUMNS);
-    struct kvl_table t = { .column = column, .n_columns = n + 7 };
+    struct kvl_table t = { .form = form, .column = column, .n_columns = n + 7 };
     for (size_t c = 0; c < n; c++) column[c + 2] = (struct kvl_column){ letters[c], true };
     static const char *const tail[] = { "recall", "tok/s", "read/tok", "KV held", "n" };
     for (size_t c = 0; c < 5; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
@@ -101,13 +102,14 @@ static int summary_print(const struct kvl_summary *s, FILE *out, struct kvl_err 
     return rc;
 }
 
-int kvl_report_summary(const struct kvl_results *r, FILE *out, struct kvl_err *err)
+int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FILE *out,
+                       struct kvl_err *err)
 {
     struct kvl_summary *s;
     size_t n;
     KVL_TRY(kvl_summaries(r, &s, &n, err));
     int rc = KVL_OK;
-    for (size_t i = 0; i < n && rc == KVL_OK; i++) rc = summary_print(&s[i], out, err);
+    for (size_t i = 0; i < n && rc == KVL_OK; i++) rc = summary_print(&s[i], form, out, err);
     kvl_summaries_free(s, n);
     for (size_t i = 0, end; i < r->n && rc == KVL_OK; i = end) {
         for (end = i + 1; end < r->n; end++)

@@ -377,3 +377,16 @@ refused 4 'no/such/folder' export log.zst --out no/such/folder/x.csv
 { "$program" export log.zst --kind sample --format jsonl 2> err || echo $? > code; } | head -n 1 > out
 expect "exit code of export | head" 141 "$(cat code)"
 expect "what export | head says" "" "$(cat err)"
+
+# ---- the summary for documents: as many rows and columns as the plain one -----------------------
+"$program" report log.zst --summary > plain
+"$program" report log.zst --summary --format markdown > md
+"$program" report log.zst --summary --format latex > tex
+rows=$(awk '/^  policy /{ on = 1; next } on && /^  [A-F]  /{ exit } on' plain | grep -c .)
+expect "rows in Markdown" $((rows + 2)) "$(grep -c '^|' md)"
+expect "columns in Markdown" 1 "$(grep '^|' md | tr -cd '|\n' | sort -u | wc -l)"
+expect "rows in LaTeX" $((rows + 1)) "$(grep -c '\\\\\\\\$' tex)"
+contains "LaTeX" '^\\begin\{tabular\}\{l' tex
+contains "LaTeX writes _ out" 'streaming\\_llm' tex
+refused 2 'want text, markdown or latex' report log.zst --summary --format word
+refused 2 'goes with --summary' report log.zst --format latex

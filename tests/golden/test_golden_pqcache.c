@@ -136,7 +136,15 @@ static void test_refuses_what_cannot_be(void **state)
     } bad[] = { { "n_subvec=3", "divisor of the head dimension, 16", 64 },
                 { "sink_size=60,recent_size=10", "at least 72", 64 },
                 { "offload=false", "no budget with these options", 0 } };
-    struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL, 0.25f };
+    struct kvl_shape shape = { .n_layers = 2,
+                               .n_heads = 4,
+                               .n_kv_heads = 2,
+                               .head_dim = 16,
+                               .n_embd = 64,
+                               .n_vocab = 99,
+                               .n_ctx_train = 0,
+                               .group = 2,
+                               .scale = 0.25f };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kvl_planned *p = NULL;

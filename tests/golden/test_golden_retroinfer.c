@@ -201,7 +201,15 @@ static void test_refuses_what_cannot_be(void **state)
     } bad[] = { { "update=10", "multiples of per_cluster, 16" },
                 { "segment=100", "multiples of per_cluster, 16" },
                 { "local=64,update=64", "at least 133" } };
-    struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL, 0.25f };
+    struct kvl_shape shape = { .n_layers = 2,
+                               .n_heads = 4,
+                               .n_kv_heads = 2,
+                               .head_dim = 16,
+                               .n_embd = 64,
+                               .n_vocab = 99,
+                               .n_ctx_train = 0,
+                               .group = 2,
+                               .scale = 0.25f };
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct kvl_planned *p = NULL;
