@@ -13,7 +13,7 @@ struct kvl_model {
     struct kvl_shape shape;
     char name[128], hash[33];
     char *path;
-    char *chat; /* tokenizer.chat_template; NULL: none */
+    char *chat;                /* tokenizer.chat_template; NULL: none */
     struct kvl_tables *tables; /* shape has them, too; NULL: none */
     struct kvl_err tables_unused;
     size_t bytes, token_bytes;

@@ -57,7 +57,7 @@ struct kvl_tokenizer {
     int32_t byte_id[256];  /* -1: none */
     int32_t bos, eos, unk; /* -1: none */
     bool add_bos, add_eos, add_space;
-    bool lead_space; /* a text begins as if a space stood before it (chat.c) */
+    bool lead_space;  /* a text begins as if a space stood before it (chat.c) */
     int32_t *special; /* [n_special] ids, sorted by text */
     int32_t n_special;
     uint64_t hash;

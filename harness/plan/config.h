@@ -62,6 +62,7 @@ struct kvl_point {
     uint64_t data; /* task: hash of the file that it reads, 0 = none */
     bool foreign;  /* from a plug-in: its code may crash */
     bool own;      /* policy: `prefill: own`, it reads the context itself */
+    bool raw;      /* task: no chat template is put around its prompts */
 };
 
 /* How the text of a task without questions is read; NULL: the task asks questions. */
