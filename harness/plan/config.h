@@ -58,11 +58,11 @@ struct kvl_point {
     const struct kvl_policy *policy;
     char *options; /* task: all of them; policy: the explicit ones, in table order */
     void *opts;    /* task: its options struct; policy: NULL */
+    bool raw;      /* task: no chat template is put around its prompts */
     uint64_t code; /* hash of its sources, or of the shared object that it came from */
     uint64_t data; /* task: hash of the file that it reads, 0 = none */
     bool foreign;  /* from a plug-in: its code may crash */
     bool own;      /* policy: `prefill: own`, it reads the context itself */
-    bool raw;      /* task: no chat template is put around its prompts */
 };
 
 /* How the text of a task without questions is read; NULL: the task asks questions. */

@@ -155,17 +155,6 @@ static int point_hash_text(struct kvl_point *p, struct kvl_err *err)
     return KVL_OK;
 }
 
-/* What is read, not asked, is raw text, too. */
-static bool point_raw(const struct kvl_point *p)
-{
-    if (kvl_point_reading(p)) return true;
-    if (!p->task->raw) return false;
-    kvl_guard_task(p->task->name);
-    bool raw = p->task->raw(p->opts);
-    kvl_guard_task(NULL);
-    return raw;
-}
-
 static int point_fill_policy(struct kvl_point *p, const char *options, struct kvl_err *err)
 {
     struct kvl_buf text = { 0 }, rest = { 0 }, prefill = { 0 };
@@ -180,6 +169,17 @@ static int point_fill_policy(struct kvl_point *p, const char *options, struct kv
     return rc;
 }
 
+/* What is read, not asked, is raw text, too. */
+static bool point_raw(const struct kvl_point *p)
+{
+    if (kvl_point_reading(p)) return true;
+    if (!p->task->raw) return false;
+    kvl_guard_task(p->task->name);
+    bool raw = p->task->raw(p->opts);
+    kvl_guard_task(NULL);
+    return raw;
+}
+
 /* Adds the point with these options. */
 static int point_add(struct point_entry *e, const char *options)
 {
@@ -191,11 +191,11 @@ static int point_add(struct point_entry *e, const char *options)
     p.code = p.task ? kvl_registry_task_code(e->registry, p.task)
                     : kvl_registry_code(e->registry, p.policy);
     if (rc == KVL_OK && p.task) rc = point_hash_text(&p, err);
-    if (rc == KVL_OK && p.task) p.raw = point_raw(&p);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
     e->out->v = v;
     if (rc == KVL_OK) {
+        p.raw = p.task && point_raw(&p);
         e->out->v[e->out->n++] = p;
         return KVL_OK;
     }

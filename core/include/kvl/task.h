@@ -125,11 +125,11 @@ struct kvl_task {
     /* Writes all of *out.  NULL: the task asks nothing, what is measured is how well its text is
      * predicted.  `generate` then makes a context and no question. */
     void (*score)(const struct kvl_question *q, const char *prediction, struct kvl_task_score *out);
-    /* Probability that an answer picked without the context is right: the chance line. */
-    double (*chance)(const void *opts);
     /* Whether its prompts are raw text for every model, as published: few-shot and code tasks.  NULL: an
      * instruct model is asked in its chat template. */
     bool (*raw)(const void *opts);
+    /* Probability that an answer picked without the context is right: the chance line. */
+    double (*chance)(const void *opts);
 };
 
 #ifdef KVL_PLUGIN
