@@ -58,6 +58,7 @@ struct kvl_point {
     const struct kvl_policy *policy;
     char *options; /* task: all of them; policy: the explicit ones, in table order */
     void *opts;    /* task: its options struct; policy: NULL */
+    bool raw;      /* task: no chat template is put around its prompts */
     uint64_t code; /* hash of its sources, or of the shared object that it came from */
     uint64_t data; /* task: hash of the files that it reads, 0 = none */
     struct kvl_task_source *source; /* task: what it read, NULL = its contexts are made */

@@ -2,6 +2,7 @@
 #include "config_point.h"
 
 #include "code.h"
+#include "guard.h"
 #include "policy_spec.h"
 
 #include <stdlib.h>
@@ -205,6 +206,17 @@ static int point_fill_policy(struct kvl_point *p, const char *options, struct kv
     return rc;
 }
 
+/* What is read, not asked, is raw text, too. */
+static bool point_raw(const struct kvl_point *p)
+{
+    if (kvl_point_reading(p)) return true;
+    if (!p->task->raw) return false;
+    kvl_guard_task(p->task->name);
+    bool raw = p->task->raw(p->opts);
+    kvl_guard_task(NULL);
+    return raw;
+}
+
 /* Adds the point with these options. */
 static int point_add(struct point_entry *e, const char *options)
 {
@@ -220,6 +232,7 @@ static int point_add(struct point_entry *e, const char *options)
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
     e->out->v = v;
     if (rc == KVL_OK) {
+        p.raw = p.task && point_raw(&p);
         e->out->v[e->out->n++] = p;
         return KVL_OK;
     }

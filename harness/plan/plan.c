@@ -55,7 +55,7 @@ static bool context_has_spans(const struct kvl_question *q, size_t bytes)
 /* What the rest relies on: a task may come from a plug-in. */
 const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct kvl_group *g)
 {
-    return g->speed || kvl_point_reading(g->task) ? &w->raw : &w->asks;
+    return g->speed || g->task->raw ? &w->raw : &w->asks;
 }
 
 static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
@@ -74,6 +74,10 @@ static int context_check(const struct kvl_task *task, const struct kvl_task_requ
         if (!q->text || !q->answer || !q->gold || q->max_new_tok < 1)
             return kvl_fail(err, KVL_ETASK,
                             "task %s: question %d lacks its text, answer, gold or max_new_tok",
+                            task->name, i);
+        if (q->n_prefix > strlen(q->text))
+            return kvl_fail(err, KVL_ETASK,
+                            "task %s: the answer prefix of question %d is longer than its text",
                             task->name, i);
         if (!context_has_spans(q, strlen(s->context)))
             return kvl_fail(err, KVL_ETASK,
@@ -155,9 +159,9 @@ static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
     return kvl_buf_adds(b, "mode=decode");
 }
 
-static int plan_key_prompt(const struct kvl_work *w, struct kvl_buf *b)
+static int plan_key_prompt(const struct kvl_work *w, const struct kvl_cell *c, struct kvl_buf *b)
 {
-    KVL_TRY(kvl_prompt_key(&w->asks, b));
+    if (!c->task->raw) KVL_TRY(kvl_prompt_key(&w->asks, b));
     if (!(w->sweep->sampling.temperature > 0.0)) return KVL_OK;
     KVL_TRY(kvl_buf_adds(b, ";sampling="));
     return kvl_sampling_print(&w->sweep->sampling, b);
@@ -175,7 +179,7 @@ static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_b
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     KVL_TRY(plan_key_task(b, c->task));
-    if (!c->speed && !kvl_point_reading(c->task)) KVL_TRY(plan_key_prompt(w, b));
+    if (!c->speed && !kvl_point_reading(c->task)) KVL_TRY(plan_key_prompt(w, c, b));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
@@ -543,7 +547,7 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
     for (int32_t i = 0; !g->speed && i < sample->n_questions; i++) {
         const struct kvl_question *q = &sample->question[i];
         struct kvl_tokens tokens = { 0 };
-        int rc = kvl_prompt_question(&w->asks, q, &tokens, err);
+        int rc = kvl_prompt_question(kvl_group_prompt(w, g), q, &tokens, err);
         /* A length that is the most of context and question has the question. */
         *out = KVL_MAX(*out, (g->task->source ? 0 : tokens.n) + q->max_new_tok);
         kvl_tokens_free(&tokens);
@@ -637,7 +641,7 @@ static int plan_prompts(const struct plan *p)
     struct kvl_work *w = p->w;
     const struct kvl_sweep *s = w->sweep;
     bool asks = false;
-    for (size_t t = 0; t < s->tasks.n; t++) asks = asks || !kvl_point_reading(&s->tasks.v[t]);
+    for (size_t t = 0; t < s->tasks.n; t++) asks = asks || !s->tasks.v[t].raw;
     KVL_TRY(kvl_prompt_open(w->model, "none", NULL, &w->raw, p->err));
     return kvl_prompt_open(w->model,
                            asks && s->chat ? s->chat

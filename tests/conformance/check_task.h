@@ -351,6 +351,8 @@ static inline int task_check_question(const struct task_subject *s, const struct
     struct kvl_tokens answer = { 0 };
     if (!q->text || !q->text[0] || !q->answer || !q->answer[0] || !q->gold || !q->gold[0])
         return TASK_WRONG(err, "a question without text, answer or gold");
+    if (q->n_prefix > strlen(q->text))
+        return TASK_WRONG(err, "an answer prefix of %zu bytes of \"%s\"", q->n_prefix, q->text);
     kvl_encode(s->tokenizer, q->answer, strlen(q->answer), KVL_ENCODE_CONTINUE, &answer, NULL);
     int32_t n = answer.n + (a->options ? 0 : 1);
     kvl_tokens_free(&answer);

@@ -166,6 +166,7 @@ SLIP(border_in_a_word, {
     q->max_new_tok += 1;
     kvl_buf_free(&answer);
 })
+SLIP(prefix_is_longer, q->n_prefix = strlen(q->text) + 1;)
 SLIP(asks_twice, {
     if (s->n_questions > 1) text_set(&q->text, s->question[1].text);
 })
@@ -287,6 +288,7 @@ static const struct broken {
     { "cut", check_task_evidence, "max_new_tok 3", .generate = answer_is_cut },
     { "empty", check_task_evidence, "without text, answer", .generate = answer_empty },
     { "border", check_task_evidence, "other tokens together", .generate = border_in_a_word },
+    { "prefix", check_task_evidence, "an answer prefix of", .generate = prefix_is_longer },
     { "twice", check_task_options, "are the same", .generate = asks_twice },
     { "gold", check_task_scores, "the right answer", .generate = gold_of_another },
     { "all", check_task_scores, "a wrong answer \"\"", .score = takes_all },

@@ -285,6 +285,27 @@ static void test_keys(void **state)
     prompt_close(&t);
 }
 
+/* A task that was published without a template has none for any model. */
+static void test_raw_task(void **state)
+{
+    struct prompt_test t;
+    (void)state;
+    prompt_open(&t, CHATML);
+    prompt_ok(&t, "passkey, kv_retrieval", "");
+    kvl_work_destroy(t.work);
+    t.s.tasks.v[1].raw = true;
+    assert_int_equal(kvl_work_create(&t.s, t.model, &prompt_where, false, &t.work, &t.err), KVL_OK);
+    assert_string_equal(t.work->cell[0].chat, "chatml");
+    assert_string_equal(t.work->cell[1].chat, "none");
+    assert_null(strstr(t.work->cell[1].key, "chat"));
+    struct kvl_sample s;
+    assert_int_equal(kvl_context_generate(t.work, &t.work->group[1], 0, &s, &t.err), KVL_OK);
+    check_text(&t, &t.work->raw, NULL, &s, &s.question[0]);
+    assert_int_equal(s.tokens.n, 1200);
+    kvl_sample_free(&s);
+    prompt_close(&t);
+}
+
 /* ---- answer prefixes --------------------------------------------------------------------------- */
 
 static void test_prefixes(void **state)
@@ -333,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_contexts), cmocka_unit_test(test_too_short),
         cmocka_unit_test(test_trim),     cmocka_unit_test(test_auto),
         cmocka_unit_test(test_keys),     cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_raw_task),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,6 +129,28 @@ static void test_support(void **state)
     }
 }
 
+/* Many small vocabularies: nothing that the filters leave out is ever drawn. */
+static void test_small(void **state)
+{
+    struct kvl_sampler s;
+    (void)state;
+    assert_int_equal(kvl_sampler_create(17, &s, NULL), KVL_OK);
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        float logits[17];
+        double p[17];
+        int32_t n = 2 + (int32_t)(seed % 16);
+        struct kvl_sampling how = { .temperature = 20.0, .top_p = 1.0, .seed = seed };
+        how.top_k = 1 + (int32_t)(seed / 16) % n;
+        fill_logits(logits, n, seed, 2.0);
+        define(&how, logits, n, p);
+        for (int32_t i = 0; i < 12; i++) {
+            int32_t id = kvl_sampler_token(&s, &how, seed, i, logits, n);
+            if (!(p[id] > 0)) fail_msg("seed %d: token %d of %d", (int)seed, id, n);
+        }
+    }
+    kvl_sampler_free(&s);
+}
+
 /* ---- edges ----------------------------------------------------------------------------------- */
 
 static void test_greedy(void **state)
@@ -283,8 +305,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distribution), cmocka_unit_test(test_support),
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_counters),
-        cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_small),        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_counters),     cmocka_unit_test(test_forks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

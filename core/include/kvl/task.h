@@ -146,6 +146,9 @@ struct kvl_task {
     /* Writes all of *out.  NULL: the task asks nothing, what is measured is how well its text is
      * predicted.  `generate` then makes a context and no question. */
     void (*score)(const struct kvl_question *q, const char *prediction, struct kvl_task_score *out);
+    /* Whether its prompts are raw text for every model, as published: few-shot and code tasks.  NULL: an
+     * instruct model is asked in its chat template. */
+    bool (*raw)(const void *opts);
     /* Probability that an answer picked without the context is right: the chance line. */
     double (*chance)(const void *opts);
     /* Tasks that read files: what they have.  NULL, both: contexts are made.  KVL_EINVAL with file, line
