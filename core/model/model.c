@@ -102,8 +102,13 @@ static int model_chat(struct kvl_model *m, struct kvl_err *err)
 {
     static const char key[] = "tokenizer.chat_template";
     struct kvl_str text;
-    if (!kvl_gguf_has(m->file, key)) return KVL_OK;
-    KVL_TRY(kvl_gguf_str(m->file, key, &text, err));
+    const char *beside = kvl_tokenizer_template(m->tokenizer); /* of a folder */
+    if (kvl_gguf_has(m->file, key))
+        KVL_TRY(kvl_gguf_str(m->file, key, &text, err));
+    else if (beside)
+        text = (struct kvl_str){ beside, strlen(beside) };
+    else
+        return KVL_OK;
     m->chat = strndup(text.s, text.len);
     return m->chat ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for the chat template");
 }
