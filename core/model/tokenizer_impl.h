@@ -36,7 +36,7 @@ enum tok_type {
     TOK_BYTE = 6,
 };
 
-enum { TOK_MAX_PATTERNS = 8, TOK_MAX_TOKENS = 1 << 24 };
+enum { TOK_MAX_PATTERNS = 8, TOK_MAX_TOKENS = 1 << 24, TOK_SHOWN = 32 };
 
 /* What a tokenizer.json says of an added token. */
 enum tok_flag {
@@ -148,6 +148,8 @@ int32_t kvl_tok_find(const struct kvl_tokenizer *t, const char *s, size_t len); 
 int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t len);
 /* The value of the text "<0xNN>", -1 for another text. */
 int kvl_tok_byte_value(struct kvl_str s);
+/* A text for a message: printable ASCII, cut short. */
+const char *kvl_tok_show(struct kvl_str s, char out[TOK_SHOWN + 4]);
 struct kvl_str kvl_tok_string(const struct tok_strings *s, int32_t i);
 int kvl_tok_strings_init(struct tok_strings *s, int32_t n, size_t bytes);
 
