@@ -1240,7 +1240,8 @@ static void test_long_words(void **state)
     struct kvl_tokenizer *t = from_writer(&w);
     check_long(t);
     kvl_tokenizer_destroy(t);
-    static const char *const pre[] = { "gpt-2", "llama-bpe", "tekken", "default" };
+    static const char *const pre[] = { "gpt-2",   "llama-bpe",    "tekken",
+                                       "default", "deepseek-llm", "deepseek-v3" };
     for (size_t p = 0; p < sizeof pre / sizeof pre[0]; p++) {
         t = pieces_tokenizer(pre[p], "aaaabab  \n ");
         check_long(t);
