@@ -1,5 +1,5 @@
-/* A tokenizer from a Hugging Face folder: tokenizer.json, else tokenizer.model; which tokens begin and
- * end a text from the configurations beside it. */
+/* A tokenizer from a Hugging Face folder: tokenizer.json, else tokenizer.model, else vocab.json and
+ * merges.txt; which tokens begin and end a text from the configurations beside it. */
 #include "tokenizer_hf.h"
 
 #include <errno.h>
@@ -153,7 +153,7 @@ static int load_json(struct tok_hf *h)
 {
     KVL_TRY(kvl_tok_json_vocab(h));
     KVL_TRY(load_ids(h));
-    h->file = "tokenizer.json";
+    h->file = h->main;
     hash_rules(h);
     KVL_TRY(h->t->bpe ? kvl_tok_bpe_texts(h->t, h->err) : kvl_tok_spm_texts(h->t, h->err));
     return kvl_tok_json_merges(h);
@@ -177,7 +177,7 @@ static int load_proto(struct tok_hf *h)
 static int load(struct tok_hf *h)
 {
     h->t->bos = h->t->eos = h->t->unk = -1;
-    h->file = "tokenizer.json";
+    h->file = h->main;
     int rc = h->json ? load_json(h) : load_proto(h);
     if (rc == KVL_OK) rc = kvl_tok_load_special(h->t, h->err);
     if (rc != KVL_OK) return kvl_fail_at(h->err, rc, "%s/%s", h->dir, h->file);
@@ -203,6 +203,25 @@ int kvl_tok_hf_create(struct tok_hf *h, struct kvl_tokenizer **out)
     return rc;
 }
 
+static int read_gpt2(struct tok_hf *h)
+{
+    struct kvl_buf merges = { 0 };
+    json_t *vocab = NULL;
+    bool there = false;
+    int rc = read_json(h, "vocab.json", &vocab);
+    if (rc == KVL_OK) rc = read_file(h, "merges.txt", &merges, &there);
+    h->main = "vocab.json";
+    if (rc == KVL_OK && vocab && there)
+        rc = kvl_tok_gpt2_files(h, vocab, &merges);
+    else if (rc == KVL_OK)
+        rc = kvl_fail(h->err, KVL_EMODEL,
+                      "%s: no tokenizer.json, no tokenizer.model, no vocab.json with merges.txt",
+                      h->dir);
+    json_decref(vocab);
+    kvl_buf_free(&merges);
+    return rc;
+}
+
 static int read_folder(struct tok_hf *h)
 {
     bool proto, jinja;
@@ -215,17 +234,12 @@ static int read_folder(struct tok_hf *h)
     KVL_TRY(read_json(h, "chat_template.json", &h->chat));
     KVL_TRY(read_file(h, "chat_template.jinja", &h->jinja, &jinja));
     KVL_TRY(read_file(h, "tokenizer.model", &h->proto, &proto));
-    if (h->json || proto) return KVL_OK;
-    return kvl_fail(h->err, KVL_EMODEL,
-                    "%s: neither tokenizer.json nor tokenizer.model is there; where transformers "
-                    "can load the folder, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) "
-                    "writes tokenizer.json",
-                    h->dir);
+    return h->json || proto ? KVL_OK : read_gpt2(h);
 }
 
 int kvl_tokenizer_from_hf(const char *dir, struct kvl_tokenizer **out, struct kvl_err *err)
 {
-    struct tok_hf h = { .dir = dir, .err = err };
+    struct tok_hf h = { .dir = dir, .main = "tokenizer.json", .err = err };
     int rc = read_folder(&h);
     if (rc == KVL_OK) rc = kvl_tok_hf_create(&h, out);
     json_t *const file[] = { h.json, h.config, h.map, h.generation, h.model, h.added, h.chat };

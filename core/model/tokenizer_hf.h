@@ -9,6 +9,7 @@
 /* A folder's files.  Values are NULL, and bytes empty, where there is no such file. */
 struct tok_hf {
     const char *dir;
+    const char *main;            /* where `json` came from: "tokenizer.json" */
     const char *file;            /* being read: for messages */
     json_t *json;                /* tokenizer.json */
     json_t *config;              /* tokenizer_config.json */
@@ -57,6 +58,9 @@ int kvl_tok_json_added(const struct tok_hf *h, const json_t *v, const char *path
 
 /* tokenizer_steps.c: how tokenizer.json wants a text prepared; whether BOS and EOS are added. */
 int kvl_tok_json_steps(struct tok_hf *h);
+
+/* tokenizer_gpt2.c: vocab.json and merges.txt to `json`. */
+int kvl_tok_gpt2_files(struct tok_hf *h, json_t *vocab, const struct kvl_buf *merges);
 
 /* tokenizer_proto.c: tokenizer.model, with the tokens that added_tokens.json and
  * tokenizer_config.json add.  Texts and ids; *score [t->n] (kvl_free) for later. */

@@ -11,6 +11,7 @@
  *   tokenizer_hf.c       from a Hugging Face folder: which files, BOS, EOS, ends
  *   tokenizer_json.c     tokenizer.json: vocabulary, merges, added tokens
  *   tokenizer_steps.c    tokenizer.json: normalizer, pre-tokenizer, post-processor
+ *   tokenizer_gpt2.c     vocab.json and merges.txt
  *   tokenizer_proto.c    tokenizer.model of SentencePiece
  *   tokenizer_nfc.c      Unicode's canonical composition
  *

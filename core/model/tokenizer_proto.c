@@ -62,7 +62,13 @@ static struct proto message(struct kvl_str s)
 
 static int damaged(const struct tok_hf *h)
 {
-    return kvl_fail(h->err, KVL_EMODEL, "not a SentencePiece model: no protobuf message");
+    /* Llama 3 and GLM-4 have base64 texts and ranks under the same name. */
+    size_t n = strspn(h->proto.data ? h->proto.data : "",
+                      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
+    bool tiktoken = n > 0 && h->proto.data[n] == ' ';
+    return kvl_fail(h->err, KVL_EMODEL, "not a SentencePiece model: %s",
+                    tiktoken ? "a list of tiktoken's; want tokenizer.json beside it"
+                             : "no protobuf message");
 }
 
 /* What of the file decides ids. */

@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                  "\"added_tokens_decoder\":{\"3\":{\"content\":\"<|x|>\"},"
                                  "\"9\":{\"content\":\"[u]\",\"special\":true}}}";
     struct kvl_err err = { 0 };
-    struct tok_hf h = { .dir = "folder", .err = &err };
+    struct tok_hf h = { .dir = "folder", .main = "tokenizer.json", .err = &err };
     struct kvl_tokenizer *t = NULL;
     if (size == 0) return 0;
     if (data[0] & 2) h.config = json_loads(config, 0, NULL);
