@@ -99,7 +99,9 @@ static int load_ids(struct tok_hf *h)
     const json_t *eos = json_object_get(h->config, "add_eos_token");
     if (json_is_boolean(bos)) t->add_bos = json_is_true(bos);
     if (json_is_boolean(eos)) t->add_eos = json_is_true(eos);
-    KVL_TRY(token_id(h, "bos", &t->bos));
+    /* The token that tokenizer.json puts in front, whatever the others call BOS. */
+    bool fixed = t->add_bos && t->bos >= 0 && t->bos < t->n && !json_is_boolean(bos) && h->json;
+    if (!fixed) KVL_TRY(token_id(h, "bos", &t->bos));
     KVL_TRY(token_id(h, "eos", &t->eos));
     if (t->eos >= 0) t->ends[t->eos] = true;
     if (t->unk >= 0 && t->unk != t->bos && t->unk != t->eos) t->type[t->unk] = TOK_UNKNOWN;

@@ -409,6 +409,31 @@ static void test_holes_and_templates(void **state)
     folder_remove(&f);
 }
 
+/* The token that tokenizer.json puts in front is BOS, unless the configuration decides. */
+static void test_front_token(void **state)
+{
+    (void)state;
+    static const char *const config[] = {
+        "{\"bos_token\":\"<|end_of_text|>\"}",
+        "{\"bos_token\":\"<|end_of_text|>\",\"add_bos_token\":true}",
+        "{\"bos_token\":null,\"add_bos_token\":false}",
+    };
+    static const char *const bos[] = { "<|begin_of_text|>", "<|end_of_text|>", NULL };
+    for (size_t i = 0; i < 3; i++) {
+        struct folder f = changed_folder("llama3", "version", "\"1.0\"");
+        struct kvl_tokenizer *t = NULL;
+        struct kvl_tokens ids = { 0 };
+        folder_write(&f, "tokenizer_config.json", config[i], strlen(config[i]));
+        assert_int_equal(kvl_tokenizer_from_hf(f.dir, &t, NULL), KVL_OK);
+        assert_int_equal(kvl_tokenizer_bos(t), bos[i] ? id_of(t, bos[i]) : -1);
+        assert_int_equal(kvl_encode(t, "", 0, KVL_ENCODE_BOS, &ids, NULL), KVL_OK);
+        assert_int_equal(ids.n, bos[i] != NULL);
+        kvl_tokens_free(&ids);
+        kvl_tokenizer_destroy(t);
+        folder_remove(&f);
+    }
+}
+
 /* What decides ids changes the hash. */
 static void test_hash(void **state)
 {
@@ -575,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_holes_and_templates),
+        cmocka_unit_test(test_front_token),
         cmocka_unit_test(test_hash),
         cmocka_unit_test(test_gpt2_files),
         cmocka_unit_test(test_proto),
