@@ -1,5 +1,5 @@
-/* A tokenizer from a Hugging Face folder: tokenizer.json, else tokenizer.model; which tokens begin and
- * end a text from the configurations beside it. */
+/* A tokenizer from a Hugging Face folder: tokenizer.json, else tokenizer.model, else vocab.json and
+ * merges.txt; which tokens begin and end a text from the configurations beside it. */
 #include "tokenizer_hf.h"
 
 #include <errno.h>
@@ -99,7 +99,9 @@ static int load_ids(struct tok_hf *h)
     const json_t *eos = json_object_get(h->config, "add_eos_token");
     if (json_is_boolean(bos)) t->add_bos = json_is_true(bos);
     if (json_is_boolean(eos)) t->add_eos = json_is_true(eos);
-    KVL_TRY(token_id(h, "bos", &t->bos));
+    /* The token that tokenizer.json puts in front, whatever the others call BOS. */
+    bool fixed = t->add_bos && t->bos >= 0 && t->bos < t->n && !json_is_boolean(bos) && h->json;
+    if (!fixed) KVL_TRY(token_id(h, "bos", &t->bos));
     KVL_TRY(token_id(h, "eos", &t->eos));
     if (t->eos >= 0) t->ends[t->eos] = true;
     if (t->unk >= 0 && t->unk != t->bos && t->unk != t->eos) t->type[t->unk] = TOK_UNKNOWN;
@@ -131,17 +133,10 @@ static struct kvl_str find_template(const json_t *v)
 
 static int load_template(struct tok_hf *h)
 {
-    struct kvl_buf text = { 0 };
-    json_t *old = NULL;
-    bool there;
-    int rc = read_file(h, "chat_template.jinja", &text, &there);
-    if (rc == KVL_OK && !there) rc = read_json(h, "chat_template.json", &old);
-    struct kvl_str s = { text.data, text.len };
-    if (!there) s = find_template(json_object_get(old ? old : h->config, "chat_template"));
-    if (rc == KVL_OK && s.len) rc = set_template(h, s);
-    json_decref(old);
-    kvl_buf_free(&text);
-    return rc;
+    const json_t *old = json_object_get(h->chat ? h->chat : h->config, "chat_template");
+    struct kvl_str s = { h->jinja.data, h->jinja.len };
+    if (s.len == 0) s = find_template(old);
+    return s.len ? set_template(h, s) : KVL_OK;
 }
 
 /* ---- the whole ----------------------------------------------------------------------------- */
@@ -160,7 +155,7 @@ static int load_json(struct tok_hf *h)
 {
     KVL_TRY(kvl_tok_json_vocab(h));
     KVL_TRY(load_ids(h));
-    h->file = "tokenizer.json";
+    h->file = h->main;
     hash_rules(h);
     KVL_TRY(h->t->bpe ? kvl_tok_bpe_texts(h->t, h->err) : kvl_tok_spm_texts(h->t, h->err));
     return kvl_tok_json_merges(h);
@@ -168,68 +163,90 @@ static int load_json(struct tok_hf *h)
 
 static int load_proto(struct tok_hf *h)
 {
-    struct kvl_buf file = { 0 };
-    json_t *added = NULL;
     float *score = NULL;
-    bool there;
     h->file = "tokenizer.model";
-    int rc = read_file(h, h->file, &file, &there);
-    if (rc == KVL_OK && !there) {
-        h->file = NULL;
-        rc = kvl_fail(h->err, KVL_EMODEL,
-                      "neither tokenizer.json nor tokenizer.model is there; where transformers can "
-                      "load the folder, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) "
-                      "writes tokenizer.json");
-    }
-    if (rc == KVL_OK) rc = read_json(h, "added_tokens.json", &added);
-    if (rc == KVL_OK) rc = kvl_tok_proto_load(h, &file, added, &score);
+    int rc = kvl_tok_proto_load(h, &score);
     if (rc == KVL_OK) rc = load_ids(h);
     if (rc == KVL_OK) {
         h->file = "tokenizer.model";
         hash_rules(h);
         rc = kvl_tok_spm_scores(h->t, score, "score of piece", h->hash, h->err);
     }
-    json_decref(added);
     kvl_free(score);
-    kvl_buf_free(&file);
     return rc;
 }
 
-static int load_folder(struct tok_hf *h)
+static int load(struct tok_hf *h)
 {
+    h->t->bos = h->t->eos = h->t->unk = -1;
+    h->file = h->main;
+    int rc = h->json ? load_json(h) : load_proto(h);
+    if (rc == KVL_OK) rc = kvl_tok_load_special(h->t, h->err);
+    if (rc != KVL_OK) return kvl_fail_at(h->err, rc, "%s/%s", h->dir, h->file);
+    return load_template(h);
+}
+
+int kvl_tok_hf_create(struct tok_hf *h, struct kvl_tokenizer **out)
+{
+    h->t = kvl_alloc(1, sizeof *h->t);
+    h->hash = XXH3_createState();
+    int rc = h->t && h->hash ? KVL_OK : kvl_fail(h->err, KVL_ENOMEM, "no memory for a tokenizer");
+    if (rc == KVL_OK) {
+        XXH3_64bits_reset(h->hash);
+        rc = load(h);
+    }
+    if (rc == KVL_OK) {
+        h->t->hash = XXH3_64bits_digest(h->hash);
+        *out = h->t;
+        h->t = NULL;
+    }
+    XXH3_freeState(h->hash);
+    kvl_tokenizer_destroy(h->t);
+    return rc;
+}
+
+static int read_gpt2(struct tok_hf *h)
+{
+    struct kvl_buf merges = { 0 };
+    json_t *vocab = NULL;
+    bool there = false;
+    int rc = read_json(h, "vocab.json", &vocab);
+    if (rc == KVL_OK) rc = read_file(h, "merges.txt", &merges, &there);
+    h->main = "vocab.json";
+    if (rc == KVL_OK && vocab && there)
+        rc = kvl_tok_gpt2_files(h, vocab, &merges);
+    else if (rc == KVL_OK)
+        rc = kvl_fail(h->err, KVL_EMODEL,
+                      "%s: no tokenizer.json, no tokenizer.model, no vocab.json with merges.txt",
+                      h->dir);
+    json_decref(vocab);
+    kvl_buf_free(&merges);
+    return rc;
+}
+
+static int read_folder(struct tok_hf *h)
+{
+    bool proto, jinja;
     KVL_TRY(read_json(h, "tokenizer.json", &h->json));
     KVL_TRY(read_json(h, "tokenizer_config.json", &h->config));
     KVL_TRY(read_json(h, "special_tokens_map.json", &h->map));
     KVL_TRY(read_json(h, "generation_config.json", &h->generation));
     KVL_TRY(read_json(h, "config.json", &h->model));
-    h->file = "tokenizer.json";
-    int rc = h->json ? load_json(h) : load_proto(h);
-    if (rc == KVL_OK) rc = kvl_tok_load_special(h->t, h->err);
-    if (rc != KVL_OK)
-        return kvl_fail_at(h->err, rc, "%s%s%s", h->dir, h->file ? "/" : "",
-                           h->file ? h->file : "");
-    return load_template(h);
+    KVL_TRY(read_json(h, "added_tokens.json", &h->added));
+    KVL_TRY(read_json(h, "chat_template.json", &h->chat));
+    KVL_TRY(read_file(h, "chat_template.jinja", &h->jinja, &jinja));
+    KVL_TRY(read_file(h, "tokenizer.model", &h->proto, &proto));
+    return h->json || proto ? KVL_OK : read_gpt2(h);
 }
 
 int kvl_tokenizer_from_hf(const char *dir, struct kvl_tokenizer **out, struct kvl_err *err)
 {
-    struct tok_hf h = { .dir = dir, .err = err };
-    h.t = kvl_alloc(1, sizeof *h.t);
-    h.hash = XXH3_createState();
-    int rc = h.t && h.hash ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for a tokenizer");
-    if (rc == KVL_OK) {
-        XXH3_64bits_reset(h.hash);
-        h.t->bos = h.t->eos = h.t->unk = -1;
-        rc = load_folder(&h);
-    }
-    if (rc == KVL_OK) {
-        h.t->hash = XXH3_64bits_digest(h.hash);
-        *out = h.t;
-        h.t = NULL;
-    }
-    json_t *const file[] = { h.json, h.config, h.map, h.generation, h.model };
+    struct tok_hf h = { .dir = dir, .main = "tokenizer.json", .err = err };
+    int rc = read_folder(&h);
+    if (rc == KVL_OK) rc = kvl_tok_hf_create(&h, out);
+    json_t *const file[] = { h.json, h.config, h.map, h.generation, h.model, h.added, h.chat };
     for (size_t i = 0; i < sizeof file / sizeof file[0]; i++) json_decref(file[i]);
-    XXH3_freeState(h.hash);
-    kvl_tokenizer_destroy(h.t);
+    kvl_buf_free(&h.proto);
+    kvl_buf_free(&h.jinja);
     return rc;
 }

@@ -11,6 +11,7 @@
  *   tokenizer_hf.c       from a Hugging Face folder: which files, BOS, EOS, ends
  *   tokenizer_json.c     tokenizer.json: vocabulary, merges, added tokens
  *   tokenizer_steps.c    tokenizer.json: normalizer, pre-tokenizer, post-processor
+ *   tokenizer_gpt2.c     vocab.json and merges.txt
  *   tokenizer_proto.c    tokenizer.model of SentencePiece
  *   tokenizer_nfc.c      Unicode's canonical composition
  *
@@ -36,7 +37,7 @@ enum tok_type {
     TOK_BYTE = 6,
 };
 
-enum { TOK_MAX_PATTERNS = 8, TOK_MAX_TOKENS = 1 << 24 };
+enum { TOK_MAX_PATTERNS = 8, TOK_MAX_TOKENS = 1 << 24, TOK_SHOWN = 32 };
 
 /* What a tokenizer.json says of an added token. */
 enum tok_flag {
@@ -149,6 +150,8 @@ int32_t kvl_tok_find(const struct kvl_tokenizer *t, const char *s, size_t len); 
 int32_t kvl_tok_find_text(const struct kvl_tokenizer *t, const char *s, size_t len);
 /* The value of the text "<0xNN>", -1 for another text. */
 int kvl_tok_byte_value(struct kvl_str s);
+/* A text for a message: printable ASCII, cut short. */
+const char *kvl_tok_show(struct kvl_str s, char out[TOK_SHOWN + 4]);
 struct kvl_str kvl_tok_string(const struct tok_strings *s, int32_t i);
 int kvl_tok_strings_init(struct tok_strings *s, int32_t n, size_t bytes);
 

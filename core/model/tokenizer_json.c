@@ -55,6 +55,14 @@ int kvl_tok_json_added(const struct tok_hf *h, const json_t *v, const char *path
     return KVL_OK;
 }
 
+int kvl_tok_hf_count(const struct tok_hf *h, int32_t n, size_t tokens)
+{
+    enum { SPARE = 65536 };
+    if ((size_t)n <= 2 * tokens + SPARE) return KVL_OK;
+    return kvl_fail(h->err, KVL_EMODEL, "%zu tokens with ids up to %d, want ids without such gaps",
+                    tokens, n - 1);
+}
+
 /* Names for the ids that a file leaves out: a block of names (kvl_free). */
 static char (*name_holes(struct kvl_str *text, int32_t n))[24]
 {
@@ -191,6 +199,7 @@ int kvl_tok_json_vocab(struct tok_hf *h)
     struct kvl_str *base = NULL;
     uint8_t *type = NULL;
     int rc = added ? read_added(h, added, &n) : no_memory(h, n);
+    if (rc == KVL_OK) rc = kvl_tok_hf_count(h, n, json_object_size(vocab) + n_added);
     if (rc == KVL_OK) {
         base = kvl_alloc((size_t)n, sizeof *base);
         type = kvl_alloc((size_t)n, sizeof *type);

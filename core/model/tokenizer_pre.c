@@ -187,9 +187,11 @@ int kvl_tok_add_pattern(struct kvl_tokenizer *t, const char *pattern, const char
     pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                                    PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
     if (!re) {
+        char shown[TOK_SHOWN + 4];
+        struct kvl_str rest = { pattern + at, strlen(pattern + at) };
         pcre2_get_error_message(code, why, sizeof why);
-        return kvl_fail(err, KVL_EMODEL, "%s: pattern \"%.80s\", offset %zu: %s", of, pattern, at,
-                        (const char *)why);
+        return kvl_fail(err, KVL_EMODEL, "%s: a pattern at \"%s\": %s", of,
+                        kvl_tok_show(rest, shown), (const char *)why);
     }
     t->pattern[t->n_patterns++] = re;
     (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
@@ -251,8 +253,11 @@ int kvl_tok_regex(const char *in, const char *path, struct kvl_buf *out, struct 
     for (const char *s = in; *s;) {
         const char *word = NULL;
         size_t n = regex_part(s, in_class, &word);
-        if (n == 0)
-            return kvl_fail(err, KVL_EMODEL, "%s: \"%.8s\" in a pattern is not supported", path, s);
+        if (n == 0) {
+            char shown[TOK_SHOWN + 4];
+            return kvl_fail(err, KVL_EMODEL, "%s: \"%s\" in a pattern is not supported", path,
+                            kvl_tok_show((struct kvl_str){ s, strnlen(s, 8) }, shown));
+        }
         KVL_TRY(add(out, word ? word : s, word ? strlen(word) : n, err));
         if (!in_class && *s == '[') {
             in_class = true;

@@ -62,7 +62,13 @@ static struct proto message(struct kvl_str s)
 
 static int damaged(const struct tok_hf *h)
 {
-    return kvl_fail(h->err, KVL_EMODEL, "not a SentencePiece model: no protobuf message");
+    /* Llama 3 and GLM-4 have base64 texts and ranks under the same name. */
+    size_t n = strspn(h->proto.data ? h->proto.data : "",
+                      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
+    bool tiktoken = n > 0 && h->proto.data[n] == ' ';
+    return kvl_fail(h->err, KVL_EMODEL, "not a SentencePiece model: %s",
+                    tiktoken ? "a list of tiktoken's; want tokenizer.json beside it"
+                             : "no protobuf message");
 }
 
 /* What of the file decides ids. */
@@ -182,22 +188,21 @@ static int check_model(const struct tok_hf *h, const struct spm_model *m)
 static int add_token(struct tok_added *a, int64_t id, struct kvl_str text, struct spm_model *m,
                      const struct tok_hf *h)
 {
+    char shown[TOK_SHOWN + 4];
     if (id < 0 || id >= TOK_MAX_TOKENS)
-        return kvl_fail(h->err, KVL_EMODEL, "added token \"%.*s\" has id %lld, want 0 to %d",
-                        (int)KVL_MIN(text.len, (size_t)40), text.s, (long long)id,
-                        TOK_MAX_TOKENS - 1);
+        return kvl_fail(h->err, KVL_EMODEL, "added token \"%s\" has id %lld, want 0 to %d",
+                        kvl_tok_show(text, shown), (long long)id, TOK_MAX_TOKENS - 1);
     *a = (struct tok_added){ (int32_t)id, text, true, TOK_ADDED };
     m->n = KVL_MAX(m->n, (int32_t)id + 1);
     return KVL_OK;
 }
 
 /* {text: id} of added_tokens.json, then {"id": {content, ...}} of tokenizer_config.json. */
-static int read_added(struct tok_hf *h, json_t *texts, struct spm_model *m, struct tok_added *a,
-                      size_t *n)
+static int read_added(struct tok_hf *h, struct spm_model *m, struct tok_added *a, size_t *n)
 {
     const char *key;
     json_t *v;
-    json_object_foreach(texts, key, v)
+    json_object_foreach(h->added, key, v)
     {
         KVL_TRY(add_token(&a[*n], json_is_integer(v) ? json_integer_value(v) : -1,
                           (struct kvl_str){ key, strlen(key) }, m, h));
@@ -259,17 +264,17 @@ static int set_vocab(struct tok_hf *h, struct spm_model *m, const struct tok_add
     return kvl_tok_load_bytes(t, h->err);
 }
 
-static int load(struct tok_hf *h, const struct kvl_buf *file, json_t *texts, struct spm_model *m,
-                struct tok_added *a)
+static int load(struct tok_hf *h, struct spm_model *m, struct tok_added *a)
 {
     size_t n = 0;
-    KVL_TRY(read_added(h, texts, m, a, &n));
+    KVL_TRY(read_added(h, m, a, &n));
+    KVL_TRY(kvl_tok_hf_count(h, m->n, (size_t)m->n_pieces + n));
     m->text = kvl_alloc((size_t)m->n, sizeof *m->text);
     m->score = kvl_alloc((size_t)m->n, sizeof *m->score);
     m->type = kvl_alloc((size_t)m->n, sizeof *m->type);
     if (!m->text || !m->score || !m->type)
         return kvl_fail(h->err, KVL_ENOMEM, "no memory for %d tokens", m->n);
-    KVL_TRY(read_model(h, file, m));
+    KVL_TRY(read_model(h, &h->proto, m));
     KVL_TRY(check_model(h, m));
     char *user = unmark_user(m);
     int rc = user ? set_vocab(h, m, a, n) : kvl_fail(h->err, KVL_ENOMEM, "no memory for tokens");
@@ -277,18 +282,18 @@ static int load(struct tok_hf *h, const struct kvl_buf *file, json_t *texts, str
     return rc;
 }
 
-int kvl_tok_proto_load(struct tok_hf *h, const struct kvl_buf *file, json_t *texts, float **score)
+int kvl_tok_proto_load(struct tok_hf *h, float **score)
 {
     /* SentencePiece's defaults for what a file leaves out. */
     struct spm_model m = {
         .model_type = 1, .bos = 1, .eos = 2, .prefix = true, .squeeze = true, .escape = true
     };
-    size_t n_added = json_object_size(texts) +
+    size_t n_added = json_object_size(h->added) +
                      json_object_size(json_object_get(h->config, "added_tokens_decoder"));
-    KVL_TRY(count_pieces(h, file, &m.n_pieces));
+    KVL_TRY(count_pieces(h, &h->proto, &m.n_pieces));
     m.n = m.n_pieces;
     struct tok_added *a = kvl_alloc(n_added + 1, sizeof *a);
-    int rc = a ? load(h, file, texts, &m, a)
+    int rc = a ? load(h, &m, a)
                : kvl_fail(h->err, KVL_ENOMEM, "no memory for %zu added tokens", n_added);
     if (rc == KVL_OK) {
         *score = m.score;

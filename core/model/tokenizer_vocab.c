@@ -5,12 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { SHOWN = 32 };
-
-/* A token's text for a message: printable ASCII, cut short. */
-static const char *show(struct kvl_str s, char out[SHOWN + 4])
+const char *kvl_tok_show(struct kvl_str s, char out[TOK_SHOWN + 4])
 {
-    size_t n = KVL_MIN(s.len, (size_t)SHOWN);
+    size_t n = KVL_MIN(s.len, (size_t)TOK_SHOWN);
     for (size_t i = 0; i < n; i++) out[i] = s.s[i] < 0x20 || s.s[i] > 0x7e ? '?' : s.s[i];
     memcpy(out + n, s.len > n ? "..." : "", s.len > n ? 4 : 1);
     return out;
@@ -70,7 +67,7 @@ int kvl_tok_set_texts(struct kvl_tokenizer *t, const struct kvl_str *s, int32_t 
     if (!t->slot || kvl_tok_strings_init(&t->text, t->n, bytes) != KVL_OK)
         return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
     for (int32_t i = 0; i < t->n; i++) {
-        char shown[SHOWN + 4];
+        char shown[TOK_SHOWN + 4];
         if (s[i].len == 0) return kvl_fail(err, KVL_EMODEL, "token %d is empty", i);
         memcpy(t->text.data + t->text.at[i], s[i].s, s[i].len);
         t->text.at[i + 1] = t->text.at[i] + s[i].len;
@@ -78,7 +75,7 @@ int kvl_tok_set_texts(struct kvl_tokenizer *t, const struct kvl_str *s, int32_t 
         uint32_t *slot = find_slot(t, s[i].s, s[i].len);
         if (*slot)
             return kvl_fail(err, KVL_EMODEL, "tokens %d and %d are both \"%s\"", (int)*slot - 1, i,
-                            show(s[i], shown));
+                            kvl_tok_show(s[i], shown));
         *slot = (uint32_t)i + 1;
     }
     return KVL_OK;
@@ -157,12 +154,12 @@ int kvl_tok_load_bytes(struct kvl_tokenizer *t, struct kvl_err *err)
 {
     for (int32_t i = 0; i < t->n; i++) {
         if (t->type[i] != TOK_BYTE) continue;
-        char shown[SHOWN + 4];
+        char shown[TOK_SHOWN + 4];
         struct kvl_str s = kvl_tok_string(&t->text, i);
         int byte = kvl_tok_byte_value(s);
         if (byte < 0)
             return kvl_fail(err, KVL_EMODEL, "byte token %d is \"%s\", want <0x00> to <0xFF>", i,
-                            show(s, shown));
+                            kvl_tok_show(s, shown));
         if (t->byte_id[byte] >= 0)
             return kvl_fail(err, KVL_EMODEL, "tokens %d and %d are both byte 0x%02x",
                             t->byte_id[byte], i, (unsigned)byte);

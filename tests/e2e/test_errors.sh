@@ -86,7 +86,7 @@ refuse 2 'no file, want a path or - for standard input' tokenize -m m.gguf
 refuse 2 '--info goes with --model alone' tokenize -m m.gguf --info -
 refuse 2 'no model, want --model FILE' tokenize --info
 mkdir folder
-refuse_like 3 'folder: neither tokenizer.json nor tokenizer.model is there; .*' tokenize -m folder --info
+refuse 3 'folder: no tokenizer.json, no tokenizer.model, no vocab.json with merges.txt' tokenize -m folder --info
 echo '{"model":{"type":"Unigram"}}' >folder/tokenizer.json
 refuse 3 'folder/tokenizer.json: model.type is "Unigram", want "BPE"' tokenize -m folder -
 refuse 2 'none.txt: cannot open: No such file or directory' tokenize -m m.gguf none.txt

@@ -7,7 +7,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define SPACE "\xe2\x96\x81"
-enum { N_TOKENIZERS = 9, FIRST_SPM = 7, NO_BYTES = 8 };
+enum { N_TOKENIZERS = 14, FIRST_SPM = 12, NO_BYTES = 13 };
 
 static void must(bool ok)
 {
@@ -97,8 +97,10 @@ static struct kvl_tokenizer *create_spm(bool bytes)
 
 static const struct kvl_tokenizer *tokenizer(int which)
 {
-    static const char *const pre[FIRST_SPM] = { "gpt-2", "smollm", "llama-bpe", "smaug-bpe",
-                                                "qwen2", "tekken", "default" };
+    static const char *const pre[FIRST_SPM] = { "gpt-2",     "smollm",       "llama-bpe",
+                                                "smaug-bpe", "qwen2",        "tekken",
+                                                "default",   "deepseek-llm", "deepseek-v3",
+                                                "gpt-4o",    "qwen35",       "bailingmoe" };
     static struct kvl_tokenizer *made[N_TOKENIZERS]; /* kept for the whole run */
     if (!made[which])
         made[which] = which < FIRST_SPM ? create_bpe(pre[which]) : create_spm(which != NO_BYTES);

@@ -127,6 +127,23 @@ def gpt2():
     return t, {"special_tokens_map.json": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}}
 
 
+def opt():
+    """GPT-2's two files; </s> is BOS, EOS and unknown."""
+    t = byte_level([], regex=True)
+    vocab = {"<s>": 0, "<pad>": 1, "</s>": 2}
+    model = json.loads(t.to_str())["model"]
+    for text in model["vocab"]:
+        vocab.setdefault(text, len(vocab))
+    t = Tokenizer(models.BPE(vocab=vocab, merges=[tuple(m) for m in model["merges"]]))
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.add_special_tokens([added("</s>"), added("<pad>")])
+    t.post_processor = template(t, "</s>")
+    end = {"__type": "AddedToken", "content": "</s>", "normalized": True}
+    return t, {"tokenizer_config.json": {"bos_token": end, "eos_token": end, "unk_token": end, "add_bos_token": True,
+                                         "add_prefix_space": False, "tokenizer_class": "GPT2Tokenizer"},
+               "special_tokens_map.json": {"bos_token": "</s>", "pad_token": "<pad>"}}
+
+
 def digits():
     t = byte_level([pre_tokenizers.Digits(individual_digits=True)], regex=True)
     t.add_special_tokens([added("<|endoftext|>")])
@@ -182,7 +199,12 @@ def save(make, texts):
     if name == "gpt2":  # as old files are: no type, merges in one text
         del data["model"]["type"]
         data["model"]["merges"] = [" ".join(m) for m in data["model"]["merges"]]
-    write(f"{name}/tokenizer.json", data)
+    if name == "opt":
+        write("opt/vocab.json", data["model"]["vocab"])
+        with open(os.path.join(HERE, "opt", "merges.txt"), "w", encoding="utf-8") as f:
+            f.write("#version: 0.2\n" + "".join(" ".join(m) + "\n" for m in data["model"]["merges"]))
+    else:
+        write(f"{name}/tokenizer.json", data)
     for file, content in files.items():
         write(f"{name}/{file}", content)
     t = Tokenizer.from_str(json.dumps(data))
@@ -209,7 +231,7 @@ def save_spm(texts):
 def main():
     texts = make_texts()
     write("texts.json", texts)
-    for make in (llama3, qwen2, gpt2, digits, deepseek, llama2, mistral, metaspace, gemma):
+    for make in (llama3, qwen2, gpt2, opt, digits, deepseek, llama2, mistral, metaspace, gemma):
         save(make, texts)
     try:
         save_spm(texts)

@@ -658,6 +658,50 @@ static void test_ignore_merges(void **state)
     }
 }
 
+/* Whether a piece that is a token is taken at once and whether BOS is added, unless a key says. */
+static void expect_defaults(const char *tags, bool yes)
+{
+    char list[400], *rest = list;
+    snprintf(list, sizeof list, "%s", tags);
+    for (char *tag; (tag = strsep(&rest, " "));) {
+        for (int key = -1; key < 2; key++) {
+            struct vocab v = bpe_vocab();
+            struct gw w;
+            vocab_add(&v,
+                      "\xc4\xa0"
+                      "abc",
+                      1, 0);
+            bpe_write(&v, tag, 0, NULL, &w);
+            gw_u32(&w, "tokenizer.ggml.bos_token_id", GW_BOS);
+            if (key >= 0) gw_bool(&w, "tokenizer.ggml.add_bos_token", key);
+            struct kvl_tokenizer *t = from_writer(&w);
+            struct kvl_tokens out = encode(t, " abc", 4, KVL_ENCODE_BOS);
+            bool bos = out.id[0] == GW_BOS, want = key < 0 ? yes : key;
+            if (bos != want || out.n != bos + (yes ? 1 : 4)) fail_msg("defaults of %s", tag);
+            kvl_tokens_free(&out);
+            kvl_tokenizer_destroy(t);
+        }
+    }
+}
+
+static void test_pre_defaults(void **state)
+{
+    (void)state;
+    expect_defaults("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral lfm2 midm-2.0 tekken",
+                    true);
+    expect_defaults(
+        "default gpt-2 mpt olmo roberta-bpe phi-2 exaone4 jais trillion granite-docling "
+        "gigachat a.x-4.0 mellum smollm starcoder refact command-r codeshell exaone",
+        false);
+    expect_defaults("minerva-7b mellum2 smaug-bpe dbrx chatglm-bpe glm4 qwen2 deepseek-r1-qwen "
+                    "megrez stablelm2 kormo hunyuan solar-open grok-2 qwen35 gpt-4o llama4 kanana2 "
+                    "minimax-m2 deepseek-llm deepseek-coder deepseek-v3 hunyuan-dense joyai-llm",
+                    false);
+    expect_defaults("falcon bailingmoe bailingmoe2 llada-moe seed-coder bloom poro-chat "
+                    "gpt3-finnish viking",
+                    false);
+}
+
 /* ---- special tokens, BOS, spaces ----------------------------------------------------------- */
 
 static void test_special_tokens(void **state)
@@ -1082,7 +1126,10 @@ static void test_bad_models(void **state)
     struct vocab v = bpe_vocab();
     struct gw w;
     bpe_write(&v, "lama-bpe", 0, NULL, &w);
-    expect_refused(&w, "\"lama-bpe\", which is not known; the nearest is llama-bpe");
+    expect_refused(&w,
+                   "\"lama-bpe\", which is not known; the nearest is llama-bpe; if the model's");
+    bpe_write(&v, "kimi-k2", 0, NULL, &w);
+    expect_refused(&w, "says so: default gpt-2 mpt");
     gw_init(&w);
     gw_str(&w, "tokenizer.ggml.model", "t5");
     expect_refused(&w, "tokenizer.ggml.model is \"t5\", want llama or gpt2");
@@ -1193,7 +1240,8 @@ static void test_long_words(void **state)
     struct kvl_tokenizer *t = from_writer(&w);
     check_long(t);
     kvl_tokenizer_destroy(t);
-    static const char *const pre[] = { "gpt-2", "llama-bpe", "tekken", "default" };
+    static const char *const pre[] = { "gpt-2",   "llama-bpe",    "tekken",
+                                       "default", "deepseek-llm", "deepseek-v3" };
     for (size_t p = 0; p < sizeof pre / sizeof pre[0]; p++) {
         t = pieces_tokenizer(pre[p], "aaaabab  \n ");
         check_long(t);
@@ -1204,20 +1252,35 @@ static void test_long_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),        cmocka_unit_test(test_tiny_stories),
-        cmocka_unit_test(test_every_token),    cmocka_unit_test(test_every_code_point),
-        cmocka_unit_test(test_spm_merging),    cmocka_unit_test(test_bpe_merging),
-        cmocka_unit_test(test_pre_tokenizers), cmocka_unit_test(test_ignore_merges),
-        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos_and_eos),
-        cmocka_unit_test(test_ends),           cmocka_unit_test(test_end_keys),
-        cmocka_unit_test(test_end_is_control), cmocka_unit_test(test_spm_spaces),
-        cmocka_unit_test(test_phi3_strips),    cmocka_unit_test(test_spm_no_space_token),
-        cmocka_unit_test(test_merge_twice),    cmocka_unit_test(test_no_control_by_merging),
-        cmocka_unit_test(test_random_bytes),   cmocka_unit_test(test_no_token_for_byte),
-        cmocka_unit_test(test_bad_arrays),     cmocka_unit_test(test_bad_tokens),
-        cmocka_unit_test(test_bad_ids),        cmocka_unit_test(test_bad_merges),
-        cmocka_unit_test(test_bad_models),     cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_threads),        cmocka_unit_test(test_long_words),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_tiny_stories),
+        cmocka_unit_test(test_every_token),
+        cmocka_unit_test(test_every_code_point),
+        cmocka_unit_test(test_spm_merging),
+        cmocka_unit_test(test_bpe_merging),
+        cmocka_unit_test(test_pre_tokenizers),
+        cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_pre_defaults),
+        cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_bos_and_eos),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_end_keys),
+        cmocka_unit_test(test_end_is_control),
+        cmocka_unit_test(test_spm_spaces),
+        cmocka_unit_test(test_phi3_strips),
+        cmocka_unit_test(test_spm_no_space_token),
+        cmocka_unit_test(test_merge_twice),
+        cmocka_unit_test(test_no_control_by_merging),
+        cmocka_unit_test(test_random_bytes),
+        cmocka_unit_test(test_no_token_for_byte),
+        cmocka_unit_test(test_bad_arrays),
+        cmocka_unit_test(test_bad_tokens),
+        cmocka_unit_test(test_bad_ids),
+        cmocka_unit_test(test_bad_merges),
+        cmocka_unit_test(test_bad_models),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_long_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

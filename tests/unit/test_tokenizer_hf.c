@@ -95,6 +95,7 @@ static void check_folder(const char *name)
 FOLDER_TEST(llama3)
 FOLDER_TEST(qwen2)
 FOLDER_TEST(gpt2)
+FOLDER_TEST(opt)
 FOLDER_TEST(digits)
 FOLDER_TEST(deepseek)
 FOLDER_TEST(llama2)
@@ -176,6 +177,7 @@ static void test_facts(void **state)
     (void)state;
     expect_facts("llama3", "gpt2", "<|begin_of_text|>", "<|end_of_text|>", NULL);
     expect_facts("gpt2", "gpt2", "<|endoftext|>", "<|endoftext|>", NULL);
+    expect_facts("opt", "gpt2", "</s>", "</s>", NULL);
     expect_facts("digits", "gpt2", "<|endoftext|>", "<|endoftext|>", NULL);
     expect_facts("llama2", "bpe", "<s>", "</s>", NULL);
     expect_facts("metaspace", "bpe", "<s>", NULL, "</s>"); /* by its name */
@@ -215,10 +217,16 @@ static void folder_write(const struct folder *f, const char *name, const void *d
 
 static void folder_remove(const struct folder *f)
 {
-    static const char *const name[] = { "tokenizer.json",         "tokenizer_config.json",
-                                        "tokenizer.model",        "special_tokens_map.json",
-                                        "generation_config.json", "added_tokens.json",
-                                        "chat_template.jinja",    "config.json" };
+    static const char *const name[] = { "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer.model",
+                                        "special_tokens_map.json",
+                                        "generation_config.json",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "config.json",
+                                        "vocab.json",
+                                        "merges.txt" };
     for (size_t i = 0; i < sizeof name / sizeof name[0]; i++) {
         char path[128];
         snprintf(path, sizeof path, "%s/%s", f->dir, name[i]);
@@ -286,6 +294,7 @@ static const struct {
     { "llama3", "model.vocab.new", "-1", "an id of model.vocab is -1" },
     { "llama3", "model.vocab.new", "1.5", "an id of model.vocab is 1.5" },
     { "llama3", "model.vocab.new", "16777216", "an id of model.vocab is 16777216" },
+    { "llama3", "model.vocab.new", "16777215", "tokens with ids up to 16777215, want ids" },
     { "llama3", "model.vocab.new", "7", "model.vocab gives id 7 to two texts" },
     { "llama3", "model.merges", "{}", "model.merges is {}" },
     { "llama3", "model.merges.3", "[\"a\"]", "model.merges[3] is [\"a\"]" },
@@ -312,7 +321,9 @@ static const struct {
     { "llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"[a-z&&b]\"", "\"&&b]\" in a" },
     { "llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"a{1,3}+\"", "\"}+\" in a" },
     { "llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(?m:a)\"", "\"(?m:a)\" in a" },
-    { "llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(a\"", "offset 2: missing" },
+    { "llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"(a\"",
+      "a pattern at \"\": missing" },
+    { "llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\\\n\"", "\"\\?\" in a" },
     { "llama3", "post_processor", "{\"type\":\"RobertaProcessing\"}",
       "post_processor.type is \"RobertaProcessing\"" },
     { "llama2", "model.byte_fallback", "false", "model.byte_fallback is false" },
@@ -342,17 +353,15 @@ static void test_bad_files(void **state)
         { "tokenizer.json", "{\n\"model\": ", "/tokenizer.json: line 2: " },
         { "tokenizer.json", "[]", "/tokenizer.json is no JSON object" },
         { "tokenizer.json", "{}", "/tokenizer.json: model.type is missing, want \"BPE\"" },
-        { "tokenizer.model", "IQ== 0\nIg== 1\n", "/tokenizer.model: not a SentencePiece model" },
+        { "tokenizer.model", "IQ== 0\nIg== 1\n", "not a SentencePiece model: a list of tiktoken" },
         { "tokenizer.model", "", "/tokenizer.model: not a SentencePiece model" },
-        { "vocab.json", "{}", "neither tokenizer.json nor tokenizer.model is there" },
+        { "vocab.json", "{}", ": no tokenizer.json, no tokenizer.model, no vocab.json with" },
+        { "vocab.json", "{", "/vocab.json: line 1: " },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct folder f = folder_new();
         folder_write(&f, row[i].name, row[i].text, strlen(row[i].text));
         expect_refused(&f, row[i].why);
-        char path[128];
-        snprintf(path, sizeof path, "%s/vocab.json", f.dir);
-        remove(path);
         folder_remove(&f);
     }
 }
@@ -400,6 +409,31 @@ static void test_holes_and_templates(void **state)
     folder_remove(&f);
 }
 
+/* The token that tokenizer.json puts in front is BOS, unless the configuration decides. */
+static void test_front_token(void **state)
+{
+    (void)state;
+    static const char *const config[] = {
+        "{\"bos_token\":\"<|end_of_text|>\"}",
+        "{\"bos_token\":\"<|end_of_text|>\",\"add_bos_token\":true}",
+        "{\"bos_token\":null,\"add_bos_token\":false}",
+    };
+    static const char *const bos[] = { "<|begin_of_text|>", "<|end_of_text|>", NULL };
+    for (size_t i = 0; i < 3; i++) {
+        struct folder f = changed_folder("llama3", "version", "\"1.0\"");
+        struct kvl_tokenizer *t = NULL;
+        struct kvl_tokens ids = { 0 };
+        folder_write(&f, "tokenizer_config.json", config[i], strlen(config[i]));
+        assert_int_equal(kvl_tokenizer_from_hf(f.dir, &t, NULL), KVL_OK);
+        assert_int_equal(kvl_tokenizer_bos(t), bos[i] ? id_of(t, bos[i]) : -1);
+        assert_int_equal(kvl_encode(t, "", 0, KVL_ENCODE_BOS, &ids, NULL), KVL_OK);
+        assert_int_equal(ids.n, bos[i] != NULL);
+        kvl_tokens_free(&ids);
+        kvl_tokenizer_destroy(t);
+        folder_remove(&f);
+    }
+}
+
 /* What decides ids changes the hash. */
 static void test_hash(void **state)
 {
@@ -419,6 +453,39 @@ static void test_hash(void **state)
         hash[i] = kvl_tokenizer_hash(t);
         for (size_t k = 0; k < i; k++) assert_true(hash[i] != hash[k]);
         kvl_tokenizer_destroy(t);
+        folder_remove(&f);
+    }
+}
+
+/* vocab.json and merges.txt, and a configuration. */
+static void test_gpt2_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *merges, *why;
+    } row[] = {
+        { "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", "a b\n", "do not say how text is cut" },
+        { "{}", "a b\n", "do not say how text is cut" },
+        { "{\"tokenizer_class\":\"GPT2Tokenizer\",\"add_prefix_space\":true}", "a b\n",
+          "/tokenizer_config.json: add_prefix_space is true" },
+        { "{\"tokenizer_class\":\"GPT2Tokenizer\"}", "a b\nc\n", "/vocab.json: model.merges[1]" },
+        { "{\"tokenizer_class\":\"GPT2Tokenizer\"}", "\xff b\n", "/merges.txt is no UTF-8" },
+        { "{\"tokenizer_class\":\"GPT2Tokenizer\"}", "#version: 0.2\r\na b\r\n", NULL },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        static const char vocab[] = "{\"a\":0,\"b\":1,\"ab\":2}";
+        struct folder f = folder_new();
+        folder_write(&f, "vocab.json", vocab, sizeof vocab - 1);
+        folder_write(&f, "merges.txt", row[i].merges, strlen(row[i].merges));
+        folder_write(&f, "tokenizer_config.json", row[i].config, strlen(row[i].config));
+        if (row[i].why) {
+            expect_refused(&f, row[i].why);
+        } else {
+            struct kvl_tokenizer *t = NULL;
+            assert_int_equal(kvl_tokenizer_from_hf(f.dir, &t, NULL), KVL_OK);
+            assert_int_equal(id_of(t, "ab"), 2);
+            kvl_tokenizer_destroy(t);
+        }
         folder_remove(&f);
     }
 }
@@ -518,6 +585,7 @@ int main(void)
         cmocka_unit_test(test_llama3),
         cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_opt),
         cmocka_unit_test(test_digits),
         cmocka_unit_test(test_deepseek),
         cmocka_unit_test(test_llama2),
@@ -532,7 +600,9 @@ int main(void)
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_holes_and_templates),
+        cmocka_unit_test(test_front_token),
         cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_gpt2_files),
         cmocka_unit_test(test_proto),
         cmocka_unit_test(test_bad_proto),
     };

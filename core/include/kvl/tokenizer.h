@@ -37,7 +37,7 @@ enum kvl_encode_flags {
 
 int kvl_tokenizer_create(const struct kvl_gguf *file, struct kvl_tokenizer **out,
                          struct kvl_err *err);
-/* From `dir`: tokenizer.json, else tokenizer.model; BOS, EOS and the tokens that end a generation
+/* From `dir`: tokenizer.json, else tokenizer.model, else vocab.json and merges.txt; BOS, EOS and the tokens that end a generation
  * from tokenizer_config.json, special_tokens_map.json, generation_config.json and config.json where
  * they are there.  What tokenizer.json asks for and kvlab does not do is refused with its path. */
 int kvl_tokenizer_from_hf(const char *dir, struct kvl_tokenizer **out, struct kvl_err *err);
