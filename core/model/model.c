@@ -98,21 +98,6 @@ static int model_windows(struct kvl_model *m, struct kvl_err *err)
     return KVL_OK;
 }
 
-static int model_chat(struct kvl_model *m, struct kvl_err *err)
-{
-    static const char key[] = "tokenizer.chat_template";
-    struct kvl_str text;
-    const char *beside = kvl_tokenizer_template(m->tokenizer); /* of a folder */
-    if (kvl_gguf_has(m->file, key))
-        KVL_TRY(kvl_gguf_str(m->file, key, &text, err));
-    else if (beside)
-        text = (struct kvl_str){ beside, strlen(beside) };
-    else
-        return KVL_OK;
-    m->chat = strndup(text.s, text.len);
-    return m->chat ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for the chat template");
-}
-
 static int model_load(struct kvl_model *m, struct kvl_err *err)
 {
     KVL_TRY(kvl_gguf_open(m->path, &m->file, err));
@@ -139,7 +124,6 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
     };
     KVL_TRY(model_windows(m, err));
     model_set_name(m);
-    KVL_TRY(model_chat(m, err));
     kvl_gguf_hash(m->file, m->hash);
     model_tables(m);
     m->bytes = model_tensor_bytes(m->file);
@@ -170,7 +154,6 @@ void kvl_model_close(struct kvl_model *m)
     kvl_tables_free(m->tables);
     kvl_free(m->window);
     free(m->path);
-    free(m->chat);
     kvl_free(m);
 }
 
@@ -184,7 +167,7 @@ const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *m)
 }
 const char *kvl_model_chat(const struct kvl_model *m)
 {
-    return m->chat;
+    return kvl_tokenizer_template(m->tokenizer);
 }
 const char *kvl_model_name(const struct kvl_model *m)
 {
