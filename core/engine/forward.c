@@ -401,9 +401,11 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
         waits = 0;
     }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    float *input = e->xn; /* what is left of the layer needs its room alone */
-    e->xn = e->x_prev;
-    e->x_prev = input;
+    if (kvl_window_of(e, layer) == 0) { /* what is left of the layer needs its room alone */
+        float *input = e->xn;
+        e->xn = e->x_prev;
+        e->x_prev = input;
+    }
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
     no_hook(f);

@@ -416,7 +416,7 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
     KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, out));
     const struct kvl_meta_table *t = ctx->host->table[handle];
     if (ctx->host->selecting || ctx->host->evicting)
-        count_rows(ctx, t, rows_to_read(ctx->host->session, t, layer));
+        count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
     return KVL_OK;
 }
 

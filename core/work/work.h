@@ -118,7 +118,7 @@ struct kvl_engine {
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
     float *routed; /* [experts of a token][n_embd]: what goes into experts and comes out */
-    float *x_prev; /* xn of the attention before */
+    float *x_prev; /* xn of the attention before that was not over a window */
     int32_t *id, *pos;
     struct kvl_row *row;
     struct kvl_lane *lanes; /* [n_kv_heads] */

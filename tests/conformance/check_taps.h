@@ -9,7 +9,7 @@ struct tape {
     struct kvl_buf reads, keeps;
     struct rig *r;
     bool recompute; /* attention over the positions read, in double, must give `out` */
-    int64_t attended, dense;
+    int64_t attended, dense, local;
     int32_t n_reads, n_keeps, n_scores;
     /* of the newest token: [n_layers][n_kv_heads][n_tok] as the probe has it */
     uint8_t *hit;
@@ -70,7 +70,10 @@ static void tape_count(struct tape *tape, const struct kvl_tap_read *t, int32_t 
     for (int32_t j = kv_head * group; j < (kv_head + 1) * group; j++)
         for (int32_t i = 0; i < t->n_read[j]; i++) seen[t->read[j][i]] = 1;
     for (int32_t i = 0; i <= t->pos; i++) n += seen[i];
-    *(t->dense ? &tape->dense : &tape->attended) += n;
+    bool local = sh->window && sh->window[t->layer];
+    if (local) assert_int_equal(n, KVL_MIN(t->pos + 1, sh->window[t->layer]));
+    for (int32_t i = 0; local && i < n; i++) assert_true(seen[t->pos - i]);
+    *(local ? &tape->local : t->dense ? &tape->dense : &tape->attended) += n;
     if (tape->hit)
         memcpy(tape->hit + (size_t)(t->layer * sh->n_kv_heads + kv_head) * (size_t)tape->n_tok,
                seen, (size_t)tape->n_tok);
@@ -170,6 +173,7 @@ static void check_taps_tell_what_was_read(void **state)
         assert_int_equal(tape.n_reads, (N_BLOCK + N_STEPS) * rig_shape(&f.r)->n_layers);
         assert_int_equal(tape.attended, c->attended_tok);
         assert_int_equal(tape.dense, c->dense_tok);
+        assert_int_equal(tape.local, c->window_tok);
         assert_int_equal(tape.n_keeps > 0, c->n_evicted > 0);
         assert_true(kvl_session_counters(a.s)->attended_tok == c->attended_tok &&
                     kvl_session_counters(a.s)->kv_read_bytes == c->kv_read_bytes);
