@@ -284,13 +284,14 @@ json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS])
 
 json_t *kvl_record_observed(const struct kvl_outcome *o)
 {
-    json_t *all = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
-                     kvl_record_real(o->attended_tok), "dense_tok", kvl_record_real(o->dense_tok),
-                     "kv_read_bytes_per_tok", kvl_record_real(o->kv_read),
-                     "index_read_bytes_per_tok", kvl_record_real(o->index_read), "kv_logical_bytes",
-                     kvl_record_real(o->kv_logical), "kv_physical_bytes",
-                     kvl_record_real(o->kv_physical), "kv_own_bytes", kvl_record_real(o->kv_own),
-                     "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
+    json_t *all =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
+                  kvl_record_real(o->attended_tok), "dense_tok", kvl_record_real(o->dense_tok),
+                  "kv_read_bytes_per_tok", kvl_record_real(o->kv_read), "index_read_bytes_per_tok",
+                  kvl_record_real(o->index_read), "kv_logical_bytes",
+                  kvl_record_real(o->kv_logical), "kv_physical_bytes",
+                  kvl_record_real(o->kv_physical), "kv_own_bytes", kvl_record_real(o->kv_own),
+                  "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
     if (all && !isnan(o->window_tok) &&
         json_object_set_new(all, "window_tok", kvl_record_real(o->window_tok)) != 0) {
         json_decref(all);
