@@ -24,6 +24,7 @@
  *   analyze: {what: [mass, similarity, drift], tokens: [64, 256], next: [2, 4], lag: 8,
  *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
  *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
+ *   window: auto                   # or off: without windows that all layers have, as llama.cpp
  *   kv_limit_mib: 4096             # of the KV store; default: none
  *   chunk_tok: 512                 # prefill chunk
  *   batch: 64                      # answers that decode together at most
@@ -133,6 +134,7 @@ struct kvl_sweep {
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;
     bool prefill_kv_host;
+    bool windows_off;
     const char *device; /* as --device */
     int32_t threads;    /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;

@@ -136,6 +136,7 @@ static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_b
                            kvl_kv_type_name(s->kv_type), s->device));
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
+    if (s->windows_off) KVL_TRY(kvl_buf_adds(b, ";windows=off"));
     KVL_TRY(plan_key_task(b, c->task));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));

@@ -159,6 +159,7 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
     kvl_kv_measure(s, &r->units, kvl_planned_raw_keys(cell->planned), shared_blocks, &bytes);
     o->attended_tok = per(n->attended_tok, n->attended_lanes);
     o->dense_tok = per(n->dense_tok, n->dense_lanes);
+    o->window_tok = per(n->window_tok, n->window_lanes);
     o->kv_read = per(n->kv_read_bytes, n->n_tokens);
     o->index_read = per(n->index_read_bytes, n->n_tokens);
     o->kv_logical = bytes.logical;

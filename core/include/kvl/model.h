@@ -40,6 +40,15 @@ struct kvl_model;
 
 /* Tables beside the file (kvl/tables.h) are read, too.  A file of tables that cannot be used is no error. */
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* The same, with what may differ from what the file says. */
+struct kvl_model_desc {
+    const char *path;
+    /* Windows that all layers have (Mistral 0.1, Phi-3) are left out, as llama.cpp does.  KVL_EINVAL where some
+     * layers alone have one (Gemma, gpt-oss): these are no other model's. */
+    bool windows_off;
+};
+int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **out,
+                        struct kvl_err *err);
 /* Why a file of tables that lies beside the model is not used; NULL: it is, or there is none. */
 const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
@@ -236,7 +245,8 @@ struct kvl_counters {
     int64_t attended_lanes; /* number of (token, lane) in attended_tok */
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
-    int64_t window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
+    int64_t
+        window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
     int64_t window_lanes;
     int64_t kv_read_bytes; /* keys and values that attention read */
     int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */
