@@ -88,9 +88,14 @@ static void model_tables(struct kvl_model *m)
 static int model_windows(struct kvl_model *m, struct kvl_err *err)
 {
     bool any = false;
+    if (m->windows_off && m->w.arch->window_period > 0)
+        return kvl_fail(err, KVL_EINVAL,
+                        "window off: a %s model has windows in some layers, as trained; want auto",
+                        m->w.arch->name);
     m->window = kvl_alloc((size_t)m->shape.n_layers, sizeof *m->window);
     if (!m->window) return kvl_fail(err, KVL_ENOMEM, "no memory for %d layers", m->shape.n_layers);
     for (int32_t l = 0; l < m->shape.n_layers; l++) {
+        if (m->windows_off) m->w.layer[l].window = 0;
         m->window[l] = m->w.layer[l].window;
         any = any || m->window[l] > 0;
     }
@@ -131,11 +136,14 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
     return KVL_OK;
 }
 
-int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err)
+int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **out,
+                        struct kvl_err *err)
 {
+    const char *path = desc->path;
     struct kvl_model *m = kvl_alloc(1, sizeof *m);
     if (!m) return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", path);
     m->path = strdup(path);
+    m->windows_off = desc->windows_off;
     int rc = m->path ? model_load(m, err) : KVL_ENOMEM;
     if (rc != KVL_OK) {
         kvl_model_close(m);
@@ -143,6 +151,11 @@ int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err
     }
     *out = m;
     return KVL_OK;
+}
+
+int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err)
+{
+    return kvl_model_open_desc(&(struct kvl_model_desc){ .path = path }, out, err);
 }
 
 void kvl_model_close(struct kvl_model *m)
@@ -184,6 +197,10 @@ const char *kvl_model_hash(const struct kvl_model *m)
 const char *kvl_model_tables_unused(const struct kvl_model *m)
 {
     return m->tables_unused.code != KVL_OK ? m->tables_unused.msg : NULL;
+}
+int32_t kvl_model_short_tok(const struct kvl_model *m)
+{
+    return m->w.n_ctx_short;
 }
 size_t kvl_model_bytes(const struct kvl_model *m)
 {

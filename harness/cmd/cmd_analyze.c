@@ -431,6 +431,8 @@ static int analyze_plan(struct analyze *z)
             kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
     if (a->model.prefill_kv)
         KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
+    if (a->model.window)
+        KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
     if (a->model.device)
         KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
@@ -442,7 +444,7 @@ static int analyze_plan(struct analyze *z)
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);
     KVL_TRY(kvl_device_open(z->s.device, &z->device, z->err));
-    KVL_TRY(kvl_model_open_told(z->s.model, &z->model, z->err));
+    KVL_TRY(kvl_model_open_told(z->s.model, z->s.windows_off, &z->model, z->err));
     kvl_machine_read(&z->machine);
     struct kvl_where where = { z->machine.host, kvl_ops_threads(), NULL };
     return kvl_work_create(&z->s, z->model, &where, a->model.allow_overlong, &z->work, z->err);
@@ -494,6 +496,7 @@ static int analyze_engine(struct analyze *z)
                                     .prefill_type = z->s.prefill_type,
                                     .prefill_kv_host = z->s.prefill_kv_host,
                                     .chunk_tok = z->s.chunk_tok,
+                                    .max_tok = z->s.max_tok,
                                     .allow_overlong = z->a->sweep.model.allow_overlong };
     z->logits = kvl_alloc((size_t)kvl_model_shape(z->model)->n_vocab, sizeof *z->logits);
     if (!z->logits) return kvl_fail(z->err, KVL_ENOMEM, "out of memory for logits");

@@ -192,6 +192,8 @@ static int sweep_flags(struct kvl_sweep_args *a)
             kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
     if (a->model.prefill_kv)
         KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
+    if (a->model.window)
+        KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
     if (a->model.device)
         KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     return KVL_OK;
@@ -250,7 +252,7 @@ static int sweep_plan(struct sweep *w)
     /* Ids of timed cells have its name. */
     if (w->has_gpu && (!a->dry_run || w->s.speed.on))
         KVL_TRY(kvl_device_probe(w->s.device, &w->gpu, w->err));
-    KVL_TRY(kvl_model_open_told(w->s.model, &w->model, w->err));
+    KVL_TRY(kvl_model_open_told(w->s.model, w->s.windows_off, &w->model, w->err));
     kvl_machine_read(&w->machine);
     struct kvl_where where = { w->machine.host, kvl_ops_threads(),
                                w->has_gpu ? w->gpu.info.name : NULL };

@@ -126,6 +126,7 @@ enum {
     MODEL_KEY_KV_TYPE,
     MODEL_KEY_PREFILL_TYPE,
     MODEL_KEY_PREFILL_KV,
+    MODEL_KEY_WINDOW,
     MODEL_KEY_DEVICE,
     MODEL_KEY_PLUGIN,
     MODEL_KEY_THREADS
@@ -149,6 +150,10 @@ static const struct argp_option model_options[] = {
       "policy offloads is there already, what an evicting one keeps comes back; others read it "
       "over "
       "the bus, which is slow",
+      0 },
+    { "window", MODEL_KEY_WINDOW, "WHICH", 0,
+      "auto (default): a layer reads its window, where the model has one; off: without windows "
+      "that all layers have, as llama.cpp runs Mistral 0.1 and Phi-3",
       0 },
     { "device", MODEL_KEY_DEVICE, "NAME", 0,
       "where the model runs: cpu (default), cuda, hybrid (cuda, but what a method keeps in host "
@@ -195,6 +200,10 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
     case MODEL_KEY_PREFILL_KV:
         a->prefill_kv = arg;
         rc = kvl_prefill_kv_parse(arg, &host, a->args->err);
+        break;
+    case MODEL_KEY_WINDOW:
+        a->window = arg;
+        rc = kvl_window_parse(arg, &host, a->args->err);
         break;
     case MODEL_KEY_DEVICE: rc = kvl_device_parse(arg, &a->device, a->args->err); break;
     case MODEL_KEY_OVERLONG: a->allow_overlong = true; break;
@@ -257,6 +266,13 @@ const char *kvl_prefill_kv_name(bool host)
     return host ? "host" : "device";
 }
 
+int kvl_window_parse(const char *text, bool *off, struct kvl_err *err)
+{
+    *off = text && strcmp(text, "off") == 0;
+    if (*off || !text || strcmp(text, "auto") == 0) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL, "--window: \"%s\": want auto or off", text);
+}
+
 int kvl_device_parse(const char *text, const char **name, struct kvl_err *err)
 {
     static const char *const names[] = { "cpu", "cuda", "hybrid", "cpu-hybrid" };
@@ -273,9 +289,11 @@ bool kvl_device_is_gpu(const char *name)
     return strcmp(name, "cuda") == 0 || strcmp(name, "hybrid") == 0;
 }
 
-int kvl_model_open_told(const char *path, struct kvl_model **out, struct kvl_err *err)
+int kvl_model_open_told(const char *path, bool windows_off, struct kvl_model **out,
+                        struct kvl_err *err)
 {
-    KVL_TRY(kvl_model_open(path, out, err));
+    const struct kvl_model_desc desc = { .path = path, .windows_off = windows_off };
+    KVL_TRY(kvl_model_open_desc(&desc, out, err));
     const char *unused = kvl_model_tables_unused(*out);
     if (unused) fprintf(stderr, "kvlab: %s; not used\n", unused);
     return KVL_OK;
@@ -287,7 +305,9 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
     if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
     KVL_TRY(kvl_device_open(a->device ? a->device : "cpu", device, err));
     if (a->threads) kvl_ops_set_threads(a->threads);
-    return kvl_model_open_told(a->model, out, err);
+    bool off;
+    KVL_TRY(kvl_window_parse(a->window, &off, err));
+    return kvl_model_open_told(a->model, off, out, err);
 }
 
 /* ---- lists of ids ---------------------------------------------------------------------------- */

@@ -36,6 +36,7 @@ struct kvl_model_args {
     const char *kv_type;      /* NULL: not given */
     const char *prefill_type; /* NULL: not given */
     const char *prefill_kv;   /* NULL: not given */
+    const char *window;       /* NULL: not given */
     const char *device;       /* NULL: not given */
     bool allow_overlong;
     struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
@@ -55,6 +56,9 @@ const char *kvl_prefill_type_name(enum kvl_prefill_type type);
 int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err);
 const char *kvl_prefill_kv_name(bool host);
 
+/* "auto" (NULL) or "off": see kvl_model_desc.windows_off. */
+int kvl_window_parse(const char *text, bool *off, struct kvl_err *err);
+
 #define KVL_DEVICE_NAMES "cpu, cuda, hybrid or cpu-hybrid"
 /* One of these (NULL: "cpu"): the name, which stays. */
 int kvl_device_parse(const char *text, const char **name, struct kvl_err *err);
@@ -66,8 +70,9 @@ bool kvl_device_is_gpu(const char *name);
 int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
                         struct kvl_model **out, struct kvl_err *err);
 
-/* kvl_model_open, and a line on standard error where tables beside the model are not used. */
-int kvl_model_open_told(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* kvl_model_open_desc, and a line on standard error where tables beside the model are not used. */
+int kvl_model_open_told(const char *path, bool windows_off, struct kvl_model **out,
+                        struct kvl_err *err);
 
 /* "1,2,3" (or spaces, new lines): ids, freed with kvl_free.  Every id is checked against n_vocab. */
 int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n,

@@ -284,13 +284,20 @@ json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS])
 
 json_t *kvl_record_observed(const struct kvl_outcome *o)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
-                     kvl_record_real(o->attended_tok), "dense_tok", kvl_record_real(o->dense_tok),
-                     "kv_read_bytes_per_tok", kvl_record_real(o->kv_read),
-                     "index_read_bytes_per_tok", kvl_record_real(o->index_read), "kv_logical_bytes",
-                     kvl_record_real(o->kv_logical), "kv_physical_bytes",
-                     kvl_record_real(o->kv_physical), "kv_own_bytes", kvl_record_real(o->kv_own),
-                     "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
+    json_t *all =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "attended_tok",
+                  kvl_record_real(o->attended_tok), "dense_tok", kvl_record_real(o->dense_tok),
+                  "kv_read_bytes_per_tok", kvl_record_real(o->kv_read), "index_read_bytes_per_tok",
+                  kvl_record_real(o->index_read), "kv_logical_bytes",
+                  kvl_record_real(o->kv_logical), "kv_physical_bytes",
+                  kvl_record_real(o->kv_physical), "kv_own_bytes", kvl_record_real(o->kv_own),
+                  "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
+    if (all && !isnan(o->window_tok) &&
+        json_object_set_new(all, "window_tok", kvl_record_real(o->window_tok)) != 0) {
+        json_decref(all);
+        return NULL;
+    }
+    return all;
 }
 
 /* What the file says of the question, for scripts that score it again, and what is known of evidence. */
@@ -387,6 +394,7 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .lost = json_is_true(json_object_get(sample, "evidence_lost")),
         .attended_tok = outcome_number(sample, "attended_tok"),
         .dense_tok = outcome_number(sample, "dense_tok"),
+        .window_tok = outcome_number(sample, "window_tok"),
         .kv_read = outcome_number(sample, "kv_read_bytes_per_tok"),
         .index_read = outcome_number(sample, "index_read_bytes_per_tok"),
         .kv_logical = outcome_number(sample, "kv_logical_bytes"),

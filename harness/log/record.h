@@ -39,6 +39,7 @@ struct kvl_outcome {
     struct kvl_outcome_sub sub[KVL_TASK_SUBS];
     int32_t n_sub;
     double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
+    double window_tok; /* of layers with a window, NaN: there are none, and no record has it */
     double kv_logical, kv_physical, kv_own, meta;
     double tiers[KVL_N_TIERS]; /* kvl_tiers_of */
     double wall_ns;

@@ -204,6 +204,7 @@ static json_t *texts_observed(const json_t *texts)
     struct kvl_outcome o = {
         .attended_tok = texts_mean(texts, "attended_tok"),
         .dense_tok = texts_mean(texts, "dense_tok"),
+        .window_tok = texts_mean(texts, "window_tok"),
         .kv_read = texts_mean(texts, "kv_read_bytes_per_tok"),
         .index_read = texts_mean(texts, "index_read_bytes_per_tok"),
         .kv_logical = texts_mean(texts, "kv_logical_bytes"),

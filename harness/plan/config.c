@@ -244,6 +244,15 @@ static int config_prefill_kv(struct kvl_yaml *y, yaml_node_t *v, const char *key
     return KVL_OK;
 }
 
+static int config_window(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_window_parse(text, &((struct config *)user)->s->windows_off, NULL) != KVL_OK)
+        return kvl_yaml_fail(y, v, key, "\"%s\" says nothing of windows, want auto or off", text);
+    return KVL_OK;
+}
+
 static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     const char *text;
@@ -271,6 +280,11 @@ static int config_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key,
 static int config_chunk(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return config_i32(y, v, key, 1, 65536, &((struct config *)user)->s->chunk_tok);
+}
+
+static int config_max_tok(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 1 << 30, &((struct config *)user)->s->max_tok);
 }
 
 static int config_kv_limit(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
@@ -488,10 +502,12 @@ static const struct kvl_yaml_key config_keys[] = {
     { "kv_type", config_kv_type, false },
     { "prefill_type", config_prefill_type, false },
     { "prefill_kv", config_prefill_kv, false },
+    { "window", config_window, false },
     { "device", config_device, false },
     { "threads", config_threads, false },
     { "contexts", config_contexts, false },
     { "questions", config_questions, false },
+    { "max_tok", config_max_tok, false },
     { "chunk_tok", config_chunk, false },
     { "kv_limit_mib", config_kv_limit, false },
     { "batch", config_batch, false },

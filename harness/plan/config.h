@@ -28,7 +28,9 @@
  *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
  *   sampling: {temperature: 0.7, top_p: 0.9, top_k: 0, min_p: 0, n: 4, seed: 1}   # default: greedy
  *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
+ *   window: auto                   # or off: without windows that all layers have, as llama.cpp
  *   kv_limit_mib: 4096             # of the KV store; default: none
+ *   max_tok: 4096                  # longest session: which factors of LongRoPE; default: the model's context
  *   chunk_tok: 512                 # prefill chunk
  *   batch: 64                      # answers that decode together at most
  *
@@ -157,9 +159,11 @@ struct kvl_sweep {
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;
     bool prefill_kv_host;
+    bool windows_off;
     const char *device; /* as --device */
     int32_t threads;    /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
+    int32_t max_tok; /* see kvl_engine_desc; 0: not given */
     struct kvl_points tasks, policies;
     struct kvl_ints lengths;
     struct kvl_doubles depths;

@@ -3,6 +3,20 @@
 
 #include "kvl/kvstore.h"
 
+/* Layers that hold every token, and blocks of a lane that all others hold for n_tok tokens, at most. */
+static void memory_windows(const struct kvl_shape *s, int32_t n_tok, int64_t *layers,
+                           int64_t *blocks)
+{
+    enum { SPARE_TOK = 128 + KVL_MEMORY_BLOCK }; /* freed later than they could be */
+    *layers = *blocks = 0;
+    for (int32_t l = 0; l < s->n_layers; l++) {
+        int64_t most = s->window ? s->window[l] : 0;
+        *layers += most == 0;
+        most = most == 0 ? 0 : KVL_MIN(most + SPARE_TOK, (int64_t)n_tok);
+        *blocks += (most + KVL_MEMORY_BLOCK - 1) / KVL_MEMORY_BLOCK;
+    }
+}
+
 static int memory_block(const struct kvl_work *w, int64_t *out, struct kvl_err *err)
 {
     const struct kvl_shape *s = kvl_model_shape(w->model);
@@ -17,7 +31,7 @@ static int memory_block(const struct kvl_work *w, int64_t *out, struct kvl_err *
     KVL_TRY(kvl_store_create(&desc, &store, err));
     kvl_store_stats(store, &stats);
     kvl_store_destroy(store);
-    *out = (int64_t)stats.block_bytes * s->n_layers * s->n_kv_heads;
+    *out = (int64_t)stats.block_bytes * s->n_kv_heads; /* of one layer */
     return KVL_OK;
 }
 
@@ -48,8 +62,13 @@ int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct k
 {
     struct kvl_memory m = { .length_tok = memory_longest(r) };
     int64_t limit = (int64_t)r->work->sweep->kv_limit_mib << 20;
-    KVL_TRY(memory_block(r->work, &m.block_bytes, err));
-    m.kv_bytes = (m.length_tok + (int64_t)KVL_MEMORY_BLOCK - 1) / KVL_MEMORY_BLOCK * m.block_bytes;
+    int64_t layers, blocks, layer;
+    KVL_TRY(memory_block(r->work, &layer, err));
+    memory_windows(kvl_model_shape(r->work->model), m.length_tok, &layers, &blocks);
+    m.block_bytes = layers * layer;
+    m.window_bytes = blocks * layer;
+    m.kv_bytes = (m.length_tok + (int64_t)KVL_MEMORY_BLOCK - 1) / KVL_MEMORY_BLOCK * m.block_bytes +
+                 m.window_bytes;
     if (limit > 0) m.kv_bytes = KVL_MIN(m.kv_bytes, limit); /* the store sees to that */
     *out = m;
     return KVL_OK;
@@ -57,7 +76,8 @@ int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct k
 
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes)
 {
-    return free_bytes / m->block_bytes * KVL_MEMORY_BLOCK;
+    if (m->block_bytes == 0) return INT32_MAX; /* windows in all layers */
+    return KVL_MAX(0, free_bytes - m->window_bytes) / m->block_bytes * KVL_MEMORY_BLOCK;
 }
 
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,

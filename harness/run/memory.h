@@ -10,9 +10,10 @@
 #include "runner.h"
 
 struct kvl_memory {
-    int32_t length_tok;  /* of the longest context that must be held whole; 0 = none */
-    int64_t kv_bytes;    /* of it; at most the sweep's kv_limit_mib */
-    int64_t block_bytes; /* of KVL_MEMORY_BLOCK tokens in all layers and heads */
+    int32_t length_tok;   /* of the longest context that must be held whole; 0 = none */
+    int64_t kv_bytes;     /* of it; at most the sweep's kv_limit_mib */
+    int64_t block_bytes;  /* of KVL_MEMORY_BLOCK tokens in all layers and heads, but for windows */
+    int64_t window_bytes; /* of layers with a window, which do not grow with the context */
 };
 enum { KVL_MEMORY_BLOCK = 16 };
 

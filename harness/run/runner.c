@@ -159,6 +159,7 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
     kvl_kv_measure(s, &r->units, kvl_planned_raw_keys(cell->planned), shared_blocks, &bytes);
     o->attended_tok = per(n->attended_tok, n->attended_lanes);
     o->dense_tok = per(n->dense_tok, n->dense_lanes);
+    o->window_tok = per(n->window_tok, n->window_lanes);
     o->kv_read = per(n->kv_read_bytes, n->n_tokens);
     o->index_read = per(n->index_read_bytes, n->n_tokens);
     o->kv_logical = bytes.logical;
@@ -180,6 +181,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
         .prefill_kv_host = s->prefill_kv_host,
         .raw_keys = r->work->raw_keys,
         .chunk_tok = s->chunk_tok,
+        .max_tok = s->max_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
         .allow_overlong = r->allow_overlong,
     };

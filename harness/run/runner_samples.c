@@ -34,6 +34,7 @@ static struct kvl_outcome outcome_failed(void)
                                  .recall = none,
                                  .attended_tok = none,
                                  .dense_tok = none,
+                                 .window_tok = none,
                                  .kv_read = none,
                                  .index_read = none,
                                  .kv_logical = none,

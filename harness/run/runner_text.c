@@ -142,6 +142,7 @@ static struct kvl_outcome text_unknown(void)
     double none = (double)NAN;
     return (struct kvl_outcome){ .attended_tok = none,
                                  .dense_tok = none,
+                                 .window_tok = none,
                                  .kv_read = none,
                                  .index_read = none,
                                  .kv_logical = none,

@@ -40,6 +40,15 @@ struct kvl_model;
 
 /* Tables beside the file (kvl/tables.h) are read, too.  A file of tables that cannot be used is no error. */
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* The same, with what may differ from what the file says. */
+struct kvl_model_desc {
+    const char *path;
+    /* Windows that all layers have (Mistral 0.1, Phi-3) are left out, as llama.cpp does.  KVL_EINVAL where some
+     * layers alone have one (Gemma, gpt-oss): these are no other model's. */
+    bool windows_off;
+};
+int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **out,
+                        struct kvl_err *err);
 /* Why a file of tables that lies beside the model is not used; NULL: it is, or there is none. */
 const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
@@ -49,7 +58,9 @@ const char *kvl_model_chat(const struct kvl_model *model); /* text of its chat t
 const char *kvl_model_name(const struct kvl_model *model); /* general.name or the file's stem */
 const char *kvl_model_path(const struct kvl_model *model);
 const char *kvl_model_hash(const struct kvl_model *model); /* XXH3-128 of the file, hex */
-size_t kvl_model_bytes(const struct kvl_model *model);     /* of all tensors */
+/* Longest session of RoPE's factors for short contexts, of a model that has others for long ones; 0: it has one set. */
+int32_t kvl_model_short_tok(const struct kvl_model *model);
+size_t kvl_model_bytes(const struct kvl_model *model); /* of all tensors */
 /* Bytes of the weights that one decoded token reads (all matrices but unused embedding rows). */
 size_t kvl_model_token_bytes(const struct kvl_model *model);
 /* Weights of the layers' matrices: so many products a token takes beside its attention. */
