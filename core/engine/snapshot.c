@@ -63,6 +63,8 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_windows(&e->model->shape, out));
+    if (e->model->w.n_ctx_short > 0)
+        KVL_TRY(kvl_buf_printf(out, "rope %s\n", e->rope_long ? "long" : "short"));
     KVL_TRY(key_observers(&e->desc.observers, out));
     if (kvl_prefills_bf16(e)) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
     if (e->desc.prefill_type == KVL_PREFILL_BLAS)

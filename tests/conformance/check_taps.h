@@ -3,6 +3,7 @@
 #define KVL_TESTS_CHECK_TAPS_H
 
 #include "conformance/fixture.h"
+#include "model_impl.h"
 
 /* What the taps of one session saw, as one text of numbers that can be compared. */
 struct tape {
@@ -26,6 +27,13 @@ static const int32_t *tape_slots(const struct kvl_tap_read *t, int32_t kv_head, 
     return slot;
 }
 
+/* What a head's softmax has besides what it reads; -infinity: nothing. */
+static double tape_sink(const struct tape *tape, int32_t layer, int32_t q_head)
+{
+    const float *sinks = tape->r->model->w.layer[layer].attn_sinks;
+    return sinks ? (double)sinks[q_head] : -HUGE_VAL;
+}
+
 /* softmax(q . k + log-weight) v over what was read, from the stored keys and values, and the residual. */
 static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int32_t q_head)
 {
@@ -36,16 +44,19 @@ static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int3
     const int32_t *slot = tape_slots(t, kv_head, q_head);
     const float *q = t->q + (size_t)q_head * dim, *out = t->out + (size_t)q_head * dim;
     float *row = rig_floats(dim);
-    double *w = test_calloc((size_t)n + dim, sizeof *w), *want = w + n, top = -HUGE_VAL, sum = 0;
+    double sink = tape_sink(tape, t->layer, q_head), cap = (double)sh->cap, top = sink;
+    double *w = test_calloc((size_t)n + dim, sizeof *w), *want = w + n, sum = 0;
     const struct kvl_seq *seq = kvl_session_seq(t->session);
     for (int32_t i = 0; i < n; i++) {
         RIG_OK(&err, kvl_seq_read(seq, t->layer, kv_head, KVL_PART_K, slot[i], 1, row, &err));
         for (size_t c = 0; c < dim; c++) w[i] += (double)q[c] * (double)row[c];
-        w[i] /= sqrt((double)sh->head_dim);
+        w[i] *= (double)sh->scale;
+        if (cap > 0) w[i] = cap * tanh(w[i] / cap);
         if (t->log_weight[q_head]) w[i] += (double)t->log_weight[q_head][i];
         top = fmax(top, w[i]);
     }
     for (int32_t i = 0; i < n; i++) sum += w[i] = exp(w[i] - top);
+    sum += exp(sink - top);
     for (int32_t i = 0; i < n; i++) {
         RIG_OK(&err, kvl_seq_read(seq, t->layer, kv_head, KVL_PART_V, slot[i], 1, row, &err));
         for (size_t c = 0; c < dim; c++) want[c] += w[i] / sum * (double)row[c];

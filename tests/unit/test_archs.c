@@ -282,6 +282,65 @@ static void test_whole_models(void **state)
     for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++) check_whole(&wholes[i]);
 }
 
+/* An engine for short contexts ends where their factors do. */
+static void test_short_ends(void **state)
+{
+    enum { SHORT = 512 };
+    struct kvl_buf file = { 0 };
+    struct kvl_session *s;
+    struct rig r;
+    int32_t id[SHORT + 1];
+    (void)state;
+    rig_tokens(id, SHORT + 1, 7);
+    gw_llama(&(struct gw_llama){ .arch = "phi3", .n_layers = 1 }, &file);
+    open_limited(&r, &file, SHORT);
+    RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
+    assert_int_equal(kvl_session_prefill(s, id, SHORT + 1, NULL, true, &r.err), KVL_EINVAL);
+    assert_non_null(strstr(r.err.msg, "513 tokens, this engine was made for at most 512"));
+    kvl_err_clear(&r.err);
+    RIG_OK(&r.err, kvl_session_prefill(s, id, SHORT, NULL, true, &r.err));
+    kvl_session_destroy(s);
+    rig_close(&r);
+}
+
+static void more_dynamic(struct gw *w)
+{
+    add_key_text(w, "internlm2", "rope.scaling.type", "dynamic");
+    add_key_number(w, "internlm2", "rope.scaling.factor", 2);
+}
+
+/* Dynamic NTK says nothing up to the model's context, and longer ones are refused. */
+static void test_dynamic(void **state)
+{
+    struct kvl_buf file = { 0 };
+    struct kvl_engine *e = NULL;
+    struct rig r;
+    (void)state;
+    gw_llama(&(struct gw_llama){ .arch = "internlm2", .more = more_dynamic }, &file);
+    open_file(&r, &file);
+    const struct kvl_engine_desc beyond = { .model = r.model, .allow_overlong = true };
+    assert_int_equal(kvl_engine_create(&beyond, &e, &r.err), KVL_EMODEL);
+    assert_non_null(strstr(r.err.msg, "dynamic NTK"));
+    rig_close(&r);
+}
+
+/* Of four experts a token reads two. */
+static void test_expert_bytes(void **state)
+{
+    size_t bytes[2];
+    (void)state;
+    for (int experts = 0; experts < 2; experts++) {
+        struct kvl_buf file = { 0 };
+        struct rig r;
+        gw_llama(&(struct gw_llama){ .n_experts = experts ? 4 : 0, .n_layers = 1 }, &file);
+        open_file(&r, &file);
+        bytes[experts] = kvl_model_token_bytes(r.model);
+        rig_close(&r);
+    }
+    size_t router = 4 * 64, expert = 3 * 64 * 96;
+    assert_int_equal(bytes[1] - bytes[0], (router + expert) * sizeof(float));
+}
+
 /* ---- types of weights ---------------------------------------------------------------------------- */
 
 static void widen_all(const struct kvl_weight *w, float *y)
@@ -420,6 +479,8 @@ int main(void)
         cmocka_unit_test(test_rope_style),   cmocka_unit_test(test_biases),
         cmocka_unit_test(test_query_bias),   cmocka_unit_test(test_weight_types),
         cmocka_unit_test(test_given_models), cmocka_unit_test(test_whole_models),
+        cmocka_unit_test(test_short_ends),   cmocka_unit_test(test_dynamic),
+        cmocka_unit_test(test_expert_bytes),
     };
     return cmocka_run_group_tests_name("archs", tests, NULL, NULL);
 }

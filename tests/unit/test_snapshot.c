@@ -313,6 +313,24 @@ static void test_keys(void **state)
     stage_close(&g);
 }
 
+/* Keys that were turned by factors for short contexts are not those of long ones. */
+static void test_rope_factors(void **state)
+{
+    struct stage g;
+    struct rig_desc model = { .llama = { .arch = "phi3", .n_layers = 2 } };
+    (void)state;
+    stage_open(&g, &model, 8);
+    struct kvl_engine_desc other = g.r.engine->desc;
+    for (int longer = 0; longer < 2; longer++) {
+        struct kvl_engine *e;
+        other.max_tok = longer ? 513 : 512;
+        RIG_OK(&g.err, kvl_engine_create(&other, &e, &g.err));
+        expect_other_key(&g, e, g.id, 8, !longer); /* the stage's: as long as the model's context */
+        kvl_engine_destroy(e);
+    }
+    stage_close(&g);
+}
+
 /* ---- what is refused -------------------------------------------------------------------------------- */
 
 static void expect_refused(struct stage *g, const char *key, const char *needle)
@@ -598,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_everything_comes_back),
         cmocka_unit_test(test_plain_engine),
         cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_rope_factors),
         cmocka_unit_test(test_missing_and_other_keys),
         cmocka_unit_test(test_flipped_bytes),
         cmocka_unit_test(test_cut_and_grown_files),
