@@ -98,7 +98,8 @@ foreach(folder unit ops golden conformance gpu)
     endif()
   endforeach()
 endforeach()
-set_tests_properties(unit_cuda.test_offload gpu_cuda.test_gpu_steps conformance_cuda.test_prefill_layers
+set_tests_properties(unit_cuda.test_archs unit_cuda.test_offload gpu_cuda.test_gpu_steps
+                     conformance_cuda.test_prefill_layers
                      PROPERTIES ENVIRONMENT KVL_EMU_GUARD=0)
 
 # The emulation itself.

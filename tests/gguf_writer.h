@@ -390,12 +390,12 @@ static inline void gw_byte_vocab(struct gw *w)
     gw_bool(w, "tokenizer.ggml.add_bos_token", true);
 }
 
-/* A matrix of uniform values in [-scale, scale] around `mean`, seeded by the tensor's name. */
-static inline void gw_random(struct gw *w, const struct gw_llama *m, const char *name,
-                             uint32_t type, uint32_t n_cols, uint32_t n_rows, float mean,
-                             float scale)
+/* Matrices, one after the other, of uniform values in [-scale, scale] around `mean`, seeded by the tensor's name. */
+static inline void gw_random_parts(struct gw *w, const struct gw_llama *m, const char *name,
+                                   uint32_t type, uint32_t n_cols, uint32_t n_rows,
+                                   uint32_t n_parts, float mean, float scale)
 {
-    size_t n = (size_t)n_cols * n_rows;
+    size_t n = (size_t)n_cols * n_rows * n_parts;
     struct kvl_buf bytes = { 0 };
     struct kvl_rng rng;
     float *x = kvl_alloc(n, sizeof *x);
@@ -404,17 +404,26 @@ static inline void gw_random(struct gw *w, const struct gw_llama *m, const char 
     for (size_t i = 0; i < n; i++) x[i] = mean + scale * (float)(2 * kvl_rng_f64(&rng) - 1);
     gw_encode(&bytes, type, x, n);
     if (m->widen && n_rows > 1) {
-        const struct kvl_weight at = { bytes.data, (enum kvl_wtype)type, (int32_t)n_rows,
-                                       (int32_t)n_cols, bytes.len / n_rows };
+        const struct kvl_weight at = { bytes.data, (enum kvl_wtype)type,
+                                       (int32_t)(n_rows * n_parts), (int32_t)n_cols,
+                                       bytes.len / n_rows / n_parts };
         m->widen(&at, x);
         kvl_buf_free(&bytes);
         type = 0;
         gw_encode(&bytes, type, x, n);
     }
-    int64_t dims[2] = { n_cols, n_rows };
-    gw_tensor(w, name, type, n_rows > 1 ? 2 : 1, dims, bytes.data, bytes.len);
+    int64_t dims[3] = { n_cols, n_rows, n_parts };
+    uint32_t n_dims = n_parts > 1 ? 3 : n_rows > 1 ? 2 : 1;
+    gw_tensor(w, name, type, n_dims, dims, bytes.data, bytes.len);
     kvl_buf_free(&bytes);
     kvl_free(x);
+}
+
+static inline void gw_random(struct gw *w, const struct gw_llama *m, const char *name,
+                             uint32_t type, uint32_t n_cols, uint32_t n_rows, float mean,
+                             float scale)
+{
+    gw_random_parts(w, m, name, type, n_cols, n_rows, 1, mean, scale);
 }
 
 static inline struct gw_llama gw_llama_defaults(const struct gw_llama *given)
@@ -499,22 +508,17 @@ static inline void gw_layer_tensor(struct gw *w, const struct gw_llama *m, uint3
     gw_random(w, m, name, vector ? 0 : m->type, n_cols, n_rows, norm ? 1.0f : 0.0f, scale);
 }
 
-/* As many matrices as there are experts; in F32. */
+/* As many matrices, or biases, as there are experts. */
 static inline void gw_expert_tensor(struct gw *w, const struct gw_llama *m, uint32_t layer,
                                     const char *part, uint32_t n_cols, uint32_t n_rows)
 {
     char name[96];
-    bool bias = strstr(part, ".bias");
-    size_t n = (size_t)n_cols * n_rows * m->n_experts;
-    float *x = kvl_alloc(n, sizeof *x), scale = bias ? m->bias : sqrtf(3.0f / (float)n_cols);
-    int64_t dims[3] = { n_cols, bias ? m->n_experts : n_rows, m->n_experts };
-    struct kvl_rng rng;
-    gw_check(x != NULL);
     snprintf(name, sizeof name, "blk.%u.%s", layer, part);
-    kvl_rng_seed(&rng, kvl_seed_str(m->seed, name));
-    for (size_t i = 0; i < n; i++) x[i] = scale * (float)(2 * kvl_rng_f64(&rng) - 1);
-    gw_tensor(w, name, 0, bias ? 2 : 3, dims, x, n * sizeof *x);
-    kvl_free(x);
+    if (strstr(part, ".bias"))
+        gw_random(w, m, name, 0, n_cols, m->n_experts, 0, m->bias);
+    else
+        gw_random_parts(w, m, name, m->type, n_cols, n_rows, m->n_experts, 0,
+                        sqrtf(3.0f / (float)n_cols));
 }
 
 static inline void gw_layer_attention(struct gw *w, const struct gw_llama *m, uint32_t layer)

@@ -18,7 +18,8 @@ struct kvl_str;
 struct kvl_arch {
     const char *name;    /* general.architecture of a GGUF file */
     const char *hf_name; /* architectures[0] of a Hugging Face folder; several with '|' between */
-    enum kvl_rope_style rope, hf_rope; /* which elements of a head turn together, there and there */
+    /* which elements of a head turn together: in a GGUF file, in such a folder */
+    enum kvl_rope_style rope, hf_rope;
     /* attention */
     bool qkv_fused; /* attn_qkv: rows of q, k and v */
     bool qkv_bias;  /* biases of q, k and v are required; others may be there */
@@ -28,13 +29,11 @@ struct kvl_arch {
     int32_t window_period;  /* of every p layers the last is global; 0: none is */
     int32_t window_default; /* where the file does not say, 0 = none */
     float cap;              /* of attention logits where the file does not say, 0 = none ever */
-    int32_t
-        wide_scale; /* with so many layers q.k is scaled as if heads were n_embd / n_heads long */
+    int32_t wide_scale; /* with so many layers q.k is scaled as if heads were n_embd / n_heads */
     /* RoPE */
     int32_t nope_step; /* layers nope_step - 1, 2 nope_step - 1, ... do not turn; 0 = all do */
-    double
-        local_base; /* layers with a window turn by rope.freq_base_swa, this if absent; 0 = as all */
-    bool exact_yarn; /* the ends of YaRN's ramp are not rounded */
+    double local_base; /* of layers with a window, if rope.freq_base_swa is absent; 0 = as all */
+    bool exact_yarn;   /* the ends of YaRN's ramp are not rounded */
     /* MLP */
     enum kvl_act act;
     bool up_fused; /* ffn_up: rows of gate and up */
@@ -44,11 +43,11 @@ struct kvl_arch {
     bool layer_norm;      /* norms with mean and bias */
     const char *ffn_norm; /* the name of the norm before the MLP; NULL: ffn_norm */
     bool post_norms;      /* of what attention and MLP add */
-    bool parallel;    /* attention and MLP add to the same, unless use_parallel_residual says no */
+    bool parallel;    /* attention and MLP read the same, unless use_parallel_residual says no */
     bool embed_scale; /* embeddings times sqrt(n_embd) */
     bool final_cap;   /* final_logit_softcapping is known */
-    float final_cap_default;
-    bool untied; /* output.weight is required */
+    float final_cap_default; /* where the file does not say */
+    bool untied;             /* output.weight is required */
 };
 
 /* NULL: no row has this name. */

@@ -191,6 +191,10 @@ const char *kvl_model_tables_unused(const struct kvl_model *m)
 {
     return m->tables_unused.code != KVL_OK ? m->tables_unused.msg : NULL;
 }
+int32_t kvl_model_short_tok(const struct kvl_model *m)
+{
+    return m->w.n_ctx_short;
+}
 size_t kvl_model_bytes(const struct kvl_model *m)
 {
     return m->bytes;

@@ -492,6 +492,7 @@ static int analyze_engine(struct analyze *z)
                                     .prefill_type = z->s.prefill_type,
                                     .prefill_kv_host = z->s.prefill_kv_host,
                                     .chunk_tok = z->s.chunk_tok,
+                                    .max_tok = z->s.max_tok,
                                     .allow_overlong = z->a->sweep.model.allow_overlong };
     z->logits = kvl_alloc((size_t)kvl_model_shape(z->model)->n_vocab, sizeof *z->logits);
     if (!z->logits) return kvl_fail(z->err, KVL_ENOMEM, "out of memory for logits");

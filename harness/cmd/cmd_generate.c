@@ -141,6 +141,7 @@ static int generate_engine(struct generate *g)
         .device = g->device,
         .raw_keys = kvl_planned_raw_keys(g->planned),
         .observers = *kvl_planned_observers(g->planned),
+        .max_tok = (int32_t)KVL_MIN((int64_t)g->prompt.n + g->a->n, INT32_MAX),
         .allow_overlong = g->a->model.allow_overlong,
     };
     KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));

@@ -95,6 +95,7 @@ static int logits_model(const struct logits_args *a, const struct kvl_device *de
     KVL_TRY(kvl_prefill_kv_parse(a->model.prefill_kv, &desc.prefill_kv_host, err));
     KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(model)->n_vocab, &id, &n, err));
     int rc = n > 0 ? KVL_OK : kvl_fail(err, KVL_EINVAL, "--ids: no ids, want at least one");
+    desc.max_tok = n;
     if (rc == KVL_OK) rc = kvl_engine_create(&desc, &engine, err);
     if (rc == KVL_OK) {
         kvl_engine_set_stop(engine, kvl_stop_flag());

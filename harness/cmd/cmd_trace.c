@@ -209,6 +209,7 @@ static int trace_engine(struct trace *t)
         .device = t->device,
         .raw_keys = kvl_planned_raw_keys(t->planned),
         .observers = *kvl_planned_observers(t->planned),
+        .max_tok = t->context + t->steps,
         .allow_overlong = t->a->model.allow_overlong,
     };
     KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));

@@ -222,6 +222,11 @@ static int config_chunk(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
     return config_i32(y, v, key, 1, 65536, &((struct config *)user)->s->chunk_tok);
 }
 
+static int config_max_tok(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_i32(y, v, key, 1, 1 << 30, &((struct config *)user)->s->max_tok);
+}
+
 static int config_kv_limit(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return config_i32(y, v, key, 1, INT32_MAX, &((struct config *)user)->s->kv_limit_mib);
@@ -434,6 +439,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "threads", config_threads, false },
     { "contexts", config_contexts, false },
     { "questions", config_questions, false },
+    { "max_tok", config_max_tok, false },
     { "chunk_tok", config_chunk, false },
     { "kv_limit_mib", config_kv_limit, false },
     { "batch", config_batch, false },

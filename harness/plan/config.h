@@ -26,6 +26,7 @@
  *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
  *   window: auto                   # or off: without windows that all layers have, as llama.cpp
  *   kv_limit_mib: 4096             # of the KV store; default: none
+ *   max_tok: 4096                  # longest session: which factors of LongRoPE; default: the model's context
  *   chunk_tok: 512                 # prefill chunk
  *   batch: 64                      # answers that decode together at most
  *
@@ -138,6 +139,7 @@ struct kvl_sweep {
     const char *device; /* as --device */
     int32_t threads;    /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
+    int32_t max_tok; /* see kvl_engine_desc; 0: not given */
     struct kvl_points tasks, policies;
     struct kvl_ints lengths;
     struct kvl_doubles depths;

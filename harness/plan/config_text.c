@@ -144,6 +144,7 @@ static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
     if (s->windows_off) KVL_TRY(kvl_buf_adds(b, "window: off\n"));
     if (strcmp(s->device, "cpu") != 0) KVL_TRY(kvl_buf_printf(b, "device: %s\n", s->device));
     if (s->threads) KVL_TRY(kvl_buf_printf(b, "threads: %d\n", s->threads));
+    if (s->max_tok) KVL_TRY(kvl_buf_printf(b, "max_tok: %d\n", s->max_tok));
     if (s->kv_limit_mib) KVL_TRY(kvl_buf_printf(b, "kv_limit_mib: %d\n", s->kv_limit_mib));
     return kvl_buf_printf(b, "contexts: %d\nquestions: %d\nchunk_tok: %d\nbatch: %d\n", s->contexts,
                           s->questions, s->chunk_tok, s->batch);

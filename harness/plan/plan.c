@@ -125,6 +125,13 @@ static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
     return kvl_buf_adds(b, "mode=decode");
 }
 
+/* Whether sessions of the sweep turn by RoPE's factors for short contexts. */
+static bool plan_turns_short(const struct kvl_work *w)
+{
+    int32_t most = kvl_model_short_tok(w->model), max = w->sweep->max_tok;
+    return max > 0 && max <= most;
+}
+
 static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
 {
     const struct kvl_work *w = p->w;
@@ -137,6 +144,8 @@ static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_b
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     if (s->windows_off) KVL_TRY(kvl_buf_adds(b, ";windows=off"));
+    if (kvl_model_short_tok(w->model) > 0)
+        KVL_TRY(kvl_buf_printf(b, ";rope=%s", plan_turns_short(w) ? "short" : "long"));
     KVL_TRY(plan_key_task(b, c->task));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));
@@ -563,11 +572,18 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
     for (size_t i = g->first; i < g->first + g->n; i++) w->cell[i].chance = tried.chance;
     if (g->length + tried.tail > limit && !allow_overlong)
-        rc = kvl_fail(p->err, KVL_EINVAL,
-                      "%s: lengths: %d tokens and %d of question and answer, the model's context "
-                      "is %d: want at most %d or --allow-overlong",
-                      file, g->length, tried.tail, limit, limit - tried.tail);
-    return rc;
+        return kvl_fail(p->err, KVL_EINVAL,
+                        "%s: lengths: %d tokens and %d of question and answer, the model's context "
+                        "is %d: want at most %d or --allow-overlong",
+                        file, g->length, tried.tail, limit, limit - tried.tail);
+    int32_t most = kvl_model_short_tok(w->model);
+    if (plan_turns_short(w) && g->length + tried.tail > most)
+        return kvl_fail(
+            p->err, KVL_EINVAL,
+            "%s: lengths: %d tokens and %d of question and answer, max_tok %d turns heads "
+            "by the factors for at most %d: want a larger max_tok, or none",
+            file, g->length, tried.tail, w->sweep->max_tok, most);
+    return KVL_OK;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */

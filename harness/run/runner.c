@@ -181,6 +181,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
         .prefill_kv_host = s->prefill_kv_host,
         .raw_keys = r->work->raw_keys,
         .chunk_tok = s->chunk_tok,
+        .max_tok = s->max_tok,
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
         .allow_overlong = r->allow_overlong,
     };

@@ -146,6 +146,31 @@ static void test_tensors(void **state)
     }
 }
 
+/* One bit flipped anywhere before the data: loads or is refused in one line, nothing else. */
+static void test_bit_flips(void **state)
+{
+    (void)state;
+    for (int a = 0; a < GW_ARCHS; a++) {
+        struct kvl_gguf *g = NULL;
+        struct kvl_buf file = file_of(a, NULL);
+        void *copy = gw_exact(&file);
+        assert_int_equal(kvl_gguf_open_memory(copy, file.len, &g, NULL), KVL_OK);
+        size_t n_bits = kvl_gguf_tensor(g, "token_embd.weight")->offset * 8;
+        kvl_gguf_close(g);
+        kvl_free(copy);
+        for (size_t i = (size_t)a; i < n_bits; i += n_bits / 400 + 1) {
+            struct kvl_err err = { 0 };
+            file.data[i / 8] = (char)(file.data[i / 8] ^ 1 << i % 8);
+            int rc = load(&file, NULL, &err);
+            if (rc != KVL_OK && rc != KVL_EMODEL)
+                fail_msg("%s, bit %zu: status %d", gw_archs[a].name, i, rc);
+            assert_null(strchr(err.msg, '\n'));
+            file.data[i / 8] = (char)(file.data[i / 8] ^ 1 << i % 8);
+        }
+        kvl_buf_free(&file);
+    }
+}
+
 /* ---- keys --------------------------------------------------------------------------------------- */
 
 static const struct key {
@@ -264,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_bit_flips),
     };
     return cmocka_run_group_tests_name("arch_files", tests, NULL, NULL);
 }

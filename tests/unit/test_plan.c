@@ -24,11 +24,11 @@ struct plan_test {
 
 static const struct kvl_where plan_where = { "here", 2, NULL };
 
-static void plan_open(struct plan_test *t)
+static void plan_open_arch(struct plan_test *t, const char *arch)
 {
     char path[] = "/tmp/kvl-plan-XXXXXX";
     struct kvl_buf file = { 0 };
-    struct gw_llama llama = { .n_ctx = 2048 };
+    struct gw_llama llama = { .arch = arch, .n_ctx = 2048 };
     *t = (struct plan_test){ 0 };
     assert_int_equal(kvl_registry_create(&t->registry, &t->err), KVL_OK);
     int fd = mkstemp(path);
@@ -40,6 +40,11 @@ static void plan_open(struct plan_test *t)
     int rc = kvl_model_open(path, &t->model, &t->err);
     unlink(path);
     if (rc != KVL_OK) fail_msg("%s", t->err.msg);
+}
+
+static void plan_open(struct plan_test *t)
+{
+    plan_open_arch(t, "llama");
 }
 
 static int plan_make(struct plan_test *t, const char *text)
@@ -102,6 +107,29 @@ static void test_product(void **state)
     plan_close(&t);
 }
 
+/* The random model's factors of RoPE for short contexts are for 512 tokens. */
+static void test_longest_session(void **state)
+{
+#define PLAN_SHORT                                                                                 \
+    "model: m\ntasks: [passkey]\nlengths: [384]\npolicies: [full]\ncontexts: 1\nquestions: 1\n"
+    struct plan_test t;
+    char id[KVL_CELL_ID];
+    (void)state;
+    plan_open_arch(&t, "phi3");
+    plan_ok(&t, PLAN_SHORT);
+    strcpy(id, t.work->cell[0].id);
+    plan_ok(&t, PLAN_SHORT "max_tok: 513\n");
+    assert_true(plan_has_id(t.work, id));
+    plan_ok(&t, PLAN_SHORT "max_tok: 512\n");
+    assert_false(plan_has_id(t.work, id));
+    assert_non_null(strstr(t.work->cell[0].key, ";rope=short;"));
+    assert_int_equal(plan_make(&t, "model: m\ntasks: [passkey]\nlengths: [510]\npolicies: [full]\n"
+                                   "contexts: 1\nquestions: 1\nmax_tok: 512\n"),
+                     KVL_EINVAL);
+    assert_non_null(strstr(t.err.msg, "max_tok 512 turns heads by the factors for at most 512"));
+    plan_close(&t);
+}
+
 /* What may change an answer changes the id; what may not does not. */
 static void test_ids(void **state)
 {
@@ -110,8 +138,8 @@ static void test_ids(void **state)
     static const char *const keeps[] = { "name: other\n",       "threads: 1\n",
                                          "chunk_tok: 64\n",     "log: x\n",
                                          "kv_limit_mib: 100\n", "batch: 2\n",
-                                         "prefill_type: f32\n", "prefill_kv: host\n",
-                                         "window: auto\n" };
+                                         "max_tok: 600\n",      "prefill_type: f32\n",
+                                         "prefill_kv: host\n",  "window: auto\n" };
     struct plan_test t;
     char id[KVL_CELL_ID], text[1024];
     (void)state;
@@ -646,6 +674,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_product),
         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_longest_session),
         cmocka_unit_test(test_code_in_ids),
         cmocka_unit_test(test_key_code),
         cmocka_unit_test(test_seeds),

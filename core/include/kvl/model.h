@@ -57,7 +57,9 @@ const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *model);
 const char *kvl_model_name(const struct kvl_model *model); /* general.name or the file's stem */
 const char *kvl_model_path(const struct kvl_model *model);
 const char *kvl_model_hash(const struct kvl_model *model); /* XXH3-128 of the file, hex */
-size_t kvl_model_bytes(const struct kvl_model *model);     /* of all tensors */
+/* Longest session of RoPE's factors for short contexts, of a model that has others for long ones; 0: it has one set. */
+int32_t kvl_model_short_tok(const struct kvl_model *model);
+size_t kvl_model_bytes(const struct kvl_model *model); /* of all tensors */
 /* Bytes of the weights that one decoded token reads (all matrices but unused embedding rows). */
 size_t kvl_model_token_bytes(const struct kvl_model *model);
 /* Weights of the layers' matrices: so many products a token takes beside its attention. */
