@@ -12,6 +12,8 @@
 #include "attend_host.h"
 #include "prefill_mask.h"
 
+#include <string.h>
+
 /* Floats: a mebibyte, what a core's second-level cache holds. */
 enum { WAITING_WEIGHTS = 256 * 1024 };
 
@@ -78,7 +80,7 @@ static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope, floa
     return given(f, "rope",
                  f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
                                                           .x = x,
-                                                          .pos = f->e->pos,
+                                                          .pos = f->e->given + f->n,
                                                           .rope = rope,
                                                           .n = f->n,
                                                           .n_heads = n_heads,
@@ -555,12 +557,23 @@ static int rows_ended(const struct kvl_forward *f, int rc)
     return rc;
 }
 
+/* In one copy; a step of decoding brings it along with what its operators upload. */
+int kvl_forward_give(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    size_t bytes = (size_t)f->n * sizeof *e->both;
+    memcpy(e->both, e->id, bytes);
+    memcpy(e->both + f->n, e->pos, bytes);
+    return given(f, "tokens and positions",
+                 e->dev->copy(e->given, e->both, 2 * bytes, KVL_STREAM_MAIN));
+}
+
 int kvl_forward_embed(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
     return given(f, "embedding",
                  e->ops->embed(&(struct kvl_embed_args){
-                     .y = e->x, .w = &e->model->w.embed, .id = e->id, .n = f->n }));
+                     .y = e->x, .w = &e->model->w.embed, .id = e->given, .n = f->n }));
 }
 
 int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
@@ -573,6 +586,7 @@ int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
 int kvl_forward_rows(const struct kvl_forward *f)
 {
     KVL_TRY(kvl_step_reset(f->e, f->err)); /* before something is under way */
+    KVL_TRY(kvl_forward_give(f));
     KVL_TRY(kvl_forward_embed(f));
     return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
 }
