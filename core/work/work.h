@@ -114,7 +114,7 @@ struct kvl_engine {
     /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
-    float *x_prev; /* xn of the attention before */
+    float *x_prev;            /* xn of the attention before */
     int32_t *id, *pos, *both; /* of the rows, the host's; both: one array, ids first */
     int32_t *given;           /* what operators read: on a discrete device its copy of `both` */
     struct kvl_row *row;
