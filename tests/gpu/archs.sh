@@ -12,5 +12,5 @@ trap 'rm -rf "$work"' EXIT
 cmake -S "$1" -B "$work" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKVL_CUDA=NVCC "-DKVL_CUDA_ARCHS=$archs" -DKVL_TESTS=OFF \
     -DKVL_WERROR=ON >"$work/configure" 2>&1 || { tail -n 20 "$work/configure"; exit 1; }
 sed -n 's/^-- \(CUDA .*\)/archs.sh: \1/p' "$work/configure"
-ninja -C "$work" -k 0 kvl_cuda >"$work/log" 2>&1 || { grep -E 'FAILED|error|warning' "$work/log" | head -n 40; exit 1; }
+ninja -C "$work" -k 0 kvl_cuda >"$work/log" 2>&1 || { grep -E "FAILED|error|warning" "$work/log" | head -n 40 || tail -n 5 "$work/log"; exit 1; }
 if grep -inE 'warning' "$work/log"; then exit 1; fi
