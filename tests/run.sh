@@ -4,7 +4,8 @@
 #   tests/run.sh          the fast tests (ten minutes of processor time: about five on two cores)
 #   tests/run.sh --san    the same under AddressSanitizer and UBSan (slower)
 #   tests/run.sh --clang  the same with clang
-#   tests/run.sh --long   the long variants too: more kills, more random operations, more thread counts
+#   tests/run.sh --long   the long variants too: more kills, more random operations, more thread counts,
+#                         whole conformance on the emulated GPU, kernels for every generation of GPUs
 #   tests/run.sh --gpu    instead, on a machine with an NVIDIA GPU: builds for it (build-gpu) and checks that
 #                         it gives the right results: operators, policies, CPU against GPU, the same bits,
 #                         compute-sanitizer; writes results/gpu-checks.md
@@ -29,7 +30,7 @@ while [ $# -gt 0 ]; do
     --gpu) gpu=1; build+=-gpu ;;
     --mutation) tests=(-C mutation -L mutation -V) ;;
     --) shift; break ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) kvl_say "unknown option $1, see --help"; exit 2 ;;
     esac
     shift

@@ -60,7 +60,7 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
 
 /* ---- activations ------------------------------------------------------------------------------- */
 
-enum { ENGINE_ROW_ARRAYS = 15 };
+enum { ENGINE_ROW_ARRAYS = 14 };
 
 struct row_array {
     void *at;             /* of the pointer */
@@ -91,8 +91,7 @@ static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARR
         { &e->k, KVL_PLACE_SHARED, kv },
         { &e->k_raw, KVL_PLACE_SHARED, kv },
         { &e->v, KVL_PLACE_SHARED, kv },
-        { &e->id, KVL_PLACE_SHARED, sizeof *e->id },
-        { &e->pos, KVL_PLACE_SHARED, sizeof *e->pos },
+        { &e->given, KVL_PLACE_DEVICE, 2 * sizeof *e->given },
     };
     memcpy(out, all, sizeof all);
 }
@@ -123,8 +122,12 @@ static int engine_rows(struct kvl_engine *e, int32_t n)
         KVL_TRY(row_array_alloc(e, &array[i], n));
     }
     kvl_free(e->row);
+    kvl_free(e->id);
     e->row = kvl_alloc((size_t)n, sizeof *e->row);
-    if (!e->row) return KVL_ENOMEM;
+    e->id = kvl_alloc((size_t)n, 4 * sizeof *e->id);
+    if (!e->row || !e->id) return KVL_ENOMEM;
+    e->pos = e->id + n;
+    e->both = e->pos + n;
     e->cap_rows = n;
     return KVL_OK;
 }
@@ -262,6 +265,7 @@ void kvl_engine_destroy(struct kvl_engine *e)
     kvl_free(e->mirror);
     kvl_hosted_destroy(e);
     kvl_free(e->row);
+    kvl_free(e->id);
     kvl_free(e->lanes);
     kvl_free(e->job);
     kvl_free(e->job_src);

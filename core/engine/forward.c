@@ -14,6 +14,8 @@
 #include "local.h"
 #include "prefill_mask.h"
 
+#include <string.h>
+
 /* Floats: a mebibyte, what a core's second-level cache holds. */
 enum { WAITING_WEIGHTS = 256 * 1024 };
 
@@ -466,6 +468,17 @@ static int rows_ended(const struct kvl_forward *f, int rc)
     return rc;
 }
 
+/* In one copy; a step of decoding brings it along with what its operators upload. */
+int kvl_forward_give(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    size_t bytes = (size_t)f->n * sizeof *e->both;
+    memcpy(e->both, e->id, bytes);
+    memcpy(e->both + f->n, e->pos, bytes);
+    return kvl_given(f, "tokens and positions",
+                     e->dev->copy(e->given, e->both, 2 * bytes, KVL_STREAM_MAIN));
+}
+
 int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
 {
     int rc = KVL_OK;
@@ -476,6 +489,7 @@ int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
 int kvl_forward_rows(const struct kvl_forward *f)
 {
     KVL_TRY(kvl_step_reset(f->e, f->err)); /* before something is under way */
+    KVL_TRY(kvl_forward_give(f));
     KVL_TRY(kvl_forward_embed(f));
     return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
 }

@@ -22,7 +22,8 @@ void kvl_row_set(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t
 void kvl_rows_set(struct kvl_session *s, const int32_t *id, int32_t n);
 /* Embeds the rows and takes them through all layers: e->x. */
 int kvl_forward_rows(const struct kvl_forward *f);
-/* The two apart; e->x goes through layers first .. end - 1. */
+/* The three apart: what operators read of the rows; the embedding; e->x goes through layers first .. end - 1. */
+int kvl_forward_give(const struct kvl_forward *f);
 int kvl_forward_embed(const struct kvl_forward *f);
 int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end);
 /* Logits of the last n of the rows: out [n][n_vocab]. */

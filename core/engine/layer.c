@@ -78,7 +78,7 @@ static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope, floa
     return kvl_given(f, "rope",
                      f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
                                                               .x = x,
-                                                              .pos = f->e->pos,
+                                                              .pos = f->e->given + f->n,
                                                               .rope = rope,
                                                               .n = f->n,
                                                               .n_heads = n_heads,
@@ -196,6 +196,6 @@ int kvl_forward_embed(const struct kvl_forward *f)
     size_t n = (size_t)f->n * (size_t)w->hparams.n_embd;
     KVL_TRY(kvl_given(f, "embedding",
                       e->ops->embed(&(struct kvl_embed_args){
-                          .y = e->x, .w = &w->embed, .id = e->id, .n = f->n })));
+                          .y = e->x, .w = &w->embed, .id = e->given, .n = f->n })));
     return scale(f, e->x, n, w->embed_scale, 0);
 }

@@ -82,6 +82,7 @@ static int chunk_run(struct layerwise *w, int32_t layer, int32_t chunk)
     s->n_pos = w->first + at;
     if (p->observes) s->obs->n_seen = w->seen + at;
     kvl_rows_set(s, p->id + at, f.n);
+    KVL_TRY(kvl_forward_give(&f));
     if (layer == 0) KVL_TRY(kvl_forward_embed(&f));
     KVL_TRY(kvl_forward_layers(&f, layer, layer + 1));
     return layer < n_layers - 1 ? KVL_OK : kvl_prefill_logits(p, &f, at);

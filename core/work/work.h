@@ -119,7 +119,8 @@ struct kvl_engine {
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
     float *routed; /* [experts of a token][n_embd]: what goes into experts and comes out */
     float *x_prev; /* xn of the attention before that was not over a window */
-    int32_t *id, *pos;
+    int32_t *id, *pos, *both; /* of the rows, the host's; both: one array, ids first */
+    int32_t *given;           /* what operators read: on a discrete device its copy of `both` */
     struct kvl_row *row;
     struct kvl_lane *lanes; /* [n_kv_heads] */
     /* attention of the rows of one layer, gathered before it runs */

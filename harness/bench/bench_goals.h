@@ -18,5 +18,12 @@ struct bench_goal {
 extern const struct bench_goal bench_gpu_goals[];
 extern const size_t bench_n_gpu_goals;
 extern const char bench_gpu_how[];
+extern const char bench_gpu_bits[]; /* what is bit for bit the CPU's */
+
+/* bench_forecast.c: what a goal should come to on a GPU of this name, by arithmetic; on an H100, where nothing is known
+ * of it.  NaN: no such goal. */
+double bench_forecast(const char *key, const char *device);
+/* All goals on the GPUs that it knows, as Markdown. */
+void bench_forecast_table(FILE *out);
 
 #endif

@@ -26,6 +26,40 @@ const char bench_gpu_how[] =
     "kernels a graph "
     "of a step has (0: none).\n\n";
 
+const char bench_gpu_bits[] =
+    "## Same bits\n"
+    "\n"
+    "nvcc fuses no product with a sum unless the code says fmaf (-fmad=false), so that bits do not "
+    "depend on the compiler. Numbers are the\n"
+    "tolerances of tests/ops, relative to 1 + size, against the definitions in floats; where the "
+    "tests run on a GPU they hold it to the same.\n"
+    "\n"
+    "| what | a GPU against the CPU |\n"
+    "|---|---|\n"
+    "| embeddings, residual sums, random numbers, weights of every type widened | the same bits |\n"
+    "| keys and values stored, moved, fetched, rounded to 16 bits; rows read from lanes | the same "
+    "bits |\n"
+    "| top-k and top-p lists, pooling, group reductions, means of chunks, for the same scores | "
+    "the same bits |\n"
+    "| packed keys of ThinK-like methods, channels and boxes, LSH codes and what they find, "
+    "moments | the same bits |\n"
+    "| dots and squares of floats in double (k-means, cosines, bases) | the same terms, other "
+    "order |\n"
+    "| rmsnorm, RoPE, SwiGLU | 2e-6, 3e-7, 1e-6: other order, sine and exp of another library |\n"
+    "| projections | 3e-6 times the root of the columns |\n"
+    "| attention in floats: decode, prefill, windows, columns, masses | 1e-5 to 2e-5 |\n"
+    "| attention of a prefill in bf16 | 3e-3: weights are rounded to bf16 |\n"
+    "| scores and bounds of pages, channels, boxes | 1e-5 |\n"
+    "\n"
+    "| what | on one GPU |\n"
+    "|---|---|\n"
+    "| a token twice, with graphs or without, ahead of the host or waited for | the same bits; "
+    "tests/gpu |\n"
+    "| a row of a batch against the row alone: operators of our own | the same bits; sums are in "
+    "an order of the shape alone |\n"
+    "| the same through cuBLAS (projections of a prefill in bf16) | not promised by cuBLAS; not "
+    "claimed until it has run |\n";
+
 const struct bench_goal bench_gpu_goals[] = {
     { "gpu-attention",
       "full decode attention, 32K to 128K: bytes / time / stream",

@@ -1,6 +1,7 @@
 /* kvlab bench: how near this build comes to what the machine can do. */
 #include "args.h"
 #include "bench.h"
+#include "bench_goals.h"
 #include "bench_model.h"
 #include "build.h"
 #include "cmds.h"
@@ -20,7 +21,7 @@ struct bench_command {
     const char *make, *weights, *shape, *out, *json, *report;
     const char *from[BENCH_MAX_LIST];
     int32_t n_from;
-    bool wants_report, kv_given;
+    bool wants_report, wants_forecast, kv_given;
 };
 
 enum {
@@ -44,6 +45,7 @@ enum {
     BENCH_KEY_DEVICE,
     BENCH_KEY_PEER_JSON,
     BENCH_KEY_PREFILL_HOST,
+    BENCH_KEY_FORECAST,
 };
 
 static const struct argp_option bench_options[] = {
@@ -81,6 +83,8 @@ static const struct argp_option bench_options[] = {
       "runs nothing: results of an earlier --json for --report (repeatable)", 0 },
     { "report", BENCH_KEY_REPORT, "FILE", OPTION_ARG_OPTIONAL,
       "the table of goals, as --report=FILE (default: standard output)", 0 },
+    { "forecast", BENCH_KEY_FORECAST, NULL, 0,
+      "runs nothing: what the goals of a GPU should come to on some, by arithmetic", 0 },
     { "quick", BENCH_KEY_QUICK, NULL, 0, "small and short: shows that all runs", 0 },
     { "make-model", BENCH_KEY_MAKE, "SHAPE", 0,
       "write a model with random weights to OUT.gguf and end", 0 },
@@ -186,6 +190,7 @@ static error_t bench_parse(int key, char *arg, struct argp_state *state)
     case BENCH_KEY_PEER: c->peer = arg; return 0;
     case BENCH_KEY_JSON: a->json = arg; return 0;
     case BENCH_KEY_QUICK: c->quick = true; return 0;
+    case BENCH_KEY_FORECAST: a->wants_forecast = true; return 0;
     case BENCH_KEY_MILLION: c->million = arg; return 0;
     case BENCH_KEY_DEVICE: c->device = strcmp(arg, "cpu") == 0 ? NULL : arg; return 0;
     case BENCH_KEY_PEER_JSON: c->peer_json = arg; return 0;
@@ -464,7 +469,10 @@ int cmd_bench(int argc, char **argv, struct kvl_err *err)
     a->bench.config.kv_type = KVL_KV_F16;
     int rc = kvl_registry_create(&a->bench.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&bench_argp, argc, argv, a, &done, err);
-    if (rc == KVL_OK && !done) rc = a->make ? bench_make(a, err) : bench_run(a, err);
+    if (rc == KVL_OK && !done && a->wants_forecast)
+        bench_forecast_table(stdout);
+    else if (rc == KVL_OK && !done)
+        rc = a->make ? bench_make(a, err) : bench_run(a, err);
     bench_close(a);
     kvl_free(a);
     return rc;

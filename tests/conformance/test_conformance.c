@@ -12,6 +12,7 @@
 #include "conformance/check_blocks.h"
 #include "conformance/check_cost.h"
 #include "conformance/check_describe.h"
+#include "conformance/check_device.h"
 #include "conformance/check_execution.h"
 #include "conformance/check_hybrid.h"
 #include "conformance/check_isolation.h"
@@ -32,6 +33,7 @@ static const struct {
     bool few; /* of those that the emulated GPU has time for, of few methods */
 } checks[] = {
     { ahead_name, check_runs_ahead, true },
+    { "a device answers as the CPU", check_device, true },
     { "description is complete", check_description, false },
     { "bad options and budgets are refused", check_options, false },
     { "budget for everything equals full", check_whole_budget_is_full, false },
@@ -159,8 +161,8 @@ static int everything(void)
     return n;
 }
 
-/* On the emulated GPU, which is slow: unless KVL_LONG is set, some methods and some
- * checks, that between them reach most operators. */
+/* On the emulated GPU, which is slow: unless KVL_LONG is set, one check of every method, and more of some that
+ * between them reach most operators. */
 static bool emulated(void)
 {
 #ifdef KVL_TEST_CUDA
@@ -175,6 +177,7 @@ static bool emulated(void)
 static bool is_one_of_few(const struct kvl_policy *policy, int check)
 {
     static const char *const few[] = { "h2o", "quest", "host_loop" };
+    if (checks[check].run == check_device) return true; /* every method */
     if (checks[check].name == ahead_name) return (policy->caps & KVL_CAP_ASYNC) != 0;
     if (checks[check].run == check_hybrid) return (policy->caps & KVL_CAP_OFFLOADS) != 0;
     for (size_t i = 0; i < sizeof few / sizeof few[0]; i++)

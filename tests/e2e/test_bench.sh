@@ -148,6 +148,12 @@ jq -c '. + {gpu: "NVIDIA X", driver: "1, CUDA 2", date: "2026-01-01"} | del(.thr
     fail "--from of a GPU: $(tail -n 1 "$tmp/err")"
 grep -q '^NVIDIA X, driver 1, CUDA 2, 2026-01-01; ' "$tmp/gpu.md" || fail "the GPU is not named"
 grep -q '^| full decode attention, 32K .* 0.850 | yes |$' "$tmp/gpu.md" || fail "a goal of a GPU that was met"
+# The forecast: a figure for every goal and GPU, in the report too.
+"$kvlab" bench --forecast >"$tmp/forecast.md" 2>"$tmp/err" || fail "--forecast: $(tail -n 1 "$tmp/err")"
+goals=$(($(wc -l <"$tmp/forecast.md") - 2))
+[ $goals -ge 14 ] && [ "$(grep -cE '( [0-9]+\.[0-9]{2}( \(no\))? \|){4}$' "$tmp/forecast.md")" = $goals ] ||
+    fail "--forecast: $(cat "$tmp/forecast.md")"
+[ "$(grep -cxFf <(tail -n +3 "$tmp/forecast.md") "$tmp/gpu.md")" = $goals ] || fail "the report has another forecast"
 refused 'beside --device want none of them' 2 --device cuda --only ops
 refused '"tpu": want cpu, cuda or hybrid' 2 --device tpu
 

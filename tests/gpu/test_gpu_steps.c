@@ -7,6 +7,10 @@
 #include "policy_spec.h"
 #include "registry.h"
 
+#ifdef KVL_TEST_CUDA
+#include "cuda_host_control.h"
+#endif
+
 enum { MAX_TOK = 160, N_WARM = 4 };
 
 static struct kvl_registry *registry;
@@ -232,67 +236,113 @@ static const struct kvl_policy toy = {
     .evict = toy_evict,
 };
 
-/* ---- how often a token waits --------------------------------------------------------- */
+/* ---- what a token costs beside its work ------------------------------------------------ */
 
-static int64_t syncs(const struct rig *r)
+/* Waits, kernels, bytes that cross to and from the device, pages of managed memory that both
+ * sides touch. */
+enum { COST_WAITS, COST_LAUNCHES, COST_UP, COST_DOWN, COST_MOVES, COSTS };
+
+static const char *const cost_names[COSTS] = { "waits", "kernels", "bytes to the device",
+                                               "bytes from the device", "pages that move" };
+
+static void cost_now(const struct rig *r, int64_t out[COSTS])
 {
     struct kvl_device_traffic t;
     kvl_engine_device(r->engine)->traffic(&t);
-    return t.n_syncs;
+    out[COST_WAITS] = t.n_syncs;
+    out[COST_LAUNCHES] = t.n_launches;
+    out[COST_UP] = t.h2d_bytes;
+    out[COST_DOWN] = t.d2h_bytes;
+    out[COST_MOVES] = 0;
+#ifdef KVL_TEST_CUDA
+    struct kvl_emu_counts c;
+    kvl_emu_counts(&c);
+    out[COST_MOVES] = c.n_moves;
+#endif
 }
 
-/* Waits of a token: of the middle one of some, since workspace that grows waits too. */
-static int waits_of(struct rig *r, const struct rig_run *run)
+static void watch_pages(bool on)
+{
+#ifdef KVL_TEST_CUDA
+    kvl_emu_watch(on);
+#else
+    (void)on;
+#endif
+}
+
+static int compare_int64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of a token: the middle one of some, since workspace that grows costs too. */
+static void cost_of(struct rig *r, const struct rig_run *run, int64_t out[COSTS])
 {
     enum { N = 5 };
-    int waits[N];
+    int64_t cost[COSTS][N], before[COSTS], after[COSTS];
     float *logits = rig_logits(r, N_WARM);
     struct rig_session rs = rig_start(r, run);
     const int32_t *id = run->id + run->n_ctx;
+    watch_pages(true);
     rig_decode(r, &rs, id, N_WARM, logits);
     for (int i = 0; i < N; i++) {
-        int64_t before = syncs(r);
+        cost_now(r, before);
         rig_decode(r, &rs, id + N_WARM + i, 1, logits);
-        waits[i] = (int)(syncs(r) - before);
+        cost_now(r, after);
+        for (int c = 0; c < COSTS; c++) cost[c][i] = after[c] - before[c];
     }
-    qsort(waits, N, sizeof *waits, rig_compare_int);
+    watch_pages(false);
+    for (int c = 0; c < COSTS; c++) {
+        qsort(cost[c], N, sizeof **cost, compare_int64);
+        out[c] = cost[c][N / 2];
+    }
     kvl_free(logits);
     rig_end(&rs);
-    return waits[N / 2];
+}
+
+static int waits_of(struct rig *r, const struct rig_run *run)
+{
+    int64_t cost[COSTS];
+    cost_of(r, run, cost);
+    return (int)cost[COST_WAITS];
 }
 
 static const struct rig_desc waits_desc = { .llama = { .n_layers = 6, .seed = 4 },
                                             .kv_type = KVL_KV_F16,
                                             .device = "cuda" };
 
-static void test_waits(void **state)
+/* Waits are what they are, the others at most. */
+static void test_costs(void **state)
 {
     (void)state;
     static const struct {
         const char *name, *options;
-        int waits; /* of a token */
+        int64_t most[COSTS];
     } want[] = {
-        { "full", "", 1 },
-        { "snapkv", "", 1 },
-        { "knorm", "", 1 },
-        { "adakv(snapkv)", "", 1 },
-        { "streaming_llm", "", 1 },
-        { "streaming_llm", "positions=original", 1 },
-        { "context_shift", "", 1 },
-        { "self_extend", "group_size=4,window_size=16", 1 },
-        { "quest", "page=4", 1 },
-        { "quest", "page=4,reduce=mean_q,dense_layers=0", 1 },
-        { "oracle", "", 1 },
-        { "oracle", "scope=layer", 1 },
-        { "random", "", 1 },
-        { "random", "mode=evict", 1 },
-        { "h2o", "", 7 }, /* once a layer, for its cut */
-        { "tova", "", 7 },
-        { "omnikv", "filter_layers=1,num_wait_load_layers=0", 3 },
-        { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", 5 },
+        /* waits, kernels, bytes up (ids, lists, tables of new blocks), bytes down (logits, marks), pages */
+        { "full", "", { 1, 87, 392, 1036, 0 } },
+        { "snapkv", "", { 1, 87, 392, 1036, 0 } },
+        { "knorm", "", { 1, 87, 392, 1036, 0 } },
+        { "adakv(snapkv)", "", { 1, 87, 392, 1036, 0 } },
+        { "streaming_llm", "", { 1, 111, 2744, 1036, 0 } },
+        { "streaming_llm", "positions=original", { 1, 111, 776, 1036, 0 } },
+        { "context_shift", "", { 1, 87, 1592, 1036, 0 } },
+        { "self_extend", "group_size=4,window_size=16", { 1, 93, 4616, 1036, 0 } },
+        { "quest", "page=4", { 1, 119, 392, 1036, 0 } },
+        { "quest", "page=4,reduce=mean_q,dense_layers=0", { 1, 123, 392, 1036, 0 } },
+        { "oracle", "", { 1, 117, 392, 1036, 0 } },
+        { "oracle", "scope=layer", { 1, 117, 392, 1036, 0 } },
+        { "random", "", { 1, 99, 392, 1036, 0 } },
+        { "random", "mode=evict", { 1, 87, 392, 1036, 0 } },
+        { "h2o", "", { 7, 165, 1208, 1036, 24 } }, /* once a layer, for its cut */
+        { "tova", "", { 7, 153, 1896, 1036, 24 } },
+        { "omnikv", "filter_layers=1,num_wait_load_layers=0", { 3, 93, 1576, 1036, 4 } },
+        { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", { 5, 99, 1280, 1036, 8 } },
     };
     int32_t id[MAX_TOK];
     struct rig r;
+    bool failed = false;
     rig_open(&r, &waits_desc);
     rig_tokens(id, MAX_TOK, 7);
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -301,12 +351,19 @@ static void test_waits(void **state)
                                      .budget = strcmp(want[i].name, "full") == 0 ? 0 : 32,
                                      .id = id,
                                      .n_ctx = 90 };
-        int got = waits_of(&r, &run);
-        if (got != want[i].waits)
-            fail_msg("%s %s: a token waits %d times, want %d", want[i].name, want[i].options, got,
-                     want[i].waits);
+        int64_t got[COSTS];
+        cost_of(&r, &run, got);
+        for (int c = 0; c < COSTS; c++) {
+            int64_t most = want[i].most[c];
+            if (c == COST_WAITS ? got[c] != most : got[c] > most)
+                print_error("%s %s: %lld %s for a token, want %s%lld\n", want[i].name,
+                            want[i].options, (long long)got[c], cost_names[c],
+                            c == COST_WAITS ? "" : "at most ", (long long)most),
+                    failed = true;
+        }
     }
     rig_close(&r);
+    assert_false(failed);
 }
 
 /* Lists that stay on the device, and some that cannot. */
@@ -585,7 +642,7 @@ int main(void)
     }
     RIG_OK(&err, kvl_registry_create(&registry, &err));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_costs),
         cmocka_unit_test(test_waits_of_lists),
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_nan_of_a_row),

@@ -132,7 +132,7 @@ columns_put_queries(struct pm_row<D> *to, const struct columns_work *w, int32_t 
     for (int32_t i = (int32_t)threadIdx.x; i < COLUMNS_QUERIES * (D / 8); i += PM_THREADS) {
         int32_t r = i / (D / 8), c = i % (D / 8) * 8;
         bool is = row0 + r < w->q.n;
-        kvl_copy_async(&to[r].x[c], is ? from + (size_t)(row0 + r) * D + (size_t)c : NULL);
+        kvl_copy_async(&to[r].x[c], from + (is ? (size_t)(row0 + r) * D + (size_t)c : 0), is);
     }
 }
 

@@ -48,13 +48,14 @@ static __device__ inline void kvl_ldmatrix_turned(uint32_t r[4], const void *row
                  : "memory");
 }
 
-/* 16 bytes from global to shared memory, behind the thread's back; NULL gives zeros. */
-static __device__ inline void kvl_copy_async(void *to, const void *from)
+/* 16 bytes from global to shared memory, behind the thread's back; zeros without `is`, when `from` is not read but
+ * an address of global memory all the same, a multiple of 16. */
+static __device__ inline void kvl_copy_async(void *to, const void *from, bool is)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"((uint32_t)__cvta_generic_to_shared(to)),
-                   "l"(__cvta_generic_to_global(from ? from : to)), "r"(from ? 16 : 0)
+                 : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)),
+                   "r"(is ? 16 : 0)
                  : "memory");
 }
 
@@ -151,13 +152,13 @@ static struct {
 } kvl_copies[1024][KVL_COPIES];
 static int kvl_n_copies[1024];
 
-static inline void kvl_copy_async(void *to, const void *from)
+static inline void kvl_copy_async(void *to, const void *from, bool is)
 {
     unsigned thread = threadIdx.x;
     int n = kvl_n_copies[thread]++;
-    assert(n < KVL_COPIES && (uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0);
+    assert(n < KVL_COPIES && (uintptr_t)to % 16 == 0 && from && (uintptr_t)from % 16 == 0);
     kvl_copies[thread][n].to = to;
-    kvl_copies[thread][n].from = from;
+    kvl_copies[thread][n].from = is ? from : NULL;
     memset(to, 0xff, 16);
 }
 static inline void kvl_copy_wait(void)

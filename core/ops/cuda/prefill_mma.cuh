@@ -70,11 +70,14 @@ static __device__ inline void pm_put_slots(struct pm_row<D> *to, int32_t n,
 {
     int32_t dim = l->head_dim;
     bool as_is = l->type == KVL_KV_BF16 && dim % 8 == 0, vectors = dim % 4 == 0;
+    const void *there =
+        reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(l->blocks) / 16 * 16);
     for (int32_t i = (int32_t)threadIdx.x; i < n * (D / 8); i += PM_THREADS) {
         int32_t s = i / (D / 8), c = i % (D / 8) * 8;
         const uint8_t *from = row[s] ? row[s] + l->off[part] : NULL;
         if (as_is) {
-            kvl_copy_async(&to[s].x[c], from && c < dim ? from + 2 * c : NULL);
+            bool is = from && c < dim;
+            kvl_copy_async(&to[s].x[c], is ? static_cast<const void *>(from + 2 * c) : there, is);
         } else {
             struct pm_eight y = { { 0, 0, 0, 0 } };
             if (from) y = pm_load(from, l->type, c, dim, vectors);

@@ -41,6 +41,7 @@ struct kvl_emu_counts {
     int64_t n_barriers, n_warp_ops; /* of kernels that ran */
     int64_t device_bytes, device_peak_bytes, n_device_allocs;
     int64_t host_bytes, n_host_allocs; /* pinned and managed */
+    int64_t n_moves;                   /* of pages of managed memory, while they are watched */
 };
 void kvl_emu_counts(struct kvl_emu_counts *out);
 
@@ -52,6 +53,8 @@ void kvl_emu_revive(void);
 void kvl_emu_memory_limit(size_t bytes);
 void kvl_emu_seed(uint64_t seed);
 void kvl_emu_eager(int on);
+/* Counts n_moves: touches of pages of managed memory that the other side touched last.  Slow. */
+void kvl_emu_watch(int on);
 /* A child of fork takes over what was its parent's, which no process can on a GPU. */
 void kvl_emu_adopt(void);
 /* Work that was given and has not run. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 namespace
 {
@@ -34,12 +35,49 @@ size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
+/* ---- pages of managed memory ------------------------------------------------------------------------ */
+
+/* Where each page was touched last.  While one side runs, pages of the other are closed: the first touch opens a page,
+ * and is what would move it between the host and a GPU. */
+bool watch;
+std::map<uintptr_t, std::vector<bool>> &managed = *new std::map<uintptr_t, std::vector<bool>>();
+
+/* Closes what the other side has; opens the rest.  on: the device runs. */
+void pages_turn(bool on, bool all)
+{
+    for (auto &m : managed) {
+        size_t n = m.second.size();
+        for (size_t i = 0, j; i < n; i = j) {
+            for (j = i + 1; j < n && m.second[j] == m.second[i];) j++;
+            bool open = all || m.second[i] == on;
+            mprotect((void *)(m.first + i * page_bytes()), (j - i) * page_bytes(),
+                     open ? PROT_READ | PROT_WRITE : PROT_NONE);
+        }
+    }
+}
+
+/* Whether p lies in a page that the other side has; the page moves. */
+bool pages_move(const void *p)
+{
+    auto at = managed.upper_bound((uintptr_t)p);
+    if (!watch || at == managed.begin()) return false;
+    --at;
+    size_t i = ((uintptr_t)p - at->first) / page_bytes();
+    bool on = opened > 0;
+    if (i >= at->second.size() || at->second[i] == on) return false;
+    at->second[i] = on;
+    kvl_emu_count.n_moves++;
+    mprotect((void *)(at->first + i * page_bytes()), page_bytes(), PROT_READ | PROT_WRITE);
+    return true;
+}
+
 /* ---- the guard -------------------------------------------------------------------------------------- */
 
 void on_fault(int signal, siginfo_t *info, void *context)
 {
     const unsigned char *p = (const unsigned char *)info->si_addr;
     char text[700] = "";
+    if (pages_move(p)) return;
     const char *where = kvl_emu_where();
     if (*where) {
         snprintf(text, sizeof text, "cuda_host: address %p, %s\n", (const void *)p, where);
@@ -172,9 +210,11 @@ cudaError_t host_take(void **p, size_t bytes, enum kvl_emu_place place)
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
     void *m = nullptr;
-    if (posix_memalign(&m, page_bytes(), bytes) != 0)
+    size_t pages = (bytes + page_bytes() - 1) / page_bytes();
+    if (posix_memalign(&m, page_bytes(), pages * page_bytes()) != 0)
         return kvl_emu_return(cudaErrorMemoryAllocation);
     memset(m, 0xff, bytes);
+    if (place == KVL_EMU_MANAGED) managed[(uintptr_t)m] = std::vector<bool>(pages, false);
     table[(uintptr_t)m] = { bytes, bytes, place, false };
     kvl_emu_count.host_bytes += (int64_t)bytes;
     kvl_emu_count.n_host_allocs++;
@@ -187,6 +227,11 @@ cudaError_t host_give(std::map<uintptr_t, struct allocation>::iterator at)
     kvl_emu_drain_all();
     kvl_emu_count.host_bytes -= (int64_t)at->second.bytes;
     kvl_emu_count.n_host_allocs--;
+    if (managed.count(at->first)) {
+        mprotect((void *)at->first, managed[at->first].size() * page_bytes(),
+                 PROT_READ | PROT_WRITE);
+        managed.erase(at->first);
+    }
     free((void *)at->first);
     table.erase(at);
     return cudaSuccess;
@@ -195,15 +240,24 @@ cudaError_t host_give(std::map<uintptr_t, struct allocation>::iterator at)
 
 void kvl_emu_open(void)
 {
-    if (opened++ == 0 && guard) protect(false);
+    if (opened++ > 0) return;
+    if (guard) protect(false);
+    if (watch) pages_turn(true, false);
 }
 
 void kvl_emu_close(void)
 {
-    if (--opened == 0 && guard) {
-        protect(true);
-        handle_faults();
-    }
+    if (--opened > 0) return;
+    if (guard) protect(true);
+    if (watch) pages_turn(false, false);
+    if (guard || watch) handle_faults();
+}
+
+void kvl_emu_watch(int on)
+{
+    watch = on != 0;
+    pages_turn(opened > 0, !watch);
+    if (watch) handle_faults();
 }
 
 bool kvl_emu_place_of(const void *p, size_t bytes, enum kvl_emu_place *place)

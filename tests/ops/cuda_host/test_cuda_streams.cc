@@ -192,6 +192,33 @@ static void test_guard(void **)
     cudaFree(guarded);
 }
 
+/* A page of managed memory moves when the side that touched it last was the other. */
+static void test_moves(void **)
+{
+    enum { N = 4096 }; /* four pages */
+    int *p;
+    assert_int_equal(cudaMallocManaged(&p, N * sizeof *p), cudaSuccess);
+    kvl_emu_watch(1);
+    struct kvl_emu_counts c = counts();
+    for (int i = 0; i < N; i++) p[i] = 1;
+    assert_int_equal(counts().n_moves - c.n_moves, 0); /* new memory is the host's */
+    LAUNCH(set_all, N / 64, 64, 0, nullptr, p, N, 2);
+    cudaDeviceSynchronize();
+    assert_int_equal(counts().n_moves - c.n_moves, 4);
+    LAUNCH(set_all, N / 64, 64, 0, nullptr, p, N, 3);
+    cudaDeviceSynchronize();
+    assert_int_equal(counts().n_moves - c.n_moves, 4);
+    assert_int_equal(p[0] + p[1] + p[N - 1], 9); /* two pages come back */
+    assert_int_equal(counts().n_moves - c.n_moves, 6);
+    LAUNCH(set_all, N / 64, 64, 0, nullptr, p, N, 4);
+    cudaDeviceSynchronize();
+    assert_int_equal(counts().n_moves - c.n_moves, 8);
+    kvl_emu_watch(0);
+    assert_int_equal(p[0], 4);
+    assert_int_equal(counts().n_moves - c.n_moves, 8);
+    cudaFree(p);
+}
+
 static void test_allocations(void **)
 {
     size_t before_free, after_free, total;
@@ -413,17 +440,12 @@ static void test_fork(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_early_read),
-        cmocka_unit_test(test_streams_mix),
-        cmocka_unit_test(test_default_stream),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_guard),
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_captures_that_cannot_be),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_early_read),     cmocka_unit_test(test_streams_mix),
+        cmocka_unit_test(test_default_stream), cmocka_unit_test(test_events),
+        cmocka_unit_test(test_guard),          cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_allocations),    cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_graphs),         cmocka_unit_test(test_captures_that_cannot_be),
+        cmocka_unit_test(test_faults),         cmocka_unit_test(test_fork),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
