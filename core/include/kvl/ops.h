@@ -61,7 +61,7 @@ struct kvl_embed_args {
 
 /* gemm: rows are computed in tiles of a fixed size, the last padded.  gemv: one row at a time; the
  * result of a row does not depend on n.  The two may round differently from each other: ref and cpu
- * gemv with weights of some types (int16 in wtypes.def) round x to 16-bit integers per block of 32 columns
+ * gemv with weights in blocks (int16 and k16 in wtypes.def) round x to 16-bit integers per block of 32 columns
  * (ops/gemv_x.h), so that the products of a block are summed exactly; cuda keeps x as float. */
 struct kvl_gemm_args {
     float *y;       /* out [n][n_rows] */

@@ -1,13 +1,13 @@
 /* Layout: W stays as the file has it, row after row.  One thread reads it as one stream, in order,
  * since the processor's prefetching follows a single stream best: rows of F32, F16 and BF16 are
- * multiplied one by one (kern_gemv.h); rows of Q8_0 and Q4_0 in groups of four, whose scales are read
- * one group ahead in the order of memory (kern_gemvq.h); rows of a type without kernels are widened and
- * multiplied as F32.  Threads take runs of rows.
+ * multiplied one by one (kern_gemv.h), and so are rows in blocks of 256, which have their scales with
+ * them (kern_gemvk.h); rows in blocks of 32 in groups of four, whose scales are read one group ahead in
+ * the order of memory (kern_gemvq.h); rows of a type without kernels are widened and multiplied as F32.
+ * Threads take runs of rows.
  *
- * Limit: reading W once.  Reached on one core: F32, F16 and BF16 a whole streaming read, Q8_0 0.90 of
- * it, Q4_0 0.65: the 18 bytes of a block take some 3 cycles to unpack and multiply, and 27 bytes
- * could be read in them.  Without integers it was 0.35; rounding x to 8 bits would give more, and
- * other answers.
+ * Limit: reading W once.  One core reads F32, F16 and BF16 as fast as a plain streaming read; of block
+ * types it reaches 0.3 to 0.9, fewer bits less: unpacking and multiplying take the time.  x in 8 bits
+ * would be faster, and give other answers.
  */
 #include "cpu.h"
 

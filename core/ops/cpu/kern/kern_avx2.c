@@ -15,7 +15,6 @@
 
 #include "vec_avx2.h"
 #include "vec_k16_avx2.h"
-#include "vec_q16_x86.h"
 
 #define KERN_NAME  "avx2"
 #define KERN_TABLE kvl_kern_avx2

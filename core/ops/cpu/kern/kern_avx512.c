@@ -17,7 +17,6 @@
 
 #include "vec_avx512.h"
 #include "vec_k16_avx512.h"
-#include "vec_q16_x86.h"
 
 #define KERN_NAME  "avx512"
 #define KERN_TABLE kvl_kern_avx512

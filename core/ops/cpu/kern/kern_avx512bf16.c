@@ -18,7 +18,6 @@
 #define VEC_HAS_VNNI
 #include "vec_avx512bf16.h"
 #include "vec_k16_avx512.h"
-#include "vec_q16_x86.h"
 
 #define KERN_NAME  "avx512bf16"
 #define KERN_TABLE kvl_kern_avx512bf16

@@ -2,7 +2,6 @@
 #include "cpu.h"
 #include "vec_base.h"
 #include "vec_k16_base.h"
-#include "vec_q16_base.h"
 
 #if defined(__aarch64__)
 #define KERN_NAME "neon"

@@ -102,8 +102,8 @@ VEC void gemv_batches(const struct kvl_gemv_item *it, enum kvl_wtype type)
     if (i < n) gemv_typed(it->a, type, it->row0, it->row1, i, 1);
 }
 
-/* A type without kernels: each row is widened, and is then one of F32 for all rows of x. */
-static void gemv_any(const struct kvl_gemv_item *it)
+/* A type without kernels (none today): each row is widened, and is then one of F32 for all rows of x. */
+__attribute__((unused)) static void gemv_any(const struct kvl_gemv_item *it)
 {
     struct kvl_gemv_args a = *it->a;
     struct kvl_weight row = { it->scratch, KVL_W_F32, a.w->n_rows, a.w->n_cols, 0 };

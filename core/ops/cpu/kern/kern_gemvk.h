@@ -144,9 +144,9 @@ VEC void gemvk_rows(const struct kvl_gemv_item *it, enum kvl_wtype type, int32_t
 VEC void gemvk_typed(const struct kvl_gemv_item *it, enum kvl_wtype type)
 {
     int32_t i = 0, n = it->a->n;
-    for (; i + 4 <= n; i += 4) gemvk_rows(it, type, i, 4);
-    for (; i + 2 <= n; i += 2) gemvk_rows(it, type, i, 2);
-    if (i < n) gemvk_rows(it, type, i, 1);
+    for (; VQ_BATCH == 4 && i + 4 <= n; i += 4) gemvk_rows(it, type, i, 4);
+    for (; VQ_BATCH == 4 && i + 2 <= n; i += 2) gemvk_rows(it, type, i, 2);
+    for (; i < n; i++) gemvk_rows(it, type, i, 1);
 }
 
 #endif

@@ -107,11 +107,14 @@ VEC vk kblock_nibbles(const uint8_t *p, bool high)
     return high ? vk_shift(b, -4) : vk_and(b, 15);
 }
 
+/* What the nibbles of these types stand for. */
+static const int8_t block_iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113 };
+static const int8_t block_mxfp4[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+
 /* Elements 32 g .. 32 g + 31 of a block, before `zero` is taken off. */
 VEC vk kblock_ints(const uint8_t *block, enum kvl_wtype type, int32_t g)
 {
-    static const int8_t iq4[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
-                                    1,    13,   25,  38,  53,  69,  89,  113 };
     const int32_t part = g % 4, half = g / 4;
     switch (type) {
     case KVL_W_Q2_K: return kblock_two(block + 16, g);
@@ -123,7 +126,7 @@ VEC vk kblock_ints(const uint8_t *block, enum kvl_wtype type, int32_t g)
     case KVL_W_Q6_K:
         return vk_with(kblock_nibbles(block + half * 64 + part % 2 * 32, part / 2),
                        vk_shift(vk_bytes(block + 128 + half * 32), 4 - 2 * part), 48);
-    default: return vk_table(block + 8 + g * 16, iq4);
+    default: return vk_table(block + 8 + g * 16, block_iq4);
     }
 }
 

@@ -3,6 +3,7 @@
 #define KVL_KERN_MATH_H
 
 #include "cpu.h"
+#include "half.h"
 #include "kern_kblock.h"
 
 #include <assert.h>
@@ -119,9 +120,51 @@ VEC vf block_ints(const uint8_t *block, enum kvl_wtype type, int32_t j)
     return vf_nibbles(block + 2, j);
 }
 
+/* Whether a type adds a smallest value, which lies behind the scale. */
+VEC bool block_has_least(enum kvl_wtype type)
+{
+    return type == KVL_W_Q4_1 || type == KVL_W_Q5_1;
+}
+
+/* The scale of MXFP4, its sign and its upper bits: all that is not zero. */
+VEC uint16_t block_power(uint8_t e)
+{
+    return (uint16_t)(e < 2 ? 0x20u << e : (e - 1u) << 7);
+}
+
+/* The 32 elements of a block of the types that block_ints has not, before a zero is taken off. */
+VEC vk block_small(const uint8_t *block, enum kvl_wtype type)
+{
+    const bool fives = type == KVL_W_Q5_0 || type == KVL_W_Q5_1;
+    const uint8_t *at = block + (block_has_least(type) ? 4 : type == KVL_W_MXFP4 ? 1 : 2);
+    uint32_t bits;
+    if (type == KVL_W_MXFP4) return vk_table(at, block_mxfp4);
+    if (type == KVL_W_IQ4_NL) return vk_table(at, block_iq4);
+    if (!fives) return vk_nibbles(at);
+    memcpy(&bits, at, sizeof bits);
+    return vk_mark(vk_nibbles(at + 4), bits, 16);
+}
+
+VEC void widen_small(float *y, const uint8_t *block, enum kvl_wtype type)
+{
+    const bool mx = type == KVL_W_MXFP4;
+    float d = mx ? kvl_bf16_to_f32(block_power(*block)) : block_scale(block), least = 0;
+    if (block_has_least(type)) least = block_scale(block + 2);
+    vf q[2 * KV];
+    vk_floats(q, vk_less(block_small(block, type), type == KVL_W_Q5_0 ? 16 : 0));
+    UNROLL
+    for (int32_t v = 0; v < 2 * KV; v++) {
+        vf x = vf_mul(vf_set1(d), q[v]);
+        vf_store(y + v * VW, block_has_least(type) ? vf_add(x, vf_set1(least)) : x);
+    }
+}
+
 VEC void widen_int16(float *y, const uint8_t *src, enum kvl_wtype type, int32_t n)
 {
+    const bool first = type == KVL_W_Q8_0 || type == KVL_W_Q4_0;
     for (int32_t i = 0; i < n; i += 32, src += kvl_wtype_bytes(type, 32)) {
+        if (!first) widen_small(y + i, src, type);
+        if (!first) continue;
         vf d = vf_set1(block_scale(src));
         UNROLL
         for (int32_t j = 0; j < 32; j += VW)

@@ -2,11 +2,11 @@
 #ifndef KVL_VEC_K16_H
 #define KVL_VEC_K16_H
 
+#include "vec_q16_x86.h"
+
 enum { KV = 2 };
 
-typedef struct {
-    __m256i lo, hi;
-} vk;
+typedef vq vk;
 
 VEC __m256i vec_load256(const void *p)
 {
@@ -32,6 +32,29 @@ VEC vk vk_table(const uint8_t *p, const int8_t *table)
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     return vec_widened(_mm_shuffle_epi8(t, _mm_and_si128(b, low)),
                        _mm_shuffle_epi8(t, _mm_and_si128(_mm_srli_epi16(b, 4), low)));
+}
+VEC vk vk_nibbles(const uint8_t *p)
+{
+    return vq_nibbles(p);
+}
+/* Of 16 elements: a bit each, as all bits of it. */
+VEC __m256i vec_bits16(uint32_t bits)
+{
+    const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096,
+                                          8192, 16384, -32768);
+    __m256i b = _mm256_set1_epi16((int16_t)(bits & 0xffff));
+    return _mm256_cmpeq_epi16(_mm256_and_si256(b, bit), bit);
+}
+VEC vk vk_mark(vk a, uint32_t bits, int16_t x)
+{
+    const __m256i m = _mm256_set1_epi16(x);
+    a.lo = _mm256_or_si256(a.lo, _mm256_and_si256(vec_bits16(bits), m));
+    a.hi = _mm256_or_si256(a.hi, _mm256_and_si256(vec_bits16(bits >> 16), m));
+    return a;
+}
+VEC vq vk_as_q(vk a)
+{
+    return a;
 }
 VEC vk vk_and(vk a, int16_t bits)
 {

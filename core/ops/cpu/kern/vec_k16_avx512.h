@@ -2,6 +2,8 @@
 #ifndef KVL_VEC_K16_H
 #define KVL_VEC_K16_H
 
+#include "vec_q16_x86.h"
+
 enum { KV = 1 };
 
 typedef __m512i vk;
@@ -15,14 +17,31 @@ VEC vk vk_bytes(const uint8_t *p)
 {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
-VEC vk vk_table(const uint8_t *p, const int8_t *table)
+/* 16 bytes of nibbles, each in a byte. */
+VEC __m256i vec_nibbles(const uint8_t *p)
 {
     const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m256i i = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(b), shift);
-    i = _mm256_and_si256(i, _mm256_set1_epi8(15));
-    return _mm512_cvtepi8_epi16(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), i));
+    __m256i n = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(b), shift);
+    return _mm256_and_si256(n, _mm256_set1_epi8(15));
+}
+VEC vk vk_table(const uint8_t *p, const int8_t *table)
+{
+    __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_cvtepi8_epi16(
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), vec_nibbles(p)));
+}
+VEC vk vk_nibbles(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi16(vec_nibbles(p));
+}
+VEC vk vk_mark(vk a, uint32_t bits, int16_t x)
+{
+    return _mm512_mask_add_epi16(a, bits, a, _mm512_set1_epi16(x)); /* x has no bits of a */
+}
+VEC vq vk_as_q(vk a)
+{
+    return (vq){ _mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1) };
 }
 VEC vk vk_and(vk a, int16_t bits)
 {

@@ -5,6 +5,8 @@
 #ifndef KVL_VEC_K16_H
 #define KVL_VEC_K16_H
 
+#include "vec_q16_base.h"
+
 enum { KV = 16 / VW };
 
 typedef struct {
@@ -33,6 +35,26 @@ VEC vk vk_table(const uint8_t *p, const int8_t *table)
         k.at[16 + i] = table[p[i] >> 4];
     }
     return k;
+}
+/* The nibbles themselves. */
+VEC vk vk_nibbles(const uint8_t *p)
+{
+    vk k;
+    for (int32_t i = 0; i < 16; i++) {
+        k.at[i] = p[i] & 15;
+        k.at[16 + i] = p[i] >> 4;
+    }
+    return k;
+}
+/* a | x in the elements whose bit is set. */
+VEC vk vk_mark(vk a, uint32_t bits, int16_t x)
+{
+    for (int32_t i = 0; i < 32; i++) a.at[i] = (int16_t)(a.at[i] | (bits >> i & 1 ? x : 0));
+    return a;
+}
+VEC vq vk_as_q(vk a)
+{
+    return vq_load(a.at);
 }
 VEC vk vk_and(vk a, int16_t bits)
 {

@@ -8,6 +8,9 @@
 /* A block; exact sums of products, in VQ_LANES places; sums of such sums times scales. */
 enum { VQ_LANES = 8 };
 
+/* Rows of x multiplied at a time, beside one alone: here arithmetic is what takes time. */
+enum { VQ_BATCH = 1 };
+
 typedef struct {
     int16_t at[32];
 } vq;
@@ -63,6 +66,11 @@ VEC vq_int vq_start(const int32_t *p)
 {
     vq_int s;
     memcpy(&s, p, sizeof s);
+    return s;
+}
+VEC vq_int vq_twice(vq_int s)
+{
+    for (int32_t i = 0; i < VQ_LANES; i++) s.at[i] *= 2;
     return s;
 }
 VEC void vq_store_ints(int32_t *p, vq_int s)

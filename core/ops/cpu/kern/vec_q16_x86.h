@@ -3,6 +3,8 @@
 #ifndef KVL_VEC_Q16_H
 #define KVL_VEC_Q16_H
 
+enum { VQ_BATCH = 4 };
+
 typedef struct {
     __m256i lo, hi;
 } vq;
@@ -49,6 +51,10 @@ VEC vq vq_nibbles(const uint8_t *p)
 VEC vq_int vq_start(const int32_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+VEC vq_int vq_twice(vq_int s)
+{
+    return _mm256_add_epi32(s, s);
 }
 VEC void vq_store_ints(int32_t *p, vq_int s)
 {
