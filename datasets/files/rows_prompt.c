@@ -90,14 +90,17 @@ static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kv
 {
     int32_t length = b->req->length_tok - less;
     int32_t behind = t->n - token_at(t, whole->len); /* tokens of the tail */
-    int32_t back = b->p->truncate == KVL_ROWS_END ? behind : KVL_MAX(length / 2, behind);
+    int32_t before = token_at(t, b->p->begin);
     int32_t front = b->p->truncate == KVL_ROWS_END ? length - behind : length / 2;
-    front = KVL_MIN(front, length - back);
-    if (front < 1 || t->begin[front] < b->p->begin)
+    /* What is around the context stays, whatever the halves are. */
+    front = KVL_MAX(KVL_MIN(front, length - behind), before);
+    int32_t back = b->p->truncate == KVL_ROWS_END ? behind : KVL_MIN(length / 2, length - front);
+    if (front + behind > length)
         return kvl_fail(b->err, KVL_EINVAL,
                         "%s: a length of %d tokens, of which %d are needed for what is around the "
                         "context: want more",
-                        b->p->name, b->req->length_tok, behind + token_at(t, b->p->begin));
+                        b->p->name, b->req->length_tok, behind + before);
+    back = KVL_MAX(back, behind);
     size_t to = back > 0 ? t->begin[t->n - back] : whole->len;
     return cut_text(b, whole, t->begin[front], KVL_MIN(to, whole->len));
 }

@@ -486,6 +486,7 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
                               "protocol", x->protocol, "policy", x->policy, "label", x->label,
                               "budget", x->budget, "stale", kvl_record_stale(r, x->record));
         if (!e) return -1;
+        json_object_set(e, "task_options", json_object_get(x->record, "task_options"));
         json_object_set(e, "length_tok", json_object_get(x->record, "length_tok"));
         if (json_object_set_new(all, x->id, e) != 0) return -1;
     }
