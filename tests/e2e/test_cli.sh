@@ -35,7 +35,7 @@ for policy in full random oracle streaming_llm snapkv quest; do has list "^  $po
 equal "bounds stand first" "brute_offload full oracle random" "$(awk '/^ bounds/ { on = 1; next } /^ [a-z]/ { on = 0 } on { print $1 }' out.txt | xargs)"
 for task in passkey kv_retrieval needle number_string two_stage_retr; do has list "^  $task  "; done
 run list tasks
-! grep -q quest out.txt || fail "list tasks lists policies"
+! grep -q '^  quest ' out.txt || fail "list tasks lists policies"
 for file in $(grep -lE '^KVL_POLICY_EXPORT\(' "$source_dir"/methods/[a-z]*.c); do
     run describe "$(basename "$file" .c)"
     for row in paper what follows deviations cost does; do has describe "^$row  +[A-Za-z0-9]"; done

@@ -493,7 +493,7 @@ static void check_forms(const struct form *rows, size_t n)
         write_text(rows[i].file, rows[i].row);
         must_open(&o, rows[i].task, rows[i].options);
         struct kvl_sample s = must_sample(&o, 0, 100000, 0, 1);
-        must_read(&s, 0, rows[i].prompt);
+        if (rows[i].prompt) must_read(&s, 0, rows[i].prompt);
         assert_int_equal(s.question[0].max_new_tok, rows[i].max_new);
         must_score(&o, &s, rows[i].right, 1.0);
         must_score(&o, &s, rows[i].wrong, 0.0);
@@ -675,6 +675,11 @@ static void test_others(void **state)
           "x\", \"answers\": [\"blue\"]}\n",
           "dir=%s", "Task. The Dict is {0: 'red', 1: 'blue'}\nThe equation is 1 + 0 = ?\nMUST x",
           200, "1, so Blue", "red" },
+        { kvl_task_babilong, "qa4/2k.json",
+          "[{\"input\": \"Page. The garden is west of the office.\", \"question\": \"What is west "
+          "of "
+          "the office?\", \"target\": \"garden\"}]",
+          "dir=%s,name=qa4,size=2k", NULL, 20, "Garden. It is", "garden or kitchen" },
         { kvl_task_mrcr, "2needle.jsonl",
           "{\"prompt\": \"[{\\\"role\\\": \\\"user\\\", \\\"content\\\": \\\"poem\\\"}, "
           "{\\\"role\\\": "
