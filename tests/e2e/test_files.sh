@@ -99,3 +99,38 @@ refused 2 'moved/passkey.jsonl: line 5: field "answer"' sweep sweep.yaml --log l
 mkdir empty
 refused 2 'no file of a benchmark' data check empty
 refused 2 'none of its files is there' run --model "$model" --task infinitebench:dir=empty,name=all --policy full --length 256 --log l.zst
+
+# ---- multi_turn: questions behind the right answers before them ------------------------------------------------
+keys='The pass key of Anna is 16728. The pass key of Bob is 99312. The pass key of Clara is 40551.\n'
+ask() { printf '%sWhat is the pass key of %s? The pass key of %s is' "$1" "$2" "$2"; }
+one=$(ask '' Bob) two=$(ask '\n' Anna) three=$(ask '\n' Clara)
+printf '{"context": "%s", "turns": [{"q": "%s", "a": "99312"}, {"q": "%s", "a": "16728"}, {"q": "%s", "a": "40551"}]}\n' \
+    "$keys" "$one" "$two" "$three" > turns.jsonl
+printf '{"context": "%s", "q": "%s", "a": "%s"}\n' "$keys" "$one" 99312 "$keys$one 99312" "$two" 16728 \
+    "$keys$one 99312$two 16728" "$three" 40551 > history.jsonl
+printf '{context}{question}' > prompt.txt
+cat > turns.yaml <<END
+model: $model
+tasks: [{task: jsonl, file: turns.jsonl, prompt: "@prompt.txt", turns: turns, question: q, answers: a, score: first_int, max_new: 12}]
+lengths: [400]
+contexts: 1
+questions: 3
+protocols: [multi_turn, multi_request]
+policies: [full, snapkv, quest, h2o, {policy: infllm, prefill: own}]
+budgets: [224]
+END
+predictions() { zstdcat "$1" | jq -c 'select(.kind == "sample") | [.cell, .question, .ids]' | sort; }
+"$program" sweep turns.yaml --log turns.zst > out
+"$program" run --model "$model" --policy full --length 400 --contexts 3 --log history.zst \
+    --task jsonl:file=history.jsonl,prompt=@prompt.txt,question=q,answers=a,score=first_int,max_new=12 > out
+full=$(zstdcat turns.zst | jq -r 'select(.kind == "cell" and .policy == "full" and .protocol == "multi_turn") | .cell')
+expect "turns as histories" "$(zstdcat history.zst | jq -c 'select(.kind == "sample") | [.context, .ids]' | sort)" \
+    "$(zstdcat turns.zst | jq -c --arg cell "$full" 'select(.kind == "sample" and .cell == $cell) | [.question, .ids]' | sort)"
+expect "multi_request" 5 "$(zstdcat turns.zst | jq -r 'select(.kind == "cell") | .protocol' | grep -c question_after_compress)"
+# One by one, and from the second question on.
+"$program" sweep turns.yaml --log alone.zst --set batch=1 > out
+expect "turns in batches of one" "$(predictions turns.zst)" "$(predictions alone.zst)"
+zstdcat turns.zst | jq -c 'select(.kind != "cell" and (.kind != "sample" or .question == 1))' | zstd -q > half.zst
+"$program" sweep turns.yaml --log half.zst > out
+expect "turns that were answered before" "$(predictions turns.zst)" "$(predictions half.zst)"
+refused 2 'quality.questions: 2 with protocol multi_turn' sweep turns.yaml --log q.zst --set 'quality={questions: 2}'
