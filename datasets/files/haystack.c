@@ -119,7 +119,7 @@ static int needle_place(const struct kvl_needle *needle, const struct kvl_tokeni
 }
 
 static int haystack_prompt(const struct kvl_haystack *h, const struct kvl_task_request *req,
-                           const struct kvl_needle *needle, int32_t n, struct kvl_prompt *p,
+                           const struct kvl_needle *needle, int32_t n, struct kvl_file_prompt *p,
                            size_t *evidence, struct kvl_err *err)
 {
     struct kvl_buf hay = { 0 };
@@ -137,7 +137,7 @@ static int haystack_prompt(const struct kvl_haystack *h, const struct kvl_task_r
     return rc == KVL_ENOMEM ? kvl_fail(err, rc, "out of memory for texts") : rc;
 }
 
-static int prompt_tokens(const struct kvl_prompt *p, const struct kvl_tokenizer *t, int32_t *n,
+static int prompt_tokens(const struct kvl_file_prompt *p, const struct kvl_tokenizer *t, int32_t *n,
                          struct kvl_err *err)
 {
     struct kvl_buf all = { 0 };
@@ -153,8 +153,8 @@ static int prompt_tokens(const struct kvl_prompt *p, const struct kvl_tokenizer 
 
 /* As much haystack as the length has room for; what is tokenised together may have a few tokens more. */
 static int haystack_fit(const struct kvl_haystack *h, const struct kvl_task_request *req,
-                        const struct kvl_needle *needle, struct kvl_prompt *p, size_t *evidence,
-                        struct kvl_err *err)
+                        const struct kvl_needle *needle, struct kvl_file_prompt *p,
+                        size_t *evidence, struct kvl_err *err)
 {
     int32_t hay = 0, all;
     for (int32_t i = 0; i < HAYSTACK_TRIES; i++) {
@@ -176,7 +176,7 @@ int kvl_haystack_sample(const struct kvl_haystack *h, const struct kvl_task_requ
                         const struct kvl_needle *needle, struct kvl_sample *out,
                         struct kvl_err *err)
 {
-    struct kvl_prompt p = { .name = needle->name, .n = 1, .truncate = KVL_ROWS_NONE };
+    struct kvl_file_prompt p = { .name = needle->name, .n = 1, .truncate = KVL_ROWS_NONE };
     struct kvl_sample s = { 0 };
     size_t evidence = 0;
     p.tail = kvl_alloc(1, sizeof *p.tail);
@@ -186,7 +186,7 @@ int kvl_haystack_sample(const struct kvl_haystack *h, const struct kvl_task_requ
     }
     p.common = p.tail[0].len;
     int rc = haystack_fit(h, req, needle, &p, &evidence, err);
-    if (rc == KVL_OK) rc = kvl_prompt_sample(req, &p, &s, err);
+    if (rc == KVL_OK) rc = kvl_file_prompt_sample(req, &p, &s, err);
     if (rc == KVL_OK) {
         struct kvl_question *q = &s.question[0];
         const char *at = strstr(needle->text, needle->answer);
@@ -199,6 +199,6 @@ int kvl_haystack_sample(const struct kvl_haystack *h, const struct kvl_task_requ
         q->depth = (double)token / s.tokens.n;
         *out = s;
     }
-    kvl_prompt_free(&p);
+    kvl_file_prompt_free(&p);
     return rc;
 }

@@ -370,7 +370,7 @@ static int rows_part(const struct kvl_file_rows *r, const struct kvl_task_reques
 }
 
 /* Bytes at the begin of all tails that are alike: of several, what no field is in. */
-static size_t rows_common(const char *tail_pattern, const struct kvl_prompt *p)
+static size_t rows_common(const char *tail_pattern, const struct kvl_file_prompt *p)
 {
     if (p->n == 1) return p->tail[0].len;
     size_t n = strcspn(tail_pattern, "{");
@@ -391,7 +391,7 @@ static int rows_evidence(const struct kvl_row *row, struct kvl_buf *out, int32_t
 }
 
 static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *pattern,
-                      struct kvl_prompt *p, struct kvl_err *err)
+                      struct kvl_file_prompt *p, struct kvl_err *err)
 {
     bool evidence = !(r->set.flags & KVL_ROWS_NOWHERE) && !r->base.control;
     p->tail = kvl_alloc((size_t)p->n, sizeof *p->tail);
@@ -409,7 +409,7 @@ static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *
     return KVL_OK;
 }
 
-static int rows_prompt(const struct kvl_file_rows *r, int32_t first, struct kvl_prompt *p,
+static int rows_prompt(const struct kvl_file_rows *r, int32_t first, struct kvl_file_prompt *p,
                        struct kvl_err *err)
 {
     const char *prompt = kvl_rows_prompt(&r->set);
@@ -465,7 +465,7 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
                       struct kvl_err *err)
 {
     const struct kvl_file_rows *r = (const struct kvl_file_rows *)req->source;
-    struct kvl_prompt p = { .truncate = r ? r->opts->truncate : 0 };
+    struct kvl_file_prompt p = { .truncate = r ? r->opts->truncate : 0 };
     struct kvl_sample s = { 0 };
     int32_t first;
     if (!r)
@@ -476,10 +476,10 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
                         r->kind.name, req->index, req->n_questions);
     p.depth = req->depth >= 0.0 ? req->depth : (first + 0.5) / r->n;
     int rc = rows_prompt(r, first, &p, err);
-    if (rc == KVL_OK) rc = kvl_prompt_sample(req, &p, &s, err);
+    if (rc == KVL_OK) rc = kvl_file_prompt_sample(req, &p, &s, err);
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
         rc = rows_answer(r, &r->item[first + i], req, &s.question[i], err);
-    kvl_prompt_free(&p);
+    kvl_file_prompt_free(&p);
     if (rc == KVL_OK)
         *out = s;
     else

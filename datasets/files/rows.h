@@ -217,7 +217,7 @@ const char *kvl_rows_prompt(const struct kvl_rows_set *set);
 size_t kvl_rows_head(const char *prompt);
 
 /* A prompt before it is tokenised. */
-struct kvl_prompt {
+struct kvl_file_prompt {
     const char *name;       /* of the task, for messages */
     struct kvl_buf context; /* text up to the end of the context ... */
     size_t begin;           /* ... which begins here */
@@ -232,8 +232,8 @@ struct kvl_prompt {
 };
 /* Makes context, tokens and questions (text, evidence, depth) of a sample; everything else of them is the
  * caller's. */
-int kvl_prompt_sample(const struct kvl_task_request *req, struct kvl_prompt *p,
-                      struct kvl_sample *out, struct kvl_err *err);
-void kvl_prompt_free(struct kvl_prompt *p);
+int kvl_file_prompt_sample(const struct kvl_task_request *req, struct kvl_file_prompt *p,
+                           struct kvl_sample *out, struct kvl_err *err);
+void kvl_file_prompt_free(struct kvl_file_prompt *p);
 
 #endif

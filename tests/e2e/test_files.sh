@@ -62,6 +62,9 @@ expect "errors" 0 "$(cells | jq .n_errors | sort -u)"
 samples | jq -se 'map(select(.context_tok + .question_tok > 1024)) == []' > jq.out || fail "a prompt is too long"
 expect "evidence that was cut off" true "$(samples | jq -s 'any(.evidence_lost)')"
 cells | jq -se 'map(.evidence.lost // 0) | add > 0' > jq.out || fail "no cell counts evidence that was cut off"
+"$program" report log.zst --evidence > out
+contains "report" 'of [0-9]+ questions it was cut off before any policy read it' out
+contains "report" 'weak: of [0-9]+ questions' out
 expect "cells that are left" 0 "$("$program" sweep sweep.yaml --log log.zst --dry-run | grep -c 'question_in' || true)"
 
 # ---- a file that changes is another cell, one that moves is not ---------------------------------------
