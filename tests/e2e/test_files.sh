@@ -90,6 +90,9 @@ refused 2 '"squad" is no task of longbench' data score --as longbench --name squ
 printf '{"pred": "x", "answers": ["x"]}\n{"pred": 1,}\n' > hotpotqa.jsonl
 refused 2 'hotpotqa.jsonl: line 2' data score --as longbench hotpotqa.jsonl
 
+"$program" describe infinitebench > out
+contains "describe" 'dir= +\(path\)' out
+
 # ---- check ------------------------------------------------------------------------------------------------
 printf '{"id": 9, "context": "x", "input": "y", "answer": []}\n{\n' >> moved/passkey.jsonl
 "$program" data check moved lb --model "$model" > check.out
