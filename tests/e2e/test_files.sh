@@ -93,6 +93,12 @@ refused 2 'hotpotqa.jsonl: line 2' data score --as longbench hotpotqa.jsonl
 "$program" describe infinitebench > out
 contains "describe" 'dir= +\(path\)' out
 
+# ---- analyses: as many contexts as there are ------------------------------------------------------------------
+printf 'model: %s\ntasks: [{task: infinitebench, dir: moved, name: passkey}]\nlengths: [700]\ncontexts: 9\nlog: analysis.zst\nanalyze: {what: mass}\n' \
+    "$model" > analysis.yaml
+"$program" analyze analysis.yaml > out
+expect "contexts of an analysis" 4 "$(zstdcat analysis.zst | jq 'select(.kind == "analysis") | .n_contexts')"
+
 # ---- check ------------------------------------------------------------------------------------------------
 printf '{"id": 9, "context": "x", "input": "y", "answer": []}\n{\n' >> moved/passkey.jsonl
 "$program" data check moved lb --model "$model" > check.out
