@@ -25,6 +25,7 @@ static const struct main_cmd main_cmds[] = {
     { "status", cmd_status, "what of a log is done" },
     { "report", cmd_report, "the table of a log" },
     { "export", cmd_export, "tables of a log as TSV, CSV or JSON" },
+    { "data", cmd_data, "benchmarks' files: what is in them; scores of predictions" },
     { "plot", cmd_plot, "a figure from logs" },
     { "reproduce", cmd_reproduce, "tables and figures of papers, theirs beside ours" },
     { "inspect", cmd_inspect, "what a GGUF file or a log holds" },

@@ -21,6 +21,7 @@ jq:jq
 gnuplot:gnuplot-nox
 libzstd:libzstd-dev
 libxxhash:libxxhash-dev
+zlib:zlib1g-dev
 jansson:libjansson-dev
 yaml-0.1:libyaml-dev
 libpcre2-8:libpcre2-dev

@@ -37,7 +37,7 @@ Dir::State::status "$apt/state/status";
 Dir::Cache "$apt/cache";
 EOF
     APT_CONFIG=$apt/apt.conf apt-get update -qq || kvl_die "apt-get update for arm64 did not work"
-    APT_CONFIG=$apt/apt.conf apt-get install -y -qq --download-only libc6-dev libgomp1 libzstd-dev \
+    APT_CONFIG=$apt/apt.conf apt-get install -y -qq --download-only libc6-dev libgomp1 libzstd-dev zlib1g-dev \
         libxxhash-dev libjansson-dev libyaml-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
         libopenblas0-pthread >/dev/null ||
         kvl_die "apt-get could not download the libraries for arm64"

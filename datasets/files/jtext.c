@@ -16,15 +16,17 @@ static const char *jtext_blank(const char *at, const char *end)
     return at;
 }
 
-/* Behind the quote that ends the string that begins at `at`; NULL: none does. */
+/* Behind the quote that ends the string that begins at `at`; NULL: none does.  Each byte is looked at twice at
+ * most, however many backslashes there are. */
 static const char *jtext_string(const char *at, const char *end)
 {
-    for (at++; at < end; at++) {
-        const char *quote = memchr(at, '"', (size_t)(end - at));
+    const char *quote = NULL;
+    for (at++; at < end;) {
+        if (!quote || quote < at) quote = memchr(at, '"', (size_t)(end - at));
         if (!quote) return NULL;
         const char *back = memchr(at, '\\', (size_t)(quote - at));
         if (!back) return quote + 1;
-        at = back + 1; /* what follows the backslash is not looked at */
+        at = back + 2; /* what follows the backslash is not looked at */
     }
     return NULL;
 }

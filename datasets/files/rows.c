@@ -311,7 +311,7 @@ static int score_line(const char *prediction, struct kvl_buf *out)
     return kvl_buf_add(out, prediction, strcspn(prediction, "\n"));
 }
 
-int kvl_row_score(const char *json, const char *prediction, struct kvl_scores *out,
+int kvl_row_score(const char *json, const char *prediction, struct kvl_answer_score *out,
                   struct kvl_err *err)
 {
     struct kvl_jtext row = { json, strlen(json) };
@@ -343,7 +343,7 @@ int kvl_row_score(const char *json, const char *prediction, struct kvl_scores *o
 void kvl_rows_score(const struct kvl_question *q, const char *prediction,
                     struct kvl_task_score *out)
 {
-    struct kvl_scores s = { 0 };
+    struct kvl_answer_score s = { 0 };
     *out = (struct kvl_task_score){ 0 };
     if (!q->row || kvl_row_score(q->row, prediction, &s, NULL) != KVL_OK) return;
     out->official = s.official;
@@ -353,8 +353,8 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
 /* ---- samples ---------------------------------------------------------------------------------------------- */
 
 /* The items of a request: its part of a group. */
-static int rows_part(const struct kvl_rows *r, const struct kvl_task_request *req, int32_t *first,
-                     int32_t *n)
+static int rows_part(const struct kvl_file_rows *r, const struct kvl_task_request *req,
+                     int32_t *first, int32_t *n)
 {
     int32_t left = req->index, at = 0;
     for (int32_t g = 0; g < r->base.n_groups; at += r->size[g++]) {
@@ -370,7 +370,7 @@ static int rows_part(const struct kvl_rows *r, const struct kvl_task_request *re
 }
 
 /* Bytes at the begin of all tails that are alike: of several, what no field is in. */
-static size_t rows_common(const char *tail_pattern, const struct kvl_prompt *p)
+static size_t rows_common(const char *tail_pattern, const struct kvl_file_prompt *p)
 {
     if (p->n == 1) return p->tail[0].len;
     size_t n = strcspn(tail_pattern, "{");
@@ -390,8 +390,8 @@ static int rows_evidence(const struct kvl_row *row, struct kvl_buf *out, int32_t
                     row->kind->evidence);
 }
 
-static int rows_tails(const struct kvl_rows *r, int32_t first, const char *pattern,
-                      struct kvl_prompt *p, struct kvl_err *err)
+static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *pattern,
+                      struct kvl_file_prompt *p, struct kvl_err *err)
 {
     bool evidence = !(r->set.flags & KVL_ROWS_NOWHERE) && !r->base.control;
     p->tail = kvl_alloc((size_t)p->n, sizeof *p->tail);
@@ -409,7 +409,7 @@ static int rows_tails(const struct kvl_rows *r, int32_t first, const char *patte
     return KVL_OK;
 }
 
-static int rows_prompt(const struct kvl_rows *r, int32_t first, struct kvl_prompt *p,
+static int rows_prompt(const struct kvl_file_rows *r, int32_t first, struct kvl_file_prompt *p,
                        struct kvl_err *err)
 {
     const char *prompt = kvl_rows_prompt(&r->set);
@@ -435,7 +435,7 @@ static int rows_count(const struct kvl_task_request *req, const char *text, int3
 }
 
 /* What a perfect model would say, what it is compared with, and how many tokens it may have. */
-static int rows_answer(const struct kvl_rows *r, const struct kvl_row *row,
+static int rows_answer(const struct kvl_file_rows *r, const struct kvl_row *row,
                        const struct kvl_task_request *req, struct kvl_question *q,
                        struct kvl_err *err)
 {
@@ -464,25 +464,25 @@ static int rows_answer(const struct kvl_rows *r, const struct kvl_row *row,
 int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out,
                       struct kvl_err *err)
 {
-    const struct kvl_rows *r = (const struct kvl_rows *)req->source;
-    struct kvl_prompt p = { .truncate = r ? r->opts->truncate : 0 };
+    const struct kvl_file_rows *r = (const struct kvl_file_rows *)req->source;
+    struct kvl_file_prompt p = { .truncate = r ? r->opts->truncate : 0 };
     struct kvl_sample s = { 0 };
     int32_t first;
     if (!r)
         return kvl_fail(err, KVL_EINVAL, "reads its contexts from files, which are not open here");
-    p.name = r->kind.name;
+    p.name = r->set.name;
     if (req->n_questions < 1 || rows_part(r, req, &first, &p.n) != KVL_OK)
-        return kvl_fail(err, KVL_EINVAL, "%s: context %d with %d questions: there is none", p.name,
-                        req->index, req->n_questions);
+        return kvl_fail(err, KVL_EINVAL, "%s: context %d with %d questions: there is none",
+                        r->kind.name, req->index, req->n_questions);
     p.depth = req->depth >= 0.0 ? req->depth : (first + 0.5) / r->n;
     int rc = rows_prompt(r, first, &p, err);
-    if (rc == KVL_OK) rc = kvl_prompt_sample(req, &p, &s, err);
+    if (rc == KVL_OK) rc = kvl_file_prompt_sample(req, &p, &s, err);
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
         rc = rows_answer(r, &r->item[first + i], req, &s.question[i], err);
-    kvl_prompt_free(&p);
+    kvl_file_prompt_free(&p);
     if (rc == KVL_OK)
         *out = s;
     else
         kvl_sample_free(&s);
-    return rc == KVL_OK ? rc : kvl_fail_at(err, rc, "%s %s", r->kind.name, r->set.name);
+    return rc == KVL_OK ? rc : kvl_fail_at(err, rc, "%s", r->kind.name);
 }

@@ -26,6 +26,7 @@ enum kvl_rows_cut { KVL_ROWS_MIDDLE = 0, KVL_ROWS_END, KVL_ROWS_NONE };
 struct kvl_rows_opts {
     char dir[KVL_OPT_PATH_SIZE];
     int32_t name, order, control, truncate, max_new;
+    struct kvl_buf *odd; /* no option: rows that cannot be used become lines here; NULL: an error */
 };
 extern const char *const kvl_rows_orders[];    /* auto, file, shuffled */
 extern const char *const kvl_rows_controls[];  /* none, no_context */
@@ -164,6 +165,7 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
     {                                                                                              \
         return kvl_scorer_chance(stem##_sets[((const struct kvl_rows_opts *)opts)->name].scorer);  \
     }                                                                                              \
+    const struct kvl_rows_list kvl_rows_##stem = { &stem##_kind, stem##_sets, stem##_names };      \
     static const struct kvl_task stem = {                                                          \
         .abi = KVL_TASK_ABI,                                                                       \
         .size = sizeof stem,                                                                       \
@@ -181,9 +183,19 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
         .close = kvl_rows_close,                                                                   \
     }
 
+/* The tasks of a benchmark whose predictions are scored without its files. */
+struct kvl_rows_list {
+    const struct kvl_rows_kind *kind;
+    const struct kvl_rows_set *set;
+    const char *const *name; /* of each set; NULL at the end */
+};
+extern const struct kvl_rows_list kvl_rows_longbench, kvl_rows_longbench_v2, kvl_rows_infinitebench,
+    kvl_rows_ruler, kvl_rows_scbench, kvl_rows_kv_files, kvl_rows_clongeval,
+    kvl_rows_two_stage_file, kvl_rows_mrcr;
+
 /* ---- what rows.c, rows_prompt.c and readers of other files share --------------------------------- */
 
-struct kvl_rows {
+struct kvl_file_rows {
     struct kvl_task_source base;
     struct kvl_rows_kind kind;
     struct kvl_rows_set set;
@@ -198,14 +210,14 @@ int kvl_row_gold(const struct kvl_row *r, struct kvl_buf *out, int32_t *n, struc
 /* kvl_question.row */
 int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
                  struct kvl_buf *out);
-int kvl_row_score(const char *json, const char *prediction, struct kvl_scores *out,
+int kvl_row_score(const char *json, const char *prediction, struct kvl_answer_score *out,
                   struct kvl_err *err);
 const char *kvl_rows_prompt(const struct kvl_rows_set *set);
 /* Bytes of a prompt before {context}. */
 size_t kvl_rows_head(const char *prompt);
 
 /* A prompt before it is tokenised. */
-struct kvl_prompt {
+struct kvl_file_prompt {
     const char *name;       /* of the task, for messages */
     struct kvl_buf context; /* text up to the end of the context ... */
     size_t begin;           /* ... which begins here */
@@ -220,8 +232,8 @@ struct kvl_prompt {
 };
 /* Makes context, tokens and questions (text, evidence, depth) of a sample; everything else of them is the
  * caller's. */
-int kvl_prompt_sample(const struct kvl_task_request *req, struct kvl_prompt *p,
-                      struct kvl_sample *out, struct kvl_err *err);
-void kvl_prompt_free(struct kvl_prompt *p);
+int kvl_file_prompt_sample(const struct kvl_task_request *req, struct kvl_file_prompt *p,
+                           struct kvl_sample *out, struct kvl_err *err);
+void kvl_file_prompt_free(struct kvl_file_prompt *p);
 
 #endif

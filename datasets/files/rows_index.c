@@ -10,7 +10,7 @@
 /* ---- the index --------------------------------------------------------------------------------------- */
 
 struct index {
-    struct kvl_rows *r;
+    struct kvl_file_rows *r;
     struct kvl_buf items;  /* struct kvl_row */
     struct kvl_buf hashes; /* uint64_t, of what comes before the question */
     struct kvl_err *err;
@@ -34,7 +34,7 @@ static int index_hash(const struct index *x, const struct kvl_row *row, uint64_t
 static int index_check(const struct index *x, const struct kvl_row *row)
 {
     struct kvl_buf gold = { 0 }, json = { 0 }, text = { 0 };
-    struct kvl_scores s;
+    struct kvl_answer_score s;
     const char *prompt = kvl_rows_prompt(row->set);
     int32_t n = 0;
     size_t head = kvl_rows_head(prompt), behind = head + (prompt[head] ? strlen("{context}") : 0);
@@ -57,12 +57,23 @@ static int index_check(const struct index *x, const struct kvl_row *row)
     return rc;
 }
 
+/* A row that cannot be used: an error, or a line for who looks for them. */
+static int index_odd(struct index *x, int rc)
+{
+    struct kvl_buf *odd = x->r->opts->odd;
+    if (rc != KVL_EINVAL || !odd) return rc;
+    rc = kvl_buf_printf(odd, "%s\n", x->err->msg);
+    kvl_err_clear(x->err);
+    return rc;
+}
+
 static int index_item(struct index *x, const struct kvl_row *row)
 {
     uint64_t hash;
     if (row->kind->wants && !row->kind->wants(row)) return KVL_OK;
-    KVL_TRY(index_check(x, row));
-    KVL_TRY(index_hash(x, row, &hash));
+    int rc = index_check(x, row);
+    if (rc == KVL_OK) rc = index_hash(x, row, &hash);
+    if (rc != KVL_OK) return index_odd(x, rc);
     if (kvl_buf_add(&x->items, row, sizeof *row) != KVL_OK ||
         kvl_buf_add(&x->hashes, &hash, sizeof hash) != KVL_OK)
         return kvl_fail(x->err, KVL_ENOMEM, "out of memory for rows");
@@ -73,12 +84,14 @@ static int index_row(struct index *x, struct kvl_jtext v, int32_t line)
 {
     struct kvl_row row = { .kind = &x->r->kind, .set = &x->r->set, .row = v, .line = line };
     if (!kvl_jtext_is_object(v))
-        return kvl_fail(x->err, KVL_EINVAL, "line %d: is no object, want {\"...\": ...}", line);
+        return index_odd(
+            x, kvl_fail(x->err, KVL_EINVAL, "line %d: is no object, want {\"...\": ...}", line));
     if (!row.kind->turns) return index_item(x, &row);
     struct kvl_jtext turns = kvl_jtext_member(v, row.kind->turns);
     if (kvl_jtext_items(turns) < 1)
-        return kvl_fail(x->err, KVL_EINVAL, "line %d: field \"%s\" is no list of questions", line,
-                        row.kind->turns);
+        return index_odd(x, kvl_fail(x->err, KVL_EINVAL,
+                                     "line %d: field \"%s\" is no list of questions", line,
+                                     row.kind->turns));
     for (;; row.i_turn++) {
         row.turn = kvl_jtext_item(turns, row.i_turn);
         if (row.turn.n == 0) return KVL_OK;
@@ -102,8 +115,8 @@ static int index_line(struct index *x, const char *at, const char *stop, int32_t
     while (first < stop && strchr(" \t\r", *first) && *first) first++;
     if (first == stop) return KVL_OK;
     if (kvl_jtext_value(first, stop, &v, &wrong) != KVL_OK)
-        return kvl_fail(x->err, KVL_EINVAL, "line %d: is not JSON at byte %zu", line,
-                        (size_t)(wrong - at) + 1);
+        return index_odd(x, kvl_fail(x->err, KVL_EINVAL, "line %d: is not JSON at byte %zu", line,
+                                     (size_t)(wrong - at) + 1));
     return index_row(x, v, line);
 }
 
@@ -156,7 +169,7 @@ static void order_keys(const uint64_t *hash, struct order *by_hash, struct order
 
 static int rows_group(struct index *x)
 {
-    struct kvl_rows *r = x->r;
+    struct kvl_file_rows *r = x->r;
     const struct kvl_row *items = (const struct kvl_row *)(void *)x->items.data;
     const struct kvl_rows_opts *o = r->opts;
     int32_t n = (int32_t)(x->items.len / sizeof *items);
@@ -186,7 +199,7 @@ static int rows_group(struct index *x)
 
 void kvl_rows_close(struct kvl_task_source *source)
 {
-    struct kvl_rows *r = (struct kvl_rows *)source;
+    struct kvl_file_rows *r = (struct kvl_file_rows *)source;
     if (!r) return;
     struct kvl_buf prompt = { .data = (char *)(uintptr_t)r->set.prompt };
     if (r->set.flags & KVL_ROWS_OWN) kvl_buf_free(&prompt);
@@ -197,7 +210,7 @@ void kvl_rows_close(struct kvl_task_source *source)
 }
 
 /* The first of the kind's paths that is there. */
-static int rows_file(struct kvl_rows *r, struct kvl_err *err)
+static int rows_file(struct kvl_file_rows *r, struct kvl_err *err)
 {
     const struct kvl_rows_kind *k = &r->kind;
     const char *file = r->set.file ? r->set.file : r->set.name;
@@ -215,7 +228,7 @@ static int rows_file(struct kvl_rows *r, struct kvl_err *err)
     return kvl_fail(err, KVL_EIO, "%s", why.msg);
 }
 
-static int rows_read(struct kvl_rows *r, struct kvl_err *err)
+static int rows_read(struct kvl_file_rows *r, struct kvl_err *err)
 {
     struct index x = { .r = r, .err = err };
     int rc = index_file(&x);
@@ -232,9 +245,9 @@ int kvl_rows_open(const struct kvl_rows_kind *kind, const struct kvl_rows_set *s
                   const struct kvl_rows_opts *opts, const char *path, struct kvl_task_source **out,
                   struct kvl_err *err)
 {
-    struct kvl_rows *r = kvl_alloc(1, sizeof *r);
+    struct kvl_file_rows *r = kvl_alloc(1, sizeof *r);
     if (!r) return kvl_fail(err, KVL_ENOMEM, "out of memory for rows");
-    *r = (struct kvl_rows){ .kind = *kind, .set = *set, .opts = opts };
+    *r = (struct kvl_file_rows){ .kind = *kind, .set = *set, .opts = opts };
     int rc = KVL_OK;
     if (!path && !opts->dir[0])
         rc = kvl_fail(err, KVL_EINVAL, "dir is missing, want the folder with the files of %s",

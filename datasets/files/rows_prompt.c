@@ -9,7 +9,7 @@ enum { CUT_TRIES = 8, PART_TRIES = 32, EVIDENCE_SPANS = 4 };
 
 struct build {
     const struct kvl_task_request *req;
-    struct kvl_prompt *p;
+    struct kvl_file_prompt *p;
     struct kvl_buf joint;      /* context and the longest tail */
     struct kvl_tokens tokens;  /* of it, BOS first */
     int32_t longest;           /* tail */
@@ -24,7 +24,7 @@ static int build_memory(const struct build *b)
 
 static int build_encode(struct build *b)
 {
-    const struct kvl_prompt *p = b->p;
+    const struct kvl_file_prompt *p = b->p;
     b->joint.len = 0;
     b->tokens.n = 0;
     if (kvl_buf_add(&b->joint, p->context.data, p->context.len) != KVL_OK ||
@@ -90,14 +90,17 @@ static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kv
 {
     int32_t length = b->req->length_tok - less;
     int32_t behind = t->n - token_at(t, whole->len); /* tokens of the tail */
-    int32_t back = b->p->truncate == KVL_ROWS_END ? behind : KVL_MAX(length / 2, behind);
+    int32_t before = token_at(t, b->p->begin);
     int32_t front = b->p->truncate == KVL_ROWS_END ? length - behind : length / 2;
-    front = KVL_MIN(front, length - back);
-    if (front < 1 || t->begin[front] < b->p->begin)
+    /* What is around the context stays, whatever the halves are. */
+    front = KVL_MAX(KVL_MIN(front, length - behind), before);
+    int32_t back = b->p->truncate == KVL_ROWS_END ? behind : KVL_MIN(length / 2, length - front);
+    if (front + behind > length)
         return kvl_fail(b->err, KVL_EINVAL,
                         "%s: a length of %d tokens, of which %d are needed for what is around the "
                         "context: want more",
-                        b->p->name, b->req->length_tok, behind + token_at(t, b->p->begin));
+                        b->p->name, b->req->length_tok, behind + before);
+    back = KVL_MAX(back, behind);
     size_t to = back > 0 ? t->begin[t->n - back] : whole->len;
     return cut_text(b, whole, t->begin[front], KVL_MIN(to, whole->len));
 }
@@ -153,7 +156,7 @@ static int part_joins(const struct build *b, int32_t token, bool *out)
  * without changing its tokens, as long as all questions begin alike; else the last one before. */
 static int part_find(struct build *b, int32_t *out)
 {
-    const struct kvl_prompt *p = b->p;
+    const struct kvl_file_prompt *p = b->p;
     const struct kvl_tokens *t = &b->tokens;
     int32_t end = token_at(t, p->context.len);
     bool joins = false;
@@ -188,7 +191,7 @@ static int part_context(const struct build *b, int32_t token, struct kvl_sample 
 /* What of context and tail i is not the sample's context. */
 static int part_question(const struct build *b, int32_t i, size_t at, struct kvl_question *q)
 {
-    const struct kvl_prompt *p = b->p;
+    const struct kvl_file_prompt *p = b->p;
     struct kvl_buf text = { 0 };
     size_t in_tail = at > p->context.len ? at - p->context.len : 0;
     int rc = kvl_buf_adds(&text, "");
@@ -219,7 +222,8 @@ static size_t evidence_next(const char *s, size_t n, size_t at, const char *word
 }
 
 /* Of one answer every place, of several the first of each. */
-static void evidence_find(const struct kvl_prompt *p, int32_t i, size_t end, struct kvl_question *q)
+static void evidence_find(const struct kvl_file_prompt *p, int32_t i, size_t end,
+                          struct kvl_question *q)
 {
     struct kvl_evidence *e = &q->evidence[0];
     const char *word = p->evidence[i].data;
@@ -238,7 +242,7 @@ static void evidence_find(const struct kvl_prompt *p, int32_t i, size_t end, str
 }
 
 /* Whether some answer stood in the context, all of them before the cut. */
-static bool evidence_was(const struct kvl_prompt *p, int32_t i, const struct kvl_buf *context)
+static bool evidence_was(const struct kvl_file_prompt *p, int32_t i, const struct kvl_buf *context)
 {
     const char *word = p->evidence[i].data;
     for (int32_t k = 0; k < p->n_evidence[i]; k++, word += strlen(word) + 1)
@@ -257,7 +261,7 @@ static double evidence_depth(const struct kvl_tokens *t, const struct kvl_questi
 
 static int build_sample(struct build *b, const bool *was, struct kvl_sample *s)
 {
-    const struct kvl_prompt *p = b->p;
+    const struct kvl_file_prompt *p = b->p;
     int32_t token = 0;
     KVL_TRY(part_find(b, &token));
     KVL_TRY(part_context(b, token, s));
@@ -275,8 +279,8 @@ static int build_sample(struct build *b, const bool *was, struct kvl_sample *s)
     return KVL_OK;
 }
 
-int kvl_prompt_sample(const struct kvl_task_request *req, struct kvl_prompt *p,
-                      struct kvl_sample *out, struct kvl_err *err)
+int kvl_file_prompt_sample(const struct kvl_task_request *req, struct kvl_file_prompt *p,
+                           struct kvl_sample *out, struct kvl_err *err)
 {
     struct build b = { .req = req, .p = p, .err = err };
     struct kvl_sample s = { 0 };
@@ -299,7 +303,7 @@ int kvl_prompt_sample(const struct kvl_task_request *req, struct kvl_prompt *p,
     return rc;
 }
 
-void kvl_prompt_free(struct kvl_prompt *p)
+void kvl_file_prompt_free(struct kvl_file_prompt *p)
 {
     for (int32_t i = 0; i < p->n; i++) {
         if (p->tail) kvl_buf_free(&p->tail[i]);
@@ -309,5 +313,5 @@ void kvl_prompt_free(struct kvl_prompt *p)
     kvl_free(p->evidence);
     kvl_free(p->n_evidence);
     kvl_buf_free(&p->context);
-    *p = (struct kvl_prompt){ 0 };
+    *p = (struct kvl_file_prompt){ 0 };
 }

@@ -1,8 +1,8 @@
 /* scbench - SCBench (Li et al., ICLR 2025): several questions about one context.
  *
  * Files: scbench_<task>.jsonl.  `multi_turns` are the questions; with `questions` above 1 they share the
- * prefill of their context.  Protocol question_after_compress is the benchmark's "same context, different
- * query": the cache is decided before any question is seen.  Prompts, tokens to generate and scorers are
+ * prefill of their context.  Protocol multi_turn is the benchmark's default, multi_request its "same context,
+ * different query".  Prompts, tokens to generate and scorers are
  * those of the scripts (github.com/microsoft/MInference, scbench/, MIT).
  *
  * Deviations: no chat template.  repoqa is scored by the edit distance to the function asked for, not by BLEU

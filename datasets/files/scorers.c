@@ -235,7 +235,7 @@ double kvl_scorer_chance(enum kvl_scorer scorer)
 }
 
 int kvl_score_answer(enum kvl_scorer scorer, const struct kvl_gold *gold, const char *prediction,
-                     struct kvl_scores *out, struct kvl_err *err)
+                     struct kvl_answer_score *out, struct kvl_err *err)
 {
     double value[2] = { 0.0, 0.0 };
     if (gold->n < 1) return kvl_fail(err, KVL_EINVAL, "a question without an answer");
@@ -247,6 +247,6 @@ int kvl_score_answer(enum kvl_scorer scorer, const struct kvl_gold *gold, const 
                             scorers[scorer].name, strlen(prediction));
         if (rc != KVL_OK) return kvl_fail_at(err, rc, "%s", scorers[scorer].name);
     }
-    *out = (struct kvl_scores){ value[0], value[1] };
+    *out = (struct kvl_answer_score){ value[0], value[1] };
     return KVL_OK;
 }

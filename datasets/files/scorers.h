@@ -61,13 +61,13 @@ struct kvl_gold {
     const char *question; /* of KVL_SCORE_BABILONG, else NULL */
 };
 
-struct kvl_scores {
+struct kvl_answer_score {
     double official, strict; /* 0 to 1 */
 };
 
 /* KVL_EINVAL: the answers are not of the scorer's kind; KVL_ENOMEM. */
 int kvl_score_answer(enum kvl_scorer scorer, const struct kvl_gold *gold, const char *prediction,
-                     struct kvl_scores *out, struct kvl_err *err);
+                     struct kvl_answer_score *out, struct kvl_err *err);
 /* Chance of a right answer without the context; 0 where none can be told. */
 double kvl_scorer_chance(enum kvl_scorer scorer);
 

@@ -251,7 +251,7 @@ static int analyze_context(struct analyze *z, int32_t context)
 static int analyze_room(struct analyze *z, int32_t *room)
 {
     *room = z->group->length;
-    for (int32_t c = 0; c < z->s.contexts; c++) {
+    for (int32_t c = 0; c < kvl_point_contexts(&z->s, z->group->task); c++) {
         struct kvl_sample sample = { 0 };
         int rc = kvl_context_generate(z->work, z->group, c, &sample, z->err);
         for (int32_t q = 0; q < sample.n_questions && rc == KVL_OK; q++) {
@@ -384,7 +384,8 @@ static int analyze_group_run(struct analyze *z)
     KVL_TRY(analyze_room(z, &room));
     KVL_TRY(kvl_analysis_create(&want, kvl_model_shape(z->model), room, &z->analysis, z->err));
     int rc = KVL_OK;
-    for (int32_t c = 0; c < z->s.contexts && rc == KVL_OK; c++) rc = analyze_context(z, c);
+    int32_t contexts = kvl_point_contexts(&z->s, z->group->task);
+    for (int32_t c = 0; c < contexts && rc == KVL_OK; c++) rc = analyze_context(z, c);
     if (rc == KVL_OK) rc = analyze_records(z, t0);
     kvl_analysis_destroy(z->analysis);
     return rc;
@@ -474,7 +475,7 @@ static void analyze_print(const struct analyze *z)
         for (unsigned bit = 1; bit < KVL_ANALYZE_ALL; bit <<= 1)
             if (z->s.analyze.what & bit)
                 printf("  %-10s  %-16s  %d tokens, %d contexts\n", kvl_analyze_name(bit),
-                       g->task->task->name, g->length, z->s.contexts);
+                       g->task->task->name, g->length, kvl_point_contexts(&z->s, g->task));
     }
 }
 
@@ -519,7 +520,8 @@ static int analyze_run(struct analyze *z)
     KVL_TRY(analyze_open_log(z));
     for (size_t i = 0; i < z->work->n_groups; i++)
         z->progress.work[KVL_WORK_PREFILL].total +=
-            z->s.contexts * kvl_prefill_cost(z->work, z->work->group[i].length);
+            kvl_point_contexts(&z->s, z->work->group[i].task) *
+            kvl_prefill_cost(z->work, z->work->group[i].length);
     z->progress.n_cells = z->work->n_groups;
     kvl_progress_begin(&z->progress, z->a->quiet);
     int rc = KVL_OK;

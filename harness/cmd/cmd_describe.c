@@ -94,7 +94,7 @@ static void describe_range(const struct kvl_opt *o)
         for (size_t i = 0; o->choices[i]; i++) printf("%s%s", i ? "|" : "", o->choices[i]);
         return;
     }
-    static const char *const types[] = { "", "int", "number", "true|false", "", "text" };
+    static const char *const types[] = { "", "int", "number", "true|false", "", "text", "path" };
     bool range = o->min < 0.0 || o->min > 0.0 || o->max < 0.0 || o->max > 0.0;
     printf("%s", types[o->type]);
     if (range) printf(" %.15g..%.15g", o->min, o->max);

@@ -8,14 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { EXPORT_KIND = 0x300, EXPORT_FORMAT };
+enum { EXPORT_KIND = 0x300, EXPORT_FORMAT, EXPORT_AS };
 enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE, KIND_QUALITY, KIND_ANALYSIS };
 
 struct export_args {
     struct kvl_args base;
     char **log;
     size_t n_logs;
-    int kind, format;
+    int kind, format, form; /* form: of kvl_export_forms, -1 = none */
     const char *out;
 };
 
@@ -23,6 +23,11 @@ static const struct argp_option export_options[] = {
     { "kind", EXPORT_KIND, "KIND", 0,
       "rows: cell (default), sample, speed, curve (perplexity), quality or analysis", 0 },
     { "format", EXPORT_FORMAT, "FORMAT", 0, "csv (default), tsv or jsonl", 0 },
+    { "as", EXPORT_AS, "BENCHMARK", 0,
+      "predictions as the scripts of longbench, infinitebench, ruler or scbench score them; --out "
+      "is a "
+      "folder",
+      0 },
     { "out", 'o', "FILE", 0, "default: standard output", 0 },
     { 0 }
 };
@@ -57,6 +62,7 @@ static error_t export_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case EXPORT_KIND: rc = export_choice(a, "kind", arg, kinds, &a->kind); break;
     case EXPORT_FORMAT: rc = export_choice(a, "format", arg, formats, &a->format); break;
+    case EXPORT_AS: rc = export_choice(a, "as", arg, kvl_export_forms, &a->form); break;
     case 'o': a->out = arg; break;
     case ARGP_KEY_ARGS:
         a->log = state->argv + state->next;
@@ -112,13 +118,17 @@ static int export_file(const struct export_args *a, const struct kvl_results *r,
 
 int cmd_export(int argc, char **argv, struct kvl_err *err)
 {
-    struct export_args a = { .kind = KIND_CELL };
+    struct export_args a = { .kind = KIND_CELL, .form = -1 };
     bool done;
     KVL_TRY(kvl_args_parse(&export_argp, argc, argv, &a, &done, err));
     if (done) return KVL_OK;
+    if (a.form >= 0 && !a.out)
+        return kvl_fail(err, KVL_EINVAL, "--as: want --out FOLDER for the predictions");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
-    int rc = a.out ? export_file(&a, &r, err) : export_write(&a, &r, stdout, err);
+    int rc = a.form >= 0 ? kvl_export_as(&r, a.log, a.n_logs, a.form, a.out, err)
+             : a.out     ? export_file(&a, &r, err)
+                         : export_write(&a, &r, stdout, err);
     kvl_results_free(&r);
     return rc;
 }

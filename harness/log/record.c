@@ -392,6 +392,7 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .recall = outcome_number(sample, "recall"),
         .context_tok = outcome_number(sample, "context_tok"),
         .lost = json_is_true(json_object_get(sample, "evidence_lost")),
+        .weak = json_is_true(json_object_get(sample, "evidence_weak")),
         .attended_tok = outcome_number(sample, "attended_tok"),
         .dense_tok = outcome_number(sample, "dense_tok"),
         .window_tok = outcome_number(sample, "window_tok"),

@@ -35,6 +35,7 @@ struct kvl_outcome {
     bool failed; /* it has no score */
     bool absent; /* there is no such question: files end, and groups of questions do */
     bool lost;   /* its evidence was cut off */
+    bool weak;   /* its evidence is where the answer's text stands */
     double official, strict, recall, context_tok;
     struct kvl_outcome_sub sub[KVL_TASK_SUBS];
     int32_t n_sub;

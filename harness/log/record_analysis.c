@@ -270,8 +270,8 @@ static json_t *analysis_what(const struct kvl_analysis *a, const struct kvl_anal
                          kvl_record_path_text(g->task->options), "task_version",
                          (int)g->task->task->version, "length_tok", g->length, "depth",
                          g->depth < 0.0 ? json_null() : kvl_record_real(g->depth), "n_contexts",
-                         info->work->sweep->contexts, "n_answers", (json_int_t)info->n_answers,
-                         "n_steps", (json_int_t)a->n_steps);
+                         kvl_point_contexts(info->work->sweep, g->task), "n_answers",
+                         (json_int_t)info->n_answers, "n_steps", (json_int_t)a->n_steps);
     }
     kvl_buf_free(&key);
     return what;

@@ -105,13 +105,14 @@ static json_t *cell_evidence(const struct kvl_sweep *s, const struct kvl_outcome
 {
     static const char *const names[] = { "attended_right", "attended_wrong", "missed_right",
                                          "missed_wrong", "unknown" };
-    json_int_t count[5] = { 0 }, lost = 0;
+    json_int_t count[5] = { 0 }, lost = 0, weak = 0;
     for (size_t i = 0; i < (size_t)s->contexts * (size_t)s->questions; i++) {
         const struct kvl_outcome *o = &outcome[i];
         if (o->failed || !isfinite(o->official)) continue;
         int wrong = o->official < 0.5, missed = o->recall < 1.0;
         count[isfinite(o->recall) ? 2 * missed + wrong : 4]++;
         lost += o->lost;
+        weak += o->weak;
     }
     json_t *cells = json_object();
     for (size_t i = 0; i < 5; i++)
@@ -119,8 +120,9 @@ static json_t *cell_evidence(const struct kvl_sweep *s, const struct kvl_outcome
             json_decref(cells);
             return NULL;
         }
-    /* Of those, whose evidence was cut off before any policy read it. */
-    if (lost && json_object_set_new(cells, "lost", json_integer(lost)) != 0) {
+    /* Of those, whose evidence was cut off before any policy read it, and whose evidence is weak. */
+    if ((lost && json_object_set_new(cells, "lost", json_integer(lost)) != 0) ||
+        (weak && json_object_set_new(cells, "weak", json_integer(weak)) != 0)) {
         json_decref(cells);
         return NULL;
     }

@@ -26,6 +26,7 @@ static const char *const protocol_names[KVL_N_PROTOCOLS + 1] = {
     [KVL_QUESTION_IN_PREFILL] = "question_in_prefill",
     [KVL_QUESTION_AFTER_COMPRESS] = "question_after_compress",
     [KVL_QUESTION_AS_DECODE] = "question_as_decode",
+    [KVL_MULTI_TURN] = "multi_turn",
     [KVL_TEACHER_FORCED] = "teacher_forced",
 };
 
@@ -63,6 +64,8 @@ static int config_add_depth(struct kvl_yaml *y, const yaml_node_t *at, const cha
 static int config_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
                            const char *text, int32_t *out)
 {
+    /* SCBench's name: the cache is decided once and asked again. */
+    if (strcmp(text, "multi_request") == 0) text = protocol_names[KVL_QUESTION_AFTER_COMPRESS];
     for (int32_t i = 0; i < KVL_N_PROTOCOLS; i++) {
         if (strcmp(protocol_names[i], text) != 0) continue;
         *out = i;
@@ -71,8 +74,9 @@ static int config_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char
     const char *near = kvl_nearest(text, protocol_names, KVL_N_PROTOCOLS);
     if (near)
         return kvl_yaml_fail(y, at, key, "no protocol \"%s\", did you mean \"%s\"?", text, near);
-    return kvl_yaml_fail(y, at, key, "no protocol \"%s\", want one of %s, %s, %s", text,
-                         protocol_names[0], protocol_names[1], protocol_names[2]);
+    return kvl_yaml_fail(y, at, key, "no protocol \"%s\", want one of %s, %s, %s, %s", text,
+                         protocol_names[0], protocol_names[1], protocol_names[2],
+                         protocol_names[3]);
 }
 
 static int config_add_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
@@ -557,6 +561,12 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
     if (s->quality.questions > s->questions)
         return kvl_yaml_fail(y, NULL, "quality.questions", "%d of a context that is asked %d",
                              s->quality.questions, s->questions);
+    for (size_t i = 0; s->quality.questions > 1 && i < s->protocols.n; i++)
+        if (s->protocols.v[i] == KVL_MULTI_TURN)
+            return kvl_yaml_fail(y, NULL, "quality.questions",
+                                 "%d with protocol multi_turn, whose later questions have no dense "
+                                 "session beside them: want 1",
+                                 s->quality.questions);
     if (!speed->on) return KVL_OK;
     if (speed->lengths.n == 0)
         return kvl_yaml_fail(y, NULL, "speed.lengths", "is missing, want a list of tokens");

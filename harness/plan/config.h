@@ -47,6 +47,7 @@ enum kvl_protocol {
     KVL_QUESTION_IN_PREFILL = 0,
     KVL_QUESTION_AFTER_COMPRESS,
     KVL_QUESTION_AS_DECODE,
+    KVL_MULTI_TURN, /* questions of a context one after the other, each behind the right answers before it */
     KVL_N_PROTOCOLS,
     KVL_TEACHER_FORCED = KVL_N_PROTOCOLS, /* a text is read, nothing is asked: never chosen */
 };

@@ -553,6 +553,10 @@ static int plan_all(struct plan *p)
 static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
                          const struct kvl_sample *sample, int32_t *out, struct kvl_err *err)
 {
+    int32_t sum = 0;
+    bool turns = false;
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        turns |= !g->speed && w->cell[i].protocol == KVL_MULTI_TURN;
     *out = g->speed ? w->sweep->speed.warmup + w->sweep->speed.steps : 0;
     for (int32_t i = 0; !g->speed && i < sample->n_questions; i++) {
         const struct kvl_question *q = &sample->question[i];
@@ -560,9 +564,11 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
         int rc = kvl_prompt_question(kvl_group_prompt(w, g), q, &tokens, err);
         /* A length that is the most of context and question has the question. */
         *out = KVL_MAX(*out, (g->task->source ? 0 : tokens.n) + q->max_new_tok);
+        sum += tokens.n + q->max_new_tok; /* turns follow each other */
         kvl_tokens_free(&tokens);
         KVL_TRY(rc);
     }
+    if (turns) *out = sum;
     return KVL_OK;
 }
 

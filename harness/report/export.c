@@ -56,6 +56,8 @@ static const struct kvl_export_column cell_columns[] = {
     { "missed_right", "evidence.missed_right" },
     { "missed_wrong", "evidence.missed_wrong" },
     { "evidence_unknown", "evidence.unknown" },
+    { "evidence_lost", "evidence.lost" },
+    { "evidence_weak", "evidence.weak" },
     { "quality_n", "quality.n" },
     { "quality_top", "@quality_top" },
     { "quality_recall", "@quality_recall" },
@@ -208,6 +210,8 @@ static const struct kvl_export_column sample_columns[] = {
     { "official", "official" },
     { "strict", "strict" },
     { "recall", "recall" },
+    { "evidence_lost", "evidence_lost" },
+    { "evidence_weak", "evidence_weak" },
     { "attended_tok", "attended_tok" },
     { "dense_tok", "dense_tok" },
     { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
@@ -487,6 +491,7 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
                               "protocol", x->protocol, "policy", x->policy, "label", x->label,
                               "budget", x->budget, "stale", kvl_record_stale(r, x->record));
         if (!e) return -1;
+        json_object_set(e, "task_options", json_object_get(x->record, "task_options"));
         json_object_set(e, "length_tok", json_object_get(x->record, "length_tok"));
         if (json_object_set_new(all, x->id, e) != 0) return -1;
     }

@@ -32,4 +32,10 @@ int kvl_export_quality(const struct kvl_results *r, char *const *words, size_t n
 int kvl_export_samples(const struct kvl_results *r, char *const *words, size_t n_words,
                        enum kvl_export_format format, FILE *out, struct kvl_err *err);
 
+/* Predictions of a benchmark's task in the form that its own scripts score, a file per cell and task of
+ * the benchmark under the folder `out`, whose names are printed.  form: index of kvl_export_forms. */
+extern const char *const kvl_export_forms[];
+int kvl_export_as(const struct kvl_results *r, char *const *words, size_t n_words, int form,
+                  const char *out, struct kvl_err *err);
+
 #endif

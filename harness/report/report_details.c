@@ -84,6 +84,7 @@ static int evidence_print(const struct kvl_result *x, size_t n, FILE *out, struc
         { "unknown", false },
     };
     struct kvl_table t = { .column = columns, .n_columns = sizeof columns / sizeof columns[0] };
+    double lost = 0.0, weak = 0.0;
     for (size_t i = 0; i < n; i++) {
         if (!detail_has(&x[i], "evidence")) continue;
         const json_t *e = kvl_json_value(x[i].record, "evidence");
@@ -98,9 +99,15 @@ static int evidence_print(const struct kvl_result *x, size_t n, FILE *out, struc
             kvl_table_number(&t, all > 0 ? 100 * right[k] / all : KVL_NAN, 1);
         }
         double unknown = kvl_json_number(e, "unknown");
+        lost = fmax(lost, kvl_json_number(e, "lost"));
+        weak = fmax(weak, kvl_json_number(e, "weak"));
         kvl_table_number(&t, unknown > 0 ? unknown : KVL_NAN, 0);
     }
     int rc = kvl_table_print(&t, 2, out, err);
+    if (weak > 0.0)
+        fprintf(out, "  weak: of %.0f questions it is where the answer's text stands\n", weak);
+    if (lost > 0.0)
+        fprintf(out, "  of %.0f questions it was cut off before any policy read it\n", lost);
     kvl_table_free(&t);
     return rc;
 }

@@ -102,6 +102,59 @@ static const struct kvl_session *parent_donor(const struct batch *b, const struc
     return b->donor;
 }
 
+/* The context with the first question but its last token. */
+static int turn_first(struct kvl_cell_run *run, struct kvl_err *err)
+{
+    struct kvl_context *c = run->c;
+    struct kvl_context_question *q = &c->question[0];
+    if (!run->own) {
+        KVL_TRY(kvl_context_prompt(c, q));
+        return cell_attach(run, q->prompt, c->seed, NULL, &run->turn, err);
+    }
+    KVL_TRY(kvl_session_fork(run->parent, &run->turn, err));
+    if (q->tokens.n == 1) return KVL_OK;
+    return kvl_session_extend(run->turn, q->tokens.id, q->tokens.n - 1, err);
+}
+
+/* What follows it: the end of the question, its right answer, the next question but its last token. */
+static int turn_next(struct kvl_cell_run *run, struct kvl_err *err)
+{
+    const struct kvl_context_question *q = &run->c->question[run->n_turns - 1], *next = q + 1;
+    const char *answer = q->q->answer;
+    struct kvl_tokens said = { 0 };
+    KVL_TRY(kvl_encode(kvl_model_tokenizer(run->c->r->work->model), answer, strlen(answer),
+                       KVL_ENCODE_CONTINUE, &said, err));
+    int32_t n = 1 + said.n + next->tokens.n - 1;
+    int32_t *id = kvl_alloc((size_t)n, sizeof *id);
+    int rc = id ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
+    if (rc == KVL_OK) {
+        id[0] = q->tokens.id[q->tokens.n - 1];
+        memcpy(id + 1, said.id, (size_t)said.n * sizeof *id);
+        memcpy(id + 1 + said.n, next->tokens.id, (size_t)(next->tokens.n - 1) * sizeof *id);
+        rc = kvl_session_extend(run->turn, id, n, err);
+    }
+    kvl_free(id);
+    kvl_tokens_free(&said);
+    return rc;
+}
+
+/* multi_turn: the session of the turn before is read on, or, where that is too far already, once more from
+ * the beginning. */
+static int cell_turn(struct kvl_cell_run *run, int32_t question, struct kvl_err *err)
+{
+    int rc = KVL_OK;
+    if (run->n_turns > question + 1) run->n_turns = 0;
+    while (rc == KVL_OK && run->n_turns <= question) {
+        if (run->n_turns == 0) {
+            kvl_session_destroy(run->turn);
+            run->turn = NULL;
+        }
+        rc = run->n_turns == 0 ? turn_first(run, err) : turn_next(run, err);
+        run->n_turns = rc == KVL_OK ? run->n_turns + 1 : 0;
+    }
+    return rc;
+}
+
 /* The session of one question, up to the tokens that are decoded. */
 static int item_session(struct item *it, const struct kvl_session *like)
 {
@@ -113,6 +166,12 @@ static int item_session(struct item *it, const struct kvl_session *like)
         KVL_TRY(kvl_context_prompt(c, q));
         uint64_t seed = kvl_seed_mix(c->seed, (uint64_t)it->question);
         KVL_TRY(cell_attach(run, q->prompt, seed, like, &a->session, &a->error));
+        a->shared_blocks = kvl_runner_shared_blocks(a->session);
+        return KVL_OK;
+    }
+    if (run->cell->protocol == KVL_MULTI_TURN) {
+        KVL_TRY(cell_turn(run, it->question, &a->error));
+        KVL_TRY(kvl_session_fork(run->turn, &a->session, &a->error));
         a->shared_blocks = kvl_runner_shared_blocks(a->session);
         return KVL_OK;
     }
@@ -265,7 +324,8 @@ static int cell_parent(struct kvl_cell_run *run, const struct kvl_session *like)
         /* A question in its prefill is one that it reads behind the context: the same run. */
         rc = kvl_runner_stream(c->r, run->cell, c->seed, c->sample.tokens.id, c->sample.tokens.n,
                                &run->parent, &run->prefill_ns, why);
-    } else if (run->cell->protocol != KVL_QUESTION_IN_PREFILL) {
+    } else if (run->cell->protocol != KVL_QUESTION_IN_PREFILL &&
+               run->cell->protocol != KVL_MULTI_TURN) {
         uint64_t t0 = kvl_now_ns();
         rc = cell_attach(run, c->session, c->seed, like, &run->parent, why);
         run->parent_ns = kvl_now_ns() - t0;
@@ -313,7 +373,8 @@ static int cell_end(struct batch *b, struct kvl_cell_run *run)
         run->parent = older;
     }
     kvl_session_destroy(run->parent);
-    run->parent = NULL;
+    kvl_session_destroy(run->turn);
+    run->parent = run->turn = NULL;
     return rc;
 }
 
@@ -375,7 +436,10 @@ static void batch_free(struct batch *b)
 {
     if (!b) return;
     for (int32_t i = 0; i < b->n; i++) item_close(&b->item[i]);
-    for (int32_t i = b->n_ended; i < b->n_runs; i++) kvl_session_destroy(b->run[i].parent);
+    for (int32_t i = b->n_ended; i < b->n_runs; i++) {
+        kvl_session_destroy(b->run[i].parent);
+        kvl_session_destroy(b->run[i].turn);
+    }
     kvl_session_destroy(b->donor);
     kvl_free(b->run);
     kvl_free(b);

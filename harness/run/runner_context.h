@@ -41,8 +41,11 @@ struct kvl_cell_run {
     uint64_t parent_ns;    /* attaching it */
     double prefill_ns;     /* of this cell's context; NaN: not known */
     struct kvl_err failed; /* the policy's failure on the context: that of all its questions */
-    int32_t n_waiting;     /* questions in the batch at hand */
-    bool asked;            /* all its questions were put into batches */
+    struct kvl_session
+        *turn;         /* multi_turn: as far as it was read, up to the last token of a question */
+    int32_t n_turns;   /* questions in it */
+    int32_t n_waiting; /* questions in the batch at hand */
+    bool asked;        /* all its questions were put into batches */
 };
 
 /* All that cells of one protocol lack of this context: samples, then reference passes, in the order of

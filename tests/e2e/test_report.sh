@@ -73,7 +73,7 @@ expect "40 of 40" "30 88.8" "$("$program" export intervals.zst --format jsonl |
 
 expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
 expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
-expect "fields per row" 29 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
+expect "fields per row" 31 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
     "$(awk -F'\t' '$19 == "length" { print $18 }' samples.tsv | grep x | sort -u)"
 "$program" export log.zst --kind sample --format jsonl > samples.jsonl

@@ -205,7 +205,7 @@ static void test_array(void **state)
     close_task(&o);
 }
 
-/* A line of 6 MB. */
+/* A line of 7 MB with a backslash every 18 bytes: the time must not grow with the square of it. */
 static void test_long_line(void **state)
 {
     struct open_task o;
@@ -213,7 +213,7 @@ static void test_long_line(void **state)
     (void)state;
     assert_int_equal(kvl_buf_adds(&b, "{\"question\":\"q\",\"answers\":\"needle\",\"context\":\""),
                      0);
-    for (int i = 0; i < 400000; i++) assert_int_equal(kvl_buf_adds(&b, "sixteen letters "), 0);
+    for (int i = 0; i < 400000; i++) assert_int_equal(kvl_buf_adds(&b, "sixteen letters.\\n"), 0);
     assert_int_equal(kvl_buf_adds(&b, " the needle.\"}\n"), 0);
     write_bytes("long.jsonl", b.data, b.len);
     kvl_buf_free(&b);
@@ -493,7 +493,7 @@ static void check_forms(const struct form *rows, size_t n)
         write_text(rows[i].file, rows[i].row);
         must_open(&o, rows[i].task, rows[i].options);
         struct kvl_sample s = must_sample(&o, 0, 100000, 0, 1);
-        must_read(&s, 0, rows[i].prompt);
+        if (rows[i].prompt) must_read(&s, 0, rows[i].prompt);
         assert_int_equal(s.question[0].max_new_tok, rows[i].max_new);
         must_score(&o, &s, rows[i].right, 1.0);
         must_score(&o, &s, rows[i].wrong, 0.0);
@@ -675,6 +675,11 @@ static void test_others(void **state)
           "x\", \"answers\": [\"blue\"]}\n",
           "dir=%s", "Task. The Dict is {0: 'red', 1: 'blue'}\nThe equation is 1 + 0 = ?\nMUST x",
           200, "1, so Blue", "red" },
+        { kvl_task_babilong, "qa4/2k.json",
+          "[{\"input\": \"Page. The garden is west of the office.\", \"question\": \"What is west "
+          "of "
+          "the office?\", \"target\": \"garden\"}]",
+          "dir=%s,name=qa4,size=2k", NULL, 20, "Garden. It is", "garden or kitchen" },
         { kvl_task_mrcr, "2needle.jsonl",
           "{\"prompt\": \"[{\\\"role\\\": \\\"user\\\", \\\"content\\\": \\\"poem\\\"}, "
           "{\\\"role\\\": "
@@ -720,6 +725,87 @@ static void test_depths(void **state)
     close_task(&o);
 }
 
+/* ---- haystacks ---------------------------------------------------------------------------------------- */
+
+static void write_texts(void)
+{
+    struct kvl_buf b = { 0 };
+    (void)mkdir(at("texts"), 0755);
+    for (int i = 0; i < 400; i++)
+        assert_int_equal(kvl_buf_printf(&b, "Word%d and word%d. ", i, 3 * i), 0);
+    write_bytes("texts/b.txt", b.data, b.len);
+    write_text("texts/a.txt", "First comes this text. ");
+    write_text("texts/notes.md", "Not this one.");
+    b.len = 0;
+    for (int i = 0; i < 30; i++)
+        assert_int_equal(kvl_buf_printf(&b, "{\"text\": \"\u7ecf\u6d4e%d\u3002\"}\n", i), 0);
+    write_bytes("zh_finance.jsonl", b.data, b.len);
+    write_text("PaulGrahamEssays.jsonl", "{\"text\": \"An essay about work.\"}\n");
+    write_text(
+        "needles.jsonl",
+        "{\"needle\": \"The hidden gold lies on Mars.\", \"retrieval_question\": \"Where?\", "
+        "\"arg2\": \"Mars\", \"language\": \"English\"}\n{\"needle\": "
+        "\"\u91d1\u5728\u706b\u661f\", "
+        "\"retrieval_question\": \"\u54ea\uff1f\", \"arg2\": \"\u706b\u661f\", \"language\": "
+        "\"Chinese\"}\n");
+    kvl_buf_free(&b);
+}
+
+/* As long as asked for but for a few tokens, the needle where its depth says and the answer in it. */
+static void check_haystack(const struct kvl_task *task, const char *options, const char *answer)
+{
+    struct open_task o;
+    must_open(&o, task, options);
+    assert_true(o.source->depths);
+    for (int32_t k = 0; k < n_tokenizers; k++)
+        for (int32_t d = 0; d <= 4; d++) {
+            struct kvl_sample s;
+            struct kvl_err err = { 0 };
+            struct kvl_task_request req = { .tokenizer = tokenizers[k].t,
+                                            .length_tok = 700,
+                                            .depth = d / 4.0,
+                                            .n_questions = 1,
+                                            .seed = 5,
+                                            .opts = o.opts,
+                                            .source = o.source };
+            if (task->generate(&req, &s, &err) != KVL_OK) fail_msg("%s", err.msg);
+            const struct kvl_question *q = &s.question[0];
+            struct want w = { .i_tokenizer = k };
+            struct kvl_tokens rest = encode(&w, q->text, KVL_ENCODE_CONTINUE);
+            assert_in_range(s.tokens.n + rest.n, 690, 700);
+            check_span(&s, q->evidence[0].span[0], answer ? answer : q->gold);
+            assert_true(fabs(q->depth - d / 4.0) < 0.25);
+            must_score(&o, &s, q->answer, 1.0);
+            kvl_tokens_free(&rest);
+            kvl_sample_free(&s);
+        }
+    close_task(&o);
+}
+
+static void test_haystacks(void **state)
+{
+    struct open_task a, b;
+    (void)state;
+    write_texts();
+    check_haystack(kvl_task_niah_files, "dir=%s/texts", NULL);
+    check_haystack(kvl_task_niah_files, "dir=%s/texts,needle=classic",
+                   "eat a sandwich and sit in Dolores Park");
+    check_haystack(kvl_task_needlebench, "dir=%s,name=en", "Mars");
+    check_haystack(kvl_task_needlebench, "dir=%s,name=zh", "火星");
+    must_open(&a, kvl_task_niah_files, "dir=%s/texts");
+    assert_int_equal(a.source->n_groups, 2);
+    struct kvl_sample s = must_sample(&a, 0, 700, 0, 1);
+    assert_memory_equal(strstr(s.context, "<book> ") + 7, "First comes this text. Word0", 28);
+    kvl_sample_free(&s);
+    write_text("texts/a.txt", "First comes that text. ");
+    must_open(&b, kvl_task_niah_files, "dir=%s/texts");
+    assert_true(a.source->hash != b.source->hash);
+    close_task(&a);
+    close_task(&b);
+    must_refuse(kvl_task_niah_files, "dir=%s/none", KVL_EIO,
+                (const char *const[]){ "none", "No such file", NULL });
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -731,7 +817,7 @@ int main(void)
         cmocka_unit_test(test_too_long),  cmocka_unit_test(test_border),
         cmocka_unit_test(test_longbench), cmocka_unit_test(test_infinitebench),
         cmocka_unit_test(test_ruler),     cmocka_unit_test(test_others),
-        cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_depths),    cmocka_unit_test(test_haystacks),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

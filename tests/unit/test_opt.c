@@ -168,6 +168,32 @@ static void test_refused_others(void **state)
     REFUSED("path=a\nb", "\"path\"", "byte 1");
 }
 
+/* A path may be longer, and is written as it was given. */
+static void test_path(void **state)
+{
+    struct place {
+        char dir[KVL_OPT_PATH_SIZE];
+    } x;
+    static const struct kvl_opt rows[] = { KVL_ROW_PATH(place, dir, "here", "a folder"), { 0 } };
+    char text[KVL_OPT_PATH_SIZE + 10] = "dir=";
+    struct kvl_err err = { 0 };
+    struct kvl_buf out = { 0 };
+    (void)state;
+    assert_int_equal(kvl_opt_check(rows, sizeof x, &err), KVL_OK);
+    assert_int_not_equal(kvl_opt_check(rows, sizeof x - 1, &err), KVL_OK);
+    kvl_err_clear(&err);
+    assert_int_equal(kvl_opt_defaults(rows, &x, &err), KVL_OK);
+    assert_string_equal(x.dir, "here");
+    memset(text + 4, 'x', KVL_OPT_PATH_SIZE - 1);
+    assert_int_equal(kvl_opt_parse(rows, &x, text, &err), KVL_OK);
+    assert_int_equal(kvl_opt_print(rows, &x, &out), KVL_OK);
+    assert_string_equal(out.data, text);
+    kvl_buf_free(&out);
+    text[4 + KVL_OPT_PATH_SIZE - 1] = 'x';
+    assert_int_equal(kvl_opt_parse(rows, &x, text, &err), KVL_EINVAL);
+    assert_non_null(strstr(err.msg, "at most 1023"));
+}
+
 /* An option has one canonical name, whichever it was given by. */
 static void test_alias(void **state)
 {
@@ -286,8 +312,8 @@ int main(void)
         cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_refused_numbers),
         cmocka_unit_test(test_refused_others), cmocka_unit_test(test_refused_lists),
         cmocka_unit_test(test_no_options),     cmocka_unit_test(test_wrong_tables),
-        cmocka_unit_test(test_alias),          cmocka_unit_test(test_locale),
-        cmocka_unit_test(test_parse_numbers),
+        cmocka_unit_test(test_path),           cmocka_unit_test(test_alias),
+        cmocka_unit_test(test_locale),         cmocka_unit_test(test_parse_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,6 +140,7 @@ static void test_prefill(void **state)
     struct record_test t;
     (void)state;
     record_open(&t);
+    for (int i = 0; i < N_SAMPLES; i++) t.outcome[i].context_tok = 100.0;
     for (int i = 2; i < 4; i++) t.outcome[i].prefill_ns = 3e9;
     for (int i = 4; i < 6; i++) t.outcome[i].prefill_ns = (double)NAN;
     json_t *r = record_make(&t);

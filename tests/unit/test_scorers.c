@@ -23,7 +23,7 @@ static void check(const struct row *r, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         struct kvl_gold gold = { .answer = r[i].answer, .cls = r[i].cls };
-        struct kvl_scores s;
+        struct kvl_answer_score s;
         struct kvl_err err = { 0 };
         while (gold.n < 6 && r[i].answer[gold.n]) gold.n++;
         while (gold.n_cls < 4 && r[i].cls[gold.n_cls]) gold.n_cls++;
@@ -275,7 +275,7 @@ static void test_refused(void **state)
     static const char *const word[] = { "word" };
     static const char *const pattern[] = { "(" };
     struct kvl_gold gold = { .answer = word, .n = 1 };
-    struct kvl_scores s = { 7.0, 7.0 };
+    struct kvl_answer_score s = { 7.0, 7.0 };
     struct kvl_err err = { 0 };
     static const enum kvl_scorer refuses[] = { KVL_SCORE_RETRIEVAL,  KVL_SCORE_CODE_RUN,
                                                KVL_SCORE_MATH_FIND,  KVL_SCORE_CLASSIFICATION,

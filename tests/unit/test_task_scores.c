@@ -225,7 +225,7 @@ static void test_chance(void **state)
 
 static void check_task(const char *stem, const struct kvl_task *task)
 {
-    double opts[64] = { 0 };
+    double opts[1024] = { 0 };
     struct kvl_err err = { 0 };
     assert_string_equal(task->name, stem);
     assert_int_equal(task->abi, KVL_TASK_ABI);
