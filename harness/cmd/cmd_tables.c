@@ -649,6 +649,11 @@ int cmd_tables(int argc, char **argv, struct kvl_err *err)
     tables_defaults(&a);
     if (rc == KVL_OK && !done) rc = tables_policy(&t);
     if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &t.device, &t.model, err);
+    if (rc == KVL_OK && !done && kvl_model_shape(t.model)->window)
+        rc = kvl_fail(err, KVL_EINVAL,
+                      "%s: some layers have a window; tables are of models whose layers all read "
+                      "everything",
+                      kvl_model_path(t.model));
     if (rc == KVL_OK && !done) rc = tables_run(&t);
     kvl_model_tables_destroy(t.all);
     kvl_engine_destroy(t.engine);

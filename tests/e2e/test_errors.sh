@@ -48,6 +48,8 @@ refuse 2 '--threads: "two" is not a number, want 1 to 1024' generate -m m.gguf -
 refuse 2 '--kv-type: "f8": want f16, bf16 or f32' generate -m m.gguf --kv-type f8
 refuse 2 '--prefill-type: "f16": want f32, bf16 or blas' generate -m m.gguf --prefill-type f16
 refuse 2 '--prefill-kv: "disk": want device or host' generate -m m.gguf --prefill-kv disk
+refuse 2 '--window: "no": want auto or off' generate -m m.gguf --window no
+refuse_like 2 '--set window: .*want auto or off' sweep s.yaml --set window=no
 refuse_like 2 '--set prefill_kv: .*want device or host' sweep s.yaml --set prefill_kv=disk
 refuse_like 2 '--set prefill_type: .*want f32, bf16 or blas' sweep s.yaml --set prefill_type=f16
 refuse_like 2 '--set kv_type: .*want f16, bf16 or f32' sweep s.yaml --set kv_type=f8

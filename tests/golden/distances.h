@@ -131,7 +131,7 @@ static inline void expect_distances(const struct kvl_policy *policy, const char 
 static inline void expect_refused(const struct kvl_policy *policy, const char *options,
                                   int32_t budget, int32_t n_ctx, const char *needle)
 {
-    struct kvl_shape shape = { 4, 4, 2, 16, 64, 99, 4096, 2, NULL, 0.25f };
+    struct kvl_shape shape = { 4, 4, 2, 16, 64, 99, 4096, 2, NULL, 0.25f, 0, NULL };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     assert_int_equal(kvl_planned_create(policy, &shape, options, budget, n_ctx, &p, &err),

@@ -181,7 +181,7 @@ static void test_dynamic_by_hand(void **state)
 
 static void expect_options(const char *options, int32_t budget, const char *const *want)
 {
-    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f };
+    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f, 0, NULL };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     RIG_OK(&err,
@@ -196,7 +196,7 @@ static void expect_options(const char *options, int32_t budget, const char *cons
 
 static void expect_refused(const char *options, int32_t budget, const char *needle)
 {
-    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f };
+    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f, 0, NULL };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     assert_int_equal(

@@ -136,7 +136,7 @@ static void test_refuses_what_cannot_be(void **state)
     } bad[] = { { "n_subvec=3", "divisor of the head dimension, 16", 64 },
                 { "sink_size=60,recent_size=10", "at least 72", 64 },
                 { "offload=false", "no budget with these options", 0 } };
-    struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL, 0.25f };
+    struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL, 0.25f, 0, NULL };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kvl_planned *p = NULL;

@@ -201,7 +201,7 @@ static void test_refuses_what_cannot_be(void **state)
     } bad[] = { { "update=10", "multiples of per_cluster, 16" },
                 { "segment=100", "multiples of per_cluster, 16" },
                 { "local=64,update=64", "at least 133" } };
-    struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL, 0.25f };
+    struct kvl_shape shape = { 2, 4, 2, 16, 64, 99, 0, 2, NULL, 0.25f, 0, NULL };
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct kvl_planned *p = NULL;

@@ -8,7 +8,7 @@ extern const struct kvl_policy *const kvl_policy_rocketkv;
 
 static void expect_split(int32_t length, int32_t budget, const char *want)
 {
-    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f };
+    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f, 0, NULL };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     RIG_OK(&err, kvl_planned_create(kvl_policy_rocketkv, &shape, "", budget / 2, length, &p, &err));
@@ -32,7 +32,7 @@ static void test_split_of_the_paper(void **state)
 
 static void expect_refused(const char *options, int32_t budget, const char *needle)
 {
-    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f };
+    struct kvl_shape shape = { 32, 32, 8, 128, 4096, 1000, 131072, 4, NULL, 0.088388f, 0, NULL };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     assert_int_equal(

@@ -250,7 +250,7 @@ static void test_shared_prefill_is_cut_by_its_last_token(void **state)
 
 static void test_oneshot_has_no_own_prefill(void **state)
 {
-    struct kvl_shape shape = { 4, 4, 2, 16, 64, 99, 4096, 2, NULL, 0.25f };
+    struct kvl_shape shape = { 4, 4, 2, 16, 64, 99, 4096, 2, NULL, 0.25f, 0, NULL };
     struct kvl_planned *p;
     struct kvl_err err = { 0 };
     (void)state;

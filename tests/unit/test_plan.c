@@ -133,12 +133,13 @@ static void test_longest_session(void **state)
 /* What may change an answer changes the id; what may not does not. */
 static void test_ids(void **state)
 {
-    static const char *const changes[] = { "seed: 2\n", "kv_type: f32\n", "prefill_type: bf16\n" };
+    static const char *const changes[] = { "seed: 2\n", "kv_type: f32\n", "prefill_type: bf16\n",
+                                           "window: off\n" };
     static const char *const keeps[] = { "name: other\n",       "threads: 1\n",
                                          "chunk_tok: 64\n",     "log: x\n",
                                          "kv_limit_mib: 100\n", "batch: 2\n",
-                                         "max_tok: 600\n",      "prefill_type: f32\n",
-                                         "prefill_kv: host\n" };
+                                         "max_tok: 600\n",      "window: auto\n",
+                                         "prefill_type: f32\n", "prefill_kv: host\n" };
     struct plan_test t;
     char id[KVL_CELL_ID], text[1024];
     (void)state;

@@ -129,10 +129,11 @@ struct kvl_step {
 };
 
 struct kvl_query {
-    const float *q;      /* [n_heads][head_dim] after RoPE */
-    const float *q_raw;  /* [n_heads][head_dim] before RoPE */
-    const float *x;      /* [n_embd] the layer's input after its norm */
-    const float *x_prev; /* [n_embd] that of the layer before; NULL in layer 0 */
+    const float *q;     /* [n_heads][head_dim] after RoPE */
+    const float *q_raw; /* [n_heads][head_dim] before RoPE */
+    const float *x;     /* [n_embd] the layer's input after its norm */
+    const float *
+        x_prev; /* [n_embd] that of the layer before, as a policy numbers layers; NULL in layer 0 */
 };
 
 /* In a hook of a policy with KVL_CAP_ASYNC: waits for what operators and the engine were given, so that the hook
