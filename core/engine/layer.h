@@ -1,4 +1,5 @@
-/* layer.h - what a layer computes around its attention, on the rows of a call (layer.c). */
+/* layer.h - what a layer computes around its attention, on the rows of a call (layer.c), and what that is made of
+ * (products.c). */
 #ifndef KVL_LAYER_H
 #define KVL_LAYER_H
 
