@@ -49,6 +49,8 @@ struct kvl_str {
 };
 
 int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err);
+/* The same, mapped: of a file that is only looked at, little is read. */
+int kvl_gguf_map(const char *path, struct kvl_gguf **out, struct kvl_err *err);
 /* Over memory, aligned to 8 bytes, that the caller keeps alive (tests, fuzzing). */
 int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err);
 void kvl_gguf_close(struct kvl_gguf *g);

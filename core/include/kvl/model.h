@@ -40,6 +40,8 @@ struct kvl_model;
 
 /* Tables beside the file (kvl/tables.h) are read, too.  A file of tables that cannot be used is no error. */
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* To ask for what is known without reading weights: everything but hash and tables.  Not to compute with. */
+int kvl_model_look(const char *path, struct kvl_model **out, struct kvl_err *err);
 /* Why a file of tables that lies beside the model is not used; NULL: it is, or there is none. */
 const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
