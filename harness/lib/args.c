@@ -1,6 +1,7 @@
 /* Command lines through argp. */
 #include "args.h"
 
+#include "model_room.h"
 #include "registry.h"
 
 #include <ctype.h>
@@ -287,6 +288,7 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
     if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
     KVL_TRY(kvl_device_open(a->device ? a->device : "cpu", device, err));
     if (a->threads) kvl_ops_set_threads(a->threads);
+    KVL_TRY(kvl_model_fits(a->model, a->device, err));
     return kvl_model_open_told(a->model, out, err);
 }
 

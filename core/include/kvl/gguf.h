@@ -84,6 +84,8 @@ struct kvl_gguf_range {
     size_t bytes;
 };
 int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n);
+/* Whether the data lies in the page cache, which the system counts as free. */
+bool kvl_gguf_mapped(const struct kvl_gguf *g);
 /* The folder of Hugging Face's form that stands for the file; NULL: it is a file. */
 const char *kvl_gguf_folder(const struct kvl_gguf *g);
 size_t kvl_gguf_size(const struct kvl_gguf *g);

@@ -147,6 +147,22 @@ struct kvl_engine_desc {
     bool wait_hooks;
 };
 
+/* What an engine of this description takes for a sequence of n tokens, to the byte as store and engine will take
+ * it.  What policies own, observers and forks come on top. */
+struct kvl_footprint {
+    size_t weight_bytes; /* of all tensors */
+    bool weights_cached; /* they lie in the page cache, which counts as free memory */
+    size_t kv_bytes;     /* keys and values: whole blocks, positions and padding included */
+    size_t work_bytes;   /* activations of a prefill chunk */
+    size_t block_bytes;  /* of block_tok tokens in all layers and heads */
+    int32_t block_tok;
+};
+/* desc->device may be NULL whatever the device will be; the model may be one that was only looked at. */
+int kvl_footprint(const struct kvl_engine_desc *desc, int64_t n_tok, struct kvl_footprint *out,
+                  struct kvl_err *err);
+/* Tokens whose keys and values fit into so many bytes. */
+int64_t kvl_footprint_fits(const struct kvl_footprint *f, int64_t free_bytes);
+
 struct kvl_engine;
 struct kvl_session;
 
