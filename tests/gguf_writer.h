@@ -271,24 +271,25 @@ static inline void gw_encode(struct kvl_buf *out, uint32_t type, const float *x,
 
 /* Zero fields take the value in brackets. */
 struct gw_llama {
-    const char *arch;        /* general.architecture [llama]; one of gw_archs */
-    float bias;              /* amplitude of biases, where it has some */
-    uint32_t n_experts;      /* [4 where it must have some], of which a token takes two */
-    uint32_t n_layers;       /* [2] */
-    uint32_t n_embd;         /* [64] */
-    uint32_t n_heads;        /* [4] */
-    uint32_t n_kv_heads;     /* [2] */
-    uint32_t head_dim;       /* [n_embd / n_heads] */
-    uint32_t n_rot;          /* [what is usual for the architecture] */
-    uint32_t n_ff;           /* [96] */
-    uint32_t n_ctx;          /* [4096] */
-    uint32_t window;         /* [16] of architectures with one */
-    float freq_base;         /* [10000] */
-    float eps;               /* [1e-5] */
-    uint32_t type;           /* of the matrices: F32 [0], or any that gw_encode knows */
-    bool tied;               /* no output.weight */
+    const char *arch;    /* general.architecture [llama]; one of gw_archs */
+    float bias;          /* amplitude of biases, where it has some */
+    uint32_t n_experts;  /* [4 where it must have some], of which a token takes two */
+    uint32_t n_layers;   /* [2] */
+    uint32_t n_embd;     /* [64] */
+    uint32_t n_heads;    /* [4] */
+    uint32_t n_kv_heads; /* [2] */
+    uint32_t head_dim;   /* [n_embd / n_heads] */
+    uint32_t n_rot;      /* [what is usual for the architecture] */
+    uint32_t n_ff;       /* [96] */
+    uint32_t n_ctx;      /* [4096] */
+    uint32_t window; /* attention.sliding_window [16 of architectures with one, else no such key] */
+    float freq_base; /* [10000] */
+    float eps;       /* [1e-5] */
+    uint32_t type;   /* of the matrices: F32 [0], or any that gw_encode knows */
+    bool tied;       /* no output.weight */
     const float *rope_freqs; /* [head_dim / 2] or NULL: no such tensor */
     uint64_t seed;
+    const uint8_t *local; /* [n_layers] 1: a layer has the window; NULL: no such key */
     /* NULL, or makes floats of a matrix: the file has these in its place. */
     void (*widen)(const struct kvl_weight *w, float *y);
     void (*more)(struct gw *w); /* NULL, or adds keys and tensors of its own */
@@ -479,6 +480,9 @@ static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
                        key),
            m->eps);
     gw_u32(w, gw_arch_key(m, "vocab_size", key), GW_VOCAB);
+    if (m->local)
+        gw_arr(w, gw_arch_key(m, "attention.sliding_window_pattern", key), 7, m->n_layers, m->local,
+               m->n_layers);
     gw_arch_keys(w, m);
 }
 

@@ -1,5 +1,5 @@
 /* Putting a session under a policy: open, replay of the context, scores, eviction. */
-#include "engine_impl.h"
+#include "local.h"
 
 #include <string.h>
 
@@ -121,6 +121,8 @@ static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struc
     struct kvl_step step = {
         .layer = layer, .index = -1, .pos = 0, .n_tok = s->n_pos, .replay = true
     };
+    kvl_local_forget(s, layer, s->n_pos, false);
+    if (kvl_window_of(s->engine, layer) > 0) return KVL_OK;
     bool replays = p->append && !shared && s->planned->replay != KVL_REPLAY_NONE;
     if (replays) KVL_TRY(replay_layer(s, layer, err));
     KVL_TRY(kvl_step_reset(s->engine, err));
@@ -180,6 +182,10 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         "%s starts behind a context, this one is empty; want 1 token or more%s",
                         name,
                         planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
+    if (s->engine->sinks && planned->own_prefill && planned->policy->prefill_mask)
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s masks its prefill, which is not served for models with attention sinks",
+                        name);
     if (planned->raw_keys && !s->engine->desc.raw_keys)
         return kvl_fail(err, KVL_EINVAL, "%s needs keys before RoPE, the engine has none", name);
     return attach_check_observers(s, planned, err);
@@ -208,7 +214,7 @@ static int attach(struct kvl_session *s, const struct kvl_planned *planned, uint
     s->planned = planned;
     s->exec = exec;
     s->count = (struct kvl_counters){ 0 };
-    s->ctx = (struct kvl_pctx){ .shape = &s->engine->model->shape,
+    s->ctx = (struct kvl_pctx){ .shape = &planned->shape,
                                 .ops = s->engine->now,
                                 .opts = planned->opts,
                                 .budget_tok = planned->budget_tok,

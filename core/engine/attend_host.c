@@ -348,6 +348,7 @@ int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope)
                                                              .n_jobs = n,
                                                              .head_dim = e->model->shape.head_dim,
                                                              .scale = e->scale,
+                                                             .cap = e->cap,
                                                              .rope = rope }));
     if (e->dev->discrete) KVL_TRY(kvl_engine_copy(e, device, host, o->n_results * sizeof *host));
     return e->ops->attn_merge(&o->splits->merge);

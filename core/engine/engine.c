@@ -1,5 +1,6 @@
 /* The engine: a model, a store and the workspace of one thread. */
 #include "attend_host.h"
+#include "local.h"
 
 #include <math.h>
 #include <string.h>
@@ -217,6 +218,7 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
     const struct kvl_weights *w = &e->model->w;
     int32_t most = e->desc.max_tok > 0 ? e->desc.max_tok : sh->n_ctx_train;
     e->scale = w->scale;
+    e->cap = w->cap;
     e->rope_long = w->n_ctx_short > 0 && most > w->n_ctx_short;
     e->lanes = kvl_alloc((size_t)sh->n_kv_heads, sizeof *e->lanes);
     if (e->dev->attends_host) e->hosted = kvl_hosted_create();
@@ -231,6 +233,7 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
                                 .limit_bytes = e->desc.kv_limit_bytes,
                                 .device = e->dev };
     KVL_TRY(kvl_store_create(&d, &e->store, err));
+    KVL_TRY(kvl_sinks_create(e, err));
     return e->dev->discrete ? engine_mirror(e, err) : KVL_OK;
 }
 
@@ -265,6 +268,8 @@ void kvl_engine_destroy(struct kvl_engine *e)
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row_array_free(e, &array[i]);
     for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
     kvl_free(e->mirror);
+    e->dev->free(KVL_PLACE_SHARED, e->sinks);
+    e->dev->free(KVL_PLACE_SHARED, e->nothing);
     kvl_hosted_destroy(e);
     kvl_free(e->row);
     kvl_free(e->lanes);

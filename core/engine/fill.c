@@ -6,6 +6,7 @@
  * two tokens have the same key (of as many chunks as a row has numbers): equal keys would make ties of
  * every score, and of a method's choice something that no prompt gives. */
 #include "forward.h"
+#include "local.h"
 
 #include "place.h"
 
@@ -57,6 +58,11 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
     if (e->stop && *e->stop) return kvl_fail(err, KVL_ESTOP, "stopped by a signal");
     KVL_TRY(kvl_seq_append(f->s->seq, layer, n, f->pos, k, raw, v, err));
     e->pending = true;
+    if (kvl_window_of(e, layer) > 0) {
+        kvl_local_forget(f->s, layer, f->pos[n - 1] + 1, true);
+        kvl_observers_pass(f->s, layer, n);
+        return KVL_OK;
+    }
     if (!f->s->obs) return KVL_OK;
     KVL_TRY(kvl_engine_wait(e, err));
     fill_columns(f, layer, n);
@@ -69,7 +75,7 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
 static int fill_place(struct kvl_session *s, struct kvl_err *err)
 {
     for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
-        KVL_TRY(kvl_seq_to_host(s->seq, l, err));
+        if (kvl_window_of(s->engine, l) == 0) KVL_TRY(kvl_seq_to_host(s->seq, l, err));
     return KVL_OK;
 }
 

@@ -11,6 +11,7 @@
 
 #include "attend_host.h"
 #include "layer.h"
+#include "local.h"
 #include "prefill_mask.h"
 
 /* Floats: a mebibyte, what a core's second-level cache holds. */
@@ -48,37 +49,67 @@ static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32
     return KVL_OK;
 }
 
-static int attend_prefill(const struct kvl_forward *f, int32_t layer)
+/* The chunk's attention: e->att, and lse [n][n_heads] or NULL. */
+static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_shape *sh = &e->model->shape;
+    size_t heads = (size_t)f->n * (size_t)sh->n_heads;
+    struct kvl_attn_prefill_args a = { .out = e->att,
+                                       .lse = lse,
+                                       .q = e->q,
+                                       .lanes = e->lanes,
+                                       .n = f->n,
+                                       .n_heads = sh->n_heads,
+                                       .n_kv_heads = sh->n_kv_heads,
+                                       .head_dim = sh->head_dim,
+                                       .scale = e->scale,
+                                       .cap = e->cap,
+                                       .window = kvl_window_of(e, layer),
+                                       .bf16 = kvl_prefills_bf16(e) };
+    if (!e->sinks) return e->ops->attn_prefill(&a);
+    float *part = kvl_arena_get(&e->results, heads * (size_t)sh->head_dim, sizeof *part);
+    float *part_lse = kvl_arena_get(&e->results, heads, sizeof *part_lse);
+    if (!part || !part_lse) return KVL_ENOMEM;
+    a.out = part;
+    a.lse = part_lse;
+    KVL_TRY(e->ops->attn_prefill(&a));
+    const struct kvl_sunk sunk = { .out = e->att, .lse = lse, .part = part, .part_lse = part_lse };
+    return kvl_sinks_merge(e, &sunk, layer, f->n);
+}
+
+/* Of what the observers keep, for a layer that a policy sees. */
+static int prefill_observe(const struct kvl_forward *f, int32_t layer, const float *lse)
 {
     struct kvl_engine *e = f->e;
     struct kvl_session *s = e->row[0].s;
-    const struct kvl_shape *sh = &e->model->shape;
-    KVL_TRY(append_rows(f, s, layer, 0, f->n));
-    if (s->planned) return kvl_prefill_masked(f, layer);
-    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    float *lse = NULL;
-    if (s->obs) {
-        KVL_TRY(kvl_step_reset(e, f->err));
-        lse = kvl_arena_get(&e->results, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
-        if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
-    }
-    KVL_TRY(kvl_given(
-        f, "prefill attention",
-        e->ops->attn_prefill(&(struct kvl_attn_prefill_args){ .out = e->att,
-                                                              .lse = lse,
-                                                              .q = e->q,
-                                                              .lanes = e->lanes,
-                                                              .n = f->n,
-                                                              .n_heads = sh->n_heads,
-                                                              .n_kv_heads = sh->n_kv_heads,
-                                                              .head_dim = sh->head_dim,
-                                                              .scale = e->scale,
-                                                              .bf16 = kvl_prefills_bf16(e) })));
     if (s->repeat) return kvl_given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
     if (!s->obs) return KVL_OK;
     KVL_TRY(kvl_given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
     KVL_TRY(kvl_given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
     return kvl_given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
+}
+
+static int attend_prefill(const struct kvl_forward *f, int32_t layer)
+{
+    struct kvl_engine *e = f->e;
+    struct kvl_session *s = e->row[0].s;
+    const struct kvl_shape *sh = &e->model->shape;
+    bool local = kvl_window_of(e, layer) > 0;
+    KVL_TRY(append_rows(f, s, layer, 0, f->n));
+    if (s->planned && !local) return kvl_prefill_masked(f, layer);
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
+    float *lse = NULL;
+    if (s->obs || e->sinks) {
+        KVL_TRY(kvl_step_reset(e, f->err));
+        lse = kvl_arena_get(&e->results, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
+        if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
+    }
+    KVL_TRY(kvl_given(f, "prefill attention", prefill_rows(f, layer, lse)));
+    if (!local) return prefill_observe(f, layer, lse);
+    kvl_local_forget(s, layer, e->pos[f->n - 1] + 1, true);
+    kvl_observers_pass(s, layer, f->n);
+    return KVL_OK;
 }
 
 /* ---- attention under a policy -------------------------------------------------------------------------- */
@@ -169,8 +200,9 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     struct kvl_query query = { .q = f->e->q + q,
                                .q_raw = f->e->q_raw + q,
                                .x = f->e->xn + (size_t)i * (size_t)sh->n_embd,
-                               .x_prev = layer > 0 ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
-                                                   : NULL };
+                               .x_prev = kvl_seen_as(s->planned, layer) > 0
+                                             ? f->e->x_prev + (size_t)i * (size_t)sh->n_embd
+                                             : NULL };
     return kvl_call_select(row, &step, &query, sel, f->err);
 }
 
@@ -233,6 +265,7 @@ static int flush_attention(const struct kvl_forward *f, int32_t layer)
                                          .n_jobs = e->n_jobs,
                                          .head_dim = e->model->shape.head_dim,
                                          .scale = e->scale,
+                                         .cap = e->cap,
                                          .rope = kvl_layer_rope(e, layer) };
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
@@ -273,9 +306,10 @@ static bool evicts(const struct kvl_session *s)
 }
 
 /* Eviction comes after every token of a block, not at its end. */
-static bool evicts_in_block(const struct kvl_forward *f, const struct kvl_session *s)
+static bool evicts_in_block(const struct kvl_forward *f, const struct kvl_session *s, int32_t layer)
 {
-    return f->mode == KVL_EXTEND && evicts(s) && s->planned->own_prefill;
+    return kvl_window_of(f->e, layer) == 0 && f->mode == KVL_EXTEND && evicts(s) &&
+           s->planned->own_prefill;
 }
 
 /* One token, one layer: its keys are stored, it chooses, its attention is gathered.  Returns through
@@ -289,6 +323,7 @@ static int row_gather(const struct kvl_forward *f, int32_t i, int32_t layer, siz
     uint64_t t = f->timed ? kvl_now_ns() : 0;
     KVL_TRY(row_append(f, row, i, layer));
     lap(f, &t, NULL);
+    if (kvl_window_of(f->e, layer) > 0) p = NULL; /* nothing to choose */
     if (p && p->append) KVL_TRY(row_append_hook(f, row, i, layer));
     lap(f, &t, &c->meta_ns);
     struct kvl_sel sel;
@@ -319,7 +354,7 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
         if (row->s->tap.read) KVL_TRY(row_tap(f, row, i, layer));
         if (row->ob.n) KVL_TRY(row_observe(f, row, layer));
         lap(f, &t, &c->meta_ns);
-        if (evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
+        if (evicts_in_block(f, row->s, layer)) KVL_TRY(row_evict(f, row, layer));
         lap(f, &t, &c->evict_ns);
     }
     return KVL_OK;
@@ -333,16 +368,19 @@ static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *
 {
     const struct kvl_session *s = row->s;
     if (s->tap.read || waits > WAITING_WEIGHTS) return true;
-    return f->mode == KVL_EXTEND && (row->ob.n || evicts_in_block(f, s) || kvl_offloads(s, layer));
+    return f->mode == KVL_EXTEND &&
+           (row->ob.n || evicts_in_block(f, s, layer) || kvl_offloads(s, layer));
 }
 
-/* Eviction: after every decoded token, after the last one of a block. */
+/* Eviction: after every decoded token, after the last one of a block.  A layer of a window forgets by itself. */
 static int evict_rows(const struct kvl_forward *f, int32_t layer)
 {
-    if (f->more) return KVL_OK;
+    bool local = kvl_window_of(f->e, layer) > 0;
     for (int32_t i = f->mode == KVL_EXTEND ? f->n - 1 : 0; i < f->n; i++) {
         const struct kvl_row *row = &f->e->row[i];
-        if (evicts(row->s) && !evicts_in_block(f, row->s)) KVL_TRY(row_evict(f, row, layer));
+        if (local) kvl_local_forget(row->s, layer, row->pos + 1, false);
+        if (local || f->more) continue;
+        if (evicts(row->s) && !evicts_in_block(f, row->s, layer)) KVL_TRY(row_evict(f, row, layer));
     }
     return KVL_OK;
 }
@@ -363,9 +401,11 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
         waits = 0;
     }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    float *input = e->xn; /* what is left of the layer needs its room alone */
-    e->xn = e->x_prev;
-    e->x_prev = input;
+    if (kvl_window_of(e, layer) == 0) { /* what is left of the layer needs its room alone */
+        float *input = e->xn;
+        e->xn = e->x_prev;
+        e->x_prev = input;
+    }
     KVL_TRY(evict_rows(f, layer));
     lap(f, &t, &c->evict_ns);
     no_hook(f);

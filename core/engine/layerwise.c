@@ -91,7 +91,7 @@ static int layerwise_run(struct layerwise *w)
 {
     for (int32_t l = 0; l < w->e->model->shape.n_layers; l++) {
         for (int32_t c = 0; c < w->n_chunks; c++) KVL_TRY(chunk_run(w, l, c));
-        KVL_TRY(kvl_seq_to_host(w->s->seq, l, w->err));
+        if (kvl_window_of(w->e, l) == 0) KVL_TRY(kvl_seq_to_host(w->s->seq, l, w->err));
     }
     w->s->n_pos = w->first + w->p->n;
     return KVL_OK;

@@ -98,7 +98,7 @@ static int repeat_chunk(struct kvl_repeat *r, struct kvl_session *s, struct kvl_
     KVL_TRY(repeat_run(r, s, err));
     for (int kind = 0; kind < KVL_REPEAT_KINDS; kind++)
         for (int32_t l = 0; r->peak[kind] && l < sh->n_layers; l++)
-            for (int32_t h = 0; h < sh->n_kv_heads; h++) {
+            for (int32_t h = 0; kvl_window_of(r->e, l) == 0 && h < sh->n_kv_heads; h++) {
                 const float *factor = NULL;
                 if (kvl_repeat_kind[kind] == KVL_OBS_REPLAY_PLUS)
                     KVL_TRY(repeat_norms(r, s, l, h, &factor, err));

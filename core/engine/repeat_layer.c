@@ -43,7 +43,8 @@ int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t 
                                                               .n_heads = sh->n_heads,
                                                               .n_kv_heads = sh->n_kv_heads,
                                                               .head_dim = sh->head_dim,
-                                                              .scale = e->scale }));
+                                                              .scale = e->scale,
+                                                              .cap = e->cap }));
     }
     return KVL_OK;
 }

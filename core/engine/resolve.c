@@ -130,9 +130,10 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
     memset(mask, 0, (size_t)n);
     memset(pos, 0, (size_t)n * sizeof *pos);
     for (int32_t i = 0; i < it->n; i++) {
-        mask[it->pos[i]] = 1;
-        pos[it->pos[i]] = key_position(g, it->pos[i], i);
-        if (bias) bias[it->pos[i]] = it->log_weight[i];
+        int32_t at = it->slot ? it->slot[i] : it->pos[i];
+        mask[at] = 1;
+        pos[at] = key_position(g, it->pos[i], i);
+        if (bias) bias[at] = it->log_weight[i];
     }
     const float **keys = it->keys ? kvl_arena_get(&h->e->step, (size_t)n, sizeof *keys) : NULL;
     if (it->keys && !keys) return kvl_items_no_memory(h);
@@ -151,6 +152,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                                       .n_heads = job->n_heads,
                                       .head_dim = h->e->model->shape.head_dim,
                                       .scale = h->e->scale,
+                                      .cap = h->e->cap,
                                       .rope = kvl_layer_rope(h->e, h->layer) };
     if (g->mode != KVL_POS_ORIGINAL) {
         a.pos = pos;
@@ -191,7 +193,10 @@ static void count_read(const struct kvl_head *h, const struct kvl_items *it)
 static void count_attended(const struct kvl_head *h, int32_t n_unique)
 {
     struct kvl_counters *c = &h->s->count;
-    if (h->r->sel->dense) {
+    if (kvl_window_of(h->e, h->layer) > 0) {
+        c->window_tok += n_unique;
+        c->window_lanes++;
+    } else if (h->r->sel->dense) {
         c->dense_tok += n_unique;
         c->dense_lanes++;
     } else {
@@ -403,19 +408,26 @@ static int resolve_head(const struct kvl_head *h)
     float *out = h->r->out + (size_t)h->kv_head * floats, *lse = h->r->lse + h->kv_head * group;
     if (kvl_offloads(h->s, h->layer)) KVL_TRY(kvl_offload_request(h));
     if (sel->residual_alpha) KVL_TRY(push_residual(h, out));
-    int32_t n_parts = sel->n_seg + (sel->pseudo && sel->pseudo[h->kv_head].n > 0);
+    bool pseudo = sel->pseudo && sel->pseudo[h->kv_head].n > 0;
+    int32_t n_parts = sel->n_seg + pseudo + (h->e->sinks != NULL);
     if (n_parts == 1) {
         KVL_TRY(resolve_segment(h, 0, out, lse, &attended));
         count_attended(h, attended);
         return KVL_OK;
     }
-    if (sel->n_seg > 1) KVL_TRY(check_segments(h)); /* else there are pseudo-entries */
+    if (sel->n_seg > 1) KVL_TRY(check_segments(h)); /* else there are pseudo-entries, or a sink */
     struct kvl_probs_join *joins = NULL;
     if (h->r->probs) KVL_TRY(joins_get(h, lse, &joins));
     const float **part = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part);
     const float **part_lse = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part_lse);
     if (!part || !part_lse) return kvl_items_no_memory(h);
-    for (int32_t i = 0; i < n_parts; i++) {
+    if (h->e->sinks) {
+        part[n_parts - 1] = h->e->nothing;
+        part_lse[n_parts - 1] =
+            h->e->sinks + (size_t)h->layer * (size_t)sh->n_heads + (size_t)(h->kv_head * group);
+        if (h->r->reads) h->r->reads->given = true;
+    }
+    for (int32_t i = 0; i < sel->n_seg + pseudo; i++) {
         float *o = kvl_arena_get(&h->e->results, floats, sizeof *o);
         float *l = kvl_arena_get(&h->e->results, (size_t)group, sizeof *l);
         if (!o || !l) return kvl_items_no_memory(h);
@@ -465,7 +477,8 @@ int kvl_resolve(const struct kvl_resolve *r)
     if (s->probe.n > 0) {
         size_t lanes = (size_t)sh->n_kv_heads * (size_t)s->probe.n;
         memset(s->probe.hit + (size_t)r->sel->layer * lanes, 0, lanes);
-        s->probe.dense[r->sel->layer] = r->sel->dense;
+        s->probe.dense[r->sel->layer] =
+            r->sel->dense || kvl_window_of(s->engine, r->sel->layer) > 0;
     }
     s->host.fetched = false;
     struct kvl_head before, head;

@@ -2,7 +2,8 @@
  * values as they are stored, and the observers; a session that was never under a policy holds every
  * position in its slot, so that positions need no bytes.
  *
- * Content, little-endian: a head of numbers; the ids of the tokens; per layer the full blocks, CHUNK_BLOCKS of each kv head
+ * Content, little-endian: a head of numbers; the ids of the tokens; of a model with layers of a window, how many
+ * blocks each layer has freed; per layer the full blocks, CHUNK_BLOCKS of each kv head
  * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
  * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries; the moments.
  * Of a block only the store knows the layout: nothing is converted, and a load costs little more than
@@ -39,6 +40,14 @@ static int key_observers(const struct kvl_observer_set *set, struct kvl_buf *out
     return kvl_buf_adds(out, "\n");
 }
 
+/* They may be switched off when a model is opened. */
+static int key_windows(const struct kvl_shape *sh, struct kvl_buf *out)
+{
+    if (!sh->window) return KVL_OK;
+    XXH128_hash_t hash = XXH3_128bits(sh->window, (size_t)sh->n_layers * sizeof *sh->window);
+    return kvl_buf_printf(out, "windows %016" PRIx64 "\n", hash.low64);
+}
+
 /* A key without one of its lines would be that of something else. */
 static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
 {
@@ -53,6 +62,7 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
                            e->dev->discrete ? info.name : kvl_ops_isa()));
     KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));
+    KVL_TRY(key_windows(&e->model->shape, out));
     KVL_TRY(key_observers(&e->desc.observers, out));
     if (kvl_prefills_bf16(e)) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
     if (e->desc.prefill_type == KVL_PREFILL_BLAS)
@@ -121,9 +131,10 @@ static int head_check(const struct kvl_engine *e, const struct snapshot_head *h,
 struct snapshot_lanes {
     const struct kvl_layout *layout;
     int32_t n_layers, n_heads; /* kv heads */
-    int32_t n_blocks, n_tail;  /* full blocks of a lane, tokens behind them */
-    size_t off, bytes;         /* of what a block holds */
-    uint8_t **block;           /* [n_heads][CHUNK_BLOCKS] */
+    int32_t n_blocks, n_tail;  /* full blocks of n_pos tokens, tokens behind them */
+    const int32_t *gone; /* [n_layers] of these, blocks that a layer of a window has not; or NULL */
+    size_t off, bytes;   /* of what a block holds */
+    uint8_t **block;     /* [n_heads][CHUNK_BLOCKS] */
     /* Pinned, as many blocks: where the store's device has memory of its own, else NULL. */
     const struct kvl_device *device;
     uint8_t *stage;
@@ -162,6 +173,12 @@ static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes
     }
     *out = ls;
     return ok ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a snapshot");
+}
+
+/* Full blocks of a layer's lanes. */
+static int32_t lanes_of(const struct snapshot_lanes *ls, int32_t layer)
+{
+    return ls->n_blocks - (ls->gone ? ls->gone[layer] : 0);
 }
 
 static int lanes_sync(const struct snapshot_lanes *ls, struct kvl_err *err)
@@ -212,7 +229,9 @@ static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
                       const struct snapshot_lanes *ls, int32_t layer, int32_t n,
                       struct kvl_err *err)
 {
-    KVL_TRY(kvl_seq_restore(s->seq, layer, n, ls->block, err));
+    int32_t have = kvl_seq_len(s->seq, layer, 0);
+    int32_t pos = have + (ls->n_blocks - lanes_of(ls, layer)) * ls->layout->block_tok;
+    KVL_TRY(kvl_seq_restore(s->seq, layer, pos, n, ls->block, err));
     if (ls->stage) return load_staged(s, r, ls, n, err);
     for (int32_t i = 0; i < ls->n_heads * n; i++)
         KVL_TRY(kvl_snapshot_get(r, ls->block[i] + ls->off, ls->bytes, err));
@@ -228,8 +247,8 @@ static int save_tail(struct kvl_session *s, struct kvl_snapshot_writer *w,
         for (int p = 0; p < 3 && ls->n_tail > 0; p++) {
             if (!ls->tail[p]) continue;
             KVL_TRY(kvl_seq_read(s->seq, layer, h, (enum kvl_kv_part)p,
-                                 ls->n_blocks * ls->layout->block_tok, ls->n_tail, ls->tail[p],
-                                 err));
+                                 lanes_of(ls, layer) * ls->layout->block_tok, ls->n_tail,
+                                 ls->tail[p], err));
             KVL_TRY(kvl_snapshot_put(w, ls->tail[p], bytes, sizeof(float), err));
         }
     return KVL_OK;
@@ -251,15 +270,57 @@ static int load_tail(struct kvl_session *s, struct kvl_snapshot_reader *r,
                           ls->tail[KVL_PART_K_RAW], ls->tail[KVL_PART_V], err);
 }
 
+/* [n_layers]: blocks that layers of a window have freed; *out NULL: the model has none.  Freed by the caller. */
+static int gone_get(const struct kvl_session *s, int32_t **out, struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    *out = NULL;
+    if (!sh->window) return KVL_OK;
+    *out = kvl_alloc((size_t)sh->n_layers, sizeof **out);
+    return *out ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a snapshot");
+}
+
+static int save_gone(struct kvl_session *s, struct kvl_snapshot_writer *w, int32_t *gone,
+                     struct kvl_err *err)
+{
+    int32_t n_layers = s->engine->model->shape.n_layers;
+    int32_t block_tok = kvl_store_desc(s->engine->store)->block_tok;
+    if (!gone) return KVL_OK;
+    for (int32_t l = 0; l < n_layers; l++)
+        gone[l] = (s->n_pos - kvl_seq_len(s->seq, l, 0)) / block_tok;
+    return kvl_snapshot_put(w, gone, (size_t)n_layers * sizeof *gone, sizeof *gone, err);
+}
+
+/* A layer keeps what its window needs, and others everything. */
+static int load_gone(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n_pos,
+                     int32_t *gone, struct kvl_err *err)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    int32_t block_tok = kvl_store_desc(s->engine->store)->block_tok;
+    if (!gone) return KVL_OK;
+    KVL_TRY(kvl_snapshot_get(r, gone, (size_t)sh->n_layers * sizeof *gone, err));
+    for (int32_t l = 0; l < sh->n_layers; l++) {
+        int32_t most = sh->window[l] ? KVL_MAX(0, n_pos - sh->window[l] + 1) / block_tok : 0;
+        if (gone[l] < 0 || gone[l] > most)
+            return kvl_snapshot_damaged(r, "a layer without what it reads", err);
+    }
+    return KVL_OK;
+}
+
 static int save_lanes(struct kvl_session *s, struct kvl_snapshot_writer *w, struct kvl_err *err)
 {
     struct snapshot_lanes ls;
+    int32_t *gone;
+    KVL_TRY(gone_get(s, &gone, err));
     int rc = lanes_get(s, s->n_pos, &ls, err);
+    ls.gone = gone;
+    if (rc == KVL_OK) rc = save_gone(s, w, gone, err);
     for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++)
-        for (int32_t b = 0; rc == KVL_OK && b < ls.n_blocks; b += CHUNK_BLOCKS)
-            rc = save_chunk(s, w, &ls, l, b, KVL_MIN(CHUNK_BLOCKS, ls.n_blocks - b), err);
+        for (int32_t b = 0; rc == KVL_OK && b < lanes_of(&ls, l); b += CHUNK_BLOCKS)
+            rc = save_chunk(s, w, &ls, l, b, KVL_MIN(CHUNK_BLOCKS, lanes_of(&ls, l) - b), err);
     for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) rc = save_tail(s, w, &ls, l, err);
     lanes_free(&ls);
+    kvl_free(gone);
     return rc;
 }
 
@@ -267,14 +328,21 @@ static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int3
                       struct kvl_err *err)
 {
     struct snapshot_lanes ls;
+    int32_t *gone;
+    KVL_TRY(gone_get(s, &gone, err));
     int rc = lanes_get(s, n_pos, &ls, err);
+    ls.gone = gone;
+    if (rc == KVL_OK) rc = load_gone(s, r, n_pos, gone, err);
     for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) {
-        for (int32_t b = 0; rc == KVL_OK && b < ls.n_blocks; b += CHUNK_BLOCKS)
-            rc = load_chunk(s, r, &ls, l, KVL_MIN(CHUNK_BLOCKS, ls.n_blocks - b), err);
-        if (rc == KVL_OK && s->engine->desc.prefill_kv_host) rc = kvl_seq_to_host(s->seq, l, err);
+        for (int32_t b = 0; rc == KVL_OK && b < lanes_of(&ls, l); b += CHUNK_BLOCKS)
+            rc = load_chunk(s, r, &ls, l, KVL_MIN(CHUNK_BLOCKS, lanes_of(&ls, l) - b), err);
+        bool stays = kvl_window_of(s->engine, l) > 0;
+        if (rc == KVL_OK && s->engine->desc.prefill_kv_host && !stays)
+            rc = kvl_seq_to_host(s->seq, l, err);
     }
     for (int32_t l = 0; rc == KVL_OK && l < ls.n_layers; l++) rc = load_tail(s, r, &ls, l, err);
     lanes_free(&ls);
+    kvl_free(gone);
     return rc;
 }
 

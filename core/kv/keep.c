@@ -355,6 +355,25 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
     return kvl_moves_end(store, err);
 }
 
+void kvl_seq_forget(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t unit)
+{
+    const struct kvl_layout *l = &seq->store->layout;
+    assert(unit > 0 && unit % l->block_tok == 0);
+    for (int32_t h = 0; h < seq->store->desc.n_kv_heads; h++) {
+        struct kvl_table *t = kvl_seq_table(seq, layer, h);
+        int32_t first = t->max_pos - t->n_slots + 1;
+        assert(t->sorted && (t->n_slots == 0 || kvl_table_pos(l, t, 0) == first));
+        int32_t n_gone = KVL_MAX(0, KVL_MIN(pos - first, t->n_slots)) / unit * unit;
+        int32_t n = n_gone >> l->block_shift, n_left = kvl_blocks_for(l, t->n_slots) - n;
+        if (n == 0) continue;
+        for (int32_t b = 0; b < n; b++) kvl_block_unref(t->blocks[b]);
+        memmove(t->blocks, t->blocks + n, (size_t)n_left * sizeof *t->blocks);
+        t->n_slots -= n_gone;
+        if (t->n_slots == 0) t->max_pos = -1;
+        kvl_table_changed(t, 0, n_left);
+    }
+}
+
 /* The ranks from the first position >= pos_end on go. */
 static struct evict truncate_begin(struct kvl_store *store, struct kvl_table *t, int32_t pos_end)
 {

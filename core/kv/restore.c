@@ -19,8 +19,7 @@ static int restore_reserve(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_
         struct kvl_table *t = kvl_seq_table(seq, layer, h);
         int32_t have = kvl_blocks_for(&store->layout, t->n_slots);
         void *blocks = t->blocks;
-        assert(t->sorted && t->max_pos == t->n_slots - 1 &&
-               t->n_slots % store->desc.block_tok == 0);
+        assert(t->sorted && t->n_slots % store->desc.block_tok == 0);
         int rc = kvl_grow(&blocks, &t->cap_blocks, have, have + n, sizeof *t->blocks, err);
         t->blocks = blocks;
         if (rc != KVL_OK) return rc;
@@ -29,7 +28,7 @@ static int restore_reserve(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_
     return kvl_pool_take(&store->pool, n * store->desc.n_kv_heads, out, err);
 }
 
-int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out,
+int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, uint8_t **out,
                     struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;
@@ -37,13 +36,15 @@ int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out
     KVL_TRY(restore_reserve(seq, layer, n, out, err));
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++) {
         struct kvl_table *t = kvl_seq_table(seq, layer, h);
+        assert(t->n_slots == 0 || pos == t->max_pos + 1);
         for (int32_t b = 0; b < n; b++, t->n_slots += l->block_tok) {
             uint8_t *block = out[h * n + b];
-            for (int32_t i = 0; i < l->block_tok; i++) kvl_block_pos(l, block)[i] = t->n_slots + i;
+            int32_t first = pos + (b << l->block_shift);
+            for (int32_t i = 0; i < l->block_tok; i++) kvl_block_pos(l, block)[i] = first + i;
             t->blocks[t->n_slots >> l->block_shift] = block;
         }
         kvl_table_changed(t, kvl_blocks_for(l, t->n_slots) - n, kvl_blocks_for(l, t->n_slots));
-        t->max_pos = t->n_slots - 1;
+        t->max_pos = pos + (n << l->block_shift) - 1;
     }
     return KVL_OK;
 }

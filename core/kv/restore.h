@@ -10,10 +10,10 @@
 /* The keys and values of a block: offset and bytes. */
 size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes);
 
-/* Appends n full blocks to every lane of `layer`: slots hold the positions of their own numbers, and
+/* Appends n full blocks to every lane of `layer`: slots hold positions from `pos` on, and
  * the keys and values are undefined until the caller has written them.  out [n_kv_heads][n].  Lanes
- * hold whole blocks of the same number before.  KVL_ENOMEM: nothing was appended. */
-int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out,
+ * hold whole blocks of the same number before, which end before `pos`.  KVL_ENOMEM: nothing was appended. */
+int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, uint8_t **out,
                     struct kvl_err *err);
 
 /* Where a device has memory of its own: what n blocks hold, to or from host memory (best PINNED), one after

@@ -85,6 +85,19 @@ static void model_tables(struct kvl_model *m)
     kvl_free(path);
 }
 
+static int model_windows(struct kvl_model *m, struct kvl_err *err)
+{
+    bool any = false;
+    m->window = kvl_alloc((size_t)m->shape.n_layers, sizeof *m->window);
+    if (!m->window) return kvl_fail(err, KVL_ENOMEM, "no memory for %d layers", m->shape.n_layers);
+    for (int32_t l = 0; l < m->shape.n_layers; l++) {
+        m->window[l] = m->w.layer[l].window;
+        any = any || m->window[l] > 0;
+    }
+    if (any) m->shape.window = m->window;
+    return KVL_OK;
+}
+
 static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
 {
     KVL_TRY(read ? kvl_gguf_open(m->path, &m->file, err) : kvl_gguf_map(m->path, &m->file, err));
@@ -106,8 +119,10 @@ static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
         .n_vocab = hp->n_vocab,
         .n_ctx_train = hp->n_ctx_train,
         .scale = m->w.scale,
+        .cap = m->w.cap,
         .group = hp->n_heads / hp->n_kv_heads,
     };
+    KVL_TRY(model_windows(m, err));
     model_set_name(m);
     m->bytes = model_tensor_bytes(m->file);
     model_count_weights(m);
@@ -154,6 +169,7 @@ void kvl_model_close(struct kvl_model *m)
     kvl_weights_free(&m->w);
     kvl_gguf_close(m->file);
     kvl_tables_free(m->tables);
+    kvl_free(m->window);
     free(m->path);
     kvl_free(m);
 }

@@ -11,6 +11,7 @@ struct kvl_model {
     struct kvl_weights w;
     struct kvl_tokenizer *tokenizer;
     struct kvl_shape shape;
+    int32_t *window; /* shape.window, or NULL */
     char name[128], hash[33];
     char *path;
     struct kvl_tables *tables; /* shape has them, too; NULL: none */

@@ -25,9 +25,8 @@ static int load_cap(const struct kvl_gguf *g, struct kvl_weights *w, struct kvl_
     KVL_TRY(kvl_gguf_f64(g, key.s, &def, &cap, err));
     if (!isfinite(cap) || cap < 0 || cap > 1e6)
         return kvl_fail(err, KVL_EMODEL, "key \"%s\" is %g, want 0 (none) to 1e6", key.s, cap);
-    if (cap != def && def == 0)
-        return kvl_fail(err, KVL_EMODEL, "key \"%s\" is %g, a %s model has no cap", key.s, cap,
-                        w->arch->name);
+    if (cap != 0 && def == 0)
+        return kvl_fail(err, KVL_EMODEL, "key \"%s\" is %g, only 0 is supported", key.s, cap);
     w->cap = (float)cap;
     return KVL_OK;
 }

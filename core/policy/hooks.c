@@ -66,6 +66,14 @@ int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int co
     return code == KVL_OK ? KVL_OK : kvl_hook_failed(s, hook, layer, code);
 }
 
+/* A step as the policy numbers layers. */
+static struct kvl_step seen_step(const struct kvl_session *s, const struct kvl_step *step)
+{
+    struct kvl_step seen = *step;
+    seen.layer = kvl_seen_as(s->planned, step->layer);
+    return seen;
+}
+
 /* ---- hooks that make and end a session -------------------------------------------------------------- */
 
 int kvl_call_plan(const struct kvl_policy *policy, struct kvl_plan *plan)
@@ -96,11 +104,12 @@ int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_prefill_mask *mask,
                           struct kvl_err *err)
 {
+    const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_hook_begin(s, err));
     s->host.n_visible = step->pos + step->n_tok;
     s->host.masking = true;
     s->host.mask_layer = s->engine->desc.prefill_kv_host ? step->layer : -1;
-    int rc = s->planned->policy->prefill_mask(&s->ctx, step, q, mask);
+    int rc = s->planned->policy->prefill_mask(&s->ctx, &seen, q, mask);
     s->host.masking = false;
     return kvl_hook_done(s, "prefill_mask", step->layer, rc);
 }
@@ -108,8 +117,9 @@ int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
 int kvl_call_replay(struct kvl_session *s, const struct kvl_step *step, const float *k,
                     const float *v, struct kvl_err *err)
 {
+    const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_hook_begin(s, err));
-    int rc = s->planned->policy->append(&s->ctx, step, k, v);
+    int rc = s->planned->policy->append(&s->ctx, &seen, k, v);
     return kvl_hook_done(s, "append", step->layer, rc);
 }
 
@@ -118,8 +128,9 @@ int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err
     const struct kvl_policy *p = s->planned->policy;
     KVL_TRY(kvl_hook_begin(s, err));
     s->host.scoring = true;
-    int rc =
-        p->prefilled ? kvl_hook_done(s, "prefilled", layer, p->prefilled(&s->ctx, layer)) : KVL_OK;
+    int rc = p->prefilled ? kvl_hook_done(s, "prefilled", layer,
+                                          p->prefilled(&s->ctx, kvl_seen_as(s->planned, layer)))
+                          : KVL_OK;
     s->host.scoring = false;
     return rc;
 }
@@ -127,7 +138,7 @@ int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err
 int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scores)
 {
     s->host.scoring = true;
-    int rc = s->planned->policy->score(&s->ctx, layer, scores);
+    int rc = s->planned->policy->score(&s->ctx, kvl_seen_as(s->planned, layer), scores);
     s->host.scoring = false;
     return rc;
 }
@@ -156,25 +167,28 @@ int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, cons
                     const float *v, struct kvl_err *err)
 {
     struct kvl_session *s = row->s;
+    const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
-    int rc = s->planned->policy->append(&s->ctx, step, k, v);
+    int rc = s->planned->policy->append(&s->ctx, &seen, k, v);
     return kvl_hook_done(s, "append", step->layer, rc);
 }
 
 int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct kvl_err *err)
 {
+    const struct kvl_step seen = seen_step(s, step);
     kvl_hook_enter(s, err);
     s->host.n_visible = step->pos + 1;
-    return s->planned->policy->schedule(&s->ctx, step);
+    return s->planned->policy->schedule(&s->ctx, &seen);
 }
 
 int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
                     const struct kvl_query *q, struct kvl_sel *sel, struct kvl_err *err)
 {
     struct kvl_session *s = row->s;
+    const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
     s->host.selecting = true;
-    int rc = s->planned->policy->select(&s->ctx, step, q, sel);
+    int rc = s->planned->policy->select(&s->ctx, &seen, q, sel);
     s->host.selecting = false;
     s->count.n_select++;
     if (rc == KVL_OK) rc = kvl_sel_complete(sel);
@@ -186,15 +200,17 @@ int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, str
 {
     struct kvl_session *s = row->s;
     const struct kvl_observed *ob = &row->ob;
+    const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
-    int rc = s->planned->policy->observe(&s->ctx, step, ob->probs, ob->n, ob->lse);
+    int rc = s->planned->policy->observe(&s->ctx, &seen, ob->probs, ob->n, ob->lse);
     return kvl_hook_done(s, "observe", step->layer, rc);
 }
 
 int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kvl_keep *keep)
 {
+    const struct kvl_step seen = seen_step(s, step);
     s->host.evicting = !step->replay;
-    int rc = s->planned->policy->evict(&s->ctx, step, keep);
+    int rc = s->planned->policy->evict(&s->ctx, &seen, keep);
     s->host.evicting = false;
     return rc;
 }

@@ -74,8 +74,29 @@ static int32_t page_positions(const struct kvl_head *h, int32_t page, int32_t pa
     return n;
 }
 
+/* What a layer of a window reads: neighbouring slots, the newest. */
+static int items_local(const struct kvl_head *h, int32_t window, struct kvl_items *out)
+{
+    int32_t n = KVL_MIN(window, h->live), first = h->live - n;
+    struct kvl_run *run = kvl_arena_get(&h->e->step, 1, sizeof *run);
+    int32_t *pos = h->s->dead ? kvl_arena_get(&h->e->step, 2 * (size_t)n, sizeof *pos) : NULL;
+    if (!run || (h->s->dead && !pos)) return kvl_items_no_memory(h);
+    *run = (struct kvl_run){ first, n };
+    *out = (struct kvl_items){ .run = run, .n_runs = 1, .n = n };
+    out->shift = h->r->sel->n_pos - h->live;
+    if (!pos) return KVL_OK;
+    for (int32_t i = 0; i < n; i++) {
+        pos[i] = h->r->sel->n_pos - n + i;
+        pos[n + i] = first + i;
+    }
+    *out = (struct kvl_items){ .pos = pos, .slot = pos + n, .n = n };
+    return KVL_OK;
+}
+
 static int items_everything(const struct kvl_head *h, bool want_positions, struct kvl_items *out)
 {
+    int32_t window = kvl_window_of(h->e, h->layer);
+    if (window > 0) return items_local(h, window, out);
     *out = (struct kvl_items){ .everything = true, .n = h->live };
     if (h->s->dead || (want_positions && !h->whole)) {
         out->pos = kvl_live_positions(h->s, h->layer, h->kv_head, &out->n, &out->slot);
@@ -267,7 +288,8 @@ int kvl_items_get(struct kvl_head *h, const struct kvl_head *before)
 /* Entry i of a list: where it begins, and how many positions it has. */
 static struct kvl_run items_at(const struct kvl_items *it, int32_t i)
 {
-    return it->run ? it->run[i] : (struct kvl_run){ it->pos[i], 1 };
+    if (it->run) return (struct kvl_run){ it->run[i].slot + it->shift, it->run[i].n };
+    return (struct kvl_run){ it->pos[i], 1 };
 }
 
 static int32_t items_count(const struct kvl_items *it)
@@ -332,7 +354,7 @@ int kvl_items_expand(const struct kvl_head *h, const struct kvl_items *it, const
     int32_t *to = kvl_arena_get(&h->e->step, (size_t)it->n + 1, sizeof *to), m = 0;
     if (!to) return kvl_items_no_memory(h);
     for (int32_t i = 0; i < it->n_runs; i++)
-        for (int32_t j = 0; j < it->run[i].n; j++) to[m++] = it->run[i].slot + j;
+        for (int32_t j = 0; j < it->run[i].n; j++) to[m++] = it->run[i].slot + it->shift + j;
     *pos = to;
     return KVL_OK;
 }

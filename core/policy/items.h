@@ -12,6 +12,7 @@ struct kvl_items {
     bool everything;
     const struct kvl_run *run; /* ascending, apart from each other */
     int32_t n_runs;
+    int32_t shift; /* from the slots of runs to positions: a layer of a window has no early ones */
     const int32_t *pos;  /* ascending */
     const int32_t *slot; /* of each, where known */
     const int32_t *page; /* in place of both, on the device: see kvl_attn_job */

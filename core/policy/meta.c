@@ -352,6 +352,7 @@ static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
                         handle, layer);
     *t = ctx->host->table[handle];
+    layer = kvl_layer_of(ctx, layer);
     int32_t at = (*t)->decl.at ? (*t)->decl.at[layer] : layer;
     if (at < 0)
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d has no rows in layer %d, by plan", handle,
@@ -415,7 +416,7 @@ int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct k
     KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, out));
     const struct kvl_meta_table *t = ctx->host->table[handle];
     if (ctx->host->selecting || ctx->host->evicting)
-        count_rows(ctx, t, rows_to_read(ctx->host->session, t, layer));
+        count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
     return KVL_OK;
 }
 

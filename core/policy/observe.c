@@ -210,6 +210,7 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
             .n_kv_heads = sh->n_kv_heads,
             .head_dim = sh->head_dim,
             .scale = e->scale,
+            .cap = e->cap,
             .kind = logits ? KVL_COLUMNS_LOGITS : KVL_COLUMNS_PROBS,
             .next = o->set.column[i].param,
             .bf16 = kvl_prefills_bf16(e) }));
@@ -256,6 +257,12 @@ int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t lay
     return ring_put(o, ring_lse, heads, token, lse + (size_t)skip * heads, m);
 }
 
+void kvl_observers_pass(struct kvl_session *s, int32_t layer, int32_t n)
+{
+    bool observes = s->planned ? s->planned->p.observers.window > 0 : !s->repeat;
+    if (s->obs && observes && layer == s->engine->model->shape.n_layers - 1) s->obs->n_seen += n;
+}
+
 /* The newest `window` rows of `row` floats that a layer's ring holds, oldest first, in the arena
  * of results. */
 static int window_rows(struct kvl_engine *e, const struct kvl_observers *o, const float *ring,
@@ -295,6 +302,7 @@ static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, 
                                                                .n_kv_heads = sh->n_kv_heads,
                                                                .head_dim = sh->head_dim,
                                                                .scale = e->scale,
+                                                               .cap = e->cap,
                                                                .bf16 = kvl_prefills_bf16(e) });
 }
 
@@ -306,11 +314,13 @@ static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t l
     return NULL;
 }
 
-int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t layer)
+int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer)
 {
-    if (layer >= 0 && layer < ctx->shape->n_layers) return KVL_OK;
-    return kvl_fail(ctx->err, KVL_EPOLICY, "observers of layer %d, want 0 to %d", layer,
-                    ctx->shape->n_layers - 1);
+    if (*layer < 0 || *layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "observers of layer %d, want 0 to %d", *layer,
+                        ctx->shape->n_layers - 1);
+    *layer = kvl_layer_of(ctx, *layer);
+    return KVL_OK;
 }
 
 /* Observers tell about the context: its keys are all there while it is judged, and it was prefilled
@@ -339,7 +349,6 @@ int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window)
 {
     struct kvl_session *s = ctx->host->session;
-    KVL_TRY(kvl_obs_check_layer(ctx, layer));
     if (!s->obs || window < 1 || window > s->planned->p.observers.window)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "window of %d queries in layer %d was not asked for in plan", window,
@@ -356,6 +365,7 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
 {
     struct kvl_session *s = ctx->host->session;
     const struct kvl_shape *sh = ctx->shape;
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, window));
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
     if (!m) {
@@ -387,6 +397,7 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     const struct kvl_shape *sh = ctx->shape;
     if (back < 0 || back == INT32_MAX)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query %d before the newest, want 0 or more", back);
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, back + 1));
     if (n_tok != s->n_pos)
         return kvl_fail(ctx->err, KVL_EPOLICY, "room for the weights of %d tokens, want %d", n_tok,
@@ -403,7 +414,8 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
                                                               .n_heads = sh->n_heads,
                                                               .n_kv_heads = sh->n_kv_heads,
                                                               .head_dim = sh->head_dim,
-                                                              .scale = e->scale }));
+                                                              .scale = e->scale,
+                                                              .cap = e->cap }));
     for (size_t h = (size_t)sh->n_heads; back > 0 && h-- > 0;) {
         memmove(probs + h * stride, probs + h * n, n * sizeof *probs);
         memset(probs + h * stride + n, 0, (size_t)back * sizeof *probs);
@@ -415,7 +427,7 @@ int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer
                     int32_t param, const float **sums, int32_t *n_tok)
 {
     struct kvl_session *s = ctx->host->session;
-    KVL_TRY(kvl_obs_check_layer(ctx, layer));
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     if (!kvl_observes_columns(what) || !kvl_observer_set_has(&s->planned->p.observers, what, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "column sums (observer %d) of %d queries were not asked for in plan",

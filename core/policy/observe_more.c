@@ -47,7 +47,7 @@ int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param, co
 {
     struct kvl_session *s = ctx->host->session;
     size_t dim = (size_t)ctx->shape->head_dim, heads = (size_t)ctx->shape->n_heads;
-    KVL_TRY(kvl_obs_check_layer(ctx, layer));
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     if (!kvl_observer_set_has(&s->planned->p.observers, KVL_OBS_MOMENTS, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "moments of queries from %d on were not asked for in plan", param);
@@ -80,6 +80,7 @@ int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     size_t row = (size_t)ctx->shape->n_heads * (size_t)ctx->shape->head_dim;
     if (back < 0 || back == INT32_MAX)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query %d before the newest, want 0 or more", back);
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, back + 1));
     size_t window = (size_t)s->obs->set.window, at = (size_t)(s->obs->n_seen - 1 - back) % window;
     memcpy(q, s->obs->ring + ((size_t)layer * window + at) * row, row * sizeof *q);
@@ -108,7 +109,7 @@ int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
     const struct kvl_shape *sh = ctx->shape;
     size_t dim = (size_t)sh->head_dim, group = (size_t)kvl_group(sh);
     const float *wide = NULL;
-    KVL_TRY(kvl_obs_check_layer(ctx, layer));
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     if (kv_head < 0 || kv_head >= sh->n_kv_heads || n < 0 || (norm != 1 && norm != 2))
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "norm %d of %d values of kv head %d, want 1 or 2, 0 or more, 0 to %d", norm,
@@ -148,8 +149,8 @@ int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer 
                    const float **score, int32_t *n_tok)
 {
     const struct kvl_session *s = ctx->host->session;
+    KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     size_t lanes = (size_t)layer * (size_t)ctx->shape->n_kv_heads;
-    KVL_TRY(kvl_obs_check_layer(ctx, layer));
     if ((what != KVL_OBS_REPLAY && what != KVL_OBS_REPLAY_PLUS) ||
         !kvl_observer_set_has(&s->planned->p.observers, what, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,

@@ -301,7 +301,16 @@ int kvl_offload_layers(const struct kvl_pctx *ctx, const uint8_t *layers)
     if (s->tier->complete)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "layers for the host tier behind the context, want open or prefilled");
-    kvl_tier_layers(s->tier, layers);
+    const struct kvl_planned *p = s->planned;
+    if (!p->seen_as) {
+        kvl_tier_layers(s->tier, layers);
+        return KVL_OK;
+    }
+    uint8_t *all;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)s->engine->model->shape.n_layers, &all));
+    for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
+        all[l] = p->seen_as[l] >= 0 && layers[p->seen_as[l]];
+    kvl_tier_layers(s->tier, all);
     return KVL_OK;
 }
 
@@ -314,6 +323,7 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
         if (pos[i] < 0 || pos[i] >= ctx->host->n_visible)
             return kvl_fail(ctx->err, KVL_EPOLICY, "position %d fetched ahead, want 0 to %d",
                             pos[i], ctx->host->n_visible - 1);
+    layer = kvl_layer_of(ctx, layer);
     if (!kvl_fetches(s, layer) || !s->tier->complete || n < 1) return KVL_OK;
     uint64_t t0 = kvl_now_ns();
     /* As old as it will be when its turn comes: a layer behind this one has no token of a block yet. */
@@ -346,6 +356,6 @@ int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_hea
             return kvl_fail(ctx->err, KVL_EPOLICY, "score %g of unit %d, want a finite number",
                             (double)score[i], i);
     if (!kvl_offloads(s, layer)) return KVL_OK;
-    int rc = kvl_tier_scores(s->tier, layer, kv_head, score, n);
+    int rc = kvl_tier_scores(s->tier, kvl_layer_of(ctx, layer), kv_head, score, n);
     return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "out of memory for scores of units");
 }

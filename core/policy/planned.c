@@ -151,6 +151,65 @@ int kvl_plan_needs_budget(struct kvl_plan *plan)
                     "no budget with these options; give one, in tokens per lane");
 }
 
+/* ---- layers of a window ------------------------------------------------------------------------------------ */
+
+/* A policy with nothing to choose is refused: what it reports would be the model's own doing. */
+static bool planned_chooses(const struct kvl_policy *policy)
+{
+    return policy->select || policy->score || policy->evict || policy->prefill_mask;
+}
+
+static int planned_layers(struct kvl_planned *p, const struct kvl_shape *shape, struct kvl_err *err)
+{
+    p->shape = *shape;
+    if (!shape->window) return KVL_OK;
+    p->layer_of = kvl_alloc((size_t)shape->n_layers, sizeof *p->layer_of);
+    p->seen_as = kvl_alloc((size_t)shape->n_layers, sizeof *p->seen_as);
+    if (!p->layer_of || !p->seen_as)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for %d layers", shape->n_layers);
+    int32_t n = 0;
+    for (int32_t l = 0; l < shape->n_layers; l++) {
+        p->seen_as[l] = shape->window[l] ? -1 : n;
+        if (!shape->window[l]) p->layer_of[n++] = l;
+    }
+    if (n == 0 && planned_chooses(p->policy))
+        return kvl_fail(err, KVL_EINVAL,
+                        "all %d layers of the model have a window (%d tokens in layer 0): there is "
+                        "nothing to choose; want another model, or window: off",
+                        shape->n_layers, shape->window[0]);
+    p->shape.n_layers = n;
+    p->shape.window = NULL;
+    p->shape.tables = NULL; /* they are of all layers */
+    return KVL_OK;
+}
+
+/* What plan said of the layers that the policy sees, as the store and tables count them. */
+static int planned_spread(struct kvl_planned *p, int32_t n_layers, struct kvl_err *err)
+{
+    if (!p->seen_as) return KVL_OK;
+    for (int32_t i = 0; i < p->p.n_meta; i++) {
+        struct kvl_meta_decl *d = &p->p.meta[i];
+        int32_t *at = kvl_alloc((size_t)n_layers, sizeof *at);
+        if (!at) return kvl_fail(err, KVL_ENOMEM, "out of memory for a table's layers");
+        for (int32_t l = 0, seen; l < n_layers; l++) {
+            seen = p->seen_as[l];
+            at[l] = seen < 0 || !d->at ? seen : d->at[seen];
+        }
+        kvl_free(d->at);
+        d->at = at;
+    }
+    if (!p->p.offloads) return KVL_OK;
+    uint8_t *layers = kvl_alloc((size_t)n_layers, 1);
+    if (!layers) return kvl_fail(err, KVL_ENOMEM, "out of memory for layers");
+    for (int32_t l = 0, seen; l < n_layers; l++) {
+        seen = p->seen_as[l];
+        layers[l] = seen >= 0 && (!p->p.offload.layers || p->p.offload.layers[seen]);
+    }
+    kvl_free(p->p.offload_layers);
+    p->p.offload.layers = p->p.offload_layers = layers;
+    return KVL_OK;
+}
+
 static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
                                 struct kvl_err *err)
 {
@@ -176,8 +235,9 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     } else if (options && options[0]) {
         return kvl_fail(err, KVL_EINVAL, "%s takes no options, got \"%s\"", policy->name, options);
     }
-    KVL_TRY(planned_check_budget(p, shape, err));
-    struct kvl_plan plan = { .shape = shape,
+    KVL_TRY(planned_layers(p, shape, err));
+    KVL_TRY(planned_check_budget(p, &p->shape, err));
+    struct kvl_plan plan = { .shape = &p->shape,
                              .opts = p->opts,
                              .budget_tok = p->budget_tok,
                              .context_tok = context_tok,
@@ -187,6 +247,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     KVL_TRY(kvl_call_plan(policy, &plan));
     if (clean && err && err->code != KVL_OK) return err->code; /* a refusal that plan ignored */
     KVL_TRY(kvl_plan_check(&plan));
+    KVL_TRY(planned_spread(p, shape->n_layers, err));
     p->state_bytes = plan.state_bytes;
     if (p->p.offloads && !(policy->caps & KVL_CAP_OFFLOADS))
         return kvl_fail(err, KVL_EPOLICY, "offloads without KVL_CAP_OFFLOADS");
@@ -265,6 +326,8 @@ void kvl_planned_destroy(struct kvl_planned *p)
     if (!p) return;
     for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
     kvl_free(p->p.offload_layers);
+    kvl_free(p->layer_of);
+    kvl_free(p->seen_as);
     kvl_arena_free(&p->p.masks);
     kvl_buf_free(&p->options);
     kvl_buf_free(&p->tabled);

@@ -11,13 +11,14 @@ int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_
                         "%d vectors of layer %d turned to position %d, want 1 or more, "
                         "0 to %d, 0 or more",
                         n_heads, layer, pos, ctx->shape->n_layers - 1);
-    return ctx->ops->rope(&(struct kvl_rope_args){ .y = y,
-                                                   .x = x,
-                                                   .pos = &pos,
-                                                   .rope = kvl_layer_rope(e, layer),
-                                                   .n = 1,
-                                                   .n_heads = n_heads,
-                                                   .head_dim = ctx->shape->head_dim });
+    return ctx->ops->rope(
+        &(struct kvl_rope_args){ .y = y,
+                                 .x = x,
+                                 .pos = &pos,
+                                 .rope = kvl_layer_rope(e, kvl_layer_of(ctx, layer)),
+                                 .n = 1,
+                                 .n_heads = n_heads,
+                                 .head_dim = ctx->shape->head_dim });
 }
 
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
@@ -28,7 +29,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     if (layer < 0 || layer >= ctx->shape->n_layers)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query of layer %d, want 0 to %d", layer,
                         ctx->shape->n_layers - 1);
-    const struct kvl_layer_weights *y = &e->model->w.layer[layer];
+    const struct kvl_layer_weights *y = &e->model->w.layer[kvl_layer_of(ctx, layer)];
     const struct kvl_weight *w = &y->attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
     KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
@@ -114,7 +115,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
         return kvl_fail(ctx->err, KVL_EINVAL,
                         "the mask oracle has no attention weights of evicted lanes");
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-        e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
+        e->lanes[h] = kvl_seq_lane(s->seq, kvl_layer_of(ctx, step->layer), h);
         if (n != e->lanes[h].n_slots || !e->lanes[h].sorted)
             return kvl_fail(ctx->err, KVL_EPOLICY,
                             "attention weights of %d tokens, lane (%d, %d) holds %d in order", n,
@@ -137,7 +138,7 @@ int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, in
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "layer %d selects for layers %d to %d, want layers behind it, up to %d",
                         step->layer, layer_first, layer_last, ctx->shape->n_layers - 1);
-    kvl_sel_init(&sel, s, layer_first, step->pos + 1, ctx->err);
+    kvl_sel_init(&sel, s, kvl_layer_of(ctx, layer_first), step->pos + 1, ctx->err);
     KVL_TRY(kvl_sel_tokens(&sel, KVL_SCOPE_LAYER, 0, pos, n));
     KVL_TRY(kvl_sel_share(&sel, layer_last, 1));
     s->count.n_select++;

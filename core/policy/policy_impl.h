@@ -31,6 +31,10 @@ struct kvl_plan_private {
 
 struct kvl_planned {
     const struct kvl_policy *policy;
+    struct kvl_shape shape; /* what the policy sees: the layers without a window */
+    /* [shape.n_layers] -> of the model, and back, [n_layers] of the model, -1 for a layer of a window; NULL: the
+     * same. */
+    int32_t *layer_of, *seen_as;
     void *opts;
     struct kvl_buf options; /* canonical text of opts */
     struct kvl_buf tabled;  /* the same of those that tables depend on */
@@ -41,6 +45,19 @@ struct kvl_planned {
     int32_t prefill_chunk_tok;
     struct kvl_plan_private p;
 };
+
+/* A layer of the model as the policy numbers it. */
+static inline int32_t kvl_seen_as(const struct kvl_planned *p, int32_t layer)
+{
+    return p->seen_as ? p->seen_as[layer] : layer;
+}
+/* The model's number of a layer that a policy names; one that it does not have stays out of range. */
+static inline int32_t kvl_layer_of(const struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct kvl_planned *p = ctx->host->session->planned;
+    if (!p || !p->layer_of || layer < 0) return layer;
+    return layer < p->shape.n_layers ? p->layer_of[layer] : INT32_MAX;
+}
 
 const char *kvl_observer_name(enum kvl_observer what);
 /* What a policy's plan answered. */
@@ -109,6 +126,9 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
 int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t layer, const float *q,
                       const float *lse, int32_t n);
 
+/* n tokens of a layer of a window, of which nothing is kept. */
+void kvl_observers_pass(struct kvl_session *s, int32_t layer, int32_t n);
+
 /* The repetition of the whole session as it is now; NULL: none was made. */
 const struct kvl_repeated *kvl_observers_repeated(const struct kvl_session *s,
                                                   enum kvl_observer what, int32_t param);
@@ -124,7 +144,8 @@ int kvl_observers_moments(const struct kvl_engine *e, struct kvl_observers *o, i
                           const float *q_raw, int32_t n);
 
 /* What an observer may be asked for now, by policies that planned it. */
-int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t layer);
+/* Makes the policy's number of a layer the model's, which the others take. */
+int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer);
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer);
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window);
 

@@ -225,7 +225,8 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "weights of query %d over %d positions, the chunk has %d from %d on", i, n,
                         step->n_tok, step->pos);
-    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, step->layer, h);
+    int32_t layer = kvl_layer_of(ctx, step->layer);
+    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     s->count.prefill_scored_pairs += (int64_t)n * sh->n_heads;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
     return kvl_lane_probs(e, e->now, q->q + (size_t)i * row, probs, n);
@@ -287,7 +288,8 @@ static int mask_oracle(const struct kvl_forward *f, const struct kvl_prefill_mas
                                             .n_slots = i + 1,
                                             .n_heads = 1,
                                             .head_dim = sh->head_dim,
-                                            .scale = e->scale }));
+                                            .scale = e->scale,
+                                            .cap = e->cap }));
     }
     return KVL_OK;
 }
@@ -307,6 +309,7 @@ static int mask_sparse(const struct kvl_forward *f, const struct kvl_prefill_mas
                                                 .n_kv_heads = sh->n_kv_heads,
                                                 .head_dim = sh->head_dim,
                                                 .scale = e->scale,
+                                                .cap = e->cap,
                                                 .bf16 = kvl_prefills_bf16(e),
                                                 .n_pairs = n_pairs,
                                                 .n_reads = n_reads });
@@ -331,6 +334,7 @@ static int mask_dense(const struct kvl_forward *f, const struct kvl_prefill_mask
                                                                  .n_kv_heads = sh->n_kv_heads,
                                                                  .head_dim = sh->head_dim,
                                                                  .scale = e->scale,
+                                                                 .cap = e->cap,
                                                                  .bf16 = kvl_prefills_bf16(e) });
 }
 

@@ -52,6 +52,7 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
     struct kvl_session *s = ctx->host->session;
     size_t dim = (size_t)ctx->shape->head_dim;
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
+    layer = kvl_layer_of(ctx, layer);
     for (int32_t at = 0; at < n; at += READ_BATCH) {
         int32_t slot[READ_BATCH], m = KVL_MIN(READ_BATCH, n - at), run;
         KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
@@ -101,6 +102,6 @@ int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const i
         kv_head >= ctx->shape->n_kv_heads)
         return kvl_fail(ctx->err, KVL_EPOLICY, "lane (%d, %d), the model has %d x %d", layer,
                         kv_head, ctx->shape->n_layers, ctx->shape->n_kv_heads);
-    *pos = kvl_live_positions(ctx->host->session, layer, kv_head, n, NULL);
+    *pos = kvl_live_positions(ctx->host->session, kvl_layer_of(ctx, layer), kv_head, n, NULL);
     return *pos ? KVL_OK : kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for live positions");
 }

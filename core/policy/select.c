@@ -412,12 +412,13 @@ int kvl_sel_segment(struct kvl_sel *sel)
 
 int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps)
 {
-    if (layer_last < sel->layer || layer_last >= sel->s->engine->model->shape.n_layers ||
-        n_steps < 1)
+    const struct kvl_planned *p = sel->s->planned;
+    int32_t seen = kvl_seen_as(p, sel->layer);
+    if (layer_last < seen || layer_last >= p->shape.n_layers || n_steps < 1)
         return kvl_fail(sel->err, KVL_EPOLICY,
                         "shared up to layer %d for %d steps, want layer %d to %d, at least 1 step",
-                        layer_last, n_steps, sel->layer, sel->s->engine->model->shape.n_layers - 1);
-    sel->share_layer = layer_last;
+                        layer_last, n_steps, seen, p->shape.n_layers - 1);
+    sel->share_layer = p->layer_of ? p->layer_of[layer_last] : layer_last;
     sel->share_steps = n_steps;
     return KVL_OK;
 }

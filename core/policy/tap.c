@@ -2,6 +2,7 @@
  * with.  Nothing here runs in a session without a tap. */
 #include "policy_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 void kvl_session_tap(struct kvl_session *s, const struct kvl_tap *tap)
@@ -120,7 +121,7 @@ int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                         scored->n, scored->unit_tok, scored->first_tok, (int)scored->scope, n_pos);
     if (!s->tap.score) return KVL_OK;
     return kvl_tap_score(s, &(struct kvl_tap_score){
-                                .layer = step->layer,
+                                .layer = kvl_layer_of(ctx, step->layer),
                                 .scope = scored->scope,
                                 .n_lists = kvl_scope_lists(&s->engine->model->shape, scored->scope),
                                 .unit_tok = scored->unit_tok,
@@ -145,6 +146,14 @@ int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const in
 
 /* ---- full attention ---------------------------------------------------------------------------------- */
 
+/* Behind the last position of a lane of a window; *first is the first that it holds. */
+static int32_t full_end(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *first)
+{
+    struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
+    *first = lane.n_slots > 0 ? kvl_lane_pos(&lane, 0)[0] : 0;
+    return *first + lane.n_slots;
+}
+
 static int full_check(const struct kvl_session *s, int32_t layer, int32_t n_pos,
                       struct kvl_err *err)
 {
@@ -153,8 +162,15 @@ static int full_check(const struct kvl_session *s, int32_t layer, int32_t n_pos,
         return kvl_fail(err, KVL_EINVAL, "full attention of layer %d, want 0 to %d", layer,
                         sh->n_layers - 1);
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-        int32_t n = kvl_seq_len(s->seq, layer, h);
-        if (!kvl_lane_is_whole(s, layer, h))
+        int32_t n = kvl_seq_len(s->seq, layer, h), window = kvl_window_of(s->engine, layer);
+        if (window > 0) {
+            int32_t first;
+            n = full_end(s, layer, h, &first);
+            if (n_pos > n || KVL_MAX(0, n_pos - window) < first)
+                return kvl_fail(err, KVL_EINVAL,
+                                "full attention over %d positions, layer %d holds %d to %d", n_pos,
+                                layer, first, n - 1);
+        } else if (!kvl_lane_is_whole(s, layer, h))
             return kvl_fail(err, KVL_EINVAL,
                             "full attention over layer %d, kv head %d, from which tokens were "
                             "evicted; want a session that keeps all",
@@ -167,6 +183,18 @@ static int full_check(const struct kvl_session *s, int32_t layer, int32_t n_pos,
     return KVL_OK;
 }
 
+/* What a sink takes of weights and output. */
+static void full_sinks(const struct kvl_engine *e, int32_t layer, int32_t n, const float *lse,
+                       float *probs, float *out)
+{
+    const struct kvl_shape *sh = &e->model->shape;
+    for (int32_t h = 0; h < sh->n_heads; h++) {
+        float left = 1 / (1 + expf(e->sinks[layer * sh->n_heads + h] - lse[h]));
+        for (int32_t i = 0; i < n; i++) *probs++ *= left;
+        for (int32_t c = 0; c < sh->head_dim; c++) *out++ *= left;
+    }
+}
+
 /* One job per kv head over all its slots: weights and output come from the same pass. */
 static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_t n_pos,
                     float *probs, float *out, float *lse, struct kvl_lane *lane,
@@ -174,8 +202,10 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
 {
     struct kvl_engine *e = s->engine;
     const struct kvl_shape *sh = &e->model->shape;
-    int32_t group = kvl_group(sh);
+    int32_t group = kvl_group(sh), window = kvl_window_of(e, layer);
+    int32_t n = window > 0 ? KVL_MIN(window, n_pos) : n_pos;
     size_t dim = (size_t)sh->head_dim;
+    struct kvl_run run = { 0, n };
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         size_t first = (size_t)h * (size_t)group;
         lane[h] = kvl_seq_lane(s->seq, layer, h);
@@ -183,15 +213,29 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
                                         .lse = lse + first,
                                         .q = q + first * dim,
                                         .lane = &lane[h],
-                                        .n_slots = n_pos,
+                                        .n_slots = n,
                                         .n_heads = group,
-                                        .probs = probs + first * (size_t)n_pos };
+                                        .probs = probs + first * (size_t)n };
+        if (window == 0) continue;
+        (void)full_end(s, layer, h, &run.slot);
+        run.slot = n_pos - n - run.slot; /* the same in all lanes */
+        job[h].runs = &run;
+        job[h].n_runs = 1;
     }
-    return e->now->attn_decode(&(struct kvl_attn_decode_args){ .jobs = job,
-                                                               .n_jobs = sh->n_kv_heads,
-                                                               .head_dim = sh->head_dim,
-                                                               .scale = e->scale,
-                                                               .rope = kvl_layer_rope(e, layer) });
+    KVL_TRY(
+        e->now->attn_decode(&(struct kvl_attn_decode_args){ .jobs = job,
+                                                            .n_jobs = sh->n_kv_heads,
+                                                            .head_dim = sh->head_dim,
+                                                            .scale = e->scale,
+                                                            .cap = e->cap,
+                                                            .rope = kvl_layer_rope(e, layer) }));
+    if (e->sinks) full_sinks(e, layer, n, lse, probs, out);
+    for (size_t h = (size_t)sh->n_heads; n < n_pos && h-- > 0;) {
+        float *row = probs + h * (size_t)n_pos;
+        memmove(row + (n_pos - n), probs + h * (size_t)n, (size_t)n * sizeof *row);
+        memset(row, 0, (size_t)(n_pos - n) * sizeof *row);
+    }
+    return KVL_OK;
 }
 
 /* The engine's own workspace may be in use: this may be called from a tap. */

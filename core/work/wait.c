@@ -48,5 +48,6 @@ int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const 
                                                           .n_heads = sh->n_heads,
                                                           .n_kv_heads = sh->n_kv_heads,
                                                           .head_dim = sh->head_dim,
-                                                          .scale = e->scale });
+                                                          .scale = e->scale,
+                                                          .cap = e->cap });
 }

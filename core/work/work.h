@@ -104,7 +104,9 @@ struct kvl_engine {
     const void **mirror;          /* [n_mirrors] what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
-    float scale;    /* of q.k */
+    float scale, cap; /* of q.k; of logits, 0 = none */
+    /* SHARED: [n_layers][n_heads], -inf in a layer without, and zeros [n_heads][head_dim]; NULL: no sinks at all */
+    float *sinks, *nothing;
     bool rope_long; /* sessions may be longer than what the short factors of LongRoPE are for */
     const volatile int *stop;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
@@ -116,7 +118,7 @@ struct kvl_engine {
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
     float *routed; /* [experts of a token][n_embd]: what goes into experts and comes out */
-    float *x_prev; /* xn of the attention before */
+    float *x_prev; /* xn of the attention before that was not over a window */
     int32_t *id, *pos;
     struct kvl_row *row;
     struct kvl_lane *lanes; /* [n_kv_heads] */
@@ -216,6 +218,11 @@ int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err);
 int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
                    float *probs, int32_t n);
 
+/* Tokens that a layer reads at most; 0: all. */
+static inline int32_t kvl_window_of(const struct kvl_engine *e, int32_t layer)
+{
+    return e->model->w.layer[layer].window;
+}
 static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
 {
     return e->desc.prefill_type == KVL_PREFILL_BF16;

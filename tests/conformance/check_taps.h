@@ -3,13 +3,14 @@
 #define KVL_TESTS_CHECK_TAPS_H
 
 #include "conformance/fixture.h"
+#include "model_impl.h"
 
 /* What the taps of one session saw, as one text of numbers that can be compared. */
 struct tape {
     struct kvl_buf reads, keeps;
     struct rig *r;
     bool recompute; /* attention over the positions read, in double, must give `out` */
-    int64_t attended, dense;
+    int64_t attended, dense, local;
     int32_t n_reads, n_keeps, n_scores;
     /* of the newest token: [n_layers][n_kv_heads][n_tok] as the probe has it */
     uint8_t *hit;
@@ -26,6 +27,13 @@ static const int32_t *tape_slots(const struct kvl_tap_read *t, int32_t kv_head, 
     return slot;
 }
 
+/* What a head's softmax has besides what it reads; -infinity: nothing. */
+static double tape_sink(const struct tape *tape, int32_t layer, int32_t q_head)
+{
+    const float *sinks = tape->r->model->w.layer[layer].attn_sinks;
+    return sinks ? (double)sinks[q_head] : -HUGE_VAL;
+}
+
 /* softmax(q . k + log-weight) v over what was read, from the stored keys and values, and the residual. */
 static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int32_t q_head)
 {
@@ -36,16 +44,19 @@ static void tape_recompute(struct tape *tape, const struct kvl_tap_read *t, int3
     const int32_t *slot = tape_slots(t, kv_head, q_head);
     const float *q = t->q + (size_t)q_head * dim, *out = t->out + (size_t)q_head * dim;
     float *row = rig_floats(dim);
-    double *w = test_calloc((size_t)n + dim, sizeof *w), *want = w + n, top = -HUGE_VAL, sum = 0;
+    double sink = tape_sink(tape, t->layer, q_head), cap = (double)sh->cap, top = sink;
+    double *w = test_calloc((size_t)n + dim, sizeof *w), *want = w + n, sum = 0;
     const struct kvl_seq *seq = kvl_session_seq(t->session);
     for (int32_t i = 0; i < n; i++) {
         RIG_OK(&err, kvl_seq_read(seq, t->layer, kv_head, KVL_PART_K, slot[i], 1, row, &err));
         for (size_t c = 0; c < dim; c++) w[i] += (double)q[c] * (double)row[c];
-        w[i] /= sqrt((double)sh->head_dim);
+        w[i] *= (double)sh->scale;
+        if (cap > 0) w[i] = cap * tanh(w[i] / cap);
         if (t->log_weight[q_head]) w[i] += (double)t->log_weight[q_head][i];
         top = fmax(top, w[i]);
     }
     for (int32_t i = 0; i < n; i++) sum += w[i] = exp(w[i] - top);
+    sum += exp(sink - top);
     for (int32_t i = 0; i < n; i++) {
         RIG_OK(&err, kvl_seq_read(seq, t->layer, kv_head, KVL_PART_V, slot[i], 1, row, &err));
         for (size_t c = 0; c < dim; c++) want[c] += w[i] / sum * (double)row[c];
@@ -70,7 +81,10 @@ static void tape_count(struct tape *tape, const struct kvl_tap_read *t, int32_t 
     for (int32_t j = kv_head * group; j < (kv_head + 1) * group; j++)
         for (int32_t i = 0; i < t->n_read[j]; i++) seen[t->read[j][i]] = 1;
     for (int32_t i = 0; i <= t->pos; i++) n += seen[i];
-    *(t->dense ? &tape->dense : &tape->attended) += n;
+    bool local = sh->window && sh->window[t->layer];
+    if (local) assert_int_equal(n, KVL_MIN(t->pos + 1, sh->window[t->layer]));
+    for (int32_t i = 0; local && i < n; i++) assert_true(seen[t->pos - i]);
+    *(local ? &tape->local : t->dense ? &tape->dense : &tape->attended) += n;
     if (tape->hit)
         memcpy(tape->hit + (size_t)(t->layer * sh->n_kv_heads + kv_head) * (size_t)tape->n_tok,
                seen, (size_t)tape->n_tok);
@@ -170,6 +184,7 @@ static void check_taps_tell_what_was_read(void **state)
         assert_int_equal(tape.n_reads, (N_BLOCK + N_STEPS) * rig_shape(&f.r)->n_layers);
         assert_int_equal(tape.attended, c->attended_tok);
         assert_int_equal(tape.dense, c->dense_tok);
+        assert_int_equal(tape.local, c->window_tok);
         assert_int_equal(tape.n_keeps > 0, c->n_evicted > 0);
         assert_true(kvl_session_counters(a.s)->attended_tok == c->attended_tok &&
                     kvl_session_counters(a.s)->kv_read_bytes == c->kv_read_bytes);

@@ -5,8 +5,8 @@
  *
  * A policy that wraps others is checked over the one that it usually wraps, and over another.
  *
- * Each check runs on small random models (query groups of 1, 2 and 4; f32 and f16 caches) and on the
- * shipped model where it is there; on the device that KVL_TEST_DEVICE names, where it is set.  Nothing
+ * Each check runs on small random models (query groups of 1, 2 and 4; f32 and f16 caches; of other architectures one
+ * in turn, or with KVL_LONG all) and on the shipped model where it is there; on the device that KVL_TEST_DEVICE names, where it is set.  Nothing
  * here knows a method: a check asks the policy's own description what applies to it. */
 #include "conformance/check_ahead.h"
 #include "conformance/check_blocks.h"
@@ -189,6 +189,7 @@ int main(int argc, char **argv)
     int n_subjects = argc > 1 ? named(argv[1]) : everything();
     size_t n = 0;
     if (n_subjects == 0) return 1;
+    arch_turn = (unsigned)(kvl_seed_str(0, subjects[0].policy->name) % 1000);
     for (int i = 0; i < n_subjects; i++)
         for (int c = 0; c < N_CHECKS; c++) {
             if (few && !is_one_of_few(subjects[i].policy, c)) continue;

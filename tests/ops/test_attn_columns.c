@@ -23,6 +23,7 @@ static void columns_lse(struct columns_case *t)
                                        .n_kv_heads = a->n_kv_heads,
                                        .head_dim = a->head_dim,
                                        .scale = a->scale,
+                                       .cap = a->cap,
                                        .bf16 = a->bf16 };
     assert_int_equal(kvl_ops_cpu.attn_prefill(&p), KVL_OK);
     kvl_free(out);
@@ -44,6 +45,7 @@ static void columns_open(struct kvl_rng *r, struct columns_case *t, int32_t past
                                               .n_kv_heads = n_kv_heads,
                                               .head_dim = head_dim,
                                               .scale = 1 / sqrtf((float)head_dim),
+                                              .cap = (float)UT_PICK(r, 0, 0, 2, 30),
                                               .bf16 = kvl_rng_below(r, 2) };
     size_t n_q = (size_t)(n * t->args.n_heads);
     t->n_sums = (size_t)t->args.n_heads * t->args.stride;

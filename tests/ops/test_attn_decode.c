@@ -68,6 +68,7 @@ static void case_open_shape(struct kvl_rng *r, struct decode_case *t, const stru
                                              .head_dim = head_dim,
                                              .scale = 1 / sqrtf((float)head_dim),
                                              .rope = &t->rope };
+    t->args.cap = (float)UT_PICK(r, 0, 0, 1, 30);
     if (kvl_rng_below(r, 3))
         case_list(r, t);
     else
@@ -397,6 +398,7 @@ static void body_masked(struct kvl_rng *r)
                                           .n_heads = t.job.n_heads,
                                           .head_dim = t.args.head_dim,
                                           .scale = t.args.scale,
+                                          .cap = t.args.cap,
                                           .rope = &t.rope };
         case_run(&t, &kvl_ops_cpu, 0);
         assert_int_equal(kvl_ops_cpu.attn_masked(&m), KVL_OK);

@@ -143,6 +143,7 @@ struct mass_case {
     int32_t n_heads, n_kv_heads, head_dim, n_slots, n_window;
     float *q, *lse, *y[2]; /* lse: of a window's queries, or NULL */
     size_t n_y;
+    float cap;
     bool bf16; /* window */
 };
 
@@ -161,6 +162,7 @@ static void mass_open(struct kvl_rng *r, struct mass_case *t, int32_t n_slots, i
     if (type == KVL_KV_BF16) ut_round_bf16(t->q, (size_t)(n_window * t->n_heads * t->head_dim));
     t->n_y = (size_t)t->n_heads * (size_t)n_slots;
     t->bf16 = kvl_rng_below(r, 2);
+    t->cap = (float)UT_PICK(r, 0, 0, 1, 30);
     t->y[0] = ut_poison(t->n_y);
     t->y[1] = ut_poison(t->n_y);
 }
@@ -186,6 +188,7 @@ static void window_run(const struct mass_case *t, const struct kvl_ops *ops, flo
                                       .n_kv_heads = t->n_kv_heads,
                                       .head_dim = t->head_dim,
                                       .scale = 1 / sqrtf((float)t->head_dim),
+                                      .cap = t->cap,
                                       .bf16 = t->bf16 };
     assert_int_equal(ops->attn_window(&a), KVL_OK);
 }
@@ -201,6 +204,7 @@ static void window_lse(struct mass_case *t)
                                        .n_kv_heads = t->n_kv_heads,
                                        .head_dim = t->head_dim,
                                        .scale = 1 / sqrtf((float)t->head_dim),
+                                       .cap = t->cap,
                                        .bf16 = t->bf16 };
     assert_int_equal(kvl_ops_cpu.attn_prefill(&p), KVL_OK);
 }
@@ -262,7 +266,8 @@ static void probs_run(const struct mass_case *t, const struct kvl_ops *ops, floa
                                      .n_heads = t->n_heads,
                                      .n_kv_heads = t->n_kv_heads,
                                      .head_dim = t->head_dim,
-                                     .scale = 0.2f };
+                                     .scale = 0.2f,
+                                     .cap = t->cap };
     assert_int_equal(ops->attn_probs(&a), KVL_OK);
 }
 

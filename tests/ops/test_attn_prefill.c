@@ -27,6 +27,8 @@ static void case_fill(struct kvl_rng *r, struct prefill_case *t, int32_t past, i
     a->lanes = t->lanes.lane;
     a->n = n;
     a->scale = 1 / sqrtf((float)a->head_dim);
+    a->cap = (float)UT_PICK(r, 0, 0, 2, 30);
+    a->window = UT_PICK(r, 0, 0, 1, 9, 64, 130);
 }
 
 static void case_open(struct kvl_rng *r, struct prefill_case *t, int32_t past, int32_t n)
@@ -187,6 +189,7 @@ static void body_decode(struct kvl_rng *r)
 {
     struct prefill_case t;
     case_open(r, &t, 700, 20);
+    t.args.window = 0;
     case_run(&t, &kvl_ops_cpu, 0);
     int32_t group = t.args.n_heads / t.args.n_kv_heads, last = 19 * t.args.n_heads;
     size_t dim = (size_t)t.args.head_dim;
@@ -203,7 +206,8 @@ static void body_decode(struct kvl_rng *r)
     struct kvl_attn_decode_args d = { .jobs = jobs,
                                       .n_jobs = t.args.n_kv_heads,
                                       .head_dim = t.args.head_dim,
-                                      .scale = t.args.scale };
+                                      .scale = t.args.scale,
+                                      .cap = t.args.cap };
     assert_int_equal(kvl_ops_cpu.attn_decode(&d), KVL_OK);
     ut_near("out", t.out[0] + (size_t)last * dim, t.out[1] + (size_t)last * dim,
             (size_t)t.args.n_heads * dim, 2e-5);

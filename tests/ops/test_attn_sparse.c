@@ -135,7 +135,8 @@ static void case_open(struct kvl_rng *r, struct sparse_case *t, int32_t past, in
                                                      .n_heads = n_kv_heads * group,
                                                      .n_kv_heads = n_kv_heads,
                                                      .head_dim = head_dim,
-                                                     .scale = 1 / sqrtf((float)head_dim) };
+                                                     .scale = 1 / sqrtf((float)head_dim),
+                                                     .cap = (float)UT_PICK(r, 0, 0, 2, 30) };
     for (int32_t h = 0; h < n_kv_heads * group; h++) {
         if (shared && h % group > 0)
             t->head[h] = t->head[h - 1];
@@ -194,6 +195,7 @@ static int64_t case_naive(struct sparse_case *t, int i)
                 .n_heads = 1,
                 .head_dim = a->head_dim,
                 .scale = a->scale,
+                .cap = a->cap,
             };
             for (size_t j = 0; j < n; j++) pairs += seen[j];
             assert_int_equal(kvl_ops_ref.attn_masked(&m), KVL_OK);
@@ -259,7 +261,8 @@ static void body_everything(struct kvl_rng *r)
                                                .n_heads = t.args.n_heads,
                                                .n_kv_heads = t.args.n_kv_heads,
                                                .head_dim = t.args.head_dim,
-                                               .scale = t.args.scale };
+                                               .scale = t.args.scale,
+                                               .cap = t.args.cap };
         assert_int_equal(kvl_ops_cpu.attn_prefill(&dense), KVL_OK);
         ut_same("everything", t.out[0], t.out[1], t.n_out);
         case_close(&t);

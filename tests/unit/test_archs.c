@@ -237,6 +237,11 @@ static const struct whole {
     { .m = { .arch = "chatglm" } },
     { .m = { .arch = "glm4" } },
     { .m = { .arch = "gptneox", .n_kv_heads = 4 } },
+    { .m = { .arch = "llama", .window = 16 } },
+    { .m = { .arch = "phi3", .window = 9 }, .long_factors = true },
+    { .m = { .arch = "gemma2", .tied = true } },
+    { .m = { .arch = "gemma3", .n_layers = 7, .tied = true } },
+    { .m = { .arch = "gpt-oss", .n_ff = 32 } },
 };
 
 static void check_whole(const struct whole *c)
@@ -397,6 +402,10 @@ static void test_given_models(void **state)
                                         "glm--glm-4-9b-chat-hf",
                                         "mixtral",
                                         "qwen3moe",
+                                        "mistral-window-8",
+                                        "gemma2-window-8",
+                                        "gemma3-text-window-8",
+                                        "gpt-oss-window-8",
                                         "gpt-neox-parallel-True",
                                         "gpt-neox-parallel-False" };
     const char *folder = getenv("KVL_ARCHS");

@@ -289,7 +289,6 @@ static void test_config_refused(void **state)
         { "rope_scaling", "{\"type\":\"yarn\",\"factor\":4,\"truncate\":false}", "truncate false" },
         { "rope_theta", "0", "rope_theta is 0" },
         { "partial_rotary_factor", "0.01", "partial_rotary_factor" },
-        { "sliding_window", "64", "sliding_window" },
         { "clip_qkv", "8.0", "clip_qkv is set" },
         { "tie_word_embeddings", "true", NULL },
         { "dtype", "\"bfloat16\"", NULL },

@@ -332,10 +332,6 @@ static void more_experts(struct gw *w)
 {
     gw_u32(w, "llama.expert_count", 8);
 }
-static void more_window(struct gw *w)
-{
-    gw_u32(w, "llama.attention.sliding_window", 4096);
-}
 static void more_split(struct gw *w)
 {
     gw_u32(w, "split.count", 3);
@@ -375,7 +371,6 @@ static void test_unsupported(void **state)
         const char *why;
     } row[] = {
         { more_experts, "\"llama.expert_used_count\" is missing" },
-        { more_window, "llama.attention.sliding_window" },
         { more_split, "split.count" },
         { more_rope_type, "is \"spiral\", want \"none\", \"linear\", \"yarn\"" },
         { more_factor_0, "rope.scaling.factor\" is 0" },

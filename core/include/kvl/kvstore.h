@@ -105,6 +105,11 @@ int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err);
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err);
 
+/* Frees the blocks of a layer at whose start everything lies before position `pos`, `unit` slots (a multiple
+ * of block_tok) at a time; all lanes must hold neighbouring positions in the order of their slots.  Nothing
+ * moves, and nothing can fail. */
+void kvl_seq_forget(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t unit);
+
 /* Live slots of a lane. */
 int32_t kvl_seq_len(const struct kvl_seq *seq, int32_t layer, int32_t kv_head);
 /* Positions in slot order, [kvl_seq_len]. */

@@ -254,6 +254,8 @@ struct kvl_counters {
     int64_t attended_lanes; /* number of (token, lane) in attended_tok */
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
+    int64_t window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
+    int64_t window_lanes;
     int64_t kv_read_bytes; /* keys and values that attention read */
     int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */
     int64_t index_read_bytes; /* metadata and keys read to select or evict, but at attach */

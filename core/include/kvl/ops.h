@@ -162,9 +162,12 @@ struct kvl_add_args {
     size_t n_x;          /* x begins anew after so many, as one row for all rows of y; 0 = n */
 };
 
+/* Every operator of attention has a `cap`: logits become cap * tanh(scale q.k / cap) before anything is added
+ * to them; 0 = none, and no work. */
+
 /* The chunk's own n keys are the last n slots of every lane; query i sees slots
- * 0 .. n_slots - n + i.  Key tiles start at fixed slots, so that a row does not depend on the
- * chunk it came in. */
+ * 0 .. n_slots - n + i, of these the last `window`.  Key tiles start at fixed slots, so that a row does not
+ * depend on the chunk it came in. */
 struct kvl_attn_prefill_args {
     float *out;                   /* out [n][n_heads][head_dim], or NULL: lse alone */
     float *lse;                   /* out [n][n_heads] natural log-sum-exp, or NULL */
@@ -172,7 +175,9 @@ struct kvl_attn_prefill_args {
     const struct kvl_lane *lanes; /* [n_kv_heads] */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
-    bool bf16;   /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
+    float cap;
+    int32_t window; /* slots that a query sees at most, its own included; 0 = all */
+    bool bf16; /* q, k, v and exp(logit - max) are rounded to bf16; softmax and sums in float */
 };
 
 /* What the queries of one query head read of the slots up to their own: the union of all that is given,
@@ -201,7 +206,8 @@ struct kvl_attn_prefill_sparse_args {
     const struct kvl_sparse_head *head; /* [n_heads] */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
-    bool bf16;   /* as in attn_prefill */
+    float cap;
+    bool bf16; /* as in attn_prefill */
     /* NULL, or added to: pairs of a query and a key that it read; keys, each with its value, that were
      * fetched, once for some neighbouring queries that read them */
     int64_t *n_pairs, *n_reads;
@@ -241,6 +247,7 @@ struct kvl_attn_decode_args {
     const struct kvl_attn_job *jobs;
     int32_t n_jobs, head_dim;
     float scale;
+    float cap;
     const struct kvl_rope *rope; /* of repositioned jobs */
 };
 
@@ -269,6 +276,7 @@ struct kvl_attn_masked_args {
     const float *const *keys;
     int32_t n_slots, n_heads, head_dim;
     float scale;
+    float cap;
     const struct kvl_rope *rope; /* where pos is given */
 };
 
@@ -290,6 +298,7 @@ struct kvl_attn_window_args {
     const struct kvl_lane *lanes; /* [n_kv_heads], n_slots each */
     int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim;
     float scale;
+    float cap;
     bool bf16; /* q and k are rounded as in an attn_prefill of that kind */
 };
 
@@ -314,6 +323,7 @@ struct kvl_attn_columns_args {
     const struct kvl_lane *lanes; /* [n_kv_heads] of the same length */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale; /* 1 / sqrt(head_dim) */
+    float cap;
     enum kvl_columns kind;
     int32_t next; /* queries that a slot counts; 0 = all from its own on */
     bool bf16;    /* q and k are rounded as in an attn_prefill of that kind */
@@ -325,6 +335,7 @@ struct kvl_attn_probs_args {
     const struct kvl_lane *lanes; /* [n_kv_heads], at least n_slots each */
     int32_t n_slots, n_heads, n_kv_heads, head_dim;
     float scale;
+    float cap;
 };
 
 struct kvl_lane_read_args {
@@ -592,6 +603,7 @@ struct kvl_attn_peaks_args {
     int32_t sink, first, last, own; /* sink <= last <= own */
     int32_t n, n_heads, n_kv_heads, head_dim;
     float scale;
+    float cap;
 };
 
 enum { KVL_KMEANS_TILE = 256 };

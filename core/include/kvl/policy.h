@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 9
+#define KVL_POLICY_ABI 10
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -88,13 +88,19 @@ enum kvl_prefill_kind {
     KVL_PREFILL_OWN, /* always itself, by prefill_mask; prefill: shared is refused */
 };
 
-/* The model as a policy sees it. */
+/* The model as a policy sees it.  Layers of a window (Gemma, gpt-oss) read the newest tokens and nothing else:
+ * there is nothing to choose, and no policy sees them.  Its layers are the global ones, numbered from 0; budgets,
+ * tables, observers and the host tier are of these, and in between the engine does what the model says. */
 struct kvl_shape {
     int32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
     int32_t n_ctx_train;             /* context length of the model's metadata */
     int32_t group;                   /* query heads of a kv head: n_heads / n_kv_heads */
     const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
     float scale;                     /* of q.k before softmax, usually 1 / sqrt(head_dim) */
+    float cap; /* logits are cap * tanh(scale q.k / cap); 0 = none.  What a policy estimates is not capped */
+    /* Of a model, [n_layers]: tokens that a layer reads at most, 0 = all; NULL: all layers read all, as those
+     * that a policy sees do. */
+    const int32_t *window;
 };
 
 /* ---- context and step ---------------------------------------------------------------------- */

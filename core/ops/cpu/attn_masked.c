@@ -39,7 +39,9 @@ static double masked_logits(const struct masked *m, const float *q)
             key = m->row;
         }
         for (int32_t c = 0; c < m->a->head_dim; c++) dot += (double)q[c] * (double)key[c];
-        m->logit[s] = dot * (double)m->a->scale + (m->a->bias ? (double)m->a->bias[s] : 0);
+        dot *= (double)m->a->scale;
+        if (m->a->cap > 0) dot = (double)m->a->cap * tanh(dot / (double)m->a->cap);
+        m->logit[s] = dot + (m->a->bias ? (double)m->a->bias[s] : 0);
         max = KVL_MAX(max, m->logit[s]);
     }
     return max;

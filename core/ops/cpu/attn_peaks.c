@@ -65,6 +65,7 @@ static void peaks_base(const struct peaks *p, int32_t i, float *tmp)
     float *y = p->y + (size_t)i * (size_t)p->n_keys, top = -INFINITY;
     double sum = 0;
     for (int32_t j = 0; j < n; j++) y[j] *= a->scale;
+    for (int32_t j = 0; a->cap > 0 && j < n; j++) y[j] = a->cap * tanhf(y[j] / a->cap);
     for (int32_t j = 0; j < n; j++) top = y[j] > top ? y[j] : top;
     memcpy(tmp, y, (size_t)n * sizeof *tmp);
     kvl_kern()->exp_shift(tmp, top, (size_t)n);

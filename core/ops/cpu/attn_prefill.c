@@ -27,7 +27,9 @@ static int32_t prefill_item_rows(const struct kvl_kern *kern, int32_t n_rows, in
 
 static double prefill_ns(const struct kvl_attn_prefill_args *a)
 {
-    return 0.05 * a->n * a->n_heads * a->head_dim * (a->lanes[0].n_slots - a->n / 2.0);
+    double keys = a->lanes[0].n_slots - a->n / 2.0;
+    if (a->window > 0) keys = KVL_MIN(keys, a->window);
+    return 0.05 * a->n * a->n_heads * a->head_dim * keys;
 }
 
 int kvl_cpu_attn_prefill(const struct kvl_attn_prefill_args *a)

@@ -162,6 +162,7 @@ int kvl_cpu_attn_prefill_sparse(const struct kvl_attn_prefill_sparse_args *a)
                                               .n_kv_heads = a->n_kv_heads,
                                               .head_dim = a->head_dim,
                                               .scale = a->scale,
+                                              .cap = a->cap,
                                               .bf16 = a->bf16 };
     t.n_slots = a->lanes[0].n_slots;
     t.past = t.n_slots - a->n;

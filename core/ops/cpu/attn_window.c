@@ -28,6 +28,7 @@ static int window_lse(const struct kvl_attn_window_args *a, float *lse)
                                        .n_kv_heads = a->n_kv_heads,
                                        .head_dim = a->head_dim,
                                        .scale = a->scale,
+                                       .cap = a->cap,
                                        .bf16 = a->bf16 };
     return kvl_cpu_attn_prefill(&p);
 }

@@ -185,6 +185,7 @@ static __global__ __launch_bounds__(PM_THREADS) void columns_tensor(struct colum
         kvl_copy_wait();
         __syncthreads(); /* keys and queries are there, sums before these are done */
         pm_products<D, M, N>(sh->k + first, sh->q, s);
+        pm_cap<M, N>(&w.q, s);
         columns_receive(sh, &w, head, row0, first, s);
         __syncthreads(); /* queries have been read */
         if (row0 + COLUMNS_QUERIES < span.end)
@@ -262,6 +263,7 @@ int kvl_cuda_attn_columns(const struct kvl_attn_columns_args *a)
     w.q.group = a->n_heads / a->n_kv_heads;
     w.nearest = w.probs ? 0 : 1;
     w.farthest = a->next > 0 ? KVL_MIN(n_slots, a->next - 1 + w.nearest) : n_slots;
+    w.q.cap = pf_cap_of(a->cap, a->scale);
     w.factor = w.probs ? a->scale * PF_LOG2_E : a->scale;
     if (c.rc == KVL_OK && a->bf16) {
         c.rc = columns_start_tensor(&c, &w, n_slots);

@@ -256,6 +256,7 @@ static int decode_open(struct kvl_cuda_call *c, const struct kvl_attn_decode_arg
     out->part = kvl_cuda_temp<struct decode_part>(c, (size_t)n_part);
     if (values) out->acc = kvl_cuda_temp<float>(c, (size_t)n_part * (size_t)a->head_dim);
     out->scale = a->scale;
+    out->cap = a->cap;
     out->head_dim = a->head_dim;
     out->half = a->head_dim / 2;
     out->block_shift = l->block_shift;

@@ -24,7 +24,7 @@ struct masked_params {
     double *logit; /* [n_heads][n_slots] */
     struct masked_total *total;
     int32_t q_pos, n_slots, n_heads, head_dim;
-    float scale;
+    float scale, cap; /* cap 0: none */
 };
 
 static __device__ inline double masked_warp_sum(double x)
@@ -57,7 +57,9 @@ static __global__ void __launch_bounds__(MASKED_THREADS) masked_logits(struct ma
         dot += (double)qx * (double)kx + (double)qy * (double)ky;
     }
     dot = masked_warp_sum(dot);
-    if (lane == 0) *logit = dot * (double)a.scale + (a.bias ? (double)a.bias[slot] : 0);
+    dot *= (double)a.scale;
+    if (a.cap > 0) dot = (double)a.cap * tanh(dot / (double)a.cap);
+    if (lane == 0) *logit = dot + (a.bias ? (double)a.bias[slot] : 0);
 }
 
 /* The same in all threads of the block: warps, then their results in order. */
@@ -180,6 +182,7 @@ int kvl_cuda_attn_masked(const struct kvl_attn_masked_args *a)
     m.n_heads = a->n_heads;
     m.head_dim = a->head_dim;
     m.scale = a->scale;
+    m.cap = a->cap;
     if (c.rc == KVL_OK) masked_launch(&m);
     return kvl_cuda_end(&c);
 }

@@ -131,6 +131,7 @@ int kvl_cuda_attn_peaks(const struct kvl_attn_peaks_args *a)
     w.first = a->first;
     w.own = a->own;
     w.scale = a->scale;
+    w.q.cap = pf_cap_of(a->cap, a->scale);
     w.factor = a->scale * PF_LOG2_E;
     if (c.rc == KVL_OK) peaks_launch(&w);
     return kvl_cuda_end(&c);

@@ -17,8 +17,15 @@ struct prefill_work {
     float *out, *lse;
     const struct kvl_cuda_lane *lanes;
     int32_t n_heads;
-    float factor; /* makes a product a logit to the base 2 */
+    int32_t window; /* slots that a row sees; INT32_MAX: all */
+    float factor;   /* makes a product a logit to the base 2 */
 };
+
+/* Where the tile begins that the row at slot `at` sees first, of tiles of n slots. */
+static __device__ inline int32_t prefill_begin(const struct prefill_work *w, int32_t at, int32_t n)
+{
+    return at < w->window ? 0 : (at - w->window + 1) / n * n;
+}
 
 /* Rows of the tile of slots from s0 on, those before `end`. */
 static __device__ inline void prefill_rows(struct pf_shared *sh, const struct kvl_cuda_lane *l,
@@ -41,13 +48,14 @@ static __global__ __launch_bounds__(PF_THREADS) void prefill_float(struct prefil
     struct pf_state<N> t;
     w.q.q += at;
     pf_open(&t);
-    for (int32_t s0 = 0; s0 < end; s0 += PF_SLOTS) {
+    for (int32_t s0 = prefill_begin(&w, past + row0, PF_SLOTS); s0 < end; s0 += PF_SLOTS) {
         float s[4][4] = { { 0 } };
         prefill_rows(sh, l, s0, end);
         pf_products(sh, l, &w.q, row0, s);
         for (int32_t i = 0; i < 4; i++)
             for (int32_t j = 0; j < 4; j++) {
-                bool sees = s0 + (int32_t)threadIdx.x % 16 * 4 + j <= past + r + i;
+                int32_t back = past + r + i - (s0 + (int32_t)threadIdx.x % 16 * 4 + j);
+                bool sees = back >= 0 && back < w.window;
                 s[i][j] = sees ? s[i][j] * w.factor : -INFINITY;
             }
         pf_softmax(&t, s);
@@ -58,15 +66,18 @@ static __global__ __launch_bounds__(PF_THREADS) void prefill_float(struct prefil
 }
 
 /* What rows do not see; s0 is the first slot less the place of the warp's first row. */
-template <int M, int N> static __device__ inline void prefill_hide(int32_t s0, float s[M][N][4])
+template <int M, int N>
+static __device__ inline void prefill_hide(int32_t s0, int32_t window, float s[M][N][4])
 {
     int32_t g = (int32_t)threadIdx.x % KVL_WARP / 4, t = (int32_t)threadIdx.x % 4;
-    if (s0 + 8 * N - 1 <= 0) return;
+    if (s0 + 8 * N - 1 <= 0 && 16 * M - 1 - s0 < window) return;
     KVL_UNROLL
     for (int m = 0; m < M; m++) KVL_UNROLL
     for (int n = 0; n < N; n++) KVL_UNROLL
-    for (int i = 0; i < 4; i++)
-        if (s0 + 8 * n + 2 * t + i % 2 > 16 * m + g + i / 2 * 8) s[m][n][i] = -INFINITY;
+    for (int i = 0; i < 4; i++) {
+        int32_t back = 16 * m + g + i / 2 * 8 - (s0 + 8 * n + 2 * t + i % 2);
+        if (back < 0 || back >= window) s[m][n][i] = -INFINITY;
+    }
 }
 
 template <int D, int M>
@@ -85,10 +96,11 @@ static __global__ __launch_bounds__(PM_THREADS, 2) void prefill_tensor(struct pr
     w.q.q += at;
     pm_open(&t);
     pm_put_queries(sh->q, rows, &w.q, row0);
-    if (i < N) sh->row[0][i] = i < end ? pf_row(l, i) : NULL;
+    int32_t begin = prefill_begin(&w, past + row0, N);
+    if (i < N) sh->row[0][i] = begin + i < end ? pf_row(l, begin + i) : NULL;
     __syncthreads();
     pm_put_slots(sh->k, N, sh->row[0], KVL_PART_K, l);
-    for (int32_t s0 = 0; s0 < end; s0 += N, now ^= 1) {
+    for (int32_t s0 = begin; s0 < end; s0 += N, now ^= 1) {
         float s[M][N / 8][4] = { { { 0 } } };
         int32_t next = s0 + N + i;
         if (i < N) sh->row[now ^ 1][i] = next < end ? pf_row(l, next) : NULL;
@@ -96,11 +108,12 @@ static __global__ __launch_bounds__(PM_THREADS, 2) void prefill_tensor(struct pr
         __syncthreads(); /* keys are there, values before these have been read */
         if (w.out) pm_put_slots(sh->v, N, sh->row[now], KVL_PART_V, l);
         if (is) pm_products<D, M, N / 8>(sh->q + first, sh->k, s);
+        pm_cap<M, N / 8>(&w.q, s);
         kvl_copy_wait();
         __syncthreads(); /* values are there, keys have been read */
         if (s0 + N < end) pm_put_slots(sh->k, N, sh->row[now ^ 1], KVL_PART_K, l);
         if (!is) continue;
-        prefill_hide<M, N / 8>(s0 - past - row0 - first, s);
+        prefill_hide<M, N / 8>(s0 - past - row0 - first, w.window, s);
         pm_softmax<D, M, N / 8>(&t, w.factor, s);
         if (w.out) pm_values<D, M, N / 8>(&t, sh->v, s);
     }
@@ -165,6 +178,8 @@ int kvl_cuda_attn_prefill(const struct kvl_attn_prefill_args *a)
     w.n_heads = a->n_heads;
     w.q.group = a->n_heads / a->n_kv_heads;
     w.factor = a->scale * PF_LOG2_E;
+    w.q.cap = pf_cap_of(a->cap, a->scale);
+    w.window = a->window > 0 ? a->window : INT32_MAX;
     if (c.rc == KVL_OK && a->bf16)
         c.rc = prefill_start_tensor(&w);
     else if (c.rc == KVL_OK)

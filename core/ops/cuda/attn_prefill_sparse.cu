@@ -148,6 +148,7 @@ static __global__ __launch_bounds__(PM_THREADS, 2) void sparse_tensor(struct spa
             pm_put_slots(sh->v, N, tile->row, KVL_PART_V, l);
             n_reads += sparse_fetch(&sh->tile[now ^ 1], N, &sh->list, &m, &t, l, part, from + N);
             if (is) pm_products<D, 1, N / 8>(sh->q + warp_row, sh->k, s);
+            pm_cap<1, N / 8>(&w.q, s);
             kvl_copy_wait();
             __syncthreads(); /* values are there, keys have been read */
             if (from + N < n) pm_put_slots(sh->k, N, next->row, KVL_PART_K, l);
@@ -349,6 +350,7 @@ int kvl_cuda_attn_prefill_sparse(const struct kvl_attn_prefill_sparse_args *a)
     w.n_slots = a->lanes[0].n_slots;
     w.past = w.n_slots - a->n;
     w.factor = a->scale * PF_LOG2_E;
+    w.q.cap = pf_cap_of(a->cap, a->scale);
     if (c.rc == KVL_OK && a->bf16)
         c.rc = sparse_start_tensor(&w);
     else if (c.rc == KVL_OK)

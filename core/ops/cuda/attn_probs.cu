@@ -14,6 +14,7 @@ int kvl_cuda_attn_probs(const struct kvl_attn_probs_args *a)
         d.n_jobs = KVL_MIN(PROBS_JOBS, a->n_kv_heads - h0);
         d.head_dim = a->head_dim;
         d.scale = a->scale;
+        d.cap = a->cap;
         for (int32_t j = 0; j < d.n_jobs; j++) {
             size_t head = (size_t)(h0 + j) * (size_t)group;
             jobs[j] = {};

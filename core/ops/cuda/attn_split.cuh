@@ -56,7 +56,7 @@ struct decode_params {
     struct kvl_cuda_rope rope;
     float *acc; /* [...][head_dim] */
     struct decode_part *part;
-    float scale;
+    float scale, cap;       /* cap 0: none */
     int32_t head_dim, half; /* half: pairs of a head */
     int32_t block_shift;
     uint32_t off[3]; /* of parts in a block */
@@ -166,8 +166,10 @@ static __device__ inline void decode_rows(const struct decode_params &a,
     __syncthreads();
 }
 
-static __device__ inline float decode_weighted(const struct decode_split &s, int32_t i, float logit)
+static __device__ inline float decode_weighted(const struct decode_params &a,
+                                               const struct decode_split &s, int32_t i, float logit)
 {
+    if (a.cap > 0) logit = a.cap * tanhf(logit / a.cap);
     if (!s.job->log_weight) return logit;
     float w = s.job->log_weight[s.i0 + i];
     return w == -INFINITY ? w : logit + w; /* an unread slot may hold anything */
@@ -271,7 +273,7 @@ static __device__ inline void decode_logits(const struct decode_params &a,
             int32_t v = l * map::LOGITS / map::LANES + r;
             int32_t i = t + v / G * map::GROUPS + group;
             if (l * map::LOGITS % map::LANES == 0 && i < s.n)
-                m.p[i * G + v % G] = decode_weighted(s, i, x[r]);
+                m.p[i * G + v % G] = decode_weighted(a, s, i, x[r]);
         }
     }
 }
@@ -410,7 +412,7 @@ static __device__ inline void any_logits(const struct decode_params &a,
         kvl_fold<UNROLL * ANY_HEADS, KVL_WARP, 1>(dot); /* 16 sums, 32 lanes */
         int32_t v = lane / 2, i = t + v / ANY_HEADS;
         if (lane % 2 == 0 && i < s.n)
-            m.p[i * ANY_HEADS + v % ANY_HEADS] = decode_weighted(s, i, dot[0]);
+            m.p[i * ANY_HEADS + v % ANY_HEADS] = decode_weighted(a, s, i, dot[0]);
     }
 }
 

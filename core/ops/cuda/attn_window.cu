@@ -28,7 +28,7 @@ struct window_params {
     struct window_part *part; /* [n_heads][n_window][n_tiles] */
     float *lse_out;           /* [n_window][n_heads] */
     int32_t n_window, n_slots, n_heads, n_kv_heads, head_dim, n_tiles;
-    float scale;
+    float scale, cap; /* cap 0: none */
     int32_t bf16;
 };
 
@@ -85,7 +85,9 @@ static __device__ inline void window_logits(const struct window_params &a, int32
         for (int j = 0; j < WINDOW_OWN; j++) {
             int32_t w = w0 + ty + i * WINDOW_SIDE, s = s0 + tx + j * WINDOW_SIDE;
             bool seen = w < a.n_window && s <= a.n_slots - a.n_window + w;
-            dot[i][j] = seen ? dot[i][j] * a.scale : -INFINITY;
+            float logit = dot[i][j] * a.scale;
+            if (a.cap > 0) logit = a.cap * tanhf(logit / a.cap);
+            dot[i][j] = seen ? logit : -INFINITY;
         }
 }
 
@@ -199,6 +201,7 @@ int kvl_cuda_attn_window(const struct kvl_attn_window_args *a)
     w.n_kv_heads = a->n_kv_heads;
     w.head_dim = a->head_dim;
     w.scale = a->scale;
+    w.cap = a->cap;
     w.bf16 = a->bf16;
     if (c.rc == KVL_OK) window_launch(&w);
     return kvl_cuda_end(&c);

@@ -34,6 +34,24 @@ struct alignas(16) pf_four {
     float x[4];
 };
 
+/* Products x become out * tanh(in * x), which the scale makes capped logits of; in 0: they stay. */
+struct pf_cap {
+    float in, out;
+};
+
+static __device__ inline float pf_capped(const struct pf_cap &cap, float x)
+{
+    return cap.out * tanhf(cap.in * x);
+}
+
+/* Of logits that are their products times `scale`. */
+static inline struct pf_cap pf_cap_of(float cap, float scale)
+{
+    struct pf_cap c = {};
+    if (cap > 0) c = { scale / cap, cap / scale };
+    return c;
+}
+
 /* The queries of one head, one after the other: row r at q + r * step. */
 struct pf_queries {
     const float *q;
@@ -41,6 +59,7 @@ struct pf_queries {
     int32_t n, head_dim;
     int32_t vectors; /* rows of queries are 16-byte aligned */
     int32_t group;   /* query heads of a kv head */
+    struct pf_cap cap;
 };
 
 struct pf_step {
@@ -120,7 +139,7 @@ static __device__ inline bool pf_has_rows(const struct pf_queries *q, int32_t ro
     return r + 8 > 0 && r < q->n;
 }
 
-/* s[i][j] += row 4 (t / 16) + i times slot 4 (t % 16) + j.  sh->row is set; ends before its barrier.  A warp
+/* s[i][j], zero before: row 4 (t / 16) + i times slot 4 (t % 16) + j.  sh->row is set; ends before its barrier.  A warp
  * without rows of the chunk only loads. */
 static __device__ inline void pf_products(struct pf_shared *sh, const struct kvl_cuda_lane *l,
                                           const struct pf_queries *q, int32_t row0, float s[4][4])
@@ -139,6 +158,8 @@ static __device__ inline void pf_products(struct pf_shared *sh, const struct kvl
                 for (int32_t j = 0; j < 4; j++) s[i][j] += x.x[i] * y.x[j];
         }
     }
+    for (int32_t i = 0; q->cap.in > 0 && i < 16; i++)
+        s[i / 4][i % 4] = pf_capped(q->cap, s[i / 4][i % 4]);
 }
 
 /* Over the 16 threads of a row. */

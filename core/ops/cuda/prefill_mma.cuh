@@ -108,6 +108,17 @@ static __device__ inline void pm_products(const struct pm_row<D> *q, const struc
     }
 }
 
+/* Complete products, where the model caps logits. */
+template <int M, int N>
+static __device__ inline void pm_cap(const struct pf_queries *q, float s[M][N][4])
+{
+    if (q->cap.in == 0) return;
+    KVL_UNROLL
+    for (int m = 0; m < M; m++) KVL_UNROLL
+    for (int n = 0; n < N; n++) KVL_UNROLL
+    for (int i = 0; i < 4; i++) s[m][n][i] = pf_capped(q->cap, s[m][n][i]);
+}
+
 template <int D, int M> static __device__ inline void pm_open(struct pm_state<D, M> *t)
 {
     KVL_UNROLL

@@ -29,6 +29,11 @@ void kvl_ref_rotate(double *x, int32_t pos, const struct kvl_rope *rope)
     }
 }
 
+double kvl_ref_cap(double logit, float cap)
+{
+    return cap > 0 ? (double)cap * tanh(logit / (double)cap) : logit;
+}
+
 static double attend_logit(const struct kvl_ref_query *a, const double *q, int32_t i)
 {
     double k[MAX_HEAD_DIM], dot = 0;
@@ -41,7 +46,8 @@ static double attend_logit(const struct kvl_ref_query *a, const double *q, int32
     if (a->pos) kvl_ref_rotate(k, a->pos[i], a->rope);
     for (int32_t c = 0; c < head_dim; c++)
         dot += a->bf16 ? kvl_ref_bf16(q[c]) * kvl_ref_bf16(k[c]) : q[c] * k[c];
-    return dot * (double)a->scale + (a->log_weight ? (double)a->log_weight[i] : 0);
+    return kvl_ref_cap(dot * (double)a->scale, a->cap) +
+           (a->log_weight ? (double)a->log_weight[i] : 0);
 }
 
 double kvl_ref_weights(const struct kvl_ref_query *a, double *p)

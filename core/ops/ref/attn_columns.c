@@ -11,7 +11,7 @@ static double columns_logit(const struct kvl_attn_columns_args *a, const struct 
     kvl_ref_slot(lane, KVL_PART_K, slot, k);
     for (int32_t c = 0; c < a->head_dim; c++)
         dot += a->bf16 ? kvl_ref_bf16((double)q[c]) * kvl_ref_bf16(k[c]) : (double)q[c] * k[c];
-    return dot * (double)a->scale;
+    return kvl_ref_cap(dot * (double)a->scale, a->cap);
 }
 
 static bool columns_counts(const struct kvl_attn_columns_args *a, int32_t distance)

@@ -42,6 +42,7 @@ static int decode_job(const struct kvl_attn_decode_args *a, const struct kvl_att
                                        .q_pos = job->q_pos,
                                        .n = job->n_slots,
                                        .scale = a->scale,
+                                       .cap = a->cap,
                                        .rope = a->rope };
         decode_head(job, &query, h, p);
     }

@@ -14,6 +14,7 @@ int kvl_ref_attn_masked(const struct kvl_attn_masked_args *a)
                                        .q_pos = a->q_pos,
                                        .n = a->n_slots,
                                        .scale = a->scale,
+                                       .cap = a->cap,
                                        .rope = a->rope };
         a->lse[h] = (float)kvl_ref_weights(&query, p);
         for (int32_t i = 0; a->probs && i < a->n_slots; i++)

@@ -26,7 +26,7 @@ static void peaks_query(const struct kvl_attn_peaks_args *a, int32_t i, int32_t 
         logit[s] = 0;
         for (int32_t c = 0; c < a->head_dim; c++)
             logit[s] += (double)a->q[row * (size_t)a->head_dim + (size_t)c] * k[c];
-        logit[s] *= (double)a->scale;
+        logit[s] = kvl_ref_cap(logit[s] * (double)a->scale, a->cap);
         top = fmax(top, logit[s]);
     }
     for (int32_t s = 0; s <= end; s++)

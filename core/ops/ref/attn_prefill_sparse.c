@@ -44,6 +44,7 @@ int kvl_ref_attn_prefill_sparse(const struct kvl_attn_prefill_sparse_args *a)
                                        .mask = mask,
                                        .n = i + 1,
                                        .scale = a->scale,
+                                       .cap = a->cap,
                                        .bf16 = a->bf16 };
         for (int32_t j = 0; j <= i; j++) n_pairs += mask[j] = sparse_sees(&a->head[h], past, i, j);
         kvl_ref_weights(&query, p);

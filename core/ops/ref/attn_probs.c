@@ -9,7 +9,8 @@ int kvl_ref_attn_probs(const struct kvl_attn_probs_args *a)
         struct kvl_ref_query query = { .q = a->q + (size_t)h * (size_t)a->head_dim,
                                        .lane = &a->lanes[h / group],
                                        .n = a->n_slots,
-                                       .scale = a->scale };
+                                       .scale = a->scale,
+                                       .cap = a->cap };
         (void)kvl_ref_weights(&query, p);
         for (int32_t s = 0; s < a->n_slots; s++)
             a->probs[(size_t)h * (size_t)a->n_slots + (size_t)s] = (float)p[s];

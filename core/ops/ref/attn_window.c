@@ -12,6 +12,7 @@ static void window_head(const struct kvl_attn_window_args *a, int32_t h, double 
                                        .lane = lane,
                                        .n = a->n_slots - a->n_window + w + 1,
                                        .scale = a->scale,
+                                       .cap = a->cap,
                                        .bf16 = a->bf16 };
         double lse = kvl_ref_weights(&query, p);
         double factor = a->lse ? exp(lse - (double)a->lse[w * a->n_heads + h]) : 1;

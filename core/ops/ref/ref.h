@@ -37,11 +37,13 @@ struct kvl_ref_query {
     const float *keys;       /* [n][head_dim] or NULL: in place of the stored ones */
     const float *const *key; /* [n] or NULL: the same, where not NULL */
     int32_t q_pos, n;
-    float scale;
+    float scale, cap;
     bool bf16;                   /* q and k are rounded */
     const struct kvl_rope *rope; /* where pos is given */
 };
 
+/* A logit of a model that caps them. */
+double kvl_ref_cap(double logit, float cap);
 /* p [n]: softmax weights of the list.  Returns the natural log-sum-exp, -inf for an empty list. */
 double kvl_ref_weights(const struct kvl_ref_query *a, double *p);
 /* out [head_dim] = sum of p times the values. */

@@ -161,6 +161,7 @@ static void columns_tile(const struct kvl_columns_item *it, const struct columns
         bf16_tile(w->s, NR, q + (size_t)i * (size_t)w->places, 1, MR, panel, NR, w->places, true);
     else
         mul_tile(w->s, NR, q + (size_t)i * (size_t)w->places, 1, MR, panel, NR, w->places, true);
+    if (a->cap > 0) cap_products(w->s, MR * NR, a->scale, a->cap);
     if (i + MR <= a->n && pos - it->nearest >= slot0 + NR - 1 &&
         pos + MR - 1 - it->farthest <= slot0) {
         if (a->kind == KVL_COLUMNS_PROBS)

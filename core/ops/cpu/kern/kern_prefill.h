@@ -200,6 +200,14 @@ VEC void panel_scores_bf16(float *s, const float *k, const float *q, int32_t n, 
                   places, true);
 }
 
+/* Row r of the panel does not see slot t < first + (r0 + r) / group, where `first` is that of row 0: hides them. */
+static void panel_past(float *s, int32_t n, int32_t first, int32_t r0, int32_t group)
+{
+    for (int32_t r = 0; r < NR; r++)
+        for (int32_t t = 0; t < KVL_MIN(n, first + (r0 + r) / group); t++)
+            s[(size_t)t * NR + (size_t)r] = -INFINITY;
+}
+
 /* Row r of the panel sees slot t iff t <= first + (r0 + r) / group: hides the others. */
 static void panel_mask(float *s, int32_t n, int32_t first, int32_t r0, int32_t group)
 {
@@ -260,13 +268,15 @@ VEC void panel_values(const struct prefill_work *w, float *acc, int32_t n, const
 }
 
 /* Scores of a tile of n slots for one panel. */
-VEC void panel_dot(const struct prefill_work *w, int32_t p, int32_t n, bool bf16)
+VEC void panel_dot(const struct kvl_prefill_item *it, const struct prefill_work *w, int32_t p,
+                   int32_t n, bool bf16)
 {
     const float *q = w->q + (size_t)p * NR * w->k_pad;
     if (bf16)
         panel_scores_bf16(w->s, w->k, q, n, (int32_t)w->k_pad);
     else
         panel_scores(w->s, w->k, q, n, (int32_t)w->k_pad);
+    if (it->a->cap > 0) cap_products(w->s, (size_t)n * NR, it->a->scale, it->a->cap);
 }
 
 /* Takes them in, once what rows do not see is hidden. */
@@ -317,17 +327,22 @@ VEC void prefill_rows(const struct kvl_prefill_item *it, bool bf16)
     int32_t head_dim = it->a->head_dim, group = it->group;
     int32_t past = lane->n_slots - it->a->n; /* slots before the chunk */
     int32_t end = past + (it->row0 + it->n_rows - 1) / group + 1;
+    /* The first slot that row 0 of the chunk sees, and the tile of the item's first. */
+    int32_t low = it->a->window > 0 ? past - it->a->window + 1 : INT32_MIN / 2;
+    int32_t begin = KVL_MAX(0, low + it->row0 / group) / PREFILL_SLOTS * PREFILL_SLOTS;
     struct prefill_work w = prefill_layout(it->scratch, it->n_rows, head_dim, bf16);
     prefill_open(it, &w, bf16);
-    for (int32_t s0 = 0; s0 < end; s0 += PREFILL_SLOTS) {
+    for (int32_t s0 = begin; s0 < end; s0 += PREFILL_SLOTS) {
         int32_t n = KVL_MIN(PREFILL_SLOTS, end - s0);
         prefill_tile(&w, it, &(struct prefill_slots){ .first = s0, .n = n }, bf16);
         for (int32_t p = 0; p < w.n_panels; p++) {
             int32_t last_row = KVL_MIN(it->row0 + it->n_rows, it->row0 + (p + 1) * NR) - 1;
+            int32_t first_row = it->row0 + p * NR;
             int32_t panel_n = KVL_MIN(PREFILL_SLOTS, past + last_row / group + 1 - s0);
-            if (panel_n <= 0) continue;
-            panel_dot(&w, p, panel_n, bf16);
-            panel_mask(w.s, panel_n, past - s0, it->row0 + p * NR, group);
+            if (panel_n <= 0 || low + first_row / group >= s0 + n) continue;
+            panel_dot(it, &w, p, panel_n, bf16);
+            panel_mask(w.s, panel_n, past - s0, first_row, group);
+            if (low + last_row / group > s0) panel_past(w.s, panel_n, low - s0, first_row, group);
             panel_absorb(it, &w, p, panel_n, bf16);
         }
     }

@@ -502,6 +502,7 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                            .n = n,
                            .head_dim = s->a->head_dim };
     span_scores(w->sc, &scores, w->k_type, q, n_heads);
+    if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
     span_logits(s, w->sc, h0, n_heads, i, rows->n, n);
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
     if (s->acc)

@@ -69,7 +69,7 @@ VEC void sparse_panel(struct kvl_sparse_item *it, const struct prefill_work *w,
     for (int32_t r = 0; r < n_rows; r++) at[r] = past + (row0 + r) / it->rows.group;
     while (n > 0 && tile->slot[n - 1] > at[n_rows - 1]) n--;
     if (n == 0) return;
-    panel_dot(w, p, n, bf16);
+    panel_dot(&it->rows, w, p, n, bf16);
     it->n_pairs += sparse_mask(it, tile, n, at, n_rows, w->s);
     panel_absorb(&it->rows, w, p, n, bf16);
 }

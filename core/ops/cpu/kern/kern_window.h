@@ -58,6 +58,7 @@ static void window_panel(const struct kvl_window_item *it, const float *k, float
         panel_scores_bf16(s, k, q, it->n, bf16_places(a->head_dim));
     else
         panel_scores(s, k, q, it->n, a->head_dim);
+    if (a->cap > 0) cap_products(s, (size_t)it->n * NR, a->scale, a->cap);
     panel_mask(s, it->n, a->n_slots - a->n_window - it->slot0, w, 1);
     window_add(a->mass + (size_t)head * (size_t)a->n_slots + it->slot0, s, a->scale * window_unit,
                minus, it->n);
