@@ -133,7 +133,7 @@ enum {
 };
 
 static const struct argp_option model_options[] = {
-    { "model", 'm', "FILE", 0, "GGUF file", 0 },
+    { "model", 'm', "FILE", 0, "GGUF file, or folder with config.json and *.safetensors", 0 },
     { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
     { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16, bf16 or f32",
       0 },

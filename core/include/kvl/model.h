@@ -42,6 +42,8 @@ struct kvl_model;
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
 /* To ask for what is known without reading weights: everything but hash and tables.  Not to compute with. */
 int kvl_model_look(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* Lines for people, "what  text": shape, context, positions, windows.  Appended; KVL_ENOMEM. */
+int kvl_model_about(const struct kvl_model *model, struct kvl_buf *out);
 /* Why a file of tables that lies beside the model is not used; NULL: it is, or there is none. */
 const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
@@ -254,7 +256,8 @@ struct kvl_counters {
     int64_t attended_lanes; /* number of (token, lane) in attended_tok */
     int64_t dense_tok;      /* the same for layers that the policy left dense */
     int64_t dense_lanes;
-    int64_t window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
+    int64_t
+        window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
     int64_t window_lanes;
     int64_t kv_read_bytes; /* keys and values that attention read */
     int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */

@@ -97,7 +97,8 @@ struct kvl_shape {
     int32_t group;                   /* query heads of a kv head: n_heads / n_kv_heads */
     const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
     float scale;                     /* of q.k before softmax, usually 1 / sqrt(head_dim) */
-    float cap; /* logits are cap * tanh(scale q.k / cap); 0 = none.  What a policy estimates is not capped */
+    float
+        cap; /* logits are cap * tanh(scale q.k / cap); 0 = none.  What a policy estimates is not capped */
     /* Of a model, [n_layers]: tokens that a layer reads at most, 0 = all; NULL: all layers read all, as those
      * that a policy sees do. */
     const int32_t *window;
