@@ -7,7 +7,8 @@
  *   2. Rewrite this comment: the paper, what is hidden and what is asked for, what is evidence, every
  *      deviation.
  *   3. Wording: one KVL_PHRASE for each text, its name beginning with the task's, with {fields} that
- *      kvl_text_fill fills.  A question ends where the model goes on with the answer.
+ *      kvl_text_fill fills.  A question ends where the model goes on with the answer; the answer
+ *      prefix is its last sentence, which `n_prefix` counts.
  *   4. Options: one row each, with the published value in `help`.  Every value in range must work; what
  *      goes together with another option, the length or the number of questions is checked in
  *      `generate`: KVL_EINVAL with what is wrong, the value, and what would be right.
@@ -133,6 +134,7 @@ static int template_ask(const struct template_state *s, int32_t i, const struct 
     if (rc == KVL_OK) rc = kvl_buf_adds(&gold, s->word[i]);
     *q = (struct kvl_question){ .text = text.data, .answer = answer.data, .gold = gold.data };
     if (rc != KVL_OK) return template_fail_memory(s);
+    q->n_prefix = kvl_text_prefix(q->text);
     KVL_TRY(kvl_fit_count(s->req->tokenizer, q->answer, answer.len, &q->max_new_tok, s->err));
     q->max_new_tok += KVL_FIT_END_TOK;
     q->evidence[0] = (struct kvl_evidence){ .n_spans = 1, .span = { template_evidence(s, i) } };

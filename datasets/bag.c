@@ -89,6 +89,7 @@ static int bag_ask(const struct kvl_bag *b, struct kvl_question *q)
     int rc = kvl_text_fill(b->question, &field, 1, &text);
     *q = (struct kvl_question){ .text = text.data, .depth = (double)NAN };
     if (rc != KVL_OK) return kvl_bag_fail_memory(b);
+    q->n_prefix = kvl_text_prefix(q->text);
     for (int32_t i = 0; i < b->asked; i++) part[i].text = b->part[i];
     return kvl_parts_say(b->req, part, b->asked, "", b->max_new, q, b->err);
 }

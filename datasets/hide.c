@@ -120,6 +120,7 @@ static int hide_ask(const struct hide_state *s, int32_t i, const struct kvl_toke
     if (rc == KVL_OK) rc = kvl_buf_adds(&gold, s->fact[i].value);
     *q = (struct kvl_question){ .text = text.data, .answer = answer.data, .gold = gold.data };
     if (rc != KVL_OK) return hide_fail_memory(s);
+    q->n_prefix = kvl_text_prefix(q->text);
     KVL_TRY(kvl_fit_count(s->req->tokenizer, answer.data, answer.len, &q->max_new_tok, s->err));
     q->max_new_tok += KVL_FIT_END_TOK;
     q->evidence[q->n_evidence++] = hide_evidence(s, i);

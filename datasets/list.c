@@ -164,6 +164,7 @@ static int list_ask(const struct kvl_list *l, int32_t i_question, size_t list,
     int rc = l->ask(l, e, i_question, &w);
     *q = (struct kvl_question){ .text = w.text.data, .answer = w.answer.data, .gold = w.gold.data };
     if (rc != KVL_OK) return kvl_list_fail_memory(l);
+    q->n_prefix = kvl_text_prefix(q->text);
     KVL_TRY(list_max_new(l, &w, &q->max_new_tok));
     q->evidence[q->n_evidence++] = list_evidence(list + e->key, e->n_key, w.after);
     q->evidence[q->n_evidence++] = list_evidence(list + e->value, e->n_value, w.after);

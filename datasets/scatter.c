@@ -70,6 +70,7 @@ static int scatter_ask(const struct kvl_scatter *s, int32_t i, const struct kvl_
     int rc = s->ask(s, first, &text);
     *q = (struct kvl_question){ .text = text.data };
     if (rc != KVL_OK) return kvl_scatter_fail_memory(s);
+    q->n_prefix = kvl_text_prefix(q->text);
     for (int32_t k = 0; k < n; k++) {
         int32_t at = first * s->per_group + k;
         const struct kvl_scatter_item *of = &s->item[at];

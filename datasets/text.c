@@ -151,3 +151,12 @@ int kvl_text_fill(const char *phrase, const struct kvl_text_field *field, size_t
         s += len + 1;
     }
 }
+
+size_t kvl_text_prefix(const char *question)
+{
+    size_t len = strlen(question);
+    for (size_t i = len; i-- > 1;)
+        if (question[i] == ' ' && (question[i - 1] == '?' || question[i - 1] == '.'))
+            return len - i;
+    return 0;
+}

@@ -35,6 +35,9 @@ struct kvl_text_field {
 KVL_API int kvl_text_fill(const char *phrase, const struct kvl_text_field *field, size_t n_fields,
                           struct kvl_buf *out);
 
+/* Bytes of a question's answer prefix: what follows its last full stop or question mark. */
+KVL_API size_t kvl_text_prefix(const char *question);
+
 /* The words of a class; a pointer into a constant table.  A class that a language lacks is that of
  * English (names). */
 KVL_API const char *const *kvl_text_words(const struct kvl_text *t, const char *word_class,

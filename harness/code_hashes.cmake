@@ -4,7 +4,8 @@
 #   ANALYSIS_FILES  those of what `kvlab analyze` counts
 #   METHODS       folder: of a method its file, sources beside it (x.op.c), and the headers beside them that they
 #                 include
-#   TASKS         folder: of a task its file and all files of the folder that are no task
+#   TASKS         folder: of a task its file and all files of the folder that are no task; those in files/ are
+#                 for the tasks in files/ alone
 #
 # A file counts by its name and its contents, not by where it lies.  OUT is a header with KVL_CODE_ENGINE,
 # KVL_CODE_CUDA, KVL_CODE_ANALYSIS and the lists KVL_CODE_POLICIES(X) and KVL_CODE_TASKS(X) of X(file, hash).
@@ -90,7 +91,11 @@ split_folder(${TASKS} KVL_TASK tasks others)
 string(APPEND text "\n#define KVL_CODE_TASKS(X)")
 foreach(file IN LISTS tasks)
   get_filename_component(stem ${file} NAME_WE)
-  hash_of("${file};${others}" hash)
+  set(more ${others})
+  if(NOT file MATCHES "/files/[^/]*$")
+    list(FILTER more EXCLUDE REGEX "/files/[^/]*$")
+  endif()
+  hash_of("${file};${more}" hash)
   string(APPEND text " \\\n    X(${stem}, 0x${hash})")
 endforeach()
 

@@ -24,3 +24,4 @@ for figure in accuracy_budget speed_length step_breakdown; do
     "$kvlab" plot "$figure" "$out/demo.jsonl.zst" --out "$out"
 done
 "$kvlab" plot two_stage_share "$out/demo.jsonl.zst" --task two_stage_retr --out "$out"
+"$kvlab" report "$out/demo.jsonl.zst" --html "$out/demo.html"

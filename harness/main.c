@@ -26,6 +26,7 @@ static const struct main_cmd main_cmds[] = {
     { "report", cmd_report, "the table of a log" },
     { "export", cmd_export, "tables of a log as TSV, CSV or JSON" },
     { "plot", cmd_plot, "a figure from logs" },
+    { "reproduce", cmd_reproduce, "tables and figures of papers, theirs beside ours" },
     { "inspect", cmd_inspect, "what a model or a log is, and whether it runs" },
     { "models", cmd_models, "which public models run, and what memory they take" },
     { "log", cmd_log, "check or repair a log" },

@@ -4,7 +4,7 @@
 #
 # The script sets what panels.gp reads.  The figure sets bar_colours, one per piece.
 
-panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
+panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0 + title_room; gap_x = 40.0; gap_y = 78.0 + title_room; bottom = 62.0
 legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
 px(x) = 1.0 * (x) / width
 py(y) = 1 - 1.0 * (y) / height
@@ -30,13 +30,13 @@ do for [p=1:n_panels] {
     if (col == 0) {
         set label 4 y_label at screen px(x0-72), screen py(y0+8+panel_h/2) center rotate by 90
     } else { unset label 4 }
-    # Each length has its own scale: the shares are what is compared.
     blocks = ""; high = 0
     do for [k=1:n_series] {
         if (series_panel[k] == p && series_points[k] > 0) { blocks = blocks.sprintf(" %d", k) }
     }
     at(k) = strlen(k) ? int(k) : 1
     piece(k) = 1 + (at(k)-1) % words(bar_colours)
+    # Each length has its own scale, which the subtitle says: the shares are what is compared.
     set yrange [0:*]
     plot for [k in blocks] data index (at(k)-1) using 1:4:($1-0.36):($1+0.36):3:4 \
              with boxxyerror lc rgb word(bar_colours, piece(k)), 0 with lines lw 0.5 lc rgb "#444444"

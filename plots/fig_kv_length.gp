@@ -6,7 +6,7 @@
 # metadata lifts them a little), evicting methods level at their budget.  Other element types shift
 # the lines by the ratio of their sizes.
 kvl_wide(s) = 0
-kvl_shift = 1.018
+kvl_shift = 1.0
 set logscale x 2
 set logscale y 10
 set format x "%.0f"

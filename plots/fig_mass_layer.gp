@@ -8,8 +8,8 @@ kvl_wide(s) = 0
 kvl_shift = 1.0
 set xtics 1
 set logscale y 10
-set yrange [0.01:100]
-y_min = 0.01; y_max = 100
+y_min = 0.02; y_max = 130
+set yrange [y_min:y_max]
 set format y "%g"
 load home."/ranks.gp"
 load home."/panels.gp"

@@ -6,7 +6,7 @@
 # One should see: oracle near the top, close to full's line at every budget; random near the bottom; a
 # larger budget further right in every row.  Methods that read all of the context have open dots: what
 # they save is elsewhere, in the prefill or in what is fetched.
-gap_x = 40.0; gap_y = 78.0; top = 78.0
+gap_x = 40.0; gap_y = 78.0 + title_room; top = 78.0 + title_room
 if (!exists("panel_w")) { panel_w = 220.0; panel_h = 250.0; left = 88.0 }
 panel_w = 1.0*panel_w; panel_h = 1.0*panel_h; left = 1.0*left
 legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
@@ -35,12 +35,12 @@ shade(s) = is_budget(s) ? word(kvl_ramp, n_budgets < 2 ? 3 : 1 + int(4.0*(place(
 offset(s) = n_budgets < 2 || !is_budget(s) ? 0 : 0.56*((place(s)-1.0)/(n_budgets-1) - 0.5)
 
 do for [p=1:n_panels] {
-    col = (p-1) / n_rows; row = (p-1) % n_rows
+    col = (p-1) % n_columns; row = (p-1) / n_columns
     x0 = left + col*(panel_w+gap_x); y0 = top + 14 + row*(panel_h+gap_y)
     set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
     set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
     set title panel_title[p] font ",10" offset 0,-0.6
-    if (row == n_rows - 1 || p == n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
+    if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
     if (panel_note[p] ne "") {
         set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
     } else { unset label 3 }

@@ -5,8 +5,8 @@
 # One should see: all methods on full's line until the text outgrows the budget; then quest
 # staying near it, the others above it by little, since a text is mostly predicted from what
 # stands near; a method that breaks (a window without sinks, random) leaving at the top.
-# Read token by token there is no prefill: snapkv, which decides about that, reads everything; omnikv
-# leaves out the first token alone, which costs a model that rests on it.
+# Read token by token there is no prefill: methods that decide about that (snapkv) would read everything and
+# are not shown; omnikv leaves out the first token alone, which costs a model that rests on it.
 # Half of the sentences of the text come again, else nothing far would help.
 kvl_wide(s) = 0
 kvl_shift = 1.0

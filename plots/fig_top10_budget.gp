@@ -1,7 +1,8 @@
 # fig_top10_budget.gp - how many of the ten tokens of largest attention weight a method reads.
 #
 # The figure of Quest (2024), fig. 4: recall of the top-10 tokens of full attention against budget.
-# One should see: oracle at 100 %; what looks at the query (omnikv, quest, infllm) next, nearer the
+# One should see: oracle highest, yet below 100 %, since it chooses once for the heads of a group and each
+# has ten of its own; what looks at the query (omnikv, quest, infllm) next, nearer the
 # larger the budget; what dropped tokens before the query was known far below; random at the share of
 # the budget.
 kvl_wide(s) = kvl_base(s) eq "full"

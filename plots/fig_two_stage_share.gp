@@ -6,8 +6,8 @@
 # shares; methods that dropped tokens before the sum was known (h2o, snapkv, streaming_llm) on the
 # diagonal, accuracy about the share that they kept.
 kvl_wide(s) = kvl_base(s) eq "full"
-kvl_shift = 1.018
-set logscale x 2
+kvl_shift = 1.0
 set format x "%g"
+set xtics 20
 set ytics 20
 load home."/panels.gp"

@@ -3,16 +3,21 @@
 #   x y value ...     x and y are numbers of categories, named by x_tick[] and y_tick[]
 #
 # The script sets what panels.gp reads.  The figure sets the palette, cbrange and heat_format, the
-# format of the value in a cell ("" = none), and heat_light, the value from which its text is white.
+# format of the value in a cell ("" = none), heat_light, the value from which its text is white, and
+# heat_unit, what the colour bar shows.
 
-panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
+panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0 + title_room; gap_x = 40.0; gap_y = 78.0 + title_room; bottom = 62.0
 px(x) = 1.0 * (x) / width
 py(y) = 1 - 1.0 * (y) / height
 
 set multiplot
 set label 1 title at screen px(16), py(22) left font ",14"
 set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
-unset key; unset colorbox; unset grid
+unset key; unset grid
+set colorbox user origin screen px(left + n_columns*(panel_w+gap_x) - gap_x + 14), screen py(top+22+panel_h) \
+    size screen px(10), screen (1.0*panel_h/height)
+set cblabel heat_unit font ",10" offset -0.5,0
+set cbtics 20 font ",9" scale 0.4 offset -0.6,0
 set style fill solid 1.0 noborder
 set xrange [0.5:(n_x_ticks < 1 ? 1 : n_x_ticks)+0.5]
 set yrange [(n_y_ticks < 1 ? 1 : n_y_ticks)+0.5:0.5]
@@ -45,7 +50,7 @@ do for [p=1:n_panels] {
              using 1:2:(sprintf(heat_format, $3)):($3 < heat_light ? 0x222222 : 0xffffff) \
              with labels font (small ? ",7" : ",9") textcolor rgb variable, \
          n_y_ticks + 9 with dots
-    unset label 1; unset label 2
+    unset label 1; unset label 2; unset colorbox
 }
 if (n_panels == 0) {
     unset tics; unset border

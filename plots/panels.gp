@@ -11,7 +11,7 @@
 # Markers of several series at one x are shifted sideways, by 5 % at most, so that their intervals
 # can be told apart; the table has the exact values.
 
-panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0; gap_x = 40.0; gap_y = 78.0; bottom = 62.0
+panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0 + title_room; gap_x = 40.0; gap_y = 78.0 + title_room; bottom = 62.0
 legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
 px(x) = 1.0 * (x) / width
 py(y) = 1 - 1.0 * (y) / height
@@ -53,7 +53,7 @@ do for [p=1:n_panels] {
     at(k) = strlen(k) ? int(k) : 1
     name(k) = series_name[at(k)]
     plot for [k in levels] data index (at(k)-1) using 1:3:4 with filledcurves \
-             fc rgb "#000000" fs transparent solid 0.08, \
+             fc rgb "#000000" fs transparent solid 0.05, \
          for [k in levels] data index (at(k)-1) using 1:2 with lines \
              lw line_width(name(k)) lc rgb kvl_colour(name(k)), \
          for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):2 with lines \

@@ -4,7 +4,7 @@
 # The script sets the variables below, then loads this file and fig_<name>.gp; it can be edited and
 # run again with gnuplot alone.
 #
-#   format        "svg" or "png"        out       file to write
+#   format        "svg", "png" or "pdf"  out       file to write
 #   width height  pixels of the picture home      this folder
 #
 # Policies keep their colour and marker in every figure.  One that is not listed here gets both from
@@ -12,13 +12,19 @@
 # one has.  Two of them may meet; a row in kvl_known parts them.  Variants of a policy, such as
 # "quest(page=8)", have the colour of the policy and a marker and dash of their own.
 
-if (format eq "png") {
+if (!exists("page_columns")) { page_columns = 0 }
+if (format eq "pdf") {
+    inches = page_columns == 1 ? 3.4 : 7.0
+    set terminal pdfcairo size inches,inches*height/width font "DejaVu Sans,11" \
+        fontscale (1.08*72*inches/width) linewidth (80*inches/width) background rgb "white" noenhanced \
+        pointscale (85*inches/width)
+} else { if (format eq "png") {
     set terminal pngcairo size 2*width,2*height font "DejaVu Sans,11" fontscale 2 linewidth 1.6 \
         pointscale 1.7 background rgb "white" noenhanced
 } else {
     set terminal svg size width,height font "DejaVu Sans,DejaVuSans,Verdana,sans-serif,11" \
         background rgb "white" noenhanced
-}
+} }
 set output out
 set encoding utf8
 

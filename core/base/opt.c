@@ -197,17 +197,18 @@ static int opt_set_enum(const struct kvl_opt *o, void *at, const char *value, st
 static int opt_set_str(const struct kvl_opt *o, void *at, const char *value, struct kvl_err *err)
 {
     size_t n = strlen(value);
-    if (n >= KVL_OPT_STR_SIZE)
+    size_t size = o->type == KVL_OPT_PATH ? KVL_OPT_PATH_SIZE : KVL_OPT_STR_SIZE;
+    if (n >= size)
         return kvl_fail(err, KVL_EINVAL,
-                        "option \"%s\": a text of %zu bytes is too long, want at most %d", o->name,
-                        n, KVL_OPT_STR_SIZE - 1);
+                        "option \"%s\": a text of %zu bytes is too long, want at most %zu", o->name,
+                        n, size - 1);
     for (size_t i = 0; i < n; i++)
         if (value[i] == ',' || (unsigned char)value[i] < 0x20 || value[i] == 0x7f)
             return kvl_fail(err, KVL_EINVAL,
                             "option \"%s\": byte %zu of the text is a comma or a control "
                             "character, want neither",
                             o->name, i);
-    memset(at, 0, KVL_OPT_STR_SIZE);
+    memset(at, 0, size);
     memcpy(at, value, n);
     return KVL_OK;
 }
@@ -220,7 +221,8 @@ static int opt_store(const struct kvl_opt *o, void *opts, const char *value, str
     case KVL_OPT_FLOAT: return opt_set_float(o, at, value, err);
     case KVL_OPT_BOOL: return opt_set_bool(o, at, value, err);
     case KVL_OPT_ENUM: return opt_set_enum(o, at, value, err);
-    case KVL_OPT_STR: return opt_set_str(o, at, value, err);
+    case KVL_OPT_STR:
+    case KVL_OPT_PATH: return opt_set_str(o, at, value, err);
     }
     return kvl_fail(err, KVL_EINTERNAL, "option \"%s\": type %d does not exist", o->name,
                     (int)o->type);
@@ -253,13 +255,13 @@ static int opt_check_row(const struct kvl_opt *table, const struct kvl_opt *o, s
 
 int kvl_opt_check(const struct kvl_opt *table, size_t opts_size, struct kvl_err *err)
 {
-    static const size_t bytes[] = { [KVL_OPT_INT] = sizeof(int32_t),
-                                    [KVL_OPT_FLOAT] = sizeof(double),
-                                    [KVL_OPT_BOOL] = sizeof(bool),
-                                    [KVL_OPT_ENUM] = sizeof(int32_t),
-                                    [KVL_OPT_STR] = KVL_OPT_STR_SIZE };
+    static const size_t bytes[] = {
+        [KVL_OPT_INT] = sizeof(int32_t),  [KVL_OPT_FLOAT] = sizeof(double),
+        [KVL_OPT_BOOL] = sizeof(bool),    [KVL_OPT_ENUM] = sizeof(int32_t),
+        [KVL_OPT_STR] = KVL_OPT_STR_SIZE, [KVL_OPT_PATH] = KVL_OPT_PATH_SIZE
+    };
     for (const struct kvl_opt *o = table; o && o->name; o++) {
-        bool known = o->type >= KVL_OPT_INT && o->type <= KVL_OPT_STR;
+        bool known = o->type >= KVL_OPT_INT && o->type <= KVL_OPT_PATH;
         if (!known || o->off > opts_size || bytes[o->type] > opts_size - o->off)
             return kvl_fail(
                 err, KVL_EINVAL,
@@ -378,7 +380,8 @@ int kvl_opt_value(const struct kvl_opt *o, const void *opts, struct kvl_buf *out
     case KVL_OPT_ENUM: return opt_print_int(o, at, out);
     case KVL_OPT_FLOAT: memcpy(&f, at, sizeof f); return opt_print_f64(f, out);
     case KVL_OPT_BOOL: memcpy(&b, at, sizeof b); return kvl_buf_adds(out, b ? "true" : "false");
-    case KVL_OPT_STR: return kvl_buf_adds(out, at);
+    case KVL_OPT_STR:
+    case KVL_OPT_PATH: return kvl_buf_adds(out, at);
     }
     return KVL_EINTERNAL;
 }

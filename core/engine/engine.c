@@ -267,9 +267,9 @@ void kvl_engine_destroy(struct kvl_engine *e)
     row_arrays(e, array);
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row_array_free(e, &array[i]);
     for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
-    kvl_free(e->mirror);
     e->dev->free(KVL_PLACE_SHARED, e->sinks);
     e->dev->free(KVL_PLACE_SHARED, e->nothing);
+    kvl_free(e->mirror);
     kvl_hosted_destroy(e);
     kvl_free(e->row);
     kvl_free(e->lanes);

@@ -98,6 +98,14 @@ static int model_windows(struct kvl_model *m, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Of a file as of a folder. */
+static int model_chat(struct kvl_model *m, struct kvl_err *err)
+{
+    const char *text = kvl_tokenizer_template(m->tokenizer);
+    m->chat = text ? strdup(text) : NULL;
+    return m->chat || !text ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for the chat template");
+}
+
 static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
 {
     KVL_TRY(read ? kvl_gguf_open(m->path, &m->file, err) : kvl_gguf_map(m->path, &m->file, err));
@@ -124,6 +132,7 @@ static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
     };
     KVL_TRY(model_windows(m, err));
     model_set_name(m);
+    KVL_TRY(model_chat(m, err));
     m->bytes = model_tensor_bytes(m->file);
     model_count_weights(m);
     return KVL_OK;
@@ -171,6 +180,7 @@ void kvl_model_close(struct kvl_model *m)
     kvl_tables_free(m->tables);
     kvl_free(m->window);
     free(m->path);
+    free(m->chat);
     kvl_free(m);
 }
 
@@ -181,6 +191,10 @@ const struct kvl_shape *kvl_model_shape(const struct kvl_model *m)
 const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *m)
 {
     return m->tokenizer;
+}
+const char *kvl_model_chat(const struct kvl_model *m)
+{
+    return m->chat;
 }
 const char *kvl_model_name(const struct kvl_model *m)
 {

@@ -14,6 +14,7 @@ struct kvl_model {
     int32_t *window; /* shape.window, or NULL */
     char name[128], hash[33];
     char *path;
+    char *chat; /* tokenizer.chat_template; NULL: none */
     struct kvl_tables *tables; /* shape has them, too; NULL: none */
     struct kvl_err tables_unused;
     size_t bytes, token_bytes;

@@ -47,6 +47,26 @@ static int load_template(struct kvl_tokenizer *t, const struct kvl_gguf *file, s
     return KVL_OK;
 }
 
+/* Phi-3's own tokens take the white space behind them, and its files cannot say so. */
+static int load_strips(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
+                       struct kvl_err *err)
+{
+    static const char key[] = "general.architecture";
+    struct kvl_str arch = { "", 0 };
+    if (kvl_gguf_has(file, key)) KVL_TRY(kvl_gguf_str(file, key, &arch, err));
+    if (t->bpe || !equals(arch, "phi3")) return KVL_OK;
+    t->flags = kvl_alloc((size_t)t->n, sizeof *t->flags);
+    if (!t->flags) return kvl_fail(err, KVL_ENOMEM, "no memory for %d tokens", t->n);
+    for (int32_t i = 0; i < t->n; i++) {
+        struct kvl_str s = kvl_tok_string(&t->text, i);
+        bool plain = equals(s, "<unk>") || equals(s, "<s>") || equals(s, "<|endoftext|>");
+        if (!plain && (t->type[i] == TOK_CONTROL || t->type[i] == TOK_USER))
+            t->flags[i] = TOK_RSTRIP;
+    }
+    XXH3_64bits_update(hash, t->flags, (size_t)t->n);
+    return KVL_OK;
+}
+
 static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state_t *hash,
                 struct kvl_err *err)
 {
@@ -60,6 +80,7 @@ static int load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_state
     t->add_bos = !t->bpe;
     KVL_TRY(kvl_tok_load_vocab(t, file, hash, err));
     KVL_TRY(t->bpe ? kvl_tok_bpe_load(t, file, hash, err) : kvl_tok_spm_load(t, file, hash, err));
+    KVL_TRY(load_strips(t, file, hash, err));
     KVL_TRY(load_template(t, file, err));
     return kvl_tok_load_special(t, err);
 }
@@ -155,7 +176,7 @@ static int encode_cut(struct tok_encode *e, size_t begin, size_t end, bool space
         rc = part(e, from, begin + hit[i].begin, space, flags);
         if (rc == KVL_OK) rc = kvl_tok_push(e, begin + hit[i].begin, hit[i].id);
         from = begin + hit[i].begin + hit[i].len;
-        space = !e->t->space_once;
+        space = !later && !e->t->space_once;
     }
     if (rc == KVL_OK) rc = part(e, from, end, space, flags);
     free(hit);
@@ -165,6 +186,9 @@ static int encode_cut(struct tok_encode *e, size_t begin, size_t end, bool space
 static int encode_plain(struct tok_encode *e, size_t begin, size_t end, bool space, uint32_t flags)
 {
     (void)flags;
+    /* The text begins with a token that stands in it like a word: the prefix stands alone. */
+    if (begin == end && space && !e->t->bpe && e->t->add_space)
+        return kvl_tok_spm_fragment(e, begin, 0, true);
     return encode_fragment(e, begin, end, space);
 }
 
@@ -203,9 +227,28 @@ static int encode_text(struct tok_encode *e, uint32_t flags)
     return KVL_OK;
 }
 
+/* With a space before it, which is part of the first token. */
+static int encode_led(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
+                      struct kvl_tokens *out, struct kvl_err *err)
+{
+    struct kvl_buf led = { 0 };
+    int32_t n = out->n;
+    int rc = kvl_buf_adds(&led, " ");
+    if (rc == KVL_OK) rc = kvl_buf_add(&led, text, len);
+    if (rc == KVL_OK)
+        rc = kvl_encode(t, led.data, led.len, flags | KVL_ENCODE_CONTINUE, out, err);
+    else
+        kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);
+    for (int32_t i = n; i < out->n; i++) out->begin[i] -= out->begin[i] > 0;
+    kvl_buf_free(&led);
+    return rc;
+}
+
 int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
                struct kvl_tokens *out, struct kvl_err *err)
 {
+    if (t->lead_space && len > 0 && !(flags & KVL_ENCODE_CONTINUE))
+        return encode_led(t, text, len, flags, out, err);
     struct tok_encode e = { .t = t, .text = text, .len = len, .out = out, .err = err };
     int32_t n = out->n;
     if (len > MAX_TEXT)

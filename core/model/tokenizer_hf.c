@@ -174,16 +174,18 @@ static int load_proto(struct tok_hf *h)
     bool there;
     h->file = "tokenizer.model";
     int rc = read_file(h, h->file, &file, &there);
-    if (rc == KVL_OK && !there)
+    if (rc == KVL_OK && !there) {
+        h->file = NULL;
         rc = kvl_fail(h->err, KVL_EMODEL,
                       "neither tokenizer.json nor tokenizer.model is there; where transformers can "
                       "load the folder, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) "
                       "writes tokenizer.json");
+    }
     if (rc == KVL_OK) rc = read_json(h, "added_tokens.json", &added);
     if (rc == KVL_OK) rc = kvl_tok_proto_load(h, &file, added, &score);
     if (rc == KVL_OK) rc = load_ids(h);
-    h->file = rc == KVL_OK ? "tokenizer.model" : h->file;
     if (rc == KVL_OK) {
+        h->file = "tokenizer.model";
         hash_rules(h);
         rc = kvl_tok_spm_scores(h->t, score, "score of piece", h->hash, h->err);
     }
@@ -203,7 +205,9 @@ static int load_folder(struct tok_hf *h)
     h->file = "tokenizer.json";
     int rc = h->json ? load_json(h) : load_proto(h);
     if (rc == KVL_OK) rc = kvl_tok_load_special(h->t, h->err);
-    if (rc != KVL_OK) return kvl_fail_at(h->err, rc, "%s/%s", h->dir, h->file);
+    if (rc != KVL_OK)
+        return kvl_fail_at(h->err, rc, "%s%s%s", h->dir, h->file ? "/" : "",
+                           h->file ? h->file : "");
     return load_template(h);
 }
 

@@ -7,6 +7,7 @@
  *   tokenizer_spm.c      `llama`: pairs by score, leftovers as bytes
  *   tokenizer_bpe.c      `gpt2`: pieces by patterns, pairs by merge rank
  *   tokenizer_pre.c      the pre-tokenizers' patterns
+ *   tokenizer_describe.c what a tokenizer is, for people
  *   tokenizer_hf.c       from a Hugging Face folder: which files, BOS, EOS, ends
  *   tokenizer_json.c     tokenizer.json: vocabulary, merges, added tokens
  *   tokenizer_steps.c    tokenizer.json: normalizer, pre-tokenizer, post-processor
@@ -42,8 +43,7 @@ enum tok_flag {
     TOK_ADDED = 1,
     TOK_LSTRIP = 2, /* takes the white space before it */
     TOK_RSTRIP = 4, /* and behind it */
-    TOK_SINGLE = 8, /* not inside a word */
-    TOK_LATER = 16, /* searched in the normalized text */
+    TOK_LATER = 8,  /* searched in the normalized text */
 };
 
 /* n byte strings in one block. */
@@ -72,6 +72,7 @@ struct kvl_tokenizer {
     int32_t byte_id[256];  /* -1: none */
     int32_t bos, eos, unk; /* -1: none */
     bool add_bos, add_eos, add_space;
+    bool lead_space; /* a text begins as if a space stood before it (chat.c) */
     int32_t *special; /* [n_special] ids, sorted by text */
     int32_t n_special;
     uint64_t hash;
@@ -79,7 +80,7 @@ struct kvl_tokenizer {
     char *chat_template; /* NULL: none */
     /* From a Hugging Face folder: the leftmost added token counts, then the longest. */
     bool added;
-    uint8_t *flags;    /* [n] enum tok_flag; NULL without `added` */
+    uint8_t *flags;    /* [n] enum tok_flag; NULL: none */
     bool nfc;          /* text is composed first */
     bool space_once;   /* the prefix space at the text's start alone */
     bool space_unless; /* none before a space */

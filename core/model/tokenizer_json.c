@@ -39,13 +39,12 @@ int kvl_tok_json_added(const struct tok_hf *h, const json_t *v, const char *path
     static const struct {
         const char *key;
         uint8_t flag;
-    } row[] = { { "lstrip", TOK_LSTRIP },
-                { "rstrip", TOK_RSTRIP },
-                { "single_word", TOK_SINGLE },
-                { "normalized", TOK_LATER } };
+    } row[] = { { "lstrip", TOK_LSTRIP }, { "rstrip", TOK_RSTRIP }, { "normalized", TOK_LATER } };
     const json_t *content = json_object_get(v, "content");
     if (!json_is_string(content) || json_string_length(content) == 0)
         return kvl_tok_hf_refuse(h, path, v, "an object with a \"content\" that is not empty");
+    if (json_is_true(json_object_get(v, "single_word")))
+        return kvl_tok_hf_refuse(h, path, v, "\"single_word\" false");
     out->text = kvl_tok_json_str(content);
     out->special = json_is_true(json_object_get(v, "special"));
     out->flags = TOK_ADDED;

@@ -246,8 +246,9 @@ static int set_vocab(struct tok_hf *h, struct spm_model *m, const struct tok_add
     struct kvl_tokenizer *t = h->t;
     KVL_TRY(kvl_tok_hf_texts(h, m->text, m->type, m->n, a, n));
     for (int32_t i = 0; i < m->n_pieces; i++)
-        if (m->type[i] == TOK_CONTROL || m->type[i] == TOK_USER || m->type[i] == TOK_UNKNOWN)
-            t->flags[i] |= TOK_ADDED;
+        t->flags[i] |= m->type[i] == TOK_CONTROL || m->type[i] == TOK_UNKNOWN ? TOK_ADDED
+                       : m->type[i] == TOK_USER ? TOK_ADDED | TOK_LATER
+                                                : 0;
     const json_t *space = json_object_get(h->config, "add_prefix_space");
     t->kind = "llama";
     t->add_bos = true;

@@ -88,7 +88,7 @@ struct wanted {
 static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w)
 {
     bool later = t->flags && (t->flags[id] & TOK_LATER);
-    bool added = !t->flags || (t->flags[id] & TOK_ADDED);
+    bool added = !t->added || (t->flags[id] & TOK_ADDED);
     return added && later == w.later && (w.control || t->type[id] == TOK_USER);
 }
 
@@ -140,7 +140,7 @@ static int drop_overlaps(struct hits *h, size_t len)
     return KVL_OK;
 }
 
-/* ---- added tokens of a Hugging Face folder ------------------------------------------------- */
+/* ---- which hits count ---------------------------------------------------------------------- */
 
 /* Length of the character that ends at s[len]. */
 static size_t last_char(const char *s, size_t len)
@@ -159,26 +159,12 @@ static bool is_space(const char *s, size_t len)
            c == 0x205f || c == 0x3000;
 }
 
-/* ASCII letters, digits and the underscore, and all characters beyond ASCII that are no spaces. */
-static bool is_word(const char *s, size_t len)
+/* Gives a hit the white space that its token takes; before `done` and from `len` on stand others. */
+static void widen(const struct kvl_tokenizer *t, const char *text, size_t len, size_t done,
+                  struct tok_hit *x)
 {
-    char c = *s;
-    if (len > 1) return !is_space(s, len);
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-/* Drops a hit inside a word, and gives one the white space that its token takes. */
-static bool fit_hit(const struct kvl_tokenizer *t, const char *text, size_t len, size_t done,
-                    struct tok_hit *x)
-{
-    uint8_t flags = t->flags[x->id];
+    uint8_t flags = t->flags ? t->flags[x->id] : 0;
     size_t end = x->begin + x->len, n;
-    if (flags & TOK_SINGLE) {
-        n = last_char(text, x->begin);
-        if (n && is_word(text + x->begin - n, n)) return false;
-        n = kvl_utf8_len(text + end, len - end);
-        if (n && is_word(text + end, n)) return false;
-    }
     if (flags & TOK_LSTRIP)
         while (x->begin > done && (n = last_char(text, x->begin)) > 0 &&
                is_space(text + x->begin - n, n))
@@ -186,24 +172,30 @@ static bool fit_hit(const struct kvl_tokenizer *t, const char *text, size_t len,
     if (flags & TOK_RSTRIP)
         while ((n = kvl_utf8_len(text + end, len - end)) > 0 && is_space(text + end, n)) end += n;
     x->len = end - x->begin;
-    return true;
 }
 
 /* Of hits in ascending order, the shorter before the longer, keeps the leftmost, then the longest. */
 static void keep_leftmost(const struct kvl_tokenizer *t, const char *text, size_t len,
                           struct hits *h)
 {
-    size_t kept = 0, searched = 0, done = 0;
+    size_t kept = 0, done = 0;
     for (size_t i = 0; i < h->n; i++) {
         struct tok_hit x = h->hit[i];
         if (i + 1 < h->n && h->hit[i + 1].begin == x.begin) continue;
-        if (x.begin < searched) continue;
-        searched = x.begin + x.len;
-        if (x.begin < done || !fit_hit(t, text, len, done, &x)) continue;
+        if (x.begin < done) continue;
+        widen(t, text, len, done, &x);
         done = x.begin + x.len;
         h->hit[kept++] = x;
     }
     h->n = kept;
+}
+
+static int keep_longest(const struct kvl_tokenizer *t, const char *text, size_t len, struct hits *h)
+{
+    KVL_TRY(drop_overlaps(h, len));
+    for (size_t i = 0; i < h->n; i++)
+        widen(t, text, i + 1 < h->n ? h->hit[i + 1].begin : len, 0, &h->hit[i]);
+    return KVL_OK;
 }
 
 int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
@@ -221,7 +213,7 @@ int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t
     if (rc == KVL_OK && h.n > 0 && t->added)
         keep_leftmost(t, text, len, &h);
     else if (rc == KVL_OK && h.n > 0)
-        rc = drop_overlaps(&h, len);
+        rc = keep_longest(t, text, len, &h);
     if (rc != KVL_OK) {
         free(h.hit);
         return kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);

@@ -2,7 +2,7 @@
 #include "wtype.h"
 
 /* kernels of wtypes.def: what gemv does with x. */
-enum { any = false, int16 = true };
+enum { any = false, int16 = true, k16 = true };
 
 static const struct kvl_wtype_row wtype_rows[] = {
 #define KVL_WTYPE_PLAIN(name_, number, bytes, word_, exponent_)                                    \

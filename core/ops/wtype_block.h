@@ -165,12 +165,17 @@ KVL_BLOCK void kvl_q6_k_eight(float *y, const uint8_t *block, int32_t i)
     }
 }
 
-/* The sixteen values of the IQ4 types, by steps that grow with their size. */
+/* Byte `i` of sixteen signed ones: in words, since a GPU keeps an array that is indexed in memory. */
+KVL_BLOCK float kvl_block_signed(uint64_t low, uint64_t high, int32_t i)
+{
+    return (float)(int8_t)((i < 8 ? low : high) >> 8 * (i & 7));
+}
+
+/* The sixteen values of the IQ4 types, by steps that grow with their size: -127 -104 -83 -65 -49 -35 -22 -10
+ * 1 13 25 38 53 69 89 113. */
 KVL_BLOCK float kvl_block_iq4(int32_t nibble)
 {
-    const int8_t value[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
-                               1,    13,   25,  38,  53,  69,  89,  113 };
-    return (float)value[nibble];
+    return kvl_block_signed(0xf6eaddcfbfad9881u, 0x7159453526190d01u, nibble);
 }
 
 /* IQ4_NL: as Q4_0, through the table. */
@@ -195,10 +200,11 @@ KVL_BLOCK void kvl_iq4_xs_eight(float *y, const uint8_t *block, int32_t i)
  * of exponent, one of mantissa. */
 KVL_BLOCK void kvl_mxfp4_eight(float *y, const uint8_t *block, int32_t i)
 {
-    const int8_t value[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+    const uint64_t plus = 0x0c08060403020100u, minus = 0xf4f8fafcfdfeff00u; /* 0 1 2 3 4 6 8 12 */
     uint32_t e = block[0]; /* 2^(e - 128), of which the first two are subnormal */
     float d = kvl_block_bits(e < 2 ? 0x200000u << e : (e - 1) << 23);
-    for (int32_t j = 0; j < 8; j++) y[j] = d * (float)value[kvl_block_nibble(block + 1, i, j)];
+    for (int32_t j = 0; j < 8; j++)
+        y[j] = d * kvl_block_signed(plus, minus, kvl_block_nibble(block + 1, i, j));
 }
 
 #endif

@@ -168,8 +168,9 @@ static void answer_free(struct answer *x)
 static int answer_read(struct analyze *z, const struct kvl_sample *sample,
                        const struct kvl_question *q, struct answer *x)
 {
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(z->model);
-    KVL_TRY(kvl_encode(t, q->text, strlen(q->text), KVL_ENCODE_CONTINUE, &x->question, z->err));
+    const struct kvl_prompt *prompt = kvl_group_prompt(z->work, z->group);
+    const struct kvl_tokenizer *t = kvl_prompt_inside(prompt);
+    KVL_TRY(kvl_prompt_question(prompt, q, &x->question, z->err));
     KVL_TRY(kvl_encode(t, q->answer, strlen(q->answer), KVL_ENCODE_CONTINUE, &x->expected, z->err));
     if (x->question.n == 0 || x->expected.n == 0)
         return kvl_fail(z->err, KVL_EINVAL, "%s: a question or an answer without tokens",
@@ -435,6 +436,9 @@ static int analyze_plan(struct analyze *z)
         KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
                            &z->s, z->err));
+    if (z->s.models.n)
+        return kvl_fail(z->err, KVL_EINVAL, "models: %zu of them, analyze takes one: --model FILE",
+                        z->s.models.n);
     z->s.speed.on = false;
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);

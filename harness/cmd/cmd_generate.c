@@ -1,16 +1,26 @@
-/* kvlab generate: continues a prompt, greedily, under a policy if wanted. */
+/* kvlab generate: continues a prompt, greedily or drawn, under a policy if wanted. */
+#include "answer.h"
 #include "args.h"
 #include "cmds.h"
 #include "guard.h"
 #include "policy_spec.h"
 #include "prefill.h"
+#include "prompt.h"
 #include "stop.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     GENERATE_KEY_IDS = 0x100,
+    GENERATE_KEY_CHAT,
+    GENERATE_KEY_SYSTEM,
+    GENERATE_KEY_TEMPERATURE,
+    GENERATE_KEY_TOP_P,
+    GENERATE_KEY_TOP_K,
+    GENERATE_KEY_MIN_P,
+    GENERATE_KEY_ANSWERS,
     GENERATE_KEY_SHOW,
     GENERATE_KEY_SEED,
     GENERATE_KEY_SNAPSHOTS,
@@ -20,21 +30,36 @@ enum {
 struct generate_args {
     struct kvl_args base;
     struct kvl_model_args model;
-    const char *prompt, *ids, *policy, *snapshots;
+    const char *prompt, *ids, *policy, *snapshots, *chat, *system;
     int32_t n;
     int64_t seed;
+    struct kvl_sampling sampling;
     bool show_ids, no_end;
 };
 
 static const struct argp_option generate_options[] = {
     { "prompt", 'p', "TEXT", 0, "what to continue", 0 },
     { "ids", GENERATE_KEY_IDS, "1,2,3", 0, "the same as token ids, BOS included", 0 },
+    { "chat", GENERATE_KEY_CHAT, "NAME", 0,
+      "put the prompt in a chat template: auto (that of the model file), none (default), or a name",
+      0 },
+    { "system", GENERATE_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
     { NULL, 'n', "N", 0, "new tokens at most (default 32)", 0 },
     { "policy", 'P', "NAME[:budget=B,prefill=own,OPTION=V,...]", 0,
       "under which to decode (default full)", 0 },
     { "snapshots", GENERATE_KEY_SNAPSHOTS, "DIR", 0,
       "load the prefilled prompt from DIR, or save it there", 0 },
-    { "seed", GENERATE_KEY_SEED, "N", 0, "for policies that draw random numbers (default 0)", 0 },
+    { "temperature", GENERATE_KEY_TEMPERATURE, "T", 0,
+      "draw tokens from softmax(logits / T) (default 0: the best one)", 0 },
+    { "top-p", GENERATE_KEY_TOP_P, "P", 0,
+      "of the fewest tokens with a probability of P together (default 1: of all)", 0 },
+    { "top-k", GENERATE_KEY_TOP_K, "K", 0, "of the K best ones (default 0: of all)", 0 },
+    { "min-p", GENERATE_KEY_MIN_P, "P", 0,
+      "of those with at least P of the best one's probability (default 0)", 0 },
+    { "answers", GENERATE_KEY_ANSWERS, "N", 0,
+      "so many, as forks of the prompt that decode together (default 1)", 0 },
+    { "seed", GENERATE_KEY_SEED, "N", 0,
+      "of draws, and for policies that draw random numbers (default 0)", 0 },
     { "ignore-end", GENERATE_KEY_NO_END, NULL, 0, "go on after an end token", 0 },
     { "show-ids", GENERATE_KEY_SHOW, NULL, 0, "print the new ids instead of text", 0 },
     { 0 }
@@ -46,6 +71,37 @@ static int generate_number(const struct generate_args *a, const char *what, cons
     if (kvl_parse_i64(text, out) == KVL_OK && *out >= min && *out <= max) return KVL_OK;
     return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\" is out of range, want %lld to %lld", what,
                     text, (long long)min, (long long)max);
+}
+
+static int generate_share(const struct generate_args *a, const char *what, const char *text,
+                          double max, double *out)
+{
+    if (kvl_parse_f64(text, out) == KVL_OK && *out >= 0.0 && *out <= max) return KVL_OK;
+    return kvl_fail(a->base.err, KVL_EINVAL, "%s: \"%s\" is out of range, want 0 to %g", what, text,
+                    max);
+}
+
+/* What belongs to draws; ARGP_ERR_UNKNOWN: another one. */
+static int generate_draws(struct generate_args *a, int key, const char *arg)
+{
+    struct kvl_sampling *s = &a->sampling;
+    int64_t n = 0;
+    int rc = KVL_OK;
+    switch (key) {
+    case GENERATE_KEY_TEMPERATURE:
+        return generate_share(a, "--temperature", arg, 100.0, &s->temperature);
+    case GENERATE_KEY_TOP_P: return generate_share(a, "--top-p", arg, 1.0, &s->top_p);
+    case GENERATE_KEY_MIN_P: return generate_share(a, "--min-p", arg, 1.0, &s->min_p);
+    case GENERATE_KEY_TOP_K:
+        rc = generate_number(a, "--top-k", arg, 0, 1 << 24, &n);
+        s->top_k = (int32_t)n;
+        return rc;
+    case GENERATE_KEY_ANSWERS:
+        rc = generate_number(a, "--answers", arg, 1, KVL_ASK_MAX, &n);
+        s->n = (int32_t)n;
+        return rc;
+    default: return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static error_t generate_parse(int key, char *arg, struct argp_state *state)
@@ -61,6 +117,8 @@ static error_t generate_parse(int key, char *arg, struct argp_state *state)
         rc = generate_number(a, "-n", arg, 0, INT32_MAX, &n);
         a->n = (int32_t)n;
         break;
+    case GENERATE_KEY_CHAT: a->chat = arg; break;
+    case GENERATE_KEY_SYSTEM: a->system = arg; break;
     case 'P': a->policy = arg; break;
     case GENERATE_KEY_SEED: rc = generate_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
     case GENERATE_KEY_SNAPSHOTS: a->snapshots = arg; break;
@@ -69,7 +127,9 @@ static error_t generate_parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_ARG:
         rc = kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want --prompt TEXT, no other words", arg);
         break;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+        rc = generate_draws(a, key, arg);
+        if (rc == ARGP_ERR_UNKNOWN) return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
 }
@@ -78,7 +138,7 @@ static const struct argp_child generate_children[] = { { &kvl_model_argp, 0, NUL
 static const struct argp generate_argp = {
     .options = generate_options,
     .parser = generate_parse,
-    .doc = "Greedy continuation of a prompt.  The prompt is prefilled densely but for its last "
+    .doc = "Continuation of a prompt.  The prompt is prefilled densely but for its last "
            "token, which is the first step under the policy; with prefill=own the policy reads all "
            "of it.",
     .children = generate_children,
@@ -92,22 +152,45 @@ struct generate {
     struct kvl_policy_spec spec;
     struct kvl_planned *planned;
     struct kvl_snapshots snapshots;
+    struct kvl_prompt chat;
     struct kvl_tokens prompt;
-    float *logits;
+    struct kvl_ask_room room;
     struct kvl_err *err;
 };
+
+/* The text, in its template where one was asked for. */
+static int generate_text(struct generate *g)
+{
+    const struct generate_args *a = g->a;
+    struct kvl_sample sample = { 0 };
+    KVL_TRY(kvl_encode(kvl_prompt_inside(&g->chat), a->prompt, strlen(a->prompt), KVL_ENCODE_BOS,
+                       &sample.tokens, g->err));
+    sample.context = strdup(a->prompt);
+    int rc = sample.context ? kvl_prompt_context(&g->chat, &sample, g->err)
+                            : kvl_fail(g->err, KVL_ENOMEM, "out of memory for the prompt");
+    if (rc == KVL_OK && g->chat.chat.chat)
+        rc = kvl_chat_after(&g->chat.chat, "", 0, &sample.tokens, g->err);
+    g->prompt = sample.tokens;
+    free(sample.context);
+    return rc;
+}
 
 static int generate_prompt(struct generate *g)
 {
     const struct generate_args *a = g->a;
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(g->model);
     if (!a->prompt == !a->ids)
         return kvl_fail(g->err, KVL_EINVAL, "want one of --prompt TEXT and --ids 1,2,3");
+    const char *chat = a->chat ? a->chat : "none";
+    if (a->ids && strcmp(chat, "none") != 0)
+        return kvl_fail(g->err, KVL_EINVAL, "--chat: goes with --prompt, not with --ids");
+    KVL_TRY(kvl_prompt_open(g->model, chat, a->system, &g->chat, g->err));
+    if (a->system && !g->chat.chat.chat)
+        return kvl_fail(g->err, KVL_EINVAL, "--system: without a chat template, want --chat auto");
     if (a->ids)
         KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(g->model)->n_vocab, &g->prompt.id,
                               &g->prompt.n, g->err));
     else
-        KVL_TRY(kvl_encode(t, a->prompt, strlen(a->prompt), KVL_ENCODE_BOS, &g->prompt, g->err));
+        KVL_TRY(generate_text(g));
     if (g->prompt.n == 0) return kvl_fail(g->err, KVL_EINVAL, "an empty prompt, want a token");
     int64_t end = (int64_t)g->prompt.n + a->n, limit = kvl_model_shape(g->model)->n_ctx_train;
     if (end > limit && !a->model.allow_overlong)
@@ -146,8 +229,7 @@ static int generate_engine(struct generate *g)
     KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));
     KVL_TRY(kvl_prefill_type_parse(g->a->model.prefill_type, &desc.prefill_type, g->err));
     KVL_TRY(kvl_prefill_kv_parse(g->a->model.prefill_kv, &desc.prefill_kv_host, g->err));
-    g->logits = kvl_alloc((size_t)kvl_model_shape(g->model)->n_vocab, sizeof *g->logits);
-    if (!g->logits) return kvl_fail(g->err, KVL_ENOMEM, "out of memory for logits");
+    KVL_TRY(kvl_ask_room_create(kvl_model_shape(g->model)->n_vocab, &g->room, g->err));
     KVL_TRY(kvl_engine_create(&desc, &g->engine, g->err));
     kvl_engine_set_stop(g->engine, kvl_stop_flag());
     return KVL_OK;
@@ -170,16 +252,58 @@ static int generate_show(const struct generate *g, int32_t id, bool first)
 
 static int generate_steps(struct generate *g, struct kvl_session *s)
 {
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(g->model);
+    const struct kvl_sampling *how = &g->a->sampling;
+    uint64_t stream = kvl_sampler_stream(how, 0, 0, 0);
     int32_t id = g->prompt.id[g->prompt.n - 1];
     for (int32_t i = 0; i < g->a->n; i++) {
-        KVL_TRY(kvl_session_decode(&s, 1, &id, g->logits, g->err));
-        id = kvl_argmax(g->logits, kvl_model_shape(g->model)->n_vocab);
-        if (kvl_tokenizer_ends(t, id) && !g->a->no_end) break;
+        KVL_TRY(kvl_session_decode(&s, 1, &id, g->room.logits, g->err));
+        id = kvl_sampler_token(&g->room.sampler, how, stream, i, g->room.logits,
+                               kvl_model_shape(g->model)->n_vocab);
+        if (kvl_prompt_ends(&g->chat, id) && !g->a->no_end) break;
         KVL_TRY(generate_show(g, id, i == 0));
     }
     putchar('\n');
     return KVL_OK;
+}
+
+/* A fork of the prompt, up to the tokens that are decoded. */
+static int generate_fork(struct generate *g, const struct kvl_session *s, int32_t answer,
+                         struct kvl_ask *out)
+{
+    *out = (struct kvl_ask){ .feed = g->prompt.id + g->prompt.n - 1,
+                             .n_feed = 1,
+                             .max_new = g->a->n,
+                             .prompt = g->a->no_end ? NULL : &g->chat,
+                             .sampling = &g->a->sampling,
+                             .stream = kvl_sampler_stream(&g->a->sampling, 0, 0, answer) };
+    KVL_TRY(kvl_ask_begin(out, kvl_model_shape(g->model), g->err));
+    return kvl_session_fork(s, &out->session, g->err);
+}
+
+/* One after the other, a line with its number before each text. */
+static int generate_print(const struct generate *g, const struct kvl_ask *ask)
+{
+    for (int32_t i = 0; i < g->a->sampling.n; i++) {
+        if (!g->a->show_ids) printf("--- %d of %d\n", i + 1, g->a->sampling.n);
+        for (int32_t k = 0; k < ask[i].n_id; k++) KVL_TRY(generate_show(g, ask[i].id[k], k == 0));
+        putchar('\n');
+    }
+    return KVL_OK;
+}
+
+static int generate_answers(struct generate *g, const struct kvl_session *s)
+{
+    int32_t n = g->a->sampling.n;
+    struct kvl_ask *ask = kvl_alloc((size_t)n, sizeof *ask), *all[KVL_ASK_MAX];
+    if (!ask) return kvl_fail(g->err, KVL_ENOMEM, "out of memory for %d answers", n);
+    int rc = KVL_OK;
+    for (int32_t i = 0; i < n; i++) all[i] = &ask[i];
+    for (int32_t i = 0; i < n && rc == KVL_OK; i++) rc = generate_fork(g, s, i, &ask[i]);
+    if (rc == KVL_OK && g->a->n > 0) rc = kvl_ask_decode(all, n, g->model, &g->room, g->err);
+    if (rc == KVL_OK) rc = generate_print(g, ask);
+    for (int32_t i = 0; i < n; i++) kvl_ask_free(&ask[i]);
+    kvl_free(ask);
+    return rc;
 }
 
 static int generate_session(struct generate *g)
@@ -196,7 +320,7 @@ static int generate_session(struct generate *g)
         rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
     if (rc == KVL_OK && g->spec.own && n > 0)
         rc = kvl_session_prefill(s, g->prompt.id, n, NULL, false, g->err);
-    if (rc == KVL_OK) rc = generate_steps(g, s);
+    if (rc == KVL_OK) rc = g->a->sampling.n > 1 ? generate_answers(g, s) : generate_steps(g, s);
     kvl_session_destroy(s);
     kvl_guard_policy(NULL);
     return rc;
@@ -204,6 +328,10 @@ static int generate_session(struct generate *g)
 
 static int generate_run(struct generate *g)
 {
+    if (g->a->sampling.n > 1 && !(g->a->sampling.temperature > 0.0))
+        return kvl_fail(g->err, KVL_EINVAL,
+                        "--answers: %d without a temperature are all the same, want --temperature",
+                        g->a->sampling.n);
     KVL_TRY(generate_prompt(g));
     KVL_TRY(generate_plan(g));
     KVL_TRY(kvl_snapshots_open(&g->snapshots, g->a->snapshots, g->err));
@@ -214,19 +342,21 @@ static int generate_run(struct generate *g)
 
 int cmd_generate(int argc, char **argv, struct kvl_err *err)
 {
-    struct generate_args a = { .n = 32 };
+    struct generate_args a = { .n = 32, .sampling = kvl_greedy };
     struct generate g = { .a = &a, .err = err };
     bool done;
     a.model.args = &a.base;
     KVL_TRY(kvl_registry_create(&a.model.registry, err));
     int rc = kvl_args_parse(&generate_argp, argc, argv, &a, &done, err);
     if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &g.device, &g.model, err);
+    a.sampling.seed = (uint64_t)a.seed;
     if (rc == KVL_OK && !done) rc = generate_run(&g);
     kvl_engine_destroy(g.engine);
     kvl_planned_destroy(g.planned);
     kvl_policy_spec_free(&g.spec);
     kvl_tokens_free(&g.prompt);
-    kvl_free(g.logits);
+    kvl_prompt_close(&g.chat);
+    kvl_ask_room_free(&g.room);
     kvl_model_close(g.model);
     kvl_registry_destroy(a.model.registry);
     return rc;

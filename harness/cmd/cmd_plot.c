@@ -1,6 +1,7 @@
 /* kvlab plot: a figure from logs. */
 #include "args.h"
 #include "cmds.h"
+#include "home.h"
 #include "plot.h"
 
 #include <errno.h>
@@ -24,7 +25,8 @@ enum {
     PLOT_LENGTH,
     PLOT_BUDGET,
     PLOT_POLICY,
-    PLOT_STRICT
+    PLOT_STRICT,
+    PLOT_COLUMNS
 };
 
 struct plot_args {
@@ -34,12 +36,15 @@ struct plot_args {
     const char *out, *formats;
     struct kvl_plot_filter filter;
     bool list;
+    int columns; /* of a page that the picture is for; 0 = not said */
 };
 
 static const struct argp_option plot_options[] = {
     { "list", PLOT_LIST, NULL, 0, "figures that there are", 0 },
     { "out", 'o', "DIR", 0, "folder for picture, table and script (default: .)", 0 },
-    { "format", PLOT_FORMAT, "LIST", 0, "svg, png or both (default: svg,png)", 0 },
+    { "format", PLOT_FORMAT, "LIST", 0, "svg, png, pdf: one or more (default: svg,png)", 0 },
+    { "columns", PLOT_COLUMNS, "N", 0,
+      "for a paper: panels in 1 column (PDF 3.4 inches wide) or 2 (7 inches)", 0 },
     { "task", PLOT_TASK, "NAME", 0, "only this task", 1 },
     { "protocol", PLOT_PROTOCOL, "NAME", 0, "only this protocol", 1 },
     { "length", PLOT_LENGTH, "N", 0, "only this context length, in tokens", 1 },
@@ -72,6 +77,10 @@ static error_t plot_parse(int key, char *arg, struct argp_state *state)
     case PLOT_BUDGET: a->filter.budget = arg; break;
     case PLOT_POLICY: a->filter.policies = arg; break;
     case PLOT_STRICT: a->filter.strict = true; break;
+    case PLOT_COLUMNS:
+        a->columns = strcmp(arg, "1") == 0 ? 1 : strcmp(arg, "2") == 0 ? 2 : 0;
+        if (!a->columns) rc = kvl_fail(a->base.err, KVL_EINVAL, "--columns %s: want 1 or 2", arg);
+        break;
     case ARGP_KEY_ARGS:
         a->word = state->argv + state->next;
         a->n_words = (size_t)(state->argc - state->next);
@@ -229,33 +238,6 @@ static int plot_filter(const struct kvl_results *r, const struct kvl_plot_filter
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* The folder of the .gp files: where the sources are, or beside an installed program. */
-static int plot_home(char *home, size_t room, struct kvl_err *err)
-{
-    char exe[1024] = "";
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    char *slash = n > 0 ? strrchr(exe, '/') : NULL;
-    if (slash) *slash = '\0';
-    const char *chosen = getenv("KVL_HOME");
-    const char *const roots[] = { chosen ? chosen : KVL_SOURCE_DIR, exe, exe, exe };
-    const char *const below[] = { "plots", "plots", "../plots", "../share/kvlab/plots" };
-    size_t n_places = chosen ? 1 : sizeof roots / sizeof roots[0];
-    for (size_t i = 0; i < n_places; i++) {
-        char style[1400];
-        snprintf(home, room, "%s/%s", roots[i], below[i]);
-        snprintf(style, sizeof style, "%s/style.gp", home);
-        if (access(style, R_OK) != 0) continue;
-        char *real = realpath(home, NULL);
-        if (real) snprintf(home, room, "%s", real);
-        free(real);
-        return KVL_OK;
-    }
-    return kvl_fail(err, KVL_EIO,
-                    "%s/plots/style.gp: not found; set KVL_HOME to the folder that "
-                    "has plots/",
-                    roots[0]);
-}
-
 static int plot_write(const char *folder, const char *name, const char *suffix,
                       const struct kvl_buf *text, struct kvl_err *err)
 {
@@ -284,6 +266,22 @@ static int plot_folder(const char *folder, struct kvl_err *err)
         *p = c;
         if (!c) return KVL_OK;
     }
+}
+
+/* `to` as seen from the folder `from`, both absolute and real: a script goes where its folder goes. */
+static void plot_relative(const char *from, const char *to, char *out, size_t room)
+{
+    size_t same = 0, len = 0;
+    for (size_t i = 0; from[i] == to[i] || (!from[i] && to[i] == '/') || (!to[i] && from[i] == '/');
+         i++) {
+        if ((!from[i] || from[i] == '/') && (!to[i] || to[i] == '/')) same = i;
+        if (!from[i] || !to[i]) break;
+    }
+    out[0] = '\0';
+    for (const char *p = from + same; *p; p++)
+        if (*p == '/' && p[1]) len += (size_t)snprintf(out + len, room - len, "../");
+    snprintf(out + len, room - len, "%s", to[same] == '/' ? to + same + 1 : to + same);
+    if (!out[0]) snprintf(out, room, ".");
 }
 
 /* ---- gnuplot ------------------------------------------------------------------------------- */
@@ -360,16 +358,19 @@ static int plot_draw(const char *folder, const char *name, const char *format, s
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-static int plot_script(const struct kvl_figure *f, const struct kvl_plot *plot, struct kvl_buf *out,
-                       struct kvl_err *err)
+static int plot_script(const struct plot_args *a, const struct kvl_figure *f,
+                       const struct kvl_plot *plot, struct kvl_buf *out, struct kvl_err *err)
 {
-    char home[1200];
-    KVL_TRY(plot_home(home, sizeof home, err));
+    char absolute[1200], home[4096];
+    KVL_TRY(kvl_home("plots", "style.gp", absolute, sizeof absolute, err));
+    char *folder = realpath(a->out, NULL);
+    plot_relative(folder ? folder : "", absolute, home, sizeof home);
+    free(folder);
     int rc = kvl_buf_printf(out,
                             "# %s; drawn again by: gnuplot %s.gp, or gnuplot -e \"format='svg'\" "
                             "%s.gp\nif (!exists('format')) format = 'png'\n"
-                            "data = '%s.dat'\nout = '%s.'.format\nhome = '%s'\n",
-                            f->title, f->name, f->name, f->name, f->name, home);
+                            "data = '%s.dat'\nout = '%s.'.format\nhome = '%s'\npage_columns = %d\n",
+                            f->title, f->name, f->name, f->name, f->name, home, a->columns);
     if (rc == KVL_OK) rc = kvl_buf_add(out, plot->script.data, plot->script.len);
     if (rc == KVL_OK)
         rc = kvl_buf_printf(out, "load home.'/style.gp'\nload home.'/fig_%s.gp'\n", f->name);
@@ -379,10 +380,14 @@ static int plot_script(const struct kvl_figure *f, const struct kvl_plot *plot, 
 static int plot_formats(const struct plot_args *a, const char *folder, const char *name,
                         struct kvl_err *err)
 {
-    if (strcmp(a->formats, "svg") == 0 || strcmp(a->formats, "png") == 0)
-        return plot_draw(folder, name, a->formats, err);
-    KVL_TRY(plot_draw(folder, name, "svg", err));
-    return plot_draw(folder, name, "png", err);
+    for (const char *p = a->formats; *p;) {
+        char one[8];
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
+        KVL_TRY(plot_draw(folder, name, one, err));
+        p += strcspn(p, ",");
+        p += *p == ',';
+    }
+    return KVL_OK;
 }
 
 static int plot_files(const struct plot_args *a, const struct kvl_figure *f,
@@ -390,7 +395,7 @@ static int plot_files(const struct plot_args *a, const struct kvl_figure *f,
 {
     struct kvl_buf script = { 0 };
     int rc = plot_folder(a->out, err);
-    if (rc == KVL_OK) rc = plot_script(f, plot, &script, err);
+    if (rc == KVL_OK) rc = plot_script(a, f, plot, &script, err);
     if (rc == KVL_OK) rc = plot_write(a->out, f->name, ".dat", &plot->table, err);
     if (rc == KVL_OK) rc = plot_write(a->out, f->name, ".gp", &script, err);
     if (rc == KVL_OK) rc = plot_formats(a, a->out, f->name, err);
@@ -404,7 +409,7 @@ static int plot_make(const struct plot_args *a, const struct kvl_figure *f, stru
     struct kvl_plot plot = { 0 };
     KVL_TRY(kvl_results_load(a->word + 1, a->n_words - 1, &r, err));
     int rc = plot_filter(&r, &a->filter, err);
-    if (rc == KVL_OK) rc = kvl_plot_build(&r, f, &a->filter, &plot, err);
+    if (rc == KVL_OK) rc = kvl_plot_build(&r, f, &a->filter, (size_t)a->columns, &plot, err);
     kvl_results_free(&r);
     if (rc == KVL_OK) rc = plot_files(a, f, &plot, err);
     if (rc == KVL_OK && !plot.n_points)
@@ -412,6 +417,17 @@ static int plot_make(const struct plot_args *a, const struct kvl_figure *f, stru
                 f->name, plot.n_failed, plot.n_failed == 1 ? "" : "s");
     kvl_plot_free(&plot);
     return rc;
+}
+
+static bool plot_formats_known(const char *list)
+{
+    bool known = *list;
+    for (const char *p = list; *p && known;) {
+        size_t n = strcspn(p, ",");
+        known = n == 3 && (!strncmp(p, "svg", 3) || !strncmp(p, "png", 3) || !strncmp(p, "pdf", 3));
+        p += n + (p[n] == ',');
+    }
+    return known && list[strlen(list) - 1] != ',';
 }
 
 int cmd_plot(int argc, char **argv, struct kvl_err *err)
@@ -425,11 +441,9 @@ int cmd_plot(int argc, char **argv, struct kvl_err *err)
         plot_list();
         return KVL_OK;
     }
-    const char *const formats[] = { "svg", "png", "svg,png", "png,svg" };
-    bool known = false;
-    for (size_t i = 0; i < 4; i++) known |= strcmp(a.formats, formats[i]) == 0;
-    if (!known)
-        return kvl_fail(err, KVL_EINVAL, "--format %s: want svg, png or svg,png", a.formats);
+    if (!plot_formats_known(a.formats))
+        return kvl_fail(err, KVL_EINVAL, "--format %s: want svg, png, pdf or a list of them",
+                        a.formats);
     if (a.n_words < 2)
         return kvl_fail(err, KVL_EINVAL,
                         "plot wants a figure and logs: kvlab plot FIGURE LOG...; "

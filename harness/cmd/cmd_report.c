@@ -2,8 +2,11 @@
 #include "args.h"
 #include "cmds.h"
 #include "export.h"
+#include "folders.h"
+#include "page.h"
 #include "report.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +18,8 @@ enum {
     REPORT_STAGES,
     REPORT_EVIDENCE,
     REPORT_QUALITY,
-    REPORT_METHOD
+    REPORT_METHOD,
+    REPORT_HTML
 };
 
 struct report_args {
@@ -23,7 +27,7 @@ struct report_args {
     char **log;
     size_t n_logs;
     unsigned by; /* an enum kvl_block_key or 0 */
-    const char *vs;
+    const char *vs, *html;
     bool csv, summary, detail;
     enum kvl_detail which; /* of detail */
 };
@@ -41,6 +45,9 @@ static const struct argp_option report_options[] = {
       0 },
     { "stages", REPORT_STAGES, NULL, 0, "scores of the stages of answers (two_stage_retr)", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
+    { "html", REPORT_HTML, "FILE", 0,
+      "one page for a browser: tables that sort, charts, cards of the methods, settings, errors",
+      0 },
     { 0 }
 };
 
@@ -79,6 +86,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_BY: rc = report_by_parse(a, arg); break;
     case REPORT_VS: a->vs = arg; break;
     case REPORT_CSV: a->csv = true; break;
+    case REPORT_HTML: a->html = arg; break;
     case REPORT_SUMMARY: a->summary = true; break;
     case REPORT_STAGES: rc = report_detail_parse(a, KVL_DETAIL_STAGES); break;
     case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;
@@ -106,21 +114,45 @@ static const struct argp report_argp = {
            "n/ctx: questions and contexts."
 };
 
+/* Written beside its name and renamed when it is whole. */
+static int report_html(const struct kvl_results *r, const char *path, struct kvl_err *err)
+{
+    char part[4096];
+    struct kvl_registry *registry = NULL;
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return kvl_fail(err, KVL_EINVAL, "--html: a path of %zu bytes is too long", strlen(path));
+    KVL_TRY(kvl_make_folders(path, err));
+    KVL_TRY(kvl_registry_create(&registry, err));
+    FILE *out = fopen(part, "w");
+    int rc = out ? kvl_page_write(r, registry, out, err)
+                 : kvl_fail(err, KVL_EIO, "%s: cannot create: %s", part, strerror(errno));
+    kvl_registry_destroy(registry);
+    bool failed = out && ferror(out);
+    failed |= out && fclose(out) != 0;
+    if (rc == KVL_OK && (failed || rename(part, path) != 0))
+        rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno));
+    if (rc != KVL_OK && out) remove(part);
+    if (rc == KVL_OK) printf("%s\n", path);
+    return rc;
+}
+
 int cmd_report(int argc, char **argv, struct kvl_err *err)
 {
     struct report_args a = { 0 };
     bool done;
     KVL_TRY(kvl_args_parse(&report_argp, argc, argv, &a, &done, err));
     if (done) return KVL_OK;
-    if (a.csv + a.summary + a.detail + (a.by != 0) + (a.vs != NULL) > 1)
+    if (a.csv + a.summary + a.detail + (a.by != 0) + (a.vs != NULL) + (a.html != NULL) > 1)
         return kvl_fail(
             err, KVL_EINVAL,
-            "--by, --vs, --summary, --stages, --evidence, --quality, --method and --csv: "
+            "--by, --vs, --summary, --stages, --evidence, --quality, --method, --csv and --html: "
             "want one of them at a time");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;
-    if (a.csv)
+    if (a.html)
+        rc = report_html(&r, a.html, err);
+    else if (a.csv)
         rc = kvl_export_cells(&r, KVL_EXPORT_CSV, stdout, err);
     else if (a.summary)
         rc = kvl_report_summary(&r, stdout, err);

@@ -5,9 +5,11 @@
 
 /* A file that holds a vocabulary and no weights is enough here. */
 #include "kvl/gguf.h"
+#include "kvl/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TOKENIZE_LIMIT = 1 << 30, TOKENIZE_KEY_IDS = 1, TOKENIZE_KEY_DECODE };
 
@@ -15,7 +17,7 @@ struct tokenize_args {
     struct kvl_args base;
     struct kvl_model_args model;
     const char *file;
-    bool ids, decode, bos, special, cont;
+    bool ids, decode, bos, special, cont, info;
 };
 
 static const struct argp_option tokenize_options[] = {
@@ -24,6 +26,7 @@ static const struct argp_option tokenize_options[] = {
     { "bos", 'b', NULL, 0, "add BOS and EOS where the model file says so", 0 },
     { "special", 's', NULL, 0, "text that spells a control token is that token", 0 },
     { "continue", 'c', NULL, 0, "the text continues another: no prefix space", 0 },
+    { "info", 'n', NULL, 0, "no text: say which tokenizer it is, and its BOS, EOS and ends", 0 },
     { 0 }
 };
 
@@ -37,6 +40,7 @@ static error_t tokenize_parse(int key, char *arg, struct argp_state *state)
     case 'b': a->bos = true; return 0;
     case 's': a->special = true; return 0;
     case 'c': a->cont = true; return 0;
+    case 'n': a->info = true; return 0;
     case ARGP_KEY_ARG:
         if (a->file)
             return kvl_args_fail(
@@ -52,7 +56,9 @@ static const struct argp tokenize_argp = {
     .options = tokenize_options,
     .parser = tokenize_parse,
     .args_doc = "FILE|-",
-    .doc = "Token ids of a text: one token a line, id and text, or with --ids the ids alone.",
+    .doc = "Token ids of a text: one token a line, id and text, or with --ids the ids alone.  The "
+           "model "
+           "is a GGUF file or a Hugging Face folder.",
     .children = tokenize_children,
 };
 
@@ -127,22 +133,49 @@ static int tokenize_text(const struct tokenize_args *a, const struct kvl_tokeniz
     return rc;
 }
 
-static int tokenize_file(const struct tokenize_args *a, struct kvl_err *err)
+static int tokenize_info(const struct kvl_tokenizer *t, struct kvl_err *err)
 {
-    struct kvl_gguf *gguf;
-    struct kvl_tokenizer *t = NULL;
-    if (!a->file) return kvl_fail(err, KVL_EINVAL, "no file, want a path or - for standard input");
+    struct kvl_buf text = { 0 };
+    int rc = kvl_tokenizer_describe(t, &text);
+    if (rc == KVL_OK)
+        fwrite(text.data, 1, text.len, stdout);
+    else
+        kvl_fail(err, rc, "no memory for a few lines");
+    kvl_buf_free(&text);
+    return rc;
+}
+
+static int tokenize_check(const struct tokenize_args *a, struct kvl_err *err)
+{
+    if (a->info && (a->file || a->ids || a->decode || a->bos || a->special || a->cont))
+        return kvl_fail(err, KVL_EINVAL, "--info goes with --model alone");
+    if (!a->file && !a->info)
+        return kvl_fail(err, KVL_EINVAL, "no file, want a path or - for standard input");
     if (a->ids && a->decode)
         return kvl_fail(err, KVL_EINVAL, "--ids and --decode exclude each other");
     if (!a->model.model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
-    KVL_TRY(kvl_gguf_open(a->model.model, &gguf, err));
-    int rc = kvl_tokenizer_create(gguf, &t, err);
-    if (rc == KVL_OK)
-        rc = tokenize_text(a, t, err);
-    else
-        kvl_fail_at(err, rc, "%s", a->model.model);
+    return KVL_OK;
+}
+
+static int tokenize_open(const char *path, struct kvl_tokenizer **out, struct kvl_err *err)
+{
+    struct kvl_gguf *gguf;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return kvl_tokenizer_from_hf(path, out, err);
+    KVL_TRY(kvl_gguf_open(path, &gguf, err));
+    int rc = kvl_tokenizer_create(gguf, out, err);
+    if (rc != KVL_OK) kvl_fail_at(err, rc, "%s", path);
+    kvl_gguf_close(gguf); /* the tokenizer keeps nothing of it */
+    return rc;
+}
+
+static int tokenize_file(const struct tokenize_args *a, struct kvl_err *err)
+{
+    struct kvl_tokenizer *t = NULL;
+    KVL_TRY(tokenize_check(a, err));
+    KVL_TRY(tokenize_open(a->model.model, &t, err));
+    int rc = a->info ? tokenize_info(t, err) : tokenize_text(a, t, err);
     kvl_tokenizer_destroy(t);
-    kvl_gguf_close(gguf);
     return rc;
 }
 

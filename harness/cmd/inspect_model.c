@@ -1,6 +1,7 @@
 /* A model file or folder in a dozen lines. */
 #include "inspect_model.h"
 
+#include "kvl/chat.h"
 #include "kvl/gguf.h"
 #include "kvl/model.h"
 #include "machine.h"
@@ -72,10 +73,15 @@ static void inspect_types(const struct kvl_gguf *g)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
+/* Which one sweeps and `generate --chat auto` would use. */
 static void inspect_template(const struct kvl_model *m)
 {
     const char *text = kvl_tokenizer_template(kvl_model_tokenizer(m));
-    printf("%-14s %s\n", "chat template", text ? "yes" : "none");
+    const struct kvl_chat *chat = text ? kvl_chat_recognise(text) : NULL;
+    printf("%-14s %s\n", "chat template",
+           chat   ? kvl_chat_name(chat)
+           : text ? "of no family that is known; want chat: none, or a name"
+                  : "none; prompts are raw text");
 }
 
 static int inspect_memory(const struct kvl_model *m, struct kvl_err *err)

@@ -9,8 +9,10 @@
 #include "report.h"
 #include "runner.h"
 #include "stop.h"
+#include "sweep_models.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 
 enum {
     SWEEP_KEY_STALE = 0x280,
+    SWEEP_KEY_CHAT,
     SWEEP_KEY_DRY,
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LOG,
@@ -28,6 +31,7 @@ enum {
     SWEEP_KEY_SNAPSHOTS,
     SWEEP_KEY_STATS,
     SWEEP_KEY_STRICT,
+    SWEEP_KEY_SYSTEM,
     SWEEP_KEY_TASK_PLUGIN
 };
 
@@ -35,6 +39,12 @@ static const struct argp_option sweep_options[] = {
     { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
     { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
       "a value that replaces the configuration's, as YAML (repeatable)", 0 },
+    { "chat", SWEEP_KEY_CHAT, "NAME", 0,
+      "chat template of the prompts: auto (default: that of the model file, none where it has "
+      "none), "
+      "none, or a name such as chatml",
+      0 },
+    { "system", SWEEP_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
     { "dry-run", SWEEP_KEY_DRY, NULL, 0,
       "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
@@ -124,6 +134,8 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &a->model;
         break;
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
+    case SWEEP_KEY_CHAT: rc = kvl_sweep_override(a, "chat", "--chat", arg, true); break;
+    case SWEEP_KEY_SYSTEM: rc = kvl_sweep_override(a, "system", "--system", arg, true); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
@@ -226,6 +238,7 @@ struct sweep {
     struct kvl_snapshots snapshots;
     struct kvl_buf log_path;
     struct kvl_log *log;
+    struct kvl_sweep_done *done;
     struct kvl_err *err;
 };
 
@@ -333,7 +346,7 @@ static bool sweep_cell_failed(const struct sweep *w, size_t cell)
     size_t n = (size_t)w->s.contexts * (size_t)w->s.questions;
     bool failed = p->failed;
     for (size_t i = 0; p->outcome && i < n; i++)
-        failed = failed || (p->outcome[i].have && p->outcome[i].failed);
+        failed = failed || (p->outcome[i].have && p->outcome[i].failed && !p->outcome[i].absent);
     for (size_t i = 0; i < json_array_size(p->text); i++)
         failed = failed || json_is_string(json_object_get(json_array_get(p->text, i), "error"));
     return failed;
@@ -373,6 +386,7 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
 {
     const struct kvl_run_stats *stats = &r->stats;
     size_t failed = sweep_n_failed(w);
+    *w->done = (struct kvl_sweep_done){ stats->n_samples, stats->n_speed, stats->n_errors, failed };
     if (w->a->stats) sweep_print_stats(r);
     if (!w->a->quiet) {
         KVL_TRY(sweep_table(w));
@@ -380,11 +394,20 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
                (long long)stats->n_samples, (long long)stats->n_speed, (long long)stats->n_errors,
                w->log_path.data);
     }
-    if (w->a->strict && (failed > 0 || stats->n_errors > 0))
-        return kvl_fail(w->err, KVL_EPOLICY,
-                        "%s: %zu cells have failures, %lld errors in this run (--strict)",
-                        w->log_path.data, failed, (long long)stats->n_errors);
     return KVL_OK;
+}
+
+static int sweep_strict(const struct sweep *w, const struct kvl_sweep_done *done, size_t models)
+{
+    if (!w->a->strict || (done->n_failed == 0 && done->n_errors == 0 && models == 0)) return KVL_OK;
+    if (models > 0)
+        return kvl_fail(w->err, KVL_EPOLICY,
+                        "%zu models failed, %zu cells have failures, %lld errors in this run "
+                        "(--strict)",
+                        models, done->n_failed, (long long)done->n_errors);
+    return kvl_fail(w->err, KVL_EPOLICY,
+                    "%s: %zu cells have failures, %lld errors in this run (--strict)",
+                    w->log_path.data, done->n_failed, (long long)done->n_errors);
 }
 
 static bool sweep_has_plugin(const struct kvl_work *work)
@@ -497,12 +520,10 @@ static int sweep_check_refused(const struct sweep *w)
     return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
 }
 
-static int sweep_all(struct sweep *w, const char *file, const char *name)
+/* The sweep of one model. */
+static int sweep_model(struct sweep *w)
 {
     struct kvl_sweep_args *a = w->a;
-    KVL_TRY(sweep_flags(a));
-    KVL_TRY(
-        kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     KVL_TRY(sweep_plan(w));
     if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
@@ -512,6 +533,53 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(sweep_open_log(w));
     KVL_TRY(sweep_check_memory(w));
     return sweep_run(w);
+}
+
+/* In a process of its own. */
+static int sweep_of(void *user, const char *model, struct kvl_sweep_done *done, struct kvl_err *err)
+{
+    struct sweep *w = user;
+    free(w->s.model);
+    if (!(w->s.model = strdup(model))) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    w->err = err;
+    w->done = done;
+    if (w->a->dry_run) printf("%s\n", model);
+    int rc = sweep_model(w);
+    (void)kvl_log_close(w->log, NULL);
+    return rc;
+}
+
+static int sweep_models(struct sweep *w)
+{
+    size_t failed;
+    struct kvl_buf path = { 0 };
+    struct kvl_shard shard;
+    KVL_TRY(kvl_shard_parse(w->a->shard, &shard, w->err));
+    if (sweep_log_path(&w->s, w->a, shard, &path) != KVL_OK)
+        return kvl_fail(w->err, KVL_ENOMEM, "out of memory for the log's path");
+    struct kvl_sweep_models m = {
+        .sweep = &w->s, .log = w->a->dry_run ? NULL : path.data, .run = sweep_of, .user = w
+    };
+    struct kvl_sweep_done sum;
+    int rc = kvl_sweep_models(&m, &sum, &failed, w->err);
+    if (rc == KVL_OK && !w->a->quiet && !w->a->dry_run)
+        printf("\n%zu models, %zu failed; every table: kvlab report %s\n", w->s.models.n, failed,
+               path.data);
+    kvl_buf_free(&path);
+    return rc == KVL_OK ? sweep_strict(w, &sum, failed) : rc;
+}
+
+static int sweep_all(struct sweep *w, const char *file, const char *name)
+{
+    struct kvl_sweep_args *a = w->a;
+    struct kvl_sweep_done done = { 0 };
+    KVL_TRY(sweep_flags(a));
+    KVL_TRY(
+        kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
+    if (w->s.models.n) return sweep_models(w);
+    w->done = &done;
+    KVL_TRY(sweep_model(w));
+    return sweep_strict(w, &done, 0);
 }
 
 int kvl_sweep_command(struct kvl_sweep_args *a, const char *file, const char *name,

@@ -2,12 +2,15 @@
 #include "apart.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+enum { APART_POLL_MS = 100 };
 
 static bool apart_write(int fd, const void *data, size_t len)
 {
@@ -42,14 +45,16 @@ void kvl_apart_ended(int status, char *out, size_t size)
         snprintf(out, size, "ended with exit code %d", WEXITSTATUS(status));
 }
 
-/* Lives no longer than the parent, which alone decides what a signal to stop means. */
-static void apart_bind(pid_t parent)
+/* Lives no longer than the parent, which alone decides what a signal to stop means; or hands it on, so
+ * that one from a terminal must not come twice. */
+static void apart_bind(const struct kvl_apart *a, pid_t parent)
 {
     static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
     struct sigaction ignore = { .sa_handler = SIG_IGN };
     sigemptyset(&ignore.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    for (size_t i = 0; !a->stop && i < sizeof numbers / sizeof numbers[0]; i++)
         sigaction(numbers[i], &ignore, NULL);
+    if (a->stop) setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it died before that call */
 }
@@ -58,17 +63,30 @@ static void apart_bind(pid_t parent)
 static _Noreturn void apart_child(const struct kvl_apart *a, int fd, pid_t parent)
 {
     struct kvl_err err = { 0 };
-    apart_bind(parent);
+    apart_bind(a, parent);
     int rc = a->run(a->user, a->out, &err);
     bool told = apart_write(fd, &rc, sizeof rc) && apart_write(fd, &err, sizeof err) &&
                 (rc != KVL_OK || apart_write(fd, a->out, a->bytes));
     _exit(told ? 0 : 1);
 }
 
+/* Until there is something to read. */
+static void apart_wait(const struct kvl_apart *a, int fd, pid_t pid)
+{
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    bool told = false;
+    while (a->stop && poll(&p, 1, APART_POLL_MS) <= 0) {
+        if (!*a->stop || told) continue;
+        kill(pid, *a->stop);
+        told = true;
+    }
+}
+
 /* What the child said, once it has ended. */
 static int apart_hear(const struct kvl_apart *a, int fd, pid_t pid, struct kvl_err *err)
 {
     char how[96];
+    apart_wait(a, fd, pid);
     int rc, status = 0;
     struct kvl_err why;
     bool told = apart_read(fd, &rc, sizeof rc) && apart_read(fd, &why, sizeof why) &&

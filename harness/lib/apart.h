@@ -14,6 +14,9 @@ struct kvl_apart {
     size_t bytes;
     int died;        /* the failure that it is when the process ends without an answer */
     const char *who; /* of that failure's message: "who crashed (signal 11, ...)" */
+    /* NULL: signals to stop mean nothing to the child.  Else it stops by itself when it gets one: this is the
+     * parent's flag (stop.h), and a signal that raised it is handed on, once. */
+    const volatile int *stop;
 };
 
 /* Returns what `run` returned in a child, or `died`; KVL_ENOMEM: there is no process. */

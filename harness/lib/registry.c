@@ -247,6 +247,10 @@ static int registry_check_task(const struct kvl_task *t, struct kvl_err *err)
     if (!t->score != !t->chance)
         return kvl_fail(err, KVL_ETASK,
                         "task %s: score and chance go together, it has only one of them", t->name);
+    if (!t->open != !t->close || (t->open && !t->score))
+        return kvl_fail(err, KVL_ETASK,
+                        "task %s: open, close and score go together, it lacks one of them",
+                        t->name);
     if (!t->score && t->opts_size < sizeof(struct kvl_reading))
         return kvl_fail(err, KVL_ETASK,
                         "task %s: asks nothing, and its options have %zu bytes, want those of "

@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "kvl/model.h"
+#include "prompt.h"
 
 /* Evidence recall of an answer. */
 struct kvl_recall {
@@ -28,9 +29,12 @@ struct kvl_ask {
     struct kvl_session *session; /* owned */
     const int32_t *feed;         /* [n_feed], n_feed >= 1; borrowed */
     int32_t n_feed, i_feed;
-    int32_t max_new;               /* answer tokens at most */
-    const struct kvl_watch *watch; /* borrowed */
-    int64_t shared_blocks;         /* see kvl_kv_measure */
+    int32_t max_new;                     /* answer tokens at most */
+    const struct kvl_watch *watch;       /* borrowed */
+    const struct kvl_prompt *prompt;     /* borrowed: what ends an answer; NULL: nothing does */
+    const struct kvl_sampling *sampling; /* borrowed; NULL: greedy */
+    uint64_t stream;                     /* of its draws (sampler.h) */
+    int64_t shared_blocks;               /* see kvl_kv_measure */
     /* results */
     int32_t *id; /* [n_id], room for max_new; end token not included */
     int32_t n_id;

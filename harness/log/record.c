@@ -293,23 +293,54 @@ json_t *kvl_record_observed(const struct kvl_outcome *o)
                      "meta_bytes", kvl_record_real(o->meta), "tiers", kvl_record_tiers(o->tiers));
 }
 
+/* What the file says of the question, for scripts that score it again, and what is known of evidence. */
+static json_t *record_row(const struct kvl_question *q)
+{
+    json_t *row = json_loads(q->row, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    return json_pack("{s:o, s:b, s:b}", "row", row ? row : json_null(), "evidence_weak",
+                     (q->flags & KVL_EVIDENCE_WEAK) != 0, "evidence_lost",
+                     (q->flags & KVL_EVIDENCE_LOST) != 0);
+}
+
+json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct kvl_buf *text,
+                           const struct kvl_outcome *o)
+{
+    json_t *all = list ? list : json_array();
+    json_t *one =
+        json_pack("{s:o, s:o, s:s, s:o, s:o}", "prediction", kvl_record_text(text->data, text->len),
+                  "ids", record_ids(ask), "stop", ask->end ? "end" : "length", "official",
+                  kvl_record_real(o->official), "strict", kvl_record_real(o->strict));
+    if (all && one && json_array_append_new(all, one) == 0) return all;
+    json_decref(all);
+    return NULL;
+}
+
+/* Of all answers. */
+static int32_t record_n_new(const struct kvl_answer *a)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < a->n; i++) n += a->ask[i].n_id;
+    return n;
+}
+
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
 {
     const struct kvl_ask *ask = a->ask;
     const struct kvl_outcome *o = &a->outcome;
-    char seed[17];
+    char seed[17], prompt[17];
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)a->seed);
-    json_t *what =
-        json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:b, s:o, s:o}", "cell", a->cell->id, "context",
-                  a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
-                  "question_tok", a->question_tok, "joint", a->joint, "depth",
-                  kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
+    snprintf(prompt, sizeof prompt, "%016llx", (unsigned long long)a->prompt);
+    json_t *what = json_pack(
+        "{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:b, s:o, s:o}", "cell", a->cell->id, "context",
+        a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
+        "question_tok", a->question_tok, "prompt_hash", prompt, "joint", a->joint, "depth",
+        kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
     json_t *said =
-        json_pack("{s:o, s:o, s:o, s:i}", "prediction",
+        json_pack("{s:o, s:o, s:o, s:O?, s:i}", "prediction",
                   o->failed ? json_null() : kvl_record_text(a->prediction, a->prediction_len),
                   "ids", o->failed ? json_null() : record_ids(ask), "stop",
-                  o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "n_new_tok",
-                  o->failed ? 0 : ask->n_id);
+                  o->failed ? json_null() : json_string(ask->end ? "end" : "length"), "answers",
+                  a->answers, "n_new_tok", o->failed ? 0 : record_n_new(a));
     json_t *scores = json_pack("{s:o, s:o, s:o, s:o, s:o}", "official",
                                kvl_record_real(o->official), "strict", kvl_record_real(o->strict),
                                "sub", record_subs(o), "recall", kvl_record_real(o->recall),
@@ -317,6 +348,7 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
     json_t *cost = json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns),
                              "prefill_ns", kvl_record_ns(o->prefill_ns), "error",
                              o->failed ? kvl_record_path_text(ask->error.msg) : json_null());
+    if (a->q->row) what = kvl_record_add(what, record_row(a->q));
     json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("sample", run), what), said);
     r = kvl_record_add(kvl_record_add(r, scores), kvl_record_observed(o));
     return kvl_record_add(kvl_record_add(r, kvl_record_method(&o->method)), cost);
@@ -351,6 +383,8 @@ void kvl_outcome_of(const json_t *sample, struct kvl_outcome *out)
         .official = outcome_number(sample, "official"),
         .strict = outcome_number(sample, "strict"),
         .recall = outcome_number(sample, "recall"),
+        .context_tok = outcome_number(sample, "context_tok"),
+        .lost = json_is_true(json_object_get(sample, "evidence_lost")),
         .attended_tok = outcome_number(sample, "attended_tok"),
         .dense_tok = outcome_number(sample, "dense_tok"),
         .kv_read = outcome_number(sample, "kv_read_bytes_per_tok"),
@@ -481,14 +515,26 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 
 /* ---- error ----------------------------------------------------------------------------------- */
 
+static json_t *error_fields(const struct kvl_cell *c, const char *model, int32_t context,
+                            int32_t question, int status, const char *message)
+{
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:s, s:o}", "cell", c ? json_string(c->id) : json_null(), "key",
+        c ? kvl_record_path_text(c->key) : json_null(), "model", kvl_record_path_text(model),
+        "context", context >= 0 ? json_integer(context) : json_null(), "question",
+        question >= 0 ? json_integer(question) : json_null(), "status", kvl_status_name(status),
+        "message", kvl_record_path_text(message));
+}
+
+json_t *kvl_record_model_error(const char *run, const char *model, int status, const char *message)
+{
+    return kvl_record_add(kvl_record_start("error", run),
+                          error_fields(NULL, model, -1, -1, status, message));
+}
+
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message)
 {
-    json_t *fields =
-        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o}", "cell", c ? json_string(c->id) : json_null(),
-                  "key", c ? kvl_record_path_text(c->key) : json_null(), "context",
-                  context >= 0 ? json_integer(context) : json_null(), "question",
-                  question >= 0 ? json_integer(question) : json_null(), "status",
-                  kvl_status_name(status), "message", kvl_record_path_text(message));
-    return kvl_record_add(kvl_record_start("error", run), fields);
+    return kvl_record_add(kvl_record_start("error", run),
+                          error_fields(c, NULL, context, question, status, message));
 }

@@ -33,7 +33,9 @@ json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS]);
 struct kvl_outcome {
     bool have;   /* a sample was committed */
     bool failed; /* it has no score */
-    double official, strict, recall;
+    bool absent; /* there is no such question: files end, and groups of questions do */
+    bool lost;   /* its evidence was cut off */
+    double official, strict, recall, context_tok;
     struct kvl_outcome_sub sub[KVL_TASK_SUBS];
     int32_t n_sub;
     double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
@@ -53,6 +55,7 @@ struct kvl_quality_layers {
 struct kvl_quality_means {
     bool have;
     bool failed;
+    bool absent;                             /* there is no such question */
     struct kvl_quality_layers select, dense; /* dense: layers that the policy left so */
     double kl, same;                         /* over steps */
 };
@@ -61,12 +64,15 @@ struct kvl_quality_means {
 struct kvl_answer {
     const struct kvl_cell *cell;
     const struct kvl_question *q;
-    const struct kvl_ask *ask;
+    const struct kvl_ask *ask; /* [n]; the first one is shown where one is */
+    int32_t n;
+    json_t *answers;        /* of several (kvl_record_answers); else NULL */
     const char *prediction; /* raw bytes, NUL-terminated */
     size_t prediction_len;
     int32_t context, question, context_tok, question_tok;
     uint64_t seed;
-    bool joint; /* context and question tokenise to the same tokens together */
+    uint64_t prompt; /* hash of its tokens */
+    bool joint;      /* context and question tokenise to the same tokens together */
     struct kvl_outcome outcome;
 };
 
@@ -101,6 +107,9 @@ struct kvl_run_info {
 json_t *kvl_record_sources(const struct kvl_sweep *s);
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info);
 json_t *kvl_record_sample(const char *run, const struct kvl_answer *a);
+/* Adds one of several answers to a list (NULL: a new one), which is stolen; NULL: no memory. */
+json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct kvl_buf *text,
+                           const struct kvl_outcome *o);
 /* outcome [contexts * questions] of the cell and quality [contexts * s->quality.questions],
  * complete. */
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
@@ -118,6 +127,9 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 /* cell NULL, context or question -1: null. */
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message);
+
+/* A model of a sweep of several that did not run at all. */
+json_t *kvl_record_model_error(const char *run, const char *model, int status, const char *message);
 
 /* The numbers of a committed sample, back from its record; `out` is replaced: zeroed, or of an earlier
  * one. */

@@ -229,6 +229,7 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
                            kvl_kv_type_name(s->kv_type), s->device));
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
+    KVL_TRY(kvl_prompt_key(kvl_group_prompt(w, g), b));
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;data=%016llx;length=%d;depth=%.15g",
                            g->task->task->name, g->task->task->version, g->task->options,
                            (unsigned long long)g->task->data, g->length, g->depth));

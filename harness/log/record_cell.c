@@ -1,6 +1,7 @@
 /* The record of a cell: what its samples add up to. */
 #include "record.h"
 
+#include "config_prompt.h"
 #include "record_parts.h"
 #include "stats.h"
 
@@ -104,12 +105,13 @@ static json_t *cell_evidence(const struct kvl_sweep *s, const struct kvl_outcome
 {
     static const char *const names[] = { "attended_right", "attended_wrong", "missed_right",
                                          "missed_wrong", "unknown" };
-    json_int_t count[5] = { 0 };
+    json_int_t count[5] = { 0 }, lost = 0;
     for (size_t i = 0; i < (size_t)s->contexts * (size_t)s->questions; i++) {
         const struct kvl_outcome *o = &outcome[i];
         if (o->failed || !isfinite(o->official)) continue;
         int wrong = o->official < 0.5, missed = o->recall < 1.0;
         count[isfinite(o->recall) ? 2 * missed + wrong : 4]++;
+        lost += o->lost;
     }
     json_t *cells = json_object();
     for (size_t i = 0; i < 5; i++)
@@ -117,6 +119,11 @@ static json_t *cell_evidence(const struct kvl_sweep *s, const struct kvl_outcome
             json_decref(cells);
             return NULL;
         }
+    /* Of those, whose evidence was cut off before any policy read it. */
+    if (lost && json_object_set_new(cells, "lost", json_integer(lost)) != 0) {
+        json_decref(cells);
+        return NULL;
+    }
     return cells;
 }
 
@@ -147,15 +154,14 @@ static json_t *cell_tiers(const struct kvl_sweep *s, const struct kvl_outcome *o
 }
 
 /* Of the contexts that were prefilled, each counted once. */
-static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
-                           const struct kvl_outcome *outcome)
+static double cell_prefill(const struct kvl_sweep *s, const struct kvl_outcome *outcome)
 {
     double ns = 0.0, tok = 0.0;
     for (int32_t i = 0; i < s->contexts; i++) {
         double v = outcome[(size_t)i * (size_t)s->questions].prefill_ns;
         if (!(v > 0.0)) continue;
         ns += v;
-        tok += c->length;
+        tok += outcome[(size_t)i * (size_t)s->questions].context_tok;
     }
     return ns > 0.0 ? tok / (ns * 1e-9) : (double)NAN;
 }
@@ -163,7 +169,8 @@ static double cell_prefill(const struct kvl_sweep *s, const struct kvl_cell *c,
 static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
                             const struct kvl_outcome *outcome, struct kvl_record_column *col)
 {
-    size_t n = (size_t)s->contexts * (size_t)s->questions;
+    size_t n = 0;
+    for (size_t i = 0; i < (size_t)s->contexts * (size_t)s->questions; i++) n += !outcome[i].absent;
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, official));
     json_t *r = json_pack("{s:I, s:I, s:I, s:o}", "n", (json_int_t)col->n, "n_contexts",
                           (json_int_t)column_contexts(col), "n_errors", (json_int_t)(n - col->n),
@@ -183,7 +190,7 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, wall_ns));
     return kvl_record_add(r, json_pack("{s:o, s:o, s:o, s:f, s:o}", "chance",
                                        kvl_record_real(c->chance), "prefill_tok_per_s",
-                                       kvl_record_real(cell_prefill(s, c, outcome)),
+                                       kvl_record_real(cell_prefill(s, outcome)),
                                        "decode_tok_per_s", json_null(), "wall_s",
                                        column_sum(col) * 1e-9, "t_end", kvl_record_now()));
 }
@@ -202,9 +209,18 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
 {
     struct kvl_record_column col;
     json_t *r = kvl_record_add(kvl_record_start("cell", run), kvl_record_point(c));
-    r = kvl_record_add(r, json_pack("{s:o, s:s}", "depth",
+    bool raw = !c->chat || strcmp(c->chat, "none") == 0;
+    struct kvl_buf sampling = { 0 };
+    if (kvl_sampling_print(&s->sampling, &sampling) != KVL_OK) {
+        json_decref(r);
+        return NULL;
+    }
+    r = kvl_record_add(r, json_pack("{s:o, s:s, s:s, s:o, s:s?}", "depth",
                                     c->depth < 0.0 ? json_null() : json_real(c->depth), "protocol",
-                                    kvl_protocol_name(c->protocol)));
+                                    kvl_protocol_name(c->protocol), "chat", raw ? "none" : c->chat,
+                                    "system", kvl_record_path_text(raw ? NULL : s->system),
+                                    "sampling", sampling.data));
+    kvl_buf_free(&sampling);
     json_t *numbers = NULL;
     if (kvl_record_column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);

@@ -238,7 +238,7 @@ static json_t *quality_numbers(struct quality_cell *q)
     json_int_t n = 0, failed = 0;
     for (int32_t i = 0; i < q->s->contexts * want->questions; i++) {
         n += !q->quality[i].failed;
-        failed += q->quality[i].failed;
+        failed += q->quality[i].failed && !q->quality[i].absent;
     }
     return json_pack("{s:i, s:i, s:o, s:I, s:I, s:o, s:o, s:o, s:o}", "questions", want->questions,
                      "steps", want->steps, "top", quality_tops(want), "n", n, "n_errors", failed,

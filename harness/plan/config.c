@@ -4,6 +4,7 @@
 #include "args.h"
 #include "config_analyze.h"
 #include "config_point.h"
+#include "config_prompt.h"
 #include "config_quality.h"
 #include "config_text.h"
 #include "policy_spec.h"
@@ -127,24 +128,83 @@ static int config_name(struct kvl_yaml *y, yaml_node_t *v, const char *key, void
     return KVL_OK;
 }
 
-static int config_model(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+/* Relative to the file. */
+static int config_path(const struct config *c, struct kvl_yaml *y, const yaml_node_t *v,
+                       const char *key, const char *text, char **out)
 {
-    struct config *c = user;
-    const char *text;
     struct kvl_buf path = { 0 };
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
     bool relative = text[0] != '/' && y->lines && c->model_dir;
     if (!text[0]) return kvl_yaml_fail(y, v, key, "is empty, want the path of a GGUF file");
     if (kvl_buf_printf(&path, "%s%s%s", relative ? c->model_dir : "", relative ? "/" : "", text))
         return config_memory(y, key);
-    free(c->s->model);
-    c->s->model = path.data;
+    free(*out);
+    *out = path.data;
+    return KVL_OK;
+}
+
+static int config_model(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    return config_path(c, y, v, key, text, &c->s->model);
+}
+
+/* Paths are no ranges, whatever dots they have. */
+static int config_models(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    kvl_texts_free(&c->s->models);
+    if (kvl_yaml_len(v) == 0) return kvl_yaml_fail(y, v, key, "is an empty list, want paths");
+    for (size_t i = 0; i < kvl_yaml_len(v); i++) {
+        const char *text;
+        char *path = NULL;
+        const yaml_node_t *at = kvl_yaml_at(y, v, i);
+        KVL_TRY(kvl_yaml_text(y, at, key, &text));
+        KVL_TRY(config_path(c, y, at, key, text, &path));
+        int rc = kvl_texts_add(&c->s->models, path);
+        free(path);
+        if (rc != KVL_OK) return config_memory(y, key);
+    }
+    return KVL_OK;
+}
+
+static bool config_overridden(const struct kvl_yaml *y, const char *path)
+{
+    for (size_t i = 0; i < y->n_overrides; i++)
+        if (strcmp(y->override[i].path, path) == 0) return true;
+    return false;
+}
+
+/* One model, or several: what the command line names counts alone. */
+static int config_settle_models(const struct kvl_yaml *y, struct kvl_sweep *s)
+{
+    bool flag = config_overridden(y, "model");
+    if (s->model && s->models.n && flag == config_overridden(y, "models"))
+        return kvl_yaml_fail(y, NULL, "models", "beside model, want one of the two");
+    if (s->model && s->models.n && !flag) {
+        free(s->model);
+        s->model = NULL;
+    }
+    if (!s->model && s->models.n && !(s->model = strdup(s->models.v[0])))
+        return config_memory(y, "models");
+    if (s->models.n == 1 || flag) kvl_texts_free(&s->models);
     return KVL_OK;
 }
 
 static int config_log(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return config_string(y, v, key, &((struct config *)user)->s->log);
+}
+
+static int config_chat(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_chat_read(y, v, key, &((struct config *)user)->s->chat);
+}
+
+static int config_system(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return config_string(y, v, key, &((struct config *)user)->s->system);
 }
 
 static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
@@ -412,9 +472,17 @@ static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
     return kvl_quality_read(y, v, key, &((struct config *)user)->s->quality);
 }
 
+static int config_sampling(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    return kvl_sampling_read(y, v, key, &((struct config *)user)->s->sampling);
+}
+
 static const struct kvl_yaml_key config_keys[] = {
     { "name", config_name, false },
     { "model", config_model, false },
+    { "models", config_models, false },
+    { "chat", config_chat, false },
+    { "system", config_system, false },
     { "log", config_log, false },
     { "seed", config_seed, false },
     { "kv_type", config_kv_type, false },
@@ -436,6 +504,7 @@ static const struct kvl_yaml_key config_keys[] = {
     { "exclude", config_exclude, false },
     { "speed", config_speed, true },
     { "quality", config_quality, true },
+    { "sampling", config_sampling, true },
     { "analyze", config_analyze, true },
 };
 
@@ -453,6 +522,8 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
     const struct kvl_speed *speed = &s->speed;
     if (!s->model)
         return kvl_yaml_fail(y, NULL, "model", "is missing, want the path of a GGUF file");
+    if (s->system && s->chat && strcmp(s->chat, "none") == 0)
+        return kvl_yaml_fail(y, NULL, "system", "without a chat template, want chat: auto");
     if (!accuracy && !speed->on)
         return kvl_yaml_fail(y, NULL, "lengths", "is missing, want a list of tokens");
     if (accuracy && s->tasks.n == 0)
@@ -464,6 +535,9 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
         return kvl_yaml_fail(y, NULL, "policies", "is missing, want a list of kvlab list policies");
     if (accuracy && s->budgets.n == 0 && config_budgets_needed(&s->policies))
         return kvl_yaml_fail(y, NULL, "budgets", "is missing, want a list of tokens per lane");
+    if (s->sampling.n > s->batch)
+        return kvl_yaml_fail(y, NULL, "sampling.n", "%d answers that decode together, batch is %d",
+                             s->sampling.n, s->batch);
     if (s->quality.questions > s->questions)
         return kvl_yaml_fail(y, NULL, "quality.questions", "%d of a context that is asked %d",
                              s->quality.questions, s->questions);
@@ -472,6 +546,12 @@ static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
         return kvl_yaml_fail(y, NULL, "speed.lengths", "is missing, want a list of tokens");
     if (speed->task.n == 0 && s->tasks.n == 0)
         return kvl_yaml_fail(y, NULL, "speed.task", "is missing, want one of kvlab list tasks");
+    const struct kvl_point *task = speed->task.n ? &speed->task.v[0] : &s->tasks.v[0];
+    if (task->source)
+        return kvl_yaml_fail(y, NULL, "speed.task",
+                             "%s reads contexts of any length from files, want a task that makes "
+                             "them: speed.task: kv_retrieval",
+                             task->task->name);
     const struct kvl_points *policies = speed->policies.n ? &speed->policies : &s->policies;
     if (policies->n == 0)
         return kvl_yaml_fail(y, NULL, "speed.policies", "is missing, want kvlab list policies");
@@ -511,6 +591,7 @@ static int config_walk(struct kvl_yaml *y, const char *name, struct config *c)
     struct kvl_sweep *s = c->s;
     KVL_TRY(kvl_yaml_walk(y, kvl_yaml_root(y), "", config_keys,
                           sizeof config_keys / sizeof config_keys[0], c));
+    KVL_TRY(config_settle_models(y, s));
     KVL_TRY(config_check(y, s));
     if (config_fill_defaults(s, name) != KVL_OK) return config_memory(y, "name");
     if (kvl_sweep_print(s) != KVL_OK) return config_memory(y, "text");
@@ -554,6 +635,7 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                            .questions = 1,
                            .chunk_tok = 512,
                            .batch = KVL_ASK_MAX,
+                           .sampling = kvl_greedy,
                            .analyze = kvl_analyze_defaults };
     struct config c = { .s = &s, .registry = registry };
     struct kvl_yaml y = { .override = overrides, .n_overrides = n_overrides };
@@ -583,6 +665,7 @@ void kvl_sweep_free(struct kvl_sweep *s)
     kvl_points_free(&s->policies);
     kvl_points_free(&s->speed.task);
     kvl_points_free(&s->speed.policies);
+    kvl_texts_free(&s->models);
     kvl_texts_free(&s->budgets);
     kvl_texts_free(&s->speed.budgets);
     free(s->lengths.v);
@@ -592,6 +675,8 @@ void kvl_sweep_free(struct kvl_sweep *s)
     free(s->name);
     free(s->file);
     free(s->model);
+    free(s->chat);
+    free(s->system);
     free(s->log);
     free(s->text);
     *s = (struct kvl_sweep){ 0 };

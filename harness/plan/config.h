@@ -2,6 +2,9 @@
  *
  *   name: demo                     # default: the file's name
  *   model: path/to/model.gguf      # relative to this file
+ *   models: [a.gguf, b.gguf]       # instead of model: an axis; each with contexts of its own
+ *   chat: auto                     # template of the prompts: that of the file, none, or a name
+ *   system: Be brief.              # system text of the template; default: none
  *   log: out/demo.jsonl.zst        # relative to where the program runs
  *   seed: 1
  *   kv_type: f16                   # or bf16, f32
@@ -23,6 +26,7 @@
  *   quality: {questions: 1, steps: 8, top: [10, 64, 256]}   # reference passes; default: none
  *   analyze: {what: [mass, similarity, drift], tokens: [64, 256], next: [2, 4], lag: 8,
  *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
+ *   sampling: {temperature: 0.7, top_p: 0.9, top_k: 0, min_p: 0, n: 4, seed: 1}   # default: greedy
  *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
  *   kv_limit_mib: 4096             # of the KV store; default: none
  *   chunk_tok: 512                 # prefill chunk
@@ -55,13 +59,21 @@ struct kvl_point {
     char *options; /* task: all of them; policy: the explicit ones, in table order */
     void *opts;    /* task: its options struct; policy: NULL */
     uint64_t code; /* hash of its sources, or of the shared object that it came from */
-    uint64_t data; /* task: hash of the file that it reads, 0 = none */
-    bool foreign;  /* from a plug-in: its code may crash */
-    bool own;      /* policy: `prefill: own`, it reads the context itself */
+    uint64_t data; /* task: hash of the files that it reads, 0 = none */
+    struct kvl_task_source *source; /* task: what it read, NULL = its contexts are made */
+    bool foreign;                   /* from a plug-in: its code may crash */
+    bool own;                       /* policy: `prefill: own`, it reads the context itself */
 };
 
 /* How the text of a task without questions is read; NULL: the task asks questions. */
 const struct kvl_reading *kvl_point_reading(const struct kvl_point *task);
+
+/* Contexts and, of one of them, questions that cells of a task have: as many as the sweep wants, or what
+ * the task's files hold. */
+struct kvl_sweep;
+int32_t kvl_point_contexts(const struct kvl_sweep *s, const struct kvl_point *task);
+int32_t kvl_point_questions(const struct kvl_sweep *s, const struct kvl_point *task,
+                            int32_t context);
 
 /* A growable list; items are freed by kvl_sweep_free. */
 struct kvl_points {
@@ -124,11 +136,22 @@ struct kvl_analyze {
     int32_t lag, dense_layers, wait_layers; /* 0 and -1: by the model */
 };
 
+/* How answers are made; sampler.h says what the numbers mean. */
+struct kvl_sampling {
+    double temperature; /* 0: greedy, the others mean nothing */
+    double top_p, min_p;
+    int32_t top_k, n; /* n: answers to each question */
+    uint64_t seed;
+};
+extern const struct kvl_sampling kvl_greedy;
+
 enum { KVL_ASK_MAX = 64 }; /* answers that decode together at most */
 
 struct kvl_sweep {
     char *name, *file; /* file NULL: from flags */
     char *model, *log;
+    struct kvl_texts models; /* two or more: an axis, of which `model` is one; else none */
+    char *chat, *system;     /* NULL: auto, none */
     uint64_t seed;
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;
@@ -145,6 +168,7 @@ struct kvl_sweep {
     size_t n_exclude;
     struct kvl_speed speed;
     struct kvl_quality quality;
+    struct kvl_sampling sampling;
     struct kvl_analyze analyze;
     char *text;    /* the resolved configuration, as YAML */
     char hash[33]; /* XXH3-128 of text */

@@ -65,6 +65,7 @@ void kvl_points_free(struct kvl_points *p)
     for (size_t i = 0; i < p->n; i++) {
         free(p->v[i].options);
         kvl_free(p->v[i].opts);
+        if (p->v[i].source) p->v[i].task->close(p->v[i].source);
     }
     free(p->v);
     *p = (struct kvl_points){ 0 };
@@ -88,6 +89,8 @@ struct point_entry {
     struct kvl_point point; /* name found */
     struct point_axis axis[POINT_MAX_AXES];
     size_t n_axes;
+    bool all;               /* an axis was "all": files that are not there are passed over */
+    struct kvl_err missing; /* the first of them */
 };
 
 static const struct kvl_opt *point_table(const struct kvl_point *p, size_t *size)
@@ -154,6 +157,40 @@ static int point_hash_text(struct kvl_point *p, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* The same of a task that has its contexts from files. */
+static int point_open(struct kvl_point *p, struct kvl_err *err)
+{
+    if (!p->task->open) return point_hash_text(p, err);
+    KVL_TRY(p->task->open(p->opts, &p->source, err));
+    p->data = p->source->hash;
+    return KVL_OK;
+}
+
+/* Questions that are left of a group at a part of it; a part past the end of the group: the next one's. */
+int32_t kvl_point_questions(const struct kvl_sweep *s, const struct kvl_point *task,
+                            int32_t context)
+{
+    const struct kvl_task_source *source = task->source;
+    if (!source) return s->questions;
+    for (int32_t i = 0; i < source->n_groups; i++) {
+        int32_t parts = (source->group[i] + s->questions - 1) / s->questions;
+        if (context < parts)
+            return KVL_MIN(source->group[i] - context * s->questions, s->questions);
+        context -= parts;
+    }
+    return 0;
+}
+
+int32_t kvl_point_contexts(const struct kvl_sweep *s, const struct kvl_point *task)
+{
+    const struct kvl_task_source *source = task->source;
+    int64_t parts = 0;
+    if (!source) return s->contexts;
+    for (int32_t i = 0; i < source->n_groups; i++)
+        parts += (source->group[i] + s->questions - 1) / s->questions;
+    return (int32_t)KVL_MIN(parts, s->contexts);
+}
+
 static int point_fill_policy(struct kvl_point *p, const char *options, struct kvl_err *err)
 {
     struct kvl_buf text = { 0 }, rest = { 0 }, prefill = { 0 };
@@ -178,7 +215,7 @@ static int point_add(struct point_entry *e, const char *options)
                        : kvl_registry_foreign(e->registry, p.policy);
     p.code = p.task ? kvl_registry_task_code(e->registry, p.task)
                     : kvl_registry_code(e->registry, p.policy);
-    if (rc == KVL_OK && p.task) rc = point_hash_text(&p, err);
+    if (rc == KVL_OK && p.task) rc = point_open(&p, err);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
     e->out->v = v;
@@ -186,10 +223,17 @@ static int point_add(struct point_entry *e, const char *options)
         e->out->v[e->out->n++] = p;
         return KVL_OK;
     }
+    bool passed = rc == KVL_EIO && e->all;
     free(p.options);
     kvl_free(p.opts);
+    if (p.source) p.task->close(p.source);
+    if (passed) {
+        kvl_fail(&e->missing, rc, "%s", err->msg);
+        kvl_err_clear(err);
+        return KVL_OK;
+    }
     kvl_fail_at(err, rc, "%s", point_name(&e->point));
-    return rc == KVL_EINVAL ? kvl_yaml_fail_at(e->y, e->node, e->key) : rc;
+    return rc == KVL_EINVAL || rc == KVL_EIO ? kvl_yaml_fail_at(e->y, e->node, e->key) : rc;
 }
 
 /* Every combination of the axes from `i` on, behind the options chosen so far. */
@@ -204,6 +248,35 @@ static int point_product(struct point_entry *e, size_t i, struct kvl_buf *option
         KVL_TRY(point_product(e, i + 1, options));
     }
     return KVL_OK;
+}
+
+/* "all" of a task that reads files: every choice of the option whose file is there. */
+static int point_expand(struct point_entry *e)
+{
+    size_t size;
+    if (e->kind != KVL_POINT_TASK || !e->point.task->open) return KVL_OK;
+    for (size_t a = 0; a < e->n_axes; a++) {
+        const struct kvl_opt *o = kvl_opt_find(point_table(&e->point, &size), e->axis[a].name);
+        struct kvl_texts *v = &e->axis[a].values;
+        if (!o || o->type != KVL_OPT_ENUM || v->n != 1 || strcmp(v->v[0], "all") != 0) continue;
+        kvl_texts_free(v);
+        for (int32_t i = 0; o->choices[i]; i++) KVL_TRY(kvl_texts_add(v, o->choices[i]));
+        e->all = true;
+    }
+    return KVL_OK;
+}
+
+static int point_all(struct point_entry *e)
+{
+    struct kvl_buf options = { 0 };
+    size_t before = e->out->n;
+    int rc = point_expand(e);
+    if (rc == KVL_OK) rc = point_product(e, 0, &options);
+    kvl_buf_free(&options);
+    if (rc == KVL_OK && e->out->n == before && e->all)
+        return kvl_yaml_fail(e->y, e->node, e->key, "%s: none of its files is there; %s",
+                             point_name(&e->point), e->missing.msg);
+    return rc;
 }
 
 static int point_axis_value(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
@@ -241,9 +314,8 @@ static int point_mapping(struct point_entry *e, yaml_node_t *node)
                              word, word);
     struct kvl_buf options = { 0 };
     int rc = point_find(e, name, &options);
-    if (rc == KVL_OK) rc = point_product(e, 0, &options);
     kvl_buf_free(&options);
-    return rc;
+    return rc == KVL_OK ? point_all(e) : rc;
 }
 
 static int point_everything(struct point_entry *e)
@@ -256,6 +328,24 @@ static int point_everything(struct point_entry *e)
     return KVL_OK;
 }
 
+/* The options of a word as axes of one value each: one may be "all". */
+static int point_word_all(struct point_entry *e, char *options)
+{
+    for (char *at = options, *next; at && *at; at = next) {
+        char *equal = strchr(at, '=');
+        next = strchr(at, ',');
+        if (next) *next++ = '\0';
+        if (!equal || equal == at || (next && equal > next))
+            return kvl_yaml_fail(e->y, e->node, e->key, "\"%s\" is no option, want name=value", at);
+        if (e->n_axes == POINT_MAX_AXES)
+            return kvl_yaml_fail(e->y, e->node, e->key, "more than %d options", POINT_MAX_AXES);
+        *equal = '\0';
+        e->axis[e->n_axes].name = at;
+        KVL_TRY(kvl_texts_add(&e->axis[e->n_axes++].values, equal + 1));
+    }
+    return point_all(e);
+}
+
 /* "name" or "name:a=1,b=2". */
 static int point_word(struct point_entry *e, const char *text)
 {
@@ -263,7 +353,9 @@ static int point_word(struct point_entry *e, const char *text)
     if (policy && (strcmp(text, "*") == 0 || strcmp(text, "all") == 0)) return point_everything(e);
     struct kvl_buf options = { 0 };
     int rc = point_find(e, text, &options);
-    if (rc == KVL_OK) rc = point_add(e, options.data);
+    if (rc == KVL_OK)
+        rc = e->kind == KVL_POINT_TASK && e->point.task->open ? point_word_all(e, options.data)
+                                                              : point_add(e, options.data);
     kvl_buf_free(&options);
     return rc;
 }

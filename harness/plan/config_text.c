@@ -148,10 +148,35 @@ static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
                           s->questions, s->chunk_tok, s->batch);
 }
 
+static int text_models(struct kvl_buf *b, const struct kvl_texts *p)
+{
+    KVL_TRY(kvl_buf_adds(b, "models: ["));
+    for (size_t i = 0; i < p->n; i++) {
+        if (i) KVL_TRY(kvl_buf_adds(b, ", "));
+        KVL_TRY(kvl_text_quote(b, p->v[i]));
+    }
+    return kvl_buf_adds(b, "]\n");
+}
+
+static int text_sampling(struct kvl_buf *b, const struct kvl_sampling *s)
+{
+    if (!(s->temperature > 0.0)) return KVL_OK;
+    return kvl_buf_printf(b,
+                          "sampling: {temperature: %.15g, top_p: %.15g, top_k: %d, min_p: %.15g, "
+                          "n: %d, seed: %llu}\n",
+                          s->temperature, s->top_p, s->top_k, s->min_p, s->n,
+                          (unsigned long long)s->seed);
+}
+
 static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(text_string(b, "name", s->name));
-    KVL_TRY(text_string(b, "model", s->model));
+    if (s->models.n)
+        KVL_TRY(text_models(b, &s->models));
+    else
+        KVL_TRY(text_string(b, "model", s->model));
+    if (s->chat) KVL_TRY(text_string(b, "chat", s->chat));
+    if (s->system) KVL_TRY(text_string(b, "system", s->system));
     KVL_TRY(text_string(b, "log", s->log));
     KVL_TRY(text_numbers(b, s));
     KVL_TRY(text_points(b, "tasks", &s->tasks));
@@ -164,6 +189,7 @@ static int text_all(struct kvl_buf *b, const struct kvl_sweep *s)
     for (size_t i = 0; i < s->n_exclude; i++) KVL_TRY(text_rule(b, &s->exclude[i]));
     KVL_TRY(text_speed(b, &s->speed));
     KVL_TRY(text_quality(b, &s->quality));
+    KVL_TRY(text_sampling(b, &s->sampling));
     return kvl_analyze_print(b, &s->analyze);
 }
 

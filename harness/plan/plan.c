@@ -3,6 +3,7 @@
 
 #include "apart.h"
 #include "args.h"
+#include "config_prompt.h"
 #include "guard.h"
 #include "machine.h"
 #include "policy_spec.h"
@@ -30,8 +31,11 @@ uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *tas
                           double depth, int32_t context)
 {
     uint64_t seed = kvl_seed_str(s->seed, task->task->name);
-    /* A text is the same one however it is read. */
-    if (!kvl_point_reading(task)) seed = kvl_seed_str(seed, task->options);
+    /* A text is the same one however it is read, a file wherever it lies. */
+    if (task->source)
+        seed = kvl_seed_mix(seed, task->data);
+    else if (!kvl_point_reading(task))
+        seed = kvl_seed_str(seed, task->options);
     seed = kvl_seed_mix(seed, (uint64_t)length);
     uint64_t place = depth < 0.0 ? UINT64_MAX : (uint64_t)(depth * 1e9 + 0.5);
     seed = kvl_seed_mix(seed, place);
@@ -49,11 +53,17 @@ static bool context_has_spans(const struct kvl_question *q, size_t bytes)
 }
 
 /* What the rest relies on: a task may come from a plug-in. */
-static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
-                         const struct kvl_sample *s, struct kvl_err *err)
+const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct kvl_group *g)
 {
-    int32_t wanted = task->score ? req->n_questions : 0;
-    if (!s->context || s->tokens.n != req->length_tok)
+    return g->speed || kvl_point_reading(g->task) ? &w->raw : &w->asks;
+}
+
+static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
+                         int32_t wanted, const struct kvl_sample *s, struct kvl_err *err)
+{
+    bool whole = req->source ? s->tokens.n >= 1 && s->tokens.n <= req->length_tok
+                             : s->tokens.n == req->length_tok;
+    if (!s->context || !whole)
         return kvl_fail(err, KVL_ETASK, "task %s: made a context of %d tokens, want %d", task->name,
                         s->context ? s->tokens.n : 0, req->length_tok);
     if (s->n_questions != wanted)
@@ -76,20 +86,28 @@ static int context_check(const struct kvl_task *task, const struct kvl_task_requ
 int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
                          struct kvl_sample *out, struct kvl_err *err)
 {
+    const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
     struct kvl_task_request req = {
-        .tokenizer = kvl_model_tokenizer(w->model),
-        .length_tok = g->length,
+        .tokenizer = kvl_prompt_inside(prompt),
+        .length_tok = kvl_prompt_room(prompt, g->length),
         .depth = g->depth,
         .n_questions = g->speed ? 1 : w->sweep->questions,
         .seed = kvl_context_seed(w->sweep, g->task, g->length, g->depth, context),
         .index = context,
         .opts = g->task->opts,
+        .source = g->task->source,
     };
+    if (req.length_tok < 1)
+        return kvl_fail(err, KVL_EINVAL, "length %d: chat template %s takes %d tokens of it",
+                        g->length, prompt->name, g->length - req.length_tok);
+    int32_t wanted = g->speed ? 1 : kvl_point_questions(w->sweep, g->task, context);
+    if (!g->task->task->score) wanted = 0;
     kvl_guard_task(g->task->task->name);
     int rc = g->task->task->generate(&req, out, err);
     kvl_guard_task(NULL);
     KVL_TRY(rc);
-    rc = context_check(g->task->task, &req, out, err);
+    rc = context_check(g->task->task, &req, wanted, out, err);
+    if (rc == KVL_OK) rc = kvl_prompt_context(prompt, out, err);
     if (rc != KVL_OK) kvl_sample_free(out);
     return rc;
 }
@@ -113,16 +131,36 @@ static int plan_key_depth(struct kvl_buf *b, double depth)
 
 /* What tells the tasks of two cells apart.  A file is known by its contents, not by its name, and of
  * the options of how it is read those of its mode count. */
+static int plan_key_source(struct kvl_buf *b, const struct kvl_point *task)
+{
+    KVL_TRY(kvl_buf_printf(b, "data=%016llx", (unsigned long long)task->data));
+    for (const struct kvl_opt *o = task->task->opts; o && o->name; o++) {
+        if (o->type == KVL_OPT_PATH) continue;
+        KVL_TRY(kvl_buf_printf(b, ",%s=", o->name));
+        KVL_TRY(kvl_opt_value(o, task->opts, b));
+    }
+    return KVL_OK;
+}
+
 static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
 {
     const struct kvl_reading *r = kvl_point_reading(task);
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u", task->task->name, task->task->version));
     KVL_TRY(kvl_buf_adds(b, ";task_options="));
+    if (task->source) return plan_key_source(b, task);
     if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
     KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
     if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
     if (r->mode == KVL_READ_CHUNK) return kvl_buf_printf(b, "mode=chunk,chunk=%d", r->chunk);
     return kvl_buf_adds(b, "mode=decode");
+}
+
+static int plan_key_prompt(const struct kvl_work *w, struct kvl_buf *b)
+{
+    KVL_TRY(kvl_prompt_key(&w->asks, b));
+    if (!(w->sweep->sampling.temperature > 0.0)) return KVL_OK;
+    KVL_TRY(kvl_buf_adds(b, ";sampling="));
+    return kvl_sampling_print(&w->sweep->sampling, b);
 }
 
 static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
@@ -137,6 +175,7 @@ static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_b
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     KVL_TRY(plan_key_task(b, c->task));
+    if (!c->speed && !kvl_point_reading(c->task)) KVL_TRY(plan_key_prompt(w, b));
     KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
     KVL_TRY(plan_key_depth(b, c->depth));
     KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
@@ -294,7 +333,7 @@ static int plan_safely(const struct plan *p, struct kvl_cell *c)
     char who[96];
     snprintf(who, sizeof who, "the plan of policy %s", c->policy->policy->name);
     struct asked asked = { p, c };
-    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who };
+    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL };
     if (c->policy->foreign && !plan_asked(p, c) && kvl_machine_threads() <= 1)
         KVL_TRY(kvl_apart_run(&apart, &c->refused));
     return plan_create(p, c);
@@ -322,6 +361,7 @@ static void plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_ce
 static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)
 {
     c.device = p->w->sweep->device;
+    c.chat = kvl_group_prompt(p->w, g)->name;
     plan_policy(p, g, &c);
     if (kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) {
         kvl_planned_destroy(c.planned);
@@ -392,6 +432,22 @@ static int plan_add_group(struct plan *p, const struct kvl_group *g)
     return kvl_buf_add(&p->groups, g, sizeof *g) == KVL_OK ? KVL_OK : plan_memory(p->err);
 }
 
+/* What no policy changes is answered once: by `full` where the sweep has it. */
+static int plan_control_group(struct plan *p, struct kvl_group *g)
+{
+    const struct kvl_sweep *s = p->w->sweep;
+    size_t i = 0;
+    while (i < s->policies.n && strcmp(s->policies.v[i].policy->name, "full") != 0) i++;
+    struct kvl_cell c = { .task = g->task,
+                          .policy = &s->policies.v[i < s->policies.n ? i : 0],
+                          .length = g->length,
+                          .depth = g->depth,
+                          .protocol = (enum kvl_protocol)s->protocols.v[0] };
+    struct kvl_texts first = { s->budgets.v, s->budgets.n ? 1 : 0 };
+    KVL_TRY(plan_budgets(p, g, c, &first));
+    return plan_add_group(p, g);
+}
+
 static int plan_quality_group(struct plan *p, const struct kvl_point *task, int32_t length,
                               double depth)
 {
@@ -400,6 +456,7 @@ static int plan_quality_group(struct plan *p, const struct kvl_point *task, int3
         .task = task, .length = length, .depth = depth, .first = plan_n_cells(p), .mine = true
     };
     bool text = kvl_point_reading(task) != NULL;
+    if (task->source && task->source->control) return plan_control_group(p, &g);
     for (size_t i = 0; i < (text ? 1 : s->protocols.n); i++)
         for (size_t j = 0; j < s->policies.n; j++) {
             struct kvl_cell c = { .task = task,
@@ -453,12 +510,17 @@ static int plan_speed_group(struct plan *p, int32_t length)
     return plan_add_group(p, &g);
 }
 
+static bool plan_without_depth(const struct kvl_point *task)
+{
+    return kvl_point_reading(task) || (task->source && !task->source->depths);
+}
+
 static int plan_all(struct plan *p)
 {
     const struct kvl_sweep *s = p->w->sweep;
     for (size_t t = 0; t < s->tasks.n; t++)
         for (size_t l = 0; l < s->lengths.n; l++)
-            if (kvl_point_reading(&s->tasks.v[t]))
+            if (plan_without_depth(&s->tasks.v[t]))
                 KVL_TRY(plan_quality_group(p, &s->tasks.v[t], s->lengths.v[l], KVL_DEPTH_SPREAD));
             else
                 for (size_t d = 0; d < s->depths.n; d++)
@@ -481,9 +543,9 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
     for (int32_t i = 0; !g->speed && i < sample->n_questions; i++) {
         const struct kvl_question *q = &sample->question[i];
         struct kvl_tokens tokens = { 0 };
-        int rc = kvl_encode(kvl_model_tokenizer(w->model), q->text, strlen(q->text),
-                            KVL_ENCODE_CONTINUE, &tokens, err);
-        *out = KVL_MAX(*out, tokens.n + q->max_new_tok);
+        int rc = kvl_prompt_question(&w->asks, q, &tokens, err);
+        /* A length that is the most of context and question has the question. */
+        *out = KVL_MAX(*out, (g->task->source ? 0 : tokens.n) + q->max_new_tok);
         kvl_tokens_free(&tokens);
         KVL_TRY(rc);
     }
@@ -547,7 +609,7 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
     struct tried tried = { 0 };
-    struct kvl_apart apart = { plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who };
+    struct kvl_apart apart = { plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL };
     if (g->length > limit && !allow_overlong)
         return kvl_fail(p->err, KVL_EINVAL,
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
@@ -569,6 +631,21 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
     return rc;
 }
 
+/* What asks nothing needs no template, and is not refused for one. */
+static int plan_prompts(const struct plan *p)
+{
+    struct kvl_work *w = p->w;
+    const struct kvl_sweep *s = w->sweep;
+    bool asks = false;
+    for (size_t t = 0; t < s->tasks.n; t++) asks = asks || !kvl_point_reading(&s->tasks.v[t]);
+    KVL_TRY(kvl_prompt_open(w->model, "none", NULL, &w->raw, p->err));
+    return kvl_prompt_open(w->model,
+                           asks && s->chat ? s->chat
+                           : asks          ? "auto"
+                                           : "none",
+                           s->system, &w->asks, p->err);
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
@@ -580,7 +657,8 @@ int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
     if (!w) return plan_memory(err);
     w->sweep = sweep;
     w->model = model;
-    int rc = plan_all(&p);
+    int rc = plan_prompts(&p);
+    if (rc == KVL_OK) rc = plan_all(&p);
     w->cell = plan_cells(&p);
     w->n_cells = plan_n_cells(&p);
     w->group = (struct kvl_group *)(void *)p.groups.data;
@@ -599,6 +677,8 @@ void kvl_work_destroy(struct kvl_work *w)
 {
     if (!w) return;
     for (size_t i = 0; i < w->n_cells; i++) plan_free_cell(&w->cell[i]);
+    kvl_prompt_close(&w->asks);
+    kvl_prompt_close(&w->raw);
     kvl_free(w->cell);
     kvl_free(w->group);
     kvl_free(w);

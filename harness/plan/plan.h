@@ -10,6 +10,7 @@
 #include "code.h"
 #include "config.h"
 #include "kvl/model.h"
+#include "prompt.h"
 
 struct kvl_cell {
     char *key;
@@ -24,6 +25,7 @@ struct kvl_cell {
     struct kvl_err refused;      /* why */
     double chance;               /* of its task (kvl/task.h); NAN: it has none */
     const char *device;          /* the sweep's */
+    const char *chat;            /* template of its prompts; "none" */
     bool speed;
     int32_t repeat; /* of a speed cell */
 };
@@ -43,6 +45,7 @@ struct kvl_group {
 struct kvl_work {
     const struct kvl_sweep *sweep; /* borrowed, as is the model */
     struct kvl_model *model;
+    struct kvl_prompt raw, asks; /* of what is read or timed, and of what is asked */
     struct kvl_cell *cell;
     size_t n_cells;
     struct kvl_group *group;
@@ -82,7 +85,9 @@ struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point 
 /* Seed of one context: the same in every sweep, whatever else that sweep holds. */
 uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,
                           double depth, int32_t context);
-/* One context with its questions. */
+/* What stands around its contexts. */
+const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct kvl_group *g);
+/* One context with its questions, the template before it. */
 int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
                          struct kvl_sample *out, struct kvl_err *err);
 

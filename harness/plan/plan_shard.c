@@ -35,15 +35,17 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
     }
     /* One prefill for all, and one for each that reads the context itself. */
     int64_t prefills = (own < cells || cells == 0) + own;
-    *out = (struct kvl_estimate){ .prefill_tok = prefills * plan_prefill_tok(g) *
-                                                 (g->speed ? 1 : s->contexts) };
+    int32_t contexts = kvl_point_contexts(s, g->task);
+    *out = (struct kvl_estimate){ .prefill_tok =
+                                      prefills * plan_prefill_tok(g) * (g->speed ? 1 : contexts) };
     if (!g->speed && kvl_point_reading(g->task))
         out->n_text_tok = cells * s->contexts * (g->length - plan_prefill_tok(g) - 1);
     else if (g->speed)
         out->n_speed_tok = cells * (s->speed.warmup + s->speed.steps);
     else
-        out->n_samples = cells * s->contexts * s->questions;
-    if (out->n_samples) out->n_quality = cells * s->contexts * s->quality.questions;
+        for (int32_t c = 0; c < contexts; c++)
+            out->n_samples += cells * kvl_point_questions(s, g->task, c);
+    if (out->n_samples) out->n_quality = cells * contexts * s->quality.questions;
 }
 
 /* A token that sees so many others multiplies as often for its attention as by the weights: 2 x heads x
@@ -98,7 +100,7 @@ double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
 static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *g)
 {
     double cost = 0.0;
-    int32_t contexts = g->speed ? 1 : w->sweep->contexts;
+    int32_t contexts = g->speed ? 1 : kvl_point_contexts(w->sweep, g->task);
     for (size_t i = g->first; i < g->first + g->n; i++)
         cost += kvl_cell_context_cost(w, &w->cell[i]);
     return contexts * (cost + kvl_group_context_cost(w, g));

@@ -35,6 +35,7 @@ struct kvl_chart {
     struct kvl_buf legend;         /* struct kvl_chart_entry */
     struct kvl_buf subtitle;       /* text */
     size_t n_panels, n_series, n_points, n_x_ticks, n_y_ticks;
+    size_t title_lines;                /* of the longest panel title */
     size_t n_failed;                   /* samples of what is shown that have no score */
     size_t n_columns;                  /* of the grid of panels; 0 = as square as can be */
     size_t panel_w, panel_h, left;     /* pixels; 0 = those of plots/panels.gp */
@@ -100,13 +101,15 @@ kvl_chart_build kvl_chart_capture;    /* analyses: layer by layer */
 kvl_chart_build kvl_chart_drift;      /* analyses: important tokens some steps later */
 kvl_chart_build kvl_chart_breakdown;  /* parts of a decode step, stacked, a bar per policy */
 
-/* The table and the variables of the script, as texts. */
+/* The table and the variables of the script, as texts.  columns: panels beside each other, 0 = as the figure
+ * likes. */
 struct kvl_plot {
     struct kvl_buf table, script;
     size_t n_points, n_failed;
 };
 int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
-                   const struct kvl_plot_filter *filter, struct kvl_plot *out, struct kvl_err *err);
+                   const struct kvl_plot_filter *filter, size_t columns, struct kvl_plot *out,
+                   struct kvl_err *err);
 void kvl_plot_free(struct kvl_plot *p);
 
 #endif

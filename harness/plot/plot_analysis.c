@@ -72,6 +72,21 @@ static void layers_add(struct kvl_chart *c, const char *label, int rank, const j
     kvl_chart_series_end(c);
 }
 
+/* Shares of `n` answers, with their intervals. */
+static void hits_add(struct kvl_chart *c, const char *label, int rank, const json_t *list, double n)
+{
+    kvl_chart_series(c, label, rank);
+    for (size_t l = 0; l < json_array_size(list); l++) {
+        const json_t *v = json_array_get(list, l);
+        if (!json_is_number(v)) continue;
+        struct kvl_interval w = kvl_wilson(json_number_value(v), n);
+        kvl_chart_point(
+            c, &(struct kvl_chart_point){
+                   .x = (double)l, .y = 100 * w.mean, .lo = 100 * w.lo, .hi = 100 * w.hi, .n = n });
+    }
+    kvl_chart_series_end(c);
+}
+
 /* Rows of `list` whose heads were reduced by the maximum. */
 static bool row_is(const json_t *row)
 {
@@ -144,7 +159,9 @@ static void similarity_lines(struct kvl_chart *c, const json_t *a, bool hits)
         double m = kvl_json_number(row, "m");
         if (!row_is(row)) continue;
         snprintf(label, sizeof label, "top %.0f", m);
-        if (hits) layers_add(c, label, rank++, json_object_get(row, "hit"));
+        if (hits)
+            hits_add(c, label, rank++, json_object_get(row, "hit"),
+                     kvl_json_number(a, "n_answers"));
         json_array_foreach(hits ? NULL : json_object_get(row, "curve"), j, curve)
         {
             snprintf(label, sizeof label, "top %.0f, %.0f layers", m,
@@ -160,6 +177,9 @@ static int similarity_chart(const struct kvl_results *r, const struct kvl_plot_f
 {
     size_t n;
     json_t **list = analyses(r, "similarity", want, out, &n);
+    if (hits && n > 0)
+        out->no_memory |= kvl_buf_printf(&out->subtitle, "  %.0f answers per panel; bars: 95 %%.",
+                                         kvl_json_number(list[0], "n_answers")) != KVL_OK;
     for (size_t i = 0; i < n && list; i++) similarity_lines(out, list[i], hits);
     kvl_free(list);
     return KVL_OK;

@@ -162,10 +162,11 @@ int kvl_chart_breakdown(const struct kvl_figure *f, const struct kvl_results *r,
         bars_panel(out, bar, from, to);
     }
     out->no_memory |=
-        kvl_buf_printf(&out->subtitle, "%s%sMean over the timed steps of all repeats.%s",
-                       n ? kvl_result_model(r, kvl_json_text(bar[0].first, "run")) : "",
-                       n ? ".  " : "",
-                       r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "") != KVL_OK;
+        kvl_buf_printf(
+            &out->subtitle,
+            "%s%sMean over the timed steps of all repeats; each panel has its own scale.%s",
+            n ? kvl_result_model(r, kvl_json_text(bar[0].first, "run")) : "", n ? ".  " : "",
+            r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "") != KVL_OK;
     kvl_free(bar);
     (void)f;
     return KVL_OK;

@@ -38,6 +38,9 @@ static void number_add(struct kvl_chart *c, struct kvl_buf *out, size_t value)
 
 void kvl_chart_panel(struct kvl_chart *c, const char *title)
 {
+    size_t lines = 1;
+    for (const char *p = title; (p = strchr(p, '\n')); p++) lines++;
+    c->title_lines = KVL_MAX(c->title_lines, lines);
     c->n_panels++;
     c->panel_points = 0;
     quote_add(c, &c->panel_title, title);
@@ -185,9 +188,11 @@ static void script_size(struct kvl_chart *c, const struct kvl_chart_entry *entry
     size_t h = c->panel_h ? c->panel_h : 250;
     size_t width = left + n_columns * w + (n_columns - 1) * 40 + 56 + 8 * longest;
     width = KVL_MAX(width, 32 + 7 * c->subtitle.len);
-    size_t height = 78 + n_rows * (h + 8) + (n_rows - 1) * 78 + 62;
+    size_t more = c->title_lines > 2 ? 14 * (c->title_lines - 2) : 0; /* two lines have room */
+    size_t height = 78 + more + n_rows * (h + 8) + (n_rows - 1) * (78 + more) + 62;
     height = KVL_MAX(height, 112 + 24 * n_legend);
-    c->no_memory |= kvl_buf_printf(out, "width = %zu\nheight = %zu\n", width, height) != KVL_OK;
+    c->no_memory |= kvl_buf_printf(out, "width = %zu\nheight = %zu\ntitle_room = %zu\n", width,
+                                   height, more) != KVL_OK;
     if (c->panel_w)
         c->no_memory |=
             kvl_buf_printf(out, "left = %zu\npanel_w = %zu\npanel_h = %zu\n", left, w, h) != KVL_OK;
@@ -258,7 +263,8 @@ static void chart_free(struct kvl_chart *c)
 }
 
 int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
-                   const struct kvl_plot_filter *filter, struct kvl_plot *out, struct kvl_err *err)
+                   const struct kvl_plot_filter *filter, size_t columns, struct kvl_plot *out,
+                   struct kvl_err *err)
 {
     struct kvl_plot plot = { 0 };
     struct kvl_chart c = { 0 };
@@ -267,6 +273,7 @@ int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
     int rc = figure->build(figure, r, filter, &c, err);
     size_t square = c.n_panels <= 1 ? 1 : c.n_panels <= 4 ? 2 : c.n_panels <= 9 ? 3 : 4;
     if (!c.n_columns) c.n_columns = square;
+    if (columns) c.n_columns = KVL_MAX(KVL_MIN(columns, c.n_panels), (size_t)1);
     if (rc == KVL_OK && c.n_panels > KVL_PLOT_MAX_PANELS) rc = kvl_plot_too_many(figure, err);
     if (rc == KVL_OK && !c.no_memory) script_build(&c, figure, filter->strict, &plot.script);
     if (rc == KVL_OK && c.no_memory) rc = kvl_fail(err, KVL_ENOMEM, "no memory for a figure");

@@ -1,14 +1,14 @@
 /* Every figure, once. */
 #include "plot.h"
 
-static double x_attended(const struct kvl_result *r)
+static double x_read(const struct kvl_result *r)
 {
-    return r->attended_tok;
+    return r->read_tok;
 }
 
 static double x_share(const struct kvl_result *r)
 {
-    return 100 * r->attended_tok / r->length_tok;
+    return 100 * r->read_tok / r->length_tok;
 }
 
 static double x_length(const struct kvl_result *r)
@@ -60,15 +60,14 @@ static struct kvl_interval y_kv_mib(const struct kvl_result *r, bool strict)
 
 const struct kvl_figure kvl_figures[] = {
     { .name = "accuracy_budget",
-      .title = "Accuracy against attended budget",
-      .help =
-          "accuracy over tokens attended, a line per policy, a panel per task, protocol, length",
-      .x_label = "tokens attended per lane (counted)",
+      .title = "Accuracy against tokens read",
+      .help = "accuracy over tokens read, a line per policy, a panel per task, protocol, length",
+      .x_label = "tokens read, mean over all layers (counted)",
       .y_label = "right answers, %",
-      .columns = "attended_tok accuracy_pct lo hi budget_tok n n_errors",
+      .columns = "read_tok accuracy_pct lo hi budget_tok n n_errors",
       .note = "; bars: 95 %.",
       .y_axis = KVL_AXIS_PERCENT,
-      .x = x_attended,
+      .x = x_read,
       .y = y_accuracy,
       .build = kvl_chart_lines },
     { .name = "methods",
@@ -82,33 +81,34 @@ const struct kvl_figure kvl_figures[] = {
       .y_axis = KVL_AXIS_LINEAR,
       .build = kvl_chart_methods },
     { .name = "recall_budget",
-      .title = "Evidence recall against attended budget",
-      .help = "share of answer steps whose evidence was attended, over tokens attended",
-      .x_label = "tokens attended per lane (counted)",
+      .title = "Evidence recall against tokens read",
+      .help = "share of answer steps whose evidence was attended, over tokens read",
+      .x_label = "tokens read, mean over all layers (counted)",
       .y_label = "evidence recall, %",
-      .columns = "attended_tok recall_pct lo hi budget_tok n n_errors",
+      .columns = "read_tok recall_pct lo hi budget_tok n n_errors",
       .note = "; bars: 95 %.",
       .y_axis = KVL_AXIS_PERCENT,
-      .x = x_attended,
+      .x = x_read,
       .y = y_recall,
       .build = kvl_chart_lines },
     { .name = "passkey_budget",
       .title = "Passkey accuracy against budget",
       .help = "Quest's table 1 as curves: passkey at two lengths",
-      .x_label = "tokens attended per lane (counted)",
+      .x_label = "tokens read, mean over all layers (counted)",
       .y_label = "right answers, %",
-      .columns = "attended_tok accuracy_pct lo hi budget_tok n n_errors",
+      .columns = "read_tok accuracy_pct lo hi budget_tok n n_errors",
       .note = "; bars: 95 %.",
       .y_axis = KVL_AXIS_PERCENT,
-      .x = x_attended,
+      .x = x_read,
       .y = y_accuracy,
       .build = kvl_chart_lines },
     { .name = "two_stage_share",
       .title = "2StageRetr accuracy against budget share",
       .help = "OmniKV's figure 3: answers that need an entry nobody knew of before",
-      .x_label = "tokens attended per lane, % of the context",
+      .x_label = "% of the context read, all layers",
+      .x_axis = KVL_AXIS_ZERO,
       .y_label = "right answers, %",
-      .columns = "attended_pct accuracy_pct lo hi budget_tok n n_errors",
+      .columns = "read_pct accuracy_pct lo hi budget_tok n n_errors",
       .note = "; bars: 95 %.",
       .y_axis = KVL_AXIS_PERCENT,
       .x = x_share,
@@ -116,24 +116,24 @@ const struct kvl_figure kvl_figures[] = {
       .build = kvl_chart_lines },
     { .name = "preselect_effect",
       .title = "Selecting every token, preselecting, dense layers",
-      .help = "KTransformers' effect: what is gained by each, over tokens attended",
-      .x_label = "tokens attended per lane (counted)",
+      .help = "KTransformers' effect: what is gained by each, over tokens read",
+      .x_label = "tokens read, mean over all layers (counted)",
       .y_label = "right answers, %",
-      .columns = "attended_tok accuracy_pct lo hi budget_tok n n_errors",
+      .columns = "read_tok accuracy_pct lo hi budget_tok n n_errors",
       .note = "; bars: 95 %.",
       .y_axis = KVL_AXIS_PERCENT,
-      .x = x_attended,
+      .x = x_read,
       .y = y_accuracy,
       .build = kvl_chart_lines },
     { .name = "top10_budget",
       .title = "Recall of the ten heaviest tokens against budget",
       .help = "Quest's figure 4: share of full attention's top 10 tokens that was read",
-      .x_label = "tokens attended per lane (counted)",
+      .x_label = "tokens read, mean over all layers (counted)",
       .y_label = "top-10 tokens read, %",
-      .columns = "attended_tok recall_pct lo hi budget_tok n n_errors",
+      .columns = "read_tok recall_pct lo hi budget_tok n n_errors",
       .note = "; reference passes, mean over selecting layers, heads, steps; bars: 95 %.",
       .y_axis = KVL_AXIS_PERCENT,
-      .x = x_attended,
+      .x = x_read,
       .y = y_top10,
       .build = kvl_chart_lines },
     { .name = "mass_layer",
@@ -167,7 +167,7 @@ const struct kvl_figure kvl_figures[] = {
       .help = "hit rate of each layer as a filter (kvlab analyze similarity)",
       .x_label = "layer that chooses",
       .y_label = "evidence hit, %",
-      .columns = "layer hit_pct - - - - -",
+      .columns = "layer hit_pct lo hi - n_answers -",
       .x_axis = KVL_AXIS_LINEAR,
       .y_axis = KVL_AXIS_PERCENT,
       .build = kvl_chart_hits },

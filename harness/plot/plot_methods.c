@@ -151,18 +151,8 @@ static void methods_panel(const struct methods *m, struct kvl_chart *c, size_t f
 
 /* ---- the figure ------------------------------------------------------------------------------ */
 
-/* Panels of one task stand in a column. */
-static size_t n_tasks(const struct kvl_plot_layout *l)
-{
-    size_t n = 0;
-    for (size_t p = 0; p < l->n_panels; p++) {
-        bool first = true;
-        for (size_t q = 0; q < p; q++)
-            first &= strcmp(l->x[l->begin[q]]->task_label, l->x[l->begin[p]]->task_label) != 0;
-        n += first;
-    }
-    return n;
-}
+/* What a page takes at a readable size. */
+enum { METHODS_COLUMNS = 2 };
 
 static void methods_size(const struct methods *m, struct kvl_chart *c)
 {
@@ -171,7 +161,7 @@ static void methods_size(const struct methods *m, struct kvl_chart *c)
     c->left = 48 + 7 * longest; /* and the marker */
     c->panel_w = 220;
     c->panel_h = KVL_MAX(60, 20 * m->n);
-    c->n_columns = n_tasks(&m->layout);
+    c->n_columns = KVL_MIN(m->layout.n_panels, (size_t)METHODS_COLUMNS);
 }
 
 int kvl_chart_methods(const struct kvl_figure *f, const struct kvl_results *r,

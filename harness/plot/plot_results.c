@@ -121,6 +121,31 @@ static void lines_panel(const struct lines *l, size_t from, size_t to)
     panel_end(l->c, failed_samples(l->layout.x, from, to));
 }
 
+/* The processor that a speed was measured on, or the GPU. */
+static const char *speed_machine(const struct kvl_results *r, const struct kvl_result *x)
+{
+    const char *name = x->host;
+    for (size_t i = 0; i < json_array_size(r->runs); i++) {
+        const json_t *run = json_array_get(r->runs, i);
+        if (strcmp(kvl_json_text(run, "machine.host"), x->host) != 0) continue;
+        const char *cpu = kvl_json_text(run, "machine.cpu"), *gpu = kvl_json_text(run, "gpu.name");
+        name = *gpu ? gpu : *cpu ? cpu : name;
+    }
+    return name;
+}
+
+/* The first reason, and how many more there are. */
+static int errors_text(const struct kvl_results *r, struct kvl_buf *t)
+{
+    size_t n = json_array_size(r->errors);
+    if (!n) return KVL_OK;
+    const char *why = kvl_json_text(json_array_get(r->errors, 0), "message");
+    int len = (int)strcspn(why, "\n");
+    return kvl_buf_printf(t, "  %zu error%s in the log: %.*s%s%s", n, n == 1 ? "" : "s",
+                          KVL_MIN(len, 48), why, len > 48 ? "..." : "",
+                          n > 1 ? " (kvlab report has all)" : "");
+}
+
 void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results *r, bool speed,
                        const char *bars, struct kvl_chart *c)
 {
@@ -129,6 +154,8 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
     for (size_t i = 0; i < l->n && !(x->n > 0); i++) x = l->x[i];
     int rc = kvl_buf_adds(t, "");
     if (x && l->n_models == 1) rc |= kvl_buf_printf(t, "%s on %s.  ", x->model, x->device);
+    if (x && speed && x->host[0])
+        rc |= kvl_buf_printf(t, "%s, %.0f threads.  ", speed_machine(r, x), x->threads);
     if (x && speed)
         rc |= kvl_buf_adds(t, bars);
     else if (x && x->n > 0)
@@ -136,9 +163,7 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
                              bars);
     if (c->n_failed)
         rc |= kvl_buf_printf(t, "  %zu sample%s failed.", c->n_failed, c->n_failed == 1 ? "" : "s");
-    if (json_array_size(r->errors))
-        rc |= kvl_buf_printf(t, "  %zu error%s in the log.", json_array_size(r->errors),
-                             json_array_size(r->errors) == 1 ? "" : "s");
+    rc |= errors_text(r, t);
     if (r->n_setups > 1 && speed) rc |= kvl_buf_adds(t, "  SEVERAL MACHINES OR THREAD COUNTS.");
     c->no_memory |= rc != KVL_OK;
 }

@@ -17,6 +17,7 @@ static const struct kvl_export_column cell_columns[] = {
     { "length_tok", "length_tok" },
     { "depth", "depth" },
     { "protocol", "protocol" },
+    { "chat", "chat" },
     { "policy", "policy" },
     { "label", "@label" },
     { "policy_version", "policy_version" },

@@ -52,6 +52,9 @@ int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b,
     if (!c && !(skip & KVL_BLOCK_PROTOCOL)) {
         c = strcmp(a->protocol, b->protocol);
         if (!c) c = (int)b->is_cell - (int)a->is_cell;
+        if (!c) c = strcmp(a->chat, b->chat);
+        if (!c) c = strcmp(a->system, b->system);
+        if (!c) c = strcmp(a->sampling, b->sampling);
         if (!c && !a->is_cell) c = kvl_result_setup_cmp(a, b);
     }
     if (!c && !(skip & KVL_BLOCK_LENGTH)) c = number_cmp(a->length_tok, b->length_tok);
@@ -210,6 +213,20 @@ static int task_defaults(const char *name, struct kvl_buf *out)
     return rc == KVL_OK ? kvl_buf_adds(out, "") : rc;
 }
 
+/* Of a task that reads files: the part of the benchmark, which has its name always, and not where the files
+ * lie. */
+static bool task_option_shown(const char *task, const char *option, const char *defaults, size_t n)
+{
+    const struct kvl_task *t = kvl_builtin_task(task);
+    for (const struct kvl_opt *o = t && t->open ? t->opts : NULL; o && o->name; o++) {
+        size_t len = strlen(o->name);
+        if (len >= n || option[len] != '=' || memcmp(option, o->name, len) != 0) continue;
+        if (o->type == KVL_OPT_PATH && strcmp(o->name, "file") != 0) return false;
+        if (strcmp(o->name, "name") == 0) return true;
+    }
+    return !option_has(defaults, option, n);
+}
+
 static int task_label_build(struct kvl_result *x)
 {
     struct kvl_buf b = { 0 }, defaults = { 0 };
@@ -218,7 +235,7 @@ static int task_label_build(struct kvl_result *x)
     if (rc == KVL_OK) rc = task_defaults(x->task, &defaults);
     for (const char *o = x->task_options; rc == KVL_OK && (o = option_next(o, &end));
          o = end + (*end == ',')) {
-        if (option_has(defaults.data, o, (size_t)(end - o))) continue;
+        if (!task_option_shown(x->task, o, defaults.data, (size_t)(end - o))) continue;
         rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
     }
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");

@@ -118,6 +118,34 @@ void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out)
     if (*sep == ',') fputs(" (the methods have no bound on that side)\n", out);
 }
 
+void kvl_report_chat(const struct kvl_result *x, FILE *out)
+{
+    if (*x->sampling) fprintf(out, "  answers drawn: %s\n", x->sampling);
+    if (!*x->chat) return;
+    fprintf(out, "  chat template: %s", x->chat);
+    if (*x->system) fprintf(out, ", system text: \"%s\"", x->system);
+    fputc('\n', out);
+}
+
+bool kvl_report_answers(const struct kvl_interval *full, double chance)
+{
+    double least = isnan(full->lo) ? full->mean : full->lo;
+    return least > (isnan(chance) ? 0.0 : chance) + KVL_FULL_MARGIN;
+}
+
+void kvl_report_full(const struct kvl_result *x, size_t n, FILE *out)
+{
+    for (size_t i = 0; i < n; i++)
+        if (x[i].bound == KVL_BOUND_FULL && x[i].is_cell && !isnan(x[i].official.mean) &&
+            !kvl_report_answers(&x[i].official, x[i].chance)) {
+            fprintf(out,
+                    "  ! full is right in %.1f %%: not 10 points above chance; nothing can be "
+                    "concluded about methods here\n",
+                    100 * x[i].official.mean);
+            return;
+        }
+}
+
 /* Whether some row of a block has a strict score that is not the official one. */
 static bool block_strict(const struct kvl_result *x, size_t n)
 {
@@ -136,6 +164,8 @@ static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct k
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
+    kvl_report_chat(x, out);
+    kvl_report_full(x, n, out);
     if (x->chance > 0) fprintf(out, "  without the context: %.2g %% right\n", 100 * x->chance);
     fputc('\n', out);
     return rc;

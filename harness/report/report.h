@@ -43,10 +43,6 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out);
 
 /* Says which bounds a block x [n] lacks. */
 void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
-/* Order of rows where lengths are pooled or beside each other, 0 when it is the same row: budgets that were
- * written alike are one, since 25% is another number of tokens at every length.  Shares stand behind budgets
- * in tokens. */
-int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* Cells of a row: the label, with a star where the result is stale; the budget as written and in tokens; live slots and whole blocks. */
 void kvl_report_name(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x);
@@ -54,6 +50,14 @@ void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);
 
 /* The headline of the block of `x`; parts in `skip` are left out. */
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
+/* Under a table: the chat template of its prompts, and how answers were drawn; and where full attention itself fails the task, that
+ * the table tells nothing of methods. */
+void kvl_report_chat(const struct kvl_result *x, FILE *out);
+void kvl_report_full(const struct kvl_result *x, size_t n, FILE *out);
+/* Whether full attention, right with this interval, answers a task: it is more than KVL_FULL_MARGIN above
+ * chance (NaN: 0), with 95 % confidence. */
+#define KVL_FULL_MARGIN 0.1
+bool kvl_report_answers(const struct kvl_interval *full, double chance);
 /* One line per stretch of damage. */
 void kvl_report_damage(const struct kvl_log_health *h, FILE *out);
 /* Errors by status: how often and one message; then why samples failed, by message. */

@@ -1,6 +1,7 @@
 /* Smaller tables of a sweep: accuracy across one axis, and differences to one policy. */
 #include "report.h"
 
+#include "summary.h"
 #include "table.h"
 
 #include <math.h>

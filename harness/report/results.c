@@ -107,6 +107,18 @@ static int load_result(struct loader *l, json_t *latest, json_t *record)
     return failed ? -1 : json_object_set(latest, point.s, record);
 }
 
+/* A model that runs is no failure any more. */
+static int load_run(struct kvl_results *r, json_t *record)
+{
+    const char *file = kvl_json_text(record, "model.file");
+    for (size_t i = 0; i < json_array_size(r->errors); i++) {
+        json_t *e = json_array_get(r->errors, i);
+        if (strcmp(kvl_json_text(e, "model"), file) == 0)
+            json_object_set_new(e, "over", json_true());
+    }
+    return json_array_append(r->runs, record);
+}
+
 static int load_record(json_t *record, void *user, struct kvl_err *err)
 {
     struct loader *l = user;
@@ -121,7 +133,7 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     else if (strcmp(kind, "speed") == 0)
         failed = load_result(l, l->speeds, record);
     else if (strcmp(kind, "run") == 0)
-        failed = json_array_append(l->r->runs, record);
+        failed = load_run(l->r, record);
     else if (strcmp(kind, "error") == 0)
         failed = json_array_append(l->r->errors, record);
     else if (strcmp(kind, "analysis") == 0)
@@ -260,6 +272,7 @@ static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *
     {
         const char *id = kvl_json_text(e, "cell");
         struct point_name point = point_name(e);
+        if (json_object_get(e, "over")) continue;
         if ((json_int_t)i < json_integer_value(json_object_get(resolved, point.s))) continue;
         const char *latest = json_string_value(json_object_get(last, point.s));
         if (latest && strcmp(id, latest) != 0) continue;
@@ -384,6 +397,26 @@ bool kvl_record_stale(const struct kvl_results *r, const json_t *record)
            (code.cuda && !code_is(r, NULL, "cuda", code.cuda));
 }
 
+/* NaN in records of cells, and where a part was not timed. */
+static double attention_of(const json_t *record)
+{
+    static const char *const parts[] = { "meta_ns", "select_ns", "attend_ns", "evict_ns",
+                                         "fetch_ns" };
+    double sum = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        sum += kvl_json_number(record, parts[i]);
+    return sum;
+}
+
+/* Bytes of the keys and values of one token in one lane times the lanes; NaN: the run does not tell. */
+static double token_bytes(const json_t *run)
+{
+    const char *type = kvl_json_text(run, "store.kv_type");
+    double elem = strcmp(type, "f32") == 0 ? 4 : *type ? 2 : KVL_NAN;
+    return 2 * elem * kvl_json_number(run, "model.head_dim") *
+           kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
+}
+
 /* The fields that cells and speed records share. */
 static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
 {
@@ -401,6 +434,9 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .exec = kvl_json_text(record, "exec"),
         .prefill = kvl_json_text(record, "prefill"),
         .device = kvl_json_text(record, "device"),
+        .chat = kvl_json_text(record, "chat"),
+        .system = kvl_json_text(record, "system"),
+        .sampling = kvl_json_text(record, "sampling"),
         .version = json_integer_value(json_object_get(record, "policy_version")),
         .code = kvl_json_text(record, "code"),
         .run = kvl_json_text(record, "run"),
@@ -433,11 +469,15 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .chance = kvl_json_number(record, "chance"),
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
+        .attention_ns = attention_of(record),
     };
+    if (strcmp(x.chat, "none") == 0) x.chat = "";
     const json_t *run = run_of(r, x.run);
     x.model = kvl_json_text(run, "model.name");
     x.model_hash = kvl_json_text(run, "model.hash");
     x.kv_type = kvl_json_text(run, "store.kv_type");
+    x.read_tok = x.kv_read / token_bytes(run);
+    if (isnan(x.read_tok)) x.read_tok = x.attended_tok;
     x.prefill_type = kvl_json_text(run, "store.prefill_type");
     if (!*x.prefill_type) x.prefill_type = "f32"; /* older logs do not say */
     x.prefill_kv = kvl_json_text(run, "store.prefill_kv");
@@ -586,6 +626,11 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
     }
     if (n) x->decode = spread_of(v, n);
     x->n_speed = n;
+    for (size_t i = n = 0; i < n_speed; i++)
+        if (same_point(x, &speed[i]) && !kvl_result_setup_cmp(x, &speed[i]) &&
+            same_task(x, &speed[i]) && !isnan(speed[i].attention_ns))
+            v[n++] = speed[i].attention_ns;
+    if (n) x->attention_ns = spread_of(v, n).mean;
 }
 
 static void results_join(struct kvl_results *r, const struct kvl_result *speed, size_t n_speed,

@@ -28,6 +28,8 @@ struct kvl_result {
     const char *id, *model, *task, *task_options, *protocol, *policy, *options, *budget;
     const char *asked; /* options that were given; all of them in older logs */
     const char *exec, *prefill, *device, *code, *run;
+    const char *chat, *system;        /* template and its system text; "" without */
+    const char *sampling;             /* "" for greedy answers */
     const char *model_hash, *kv_type; /* of the run's model file and store */
     const char *prefill_type, *prefill_kv;
     const char *host; /* of the speed, or of the run of a cell without any */
@@ -49,11 +51,16 @@ struct kvl_result {
     double n, n_eff, n_contexts, n_errors, n_tok;
     double icc; /* correlation of official scores within contexts, over the cells of the task */
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
+    /* Tokens per lane that attention read, mean over all layers, dense ones included; of the selecting layers
+     * alone where the log does not tell the model's shape. */
+    double read_tok;
     double h2d;                                   /* brought from the host, bytes per token */
     double host_attend;                           /* read by attention on the host, the same */
     double kv_logical, kv_physical, kv_own, meta; /* bytes */
     double chance, prefill_tok_per_s;
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
+    double
+        attention_ns; /* of all timed steps, choosing and bookkeeping included: median over the repeats */
     size_t n_speed;
 };
 

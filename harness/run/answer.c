@@ -1,7 +1,21 @@
-/* The greedy decode loop over a batch of questions. */
+/* The decode loop over a batch of questions. */
 #include "answer.h"
 
 #include <string.h>
+
+int kvl_ask_room_create(int32_t n_vocab, struct kvl_ask_room *out, struct kvl_err *err)
+{
+    out->logits = kvl_alloc(KVL_ASK_MAX * (size_t)n_vocab, sizeof *out->logits);
+    if (!out->logits) return kvl_fail(err, KVL_ENOMEM, "out of memory for logits");
+    return kvl_sampler_create(n_vocab, &out->sampler, err);
+}
+
+void kvl_ask_room_free(struct kvl_ask_room *r)
+{
+    kvl_free(r->logits);
+    kvl_sampler_free(&r->sampler);
+    r->logits = NULL;
+}
 
 int kvl_ask_begin(struct kvl_ask *a, const struct kvl_shape *shape, struct kvl_err *err)
 {
@@ -44,13 +58,14 @@ static int ask_recall(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, 
     return rc;
 }
 
-static int ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer, const float *logits,
-                    int32_t n_vocab, struct kvl_err *err)
+static int ask_take(struct kvl_ask *a, const struct kvl_tokenizer *tokenizer,
+                    struct kvl_sampler *sampler, const float *logits, int32_t n_vocab,
+                    struct kvl_err *err)
 {
     if (a->i_feed < a->n_feed && ++a->i_feed < a->n_feed) return KVL_OK;
     KVL_TRY(ask_recall(a, tokenizer, err));
-    int32_t id = kvl_argmax(logits, n_vocab);
-    a->end = kvl_tokenizer_ends(tokenizer, id);
+    int32_t id = kvl_sampler_token(sampler, a->sampling, a->stream, a->n_id, logits, n_vocab);
+    a->end = a->prompt && kvl_prompt_ends(a->prompt, id);
     if (!a->end) a->id[a->n_id++] = id;
     a->done = a->end || a->n_id >= a->max_new;
     return KVL_OK;
@@ -96,26 +111,26 @@ static void step_share(struct step *st, const struct kvl_model *model, uint64_t 
             (uint64_t)((double)ns * (weights / st->n + (double)st->read[i]) / all);
 }
 
-static int step_run(struct step *st, const struct kvl_model *model, float *logits,
+static int step_run(struct step *st, const struct kvl_model *model, struct kvl_ask_room *room,
                     struct kvl_err *err)
 {
     int32_t n_vocab = kvl_model_shape(model)->n_vocab;
     uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_decode(st->session, st->n, st->id, logits, err));
+    KVL_TRY(kvl_session_decode(st->session, st->n, st->id, room->logits, err));
     step_share(st, model, kvl_now_ns() - t0);
     for (int32_t i = 0; i < st->n; i++)
-        KVL_TRY(ask_take(st->who[i], kvl_model_tokenizer(model),
-                         logits + (size_t)i * (size_t)n_vocab, n_vocab, err));
+        KVL_TRY(ask_take(st->who[i], kvl_model_tokenizer(model), &room->sampler,
+                         room->logits + (size_t)i * (size_t)n_vocab, n_vocab, err));
     return KVL_OK;
 }
 
 int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_model *model,
-                   float *logits, struct kvl_err *err)
+                   struct kvl_ask_room *room, struct kvl_err *err)
 {
     struct step st;
     KVL_TRY(step_gather(ask, n, &st, err));
     while (st.n > 0) {
-        KVL_TRY(step_run(&st, model, logits, err));
+        KVL_TRY(step_run(&st, model, room, err));
         KVL_TRY(step_gather(ask, n, &st, err));
     }
     return KVL_OK;

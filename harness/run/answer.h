@@ -3,15 +3,23 @@
 #define KVL_ANSWER_H
 
 #include "measure.h"
+#include "sampler.h"
 
 /* Makes room for the results.  Everything else is filled by the caller before. */
 int kvl_ask_begin(struct kvl_ask *a, const struct kvl_shape *shape, struct kvl_err *err);
 void kvl_ask_free(struct kvl_ask *a);
 
+/* Room that decoding needs. */
+struct kvl_ask_room {
+    float *logits; /* [KVL_ASK_MAX][n_vocab] */
+    struct kvl_sampler sampler;
+};
+int kvl_ask_room_create(int32_t n_vocab, struct kvl_ask_room *out, struct kvl_err *err);
+void kvl_ask_room_free(struct kvl_ask_room *r);
+
 /* Decodes all until each has its answer; weights are read once per step for all.  An error is that
- * of the whole batch: one cannot tell whose it is, all sessions have to be made again.
- *   logits [n][n_vocab] workspace */
+ * of the whole batch: one cannot tell whose it is, all sessions have to be made again. */
 int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_model *model,
-                   float *logits, struct kvl_err *err);
+                   struct kvl_ask_room *room, struct kvl_err *err);
 
 #endif

@@ -64,6 +64,7 @@ static struct forecast_times forecast_times(const struct kvl_runner *r, size_t c
     }
     for (int32_t q = 0; p->outcome && q < questions; q++) {
         const struct kvl_outcome *o = &p->outcome[context * questions + q];
+        if (o->absent) continue;
         bool known = o->have && !o->failed && o->wall_ns > 0.0;
         t.wall_ns += known ? o->wall_ns : (double)NAN;
         if (known) t.prefill_ns = o->prefill_ns;

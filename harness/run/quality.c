@@ -210,7 +210,7 @@ static int quality_steps(struct quality *m, struct kvl_err *err)
     int rc = KVL_OK;
     for (int32_t i = 0; i < steps && rc == KVL_OK; i++) {
         rc = quality_step(m, id, &id, err);
-        if (rc == KVL_OK && kvl_tokenizer_ends(run->tokenizer, id)) break;
+        if (rc == KVL_OK && kvl_prompt_ends(run->prompt, id)) break;
     }
     kvl_session_tap(policy, NULL);
     return rc;

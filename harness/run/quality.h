@@ -22,7 +22,7 @@ void kvl_quality_free(struct kvl_quality_result *r);
 /* One question; sessions are borrowed and end up behind its answer. */
 struct kvl_quality_run {
     const struct kvl_quality *want;
-    const struct kvl_tokenizer *tokenizer;
+    const struct kvl_prompt *prompt; /* what ends an answer */
     const struct kvl_shape *shape;
     struct kvl_session *policy; /* up to the tokens to feed */
     struct kvl_session *dense;  /* without a policy: context and question but its last token */

@@ -32,6 +32,29 @@ static json_t *state_texts(int32_t contexts)
     return texts;
 }
 
+/* Questions that a task's files do not have are not waited for. */
+static void state_absent(struct kvl_state *s, size_t cell)
+{
+    const struct kvl_sweep *sweep = s->work->sweep;
+    const struct kvl_point *task = s->work->cell[cell].task;
+    for (int32_t c = 0; task->source && c < sweep->contexts; c++) {
+        struct kvl_outcome *o = s->cell[cell].outcome + (size_t)c * (size_t)sweep->questions;
+        for (int32_t q = kvl_point_questions(sweep, task, c); q < sweep->questions; q++)
+            o[q] = (struct kvl_outcome){ .have = true, .failed = true, .absent = true };
+    }
+}
+
+static void state_absent_passes(struct kvl_state *s, size_t cell)
+{
+    const struct kvl_sweep *sweep = s->work->sweep;
+    const struct kvl_point *task = s->work->cell[cell].task;
+    int32_t n = sweep->quality.questions;
+    for (int32_t c = 0; task->source && c < sweep->contexts; c++)
+        for (int32_t q = kvl_point_questions(sweep, task, c); q < n; q++)
+            s->cell[cell].quality[c * n + q] =
+                (struct kvl_quality_means){ .have = true, .failed = true, .absent = true };
+}
+
 static int state_fill(struct kvl_state *s, struct kvl_err *err)
 {
     const struct kvl_work *w = s->work;
@@ -49,10 +72,12 @@ static int state_fill(struct kvl_state *s, struct kvl_err *err)
         }
         s->cell[i].outcome = kvl_alloc(state_samples(s), sizeof *s->cell[i].outcome);
         if (!s->cell[i].outcome) return kvl_fail(err, KVL_ENOMEM, "out of memory for samples");
+        state_absent(s, i);
         if (state_passes(s) == 0) continue;
         s->cell[i].quality = kvl_alloc(state_passes(s), sizeof *s->cell[i].quality);
         if (!s->cell[i].quality)
             return kvl_fail(err, KVL_ENOMEM, "out of memory for reference passes");
+        state_absent_passes(s, i);
     }
     qsort_r(s->by_id, w->n_cells, sizeof *s->by_id, state_order, w->cell);
     return KVL_OK;

@@ -183,12 +183,10 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
         .allow_overlong = r->allow_overlong,
     };
-    size_t n_vocab = (size_t)kvl_model_shape(r->work->model)->n_vocab;
     KVL_TRY(kvl_device_open(s->device, &desc.device, err));
     KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
     kvl_engine_set_stop(r->engine, r->stop);
-    r->logits = kvl_alloc(KVL_ASK_MAX * n_vocab, sizeof *r->logits);
-    if (!r->logits) return kvl_fail(err, KVL_ENOMEM, "out of memory for logits");
+    KVL_TRY(kvl_ask_room_create(kvl_model_shape(r->work->model)->n_vocab, &r->room, err));
     return kvl_kv_units(kvl_engine_store(r->engine), &r->units, err);
 }
 
@@ -205,9 +203,8 @@ int kvl_runner_open(struct kvl_runner *r, struct kvl_err *err)
 void kvl_runner_close(struct kvl_runner *r)
 {
     kvl_engine_destroy(r->engine);
-    kvl_free(r->logits);
+    kvl_ask_room_free(&r->room);
     r->engine = NULL;
-    r->logits = NULL;
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */

@@ -44,8 +44,8 @@ struct kvl_runner {
     bool allow_overlong;
     struct kvl_jobs jobs;      /* who answers contexts */
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
-    float *logits;             /* [KVL_ASK_MAX][n_vocab] */
-    bool announced;            /* the run record is in the log */
+    struct kvl_ask_room room;
+    bool announced; /* the run record is in the log */
 };
 
 /* Creates the engine, unless workers alone have one.  Everything that is set above must outlive the

@@ -17,17 +17,18 @@
 
 #define CELLS_ROOM ((size_t)256 << 20)
 
-/* A question of a cell. */
+/* A question of a cell.  Its answers are forks of the first one, and decode in one batch. */
 struct item {
     struct kvl_cell_run *run;
     int32_t question;
-    struct kvl_ask ask;
+    struct kvl_ask *ask; /* [n] */
+    int32_t n;
 };
 
 struct batch {
     struct kvl_context *c;
     struct item item[KVL_ASK_MAX];
-    int32_t n, max;
+    int32_t n, n_asks, max;   /* items, their sessions; sessions at most */
     size_t before, room;      /* bytes of the store when the batch was empty; what it may add */
     struct kvl_cell_run *run; /* cells begun, in order */
     int32_t n_runs, n_ended;
@@ -61,7 +62,7 @@ static void batch_measure(struct batch *b)
 static bool batch_full(const struct batch *b)
 {
     size_t bytes = store_bytes(b->c);
-    return b->n == b->max || (bytes > b->before && bytes - b->before >= b->room);
+    return b->n_asks == b->max || (bytes > b->before && bytes - b->before >= b->room);
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -90,7 +91,7 @@ static const struct kvl_session *prompt_donor(const struct batch *b, const struc
 {
     for (int32_t i = b->n; i-- > 0;)
         if (b->item[i].question == it->question && same_policy(b->item[i].run, it->run))
-            return b->item[i].ask.session;
+            return b->item[i].ask ? b->item[i].ask->session : NULL;
     return NULL;
 }
 
@@ -107,7 +108,7 @@ static int item_session(struct item *it, const struct kvl_session *like)
     struct kvl_cell_run *run = it->run;
     struct kvl_context *c = run->c;
     struct kvl_context_question *q = &c->question[it->question];
-    struct kvl_ask *a = &it->ask;
+    struct kvl_ask *a = it->ask;
     if (run->cell->protocol == KVL_QUESTION_IN_PREFILL && !run->own) {
         KVL_TRY(kvl_context_prompt(c, q));
         uint64_t seed = kvl_seed_mix(c->seed, (uint64_t)it->question);
@@ -121,25 +122,58 @@ static int item_session(struct item *it, const struct kvl_session *like)
     return kvl_session_extend(a->session, q->tokens.id, q->tokens.n - 1, &a->error);
 }
 
+static void item_close(struct item *it)
+{
+    for (int32_t i = 0; it->ask && i < it->n; i++) kvl_ask_free(&it->ask[i]);
+    kvl_free(it->ask);
+    it->ask = NULL;
+}
+
+/* An answer before its session. */
+static struct kvl_ask item_ask(const struct item *it, int32_t answer)
+{
+    const struct kvl_context *c = it->run->c;
+    const struct kvl_context_question *q = &c->question[it->question];
+    const struct kvl_sampling *how = &c->r->work->sweep->sampling;
+    bool as_decode = it->run->cell->protocol == KVL_QUESTION_AS_DECODE;
+    return (struct kvl_ask){
+        .feed = as_decode ? q->tokens.id : q->tokens.id + q->tokens.n - 1,
+        .n_feed = as_decode ? q->tokens.n : 1,
+        .max_new = q->q->max_new_tok,
+        .watch = &q->watch,
+        .prompt = kvl_group_prompt(c->r->work, c->g),
+        .sampling = how,
+        .stream = kvl_sampler_stream(how, c->seed, it->question, answer),
+        .error = it->run->failed,
+    };
+}
+
+static int item_room(struct item *it)
+{
+    struct kvl_context *c = it->run->c;
+    it->ask = kvl_alloc((size_t)it->n, sizeof *it->ask);
+    if (!it->ask) return kvl_fail(c->err, KVL_ENOMEM, "out of memory for %d answers", it->n);
+    for (int32_t i = 0; i < it->n; i++) it->ask[i] = item_ask(it, i);
+    if (it->ask->error.code != KVL_OK) return KVL_OK;
+    for (int32_t i = 0; i < it->n; i++)
+        KVL_TRY(kvl_ask_begin(&it->ask[i], kvl_model_shape(c->r->work->model), c->err));
+    return KVL_OK;
+}
+
 /* Failures of a policy are the sample's; what ends the process, and failures outside of it, are the
  * caller's. */
 static int item_open(struct item *it, const struct kvl_session *like)
 {
     struct kvl_context *c = it->run->c;
-    const struct kvl_context_question *q = &c->question[it->question];
-    bool as_decode = it->run->cell->protocol == KVL_QUESTION_AS_DECODE;
-    struct kvl_ask *a = &it->ask;
     uint64_t t0 = kvl_now_ns();
-    *a = (struct kvl_ask){
-        .feed = as_decode ? q->tokens.id : q->tokens.id + q->tokens.n - 1,
-        .n_feed = as_decode ? q->tokens.n : 1,
-        .max_new = q->q->max_new_tok,
-        .watch = &q->watch,
-        .error = it->run->failed,
-    };
+    KVL_TRY(item_room(it));
+    struct kvl_ask *a = it->ask;
     if (a->error.code != KVL_OK) return KVL_OK;
-    KVL_TRY(kvl_ask_begin(a, kvl_model_shape(c->r->work->model), c->err));
     int rc = item_session(it, like);
+    for (int32_t i = 1; i < it->n && rc == KVL_OK; i++) {
+        it->ask[i].shared_blocks = a->shared_blocks;
+        rc = kvl_session_fork(a->session, &it->ask[i].session, &a->error);
+    }
     if (rc != KVL_OK && a->error.code == KVL_OK) {
         a->error = *c->err; /* the prompt of a question: it ends this sample alone */
         kvl_err_clear(c->err);
@@ -155,12 +189,15 @@ static int item_open(struct item *it, const struct kvl_session *like)
 static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl_err *why)
 {
     struct kvl_ask *ask[KVL_ASK_MAX];
-    int32_t n = 0;
-    for (int32_t i = first; i < last; i++)
-        if (b->item[i].ask.error.code == KVL_OK) ask[n++] = &b->item[i].ask;
+    int32_t n = 0, n_items = 0;
+    for (int32_t i = first; i < last; i++) {
+        bool ok = b->item[i].ask->error.code == KVL_OK;
+        for (int32_t k = 0; ok && k < b->item[i].n; k++) ask[n++] = &b->item[i].ask[k];
+        n_items += ok;
+    }
     if (n == 0) return KVL_OK;
-    int rc = kvl_ask_decode(ask, n, b->c->r->work->model, b->c->r->logits, why);
-    if (rc == KVL_OK || kvl_runner_ends(rc) || n > 1) return rc;
+    int rc = kvl_ask_decode(ask, n, b->c->r->work->model, &b->c->r->room, why);
+    if (rc == KVL_OK || kvl_runner_ends(rc) || n_items > 1) return rc;
     ask[0]->error = *why;
     ask[0]->error.code = rc;
     return KVL_OK;
@@ -170,15 +207,16 @@ static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl
 static int items_record(struct batch *b, int32_t first, int32_t last)
 {
     for (int32_t i = first; i < last; i++)
-        KVL_TRY(kvl_sample_append(b->item[i].run, b->item[i].question, &b->item[i].ask));
-    for (int32_t i = first; i < last; i++) kvl_ask_free(&b->item[i].ask);
+        KVL_TRY(
+            kvl_sample_append(b->item[i].run, b->item[i].question, b->item[i].ask, b->item[i].n));
+    for (int32_t i = first; i < last; i++) item_close(&b->item[i]);
     return KVL_OK;
 }
 
 static void items_free(struct batch *b, int32_t first, int32_t last)
 {
     for (int32_t i = first; i < last; i++)
-        if (b->item[i].ask.error.code == KVL_OK) kvl_ask_free(&b->item[i].ask);
+        if (b->item[i].ask->error.code == KVL_OK) item_close(&b->item[i]);
 }
 
 /* Where the part of first .. last - 1 ends that runs again together. */
@@ -201,7 +239,7 @@ static int items_run(struct batch *b, int32_t first, int32_t last)
     for (int32_t i = first, end; i < last; i = end) {
         end = items_part(b, i, last, by_cell);
         for (int32_t j = i; j < end; j++)
-            if (b->item[j].ask.error.code == KVL_OK) KVL_TRY(item_open(&b->item[j], NULL));
+            if (!b->item[j].ask) KVL_TRY(item_open(&b->item[j], NULL));
         KVL_TRY(items_run(b, i, end));
     }
     return KVL_OK;
@@ -241,20 +279,22 @@ static int cell_quality(struct kvl_cell_run *run, int32_t question)
 {
     struct kvl_context *c = run->c;
     struct kvl_context_question *q = &c->question[question];
-    struct item it = { .run = run, .question = question };
+    struct item it = { .run = run, .question = question, .n = 1 };
     struct kvl_session *dense = NULL;
     int rc = item_open(&it, NULL);
     if (rc == KVL_OK) rc = kvl_context_prompt(c, q);
     if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
-    struct kvl_quality_run pass = { .policy = it.ask.session,
+    struct kvl_ask none = { 0 }, *ask = it.ask ? it.ask : &none;
+    struct kvl_quality_run pass = { .prompt = ask->prompt,
+                                    .policy = ask->session,
                                     .dense = dense,
-                                    .feed = it.ask.feed,
-                                    .n_feed = it.ask.n_feed,
-                                    .max_new = it.ask.max_new };
+                                    .feed = ask->feed,
+                                    .n_feed = ask->n_feed,
+                                    .max_new = ask->max_new };
     if (rc == KVL_OK)
-        rc = kvl_runner_quality(c->r, run->index, c->index, question, &pass, &it.ask.error, c->err);
+        rc = kvl_runner_quality(c->r, run->index, c->index, question, &pass, &ask->error, c->err);
     kvl_session_destroy(dense);
-    kvl_ask_free(&it.ask);
+    item_close(&it);
     return rc;
 }
 
@@ -284,9 +324,9 @@ static int batch_run(struct batch *b)
     int rc = items_run(b, 0, b->n);
     for (int32_t i = 0; i < b->n; i++) {
         b->item[i].run->n_waiting--;
-        kvl_ask_free(&b->item[i].ask);
+        item_close(&b->item[i]);
     }
-    b->n = 0;
+    b->n = b->n_asks = 0;
     for (; b->n_ended < b->n_runs && rc == KVL_OK; b->n_ended++) {
         struct kvl_cell_run *run = &b->run[b->n_ended];
         if (!run->asked || run->n_waiting > 0) break;
@@ -298,17 +338,16 @@ static int batch_run(struct batch *b)
 
 static int batch_add(struct batch *b, struct kvl_cell_run *run, int32_t question)
 {
-    struct item *it = &b->item[b->n];
-    *it = (struct item){ .run = run, .question = question };
-    int rc = item_open(it, prompt_donor(b, it));
-    if (rc == KVL_OK && it->ask.error.code == KVL_ENOMEM && b->n > 0) {
-        kvl_ask_free(&it->ask);
+    struct item it = { .run = run, .question = question, .n = b->c->r->work->sweep->sampling.n };
+    if (b->n_asks + it.n > b->max) KVL_TRY(batch_run(b));
+    int rc = item_open(&it, prompt_donor(b, &it));
+    if (rc == KVL_OK && it.ask->error.code == KVL_ENOMEM && b->n > 0) {
+        item_close(&it);
         KVL_TRY(batch_run(b));
-        it = &b->item[0];
-        *it = (struct item){ .run = run, .question = question };
-        rc = item_open(it, NULL);
+        rc = item_open(&it, NULL);
     }
-    b->n++;
+    b->item[b->n++] = it;
+    b->n_asks += it.n;
     run->n_waiting++;
     if (rc == KVL_OK && batch_full(b)) rc = batch_run(b);
     return rc;
@@ -335,7 +374,7 @@ static int batch_cell(struct batch *b, size_t index)
 static void batch_free(struct batch *b)
 {
     if (!b) return;
-    for (int32_t i = 0; i < b->n; i++) kvl_ask_free(&b->item[i].ask);
+    for (int32_t i = 0; i < b->n; i++) item_close(&b->item[i]);
     for (int32_t i = b->n_ended; i < b->n_runs; i++) kvl_session_destroy(b->run[i].parent);
     kvl_session_destroy(b->donor);
     kvl_free(b->run);

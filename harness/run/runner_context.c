@@ -8,31 +8,12 @@
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* Separate tokenisation at the border between context and question may differ from that of the joint
- * text; the record says so. */
-static int question_joint(const struct kvl_context *c, struct kvl_context_question *q)
-{
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(c->r->work->model);
-    const struct kvl_tokens *context = &c->sample.tokens;
-    struct kvl_buf text = { 0 };
-    struct kvl_tokens joint = { 0 };
-    int rc = kvl_buf_adds(&text, c->sample.context);
-    if (rc == KVL_OK) rc = kvl_buf_adds(&text, q->q->text);
-    if (rc == KVL_OK) rc = kvl_encode(t, text.data, text.len, KVL_ENCODE_BOS, &joint, c->err);
-    q->joint =
-        rc == KVL_OK && joint.n == context->n + q->tokens.n &&
-        memcmp(joint.id, context->id, (size_t)context->n * sizeof *joint.id) == 0 &&
-        memcmp(joint.id + context->n, q->tokens.id, (size_t)q->tokens.n * sizeof *joint.id) == 0;
-    kvl_buf_free(&text);
-    kvl_tokens_free(&joint);
-    return rc;
-}
-
 static int question_prepare(struct kvl_context *c, struct kvl_context_question *q)
 {
-    const struct kvl_tokenizer *t = kvl_model_tokenizer(c->r->work->model);
+    const struct kvl_prompt *prompt = kvl_group_prompt(c->r->work, c->g);
+    const struct kvl_tokenizer *t = kvl_prompt_inside(prompt);
     struct kvl_tokens answer = { 0 };
-    KVL_TRY(kvl_encode(t, q->q->text, strlen(q->q->text), KVL_ENCODE_CONTINUE, &q->tokens, c->err));
+    KVL_TRY(kvl_prompt_question(prompt, q->q, &q->tokens, c->err));
     if (q->tokens.n == 0)
         return kvl_fail(c->err, KVL_EINVAL, "%s: a question without tokens",
                         c->g->task->task->name);
@@ -40,7 +21,7 @@ static int question_prepare(struct kvl_context *c, struct kvl_context_question *
         kvl_encode(t, q->q->answer, strlen(q->q->answer), KVL_ENCODE_CONTINUE, &answer, c->err));
     int rc = kvl_watch_create(&c->sample, q->q, &answer, &q->watch, c->err);
     kvl_tokens_free(&answer);
-    return rc == KVL_OK ? question_joint(c, q) : rc;
+    return rc == KVL_OK ? kvl_prompt_joint(prompt, &c->sample, q->q, &q->joint, c->err) : rc;
 }
 
 static int context_generate(struct kvl_context *c)

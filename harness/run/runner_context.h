@@ -49,7 +49,9 @@ struct kvl_cell_run {
  * the sweep. */
 int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol);
 
-/* Records an answer or its failure, `ask` as it ended. */
-int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const struct kvl_ask *ask);
+/* Records the n answers to a question or their failure, `ask` as they ended; the first one's error is that
+ * of all. */
+int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const struct kvl_ask *ask,
+                      int32_t n);
 
 #endif

@@ -33,8 +33,7 @@ int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32
     struct kvl_err why = *failed;
     run->want = &r->work->sweep->quality;
     run->shape = kvl_model_shape(r->work->model);
-    run->tokenizer = kvl_model_tokenizer(r->work->model);
-    run->logits = r->logits; /* there is room for KVL_ASK_MAX rows */
+    run->logits = r->room.logits; /* there is room for KVL_ASK_MAX rows */
     KVL_TRY(kvl_quality_create(run->want, run->shape, &result, err));
     if (why.code == KVL_OK) why.code = kvl_quality_measure(run, &result, &why);
     const char *message = why.msg[0] ? why.msg : kvl_status_name(why.code);

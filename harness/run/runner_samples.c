@@ -56,7 +56,78 @@ static int sample_append(const struct kvl_cell_run *run, const struct kvl_answer
     return rc;
 }
 
-int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const struct kvl_ask *a)
+/* One of the answers: its text, its score, what was observed of its session. */
+static int answer_read(const struct kvl_cell_run *run, const struct kvl_context_question *q,
+                       const struct kvl_ask *a, struct kvl_buf *text, struct kvl_outcome *o)
+{
+    struct kvl_context *c = run->c;
+    struct kvl_task_score score = { 0 };
+    o->failed = false;
+    outcome_measure(run, a, o);
+    KVL_TRY(kvl_method_take(a->session, &o->method, c->err));
+    KVL_TRY(kvl_decode(kvl_model_tokenizer(c->r->work->model), a->id, a->n_id, false, false, text,
+                       c->err));
+    kvl_guard_task(c->g->task->task->name);
+    c->g->task->task->score(q->q, text->data, &score);
+    kvl_guard_task(NULL);
+    outcome_score(&score, o);
+    return KVL_OK;
+}
+
+/* Running means of what was observed, over answers that have it; NaN before the first. */
+static void mean_add(double *mean, double v, int32_t *n)
+{
+    if (isnan(v)) return;
+    *mean = *n == 0 ? v : *mean + (v - *mean) / (*n + 1);
+    ++*n;
+}
+
+enum { SAMPLE_MEANS = 11 + KVL_TASK_SUBS + KVL_N_TIERS };
+
+static size_t outcome_means(struct kvl_outcome *o, double *out[SAMPLE_MEANS])
+{
+    double *all[] = { &o->official,    &o->strict,  &o->recall,     &o->attended_tok,
+                      &o->dense_tok,   &o->kv_read, &o->index_read, &o->kv_logical,
+                      &o->kv_physical, &o->kv_own,  &o->meta };
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) out[n++] = all[i];
+    for (int32_t i = 0; i < o->n_sub; i++) out[n++] = &o->sub[i].value;
+    for (int i = 0; i < KVL_N_TIERS; i++) out[n++] = &o->tiers[i];
+    return n;
+}
+
+/* The answers of a question as one: its score is their mean.  What the method says is of the first. */
+static int answers_read(const struct kvl_cell_run *run, const struct kvl_context_question *q,
+                        const struct kvl_ask *ask, int32_t n, struct kvl_answer *answer,
+                        struct kvl_buf *text)
+{
+    int32_t count[SAMPLE_MEANS] = { 0 };
+    KVL_TRY(answer_read(run, q, &ask[0], text, &answer->outcome));
+    if (n == 1) return KVL_OK;
+    double *to[SAMPLE_MEANS], *from[SAMPLE_MEANS];
+    size_t n_means = outcome_means(&answer->outcome, to);
+    for (size_t i = 0; i < n_means; i++) count[i] = !isnan(*to[i]);
+    answer->answers = kvl_record_answers(NULL, &ask[0], text, &answer->outcome);
+    for (int32_t k = 1; k < n; k++) {
+        struct kvl_outcome one = outcome_failed();
+        struct kvl_buf more = { 0 };
+        int rc = kvl_buf_adds(&more, "");
+        if (rc == KVL_OK) rc = answer_read(run, q, &ask[k], &more, &one);
+        if (rc == KVL_OK && answer->answers)
+            answer->answers = kvl_record_answers(answer->answers, &ask[k], &more, &one);
+        if (rc == KVL_OK && !answer->answers)
+            rc = kvl_fail(run->c->err, KVL_ENOMEM, "out of memory for answers");
+        kvl_buf_free(&more);
+        outcome_means(&one, from);
+        for (size_t i = 0; i < n_means && rc == KVL_OK; i++) mean_add(to[i], *from[i], &count[i]);
+        kvl_outcome_free(&one);
+        KVL_TRY(rc);
+    }
+    return KVL_OK;
+}
+
+int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const struct kvl_ask *ask,
+                      int32_t n)
 {
     struct kvl_context *c = run->c;
     struct kvl_runner *r = c->r;
@@ -65,31 +136,23 @@ int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const st
     struct kvl_answer answer = {
         .cell = run->cell,
         .q = q->q,
-        .ask = a,
+        .ask = ask,
+        .n = n,
         .context = c->index,
         .question = question,
         .context_tok = c->sample.tokens.n,
         .question_tok = q->tokens.n,
         .seed = c->seed,
+        .prompt = kvl_prompt_hash(&c->sample.tokens, &q->tokens),
         .joint = q->joint,
         .outcome = outcome_failed(),
     };
+    uint64_t wall = 0;
     int rc = kvl_buf_adds(&text, "");
-    if (rc == KVL_OK && a->error.code == KVL_OK) {
-        struct kvl_task_score score = { 0 };
-        answer.outcome.failed = false;
-        outcome_measure(run, a, &answer.outcome);
-        rc = kvl_method_take(a->session, &answer.outcome.method, c->err);
-        if (rc == KVL_OK)
-            rc = kvl_decode(kvl_model_tokenizer(r->work->model), a->id, a->n_id, false, false,
-                            &text, c->err);
-        kvl_guard_task(c->g->task->task->name);
-        if (rc == KVL_OK) c->g->task->task->score(q->q, text.data, &score);
-        kvl_guard_task(NULL);
-        outcome_score(&score, &answer.outcome);
-    }
-    answer.outcome.wall_ns =
-        (double)(a->wall_ns + run->parent_ns / (uint64_t)c->sample.n_questions);
+    if (rc == KVL_OK && ask->error.code == KVL_OK)
+        rc = answers_read(run, q, ask, n, &answer, &text);
+    for (int32_t k = 0; k < n; k++) wall += ask[k].wall_ns;
+    answer.outcome.wall_ns = (double)(wall + run->parent_ns / (uint64_t)c->sample.n_questions);
     answer.outcome.prefill_ns = run->prefill_ns;
     answer.prediction = text.data;
     answer.prediction_len = text.len;
@@ -99,6 +162,7 @@ int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const st
     r->stats.n_errors += rc == KVL_OK && answer.outcome.failed;
     r->progress.n_errors += rc == KVL_OK && answer.outcome.failed;
     kvl_outcome_free(&answer.outcome);
+    json_decref(answer.answers);
     kvl_buf_free(&text);
     return rc;
 }

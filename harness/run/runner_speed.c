@@ -39,8 +39,8 @@ static int speed_step(struct speed *s, struct kvl_session *session, int32_t *id,
                       struct kvl_err *err)
 {
     uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_decode(&session, 1, id, s->r->logits, err));
-    *id = kvl_argmax(s->r->logits, kvl_model_shape(s->r->work->model)->n_vocab);
+    KVL_TRY(kvl_session_decode(&session, 1, id, s->r->room.logits, err));
+    *id = kvl_argmax(s->r->room.logits, kvl_model_shape(s->r->work->model)->n_vocab);
     *ns = kvl_now_ns() - t0;
     return KVL_OK;
 }

@@ -482,6 +482,10 @@ static void bench_pages(int32_t n_kv, int32_t group, int32_t n_pages, enum kvl_r
 
 static void bench_all(void)
 {
+    static const enum kvl_wtype blocks[] = { KVL_W_Q8_0, KVL_W_Q4_0, KVL_W_Q4_K, KVL_W_Q5_K,
+                                             KVL_W_Q6_K, KVL_W_Q2_K, KVL_W_Q3_K, KVL_W_IQ4_XS,
+                                             KVL_W_Q4_1, KVL_W_Q5_0, KVL_W_Q5_1, KVL_W_IQ4_NL,
+                                             KVL_W_MXFP4 };
     bench_pages(32, 4, 2048, KVL_REDUCE_SUM);
     bench_pages(32, 4, 8192, KVL_REDUCE_SUM);
     bench_pages(32, 4, 8192, KVL_REDUCE_MAX);
@@ -489,12 +493,15 @@ static void bench_all(void)
     bench_gemv(1, 32000, 1024, KVL_W_F16);
     bench_gemv(1, 32000, 1024, KVL_W_BF16);
     bench_gemv(1, 16000, 1024, KVL_W_F32);
-    bench_gemv(1, 64000, 1024, KVL_W_Q8_0);
-    bench_gemv(1, 64000, 1024, KVL_W_Q4_0);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        bench_gemv(1, 64000, 1024, blocks[i]);
+        bench_gemv(4, 64000, 1024, blocks[i]);
+        bench_gemm(64, 2816, 1024, blocks[i], false);
+        bench_gemm(512, 2816, 1024, blocks[i], false);
+    }
     bench_gemv(4, 32000, 1024, KVL_W_F16);
     bench_gemm(512, 2816, 1024, KVL_W_F16, false);
     bench_gemm(512, 1024, 2816, KVL_W_F16, false);
-    bench_gemm(512, 2816, 1024, KVL_W_Q8_0, false);
     bench_gemm(64, 2816, 1024, KVL_W_F16, false);
     bench_gemm(16, 2816, 1024, KVL_W_F16, false);
     bench_gemm(512, 704, 256, KVL_W_F16, false);

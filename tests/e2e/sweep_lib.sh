@@ -85,3 +85,20 @@ repeated_cells() {
     lines_of "$1" | grep -E '"kind":"(cell|speed|error)"' |
         sed -E 's/.*"cell":"([^"]*)".*/\1/' | LC_ALL=C sort | uniq -d
 }
+
+# with_template IN OUT TEXT: the file with tokenizer.chat_template as its first key.  What is put in is a
+# multiple of 32 bytes, so that all else keeps its alignment.
+with_template() {
+    local n=${#3} keys
+    while [ $(((43 + n) % 32)) != 0 ]; do n=$((n + 1)); done
+    keys=$(od -An -tu1 -j16 -N1 "$1" | tr -d ' ')
+    [ "$keys" -lt 255 ] || fail "too many keys in $1"
+    {
+        head -c 16 "$1"
+        printf "\\x$(printf %x $((keys + 1)))"
+        head -c 24 "$1" | tail -c 7
+        printf '\x17\0\0\0\0\0\0\0tokenizer.chat_template\x08\0\0\0'
+        printf "\\x$(printf %x $((n % 256)))\\x$(printf %x $((n / 256)))\0\0\0\0\0\0%-${n}s" "$3"
+        tail -c +25 "$1"
+    } >"$2"
+}

@@ -48,7 +48,7 @@ for policy in full random oracle streaming_llm snapkv quest; do has list "^  $po
 equal "bounds stand first" "brute_offload full oracle random" "$(awk '/^ bounds/ { on = 1; next } /^ [a-z]/ { on = 0 } on { print $1 }' out.txt | xargs)"
 for task in passkey kv_retrieval needle number_string two_stage_retr; do has list "^  $task  "; done
 run list tasks
-! grep -q quest out.txt || fail "list tasks lists policies"
+! grep -q '^  quest ' out.txt || fail "list tasks lists policies"
 for file in $(grep -lE '^KVL_POLICY_EXPORT\(' "$source_dir"/methods/[a-z]*.c); do
     run describe "$(basename "$file" .c)"
     for row in paper what follows deviations cost does; do has describe "^$row  +[A-Za-z0-9]"; done
@@ -75,6 +75,9 @@ printf 'The key is 4711.\nJSON {"a b": "\xc3\xa9"}  \xff\x00.' >text
 cmp -s text back || fail "text does not come back: $(od -c back | head -n 5)"
 "$program" tokenize -m "$model" --ids --bos text >bos
 equal "BOS" "1 $(cat ids)" "$(cat bos)"
+"$program" tokenize -m "$model" --info | grep -q '^bos  *1 .*, put in front$' || fail "tokenize --info"
+equal "a folder" "1 $(printf 'A key' | "$program" tokenize -m "$source_dir/tests/tokenizers/llama2" --ids -)" \
+    "$(printf 'A key' | "$program" tokenize -m "$source_dir/tests/tokenizers/llama2" --ids --bos -)"
 equal "a line a token" "$(wc -w <ids)" "$("$program" tokenize -m "$model" - <text | wc -l)"
 
 # ---- generate, logits ---------------------------------------------------------------------------

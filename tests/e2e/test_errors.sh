@@ -83,6 +83,12 @@ refuse_like 4 '/nowhere/o.npy: cannot create: No such file or directory' \
     logits -m m.gguf --ids 1,2 --out /nowhere/o.npy
 refuse 2 '--ids and --decode exclude each other' tokenize -m m.gguf --ids --decode -
 refuse 2 'no file, want a path or - for standard input' tokenize -m m.gguf
+refuse 2 '--info goes with --model alone' tokenize -m m.gguf --info -
+refuse 2 'no model, want --model FILE' tokenize --info
+mkdir folder
+refuse_like 3 'folder: neither tokenizer.json nor tokenizer.model is there; .*' tokenize -m folder --info
+echo '{"model":{"type":"Unigram"}}' >folder/tokenizer.json
+refuse 3 'folder/tokenizer.json: model.type is "Unigram", want "BPE"' tokenize -m folder -
 refuse 2 'none.txt: cannot open: No such file or directory' tokenize -m m.gguf none.txt
 
 # ---- policies and budgets -----------------------------------------------------------------------

@@ -86,12 +86,14 @@ rows needle_heatmap 1 snapkv "1 2 3 4 5 6" | sort | same "cells of needle_heatma
     map(select(.kind == "cell" and .policy == "snapkv" and .budget == "64"))
     | map([(.length_tok - 100) / 100, 1 + .depth * 2, .official.p * 100, .length_tok, .depth, .n]) | sort[]' small.zst
 
+# Bytes of a token in one lane times the lanes: what tokens read are told by.
+token='(map(select(.kind == "run"))[0] | (if .store.kv_type == "f32" then 8 else 4 end) * .model.head_dim * .model.n_kv_heads * .model.n_layers) as $token'
 draw top10_budget small.zst --length 300
 # Every depth is a panel.
 rows top10_budget 2 quest "1 2 3 4 5" | same "top10_budget" '
-    map(select(.kind == "cell" and .policy == "quest" and .length_tok == 300 and .depth == 0.5)) | sort_by(.budget_tok)[]
+    '"$token"' | map(select(.kind == "cell" and .policy == "quest" and .length_tok == 300 and .depth == 0.5)) | sort_by(.budget_tok)[]
     | .quality as $q | $q.select.recall[$q.top | index(10)] as $r
-    | [.attended_tok, $r.mean * 100, $r.lo * 100, $r.hi * 100, .budget_tok]' small.zst
+    | [.kv_read_bytes_per_tok / $token, $r.mean * 100, $r.lo * 100, $r.hi * 100, .budget_tok]' small.zst
 
 # Pieces of a bar: means of the records, each on the one below it, up to their sum.
 draw step_breakdown small.zst --length 300 --policy quest
@@ -118,13 +120,13 @@ done
 
 draw two_stage_share small.zst --length 200
 rows two_stage_share 1 quest "1 2 5" | same "two_stage_share: x is the share of the context" '
-    map(select(.kind == "cell" and .policy == "quest" and .length_tok == 200 and .depth == 0)) | sort_by(.budget_tok)[]
-    | [.attended_tok / 2, .official.p * 100, .budget_tok]' small.zst
+    '"$token"' | map(select(.kind == "cell" and .policy == "quest" and .length_tok == 200 and .depth == 0)) | sort_by(.budget_tok)[]
+    | [.kv_read_bytes_per_tok / $token / 2, .official.p * 100, .budget_tok]' small.zst
 for figure in preselect_effect passkey_budget; do
     draw $figure small.zst --length 200
     rows $figure 1 quest "1 2 5" | same $figure '
-        map(select(.kind == "cell" and .policy == "quest" and .length_tok == 200 and .depth == 0)) | sort_by(.budget_tok)[]
-        | [.attended_tok, .official.p * 100, .budget_tok]' small.zst
+        '"$token"' | map(select(.kind == "cell" and .policy == "quest" and .length_tok == 200 and .depth == 0)) | sort_by(.budget_tok)[]
+        | [.kv_read_bytes_per_tok / $token, .official.p * 100, .budget_tok]' small.zst
 done
 
 # The running perplexity from the tokens themselves: the exponential of the mean over texts of the means

@@ -104,7 +104,7 @@ for name in full quest 'budget 64' 'budget 512'; do contains "methods" ">$name<"
 # ---- pictures -----------------------------------------------------------------------------------
 for picture in a/b/accuracy_budget a/b/recall_budget s/speed_length; do
     for name in full quest snapkv; do contains "the legend" ">$name<" $picture.svg; done
-    contains "axes" 'tokens attended per lane|context, tokens' $picture.svg
+    contains "axes" 'tokens read, mean over all layers|context, tokens' $picture.svg
     contains "a white background" 'fill="white"|#ffffff' $picture.svg
     expect "$picture.png" "$(printf '\211PNG')" "$(head -c 4 $picture.png)"
 done
@@ -146,7 +146,7 @@ contains "some failed" '12 samples failed' g/accuracy_budget.svg
 fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress" and .budget=="64")) | if .policy=="quest" then .n_errors=1 else . end' |
     cat - <(echo '{"kind":"error","cell":null,"status":"a","message":"b"}') | zst single.zst
 "$program" plot accuracy_budget single.zst --out s > said
-contains "one failed" ' 1 sample failed\.  1 error in the log\.' s/accuracy_budget.svg
+contains "one failed" ' 1 sample failed\.  1 error in the log: ' s/accuracy_budget.svg
 
 # ---- a log from anywhere ------------------------------------------------------------------------
 fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end

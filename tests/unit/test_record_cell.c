@@ -53,7 +53,9 @@ static void record_open(struct record_test *t)
                                  .budget = "-",
                                  .planned = t->planned };
     for (int i = 0; i < N_SAMPLES; i++)
-        t->outcome[i] = (struct kvl_outcome){ .have = true, .recall = 1.0, .prefill_ns = 1e9 };
+        t->outcome[i] = (struct kvl_outcome){
+            .have = true, .recall = 1.0, .prefill_ns = 1e9, .context_tok = 100
+        };
 }
 
 static void record_close(struct record_test *t)

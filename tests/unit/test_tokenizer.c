@@ -831,6 +831,29 @@ static void test_spm_spaces(void **state)
     kvl_tokenizer_destroy(t);
 }
 
+/* Phi-3's tokens take the white space behind them, but for those of Llama 2. */
+static void test_phi3_strips(void **state)
+{
+    (void)state;
+    static const char *const more[] = { SPACE "a", SPACE, "a" };
+    int32_t _a = 259, user, end;
+    for (int phi3 = 0; phi3 < 2; phi3++) {
+        struct vocab v = spm_vocab(more, 3);
+        struct gw w;
+        end = vocab_add(&v, "<|end|>", 3, 0);
+        user = vocab_add(&v, "<|user|>", 3, 0);
+        spm_write(&v, &w);
+        gw_str(&w, "general.architecture", phi3 ? "phi3" : "llama");
+        struct kvl_tokenizer *t = from_writer(&w);
+        if (phi3)
+            expect_ids(t, "<s>\n<|user|> \t\na<|end|>\n<|end|> ", KVL_ENCODE_SPECIAL,
+                       IDS(1, 260, 13, user, _a, end, end));
+        else
+            expect_ids(t, "<|user|>\na", KVL_ENCODE_SPECIAL, IDS(user, 260, 13, 261));
+        kvl_tokenizer_destroy(t);
+    }
+}
+
 /* Without U+2581 in the vocabulary a space is the byte 0x20, and comes back as one. */
 static void test_spm_no_space_token(void **state)
 {
@@ -1181,33 +1204,20 @@ static void test_long_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vectors),
-        cmocka_unit_test(test_tiny_stories),
-        cmocka_unit_test(test_every_token),
-        cmocka_unit_test(test_every_code_point),
-        cmocka_unit_test(test_spm_merging),
-        cmocka_unit_test(test_bpe_merging),
-        cmocka_unit_test(test_pre_tokenizers),
-        cmocka_unit_test(test_ignore_merges),
-        cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_bos_and_eos),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_end_keys),
-        cmocka_unit_test(test_end_is_control),
-        cmocka_unit_test(test_spm_spaces),
-        cmocka_unit_test(test_spm_no_space_token),
-        cmocka_unit_test(test_merge_twice),
-        cmocka_unit_test(test_no_control_by_merging),
-        cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_no_token_for_byte),
-        cmocka_unit_test(test_bad_arrays),
-        cmocka_unit_test(test_bad_tokens),
-        cmocka_unit_test(test_bad_ids),
-        cmocka_unit_test(test_bad_merges),
-        cmocka_unit_test(test_bad_models),
-        cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_long_words),
+        cmocka_unit_test(test_vectors),        cmocka_unit_test(test_tiny_stories),
+        cmocka_unit_test(test_every_token),    cmocka_unit_test(test_every_code_point),
+        cmocka_unit_test(test_spm_merging),    cmocka_unit_test(test_bpe_merging),
+        cmocka_unit_test(test_pre_tokenizers), cmocka_unit_test(test_ignore_merges),
+        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos_and_eos),
+        cmocka_unit_test(test_ends),           cmocka_unit_test(test_end_keys),
+        cmocka_unit_test(test_end_is_control), cmocka_unit_test(test_spm_spaces),
+        cmocka_unit_test(test_phi3_strips),    cmocka_unit_test(test_spm_no_space_token),
+        cmocka_unit_test(test_merge_twice),    cmocka_unit_test(test_no_control_by_merging),
+        cmocka_unit_test(test_random_bytes),   cmocka_unit_test(test_no_token_for_byte),
+        cmocka_unit_test(test_bad_arrays),     cmocka_unit_test(test_bad_tokens),
+        cmocka_unit_test(test_bad_ids),        cmocka_unit_test(test_bad_merges),
+        cmocka_unit_test(test_bad_models),     cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_long_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

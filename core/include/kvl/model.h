@@ -49,6 +49,7 @@ const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
 const struct kvl_shape *kvl_model_shape(const struct kvl_model *model);
 const struct kvl_tokenizer *kvl_model_tokenizer(const struct kvl_model *model);
+const char *kvl_model_chat(const struct kvl_model *model); /* text of its chat template, or NULL */
 const char *kvl_model_name(const struct kvl_model *model); /* general.name or the file's stem */
 const char *kvl_model_path(const struct kvl_model *model);
 const char *kvl_model_hash(const struct kvl_model *model); /* XXH3-128 of the file, hex */

@@ -27,9 +27,11 @@ enum kvl_opt_type {
     KVL_OPT_BOOL,    /* bool */
     KVL_OPT_ENUM,    /* int32_t, an index into `choices` */
     KVL_OPT_STR,     /* char[KVL_OPT_STR_SIZE] */
+    KVL_OPT_PATH,    /* char[KVL_OPT_PATH_SIZE]: a file or folder, known in keys by its contents */
 };
 
-#define KVL_OPT_STR_SIZE 128
+#define KVL_OPT_STR_SIZE  128
+#define KVL_OPT_PATH_SIZE 1024
 /* The value of an INT option whose text is "auto": to be derived (from the budget, the model). */
 #define KVL_AUTO (-1)
 
@@ -84,6 +86,13 @@ struct kvl_opt {
     {                                                                                              \
         .name = #member, .type = KVL_OPT_STR,                                                      \
         .off = _Generic(&((struct tag *)0)->member, char(*)[KVL_OPT_STR_SIZE]                      \
+                        : offsetof(struct tag, member)),                                           \
+        .def = (text), .help = __VA_ARGS__                                                         \
+    }
+#define KVL_ROW_PATH(tag, member, text, ...)                                                       \
+    {                                                                                              \
+        .name = #member, .type = KVL_OPT_PATH,                                                     \
+        .off = _Generic(&((struct tag *)0)->member, char(*)[KVL_OPT_PATH_SIZE]                     \
                         : offsetof(struct tag, member)),                                           \
         .def = (text), .help = __VA_ARGS__                                                         \
     }

@@ -7,7 +7,8 @@
  *
  * The prompt is context text followed by question text.  The context is exactly the number of
  * tokens asked for (BOS included) under the tokenizer of the request.  A question's text ends with
- * the answer prefix, so that the model continues it with `answer`.
+ * the answer prefix, so that the model continues it with `answer`.  In a chat template the question stands
+ * in the turn of the user, and the answer prefix is where the model's own turn begins.
  *
  * Thread-safe: yes.
  */
@@ -23,18 +24,32 @@
 extern "C" {
 #endif
 
-#define KVL_TASK_ABI 2
+#define KVL_TASK_ABI 3
+
+/* What a task reads that has its contexts from files (kvl_task.open): groups of questions about one
+ * context each.  `index` of a request counts parts of groups: a group of n questions is
+ * n / n_questions requests, rounded up, so that every question is asked whatever n_questions is. */
+struct kvl_task_source {
+    uint64_t hash;        /* of all that was read: contents, not names */
+    const int32_t *group; /* [n_groups] questions of each */
+    int32_t n_groups;
+    bool depths;  /* requests have a depth: what is asked for is put there */
+    bool control; /* contexts are left out: the same for every policy */
+};
 
 struct kvl_task_request {
     const struct kvl_tokenizer *tokenizer;
-    int32_t length_tok; /* exact length of the context in tokens, BOS included */
-    double depth;       /* where the asked item lies, 0 = start, 1 = end; < 0 = items spread evenly,
+    int32_t
+        length_tok; /* exact length of the context in tokens, BOS included; of a task with a source
+                           the most that context and question may have */
+    double depth;   /* where the asked item lies, 0 = start, 1 = end; < 0 = items spread evenly,
                             question i asks the i-th stratum in shuffled order */
     int32_t n_questions; /* wanted; a task that cannot ask that many says so (KVL_EINVAL) */
     uint64_t seed;       /* of this sample: a hash of what it is */
     int32_t index;       /* of this sample among those of its kind: 0, 1, ...; for tasks that read a
                             file from front to back */
     const void *opts;    /* the task's own options struct */
+    const struct kvl_task_source *source; /* of a task with `open`, else NULL */
 };
 
 /* How a task without questions is read, token by token, and what for. */
@@ -72,6 +87,11 @@ struct kvl_evidence {
     char after[24];
 };
 
+enum kvl_question_flags {
+    KVL_EVIDENCE_WEAK = 1, /* where the answer's text stands, which need not be why it is right */
+    KVL_EVIDENCE_LOST = 2, /* it stood in what was cut off */
+};
+
 struct kvl_question {
     char *text;          /* follows the context; ends with the answer prefix */
     char *answer;        /* what a perfect model appends to it */
@@ -80,6 +100,10 @@ struct kvl_question {
     double depth;        /* achieved: begin of the evidence / length, both in tokens */
     struct kvl_evidence evidence[4];
     int32_t n_evidence;
+    uint32_t flags; /* enum kvl_question_flags */
+    char *row; /* a JSON object: what of the file `score` and exports need; NULL: not from a file */
+    /* Bytes of the answer prefix, the white space before it included; 0 = the text has none. */
+    size_t n_prefix;
 };
 
 /* Owned by the caller once generated; kvl_sample_free. */
@@ -124,6 +148,10 @@ struct kvl_task {
     void (*score)(const struct kvl_question *q, const char *prediction, struct kvl_task_score *out);
     /* Probability that an answer picked without the context is right: the chance line. */
     double (*chance)(const void *opts);
+    /* Tasks that read files: what they have.  NULL, both: contexts are made.  KVL_EINVAL with file, line
+     * and field.  `close` takes NULL. */
+    int (*open)(const void *opts, struct kvl_task_source **out, struct kvl_err *err);
+    void (*close)(struct kvl_task_source *source);
 };
 
 #ifdef KVL_PLUGIN

@@ -64,6 +64,8 @@ KVL_API bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id);
 /* Hash of everything that decides ids: for logs and snapshot keys. */
 uint64_t kvl_tokenizer_hash(const struct kvl_tokenizer *t);
 const char *kvl_tokenizer_model(const struct kvl_tokenizer *t); /* "llama", "gpt2", "bpe" */
+/* A few lines for people: kind, pre-tokenizer, BOS, EOS, what ends a generation. */
+int kvl_tokenizer_describe(const struct kvl_tokenizer *t, struct kvl_buf *out);
 /* The chat template (Jinja) of the file or folder, NULL: none. */
 const char *kvl_tokenizer_template(const struct kvl_tokenizer *t);
 

@@ -59,20 +59,26 @@ static int gemv_pack(struct gemv_plan *p)
 {
     const struct kvl_gemv_args *a = p->a;
     size_t n = gemv_wants(p) ? (size_t)a->n : 0, n_blocks = (size_t)a->w->n_cols / 32;
-    if (p->thread_floats == 0) return KVL_OK;
-    size_t head = round_up(n * sizeof *p->x), block = round_up(n_blocks * sizeof *p->x->block);
-    size_t scale = round_up(n_blocks * sizeof(float));
-    uint8_t *at = kvl_cpu_scratch(head + n * (block + scale) +
-                                  (size_t)p->threads * p->thread_floats * sizeof(float));
+    if (n == 0 && p->thread_floats == 0) return KVL_OK;
+    size_t head = round_up(n * sizeof *p->x), q = n_blocks * 32 * sizeof *p->x->q;
+    size_t start = n_blocks * sizeof *p->x->start, scales = n_blocks * 7 * sizeof(float);
+    size_t row = round_up(q + start + scales);
+    uint8_t *at =
+        kvl_cpu_scratch(head + n * row + (size_t)p->threads * p->thread_floats * sizeof(float));
     if (!at) return KVL_ENOMEM;
     if (n > 0) p->x = (struct kvl_gemv_x *)(void *)at;
     at += head;
-    for (size_t i = 0; i < n; i++, at += block + scale) {
-        p->x[i].block = (struct kvl_gemv_block *)(void *)at;
-        p->x[i].scale = (float *)(void *)(at + block);
-        p->kern->gemv_pack(&p->x[i], a->x + i * (size_t)a->w->n_cols, (int32_t)n_blocks);
+    for (size_t i = 0; i < n; i++, at += row) {
+        struct kvl_gemv_x *x = &p->x[i];
+        x->q = (int16_t *)(void *)at;
+        x->start = (int32_t(*)[8])(void *)(at + q);
+        x->scale16 = (float *)(void *)(at + q + start);
+        x->sum16 = x->scale16 + 2 * n_blocks;
+        x->less32 = x->sum16 + 2 * n_blocks;
+        x->scale = x->less32 + 2 * n_blocks;
+        p->kern->gemv_pack(x, a->x + i * (size_t)a->w->n_cols, (int32_t)n_blocks);
     }
-    p->scratch = (float *)(void *)at;
+    if (p->thread_floats > 0) p->scratch = (float *)(void *)at;
     return KVL_OK;
 }
 

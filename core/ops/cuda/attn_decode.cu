@@ -120,6 +120,7 @@ static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_
                                          int32_t head_dim)
 {
     struct decode_plan p = {};
+    (void)head_dim;
     for (int32_t j = 0; j < n_jobs; j++) {
         const struct kvl_attn_job *job = &jobs[j];
         int32_t split = decode_split_of(job->n_slots), kind = decode_is_fast(job);

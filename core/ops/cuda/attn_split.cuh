@@ -229,7 +229,10 @@ template <int D, int G> struct decode_map {
         STEP = GROUPS * UNROLL,                     /* rows of a warp at a time */
         LOGITS = UNROLL * G,                        /* of a group at a time */
         HELD = LOGITS > LANES ? LOGITS / LANES : 1, /* of these in one lane in the end */
-        SUMS = G * 8 / GROUPS                       /* of values in one lane in the end */
+        SUMS = G * 8 / GROUPS,                      /* of values in one lane in the end */
+        BLOCKS = G == 8              ? 2
+                 : G == 4 && D == 64 ? 3
+                                     : 4 /* of an SM: as many as nothing spills for */
     };
 };
 
@@ -308,9 +311,8 @@ decode_values(const struct decode_params &a, const struct decode_split &s,
     }
 }
 
-/* 4 blocks of 64 registers, or 2 of 128, on an SM. */
 template <class T, int D, int G>
-static __global__ void __launch_bounds__(DECODE_THREADS, G <= 4 ? 4 : 2)
+static __global__ void __launch_bounds__(DECODE_THREADS, decode_map<D, G>::BLOCKS)
     decode_fast(const __grid_constant__ struct decode_params a)
 {
     typedef struct decode_map<D, G> map;

@@ -13,7 +13,8 @@
  * by shuffles, integer atomics, __half, __nv_bfloat16 and their conversions, fmaf, expf and the like.  Inline
  * PTX and tensor cores are in mma.cuh alone, with a stand-in there.  No cooperative groups, no thrust, no
  * recursion, no device malloc, no textures, no early return before a barrier that others of the block
- * reach.  Results must not depend on the order in which blocks run: no atomics on floats, partial results are
+ * reach.  nvcc fuses nothing by itself (-fmad=false), and neither does the emulation: a sum of products that should
+ * be fused says fmaf.  Results must not depend on the order in which blocks run: no atomics on floats, partial results are
  * merged in a fixed order. */
 #ifndef KVL_CUDA_CUH
 #define KVL_CUDA_CUH

@@ -26,21 +26,69 @@ struct gemv_in {
 
 /* Eight columns of R rows of W times N rows of x. */
 template <int TYPE, bool WIDE, int N, int R>
-static __device__ inline void gemv_step(float (*sum)[N], const uint8_t *const *row, const float *x,
+static __device__ inline void gemv_step(float (*sum)[N], const float (*w)[KVL_PIECE],
                                         const gemv_in *a, int32_t piece)
 {
-    float w[R][KVL_PIECE], v[KVL_PIECE];
-#pragma unroll
-    for (int r = 0; r < R; r++) kvl_piece<TYPE, WIDE>(w[r], row[r], piece, a->n_cols);
+    float v[KVL_PIECE];
 #pragma unroll
     for (int i = 0; i < N; i++) {
         int32_t at = i < a->n ? i : a->n - 1; /* rows that are not there: the last one again */
-        kvl_piece_x<TYPE, WIDE>(v, x + (size_t)at * (size_t)a->n_cols, piece, a->n_cols);
+        kvl_piece_x<TYPE, WIDE>(v, a->x + (size_t)at * (size_t)a->n_cols, piece, a->n_cols);
 #pragma unroll
         for (int r = 0; r < R; r++)
 #pragma unroll
             for (int c = 0; c < KVL_PIECE; c++) sum[r][i] = fmaf(w[r][c], v[c], sum[r][i]);
     }
+}
+
+/* Pieces of a lane that are asked for at once.  Two such sets take turns, so that one is under way while the
+ * other is multiplied: with one row of x that is 8 loads of 16 bytes a lane, which the compiler does not bring
+ * about by itself (tests/gpu/kernels.txt). */
+template <int TYPE, int N, int R> struct gemv_ring {
+    enum {
+        LOADS = KVL_MAX(1, (int)kvl_raw<TYPE>::QUADS) * R, /* of a piece */
+        PIECES = KVL_MAX(1, (N == 1 ? 4 : 2) / LOADS),
+        SETS = 2
+    };
+};
+
+template <int TYPE, int R, int PIECES>
+static __device__ inline void gemv_ask(struct kvl_raw<TYPE> (*set)[R], const uint8_t *const *row,
+                                       int32_t piece, int32_t n_pieces)
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; i++)
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            if (piece + i * KVL_WARP < n_pieces)
+                kvl_raw_load<TYPE>(&set[i][r], row[r], piece + i * KVL_WARP);
+}
+
+template <int TYPE, int N, int R>
+static __device__ inline void gemv_walk(float (*sum)[N], const uint8_t *const *row,
+                                        const gemv_in *a, int32_t n_pieces)
+{
+    typedef struct gemv_ring<TYPE, N, R> ring;
+    enum { STEP = ring::PIECES * KVL_WARP };
+    struct kvl_raw<TYPE> set[ring::SETS][ring::PIECES][R];
+    int32_t piece = (int32_t)threadIdx.x % KVL_WARP;
+#pragma unroll
+    for (int s = 0; s < ring::SETS; s++)
+        gemv_ask<TYPE, R, ring::PIECES>(set[s], row, piece + s * STEP, n_pieces);
+    for (; piece < n_pieces; piece += ring::SETS * STEP)
+#pragma unroll
+        for (int s = 0; s < ring::SETS; s++) {
+#pragma unroll
+            for (int i = 0; i < ring::PIECES; i++) {
+                int32_t at = piece + s * STEP + i * KVL_WARP;
+                float w[R][KVL_PIECE];
+                if (at >= n_pieces) continue;
+#pragma unroll
+                for (int r = 0; r < R; r++) kvl_raw_widen<TYPE>(w[r], set[s][i][r], at);
+                gemv_step<TYPE, true, N, R>(sum, w, a, at);
+            }
+            gemv_ask<TYPE, R, ring::PIECES>(set[s], row, piece + (s + ring::SETS) * STEP, n_pieces);
+        }
 }
 
 template <int TYPE, bool WIDE, int N, int R>
@@ -51,16 +99,23 @@ static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a
     int32_t row0 = (((int32_t)blockIdx.x - a.matrix[m].block0) * GEMV_WARPS + warp) * R;
     int32_t n_rows = a.matrix[m].n_rows, n_pieces = (a.n_cols + KVL_PIECE - 1) / KVL_PIECE;
     const uint8_t *row[R];
-    float sum[R][N];
+    float sum[R][N], w[R][KVL_PIECE];
     for (int r = 0; r < R; r++) {
         int32_t at = row0 + r < n_rows ? row0 + r : n_rows - 1;
         row[r] = a.matrix[m].w + (size_t)at * a.matrix[m].row_bytes;
         for (int i = 0; i < N; i++) sum[r][i] = 0;
     }
     if (row0 >= n_rows) n_pieces = 0;
+    if constexpr (WIDE && kvl_wtype_is<TYPE>::fast) {
+        gemv_walk<TYPE, N, R>(sum, row, &a, n_pieces);
+    } else {
 #pragma unroll(N == 1 ? 4 : 1)
-    for (int32_t piece = lane; piece < n_pieces; piece += KVL_WARP)
-        gemv_step<TYPE, WIDE, N, R>(sum, row, a.x, &a, piece);
+        for (int32_t piece = lane; piece < n_pieces; piece += KVL_WARP) {
+#pragma unroll
+            for (int r = 0; r < R; r++) kvl_piece<TYPE, WIDE>(w[r], row[r], piece, a.n_cols);
+            gemv_step<TYPE, WIDE, N, R>(sum, w, &a, piece);
+        }
+    }
     for (int r = 0; r < R; r++)
         for (int i = 0; i < N; i++) {
             float total = kvl_warp_sum(sum[r][i]);
@@ -71,9 +126,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a
 
 /* ---- launch ---------------------------------------------------------------------------------------- */
 
-/* Two rows a warp keep more bytes in flight and halve the reads of x; one row where two would leave
- * multiprocessors without work. */
-enum { GEMV_MANY_ROWS = 132 * 2 * GEMV_WARPS };
+/* Two rows a warp halve the reads of x; one row where two would leave multiprocessors, of which 132 are thought
+ * of, with less than four blocks each. */
+enum { GEMV_MANY_ROWS = 132 * 4 * 2 * GEMV_WARPS };
 
 template <int TYPE, bool WIDE, int N, int R> static void gemv_start(gemv_in *in)
 {

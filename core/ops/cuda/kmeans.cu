@@ -33,7 +33,7 @@ static __device__ inline double kmeans_square(const float *x, int32_t dim)
 {
     double sum = 0;
     for (int32_t c = (int32_t)threadIdx.x % KVL_WARP; c < dim; c += KVL_WARP)
-        sum += (double)x[c] * (double)x[c];
+        sum = fma((double)x[c], (double)x[c], sum);
     for (int o = KVL_WARP / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
     return sum;
 }

@@ -19,6 +19,12 @@ struct kv_move_shape {
     int64_t row, total; /* words of a row; slots of all moves */
 };
 
+/* One of three by selection: parameters of a kernel that are indexed are copied to memory of every thread. */
+template <class T> static __device__ inline T kv_third(const T *of, unsigned i)
+{
+    return i == 0 ? of[0] : i == 1 ? of[1] : of[2];
+}
+
 /* ---- kernels -------------------------------------------------------------------------------------- */
 
 static __device__ inline void kv_store(float *to, float x)
@@ -79,8 +85,9 @@ static __global__ void __launch_bounds__(KV_THREADS)
     const struct kvl_kv_span s = span[blockIdx.x];
     if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
     int32_t dim = parts.head_dim, steps = WIDE ? dim / 4 : dim;
-    const float *from = parts.from[blockIdx.y];
-    T *to = reinterpret_cast<T *>(s.data + parts.off[blockIdx.y]) + (size_t)s.slot * (size_t)dim;
+    const float *from = kv_third(parts.from, blockIdx.y);
+    T *to = reinterpret_cast<T *>(s.data + kv_third(parts.off, blockIdx.y)) +
+            (size_t)s.slot * (size_t)dim;
     for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
         int32_t r = i / steps;
         size_t row = (size_t)(s.row + r) * (size_t)parts.n_kv_heads + (size_t)s.kv_head;
@@ -94,7 +101,7 @@ static __global__ void __launch_bounds__(KV_THREADS)
     kv_stage_kernel(struct kv_move_shape shape, const struct kvl_kv_move *move, W *stage, bool in)
 {
     const struct kvl_kv_move m = move[blockIdx.x];
-    uint32_t off = shape.off[blockIdx.y];
+    uint32_t off = kv_third(shape.off, blockIdx.y);
     W *staged = stage + ((int64_t)blockIdx.y * shape.total + m.at) * shape.row;
     const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
     W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * shape.row;
@@ -112,7 +119,7 @@ static __global__ void __launch_bounds__(KV_THREADS)
     kv_gather_kernel(struct kv_move_shape shape, const struct kvl_kv_move *move)
 {
     const struct kvl_kv_move m = move[blockIdx.x];
-    uint32_t off = shape.off[blockIdx.y];
+    uint32_t off = kv_third(shape.off, blockIdx.y);
     const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
     W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * shape.row;
     for (int64_t i = threadIdx.x; i < m.n * shape.row; i += KV_THREADS) to[i] = from[i];

@@ -14,7 +14,7 @@ static __device__ inline double cosine_dot(const float *x, const float *y, int32
 {
     double sum = 0;
     for (int32_t c = (int32_t)threadIdx.x % KVL_WARP; c < dim; c += KVL_WARP)
-        sum += (double)x[c] * (double)y[c];
+        sum = fma((double)x[c], (double)y[c], sum);
     return kvl_warp_sum_f64(sum);
 }
 

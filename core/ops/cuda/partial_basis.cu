@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(BASIS_THREADS) basis_products(float *su
     if (j >= a.dim) return;
     for (int32_t t = 0; j <= i && t < a.n_q * a.group; t++) {
         const float *q = basis_vector(&a, t);
-        x += (double)q[i] * (double)q[j];
+        x = fma((double)q[i], (double)q[j], x);
     }
     sum[(size_t)i * (size_t)a.dim + (size_t)j] = (float)x;
 }

@@ -7,7 +7,7 @@
  * The float tile: 256 threads hold 4 rows by 4 slots each of a 64 x 64 tile of products, and later 4 rows by
  * 4 columns of every 64 columns of the output.  Thread t has rows 4 (t / 16) .. + 3: the 16 threads of a row
  * are neighbours in a warp, so that a softmax takes four shuffles.  Channels come in steps of PF_STEP,
- * turned, so that a step reads two vectors of four for 16 multiply-adds (nvcc fuses them); any head_dim is padded with
+ * turned, so that a step reads two vectors of four for 16 multiply-adds; any head_dim is padded with
  * zeros.  Every product is one chain of multiply-adds over the channels, every output one over the
  * slots: no bit depends on a row's neighbours. */
 #ifndef KVL_PREFILL_CUH
@@ -155,7 +155,7 @@ static __device__ inline void pf_products(struct pf_shared *sh, const struct kvl
             struct pf_four x = *reinterpret_cast<const struct pf_four *>(&sh->step.q[c][r]);
             struct pf_four y = *reinterpret_cast<const struct pf_four *>(&sh->step.k[c][t]);
             for (int32_t i = 0; i < 4; i++)
-                for (int32_t j = 0; j < 4; j++) s[i][j] += x.x[i] * y.x[j];
+                for (int32_t j = 0; j < 4; j++) s[i][j] = fmaf(x.x[i], y.x[j], s[i][j]);
         }
     }
     for (int32_t i = 0; q->cap.in > 0 && i < 16; i++)

@@ -60,7 +60,8 @@ static __device__ inline void pf_values(struct pf_state<N> *t, struct pf_shared 
             struct pf_four x = *reinterpret_cast<const struct pf_four *>(&sh->p[k][r]);
             struct pf_four y = *reinterpret_cast<const struct pf_four *>(&sh->v[k][c]);
             for (int32_t i = 0; i < 4; i++)
-                for (int32_t j = 0; j < 4; j++) t->acc[n][i][j] += x.x[i] * y.x[j];
+                for (int32_t j = 0; j < 4; j++)
+                    t->acc[n][i][j] = fmaf(x.x[i], y.x[j], t->acc[n][i][j]);
         }
     }
 }

@@ -93,21 +93,39 @@ template <int TYPE> static __device__ inline int32_t kvl_piece_second(int32_t pi
     return kvl_piece_first<TYPE>(piece) + (TYPE == KVL_W_Q4_0 ? 16 : 4);
 }
 
-/* Words from an even address.  WIDE: rows begin at multiples of 4 and have an even number of blocks, so that
- * what the last word is shifted from is of the row too. */
-template <bool WIDE>
-static __device__ inline void kvl_even_words(uint32_t *word, const uint8_t *p, int n_words)
+/* A piece as WIDE loads bring it, so that several can be under way before the first is widened: words, of which blocks
+ * at even addresses have one more than they need, and their scale. */
+template <int TYPE> struct kvl_raw {
+    enum {
+        BLOCK = TYPE == KVL_W_Q8_0 || TYPE == KVL_W_Q4_0,
+        BYTES = TYPE == KVL_W_Q8_0 ? 34 : 18, /* of a block */
+        PART = TYPE == KVL_W_Q8_0 ? 8 : 4,    /* of it in a piece */
+        QUADS = BLOCK               ? 0
+                : TYPE == KVL_W_F32 ? 2
+                                    : 1
+    };
+    uint4 quad[QUADS > 0 ? QUADS : 1];
+    uint32_t word[3];
+    uint16_t scale;
+};
+
+/* WIDE rows begin at multiples of 4 and have an even number of blocks: the first block lies beside a multiple of 4,
+ * the next one at it, and what the last word is shifted from is of the row too. */
+template <int TYPE>
+static __device__ inline void kvl_raw_load(struct kvl_raw<TYPE> *raw, const uint8_t *row,
+                                           int32_t piece)
 {
-    if (WIDE) {
-        uint32_t odd = (uint32_t)(reinterpret_cast<uintptr_t>(p) & 2), at = kvl_u32_at(p - odd);
-        for (int i = 0; i < n_words; i++) {
-            uint32_t after = odd || i + 1 < n_words ? kvl_u32_at(p - odd + 4 * (i + 1)) : 0;
-            word[i] = odd ? at >> 16 | after << 16 : at;
-            at = after;
-        }
+    typedef struct kvl_raw<TYPE> type;
+    if constexpr (type::BLOCK) {
+        const uint8_t *block = row + (size_t)(piece / 4) * type::BYTES;
+        int32_t odd = piece / 4 % 2 == 0 ? 2 : 0;
+        const uint8_t *p = block + 2 + piece % 4 * type::PART - odd;
+        raw->scale = kvl_u16_at(block);
+        for (int i = 0; i < type::PART / 4; i++) raw->word[i] = kvl_u32_at(p + 4 * i);
+        raw->word[type::PART / 4] = odd ? kvl_u32_at(p + type::PART) : 0;
     } else {
-        for (int i = 0; i < n_words; i++)
-            word[i] = (uint32_t)kvl_u16_at(p + 4 * i) | (uint32_t)kvl_u16_at(p + 4 * i + 2) << 16;
+        const uint4 *p = reinterpret_cast<const uint4 *>(row) + (size_t)piece * type::QUADS;
+        for (int i = 0; i < type::QUADS; i++) raw->quad[i] = p[i];
     }
 }
 
@@ -132,34 +150,69 @@ static __device__ inline void kvl_q4_widen(float *w, uint32_t word, float scale)
     }
 }
 
-template <bool WIDE>
-static __device__ inline void kvl_f32_piece(float *w, const uint8_t *row, int32_t c0,
-                                            int32_t n_cols)
+static __device__ inline uint32_t kvl_quad_word(const uint4 &v, int i)
 {
-    const float *p = reinterpret_cast<const float *>(row) + c0;
-    if (WIDE) {
-        float4 a = *reinterpret_cast<const float4 *>(p);
-        float4 b = *reinterpret_cast<const float4 *>(p + 4);
-        w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w;
-        w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* w [8] of the words of a piece of Q8_0 or Q4_0. */
+template <int TYPE>
+static __device__ inline void kvl_block_widen(float *w, const uint32_t *word, uint16_t scale)
+{
+    if (TYPE == KVL_W_Q8_0)
+        kvl_q8_widen(w, word, kvl_float_of_half(scale));
+    else
+        kvl_q4_widen(w, word[0], kvl_float_of_half(scale));
+}
+
+/* Of F16 and BF16. */
+template <int TYPE> static __device__ inline float kvl_half_widen(uint32_t half)
+{
+    return TYPE == KVL_W_F16 ? kvl_float_of_half((uint16_t)half) : kvl_float_of_bits(half << 16);
+}
+
+/* w [8] of what was loaded of piece `piece`. */
+template <int TYPE>
+static __device__ inline void kvl_raw_widen(float *w, const struct kvl_raw<TYPE> &raw,
+                                            int32_t piece)
+{
+    typedef struct kvl_raw<TYPE> type;
+    if constexpr (type::BLOCK) {
+        uint32_t word[2] = {};
+        for (int i = 0; i < type::PART / 4; i++)
+            word[i] = piece / 4 % 2 == 0 ? raw.word[i] >> 16 | raw.word[i + 1] << 16 : raw.word[i];
+        kvl_block_widen<TYPE>(w, word, raw.scale);
+    } else if constexpr (TYPE == KVL_W_F32) {
+        for (int i = 0; i < KVL_PIECE; i++)
+            w[i] = kvl_float_of_bits(kvl_quad_word(raw.quad[i / 4], i % 4));
     } else {
-        for (int i = 0; i < KVL_PIECE; i++) w[i] = c0 + i < n_cols ? p[i] : 0;
+        for (int i = 0; i < KVL_PIECE; i++)
+            w[i] =
+                kvl_half_widen<TYPE>(kvl_quad_word(raw.quad[0], i / 2) >> (16 * (i % 2)) & 0xffffu);
     }
 }
 
-/* Eight elements of 16 bits as they lie there. */
-template <bool WIDE>
-static __device__ inline void kvl_16bit_piece(uint16_t *h, const uint8_t *row, int32_t c0,
-                                              int32_t n_cols)
+/* w [8] of a type in words, element by element; columns past the end 0. */
+template <int TYPE>
+static __device__ inline void kvl_narrow_piece(float *w, const uint8_t *row, int32_t piece,
+                                               int32_t n_cols)
 {
-    const uint8_t *p = row + 2 * (size_t)c0;
-    if (WIDE) {
-        uint4 v = *reinterpret_cast<const uint4 *>(p);
-        uint32_t word[4] = { v.x, v.y, v.z, v.w };
-        for (int i = 0; i < KVL_PIECE; i++) h[i] = (uint16_t)(word[i / 2] >> (16 * (i % 2)));
+    typedef struct kvl_raw<TYPE> type;
+    if constexpr (type::BLOCK) {
+        const uint8_t *block = row + (size_t)(piece / 4) * type::BYTES;
+        const uint8_t *part = block + 2 + piece % 4 * type::PART;
+        uint32_t word[2] = {};
+        for (int i = 0; i < type::PART / 2; i++)
+            word[i / 2] |= (uint32_t)kvl_u16_at(part + 2 * i) << (16 * (i % 2));
+        kvl_block_widen<TYPE>(w, word, kvl_u16_at(block));
     } else {
-        for (int i = 0; i < KVL_PIECE; i++)
-            h[i] = c0 + i < n_cols ? kvl_u16_at(p + 2 * i) : (uint16_t)0;
+        for (int i = 0; i < KVL_PIECE; i++) {
+            int32_t c = piece * KVL_PIECE + i;
+            if (TYPE == KVL_W_F32)
+                w[i] = c < n_cols ? reinterpret_cast<const float *>(row)[c] : 0;
+            else
+                w[i] = kvl_half_widen<TYPE>(c < n_cols ? kvl_u16_at(row + 2 * (size_t)c) : 0u);
+        }
     }
 }
 
@@ -167,24 +220,14 @@ static __device__ inline void kvl_16bit_piece(uint16_t *h, const uint8_t *row, i
 template <int TYPE, bool WIDE>
 static __device__ inline void kvl_piece(float *w, const uint8_t *row, int32_t piece, int32_t n_cols)
 {
-    uint16_t h[KVL_PIECE];
-    uint32_t word[2];
-    const uint8_t *block = row + (size_t)(piece / 4) * (TYPE == KVL_W_Q8_0 ? 34 : 18);
-    if (TYPE == KVL_W_F32) {
-        kvl_f32_piece<WIDE>(w, row, piece * KVL_PIECE, n_cols);
-    } else if (TYPE == KVL_W_Q8_0) {
-        kvl_even_words<WIDE>(word, block + 2 + piece % 4 * 8, 2);
-        kvl_q8_widen(w, word, kvl_float_of_half(kvl_u16_at(block)));
-    } else if (TYPE == KVL_W_Q4_0) {
-        kvl_even_words<WIDE>(word, block + 2 + piece % 4 * 4, 1);
-        kvl_q4_widen(w, word[0], kvl_float_of_half(kvl_u16_at(block)));
-    } else if (!kvl_wtype_is<TYPE>::fast) {
+    if constexpr (!kvl_wtype_is<TYPE>::fast) {
         kvl_block_piece<TYPE>(w, row, piece * KVL_PIECE);
+    } else if constexpr (WIDE) {
+        struct kvl_raw<TYPE> raw;
+        kvl_raw_load<TYPE>(&raw, row, piece);
+        kvl_raw_widen<TYPE>(w, raw, piece);
     } else {
-        kvl_16bit_piece<WIDE>(h, row, piece * KVL_PIECE, n_cols);
-        for (int i = 0; i < KVL_PIECE; i++)
-            w[i] = TYPE == KVL_W_F16 ? kvl_float_of_half(h[i])
-                                     : kvl_float_of_bits((uint32_t)h[i] << 16);
+        kvl_narrow_piece<TYPE>(w, row, piece, n_cols);
     }
 }
 

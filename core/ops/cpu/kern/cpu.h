@@ -42,13 +42,14 @@ struct kvl_gemm_item {
 };
 
 /* A row of x as integers, by blocks of 32 columns: x = scale * q. */
-struct kvl_gemv_block {
-    int16_t q[32];
-    int32_t start[8]; /* -8 times the elements of q that vq_dot adds in each place */
-};
 struct kvl_gemv_x {
-    struct kvl_gemv_block *block; /* [n_cols / 32] */
-    float *scale;                 /* [n_cols / 32] */
+    int16_t *q; /* [n_cols] */
+    /* -8 times the elements of q that vq_dot adds in each place */
+    int32_t (*start)[8]; /* [n_cols / 32] */
+    float *scale;        /* [n_cols / 32] */
+    float *scale16;      /* [n_cols / 16] the same, each twice */
+    float *sum16;        /* [n_cols / 16] sums of 16 elements of q */
+    float *less32;       /* [n_cols / 16] by turns 0 and the negative sum of 32 elements of q */
 };
 
 /* Rows row0 .. row1 - 1 of one W for all rows of x; a->next does not count. */

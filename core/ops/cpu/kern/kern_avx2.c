@@ -14,6 +14,7 @@
 #endif
 
 #include "vec_avx2.h"
+#include "vec_k16_avx2.h"
 #include "vec_q16_x86.h"
 
 #define KERN_NAME  "avx2"

@@ -16,6 +16,7 @@
 #endif
 
 #include "vec_avx512.h"
+#include "vec_k16_avx512.h"
 #include "vec_q16_x86.h"
 
 #define KERN_NAME  "avx512"

@@ -17,6 +17,7 @@
 
 #define VEC_HAS_VNNI
 #include "vec_avx512bf16.h"
+#include "vec_k16_avx512.h"
 #include "vec_q16_x86.h"
 
 #define KERN_NAME  "avx512bf16"

@@ -1,6 +1,7 @@
 /* Kernels for any processor. */
 #include "cpu.h"
 #include "vec_base.h"
+#include "vec_k16_base.h"
 #include "vec_q16_base.h"
 
 #if defined(__aarch64__)

@@ -3,6 +3,7 @@
 #ifndef KVL_KERN_GEMV_H
 #define KVL_KERN_GEMV_H
 
+#include "kern_gemvk.h"
 #include "kern_gemvq.h"
 
 enum { GEMV_SUMS = 4, GEMV_ROWS = 4, GEMV_AHEAD = 1024, GEMV_AHEAD_BATCH = 4096 };
@@ -123,6 +124,7 @@ static size_t gemv_scratch(enum kvl_wtype type, int32_t n_cols)
     size_t floats = 0;
     switch (type) {
 #define gemv_scratch_int16 gemvq_scratch(n_cols)
+#define gemv_scratch_k16   0
 #define gemv_scratch_any   ((size_t)n_cols)
 #define KVL_WTYPE_PLAIN(name, ...)                                                                 \
     case KVL_W_##name:                                                                             \
@@ -140,6 +142,7 @@ static void gemv_item(const struct kvl_gemv_item *it)
 {
     switch (it->a->w->type) {
 #define gemv_kernel_int16(name) gemvq_typed(it, KVL_W_##name)
+#define gemv_kernel_k16(name)   gemvk_typed(it, KVL_W_##name)
 #define gemv_kernel_any(name)   gemv_any(it)
 #define KVL_WTYPE_PLAIN(name, ...)                                                                 \
     case KVL_W_##name:                                                                             \

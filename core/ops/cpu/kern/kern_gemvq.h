@@ -35,24 +35,46 @@ VEC size_t gemvq_scratch(int32_t n_cols)
     return (n * GEMVQ_X + n / 2 + 15) / 16 * 16;
 }
 
-/* One block of x: integers, its scale, and what Q4_0 sums start with. */
+/* The largest absolute value of 32; NaN if one is not finite. */
+VEC float gemv_pack_top(const float *x)
+{
+    vf top = vf_zero(), bad = vf_zero();
+    UNROLL
+    for (int32_t i = 0; i < 32; i += VW) {
+        vf v = vf_load(x + i);
+        top = vf_max(top, vf_max(v, vf_sub(vf_zero(), v)));
+        bad = vf_add(bad, vf_mul(v, vf_zero()));
+    }
+    return vf_hmax(top) + vf_hsum(bad);
+}
+
+/* The sum of q times one where `ones` has it; exact. */
+VEC float gemv_pack_sum(vq q, vq ones)
+{
+    static const int32_t none[8] = { 0 };
+    const float one = 1;
+    return vq_hsum(vq_scaled(vq_zero(), &one, vq_dot(vq_start(none), q, ones)));
+}
+
+/* One block of x: integers, their scale and sums, and what Q4_0 sums start with. */
+VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
+{
+    static const int32_t none[8] = { 0 };
+    float times, scale = kvl_gemv_scale(gemv_pack_top(x), &times);
+    vq q = vq_round(x, times);
+    float lo = gemv_pack_sum(q, vq_set(1, 0)), hi = gemv_pack_sum(q, vq_set(0, 1));
+    vq_store(to->q + (size_t)b * 32, q);
+    vq_store_ints(to->start[b], vq_dot(vq_start(none), q, vq_set(-8, -8)));
+    to->scale[b] = to->scale16[2 * b] = to->scale16[2 * b + 1] = scale;
+    to->sum16[2 * b] = lo;
+    to->sum16[2 * b + 1] = hi;
+    to->less32[2 * b] = 0;
+    to->less32[2 * b + 1] = -(lo + hi);
+}
+
 static void gemv_pack(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks)
 {
-    for (int32_t b = 0; b < n_blocks; b++, x += 32) {
-        struct kvl_gemv_block *q = &to->block[b];
-        vf top = vf_zero(), bad = vf_zero();
-        float times;
-        for (int32_t i = 0; i < 32; i += VW) {
-            vf v = vf_load(x + i);
-            top = vf_max(top, vf_max(v, vf_sub(vf_zero(), v)));
-            bad = vf_add(bad, vf_mul(v, vf_zero())); /* NaN if an element is not finite */
-        }
-        to->scale[b] = kvl_gemv_scale(vf_hmax(top) + vf_hsum(bad), &times);
-        for (int32_t i = 0; i < 32; i++) q->q[i] = kvl_gemv_round(x[i], times);
-        for (int32_t i = 0; i < 8; i++)
-            q->start[i] =
-                -8 * (q->q[2 * i] + q->q[2 * i + 1] + q->q[16 + 2 * i] + q->q[17 + 2 * i]);
-    }
+    for (int32_t b = 0; b < n_blocks; b++) gemv_pack_block(to, x + (size_t)b * 32, b);
 }
 
 VEC void gemvq_scales(const struct gemvq *g, int32_t n_rows, int32_t n_x)
@@ -87,10 +109,11 @@ VEC void gemvq_block(const struct gemvq *g, enum kvl_wtype type, int32_t n_rows,
         vq w = type == KVL_W_Q8_0 ? vq_bytes(at) : vq_nibbles(at);
         UNROLL
         for (int32_t i = 0; i < n_x; i++) {
-            const struct kvl_gemv_block *x = &g->x[i].block[b];
+            const struct kvl_gemv_x *x = &g->x[i];
             const float *d = g->scale + (size_t)(i * n_rows + r) * (size_t)g->n_blocks + b;
-            vq_int start = vq_start(type == KVL_W_Q8_0 ? zero : x->start);
-            t->s[i][r][u] = vq_scaled(t->s[i][r][u], d, vq_dot(start, w, vq_load(x->q)));
+            vq_int start = vq_start(type == KVL_W_Q8_0 ? zero : x->start[b]);
+            vq q = vq_load(x->q + (size_t)b * 32);
+            t->s[i][r][u] = vq_scaled(t->s[i][r][u], d, vq_dot(start, w, q));
         }
     }
 }

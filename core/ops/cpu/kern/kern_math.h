@@ -3,7 +3,7 @@
 #define KVL_KERN_MATH_H
 
 #include "cpu.h"
-#include "wtype.h"
+#include "kern_kblock.h"
 
 #include <assert.h>
 #include <math.h>
@@ -129,6 +129,35 @@ VEC void widen_int16(float *y, const uint8_t *src, enum kvl_wtype type, int32_t 
     }
 }
 
+/* 32 elements of a block of 256, number g of them. */
+VEC void widen_k16_part(float *y, const uint8_t *block, enum kvl_wtype type, int32_t g)
+{
+    const bool by32 = kblock_by32(type);
+    const uint8_t *factor = kblock_factor(block, type);
+    struct kblock s = kblock_scales(block, type);
+    float d = block_scale(factor), d_less = 0;
+    if (kblock_has_less(type)) d_less = block_scale(factor + 2);
+    vf q[2 * KV];
+    vk_floats(q, vk_less(kblock_ints(block, type, g), kblock_zero(type)));
+    for (int32_t h = 0; h < 2; h++) {
+        int32_t i = by32 ? g : 2 * g + h;
+        vf scale = vf_set1(d * (float)(int8_t)(s.scale[i / 8] >> i % 8 * 8 & 255));
+        vf less = vf_set1(d_less * (float)(s.less[i / 8] >> i % 8 * 8 & 255));
+        UNROLL
+        for (int32_t v = h * KV; v < (h + 1) * KV; v++) {
+            vf x = vf_mul(scale, q[v]);
+            vf_store(y + v * VW, kblock_has_less(type) ? vf_sub(x, less) : x);
+        }
+    }
+}
+
+/* Columns col .. col + n - 1 of a row, col a multiple of 32. */
+VEC void widen_k16(float *y, const uint8_t *row, enum kvl_wtype type, int32_t col, int32_t n)
+{
+    for (int32_t i = col; i < col + n; i += 32, y += 32)
+        widen_k16_part(y, row + kvl_wtype_bytes(type, (size_t)i), type, i % 256 / 32);
+}
+
 /* A row of a type that has no kernels: columns col .. col + n - 1, col a multiple of 8. */
 VEC void widen_any(float *y, const uint8_t *row, enum kvl_wtype type, int32_t col, int32_t n)
 {
@@ -152,6 +181,7 @@ static void widen_columns(float *y, const void *row, enum kvl_wtype type, int32_
     const uint8_t *at = (const uint8_t *)row + kvl_wtype_bytes(type, (size_t)col);
     switch (type) {
 #define widen_kernel_int16(name) widen_int16(y, at, KVL_W_##name, n)
+#define widen_kernel_k16(name)   widen_k16(y, row, KVL_W_##name, col, n)
 #define widen_kernel_any(name)   widen_any(y, row, KVL_W_##name, col, n)
 #define KVL_WTYPE_PLAIN(name, ...)                                                                 \
     case KVL_W_##name:                                                                             \

@@ -3,6 +3,8 @@
 #ifndef KVL_VEC_Q16_H
 #define KVL_VEC_Q16_H
 
+#include "gemv_x.h"
+
 /* A block; exact sums of products, in VQ_LANES places; sums of such sums times scales. */
 enum { VQ_LANES = 8 };
 
@@ -21,6 +23,24 @@ VEC vq vq_load(const int16_t *p)
     vq q;
     memcpy(&q, p, sizeof q);
     return q;
+}
+/* lo 16 times, then hi 16 times. */
+VEC vq vq_set(int16_t lo, int16_t hi)
+{
+    vq q;
+    for (int32_t i = 0; i < 32; i++) q.at[i] = i < 16 ? lo : hi;
+    return q;
+}
+/* 32 floats times `times`, rounded as gemv_x.h says; NaN gives anything. */
+VEC vq vq_round(const float *x, float times)
+{
+    vq q;
+    for (int32_t i = 0; i < 32; i++) q.at[i] = kvl_gemv_round(x[i], times);
+    return q;
+}
+VEC void vq_store(int16_t *p, vq q)
+{
+    memcpy(p, &q, sizeof q);
 }
 /* 32 signed bytes. */
 VEC vq vq_bytes(const uint8_t *p)
@@ -44,6 +64,10 @@ VEC vq_int vq_start(const int32_t *p)
     vq_int s;
     memcpy(&s, p, sizeof s);
     return s;
+}
+VEC void vq_store_ints(int32_t *p, vq_int s)
+{
+    memcpy(p, &s, sizeof s);
 }
 /* s + products; elements 2i, 2i + 1, 16 + 2i and 17 + 2i go to place i. */
 VEC vq_int vq_dot(vq_int s, vq a, vq b)

@@ -14,6 +14,27 @@ VEC vq vq_load(const int16_t *p)
     return (vq){ _mm256_loadu_si256((const __m256i *)(const void *)p),
                  _mm256_loadu_si256((const __m256i *)(const void *)(p + 16)) };
 }
+VEC vq vq_set(int16_t lo, int16_t hi)
+{
+    return (vq){ _mm256_set1_epi16(lo), _mm256_set1_epi16(hi) };
+}
+/* 16 floats; the processor rounds to nearest even, as gemv_x.h does. */
+VEC __m256i vec_round16(const float *x, float times)
+{
+    const __m256 t = _mm256_set1_ps(times);
+    __m256i lo = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), t));
+    __m256i hi = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), t));
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
+}
+VEC vq vq_round(const float *x, float times)
+{
+    return (vq){ vec_round16(x, times), vec_round16(x + 16, times) };
+}
+VEC void vq_store(int16_t *p, vq q)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, q.lo);
+    _mm256_storeu_si256((__m256i *)(void *)(p + 16), q.hi);
+}
 VEC vq vq_bytes(const uint8_t *p)
 {
     __m128i lo = _mm_loadu_si128((const __m128i *)(const void *)p);
@@ -28,6 +49,10 @@ VEC vq vq_nibbles(const uint8_t *p)
 VEC vq_int vq_start(const int32_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+VEC void vq_store_ints(int32_t *p, vq_int s)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, s);
 }
 VEC vq_int vq_dot(vq_int s, vq a, vq b)
 {

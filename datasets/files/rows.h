@@ -1,0 +1,227 @@
+/* rows.h - benchmarks whose samples are rows of JSON files: one table row says how each is read.
+ *
+ * A benchmark is a struct kvl_rows_kind (where its files are, how its fields are called) and a list of struct
+ * kvl_rows_set (its tasks: file, prompt, scorer).  A prompt is a text with {fields}: members of the row, or
+ * names that the kind works out.  What stands up to {context} and the context itself are the sample's context,
+ * the rest is its question, so that questions about one context share its prefill.
+ *
+ * A prompt of more tokens than the length is cut in the middle, as LongBench and InfiniteBench do: of the
+ * tokens of the whole prompt the first and the last half stay, as text, which is tokenised again.  Evidence is
+ * looked for before and after; where it stood in what was cut off, the question says so.
+ *
+ * Thread-safe: yes.
+ */
+#ifndef KVL_ROWS_H
+#define KVL_ROWS_H
+
+#include "jtext.h"
+#include "kvl/task.h"
+#include "plainfile.h"
+#include "scorers.h"
+
+enum kvl_rows_order { KVL_ROWS_AUTO = 0, KVL_ROWS_FILE, KVL_ROWS_SHUFFLED };
+enum kvl_rows_cut { KVL_ROWS_MIDDLE = 0, KVL_ROWS_END, KVL_ROWS_NONE };
+
+/* Options of every benchmark; a task's own struct begins with it. */
+struct kvl_rows_opts {
+    char dir[KVL_OPT_PATH_SIZE];
+    int32_t name, order, control, truncate, max_new;
+};
+extern const char *const kvl_rows_orders[];    /* auto, file, shuffled */
+extern const char *const kvl_rows_controls[];  /* none, no_context */
+extern const char *const kvl_rows_truncates[]; /* middle, end, none */
+
+#define KVL_ROWS_OPTIONS(tag, first, names)                                                        \
+    { .name = "dir",                                                                               \
+      .type = KVL_OPT_PATH,                                                                        \
+      .off = offsetof(struct tag, dir),                                                            \
+      .def = "",                                                                                   \
+      .help = "folder with the benchmark's files, relative to where the program runs" },           \
+        { .name = "name",                                                                          \
+          .alias = "names",                                                                        \
+          .type = KVL_OPT_ENUM,                                                                    \
+          .off = offsetof(struct tag, name),                                                       \
+          .def = (first),                                                                          \
+          .choices = (names),                                                                      \
+          .help = "task of the benchmark; all: those whose files are there" },                     \
+        { .name = "order",                                                                         \
+          .type = KVL_OPT_ENUM,                                                                    \
+          .off = offsetof(struct tag, order),                                                      \
+          .def = "auto",                                                                           \
+          .choices = kvl_rows_orders,                                                              \
+          .help =                                                                                  \
+              "rows as the file has them, or shuffled, always alike; auto: shuffled where the "    \
+              "file is sorted by depth" },                                                         \
+        { .name = "control",                                                                       \
+          .type = KVL_OPT_ENUM,                                                                    \
+          .off = offsetof(struct tag, control),                                                    \
+          .def = "none",                                                                           \
+          .choices = kvl_rows_controls,                                                            \
+          .help =                                                                                  \
+              "no_context: the prompt without the context, once for all policies: what can be "    \
+              "answered without it" },                                                             \
+        { .name = "truncate",                                                                      \
+          .type = KVL_OPT_ENUM,                                                                    \
+          .off = offsetof(struct tag, truncate),                                                   \
+          .def = "middle",                                                                         \
+          .choices = kvl_rows_truncates,                                                           \
+          .help = "what is cut off a prompt that is longer than the length" },                     \
+    {                                                                                              \
+        .name = "max_new", .type = KVL_OPT_INT, .off = offsetof(struct tag, max_new),              \
+        .def = "auto", .min = 1, .max = 65536, .help = "tokens to generate; auto: the benchmark's" \
+    }
+
+enum kvl_rows_flags {
+    KVL_ROWS_FIRST_LINE = 1, /* of a prediction the first line counts */
+    KVL_ROWS_BY_DEPTH = 2,   /* rows are sorted by depth: auto order is shuffled */
+    KVL_ROWS_EXACT = 4,      /* the answer stands in the context once, where it is asked for */
+    KVL_ROWS_NOWHERE = 8,    /* it need not stand there: no evidence */
+    KVL_ROWS_LETTER = 16,    /* answers are the option and its letter */
+    KVL_ROWS_OWN = 32,       /* the prompt is freed when the file is closed */
+    KVL_ROWS_DEPTHS = 64,    /* the depth of a request says where the answer is put */
+};
+
+/* A task of a benchmark; the list ends with a name of NULL. */
+struct kvl_rows_set {
+    const char *name;
+    const char *file;   /* what paths of the kind have for %s; NULL: the name */
+    const char *prompt; /* NULL: {context}{question} */
+    int32_t max_new;    /* 0: as the answer has, and some */
+    enum kvl_scorer scorer;
+    uint32_t flags;      /* enum kvl_rows_flags */
+    const char *mark;    /* the question is what stands from the last of these on, parted by '|' */
+    const char *classes; /* of the scorer where rows have none, parted by ',' */
+};
+
+/* A list of tasks, #define LIST(X) X("name", .member = ...) ..., as sets and as choices of an option. */
+#define KVL_ROWS_SET(text, ...)  { .name = text, __VA_ARGS__ },
+#define KVL_ROWS_NAME(text, ...) text,
+
+struct kvl_row; /* being read */
+
+/* How a benchmark's files are read.  Field names may be paths, a.b, and NULL where there is none. */
+struct kvl_rows_kind {
+    const char *name;
+    const char *paths[5]; /* in the folder; %s = the set's file */
+    const char *context, *question, *answers, *choices, *id;
+    const char *evidence; /* a field with the texts that an answer needs; NULL: the answers */
+    const char *turns;    /* a list of questions about the context, each with fields of its own */
+    const char *classes;
+    const char *keep[8]; /* fields that exports need, copied as they are */
+    /* Text of a {name} that no row has, for a prompt; KVL_EINVAL: not known. */
+    int (*field)(const struct kvl_row *r, const char *name, struct kvl_buf *out);
+    /* Adds the answers, each NUL-terminated; NULL: what `answers` has. */
+    int (*gold)(const struct kvl_row *r, struct kvl_buf *out, int32_t *n);
+    /* Rows that the set has; NULL: all. */
+    bool (*wants)(const struct kvl_row *r);
+};
+
+/* A question of a row. */
+struct kvl_row {
+    const struct kvl_rows_kind *kind;
+    const struct kvl_rows_set *set;
+    struct kvl_jtext row, turn; /* turn: n = 0 where rows have none */
+    int32_t line, i_turn;
+    double depth; /* of the request; of KVL_ROWS_DEPTHS */
+};
+/* A field of the turn, else of the row. */
+struct kvl_jtext kvl_row_field(const struct kvl_row *r, const char *path);
+/* Appends its text; KVL_EINVAL where it is missing. */
+int kvl_row_text(const struct kvl_row *r, const char *path, struct kvl_buf *out);
+/* Of a set with a mark, {context} or {question}. */
+int kvl_row_marked(const struct kvl_row *r, bool question, struct kvl_buf *out);
+/* Fills {fields} of a pattern. */
+int kvl_row_fill(const struct kvl_row *r, const char *pattern, size_t n, struct kvl_buf *out,
+                 struct kvl_err *err);
+/* Answers of a list or a single value, lists in it taken apart. */
+int kvl_row_answers(struct kvl_jtext v, struct kvl_buf *out, int32_t *n);
+
+/* ---- a task's hooks: call these with its kind and sets ------------------------------------------- */
+
+int kvl_rows_open(const struct kvl_rows_kind *kind, const struct kvl_rows_set *set,
+                  const struct kvl_rows_opts *opts, const char *path, struct kvl_task_source **out,
+                  struct kvl_err *err);
+void kvl_rows_close(struct kvl_task_source *source);
+int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out,
+                      struct kvl_err *err);
+/* By what the question's row says. */
+void kvl_rows_score(const struct kvl_question *q, const char *prediction,
+                    struct kvl_task_score *out);
+
+/* A task of rows with no options of its own: `stem`_kind and `stem`_sets (of KVL_ROWS_SET) are there, and
+ * `stem`_names. */
+#define KVL_ROWS_TASK(stem, first, about, article, what)                                           \
+    static const struct kvl_opt stem##_options[] = {                                               \
+        KVL_ROWS_OPTIONS(kvl_rows_opts, first, stem##_names),                                      \
+        { 0 },                                                                                     \
+    };                                                                                             \
+    static int stem##_open(const void *opts, struct kvl_task_source **out, struct kvl_err *err)    \
+    {                                                                                              \
+        const struct kvl_rows_opts *o = opts;                                                      \
+        return kvl_rows_open(&stem##_kind, &stem##_sets[o->name], o, NULL, out, err);              \
+    }                                                                                              \
+    static double stem##_chance(const void *opts)                                                  \
+    {                                                                                              \
+        return kvl_scorer_chance(stem##_sets[((const struct kvl_rows_opts *)opts)->name].scorer);  \
+    }                                                                                              \
+    static const struct kvl_task stem = {                                                          \
+        .abi = KVL_TASK_ABI,                                                                       \
+        .size = sizeof stem,                                                                       \
+        .name = #stem,                                                                             \
+        .title = about,                                                                            \
+        .paper = article,                                                                          \
+        .help = what,                                                                              \
+        .version = 1,                                                                              \
+        .opts = stem##_options,                                                                    \
+        .opts_size = sizeof(struct kvl_rows_opts),                                                 \
+        .generate = kvl_rows_generate,                                                             \
+        .score = kvl_rows_score,                                                                   \
+        .chance = stem##_chance,                                                                   \
+        .open = stem##_open,                                                                       \
+        .close = kvl_rows_close,                                                                   \
+    }
+
+/* ---- what rows.c, rows_prompt.c and readers of other files share --------------------------------- */
+
+struct kvl_rows {
+    struct kvl_task_source base;
+    struct kvl_rows_kind kind;
+    struct kvl_rows_set set;
+    const struct kvl_rows_opts *opts;
+    struct kvl_plainfile file;
+    struct kvl_row *item; /* [n], group by group */
+    int32_t n;
+    int32_t *size; /* base.group */
+};
+
+int kvl_row_gold(const struct kvl_row *r, struct kvl_buf *out, int32_t *n, struct kvl_err *err);
+/* kvl_question.row */
+int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
+                 struct kvl_buf *out);
+int kvl_row_score(const char *json, const char *prediction, struct kvl_scores *out,
+                  struct kvl_err *err);
+const char *kvl_rows_prompt(const struct kvl_rows_set *set);
+/* Bytes of a prompt before {context}. */
+size_t kvl_rows_head(const char *prompt);
+
+/* A prompt before it is tokenised. */
+struct kvl_prompt {
+    const char *name;       /* of the task, for messages */
+    struct kvl_buf context; /* text up to the end of the context ... */
+    size_t begin;           /* ... which begins here */
+    struct kvl_buf *tail;   /* [n] what follows it, a question each */
+    size_t common;          /* bytes at the begin of all tails that are alike */
+    int32_t n;
+    int32_t truncate; /* enum kvl_rows_cut */
+    double depth;     /* of kvl_row, for the caller's own use */
+    struct kvl_buf
+        *evidence;       /* [n] answers that are evidence, each with a NUL behind it; NULL: none */
+    int32_t *n_evidence; /* [n] */
+};
+/* Makes context, tokens and questions (text, evidence, depth) of a sample; everything else of them is the
+ * caller's. */
+int kvl_prompt_sample(const struct kvl_task_request *req, struct kvl_prompt *p,
+                      struct kvl_sample *out, struct kvl_err *err);
+void kvl_prompt_free(struct kvl_prompt *p);
+
+#endif

@@ -1,0 +1,49 @@
+/* prompt.h - what stands around a context and its question: the chat template of a model, or nothing.
+ *
+ * The prompt is in two parts, as a sweep runs it: the context, with what the template has before it, and
+ * the question, with what the template has behind it and the answer prefix.  A context has as many tokens
+ * as it was asked for, the template's included.
+ *
+ * Thread-safe: yes, once opened.
+ */
+#ifndef KVL_PROMPT_H
+#define KVL_PROMPT_H
+
+#include "kvl/chat.h"
+#include "kvl/model.h"
+#include "kvl/task.h"
+
+struct kvl_prompt {
+    const struct kvl_tokenizer *tokenizer; /* of the model */
+    const char *name;                      /* of the template; "none" */
+    struct kvl_chat_use chat;              /* .chat NULL: none */
+    uint64_t system;                       /* hash of the system text; 0: none */
+};
+
+/* `chat`: "auto" (that of the file, none where it has none), "none" or a name; system NULL: none.  KVL_EINVAL: the
+ * template of the file is none that is known. */
+int kvl_prompt_open(const struct kvl_model *model, const char *chat, const char *system,
+                    struct kvl_prompt *out, struct kvl_err *err);
+void kvl_prompt_close(struct kvl_prompt *p);
+/* "chatml, llama-3, ...": what `chat` may be beside auto and none. */
+int kvl_prompt_names(struct kvl_buf *out);
+
+/* What a task is to make contexts with, and of how many tokens for one of `length_tok`. */
+const struct kvl_tokenizer *kvl_prompt_inside(const struct kvl_prompt *p);
+int32_t kvl_prompt_room(const struct kvl_prompt *p, int32_t length_tok);
+/* Puts the template before a context that was made so; its evidence stays where it is in the text. */
+int kvl_prompt_context(const struct kvl_prompt *p, struct kvl_sample *s, struct kvl_err *err);
+/* Tokens of what follows the context, appended. */
+int kvl_prompt_question(const struct kvl_prompt *p, const struct kvl_question *q,
+                        struct kvl_tokens *out, struct kvl_err *err);
+/* Whether context and question, tokenised as one text, have the same tokens. */
+int kvl_prompt_joint(const struct kvl_prompt *p, const struct kvl_sample *s,
+                     const struct kvl_question *q, bool *out, struct kvl_err *err);
+/* Whether a token ends an answer. */
+bool kvl_prompt_ends(const struct kvl_prompt *p, int32_t id);
+/* What of a cell's key is the prompt's: nothing where there is no template. */
+int kvl_prompt_key(const struct kvl_prompt *p, struct kvl_buf *out);
+/* Hash of the tokens of a prompt. */
+uint64_t kvl_prompt_hash(const struct kvl_tokens *context, const struct kvl_tokens *question);
+
+#endif

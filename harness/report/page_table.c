@@ -1,0 +1,379 @@
+/* Tables of the page. */
+#include "page_parts.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- cells of a table ------------------------------------------------------------------------ */
+
+void kvl_page_text(FILE *out, const char *s)
+{
+    for (; *s; s++) switch (*s) {
+        case '&': fputs("&amp;", out); break;
+        case '<': fputs("&lt;", out); break;
+        case '>': fputs("&gt;", out); break;
+        case '"': fputs("&quot;", out); break;
+        default: fputc(*s, out);
+        }
+}
+
+void kvl_page_number(FILE *out, double value, int decimals)
+{
+    if (isnan(value))
+        fputs("<td class=none>–</td>", out);
+    else
+        fprintf(out, "<td data-v=\"%.9g\">%.*f</td>", value, decimals, value);
+}
+
+void kvl_page_bytes(FILE *out, double bytes)
+{
+    if (isnan(bytes))
+        fputs("<td class=none>–</td>", out);
+    else
+        fprintf(out, "<td data-v=\"%.9g\">%s</td>", bytes, kvl_bytes_text(bytes).s);
+}
+
+void kvl_page_share(FILE *out, const struct kvl_interval *v, const char *link)
+{
+    if (isnan(v->mean)) {
+        fputs("<td class=none>–</td>", out);
+        return;
+    }
+    fprintf(out, "<td class=share style=\"--p:%.3f\" data-v=\"%.9g\">", v->mean, v->mean);
+    if (*link) fprintf(out, "<a href=\"#%s\">", link);
+    fprintf(out, "%.1f", 100 * v->mean);
+    if (*link) fputs("</a>", out);
+    if (!isnan(v->lo) && !isnan(v->hi))
+        fprintf(out, " <small>%.0f–%.0f</small>", 100 * v->lo, 100 * v->hi);
+    fputs("</td>", out);
+}
+
+struct kvl_page_anchor kvl_page_anchor(size_t group, size_t column)
+{
+    struct kvl_page_anchor a;
+    snprintf(a.s, sizeof a.s, "m%zu-t%zu", group + 1, column + 1);
+    return a;
+}
+
+static void table_name(FILE *out, const struct kvl_result *x, bool stale)
+{
+    static const char *const kind[] = { [KVL_BOUND_FULL] = "bound",
+                                        [KVL_BOUND_NONE] = "",
+                                        [KVL_BOUND_RANDOM] = "bound",
+                                        [KVL_BOUND_ORACLE] = "bound" };
+    fprintf(out, "<th scope=row class=\"name %s\"><a href=\"#method-", kind[x->bound]);
+    kvl_page_text(out, x->policy);
+    fputs("\">", out);
+    kvl_page_text(out, x->label);
+    fprintf(out, "</a>%s</th>", stale ? " *" : "");
+}
+
+/* Sorted by tokens, those of shares by what they came to. */
+static void table_budget(FILE *out, const struct kvl_result *x)
+{
+    double tokens = isnan(x->budget_tok) ? HUGE_VAL : x->budget_tok;
+    fprintf(out, "<td data-v=\"%.9g\">", tokens < HUGE_VAL ? tokens : 1e12);
+    kvl_page_text(out, x->budget[0] && strcmp(x->budget, "-") != 0 ? x->budget : "–");
+    fputs("</td>", out);
+}
+
+/* A name that may be broken behind each underscore. */
+static void head_name(FILE *out, const char *name)
+{
+    for (size_t n; *name; name += n) {
+        char part[128];
+        n = strcspn(name, "_") + (strchr(name, '_') != NULL);
+        n = KVL_MIN(n, sizeof part - 1);
+        snprintf(part, sizeof part, "%.*s", (int)n, name);
+        kvl_page_text(out, part);
+        if (part[n - 1] == '_') fputs("<wbr>", out);
+    }
+}
+
+/* `detail` stands below the name, in small; NULL: nothing does. */
+static void table_head_of(FILE *out, const char *name, const char *detail, const char *help)
+{
+    fputs("<th scope=col", out);
+    if (help) {
+        fputs(" title=\"", out);
+        kvl_page_text(out, help);
+        fputs("\"", out);
+    }
+    fputs("><button type=button>", out);
+    head_name(out, name);
+    if (detail) {
+        fputs("<br><small>", out);
+        head_name(out, detail);
+        fputs("</small>", out);
+    }
+    fputs("</button></th>", out);
+}
+
+static void table_head(FILE *out, const char *name, const char *help)
+{
+    table_head_of(out, name, NULL, help);
+}
+
+/* ---- the table of all methods ---------------------------------------------------------------- */
+
+static bool same_block(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return kvl_result_block_cmp(a, b, 0) == 0;
+}
+
+/* The dense cell of the block of `x`; NULL: none. */
+static const struct kvl_result *dense_of(const struct kvl_summary *s, const struct kvl_result *x)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->cell[i]->bound == KVL_BOUND_FULL && s->cell[i]->is_cell && same_block(s->cell[i], x))
+            return s->cell[i];
+    return NULL;
+}
+
+static double read_bytes(const struct kvl_result *x)
+{
+    return x->kv_read + (x->index_read > 0 ? x->index_read : 0);
+}
+
+double kvl_page_read_share(const struct kvl_summary *s, const struct kvl_summary_row *row)
+{
+    double own = 0, full = 0;
+    for (size_t i = 0; i < row->n; i++) {
+        const struct kvl_result *x = row->cell[i];
+        const struct kvl_result *dense = x->is_cell && x->n > 0 ? dense_of(s, x) : NULL;
+        if (!dense || isnan(x->kv_read) || isnan(dense->kv_read)) continue;
+        own += x->n * read_bytes(x);
+        full += x->n * read_bytes(dense);
+    }
+    return full > 0 ? own / full : KVL_NAN;
+}
+
+/* Tokens per second of the dense row that speed is told for; NaN: none. */
+static double dense_speed(const struct kvl_summary *s)
+{
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (s->row[i].cell[0]->bound == KVL_BOUND_FULL && s->row[i].speaker)
+            return s->row[i].speaker->decode.mean;
+    return KVL_NAN;
+}
+
+static bool has_speed(const struct kvl_summary *s)
+{
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (s->row[i].speaker && !isnan(s->row[i].speaker->decode.mean)) return true;
+    return false;
+}
+
+static void headline_head(const struct kvl_summary *s, bool speed, FILE *out)
+{
+    fputs("<thead><tr>", out);
+    table_head(out, "method", NULL);
+    table_head(out, "budget", "tokens per lane that the method may leave readable, as asked for");
+    if (s->n_columns > 1) table_head(out, "all", "all questions of the row together");
+    table_head(out, "read, % of full", "bytes of keys and values per token, choosing included");
+    table_head(out, "recall", "share of answer steps at which the evidence needed was attended");
+    if (speed) table_head(out, "tok/s", "decoding, at the longest length");
+    if (speed) table_head(out, "x full", "the same against full attention");
+    table_head(out, "KV held", "of one sequence, whole blocks");
+    table_head(out, "n", "questions");
+    for (size_t c = 0; c < s->n_columns; c++)
+        table_head_of(out, s->column[c]->task_label, s->column[c]->protocol,
+                      "official accuracy, %, with its 95 % interval");
+    fputs("</tr></thead>\n", out);
+}
+
+static void headline_row(const struct kvl_summary *s, size_t group,
+                         const struct kvl_summary_row *row, bool speed, FILE *out)
+{
+    const struct kvl_result *x = row->cell[0], *told = row->speaker;
+    double tok_s = told ? told->decode.mean : KVL_NAN;
+    fputs("<tr>", out);
+    table_name(out, x, row->stale);
+    table_budget(out, x);
+    struct kvl_interval all = kvl_pool_accuracy(&row->all);
+    if (s->n_columns > 1) kvl_page_share(out, &all, "");
+    kvl_page_number(out, 100 * kvl_page_read_share(s, row), 1);
+    kvl_page_number(out, kvl_pool_recall(&row->all), 2);
+    if (speed) kvl_page_number(out, tok_s, tok_s < 100 ? 1 : 0);
+    if (speed) kvl_page_number(out, tok_s / dense_speed(s), 2);
+    kvl_page_bytes(out, told ? told->kv_physical : KVL_NAN);
+    kvl_page_number(out, row->all.n, 0);
+    for (size_t c = 0; c < s->n_columns; c++) {
+        struct kvl_interval v = kvl_pool_accuracy(&row->column[c]);
+        kvl_page_share(out, &v, kvl_page_anchor(group, c).s);
+    }
+    fputs("</tr>\n", out);
+}
+
+void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
+{
+    bool speed = has_speed(s);
+    fputs("<div class=wide><table class=sort>", out);
+    headline_head(s, speed, out);
+    fputs("<tbody>\n", out);
+    for (size_t i = 0; i < s->n_rows; i++) headline_row(s, group, &s->row[i], speed, out);
+    fputs("</tbody></table></div>\n", out);
+}
+
+/* ---- a task ---------------------------------------------------------------------------------- */
+
+static bool in_column(const struct kvl_summary *s, size_t column, const struct kvl_result *x)
+{
+    return x->is_cell && kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED) == 0;
+}
+
+enum { MAX_LENGTHS = 24 };
+
+/* The lengths of a task, ascending. */
+static size_t task_lengths(const struct kvl_summary *s, size_t column, double *length)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        size_t at = 0;
+        double x = s->cell[i]->length_tok;
+        if (!in_column(s, column, s->cell[i]) || isnan(x)) continue;
+        while (at < n && length[at] < x) at++;
+        if ((at < n && length[at] <= x) || n == MAX_LENGTHS) continue;
+        memmove(length + at + 1, length + at, (n++ - at) * sizeof *length);
+        length[at] = x;
+    }
+    return n;
+}
+
+/* Depths pooled. */
+static struct kvl_interval task_at(const struct kvl_summary *s, size_t column,
+                                   const struct kvl_summary_row *row, double length)
+{
+    double n = 0, n_eff = 0, right = 0;
+    for (size_t i = 0; i < row->n; i++) {
+        const struct kvl_result *x = row->cell[i];
+        bool here = x->length_tok >= length && x->length_tok <= length;
+        if (!here || !in_column(s, column, x) || !(x->n > 0) || isnan(x->official.mean)) continue;
+        n += x->n;
+        n_eff += isnan(x->n_eff) ? x->n : x->n_eff;
+        right += x->n * x->official.mean;
+    }
+    if (!(n > 0)) return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
+    return kvl_wilson(right / n, n_eff);
+}
+
+static void task_by_length(const struct kvl_summary *s, size_t column, FILE *out)
+{
+    double length[MAX_LENGTHS + 1];
+    size_t n = task_lengths(s, column, length);
+    fputs("<div class=wide><table class=sort><thead><tr>", out);
+    table_head(out, "method", NULL);
+    table_head(out, "budget", NULL);
+    for (size_t k = 0; k < n; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "%.0f tokens", length[k]);
+        table_head(out, name, "official accuracy, %, with its 95 % interval");
+    }
+    fputs("</tr></thead><tbody>\n", out);
+    for (size_t i = 0; i < s->n_rows; i++) {
+        if (!(s->row[i].column[column].n > 0)) continue;
+        fputs("<tr>", out);
+        table_name(out, s->row[i].cell[0], s->row[i].stale);
+        table_budget(out, s->row[i].cell[0]);
+        for (size_t k = 0; k < n; k++) {
+            struct kvl_interval v = task_at(s, column, &s->row[i], length[k]);
+            kvl_page_share(out, &v, "");
+        }
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></div>\n", out);
+}
+
+static void cell_row(const struct kvl_result *x, FILE *out)
+{
+    fputs("<tr>", out);
+    table_name(out, x, x->stale);
+    table_budget(out, x);
+    kvl_page_number(out, x->length_tok, 0);
+    kvl_page_number(out, x->depth, 2);
+    kvl_page_share(out, &x->official, "");
+    kvl_page_share(out, &x->strict, "");
+    kvl_page_number(out, x->recall.mean, 2);
+    kvl_page_number(out, x->attended_tok, 0);
+    kvl_page_number(out, x->dense_tok, 0);
+    kvl_page_bytes(out, x->kv_read);
+    kvl_page_bytes(out, x->index_read);
+    kvl_page_number(out, x->n, 0);
+    kvl_page_number(out, x->n_contexts, 0);
+    kvl_page_number(out, x->n_errors, 0);
+    fputs("<td><code>", out);
+    kvl_page_text(out, x->id);
+    fputs("</code></td></tr>\n", out);
+}
+
+static void task_cells(const struct kvl_summary *s, size_t column, FILE *out)
+{
+    static const char *const head[] = { "method",    "budget", "length",   "depth",  "official %",
+                                        "strict %",  "recall", "attended", "dense",  "read/tok",
+                                        "index/tok", "n",      "contexts", "failed", "cell" };
+    fputs("<details><summary>All cells</summary><div class=wide><table class=sort><thead><tr>",
+          out);
+    for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);
+    fputs("</tr></thead><tbody>\n", out);
+    for (size_t i = 0; i < s->n; i++)
+        if (in_column(s, column, s->cell[i])) cell_row(s->cell[i], out);
+    fputs("</tbody></table></div></details>\n", out);
+}
+
+void kvl_page_task(const struct kvl_summary *s, size_t group, size_t column, FILE *out)
+{
+    const struct kvl_result *x = s->column[column];
+    fprintf(out, "<section class=task id=\"%s\"><h3>", kvl_page_anchor(group, column).s);
+    kvl_page_text(out, x->task_label);
+    fputs(" <small>", out);
+    kvl_page_text(out, x->protocol);
+    fputs("</small></h3>\n", out);
+    if (x->chance >= 0.0001)
+        fprintf(out, "<p>Without the context %.2g %% are right.</p>\n", 100 * x->chance);
+    task_by_length(s, column, out);
+    kvl_page_maps(s, column, out);
+    task_cells(s, column, out);
+    fputs("</section>\n", out);
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static void text_block(const struct kvl_result *x, size_t n, FILE *out)
+{
+    static const char *const head[] = { "method",    "budget", "attended", "perplexity",
+                                        "95 % from", "to",     "read/tok", "texts" };
+    fputs("<h3>", out);
+    kvl_page_text(out, x->task_label);
+    fprintf(out, " <small>%.0f tokens</small></h3>\n<div class=wide><table class=sort><thead><tr>",
+            x->length_tok);
+    for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);
+    fputs("</tr></thead><tbody>\n", out);
+    for (size_t i = 0; i < n; i++) {
+        fputs("<tr>", out);
+        table_name(out, &x[i], x[i].stale);
+        table_budget(out, &x[i]);
+        kvl_page_number(out, x[i].attended_tok, 0);
+        kvl_page_number(out, x[i].ppl.mean, 3);
+        kvl_page_number(out, x[i].ppl.lo, 3);
+        kvl_page_number(out, x[i].ppl.hi, 3);
+        kvl_page_bytes(out, x[i].kv_read);
+        kvl_page_number(out, x[i].n, 0);
+        fputs("</tr>\n", out);
+    }
+    fputs("</tbody></table></div>\n", out);
+}
+
+void kvl_page_texts(const struct kvl_results *r, FILE *out)
+{
+    bool any = false;
+    for (size_t i = 0, end; i < r->n; i = end) {
+        for (end = i + 1; end < r->n; end++)
+            if (!same_block(&r->result[i], &r->result[end])) break;
+        if (!r->result[i].is_text) continue;
+        if (!any) fputs("<section id=texts><h2>Perplexity of texts</h2>\n", out);
+        any = true;
+        text_block(&r->result[i], end - i, out);
+    }
+    if (any) fputs("</section>\n", out);
+}

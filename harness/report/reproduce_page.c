@@ -1,0 +1,347 @@
+/* Published numbers beside ours. */
+#include "reproduce_page.h"
+
+#include "home.h"
+#include "page_parts.h"
+#include "table.h"
+
+#include <string.h>
+
+enum { PART_LIMIT = 1 << 20, COLORS = 8 };
+
+static const char *x_name(const struct kvl_published *p)
+{
+    static const char *const names[] = {
+        [KVL_X_BUDGET] = "budget", [KVL_X_SHARE] = "budget, %", [KVL_X_LENGTH] = "tokens"
+    };
+    return names[p->x];
+}
+
+static bool same(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fabs(a);
+}
+
+/* "32", or "32 (here 8)" where another x stands for it. */
+static void x_text(const struct kvl_reproduced *r, const struct kvl_published_series *s, size_t i,
+                   char out[64])
+{
+    double ours = kvl_published_our_x(r->published, s, i, r->small);
+    if (same(ours, s->x[i]))
+        snprintf(out, 64, "%g", s->x[i]);
+    else
+        snprintf(out, 64, "%g (here %g)", s->x[i], ours);
+}
+
+/* ---- terminal -------------------------------------------------------------------------------- */
+
+int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_err *err)
+{
+    const struct kvl_published *p = r->published;
+    const struct kvl_column column[] = { { "series", true },  { x_name(p), true },
+                                         { "theirs", false }, { "ours", false },
+                                         { "from", false },   { "to", false },
+                                         { "differs", false } };
+    struct kvl_table t = { .column = column, .n_columns = sizeof column / sizeof column[0] };
+    fprintf(out, "%s  %s, %s: %s%s%s\n", p->id, p->paper, p->where, p->title,
+            p->measure ? ", " : "", p->measure ? p->measure->label : "");
+    for (size_t s = 0; s < p->n_series; s++)
+        for (size_t i = 0; i < p->series[s].n; i++) {
+            char x[64];
+            double theirs = p->series[s].y[i];
+            int decimals = p->measure->decimals;
+            struct kvl_interval v = kvl_published_ours(p, &p->series[s], i, r->small, r->results);
+            x_text(r, &p->series[s], i, x);
+            kvl_table_add(&t, "%s", p->series[s].name);
+            kvl_table_add(&t, "%s", x);
+            kvl_table_number(&t, theirs, decimals);
+            kvl_table_number(&t, v.mean, decimals);
+            kvl_table_number(&t, v.lo, decimals);
+            kvl_table_number(&t, v.hi, decimals);
+            kvl_table_number(&t, v.mean - theirs, decimals);
+        }
+    int rc = p->n_series ? kvl_table_print(&t, 2, out, err) : KVL_OK;
+    kvl_table_free(&t);
+    fprintf(out, "  The paper's shape: %s\n", p->expect);
+    if (r->small)
+        fputs("  Small scale: another model, shorter contexts; only the shape compares.\n", out);
+    fputc('\n', out);
+    return rc;
+}
+
+/* ---- chart ----------------------------------------------------------------------------------- */
+
+enum { WIDTH = 760, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 14, BOTTOM = 46 };
+
+struct scale {
+    double lo, hi;
+    bool log;
+    double x[KVL_PUBLISHED_SERIES * KVL_PUBLISHED_X]; /* all of theirs, ascending */
+    size_t n_x;
+};
+
+static void scale_x(struct scale *a, double x)
+{
+    size_t at = 0;
+    while (at < a->n_x && a->x[at] < x) at++;
+    if (at < a->n_x && a->x[at] <= x) return;
+    memmove(a->x + at + 1, a->x + at, (a->n_x++ - at) * sizeof *a->x);
+    a->x[at] = x;
+}
+
+static void scale_y(struct scale *a, double y)
+{
+    if (isnan(y)) return;
+    a->lo = fmin(a->lo, y);
+    a->hi = fmax(a->hi, y);
+}
+
+static struct scale scale_of(const struct kvl_reproduced *r)
+{
+    const struct kvl_published *p = r->published;
+    struct scale a = { .lo = HUGE_VAL, .hi = -HUGE_VAL };
+    for (size_t s = 0; s < p->n_series; s++)
+        for (size_t i = 0; i < p->series[s].n; i++) {
+            scale_x(&a, p->series[s].x[i]);
+            scale_y(&a, p->series[s].y[i]);
+            scale_y(&a, kvl_published_ours(p, &p->series[s], i, r->small, r->results).mean);
+        }
+    a.log = a.lo > 0 && a.hi > 60 * a.lo && !p->measure->pools;
+    if (!a.log) a.lo = 0;
+    if (a.log) a.lo = log10(a.lo / 1.3), a.hi = log10(a.hi * 1.3);
+    if (!a.log) a.hi *= 1.06;
+    if (!(a.hi > a.lo)) a.hi = a.lo + 1;
+    return a;
+}
+
+/* Places of x are equal steps: papers choose them by doubling. */
+static double at_x(const struct scale *a, double x)
+{
+    size_t i = 0;
+    while (i + 1 < a->n_x && a->x[i] < x) i++;
+    double step = (double)(WIDTH - LEFT - RIGHT) / (double)a->n_x;
+    return LEFT + step * ((double)i + 0.5);
+}
+
+static double at_y(const struct scale *a, double y)
+{
+    double v = a->log ? log10(y) : y;
+    return HEIGHT - BOTTOM - (v - a->lo) / (a->hi - a->lo) * (HEIGHT - BOTTOM - TOP);
+}
+
+static void y_tick(const struct scale *a, double v, FILE *out)
+{
+    fprintf(out,
+            "<line class=grid x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text class=tick "
+            "x=\"%d\" y=\"%.1f\" text-anchor=end>%g</text>\n",
+            LEFT, WIDTH - RIGHT, at_y(a, v), at_y(a, v), LEFT - 6, at_y(a, v) + 4, v);
+}
+
+static void y_ticks(const struct scale *a, FILE *out)
+{
+    if (a->log) {
+        for (int d = (int)ceil(a->lo); d <= (int)floor(a->hi); d++) y_tick(a, pow(10, d), out);
+        return;
+    }
+    double step = pow(10, floor(log10(a->hi)));
+    if (a->hi / step < 2.5)
+        step /= 5;
+    else if (a->hi / step < 5)
+        step /= 2;
+    for (int i = 0; i * step <= a->hi; i++) y_tick(a, i * step, out);
+}
+
+static void chart_axes(const struct kvl_reproduced *r, const struct scale *a, FILE *out)
+{
+    const struct kvl_published *p = r->published;
+    y_ticks(a, out);
+    for (size_t i = 0; i < a->n_x; i++)
+        fprintf(out, "<text class=tick x=\"%.1f\" y=\"%d\" text-anchor=middle>%g</text>\n",
+                at_x(a, a->x[i]), HEIGHT - BOTTOM + 18, a->x[i]);
+    fprintf(out,
+            "<text x=\"%d\" y=\"%d\" text-anchor=middle>%s of the paper</text>\n"
+            "<text transform=\"translate(14 %d) rotate(-90)\" text-anchor=middle>%s</text>\n",
+            (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name(p), (TOP + HEIGHT - BOTTOM) / 2,
+            p->measure->label);
+}
+
+/* One line of points, theirs or ours. */
+static void chart_line(const struct kvl_reproduced *r, const struct scale *a, size_t serie,
+                       bool ours, FILE *out)
+{
+    const struct kvl_published_series *s = &r->published->series[serie];
+    struct kvl_interval v[KVL_PUBLISHED_X];
+    for (size_t i = 0; i < s->n; i++)
+        v[i] = ours ? kvl_published_ours(r->published, s, i, r->small, r->results)
+                    : (struct kvl_interval){ s->y[i], KVL_NAN, KVL_NAN };
+    fprintf(out, "<g class=\"serie c%zu %s\" data-serie=\"%zu\"><polyline points=\"",
+            serie % COLORS, ours ? "ours" : "theirs", serie);
+    for (size_t i = 0; i < s->n; i++)
+        if (!isnan(v[i].mean)) fprintf(out, "%.1f,%.1f ", at_x(a, s->x[i]), at_y(a, v[i].mean));
+    fputs("\"/>\n", out);
+    for (size_t i = 0; i < s->n; i++) {
+        if (isnan(v[i].mean)) continue;
+        double x = at_x(a, s->x[i]);
+        if (!isnan(v[i].lo) && !isnan(v[i].hi) && (!a->log || v[i].lo > 0))
+            fprintf(out, "<line class=bar x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x,
+                    at_y(a, v[i].lo), at_y(a, v[i].hi));
+        fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"><title>", x, at_y(a, v[i].mean));
+        kvl_page_text(out, s->name);
+        fprintf(out, ", %s: %g</title></circle>\n", ours ? "ours" : "published", v[i].mean);
+    }
+    fputs("</g>\n", out);
+}
+
+static void chart(const struct kvl_reproduced *r, FILE *out)
+{
+    const struct kvl_published *p = r->published;
+    struct scale a = scale_of(r);
+    fprintf(
+        out,
+        "<figure class=chart><figcaption>Dashed, hollow: published.  Solid: kvlab%s</figcaption>"
+        "<svg viewBox=\"0 0 %d %d\" role=img>\n",
+        r->small ? ", small scale: the shape only" : "", WIDTH, HEIGHT);
+    chart_axes(r, &a, out);
+    for (size_t s = 0; s < p->n_series; s++) {
+        chart_line(r, &a, s, false, out);
+        chart_line(r, &a, s, true, out);
+    }
+    fputs("</svg>\n<ul class=legend>", out);
+    for (size_t s = 0; s < p->n_series; s++) {
+        fprintf(out, "<li class=\"c%zu\" data-serie=\"%zu\"><i class=dot></i>", s % COLORS, s);
+        kvl_page_text(out, p->series[s].name);
+        fputs("</li>", out);
+    }
+    fputs("</ul></figure>\n", out);
+}
+
+/* ---- page ------------------------------------------------------------------------------------ */
+
+static void number_table(const struct kvl_reproduced *r, FILE *out)
+{
+    const struct kvl_published *p = r->published;
+    int decimals = p->measure->decimals;
+    fprintf(
+        out,
+        "<div class=wide><table><thead><tr><th>series</th><th>%s</th><th>theirs</th><th>ours</th>"
+        "<th>95 %% interval</th><th>difference</th></tr></thead><tbody>\n",
+        x_name(p));
+    for (size_t s = 0; s < p->n_series; s++)
+        for (size_t i = 0; i < p->series[s].n; i++) {
+            char x[64];
+            struct kvl_interval v = kvl_published_ours(p, &p->series[s], i, r->small, r->results);
+            x_text(r, &p->series[s], i, x);
+            fputs("<tr><th scope=row class=name>", out);
+            kvl_page_text(out, p->series[s].name);
+            fprintf(out, "</th><td>%s</td>", x);
+            kvl_page_number(out, p->series[s].y[i], decimals);
+            kvl_page_number(out, v.mean, decimals);
+            if (isnan(v.lo) || isnan(v.hi))
+                fputs("<td class=none>–</td>", out);
+            else
+                fprintf(out, "<td>%.*f–%.*f</td>", decimals, v.lo, decimals, v.hi);
+            kvl_page_number(out, v.mean - p->series[s].y[i], decimals);
+            fputs("</tr>\n", out);
+        }
+    fputs("</tbody></table></div>\n", out);
+}
+
+static void setting(FILE *out, const char *name, const char *text)
+{
+    fputs("<dt>", out);
+    kvl_page_text(out, name);
+    fputs("</dt><dd>", out);
+    kvl_page_text(out, text);
+    fputs("</dd>\n", out);
+}
+
+/* Theirs as the paper says, ours as the sweep says: a reader sees every setting that differs. */
+static void settings(const struct kvl_reproduced *r, FILE *out)
+{
+    const struct kvl_published *p = r->published;
+    const json_t *run = r->results->newest_run;
+    fputs("<details class=card><summary>Settings: the paper's, and this run's</summary>\n"
+          "<h4>The paper</h4><dl>\n",
+          out);
+    for (size_t i = 0; i < p->n_setup; i++) setting(out, p->setup[i].name, p->setup[i].text);
+    fputs("</dl><h4>This run</h4><dl>\n", out);
+    setting(out, "model", kvl_json_text(run, "model.name"));
+    setting(out, "processor", kvl_json_text(run, "machine.cpu"));
+    setting(out, "keys and values in", kvl_json_text(run, "store.kv_type"));
+    setting(out, "build", kvl_json_text(run, "kvlab.git"));
+    fputs("</dl><pre>", out);
+    kvl_page_text(out, r->small ? p->small : p->sweep);
+    fputs("</pre></details>\n", out);
+}
+
+static void section(const struct kvl_reproduced *r, FILE *out)
+{
+    static const char *const sources[][2] = {
+        { "stated", "numbers as printed in the paper" },
+        { "picture", "numbers read off a picture" },
+        { "secondary", "numbers as another text tells them" },
+    };
+    const struct kvl_published *p = r->published;
+    fprintf(out, "<section id=\"%s\"><h2>%s <small>", p->id, p->id);
+    kvl_page_text(out, p->title);
+    fputs("</small></h2>\n<p>", out);
+    kvl_page_text(out, p->paper);
+    fputs(", ", out);
+    kvl_page_text(out, p->where);
+    for (size_t i = 0; i < 3 && p->n_series; i++)
+        if (!strcmp(p->source, sources[i][0])) fprintf(out, " (%s)", sources[i][1]);
+    fputs(".  The paper's shape: ", out);
+    kvl_page_text(out, p->expect);
+    fputs("</p>\n", out);
+    if (r->small)
+        fputs("<p class=note>Small scale: another model and shorter contexts.  Only the shape "
+              "compares, not the numbers.</p>\n",
+              out);
+    if (p->n_series) chart(r, out);
+    if (p->n_series) number_table(r, out);
+    if (p->note) {
+        fputs("<p>", out);
+        kvl_page_text(out, p->note);
+        fputs("</p>\n", out);
+    }
+    for (size_t i = 0; i < p->n_figures; i++)
+        fprintf(out, "<figure><img src=\"%s/%s.svg\" alt=\"figure %s\"></figure>\n", p->id,
+                p->figure[i], p->figure[i]);
+    settings(r, out);
+    fputs("</section>\n", out);
+}
+
+static int include(const char *name, FILE *out, struct kvl_err *err)
+{
+    char home[1200], path[1400];
+    struct kvl_buf text = { 0 };
+    KVL_TRY(kvl_home("plots", name, home, sizeof home, err));
+    snprintf(path, sizeof path, "%s/%s", home, name);
+    KVL_TRY(kvl_read_file(path, PART_LIMIT, &text, err));
+    fwrite(text.data, 1, text.len, out);
+    kvl_buf_free(&text);
+    return KVL_OK;
+}
+
+int kvl_reproduced_page(const struct kvl_reproduced *r, size_t n, FILE *out, struct kvl_err *err)
+{
+    fputs("<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+          "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
+          "<title>kvlab: papers and what it measures</title>\n<style>\n",
+          out);
+    KVL_TRY(include("report.css", out, err));
+    fputs("</style></head><body>\n<header><h1>Papers, and what kvlab measures</h1></header>\n"
+          "<nav><ul>\n",
+          out);
+    for (size_t i = 0; i < n; i++) {
+        fprintf(out, "<li><a href=\"#%s\">%s</a> ", r[i].published->id, r[i].published->id);
+        kvl_page_text(out, r[i].published->title);
+        fputs("</li>\n", out);
+    }
+    fputs("</ul></nav><main>\n", out);
+    for (size_t i = 0; i < n; i++) section(&r[i], out);
+    fputs("</main>\n<script>\n", out);
+    KVL_TRY(include("report.js", out, err));
+    fputs("</script></body></html>\n", out);
+    return KVL_OK;
+}

@@ -1,0 +1,53 @@
+/* summary.h - results pooled: a row per policy and budget, a column per task and protocol, lengths and depths
+ * together.
+ *
+ * One summary per model and device.  Everything points into the results, which must stay.
+ * Thread-safe: no.
+ */
+#ifndef KVL_SUMMARY_H
+#define KVL_SUMMARY_H
+
+#include "results.h"
+
+/* What some cells add up to; n 0: there are none. */
+struct kvl_pool {
+    double n, n_eff, right, recall, n_recall;
+};
+
+struct kvl_summary_row {
+    const struct kvl_result *const *cell; /* [n] */
+    size_t n;
+    struct kvl_pool all, *column; /* [n_columns] of the summary */
+    /* The result that speed and bytes are told for: of the longest length, timed if any is; NULL: none. */
+    const struct kvl_result *speaker;
+    bool stale;
+};
+
+struct kvl_summary {
+    const struct kvl_result **cell; /* [n] all of this model and device, row by row */
+    size_t n;
+    const struct kvl_result **column; /* [n_columns] one cell of each task and protocol */
+    size_t n_columns;
+    struct kvl_summary_row *row; /* [n_rows] */
+    size_t n_rows;
+    double length_tok; /* the longest of cells, or of speeds where there are none */
+};
+
+/* Parts of a block that a column pools; and a summary. */
+#define KVL_SUMMARY_POOLED (KVL_BLOCK_LENGTH | KVL_BLOCK_DEPTH)
+#define KVL_SUMMARY_BLOCK  (KVL_SUMMARY_POOLED | KVL_BLOCK_TASK | KVL_BLOCK_PROTOCOL)
+
+/* All but texts, in *out [*n], which kvl_summaries_free releases.  KVL_ENOMEM. */
+int kvl_summaries(const struct kvl_results *r, struct kvl_summary **out, size_t *n,
+                  struct kvl_err *err);
+void kvl_summaries_free(struct kvl_summary *s, size_t n);
+
+/* Accuracy of a pool with its interval, NaN when it is empty; recall, likewise. */
+struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p);
+double kvl_pool_recall(const struct kvl_pool *p);
+/* Order of rows where lengths are pooled or beside each other, 0 when it is the same row: budgets that were
+ * written alike are one, since 25% is another number of tokens at every length.  Shares stand behind budgets
+ * in tokens. */
+int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
+
+#endif

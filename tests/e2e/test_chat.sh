@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# test_chat.sh - chat templates from outside: which one a file has, sweeps and generate with and without.
+set -euo pipefail
+program=$1 source_dir=$2
+. "$source_dir/tests/e2e/sweep_lib.sh"
+tiny=$source_dir/datasets/model/kvlab-tiny.gguf
+
+with_template "$tiny" "$work/vicuna.gguf" "{{ 'USER: ' + m.content }}{{ 'ASSISTANT: ' + m.content }}"
+with_template "$tiny" "$work/unknown.gguf" "### Instruction: {{ m.content }}"
+
+inspected() {
+    "$program" inspect "$1" | sed -n 's/^chat template */chat template: /p'
+}
+equal "no template" "chat template: none; prompts are raw text" "$(inspected "$tiny")"
+equal "a template" "chat template: vicuna" "$(inspected "$work/vicuna.gguf")"
+equal "an unknown one" "chat template: of no family that is known; want chat: none, or a name" \
+    "$(inspected "$work/unknown.gguf")"
+
+# run LOG MODEL FLAGS: passkey under full attention, all protocols
+run() {
+    local log=$1 model=$2
+    shift 2
+    "$program" run --threads 1 --quiet --log "$work/$log.zst" --model "$model" -t passkey -P full,snapkv \
+        --budget 64 --length 512 --contexts 3 \
+        --protocol question_in_prefill,question_after_compress,question_as_decode "$@" 2>"$work/err"
+}
+records() {
+    zstd -dcq "$work/$1.zst" | jq -c "$2"
+}
+cells='select(.kind == "cell" and .policy == "full")'
+run auto "$work/vicuna.gguf"
+equal "template of the cells" '"vicuna"' "$(records auto "$cells | .chat" | sort -u)"
+equal "system text" null "$(records auto "$cells | .system" | sort -u)"
+equal "answers in a template" 1 "$(records auto "$cells | .official.p" | sort -u | cut -d . -f 1)"
+equal "evidence in a template" 1 "$(records auto "$cells | .recall.mean" | sort -u | cut -d . -f 1)"
+equal "length with a template" 512 "$(records auto 'select(.kind == "sample") | .context_tok' | sort -u)"
+equal "prompts of a context are the same for all" 3 \
+    "$(records auto 'select(.kind == "sample") | .prompt_hash' | sort -u | wc -l)"
+
+# The same by name, whatever the file has; raw text has the ids that it had without templates.
+run name "$tiny" --chat vicuna
+equal "prompts by name" "$(records auto 'select(.kind == "sample") | .prompt_hash' | sort -u)" \
+    "$(records name 'select(.kind == "sample") | .prompt_hash' | sort -u)"
+run raw "$tiny"
+run none "$tiny" --chat none
+equal "raw text" '"none"' "$(records raw "$cells | .chat" | sort -u)"
+equal "cells of raw text" "$(records raw '.cell | strings' | sort -u)" "$(records none '.cell | strings' | sort -u)"
+[ -z "$(records raw '.key | strings | select(contains("chat"))')" ] || fail "raw text has a chat in its key"
+run system "$tiny" --chat vicuna --system "Answer, </s> in short."
+equal "system text of the cells" '"Answer, </s> in short."' "$(records system "$cells | .system" | sort -u)"
+comm -12 <(records auto '.cell | strings' | sort -u) <(records system '.cell | strings' | sort -u) >"$work/both"
+[ ! -s "$work/both" ] || fail "a system text does not change cells"
+
+# Tables.
+cat "$work"/{auto,raw,system}.zst >"$work/all.zst"
+"$program" report "$work/all.zst" >"$work/table"
+equal "lines under tables" 6 "$(grep -c '^  chat template: vicuna' "$work/table")"
+equal "with a system text" 3 "$(grep -c 'vicuna, system text: "Answer, </s> in short."' "$work/table")"
+equal "tables" 9 "$(grep -c 'not run here' "$work/table")"
+
+# What cannot be is one line.
+refused() {
+    local want=$1
+    shift
+    if "$@" >"$work/out" 2>"$work/err"; then fail "not refused: $*"; fi
+    equal "lines of: $*" 1 "$(wc -l <"$work/err")"
+    grep -qF "$want" "$work/err" || fail "no \"$want\""
+}
+refused 'want chat: none, or one of phi-4, chatml,' "$program" run --log "$work/x.zst" \
+    --model "$work/unknown.gguf" -t passkey -P full --length 512
+refused 'did you mean "vicuna"' "$program" run --log "$work/x.zst" --model "$tiny" -t passkey -P full --length 512 \
+    --chat vicunia
+run unknown "$work/unknown.gguf" --chat none
+"$program" run --quiet --log "$work/text.zst" --model "$work/unknown.gguf" -t perplexity -P full --length 512 \
+    --contexts 1 2>"$work/err" || fail "a text was refused for its template"
+
+# generate: a continuation, or a question in the template.
+ask=(--model "$work/vicuna.gguf" --prompt "The pass key is 12345." -n 4)
+plain=$("$program" generate "${ask[@]}" --show-ids)
+equal "none is the default" "$plain" "$("$program" generate "${ask[@]}" --chat none --show-ids)"
+chat=$("$program" generate "${ask[@]}" --chat auto --show-ids)
+[ "$plain" != "$chat" ] || fail "generate is the same in a template"
+full="A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
+detailed, and polite answers to the user's questions. USER: The pass key is 12345. ASSISTANT:"
+equal "the template of generate" "$chat" \
+    "$("$program" generate --model "$tiny" --prompt "$full" -n 4 --show-ids)"
+refused 'goes with --prompt' "$program" generate --model "$tiny" --ids 1,2 --chat auto
+refused 'without a chat template' "$program" generate --model "$tiny" --prompt x --chat auto --system y
