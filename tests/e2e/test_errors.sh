@@ -59,7 +59,7 @@ refuse 2 'no sweep, want a YAML file (harness/sweeps/demo.yaml)' sweep
 refuse 2 '"b.yaml": one sweep at a time' sweep a.yaml b.yaml
 refuse 2 'none.yaml: cannot open: No such file or directory' sweep none.yaml
 refuse 2 '.: is a folder, want a file' sweep .
-refuse_like 3 '\.: no config\.json in this folder; want .*' inspect .
+refuse_like 3 '\.: a folder of GGUF files; want one of them, such as \./[a-z]+\.gguf' inspect .
 refuse 2 '.: is a folder, want a file' tokenize -m m.gguf .
 refuse 2 'foo: no such command, see kvlab --help' foo
 refuse 2 'm.gguf: is no YAML file: byte 4: control characters are not allowed' sweep m.gguf
