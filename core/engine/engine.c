@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ENGINE_CHUNK = 512, ENGINE_CHUNK_MAX = 65536 };
+enum { ENGINE_CHUNK_MAX = 65536 };
 
 static int engine_check_observers(const struct kvl_observer_set *set, struct kvl_err *err)
 {
@@ -94,6 +94,16 @@ static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARR
         { &e->given, KVL_PLACE_DEVICE, 2 * sizeof *e->given },
     };
     memcpy(out, all, sizeof all);
+}
+
+size_t kvl_engine_row_bytes(const struct kvl_model *model)
+{
+    struct kvl_engine e = { .model = model };
+    struct row_array array[ENGINE_ROW_ARRAYS];
+    size_t bytes = sizeof *e.row;
+    row_arrays(&e, array);
+    for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) bytes += array[i].bytes;
+    return bytes;
 }
 
 static void row_array_free(const struct kvl_engine *e, const struct row_array *a)
@@ -237,7 +247,7 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
     struct kvl_engine *e = kvl_alloc(1, sizeof *e);
     if (!e) return kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
     e->desc = *desc;
-    if (e->desc.chunk_tok == 0) e->desc.chunk_tok = ENGINE_CHUNK;
+    if (e->desc.chunk_tok == 0) e->desc.chunk_tok = KVL_ENGINE_CHUNK;
     e->model = desc->model;
     e->dev = desc->device ? desc->device : kvl_device_cpu();
     e->ops = desc->ops ? desc->ops : e->dev->ops;

@@ -6,6 +6,10 @@
 
 /* ---- engine.c ---------------------------------------------------------------------------------- */
 
+enum { KVL_ENGINE_CHUNK = 512 }; /* tokens of a prefill chunk where nobody says */
+
+/* Activations of a token, in bytes: what kvl_engine_reserve takes for each. */
+size_t kvl_engine_row_bytes(const struct kvl_model *model);
 /* Room for the activations of n_rows tokens. */
 int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err);
 

@@ -48,6 +48,7 @@ static int filemap_read(struct kvl_filemap *f, int fd, struct kvl_err *err)
         done += (size_t)n;
     }
     f->data = p;
+    f->copied = true;
     return KVL_OK;
 }
 

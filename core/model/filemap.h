@@ -18,6 +18,7 @@ struct kvl_filemap {
     void *owned;   /* the content of a small file that was read, else NULL */
     void *map;     /* of the file, or huge pages with a copy of it */
     size_t mapped; /* bytes there, 0 = none */
+    bool copied;   /* `data` is ours, not the page cache's */
 };
 
 /* Whether files of so many bytes in all are read. */

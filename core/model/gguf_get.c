@@ -194,6 +194,11 @@ int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_
     return KVL_OK;
 }
 
+bool kvl_gguf_mapped(const struct kvl_gguf *g)
+{
+    return g->n_files > 0 && !g->file[0].copied;
+}
+
 const char *kvl_gguf_folder(const struct kvl_gguf *g)
 {
     return g->hf_dir;

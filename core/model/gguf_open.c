@@ -194,11 +194,12 @@ static int open_split(struct split *s, const char *path, struct kvl_gguf *g, int
     return rc == KVL_OK ? KVL_OK : kvl_fail_at(err, rc, "%s", path);
 }
 
-static int open_path(struct split *s, const char *path, struct kvl_gguf **out, struct kvl_err *err)
+static int open_path(struct split *s, const char *path, bool map, struct kvl_gguf **out,
+                     struct kvl_err *err)
 {
     struct kvl_gguf *g = NULL;
     int64_t n;
-    bool read = kvl_filemap_reads(split_bytes(s, path));
+    bool read = !map && kvl_filemap_reads(split_bytes(s, path));
     KVL_TRY(open_part(path, read, &g, err));
     int rc = split_key(g, "split.count", 1, &n, err);
     if (rc != KVL_OK) {
@@ -214,14 +215,25 @@ static int open_path(struct split *s, const char *path, struct kvl_gguf **out, s
     return KVL_OK;
 }
 
-int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err)
+static int gguf_open(const char *path, bool map, struct kvl_gguf **out, struct kvl_err *err)
 {
     struct split s = { 0 };
-    if (kvl_hf_is(path)) return kvl_hf_open(path, out, err);
+    if (kvl_hf_is(path)) return kvl_hf_open(path, map, out, err);
     int rc = split_init(&s, path);
-    rc = rc == KVL_OK ? open_path(&s, path, out, err) : kvl_fail(err, rc, "%s: no memory", path);
+    rc = rc == KVL_OK ? open_path(&s, path, map, out, err)
+                      : kvl_fail(err, rc, "%s: no memory", path);
     for (int64_t i = 0; s.part && i < s.n; i++) kvl_gguf_close(s.part[i]);
     kvl_free(s.part);
     kvl_free(s.path);
     return rc;
+}
+
+int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err)
+{
+    return gguf_open(path, false, out, err);
+}
+
+int kvl_gguf_map(const char *path, struct kvl_gguf **out, struct kvl_err *err)
+{
+    return gguf_open(path, true, out, err);
 }

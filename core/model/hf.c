@@ -178,15 +178,15 @@ static int hf_read(struct hf *h, const char *config)
     KVL_TRY(hf_name_key(h));
     KVL_TRY(hf_check_weights(h->dir, h->err));
     KVL_TRY(hf_parse_keys(h));
-    KVL_TRY(kvl_safetensors_open(h->dir, &h->weights, h->err));
+    KVL_TRY(kvl_safetensors_open(h->dir, h->map, &h->weights, h->err));
     KVL_TRY(kvl_hf_tensors(h, &tensor, &n));
     KVL_TRY(kvl_gguf_set_tensors(h->g, tensor, n, h->err));
     return hf_files(h);
 }
 
-static int hf_open(char *dir, struct kvl_gguf **out, struct kvl_err *err)
+static int hf_open(char *dir, bool map, struct kvl_gguf **out, struct kvl_err *err)
 {
-    struct hf h = { .dir = dir, .err = err };
+    struct hf h = { .dir = dir, .map = map, .err = err };
     char *config = hf_path(dir, hf_config_name);
     int rc = config ? KVL_OK : KVL_ENOMEM;
     if (config && kvl_filemap_size(config) == 0) rc = hf_no_config(dir, err);
@@ -208,10 +208,10 @@ static int hf_open(char *dir, struct kvl_gguf **out, struct kvl_err *err)
     return rc;
 }
 
-int kvl_hf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err)
+int kvl_hf_open(const char *path, bool map, struct kvl_gguf **out, struct kvl_err *err)
 {
     char *dir = hf_folder(path);
     if (!dir) return kvl_fail(err, KVL_ENOMEM, "%s: no memory", path);
-    int rc = hf_open(dir, out, err);
+    int rc = hf_open(dir, map, out, err);
     return rc == KVL_OK ? KVL_OK : kvl_fail_at(err, rc, "%s", path);
 }

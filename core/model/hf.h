@@ -13,6 +13,7 @@
 
 /* Whether `path` is a folder, or a config.json. */
 bool kvl_hf_is(const char *path);
-int kvl_hf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err);
+/* map: never a copy of the weights' files. */
+int kvl_hf_open(const char *path, bool map, struct kvl_gguf **out, struct kvl_err *err);
 
 #endif

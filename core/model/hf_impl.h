@@ -42,6 +42,7 @@ struct hf_floats {
 
 struct hf {
     const char *dir;
+    bool map;
     const struct hf_class *is;
     json_t *config;
     struct kvl_buf keys; /* as in a GGUF file */

@@ -103,11 +103,11 @@ static int model_windows(struct kvl_model *m, struct kvl_err *err)
     return KVL_OK;
 }
 
-static int model_load(struct kvl_model *m, struct kvl_err *err)
+static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
 {
-    KVL_TRY(kvl_gguf_open(m->path, &m->file, err));
+    KVL_TRY(read ? kvl_gguf_open(m->path, &m->file, err) : kvl_gguf_map(m->path, &m->file, err));
     KVL_TRY(kvl_gguf_check_kind(m->file, err));
-    KVL_TRY(kvl_weights_load(m->file, &m->w, err));
+    KVL_TRY(kvl_weights_find(m->file, &m->w, err));
     KVL_TRY(kvl_tokenizer_create(m->file, &m->tokenizer, err));
     const struct kvl_hparams *hp = &m->w.hparams;
     if (kvl_tokenizer_size(m->tokenizer) > hp->n_vocab)
@@ -129,22 +129,29 @@ static int model_load(struct kvl_model *m, struct kvl_err *err)
     };
     KVL_TRY(model_windows(m, err));
     model_set_name(m);
-    kvl_gguf_hash(m->file, m->hash);
-    model_tables(m);
     m->bytes = model_tensor_bytes(m->file);
     model_count_weights(m);
     return KVL_OK;
 }
 
-int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **out,
-                        struct kvl_err *err)
+/* Tables say of which model they are. */
+static int model_read(struct kvl_model *m, struct kvl_err *err)
+{
+    KVL_TRY(kvl_weights_scan(m->file, m->hash, err));
+    model_tables(m);
+    return KVL_OK;
+}
+
+static int model_open(const struct kvl_model_desc *desc, bool read, struct kvl_model **out,
+                      struct kvl_err *err)
 {
     const char *path = desc->path;
     struct kvl_model *m = kvl_alloc(1, sizeof *m);
     if (!m) return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", path);
     m->path = strdup(path);
     m->windows_off = desc->windows_off;
-    int rc = m->path ? model_load(m, err) : KVL_ENOMEM;
+    int rc = m->path ? model_find(m, read, err) : KVL_ENOMEM;
+    if (rc == KVL_OK && read) rc = model_read(m, err);
     if (rc != KVL_OK) {
         kvl_model_close(m);
         return err && strstr(err->msg, path) == err->msg ? rc : kvl_fail_at(err, rc, "%s", path);
@@ -153,9 +160,20 @@ int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **ou
     return KVL_OK;
 }
 
+int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **out,
+                        struct kvl_err *err)
+{
+    return model_open(desc, true, out, err);
+}
+
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err)
 {
     return kvl_model_open_desc(&(struct kvl_model_desc){ .path = path }, out, err);
+}
+
+int kvl_model_look(const char *path, struct kvl_model **out, struct kvl_err *err)
+{
+    return model_open(&(struct kvl_model_desc){ .path = path }, false, out, err);
 }
 
 void kvl_model_close(struct kvl_model *m)

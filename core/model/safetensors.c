@@ -261,7 +261,7 @@ static int st_check_index(const struct kvl_safetensors *s, const json_t *map, st
                     st_index, json_object_size(map));
 }
 
-static int st_open_files(struct kvl_safetensors *s, const char *dir, struct kvl_err *err)
+static int st_open_files(struct kvl_safetensors *s, const char *dir, bool map, struct kvl_err *err)
 {
     size_t total = 0, n = s->n_files;
     int rc = KVL_OK;
@@ -277,7 +277,7 @@ static int st_open_files(struct kvl_safetensors *s, const char *dir, struct kvl_
     }
     for (size_t i = 0; i < n && rc == KVL_OK; i++) {
         char *path = st_path(dir, s->file_name[i]);
-        rc = path ? kvl_filemap_open(path, kvl_filemap_reads(total), &s->file[i], err)
+        rc = path ? kvl_filemap_open(path, !map && kvl_filemap_reads(total), &s->file[i], err)
                   : kvl_fail(err, KVL_ENOMEM, "no memory for a path");
         if (rc == KVL_OK) {
             rc = st_parse(s, s->file[i].data, s->file[i].size, err);
@@ -290,7 +290,7 @@ static int st_open_files(struct kvl_safetensors *s, const char *dir, struct kvl_
     return rc;
 }
 
-static int st_open(struct kvl_safetensors *s, const char *dir, const json_t *index,
+static int st_open(struct kvl_safetensors *s, const char *dir, bool map_files, const json_t *index,
                    struct kvl_err *err)
 {
     const json_t *map = json_object_get(index, "weight_map");
@@ -300,12 +300,13 @@ static int st_open(struct kvl_safetensors *s, const char *dir, const json_t *ind
     if (!s->file_name || !s->file)
         return kvl_fail(err, KVL_ENOMEM, "no memory for %zu files", most);
     KVL_TRY(index ? st_list(s, map, err) : st_add_name(s, st_single, err));
-    KVL_TRY(st_open_files(s, dir, err));
+    KVL_TRY(st_open_files(s, dir, map_files, err));
     KVL_TRY(st_sort(s, err));
     return index ? st_check_index(s, map, err) : KVL_OK;
 }
 
-int kvl_safetensors_open(const char *dir, struct kvl_safetensors *out, struct kvl_err *err)
+int kvl_safetensors_open(const char *dir, bool map, struct kvl_safetensors *out,
+                         struct kvl_err *err)
 {
     json_t *index = NULL;
     char *path = st_path(dir, st_index), *single = st_path(dir, st_single);
@@ -314,7 +315,7 @@ int kvl_safetensors_open(const char *dir, struct kvl_safetensors *out, struct kv
     if (rc == KVL_OK && kvl_filemap_size(single) == 0 && kvl_filemap_size(path) == 0)
         rc = kvl_fail(err, KVL_EMODEL, "neither %s nor %s in this folder", st_single, st_index);
     if (rc == KVL_OK && kvl_filemap_size(single) == 0) rc = kvl_hf_json_file(path, &index, err);
-    if (rc == KVL_OK) rc = st_open(out, dir, index, err);
+    if (rc == KVL_OK) rc = st_open(out, dir, map, index, err);
     json_decref(index);
     free(path);
     free(single);

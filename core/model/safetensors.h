@@ -34,8 +34,9 @@ struct kvl_safetensors {
     size_t n_files;
 };
 
-/* `out` is released by kvl_safetensors_close, also on failure. */
-int kvl_safetensors_open(const char *dir, struct kvl_safetensors *out, struct kvl_err *err);
+/* `out` is released by kvl_safetensors_close, also on failure.  map: never a copy. */
+int kvl_safetensors_open(const char *dir, bool map, struct kvl_safetensors *out,
+                         struct kvl_err *err);
 /* One file in memory, which the caller keeps alive (tests, fuzzing). */
 int kvl_safetensors_open_memory(const void *data, size_t size, struct kvl_safetensors *out,
                                 struct kvl_err *err);

@@ -166,7 +166,7 @@ static int load_all(struct kvl_loader *l)
     return refuse_unknown(l);
 }
 
-int kvl_weights_load(const struct kvl_gguf *file, struct kvl_weights *out, struct kvl_err *err)
+int kvl_weights_find(const struct kvl_gguf *file, struct kvl_weights *out, struct kvl_err *err)
 {
     struct kvl_weights w = { 0 };
     struct kvl_loader l = { .g = file, .w = &w, .err = err };
@@ -177,6 +177,14 @@ int kvl_weights_load(const struct kvl_gguf *file, struct kvl_weights *out, struc
         *out = w;
     else
         kvl_weights_free(&w);
+    return rc;
+}
+
+int kvl_weights_load(const struct kvl_gguf *file, struct kvl_weights *out, struct kvl_err *err)
+{
+    KVL_TRY(kvl_weights_find(file, out, err));
+    int rc = kvl_weights_scan(file, NULL, err);
+    if (rc != KVL_OK) kvl_weights_free(out);
     return rc;
 }
 

@@ -85,7 +85,11 @@ struct kvl_weights {
 /* Rows first .. first + n - 1 of a matrix. */
 struct kvl_weight kvl_weight_rows(const struct kvl_weight *w, int32_t first, int32_t n);
 
-/* Fills `out`, which kvl_weights_free releases.  Reads every weight once to see that it is finite. */
+/* Fills `out`, which kvl_weights_free releases: what keys and shapes say.  The data is not looked at. */
+int kvl_weights_find(const struct kvl_gguf *file, struct kvl_weights *out, struct kvl_err *err);
+/* Reads all bytes once: every weight is finite, and `hash` (NULL: not wanted) is kvl_gguf_hash's. */
+int kvl_weights_scan(const struct kvl_gguf *file, char hash[33], struct kvl_err *err);
+/* Both. */
 int kvl_weights_load(const struct kvl_gguf *file, struct kvl_weights *out, struct kvl_err *err);
 void kvl_weights_free(struct kvl_weights *w);
 

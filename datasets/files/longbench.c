@@ -55,17 +55,17 @@
       .prompt = "Please determine the type of the question below. Here are some examples of "      \
                 "questions.\n\n{context}\n{input}",                                                \
       .max_new = 64, .scorer = KVL_SCORE_CLASSIFICATION,                                           \
-      .flags = KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                                             \
+      .flags = KVL_ROWS_RAW | KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                              \
     X("triviaqa" e,                                                                                \
       .prompt =                                                                                    \
           "Answer the question based on the given passage. Only give me the answer and do not "    \
           "output any other words. The following are some examples.\n\n{context}\n\n{input}",      \
-      .max_new = 32, .scorer = KVL_SCORE_F1, .flags = KVL_ROWS_FIRST_LINE)                         \
+      .max_new = 32, .scorer = KVL_SCORE_F1, .flags = KVL_ROWS_RAW | KVL_ROWS_FIRST_LINE)          \
     X("samsum" e,                                                                                  \
       .prompt = "Summarize the dialogue into a few short sentences. The following are some "       \
                 "examples.\n\n{context}\n\n{input}",                                               \
       .max_new = 128, .scorer = KVL_SCORE_ROUGE_L,                                                 \
-      .flags = KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                                             \
+      .flags = KVL_ROWS_RAW | KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                              \
     X("passage_count" e,                                                                           \
       .prompt =                                                                                    \
           "There are some paragraphs below sourced from Wikipedia. Some of them may be "           \
@@ -83,10 +83,10 @@
                 "2\", etc.\n\nThe answer is: ",                                                    \
       .max_new = 32, .scorer = KVL_SCORE_RETRIEVAL)                                                \
     X("lcc" e, .prompt = "Please complete the code given below. \n{context}Next line of code:\n",  \
-      .max_new = 64, .scorer = KVL_SCORE_CODE_SIM, .flags = KVL_ROWS_NOWHERE)                      \
+      .max_new = 64, .scorer = KVL_SCORE_CODE_SIM, .flags = KVL_ROWS_RAW | KVL_ROWS_NOWHERE)       \
     X("repobench-p" e,                                                                             \
       .prompt = "Please complete the code given below. \n{context}{input}Next line of code:\n",    \
-      .max_new = 64, .scorer = KVL_SCORE_CODE_SIM, .flags = KVL_ROWS_NOWHERE)
+      .max_new = 64, .scorer = KVL_SCORE_CODE_SIM, .flags = KVL_ROWS_RAW | KVL_ROWS_NOWHERE)
 
 #define LONGBENCH(X)                                                                                                                   \
     LONGBENCH_E(X, "")                                                                                                                 \
@@ -125,7 +125,7 @@
       .max_new = 512, .scorer = KVL_SCORE_ROUGE_L_ZH, .flags = KVL_ROWS_NOWHERE)                                                       \
     X("lsht", .prompt = "请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}",                                                \
       .max_new = 64, .scorer = KVL_SCORE_CLASSIFICATION,                                                                               \
-      .flags = KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                                                                                 \
+      .flags = KVL_ROWS_RAW | KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                                                                  \
     X("passage_retrieval_zh",                                                                                                          \
       .prompt =                                                                                                                        \
           "以下是若干段落文字，以及其中一个段落的摘要。请确定给定的摘要出自哪一段。\n\n{context}"  \

@@ -80,6 +80,7 @@ enum kvl_rows_flags {
     KVL_ROWS_LETTER = 16,    /* answers are the option and its letter */
     KVL_ROWS_OWN = 32,       /* the prompt is freed when the file is closed */
     KVL_ROWS_DEPTHS = 64,    /* the depth of a request says where the answer is put */
+    KVL_ROWS_RAW = 128,      /* examples or code: no chat template, as published */
 };
 
 /* A task of a benchmark; the list ends with a name of NULL. */
@@ -165,6 +166,10 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
     {                                                                                              \
         return kvl_scorer_chance(stem##_sets[((const struct kvl_rows_opts *)opts)->name].scorer);  \
     }                                                                                              \
+    static bool stem##_raw(const void *opts)                                                       \
+    {                                                                                              \
+        return stem##_sets[((const struct kvl_rows_opts *)opts)->name].flags & KVL_ROWS_RAW;       \
+    }                                                                                              \
     const struct kvl_rows_list kvl_rows_##stem = { &stem##_kind, stem##_sets, stem##_names };      \
     static const struct kvl_task stem = {                                                          \
         .abi = KVL_TASK_ABI,                                                                       \
@@ -179,6 +184,7 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
         .generate = kvl_rows_generate,                                                             \
         .score = kvl_rows_score,                                                                   \
         .chance = stem##_chance,                                                                   \
+        .raw = stem##_raw,                                                                         \
         .open = stem##_open,                                                                       \
         .close = kvl_rows_close,                                                                   \
     }

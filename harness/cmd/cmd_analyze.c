@@ -5,6 +5,7 @@
 #include "config_analyze.h"
 #include "folders.h"
 #include "log.h"
+#include "model_room.h"
 #include "progress.h"
 #include "record_analysis.h"
 #include "registry.h"
@@ -445,6 +446,7 @@ static int analyze_plan(struct analyze *z)
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);
     KVL_TRY(kvl_device_open(z->s.device, &z->device, z->err));
+    KVL_TRY(kvl_model_fits(z->s.model, z->s.device, z->err));
     KVL_TRY(kvl_model_open_told(z->s.model, z->s.windows_off, &z->model, z->err));
     kvl_machine_read(&z->machine);
     struct kvl_where where = { z->machine.host, kvl_ops_threads(), NULL };

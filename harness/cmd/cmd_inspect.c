@@ -1,27 +1,33 @@
-/* kvlab inspect: what a GGUF file or a log holds. */
+/* kvlab inspect: what a model or a log is. */
 #include "args.h"
 #include "cmds.h"
+#include "inspect_model.h"
 #include "report.h"
-
-#include "kvl/chat.h"
-
-/* The one private header of core that the program uses: the file format is of interest to nobody
- * else. */
-#include "kvl/gguf.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct inspect_args {
     struct kvl_args base;
     const char *file;
+    bool all;
+};
+
+enum { INSPECT_KEY_ALL = 0x100 };
+static const struct argp_option inspect_options[] = {
+    { "all", INSPECT_KEY_ALL, NULL, 0, "every key and tensor of a model, too", 0 },
+    { 0 },
 };
 
 static error_t inspect_parse(int key, char *arg, struct argp_state *state)
 {
     struct inspect_args *a = state->input;
+    if (key == INSPECT_KEY_ALL) {
+        a->all = true;
+        return 0;
+    }
     if (key != ARGP_KEY_ARG) return ARGP_ERR_UNKNOWN;
     if (a->file)
         return kvl_args_fail(&a->base,
@@ -31,46 +37,13 @@ static error_t inspect_parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp inspect_argp = {
+    .options = inspect_options,
     .parser = inspect_parse,
     .args_doc = "FILE",
-    .doc = "Metadata and tensors of a GGUF file, or the records of a log by kind."
+    .doc = "What a model is (a GGUF file, a folder with config.json and *.safetensors), what "
+           "memory it takes and "
+           "whether it runs; or the records of a log by kind."
 };
-
-/* Which chat template sweeps and `generate --chat auto` would use. */
-static int inspect_chat(const struct kvl_gguf *g, struct kvl_err *err)
-{
-    static const char key[] = "tokenizer.chat_template";
-    struct kvl_str text;
-    if (!kvl_gguf_has(g, key)) {
-        puts("chat template: none; prompts are raw text");
-        return KVL_OK;
-    }
-    KVL_TRY(kvl_gguf_str(g, key, &text, err));
-    char *copy = strndup(text.s, text.len);
-    if (!copy) return kvl_fail(err, KVL_ENOMEM, "no memory for the chat template");
-    const struct kvl_chat *chat = kvl_chat_recognise(copy);
-    printf("chat template: %s\n",
-           chat ? kvl_chat_name(chat) : "of no family that is known; want chat: none, or a name");
-    free(copy);
-    return KVL_OK;
-}
-
-static int inspect_gguf(const char *path, struct kvl_err *err)
-{
-    struct kvl_gguf *g;
-    struct kvl_buf text = { 0 };
-    KVL_TRY(kvl_gguf_open(path, &g, err));
-    int rc = kvl_gguf_describe(g, &text);
-    if (rc == KVL_OK && text.len) {
-        fputs(text.data, stdout);
-        rc = inspect_chat(g, err);
-    } else if (rc != KVL_OK) {
-        kvl_fail(err, rc, "%s: no memory to describe it", path);
-    }
-    kvl_buf_free(&text);
-    kvl_gguf_close(g);
-    return rc;
-}
 
 /* kind -> number of records */
 static int inspect_count(json_t *record, void *user, struct kvl_err *err)
@@ -102,18 +75,34 @@ static int inspect_log(const char *path, struct kvl_err *err)
     return rc;
 }
 
+/* A folder of Hugging Face's form, or its config.json. */
+static int inspect_is_folder(const char *path, bool *out, struct kvl_err *err)
+{
+    static const char name[] = "config.json";
+    struct stat st;
+    size_t len = strlen(path), n = sizeof name - 1;
+    if (stat(path, &st) != 0)
+        return kvl_fail(err, KVL_EINVAL, "%s: cannot open: %s", path, strerror(errno));
+    *out = S_ISDIR(st.st_mode) || (len >= n && strcmp(path + len - n, name) == 0);
+    return KVL_OK;
+}
+
 int cmd_inspect(int argc, char **argv, struct kvl_err *err)
 {
     struct inspect_args a = { 0 };
     bool done;
     KVL_TRY(kvl_args_parse(&inspect_argp, argc, argv, &a, &done, err));
     if (done) return KVL_OK;
-    if (!a.file) return kvl_fail(err, KVL_EINVAL, "no file given, want a GGUF file or a log");
+    if (!a.file) return kvl_fail(err, KVL_EINVAL, "no file given, want a model or a log");
+    bool folder;
+    KVL_TRY(inspect_is_folder(a.file, &folder, err));
+    if (folder) return kvl_inspect_model(a.file, a.all, err);
     FILE *f = fopen(a.file, "rb");
     if (!f) return kvl_fail(err, KVL_EINVAL, "%s: cannot open: %s", a.file, strerror(errno));
     char magic[4] = "";
     size_t n = fread(magic, 1, sizeof magic, f);
     fclose(f);
-    if (n == sizeof magic && memcmp(magic, "GGUF", 4) == 0) return inspect_gguf(a.file, err);
+    if (n == sizeof magic && memcmp(magic, "GGUF", 4) == 0)
+        return kvl_inspect_model(a.file, a.all, err);
     return inspect_log(a.file, err);
 }

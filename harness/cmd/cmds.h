@@ -14,6 +14,7 @@ int cmd_bench(int argc, char **argv, struct kvl_err *err);
 int cmd_data(int argc, char **argv, struct kvl_err *err);
 int cmd_describe(int argc, char **argv, struct kvl_err *err);
 int cmd_doctor(int argc, char **argv, struct kvl_err *err);
+int cmd_models(int argc, char **argv, struct kvl_err *err);
 int cmd_export(int argc, char **argv, struct kvl_err *err);
 int cmd_generate(int argc, char **argv, struct kvl_err *err);
 int cmd_inspect(int argc, char **argv, struct kvl_err *err);

@@ -4,6 +4,7 @@
 #include "config_text.h"
 #include "folders.h"
 #include "forecast.h"
+#include "model_room.h"
 #include "policy_spec.h"
 #include "report.h"
 #include "runner.h"
@@ -252,6 +253,7 @@ static int sweep_plan(struct sweep *w)
     /* Ids of timed cells have its name. */
     if (w->has_gpu && (!a->dry_run || w->s.speed.on))
         KVL_TRY(kvl_device_probe(w->s.device, &w->gpu, w->err));
+    KVL_TRY(kvl_model_fits(w->s.model, w->s.device, w->err));
     KVL_TRY(kvl_model_open_told(w->s.model, w->s.windows_off, &w->model, w->err));
     kvl_machine_read(&w->machine);
     struct kvl_where where = { w->machine.host, kvl_ops_threads(),

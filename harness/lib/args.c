@@ -1,6 +1,7 @@
 /* Command lines through argp. */
 #include "args.h"
 
+#include "model_room.h"
 #include "registry.h"
 
 #include <ctype.h>
@@ -133,7 +134,7 @@ enum {
 };
 
 static const struct argp_option model_options[] = {
-    { "model", 'm', "FILE", 0, "GGUF file", 0 },
+    { "model", 'm', "FILE", 0, "GGUF file, or folder with config.json and *.safetensors", 0 },
     { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
     { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16, bf16 or f32",
       0 },
@@ -307,6 +308,7 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
     if (a->threads) kvl_ops_set_threads(a->threads);
     bool off;
     KVL_TRY(kvl_window_parse(a->window, &off, err));
+    KVL_TRY(kvl_model_fits(a->model, a->device, err));
     return kvl_model_open_told(a->model, off, out, err);
 }
 

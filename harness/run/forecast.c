@@ -146,11 +146,12 @@ static void forecast_print_memory(const struct kvl_forecast *f, const struct kvl
     const struct kvl_memory *m = &f->memory;
     if (m->length_tok == 0) return;
     printf("memory: %.1f MiB of keys and values for the longest context (%d tokens)",
-           (double)m->kv_bytes / 0x1p20, m->length_tok);
+           (double)m->footprint.kv_bytes / 0x1p20, m->length_tok);
     if (jobs->n > 1) printf(" in each of %d workers", jobs->n);
-    fputs(", and what policies own", stdout);
+    printf(", %.1f MiB of activations, %.1f MiB of weights, and what policies own",
+           (double)m->footprint.work_bytes / 0x1p20, (double)m->footprint.weight_bytes / 0x1p20);
     if (free_bytes > 0) printf("; %.1f GiB of %s are free", (double)free_bytes / 0x1p30, what);
-    if (free_bytes > 0 && m->kv_bytes > free_bytes)
+    if (!kvl_memory_fits(m, free_bytes))
         printf(": too little, want at most %lld tokens",
                (long long)kvl_memory_fits_tok(m, free_bytes));
     putchar('\n');

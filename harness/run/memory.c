@@ -1,39 +1,9 @@
 /* The keys and values that a sweep has to hold. */
 #include "memory.h"
 
-#include "kvl/kvstore.h"
+#include "args.h"
 
-/* Layers that hold every token, and blocks of a lane that all others hold for n_tok tokens, at most. */
-static void memory_windows(const struct kvl_shape *s, int32_t n_tok, int64_t *layers,
-                           int64_t *blocks)
-{
-    enum { SPARE_TOK = 128 + KVL_MEMORY_BLOCK }; /* freed later than they could be */
-    *layers = *blocks = 0;
-    for (int32_t l = 0; l < s->n_layers; l++) {
-        int64_t most = s->window ? s->window[l] : 0;
-        *layers += most == 0;
-        most = most == 0 ? 0 : KVL_MIN(most + SPARE_TOK, (int64_t)n_tok);
-        *blocks += (most + KVL_MEMORY_BLOCK - 1) / KVL_MEMORY_BLOCK;
-    }
-}
-
-static int memory_block(const struct kvl_work *w, int64_t *out, struct kvl_err *err)
-{
-    const struct kvl_shape *s = kvl_model_shape(w->model);
-    struct kvl_store_desc desc = { .n_layers = s->n_layers,
-                                   .n_kv_heads = s->n_kv_heads,
-                                   .head_dim = s->head_dim,
-                                   .block_tok = KVL_MEMORY_BLOCK,
-                                   .type = w->sweep->kv_type,
-                                   .raw_keys = w->raw_keys };
-    struct kvl_store *store;
-    struct kvl_store_stats stats;
-    KVL_TRY(kvl_store_create(&desc, &store, err));
-    kvl_store_stats(store, &stats);
-    kvl_store_destroy(store);
-    *out = (int64_t)stats.block_bytes * s->n_kv_heads; /* of one layer */
-    return KVL_OK;
-}
+#include <stdio.h>
 
 /* Tokens that are held at once when a cell is answered, at least. */
 static int32_t memory_held(const struct kvl_cell *c)
@@ -60,34 +30,56 @@ static int32_t memory_longest(const struct kvl_runner *r)
 
 int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct kvl_err *err)
 {
-    struct kvl_memory m = { .length_tok = memory_longest(r) };
-    int64_t limit = (int64_t)r->work->sweep->kv_limit_mib << 20;
-    int64_t layers, blocks, layer;
-    KVL_TRY(memory_block(r->work, &layer, err));
-    memory_windows(kvl_model_shape(r->work->model), m.length_tok, &layers, &blocks);
-    m.block_bytes = layers * layer;
-    m.window_bytes = blocks * layer;
-    m.kv_bytes = (m.length_tok + (int64_t)KVL_MEMORY_BLOCK - 1) / KVL_MEMORY_BLOCK * m.block_bytes +
-                 m.window_bytes;
-    if (limit > 0) m.kv_bytes = KVL_MIN(m.kv_bytes, limit); /* the store sees to that */
+    const struct kvl_work *w = r->work;
+    const struct kvl_engine_desc desc = { .model = w->model,
+                                          .kv_type = w->sweep->kv_type,
+                                          .raw_keys = w->raw_keys,
+                                          .kv_limit_bytes = (size_t)w->sweep->kv_limit_mib << 20 };
+    const char *device = w->sweep->device;
+    struct kvl_memory m = { .length_tok = memory_longest(r),
+                            .on_device =
+                                device && kvl_device_is_gpu(device) && !w->sweep->prefill_kv_host };
+    KVL_TRY(kvl_footprint(&desc, m.length_tok, &m.footprint, err));
     *out = m;
     return KVL_OK;
 }
 
+static double memory_gib(size_t bytes)
+{
+    return (double)bytes / 0x1p30;
+}
+
+/* On the CPU, mapped weights must stay where they are: a cache that is dropped is read from disk for every token. */
+static int64_t memory_beside(const struct kvl_memory *m)
+{
+    const struct kvl_footprint *f = &m->footprint;
+    return (int64_t)(f->work_bytes + (f->weights_cached && !m->on_device ? f->weight_bytes : 0));
+}
+
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes)
 {
-    if (m->block_bytes == 0) return INT32_MAX; /* windows in all layers */
-    return KVL_MAX(0, free_bytes - m->window_bytes) / m->block_bytes * KVL_MEMORY_BLOCK;
+    return kvl_footprint_fits(&m->footprint, free_bytes - memory_beside(m));
+}
+
+bool kvl_memory_fits(const struct kvl_memory *m, int64_t free_bytes)
+{
+    return free_bytes <= 0 || (int64_t)m->footprint.kv_bytes + memory_beside(m) <= free_bytes;
 }
 
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,
                      const char *what, const char *instead, struct kvl_err *err)
 {
-    if (free_bytes <= 0 || m->kv_bytes <= free_bytes) return KVL_OK;
+    const struct kvl_footprint *f = &m->footprint;
+    char beside[64] = "";
+    if (kvl_memory_fits(m, free_bytes)) return KVL_OK;
+    if (memory_beside(m) >= 0.05 * 0x1p30)
+        snprintf(beside, sizeof beside, ", weights and activations %.1f GiB",
+                 memory_gib((size_t)memory_beside(m)));
     return kvl_fail(
         err, KVL_ENOMEM,
-        "%s: lengths: %d tokens: their keys and values take %.1f GiB, %.1f GiB of %s are "
+        "%s: lengths: %d tokens: their keys and values take %.1f GiB%s, %.1f GiB of %s are "
         "free: want at most %lld tokens%s",
-        s->file ? s->file : s->name, m->length_tok, (double)m->kv_bytes / 0x1p30,
-        (double)free_bytes / 0x1p30, what, (long long)kvl_memory_fits_tok(m, free_bytes), instead);
+        s->file ? s->file : s->name, m->length_tok, memory_gib(f->kv_bytes), beside,
+        memory_gib((size_t)free_bytes), what, (long long)kvl_memory_fits_tok(m, free_bytes),
+        instead);
 }

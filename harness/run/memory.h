@@ -1,4 +1,4 @@
-/* memory.h - the keys and values that a sweep has to hold, before any of it runs.
+/* memory.h - the keys and values that a sweep has to hold, before any of it runs (kvl_footprint).
  *
  * A process of a sweep holds at least one context whole: what a prefill that policies share leaves, or what
  * a policy that reads the context itself and drops nothing has read.  The arithmetic is that of the store:
@@ -10,17 +10,16 @@
 #include "runner.h"
 
 struct kvl_memory {
-    int32_t length_tok;   /* of the longest context that must be held whole; 0 = none */
-    int64_t kv_bytes;     /* of it; at most the sweep's kv_limit_mib */
-    int64_t block_bytes;  /* of KVL_MEMORY_BLOCK tokens in all layers and heads, but for windows */
-    int64_t window_bytes; /* of layers with a window, which do not grow with the context */
+    int32_t length_tok;             /* of the longest context that must be held whole; 0 = none */
+    bool on_device;                 /* keys and values do not lie where mapped weights do */
+    struct kvl_footprint footprint; /* of it; keys and values at most the sweep's kv_limit_mib */
 };
-enum { KVL_MEMORY_BLOCK = 16 };
 
 /* Of the contexts that the log lacks; reads work and state of the runner.  KVL_ENOMEM. */
 int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct kvl_err *err);
-/* Tokens of a context whose keys and values fit into so many bytes. */
+/* Tokens of a context whose keys and values fit into so many bytes, beside the activations. */
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes);
+bool kvl_memory_fits(const struct kvl_memory *m, int64_t free_bytes);
 /* KVL_ENOMEM: they do not fit into what is free (0 = not known).  `what` names that memory, `instead` what
  * else would help. */
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,

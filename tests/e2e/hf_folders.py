@@ -133,7 +133,7 @@ MODELS = {
         "token_embd": "model.tok_embeddings", "output_norm": "model.norm", "output": "output"}, {}),
     "smollm3": ("SmolLM3ForCausalLM", COMMON, OUTER, dict(tie_word_embeddings=False, no_rope_layers=[1, 1, 1, 0])),
     "phi3-longrope-long": ("Phi3ForCausalLM", FUSED, OUTER, longrope(32)),
-    "phi3-longrope-short": ("Phi3ForCausalLM", FUSED, OUTER, longrope(48)),
+    # phi3-longrope-short is not here: short factors are for sessions that stay short, kvlab logits asks for none.
     "phi3-partial-0-75--phi-4-mini": ("Phi3ForCausalLM", FUSED, OUTER, dict(partial_rotary_factor=.75,
                                                                            **longrope(32, 6))),
     "gemma2-window-8": ("Gemma2ForCausalLM", GEMMA, OUTER, dict(

@@ -27,7 +27,7 @@ for weights in f16 bf16 q8_0 q4_0; do
     cmp "$tmp/a.gguf" "$tmp/b.gguf" || fail "make-model $weights: two files differ"
     sum=$(sha256sum <"$tmp/a.gguf" | cut -c1-16)
     echo "$weights $sum"
-    "$kvlab" inspect "$tmp/a.gguf" >"$tmp/keys" || fail "inspect $weights"
+    "$kvlab" inspect --all "$tmp/a.gguf" >"$tmp/keys" || fail "inspect $weights"
     grep -q "general.architecture" "$tmp/keys" || fail "inspect $weights: no architecture"
     "$kvlab" logits --model "$tmp/a.gguf" --ids 1,70,300 --out "$tmp/l.npy" >"$tmp/out" 2>&1 ||
         fail "logits $weights: $(cat "$tmp/out")"

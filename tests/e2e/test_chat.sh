@@ -9,7 +9,7 @@ with_template "$tiny" "$work/vicuna.gguf" "{{ 'USER: ' + m.content }}{{ 'ASSISTA
 with_template "$tiny" "$work/unknown.gguf" "### Instruction: {{ m.content }}"
 
 inspected() {
-    "$program" inspect "$1" | tail -n 1
+    "$program" inspect "$1" | sed -n 's/^chat template */chat template: /p'
 }
 equal "no template" "chat template: none; prompts are raw text" "$(inspected "$tiny")"
 equal "a template" "chat template: vicuna" "$(inspected "$work/vicuna.gguf")"

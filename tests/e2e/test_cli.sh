@@ -28,6 +28,19 @@ for command in $commands; do
     has "$command --help" "^Usage: kvlab $command\\b"
 done
 
+# ---- models, inspect ----------------------------------------------------------------------------
+
+run models
+has models '^Qwen 2, 2\.5 +qwen2 +Qwen2\.5-0\.5B-Instruct '
+has models '^  DeepSeek V2, V3, R1 +MLA'
+run inspect "$source_dir/datasets/model/kvlab-test.gguf"
+has "inspect" '^shape +2 layers, 2 query and 1 kv heads of 32'
+has "inspect" '^KV cache +[0-9]+ bytes per token \(f16\): [0-9.]+ MiB at 8K'
+has "inspect" '^runs +yes'
+! grep -q 'blk\.0' out.txt || fail "inspect lists tensors"
+run inspect --all "$source_dir/datasets/model/kvlab-test.gguf"
+has "inspect --all" '^blk\.0\.attn_q\.weight '
+
 # ---- list, describe -----------------------------------------------------------------------------
 
 run list

@@ -61,14 +61,14 @@ refuse 2 'no sweep, want a YAML file (harness/sweeps/demo.yaml)' sweep
 refuse 2 '"b.yaml": one sweep at a time' sweep a.yaml b.yaml
 refuse 2 'none.yaml: cannot open: No such file or directory' sweep none.yaml
 refuse 2 '.: is a folder, want a file' sweep .
-refuse 2 '.: is a folder, want a file' inspect .
+refuse_like 3 '\.: a folder of GGUF files; want one of them, such as \./[a-z]+\.gguf' inspect .
 refuse 2 '.: is a folder, want a file' tokenize -m m.gguf .
 refuse 2 'foo: no such command, see kvlab --help' foo
 refuse 2 'm.gguf: is no YAML file: byte 4: control characters are not allowed' sweep m.gguf
 
 # ---- prompts ------------------------------------------------------------------------------------
 
-limit=$("$program" inspect m.gguf | awk '$1 == "llama.context_length" { print $3 }')
+limit=$("$program" inspect --all m.gguf | awk '$1 == "llama.context_length" { print $3 }')
 refuse 2 'no model, want --model FILE' generate --prompt a
 refuse 2 'want one of --prompt TEXT and --ids 1,2,3' generate -m m.gguf
 refuse 2 'want one of --prompt TEXT and --ids 1,2,3' generate -m m.gguf --prompt a --ids 1

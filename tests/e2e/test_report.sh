@@ -352,7 +352,10 @@ contains "the table of a damaged log" '^The log is not whole' table
 "$program" inspect log.zst > said
 contains "inspect" '^  cell +300$' said
 "$program" inspect "$sources/datasets/model/kvlab-test.gguf" > said
-contains "inspect of a model" 'general.architecture' said
+contains "inspect of a model" '^architecture +llama$' said
+contains "inspect of a model" '^runs +yes' said
+"$program" inspect --all "$sources/datasets/model/kvlab-test.gguf" > said
+contains "inspect --all of a model" 'general.architecture' said
 for command in report export status inspect log plot; do
     "$program" $command --help > said
     contains "help of $command" '^Usage: kvlab' said

@@ -546,10 +546,11 @@ static void test_memory(void **state)
         assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
         struct kvl_memory m = plan_memory_of(&t, &s);
         assert_int_equal(m.length_tok, 700);
-        assert_int_equal(m.kv_bytes, plan_held(&t, 700));
-        int64_t most = kvl_memory_fits_tok(&m, m.kv_bytes - 1);
+        assert_int_equal(m.footprint.kv_bytes, plan_held(&t, 700));
+        int64_t most =
+            kvl_memory_fits_tok(&m, (int64_t)(m.footprint.kv_bytes + m.footprint.work_bytes) - 1);
         assert_int_equal(most, 700 / 16 * 16);
-        assert_true(plan_held(&t, (int32_t)most) < (size_t)m.kv_bytes);
+        assert_true(plan_held(&t, (int32_t)most) < m.footprint.kv_bytes);
         for (size_t c = 0; c < t.work->n_cells; c++) s.cell[c].done = t.work->cell[c].length == 700;
         assert_int_equal(plan_memory_of(&t, &s).length_tok, 512);
         for (size_t c = 0; raw && c < t.work->n_cells; c++) /* what is left drops what it reads */
@@ -563,7 +564,9 @@ static void test_memory(void **state)
 static void test_memory_check(void **state)
 {
     struct kvl_sweep s = { .name = (char *)(uintptr_t) "x" };
-    struct kvl_memory m = { .length_tok = 4000, .kv_bytes = 250 << 20, .block_bytes = 1 << 20 };
+    struct kvl_memory m = { .length_tok = 4000,
+                            .footprint = {
+                                .kv_bytes = 250 << 20, .block_bytes = 1 << 20, .block_tok = 16 } };
     struct kvl_err err = { 0 };
     (void)state;
     assert_int_equal(kvl_memory_check(&m, &s, 0, "memory", "", &err), KVL_OK); /* not known */

@@ -471,7 +471,7 @@ static void test_rope_freqs(void **state)
     struct kvl_buf file = model(&(struct gw_llama){ .rope_freqs = zero });
     expect_refused(&file, "zero", "element 3 is 0, want above 0");
     file = model(&(struct gw_llama){ .rope_freqs = nan });
-    expect_refused(&file, "nan", "\"rope_freqs.weight\" holds NaN");
+    expect_refused(&file, "nan", "\"rope_freqs.weight\" element 7 is nan");
     file = model(&(struct gw_llama){ .rope_freqs = tiny });
     assert_int_equal(load(&file, &err), KVL_OK); /* 1e45 is a finite double */
     int64_t short_row = 7;

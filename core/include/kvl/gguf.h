@@ -49,6 +49,8 @@ struct kvl_str {
 };
 
 int kvl_gguf_open(const char *path, struct kvl_gguf **out, struct kvl_err *err);
+/* The same, mapped: of a file that is only looked at, little is read. */
+int kvl_gguf_map(const char *path, struct kvl_gguf **out, struct kvl_err *err);
 /* Over memory, aligned to 8 bytes, that the caller keeps alive (tests, fuzzing). */
 int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err);
 void kvl_gguf_close(struct kvl_gguf *g);
@@ -82,6 +84,8 @@ struct kvl_gguf_range {
     size_t bytes;
 };
 int kvl_gguf_ranges(const struct kvl_gguf *g, struct kvl_gguf_range **out, size_t *n);
+/* Whether the data lies in the page cache, which the system counts as free. */
+bool kvl_gguf_mapped(const struct kvl_gguf *g);
 /* The folder of Hugging Face's form that stands for the file; NULL: it is a file. */
 const char *kvl_gguf_folder(const struct kvl_gguf *g);
 size_t kvl_gguf_size(const struct kvl_gguf *g);

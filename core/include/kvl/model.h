@@ -49,6 +49,10 @@ struct kvl_model_desc {
 };
 int kvl_model_open_desc(const struct kvl_model_desc *desc, struct kvl_model **out,
                         struct kvl_err *err);
+/* To ask for what is known without reading weights: everything but hash and tables.  Not to compute with. */
+int kvl_model_look(const char *path, struct kvl_model **out, struct kvl_err *err);
+/* Lines for people, "what  text": shape, context, positions, windows.  Appended; KVL_ENOMEM. */
+int kvl_model_about(const struct kvl_model *model, struct kvl_buf *out);
 /* Why a file of tables that lies beside the model is not used; NULL: it is, or there is none. */
 const char *kvl_model_tables_unused(const struct kvl_model *model);
 void kvl_model_close(struct kvl_model *model);
@@ -156,6 +160,23 @@ struct kvl_engine_desc {
     /* Hooks of policies with KVL_CAP_ASYNC are waited for like those of others: the same answers, slower. */
     bool wait_hooks;
 };
+
+/* What an engine of this description takes for a sequence of n tokens, to the byte as store and engine will take
+ * it.  What policies own, observers and forks come on top. */
+struct kvl_footprint {
+    size_t weight_bytes; /* of all tensors */
+    bool weights_cached; /* they lie in the page cache, which counts as free memory */
+    size_t kv_bytes;     /* keys and values: whole blocks, positions and padding included */
+    size_t work_bytes;   /* activations of a prefill chunk */
+    size_t block_bytes;  /* of block_tok tokens in all heads of the layers that keep every token; 0: none do */
+    size_t window_bytes; /* of kv_bytes: what layers with a window keep, however long the sequence */
+    int32_t block_tok;
+};
+/* desc->device may be NULL whatever the device will be; the model may be one that was only looked at. */
+int kvl_footprint(const struct kvl_engine_desc *desc, int64_t n_tok, struct kvl_footprint *out,
+                  struct kvl_err *err);
+/* Tokens whose keys and values fit into so many bytes. */
+int64_t kvl_footprint_fits(const struct kvl_footprint *f, int64_t free_bytes);
 
 struct kvl_engine;
 struct kvl_session;

@@ -1,0 +1,64 @@
+/* How much memory a model wants before any of it is taken. */
+#include "engine_impl.h"
+
+#include "kvl/kvstore.h"
+
+/* Of one layer.  Blocks are what the store says they are, padding and positions included. */
+static int footprint_block(const struct kvl_engine_desc *d, size_t *bytes, struct kvl_err *err)
+{
+    const struct kvl_shape *s = &d->model->shape;
+    const struct kvl_store_desc desc = { .n_layers = s->n_layers,
+                                         .n_kv_heads = s->n_kv_heads,
+                                         .head_dim = s->head_dim,
+                                         .block_tok = d->block_tok,
+                                         .type = d->kv_type,
+                                         .raw_keys = d->raw_keys };
+    struct kvl_store *store;
+    struct kvl_store_stats stats;
+    KVL_TRY(kvl_store_create(&desc, &store, err));
+    kvl_store_stats(store, &stats);
+    kvl_store_destroy(store);
+    *bytes = stats.block_bytes * (size_t)s->n_kv_heads;
+    return KVL_OK;
+}
+
+/* Layers that hold every token, and blocks of a lane that all others hold for n_tok tokens, at most. */
+static void footprint_layers(const struct kvl_shape *s, int32_t block_tok, int64_t n_tok,
+                             int64_t *layers, int64_t *blocks)
+{
+    int64_t spare = 128 + block_tok; /* freed later than they could be */
+    *layers = *blocks = 0;
+    for (int32_t l = 0; l < s->n_layers; l++) {
+        int64_t most = s->window ? s->window[l] : 0;
+        *layers += most == 0;
+        most = most == 0 ? 0 : KVL_MIN(most + spare, n_tok);
+        *blocks += (most + block_tok - 1) / block_tok;
+    }
+}
+
+int kvl_footprint(const struct kvl_engine_desc *desc, int64_t n_tok, struct kvl_footprint *out,
+                  struct kvl_err *err)
+{
+    struct kvl_footprint f = { .block_tok = desc->block_tok ? desc->block_tok : 16 };
+    int32_t chunk = desc->chunk_tok ? desc->chunk_tok : KVL_ENGINE_CHUNK;
+    int64_t layers, blocks;
+    size_t layer;
+    KVL_TRY(footprint_block(desc, &layer, err));
+    footprint_layers(&desc->model->shape, f.block_tok, n_tok, &layers, &blocks);
+    f.block_bytes = (size_t)layers * layer;
+    f.window_bytes = (size_t)blocks * layer;
+    f.weight_bytes = desc->model->bytes;
+    f.weights_cached = kvl_gguf_mapped(desc->model->file);
+    f.kv_bytes = (size_t)((n_tok + f.block_tok - 1) / f.block_tok) * f.block_bytes + f.window_bytes;
+    if (desc->kv_limit_bytes) f.kv_bytes = KVL_MIN(f.kv_bytes, desc->kv_limit_bytes);
+    f.work_bytes = kvl_engine_row_bytes(desc->model) * (size_t)KVL_MIN((int64_t)chunk, n_tok);
+    *out = f;
+    return KVL_OK;
+}
+
+int64_t kvl_footprint_fits(const struct kvl_footprint *f, int64_t free_bytes)
+{
+    if (f->block_bytes == 0) return INT32_MAX; /* windows in all layers */
+    return KVL_MAX(free_bytes - (int64_t)f->window_bytes, 0) / (int64_t)f->block_bytes *
+           f->block_tok;
+}
