@@ -388,7 +388,7 @@ expect "what export | head says" "" "$(cat err)"
 rows=$(awk '/^  policy /{ on = 1; next } on && /^  [A-F]  /{ exit } on' plain | grep -c .)
 expect "rows in Markdown" $((rows + 2)) "$(grep -c '^|' md)"
 expect "columns in Markdown" 1 "$(grep '^|' md | tr -cd '|\n' | sort -u | wc -l)"
-expect "rows in LaTeX" $((rows + 1)) "$(grep -c '\\\\\\\\$' tex)"
+expect "rows in LaTeX" $((rows + 1)) "$(grep -c '\\\\$' tex)"
 contains "LaTeX" '^\\begin\{tabular\}\{l' tex
 contains "LaTeX writes _ out" 'streaming\\_llm' tex
 refused 2 'want text, markdown or latex' report log.zst --summary --format word

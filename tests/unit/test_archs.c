@@ -374,7 +374,10 @@ static void check_type(const struct kvl_wtype_row *t, const struct gw_llama *giv
         open_file(&r, &file);
         logits[wide] = logits_of(&r, id);
         double least = rig_distance(&r, logits[0], logits[0] + GW_VOCAB, 1);
-        if (wide) rig_expect_near(&r, logits[0], logits[1], TAIL + 1, 4e-3, t->name);
+        /* Random blocks of some types are weights a hundred times those of a model: relative, then.  What is
+         * left is the rounding of x in gemv, which attention makes larger. */
+        if (wide)
+            rig_expect_near(&r, logits[0], logits[1], TAIL + 1, 2.5e-3 * fmax(1, least), t->name);
         if (!(least > 0.05)) fail_msg("%s: logits of two tokens differ by %g", t->name, least);
         rig_close(&r);
     }

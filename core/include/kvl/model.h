@@ -168,8 +168,10 @@ struct kvl_footprint {
     bool weights_cached; /* they lie in the page cache, which counts as free memory */
     size_t kv_bytes;     /* keys and values: whole blocks, positions and padding included */
     size_t work_bytes;   /* activations of a prefill chunk */
-    size_t block_bytes;  /* of block_tok tokens in all heads of the layers that keep every token; 0: none do */
-    size_t window_bytes; /* of kv_bytes: what layers with a window keep, however long the sequence */
+    size_t
+        block_bytes; /* of block_tok tokens in all heads of the layers that keep every token; 0: none do */
+    size_t
+        window_bytes; /* of kv_bytes: what layers with a window keep, however long the sequence */
     int32_t block_tok;
 };
 /* desc->device may be NULL whatever the device will be; the model may be one that was only looked at. */
