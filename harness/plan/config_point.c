@@ -279,13 +279,12 @@ static int point_expand(struct point_entry *e)
     return KVL_OK;
 }
 
-static int point_all(struct point_entry *e)
+/* `options`: those that the name came with; they stand before all others. */
+static int point_all(struct point_entry *e, struct kvl_buf *options)
 {
-    struct kvl_buf options = { 0 };
     size_t before = e->out->n;
     int rc = point_expand(e);
-    if (rc == KVL_OK) rc = point_product(e, 0, &options);
-    kvl_buf_free(&options);
+    if (rc == KVL_OK) rc = point_product(e, 0, options);
     if (rc == KVL_OK && e->out->n == before && e->all)
         return kvl_yaml_fail(e->y, e->node, e->key, "%s: none of its files is there; %s",
                              point_name(&e->point), e->missing.msg);
@@ -327,8 +326,9 @@ static int point_mapping(struct point_entry *e, yaml_node_t *node)
                              word, word);
     struct kvl_buf options = { 0 };
     int rc = point_find(e, name, &options);
+    if (rc == KVL_OK) rc = point_all(e, &options);
     kvl_buf_free(&options);
-    return rc == KVL_OK ? point_all(e) : rc;
+    return rc;
 }
 
 static int point_everything(struct point_entry *e)
@@ -356,7 +356,10 @@ static int point_word_all(struct point_entry *e, char *options)
         e->axis[e->n_axes].name = at;
         KVL_TRY(kvl_texts_add(&e->axis[e->n_axes++].values, equal + 1));
     }
-    return point_all(e);
+    struct kvl_buf none = { 0 };
+    int rc = point_all(e, &none);
+    kvl_buf_free(&none);
+    return rc;
 }
 
 /* "name" or "name:a=1,b=2". */

@@ -169,7 +169,7 @@ static __device__ inline void decode_rows(const struct decode_params &a,
 static __device__ inline float decode_weighted(const struct decode_params &a,
                                                const struct decode_split &s, int32_t i, float logit)
 {
-    if (a.cap > 0) logit = a.cap * tanhf(logit / a.cap);
+    if (a.cap > 0) logit = a.cap * kvl_tanh(__fdividef(logit, a.cap));
     if (!s.job->log_weight) return logit;
     float w = s.job->log_weight[s.i0 + i];
     return w == -INFINITY ? w : logit + w; /* an unread slot may hold anything */

@@ -86,7 +86,7 @@ static __device__ inline void window_logits(const struct window_params &a, int32
             int32_t w = w0 + ty + i * WINDOW_SIDE, s = s0 + tx + j * WINDOW_SIDE;
             bool seen = w < a.n_window && s <= a.n_slots - a.n_window + w;
             float logit = dot[i][j] * a.scale;
-            if (a.cap > 0) logit = a.cap * tanhf(logit / a.cap);
+            if (a.cap > 0) logit = a.cap * kvl_tanh(__fdividef(logit, a.cap));
             dot[i][j] = seen ? logit : -INFINITY;
         }
 }

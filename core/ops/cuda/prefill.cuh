@@ -41,7 +41,7 @@ struct pf_cap {
 
 static __device__ inline float pf_capped(const struct pf_cap &cap, float x)
 {
-    return cap.out * tanhf(cap.in * x);
+    return cap.out * kvl_tanh(cap.in * x);
 }
 
 /* Of logits that are their products times `scale`. */
