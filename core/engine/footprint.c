@@ -45,6 +45,8 @@ int kvl_footprint(const struct kvl_engine_desc *desc, int64_t n_tok, struct kvl_
     size_t layer;
     KVL_TRY(footprint_block(desc, &layer, err));
     footprint_layers(&desc->model->shape, f.block_tok, n_tok, &layers, &blocks);
+    /* The layer that a chunk goes through holds all of it before it forgets. */
+    if (blocks > 0) blocks += (KVL_MIN((int64_t)chunk, n_tok) + f.block_tok - 1) / f.block_tok;
     f.block_bytes = (size_t)layers * layer;
     f.window_bytes = (size_t)blocks * layer;
     f.weight_bytes = desc->model->bytes;

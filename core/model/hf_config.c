@@ -383,13 +383,14 @@ static int hf_window_layers(struct hf *h, uint8_t *local, int32_t window)
     return kvl_hf_bools(h, ".attention.sliding_window_pattern", local, (size_t)h->n_layers);
 }
 
-/* One that no sequence reaches is none. */
+/* One that no sequence reaches is none, unless its layers turn in a way of their own (Gemma 3). */
 static int hf_window(struct hf *h)
 {
     int32_t window = 0, zero = 0;
     bool uses = hf_true(h->config, "use_sliding_window", (h->is->flags & HF_ASKS_WINDOW) == 0);
     if (uses) KVL_TRY(kvl_hf_int(h, h->config, "sliding_window", &zero, &window));
-    if (window == 0 || window >= h->n_ctx) return KVL_OK;
+    bool turns = strcmp(h->is->arch, "gemma3") == 0;
+    if (window == 0 || (window >= h->n_ctx && !turns)) return KVL_OK;
     uint8_t *local = kvl_alloc((size_t)h->n_layers, 1);
     int rc = local ? hf_window_layers(h, local, window) : KVL_ENOMEM;
     kvl_free(local);

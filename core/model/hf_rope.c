@@ -76,6 +76,15 @@ static int rope_linear(struct hf *h, const json_t *rope)
     return kvl_hf_f32(h, ".rope.scaling.factor", factor);
 }
 
+/* Changes nothing up to the context length; beyond it the engine refuses. */
+static int rope_dynamic(struct hf *h, const json_t *rope)
+{
+    double factor;
+    KVL_TRY(kvl_hf_num(h, rope, "factor", NULL, &factor));
+    KVL_TRY(kvl_hf_str(h, ".rope.scaling.type", "dynamic", 7));
+    return kvl_hf_f32(h, ".rope.scaling.factor", factor);
+}
+
 /* Divisors of the frequencies: 1 for waves shorter than orig / high, the factor for those longer than orig / low. */
 static int rope_llama3(struct hf *h, const json_t *rope)
 {
@@ -183,7 +192,7 @@ static int rope_scaling(struct hf *h, const json_t *rope)
     } row[] = {
         { "default", rope_none },      { "linear", rope_linear }, { "llama3", rope_llama3 },
         { "longrope", rope_longrope }, { "su", rope_longrope },   { "yarn", rope_yarn },
-        { "dynamic", rope_none }, /* changes nothing up to the context length */
+        { "dynamic", rope_dynamic },
     };
     const char *type = rope_type(rope);
     char shown[GGUF_SHOWN + 4];

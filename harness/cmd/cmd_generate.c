@@ -185,7 +185,9 @@ static int generate_prompt(struct generate *g)
         return kvl_fail(g->err, KVL_EINVAL, "--chat: goes with --prompt, not with --ids");
     KVL_TRY(kvl_prompt_open(g->model, chat, a->system, &g->chat, g->err));
     if (a->system && !g->chat.chat.chat)
-        return kvl_fail(g->err, KVL_EINVAL, "--system: without a chat template, want --chat auto");
+        return kvl_fail(g->err, KVL_EINVAL,
+                        "--system: no chat template is used; want --chat auto, or --chat NAME "
+                        "where the model has none");
     if (a->ids)
         KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(g->model)->n_vocab, &g->prompt.id,
                               &g->prompt.n, g->err));

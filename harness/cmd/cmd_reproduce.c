@@ -16,6 +16,8 @@
 
 extern char **environ;
 
+#define KVL_SCALE_SMALL "small" /* in the name of a sweep: the page knows by it */
+
 enum {
     REPRODUCE_ALL = 256,
     REPRODUCE_SCALE,
@@ -156,7 +158,7 @@ static int reproduce_text(const struct reproduce *a, const struct kvl_published 
 {
     FILE *out = fopen(path, "w");
     if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
-    fprintf(out, "name: %s\n", p->id);
+    fprintf(out, "name: %s %s\n", p->id, a->small ? KVL_SCALE_SMALL : "paper");
     for (const char *s = a->small ? p->small : p->sweep; *s;) {
         bool data = !strncmp(s, "{data}", 6);
         fputs(data ? (a->data ? a->data : "") : (char[]){ *s, '\0' }, out);
@@ -175,7 +177,7 @@ static int reproduce_run(const struct reproduce *a, const struct kvl_published *
     snprintf(log, sizeof log, "%s/%s.jsonl.zst", a->out, p->id);
     snprintf(folder, sizeof folder, "%s/%s", a->out, p->id);
     if (!a->small && p->data && !a->data)
-        return kvl_fail(err, KVL_EINVAL, "%s wants --data: %s", p->id, p->data);
+        return kvl_fail(err, KVL_EINVAL, "wants --data: %s", p->data);
     KVL_TRY(reproduce_text(a, p, yaml, err));
     if (a->dry && p->analysis) return KVL_OK;
     const char *sweep[] = { "kvlab",  p->analysis ? "analyze" : "sweep",
@@ -206,7 +208,9 @@ static int reproduce_page(const struct reproduce *a, struct kvl_err *err)
         if (access(log, R_OK) != 0) continue;
         rc = kvl_results_load(words, 1, &results[n], err);
         if (rc != KVL_OK) break;
-        done[n] = (struct kvl_reproduced){ &a->recipe[i], &results[n], a->small };
+        const char *run = kvl_json_text(results[n].newest_run, "sweep.name");
+        bool small = strstr(run, " " KVL_SCALE_SMALL) != NULL; /* of the run, not of this call */
+        done[n] = (struct kvl_reproduced){ &a->recipe[i], &results[n], small };
         n++;
         if (reproduce_chosen(a, &a->recipe[i]))
             rc = kvl_reproduced_print(&done[n - 1], stdout, err);

@@ -557,11 +557,18 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
     bool turns = false;
     for (size_t i = g->first; i < g->first + g->n; i++)
         turns |= !g->speed && w->cell[i].protocol == KVL_MULTI_TURN;
+    const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
+    if (turns && prompt->chat.chat)
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "multi_turn: chat template %s has no turns between answers here; want chat: "
+            "none, or another protocol",
+            prompt->name);
     *out = g->speed ? w->sweep->speed.warmup + w->sweep->speed.steps : 0;
     for (int32_t i = 0; !g->speed && i < sample->n_questions; i++) {
         const struct kvl_question *q = &sample->question[i];
         struct kvl_tokens tokens = { 0 };
-        int rc = kvl_prompt_question(kvl_group_prompt(w, g), q, &tokens, err);
+        int rc = kvl_prompt_question(prompt, q, &tokens, err);
         /* A length that is the most of context and question has the question. */
         *out = KVL_MAX(*out, (g->task->source ? 0 : tokens.n) + q->max_new_tok);
         sum += tokens.n + q->max_new_tok; /* turns follow each other */

@@ -221,7 +221,7 @@ static bool task_option_shown(const char *task, const char *option, const char *
     for (const struct kvl_opt *o = t && t->open ? t->opts : NULL; o && o->name; o++) {
         size_t len = strlen(o->name);
         if (len >= n || option[len] != '=' || memcmp(option, o->name, len) != 0) continue;
-        if (o->type == KVL_OPT_PATH && strcmp(o->name, "file") != 0) return false;
+        if (o->type == KVL_OPT_PATH && strcmp(o->name, "dir") == 0) return false;
         if (strcmp(o->name, "name") == 0) return true;
     }
     return !option_has(defaults, option, n);

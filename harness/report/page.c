@@ -241,9 +241,10 @@ static void page_errors(const struct page *p)
     fputs("<ul>\n", p->out);
     json_array_foreach(p->r->errors, i, e)
     {
-        fputs("<li><b>", p->out);
-        kvl_page_text(p->out, kvl_json_text(e, "policy"));
-        fputs("</b> ", p->out);
+        const char *policy = kvl_json_text(e, "policy");
+        fputs(*policy ? "<li><b>" : "<li>", p->out);
+        kvl_page_text(p->out, policy);
+        fputs(*policy ? "</b> " : "", p->out);
         kvl_page_text(p->out, kvl_json_text(e, "message"));
         fputs("</li>\n", p->out);
     }

@@ -250,7 +250,7 @@ void kvl_page_chart_speed(const struct kvl_summary *s, FILE *out)
 
 /* ---- maps over length and depth -------------------------------------------------------------- */
 
-enum { MAP_TILE = 30, MAP_LEFT = 44, MAP_TOP = 6, MAP_BOTTOM = 20, MAP_MAX = 32 };
+enum { MAP_TILE = 30, MAP_LEFT = 44, MAP_TOP = 6, MAP_BOTTOM = 20, MAP_MAX = 256 };
 
 struct map_axis {
     double v[MAP_MAX];
@@ -317,7 +317,8 @@ static void map_draw(const struct kvl_summary *s, size_t column, const struct kv
         const struct kvl_result *x = row->cell[i];
         bool here = x->is_cell && !kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED) &&
                     !isnan(x->depth) && !isnan(x->official.mean);
-        if (here) map_tile(out, x, map_find(length, x->length_tok), map_find(depth, x->depth));
+        size_t column_at = map_find(length, x->length_tok), row_at = map_find(depth, x->depth);
+        if (here && column_at < length->n && row_at < depth->n) map_tile(out, x, column_at, row_at);
     }
     fputs("</svg></figure>\n", out);
 }

@@ -1,5 +1,6 @@
 /* Tables of the page. */
 #include "page_parts.h"
+#include "report.h"
 #include "table.h"
 
 #include <stdlib.h>
@@ -165,8 +166,17 @@ static bool has_speed(const struct kvl_summary *s)
     return false;
 }
 
+/* The protocol, and how the prompt was made and answered where that is not the plain way. */
+static const char *column_detail(const struct kvl_result *x, char out[160])
+{
+    snprintf(out, 160, "%s%s%s%s", x->protocol, *x->chat ? ", " : "", x->chat,
+             *x->sampling ? ", drawn" : "");
+    return out;
+}
+
 static void headline_head(const struct kvl_summary *s, bool speed, FILE *out)
 {
+    char detail[160];
     fputs("<thead><tr>", out);
     table_head(out, "method", NULL);
     table_head(out, "budget", "tokens per lane that the method may leave readable, as asked for");
@@ -178,7 +188,7 @@ static void headline_head(const struct kvl_summary *s, bool speed, FILE *out)
     table_head(out, "KV held", "of one sequence, whole blocks");
     table_head(out, "n", "questions");
     for (size_t c = 0; c < s->n_columns; c++)
-        table_head_of(out, s->column[c]->task_label, s->column[c]->protocol,
+        table_head_of(out, s->column[c]->task_label, column_detail(s->column[c], detail),
                       "official accuracy, %, with its 95 % interval");
     fputs("</tr></thead>\n", out);
 }
@@ -206,6 +216,23 @@ static void headline_row(const struct kvl_summary *s, size_t group,
     fputs("</tr>\n", out);
 }
 
+/* Tasks that full attention itself fails. */
+static void headline_fails(const struct kvl_summary *s, FILE *out)
+{
+    for (size_t c = 0; c < s->n_columns; c++)
+        for (size_t i = 0; i < s->n_rows; i++) {
+            struct kvl_interval w = kvl_pool_accuracy(&s->row[i].column[c]);
+            if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || isnan(w.mean)) continue;
+            if (kvl_report_answers(&w, s->column[c]->chance)) continue;
+            fputs("<p><b>", out);
+            kvl_page_text(out, s->column[c]->task_label);
+            fputs(
+                "</b>: full is not 10 points above chance; nothing can be concluded about methods "
+                "there.</p>\n",
+                out);
+        }
+}
+
 void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
 {
     bool speed = has_speed(s);
@@ -214,6 +241,7 @@ void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
     fputs("<tbody>\n", out);
     for (size_t i = 0; i < s->n_rows; i++) headline_row(s, group, &s->row[i], speed, out);
     fputs("</tbody></table></div>\n", out);
+    headline_fails(s, out);
 }
 
 /* ---- a task ---------------------------------------------------------------------------------- */
@@ -223,7 +251,7 @@ static bool in_column(const struct kvl_summary *s, size_t column, const struct k
     return x->is_cell && kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED) == 0;
 }
 
-enum { MAX_LENGTHS = 24 };
+enum { MAX_LENGTHS = 256 };
 
 /* The lengths of a task, ascending. */
 static size_t task_lengths(const struct kvl_summary *s, size_t column, double *length)

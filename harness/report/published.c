@@ -360,12 +360,32 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-6 * fabs(b);
 }
 
+/* Whether a list of options has all of another one: whole items, since sink=1 is in sink=16. */
+static bool options_have(const char *asked, const char *wanted)
+{
+    for (const char *w = wanted; *w;) {
+        size_t n = strcspn(w, ",");
+        bool found = false;
+        for (const char *a = asked; *a && !found;) {
+            size_t m = strcspn(a, ",");
+            found = m == n && memcmp(a, w, n) == 0;
+            a += m + (a[m] == ',');
+        }
+        if (!found) return false;
+        w += n + (w[n] == ',');
+    }
+    return true;
+}
+
+/* Of the model of the newest run alone: a log may have several. */
 static bool series_takes(const struct kvl_published *p, const struct kvl_published_series *s,
-                         double x, bool small, const struct kvl_result *r)
+                         double x, bool small, const struct kvl_results *all,
+                         const struct kvl_result *r)
 {
     const char *budget = small && s->small_budget ? s->small_budget : s->budget;
+    if (strcmp(r->model_hash, kvl_json_text(all->newest_run, "model.hash")) != 0) return false;
     if (strcmp(r->policy, s->policy ? s->policy : s->name) != 0) return false;
-    if (s->options && !strstr(r->asked, s->options)) return false;
+    if (s->options && !options_have(r->asked, s->options)) return false;
     if (s->task && strcmp(r->task, s->task) != 0 && strcmp(r->task_label, s->task) != 0)
         return false;
     if (s->protocol && strcmp(r->protocol, s->protocol) != 0) return false;
@@ -395,7 +415,7 @@ struct kvl_interval kvl_published_ours(const struct kvl_published *p,
     struct kvl_interval v = { KVL_NAN, KVL_NAN, KVL_NAN };
     for (size_t k = 0; k < r->n; k++) {
         const struct kvl_result *c = &r->result[k];
-        if (!series_takes(p, s, x, small, c)) continue;
+        if (!series_takes(p, s, x, small, r, c)) continue;
         struct kvl_interval one = p->measure->of(c, full_of(r, c));
         if (isnan(one.mean)) continue;
         double weight = p->measure->pools && c->n > 0 ? c->n : 1;

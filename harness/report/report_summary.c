@@ -82,23 +82,26 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
     for (size_t c = 0; c < n; c++) column[c + 2] = (struct kvl_column){ letters[c], true };
     static const char *const tail[] = { "recall", "tok/s", "read/tok", "KV held", "n" };
     for (size_t c = 0; c < 5; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
+    const char *mark = form == KVL_TABLE_LATEX ? "%" : ""; /* what is no table is a comment there */
+    fputs(mark, out);
     kvl_report_block(s->cell[0], KVL_SUMMARY_BLOCK, out);
     for (size_t i = 0; i < s->n_rows; i++) summary_row(&s->row[i], n, &t);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     for (size_t c = 0; c < n; c++) {
         const struct kvl_result *x = s->column[c];
-        fprintf(out, "  %c  %s, %s, %s%s%s", letters[c][0], x->task_label, x->protocol, x->chat,
-                *x->chat ? ", " : "", *x->sampling ? "drawn, " : "");
+        fprintf(out, "%s  %c  %s, %s, %s%s%s", mark, letters[c][0], x->task_label, x->protocol,
+                x->chat, *x->chat ? ", " : "", *x->sampling ? "drawn, " : "");
         summary_lengths(s, x, out);
     }
-    summary_full(s, n, letters, out);
-    if (s->n_columns > n) fputs("  more tasks or protocols than columns: see kvlab report\n", out);
+    if (form != KVL_TABLE_LATEX) summary_full(s, n, letters, out);
+    if (s->n_columns > n && form != KVL_TABLE_LATEX)
+        fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (!isnan(s->length_tok))
         fprintf(out,
-                "  Accuracy: official scorer, all lengths and depths together. tok/s, read/tok "
+                "%s  Accuracy: official scorer, all lengths and depths together. tok/s, read/tok "
                 "(choosing included), KV held: %.0f tokens.\n\n",
-                s->length_tok);
+                mark, s->length_tok);
     return rc;
 }
 
@@ -116,7 +119,7 @@ int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FI
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
         if (r->result[i].is_text) rc = kvl_report_texts(&r->result[i], end - i, out, err);
     }
-    if (rc == KVL_OK) kvl_report_notes(r, out);
+    if (rc == KVL_OK && form != KVL_TABLE_LATEX) kvl_report_notes(r, out);
     return rc;
 }
 

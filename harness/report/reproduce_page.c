@@ -28,9 +28,9 @@ static void x_text(const struct kvl_reproduced *r, const struct kvl_published_se
 {
     double ours = kvl_published_our_x(r->published, s, i, r->small);
     if (same(ours, s->x[i]))
-        snprintf(out, 64, "%g", s->x[i]);
+        snprintf(out, 64, "%.7g", s->x[i]);
     else
-        snprintf(out, 64, "%g (here %g)", s->x[i], ours);
+        snprintf(out, 64, "%.7g (here %.7g)", s->x[i], ours);
 }
 
 /* ---- terminal -------------------------------------------------------------------------------- */
@@ -156,7 +156,7 @@ static void chart_axes(const struct kvl_reproduced *r, const struct scale *a, FI
     const struct kvl_published *p = r->published;
     y_ticks(a, out);
     for (size_t i = 0; i < a->n_x; i++)
-        fprintf(out, "<text class=tick x=\"%.1f\" y=\"%d\" text-anchor=middle>%g</text>\n",
+        fprintf(out, "<text class=tick x=\"%.1f\" y=\"%d\" text-anchor=middle>%.7g</text>\n",
                 at_x(a, a->x[i]), HEIGHT - BOTTOM + 18, a->x[i]);
     fprintf(out,
             "<text x=\"%d\" y=\"%d\" text-anchor=middle>%s of the paper</text>\n"
@@ -224,7 +224,7 @@ static void number_table(const struct kvl_reproduced *r, FILE *out)
     fprintf(
         out,
         "<div class=wide><table><thead><tr><th>series</th><th>%s</th><th>theirs</th><th>ours</th>"
-        "<th>95 %% interval</th><th>difference</th></tr></thead><tbody>\n",
+        "<th>from – to</th><th>difference</th></tr></thead><tbody>\n",
         x_name(p));
     for (size_t s = 0; s < p->n_series; s++)
         for (size_t i = 0; i < p->series[s].n; i++) {

@@ -34,6 +34,7 @@ int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct k
     const struct kvl_engine_desc desc = { .model = w->model,
                                           .kv_type = w->sweep->kv_type,
                                           .raw_keys = w->raw_keys,
+                                          .chunk_tok = w->sweep->chunk_tok,
                                           .kv_limit_bytes = (size_t)w->sweep->kv_limit_mib << 20 };
     const char *device = w->sweep->device;
     struct kvl_memory m = { .length_tok = memory_longest(r),

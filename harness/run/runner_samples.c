@@ -83,13 +83,13 @@ static void mean_add(double *mean, double v, int32_t *n)
     ++*n;
 }
 
-enum { SAMPLE_MEANS = 11 + KVL_TASK_SUBS + KVL_N_TIERS };
+enum { SAMPLE_MEANS = 12 + KVL_TASK_SUBS + KVL_N_TIERS };
 
 static size_t outcome_means(struct kvl_outcome *o, double *out[SAMPLE_MEANS])
 {
     double *all[] = { &o->official,    &o->strict,  &o->recall,     &o->attended_tok,
                       &o->dense_tok,   &o->kv_read, &o->index_read, &o->kv_logical,
-                      &o->kv_physical, &o->kv_own,  &o->meta };
+                      &o->kv_physical, &o->kv_own,  &o->meta,       &o->window_tok };
     size_t n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) out[n++] = all[i];
     for (int32_t i = 0; i < o->n_sub; i++) out[n++] = &o->sub[i].value;

@@ -32,7 +32,7 @@ refused 2 '--scale big: want paper or small' quest.fig4 --scale big
 refused 2 '--scale paper wants --model' quest.fig4 --scale paper
 # Data that a recipe needs is asked for by name, and the others run on.
 refused 2 '1 recipe did not run' quest.fig6 --scale paper --out data -m "$sources/datasets/model/kvlab-tiny.gguf"
-contains "what is missing" 'quest.fig6 wants --data: a plain text' err
+contains "what is missing" 'quest.fig6: wants --data: a plain text' err
 
 # Every sweep of the small scale is one that the program takes.
 "$program" reproduce --all --scale small --dry-run --out dry > out 2> err || fail "$(grep -v ' %' err | head -3)"
