@@ -186,7 +186,7 @@ static int generate_prompt(struct generate *g)
     KVL_TRY(kvl_prompt_open(g->model, chat, a->system, &g->chat, g->err));
     if (a->system && !g->chat.chat.chat)
         return kvl_fail(g->err, KVL_EINVAL,
-                        "--system: no chat template is used; want --chat auto, or --chat NAME "
+                        "--system: without a chat template; want --chat auto, or --chat NAME "
                         "where the model has none");
     if (a->ids)
         KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(g->model)->n_vocab, &g->prompt.id,
