@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { DATA_AS = 0x300, DATA_NAME, DATA_PREDICTION, DATA_GOLD, DATA_SCORE, DATA_TASK, DATA_ROWS };
 enum { DATA_LENGTH = 1 << 30, DATA_ODD_SHOWN = 10 };
@@ -222,7 +223,13 @@ static int check_folders(struct check *c, const struct kvl_registry *registry)
     const struct kvl_task *only = NULL;
     if (c->a->task) KVL_TRY(kvl_registry_find_task(registry, c->a->task, &only, c->err));
     for (size_t w = 1; w < c->a->n_words; w++) {
+        struct stat st;
         c->n_found = 0;
+        if (stat(c->a->word[w], &st) != 0)
+            return kvl_fail(c->err, KVL_EIO, "%s: no such folder", c->a->word[w]);
+        if (!S_ISDIR(st.st_mode))
+            return kvl_fail(c->err, KVL_EINVAL, "%s: a file, want the folder of a benchmark",
+                            c->a->word[w]);
         for (size_t i = 0; i < kvl_registry_n_tasks(registry); i++) {
             c->task = kvl_registry_task(registry, i);
             if (!only || c->task == only) KVL_TRY(check_task(c, c->a->word[w]));
