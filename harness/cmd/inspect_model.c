@@ -86,7 +86,7 @@ static void inspect_template(const struct kvl_model *m)
 
 static int inspect_memory(const struct kvl_model *m, struct kvl_err *err)
 {
-    const struct kvl_engine_desc desc = { .model = m };
+    const struct kvl_engine_desc desc = { .model = m, .kv_type = KVL_KV_F16 };
     struct kvl_footprint f;
     char all[128] = "";
     size_t len = 0;
