@@ -219,7 +219,7 @@ def save_spm(texts):
     folder = os.path.join(HERE, "spm")
     os.makedirs(folder, exist_ok=True)
     spm.SentencePieceTrainer.train(
-        sentence_iterator=iter(corpus()), model_prefix=os.path.join(folder, "tokenizer"), vocab_size=420, model_type="bpe",
+        sentence_iterator=iter(corpus()), model_prefix=os.path.relpath(os.path.join(folder, "tokenizer")), vocab_size=420, model_type="bpe",
         byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, num_threads=1,
         allow_whitespace_only_pieces=True, split_digits=True, user_defined_symbols=["[u]"], minloglevel=2)
     os.remove(os.path.join(folder, "tokenizer.vocab"))
