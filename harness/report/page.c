@@ -20,15 +20,35 @@ struct page {
 /* ---- head ------------------------------------------------------------------------------------ */
 
 /* A file of plots/ as it is. */
-static int page_include(const struct page *p, const char *name)
+static int page_include(const char *name, FILE *out, struct kvl_err *err)
 {
     char home[1200], path[1400];
     struct kvl_buf text = { 0 };
-    KVL_TRY(kvl_home("plots", name, home, sizeof home, p->err));
+    KVL_TRY(kvl_home("plots", name, home, sizeof home, err));
     snprintf(path, sizeof path, "%s/%s", home, name);
-    KVL_TRY(kvl_read_file(path, PART_LIMIT, &text, p->err));
-    fwrite(text.data, 1, text.len, p->out);
+    KVL_TRY(kvl_read_file(path, PART_LIMIT, &text, err));
+    fwrite(text.data, 1, text.len, out);
     kvl_buf_free(&text);
+    return KVL_OK;
+}
+
+int kvl_page_open(const char *title, FILE *out, struct kvl_err *err)
+{
+    fprintf(out,
+            "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+            "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
+            "<title>%s</title>\n<style>\n",
+            title);
+    KVL_TRY(page_include("report.css", out, err));
+    fputs("</style></head><body>\n", out);
+    return KVL_OK;
+}
+
+int kvl_page_close(FILE *out, struct kvl_err *err)
+{
+    fputs("</main>\n<script>\n", out);
+    KVL_TRY(page_include("report.js", out, err));
+    fputs("</script></body></html>\n", out);
     return KVL_OK;
 }
 
@@ -74,12 +94,8 @@ static void page_nav(const struct page *p)
 
 static int page_head(const struct page *p)
 {
-    fputs("<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
-          "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
-          "<title>kvlab results</title>\n<style>\n",
-          p->out);
-    KVL_TRY(page_include(p, "report.css"));
-    fputs("</style></head><body>\n<header><h1>kvlab results</h1>\n<p>", p->out);
+    KVL_TRY(kvl_page_open("kvlab results", p->out, p->err));
+    fputs("<header><h1>kvlab results</h1>\n<p>", p->out);
     const char *when = kvl_json_text(p->r->newest_run, "t_start");
     fprintf(p->out, "%zu results", p->r->n);
     if (*when) fprintf(p->out, ", newest run %.10s", when);
@@ -266,10 +282,7 @@ static int page_parts(const struct page *p)
     page_runs(p);
     page_errors(p);
     if (kvl_results_stale(p->r)) fputs("<p class=note>* " KVL_STALE_NOTE ".</p>\n", p->out);
-    fputs("</main>\n<script>\n", p->out);
-    KVL_TRY(page_include(p, "report.js"));
-    fputs("</script></body></html>\n", p->out);
-    return KVL_OK;
+    return kvl_page_close(p->out, p->err);
 }
 
 int kvl_page_write(const struct kvl_results *r, const struct kvl_registry *registry, FILE *out,

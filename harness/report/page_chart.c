@@ -315,8 +315,7 @@ static void map_draw(const struct kvl_summary *s, size_t column, const struct kv
                 round(length->v[k] / 1024 * 10) / 10);
     for (size_t i = 0; i < row->n; i++) {
         const struct kvl_result *x = row->cell[i];
-        bool here = x->is_cell && !kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED) &&
-                    !isnan(x->depth) && !isnan(x->official.mean);
+        bool here = kvl_summary_has(s, column, x) && !isnan(x->depth) && !isnan(x->official.mean);
         size_t column_at = map_find(length, x->length_tok), row_at = map_find(depth, x->depth);
         if (here && column_at < length->n && row_at < depth->n) map_tile(out, x, column_at, row_at);
     }
@@ -328,8 +327,7 @@ void kvl_page_maps(const struct kvl_summary *s, size_t column, FILE *out)
     struct map_axis length = { .n = 0 }, depth = { .n = 0 };
     for (size_t i = 0; i < s->n; i++) {
         const struct kvl_result *x = s->cell[i];
-        if (!x->is_cell || kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED)) continue;
-        if (isnan(x->depth)) continue;
+        if (!kvl_summary_has(s, column, x) || isnan(x->depth)) continue;
         map_add(&length, x->length_tok);
         map_add(&depth, x->depth);
     }

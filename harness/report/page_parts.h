@@ -6,6 +6,11 @@
 
 #include <stdio.h>
 
+/* The head of a page with its style, up to <body>; the end with the script, from </main> on.  KVL_EIO: a file of
+ * plots/ is missing. */
+int kvl_page_open(const char *title, FILE *out, struct kvl_err *err);
+int kvl_page_close(FILE *out, struct kvl_err *err);
+
 /* Text with the characters that HTML takes for its own written out. */
 void kvl_page_text(FILE *out, const char *s);
 /* A table cell of a number: shown with these decimals, sorted by its value; NaN: empty. */

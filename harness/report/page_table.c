@@ -1,6 +1,5 @@
 /* Tables of the page. */
 #include "page_parts.h"
-#include "report.h"
 #include "table.h"
 
 #include <stdlib.h>
@@ -219,18 +218,14 @@ static void headline_row(const struct kvl_summary *s, size_t group,
 /* Tasks that full attention itself fails. */
 static void headline_fails(const struct kvl_summary *s, FILE *out)
 {
-    for (size_t c = 0; c < s->n_columns; c++)
-        for (size_t i = 0; i < s->n_rows; i++) {
-            struct kvl_interval w = kvl_pool_accuracy(&s->row[i].column[c]);
-            if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || isnan(w.mean)) continue;
-            if (kvl_report_answers(&w, s->column[c]->chance)) continue;
-            fputs("<p><b>", out);
-            kvl_page_text(out, s->column[c]->task_label);
-            fputs(
-                "</b>: full is not 10 points above chance; nothing can be concluded about methods "
-                "there.</p>\n",
-                out);
-        }
+    for (size_t c = 0; c < s->n_columns; c++) {
+        if (!kvl_summary_fails(s, c)) continue;
+        fputs("<p><b>", out);
+        kvl_page_text(out, s->column[c]->task_label);
+        fputs("</b>: full is not 10 points above chance; nothing can be concluded about methods "
+              "there.</p>\n",
+              out);
+    }
 }
 
 void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
@@ -246,11 +241,6 @@ void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
 
 /* ---- a task ---------------------------------------------------------------------------------- */
 
-static bool in_column(const struct kvl_summary *s, size_t column, const struct kvl_result *x)
-{
-    return x->is_cell && kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED) == 0;
-}
-
 enum { MAX_LENGTHS = 256 };
 
 /* The lengths of a task, ascending. */
@@ -260,7 +250,7 @@ static size_t task_lengths(const struct kvl_summary *s, size_t column, double *l
     for (size_t i = 0; i < s->n; i++) {
         size_t at = 0;
         double x = s->cell[i]->length_tok;
-        if (!in_column(s, column, s->cell[i]) || isnan(x)) continue;
+        if (!kvl_summary_has(s, column, s->cell[i]) || isnan(x)) continue;
         while (at < n && length[at] < x) at++;
         if ((at < n && length[at] <= x) || n == MAX_LENGTHS) continue;
         memmove(length + at + 1, length + at, (n++ - at) * sizeof *length);
@@ -273,17 +263,13 @@ static size_t task_lengths(const struct kvl_summary *s, size_t column, double *l
 static struct kvl_interval task_at(const struct kvl_summary *s, size_t column,
                                    const struct kvl_summary_row *row, double length)
 {
-    double n = 0, n_eff = 0, right = 0;
+    struct kvl_pool pool = { 0 };
     for (size_t i = 0; i < row->n; i++) {
         const struct kvl_result *x = row->cell[i];
         bool here = x->length_tok >= length && x->length_tok <= length;
-        if (!here || !in_column(s, column, x) || !(x->n > 0) || isnan(x->official.mean)) continue;
-        n += x->n;
-        n_eff += isnan(x->n_eff) ? x->n : x->n_eff;
-        right += x->n * x->official.mean;
+        if (here && kvl_summary_has(s, column, x)) kvl_pool_add(&pool, x);
     }
-    if (!(n > 0)) return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
-    return kvl_wilson(right / n, n_eff);
+    return kvl_pool_accuracy(&pool);
 }
 
 static void task_by_length(const struct kvl_summary *s, size_t column, FILE *out)
@@ -345,7 +331,7 @@ static void task_cells(const struct kvl_summary *s, size_t column, FILE *out)
     for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);
     fputs("</tr></thead><tbody>\n", out);
     for (size_t i = 0; i < s->n; i++)
-        if (in_column(s, column, s->cell[i])) cell_row(s->cell[i], out);
+        if (kvl_summary_has(s, column, s->cell[i])) cell_row(s->cell[i], out);
     fputs("</tbody></table></div></details>\n", out);
 }
 

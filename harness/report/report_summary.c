@@ -58,12 +58,7 @@ static void summary_full(const struct kvl_summary *s, size_t n_columns, const ch
 {
     size_t n = 0;
     for (size_t c = 0; c < n_columns; c++)
-        for (size_t i = 0; i < s->n_rows; i++) {
-            struct kvl_interval w = kvl_pool_accuracy(&s->row[i].column[c]);
-            if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || isnan(w.mean)) continue;
-            if (!kvl_report_answers(&w, s->column[c]->chance))
-                fprintf(out, "%s%c", n++ ? ", " : "  ! ", letters[c][0]);
-        }
+        if (kvl_summary_fails(s, c)) fprintf(out, "%s%c", n++ ? ", " : "  ! ", letters[c][0]);
     if (n)
         fputs(
             ": full is not 10 points above chance; nothing can be concluded about methods there\n",

@@ -1,13 +1,12 @@
 /* Published numbers beside ours. */
 #include "reproduce_page.h"
 
-#include "home.h"
 #include "page_parts.h"
 #include "table.h"
 
 #include <string.h>
 
-enum { PART_LIMIT = 1 << 20, COLORS = 8 };
+enum { COLORS = 8 };
 
 static const char *x_name(const struct kvl_published *p)
 {
@@ -311,28 +310,10 @@ static void section(const struct kvl_reproduced *r, FILE *out)
     fputs("</section>\n", out);
 }
 
-static int include(const char *name, FILE *out, struct kvl_err *err)
-{
-    char home[1200], path[1400];
-    struct kvl_buf text = { 0 };
-    KVL_TRY(kvl_home("plots", name, home, sizeof home, err));
-    snprintf(path, sizeof path, "%s/%s", home, name);
-    KVL_TRY(kvl_read_file(path, PART_LIMIT, &text, err));
-    fwrite(text.data, 1, text.len, out);
-    kvl_buf_free(&text);
-    return KVL_OK;
-}
-
 int kvl_reproduced_page(const struct kvl_reproduced *r, size_t n, FILE *out, struct kvl_err *err)
 {
-    fputs("<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
-          "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
-          "<title>kvlab: papers and what it measures</title>\n<style>\n",
-          out);
-    KVL_TRY(include("report.css", out, err));
-    fputs("</style></head><body>\n<header><h1>Papers, and what kvlab measures</h1></header>\n"
-          "<nav><ul>\n",
-          out);
+    KVL_TRY(kvl_page_open("kvlab: papers and what it measures", out, err));
+    fputs("<header><h1>Papers, and what kvlab measures</h1></header>\n<nav><ul>\n", out);
     for (size_t i = 0; i < n; i++) {
         fprintf(out, "<li><a href=\"#%s\">%s</a> ", r[i].published->id, r[i].published->id);
         kvl_page_text(out, r[i].published->title);
@@ -340,8 +321,5 @@ int kvl_reproduced_page(const struct kvl_reproduced *r, size_t n, FILE *out, str
     }
     fputs("</ul></nav><main>\n", out);
     for (size_t i = 0; i < n; i++) section(&r[i], out);
-    fputs("</main>\n<script>\n", out);
-    KVL_TRY(include("report.js", out, err));
-    fputs("</script></body></html>\n", out);
-    return KVL_OK;
+    return kvl_page_close(out, err);
 }

@@ -1,6 +1,8 @@
 /* Pools the cells of a model by policy, budget, task and protocol. */
 #include "summary.h"
 
+#include "report.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +49,7 @@ static int summary_columns(struct kvl_summary *s)
     return KVL_OK;
 }
 
-static void pool_add(struct kvl_pool *p, const struct kvl_result *x)
+void kvl_pool_add(struct kvl_pool *p, const struct kvl_result *x)
 {
     if (!(x->n > 0) || isnan(x->official.mean)) return;
     p->n += x->n;
@@ -56,6 +58,21 @@ static void pool_add(struct kvl_pool *p, const struct kvl_result *x)
     if (isnan(x->recall.mean)) return;
     p->recall += x->n * x->recall.mean;
     p->n_recall += x->n;
+}
+
+bool kvl_summary_has(const struct kvl_summary *s, size_t column, const struct kvl_result *x)
+{
+    return x->is_cell && kvl_result_block_cmp(x, s->column[column], KVL_SUMMARY_POOLED) == 0;
+}
+
+bool kvl_summary_fails(const struct kvl_summary *s, size_t column)
+{
+    for (size_t i = 0; i < s->n_rows; i++) {
+        struct kvl_interval w = kvl_pool_accuracy(&s->row[i].column[column]);
+        if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || isnan(w.mean)) continue;
+        if (!kvl_report_answers(&w, s->column[column]->chance)) return true;
+    }
+    return false;
 }
 
 struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p)
@@ -91,10 +108,10 @@ static int row_fill(const struct kvl_summary *s, struct kvl_summary_row *row)
     for (size_t i = 0; i < row->n; i++) {
         const struct kvl_result *x = row->cell[i];
         row->stale |= x->stale;
-        for (size_t c = 0; x->is_cell && c < s->n_columns; c++) {
-            if (kvl_result_block_cmp(x, s->column[c], KVL_SUMMARY_POOLED)) continue;
-            pool_add(&row->column[c], x);
-            pool_add(&row->all, x);
+        for (size_t c = 0; c < s->n_columns; c++) {
+            if (!kvl_summary_has(s, c, x)) continue;
+            kvl_pool_add(&row->column[c], x);
+            kvl_pool_add(&row->all, x);
         }
     }
     row->speaker = row_speaker(s, row);

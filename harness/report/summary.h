@@ -42,6 +42,13 @@ int kvl_summaries(const struct kvl_results *r, struct kvl_summary **out, size_t 
                   struct kvl_err *err);
 void kvl_summaries_free(struct kvl_summary *s, size_t n);
 
+/* Whether a cell is one of a column's. */
+bool kvl_summary_has(const struct kvl_summary *s, size_t column, const struct kvl_result *x);
+/* Whether full attention itself fails the task of a column: nothing can be concluded there. */
+bool kvl_summary_fails(const struct kvl_summary *s, size_t column);
+
+/* Cells without a score add nothing. */
+void kvl_pool_add(struct kvl_pool *p, const struct kvl_result *x);
 /* Accuracy of a pool with its interval, NaN when it is empty; recall, likewise. */
 struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p);
 double kvl_pool_recall(const struct kvl_pool *p);
