@@ -10,6 +10,7 @@ struct jsonl_opts {
     struct kvl_rows_opts rows; /* dir = the file */
     char prompt[KVL_OPT_PATH_SIZE];
     char context[KVL_OPT_STR_SIZE], question[KVL_OPT_STR_SIZE], answers[KVL_OPT_STR_SIZE];
+    char answer_prefix[KVL_OPT_STR_SIZE];
     char choices[KVL_OPT_STR_SIZE], id[KVL_OPT_STR_SIZE], evidence[KVL_OPT_STR_SIZE];
     char turns[KVL_OPT_STR_SIZE], split[KVL_OPT_STR_SIZE];
     int32_t score;
@@ -38,6 +39,9 @@ static const struct kvl_opt jsonl_options[] = {
                 "field with the context; a.b looks into objects, a.0 into lists"),
     JSONL_FIELD(question, "question", "field with the question"),
     JSONL_FIELD(answers, "answers", "field with the answer: a text, a number or a list of them"),
+    JSONL_FIELD(answer_prefix, "",
+                "field with what the answer begins with: it follows the prompt, and in a chat "
+                "template it begins the turn of the model"),
     JSONL_FIELD(choices, "",
                 "field with a list of choices, of which {choices} makes lines A., B., ..."),
     JSONL_FIELD(id, "id", "field that tells rows apart in exports"),
@@ -115,6 +119,7 @@ static int jsonl_open(const void *opts, struct kvl_task_source **out, struct kvl
                                   .context = jsonl_name(o->context),
                                   .question = jsonl_name(o->question),
                                   .answers = jsonl_name(o->answers),
+                                  .prefix = jsonl_name(o->answer_prefix),
                                   .choices = jsonl_name(o->choices),
                                   .evidence = jsonl_name(o->evidence),
                                   .turns = jsonl_name(o->turns),

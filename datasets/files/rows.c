@@ -65,24 +65,25 @@ int kvl_row_text(const struct kvl_row *r, const char *path, struct kvl_buf *out)
     return kvl_buf_adds(out, "]");
 }
 
+/* The last place of the first of the marks that is there; n: none is. */
+static size_t row_last(const char *text, size_t n, const char *marks)
+{
+    for (const char *m = marks; *m;) {
+        size_t len = strcspn(m, "|");
+        for (size_t at = len <= n ? n - len + 1 : 0; at-- > 0;)
+            if (memcmp(text + at, m, len) == 0) return at;
+        m += len + (m[len] == '|');
+    }
+    return n;
+}
+
 /* Where the question begins in a text that has both. */
 static size_t row_mark(const char *text, size_t n, const char *marks)
 {
-    size_t best = 0;
-    bool found = false;
-    for (const char *m = marks; *m;) {
-        size_t len = strcspn(m, "|");
-        for (size_t at = n; len <= n && at-- > 0;) {
-            if (at + len > n || memcmp(text + at, m, len) != 0) continue;
-            if (!found || at > best) best = at;
-            found = true;
-            break;
-        }
-        if (found) return best; /* the first of the marks that is there */
-        m += len + (m[len] == '|');
-    }
-    for (best = n; best > 0 && text[best - 1] != '\n';) best--;
-    return best;
+    size_t at = row_last(text, n, marks);
+    if (at < n) return at;
+    while (at > 0 && text[at - 1] != '\n') at--;
+    return at;
 }
 
 /* {context} or {question} of a row that has both in one text. */
@@ -390,6 +391,20 @@ static int rows_evidence(const struct kvl_row *row, struct kvl_buf *out, int32_t
                     row->kind->evidence);
 }
 
+/* Adds the answer prefix of the row's field, else finds the one that the text has. */
+static int rows_prefix(const struct kvl_row *row, struct kvl_buf *tail, size_t *n,
+                       struct kvl_err *err)
+{
+    struct kvl_jtext v = kvl_row_field(row, row->kind->prefix);
+    size_t asked = tail->len;
+    if (!kvl_jtext_is_null(v) && kvl_jtext_add(v, tail) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for a prompt");
+    if (tail->len == asked && row->set->opens)
+        asked = row_last(tail->data, tail->len, row->set->opens);
+    *n = tail->len - asked;
+    return KVL_OK;
+}
+
 static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *pattern,
                       struct kvl_file_prompt *p, struct kvl_err *err)
 {
@@ -397,11 +412,13 @@ static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *
     p->tail = kvl_alloc((size_t)p->n, sizeof *p->tail);
     if (evidence) p->evidence = kvl_alloc((size_t)p->n, sizeof *p->evidence);
     p->n_evidence = kvl_alloc((size_t)p->n, sizeof *p->n_evidence);
-    if (!p->tail || (evidence && !p->evidence) || !p->n_evidence)
+    p->n_prefix = kvl_alloc((size_t)p->n, sizeof *p->n_prefix);
+    if (!p->tail || (evidence && !p->evidence) || !p->n_evidence || !p->n_prefix)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for questions");
     for (int32_t i = 0; i < p->n; i++) {
         const struct kvl_row *row = &r->item[first + i];
         KVL_TRY(kvl_row_fill(row, pattern, strlen(pattern), &p->tail[i], err));
+        KVL_TRY(rows_prefix(row, &p->tail[i], &p->n_prefix[i], err));
         if (evidence) KVL_TRY(rows_evidence(row, &p->evidence[i], &p->n_evidence[i], err));
         if (evidence && r->set.flags & KVL_ROWS_LETTER) p->n_evidence[i] = 1; /* not the letter */
     }

@@ -90,8 +90,10 @@ struct kvl_rows_set {
     const char *prompt; /* NULL: {context}{question} */
     int32_t max_new;    /* 0: as the answer has, and some */
     enum kvl_scorer scorer;
-    uint32_t flags;      /* enum kvl_rows_flags */
-    const char *mark;    /* the question is what stands from the last of these on, parted by '|' */
+    uint32_t flags;   /* enum kvl_rows_flags */
+    const char *mark; /* the question is what stands from the last of these on, parted by '|' */
+    const char *
+        opens; /* the answer prefix is what stands from the last of these on, where no field has it */
     const char *classes; /* of the scorer where rows have none, parted by ',' */
 };
 
@@ -106,6 +108,7 @@ struct kvl_rows_kind {
     const char *name;
     const char *paths[5]; /* in the folder; %s = the set's file */
     const char *context, *question, *answers, *choices, *id;
+    const char *prefix;   /* a field with the answer prefix, which stands behind the prompt */
     const char *evidence; /* a field with the texts that an answer needs; NULL: the answers */
     const char *turns;    /* a list of questions about the context, each with fields of its own */
     const char *classes;
@@ -229,6 +232,7 @@ struct kvl_file_prompt {
     size_t begin;           /* ... which begins here */
     struct kvl_buf *tail;   /* [n] what follows it, a question each */
     size_t common;          /* bytes at the begin of all tails that are alike */
+    size_t *n_prefix;       /* [n] bytes of the answer prefix at the end of each; NULL: none */
     int32_t n;
     int32_t truncate; /* enum kvl_rows_cut */
     double depth;     /* of kvl_row, for the caller's own use */

@@ -200,6 +200,7 @@ static int part_question(const struct build *b, int32_t i, size_t at, struct kvl
     if (rc == KVL_OK && p->tail[i].len > in_tail)
         rc = kvl_buf_add(&text, p->tail[i].data + in_tail, p->tail[i].len - in_tail);
     q->text = text.data;
+    if (p->n_prefix) q->n_prefix = KVL_MIN(p->n_prefix[i], text.len);
     return rc == KVL_OK ? KVL_OK : build_memory(b);
 }
 
@@ -312,6 +313,7 @@ void kvl_file_prompt_free(struct kvl_file_prompt *p)
     kvl_free(p->tail);
     kvl_free(p->evidence);
     kvl_free(p->n_evidence);
+    kvl_free(p->n_prefix);
     kvl_buf_free(&p->context);
     *p = (struct kvl_file_prompt){ 0 };
 }

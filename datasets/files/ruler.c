@@ -1,20 +1,20 @@
 /* ruler - RULER (Hsieh et al., COLM 2024), from the files that its scripts write: 13 tasks.
  *
- * Files: <task>/validation.jsonl.  `input` is the whole prompt, `answer_prefix` (older files have none: it is at
- * the end of the input) is what the model's answer begins with.  The question is what stands from the last
- * mark of the task on.  A file is for one tokenizer and length, which the length here should be.
+ * Files: <task>/validation.jsonl.  `input` is the prompt, `answer_prefix` what the answer begins with: in a chat
+ * template it begins the turn of the model.  Older files have it at the end of the input, where it is found by its
+ * first words.  The question is what stands from the last mark of the task on.  A file is for one tokenizer and
+ * length, which the length here should be.
  */
 #include "rows.h"
 
-#include <string.h>
-
 #define NIAH                                                                                       \
     .max_new = 128, .scorer = KVL_SCORE_ALL_SUBSTRINGS, .flags = KVL_ROWS_EXACT,                   \
-    .mark = "\nWhat are all the special magic|\nWhat is the special magic"
+    .mark = "\nWhat are all the special magic|\nWhat is the special magic",                        \
+    .opens = " The special magic"
 #define QA                                                                                         \
     .max_new = 32, .scorer = KVL_SCORE_ANY_SUBSTRING, .flags = 0,                                  \
-    .mark = "\n\nAnswer the question based on|\nQuestion:"
-#define LIST .scorer = KVL_SCORE_ALL_SUBSTRINGS, .mark = "\nQuestion:"
+    .mark = "\n\nAnswer the question based on|\nQuestion:", .opens = " Answer:"
+#define LIST .scorer = KVL_SCORE_ALL_SUBSTRINGS, .mark = "\nQuestion:", .opens = " Answer:"
 
 #define RULER(X)                                                                                   \
     X("niah_single_1", NIAH)                                                                       \
@@ -34,23 +34,14 @@
 static const struct kvl_rows_set ruler_sets[] = { RULER(KVL_ROWS_SET) };
 static const char *const ruler_names[] = { RULER(KVL_ROWS_NAME) NULL };
 
-/* The question has the answer prefix behind it, where there is one. */
-static int ruler_field(const struct kvl_row *r, const char *name, struct kvl_buf *out)
-{
-    struct kvl_jtext prefix = kvl_row_field(r, "answer_prefix");
-    if (strcmp(name, "question") != 0 || kvl_jtext_is_null(prefix)) return KVL_EINVAL;
-    KVL_TRY(kvl_row_marked(r, true, out));
-    return kvl_jtext_add(prefix, out);
-}
-
 static const struct kvl_rows_kind ruler_kind = {
     .name = "ruler",
     .paths = { "%s/validation.jsonl", "%s.jsonl", "%s/test.jsonl" },
     .context = "input",
     .answers = "outputs",
+    .prefix = "answer_prefix",
     .id = "index",
     .keep = { "index", "outputs", "length", "others" },
-    .field = ruler_field,
 };
 
 KVL_ROWS_TASK(ruler, "niah_single_1", "RULER, from its files", "Hsieh et al., RULER, COLM 2024",

@@ -5,8 +5,9 @@
  * different query".  Prompts, tokens to generate and scorers are
  * those of the scripts (github.com/microsoft/MInference, scbench/, MIT).
  *
- * Deviations: no chat template.  repoqa is scored by the edit distance to the function asked for, not by BLEU
- * against all functions of the repository.
+ * Deviations: later questions of mf and choice_eng are put as the first one is (the scripts repeat the line before
+ * mf's numbers, and without a chat template ask for "The letter of the correct answer").  repoqa is scored by the
+ * edit distance to the function asked for, not by BLEU against all functions of the repository.
  */
 #include "rows.h"
 

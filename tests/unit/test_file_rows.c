@@ -624,6 +624,56 @@ static void test_ruler(void **state)
     close_task(&o);
 }
 
+/* The answer prefix by a field of the row, or at the end of the input of older files, by task. */
+static void test_ruler_prefix(void **state)
+{
+    static const struct {
+        const char *name, *input, *field, *prefix;
+    } rows[] = {
+        { "niah_single_3", NIAH, " The special magic number for long-fox is",
+          " The special magic number for long-fox is" },
+        { "niah_single_3", NIAH " The special magic number for long-fox is", NULL,
+          " The special magic number for long-fox is" },
+        { "niah_single_3", NIAH, NULL, "" },
+        { "niah_multiquery",
+          "Some special magic numbers are hidden.\\nWhat are all the special magic numbers for a, "
+          "and b? The special magic numbers for a, and b are",
+          NULL, " The special magic numbers for a, and b are" },
+        { "vt",
+          "VAR A = 1\\nQuestion: Find all. Answer: A\\n\\nVAR B = 2\\nQuestion: Find all. Answer: "
+          "They are: ",
+          NULL, " Answer: They are: " },
+        { "cwe", "1. a\\nQuestion: Which? Answer: They are: 1. b\\n2. c\\nQuestion: Which?",
+          " Answer: The top 10 are:", " Answer: The top 10 are:" },
+        { "fwe", "a b\\nQuestion: Which?", " Answer: They are:", " Answer: They are:" },
+        { "qa_1",
+          "Documents. Answer: no.\\n\\nAnswer the question based on them.\\n\\nQuestion: Who? "
+          "Answer:",
+          NULL, " Answer:" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct open_task o;
+        char text[1024], name[64];
+        snprintf(text, sizeof text,
+                 "{\"index\": 0, \"input\": \"%s\", \"outputs\": [\"1234567\"]%s%s%s}\n",
+                 rows[i].input, rows[i].field ? ", \"answer_prefix\": \"" : "",
+                 rows[i].field ? rows[i].field : "", rows[i].field ? "\"" : "");
+        snprintf(name, sizeof name, "%s.jsonl", rows[i].name);
+        write_text(name, text);
+        snprintf(name, sizeof name, "dir=%%s,name=%s", rows[i].name);
+        must_open(&o, kvl_task_ruler, name);
+        for (int32_t k = 0; k < n_tokenizers; k++) {
+            struct kvl_sample s = must_sample(&o, k, 100000, 0, 1);
+            const struct kvl_question *q = &s.question[0];
+            assert_int_equal(q->n_prefix, strlen(rows[i].prefix));
+            assert_string_equal(q->text + strlen(q->text) - q->n_prefix, rows[i].prefix);
+            kvl_sample_free(&s);
+        }
+        close_task(&o);
+    }
+}
+
 static void test_others(void **state)
 {
     const struct form rows[] = {
@@ -816,8 +866,9 @@ int main(void)
         cmocka_unit_test(test_middle),    cmocka_unit_test(test_lost),
         cmocka_unit_test(test_too_long),  cmocka_unit_test(test_border),
         cmocka_unit_test(test_longbench), cmocka_unit_test(test_infinitebench),
-        cmocka_unit_test(test_ruler),     cmocka_unit_test(test_others),
-        cmocka_unit_test(test_depths),    cmocka_unit_test(test_haystacks),
+        cmocka_unit_test(test_ruler),     cmocka_unit_test(test_ruler_prefix),
+        cmocka_unit_test(test_others),    cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_haystacks),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
