@@ -1,6 +1,6 @@
 /* Chat templates: a table of families, and prompts of them as text and as tokens.
  *
- * The strings are those of the published Jinja templates, for one system text and one turn of the user.
+ * The strings are those of the published Jinja templates, for one system text and turns of the user.
  * BOS is the tokenizer's business.  What Jinja adds of its own when no system text is given (a sentence
  * about the model, dates) is left out. */
 #include "kvl/chat.h"
@@ -13,13 +13,14 @@
 
 enum { CHAT_MOST_STOPS = 4 };
 
-/* {s} system text, {q} text of the user, {e} the end-of-sequence token. */
+/* {s} system text, {q} text of the user, {e} the end-of-sequence token, {b} the one that begins a text. */
 struct kvl_chat {
     const char *name;
     const char *plain, *with; /* the turn of the user, without and with a system text */
     const char *after;        /* behind it: up to where the answer begins */
     const char *open;         /* NULL, or more of it where an answer prefix follows */
     const char *gap;          /* white space before an answer */
+    const char *next;         /* behind an answer: its end, the next turn of the user */
     const char *stop[CHAT_MOST_STOPS];
     bool trims;
 };
@@ -38,12 +39,14 @@ static const struct kvl_chat chats[] = {
       .with = "<|im_start|>system<|im_sep|>{s}<|im_end|><|im_start|>user<|im_sep|>{q}",
       .after = "<|im_end|><|im_start|>assistant<|im_sep|>",
       .gap = "",
+      .next = "<|im_end|><|im_start|>user<|im_sep|>{q}",
       .stop = { "<|im_end|>" } },
     { .name = "chatml",
       .plain = CHATML_USER,
       .with = CHATML_SYSTEM CHATML_USER,
       .after = CHATML_AFTER,
       .gap = "",
+      .next = "<|im_end|>\n" CHATML_USER,
       .stop = { "<|im_end|>", "<|endoftext|>" } },
     /* Qwen3 told not to think first: by name alone. */
     { .name = "chatml-no-think",
@@ -51,42 +54,49 @@ static const struct kvl_chat chats[] = {
       .with = CHATML_SYSTEM CHATML_USER,
       .after = CHATML_AFTER "<think>\n\n</think>\n\n",
       .gap = "",
+      .next = "<|im_end|>\n" CHATML_USER,
       .stop = { "<|im_end|>", "<|endoftext|>" } },
     { .name = "mistral-v7",
       .plain = "[INST] {q}",
       .with = "[SYSTEM_PROMPT] {s}[/SYSTEM_PROMPT][INST] {q}",
       .after = "[/INST]",
       .gap = " ",
+      .next = "{e}[INST] {q}",
       .stop = { "</s>" } },
     { .name = "mistral-v7-tekken",
       .plain = "[INST]{q}",
       .with = "[SYSTEM_PROMPT]{s}[/SYSTEM_PROMPT][INST]{q}",
       .after = "[/INST]",
       .gap = "",
+      .next = "{e}[INST]{q}",
       .stop = { "</s>" } },
     { .name = "mistral-v1",
       .plain = " [INST] {q}",
       .with = " [INST] {s}\n\n{q}",
       .after = " [/INST]",
       .gap = " ",
+      .next = "{e} [INST] {q}",
       .stop = { "</s>" } },
     { .name = "mistral-v3-tekken",
       .plain = "[INST]{q}",
       .with = "[INST]{s}\n\n{q}",
       .after = "[/INST]",
       .gap = "",
+      .next = "{e}[INST]{q}",
       .stop = { "</s>" } },
     { .name = "mistral-v3",
       .plain = "[INST] {q}",
       .with = "[INST] {s}\n\n{q}",
       .after = "[/INST]",
       .gap = " ",
+      .next = "{e}[INST] {q}",
       .stop = { "</s>" } },
     { .name = "llama-2",
       .plain = "[INST] {q}",
       .with = "[INST] <<SYS>>\n{s}\n<</SYS>>\n\n{q}",
       .after = " [/INST]",
       .gap = " ",
+      .next = " {e}{b}[INST] {q}",
       .stop = { "</s>" },
       .trims = true },
     { .name = "phi-4-mini",
@@ -94,18 +104,21 @@ static const struct kvl_chat chats[] = {
       .with = "<|system|>{s}<|end|><|user|>{q}",
       .after = "<|end|><|assistant|>",
       .gap = "",
+      .next = "<|end|><|user|>{q}",
       .stop = { "<|end|>", "<|endoftext|>" } },
     { .name = "phi-3",
       .plain = "<|user|>\n{q}",
       .with = "<|system|>\n{s}<|end|>\n<|user|>\n{q}",
       .after = "<|end|>\n<|assistant|>\n",
       .gap = "",
+      .next = "<|end|>\n<|user|>\n{q}",
       .stop = { "<|end|>", "<|endoftext|>" } },
     { .name = "glm-4",
       .plain = "[gMASK]<sop><|user|>\n{q}",
       .with = "[gMASK]<sop><|system|>\n{s}<|user|>\n{q}",
       .after = "<|assistant|>",
       .gap = "\n", /* the model writes it itself */
+      .next = "<|user|>\n{q}",
       .stop = { "<|user|>", "<|observation|>", "<|endoftext|>" } },
     /* {e}: StableLM's Zephyr has another end token than the first one. */
     { .name = "zephyr",
@@ -113,12 +126,14 @@ static const struct kvl_chat chats[] = {
       .with = "<|system|>\n{s}{e}\n<|user|>\n{q}",
       .after = "{e}\n<|assistant|>\n",
       .gap = "",
+      .next = "{e}\n<|user|>\n{q}",
       .stop = { "</s>", "<|endoftext|>" } },
     { .name = "gemma",
       .plain = "<start_of_turn>user\n{q}",
       .with = "<start_of_turn>user\n{s}\n\n{q}",
       .after = "<end_of_turn>\n<start_of_turn>model\n",
       .gap = "",
+      .next = "<end_of_turn>\n<start_of_turn>user\n{q}",
       .stop = { "<end_of_turn>", "<eos>" },
       .trims = true },
     { .name = "vicuna",
@@ -126,6 +141,7 @@ static const struct kvl_chat chats[] = {
       .with = "{s} USER: {q}",
       .after = " ASSISTANT:",
       .gap = " ",
+      .next = "{e}USER: {q}",
       .stop = { "</s>" } },
     { .name = "llama-3",
       .plain = "<|start_header_id|>user<|end_header_id|>\n\n{q}",
@@ -133,6 +149,7 @@ static const struct kvl_chat chats[] = {
               "<|start_header_id|>user<|end_header_id|>\n\n{q}",
       .after = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
       .gap = "",
+      .next = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{q}",
       .stop = { "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>" },
       .trims = true },
     /* The model names a channel before it writes; an answer prefix stands in the one that is shown. */
@@ -142,6 +159,7 @@ static const struct kvl_chat chats[] = {
       .after = "<|end|><|start|>assistant",
       .open = "<|channel|>final<|message|>",
       .gap = "",
+      .next = "<|end|><|start|>user<|message|>{q}",
       .stop = { "<|return|>", "<|call|>", "<|end|>" } },
 };
 
@@ -287,11 +305,12 @@ static int chat_control(const struct kvl_chat_use *u, const char *gap, struct kv
     return chat_part(u, gap, s, KVL_ENCODE_SPECIAL, out, err);
 }
 
-static int chat_eos(const struct kvl_chat_use *u, struct kvl_tokens *out, struct kvl_err *err)
+/* A token of the tokenizer; -1: it has none. */
+static int chat_token(const struct kvl_chat_use *u, int32_t id, struct kvl_tokens *out,
+                      struct kvl_err *err)
 {
-    const struct kvl_tokenizer *t = u->inside;
-    if (t->eos < 0) return KVL_OK;
-    return chat_control(u, "", kvl_tok_string(&t->text, t->eos), out, err);
+    if (id < 0) return KVL_OK;
+    return chat_control(u, "", kvl_tok_string(&u->inside->text, id), out, err);
 }
 
 /* Up to {q}, or the end of the form.  *gap: what stands before the first part of it; then, before the
@@ -299,9 +318,11 @@ static int chat_eos(const struct kvl_chat_use *u, struct kvl_tokens *out, struct
 static int chat_form(const struct kvl_chat_use *u, const char *form, struct kvl_str system,
                      const char **gap, struct kvl_tokens *out, struct kvl_err *err)
 {
+    const struct kvl_tokenizer *t = u->inside;
     for (const char *p = form;;) {
         size_t n = chat_literal(p);
-        bool field = p[n] && p[n + 1] != 'e', cut = field && n > 0 && p[n - 1] == ' ';
+        bool text = p[n] && (p[n + 1] == 's' || p[n + 1] == 'q');
+        bool cut = text && n > 0 && p[n - 1] == ' ';
         /* The last space belongs to the text behind it. */
         if (n > cut) {
             KVL_TRY(chat_control(u, *gap, (struct kvl_str){ p, n - cut }, out, err));
@@ -310,7 +331,8 @@ static int chat_form(const struct kvl_chat_use *u, const char *form, struct kvl_
         if (cut) *gap = " ";
         p += n;
         if (!*p || p[1] == 'q') return KVL_OK;
-        KVL_TRY(p[1] == 'e' ? chat_eos(u, out, err) : chat_part(u, *gap, system, 0, out, err));
+        KVL_TRY(p[1] == 's' ? chat_part(u, *gap, system, 0, out, err)
+                            : chat_token(u, p[1] == 'e' ? t->eos : t->bos, out, err));
         *gap = "";
         p += CHAT_FIELD;
     }
@@ -392,6 +414,22 @@ int kvl_chat_after(const struct kvl_chat_use *u, const char *answer, size_t len,
     if (c->open)
         KVL_TRY(chat_control(u, "", (struct kvl_str){ c->open, strlen(c->open) }, out, err));
     return chat_part(u, c->gap, prefix, 0, out, err);
+}
+
+int kvl_chat_next(const struct kvl_chat_use *u, const char *answer, bool goes_on, const char *user,
+                  size_t len, struct kvl_tokens *out, struct kvl_err *err)
+{
+    const struct kvl_chat *c = u->chat;
+    const struct kvl_str none = { "", 0 };
+    struct kvl_str said = { answer, strlen(answer) };
+    const char *gap = "";
+    if (!goes_on) said = chat_prefix(said.s, said.len);
+    while (c->trims && said.len && isspace((unsigned char)said.s[said.len - 1])) said.len--;
+    if (!goes_on && c->open)
+        KVL_TRY(chat_control(u, "", (struct kvl_str){ c->open, strlen(c->open) }, out, err));
+    KVL_TRY(chat_part(u, goes_on ? "" : c->gap, said, 0, out, err));
+    KVL_TRY(chat_form(u, c->next, none, &gap, out, err));
+    return chat_part(u, gap, chat_prefix(user, len), 0, out, err);
 }
 
 bool kvl_chat_stops(const struct kvl_chat_use *u, int32_t id)

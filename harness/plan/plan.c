@@ -549,34 +549,17 @@ static int plan_all(struct plan *p)
 
 /* ---- checks before anything runs ------------------------------------------------------------- */
 
-/* Tokens that follow the context at most: a question and its answer; or the steps of a timed run. */
+/* Tokens that follow the context at most: questions and answers, or the steps of a timed run. */
 static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
                          const struct kvl_sample *sample, int32_t *out, struct kvl_err *err)
 {
-    int32_t sum = 0;
     bool turns = false;
+    *out = w->sweep->speed.warmup + w->sweep->speed.steps;
+    if (g->speed) return KVL_OK;
     for (size_t i = g->first; i < g->first + g->n; i++)
-        turns |= !g->speed && w->cell[i].protocol == KVL_MULTI_TURN;
-    const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
-    if (turns && prompt->chat.chat)
-        return kvl_fail(
-            err, KVL_EINVAL,
-            "multi_turn: chat template %s has no turns between answers here; want chat: "
-            "none, or another protocol",
-            prompt->name);
-    *out = g->speed ? w->sweep->speed.warmup + w->sweep->speed.steps : 0;
-    for (int32_t i = 0; !g->speed && i < sample->n_questions; i++) {
-        const struct kvl_question *q = &sample->question[i];
-        struct kvl_tokens tokens = { 0 };
-        int rc = kvl_prompt_question(prompt, q, &tokens, err);
-        /* A length that is the most of context and question has the question. */
-        *out = KVL_MAX(*out, (g->task->source ? 0 : tokens.n) + q->max_new_tok);
-        sum += tokens.n + q->max_new_tok; /* turns follow each other */
-        kvl_tokens_free(&tokens);
-        KVL_TRY(rc);
-    }
-    if (turns) *out = sum;
-    return KVL_OK;
+        turns |= w->cell[i].protocol == KVL_MULTI_TURN;
+    return kvl_prompt_tail(kvl_group_prompt(w, g), sample, g->task->source != NULL, turns, out,
+                           err);
 }
 
 /* A context of a group, made to know that it can be. */

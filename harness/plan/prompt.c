@@ -140,6 +140,46 @@ int kvl_prompt_question(const struct kvl_prompt *p, const struct kvl_question *q
     return kvl_chat_after(&p->chat, q->text + len - n_prefix, n_prefix, out, err);
 }
 
+int kvl_prompt_turn(const struct kvl_prompt *p, const struct kvl_question *q,
+                    const struct kvl_question *next, struct kvl_tokens *out, struct kvl_err *err)
+{
+    size_t len = strlen(next->text), n_prefix = KVL_MIN(next->n_prefix, len);
+    if (!p->chat.chat) {
+        KVL_TRY(
+            kvl_encode(p->tokenizer, q->answer, strlen(q->answer), KVL_ENCODE_CONTINUE, out, err));
+        return kvl_prompt_question(p, next, out, err);
+    }
+    KVL_TRY(kvl_chat_next(&p->chat, q->answer, q->n_prefix > 0, next->text, prompt_asked(p, next),
+                          out, err));
+    return kvl_chat_after(&p->chat, next->text + len - n_prefix, n_prefix, out, err);
+}
+
+/* Of a question by itself; `counted`: but for what the length has. */
+static int tail_question(const struct kvl_prompt *p, const struct kvl_question *q, bool counted,
+                         struct kvl_tokens *out, struct kvl_err *err)
+{
+    if (!counted) return kvl_prompt_question(p, q, out, err);
+    return p->chat.chat ? kvl_chat_after(&p->chat, "", 0, out, err) : KVL_OK;
+}
+
+int kvl_prompt_tail(const struct kvl_prompt *p, const struct kvl_sample *s, bool counted,
+                    bool turns, int32_t *out, struct kvl_err *err)
+{
+    struct kvl_tokens t = { 0 };
+    int32_t most = 0;
+    int rc = KVL_OK;
+    for (int32_t i = 0; rc == KVL_OK && i < s->n_questions; i++) {
+        const struct kvl_question *q = &s->question[i];
+        if (!turns) t.n = 0;
+        rc = turns && i > 0 ? kvl_prompt_turn(p, q - 1, q, &t, err)
+                            : tail_question(p, q, counted, &t, err);
+        most = KVL_MAX(most, t.n + q->max_new_tok);
+    }
+    kvl_tokens_free(&t);
+    if (rc == KVL_OK) *out = most;
+    return rc;
+}
+
 int kvl_prompt_joint(const struct kvl_prompt *p, const struct kvl_sample *s,
                      const struct kvl_question *q, bool *out, struct kvl_err *err)
 {

@@ -36,6 +36,14 @@ int kvl_prompt_context(const struct kvl_prompt *p, struct kvl_sample *s, struct 
 /* Tokens of what follows the context, appended. */
 int kvl_prompt_question(const struct kvl_prompt *p, const struct kvl_question *q,
                         struct kvl_tokens *out, struct kvl_err *err);
+/* Tokens of what follows the prompt of `q` where its right answer and `next` come next, appended: in a chat
+ * template the answer ends its turn, and `next` is another turn of the user. */
+int kvl_prompt_turn(const struct kvl_prompt *p, const struct kvl_question *q,
+                    const struct kvl_question *next, struct kvl_tokens *out, struct kvl_err *err);
+/* The most tokens that follow the context: a question and its answer, or all of them as `turns`.  `counted`: the
+ * context's length is the most that it and a question may have, less the template. */
+int kvl_prompt_tail(const struct kvl_prompt *p, const struct kvl_sample *s, bool counted,
+                    bool turns, int32_t *out, struct kvl_err *err);
 /* Whether context and question, tokenised as one text, have the same tokens. */
 int kvl_prompt_joint(const struct kvl_prompt *p, const struct kvl_sample *s,
                      const struct kvl_question *q, bool *out, struct kvl_err *err);

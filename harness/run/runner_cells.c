@@ -13,6 +13,7 @@
  * may (kvl_session_attach_like): each takes those of the latest one before it. */
 #include "runner_context.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define CELLS_ROOM ((size_t)256 << 20)
@@ -116,25 +117,27 @@ static int turn_first(struct kvl_cell_run *run, struct kvl_err *err)
     return kvl_session_extend(run->turn, q->tokens.id, q->tokens.n - 1, err);
 }
 
-/* What follows it: the end of the question, its right answer, the next question but its last token. */
+/* What follows it: the end of the question, its right answer, the next question but its last token, which is
+ * the same as that of the question alone. */
 static int turn_next(struct kvl_cell_run *run, struct kvl_err *err)
 {
-    const struct kvl_context_question *q = &run->c->question[run->n_turns - 1], *next = q + 1;
-    const char *answer = q->q->answer;
-    struct kvl_tokens said = { 0 };
-    KVL_TRY(kvl_encode(kvl_model_tokenizer(run->c->r->work->model), answer, strlen(answer),
-                       KVL_ENCODE_CONTINUE, &said, err));
-    int32_t n = 1 + said.n + next->tokens.n - 1;
-    int32_t *id = kvl_alloc((size_t)n, sizeof *id);
-    int rc = id ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
+    const struct kvl_context *c = run->c;
+    const struct kvl_context_question *q = &c->question[run->n_turns - 1], *next = q + 1;
+    struct kvl_tokens t = { 0 };
+    int32_t *id = NULL;
+    int rc = kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), q->q, next->q, &t, err);
+    if (rc == KVL_OK) {
+        assert(t.id[t.n - 1] == next->tokens.id[next->tokens.n - 1]);
+        id = kvl_alloc((size_t)t.n, sizeof *id);
+        if (!id) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
+    }
     if (rc == KVL_OK) {
         id[0] = q->tokens.id[q->tokens.n - 1];
-        memcpy(id + 1, said.id, (size_t)said.n * sizeof *id);
-        memcpy(id + 1 + said.n, next->tokens.id, (size_t)(next->tokens.n - 1) * sizeof *id);
-        rc = kvl_session_extend(run->turn, id, n, err);
+        memcpy(id + 1, t.id, (size_t)(t.n - 1) * sizeof *id);
+        rc = kvl_session_extend(run->turn, id, t.n, err);
     }
     kvl_free(id);
-    kvl_tokens_free(&said);
+    kvl_tokens_free(&t);
     return rc;
 }
 

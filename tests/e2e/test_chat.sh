@@ -86,3 +86,28 @@ equal "the template of generate" "$chat" \
     "$("$program" generate --model "$tiny" --prompt "$full" -n 4 --show-ids)"
 refused 'goes with --prompt' "$program" generate --model "$tiny" --ids 1,2 --chat auto
 refused 'without a chat template' "$program" generate --model "$tiny" --prompt x --chat auto --system y
+
+# multi_turn: each right answer ends its turn, the next question is a turn of the user; the answer is that to the
+# same tokens in one prompt.
+keys='The pass key of Anna is 16728. The pass key of Bob is 99312. The pass key of Clara is 40551.\n'
+printf '{"context": "%s", "turns": [{"q": "Bob?", "p": " His key is", "a": "99312"}, {"q": "\\nAnna?", "a": "16728"}, {"q": "\\nClara?", "p": " Her key is", "a": "40551"}]}\n' \
+    "$keys" >"$work/turns.jsonl"
+printf '{context}{question}' >"$work/prompt.txt"
+"$program" run --threads 1 --quiet --log "$work/turns.zst" --model "$tiny" --chat vicuna --length 400 --contexts 1 \
+    --questions 3 --protocol multi_turn -P full,snapkv,quest,infllm:prefill=own --budget 96 --task \
+    "jsonl:file=$work/turns.jsonl,prompt=@$work/prompt.txt,turns=turns,question=q,answer_prefix=p,answers=a,score=first_int,max_new=8"
+ids() { # TEXT: of a text that goes on
+    printf '%b' "$1" | "$program" tokenize -m "$tiny" --continue --ids - | tr ' ' ,
+}
+system="A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
+detailed, and polite answers to the user's questions."
+one=1,$(ids "$system USER:"),$(ids " $keys"),$(ids "Bob?"),$(ids " ASSISTANT:"),$(ids " His key is")
+two=$one,$(ids " 99312"),2,$(ids "USER:"),$(ids " Anna?"),$(ids " ASSISTANT:")
+three=$two,$(ids " 16728"),2,$(ids "USER:"),$(ids " Clara?"),$(ids " ASSISTANT:"),$(ids " Her key is")
+for prompt in "$one" "$two" "$three"; do
+    "$program" generate --model "$tiny" --ids "$prompt" -n 8 --show-ids
+done >"$work/want"
+full=$(records turns 'select(.kind == "cell" and .policy == "full") | .cell')
+records turns "select(.kind == \"sample\" and .cell == $full) | .ids" >"$work/got"
+equal "answers of turns" "$(tr -dc '0-9\n' <"$work/want")" "$(tr -dc '0-9\n' <"$work/got")"
+equal "turns of all policies" 12 "$(records turns 'select(.kind == "sample" and .error == null) | .cell' | wc -l)"

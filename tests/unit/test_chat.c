@@ -340,6 +340,108 @@ static void test_spaces(void **state)
     kvl_tokenizer_destroy(t);
 }
 
+/* A turn behind an answer, written out: the answer " ab " goes on behind a prefix, or is the whole turn; then
+ * "\nHow?" is asked with the prefix " It is". */
+static const struct turn {
+    const char *name, *goes_on, *whole, *next;
+} turns[] = {
+    { "phi-4", " ab ", "ab ", "«<|im_end|>»«<|im_start|>»user«<|im_sep|>»How?" },
+    { "chatml", " ab ", "ab ", "«<|im_end|>»\n«<|im_start|>»user\nHow?" },
+    { "chatml-no-think", " ab ", "ab ", "«<|im_end|>»\n«<|im_start|>»user\nHow?" },
+    { "mistral-v7", " ab ", " ab ", "«</s>»«[INST]» How?" },
+    { "mistral-v7-tekken", " ab ", "ab ", "«</s>»«[INST]»How?" },
+    { "mistral-v1", " ab ", " ab ", "«</s>» «[INST]» How?" },
+    { "mistral-v3-tekken", " ab ", "ab ", "«</s>»«[INST]»How?" },
+    { "mistral-v3", " ab ", " ab ", "«</s>»«[INST]» How?" },
+    { "llama-2", " ab", " ab", " «</s>»«<s>»«[INST]» How?" },
+    { "phi-4-mini", " ab ", "ab ", "«<|end|>»«<|user|>»How?" },
+    { "phi-3", " ab ", "ab ", "«<|end|>»\n«<|user|>»\nHow?" },
+    { "glm-4", " ab ", "\nab ", "«<|user|>»\nHow?" },
+    { "zephyr", " ab ", "ab ", "«</s>»\n«<|user|>»\nHow?" },
+    { "gemma", " ab", "ab", "«<end_of_turn>»\n«<start_of_turn>»user\nHow?" },
+    { "vicuna", " ab ", " ab ", "«</s>»USER: How?" },
+    { "llama-3", " ab", "ab", "«<|eot_id|>»«<|start_header_id|>»user«<|end_header_id|>»\n\nHow?" },
+    { "gpt-oss", " ab ", "«<|channel|>»final«<|message|>»ab ",
+      "«<|end|>»«<|start|>»user«<|message|>»How?" },
+};
+
+/* Tokens of a turn and what stands behind it. */
+static struct kvl_tokens turn(const struct kvl_tokenizer *t, const char *name, const char *answer,
+                              bool goes_on, const char *user)
+{
+    struct kvl_chat_use u;
+    struct kvl_err err = { 0 };
+    struct kvl_tokens out = { 0 };
+    assert_int_equal(kvl_chat_open(kvl_chat_find(name), t, NULL, &u, &err), KVL_OK);
+    if (kvl_chat_next(&u, answer, goes_on, user, strlen(user), &out, &err) != KVL_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(kvl_chat_after(&u, " It is", 6, &out, &err), KVL_OK);
+    kvl_chat_close(&u);
+    return out;
+}
+
+/* What stands behind the user's text is that of the first turn. */
+static void test_turns(void **state)
+{
+    (void)state;
+    struct kvl_tokenizer *t = bytes_and_controls();
+    for (size_t i = 0; kvl_chat_at(i); i++) {
+        const struct turn *row = turns;
+        while (strcmp(row->name, kvl_chat_name(kvl_chat_at(i))) != 0)
+            assert_true(++row < turns + sizeof turns / sizeof turns[0]);
+        const struct expected *first = expected;
+        while (strcmp(first->name, row->name) != 0) first++;
+        for (int goes_on = 0; goes_on < 2; goes_on++) {
+            struct kvl_tokens tokens = turn(t, row->name, " ab ", goes_on, "\nHow?");
+            struct kvl_buf got = show(t, &tokens, ""), want = { 0 };
+            kvl_buf_printf(&want, "%s%s%s", goes_on ? row->goes_on : row->whole, row->next,
+                           strstr(first->plain, "How?") + strlen("How?"));
+            if (strcmp(got.data, want.data) != 0)
+                fail_msg("%s: \"%s\", want \"%s\"", row->name, got.data, want.data);
+            kvl_buf_free(&got);
+            kvl_buf_free(&want);
+            kvl_tokens_free(&tokens);
+        }
+    }
+    kvl_tokenizer_destroy(t);
+}
+
+static void expect_ids(const struct kvl_tokens *t, const int32_t *want, int32_t n)
+{
+    for (int32_t i = 0; i < n && i < t->n; i++)
+        if (t->id[i] != want[i]) fail_msg("token %d is %d, want %d", i, t->id[i], want[i]);
+    assert_int_equal(t->n, n);
+}
+
+/* Ids by hand.  Of the byte vocabulary: controls by their place, byte b is N_CONTROLS + b. */
+static void test_turn_ids(void **state)
+{
+    enum { B = N_CONTROLS, P = 3 + N_CONTROLS - 2 + 256, BYTE = 3 + N_CONTROLS - 2 };
+    static const int32_t chatml[] = {
+        B + 'a', 4,        B + '\n', 2,       B + 'u', B + 's', B + 'e', B + 'r', B + '\n', B + 'b',
+        4,       B + '\n', 2,        B + 'a', B + 's', B + 's', B + 'i', B + 's', B + 't',  B + 'a',
+        B + 'n', B + 't',  B + '\n', B + 'I', B + 't', B + ' ', B + 'i', B + 's',
+    };
+    /* " a", </s>, [INST] (7 there, 8 here), " b", [/INST], " ", "I", "t", " i", "s" */
+    static const int32_t mistral[] = {
+        P + 5, 2, 8, P + 6, 9, P, BYTE + 'I', BYTE + 't', P + 7, P + 4,
+    };
+    (void)state;
+    assert_string_equal(controls[4], "<|im_end|>");
+    assert_string_equal(controls[2], "<|im_start|>");
+    assert_string_equal(controls[7], "[INST]");
+    struct kvl_tokenizer *t = bytes_and_controls();
+    struct kvl_tokens tokens = turn(t, "chatml", " a", false, "b");
+    expect_ids(&tokens, chatml, sizeof chatml / sizeof chatml[0]);
+    kvl_tokens_free(&tokens);
+    kvl_tokenizer_destroy(t);
+    t = pieces_and_controls();
+    tokens = turn(t, "mistral-v3", " a", false, "b");
+    expect_ids(&tokens, mistral, sizeof mistral / sizeof mistral[0]);
+    kvl_tokens_free(&tokens);
+    kvl_tokenizer_destroy(t);
+}
+
 static void test_stops(void **state)
 {
     static const struct {
@@ -465,6 +567,8 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_spelling),
         cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_turn_ids),
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_recognise),
         cmocka_unit_test(test_given_templates),

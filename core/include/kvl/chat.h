@@ -9,7 +9,7 @@
  * space is tokenised with it, as the model saw it.
  *
  *     before: BOS, system turn, begin of the user's turn | user's text | after: end of that turn,
- *     begin of the answer | answer prefix
+ *     begin of the answer | answer prefix | answer | next: end of it, begin of the user's turn | ...
  *
  * Thread-safe: yes, once opened.
  */
@@ -58,6 +58,11 @@ void kvl_chat_close(struct kvl_chat_use *u);
  * the template's to choose. */
 int kvl_chat_after(const struct kvl_chat_use *u, const char *answer, size_t len,
                    struct kvl_tokens *out, struct kvl_err *err);
+/* Appends what stands behind a prompt whose answer is given: `answer`, its end, and the next turn of the user
+ * with `user` [len] less white space before it, which parts texts that stand in no turns.  `goes_on`: the answer
+ * follows a prefix that the prompt has already.  kvl_chat_after comes next. */
+int kvl_chat_next(const struct kvl_chat_use *u, const char *answer, bool goes_on, const char *user,
+                  size_t len, struct kvl_tokens *out, struct kvl_err *err);
 bool kvl_chat_stops(const struct kvl_chat_use *u, int32_t id);
 
 #ifdef __cplusplus
