@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum af_act { AF_SILU, AF_GELU_TANH, AF_GELU_ERF, AF_OSS };
+enum af_act { AF_SILU, AF_GELU_TANH, AF_GELU_ERF, AF_OSS, AF_RELU };
 
 struct af_facts {
     const char *arch;
@@ -56,6 +56,7 @@ static const struct af_facts af_facts[] = {
       .global_every = 6,
       .local_base = 10000 },
     { .arch = "gptneox", .neox = true, .act = AF_GELU_ERF },
+    { .arch = "opt", .act = AF_RELU, .still_every = 1 },
     { .arch = "gpt-oss", .neox = true, .act = AF_OSS, .global_every = 2, .yarn_unrounded = true },
 };
 
@@ -141,6 +142,7 @@ static inline double af_gated(enum af_act act, double g, double u)
     case AF_SILU: return g / (1 + exp(-g)) * u;
     case AF_GELU_TANH: return g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * pow(g, 3)))) * u;
     case AF_GELU_ERF: return g / 2 * (1 + erf(g / sqrt(2))) * u;
+    case AF_RELU: return (g > 0 ? g : 0) * u;
     case AF_OSS:
         g = g > 7 ? 7 : g;
         u = u > 7 ? 7 : u < -7 ? -7 : u;
@@ -382,11 +384,13 @@ static inline double *af_logits(const struct kvl_gguf *g, const int32_t *id, int
     struct af m = af_open(g, long_factors);
     const float *embed = af_tensor(&m, -1, "token_embd.weight");
     const float *head = af_tensor(&m, -1, "output.weight");
+    const float *place = af_tensor(&m, -1, "position_embd.weight");
     double *x = af_new((size_t)(n * m.width)), *y = af_new((size_t)n * (size_t)m.vocab);
     double cap = af_key(&m, "final_logit_softcapping", m.facts->fcap);
     for (int i = 0; i < n * m.width; i++)
         x[i] = (double)embed[id[i / m.width] * m.width + i % m.width] *
-               (m.facts->sqrt_embed ? sqrt(m.width) : 1);
+                   (m.facts->sqrt_embed ? sqrt(m.width) : 1) +
+               (place ? (double)place[i] : 0);
     for (int l = 0; l < m.layers; l++) af_layer(&m, l, x, n);
     for (int t = 0; t < n; t++) {
         double *xt = x + t * m.width, *yt = y + (size_t)t * (size_t)m.vocab;

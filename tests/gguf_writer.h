@@ -300,6 +300,7 @@ struct gw_arch {
     const char *name;
     bool qkv_bias, all_bias; /* of q, k, v; of all matrices */
     bool qk_norm, qkv_fused, up_fused, no_gate, layer_norm, post_norms, experts, sinks, windows;
+    bool positions;       /* learned; nothing turns */
     uint32_t rot_part;    /* one in so many elements of a head turns; 0 = all */
     bool long_factors;    /* RoPE's factors for short and long contexts */
     const char *ffn_norm; /* its name if it is another */
@@ -324,6 +325,12 @@ static const struct gw_arch gw_archs[] = {
       .no_gate = true,
       .layer_norm = true,
       .rot_part = 4 },
+    { .name = "opt",
+      .qkv_bias = true,
+      .all_bias = true,
+      .no_gate = true,
+      .layer_norm = true,
+      .positions = true },
     { .name = "gpt-oss",
       .qkv_bias = true,
       .all_bias = true,
@@ -481,8 +488,10 @@ static inline void gw_llama_keys(struct gw *w, const struct gw_llama *m)
     gw_u32(w, gw_arch_key(m, "attention.head_count_kv", key), m->n_kv_heads);
     gw_u32(w, gw_arch_key(m, "attention.key_length", key), m->head_dim);
     gw_u32(w, gw_arch_key(m, "attention.value_length", key), m->head_dim);
-    gw_u32(w, gw_arch_key(m, "rope.dimension_count", key), m->n_rot);
-    gw_f32(w, gw_arch_key(m, "rope.freq_base", key), m->freq_base);
+    if (!gw_arch_of(m)->positions) {
+        gw_u32(w, gw_arch_key(m, "rope.dimension_count", key), m->n_rot);
+        gw_f32(w, gw_arch_key(m, "rope.freq_base", key), m->freq_base);
+    }
     bool ln = gw_arch_of(m)->layer_norm;
     gw_f32(w,
            gw_arch_key(m, ln ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
@@ -598,6 +607,8 @@ static inline void gw_llama_tensors(struct gw *w, const struct gw_llama *m)
 {
     int64_t half = m->n_rot / 2;
     gw_random(w, m, "token_embd.weight", m->type, m->n_embd, GW_VOCAB, 0.0f, 1.0f);
+    if (gw_arch_of(m)->positions)
+        gw_random(w, m, "position_embd.weight", m->type, m->n_embd, m->n_ctx, 0.0f, 0.5f);
     gw_random(w, m, "output_norm.weight", 0, m->n_embd, 1, 1.0f, 0.1f);
     if (gw_arch_of(m)->layer_norm) gw_random(w, m, "output_norm.bias", 0, m->n_embd, 1, 0, 0.1f);
     if (gw_arch_of(m)->long_factors) gw_rope_factors(w, m);

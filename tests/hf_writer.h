@@ -143,7 +143,9 @@ static inline void hw_name(const char *gguf, char out[128])
 {
     static const char *const row[][2] = {
         { "token_embd.weight", "model.embed_tokens.weight" },
+        { "position_embd.weight", "model.decoder.embed_positions.weight" },
         { "output_norm.weight", "model.norm.weight" },
+        { "output_norm.bias", "model.norm.bias" },
         { "output.weight", "lm_head.weight" },
         { "attn_norm", "input_layernorm" },
         { "attn_q", "self_attn.q_proj" },

@@ -139,6 +139,18 @@ int kvl_layer_logits(const struct kvl_forward *f, int32_t n, float *out)
     return kvl_engine_wait(e, f->err);
 }
 
+/* What a position is by itself, where the model learned that. */
+static int embed_positions(const struct kvl_forward *f)
+{
+    struct kvl_engine *e = f->e;
+    const struct kvl_weight *w = &e->model->w.positions;
+    if (!w->data) return KVL_OK;
+    KVL_TRY(kvl_given(f, "embedding",
+                      e->ops->embed(&(struct kvl_embed_args){
+                          .y = e->tmp, .w = w, .id = e->given + f->n, .n = f->n })));
+    return residual(f, e->tmp);
+}
+
 int kvl_forward_embed(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
@@ -147,5 +159,6 @@ int kvl_forward_embed(const struct kvl_forward *f)
     KVL_TRY(kvl_given(f, "embedding",
                       e->ops->embed(&(struct kvl_embed_args){
                           .y = e->x, .w = &w->embed, .id = e->given, .n = f->n })));
-    return scale(f, e->x, n, w->embed_scale, 0);
+    KVL_TRY(scale(f, e->x, n, w->embed_scale, 0));
+    return embed_positions(f);
 }

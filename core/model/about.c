@@ -41,7 +41,9 @@ static int about_rope(const struct kvl_model *m, struct kvl_buf *out)
         none += w->layer[i].rope == &w->rope[KVL_ROPE_NOT];
         local += w->layer[i].rope == &w->rope[KVL_ROPE_LOCAL];
     }
-    if (none == h->n_layers) return kvl_buf_printf(out, "%-14s no RoPE\n", "positions");
+    if (w->positions.data)
+        return kvl_buf_printf(out, "%-14s learned, %d of them; keys do not turn\n", "positions",
+                              h->n_ctx_train);
     KVL_TRY(kvl_buf_printf(out, "%-14s RoPE of %d of %d elements, scaling %.*s", "positions",
                            h->n_rot, h->head_dim, (int)scaling.len, scaling.s));
     if (local) KVL_TRY(kvl_buf_printf(out, ", another base in %d layers", local));

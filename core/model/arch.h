@@ -32,6 +32,7 @@ struct kvl_arch {
     int32_t wide_scale; /* with so many layers q.k is scaled as if heads were n_embd / n_heads */
     /* RoPE */
     int32_t nope_step; /* layers nope_step - 1, 2 nope_step - 1, ... do not turn; 0 = all do */
+    bool positions;    /* position_embd: what is added to the embedding of a token at a position */
     double local_base; /* of layers with a window, if rope.freq_base_swa is absent; 0 = as all */
     bool exact_yarn;   /* the ends of YaRN's ramp are not rounded */
     /* MLP */

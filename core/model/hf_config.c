@@ -292,8 +292,8 @@ static int hf_size(struct hf *h, struct hf_names names, const char *tail, int32_
 static int hf_kv_heads(struct hf *h)
 {
     const struct hf_names names = HF_NAMES("num_key_value_heads", "multi_query_group_num");
-    bool old = h->is->flags & HF_OLD_GLM,
-         groups = hf_true(h->config, "multi_query_attention", !old);
+    bool old = h->is->flags & HF_OLD_GLM, ungrouped = h->is->flags & HF_LAYERNORM;
+    bool groups = hf_true(h->config, "multi_query_attention", !old && !ungrouped);
     h->n_kv_heads = h->n_heads;
     if (groups) KVL_TRY(kvl_hf_int(h, h->config, hf_first(h, &names), &h->n_heads, &h->n_kv_heads));
     return kvl_hf_u32(h, ".attention.head_count_kv", (uint32_t)h->n_kv_heads);

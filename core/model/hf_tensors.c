@@ -17,6 +17,7 @@ enum hf_how {
     HOW_INTERLEAVED, /* rows [head][q, k, v] -> q of all heads, k, v */
     HOW_GROUPED,     /* rows [kv head][its queries, k, v] -> three tensors */
     HOW_EXPERT,      /* one of those that are one tensor */
+    HOW_BEHIND_TWO,  /* without its first two rows */
 };
 
 /* A stem of a name: without what stands before layers, and without ".weight" or ".bias"; * is a number. */
@@ -35,7 +36,7 @@ static const struct hf_rule hf_outer[] = {
     { .hf = "embed_in", .gguf = "token_embd", .arch = "gptneox" },
     { .hf = "embed_out", .gguf = "output", .arch = "gptneox" },
     { .hf = "final_layer_norm", .gguf = "output_norm" },
-    { .hf = "embed_positions", .gguf = "position_embd", .arch = "opt" },
+    { .hf = "embed_positions", .gguf = "position_embd", .how = HOW_BEHIND_TWO, .arch = "opt" },
     { .hf = "embedding.word_embeddings", .gguf = "token_embd", .arch = "chatglm" },
     { .hf = "final_layernorm", .gguf = "output_norm", .arch = "chatglm" },
     { .hf = "output_layer", .gguf = "output", .arch = "chatglm" },
@@ -144,8 +145,9 @@ static const struct hf_rule *rule_find(const struct hf *h, const struct hf_rule 
 /* Behind what stands before layers; NULL: not of the text. */
 static const char *name_inner(const struct hf *h, const char *name)
 {
-    static const char *const before[] = { "model.decoder.", "model.", "gpt_neox.",
-                                          "transformer.encoder.", "transformer." };
+    static const char *const before[] = {
+        "model.decoder.", "decoder.", "model.", "gpt_neox.", "transformer.encoder.", "transformer."
+    };
     static const char *const part[] = { "language_model.", "model.language_model." };
     static const char *const other[] = { "vision_tower.", "multi_modal_projector.",
                                          "model.vision_tower.", "model.multi_modal_projector." };
@@ -369,6 +371,20 @@ static int reorder(struct hf *h, struct kvl_gguf_tensor *y,
     return KVL_OK;
 }
 
+/* OPT numbers positions from 2 on: what the rows before are for, no text reaches. */
+static int skip_two(struct hf *h, struct kvl_gguf_tensor *y)
+{
+    if (y->n_dims != 2 || y->dims[1] < 3)
+        return kvl_fail(h->err, KVL_EMODEL, "tensor \"%s\" has %lld rows, want more than 2",
+                        y->name, (long long)y->dims[1]);
+    size_t skipped = 2 * (y->bytes / (size_t)y->dims[1]);
+    y->data = (const uint8_t *)y->data + skipped;
+    y->offset += skipped;
+    y->bytes -= skipped;
+    y->dims[1] -= 2;
+    return KVL_OK;
+}
+
 /* The tensor in hand is q, k and v in this order: it becomes three. */
 static int table_split(struct hf_table *x, const struct hf_name *n)
 {
@@ -448,6 +464,7 @@ static int table_tensor(struct hf_table *x, const struct st_tensor *t)
     KVL_TRY(table_same(x, t, &n));
     struct kvl_gguf_tensor *y = &x->all[x->n - 1].t;
     y->name = x->all[x->n - 1].name;
+    if (how == HOW_BEHIND_TWO) return skip_two(h, y);
     if (how == HOW_INTERLEAVED) return reorder(h, y, order_interleaved);
     if (how != HOW_GROUPED) return KVL_OK;
     KVL_TRY(reorder(h, y, order_grouped));

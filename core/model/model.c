@@ -126,6 +126,7 @@ static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
         .scale = m->w.scale,
         .cap = m->w.cap,
         .group = hp->n_heads / hp->n_kv_heads,
+        .no_rope = m->w.arch->nope_step == 1,
     };
     KVL_TRY(model_windows(m, err));
     model_set_name(m);

@@ -65,6 +65,8 @@ struct kvl_weights {
     struct kvl_hparams hparams;
     struct kvl_weight embed;  /* [n_vocab][n_embd] */
     struct kvl_weight output; /* [n_vocab][n_embd]; equal to embed in a tied model */
+    struct kvl_weight
+        positions; /* [n_ctx_train][n_embd], added to embeddings; without data: none */
     const float *output_norm, *output_norm_bias; /* [n_embd] */
     struct kvl_rope *rope;                       /* [KVL_ROPE_KINDS] */
     double *freq;                                /* [n_freqs] frequencies of all of them */

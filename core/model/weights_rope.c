@@ -65,11 +65,27 @@ static int rope_local(struct kvl_loader *l)
                     kvl_key_of(l, "rope.freq_base_swa"), *local, a->name, base);
 }
 
+/* Where no layer turns, a key that says how would be lost. */
+static int rope_none(struct kvl_loader *l)
+{
+    const char *all = kvl_key_of(l, "rope.");
+    size_t n = strlen(all);
+    char shown[GGUF_SHOWN + 4];
+    for (size_t i = 0; i < l->g->n_keys; i++) {
+        const struct kvl_str *key = &l->g->key[i].name;
+        if (key->len > n && memcmp(key->s, all, n) == 0)
+            return kvl_fail(l->err, KVL_EMODEL, "key \"%s\" is there: no layer of a %s model turns",
+                            kvl_gguf_show(key->s, key->len, shown), l->w->arch->name);
+    }
+    return KVL_OK;
+}
+
 int kvl_load_rope_keys(struct kvl_loader *l)
 {
     struct kvl_rope_keys *r = &l->rope;
     const double base = 10000, one = 1;
     int64_t n_ctx = l->w->hparams.n_ctx_train;
+    if (l->w->arch->nope_step == 1) KVL_TRY(rope_none(l));
     KVL_TRY(rope_scaling(l));
     KVL_TRY(rope_dimensions(l));
     bool given = kvl_gguf_has(l->g, kvl_key_of(l, "rope.scaling.factor"));

@@ -115,6 +115,8 @@ int kvl_load_outer(struct kvl_loader *l)
     KVL_TRY(kvl_take_vector(l, "output_norm.weight", h->n_embd, &w->output_norm));
     if (w->arch->layer_norm)
         KVL_TRY(kvl_take_vector(l, "output_norm.bias", h->n_embd, &w->output_norm_bias));
+    if (w->arch->positions)
+        KVL_TRY(take(l, "position_embd.weight", 1, h->n_ctx_train, h->n_embd, &w->positions));
     w->tied = !kvl_gguf_tensor(l->g, "output.weight");
     w->output = w->embed;
     if (w->tied && !w->arch->untied) return KVL_OK;

@@ -222,6 +222,18 @@ static int planned_check_budget(const struct kvl_planned *p, const struct kvl_sh
     return KVL_OK;
 }
 
+/* One that neither drops nor chooses would be full attention under another name. */
+static int planned_check_positions(const struct kvl_policy *policy, const struct kvl_shape *shape,
+                                   struct kvl_err *err)
+{
+    uint32_t reads = KVL_CAP_EVICTS | KVL_CAP_SELECTS;
+    if (!shape->no_rope || (policy->caps & (reads | KVL_CAP_REPOSITIONS)) != KVL_CAP_REPOSITIONS)
+        return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL,
+                    "changes positions of keys and nothing else, and the keys of this model do not "
+                    "turn with their position; want a model with RoPE");
+}
+
 static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, const char *options,
                         int32_t context_tok, struct kvl_err *err)
 {
@@ -237,6 +249,7 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     }
     KVL_TRY(planned_layers(p, shape, err));
     KVL_TRY(planned_check_budget(p, &p->shape, err));
+    KVL_TRY(planned_check_positions(policy, shape, err));
     struct kvl_plan plan = { .shape = &p->shape,
                              .opts = p->opts,
                              .budget_tok = p->budget_tok,

@@ -63,6 +63,7 @@ static void describe_does(const struct kvl_policy *p, const struct kvl_policy *c
 {
     uint32_t caps = p->caps | card->caps;
     enum kvl_prefill_kind prefill = KVL_MAX(p->prefill, card->prefill);
+    bool moves = caps & KVL_CAP_REPOSITIONS, reads = caps & (KVL_CAP_EVICTS | KVL_CAP_SELECTS);
     const struct {
         bool does;
         const char *text;
@@ -74,7 +75,8 @@ static void describe_does(const struct kvl_policy *p, const struct kvl_policy *c
         { p->observe, "looks at attention weights" },
         { prefill == KVL_PREFILL_OWN, "reads the context itself (prefill=own, always)" },
         { prefill == KVL_PREFILL_EITHER, "can read the context itself (prefill=own)" },
-        { caps & KVL_CAP_REPOSITIONS, "changes positions" },
+        { moves && reads, "changes positions (of keys that turn: with OPT it changes none)" },
+        { moves && !reads, "changes positions (of keys that turn: refused with OPT)" },
         { caps & KVL_CAP_RAGGED, "gives lanes different budgets" },
         { caps & KVL_CAP_ESTIMATES, "estimates a part of what it does not read" },
         { caps & KVL_CAP_TOKENS, "sees the ids of tokens" },

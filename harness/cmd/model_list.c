@@ -30,6 +30,8 @@ static const struct kvl_family families[] = {
     { "GLM-4 of 2024", "chatglm", "glm-4-9b-chat", 40, 2, 128, 6.25, "Q4_K_M", 131072, NULL },
     { "GLM-4-0414", "glm4", "GLM-4-9B-0414", 40, 2, 128, 6.25, "Q4_K_M", 32768, NULL },
     { "Pythia, GPT-NeoX", "gptneox", "pythia-160m", 12, 12, 64, .32, "F16", 2048, NULL },
+    { "OPT but 350M", "opt", "opt-125m", 12, 12, 64, .23, "F16", 2048,
+      "folders only; learned positions" },
     { "gpt-oss", "gpt-oss", "gpt-oss-20b", 24, 8, 64, 12.1, "MXFP4", 131072, "experts; GGUF only" },
 };
 
@@ -37,7 +39,6 @@ static const struct kvl_refused_family refused[] = {
     { "DeepSeek V2, V3, R1", "deepseek2",
       "MLA: one vector for all heads of a layer, values inside of keys, which no cache here "
       "holds" },
-    { "OPT", "opt", "learned positions" },
     { "Llama 4", "llama4", "chunked attention, layers that scale with the position" },
     { "Mamba, RWKV, Jamba", "mamba", "no keys and values, or not in every layer" },
     { "T5, BERT and other encoders", "bert", "they do not continue a text" },

@@ -39,6 +39,7 @@ static const struct rig_desc models[] = {
     { .llama = { .arch = "gptneox", .n_layers = 2, .n_kv_heads = 4, .bias = 0.3f, .seed = 12 } },
     { .llama = { .arch = "gemma2", .n_layers = 4, .tied = true, .seed = 13 } },
     { .llama = { .arch = "gpt-oss", .n_layers = 4, .bias = 0.3f, .seed = 14 } },
+    { .llama = { .arch = "opt", .n_layers = 2, .n_kv_heads = 4, .bias = 0.3f, .seed = 15 } },
 };
 enum { N_PLAIN = 5, N_MODELS = sizeof models / sizeof models[0] };
 
@@ -60,13 +61,17 @@ static bool model_exists(int i)
     return !models[i].path || access(models[i].path, R_OK) == 0;
 }
 
-/* Masks of a prefill and attention sinks do not go together: such a model is refused when it is attached. */
+/* Masks of a prefill and attention sinks do not go together, nor do positions alone and a model whose keys do not
+ * turn: these are refused. */
 static bool model_serves(void **state, int i)
 {
     const struct subject *subject = *state;
     const char *arch = models[i].llama.arch;
-    bool sinks = arch && strcmp(arch, "gpt-oss") == 0;
-    return model_exists(i) && !(sinks && subject->policy->prefill_mask);
+    bool sinks = arch && strcmp(arch, "gpt-oss") == 0, still = arch && strcmp(arch, "opt") == 0;
+    uint32_t reads = subject->policy->caps & (KVL_CAP_EVICTS | KVL_CAP_SELECTS);
+    bool moves = subject->policy->caps & KVL_CAP_REPOSITIONS;
+    return model_exists(i) && !(sinks && subject->policy->prefill_mask) &&
+           !(still && moves && !reads);
 }
 
 static int32_t min_budget(const struct kvl_policy *p, const struct kvl_shape *shape)

@@ -244,6 +244,7 @@ static const struct whole {
     { .m = { .arch = "gemma2", .tied = true } },
     { .m = { .arch = "gemma3", .n_layers = 7, .tied = true } },
     { .m = { .arch = "gpt-oss", .n_ff = 32 } },
+    { .m = { .arch = "opt", .n_kv_heads = 4, .tied = true } },
 };
 
 static void check_whole(const struct whole *c)
@@ -324,6 +325,47 @@ static void test_dynamic(void **state)
     const struct kvl_engine_desc beyond = { .model = r.model, .allow_overlong = true };
     assert_int_equal(kvl_engine_create(&beyond, &e, &r.err), KVL_EMODEL);
     assert_non_null(strstr(r.err.msg, "dynamic NTK"));
+    rig_close(&r);
+}
+
+/* Where keys do not turn, other positions are the same ones: who changes nothing else is refused, and positions end
+ * where the model's table does. */
+static void test_learned_positions(void **state)
+{
+    enum { N = 60, STEPS = 6 };
+    static const char *const places[] = { "positions=in_cache", "positions=original" };
+    struct kvl_registry *reg;
+    struct kvl_planned *planned = NULL;
+    struct kvl_engine *e = NULL;
+    const struct kvl_policy *p;
+    struct kvl_buf file = { 0 };
+    struct rig r;
+    int32_t id[N + STEPS];
+    float *logits[2];
+    (void)state;
+    rig_tokens(id, N + STEPS, 8);
+    gw_llama(&(struct gw_llama){ .arch = "opt", .n_kv_heads = 4, .bias = 0.3f, .n_ctx = 128 },
+             &file);
+    open_file(&r, &file);
+    RIG_OK(&r.err, kvl_registry_create(&reg, &r.err));
+    RIG_OK(&r.err, kvl_registry_find_policy(reg, "self_extend", &p, &r.err));
+    assert_int_equal(kvl_planned_create(p, rig_shape(&r), "", 0, N, &planned, &r.err), KVL_EINVAL);
+    assert_non_null(strstr(r.err.msg, "do not turn with their position"));
+    kvl_err_clear(&r.err);
+    RIG_OK(&r.err, kvl_registry_find_policy(reg, "streaming_llm", &p, &r.err));
+    for (int i = 0; i < 2; i++)
+        logits[i] = rig_run(&r, &(struct rig_run){ .policy = p,
+                                                   .options = places[i],
+                                                   .budget = 24,
+                                                   .id = id,
+                                                   .n_ctx = N,
+                                                   .n_steps = STEPS });
+    rig_expect_near(&r, logits[0], logits[1], STEPS, 1e-5, "ranks in the cache");
+    const struct kvl_engine_desc beyond = { .model = r.model, .allow_overlong = true };
+    assert_int_equal(kvl_engine_create(&beyond, &e, &r.err), KVL_EMODEL);
+    assert_non_null(strstr(r.err.msg, "the model learned 128 positions"));
+    for (int i = 0; i < 2; i++) kvl_free(logits[i]);
+    kvl_registry_destroy(reg);
     rig_close(&r);
 }
 
@@ -498,12 +540,13 @@ static void test_given_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_models),   cmocka_unit_test(test_given_models),
+        cmocka_unit_test(test_whole_models),      cmocka_unit_test(test_given_models),
 #ifndef KVL_TEST_CUDA /* the emulated GPU computes whole models */
-        cmocka_unit_test(test_rope_style),     cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_query_bias),     cmocka_unit_test(test_weight_types),
-        cmocka_unit_test(test_types_of_parts), cmocka_unit_test(test_short_ends),
-        cmocka_unit_test(test_dynamic),        cmocka_unit_test(test_expert_bytes),
+        cmocka_unit_test(test_rope_style),        cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_query_bias),        cmocka_unit_test(test_weight_types),
+        cmocka_unit_test(test_types_of_parts),    cmocka_unit_test(test_short_ends),
+        cmocka_unit_test(test_dynamic),           cmocka_unit_test(test_expert_bytes),
+        cmocka_unit_test(test_learned_positions),
 #endif
     };
     return cmocka_run_group_tests_name("archs", tests, NULL, NULL);

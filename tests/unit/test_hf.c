@@ -102,6 +102,59 @@ static void test_same_logits(void **state)
     }
 }
 
+/* The folder of an OPT, whose table of positions begins with two rows that nothing reads. */
+static void open_opt(struct hw *w, const struct gw_llama *m)
+{
+    static const char *const name[][2] = { { "self_attn.o_proj", "self_attn.out_proj" },
+                                           { "input_layernorm", "self_attn_layer_norm" },
+                                           { "post_attention_layernorm", "final_layer_norm" },
+                                           { "model.norm", "model.decoder.final_layer_norm" },
+                                           { "mlp.up_proj", "fc1" },
+                                           { "mlp.down_proj", "fc2" } };
+    float junk[2 * 64];
+    hw_open(w, m);
+    for (int32_t i = 0; i < w->n; i++)
+        for (size_t k = 0; k < sizeof name / sizeof *name; k++) {
+            char *at = strstr(w->t[i].name, name[k][0]), rest[128];
+            if (!at) continue;
+            snprintf(rest, sizeof rest, "%s", at + strlen(name[k][0]));
+            snprintf(at, sizeof rest - (size_t)(at - w->t[i].name), "%s%s", name[k][1], rest);
+        }
+    struct hw_tensor *t = hw_tensor(w, "model.decoder.embed_positions.weight");
+    struct kvl_buf rows = { 0 };
+    for (int i = 0; i < 2 * 64; i++) junk[i] = 1e4f;
+    gw_raw(&rows, junk, sizeof junk);
+    gw_raw(&rows, t->data.data, t->data.len);
+    kvl_buf_free(&t->data);
+    t->data = rows;
+    t->shape[0] += 2;
+    set(w, "architectures", json_pack("[s]", "OPTForCausalLM"));
+    set(w, "hidden_act", json_null());
+    set(w, "activation_function", json_string("relu"));
+    set(w, "ffn_dim", json_integer(96));
+    set(w, "intermediate_size", json_null());
+}
+
+static void test_opt(void **state)
+{
+    const struct gw_llama m = { .arch = "opt", .bias = 0.3f, .n_kv_heads = 4, .n_ctx = 64 };
+    struct hw w;
+    (void)state;
+    open_opt(&w, &m);
+    hw_save(&w, 1);
+    float *want = logits_of(NULL, &m), *got = logits_of(w.dir, &m);
+    assert_int_equal(memcmp(want, got, sizeof(float) * N_TOK * GW_VOCAB), 0);
+    set(&w, "word_embed_proj_dim", json_integer(32));
+    hw_save(&w, 1);
+    expect_refused(&w, "word_embed_proj_dim 32, want hidden_size 64");
+    set(&w, "do_layer_norm_before", json_false());
+    hw_save(&w, 1);
+    expect_refused(&w, "do_layer_norm_before is not true");
+    kvl_free(want);
+    kvl_free(got);
+    hw_close(&w);
+}
+
 /* config.json by its name, and the folder with a '/': the same. */
 static void test_paths(void **state)
 {
@@ -462,17 +515,12 @@ static void test_safetensors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_logits),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_config_refused),
-        cmocka_unit_test(test_folder_refused),
-        cmocka_unit_test(test_shards_refused),
-        cmocka_unit_test(test_tensors_refused),
-        cmocka_unit_test(test_safetensors),
-        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_same_logits),    cmocka_unit_test(test_opt),
+        cmocka_unit_test(test_paths),          cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_layout),         cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_folder_refused),
+        cmocka_unit_test(test_shards_refused), cmocka_unit_test(test_tensors_refused),
+        cmocka_unit_test(test_safetensors),    cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,6 +102,8 @@ struct kvl_shape {
     /* Of a model, [n_layers]: tokens that a layer reads at most, 0 = all; NULL: all layers read all, as those
      * that a policy sees do. */
     const int32_t *window;
+    bool
+        no_rope; /* no layer's keys turn with their position: what kvl_rotate gives is what it got */
 };
 
 /* ---- context and step ---------------------------------------------------------------------- */
