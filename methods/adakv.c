@@ -25,7 +25,7 @@
  * given; here storage is per kv head.  Its normalisation of scores, off in all its scripts: no.
  * Cost: that of the inner policy and a top-k of H n scores per layer, once.
  */
-#include "wrapped.h"
+#include "kvl/policy.h"
 
 #include <math.h>
 
@@ -89,7 +89,7 @@ static int adakv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     int32_t n_heads = ctx->shape->n_kv_heads, *count;
     bool evicts;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads, &count));
-    KVL_TRY(wrapped_score(ctx, layer, scores, &evicts));
+    KVL_TRY(kvl_inner_even_score(ctx, layer, scores, &evicts));
     int32_t guarded = scores->protect_first + scores->protect_last;
     int32_t b = scores->keep_tok - guarded;
     if (!evicts || b <= 0) return KVL_OK;

@@ -19,7 +19,7 @@
  *            inner policy's
  * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
  */
-#include "wrapped.h"
+#include "kvl/policy.h"
 
 #include <math.h>
 
@@ -65,7 +65,7 @@ static int chunkkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores 
     const struct chunkkv_opts *o = ctx->opts;
     int32_t n_best = 0;
     bool evicts;
-    KVL_TRY(wrapped_score(ctx, layer, scores, &evicts));
+    KVL_TRY(kvl_inner_even_score(ctx, layer, scores, &evicts));
     if (!evicts) return KVL_OK;
     bool scored = o->protected == CHUNKKV_SCORED;
     if (scored && scores->n_tok < o->chunk) return KVL_OK;

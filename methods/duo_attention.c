@@ -22,8 +22,7 @@
  * sink : recent is 1 : 4.  Without a budget: sparsity 0.5, sink 64, recent 256 (deployed; trained with 128
  * and 256).  recent counts the current token.
  */
-#include "head_tables.h"
-
+#include "kvl/head_file.h"
 #include "kvl/policy.h"
 
 #include <math.h>
@@ -202,9 +201,6 @@ static int duo_plan_sizes(struct kvl_plan *plan)
     return KVL_OK;
 }
 
-static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struct kvl_err *err,
-                     float *gate, char *sum);
-
 static int duo_plan_gates(struct kvl_plan *plan)
 {
     struct duo_opts *o = plan->opts;
@@ -217,7 +213,7 @@ static int duo_plan_gates(struct kvl_plan *plan)
     if (o->gates == DUO_TABLE) {
         float *gate = kvl_alloc(duo_lanes(plan->shape), sizeof *gate);
         if (!gate) return kvl_fail(plan->err, KVL_ENOMEM, "no memory for a table of gates");
-        int rc = duo_table(o, plan->shape, plan->err, gate, o->table_sum);
+        int rc = kvl_head_gates(o->table, plan->shape, o->table_sum, plan->err, gate);
         kvl_free(gate);
         return rc;
     }
@@ -238,43 +234,6 @@ static int duo_plan(struct kvl_plan *plan)
 }
 
 /* ---- gates ------------------------------------------------------------------------------------------ */
-
-static int duo_table_lines(struct head_table *t, const struct kvl_shape *sh, float *gate)
-{
-    int32_t layer = 0;
-    for (; head_table_line(t); layer++) {
-        if (layer == sh->n_layers)
-            return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: more than the model's %d layers",
-                            t->path, t->number, sh->n_layers);
-        for (int32_t h = 0; h < sh->n_kv_heads; h++) {
-            double v;
-            KVL_TRY(head_table_number(t, "gate", -1e6, 1e6, &v));
-            *gate++ = (float)v;
-        }
-        if (head_table_more(t))
-            return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: more than the model's %d kv heads",
-                            t->path, t->number, sh->n_kv_heads);
-    }
-    if (layer == sh->n_layers) return KVL_OK;
-    return kvl_fail(t->err, KVL_EINVAL,
-                    "%s: %d lines of gates; the model has %d layers, want a line each", t->path,
-                    layer, sh->n_layers);
-}
-
-static int duo_table(const struct duo_opts *o, const struct kvl_shape *sh, struct kvl_err *err,
-                     float *gate, char *sum)
-{
-    struct head_table t;
-    if (!o->table[0]) {
-        memcpy(gate, sh->tables->gate, duo_lanes(sh) * sizeof *gate);
-        return kvl_table_sum_check(sh->tables->sum, sum, "the model's tables", err);
-    }
-    KVL_TRY(head_table_open(o->table, err, &t));
-    int rc = head_table_sum(&t, sum);
-    if (rc == KVL_OK) rc = duo_table_lines(&t, sh, gate);
-    kvl_buf_free(&t.text);
-    return rc;
-}
 
 /* Of all queries: windowed [n] counts the measure_window queries from a token's own on, all [n] every later
  * one. */
@@ -333,7 +292,7 @@ static int duo_open(struct kvl_pctx *ctx)
     char sum[KVL_OPT_STR_SIZE];
     if (o->gates != DUO_TABLE) return KVL_OK;
     memcpy(sum, o->table_sum, sizeof sum);
-    KVL_TRY(duo_table(o, ctx->shape, ctx->err, state->gate, sum));
+    KVL_TRY(kvl_head_gates(o->table, ctx->shape, sum, ctx->err, state->gate));
     duo_settle(ctx);
     return KVL_OK;
 }

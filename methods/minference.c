@@ -29,7 +29,8 @@
  *
  * A block of queries always reads its own block of keys; the mean of a part of a block is that of its tokens.
  * Heads of a group have patterns of their own.  Where s is below 100 the nearest s diagonals are forced. */
-#include "head_tables.h"
+#include "kvl/head_file.h"
+#include "kvl/policy.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -160,43 +161,37 @@ static void mi_scale(struct mi_head *h, int32_t budget)
 }
 
 /* One line: layer head kind size [size]; sizes of 0 mark heads that were not named. */
-static int mi_table_line(struct head_table *t, const struct kvl_shape *sh, int32_t budget,
+static int mi_table_line(struct kvl_head_file *f, const struct kvl_shape *sh, int32_t budget,
                          struct mi_head *head)
 {
-    int32_t layer = 0, h = 0, kind = 0;
-    char word[HEAD_TABLE_WORD];
-    KVL_TRY(head_table_integer(t, "layer", 0, sh->n_layers - 1, &layer));
-    KVL_TRY(head_table_integer(t, "query head", 0, sh->n_heads - 1, &h));
-    head_table_word(t, word);
-    while (mi_kinds[kind] && strcmp(word, mi_kinds[kind]) != 0) kind++;
-    if (!mi_kinds[kind])
-        return kvl_fail(t->err, KVL_EINVAL,
-                        "%s, line %d: kind \"%s\", want vertical_slash, a_shape or block_sparse",
-                        t->path, t->number, word);
+    int32_t layer = 0, h = 0;
+    KVL_TRY(kvl_head_file_integer(f, "layer", 0, sh->n_layers - 1, &layer));
+    KVL_TRY(kvl_head_file_integer(f, "query head", 0, sh->n_heads - 1, &h));
     struct mi_head *to = &head[(size_t)layer * (size_t)sh->n_heads + (size_t)h];
     if (to->a > 0)
-        return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: layer %d head %d stands twice", t->path,
-                        t->number, layer, h);
-    *to = (struct mi_head){ .kind = kind };
-    KVL_TRY(head_table_integer(t, "size", 1, 1 << 30, &to->a));
-    if (kind != MI_BLOCK_SPARSE) KVL_TRY(head_table_integer(t, "second size", 1, 1 << 30, &to->b));
-    if (head_table_more(t))
-        return kvl_fail(t->err, KVL_EINVAL, "%s, line %d: more behind the sizes of a %s", t->path,
-                        t->number, word);
+        return kvl_fail(f->err, KVL_EINVAL, "%s, line %d: layer %d head %d stands twice", f->path,
+                        f->number, layer, h);
+    KVL_TRY(kvl_head_file_choice(f, "kind", mi_kinds, &to->kind));
+    KVL_TRY(kvl_head_file_integer(f, "size", 1, 1 << 30, &to->a));
+    if (to->kind != MI_BLOCK_SPARSE)
+        KVL_TRY(kvl_head_file_integer(f, "second size", 1, 1 << 30, &to->b));
+    if (kvl_head_file_more(f))
+        return kvl_fail(f->err, KVL_EINVAL, "%s, line %d: more behind the sizes of a %s", f->path,
+                        f->number, mi_kinds[to->kind]);
     mi_scale(to, budget);
     return KVL_OK;
 }
 
-static int mi_table_lines(struct head_table *t, const struct kvl_shape *sh, int32_t budget,
+static int mi_table_lines(struct kvl_head_file *f, const struct kvl_shape *sh, int32_t budget,
                           struct mi_head *head)
 {
-    while (head_table_line(t)) KVL_TRY(mi_table_line(t, sh, budget, head));
+    while (kvl_head_file_line(f)) KVL_TRY(mi_table_line(f, sh, budget, head));
     for (size_t i = 0; i < mi_n_heads(sh); i++)
         if (head[i].a == 0)
             return kvl_fail(
-                t->err, KVL_EINVAL,
+                f->err, KVL_EINVAL,
                 "%s: layer %zu head %zu is missing; want a line for each of %d layers of %d heads",
-                t->path, i / (size_t)sh->n_heads, i % (size_t)sh->n_heads, sh->n_layers,
+                f->path, i / (size_t)sh->n_heads, i % (size_t)sh->n_heads, sh->n_layers,
                 sh->n_heads);
     return KVL_OK;
 }
@@ -208,14 +203,13 @@ static int mi_patterns(const struct mi_opts *o, const struct kvl_shape *sh, int3
     const int32_t size[MI_KINDS][2] = { { o->vertical_size, o->slash_size },
                                         { o->sink, o->local },
                                         { o->block_topk, 0 } };
-    struct head_table t;
+    struct kvl_head_file f;
     for (size_t i = 0; !o->table[0] && i < mi_n_heads(sh); i++)
         head[i] = (struct mi_head){ o->pattern, size[o->pattern][0], size[o->pattern][1] };
     if (!o->table[0]) return KVL_OK;
-    KVL_TRY(head_table_open(o->table, err, &t));
-    int rc = head_table_sum(&t, sum);
-    if (rc == KVL_OK) rc = mi_table_lines(&t, sh, budget, head);
-    kvl_buf_free(&t.text);
+    KVL_TRY(kvl_head_file_open(o->table, sum, err, &f));
+    int rc = mi_table_lines(&f, sh, budget, head);
+    kvl_head_file_close(&f);
     return rc;
 }
 

@@ -29,7 +29,7 @@
  * filter_layers=auto (the papers' sets are of 32 to 80 layers): of all sets that leave at most dense_layers
  * layers dense, the one whose lists hold most attention of the layers that read them, by the tables beside
  * the model's file, else, and with filter_layers=measured, on this context; the rules are in
- * omnikv_filters.h.  dense_layers=auto is what the tables say, for measured ones a quarter of the layers (the
+ * kvl/filters.h.  dense_layers=auto is what the tables say, for measured ones a quarter of the layers (the
  * papers' 8 of 32), at least 2.  report: the filters; of measured ones capture_mean and capture_min of the
  * sparse layers, and capture_own, what a list of their own would have captured.  Below four fifths of it the
  * layers of the model do not share attention, and a note says so.
@@ -42,7 +42,7 @@
  * that shrinks with what is left of the budget leaves room, in which old tokens stay.
  * `last` ranks by exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147
  * below the largest of all heads, rank last. */
-#include "omnikv_filters.h"
+#include "kvl/filters.h"
 
 #include <float.h>
 #include <math.h>
@@ -71,10 +71,10 @@ static const struct kvl_opt omnikv_options[] = {
                 "layers that choose for those behind them, as in 2+8+18 (official: "
                 "do_select_layers \"2,8,18\" of 32); auto = by the model's tables (kvlab tables), "
                 "without them measured; measured = by captured attention on this context"),
-    KVL_ROW_INT(omnikv_opts, dense_layers, "auto", 1, OMNIKV_MAX_LAYERS,
+    KVL_ROW_INT(omnikv_opts, dense_layers, "auto", 1, KVL_FILTER_MAX_LAYERS,
                 "most layers left dense when filters are not given; auto = of the model's tables, "
                 "without them max(2, layers / 4)"),
-    KVL_ROW_INT(omnikv_opts, num_wait_load_layers, "auto", 0, OMNIKV_MAX_LAYERS,
+    KVL_ROW_INT(omnikv_opts, num_wait_load_layers, "auto", 0, KVL_FILTER_MAX_LAYERS,
                 "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
                 "layers on, else 0"),
     KVL_ROW_STR(omnikv_opts, num_of_selected_tokens, "auto",
@@ -99,18 +99,17 @@ static const struct kvl_opt omnikv_options[] = {
     { 0 },
 };
 
-struct omnikv_layer {
-    int32_t filter;      /* the layer whose list it reads; -1: dense */
-    int32_t first, last; /* of a filter: the layers that read its list; else -1 */
-    int32_t tag, n_list; /* of a filter: step + 1 and length of the list at hand, 0 = none */
-    float capture, own;  /* of a sparse layer, measured */
+/* Of a filter: step + 1 and length of the list at hand, 0 = none. */
+struct omnikv_bank {
+    int32_t tag, n_list;
 };
 
 struct omnikv_state {
     int64_t n_steps, n_over; /* n_over: the tail alone was longer than the budget */
     int64_t n_filtered, n_loads, n_listed, n_hits;
     double loaded_bytes;
-    struct omnikv_layer layer[];
+    struct omnikv_bank bank[KVL_FILTER_MAX_LAYERS];
+    struct kvl_filter_role role[]; /* [n_layers] */
 };
 
 /* ---- plan ---------------------------------------------------------------------------------- */
@@ -162,22 +161,26 @@ static int omnikv_plan_tokens(struct kvl_plan *plan)
 static int omnikv_plan(struct kvl_plan *plan)
 {
     struct omnikv_opts *o = plan->opts;
-    uint8_t has_rows[OMNIKV_MAX_LAYERS] = { 0 };
+    int32_t window = omnikv_windowed(o) ? o->window_size : 0;
+    uint8_t *has_rows;
     KVL_TRY(omnikv_plan_tokens(plan));
-    o->fallback = strcmp(o->filter_layers, "auto") == 0 && !plan->shape->tables;
-    KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
-                               o->table_sum, &o->measured, has_rows));
+    KVL_TRY(kvl_plan_filters(plan,
+                             &(struct kvl_filter_options){ .filter_layers = o->filter_layers,
+                                                           .table_sum = o->table_sum,
+                                                           .wait = &o->num_wait_load_layers,
+                                                           .dense = &o->dense_layers,
+                                                           .measured = &o->measured,
+                                                           .fallback = &o->fallback },
+                             &has_rows));
     if (o->offload) /* room for a list; which layers go is said when their filters are known */
         KVL_TRY(kvl_plan_offload(
             plan,
             &(struct kvl_offload){ .unit_tok = 1,
                                    .cache_tok = omnikv_most(o, plan->budget_tok, plan->context_tok),
                                    .context_only = true }));
-    int32_t window = omnikv_windowed(o) ? o->window_size : 0;
-    int32_t observed = KVL_MAX(window, o->measured ? OMNIKV_MEASURE : 0);
-    if (observed > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, observed));
-    plan->state_bytes =
-        sizeof(struct omnikv_state) + (size_t)plan->shape->n_layers * sizeof(struct omnikv_layer);
+    if (window > 0) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, window));
+    plan->state_bytes = sizeof(struct omnikv_state) +
+                        (size_t)plan->shape->n_layers * sizeof(struct kvl_filter_role);
     /* In one piece, of as many tokens as there are: the context may be longer than was planned. */
     struct kvl_meta_desc heads = { .unit = KVL_META_PAGE,
                                    .unit_tok = 1,
@@ -201,50 +204,24 @@ static int32_t omnikv_k(const struct kvl_pctx *ctx, int32_t pos)
     return omnikv_most(ctx->opts, ctx->budget_tok - (pos - ctx->context_tok), ctx->context_tok);
 }
 
-static int omnikv_assign(const struct kvl_pctx *ctx, const uint8_t *is_filter)
+/* With offload the context of the layers that read lists goes to the host. */
+static int omnikv_host(const struct kvl_pctx *ctx)
 {
-    const struct omnikv_opts *o = ctx->opts;
-    struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
-    uint8_t reads_list[OMNIKV_MAX_LAYERS] = { 0 };
-    for (int32_t l = 0, filter = -1; l < ctx->shape->n_layers; l++) {
-        if (is_filter[l]) filter = l;
-        bool sparse = filter >= 0 && l - filter > o->num_wait_load_layers;
-        layer[l].filter = sparse ? filter : -1;
-        layer[l].first = layer[l].last = -1;
-        if (!sparse) continue;
-        if (layer[filter].first < 0) layer[filter].first = l;
-        layer[filter].last = l;
-        reads_list[l] = 1;
-    }
-    return o->offload ? kvl_offload_layers(ctx, reads_list) : KVL_OK;
+    const struct kvl_filter_role *role = ((const struct omnikv_state *)ctx->state)->role;
+    uint8_t reads_list[KVL_FILTER_MAX_LAYERS];
+    if (!((const struct omnikv_opts *)ctx->opts)->offload) return KVL_OK;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++)
+        reads_list[l] = role[l].filter >= 0 && role[l].filter != l;
+    return kvl_offload_layers(ctx, reads_list);
 }
 
 static int omnikv_open(struct kvl_pctx *ctx)
 {
     const struct omnikv_opts *o = ctx->opts;
-    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    struct omnikv_state *state = ctx->state;
     if (o->measured) return KVL_OK;
-    KVL_TRY(omnikv_parse_filters(o->filter_layers, ctx->shape, is_filter, ctx->err));
-    return omnikv_assign(ctx, is_filter);
-}
-
-static int omnikv_measure(const struct kvl_pctx *ctx)
-{
-    const struct omnikv_opts *o = ctx->opts;
-    size_t n_layers = (size_t)ctx->shape->n_layers;
-    struct omnikv_layer *layer = ((struct omnikv_state *)ctx->state)->layer;
-    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
-    float *capture;
-    KVL_TRY(kvl_scratch_get(ctx, n_layers * n_layers, &capture));
-    KVL_TRY(omnikv_capture(ctx, ctx->context_tok, omnikv_k(ctx, ctx->context_tok), capture));
-    KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
-    KVL_TRY(omnikv_assign(ctx, is_filter));
-    for (size_t l = 0; l < n_layers; l++) {
-        if (layer[l].filter < 0) continue;
-        layer[l].capture = capture[(size_t)layer[l].filter * n_layers + l];
-        layer[l].own = capture[l * n_layers + l];
-    }
-    return KVL_OK;
+    KVL_TRY(kvl_filter_roles(ctx, o->filter_layers, o->num_wait_load_layers, state->role));
+    return omnikv_host(ctx);
 }
 
 /* ---- what window queries gave ---------------------------------------------------------------- */
@@ -284,11 +261,16 @@ static int omnikv_fill_window(const struct kvl_pctx *ctx, int32_t layer)
 static int omnikv_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct omnikv_opts *o = ctx->opts;
-    const struct omnikv_state *state = ctx->state;
+    struct omnikv_state *state = ctx->state;
+    int32_t n = ctx->context_tok;
     if (layer < ctx->shape->n_layers - 1) return KVL_OK;
-    if (o->measured) KVL_TRY(omnikv_measure(ctx));
+    if (o->measured) {
+        KVL_TRY(kvl_filter_measure(ctx, n, omnikv_k(ctx, n), o->num_wait_load_layers,
+                                   o->dense_layers, state->role));
+        KVL_TRY(omnikv_host(ctx));
+    }
     for (int32_t l = 0; omnikv_windowed(o) && l < ctx->shape->n_layers; l++)
-        if (state->layer[l].first >= 0) KVL_TRY(omnikv_fill_window(ctx, l));
+        if (state->role[l].first >= 0) KVL_TRY(omnikv_fill_window(ctx, l));
     return KVL_OK;
 }
 
@@ -412,7 +394,8 @@ static int omnikv_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
 /* A list in the making. */
 struct omnikv_list {
     const struct kvl_step *step;
-    struct omnikv_layer *layer;
+    const struct kvl_filter_role *role;
+    struct omnikv_bank *bank;
     float *rows;   /* the layer's table */
     float *score;  /* [context_tok] */
     int32_t *item; /* [n] tokens of the context, then the tail */
@@ -427,9 +410,9 @@ static float *omnikv_tag(const struct kvl_pctx *ctx, const struct omnikv_list *l
 /* Lazy: the old list, cut to its best. */
 static int omnikv_keep_old(const struct kvl_pctx *ctx, struct omnikv_list *list)
 {
-    list->n = KVL_MIN(list->n, list->layer->n_list);
+    list->n = KVL_MIN(list->n, list->bank->n_list);
     for (int32_t t = 0; t < ctx->context_tok; t++) {
-        bool old = (int32_t)*omnikv_tag(ctx, list, t) == list->layer->tag;
+        bool old = (int32_t)*omnikv_tag(ctx, list, t) == list->bank->tag;
         list->score[t] = old ? KVL_MAX(list->score[t], -FLT_MAX) : -INFINITY;
     }
     KVL_TRY(kvl_topk(ctx, list->score, 1, ctx->context_tok, list->n, list->item));
@@ -442,8 +425,8 @@ static int omnikv_load(const struct kvl_pctx *ctx, const struct omnikv_list *lis
 {
     const struct omnikv_opts *o = ctx->opts;
     struct omnikv_state *state = ctx->state;
-    double lanes = (double)(list->layer->last - list->layer->first + 1) * ctx->shape->n_kv_heads;
-    for (int32_t l = list->layer->first; o->offload && l <= list->layer->last; l++)
+    double lanes = (double)(list->role->last - list->role->first + 1) * ctx->shape->n_kv_heads;
+    for (int32_t l = list->role->first; o->offload && l <= list->role->last; l++)
         for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
             KVL_TRY(kvl_prefetch(ctx, l, h, list->item, list->n));
     state->n_loads++;
@@ -454,22 +437,22 @@ static int omnikv_load(const struct kvl_pctx *ctx, const struct omnikv_list *lis
 }
 
 /* Loads a new list, or lets a lazy one stay. */
-static int omnikv_bank(const struct kvl_pctx *ctx, struct omnikv_list *list)
+static int omnikv_fetch(const struct kvl_pctx *ctx, struct omnikv_list *list)
 {
     const struct omnikv_opts *o = ctx->opts;
-    struct omnikv_layer *layer = list->layer;
+    struct omnikv_bank *bank = list->bank;
     int32_t both = 0;
-    for (int32_t i = 0; layer->tag > 0 && i < list->n; i++)
-        both += (int32_t)*omnikv_tag(ctx, list, list->item[i]) == layer->tag;
-    int32_t either = list->n + layer->n_list - both;
+    for (int32_t i = 0; bank->tag > 0 && i < list->n; i++)
+        both += (int32_t)*omnikv_tag(ctx, list, list->item[i]) == bank->tag;
+    int32_t either = list->n + bank->n_list - both;
     ((struct omnikv_state *)ctx->state)->n_filtered++;
-    if (o->lazy && layer->tag > 0 && both > o->lazy_overlap * either)
+    if (o->lazy && bank->tag > 0 && both > o->lazy_overlap * either)
         KVL_TRY(omnikv_keep_old(ctx, list));
     else
         KVL_TRY(omnikv_load(ctx, list, both));
-    layer->tag = list->step->index + 1;
-    layer->n_list = list->n;
-    for (int32_t i = 0; i < list->n; i++) *omnikv_tag(ctx, list, list->item[i]) = (float)layer->tag;
+    bank->tag = list->step->index + 1;
+    bank->n_list = list->n;
+    for (int32_t i = 0; i < list->n; i++) *omnikv_tag(ctx, list, list->item[i]) = (float)bank->tag;
     return KVL_OK;
 }
 
@@ -486,9 +469,9 @@ static int omnikv_open_list(const struct kvl_pctx *ctx, struct omnikv_list *list
     KVL_TRY(kvl_topk(ctx, list->score, 1, searched, k - forced, list->item));
     KVL_TRY(kvl_look(ctx));
     for (int32_t i = 0; i < forced; i++) list->item[k - forced + i] = searched + i;
-    KVL_TRY(omnikv_bank(ctx, list));
+    KVL_TRY(omnikv_fetch(ctx, list));
     for (int32_t i = 0; i < tail; i++) list->item[list->n + i] = ctx->context_tok + i;
-    return kvl_select_ahead(ctx, list->step, list->layer->first, list->layer->last, list->item,
+    return kvl_select_ahead(ctx, list->step, list->role->first, list->role->last, list->item,
                             list->n + tail);
 }
 
@@ -499,9 +482,11 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     struct omnikv_state *state = ctx->state;
     struct kvl_meta_view rows;
     (void)n; /* a dense layer reads every position */
-    if (state->layer[step->layer].first < 0) return KVL_OK;
+    if (state->role[step->layer].first < 0) return KVL_OK;
     KVL_TRY(kvl_look(ctx));
-    struct omnikv_list list = { .step = step, .layer = &state->layer[step->layer] };
+    struct omnikv_list list = { .step = step,
+                                .role = &state->role[step->layer],
+                                .bank = &state->bank[step->layer] };
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->context_tok, &list.score));
     KVL_TRY(kvl_meta_read(ctx, o->table, step->layer, omnikv_windowed(o) ? ctx->context_tok : 0,
                           &rows));
@@ -513,10 +498,11 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 static int omnikv_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 {
     struct omnikv_state *state = ctx->state;
-    const struct omnikv_layer *layer = &state->layer[step->layer];
+    const struct kvl_filter_role *role = &state->role[step->layer];
+    bool reads = role->filter >= 0 && role->filter != step->layer;
     state->n_steps += step->layer == 0;
     state->n_over += step->layer == 0 && step->pos - ctx->context_tok >= ctx->budget_tok;
-    return (layer->filter < 0 ? KVL_DENSE : KVL_SELECT) | (layer->first < 0 ? KVL_UNOBSERVED : 0);
+    return (reads ? KVL_SELECT : KVL_DENSE) | (role->first < 0 ? KVL_UNOBSERVED : 0);
 }
 
 /* The engine asks only where no filter layer has opened a list, and each of them does. */
@@ -537,7 +523,7 @@ static int omnikv_report_filters(const struct kvl_pctx *ctx, struct kvl_report *
     int32_t n = 0;
     for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
         char name[] = "filter_0000";
-        if (state->layer[l].first < 0) continue;
+        if (state->role[l].first < 0) continue;
         for (int32_t i = 10, v = n++; i > 6; i--, v /= 10) name[i] = (char)('0' + v % 10);
         KVL_TRY(kvl_report_num(r, name, l));
     }
@@ -561,26 +547,19 @@ static int omnikv_report_tail(const struct kvl_pctx *ctx, struct kvl_report *r)
 static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
     const struct omnikv_state *state = ctx->state;
-    double capture = 0, own = 0, least = 1, n_sparse = 0;
+    const struct kvl_filter_sums sum = kvl_filter_sum(ctx, state->role);
     double steps = (double)KVL_MAX(1, state->n_steps), loads = (double)state->n_loads;
     const struct omnikv_opts *o = ctx->opts;
     bool measured = o->measured, ran = state->n_steps > 0;
-    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
-        if (state->layer[l].filter < 0) continue;
-        n_sparse++;
-        capture += (double)state->layer[l].capture;
-        own += (double)state->layer[l].own;
-        least = KVL_MIN(least, (double)state->layer[l].capture);
-    }
     const struct {
         const char *name;
         double value;
         bool known;
     } rows[] = {
-        { "host_share", n_sparse / ctx->shape->n_layers, true },
-        { "capture_mean", capture / n_sparse, measured },
-        { "capture_min", least, measured },
-        { "capture_own", own / n_sparse, measured },
+        { "host_share", sum.n / ctx->shape->n_layers, true },
+        { "capture_mean", sum.capture / sum.n, measured },
+        { "capture_min", sum.least, measured },
+        { "capture_own", sum.own / sum.n, measured },
         { "bank_calls_per_tok", loads / steps, ran },
         { "bank_bytes_per_tok", state->loaded_bytes / steps, ran },
         { "bank_skipped_share", 1 - loads / (double)KVL_MAX(1, state->n_filtered), ran },
@@ -590,8 +569,8 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].known) KVL_TRY(kvl_report_num(r, rows[i].name, rows[i].value));
     KVL_TRY(omnikv_report_tail(ctx, r));
-    KVL_TRY(omnikv_report_source(ctx->shape, o->filter_layers, o->table_sum, o->fallback, r));
-    if (!measured || capture >= OMNIKV_SHARED * own) return KVL_OK;
+    KVL_TRY(kvl_filter_note(ctx, r, o->filter_layers, o->table_sum, o->fallback));
+    if (!measured || sum.capture >= OMNIKV_SHARED * sum.own) return KVL_OK;
     return kvl_report_note(r, "layers behind its filters keep {capture_mean%} of their attention "
                               "in this model (lists of their own: {capture_own%})");
 }

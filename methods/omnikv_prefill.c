@@ -10,14 +10,16 @@
  * Layers before the first filter, filters and num_wait_load_layers behind each are dense, as in omnikv.
  * filter_layers=auto takes those of the tables beside the model's file; without tables, and with
  * filter_layers=measured, they are measured on the first chunk, which every layer reads densely, having
- * nothing before it: by its last 32 queries.  The rules are in omnikv_filters.h.
+ * nothing before it: by its last 32 queries.  The rules are in kvl/filters.h.
  *
  * Decoding is dense: what is lost is lost by the prefill alone.
  * Budget B: a query of a sparse layer reads at most B tokens, the chunk included: chunk = B / (1 + r), in
  * whole 64s from 64 on, k = B - chunk.  Without a budget: chunks of 1024, r = 1.  B >= context: one chunk.
  *
  * The score of a chunk, the spread of its queries and r = 1 are ours: no code of such a prefill is published. */
-#include "omnikv_filters.h"
+#include "kvl/filters.h"
+
+#include <string.h>
 
 enum { OKP_CHUNK = 1024, OKP_ALIGN = 64 };
 
@@ -39,10 +41,10 @@ static const struct kvl_opt okp_options[] = {
                 "layers that choose for those behind them, as in 2+8+18; auto = by the model's "
                 "tables (kvlab tables), without them measured; measured = by captured attention on "
                 "the first chunk"),
-    KVL_ROW_INT(okp_opts, dense_layers, "auto", 1, OMNIKV_MAX_LAYERS,
+    KVL_ROW_INT(okp_opts, dense_layers, "auto", 1, KVL_FILTER_MAX_LAYERS,
                 "most layers left dense when filters are not given; auto = of the model's tables, "
                 "without them max(2, layers / 4)"),
-    KVL_ROW_INT(okp_opts, num_wait_load_layers, "auto", 0, OMNIKV_MAX_LAYERS,
+    KVL_ROW_INT(okp_opts, num_wait_load_layers, "auto", 0, KVL_FILTER_MAX_LAYERS,
                 "dense layers behind a filter; auto = 1 from 16 layers on, else 0 (official: 1)"),
     KVL_ROW_FLOAT(okp_opts, r, "1", 0.01, 100,
                   "selected tokens / tokens of a chunk, where one of them is auto"),
@@ -65,12 +67,9 @@ struct okp_state {
     bool known;     /* the filters */
     int32_t n_list; /* of the chunk at hand, by the latest filter */
     int64_t n_chunks;
-    double capture, own, n_sparse; /* sums over sparse layers */
-    int8_t kind[OMNIKV_MAX_LAYERS];
+    struct kvl_filter_role role[KVL_FILTER_MAX_LAYERS];
     int32_t list[]; /* [k] */
 };
-
-enum { OKP_DENSE = 0, OKP_FILTER, OKP_SPARSE };
 
 /* ---- plan ---------------------------------------------------------------------------------- */
 
@@ -106,30 +105,22 @@ static int okp_plan_sizes(struct kvl_plan *plan)
     return KVL_OK;
 }
 
-/* Marks filters, dense and sparse layers. */
-static void okp_assign(const struct kvl_shape *sh, int32_t wait, const uint8_t *is_filter,
-                       int8_t *kind)
-{
-    for (int32_t l = 0, filter = -1; l < sh->n_layers; l++) {
-        if (is_filter[l]) filter = l;
-        kind[l] = is_filter[l]                       ? OKP_FILTER
-                  : filter >= 0 && l - filter > wait ? OKP_SPARSE
-                                                     : OKP_DENSE;
-    }
-}
-
 static int okp_plan(struct kvl_plan *plan)
 {
     struct okp_opts *o = plan->opts;
-    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    uint8_t *may_be;
     if (!plan->own_prefill)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "prefill: shared; omnikv_prefill is a prefill, want own");
     KVL_TRY(okp_plan_sizes(plan));
-    o->fallback = strcmp(o->filter_layers, "auto") == 0 && !plan->shape->tables;
-    KVL_TRY(omnikv_plan_layers(plan, o->filter_layers, &o->num_wait_load_layers, &o->dense_layers,
-                               o->table_sum, &o->measured, is_filter));
-    if (o->measured) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, OMNIKV_MEASURE));
+    KVL_TRY(kvl_plan_filters(plan,
+                             &(struct kvl_filter_options){ .filter_layers = o->filter_layers,
+                                                           .table_sum = o->table_sum,
+                                                           .wait = &o->num_wait_load_layers,
+                                                           .dense = &o->dense_layers,
+                                                           .measured = &o->measured,
+                                                           .fallback = &o->fallback },
+                             &may_be));
     o->room = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
     plan->state_bytes = sizeof(struct okp_state) + (size_t)o->room * sizeof(int32_t);
     return KVL_OK;
@@ -141,12 +132,9 @@ static int okp_open(struct kvl_pctx *ctx)
 {
     const struct okp_opts *o = ctx->opts;
     struct okp_state *state = ctx->state;
-    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
+    state->known = !o->measured;
     if (o->measured) return KVL_OK;
-    KVL_TRY(omnikv_parse_filters(o->filter_layers, ctx->shape, is_filter, ctx->err));
-    okp_assign(ctx->shape, o->num_wait_load_layers, is_filter, state->kind);
-    state->known = true;
-    return KVL_OK;
+    return kvl_filter_roles(ctx, o->filter_layers, o->num_wait_load_layers, state->role);
 }
 
 /* The first chunk of n tokens has gone through all layers. */
@@ -154,27 +142,26 @@ static int okp_measure(const struct kvl_pctx *ctx, int32_t n)
 {
     const struct okp_opts *o = ctx->opts;
     struct okp_state *state = ctx->state;
-    size_t n_layers = (size_t)ctx->shape->n_layers;
-    uint8_t is_filter[OMNIKV_MAX_LAYERS] = { 0 };
-    float *capture;
-    KVL_TRY(kvl_scratch_get(ctx, n_layers * n_layers, &capture));
     /* No more than a quarter of the chunk, or lists would hold all that there is. */
     int32_t k = KVL_MAX(1, KVL_MIN(o->num_of_selected_tokens, n / 4));
-    KVL_TRY(omnikv_capture(ctx, n, k, capture));
-    KVL_TRY(omnikv_choose(ctx, capture, o->num_wait_load_layers, o->dense_layers, is_filter));
-    okp_assign(ctx->shape, o->num_wait_load_layers, is_filter, state->kind);
-    for (size_t l = 0, filter = 0; l < n_layers; l++) {
-        if (is_filter[l]) filter = l;
-        if (state->kind[l] != OKP_SPARSE) continue;
-        state->n_sparse++;
-        state->capture += (double)capture[filter * n_layers + l];
-        state->own += (double)capture[l * n_layers + l];
-    }
     state->known = true;
-    return KVL_OK;
+    return kvl_filter_measure(ctx, n, k, o->num_wait_load_layers, o->dense_layers, state->role);
 }
 
 /* ---- a chunk ------------------------------------------------------------------------------------ */
+
+/* The largest weight of any head on each of the first n_out of n positions. */
+static int okp_max(const struct kvl_pctx *ctx, const float *probs, int32_t n, int32_t n_out,
+                   float *most)
+{
+    return ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = most,
+                                                                   .x = probs,
+                                                                   .x_stride = (size_t)n,
+                                                                   .n = n_out,
+                                                                   .n_heads = ctx->shape->n_heads,
+                                                                   .n_kv_heads = 1,
+                                                                   .reduce = KVL_REDUCE_MAX });
+}
 
 /* score [step->pos]: what the chunk's queries put on the tokens before it. */
 static int okp_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -192,7 +179,7 @@ static int okp_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
                          : (int32_t)((int64_t)i * step->n_tok / n_queries) - 1;
         int32_t n = step->pos + at + 1;
         KVL_TRY(kvl_mask_weights(ctx, step, q, at, probs, n));
-        KVL_TRY(omnikv_reduce(ctx, most, probs, (size_t)n, step->pos, KVL_REDUCE_MAX));
+        KVL_TRY(okp_max(ctx, probs, n, step->pos, most));
         KVL_TRY(
             ctx->ops->add(&(struct kvl_add_args){ .y = score, .x = most, .n = (size_t)step->pos }));
     }
@@ -224,8 +211,9 @@ static int okp_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
     state->n_chunks += step->layer == 0;
     if (step->pos == 0) return KVL_OK;
     if (!state->known) KVL_TRY(okp_measure(ctx, step->pos));
-    if (state->kind[step->layer] == OKP_FILTER) return okp_filter(ctx, step, q);
-    if (state->kind[step->layer] == OKP_DENSE) return KVL_OK;
+    int32_t filter = state->role[step->layer].filter;
+    if (filter == step->layer) return okp_filter(ctx, step, q);
+    if (filter < 0) return KVL_OK;
     return kvl_mask_tokens(mask, -1, state->list, state->n_list);
 }
 
@@ -233,21 +221,19 @@ static int okp_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
     const struct okp_opts *o = ctx->opts;
     const struct okp_state *state = ctx->state;
-    int32_t n = 0, sparse = 0;
-    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
-        n += state->kind[l] == OKP_FILTER;
-        sparse += state->kind[l] == OKP_SPARSE;
-    }
+    const struct kvl_filter_sums sum = kvl_filter_sum(ctx, state->role);
+    int32_t n = 0;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) n += state->role[l].filter == l;
     KVL_TRY(kvl_report_num(r, "chunks", (double)state->n_chunks));
     KVL_TRY(kvl_report_num(r, "r", (double)o->num_of_selected_tokens / o->chunk));
     if (!state->known)
         return kvl_report_note(r, "the context is one chunk, which every layer reads densely");
     KVL_TRY(kvl_report_num(r, "filters", n));
-    KVL_TRY(kvl_report_num(r, "sparse_share", (double)sparse / ctx->shape->n_layers));
-    KVL_TRY(omnikv_report_source(ctx->shape, o->filter_layers, o->table_sum, o->fallback, r));
-    if (state->n_sparse < 1) return KVL_OK;
-    KVL_TRY(kvl_report_num(r, "capture_mean", state->capture / state->n_sparse));
-    return kvl_report_num(r, "capture_own", state->own / state->n_sparse);
+    KVL_TRY(kvl_report_num(r, "sparse_share", sum.n / ctx->shape->n_layers));
+    KVL_TRY(kvl_filter_note(ctx, r, o->filter_layers, o->table_sum, o->fallback));
+    if (!o->measured) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "capture_mean", sum.capture / sum.n));
+    return kvl_report_num(r, "capture_own", sum.own / sum.n);
 }
 
 static const struct kvl_policy omnikv_prefill = {

@@ -19,8 +19,8 @@
  *             number, and uniform where the last layer would keep less than the window (with its window
  *             of 64: at most budgets below 1280)
  * Budget B: C = B - 1 tokens of the context and the current one, as the mean of all layers (strict). */
+#include "kvl/policy.h"
 #include "pyramidkv_caps.h"
-#include "wrapped.h"
 
 struct pyramidkv_opts {
     int32_t schedule, beta;
@@ -41,7 +41,7 @@ static int pyramidkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_score
 {
     const struct pyramidkv_opts *o = ctx->opts;
     bool evicts;
-    KVL_TRY(wrapped_score(ctx, layer, scores, &evicts));
+    KVL_TRY(kvl_inner_even_score(ctx, layer, scores, &evicts));
     if (!evicts) return KVL_OK;
     const struct pyramid p = { .schedule = (enum pyramid_schedule)o->schedule,
                                .n_layers = ctx->shape->n_layers,

@@ -19,7 +19,7 @@
  * is always read.  Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B: index bytes
  * are counted beside attended tokens here and not as such.
  */
-#include "window_scores.h"
+#include "kvl/policy.h"
 
 #include <math.h>
 
@@ -150,13 +150,13 @@ static int rocket_filter(const struct kvl_pctx *ctx, int32_t layer, const struct
 static int rocket_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct rocket_opts *o = ctx->opts;
-    struct window_scores window = { .window = o->window,
-                                    .kernel = o->kernel,
-                                    .reduce = KVL_REDUCE_SUM };
+    struct kvl_window_scores window = { .window = o->window,
+                                        .kernel = o->kernel,
+                                        .reduce = KVL_REDUCE_SUM };
     scores->keep_tok = o->stage1_tok;
     scores->protect_last = o->window;
     if (scores->n_tok <= o->stage1_tok) return KVL_OK;
-    KVL_TRY(window_scores(ctx, layer, &window, scores->score, scores->n_tok));
+    KVL_TRY(kvl_obs_window_scores(ctx, layer, &window, scores->score, scores->n_tok));
     if (!o->multi_turn) return KVL_OK;
     scores->keep_tok = scores->n_tok;
     return rocket_filter(ctx, layer, scores);

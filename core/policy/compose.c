@@ -281,6 +281,20 @@ int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores
     return KVL_OK;
 }
 
+int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores,
+                         bool *evicts)
+{
+    KVL_TRY(kvl_inner_score(ctx, layer, scores));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        if (scores->keep_lane[h] >= 0)
+            return kvl_fail(ctx->err, KVL_EINVAL,
+                            "the inner policy gives its lanes budgets of its own (%d tokens to kv "
+                            "head %d); want one that keeps as many everywhere",
+                            scores->keep_lane[h], h);
+    *evicts = scores->keep_tok < scores->n_tok;
+    return KVL_OK;
+}
+
 int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, struct kvl_sel *sel)
 {

@@ -66,12 +66,17 @@ static void test_sizes(void **state)
 static void test_layers(void **state)
 {
     static const char want[] = "DDDDSSSSDDSSSSSSSSDDSSSSSSSSSSSS";
-    uint8_t is_filter[32] = { [2] = 1, [8] = 1, [18] = 1 };
-    int8_t kind[32];
+    struct kvl_filter_role role[32];
+    struct kvl_err no;
     (void)state;
-    okp_assign(&shape32, 1, is_filter, kind);
-    for (int l = 0; l < 32; l++) assert_int_equal(kind[l] == OKP_SPARSE, want[l] == 'S');
-    assert_int_equal(kind[8], OKP_FILTER);
+    RIG_OK(&no, kvl_filter_roles(&(struct kvl_pctx){ .shape = &shape32, .err = &no }, "2+8+18", 1,
+                                 role));
+    for (int l = 0; l < 32; l++)
+        assert_int_equal(role[l].filter >= 0 && role[l].filter != l, want[l] == 'S');
+    assert_int_equal(role[8].filter, 8);
+    assert_int_equal(role[8].first, 10);
+    assert_int_equal(role[8].last, 17);
+    assert_int_equal(role[9].filter, -1);
     /* The refusal asked for 32 to 31 dense layers. */
     struct okp_opts o;
     struct kvl_err err;
@@ -241,15 +246,15 @@ static int measured_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(okp_prefill_mask(ctx, step, q, mask));
     if (!first) return KVL_OK;
     for (int l = 0; l < M_LAYERS; l++) {
-        set |= s->kind[l] == OKP_FILTER ? 1u << l : 0;
-        if (s->kind[l] == OKP_SPARSE) own += c[l][l];
+        set |= s->role[l].filter == l ? 1u << l : 0;
+        if (s->role[l].filter >= 0 && s->role[l].filter != l) own += c[l][l];
     }
     for (unsigned other = 1; other < 1u << M_LAYERS; other++)
         best = fmax(best, set_value(c, other, &sparse));
     double got = set_value(c, set, &of_best);
     if (got < best - 1e-4) fail_msg("filters %x capture %g, the best %g", set, got, best);
-    assert_true(fabs(s->capture - of_best) < 1e-4);
-    assert_true(fabs(s->own - own) < 1e-4);
+    assert_true(fabs(kvl_filter_sum(ctx, s->role).capture - of_best) < 1e-4);
+    assert_true(fabs(kvl_filter_sum(ctx, s->role).own - own) < 1e-4);
     was_measured = true;
     return KVL_OK;
 }

@@ -50,6 +50,17 @@ KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int3
  * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
                                 const float **mass, int32_t *n_tok);
+/* How that mass becomes scores (SnapKV, section 4): reduced over the query heads of a kv head and pooled along the
+ * tokens. */
+struct kvl_window_scores {
+    int32_t window, kernel; /* queries; width of the pooling, odd */
+    bool average;           /* pooling: mean, else maximum */
+    bool pool_first;        /* before the reduction */
+    enum kvl_reduce reduce;
+};
+/* score [n_kv_heads][n_tok] of the tokens before the window; what stands for the window's is left as it is. */
+KVL_API int kvl_obs_window_scores(const struct kvl_pctx *ctx, int32_t layer,
+                                  const struct kvl_window_scores *w, float *score, int32_t n_tok);
 /* The weights of one query of that window, by its distance from the newest (0): probs
  * [n_heads][n_tok], zero behind the query.  Not cached. */
 KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back,

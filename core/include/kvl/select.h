@@ -155,6 +155,10 @@ struct kvl_composed;
  * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
 /* KVL_EINVAL when the inner one keeps everything although its budget is less. */
 KVL_API int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
+/* The same of an inner one that keeps as many in every lane, since the outer one says how many; KVL_EINVAL for
+ * another.  *evicts: something is to be left out. */
+KVL_API int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer,
+                                 struct kvl_scores *scores, bool *evicts);
 /* A selection that the inner one shared with this layer or step is there without asking it. */
 KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, struct kvl_sel *sel);
