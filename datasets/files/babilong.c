@@ -310,7 +310,7 @@ struct babilong_opts {
 };
 
 static const struct kvl_opt babilong_options[] = {
-    KVL_ROWS_OPTIONS(kvl_rows_opts, "qa1", babilong_names),
+    KVL_ROWS_OPTIONS(kvl_rows_opts, "qa1", babilong_names, "middle"),
     { .name = "size",
       .type = KVL_OPT_STR,
       .off = offsetof(struct babilong_opts, size),

@@ -28,7 +28,7 @@ static const struct kvl_rows_kind clongeval_kind = {
     .keep = { "id", "query", "answer" },
 };
 
-KVL_ROWS_TASK(clongeval, "small", "Key-passage retrieval of CLongEval, from its files",
+KVL_ROWS_TASK(clongeval, "small", "middle", "Key-passage retrieval of CLongEval, from its files",
               "Qiu et al., CLongEval, EMNLP Findings 2024",
               "the Chinese passage that belongs to a key of a JSON object");
 

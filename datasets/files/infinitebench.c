@@ -134,7 +134,7 @@ static const struct kvl_rows_kind infinitebench_kind = {
     .field = infinitebench_field,
 };
 
-KVL_ROWS_TASK(infinitebench, "passkey", "InfiniteBench, from its files",
+KVL_ROWS_TASK(infinitebench, "passkey", "middle", "InfiniteBench, from its files",
               "Zhang et al., InfiniteBench, ACL 2024",
               "retrieval, books, dialogues, code and numbers in about 100,000 tokens: 12 tasks");
 

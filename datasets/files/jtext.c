@@ -134,17 +134,24 @@ static struct kvl_jtext jtext_next(const char **at, const char *end)
     return (struct kvl_jtext){ first, (size_t)(behind - first) };
 }
 
+bool kvl_jtext_each_member(struct kvl_jtext v, const char **at, struct kvl_jtext *name,
+                           struct kvl_jtext *value)
+{
+    if (!kvl_jtext_is_object(v)) return false;
+    if (*at == v.s) ++*at;
+    *name = jtext_next(at, v.s + v.n - 1);
+    if (name->n > 0) *value = jtext_next(at, v.s + v.n - 1);
+    return name->n > 0;
+}
+
 struct kvl_jtext kvl_jtext_member(struct kvl_jtext v, const char *name)
 {
     size_t n = strlen(name);
-    if (!kvl_jtext_is_object(v)) return (struct kvl_jtext){ 0 };
-    const char *at = v.s + 1, *end = v.s + v.n - 1;
-    for (;;) {
-        struct kvl_jtext key = jtext_next(&at, end);
-        if (key.n == 0) return key;
-        struct kvl_jtext value = jtext_next(&at, end);
+    struct kvl_jtext key, value;
+    const char *at = v.s;
+    while (kvl_jtext_each_member(v, &at, &key, &value))
         if (key.n == n + 2 && memcmp(key.s + 1, name, n) == 0) return value;
-    }
+    return (struct kvl_jtext){ 0 };
 }
 
 struct kvl_jtext kvl_jtext_item(struct kvl_jtext v, int32_t i)

@@ -29,6 +29,10 @@ int32_t kvl_jtext_items(struct kvl_jtext v);
 /* The next element of an array; *at begins as v.s.  false: there are no more. */
 bool kvl_jtext_each(struct kvl_jtext v, const char **at, struct kvl_jtext *out);
 
+/* The next member of an object, its name quoted as it stands there; *at begins as v.s. */
+bool kvl_jtext_each_member(struct kvl_jtext v, const char **at, struct kvl_jtext *name,
+                           struct kvl_jtext *value);
+
 bool kvl_jtext_is_string(struct kvl_jtext v);
 bool kvl_jtext_is_array(struct kvl_jtext v);
 bool kvl_jtext_is_object(struct kvl_jtext v);

@@ -72,7 +72,7 @@ static const struct kvl_rows_kind kv_files_kind = {
     .field = kv_files_field,
 };
 
-KVL_ROWS_TASK(kv_files, "140", "Key-value retrieval, from Liu et al.'s files",
+KVL_ROWS_TASK(kv_files, "140", "middle", "Key-value retrieval, from Liu et al.'s files",
               "Liu et al., Lost in the Middle, TACL 2023",
               "the value of a key of a JSON object, at any place of it");
 

@@ -149,7 +149,7 @@ static const struct kvl_rows_kind longbench_kind = {
 };
 
 KVL_ROWS_TASK(
-    longbench, "hotpotqa", "LongBench, from its files", "Bai et al., LongBench, ACL 2024",
+    longbench, "hotpotqa", "middle", "LongBench, from its files", "Bai et al., LongBench, ACL 2024",
     "questions, summaries, examples and code over long texts: 21 tasks, 13 of them also as _e");
 
 KVL_TASK_EXPORT(longbench)

@@ -63,7 +63,7 @@ static const struct kvl_rows_kind longbench_v2_kind = {
     .wants = longbench_v2_wants,
 };
 
-KVL_ROWS_TASK(longbench_v2, "all_rows", "LongBench v2, from its file",
+KVL_ROWS_TASK(longbench_v2, "all_rows", "middle", "LongBench v2, from its file",
               "Bai et al., LongBench v2, 2024", "questions with four choices over long texts");
 
 KVL_TASK_EXPORT(longbench_v2)

@@ -67,7 +67,7 @@ static const struct kvl_rows_kind mrcr_kind = {
     .gold = mrcr_gold,
 };
 
-KVL_ROWS_TASK(mrcr, "2needle", "OpenAI-MRCR, from its files", "OpenAI, MRCR, 2025",
+KVL_ROWS_TASK(mrcr, "2needle", "middle", "OpenAI-MRCR, from its files", "OpenAI, MRCR, 2025",
               "one of several answers that a conversation has to the same request");
 
 KVL_TASK_EXPORT(mrcr)

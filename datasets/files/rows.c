@@ -379,10 +379,14 @@ static size_t rows_common(const char *tail_pattern, const struct kvl_file_prompt
     return n;
 }
 
-/* The texts of the kind's field, where the row has one, else the answers. */
+/* What the benchmark says, else the answers. */
 static int rows_evidence(const struct kvl_row *row, struct kvl_buf *out, int32_t *n,
                          struct kvl_err *err)
 {
+    if (row->kind->proof) {
+        int rc = row->kind->proof(row, out, n);
+        return rc == KVL_OK ? rc : kvl_fail(err, rc, "line %d: evidence", row->line);
+    }
     struct kvl_jtext v = kvl_row_field(row, row->kind->evidence);
     if (v.n == 0 && row->kind->evidence) return KVL_OK;
     if (v.n == 0) return kvl_row_gold(row, out, n, err);
@@ -473,8 +477,8 @@ static int rows_answer(const struct kvl_file_rows *r, const struct kvl_row *row,
     q->max_new_tok = r->opts->max_new > 0 ? r->opts->max_new
                      : r->set.max_new     ? r->set.max_new
                                           : tok + 2;
-    if (q->n_evidence > 0 && !(r->set.flags & KVL_ROWS_EXACT) && !r->kind.evidence)
-        q->flags |= KVL_EVIDENCE_WEAK;
+    bool told = r->kind.evidence || r->kind.proof || r->set.flags & KVL_ROWS_EXACT;
+    if (q->n_evidence > 0 && !told) q->flags |= KVL_EVIDENCE_WEAK;
     return KVL_OK;
 }
 

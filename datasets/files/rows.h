@@ -32,7 +32,7 @@ extern const char *const kvl_rows_orders[];    /* auto, file, shuffled */
 extern const char *const kvl_rows_controls[];  /* none, no_context */
 extern const char *const kvl_rows_truncates[]; /* middle, end, none */
 
-#define KVL_ROWS_OPTIONS(tag, first, names)                                                        \
+#define KVL_ROWS_OPTIONS(tag, first, names, cut)                                                   \
     { .name = "dir",                                                                               \
       .type = KVL_OPT_PATH,                                                                        \
       .off = offsetof(struct tag, dir),                                                            \
@@ -64,7 +64,7 @@ extern const char *const kvl_rows_truncates[]; /* middle, end, none */
         { .name = "truncate",                                                                      \
           .type = KVL_OPT_ENUM,                                                                    \
           .off = offsetof(struct tag, truncate),                                                   \
-          .def = "middle",                                                                         \
+          .def = (cut),                                                                            \
           .choices = kvl_rows_truncates,                                                           \
           .help = "what is cut off a prompt that is longer than the length" },                     \
     {                                                                                              \
@@ -109,6 +109,7 @@ struct kvl_rows_kind {
     const char *paths[5]; /* in the folder; %s = the set's file */
     const char *context, *question, *answers, *choices, *id;
     const char *prefix;   /* a field with the answer prefix, which stands behind the prompt */
+    const char *needs[4]; /* fields that must be there, beside those of prompt and answer */
     const char *evidence; /* a field with the texts that an answer needs; NULL: the answers */
     const char *turns;    /* a list of questions about the context, each with fields of its own */
     const char *classes;
@@ -117,6 +118,8 @@ struct kvl_rows_kind {
     int (*field)(const struct kvl_row *r, const char *name, struct kvl_buf *out);
     /* Adds the answers, each NUL-terminated; NULL: what `answers` has. */
     int (*gold)(const struct kvl_row *r, struct kvl_buf *out, int32_t *n);
+    /* Adds the texts that an answer needs, likewise; NULL: what `evidence` has. */
+    int (*proof)(const struct kvl_row *r, struct kvl_buf *out, int32_t *n);
     /* Rows that the set has; NULL: all. */
     bool (*wants)(const struct kvl_row *r);
 };
@@ -154,10 +157,10 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
                     struct kvl_task_score *out);
 
 /* A task of rows with no options of its own: `stem`_kind and `stem`_sets (of KVL_ROWS_SET) are there, and
- * `stem`_names. */
-#define KVL_ROWS_TASK(stem, first, about, article, what)                                           \
+ * `stem`_names; `cut` is what is cut off by itself. */
+#define KVL_ROWS_TASK(stem, first, cut, about, article, what)                                      \
     static const struct kvl_opt stem##_options[] = {                                               \
-        KVL_ROWS_OPTIONS(kvl_rows_opts, first, stem##_names),                                      \
+        KVL_ROWS_OPTIONS(kvl_rows_opts, first, stem##_names, cut),                                 \
         { 0 },                                                                                     \
     };                                                                                             \
     static int stem##_open(const void *opts, struct kvl_task_source **out, struct kvl_err *err)    \
@@ -200,7 +203,7 @@ struct kvl_rows_list {
 };
 extern const struct kvl_rows_list kvl_rows_longbench, kvl_rows_longbench_v2, kvl_rows_infinitebench,
     kvl_rows_ruler, kvl_rows_scbench, kvl_rows_kv_files, kvl_rows_clongeval,
-    kvl_rows_two_stage_file, kvl_rows_mrcr;
+    kvl_rows_two_stage_file, kvl_rows_mrcr, kvl_rows_helmet;
 
 /* ---- what rows.c, rows_prompt.c and readers of other files share --------------------------------- */
 

@@ -30,6 +30,16 @@ static int index_hash(const struct index *x, const struct kvl_row *row, uint64_t
     return rc;
 }
 
+static int index_needs(const struct index *x, const struct kvl_row *row)
+{
+    const char *const *needs = row->kind->needs;
+    for (size_t i = 0; i < sizeof row->kind->needs / sizeof *needs && needs[i]; i++)
+        if (kvl_jtext_is_null(kvl_row_field(row, needs[i])))
+            return kvl_fail(x->err, KVL_EINVAL, "line %d: field \"%s\" is missing", row->line,
+                            needs[i]);
+    return KVL_OK;
+}
+
 /* Sees that the row can be asked and scored. */
 static int index_check(const struct index *x, const struct kvl_row *row)
 {
@@ -38,7 +48,8 @@ static int index_check(const struct index *x, const struct kvl_row *row)
     const char *prompt = kvl_rows_prompt(row->set);
     int32_t n = 0;
     size_t head = kvl_rows_head(prompt), behind = head + (prompt[head] ? strlen("{context}") : 0);
-    int rc = kvl_row_gold(row, &gold, &n, x->err);
+    int rc = index_needs(x, row);
+    if (rc == KVL_OK) rc = kvl_row_gold(row, &gold, &n, x->err);
     if (rc == KVL_OK && kvl_row_json(row, &gold, n, &json) != KVL_OK)
         rc = kvl_fail(x->err, KVL_ENOMEM, "out of memory for answers");
     if (rc == KVL_OK) {

@@ -44,7 +44,8 @@ static const struct kvl_rows_kind ruler_kind = {
     .keep = { "index", "outputs", "length", "others" },
 };
 
-KVL_ROWS_TASK(ruler, "niah_single_1", "RULER, from its files", "Hsieh et al., RULER, COLM 2024",
+KVL_ROWS_TASK(ruler, "niah_single_1", "middle", "RULER, from its files",
+              "Hsieh et al., RULER, COLM 2024",
               "needles, chains of variables, word counts and questions: 13 tasks");
 
 KVL_TASK_EXPORT(ruler)

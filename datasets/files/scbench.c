@@ -81,7 +81,7 @@ static const struct kvl_rows_kind scbench_kind = {
     .field = scbench_field,
 };
 
-KVL_ROWS_TASK(scbench, "kv", "SCBench, from its files", "Li et al., SCBench, ICLR 2025",
+KVL_ROWS_TASK(scbench, "kv", "middle", "SCBench, from its files", "Li et al., SCBench, ICLR 2025",
               "several questions about one context: 10 tasks");
 
 KVL_TASK_EXPORT(scbench)

@@ -178,56 +178,53 @@ int kvl_score_dialogue(const struct scoring *s, double *out)
 
 /* ---- the table ---------------------------------------------------------------------------------------------------- */
 
+#define SCORERS(X)                                                                                 \
+    X(EXACT, "exact", kvl_score_exact, 0.0)                                                        \
+    X(SUBSTRING, "substring", kvl_score_substring, 0.0)                                            \
+    X(ALL_SUBSTRINGS, "all_substrings", kvl_score_all_substrings, 0.0)                             \
+    X(ANY_SUBSTRING, "any_substring", kvl_score_substring, 0.0)                                    \
+    X(SUBSTRING_EM, "substring_em", kvl_score_substring_em, 0.0)                                   \
+    X(F1, "f1", kvl_score_f1, 0.0)                                                                 \
+    X(F1_ZH, "f1_zh", kvl_score_f1_zh, 0.0)                                                        \
+    X(ROUGE_L, "rouge_l", kvl_score_rouge_l, 0.0)                                                  \
+    X(ROUGE_L_ZH, "rouge_l_zh", kvl_score_rouge_l_zh, 0.0)                                         \
+    X(ROUGE_LSUM, "rouge_lsum", kvl_score_rouge_lsum, 0.0)                                         \
+    X(CLASSIFICATION, "classification", kvl_score_classification, 0.0)                             \
+    X(RETRIEVAL, "retrieval", kvl_score_retrieval, 0.0)                                            \
+    X(COUNT, "count", kvl_score_count, 0.0)                                                        \
+    X(CODE_SIM, "code_sim", kvl_score_code_sim, 0.0)                                               \
+    X(CHOICE, "choice", kvl_score_choice, 0.25)                                                    \
+    X(CHOICE_TAG, "choice_tag", kvl_score_choice_tag, 0.25)                                        \
+    X(FIRST_INT, "first_int", kvl_score_first_int, 0.0)                                            \
+    X(KV_WORDS, "kv_words", kvl_score_kv_words, 0.0)                                               \
+    X(KV_IN, "kv_in", kvl_score_kv_in, 0.0)                                                        \
+    X(CODE_RUN, "code_run", kvl_score_code_run, 0.0)                                               \
+    X(CODE_DEBUG, "code_debug", kvl_score_code_debug, 0.25)                                        \
+    X(MATH_FIND, "math_find", kvl_score_math_find, 0.0)                                            \
+    X(MATH_FIND_SC, "math_find_sc", kvl_score_math_find_sc, 0.0)                                   \
+    X(MATH_CALC, "math_calc", kvl_score_math_calc, 0.0)                                            \
+    X(DIALOGUE, "dialogue", kvl_score_dialogue, 0.0)                                               \
+    X(IN_UPPER, "in_upper", kvl_score_substring, 0.0)                                              \
+    X(VT_ROUNDED, "vt_rounded", kvl_score_vt_rounded, 0.0)                                         \
+    X(NEEDLEBENCH, "needlebench", kvl_score_needlebench, 0.0)                                      \
+    X(COLOR, "color", kvl_score_color, 1.0 / 23.0)                                                 \
+    X(EDIT, "edit", kvl_score_edit, 0.0)                                                           \
+    X(EDIT_ZH, "edit_zh", kvl_score_edit_zh, 0.0)                                                  \
+    X(MRCR, "mrcr", kvl_score_mrcr, 0.0)                                                           \
+    X(BABILONG, "babilong", kvl_score_babilong, 0.0)                                               \
+    X(SET_F1, "set_f1", kvl_score_set_f1, 0.0)                                                     \
+    X(NUMBER, "number", kvl_score_number, 0.0)                                                     \
+    X(REGEX, "regex", kvl_score_regex, 0.0)
+
+#define SCORER_ROW(id, text, function, lucky)  [KVL_SCORE_##id] = { function, lucky },
+#define SCORER_NAME(id, text, function, lucky) [KVL_SCORE_##id] = (text),
+
 static const struct {
-    const char *name;
     int (*score)(const struct scoring *s, double *out);
     double chance;
-} scorers[KVL_N_SCORERS] = {
-    [KVL_SCORE_EXACT] = { "exact", kvl_score_exact, 0.0 },
-    [KVL_SCORE_SUBSTRING] = { "substring", kvl_score_substring, 0.0 },
-    [KVL_SCORE_ALL_SUBSTRINGS] = { "all_substrings", kvl_score_all_substrings, 0.0 },
-    [KVL_SCORE_ANY_SUBSTRING] = { "any_substring", kvl_score_substring, 0.0 },
-    [KVL_SCORE_F1] = { "f1", kvl_score_f1, 0.0 },
-    [KVL_SCORE_F1_ZH] = { "f1_zh", kvl_score_f1_zh, 0.0 },
-    [KVL_SCORE_ROUGE_L] = { "rouge_l", kvl_score_rouge_l, 0.0 },
-    [KVL_SCORE_ROUGE_L_ZH] = { "rouge_l_zh", kvl_score_rouge_l_zh, 0.0 },
-    [KVL_SCORE_ROUGE_LSUM] = { "rouge_lsum", kvl_score_rouge_lsum, 0.0 },
-    [KVL_SCORE_CLASSIFICATION] = { "classification", kvl_score_classification, 0.0 },
-    [KVL_SCORE_RETRIEVAL] = { "retrieval", kvl_score_retrieval, 0.0 },
-    [KVL_SCORE_COUNT] = { "count", kvl_score_count, 0.0 },
-    [KVL_SCORE_CODE_SIM] = { "code_sim", kvl_score_code_sim, 0.0 },
-    [KVL_SCORE_CHOICE] = { "choice", kvl_score_choice, 0.25 },
-    [KVL_SCORE_CHOICE_TAG] = { "choice_tag", kvl_score_choice_tag, 0.25 },
-    [KVL_SCORE_FIRST_INT] = { "first_int", kvl_score_first_int, 0.0 },
-    [KVL_SCORE_KV_WORDS] = { "kv_words", kvl_score_kv_words, 0.0 },
-    [KVL_SCORE_KV_IN] = { "kv_in", kvl_score_kv_in, 0.0 },
-    [KVL_SCORE_CODE_RUN] = { "code_run", kvl_score_code_run, 0.0 },
-    [KVL_SCORE_CODE_DEBUG] = { "code_debug", kvl_score_code_debug, 0.25 },
-    [KVL_SCORE_MATH_FIND] = { "math_find", kvl_score_math_find, 0.0 },
-    [KVL_SCORE_MATH_FIND_SC] = { "math_find_sc", kvl_score_math_find_sc, 0.0 },
-    [KVL_SCORE_MATH_CALC] = { "math_calc", kvl_score_math_calc, 0.0 },
-    [KVL_SCORE_DIALOGUE] = { "dialogue", kvl_score_dialogue, 0.0 },
-    [KVL_SCORE_IN_UPPER] = { "in_upper", kvl_score_substring, 0.0 },
-    [KVL_SCORE_VT_ROUNDED] = { "vt_rounded", kvl_score_vt_rounded, 0.0 },
-    [KVL_SCORE_NEEDLEBENCH] = { "needlebench", kvl_score_needlebench, 0.0 },
-    [KVL_SCORE_COLOR] = { "color", kvl_score_color, 1.0 / 23.0 },
-    [KVL_SCORE_EDIT] = { "edit", kvl_score_edit, 0.0 },
-    [KVL_SCORE_EDIT_ZH] = { "edit_zh", kvl_score_edit_zh, 0.0 },
-    [KVL_SCORE_MRCR] = { "mrcr", kvl_score_mrcr, 0.0 },
-    [KVL_SCORE_BABILONG] = { "babilong", kvl_score_babilong, 0.0 },
-    [KVL_SCORE_SET_F1] = { "set_f1", kvl_score_set_f1, 0.0 },
-    [KVL_SCORE_NUMBER] = { "number", kvl_score_number, 0.0 },
-    [KVL_SCORE_REGEX] = { "regex", kvl_score_regex, 0.0 },
-};
+} scorers[KVL_N_SCORERS] = { SCORERS(SCORER_ROW) };
 
-const char *const kvl_scorer_names[KVL_N_SCORERS + 1] = {
-    "exact",    "substring",  "all_substrings", "any_substring",  "f1",        "f1_zh",
-    "rouge_l",  "rouge_l_zh", "rouge_lsum",     "classification", "retrieval", "count",
-    "code_sim", "choice",     "choice_tag",     "first_int",      "kv_words",  "kv_in",
-    "code_run", "code_debug", "math_find",      "math_find_sc",   "math_calc", "dialogue",
-    "in_upper", "vt_rounded", "needlebench",    "color",          "edit",      "edit_zh",
-    "mrcr",     "babilong",   "set_f1",         "number",         "regex",     NULL,
-};
+const char *const kvl_scorer_names[KVL_N_SCORERS + 1] = { SCORERS(SCORER_NAME) };
 
 double kvl_scorer_chance(enum kvl_scorer scorer)
 {
@@ -244,8 +241,8 @@ int kvl_score_answer(enum kvl_scorer scorer, const struct kvl_gold *gold, const 
         int rc = scorers[scorer].score(&s, &value[i]);
         if (rc == KVL_ENOMEM)
             return kvl_fail(err, rc, "%s: out of memory for an answer of %zu bytes",
-                            scorers[scorer].name, strlen(prediction));
-        if (rc != KVL_OK) return kvl_fail_at(err, rc, "%s", scorers[scorer].name);
+                            kvl_scorer_names[scorer], strlen(prediction));
+        if (rc != KVL_OK) return kvl_fail_at(err, rc, "%s", kvl_scorer_names[scorer]);
     }
     *out = (struct kvl_answer_score){ value[0], value[1] };
     return KVL_OK;

@@ -16,6 +16,7 @@ enum kvl_scorer {
     KVL_SCORE_SUBSTRING,      /* Liu et al.: any answer, upper and lower case alike */
     KVL_SCORE_ALL_SUBSTRINGS, /* RULER string_match_all: share of the answers */
     KVL_SCORE_ANY_SUBSTRING,  /* RULER string_match_part */
+    KVL_SCORE_SUBSTRING_EM,   /* HELMET: any answer, both as SQuAD compares them */
     KVL_SCORE_F1,             /* SQuAD words */
     KVL_SCORE_F1_ZH,          /* Chinese characters */
     KVL_SCORE_ROUGE_L,        /* the package rouge */

@@ -48,6 +48,23 @@ int kvl_score_f1_zh(const struct scoring *s, double *out)
     return kvl_score_best(s, f1_zh_one, out);
 }
 
+/* Strict: as words of their own. */
+static int substring_em_one(const struct scoring *s, const char *gold, double *out)
+{
+    struct kvl_buf said = { 0 }, wanted = { 0 };
+    int rc = kvl_text_squad(s->prediction, &said);
+    if (rc == KVL_OK) rc = kvl_text_squad(gold, &wanted);
+    if (rc == KVL_OK) *out = kvl_text_has(said.data, wanted.data, s->strict);
+    kvl_buf_free(&said);
+    kvl_buf_free(&wanted);
+    return rc;
+}
+
+int kvl_score_substring_em(const struct scoring *s, double *out)
+{
+    return kvl_score_best(s, substring_em_one, out);
+}
+
 /* Strict: sentences of any length. */
 static int rouge_l_one(const struct scoring *s, const char *gold, double *out)
 {

@@ -47,6 +47,7 @@ int kvl_score_math_find_sc(const struct scoring *s, double *out);
 int kvl_score_number(const struct scoring *s, double *out);
 int kvl_score_code_run(const struct scoring *s, double *out);
 int kvl_score_math_calc(const struct scoring *s, double *out);
+int kvl_score_substring_em(const struct scoring *s, double *out);
 int kvl_score_f1(const struct scoring *s, double *out);
 int kvl_score_f1_zh(const struct scoring *s, double *out);
 int kvl_score_rouge_l(const struct scoring *s, double *out);

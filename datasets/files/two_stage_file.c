@@ -19,7 +19,7 @@ static const struct kvl_rows_kind two_stage_file_kind = {
     .keep = { "answers" },
 };
 
-KVL_ROWS_TASK(two_stage_file, "2stage", "2StageRetr, from OmniKV's file",
+KVL_ROWS_TASK(two_stage_file, "2stage", "middle", "2StageRetr, from OmniKV's file",
               "Hao et al., OmniKV, ICLR 2025", "a sum, then the color that a list has for it");
 
 KVL_TASK_EXPORT(two_stage_file)

@@ -164,6 +164,9 @@ static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct k
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
+    if (json_is_true(json_object_get(x->record, "judged")))
+        fputs("  ! official is a score of kvlab's: the benchmark lets a language model judge\n",
+              out);
     kvl_report_chat(x, out);
     kvl_report_full(x, n, out);
     if (x->chance > 0) fprintf(out, "  without the context: %.2g %% right\n", 100 * x->chance);

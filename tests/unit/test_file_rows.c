@@ -674,6 +674,136 @@ static void test_ruler_prefix(void **state)
     }
 }
 
+/* As run_generation.py writes it: sessions by their dates, as JSON of Python or as text, marks left out. */
+static const char lme_row[] =
+    "[{\"question_id\": \"q1\", \"question_type\": \"multi-session\", \"question\": \"Which "
+    "pet?\", "
+    "\"answer\": \"a cat\", \"question_date\": \"2023/05/30 (Tue) 23:40\", "
+    "\"haystack_dates\": [\"2023/05/21 (Sun) 10:00\", \"2023/05/20 (Sat) 02:21\"], "
+    "\"haystack_session_ids\": [\"s_2\", \"answer_1\"], \"haystack_sessions\": [[{\"role\": "
+    "\"user\", "
+    "\"content\": \" Hi\\u00e9 \\ud83d\\ude00\\n\"}], [{\"role\": \"user\", \"content\": \"I have "
+    "a "
+    "\\\"cat\\\".\", \"has_answer\": true}, {\"role\": \"assistant\", \"content\": \"Nice.\", "
+    "\"has_answer\": "
+    "false}]], \"answer_session_ids\": [\"answer_1\"]}]";
+
+#define LME_HEAD                                                                                   \
+    "I will give you several history chats between you and a user. Please answer the question "    \
+    "based on the relevant chat history."
+#define LME_ASK "\n\nCurrent Date: 2023/05/30 (Tue) 23:40\nQuestion: Which pet?\n"
+
+static void check_lme(const char *options, const char *prompt, const char *evidence)
+{
+    struct open_task o;
+    must_open(&o, kvl_task_longmemeval, options);
+    struct kvl_sample s = must_sample(&o, 0, 4096, 0, 1);
+    must_read(&s, 0, prompt);
+    const struct kvl_question *q = &s.question[0];
+    assert_int_equal(q->n_evidence, 1);
+    assert_int_equal(q->flags, 0);
+    check_span(&s, q->evidence[0].span[0], evidence);
+    must_score(&o, &s, "a cat", 1.0);
+    kvl_sample_free(&s);
+    close_task(&o);
+}
+
+static void test_longmemeval(void **state)
+{
+    struct open_task o;
+    (void)state;
+    write_text("longmemeval_s.json", lme_row);
+    check_lme(
+        "dir=%s",
+        LME_HEAD
+        "\n\n\nHistory Chats:\n\n"
+        "\n### Session 1:\nSession Date: 2023/05/20 (Sat) 02:21\nSession Content:\n\n"
+        "[{\"role\": \"user\", \"content\": \"I have a \\\"cat\\\".\"}, {\"role\": \"assistant\", "
+        "\"content\": \"Nice.\"}]\n"
+        "\n### Session 2:\nSession Date: 2023/05/21 (Sun) 10:00\nSession Content:\n\n"
+        "[{\"role\": \"user\", \"content\": \" Hi\\u00e9 \\ud83d\\ude00\\n\"}]\n" LME_ASK "Answer:",
+        "{\"role\": \"user\", \"content\": \"I have a \\\"cat\\\".\"}");
+    check_lme("dir=%s,history=nl,reading=con,score=substring",
+              LME_HEAD
+              " Answer the question step by step: first extract all the relevant information, and "
+              "then reason over the information to get the answer.\n\n\nHistory Chats:\n\n"
+              "\n### Session 1:\nSession Date: 2023/05/20 (Sat) 02:21\nSession Content:\n\n\n"
+              "user: I have a \"cat\".\n\nassistant: Nice.\n"
+              "\n### Session 2:\nSession Date: 2023/05/21 (Sun) 10:00\nSession Content:\n\n\n"
+              "user: Hi\u00e9 \U0001f600\n" LME_ASK "Answer (step by step):",
+              "user: I have a \"cat\".");
+    must_open(&o, kvl_task_longmemeval, "dir=%s,reading=con");
+    struct kvl_sample s = must_sample(&o, 0, 4096, 0, 1);
+    assert_int_equal(s.question[0].max_new_tok, 800);
+    must_score(&o, &s, "the cat, I think", 0.5); /* cat i think: 1 / 3 and 1 / 1 */
+    kvl_sample_free(&s);
+    close_task(&o);
+    /* The end of a history is cut: evidence in its first session stays. */
+    must_open(&o, kvl_task_longmemeval, "dir=%s");
+    int32_t whole = 0;
+    s = must_sample(&o, 0, 4096, 0, 1);
+    for (whole = s.tokens.n; s.question[0].n_evidence; whole -= 8) {
+        kvl_sample_free(&s);
+        s = must_sample(&o, 0, whole, 0, 1);
+    }
+    assert_null(strstr(s.context, "Session 2"));
+    assert_int_equal(s.question[0].flags, KVL_EVIDENCE_LOST);
+    kvl_sample_free(&s);
+    close_task(&o);
+    write_text("longmemeval_m_cleaned.json", "[{\"question\": \"q\", \"answer\": 3}]");
+    must_refuse(kvl_task_longmemeval, "dir=%s,name=m", KVL_EINVAL,
+                (const char *const[]){ "line 1", "\"haystack_sessions\" is missing", NULL });
+}
+
+static void test_helmet(void **state)
+{
+    const struct form rows[] = {
+        { kvl_task_helmet, "json_kv/test_k105_dep6.jsonl",
+          "{\"context\": \"JSON data:\\n{\\\"k\\\": \\\"v-7\\\"}\", \"question\": \"k\", "
+          "\"answer\": "
+          "\"v-7\", \"num_kvs\": 1, \"demos\": [[\"a\", \"1\"], [\"b\", \"2\"], [\"c\", \"3\"]]}\n",
+          "dir=%s,name=json_kv_8k",
+          "JSON data:\n{\"k\": \"v-7\"}\n\nExtract the value corresponding to the specified key in "
+          "the "
+          "JSON object below.\n\nKey: a\nCorresponding value: 1\n\nKey: b\nCorresponding value: "
+          "2\n\nKey: k\nCorresponding value:",
+          100, "It is V7.", "7" },
+        { kvl_task_helmet, "niah_multivalue.jsonl",
+          "{\"context\": \"One of the special magic numbers for x is: 12.\", \"query\": \"x\", "
+          "\"type_needle_v\": \"numbers\", \"outputs\": [\"12\"]}\n",
+          NULL,
+          "Some special magic numbers are hidden within the following text. Make sure to memorize "
+          "it. I will quiz you about the numbers afterwards.\nOne of the special magic numbers for "
+          "x "
+          "is: 12.\nWhat are all the special magic numbers for x mentioned in the provided "
+          "text?\nThe special magic numbers for x mentioned in the provided text are",
+          50, "12", "1" },
+    };
+    struct open_task o;
+    (void)state;
+    check_forms(rows, 1);
+    must_open(&o, kvl_task_helmet, "dir=%s,name=json_kv_8k");
+    struct kvl_sample s = must_sample(&o, 0, 4096, 0, 1);
+    const struct kvl_question *q = &s.question[0];
+    assert_string_equal(q->text + strlen(q->text) - q->n_prefix, "\nCorresponding value:");
+    check_span(&s, q->evidence[0].span[0], "v-7");
+    assert_int_equal(q->flags, 0);
+    kvl_sample_free(&s);
+    close_task(&o);
+    (void)mkdir(at("ruler"), 0755);
+    (void)mkdir(at("ruler/niah_multivalue"), 0755);
+    write_text("ruler/niah_multivalue/validation_16384.jsonl", rows[1].row);
+    must_open(&o, kvl_task_helmet, "dir=%s,name=niah_mv_16k");
+    s = must_sample(&o, 0, 4096, 0, 1);
+    must_read(&s, 0, rows[1].prompt);
+    assert_int_equal(s.question[0].max_new_tok, rows[1].max_new);
+    assert_string_equal(s.question[0].text + strlen(s.question[0].text) - s.question[0].n_prefix,
+                        "\nThe special magic numbers for x mentioned in the provided text are");
+    must_score(&o, &s, rows[1].right, 1.0);
+    kvl_sample_free(&s);
+    close_task(&o);
+}
+
 static void test_others(void **state)
 {
     const struct form rows[] = {
@@ -859,15 +989,16 @@ static void test_haystacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),     cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_array),     cmocka_unit_test(test_long_line),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_middle),    cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_too_long),  cmocka_unit_test(test_border),
-        cmocka_unit_test(test_longbench), cmocka_unit_test(test_infinitebench),
-        cmocka_unit_test(test_ruler),     cmocka_unit_test(test_ruler_prefix),
-        cmocka_unit_test(test_others),    cmocka_unit_test(test_depths),
+        cmocka_unit_test(test_plain),       cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_array),       cmocka_unit_test(test_long_line),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_order),       cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_middle),      cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_too_long),    cmocka_unit_test(test_border),
+        cmocka_unit_test(test_longbench),   cmocka_unit_test(test_infinitebench),
+        cmocka_unit_test(test_ruler),       cmocka_unit_test(test_ruler_prefix),
+        cmocka_unit_test(test_longmemeval), cmocka_unit_test(test_helmet),
+        cmocka_unit_test(test_others),      cmocka_unit_test(test_depths),
         cmocka_unit_test(test_haystacks),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -155,6 +155,7 @@ struct kvl_task {
      * and field.  `close` takes NULL. */
     int (*open)(const void *opts, struct kvl_task_source **out, struct kvl_err *err);
     void (*close)(struct kvl_task_source *source);
+    bool judged; /* the benchmark lets a language model judge: `official` is a score of ours */
 };
 
 #ifdef KVL_PLUGIN
