@@ -24,6 +24,7 @@ static const struct main_cmd main_cmds[] = {
     { "sweep", cmd_sweep, "a YAML file of axes; start it again to resume" },
     { "status", cmd_status, "what of a log is done" },
     { "report", cmd_report, "the table of a log" },
+    { "compare", cmd_compare, "two logs or two policies: what got better or worse" },
     { "export", cmd_export, "tables of a log as TSV, CSV or JSON" },
     { "data", cmd_data, "benchmarks' files: what is in them; scores of predictions" },
     { "plot", cmd_plot, "a figure from logs" },
@@ -52,8 +53,9 @@ static void main_help(void)
         printf("  %-10s %s\n", main_cmds[i].name, main_cmds[i].help);
     puts("\n"
          "kvlab COMMAND --help says more; kvlab --version says what this is.\n"
-         "exit codes: 0 done, 2 bad argument or configuration, 3 bad model, 4 memory or disk,\n"
-         "  5 damaged or locked log, 6 a policy or task broke its contract, 7 device,\n"
+         "exit codes: 0 done, 1 worse (compare), 2 bad argument or configuration, 3 bad model,\n"
+         "  4 memory or disk, 5 damaged or locked log, 6 a policy or task broke its contract, 7 "
+         "device,\n"
          "  70 a bug here, 128 + n stopped by signal n");
 }
 
@@ -126,5 +128,5 @@ int main(int argc, char **argv)
     if (gone) return 128 + SIGPIPE;
     if (rc != KVL_OK) fprintf(stderr, "kvlab: %s\n", err.msg[0] ? err.msg : kvl_status_name(rc));
     if (rc == KVL_ESTOP && *kvl_stop_flag()) return 128 + *kvl_stop_flag();
-    return kvl_status_exit(rc);
+    return rc > 0 ? rc : kvl_status_exit(rc);
 }

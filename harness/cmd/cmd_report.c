@@ -71,21 +71,6 @@ static int report_by_parse(struct report_args *a, const char *word)
     return kvl_fail(a->base.err, KVL_EINVAL, "--by %s: want task, protocol, length or depth", word);
 }
 
-static int report_form_parse(struct report_args *a, const char *word)
-{
-    static const char *const forms[] = {
-        [KVL_TABLE_TEXT] = "text", [KVL_TABLE_MARKDOWN] = "markdown", [KVL_TABLE_LATEX] = "latex"
-    };
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (strcmp(word, forms[i]) != 0) continue;
-        a->form = (enum kvl_table_form)i;
-        return KVL_OK;
-    }
-    return kvl_fail(a->base.err, KVL_EINVAL,
-                    "--format %s: want text, markdown or latex; --csv and --html have their own",
-                    word);
-}
-
 static int report_detail_parse(struct report_args *a, enum kvl_detail which)
 {
     if (a->detail)
@@ -105,7 +90,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_VS: a->vs = arg; break;
     case REPORT_CSV: a->csv = true; break;
     case REPORT_HTML: a->html = arg; break;
-    case REPORT_FORMAT: rc = report_form_parse(a, arg); break;
+    case REPORT_FORMAT: rc = kvl_table_form_parse(arg, &a->form, a->base.err); break;
     case REPORT_SUMMARY: a->summary = true; break;
     case REPORT_STAGES: rc = report_detail_parse(a, KVL_DETAIL_STAGES); break;
     case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;

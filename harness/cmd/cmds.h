@@ -2,7 +2,8 @@
  *
  * argv[0] is the command's name as the user should see it ("kvlab report").  A command parses its
  * own arguments, prints results to standard output and returns KVL_OK or a KVL_E* with a message in
- * `err`, which main prints and turns into the exit code (kvl_status_exit).
+ * `err`, which main prints and turns into the exit code (kvl_status_exit).  A positive number, with a message,
+ * is the exit code itself.
  */
 #ifndef KVL_CMDS_H
 #define KVL_CMDS_H
@@ -11,6 +12,7 @@
 
 int cmd_analyze(int argc, char **argv, struct kvl_err *err);
 int cmd_bench(int argc, char **argv, struct kvl_err *err);
+int cmd_compare(int argc, char **argv, struct kvl_err *err);
 int cmd_data(int argc, char **argv, struct kvl_err *err);
 int cmd_describe(int argc, char **argv, struct kvl_err *err);
 int cmd_doctor(int argc, char **argv, struct kvl_err *err);

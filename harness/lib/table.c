@@ -73,60 +73,133 @@ static void print_cell(const struct kvl_column *c, const char *s, size_t width, 
     fprintf(out, "%*s", (int)(c->text ? -(int)width : (int)width), s);
 }
 
-/* Characters that the form takes for its own are written out. */
-static void form_text(enum kvl_table_form form, const char *s, FILE *out)
+/* ---- other forms ----------------------------------------------------------------------------- */
+
+int kvl_table_form_parse(const char *word, enum kvl_table_form *out, struct kvl_err *err)
 {
-    const char *special = form == KVL_TABLE_LATEX ? "%&_#$" : "|";
+    static const char *const names[] = { [KVL_TABLE_TEXT] = "text",
+                                         [KVL_TABLE_MARKDOWN] = "markdown",
+                                         [KVL_TABLE_LATEX] = "latex",
+                                         [KVL_TABLE_CSV] = "csv",
+                                         [KVL_TABLE_HTML] = "html" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(word, names[i]) != 0) continue;
+        *out = (enum kvl_table_form)i;
+        return KVL_OK;
+    }
+    return kvl_fail(err, KVL_EINVAL, "--format %s: want text, markdown, latex, csv or html", word);
+}
+
+/* What begins a row, stands between cells, ends it. */
+static const struct form {
+    const char *begin, *between, *end, *special;
+} forms[] = { [KVL_TABLE_MARKDOWN] = { "| ", " | ", " |\n", "|" },
+              [KVL_TABLE_LATEX] = { "", " & ", " \\\\\n", "%&_#$" },
+              [KVL_TABLE_CSV] = { "", ",", "\r\n", "" },
+              [KVL_TABLE_HTML] = { "<tr>", "", "</tr>\n", "" } };
+
+static void csv_text(const char *s, FILE *out)
+{
+    bool quote = s[strcspn(s, ",\"\r\n")];
+    if (strcmp(s, "-") == 0) return;
+    if (quote) fputc('"', out);
     for (; *s; s++) {
-        if (strchr(special, *s)) fputc('\\', out);
+        if (*s == '"') fputc('"', out);
+        fputc(*s, out);
+    }
+    if (quote) fputc('"', out);
+}
+
+static void html_text(const char *s, const struct kvl_column *c, bool head, FILE *out)
+{
+    fprintf(out, head ? "<th%s>" : "<td%s>", c->text ? "" : " align=right");
+    for (; *s; s++) switch (*s) {
+        case '&': fputs("&amp;", out); break;
+        case '<': fputs("&lt;", out); break;
+        case '>': fputs("&gt;", out); break;
+        default: fputc(*s, out);
+        }
+    fputs(head ? "</th>" : "</td>", out);
+}
+
+/* Characters that the form takes for its own are written out. */
+static void form_text(const struct kvl_table *t, size_t column, const char *s, bool head, FILE *out)
+{
+    if (t->form == KVL_TABLE_CSV) {
+        csv_text(s, out);
+        return;
+    }
+    if (t->form == KVL_TABLE_HTML) {
+        html_text(s, &t->column[column], head, out);
+        return;
+    }
+    for (; *s; s++) {
+        if (strchr(forms[t->form].special, *s)) fputc('\\', out);
         fputc(*s, out);
     }
 }
 
 static void form_row(const struct kvl_table *t, const size_t *width, size_t row, FILE *out)
 {
-    bool latex = t->form == KVL_TABLE_LATEX, first = true;
-    if (!latex) fputs("| ", out);
+    const struct form *f = &forms[t->form];
+    const char *sep = f->begin;
     for (size_t c = 0; c < t->n_columns; c++) {
         if (!width[c]) continue;
-        if (!first) fputs(latex ? " & " : " | ", out);
-        form_text(t->form, row ? t->cell[(row - 1) * t->n_columns + c] : t->column[c].name, out);
-        first = false;
+        const char *s = row ? t->cell[(row - 1) * t->n_columns + c] : t->column[c].name;
+        fputs(sep, out);
+        form_text(t, c, s, row == 0, out);
+        sep = f->between;
     }
-    fputs(latex ? " \\\\\n" : " |\n", out);
+    fputs(f->end, out);
 }
 
-/* What stands between the head and the rows, or begins the table: a letter or a rule per column. */
-static void form_columns(const struct kvl_table *t, const size_t *width, FILE *out)
+/* A letter or a rule per column. */
+static void form_columns(const struct kvl_table *t, const size_t *width, const char *text,
+                         const char *number, FILE *out)
 {
-    bool latex = t->form == KVL_TABLE_LATEX;
-    fputs(latex ? "\\begin{tabular}{" : "|", out);
     for (size_t c = 0; c < t->n_columns; c++)
-        if (width[c])
-            fputs(latex ? (t->column[c].text ? "l" : "r") : (t->column[c].text ? "---|" : "---:|"),
-                  out);
-    fputs(latex ? "}\n\\toprule\n" : "\n", out);
+        if (width[c]) fputs(t->column[c].text ? text : number, out);
+}
+
+/* What begins the table, and what stands below its head. */
+static void form_begin(const struct kvl_table *t, const size_t *width, FILE *out)
+{
+    if (t->form == KVL_TABLE_HTML) fputs("<table>\n", out);
+    if (t->form != KVL_TABLE_LATEX) return;
+    fputs("\\begin{tabular}{", out);
+    form_columns(t, width, "l", "r", out);
+    fputs("}\n\\toprule\n", out);
+}
+
+static void form_head_end(const struct kvl_table *t, const size_t *width, FILE *out)
+{
+    if (t->form == KVL_TABLE_LATEX) fputs("\\midrule\n", out);
+    if (t->form != KVL_TABLE_MARKDOWN) return;
+    fputc('|', out);
+    form_columns(t, width, "---|", "---:|", out);
+    fputc('\n', out);
 }
 
 static void form_print(const struct kvl_table *t, const size_t *width, size_t n_rows, FILE *out)
 {
-    bool latex = t->form == KVL_TABLE_LATEX;
-    if (latex) form_columns(t, width, out);
+    static const char *const end[] = { [KVL_TABLE_TEXT] = "",
+                                       [KVL_TABLE_MARKDOWN] = "\n",
+                                       [KVL_TABLE_LATEX] = "\\bottomrule\n\\end{tabular}\n\n",
+                                       [KVL_TABLE_CSV] = "",
+                                       [KVL_TABLE_HTML] = "</table>\n" };
+    form_begin(t, width, out);
     form_row(t, width, 0, out);
-    if (latex)
-        fputs("\\midrule\n", out);
-    else
-        form_columns(t, width, out);
+    form_head_end(t, width, out);
     for (size_t row = 1; row < n_rows; row++) form_row(t, width, row, out);
-    fputs(latex ? "\\bottomrule\n\\end{tabular}\n" : "", out);
-    fputc('\n', out);
+    fputs(end[t->form], out);
 }
 
 int kvl_table_print(const struct kvl_table *t, int indent, FILE *out, struct kvl_err *err)
 {
     size_t *width = kvl_alloc(t->n_columns, sizeof *width);
     bool memory = width && !t->no_memory;
-    for (size_t c = 0; c < t->n_columns && memory; c++) width[c] = column_width(t, c);
+    for (size_t c = 0; c < t->n_columns && memory; c++)
+        width[c] = t->form == KVL_TABLE_CSV ? 1 : column_width(t, c); /* the same columns always */
     size_t n_rows = memory ? t->n_cells / t->n_columns + 1 : 0;
     if (t->form != KVL_TABLE_TEXT && memory) form_print(t, width, n_rows, out);
     for (size_t row = 0; row < n_rows && t->form == KVL_TABLE_TEXT; row++) {

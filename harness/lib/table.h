@@ -1,4 +1,4 @@
-/* table.h - texts in rows and columns, printed aligned, as Markdown or as LaTeX.
+/* table.h - texts in rows and columns, printed aligned or for other programs.
  *
  * Numbers are aligned right, texts left, as the column says.  Memory that runs out is remembered
  * and told by kvl_table_print.
@@ -21,7 +21,11 @@ enum kvl_table_form {
     KVL_TABLE_TEXT, /* aligned, for a terminal */
     KVL_TABLE_MARKDOWN,
     KVL_TABLE_LATEX, /* a tabular environment; rules of the package booktabs */
+    KVL_TABLE_CSV,   /* as RFC 4180; every column, "-" is an empty field */
+    KVL_TABLE_HTML   /* a table element */
 };
+/* "text", "markdown", "latex", "csv" or "html". */
+int kvl_table_form_parse(const char *word, enum kvl_table_form *out, struct kvl_err *err);
 
 struct kvl_table {
     enum kvl_table_form form;

@@ -487,9 +487,10 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
     for (size_t i = 0; i < r->n_all && all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
-        json_t *e = json_pack("{ss ss ss ss ss ss sb}", "model", x->model, "task", x->task,
+        json_t *e = json_pack("{ss ss ss ss ss ss ss ss ss sb}", "model", x->model, "task", x->task,
                               "protocol", x->protocol, "policy", x->policy, "label", x->label,
-                              "budget", x->budget, "stale", kvl_record_stale(r, x->record));
+                              "budget", x->budget, "chat", x->chat, "system", x->system, "sampling",
+                              x->sampling, "stale", kvl_record_stale(r, x->record));
         if (!e) return -1;
         json_object_set(e, "task_options", json_object_get(x->record, "task_options"));
         json_object_set(e, "length_tok", json_object_get(x->record, "length_tok"));

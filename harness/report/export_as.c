@@ -85,7 +85,24 @@ static json_t *as_line(const struct as_form *form, const json_t *record)
     return line;
 }
 
-/* "quest-256-4096-question_in_prefill": what tells the cells of a log apart, as a folder. */
+/* Leaves what a file name may have. */
+static void as_name(char *s)
+{
+    for (; *s; s++)
+        if (!isalnum((unsigned char)*s) && !strchr("-_.=+%", *s)) *s = '_';
+}
+
+/* "-name" where the cell has it: another template or sampling is another set of answers.  A long one is cut, and
+ * a hash of all of it tells it apart. */
+static int as_part(const json_t *extra, const char *name, struct kvl_buf *out)
+{
+    const char *v = kvl_json_text(extra, name);
+    if (!*v) return KVL_OK;
+    KVL_TRY(kvl_buf_printf(out, "-%s=%.40s", name, v));
+    return strlen(v) > 40 ? kvl_buf_printf(out, "-%08x", (unsigned)kvl_result_key(v)) : KVL_OK;
+}
+
+/* "quest-256-4096-question_in_prefill-chat=chatml": what tells the cells of a log apart, as a folder. */
 static int as_path(const struct as_export *e, const json_t *extra, const json_t *record,
                    struct kvl_buf *out)
 {
@@ -100,9 +117,13 @@ static int as_path(const struct as_export *e, const json_t *extra, const json_t 
             KVL_TRY(kvl_buf_printf(out, "-%" JSON_INTEGER_FORMAT, json_integer_value(v)));
         else if (strcmp(kvl_json_text(extra, parts[i]), "-") != 0)
             KVL_TRY(kvl_buf_printf(out, "%s%s", i ? "-" : "", kvl_json_text(extra, parts[i])));
-        for (char *c = out->data + from; *c; c++)
-            if (!isalnum((unsigned char)*c) && !strchr("-_.=+%", *c)) *c = '_';
+        as_name(out->data + from);
     }
+    size_t from = out->len;
+    KVL_TRY(as_part(extra, "chat", out));
+    KVL_TRY(as_part(extra, "system", out));
+    KVL_TRY(as_part(extra, "sampling", out));
+    as_name(out->data + from);
     if (strstr(kvl_json_text(extra, "task_options"), "control=no_context"))
         KVL_TRY(kvl_buf_adds(out, "-no_context"));
     return kvl_buf_printf(out, "/%.*s%s%s", (int)(mark - file), file, set, mark + 2);

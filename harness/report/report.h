@@ -27,6 +27,8 @@ int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl
 /* Differences to the policy with that label or name, on the same questions and, where it has one,
  * at the same budget.  KVL_EINVAL when there is no such policy, or no sample at all. */
 int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
+/* KVL_EINVAL: says that no cell is of that policy, with the nearest label. */
+int kvl_report_unknown(const struct kvl_results *r, const char *policy, struct kvl_err *err);
 /* Tables beside accuracy, of the cells that have what they show. */
 enum kvl_detail { KVL_DETAIL_STAGES, KVL_DETAIL_EVIDENCE, KVL_DETAIL_QUALITY, KVL_DETAIL_METHOD };
 bool kvl_report_has(const struct kvl_results *r, enum kvl_detail what);

@@ -1,6 +1,7 @@
 /* Smaller tables of a sweep: accuracy across one axis, and differences to one policy. */
 #include "report.h"
 
+#include "pairs.h"
 #include "summary.h"
 #include "table.h"
 
@@ -171,33 +172,6 @@ static const struct kvl_result *vs_base(const struct kvl_result *block, size_t n
     return found;
 }
 
-/* Of a question its official score, of a text its mean nll. */
-static double vs_score(const struct kvl_result_sample *s)
-{
-    return isnan(s->official) ? s->nll : s->official;
-}
-
-/* Scores of the questions that both answered; arrays of `room`.  Returns their number. */
-static size_t vs_pairs(const struct kvl_result_sample *a, size_t n_a,
-                       const struct kvl_result_sample *b, size_t n_b, double *x, double *y,
-                       int64_t *context)
-{
-    size_t n = 0;
-    for (size_t i = 0, j = 0; i < n_a && j < n_b;) {
-        int64_t c = a[i].context - b[j].context;
-        if (!c) c = a[i].question - b[j].question;
-        double mine = vs_score(&a[i]), other = vs_score(&b[j]);
-        if (c == 0 && !isnan(mine) && !isnan(other)) {
-            x[n] = mine;
-            y[n] = other;
-            context[n++] = a[i].context;
-        }
-        i += c <= 0;
-        j += c >= 0;
-    }
-    return n;
-}
-
 static const struct kvl_column vs_columns[] = {
     { "policy", true },      { "budget", false },    { "n", false },
     { "difference", false }, { "95 % from", false }, { "to", false },
@@ -255,25 +229,12 @@ static bool vs_known(struct vs *vs, const struct kvl_result *x, const struct kvl
 static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
                   const struct kvl_result *base, struct kvl_table *t, struct kvl_err *err)
 {
-    size_t n_x, n_base;
-    const struct kvl_result_sample *a = kvl_result_samples(r, x, &n_x);
-    const struct kvl_result_sample *b = kvl_result_samples(r, base, &n_base);
-    double *mine = kvl_alloc(n_x, sizeof *mine), *other = kvl_alloc(n_x, sizeof *other);
-    int64_t *context = kvl_alloc(n_x, sizeof *context);
-    struct kvl_paired p = { 0 };
-    int rc = mine && other && context ? KVL_OK : KVL_ENOMEM;
-    if (rc == KVL_OK) {
-        size_t n = vs_pairs(a, n_x, b, n_base, mine, other, context);
-        rc = kvl_paired_diff(mine, other, context, n, 1, &p);
-    }
-    kvl_free(mine);
-    kvl_free(other);
-    kvl_free(context);
-    if (rc != KVL_OK) return compare_memory(err);
+    struct kvl_pairs p;
+    KVL_TRY(kvl_pairs(r, x, r, base, KVL_PAIR_SCORE, &p, err));
     kvl_table_add(t, "%s%s", x->label, x->stale || base->stale ? " *" : "");
     kvl_table_add(t, "%s", compare_budget(x));
-    kvl_table_add(t, "%zu", p.n);
-    (x->is_text ? vs_text_row : vs_question_row)(&p, t);
+    kvl_table_add(t, "%zu", p.test.n);
+    (x->is_text ? vs_text_row : vs_question_row)(&p.test, t);
     return KVL_OK;
 }
 
@@ -297,7 +258,7 @@ static int vs_block(struct vs *vs, const struct kvl_result *x, size_t n)
     return rc;
 }
 
-static int vs_unknown(const struct kvl_results *r, const char *base, struct kvl_err *err)
+int kvl_report_unknown(const struct kvl_results *r, const char *base, struct kvl_err *err)
 {
     const char **names = kvl_alloc(r->n, sizeof *names);
     if (!names) return compare_memory(err);
@@ -345,7 +306,7 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, stru
     struct vs vs = { .r = r, .base = base, .out = out, .err = err };
     bool known = false;
     for (size_t i = 0; i < r->n; i++) known |= is_called(&r->result[i], base);
-    if (!known) return vs_unknown(r, base, err);
+    if (!known) return kvl_report_unknown(r, base, err);
     if (r->n_samples == 0)
         return kvl_fail(err, KVL_EINVAL,
                         "--vs: compares answer by answer, and the log has no samples (published "

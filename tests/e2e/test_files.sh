@@ -84,6 +84,10 @@ want=$(cells | jq -r 'select(.policy == "full" and .length_tok == 1024 and (.tas
 got=$("$program" data score --as infinitebench pred/kvlab-tiny/full-1024-question_in_prefill/preds_passkey.jsonl |
     awk -F'\t' 'NR == 2 { print $3 + 0 }')
 expect "score of the predictions" "$want" "$got"
+# Another template or sampling is another folder.
+zstdcat log.zst | jq -c 'if .kind == "cell" then .chat = "chatml" | .sampling = "temperature=0.7,n=2" else . end' | zstd -qf -o drawn.zst
+"$program" export --as infinitebench --out drawn drawn.zst > paths
+expect "folders of drawn answers" 8 "$(grep -c 'question_in_prefill-chat=chatml-sampling=temperature=0.7_n=2/' paths)"
 refused 2 'no answers of the task ruler' export --as ruler --out pred log.zst
 refused 2 'want --out' export --as ruler log.zst
 refused 2 '"squad" is no task of longbench' data score --as longbench --name squad paths

@@ -391,5 +391,5 @@ expect "columns in Markdown" 1 "$(grep '^|' md | tr -cd '|\n' | sort -u | wc -l)
 expect "rows in LaTeX" $((rows + 1)) "$(grep -c '\\\\$' tex)"
 contains "LaTeX" '^\\begin\{tabular\}\{l' tex
 contains "LaTeX writes _ out" 'streaming\\_llm' tex
-refused 2 'want text, markdown or latex' report log.zst --summary --format word
+refused 2 'want text, markdown, latex, csv or html' report log.zst --summary --format word
 refused 2 'goes with --summary' report log.zst --format latex

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# test_compare.sh - kvlab compare on logs whose differences are known: verdicts, numbers, reasons, exit codes.
+#   $1 the program   $2 the sources
+set -euo pipefail
+program=$(realpath "$1") sources=$(realpath "$2")
+. "$sources/tests/e2e/fake_log.sh"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+
+fail() {
+    echo "test_compare: $*" >&2
+    exit 1
+}
+# compares CODE ARGUMENTS: that exit code; standard output in out, errors in err
+compares() {
+    local want=$1 rc=0
+    shift
+    "$program" compare "$@" > out 2> err || rc=$?
+    [ "$rc" = "$want" ] || fail "compare $*: exit $rc, want $want: $(cat err)"
+    [ "$want" = 0 ] || [ "$(wc -l < err)" = 1 ] || fail "compare $*: want one line, got: $(cat err)"
+}
+says() { grep -qE -- "$2" "$1" || fail "no \"$2\" in $(head -n 12 "$1")"; }
+zst() { zstd -qf -o "$1"; }
+
+# A part of the fake log is enough: three policies on one task and protocol.
+part='select(.kind == "run" or (.cell // "" | test("^passkey-question_in_prefill-4096-(full|quest|snapkv)-(0|256)$"))
+    or (.kind == "speed" and .length_tok == 4096 and (.policy == "quest" or .policy == "full") and (.budget == "256" or .budget == "-")))'
+fake_log "$part" > old.jsonl
+zst old.zst < old.jsonl
+
+# ---- the same log: no row is worse, the exit code is 0 -------------------------------------------
+compares 0 old.zst old.zst
+says out '^A: old.zst, B: old.zst\. [0-9]+ rows: 0 worse, 0 better, [0-9]+ without a difference shown, 0 not comparable\.$'
+says out 'quest +256 +accuracy +40 .* \+0\.0 +0\.0 +0\.0 +no difference shown *$'
+
+# ---- one policy loses what it had right in half of the contexts ---------------------------------
+worse='if .kind == "sample" and (.cell | test("-quest-")) and .context % 2 == 0 then .official = 0 | .recall = 0 else . end'
+jq -c "$worse" old.jsonl | zst worse.zst
+compares 1 old.zst worse.zst --measure accuracy
+says err '^kvlab: 1 of 3 rows is worse: accuracy of quest 256 on passkey, 4096 tokens'
+want=$(jq -s "def p: [.[] | select(.kind == \"sample\" and (.cell | test(\"-quest-\"))) | .official] | add / length * 100;
+    p as \$a | map($worse) | p as \$b | [\$a, \$b, \$b - \$a] | map(. * 10 | round / 10)" old.jsonl | jq -r 'join(" ")')
+got=$(awk '$4 == "quest" && $6 == "accuracy" { print $8 + 0, $9 + 0, $10 + 0 }' out)
+[ "$got" = "$want" ] || fail "accuracy of quest in A, in B, difference: $got, want $want"
+says out 'snapkv +256 +accuracy .* no difference shown'
+compares 0 worse.zst old.zst --measure accuracy
+says out 'quest +256 +accuracy .* better *$'
+compares 0 old.zst worse.zst --measure accuracy --threshold accuracy=99
+compares 1 old.zst worse.zst --measure recall
+says err 'recall of quest 256'
+
+# ---- bytes and tokens/s -------------------------------------------------------------------------
+jq -c 'if .kind == "cell" and .policy == "snapkv" then .kv_read_bytes_per_tok *= 1.02 else . end' old.jsonl | zst bytes.zst
+compares 1 old.zst bytes.zst
+says err '^kvlab: 1 of [0-9]+ rows is worse: bytes of snapkv 256'
+says out 'snapkv +256 +bytes .* \+2\.0 % +2\.0 +2\.0 +worse *$'
+compares 0 old.zst bytes.zst --threshold bytes=2.5
+jq -c 'if .kind == "speed" and .policy == "quest" then .decode_tok_per_s *= 0.5 else . end' old.jsonl | zst slow.zst
+compares 1 old.zst slow.zst --measure speed
+says err '1 of 2 rows is worse: speed of quest 256'
+compares 0 old.zst slow.zst --measure speed --threshold speed=60
+jq -c 'if .kind == "speed" then .host = "node9" else . end' old.jsonl | zst other.zst
+compares 2 old.zst other.zst --measure speed
+says err 'nothing is comparable: timed on another machine'
+
+# ---- what makes cells compare -------------------------------------------------------------------
+differs() { # differs REASON EDIT
+    jq -c "$2" old.jsonl | zst differs.zst
+    compares 2 old.zst differs.zst
+    says err "nothing is comparable: $1"
+    says out "not comparable: $1"
+}
+differs 'model file 00ff / 11ee' 'if .kind == "run" then .model.hash = "11ee" else . end'
+differs 'task version 1 / 2' 'if .kind == "cell" or .kind == "speed" then .task_version = 2 else . end'
+differs 'chat template none / chatml' 'if .kind == "cell" or .kind == "speed" then .chat = "chatml" else . end'
+jq -c 'if .kind == "sample" then .prompt_hash = "00000000000000a\(.context % 10)" else . end' old.jsonl | zst hash-a.zst
+jq -c 'if .kind == "sample" then .prompt_hash = "00000000000000\(if .context == 3 then "f" else "a" end)\(.context % 10)" else . end' old.jsonl | zst hash-b.zst
+compares 2 hash-a.zst hash-b.zst --measure accuracy
+says err 'nothing is comparable: prompts of 2 of 40 questions differ'
+compares 0 hash-a.zst old.zst --measure accuracy
+jq -c 'select(.kind != "sample")' old.jsonl | zst published.zst
+compares 2 old.zst published.zst --measure accuracy
+says err 'published logs are without samples'
+jq -c 'if .kind == "cell" or .kind == "speed" then .length_tok = 99 else . end' old.jsonl | zst apart.zst
+compares 2 old.zst apart.zst
+says err 'nothing to compare: no cell of B is in A'
+
+# ---- two policies of one log --------------------------------------------------------------------
+fake_log 'select(.kind == "run" or (.cell // "" | test("^passkey-question_in_prefill-4096-(full|quest|random)-(0|64|256)$")))' | zst all.zst
+compares 1 quest random all.zst --measure accuracy
+[ "$(grep -cE '^passkey .* accuracy .* worse *$' out)" -ge 1 ] || fail "random is not worse than quest: $(cat out)"
+compares 0 random quest all.zst --measure accuracy
+compares 1 full random all.zst --measure accuracy # full has no budget: every budget meets it
+[ "$(grep -cE '^passkey +question_in_prefill +4096 +random' out)" = 2 ] || fail "budgets of random: $(cat out)"
+# The same tests as report --vs.
+compares 1 full random all.zst --measure accuracy --format csv
+"$program" report all.zst --vs full | awk '$1 == "random" { print $2, $3, $4, $5, $6 }' > vs
+awk -F, 'NR > 1 { sub("\r", ""); printf "%s %s %.1f %s %s\n", $6, $8, $11, $12, $13 }' out > csv
+diff vs csv || fail "compare and report --vs differ"
+
+# ---- wrong input --------------------------------------------------------------------------------
+compares 2 quest nobody all.zst
+says err '^kvlab: nobody: no cell of that policy in the log$'
+compares 2 old.zst
+compares 2 old.zst nothing.zst
+says err '^kvlab: nothing.zst: cannot open'
+compares 2 old.zst old.zst --threshold speed
+says err 'want a number from 0 on behind =$'
+compares 2 old.zst old.zst --threshold time=1
+compares 2 old.zst old.zst --measure time
