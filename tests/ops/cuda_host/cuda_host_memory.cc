@@ -13,6 +13,8 @@
 namespace
 {
 const size_t GAP = 256; /* between allocations: nobody's */
+/* The guard opens and closes the used part around every kernel, which costs time per page of it: huge pages. */
+const size_t STEP = (size_t)2 << 20;
 
 struct allocation {
     size_t bytes, room; /* asked for; taken, with the gap */
@@ -21,7 +23,7 @@ struct allocation {
 };
 
 unsigned char *arena;
-size_t arena_bytes, end_bytes, used_bytes, limit_bytes; /* used: whole pages, what is opened */
+size_t arena_bytes, end_bytes, used_bytes, limit_bytes; /* used: whole steps, what is opened */
 bool guard = true;
 int opened;
 /* Not destroyed at the end: others may still call. */
@@ -148,10 +150,11 @@ void open_arena(void)
     guard = !(g && *g == '0');
     limit_bytes = bytes;
     arena_bytes = (bytes < ((size_t)8 << 30) ? (size_t)8 << 30 : bytes) + ((size_t)1 << 30);
-    void *p =
-        mmap(nullptr, arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(nullptr, arena_bytes + STEP, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) kvl_emu_die("no addresses for the device's memory");
-    arena = (unsigned char *)p;
+    arena = (unsigned char *)(((uintptr_t)p + STEP - 1) / STEP * STEP);
+    madvise(arena, arena_bytes, MADV_HUGEPAGE); /* where there are none, small pages do */
 }
 
 /* ---- allocation ------------------------------------------------------------------------------------- */
@@ -170,7 +173,7 @@ uintptr_t arena_take(size_t room)
     if (end_bytes + room > arena_bytes) return 0;
     size_t start = end_bytes, need;
     end_bytes += room;
-    need = (end_bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+    need = (end_bytes + STEP - 1) / STEP * STEP;
     if (need > used_bytes) {
         used_bytes = need;
         if (opened || !guard) protect(false);
