@@ -7,13 +7,16 @@
 
 /* ---- texts --------------------------------------------------------------------------------------- */
 
-/* Without space at both ends. */
+/* Without space at both ends, of whatever kind Unicode has. */
 struct kvl_word kvl_text_strip(const char *s)
 {
-    s += strspn(s, KVL_SCORE_BLANK);
-    size_t n = strlen(s);
-    while (n > 0 && strchr(KVL_SCORE_BLANK, s[n - 1])) n--;
-    return (struct kvl_word){ s, n };
+    size_t len = strlen(s), begin = len, end = 0, bytes;
+    for (size_t at = 0; at < len; at += bytes) {
+        if (kvl_letter_space(kvl_letter_at(s + at, len - at, &bytes))) continue;
+        begin = KVL_MIN(begin, at);
+        end = at + bytes;
+    }
+    return (struct kvl_word){ s + begin, end > begin ? end - begin : 0 };
 }
 
 /* A copy in which `marks` are spaces. */

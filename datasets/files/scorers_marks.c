@@ -17,6 +17,15 @@ static bool choice_is(const struct scoring *s, struct kvl_word w)
     return false;
 }
 
+/* Behind the letter at `s`, which is one of several bytes, too. */
+static const char *behind_letter(const char *s)
+{
+    size_t bytes;
+    if (!*s) return s;
+    kvl_letter_at(s, strlen(s), &bytes);
+    return s + bytes;
+}
+
 /* Behind "answer is" and the like; KVL_EINVAL: there is none. */
 static int choice_behind(const struct scoring *s, const char *text, double *out)
 {
@@ -27,7 +36,7 @@ static int choice_behind(const struct scoring *s, const char *text, double *out)
         at += strlen(prefixes[i]);
         *out = 0.0;
         for (int32_t k = 0; *at && k < s->gold->n; k++)
-            if (kvl_text_starts(at + 1, s->gold->answer[k])) *out = 1.0;
+            if (kvl_text_starts(behind_letter(at), s->gold->answer[k])) *out = 1.0;
         return KVL_OK;
     }
     return KVL_EINVAL;
@@ -125,8 +134,8 @@ int kvl_score_code_debug(const struct scoring *s, double *out)
         const char *at = strstr(clean.data, prefixes[i]);
         if (!at) continue;
         at += strlen(prefixes[i]);
-        *out =
-            *at && (kvl_text_starts(at + 1, g->answer[1]) || kvl_text_starts(at + 1, g->answer[0]));
+        const char *said = behind_letter(at);
+        *out = *at && (kvl_text_starts(said, g->answer[1]) || kvl_text_starts(said, g->answer[0]));
         break;
     }
     kvl_buf_free(&clean);

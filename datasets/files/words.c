@@ -99,6 +99,7 @@ uint32_t kvl_letter_lower(uint32_t c)
                 (c >= 0x460 && c <= 0x481) || (c >= 0x48a && c <= 0x4bf);
     bool odd = (c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17e);
     if ((even && !(c & 1)) || (odd && (c & 1))) return c + 1;
+    if (c == 0x130) return 'i'; /* and the dot above it: text_keep */
     if (c == 0x178) return 0xff;
     if ((c >= 0x391 && c <= 0x3ab && c != 0x3a2) || (c >= 0x410 && c <= 0x42f)) return c + 32;
     if (c >= 0x400 && c <= 0x40f) return c + 80;
@@ -181,7 +182,9 @@ static int text_keep(const char *text, bool (*keep)(uint32_t), bool lower, struc
     KVL_TRY(kvl_buf_adds(out, ""));
     for (size_t at = 0; at < len; at += bytes) {
         uint32_t c = kvl_letter_at(text + at, len - at, &bytes);
-        if (!keep || keep(c)) KVL_TRY(kvl_letter_add(out, lower ? kvl_letter_lower(c) : c));
+        if (keep && !keep(c)) continue;
+        KVL_TRY(kvl_letter_add(out, lower ? kvl_letter_lower(c) : c));
+        if (lower && c == 0x130) KVL_TRY(kvl_letter_add(out, 0x307));
     }
     return KVL_OK;
 }

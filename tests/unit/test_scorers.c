@@ -50,6 +50,13 @@ static void test_f1(void **state)
         { KVL_SCORE_F1, "the", { "the" }, 0.0, 0.0, { 0 } }, /* nothing is left of either */
         { KVL_SCORE_F1, "Paris", { "London", "Paris" }, 1.0, 1.0, { 0 } },
         { KVL_SCORE_F1, "\xc3\x89mile Zola", { "\xc3\xa9mile zola" }, 1.0, 1.0, { 0 } },
+        /* HELMET, by its code */
+        { KVL_SCORE_SUBSTRING_EM, "It is V7.", { "v-7" }, 1.0, 1.0, { 0 } },
+        { KVL_SCORE_SUBSTRING_EM, "see a catalog", { "the cat" }, 1.0, 0.0, { 0 } },
+        { KVL_SCORE_SUBSTRING_EM, "a dog", { "cat", "Dog!" }, 1.0, 1.0, { 0 } },
+        { KVL_SCORE_SUBSTRING_EM, "dog", { "dogs" }, 0.0, 0.0, { 0 } },
+        /* Python makes two letters of a capital I with a dot. */
+        { KVL_SCORE_F1_ZH, "\xc4\xb0", { "ix" }, 0.5, 0.5, { 0 } },
         /* A dash is no word, so that the article before it is one. */
         { KVL_SCORE_F1, "the\xe2\x80\x94x", { "\xe2\x80\x94x" }, 1.0, 1.0, { 0 } },
         /* 北京。 and 北京市: two of two, two of three characters */
@@ -229,6 +236,21 @@ static void test_substrings(void **state)
 static void test_choices(void **state)
 {
     static const struct row rows[] = {
+        /* A letter of three bytes behind the prefix; space of Unicode in front. */
+        { KVL_SCORE_CHOICE,
+          "answer is:\xe3\x80\x82"
+          "B",
+          { "Foo", "B" },
+          1.0,
+          1.0,
+          { 0 } },
+        { KVL_SCORE_CHOICE,
+          "\xe3\x80\x80"
+          "A. Foo",
+          { "x", "A" },
+          1.0,
+          1.0,
+          { 0 } },
         { KVL_SCORE_CHOICE, "B", { "Foo", "B" }, 1.0, 1.0, { 0 } },
         { KVL_SCORE_CHOICE, "B. Foo", { "Foo", "B" }, 1.0, 1.0, { 0 } },
         { KVL_SCORE_CHOICE, "The answer is B", { "Foo", "B" }, 1.0, 1.0, { 0 } },
