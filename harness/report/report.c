@@ -154,7 +154,8 @@ static bool block_strict(const struct kvl_result *x, size_t n)
     return false;
 }
 
-static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+static int print_block(const struct kvl_results *r, const struct kvl_result *x, size_t n, FILE *out,
+                       struct kvl_err *err)
 {
     bool strict = block_strict(x, n);
     struct kvl_table t = { .column = report_columns,
@@ -164,9 +165,7 @@ static int print_block(const struct kvl_result *x, size_t n, FILE *out, struct k
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
-    if (json_is_true(json_object_get(x->record, "judged")))
-        fputs("  ! official is a score of kvlab's: the benchmark lets a language model judge\n",
-              out);
+    kvl_report_files(r, x, n, out);
     kvl_report_chat(x, out);
     kvl_report_full(x, n, out);
     if (x->chance > 0) fprintf(out, "  without the context: %.2g %% right\n", 100 * x->chance);
@@ -181,8 +180,9 @@ int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err
         for (end = i + 1; end < r->n; end++)
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
         alike |= !isnan(r->result[i].strict.mean) && !block_strict(&r->result[i], end - i);
-        KVL_TRY((r->result[i].is_text ? kvl_report_texts : print_block)(&r->result[i], end - i, out,
-                                                                        err));
+        const struct kvl_result *x = &r->result[i];
+        KVL_TRY(x->is_text ? kvl_report_texts(x, end - i, out, err)
+                           : print_block(r, x, end - i, out, err));
     }
     const char *id;
     json_t *analysis;

@@ -57,6 +57,9 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
  * the table tells nothing of methods. */
 void kvl_report_chat(const struct kvl_result *x, FILE *out);
 void kvl_report_full(const struct kvl_result *x, size_t n, FILE *out);
+/* Of a task of a benchmark's files: whether its score is ours, of how many questions the evidence was cut off, and
+ * what is right without the context, where that was asked.  x [n]: a block of `r`. */
+void kvl_report_files(const struct kvl_results *r, const struct kvl_result *x, size_t n, FILE *out);
 /* Whether full attention, right with this interval, answers a task: it is more than KVL_FULL_MARGIN above
  * chance (NaN: 0), with 95 % confidence. */
 #define KVL_FULL_MARGIN 0.1

@@ -67,6 +67,21 @@ contains "report" 'of [0-9]+ questions it was cut off before any policy read it'
 contains "report" 'weak: of [0-9]+ questions' out
 expect "cells that are left" 0 "$("$program" sweep sweep.yaml --log log.zst --dry-run | grep -c 'question_in' || true)"
 
+"$program" report log.zst > table
+contains "a table" '! of [0-9]+ questions the evidence was cut off before any policy read it' table
+"$program" run --model "$model" --policy full,snapkv --budget 96 --length 400 --contexts 1 --log control.zst \
+    --task longbench:dir=lb,name=hotpotqa --task longbench:dir=lb,name=hotpotqa,control=no_context > out
+expect "tables with a baseline" 1 "$(grep -c 'asked without the context, whatever the policy: ' out)"
+contains "a table" '^kvlab-tiny  longbench\(name=hotpotqa,control=no_context\)' out
+if grep -q 'a language model judge' out; then fail "LongBench is judged by no model"; fi
+turns='[{"role": "user", "content": "My dog is called Rex.", "has_answer": true}]'
+printf '[{"question_id": "q", "question": "Which dog?", "answer": "Rex", "question_date": "d", "haystack_dates": ["d"], "haystack_session_ids": ["s"], "haystack_sessions": [%s], "answer_session_ids": ["s"]}]' \
+    "$turns" > longmemeval_s.json
+"$program" run --model "$model" --policy full --length 400 --contexts 1 --log judged.zst \
+    --task longmemeval:dir=.,max_new=4 > out
+contains "a table" '! official is a score of kvlab.s: the benchmark lets a language model judge' out
+expect "evidence of a session" 1 "$(zstdcat judged.zst | jq 'select(.kind == "cell") | .recall.mean')"
+
 # ---- a file that changes is another cell, one that moves is not ---------------------------------------
 mv ib moved
 sed -i 's/dir: ib/dir: moved/' sweep.yaml
