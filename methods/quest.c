@@ -19,7 +19,8 @@
  * and MagicPIG's baseline do, and still a bound (of the group's summed scores).  reduce=max is
  * Sparse-vLLM's first half; reduce=mean_q averages queries first (SGLang), where opposite heads
  * cancel and the bound is lost.
- * Metadata has the type of the stored keys, of which minima and maxima are some: exact in it.
+ * Metadata has the type of the stored keys, of which minima and maxima are some: exact in it
+ * (of keys in q8_0: f16, to which they are rounded).
  * Cost per step and layer: 2 * head_dim values of metadata per page and kv head read, K pages of
  * keys and values; a new token updates one metadata row.
  */

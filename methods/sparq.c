@@ -11,8 +11,8 @@
  * reallocation=false leaves the mean out (the authors do so for some grouped-query models).  A query
  * that is 0 everywhere has scale sqrt(d), where the formula has 0 / 0.
  * Keys are stored a second time, channel by channel in pages of SPARQ_PAGE tokens, so that a channel
- * is read in pieces of whole cache lines; in the type of the store, exact.  Only what is read of it is
- * counted.
+ * is read in pieces of whole cache lines; in the type of the store, exact (of q8_0: in f16, rounded).  Only
+ * what is read of it is counted.
  * Budget B: k = B - 1.  The paper: k = 128, r = 16 to 64 of 128 channels, local_k = k / 4. */
 #include "kvl/policy.h"
 

@@ -19,7 +19,7 @@ enum {
     DRIVE_SEQS = 5,
     DRIVE_LANES = 9,   /* 3 layers of 3 heads */
     DRIVE_SLOTS = 400, /* of a lane */
-    DRIVE_DIM = 6,
+    DRIVE_DIM = 64,
     DRIVE_BATCH = 40, /* slots of one append */
 };
 
@@ -91,9 +91,15 @@ static inline struct drive_lane *drive_lane(struct drive *d, struct drive_seq *s
 }
 
 /* Eight bits and a power of two. */
-static inline float drive_value(uint32_t tag, int part, int32_t c)
+static inline float drive_value(const struct drive *d, uint32_t tag, int part, int32_t c)
 {
     uint32_t mix = tag * 37u + (uint32_t)part * 11u + (uint32_t)c * 5u;
+    if (d->desc.type ==
+        KVL_KV_Q8_0) { /* a block: whole numbers up to 127, and one that is, times a power */
+        uint32_t power = (tag * 3u + (uint32_t)(c / KVL_KV_BLOCK + part)) % 8u;
+        int32_t q = c % KVL_KV_BLOCK == 19 ? 127 : (int32_t)(mix % 255u) - 127;
+        return (float)(q * (1 << power));
+    }
     return (float)(((int32_t)(mix % 511u) - 255) * (1 << (mix / 511u % 8u)));
 }
 
@@ -132,7 +138,7 @@ static inline bool drive_compare_rows(struct drive *d, const struct drive_seq *s
         for (int32_t i = 0; i < m->n; i++)
             for (int32_t c = 0; c < d->desc.head_dim; c++)
                 DRIVE_CHECK(rows[slot[i] * d->desc.head_dim + c] ==
-                                drive_value(m->slot[i].tag, part, c),
+                                drive_value(d, m->slot[i].tag, part, c),
                             "layer %d head %d pos %d part %d", layer, head, m->slot[i].pos, part);
     }
     return true;
@@ -168,8 +174,8 @@ static inline bool drive_compare_seq(struct drive *d, struct drive_seq *s)
         }
     struct kvl_seq_stats st;
     kvl_seq_stats(s->real, &st);
-    size_t slot_bytes = (size_t)d->desc.head_dim * (size_t)kvl_kv_elem_bytes(d->desc.type) *
-                        (d->desc.raw_keys ? 3 : 2);
+    size_t slot_bytes =
+        kvl_kv_bytes(d->desc.type, (size_t)d->desc.head_dim) * (d->desc.raw_keys ? 3 : 2);
     DRIVE_CHECK(st.n_slots == n_slots && st.n_blocks == n_blocks, "want %lld blocks",
                 (long long)n_blocks);
     DRIVE_CHECK(st.logical_bytes == (size_t)n_slots * slot_bytes, "logical bytes");
@@ -289,7 +295,7 @@ static inline bool drive_append(struct drive *d, bool wild)
     for (int part = 0; part < 3; part++)
         for (int32_t i = 0; i < n * n_heads * d->desc.head_dim; i++)
             value[part][i] =
-                drive_value(tag + (uint32_t)(i / d->desc.head_dim), part, i % d->desc.head_dim);
+                drive_value(d, tag + (uint32_t)(i / d->desc.head_dim), part, i % d->desc.head_dim);
     d->next_tag += (uint32_t)(n * n_heads);
     int rc = kvl_seq_append(s->real, layer, n, pos, value[0], d->desc.raw_keys ? value[2] : NULL,
                             value[1], &d->err);
@@ -494,9 +500,10 @@ static inline bool drive_begin(struct drive *d)
                                        .n_kv_heads = 1 + drive_below(d, 3),
                                        .head_dim = dims[drive_byte(d) % 4],
                                        .block_tok = blocks[drive_byte(d) % 4],
-                                       .type = (enum kvl_kv_type)(drive_byte(d) % 3),
+                                       .type = (enum kvl_kv_type)(drive_byte(d) % 4),
                                        .raw_keys = drive_byte(d) % 4 == 0,
                                        .device = d->device };
+    if (d->desc.type == KVL_KV_Q8_0) d->desc.head_dim = d->desc.head_dim % 2 ? 32 : 64;
     uint32_t limit = drive_byte(d);
     struct kvl_store_stats st;
     for (int i = 0; i < 2; i++) { /* the block size is known once a store was made */

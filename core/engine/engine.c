@@ -166,8 +166,8 @@ static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
     struct kvl_device_memory m;
     const struct kvl_shape *sh = &e->model->shape;
     struct kvl_err old = *err;
-    size_t row = 0, kv = (size_t)sh->n_layers * (size_t)sh->n_kv_heads * (size_t)sh->head_dim *
-                         (size_t)kvl_kv_elem_bytes(e->desc.kv_type);
+    size_t row = 0, kv = (size_t)sh->n_layers * (size_t)sh->n_kv_heads *
+                         kvl_kv_bytes(e->desc.kv_type, (size_t)sh->head_dim);
     row_arrays(e, array);
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row += array[i].bytes;
     e->dev->memory(&m);

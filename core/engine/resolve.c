@@ -183,9 +183,7 @@ static void probe_items(const struct kvl_head *h, const struct kvl_items *it)
 
 static void count_read(const struct kvl_head *h, const struct kvl_items *it)
 {
-    const struct kvl_store_desc *d = kvl_store_desc(h->e->store);
-    int64_t elem = kvl_kv_elem_bytes(d->type);
-    h->s->count.kv_read_bytes += elem * d->head_dim * (2 * (int64_t)it->n - it->n_keys);
+    h->s->count.kv_read_bytes += kvl_key_bytes(h->e) * (2 * (int64_t)it->n - it->n_keys);
     h->s->count.given_keys += it->n_keys;
     if (h->s->probe.n > 0) probe_items(h, it);
 }

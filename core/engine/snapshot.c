@@ -51,7 +51,7 @@ static int key_windows(const struct kvl_shape *sh, struct kvl_buf *out)
 /* A key without one of its lines would be that of something else. */
 static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
 {
-    static const char *const types[] = { "f32", "f16", "bf16" }; /* by enum kvl_kv_type */
+    static const char *const types[] = { "f32", "f16", "bf16", "q8_0" }; /* by enum kvl_kv_type */
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
     struct kvl_device_info info;
@@ -189,6 +189,12 @@ static int lanes_sync(const struct snapshot_lanes *ls, struct kvl_err *err)
     return rc == KVL_OK ? rc : kvl_fail(err, rc, "snapshot: %s", ls->device->error());
 }
 
+/* Of the numbers in a block, for the compression: of q8_0 scales and pairs of bytes. */
+static size_t block_width(const struct kvl_layout *l)
+{
+    return l->type == KVL_KV_F32 ? 4 : 2;
+}
+
 static int save_staged(struct kvl_session *s, struct kvl_snapshot_writer *w,
                        const struct snapshot_lanes *ls, int32_t layer, int32_t b0, int32_t n,
                        struct kvl_err *err)
@@ -199,7 +205,7 @@ static int save_staged(struct kvl_session *s, struct kvl_snapshot_writer *w,
     KVL_TRY(lanes_sync(ls, err));
     for (int32_t i = 0; i < ls->n_heads * n; i++)
         KVL_TRY(kvl_snapshot_put(w, ls->stage + (size_t)i * ls->bytes, ls->bytes,
-                                 ls->layout->elem_bytes, err));
+                                 block_width(ls->layout), err));
     return KVL_OK;
 }
 
@@ -211,8 +217,8 @@ static int save_chunk(struct kvl_session *s, struct kvl_snapshot_writer *w,
     for (int32_t h = 0; h < ls->n_heads; h++) {
         struct kvl_lane lane = kvl_seq_lane(s->seq, layer, h);
         for (int32_t b = b0; b < b0 + n; b++)
-            KVL_TRY(kvl_snapshot_put(w, lane.blocks[b] + ls->off, ls->bytes, ls->layout->elem_bytes,
-                                     err));
+            KVL_TRY(kvl_snapshot_put(w, lane.blocks[b] + ls->off, ls->bytes,
+                                     block_width(ls->layout), err));
     }
     return KVL_OK;
 }

@@ -170,7 +170,7 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
     }
     for (int32_t s = slot; s < slot + n; s++, out += dim) {
         const uint8_t *row = t->blocks[s >> l->block_shift] + l->part_off[part] +
-                             (size_t)(s & (l->block_tok - 1)) * dim * l->elem_bytes;
+                             (size_t)(s & (l->block_tok - 1)) * l->row_bytes;
         kvl_elems_widen(l->type, out, row, dim);
     }
     return KVL_OK;

@@ -13,7 +13,7 @@ enum { MOVES_MAX = 4096, MOVES_BLOCKS = 1024, LINKS_MIN = 64, LINKS_STEP = 256 }
 static size_t slot_bytes(const struct kvl_store *store)
 {
     const struct kvl_layout *l = &store->layout;
-    return (size_t)l->head_dim * l->elem_bytes * (store->desc.raw_keys ? 3 : 2);
+    return l->row_bytes * (store->desc.raw_keys ? 3 : 2);
 }
 
 static int device_take(const struct kvl_store *store, size_t n, size_t item, void **out,

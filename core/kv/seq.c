@@ -317,8 +317,8 @@ static void append_rows(const struct kvl_store *store, const struct append *a, i
     for (int part = 0; part < 3 && !store->device; part++) {
         if (l->part_off[part] == SIZE_MAX) continue;
         const float *src = a->part[part] + (size_t)i * stride + (size_t)h * dim;
-        uint8_t *dst = block + l->part_off[part] + (size_t)slot * dim * l->elem_bytes;
-        for (int32_t r = 0; r < n; r++, src += stride, dst += dim * l->elem_bytes)
+        uint8_t *dst = block + l->part_off[part] + (size_t)slot * l->row_bytes;
+        for (int32_t r = 0; r < n; r++, src += stride, dst += l->row_bytes)
             kvl_elems_narrow(l->type, dst, src, dim);
     }
     memcpy(kvl_block_pos(l, block) + slot, a->pos + i, (size_t)n * sizeof *a->pos);
@@ -373,7 +373,7 @@ void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out)
 {
     const struct kvl_store *store = seq->store;
     const struct kvl_layout *l = &store->layout;
-    size_t slot_bytes = (size_t)l->head_dim * l->elem_bytes * (store->desc.raw_keys ? 3 : 2);
+    size_t slot_bytes = l->row_bytes * (store->desc.raw_keys ? 3 : 2);
     struct kvl_seq_stats s = { 0 };
     for (int32_t i = 0; i < seq_lanes(store); i++) {
         const struct kvl_table *t = &seq->tables[i];

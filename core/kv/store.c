@@ -2,6 +2,7 @@
 #include "store.h"
 
 #include "half.h"
+#include "kv_block.h"
 
 #include <assert.h>
 #include <string.h>
@@ -24,10 +25,15 @@ static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
     if (b != 0 && (b < 8 || b > 256 || (b & (b - 1)) != 0))
         return kvl_fail(err, KVL_EINVAL,
                         "KV store: block_tok is %d, want a power of two from 8 to 256", b);
-    if (d->type != KVL_KV_F32 && d->type != KVL_KV_F16 && d->type != KVL_KV_BF16)
+    if ((unsigned)d->type > KVL_KV_Q8_0)
         return kvl_fail(err, KVL_EINVAL,
-                        "KV store: element type %d, want f32 (0), f16 (1) or bf16 (2)",
+                        "KV store: element type %d, want f32 (0), f16 (1), bf16 (2) or q8_0 (3)",
                         (int)d->type);
+    if (d->type == KVL_KV_Q8_0 && d->head_dim % KVL_KV_BLOCK != 0)
+        return kvl_fail(err, KVL_EINVAL,
+                        "keys and values in q8_0: a head has %d elements, want a multiple of %d; "
+                        "another --kv-type holds them",
+                        d->head_dim, KVL_KV_BLOCK);
     return KVL_OK;
 }
 
@@ -41,9 +47,9 @@ static struct kvl_layout store_layout(const struct kvl_store_desc *d)
     struct kvl_layout l = { .head_dim = d->head_dim,
                             .block_tok = d->block_tok,
                             .type = d->type,
-                            .elem_bytes = (size_t)kvl_kv_elem_bytes(d->type) };
+                            .row_bytes = kvl_kv_bytes(d->type, (size_t)d->head_dim) };
     while (1 << l.block_shift < l.block_tok) l.block_shift++;
-    size_t part = align64((size_t)d->block_tok * (size_t)d->head_dim * l.elem_bytes);
+    size_t part = align64((size_t)d->block_tok * l.row_bytes);
     size_t parts = part * (d->raw_keys ? 3 : 2);
     bool apart = d->device && d->device->discrete;
     l.part_off[KVL_PART_K] = apart ? 0 : KVL_BLOCK_HEAD;
@@ -133,6 +139,11 @@ void kvl_store_round(const struct kvl_store *store, float *v, size_t n)
         for (size_t i = 0; i < n; i++) v[i] = kvl_f16_to_f32(kvl_f32_to_f16(v[i]));
     if (store->layout.type == KVL_KV_BF16)
         for (size_t i = 0; i < n; i++) v[i] = kvl_bf16_to_f32(kvl_f32_to_bf16(v[i]));
+    for (size_t i = 0; store->layout.type == KVL_KV_Q8_0 && i < n; i += KVL_KV_BLOCK) {
+        uint8_t block[KVL_KV_BLOCK_BYTES];
+        kvl_q8_0_put(block, v + i);
+        kvl_q8_0_get(v + i, block);
+    }
 }
 
 void kvl_elems_narrow(enum kvl_kv_type type, void *dst, const float *src, size_t n)
@@ -145,6 +156,10 @@ void kvl_elems_narrow(enum kvl_kv_type type, void *dst, const float *src, size_t
         break;
     case KVL_KV_BF16:
         for (size_t i = 0; i < n; i++) half[i] = kvl_f32_to_bf16(src[i]);
+        break;
+    case KVL_KV_Q8_0:
+        for (size_t i = 0; i < n; i += KVL_KV_BLOCK)
+            kvl_q8_0_put((uint8_t *)dst + kvl_kv_bytes(type, i), src + i);
         break;
     }
 }
@@ -159,6 +174,10 @@ void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t 
         break;
     case KVL_KV_BF16:
         for (size_t i = 0; i < n; i++) dst[i] = kvl_bf16_to_f32(half[i]);
+        break;
+    case KVL_KV_Q8_0:
+        for (size_t i = 0; i < n; i += KVL_KV_BLOCK)
+            kvl_q8_0_get(dst + i, (const uint8_t *)src + kvl_kv_bytes(type, i));
         break;
     }
 }
@@ -209,7 +228,7 @@ int kvl_scratch_slots(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
 void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
                     int32_t src_slot, int32_t n)
 {
-    size_t row = (size_t)l->head_dim * l->elem_bytes;
+    size_t row = l->row_bytes;
     for (int part = 0; part < 3; part++) {
         if (l->part_off[part] == SIZE_MAX) continue;
         memmove(dst + l->part_off[part] + (size_t)dst_slot * row,

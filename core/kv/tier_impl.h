@@ -58,8 +58,7 @@ static inline struct kvl_tier_lane *tier_lane(const struct kvl_tier *t, int32_t 
  * that share it: no count depends on it. */
 static inline int64_t tier_slot_bytes(const struct kvl_tier *t)
 {
-    const struct kvl_layout *l = &t->store->layout;
-    return 2 * (int64_t)l->head_dim * (int64_t)l->elem_bytes;
+    return 2 * (int64_t)t->store->layout.row_bytes;
 }
 
 /* Room to give n blocks back. */

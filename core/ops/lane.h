@@ -1,7 +1,7 @@
 /* lane.h - the inside of a block, shared by the folders of core.
  *
- * One block holds block_tok slots of one lane.  Each part is a row-major [block_tok][head_dim] array
- * of the store's element type at its own offset; positions are int32_t [block_tok].  Every offset is
+ * One block holds block_tok slots of one lane.  Each part is block_tok rows of head_dim elements of the
+ * store's type, row_bytes apart, at its own offset; positions are int32_t [block_tok].  Every offset is
  * a multiple of 64 bytes.  This layout will change for speed: go through these functions.
  */
 #ifndef KVL_LANE_H
@@ -14,7 +14,7 @@
 struct kvl_layout {
     int32_t head_dim, block_tok, block_shift; /* block_tok == 1 << block_shift */
     enum kvl_kv_type type;
-    size_t elem_bytes;
+    size_t row_bytes;   /* of one part of a slot; of Q8_0 a multiple of 2 alone */
     size_t part_off[3]; /* by enum kvl_kv_part; SIZE_MAX where the part is not stored */
     size_t pos_off;
     size_t host_bytes, data_bytes; /* of the two pieces; data 0: there is one */
@@ -38,11 +38,13 @@ struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t k
 void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
                    int32_t *slot);
 
-/* The row of `part` of slot 0 of block `b`; rows of a block are contiguous. */
-static inline const void *kvl_lane_rows(const struct kvl_lane *lane, enum kvl_kv_part part,
-                                        int32_t b)
+/* The row of `part` of a slot; rows of a block are contiguous. */
+static inline const uint8_t *kvl_lane_slot(const struct kvl_lane *lane, enum kvl_kv_part part,
+                                           int32_t slot)
 {
-    return lane->blocks[b] + lane->layout->part_off[part];
+    const struct kvl_layout *l = lane->layout;
+    return lane->blocks[slot >> l->block_shift] + l->part_off[part] +
+           (size_t)(slot & (l->block_tok - 1)) * l->row_bytes;
 }
 
 static inline const int32_t *kvl_lane_pos(const struct kvl_lane *lane, int32_t b)

@@ -136,7 +136,8 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
     *t = (struct kvl_meta_table){
         .dev = e->dev,
         .decl = *decl,
-        .type = decl->elem == KVL_META_KEY ? kvl_store_desc(e->store)->type : KVL_KV_F32,
+        .type = decl->elem == KVL_META_KEY ? kvl_kv_table_type(kvl_store_desc(e->store)->type)
+                                           : KVL_KV_F32,
         .n_kv_heads = n_kv_heads,
         .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
         .n_rows = table_rows(decl, n_pos),

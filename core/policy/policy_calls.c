@@ -49,8 +49,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
 
 int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
 {
-    const struct kvl_store_desc *d = kvl_store_desc(ctx->host->session->engine->store);
-    return 2 * d->head_dim * kvl_kv_elem_bytes(d->type);
+    return (int32_t)(2 * kvl_key_bytes(ctx->host->session->engine));
 }
 
 float *kvl_scratch(const struct kvl_pctx *ctx, size_t n)
@@ -121,9 +120,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                             "attention weights of %d tokens, lane (%d, %d) holds %d in order", n,
                             step->layer, h, e->lanes[h].n_slots);
     }
-    const struct kvl_store_desc *d = kvl_store_desc(e->store);
-    s->count.index_read_bytes +=
-        (int64_t)n * sh->n_kv_heads * sh->head_dim * kvl_kv_elem_bytes(d->type);
+    s->count.index_read_bytes += (int64_t)n * sh->n_kv_heads * kvl_key_bytes(e);
     return kvl_lane_probs(e, ctx->ops, q->q, probs, n);
 }
 

@@ -62,8 +62,7 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                  out + (size_t)(at + i) * dim, ctx->err));
         }
     }
-    int64_t elem = kvl_kv_elem_bytes(kvl_store_desc(s->engine->store)->type);
-    s->count.index_read_bytes += (int64_t)n * ctx->shape->head_dim * elem;
+    s->count.index_read_bytes += (int64_t)n * kvl_key_bytes(s->engine);
     return KVL_OK;
 }
 

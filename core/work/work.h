@@ -133,6 +133,13 @@ struct kvl_engine {
     struct kvl_residual *residuals; /* the same */
 };
 
+/* Bytes of a stored key, which are those of a value. */
+static inline int64_t kvl_key_bytes(const struct kvl_engine *e)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(e->store);
+    return (int64_t)kvl_kv_bytes(d->type, (size_t)d->head_dim);
+}
+
 /* Weights of one query head that read several segments, put one after the other once attention has
  * run. */
 struct kvl_probs_join {

@@ -36,7 +36,7 @@ struct bench_spread bench_ratio(const double *a, const double *b, int32_t n)
 
 const char *bench_kv_name(enum kvl_kv_type type)
 {
-    static const char *const names[] = { "f32", "f16", "bf16" };
+    static const char *const names[] = { "f32", "f16", "bf16", "q8_0" };
     return names[type];
 }
 

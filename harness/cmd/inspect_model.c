@@ -1,6 +1,7 @@
 /* A model file or folder in a dozen lines. */
 #include "inspect_model.h"
 
+#include "args.h"
 #include "kvl/chat.h"
 #include "kvl/gguf.h"
 #include "kvl/model.h"
@@ -84,23 +85,39 @@ static void inspect_template(const struct kvl_model *m)
                   : "none; prompts are raw text");
 }
 
+static int inspect_cache(const struct kvl_model *m, enum kvl_kv_type type, struct kvl_err *err)
+{
+    const struct kvl_engine_desc desc = { .model = m, .kv_type = type };
+    struct kvl_footprint f;
+    KVL_TRY(kvl_footprint(&desc, 1, &f, err));
+    printf("%-14s %zu bytes per token (%s)", "KV cache", f.block_bytes / (size_t)f.block_tok,
+           kvl_kv_type_name(type));
+    for (size_t i = 0; i < sizeof inspect_length / sizeof inspect_length[0]; i++) {
+        KVL_TRY(kvl_footprint(&desc, inspect_length[i], &f, err));
+        printf("%s %s at %dK", i ? "," : ":", size_of(f.kv_bytes).s,
+               (int)(inspect_length[i] / 1024));
+    }
+    putchar('\n');
+    return KVL_OK;
+}
+
 static int inspect_memory(const struct kvl_model *m, struct kvl_err *err)
 {
     const struct kvl_engine_desc desc = { .model = m, .kv_type = KVL_KV_F16 };
     struct kvl_footprint f;
     char all[128] = "";
     size_t len = 0;
-    KVL_TRY(kvl_footprint(&desc, 1, &f, err));
-    printf("%-14s %zu bytes per token (f16):", "KV cache", f.block_bytes / (size_t)f.block_tok);
+    KVL_TRY(inspect_cache(m, KVL_KV_F16, err));
+    if (kvl_model_shape(m)->head_dim % KVL_KV_BLOCK == 0)
+        KVL_TRY(inspect_cache(m, KVL_KV_Q8_0, err));
     for (size_t i = 0; i < sizeof inspect_length / sizeof inspect_length[0]; i++) {
         const char *between = i ? "," : "";
         KVL_TRY(kvl_footprint(&desc, inspect_length[i], &f, err));
         int kib = (int)(inspect_length[i] / 1024);
-        printf("%s %s at %dK", between, size_of(f.kv_bytes).s, kib);
         len += (size_t)snprintf(all + len, sizeof all - len, "%s %s at %dK", between,
                                 size_of(f.kv_bytes + f.work_bytes + f.weight_bytes).s, kib);
     }
-    printf("\n%-14s with weights and activations%s; %.1f GiB are free here\n", "memory", all,
+    printf("%-14s with weights and activations%s; %.1f GiB are free here\n", "memory", all,
            (double)kvl_memory_free_bytes() / 0x1p30);
     return KVL_OK;
 }

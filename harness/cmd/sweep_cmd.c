@@ -289,8 +289,7 @@ static struct sweep_room sweep_room(const struct sweep *w)
 {
     int64_t device = (int64_t)w->gpu.memory.free_bytes - (int64_t)kvl_model_bytes(w->model);
     if (!w->has_gpu || w->s.prefill_kv_host)
-        return (struct sweep_room){ kvl_memory_free_bytes(), "memory",
-                                    w->s.kv_type == KVL_KV_F32 ? ", or --kv-type f16" : "" };
+        return (struct sweep_room){ kvl_memory_free_bytes(), "memory", "" };
     if (w->gpu.memory.free_bytes == 0) return (struct sweep_room){ 0, "GPU memory", "" };
     return (struct sweep_room){ KVL_MAX(device, 1), "GPU memory", ", or --prefill-kv host" };
 }
@@ -301,8 +300,10 @@ static int sweep_check_memory(struct sweep *w)
     struct kvl_runner r = { .work = w->work, .state = &w->state };
     struct kvl_memory memory;
     struct sweep_room room = sweep_room(w);
-    KVL_TRY(kvl_memory_plan(&r, &memory, w->err));
-    return kvl_memory_check(&memory, &w->s, room.free_bytes, room.what, room.instead, w->err);
+    KVL_TRY(kvl_memory_plan(&r, w->s.kv_type, &memory, w->err));
+    const char *type = kvl_memory_smaller(&r, room.free_bytes);
+    return kvl_memory_check(&memory, &w->s, room.free_bytes, room.what, type ? type : room.instead,
+                            w->err);
 }
 
 static int sweep_state(struct sweep *w)

@@ -136,8 +136,8 @@ enum {
 static const struct argp_option model_options[] = {
     { "model", 'm', "FILE", 0, "GGUF file, or folder with config.json and *.safetensors", 0 },
     { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
-    { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0, "element type of the KV store: f16, bf16 or f32",
-      0 },
+    { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0,
+      "element type of the KV store: f16, bf16, f32 or q8_0", 0 },
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
       "how prefill multiplies: f32, bf16 (rounded, about twice as fast where the processor "
       "multiplies it), or blas (projections by OpenBLAS, on the CPU, for processors without "
@@ -218,19 +218,18 @@ const struct argp kvl_model_argp = { .options = model_options, .parser = model_p
 
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err)
 {
-    static const enum kvl_kv_type types[] = { KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16 };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (strcmp(text ? text : "f16", kvl_kv_type_name(types[i])) != 0) continue;
-        *out = types[i];
+    for (int i = 0; i <= KVL_KV_Q8_0; i++) {
+        if (strcmp(text ? text : "f16", kvl_kv_type_name((enum kvl_kv_type)i)) != 0) continue;
+        *out = (enum kvl_kv_type)i;
         return KVL_OK;
     }
-    return kvl_fail(err, KVL_EINVAL, "--kv-type: \"%s\": want f16, bf16 or f32", text);
+    return kvl_fail(err, KVL_EINVAL, "--kv-type: \"%s\": want f16, bf16, f32 or q8_0", text);
 }
 
 const char *kvl_kv_type_name(enum kvl_kv_type type)
 {
-    if (type == KVL_KV_F32) return "f32";
-    return type == KVL_KV_F16 ? "f16" : "bf16";
+    static const char *const names[] = { "f32", "f16", "bf16", "q8_0" };
+    return names[type];
 }
 
 /* By enum kvl_prefill_type. */

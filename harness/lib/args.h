@@ -44,7 +44,7 @@ struct kvl_model_args {
 /* A child parser; its input is a struct kvl_model_args. */
 extern const struct argp kvl_model_argp;
 
-/* "f32", "bf16" or "f16" (NULL = f16). */
+/* "f32", "bf16", "q8_0" or "f16" (NULL = f16). */
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);
 const char *kvl_kv_type_name(enum kvl_kv_type type);
 

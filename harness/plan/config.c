@@ -224,7 +224,8 @@ static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
     const char *text;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
     if (kvl_kv_type_parse(text, &((struct config *)user)->s->kv_type, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16, bf16 or f32", text);
+        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16, bf16, f32 or q8_0",
+                             text);
     return KVL_OK;
 }
 

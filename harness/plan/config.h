@@ -7,7 +7,7 @@
  *   system: Be brief.              # system text of the template; default: none
  *   log: out/demo.jsonl.zst        # relative to where the program runs
  *   seed: 1
- *   kv_type: f16                   # or bf16, f32
+ *   kv_type: f16                   # or bf16, f32, q8_0
  *   prefill_type: f32              # or bf16, or blas: another arithmetic, so other cells
  *   device: cpu                    # or cuda, hybrid, cpu-hybrid
  *   threads: 2                     # default: all cores

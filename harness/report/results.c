@@ -414,7 +414,11 @@ static double attention_of(const json_t *record)
 static double token_bytes(const json_t *run)
 {
     const char *type = kvl_json_text(run, "store.kv_type");
-    double elem = strcmp(type, "f32") == 0 ? 4 : *type ? 2 : KVL_NAN;
+    double q8_0 = (double)KVL_KV_BLOCK_BYTES / KVL_KV_BLOCK;
+    double elem = strcmp(type, "f32") == 0    ? 4
+                  : strcmp(type, "q8_0") == 0 ? q8_0
+                  : *type                     ? 2
+                                              : KVL_NAN;
     return 2 * elem * kvl_json_number(run, "model.head_dim") *
            kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
 }

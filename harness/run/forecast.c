@@ -112,7 +112,7 @@ int kvl_forecast(struct kvl_runner *r, struct kvl_forecast *out, struct kvl_err 
         forecast_group(r, &r->work->group[i], &f);
         forecast_rates(r, &r->work->group[i], &f.progress);
     }
-    int rc = kvl_memory_plan(r, &f.memory, err);
+    int rc = kvl_memory_plan(r, r->work->sweep->kv_type, &f.memory, err);
     if (rc == KVL_OK)
         *out = f;
     else

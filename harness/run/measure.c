@@ -311,7 +311,7 @@ static int units_block(const struct kvl_store_desc *have, bool raw, size_t *out,
 int kvl_kv_units(const struct kvl_store *store, struct kvl_kv_units *out, struct kvl_err *err)
 {
     const struct kvl_store_desc *desc = kvl_store_desc(store);
-    size_t row = (size_t)desc->head_dim * (size_t)kvl_kv_elem_bytes(desc->type);
+    size_t row = kvl_kv_bytes(desc->type, (size_t)desc->head_dim);
     struct kvl_kv_units units = { .slot = { 2 * row, 3 * row } };
     KVL_TRY(units_block(desc, false, &units.block[0], err));
     KVL_TRY(units_block(desc, true, &units.block[1], err));

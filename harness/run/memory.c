@@ -28,11 +28,12 @@ static int32_t memory_longest(const struct kvl_runner *r)
     return longest;
 }
 
-int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct kvl_err *err)
+int kvl_memory_plan(const struct kvl_runner *r, enum kvl_kv_type type, struct kvl_memory *out,
+                    struct kvl_err *err)
 {
     const struct kvl_work *w = r->work;
     const struct kvl_engine_desc desc = { .model = w->model,
-                                          .kv_type = w->sweep->kv_type,
+                                          .kv_type = type,
                                           .raw_keys = w->raw_keys,
                                           .chunk_tok = w->sweep->chunk_tok,
                                           .kv_limit_bytes = (size_t)w->sweep->kv_limit_mib << 20 };
@@ -65,6 +66,22 @@ int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes)
 bool kvl_memory_fits(const struct kvl_memory *m, int64_t free_bytes)
 {
     return free_bytes <= 0 || (int64_t)m->footprint.kv_bytes + memory_beside(m) <= free_bytes;
+}
+
+const char *kvl_memory_smaller(const struct kvl_runner *r, int64_t free_bytes)
+{
+    static const struct {
+        enum kvl_kv_type type;
+        const char *text;
+    } smaller[] = { { KVL_KV_F16, ", or --kv-type f16" }, { KVL_KV_Q8_0, ", or --kv-type q8_0" } };
+    const size_t now = kvl_kv_bytes(r->work->sweep->kv_type, KVL_KV_BLOCK);
+    for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
+        struct kvl_memory m;
+        if (kvl_kv_bytes(smaller[i].type, KVL_KV_BLOCK) >= now) continue;
+        if (kvl_memory_plan(r, smaller[i].type, &m, NULL) != KVL_OK) continue;
+        if (kvl_memory_fits(&m, free_bytes)) return smaller[i].text;
+    }
+    return NULL;
 }
 
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,

@@ -15,11 +15,15 @@ struct kvl_memory {
     struct kvl_footprint footprint; /* of it; keys and values at most the sweep's kv_limit_mib */
 };
 
-/* Of the contexts that the log lacks; reads work and state of the runner.  KVL_ENOMEM. */
-int kvl_memory_plan(const struct kvl_runner *r, struct kvl_memory *out, struct kvl_err *err);
+/* Of the contexts that the log lacks, with keys and values of this type; reads work and state of the runner.
+ * KVL_ENOMEM; KVL_EINVAL: the model has no such keys. */
+int kvl_memory_plan(const struct kvl_runner *r, enum kvl_kv_type type, struct kvl_memory *out,
+                    struct kvl_err *err);
 /* Tokens of a context whose keys and values fit into so many bytes, beside the activations. */
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes);
 bool kvl_memory_fits(const struct kvl_memory *m, int64_t free_bytes);
+/* The first type with fewer bytes in which they do, as the end of a sentence; NULL: none. */
+const char *kvl_memory_smaller(const struct kvl_runner *r, int64_t free_bytes);
 /* KVL_ENOMEM: they do not fit into what is free (0 = not known).  `what` names that memory, `instead` what
  * else would help. */
 int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int64_t free_bytes,

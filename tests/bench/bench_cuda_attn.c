@@ -101,7 +101,7 @@ static void layers_open(struct layers *l, struct bench *b, int32_t context, bool
                                      .block_tok = BLOCK,
                                      .block_shift = 4,
                                      .type = KVL_KV_BF16,
-                                     .elem_bytes = 2,
+                                     .row_bytes = 2 * DIM,
                                      .part_off = { 0, PART_BYTES, SIZE_MAX },
                                      .bytes = BLOCK_BYTES };
     size_t bytes = (size_t)n_blocks * sizeof *l->table;

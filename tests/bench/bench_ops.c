@@ -234,7 +234,7 @@ static void model_open(struct model *m, int32_t n_kv, int32_t group, int32_t hea
                                      .block_tok = 16,
                                      .block_shift = 4,
                                      .type = KVL_KV_F16,
-                                     .elem_bytes = 2,
+                                     .row_bytes = 2 * (size_t)head_dim,
                                      .part_off = { 0, part, SIZE_MAX },
                                      .pos_off = 2 * part,
                                      .bytes = 2 * part + 64 };

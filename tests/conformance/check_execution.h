@@ -27,7 +27,8 @@ static void check_whole_budget_is_full(void **state)
         run.policy = &dense_policy;
         float *want = rig_run(&f.r, &run);
         if (needs_raw_keys(&f) || kvl_engine_device(f.r.engine)->attends_host)
-            rig_expect_near(&f.r, want, got, N_STEPS, 1e-3, "full and a budget for everything");
+            rig_expect_near(&f.r, want, got, N_STEPS, logits_apart(&f, 1e-3, 3e-2),
+                            "full and a budget for everything");
         else
             rig_expect_same(&f.r, want, got, N_STEPS, "full and a budget for everything");
         kvl_free(want);
@@ -43,7 +44,7 @@ static void expect_masked_equal(struct fixture *f, const char *options)
     float *real = rig_run(&f->r, &run);
     run.exec = KVL_EXEC_MASKED;
     float *masked = rig_run(&f->r, &run);
-    rig_expect_near(&f->r, masked, real, run.n_steps, 5e-4, options);
+    rig_expect_near(&f->r, masked, real, run.n_steps, logits_apart(f, 5e-4, 8e-3), options);
     kvl_free(masked);
     kvl_free(real);
 }

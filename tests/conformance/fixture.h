@@ -23,7 +23,7 @@ static const struct rig_desc models[] = {
     { .path = KVL_SOURCE_DIR "/datasets/model/kvlab-test.gguf", .kv_type = KVL_KV_F16 },
     { .llama = { .n_layers = 6, .seed = 4, .window = 21, .local = fixture_local },
       .kv_type = KVL_KV_F32 },
-    /* of other architectures: a check takes one of them in its turn, all of them where KVL_LONG is set */
+    /* of other architectures and types: a check takes one of them in its turn, all of them where KVL_LONG is set */
     { .llama = { .arch = "qwen2", .n_layers = 3, .bias = 0.3f, .seed = 4 }, .kv_type = KVL_KV_F16 },
     { .llama = { .arch = "qwen3", .n_layers = 3, .head_dim = 24, .seed = 5 } },
     { .llama = { .arch = "phi3", .n_layers = 3, .seed = 6 } },
@@ -40,6 +40,18 @@ static const struct rig_desc models[] = {
     { .llama = { .arch = "gemma2", .n_layers = 4, .tied = true, .seed = 13 } },
     { .llama = { .arch = "gpt-oss", .n_layers = 4, .bias = 0.3f, .seed = 14 } },
     { .llama = { .arch = "opt", .n_layers = 2, .n_kv_heads = 4, .bias = 0.3f, .seed = 15 } },
+    /* and with keys and values in q8_0 */
+    { .llama = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .seed = 15 },
+      .kv_type = KVL_KV_Q8_0 },
+    { .llama = { .arch = "qwen2", .n_layers = 3, .head_dim = 64, .bias = 0.3f, .seed = 16 },
+      .kv_type = KVL_KV_Q8_0 },
+    { .llama = { .n_layers = 6,
+                 .n_kv_heads = 4,
+                 .head_dim = 32,
+                 .seed = 17,
+                 .window = 21,
+                 .local = fixture_local },
+      .kv_type = KVL_KV_Q8_0 },
 };
 enum { N_PLAIN = 5, N_MODELS = sizeof models / sizeof models[0] };
 
@@ -132,6 +144,14 @@ static void close_model(struct fixture *f)
     rig_close(&f->r);
 }
 
+/* How far logits of two ways may be apart that add in another order: a number on the edge between two moves by
+ * 1/127 of the largest of its block in q8_0, by at most 1/1024 of itself in f16. */
+static double logits_apart(const struct fixture *f, double most, double most_q8)
+{
+    enum kvl_kv_type type = kvl_store_desc(kvl_engine_store(f->r.engine))->type;
+    return type == KVL_KV_Q8_0 ? most_q8 : most;
+}
+
 static bool needs_raw_keys(struct fixture *f)
 {
     struct kvl_planned *p;
@@ -175,6 +195,7 @@ static void expect_counters(struct fixture *f, const struct rig_session *rs, int
                      sh->n_layers * sh->n_kv_heads);
     enum kvl_kv_type type = kvl_store_desc(kvl_engine_store(f->r.engine))->type;
     int64_t part = sh->head_dim * (type == KVL_KV_F16 ? 2 : 4);
+    if (type == KVL_KV_Q8_0) part = sh->head_dim / 32 * 34;
     int64_t bytes = (n_read + n_dense) * 2 * part;
     assert_true(c->kv_read_bytes >= bytes - c->given_keys * part);
     assert_true(c->kv_read_bytes <= bytes * (sh->n_heads / sh->n_kv_heads));

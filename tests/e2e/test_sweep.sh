@@ -90,6 +90,13 @@ if cramped list >said 2>err; then # not so under a sanitizer
     cramped "${long[@]}" --dry-run >said 2>err || fail "a dry run without memory"
     grep -qE '^memory: 1[0-9]{3}\.[0-9] MiB of keys and values .* \(4000000 tokens\).*: too little, want at most [0-9]+ tokens$' said ||
         fail "a dry run without memory: $(cat said)"
+    # Half as long again as fits: in q8_0 it fits.
+    more=("${long[@]}" --length $((fits * 3 / 2)))
+    cramped "${more[@]}" >said 2>err && fail "half as long again as fits"
+    grep -qE 'want at most [0-9]+ tokens, or --kv-type q8_0$' err || fail "a smaller type: $(cat err)"
+    cramped "${more[@]}" --kv-type q8_0 --dry-run >said 2>err || fail "a dry run in q8_0: $(cat err)"
+    grep -q '^memory: ' said || fail "no memory in a dry run: $(cat said)"
+    grep -q 'too little' said && fail "in q8_0 it does not fit: $(cat said)"
 fi
 grep -q '^ *snapkv  *64 ' table || fail "snapkv is not in the table"
 

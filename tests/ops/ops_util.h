@@ -138,13 +138,21 @@ struct ut_lanes {
     uint8_t *memory;
 };
 
+static inline enum kvl_kv_type ut_kv_type(struct kvl_rng *r, int32_t head_dim)
+{
+    int32_t type = UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16, KVL_KV_Q8_0);
+    if (type == KVL_KV_Q8_0 && head_dim % KVL_KV_BLOCK != 0) type = KVL_KV_F16;
+    return (enum kvl_kv_type)type;
+}
+
 static inline void ut_layout(struct kvl_layout *l, int32_t head_dim, int32_t block_tok,
                              enum kvl_kv_type type, bool raw)
 {
-    size_t elem = (size_t)kvl_kv_elem_bytes(type);
-    size_t part = ((size_t)head_dim * (size_t)block_tok * elem + 63) / 64 * 64;
+    size_t row = kvl_kv_bytes(type, (size_t)head_dim);
+    size_t part = ((size_t)block_tok * row + 63) / 64 * 64;
+    assert_true(type != KVL_KV_Q8_0 || head_dim % KVL_KV_BLOCK == 0);
     *l = (struct kvl_layout){
-        .head_dim = head_dim, .block_tok = block_tok, .type = type, .elem_bytes = elem
+        .head_dim = head_dim, .block_tok = block_tok, .type = type, .row_bytes = row
     };
     while (1 << l->block_shift < block_tok) l->block_shift++;
     l->part_off[KVL_PART_K] = 0;
@@ -157,8 +165,8 @@ static inline void ut_layout(struct kvl_layout *l, int32_t head_dim, int32_t blo
 static inline void ut_put(const struct kvl_layout *l, uint8_t *block, enum kvl_kv_part part,
                           int32_t row, int32_t c, float x)
 {
-    uint8_t *at =
-        block + l->part_off[part] + ((size_t)row * (size_t)l->head_dim + (size_t)c) * l->elem_bytes;
+    uint8_t *at = block + l->part_off[part] + (size_t)row * l->row_bytes +
+                  (size_t)c * (size_t)kvl_kv_elem_bytes(l->type);
     uint16_t half = l->type == KVL_KV_F16 ? kvl_f32_to_f16(x) : kvl_f32_to_bf16(x);
     if (l->type == KVL_KV_F32)
         memcpy(at, &x, sizeof x);
@@ -166,16 +174,31 @@ static inline void ut_put(const struct kvl_layout *l, uint8_t *block, enum kvl_k
         memcpy(at, &half, sizeof half);
 }
 
+/* Rows of q8_0: scales of about 1 / 192, any bytes; poison is a scale that is no number. */
+static inline void ut_fill_q8(struct kvl_rng *r, uint8_t *rows, size_t bytes, bool live)
+{
+    for (size_t at = 0; at < bytes; at += KVL_KV_BLOCK_BYTES) {
+        uint16_t scale = kvl_f32_to_f16(live ? (float)(1 + kvl_rng_f64(r)) / 256 : NAN);
+        memcpy(rows + at, &scale, sizeof scale);
+        for (size_t i = 2; i < KVL_KV_BLOCK_BYTES; i++)
+            rows[at + i] = (uint8_t)kvl_rng_below(r, 256);
+    }
+}
+
 static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, uint8_t *block,
                                  int32_t n_live)
 {
     static const enum kvl_kv_part parts[] = { KVL_PART_K, KVL_PART_V, KVL_PART_K_RAW };
-    for (int32_t p = 0; p < (l->part_off[KVL_PART_K_RAW] == SIZE_MAX ? 2 : 3); p++)
-        for (int32_t i = 0; i < l->block_tok * l->head_dim; i++) {
+    for (int32_t p = 0; p < (l->part_off[KVL_PART_K_RAW] == SIZE_MAX ? 2 : 3); p++) {
+        uint8_t *rows = block + l->part_off[parts[p]];
+        for (int32_t i = 0; l->type == KVL_KV_Q8_0 && i < l->block_tok; i++)
+            ut_fill_q8(r, rows + (size_t)i * l->row_bytes, l->row_bytes, i < n_live);
+        for (int32_t i = 0; l->type != KVL_KV_Q8_0 && i < l->block_tok * l->head_dim; i++) {
             float x = (float)(kvl_rng_f64(r) * 2 - 1);
             ut_put(l, block, parts[p], i / l->head_dim, i % l->head_dim,
                    i / l->head_dim < n_live ? x : NAN);
         }
+    }
 }
 
 static inline void ut_lanes_open(struct ut_lanes *t, struct kvl_rng *r, int32_t n_lanes,

@@ -92,7 +92,7 @@ static void case_open(struct kvl_rng *r, struct decode_case *t, int32_t n_slots,
     struct decode_shape s = { .n_slots = n_slots };
     s.head_dim = UT_PICK(r, 32, 64, 80, 128, 100, 2, 22);
     s.n_heads = ut_between(r, 1, 8);
-    s.type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
+    s.type = ut_kv_type(r, s.head_dim);
     s.raw = kvl_rng_below(r, 2);
     case_open_shape(r, t, &s, amplitude);
 }
@@ -161,6 +161,8 @@ static void body_long(struct kvl_rng *r)
         { 4097, 128, 4, KVL_KV_BF16, false }, { 4100, 128, 1, KVL_KV_F16, false },
         { 8200, 128, 12, KVL_KV_F16, false }, { 8200, 256, 2, KVL_KV_F32, false },
         { 16500, 64, 2, KVL_KV_BF16, false }, { 16500, 128, 5, KVL_KV_BF16, true },
+        { 4099, 64, 4, KVL_KV_Q8_0, false },  { 8200, 128, 16, KVL_KV_Q8_0, false },
+        { 5001, 96, 3, KVL_KV_Q8_0, true },   { 16500, 128, 1, KVL_KV_Q8_0, false },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct decode_case t;
@@ -180,7 +182,7 @@ static void test_long(void **state)
 
 /* Jobs of one call know nothing of each other: whole lists and chosen slots, stored, repositioned and
  * given keys, weights, of any length, have the bits that they have alone. */
-static void body_batch(struct kvl_rng *r)
+static void batch_of(struct kvl_rng *r, enum kvl_kv_type type)
 {
     enum { JOBS = 7, SLOTS = 1100, DIM = 64, HEADS = 5 };
     struct ut_lanes lanes = { 0 };
@@ -195,7 +197,7 @@ static void body_batch(struct kvl_rng *r)
         .jobs = jobs, .head_dim = DIM, .scale = 0.125f, .rope = &rope
     };
     size_t n = HEADS * (DIM + 1 + SLOTS);
-    ut_layout(&lanes.layout, DIM, 16, KVL_KV_BF16, true);
+    ut_layout(&lanes.layout, DIM, 16, type, true);
     ut_lanes_open(&lanes, r, 2, SLOTS);
     for (int32_t i = 0; i < SLOTS; i++) pos[i] = i * 7;
     for (int k = 0; k < 2; k++) {
@@ -237,6 +239,12 @@ static void body_batch(struct kvl_rng *r)
     kvl_free(q);
     kvl_free(inv_freq);
     ut_lanes_close(&lanes);
+}
+
+static void body_batch(struct kvl_rng *r)
+{
+    batch_of(r, KVL_KV_BF16);
+    batch_of(r, KVL_KV_Q8_0);
 }
 
 static void test_batch(void **state)
@@ -345,9 +353,8 @@ static void body_pages(struct kvl_rng *r)
         struct decode_case t;
         struct decode_shape s = { .n_slots = sizes[i % 3] + i,
                                   .head_dim = UT_PICK(r, 64, 128, 22),
-                                  .n_heads = ut_between(r, 1, 5),
-                                  .type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16,
-                                                                    KVL_KV_BF16) };
+                                  .n_heads = ut_between(r, 1, 5) };
+        s.type = ut_kv_type(r, s.head_dim);
         case_open_shape(r, &t, &s, 1);
         kvl_free(t.runs);
         t.job.runs = NULL;

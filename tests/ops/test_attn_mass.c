@@ -155,7 +155,7 @@ static void mass_open(struct kvl_rng *r, struct mass_case *t, int32_t n_slots, i
     t->n_heads = t->n_kv_heads * ut_between(r, 1, 8);
     t->n_slots = n_slots;
     t->n_window = n_window;
-    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
+    enum kvl_kv_type type = ut_kv_type(r, t->head_dim);
     ut_layout(&t->lanes.layout, t->head_dim, UT_PICK(r, 8, 16, 32), type, false);
     ut_lanes_open(&t->lanes, r, t->n_kv_heads, n_slots);
     t->q = ut_random(r, (size_t)(n_window * t->n_heads * t->head_dim), 2);

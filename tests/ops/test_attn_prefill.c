@@ -13,7 +13,7 @@ struct prefill_case {
 static void case_fill(struct kvl_rng *r, struct prefill_case *t, int32_t past, int32_t n)
 {
     struct kvl_attn_prefill_args *a = &t->args;
-    enum kvl_kv_type type = (enum kvl_kv_type)UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16);
+    enum kvl_kv_type type = ut_kv_type(r, a->head_dim);
     ut_layout(&t->lanes.layout, a->head_dim, UT_PICK(r, 8, 16, 32, 256), type, kvl_rng_below(r, 2));
     ut_lanes_open(&t->lanes, r, a->n_kv_heads, past + n);
     t->n_lse = (size_t)(n * a->n_heads);

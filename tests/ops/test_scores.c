@@ -202,7 +202,7 @@ static void body_peaks(struct kvl_rng *r)
         int32_t before = ut_between(r, 0, 20), n = ut_between(r, 1, 40), heads = kv * group;
         int32_t own = first + chunk + UT_PICK(r, 0, 9), n_slots = own + before + n;
         struct ut_lanes t;
-        ut_layout(&t.layout, dim, 16, (enum kvl_kv_type)(i % 3), false);
+        ut_layout(&t.layout, dim, 16, ut_kv_type(r, dim), false);
         ut_lanes_open(&t, r, kv, n_slots);
         float *q = ut_random(r, (size_t)(n * heads * dim), 3), *bias = ut_random(r, (size_t)n, 1);
         size_t out = (size_t)(heads * chunk);

@@ -200,7 +200,7 @@ static void body_lane_read(struct kvl_rng *r)
     for (int32_t i = 0; i < 18; i++) {
         struct ut_lanes t = { 0 };
         int32_t dim = UT_PICK(r, 32, 80, 100, 128), n_slots = ut_between(r, 1, 100);
-        ut_layout(&t.layout, dim, UT_PICK(r, 8, 16), (enum kvl_kv_type)(i % 3), true);
+        ut_layout(&t.layout, dim, UT_PICK(r, 8, 16), ut_kv_type(r, dim), true);
         ut_lanes_open(&t, r, 1, n_slots);
         int32_t slot0 = ut_between(r, 0, n_slots - 1), n = ut_between(r, 0, n_slots - slot0);
         size_t stride = (size_t)dim + 9, n_y = (size_t)n * stride;

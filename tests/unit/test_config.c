@@ -250,7 +250,7 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nseed: 1.5\n",
           ":5: seed: \"1.5\" is out of range, want 0 to 9223372036854775807" },
         { CONFIG_HEAD "lengths: 64\nkv_type: f8\n",
-          ":5: kv_type: \"f8\" is no element type, want f16, bf16 or f32" },
+          ":5: kv_type: \"f8\" is no element type, want f16, bf16, f32 or q8_0" },
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
           ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32, bf16 or blas" },
         { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",

@@ -2,6 +2,8 @@
  * free, sharing, messages, memory given back. */
 #include "store.h"
 
+#include "kvl/rng.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -153,8 +155,8 @@ static void test_bad_descriptions(void **state)
         REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "power of two from 8 to 256");
     }
     d = good;
-    d.type = (enum kvl_kv_type)3;
-    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 3");
+    d.type = (enum kvl_kv_type)4;
+    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 4");
     assert_null(store);
 }
 
@@ -215,7 +217,8 @@ static void test_alignment(void **state)
     assert_true(lane.sorted);
     for (int32_t b = 0; b < 7; b++) {
         for (int part = 0; part < 3 && !device; part++)
-            assert_int_equal((uintptr_t)kvl_lane_rows(&lane, (enum kvl_kv_part)part, b) % 64, 0);
+            assert_int_equal((uintptr_t)kvl_lane_slot(&lane, (enum kvl_kv_part)part, b * 16) % 64,
+                             0);
         assert_int_equal((uintptr_t)kvl_lane_pos(&lane, b) % 64, 0);
         assert_int_equal(kvl_lane_pos(&lane, b)[1], b * 16 + 1);
     }
@@ -580,6 +583,102 @@ static void test_bf16_rounding(void **state)
     check_rounding(KVL_KV_BF16, in, want);
 }
 
+/* A row of two blocks, stored and read. */
+static void store_q8(const float in[64], float out[64])
+{
+    struct kvl_store_desc d = {
+        .n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .type = KVL_KV_Q8_0, .device = device
+    };
+    struct kvl_store *store;
+    struct kvl_seq *seq;
+    struct kvl_seq_stats st;
+    float rounded[64];
+    OK(kvl_store_create(&d, &store, &err));
+    OK(kvl_seq_create(store, &seq, &err));
+    OK(kvl_seq_append(seq, 0, 1, &(int32_t){ 0 }, in, NULL, in, &err));
+    OK(kvl_seq_read(seq, 0, 0, KVL_PART_K, 0, 1, out, &err));
+    memcpy(rounded, in, sizeof rounded);
+    kvl_store_round(store, rounded, 64);
+    assert_memory_equal(rounded, out, sizeof rounded);
+    kvl_seq_stats(seq, &st);
+    assert_int_equal(st.logical_bytes, 2 * 2 * 34);
+    kvl_seq_destroy(seq);
+    kvl_store_destroy(store);
+}
+
+/* Scale 1 and 2: ties to even, signs; a block of zeros beside. */
+static void test_q8_0_rounding(void **state)
+{
+    (void)state;
+    const float in[] = { 127.0f, 0.5f, 1.5f, -2.5f, 3.49f, -3.51f, -126.6f, 0x1p-30f };
+    const float want[] = { 127.0f, 0.0f, 2.0f, -2.0f, 3.0f, -4.0f, -127.0f, 0.0f };
+    for (int at = 0; at < 64; at += 32)
+        for (int doubled = 1; doubled <= 2; doubled++) {
+            float x[64] = { 0 }, y[64];
+            for (int i = 0; i < 8; i++) x[at + 4 * i + 1] = in[i] * (float)doubled;
+            store_q8(x, y);
+            for (int i = 0; i < 64; i++) {
+                bool set = i / 32 == at / 32 && i % 4 == 1;
+                float expect = set ? want[(i - at) / 4] * (float)doubled : 0;
+                assert_true(y[i] == expect);
+            }
+        }
+}
+
+/* A block whose scale is 0 as a half is zero; one that no half is the scale of, or with a number that is none,
+ * is NaN, and the other block is not. */
+static void test_q8_0_ends(void **state)
+{
+    const float none[] = { INFINITY, -INFINITY, NAN, 1e7f, -3e38f };
+    (void)state;
+    float x[64] = { 0 }, y[64];
+    x[3] = 127 * 0x1p-26f;
+    x[40] = 8e6f; /* below 127 * 65504 */
+    store_q8(x, y);
+    assert_true(y[3] == 0);
+    assert_true(fabsf(y[40] - 8e6f) <= 8e6f / 2048);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        x[40] = none[i];
+        store_q8(x, y);
+        for (int c = 0; c < 64; c++) assert_true(c < 32 ? y[c] == 0 : isnan(y[c]));
+    }
+}
+
+/* Of any size: off by at most 0.57 scales, and the same when it is stored again. */
+static void test_q8_0_again(void **state)
+{
+    struct kvl_rng rng;
+    (void)state;
+    kvl_rng_seed(&rng, 7);
+    for (int round = 0; round < 200; round++) {
+        float x[64], y[64], again[64], top[2] = { 0, 0 };
+        float size = ldexpf(1, round % 40 - 25);
+        for (int i = 0; i < 64; i++) {
+            x[i] = (float)(kvl_rng_f64(&rng) * 2 - 1) * size;
+            top[i / 32] = KVL_MAX(top[i / 32], fabsf(x[i]));
+        }
+        store_q8(x, y);
+        store_q8(y, again);
+        assert_memory_equal(again, y, sizeof y);
+        for (int i = 0; i < 64; i++) {
+            /* Where a half has fewer digits the scale itself is off by up to 2^-25. */
+            float bound = top[i / 32] / 127 * 0.57f + 127 * 0x1p-25f;
+            assert_true(fabsf(x[i] - y[i]) <= bound);
+        }
+    }
+}
+
+static void test_q8_0_heads(void **state)
+{
+    struct kvl_store_desc d = { .n_layers = 1, .n_kv_heads = 1, .type = KVL_KV_Q8_0 };
+    struct kvl_store *store;
+    (void)state;
+    for (d.head_dim = 1; d.head_dim < 128; d.head_dim++) {
+        if (d.head_dim % 32 == 0) continue;
+        REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "want a multiple of 32");
+    }
+}
+
 /* The checker itself: each kind of damage is seen. */
 static void test_check_sees_damage(void **state)
 {
@@ -633,6 +732,10 @@ int main(void)
         cmocka_unit_test(test_memory_returns),
         cmocka_unit_test(test_f16_rounding),
         cmocka_unit_test(test_bf16_rounding),
+        cmocka_unit_test(test_q8_0_rounding),
+        cmocka_unit_test(test_q8_0_ends),
+        cmocka_unit_test(test_q8_0_again),
+        cmocka_unit_test(test_q8_0_heads),
         cmocka_unit_test(test_check_sees_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

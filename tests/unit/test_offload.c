@@ -260,7 +260,8 @@ static struct kvl_ops watching;
 
 static void open_rig(struct rig *r, enum kvl_kv_type type)
 {
-    rig_open(r, &(struct rig_desc){ .llama = { .n_layers = 3, .seed = 5 }, .kv_type = type });
+    rig_open(r, &(struct rig_desc){ .llama = { .n_layers = 3, .head_dim = 32, .seed = 5 },
+                                    .kv_type = type });
     kvl_engine_destroy(r->engine);
     const struct kvl_device *device = rig_device(&(struct rig_desc){ 0 }, &r->err);
     watched_ops = device ? device->ops_now : &kvl_ops_cpu;
@@ -421,14 +422,14 @@ enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 /* Any size of units and caches, any kind of list: the same bits. */
 /* An emulated GPU is slow: fewer of them there. */
 #ifdef KVL_TEST_CUDA
-enum { N_TYPES = 1, KIND_STEP = 3, SIZE_STEP = 6, MANY = 0 };
+enum { N_TYPES = 2, KIND_STEP = 3, SIZE_STEP = 6, MANY = 0 };
 #else
-enum { N_TYPES = 3, KIND_STEP = 1, SIZE_STEP = 1, MANY = 1 };
+enum { N_TYPES = 4, KIND_STEP = 1, SIZE_STEP = 1, MANY = 1 };
 #endif
 
 static void test_answers_do_not_depend_on_it(void **state)
 {
-    const enum kvl_kv_type types[] = { KVL_KV_BF16, KVL_KV_F16, KVL_KV_F32 };
+    const enum kvl_kv_type types[] = { KVL_KV_BF16, KVL_KV_Q8_0, KVL_KV_F16, KVL_KV_F32 };
     (void)state;
     for (int t = 0; t < N_TYPES; t++) {
         struct rig r;

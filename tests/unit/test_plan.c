@@ -527,7 +527,8 @@ static struct kvl_memory plan_memory_of(struct plan_test *t, struct kvl_state *s
 {
     struct kvl_runner r = { .work = t->work, .state = s };
     struct kvl_memory m;
-    if (kvl_memory_plan(&r, &m, &t->err) != KVL_OK) fail_msg("%s", t->err.msg);
+    if (kvl_memory_plan(&r, t->work->sweep->kv_type, &m, &t->err) != KVL_OK)
+        fail_msg("%s", t->err.msg);
     return m;
 }
 

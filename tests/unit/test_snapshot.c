@@ -31,6 +31,8 @@ static const struct rig_desc descs[] = {
     { .llama = { .n_layers = 2, .n_kv_heads = 2, .seed = 41 }, .kv_type = KVL_KV_F16 },
     { .llama = { .n_layers = 3, .n_kv_heads = 1, .seed = 42 }, .kv_type = KVL_KV_F32 },
     { .llama = { .n_layers = 2, .n_kv_heads = 1, .seed = 43 }, .kv_type = KVL_KV_BF16 },
+    { .llama = { .n_layers = 2, .n_kv_heads = 2, .head_dim = 32, .seed = 44 },
+      .kv_type = KVL_KV_Q8_0 },
 };
 
 struct stage {

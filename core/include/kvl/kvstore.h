@@ -31,10 +31,25 @@ enum kvl_kv_type {
     KVL_KV_F32 = 0,
     KVL_KV_F16 = 1,
     KVL_KV_BF16 = 2,
+    KVL_KV_Q8_0 = 3, /* blocks of 32 along the head dimension: a scale (half), 32 signed bytes */
 };
+enum { KVL_KV_BLOCK = 32, KVL_KV_BLOCK_BYTES = 34 }; /* of Q8_0, as in a GGUF file */
+
+/* Of a type whose elements stand alone: of any but Q8_0. */
 static inline int32_t kvl_kv_elem_bytes(enum kvl_kv_type type)
 {
     return type == KVL_KV_F32 ? 4 : 2;
+}
+/* Of n elements of a row; of Q8_0 a multiple of 32. */
+static inline size_t kvl_kv_bytes(enum kvl_kv_type type, size_t n)
+{
+    if (type == KVL_KV_Q8_0) return n / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES;
+    return n * (size_t)kvl_kv_elem_bytes(type);
+}
+/* The type of a table of what keys hold: that of the keys where elements stand alone, else f16, which rounds. */
+static inline enum kvl_kv_type kvl_kv_table_type(enum kvl_kv_type type)
+{
+    return type == KVL_KV_Q8_0 ? KVL_KV_F16 : type;
 }
 
 /* What of a slot: key after RoPE, value, key before RoPE (only where the store keeps it). */
@@ -49,7 +64,7 @@ struct kvl_device;
 struct kvl_store_desc {
     int32_t n_layers, n_kv_heads, head_dim;
     int32_t block_tok;               /* slots per block, a power of two from 8 to 256; 0 = 16 */
-    enum kvl_kv_type type;           /* element type of K and V */
+    enum kvl_kv_type type;           /* element type of K and V; Q8_0: head_dim a multiple of 32 */
     bool raw_keys;                   /* keep keys before RoPE beside those after it */
     size_t limit_bytes;              /* of all blocks in use; 0 = none */
     const struct kvl_device *device; /* where keys and values lie; NULL = cpu */
@@ -122,7 +137,8 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
                  int32_t slot, int32_t n, float *out, struct kvl_err *err);
 void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out);
 
-/* Rounds through the store's element type and back, in place: what `append` will have stored. */
+/* Rounds through the store's element type and back, in place: what `append` will have stored.  n: of whole
+ * rows. */
 void kvl_store_round(const struct kvl_store *store, float *v, size_t n);
 
 /* Checks the invariants (references, bytes, unique positions); KVL_EINTERNAL names the broken one.

@@ -350,7 +350,7 @@ struct kvl_lane_read_args {
  * whose first position is among the new keys is initialised. */
 struct kvl_page_minmax_args {
     void *minmax; /* in, out: kv head h from element h * head_stride: [n_pages][2][head_dim] */
-    enum kvl_kv_type type; /* of minmax; k must be exact in it */
+    enum kvl_kv_type type; /* of minmax; k is rounded to it.  Not Q8_0 */
     size_t head_stride;    /* elements */
     const float *k;        /* [n][n_kv_heads][head_dim] */
     int32_t pos0, n;       /* positions pos0 .. pos0 + n - 1 */

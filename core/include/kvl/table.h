@@ -35,7 +35,8 @@ KVL_API int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_
                           int32_t row_elems, int32_t *out);
 enum kvl_meta_elem {
     KVL_META_F32 = 0,
-    KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies) */
+    KVL_META_KEY, /* the element type of the store: exact for what stored keys hold (minima, copies).
+                     Of a store in q8_0: f16, to which such numbers are rounded */
     KVL_META_I32,
     KVL_META_U8,
 };

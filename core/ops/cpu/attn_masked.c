@@ -16,9 +16,8 @@ struct masked {
 static void masked_row(const struct masked *m, enum kvl_kv_part part, int32_t slot)
 {
     const struct kvl_layout *l = m->a->lane->layout;
-    const uint8_t *row = kvl_lane_rows(m->a->lane, part, slot >> l->block_shift);
-    row += (size_t)(slot & (l->block_tok - 1)) * (size_t)l->head_dim * l->elem_bytes;
-    m->kern->widen(m->row, row, kvl_kv_wtype(l->type), l->head_dim);
+    m->kern->widen(m->row, kvl_lane_slot(m->a->lane, part, slot), kvl_kv_wtype(l->type),
+                   l->head_dim);
 }
 
 static void masked_turn(const struct masked *m, float *x, int32_t pos)

@@ -6,6 +6,7 @@
 #include "cuda.cuh"
 
 #include <string.h>
+#include <type_traits>
 
 /* As kvl_cuda_attn_decode; without values `out` is not written and lse may be NULL. */
 int kvl_cuda_attend(const struct kvl_attn_decode_args *a, bool values);
@@ -24,22 +25,59 @@ static __device__ inline float kvl_float(__nv_bfloat16 x)
     return __bfloat162float(x);
 }
 
-/* Eight 16-bit elements, as one load brings them. */
+/* In the place of an element type: blocks of q8_0. */
+struct kvl_q8 {
+    uint8_t byte[KVL_KV_BLOCK_BYTES];
+};
+
+template <class T> static __device__ inline size_t kvl_row_bytes(int32_t dim)
+{
+    if constexpr (std::is_same<T, struct kvl_q8>::value)
+        return kvl_kv_bytes(KVL_KV_Q8_0, (size_t)dim);
+    else
+        return (size_t)dim * sizeof(T);
+}
+
+template <class T> static __device__ inline float kvl_row_at(const uint8_t *row, int32_t i)
+{
+    if constexpr (std::is_same<T, struct kvl_q8>::value)
+        return kvl_widen(KVL_KV_Q8_0, row, i);
+    else
+        return kvl_float(reinterpret_cast<const T *>(row)[i]);
+}
+
+/* Eight elements: pairs of 16 bits as one load brings them; of q8_0 eight bytes and a scale. */
 struct __align__(16) kvl_eight
 {
     uint32_t pair[4];
 };
-static __device__ inline struct kvl_eight kvl_load_eight(const void *p)
+/* Elements 8 l .. 8 l + 7 of a row, which begins at a multiple of 16 bytes, in q8_0 of 4. */
+template <class T>
+static __device__ inline struct kvl_eight kvl_load_eight(const uint8_t *row, int32_t l)
 {
-    uint4 w = __ldg(static_cast<const uint4 *>(p));
-    return { { w.x, w.y, w.z, w.w } };
+    if constexpr (std::is_same<T, struct kvl_q8>::value) {
+        const uint8_t *block = row + l / 4 * KVL_KV_BLOCK_BYTES;
+        int32_t odd = l / 4 % 2 == 0 ? 2 : 0; /* bytes behind a whole word */
+        const uint32_t *w = reinterpret_cast<const uint32_t *>(block + 2 + l % 4 * 8 - odd);
+        uint32_t a = __ldg(w), b = __ldg(w + 1), c = odd ? __ldg(w + 2) : 0;
+        uint32_t scale = __ldg(reinterpret_cast<const uint16_t *>(block));
+        if (odd == 0) return { { a, b, scale, 0 } };
+        return { { a >> 16 | b << 16, b >> 16 | c << 16, scale, 0 } };
+    } else {
+        uint4 w = __ldg(reinterpret_cast<const uint4 *>(row) + l);
+        return { { w.x, w.y, w.z, w.w } };
+    }
 }
 template <class T> static __device__ inline float kvl_eight_at(const struct kvl_eight &x, int i)
 {
-    uint16_t bits = (uint16_t)(x.pair[i / 2] >> (i % 2 * 16));
-    T value;
-    memcpy(&value, &bits, sizeof value);
-    return kvl_float(value);
+    if constexpr (std::is_same<T, struct kvl_q8>::value) {
+        return kvl_q8_at((uint16_t)x.pair[2], (int8_t)(x.pair[i / 4] >> (i % 4 * 8) & 0xff));
+    } else {
+        uint16_t bits = (uint16_t)(x.pair[i / 2] >> (i % 2 * 16));
+        T value;
+        memcpy(&value, &bits, sizeof value);
+        return kvl_float(value);
+    }
 }
 
 /* Adds v[N] over L lanes that are S apart, N and L powers of two.  While there is more than one value,

@@ -265,11 +265,16 @@ static int decode_open(struct kvl_cuda_call *c, const struct kvl_attn_decode_arg
     return c->rc;
 }
 
-template <class T, int D> static decode_kernel decode_fast_of(int32_t heads)
+template <class T, int D> static decode_kernel decode_fast_heads(int32_t heads)
 {
     if (heads == 1) return decode_fast<T, D, 1>;
     if (heads == 2) return decode_fast<T, D, 2>;
     return heads == 4 ? decode_fast<T, D, 4> : decode_fast<T, D, 8>;
+}
+
+template <class T> static decode_kernel decode_fast_of(int32_t dim, int32_t heads)
+{
+    return dim == 64 ? decode_fast_heads<T, 64>(heads) : decode_fast_heads<T, 128>(heads);
 }
 
 /* As many heads as the largest job has, up to 8: keys and values are read once for these, and sums of 8
@@ -284,11 +289,11 @@ static void decode_launch_fast(const struct decode_params *a, const struct decod
     dim3 grid((unsigned)p->splits[1], (unsigned)n_jobs, (unsigned)kvl_ceil_div(p->heads[1], heads));
     decode_kernel decode_fast_kernel;
     if (type == KVL_KV_F16)
-        decode_fast_kernel =
-            dim == 64 ? decode_fast_of<__half, 64>(heads) : decode_fast_of<__half, 128>(heads);
+        decode_fast_kernel = decode_fast_of<__half>(dim, heads);
+    else if (type == KVL_KV_BF16)
+        decode_fast_kernel = decode_fast_of<__nv_bfloat16>(dim, heads);
     else
-        decode_fast_kernel = dim == 64 ? decode_fast_of<__nv_bfloat16, 64>(heads)
-                                       : decode_fast_of<__nv_bfloat16, 128>(heads);
+        decode_fast_kernel = decode_fast_of<struct kvl_q8>(dim, heads);
     KVL_LAUNCH(decode_fast_kernel, grid, DECODE_THREADS, KVL_MAX(before, after), *a);
 }
 
@@ -305,6 +310,8 @@ static void decode_launch_any(const struct decode_params *a, const struct decode
         KVL_LAUNCH(decode_any<float>, grid, DECODE_THREADS, bytes, *a);
     else if (type == KVL_KV_F16)
         KVL_LAUNCH(decode_any<__half>, grid, DECODE_THREADS, bytes, *a);
+    else if (type == KVL_KV_Q8_0)
+        KVL_LAUNCH(decode_any<struct kvl_q8>, grid, DECODE_THREADS, bytes, *a);
     else
         KVL_LAUNCH(decode_any<__nv_bfloat16>, grid, DECODE_THREADS, bytes, *a);
 }

@@ -6,7 +6,7 @@
  *   logits  keys; eight channels per lane, several slots per warp at a time.  The sums over lanes leave
  *           every lane with a logit of its own
  *   values  the same mapping; the softmax of the whole split is known by then, nothing is rescaled
- * Lists of 16-bit elements with head_dim 64 or 128 take decode_fast; everything else, repositioned and
+ * Lists of 16-bit elements or q8_0 with head_dim 64 or 128 take decode_fast; everything else, repositioned and
  * given keys too, takes decode_any, a warp per slot and two channels per lane. */
 #ifndef KVL_ATTN_SPLIT_CUH
 #define KVL_ATTN_SPLIT_CUH
@@ -220,7 +220,7 @@ static __device__ inline void decode_store(const struct decode_params &a,
     }
 }
 
-/* ---- decode_fast: 16-bit elements, head_dim D, G heads ------------------------------------------- */
+/* ---- decode_fast: 16-bit elements or q8_0, head_dim D, G heads -------------------------------- */
 
 template <int D, int G> struct decode_map {
     enum {
@@ -237,11 +237,14 @@ template <int D, int G> struct decode_map {
 };
 
 /* The rows i0 + u * groups of a lane's group; beyond the end the last one again. */
+template <class T>
 static __device__ inline void decode_load(struct kvl_eight *x, const uint8_t *const *row,
-                                          size_t off, int32_t i0, int32_t groups, int32_t n)
+                                          size_t off, int32_t l, int32_t i0, int32_t groups,
+                                          int32_t n)
 {
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) x[u] = kvl_load_eight(row[min(i0 + u * groups, n - 1)] + off);
+    for (int u = 0; u < UNROLL; u++)
+        x[u] = kvl_load_eight<T>(row[min(i0 + u * groups, n - 1)] + off, l);
 }
 
 template <class T, int D, int G>
@@ -252,11 +255,11 @@ static __device__ inline void decode_logits(const struct decode_params &a,
     typedef struct decode_map<D, G> map;
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     int32_t group = lane / map::LANES, l = lane % map::LANES;
-    size_t off = a.off[KVL_PART_K] + (size_t)l * 16;
+    size_t off = a.off[KVL_PART_K];
     for (int32_t t = warp * map::STEP; t < s.n; t += DECODE_WARPS * map::STEP) {
         struct kvl_eight k[UNROLL];
         float x[map::LOGITS];
-        decode_load(k, m.row, off, t + group, map::GROUPS, s.n);
+        decode_load<T>(k, m.row, off, l, t + group, map::GROUPS, s.n);
 #pragma unroll
         for (int h = 0; h < G; h++) {
             float q[8];
@@ -290,11 +293,11 @@ decode_values(const struct decode_params &a, const struct decode_split &s,
     typedef struct decode_map<D, G> map;
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     int32_t group = lane / map::LANES, l = lane % map::LANES, t0 = warp * map::STEP;
-    size_t off = a.off[KVL_PART_V] + (size_t)l * 16;
+    size_t off = a.off[KVL_PART_V];
 #pragma unroll
     for (int i = 0; i < G * 8; i++) acc[i] = 0;
     for (int32_t t = t0; t < s.n; t += DECODE_WARPS * map::STEP) {
-        if (t > t0) decode_load(x, m.row, off, t + group, map::GROUPS, s.n);
+        if (t > t0) decode_load<T>(x, m.row, off, l, t + group, map::GROUPS, s.n);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             float p[G], any = 0;
@@ -324,12 +327,11 @@ static __global__ void __launch_bounds__(DECODE_THREADS, decode_map<D, G>::BLOCK
     int32_t group = lane / map::LANES, l = lane % map::LANES;
     for (int32_t i = (int32_t)threadIdx.x; i < G * D; i += DECODE_THREADS)
         m.q[i] = i / D < s.n_h ? s.job->q[s.h0 * D + i] * a.scale : 0;
-    decode_rows(a, s, m, D * sizeof(T));
+    decode_rows(a, s, m, kvl_row_bytes<T>(D));
     decode_logits<T, D, G>(a, s, m);
     struct kvl_eight v[UNROLL];
     if (s.job->out)
-        decode_load(v, m.row, a.off[KVL_PART_V] + (size_t)l * 16, warp * map::STEP + group,
-                    map::GROUPS, s.n);
+        decode_load<T>(v, m.row, a.off[KVL_PART_V], l, warp * map::STEP + group, map::GROUPS, s.n);
     __syncthreads();
     decode_softmax(a, s, m.p, G, (s.n + map::STEP - 1) / map::STEP * map::STEP);
     __syncthreads();
@@ -379,8 +381,7 @@ static __device__ inline struct any_pair any_key(const struct decode_params &a,
         const float *k = s.job->keys + (size_t)(s.i0 + i) * (size_t)a.head_dim;
         return { k[x], k[y] };
     }
-    const T *k = reinterpret_cast<const T *>(row);
-    float kx = kvl_float(k[x]), ky = kvl_float(k[y]);
+    float kx = kvl_row_at<T>(row, x), ky = kvl_row_at<T>(row, y);
     if (s.job->pos) kvl_rope_turn(a.rope, pair, s.job->pos[s.i0 + i], &kx, &ky);
     return { kx, ky };
 }
@@ -429,11 +430,11 @@ static __device__ inline void any_values(const struct decode_params &a,
     for (int32_t i = warp; i < s.n; i += DECODE_WARPS) {
         const float *p = m.p + i * ANY_HEADS;
         if (p[0] + p[1] + p[2] + p[3] == 0) continue; /* an unread slot may hold anything */
-        const T *row = reinterpret_cast<const T *>(m.row[i] + a.off[KVL_PART_V]);
+        const uint8_t *row = m.row[i] + a.off[KVL_PART_V];
 #pragma unroll
         for (int k = 0; k < TILE_LANE; k++) {
             int32_t c = c0 + lane + k * KVL_WARP;
-            float v = c < a.head_dim ? kvl_float(row[c]) : 0;
+            float v = c < a.head_dim ? kvl_row_at<T>(row, c) : 0;
 #pragma unroll
             for (int h = 0; h < ANY_HEADS; h++)
                 acc[h * TILE_LANE + k] = fmaf(p[h], v, acc[h * TILE_LANE + k]);
@@ -452,7 +453,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
     m.sum = m.p + s.split * ANY_HEADS; /* weights are read for every tile of columns */
     any_queries(a, s, m.q);
-    decode_rows(a, s, m, (size_t)a.head_dim * sizeof(T));
+    decode_rows(a, s, m, kvl_row_bytes<T>(a.head_dim));
     any_logits<T>(a, s, m);
     __syncthreads();
     decode_softmax(a, s, m.p, ANY_HEADS, s.n);

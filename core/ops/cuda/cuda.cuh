@@ -134,10 +134,24 @@ const struct kvl_cuda_lane *kvl_cuda_lane_list(struct kvl_cuda_call *c,
 
 /* ---- in kernels ------------------------------------------------------------------------------------ */
 
+/* An element of a block of q8_0. */
+static __device__ inline float kvl_q8_at(uint16_t scale, int8_t q)
+{
+    __half d;
+    memcpy(&d, &scale, sizeof d);
+    return __half2float(d) * (float)q;
+}
+
 static __device__ inline float kvl_widen(enum kvl_kv_type type, const void *row, int32_t i)
 {
     if (type == KVL_KV_F32) return static_cast<const float *>(row)[i];
     if (type == KVL_KV_F16) return __half2float(static_cast<const __half *>(row)[i]);
+    if (type == KVL_KV_Q8_0) {
+        const uint8_t *block =
+            static_cast<const uint8_t *>(row) + i / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES;
+        return kvl_q8_at(*reinterpret_cast<const uint16_t *>(block),
+                         (int8_t)block[2 + i % KVL_KV_BLOCK]);
+    }
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(row)[i]);
 }
 
@@ -146,9 +160,8 @@ static __device__ inline const void *kvl_lane_row(const struct kvl_cuda_lane *l,
                                                   int32_t slot)
 {
     int32_t in_block = slot & ((1 << l->block_shift) - 1);
-    size_t elem = l->type == KVL_KV_F32 ? 4 : 2;
     return l->blocks[slot >> l->block_shift] + l->off[part] +
-           (size_t)in_block * (size_t)l->head_dim * elem;
+           (size_t)in_block * kvl_kv_bytes(l->type, (size_t)l->head_dim);
 }
 
 /* Sums and maxima over a warp, the same in all its lanes: a butterfly, so one fixed order. */

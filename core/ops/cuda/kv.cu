@@ -3,6 +3,7 @@
  * All three only move bytes: what they read and write, once, is the limit (kv_move, twice).  A block of
  * threads takes one span or move of one part, so that its rows are read and written in order, by words as
  * wide as the row's length and the addresses let them be.  Not timed on hardware yet. */
+#include "kv_block.h"
 #include "runtime.cuh"
 
 enum { KV_THREADS = 128, KV_ROUND_THREADS = 256, KV_ROUND_BLOCKS = 1024 };
@@ -95,6 +96,23 @@ static __global__ void __launch_bounds__(KV_THREADS)
     }
 }
 
+/* The same for q8_0: a thread takes a block of 32 elements. */
+static __global__ void __launch_bounds__(KV_THREADS)
+    kv_put_blocks(struct kv_parts parts, const struct kvl_kv_span *span)
+{
+    const struct kvl_kv_span s = span[blockIdx.x];
+    if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
+    int32_t steps = parts.head_dim / KVL_KV_BLOCK;
+    const float *from = kv_third(parts.from, blockIdx.y);
+    uint8_t *to =
+        s.data + kv_third(parts.off, blockIdx.y) + (size_t)(s.slot * steps) * KVL_KV_BLOCK_BYTES;
+    for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
+        size_t row = (size_t)(s.row + i / steps) * (size_t)parts.n_kv_heads + (size_t)s.kv_head;
+        kvl_q8_0_put(to + (size_t)i * KVL_KV_BLOCK_BYTES,
+                     from + row * (size_t)parts.head_dim + i % steps * KVL_KV_BLOCK);
+    }
+}
+
 /* grid (moves, parts): into the staging memory, or out of it. */
 template <class W>
 static __global__ void __launch_bounds__(KV_THREADS)
@@ -133,6 +151,17 @@ static __global__ void __launch_bounds__(KV_ROUND_THREADS) kv_round_kernel(float
         T x;
         kv_store(&x, v[i]);
         v[i] = kv_load(x);
+    }
+}
+
+/* n: blocks */
+static __global__ void __launch_bounds__(KV_ROUND_THREADS) kv_round_blocks(float *v, size_t n)
+{
+    size_t step = (size_t)gridDim.x * KV_ROUND_THREADS;
+    for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
+        uint8_t block[KVL_KV_BLOCK_BYTES];
+        kvl_q8_0_put(block, v + i * KVL_KV_BLOCK);
+        kvl_q8_0_get(v + i * KVL_KV_BLOCK, block);
     }
 }
 
@@ -197,6 +226,9 @@ int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
         if (l->type == KVL_KV_F32) kv_put_launch<float>(&parts, span, a->n_spans);
         if (l->type == KVL_KV_F16) kv_put_launch<__half>(&parts, span, a->n_spans);
         if (l->type == KVL_KV_BF16) kv_put_launch<__nv_bfloat16>(&parts, span, a->n_spans);
+        if (l->type == KVL_KV_Q8_0)
+            KVL_LAUNCH(kv_put_blocks, dim3((unsigned)a->n_spans, (unsigned)parts.n), KV_THREADS, 0,
+                       parts, span);
     }
     return kvl_cuda_end(&c);
 }
@@ -230,7 +262,7 @@ int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
     struct kvl_cuda_call c;
     unsigned n_parts;
     struct kv_move_shape shape = kv_shape(l, &n_parts);
-    size_t row = (size_t)l->head_dim * l->elem_bytes;
+    size_t row = l->row_bytes;
     if (a->n_moves == 0) return KVL_OK;
     shape.total = kv_move_slots(a);
     assert((size_t)shape.total * n_parts * row <= a->stage_bytes && (uintptr_t)a->stage % 16 == 0);
@@ -281,7 +313,7 @@ static void kv_gather_launch(const struct kvl_kv_move_args *a, size_t row_bytes)
 int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
-    size_t row = (size_t)a->layout->head_dim * a->layout->elem_bytes;
+    size_t row = a->layout->row_bytes;
     size_t bytes = (size_t)a->n_moves * sizeof *a->move;
     if (a->n_moves == 0) return KVL_OK;
     KVL_TRY(kvl_cuda_ready());
@@ -308,5 +340,7 @@ int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n)
         KVL_LAUNCH((kv_round_kernel<__half>), blocks, KV_ROUND_THREADS, 0, v, n);
     if (c.rc == KVL_OK && type == KVL_KV_BF16)
         KVL_LAUNCH((kv_round_kernel<__nv_bfloat16>), blocks, KV_ROUND_THREADS, 0, v, n);
+    if (c.rc == KVL_OK && type == KVL_KV_Q8_0)
+        KVL_LAUNCH(kv_round_blocks, blocks, KV_ROUND_THREADS, 0, v, n / KVL_KV_BLOCK);
     return kvl_cuda_end(&c);
 }

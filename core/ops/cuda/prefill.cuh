@@ -88,6 +88,15 @@ static __device__ inline struct pf_four pf_load(const void *row, enum kvl_kv_typ
     struct pf_four y;
     if (type == KVL_KV_F32 && vectors && c + 4 <= dim)
         return *reinterpret_cast<const struct pf_four *>(static_cast<const float *>(row) + c);
+    if (type == KVL_KV_Q8_0 && c < dim) {
+        const uint8_t *block =
+            static_cast<const uint8_t *>(row) + c / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES;
+        const uint16_t *q = reinterpret_cast<const uint16_t *>(block + 2 + c % KVL_KV_BLOCK);
+        uint16_t scale = *reinterpret_cast<const uint16_t *>(block);
+        for (int32_t i = 0; i < 4; i++)
+            y.x[i] = kvl_q8_at(scale, (int8_t)(q[i / 2] >> (i % 2 * 8) & 0xff));
+        return y;
+    }
     for (int32_t i = 0; i < 4; i++) y.x[i] = c + i < dim ? kvl_widen(type, row, c + i) : 0.0f;
     return y;
 }

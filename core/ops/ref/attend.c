@@ -9,8 +9,7 @@ void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t sl
 {
     const struct kvl_layout *l = lane->layout;
     assert(slot >= 0 && slot < lane->n_slots);
-    const uint8_t *row = kvl_lane_rows(lane, part, slot >> l->block_shift);
-    row += (size_t)(slot & (l->block_tok - 1)) * (size_t)l->head_dim * l->elem_bytes;
+    const uint8_t *row = kvl_lane_slot(lane, part, slot);
     for (int32_t c = 0; c < l->head_dim; c++)
         out[c] = (double)kvl_ref_elem(row, l->type, (size_t)c);
 }

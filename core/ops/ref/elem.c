@@ -5,6 +5,11 @@
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
 {
     if (type == KVL_KV_F32) return ((const float *)p)[i];
+    if (type == KVL_KV_Q8_0) {
+        const uint8_t *block = (const uint8_t *)p + i / 32 * 34;
+        uint16_t scale = (uint16_t)(block[0] | block[1] << 8);
+        return kvl_f16_to_f32(scale) * (float)(int8_t)block[2 + i % 32];
+    }
     uint16_t h = ((const uint16_t *)p)[i];
     return type == KVL_KV_F16 ? kvl_f16_to_f32(h) : kvl_bf16_to_f32(h);
 }

@@ -13,7 +13,7 @@ void kvl_ref_row(const struct kvl_weight *w, int32_t row, float *y);
 /* One element of it. */
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 
-/* Element i of an array of stored elements. */
+/* Element i of a row of stored elements; what is set is of a type whose elements stand alone. */
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);
 

@@ -25,6 +25,7 @@ static inline size_t kvl_head_pad(int32_t head_dim)
 static inline enum kvl_wtype kvl_kv_wtype(enum kvl_kv_type type)
 {
     if (type == KVL_KV_F32) return KVL_W_F32;
+    if (type == KVL_KV_Q8_0) return KVL_W_Q8_0;
     return type == KVL_KV_F16 ? KVL_W_F16 : KVL_W_BF16;
 }
 

@@ -113,10 +113,7 @@ VEC void widen_slot(float *to, size_t pad, const struct kvl_lane *lane, enum kvl
                     int32_t slot)
 {
     const struct kvl_layout *l = lane->layout;
-    size_t row_bytes = (size_t)l->head_dim * l->elem_bytes;
-    const uint8_t *row = kvl_lane_rows(lane, part, slot >> l->block_shift);
-    widen(to, row + (size_t)(slot & (l->block_tok - 1)) * row_bytes, kvl_kv_wtype(l->type),
-          l->head_dim);
+    widen(to, kvl_lane_slot(lane, part, slot), kvl_kv_wtype(l->type), l->head_dim);
     for (size_t c = (size_t)l->head_dim; c < pad; c++) to[c] = 0;
 }
 

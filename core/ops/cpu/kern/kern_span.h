@@ -21,7 +21,7 @@ enum { SPAN_HEADS = 4, SPAN_ROWS = 4 };
  * lines, or with 128 slots, a fifth of the bandwidth was lost. */
 VEC bool span_light(enum kvl_wtype v_type, int32_t n_heads)
 {
-    return v_type == KVL_W_BF16 || n_heads < SPAN_HEADS;
+    return v_type == KVL_W_BF16 || v_type == KVL_W_Q8_0 || n_heads < SPAN_HEADS;
 }
 
 /* Walks the list and yields the address of every row. */
@@ -58,7 +58,7 @@ static void walk_open(struct walk *w, const struct kvl_span *s)
     w->now = kvl_span_run(s->job, s->run);
     w->run = s->run;
     w->off = s->run_off;
-    w->row_bytes = (size_t)l->head_dim * l->elem_bytes;
+    w->row_bytes = l->row_bytes;
     w->k_off = l->part_off[s->job->pos ? KVL_PART_K_RAW : KVL_PART_K];
     w->v_off = l->part_off[KVL_PART_V];
 }
@@ -410,9 +410,10 @@ struct span_work {
     float *q;  /* [heads][pad], by groups of heads as span_scores wants them */
     float *cs; /* cosines and sines of a position */
     float *k;  /* rotated keys [tile][pad] */
+    float *v;  /* values that are widened first, the same */
     float *sc; /* logits, then weights */
     size_t pad;
-    enum kvl_wtype k_type, v_type;
+    enum kvl_wtype stored, k_type, v_type; /* in the lane; as they are multiplied */
 };
 
 /* Heads that are computed together from h0 on; of three, a fourth is idle. */
@@ -461,7 +462,7 @@ static void span_rotate(const struct kvl_span *s, const struct span_work *w,
     for (int32_t t = 0; t < rows->n; t++) {
         float *k = w->k + (size_t)t * w->pad;
         const float *cs = kvl_rope_row(s->rope, s->job->pos[i + t], w->cs);
-        widen(k, rows->at[t] + rows->k_off, w->v_type, head_dim);
+        widen(k, rows->at[t] + rows->k_off, w->stored, head_dim);
         rotate(k, k, cs, head_dim, s->a->rope);
         turned->at[t] = (const uint8_t *)k;
     }
@@ -478,6 +479,23 @@ static void span_given(const struct kvl_span *s, const struct rows *rows, struct
         given->at[t] = (const uint8_t *)(k + (size_t)t * (size_t)s->a->head_dim);
     for (int32_t t = rows->n; t % (2 * VW) != 0; t++) given->at[t] = given->at[rows->n - 1];
     given->k_off = 0;
+}
+
+/* Rows of a part that are floats from now on, to [tile][pad]; asks for the next ones. */
+static void span_widen(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
+                       size_t off, const struct rows *next, size_t next_off, float *to,
+                       struct rows *wide)
+{
+    const size_t bytes = s->job->lane->layout->row_bytes;
+    for (int32_t t = 0; t < rows->n; t++) {
+        widen(to + (size_t)t * w->pad, rows->at[t] + off, w->stored, s->a->head_dim);
+        wide->at[t] = (const uint8_t *)(to + (size_t)t * w->pad);
+        if (t >= next->n) continue;
+        for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(next->at[t] + next_off + o, 0, 2);
+    }
+    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) wide->at[t] = wide->at[rows->n - 1];
+    wide->n = rows->n;
+    wide->k_off = wide->v_off = 0;
 }
 
 /* Heads h0 .. h0 + n_heads - 1; the first of them ask for the rows that come next. */
@@ -512,10 +530,18 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
 static void span_tile(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
                       const struct rows *next, int32_t i)
 {
-    struct rows turned;
+    struct rows turned, wide;
     const struct rows *k = s->job->pos || s->job->keys ? &turned : rows;
     if (s->job->pos) span_rotate(s, w, rows, &turned, i);
     if (s->job->keys) span_given(s, rows, &turned, i);
+    if (w->stored == KVL_W_Q8_0) {
+        if (k == rows) {
+            span_widen(s, w, rows, rows->k_off, next, next->k_off, w->k, &turned);
+            k = &turned;
+        }
+        if (s->acc) span_widen(s, w, rows, rows->v_off, next, next->v_off, w->v, &wide);
+        rows = next = s->acc ? &wide : k;
+    }
     for (int32_t h = 0; h < s->job->n_heads; h += span_group(s->job, h))
         span_heads(s, w, k, rows, next, i, h, span_group(s->job, h));
 }
@@ -538,13 +564,15 @@ static void span_run(const struct kvl_span *s)
     size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads), pad = kvl_span_pad(s->a->head_dim);
     struct span_work w = { .q = s->scratch,
                            .pad = pad,
-                           .v_type = kvl_kv_wtype(s->job->lane->layout->type) };
+                           .stored = kvl_kv_wtype(s->job->lane->layout->type) };
+    w.v_type = w.stored == KVL_W_Q8_0 ? KVL_W_F32 : w.stored;
     w.k_type = s->job->pos || s->job->keys ? KVL_W_F32 : w.v_type;
-    const bool light = span_light(w.v_type, s->job->n_heads);
+    const bool light = span_light(w.stored, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;
     w.sc = w.cs + pad;
     w.k = w.sc + SPAN_HEADS * KVL_SPAN_TILE;
+    w.v = w.k + KVL_SPAN_TILE / 2 * pad; /* of short tiles alone */
     for (size_t h = 0; h < n_heads; h++) {
         s->max[h] = -INFINITY;
         s->sum[h] = 0;
