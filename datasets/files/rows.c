@@ -209,6 +209,17 @@ int kvl_row_gold(const struct kvl_row *r, struct kvl_buf *out, int32_t *n, struc
     return KVL_OK;
 }
 
+struct kvl_rows_part kvl_row_part(const struct kvl_row *r)
+{
+    const struct kvl_rows_set *set = r->set;
+    struct kvl_jtext task = kvl_row_field(r, "task");
+    if (!set->parts) return (struct kvl_rows_part){ set->name, set->max_new, set->scorer };
+    for (const struct kvl_rows_part *p = set->parts; p->task; p++)
+        if (task.n == strlen(p->task) + 2 && memcmp(task.s + 1, p->task, task.n - 2) == 0)
+            return *p;
+    return (struct kvl_rows_part){ 0 };
+}
+
 static int quote_list(const char *v, int32_t n, struct kvl_buf *out)
 {
     KVL_TRY(kvl_buf_adds(out, "["));
@@ -250,9 +261,10 @@ int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
 {
     struct kvl_jtext id = kvl_row_field(r, r->kind->id);
     struct kvl_jtext cls = kvl_row_field(r, r->kind->classes);
-    bool classes = r->set->scorer == KVL_SCORE_CLASSIFICATION || r->set->classes;
+    enum kvl_scorer scorer = kvl_row_part(r).scorer;
+    bool classes = scorer == KVL_SCORE_CLASSIFICATION || r->set->classes;
     KVL_TRY(kvl_buf_printf(out, "{\"set\":\"%s\",\"line\":%d,\"turn\":%d,\"scorer\":\"%s\"",
-                           r->set->name, r->line, r->i_turn, kvl_scorer_names[r->set->scorer]));
+                           r->set->name, r->line, r->i_turn, kvl_scorer_names[scorer]));
     if (r->set->flags & KVL_ROWS_FIRST_LINE) KVL_TRY(kvl_buf_adds(out, ",\"first_line\":true"));
     if (id.n > 0) KVL_TRY(kvl_buf_adds(out, ",\"id\":"));
     if (id.n > 0) KVL_TRY(kvl_buf_add(out, id.s, id.n));
@@ -263,7 +275,7 @@ int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
         KVL_TRY(kvl_buf_add(out, cls.s, cls.n));
     else if (classes)
         KVL_TRY(quote_parted(r->set->classes ? r->set->classes : "", out));
-    if (r->set->scorer == KVL_SCORE_BABILONG) {
+    if (scorer == KVL_SCORE_BABILONG) {
         struct kvl_buf text = { 0 };
         int rc = kvl_row_text(r, r->kind->question, &text);
         if (rc == KVL_OK) rc = kvl_buf_adds(out, ",\"question\":");
@@ -474,9 +486,8 @@ static int rows_answer(const struct kvl_file_rows *r, const struct kvl_row *row,
     q->gold = first.data;
     if (rc != KVL_OK) return kvl_fail(err, rc, "out of memory for answers");
     KVL_TRY(rows_count(req, q->answer, &tok, err));
-    q->max_new_tok = r->opts->max_new > 0 ? r->opts->max_new
-                     : r->set.max_new     ? r->set.max_new
-                                          : tok + 2;
+    int32_t max_new = kvl_row_part(row).max_new;
+    q->max_new_tok = r->opts->max_new > 0 ? r->opts->max_new : max_new ? max_new : tok + 2;
     bool told = r->kind.evidence || r->kind.proof || r->set.flags & KVL_ROWS_EXACT;
     if (q->n_evidence > 0 && !told) q->flags |= KVL_EVIDENCE_WEAK;
     return KVL_OK;

@@ -83,6 +83,13 @@ enum kvl_rows_flags {
     KVL_ROWS_RAW = 128,      /* examples or code: no chat template, as published */
 };
 
+/* Questions of a task that are another kind by their field `task`; the list ends with a task of NULL. */
+struct kvl_rows_part {
+    const char *task;
+    int32_t max_new;
+    enum kvl_scorer scorer;
+};
+
 /* A task of a benchmark; the list ends with a name of NULL. */
 struct kvl_rows_set {
     const char *name;
@@ -94,7 +101,8 @@ struct kvl_rows_set {
     const char *mark; /* the question is what stands from the last of these on, parted by '|' */
     const char *
         opens; /* the answer prefix is what stands from the last of these on, where no field has it */
-    const char *classes; /* of the scorer where rows have none, parted by ',' */
+    const char *classes;               /* of the scorer where rows have none, parted by ',' */
+    const struct kvl_rows_part *parts; /* NULL: all questions are of one kind */
 };
 
 /* A list of tasks, #define LIST(X) X("name", .member = ...) ..., as sets and as choices of an option. */
@@ -219,6 +227,8 @@ struct kvl_file_rows {
 };
 
 int kvl_row_gold(const struct kvl_row *r, struct kvl_buf *out, int32_t *n, struct kvl_err *err);
+/* Scorer and tokens to generate: the set's, else its part's.  `task` is NULL where the set has none of the row's. */
+struct kvl_rows_part kvl_row_part(const struct kvl_row *r);
 /* kvl_question.row */
 int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
                  struct kvl_buf *out);

@@ -37,7 +37,9 @@ static int index_needs(const struct index *x, const struct kvl_row *row)
         if (kvl_jtext_is_null(kvl_row_field(row, needs[i])))
             return kvl_fail(x->err, KVL_EINVAL, "line %d: field \"%s\" is missing", row->line,
                             needs[i]);
-    return KVL_OK;
+    if (kvl_row_part(row).task) return KVL_OK;
+    return kvl_fail(x->err, KVL_EINVAL, "line %d: field \"task\" is none of those of %s, want %s",
+                    row->line, row->set->name, row->set->parts[0].task);
 }
 
 /* Sees that the row can be asked and scored. */

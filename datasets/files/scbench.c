@@ -42,7 +42,20 @@
       .prompt = "Based on the function description and code context, please retrieve and repeat "  \
                 "the exact described function from the code context in a code block wrapped by "   \
                 "```:\n\n{context}\n\n{input}",                                                    \
-      .max_new = 1024, .scorer = KVL_SCORE_EDIT)
+      .max_new = 1024, .scorer = KVL_SCORE_EDIT)                                                   \
+    X("summary_with_needles", PLAIN, .parts = scbench_needles, .flags = KVL_ROWS_NOWHERE)          \
+    X("repoqa_and_kv", PLAIN, .parts = scbench_both)
+
+static const struct kvl_rows_part scbench_needles[] = {
+    { "scbench_summary", 800, KVL_SCORE_ROUGE_LSUM },
+    { "scbench_passkey", 15, KVL_SCORE_FIRST_INT },
+    { 0 },
+};
+static const struct kvl_rows_part scbench_both[] = {
+    { "scbench_repoqa", 1024, KVL_SCORE_EDIT },
+    { "scbench_kv", 80, KVL_SCORE_KV_IN },
+    { 0 },
+};
 
 static const struct kvl_rows_set scbench_sets[] = { SCBENCH(KVL_ROWS_SET) };
 static const char *const scbench_names[] = { SCBENCH(KVL_ROWS_NAME) NULL };
@@ -82,6 +95,6 @@ static const struct kvl_rows_kind scbench_kind = {
 };
 
 KVL_ROWS_TASK(scbench, "kv", "middle", "SCBench, from its files", "Li et al., SCBench, ICLR 2025",
-              "several questions about one context: 10 tasks");
+              "several questions about one context: 12 tasks");
 
 KVL_TASK_EXPORT(scbench)

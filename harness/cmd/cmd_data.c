@@ -149,9 +149,11 @@ static void check_print(const struct check *c, const struct kvl_task_source *sou
     const struct kvl_file_rows *r = (const struct kvl_file_rows *)source;
     int32_t questions = 0;
     for (int32_t g = 0; g < source->n_groups; g++) questions += source->group[g];
-    printf("%s %s: %d questions about %d contexts, %d tokens to generate, scored by %s",
-           c->task->name, r->set.name, questions, source->n_groups, r->set.max_new,
-           kvl_scorer_names[r->set.scorer]);
+    printf("%s %s: %d questions about %d contexts", c->task->name, r->set.name, questions,
+           source->n_groups);
+    const struct kvl_rows_part all[] = { { r->set.name, r->set.max_new, r->set.scorer }, { 0 } };
+    for (const struct kvl_rows_part *p = r->set.parts ? r->set.parts : all; p->task; p++)
+        printf(", %d tokens to generate, scored by %s", p->max_new, kvl_scorer_names[p->scorer]);
     if (l->n > 0)
         printf("; prompts of %d to %d tokens, half of them up to %d", l->tok[0], l->tok[l->n - 1],
                l->tok[(l->n - 1) / 2]);

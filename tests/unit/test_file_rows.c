@@ -804,6 +804,35 @@ static void test_helmet(void **state)
     close_task(&o);
 }
 
+/* Turns of two kinds, each with its own scorer and length. */
+static void test_scbench_parts(void **state)
+{
+    struct open_task o;
+    struct kvl_task_score score;
+    (void)state;
+    write_text("scbench_repoqa_and_kv.jsonl",
+               "{\"id\": 1, \"context\": \"def f(): pass\\n{\\\"k\\\": \\\"v7\\\"}\", "
+               "\"multi_turns\": [{\"input\": "
+               "\"Which function?\", \"answer\": \"def f(): pass\", \"task\": \"scbench_repoqa\"}, "
+               "{\"input\": "
+               "\"Key k\", \"answer\": \"v7\", \"task\": \"scbench_kv\"}]}\n");
+    must_open(&o, kvl_task_scbench, "dir=%s,name=repoqa_and_kv");
+    struct kvl_sample s = must_sample(&o, 0, 4096, 0, 2);
+    assert_int_equal(s.question[0].max_new_tok, 1024);
+    assert_int_equal(s.question[1].max_new_tok, 80);
+    o.task->score(&s.question[0], "def f(): pas", &score);
+    assert_true(score.official > 0.9 && score.official < 1.0);
+    o.task->score(&s.question[1], "it is v7!", &score);
+    assert_float_equal(score.official, 1.0, 0.0);
+    kvl_sample_free(&s);
+    close_task(&o);
+    write_text("scbench_summary_with_needles.jsonl",
+               "{\"context\": \"a\", \"multi_turns\": [{\"input\": \"b\", \"answer\": \"c\", "
+               "\"task\": \"x\"}]}");
+    must_refuse(kvl_task_scbench, "dir=%s,name=summary_with_needles", KVL_EINVAL,
+                (const char *const[]){ "line 1", "\"task\"", "scbench_summary", NULL });
+}
+
 static void test_others(void **state)
 {
     const struct form rows[] = {
@@ -989,17 +1018,17 @@ static void test_haystacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),       cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_array),       cmocka_unit_test(test_long_line),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_order),       cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_middle),      cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_too_long),    cmocka_unit_test(test_border),
-        cmocka_unit_test(test_longbench),   cmocka_unit_test(test_infinitebench),
-        cmocka_unit_test(test_ruler),       cmocka_unit_test(test_ruler_prefix),
-        cmocka_unit_test(test_longmemeval), cmocka_unit_test(test_helmet),
-        cmocka_unit_test(test_others),      cmocka_unit_test(test_depths),
-        cmocka_unit_test(test_haystacks),
+        cmocka_unit_test(test_plain),         cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_array),         cmocka_unit_test(test_long_line),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_middle),        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_too_long),      cmocka_unit_test(test_border),
+        cmocka_unit_test(test_longbench),     cmocka_unit_test(test_infinitebench),
+        cmocka_unit_test(test_ruler),         cmocka_unit_test(test_ruler_prefix),
+        cmocka_unit_test(test_longmemeval),   cmocka_unit_test(test_helmet),
+        cmocka_unit_test(test_scbench_parts), cmocka_unit_test(test_others),
+        cmocka_unit_test(test_depths),        cmocka_unit_test(test_haystacks),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
