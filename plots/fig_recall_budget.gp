@@ -1,4 +1,5 @@
-# fig_recall_budget.gp - share of answer steps whose evidence was attended, against the budget.
+# fig_recall_budget.gp - share of the evidence attended by the heads that retrieve it (harness/report/lanes.h),
+# against the budget.
 #
 # Not the figure of one paper: it explains fig_accuracy_budget.gp, by what the method attended.
 # One should see: the order of fig_accuracy_budget, at or above its curves: evidence that was not

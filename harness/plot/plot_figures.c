@@ -24,7 +24,7 @@ static struct kvl_interval y_accuracy(const struct kvl_result *r, bool strict)
 static struct kvl_interval y_recall(const struct kvl_result *r, bool strict)
 {
     (void)strict;
-    return r->recall;
+    return (struct kvl_interval){ r->recall, KVL_NAN, KVL_NAN };
 }
 
 /* Of the ten tokens of largest weight, those that were read (reference passes); where every layer is
@@ -82,11 +82,11 @@ const struct kvl_figure kvl_figures[] = {
       .build = kvl_chart_methods },
     { .name = "recall_budget",
       .title = "Evidence recall against tokens read",
-      .help = "share of answer steps whose evidence was attended, over tokens read",
+      .help = "share of the evidence attended by retrieving heads, over tokens read",
       .x_label = "tokens read, mean over all layers (counted)",
-      .y_label = "evidence recall, %",
+      .y_label = "evidence recall of retrieving heads, %",
       .columns = "read_tok recall_pct lo hi budget_tok n n_errors",
-      .note = "; bars: 95 %.",
+      .note = "; retrieving: oracle attends half of it at its smallest budget.",
       .y_axis = KVL_AXIS_PERCENT,
       .x = x_read,
       .y = y_recall,

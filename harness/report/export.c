@@ -40,9 +40,10 @@ static const struct kvl_export_column cell_columns[] = {
     { "strict_hi", "@strict_hi" },
     { "n_eff", "@n_eff" },
     { "icc", "@icc" },
-    { "recall", "recall.mean" },
-    { "recall_lo", "recall.lo" },
-    { "recall_hi", "recall.hi" },
+    { "recall", "@recall" },
+    { "recall_best_layer", "recall.mean" },
+    { "recall_best_layer_lo", "recall.lo" },
+    { "recall_best_layer_hi", "recall.hi" },
     { "n_tok", "n_tok" },
     { "nll", "nll.mean" },
     { "nll_lo", "nll.lo" },
@@ -209,7 +210,7 @@ static const struct kvl_export_column sample_columns[] = {
     { "stop", "stop" },
     { "official", "official" },
     { "strict", "strict" },
-    { "recall", "recall" },
+    { "recall_best_layer", "recall" },
     { "evidence_lost", "evidence_lost" },
     { "evidence_weak", "evidence_weak" },
     { "attended_tok", "attended_tok" },
@@ -349,6 +350,7 @@ static json_t *cell_extra(const struct kvl_result *x)
     extra_number(e, "official_hi", x->official.hi);
     extra_number(e, "strict_lo", x->strict.lo);
     extra_number(e, "strict_hi", x->strict.hi);
+    extra_number(e, "recall", x->recall);
     extra_number(e, "n_eff", x->n_eff);
     extra_number(e, "icc", x->icc);
     extra_number(e, "decode", x->decode.mean);

@@ -181,7 +181,12 @@ static void headline_head(const struct kvl_summary *s, bool speed, FILE *out)
     table_head(out, "budget", "tokens per lane that the method may leave readable, as asked for");
     if (s->n_columns > 1) table_head(out, "all", "all questions of the row together");
     table_head(out, "read, % of full", "bytes of keys and values per token, choosing included");
-    table_head(out, "recall", "share of answer steps at which the evidence needed was attended");
+    table_head(
+        out, "recall",
+        "share of the evidence attended, mean over the layers and heads that retrieve it: in which "
+        "oracle, at its smallest budget, attends half of it or more");
+    table_head(out, "best layer",
+               "share of answer steps at which some layer attended the evidence needed");
     if (speed) table_head(out, "tok/s", "decoding, at the longest length");
     if (speed) table_head(out, "x full", "the same against full attention");
     table_head(out, "KV held", "of one sequence, whole blocks");
@@ -204,6 +209,7 @@ static void headline_row(const struct kvl_summary *s, size_t group,
     if (s->n_columns > 1) kvl_page_share(out, &all, "");
     kvl_page_number(out, 100 * kvl_page_read_share(s, row), 1);
     kvl_page_number(out, kvl_pool_recall(&row->all), 2);
+    kvl_page_number(out, kvl_pool_recall_best(&row->all), 2);
     if (speed) kvl_page_number(out, tok_s, tok_s < 100 ? 1 : 0);
     if (speed) kvl_page_number(out, tok_s / dense_speed(s), 2);
     kvl_page_bytes(out, told ? told->kv_physical : KVL_NAN);
@@ -308,7 +314,8 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     kvl_page_number(out, x->depth, 2);
     kvl_page_share(out, &x->official, "");
     kvl_page_share(out, &x->strict, "");
-    kvl_page_number(out, x->recall.mean, 2);
+    kvl_page_number(out, x->recall, 2);
+    kvl_page_number(out, x->recall_best.mean, 2);
     kvl_page_number(out, x->attended_tok, 0);
     kvl_page_number(out, x->dense_tok, 0);
     kvl_page_bytes(out, x->kv_read);
@@ -323,9 +330,10 @@ static void cell_row(const struct kvl_result *x, FILE *out)
 
 static void task_cells(const struct kvl_summary *s, size_t column, FILE *out)
 {
-    static const char *const head[] = { "method",    "budget", "length",   "depth",  "official %",
-                                        "strict %",  "recall", "attended", "dense",  "read/tok",
-                                        "index/tok", "n",      "contexts", "failed", "cell" };
+    static const char *const head[] = { "method",     "budget",   "length",   "depth",
+                                        "official %", "strict %", "recall",   "best layer",
+                                        "attended",   "dense",    "read/tok", "index/tok",
+                                        "n",          "contexts", "failed",   "cell" };
     fputs("<details><summary>All cells</summary><div class=wide><table class=sort><thead><tr>",
           out);
     for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);

@@ -28,7 +28,7 @@ static struct kvl_interval measure_accuracy(const struct kvl_result *r, const st
 static struct kvl_interval measure_recall(const struct kvl_result *r, const struct kvl_result *f)
 {
     (void)f;
-    return times(r->recall, 100);
+    return (struct kvl_interval){ 100 * r->recall, KVL_NAN, KVL_NAN };
 }
 
 /* Of the smallest number of top tokens that was asked for. */

@@ -22,10 +22,10 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 /* ---- rows ---------------------------------------------------------------------------------- */
 
 static const struct kvl_column report_columns[] = {
-    { "policy", true },     { "budget", false },    { "attended", false }, { "dense", false },
-    { "official %", true }, { "strict %", true },   { "recall", false },   { "tok/s", false },
-    { "read/tok", false },  { "index/tok", false }, { "host/tok", false }, { "at host", false },
-    { "KV held", false },
+    { "policy", true },     { "budget", false },   { "attended", false },  { "dense", false },
+    { "official %", true }, { "strict %", true },  { "recall", false },    { "best layer", false },
+    { "tok/s", false },     { "read/tok", false }, { "index/tok", false }, { "host/tok", false },
+    { "at host", false },   { "KV held", false },
 
     { "n/ctx", false },     { "failed", false },
 };
@@ -80,7 +80,8 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
         add_share(t, &x->strict);
     else
         kvl_table_add(t, "-");
-    kvl_table_number(t, x->recall.mean, 2);
+    kvl_table_number(t, x->recall, 2);
+    kvl_table_number(t, x->recall_best.mean, 2);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
     kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
@@ -278,6 +279,27 @@ static void notes_bounds(const struct kvl_results *r, FILE *out)
               out);
 }
 
+static void notes_recall(const struct kvl_results *r, FILE *out)
+{
+    bool known = false, best = false;
+    for (size_t i = 0; i < r->n; i++) {
+        known |= !isnan(r->result[i].recall);
+        best |= !isnan(r->result[i].recall_best.mean);
+    }
+    if (known)
+        fputs(
+            "recall: share of the evidence attended, mean over the layers and heads that retrieve "
+            "it: in which oracle,\nat its smallest budget, attends half of it or more. best layer: "
+            "share "
+            "of answer steps at which one layer attended it.\n",
+            out);
+    else if (best)
+        fputs("best layer: share of answer steps at which the best layer attended the evidence. "
+              "recall, over "
+              "the heads that\nretrieve, wants samples and the policy oracle in the log.\n",
+              out);
+}
+
 void kvl_report_stale(const struct kvl_results *r, FILE *out)
 {
     size_t n = 0;
@@ -297,6 +319,7 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
               "blocks of "
               "one sequence.\n",
               out);
+    notes_recall(r, out);
     kvl_report_stale(r, out);
     if (kvl_report_has(r, KVL_DETAIL_STAGES))
         fputs("Stages of answers: kvlab report --stages.\n", out);

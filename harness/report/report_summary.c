@@ -32,6 +32,7 @@ static void summary_row(const struct kvl_summary_row *row, size_t n_columns, str
     kvl_table_add(t, "%s", x->budget[0] ? x->budget : "-");
     for (size_t c = 0; c < n_columns; c++) add_pool(t, &row->column[c]);
     kvl_table_number(t, kvl_pool_recall(&row->all), 2);
+    kvl_table_number(t, kvl_pool_recall_best(&row->all), 2);
     summary_cost(t, row->speaker);
     kvl_table_number(t, row->all.n, 0);
 }
@@ -71,12 +72,14 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
     static const char *const letters[SUMMARY_COLUMNS] = {
         "A %", "B %", "C %", "D %", "E %", "F %"
     };
-    struct kvl_column column[SUMMARY_COLUMNS + 7] = { { "policy", true }, { "budget", false } };
+    struct kvl_column column[SUMMARY_COLUMNS + 8] = { { "policy", true }, { "budget", false } };
     size_t n = KVL_MIN(s->n_columns, (size_t)SUMMARY_COLUMNS);
-    struct kvl_table t = { .form = form, .column = column, .n_columns = n + 7 };
+    struct kvl_table t = { .form = form, .column = column, .n_columns = n + 8 };
     for (size_t c = 0; c < n; c++) column[c + 2] = (struct kvl_column){ letters[c], true };
-    static const char *const tail[] = { "recall", "tok/s", "read/tok", "KV held", "n" };
-    for (size_t c = 0; c < 5; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
+    static const char *const tail[] = {
+        "recall", "best layer", "tok/s", "read/tok", "KV held", "n"
+    };
+    for (size_t c = 0; c < 6; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
     const char *mark = form == KVL_TABLE_LATEX ? "%" : ""; /* what is no table is a comment there */
     fputs(mark, out);
     kvl_report_block(s->cell[0], KVL_SUMMARY_BLOCK, out);

@@ -3,6 +3,7 @@
 
 #include "code.h"
 #include "kvl/rng.h"
+#include "lanes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -49,6 +50,7 @@ struct loader {
     json_t *resolved;       /* object: point -> how many errors stood before its latest record */
     json_t *settled;        /* object: point -> how many samples did */
     size_t n_samples_cap;
+    struct kvl_lanes lanes;
     kvl_results_keep_fn keep; /* NULL: all */
     const void *keep_user;
 };
@@ -94,7 +96,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
         .order = r->n_samples,
     };
     r->n_samples++;
-    return KVL_OK;
+    return failed || kvl_lanes_add(&l->lanes, record) == KVL_OK ? KVL_OK : load_memory(err);
 }
 
 /* A result: the errors of its cell that were written before it are history. */
@@ -451,7 +453,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .budget_tok = kvl_json_number(record, "budget_tok"),
         .official = interval_of(record, "official", "p"),
         .strict = interval_of(record, "strict", "p"),
-        .recall = interval_of(record, "recall", "mean"),
+        .recall = KVL_NAN,
+        .recall_best = interval_of(record, "recall", "mean"),
         .is_text = strcmp(kvl_json_text(record, "kind"), "perplexity") == 0,
         .nll = interval_of(record, "nll", "mean"),
         .ppl = interval_of(record, "ppl", "value"),
@@ -723,7 +726,9 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     KVL_TRY(results_speeds(r, l->speeds, err));
     KVL_TRY(results_build(r, l->cells, l->speeds, err));
     KVL_TRY(results_intervals(r, err));
-    return kvl_results_label(r, err);
+    KVL_TRY(kvl_results_label(r, err));
+    kvl_lanes_recall(&l->lanes, r);
+    return KVL_OK;
 }
 
 int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
@@ -753,6 +758,7 @@ int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_f
     json_decref(l.speeds);
     json_decref(l.resolved);
     json_decref(l.settled);
+    kvl_lanes_free(&l.lanes);
     if (rc == KVL_OK)
         *out = r;
     else

@@ -45,9 +45,11 @@ struct kvl_result {
     bool outdone;    /* another cell of the same point has more samples */
     int64_t version; /* of the policy */
     double length_tok, depth, budget_tok, seed;
-    struct kvl_interval official, strict, recall; /* of scores: by icc, not the record's */
-    struct kvl_interval nll, ppl;                 /* nats per token; its exponential */
-    bool over_blocks;                             /* their interval is over stretches of one text */
+    struct kvl_interval official, strict; /* of scores: by icc, not the record's */
+    double recall;                        /* of retrieving lanes (lanes.h); NaN: not known */
+    struct kvl_interval recall_best;      /* of the best layer */
+    struct kvl_interval nll, ppl;         /* nats per token; its exponential */
+    bool over_blocks;                     /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
     double icc; /* correlation of official scores within contexts, over the cells of the task */
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */

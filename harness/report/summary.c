@@ -55,9 +55,13 @@ void kvl_pool_add(struct kvl_pool *p, const struct kvl_result *x)
     p->n += x->n;
     p->n_eff += isnan(x->n_eff) ? x->n : x->n_eff;
     p->right += x->n * x->official.mean;
-    if (isnan(x->recall.mean)) return;
-    p->recall += x->n * x->recall.mean;
-    p->n_recall += x->n;
+    if (!isnan(x->recall)) {
+        p->recall += x->n * x->recall;
+        p->n_recall += x->n;
+    }
+    if (isnan(x->recall_best.mean)) return;
+    p->best += x->n * x->recall_best.mean;
+    p->n_best += x->n;
 }
 
 bool kvl_summary_has(const struct kvl_summary *s, size_t column, const struct kvl_result *x)
@@ -79,6 +83,11 @@ struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p)
 {
     if (!(p->n > 0)) return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
     return kvl_wilson(p->right / p->n, p->n_eff);
+}
+
+double kvl_pool_recall_best(const struct kvl_pool *p)
+{
+    return p->n_best > 0 ? p->best / p->n_best : KVL_NAN;
 }
 
 double kvl_pool_recall(const struct kvl_pool *p)

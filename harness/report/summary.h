@@ -11,7 +11,7 @@
 
 /* What some cells add up to; n 0: there are none. */
 struct kvl_pool {
-    double n, n_eff, right, recall, n_recall;
+    double n, n_eff, right, recall, n_recall, best, n_best;
 };
 
 struct kvl_summary_row {
@@ -49,9 +49,10 @@ bool kvl_summary_fails(const struct kvl_summary *s, size_t column);
 
 /* Cells without a score add nothing. */
 void kvl_pool_add(struct kvl_pool *p, const struct kvl_result *x);
-/* Accuracy of a pool with its interval, NaN when it is empty; recall, likewise. */
+/* Accuracy of a pool with its interval, NaN when it is empty; recall of retrieving lanes and of the best layer, likewise. */
 struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p);
 double kvl_pool_recall(const struct kvl_pool *p);
+double kvl_pool_recall_best(const struct kvl_pool *p);
 /* Order of rows where lengths are pooled or beside each other, 0 when it is the same row: budgets that were
  * written alike are one, since 25% is another number of tokens at every length.  Shares stand behind budgets
  * in tokens. */

@@ -54,7 +54,7 @@ fake_log_make() {
           | ($answers[] | base + {kind:"sample", cell:$id, context:.c, question:.q, seed:"0x\(.c)", context_tok:$len,
               question_tok:12, joint:true, depth:0.5, gold:"4711", prediction:(if .right then "4711" else "12, \"x\"\nno" end), ids:[1,2],
               stop:"length", official:(if .right then 1 else 0 end), strict:(if .right and .c != 3 then 1 else 0 end),
-              recall:(share($p;$len;$budget;$task)), lane_recall:[[0.5]], n_new_tok:2, wall_ns:1.5e6, prefill_ns:1000000, error:null}
+              recall:(share($p;$len;$budget;$task)), lane_recall:[[(0.5 + share($p;$len;$budget;$task) / 2), share($p;$len;$budget;$task)]], n_new_tok:2, wall_ns:1.5e6, prefill_ns:1000000, error:null}
               + cost($p;$budget;$len) + held($p;$budget;$len)),
             (base + {kind:"cell", cell:$id, key:("key of "+$id), code:"abc123def456", task:$task, task_options:"", task_version:1,
               length_tok:$len, depth:null, protocol:$proto} + point($p;$budget) + {n:40, n_contexts:n_contexts, n_errors:0,

@@ -97,7 +97,7 @@ percent() { awk '{ printf "%.1f %2.0f-%.0f", 100 * $1, 100 * $2, 100 * $3 }'; }
 want=$(jq -r 'select(.cell=="kv_retrieval-question_after_compress-1024-quest-256")
     | [.official, .official_lo, .official_hi] | @tsv' cells.jsonl | percent)
 contains "accuracy and interval of quest 256" "^  quest +256 +256 +1024 +$want " block
-[ "$(awk '{ print length }' table | sort -n | tail -1)" -le 125 ] || fail "the table is wider than 125"
+[ "$(awk '{ print length }' table | sort -n | tail -1)" -le 137 ] || fail "the table is wider than 137"
 contains "what bounds are" '^Bounds, not methods' table
 lacks "stale results" 'other code' table
 # The strict score has a column where it differs from the official one in any row.
@@ -108,9 +108,27 @@ fake_log 'select(.kind != "sample") | if .kind == "cell" and .cell != "passkey-q
 expect "strict scores of one row" "passkey question_in_prefill 4096" \
     "$(awk '/^tiny-8L/ { block = $2 " " $3 " " $4 } /strict %/ && /policy/ { print block }' alike)"
 contains "the note on strict scores" '^A table without strict %: it is official % in every row' alike
-contains "the other columns" '^  policy +budget +attended +dense +official % +recall +tok/s +read/tok +index/tok +KV held +n/ctx$' alike
+contains "the other columns" '^  policy +budget +attended +dense +official % +best layer +tok/s +read/tok +index/tok +KV held +n/ctx$' alike
 fake_log 'select(.kind != "sample") | if .kind == "cell" then .strict = .official else . end' | zst alike.zst
-[ "$("$program" report alike.zst | awk '{ print length }' | sort -n | tail -n 1)" -le 112 ] || fail "tables without strict scores are wider than 112"
+[ "$("$program" report alike.zst | awk '{ print length }' | sort -n | tail -n 1)" -le 123 ] || fail "tables without strict scores are wider than 123"
+
+# Recall: the mean over the lanes in which oracle, at its smallest budget, attends half of the evidence or more;
+# in the fake log lane 0 always is one, lane 1 where oracle's share is; the best layer stands apart.
+expect "recall of retrieving lanes" \
+    "$(jq -sc 'def mean: add / length; def digits: . * 1e9 | round;
+        map(select(.kind == "sample")) | group_by(.cell) | map({id: .[0].cell, lanes: (map(.lane_recall[0]) | transpose | map(mean))})
+        | (map({key: .id, value: .lanes}) | from_entries) as $all | .[] | (.id | split("-")) as $k
+        | $all[($k[:3] + ["oracle", "64"]) | join("-")] as $oracle
+        | [.id, ([.lanes, $oracle] | transpose | map(select(.[1] >= 0.5) | .[0]) | mean | digits)]' log.jsonl | sort)" \
+    "$(jq -c 'select(.protocol) | [.cell, (.recall * 1e9 | round)]' cells.jsonl | sort)"
+expect "recall of the best layer" "$(jq -c "$digits select(.kind==\"cell\") | [.cell, (.recall.mean | digits)]" log.jsonl | sort)" \
+    "$(jq -c "$digits select(.protocol) | [.cell, (.recall_best_layer | digits)]" cells.jsonl | sort)"
+contains "what recall is" '^recall: share of the evidence attended, mean over the layers and heads that retrieve' table
+fake_log 'select(.kind != "sample" or (.cell | test("-oracle-") | not))' | zst no-oracle.zst
+"$program" report no-oracle.zst --summary > out
+lacks "a headline without oracle" '^  policy .* recall' out
+contains "the best layer without oracle" '^  policy .* best layer' out
+contains "why there is no headline" 'wants samples and the policy oracle' out
 
 "$program" report log.zst --by length > by
 contains "one column per length" '^  policy +budget +1024 +4096 +16384$' by
