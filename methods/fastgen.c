@@ -124,11 +124,6 @@ static int fastgen_plan(struct kvl_plan *plan)
 
 /* ---- what tokens are --------------------------------------------------------------------------------- */
 
-static float *fastgen_column(const struct kvl_meta_view *meta, int32_t kv_head, int32_t column)
-{
-    return meta->base + (size_t)kv_head * meta->head_stride + (size_t)column * meta->column_stride;
-}
-
 static struct fastgen_lane *fastgen_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head)
 {
     return &((struct fastgen_state *)ctx->state)->lane[layer * ctx->shape->n_kv_heads + kv_head];
@@ -168,8 +163,8 @@ static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_meta_view
                           bool frequent, const struct fastgen_room *r)
 {
     const struct fastgen_opts *o = ctx->opts;
-    const float *sum = fastgen_column(meta, kv_head, FASTGEN_SUM);
-    const float *kind = fastgen_column(meta, kv_head, FASTGEN_LEVEL);
+    const float *sum = kvl_live_column(meta, kv_head, FASTGEN_SUM);
+    const float *kind = kvl_live_column(meta, kv_head, FASTGEN_LEVEL);
     int32_t n_free = 0;
     for (int32_t i = 0; i < n; i++) {
         bool none = kind[i] >= FASTGEN_LOCAL;
@@ -322,8 +317,8 @@ static int fastgen_profile(const struct kvl_pctx *ctx, int32_t layer, const stru
     KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         struct fastgen_lane *lane = fastgen_lane(ctx, layer, h);
-        float *sum = fastgen_column(&meta, h, FASTGEN_SUM);
-        float *kind = fastgen_column(&meta, h, FASTGEN_LEVEL);
+        float *sum = kvl_live_column(&meta, h, FASTGEN_SUM);
+        float *kind = kvl_live_column(&meta, h, FASTGEN_LEVEL);
         KVL_TRY(fastgen_group(ctx, sums, h, n, KVL_REDUCE_SUM, sum));
         for (int32_t i = 0; i < n; i++) kind[i] = (float)fastgen_kind(ctx, i, id[i]);
         KVL_TRY(fastgen_levels(ctx, &meta, h, NULL, n, n, true, r));
@@ -367,15 +362,10 @@ static int fastgen_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)lse;
     KVL_TRY(kvl_tokens(ctx, &id, &n_id));
     KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        KVL_TRY(ctx->ops->add(
-            &(struct kvl_add_args){ .y = fastgen_column(&meta, h / group, FASTGEN_SUM),
-                                    .x = probs[h],
-                                    .n = (size_t)n[h] }));
-        fastgen_column(&meta, h / group, FASTGEN_LEVEL)[n[h] - 1] =
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        kvl_live_column(&meta, h, FASTGEN_LEVEL)[n[h * group] - 1] =
             (float)fastgen_kind(ctx, step->pos, id[step->pos]);
-    }
-    return KVL_OK;
+    return kvl_live_add(ctx, o->table, step->layer, false, probs, n, NULL);
 }
 
 /* A lane that does not keep everything; `end`: tokens of the text so far. */

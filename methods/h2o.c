@@ -21,14 +21,11 @@
  *   observed_attention  kvpress: one cut by A_j / (number of queries that can see j), the group's
  *                       mean, no recent tokens protected
  * Kept keys have their original positions, or ranks in the cache (positions=in_cache: the streaming
- * code, `position rolling` of the port).  Real dropping fails on grouped queries there; here sums are
- * per query head, and reduced when a lane decides.  Not published: `decay` multiplies every score
- * before a step's weights are added (0: the last query alone counts), `every` = n lets the cache grow
- * by n before it is cut, `layer_budgets` gives layers unequal parts.
+ * code, `position rolling` of the port).
  *
  * Budget B: a step attends to heavy + recent + `every` tokens, the current one among them: heavy +
  * recent = B - every, halved (one cut: B - 1, and the cache grows by what comes later).
- * Deviations and cost: see the card below.  With its own prefill H2O streams from the first token.
+ * With its own prefill H2O streams from the first token.
  */
 #include "kvl/policy.h"
 
@@ -147,16 +144,12 @@ struct h2o_cut {
 };
 
 /* The little on top keeps 1/3 * 30 at 10; the bound keeps sums of two parts in range. */
-static int32_t h2o_part(double share, int32_t tokens)
-{
-    return (int32_t)KVL_MIN(share * tokens + 1e-6, (double)H2O_MAX_TOKENS);
-}
-
 static struct h2o_cut h2o_cut(const struct h2o_opts *o, const struct kvl_shape *shape,
                               int32_t layer)
 {
-    double share = h2o_share(o, layer, shape->n_layers);
-    return (struct h2o_cut){ h2o_part(share, o->heavy), h2o_part(share, o->recent) };
+    double share = h2o_share(o, layer, shape->n_layers), most = H2O_MAX_TOKENS;
+    return (struct h2o_cut){ .heavy = (int32_t)KVL_MIN(share * o->heavy + 1e-6, most),
+                             .recent = (int32_t)KVL_MIN(share * o->recent + 1e-6, most) };
 }
 
 /* Makes the mean of the shares 1, and checks that every layer keeps something. */
@@ -196,14 +189,6 @@ static int h2o_plan(struct kvl_plan *plan)
 
 /* ---- the prompt ---------------------------------------------------------------------------------- */
 
-/* A_j of one query head, of the live tokens in the order of their positions. */
-static float *h2o_column(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t head)
-{
-    int32_t group = ctx->shape->group;
-    return meta->base + (size_t)(head / group) * meta->head_stride +
-           (size_t)(head % group) * meta->column_stride;
-}
-
 /* The column sums of the prompt become the scores that steps add to. */
 static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
@@ -214,8 +199,8 @@ static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
     if (h2o_once(o)) return KVL_OK;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
     KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-        memcpy(h2o_column(ctx, &meta, h), sums + (size_t)h * (size_t)n_tok,
+    for (int32_t h = 0, group = ctx->shape->group; h < ctx->shape->n_heads; h++)
+        memcpy(kvl_live_column(&meta, h / group, h % group), sums + (size_t)h * (size_t)n_tok,
                (size_t)n_tok * sizeof *sums);
     return KVL_OK;
 }
@@ -256,49 +241,9 @@ static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const 
 {
     const struct h2o_opts *o = ctx->opts;
     float decay = (float)o->decay;
-    struct kvl_meta_view meta;
     (void)lse;
     if (h2o_once(o)) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = h2o_column(ctx, &meta, h),
-                                                      .x = probs[h],
-                                                      .n = (size_t)n[h],
-                                                      .factor = decay < 1 ? &decay : NULL }));
-    return KVL_OK;
-}
-
-/* Scores of the first n live tokens of a lane, reduced over its query heads, into scratch. */
-static int h2o_lane(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t kv_head,
-                    int32_t n, float **out)
-{
-    const struct h2o_opts *o = ctx->opts;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, out));
-    return ctx->ops->group_reduce(
-        &(struct kvl_group_reduce_args){ .y = *out,
-                                         .x = h2o_column(ctx, meta, kv_head * ctx->shape->group),
-                                         .x_stride = meta->column_stride,
-                                         .n = n,
-                                         .n_heads = ctx->shape->group,
-                                         .n_kv_heads = 1,
-                                         .reduce = h2o_reduces[o->reduce] });
-}
-
-/* Shows the scores of all live tokens, the recent ones too. */
-static int h2o_show(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                    const struct kvl_meta_view *meta)
-{
-    float *shown, *score;
-    const int32_t *live;
-    int32_t n;
-    KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &shown));
-    for (int32_t h = 0; shown && h < ctx->shape->n_kv_heads; h++) {
-        float *row = shown + (size_t)h * ((size_t)step->pos + 1);
-        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        KVL_TRY(h2o_lane(ctx, meta, h, n, &score));
-        for (int32_t i = 0; i < n; i++) row[live[i]] = score[i];
-    }
-    return kvl_tap_positions(ctx, step, KVL_SCOPE_KV_HEAD, shown);
+    return kvl_live_add(ctx, o->table, step->layer, true, probs, n, decay < 1 ? &decay : NULL);
 }
 
 /* Algorithm 1, after every step and at the end of a block: recent tokens, and the best of the others.
@@ -307,32 +252,18 @@ static int h2o_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
 {
     const struct h2o_opts *o = ctx->opts;
     struct h2o_cut cut = h2o_cut(o, ctx->shape, step->layer);
-    struct kvl_meta_view meta;
     const int32_t *live;
-    int32_t n, *all, n_lanes = ctx->shape->n_kv_heads;
     float *score;
+    int32_t n;
     if (step->replay || h2o_once(o)) return KVL_OK; /* the prompt was cut by its scores */
     KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
     if (n < cut.heavy + cut.recent + o->every) return KVL_OK;
     /* The newest heavy token has just left the ring, and has not had to compete yet. */
     bool ring = o->variant == H2O_FLEXGEN && cut.heavy > 0;
-    int32_t k = cut.heavy - ring, recent = cut.recent + ring;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    KVL_TRY(h2o_show(ctx, step, &meta));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)k, &all));
-    for (int32_t h = 0; h < n_lanes; h++) {
-        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        KVL_TRY(h2o_lane(ctx, &meta, h, n - recent, &score));
-        KVL_TRY(kvl_topk(ctx, score, 1, n - recent, k, all + h * k));
-    }
-    KVL_TRY(kvl_look(ctx));
-    for (int32_t h = 0, *best = all; h < n_lanes; h++, best += k) {
-        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
-        for (int32_t i = 0; i < k; i++) best[i] = live[best[i]];
-        KVL_TRY(kvl_keep_tokens(keep, h, best, k));
-        if (recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n - recent], live[n - 1] + 1));
-    }
-    return KVL_OK;
+    KVL_TRY(kvl_live_scores(ctx, o->table, step->layer, ctx->shape->group, n,
+                            h2o_reduces[o->reduce], &score));
+    return kvl_keep_best(ctx, step, keep, KVL_SCOPE_KV_HEAD, score, n, cut.heavy - ring,
+                         cut.recent + ring);
 }
 
 static const struct kvl_policy h2o = {

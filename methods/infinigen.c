@@ -14,12 +14,10 @@
  *
  * Layer 0 has no layer before it: it reads everything, from the host too.  The guess for layer 1 is made
  * when its turn comes (by then layer 0 is over), from the same input; from layer 2 on they are fetched
- * ahead.  In a block of tokens only its first token fetches ahead.
+ * ahead.
  *
  * Budget B: max_num_kv = B - 1, which takes the place of the paper's 20 % of the tokens; without a budget
  * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always.
- * When all tokens fit in max_num_kv all are read.
- * RoPE lies between W_q and the directions: W_q is read whole (paper: OPT, r of its columns), and counted.
  */
 #include "kvl/policy.h"
 
@@ -99,15 +97,10 @@ static int infinigen_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->sample));
     KVL_TRY(kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = 1, .unit_tok = 1, .cache_tok = o->cache_tok }));
-    struct kvl_meta_desc basis = { .unit = KVL_META_LANE,
-                                   .unit_tok = 1,
-                                   .row_elems = o->r * plan->shape->head_dim,
-                                   .layers = selects };
-    struct kvl_meta_desc keys = {
-        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->r, .layers = selects
-    };
-    KVL_TRY(kvl_plan_meta_desc(plan, &basis, &o->basis));
-    return kvl_plan_meta_desc(plan, &keys, &o->keys);
+    KVL_TRY(kvl_plan_table(plan, &o->basis, .unit = KVL_META_LANE, .unit_tok = 1,
+                           .row_elems = o->r * plan->shape->head_dim, .layers = selects));
+    return kvl_plan_table(plan, &o->keys, .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->r,
+                          .layers = selects);
 }
 
 static int infinigen_open(struct kvl_pctx *ctx)
@@ -152,34 +145,22 @@ static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-/* y [n][r] = A x, of n vectors x of one kv head. */
-static int infinigen_turn(const struct kvl_pctx *ctx, const struct kvl_rows *basis, int32_t kv_head,
-                          const float *x, int32_t n, float *y)
-{
-    const struct infinigen_opts *o = ctx->opts;
-    struct kvl_weight w = { .data = kvl_table_row(basis, kv_head, 0),
-                            .type = KVL_W_F32,
-                            .n_rows = o->r,
-                            .n_cols = ctx->shape->head_dim,
-                            .row_bytes = (size_t)ctx->shape->head_dim * sizeof *x };
-    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
-}
-
 static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct infinigen_opts *o = ctx->opts;
+    int32_t dim = ctx->shape->head_dim;
     struct kvl_rows basis, keys;
     float *k;
     if (layer == 0) return KVL_OK;
     KVL_TRY(infinigen_directions(ctx, layer));
     KVL_TRY(kvl_table_read(ctx, o->basis, layer, 1, &basis));
     KVL_TRY(kvl_table_write(ctx, o->keys, layer, 0, &keys));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)(INFINIGEN_KEYS * ctx->shape->head_dim), &k));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(INFINIGEN_KEYS * dim), &k));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         for (int32_t at = 0; at < ctx->context_tok; at += INFINIGEN_KEYS) {
             int32_t n = KVL_MIN(INFINIGEN_KEYS, ctx->context_tok - at);
             KVL_TRY(kvl_read_key_span(ctx, layer, h, at, n, false, k));
-            KVL_TRY(infinigen_turn(ctx, &basis, h, k, n, kvl_table_row_out(&keys, h, at)));
+            KVL_TRY(kvl_table_product(ctx, &basis, h, dim, k, n, kvl_table_row_out(&keys, h, at)));
         }
     return KVL_OK;
 }
@@ -188,7 +169,7 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
                             const float *v)
 {
     const struct infinigen_opts *o = ctx->opts;
-    size_t dim = (size_t)ctx->shape->head_dim;
+    int32_t dim = ctx->shape->head_dim;
     struct kvl_rows basis, keys;
     (void)v;
     if (step->layer == 0) return KVL_OK;
@@ -196,7 +177,7 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
     KVL_TRY(kvl_table_write(ctx, o->keys, step->layer, step->pos, &keys));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         KVL_TRY(
-            infinigen_turn(ctx, &basis, h, k + (size_t)h * dim, 1, kvl_table_row_out(&keys, h, 0)));
+            kvl_table_product(ctx, &basis, h, dim, k + h * dim, 1, kvl_table_row_out(&keys, h, 0)));
     return KVL_OK;
 }
 
@@ -208,16 +189,16 @@ static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const flo
 {
     const struct infinigen_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
-    size_t dim = (size_t)sh->head_dim, r = (size_t)o->r;
+    int32_t dim = sh->head_dim;
     struct kvl_rows basis;
     float *q, *part;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * dim, &q));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * r, &part));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_heads * dim), &q));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_heads * o->r), &part));
     KVL_TRY(kvl_project_query(ctx, layer, x, n, q));
     KVL_TRY(kvl_table_read(ctx, o->basis, layer, 1, &basis));
     for (int32_t h = 0; h < sh->n_heads; h++)
-        KVL_TRY(infinigen_turn(ctx, &basis, h / sh->group, q + (size_t)h * dim, 1,
-                               part + (size_t)h * r));
+        KVL_TRY(
+            kvl_table_product(ctx, &basis, h / sh->group, dim, q + h * dim, 1, part + h * o->r));
     return kvl_table_scores(
         ctx, &(struct kvl_table_scores){
                  .table = o->keys, .layer = layer, .n_rows = n, .q = part, .score = score });

@@ -87,10 +87,8 @@ static int pqcache_plan(struct kvl_plan *plan)
     if (!given) KVL_TRY(kvl_plan_needs_budget(plan));
     pqcache_sizes(plan->budget_tok, o);
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
-    struct kvl_meta_desc codes = {
-        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->n_subvec, .elem = KVL_META_U8
-    };
-    KVL_TRY(kvl_plan_meta_desc(plan, &codes, &o->codes));
+    KVL_TRY(kvl_plan_table(plan, &o->codes, .unit = KVL_META_PAGE, .unit_tok = 1,
+                           .row_elems = o->n_subvec, .elem = KVL_META_U8));
     KVL_TRY(kvl_plan_meta(plan, KVL_META_LANE, 1, dim << o->n_subbits, &o->centroids));
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(plan, &(struct kvl_offload){ .keep_first = o->sink_size,
@@ -193,57 +191,6 @@ static int pqcache_append(struct kvl_pctx *ctx, const struct kvl_step *step, con
 
 /* ---- selection ------------------------------------------------------------------------------------ */
 
-/* q_piece . centroid / sqrt(d), of all pieces and centroids: table [n_heads][n_subvec][2^n_subbits]. */
-static int pqcache_table(const struct kvl_pctx *ctx, int32_t layer, const float *q, float *table)
-{
-    const struct pqcache_opts *o = ctx->opts;
-    struct kvl_rows rows;
-    KVL_TRY(kvl_table_read(ctx, o->centroids, layer, 1, &rows));
-    return ctx->ops->pq_table(&(struct kvl_pq_table_args){
-        .table = table,
-        .q = q,
-        .centroid = kvl_table_row(&rows, 0, 0),
-        .head_stride = rows.part[rows.part[0].n_rows == 0].head_bytes / sizeof(float),
-        .n_heads = ctx->shape->n_heads,
-        .n_kv_heads = ctx->shape->n_kv_heads,
-        .head_dim = ctx->shape->head_dim,
-        .n_sub = o->n_subvec,
-        .n_codes = 1 << o->n_subbits,
-        .scale = ctx->shape->scale });
-}
-
-/* s [n_heads][n] of the tokens behind the sink. */
-static int pqcache_scores(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n,
-                          float *score)
-{
-    const struct pqcache_opts *o = ctx->opts;
-    struct kvl_rows codes;
-    float *table;
-    int32_t entries = ctx->shape->n_heads * o->n_subvec << o->n_subbits;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)entries, &table));
-    KVL_TRY(pqcache_table(ctx, layer, q, table));
-    KVL_TRY(kvl_table_read(ctx, o->codes, layer, o->sink_size + n, &codes));
-    for (int32_t i = 0, sink = o->sink_size; i < 2; i++) {
-        int32_t skip = KVL_MIN(sink, codes.part[i].n_rows), more = codes.part[i].n_rows - skip;
-        const uint8_t *code = codes.part[i].data;
-        sink -= skip;
-        if (more == 0) continue;
-        KVL_TRY(ctx->ops->pq_scores(
-            &(struct kvl_pq_scores_args){ .score = score,
-                                          .stride = (size_t)n,
-                                          .table = table,
-                                          .code = code + (size_t)skip * (size_t)o->n_subvec,
-                                          .head_stride = codes.part[i].head_bytes,
-                                          .n = more,
-                                          .n_heads = ctx->shape->n_heads,
-                                          .group = ctx->shape->group,
-                                          .n_sub = o->n_subvec,
-                                          .n_codes = 1 << o->n_subbits }));
-        score += more;
-    }
-    return KVL_OK;
-}
-
 static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -256,7 +203,16 @@ static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads * (size_t)n, &score));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)n, &sum));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)k, &best));
-    KVL_TRY(pqcache_scores(ctx, step->layer, q->q, n, score));
+    KVL_TRY(kvl_table_code_scores(ctx, &(struct kvl_table_codes){ .codes = o->codes,
+                                                                  .centroids = o->centroids,
+                                                                  .layer = step->layer,
+                                                                  .first = o->sink_size,
+                                                                  .n = n,
+                                                                  .n_sub = o->n_subvec,
+                                                                  .n_codes = 1 << o->n_subbits,
+                                                                  .q = q->q,
+                                                                  .scale = ctx->shape->scale,
+                                                                  .score = score }));
     if (o->group == PQ_GROUP_SOFTMAX) KVL_TRY(kvl_softmax(ctx, score, n_heads, n));
     KVL_TRY(kvl_group_scores(ctx, score, n, KVL_REDUCE_SUM, sum));
     struct kvl_scored scored = {

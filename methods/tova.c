@@ -86,61 +86,25 @@ static int tova_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct tova_opts *o = ctx->opts;
     static const float forget = 0.0f;
-    int32_t group = ctx->shape->group;
-    struct kvl_meta_view meta;
     (void)lse;
     if (o->mode == TOVA_ONESHOT) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-        struct kvl_add_args add = { .y = meta.base + (size_t)(h / group) * meta.head_stride,
-                                    .x = probs[h],
-                                    .n = (size_t)n[h],
-                                    .factor = h % group == 0 ? &forget : NULL };
-        KVL_TRY(ctx->ops->add(&add));
-    }
-    return KVL_OK;
+    return kvl_live_add(ctx, o->table, step->layer, false, probs, n, &forget);
 }
 
-/* Mean weights of the n live tokens, the same in all lanes, in scratch; shown by position: what is gone could
- * not be kept. */
-static int tova_means(const struct kvl_pctx *ctx, const struct kvl_step *step, const int32_t *live,
-                      int32_t n, float **mean)
-{
-    const struct tova_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
-    float *shown;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, mean));
-    KVL_TRY(
-        ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = *mean,
-                                                                .x = meta.base,
-                                                                .x_stride = meta.head_stride,
-                                                                .n = n,
-                                                                .n_heads = ctx->shape->n_kv_heads,
-                                                                .n_kv_heads = 1,
-                                                                .reduce = KVL_REDUCE_MEAN }));
-    KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_LAYER, &shown));
-    for (int32_t i = 0; shown && i < n; i++) shown[live[i]] = (*mean)[i];
-    return kvl_tap_positions(ctx, step, KVL_SCOPE_LAYER, shown);
-}
-
-/* After every step: all lanes of a layer hold the same positions. */
+/* After every step, by the mean over all heads: all lanes of a layer hold the same positions. */
 static int tova_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct tova_opts *o = ctx->opts;
-    int32_t n, newest = o->keep_newest, k = o->cache_size - newest, *best;
+    int32_t n, newest = o->keep_newest, n_lanes = ctx->shape->n_kv_heads;
     const int32_t *live;
-    float *mean;
+    float *lane, *mean;
     if (step->replay || o->mode == TOVA_ONESHOT) return KVL_OK;
     KVL_TRY(kvl_live(ctx, step->layer, 0, &live, &n));
     if (n <= o->cache_size) return KVL_OK;
-    KVL_TRY(tova_means(ctx, step, live, n, &mean));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)o->cache_size, &best));
-    KVL_TRY(kvl_topk(ctx, mean, 1, n - newest, k, best));
-    KVL_TRY(kvl_look(ctx));
-    if (newest) best[k] = n - 1;
-    for (int32_t i = 0; i < o->cache_size; i++) best[i] = live[best[i]];
-    return kvl_keep_tokens(keep, -1, best, o->cache_size);
+    KVL_TRY(kvl_live_scores(ctx, o->table, step->layer, 1, n, KVL_REDUCE_SUM, &lane));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &mean));
+    KVL_TRY(kvl_layer_scores(ctx, lane, n_lanes, n, KVL_REDUCE_MEAN, mean));
+    return kvl_keep_best(ctx, step, keep, KVL_SCOPE_LAYER, mean, n, o->cache_size - newest, newest);
 }
 
 static const struct kvl_policy tova = {

@@ -228,3 +228,68 @@ int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *
     }
     return KVL_OK;
 }
+
+int kvl_table_product(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t kv_head,
+                      int32_t n_cols, const float *x, int32_t n, float *y)
+{
+    if (rows->elem != KVL_META_F32 || n_cols < 1 || rows->row_elems % n_cols != 0)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "a row of %d elements as a matrix of %d columns, want floats that divide",
+                        rows->row_elems, n_cols);
+    struct kvl_weight w = { .data = kvl_table_row(rows, kv_head, 0),
+                            .type = KVL_W_F32,
+                            .n_rows = rows->row_elems / n_cols,
+                            .n_cols = n_cols,
+                            .row_bytes = (size_t)n_cols * sizeof *x };
+    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
+}
+
+/* scale q_piece . centroid, of all pieces and centroids: in scratch [n_heads][n_sub][n_codes]. */
+static int codes_table(const struct kvl_pctx *ctx, const struct kvl_table_codes *c, float **table)
+{
+    struct kvl_rows rows;
+    size_t entries = (size_t)ctx->shape->n_heads * (size_t)c->n_sub * (size_t)c->n_codes;
+    KVL_TRY(kvl_scratch_get(ctx, entries, table));
+    KVL_TRY(kvl_table_read(ctx, c->centroids, c->layer, 1, &rows));
+    return ctx->ops->pq_table(&(struct kvl_pq_table_args){
+        .table = *table,
+        .q = c->q,
+        .centroid = kvl_table_row(&rows, 0, 0),
+        .head_stride = rows.part[rows.part[0].n_rows == 0].head_bytes / sizeof(float),
+        .n_heads = ctx->shape->n_heads,
+        .n_kv_heads = ctx->shape->n_kv_heads,
+        .head_dim = ctx->shape->head_dim,
+        .n_sub = c->n_sub,
+        .n_codes = c->n_codes,
+        .scale = c->scale });
+}
+
+int kvl_table_code_scores(const struct kvl_pctx *ctx, const struct kvl_table_codes *c)
+{
+    struct kvl_rows codes;
+    float *table, *score = c->score;
+    KVL_TRY(codes_table(ctx, c, &table));
+    KVL_TRY(kvl_table_read(ctx, c->codes, c->layer, c->first + c->n, &codes));
+    if (codes.elem != KVL_META_U8 || codes.row_elems != c->n_sub)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "codes of %d pieces in table %d: want as many bytes",
+                        c->n_sub, c->codes);
+    for (int32_t i = 0, skip_all = c->first; i < 2; i++) {
+        int32_t skip = KVL_MIN(skip_all, codes.part[i].n_rows), more = codes.part[i].n_rows - skip;
+        const uint8_t *code = codes.part[i].data;
+        skip_all -= skip;
+        if (more == 0) continue;
+        KVL_TRY(ctx->ops->pq_scores(
+            &(struct kvl_pq_scores_args){ .score = score,
+                                          .stride = (size_t)c->n,
+                                          .table = table,
+                                          .code = code + (size_t)skip * (size_t)c->n_sub,
+                                          .head_stride = codes.part[i].head_bytes,
+                                          .n = more,
+                                          .n_heads = ctx->shape->n_heads,
+                                          .group = ctx->shape->group,
+                                          .n_sub = c->n_sub,
+                                          .n_codes = c->n_codes }));
+        score += more;
+    }
+    return KVL_OK;
+}

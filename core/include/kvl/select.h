@@ -107,6 +107,13 @@ KVL_API int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first
 /* Keeps n ascending, unique, live positions. */
 KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n);
 
+/* In evict: of the n live tokens of every lane of a layer, which hold as many, the newest `recent` and the k best of
+ * the others stay (ties: the lower position).  score [lists of scope][n], of KVL_SCOPE_LAYER (one list for all heads)
+ * or KVL_SCOPE_KV_HEAD; a trace is told them. */
+KVL_API int kvl_keep_best(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                          struct kvl_keep *keep, enum kvl_scope scope, const float *score,
+                          int32_t n, int32_t k, int32_t recent);
+
 /* ---- sparse prefill ----------------------------------------------------------------------------- */
 
 /* What the queries of a chunk of the context may read, per query head (-1: all heads): arrives as

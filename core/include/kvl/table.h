@@ -51,6 +51,9 @@ struct kvl_meta_desc {
 };
 KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc,
                                int32_t *out);
+/* The same in one line: kvl_plan_table(plan, &o->codes, .unit = KVL_META_PAGE, .unit_tok = 1, ...). */
+#define kvl_plan_table(plan, out, ...)                                                             \
+    kvl_plan_meta_desc(plan, &(struct kvl_meta_desc){ __VA_ARGS__ }, out)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
@@ -124,6 +127,19 @@ KVL_API int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t l
 KVL_API const void *kvl_table_row(const struct kvl_rows *rows, int32_t kv_head, int32_t row);
 KVL_API void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, int32_t row);
 
+/* ---- tables of live tokens --------------------------------------------------------------------- */
+
+/* Adds what observe got, weights probs [n_heads] -> [n], to the scores of live tokens: per_head: each query head of a
+ * group has a column of its own, else they share column 0.  Before, these columns are multiplied by *factor; NULL = 1. */
+KVL_API int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
+                         const float *const *probs, const int32_t *n, const float *factor);
+/* *score [n_kv_heads][n] in scratch: the first n_columns columns of all n live tokens of a layer whose lanes hold as
+ * many, reduced to one for each kv head. */
+KVL_API int kvl_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
+                            int32_t n_columns, int32_t n, enum kvl_reduce reduce, float **score);
+/* Column `column` of a lane: elements of the live tokens, in the order of positions.  Of a view by kvl_meta. */
+KVL_API float *kvl_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column);
+
 /* ---- tables as operands ------------------------------------------------------------------------ */
 
 /* score = scale q . row: list l multiplies rows of kv head l / (n_lists / n_kv_heads).  All of n_rows rows are
@@ -145,6 +161,20 @@ KVL_API int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_
  * of this step go in. */
 KVL_API int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
                              const float *k);
+/* y [n][row_elems / n_cols]: products of n vectors x [n][n_cols] with the rows of the matrix
+ * [row_elems / n_cols][n_cols] of floats that row 0 of a kv head is; by ops->gemv. */
+KVL_API int kvl_table_product(const struct kvl_pctx *ctx, const struct kvl_rows *rows,
+                              int32_t kv_head, int32_t n_cols, const float *x, int32_t n, float *y);
+/* Product quantisation: the rows of `codes` are bytes [n_sub], one for each piece of a key; a lane's row of
+ * `centroids` is [n_sub][n_codes][head_dim / n_sub].  score [n_heads][n] = scale q . (the centroids of its codes), of
+ * the n rows from `first` on; what lies before counts as read too. */
+struct kvl_table_codes {
+    int32_t codes, centroids, layer, first, n, n_sub, n_codes;
+    const float *q; /* [n_heads][head_dim] */
+    float scale;
+    float *score; /* out */
+};
+KVL_API int kvl_table_code_scores(const struct kvl_pctx *ctx, const struct kvl_table_codes *c);
 /* Upper bounds of q . k for the first n_rows units of such a table (Quest): bound [lists][n_rows], a list for
  * every kv head, or vector of q with KVL_REDUCE_NONE.  Vector l meets the boxes of kv head
  * l / (n_lists / n_kv_heads). */

@@ -1,0 +1,110 @@
+/* Scores of live tokens: columns of a table that go when their tokens go, and the cut by them. */
+#include "policy_impl.h"
+
+float *kvl_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column)
+{
+    return view->base + (size_t)kv_head * view->head_stride + (size_t)column * view->column_stride;
+}
+
+static int live_view(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
+                     struct kvl_meta_view *view)
+{
+    KVL_TRY(kvl_meta(ctx, table, layer, view));
+    const struct kvl_meta_decl *d = &ctx->host->session->planned->p.meta[table];
+    if (d->unit == KVL_META_LIVE && d->elem == KVL_META_F32 && n_columns <= d->row_elems)
+        return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY,
+                    "table %d, want rows of %d or more floats of live tokens", table, n_columns);
+}
+
+int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
+                 const float *const *probs, const int32_t *n, const float *factor)
+{
+    struct kvl_meta_view view;
+    int32_t group = ctx->shape->group;
+    KVL_TRY(live_view(ctx, table, layer, per_head ? group : 1, &view));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+        int32_t column = per_head ? h % group : 0;
+        bool first = per_head || h % group == 0;
+        KVL_TRY(
+            ctx->ops->add(&(struct kvl_add_args){ .y = kvl_live_column(&view, h / group, column),
+                                                  .x = probs[h],
+                                                  .n = (size_t)n[h],
+                                                  .factor = first ? factor : NULL }));
+    }
+    return KVL_OK;
+}
+
+int kvl_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
+                    int32_t n, enum kvl_reduce reduce, float **score)
+{
+    struct kvl_meta_view view;
+    KVL_TRY(live_view(ctx, table, layer, n_columns, &view));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, score));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(ctx->ops->group_reduce(
+            &(struct kvl_group_reduce_args){ .y = *score + (size_t)h * (size_t)n,
+                                             .x = kvl_live_column(&view, h, 0),
+                                             .x_stride = view.column_stride,
+                                             .n = n,
+                                             .n_heads = n_columns,
+                                             .n_kv_heads = 1,
+                                             .reduce = reduce }));
+    return KVL_OK;
+}
+
+/* Tells the scores of all live tokens, the newest too. */
+static int live_show(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
+                     const float *score, int32_t n_live)
+{
+    float *shown;
+    const int32_t *live;
+    int32_t n, n_lists = scope == KVL_SCOPE_LAYER ? 1 : ctx->shape->n_kv_heads;
+    KVL_TRY(kvl_tap_room(ctx, step, scope, &shown));
+    for (int32_t l = 0; shown && l < n_lists; l++, score += n_live) {
+        float *row = shown + (size_t)l * ((size_t)step->pos + 1);
+        KVL_TRY(kvl_live(ctx, step->layer, l, &live, &n));
+        for (int32_t i = 0; i < n_live; i++) row[live[i]] = score[i];
+    }
+    return kvl_tap_positions(ctx, step, scope, shown);
+}
+
+static int live_check(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
+                      int32_t n, int32_t k, int32_t recent)
+{
+    const int32_t *live;
+    int32_t n_live;
+    if (scope > KVL_SCOPE_KV_HEAD || k < 0 || recent < 0 || k > n - recent)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "the newest %d and the %d best others of %d tokens, by lists of scope %d",
+                        recent, k, n, (int)scope);
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n_live));
+        if (n_live != n)
+            return kvl_fail(ctx->err, KVL_EPOLICY, "the best of %d tokens, lane (%d, %d) holds %d",
+                            n, step->layer, h, n_live);
+    }
+    return KVL_OK;
+}
+
+int kvl_keep_best(const struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep,
+                  enum kvl_scope scope, const float *score, int32_t n, int32_t k, int32_t recent)
+{
+    int32_t n_lists = scope == KVL_SCOPE_LAYER ? 1 : ctx->shape->n_kv_heads, *best, *pos, n_live;
+    const int32_t *live;
+    KVL_TRY(live_check(ctx, step, scope, n, k, recent));
+    KVL_TRY(live_show(ctx, step, scope, score, n));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)k, &best));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &pos));
+    for (int32_t l = 0; l < n_lists; l++)
+        KVL_TRY(kvl_topk(ctx, score + (size_t)l * (size_t)n, 1, n - recent, k, best + l * k));
+    KVL_TRY(kvl_look(ctx));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        const int32_t *list = best + (n_lists > 1 ? h * k : 0);
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n_live));
+        for (int32_t i = 0; i < k; i++) pos[i] = live[list[i]];
+        KVL_TRY(kvl_keep_tokens(keep, h, pos, k));
+        if (recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n - recent], live[n - 1] + 1));
+    }
+    return KVL_OK;
+}
