@@ -9,13 +9,9 @@
  * is the logarithm of the expected exp(q.k / sqrt(d)).  Softmax over the keys behind the sink, mean over
  * the group's query heads, and
  *     score = (p + epsilon) |v|_2
- * The softmax runs in 32-bit floats: in half floats the quadratic term overflows.  Where a model
- * normalises queries the moments are those after it; models served here do not.
- * Budget B: the first n_sink tokens stay, then the best (ties: the lower position), B - 1 in all, and
- * the current one; tokens that come later stay.  No window of recent tokens. */
+ * Budget B: the first n_sink tokens stay, then the best, B - 1 in all, and the current one. */
 #include "kvl/policy.h"
 
-#include <math.h>
 #include <string.h>
 
 struct expected_opts {

@@ -16,10 +16,6 @@
  * A wrapper that lets a lane keep more than B - 1 finds dropped tokens ordered by how long they lasted,
  * then by their last score.
  * Budget B: B - 1 tokens of the context and the current one; tokens that come later stay.
- * Deviations: keys and values come from one dense prefill, as in kvpress; in the paper the hidden states
- * of a block have seen the cut cache alone, and cutting goes on while decoding.
- * Cost: reads the keys once, 3 d multiply-adds for each and a top-k of n; in blocks 3 d (B + block) and a
- * top-k of as many, n / block times.  Nothing while decoding.
  */
 #include "kvl/policy.h"
 

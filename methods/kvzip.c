@@ -6,12 +6,7 @@
  * that a query of its chunk's repetition puts on it, over the group's query heads, where the softmax sees
  * the first keys of the context, the chunk's own, and the repetition up to the query (the engine:
  * KVL_OBS_REPLAY).  The best pairs stay, wherever they are: lanes keep different numbers.
- *
- *   layerwise  every layer keeps the same number (kvpress); default: all layers compete, as published
- *   plus       KVzip+ (kvpress): weights over the norm of the layer's input, times that of the value
- *              after the output projection
- *   ties       strict: pairs as good as the last one that fits go too, as in the official code;
- *              default: they stay as far as they fit, lower layers, heads and positions first
+ * plus: KVzip+ (kvpress): weights over the norm of the layer's input, times that of the projected value.
  * Budget B: lanes keep B - 1 tokens of the context on average, and attend to the current one; the
  * first n_sink stay in every lane (kvpress: score 1), and tokens that come later. */
 #include "kvl/policy.h"

@@ -7,17 +7,11 @@
  *     the last layer keeps b / beta (+ W), the first one 2 b - b / beta (+ W), straight in between
  * and no layer more than there are.  The tokens are chosen by SnapKV (window 8, kernel 7, maximum), or
  * by any other policy that scores tokens once: pyramidkv(keydiff).  All heads of a layer keep as many.
- *
- * schedule: four ways to make numbers of it (pyramidkv_caps.h)
- *   strict    real-valued, rounded by largest remainders: the layers' budgets sum to layers x C.  Ours,
- *             and the default, so that methods are compared at the same number of tokens
+ * schedule: ways to make numbers of it (pyramidkv_caps.h)
+ *   strict    real-valued, rounded by largest remainders: the layers' budgets sum to layers x C.  Ours
  *   factory   KVCache-Factory, the code of the paper: integers, the step between layers rounded down, so
- *             that the sum overshoots (by 12 % at C = 64 and 32 layers, 0.02 % at 2048); uniform when
- *             the context is shorter than 2 b
- *   adakv     the copy in AdaKV's repository: never uniform
- *   kvpress   PyramidKVPress with the ratio 1 - C / n, to the double: the window is part of a layer's
- *             number, and uniform where the last layer would keep less than the window (with its window
- *             of 64: at most budgets below 1280)
+ *             that the sum overshoots (by 12 % at C = 64 and 32 layers, 0.02 % at 2048)
+ *   kvpress   PyramidKVPress with the ratio 1 - C / n, to the double
  * Budget B: C = B - 1 tokens of the context and the current one, as the mean of all layers (strict). */
 #include "kvl/policy.h"
 #include "pyramidkv_caps.h"

@@ -21,9 +21,6 @@
  */
 #include "kvl/policy.h"
 
-#include <math.h>
-#include <string.h>
-
 struct twilight_opts {
     double p;
     int32_t candidates, dense_layers;
@@ -65,28 +62,17 @@ static int twilight_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_layers(plan, "dense_layers", o->dense_layers, 1, &selects));
     plan->inner_budget_tok = o->candidates;
     plan->replay = KVL_REPLAY_KEYS;
-    struct kvl_meta_desc key4 = { .unit = KVL_META_PAGE,
-                                  .unit_tok = 1,
-                                  .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim),
-                                  .elem = KVL_META_U8,
-                                  .layers = selects };
-    return kvl_plan_meta_desc(plan, &key4, &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_META_PAGE, .unit_tok = 1,
+                          .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim), .elem = KVL_META_U8,
+                          .layers = selects);
 }
 
 static int twilight_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                            const float *v)
 {
     const struct twilight_opts *o = ctx->opts;
-    struct kvl_meta_view rows;
     (void)v;
-    if (step->layer < o->dense_layers) return KVL_OK;
-    KVL_TRY(kvl_meta_from(ctx, o->table, step->layer, step->pos, &rows));
-    return ctx->ops->key4_put(&(struct kvl_key4_put_args){ .rows = rows.data,
-                                                           .head_stride = rows.head_stride,
-                                                           .k = k,
-                                                           .n = step->n_tok,
-                                                           .n_kv_heads = ctx->shape->n_kv_heads,
-                                                           .head_dim = ctx->shape->head_dim });
+    return step->layer < o->dense_layers ? KVL_OK : kvl_table_key4(ctx, o->table, step, k);
 }
 
 static int twilight_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
@@ -95,100 +81,25 @@ static int twilight_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
-/* Two ascending lists as one; out has room for both. */
-static int32_t twilight_union(const int32_t *a, int32_t n_a, const int32_t *b, int32_t n_b,
-                              int32_t *out)
-{
-    int32_t n = 0, i = 0, j = 0;
-    while (i < n_a || j < n_b) {
-        int32_t pos = j == n_b || (i < n_a && a[i] < b[j]) ? a[i] : b[j];
-        i += i < n_a && a[i] == pos;
-        j += j < n_b && b[j] == pos;
-        out[n++] = pos;
-    }
-    return n;
-}
-
-/* What one kv head chooses from: positions that its query heads were given, and the current one at the
- * end. */
+/* What one kv head reads. */
 struct twilight_list {
     int32_t *pos, n;
 };
 
-static int twilight_candidates(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                               struct kvl_sel *sel, int32_t kv_head, struct twilight_list *out)
-{
-    int32_t group = ctx->shape->group, n, *list;
-    size_t room = (size_t)step->pos + 1;
-    const int32_t *pos;
-    KVL_TRY(kvl_scratch_get(ctx, 2 * room, &list));
-    *out = (struct twilight_list){ .pos = list };
-    for (int32_t g = 0; g < group; g++) {
-        KVL_TRY(kvl_sel_view(sel, kv_head * group + g, &pos, &n));
-        bool same = n == out->n && memcmp(pos, out->pos, (size_t)n * sizeof *pos) == 0;
-        if (same) continue;
-        int32_t *merged = out->pos == list ? list + room : list;
-        out->n = twilight_union(out->pos, out->n, pos, n, merged);
-        out->pos = merged;
-    }
-    if (out->n == 0 || out->pos[out->n - 1] != step->pos) out->pos[out->n++] = step->pos;
-    return KVL_OK;
-}
-
-/* SpGEMV: estimated weights of the candidates, [group][n]. */
-static int twilight_weights(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
-                            int32_t kv_head, const struct twilight_list *list, float *weight)
-{
-    const struct twilight_opts *o = ctx->opts;
-    int32_t group = ctx->shape->group, dim = ctx->shape->head_dim, first = 0, at = 0;
-    struct kvl_rows rows;
-    KVL_TRY(kvl_table_peek(ctx, o->table, step->layer, step->pos + 1, &rows));
-    for (int32_t i = 0; i < 2; i++) {
-        int32_t last = first + rows.part[i].n_rows, end = at;
-        while (end < list->n && list->pos[end] < last) end++;
-        const void *row = end > at ? kvl_table_row(&rows, kv_head, first) : NULL;
-        if (row)
-            KVL_TRY(ctx->ops->key4_logits(
-                &(struct kvl_key4_logits_args){ .logit = weight + at,
-                                                .stride = (size_t)list->n,
-                                                .q = q + (size_t)(kv_head * group) * (size_t)dim,
-                                                .rows = row,
-                                                .row = list->pos + at,
-                                                .row0 = first,
-                                                .n = end - at,
-                                                .n_heads = group,
-                                                .head_dim = dim,
-                                                .scale = ctx->shape->scale }));
-        first = last;
-        at = end;
-    }
-    KVL_TRY(kvl_meta_count(ctx, o->table, (int64_t)list->n * (int64_t)KVL_KEY4_BYTES(dim)));
-    return kvl_softmax(ctx, weight, group, list->n);
-}
-
-/* Top-p: leaves in the list what one kv head reads. */
+/* SpGEMV: weights of the candidates by their keys in 4 bits; Top-p: what stays of them. */
 static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
-                          int32_t kv_head, struct twilight_list *list)
+                          int32_t kv_head, const int32_t *pos, int32_t n,
+                          struct twilight_list *list)
 {
     const struct twilight_opts *o = ctx->opts;
-    int32_t group = ctx->shape->group, n, *index;
+    int32_t group = ctx->shape->group;
     float *weight;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)group * (size_t)list->n, &weight));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)list->n, &index));
-    KVL_TRY(twilight_weights(ctx, step, q, kv_head, list, weight));
-    int rc = ctx->ops->top_p(&(struct kvl_top_p_args){ .index = index,
-                                                       .n_index = &n,
-                                                       .weight = weight,
-                                                       .stride = (size_t)list->n,
-                                                       .n_rows = group,
-                                                       .n = list->n,
-                                                       .k = ctx->budget_tok,
-                                                       .p = (float)o->p,
-                                                       .last = true });
-    if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a weight is not a number (NaN)");
-    KVL_TRY(rc);
-    for (int32_t i = 0; i < n; i++) list->pos[i] = list->pos[index[i]];
-    list->n = n;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)group * (size_t)n, &weight));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &list->pos));
+    KVL_TRY(kvl_table_key4_logits(ctx, o->table, step, kv_head, q, pos, n, weight));
+    KVL_TRY(kvl_softmax(ctx, weight, group, n));
+    KVL_TRY(kvl_top_p(ctx, weight, group, n, o->p, ctx->budget_tok, true, list->pos, &list->n));
+    for (int32_t i = 0; i < list->n; i++) list->pos[i] = pos[list->pos[i]];
     return KVL_OK;
 }
 
@@ -196,16 +107,16 @@ static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *ste
 static int twilight_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const struct kvl_query *q, struct kvl_sel *sel)
 {
-    int32_t n_lanes = ctx->shape->n_kv_heads;
-    struct twilight_list *list;
+    int32_t n_lanes = ctx->shape->n_kv_heads, n;
+    const int32_t *pos;
     void *room;
     if (step->pos < ctx->budget_tok) return KVL_OK;
     KVL_TRY(kvl_inner_select(ctx, step, q, sel));
-    KVL_TRY(kvl_scratch_items(ctx, (size_t)n_lanes, sizeof *list, &room));
-    list = room;
+    KVL_TRY(kvl_scratch_items(ctx, (size_t)n_lanes, sizeof(struct twilight_list), &room));
+    struct twilight_list *list = room;
     for (int32_t h = 0; h < n_lanes; h++) {
-        KVL_TRY(twilight_candidates(ctx, step, sel, h, &list[h]));
-        KVL_TRY(twilight_prune(ctx, step, q->q, h, &list[h]));
+        KVL_TRY(kvl_sel_view_group(sel, h, &pos, &n));
+        KVL_TRY(twilight_prune(ctx, step, q->q, h, pos, n, &list[h]));
     }
     KVL_TRY(kvl_sel_clear(sel));
     for (int32_t h = 0; h < n_lanes; h++)

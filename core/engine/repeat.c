@@ -81,9 +81,9 @@ static int repeat_norms(const struct kvl_repeat *r, struct kvl_session *s, int32
     struct kvl_pctx ctx = { .shape = sh, .ops = r->e->now, .err = err, .host = &host };
     KVL_TRY(kvl_engine_wait(r->e, err));
     kvl_arena_reset(&r->e->scratch);
-    float *values = kvl_scratch(&ctx, (size_t)m * (size_t)sh->head_dim);
-    float *norms = kvl_scratch(&ctx, (size_t)m * (size_t)kvl_group(sh));
-    if (!values || !norms) return kvl_fail(err, KVL_ENOMEM, "out of memory for values");
+    float *values, *norms;
+    KVL_TRY(kvl_scratch_get(&ctx, (size_t)m * (size_t)sh->head_dim, &values));
+    KVL_TRY(kvl_scratch_get(&ctx, (size_t)m * (size_t)kvl_group(sh), &norms));
     KVL_TRY(kvl_seq_read(s->seq, layer, kv_head, KVL_PART_V, r->first, m, values, err));
     *out = norms;
     return kvl_output_norms(&ctx, layer, kv_head, values, m, 2, norms);

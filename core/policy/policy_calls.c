@@ -52,12 +52,6 @@ int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
     return (int32_t)(2 * kvl_key_bytes(ctx->host->session->engine));
 }
 
-float *kvl_scratch(const struct kvl_pctx *ctx, size_t n)
-{
-    if (n > SIZE_MAX / 8) return NULL;
-    return kvl_arena_get(&ctx->host->session->engine->scratch, n + 1, sizeof(float));
-}
-
 int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item, void **out)
 {
     bool fits = n <= SIZE_MAX / 8;

@@ -151,6 +151,10 @@ int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t wind
 
 /* ---- meta.c: tables of a policy --------------------------------------------------------------- */
 
+/* The first n_rows rows, in two pieces; counted as read, in whichever hook.  Policies read through kvl_table_read. */
+int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2]);
+
 struct kvl_meta_table {
     const struct kvl_device *dev;
     struct kvl_meta_decl decl;

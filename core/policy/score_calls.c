@@ -41,6 +41,21 @@ int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n, int32
     return KVL_OK;
 }
 
+int kvl_top_p(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n, double p,
+              int32_t k, bool last, int32_t *index, int32_t *n_index)
+{
+    int rc = ctx->ops->top_p(&(struct kvl_top_p_args){ .index = index,
+                                                       .n_index = n_index,
+                                                       .weight = x,
+                                                       .stride = (size_t)n,
+                                                       .n_rows = n_rows,
+                                                       .n = n,
+                                                       .k = k,
+                                                       .p = (float)p,
+                                                       .last = last });
+    return rc == KVL_ENUMERIC ? kvl_fail(ctx->err, rc, "a weight is not a number (NaN)") : rc;
+}
+
 static int number_order(const void *a, const void *b)
 {
     const int32_t *x = a, *y = b;

@@ -293,3 +293,45 @@ int kvl_table_code_scores(const struct kvl_pctx *ctx, const struct kvl_table_cod
     }
     return KVL_OK;
 }
+
+int kvl_table_key4(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                   const float *k)
+{
+    struct kvl_meta_view rows;
+    KVL_TRY(kvl_meta_from(ctx, table, step->layer, step->pos, &rows));
+    return ctx->ops->key4_put(&(struct kvl_key4_put_args){ .rows = rows.data,
+                                                           .head_stride = rows.head_stride,
+                                                           .k = k,
+                                                           .n = step->n_tok,
+                                                           .n_kv_heads = ctx->shape->n_kv_heads,
+                                                           .head_dim = ctx->shape->head_dim });
+}
+
+int kvl_table_key4_logits(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                          int32_t kv_head, const float *q, const int32_t *pos, int32_t n,
+                          float *logit)
+{
+    int32_t group = ctx->shape->group, dim = ctx->shape->head_dim, first = 0, at = 0;
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_peek(ctx, table, step->layer, step->pos + 1, &rows));
+    for (int32_t i = 0; i < 2; i++) {
+        int32_t last = first + rows.part[i].n_rows, end = at;
+        while (end < n && pos[end] < last) end++;
+        const void *row = end > at ? kvl_table_row(&rows, kv_head, first) : NULL;
+        if (row)
+            KVL_TRY(ctx->ops->key4_logits(
+                &(struct kvl_key4_logits_args){ .logit = logit + at,
+                                                .stride = (size_t)n,
+                                                .q = q + (size_t)(kv_head * group) * (size_t)dim,
+                                                .rows = row,
+                                                .row = pos + at,
+                                                .row0 = first,
+                                                .n = end - at,
+                                                .n_heads = group,
+                                                .head_dim = dim,
+                                                .scale = ctx->shape->scale }));
+        first = last;
+        at = end;
+    }
+    return kvl_meta_count(ctx, table, (int64_t)n * (int64_t)KVL_KEY4_BYTES(dim));
+}

@@ -2,6 +2,8 @@
  * another one chose. */
 #include "items.h"
 
+#include <string.h>
+
 /* Log-weights, keys, other positions: a list of positions would lose them. */
 static bool segment_is_plain(const struct kvl_segment *g)
 {
@@ -72,6 +74,40 @@ int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32
     KVL_TRY(view_merge(&h, part, sel->n_seg, pos, n));
     /* Of everything nothing was named. */
     if (sel->seg[0].everything && *n > 0 && (*pos)[*n - 1] == sel->n_pos - 1) --*n;
+    return KVL_OK;
+}
+
+/* Two ascending lists as one; out has room for both. */
+static int32_t view_unite(const int32_t *a, int32_t n_a, const int32_t *b, int32_t n_b,
+                          int32_t *out)
+{
+    int32_t n = 0, i = 0, j = 0;
+    while (i < n_a || j < n_b) {
+        int32_t pos = j == n_b || (i < n_a && a[i] < b[j]) ? a[i] : b[j];
+        i += i < n_a && a[i] == pos;
+        j += j < n_b && b[j] == pos;
+        out[n++] = pos;
+    }
+    return n;
+}
+
+int kvl_sel_view_group(struct kvl_sel *sel, int32_t kv_head, const int32_t **pos, int32_t *n)
+{
+    int32_t group = kvl_group(&sel->s->engine->model->shape), n_list = 0, n_head;
+    size_t room = (size_t)sel->n_pos + 1;
+    int32_t *both = kvl_arena_get(&sel->s->engine->step, 2 * room, sizeof *both), *list = both;
+    const int32_t *head;
+    if (!both) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for a view");
+    for (int32_t g = 0; g < group; g++) {
+        KVL_TRY(kvl_sel_view(sel, kv_head * group + g, &head, &n_head));
+        if (n_head == n_list && memcmp(head, list, (size_t)n_head * sizeof *head) == 0) continue;
+        int32_t *merged = list == both ? both + room : both;
+        n_list = view_unite(list, n_list, head, n_head, merged);
+        list = merged;
+    }
+    if (n_list == 0 || list[n_list - 1] != sel->n_pos - 1) list[n_list++] = sel->n_pos - 1;
+    *pos = list;
+    *n = n_list;
     return KVL_OK;
 }
 

@@ -8,9 +8,9 @@
 #include "jobs.h"
 #include "machine.h"
 #include "measured.h"
-#include "plan.h"
 #include "probe.h"
 #include "record_method.h"
+#include "sweep_plan.h"
 
 #include <jansson.h>
 

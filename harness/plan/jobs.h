@@ -7,7 +7,7 @@
 #ifndef KVL_JOBS_H
 #define KVL_JOBS_H
 
-#include "plan.h"
+#include "sweep_plan.h"
 
 /* One step reads every weight once.  Below this many bytes that takes a core about a millisecond, cut in
  * pieces that a team takes as long to share out as to do. */

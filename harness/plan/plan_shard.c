@@ -1,5 +1,5 @@
 /* Shares of a sweep, and what it will cost. */
-#include "plan.h"
+#include "sweep_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,7 +20,7 @@
 #define KVL_COMPARE_H
 
 #include "results.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <stdio.h>
 

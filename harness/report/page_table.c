@@ -1,6 +1,6 @@
 /* Tables of the page. */
 #include "page_parts.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <stdlib.h>
 #include <string.h>

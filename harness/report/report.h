@@ -7,7 +7,7 @@
 #define KVL_REPORT_H
 
 #include "results.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <stdio.h>
 

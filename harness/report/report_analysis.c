@@ -2,7 +2,7 @@
 #include "record_analysis.h"
 
 #include "results.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "pairs.h"
 #include "summary.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <math.h>
 #include <stdlib.h>

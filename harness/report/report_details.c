@@ -2,7 +2,7 @@
  * choice. */
 #include "report.h"
 
-#include "table.h"
+#include "text_table.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* What methods count and say of themselves: `kvlab report --method`, and notes below the tables. */
 #include "report.h"
 
-#include "table.h"
+#include "text_table.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "report.h"
 
 #include "summary.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #include "reproduce_page.h"
 
 #include "page_parts.h"
-#include "table.h"
+#include "text_table.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* progress.h - one line on standard error: how far, how fast, how long yet.
  *
- * Work is counted in the cost units of plan.h, and its time by kind: units of prefills and of answers take
+ * Work is counted in the cost units of sweep_plan.h, and its time by kind: units of prefills and of answers take
  * times of their own, which a run learns from its first context on.  Time left is work left at these
  * rates, not contexts left: a context of 8192 tokens takes many times that of 512.
  */

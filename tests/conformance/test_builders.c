@@ -476,9 +476,9 @@ static int exact_weights(struct kvl_pctx *ctx, const struct kvl_step *step,
                          const struct kvl_query *q, struct kvl_sel *sel)
 {
     int32_t n = step->pos + 1;
-    float *probs = kvl_scratch(ctx, (size_t)ctx->shape->n_heads * (size_t)n);
+    float *probs;
     (void)sel;
-    if (!probs) return KVL_ENOMEM;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * (size_t)n, &probs));
     seen.select++;
     return kvl_attn_weights(ctx, step, q, probs, n);
 }

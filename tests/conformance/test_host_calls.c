@@ -86,9 +86,10 @@ static int read_lane(struct kvl_pctx *ctx, int32_t layer, int32_t head)
 {
     const int32_t *live;
     int32_t n, m = 0, pos[N_TOK];
-    float *k = kvl_scratch(ctx, 2 * N_TOK * DIM), *raw = k + N_TOK * DIM;
+    float *k, *raw;
+    KVL_TRY(kvl_scratch_get(ctx, 2 * N_TOK * DIM, &k));
+    raw = k + N_TOK * DIM;
     KVL_TRY(kvl_live(ctx, layer, head, &live, &n));
-    if (!k) return KVL_ENOMEM;
     for (int32_t i = 0; i < n; i++)
         if (i % 7 != 3) pos[m++] = live[i];
     for (int32_t i = 0; i < m / 2; i += 2) {

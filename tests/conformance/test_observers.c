@@ -61,8 +61,8 @@ static int watch_prefilled(struct kvl_pctx *ctx, int32_t layer)
     }
     KVL_TRY(kvl_obs_window_mass(ctx, layer, WINDOW, &sums, &got));
     watch_rows(seen.mass[layer], sums, n);
-    float *probs = kvl_scratch(ctx, (size_t)N_HEADS * (size_t)n);
-    if (!probs) return KVL_ENOMEM;
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)N_HEADS * (size_t)n, &probs));
     for (int32_t back = 0; back < WINDOW; back++) {
         for (int32_t i = 0; i < N_HEADS * n; i++) probs[i] = NAN;
         KVL_TRY(kvl_obs_window_probs(ctx, layer, back, probs, n));
@@ -340,14 +340,16 @@ static int ask_layer(struct kvl_pctx *ctx, int32_t layer)
 
 static int ask_too_far_back(struct kvl_pctx *ctx, int32_t layer)
 {
-    float *probs = kvl_scratch(ctx, N_HEADS * N_CTX);
-    return probs ? kvl_obs_window_probs(ctx, layer, WINDOW, probs, N_CTX) : KVL_ENOMEM;
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, N_HEADS * N_CTX, &probs));
+    return kvl_obs_window_probs(ctx, layer, WINDOW, probs, N_CTX);
 }
 
 static int ask_other_length(struct kvl_pctx *ctx, int32_t layer)
 {
-    float *probs = kvl_scratch(ctx, N_HEADS * N_CTX);
-    return probs ? kvl_obs_window_probs(ctx, layer, 0, probs, N_CTX - 1) : KVL_ENOMEM;
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, N_HEADS * N_CTX, &probs));
+    return kvl_obs_window_probs(ctx, layer, 0, probs, N_CTX - 1);
 }
 
 static void test_refusals(void **state)

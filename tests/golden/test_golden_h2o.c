@@ -2,6 +2,7 @@
  * engine of one layer: its attention is what the test says, and its tables can be looked at.  Ties
  * go to the lower position. */
 #include "golden/h2o_naive.h"
+#include "policy_impl.h"
 
 /* ---- the made-up engine ---------------------------------------------------------------------------- */
 
@@ -23,6 +24,9 @@ static struct {
     int32_t n_pos[MAX_HEADS];
     float scratch[SCRATCH];
     size_t n_scratch;
+    struct kvl_host host; /* what the plan said of the table */
+    struct kvl_session session;
+    struct kvl_planned planned;
 } fake;
 
 static float *fake_scratch(const struct kvl_pctx *ctx, size_t n)
@@ -58,6 +62,9 @@ static int fake_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_
     assert_true(unit_tok == 1 && row_floats <= MAX_HEADS + 1);
     fake.by_rank = unit == KVL_META_LIVE;
     fake.row_floats = row_floats;
+    fake.planned.p.meta[0] = (struct kvl_meta_decl){
+        .unit = unit, .unit_tok = 1, .row_elems = row_floats, .elem = KVL_META_F32
+    };
     *out = 0;
     return KVL_OK;
 }
@@ -189,6 +196,19 @@ static int fake_look(const struct kvl_pctx *ctx)
 #define kvl_keep_tokens  fake_keep_tokens
 #define kvl_keep_range   fake_keep_range
 #define kvl_sel_tokens   fake_sel_tokens
+/* What h2o asks of the engine for live tokens, over the same fakes. */
+#define kvl_live_column fake_live_column
+#define kvl_live_add    fake_live_add
+#define kvl_live_scores fake_live_scores
+#define kvl_keep_best   fake_keep_best
+float *fake_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column);
+int fake_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
+                  const float *const *probs, const int32_t *n, const float *factor);
+int fake_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
+                     int32_t n, enum kvl_reduce reduce, float **score);
+int fake_keep_best(const struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep,
+                   enum kvl_scope scope, const float *score, int32_t n, int32_t k, int32_t recent);
+#include "../../core/policy/live_scores.c"
 #undef KVL_POLICY_EXPORT
 #define KVL_POLICY_EXPORT(object)
 #include "../../methods/h2o.c"
@@ -216,6 +236,8 @@ static void fake_open(const struct kvl_policy *policy, const char *options, int3
     memset(&fake, 0, sizeof fake);
     fake.policy = policy;
     fake.shape = shape;
+    fake.host.session = &fake.session;
+    fake.session.planned = &fake.planned;
     assert_true(policy->opts_size <= sizeof fake.opts);
     RIG_OK(&fake.err, kvl_opt_defaults(policy->opts, fake.opts, &fake.err));
     RIG_OK(&fake.err, kvl_opt_parse(policy->opts, fake.opts, options, &fake.err));
@@ -225,6 +247,7 @@ static void fake_open(const struct kvl_policy *policy, const char *options, int3
     RIG_OK(&fake.err, policy->plan(&plan));
     fake.ctx = (struct kvl_pctx){ .shape = &fake.shape,
                                   .ops = &kvl_ops_ref,
+                                  .host = &fake.host,
                                   .opts = fake.opts,
                                   .budget_tok = budget,
                                   .err = &fake.err };

@@ -95,7 +95,8 @@ static float *toy_scores(struct kvl_pctx *ctx, const struct kvl_step *step, int3
                          int32_t n)
 {
     size_t all = (size_t)n_lists * (size_t)n;
-    float *score = kvl_scratch(ctx, all);
+    float *score;
+    KVL_TRY(kvl_scratch_get(ctx, all, &score));
     struct kvl_random_fill_args fill = {
         .y = score, .n = all, .seed = kvl_seed_mix((uint64_t)step->layer, (uint64_t)step->pos)
     };
@@ -127,8 +128,8 @@ static int toy_lists(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
 {
     int32_t lists = ctx->shape->n_kv_heads;
     float *score = toy_scores(ctx, step, lists, step->pos);
-    int32_t *index = (void *)kvl_scratch(ctx, (size_t)lists * TOY_K);
-    if (!score || !index) return KVL_ENOMEM;
+    int32_t *index;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)lists * TOY_K, &index));
     KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){ .index = index,
                                                     .x = score,
                                                     .x_stride = (size_t)step->pos,

@@ -1,6 +1,6 @@
 /* Prompts of a sweep in a chat template: contexts of exact length, evidence where it was, keys. */
 #include "measure.h"
-#include "plan.h"
+#include "sweep_plan.h"
 
 #include "gguf_writer.h"
 

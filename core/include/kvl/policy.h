@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 10
+#define KVL_POLICY_ABI 11
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -164,8 +164,6 @@ KVL_API int kvl_scratch_i32(const struct kvl_pctx *ctx, size_t n, int32_t **out)
 KVL_API int kvl_scratch_u8(const struct kvl_pctx *ctx, size_t n, uint8_t **out);
 /* The same for n items of any size. */
 KVL_API int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item, void **out);
-/* Floats; NULL: out of memory. */
-KVL_API float *kvl_scratch(const struct kvl_pctx *ctx, size_t n);
 
 /* ---- scores ------------------------------------------------------------------------------------ */
 
@@ -180,6 +178,10 @@ KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t 
 KVL_API void kvl_ascending(int32_t *x, int32_t n);
 /* x [n_rows][n], in place. */
 KVL_API int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n);
+/* index [*n_index]: of weights x [n_rows][n], the fewest that sum to p in each row, k at most, all rows together,
+ * ascending; `last`: the last one whatever it weighs.  KVL_ENUMERIC: one of them is a NaN. */
+KVL_API int kvl_top_p(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
+                      double p, int32_t k, bool last, int32_t *index, int32_t *n_index);
 /* y [n][n_rows]: products of n vectors x [n][n_cols] with the rows of w [n_rows][n_cols], by ops->gemm. */
 KVL_API int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
                         int32_t n_rows, int32_t n_cols, float *y);

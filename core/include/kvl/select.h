@@ -87,6 +87,9 @@ KVL_API int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const floa
  * chose.  kvl_sel_clear empties the selection. */
 KVL_API int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32_t *n);
 KVL_API int kvl_sel_clear(struct kvl_sel *sel);
+/* What all query heads of a kv head would read together, and the current token. */
+KVL_API int kvl_sel_view_group(struct kvl_sel *sel, int32_t kv_head, const int32_t **pos,
+                               int32_t *n);
 /* Starts another segment (empty); segments are merged by log-sum-exp and must not overlap. */
 KVL_API int kvl_sel_segment(struct kvl_sel *sel);
 /* Declares that this selection also serves the layers up to layer_last, and n_steps steps from this

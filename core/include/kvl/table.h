@@ -63,7 +63,7 @@ KVL_API int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc
  * Relatives (forks, sessions at other budgets) share rows until one of them writes.  kvl_meta gives
  * all rows in one piece, to write anywhere: what is shared of the layer is copied whole.  A method
  * whose rows stay as they are once their tokens are past writes through kvl_meta_from and reads
- * through kvl_meta_rows, and pays for the rows that it writes.  No pointer outlives the hook, nor the
+ * through kvl_table_read, and pays for the rows that it writes.  No pointer outlives the hook, nor the
  * next of these calls for the same table and layer. */
 struct kvl_meta_view {
     float *base; /* of a table of floats; NULL for another */
@@ -84,8 +84,7 @@ KVL_API int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t la
 /* Rows `first` and up, to write: row `first` is at data.  Not counted. */
 KVL_API int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
                           struct kvl_meta_view *out);
-/* The first n_rows rows, to read only, in two pieces one after the other, either of which may be
- * empty; counted as read, in whichever hook. */
+/* Rows in two pieces one after the other, either of which may be empty. */
 struct kvl_meta_part {
     const void *data; /* elements of `elem` */
     enum kvl_meta_elem elem;
@@ -93,9 +92,7 @@ struct kvl_meta_part {
     size_t head_stride;    /* elements */
     int32_t n_rows;
 };
-KVL_API int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                          struct kvl_meta_part out[2]);
-/* The same for who reads single elements of rows (some channels, some buckets): nothing is counted,
+/* The first n_rows rows, to read single elements of them (some channels, some buckets): nothing is counted,
  * and kvl_meta_count says how many were read, of all kv heads together. */
 KVL_API int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                           struct kvl_meta_part out[2]);
@@ -165,6 +162,15 @@ KVL_API int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const st
  * [row_elems / n_cols][n_cols] of floats that row 0 of a kv head is; by ops->gemv. */
 KVL_API int kvl_table_product(const struct kvl_pctx *ctx, const struct kvl_rows *rows,
                               int32_t kv_head, int32_t n_cols, const float *x, int32_t n, float *y);
+/* Keys in 4 bits: rows of KVL_KEY4_BYTES(head_dim) bytes, one per position.  Keys k [step->n_tok][n_kv_heads]
+ * [head_dim] of this step go in. */
+KVL_API int kvl_table_key4(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                           const float *k);
+/* logit [group][n] = q . key / sqrt(d) of the query heads q [n_heads][head_dim] of a kv head and its keys at n
+ * ascending positions; these alone are counted as read. */
+KVL_API int kvl_table_key4_logits(const struct kvl_pctx *ctx, int32_t table,
+                                  const struct kvl_step *step, int32_t kv_head, const float *q,
+                                  const int32_t *pos, int32_t n, float *logit);
 /* Product quantisation: the rows of `codes` are bytes [n_sub], one for each piece of a key; a lane's row of
  * `centroids` is [n_sub][n_codes][head_dim / n_sub].  score [n_heads][n] = scale q . (the centroids of its codes), of
  * the n rows from `first` on; what lies before counts as read too. */

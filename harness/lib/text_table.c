@@ -1,5 +1,5 @@
 /* Aligned tables. */
-#include "table.h"
+#include "text_table.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* From axes to cells. */
-#include "plan.h"
+#include "sweep_plan.h"
 
 #include "apart.h"
 #include "args.h"
