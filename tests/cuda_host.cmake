@@ -2,6 +2,8 @@
 #
 #   ops_cuda.<stem>    each ops/test_*.c once more, with kvl_cuda_<op> wherever it says kvl_cpu_<op>
 #   <folder>_cuda.*    tests of other folders, and scripts of e2e, that mention KVL_TEST_CUDA, once more
+#   races.<stem>       ops_cuda.<stem> under the checker of races (cuda_host_races.h); with KVL_LONG=1 all of them,
+#                      and every launch
 #   kvlab_cuda_host    the program, for which `--device cuda` is the emulated GPU
 if(NOT CMAKE_CXX_COMPILER)
   message(STATUS "tests of the CUDA kernels left out: no compiler for C++ (g++)")
@@ -26,17 +28,32 @@ endif()
 file(GLOB KVL_EMU_SRC CONFIGURE_DEPENDS ${KVL_EMU_DIR}/cuda_host_*.cc)
 file(GLOB KVL_CUDA_SRC CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/ops/cuda/*.cu)
 set_source_files_properties(${KVL_CUDA_SRC} PROPERTIES LANGUAGE CXX)
-add_library(kvl_cuda_host OBJECT ${KVL_EMU_SRC} ${KVL_CUDA_SRC})
-target_include_directories(kvl_cuda_host PRIVATE ${KVL_EMU_INCLUDE})
-target_compile_definitions(kvl_cuda_host PRIVATE KVL_CUDA KVL_CUDA_HOST)
-target_compile_options(kvl_cuda_host PRIVATE ${KVL_EMU_OPTIONS})
-set_target_properties(kvl_cuda_host PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
-                      CXX_EXTENSIONS OFF)
+function(kvl_emu_objects name)
+  add_library(${name} OBJECT ${ARGN})
+  target_include_directories(${name} PRIVATE ${KVL_EMU_INCLUDE})
+  target_compile_definitions(${name} PRIVATE KVL_CUDA KVL_CUDA_HOST)
+  target_compile_options(${name} PRIVATE ${KVL_EMU_OPTIONS})
+  set_target_properties(${name} PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
+                        CXX_EXTENSIONS OFF)
+endfunction()
+kvl_emu_objects(kvl_cuda_host ${KVL_EMU_SRC} ${KVL_CUDA_SRC})
 
 # Everything of core with the emulated GPU among the devices.
 add_library(kvl_core_cuda_host INTERFACE)
 target_link_libraries(kvl_core_cuda_host INTERFACE kvl_common $<TARGET_OBJECTS:kvl_device_cuda>
                       $<TARGET_OBJECTS:kvl_cuda_host>)
+# The same with the checker of races.  The kernels call it by the names of ThreadSanitizer, which is not linked.
+if(NOT KVL_SAN AND NOT CMAKE_CROSSCOMPILING)
+  set(KVL_EMU_TSAN -fsanitize=thread -g1)
+  kvl_emu_objects(kvl_cuda_races_emu ${KVL_EMU_SRC})
+  kvl_emu_objects(kvl_cuda_races ${KVL_CUDA_SRC})
+  target_compile_definitions(kvl_cuda_races_emu PRIVATE KVL_EMU_RACES)
+  target_compile_definitions(kvl_cuda_races PRIVATE KVL_EMU_RACES)
+  target_compile_options(kvl_cuda_races PRIVATE ${KVL_EMU_TSAN})
+  add_library(kvl_core_cuda_races INTERFACE)
+  target_link_libraries(kvl_core_cuda_races INTERFACE kvl_common $<TARGET_OBJECTS:kvl_device_cuda>
+                        $<TARGET_OBJECTS:kvl_cuda_races_emu> $<TARGET_OBJECTS:kvl_cuda_races>)
+endif()
 set(KVL_EMU_LINK kvl_core_cuda_host)
 if(TARGET kvl_app)
   list(APPEND KVL_EMU_LINK kvl_app)
@@ -52,7 +69,11 @@ set(KVL_EMU_NAMES ${CMAKE_CURRENT_BINARY_DIR}/cuda_names.h)
 file(CONFIGURE OUTPUT ${KVL_EMU_NAMES} CONTENT "${text}" @ONLY)
 
 function(kvl_emu_program name)
-  target_link_libraries(${name} PRIVATE ${KVL_EMU_LINK} kvl_ref PkgConfig::CMOCKA)
+  set(link ${KVL_EMU_LINK})
+  if(ARGN)
+    set(link ${ARGN})
+  endif()
+  target_link_libraries(${name} PRIVATE ${link} kvl_ref PkgConfig::CMOCKA)
   target_include_directories(${name} PRIVATE ${KVL_EMU_INCLUDE} ${KVL_HARNESS_DIRS}
                              ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(${name} PRIVATE KVL_TEST_CUDA KVL_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
@@ -65,6 +86,26 @@ function(kvl_emu_test name)
   string(REGEX REPLACE "\\..*" "" label ${name})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS ${label}
                        TIMEOUT ${KVL_TEST_TIMEOUT})
+endfunction()
+
+# Those that take minutes with KVL_LONG=1 alone.
+set(KVL_EMU_SLOW_RACES test_attn_columns test_attn_mass test_attn_prefill test_attn_sparse test_matmul
+    test_select_long)
+function(kvl_emu_race_test stem source)
+  if(NOT TARGET kvl_cuda_races)
+    return()
+  endif()
+  string(REGEX REPLACE "^test_" "race_" program ${stem})
+  add_executable(${program} ${source})
+  kvl_emu_program(${program} kvl_core_cuda_races)
+  target_compile_options(${program} PRIVATE -include ${KVL_EMU_NAMES})
+  set(else "export KVL_EMU_EVERY=64")
+  if(stem IN_LIST KVL_EMU_SLOW_RACES)
+    set(else "exit 77")
+  endif()
+  kvl_emu_test(races.${stem} sh -c
+               "[ -n \"\$KVL_LONG\" ] || ${else}; exec $<TARGET_FILE:${program}>")
+  set_tests_properties(races.${stem} PROPERTIES ENVIRONMENT KVL_EMU_GUARD=0)
 endfunction()
 
 foreach(folder unit ops golden conformance gpu)
@@ -80,6 +121,7 @@ foreach(folder unit ops golden conformance gpu)
     kvl_emu_program(${program})
     if(folder STREQUAL "ops")
       target_compile_options(${program} PRIVATE -include ${KVL_EMU_NAMES})
+      kvl_emu_race_test(${stem} ${source})
     endif()
     if(stem STREQUAL "test_conformance")
       add_dependencies(${program} host_loop)
@@ -102,14 +144,25 @@ set_tests_properties(unit_cuda.test_archs unit_cuda.test_offload gpu_cuda.test_g
                      conformance_cuda.test_prefill_layers
                      PROPERTIES ENVIRONMENT KVL_EMU_GUARD=0)
 
+if(TARGET race_attn_decode)
+  kvl_emu_test(races.barriers bash ${KVL_EMU_DIR}/barriers.sh $<TARGET_FILE:race_attn_decode> ${CMAKE_SOURCE_DIR})
+endif()
+
 # The emulation itself.
 file(GLOB sources CONFIGURE_DEPENDS ${KVL_EMU_DIR}/test_*.cc)
 foreach(source IN LISTS sources)
   get_filename_component(stem ${source} NAME_WE)
+  set(races "")
+  if(stem STREQUAL "test_cuda_races")
+    if(NOT TARGET kvl_cuda_races)
+      continue()
+    endif()
+    set(races kvl_core_cuda_races)
+  endif()
   add_executable(${stem} ${source})
-  kvl_emu_program(${stem})
-  target_compile_definitions(${stem} PRIVATE KVL_CUDA_HOST)
-  target_compile_options(${stem} PRIVATE ${KVL_EMU_OPTIONS})
+  kvl_emu_program(${stem} ${races})
+  target_compile_definitions(${stem} PRIVATE KVL_CUDA_HOST $<$<BOOL:${races}>:KVL_EMU_RACES>)
+  target_compile_options(${stem} PRIVATE ${KVL_EMU_OPTIONS} $<$<BOOL:${races}>:${KVL_EMU_TSAN}>)
   kvl_emu_test(cuda_host.${stem} ${stem})
 endforeach()
 

@@ -93,7 +93,7 @@ static inline struct kvl_mma_lane *kvl_mma_mine(void)
 /* Those of the warp. */
 static inline const struct kvl_mma_lane *kvl_mma_show(const struct kvl_mma_lane *mine)
 {
-    __syncwarp();
+    kvl_emu_meet();
     return mine - threadIdx.x % KVL_WARP;
 }
 

@@ -18,8 +18,9 @@
  * reads and writes outside of an allocation or of shared memory; under UBSan vector loads that are not
  * aligned.
  *
- * What it cannot show: races inside a block between two barriers, except where the order of threads shows
- * them; what needs several blocks at the same time; the memory model (a missing __threadfence, volatile);
+ * In a build of its own it shows races of shared and of global memory too: cuda_host_races.h.
+ *
+ * What it cannot show: what needs several blocks at the same time; the memory model (volatile);
  * static __shared__ arrays keep what the block before left there; registers, occupancy, bank conflicts and
  * speed; how a GPU rounds approximate functions (__expf, rsqrtf) and fused multiply-adds that nvcc makes;
  * order of sums inside tensor cores; pages of managed memory that move because both sides touch them; which
@@ -49,7 +50,11 @@
 #define __host__
 #define __constant__
 #define __managed__
-#define __shared__      static
+#ifdef KVL_EMU_RACES /* one section, so that the checker knows shared memory (cuda_host_races.h) */
+#define __shared__ static __attribute__((section("kvl_shared")))
+#else
+#define __shared__ static
+#endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -112,9 +117,15 @@ enum kvl_emu_barrier { KVL_EMU_PLAIN = 0, KVL_EMU_COUNT };
 /* How many threads had a predicate that is not 0. */
 int kvl_emu_barrier(enum kvl_emu_barrier kind, int predicate, const char *file, int line);
 
-enum kvl_emu_warp { KVL_EMU_SHFL = 0, KVL_EMU_BALLOT, KVL_EMU_MATCH, KVL_EMU_SYNCWARP };
+enum kvl_emu_warp {
+    KVL_EMU_SHFL = 0,
+    KVL_EMU_BALLOT,
+    KVL_EMU_MATCH,
+    KVL_EMU_MEET,
+    KVL_EMU_SYNCWARP
+};
 /* SHFL: the value of lane `from`; BALLOT: the lanes with a value that is not 0; MATCH: the lanes with the
- * same value. */
+ * same value; MEET: nothing, and it orders no memory, where SYNCWARP does. */
 uint64_t kvl_emu_warp_op(enum kvl_emu_warp kind, unsigned mask, uint64_t value, int from,
                          const char *file, int line);
 unsigned kvl_emu_lanes(void); /* of this warp, those that have not ended */
@@ -139,6 +150,11 @@ static inline int __syncthreads_and(int predicate, KVL_EMU_HERE)
 static inline void __syncwarp(unsigned mask = 0xffffffffu, KVL_EMU_HERE)
 {
     kvl_emu_warp_op(KVL_EMU_SYNCWARP, mask, 0, 0, file, line);
+}
+/* For stand-ins of instructions of whole warps. */
+static inline void kvl_emu_meet(KVL_EMU_HERE)
+{
+    kvl_emu_warp_op(KVL_EMU_MEET, 0xffffffffu, 0, 0, file, line);
 }
 static inline unsigned __ballot_sync(unsigned mask, int predicate, KVL_EMU_HERE)
 {
@@ -242,9 +258,25 @@ KVL_EMU_REDUCE(__reduce_max_sync, int, a > b ? a : b)
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-static inline void __threadfence(void) {}
+#ifdef KVL_EMU_RACES
+#define KVL_EMU_UNCHECKED __attribute__((no_sanitize_thread))
+void kvl_emu_race_fence(void);
+void kvl_emu_race_atomic(const void *p, size_t n, const void *from);
+#else
+#define KVL_EMU_UNCHECKED
+static inline void kvl_emu_race_fence(void) {}
+static inline void kvl_emu_race_atomic(const void *, size_t, const void *) {}
+#endif
+
+static inline void __threadfence(void)
+{
+    kvl_emu_race_fence();
+}
 static inline void __threadfence_block(void) {}
-static inline void __threadfence_system(void) {}
+static inline void __threadfence_system(void)
+{
+    kvl_emu_race_fence();
+}
 [[noreturn]] static inline void __trap(void)
 {
     abort();
@@ -282,8 +314,9 @@ KVL_EMU_STORE(__stwt)
 
 /* Threads are fibers of one thread: nothing comes in between.  None on floats, as our kernels have none. */
 #define KVL_EMU_ATOMIC(T, name, next)                                                              \
-    static inline T name(T *p, T v)                                                                \
+    KVL_EMU_UNCHECKED static inline T name(T *p, T v)                                              \
     {                                                                                              \
+        kvl_emu_race_atomic(p, sizeof *p, __builtin_return_address(0));                            \
         T old = *p;                                                                                \
         *p = next;                                                                                 \
         return old;                                                                                \
@@ -297,8 +330,9 @@ KVL_EMU_STORE(__stwt)
     KVL_EMU_ATOMIC(T, atomicAnd, (T)(old & v))                                                     \
     KVL_EMU_ATOMIC(T, atomicOr, (T)(old | v))                                                      \
     KVL_EMU_ATOMIC(T, atomicXor, (T)(old ^ v))                                                     \
-    static inline T atomicCAS(T *p, T want, T v)                                                   \
+    KVL_EMU_UNCHECKED static inline T atomicCAS(T *p, T want, T v)                                 \
     {                                                                                              \
+        kvl_emu_race_atomic(p, sizeof *p, __builtin_return_address(0));                            \
         T old = *p;                                                                                \
         if (old == want) *p = v;                                                                   \
         return old;                                                                                \

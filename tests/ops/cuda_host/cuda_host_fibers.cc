@@ -3,6 +3,7 @@
  * A fiber runs one thread after the other as long as none of them waits, so kernels without barriers cost a
  * function call per thread.  A thread that waits keeps its fiber; another goes on with what is left. */
 #include "cuda_host_impl.h"
+#include "cuda_host_races.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +199,7 @@ void make_all_ready(const int *list, int n)
 /* Another thread goes on; comes back when this fiber has something to do. */
 void leave(void)
 {
+    kvl_emu_race_stop();
     bool fresh = n_started < n_threads;
     if (fresh && (n_ready == 0 || kvl_emu_below(4) == 0)) {
         switch_to(fiber_get());
@@ -217,6 +219,7 @@ void set_current(int t)
 {
     current = t;
     threadIdx = index_of[t];
+    kvl_emu_race_thread(t, now->stack, STACK_BYTES);
 }
 
 void wait_as(int t, enum thread_state state)
@@ -235,6 +238,7 @@ void fiber_main(void)
             threads[t].fiber = now;
             set_current(t);
             (*kernel_body)();
+            kvl_emu_race_stop();
             threads[t].state = ENDED;
             n_ended++;
         }
@@ -269,6 +273,7 @@ void run_block(unsigned x, unsigned y, unsigned z)
 {
     blockIdx = { x, y, z };
     memset(kvl_emu_shared, 0xff, kernel->shared_bytes);
+    kvl_emu_race_block();
     for (int t = 0; t < n_threads; t++) threads[t].state = FRESH;
     order_threads();
     memset(at_warp, 0, sizeof at_warp);
@@ -316,6 +321,7 @@ void kvl_emu_grid(const struct kvl_emu_kernel *k, const std::function<void()> &b
         for (unsigned y = 0; y < k->block.y; y++)
             for (unsigned x = 0; x < k->block.x; x++) index_of[n_threads++] = { x, y, z };
     open_shared(k->shared_bytes);
+    kvl_emu_race_grid(k);
     uint64_t n = (uint64_t)k->grid.x * k->grid.y * k->grid.z;
     uint64_t at = kvl_emu_below(n), step = coprime(n);
     for (uint64_t i = 0; i < n; i++, at = (at + step) % n)
@@ -358,6 +364,7 @@ int kvl_emu_barrier(enum kvl_emu_barrier kind, int predicate, const char *file, 
     if (++n_at_barrier == n_threads) {
         for (int i = 0; i < n_threads; i++) threads[i].result = (uint64_t)barrier_count;
         n_at_barrier = barrier_count = 0;
+        kvl_emu_race_barrier(file, line);
         make_all_ready(start, n_threads);
         leave();
         set_current(t);
@@ -431,6 +438,7 @@ uint64_t kvl_emu_warp_op(enum kvl_emu_warp kind, unsigned mask, uint64_t value, 
     }
     *waiting &= ~mask;
     warp_results(w, kind, mask);
+    if (kind == KVL_EMU_SYNCWARP) kvl_emu_race_warp(base, mask, file, line);
     make_all_ready(list, n);
     leave();
     set_current(t);
