@@ -33,7 +33,7 @@ struct kvl_q8 {
 template <class T> static __device__ inline size_t kvl_row_bytes(int32_t dim)
 {
     if constexpr (std::is_same<T, struct kvl_q8>::value)
-        return kvl_kv_bytes(KVL_KV_Q8_0, (size_t)dim);
+        return kvl_cuda_row_bytes(KVL_KV_Q8_0, dim);
     else
         return (size_t)dim * sizeof(T);
 }

@@ -155,13 +155,20 @@ static __device__ inline float kvl_widen(enum kvl_kv_type type, const void *row,
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(row)[i]);
 }
 
+/* kvl_kv_bytes in kernels. */
+static __device__ inline size_t kvl_cuda_row_bytes(enum kvl_kv_type type, int32_t head_dim)
+{
+    if (type == KVL_KV_Q8_0) return (size_t)(head_dim / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES);
+    return (size_t)head_dim * (type == KVL_KV_F32 ? 4 : 2);
+}
+
 /* The row of slot `slot`. */
 static __device__ inline const void *kvl_lane_row(const struct kvl_cuda_lane *l, int part,
                                                   int32_t slot)
 {
     int32_t in_block = slot & ((1 << l->block_shift) - 1);
     return l->blocks[slot >> l->block_shift] + l->off[part] +
-           (size_t)in_block * kvl_kv_bytes(l->type, (size_t)l->head_dim);
+           (size_t)in_block * kvl_cuda_row_bytes(l->type, l->head_dim);
 }
 
 /* Sums and maxima over a warp, the same in all its lanes: a butterfly, so one fixed order. */
