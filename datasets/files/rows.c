@@ -87,7 +87,7 @@ static size_t row_mark(const char *text, size_t n, const char *marks)
 }
 
 /* {context} or {question} of a row that has both in one text. */
-int kvl_row_marked(const struct kvl_row *r, bool question, struct kvl_buf *out)
+static int row_marked(const struct kvl_row *r, bool question, struct kvl_buf *out)
 {
     struct kvl_buf text = { 0 };
     int rc = kvl_row_text(r, r->kind->context, &text);
@@ -122,8 +122,8 @@ static int row_name(const struct kvl_row *r, const char *name, struct kvl_buf *o
     const struct kvl_rows_kind *k = r->kind;
     int rc = k->field ? k->field(r, name, out) : KVL_EINVAL;
     if (rc != KVL_EINVAL) return rc;
-    if (r->set->mark && strcmp(name, "context") == 0) return kvl_row_marked(r, false, out);
-    if (r->set->mark && strcmp(name, "question") == 0) return kvl_row_marked(r, true, out);
+    if (r->set->mark && strcmp(name, "context") == 0) return row_marked(r, false, out);
+    if (r->set->mark && strcmp(name, "question") == 0) return row_marked(r, true, out);
     if (strcmp(name, "context") == 0) return kvl_row_text(r, k->context, out);
     if (strcmp(name, "question") == 0) return kvl_row_text(r, k->question, out);
     if (k->choices && (strcmp(name, "choices") == 0 || strncmp(name, "OPTION_", 7) == 0))

@@ -144,8 +144,6 @@ struct kvl_row {
 struct kvl_jtext kvl_row_field(const struct kvl_row *r, const char *path);
 /* Appends its text; KVL_EINVAL where it is missing. */
 int kvl_row_text(const struct kvl_row *r, const char *path, struct kvl_buf *out);
-/* Of a set with a mark, {context} or {question}. */
-int kvl_row_marked(const struct kvl_row *r, bool question, struct kvl_buf *out);
 /* Fills {fields} of a pattern. */
 int kvl_row_fill(const struct kvl_row *r, const char *pattern, size_t n, struct kvl_buf *out,
                  struct kvl_err *err);
