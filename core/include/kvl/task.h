@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define KVL_TASK_ABI 3
+#define KVL_TASK_ABI 4
 
 /* What a task reads that has its contexts from files (kvl_task.open): groups of questions about one
  * context each.  `index` of a request counts parts of groups: a group of n questions is
