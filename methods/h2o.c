@@ -29,8 +29,6 @@
  */
 #include "kvl/policy.h"
 
-#include <string.h>
-
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
 enum { H2O_ORIGINAL = 0, H2O_IN_CACHE = 1 };
 enum { H2O_MEAN = 0, H2O_MAX, H2O_FIRST };
@@ -193,16 +191,7 @@ static int h2o_plan(struct kvl_plan *plan)
 static int h2o_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct h2o_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
-    const float *sums;
-    int32_t n_tok;
-    if (h2o_once(o)) return KVL_OK;
-    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
-    for (int32_t h = 0, group = ctx->shape->group; h < ctx->shape->n_heads; h++)
-        memcpy(kvl_live_column(&meta, h / group, h % group), sums + (size_t)h * (size_t)n_tok,
-               (size_t)n_tok * sizeof *sums);
-    return KVL_OK;
+    return h2o_once(o) ? KVL_OK : kvl_live_begin(ctx, o->table, layer);
 }
 
 /* The first cut; the engine keeps the best and the protected ones. */

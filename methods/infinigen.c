@@ -13,12 +13,10 @@
  * was fetched is what is read, and the current token; a wrong guess is not corrected, as in the paper.
  *
  * Layer 0 has no layer before it: it reads everything, from the host too.  The guess for layer 1 is made
- * when its turn comes (by then layer 0 is over), from the same input; from layer 2 on they are fetched
- * ahead.
+ * when its turn comes, from the same input; from layer 2 on they are fetched ahead.
  *
  * Budget B: max_num_kv = B - 1, which takes the place of the paper's 20 % of the tokens; without a budget
- * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always.
- */
+ * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always. */
 #include "kvl/policy.h"
 
 #include <math.h>

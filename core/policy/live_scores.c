@@ -1,6 +1,8 @@
 /* Scores of live tokens: columns of a table that go when their tokens go, and the cut by them. */
 #include "policy_impl.h"
 
+#include <string.h>
+
 float *kvl_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column)
 {
     return view->base + (size_t)kv_head * view->head_stride + (size_t)column * view->column_stride;
@@ -15,6 +17,19 @@ static int live_view(const struct kvl_pctx *ctx, int32_t table, int32_t layer, i
         return KVL_OK;
     return kvl_fail(ctx->err, KVL_EPOLICY,
                     "table %d, want rows of %d or more floats of live tokens", table, n_columns);
+}
+
+int kvl_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer)
+{
+    struct kvl_meta_view view;
+    const float *sums;
+    int32_t group = ctx->shape->group, n;
+    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
+    KVL_TRY(live_view(ctx, table, layer, group, &view));
+    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+        memcpy(kvl_live_column(&view, h / group, h % group), sums + (size_t)h * (size_t)n,
+               (size_t)n * sizeof *sums);
+    return KVL_OK;
 }
 
 int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,

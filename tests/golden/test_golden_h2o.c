@@ -198,10 +198,12 @@ static int fake_look(const struct kvl_pctx *ctx)
 #define kvl_sel_tokens   fake_sel_tokens
 /* What h2o asks of the engine for live tokens, over the same fakes. */
 #define kvl_live_column fake_live_column
+#define kvl_live_begin  fake_live_begin
 #define kvl_live_add    fake_live_add
 #define kvl_live_scores fake_live_scores
 #define kvl_keep_best   fake_keep_best
 float *fake_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column);
+int fake_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer);
 int fake_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
                   const float *const *probs, const int32_t *n, const float *factor);
 int fake_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,

@@ -126,6 +126,9 @@ KVL_API void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, in
 
 /* ---- tables of live tokens --------------------------------------------------------------------- */
 
+/* In prefilled: scores of live tokens begin as what every token of the context received (KVL_OBS_COLUMNS of all
+ * queries), a column for each query head of a group. */
+KVL_API int kvl_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer);
 /* Adds what observe got, weights probs [n_heads] -> [n], to the scores of live tokens: per_head: each query head of a
  * group has a column of its own, else they share column 0.  Before, these columns are multiplied by *factor; NULL = 1. */
 KVL_API int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
