@@ -20,7 +20,8 @@ enum {
     REPORT_QUALITY,
     REPORT_METHOD,
     REPORT_HTML,
-    REPORT_FORMAT
+    REPORT_FORMAT,
+    REPORT_OUT = 'o'
 };
 
 struct report_args {
@@ -28,8 +29,8 @@ struct report_args {
     char **log;
     size_t n_logs;
     unsigned by; /* an enum kvl_block_key or 0 */
-    const char *vs, *html;
-    enum kvl_table_form form; /* of the summary */
+    const char *vs, *html, *out;
+    enum kvl_table_form form;
     bool csv, summary, detail;
     enum kvl_detail which; /* of detail */
 };
@@ -47,7 +48,9 @@ static const struct argp_option report_options[] = {
       0 },
     { "stages", REPORT_STAGES, NULL, 0, "scores of the stages of answers (two_stage_retr)", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
-    { "format", REPORT_FORMAT, "FORM", 0, "of --summary: text, markdown or latex", 0 },
+    { "format", REPORT_FORMAT, "FORM", 0,
+      "text; csv: all cells; html: the page, with --out; of --summary also markdown or latex", 0 },
+    { "out", REPORT_OUT, "FILE", 0, "where --format html goes", 0 },
     { "html", REPORT_HTML, "FILE", 0,
       "one page for a browser: tables that sort, charts, cards of the methods, settings, errors",
       0 },
@@ -91,6 +94,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_CSV: a->csv = true; break;
     case REPORT_HTML: a->html = arg; break;
     case REPORT_FORMAT: rc = kvl_table_form_parse(arg, &a->form, a->base.err); break;
+    case REPORT_OUT: a->out = arg; break;
     case REPORT_SUMMARY: a->summary = true; break;
     case REPORT_STAGES: rc = report_detail_parse(a, KVL_DETAIL_STAGES); break;
     case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;
@@ -140,6 +144,24 @@ static int report_html(const struct kvl_results *r, const char *path, struct kvl
     return rc;
 }
 
+/* csv and html stand for what --csv and --html do. */
+static int report_form(struct report_args *a, struct kvl_err *err)
+{
+    bool kind = a->csv || a->summary || a->detail || a->by || a->vs || a->html;
+    bool whole = a->form == KVL_TABLE_CSV || a->form == KVL_TABLE_HTML;
+    if (whole && kind)
+        return kvl_fail(err, KVL_EINVAL,
+                        "--format csv and html: all of the log, want them without "
+                        "--summary and the like");
+    if (a->form != KVL_TABLE_TEXT && !whole && !a->summary)
+        return kvl_fail(err, KVL_EINVAL, "--format markdown and latex: want --summary with them");
+    if ((a->form == KVL_TABLE_HTML) != (a->out != NULL))
+        return kvl_fail(err, KVL_EINVAL, "--format html and --out FILE: want both or none");
+    a->csv |= a->form == KVL_TABLE_CSV;
+    if (a->form == KVL_TABLE_HTML) a->html = a->out;
+    return KVL_OK;
+}
+
 int cmd_report(int argc, char **argv, struct kvl_err *err)
 {
     struct report_args a = { 0 };
@@ -151,8 +173,7 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
             err, KVL_EINVAL,
             "--by, --vs, --summary, --stages, --evidence, --quality, --method, --csv and --html: "
             "want one of them at a time");
-    if (a.form != KVL_TABLE_TEXT && !a.summary)
-        return kvl_fail(err, KVL_EINVAL, "--format goes with --summary");
+    KVL_TRY(report_form(&a, err));
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;

@@ -193,11 +193,14 @@ static const struct kvl_export_column sample_columns[] = {
     { "run", "run" },
     { "model", "@model" },
     { "task", "@task" },
+    { "task_options", "@task_options" },
     { "length_tok", "@length_tok" },
     { "protocol", "@protocol" },
     { "policy", "@policy" },
+    { "options", "@options" },
     { "label", "@label" },
     { "budget", "@budget" },
+    { "budget_tok", "@budget_tok" },
     { "stale", "@stale" },
     { "context", "context" },
     { "question", "question" },
@@ -495,6 +498,8 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
                               x->sampling, "stale", kvl_record_stale(r, x->record));
         if (!e) return -1;
         json_object_set(e, "task_options", json_object_get(x->record, "task_options"));
+        json_object_set(e, "options", json_object_get(x->record, "options"));
+        json_object_set(e, "budget_tok", json_object_get(x->record, "budget_tok"));
         json_object_set(e, "length_tok", json_object_get(x->record, "length_tok"));
         if (json_object_set_new(all, x->id, e) != 0) return -1;
     }

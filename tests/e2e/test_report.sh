@@ -73,10 +73,21 @@ expect "40 of 40" "30 88.8" "$("$program" export intervals.zst --format jsonl |
 
 expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
 expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
-expect "fields per row" 31 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
+expect "fields per row" 34 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
-    "$(awk -F'\t' '$19 == "length" { print $18 }' samples.tsv | grep x | sort -u)"
+    "$(awk -F'\t' '$22 == "length" { print $21 }' samples.tsv | grep x | sort -u)"
 "$program" export log.zst --kind sample --format jsonl > samples.jsonl
+# README's line for pandas: a row per sample, its settings and scores as plain columns.
+expect "rows that are not plain" 0 "$(jq -c 'select([.model, .task, .protocol, .policy, .options, .budget] | all(type == "string") | not)' samples.jsonl | wc -l)"
+expect "scores that are no numbers" 0 "$(jq -c 'select([.official, .strict, .length_tok, .context, .question] | all(type == "number") | not)' samples.jsonl | wc -l)"
+want=$(jq -sr 'def mean: add / length; map(select(.policy == "quest") | .official) | mean * 1e6 | round' samples.jsonl)
+if python3 -c 'import pandas' 2> err; then
+    got=$(python3 -c 'import pandas; print(round(1e6 * pandas.read_json("samples.jsonl", lines=True).groupby("policy").official.mean()["quest"]))')
+else
+    echo "test_report: no pandas: rows were read with Python's json"
+    got=$(python3 -c 'import json; r = [json.loads(x) for x in open("samples.jsonl")]; q = [x["official"] for x in r if x["policy"] == "quest"]; print(round(1e6 * sum(q) / len(q)))')
+fi
+expect "README's line for pandas" "$want" "$got"
 expect "samples" \
     "$(jq -c 'select(.kind=="sample") | [.cell,.context,.question,.official,.prediction,.attended_tok]' log.jsonl | sort)" \
     "$(jq -c '[.cell,.context,.question,.official,.prediction,.attended_tok]' samples.jsonl | sort)"
@@ -410,4 +421,9 @@ expect "rows in LaTeX" $((rows + 1)) "$(grep -c '\\\\$' tex)"
 contains "LaTeX" '^\\begin\{tabular\}\{l' tex
 contains "LaTeX writes _ out" 'streaming\\_llm' tex
 refused 2 'want text, markdown, latex, csv or html' report log.zst --summary --format word
-refused 2 'goes with --summary' report log.zst --format latex
+refused 2 'want --summary with them' report log.zst --format latex
+refused 2 'want both or none' report log.zst --format html
+refused 2 'without --summary' report log.zst --summary --format csv
+expect "--format csv" "$("$program" report log.zst --csv | md5sum)" "$("$program" report log.zst --format csv | md5sum)"
+"$program" report log.zst --format html --out form.html > out && "$program" report log.zst --html flag.html > out
+cmp form.html flag.html || fail "--format html and --html differ"
