@@ -96,11 +96,11 @@ static float *toy_scores(struct kvl_pctx *ctx, const struct kvl_step *step, int3
 {
     size_t all = (size_t)n_lists * (size_t)n;
     float *score;
-    KVL_TRY(kvl_scratch_get(ctx, all, &score));
+    if (kvl_scratch_get(ctx, all, &score) != KVL_OK) return NULL;
     struct kvl_random_fill_args fill = {
         .y = score, .n = all, .seed = kvl_seed_mix((uint64_t)step->layer, (uint64_t)step->pos)
     };
-    return score && ctx->ops->random_fill(&fill) == KVL_OK ? score : NULL;
+    return ctx->ops->random_fill(&fill) == KVL_OK ? score : NULL;
 }
 
 static int toy_tokens(struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
@@ -129,6 +129,7 @@ static int toy_lists(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
     int32_t lists = ctx->shape->n_kv_heads;
     float *score = toy_scores(ctx, step, lists, step->pos);
     int32_t *index;
+    if (!score) return KVL_ENOMEM;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)lists * TOY_K, &index));
     KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){ .index = index,
                                                     .x = score,
