@@ -14,6 +14,7 @@
 #define KVL_KERN_SPAN_H
 
 #include "kern_row.h"
+#include "kern_span_q8.h"
 
 enum { SPAN_HEADS = 4, SPAN_ROWS = 4 };
 
@@ -39,15 +40,6 @@ struct rows {
     const uint8_t *at[KVL_SPAN_TILE];
     int32_t n;
     size_t k_off, v_off;
-};
-
-/* One pass over rows: row i is row[i] + off; the same rows of `ahead` are prefetched. */
-struct pass {
-    const uint8_t *const *row, *const *ahead;
-    size_t off, ahead_off;
-    int32_t n; /* whole groups of slots */
-    int32_t head_dim;
-    float scale; /* of scores */
 };
 
 static void walk_open(struct walk *w, const struct kvl_span *s)
@@ -410,10 +402,10 @@ struct span_work {
     float *q;  /* [heads][pad], by groups of heads as span_scores wants them */
     float *cs; /* cosines and sines of a position */
     float *k;  /* rotated keys [tile][pad] */
-    float *v;  /* values that are widened first, the same */
     float *sc; /* logits, then weights */
     size_t pad;
-    enum kvl_wtype stored, k_type, v_type; /* in the lane; as they are multiplied */
+    float *q_scale, *q8; /* of queries as integers [heads]; q8_scratch: keys and values in q8_0 */
+    enum kvl_wtype k_type, v_type;
 };
 
 /* Heads that are computed together from h0 on; of three, a fourth is idle. */
@@ -435,6 +427,10 @@ static void span_query_head(const struct kvl_span *s, const struct span_work *w,
     else
         memcpy(q, from, (size_t)head_dim * sizeof *q);
     for (int32_t c = head_dim; c < (int32_t)w->pad; c++) q[c] = 0;
+    if (w->k_type == KVL_W_Q8_0) {
+        w->q_scale[head] = q8_query((int16_t *)(void *)to, q, head_dim, at, n_heads);
+        return;
+    }
     for (int32_t c = 0; c < (int32_t)w->pad; c += 2 * VW) {
         vf lo = vf_load(q + c), hi = vf_load(q + c + VW);
         if (w->k_type == KVL_W_BF16) {
@@ -448,7 +444,9 @@ static void span_query_head(const struct kvl_span *s, const struct span_work *w,
 
 static void span_query(const struct kvl_span *s, const struct span_work *w)
 {
-    memset(w->q, 0, (size_t)kvl_span_heads(s->job->n_heads) * w->pad * sizeof *w->q);
+    size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads);
+    memset(w->q, 0, n_heads * w->pad * sizeof *w->q);
+    if (w->k_type == KVL_W_Q8_0) memset(w->q_scale, 0, n_heads * sizeof *w->q_scale);
     for (int32_t h0 = 0; h0 < s->job->n_heads; h0 += span_group(s->job, h0))
         for (int32_t h = 0; h < KVL_MIN(span_group(s->job, h0), s->job->n_heads - h0); h++)
             span_query_head(s, w, w->q + (size_t)h0 * w->pad, h0 + h, h, span_group(s->job, h0));
@@ -462,7 +460,7 @@ static void span_rotate(const struct kvl_span *s, const struct span_work *w,
     for (int32_t t = 0; t < rows->n; t++) {
         float *k = w->k + (size_t)t * w->pad;
         const float *cs = kvl_rope_row(s->rope, s->job->pos[i + t], w->cs);
-        widen(k, rows->at[t] + rows->k_off, w->stored, head_dim);
+        widen(k, rows->at[t] + rows->k_off, w->v_type, head_dim);
         rotate(k, k, cs, head_dim, s->a->rope);
         turned->at[t] = (const uint8_t *)k;
     }
@@ -481,23 +479,6 @@ static void span_given(const struct kvl_span *s, const struct rows *rows, struct
     given->k_off = 0;
 }
 
-/* Rows of a part that are floats from now on, to [tile][pad]; asks for the next ones. */
-static void span_widen(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
-                       size_t off, const struct rows *next, size_t next_off, float *to,
-                       struct rows *wide)
-{
-    const size_t bytes = s->job->lane->layout->row_bytes;
-    for (int32_t t = 0; t < rows->n; t++) {
-        widen(to + (size_t)t * w->pad, rows->at[t] + off, w->stored, s->a->head_dim);
-        wide->at[t] = (const uint8_t *)(to + (size_t)t * w->pad);
-        if (t >= next->n) continue;
-        for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(next->at[t] + next_off + o, 0, 2);
-    }
-    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) wide->at[t] = wide->at[rows->n - 1];
-    wide->n = rows->n;
-    wide->k_off = wide->v_off = 0;
-}
-
 /* Heads h0 .. h0 + n_heads - 1; the first of them ask for the rows that come next. */
 static void span_heads(const struct kvl_span *s, const struct span_work *w, const struct rows *k,
                        const struct rows *rows, const struct rows *next, int32_t i, int32_t h0,
@@ -512,36 +493,37 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                            .ahead_off = next->k_off,
                            .n = n,
                            .head_dim = s->a->head_dim,
-                           .scale = s->a->scale };
+                           .scale = s->a->scale,
+                           .row_bytes = s->job->lane->layout->row_bytes,
+                           .d = w->q8 };
     struct pass values = { .row = rows->at,
                            .off = rows->v_off,
                            .ahead = next->at,
                            .ahead_off = next->v_off,
                            .n = n,
-                           .head_dim = s->a->head_dim };
-    span_scores(w->sc, &scores, w->k_type, q, n_heads);
+                           .head_dim = s->a->head_dim,
+                           .row_bytes = scores.row_bytes,
+                           .d = w->q8 };
+    if (w->k_type == KVL_W_Q8_0)
+        q8_scores(w->sc, &scores, (const int16_t *)(const void *)q, w->q_scale + h0, n_heads);
+    else
+        span_scores(w->sc, &scores, w->k_type, q, n_heads);
     if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
     span_logits(s, w->sc, h0, n_heads, i, rows->n, n);
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
-    if (s->acc)
+    if (s->acc && w->v_type == KVL_W_Q8_0)
+        q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->sc, n_heads);
+    else if (s->acc)
         span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
 }
 
 static void span_tile(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
                       const struct rows *next, int32_t i)
 {
-    struct rows turned, wide;
+    struct rows turned;
     const struct rows *k = s->job->pos || s->job->keys ? &turned : rows;
     if (s->job->pos) span_rotate(s, w, rows, &turned, i);
     if (s->job->keys) span_given(s, rows, &turned, i);
-    if (w->stored == KVL_W_Q8_0) {
-        if (k == rows) {
-            span_widen(s, w, rows, rows->k_off, next, next->k_off, w->k, &turned);
-            k = &turned;
-        }
-        if (s->acc) span_widen(s, w, rows, rows->v_off, next, next->v_off, w->v, &wide);
-        rows = next = s->acc ? &wide : k;
-    }
     for (int32_t h = 0; h < s->job->n_heads; h += span_group(s->job, h))
         span_heads(s, w, k, rows, next, i, h, span_group(s->job, h));
 }
@@ -564,15 +546,15 @@ static void span_run(const struct kvl_span *s)
     size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads), pad = kvl_span_pad(s->a->head_dim);
     struct span_work w = { .q = s->scratch,
                            .pad = pad,
-                           .stored = kvl_kv_wtype(s->job->lane->layout->type) };
-    w.v_type = w.stored == KVL_W_Q8_0 ? KVL_W_F32 : w.stored;
+                           .v_type = kvl_kv_wtype(s->job->lane->layout->type) };
     w.k_type = s->job->pos || s->job->keys ? KVL_W_F32 : w.v_type;
-    const bool light = span_light(w.stored, s->job->n_heads);
+    const bool light = span_light(w.v_type, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;
     w.sc = w.cs + pad;
     w.k = w.sc + SPAN_HEADS * KVL_SPAN_TILE;
-    w.v = w.k + KVL_SPAN_TILE / 2 * pad; /* of short tiles alone */
+    w.q8 = w.k + Q8_TILE * pad; /* its tiles are short: there is room */
+    w.q_scale = w.q8 + q8_scratch(s->a->head_dim);
     for (size_t h = 0; h < n_heads; h++) {
         s->max[h] = -INFINITY;
         s->sum[h] = 0;

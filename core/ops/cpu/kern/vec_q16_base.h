@@ -104,5 +104,10 @@ VEC float vq_hsum(vq_sum s)
     for (int32_t i = 0; i < VQ_LANES; i++) x += s.at[i];
     return x;
 }
+/* The sums of n = VW of them. */
+VEC void vq_sums(float *to, const vq_sum *s, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) to[i] = vq_hsum(s[i]);
+}
 
 #endif

@@ -81,6 +81,15 @@ VEC vq_sum vq_scaled(vq_sum s, const float *d, vq_int t)
 {
     return _mm256_fmadd_ps(_mm256_set1_ps(*d), _mm256_cvtepi32_ps(t), s);
 }
+VEC void vq_sums(float *to, const vq_sum *s, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 8, s += 8) {
+        __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(s[0], s[1]), _mm256_hadd_ps(s[2], s[3]));
+        __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(s[4], s[5]), _mm256_hadd_ps(s[6], s[7]));
+        _mm256_storeu_ps(to + i, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20),
+                                               _mm256_permute2f128_ps(a, b, 0x31)));
+    }
+}
 VEC float vq_hsum(vq_sum s)
 {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

@@ -1,0 +1,189 @@
+/* kern_span_q8.h - scores and values of a tile of rows in blocks of 32 (q8_0).
+ *
+ * Scores: a query becomes integers of 16 bits with one scale per head, so that the products of a block
+ * are an exact sum of integers, and its scale is one multiply-add more: with four heads fewer steps than
+ * widening the key.  Values: bytes become floats as they are; the weight of a slot is multiplied with the
+ * scales of its blocks before. */
+#ifndef KVL_KERN_SPAN_Q8_H
+#define KVL_KERN_SPAN_Q8_H
+
+#include "kern_gemvq.h"
+#include "kern_row.h"
+
+/* Slots of a tile; blocks of a head at most. */
+enum { Q8_TILE = KVL_SPAN_TILE / 4, Q8_BLOCKS = 1024 / 32 };
+
+/* One pass over rows: row i is row[i] + off; the same rows of `ahead` are prefetched. */
+struct pass {
+    const uint8_t *const *row, *const *ahead;
+    size_t off, ahead_off;
+    int32_t n; /* whole groups of slots */
+    int32_t head_dim;
+    float scale; /* of scores */
+    /* q8_0: rows up to Q8_TILE are there; scales [blocks][Q8_TILE], then weights times them */
+    size_t row_bytes;
+    float *d;
+};
+
+VEC int32_t q8_blocks(const struct pass *p)
+{
+    return p->head_dim / KVL_KV_BLOCK;
+}
+
+/* Floats beside the queries: scales, and weights times scales of four heads. */
+VEC size_t q8_scratch(int32_t head_dim)
+{
+    return (size_t)head_dim * (1 + 4) + 4 * Q8_TILE;
+}
+
+static void q8_scales(const struct pass *p)
+{
+    uint16_t half[Q8_BLOCKS * Q8_TILE];
+    const int32_t n = (p->n + VW - 1) / VW * VW;
+    for (int32_t t = 0; t < n; t++) {
+        const uint8_t *row = p->row[t] + p->off;
+        for (int32_t b = 0; b < q8_blocks(p); b++)
+            memcpy(half + b * Q8_TILE + t, row + b * KVL_KV_BLOCK_BYTES, sizeof *half);
+    }
+    for (int32_t b = 0; b < q8_blocks(p); b++)
+        for (int32_t t = 0; t < n; t += VW)
+            vf_store(p->d + b * Q8_TILE + t, vf_load_f16(half + b * Q8_TILE + t));
+}
+
+VEC void q8_prefetch(const struct pass *p, int32_t t)
+{
+    const uint8_t *row = p->ahead[t] + p->ahead_off;
+    for (size_t o = 0; o < p->row_bytes; o += 64) __builtin_prefetch(row + o, 0, 2);
+}
+
+/* One query, its head's place in the group being `at`: to [block][n_heads][32].  Returns the scale. */
+static float q8_query(int16_t *to, const float *q, int32_t head_dim, int32_t at, int32_t n_heads)
+{
+    float top = 0, times;
+    for (int32_t c = 0; c < head_dim; c += 32) {
+        float x = gemv_pack_top(q + c);
+        if (!(x <= top)) top = x;
+        if (x != x) return x;
+    }
+    float scale = kvl_gemv_scale(top, &times);
+    for (int32_t c = 0; c < head_dim; c += 32)
+        vq_store(to + c * n_heads + at * 32, vq_round(q + c, times));
+    return scale;
+}
+
+/* One vector of sc: q . k of VW / n_heads slots, slot t and up, times `scale`. */
+VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, const int16_t *q, vf scale,
+                         int32_t n_heads)
+{
+    static const int32_t none[8] = { 0 };
+    const int32_t n_tok = VW / n_heads;
+    vq_sum s[VW];
+    UNROLL
+    for (int32_t i = 0; i < VW; i++) s[i] = vq_zero();
+    for (int32_t b = 0; b < q8_blocks(p); b++, q += n_heads * 32) {
+        UNROLL
+        for (int32_t j = 0; j < n_tok; j++) {
+            const uint8_t *block = p->row[t + j] + p->off + b * KVL_KV_BLOCK_BYTES;
+            vq k = vq_bytes(block + 2);
+            UNROLL
+            for (int32_t h = 0; h < n_heads; h++)
+                s[h * n_tok + j] = vq_scaled(s[h * n_tok + j], p->d + b * Q8_TILE + t + j,
+                                             vq_dot(vq_start(none), k, vq_load(q + h * 32)));
+        }
+    }
+    vq_sums(sc, s, VW);
+    vf_store(sc, vf_mul(vf_load(sc), scale));
+}
+
+VEC void q8_scores_heads(float *sc, const struct pass *p, const int16_t *q, const float *scale,
+                         int32_t n_heads)
+{
+    float lane[VW];
+    for (int32_t i = 0; i < VW; i++) lane[i] = scale[i / (VW / n_heads)] * p->scale;
+    vf by = vf_load(lane);
+    for (int32_t t = 0; t < p->n; t += VW / n_heads) {
+        for (int32_t j = 0; j < VW / n_heads; j++) q8_prefetch(p, t + j);
+        q8_scores_group(sc + t * n_heads, p, t, q, by, n_heads);
+    }
+}
+
+static void q8_scores(float *sc, const struct pass *p, const int16_t *q, const float *scale,
+                      int32_t n_heads)
+{
+    q8_scales(p);
+    switch (n_heads) {
+    case 1: q8_scores_heads(sc, p, q, scale, 1); break;
+    case 2: q8_scores_heads(sc, p, q, scale, 2); break;
+    default: q8_scores_heads(sc, p, q, scale, 4); break;
+    }
+}
+
+/* to [n_heads][n_blocks][Q8_TILE]: weights, which lie as scores do, times the scales of values. */
+VEC void q8_weights(float *to, const struct pass *p, const float *weight, int32_t n_heads)
+{
+    const int32_t n_tok = VW / n_heads;
+    float own[Q8_TILE] = { 0 };
+    for (int32_t h = 0; h < n_heads; h++) {
+        for (int32_t t = 0; t < p->n; t += n_tok)
+            memcpy(own + t, weight + t * n_heads + h * n_tok, (size_t)n_tok * sizeof *own);
+        for (int32_t b = 0; b < q8_blocks(p); b++, to += Q8_TILE)
+            for (int32_t t = 0; t < p->n; t += VW)
+                vf_store(to + t, vf_mul(vf_load(own + t), vf_load(p->d + b * Q8_TILE + t)));
+    }
+}
+
+/* acc += weight times value for n_vec vectors of channels from c of block b on, over all rows. */
+VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, const float *weight,
+                         int32_t n_heads, int32_t b, int32_t c, int32_t n_vec)
+{
+    const size_t head = (size_t)q8_blocks(p) * Q8_TILE;
+    const size_t at = p->off + (size_t)b * KVL_KV_BLOCK_BYTES + 2 + (size_t)c;
+    vf s[16];
+    acc += b * KVL_KV_BLOCK + c;
+    weight += b * Q8_TILE;
+    UNROLL
+    for (int32_t i = 0; i < n_heads * n_vec; i++)
+        s[i] = vf_load(acc + (size_t)(i / n_vec) * pad + i % n_vec * VW);
+    for (int32_t t = 0; t < p->n; t++) {
+        vf x[8];
+        UNROLL
+        for (int32_t u = 0; u < n_vec; u++)
+            x[u] = vf_load_i8((const int8_t *)p->row[t] + at + u * VW);
+        UNROLL
+        for (int32_t h = 0; h < n_heads; h++) {
+            vf y = vf_set1(weight[(size_t)h * head + (size_t)t]);
+            UNROLL
+            for (int32_t u = 0; u < n_vec; u++)
+                s[h * n_vec + u] = vf_fma(x[u], y, s[h * n_vec + u]);
+        }
+    }
+    UNROLL
+    for (int32_t i = 0; i < n_heads * n_vec; i++)
+        vf_store(acc + (size_t)(i / n_vec) * pad + i % n_vec * VW, s[i]);
+}
+
+/* acc [head][pad] += weights times values. */
+VEC void q8_values_heads(float *acc, size_t pad, const struct pass *p, const float *weight,
+                         int32_t n_heads)
+{
+    float *scaled = p->d + p->head_dim;
+    const int32_t n_vec = KVL_MIN(KVL_KV_BLOCK / VW, KVL_MAX(1, 8 / n_heads));
+    q8_weights(scaled, p, weight, n_heads);
+    for (int32_t t = 0; t < p->n; t++) q8_prefetch(p, t);
+    for (int32_t b = 0; b < q8_blocks(p); b++)
+        for (int32_t c = 0; c < KVL_KV_BLOCK; c += n_vec * VW)
+            q8_values_chunk(acc, pad, p, scaled, n_heads, b, c, n_vec);
+}
+
+static void q8_values(float *acc, size_t pad, const struct pass *p, const float *weight,
+                      int32_t n_heads)
+{
+    q8_scales(p);
+    switch (n_heads) {
+    case 1: q8_values_heads(acc, pad, p, weight, 1); break;
+    case 2: q8_values_heads(acc, pad, p, weight, 2); break;
+    default: q8_values_heads(acc, pad, p, weight, 4); break;
+    }
+}
+
+#endif
