@@ -436,7 +436,7 @@ static int analyze_plan(struct analyze *z)
     if (a->model.window)
         KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
     if (a->model.device)
-        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
+        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device_text, true));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
                            &z->s, z->err));
     if (z->s.models.n)
@@ -445,7 +445,7 @@ static int analyze_plan(struct analyze *z)
     z->s.speed.on = false;
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);
-    KVL_TRY(kvl_device_open(z->s.device, &z->device, z->err));
+    KVL_TRY(kvl_device_open_gpu(z->s.device, z->s.gpus.first, &z->device, z->err));
     KVL_TRY(kvl_model_fits(z->s.model, z->s.device, z->err));
     KVL_TRY(kvl_model_open_told(z->s.model, z->s.windows_off, &z->model, z->err));
     kvl_machine_read(&z->machine);

@@ -32,7 +32,7 @@ static void doctor_gpu(void)
 {
     struct kvl_err why = { 0 };
     struct kvl_probed p;
-    if (kvl_device_probe("cuda", &p, &why) != KVL_OK) {
+    if (kvl_device_probe("cuda", 0, &p, &why) != KVL_OK) {
         printf("GPU        none: %s\n", why.msg);
         return;
     }

@@ -196,7 +196,7 @@ static int sweep_flags(struct kvl_sweep_args *a)
     if (a->model.window)
         KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
     if (a->model.device)
-        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device, true));
+        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device_text, true));
     return KVL_OK;
 }
 
@@ -252,7 +252,7 @@ static int sweep_plan(struct sweep *w)
     w->has_gpu = kvl_device_is_gpu(w->s.device);
     /* Ids of timed cells have its name. */
     if (w->has_gpu && (!a->dry_run || w->s.speed.on))
-        KVL_TRY(kvl_device_probe(w->s.device, &w->gpu, w->err));
+        KVL_TRY(kvl_device_probe(w->s.device, w->s.gpus.first, &w->gpu, w->err));
     KVL_TRY(kvl_model_fits(w->s.model, w->s.device, w->err));
     KVL_TRY(kvl_model_open_told(w->s.model, w->s.windows_off, &w->model, w->err));
     kvl_machine_read(&w->machine);
@@ -430,7 +430,7 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
                                 .weight_bytes = (int64_t)kvl_model_token_bytes(w->model),
                                 .kv_bytes = kvl_jobs_kv_bytes(w->work),
                                 .free_bytes = kvl_memory_free_bytes(),
-                                .gpu = w->has_gpu,
+                                .n_gpus = w->has_gpu ? w->s.gpus.n : 0,
                                 .plugin = sweep_has_plugin(w->work) };
     if (w->has_gpu) { /* each has the weights, too */
         ask.kv_bytes += (int64_t)kvl_model_bytes(w->model);

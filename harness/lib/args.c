@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARGS_MAX_NAMES = 64 };
+enum { ARGS_MAX_NAMES = 64, GPUS_MAX = 64 };
 
 int kvl_args_fail(struct kvl_args *a, int rc)
 {
@@ -159,7 +159,9 @@ static const struct argp_option model_options[] = {
     { "device", MODEL_KEY_DEVICE, "NAME", 0,
       "where the model runs: cpu (default), cuda, hybrid (cuda, but what a method keeps in host "
       "memory "
-      "is attended by the CPU where it lies, not fetched), cpu-hybrid (the CPU as both)",
+      "is attended by the CPU where it lies, not fetched), cpu-hybrid (the CPU as both); cuda:2 is "
+      "a GPU by its "
+      "number; a sweep gives its workers one each of cuda:0..7",
       0 },
     { "allow-overlong", MODEL_KEY_OVERLONG, NULL, 0,
       "accept prompts longer than the model's context", 0 },
@@ -206,7 +208,10 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
         a->window = arg;
         rc = kvl_window_parse(arg, &host, a->args->err);
         break;
-    case MODEL_KEY_DEVICE: rc = kvl_device_parse(arg, &a->device, a->args->err); break;
+    case MODEL_KEY_DEVICE:
+        a->device_text = arg;
+        rc = kvl_device_parse(arg, &a->device, &a->gpus, a->args->err);
+        break;
     case MODEL_KEY_OVERLONG: a->allow_overlong = true; break;
     case MODEL_KEY_PLUGIN: rc = kvl_registry_plugin(a->registry, arg, a->args->err); break;
     default: return ARGP_ERR_UNKNOWN;
@@ -273,13 +278,39 @@ int kvl_window_parse(const char *text, bool *off, struct kvl_err *err)
     return kvl_fail(err, KVL_EINVAL, "--window: \"%s\": want auto or off", text);
 }
 
-int kvl_device_parse(const char *text, const char **name, struct kvl_err *err)
+/* "2" or "0..7". */
+static int gpus_parse(const char *text, struct kvl_gpus *out)
+{
+    char first[16];
+    int64_t a, b;
+    size_t len = strcspn(text, ".");
+    const char *last = strncmp(text + len, "..", 2) == 0 ? text + len + 2 : text;
+    if (len >= sizeof first || (last == text && text[len])) return KVL_EINVAL;
+    memcpy(first, text, len);
+    first[len] = '\0';
+    if (kvl_parse_i64(first, &a) != KVL_OK || kvl_parse_i64(last, &b) != KVL_OK) return KVL_EINVAL;
+    if (a < 0 || b < a || b >= GPUS_MAX) return KVL_EINVAL;
+    *out = (struct kvl_gpus){ .first = (int32_t)a, .n = (int32_t)(b - a) + 1 };
+    return KVL_OK;
+}
+
+int kvl_device_parse(const char *text, const char **name, struct kvl_gpus *gpus,
+                     struct kvl_err *err)
 {
     static const char *const names[] = { "cpu", "cuda", "hybrid", "cpu-hybrid" };
+    if (!text) text = names[0];
+    size_t len = strcspn(text, ":");
+    *gpus = (struct kvl_gpus){ .n = 1 };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(text ? text : names[0], names[i]) != 0) continue;
+        if (strncmp(text, names[i], len) != 0 || names[i][len]) continue;
         *name = names[i];
-        return KVL_OK;
+        if (!text[len]) return KVL_OK;
+        if (kvl_device_is_gpu(names[i]) && gpus_parse(text + len + 1, gpus) == KVL_OK)
+            return KVL_OK;
+        return kvl_fail(err, KVL_EINVAL,
+                        "--device: \"%s\": want a GPU as in cuda:2, or several as in cuda:0..7, "
+                        "numbers from 0 to %d",
+                        text, GPUS_MAX - 1);
     }
     return kvl_fail(err, KVL_EINVAL, "--device: \"%s\": want " KVL_DEVICE_NAMES, text);
 }
@@ -303,7 +334,11 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
                         struct kvl_model **out, struct kvl_err *err)
 {
     if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
-    KVL_TRY(kvl_device_open(a->device ? a->device : "cpu", device, err));
+    if (a->gpus.n > 1)
+        return kvl_fail(err, KVL_EINVAL,
+                        "--device: \"%s\": this command works on one GPU, want cuda:%d",
+                        a->device_text, a->gpus.first);
+    KVL_TRY(kvl_device_open_gpu(a->device ? a->device : "cpu", a->gpus.first, device, err));
     if (a->threads) kvl_ops_set_threads(a->threads);
     bool off;
     KVL_TRY(kvl_window_parse(a->window, &off, err));

@@ -29,6 +29,11 @@ int kvl_args_parse(const struct argp *argp, int argc, char **argv, void *input, 
 
 struct kvl_registry;
 
+/* GPUs of a device by their numbers: first .. first + n - 1 of those that are visible. */
+struct kvl_gpus {
+    int32_t first, n;
+};
+
 struct kvl_model_args {
     struct kvl_args *args;    /* of the command; set before parsing */
     const char *model;        /* NULL: not given */
@@ -38,6 +43,8 @@ struct kvl_model_args {
     const char *prefill_kv;   /* NULL: not given */
     const char *window;       /* NULL: not given */
     const char *device;       /* NULL: not given */
+    struct kvl_gpus gpus;     /* with a device: which */
+    const char *device_text;  /* as it was given */
     bool allow_overlong;
     struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
 };
@@ -60,8 +67,10 @@ const char *kvl_prefill_kv_name(bool host);
 int kvl_window_parse(const char *text, bool *off, struct kvl_err *err);
 
 #define KVL_DEVICE_NAMES "cpu, cuda, hybrid or cpu-hybrid"
-/* One of these (NULL: "cpu"): the name, which stays. */
-int kvl_device_parse(const char *text, const char **name, struct kvl_err *err);
+/* One of these (NULL: "cpu"): the name, which stays; "cuda:2" and "cuda:0..7" (hybrid likewise) say which GPUs, else it
+ * is number 0. */
+int kvl_device_parse(const char *text, const char **name, struct kvl_gpus *gpus,
+                     struct kvl_err *err);
 /* Some process must have the GPU. */
 bool kvl_device_is_gpu(const char *name);
 

@@ -5,25 +5,32 @@
 
 #include <stdio.h>
 
-static int probe_look(const void *name, void *out, struct kvl_err *err)
+struct probe {
+    const char *name;
+    int32_t gpu;
+};
+
+static int probe_look(const void *user, void *out, struct kvl_err *err)
 {
+    const struct probe *p = user;
     struct kvl_probed *found = out;
     const struct kvl_device *dev;
-    KVL_TRY(kvl_device_open(name, &dev, err));
+    KVL_TRY(kvl_device_open_gpu(p->name, p->gpu, &dev, err));
     dev->info(&found->info);
     dev->memory(&found->memory);
     return KVL_OK;
 }
 
-int kvl_device_probe(const char *name, struct kvl_probed *out, struct kvl_err *err)
+int kvl_device_probe(const char *name, int32_t gpu, struct kvl_probed *out, struct kvl_err *err)
 {
     char who[160];
     struct kvl_probed found = { 0 };
+    const struct probe what = { name, gpu };
     snprintf(who, sizeof who,
              "device %s (want a driver that works: see kvlab doctor): the process that opened it",
              name);
     struct kvl_apart apart = { .run = probe_look,
-                               .user = name,
+                               .user = &what,
                                .out = &found,
                                .bytes = sizeof found,
                                .died = KVL_EDEVICE,

@@ -12,7 +12,7 @@ struct kvl_probed {
     struct kvl_device_memory memory;
 };
 
-/* A name of a device; errors as of kvl_device_open.  KVL_EDEVICE also when the process dies. */
-int kvl_device_probe(const char *name, struct kvl_probed *out, struct kvl_err *err);
+/* As kvl_device_open_gpu; KVL_EDEVICE also when the process dies. */
+int kvl_device_probe(const char *name, int32_t gpu, struct kvl_probed *out, struct kvl_err *err);
 
 #endif

@@ -262,8 +262,11 @@ static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, vo
 {
     const char *text;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (kvl_device_parse(text, &((struct config *)user)->s->device, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no device, want " KVL_DEVICE_NAMES, text);
+    struct kvl_sweep *s = ((struct config *)user)->s;
+    if (kvl_device_parse(text, &s->device, &s->gpus, NULL) != KVL_OK)
+        return kvl_yaml_fail(
+            y, v, key,
+            "\"%s\" is no device, want " KVL_DEVICE_NAMES "; GPUs by number as in cuda:0..7", text);
     return KVL_OK;
 }
 
@@ -658,6 +661,7 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
     struct kvl_sweep s = { .seed = 1,
                            .kv_type = KVL_KV_F16,
                            .device = "cpu",
+                           .gpus = { .n = 1 },
                            .contexts = 8,
                            .questions = 1,
                            .chunk_tok = 512,

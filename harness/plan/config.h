@@ -39,6 +39,7 @@
 #ifndef KVL_CONFIG_H
 #define KVL_CONFIG_H
 
+#include "args.h"
 #include "kvl/model.h"
 #include "registry.h"
 #include "yamldoc.h"
@@ -161,8 +162,9 @@ struct kvl_sweep {
     enum kvl_prefill_type prefill_type;
     bool prefill_kv_host;
     bool windows_off;
-    const char *device; /* as --device */
-    int32_t threads;    /* 0 = all cores */
+    const char *device; /* as --device, without numbers */
+    struct kvl_gpus gpus;
+    int32_t threads; /* 0 = all cores */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
     int32_t max_tok; /* see kvl_engine_desc; 0: not given */
     struct kvl_points tasks, policies;

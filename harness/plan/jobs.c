@@ -25,17 +25,18 @@ int kvl_jobs_parse(const char *text, int32_t *out, struct kvl_err *err)
 static int32_t jobs_fit(const struct kvl_jobs_ask *a)
 {
     if (a->free_bytes <= 0 || a->kv_bytes <= 0) return JOBS_MAX;
-    return (int32_t)KVL_MAX(KVL_MIN(a->free_bytes / a->kv_bytes, JOBS_MAX), 1);
+    int64_t one = KVL_MAX(KVL_MIN(a->free_bytes / a->kv_bytes, JOBS_MAX), 1);
+    return (int32_t)(one * KVL_MAX(a->n_gpus, 1));
 }
 
 struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a)
 {
-    bool small = a->weight_bytes < KVL_JOBS_SMALL_BYTES && !a->gpu;
-    int32_t want = a->asked ? a->asked : (small ? a->threads : 1);
+    bool small = a->weight_bytes < KVL_JOBS_SMALL_BYTES && a->n_gpus == 0;
+    int32_t want = a->asked ? a->asked : (small ? a->threads : KVL_MAX(a->n_gpus, 1));
     int32_t busy = KVL_MIN(want, KVL_MAX(a->n_contexts, 1));
     int32_t n = KVL_MIN(busy, jobs_fit(a));
     /* Who asks for workers gets one where there is work for one: a crash is not the sweep's then. */
-    bool foreign = a->gpu || (a->plugin && a->asked != 1);
+    bool foreign = a->n_gpus > 0 || (a->plugin && a->asked != 1);
     bool apart = n > 1 || (a->asked > 1 && a->n_contexts > 0) || foreign;
     return (struct kvl_jobs){ .n = n,
                               .threads = KVL_MAX(a->threads / n, 1),

@@ -25,13 +25,14 @@ struct kvl_jobs {
 int kvl_jobs_parse(const char *text, int32_t *out, struct kvl_err *err);
 
 struct kvl_jobs_ask {
-    int32_t asked;      /* 0 = auto: `threads` of them for a small model, else 1 */
+    int32_t asked;      /* 0 = auto: one per GPU; `threads` of them for a small model; else 1 */
     int32_t threads;    /* of the whole sweep */
     int32_t n_contexts; /* there is work for so many */
     int64_t weight_bytes;
     int64_t kv_bytes;   /* keys and values of one process */
-    int64_t free_bytes; /* 0 = unknown */
-    bool gpu;    /* it is the GPU that has work: one process unless asked, and always apart */
+    int64_t free_bytes; /* 0 = unknown; of the first GPU */
+    int32_t
+        n_gpus; /* that have the work, each as much memory as the first: processes are always apart; 0: the CPU has it */
     bool plugin; /* plug-ins run: apart unless asked for one process */
 };
 /* Fewer than asked where there is no work or no memory for all. */

@@ -185,7 +185,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
         .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
         .allow_overlong = r->allow_overlong,
     };
-    KVL_TRY(kvl_device_open(s->device, &desc.device, err));
+    KVL_TRY(kvl_device_open_gpu(s->device, s->gpus.first + r->gpu, &desc.device, err));
     KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
     kvl_engine_set_stop(r->engine, r->stop);
     KVL_TRY(kvl_ask_room_create(kvl_model_shape(r->work->model)->n_vocab, &r->room, err));

@@ -44,6 +44,7 @@ struct kvl_runner {
     bool allow_overlong;
     struct kvl_jobs jobs;      /* who answers contexts */
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
+    int32_t gpu;               /* of this process, counted from the sweep's first */
     struct kvl_ask_room room;
     bool announced; /* the run record is in the log */
 };

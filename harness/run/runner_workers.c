@@ -142,6 +142,7 @@ static void worker_child(struct workers *w, int32_t i, int fd, struct kvl_unit f
                                .fd = fd,
                                .stop = &w->shared->stop,
                                .policy = &w->shared->policy[i] };
+    w->r->gpu = i % w->r->work->sweep->gpus.n;
     for (int32_t k = 0; k < w->n; k++)
         if (w->worker[k].pid) close(w->worker[k].fd);
     kvl_worker_live(&self, first, parent);

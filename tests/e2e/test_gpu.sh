@@ -34,6 +34,9 @@ refused() {
 }
 
 fails 2 'want cpu, cuda, hybrid or cpu-hybrid' run --device gpu --model "$model" --task passkey --length 256
+for device in cuda: cuda:x cuda:1..0 cuda:0.1 cuda:64 cpu:0; do
+    fails 2 "\"$device\": want a GPU as in cuda:2" run --device "$device" --model "$model" --task passkey --length 256
+done
 "$program" doctor >out || fail "doctor"
 grep -q '^processor ' out || fail "doctor: no processor"
 if [ -z "${KVL_TEST_CUDA:-}" ]; then
@@ -81,6 +84,20 @@ equal "run records with a GPU" 1 "$(lines_of cuda.zst | jq -c 'select(.kind == "
 bash "$source_dir/tests/e2e/check_records.sh" cuda.zst "$source_dir/results/README.md" run sample cell speed >out ||
     fail "the dictionary: $(cat out)"
 equal "a second start" 0 "$(run_sweep small.yaml --device cuda --log cuda.zst --stats 2>err | grep -c 'prefilled [1-9]')"
+
+# ---- several GPUs ---------------------------------------------------------------------------------
+
+# Workers take them by turns; which one it was changes no cell.
+: >chosen
+grep -v '^speed' small.yaml >two.yaml
+KVL_EMU_DEVICES=4 KVL_EMU_CHOSEN=$PWD/chosen run_sweep two.yaml --device cuda:1..2 --log two.zst 2>err ||
+    fail "the sweep on two GPUs"
+equal "GPUs that were taken" "1 2" "$(sort -u chosen | xargs)"
+equal "predictions on two GPUs" "$(predictions cpu.zst)" "$(predictions two.zst)"
+equal "the log of two GPUs on one" 0 "$(run_sweep two.yaml --device cuda --log two.zst --stats 2>err | grep -c 'prefilled [1-9]')"
+KVL_EMU_DEVICES=2 fails 7 'device cuda:2: GPUs that are visible: 2 .*; want a number from 0 to 1' \
+    generate --device cuda:2 --model "$model" --prompt x
+fails 2 'this command works on one GPU, want cuda:0' generate --device cuda:0..1 --model "$model" --prompt x
 
 # ---- a GPU that fails -----------------------------------------------------------------------------
 

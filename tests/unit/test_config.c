@@ -183,13 +183,14 @@ static void test_text_round_trip(void **state)
                                  "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
                                  "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
                                  "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: f32\nbatch: 5\n"
-                                 "prefill_type: bf16\ndevice: cuda\n"
+                                 "prefill_type: bf16\ndevice: cuda:2..3\n"
                                  "protocols: [question_as_decode]\n"
                                  "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
                                  "0.25, protocol: question_as_decode}]\n"
                                  "quality: {top: [1, 20]}\n"
                                  "speed: {lengths: 128, policies: ['*'], budgets: 32}\n"),
                      KVL_OK);
+    assert_true(t.s.gpus.first == 2 && t.s.gpus.n == 2); /* no part of what a sweep is */
     snprintf(text, sizeof text, "%s", t.s.text);
     snprintf(hash, sizeof hash, "%s", t.s.hash);
     assert_int_equal(config_load(&t, text), KVL_OK);
@@ -254,7 +255,9 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
           ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32, bf16 or blas" },
         { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",
-          ":5: device: \"gpu\" is no device, want cpu, cuda, hybrid or cpu-hybrid" },
+          ":5: device: \"gpu\" is no device, want cpu, cuda, hybrid or cpu-hybrid; GPUs by number "
+          "as in "
+          "cuda:0..7" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: [{policy: quest, prefill: both}]}\n",
           ":5: speed.policies: quest: prefill \"both\": want own or shared" },
         { CONFIG_HEAD "lengths: 64\nspeed: {policies: ['quest:prefill=own,prefill=own']}\n",

@@ -33,7 +33,7 @@ static void test_choice(void **state)
     enum { SMALL = KVL_JOBS_SMALL_BYTES - 1, LARGE = KVL_JOBS_SMALL_BYTES };
     static const struct {
         struct kvl_jobs_ask
-            ask;              /* asked, threads, contexts, weights, KV of one, free, GPU, plug-in */
+            ask; /* asked, threads, contexts, weights, KV of one, free, GPUs, plug-in */
         struct kvl_jobs want; /* n, threads, apart, left out, all apart */
     } rows[] = {
         { { 0, 8, 100, SMALL, 1, 0, false, false },
@@ -59,11 +59,14 @@ static void test_choice(void **state)
         { { 0, 8, 100, SMALL, 1000, 10, false, false }, { 1, 8, false, 7, false } },
         { { 0, 8, 2, SMALL, 1000, 2000, false, false }, { 2, 4, true, 0, false } },
         { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40, false, false }, { 8, 1, true, 0, false } },
-        { { 0, 8, 100, SMALL, 1, 0, true, false },
+        { { 0, 8, 100, SMALL, 1, 0, 1, false },
           { 1, 8, true, 0, true } }, /* a GPU: one process, apart */
-        { { 0, 8, 0, SMALL, 1, 0, true, false }, { 1, 8, true, 0, true } },
-        { { 1, 8, 100, SMALL, 1, 0, true, false }, { 1, 8, true, 0, true } },
-        { { 4, 8, 100, SMALL, 1000, 3999, true, false }, { 3, 2, true, 1, true } },
+        { { 0, 8, 0, SMALL, 1, 0, 1, false }, { 1, 8, true, 0, true } },
+        { { 1, 8, 100, SMALL, 1, 0, 1, false }, { 1, 8, true, 0, true } },
+        { { 4, 8, 100, SMALL, 1000, 3999, 1, false }, { 3, 2, true, 1, true } },
+        { { 0, 8, 100, SMALL, 1, 0, 4, false }, { 4, 2, true, 0, true } }, /* one for each GPU */
+        { { 0, 8, 3, LARGE, 1000, 1999, 4, false }, { 3, 2, true, 0, true } },
+        { { 12, 8, 100, LARGE, 1000, 2500, 4, false }, { 8, 1, true, 4, true } },
         /* A plug-in: apart, timed cells too, unless one process was asked for. */
         { { 0, 8, 100, SMALL, 1, 0, false, true }, { 8, 1, true, 0, true } },
         { { 0, 8, 100, LARGE, 1, 0, false, true }, { 1, 8, true, 0, true } },

@@ -170,6 +170,10 @@ const struct kvl_device *kvl_device_cpu(void);
  * places, which counts what a GPU and its host would exchange.  KVL_EINVAL: no such name.  KVL_EDEVICE: no
  * GPU, no driver, or built without CUDA; the message says which, and what to do. */
 int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err);
+/* The same on GPU number `gpu` of those that are visible; a process has one, for good: KVL_EDEVICE where it has opened
+ * another.  Of the CPU every number is the same. */
+int kvl_device_open_gpu(const char *name, int32_t gpu, const struct kvl_device **out,
+                        struct kvl_err *err);
 
 #ifdef __cplusplus
 }

@@ -136,7 +136,10 @@ static int open_select(void)
     int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || n < 1) return open_no_device(e);
-    rt->gpu = 0; /* CUDA_VISIBLE_DEVICES says which one that is */
+    if (rt->gpu < 0 || rt->gpu >= n)
+        return kvl_cuda_fail("device cuda:%d: GPUs that are visible: %d (CUDA_VISIBLE_DEVICES %s); "
+                             "want a number from 0 to %d",
+                             rt->gpu, n, open_visible(), n - 1);
     KVL_TRY(kvl_cuda_check(cudaSetDevice(rt->gpu), "choosing the GPU"));
     int major = 0, minor = 0;
     KVL_TRY(kvl_cuda_check(
@@ -417,9 +420,15 @@ static void device_fill_table(struct kvl_device *d)
     d->error = device_error;
 }
 
-extern "C" int kvl_cuda_open(const struct kvl_device **out, struct kvl_err *err)
+extern "C" int kvl_cuda_open(int32_t gpu, const struct kvl_device **out, struct kvl_err *err)
 {
-    const struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    if (!rt->open) rt->gpu = gpu; /* of those that CUDA_VISIBLE_DEVICES lets us see */
+    if (rt->open && rt->gpu != gpu)
+        return kvl_fail(err, KVL_EDEVICE,
+                        "device cuda:%d: this process works on cuda:%d already; want one GPU in "
+                        "a process",
+                        gpu, rt->gpu);
     if (rt->open && rt->pid != getpid())
         return kvl_fail(err, KVL_EDEVICE,
                         "device cuda: opened before this process was forked; want it opened after");

@@ -108,10 +108,12 @@ const struct kvl_device *kvl_device_cpu(void)
 }
 
 #ifdef KVL_CUDA
-int kvl_cuda_open(const struct kvl_device **out, struct kvl_err *err); /* ops/cuda/device.cu */
+/* ops/cuda/device.cu */
+int kvl_cuda_open(int32_t gpu, const struct kvl_device **out, struct kvl_err *err);
 #else
-static int kvl_cuda_open(const struct kvl_device **out, struct kvl_err *err)
+static int kvl_cuda_open(int32_t gpu, const struct kvl_device **out, struct kvl_err *err)
 {
+    (void)gpu;
     (void)out;
     return kvl_fail(
         err, KVL_EDEVICE,
@@ -132,18 +134,24 @@ static const struct kvl_device *device_hosted(struct kvl_device *hosted, const c
     return hosted;
 }
 
-static int open_hybrid(const struct kvl_device **out, struct kvl_err *err)
+static int open_hybrid(int32_t gpu, const struct kvl_device **out, struct kvl_err *err)
 {
     const struct kvl_device *cuda;
-    KVL_TRY(kvl_cuda_open(&cuda, err));
+    KVL_TRY(kvl_cuda_open(gpu, &cuda, err));
     *out = device_hosted(&device_hybrid, "hybrid", cuda);
     return KVL_OK;
 }
 
 int kvl_device_open(const char *name, const struct kvl_device **out, struct kvl_err *err)
 {
-    if (strcmp(name, "cuda") == 0) return kvl_cuda_open(out, err);
-    if (strcmp(name, "hybrid") == 0) return open_hybrid(out, err);
+    return kvl_device_open_gpu(name, 0, out, err);
+}
+
+int kvl_device_open_gpu(const char *name, int32_t gpu, const struct kvl_device **out,
+                        struct kvl_err *err)
+{
+    if (strcmp(name, "cuda") == 0) return kvl_cuda_open(gpu, out, err);
+    if (strcmp(name, "hybrid") == 0) return open_hybrid(gpu, out, err);
     if (strcmp(name, "cpu-hybrid") == 0)
         *out = device_hosted(&device_cpu_hybrid, "cpu-hybrid", &device_cpu);
     else if (strcmp(name, "cpu") == 0)

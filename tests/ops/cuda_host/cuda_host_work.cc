@@ -10,6 +10,19 @@ namespace
 enum { SHARED_DEFAULT = 48 * 1024, SHARED_MOST = 227 * 1024 };
 /* Of kernels that asked for more. */
 std::map<const void *, size_t> &shared_limits = *new std::map<const void *, size_t>();
+int device_chosen;
+
+int device_count(void)
+{
+    const char *devices = getenv("KVL_EMU_DEVICES");
+    int n = devices ? atoi(devices) : 1;
+    return n > 1 ? n : 1;
+}
+
+bool device_is(int device)
+{
+    return device >= 0 && device < device_count();
+}
 } // namespace
 
 /* ---- launches ---------------------------------------------------------------------------------------- */
@@ -217,19 +230,28 @@ cudaError_t kvl_emu_to_symbol(void *symbol, const void *from, size_t bytes)
 cudaError_t cudaGetDeviceCount(int *n)
 {
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    *n = e == cudaSuccess;
+    *n = e == cudaSuccess ? device_count() : 0;
     return e;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
+    const char *path = getenv("KVL_EMU_CHOSEN");
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
-    return e != cudaSuccess || device == 0 ? e : kvl_emu_return(cudaErrorInvalidDevice);
+    if (e != cudaSuccess) return e;
+    if (!device_is(device)) return kvl_emu_return(cudaErrorInvalidDevice);
+    device_chosen = device;
+    FILE *f = path && *path ? fopen(path, "a") : nullptr;
+    if (f) {
+        fprintf(f, "%d\n", device);
+        fclose(f);
+    }
+    return e;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = device_chosen;
     return kvl_emu_enter(KVL_EMU_CALLS);
 }
 
@@ -272,7 +294,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 {
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
     if (e != cudaSuccess) return e;
-    if (device != 0) return kvl_emu_return(cudaErrorInvalidDevice);
+    if (!device_is(device)) return kvl_emu_return(cudaErrorInvalidDevice);
     switch (attr) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = SHARED_DEFAULT; break;
@@ -306,7 +328,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     size_t free_bytes;
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
     if (e != cudaSuccess) return e;
-    if (device != 0) return kvl_emu_return(cudaErrorInvalidDevice);
+    if (!device_is(device)) return kvl_emu_return(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
     cudaMemGetInfo(&free_bytes, &prop->totalGlobalMem);
