@@ -133,7 +133,7 @@ static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struc
     }
     if (!p->evict) return KVL_OK;
     KVL_TRY(kvl_hook_begin(s, err));
-    return kvl_hook_done(s, "evict", layer, kvl_evict_layer(s, &step));
+    return kvl_hook_done(s, "evict", layer, kvl_evict_layer(s, &step, false));
 }
 
 static int attach_check_observers(const struct kvl_session *s, const struct kvl_planned *planned,

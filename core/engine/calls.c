@@ -114,6 +114,7 @@ static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, fl
         s[i]->failed = true;
     }
     KVL_TRY(decode_step(&f, logits));
+    KVL_TRY(kvl_evict_late(e, err));
     for (int32_t i = 0; i < n; i++) {
         s[i]->failed = false;
         s[i]->n_pos++;

@@ -257,7 +257,9 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
     e->dev = desc->device ? desc->device : kvl_device_cpu();
     e->ops = desc->ops ? desc->ops : e->dev->ops;
     e->now = desc->ops ? desc->ops : e->dev->ops_now;
-    e->results.dev = e->scratch.dev = e->dev;
+    e->results.dev = e->scratch.dev = e->late.dev = e->dev;
+    e->results.place = e->scratch.place = KVL_PLACE_SHARED;
+    e->late.place = KVL_PLACE_PINNED;
     int rc = engine_fill(e, err);
     if (rc != KVL_OK) {
         rc = kvl_engine_memory(e, rc, err);
@@ -288,6 +290,8 @@ void kvl_engine_destroy(struct kvl_engine *e)
     kvl_arena_free(&e->step);
     kvl_arena_free(&e->results);
     kvl_arena_free(&e->scratch);
+    kvl_arena_free(&e->late);
+    kvl_arena_free(&e->late_lists);
     kvl_store_destroy(e->store);
     kvl_free(e);
 }

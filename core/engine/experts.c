@@ -77,8 +77,8 @@ static int route(const struct kvl_forward *f, const struct kvl_layer_weights *w,
     float *logit = kvl_arena_get(&e->results, (size_t)f->n * n, sizeof *logit);
     if (!logit || routing_alloc(e, f->n, r) != KVL_OK)
         return kvl_fail(f->err, KVL_ENOMEM, "out of memory for the experts of %d tokens", f->n);
-    KVL_TRY(kvl_linear(f, e->xn, &(struct kvl_product){ logit, &w->router }, 1));
-    KVL_TRY(kvl_add_bias(f, logit, w->router_bias, w->router.n_rows));
+    const struct kvl_product p = { logit, &w->router, .bias = w->router_bias };
+    KVL_TRY(kvl_linear(f, e->xn, &p, 1));
     KVL_TRY(kvl_engine_wait(e, f->err));
     for (int32_t i = 0; i < f->n; i++)
         route_token(&e->model->w, logit + (size_t)i * n, r->id + i * r->k, r->weight + i * r->k);
@@ -106,7 +106,7 @@ static const float *bias_of(const float *bias, int32_t expert, int32_t n)
     return bias ? bias + (size_t)expert * (size_t)n : NULL;
 }
 
-/* Gate and up of the rows of an expert. */
+/* e->gate of the rows of an expert: gate and up, activated. */
 static int expert_wide(const struct kvl_forward *f, const struct kvl_layer_weights *w,
                        const struct routing *r, int32_t x)
 {
@@ -116,14 +116,15 @@ static int expert_wide(const struct kvl_forward *f, const struct kvl_layer_weigh
     struct kvl_forward part = *f;
     struct kvl_weight gate = kvl_weight_rows(&w->ffn_gate, x * n_ff, n_ff);
     struct kvl_weight up = kvl_weight_rows(&w->ffn_up, x * n_ff, n_ff);
-    const struct kvl_product wide[] = { { e->gate + first * ff, &gate },
-                                        { e->up + first * ff, &up } };
+    const struct kvl_product wide = { .y = e->gate + first * ff,
+                                      .w = &gate,
+                                      .bias = bias_of(w->ffn_gate_bias, x, n_ff),
+                                      .up = &up,
+                                      .up_bias = bias_of(w->ffn_up_bias, x, n_ff),
+                                      .side = e->up + first * ff };
     part.n = r->first[x + 1] - r->first[x];
     if (part.n == 0) return KVL_OK;
-    const float *in = e->routed + first * (size_t)e->model->shape.n_embd;
-    KVL_TRY(kvl_linear(&part, in, wide, 2));
-    KVL_TRY(kvl_add_bias(&part, wide[0].y, bias_of(w->ffn_gate_bias, x, n_ff), n_ff));
-    return kvl_add_bias(&part, wide[1].y, bias_of(w->ffn_up_bias, x, n_ff), n_ff);
+    return kvl_linear(&part, e->routed + first * (size_t)e->model->shape.n_embd, &wide, 1);
 }
 
 static int expert_down(const struct kvl_forward *f, const struct kvl_layer_weights *w,
@@ -137,9 +138,8 @@ static int expert_down(const struct kvl_forward *f, const struct kvl_layer_weigh
     struct kvl_weight down = kvl_weight_rows(&w->ffn_down, x * n_embd, n_embd);
     part.n = r->first[x + 1] - r->first[x];
     if (part.n == 0) return KVL_OK;
-    KVL_TRY(kvl_linear(&part, e->gate + first * (size_t)w->ffn_down.n_cols,
-                       &(struct kvl_product){ out, &down }, 1));
-    return kvl_add_bias(&part, out, bias_of(w->ffn_down_bias, x, n_embd), n_embd);
+    const struct kvl_product p = { out, &down, .bias = bias_of(w->ffn_down_bias, x, n_embd) };
+    return kvl_linear(&part, e->gate + first * (size_t)w->ffn_down.n_cols, &p, 1);
 }
 
 int kvl_layer_experts(const struct kvl_forward *f, const struct kvl_layer_weights *w, float *y)
@@ -150,7 +150,6 @@ int kvl_layer_experts(const struct kvl_forward *f, const struct kvl_layer_weight
     KVL_TRY(gather(f, &r));
     int32_t n = f->n * r.k;
     for (int32_t x = 0; x < r.n_experts; x++) KVL_TRY(expert_wide(f, w, &r, x));
-    KVL_TRY(kvl_activation(f, true, (size_t)n * (size_t)e->model->w.hparams.n_ff));
     for (int32_t x = 0; x < r.n_experts; x++) KVL_TRY(expert_down(f, w, &r, x));
     return kvl_given(
         f, "experts",

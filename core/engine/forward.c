@@ -137,13 +137,14 @@ static void no_hook(const struct kvl_forward *f)
     if (f->n > 1 && f->mode == KVL_DECODE) kvl_watch_policy(f->e, NULL);
 }
 
-/* Rounds x [n] as the store rounded these rows. */
-static int round_stored(const struct kvl_forward *f, float *x, size_t n)
+/* Rounds k and v [n] as the store rounded these rows. */
+static int round_stored(const struct kvl_forward *f, float *k, float *v, size_t n)
 {
     const struct kvl_engine *e = f->e;
     if (e->dev->kv_round)
-        return kvl_given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, x, n));
-    kvl_store_round(e->store, x, n);
+        return kvl_given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, k, v, n));
+    kvl_store_round(e->store, k, n);
+    kvl_store_round(e->store, v, n);
     return KVL_OK;
 }
 
@@ -154,8 +155,7 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
-    KVL_TRY(round_stored(f, e->k + at, n));
-    KVL_TRY(round_stored(f, e->v + at, n));
+    KVL_TRY(round_stored(f, e->k + at, e->v + at, n));
     struct kvl_step step = row_step(row, layer);
     return kvl_call_append(row, &step, e->k + at, e->v + at, f->err);
 }
@@ -299,7 +299,8 @@ static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int
 {
     struct kvl_step step = row_step(row, layer);
     KVL_TRY(kvl_step_hook_begin(row, f->err));
-    return kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step));
+    bool late = f->mode == KVL_DECODE;
+    return kvl_hook_done(row->s, "evict", layer, kvl_evict_layer(row->s, &step, late));
 }
 
 static bool evicts(const struct kvl_session *s)
@@ -489,6 +490,7 @@ int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
 int kvl_forward_rows(const struct kvl_forward *f)
 {
     KVL_TRY(kvl_step_reset(f->e, f->err)); /* before something is under way */
+    kvl_evict_forget(f->e);
     KVL_TRY(kvl_forward_give(f));
     KVL_TRY(kvl_forward_embed(f));
     return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);

@@ -2,11 +2,6 @@
  * lacks is in its weights. */
 #include "layer.h"
 
-static int linear(const struct kvl_forward *f, float *y, const float *x, const struct kvl_weight *w)
-{
-    return kvl_linear(f, x, &(struct kvl_product){ y, w }, 1);
-}
-
 /* Rows x [n][dim]. */
 static int norm_rows(const struct kvl_forward *f, float *y, const float *x, const float *w,
                      int32_t n, int32_t dim)
@@ -41,18 +36,23 @@ static int norm_heads(const struct kvl_forward *f, float *x, const float *w, int
     return w ? norm_rows(f, x, x, w, f->n * n_heads, f->e->model->shape.head_dim) : KVL_OK;
 }
 
-static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope, float *y,
-                  const float *x, int32_t n_heads)
+/* Queries and keys. */
+static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope)
 {
-    const struct kvl_model *m = f->e->model;
-    return kvl_given(f, "rope",
-                     f->e->ops->rope(&(struct kvl_rope_args){ .y = y,
-                                                              .x = x,
-                                                              .pos = f->e->given + f->n,
-                                                              .rope = rope,
-                                                              .n = f->n,
-                                                              .n_heads = n_heads,
-                                                              .head_dim = m->shape.head_dim }));
+    const struct kvl_engine *e = f->e;
+    struct kvl_rope_args k = { .y = e->k,
+                               .x = e->k_raw,
+                               .pos = e->given + f->n,
+                               .rope = rope,
+                               .n = f->n,
+                               .n_heads = e->model->shape.n_kv_heads,
+                               .head_dim = e->model->shape.head_dim };
+    struct kvl_rope_args q = k;
+    q.y = e->q;
+    q.x = e->q_raw;
+    q.n_heads = e->model->shape.n_heads;
+    q.next = &k;
+    return kvl_given(f, "rope", e->ops->rope(&q));
 }
 
 static int residual(const struct kvl_forward *f, const float *part)
@@ -68,49 +68,55 @@ int kvl_layer_project(const struct kvl_forward *f, int32_t layer)
     const struct kvl_rope *rope = kvl_layer_rope(f->e, layer);
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
-    int32_t n_q = sh->n_heads * sh->head_dim, n_kv = sh->n_kv_heads * sh->head_dim;
     KVL_TRY(norm(f, e->xn, e->x, w->attn_norm, w->attn_norm_bias, f->n));
-    const struct kvl_product qkv[] = { { e->q_raw, &w->attn_q },
-                                       { e->k_raw, &w->attn_k },
-                                       { e->v, &w->attn_v } };
+    const struct kvl_product qkv[] = { { e->q_raw, &w->attn_q, .bias = w->attn_q_bias },
+                                       { e->k_raw, &w->attn_k, .bias = w->attn_k_bias },
+                                       { e->v, &w->attn_v, .bias = w->attn_v_bias } };
     KVL_TRY(kvl_linear(f, e->xn, qkv, 3));
-    KVL_TRY(kvl_add_bias(f, e->q_raw, w->attn_q_bias, n_q));
-    KVL_TRY(kvl_add_bias(f, e->k_raw, w->attn_k_bias, n_kv));
-    KVL_TRY(kvl_add_bias(f, e->v, w->attn_v_bias, n_kv));
     KVL_TRY(norm_heads(f, e->q_raw, w->attn_q_norm, sh->n_heads));
     KVL_TRY(norm_heads(f, e->k_raw, w->attn_k_norm, sh->n_kv_heads));
-    KVL_TRY(rotate(f, rope, e->q, e->q_raw, sh->n_heads));
-    return rotate(f, rope, e->k, e->k_raw, sh->n_kv_heads);
+    return rotate(f, rope);
 }
 
-/* y = MLP of e->xn, which y may be.  Without a gate the one branch takes its place. */
+/* The MLP of e->xn, to y, which e->xn may be, or added to e->x where y is NULL.  Without a gate the one branch takes
+ * its place. */
 static int layer_mlp(const struct kvl_forward *f, const struct kvl_layer_weights *w, float *y)
 {
     struct kvl_engine *e = f->e;
-    int32_t n_embd = e->model->shape.n_embd, n_ff = e->model->w.hparams.n_ff;
+    size_t n = (size_t)f->n * (size_t)e->model->w.hparams.n_ff;
     bool gated = w->ffn_gate.data;
-    float *up = gated ? e->up : e->gate;
-    const struct kvl_product wide[] = { { up, &w->ffn_up }, { e->gate, &w->ffn_gate } };
-    KVL_TRY(kvl_linear(f, e->xn, wide, gated ? 2 : 1));
-    KVL_TRY(kvl_add_bias(f, e->gate, w->ffn_gate_bias, n_ff));
-    KVL_TRY(kvl_add_bias(f, up, w->ffn_up_bias, n_ff));
-    KVL_TRY(kvl_activation(f, gated, (size_t)f->n * (size_t)n_ff));
-    KVL_TRY(linear(f, y, e->gate, &w->ffn_down));
-    return kvl_add_bias(f, y, w->ffn_down_bias, n_embd);
+    const struct kvl_product wide = { .y = e->gate,
+                                      .w = gated ? &w->ffn_gate : &w->ffn_up,
+                                      .bias = gated ? w->ffn_gate_bias : w->ffn_up_bias,
+                                      .up = gated ? &w->ffn_up : NULL,
+                                      .up_bias = gated ? w->ffn_up_bias : NULL,
+                                      .side = e->up };
+    const struct kvl_product down = {
+        .y = y ? y : e->x, .w = &w->ffn_down, .bias = w->ffn_down_bias, .add = !y, .side = e->tmp
+    };
+    KVL_TRY(kvl_linear(f, e->xn, &wide, 1));
+    if (!gated) KVL_TRY(kvl_activation(f, e->gate, NULL, n));
+    return kvl_linear(f, e->gate, &down, 1);
 }
 
-/* One after the other, or both of the same input. */
+/* One after the other, or both of the same input.  What nothing comes between adds itself to e->x at once. */
 int kvl_layer_finish(const struct kvl_forward *f, const struct kvl_layer_weights *w)
 {
     struct kvl_engine *e = f->e;
-    bool parallel = e->model->w.parallel;
+    bool parallel = e->model->w.parallel, direct = !parallel && !w->attn_post_norm;
+    bool mlp_direct = !parallel && !w->ffn_post_norm && !w->router.data;
     float *mlp = parallel ? e->xn : e->tmp;
-    KVL_TRY(linear(f, e->tmp, e->att, &w->attn_output));
-    KVL_TRY(kvl_add_bias(f, e->tmp, w->attn_output_bias, e->model->shape.n_embd));
+    const struct kvl_product out = { .y = direct ? e->x : e->tmp,
+                                     .w = &w->attn_output,
+                                     .bias = w->attn_output_bias,
+                                     .add = direct,
+                                     .side = e->tmp };
+    KVL_TRY(kvl_linear(f, e->att, &out, 1));
     KVL_TRY(post_norm(f, e->tmp, w->attn_post_norm));
-    if (!parallel) KVL_TRY(residual(f, e->tmp));
+    if (!parallel && !direct) KVL_TRY(residual(f, e->tmp));
     KVL_TRY(norm(f, e->xn, e->x, w->ffn_norm, w->ffn_norm_bias, f->n));
     if (parallel) KVL_TRY(residual(f, e->tmp));
+    if (mlp_direct) return layer_mlp(f, w, NULL);
     KVL_TRY(w->router.data ? kvl_layer_experts(f, w, mlp) : layer_mlp(f, w, mlp));
     KVL_TRY(post_norm(f, mlp, w->ffn_post_norm));
     return residual(f, mlp);
@@ -134,7 +140,7 @@ int kvl_layer_logits(const struct kvl_forward *f, int32_t n, float *out)
     struct kvl_forward tail = *f;
     tail.n = n;
     KVL_TRY(norm(f, e->xn, e->x + at, w->output_norm, w->output_norm_bias, n));
-    KVL_TRY(linear(&tail, out, e->xn, &w->output));
+    KVL_TRY(kvl_linear(&tail, e->xn, &(struct kvl_product){ .y = out, .w = &w->output }, 1));
     KVL_TRY(scale(f, out, (size_t)n * (size_t)w->hparams.n_vocab, 1, w->final_cap));
     return kvl_engine_wait(e, f->err);
 }

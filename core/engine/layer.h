@@ -8,16 +8,21 @@
 /* Something was given to the device under this name. */
 int kvl_given(const struct kvl_forward *f, const char *op, int rc);
 
-/* A projection of x, and others of the same x with it. */
+/* A projection of x with what is made of it, as struct kvl_gemv_args has it. */
 struct kvl_product {
     float *y;
     const struct kvl_weight *w;
+    const float *bias; /* NULL: none */
+    const struct kvl_weight
+        *up; /* NULL, or y = the model's activation of it, times the product of this one */
+    const float *up_bias;
+    bool add;    /* y += it */
+    float *side; /* with `up` or `add`: [n][w->n_rows] of room */
 };
+/* Several of the same x. */
 int kvl_linear(const struct kvl_forward *f, const float *x, const struct kvl_product *p, int32_t n);
-/* To every row of x [f->n][n_x]; NULL: none. */
-int kvl_add_bias(const struct kvl_forward *f, float *x, const float *bias, int32_t n_x);
-/* e->gate [n] = the model's activation of it, times e->up if gated. */
-int kvl_activation(const struct kvl_forward *f, bool gated, size_t n);
+/* y [n] = the model's activation of it, times `up` where there is one. */
+int kvl_activation(const struct kvl_forward *f, float *y, const float *up, size_t n);
 /* y = the chosen experts of e->xn, weighted (experts.c). */
 int kvl_layer_experts(const struct kvl_forward *f, const struct kvl_layer_weights *w, float *y);
 

@@ -191,7 +191,7 @@ static void evict_shrink(const struct evict *e)
     struct kvl_table *t = e->t;
     int32_t n_blocks = kvl_blocks_for(e->l, t->n_slots);
     for (int32_t b = kvl_blocks_for(e->l, e->n_new); b < n_blocks; b++)
-        kvl_block_unref(t->blocks[b]);
+        kvl_moves_unref(e->store, t->blocks[b]);
     t->n_slots = e->n_new;
     assert(t->n_slots > 0 || t->sorted);
     int32_t last = t->n_slots - 1;
@@ -212,7 +212,7 @@ static void evict_apply(const struct evict *e, uint8_t ***fresh)
         if (!e->t->sorted) renumber = evict_renumber(e);
         if (moves) evict_compact(e, fresh);
     }
-    kvl_moves_run(e->store);
+    if (!e->store->held) kvl_moves_run(e->store);
     evict_unmark(e);
     if (!e->t->sorted) evict_index(e, renumber);
     evict_shrink(e);

@@ -43,6 +43,7 @@ int kvl_moves_open(struct kvl_store *store, struct kvl_err *err)
 
 void kvl_moves_close(struct kvl_store *store)
 {
+    kvl_free(store->gone);
     if (store->stage) store->device->free(KVL_PLACE_DEVICE, store->stage);
     for (int kind = 0; kind < KVL_MOVES_KINDS; kind++) kvl_free(store->moves[kind].move);
 }
@@ -72,11 +73,41 @@ void kvl_moves_run(struct kvl_store *store)
 
 int kvl_moves_end(struct kvl_store *store, struct kvl_err *err)
 {
-    if (!store->device) return KVL_OK;
+    if (!store->device || store->held) return KVL_OK;
     kvl_moves_run(store);
     int rc = store->moves_rc;
     store->moves_rc = KVL_OK;
     return rc == KVL_OK ? rc : kvl_device_fail(store, rc, err);
+}
+
+void kvl_store_hold(struct kvl_store *store)
+{
+    store->held = true;
+}
+
+int kvl_store_release(struct kvl_store *store, struct kvl_err *err)
+{
+    store->held = false;
+    int rc = kvl_moves_end(store, err);
+    for (int32_t i = 0; i < store->n_gone; i++) kvl_block_unref(store->gone[i]);
+    store->n_gone = 0;
+    return rc;
+}
+
+void kvl_moves_unref(struct kvl_store *store, uint8_t *block)
+{
+    void *gone = store->gone;
+    bool holds = store->held && store->device;
+    int rc = holds ? kvl_grow(&gone, &store->cap_gone, store->n_gone, store->n_gone + 1,
+                              sizeof *store->gone, NULL)
+                   : KVL_OK;
+    store->gone = gone;
+    if (holds && rc == KVL_OK) {
+        store->gone[store->n_gone++] = block;
+        return;
+    }
+    kvl_moves_run(store);
+    kvl_block_unref(block);
 }
 
 void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *dst,

@@ -58,6 +58,9 @@ struct kvl_store {
     void *stage; /* on the device: through which they move */
     size_t stage_bytes;
     int moves_rc;
+    bool held;      /* moves wait for kvl_store_release, and blocks that are let go for the moves */
+    uint8_t **gone; /* [n_gone] these */
+    int32_t n_gone, cap_gone;
     struct kvl_kv_span *spans; /* of an append */
     int32_t cap_spans;
     struct kvl_pool pool;
@@ -118,6 +121,8 @@ void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *d
 void kvl_store_settle(const struct kvl_store *store);
 /* Gives what waits to the device: before a block that it reads is let go. */
 void kvl_moves_run(struct kvl_store *store);
+/* Lets a block go behind what moves. */
+void kvl_moves_unref(struct kvl_store *store, uint8_t *block);
 /* The same, and whether all went well; KVL_EDEVICE. */
 int kvl_moves_end(struct kvl_store *store, struct kvl_err *err);
 

@@ -11,13 +11,18 @@ struct keep_head {
     int32_t n_ranges;
     const int32_t *token; /* ascending */
     int32_t n_tokens;
+    const float *score; /* [n_scored] of kvl_keep_top, NULL: none */
+    int32_t n_scored, n_best;
+    const int32_t *best; /* [n_best] of the live tokens, by their number; on its way */
 };
 
 struct kvl_keep {
     struct kvl_session *s;
     struct kvl_err *err;
     int32_t layer, n_heads;
+    bool late; /* what waits is carried out at the end of the step */
     struct keep_head *head;
+    struct kvl_keep *next; /* of those that wait for the end of a step */
 };
 
 static int keep_heads(struct kvl_keep *keep, int32_t kv_head, int32_t *from, int32_t *to)
@@ -75,7 +80,7 @@ int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, 
     KVL_TRY(kvl_session_look(keep->s, keep->err));
     for (int32_t h = from; h < to; h++) {
         struct keep_head *k = &keep->head[h];
-        if (k->token)
+        if (k->token || k->score)
             return kvl_fail(keep->err, KVL_EPOLICY, "tokens of kv head %d are given twice", h);
         KVL_TRY(keep_check(keep, h, pos, n));
         int32_t *copy = kvl_arena_get(&keep->s->engine->step, (size_t)n + 1, sizeof *copy);
@@ -84,6 +89,89 @@ int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, 
         k->named = true;
         k->token = copy;
         k->n_tokens = n;
+    }
+    return KVL_OK;
+}
+
+int kvl_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int32_t n, int32_t k)
+{
+    int32_t from = 0, to = 0, n_live;
+    KVL_TRY(keep_heads(keep, kv_head, &from, &to));
+    for (int32_t h = from; h < to; h++) {
+        struct keep_head *head = &keep->head[h];
+        if (head->token || head->score)
+            return kvl_fail(keep->err, KVL_EPOLICY, "tokens of kv head %d are given twice", h);
+        if (!kvl_live_positions(keep->s, keep->layer, h, &n_live, NULL))
+            return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
+        if (k < 0 || k > n || n > n_live)
+            return kvl_fail(keep->err, KVL_EPOLICY,
+                            "the %d best of the first %d live tokens of kv head %d, which has %d",
+                            k, n, h, n_live);
+        head->named = true;
+        head->score = score;
+        head->n_scored = n;
+        head->n_best = k;
+    }
+    return KVL_OK;
+}
+
+/* The best of heads first .. first + n - 1, whose scores lie `stride` apart. */
+static int keep_best(struct kvl_keep *keep, int32_t first, int32_t n, size_t stride)
+{
+    struct kvl_engine *e = keep->s->engine;
+    struct keep_head *head = &keep->head[first];
+    int32_t n_rows = stride > 0 ? n : 1, k = head->n_best;
+    struct kvl_arena *a = keep->late ? &e->late : &e->results;
+    int32_t *best = kvl_arena_get(a, (size_t)n_rows * (size_t)k + 1, sizeof *best);
+    if (!best) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for the %d best", k);
+    int rc = (keep->s->host.ahead ? e->ops : e->now)
+                 ->topk(&(struct kvl_topk_args){ .index = best,
+                                                 .x = head->score,
+                                                 .x_stride =
+                                                     stride > 0 ? stride : (size_t)head->n_scored,
+                                                 .n_rows = n_rows,
+                                                 .n = head->n_scored,
+                                                 .k = k });
+    if (rc == KVL_ENUMERIC)
+        return kvl_fail(keep->err, KVL_EPOLICY, "a score is not a number (NaN)");
+    if (rc != KVL_OK) return kvl_fail(keep->err, rc, "top-%d of %d scores", k, head->n_scored);
+    for (int32_t h = 0; h < n; h++) head[h].best = best + (stride > 0 ? h * k : 0);
+    return KVL_OK;
+}
+
+/* Heads that one top-k takes: as many scores, as many to keep, one stride (0: the same scores). */
+static int keep_choose(struct kvl_keep *keep)
+{
+    for (int32_t h = 0, n; h < keep->n_heads; h += n) {
+        const struct keep_head *a = &keep->head[h];
+        int64_t stride = 0;
+        for (n = 1; a->score && h + n < keep->n_heads; n++) {
+            const struct keep_head *b = &a[n];
+            if (!b->score || b->n_scored != a->n_scored || b->n_best != a->n_best) break;
+            if (n == 1) stride = b->score - a->score;
+            if (stride < 0 || b->score - b[-1].score != stride) break;
+            if (stride > 0 && stride < a->n_scored) break;
+        }
+        if (a->score) KVL_TRY(keep_best(keep, h, n, (size_t)stride));
+    }
+    return KVL_OK;
+}
+
+/* What was chosen is there: live tokens by their number become positions. */
+static int keep_fill(struct kvl_keep *keep)
+{
+    for (int32_t h = 0; h < keep->n_heads; h++) {
+        struct keep_head *k = &keep->head[h];
+        int32_t n_live;
+        if (!k->score) continue;
+        const int32_t *live = kvl_live_positions(keep->s, keep->layer, h, &n_live, NULL);
+        int32_t *token =
+            kvl_arena_get(&keep->s->engine->step, (size_t)k->n_best + 1, sizeof *token);
+        if (!live || !token)
+            return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", k->n_best);
+        for (int32_t i = 0; i < k->n_best; i++) token[i] = live[k->best[i]];
+        k->token = token;
+        k->n_tokens = k->n_best;
     }
     return KVL_OK;
 }
@@ -123,46 +211,135 @@ static bool in_ranges(const struct keep_head *k, int32_t pos)
     return false;
 }
 
-static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
+/* Index of the first of n ascending positions that is not below pos. */
+static int32_t first_from(const int32_t *live, int32_t n, int32_t pos)
 {
-    struct kvl_session *s = keep->s;
-    const struct keep_head *k = &keep->head[kv_head];
-    int32_t n_live, n = 0, j = 0;
-    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live, NULL);
-    int32_t *pos = live ? kvl_arena_get(&s->engine->step, (size_t)n_live + 1, sizeof *pos) : NULL;
-    if (!pos) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory to evict");
+    int32_t lo = 0, hi = n;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (live[mid] < pos)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Tokens, then ranges behind each other, as most methods name them: pieces of what lives.  -1: named otherwise. */
+static int32_t keep_pieces(const struct keep_head *k, const int32_t *live, int32_t n_live,
+                           int32_t *pos)
+{
+    int32_t n = k->n_tokens, end = n > 0 ? k->token[n - 1] + 1 : 0;
+    for (int32_t i = 0; i < k->n_ranges; end = k->last[i++])
+        if (k->first[i] < end) return -1;
+    if (n > 0) memcpy(pos, k->token, (size_t)n * sizeof *pos);
+    for (int32_t i = 0; i < k->n_ranges; i++) {
+        int32_t from = first_from(live, n_live, k->first[i]);
+        int32_t m = first_from(live, n_live, k->last[i]) - from;
+        if (m > 0) memcpy(pos + n, live + from, (size_t)m * sizeof *pos);
+        n += m;
+    }
+    return n;
+}
+
+/* In any order, ranges over each other: one by one. */
+static int32_t keep_named(const struct keep_head *k, const int32_t *live, int32_t n_live,
+                          int32_t *pos)
+{
+    int32_t n = 0, j = 0;
     for (int32_t i = 0; i < n_live; i++) {
         while (j < k->n_tokens && k->token[j] < live[i]) j++;
         bool named = j < k->n_tokens && k->token[j] == live[i];
         if (named || in_ranges(k, live[i])) pos[n++] = live[i];
     }
+    return n;
+}
+
+static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
+{
+    struct kvl_session *s = keep->s;
+    const struct keep_head *k = &keep->head[kv_head];
+    int32_t n_live;
+    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live, NULL);
+    int32_t *pos = live ? kvl_arena_get(&s->engine->step, (size_t)n_live + 1, sizeof *pos) : NULL;
+    if (!pos) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory to evict");
+    int32_t n = keep_pieces(k, live, n_live, pos);
+    if (n < 0) n = keep_named(k, live, n_live, pos);
     return lane_keep(s, keep->layer, kv_head, live, n_live, pos, n);
 }
 
-/* Rows of live tables are moved by the host; operators may still be writing them. */
-static int keep_wait(struct kvl_keep *keep)
+/* What was chosen is on its way. */
+static bool keep_waits(const struct kvl_keep *keep)
 {
-    const struct kvl_plan_private *p = &keep->s->planned->p;
-    bool moves = false, named = false;
-    for (int32_t i = 0; i < p->n_meta; i++) moves |= p->meta[i].unit == KVL_META_LIVE;
-    for (int32_t h = 0; h < keep->n_heads; h++) named |= keep->head[h].named;
-    return moves && named ? kvl_session_look(keep->s, keep->err) : KVL_OK;
+    for (int32_t h = 0; h < keep->n_heads; h++)
+        if (keep->head[h].score) return true;
+    return false;
 }
 
-int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step)
+static int keep_lanes(struct kvl_keep *keep)
 {
-    struct kvl_keep keep = { .s = s,
-                             .err = s->ctx.err,
-                             .layer = step->layer,
-                             .n_heads = s->engine->model->shape.n_kv_heads };
-    keep.head = kvl_arena_get(&s->engine->step, (size_t)keep.n_heads, sizeof *keep.head);
-    if (!keep.head) return kvl_fail(keep.err, KVL_ENOMEM, "out of memory to evict");
-    memset(keep.head, 0, (size_t)keep.n_heads * sizeof *keep.head);
-    KVL_TRY(kvl_call_evict(s, step, &keep));
-    KVL_TRY(keep_wait(&keep));
-    for (int32_t h = 0; h < keep.n_heads; h++)
-        if (keep.head[h].named) KVL_TRY(keep_apply_head(&keep, h));
+    KVL_TRY(keep_fill(keep));
+    for (int32_t h = 0; h < keep->n_heads; h++)
+        if (keep->head[h].named) KVL_TRY(keep_apply_head(keep, h));
     return KVL_OK;
+}
+
+/* What lanes move goes together, of those before an error too: their positions are as if it had. */
+static int moves_go(struct kvl_engine *e, int rc, struct kvl_err *err)
+{
+    int moved = kvl_store_release(e->store, rc == KVL_OK ? err : NULL);
+    if (rc == KVL_OK) rc = moved;
+    return rc == KVL_OK ? kvl_meta_settle(e, err) : rc;
+}
+
+int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step, bool late)
+{
+    struct kvl_engine *e = s->engine;
+    int32_t n_heads = e->model->shape.n_kv_heads;
+    late = late && s->host.ahead;
+    struct kvl_arena *lists = late ? &e->late_lists : &e->step;
+    struct kvl_keep *keep = kvl_arena_get(lists, 1, sizeof *keep);
+    struct keep_head *head = kvl_arena_get(lists, (size_t)n_heads, sizeof *head);
+    if (!keep || !head) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+    memset(head, 0, (size_t)n_heads * sizeof *head);
+    *keep = (struct kvl_keep){ .s = s,
+                               .err = s->ctx.err,
+                               .layer = step->layer,
+                               .n_heads = n_heads,
+                               .late = late,
+                               .head = head };
+    KVL_TRY(kvl_call_evict(s, step, keep));
+    KVL_TRY(keep_choose(keep));
+    if (keep_waits(keep) && late) {
+        keep->next = e->late_first;
+        e->late_first = keep;
+        return KVL_OK;
+    }
+    if (keep_waits(keep)) KVL_TRY(kvl_session_look(s, keep->err));
+    kvl_store_hold(e->store);
+    return moves_go(e, keep_lanes(keep), keep->err);
+}
+
+int kvl_evict_late(struct kvl_engine *e, struct kvl_err *err)
+{
+    int rc = KVL_OK;
+    kvl_store_hold(e->store);
+    for (struct kvl_keep *k = e->late_first; k && rc == KVL_OK; k = k->next) {
+        k->err = k->s->ctx.err = err;
+        rc = kvl_hook_done(k->s, "evict", k->layer, keep_lanes(k));
+    }
+    rc = moves_go(e, rc, err);
+    kvl_evict_forget(e);
+    return rc;
+}
+
+void kvl_evict_forget(struct kvl_engine *e)
+{
+    e->late_first = NULL;
+    e->rows_moves = NULL;
+    e->n_rows_moves = e->n_rows_runs = 0;
+    kvl_arena_reset(&e->late_lists);
+    kvl_arena_reset(&e->late);
 }
 
 /* ---- one-shot eviction by scores ------------------------------------------------------------------- */
@@ -249,7 +426,7 @@ static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_s
         if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
         KVL_TRY(lane_keep(s, layer, h, live, n_live, pos[h], scores_keep(sc, h)));
     }
-    return KVL_OK;
+    return kvl_meta_settle(s->engine, s->ctx.err);
 }
 
 int kvl_score_layer(struct kvl_session *s, int32_t layer)

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { LIVE_SUMS = 64 }; /* in one call of an operator */
+
 float *kvl_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column)
 {
     return view->base + (size_t)kv_head * view->head_stride + (size_t)column * view->column_stride;
@@ -38,14 +40,18 @@ int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool 
     struct kvl_meta_view view;
     int32_t group = ctx->shape->group;
     KVL_TRY(live_view(ctx, table, layer, per_head ? group : 1, &view));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
+    struct kvl_add_args add[LIVE_SUMS];
+    for (int32_t h = 0, i = 0; h < ctx->shape->n_heads; h++) {
         int32_t column = per_head ? h % group : 0;
         bool first = per_head || h % group == 0;
-        KVL_TRY(
-            ctx->ops->add(&(struct kvl_add_args){ .y = kvl_live_column(&view, h / group, column),
-                                                  .x = probs[h],
-                                                  .n = (size_t)n[h],
-                                                  .factor = first ? factor : NULL }));
+        add[i] = (struct kvl_add_args){ .y = kvl_live_column(&view, h / group, column),
+                                        .x = probs[h],
+                                        .n = (size_t)n[h],
+                                        .factor = first ? factor : NULL };
+        if (i > 0) add[i - 1].next = &add[i];
+        if (++i < LIVE_SUMS && h + 1 < ctx->shape->n_heads) continue;
+        KVL_TRY(ctx->ops->add(add));
+        i = 0;
     }
     return KVL_OK;
 }
@@ -56,14 +62,17 @@ int kvl_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer, in
     struct kvl_meta_view view;
     KVL_TRY(live_view(ctx, table, layer, n_columns, &view));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, score));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+    /* Lanes whose columns are all asked for lie one after the other: one call. */
+    bool all = (size_t)n_columns * view.column_stride == view.head_stride;
+    int32_t lanes = all ? ctx->shape->n_kv_heads : 1;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h += lanes)
         KVL_TRY(ctx->ops->group_reduce(
             &(struct kvl_group_reduce_args){ .y = *score + (size_t)h * (size_t)n,
                                              .x = kvl_live_column(&view, h, 0),
                                              .x_stride = view.column_stride,
                                              .n = n,
-                                             .n_heads = n_columns,
-                                             .n_kv_heads = 1,
+                                             .n_heads = lanes * n_columns,
+                                             .n_kv_heads = lanes,
                                              .reduce = reduce }));
     return KVL_OK;
 }
@@ -105,20 +114,14 @@ static int live_check(const struct kvl_pctx *ctx, const struct kvl_step *step, e
 int kvl_keep_best(const struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep,
                   enum kvl_scope scope, const float *score, int32_t n, int32_t k, int32_t recent)
 {
-    int32_t n_lists = scope == KVL_SCOPE_LAYER ? 1 : ctx->shape->n_kv_heads, *best, *pos, n_live;
     const int32_t *live;
+    int32_t n_live;
     KVL_TRY(live_check(ctx, step, scope, n, k, recent));
     KVL_TRY(live_show(ctx, step, scope, score, n));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)k, &best));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &pos));
-    for (int32_t l = 0; l < n_lists; l++)
-        KVL_TRY(kvl_topk(ctx, score + (size_t)l * (size_t)n, 1, n - recent, k, best + l * k));
-    KVL_TRY(kvl_look(ctx));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        const int32_t *list = best + (n_lists > 1 ? h * k : 0);
+        const float *of_head = score + (scope == KVL_SCOPE_LAYER ? 0 : (size_t)h * (size_t)n);
         KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n_live));
-        for (int32_t i = 0; i < k; i++) pos[i] = live[list[i]];
-        KVL_TRY(kvl_keep_tokens(keep, h, pos, k));
+        KVL_TRY(kvl_keep_top(keep, h, of_head, n - recent, k));
         if (recent > 0) KVL_TRY(kvl_keep_range(keep, h, live[n - recent], live[n - 1] + 1));
     }
     return KVL_OK;

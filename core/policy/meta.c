@@ -71,21 +71,17 @@ static void rows_free(const struct kvl_device *dev, void *rows)
         kvl_free(rows);
 }
 
-/* Before the host moves rows that operators may still be writing. */
-static int rows_wait(const struct kvl_meta_table *t)
+/* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`; behind what
+ * operators were given, and there for the host when it returns. */
+static int rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
+                     const void *src, int32_t src_rows, int32_t from, int32_t n)
 {
-    return t->dev->discrete ? t->dev->sync() : KVL_OK;
-}
-
-/* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`. */
-static void rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
-                      const void *src, int32_t src_rows, int32_t from, int32_t n)
-{
-    if (n <= 0) return;
-    for (size_t lane = 0; lane < t->n_lanes; lane++)
-        memcpy((uint8_t *)dst + (lane * (size_t)dst_rows + (size_t)to) * t->row_bytes,
-               (const uint8_t *)src + (lane * (size_t)src_rows + (size_t)from) * t->row_bytes,
-               (size_t)n * t->row_bytes);
+    for (size_t lane = 0; n > 0 && lane < t->n_lanes; lane++)
+        KVL_TRY(t->dev->copy((uint8_t *)dst + (lane * (size_t)dst_rows + (size_t)to) * t->row_bytes,
+                             (const uint8_t *)src +
+                                 (lane * (size_t)src_rows + (size_t)from) * t->row_bytes,
+                             (size_t)n * t->row_bytes, KVL_STREAM_MAIN));
+    return n > 0 ? t->dev->sync() : KVL_OK;
 }
 
 /* Rows that a layer has: of a live table, those of its longest lane. */
@@ -196,14 +192,15 @@ static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p,
     bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_META_LANE;
     int32_t cap = grows ? need + need / 4 + META_SLACK : need;
     int32_t n_base = p->n_base - begin;
-    if (p->base || p->tail) KVL_TRY(rows_wait(t));
     void *tail = rows_alloc(t, cap);
     if (!tail) return KVL_ENOMEM;
-    if (p->base) rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, n_base);
-    if (p->tail)
-        rows_copy(t, tail, cap, n_base, p->tail, p->cap_tail, 0,
-                  KVL_MIN(p->cap_tail, cap - n_base));
-    rows_free(t->dev, p->tail);
+    int rc = KVL_OK;
+    if (p->base) rc = rows_copy(t, tail, cap, 0, p->base->data, p->base->cap_rows, begin, n_base);
+    if (rc == KVL_OK && p->tail)
+        rc = rows_copy(t, tail, cap, n_base, p->tail, p->cap_tail, 0,
+                       KVL_MIN(p->cap_tail, cap - n_base));
+    rows_free(t->dev, rc == KVL_OK ? p->tail : tail);
+    KVL_TRY(rc);
     p->tail = tail;
     p->cap_tail = cap;
     p->n_base = begin;
@@ -236,9 +233,10 @@ static int plane_fork(const struct kvl_meta_table *t, const struct kvl_meta_plan
     if (from->tail) {
         void *tail = rows_alloc(t, from->cap_tail);
         if (!tail) return KVL_ENOMEM;
-        memcpy(tail, from->tail, t->n_lanes * (size_t)from->cap_tail * t->row_bytes);
         to->tail = tail;
         to->cap_tail = from->cap_tail;
+        KVL_TRY(
+            rows_copy(t, tail, from->cap_tail, 0, from->tail, from->cap_tail, 0, from->cap_tail));
     }
     if (is_live(t)) memcpy(to->n_live, from->n_live, (size_t)t->n_kv_heads * sizeof *to->n_live);
     to->blank = from->blank;
@@ -305,21 +303,76 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
 
 /* ---- eviction --------------------------------------------------------------------------------- */
 
-/* Moves the rows of kept positions of a lane together; what they leave is zero.  Few go at a time: long
- * runs stay together. */
-static void lane_rows_keep(const struct kvl_meta_table *t, uint8_t *lane, size_t column_bytes,
-                           const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n)
+/* Length of the common start of a and b [n], which are mostly the same. */
+static int32_t same_start(const int32_t *a, const int32_t *b, int32_t n)
 {
-    size_t size = t->row_bytes, columns = (size_t)t->decl.row_elems;
+    enum { STEP = 32 };
+    int32_t i = 0;
+    while (i + STEP <= n && memcmp(a + i, b + i, STEP * sizeof *a) == 0) i += STEP;
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+/* The runs of kept positions of a lane that move: at most one more than positions that go. */
+static int32_t lane_runs(const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n,
+                         struct kvl_rows_run *run)
+{
+    int32_t n_runs = 0;
     for (int32_t i = 0, j = 0, len; j < n; i += len, j += len) {
         while (live[i] != pos[j]) i++;
-        for (len = 1; j + len < n && live[i + len] == pos[j + len];) len++;
-        for (size_t c = 0; i != j && c < columns; c++)
-            memmove(lane + c * column_bytes + (size_t)j * size,
-                    lane + c * column_bytes + (size_t)i * size, (size_t)len * size);
+        len = same_start(live + i, pos + j, KVL_MIN(n_live - i, n - j));
+        if (i != j) run[n_runs++] = (struct kvl_rows_run){ .from = i, .to = j, .n = len };
     }
-    for (size_t c = 0; c < columns; c++)
-        memset(lane + c * column_bytes + (size_t)n * size, 0, (size_t)(n_live - n) * size);
+    return n_runs;
+}
+
+/* On the host: what rows leave is zero. */
+static void lane_rows_keep(const struct kvl_rows_lane *l, const struct kvl_rows_run *run)
+{
+    size_t size = (size_t)l->elem_bytes;
+    for (int32_t c = 0; c < l->n_columns; c++) {
+        uint8_t *column = l->data + (size_t)c * l->column_bytes;
+        for (int32_t i = 0; i < l->n_runs; i++)
+            memmove(column + (size_t)run[i].to * size, column + (size_t)run[i].from * size,
+                    (size_t)run[i].n * size);
+        memset(column + (size_t)l->n_kept * size, 0, (size_t)(l->n_live - l->n_kept) * size);
+    }
+}
+
+/* Waits with others for kvl_meta_settle; lists are in the arena of lists. */
+static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
+                           struct kvl_rows_run *run)
+{
+    struct kvl_rows_move *m = kvl_arena_get(&e->late_lists, 1, sizeof *m);
+    if (!m) return KVL_ENOMEM;
+    *m = (struct kvl_rows_move){ .next = e->rows_moves, .lane = *l, .run = run };
+    e->rows_moves = m;
+    e->n_rows_moves++;
+    e->n_rows_runs += l->n_runs;
+    return KVL_OK;
+}
+
+static int table_keep(struct kvl_session *s, struct kvl_meta_table *t, struct kvl_meta_plane *p,
+                      int32_t kv_head, const int32_t *live, int32_t n_live, const int32_t *pos,
+                      int32_t n)
+{
+    struct kvl_engine *e = s->engine;
+    bool blank = p->cap_tail == 0 && !p->base; /* nobody wrote a row so far */
+    if (blank) return KVL_OK;
+    size_t most = (size_t)KVL_MIN(n_live - n, n) + 1;
+    struct kvl_rows_run *run = kvl_arena_get(&e->late_lists, most, sizeof *run);
+    if (!run || plane_reach(t, p, 0) != KVL_OK) return KVL_ENOMEM;
+    struct kvl_rows_lane l = { .column_bytes = (size_t)p->cap_tail * t->row_bytes,
+                               .elem_bytes = (int32_t)t->row_bytes,
+                               .n_columns = t->decl.row_elems,
+                               .n_runs = lane_runs(live, n_live, pos, n, run),
+                               .n_kept = n,
+                               .n_live = n_live };
+    l.data = (uint8_t *)p->tail + (size_t)(kv_head * l.n_columns) * l.column_bytes;
+    if (t->dev->rows_keep) return lane_rows_later(e, &l, run);
+    lane_rows_keep(&l, run);
+    if (!e->late_first) kvl_arena_reset(&e->late_lists);
+    return KVL_OK;
 }
 
 int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
@@ -327,19 +380,37 @@ int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const i
 {
     for (int32_t i = 0; i < s->planned->p.n_meta; i++) {
         struct kvl_meta_table *t = s->host.table[i];
-        int32_t at = t->decl.at ? t->decl.at[layer] : layer, columns = t->decl.row_elems;
+        int32_t at = t->decl.at ? t->decl.at[layer] : layer;
         if (!is_live(t) || at < 0) continue;
         struct kvl_meta_plane *p = &t->plane[at];
-        bool blank = p->cap_tail == 0 && !p->base; /* nobody wrote a row so far */
-        if (!blank && plane_reach(t, p, 0) != KVL_OK)
+        if (table_keep(s, t, p, kv_head, live, n_live, pos, n) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
-        size_t column = (size_t)p->cap_tail * t->row_bytes;
-        if (!blank)
-            lane_rows_keep(t, (uint8_t *)p->tail + (size_t)(kv_head * columns) * column, column,
-                           live, n_live, pos, n);
         p->n_live[kv_head] = n;
     }
     return KVL_OK;
+}
+
+int kvl_meta_settle(struct kvl_engine *e, struct kvl_err *err)
+{
+    if (e->n_rows_moves == 0) return KVL_OK;
+    struct kvl_rows_lane *lane =
+        kvl_arena_get(&e->late_lists, (size_t)e->n_rows_moves, sizeof *lane);
+    struct kvl_rows_run *run =
+        kvl_arena_get(&e->late_lists, (size_t)e->n_rows_runs + 1, sizeof *run);
+    if (!lane || !run) return kvl_fail(err, KVL_ENOMEM, "out of memory to evict");
+    struct kvl_rows_keep_args a = { .lane = lane, .run = run };
+    for (const struct kvl_rows_move *m = e->rows_moves; m; m = m->next) {
+        lane[a.n_lanes] = m->lane;
+        lane[a.n_lanes++].first_run = a.n_runs;
+        memcpy(run + a.n_runs, m->run, (size_t)m->lane.n_runs * sizeof *run);
+        a.n_runs += m->lane.n_runs;
+    }
+    e->rows_moves = NULL;
+    e->n_rows_moves = e->n_rows_runs = 0;
+    e->pending = true;
+    int rc = e->dev->rows_keep(&a);
+    if (!e->late_first) kvl_arena_reset(&e->late_lists);
+    return kvl_engine_failed(e, "rows of tables", rc, err);
 }
 
 /* ---- what policies call --------------------------------------------------------------------------- */

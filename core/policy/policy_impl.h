@@ -183,6 +183,8 @@ void kvl_meta_table_append(struct kvl_meta_table *t, int32_t layer, int32_t n_po
 /* n positions `pos` of the n_live ones of a lane stay: so do their rows in live tables. */
 int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
                   int32_t n_live, const int32_t *pos, int32_t n);
+/* Carries out what kvl_meta_keep left for one launch of the device. */
+int kvl_meta_settle(struct kvl_engine *e, struct kvl_err *err);
 /* Of all rows, shared or not. */
 size_t kvl_meta_table_bytes(const struct kvl_meta_table *t);
 
@@ -285,8 +287,13 @@ void kvl_offload_account(struct kvl_session *s);
 
 /* ---- evict.c -------------------------------------------------------------------------------------- */
 
-/* Asks the policy's evict hook for one layer and carries it out. */
-int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step);
+/* Asks the policy's evict hook for one layer and carries it out; late: where that would wait for the device, by
+ * kvl_evict_late. */
+int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step, bool late);
+/* The step's results are there. */
+int kvl_evict_late(struct kvl_engine *e, struct kvl_err *err);
+/* What an earlier call left, which failed. */
+void kvl_evict_forget(struct kvl_engine *e);
 /* Asks the policy's score hook for one layer, keeps the best. */
 int kvl_score_layer(struct kvl_session *s, int32_t layer);
 

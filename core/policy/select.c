@@ -245,11 +245,17 @@ static int sel_mix(struct kvl_sel *sel)
 /* The items of a segment's lists are there. */
 static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
 {
+    struct kvl_engine *e = sel->s->engine;
     int32_t k = g->n_top;
+    size_t n = (size_t)g->n_lists * (size_t)k;
+    int32_t *top = kvl_arena_get(&e->step, n + 1, sizeof *top);
+    if (!top) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
+    int rc = e->dev->copy(top, g->top, n * sizeof *top, KVL_STREAM_MAIN);
+    KVL_TRY(kvl_engine_failed(e, "a list of items", rc, sel->err));
     for (int32_t i = 0; i < g->n_lists; i++) {
-        int32_t *item = kvl_arena_get(&sel->s->engine->step, (size_t)k + 1, sizeof *item);
+        int32_t *item = kvl_arena_get(&e->step, (size_t)k + 1, sizeof *item);
         if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
-        memcpy(item, g->top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
+        memcpy(item, top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
         if (g->forced >= 0) item[k] = g->forced;
         g->list[i].item = item;
     }
@@ -261,8 +267,8 @@ int kvl_sel_look(struct kvl_sel *sel)
 {
     for (int32_t i = 0; i < sel->n_seg; i++) {
         if (!sel->seg[i].top) continue;
+        KVL_TRY(sel_fill_top(sel, &sel->seg[i])); /* waits already */
         KVL_TRY(kvl_session_look(sel->s, sel->err));
-        KVL_TRY(sel_fill_top(sel, &sel->seg[i]));
     }
     return KVL_OK;
 }

@@ -211,22 +211,21 @@ int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *
                         "bounds of %d vectors, want a multiple of %d kv heads", n_lists,
                         ctx->shape->n_kv_heads);
     KVL_TRY(kvl_meta_rows(ctx, b->table, b->layer, b->n_rows, part));
-    for (int i = 0; i < 2; bound += part[i++].n_rows) {
-        if (part[i].n_rows == 0) continue;
-        KVL_TRY(ctx->ops->page_bound(
-            &(struct kvl_page_bound_args){ .bound = bound,
-                                           .bound_stride = (size_t)b->n_rows,
-                                           .q = b->q,
-                                           .minmax = part[i].data,
-                                           .type = part[i].type,
-                                           .head_stride = part[i].head_stride,
-                                           .n_pages = part[i].n_rows,
-                                           .n_heads = n_lists,
-                                           .n_kv_heads = ctx->shape->n_kv_heads,
-                                           .head_dim = table_decl(ctx, b->table)->row_elems / 2,
-                                           .reduce = b->reduce }));
-    }
-    return KVL_OK;
+    struct kvl_page_bound_args a[2];
+    for (int i = 0; i < 2; bound += part[i++].n_rows)
+        a[i] = (struct kvl_page_bound_args){ .bound = bound,
+                                             .bound_stride = (size_t)b->n_rows,
+                                             .q = b->q,
+                                             .minmax = part[i].data,
+                                             .type = part[i].type,
+                                             .head_stride = part[i].head_stride,
+                                             .n_pages = part[i].n_rows,
+                                             .n_heads = n_lists,
+                                             .n_kv_heads = ctx->shape->n_kv_heads,
+                                             .head_dim = table_decl(ctx, b->table)->row_elems / 2,
+                                             .reduce = b->reduce };
+    a[0].next = part[1].n_rows > 0 ? &a[1] : NULL;
+    return part[0].n_rows > 0 ? ctx->ops->page_bound(a) : ctx->ops->page_bound(a + 1);
 }
 
 int kvl_table_product(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t kv_head,

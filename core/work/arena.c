@@ -10,7 +10,7 @@ struct kvl_arena_chunk {
 
 enum { ARENA_MIN = 64 << 10 };
 
-static bool arena_shares(const struct kvl_arena *a)
+static bool arena_of_device(const struct kvl_arena *a)
 {
     return a->dev && a->dev->discrete;
 }
@@ -20,8 +20,8 @@ static struct kvl_arena_chunk *arena_chunk(const struct kvl_arena *a, size_t cap
     struct kvl_arena_chunk *c = malloc(sizeof *c);
     if (!c) return NULL;
     *c = (struct kvl_arena_chunk){ .cap = cap };
-    c->data = arena_shares(a) ? a->dev->alloc(KVL_PLACE_SHARED, cap, 1)
-                              : aligned_alloc(64, (cap + 63) / 64 * 64);
+    c->data = arena_of_device(a) ? a->dev->alloc(a->place, cap, 1)
+                                 : aligned_alloc(64, (cap + 63) / 64 * 64);
     if (c->data) return c;
     free(c);
     return NULL;
@@ -65,8 +65,8 @@ void kvl_arena_free(struct kvl_arena *a)
 {
     while (a->head) {
         struct kvl_arena_chunk *next = a->head->next;
-        if (arena_shares(a))
-            a->dev->free(KVL_PLACE_SHARED, a->head->data);
+        if (arena_of_device(a))
+            a->dev->free(a->place, a->head->data);
         else
             free(a->head->data);
         free(a->head);

@@ -5,7 +5,7 @@
  *   engine    workspace of one thread; three arenas: `step` lives for one layer of one call, in memory of
  *             the host, which operators read copies of; `results`, which operators write and both sides
  *             see, as long, or until the device is done; `scratch` for one hook.  Lists and tables stay out
- *             of what both see: its pages would travel at every touch
+ *             of what both see: its pages would travel at every touch.  `late` and `late_lists` live for a call
  *   session   its sequence, a reference to its observers, its policy's tables and state
  *   observers are reference-counted and copied when a fork writes them; tables share their rows and
  *             copy those that are written
@@ -24,7 +24,8 @@
 /* ---- arena.c: memory that is given back all at once ----------------------------------------- */
 
 struct kvl_arena {
-    const struct kvl_device *dev; /* whose SHARED memory it is; NULL: the host's */
+    const struct kvl_device *dev; /* whose memory it is, where that is discrete; NULL: the host's */
+    enum kvl_place place;         /* with dev: SHARED or PINNED */
     struct kvl_arena_chunk *head;
     size_t total; /* bytes of all chunks: what one chunk will have after the next reset */
     size_t used;  /* since the last one */
@@ -112,6 +113,11 @@ struct kvl_engine {
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
     struct kvl_arena step, results, scratch;
+    /* evictions of a decode step that wait for its end: of the host; late: what operators choose for them */
+    struct kvl_arena late_lists, late;
+    struct kvl_keep *late_first;
+    struct kvl_rows_move *rows_moves; /* rows of live tables, for one launch */
+    int32_t n_rows_moves, n_rows_runs;
     struct kvl_hosted *hosted; /* attend_host.c; NULL: the device does not attend on the host */
     uint64_t fetch_ns;         /* of fetches since the last lap of forward.c */
     /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
@@ -139,6 +145,13 @@ static inline int64_t kvl_key_bytes(const struct kvl_engine *e)
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     return (int64_t)kvl_kv_bytes(d->type, (size_t)d->head_dim);
 }
+
+/* Rows of a lane that close ranks; in late_lists. */
+struct kvl_rows_move {
+    struct kvl_rows_move *next;
+    struct kvl_rows_lane lane;
+    const struct kvl_rows_run *run; /* [lane.n_runs] */
+};
 
 /* Weights of one query head that read several segments, put one after the other once attention has
  * run. */

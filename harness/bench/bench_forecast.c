@@ -44,6 +44,7 @@ static const double best_share = 0.95;    /* of that, by a kernel with loads eno
 static const double latency_s = 0.8e-6;   /* of a load when memory is busy */
 static const double kernel_s = 2.5e-6;    /* least time of a kernel of a graph, its gap included */
 static const double wait_s = 15e-6;       /* the host waits, decides, and the GPU begins again */
+static const double evict_lane_s = 2e-6;  /* the host drops one of 2048 tokens of a lane */
 static const double library_share = 0.75; /* of mma operations, by a library's matrix product */
 
 static double stream_bs(const struct card *c)
@@ -84,27 +85,38 @@ static double attention_s(const struct card *c, double n_tok)
     return read_s(c, kv_bytes(n_tok), 4 * 256 * 4 * 16, 75) + kernel_s;
 }
 
-/* Kernels of a layer beside the projections and attention: norms, rotations, the cache, sums, activation. */
-enum { SMALL_KERNELS = 8 };
+/* Kernels of a layer beside the projections and attention: norms, rotations, the cache.  Sums and activations are made
+ * by the projections. */
+enum { SMALL_KERNELS = 4 };
 
 struct policy_cost {
-    double kernels, waits;  /* of a layer, on top */
+    double kernels;         /* of a layer, on top */
     double tables, attends; /* bytes of its index; tokens that it reads */
+    double host_s; /* of a layer: lists that the host makes while the device has nothing to do */
 };
 
 static double layer_extra_s(const struct card *c, const struct policy_cost *p)
 {
     double tables = p->tables > 0 ? p->tables / (stream_bs(c) * 0.7) : 0;
-    return p->kernels * kernel_s + p->waits * wait_s + tables + attention_s(c, p->attends);
+    return p->kernels * kernel_s + p->host_s + tables + attention_s(c, p->attends);
 }
 
-/* Bounds of pages: a row of minima and one of maxima; top-k of one kernel waits for itself. */
+/* Rounding, minima and maxima, bounds, top-k; this one waits for itself in the middle. */
 static struct policy_cost quest_cost(double n_tok)
 {
-    return (struct policy_cost){ 6 + 4, 0, n_tok / PAGE * 2 * DIM * 2 * KV_HEADS, BUDGET };
+    return (struct policy_cost){ .kernels = 4 + 4,
+                                 .tables = n_tok / PAGE * 2 * DIM * 2 * KV_HEADS,
+                                 .attends = BUDGET };
 }
 
-static const struct policy_cost evict_cost = { 13, 1, 0, BUDGET }; /* h2o, the most of them */
+/* h2o, the most of them: sums, reduction, top-k, which waits for itself too, weights for it to see.  What it chose is
+ * carried out once a token, behind the wait for the logits. */
+static struct policy_cost evict_cost(void)
+{
+    return (struct policy_cost){ .kernels = 3 + 4 + 1,
+                                 .attends = BUDGET,
+                                 .host_s = KV_HEADS * evict_lane_s };
+}
 
 static double token_s(const struct card *c, double attention_of_layer)
 {
@@ -126,7 +138,8 @@ static double quest_speed(const struct card *c, double n)
 static double evict_token(const struct card *c)
 {
     double bytes = LAYERS * (layer_weights + kv_bytes(BUDGET));
-    return token_s(c, layer_extra_s(c, &evict_cost)) / (bytes / stream_bs(c));
+    struct policy_cost p = evict_cost();
+    return (token_s(c, layer_extra_s(c, &p)) + 3 * kernel_s) / (bytes / stream_bs(c));
 }
 
 static double quest_token(const struct card *c)

@@ -556,6 +556,44 @@ static int keep_less_tokens_than_none(const struct answer *a)
     return kvl_keep_tokens(a->keep, 0, (int32_t[]){ 4 }, -2);
 }
 
+/* What engines know to be there, as scores. */
+static const float *some_scores(const struct answer *a)
+{
+    float *x;
+    if (kvl_scratch_f32(a->ctx, 1024, &x) != KVL_OK) return NULL;
+    for (int32_t i = 0; i < 1024; i++) x[i] = (float)(i % 7);
+    return x;
+}
+static int keep_best_of_none(const struct answer *a)
+{
+    return kvl_keep_top(a->keep, 0, some_scores(a), 3, 4);
+}
+static int keep_best_of_too_many(const struct answer *a)
+{
+    return kvl_keep_top(a->keep, 0, some_scores(a), a->step->pos + 2, 4);
+}
+static int keep_less_best_than_none(const struct answer *a)
+{
+    return kvl_keep_top(a->keep, 0, some_scores(a), 3, -1);
+}
+static int keep_best_twice(const struct answer *a)
+{
+    KVL_TRY(kvl_keep_top(a->keep, 0, some_scores(a), 3, 2));
+    return kvl_keep_top(a->keep, -1, some_scores(a), 3, 2);
+}
+static int keep_best_and_tokens(const struct answer *a)
+{
+    KVL_TRY(kvl_keep_top(a->keep, 0, some_scores(a), 3, 2));
+    return kvl_keep_tokens(a->keep, 0, (int32_t[]){ 4 }, 1);
+}
+static int keep_best_no_number(const struct answer *a)
+{
+    float *x;
+    KVL_TRY(kvl_scratch_f32(a->ctx, 4, &x));
+    for (int32_t i = 0; i < 4; i++) x[i] = i == 2 ? NAN : 1;
+    return kvl_keep_top(a->keep, 0, x, 4, 2);
+}
+
 /* ---- statuses, plan -------------------------------------------------------------------------------- */
 
 static int own_error(const struct answer *a)
@@ -713,6 +751,12 @@ static const struct hostile cases[] = {
     { "keep_dead", IN_EVICT, keep_dead, KVL_EPOLICY, "12", true },
     BAD(keep_ahead, IN_EVICT, "61"),
     BAD(keep_less_tokens_than_none, IN_EVICT, "-2"),
+    BAD(keep_best_of_none, IN_EVICT, "the 4 best of the first 3"),
+    BAD(keep_best_of_too_many, IN_EVICT, "live tokens of kv head 0"),
+    BAD(keep_less_best_than_none, IN_EVICT, "the -1 best"),
+    BAD(keep_best_twice, IN_EVICT, "given twice"),
+    BAD(keep_best_and_tokens, IN_EVICT, "given twice"),
+    BAD(keep_best_no_number, IN_EVICT, "not a number"),
     BAD(schedule_unknown, IN_SCHEDULE, NULL),
     BAD(plan_tables, IN_PLAN, "8"),
     BAD(plan_rows_of_nothing, IN_PLAN, "0"),

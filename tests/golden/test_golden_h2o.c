@@ -130,14 +130,22 @@ static int fake_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
     return KVL_OK;
 }
 
-static int fake_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n)
+/* The best of the first n live tokens: none of the others is better, or as good and before it. */
+static int fake_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int32_t n,
+                         int32_t k)
 {
+    int32_t rank = 0;
     (void)keep;
     fake.named[kv_head] = true;
-    for (int32_t i = 0; i < n; i++) {
-        assert_true(fake.live[kv_head][pos[i]] && (i == 0 || pos[i] > pos[i - 1]));
-        fake.keep[kv_head][pos[i]] = true;
+    for (int32_t i = 0; i < fake.n_tok; i++) {
+        int32_t better = 0;
+        if (!fake.live[kv_head][i]) continue;
+        for (int32_t j = 0; j < n; j++)
+            better += score[j] > score[rank] || (j < rank && score[j] >= score[rank]);
+        if (rank < n && better < k) fake.keep[kv_head][i] = true;
+        rank++;
     }
+    assert_true(k >= 0 && k <= n && n <= rank);
     return KVL_OK;
 }
 
@@ -177,15 +185,8 @@ static int fake_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step
     return KVL_OK;
 }
 
-static int fake_look(const struct kvl_pctx *ctx)
-{
-    (void)ctx;
-    return KVL_OK;
-}
-
 #define kvl_scratch_f32  fake_scratch_f32
 #define kvl_scratch_i32  fake_scratch_i32
-#define kvl_look         fake_look
 #define kvl_tap_listens  fake_tap_listens
 #define kvl_tap_room     fake_tap_room
 #define kvl_plan_observe fake_plan_observe
@@ -193,7 +194,7 @@ static int fake_look(const struct kvl_pctx *ctx)
 #define kvl_meta         fake_meta
 #define kvl_obs_columns  fake_obs_columns
 #define kvl_live         fake_live
-#define kvl_keep_tokens  fake_keep_tokens
+#define kvl_keep_top     fake_keep_top
 #define kvl_keep_range   fake_keep_range
 #define kvl_sel_tokens   fake_sel_tokens
 /* What h2o asks of the engine for live tokens, over the same fakes. */

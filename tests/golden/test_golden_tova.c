@@ -56,7 +56,7 @@ static void hand_step(struct hand *x, int32_t pos, const float *a, const float *
     s->host.n_visible = pos + 1;
     RIG_OK(&x->err, kvl_policy_tova->observe(&s->ctx, &step, probs, counts, lse));
     kvl_arena_reset(&x->r.engine->step);
-    RIG_OK(&x->err, kvl_evict_layer(s, &step));
+    RIG_OK(&x->err, kvl_evict_layer(s, &step, false));
     for (int32_t h = 0; h < rig_shape(&x->r)->n_kv_heads; h++)
         rig_expect_kept(&x->rs, 0, h, want, n_want);
 }

@@ -306,6 +306,91 @@ static void body_together(struct kvl_rng *r)
     }
 }
 
+/* What is made of products has the bits of gemv, add and glu one after the other; both products of a gated one may be
+ * of other types, and its rows too many or too narrow for one kernel. */
+static void body_made(struct kvl_rng *r)
+{
+    for (int32_t t = 0; t < 2 * N_TYPES; t++) {
+        int32_t cols = 256 * ut_between(r, 1, 3), rows = ut_between(r, 1, 90);
+        int32_t n = UT_PICK(r, 1, 3, 8, 11);
+        size_t n_y = (size_t)(n * rows);
+        struct matrix w, up, other;
+        enum kvl_act act = (enum kvl_act)ut_between(r, KVL_ACT_SILU, KVL_ACT_SWISH_CLAMPED);
+        bool add = t % 3 == 0, biased = t % 2;
+        matrix_open(r, &w, types[t % N_TYPES], rows, cols);
+        matrix_open(r, &up, types[t < N_TYPES ? t % N_TYPES : ut_between(r, 0, N_TYPES - 1)], rows,
+                    cols);
+        matrix_open(r, &other, types[t % N_TYPES], 7, cols);
+        float *x = ut_random(r, (size_t)(n * cols), 1), *bias = ut_random(r, 2 * (size_t)rows, 1);
+        float *got = ut_random(r, n_y, 1), *want = ut_poison(n_y), *u = ut_poison(n_y);
+        float *beside = ut_poison((size_t)(n * 7)), *ref = ut_alloc(n_y, sizeof *ref);
+        memcpy(ref, got, n_y * sizeof *ref);
+        float *start = ut_alloc(n_y, sizeof *start);
+        memcpy(start, got, n_y * sizeof *start);
+        struct kvl_gemv_args last = { .y = beside, .x = x, .w = &other.w, .n = n };
+        struct kvl_gemv_args a = { .y = got,
+                                   .x = x,
+                                   .w = &w.w,
+                                   .n = n,
+                                   .next = &last,
+                                   .bias = biased ? bias : NULL,
+                                   .up = &up.w,
+                                   .up_bias = biased ? bias + rows : NULL,
+                                   .act = act,
+                                   .add = add };
+        assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+        for (size_t i = 0; i < (size_t)(n * 7); i++) assert_true(isfinite(beside[i]));
+        struct kvl_gemv_args plain = { .y = want, .x = x, .w = &w.w, .n = n };
+        assert_int_equal(kvl_ops_cpu.gemv(&plain), KVL_OK);
+        plain.y = u;
+        plain.w = &up.w;
+        assert_int_equal(kvl_ops_cpu.gemv(&plain), KVL_OK);
+        struct kvl_add_args sum = { .x = bias, .n = n_y, .n_x = (size_t)rows };
+        for (int both = 0; biased && both < 2; both++) {
+            sum.y = both ? u : want;
+            sum.x = bias + both * rows;
+            assert_int_equal(kvl_ops_cpu.add(&sum), KVL_OK);
+        }
+        assert_int_equal(kvl_ops_cpu.glu(&(struct kvl_glu_args){
+                             .y = want, .gate = want, .up = u, .n = n_y, .act = act }),
+                         KVL_OK);
+        if (add) {
+            assert_int_equal(
+                kvl_ops_cpu.add(&(struct kvl_add_args){ .y = start, .x = want, .n = n_y }), KVL_OK);
+            memcpy(want, start, n_y * sizeof *want);
+        }
+        ut_same("what is made of gemv", got, want, n_y);
+        a.y = ref;
+        assert_int_equal(kvl_ops_ref.gemv(&a), KVL_OK);
+        ut_near("what is made of gemv", got, ref, n_y, 1e-2);
+        a.up = NULL;
+        a.next = NULL;
+        a.add = true;
+        memcpy(got, ref, n_y * sizeof *got);
+        assert_int_equal(kvl_ops_ref.gemv(&a), KVL_OK);
+        a.y = got;
+        assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+        ut_near("gemv added", got, ref, n_y, 1e-4 * sqrt(cols));
+        kvl_free(start);
+        kvl_free(ref);
+        kvl_free(beside);
+        kvl_free(u);
+        kvl_free(want);
+        kvl_free(got);
+        kvl_free(bias);
+        kvl_free(x);
+        kvl_free(other.data);
+        kvl_free(up.data);
+        kvl_free(w.data);
+    }
+}
+
+static void test_gemv_made(void **state)
+{
+    (void)state;
+    ut_each_isa(body_made);
+}
+
 static void test_gemv_together_as_alone(void **state)
 {
     (void)state;
@@ -619,6 +704,7 @@ int main(void)
         cmocka_unit_test(test_gemm_rows_are_independent),
         cmocka_unit_test(test_gemv_batched_as_alone),
         cmocka_unit_test(test_gemv_together_as_alone),
+        cmocka_unit_test(test_gemv_made),
         cmocka_unit_test(test_gemv_hard_rows),
         cmocka_unit_test(test_all_halves),
         cmocka_unit_test(test_quantised_values),

@@ -123,6 +123,24 @@ static void body_rope(struct kvl_rng *r)
         a.y = y[1];
         assert_int_equal(kvl_ops_ref.rope(&a), KVL_OK);
         ut_near("rope", y[0], y[1], total, 3e-7);
+        /* Other heads of the same tokens with them: three of each, of which two take one launch. */
+        float *more[3] = { ut_poison(total), ut_poison(total), ut_poison((size_t)(n * dim)) };
+        struct kvl_rope_args third = a, second = a, first = a;
+        third.y = more[2], third.n_heads = 1, third.x = x;
+        second.y = more[1], second.next = &third;
+        first.y = more[0], first.next = &second;
+        assert_int_equal(kvl_ops_cpu.rope(&first), KVL_OK);
+        ut_same("rope with others", more[0], y[0], total);
+        ut_same("rope of others", more[1], y[0], total);
+        first.y = y[1];
+        second.y = ut_poison(total);
+        third.y = ut_poison((size_t)(n * dim));
+        assert_int_equal(kvl_ops_ref.rope(&first), KVL_OK);
+        ut_near("rope of others", more[1], second.y, total, 3e-7);
+        ut_near("rope of one head", more[2], third.y, (size_t)(n * dim), 3e-7);
+        kvl_free(second.y);
+        kvl_free(third.y);
+        for (int k = 0; k < 3; k++) kvl_free(more[k]);
         a.y = x;
         assert_int_equal(kvl_ops_cpu.rope(&a), KVL_OK);
         ut_same("rope in place", x, y[0], total);
@@ -205,6 +223,41 @@ static void test_glu_add(void **state)
     ut_each_isa(body_glu);
 }
 
+/* More sums than a launch takes; each row of y gets three of them, the first with a factor. */
+static void body_add_list(struct kvl_rng *r)
+{
+    enum { ROWS = 31, SUMS = 3 * ROWS, N = 1500 };
+    struct kvl_add_args add[SUMS];
+    float *x = ut_random(r, SUMS * N, 3), *start = ut_random(r, ROWS * N, 3);
+    float *y[3] = { ut_alloc(ROWS * N, sizeof *start), ut_alloc(ROWS * N, sizeof *start),
+                    ut_alloc(ROWS * N, sizeof *start) };
+    const float factor = 0.5f;
+    for (int way = 0; way < 3; way++) {
+        memcpy(y[way], start, ROWS * N * sizeof *start);
+        for (int32_t i = 0; i < SUMS; i++)
+            add[i] = (struct kvl_add_args){ .y = y[way] + i / 3 * N,
+                                            .x = x + i * N,
+                                            .n = (size_t)(N - i / 3 * 40),
+                                            .factor = i % 3 == 0 && i % 2 ? &factor : NULL,
+                                            .next = way < 2 && i + 1 < SUMS ? &add[i + 1] : NULL };
+        if (way == 0) assert_int_equal(kvl_ops_cpu.add(add), KVL_OK);
+        if (way == 1) assert_int_equal(kvl_ops_ref.add(add), KVL_OK);
+        for (int32_t i = 0; way == 2 && i < SUMS; i++)
+            assert_int_equal(kvl_ops_cpu.add(&add[i]), KVL_OK);
+    }
+    ut_same("sums together", y[0], y[1], ROWS * N);
+    ut_same("sums one by one", y[0], y[2], ROWS * N);
+    for (int way = 0; way < 3; way++) kvl_free(y[way]);
+    kvl_free(start);
+    kvl_free(x);
+}
+
+static void test_add_list(void **state)
+{
+    (void)state;
+    ut_each_isa(body_add_list);
+}
+
 #ifdef KVL_TEST_CUDA
 /* A flag that stays until somebody asks. */
 static void test_finite(void **state)
@@ -264,8 +317,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_glu_add),   cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_scale_mix),
+        cmocka_unit_test(test_glu_add),   cmocka_unit_test(test_add_list),
+        cmocka_unit_test(test_exp),       cmocka_unit_test(test_layernorm),
+        cmocka_unit_test(test_scale_mix),
 #ifdef KVL_TEST_CUDA
         cmocka_unit_test(test_finite),
 #endif

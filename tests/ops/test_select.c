@@ -103,6 +103,24 @@ static void body_bound(struct kvl_rng *r)
         int32_t lists = a.reduce == KVL_REDUCE_NONE ? kv * group : kv;
         for (int32_t l = 0; l < lists; l++)
             ut_near("bound", y[0] + (size_t)l * list, y[1] + (size_t)l * list, (size_t)n, 1e-5);
+        /* The same pages in two pieces. */
+        float *pieces = ut_poison(n_y);
+        int32_t n_first = ut_between(r, 0, n);
+        struct kvl_page_bound_args second = a;
+        second.bound_stride = list;
+        second.bound = pieces + n_first;
+        second.minmax = minmax + (size_t)n_first * 2 * (size_t)dim * elem;
+        second.n_pages = n - n_first;
+        a = second;
+        a.bound = pieces;
+        a.minmax = minmax;
+        a.n_pages = n_first;
+        a.next = &second;
+        assert_int_equal(kvl_ops_cpu.page_bound(&a), KVL_OK);
+        for (int32_t l = 0; l < lists; l++)
+            ut_near("bound in pieces", pieces + (size_t)l * list, y[1] + (size_t)l * list,
+                    (size_t)n, 1e-5);
+        kvl_free(pieces);
         kvl_free(y[0]);
         kvl_free(y[1]);
         kvl_free(q);

@@ -93,6 +93,22 @@ struct kvl_kv_move_args {
     size_t stage_bytes;
 };
 
+/* Elements of the columns of a lane close ranks: of every column, elements from .. from + n - 1 of a run go to `to` and up
+ * (to <= from; runs ascend and do not overlap); those from n_kept to n_live become zero. */
+struct kvl_rows_run {
+    int32_t from, to, n;
+};
+struct kvl_rows_lane {
+    uint8_t *data; /* of column 0 */
+    size_t column_bytes;
+    int32_t elem_bytes, n_columns, first_run, n_runs, n_kept, n_live;
+};
+struct kvl_rows_keep_args {
+    const struct kvl_rows_lane *lane; /* both host memory */
+    const struct kvl_rows_run *run;
+    int32_t n_lanes, n_runs;
+};
+
 /* Rows of a step that marks tell apart; what comes for later ones counts for the last. */
 enum { KVL_DEVICE_MARKS = 1024 };
 
@@ -131,8 +147,11 @@ struct kvl_device {
     int (*kv_move)(const struct kvl_kv_move_args *a);
     /* As kv_move, given to COPY, where nothing of the call is read and written both; no stage. */
     int (*kv_gather)(const struct kvl_kv_move_args *a);
-    /* kvl_store_round for memory of the device, given to MAIN. */
-    int (*kv_round)(enum kvl_kv_type type, float *v, size_t n);
+    /* kvl_store_round of k [n] and v [n] for memory of the device, given to MAIN; v NULL: of k alone. */
+    int (*kv_round)(enum kvl_kv_type type, float *k, float *v, size_t n);
+
+    /* Given to MAIN; NULL on the CPU, where tables do it themselves. */
+    int (*rows_keep)(const struct kvl_rows_keep_args *a);
 
     /* Marks a flag of the device where x [n] has an infinity or NaN; `finite` waits, tells whether the
      * flag was clear, and clears it.  NULL on the CPU. */

@@ -120,6 +120,11 @@ int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err);
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err);
 
+/* What kvl_seq_keep moves in memory of a device goes together from here on, when it is released; nothing is read or
+ * appended before that. */
+void kvl_store_hold(struct kvl_store *store);
+int kvl_store_release(struct kvl_store *store, struct kvl_err *err);
+
 /* Frees the blocks of a layer at whose start everything lies before position `pos`, `unit` slots (a multiple
  * of block_tok) at a time; all lanes must hold neighbouring positions in the order of their slots.  Nothing
  * moves, and nothing can fail. */

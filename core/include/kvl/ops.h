@@ -52,6 +52,15 @@ struct kvl_weight {
     size_t row_bytes;
 };
 
+/* What an MLP does with its gate g and its other branch u. */
+enum kvl_act {
+    KVL_ACT_SILU = 0,
+    KVL_ACT_GELU_TANH, /* the approximation by tanh */
+    KVL_ACT_GELU,      /* by erf */
+    KVL_ACT_RELU,
+    KVL_ACT_SWISH_CLAMPED, /* min(g, 7) sigmoid(1.702 min(g, 7)) (1 + u between -7 and 7); gpt-oss */
+};
+
 struct kvl_embed_args {
     float *y; /* out [n][n_cols] */
     const struct kvl_weight *w;
@@ -81,6 +90,14 @@ struct kvl_gemv_args {
     const struct kvl_weight *w;
     int32_t n;
     const struct kvl_gemv_args *next; /* another product of the same x, computed with this one */
+    /* What is made of a product, in this order, each rounded by itself: the bits are those of gemv, add and glu
+     * one after the other. */
+    const float *bias; /* [n_rows], added; NULL: none */
+    const struct kvl_weight
+        *up;              /* as glu: act(of it) * (up x + up_bias), of w's shape; NULL: none */
+    const float *up_bias; /* [n_rows] or NULL */
+    enum kvl_act act;     /* with `up` */
+    bool add;             /* y += it in place of y = it */
 };
 
 struct kvl_rmsnorm_args {
@@ -120,15 +137,8 @@ struct kvl_rope_args {
     const int32_t *pos; /* [n] */
     const struct kvl_rope *rope;
     int32_t n, n_heads, head_dim;
-};
-
-/* What an MLP does with its gate g and its other branch u. */
-enum kvl_act {
-    KVL_ACT_SILU = 0,
-    KVL_ACT_GELU_TANH, /* the approximation by tanh */
-    KVL_ACT_GELU,      /* by erf */
-    KVL_ACT_RELU,
-    KVL_ACT_SWISH_CLAMPED, /* min(g, 7) sigmoid(1.702 min(g, 7)) (1 + u between -7 and 7); gpt-oss */
+    /* other heads of the same tokens: pos, rope, n and head_dim are the same; neither reads what another writes */
+    const struct kvl_rope_args *next;
 };
 
 struct kvl_glu_args {
@@ -160,6 +170,8 @@ struct kvl_add_args {
     size_t n;
     const float *factor; /* y = y * *factor + x, rounded twice; NULL = 1 */
     size_t n_x;          /* x begins anew after so many, as one row for all rows of y; 0 = n */
+    /* more sums, as if one came after the other; those of one y and n stand together, and n_x is 0 */
+    const struct kvl_add_args *next;
 };
 
 /* Every operator of attention has a `cap`: logits become cap * tanh(scale q.k / cap) before anything is added
@@ -378,6 +390,8 @@ struct kvl_page_bound_args {
     size_t head_stride;
     int32_t n_pages, n_heads, n_kv_heads, head_dim;
     enum kvl_reduce reduce;
+    /* other pages for the same queries: all but bound, minmax, head_stride and n_pages is the same */
+    const struct kvl_page_bound_args *next;
 };
 
 struct kvl_group_reduce_args {

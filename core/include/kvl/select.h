@@ -109,6 +109,11 @@ struct kvl_keep;
 KVL_API int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_t last);
 /* Keeps n ascending, unique, live positions. */
 KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, int32_t n);
+/* Keeps the k best of the first n live tokens by score [n], ties to the lower position; once per kv head, and not
+ * beside kvl_keep_tokens.  A hook that looks at nothing (KVL_CAP_ASYNC) is not waited for: the lane is cut when the
+ * step's results are there. */
+KVL_API int kvl_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int32_t n,
+                         int32_t k);
 
 /* In evict: of the n live tokens of every lane of a layer, which hold as many, the newest `recent` and the k best of
  * the others stay (ties: the lower position).  score [lists of scope][n], of KVL_SCOPE_LAYER (one list for all heads)

@@ -14,9 +14,13 @@
 #include <assert.h>
 #include <omp.h>
 
-/* All products of a call: they share x, so that it is packed once, and one team. */
+enum { GEMV_CHAIN = 8 };
+
+/* All products of a call, without what is made of them: they share x, so that it is packed once, and one team. */
 struct gemv_plan {
-    const struct kvl_gemv_args *a;
+    struct kvl_gemv_args plain[GEMV_CHAIN];
+    const struct kvl_gemv_args *a; /* the first one */
+    size_t aside;                  /* floats of products that do not go to y at once */
     const struct kvl_kern *kern;
     int threads;
     int32_t step;         /* rows of W per item */
@@ -54,17 +58,79 @@ static bool gemv_wants(struct gemv_plan *p)
     return x_int16;
 }
 
-/* Integers of x, where they are wanted, and scratch. */
-static int gemv_pack(struct gemv_plan *p)
+/* One more product. */
+static void gemv_plain(struct gemv_plan *p, int32_t *n, const struct kvl_gemv_args *of,
+                       const struct kvl_weight *w)
+{
+    assert(*n < GEMV_CHAIN);
+    p->plain[*n] = (struct kvl_gemv_args){ .y = of->y, .x = of->x, .w = w, .n = of->n };
+    if (*n > 0) p->plain[*n - 1].next = &p->plain[*n];
+    ++*n;
+}
+
+static size_t gemv_floats(const struct kvl_gemv_args *a)
+{
+    return (size_t)a->n * (size_t)a->w->n_rows;
+}
+
+static void gemv_list(struct gemv_plan *p, const struct kvl_gemv_args *a)
+{
+    int32_t n = 0;
+    for (; a; a = a->next) {
+        gemv_plain(p, &n, a, a->w);
+        if (a->up) gemv_plain(p, &n, a, a->up);
+        p->aside += (a->up && a->add ? 2 : a->up || a->add ? 1 : 0) * gemv_floats(a);
+    }
+    p->a = p->plain;
+}
+
+/* Where products go that are added to y, and those of `up`. */
+static void gemv_aside(struct gemv_plan *p, const struct kvl_gemv_args *a, float *at)
+{
+    for (struct kvl_gemv_args *q = p->plain; a; a = a->next, q++) {
+        if (a->add) {
+            q->y = at;
+            at += gemv_floats(a);
+        }
+        if (!a->up) continue;
+        (++q)->y = at;
+        at += gemv_floats(a);
+    }
+}
+
+static void gemv_bias(const struct kvl_gemv_args *a, float *y, const float *bias)
+{
+    size_t row = (size_t)a->w->n_rows;
+    for (size_t i = 0; bias && i < (size_t)a->n; i++) kvl_kern()->add(y + i * row, bias, row);
+}
+
+/* What is made of the products. */
+static int gemv_make(const struct gemv_plan *p, const struct kvl_gemv_args *a)
+{
+    for (const struct kvl_gemv_args *q = p->plain; a; a = a->next, q++) {
+        float *y = q->y;
+        gemv_bias(a, y, a->bias);
+        if (a->up) {
+            gemv_bias(a, (++q)->y, a->up_bias);
+            KVL_TRY(kvl_cpu_glu(&(struct kvl_glu_args){
+                .y = y, .gate = y, .up = q->y, .n = gemv_floats(a), .act = a->act }));
+        }
+        if (a->add) kvl_kern()->add(a->y, y, gemv_floats(a));
+    }
+    return KVL_OK;
+}
+
+/* Integers of x, where they are wanted, and scratch: of threads, then what lies aside. */
+static int gemv_pack(struct gemv_plan *p, const struct kvl_gemv_args *made)
 {
     const struct kvl_gemv_args *a = p->a;
     size_t n = gemv_wants(p) ? (size_t)a->n : 0, n_blocks = (size_t)a->w->n_cols / 32;
-    if (n == 0 && p->thread_floats == 0) return KVL_OK;
+    size_t threads = (size_t)p->threads * p->thread_floats;
+    if (n == 0 && p->thread_floats == 0 && p->aside == 0) return KVL_OK;
     size_t head = round_up(n * sizeof *p->x), q = n_blocks * 32 * sizeof *p->x->q;
     size_t start = n_blocks * sizeof *p->x->start, scales = n_blocks * 7 * sizeof(float);
     size_t row = round_up(q + start + scales);
-    uint8_t *at =
-        kvl_cpu_scratch(head + n * row + (size_t)p->threads * p->thread_floats * sizeof(float));
+    uint8_t *at = kvl_cpu_scratch(head + n * row + (threads + p->aside) * sizeof(float));
     if (!at) return KVL_ENOMEM;
     if (n > 0) p->x = (struct kvl_gemv_x *)(void *)at;
     at += head;
@@ -79,6 +145,7 @@ static int gemv_pack(struct gemv_plan *p)
         p->kern->gemv_pack(x, a->x + i * (size_t)a->w->n_cols, (int32_t)n_blocks);
     }
     if (p->thread_floats > 0) p->scratch = (float *)(void *)at;
+    gemv_aside(p, made, (float *)(void *)at + threads);
     return KVL_OK;
 }
 
@@ -95,18 +162,19 @@ static void gemv_run(const struct gemv_plan *p, int32_t i)
 
 int kvl_cpu_gemv(const struct kvl_gemv_args *a)
 {
-    struct gemv_plan p = { .a = a, .kern = kvl_kern() };
-    int64_t n_rows = gemv_rows(a);
+    struct gemv_plan p = { .kern = kvl_kern() };
+    gemv_list(&p, a);
+    int64_t n_rows = gemv_rows(p.a);
     int32_t n_items = 0;
     p.threads = kvl_team((double)a->n * (double)n_rows * a->w->n_cols / 16);
     p.step = (int32_t)(n_rows / (p.threads * 4) + 3) / 4 * 4; /* whole groups of 4 rows */
     p.step = KVL_MAX(p.step, 4);
-    KVL_TRY(gemv_pack(&p));
-    for (const struct kvl_gemv_args *q = a; q; q = q->next) {
+    KVL_TRY(gemv_pack(&p, a));
+    for (const struct kvl_gemv_args *q = p.a; q; q = q->next) {
         assert(q->n == a->n && q->x == a->x && q->w->n_cols == a->w->n_cols);
         n_items += gemv_items(&p, q);
     }
 #pragma omp parallel for schedule(dynamic) num_threads(p.threads) if (p.threads > 1)
     for (int32_t i = 0; i < n_items; i++) gemv_run(&p, i);
-    return KVL_OK;
+    return gemv_make(&p, a);
 }

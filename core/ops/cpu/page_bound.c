@@ -86,7 +86,7 @@ static void bound_item(const struct bound *b, int32_t kv, int32_t p0)
         }
 }
 
-int kvl_cpu_page_bound(const struct kvl_page_bound_args *a)
+static int bound_lists(const struct kvl_page_bound_args *a)
 {
     struct bound b = { .a = a, .kern = kvl_kern(), .group = a->n_heads / a->n_kv_heads };
     bool each = a->reduce == KVL_REDUCE_NONE || a->reduce == KVL_REDUCE_MAX;
@@ -106,4 +106,11 @@ int kvl_cpu_page_bound(const struct kvl_page_bound_args *a)
     for (int32_t i = 0; i < steps * a->n_kv_heads; i++)
         bound_item(&b, i / steps, i % steps * BOUND_PAGES_STEP);
     return KVL_OK;
+}
+
+int kvl_cpu_page_bound(const struct kvl_page_bound_args *a)
+{
+    int rc = KVL_OK;
+    for (; a && rc == KVL_OK; a = a->next) rc = bound_lists(a);
+    return rc;
 }

@@ -17,11 +17,13 @@ static void rope_token(const struct kvl_rope_args *a, const struct kvl_rope_tabl
 
 int kvl_cpu_rope(const struct kvl_rope_args *a)
 {
-    int threads = kvl_team((double)a->n * a->n_heads * a->head_dim * 0.3);
     assert(a->rope->n_rot % 2 == 0 && a->rope->n_rot <= a->head_dim && a->head_dim <= MAX_HEAD_DIM);
     const struct kvl_rope_table *table = kvl_rope_prepare(a->rope, a->pos, a->n);
     if (!table) return KVL_ENOMEM;
+    for (; a; a = a->next) {
+        int threads = kvl_team((double)a->n * a->n_heads * a->head_dim * 0.3);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int32_t i = 0; i < a->n; i++) rope_token(a, table, i);
+        for (int32_t i = 0; i < a->n; i++) rope_token(a, table, i);
+    }
     return KVL_OK;
 }

@@ -129,6 +129,7 @@ void *kvl_cuda_out_bytes(struct kvl_cuda_call *c, void *p, size_t bytes, bool ke
     void *device = kvl_cuda_find(p, bytes, &place);
     if (device) {
         assert(place != KVL_PLACE_HOST); /* mirrors are read */
+        if (place == KVL_PLACE_PINNED) kvl_cuda_rt.traffic.d2h_bytes += (int64_t)bytes;
         return device;
     }
     assert(c->n_out < KVL_CUDA_STAGED);

@@ -6,16 +6,20 @@
  *
  * Limit: the bytes of W over the memory's bandwidth.  Not timed yet.  x stays float here, which the CPU rounds
  * to 16 bits for quantised weights: converting a byte costs less than loading it. */
+#include "glu.cuh"
 #include "wtype.cuh"
 
 /* Of one launch: the products of a chain that have one type. */
 enum { GEMV_WARPS = 8, GEMV_THREADS = GEMV_WARPS * KVL_WARP, GEMV_MATRICES = 4, GEMV_MAX_ROWS = 8 };
 
 struct gemv_matrix {
-    const uint8_t *w;
+    const uint8_t *w, *up; /* up: of GATED */
     float *y;
-    size_t row_bytes;
+    const float *bias, *up_bias; /* NULL: none */
+    size_t row_bytes, up_bytes;
     int32_t n_rows, block0; /* its first block */
+    enum kvl_act act;
+    bool add;
 };
 
 struct gemv_in {
@@ -91,18 +95,45 @@ static __device__ inline void gemv_walk(float (*sum)[N], const uint8_t *const *r
         }
 }
 
-template <int TYPE, bool WIDE, int N, int R>
+static __device__ inline float gemv_act(enum kvl_act act, float g, float u)
+{
+    switch (act) {
+    case KVL_ACT_SILU: return glu_one<KVL_ACT_SILU>(g, u);
+    case KVL_ACT_GELU_TANH: return glu_one<KVL_ACT_GELU_TANH>(g, u);
+    case KVL_ACT_GELU: return glu_one<KVL_ACT_GELU>(g, u);
+    case KVL_ACT_RELU: return glu_one<KVL_ACT_RELU>(g, u);
+    case KVL_ACT_SWISH_CLAMPED: return glu_one<KVL_ACT_SWISH_CLAMPED>(g, u);
+    }
+    return g;
+}
+
+static __device__ inline float gemv_biased(const float *bias, int32_t row, float sum)
+{
+    return bias ? sum + bias[row] : sum;
+}
+
+/* Element `row` of y's row i becomes what is made of a sum. */
+static __device__ inline void gemv_put(const gemv_matrix *m, int32_t i, int32_t row, float sum)
+{
+    float *y = m->y + (size_t)i * (size_t)m->n_rows + (size_t)row;
+    *y = m->add ? *y + sum : sum;
+}
+
+/* R sums of a warp, of neighbouring rows of W; GATED: of one row of each of two matrices, R = 2. */
+template <int TYPE, bool WIDE, int N, int R, bool GATED>
 static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a)
 {
+    constexpr int OUT = GATED ? 1 : R; /* elements of y */
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP, m = 0;
     while (m + 1 < a.n_matrices && (int32_t)blockIdx.x >= a.matrix[m + 1].block0) m++;
-    int32_t row0 = (((int32_t)blockIdx.x - a.matrix[m].block0) * GEMV_WARPS + warp) * R;
+    int32_t row0 = (((int32_t)blockIdx.x - a.matrix[m].block0) * GEMV_WARPS + warp) * OUT;
     int32_t n_rows = a.matrix[m].n_rows, n_pieces = (a.n_cols + KVL_PIECE - 1) / KVL_PIECE;
     const uint8_t *row[R];
     float sum[R][N], w[R][KVL_PIECE];
     for (int r = 0; r < R; r++) {
-        int32_t at = row0 + r < n_rows ? row0 + r : n_rows - 1;
-        row[r] = a.matrix[m].w + (size_t)at * a.matrix[m].row_bytes;
+        int32_t own = GATED ? row0 : row0 + r, at = own < n_rows ? own : n_rows - 1;
+        row[r] = GATED && r == 1 ? a.matrix[m].up + (size_t)at * a.matrix[m].up_bytes
+                                 : a.matrix[m].w + (size_t)at * a.matrix[m].row_bytes;
         for (int i = 0; i < N; i++) sum[r][i] = 0;
     }
     if (row0 >= n_rows) n_pieces = 0;
@@ -116,11 +147,14 @@ static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a
             gemv_step<TYPE, WIDE, N, R>(sum, w, &a, piece);
         }
     }
-    for (int r = 0; r < R; r++)
+    const gemv_matrix *of = &a.matrix[m];
+    for (int r = 0; r < OUT; r++)
         for (int i = 0; i < N; i++) {
-            float total = kvl_warp_sum(sum[r][i]);
-            if (lane == 0 && row0 + r < n_rows && i < a.n)
-                a.matrix[m].y[(size_t)i * (size_t)n_rows + (size_t)(row0 + r)] = total;
+            float total = kvl_warp_sum(sum[r][i]), other = GATED ? kvl_warp_sum(sum[R - 1][i]) : 0;
+            if (lane > 0 || row0 + r >= n_rows || i >= a.n) continue;
+            total = gemv_biased(of->bias, row0 + r, total);
+            if (GATED) total = gemv_act(of->act, total, gemv_biased(of->up_bias, row0, other));
+            gemv_put(of, i, row0 + r, total);
         }
 }
 
@@ -130,14 +164,14 @@ static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a
  * of, with less than four blocks each. */
 enum { GEMV_MANY_ROWS = 132 * 4 * 2 * GEMV_WARPS };
 
-template <int TYPE, bool WIDE, int N, int R> static void gemv_start(gemv_in *in)
+template <int TYPE, bool WIDE, int N, int R, bool GATED> static void gemv_start(gemv_in *in)
 {
     int32_t n_blocks = 0;
     for (int32_t i = 0; i < in->n_matrices; i++) {
         in->matrix[i].block0 = n_blocks;
-        n_blocks += kvl_ceil_div(in->matrix[i].n_rows, GEMV_WARPS * R);
+        n_blocks += kvl_ceil_div(in->matrix[i].n_rows, GEMV_WARPS * (GATED ? 1 : R));
     }
-    KVL_LAUNCH((gemv_rows<TYPE, WIDE, N, R>), (unsigned)n_blocks, GEMV_THREADS, 0, *in);
+    KVL_LAUNCH((gemv_rows<TYPE, WIDE, N, R, GATED>), (unsigned)n_blocks, GEMV_THREADS, 0, *in);
 }
 
 template <int TYPE> static void gemv_launch(gemv_in *in, bool wide)
@@ -146,21 +180,34 @@ template <int TYPE> static void gemv_launch(gemv_in *in, bool wide)
     int64_t n_rows = 0;
     for (int32_t i = 0; i < in->n_matrices; i++) n_rows += in->matrix[i].n_rows;
     if (!(FAST && wide) && in->n == 1)
-        gemv_start<TYPE, false, 1, 1>(in);
+        gemv_start<TYPE, false, 1, 1, false>(in);
     else if (!(FAST && wide))
-        gemv_start<TYPE, false, 8, 1>(in);
+        gemv_start<TYPE, false, 8, 1, false>(in);
     else if (in->n == 1 && n_rows < GEMV_MANY_ROWS)
-        gemv_start<TYPE, FAST, 1, 1>(in);
+        gemv_start<TYPE, FAST, 1, 1, false>(in);
     else if (in->n == 1)
-        gemv_start<TYPE, FAST, 1, FAST ? 2 : 1>(in);
+        gemv_start<TYPE, FAST, 1, FAST ? 2 : 1, false>(in);
     else if (in->n <= 4)
-        gemv_start<TYPE, FAST, FAST ? 4 : 8, FAST ? 2 : 1>(in);
+        gemv_start<TYPE, FAST, FAST ? 4 : 8, FAST ? 2 : 1, false>(in);
     else
-        gemv_start<TYPE, FAST, 8, FAST ? 2 : 1>(in);
+        gemv_start<TYPE, FAST, 8, FAST ? 2 : 1, false>(in);
+}
+
+/* The two products of a gated MLP at once; of types in words, all WIDE. */
+template <int TYPE> static void gemv_gated(gemv_in *in)
+{
+    if constexpr (kvl_wtype_is<TYPE>::fast) {
+        if (in->n == 1)
+            gemv_start<TYPE, true, 1, 2, true>(in);
+        else if (in->n <= 4)
+            gemv_start<TYPE, true, 4, 2, true>(in);
+        else
+            gemv_start<TYPE, true, 8, 2, true>(in);
+    }
 }
 
 /* All rows of x, eight at a time. */
-static void gemv_all(const gemv_in *all, enum kvl_wtype type, bool wide)
+static void gemv_all(const gemv_in *all, enum kvl_wtype type, bool wide, bool gated)
 {
     for (int32_t i = 0; i < all->n; i += GEMV_MAX_ROWS) {
         gemv_in in = *all;
@@ -168,30 +215,94 @@ static void gemv_all(const gemv_in *all, enum kvl_wtype type, bool wide)
         in.x = all->x + (size_t)i * (size_t)all->n_cols;
         for (int32_t m = 0; m < in.n_matrices; m++)
             in.matrix[m].y += (size_t)i * (size_t)in.matrix[m].n_rows;
-        kvl_wtype_dispatch(type, [&](auto t) { gemv_launch<decltype(t)::value>(&in, wide); });
+        kvl_wtype_dispatch(type, [&](auto t) {
+            if (gated)
+                gemv_gated<decltype(t)::value>(&in);
+            else
+                gemv_launch<decltype(t)::value>(&in, wide);
+        });
     }
 }
 
 /* ---- entry ----------------------------------------------------------------------------------------- */
 
-/* The products from `a` on that one launch takes: of one type, all WIDE or none; the one after them. */
+static bool gemv_is_fast(enum kvl_wtype type)
+{
+    bool fast = false;
+    kvl_wtype_dispatch(type, [&](auto t) { fast = decltype(t)::fast; });
+    return fast;
+}
+
+static void gemv_matrix_of(struct kvl_cuda_call *c, const struct kvl_gemv_args *a,
+                           const struct kvl_weight *w, const void *data, gemv_matrix *m)
+{
+    size_t n = (size_t)a->n * (size_t)w->n_rows;
+    *m = {};
+    m->w = static_cast<const uint8_t *>(data);
+    m->row_bytes = w->row_bytes;
+    m->n_rows = w->n_rows;
+    m->bias = kvl_cuda_in(c, a->bias, (size_t)w->n_rows);
+    m->add = a->add;
+    m->y = a->add ? kvl_cuda_inout(c, a->y, n) : kvl_cuda_out(c, a->y, n);
+}
+
+/* The products from `a` on that one launch takes: of one type, all WIDE or none, with nothing to be gated by; the one
+ * after them. */
 static const struct kvl_gemv_args *gemv_take(struct kvl_cuda_call *c, const struct kvl_gemv_args *a,
                                              gemv_in *in, bool *wide)
 {
     enum kvl_wtype type = a->w->type;
-    for (in->n_matrices = 0; a && in->n_matrices < GEMV_MATRICES && a->w->type == type;
+    for (in->n_matrices = 0; a && in->n_matrices < GEMV_MATRICES && a->w->type == type && !a->up;
          a = a->next) {
         const void *w = kvl_cuda_in_bytes(c, a->w->data, kvl_weight_bytes(a->w));
         bool this_wide = kvl_wide_rows(a->w, w) && kvl_wide_floats(in->x, in->n_cols);
         if (in->n_matrices > 0 && this_wide != *wide) break;
         *wide = this_wide;
-        gemv_matrix *m = &in->matrix[in->n_matrices++];
-        m->w = static_cast<const uint8_t *>(w);
-        m->y = kvl_cuda_out(c, a->y, (size_t)a->n * (size_t)a->w->n_rows);
-        m->row_bytes = a->w->row_bytes;
-        m->n_rows = a->w->n_rows;
+        gemv_matrix_of(c, a, a->w, w, &in->matrix[in->n_matrices++]);
     }
     return a;
+}
+
+/* Where one kernel does not take both: the products apart, then glu. */
+static void gemv_apart(struct kvl_cuda_call *c, const struct kvl_gemv_args *a, gemv_in *in,
+                       const void *up)
+{
+    size_t n = (size_t)a->n * (size_t)a->w->n_rows;
+    gemv_matrix *m = &in->matrix[0], made = *m;
+    float *gate = kvl_cuda_temp<float>(c, n), *other = kvl_cuda_temp<float>(c, n);
+    if (c->rc != KVL_OK) return;
+    m->y = gate;
+    m->add = false;
+    gemv_all(in, a->w->type, kvl_wide_rows(a->w, m->w) && kvl_wide_floats(in->x, in->n_cols),
+             false);
+    m->w = static_cast<const uint8_t *>(up);
+    m->row_bytes = a->up->row_bytes;
+    m->y = other;
+    m->bias = made.up_bias;
+    gemv_all(in, a->up->type, kvl_wide_rows(a->up, up) && kvl_wide_floats(in->x, in->n_cols),
+             false);
+    kvl_cuda_glu_launch(made.add ? gate : made.y, gate, other, n, a->act);
+    if (made.add) kvl_cuda_add_launch(made.y, gate, n, NULL);
+}
+
+static void gemv_both(struct kvl_cuda_call *c, const struct kvl_gemv_args *a, gemv_in *in)
+{
+    const void *w = kvl_cuda_in_bytes(c, a->w->data, kvl_weight_bytes(a->w));
+    const void *up = kvl_cuda_in_bytes(c, a->up->data, kvl_weight_bytes(a->up));
+    gemv_matrix *m = &in->matrix[0];
+    in->n_matrices = 1;
+    gemv_matrix_of(c, a, a->w, w, m);
+    m->up = static_cast<const uint8_t *>(up);
+    m->up_bytes = a->up->row_bytes;
+    m->up_bias = kvl_cuda_in(c, a->up_bias, (size_t)a->up->n_rows);
+    m->act = a->act;
+    if (c->rc != KVL_OK) return;
+    bool wide = kvl_wide_rows(a->w, w) && kvl_wide_rows(a->up, up);
+    if (wide && gemv_is_fast(a->w->type) && a->up->type == a->w->type &&
+        kvl_wide_floats(in->x, in->n_cols))
+        gemv_all(in, a->w->type, true, true);
+    else
+        gemv_apart(c, a, in, up);
 }
 
 int kvl_cuda_gemv(const struct kvl_gemv_args *a)
@@ -208,8 +319,13 @@ int kvl_cuda_gemv(const struct kvl_gemv_args *a)
     while (a && c.rc == KVL_OK) {
         enum kvl_wtype type = a->w->type;
         bool wide = false;
+        if (a->up) {
+            gemv_both(&c, a, &in);
+            a = a->next;
+            continue;
+        }
         a = gemv_take(&c, a, &in, &wide);
-        if (c.rc == KVL_OK) gemv_all(&in, type, wide);
+        if (c.rc == KVL_OK) gemv_all(&in, type, wide, false);
     }
     return kvl_cuda_end(&c);
 }

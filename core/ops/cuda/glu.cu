@@ -1,22 +1,6 @@
 /* Four neighbouring elements a thread.  Limit: 12 bytes an element. */
+#include "glu.cuh"
 #include "rows.cuh"
-
-/* tanh of GELU as a sigmoid: 1 + tanh(u) = 2 / (1 + exp(-2 u)). */
-template <int ACT> static __device__ inline float glu_act(float g)
-{
-    if (ACT == KVL_ACT_GELU_TANH)
-        return g / (1.0f + expf(-1.5957691216f * (g + 0.044715f * g * g * g)));
-    if (ACT == KVL_ACT_GELU) return 0.5f * g * (1.0f + erff(g * 0.70710678f));
-    if (ACT == KVL_ACT_RELU) return g > 0 ? g : 0;
-    if (ACT == KVL_ACT_SWISH_CLAMPED) return g / (1.0f + expf(-1.702f * g));
-    return g / (1.0f + expf(-g));
-}
-
-template <int ACT> static __device__ inline float glu_one(float g, float u)
-{
-    if (ACT != KVL_ACT_SWISH_CLAMPED) return glu_act<ACT>(g) * u;
-    return glu_act<ACT>(fminf(g, 7.0f)) * (fminf(fmaxf(u, -7.0f), 7.0f) + 1.0f);
-}
 
 template <bool WIDE, int ACT>
 static __global__ void __launch_bounds__(KVL_LINEAR_THREADS)
@@ -33,13 +17,24 @@ static __global__ void __launch_bounds__(KVL_LINEAR_THREADS)
 
 /* ---- launch ---------------------------------------------------------------------------------------- */
 
-template <int ACT> static void glu_launch(float *y, const float *gate, const float *up, size_t n)
+template <int ACT> static void glu_start(float *y, const float *gate, const float *up, size_t n)
 {
     unsigned blocks = kvl_linear_blocks((n + 3) / 4);
     if (kvl_aligned16(y) && kvl_aligned16(gate) && kvl_aligned16(up))
         KVL_LAUNCH((glu_fours<true, ACT>), blocks, KVL_LINEAR_THREADS, 0, y, gate, up, n);
     else
         KVL_LAUNCH((glu_fours<false, ACT>), blocks, KVL_LINEAR_THREADS, 0, y, gate, up, n);
+}
+
+void kvl_cuda_glu_launch(float *y, const float *gate, const float *up, size_t n, enum kvl_act act)
+{
+    switch (act) {
+    case KVL_ACT_SILU: glu_start<KVL_ACT_SILU>(y, gate, up, n); break;
+    case KVL_ACT_GELU_TANH: glu_start<KVL_ACT_GELU_TANH>(y, gate, up, n); break;
+    case KVL_ACT_GELU: glu_start<KVL_ACT_GELU>(y, gate, up, n); break;
+    case KVL_ACT_RELU: glu_start<KVL_ACT_RELU>(y, gate, up, n); break;
+    case KVL_ACT_SWISH_CLAMPED: glu_start<KVL_ACT_SWISH_CLAMPED>(y, gate, up, n); break;
+    }
 }
 
 /* ---- entry ----------------------------------------------------------------------------------------- */
@@ -53,13 +48,6 @@ int kvl_cuda_glu(const struct kvl_glu_args *a)
     const float *gate = kvl_cuda_in(&c, a->gate, a->n);
     const float *up = a->up ? kvl_cuda_in(&c, a->up, a->n) : NULL;
     float *y = kvl_cuda_out(&c, a->y, a->n);
-    if (c.rc != KVL_OK) return kvl_cuda_end(&c);
-    switch (a->act) {
-    case KVL_ACT_SILU: glu_launch<KVL_ACT_SILU>(y, gate, up, a->n); break;
-    case KVL_ACT_GELU_TANH: glu_launch<KVL_ACT_GELU_TANH>(y, gate, up, a->n); break;
-    case KVL_ACT_GELU: glu_launch<KVL_ACT_GELU>(y, gate, up, a->n); break;
-    case KVL_ACT_RELU: glu_launch<KVL_ACT_RELU>(y, gate, up, a->n); break;
-    case KVL_ACT_SWISH_CLAMPED: glu_launch<KVL_ACT_SWISH_CLAMPED>(y, gate, up, a->n); break;
-    }
+    if (c.rc == KVL_OK) kvl_cuda_glu_launch(y, gate, up, a->n, a->act);
     return kvl_cuda_end(&c);
 }

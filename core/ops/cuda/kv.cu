@@ -144,24 +144,28 @@ static __global__ void __launch_bounds__(KV_THREADS)
 }
 
 template <class T>
-static __global__ void __launch_bounds__(KV_ROUND_THREADS) kv_round_kernel(float *v, size_t n)
+static __global__ void __launch_bounds__(KV_ROUND_THREADS)
+    kv_round_kernel(float *k, float *v, size_t n)
 {
+    float *of = blockIdx.y == 0 ? k : v;
     size_t step = (size_t)gridDim.x * KV_ROUND_THREADS;
     for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
         T x;
-        kv_store(&x, v[i]);
-        v[i] = kv_load(x);
+        kv_store(&x, of[i]);
+        of[i] = kv_load(x);
     }
 }
 
 /* n: blocks */
-static __global__ void __launch_bounds__(KV_ROUND_THREADS) kv_round_blocks(float *v, size_t n)
+static __global__ void __launch_bounds__(KV_ROUND_THREADS)
+    kv_round_blocks(float *k, float *v, size_t n)
 {
+    float *of = blockIdx.y == 0 ? k : v;
     size_t step = (size_t)gridDim.x * KV_ROUND_THREADS;
     for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
         uint8_t block[KVL_KV_BLOCK_BYTES];
-        kvl_q8_0_put(block, v + i * KVL_KV_BLOCK);
-        kvl_q8_0_get(v + i * KVL_KV_BLOCK, block);
+        kvl_q8_0_put(block, of + i * KVL_KV_BLOCK);
+        kvl_q8_0_get(of + i * KVL_KV_BLOCK, block);
     }
 }
 
@@ -328,19 +332,21 @@ int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a)
     return kvl_cuda_check(cudaGetLastError(), "starting a gather");
 }
 
-int kvl_cuda_kv_round(enum kvl_kv_type type, float *v, size_t n)
+int kvl_cuda_kv_round(enum kvl_kv_type type, float *k, float *v, size_t n)
 {
     struct kvl_cuda_call c;
     if (n == 0 || type == KVL_KV_F32) return KVL_OK;
     kvl_cuda_begin(&c);
+    k = kvl_cuda_inout(&c, k, n);
     v = kvl_cuda_inout(&c, v, n);
     unsigned blocks =
         (unsigned)KVL_MIN((n + KV_ROUND_THREADS - 1) / KV_ROUND_THREADS, (size_t)KV_ROUND_BLOCKS);
+    dim3 grid(blocks, v ? 2 : 1);
     if (c.rc == KVL_OK && type == KVL_KV_F16)
-        KVL_LAUNCH((kv_round_kernel<__half>), blocks, KV_ROUND_THREADS, 0, v, n);
+        KVL_LAUNCH((kv_round_kernel<__half>), grid, KV_ROUND_THREADS, 0, k, v, n);
     if (c.rc == KVL_OK && type == KVL_KV_BF16)
-        KVL_LAUNCH((kv_round_kernel<__nv_bfloat16>), blocks, KV_ROUND_THREADS, 0, v, n);
+        KVL_LAUNCH((kv_round_kernel<__nv_bfloat16>), grid, KV_ROUND_THREADS, 0, k, v, n);
     if (c.rc == KVL_OK && type == KVL_KV_Q8_0)
-        KVL_LAUNCH(kv_round_blocks, blocks, KV_ROUND_THREADS, 0, v, n / KVL_KV_BLOCK);
+        KVL_LAUNCH(kv_round_blocks, grid, KV_ROUND_THREADS, 0, k, v, n / KVL_KV_BLOCK);
     return kvl_cuda_end(&c);
 }

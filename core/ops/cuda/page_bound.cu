@@ -21,8 +21,18 @@ enum {
     BOUND_SHARED = 48 << 10,
 };
 
+/* Pages that lie together, as a table has them (kvl_meta_rows). */
+struct bound_piece {
+    const void *minmax;
+    float *bound;
+    size_t head_stride;
+    int32_t n_pages;
+};
+
 struct bound {
-    struct kvl_page_bound_args a;
+    struct kvl_page_bound_args a; /* what all pieces share */
+    struct bound_piece piece[2];
+    int32_t tiles0;     /* of piece 0 */
     int32_t group, n_q; /* query heads per kv head, and how many queries are scored for them */
     int32_t n_parts;    /* n_q in whole tiles */
     int32_t n_at_once;  /* of these in shared memory */
@@ -58,16 +68,16 @@ static __device__ inline void bound_split(const struct bound *b, int32_t kv, int
 
 /* Adds eight channels of four pages to their sums with Q queries. */
 template <class T, int Q>
-static __device__ inline void bound_channels(const struct bound *b, const T *rows, int32_t page,
-                                             int32_t step, int32_t c, const float *parts,
-                                             float sum[Q][BOUND_PAGES])
+static __device__ inline void bound_channels(const struct bound *b, const struct bound_piece *of,
+                                             const T *rows, int32_t page, int32_t step, int32_t c,
+                                             const float *parts, float sum[Q][BOUND_PAGES])
 {
     float lo[BOUND_PAGES][KVL_OCTET], hi[BOUND_PAGES][KVL_OCTET];
     int32_t dim = b->a.head_dim, n = KVL_MIN(KVL_OCTET, dim - c);
 #pragma unroll
     for (int p = 0; p < BOUND_PAGES; p++) {
         int32_t at = page + p * step;
-        int32_t live = at < b->a.n_pages ? n : 0;
+        int32_t live = at < of->n_pages ? n : 0;
         const T *row = rows + (size_t)(live > 0 ? at : 0) * 2 * (size_t)dim + c;
         kvl_load_octet(lo[p], row, live, b->whole);
         kvl_load_octet(hi[p], row + dim, live, b->whole);
@@ -91,15 +101,15 @@ static __device__ inline void bound_channels(const struct bound *b, const T *row
 /* Four pages, `step` apart, with queries q0 .. q0 + Q - 1, of which `parts` are.  MAX: best [BOUND_PAGES] goes
  * from one tile of queries to the next. */
 template <class T, int Q>
-static __device__ inline void bound_pages(const struct bound *b, const T *rows, int32_t kv,
-                                          int32_t page, int32_t step, int32_t q0,
-                                          const float *parts, float *best)
+static __device__ inline void bound_pages(const struct bound *b, const struct bound_piece *of,
+                                          const T *rows, int32_t kv, int32_t page, int32_t step,
+                                          int32_t q0, const float *parts, float *best)
 {
     const struct kvl_page_bound_args *a = &b->a;
     int32_t lane = (int32_t)threadIdx.x % b->lanes;
     float sum[Q][BOUND_PAGES] = {};
     for (int32_t c = lane * KVL_OCTET; c < b->a.head_dim; c += b->lanes * KVL_OCTET)
-        bound_channels<T, Q>(b, rows, page, step, c, parts, sum);
+        bound_channels<T, Q>(b, of, rows, page, step, c, parts, sum);
 #pragma unroll
     for (int q = 0; q < Q; q++)
 #pragma unroll
@@ -109,18 +119,19 @@ static __device__ inline void bound_pages(const struct bound *b, const T *rows, 
             int32_t at = page + p * step, i = q0 + q;
             if (i < b->n_q && (i == 0 || x > best[p])) best[p] = x;
             bool write = a->reduce == KVL_REDUCE_NONE ? i < b->n_q : i == b->n_q - 1;
-            if (lane > 0 || at >= a->n_pages || !write) continue;
+            if (lane > 0 || at >= of->n_pages || !write) continue;
             int32_t list = a->reduce == KVL_REDUCE_NONE ? kv * b->group + i : kv;
             float y = a->reduce == KVL_REDUCE_MAX ? best[p] : x;
             if (a->reduce == KVL_REDUCE_MEAN) y /= (float)b->group;
-            a->bound[(size_t)list * a->bound_stride + (size_t)at] = y;
+            of->bound[(size_t)list * a->bound_stride + (size_t)at] = y;
         }
 }
 
 /* The same with all queries: `parts` has them already, if shared memory has room for them. */
 template <class T, int Q>
-static __device__ inline void bound_queries(const struct bound *b, const T *rows, int32_t kv,
-                                            int32_t page, int32_t step, float *parts)
+static __device__ inline void bound_queries(const struct bound *b, const struct bound_piece *of,
+                                            const T *rows, int32_t kv, int32_t page, int32_t step,
+                                            float *parts)
 {
     float best[BOUND_PAGES] = {};
     for (int32_t q1 = 0; q1 < b->n_q; q1 += b->n_at_once) {
@@ -131,22 +142,34 @@ static __device__ inline void bound_queries(const struct bound *b, const T *rows
             __syncthreads();
         }
         for (int32_t q0 = 0; q0 < n; q0 += Q)
-            bound_pages<T, Q>(b, rows, kv, page, step, q1 + q0,
+            bound_pages<T, Q>(b, of, rows, kv, page, step, q1 + q0,
                               parts + (size_t)q0 * 2 * (size_t)b->pad, best);
     }
 }
 
+/* A piece of the call's parameters, field by field: a struct that is chosen is copied to memory of every thread. */
+static __device__ inline struct bound_piece bound_piece_of(const struct bound *b, bool second)
+{
+    struct bound_piece of;
+    of.minmax = second ? b->piece[1].minmax : b->piece[0].minmax;
+    of.bound = second ? b->piece[1].bound : b->piece[0].bound;
+    of.head_stride = second ? b->piece[1].head_stride : b->piece[0].head_stride;
+    of.n_pages = second ? b->piece[1].n_pages : b->piece[0].n_pages;
+    return of;
+}
+
+/* grid (tiles of pages, kv heads, pieces) */
 template <class T, int Q> static __device__ inline void bound_block(const struct bound *b)
 {
     KVL_SHARED(float, parts);
     int32_t kv = (int32_t)blockIdx.y, per_step = BOUND_THREADS / b->lanes;
     int32_t tile = per_step * BOUND_PAGES, own = (int32_t)threadIdx.x / b->lanes;
-    const T *rows = static_cast<const T *>(b->a.minmax) + (size_t)kv * b->a.head_stride;
+    const struct bound_piece of = bound_piece_of(b, blockIdx.z > 0);
+    const T *rows = static_cast<const T *>(of.minmax) + (size_t)kv * of.head_stride;
     if (b->n_at_once == b->n_parts) bound_split(b, kv, 0, parts);
     __syncthreads();
-    for (int32_t p0 = (int32_t)blockIdx.x * tile; p0 < b->a.n_pages;
-         p0 += (int32_t)gridDim.x * tile)
-        bound_queries<T, Q>(b, rows, kv, p0 + own, per_step, parts);
+    for (int32_t p0 = (int32_t)blockIdx.x * tile; p0 < of.n_pages; p0 += (int32_t)gridDim.x * tile)
+        bound_queries<T, Q>(b, &of, rows, kv, p0 + own, per_step, parts);
 }
 
 template <class T>
@@ -164,9 +187,12 @@ static __global__ void __launch_bounds__(BOUND_THREADS) bound_single(struct boun
 /* Enough blocks to fill the device, no more, so that few split the same queries. */
 template <class T> static void bound_launch(const struct bound *b)
 {
-    int32_t tile = BOUND_THREADS / b->lanes * BOUND_PAGES, tiles = kvl_ceil_div(b->a.n_pages, tile);
+    int32_t pages = KVL_MAX(b->piece[0].n_pages, b->piece[1].n_pages);
+    int32_t tiles = kvl_ceil_div(pages, BOUND_THREADS / b->lanes * BOUND_PAGES);
     int32_t most = kvl_ceil_div(BOUND_BLOCKS, b->a.n_kv_heads);
-    dim3 grid((unsigned)KVL_MIN(tiles, most), (unsigned)b->a.n_kv_heads), block(BOUND_THREADS);
+    dim3 grid((unsigned)KVL_MIN(tiles, most), (unsigned)b->a.n_kv_heads,
+              b->piece[1].n_pages > 0 ? 2 : 1);
+    dim3 block(BOUND_THREADS);
     size_t bytes = (size_t)b->n_at_once * 2 * (size_t)b->pad * sizeof(float);
     if (b->n_q == 1)
         KVL_LAUNCH(bound_single<T>, grid, block, bytes, *b);
@@ -186,7 +212,9 @@ static void bound_run(struct bound *b)
     int32_t room = BOUND_SHARED / (2 * b->pad * (int32_t)sizeof(float));
     b->n_at_once = KVL_MIN(b->n_parts, KVL_MAX(room / BOUND_QUERIES * BOUND_QUERIES, 1));
     for (b->lanes = 1; b->lanes < octets && b->lanes < KVL_WARP;) b->lanes *= 2;
-    b->whole = a->head_dim % KVL_OCTET == 0 && kvl_rows_aligned(a->minmax, a->head_stride, elem);
+    b->whole = a->head_dim % KVL_OCTET == 0;
+    for (int i = 0; i < 2; i++)
+        b->whole = b->whole && kvl_rows_aligned(b->piece[i].minmax, b->piece[i].head_stride, elem);
     if (a->type == KVL_KV_F32)
         bound_launch<float>(b);
     else if (a->type == KVL_KV_F16)
@@ -195,22 +223,49 @@ static void bound_run(struct bound *b)
         bound_launch<__nv_bfloat16>(b);
 }
 
+/* The pages of `a` and of the next one; the one after them. */
+static const struct kvl_page_bound_args *bound_some(struct kvl_cuda_call *c, struct bound *b,
+                                                    const struct kvl_page_bound_args *a)
+{
+    size_t dim = (size_t)a->head_dim, kv = (size_t)a->n_kv_heads;
+    size_t elem = (size_t)kvl_kv_elem_bytes(a->type);
+    size_t lists = a->reduce == KVL_REDUCE_NONE ? (size_t)a->n_heads : kv, n = 0;
+    float *first = a->bound;
+    b->piece[0] = b->piece[1] = {};
+    for (int i = 0; i < 2 && a; a = a->next) {
+        size_t pages = (size_t)a->n_pages;
+        if (pages == 0) continue;
+        size_t bytes = ((kv - 1) * a->head_stride + pages * 2 * dim) * elem;
+        assert(a->bound >= first);
+        b->piece[i].minmax = kvl_cuda_in_bytes(c, a->minmax, bytes);
+        b->piece[i].bound = a->bound;
+        b->piece[i].head_stride = a->head_stride;
+        b->piece[i++].n_pages = a->n_pages;
+        n = (size_t)(a->bound - first) + (lists - 1) * b->a.bound_stride + pages;
+    }
+    /* Lists of both lie between each other: one piece of memory. */
+    float *there = kvl_cuda_inout(c, first, n);
+    for (int i = 0; i < 2 && there; i++)
+        if (b->piece[i].bound) b->piece[i].bound = there + (b->piece[i].bound - first);
+    if (c->rc == KVL_OK && b->piece[0].n_pages > 0) bound_run(b);
+    return a;
+}
+
 int kvl_cuda_page_bound(const struct kvl_page_bound_args *a)
 {
     struct kvl_cuda_call c;
-    struct bound b = { *a, a->n_heads / a->n_kv_heads, 0, 0, 0, 0, 0, false };
-    size_t dim = (size_t)a->head_dim, kv = (size_t)a->n_kv_heads, pages = (size_t)a->n_pages;
-    size_t elem = (size_t)kvl_kv_elem_bytes(a->type);
-    size_t lists = a->reduce == KVL_REDUCE_NONE ? (size_t)a->n_heads : kv;
+    struct bound b = {};
     assert(a->type <= KVL_KV_BF16 && a->head_dim <= 1024);
+    assert(!a->next || a->bound_stride > 0);
     if (a->reduce < KVL_REDUCE_NONE || a->reduce > KVL_REDUCE_MEAN_Q) return KVL_EINVAL;
-    if (a->n_pages == 0) return KVL_OK;
-    if (b.a.bound_stride == 0) b.a.bound_stride = pages;
+    b.a = *a;
+    b.a.minmax = NULL; /* a piece has its own */
+    b.a.bound = NULL;
+    b.a.next = NULL;
+    b.group = a->n_heads / a->n_kv_heads;
+    if (b.a.bound_stride == 0) b.a.bound_stride = (size_t)a->n_pages;
     kvl_cuda_begin(&c);
-    b.a.q = kvl_cuda_in(&c, a->q, (size_t)a->n_heads * dim);
-    b.a.minmax =
-        kvl_cuda_in_bytes(&c, a->minmax, ((kv - 1) * a->head_stride + pages * 2 * dim) * elem);
-    b.a.bound = kvl_cuda_inout(&c, a->bound, (lists - 1) * b.a.bound_stride + pages);
-    if (c.rc == KVL_OK) bound_run(&b);
+    b.a.q = kvl_cuda_in(&c, a->q, (size_t)a->n_heads * (size_t)a->head_dim);
+    while (a && c.rc == KVL_OK) a = bound_some(&c, &b, a);
     return kvl_cuda_end(&c);
 }

@@ -28,16 +28,47 @@ static void gemv_row(const struct kvl_gemv_args *a, int32_t i, double *x, float 
     }
 }
 
+/* y = w x, and nothing made of it. */
+static int gemv_plain(const struct kvl_gemv_args *a, const struct kvl_weight *w, float *y)
+{
+    const struct kvl_gemv_args plain = { .y = y, .x = a->x, .w = w, .n = a->n };
+    double *x = kvl_alloc((size_t)w->n_cols, sizeof *x);
+    float *row = kvl_alloc((size_t)w->n_cols, sizeof *row);
+    for (int32_t i = 0; x && row && i < a->n; i++) gemv_row(&plain, i, x, row);
+    bool ok = x && row;
+    kvl_free(x);
+    kvl_free(row);
+    return ok ? KVL_OK : KVL_ENOMEM;
+}
+
+static void gemv_bias(const struct kvl_gemv_args *a, float *y, const float *bias, size_t n)
+{
+    for (size_t i = 0; bias && i < n; i++) y[i] += bias[i % (size_t)a->w->n_rows];
+}
+
+/* p, u [n]: the product, and room. */
+static int gemv_made(const struct kvl_gemv_args *a, float *p, float *u, size_t n)
+{
+    KVL_TRY(gemv_plain(a, a->w, p));
+    gemv_bias(a, p, a->bias, n);
+    if (a->up) {
+        KVL_TRY(gemv_plain(a, a->up, u));
+        gemv_bias(a, u, a->up_bias, n);
+        KVL_TRY(kvl_ref_glu(
+            &(struct kvl_glu_args){ .y = p, .gate = p, .up = u, .n = n, .act = a->act }));
+    }
+    for (size_t i = 0; i < n; i++) a->y[i] = a->add ? a->y[i] + p[i] : p[i];
+    return KVL_OK;
+}
+
 int kvl_ref_gemv(const struct kvl_gemv_args *a)
 {
-    for (; a; a = a->next) {
-        double *x = kvl_alloc((size_t)a->w->n_cols, sizeof *x);
-        float *w = kvl_alloc((size_t)a->w->n_cols, sizeof *w);
-        for (int32_t i = 0; x && w && i < a->n; i++) gemv_row(a, i, x, w);
-        bool ok = x && w;
-        kvl_free(x);
-        kvl_free(w);
-        if (!ok) return KVL_ENOMEM;
+    int rc = KVL_OK;
+    for (; a && rc == KVL_OK; a = a->next) {
+        size_t n = (size_t)a->n * (size_t)a->w->n_rows;
+        float *p = kvl_alloc(2 * n + 1, sizeof *p);
+        rc = p ? gemv_made(a, p, p + n, n) : KVL_ENOMEM;
+        kvl_free(p);
     }
-    return KVL_OK;
+    return rc;
 }

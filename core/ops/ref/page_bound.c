@@ -32,7 +32,7 @@ static double bound_group(const struct kvl_page_bound_args *a, int32_t kv, int32
     return a->reduce == KVL_REDUCE_MEAN ? y / group : y;
 }
 
-int kvl_ref_page_bound(const struct kvl_page_bound_args *a)
+static int bound_lists(const struct kvl_page_bound_args *a)
 {
     int32_t group = a->n_heads / a->n_kv_heads;
     bool per_head = a->reduce == KVL_REDUCE_NONE;
@@ -44,4 +44,11 @@ int kvl_ref_page_bound(const struct kvl_page_bound_args *a)
             a->bound[(size_t)l * stride + (size_t)p] =
                 (float)(per_head ? bound_one(a, l / group, p, l, 1) : bound_group(a, l, p));
     return KVL_OK;
+}
+
+int kvl_ref_page_bound(const struct kvl_page_bound_args *a)
+{
+    int rc = KVL_OK;
+    for (; a && rc == KVL_OK; a = a->next) rc = bound_lists(a);
+    return rc;
 }
