@@ -111,6 +111,7 @@ static int expected_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
         .n_heads = group,
         .dim = dim,
         .scale = ctx->shape->scale }));
+    KVL_TRY(kvl_cap(ctx, room->logits, (size_t)group * (size_t)n));
     KVL_TRY(kvl_softmax(ctx, room->logits, group, n));
     KVL_TRY(kvl_layer_scores(ctx, room->logits, group, n, KVL_REDUCE_MEAN, score));
     if (!o->use_vnorm) return KVL_OK;

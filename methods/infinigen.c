@@ -181,7 +181,7 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
 
 /* ---- the guess --------------------------------------------------------------------------------------------- */
 
-/* score [n_heads][n]: A q^ . A k_i, not scaled. */
+/* score [n_heads][n]: A q^ . A k_i, scaled where the model caps logits. */
 static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n,
                             float *score)
 {
@@ -197,9 +197,13 @@ static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const flo
     for (int32_t h = 0; h < sh->n_heads; h++)
         KVL_TRY(
             kvl_table_product(ctx, &basis, h / sh->group, dim, q + h * dim, 1, part + h * o->r));
-    return kvl_table_scores(
-        ctx, &(struct kvl_table_scores){
-                 .table = o->keys, .layer = layer, .n_rows = n, .q = part, .score = score });
+    return kvl_table_scores(ctx,
+                            &(struct kvl_table_scores){ .table = o->keys,
+                                                        .layer = layer,
+                                                        .n_rows = n,
+                                                        .q = part,
+                                                        .score = score,
+                                                        .scale = sh->cap > 0 ? sh->scale : 0 });
 }
 
 /* What `layer` will read of the tokens before the current one, from input x of the layer before it. */
@@ -217,12 +221,13 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &count));
     of.layer = layer;
     KVL_TRY(infinigen_scores(ctx, layer, x, n, score));
-    KVL_TRY(ctx->ops->near_max(
-        &(struct kvl_near_max_args){ .x = score,
-                                     .count = count,
-                                     .n_rows = sh->n_heads,
-                                     .n = n,
-                                     .alpha = (float)(o->alpha / (double)sh->scale) }));
+    KVL_TRY(kvl_cap(ctx, score, (size_t)sh->n_heads * (size_t)n));
+    double unit = sh->cap > 0 ? 1 : (double)sh->scale;
+    KVL_TRY(ctx->ops->near_max(&(struct kvl_near_max_args){ .x = score,
+                                                            .count = count,
+                                                            .n_rows = sh->n_heads,
+                                                            .n = n,
+                                                            .alpha = (float)(o->alpha / unit) }));
     KVL_TRY(kvl_group_scores(ctx, score, n, KVL_REDUCE_MAX, best));
     struct kvl_scored scored = { .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = best };
     KVL_TRY(kvl_tap_scores(ctx, &of, &scored));

@@ -245,22 +245,30 @@ static double kt_dot(const float *a, const float *b, int32_t n)
     return sum;
 }
 
+/* Of one key, as the model has it. */
+static double kt_logit(const struct kvl_shape *shape, const float *q, const float *key)
+{
+    double logit = kt_dot(q, key, shape->head_dim) * (double)shape->scale;
+    double cap = (double)shape->cap;
+    return cap > 0 ? cap * tanh(logit / cap) : logit;
+}
+
 /* Adds its weights when it also sees the keys behind it; key: room for one.  The log-sum-exp of the causal
  * row follows from its largest weight. */
 static int kt_add_unmasked(const struct kvl_pctx *ctx, int32_t layer, const struct kt_row *r,
                            float *key, float *sum)
 {
     int32_t dim = ctx->shape->head_dim, n = ctx->context_tok - r->back, top = 0;
-    double total = 1, scale = (double)ctx->shape->scale;
+    double total = 1;
     for (int32_t t = 1; t < n; t++)
         if (r->probs[t] > r->probs[top]) top = t;
     KVL_TRY(kvl_read_key_span(ctx, layer, r->kv_head, top, 1, false, key));
-    double lse = kt_dot(r->q, key, dim) * scale - log((double)r->probs[top]);
+    double lse = kt_logit(ctx->shape, r->q, key) - log((double)r->probs[top]);
     for (int32_t i = 0; i < r->back; i++)
-        total += exp(kt_dot(r->q, r->ahead + i * dim, dim) * scale - lse);
+        total += exp(kt_logit(ctx->shape, r->q, r->ahead + i * dim) - lse);
     for (int32_t t = 0; t < n; t++) sum[t] += (float)((double)r->probs[t] / total);
     for (int32_t i = 0; i < r->back; i++)
-        sum[n + i] += (float)(exp(kt_dot(r->q, r->ahead + i * dim, dim) * scale - lse) / total);
+        sum[n + i] += (float)(exp(kt_logit(ctx->shape, r->q, r->ahead + i * dim) - lse) / total);
     return KVL_OK;
 }
 

@@ -213,6 +213,7 @@ static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                                                                   .q = q->q,
                                                                   .scale = ctx->shape->scale,
                                                                   .score = score }));
+    KVL_TRY(kvl_cap(ctx, score, (size_t)n_heads * (size_t)n));
     if (o->group == PQ_GROUP_SOFTMAX) KVL_TRY(kvl_softmax(ctx, score, n_heads, n));
     KVL_TRY(kvl_group_scores(ctx, score, n, KVL_REDUCE_SUM, sum));
     struct kvl_scored scored = {

@@ -287,6 +287,7 @@ static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
     s.scale = ctx->shape->scale;
     s.score = t->logit;
     KVL_TRY(kvl_table_scores(ctx, &s));
+    KVL_TRY(kvl_cap(ctx, t->logit, all));
     memcpy(weight, t->logit, all * sizeof *weight);
     KVL_TRY(kvl_softmax(ctx, weight, n_heads, n));
     return kvl_group_scores(ctx, weight, n, KVL_REDUCE_SUM, t->score);

@@ -284,6 +284,7 @@ static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float 
                                                             .n_kv_heads = sh->n_kv_heads,
                                                             .head_dim = sh->head_dim,
                                                             .scale = sh->scale }));
+    KVL_TRY(kvl_cap(ctx, score, (size_t)sh->n_heads * n));
     KVL_TRY(kvl_softmax(ctx, score, sh->n_heads, n_pages));
     return kvl_group_scores(ctx, score, n_pages, KVL_REDUCE_MEAN, *share);
 }

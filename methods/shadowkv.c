@@ -235,6 +235,7 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
                                                               .scale = sh->scale,
                                                               .gemm = true,
                                                               .score = weight }));
+    KVL_TRY(kvl_cap(ctx, weight, (size_t)sh->n_heads * (size_t)t->n));
     shadow_exclude(ctx, t, weight, sh->group);
     KVL_TRY(kvl_softmax(ctx, weight, sh->n_heads, t->n));
     KVL_TRY(kvl_group_scores(ctx, weight, t->n, KVL_REDUCE_MAX, t->score));

@@ -150,6 +150,22 @@ static void sparq_merge(const struct sparq_scores *s, const float *max, const fl
     }
 }
 
+/* Of a model that caps logits: scores, and what is known of them, anew. */
+static int sparq_cap(const struct kvl_pctx *ctx, struct sparq_scores *s)
+{
+    int32_t n_heads = ctx->shape->n_heads;
+    if (!(ctx->shape->cap > 0)) return KVL_OK;
+    KVL_TRY(kvl_cap(ctx, s->score, (size_t)n_heads * (size_t)s->n));
+    for (int32_t h = 0; h < n_heads; h++) {
+        const float *score = s->score + (size_t)h * (size_t)s->n;
+        s->max[h] = -INFINITY;
+        s->sum[h] = 0;
+        for (int32_t i = 0; i < s->n; i++) s->max[h] = fmaxf(s->max[h], score[i]);
+        for (int32_t i = 0; i < s->n; i++) s->sum[h] += expf(score[i] - s->max[h]);
+    }
+    return KVL_OK;
+}
+
 static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q,
                        struct sparq_scores *s)
 {
@@ -190,7 +206,7 @@ static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q
         KVL_TRY(ctx->ops->channel_scores(&args));
         sparq_merge(s, max, sum, sh->n_heads);
     }
-    return KVL_OK;
+    return sparq_cap(ctx, s);
 }
 
 /* ---- what is read ------------------------------------------------------------------------------ */

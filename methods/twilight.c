@@ -97,6 +97,7 @@ static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *ste
     KVL_TRY(kvl_scratch_get(ctx, (size_t)group * (size_t)n, &weight));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &list->pos));
     KVL_TRY(kvl_table_key4_logits(ctx, o->table, step, kv_head, q, pos, n, weight));
+    KVL_TRY(kvl_cap(ctx, weight, (size_t)group * (size_t)n));
     KVL_TRY(kvl_softmax(ctx, weight, group, n));
     KVL_TRY(kvl_top_p(ctx, weight, group, n, o->p, ctx->budget_tok, true, list->pos, &list->n));
     for (int32_t i = 0; i < list->n; i++) list->pos[i] = pos[list->pos[i]];

@@ -234,6 +234,9 @@ static inline void af_qkv(const struct af *m, int layer, double *out, const doub
     }
 }
 
+/* Is told every weight, if it is set. */
+static void (*af_keep)(int layer, int head, int pos, int key, double weight);
+
 /* Head h of token pos; qkv: rows of all tokens. */
 static inline void af_attend(const struct af *m, int layer, double *out, const double *qkv, int pos,
                              int h)
@@ -245,6 +248,7 @@ static inline void af_attend(const struct af *m, int layer, double *out, const d
     const float *sink = af_tensor(m, layer, "attn_sinks.weight");
     double cap = af_key(m, "attn_logit_softcapping", m->facts->cap);
     double scale = af_key(m, "attention.scale", 1 / sqrt(m->dim)), total = 0;
+    double *weight = af_new((size_t)pos + 1);
     for (int c = 0; c < m->dim; c++) out[c] = 0;
     for (int j = first; j <= pos; j++) {
         const double *k = qkv + (size_t)j * row + (m->heads + g) * m->dim;
@@ -252,11 +256,13 @@ static inline void af_attend(const struct af *m, int layer, double *out, const d
         double s = 0;
         for (int c = 0; c < m->dim; c++) s += q[c] * k[c] * scale;
         if (cap > 0) s = cap * tanh(s / cap);
-        total += exp(s);
+        total += weight[j] = exp(s);
         for (int c = 0; c < m->dim; c++) out[c] += exp(s) * v[c];
     }
     if (sink) total += exp((double)sink[h]);
     for (int c = 0; c < m->dim; c++) out[c] /= total;
+    for (int j = 0; af_keep && j <= pos; j++) af_keep(layer, h, pos, j, weight[j] / total);
+    free(weight);
 }
 
 /* y += share * (the MLP whose tensors have this ending; of experts number x). */

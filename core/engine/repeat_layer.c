@@ -34,6 +34,7 @@ int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t 
             e->ops->attn_peaks(&(struct kvl_attn_peaks_args){ .peak = r->peak[kind] + at,
                                                               .q = e->q,
                                                               .bias = bias,
+                                                              .rest = kvl_layer_sinks(e, layer),
                                                               .lanes = e->lanes,
                                                               .sink = KVL_MIN(REPEAT_SINK, r->last),
                                                               .first = r->first,

@@ -407,15 +407,7 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
                 (size_t)((s->obs->n_seen - 1 - back) % s->obs->set.window);
     size_t n = (size_t)(n_tok - back), stride = (size_t)n_tok;
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    KVL_TRY(e->now->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
-                                                              .q = s->obs->ring + at * row,
-                                                              .lanes = e->lanes,
-                                                              .n_slots = n_tok - back,
-                                                              .n_heads = sh->n_heads,
-                                                              .n_kv_heads = sh->n_kv_heads,
-                                                              .head_dim = sh->head_dim,
-                                                              .scale = e->scale,
-                                                              .cap = e->cap }));
+    KVL_TRY(kvl_lane_probs(e, e->now, layer, s->obs->ring + at * row, probs, n_tok - back));
     for (size_t h = (size_t)sh->n_heads; back > 0 && h-- > 0;) {
         memmove(probs + h * stride, probs + h * n, n * sizeof *probs);
         memset(probs + h * stride + n, 0, (size_t)back * sizeof *probs);

@@ -115,7 +115,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                             step->layer, h, e->lanes[h].n_slots);
     }
     s->count.index_read_bytes += (int64_t)n * sh->n_kv_heads * kvl_key_bytes(e);
-    return kvl_lane_probs(e, ctx->ops, q->q, probs, n);
+    return kvl_lane_probs(e, ctx->ops, kvl_layer_of(ctx, step->layer), q->q, probs, n);
 }
 
 /* An entry like that of a selection that shares itself, so that rows of a block keep apart. */

@@ -229,7 +229,7 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     s->count.prefill_scored_pairs += (int64_t)n * sh->n_heads;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
-    return kvl_lane_probs(e, e->now, q->q + (size_t)i * row, probs, n);
+    return kvl_lane_probs(e, e->now, layer, q->q + (size_t)i * row, probs, n);
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------- */

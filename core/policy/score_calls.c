@@ -67,6 +67,13 @@ void kvl_ascending(int32_t *x, int32_t n)
     if (n > 1) qsort(x, (size_t)n, sizeof *x, number_order);
 }
 
+int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n)
+{
+    if (!(ctx->shape->cap > 0)) return KVL_OK;
+    return ctx->ops->scale(
+        &(struct kvl_scale_args){ .y = x, .n = n, .factor = 1, .cap = ctx->shape->cap });
+}
+
 int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n)
 {
     if (n_rows < 0 || n < 1)

@@ -188,9 +188,9 @@ static void full_sinks(const struct kvl_engine *e, int32_t layer, int32_t n, con
                        float *probs, float *out)
 {
     const struct kvl_shape *sh = &e->model->shape;
+    kvl_sinks_take(e, layer, lse, probs, n);
     for (int32_t h = 0; h < sh->n_heads; h++) {
-        float left = 1 / (1 + expf(e->sinks[layer * sh->n_heads + h] - lse[h]));
-        for (int32_t i = 0; i < n; i++) *probs++ *= left;
+        float left = 1 / (1 + expf(kvl_layer_sinks(e, layer)[h] - lse[h]));
         for (int32_t c = 0; c < sh->head_dim; c++) *out++ *= left;
     }
 }

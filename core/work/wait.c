@@ -1,6 +1,8 @@
 /* Waiting for the device, and what is given to it for one query. */
 #include "work.h"
 
+#include <math.h>
+
 enum { STEP_WAIT = 64 << 20 }; /* bytes of results that are worth waiting for */
 
 int kvl_engine_sync(struct kvl_engine *e)
@@ -37,17 +39,33 @@ int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err)
     return KVL_OK;
 }
 
-int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
-                   float *probs, int32_t n)
+void kvl_sinks_take(const struct kvl_engine *e, int32_t layer, const float *lse, float *probs,
+                    int32_t n)
+{
+    const float *sinks = kvl_layer_sinks(e, layer);
+    for (int32_t h = 0; h < e->model->shape.n_heads; h++) {
+        float left = 1 / (1 + expf(sinks[h] - lse[h]));
+        for (int32_t i = 0; i < n; i++) *probs++ *= left;
+    }
+}
+
+int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, int32_t layer,
+                   const float *q, float *probs, int32_t n)
 {
     const struct kvl_shape *sh = &e->model->shape;
-    return ops->attn_probs(&(struct kvl_attn_probs_args){ .probs = probs,
-                                                          .q = q,
-                                                          .lanes = e->lanes,
-                                                          .n_slots = n,
-                                                          .n_heads = sh->n_heads,
-                                                          .n_kv_heads = sh->n_kv_heads,
-                                                          .head_dim = sh->head_dim,
-                                                          .scale = e->scale,
-                                                          .cap = e->cap });
+    struct kvl_attn_probs_args a = { .probs = probs,
+                                     .q = q,
+                                     .lanes = e->lanes,
+                                     .n_slots = n,
+                                     .n_heads = sh->n_heads,
+                                     .n_kv_heads = sh->n_kv_heads,
+                                     .head_dim = sh->head_dim,
+                                     .scale = e->scale,
+                                     .cap = e->cap };
+    if (!e->sinks) return ops->attn_probs(&a);
+    a.lse = kvl_alloc((size_t)sh->n_heads, sizeof *a.lse);
+    int rc = a.lse ? e->now->attn_probs(&a) : KVL_ENOMEM;
+    if (rc == KVL_OK) kvl_sinks_take(e, layer, a.lse, probs, n);
+    kvl_free(a.lse);
+    return rc;
 }

@@ -235,9 +235,19 @@ int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, stru
 /* Empties the step arena, and that of results unless that meant to wait for what is under way. */
 int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err);
 
-/* Weights of one query [n_heads][head_dim] over the first n slots of e->lanes: probs [n_heads][n]. */
-int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, const float *q,
-                   float *probs, int32_t n);
+/* Weights of one query [n_heads][head_dim] over the first n slots of e->lanes, which are those of a layer: probs
+ * [n_heads][n].  With sinks they sum to less than 1. */
+int kvl_lane_probs(const struct kvl_engine *e, const struct kvl_ops *ops, int32_t layer,
+                   const float *q, float *probs, int32_t n);
+/* What sinks take of weights [n_heads][n] that sum to 1, lse [n_heads] is theirs. */
+void kvl_sinks_take(const struct kvl_engine *e, int32_t layer, const float *lse, float *probs,
+                    int32_t n);
+
+/* [n_heads] a logit more of every softmax of a layer; NULL: the model has none. */
+static inline const float *kvl_layer_sinks(const struct kvl_engine *e, int32_t layer)
+{
+    return e->sinks ? e->sinks + (size_t)layer * (size_t)e->model->shape.n_heads : NULL;
+}
 
 /* Tokens that a layer reads at most; 0: all. */
 static inline int32_t kvl_window_of(const struct kvl_engine *e, int32_t layer)

@@ -343,6 +343,7 @@ struct kvl_attn_columns_args {
 
 struct kvl_attn_probs_args {
     float *probs;                 /* out [n_heads][n_slots] */
+    float *lse;                   /* out [n_heads] natural log-sum-exp, or NULL */
     const float *q;               /* [n_heads][head_dim], after RoPE */
     const struct kvl_lane *lanes; /* [n_kv_heads], at least n_slots each */
     int32_t n_slots, n_heads, n_kv_heads, head_dim;
@@ -613,6 +614,7 @@ struct kvl_attn_peaks_args {
     float *peak;                    /* in, out [n_heads][last - first] */
     const float *q;                 /* [n][n_heads][head_dim], after RoPE */
     const float *bias;              /* [n], or NULL */
+    const float *rest;              /* [n_heads] a logit more of every softmax, or NULL */
     const struct kvl_lane *lanes;   /* [n_kv_heads] of the same length */
     int32_t sink, first, last, own; /* sink <= last <= own */
     int32_t n, n_heads, n_kv_heads, head_dim;

@@ -98,7 +98,7 @@ struct kvl_shape {
     const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
     float scale;                     /* of q.k before softmax, usually 1 / sqrt(head_dim) */
     float
-        cap; /* logits are cap * tanh(scale q.k / cap); 0 = none.  What a policy estimates is not capped */
+        cap; /* logits are cap * tanh(scale q.k / cap), 0 = none: kvl_cap for what a policy estimates */
     /* Of a model, [n_layers]: tokens that a layer reads at most, 0 = all; NULL: all layers read all, as those
      * that a policy sees do. */
     const int32_t *window;
@@ -177,6 +177,9 @@ KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t 
 /* Sorts n numbers, in place. */
 KVL_API void kvl_ascending(int32_t *x, int32_t n);
 /* x [n_rows][n], in place. */
+/* What the model's soft cap makes of estimates x [n] of scaled logits (shape->scale times q.k); without a cap they
+ * stay.  Ranks of single logits do not change, weights and sums do. */
+KVL_API int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n);
 KVL_API int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n);
 /* index [*n_index]: of weights x [n_rows][n], the fewest that sum to p in each row, k at most, all rows together,
  * ascending; `last`: the last one whatever it weighs.  KVL_ENUMERIC: one of them is a NaN. */

@@ -58,7 +58,7 @@ static int peaks_logits(const struct peaks *p, int32_t head)
 }
 
 /* Scales the logits of query i, and finds what is taken off them. */
-static void peaks_base(const struct peaks *p, int32_t i, float *tmp)
+static void peaks_base(const struct peaks *p, int32_t head, int32_t i, float *tmp)
 {
     const struct kvl_attn_peaks_args *a = p->a;
     int32_t n = p->n_keys - a->n + i + 1; /* keys that it sees */
@@ -70,6 +70,7 @@ static void peaks_base(const struct peaks *p, int32_t i, float *tmp)
     memcpy(tmp, y, (size_t)n * sizeof *tmp);
     kvl_kern()->exp_shift(tmp, top, (size_t)n);
     for (int32_t j = 0; j < n; j++) sum += (double)tmp[j];
+    if (a->rest) sum += exp((double)a->rest[head] - (double)top);
     p->base[i] = (float)((double)top + log(sum) + (a->bias ? (double)a->bias[i] : 0));
 }
 
@@ -93,7 +94,7 @@ static int peaks_head(const struct peaks *p, int32_t head)
     {
         float *tmp = p->tmp + (size_t)omp_get_thread_num() * (size_t)p->n_keys;
 #pragma omp for schedule(static)
-        for (int32_t i = 0; i < p->a->n; i++) peaks_base(p, i, tmp);
+        for (int32_t i = 0; i < p->a->n; i++) peaks_base(p, head, i, tmp);
 #pragma omp for schedule(static)
         for (int32_t c = 0; c < p->n_chunk; c += PEAKS_COLUMNS) peaks_raise(p, peak, c);
     }

@@ -17,6 +17,7 @@ int kvl_cpu_attn_probs(const struct kvl_attn_probs_args *a)
                                              .lane = &a->lanes[h0 + j],
                                              .n_slots = a->n_slots,
                                              .n_heads = group,
+                                             .lse = a->lse ? a->lse + head : NULL,
                                              .probs = a->probs + head * (size_t)a->n_slots };
         }
         KVL_TRY(kvl_cpu_attend(&d, false));

@@ -9,7 +9,7 @@
 struct peaks_work {
     struct pf_queries q; /* of row 0, head 0 */
     float *peak, *lse;   /* lse [n][n_heads] */
-    const float *bias;
+    const float *bias, *rest;
     const struct kvl_cuda_lane *lanes;
     int32_t n_heads;
     int32_t n_before, n_chunk, n_keys; /* sink slots outside the chunk; slots of it; all keys */
@@ -64,6 +64,7 @@ static __device__ inline void peaks_take(const struct peaks_work *w, int32_t hea
         int32_t row = row0 + (int32_t)threadIdx.x / 16 * 4 + i;
         if (row >= w->q.n) continue;
         float base = w->lse[(size_t)row * (size_t)w->n_heads + (size_t)head];
+        if (w->rest) base += log1pf(expf(w->rest[head] - base));
         if (w->bias) base += w->bias[row];
         for (int32_t j = 0; j < 4; j++) {
             float x = s[i][j] * w->scale - base;
@@ -125,6 +126,7 @@ int kvl_cuda_attn_peaks(const struct kvl_attn_peaks_args *a)
     w.peak = kvl_cuda_inout(&c, a->peak, (size_t)a->n_heads * (size_t)w.n_chunk);
     w.lse = kvl_cuda_temp<float>(&c, rows);
     w.bias = kvl_cuda_in(&c, a->bias, (size_t)a->n);
+    w.rest = kvl_cuda_in(&c, a->rest, (size_t)a->n_heads);
     w.lanes = kvl_cuda_lanes(&c, a->lanes, a->n_kv_heads);
     w.n_heads = a->n_heads;
     w.q.group = a->n_heads / a->n_kv_heads;

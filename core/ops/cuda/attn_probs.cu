@@ -22,6 +22,7 @@ int kvl_cuda_attn_probs(const struct kvl_attn_probs_args *a)
             jobs[j].lane = &a->lanes[h0 + j];
             jobs[j].n_slots = a->n_slots;
             jobs[j].n_heads = group;
+            jobs[j].lse = a->lse ? a->lse + head : NULL;
             jobs[j].probs = a->probs + head * (size_t)a->n_slots;
         }
         KVL_TRY(kvl_cuda_attend(&d, false));

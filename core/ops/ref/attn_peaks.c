@@ -31,6 +31,7 @@ static void peaks_query(const struct kvl_attn_peaks_args *a, int32_t i, int32_t 
     }
     for (int32_t s = 0; s <= end; s++)
         if (peaks_sees(a, s, end)) sum += exp(logit[s] - top);
+    if (a->rest) sum += exp((double)a->rest[h] - top);
     for (int32_t s = a->first; s < a->last; s++) {
         double x = logit[s] - top - log(sum) - (a->bias ? (double)a->bias[i] : 0);
         peak[s - a->first] = (float)fmax((double)peak[s - a->first], x);

@@ -11,7 +11,8 @@ int kvl_ref_attn_probs(const struct kvl_attn_probs_args *a)
                                        .n = a->n_slots,
                                        .scale = a->scale,
                                        .cap = a->cap };
-        (void)kvl_ref_weights(&query, p);
+        double lse = kvl_ref_weights(&query, p);
+        if (a->lse) a->lse[h] = (float)lse;
         for (int32_t s = 0; s < a->n_slots; s++)
             a->probs[(size_t)h * (size_t)a->n_slots + (size_t)s] = (float)p[s];
     }
