@@ -61,6 +61,12 @@ static const struct hf_class hf_classes[] = {
       .act = "gelu",
       .defaults = "{\"rotary_pct\":0.25}",
       .flags = HF_LAYERNORM },
+    { .name = "GptOssForCausalLM",
+      .arch = "gpt-oss",
+      .act = "silu",
+      .defaults = "{\"sliding_window\":128,\"head_dim\":64,\"rms_norm_eps\":1e-5,"
+                  "\"rope_theta\":150000}",
+      .flags = HF_EXPERTS | HF_OSS },
     { .name = "OPTForCausalLM",
       .arch = "opt",
       .act = "relu",
@@ -220,6 +226,7 @@ static int hf_check_quantization(struct hf *h)
     const char *method = json_string_value(json_object_get(q, "quant_method"));
     char shown[GGUF_SHOWN + 4];
     if (!kvl_hf_has(h->config, "quantization_config")) return KVL_OK;
+    if ((h->is->flags & HF_OSS) && method && strcmp(method, "mxfp4") == 0) return KVL_OK;
     return kvl_fail(h->err, KVL_EMODEL,
                     "config.json: quantization_config (%s): only F32, F16 and BF16 are read; want "
                     "the model that was not quantised, or a GGUF file",
@@ -383,13 +390,14 @@ static int hf_window_layers(struct hf *h, uint8_t *local, int32_t window)
     return kvl_hf_bools(h, ".attention.sliding_window_pattern", local, (size_t)h->n_layers);
 }
 
-/* One that no sequence reaches is none, unless its layers turn in a way of their own (Gemma 3). */
+/* One that no sequence reaches is none, unless its layers turn in a way of their own (Gemma 3), or the architecture has
+ * a short one where no key says (gpt-oss). */
 static int hf_window(struct hf *h)
 {
     int32_t window = 0, zero = 0;
     bool uses = hf_true(h->config, "use_sliding_window", (h->is->flags & HF_ASKS_WINDOW) == 0);
     if (uses) KVL_TRY(kvl_hf_int(h, h->config, "sliding_window", &zero, &window));
-    bool turns = strcmp(h->is->arch, "gemma3") == 0;
+    bool turns = strcmp(h->is->arch, "gemma3") == 0 || (h->is->flags & HF_OSS);
     if (window == 0 || (window >= h->n_ctx && !turns)) return KVL_OK;
     uint8_t *local = kvl_alloc((size_t)h->n_layers, 1);
     int rc = local ? hf_window_layers(h, local, window) : KVL_ENOMEM;
@@ -470,8 +478,20 @@ static int hf_no_rope(struct hf *h)
     return KVL_OK;
 }
 
+static int hf_oss(struct hf *h)
+{
+    const double usual = 7;
+    double limit;
+    KVL_TRY(kvl_hf_num(h, h->config, "swiglu_limit", &usual, &limit));
+    if (limit < usual || limit > usual)
+        return kvl_fail(h->err, KVL_EMODEL, "config.json: swiglu_limit is %g, only 7 is supported",
+                        limit);
+    return KVL_OK;
+}
+
 static int hf_family(struct hf *h)
 {
+    if (h->is->flags & HF_OSS) KVL_TRY(hf_oss(h));
     if (h->is->flags & HF_GEMMA) KVL_TRY(hf_gemma(h));
     if (h->is->flags & HF_EXPERTS) KVL_TRY(hf_experts(h));
     if (h->is->flags & HF_OPT) KVL_TRY(hf_opt(h));
@@ -524,7 +544,6 @@ static int hf_complete(struct hf *h)
 
 int kvl_hf_config(struct hf *h)
 {
-    KVL_TRY(hf_check_quantization(h));
     KVL_TRY(hf_find_class(h));
     KVL_TRY(hf_complete(h));
     KVL_TRY(hf_check_quantization(h));

@@ -4,6 +4,7 @@
  *   hf_config.c   config.json -> keys
  *   hf_rope.c     what config.json says of positions -> keys and tensors
  *   hf_tensors.c  names and layouts of tensors
+ *   hf_oss.c      experts of gpt-oss
  *   hf_json.c     JSON; safetensors.c the weights' files
  *
  * What changes the result and is not known is refused by name.
@@ -23,6 +24,7 @@ enum hf_flag {
     HF_EXPERTS = 16,
     HF_OLD_GLM = 32, /* GLM's own form, before transformers had it */
     HF_OPT = 64,
+    HF_OSS = 128, /* experts may be MXFP4: hf_oss.c */
 };
 
 /* A class of models: what config.json's architectures[0] is. */
@@ -81,5 +83,11 @@ int kvl_hf_config(struct hf *h);
 int kvl_hf_rope(struct hf *h);
 /* h->weights -> the table of tensors. */
 int kvl_hf_tensors(struct hf *h, struct gguf_tensor **out, size_t *n);
+/* Memory that lives as long as the file; NULL with a message. */
+void *kvl_hf_room(struct hf *h, size_t bytes);
+float kvl_hf_float(const struct st_tensor *t, size_t i);
+/* Part `part` of `parts` that lie in turn in a tensor of gpt-oss's experts. */
+int kvl_hf_oss(struct hf *h, const struct st_tensor *t, int part, int parts,
+               struct kvl_gguf_tensor *y);
 
 #endif

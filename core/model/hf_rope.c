@@ -137,9 +137,8 @@ static int rope_yarn(struct hf *h, const json_t *rope)
                         "config.json: yarn with factor %g, original_max_position_embeddings %g, "
                         "attention_factor %g",
                         factor, orig, mag);
-    if (json_is_false(json_object_get(rope, "truncate")))
-        return kvl_fail(h->err, KVL_EMODEL,
-                        "config.json: yarn with truncate false is not supported");
+    bool whole = !json_is_false(json_object_get(rope, "truncate"));
+    KVL_TRY(kvl_hf_bool(h, ".rope.scaling.yarn_truncate", whole));
     if (fast != 32.0) KVL_TRY(kvl_hf_f32(h, ".rope.scaling.yarn_beta_fast", fast));
     if (slow != 1.0) KVL_TRY(kvl_hf_f32(h, ".rope.scaling.yarn_beta_slow", slow));
     KVL_TRY(kvl_hf_str(h, ".rope.scaling.type", "yarn", 4));

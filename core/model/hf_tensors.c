@@ -18,6 +18,7 @@ enum hf_how {
     HOW_GROUPED,     /* rows [kv head][its queries, k, v] -> three tensors */
     HOW_EXPERT,      /* one of those that are one tensor */
     HOW_BEHIND_TWO,  /* without its first two rows */
+    HOW_OSS,         /* experts of gpt-oss; of ffn_up with ffn_gate in turn */
 };
 
 /* A stem of a name: without what stands before layers, and without ".weight" or ".bias"; * is a number. */
@@ -48,6 +49,7 @@ static const struct hf_rule hf_inner[] = {
     { .hf = "post_attention_layernorm", .gguf = "ffn_norm" },
     { .hf = "post_attention_layernorm", .gguf = "post_attention_norm", .arch = "gemma2" },
     { .hf = "post_attention_layernorm", .gguf = "post_attention_norm", .arch = "gemma3" },
+    { .hf = "post_attention_layernorm", .gguf = "post_attention_norm", .arch = "gpt-oss" },
     { .hf = "pre_feedforward_layernorm", .gguf = "ffn_norm" },
     { .hf = "post_feedforward_layernorm", .gguf = "post_ffw_norm" },
     { .hf = "post_self_attn_layernorm", .gguf = "post_attention_norm" },
@@ -94,6 +96,34 @@ static const struct hf_rule hf_inner[] = {
       .gguf = "ffn_down_exps",
       .how = HOW_EXPERT,
       .arch = "qwen3moe" },
+    { .hf = "self_attn.sinks", .gguf = "attn_sinks.weight", .arch = "gpt-oss" },
+    { .hf = "mlp.router", .gguf = "ffn_gate_inp", .arch = "gpt-oss" },
+    { .hf = "mlp.experts.gate_up_proj",
+      .gguf = "ffn_up_exps.weight",
+      .how = HOW_OSS,
+      .arch = "gpt-oss" },
+    { .hf = "mlp.experts.gate_up_proj_blocks",
+      .gguf = "ffn_up_exps.weight",
+      .how = HOW_OSS,
+      .arch = "gpt-oss" },
+    { .hf = "mlp.experts.gate_up_proj_bias",
+      .gguf = "ffn_up_exps.bias",
+      .how = HOW_OSS,
+      .arch = "gpt-oss" },
+    { .hf = "mlp.experts.gate_up_proj_scales", .how = HOW_SKIP, .arch = "gpt-oss" },
+    { .hf = "mlp.experts.down_proj",
+      .gguf = "ffn_down_exps.weight",
+      .how = HOW_OSS,
+      .arch = "gpt-oss" },
+    { .hf = "mlp.experts.down_proj_blocks",
+      .gguf = "ffn_down_exps.weight",
+      .how = HOW_OSS,
+      .arch = "gpt-oss" },
+    { .hf = "mlp.experts.down_proj_bias",
+      .gguf = "ffn_down_exps.bias",
+      .how = HOW_OSS,
+      .arch = "gpt-oss" },
+    { .hf = "mlp.experts.down_proj_scales", .how = HOW_SKIP, .arch = "gpt-oss" },
     { .hf = "attention.query_key_value",
       .gguf = "attn_qkv",
       .how = HOW_INTERLEAVED,
@@ -226,8 +256,8 @@ static void *room_block(struct hf *h, size_t bytes)
     return NULL;
 }
 
-/* Memory that lives as long as the file.  Small ones share blocks: devices copy block by block. */
-static void *hf_room(struct hf *h, size_t bytes)
+/* Small ones share blocks: devices copy block by block. */
+void *kvl_hf_room(struct hf *h, size_t bytes)
 {
     enum { BLOCK = 1 << 20, SMALL = 1 << 16, ALIGN = 64 };
     size_t want = (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -243,7 +273,7 @@ static void *hf_room(struct hf *h, size_t bytes)
     return p;
 }
 
-static float float_of(const struct st_tensor *t, size_t i)
+float kvl_hf_float(const struct st_tensor *t, size_t i)
 {
     uint16_t half;
     float f;
@@ -262,9 +292,9 @@ static int to_floats(struct hf *h, const struct st_tensor *t, const struct hf_na
     size_t count = (size_t)t->dims[0];
     bool norm = n->rule->gguf && strstr(n->rule->gguf, "norm");
     float plus = norm && (h->is->flags & HF_GEMMA) ? 1.0f : 0.0f;
-    float *x = hf_room(h, count * sizeof *x);
+    float *x = kvl_hf_room(h, count * sizeof *x);
     if (!x) return KVL_ENOMEM;
-    for (size_t i = 0; i < count; i++) x[i] = float_of(t, i) + plus;
+    for (size_t i = 0; i < count; i++) x[i] = kvl_hf_float(t, i) + plus;
     y->data = x;
     y->type = KVL_W_F32;
     y->bytes = count * sizeof *x;
@@ -303,7 +333,7 @@ static size_t order_grouped(const struct hf *h, size_t i)
 static int align(struct hf *h, struct kvl_gguf_tensor *y)
 {
     if ((uintptr_t)y->data % (y->type == KVL_W_F32 ? 4 : 2) == 0) return KVL_OK;
-    void *copy = hf_room(h, y->bytes);
+    void *copy = kvl_hf_room(h, y->bytes);
     if (!copy) return KVL_ENOMEM;
     memcpy(copy, y->data, y->bytes);
     y->data = copy;
@@ -364,7 +394,7 @@ static int reorder(struct hf *h, struct kvl_gguf_tensor *y,
     if (rows != want || h->n_heads % h->n_kv_heads != 0 || y->n_dims > 2)
         return kvl_fail(h->err, KVL_EMODEL, "tensor \"%s\" has %zu rows, want %zu", y->name, rows,
                         want);
-    void *to = hf_room(h, y->bytes);
+    void *to = kvl_hf_room(h, y->bytes);
     if (!to) return KVL_ENOMEM;
     move_rows(to, y->data, y->bytes / rows, rows, order, h);
     y->data = to;
@@ -430,7 +460,7 @@ static int table_expert(struct hf_table *x, const struct st_tensor *t, const str
                                        .n_dims = 3,
                                        .dims = { t->dims[1], t->dims[0], x->h->n_experts, 1 },
                                        .bytes = t->bytes * experts,
-                                       .data = hf_room(x->h, t->bytes * experts) };
+                                       .data = kvl_hf_room(x->h, t->bytes * experts) };
         if (!y->data) return KVL_ENOMEM;
     }
     if (!fits)
@@ -439,6 +469,26 @@ static int table_expert(struct hf_table *x, const struct st_tensor *t, const str
                         t->name);
     memcpy((uint8_t *)(uintptr_t)y->data + (size_t)n->expert * t->bytes, t->data, t->bytes);
     x->n_expert_parts++;
+    return KVL_OK;
+}
+
+/* Gate and up of one tensor become two. */
+static int table_oss(struct hf_table *x, const struct st_tensor *t, const struct hf_name *n)
+{
+    static const char up[] = "ffn_up_exps";
+    bool two = strncmp(n->rule->gguf, up, sizeof up - 1) == 0;
+    const char *end = strchr(n->rule->gguf, '.');
+    for (int part = 0; part < (two ? 2 : 1); part++) {
+        struct kvl_gguf_tensor *y = table_add(x);
+        if (!y) return KVL_ENOMEM;
+        KVL_TRY(kvl_hf_oss(x->h, t, part, two ? 2 : 1, y));
+        table_name(x, n);
+        if (two && part == 0) {
+            struct gguf_tensor *e = &x->all[x->n - 1];
+            snprintf(e->name, sizeof e->name, "blk.%d.ffn_gate_exps%s", n->layer, end);
+        }
+        x->n_expert_parts += (size_t)x->h->n_experts;
+    }
     return KVL_OK;
 }
 
@@ -453,6 +503,7 @@ static int table_tensor(struct hf_table *x, const struct st_tensor *t)
                         kvl_gguf_show(t->name, strlen(t->name), shown), h->is->name);
     bool output = n.layer < 0 && n.rule->gguf && strcmp(n.rule->gguf, "output") == 0;
     if (n.rule->how == HOW_SKIP || (output && h->tied)) return KVL_OK;
+    if (n.rule->how == HOW_OSS) return table_oss(x, t, &n);
     if (t->other)
         return kvl_fail(h->err, KVL_EMODEL, "tensor \"%s\" has type %s, want F32, F16 or BF16",
                         kvl_gguf_show(t->name, strlen(t->name), shown), t->other);

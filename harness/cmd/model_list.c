@@ -32,7 +32,7 @@ static const struct kvl_family families[] = {
     { "Pythia, GPT-NeoX", "gptneox", "pythia-160m", 12, 12, 64, .32, "F16", 2048, NULL },
     { "OPT but 350M", "opt", "opt-125m", 12, 12, 64, .23, "F16", 2048,
       "folders only; learned positions" },
-    { "gpt-oss", "gpt-oss", "gpt-oss-20b", 24, 8, 64, 12.1, "MXFP4", 131072, "experts; GGUF only" },
+    { "gpt-oss", "gpt-oss", "gpt-oss-20b", 24, 8, 64, 12.1, "MXFP4", 131072, "experts" },
 };
 
 static const struct kvl_refused_family refused[] = {

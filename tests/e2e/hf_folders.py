@@ -226,15 +226,17 @@ def config(keys, kind, words):
 def write_safetensors(path, tensors):
     head, at, names = {}, 0, sorted(tensors)
     for name in names:
-        n = tensors[name].size * 4
-        head[name] = dict(dtype="F32", shape=list(tensors[name].shape), data_offsets=[at, at + n])
+        is_bytes = tensors[name].dtype == np.uint8
+        n = tensors[name].size * (1 if is_bytes else 4)
+        head[name] = dict(dtype="U8" if is_bytes else "F32", shape=list(tensors[name].shape), data_offsets=[at, at + n])
         at += n
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         for name in names:
-            f.write(np.ascontiguousarray(tensors[name], np.float32).tobytes())
+            kind = np.uint8 if tensors[name].dtype == np.uint8 else np.float32
+            f.write(np.ascontiguousarray(tensors[name], kind).tobytes())
 
 
 def write_tokenizer(folder, tokens):

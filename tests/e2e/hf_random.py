@@ -87,6 +87,26 @@ CASES = [
     ("GptOss", dict(WIDE, num_local_experts=5, num_experts_per_tok=3, sliding_window=21, num_key_value_heads=2,
                     rope_scaling=dict(YARN, truncate=False, beta_fast=32.0, beta_slow=1.0))),
 ]
+CASES.append(("GptOss", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=8, head_dim=16,
+                             num_hidden_layers=4, mxfp4=True)))
+FP4 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6])
+
+
+def quantise(model, rng):
+    """Experts of MXFP4, as gpt-oss is published: tensors of blocks and scales, and the model's weights made the same."""
+    out = {}
+    for key, p in model.named_parameters():
+        if not key.endswith(("gate_up_proj", "down_proj")):
+            continue
+        n_x, cols, rows = p.shape
+        blocks = rng.integers(0, 256, (n_x, rows, cols // 32, 16)).astype(np.uint8)
+        scales = rng.integers(121, 124, (n_x, rows, cols // 32)).astype(np.uint8)
+        code = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(n_x, rows, cols // 32, 32)
+        value = np.where(code & 8, -1, 1) * FP4[code & 7] * 2.0 ** (scales[..., None].astype(int) - 127)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value.reshape(n_x, rows, cols)).transpose(1, 2))
+        out[key + "_blocks"], out[key + "_scales"] = blocks, scales
+    return out
 
 
 def make(kind, words, seed):
@@ -97,6 +117,7 @@ def make(kind, words, seed):
     if kind == "OPT":
         all_words = dict({k: v for k, v in all_words.items() if k != "intermediate_size"}, **dict(dict(ffn_dim=96), **words))
         all_words["word_embed_proj_dim"] = all_words["hidden_size"]
+    mxfp4 = all_words.pop("mxfp4", False)
     c = config(**all_words, attn_implementation="eager")
     model = getattr(transformers, name + "ForCausalLM")(c).double().eval()
     rng = np.random.default_rng(seed)
@@ -113,15 +134,19 @@ def make(kind, words, seed):
             else:
                 x = x * np.sqrt(3 / shape[-2 if "gate_up_proj" in key and kind == "GptOss" else -1])
             p.copy_(torch.from_numpy(x.astype(np.float32)).double())
-    return c, model
+    return c, model, quantise(model, rng) if mxfp4 else {}
 
 
-def write(folder, c, model):
+def write(folder, c, model, quantised):
     tensors = {k: v.float().numpy() for k, v in model.state_dict().items() if not k.endswith("inv_freq")}
     if c.tie_word_embeddings:
         tensors = {k: v for k, v in tensors.items() if k not in ("lm_head.weight", "embed_out.weight")}
-    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     words = c.to_dict()
+    if quantised:
+        tensors = {k: v for k, v in tensors.items() if k + "_blocks" not in quantised}
+        tensors.update(quantised)
+        words["quantization_config"] = dict(quant_method="mxfp4")
+    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     words["architectures"] = [type(model).__name__]
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(words, f)
@@ -130,12 +155,12 @@ def write(folder, c, model):
 
 def check(kvlab, i):
     kind, words = CASES[i]
-    c, model = make(kind, words, 100 + i)
+    c, model, quantised = make(kind, words, 100 + i)
     ids = [(7 * j * j + 3 * j + 5) % c.vocab_size for j in range(N_TOK)]
     with torch.no_grad():
         want = model(torch.tensor([ids])).logits[0].numpy()
     with tempfile.TemporaryDirectory() as tmp:
-        write(tmp, c, model)
+        write(tmp, c, model, quantised)
         out = os.path.join(tmp, "logits.npy")
         run = subprocess.run([kvlab, "logits", "--model", tmp, "--kv-type", "f32", "--ids", ",".join(map(str, ids)),
                               "--out", out], capture_output=True, text=True)

@@ -29,8 +29,8 @@ static int watch_prefilled(struct kvl_pctx *ctx, int32_t layer)
     KVL_TRY(kvl_obs_window_mass(ctx, layer, WINDOW, &sums, &n));
     memcpy(seen.mass[layer], sums, sizeof seen.mass[layer]);
     for (int32_t back = 0; back < WINDOW; back++) {
-        float *probs = kvl_scratch(ctx, sizeof seen.probs[0][0] / sizeof(float));
-        if (!probs) return KVL_ENOMEM;
+        float *probs;
+        KVL_TRY(kvl_scratch_get(ctx, sizeof seen.probs[0][0] / sizeof(float), &probs));
         KVL_TRY(kvl_obs_window_probs(ctx, layer, back, probs, N_CTX));
         memcpy(seen.probs[layer][back], probs, sizeof seen.probs[0][0]);
     }
@@ -40,8 +40,9 @@ static int watch_prefilled(struct kvl_pctx *ctx, int32_t layer)
 static int watch_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
-    float *probs = kvl_scratch(ctx, (size_t)HEADS * N_TOK), *x = kvl_scratch(ctx, 3);
-    if (!probs || !x) return KVL_ENOMEM;
+    float *probs, *x;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)HEADS * N_TOK, &probs));
+    KVL_TRY(kvl_scratch_get(ctx, 3, &x));
     KVL_TRY(kvl_attn_weights(ctx, step, q, probs, step->pos + 1));
     if (step->pos == N_TOK - 1) memcpy(seen.asked[step->layer], probs, sizeof seen.asked[0]);
     for (int i = 0; i < 3; i++) x[i] = 4.0f * (float)i - 3;

@@ -339,7 +339,6 @@ static void test_config_refused(void **state)
         { "rope_scaling", "{\"type\":\"linear\"}", "factor is missing" },
         { "rope_scaling", "{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1]}",
           "\"mrope_section\" in rope_scaling" },
-        { "rope_scaling", "{\"type\":\"yarn\",\"factor\":4,\"truncate\":false}", "truncate false" },
         { "rope_theta", "0", "rope_theta is 0" },
         { "partial_rotary_factor", "0.01", "partial_rotary_factor" },
         { "clip_qkv", "8.0", "clip_qkv is set" },
