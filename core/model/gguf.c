@@ -90,8 +90,9 @@ static int need(struct cursor *c, uint64_t bytes, const char *what)
 {
     if (bytes <= left(c)) return KVL_OK;
     return kvl_fail(c->err, KVL_EMODEL,
-                    "%s at offset %zu needs %llu bytes, but the file ends after %zu", what, c->pos,
-                    (unsigned long long)bytes, left(c));
+                    "%s at offset %zu needs %llu bytes, but the file ends after %zu: it is cut "
+                    "short, want the whole file",
+                    what, c->pos, (unsigned long long)bytes, left(c));
 }
 
 static int read_u32(struct cursor *c, const char *what, uint32_t *out)
@@ -174,7 +175,7 @@ static int read_array_head(struct cursor *c, struct gguf_key *k, const char *sho
     if (k->n > GGUF_MAX_ELEMS || k->n > left(c) / item)
         return kvl_fail(c->err, KVL_EMODEL,
                         "key \"%s\" at offset %zu: array of %llu elements, but only %zu bytes are "
-                        "left",
+                        "left: the file is cut short or damaged",
                         shown, k->at, (unsigned long long)k->n, left(c));
     return KVL_OK;
 }
@@ -220,9 +221,11 @@ static int read_keys(struct cursor *c, struct kvl_gguf *g, uint64_t n)
 {
     /* The shortest entry: a name's length, one byte of name, a type, one byte of value. */
     if (n > GGUF_MAX_KEYS || n > left(c) / 14)
-        return kvl_fail(c->err, KVL_EMODEL,
-                        "%llu metadata keys, at most %d and what %zu bytes can hold",
-                        (unsigned long long)n, GGUF_MAX_KEYS, left(c));
+        return kvl_fail(
+            c->err, KVL_EMODEL,
+            "%llu metadata keys, at most %d and what %zu bytes can hold: the file is cut "
+            "short or damaged",
+            (unsigned long long)n, GGUF_MAX_KEYS, left(c));
     g->key = kvl_alloc((size_t)n, sizeof *g->key);
     if (!g->key || map_init(&g->key_map, (size_t)n) != KVL_OK)
         return kvl_fail(c->err, KVL_ENOMEM, "no memory for %llu keys", (unsigned long long)n);
@@ -361,8 +364,11 @@ static int read_tensors(struct cursor *c, struct kvl_gguf *g, uint64_t n)
 {
     /* The shortest entry: a name's length, one byte of name, n_dims, type, offset. */
     if (n > GGUF_MAX_TENSORS || n > left(c) / 25)
-        return kvl_fail(c->err, KVL_EMODEL, "%llu tensors, at most %d and what %zu bytes can hold",
-                        (unsigned long long)n, GGUF_MAX_TENSORS, left(c));
+        return kvl_fail(
+            c->err, KVL_EMODEL,
+            "%llu tensors, at most %d and what %zu bytes can hold: the file is cut short or "
+            "damaged",
+            (unsigned long long)n, GGUF_MAX_TENSORS, left(c));
     g->tensor = kvl_alloc((size_t)n, sizeof *g->tensor);
     if (!g->tensor || map_init(&g->tensor_map, (size_t)n) != KVL_OK)
         return kvl_fail(c->err, KVL_ENOMEM, "no memory for %llu tensors", (unsigned long long)n);
@@ -381,25 +387,34 @@ static bool pad_over(uint64_t n, uint32_t alignment, uint64_t *out)
 /* Tensors must follow each other without gaps: then none overlap, and nothing hides between. */
 static int place_tensors(struct cursor *c, struct kvl_gguf *g)
 {
-    uint64_t start, end = 0;
+    uint64_t start, end = 0, last = 0;
+    const struct kvl_gguf_tensor *cut = NULL; /* the first that is not there as a whole */
     if (pad_over(c->pos, g->alignment, &start))
         return kvl_fail(c->err, KVL_EMODEL, "metadata of %zu bytes is too long", c->pos);
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct kvl_gguf_tensor *t = &g->tensor[i].t;
-        uint64_t want, last;
+        uint64_t want, place;
         if (pad_over(end, g->alignment, &want) || t->offset != want)
             return kvl_fail(c->err, KVL_EMODEL,
                             "tensor \"%s\": data offset %llu, want %llu (alignment %u)", t->name,
                             (unsigned long long)t->offset, (unsigned long long)want, g->alignment);
         if (__builtin_add_overflow(want, t->bytes, &end) ||
-            __builtin_add_overflow(start, end, &last) || (t->bytes && last > c->size))
+            __builtin_add_overflow(start, end, &place))
             return kvl_fail(c->err, KVL_EMODEL,
-                            "tensor \"%s\": %zu bytes at file offset %llu, but the file has %zu",
-                            t->name, t->bytes, (unsigned long long)(start + want), c->size);
+                            "tensor \"%s\": %zu bytes at offset %llu: no file is "
+                            "as large",
+                            t->name, t->bytes, (unsigned long long)want);
+        if (t->bytes) last = place;
+        if (!cut && last > c->size) cut = t;
         t->offset = KVL_MIN(start + want, (uint64_t)c->size); /* an empty one may lie beyond */
         t->data = c->data + t->offset;
     }
-    return KVL_OK;
+    if (!cut) return KVL_OK;
+    return kvl_fail(
+        c->err, KVL_EMODEL,
+        "the file ends after %zu bytes, within tensor \"%s\"; its tensors need %llu: it is "
+        "cut short, want the whole file",
+        c->size, cut->name, (unsigned long long)last);
 }
 
 /* ---- the whole file ------------------------------------------------------------------------ */

@@ -169,6 +169,32 @@ static void test_split_missing(void **state)
     folder_close(&f);
 }
 
+/* A download that stopped: whatever is missing, the line speaks of the file's end. */
+static void test_cut_short(void **state)
+{
+    static const int keep[] = {
+        2, 20, 30, 60, 98, 100
+    }; /* of a hundred parts of the file; 100: but one byte */
+    struct folder f;
+    char path[128], want[64];
+    (void)state;
+    folder_open(&f);
+    snprintf(path, sizeof path, "%s", part_path(&f, 2));
+    off_t whole = (off_t)kvl_filemap_size(path);
+    for (size_t i = sizeof keep / sizeof keep[0]; i-- > 0;) {
+        assert_int_equal(truncate(path, keep[i] == 100 ? whole - 1 : whole * keep[i] / 100), 0);
+        expect_refused(part_path(&f, 1), path, "cut short");
+    }
+    write_part(&f, 2, NULL);
+    assert_int_equal(truncate(path, whole * 98 / 100), 0);
+    snprintf(want, sizeof want, "ends after %lld bytes, within tensor",
+             (long long)(whole * 98 / 100));
+    expect_refused(path, path, want);
+    snprintf(want, sizeof want, "need %lld: it is cut short", (long long)whole);
+    expect_refused(path, path, want);
+    folder_close(&f);
+}
+
 static void test_split_wrong(void **state)
 {
     static const struct {
@@ -298,8 +324,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),         cmocka_unit_test(test_split_hash),
         cmocka_unit_test(test_split_missing), cmocka_unit_test(test_split_wrong),
-        cmocka_unit_test(test_split_twice),   cmocka_unit_test(test_split_renamed),
-        cmocka_unit_test(test_foreign),       cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_cut_short),     cmocka_unit_test(test_split_twice),
+        cmocka_unit_test(test_split_renamed), cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
