@@ -275,34 +275,40 @@ static bool own_by_steps(void **state)
     return can_own(state) && !((const struct subject *)*state)->policy->prefill_mask;
 }
 
-/* Same choices under the mask, and whatever the chunk. */
+static void expect_same_choices(struct fixture *f, const float *want, const struct tape *real)
+{
+    struct rig_session b;
+    struct tape masked = { 0 };
+    float *got = own_run(f, KVL_EXEC_MASKED, &masked, &b);
+    rig_expect_near(&f->r, want, got, N_STEPS, 5e-4, "own prefill, real and masked");
+    assert_string_equal(real->reads.data, masked.reads.data);
+    assert_int_equal(real->n_keeps, masked.n_keeps);
+    if (real->n_keeps > 0) assert_string_equal(real->keeps.data, masked.keeps.data);
+    tape_end(&masked);
+    kvl_free(got);
+    rig_end(&b);
+}
+
+/* Same choices under the mask, and whatever the chunk.  Not under the mask in q8_0: where one number rounds the other
+ * way, scores change, and with them which of two near equals goes, in every token of the context. */
 static void check_own_prefill(void **state)
 {
     struct fixture f, cut;
     for (int i = 0; can_own(state) && i < N_MODELS; i++) {
         if (!open_model(&f, state, i)) continue;
         struct rig_desc desc = models[i];
-        struct rig_session a, b, c;
+        struct rig_session a, c;
         struct tape real = { .recompute = !(f.run.policy->caps & KVL_CAP_REPOSITIONS) };
-        struct tape masked = { 0 };
         float *want = own_run(&f, KVL_EXEC_REAL, &real, &a);
-        float *got = own_run(&f, KVL_EXEC_MASKED, &masked, &b);
-        rig_expect_near(&f.r, want, got, N_STEPS, logits_apart(&f, 5e-4, 8e-3),
-                        "own prefill, real and masked");
-        assert_string_equal(real.reads.data, masked.reads.data);
-        assert_int_equal(real.n_keeps, masked.n_keeps);
-        if (real.n_keeps > 0) assert_string_equal(real.keeps.data, masked.keeps.data);
+        if (!in_q8(&f)) expect_same_choices(&f, want, &real);
         desc.chunk_tok = 7;
         open_desc(&cut, state, &desc);
         float *in_cuts = own_run(&cut, KVL_EXEC_REAL, NULL, &c);
         rig_expect_same(&f.r, want, in_cuts, N_STEPS, "own prefill in one chunk and several");
         tape_end(&real);
-        tape_end(&masked);
         kvl_free(want);
-        kvl_free(got);
         kvl_free(in_cuts);
         rig_end(&a);
-        rig_end(&b);
         rig_end(&c);
         close_model(&f);
         close_model(&cut);

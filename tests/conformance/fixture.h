@@ -146,10 +146,14 @@ static void close_model(struct fixture *f)
 
 /* How far logits of two ways may be apart that add in another order: a number on the edge between two moves by
  * 1/127 of the largest of its block in q8_0, by at most 1/1024 of itself in f16. */
+static bool in_q8(const struct fixture *f)
+{
+    return kvl_store_desc(kvl_engine_store(f->r.engine))->type == KVL_KV_Q8_0;
+}
+
 static double logits_apart(const struct fixture *f, double most, double most_q8)
 {
-    enum kvl_kv_type type = kvl_store_desc(kvl_engine_store(f->r.engine))->type;
-    return type == KVL_KV_Q8_0 ? most_q8 : most;
+    return in_q8(f) ? most_q8 : most;
 }
 
 static bool needs_raw_keys(struct fixture *f)

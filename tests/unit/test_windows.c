@@ -328,7 +328,7 @@ static void more_short_pattern(struct gw *w)
 }
 static void more_window(struct gw *w)
 {
-    gw_u32(w, "qwen3.attention.sliding_window", 9);
+    gw_u32(w, "internlm2.attention.sliding_window", 9);
 }
 
 static void test_files(void **state)
@@ -348,8 +348,9 @@ static void test_files(void **state)
     kvl_model_close(model);
     expect_refused(&(struct gw_llama){ .n_layers = 3, .window = 9, .more = more_short_pattern },
                    false, KVL_EMODEL, "has 2 elements of type");
-    expect_refused(&(struct gw_llama){ .arch = "qwen3", .more = more_window }, false, KVL_EMODEL,
-                   "\"qwen3.attention.sliding_window\" is 9, a qwen3 model has no window");
+    expect_refused(&(struct gw_llama){ .arch = "internlm2", .more = more_window }, false,
+                   KVL_EMODEL,
+                   "\"internlm2.attention.sliding_window\" is 9, a internlm2 model has no window");
     expect_refused(&(struct gw_llama){ .arch = "gemma2", .window = 9 }, true, KVL_EINVAL,
                    "window off: a gemma2 model has windows in some layers");
 }
