@@ -7,8 +7,7 @@
  * rotation itself: what turns fast shrinks.  For a key k after RoPE
  *     logit = k.(R mu) / sqrt(d) + k^T (R S R^T) k / (2 d)
  * is the logarithm of the expected exp(q.k / sqrt(d)).  Softmax over the keys behind the sink, mean over
- * the group's query heads, and
- *     score = (p + epsilon) |v|_2
+ * the group's query heads, and the score is (p + epsilon) |v|_2.
  * Budget B: the first n_sink tokens stay, then the best, B - 1 in all, and the current one. */
 #include "kvl/policy.h"
 

@@ -238,19 +238,11 @@ struct kt_row {
     int32_t kv_head, back;
 };
 
-static double kt_dot(const float *a, const float *b, int32_t n)
-{
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
-/* Of one key, as the model has it. */
 static double kt_logit(const struct kvl_shape *shape, const float *q, const float *key)
 {
-    double logit = kt_dot(q, key, shape->head_dim) * (double)shape->scale;
-    double cap = (double)shape->cap;
-    return cap > 0 ? cap * tanh(logit / cap) : logit;
+    double sum = 0, scale = (double)shape->scale, cap = (double)shape->cap;
+    for (int32_t i = 0; i < shape->head_dim; i++) sum += (double)q[i] * (double)key[i];
+    return cap > 0 ? cap * tanh(sum * scale / cap) : sum * scale;
 }
 
 /* Adds its weights when it also sees the keys behind it; key: room for one.  The log-sum-exp of the causal

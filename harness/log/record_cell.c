@@ -228,6 +228,6 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
         numbers = cell_numbers(s, c, outcome, &col);
     kvl_record_column_free(&col);
     r = kvl_record_add(kvl_record_add(r, numbers), cell_method(s, outcome));
-    if (c->task->task->judged) r = kvl_record_add(r, json_pack("{s:b}", "judged", 1));
+    r = kvl_record_add(r, json_pack("{s:b}", "judged", c->task->task->judged));
     return kvl_record_add(r, json_pack("{s:o}", "quality", kvl_record_quality_cell(s, c, quality)));
 }

@@ -339,7 +339,7 @@ static void test_costs(void **state)
         { "random", "mode=evict", { 1, 63, 392, 1036, 0 } },
         /* What both choose of a layer comes down, and what moves goes up. */
         { "h2o", "", { 1, 90, 2888, 1756, 1 } },
-        { "tova", "", { 1, 90, 3504, 1780, 0 } },
+        { "tova", "", { 1, 96, 3504, 1780, 0 } },
         { "omnikv", "filter_layers=1,num_wait_load_layers=0", { 3, 69, 1576, 1036, 4 } },
         { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", { 5, 75, 1280, 1036, 8 } },
     };
