@@ -144,13 +144,13 @@ static void close_model(struct fixture *f)
     rig_close(&f->r);
 }
 
-/* How far logits of two ways may be apart that add in another order: a number on the edge between two moves by
- * 1/127 of the largest of its block in q8_0, by at most 1/1024 of itself in f16. */
 static bool in_q8(const struct fixture *f)
 {
     return kvl_store_desc(kvl_engine_store(f->r.engine))->type == KVL_KV_Q8_0;
 }
 
+/* How far logits of two ways may be apart that add in another order: a number on the edge between two moves by
+ * 1/127 of the largest of its block in q8_0, by at most 1/1024 of itself in f16. */
 static double logits_apart(const struct fixture *f, double most, double most_q8)
 {
     return in_q8(f) ? most_q8 : most;
