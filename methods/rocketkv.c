@@ -12,25 +12,20 @@
  *            score_h(page) = sum over these channels of q_h,c bound_c / sqrt(d)
  *            softmax over pages per query head, mean over the group; the best pages are read.  With
  *            c2 = kept / T:  p = min(floor(c2), ceil(sqrt(c2))), r = round(d p / c2)
- * multi_turn=true (RocketKV-MT) keeps all tokens; stage 1 only says which ones stage 2 may choose.  Turns
- * are not told apart: what it reads equals the single-turn method's, only the memory is not freed.
- *
  * Pages of tokens that come later join those of the context as they fill up; the page of the current token
- * is always read.  Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B: index bytes
- * are counted beside attended tokens here and not as such.
- */
+ * is always read.  Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B.
+ * multi_turn=true (RocketKV-MT) keeps all tokens; stage 1 only says which ones stage 2 may choose. */
 #include "kvl/policy.h"
 
 #include <math.h>
 
-enum { ROCKET_MAX_PAGE = 16, ROCKET_BATCH = 64 };
+enum { ROCKET_MAX_PAGE = 16 };
 
 struct rocket_opts {
     int32_t token_budget, stage1_tok, page, channels, window, kernel;
     bool multi_turn;
-    /* not options, from plan */
-    int32_t boxes;  /* handle: pages' minima and maxima, in the rows of their tokens */
-    int32_t filter; /* handle, multi_turn: positions that stage 1 leaves to stage 2 */
+    /* not options: tables of pages' boxes and, for multi_turn, of positions that stage 1 leaves to stage 2 */
+    int32_t boxes, filter;
 };
 
 static const struct kvl_opt rocket_options[] = {
@@ -55,8 +50,7 @@ static int32_t rocket_min_budget(const struct kvl_shape *shape, const void *opts
 {
     const struct rocket_opts *o = opts;
     (void)shape;
-    if (o->token_budget != KVL_AUTO) return 1;
-    return o->page == KVL_AUTO ? 8 : 2 * o->page;
+    return o->token_budget != KVL_AUTO ? 1 : o->page == KVL_AUTO ? 8 : 2 * o->page;
 }
 
 /* The paper's split of a context of `length` tokens. */
@@ -100,12 +94,6 @@ static int rocket_check(const struct kvl_plan *plan)
     return KVL_OK;
 }
 
-/* Elements that the row of a token has for its page's minima and maxima. */
-static int32_t rocket_columns(const struct rocket_opts *o, int32_t head_dim)
-{
-    return (2 * head_dim + o->page - 1) / o->page;
-}
-
 static int rocket_plan(struct kvl_plan *plan)
 {
     struct rocket_opts *o = plan->opts;
@@ -118,16 +106,11 @@ static int rocket_plan(struct kvl_plan *plan)
     KVL_TRY(rocket_check(plan));
     plan->replay = KVL_REPLAY_NONE;
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window));
-    struct kvl_meta_desc boxes = { .unit = KVL_META_LIVE,
-                                   .unit_tok = 1,
-                                   .row_elems = rocket_columns(o, dim),
-                                   .elem = KVL_META_KEY };
-    KVL_TRY(kvl_plan_meta_desc(plan, &boxes, &o->boxes));
+    KVL_TRY(kvl_plan_table(plan, &o->boxes, .unit = KVL_META_LIVE, .unit_tok = 1,
+                           .row_elems = KVL_BOX_ELEMS(dim, o->page), .elem = KVL_META_KEY));
     if (!o->multi_turn) return KVL_OK;
-    struct kvl_meta_desc filter = {
-        .unit = KVL_META_LANE, .unit_tok = 1, .row_elems = o->stage1_tok, .elem = KVL_META_I32
-    };
-    return kvl_plan_meta_desc(plan, &filter, &o->filter);
+    return kvl_plan_table(plan, &o->filter, .unit = KVL_META_LANE, .unit_tok = 1,
+                          .row_elems = o->stage1_tok, .elem = KVL_META_I32);
 }
 
 /* ---- stage 1 --------------------------------------------------------------------------------------- */
@@ -150,9 +133,7 @@ static int rocket_filter(const struct kvl_pctx *ctx, int32_t layer, const struct
 static int rocket_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct rocket_opts *o = ctx->opts;
-    struct kvl_window_scores window = { .window = o->window,
-                                        .kernel = o->kernel,
-                                        .reduce = KVL_REDUCE_SUM };
+    struct kvl_window_scores window = { o->window, o->kernel, .reduce = KVL_REDUCE_SUM };
     scores->keep_tok = o->stage1_tok;
     scores->protect_last = o->window;
     if (scores->n_tok <= o->stage1_tok) return KVL_OK;
@@ -196,28 +177,17 @@ static int rocket_tokens(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
     return KVL_OK;
 }
 
-/* Pages first .. first + n - 1 of a lane whose tokens are pos. */
-static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                      const int32_t *pos, int32_t first, int32_t n)
+/* Pages of all lanes: all that are full, or one that has just filled up. */
+static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t newest, bool all)
 {
     const struct rocket_opts *o = ctx->opts;
-    struct kvl_meta_view boxes;
-    float *k;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)(ROCKET_BATCH * o->page * ctx->shape->head_dim), &k));
-    KVL_TRY(kvl_meta_from(ctx, o->boxes, layer, 0, &boxes));
-    size_t head = (size_t)kv_head * boxes.head_stride * (size_t)kvl_kv_elem_bytes(boxes.type);
-    for (int32_t at = 0; at < n; at += ROCKET_BATCH) {
-        struct kvl_box_put_args put = { .boxes = (uint8_t *)boxes.data + head,
-                                        .type = boxes.type,
-                                        .column_stride = boxes.column_stride,
-                                        .k = k,
-                                        .box0 = first + at,
-                                        .n = KVL_MIN(ROCKET_BATCH, n - at),
-                                        .box_tok = o->page,
-                                        .head_dim = ctx->shape->head_dim };
-        KVL_TRY(kvl_read_keys(ctx, layer, kv_head, pos + put.box0 * o->page, put.n * o->page, false,
-                              k));
-        KVL_TRY(ctx->ops->box_put(&put));
+    const int32_t *pos;
+    int32_t n;
+    if (!all && rocket_count(ctx, newest) % o->page != 0) return KVL_OK;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
+        KVL_TRY(rocket_tokens(ctx, layer, h, newest, &pos, &n));
+        int32_t n_pages = n / o->page, first = all ? 0 : n_pages - 1;
+        KVL_TRY(kvl_table_boxes(ctx, o->boxes, layer, h, o->page, pos, first, n_pages - first));
     }
     return KVL_OK;
 }
@@ -225,67 +195,32 @@ static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head
 /* What stage 1 leaves becomes pages. */
 static int rocket_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
-    const struct rocket_opts *o = ctx->opts;
-    const int32_t *pos;
-    int32_t n;
     (void)keep;
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads && step->replay; h++) {
-        KVL_TRY(rocket_tokens(ctx, step->layer, h, step->n_tok - 1, &pos, &n));
-        KVL_TRY(rocket_put(ctx, step->layer, h, pos, 0, n / o->page));
-    }
-    return KVL_OK;
+    return step->replay ? rocket_put(ctx, step->layer, step->n_tok - 1, true) : KVL_OK;
 }
 
-/* A page that has just filled up. */
 static int rocket_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                          const float *v)
 {
-    const struct rocket_opts *o = ctx->opts;
-    const int32_t *pos;
-    int32_t n;
     (void)k;
     (void)v;
-    if (rocket_count(ctx, step->pos) % o->page != 0) return KVL_OK;
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        KVL_TRY(rocket_tokens(ctx, step->layer, h, step->pos, &pos, &n));
-        KVL_TRY(rocket_put(ctx, step->layer, h, pos, n / o->page - 1, 1));
-    }
-    return KVL_OK;
+    return rocket_put(ctx, step->layer, step->pos, false);
 }
 
 /* ---- stage 2: selection -------------------------------------------------------------------------------- */
 
-/* share [n_kv_heads][n_pages] in scratch. */
+/* share [n_kv_heads][n_pages] in scratch: softmax over pages per query head, mean over the group. */
 static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n_pages,
                          float **share)
 {
     const struct rocket_opts *o = ctx->opts;
-    const struct kvl_shape *sh = ctx->shape;
-    size_t n = (size_t)n_pages, columns = (size_t)rocket_columns(o, sh->head_dim);
-    struct kvl_meta_view boxes;
+    size_t n = (size_t)n_pages, n_scores = (size_t)ctx->shape->n_heads * n;
     float *score;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * n, &score));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_kv_heads * n, share));
-    /* Rows that are as much as the chosen channels of all pages. */
-    size_t read = (n * (size_t)o->channels + columns - 1) / columns;
-    KVL_TRY(kvl_meta_read(ctx, o->boxes, layer, (int32_t)read, &boxes));
-    KVL_TRY(
-        ctx->ops->box_scores(&(struct kvl_box_scores_args){ .score = score,
-                                                            .score_stride = n,
-                                                            .q = q,
-                                                            .boxes = boxes.data,
-                                                            .type = boxes.type,
-                                                            .head_stride = boxes.head_stride,
-                                                            .column_stride = boxes.column_stride,
-                                                            .n = n_pages,
-                                                            .box_tok = o->page,
-                                                            .n_channels = o->channels,
-                                                            .n_heads = sh->n_heads,
-                                                            .n_kv_heads = sh->n_kv_heads,
-                                                            .head_dim = sh->head_dim,
-                                                            .scale = sh->scale }));
-    KVL_TRY(kvl_cap(ctx, score, (size_t)sh->n_heads * n));
-    KVL_TRY(kvl_softmax(ctx, score, sh->n_heads, n_pages));
+    KVL_TRY(kvl_scratch_get(ctx, n_scores, &score));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * n, share));
+    KVL_TRY(kvl_table_box_scores(ctx, o->boxes, layer, o->page, n_pages, o->channels, q, score));
+    KVL_TRY(kvl_cap(ctx, score, n_scores));
+    KVL_TRY(kvl_softmax(ctx, score, ctx->shape->n_heads, n_pages));
     return kvl_group_scores(ctx, score, n_pages, KVL_REDUCE_MEAN, *share);
 }
 
@@ -294,11 +229,11 @@ static int rocket_list(const struct kvl_pctx *ctx, struct kvl_sel *sel, int32_t 
                        const int32_t *pos, int32_t n, const float *share, int32_t n_pages)
 {
     const struct rocket_opts *o = ctx->opts;
-    int32_t m = 0, k = KVL_MIN(rocket_pages(o) - 1, n_pages), *page, *list;
+    int32_t m = 0, k = rocket_pages(o) - 1, *page, *list;
+    if (!share) return kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, kv_head, pos, n);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &page));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)((k + 1) * o->page), &list));
-    if (share) KVL_TRY(kvl_topk(ctx, share, 1, n_pages, k, page));
-    for (int32_t i = 0; i < k && !share; i++) page[i] = i;
+    KVL_TRY(kvl_topk(ctx, share, 1, n_pages, k, page));
     for (int32_t i = 0; i < k * o->page; i++)
         list[m++] = pos[page[i / o->page] * o->page + i % o->page];
     for (int32_t i = n_pages * o->page; i < n; i++) list[m++] = pos[i];

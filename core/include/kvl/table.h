@@ -184,8 +184,20 @@ struct kvl_table_codes {
     float *score; /* out */
 };
 KVL_API int kvl_table_code_scores(const struct kvl_pctx *ctx, const struct kvl_table_codes *c);
-/* Upper bounds of q . k for the first n_rows units of such a table (Quest): bound [lists][n_rows], a list for
- * every kv head, or vector of q with KVL_REDUCE_NONE.  Vector l meets the boxes of kv head
+/* Boxes in a table of live tokens, whose rows have KVL_BOX_ELEMS floats or stored keys: of box_tok consecutive tokens
+ * of a lane the minimum and the maximum of their keys, per channel.  Boxes first .. first + n - 1 get those of tokens
+ * pos [(first + n) * box_tok], live positions, ascending. */
+#define KVL_BOX_ELEMS(head_dim, box_tok) ((2 * (head_dim) + (box_tok)-1) / (box_tok))
+KVL_API int kvl_table_boxes(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
+                            int32_t kv_head, int32_t box_tok, const int32_t *pos, int32_t first,
+                            int32_t n);
+/* score [n_heads][n] of the first n boxes of every kv head by n_channels channels of the queries q
+ * [n_heads][head_dim] (kvl_box_scores_args): these alone are counted as read.  box_tok is 16 at most. */
+KVL_API int kvl_table_box_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
+                                 int32_t box_tok, int32_t n, int32_t n_channels, const float *q,
+                                 float *score);
+/* Upper bounds of q . k for the first n_rows units of a table of kvl_table_minmax (Quest): bound [lists][n_rows], a
+ * list for every kv head, or vector of q with KVL_REDUCE_NONE.  Vector l meets the boxes of kv head
  * l / (n_lists / n_kv_heads). */
 struct kvl_table_bounds {
     int32_t table, layer, n_rows;
