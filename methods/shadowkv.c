@@ -17,18 +17,18 @@
  * chunk_size - 1 more tokens, chosen chunks from what is left after decoded tokens and the current
  * one.  The engine's cache of fetched tokens, least recently used first to go, holds a budget; decoded
  * tokens older than the local chunks age into the host tier. */
+#include "kvl/lowrank.h"
 #include "kvl/policy.h"
 #include "shadowkv_landmark.h"
 
 #include <math.h>
-#include <string.h>
-
-enum { SHADOW_BATCH = 512 }; /* tokens whose keys are read at a time */
 
 struct shadow_opts {
     int32_t rank, chunk_size, outlier, local;
     bool offload;
-    int32_t left, right, landmarks, fits; /* tables: A, B, and of every chunk */
+    /* not options, from plan: K = A B, and tables of a row per chunk */
+    struct kvl_lowrank keys;
+    int32_t landmarks, fits;
 };
 
 static const struct kvl_opt shadow_options[] = {
@@ -65,25 +65,9 @@ static int shadow_plan(struct kvl_plan *plan)
     if (o->rank == KVL_AUTO) o->rank = KVL_MIN(160, KVL_MAX(1, width / 2));
     if (o->outlier == KVL_AUTO) o->outlier = KVL_MIN(48, chunks / 6);
     if (o->local == KVL_AUTO) o->local = KVL_MIN(4, chunks / 8);
-    if (o->rank > width)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "rank=%d; the keys of a layer are %d wide, give that or less", o->rank,
-                        width);
-    if (width > KVL_SYM_EIG_MAX)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "keys of a layer are %d wide; shadowkv serves up to %d", width,
-                        KVL_SYM_EIG_MAX);
-    struct kvl_meta_desc left = {
-        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->rank, .per_layer = true
-    };
-    struct kvl_meta_desc right = {
-        .unit = KVL_META_LANE, .unit_tok = 1, .row_elems = o->rank * width, .per_layer = true
-    };
-    KVL_TRY(kvl_plan_meta_desc(plan, &left, &o->left));
-    KVL_TRY(kvl_plan_meta_desc(plan, &right, &o->right));
+    KVL_TRY(kvl_plan_lowrank(plan, o->rank, &o->keys));
     KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, dim, &o->landmarks));
     KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, 1, &o->fits));
-    plan->raw_keys = true;
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = (o->local + 1) * o->chunk_size, .unit_tok = 1 });
@@ -96,72 +80,6 @@ static int32_t shadow_chunks(const struct kvl_pctx *ctx)
 {
     const struct shadow_opts *o = ctx->opts;
     return KVL_MAX(0, ctx->context_tok / o->chunk_size - o->local);
-}
-
-/* A batch of keys before RoPE: x [n][D], xt [D][n]. */
-struct shadow_batch {
-    float *x, *xt, *lane;
-};
-
-static int shadow_read(const struct kvl_pctx *ctx, int32_t layer, int32_t first, int32_t n,
-                       const struct shadow_batch *b)
-{
-    int32_t dim = ctx->shape->head_dim, width = dim * ctx->shape->n_kv_heads;
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        KVL_TRY(kvl_read_key_span(ctx, layer, h, first, n, true, b->lane));
-        for (int32_t i = 0; i < n; i++)
-            for (int32_t c = 0; c < dim; c++) {
-                b->x[i * width + h * dim + c] = b->lane[i * dim + c];
-                b->xt[(h * dim + c) * n + i] = b->lane[i * dim + c];
-            }
-    }
-    return KVL_OK;
-}
-
-/* vec [D][D]: the eigenvectors of K'K, the largest first. */
-static int shadow_vectors(const struct kvl_pctx *ctx, int32_t layer, const struct shadow_batch *b,
-                          float *vec)
-{
-    int32_t width = ctx->shape->n_kv_heads * ctx->shape->head_dim, n;
-    size_t size = (size_t)width * (size_t)width;
-    float *gram, *part;
-    KVL_TRY(kvl_scratch_get(ctx, size, &gram));
-    KVL_TRY(kvl_scratch_get(ctx, size, &part));
-    memset(gram, 0, size * sizeof *gram);
-    for (int32_t at = 0; at < ctx->context_tok; at += n) {
-        n = KVL_MIN(SHADOW_BATCH, ctx->context_tok - at);
-        KVL_TRY(shadow_read(ctx, layer, at, n, b));
-        KVL_TRY(kvl_product(ctx, b->xt, width, b->xt, width, n, part));
-        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = gram, .x = part, .n = size }));
-    }
-    return ctx->ops->sym_eig(&(struct kvl_sym_eig_args){ .vec = vec, .a = gram, .n = width });
-}
-
-/* K = A B: B, by column, are the r first right singular vectors, A = K B'. */
-static int shadow_factors(const struct kvl_pctx *ctx, int32_t layer)
-{
-    const struct shadow_opts *o = ctx->opts;
-    int32_t width = ctx->shape->n_kv_heads * ctx->shape->head_dim, n;
-    size_t batch = SHADOW_BATCH * (size_t)width;
-    struct kvl_rows left, right;
-    struct shadow_batch b;
-    float *vec;
-    KVL_TRY(kvl_scratch_get(ctx, batch, &b.x));
-    KVL_TRY(kvl_scratch_get(ctx, batch, &b.xt));
-    KVL_TRY(kvl_scratch_get(ctx, SHADOW_BATCH * (size_t)ctx->shape->head_dim, &b.lane));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)width * (size_t)width, &vec));
-    KVL_TRY(kvl_table_write(ctx, o->left, layer, 0, &left));
-    KVL_TRY(kvl_table_write(ctx, o->right, layer, 0, &right));
-    KVL_TRY(shadow_vectors(ctx, layer, &b, vec));
-    float *out = kvl_table_row_out(&right, 0, 0);
-    for (int32_t c = 0; c < width; c++)
-        for (int32_t i = 0; i < o->rank; i++) out[c * o->rank + i] = vec[i * width + c];
-    for (int32_t at = 0; at < ctx->context_tok; at += n) {
-        n = KVL_MIN(SHADOW_BATCH, ctx->context_tok - at);
-        KVL_TRY(shadow_read(ctx, layer, at, n, &b));
-        KVL_TRY(kvl_product(ctx, b.x, n, vec, o->rank, width, kvl_table_row_out(&left, 0, at)));
-    }
-    return KVL_OK;
 }
 
 /* fits: how badly a chunk fits its landmark, minus the lowest cosine. */
@@ -185,8 +103,9 @@ static int shadow_landmarks(const struct kvl_pctx *ctx, int32_t layer)
 
 static int shadow_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
+    const struct shadow_opts *o = ctx->opts;
     if (ctx->context_tok == 0) return KVL_OK;
-    KVL_TRY(shadow_factors(ctx, layer));
+    KVL_TRY(kvl_lowrank_fit(ctx, &o->keys, layer));
     return shadow_landmarks(ctx, layer);
 }
 
@@ -247,28 +166,6 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
     return kvl_topk(ctx, t->score, sh->n_kv_heads, t->n, t->n_best, t->best);
 }
 
-/* key [n][head_dim] of a kv head, rebuilt: rotate(A B). */
-static int shadow_rebuild(const struct kvl_pctx *ctx, int32_t layer, int32_t h, const int32_t *pos,
-                          int32_t n, float *key)
-{
-    const struct shadow_opts *o = ctx->opts;
-    int32_t dim = ctx->shape->head_dim;
-    size_t rank = (size_t)o->rank;
-    struct kvl_rows left, right;
-    float *low;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rank, &low));
-    KVL_TRY(kvl_table_peek(ctx, o->left, layer, ctx->context_tok, &left));
-    KVL_TRY(kvl_table_peek(ctx, o->right, layer, 1, &right));
-    for (int32_t i = 0; i < n; i++)
-        memcpy(low + (size_t)i * rank, kvl_table_row(&left, 0, pos[i]), rank * sizeof *low);
-    const float *b = kvl_table_row(&right, 0, 0);
-    KVL_TRY(kvl_product(ctx, low, n, b + (size_t)(h * dim) * rank, dim, o->rank, key));
-    for (int32_t i = 0; i < n; i++)
-        KVL_TRY(kvl_rotate(ctx, layer, key + i * dim, 1, pos[i], key + i * dim));
-    KVL_TRY(kvl_meta_count(ctx, o->left, (int64_t)n * o->rank));
-    return kvl_meta_count(ctx, o->right, (int64_t)dim * o->rank);
-}
-
 /* First what is read as stored (outliers, local and decoded tokens), then what is rebuilt. */
 static int shadow_lists(const struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct shadow_step *t, struct kvl_sel *sel)
@@ -286,7 +183,7 @@ static int shadow_lists(const struct kvl_pctx *ctx, const struct kvl_step *step,
     for (int32_t h = 0; h < lanes; h++) {
         for (int32_t i = 0; i < n; i++)
             pos[i] = t->best[h * t->n_best + i / size] * size + i % size;
-        KVL_TRY(shadow_rebuild(ctx, step->layer, h, pos, n, key));
+        KVL_TRY(kvl_lowrank_keys(ctx, &o->keys, step->layer, h, pos, n, key));
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, pos, n));
         KVL_TRY(kvl_sel_keys(sel, KVL_SCOPE_KV_HEAD, h, key, n));
     }
