@@ -16,21 +16,11 @@
  *      when more are to be picked than preselect leaves
  *   4. A selection serves layer_step layers and token_step steps, and the tokens that come meanwhile are
  *      read too; the first dense_layer_num layers read everything
- * Defaults are those of the tutorial (block 128, local 4096, 96 picked, every step and layer, DYNAMIC,
- * SHARED, no preselect); the configuration that was shipped is preselect_block=true, token_step=100,
- * dense_layer_num=2 and 32 blocks.
  *
- * compat=true reproduces what the published code does wrong:
- *   - representatives are computed once, after the prefill, the partial block padded with zeros; blocks
- *     that fill up later keep them, those made later have zeros
- *   - MAX and the maximum of QUEST begin at zero: channels that are negative throughout count as 0
- *   - QUEST on grouped queries: only the first n_kv_heads query heads have boxes, each those of the kv head
- *     of its number; the others score every block as infinite.  Ties go to later blocks: it reads the latest
- *   - DYNAMIC with several tokens: their sum, and products below zero count nothing
- *   - importance: the last queries see each other's keys, and only those of the last prefill chunk of 4096
- *   - preselected blocks lie in the order of their importance: a step's "first" are the most important
- * Not reproduced: lists that name a block twice, what depends on stale memory (lists that dense layers
- * overwrite, SEPARATE lists that are cut when reused), ranks 1 to 5 of layer 31 forced on all others,
+ * compat=true reproduces what the published code does wrong, each where its comment says "compat", and that
+ * representatives are computed once, after the prefill: blocks that fill up later keep them, those made later
+ * have zeros.  Not reproduced: lists that name a block twice, what depends on stale memory (lists that dense
+ * layers overwrite, SEPARATE lists that are cut when reused), ranks 1 to 5 of layer 31 forced on all others,
  * DYNAMIC's division by 4 on quantised keys, and in the attention kernel half floats, softmax without its
  * maximum and -|lse| < 1e-6 as "empty".
  *
@@ -151,12 +141,12 @@ static int kt_plan_representatives(struct kvl_plan *plan)
     struct kt_opts *o = plan->opts;
     static const char *const wants[] = { "1", "1", "2", "a number within the block size",
                                          "a divisor of the block size" };
-    int32_t type = o->representative_type, own = type == KT_QUEST ? 2 : 1;
+    int32_t type = o->representative_type, own = type == KT_QUEST ? 2 : 1, n;
     if (o->representative_num == KVL_AUTO) o->representative_num = own;
-    int32_t n = o->representative_num;
-    bool fits = n == own;
-    if (type == KT_DYNAMIC) fits = n <= o->block_size;
-    if (type == KT_FIXED) fits = n <= o->block_size && o->block_size % n == 0;
+    n = o->representative_num;
+    bool fits = type == KT_DYNAMIC ? n <= o->block_size
+                : type == KT_FIXED ? o->block_size % n == 0
+                                   : n == own;
     if (fits) return KVL_OK;
     return kvl_fail(plan->err, KVL_EINVAL,
                     "representative_num=%d with representative_type=%s and block_size=%d; give %s",
@@ -205,16 +195,13 @@ static int kt_plan(struct kvl_plan *plan)
     if (o->preselect_block || o->representative_type == KT_DYNAMIC)
         KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->importance_window));
     bool boxes = kt_pair(o) || kt_clips_products(o);
-    struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
-                                  .unit_tok = o->block_size,
-                                  .row_elems = (boxes ? 2 : 1) * group * plan->shape->head_dim,
-                                  .elem = kt_pair(o) && !o->compat ? KVL_META_KEY : KVL_META_F32,
-                                  .layers = selects };
-    KVL_TRY(kvl_plan_meta_desc(plan, &rows, &o->table));
+    KVL_TRY(kvl_plan_table(plan, &o->table, .unit = KVL_META_PAGE, .unit_tok = o->block_size,
+                           .row_elems = (boxes ? 2 : 1) * group * plan->shape->head_dim,
+                           .elem = kt_pair(o) && !o->compat ? KVL_META_KEY : KVL_META_F32,
+                           .layers = selects));
     if (!o->compat || !o->preselect_block) return KVL_OK;
-    rows.row_elems = 1;
-    rows.elem = KVL_META_F32;
-    return kvl_plan_meta_desc(plan, &rows, &o->order);
+    return kvl_plan_table(plan, &o->order, .unit = KVL_META_PAGE, .unit_tok = o->block_size,
+                          .row_elems = 1, .layers = selects);
 }
 
 /* A layer that selects, for itself and those it shares with. */
@@ -231,81 +218,16 @@ static int32_t kt_lists(const struct kvl_pctx *ctx)
 
 /* ---- importance of tokens and blocks ------------------------------------------------------------------ */
 
-/* One head of the query that lies `back` tokens before the newest. */
-struct kt_row {
-    const float *q, *probs; /* probs [n_tok]: its causal weights */
-    const float *ahead;     /* [back][head_dim] the keys behind it */
-    int32_t kv_head, back;
-};
-
-static double kt_logit(const struct kvl_shape *shape, const float *q, const float *key)
-{
-    double sum = 0, scale = (double)shape->scale, cap = (double)shape->cap;
-    for (int32_t i = 0; i < shape->head_dim; i++) sum += (double)q[i] * (double)key[i];
-    return cap > 0 ? cap * tanh(sum * scale / cap) : sum * scale;
-}
-
-/* Adds its weights when it also sees the keys behind it; key: room for one.  The log-sum-exp of the causal
- * row follows from its largest weight. */
-static int kt_add_unmasked(const struct kvl_pctx *ctx, int32_t layer, const struct kt_row *r,
-                           float *key, float *sum)
-{
-    int32_t dim = ctx->shape->head_dim, n = ctx->context_tok - r->back, top = 0;
-    double total = 1;
-    for (int32_t t = 1; t < n; t++)
-        if (r->probs[t] > r->probs[top]) top = t;
-    KVL_TRY(kvl_read_key_span(ctx, layer, r->kv_head, top, 1, false, key));
-    double lse = kt_logit(ctx->shape, r->q, key) - log((double)r->probs[top]);
-    for (int32_t i = 0; i < r->back; i++)
-        total += exp(kt_logit(ctx->shape, r->q, r->ahead + i * dim) - lse);
-    for (int32_t t = 0; t < n; t++) sum[t] += (float)((double)r->probs[t] / total);
-    for (int32_t i = 0; i < r->back; i++)
-        sum[n + i] += (float)(exp(kt_logit(ctx->shape, r->q, r->ahead + i * dim) - lse) / total);
-    return KVL_OK;
-}
-
-/* compat: the published code has no causal mask among the last queries. */
-static int kt_importance_unmasked(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
-                                  const float **out)
-{
-    const struct kvl_shape *sh = ctx->shape;
-    size_t dim = (size_t)sh->head_dim, n = (size_t)ctx->context_tok, w = (size_t)window;
-    size_t heads = (size_t)sh->n_heads;
-    float *q, *probs, *keys, *key, *sum;
-    KVL_TRY(kvl_scratch_get(ctx, heads * dim, &q));
-    KVL_TRY(kvl_scratch_get(ctx, heads * n, &probs));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_kv_heads * w * dim, &keys));
-    KVL_TRY(kvl_scratch_get(ctx, dim, &key));
-    KVL_TRY(kvl_scratch_get(ctx, heads * n, &sum));
-    memset(sum, 0, heads * n * sizeof *sum);
-    for (int32_t h = 0; h < sh->n_kv_heads; h++)
-        KVL_TRY(kvl_read_key_span(ctx, layer, h, ctx->context_tok - window, window, false,
-                                  keys + (size_t)h * w * dim));
-    for (int32_t back = 0; back < window; back++) {
-        KVL_TRY(kvl_obs_window_query(ctx, layer, back, q));
-        KVL_TRY(kvl_obs_window_probs(ctx, layer, back, probs, ctx->context_tok));
-        for (size_t h = 0; h < heads; h++) {
-            size_t kv_head = h / (size_t)sh->group;
-            struct kt_row row = { .q = q + h * dim,
-                                  .probs = probs + h * n,
-                                  .ahead = keys + (kv_head * w + (size_t)(window - back)) * dim,
-                                  .kv_head = (int32_t)kv_head,
-                                  .back = back };
-            KVL_TRY(kt_add_unmasked(ctx, layer, &row, key, sum + h * n));
-        }
-    }
-    *out = sum;
-    return KVL_OK;
-}
-
-/* importance [n_heads][context_tok]: what the last queries attend to. */
+/* importance [n_heads][context_tok]: what the last queries attend to.  compat: they see each other's keys, and
+ * only those of the last chunk of the prefill count. */
 static int kt_importance(const struct kvl_pctx *ctx, int32_t layer, const float **importance)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t n = ctx->context_tok, chunk = o->compat ? (n - 1) % KT_CHUNK_TOK + 1 : n;
-    int32_t window = KVL_MIN(o->importance_window, chunk);
-    if (o->compat) return kt_importance_unmasked(ctx, layer, window, importance);
-    return kvl_obs_window_mass(ctx, layer, window, importance, &n);
+    int32_t n = ctx->context_tok, chunk = (n - 1) % KT_CHUNK_TOK + 1;
+    if (o->compat)
+        return kvl_obs_window_unmasked(ctx, layer, KVL_MIN(o->importance_window, chunk),
+                                       importance);
+    return kvl_obs_window_mass(ctx, layer, KVL_MIN(o->importance_window, n), importance, &n);
 }
 
 /* Mean importance of a block and a quarter of a block on either side. */
@@ -341,111 +263,63 @@ static int kt_block_importance(const struct kvl_pctx *ctx, int32_t layer, int32_
 
 /* ---- 1. representatives ------------------------------------------------------------------------------- */
 
-/* row += key; the first of a row takes the place of whatever lay there, which need not be a number. */
-static void kt_add(float *row, const float *key, size_t dim, bool first)
-{
-    for (size_t c = 0; c < dim; c++) row[c] = (first ? 0.0f : row[c]) + key[c];
-}
-
 /* MEAN and FIXED: sums of keys, in proportion to their mean since all blocks are of one size.  DYNAMIC: a
  * block that fills up while decoding gets the mean of its keys, for every query head. */
 static int kt_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                      const float *v)
 {
     const struct kt_opts *o = ctx->opts;
-    const struct kvl_shape *sh = ctx->shape;
-    bool dynamic = o->representative_type == KT_DYNAMIC;
-    size_t dim = (size_t)sh->head_dim, row_elems = (dynamic ? (size_t)sh->group : 1) * dim;
-    int32_t stride = 1, first = step->pos / o->block_size;
-    struct kvl_rows rows;
+    bool dynamic = o->representative_type == KT_DYNAMIC, fixed = o->representative_type == KT_FIXED;
+    int32_t every = fixed ? o->block_size / o->representative_num : 1;
     (void)v;
     if (!kt_selects(o, step->layer)) return KVL_OK;
-    if (step->replay ? dynamic : o->compat) return KVL_OK;
+    if (o->compat && (dynamic || !step->replay)) return KVL_OK;
     if (kt_pair(o)) return kvl_table_minmax(ctx, o->table, step, k);
-    if (o->representative_type == KT_FIXED) stride = o->block_size / o->representative_num;
-    KVL_TRY(kvl_table_write(ctx, o->table, step->layer, first, &rows));
-    for (int32_t i = 0; i < step->n_tok; i++)
-        for (int32_t h = 0; h < sh->n_kv_heads; h++, k += dim) {
-            int32_t block = (step->pos + i) / o->block_size, in = (step->pos + i) % o->block_size;
-            float *row = kvl_table_row_out(&rows, h, block - first);
-            if (in % stride != 0) continue;
-            for (size_t c = 0; c < row_elems; c += dim) kt_add(row + c, k, dim, in == 0);
-            for (size_t c = 0; dynamic && in == o->block_size - 1 && c < row_elems; c++)
-                row[c] *= 1.0f / (float)o->block_size;
-        }
-    return KVL_OK;
+    return kvl_table_key_sums(ctx, o->table, step, k, every, dynamic);
 }
 
-/* DYNAMIC, n blocks of `size` tokens from block `first` on: mean (compat: sum) of the most important keys
- * for one query head, importance [context_tok], into its part of the rows. */
-static int kt_dynamic_head(const struct kvl_pctx *ctx, int32_t layer, int32_t head,
-                           const float *importance, int32_t first, int32_t n, int32_t size,
-                           const struct kvl_rows *rows)
+/* DYNAMIC: per query head the mean of the most important keys of each block of the context; the partial block
+ * goes on being filled.  compat: their sum, of the partial block, too. */
+static int kt_dynamic(const struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t kv_head = head / ctx->shape->group, k = KVL_MIN(o->representative_num, size), *pos;
-    size_t dim = (size_t)ctx->shape->head_dim, at = (size_t)(head % ctx->shape->group) * dim;
-    size_t positive = (size_t)rows->row_elems / 2;
-    float *key, divisor = o->compat ? 1.0f : (float)k;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * (size_t)k, &pos));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * (size_t)k * dim, &key));
-    KVL_TRY(kvl_topk(ctx, importance + first * o->block_size, n, size, k, pos));
-    for (int32_t i = 0; i < n * k; i++) pos[i] += (first + i / k) * o->block_size;
-    KVL_TRY(kvl_read_keys(ctx, layer, kv_head, pos, n * k, false, key));
-    for (int32_t i = 0; i < n; i++, key += (size_t)k * dim) {
-        float *row = (float *)kvl_table_row_out(rows, kv_head, first + i) + at;
-        for (size_t c = 0; c < dim; c++) {
-            float sum = 0;
-            for (size_t j = 0; j < (size_t)k; j++) sum += key[j * dim + c];
-            sum /= divisor;
-            row[c] = kt_clips_products(o) ? KVL_MIN(sum, 0.0f) : sum;
-            if (kt_clips_products(o)) row[positive + c] = KVL_MAX(sum, 0.0f);
+    int32_t n_full = ctx->context_tok / o->block_size, n_tail = ctx->context_tok % o->block_size;
+    struct kvl_table_top_keys top = { .table = o->table,
+                                      .layer = layer,
+                                      .n = n_full,
+                                      .unit_tok = o->block_size,
+                                      .k = o->representative_num,
+                                      .sum = o->compat,
+                                      .stride = (size_t)ctx->context_tok };
+    KVL_TRY(kt_importance(ctx, layer, &top.score));
+    KVL_TRY(kvl_table_top_keys(ctx, &top));
+    if (!o->compat || n_tail == 0) return KVL_OK;
+    top.row = n_full;
+    top.first_tok = n_full * o->block_size;
+    top.score += top.first_tok;
+    top.n = 1;
+    top.unit_tok = n_tail;
+    return kvl_table_top_keys(ctx, &top);
+}
+
+/* compat: maxima begin at zero, and the partial block has zeros in it; what clips products is a box of what is
+ * negative and what is positive in a vector. */
+static int kt_clip(const struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t n_full = ctx->context_tok / o->block_size;
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_write(ctx, o->table, layer, 0, &rows));
+    for (int32_t i = 0; i < ctx->shape->n_kv_heads * rows.n_rows; i++) {
+        bool clips = kt_clips_products(o), partial = i % rows.n_rows >= n_full;
+        float *low = kvl_table_row_out(&rows, i / rows.n_rows, i % rows.n_rows);
+        float *high = low + rows.row_elems / 2;
+        for (int32_t c = 0; c < rows.row_elems / 2; c++) {
+            high[c] = KVL_MAX(clips ? low[c] : high[c], 0.0f);
+            if (clips || partial) low[c] = KVL_MIN(low[c], 0.0f);
         }
     }
     return KVL_OK;
-}
-
-/* The partial block goes on being filled: sums of its keys. */
-static int kt_dynamic_tail(const struct kvl_pctx *ctx, int32_t layer, int32_t head, int32_t block,
-                           const struct kvl_rows *rows)
-{
-    const struct kt_opts *o = ctx->opts;
-    int32_t kv_head = head / ctx->shape->group, first = block * o->block_size;
-    size_t dim = (size_t)ctx->shape->head_dim, n = (size_t)(ctx->context_tok - first);
-    float *key, *row = kvl_table_row_out(rows, kv_head, block);
-    KVL_TRY(kvl_scratch_get(ctx, n * dim, &key));
-    KVL_TRY(kvl_read_key_span(ctx, layer, kv_head, first, (int32_t)n, false, key));
-    row += (size_t)(head % ctx->shape->group) * dim;
-    for (size_t i = 0; i < n; i++) kt_add(row, key + i * dim, dim, i == 0);
-    return KVL_OK;
-}
-
-static int kt_dynamic(const struct kvl_pctx *ctx, int32_t layer, const struct kvl_rows *rows)
-{
-    const struct kt_opts *o = ctx->opts;
-    int32_t full = ctx->context_tok / o->block_size, tail = ctx->context_tok % o->block_size;
-    const float *x;
-    KVL_TRY(kt_importance(ctx, layer, &x));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++, x += ctx->context_tok) {
-        if (full) KVL_TRY(kt_dynamic_head(ctx, layer, h, x, 0, full, o->block_size, rows));
-        if (tail && o->compat) KVL_TRY(kt_dynamic_head(ctx, layer, h, x, full, 1, tail, rows));
-        if (tail && !o->compat) KVL_TRY(kt_dynamic_tail(ctx, layer, h, full, rows));
-    }
-    return KVL_OK;
-}
-
-/* compat: maxima that began at zero, and a partial block with zeros in it. */
-static void kt_clip(const struct kvl_pctx *ctx, const struct kvl_rows *rows)
-{
-    const struct kt_opts *o = ctx->opts;
-    size_t dim = (size_t)ctx->shape->head_dim;
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        for (int32_t b = 0; b < rows->n_rows; b++) {
-            float *min = kvl_table_row_out(rows, h, b), *max = min + dim;
-            bool partial = b >= ctx->context_tok / o->block_size;
-            for (size_t c = 0; c < dim; c++) max[c] = KVL_MAX(max[c], 0.0f);
-            for (size_t c = 0; partial && c < dim; c++) min[c] = KVL_MIN(min[c], 0.0f);
-        }
 }
 
 /* Blocks of the context that are not local, of which preselect keeps the best. */
@@ -472,14 +346,10 @@ static int kt_remember_order(const struct kvl_pctx *ctx, int32_t layer)
 static int kt_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kt_opts *o = ctx->opts;
-    struct kvl_rows rows;
     if (!kt_selects(o, layer)) return KVL_OK;
     if (o->compat && o->preselect_block) KVL_TRY(kt_remember_order(ctx, layer));
-    if (o->representative_type != KT_DYNAMIC && !(o->compat && kt_pair(o))) return KVL_OK;
-    KVL_TRY(kvl_table_write(ctx, o->table, layer, 0, &rows));
-    if (o->representative_type == KT_DYNAMIC) return kt_dynamic(ctx, layer, &rows);
-    kt_clip(ctx, &rows);
-    return KVL_OK;
+    if (o->representative_type == KT_DYNAMIC) KVL_TRY(kt_dynamic(ctx, layer));
+    return o->compat && (kt_pair(o) || kt_clips_products(o)) ? kt_clip(ctx, layer) : KVL_OK;
 }
 
 /* ---- 2. preselect -------------------------------------------------------------------------------------- */
@@ -530,8 +400,8 @@ static int kt_head_scores(const struct kvl_pctx *ctx, int32_t layer, const float
                           int32_t n_blocks, float *score)
 {
     const struct kt_opts *o = ctx->opts;
-    int32_t group = ctx->shape->group, n_kv = ctx->shape->n_kv_heads, type = o->representative_type;
-    size_t dim = (size_t)ctx->shape->head_dim;
+    int32_t n_kv = ctx->shape->n_kv_heads, dim = ctx->shape->head_dim,
+            type = o->representative_type;
     float *sum;
     struct kvl_table_bounds bounds = { .table = o->table,
                                        .layer = layer,
@@ -545,17 +415,17 @@ static int kt_head_scores(const struct kvl_pctx *ctx, int32_t layer, const float
                                          .q = q,
                                          .n_lists = n_kv,
                                          .score = score };
-    if (type == KT_QUEST && o->compat && group > 1) return kt_unfilled_boxes(ctx, &bounds);
+    if (type == KT_QUEST && o->compat && ctx->shape->group > 1)
+        return kt_unfilled_boxes(ctx, &bounds);
     if (kt_clips_products(o)) bounds.n_lists = n_kv;
     if (type == KT_QUEST || kt_clips_products(o)) return kvl_table_bounds(ctx, &bounds);
     /* A row holds a vector for each query head: one long product. */
     if (type == KT_DYNAMIC) return kvl_table_scores(ctx, &products);
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * dim, &sum));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-        kt_add(sum + (size_t)(h / group) * dim, q + (size_t)h * dim, dim, h % group == 0);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_kv * dim), &sum));
+    KVL_TRY(kvl_group_scores(ctx, q, dim, KVL_REDUCE_SUM, sum));
     products.q = sum;
-    products.elems = (int32_t)dim;
-    products.first_elem = type == KT_MAX ? products.elems : 0;
+    products.elems = dim;
+    products.first_elem = type == KT_MAX ? dim : 0;
     return kvl_table_scores(ctx, &products);
 }
 
@@ -575,105 +445,99 @@ static int kt_scores(const struct kvl_pctx *ctx, const struct kvl_step *step, co
 
 /* ---- selection ----------------------------------------------------------------------------------------- */
 
-/* One list while it is made; all in scratch, of n_full elements. */
-struct kt_list {
-    int32_t n_full; /* blocks in front of that of the current token */
-    int32_t *
-        block; /* [n] those that are live, ascending; compat: then the first ones moved to the front */
-    int32_t n;
-    int32_t *best, *read; /* read: what is read of them, ascending */
-    float *x;
-};
+/* A list knows of every block before that of the current token: it was dropped, is read in any case, or may be
+ * picked. */
+enum { KT_GONE, KT_OTHER, KT_READ };
 
-static int kt_list_open(const struct kvl_pctx *ctx, int32_t pos, struct kt_list *l)
-{
-    size_t n = (size_t)(l->n_full = pos / ((const struct kt_opts *)ctx->opts)->block_size);
-    KVL_TRY(kvl_scratch_get(ctx, n, &l->block));
-    KVL_TRY(kvl_scratch_get(ctx, n, &l->best));
-    KVL_TRY(kvl_scratch_get(ctx, n, &l->read));
-    return kvl_scratch_get(ctx, n, &l->x);
-}
-
-/* Full blocks of a lane.  Preselect drops whole ones; where a wrapper drops parts of some, a block is there
- * while its first token is. */
-static int kt_list_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                        struct kt_list *l)
+/* state [n]; *n_live of them are not gone.  Preselect drops whole blocks; where a wrapper drops parts of some, a
+ * block is there while its first token is. */
+static int kt_live(const struct kvl_pctx *ctx, int32_t layer, int32_t list, int32_t n,
+                   uint8_t *state, int32_t *n_live)
 {
     const struct kt_opts *o = ctx->opts;
     const int32_t *pos;
-    int32_t n;
-    l->n = 0;
-    for (int32_t b = 0; b < l->n_full && !o->preselect_block; b++) l->block[l->n++] = b;
+    int32_t n_pos;
+    memset(state, o->preselect_block ? KT_GONE : KT_OTHER, (size_t)n);
+    *n_live = o->preselect_block ? 0 : n;
     if (!o->preselect_block) return KVL_OK;
-    KVL_TRY(kvl_live(ctx, layer, kv_head, &pos, &n));
-    for (int32_t i = 0; i < n && pos[i] < l->n_full * o->block_size; i++)
-        if (pos[i] % o->block_size == 0) l->block[l->n++] = pos[i] / o->block_size;
-    return KVL_OK;
-}
-
-/* compat: the most important blocks of the context come first. */
-static int kt_list_reorder(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                           struct kt_list *l)
-{
-    const struct kt_opts *o = ctx->opts;
-    int32_t n_far = kt_far_blocks(ctx), n = 0, n_first = 0;
-    struct kvl_rows order;
-    KVL_TRY(kvl_table_read(ctx, o->order, layer, n_far, &order));
-    for (; n < l->n && l->block[n] < n_far; n++)
-        l->x[n] = *(const float *)kvl_table_row(&order, kv_head, l->block[n]);
-    int32_t k = KVL_MIN(o->init_block_num, n), n_rest = k;
-    KVL_TRY(kvl_topk(ctx, l->x, 1, n, k, l->best));
-    memcpy(l->read, l->block, (size_t)n * sizeof *l->block);
-    for (int32_t i = 0; i < n; i++) {
-        bool first = n_first < k && l->best[n_first] == i;
-        l->block[first ? n_first++ : n_rest++] = l->read[i];
+    KVL_TRY(kvl_live(ctx, layer, list, &pos, &n_pos));
+    for (int32_t i = 0; i < n_pos && pos[i] < n * o->block_size; i++) {
+        if (pos[i] % o->block_size != 0) continue;
+        state[pos[i] / o->block_size] = KT_OTHER;
+        ++*n_live;
     }
     return KVL_OK;
 }
 
-/* All blocks of the list are read. */
-static bool kt_list_fits(const struct kvl_pctx *ctx, const struct kt_list *l)
+/* compat: the most important blocks of the context come first; they are *n. */
+static int kt_read_important(const struct kvl_pctx *ctx, int32_t layer, int32_t list,
+                             uint8_t *state, int32_t *n)
 {
     const struct kt_opts *o = ctx->opts;
-    return l->n <= o->init_block_num + o->second_block_count + o->local_blocks;
+    int32_t n_far = kt_far_blocks(ctx), n_live = 0, *best;
+    struct kvl_rows order;
+    float *x;
+    KVL_TRY(kvl_table_read(ctx, o->order, layer, n_far, &order));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_far, &x));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_far, &best));
+    for (int32_t b = 0; b < n_far; b++) {
+        bool live = state[b] == KT_OTHER;
+        x[b] = live ? *(const float *)kvl_table_row(&order, list, b) : -INFINITY;
+        n_live += live;
+    }
+    *n = KVL_MIN(o->init_block_num, n_live);
+    KVL_TRY(kvl_topk(ctx, x, 1, n_far, *n, best));
+    for (int32_t i = 0; i < *n; i++) state[best[i]] = KT_READ;
+    return KVL_OK;
 }
 
-/* Reads the first blocks, the local ones and the best of the others, and from the block of the current token
- * on. */
-static int kt_list_choose(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                          const float *score, struct kt_list *l, int32_t list, struct kvl_sel *sel)
+/* The first blocks and the local ones are read in any case. */
+static int kt_read_ends(const struct kvl_pctx *ctx, int32_t layer, int32_t list, int32_t n,
+                        uint8_t *state)
+{
+    const struct kt_opts *o = ctx->opts;
+    int32_t first = 0;
+    if (o->compat && o->preselect_block)
+        KVL_TRY(kt_read_important(ctx, layer, list, state, &first));
+    for (int32_t b = 0; b < n && first < o->init_block_num; b++)
+        if (state[b] == KT_OTHER) state[b] = KT_READ, first++;
+    for (int32_t b = n - 1, last = 0; b >= 0 && last < o->local_blocks; b--)
+        if (state[b] == KT_OTHER) state[b] = KT_READ, last++;
+    return KVL_OK;
+}
+
+/* All blocks of a list are read. */
+static bool kt_fits(const struct kt_opts *o, int32_t n_live)
+{
+    return n_live <= o->init_block_num + o->second_block_count + o->local_blocks;
+}
+
+/* The best of the others, and from the block of the current token on.  score [n]: for whoever listens, those that
+ * could not be picked lose theirs. */
+static int kt_list(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t list, int32_t n,
+                   float *score, struct kvl_sel *sel)
 {
     const struct kt_opts *o = ctx->opts;
     enum kvl_scope scope = o->head_select_mode == KT_SHARED ? KVL_SCOPE_LAYER : KVL_SCOPE_KV_HEAD;
-    int32_t init = o->init_block_num, size = o->block_size, n = 0;
-    int32_t others = l->n - init - o->local_blocks;
-    const int32_t *other = l->block + init;
-    if (kt_list_fits(ctx, l)) {
-        for (; n < l->n; n++) l->read[n] = l->block[n];
-    } else {
-        /* The published heap prefers later blocks of one score: they are shown to top-k back to front. */
-        for (int32_t i = 0; i < others; i++) l->x[i] = score[other[o->compat ? others - 1 - i : i]];
-        KVL_TRY(kvl_topk(ctx, l->x, 1, others, o->second_block_count, l->best));
-        for (int32_t i = 0; i < init; i++) l->read[n++] = l->block[i];
-        for (int32_t i = 0; i < o->second_block_count; i++)
-            l->read[n++] = other[o->compat ? others - 1 - l->best[i] : l->best[i]];
-        for (int32_t i = others; i < others + o->local_blocks; i++) l->read[n++] = other[i];
-    }
-    kvl_ascending(l->read, n);
-    for (int32_t i = 0; i < n; i++)
-        KVL_TRY(kvl_sel_range(sel, scope, list, l->read[i] * size, (l->read[i] + 1) * size));
-    return kvl_sel_range(sel, scope, list, l->n_full * size, step->pos + 1);
-}
-
-/* For whoever listens: blocks of a list that are not candidates could not be chosen. */
-static void kt_list_hide(const struct kvl_pctx *ctx, const struct kt_list *l, float *score)
-{
-    const struct kt_opts *o = ctx->opts;
-    int32_t n = l->n - o->init_block_num - o->local_blocks;
-    const int32_t *other = l->block + o->init_block_num;
-    for (int32_t i = 0; i < n; i++) l->x[i] = score[other[i]];
-    for (int32_t b = 0; b < l->n_full; b++) score[b] = -INFINITY;
-    for (int32_t i = 0; i < n; i++) score[other[i]] = l->x[i];
+    int32_t size = o->block_size, n_live, *best;
+    uint8_t *state;
+    float *x;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &state));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &best));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &x));
+    KVL_TRY(kt_live(ctx, step->layer, list, n, state, &n_live));
+    KVL_TRY(kt_read_ends(ctx, step->layer, list, n, state));
+    for (int32_t b = 0; b < n; b++)
+        if (state[b] != KT_OTHER) score[b] = -INFINITY;
+    /* compat: the heap prefers later blocks of one score: they are shown to top-k back to front. */
+    for (int32_t b = 0; b < n; b++) x[b] = score[o->compat ? n - 1 - b : b];
+    int32_t k = kt_fits(o, n_live) ? 0 : o->second_block_count;
+    KVL_TRY(kvl_topk(ctx, x, 1, n, k, best));
+    for (int32_t i = 0; i < k; i++) state[o->compat ? n - 1 - best[i] : best[i]] = KT_READ;
+    for (int32_t b = 0; b < n; b++)
+        if (state[b] == KT_READ || (k == 0 && state[b] == KT_OTHER))
+            KVL_TRY(kvl_sel_range(sel, scope, list, b * size, (b + 1) * size));
+    return kvl_sel_range(sel, scope, list, n * size, step->pos + 1);
 }
 
 static int kt_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
@@ -686,27 +550,24 @@ static int kt_select(struct kvl_pctx *ctx, const struct kvl_step *step, const st
                      struct kvl_sel *sel)
 {
     const struct kt_opts *o = ctx->opts;
-    struct kt_list l;
+    int32_t n = step->pos / o->block_size, n_live; /* blocks before that of the current token */
+    uint8_t *state;
     float *score;
     if (o->preselect_block && o->second_block_count > o->preselect_block_count) return KVL_OK;
-    KVL_TRY(kt_list_open(ctx, step->pos, &l));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &state));
     bool all = true; /* lanes differ where adakv wraps this policy */
     for (int32_t i = 0; i < kt_lists(ctx) && all; i++) {
-        KVL_TRY(kt_list_live(ctx, step->layer, i, &l));
-        all = kt_list_fits(ctx, &l);
+        KVL_TRY(kt_live(ctx, step->layer, i, n, state, &n_live));
+        all = kt_fits(o, n_live);
     }
     if (all) return KVL_OK;
-    KVL_TRY(kt_scores(ctx, step, q->q, l.n_full, &score));
+    KVL_TRY(kt_scores(ctx, step, q->q, n, &score));
+    for (int32_t i = 0; i < kt_lists(ctx); i++)
+        KVL_TRY(kt_list(ctx, step, i, n, score + (size_t)i * (size_t)n, sel));
     struct kvl_scored scored = { .scope = kt_lists(ctx) > 1 ? KVL_SCOPE_KV_HEAD : KVL_SCOPE_LAYER,
                                  .unit_tok = o->block_size,
-                                 .n = l.n_full,
+                                 .n = n,
                                  .score = score };
-    for (int32_t i = 0; i < kt_lists(ctx); i++, score += l.n_full) {
-        KVL_TRY(kt_list_live(ctx, step->layer, i, &l));
-        if (o->compat && o->preselect_block) KVL_TRY(kt_list_reorder(ctx, step->layer, i, &l));
-        KVL_TRY(kt_list_choose(ctx, step, score, &l, i, sel));
-        if (kvl_tap_listens(ctx)) kt_list_hide(ctx, &l, score);
-    }
     KVL_TRY(kvl_tap_scores(ctx, step, &scored));
     int32_t last = KVL_MIN(step->layer + o->layer_step, ctx->shape->n_layers) - 1;
     if (last == step->layer && o->token_step == 1) return KVL_OK;

@@ -50,6 +50,10 @@ KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int3
  * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
                                 const float **mass, int32_t *n_tok);
+/* mass [n_heads][context_tok] in scratch: the same of queries that also see each other's keys and those after them,
+ * without a causal mask inside the window, as some published code computes it. */
+KVL_API int kvl_obs_window_unmasked(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
+                                    const float **mass);
 /* How that mass becomes scores (SnapKV, section 4): reduced over the query heads of a kv head and pooled along the
  * tokens. */
 struct kvl_window_scores {

@@ -90,6 +90,28 @@ KVL_API int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
 KVL_API int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                const float *score, int32_t n);
 
+/* ---- a cache that is counted ------------------------------------------------------------------------- */
+
+/* Which units (blocks, pages) would be on the device if `capacity` of them were kept there: nothing moves.  It lies in
+ * the policy's state, in kvl_counted_bytes(capacity) bytes; zeroed it is empty. */
+struct kvl_counted_unit {
+    int32_t unit;
+    float rank; /* of the last request, or what the policy adds */
+};
+struct kvl_counted_cache {
+    int64_t n_hits, n_misses;
+    int32_t n_requests, n; /* n: units in it */
+    struct kvl_counted_unit in[];
+};
+KVL_API size_t kvl_counted_bytes(int32_t capacity);
+/* A request of n units, no more than `capacity`.  Of those that it does not name the one of least rank gives way
+ * (ties: the lower unit).  A unit's rank is the number of its last request; with decay >= 0 every rank is multiplied
+ * by it instead, a new unit's is 0, and the policy adds what it likes. */
+KVL_API void kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity,
+                                 const int32_t *unit, int32_t n, float decay);
+/* The unit in the cache; NULL: it is not there. */
+KVL_API struct kvl_counted_unit *kvl_counted_find(struct kvl_counted_cache *cache, int32_t unit);
+
 #ifdef __cplusplus
 }
 #endif
