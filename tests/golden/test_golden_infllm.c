@@ -1,4 +1,4 @@
-/* InfLLM: the worked example (representatives, scores, cache), the split of the past, and a naive
+/* InfLLM: the worked example (scores, cache), the split of the past, and a naive
  * InfLLM of the first layer, in double and token by token, against what the policy reads and returns.
  * The file of the method is included, so that its parts can be called one by one. */
 #define KVL_PLUGIN
@@ -29,8 +29,10 @@ static void bare_open(struct bare *b, const char *options)
     };
     RIG_OK(&b->err, kvl_opt_defaults(infllm_options, &b->opts, &b->err));
     RIG_OK(&b->err, kvl_opt_parse(infllm_options, &b->opts, options, &b->err));
-    b->ctx.state = kvl_alloc(
-        sizeof(struct infllm_layer) + infllm_words(&b->shape, &b->opts) * sizeof(int32_t), 1);
+    b->ctx.state =
+        kvl_alloc(sizeof(struct infllm_layer) + kvl_counted_bytes(b->opts.max_cached_block) +
+                      infllm_words(&b->shape, &b->opts) * sizeof(int32_t),
+                  1);
     assert_non_null(b->ctx.state);
 }
 
@@ -46,26 +48,6 @@ static void expect_near(double got, double want, double tolerance, const char *w
 }
 
 /* ---- the worked example ----------------------------------------------------------------------- */
-
-static void test_representatives_of_the_example(void **state)
-{
-    static float key[2][4][2] = { { { 1, 0 }, { 0, 2 }, { -1, 1 }, { .5f, -.5f } },
-                                  { { 2, 1 }, { 0, -1 }, { 1, 1 }, { -2, 0 } } };
-    static float score[2][4] = { { .3f, .05f, .2f, .45f }, { .1f, .4f, .1f, .4f } };
-    static const double want[2][2] = { { .75, -.25 }, { -1, -.5 } }, dot[2] = { .1875, -.875 };
-    struct bare b;
-    (void)state;
-    bare_open(&b, "n_local=4,block_size=4,repr_topk=2,topk=1,max_cached_block=1");
-    for (int i = 0; i < 2; i++) {
-        float out[2];
-        int32_t best[2];
-        struct infllm_cut cut = { .best = best, .score = score[i], .key = key[i][0] };
-        RIG_OK(&b.err, infllm_represent(&b.ctx, &cut, out));
-        for (int c = 0; c < 2; c++) expect_near((double)out[c], want[i][c], 1e-6, "a vector");
-        expect_near(.5 * (double)out[0] + .75 * (double)out[1], dot[i], 1e-6, "a block's score");
-    }
-    bare_close(&b);
-}
 
 /* Two or three queries over keys, no mask: each as a token of its own behind the keys, whose own
  * weight is left out. */
@@ -115,7 +97,8 @@ static void request(struct bare *b, int32_t first, int32_t second)
     at.chosen[0] = first;
     at.chosen[1] = second;
     at.l->n_chosen = 2;
-    infllm_request(&b->opts, &at);
+    kvl_counted_request(at.cache, b->opts.max_cached_block, at.chosen, 2,
+                        b->opts.cache == INFLLM_LRU ? -1.0f : (float)b->opts.score_decay);
 }
 
 static void expect_cached(struct bare *b, const char *want)
@@ -123,7 +106,7 @@ static void expect_cached(struct bare *b, const char *want)
     const struct infllm_at at = infllm_at(&b->ctx, 0);
     char got[16] = "";
     for (int32_t block = 0; block < 10; block++)
-        if (infllm_find(at.cached, at.l->n_cached, block) >= 0)
+        if (kvl_counted_find(at.cache, block))
             snprintf(got + strlen(got), sizeof got - strlen(got), "%d", block);
     assert_string_equal(got, want);
 }
@@ -139,14 +122,14 @@ static void test_lru_of_the_example(void **state)
     for (int i = 0; i < 5; i++) {
         request(&b, ask[i][0], ask[i][1]);
         expect_cached(&b, cached[i]);
-        assert_int_equal(infllm_at(&b.ctx, 0).l->n_misses, misses[i]);
+        assert_int_equal(infllm_at(&b.ctx, 0).cache->n_misses, misses[i]);
     }
-    assert_int_equal(infllm_at(&b.ctx, 0).l->n_hits, 4);
+    assert_int_equal(infllm_at(&b.ctx, 0).cache->n_hits, 4);
     request(&b, 0, 2); /* the same selection: no miss */
-    assert_int_equal(infllm_at(&b.ctx, 0).l->n_misses, 6);
+    assert_int_equal(infllm_at(&b.ctx, 0).cache->n_misses, 6);
     request(&b, 1, 3); /* 3 is the oldest, but asked for: 0 goes */
     expect_cached(&b, "123");
-    assert_int_equal(infllm_at(&b.ctx, 0).l->n_misses, 7);
+    assert_int_equal(infllm_at(&b.ctx, 0).cache->n_misses, 7);
     bare_close(&b);
 }
 
@@ -180,43 +163,21 @@ static void test_lru_s_goes_by_decayed_mass(void **state)
     bare_close(&b);
 }
 
-/* The far positions, in order. */
-static int32_t far_positions(const struct bare *b, int32_t local, int32_t *pos)
-{
-    const struct infllm_at at = infllm_at(&b->ctx, 0);
-    int32_t n = 0;
-    for (int32_t i = 0, first, last; i < at.l->n_chosen + 2; i++)
-        if (infllm_far(&b->opts, &at, local, i, &first, &last))
-            for (int32_t p = first; p < last; p++) pos[n++] = p;
-    return n;
-}
-
-/* n tokens to init, blocks, and what is left in remainder and window. */
+/* n tokens to init, blocks, and what is left in the window: no remainder at these lengths. */
 static void test_split_of_the_past(void **state)
 {
     static const int32_t want[][4] = { { 4096, 0, 0, 4096 },
                                        { 4200, 104, 0, 4096 },
                                        { 8192, 128, 31, 4096 },
                                        { 131072, 128, 991, 4096 } };
-    static int32_t pos[131072];
     struct bare b;
     (void)state;
-    bare_open(&b, "n_init=128,n_local=4096,block_size=128,topk=1000,max_cached_block=1000");
-    const struct infllm_at at = infllm_at(&b.ctx, 0);
+    bare_open(&b, "n_init=128,n_local=4096,block_size=128,topk=1,max_cached_block=1");
     for (int i = 0; i < 4; i++) {
         int32_t n = want[i][0], blocks = infllm_n_blocks(&b.opts, n);
-        int32_t local = n - b.opts.n_local;
         assert_int_equal(blocks, want[i][2]);
-        at.l->n_chosen = 0;
-        at.l->n_seen = blocks;
-        int32_t n_far = far_positions(&b, local, pos);
-        assert_int_equal(n_far, want[i][1]); /* no remainder at these lengths */
+        assert_int_equal(KVL_MIN(n - 4096, infllm_first(&b.opts, blocks)), n - want[i][3]);
         assert_int_equal(n - want[i][1] - blocks * 128, want[i][3]);
-        for (int32_t j = 0; j < blocks; j++) at.chosen[j] = j;
-        at.l->n_chosen = blocks;
-        n_far = far_positions(&b, local, pos);
-        assert_int_equal(n_far, local);
-        for (int32_t j = 0; j < n_far; j++) assert_int_equal(pos[j], j);
     }
     bare_close(&b);
 }
@@ -618,7 +579,6 @@ static void test_bad_options_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_representatives_of_the_example),
         cmocka_unit_test(test_scores_of_the_example),
         cmocka_unit_test(test_lru_of_the_example),
         cmocka_unit_test(test_lru_s_goes_by_decayed_mass),
