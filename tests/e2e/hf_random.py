@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Random models of many sizes, made by transformers, as folders: kvlab's logits against transformers' in double.
 
-    python3 hf_random.py KVLAB [REGEX]
+    python3 hf_random.py KVLAB [REGEX [TOKENS]]
 
-Every case is a class of transformers with words of its configuration; REGEX chooses cases by their text.  Wants
+Every case is a class of transformers with words of its configuration; REGEX chooses cases by their text.  Contexts
+have TOKENS tokens (70), more than the 32 or 48 at which scaled RoPE begins.  Angles of RoPE are in double too: in
+float, as transformers has them, they err by 1e-4 of a logit at 700 tokens.  Wants
 PyTorch and transformers 4.56: the environment that tests/fidelity/run.sh installs has both.
 """
 import json
@@ -24,7 +26,7 @@ import transformers
 
 from hf_folders import LIMIT, write_safetensors, write_tokenizer
 
-N_TOK = 70
+N_TOK = int(sys.argv[3]) if len(sys.argv) > 3 else 70
 SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
              vocab_size=131, max_position_embeddings=128, tie_word_embeddings=False, pad_token_id=0, bos_token_id=1,
              eos_token_id=2)
@@ -89,6 +91,7 @@ CASES = [
 ]
 CASES.append(("GptOss", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=8, head_dim=16,
                              num_hidden_layers=4, mxfp4=True)))
+float_of = torch.Tensor.float
 FP4 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6])
 
 
@@ -109,6 +112,22 @@ def quantise(model, rng):
     return out
 
 
+def exact_angles(model):
+    """Position times frequency, which transformers computes by .float() in any model, in double."""
+    def exact(forward):
+        def call(*args, **words):
+            torch.Tensor.float = torch.Tensor.double
+            try:
+                return forward(*args, **words)
+            finally:
+                torch.Tensor.float = float_of
+        return call
+
+    for module in model.modules():
+        if hasattr(module, "inv_freq"):
+            module.forward = exact(module.forward)
+
+
 def make(kind, words, seed):
     """The model in double, its weights exact in float."""
     config = getattr(transformers, kind + "Config")
@@ -117,6 +136,7 @@ def make(kind, words, seed):
     if kind == "OPT":
         all_words = dict({k: v for k, v in all_words.items() if k != "intermediate_size"}, **dict(dict(ffn_dim=96), **words))
         all_words["word_embed_proj_dim"] = all_words["hidden_size"]
+    all_words["max_position_embeddings"] = max(N_TOK, all_words["max_position_embeddings"])
     mxfp4 = all_words.pop("mxfp4", False)
     c = config(**all_words, attn_implementation="eager")
     model = getattr(transformers, name + "ForCausalLM")(c).double().eval()
@@ -134,6 +154,7 @@ def make(kind, words, seed):
             else:
                 x = x * np.sqrt(3 / shape[-2 if "gate_up_proj" in key and kind == "GptOss" else -1])
             p.copy_(torch.from_numpy(x.astype(np.float32)).double())
+    exact_angles(model)
     return c, model, quantise(model, rng) if mxfp4 else {}
 
 

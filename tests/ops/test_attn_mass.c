@@ -257,9 +257,10 @@ static void test_no_window(void **state)
     ut_each_isa(body_no_window);
 }
 
-static void probs_run(const struct mass_case *t, const struct kvl_ops *ops, float *y)
+static void probs_run(const struct mass_case *t, const struct kvl_ops *ops, float *y, float *lse)
 {
     struct kvl_attn_probs_args a = { .probs = y,
+                                     .lse = lse,
                                      .q = t->q,
                                      .lanes = t->lanes.lane,
                                      .n_slots = t->n_slots,
@@ -277,12 +278,20 @@ static void body_probs(struct kvl_rng *r)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct mass_case t;
         mass_open(r, &t, sizes[i], 1);
-        probs_run(&t, &kvl_ops_cpu, t.y[0]);
-        probs_run(&t, &kvl_ops_ref, t.y[1]);
+        size_t n = (size_t)t.n_heads;
+        float *lse[2] = { ut_poison(n), ut_poison(n) };
+        probs_run(&t, &kvl_ops_cpu, t.y[0], lse[0]);
+        probs_run(&t, &kvl_ops_ref, t.y[1], lse[1]);
         ut_near("probs", t.y[0], t.y[1], t.n_y, 1e-5);
+        ut_near("lse", lse[0], lse[1], n, 1e-5);
         kvl_ops_set_threads(3);
-        probs_run(&t, &kvl_ops_cpu, t.y[1]);
+        probs_run(&t, &kvl_ops_cpu, t.y[1], lse[1]);
         ut_same("probs", t.y[1], t.y[0], t.n_y);
+        ut_same("lse", lse[1], lse[0], n);
+        probs_run(&t, &kvl_ops_cpu, t.y[1], NULL);
+        ut_same("probs without lse", t.y[1], t.y[0], t.n_y);
+        kvl_free(lse[0]);
+        kvl_free(lse[1]);
         mass_close(&t);
     }
 }

@@ -205,6 +205,7 @@ static void body_peaks(struct kvl_rng *r)
         ut_layout(&t.layout, dim, 16, ut_kv_type(r, dim), false);
         ut_lanes_open(&t, r, kv, n_slots);
         float *q = ut_random(r, (size_t)(n * heads * dim), 3), *bias = ut_random(r, (size_t)n, 1);
+        float *rest = ut_random(r, (size_t)heads, 4);
         size_t out = (size_t)(heads * chunk);
         float *y[2] = { ut_random(r, out, 8), ut_alloc(out, sizeof(float)) };
         for (size_t j = 0; j < out; j += 2) y[0][j] = -INFINITY;
@@ -212,6 +213,7 @@ static void body_peaks(struct kvl_rng *r)
         struct kvl_attn_peaks_args a = { .peak = y[0],
                                          .q = q,
                                          .bias = i % 2 ? bias : NULL,
+                                         .rest = i % 4 < 2 ? rest : NULL,
                                          .lanes = t.lane,
                                          .sink = sink,
                                          .first = first,
@@ -230,6 +232,7 @@ static void body_peaks(struct kvl_rng *r)
         ut_lanes_close(&t);
         kvl_free(q);
         kvl_free(bias);
+        kvl_free(rest);
         kvl_free(y[0]);
         kvl_free(y[1]);
     }
