@@ -54,6 +54,12 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
                         "the model's rotation depends on the length beyond its context of %d "
                         "tokens (dynamic NTK), which is not supported; leave out --allow-overlong",
                         d->model->shape.n_ctx_train);
+    if (d->allow_overlong && d->model->w.dual_chunks)
+        return kvl_fail(
+            err, KVL_EMODEL,
+            "the model attends by dual chunks beyond %d tokens, which is not supported; "
+            "leave out --allow-overlong",
+            d->model->shape.n_ctx_train);
     if (d->allow_overlong && d->model->w.positions.data)
         return kvl_fail(err, KVL_EMODEL,
                         "the model learned %d positions and has none beyond; leave out "

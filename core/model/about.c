@@ -14,7 +14,8 @@ static int about_shape(const struct kvl_model *m, struct kvl_buf *out)
     if (h->n_experts)
         KVL_TRY(kvl_buf_printf(out, ", %d of %d experts", h->n_experts_used, h->n_experts));
     KVL_TRY(kvl_buf_printf(out, ", vocabulary %d\n", h->n_vocab));
-    return kvl_buf_printf(out, "%-14s %d tokens\n", "context", h->n_ctx_train);
+    return kvl_buf_printf(out, "%-14s %d tokens%s\n", "context", h->n_ctx_train,
+                          m->w.dual_chunks ? ", one chunk of dual chunks" : "");
 }
 
 /* The file's word, or what its tensors tell. */

@@ -332,7 +332,10 @@ static int hf_context(struct hf *h)
     const json_t *dual = json_object_get(h->config, "dual_chunk_attention_config");
     KVL_TRY(kvl_hf_int(h, h->config, hf_first(h, &names), NULL, &h->n_ctx));
     int32_t chunk = h->n_ctx;
-    if (json_is_object(dual)) KVL_TRY(kvl_hf_int(h, dual, "chunk_size", &chunk, &chunk));
+    if (json_is_object(dual)) {
+        KVL_TRY(kvl_hf_int(h, dual, "chunk_size", &chunk, &chunk));
+        KVL_TRY(kvl_hf_bool(h, ".attention.dual_chunks", true));
+    }
     h->n_ctx = KVL_MIN(h->n_ctx, chunk);
     return kvl_hf_u32(h, ".context_length", (uint32_t)h->n_ctx);
 }

@@ -132,6 +132,7 @@ static int load_hparams(struct kvl_loader *l)
     KVL_TRY(kvl_key_count(l, "embedding_length", KVL_MAX_WIDTH, NULL, &h->n_embd));
     KVL_TRY(kvl_key_count(l, "feed_forward_length", KVL_MAX_WIDTH, NULL, &h->n_ff));
     KVL_TRY(kvl_key_count(l, "context_length", KVL_MAX_CONTEXT, NULL, &h->n_ctx_train));
+    KVL_TRY(kvl_key_bool(l, "attention.dual_chunks", false, &l->w->dual_chunks));
     KVL_TRY(load_heads(l));
     KVL_TRY(check_value_length(l));
     KVL_TRY(load_scale(l));

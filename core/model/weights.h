@@ -73,6 +73,7 @@ struct kvl_weights {
     size_t n_freqs;
     int32_t n_ctx_short; /* longest context of the short factors of LongRoPE; 0: there are none */
     bool rope_dynamic;   /* frequencies are known up to n_ctx_train alone */
+    bool dual_chunks;    /* beyond n_ctx_train attention is by chunks, which is not computed */
     float scale;         /* of q.k */
     float cap;           /* logits become cap * tanh(logit / cap); 0 = none */
     struct kvl_layer_weights *layer; /* [n_layers] */

@@ -313,19 +313,30 @@ static void more_dynamic(struct gw *w)
     add_key_number(w, "internlm2", "rope.scaling.factor", 2);
 }
 
-/* Dynamic NTK says nothing up to the model's context, and longer ones are refused. */
-static void test_dynamic(void **state)
+static void more_dual_chunks(struct gw *w)
+{
+    gw_bool(w, "qwen2.attention.dual_chunks", true);
+}
+
+static void expect_ends(const struct gw_llama *m, const char *why)
 {
     struct kvl_buf file = { 0 };
     struct kvl_engine *e = NULL;
     struct rig r;
-    (void)state;
-    gw_llama(&(struct gw_llama){ .arch = "internlm2", .more = more_dynamic }, &file);
+    gw_llama(m, &file);
     open_file(&r, &file);
     const struct kvl_engine_desc beyond = { .model = r.model, .allow_overlong = true };
     assert_int_equal(kvl_engine_create(&beyond, &e, &r.err), KVL_EMODEL);
-    assert_non_null(strstr(r.err.msg, "dynamic NTK"));
+    assert_non_null(strstr(r.err.msg, why));
     rig_close(&r);
+}
+
+/* What differs beyond the model's context alone is refused there. */
+static void test_ends(void **state)
+{
+    (void)state;
+    expect_ends(&(struct gw_llama){ .arch = "internlm2", .more = more_dynamic }, "dynamic NTK");
+    expect_ends(&(struct gw_llama){ .arch = "qwen2", .more = more_dual_chunks }, "dual chunks");
 }
 
 /* Where keys do not turn, other positions are the same ones: who changes nothing else is refused, and positions end
@@ -540,12 +551,17 @@ static void test_given_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_models),      cmocka_unit_test(test_given_models),
+        cmocka_unit_test(test_whole_models),
+        cmocka_unit_test(test_given_models),
 #ifndef KVL_TEST_CUDA /* the emulated GPU computes whole models */
-        cmocka_unit_test(test_rope_style),        cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_query_bias),        cmocka_unit_test(test_weight_types),
-        cmocka_unit_test(test_types_of_parts),    cmocka_unit_test(test_short_ends),
-        cmocka_unit_test(test_dynamic),           cmocka_unit_test(test_expert_bytes),
+        cmocka_unit_test(test_rope_style),
+        cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_query_bias),
+        cmocka_unit_test(test_weight_types),
+        cmocka_unit_test(test_types_of_parts),
+        cmocka_unit_test(test_short_ends),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_expert_bytes),
         cmocka_unit_test(test_learned_positions),
 #endif
     };

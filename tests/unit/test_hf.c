@@ -280,6 +280,29 @@ static void test_rope(void **state)
     hw_close(&w);
 }
 
+/* The context of a model of dual chunks is one of them. */
+static void test_dual_chunks(void **state)
+{
+    struct hw w;
+    struct kvl_gguf *g;
+    struct kvl_weights weights;
+    struct kvl_err err = { 0 };
+    (void)state;
+    hw_open(&w, &(struct gw_llama){ .n_layers = 1 });
+    set(&w, "max_position_embeddings", json_integer(4096));
+    for (int dual = 0; dual < 2; dual++) {
+        if (dual)
+            set(&w, "dual_chunk_attention_config", json_loads("{\"chunk_size\":1000}", 0, NULL));
+        hw_save(&w, 1);
+        if (hf_load(w.dir, &g, &weights, &err) != KVL_OK) fail_msg("%s", err.msg);
+        assert_int_equal(weights.hparams.n_ctx_train, dual ? 1000 : 4096);
+        assert_int_equal(weights.dual_chunks, dual);
+        kvl_weights_free(&weights);
+        kvl_gguf_close(g);
+    }
+    hw_close(&w);
+}
+
 /* ---- the two tables ------------------------------------------------------------------------- */
 
 static bool names_class(const char *list, const char *name)
@@ -514,12 +537,13 @@ static void test_safetensors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_logits),    cmocka_unit_test(test_opt),
-        cmocka_unit_test(test_paths),          cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_layout),         cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_folder_refused),
-        cmocka_unit_test(test_shards_refused), cmocka_unit_test(test_tensors_refused),
-        cmocka_unit_test(test_safetensors),    cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_same_logits),     cmocka_unit_test(test_opt),
+        cmocka_unit_test(test_paths),           cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_layout),          cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_dual_chunks),     cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_folder_refused),  cmocka_unit_test(test_shards_refused),
+        cmocka_unit_test(test_tensors_refused), cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
