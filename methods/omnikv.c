@@ -19,27 +19,16 @@
  * softmax of all its queries is another.  Tokens that come after the context (the decode tail) are
  * always read.
  *
- * Published behaviours differ:
- *   - official num_of_selected_tokens (a number, or a share of the context) comes without the tail.
- *     auto stays inside the budget: k = B - 1 - tail.  A given number is official
- *   - lazy=true is the official lazy cache: the old list is read on while more than lazy_overlap of
- *     the union of old and new is in both.  With k from the budget it is cut to its best k
- *   - the LightLLM port is a speed mock whose answers are not meant to be right: not followed
+ * The official num_of_selected_tokens (a number, or a share of the context) comes without the tail; auto stays
+ * inside the budget B: k = B - 1 - tail.  lazy=true is the official lazy cache: the old list is read on while
+ * more than lazy_overlap of the union of old and new is in both; with k from the budget it is cut to its best k.
+ * filter_layers=auto (the papers' sets are of 32 to 80 layers): kvl/filters.h.  Where measured filters capture
+ * less than four fifths of what lists of their own would have, a note says so.
  *
- * filter_layers=auto (the papers' sets are of 32 to 80 layers): of all sets that leave at most dense_layers
- * layers dense, the one whose lists hold most attention of the layers that read them, by the tables beside
- * the model's file, else, and with filter_layers=measured, on this context; the rules are in
- * kvl/filters.h.  dense_layers=auto is what the tables say, for measured ones a quarter of the layers (the
- * papers' 8 of 32), at least 2.  report: the filters; of measured ones capture_mean and capture_min of the
- * sparse layers, and capture_own, what a list of their own would have captured.  Below four fifths of it the
- * layers of the model do not share attention, and a note says so.
- *
- * The bank is counted: calls and bytes of packed loads of whole lists, and which of their tokens
- * the list before had already (bank_hit_share).  With offload=true it is executed, and answers stay
- * the same: the context of the layers that read lists lives on the host, a list of each of them, the
- * tail and the dense layers on the device.  When a filter layer has a new list, what the one before
- * had not comes for all layers that read it as one gather, while the wait layers compute.  A list
- * that shrinks with what is left of the budget leaves room, in which old tokens stay.
+ * The bank is counted: calls and bytes of packed loads of whole lists, and which of their tokens the list before
+ * had already.  With offload=true it is executed, and answers stay the same: the context of the layers that read
+ * lists lives on the host, a list of each of them, the tail and the dense layers on the device.  What a new list
+ * has and the one before had not comes for all layers that read it as one gather, while the wait layers compute.
  * `last` ranks by exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147
  * below the largest of all heads, rank last. */
 #include "kvl/filters.h"
@@ -51,32 +40,22 @@
 enum { OMNIKV_LAST, OMNIKV_SOFTMAX, OMNIKV_UNIFORM, OMNIKV_EXP };
 
 struct omnikv_opts {
-    char filter_layers[KVL_OPT_STR_SIZE], num_of_selected_tokens[KVL_OPT_STR_SIZE];
-    int32_t num_wait_load_layers, dense_layers, selector, window_size;
+    struct kvl_filter_options filters;
+    char num_of_selected_tokens[KVL_OPT_STR_SIZE];
+    int32_t selector, window_size;
     bool lazy, offload;
     double lazy_overlap;
-    char table_sum[KVL_OPT_STR_SIZE];
     /* Not options, from plan.  A row of the table is a token of the context: the step
      * of the last list that had it, then what window queries gave. */
     int32_t table, k; /* k: selected tokens, 0 = by the budget */
     int32_t heads; /* table: weights of the window's queries, [window_size][n_heads][context_tok] */
-    double k_share;          /* > 0: k is this share of the context */
-    bool measured, fallback; /* fallback: for want of tables */
+    double k_share; /* > 0: k is this share of the context */
 };
 
 static const char *const omnikv_selectors[] = { "last", "softmax", "uniform", "exp", NULL };
 
 static const struct kvl_opt omnikv_options[] = {
-    KVL_ROW_STR(omnikv_opts, filter_layers, "auto",
-                "layers that choose for those behind them, as in 2+8+18 (official: "
-                "do_select_layers \"2,8,18\" of 32); auto = by the model's tables (kvlab tables), "
-                "without them measured; measured = by captured attention on this context"),
-    KVL_ROW_INT(omnikv_opts, dense_layers, "auto", 1, KVL_FILTER_MAX_LAYERS,
-                "most layers left dense when filters are not given; auto = of the model's tables, "
-                "without them max(2, layers / 4)"),
-    KVL_ROW_INT(omnikv_opts, num_wait_load_layers, "auto", 0, KVL_FILTER_MAX_LAYERS,
-                "dense layers behind a filter, to hide the load (official: 1); auto = 1 from 16 "
-                "layers on, else 0"),
+    KVL_FILTER_ROWS(omnikv_opts, "this context"),
     KVL_ROW_STR(omnikv_opts, num_of_selected_tokens, "auto",
                 "tokens of the context per step: auto, budget = budget - 1 - tail; a number, or a "
                 "share with a point (0.067), comes without the tail (official: 0.067, 2048)"),
@@ -94,8 +73,7 @@ static const struct kvl_opt omnikv_options[] = {
     KVL_ROW_BOOL(omnikv_opts, offload, "false",
                  "the context of the layers that read lists lives on the host; one packed load per "
                  "filter layer (official: real_offload)"),
-    KVL_ROW_STR(omnikv_opts, table_sum, "",
-                "checksum of the model's tables, written when filter layers come from them"),
+    KVL_FILTER_SUM_ROW(omnikv_opts),
     { 0 },
 };
 
@@ -164,14 +142,7 @@ static int omnikv_plan(struct kvl_plan *plan)
     int32_t window = omnikv_windowed(o) ? o->window_size : 0;
     uint8_t *has_rows;
     KVL_TRY(omnikv_plan_tokens(plan));
-    KVL_TRY(kvl_plan_filters(plan,
-                             &(struct kvl_filter_options){ .filter_layers = o->filter_layers,
-                                                           .table_sum = o->table_sum,
-                                                           .wait = &o->num_wait_load_layers,
-                                                           .dense = &o->dense_layers,
-                                                           .measured = &o->measured,
-                                                           .fallback = &o->fallback },
-                             &has_rows));
+    KVL_TRY(kvl_plan_filters(plan, &o->filters, &has_rows));
     if (o->offload) /* room for a list; which layers go is said when their filters are known */
         KVL_TRY(kvl_plan_offload(
             plan,
@@ -182,18 +153,12 @@ static int omnikv_plan(struct kvl_plan *plan)
     plan->state_bytes = sizeof(struct omnikv_state) +
                         (size_t)plan->shape->n_layers * sizeof(struct kvl_filter_role);
     /* In one piece, of as many tokens as there are: the context may be longer than was planned. */
-    struct kvl_meta_desc heads = { .unit = KVL_META_PAGE,
-                                   .unit_tok = 1,
-                                   .row_elems = window * plan->shape->n_heads,
-                                   .layers = has_rows,
-                                   .per_layer = true };
-    if (window > 0) KVL_TRY(kvl_plan_meta_desc(plan, &heads, &o->heads));
-    struct kvl_meta_desc rows = { .unit = KVL_META_PAGE,
-                                  .unit_tok = 1,
-                                  .row_elems = 1 + window,
-                                  .layers = has_rows,
-                                  .per_layer = true };
-    return kvl_plan_meta_desc(plan, &rows, &o->table);
+    if (window > 0)
+        KVL_TRY(kvl_plan_table(plan, &o->heads, .unit = KVL_META_PAGE, .unit_tok = 1,
+                               .row_elems = window * plan->shape->n_heads, .layers = has_rows,
+                               .per_layer = true));
+    return kvl_plan_table(plan, &o->table, .unit = KVL_META_PAGE, .unit_tok = 1,
+                          .row_elems = 1 + window, .layers = has_rows, .per_layer = true);
 }
 
 /* ---- filter layers -------------------------------------------------------------------------- */
@@ -219,8 +184,8 @@ static int omnikv_open(struct kvl_pctx *ctx)
 {
     const struct omnikv_opts *o = ctx->opts;
     struct omnikv_state *state = ctx->state;
-    if (o->measured) return KVL_OK;
-    KVL_TRY(kvl_filter_roles(ctx, o->filter_layers, o->num_wait_load_layers, state->role));
+    if (o->filters.measured) return KVL_OK;
+    KVL_TRY(kvl_filter_roles(ctx, &o->filters, state->role));
     return omnikv_host(ctx);
 }
 
@@ -264,9 +229,8 @@ static int omnikv_prefilled(struct kvl_pctx *ctx, int32_t layer)
     struct omnikv_state *state = ctx->state;
     int32_t n = ctx->context_tok;
     if (layer < ctx->shape->n_layers - 1) return KVL_OK;
-    if (o->measured) {
-        KVL_TRY(kvl_filter_measure(ctx, n, omnikv_k(ctx, n), o->num_wait_load_layers,
-                                   o->dense_layers, state->role));
+    if (o->filters.measured) {
+        KVL_TRY(kvl_filter_measure(ctx, &o->filters, n, omnikv_k(ctx, n), state->role));
         KVL_TRY(omnikv_host(ctx));
     }
     for (int32_t l = 0; omnikv_windowed(o) && l < ctx->shape->n_layers; l++)
@@ -517,19 +481,6 @@ static int omnikv_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static int omnikv_report_filters(const struct kvl_pctx *ctx, struct kvl_report *r)
-{
-    const struct omnikv_state *state = ctx->state;
-    int32_t n = 0;
-    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
-        char name[] = "filter_0000";
-        if (state->role[l].first < 0) continue;
-        for (int32_t i = 10, v = n++; i > 6; i--, v /= 10) name[i] = (char)('0' + v % 10);
-        KVL_TRY(kvl_report_num(r, name, l));
-    }
-    return kvl_report_num(r, "filters", n);
-}
-
 /* Of what lists of their own capture, what layers that share attention get from a filter's. */
 #define OMNIKV_SHARED 0.8
 
@@ -550,7 +501,7 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
     const struct kvl_filter_sums sum = kvl_filter_sum(ctx, state->role);
     double steps = (double)KVL_MAX(1, state->n_steps), loads = (double)state->n_loads;
     const struct omnikv_opts *o = ctx->opts;
-    bool measured = o->measured, ran = state->n_steps > 0;
+    bool measured = o->filters.measured, ran = state->n_steps > 0;
     const struct {
         const char *name;
         double value;
@@ -565,11 +516,11 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
         { "bank_skipped_share", 1 - loads / (double)KVL_MAX(1, state->n_filtered), ran },
         { "bank_hit_share", (double)state->n_hits / (double)KVL_MAX(1, state->n_listed), ran },
     };
-    KVL_TRY(omnikv_report_filters(ctx, r));
+    KVL_TRY(kvl_filter_report(ctx, r, state->role));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].known) KVL_TRY(kvl_report_num(r, rows[i].name, rows[i].value));
     KVL_TRY(omnikv_report_tail(ctx, r));
-    KVL_TRY(kvl_filter_note(ctx, r, o->filter_layers, o->table_sum, o->fallback));
+    KVL_TRY(kvl_filter_note(ctx, r, &o->filters));
     if (!measured || sum.capture >= OMNIKV_SHARED * sum.own) return KVL_OK;
     return kvl_report_note(r, "layers behind its filters keep {capture_mean%} of their attention "
                               "in this model (lists of their own: {capture_own%})");

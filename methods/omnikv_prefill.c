@@ -24,28 +24,17 @@
 enum { OKP_CHUNK = 1024, OKP_ALIGN = 64 };
 
 struct okp_opts {
-    char filter_layers[KVL_OPT_STR_SIZE];
-    int32_t dense_layers, num_wait_load_layers, chunk, num_of_selected_tokens, window_size,
-        query_from;
+    struct kvl_filter_options filters;
+    int32_t chunk, num_of_selected_tokens, window_size, query_from;
     double r;
-    char table_sum[KVL_OPT_STR_SIZE];
-    bool measured, fallback; /* not options, from plan; fallback: for want of tables */
-    int32_t room;            /* tokens that a list holds */
+    int32_t room; /* not an option: tokens that a list holds */
 };
 
 enum { OKP_SPREAD = 0, OKP_LAST };
 static const char *const okp_query_from[] = { "spread", "last", NULL };
 
 static const struct kvl_opt okp_options[] = {
-    KVL_ROW_STR(okp_opts, filter_layers, "auto",
-                "layers that choose for those behind them, as in 2+8+18; auto = by the model's "
-                "tables (kvlab tables), without them measured; measured = by captured attention on "
-                "the first chunk"),
-    KVL_ROW_INT(okp_opts, dense_layers, "auto", 1, KVL_FILTER_MAX_LAYERS,
-                "most layers left dense when filters are not given; auto = of the model's tables, "
-                "without them max(2, layers / 4)"),
-    KVL_ROW_INT(okp_opts, num_wait_load_layers, "auto", 0, KVL_FILTER_MAX_LAYERS,
-                "dense layers behind a filter; auto = 1 from 16 layers on, else 0 (official: 1)"),
+    KVL_FILTER_ROWS(okp_opts, "the first chunk"),
     KVL_ROW_FLOAT(okp_opts, r, "1", 0.01, 100,
                   "selected tokens / tokens of a chunk, where one of them is auto"),
     KVL_ROW_INT(okp_opts, chunk, "auto", 16, 1 << 30,
@@ -58,8 +47,7 @@ static const struct kvl_opt okp_options[] = {
                 "(paper: 16, decoding)"),
     KVL_ROW_ENUM(okp_opts, query_from, "last", okp_query_from,
                  "these queries: spread over the chunk, or its last (as the selector does)"),
-    KVL_ROW_STR(okp_opts, table_sum, "",
-                "checksum of the model's tables, written when filter layers come from them"),
+    KVL_FILTER_SUM_ROW(okp_opts),
     { 0 },
 };
 
@@ -113,14 +101,7 @@ static int okp_plan(struct kvl_plan *plan)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "prefill: shared; omnikv_prefill is a prefill, want own");
     KVL_TRY(okp_plan_sizes(plan));
-    KVL_TRY(kvl_plan_filters(plan,
-                             &(struct kvl_filter_options){ .filter_layers = o->filter_layers,
-                                                           .table_sum = o->table_sum,
-                                                           .wait = &o->num_wait_load_layers,
-                                                           .dense = &o->dense_layers,
-                                                           .measured = &o->measured,
-                                                           .fallback = &o->fallback },
-                             &may_be));
+    KVL_TRY(kvl_plan_filters(plan, &o->filters, &may_be));
     o->room = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);
     plan->state_bytes = sizeof(struct okp_state) + (size_t)o->room * sizeof(int32_t);
     return KVL_OK;
@@ -132,9 +113,9 @@ static int okp_open(struct kvl_pctx *ctx)
 {
     const struct okp_opts *o = ctx->opts;
     struct okp_state *state = ctx->state;
-    state->known = !o->measured;
-    if (o->measured) return KVL_OK;
-    return kvl_filter_roles(ctx, o->filter_layers, o->num_wait_load_layers, state->role);
+    state->known = !o->filters.measured;
+    if (o->filters.measured) return KVL_OK;
+    return kvl_filter_roles(ctx, &o->filters, state->role);
 }
 
 /* The first chunk of n tokens has gone through all layers. */
@@ -145,7 +126,7 @@ static int okp_measure(const struct kvl_pctx *ctx, int32_t n)
     /* No more than a quarter of the chunk, or lists would hold all that there is. */
     int32_t k = KVL_MAX(1, KVL_MIN(o->num_of_selected_tokens, n / 4));
     state->known = true;
-    return kvl_filter_measure(ctx, n, k, o->num_wait_load_layers, o->dense_layers, state->role);
+    return kvl_filter_measure(ctx, &o->filters, n, k, state->role);
 }
 
 /* ---- a chunk ------------------------------------------------------------------------------------ */
@@ -230,8 +211,8 @@ static int okp_report(struct kvl_pctx *ctx, struct kvl_report *r)
         return kvl_report_note(r, "the context is one chunk, which every layer reads densely");
     KVL_TRY(kvl_report_num(r, "filters", n));
     KVL_TRY(kvl_report_num(r, "sparse_share", sum.n / ctx->shape->n_layers));
-    KVL_TRY(kvl_filter_note(ctx, r, o->filter_layers, o->table_sum, o->fallback));
-    if (!o->measured) return KVL_OK;
+    KVL_TRY(kvl_filter_note(ctx, r, &o->filters));
+    if (!o->filters.measured) return KVL_OK;
     KVL_TRY(kvl_report_num(r, "capture_mean", sum.capture / sum.n));
     return kvl_report_num(r, "capture_own", sum.own / sum.n);
 }

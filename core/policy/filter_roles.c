@@ -48,36 +48,38 @@ static int filters_print(struct kvl_plan *plan, const uint8_t *is_filter, char *
 /* ---- plan -------------------------------------------------------------------------------------- */
 
 /* filter_layers=auto where the model has tables. */
-static int filters_of_tables(struct kvl_plan *plan, const struct kvl_filter_options *o)
+static int filters_of_tables(struct kvl_plan *plan, struct kvl_filter_options *o)
 {
     const struct kvl_tables *t = plan->shape->tables;
     uint8_t is_filter[KVL_FILTER_MAX_LAYERS] = { 0 };
     double kept;
     KVL_TRY(kvl_table_sum_check(t->sum, o->table_sum, "the model's tables", plan->err));
-    KVL_TRY(
-        kvl_filter_layers(t->kept, t->n_layers, *o->dense, *o->wait, is_filter, &kept, plan->err));
+    KVL_TRY(kvl_filter_layers(t->kept, t->n_layers, o->dense_layers, o->num_wait_load_layers,
+                              is_filter, &kept, plan->err));
     return filters_print(plan, is_filter, o->filter_layers);
 }
 
 /* Dense layers and those that wait: what is auto, and whether they fit the model. */
-static int filters_resolve(struct kvl_plan *plan, const struct kvl_filter_options *o, bool known)
+static int filters_resolve(struct kvl_plan *plan, struct kvl_filter_options *o, bool known)
 {
     int32_t n_layers = plan->shape->n_layers;
-    if (*o->wait == KVL_AUTO) *o->wait = n_layers >= 16;
-    if (*o->dense == KVL_AUTO)
-        *o->dense =
-            KVL_MIN(n_layers - 1, KVL_MAX(KVL_MAX(2, *o->wait + 1),
+    if (o->num_wait_load_layers == KVL_AUTO) o->num_wait_load_layers = n_layers >= 16;
+    if (o->dense_layers == KVL_AUTO)
+        o->dense_layers =
+            KVL_MIN(n_layers - 1, KVL_MAX(KVL_MAX(2, o->num_wait_load_layers + 1),
                                           known ? plan->shape->tables->dense : n_layers / 4));
-    if (*o->wait > n_layers - 2)
+    if (o->num_wait_load_layers > n_layers - 2)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "num_wait_load_layers=%d; behind a filter and these none of %d layers is "
                         "left to read its list, give 0 to %d",
-                        *o->wait, n_layers, n_layers - 2);
-    if ((known || *o->measured) && (*o->dense <= *o->wait || *o->dense >= n_layers))
+                        o->num_wait_load_layers, n_layers, n_layers - 2);
+    if ((known || o->measured) &&
+        (o->dense_layers <= o->num_wait_load_layers || o->dense_layers >= n_layers))
         return kvl_fail(
             plan->err, KVL_EINVAL,
             "dense_layers=%d with num_wait_load_layers=%d; the model has %d layers, give %d to %d",
-            *o->dense, *o->wait, n_layers, *o->wait + 1, n_layers - 1);
+            o->dense_layers, o->num_wait_load_layers, n_layers, o->num_wait_load_layers + 1,
+            n_layers - 1);
     return KVL_OK;
 }
 
@@ -87,32 +89,32 @@ static int filters_check_readers(struct kvl_plan *plan, const struct kvl_filter_
     int32_t n_layers = plan->shape->n_layers;
     for (int32_t l = 0, since = INT32_MIN / 2; l < n_layers; l++) {
         if (is_filter[l]) since = l;
-        if (l - since > *o->wait && since >= 0) return KVL_OK;
+        if (l - since > o->num_wait_load_layers && since >= 0) return KVL_OK;
     }
     return kvl_fail(plan->err, KVL_EINVAL,
                     "filter_layers=%s with num_wait_load_layers=%d leaves none of %d layers to "
                     "read a list; give fewer",
-                    o->filter_layers, *o->wait, n_layers);
+                    o->filter_layers, o->num_wait_load_layers, n_layers);
 }
 
-int kvl_plan_filters(struct kvl_plan *plan, const struct kvl_filter_options *o, uint8_t **may_be)
+int kvl_plan_filters(struct kvl_plan *plan, struct kvl_filter_options *o, uint8_t **may_be)
 {
     int32_t n_layers = plan->shape->n_layers;
     bool is_auto = strcmp(o->filter_layers, "auto") == 0, known = is_auto && plan->shape->tables;
     if (n_layers < 2 || n_layers > KVL_FILTER_MAX_LAYERS)
         return kvl_fail(plan->err, KVL_EINVAL, "a model of %d layers, want 2 to %d", n_layers,
                         KVL_FILTER_MAX_LAYERS);
-    *o->fallback = is_auto && !plan->shape->tables;
-    *o->measured = *o->fallback || strcmp(o->filter_layers, "measured") == 0;
+    o->fallback = is_auto && !plan->shape->tables;
+    o->measured = o->fallback || strcmp(o->filter_layers, "measured") == 0;
     KVL_TRY(filters_resolve(plan, o, known));
-    if (*o->measured && o->table_sum[0])
+    if (o->measured && o->table_sum[0])
         return kvl_fail(
             plan->err, KVL_EINVAL,
             "table_sum=%s, and the model has no tables; give filter_layers, or no table_sum",
             o->table_sum);
     KVL_TRY(kvl_plan_layers(plan, "filter_layers", 0, 1, may_be));
     (*may_be)[n_layers - 1] = 0;
-    if (*o->measured) {
+    if (o->measured) {
         memcpy(o->filter_layers, "measured", sizeof "measured");
         return kvl_plan_observe(plan, KVL_OBS_WINDOW, KVL_FILTER_QUERIES);
     }
@@ -138,12 +140,12 @@ static void filters_assign(const struct kvl_shape *sh, const uint8_t *is_filter,
     }
 }
 
-int kvl_filter_roles(const struct kvl_pctx *ctx, const char *filter_layers, int32_t wait,
+int kvl_filter_roles(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
                      struct kvl_filter_role *role)
 {
     uint8_t is_filter[KVL_FILTER_MAX_LAYERS] = { 0 };
-    KVL_TRY(filters_parse(filter_layers, ctx->shape, is_filter, ctx->err));
-    filters_assign(ctx->shape, is_filter, wait, role);
+    KVL_TRY(filters_parse(o->filter_layers, ctx->shape, is_filter, ctx->err));
+    filters_assign(ctx->shape, is_filter, o->num_wait_load_layers, role);
     return KVL_OK;
 }
 
@@ -161,17 +163,30 @@ struct kvl_filter_sums kvl_filter_sum(const struct kvl_pctx *ctx,
     return sum;
 }
 
-int kvl_filter_note(const struct kvl_pctx *ctx, struct kvl_report *r, const char *filter_layers,
-                    const char *table_sum, bool fallback)
+int kvl_filter_report(const struct kvl_pctx *ctx, struct kvl_report *r,
+                      const struct kvl_filter_role *role)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        char name[32];
+        if (role[l].first < 0) continue;
+        snprintf(name, sizeof name, "filter_%04d", n++);
+        KVL_TRY(kvl_report_num(r, name, l));
+    }
+    return kvl_report_num(r, "filters", n);
+}
+
+int kvl_filter_note(const struct kvl_pctx *ctx, struct kvl_report *r,
+                    const struct kvl_filter_options *o)
 {
     const struct kvl_tables *tables = ctx->shape->tables;
     char text[2 * KVL_OPT_STR_SIZE + 64];
-    if (fallback)
+    if (o->fallback)
         return kvl_report_note(r, "the model has no tables, filter layers are measured on every "
                                   "context (kvlab tables MODEL makes them)");
-    if (!tables || strcmp(table_sum, tables->sum) != 0) return KVL_OK;
-    snprintf(text, sizeof text, "filter layers %s by the model's tables (%s)", filter_layers,
-             table_sum);
+    if (!tables || strcmp(o->table_sum, tables->sum) != 0) return KVL_OK;
+    snprintf(text, sizeof text, "filter layers %s by the model's tables (%s)", o->filter_layers,
+             o->table_sum);
     return kvl_report_note(r, text);
 }
 
@@ -238,8 +253,8 @@ static int filters_capture(const struct kvl_pctx *ctx, int32_t n_tok, int32_t k,
     return KVL_OK;
 }
 
-int kvl_filter_measure(const struct kvl_pctx *ctx, int32_t n_tok, int32_t k, int32_t wait,
-                       int32_t dense, struct kvl_filter_role *role)
+int kvl_filter_measure(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
+                       int32_t n_tok, int32_t k, struct kvl_filter_role *role)
 {
     size_t n = (size_t)ctx->shape->n_layers;
     uint8_t is_filter[KVL_FILTER_MAX_LAYERS] = { 0 };
@@ -249,7 +264,9 @@ int kvl_filter_measure(const struct kvl_pctx *ctx, int32_t n_tok, int32_t k, int
     KVL_TRY(kvl_scratch_get(ctx, n * n, &exact));
     KVL_TRY(filters_capture(ctx, n_tok, k, capture));
     for (size_t i = 0; i < n * n; i++) exact[i] = (double)capture[i];
-    KVL_TRY(kvl_filter_layers(exact, (int32_t)n, dense, wait, is_filter, &sparse, ctx->err));
+    int32_t wait = o->num_wait_load_layers;
+    KVL_TRY(
+        kvl_filter_layers(exact, (int32_t)n, o->dense_layers, wait, is_filter, &sparse, ctx->err));
     filters_assign(ctx->shape, is_filter, wait, role);
     for (size_t l = 0; l < n; l++) {
         if (role[l].filter < 0 || role[l].filter == (int32_t)l) continue;

@@ -69,8 +69,9 @@ static void test_layers(void **state)
     struct kvl_filter_role role[32];
     struct kvl_err no;
     (void)state;
-    RIG_OK(&no, kvl_filter_roles(&(struct kvl_pctx){ .shape = &shape32, .err = &no }, "2+8+18", 1,
-                                 role));
+    struct kvl_filter_options filters = { .filter_layers = "2+8+18", .num_wait_load_layers = 1 };
+    RIG_OK(&no,
+           kvl_filter_roles(&(struct kvl_pctx){ .shape = &shape32, .err = &no }, &filters, role));
     for (int l = 0; l < 32; l++)
         assert_int_equal(role[l].filter >= 0 && role[l].filter != l, want[l] == 'S');
     assert_int_equal(role[8].filter, 8);
