@@ -1,8 +1,10 @@
 /* filemap.h - the bytes of a file that a model lies in.
  *
- * Files that together are small beside the machine's memory are read into huge pages: a decoded token reads
- * all weights once, and in the small pages of a mapped file a core reads them at two thirds of the speed.
- * Larger ones are mapped: a copy beside the page cache may not fit.
+ * They are mapped: nothing is held twice, and what was read stays with the system for the next program.
+ * Files of 64 MiB together, or less, are read: who changes such a file does not change a model that is open.
+ * KVL_WEIGHTS=copy in the environment reads larger ones too, into huge pages.  A decoded token reads all weights
+ * once, and in small pages a core reads them at two thirds of the speed; where Linux keeps a file in huge pages
+ * itself (ext4 from 6.16 on), that gains nothing.
  *
  * Errors: KVL_EMODEL, KVL_EIO and KVL_ENOMEM, with the path in front.
  * Thread-safe: yes.

@@ -657,7 +657,7 @@ static void test_files(void **state)
     kvl_buf_free(&file);
 }
 
-/* A large file lies in huge pages, or is mapped where memory is short. */
+/* A large file is mapped: no second copy of it; or read, where that is asked for. */
 static void test_large_file(void **state)
 {
     (void)state;
@@ -677,6 +677,14 @@ static void test_large_file(void **state)
     assert_int_equal(truncate(path, (off_t)file.len + big), 0); /* a hole: no space is used */
     assert_int_equal(kvl_gguf_open(path, &g, NULL), KVL_OK);
     const struct kvl_gguf_tensor *t = kvl_gguf_tensor(g, "big");
+    assert_int_equal(((const char *)t->data)[big - 1], 0);
+    assert_true(kvl_gguf_mapped(g));
+    kvl_gguf_close(g);
+    assert_int_equal(setenv("KVL_WEIGHTS", "copy", 1), 0);
+    assert_int_equal(kvl_gguf_open(path, &g, NULL), KVL_OK);
+    assert_int_equal(unsetenv("KVL_WEIGHTS"), 0);
+    assert_false(kvl_gguf_mapped(g));
+    t = kvl_gguf_tensor(g, "big");
     assert_int_equal(((const char *)t->data)[big - 1], 0);
     kvl_gguf_close(g);
     assert_int_equal(truncate(path, (off_t)file.len + big - 1), 0);

@@ -1,7 +1,7 @@
 /* kvl/gguf.h - reads GGUF v2/v3 files and believes nothing before it is checked.
  *
- * kvl_gguf_open reads the file into huge pages, or maps it where it is larger than a quarter of the
- * machine's memory, and validates header, metadata and tensor table against the file's
+ * kvl_gguf_open maps the file, or reads one of at most 64 MiB (larger ones too with KVL_WEIGHTS=copy in the
+ * environment), and validates header, metadata and tensor table against the file's
  * size: counts, lengths, types, alignment, duplicate names, offsets, overflow.  Nothing larger than
  * the file plus 64 MiB is allocated.  A file that passes cannot make a later access go out of
  * bounds.  Any part of a split model (NAME-00001-of-0000N.gguf) stands for all: keys of the first, tensors
