@@ -46,16 +46,42 @@ static size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Whether some W wants integers of x, and the largest scratch of all. */
-static bool gemv_wants(struct gemv_plan *p)
+/* What of x the products want, and the largest scratch of all. */
+struct gemv_wants {
+    bool q, k; /* integers by blocks of 32, of 256 */
+};
+
+static struct gemv_wants gemv_wants(struct gemv_plan *p)
 {
-    bool x_int16 = false;
+    struct gemv_wants want = { 0 };
     for (const struct kvl_gemv_args *a = p->a; a; a = a->next) {
+        const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)a->w->type);
         size_t floats = p->kern->gemv_scratch(a->w->type, a->w->n_cols);
         p->thread_floats = KVL_MAX(p->thread_floats, (floats + 15) / 16 * 16);
-        x_int16 = x_int16 || kvl_wtype_find((uint32_t)a->w->type)->x_int16;
+        want.q = want.q || (t->x_int16 && t->block == 32);
+        want.k = want.k || (t->x_int16 && t->block == 256);
     }
-    return x_int16;
+    return want;
+}
+
+/* Row i of x as integers, at `at`. */
+static void gemv_pack_row(struct gemv_plan *p, struct gemv_wants want, size_t i, uint8_t *at)
+{
+    struct kvl_gemv_x *x = &p->x[i];
+    size_t n_cols = (size_t)p->a->w->n_cols, n_blocks = n_cols / 32;
+    const float *from = p->a->x + i * n_cols;
+    *x = (struct kvl_gemv_x){ 0 };
+    if (want.k) {
+        x->k = (struct kvl_gemv_k *)(void *)at;
+        at += round_up(n_cols / 256 * sizeof *x->k);
+        p->kern->gemvk_pack(x->k, from, (int32_t)(n_cols / 256));
+    }
+    if (!want.q) return;
+    x->q = (int16_t *)(void *)at;
+    at += n_blocks * 32 * sizeof *x->q;
+    x->start = (int32_t(*)[8])(void *)at;
+    x->scale = (float *)(void *)(at + n_blocks * sizeof *x->start);
+    p->kern->gemv_pack(x, from, (int32_t)n_blocks);
 }
 
 /* One more product. */
@@ -124,26 +150,20 @@ static int gemv_make(const struct gemv_plan *p, const struct kvl_gemv_args *a)
 static int gemv_pack(struct gemv_plan *p, const struct kvl_gemv_args *made)
 {
     const struct kvl_gemv_args *a = p->a;
-    size_t n = gemv_wants(p) ? (size_t)a->n : 0, n_blocks = (size_t)a->w->n_cols / 32;
+    const struct gemv_wants want = gemv_wants(p);
+    size_t n = want.q || want.k ? (size_t)a->n : 0, n_cols = (size_t)a->w->n_cols;
     size_t threads = (size_t)p->threads * p->thread_floats;
     if (n == 0 && p->thread_floats == 0 && p->aside == 0) return KVL_OK;
-    size_t head = round_up(n * sizeof *p->x), q = n_blocks * 32 * sizeof *p->x->q;
-    size_t start = n_blocks * sizeof *p->x->start, scales = n_blocks * 7 * sizeof(float);
-    size_t row = round_up(q + start + scales);
+    size_t head = round_up(n * sizeof *p->x), row = 0;
+    if (want.k) row += round_up(n_cols / 256 * sizeof *p->x->k);
+    if (want.q)
+        row += round_up(n_cols / 32 *
+                        (32 * sizeof *p->x->q + sizeof *p->x->start + sizeof *p->x->scale));
     uint8_t *at = kvl_cpu_scratch(head + n * row + (threads + p->aside) * sizeof(float));
     if (!at) return KVL_ENOMEM;
     if (n > 0) p->x = (struct kvl_gemv_x *)(void *)at;
     at += head;
-    for (size_t i = 0; i < n; i++, at += row) {
-        struct kvl_gemv_x *x = &p->x[i];
-        x->q = (int16_t *)(void *)at;
-        x->start = (int32_t(*)[8])(void *)(at + q);
-        x->scale16 = (float *)(void *)(at + q + start);
-        x->sum16 = x->scale16 + 2 * n_blocks;
-        x->less32 = x->sum16 + 2 * n_blocks;
-        x->scale = x->less32 + 2 * n_blocks;
-        p->kern->gemv_pack(x, a->x + i * (size_t)a->w->n_cols, (int32_t)n_blocks);
-    }
+    for (size_t i = 0; i < n; i++, at += row) gemv_pack_row(p, want, i, at);
     if (p->thread_floats > 0) p->scratch = (float *)(void *)at;
     gemv_aside(p, made, (float *)(void *)at + threads);
     return KVL_OK;

@@ -42,15 +42,23 @@ struct kvl_gemm_item {
     float *scratch; /* kern->gemm_scratch(n_cols) floats */
 };
 
-/* A row of x as integers, by blocks of 32 columns: x = scale * q. */
+/* 256 columns of x as integers, x = scale * q with a scale for each 32; the same in two bytes, 256 hi + lo; sums
+ * of q.  Sixteens lie in the order 0 4 8 12, 1 5 9 13, 2 6 10 14, 3 7 11 15, and thirty-twos in the order 0 2 4 6,
+ * 1 3 5 7, as vectors take them (vec_k8_base.h). */
+struct kvl_gemv_k {
+    int8_t hi[256];
+    uint8_t lo[256];
+    int16_t q[256];
+    float scale16[16], sum16[16], scale32[8], sum32[8];
+};
+
+/* A row of x as integers, by blocks of 32 columns: x = scale * q.  What no W wants is NULL. */
 struct kvl_gemv_x {
     int16_t *q; /* [n_cols] */
     /* -8 times the elements of q that vq_dot adds in each place */
-    int32_t (*start)[8]; /* [n_cols / 32] */
-    float *scale;        /* [n_cols / 32] */
-    float *scale16;      /* [n_cols / 16] the same, each twice */
-    float *sum16;        /* [n_cols / 16] sums of 16 elements of q */
-    float *less32;       /* [n_cols / 16] by turns 0 and the negative sum of 32 elements of q */
+    int32_t (*start)[8];  /* [n_cols / 32] */
+    float *scale;         /* [n_cols / 32] */
+    struct kvl_gemv_k *k; /* [n_cols / 256] */
 };
 
 /* Rows row0 .. row1 - 1 of one W for all rows of x; a->next does not count. */
@@ -150,6 +158,7 @@ struct kvl_kern {
     void (*gemm_item)(const struct kvl_gemm_item *it);
     size_t (*gemv_scratch)(enum kvl_wtype type, int32_t n_cols);
     void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);
+    void (*gemvk_pack)(struct kvl_gemv_k *to, const float *x, int32_t n_blocks);
     void (*gemv_item)(const struct kvl_gemv_item *it);
     void (*span)(const struct kvl_span *s);
     size_t (*prefill_scratch)(int32_t n_rows, int32_t head_dim);

@@ -27,6 +27,7 @@ const struct kvl_kern KERN_TABLE = {
     .gemm_item = gemm_item,
     .gemv_scratch = gemv_scratch,
     .gemv_pack = gemv_pack,
+    .gemvk_pack = gemvk_pack,
     .gemv_item = gemv_item,
     .span = span_run,
     .prefill_scratch = prefill_scratch,

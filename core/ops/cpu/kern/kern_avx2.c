@@ -15,6 +15,7 @@
 
 #include "vec_avx2.h"
 #include "vec_k16_avx2.h"
+#include "vec_k8_avx2.h"
 
 #define KERN_NAME  "avx2"
 #define KERN_TABLE kvl_kern_avx2

@@ -17,6 +17,7 @@
 
 #include "vec_avx512.h"
 #include "vec_k16_avx512.h"
+#include "vec_k8_avx512.h"
 
 #define KERN_NAME  "avx512"
 #define KERN_TABLE kvl_kern_avx512

@@ -18,6 +18,7 @@
 #define VEC_HAS_VNNI
 #include "vec_avx512bf16.h"
 #include "vec_k16_avx512.h"
+#include "vec_k8_avx512.h"
 
 #define KERN_NAME  "avx512bf16"
 #define KERN_TABLE kvl_kern_avx512bf16

@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "vec_base.h"
 #include "vec_k16_base.h"
+#include "vec_k8_base.h"
 
 #if defined(__aarch64__)
 #define KERN_NAME "neon"

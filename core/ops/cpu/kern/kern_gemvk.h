@@ -1,112 +1,99 @@
 /* kern_gemvk.h - decode projection with weights in blocks of 256.
  *
- * x is rounded as for the smaller blocks (kern_gemvq.h), and 32 columns again are an exact sum of
- * integers, in 16 places.  What a type takes off its elements is the same for 16 of them: with the
- * sums of 16 x at hand it costs a few products per block.
+ * x is rounded as for the smaller blocks (kern_gemvq.h), and each integer kept as two bytes, 256 hi + lo:
+ * a weight has six bits or fewer, so that the processor multiplies bytes, and 32 columns are an exact sum.
+ * What a type takes off its elements is the same for 16 of them: sums of 16 x are kept.
  *
  * A row of W is read alone: a block has its scales with it, and so the processor sees one stream. */
 #ifndef KVL_KERN_GEMVK_H
 #define KVL_KERN_GEMVK_H
 
-#include "kern_math.h"
+#include "kern_gemvq.h"
 
 enum { GEMVK_X = 4, GEMVK_AHEAD = 1024 };
 
-/* What a block needs before its elements, for each row of x: scales of W times those of x, and the
- * sums begun with what W takes off times the sums of x.  Made while the block before it is multiplied:
- * a processor looks no further than some four blocks ahead, and this is the longer half of the way
- * from the bytes to the sum. */
-struct gemvk_ahead {
-    float scale[GEMVK_X][16];
-    vf sum[GEMVK_X][KV];
-};
+/* ---- x ------------------------------------------------------------------------------------- */
 
-/* scale: of a block of W; with what it takes off by turns if both come per 32 elements. */
-VEC void gemvk_scales(vf *scale, vf *less, const uint8_t *w, enum kvl_wtype type)
+/* 32 columns, number g of eight. */
+VEC void gemvk_pack_part(struct kvl_gemv_k *to, const float *x, int32_t g)
 {
-    const uint8_t *factor = kblock_factor(w, type);
-    const bool by32 = kblock_by32(type), has_less = kblock_has_less(type);
-    const float zero = kblock_zero(type);
-    struct kblock s = kblock_scales(w, type);
-    vf d[KV], d_less[KV];
-    if (by32)
-        vk_zip(scale, s.scale[0], s.less[0]);
-    else
-        vk_signed(scale, s.scale[0], s.scale[1]);
-    if (by32 && has_less)
-        vk_halves(d, factor);
-    else
-        vk_half(d, factor);
-    if (!by32 && has_less) {
-        vk_signed(less, s.less[0], s.less[1]);
-        vk_half(d_less, factor + 2);
+    float times, scale = kvl_gemv_scale(gemv_pack_top(x), &times);
+    int32_t sum[2] = { 0 }, at16 = g % 2 * 8 + g / 2, at32 = g % 2 * 4 + g / 2;
+    int16_t *q = to->q + g * 32;
+    vq_store(q, vq_round(x, times));
+    for (int32_t i = 0; i < 32; i++) {
+        to->hi[g * 32 + i] = (int8_t)(q[i] >> 8);
+        to->lo[g * 32 + i] = (uint8_t)(q[i] & 255);
+        sum[i / 16] += q[i];
     }
-    UNROLL
-    for (int32_t v = 0; v < KV; v++) {
-        scale[v] = vf_mul(d[v], scale[v]);
-        if (zero != 0) less[v] = vf_mul(vf_set1(-zero), scale[v]);
-        if (!by32 && has_less) less[v] = vf_mul(vf_sub(vf_zero(), d_less[v]), less[v]);
+    for (int32_t h = 0; h < 2; h++) {
+        to->scale16[at16 + 4 * h] = scale;
+        to->sum16[at16 + 4 * h] = (float)sum[h];
+    }
+    to->scale32[at32] = scale;
+    to->sum32[at32] = (float)(sum[0] + sum[1]);
+}
+
+static void gemvk_pack(struct kvl_gemv_k *to, const float *x, int32_t n_blocks)
+{
+    for (int32_t g = 0; g < n_blocks * 8; g++)
+        gemvk_pack_part(to + g / 8, x + (size_t)g * 32, g % 8);
+}
+
+/* ---- W ------------------------------------------------------------------------------------- */
+
+/* Elements 64 j .. 64 j + 63 of a block, before `zero` is taken off. */
+VEC vy gemvk_weights(const uint8_t *w, enum kvl_wtype type, int32_t j)
+{
+    const int32_t two = 4 * (j % 2), half = j / 2;
+    vy a;
+    switch (type) {
+    case KVL_W_Q2_K: return vy_bits(vy_twice(w + 16 + half * 32), -two, -two - 2, 3);
+    case KVL_W_Q3_K:
+        a = vy_bits(vy_twice(w + 32 + half * 32), -two, -two - 2, 3);
+        return vy_or(a, vy_bits(vy_twice(w), 2 - 2 * j, 1 - 2 * j, 4));
+    case KVL_W_Q4_K: return vy_bits(vy_twice(w + 16 + j * 32), 0, -4, 15);
+    case KVL_W_Q5_K:
+        a = vy_bits(vy_twice(w + 48 + j * 32), 0, -4, 15);
+        return vy_or(a, vy_bits(vy_twice(w + 16), 4 - 2 * j, 3 - 2 * j, 16));
+    case KVL_W_Q6_K:
+        a = vy_bits(vy_load(w + half * 64), -two, -two, 15);
+        return vy_or(a, vy_bits(vy_twice(w + 128 + half * 32), 4 - two, 2 - two, 48));
+    default: return vy_table(w + 8 + j * 32, block_iq4);
     }
 }
 
-/* w: block k of its row. */
-VEC void gemvk_look(struct gemvk_ahead *to, const uint8_t *w, enum kvl_wtype type,
-                    const struct kvl_gemv_x *x, int32_t n_x, size_t k)
+/* What a block takes off, with x of one block and its scales. */
+VEC vy_sum gemvk_less(vy_sum sum, const uint8_t *w, enum kvl_wtype type, const struct kblock *s,
+                      const struct kvl_gemv_k *x, vy_scale scale)
 {
-    const bool by32 = kblock_by32(type), has_less = kblock_has_less(type);
-    vf scale[KV], less[KV];
-    gemvk_scales(scale, less, w, type);
-    UNROLL
-    for (int32_t i = 0; i < n_x; i++) {
-        vf product[KV];
-        UNROLL
-        for (int32_t v = 0; v < KV; v++) {
-            const size_t at = k * 16 + (size_t)(v * VW);
-            vf times = vf_load(x[i].scale16 + at);
-            product[v] = vf_mul(scale[v], times);
-            to->sum[i][v] = vf_zero();
-            if (by32 && has_less)
-                to->sum[i][v] = vf_mul(product[v], vf_load(x[i].less32 + at));
-            else if (has_less || kblock_zero(type) != 0)
-                to->sum[i][v] = vf_mul(vf_mul(less[v], times), vf_load(x[i].sum16 + at));
-        }
-        vk_store(to->scale[i], product);
-    }
+    const uint8_t *factor = kblock_factor(w, type) + 2;
+    if (kblock_zero(type) != 0) return vy_less16(sum, scale, x, kblock_zero(type));
+    if (!kblock_has_less(type)) return sum;
+    if (kblock_by32(type)) return vy_less32(sum, s->less, x, block_scale(factor));
+    return vy_less16(sum, vy_scales16(s->less, x, block_scale(factor)), x, 1);
 }
 
-/* One block of W, number k of its row, for n_x rows of x. */
+/* One block of W for block k of n_x rows of x. */
 VEC void gemvk_block(const uint8_t *w, enum kvl_wtype type, const struct kvl_gemv_x *x, int32_t n_x,
-                     size_t k, const struct gemvk_ahead *a, vf (*sum)[KV])
+                     size_t k, vy_sum *sum)
 {
-    vf part[GEMVK_X][2][KV]; /* of even and of odd parts */
+    const float d = block_scale(kblock_factor(w, type));
+    const struct kblock s = kblock_scales(w, type);
+    vy_scale scale[GEMVK_X];
     UNROLL
     for (int32_t i = 0; i < n_x; i++) {
-        UNROLL
-        for (int32_t v = 0; v < KV; v++) {
-            part[i][0][v] = a->sum[i][v];
-            part[i][1][v] = vf_zero();
-        }
+        const struct kvl_gemv_k *b = x[i].k + k;
+        scale[i] = kblock_by32(type) ? vy_scales32(s.scale, b, d) : vy_scales16(s.scale, b, d);
+        sum[i] = gemvk_less(sum[i], w, type, &s, b, scale[i]);
     }
     UNROLL
-    for (int32_t g = 0; g < 8; g++) {
-        vk q = kblock_ints(w, type, g);
+    for (int32_t j = 0; j < 4; j++) {
+        vy a = gemvk_weights(w, type, j);
         UNROLL
-        for (int32_t i = 0; i < n_x; i++) {
-            vf dot[KV], scale[KV], *to = part[i][g % 2];
-            vk_dot(dot, q, vk_load(x[i].q + k * 256 + (size_t)g * 32));
-            if (kblock_by32(type))
-                vk_all(scale, a->scale[i], 2 * g);
-            else
-                vk_pair(scale, a->scale[i], 2 * g);
-            UNROLL
-            for (int32_t v = 0; v < KV; v++) to[v] = vf_fma(scale[v], dot[v], to[v]);
-        }
-    }
-    UNROLL
-    for (int32_t i = 0; i < n_x; i++) {
-        UNROLL
-        for (int32_t v = 0; v < KV; v++)
-            sum[i][v] = vf_add(sum[i][v], vf_add(part[i][0][v], part[i][1][v]));
+        for (int32_t i = 0; i < n_x; i++)
+            sum[i] = type == KVL_W_IQ4_XS ? vy_dot_signed(sum[i], a, x[i].k + k, scale[i], j)
+                                          : vy_dot(sum[i], a, x[i].k + k, scale[i], j);
     }
 }
 
@@ -116,28 +103,19 @@ VEC void gemvk_rows(const struct kvl_gemv_item *it, enum kvl_wtype type, int32_t
     const struct kvl_weight *w = it->a->w;
     const size_t bytes = kvl_wtype_bytes(type, 256), n_blocks = (size_t)w->n_cols / 256;
     const uint8_t *at = (const uint8_t *)w->data + (size_t)it->row0 * w->row_bytes;
-    const uint8_t *last = at + (size_t)(it->row1 - it->row0) * w->row_bytes - bytes;
     const struct kvl_gemv_x *x = it->x + i0;
     float *y = it->a->y + (size_t)i0 * (size_t)w->n_rows;
-    struct gemvk_ahead ahead[2];
-    size_t now = 0;
-    gemvk_look(&ahead[0], at, type, x, n_x, 0);
     for (int32_t r = it->row0; r < it->row1; r++) {
-        vf sum[GEMVK_X][KV];
+        vy_sum sum[GEMVK_X];
         UNROLL
-        for (int32_t i = 0; i < n_x; i++) {
-            UNROLL
-            for (int32_t v = 0; v < KV; v++) sum[i][v] = vf_zero();
-        }
-        for (size_t k = 0; k < n_blocks; k++, at += bytes, now ^= 1) {
-            size_t next = k + 1 < n_blocks ? k + 1 : 0;
+        for (int32_t i = 0; i < n_x; i++) sum[i] = vy_zero();
+        for (size_t k = 0; k < n_blocks; k++, at += bytes) {
             for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(at + GEMVK_AHEAD + o, 0, 2);
-            gemvk_look(&ahead[now ^ 1], at < last ? at + bytes : at, type, x, n_x, next);
-            gemvk_block(at, type, x, n_x, k, &ahead[now], sum);
+            gemvk_block(at, type, x, n_x, k, sum);
         }
         UNROLL
         for (int32_t i = 0; i < n_x; i++)
-            y[(size_t)i * (size_t)w->n_rows + (size_t)r] = vk_hsum(sum[i]);
+            y[(size_t)i * (size_t)w->n_rows + (size_t)r] = vy_hsum(sum[i]);
     }
 }
 

@@ -49,28 +49,15 @@ VEC float gemv_pack_top(const float *x)
     return vf_hmax(top) + vf_hsum(bad);
 }
 
-/* The sum of q times one where `ones` has it; exact. */
-VEC float gemv_pack_sum(vq q, vq ones)
-{
-    static const int32_t none[8] = { 0 };
-    const float one = 1;
-    return vq_hsum(vq_scaled(vq_zero(), &one, vq_dot(vq_start(none), q, ones)));
-}
-
-/* One block of x: integers, their scale and sums, and what Q4_0 sums start with. */
+/* One block of x: integers, their scale, and what Q4_0 sums start with. */
 VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
 {
     static const int32_t none[8] = { 0 };
     float times, scale = kvl_gemv_scale(gemv_pack_top(x), &times);
     vq q = vq_round(x, times);
-    float lo = gemv_pack_sum(q, vq_set(1, 0)), hi = gemv_pack_sum(q, vq_set(0, 1));
     vq_store(to->q + (size_t)b * 32, q);
     vq_store_ints(to->start[b], vq_dot(vq_start(none), q, vq_set(-8, -8)));
-    to->scale[b] = to->scale16[2 * b] = to->scale16[2 * b + 1] = scale;
-    to->sum16[2 * b] = lo;
-    to->sum16[2 * b + 1] = hi;
-    to->less32[2 * b] = 0;
-    to->less32[2 * b + 1] = -(lo + hi);
+    to->scale[b] = scale;
 }
 
 static void gemv_pack(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks)

@@ -8,17 +8,9 @@ enum { KV = 2 };
 
 typedef vq vk;
 
-VEC __m256i vec_load256(const void *p)
-{
-    return _mm256_loadu_si256((const __m256i *)p);
-}
 VEC vk vec_widened(__m128i lo, __m128i hi)
 {
     return (vk){ _mm256_cvtepi8_epi16(lo), _mm256_cvtepi8_epi16(hi) };
-}
-VEC vk vk_load(const int16_t *p)
-{
-    return (vk){ vec_load256(p), vec_load256(p + 16) };
 }
 VEC vk vk_bytes(const uint8_t *p)
 {
@@ -76,11 +68,6 @@ VEC vk vk_less(vk a, int16_t x)
     const __m256i s = _mm256_set1_epi16(x);
     return (vk){ _mm256_sub_epi16(a.lo, s), _mm256_sub_epi16(a.hi, s) };
 }
-VEC void vk_dot(vf *to, vk a, vk b)
-{
-    to[0] = _mm256_cvtepi32_ps(_mm256_madd_epi16(a.lo, b.lo));
-    to[1] = _mm256_cvtepi32_ps(_mm256_madd_epi16(a.hi, b.hi));
-}
 VEC void vec_floats16(vf *to, __m256i a)
 {
     to[0] = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(a)));
@@ -90,53 +77,6 @@ VEC void vk_floats(vf *to, vk a)
 {
     vec_floats16(to, a.lo);
     vec_floats16(to + 2, a.hi);
-}
-VEC vf vec_floats8(uint64_t bytes)
-{
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bytes)));
-}
-VEC void vk_signed(vf *to, uint64_t lo, uint64_t hi)
-{
-    to[0] = vec_floats8(lo);
-    to[1] = vec_floats8(hi);
-}
-VEC void vk_zip(vf *to, uint64_t even, uint64_t odd)
-{
-    __m128i a = _mm_cvtsi64_si128((long long)even), b = _mm_cvtsi64_si128((long long)odd);
-    __m128i zip = _mm_unpacklo_epi8(a, b);
-    to[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(zip));
-    to[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(zip, zip)));
-}
-VEC void vk_half(vf *to, const uint8_t *p)
-{
-    uint16_t h;
-    memcpy(&h, p, sizeof h);
-    to[0] = to[1] = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)h));
-}
-VEC void vk_halves(vf *to, const uint8_t *p)
-{
-    int32_t h;
-    memcpy(&h, p, sizeof h);
-    to[0] = to[1] = _mm256_cvtph_ps(_mm_set1_epi32(h));
-}
-VEC void vk_store(float *p, const vf *v)
-{
-    vf_store(p, v[0]);
-    vf_store(p + 8, v[1]);
-    __asm__("" : "+m"(*(float(*)[16])(void *)p)); /* see vec_k16_avx512.h */
-}
-VEC void vk_all(vf *to, const float *p, int32_t i)
-{
-    to[0] = to[1] = _mm256_set1_ps(p[i]);
-}
-VEC void vk_pair(vf *to, const float *p, int32_t i)
-{
-    to[0] = _mm256_set1_ps(p[i]);
-    to[1] = _mm256_set1_ps(p[i + 1]);
-}
-VEC float vk_hsum(const vf *v)
-{
-    return vf_hsum(_mm256_add_ps(v[0], v[1]));
 }
 
 #endif
