@@ -18,7 +18,7 @@
  * Budget B: sink = 4, local = min(64, B / 4), update = min(1024, B / 8) rounded down to whole clusters,
  * and retrieved tokens up to B, the current one included.  The estimation zone reads no token: its
  * means and sizes are counted as index bytes. */
-#include "kvl/policy.h"
+#include "kvl/clusters.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,7 +27,7 @@ struct retro_opts {
     int32_t sink, local, segment, update, per_cluster, iters;
     double retrieve, estimate, cache;
     bool offload;
-    int32_t keys, values, spans, order; /* tables */
+    struct kvl_clusters index; /* not an option */
 };
 
 static const struct kvl_opt retro_options[] = {
@@ -82,24 +82,18 @@ static void retro_sizes(const struct kvl_plan *plan, struct retro_opts *o)
 static int retro_plan(struct kvl_plan *plan)
 {
     struct retro_opts *o = plan->opts;
-    int32_t size = o->per_cluster, dim = plan->shape->head_dim;
+    int32_t size = o->per_cluster;
     KVL_TRY(kvl_plan_needs_budget(plan));
     retro_sizes(plan, o);
     if (o->update % size != 0 || o->segment % size != 0)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "segment=%d and update=%d; give multiples of per_cluster, %d", o->segment,
                         o->update, size);
-    struct kvl_meta_desc spans = {
-        .unit = KVL_META_PAGE, .unit_tok = size, .row_elems = 2, .elem = KVL_META_I32
-    };
-    struct kvl_meta_desc order = {
-        .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1, .elem = KVL_META_I32
-    };
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, size, dim, &o->keys));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, size, dim, &o->values));
-    KVL_TRY(kvl_plan_meta_desc(plan, &spans, &o->spans));
-    KVL_TRY(kvl_plan_meta_desc(plan, &order, &o->order));
+    o->index.first = o->sink;
+    o->index.per_cluster = size;
+    o->index.iters = o->iters;
+    KVL_TRY(kvl_plan_clusters(plan, &o->index));
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_first = o->sink,
@@ -117,106 +111,17 @@ struct retro_extent {
     int32_t end, n_clusters;
 };
 
-static int32_t retro_clusters_of(const struct retro_opts *o, int32_t n_tok)
-{
-    return n_tok == 0 ? 0 : KVL_MAX(1, n_tok / o->per_cluster);
-}
-
 static struct retro_extent retro_extent(const struct kvl_pctx *ctx, int32_t n_pos)
 {
     const struct retro_opts *o = ctx->opts;
     struct retro_extent x = { .end = KVL_MAX(o->sink, ctx->context_tok - o->local) };
     int32_t n = x.end - o->sink, whole = n / o->segment;
     x.n_clusters =
-        whole * (o->segment / o->per_cluster) + retro_clusters_of(o, n - whole * o->segment);
+        whole * (o->segment / o->per_cluster) + kvl_clusters_of(&o->index, n - whole * o->segment);
     int32_t more = KVL_MAX(0, n_pos - o->local - x.end) / o->update;
     x.end += more * o->update;
     x.n_clusters += more * (o->update / o->per_cluster);
     return x;
-}
-
-/* x [n][dim] minus its mean. */
-static void retro_centre(float *x, float *mean, int32_t n, int32_t dim)
-{
-    for (int32_t c = 0; c < dim; c++) {
-        double sum = 0;
-        for (int32_t i = 0; i < n; i++) sum += (double)x[i * dim + c];
-        mean[c] = (float)(sum / n);
-        for (int32_t i = 0; i < n; i++) x[i * dim + c] -= mean[c];
-    }
-}
-
-/* A segment of one lane; rows of its clusters and members. */
-struct retro_segment {
-    int32_t first, n, n_clusters;
-    float *key, *value, *mean, *room; /* of the tokens, the mean of their keys */
-    int32_t *assign, *count;          /* cluster of each token; tokens of each cluster */
-    float *mean_key, *mean_value;     /* [n_clusters][head_dim] */
-    int32_t *span, *order;            /* begin and number in the list of members; that list */
-};
-
-/* Means of keys and values, and lists of members, ascending within a cluster. */
-static void retro_members(const struct retro_segment *g, int32_t sink, int32_t dim)
-{
-    int32_t begin = g->first - sink;
-    for (int32_t j = 0, at = begin; j < g->n_clusters; at += g->count[j++]) {
-        g->span[2 * j] = at;
-        g->span[2 * j + 1] = 0; /* counts up below */
-        for (int32_t c = 0; c < dim; c++) {
-            g->mean_key[j * dim + c] += g->mean[c];
-            g->mean_value[j * dim + c] = 0;
-        }
-    }
-    for (int32_t i = 0; i < g->n; i++) {
-        int32_t j = g->assign[i], *span = g->span + 2 * j;
-        g->order[span[0] - begin + span[1]++] = g->first + i;
-        for (int32_t c = 0; c < dim; c++)
-            g->mean_value[j * dim + c] += g->value[i * dim + c] / (float)g->count[j];
-    }
-}
-
-/* Clusters positions first .. first + n - 1 of all lanes of a layer; the first cluster is `cluster`. */
-static int retro_cluster(const struct kvl_pctx *ctx, int32_t layer, int32_t first, int32_t n,
-                         int32_t cluster)
-{
-    const struct retro_opts *o = ctx->opts;
-    int32_t dim = ctx->shape->head_dim;
-    struct retro_segment g = { .first = first, .n = n, .n_clusters = retro_clusters_of(o, n) };
-    struct kvl_rows keys, values, spans, order;
-    size_t n_key = (size_t)n * (size_t)dim, clusters = (size_t)g.n_clusters;
-    size_t room = KVL_KMEANS_TILE * (clusters + (size_t)dim) + 2 * clusters + (size_t)n;
-    KVL_TRY(kvl_scratch_get(ctx, n_key, &g.key));
-    KVL_TRY(kvl_scratch_get(ctx, n_key, &g.value));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)dim, &g.mean));
-    KVL_TRY(kvl_scratch_get(ctx, room, &g.room));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &g.assign));
-    KVL_TRY(kvl_scratch_get(ctx, clusters, &g.count));
-    KVL_TRY(kvl_table_write(ctx, o->keys, layer, cluster, &keys));
-    KVL_TRY(kvl_table_write(ctx, o->values, layer, cluster, &values));
-    KVL_TRY(kvl_table_write(ctx, o->spans, layer, cluster, &spans));
-    KVL_TRY(kvl_table_write(ctx, o->order, layer, first - o->sink, &order));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        g.mean_key = kvl_table_row_out(&keys, h, 0);
-        g.mean_value = kvl_table_row_out(&values, h, 0);
-        g.span = kvl_table_row_out(&spans, h, 0);
-        g.order = kvl_table_row_out(&order, h, 0);
-        KVL_TRY(kvl_read_key_span(ctx, layer, h, first, n, false, g.key));
-        KVL_TRY(kvl_read_value_span(ctx, layer, h, first, n, g.value));
-        retro_centre(g.key, g.mean, n, dim);
-        KVL_TRY(ctx->ops->kmeans(&(struct kvl_kmeans_args){ .centroid = g.mean_key,
-                                                            .assign = g.assign,
-                                                            .count = g.count,
-                                                            .x = g.key,
-                                                            .x_stride = (size_t)dim,
-                                                            .n = n,
-                                                            .dim = dim,
-                                                            .n_clusters = g.n_clusters,
-                                                            .n_iter = o->iters,
-                                                            .cosine = true,
-                                                            .work = g.room }));
-        retro_members(&g, o->sink, dim);
-    }
-    return KVL_OK;
 }
 
 static int retro_prefilled(struct kvl_pctx *ctx, int32_t layer)
@@ -225,8 +130,8 @@ static int retro_prefilled(struct kvl_pctx *ctx, int32_t layer)
     int32_t end = retro_extent(ctx, ctx->context_tok).end;
     for (int32_t at = o->sink, cluster = 0; at < end; at += o->segment) {
         int32_t n = KVL_MIN(o->segment, end - at);
-        KVL_TRY(retro_cluster(ctx, layer, at, n, cluster));
-        cluster += retro_clusters_of(o, n);
+        KVL_TRY(kvl_clusters_add(ctx, &o->index, layer, at, n, cluster));
+        cluster += kvl_clusters_of(&o->index, n);
     }
     return KVL_OK;
 }
@@ -235,12 +140,14 @@ static int retro_prefilled(struct kvl_pctx *ctx, int32_t layer)
 static int retro_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                         const float *v)
 {
-    (void)k;
-    (void)v;
+    const struct retro_opts *o = ctx->opts;
     struct retro_extent before = retro_extent(ctx, step->pos),
                         now = retro_extent(ctx, step->pos + 1);
+    (void)k;
+    (void)v;
     if (now.end == before.end) return KVL_OK;
-    return retro_cluster(ctx, step->layer, before.end, now.end - before.end, before.n_clusters);
+    return kvl_clusters_add(ctx, &o->index, step->layer, before.end, now.end - before.end,
+                            before.n_clusters);
 }
 
 /* ---- the three zones (4.1, 4.3) ---------------------------------------------------------------------- */
@@ -255,7 +162,7 @@ struct retro_step {
     float *part, *value;        /* logits and values of the estimation zone */
     int32_t *best;              /* [n_ranked] clusters of one kv head, best first */
     int32_t *pos;
-    struct kvl_rows spans, order, values;
+    struct kvl_cluster_rows rows;
 };
 
 static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -267,9 +174,8 @@ static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->head_dim, &t->value));
     KVL_TRY(kvl_scratch_get(ctx, ranked, &t->best));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)t->room, &t->pos));
-    KVL_TRY(kvl_table_read(ctx, o->spans, step->layer, t->x.n_clusters, &t->spans));
-    KVL_TRY(kvl_table_peek(ctx, o->values, step->layer, t->x.n_clusters, &t->values));
-    return kvl_table_peek(ctx, o->order, step->layer, t->x.end - o->sink, &t->order);
+    return kvl_clusters_read(ctx, &o->index, step->layer, t->x.n_clusters, t->x.end - o->sink,
+                             &t->rows);
 }
 
 /* score [n_kv_heads][clusters]: softmax(q . mean / sqrt(d)), added up over the group. */
@@ -283,7 +189,9 @@ static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, all, &weight));
     KVL_TRY(kvl_scratch_get(ctx, all, &t->logit));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, &t->score));
-    struct kvl_table_scores s = { .table = o->keys, .layer = step->layer, .n_rows = n, .q = q };
+    struct kvl_table_scores s = {
+        .table = o->index.keys, .layer = step->layer, .n_rows = n, .q = q
+    };
     s.scale = ctx->shape->scale;
     s.score = t->logit;
     KVL_TRY(kvl_table_scores(ctx, &s));
@@ -299,14 +207,14 @@ static int retro_retrieve(const struct kvl_pctx *ctx, const struct retro_step *t
 {
     int32_t n_tok = 0, n = KVL_MIN(t->retrieve, t->n_ranked);
     for (*taken = 0; *taken < n; ++*taken) {
-        const int32_t *span = kvl_table_row(&t->spans, h, t->best[*taken]);
-        if (n_tok + span[1] > t->room) break;
-        for (int32_t i = 0; i < span[1]; i++)
-            t->pos[n_tok++] = *(const int32_t *)kvl_table_row(&t->order, h, span[0] + i);
+        int32_t size = kvl_cluster_size(&t->rows, h, t->best[*taken]);
+        if (n_tok + size > t->room) break;
+        kvl_cluster_tokens(&t->rows, h, t->best[*taken], t->pos + n_tok);
+        n_tok += size;
     }
     kvl_ascending(t->pos, n_tok);
     KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, t->pos, n_tok));
-    return kvl_meta_count(ctx, ((const struct retro_opts *)ctx->opts)->order, n_tok);
+    return kvl_meta_count(ctx, ((const struct retro_opts *)ctx->opts)->index.order, n_tok);
 }
 
 /* Estimation zone: each of the next clusters weighs size x exp(q . mean / sqrt(d)) (Eq. 4, 5). */
@@ -317,11 +225,11 @@ static int retro_estimate(const struct kvl_pctx *ctx, const struct retro_step *t
     size_t dim = (size_t)ctx->shape->head_dim, n_clusters = (size_t)t->x.n_clusters;
     for (int32_t i = 0; i < n; i++) {
         int32_t cluster = t->best[taken + i];
-        const int32_t *span = kvl_table_row(&t->spans, h, cluster);
+        float log_size = logf((float)kvl_cluster_size(&t->rows, h, cluster));
         for (int32_t g = 0; g < group; g++)
-            t->part[g * n + i] = t->logit[(size_t)(h * group + g) * n_clusters + (size_t)cluster] +
-                                 logf((float)span[1]);
-        memcpy(t->value + (size_t)i * dim, kvl_table_row(&t->values, h, cluster),
+            t->part[g * n + i] =
+                t->logit[(size_t)(h * group + g) * n_clusters + (size_t)cluster] + log_size;
+        memcpy(t->value + (size_t)i * dim, kvl_table_row(&t->rows.values, h, cluster),
                dim * sizeof *t->value);
     }
     return kvl_sel_pseudo(sel, h, t->part, t->value, n);
