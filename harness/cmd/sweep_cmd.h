@@ -29,6 +29,8 @@ int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *f
 /* The same of a comma list of plain words: "a,b" is the YAML list ["a", "b"], a single word itself. */
 int kvl_sweep_override_words(struct kvl_sweep_args *a, const char *path, const char *flag,
                              const char *text);
+/* Overrides of the flags that have a key of their own in the configuration. */
+int kvl_sweep_flags(struct kvl_sweep_args *a);
 void kvl_sweep_args_free(struct kvl_sweep_args *a);
 
 /* Runs the sweep of a file (or of the overrides alone, as `name`) and prints its table. */

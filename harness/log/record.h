@@ -94,6 +94,12 @@ struct kvl_timing {
     struct kvl_device_memory memory;
 };
 
+/* How much a sweep (of this shard) holds, and how much of it the log had when the run began. */
+struct kvl_run_amount {
+    int64_t cells, cells_before; /* timed ones included; before: without failed ones */
+    int64_t answers, answers_before;
+};
+
 struct kvl_run_info {
     int argc;
     char **argv;
@@ -103,6 +109,8 @@ struct kvl_run_info {
     int32_t threads, chunk_tok;
     struct kvl_jobs jobs;
     const struct kvl_probed *gpu; /* NULL: the model runs on the CPU */
+    struct kvl_shard shard;
+    struct kvl_run_amount amount; /* zeros: not a sweep of cells */
 };
 
 /* The code that the cells of a sweep are of: `sources` of its run record. */

@@ -78,6 +78,12 @@ double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *
     return plan_shares(w, g) ? kvl_prefill_cost(w, plan_prefill_tok(g)) : 0.0;
 }
 
+/* Steps of two sessions and full attention again. */
+double kvl_cell_pass_cost(const struct kvl_work *w, const struct kvl_cell *c)
+{
+    return 4.0 * PLAN_DECODE_COST * (1.0 + c->length / plan_even_tok(w)) * w->sweep->quality.steps;
+}
+
 /* Decode reads weights and what the policy reads; attaching reads the context, once per question
  * where the question is part of the prefill. */
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
@@ -85,16 +91,15 @@ double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
     const struct kvl_sweep *s = w->sweep;
     int32_t read = c->budget_tok ? KVL_MIN(c->budget_tok, c->length) : c->length;
     bool own = c->planned && kvl_planned_own_prefill(c->planned);
-    double even = plan_even_tok(w), all = 1.0 + c->length / even;
+    double even = plan_even_tok(w);
     double step = PLAN_DECODE_COST * (1.0 + read / even), attach = 0.02 * c->length;
     const struct kvl_reading *r = kvl_point_reading(c->task);
     if (r && !c->speed) return attach + step * (c->length - kvl_reading_before(r, c->length));
     if (own) attach = KVL_MIN(c->length * (1.0 + read / even), kvl_prefill_cost(w, c->length));
     if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
     int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL && !own ? s->questions : 1;
-    /* A reference pass is steps of two sessions and full attention again. */
-    double pass = 4.0 * PLAN_DECODE_COST * all * s->quality.steps;
-    return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions + pass * s->quality.questions;
+    return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions +
+           kvl_cell_pass_cost(w, c) * s->quality.questions;
 }
 
 static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *g)

@@ -102,13 +102,14 @@ struct kvl_estimate {
 };
 void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
                         struct kvl_estimate *out);
-/* Cost of a prefill, of the one that a group shares per context (0: nothing shares any), and of one cell's
- * answers from a context.  In tokens that see no other: prefills grow with the square of the length as
- * soon as attention counts beside the model's weights.  What a unit takes in seconds is measured, for
- * prefills and answers apart (progress.h). */
+/* Cost of a prefill, of the one that a group shares per context (0: nothing shares any), of one cell's
+ * answers and reference passes from a context, and of one such pass.  In tokens that see no other: prefills grow with the square of the length as
+ * soon as attention counts beside the model's weights.  What a unit takes in seconds is measured
+ * (rates.h, progress.h). */
 double kvl_prefill_cost(const struct kvl_work *w, int32_t n_tok);
 double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *g);
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c);
+double kvl_cell_pass_cost(const struct kvl_work *w, const struct kvl_cell *c);
 
 /* Prints the cells that are left [n_cells] in their groups, and the estimate of the whole (--dry-run). */
 void kvl_work_print(const struct kvl_work *w, const bool *left);

@@ -44,80 +44,47 @@ static void forecast_group(const struct kvl_runner *r, const struct kvl_group *g
     f->n_cells += g->n;
 }
 
-/* ---- rates ----------------------------------------------------------------------------------- */
-
-/* Times of one cell's answers from a context; NaN where the log has none of them, or not all. */
-struct forecast_times {
-    double prefill_ns, wall_ns;
-};
-
-static struct forecast_times forecast_times(const struct kvl_runner *r, size_t cell,
-                                            int32_t context)
-{
-    const struct kvl_progress_cell *p = &r->state->cell[cell];
-    const json_t *text = json_array_get(p->text, (size_t)context);
-    int32_t questions = r->work->sweep->questions;
-    struct forecast_times t = { (double)NAN, p->outcome ? 0.0 : (double)NAN };
-    if (json_is_object(text)) {
-        t.prefill_ns = json_number_value(json_object_get(text, "prefill_ns"));
-        t.wall_ns = json_number_value(json_object_get(text, "wall_ns"));
-    }
-    for (int32_t q = 0; p->outcome && q < questions; q++) {
-        const struct kvl_outcome *o = &p->outcome[context * questions + q];
-        if (o->absent) continue;
-        bool known = o->have && !o->failed && o->wall_ns > 0.0;
-        t.wall_ns += known ? o->wall_ns : (double)NAN;
-        if (known) t.prefill_ns = o->prefill_ns;
-    }
-    return t;
-}
-
-static void forecast_took(struct kvl_progress_work *work, double cost, double ns)
-{
-    if (!(ns > 0.0)) return;
-    work->ns += ns;
-    work->before -= cost;
-}
-
-/* A context that is shared was prefilled once, whatever cells say so. */
-static void forecast_rates(const struct kvl_runner *r, const struct kvl_group *g,
-                           struct kvl_progress *p)
-{
-    for (int32_t context = 0; !g->speed && context < r->work->sweep->contexts; context++) {
-        double shared = (double)NAN;
-        for (size_t i = g->first; i < g->first + g->n; i++) {
-            const struct kvl_cell *c = &r->work->cell[i];
-            struct forecast_times t = forecast_times(r, i, context);
-            bool own = c->planned && kvl_planned_own_prefill(c->planned);
-            if (own) t.wall_ns += t.prefill_ns;
-            if (!own && t.prefill_ns > 0.0) shared = t.prefill_ns;
-            forecast_took(&p->work[KVL_WORK_ANSWER], kvl_cell_context_cost(r->work, c), t.wall_ns);
-        }
-        forecast_took(&p->work[KVL_WORK_PREFILL], kvl_group_context_cost(r->work, g), shared);
-    }
-}
-
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 int kvl_forecast(struct kvl_runner *r, struct kvl_forecast *out, struct kvl_err *err)
 {
     struct kvl_forecast f = { .left = kvl_alloc(r->work->n_cells, sizeof *f.left) };
     if (!f.left) return kvl_fail(err, KVL_ENOMEM, "out of memory for cells");
-    r->progress = (struct kvl_progress){ .n_parallel = r->jobs.n };
-    kvl_runner_measure(r);
-    f.progress = r->progress;
-    for (int k = 0; k < KVL_WORK_KINDS; k++) f.progress.work[k].before = f.progress.work[k].done;
-    for (size_t i = 0; i < r->work->n_groups; i++) {
-        if (!r->work->group[i].mine) continue;
-        forecast_group(r, &r->work->group[i], &f);
-        forecast_rates(r, &r->work->group[i], &f.progress);
-    }
+    for (size_t i = 0; i < r->work->n_groups; i++)
+        if (r->work->group[i].mine) forecast_group(r, &r->work->group[i], &f);
     int rc = kvl_memory_plan(r, r->work->sweep->kv_type, &f.memory, err);
     if (rc == KVL_OK)
         *out = f;
     else
         kvl_forecast_free(&f);
     return rc;
+}
+
+static void amount_cell(const struct kvl_runner *r, size_t cell, struct kvl_run_amount *n)
+{
+    const struct kvl_progress_cell *p = &r->state->cell[cell];
+    const struct kvl_sweep *s = r->work->sweep;
+    n->cells++;
+    n->cells_before += p->done;
+    for (int32_t c = 0; r->work->cell[cell].planned && c < s->contexts; c++) {
+        n->answers += p->text != NULL;
+        n->answers_before += p->text && !json_is_null(json_array_get(p->text, (size_t)c));
+        for (int32_t q = 0; p->outcome && q < s->questions; q++) {
+            const struct kvl_outcome *o = &p->outcome[c * s->questions + q];
+            n->answers += !o->absent;
+            n->answers_before += o->have && !o->absent;
+        }
+    }
+}
+
+struct kvl_run_amount kvl_forecast_amount(const struct kvl_runner *r)
+{
+    struct kvl_run_amount n = { 0 };
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
+        for (size_t c = g->first; g->mine && c < g->first + g->n; c++) amount_cell(r, c, &n);
+    }
+    return n;
 }
 
 void kvl_forecast_free(struct kvl_forecast *f)
@@ -160,14 +127,15 @@ static void forecast_print_memory(const struct kvl_forecast *f, const struct kvl
 void kvl_forecast_print(const struct kvl_forecast *f, const struct kvl_runner *r, const char *log,
                         int64_t free_bytes, const char *what)
 {
-    char time[32];
-    double left = kvl_progress_left_s(&f->progress);
     forecast_print_left(f, log);
-    if (f->n_left == 0) return;
-    forecast_print_memory(f, &r->jobs, free_bytes, what);
-    kvl_progress_time(left, time, sizeof time);
-    if (isnan(left))
-        puts("time: unknown, the log has no answers of this sweep yet to take rates from");
-    else
-        printf("time: about %s more, at the rates of the answers in the log\n", time);
+    if (f->n_left > 0) forecast_print_memory(f, &r->jobs, free_bytes, what);
+}
+
+void kvl_forecast_print_time(const struct kvl_rates *rates, const struct kvl_runner *r,
+                             const char *from)
+{
+    char time[32];
+    struct kvl_rates_left left = kvl_rates_left(rates, r);
+    kvl_progress_time(1e-9 * (left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns), time, sizeof time);
+    printf("time: about %s more, at the rates of %s\n", time, from);
 }

@@ -26,6 +26,13 @@ void kvl_progress_skip(struct kvl_progress *p, enum kvl_work_kind kind, double c
     p->work[kind].before += cost;
 }
 
+void kvl_progress_spent(struct kvl_progress *p)
+{
+    uint64_t now = kvl_now_ns();
+    p->spent_ns += (double)(now - p->t_spent);
+    p->t_spent = now;
+}
+
 /* Nanoseconds per unit of a kind, of all where it was not met yet; NaN: nothing was done. */
 static double progress_rate(const struct kvl_progress *p, int kind)
 {
@@ -67,7 +74,7 @@ double kvl_progress_left_s(const struct kvl_progress *p)
 
 void kvl_progress_begin(struct kvl_progress *p, bool quiet)
 {
-    p->t_start = p->t_shown = kvl_now_ns();
+    p->t_start = p->t_shown = p->t_spent = kvl_now_ns();
     for (int k = 0; k < KVL_WORK_KINDS; k++) {
         p->work[k].before = p->work[k].done;
         p->work[k].ns = 0.0;
@@ -91,16 +98,21 @@ void kvl_progress_time(double s, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(t / 60), (int)(t % 60));
 }
 
+bool kvl_progress_due(const struct kvl_progress *p)
+{
+    uint64_t every = p->tty ? 200000000u : 10000000000u;
+    return !p->quiet && kvl_now_ns() - p->t_shown >= every;
+}
+
 void kvl_progress_show(struct kvl_progress *p, const char *what)
 {
+    if (!kvl_progress_due(p)) return;
     uint64_t now = kvl_now_ns();
-    uint64_t every = p->tty ? 200000000u : 10000000000u;
-    if (p->quiet || now - p->t_shown < every) return;
     char left[32], spent[32], errors[32] = "", rate[32] = "";
     double elapsed = (double)(now - p->t_start) * 1e-9;
-    double percent = 100.0 * kvl_progress_part(p);
+    double percent = 100.0 * (p->known ? p->part : kvl_progress_part(p));
     kvl_progress_time(elapsed, spent, sizeof spent);
-    kvl_progress_time(kvl_progress_left_s(p), left, sizeof left);
+    kvl_progress_time(p->known ? p->left_s : kvl_progress_left_s(p), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0)
         snprintf(rate, sizeof rate, "  %.0f answers/s", (double)p->n_answers / elapsed);

@@ -30,6 +30,11 @@ struct kvl_progress {
     size_t n_cells, n_done, n_errors;
     int64_t n_answers; /* of this run */
     uint64_t t_start, t_shown;
+    bool known; /* `part` and `left_s` come from elsewhere, and the work above does not count */
+    double part, left_s; /* left_s: NaN where nothing is known yet */
+    uint64_t t_spent;    /* of this process, when what it did was last known as outcomes */
+    double spent_ns,
+        had_ns; /* of all processes until then; of outcomes that were there at the start */
     bool tty, shown, quiet;
 };
 
@@ -39,6 +44,10 @@ void kvl_progress_mark(struct kvl_progress *p);
 void kvl_progress_did(struct kvl_progress *p, enum kvl_work_kind kind, double cost);
 /* So much need not be done. */
 void kvl_progress_skip(struct kvl_progress *p, enum kvl_work_kind kind, double cost);
+/* What this process did until now is known as outcomes. */
+void kvl_progress_spent(struct kvl_progress *p);
+/* Whether the line is to be shown again. */
+bool kvl_progress_due(const struct kvl_progress *p);
 /* Part of the work that is done, 0 to 1, by time where rates are known. */
 double kvl_progress_part(const struct kvl_progress *p);
 /* Seconds that what is left takes; NaN before anything was done.  A kind that was not met yet is taken to

@@ -214,6 +214,19 @@ int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Warm-up steps took what the others did. */
+static void state_timed(struct kvl_state *s, const json_t *record, struct kvl_progress_cell *p)
+{
+    const struct kvl_speed *speed = &s->work->sweep->speed;
+    double steps = 0.0;
+    size_t i;
+    json_t *ns;
+    json_array_foreach(json_object_get(record, "step_ns"), i, ns) steps += json_number_value(ns);
+    p->timed_ns = json_number_value(json_object_get(record, "attach_ns")) +
+                  steps * (1.0 + (double)speed->warmup / speed->steps);
+    p->timed_prefill_ns = json_number_value(json_object_get(record, "prefill_ns"));
+}
+
 static void state_done(struct kvl_state *s, const json_t *record)
 {
     size_t cell;
@@ -221,6 +234,7 @@ static void state_done(struct kvl_state *s, const json_t *record)
     json_int_t errors = json_integer_value(json_object_get(record, "n_errors"));
     if (!p || (s->retry && errors > 0)) return;
     if (p->quality && !state_has_quality(s, record)) return;
+    if (json_is_array(json_object_get(record, "step_ns"))) state_timed(s, record, p);
     p->done = p->aggregated = true;
     p->kept = p->failed = false; /* what failed before was done again */
 }

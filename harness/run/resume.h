@@ -15,6 +15,7 @@ struct kvl_progress_cell {
     struct kvl_quality_means
         *quality; /* [contexts * quality.questions]; NULL where none is wanted */
     json_t *text; /* of a cell that reads texts: [contexts] null, or the nll record but its `nll` */
+    double timed_ns, timed_prefill_ns; /* of a speed cell, warmup included; 0: not known */
     bool done, failed;
     bool aggregated; /* its cell record is committed */
     bool stale;      /* other code has answered it */

@@ -2,10 +2,12 @@
 #include "runner.h"
 
 #include "args.h"
+#include "rates.h"
 #include "record_text.h"
 #include "stats.h"
 #include "worker.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +20,43 @@ int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err)
                     *r->stop);
 }
 
+/* What rates promise is corrected by what the answers of this run took beside: making contexts, records,
+ * the load of the machine. */
+static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *err)
+{
+    struct kvl_progress *p = &r->progress;
+    struct kvl_rates rates = { 0 };
+    int rc = kvl_rates_read(&rates, r, err);
+    if (rc == KVL_OK) {
+        struct kvl_rates_left left = kvl_rates_left(&rates, r);
+        double did = rates.ns - p->had_ns, factor = 1.0;
+        if (did > 0.0 && p->spent_ns > 1e9) factor = fmin(fmax(p->spent_ns / did, 0.8), 5.0);
+        double all = rates.ns + left.ns + left.timed_ns;
+        double *now = left.ns > 0.0 ? &left.ns : &left.timed_ns;
+        *now = fmax(*now - flight_ns / factor, 0.0);
+        p->known = rates.n > 0;
+        p->left_s = 1e-9 * (factor * left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns);
+        p->part = 1.0 - (left.ns + left.timed_ns) / all;
+    }
+    kvl_rates_free(&rates);
+    return rc;
+}
+
+/* With many cells it is work to see what is left. */
+enum { RUNNER_LEFT_NS = 1000000000 };
+
+int kvl_runner_show(struct kvl_runner *r, const char *what, double flight_ns, struct kvl_err *err)
+{
+    uint64_t now = kvl_now_ns();
+    if (!kvl_progress_due(&r->progress)) return KVL_OK;
+    if (now - r->t_left >= RUNNER_LEFT_NS) {
+        KVL_TRY(runner_left(r, flight_ns, err));
+        r->t_left = now;
+    }
+    kvl_progress_show(&r->progress, what);
+    return KVL_OK;
+}
+
 int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err)
 {
     const struct kvl_cell *c = &r->work->cell[cell];
@@ -27,7 +66,7 @@ int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err)
     if (r->worker)
         KVL_TRY(kvl_worker_tell(r->worker, what, err));
     else
-        kvl_progress_show(&r->progress, what);
+        KVL_TRY(kvl_runner_show(r, what, (double)(kvl_now_ns() - r->progress.t_spent), err));
     return kvl_runner_check_stop(r, err);
 }
 
@@ -328,6 +367,7 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
     if (r->jobs.all_apart) return kvl_runner_workers(r, true, err);
+    r->progress.t_spent = kvl_now_ns();
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
         if (g->mine && g->speed) KVL_TRY(kvl_runner_answer(r, g, 0, err));
@@ -340,8 +380,12 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
     r->state->retry = false; /* what fails from here on is a result of this run */
     kvl_runner_measure(r);
     r->progress.n_parallel = r->jobs.n;
+    struct kvl_rates had = { 0 };
+    int rc = kvl_rates_read(&had, r, err);
+    r->progress.had_ns = had.ns;
+    kvl_rates_free(&had);
     kvl_progress_begin(&r->progress, r->progress.quiet);
-    int rc = runner_all(r, err);
+    if (rc == KVL_OK) rc = runner_all(r, err);
     kvl_progress_end(&r->progress);
     if (rc != KVL_ESTOP) return rc;
     /* Whole samples that wait for their commit are kept when the work is cut off. */

@@ -46,7 +46,8 @@ struct kvl_runner {
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
     int32_t gpu;               /* of this process, counted from the sweep's first */
     struct kvl_ask_room room;
-    bool announced; /* the run record is in the log */
+    uint64_t t_left; /* when time left was last worked out */
+    bool announced;  /* the run record is in the log */
 };
 
 /* Creates the engine, unless workers alone have one.  Everything that is set above must outlive the
@@ -74,6 +75,8 @@ int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err)
 /* Records that a cell failed for good. */
 int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                           const struct kvl_err *why, struct kvl_err *err);
+/* The progress line with time left; flight_ns: of all processes, since what they did was last known. */
+int kvl_runner_show(struct kvl_runner *r, const char *what, double flight_ns, struct kvl_err *err);
 /* Shows what runs next; KVL_ESTOP as below. */
 int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err);
 /* KVL_ESTOP once the flag is raised. */

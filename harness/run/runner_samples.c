@@ -54,6 +54,7 @@ static int sample_append(const struct kvl_cell_run *run, const struct kvl_answer
     int rc = kvl_runner_append(r, record, run->c->err);
     if (rc == KVL_OK) kvl_outcome_of(record, outcome);
     json_decref(record);
+    kvl_progress_spent(&r->progress);
     return rc;
 }
 

@@ -142,10 +142,15 @@ static int speed_cell(struct speed *s, size_t index)
     if (rc != KVL_EDEVICE) kvl_guard_policy(NULL); /* the sweep is to know who ran */
     if (kvl_runner_ends(rc)) return kvl_fail(s->err, rc, "%s", why.msg);
     if (rc != KVL_OK) return kvl_runner_cell_error(r, index, 0, &why, s->err);
-    rc = kvl_runner_append(r, kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t), s->err);
+    json_t *record = kvl_record_speed(kvl_log_run(r->log), cell, sweep, &t);
     kvl_method_free(&t.method);
+    json_incref(record);
+    rc = kvl_runner_append(r, record, s->err);
+    bool repeated;
+    if (rc == KVL_OK) rc = kvl_state_add(r->state, record, &repeated, s->err);
+    json_decref(record);
     KVL_TRY(rc);
-    r->state->cell[index].done = true;
+    kvl_progress_spent(&r->progress);
     r->progress.n_done++;
     kvl_progress_did(&r->progress, KVL_WORK_TIMED, kvl_cell_context_cost(r->work, cell));
     r->stats.n_speed++;

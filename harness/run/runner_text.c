@@ -176,6 +176,7 @@ static int text_record(struct text *t, size_t index)
     rc = kvl_runner_append(r, record, t->err);
     if (rc == KVL_OK) rc = kvl_state_text(r->state, record, t->err);
     json_decref(record);
+    kvl_progress_spent(&r->progress);
     kvl_outcome_free(&out.observed);
     r->stats.n_samples += rc == KVL_OK;
     r->progress.n_answers += rc == KVL_OK;

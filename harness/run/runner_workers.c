@@ -1,6 +1,7 @@
 /* Contexts handed out to worker processes: the side that plans, writes the log and survives.
  *
- * Units go out the most expensive first, so that the last ones to end are short.  What a worker commits
+ * Units go out the most expensive first, so that the last ones to end are short; but the cheapest is the first of
+ * all, so that times of long and short contexts are known early (rates.h).  What a worker commits
  * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
@@ -32,6 +33,7 @@ struct worker {
     pid_t pid; /* 0 = none */
     int fd;
     struct unit *unit;
+    uint64_t t_spent;  /* until then what it did is known */
     struct kvl_buf in; /* frames that are not whole */
 };
 
@@ -105,7 +107,11 @@ static void workers_plan(struct workers *w)
             w->left[i]++;
         }
     }
-    if (w->n_units && !w->speed) qsort(w->unit, w->n_units, sizeof *w->unit, unit_order);
+    if (!w->n_units || w->speed) return;
+    qsort(w->unit, w->n_units, sizeof *w->unit, unit_order);
+    struct unit cheapest = w->unit[w->n_units - 1];
+    memmove(w->unit + 1, w->unit, (w->n_units - 1) * sizeof *w->unit);
+    w->unit[0] = cheapest;
 }
 
 static int unit_finish(struct workers *w, struct unit *u)
@@ -168,7 +174,7 @@ static int worker_start(struct workers *w, int32_t i, struct unit *u)
         return kvl_fail(w->err, KVL_ENOMEM, "cannot start a worker: %s; want fewer --jobs",
                         strerror(errno));
     }
-    w->worker[i] = (struct worker){ .pid = pid, .fd = fd[0], .unit = u };
+    w->worker[i] = (struct worker){ .pid = pid, .fd = fd[0], .unit = u, .t_spent = kvl_now_ns() };
     w->poll[i].fd = fd[0];
     w->n_alive++;
     return KVL_OK;
@@ -282,17 +288,35 @@ static int workers_lost(struct workers *w, int32_t i, const char *payload)
     return worker_died(w, i, &why);
 }
 
+static void worker_spent(struct workers *w, struct worker *x)
+{
+    uint64_t now = kvl_now_ns();
+    w->r->progress.spent_ns += (double)(now - x->t_spent);
+    x->t_spent = now;
+}
+
+static double workers_flight_ns(const struct workers *w)
+{
+    double ns = 0.0;
+    uint64_t now = kvl_now_ns();
+    for (int32_t i = 0; i < w->n; i++)
+        if (w->worker[i].pid) ns += (double)(now - w->worker[i].t_spent);
+    return ns;
+}
+
 static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_frame *f,
                          const char *payload)
 {
     char what[96];
     count_add(w, &w->worker[i], &f->count);
-    if (f->says == KVL_WORKER_COMMIT) return workers_commit(w, payload, (size_t)f->bytes);
+    if (f->says == KVL_WORKER_COMMIT) {
+        worker_spent(w, &w->worker[i]);
+        return workers_commit(w, payload, (size_t)f->bytes);
+    }
     if (f->says == KVL_WORKER_DONE) return workers_done(w, i, payload);
     if (f->says == KVL_WORKER_LOST) return workers_lost(w, i, payload);
     snprintf(what, sizeof what, "%.*s", (int)KVL_MIN(f->bytes, sizeof what - 1), payload);
-    kvl_progress_show(&w->r->progress, what);
-    return KVL_OK;
+    return kvl_runner_show(w->r, what, workers_flight_ns(w), w->err);
 }
 
 /* All frames that are whole.  The last one may end the worker, and its buffer. */

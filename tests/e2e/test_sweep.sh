@@ -41,14 +41,29 @@ for n in 2 5 9; do
     cells=$(sed -nE 's/^log: part.zst has .* left: ([0-9]+) cells, .*/\1/p' said)
     equal "cells that are left, $n" "$(grep -c '^  ' said)" "$cells"
     [ $n = 2 ] || grep -q '^time: about [0-9:]* more, at the rates of the answers in the log$' said || fail "no time: $(cat said)"
+    equal "status of a part, $n" \
+        "$(lines_of part.zst | grep -c '"kind":"cell"' || true) of 36 done $(lines_of part.zst | grep -c '"kind":"sample"' || true) of 192" \
+        "$("$program" status part.zst | sed -nE 's/^(cells|samples) +([0-9]+ of [0-9]+( done)?).*/\2/p' | xargs)"
     run_sweep small.yaml --log part.zst --stats >stats 2>err
+    equal "status of a part that went on, $n" "32 of 36 done, 4 stopped by an error (sweep --retry) 192 of 192 not running" \
+        "$("$program" status part.zst | sed -nE 's/^(cells|samples|state) +(.*)/\2/p' | xargs)"
     equal "what is left, $n" "$(sed -E 's/.* left: [0-9]+ cells, ([0-9]+) tokens to prefill, ([0-9]+) questions.*/\1 \2/; t; d' said)" \
         "$(sed -E 's/.* contexts \(([0-9]+) tokens\) for ([0-9]+) samples.*/\1 \2/; t; d' stats)"
 done
 "$program" sweep small.yaml --dry-run --log none.zst >said
 grep -q '^log: none.zst has 0 of them; left: 36 cells, 3456 tokens to prefill, 192 questions' said || fail "without a log: $(cat said)"
-grep -q '^time: unknown, ' said || fail "a time from nothing: $(cat said)"
+grep -q '^time: about [0-9:]* more, at the rates of a context of each task$' said || fail "no time: $(cat said)"
 [ ! -e none.zst ] || fail "a dry run wrote a log"
+
+# A running sweep is told from one that was killed.
+sweep_file 400 >long.yaml
+"$program" sweep --threads 1 --jobs 1 --quiet long.yaml --log killed.zst 2>err &
+pid=$!
+eventually something_in killed.zst $pid || fail "a sweep that does not begin"
+equal "a running sweep" running "$("$program" status killed.zst | sed -nE 's/^state +//p')"
+kill -9 $pid
+wait $pid 2>/dev/null || true
+"$program" status killed.zst | grep -qE '^state +not running, [0-9]+ cells left' || fail "a killed sweep: $("$program" status killed.zst)"
 
 # ---- several tasks and policies from flags -------------------------------------------------------
 
@@ -221,9 +236,9 @@ equal "what is said" "kvlab: old.zst: 8 cells answered by other code (build 0000
 ! grep -Eq 'other code|Cut off|not in the tables|[^0-9]4[0-9]? of ' table || fail "the old answers are still counted: $(tail -n 12 table)"
 "$program" report before >want
 equal "the table of the new answers" "$(grep -E '^  quest ' want)" "$(grep -E '^  quest ' table)"
-equal "cells of both" '32 done, 4 stopped by an error (sweep --retry)' \
+equal "cells of both" '32 of 36 done, 4 stopped by an error (sweep --retry)' \
     "$("$program" status old.zst | sed -nE 's/^cells +(.*)/\1/p')"
-equal "samples of both" 192 "$("$program" status old.zst | sed -nE 's/^samples +//p')"
+equal "samples of both" '192 of 192' "$("$program" status old.zst | sed -nE 's/^samples +//p')"
 equal "and then nothing" "$nothing" "$(run_sweep small.yaml --log old.zst --stats 2>err)"
 [ ! -s err ] || fail "stale results that were run again: $(cat err)"
 

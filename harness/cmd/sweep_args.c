@@ -1,0 +1,191 @@
+/* The flags of a sweep. */
+#include "sweep_cmd.h"
+
+#include "config_text.h"
+#include "jobs.h"
+#include "policy_spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SWEEP_KEY_STALE = 0x280,
+    SWEEP_KEY_CHAT,
+    SWEEP_KEY_DRY,
+    SWEEP_KEY_JOBS,
+    SWEEP_KEY_LOG,
+    SWEEP_KEY_QUIET,
+    SWEEP_KEY_RETRY,
+    SWEEP_KEY_SET,
+    SWEEP_KEY_SHARD,
+    SWEEP_KEY_SNAPSHOTS,
+    SWEEP_KEY_STATS,
+    SWEEP_KEY_STRICT,
+    SWEEP_KEY_SYSTEM,
+    SWEEP_KEY_TASK_PLUGIN
+};
+
+static const struct argp_option sweep_options[] = {
+    { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
+    { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
+      "a value that replaces the configuration's, as YAML (repeatable)", 0 },
+    { "chat", SWEEP_KEY_CHAT, "NAME", 0,
+      "chat template of the prompts: auto (default: that of the model file, none where it has "
+      "none), "
+      "none, or a name such as chatml",
+      0 },
+    { "system", SWEEP_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
+    { "dry-run", SWEEP_KEY_DRY, NULL, 0,
+      "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
+    { "jobs", SWEEP_KEY_JOBS, "N", 0,
+      "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
+      "is the limit of each.  1: this process does it.  auto (default): as many as threads where a "
+      "token reads less than 32 MiB of weights, else 1; plug-ins are always run by workers then",
+      0 },
+    { "shard", SWEEP_KEY_SHARD, "I/N", 0,
+      "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
+    { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
+      "load prefilled contexts from DIR, and save there what it lacks", 0 },
+    { "accept-stale", SWEEP_KEY_STALE, NULL, 0,
+      "keep cells that other code answered, marked in tables", 0 },
+    { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
+    { "strict", SWEEP_KEY_STRICT, NULL, 0, "exit with 6 when anything failed", 0 },
+    { "quiet", SWEEP_KEY_QUIET, NULL, 0, "no progress line, no table", 0 },
+    { "task-plugin", SWEEP_KEY_TASK_PLUGIN, "X.so", 0,
+      "load a task from a shared object (repeatable)", 0 },
+    { "stats", SWEEP_KEY_STATS, NULL, 0, "print what was prefilled and answered", 0 },
+    { 0 }
+};
+
+int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *flag,
+                       const char *text, bool quote)
+{
+    if (a->n_overrides == KVL_YAML_MAX_OVERRIDES)
+        return kvl_fail(a->args->err, KVL_EINVAL, "%s: more than %d values from the command line",
+                        flag, KVL_YAML_MAX_OVERRIDES);
+    struct kvl_buf *b = &a->text[a->n_overrides];
+    if ((quote ? kvl_text_quote(b, text) : kvl_buf_adds(b, text)) != KVL_OK)
+        return kvl_fail(a->args->err, KVL_ENOMEM, "%s: out of memory", flag);
+    a->override[a->n_overrides++] =
+        (struct kvl_yaml_override){ .path = path, .flag = flag, .text = b->data };
+    return KVL_OK;
+}
+
+/* "a,b" is the YAML list ["a", "b"], a single word is itself. */
+static int sweep_list(struct kvl_buf *out, const char *text)
+{
+    if (!text[kvl_outside(text, ",")]) return kvl_text_quote(out, text);
+    char word[256];
+    KVL_TRY(kvl_buf_adds(out, "["));
+    for (const char *p = text; *p;) {
+        size_t n = kvl_outside(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(n, sizeof word - 1), p);
+        KVL_TRY(kvl_text_quote(out, word));
+        p += n;
+        if (*p) p++;
+        KVL_TRY(kvl_buf_adds(out, *p ? ", " : ""));
+    }
+    return kvl_buf_adds(out, "]");
+}
+
+int kvl_sweep_override_words(struct kvl_sweep_args *a, const char *path, const char *flag,
+                             const char *text)
+{
+    struct kvl_buf list = { 0 };
+    int rc = sweep_list(&list, text);
+    if (rc == KVL_OK)
+        rc = kvl_sweep_override(a, path, flag, list.data, false);
+    else
+        kvl_fail(a->args->err, rc, "%s: out of memory", flag);
+    kvl_buf_free(&list);
+    return rc;
+}
+
+static int sweep_set(struct kvl_sweep_args *a, const char *word)
+{
+    const char *value = strchr(word, '=');
+    struct kvl_buf *path = &a->path[a->n_overrides % KVL_YAML_MAX_OVERRIDES];
+    if (!value || value == word)
+        return kvl_fail(a->args->err, KVL_EINVAL, "--set: \"%s\", want KEY=VALUE", word);
+    static const char flag[] = "--set ";
+    path->len = 0;
+    if (kvl_buf_adds(path, flag) || kvl_buf_add(path, word, (size_t)(value - word)))
+        return kvl_fail(a->args->err, KVL_ENOMEM, "--set: out of memory");
+    return kvl_sweep_override(a, path->data + sizeof flag - 1, path->data, value + 1, false);
+}
+
+static error_t sweep_parse(int key, char *arg, struct argp_state *state)
+{
+    struct kvl_sweep_args *a = state->input;
+    int rc = KVL_OK;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        a->model.args = a->args;
+        state->child_inputs[0] = &a->model;
+        break;
+    case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
+    case SWEEP_KEY_CHAT: rc = kvl_sweep_override(a, "chat", "--chat", arg, true); break;
+    case SWEEP_KEY_SYSTEM: rc = kvl_sweep_override(a, "system", "--system", arg, true); break;
+    case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
+    case SWEEP_KEY_DRY: a->dry_run = true; break;
+    case SWEEP_KEY_SHARD: a->shard = arg; break;
+    case SWEEP_KEY_SNAPSHOTS: a->snapshots = arg; break;
+    case SWEEP_KEY_STALE: a->accept_stale = true; break;
+    case SWEEP_KEY_RETRY: a->retry = true; break;
+    case SWEEP_KEY_STRICT: a->strict = true; break;
+    case SWEEP_KEY_QUIET: a->quiet = true; break;
+    case SWEEP_KEY_STATS: a->stats = true; break;
+    case SWEEP_KEY_TASK_PLUGIN:
+        rc = kvl_registry_task_plugin(a->model.registry, arg, a->args->err);
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);
+}
+
+static const struct argp_child sweep_children[] = { { &kvl_model_argp, 0, NULL, 0 }, { 0 } };
+const struct argp kvl_sweep_argp = {
+    .options = sweep_options,
+    .parser = sweep_parse,
+    .children = sweep_children,
+};
+
+void kvl_sweep_args_free(struct kvl_sweep_args *a)
+{
+    for (size_t i = 0; i < KVL_YAML_MAX_OVERRIDES; i++) {
+        kvl_buf_free(&a->text[i]);
+        kvl_buf_free(&a->path[i]);
+    }
+    kvl_free(a->argv);
+    a->argv = NULL;
+    a->n_overrides = 0;
+}
+
+int kvl_sweep_args_keep(struct kvl_sweep_args *a, int argc, char **argv, struct kvl_err *err)
+{
+    a->argv = kvl_alloc((size_t)argc, sizeof *a->argv);
+    if (!a->argv) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    memcpy(a->argv, argv, (size_t)argc * sizeof *argv);
+    a->argc = argc;
+    return KVL_OK;
+}
+
+int kvl_sweep_flags(struct kvl_sweep_args *a)
+{
+    if (a->model.model) KVL_TRY(kvl_sweep_override(a, "model", "--model", a->model.model, true));
+    if (a->log) KVL_TRY(kvl_sweep_override(a, "log", "--log", a->log, true));
+    if (a->model.kv_type)
+        KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
+    if (a->model.prefill_type)
+        KVL_TRY(
+            kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
+    if (a->model.prefill_kv)
+        KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
+    if (a->model.window)
+        KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
+    if (a->model.device)
+        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device_text, true));
+    return KVL_OK;
+}

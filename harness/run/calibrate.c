@@ -1,0 +1,129 @@
+/* A sweep in little. */
+#include "calibrate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* The lengths at most; a second one only where it is done within so many seconds, as the first one tells. */
+enum { CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096, CALIBRATE_S = 120 };
+
+struct calibration {
+    struct kvl_sweep s; /* a copy: what it points to is the sweep's */
+    int32_t length[2];
+    double depth; /* its only one */
+    struct kvl_work *work;
+    struct kvl_state state;
+    struct kvl_run_info info;
+    struct kvl_runner r;
+    struct kvl_err *err;
+};
+
+static void calibrate_lengths(const struct kvl_sweep *s, int32_t *shortest, int32_t *longest)
+{
+    *shortest = INT32_MAX;
+    *longest = 0;
+    for (size_t i = 0; i < s->lengths.n; i++) {
+        *shortest = KVL_MIN(*shortest, s->lengths.v[i]);
+        *longest = KVL_MAX(*longest, s->lengths.v[i]);
+    }
+}
+
+/* A sweep that only times is asked what it times. */
+static void calibrate_asked(struct kvl_sweep *s)
+{
+    if (s->tasks.n == 0) s->tasks = s->speed.task;
+    if (s->lengths.n == 0) s->lengths = s->speed.lengths;
+    if (s->policies.n == 0) s->policies = s->speed.policies;
+    if (s->budgets.n == 0) s->budgets = s->speed.budgets;
+    s->contexts = 1;
+    s->speed.on = false;
+    s->quality.questions = 0;
+}
+
+static int calibrate_plan(struct calibration *c, const struct kvl_runner *like)
+{
+    const struct kvl_run_info *info = like->info;
+    const struct kvl_where where = { info->machine->host, info->threads, NULL };
+    int32_t shortest, longest;
+    c->s = *like->work->sweep;
+    calibrate_asked(&c->s);
+    calibrate_lengths(&c->s, &shortest, &longest);
+    c->length[0] = KVL_MIN(shortest, CALIBRATE_TOK);
+    c->length[1] = KVL_MIN(longest, CALIBRATE_MORE_TOK);
+    c->depth = c->s.depths.v[0];
+    c->s.depths = (struct kvl_doubles){ &c->depth, 1 };
+    c->s.lengths = (struct kvl_ints){ c->length, c->length[1] > c->length[0] ? 2 : 1 };
+    KVL_TRY(
+        kvl_work_create(&c->s, like->work->model, &where, like->allow_overlong, &c->work, c->err));
+    return kvl_state_create(c->work, false, false, &c->state, c->err);
+}
+
+/* Groups of the first length, or of the second one and the first task. */
+static int calibrate_run(struct calibration *c, bool longer)
+{
+    for (size_t i = 0; i < c->work->n_groups; i++) {
+        const struct kvl_group *g = &c->work->group[i];
+        bool is_longer = g->length != c->length[0];
+        if (is_longer != longer || (longer && g->task != c->work->group[0].task)) continue;
+        KVL_TRY(kvl_runner_answer(&c->r, g, 0, c->err));
+    }
+    return KVL_OK;
+}
+
+static int calibrate_all(struct calibration *c)
+{
+    uint64_t t0 = kvl_now_ns();
+    KVL_TRY(kvl_runner_open(&c->r, c->err));
+    c->info.store = kvl_store_desc(kvl_engine_store(c->r.engine));
+    kvl_ops_set_threads(c->r.jobs.threads);
+    int rc = calibrate_run(c, false);
+    double s = (double)(kvl_now_ns() - t0) * 1e-9 * c->length[1] / c->length[0];
+    if (rc == KVL_OK && s < CALIBRATE_S) rc = calibrate_run(c, true);
+    kvl_ops_set_threads(c->r.info->threads);
+    kvl_runner_close(&c->r);
+    return rc;
+}
+
+static int calibrate_nowhere(const char *lines, size_t len, void *user, struct kvl_err *err)
+{
+    (void)lines, (void)len, (void)user, (void)err;
+    return KVL_OK;
+}
+
+/* The runner wants a log for its records; they go nowhere. */
+static int calibrate_log(struct calibration *c)
+{
+    const char *folder = getenv("TMPDIR");
+    char path[4096], lock[4096 + 8];
+    snprintf(path, sizeof path, "%s/kvlab-calibrate-XXXXXX", folder ? folder : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0) return kvl_fail(c->err, KVL_EIO, "%s: cannot create", path);
+    close(fd);
+    int rc = kvl_log_open(path, NULL, NULL, NULL, &c->r.log, c->err);
+    if (rc == KVL_OK) kvl_log_redirect(c->r.log, calibrate_nowhere, NULL);
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    unlink(path);
+    unlink(lock);
+    return rc;
+}
+
+int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, struct kvl_err *err)
+{
+    struct calibration c = { .info = *like->info, .err = err };
+    int rc = calibrate_plan(&c, like);
+    c.r = (struct kvl_runner){ .work = c.work,
+                               .state = &c.state,
+                               .info = &c.info,
+                               .stop = like->stop,
+                               .allow_overlong = like->allow_overlong,
+                               .jobs = { .n = 1, .threads = like->jobs.threads } };
+    c.r.progress.quiet = true;
+    if (rc == KVL_OK) rc = calibrate_log(&c);
+    if (rc == KVL_OK) rc = calibrate_all(&c);
+    if (rc == KVL_OK) rc = kvl_rates_read(rates, &c.r, err);
+    (void)kvl_log_close(c.r.log, NULL);
+    kvl_state_free(&c.state);
+    kvl_work_destroy(c.work);
+    return rc;
+}
