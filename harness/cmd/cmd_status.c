@@ -26,8 +26,8 @@ static error_t status_parse(int key, char *arg, struct argp_state *state)
 static const struct argp status_argp = {
     .parser = status_parse,
     .args_doc = "LOG...",
-    .doc = "What is done, what was cut off and what failed in one or more logs.  How much of a "
-           "sweep is left says sweep --dry-run."
+    .doc = "What is done of all, whether it is running, what was cut off and what failed in one or "
+           "more logs.  What is left, its time and memory says sweep --dry-run."
 };
 
 static void status_runs(const struct kvl_results *r)
@@ -45,7 +45,66 @@ static void status_runs(const struct kvl_results *r)
         printf("sweep    %s\n", name);
 }
 
-static void status_cells(const struct kvl_results *r)
+/* ---- done of all ----------------------------------------------------------------------------- */
+
+/* Of one sweep, model and shard the newest run counts: it says how much there is and how much there was, and what
+ * it did itself stands in the log. */
+struct amount {
+    int64_t cells, done, answers, answered;
+};
+
+static bool run_same(const json_t *a, const json_t *b)
+{
+    static const char *const key[] = { "sweep.name", "sweep.shard", "model.file" };
+    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++)
+        if (strcmp(kvl_json_text(a, key[i]), kvl_json_text(b, key[i])) != 0) return false;
+    return true;
+}
+
+static bool run_newest(const struct kvl_results *r, size_t run)
+{
+    const json_t *this = json_array_get(r->runs, run);
+    for (size_t i = run + 1; i < json_array_size(r->runs); i++) {
+        const json_t *later = json_array_get(r->runs, i);
+        if (kvl_json_number(later, "sweep.cells") > 0 && run_same(this, later)) return false;
+    }
+    return true;
+}
+
+static int64_t run_count(const json_t *run, const char *name)
+{
+    double n = kvl_json_number(run, name);
+    return isnan(n) ? 0 : (int64_t)n;
+}
+
+static void amount_add(const struct kvl_results *r, const json_t *run, struct amount *n)
+{
+    const char *id = kvl_json_text(run, "run");
+    uint64_t key = kvl_result_key(id);
+    n->cells += run_count(run, "sweep.cells");
+    n->done += run_count(run, "sweep.cells_before");
+    n->answers += run_count(run, "sweep.answers");
+    n->answered += run_count(run, "sweep.answers_before");
+    for (size_t i = 0; i < r->n_all; i++)
+        n->done += r->result[i].is_cell && !strcmp(r->result[i].run, id);
+    size_t i;
+    json_t *speed;
+    json_array_foreach(r->speeds, i, speed) n->done += !strcmp(kvl_json_text(speed, "run"), id);
+    for (i = 0; i < r->n_samples; i++) n->answered += r->sample[i].run == key;
+}
+
+/* Zeros: no run says how much there is. */
+static struct amount status_amount(const struct kvl_results *r)
+{
+    struct amount n = { 0 };
+    for (size_t i = 0; i < json_array_size(r->runs); i++) {
+        const json_t *run = json_array_get(r->runs, i);
+        if (run_count(run, "sweep.cells") > 0 && run_newest(r, i)) amount_add(r, run, &n);
+    }
+    return n;
+}
+
+static void status_cells(const struct kvl_results *r, const struct amount *all)
 {
     size_t n = 0, stale = 0, failed = 0;
     for (size_t i = 0; i < r->n_all; i++) {
@@ -54,15 +113,38 @@ static void status_cells(const struct kvl_results *r)
         stale += x->is_cell && x->stale;
         failed += x->is_cell && x->n_errors > 0;
     }
-    printf("cells    %zu done", n);
+    if (all->cells)
+        printf("cells    %lld of %lld done", (long long)all->done, (long long)all->cells);
+    else
+        printf("cells    %zu done", n);
     if (r->n_unfinished) printf(", %zu cut off", r->n_unfinished);
     if (r->n_stopped) printf(", %zu stopped by an error (sweep --retry)", r->n_stopped);
     if (failed) printf(", %zu with failed samples", failed);
     if (stale) printf(", %zu of other code than the newest run", stale);
-    putchar('\n');
-    printf("samples  %zu", r->n_samples);
+    if (all->answers)
+        printf("\nsamples  %lld of %lld", (long long)all->answered, (long long)all->answers);
+    else
+        printf("\nsamples  %zu", r->n_samples);
     if (r->n_failed_samples) printf(", %zu failed", r->n_failed_samples);
     printf("\nspeed    %zu records\n", r->n_speed);
+}
+
+static int status_state(const struct status_args *a, const struct kvl_results *r,
+                        const struct amount *all, struct kvl_err *err)
+{
+    struct kvl_log_paths paths;
+    size_t busy = 0;
+    KVL_TRY(kvl_log_paths(a->log, a->n_logs, &paths, err));
+    for (size_t i = 0; i < paths.n; i++) busy += kvl_log_busy(paths.path[i]);
+    kvl_log_paths_free(&paths);
+    int64_t left = all->cells - all->done - (int64_t)r->n_stopped;
+    if (busy)
+        printf("state    running%s\n", a->n_logs > 1 ? " (some log is being written)" : "");
+    else if (left > 0)
+        printf("state    not running, %lld cells left: the same sweep goes on\n", (long long)left);
+    else
+        puts("state    not running");
+    return KVL_OK;
 }
 
 static void status_log(const struct kvl_results *r)
@@ -84,9 +166,11 @@ int cmd_status(int argc, char **argv, struct kvl_err *err)
     if (done) return KVL_OK;
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
+    struct amount all = status_amount(&r);
     status_runs(&r);
-    status_cells(&r);
+    status_cells(&r, &all);
+    int rc = status_state(&a, &r, &all, err);
     status_log(&r);
     kvl_results_free(&r);
-    return KVL_OK;
+    return rc;
 }

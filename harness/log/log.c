@@ -116,6 +116,15 @@ static int lock_take(struct kvl_log *log, struct kvl_err *err)
     return KVL_OK;
 }
 
+bool kvl_log_busy(const char *path)
+{
+    struct flock whole = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool busy = fd >= 0 && fcntl(fd, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+    if (fd >= 0) close(fd);
+    return busy;
+}
+
 /* ---- opening ------------------------------------------------------------------------------- */
 
 static int torn_save(const char *path, const char *data, size_t len, struct kvl_err *err)

@@ -108,6 +108,9 @@ struct kvl_log;
 int kvl_log_open(const char *path, kvl_log_fn fn, void *user, struct kvl_log_health *health,
                  struct kvl_log **out, struct kvl_err *err);
 
+/* Whether some process has the log open for writing now. */
+bool kvl_log_busy(const char *path);
+
 /* Id of this run, for the field `run` of every record. */
 const char *kvl_log_run(const struct kvl_log *log);
 const char *kvl_log_path(const struct kvl_log *log);

@@ -85,6 +85,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
     r->sample[r->n_samples] = (struct kvl_result_sample){
         .cell = kvl_result_key(kvl_json_text(record, "cell")),
         .point = point_key(record),
+        .run = kvl_result_key(kvl_json_text(record, "run")),
         .context = json_integer_value(json_object_get(record, "context")),
         .question = json_integer_value(json_object_get(record, "question")),
         .official = failed ? KVL_NAN : kvl_json_number(record, "official"),

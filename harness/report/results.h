@@ -66,9 +66,10 @@ struct kvl_result {
     size_t n_speed;
 };
 
-/* A sample without its text; `cell` is kvl_result_key of the cell's id, `point` that of its point. */
+/* A sample without its text; `cell` is kvl_result_key of the cell's id, `point` and `run` those of its point
+ * and its run. */
 struct kvl_result_sample {
-    uint64_t cell, point;
+    uint64_t cell, point, run;
     int64_t context, question;
     double official, strict; /* NaN when it failed */
     double nll;              /* of a text; NaN when it failed or is none */
