@@ -12,9 +12,6 @@
  * is how many tokens every kv head fetches: its best, by the largest s - max s of its query heads.  What
  * was fetched is what is read, and the current token; a wrong guess is not corrected, as in the paper.
  *
- * Layer 0 has no layer before it: it reads everything, from the host too.  The guess for layer 1 is made
- * when its turn comes, from the same input; from layer 2 on they are fetched ahead.
- *
  * Budget B: max_num_kv = B - 1, which takes the place of the paper's 20 % of the tokens; without a budget
  * it is that.  What alpha leaves is read, often much less than B: large alpha (1000) reads B always. */
 #include "kvl/policy.h"
@@ -32,9 +29,8 @@ struct infinigen_opts {
 
 /* A guess: n tokens of every kv head, for one layer of one step. */
 struct infinigen_state {
-    int32_t layer, index, n;
-    int32_t asked;  /* the layer that select was asked for last, and at which step */
-    int32_t pos[1]; /* [n_kv_heads][n] */
+    int32_t layer, index, n, asked; /* asked: the layer that select was asked for last */
+    int32_t pos[1];                 /* [n_kv_heads][n] */
 };
 
 static const struct kvl_opt infinigen_options[] = {
@@ -234,8 +230,7 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
     s->layer = layer;
     s->index = step->index;
     for (int64_t h = 0; h < heads; h++) sum += count[h];
-    sum = (sum + heads - 1) / heads; /* their mean, rounded up */
-    s->n = (int32_t)KVL_MIN(sum, (int64_t)o->max_num_kv);
+    s->n = (int32_t)KVL_MIN((sum + heads - 1) / heads, (int64_t)o->max_num_kv); /* mean, up */
     return kvl_topk(ctx, best, sh->n_kv_heads, n, s->n, s->pos);
 }
 

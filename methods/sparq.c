@@ -10,16 +10,12 @@
  *     out_h = alpha_h attention(list) + (1 - alpha_h) mean(V),   alpha_h = sum of s_h over the list
  * reallocation=false leaves the mean out (the authors do so for some grouped-query models).  A query
  * that is 0 everywhere has scale sqrt(d), where the formula has 0 / 0.
- * Keys are stored a second time, channel by channel in pages of SPARQ_PAGE tokens, so that a channel
- * is read in pieces of whole cache lines; in the type of the store, exact (of q8_0: in f16, rounded).  Only
- * what is read of it is counted.
+ * Keys are stored a second time, channel by channel.
  * Budget B: k = B - 1.  The paper: k = 128, r = 16 to 64 of 128 channels, local_k = k / 4. */
-#include "kvl/policy.h"
+#include "kvl/channels.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { SPARQ_PAGE = 128 };
 
 struct sparq_opts {
     int32_t r, k, local_k;
@@ -62,11 +58,7 @@ static int sparq_plan(struct kvl_plan *plan)
                         o->k);
     if (o->r > d) return kvl_fail(plan->err, KVL_EINVAL, "r=%d; a head has %d channels", o->r, d);
     plan->replay = o->reallocation ? KVL_REPLAY_ALL : KVL_REPLAY_KEYS;
-    struct kvl_meta_desc keys = { .unit = KVL_META_PAGE,
-                                  .unit_tok = SPARQ_PAGE,
-                                  .row_elems = SPARQ_PAGE * d,
-                                  .elem = KVL_META_KEY };
-    KVL_TRY(kvl_plan_meta_desc(plan, &keys, &o->keys));
+    KVL_TRY(kvl_plan_channels(plan, &o->keys));
     /* Sums of values, and what rounding took from them. */
     return o->reallocation ? kvl_plan_meta(plan, KVL_META_LANE, 1, 2 * d, &o->values) : KVL_OK;
 }
@@ -85,19 +77,9 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
                         const float *v)
 {
     const struct sparq_opts *o = ctx->opts;
-    int32_t page = step->pos / SPARQ_PAGE, n_kv = ctx->shape->n_kv_heads, d = ctx->shape->head_dim;
-    struct kvl_meta_view keys;
+    int32_t n_kv = ctx->shape->n_kv_heads, d = ctx->shape->head_dim;
     struct kvl_rows values;
-    KVL_TRY(kvl_meta_from(ctx, o->keys, step->layer, page, &keys));
-    KVL_TRY(ctx->ops->channel_put(&(struct kvl_channel_put_args){ .keys = keys.data,
-                                                                  .type = keys.type,
-                                                                  .head_stride = keys.head_stride,
-                                                                  .k = k,
-                                                                  .pos0 = step->pos % SPARQ_PAGE,
-                                                                  .n = step->n_tok,
-                                                                  .n_kv_heads = n_kv,
-                                                                  .head_dim = d,
-                                                                  .page_tok = SPARQ_PAGE }));
+    KVL_TRY(kvl_channels_put(ctx, o->keys, step, k));
     if (!o->reallocation) return KVL_OK;
     KVL_TRY(kvl_table_write(ctx, o->values, step->layer, 0, &values));
     for (int32_t i = 0; i < step->n_tok * n_kv; i++, v += d) {
@@ -140,73 +122,25 @@ static int sparq_channels(const struct kvl_pctx *ctx, const float *q, struct spa
     return KVL_OK;
 }
 
-/* The softmax over two parts, from their largest scores and sums. */
-static void sparq_merge(const struct sparq_scores *s, const float *max, const float *sum, int32_t n)
-{
-    for (int32_t h = 0; h < n; h++) {
-        float most = KVL_MAX(s->max[h], max[h]);
-        s->sum[h] = s->sum[h] * expf(s->max[h] - most) + sum[h] * expf(max[h] - most);
-        s->max[h] = most;
-    }
-}
-
-/* Of a model that caps logits: scores, and what is known of them, anew. */
-static int sparq_cap(const struct kvl_pctx *ctx, struct sparq_scores *s)
-{
-    int32_t n_heads = ctx->shape->n_heads;
-    if (!(ctx->shape->cap > 0)) return KVL_OK;
-    KVL_TRY(kvl_cap(ctx, s->score, (size_t)n_heads * (size_t)s->n));
-    for (int32_t h = 0; h < n_heads; h++) {
-        const float *score = s->score + (size_t)h * (size_t)s->n;
-        s->max[h] = -INFINITY;
-        s->sum[h] = 0;
-        for (int32_t i = 0; i < s->n; i++) s->max[h] = fmaxf(s->max[h], score[i]);
-        for (int32_t i = 0; i < s->n; i++) s->sum[h] += expf(score[i] - s->max[h]);
-    }
-    return KVL_OK;
-}
-
 static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q,
                        struct sparq_scores *s)
 {
     const struct sparq_opts *o = ctx->opts;
-    const struct kvl_shape *sh = ctx->shape;
-    size_t heads = (size_t)sh->n_heads;
-    struct kvl_meta_part part[2];
-    float *max, *sum;
+    size_t heads = (size_t)ctx->shape->n_heads;
     KVL_TRY(kvl_scratch_get(ctx, heads * (size_t)s->n, &s->score));
     KVL_TRY(kvl_scratch_get(ctx, heads, &s->max));
     KVL_TRY(kvl_scratch_get(ctx, heads, &s->sum));
-    KVL_TRY(kvl_scratch_get(ctx, heads, &max));
-    KVL_TRY(kvl_scratch_get(ctx, heads, &sum));
     KVL_TRY(sparq_channels(ctx, q, s));
-    KVL_TRY(kvl_meta_peek(ctx, o->keys, layer, (s->n + SPARQ_PAGE - 1) / SPARQ_PAGE, part));
-    KVL_TRY(kvl_meta_count(ctx, o->keys, (int64_t)s->n * o->r * sh->n_kv_heads));
-    for (int32_t h = 0; h < sh->n_heads; h++) s->max[h] = -INFINITY, s->sum[h] = 0;
-    for (int32_t i = 0, at = 0; i < 2; at += part[i].n_rows * SPARQ_PAGE, i++) {
-        if (part[i].n_rows == 0) continue;
-        struct kvl_channel_scores_args args = {
-            .score = s->score + at,
-            .score_stride = (size_t)s->n,
-            .max = max,
-            .sum = sum,
-            .q = q,
-            .factor = s->factor,
-            .channel = s->channel,
-            .keys = part[i].data,
-            .type = part[i].type,
-            .head_stride = part[i].head_stride,
-            .n_tok = KVL_MIN(part[i].n_rows * SPARQ_PAGE, s->n - at),
-            .page_tok = SPARQ_PAGE,
-            .n_channels = o->r,
-            .n_heads = sh->n_heads,
-            .n_kv_heads = sh->n_kv_heads,
-            .head_dim = sh->head_dim,
-        };
-        KVL_TRY(ctx->ops->channel_scores(&args));
-        sparq_merge(s, max, sum, sh->n_heads);
-    }
-    return sparq_cap(ctx, s);
+    return kvl_channel_scores(ctx, &(struct kvl_channel_scores){ .table = o->keys,
+                                                                 .layer = layer,
+                                                                 .n = s->n,
+                                                                 .n_channels = o->r,
+                                                                 .q = q,
+                                                                 .factor = s->factor,
+                                                                 .channel = s->channel,
+                                                                 .score = s->score,
+                                                                 .max = s->max,
+                                                                 .sum = s->sum });
 }
 
 /* ---- what is read ------------------------------------------------------------------------------ */
