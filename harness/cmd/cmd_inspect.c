@@ -99,10 +99,14 @@ int cmd_inspect(int argc, char **argv, struct kvl_err *err)
     if (folder) return kvl_inspect_model(a.file, a.all, err);
     FILE *f = fopen(a.file, "rb");
     if (!f) return kvl_fail(err, KVL_EINVAL, "%s: cannot open: %s", a.file, strerror(errno));
+    static const char zstd[4] = { '\x28', '\xb5', '\x2f', '\xfd' };
     char magic[4] = "";
     size_t n = fread(magic, 1, sizeof magic, f);
     fclose(f);
     if (n == sizeof magic && memcmp(magic, "GGUF", 4) == 0)
         return kvl_inspect_model(a.file, a.all, err);
-    return inspect_log(a.file, err);
+    int rc = inspect_log(a.file, err);
+    if (rc != KVL_ELOG || memcmp(magic, zstd, sizeof zstd) == 0) return rc;
+    kvl_err_clear(err); /* what opens a model tells other files by name */
+    return kvl_inspect_model(a.file, a.all, err);
 }

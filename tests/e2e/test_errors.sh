@@ -62,6 +62,8 @@ refuse 2 '"b.yaml": one sweep at a time' sweep a.yaml b.yaml
 refuse 2 'none.yaml: cannot open: No such file or directory' sweep none.yaml
 refuse 2 '.: is a folder, want a file' sweep .
 refuse_like 3 '\.: a folder of GGUF files; want one of them, such as \./[a-z]+\.gguf' inspect .
+printf 'some words\n' >words.txt
+refuse 3 'words.txt: not a GGUF file: it starts with 0x656d6f73' inspect words.txt
 refuse 2 '.: is a folder, want a file' tokenize -m m.gguf .
 refuse 2 'foo: no such command, see kvlab --help' foo
 refuse 2 'm.gguf: is no YAML file: byte 4: control characters are not allowed' sweep m.gguf
