@@ -44,15 +44,12 @@ static const struct kvl_opt infinigen_options[] = {
                 "fifth of the context (paper)"),
     KVL_ROW_BOOL(infinigen_opts, skewing, "yes",
                  "directions are singular vectors of queries; false: channels"),
-    KVL_ROW_INT(
-        infinigen_opts, sample, "auto", 1, 4096,
-        "last queries of the context that directions are made from; auto = min(64, context)"),
+    KVL_ROW_INT(infinigen_opts, sample, "auto", 1, 4096,
+                "last queries of the context that directions come from; auto = min(64, context)"),
     KVL_ROW_INT(infinigen_opts, cache_tok, "0", 0, 1 << 30,
                 "tokens of a lane that stay on the device once fetched (paper: 0)"),
     { 0 },
 };
-
-/* ---- plan ------------------------------------------------------------------------------------------ */
 
 static int32_t infinigen_min_budget(const struct kvl_shape *shape, const void *opts)
 {
