@@ -97,9 +97,6 @@ static int okp_plan(struct kvl_plan *plan)
 {
     struct okp_opts *o = plan->opts;
     uint8_t *may_be;
-    if (!plan->own_prefill)
-        return kvl_fail(plan->err, KVL_EINVAL,
-                        "prefill: shared; omnikv_prefill is a prefill, want own");
     KVL_TRY(okp_plan_sizes(plan));
     KVL_TRY(kvl_plan_filters(plan, &o->filters, &may_be));
     o->room = KVL_MIN(o->num_of_selected_tokens, plan->context_tok);

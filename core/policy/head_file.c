@@ -132,3 +132,61 @@ int kvl_head_gates(const char *path, const struct kvl_shape *sh, char *sum, stru
     kvl_head_file_close(&f);
     return rc;
 }
+
+/* Of the file's heads; sizes of 0 mark those that were not named. */
+struct head_patterns {
+    const struct kvl_shape *sh;
+    const char *const *kinds;
+    const int32_t *n_sizes;
+    struct kvl_head_pattern *pattern;
+};
+
+static int head_file_pattern(struct kvl_head_file *f, const struct head_patterns *p)
+{
+    int32_t layer = 0, h = 0;
+    KVL_TRY(kvl_head_file_integer(f, "layer", 0, p->sh->n_layers - 1, &layer));
+    KVL_TRY(kvl_head_file_integer(f, "query head", 0, p->sh->n_heads - 1, &h));
+    struct kvl_head_pattern *to = &p->pattern[(size_t)layer * (size_t)p->sh->n_heads + (size_t)h];
+    if (to->size[0] > 0)
+        return kvl_fail(f->err, KVL_EINVAL, "%s, line %d: layer %d head %d stands twice", f->path,
+                        f->number, layer, h);
+    KVL_TRY(kvl_head_file_choice(f, "kind", p->kinds, &to->kind));
+    KVL_TRY(kvl_head_file_integer(f, "size", 1, 1 << 30, &to->size[0]));
+    if (p->n_sizes[to->kind] > 1)
+        KVL_TRY(kvl_head_file_integer(f, "second size", 1, 1 << 30, &to->size[1]));
+    if (kvl_head_file_more(f))
+        return kvl_fail(f->err, KVL_EINVAL, "%s, line %d: more behind the sizes of a %s", f->path,
+                        f->number, p->kinds[to->kind]);
+    return KVL_OK;
+}
+
+static int head_file_patterns(struct kvl_head_file *f, const struct head_patterns *p)
+{
+    size_t heads = (size_t)p->sh->n_heads, n = (size_t)p->sh->n_layers * heads;
+    memset(p->pattern, 0, n * sizeof *p->pattern);
+    while (kvl_head_file_line(f)) KVL_TRY(head_file_pattern(f, p));
+    for (size_t i = 0; i < n; i++)
+        if (p->pattern[i].size[0] == 0)
+            return kvl_fail(
+                f->err, KVL_EINVAL,
+                "%s: layer %zu head %zu is missing; want a line for each of %d layers of %d heads",
+                f->path, i / heads, i % heads, p->sh->n_layers, p->sh->n_heads);
+    return KVL_OK;
+}
+
+int kvl_head_patterns(const char *path, const struct kvl_shape *sh, const char *const *kinds,
+                      const int32_t *n_sizes, char *sum, struct kvl_err *err,
+                      struct kvl_head_pattern *pattern)
+{
+    size_t n = (size_t)sh->n_layers * (size_t)sh->n_heads;
+    struct head_patterns p = { .sh = sh, .kinds = kinds, .n_sizes = n_sizes };
+    struct kvl_head_file f;
+    KVL_TRY(kvl_head_file_open(path, sum, err, &f));
+    p.pattern = kvl_alloc(n, sizeof *p.pattern);
+    int rc = p.pattern ? head_file_patterns(&f, &p)
+                       : kvl_fail(err, KVL_ENOMEM, "no memory for a table of %zu heads", n);
+    if (rc == KVL_OK && pattern) memcpy(pattern, p.pattern, n * sizeof *pattern);
+    kvl_free(p.pattern);
+    kvl_head_file_close(&f);
+    return rc;
+}

@@ -144,6 +144,14 @@ int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, in
     return KVL_OK;
 }
 
+void kvl_plan_pair(int32_t total, int32_t part_a, int32_t part_b, int32_t least, int32_t *a,
+                   int32_t *b)
+{
+    int32_t share = (int32_t)((int64_t)total * part_a / ((int64_t)part_a + part_b));
+    if (*a == KVL_AUTO) *a = KVL_MAX(least, *b == KVL_AUTO ? share : total - *b);
+    if (*b == KVL_AUTO) *b = KVL_MAX(1, total - *a);
+}
+
 int kvl_plan_needs_budget(struct kvl_plan *plan)
 {
     if (plan->budget_tok > 0) return KVL_OK;

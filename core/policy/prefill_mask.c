@@ -13,9 +13,29 @@ struct kvl_prefill_mask {
     struct kvl_err *err;
     int32_t layer, n_heads, past, n; /* the chunk: positions past .. past + n - 1 */
     struct kvl_sparse_head *head;    /* [n_heads] in the step arena, as are its lists */
+    uint8_t *seen;                   /* room for the keys of a query; NULL until it is needed */
 };
 
 /* ---- the builder --------------------------------------------------------------------------------- */
+
+/* All heads read everything. */
+static int mask_begin(struct kvl_prefill_mask *m)
+{
+    m->head = kvl_arena_get(&m->s->engine->step, (size_t)m->n_heads, sizeof *m->head);
+    if (!m->head) return kvl_fail(m->err, KVL_ENOMEM, "out of memory for a prefill mask");
+    for (int32_t h = 0; h < m->n_heads; h++) m->head[h] = (struct kvl_sparse_head){ .dense = true };
+    return KVL_OK;
+}
+
+int kvl_mask_trial(struct kvl_prefill_mask *m, struct kvl_prefill_mask **out)
+{
+    struct kvl_prefill_mask *trial = kvl_arena_get(&m->s->engine->step, 1, sizeof *trial);
+    if (!trial) return kvl_fail(m->err, KVL_ENOMEM, "out of memory for a prefill mask");
+    *trial = *m;
+    trial->seen = NULL;
+    *out = trial;
+    return mask_begin(trial);
+}
 
 /* The heads that a call means; from now on they read what is said. */
 static int mask_heads(struct kvl_prefill_mask *m, int32_t q_head, int32_t *from, int32_t *to)
@@ -210,6 +230,47 @@ int kvl_mask_ranges(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_to
                       });
 }
 
+/* Ranges of keys for the `block` queries from position `start` on, of `limit` keys in all: range [.][2], ascending,
+ * apart, start / block + 1 at most.  Farthest diagonals first; one that does not go on from the range before begins
+ * another.  Returns their number. */
+static int32_t mask_slash_ranges(const int32_t *slash, int32_t n_slash, int32_t block,
+                                 int32_t start, int32_t limit, int32_t *range)
+{
+    int32_t end = start + block, n_ranges = 0, last = 0; /* where the latest range ends */
+    for (int32_t i = n_slash - 1; i >= 0; i--) {
+        int32_t to = KVL_MAX(block, end - slash[i]);
+        if (slash[i] >= end) continue;
+        if (n_ranges == 0 || to > last + block) {
+            range[2 * n_ranges++] = to - block;
+            last = to;
+        } else if (to > last) {
+            last += block;
+        }
+        range[2 * n_ranges - 1] = KVL_MIN(last, KVL_MIN(limit, end));
+    }
+    return n_ranges;
+}
+
+int kvl_mask_slash_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
+                          const int32_t *slash, int32_t n_slash)
+{
+    int32_t end = m->past + m->n;
+    if (block_tok < 1)
+        return kvl_fail(m->err, KVL_EPOLICY, "diagonals in blocks of %d, want 1 or more",
+                        block_tok);
+    KVL_TRY(mask_check(m, "diagonal", slash, n_slash, end));
+    int32_t n_blocks = (m->n + block_tok - 1) / block_tok, n = 0;
+    int32_t *off = mask_memory(m, (int64_t)n_blocks + 1);
+    int32_t *range = mask_memory(m, (int64_t)2 * (end / block_tok + 1) * n_blocks);
+    if (!off || !range) return KVL_ENOMEM;
+    for (int32_t b = off[0] = 0; b < n_blocks; b++) {
+        n += mask_slash_ranges(slash, n_slash, block_tok, m->past + b * block_tok, end,
+                               range + 2 * (size_t)n);
+        off[b + 1] = n;
+    }
+    return kvl_mask_ranges(m, q_head, block_tok, off, range, n_blocks);
+}
+
 /* ---- what a hook may ask --------------------------------------------------------------------------- */
 
 int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
@@ -230,6 +291,32 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     s->count.prefill_scored_pairs += (int64_t)n * sh->n_heads;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
     return kvl_lane_probs(e, e->now, layer, q->q + (size_t)i * row, probs, n);
+}
+
+/* Adds what one query, which stands behind n - 1 keys, put on columns and diagonals: p [n]. */
+static void mask_sum_row(const float *p, int32_t n, float *column, float *diagonal)
+{
+    for (int32_t j = 0; j < n; j++) column[j] += p[j];
+    for (int32_t d = 0; d < n; d++) diagonal[d] += p[n - 1 - d];
+}
+
+int kvl_mask_sums(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                  const struct kvl_query *q, int32_t last, float **column, float **diagonal)
+{
+    size_t heads = (size_t)ctx->shape->n_heads, row = (size_t)(step->pos + step->n_tok);
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, heads * row, column));
+    KVL_TRY(kvl_scratch_get(ctx, heads * row, diagonal));
+    KVL_TRY(kvl_scratch_get(ctx, heads * row, &probs));
+    memset(*column, 0, heads * row * sizeof **column);
+    memset(*diagonal, 0, heads * row * sizeof **diagonal);
+    for (int32_t i = KVL_MAX(0, step->n_tok - last); i < step->n_tok; i++) {
+        int32_t n = step->pos + i + 1;
+        KVL_TRY(kvl_mask_weights(ctx, step, q, i, probs, n));
+        for (size_t h = 0; h < heads; h++)
+            mask_sum_row(probs + h * (size_t)n, n, *column + h * row, *diagonal + h * row);
+    }
+    return KVL_OK;
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------- */
@@ -263,6 +350,21 @@ static void oracle_mark(const struct kvl_prefill_mask *m, const struct kvl_spars
         for (int32_t j = first; j < end && j <= i; j++) seen[j] = 1;
     }
     seen[i] = 1;
+}
+
+int kvl_mask_captures(struct kvl_prefill_mask *m, int32_t i, const float *probs, float *captured)
+{
+    int32_t n = m->past + i + 1;
+    if (i < 0 || i >= m->n)
+        return kvl_fail(m->err, KVL_EPOLICY, "what query %d captures, the chunk has %d", i, m->n);
+    if (!m->seen) m->seen = kvl_arena_get(&m->s->engine->step, (size_t)(m->past + m->n), 1);
+    if (!m->seen) return kvl_fail(m->err, KVL_ENOMEM, "out of memory for a mask's keys");
+    for (int32_t h = 0; h < m->n_heads; h++, probs += n) {
+        oracle_mark(m, &m->head[h], n - 1, m->seen);
+        captured[h] = 0;
+        for (int32_t j = 0; j < n; j++) captured[h] += m->seen[j] ? probs[j] : 0;
+    }
+    return KVL_OK;
 }
 
 /* The mask oracle: full attention of every row under its mask. */
@@ -379,9 +481,7 @@ int kvl_prefill_masked(const struct kvl_forward *f, int32_t layer)
                                   .past = e->pos[0],
                                   .n = f->n };
     KVL_TRY(kvl_step_reset(e, f->err));
-    m.head = kvl_arena_get(&e->step, (size_t)m.n_heads, sizeof *m.head);
-    if (!m.head) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for a prefill mask");
-    for (int32_t h = 0; h < m.n_heads; h++) m.head[h] = (struct kvl_sparse_head){ .dense = true };
+    KVL_TRY(mask_begin(&m));
     mask_tables(f, s, layer);
     KVL_TRY(mask_ask(f, layer, &m));
     KVL_TRY(mask_attend(f, &m));

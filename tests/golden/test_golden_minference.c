@@ -1,5 +1,4 @@
-/* MInference: column and diagonal sums of the worked example, what is forced,
- * blocks by means, tables; and on a model what every layer chooses against a
+/* MInference: what is forced, blocks by means, tables; and on a model what every layer chooses against a
  * softmax computed here.  The file of the method is included, so that its parts
  * can be called one by one. */
 #define KVL_PLUGIN
@@ -11,9 +10,9 @@ static int seen_lines(struct kvl_prefill_mask *mask, int32_t head, const int32_t
 static int seen_blocks(struct kvl_prefill_mask *mask, int32_t head, int32_t block_tok,
                        const int32_t *off, const int32_t *block, int32_t n_blocks);
 static int seen_window(struct kvl_prefill_mask *mask, int32_t head, int32_t sink, int32_t window);
-static int seen_ranges(struct kvl_prefill_mask *mask, int32_t head, int32_t block_tok,
-                       const int32_t *off, const int32_t *range, int32_t n_blocks);
-#define kvl_mask_ranges         seen_ranges
+static int seen_slash(struct kvl_prefill_mask *mask, int32_t head, int32_t block_tok,
+                      const int32_t *slash, int32_t n_slash);
+#define kvl_mask_slash_blocks   seen_slash
 #define kvl_mask_vertical_slash seen_lines
 #define kvl_mask_blocks         seen_blocks
 #define kvl_mask_window         seen_window
@@ -21,30 +20,9 @@ static int seen_ranges(struct kvl_prefill_mask *mask, int32_t head, int32_t bloc
 #undef kvl_mask_vertical_slash
 #undef kvl_mask_blocks
 #undef kvl_mask_window
-#undef kvl_mask_ranges
+#undef kvl_mask_slash_blocks
 
 #include "conformance/rig.h"
-
-/* ---- the worked example
- * ---------------------------------------------------------------------------
- */
-
-static void test_sums(void **state)
-{
-    static const float p[4][6] = { { .5f, .2f, .3f },
-                                   { .3f, .2f, .1f, .4f },
-                                   { .2f, .1f, .1f, .2f, .4f },
-                                   { .4f, .05f, .05f, .1f, .1f, .3f } };
-    static const double want_v[6] = { 1.4, .55, .55, .7, .5, .3 };
-    static const double want_s[6] = { 1.4, .6, .9, .45, .25, .4 };
-    float vertical[6] = { 0 }, slash[6] = { 0 };
-    (void)state;
-    for (int32_t i = 0; i < 4; i++) mi_score_row(p[i], i + 3, vertical, slash);
-    for (int i = 0; i < 6; i++) {
-        assert_true(fabs((double)vertical[i] - want_v[i]) < 1e-6);
-        assert_true(fabs((double)slash[i] - want_s[i]) < 1e-6);
-    }
-}
 
 /* ---- parts without a model
  * ----------------------------------------------------------------------------
@@ -78,25 +56,20 @@ static void check_choice(const struct kvl_pctx *ctx)
 {
     enum { N = 200 };
     float vertical[N] = { 0 }, slash[N] = { 0 };
-    struct mi_lines l;
+    int32_t *column, *diagonal;
     vertical[150] = 2;
     vertical[99] = 1;
     slash[180] = 2;
     slash[120] = 1;
-    assert_int_equal(mi_choose(ctx, vertical, slash, N, &(struct mi_head){ 0, 31, 101 }, &l),
-                     KVL_OK);
-    assert_int_equal(l.n_vertical, 31);
-    assert_int_equal(l.n_slash, 101);
-    for (int i = 0; i < 30; i++) assert_int_equal(l.vertical[i], i);
-    for (int i = 0; i < 100; i++) assert_int_equal(l.slash[i], i);
-    assert_int_equal(l.vertical[30], 150);
-    assert_int_equal(l.slash[100], 180);
-    /* Sizes below what is forced are raised: 30 columns, the 50 nearest
-     * diagonals. */
-    assert_int_equal(mi_choose(ctx, vertical, slash, N, &(struct mi_head){ 0, 1, 1 }, &l), KVL_OK);
-    assert_int_equal(l.n_vertical, 30);
-    assert_int_equal(l.n_slash, 50);
-    for (int i = 0; i < 50; i++) assert_int_equal(l.slash[i], i);
+    assert_int_equal(mi_best(ctx, vertical, N, MI_COLUMNS, 31, &column), KVL_OK);
+    assert_int_equal(mi_best(ctx, slash, N, MI_DIAGONALS, 101, &diagonal), KVL_OK);
+    for (int i = 0; i < 30; i++) assert_int_equal(column[i], i);
+    for (int i = 0; i < 100; i++) assert_int_equal(diagonal[i], i);
+    assert_int_equal(column[30], 150);
+    assert_int_equal(diagonal[100], 180);
+    /* Fewer than what is forced: the nearest. */
+    assert_int_equal(mi_best(ctx, slash, N, MI_DIAGONALS, 50, &diagonal), KVL_OK);
+    for (int i = 0; i < 50; i++) assert_int_equal(diagonal[i], i);
 }
 
 static void test_forced(void **state)
@@ -116,35 +89,6 @@ static void test_forced(void **state)
     kvl_session_destroy(s);
     kvl_planned_destroy(p);
     rig_close(&r);
-}
-
-/* ---- whole blocks of diagonals ----------------------------------------------------------------- */
-
-/* By hand, of 64 queries from 128 on.  Diagonal 0 meets 128 .. 191, 3 meets 125 .. 188, to which 0 adds 64
- * that the block's end cuts; 70 meets 58 .. 121, which 122 .. 124 part from these; 150 begins before the
- * first key: 0 .. 63, which grow to 127 for 70 and to 191 for 3; 192 meets nothing. */
-static void test_whole_blocks(void **state)
-{
-    static const struct {
-        int32_t slash[4], n_slash, start, n, want[4], n_want;
-    } rows[] = {
-        { { 0 }, 1, 128, 999, { 128, 192 }, 1 },
-        { { 0, 3 }, 2, 128, 999, { 125, 192 }, 1 },
-        { { 0, 3, 70 }, 3, 128, 999, { 58, 122, 125, 192 }, 2 },
-        { { 0, 100 }, 2, 128, 999, { 28, 92, 128, 192 }, 2 },
-        { { 0, 3, 70, 150 }, 4, 128, 999, { 0, 192 }, 1 },
-        { { 0, 190, 192 }, 3, 128, 999, { 0, 64, 128, 192 }, 2 },
-        { { 0, 50 }, 2, 0, 999, { 0, 64 }, 1 },
-        { { 0, 3 }, 2, 192, 200, { 189, 200 }, 1 }, /* the last block ends with the keys */
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        int32_t range[16], slash[4];
-        memcpy(slash, rows[i].slash, sizeof slash);
-        struct mi_lines l = { .slash = slash, .n_slash = rows[i].n_slash };
-        assert_int_equal(mi_slash_ranges(&l, rows[i].start, rows[i].n, range), rows[i].n_want);
-        assert_memory_equal(range, rows[i].want, (size_t)rows[i].n_want * 2 * sizeof *range);
-    }
 }
 
 /* ---- sizes and tables
@@ -233,24 +177,6 @@ static void test_tables(void **state)
     assert_non_null(strstr(err.msg, "/nowhere/x.txt"));
 }
 
-/* A head's sizes keep their proportion at another budget. */
-static void test_scaled(void **state)
-{
-    struct mi_head h = { MI_VERTICAL_SLASH, 100, 300 }, w = { MI_A_SHAPE, 10, 30 },
-                   b = { MI_BLOCK_SPARSE, 9, 0 };
-    (void)state;
-    mi_scale(&h, 1000);
-    assert_int_equal(h.a, 250);
-    assert_int_equal(h.b, 750);
-    mi_scale(&w, 20);
-    assert_int_equal(w.a, 5);
-    assert_int_equal(w.b, 15);
-    mi_scale(&b, 320);
-    assert_int_equal(b.a, 5);
-    mi_scale(&b, 0);
-    assert_int_equal(b.a, 5);
-}
-
 /* ---- on a model
  * ----------------------------------------------------------------------------------------------
  */
@@ -266,6 +192,7 @@ static struct {
     int n_lines, n_blocks, n_windows;
     uint8_t reads[MI_KINDS][N_HEADS][N_CTX][N_CTX]; /* of the last call, by kind */
     double slash[N_CTX];                            /* scores of the head that slash=blocks is at */
+    int32_t sizes[2][2];                            /* columns and diagonals of heads 0 and 1 */
     int n_ranges;
 } seen;
 
@@ -340,6 +267,7 @@ static int seen_lines(struct kvl_prefill_mask *mask, int32_t h, const int32_t *v
         assert_int_equal(n_slash, o->slash == MI_WHOLE_BLOCKS ? 0 : KVL_MIN(n, o->slash_size));
     }
     expect_best(want_v, n, vertical, n_vertical);
+    if (h < 2) seen.sizes[h][0] = n_vertical, seen.sizes[h][1] = n_slash;
     if (o->slash == MI_DIAGONALS_ALONE) expect_best(want_s, n, slash, n_slash);
     memcpy(seen.slash, want_s, sizeof want_s);
     kvl_free(k);
@@ -369,31 +297,25 @@ static void naive_whole(const bool *slash, int32_t n, int32_t start, uint8_t *ma
     }
 }
 
-static int seen_ranges(struct kvl_prefill_mask *mask, int32_t h, int32_t block_tok,
-                       const int32_t *off, const int32_t *range, int32_t n_blocks)
+/* What the hook says are the best diagonals; what the builder makes of them is counted (test_slash_is_told). */
+static int seen_slash(struct kvl_prefill_mask *mask, int32_t h, int32_t block_tok,
+                      const int32_t *slash, int32_t n_slash)
 {
     const struct mi_opts *o = seen.ctx->opts;
     int32_t n = seen.step->pos + seen.step->n_tok;
-    bool slash[N_CTX] = { false };
+    bool in[N_CTX] = { false };
     assert_int_equal(block_tok, 64);
-    assert_int_equal(n_blocks, (seen.step->n_tok + 63) / 64);
-    for (int32_t d = 0; d < n; d++) {
-        int32_t better = 0;
-        for (int32_t e = 0; e < n; e++) better += seen.slash[e] > seen.slash[d];
-        slash[d] = better < o->slash_size;
-    }
-    for (int32_t b = 0; b < n_blocks; b++) {
-        int32_t start = seen.step->pos + 64 * b;
-        uint8_t want[N_CTX], got[N_CTX] = { 0 };
-        naive_whole(slash, n, start, want);
-        for (int32_t r = off[b]; r < off[b + 1]; r++)
-            for (int32_t j = range[2 * r]; j < range[2 * r + 1]; j++) got[j] = 1;
-        assert_memory_equal(got, want, sizeof want);
+    assert_int_equal(n_slash, KVL_MIN(n, o->slash_size));
+    expect_best(seen.slash, n, slash, n_slash);
+    for (int32_t i = 0; i < n_slash; i++) in[slash[i]] = true;
+    for (int32_t start = seen.step->pos; start < n; start += 64) {
+        uint8_t want[N_CTX];
+        naive_whole(in, n, start, want);
         for (int32_t i = start; i < KVL_MIN(n, start + 64); i++)
             for (int32_t j = 0; j <= i; j++) seen.reads[MI_VERTICAL_SLASH][h][i][j] |= want[j];
     }
     seen.n_ranges++;
-    return kvl_mask_ranges(mask, h, block_tok, off, range, n_blocks);
+    return kvl_mask_slash_blocks(mask, h, block_tok, slash, n_slash);
 }
 
 /* Mean query of block i times mean key of block j, in double. */
@@ -553,6 +475,29 @@ static void test_table_on_model(void **state)
     rig_close(&r);
 }
 
+/* Sizes of a table without a budget are what it says, but never below what is forced. */
+static void test_raised(void **state)
+{
+    static const char text[] = "0 0 vertical_slash 1 1\n0 1 vertical_slash 40 70\n"
+                               "0 2 block_sparse 2\n0 3 a_shape 3 5\n";
+    static const int32_t want[2][2] = { { 30, 50 }, { 40, 70 } };
+    char path[] = "/tmp/kvl-table-XXXXXX", options[64];
+    struct rig r;
+    int fd = mkstemp(path);
+    (void)state;
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    snprintf(options, sizeof options, "table=%s", path);
+    rig_open(&r, &(struct rig_desc){ .llama = { .n_layers = 1, .n_kv_heads = 2, .seed = 4 } });
+    struct rig_session rs = checked_run(&r, options, 0);
+    unlink(path);
+    assert_memory_equal(seen.sizes, want, sizeof want);
+    assert_true(seen.reads[MI_A_SHAPE][3][N_CTX - 1][2] &&
+                !seen.reads[MI_A_SHAPE][3][N_CTX - 1][3]);
+    rig_end(&rs);
+    rig_close(&r);
+}
+
 static void read_note(void *user, const char *text)
 {
     size_t n = strlen(user);
@@ -651,11 +596,10 @@ static void test_budget(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),           cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_scaled),         cmocka_unit_test(test_model),
-        cmocka_unit_test(test_table_on_model), cmocka_unit_test(test_search),
-        cmocka_unit_test(test_budget),         cmocka_unit_test(test_whole_blocks),
+        cmocka_unit_test(test_forced),         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_tables),         cmocka_unit_test(test_model),
+        cmocka_unit_test(test_table_on_model), cmocka_unit_test(test_raised),
+        cmocka_unit_test(test_search),         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_slash_is_told),
     };
     return cmocka_run_group_tests_name("minference", tests, NULL, NULL);

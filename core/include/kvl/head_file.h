@@ -45,6 +45,15 @@ KVL_API int kvl_head_file_integer(struct kvl_head_file *f, const char *what, int
                                   int32_t max, int32_t *out);
 KVL_API int kvl_head_file_choice(struct kvl_head_file *f, const char *what,
                                  const char *const *names, int32_t *out);
+/* One of several kinds for a query head, and its sizes. */
+struct kvl_head_pattern {
+    int32_t kind, size[2];
+};
+/* pattern [n_layers][n_heads] of the file at `path`: a line "layer head kind size [size]" for every query head, `kind`
+ * one of `kinds` (NULL-terminated) with n_sizes[kind] sizes, 1 or 2; a second one that is not there is 0.  NULL: the file is checked. */
+KVL_API int kvl_head_patterns(const char *path, const struct kvl_shape *shape,
+                              const char *const *kinds, const int32_t *n_sizes, char *sum,
+                              struct kvl_err *err, struct kvl_head_pattern *pattern);
 /* gate [n_layers][n_kv_heads]: those of the file at `path`, a line of n_kv_heads numbers for every layer; where path
  * is "" those of the tables beside the model's file, which are there (kvl/tables.h). */
 KVL_API int kvl_head_gates(const char *path, const struct kvl_shape *shape, char *sum,

@@ -103,6 +103,14 @@ KVL_API int kvl_read_key_span(const struct kvl_pctx *ctx, int32_t layer, int32_t
                               int32_t first, int32_t n, bool raw, float *out);
 KVL_API int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                 int32_t first, int32_t n, float *out);
+/* *mean [blocks][head_dim], in scratch: means of blocks of block_tok keys of positions 0 .. n - 1, all of which are
+ * live, the last of those that are left.  Counted as read. */
+KVL_API int kvl_key_means(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t n,
+                          int32_t block_tok, float **mean);
+/* In prefill_mask: the same of the chunk's queries of a query head. */
+KVL_API int kvl_query_means(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                            const struct kvl_query *q, int32_t head, int32_t block_tok,
+                            float **mean);
 /* Exact attention weights of this query over every live slot of the layer, in slot order, which is
  * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
  * counted as such: for `oracle` and for filter layers. */
@@ -121,6 +129,13 @@ KVL_API int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
  * probs [n_heads][n].  Counted as pairs that were scored. */
 KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, int32_t i, float *probs, int32_t n);
+
+/* In prefill_mask: such weights of the chunk's last `last` queries, or as many as it has, summed along columns
+ * (positions) and diagonals (distances of a query to a key): *column, *diagonal [n_heads][step->pos + step->n_tok], in
+ * scratch. */
+KVL_API int kvl_mask_sums(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                          const struct kvl_query *q, int32_t last, float **column,
+                          float **diagonal);
 
 /* ---- traces ------------------------------------------------------------------------------------ */
 

@@ -72,6 +72,10 @@ KVL_API int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *of
  * layer. */
 KVL_API int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, int32_t step,
                             uint8_t **out);
+/* Both sizes of a pair that sum to `total` in the proportion part_a : part_b, where they are KVL_AUTO; *a is `least` at
+ * least, *b 1.  Of one that was given the other is the rest. */
+KVL_API void kvl_plan_pair(int32_t total, int32_t part_a, int32_t part_b, int32_t least, int32_t *a,
+                           int32_t *b);
 /* KVL_EINVAL where no budget was given.  One that is less than min_budget was refused before plan. */
 KVL_API int kvl_plan_needs_budget(struct kvl_plan *plan);
 

@@ -141,9 +141,21 @@ KVL_API int kvl_mask_blocks(struct kvl_prefill_mask *mask, int32_t q_head, int32
  * between two; a head has blocks or ranges, once. */
 KVL_API int kvl_mask_ranges(struct kvl_prefill_mask *mask, int32_t q_head, int32_t block_tok,
                             const int32_t *off, const int32_t *range, int32_t n_blocks);
+/* Diagonals as a kernel reads them that works on whole blocks (MInference): for block_tok queries from position m on
+ * diagonal d is the block_tok keys from m - d on (the first ones where d > m); where these touch or overlap the range
+ * of a farther diagonal, that grows by block_tok.  slash: ascending and unique.  These are ranges. */
+KVL_API int kvl_mask_slash_blocks(struct kvl_prefill_mask *mask, int32_t q_head, int32_t block_tok,
+                                  const int32_t *slash, int32_t n_slash);
 /* Positions before the chunk, and all of the chunk itself. */
 KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const int32_t *pos,
                             int32_t n);
+
+/* A mask of its own for the chunk, to which calls say what could be read: nothing of it is. */
+KVL_API int kvl_mask_trial(struct kvl_prefill_mask *mask, struct kvl_prefill_mask **out);
+/* captured [n_heads]: of the weights probs [n_heads][step->pos + i + 1] of query i of the chunk (kvl_mask_weights), what
+ * falls on the keys that a mask names for it. */
+KVL_API int kvl_mask_captures(struct kvl_prefill_mask *mask, int32_t i, const float *probs,
+                              float *captured);
 
 /* ---- scores: one-shot eviction ------------------------------------------------------------- */
 
