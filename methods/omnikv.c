@@ -25,13 +25,11 @@
  * filter_layers=auto (the papers' sets are of 32 to 80 layers): kvl/filters.h.  Where measured filters capture
  * less than four fifths of what lists of their own would have, a note says so.
  *
- * The bank is counted: calls and bytes of packed loads of whole lists, and which of their tokens the list before
- * had already.  With offload=true it is executed, and answers stay the same: the context of the layers that read
- * lists lives on the host, a list of each of them, the tail and the dense layers on the device.  What a new list
- * has and the one before had not comes for all layers that read it as one gather, while the wait layers compute.
+ * The bank is counted (kvl/bank.h).  With offload=true it is executed, and answers stay the same: the context of
+ * the layers that read lists lives on the host, a list of each of them, the tail and the dense layers on the device.
  * `last` ranks by exp(s_t), from weights and their log-sum-exp: tokens 103 below that of their head, or 147
  * below the largest of all heads, rank last. */
-#include "kvl/filters.h"
+#include "kvl/bank.h"
 
 #include <float.h>
 #include <math.h>
@@ -77,16 +75,9 @@ static const struct kvl_opt omnikv_options[] = {
     { 0 },
 };
 
-/* Of a filter: step + 1 and length of the list at hand, 0 = none. */
-struct omnikv_bank {
-    int32_t tag, n_list;
-};
-
 struct omnikv_state {
     int64_t n_steps, n_over; /* n_over: the tail alone was longer than the budget */
-    int64_t n_filtered, n_loads, n_listed, n_hits;
-    double loaded_bytes;
-    struct omnikv_bank bank[KVL_FILTER_MAX_LAYERS];
+    struct kvl_bank bank;
     struct kvl_filter_role role[]; /* [n_layers] */
 };
 
@@ -355,73 +346,8 @@ static int omnikv_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return KVL_OK;
 }
 
-/* A list in the making. */
-struct omnikv_list {
-    const struct kvl_step *step;
-    const struct kvl_filter_role *role;
-    struct omnikv_bank *bank;
-    float *rows;   /* the layer's table */
-    float *score;  /* [context_tok] */
-    int32_t *item; /* [n] tokens of the context, then the tail */
-    int32_t n;
-};
-
-static float *omnikv_tag(const struct kvl_pctx *ctx, const struct omnikv_list *list, int32_t t)
-{
-    return list->rows + (size_t)t * omnikv_row(ctx->opts);
-}
-
-/* Lazy: the old list, cut to its best. */
-static int omnikv_keep_old(const struct kvl_pctx *ctx, struct omnikv_list *list)
-{
-    list->n = KVL_MIN(list->n, list->bank->n_list);
-    for (int32_t t = 0; t < ctx->context_tok; t++) {
-        bool old = (int32_t)*omnikv_tag(ctx, list, t) == list->bank->tag;
-        list->score[t] = old ? KVL_MAX(list->score[t], -FLT_MAX) : -INFINITY;
-    }
-    KVL_TRY(kvl_topk(ctx, list->score, 1, ctx->context_tok, list->n, list->item));
-    return kvl_look(ctx);
-}
-
-/* The packed load of a new list, on its way while the layers in between compute.  `both`: its tokens that
- * the one before had. */
-static int omnikv_load(const struct kvl_pctx *ctx, const struct omnikv_list *list, int32_t both)
-{
-    const struct omnikv_opts *o = ctx->opts;
-    struct omnikv_state *state = ctx->state;
-    double lanes = (double)(list->role->last - list->role->first + 1) * ctx->shape->n_kv_heads;
-    for (int32_t l = list->role->first; o->offload && l <= list->role->last; l++)
-        for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-            KVL_TRY(kvl_prefetch(ctx, l, h, list->item, list->n));
-    state->n_loads++;
-    state->n_listed += list->n;
-    state->n_hits += both;
-    state->loaded_bytes += lanes * list->n * kvl_token_bytes(ctx);
-    return KVL_OK;
-}
-
-/* Loads a new list, or lets a lazy one stay. */
-static int omnikv_fetch(const struct kvl_pctx *ctx, struct omnikv_list *list)
-{
-    const struct omnikv_opts *o = ctx->opts;
-    struct omnikv_bank *bank = list->bank;
-    int32_t both = 0;
-    for (int32_t i = 0; bank->tag > 0 && i < list->n; i++)
-        both += (int32_t)*omnikv_tag(ctx, list, list->item[i]) == bank->tag;
-    int32_t either = list->n + bank->n_list - both;
-    ((struct omnikv_state *)ctx->state)->n_filtered++;
-    if (o->lazy && bank->tag > 0 && both > o->lazy_overlap * either)
-        KVL_TRY(omnikv_keep_old(ctx, list));
-    else
-        KVL_TRY(omnikv_load(ctx, list, both));
-    bank->tag = list->step->index + 1;
-    bank->n_list = list->n;
-    for (int32_t i = 0; i < list->n; i++) *omnikv_tag(ctx, list, list->item[i]) = (float)bank->tag;
-    return KVL_OK;
-}
-
 /* From scores to the list: the best of the context, what is forced, the tail. */
-static int omnikv_open_list(const struct kvl_pctx *ctx, struct omnikv_list *list)
+static int omnikv_open_list(const struct kvl_pctx *ctx, struct kvl_bank_list *list)
 {
     int32_t pos = list->step->pos, k = omnikv_k(ctx, pos), tail = pos - ctx->context_tok;
     int32_t forced = omnikv_forced(ctx, pos, k), searched = ctx->context_tok - forced;
@@ -433,7 +359,7 @@ static int omnikv_open_list(const struct kvl_pctx *ctx, struct omnikv_list *list
     KVL_TRY(kvl_topk(ctx, list->score, 1, searched, k - forced, list->item));
     KVL_TRY(kvl_look(ctx));
     for (int32_t i = 0; i < forced; i++) list->item[k - forced + i] = searched + i;
-    KVL_TRY(omnikv_fetch(ctx, list));
+    KVL_TRY(kvl_bank_take(ctx, &((struct omnikv_state *)ctx->state)->bank, list));
     for (int32_t i = 0; i < tail; i++) list->item[list->n + i] = ctx->context_tok + i;
     return kvl_select_ahead(ctx, list->step, list->role->first, list->role->last, list->item,
                             list->n + tail);
@@ -448,14 +374,16 @@ static int omnikv_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)n; /* a dense layer reads every position */
     if (state->role[step->layer].first < 0) return KVL_OK;
     KVL_TRY(kvl_look(ctx));
-    struct omnikv_list list = { .step = step,
-                                .role = &state->role[step->layer],
-                                .bank = &state->bank[step->layer] };
+    struct kvl_bank_list list = { .step = step,
+                                  .role = &state->role[step->layer],
+                                  .stride = omnikv_row(o),
+                                  .overlap = o->lazy ? o->lazy_overlap : 1,
+                                  .offload = o->offload };
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->context_tok, &list.score));
     KVL_TRY(kvl_meta_read(ctx, o->table, step->layer, omnikv_windowed(o) ? ctx->context_tok : 0,
                           &rows));
-    list.rows = rows.base;
-    KVL_TRY(omnikv_score(ctx, step, probs, lse, list.rows, list.score));
+    list.tag = rows.base;
+    KVL_TRY(omnikv_score(ctx, step, probs, lse, rows.base, list.score));
     return omnikv_open_list(ctx, &list);
 }
 
@@ -499,26 +427,16 @@ static int omnikv_report(struct kvl_pctx *ctx, struct kvl_report *r)
 {
     const struct omnikv_state *state = ctx->state;
     const struct kvl_filter_sums sum = kvl_filter_sum(ctx, state->role);
-    double steps = (double)KVL_MAX(1, state->n_steps), loads = (double)state->n_loads;
     const struct omnikv_opts *o = ctx->opts;
-    bool measured = o->filters.measured, ran = state->n_steps > 0;
-    const struct {
-        const char *name;
-        double value;
-        bool known;
-    } rows[] = {
-        { "host_share", sum.n / ctx->shape->n_layers, true },
-        { "capture_mean", sum.capture / sum.n, measured },
-        { "capture_min", sum.least, measured },
-        { "capture_own", sum.own / sum.n, measured },
-        { "bank_calls_per_tok", loads / steps, ran },
-        { "bank_bytes_per_tok", state->loaded_bytes / steps, ran },
-        { "bank_skipped_share", 1 - loads / (double)KVL_MAX(1, state->n_filtered), ran },
-        { "bank_hit_share", (double)state->n_hits / (double)KVL_MAX(1, state->n_listed), ran },
-    };
+    bool measured = o->filters.measured;
     KVL_TRY(kvl_filter_report(ctx, r, state->role));
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].known) KVL_TRY(kvl_report_num(r, rows[i].name, rows[i].value));
+    KVL_TRY(kvl_report_num(r, "host_share", sum.n / ctx->shape->n_layers));
+    if (measured) {
+        KVL_TRY(kvl_report_num(r, "capture_mean", sum.capture / sum.n));
+        KVL_TRY(kvl_report_num(r, "capture_min", sum.least));
+        KVL_TRY(kvl_report_num(r, "capture_own", sum.own / sum.n));
+    }
+    if (state->n_steps > 0) KVL_TRY(kvl_bank_report(r, &state->bank, state->n_steps));
     KVL_TRY(omnikv_report_tail(ctx, r));
     KVL_TRY(kvl_filter_note(ctx, r, &o->filters));
     if (!measured || sum.capture >= OMNIKV_SHARED * sum.own) return KVL_OK;
