@@ -6,28 +6,20 @@
  * streaming heads: they keep the first `sink` and the latest `recent` tokens, at their original positions.
  * The others keep all.
  *
- * Gates come from
- *   table=FILE     n_layers lines of n_kv_heads numbers, as the authors publish theirs
- *   gates=table    without a FILE: those of the tables beside the model's file (kvl/tables.h)
- *   gates=measure  the share of attention outside sink and measure_window, mean over queries and the group.
- *                  Behind a shared prefill exact over all queries, from two column sums; in an own one by
- *                  the last 32 queries of the first chunk, which is dense
+ * gates=measure takes the share of attention outside sink and measure_window: behind a shared prefill exact
+ * over all queries, in an own one by the last 32 queries of the first chunk, which is dense.
  * prefill: own streams in the prefill, as in the paper: queries of streaming heads read sink and window.
- * prefill: shared is dense and evicts once when the context is complete, as kvpress; then both slide at
- * every step (kvpress: fixed).
+ * prefill: shared is dense and evicts once when the context is complete; then both slide at every step.
  *
  * Budget B: the mean over all lanes of what a step reads, with 64 tokens behind the context.  With sparsity
  * given, streaming lanes get what full ones leave; with none, as many lanes are full as B pays when the
  * others read B / 4 tokens, or the deployed 320 where that is less, and what is over goes to these.
- * sink : recent is 1 : 4.  Without a budget: sparsity 0.5, sink 64, recent 256 (deployed; trained with 128
- * and 256).  recent counts the current token.
- */
+ * sink : recent is 1 : 4.  Without a budget: sparsity 0.5, sink 64, recent 256, as deployed. */
+#include "kvl/gates.h"
 #include "kvl/head_file.h"
 #include "kvl/policy.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { DUO_MEASURE = 32, DUO_TAIL = 64, DUO_CHUNK = 128 };
 
@@ -56,8 +48,7 @@ static const struct kvl_opt duo_options[] = {
                  "table: of the file, or of the model's tables (kvlab tables); measure: on the "
                  "sample's own context; auto = table if there is one"),
     KVL_ROW_INT(duo_opts, measure_window, "auto", 1, 1 << 30,
-                "latest tokens that do not count when gates are measured, whatever the budget; "
-                "auto = an eighth of the context, 16 to 256"),
+                "latest tokens that measured gates leave out; auto = context / 8, 16 to 256"),
     KVL_ROW_STR(duo_opts, table, "",
                 "file of gates: a line per layer with a number per kv head; see kvlab tables"),
     KVL_ROW_STR(duo_opts, table_sum, "", "checksum of the table, written when it is read"),
@@ -88,41 +79,12 @@ static bool duo_full(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head)
 
 /* ---- which lanes are full --------------------------------------------------------------------- */
 
-/* Lanes that stream at a sparsity: those strictly below the quantile, were all gates different. */
-static int32_t duo_streaming(double sparsity, int32_t n_lanes)
-{
-    if (sparsity >= 1) return n_lanes;
-    return (int32_t)ceil(sparsity * (n_lanes - 1) - 1e-9);
-}
-
-/* How many gates come before gate[i] when they are sorted: lower ones, of equal ones the later lanes. */
-static int32_t duo_rank(const float *gate, int32_t n, int32_t i)
-{
-    int32_t rank = 0;
-    for (int32_t j = 0; j < n; j++) rank += gate[j] < gate[i] || (gate[j] <= gate[i] && j > i);
-    return rank;
-}
-
-/* full [n]: 1 for the n - n_streaming largest gates.  Returns the quantile. */
-static double duo_choose(const float *gate, int32_t n, double sparsity, float *full)
-{
-    double at = KVL_MIN(1.0, sparsity) * (n - 1), low = 0, high = 0;
-    int32_t n_streaming = duo_streaming(sparsity, n), floor_at = (int32_t)at;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t rank = duo_rank(gate, n, i);
-        full[i] = rank >= n_streaming ? 1.0f : 0.0f;
-        if (rank == floor_at) low = (double)gate[i];
-        if (rank == KVL_MIN(n - 1, floor_at + 1)) high = (double)gate[i];
-    }
-    return low + (high - low) * (at - floor_at);
-}
-
 static void duo_settle(const struct kvl_pctx *ctx)
 {
     const struct duo_opts *o = ctx->opts;
     struct duo_state *state = ctx->state;
     size_t n = duo_lanes(ctx->shape);
-    state->threshold = duo_choose(state->gate, (int32_t)n, o->share, state->gate + n);
+    state->threshold = kvl_gates_split(state->gate, (int32_t)n, o->share, state->gate + n);
     state->known = true;
 }
 
@@ -133,25 +95,6 @@ static int32_t duo_min_budget(const struct kvl_shape *shape, const void *opts)
     const struct duo_opts *o = opts;
     (void)shape;
     return 8 + KVL_MAX(0, o->sink) + KVL_MAX(0, o->recent);
-}
-
-static int duo_plan_sparsity(struct kvl_plan *plan)
-{
-    struct duo_opts *o = plan->opts;
-    o->share = -1;
-    if (strcmp(o->sparsity, "auto") == 0) return KVL_OK;
-    if (kvl_parse_f64(o->sparsity, &o->share) == KVL_OK && o->share >= 0 && o->share <= 1)
-        return KVL_OK;
-    return kvl_fail(plan->err, KVL_EINVAL, "sparsity=%s; give auto, or a number from 0 to 1",
-                    o->sparsity);
-}
-
-/* Both sizes of a streaming lane that reads `tok` tokens; what was given stays. */
-static void duo_split(struct duo_opts *o, int32_t tok)
-{
-    if (o->sink == KVL_AUTO)
-        o->sink = o->recent == KVL_AUTO ? tok / 5 : KVL_MAX(0, tok - o->recent);
-    if (o->recent == KVL_AUTO) o->recent = KVL_MAX(1, tok - o->sink);
 }
 
 /* The budget of all lanes, to how many are full and what the others read. */
@@ -165,7 +108,7 @@ static int duo_plan_budget(struct kvl_plan *plan)
     bool sized = o->sink != KVL_AUTO && o->recent != KVL_AUTO;
     if (sized) window = o->sink + o->recent;
     if (o->share >= 0)
-        n_full = n_lanes - duo_streaming(o->share, n_lanes);
+        n_full = n_lanes - kvl_gates_below(o->share, n_lanes);
     else
         n_full = (total - window * n_lanes) / KVL_MAX(1, all - window);
     n_full = KVL_MAX(0, KVL_MIN(n_lanes, n_full));
@@ -178,7 +121,7 @@ static int duo_plan_budget(struct kvl_plan *plan)
             "%lld or more; give a budget of %lld or more, or a larger sparsity",
             plan->budget_tok, o->sparsity, (long long)n_full, n_lanes, (long long)all,
             (long long)least, (long long)((want + n_lanes - 1) / n_lanes));
-    duo_split(o, (int32_t)KVL_MIN(window, INT32_MAX / 4));
+    kvl_plan_pair((int32_t)KVL_MIN(window, INT32_MAX / 4), 1, 4, 0, &o->sink, &o->recent);
     /* Between two ranks, so that rounding does not turn it. */
     if (o->share < 0)
         o->share = n_full == 0 ? 1 : ((double)(n_lanes - n_full) - 0.5) / KVL_MAX(1, n_lanes - 1);
@@ -191,7 +134,7 @@ static int duo_plan_sizes(struct kvl_plan *plan)
     bool budget = plan->budget_tok > 0, all = budget && plan->budget_tok >= plan->context_tok;
     if (all && o->share < 0) o->share = 0;
     if (budget && !all) KVL_TRY(duo_plan_budget(plan));
-    duo_split(o, budget ? plan->budget_tok : 64 + 256);
+    kvl_plan_pair(budget ? plan->budget_tok : 64 + 256, 1, 4, 0, &o->sink, &o->recent);
     if (o->share < 0) o->share = 0.5;
     o->share = KVL_MAX(0, o->share);
     snprintf(o->sparsity, sizeof o->sparsity, "%.6g", o->share);
@@ -210,13 +153,8 @@ static int duo_plan_gates(struct kvl_plan *plan)
     if (o->gates == DUO_TABLE ? !any : o->table[0] != '\0')
         return kvl_fail(plan->err, KVL_EINVAL, "gates=%s with table=%s; give a table or measure",
                         duo_gates[o->gates], o->table[0] ? o->table : "(none)");
-    if (o->gates == DUO_TABLE) {
-        float *gate = kvl_alloc(duo_lanes(plan->shape), sizeof *gate);
-        if (!gate) return kvl_fail(plan->err, KVL_ENOMEM, "no memory for a table of gates");
-        int rc = kvl_head_gates(o->table, plan->shape, o->table_sum, plan->err, gate);
-        kvl_free(gate);
-        return rc;
-    }
+    if (o->gates == DUO_TABLE)
+        return kvl_head_gates(o->table, plan->shape, o->table_sum, plan->err, NULL);
     if (o->measure_window == KVL_AUTO)
         o->measure_window = KVL_MAX(16, KVL_MIN(256, plan->context_tok / 8));
     if (plan->own_prefill) return kvl_plan_observe(plan, KVL_OBS_WINDOW, DUO_MEASURE);
@@ -226,58 +164,24 @@ static int duo_plan_gates(struct kvl_plan *plan)
 
 static int duo_plan(struct kvl_plan *plan)
 {
-    ((struct duo_opts *)plan->opts)->own = plan->own_prefill;
-    KVL_TRY(duo_plan_sparsity(plan));
+    struct duo_opts *o = plan->opts;
+    o->own = plan->own_prefill;
+    KVL_TRY(kvl_plan_share(plan, "sparsity", o->sparsity, "auto", &o->share));
     KVL_TRY(duo_plan_sizes(plan));
     plan->state_bytes = sizeof(struct duo_state) + 2 * duo_lanes(plan->shape) * sizeof(float);
     return duo_plan_gates(plan);
 }
 
-/* ---- gates ------------------------------------------------------------------------------------------ */
-
-/* Of all queries: windowed [n] counts the measure_window queries from a token's own on, all [n] every later
- * one. */
-static int duo_measure_columns(const struct kvl_pctx *ctx, int32_t layer, float *gate)
-{
-    const struct duo_opts *o = ctx->opts;
-    const float *windowed, *all;
-    int32_t n, group = ctx->shape->group;
-    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, o->measure_window, &windowed, &n));
-    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &all, &n));
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++, windowed += n, all += n) {
-        double inside = 0;
-        for (int32_t j = 0; j < n; j++) inside += (double)(j < o->sink ? all[j] : windowed[j]);
-        gate[h / group] += (float)(fmax(0, 1 - inside / n) / group);
-    }
-    return KVL_OK;
-}
-
-/* The same of the last queries of n tokens. */
-static int duo_measure_window(const struct kvl_pctx *ctx, int32_t layer, int32_t n, float *gate)
-{
-    const struct duo_opts *o = ctx->opts;
-    int32_t group = ctx->shape->group, queries = KVL_MIN(DUO_MEASURE, n);
-    float *probs;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * (size_t)n, &probs));
-    for (int32_t b = 0; b < queries; b++) {
-        KVL_TRY(kvl_obs_window_probs(ctx, layer, b, probs, n));
-        for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
-            const float *p = probs + (size_t)h * (size_t)n;
-            double outside = 0;
-            for (int32_t j = o->sink; j < n - b - o->measure_window; j++) outside += (double)p[j];
-            gate[h / group] += (float)(outside / ((double)queries * group));
-        }
-    }
-    return KVL_OK;
-}
-
 /* All layers at once: a quantile is over all. */
-static int duo_measure(const struct kvl_pctx *ctx, int32_t n, bool columns)
+static int duo_measure(const struct kvl_pctx *ctx, int32_t n)
 {
+    const struct duo_opts *o = ctx->opts;
     struct duo_state *state = ctx->state;
     for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
         float *gate = state->gate + (size_t)l * (size_t)ctx->shape->n_kv_heads;
-        KVL_TRY(columns ? duo_measure_columns(ctx, l, gate) : duo_measure_window(ctx, l, n, gate));
+        KVL_TRY(o->own
+                    ? kvl_gates_by_window(ctx, l, DUO_MEASURE, n, o->sink, o->measure_window, gate)
+                    : kvl_gates_by_columns(ctx, l, o->sink, o->measure_window, gate));
     }
     duo_settle(ctx);
     return KVL_OK;
@@ -287,12 +191,10 @@ static int duo_measure(const struct kvl_pctx *ctx, int32_t n, bool columns)
 
 static int duo_open(struct kvl_pctx *ctx)
 {
-    const struct duo_opts *o = ctx->opts;
+    struct duo_opts o = *(const struct duo_opts *)ctx->opts;
     struct duo_state *state = ctx->state;
-    char sum[KVL_OPT_STR_SIZE];
-    if (o->gates != DUO_TABLE) return KVL_OK;
-    memcpy(sum, o->table_sum, sizeof sum);
-    KVL_TRY(kvl_head_gates(o->table, ctx->shape, sum, ctx->err, state->gate));
+    if (o.gates != DUO_TABLE) return KVL_OK;
+    KVL_TRY(kvl_head_gates(o.table, ctx->shape, o.table_sum, ctx->err, state->gate));
     duo_settle(ctx);
     return KVL_OK;
 }
@@ -305,7 +207,7 @@ static int duo_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
     int32_t group = ctx->shape->group;
     (void)q;
     if (!state->known && step->pos == 0) return KVL_OK;
-    if (!state->known) KVL_TRY(duo_measure(ctx, step->pos, false));
+    if (!state->known) KVL_TRY(duo_measure(ctx, step->pos));
     for (int32_t h = 0; h < ctx->shape->n_heads; h++)
         if (!duo_full(ctx, step->layer, h / group))
             KVL_TRY(kvl_mask_window(mask, h, o->sink, o->recent));
@@ -315,10 +217,9 @@ static int duo_prefill_mask(struct kvl_pctx *ctx, const struct kvl_step *step,
 /* Layer 0 decides for all, before anything is evicted. */
 static int duo_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
-    const struct duo_opts *o = ctx->opts;
     const struct duo_state *state = ctx->state;
     (void)layer;
-    return state->known ? KVL_OK : duo_measure(ctx, ctx->context_tok, !o->own);
+    return state->known ? KVL_OK : duo_measure(ctx, ctx->context_tok);
 }
 
 /* After every step, and once when the context is complete: what the next query can still read. */

@@ -106,7 +106,7 @@ static int head_file_gates(struct kvl_head_file *f, const struct kvl_shape *sh, 
         for (int32_t h = 0; h < sh->n_kv_heads; h++) {
             double v = 0;
             KVL_TRY(kvl_head_file_number(f, "gate", -1e6, 1e6, &v));
-            *gate++ = (float)v;
+            if (gate) *gate++ = (float)v;
         }
         if (kvl_head_file_more(f))
             return kvl_fail(f->err, KVL_EINVAL, "%s, line %d: more than the model's %d kv heads",
@@ -123,8 +123,9 @@ int kvl_head_gates(const char *path, const struct kvl_shape *sh, char *sum, stru
 {
     struct kvl_head_file f;
     if (!path[0]) {
-        memcpy(gate, sh->tables->gate,
-               (size_t)sh->n_layers * (size_t)sh->n_kv_heads * sizeof *gate);
+        if (gate)
+            memcpy(gate, sh->tables->gate,
+                   (size_t)sh->n_layers * (size_t)sh->n_kv_heads * sizeof *gate);
         return kvl_table_sum_check(sh->tables->sum, sum, "the model's tables", err);
     }
     KVL_TRY(kvl_head_file_open(path, sum, err, &f));

@@ -14,7 +14,7 @@ static void expect_full(const float *gate, int32_t n, double sparsity, double th
                         const float *want)
 {
     float full[64];
-    double got = duo_choose(gate, n, sparsity, full);
+    double got = kvl_gates_split(gate, n, sparsity, full);
     assert_true(fabs(got - threshold) < 1e-6);
     for (int32_t i = 0; i < n; i++)
         if (full[i] != want[i])
@@ -70,14 +70,14 @@ static void test_sizes(void **state)
     /* 936 + 64 tokens, 8 lanes of 400: with windows of 100, (3200 - 800) / 900 = 2 full lanes,
      * and (3200 - 2000) / 6 = 200 for each of the others. */
     RIG_OK(&err, plan_with("", 400, 936, &o, &err));
-    assert_int_equal(duo_streaming(o.share, 8), 6);
+    assert_int_equal(kvl_gates_below(o.share, 8), 6);
     assert_int_equal(o.sink, 40);
     assert_int_equal(o.recent, 160);
     /* Given: half full, the others share (3200 - 4 * 500) / 4 = 300. */
     RIG_OK(&err, plan_with("sparsity=0.5,sink=100", 400, 436, &o, &err));
     assert_int_equal(o.recent, 200);
     RIG_OK(&err, plan_with("sink=10,recent=90", 400, 936, &o, &err));
-    assert_int_equal(duo_streaming(o.share, 8), 6); /* (3200 - 800) / 900 */
+    assert_int_equal(kvl_gates_below(o.share, 8), 6); /* (3200 - 800) / 900 */
     RIG_OK(&err, plan_with("", 936, 936, &o, &err));
     assert_string_equal(o.sparsity, "0");
     assert_int_equal(plan_with("sparsity=0.5", 400, 936, &o, &err), KVL_EINVAL);
@@ -192,7 +192,9 @@ static void test_measured(void **state)
     float *logits = rig_logits(&r, 4);
     rig_decode(&r, &rs, id + N_CTX, 4, logits);
     for (int32_t i = 0; i < 4; i++) {
-        int32_t rank = duo_rank(measured, 4, i), pos[N_CTX + 4], n = 0, end = N_CTX + 4;
+        int32_t rank = 0, pos[N_CTX + 4], n = 0, end = N_CTX + 4;
+        for (int32_t j = 0; j < 4; j++)
+            rank += measured[j] < measured[i] || (measured[j] <= measured[i] && j > i);
         for (int32_t j = 0; j < end; j++)
             if (rank >= 2 || j < 5 || j > end - 20) pos[n++] = j;
         rig_expect_kept(&rs, i / 2, i % 2, pos, n);

@@ -76,6 +76,9 @@ KVL_API int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t f
  * least, *b 1.  Of one that was given the other is the rest. */
 KVL_API void kvl_plan_pair(int32_t total, int32_t part_a, int32_t part_b, int32_t least, int32_t *a,
                            int32_t *b);
+/* *out: the number from 0 to 1 that the text of `option` is; -1 where it is `word`.  KVL_EINVAL: it is neither. */
+KVL_API int kvl_plan_share(struct kvl_plan *plan, const char *option, const char *text,
+                           const char *word, double *out);
 /* KVL_EINVAL where no budget was given.  One that is less than min_budget was refused before plan. */
 KVL_API int kvl_plan_needs_budget(struct kvl_plan *plan);
 
