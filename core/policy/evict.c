@@ -1,5 +1,5 @@
 /* Eviction: what a policy wants to keep, checked and carried out; one-shot eviction by scores. */
-#include "policy_impl.h"
+#include "items.h"
 
 #include <string.h>
 
@@ -211,20 +211,6 @@ static bool in_ranges(const struct keep_head *k, int32_t pos)
     return false;
 }
 
-/* Index of the first of n ascending positions that is not below pos. */
-static int32_t first_from(const int32_t *live, int32_t n, int32_t pos)
-{
-    int32_t lo = 0, hi = n;
-    while (lo < hi) {
-        int32_t mid = lo + (hi - lo) / 2;
-        if (live[mid] < pos)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 /* Tokens, then ranges behind each other, as most methods name them: pieces of what lives.  -1: named otherwise. */
 static int32_t keep_pieces(const struct keep_head *k, const int32_t *live, int32_t n_live,
                            int32_t *pos)
@@ -234,8 +220,8 @@ static int32_t keep_pieces(const struct keep_head *k, const int32_t *live, int32
         if (k->first[i] < end) return -1;
     if (n > 0) memcpy(pos, k->token, (size_t)n * sizeof *pos);
     for (int32_t i = 0; i < k->n_ranges; i++) {
-        int32_t from = first_from(live, n_live, k->first[i]);
-        int32_t m = first_from(live, n_live, k->last[i]) - from;
+        int32_t from = kvl_lower_bound(live, n_live, k->first[i]);
+        int32_t m = kvl_lower_bound(live, n_live, k->last[i]) - from;
         if (m > 0) memcpy(pos + n, live + from, (size_t)m * sizeof *pos);
         n += m;
     }

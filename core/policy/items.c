@@ -152,8 +152,7 @@ static int items_runs(const struct kvl_head *h, const struct kvl_segment *g,
     return KVL_OK;
 }
 
-/* Index of the first of n ascending values that is not below x. */
-static int32_t lower_bound(const int32_t *v, int32_t n, int32_t x)
+int32_t kvl_lower_bound(const int32_t *v, int32_t n, int32_t x)
 {
     int32_t lo = 0;
     while (lo < n) {
@@ -180,8 +179,8 @@ static int items_ranges(const struct kvl_head *h, const struct kvl_segment *g,
     for (int32_t i = 0; i < n_entries + (current >= 0); i++) {
         struct kvl_run r = { current, 1 };
         if (i < n_entries) r = list_entry(h, g, l, i);
-        int32_t from = lower_bound(live, n_live, r.slot);
-        int32_t len = lower_bound(live, n_live, r.slot + r.n) - from;
+        int32_t from = kvl_lower_bound(live, n_live, r.slot);
+        int32_t len = kvl_lower_bound(live, n_live, r.slot + r.n) - from;
         if (len == 0) continue;
         memcpy(pos + n, live + from, (size_t)len * sizeof *pos);
         if (at) memcpy(at + n, slot + from, (size_t)len * sizeof *at);

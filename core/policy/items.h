@@ -1,4 +1,4 @@
-/* items.h - what one kv head reads of a selection; resolve.c and items.c only.
+/* items.h - what one kv head reads of a selection; core/policy and resolve.c.
  *
  * Everything lies in the engine's step arena. */
 #ifndef KVL_ITEMS_H
@@ -35,6 +35,8 @@ struct kvl_head {
     struct kvl_items *lists[KVL_MAX_SEGMENTS];
 };
 
+/* Index of the first of n ascending values that is not below x. */
+int32_t kvl_lower_bound(const int32_t *v, int32_t n, int32_t x);
 int kvl_items_no_memory(const struct kvl_head *h);
 /* A segment has a list per query head, not one for the group. */
 bool kvl_items_split(const struct kvl_segment *g);
