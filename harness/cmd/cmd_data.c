@@ -53,10 +53,7 @@ static error_t data_parse(int key, char *arg, struct argp_state *state)
     case DATA_PREDICTION: a->ask.prediction = arg; return 0;
     case DATA_GOLD: a->ask.gold = arg; return 0;
     case DATA_SCORE: a->ask.scorer = arg; return 0;
-    case ARGP_KEY_ARGS:
-        a->word = state->argv + state->next;
-        a->n_words = (size_t)(state->argc - state->next);
-        return 0;
+    case ARGP_KEY_ARGS: kvl_args_words(state, &a->word, &a->n_words); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }

@@ -64,10 +64,7 @@ static error_t export_parse(int key, char *arg, struct argp_state *state)
     case EXPORT_FORMAT: rc = export_choice(a, "format", arg, formats, &a->format); break;
     case EXPORT_AS: rc = export_choice(a, "as", arg, kvl_export_forms, &a->form); break;
     case 'o': a->out = arg; break;
-    case ARGP_KEY_ARGS:
-        a->log = state->argv + state->next;
-        a->n_logs = (size_t)(state->argc - state->next);
-        break;
+    case ARGP_KEY_ARGS: kvl_args_words(state, &a->log, &a->n_logs); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);

@@ -24,8 +24,7 @@ static error_t log_parse(int key, char *arg, struct argp_state *state)
     if (key == 'o')
         a->out = arg;
     else if (key == ARGP_KEY_ARGS) {
-        a->word = state->argv + state->next;
-        a->n_words = (size_t)(state->argc - state->next);
+        kvl_args_words(state, &a->word, &a->n_words);
     } else
         return ARGP_ERR_UNKNOWN;
     return 0;

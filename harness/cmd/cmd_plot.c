@@ -81,10 +81,7 @@ static error_t plot_parse(int key, char *arg, struct argp_state *state)
         a->columns = strcmp(arg, "1") == 0 ? 1 : strcmp(arg, "2") == 0 ? 2 : 0;
         if (!a->columns) rc = kvl_fail(a->base.err, KVL_EINVAL, "--columns %s: want 1 or 2", arg);
         break;
-    case ARGP_KEY_ARGS:
-        a->word = state->argv + state->next;
-        a->n_words = (size_t)(state->argc - state->next);
-        break;
+    case ARGP_KEY_ARGS: kvl_args_words(state, &a->word, &a->n_words); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);

@@ -68,10 +68,7 @@ static error_t reproduce_parse(int key, char *arg, struct argp_state *state)
             return kvl_args_fail(&a->base, kvl_fail(a->base.err, KVL_EINVAL,
                                                     "--scale %s: want paper or small", arg));
         break;
-    case ARGP_KEY_ARGS:
-        a->name = state->argv + state->next;
-        a->n_names = (size_t)(state->argc - state->next);
-        break;
+    case ARGP_KEY_ARGS: kvl_args_words(state, &a->name, &a->n_names); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return 0;

@@ -18,8 +18,7 @@ static error_t status_parse(int key, char *arg, struct argp_state *state)
     struct status_args *a = state->input;
     (void)arg;
     if (key != ARGP_KEY_ARGS) return ARGP_ERR_UNKNOWN;
-    a->log = state->argv + state->next;
-    a->n_logs = (size_t)(state->argc - state->next);
+    kvl_args_words(state, &a->log, &a->n_logs);
     return 0;
 }
 

@@ -382,3 +382,9 @@ int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n, 
     *out = (int32_t *)(void *)ids.data;
     return KVL_OK;
 }
+
+void kvl_args_words(const struct argp_state *state, char ***word, size_t *n)
+{
+    *word = state->argv + state->next;
+    *n = (size_t)(state->argc - state->next);
+}

@@ -87,4 +87,7 @@ int kvl_model_open_told(const char *path, bool windows_off, struct kvl_model **o
 int kvl_ids_parse(const char *text, int32_t n_vocab, int32_t **out, int32_t *n,
                   struct kvl_err *err);
 
+/* The words of a command that are no options, at ARGP_KEY_ARGS. */
+void kvl_args_words(const struct argp_state *state, char ***word, size_t *n);
+
 #endif
