@@ -75,10 +75,7 @@ static error_t compare_parse(int key, char *arg, struct argp_state *state)
     case COMPARE_THRESHOLD: rc = compare_threshold(a, arg); break;
     case COMPARE_MEASURE: rc = compare_measure(a, arg); break;
     case COMPARE_FORMAT: rc = kvl_table_form_parse(arg, &a->want.form, a->base.err); break;
-    case ARGP_KEY_ARGS:
-        a->word = state->argv + state->next;
-        a->n_words = (size_t)(state->argc - state->next);
-        break;
+    case ARGP_KEY_ARGS: kvl_args_words(state, &a->word, &a->n_words); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
@@ -95,7 +92,9 @@ static const struct argp compare_argp = {
         "A row is worse or better when its whole 95 % interval (bootstrap over contexts; of "
         "tokens/s the spread of the repeats) is so by more than the threshold.  Cells compare "
         "that have the same model file, seed, task, options and version of the task, chat "
-        "template, sampling and prompts; what differs is said.\n"
+        "template, sampling and prompts; what differs is said.  Recall is that of the lanes that "
+        "retrieve "
+        "(report), which the policy oracle tells: without it there is none.\n"
         "Exit code: 0 no row is worse, 1 some row is, 2 wrong input or nothing comparable."
 };
 

@@ -8,6 +8,7 @@ struct kvl_lane_cell {
     uint64_t key; /* kvl_result_key of the cell's id */
     size_t n_lanes, n, cap;
     double *sum;   /* [n_lanes] over n samples */
+    float *each;   /* [n][n_lanes] */
     int64_t *seen; /* [n] which samples: logs that overlap have some twice */
     int64_t last;  /* the largest of them */
 };
@@ -53,6 +54,9 @@ static int lanes_seen(struct kvl_lane_cell *c, const json_t *sample, bool *seen)
         int64_t *grown = realloc(c->seen, cap * sizeof *grown);
         if (!grown) return KVL_ENOMEM;
         c->seen = grown;
+        float *each = realloc(c->each, cap * c->n_lanes * sizeof *each);
+        if (!each) return KVL_ENOMEM;
+        c->each = each;
         c->cap = cap;
     }
     c->last = c->n ? KVL_MAX(c->last, id) : id;
@@ -70,8 +74,12 @@ int kvl_lanes_add(struct kvl_lanes *l, const json_t *sample)
     bool seen;
     if (!c || lanes_seen(c, sample, &seen) != KVL_OK) return KVL_ENOMEM;
     if (seen) return KVL_OK;
-    json_array_foreach(layers, i, heads) json_array_foreach(heads, k, v) c->sum[at++] +=
-        json_number_value(v);
+    float *each = c->each + (c->n - 1) * n;
+    json_array_foreach(layers, i, heads) json_array_foreach(heads, k, v)
+    {
+        each[at] = (float)json_number_value(v);
+        c->sum[at++] += json_number_value(v);
+    }
     return KVL_OK;
 }
 
@@ -112,6 +120,34 @@ static double lanes_mean(const struct kvl_lane_cell *c, const struct kvl_lane_ce
     return n ? sum / (double)n : KVL_NAN;
 }
 
+/* The same of each sample; samples of a cell are in the order of their ids. */
+static void lanes_samples(const struct kvl_lane_cell *c, const struct kvl_lane_cell *oracle,
+                          struct kvl_results *r, const struct kvl_result *x)
+{
+    size_t n;
+    const struct kvl_result_sample *first = kvl_result_samples(r, x, &n);
+    for (size_t i = 0; i < c->n && c->n_lanes == oracle->n_lanes; i++) {
+        size_t lo = 0, hi = n;
+        while (lo < hi) {
+            size_t mid = lo + (hi - lo) / 2;
+            if ((first[mid].context << 32 | first[mid].question) < c->seen[i])
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        if (lo == n || (first[lo].context << 32 | first[lo].question) != c->seen[i]) continue;
+        struct kvl_result_sample *sample = &r->sample[first - r->sample + (ptrdiff_t)lo];
+        double sum = 0;
+        size_t lanes = 0;
+        for (size_t k = 0; k < c->n_lanes; k++) {
+            if (oracle->sum[k] < KVL_LANE_RETRIEVES * (double)oracle->n) continue;
+            sum += (double)c->each[i * c->n_lanes + k];
+            lanes++;
+        }
+        if (lanes) sample->retrieved = sum / (double)lanes;
+    }
+}
+
 void kvl_lanes_recall(struct kvl_lanes *l, struct kvl_results *r)
 {
     for (size_t i = 0, end; i < r->n; i = end) {
@@ -121,7 +157,9 @@ void kvl_lanes_recall(struct kvl_lanes *l, struct kvl_results *r)
         const struct kvl_lane_cell *oracle = lanes_oracle(l, x, end - i);
         for (size_t k = i; oracle && k < end; k++) {
             const struct kvl_lane_cell *c = lanes_of(l, &r->result[k]);
-            if (c) r->result[k].recall = lanes_mean(c, oracle);
+            if (!c) continue;
+            r->result[k].recall = lanes_mean(c, oracle);
+            lanes_samples(c, oracle, r, &r->result[k]);
         }
     }
 }
@@ -131,6 +169,7 @@ void kvl_lanes_free(struct kvl_lanes *l)
     for (size_t i = 0; i < l->n; i++) {
         kvl_free(l->cell[i].sum);
         free(l->cell[i].seen);
+        free(l->cell[i].each);
     }
     free(l->cell);
     *l = (struct kvl_lanes){ 0 };

@@ -23,7 +23,7 @@ struct kvl_lanes {
 
 /* A sample record; one without `lane_recall` adds nothing.  Samples of a cell need not follow each other. */
 int kvl_lanes_add(struct kvl_lanes *l, const json_t *sample);
-/* Fills `recall` of all results of the tables, which are in their order; NaN where there is no oracle, or the log has no
+/* Fills `recall` of all results of the tables and `retrieved` of their samples, which are in their order; NaN where there is no oracle, or the log has no
  * samples. */
 void kvl_lanes_recall(struct kvl_lanes *l, struct kvl_results *r);
 void kvl_lanes_free(struct kvl_lanes *l);

@@ -3,7 +3,7 @@
 
 static double pairs_value(const struct kvl_result_sample *s, enum kvl_pair_what what)
 {
-    if (what == KVL_PAIR_RECALL) return s->recall;
+    if (what == KVL_PAIR_RECALL) return s->retrieved;
     return isnan(s->official) ? s->nll : s->official;
 }
 
