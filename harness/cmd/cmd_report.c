@@ -2,11 +2,9 @@
 #include "args.h"
 #include "cmds.h"
 #include "export.h"
-#include "folders.h"
-#include "page.h"
 #include "report.h"
+#include "report_html.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,10 +47,15 @@ static const struct argp_option report_options[] = {
     { "stages", REPORT_STAGES, NULL, 0, "scores of the stages of answers (two_stage_retr)", 0 },
     { "csv", REPORT_CSV, NULL, 0, "all cells as CSV (the same as export --format csv)", 0 },
     { "format", REPORT_FORMAT, "FORM", 0,
-      "text; csv: all cells; html: the page, with --out; of --summary also markdown or latex", 0 },
+      "text; csv: all cells; html: the page, with --out; markdown or latex of --summary; any but "
+      "html of --by, --vs, --stages, --evidence, --quality and --method",
+      0 },
     { "out", REPORT_OUT, "FILE", 0, "where --format html goes", 0 },
-    { "html", REPORT_HTML, "FILE", 0,
-      "one page for a browser: tables that sort, charts, cards of the methods, settings, errors",
+    { "html", REPORT_HTML, "FILE|DIR/", 0,
+      "one page for a browser: tables that sort, charts, cards of the methods, settings, errors.  "
+      "A "
+      "folder (its name ends in /, or it is there): a page per log and an index.html, with all "
+      "methods per model",
       0 },
     { 0 }
 };
@@ -100,10 +103,7 @@ static error_t report_parse(int key, char *arg, struct argp_state *state)
     case REPORT_EVIDENCE: rc = report_detail_parse(a, KVL_DETAIL_EVIDENCE); break;
     case REPORT_QUALITY: rc = report_detail_parse(a, KVL_DETAIL_QUALITY); break;
     case REPORT_METHOD: rc = report_detail_parse(a, KVL_DETAIL_METHOD); break;
-    case ARGP_KEY_ARGS:
-        a->log = state->argv + state->next;
-        a->n_logs = (size_t)(state->argc - state->next);
-        break;
+    case ARGP_KEY_ARGS: kvl_args_words(state, &a->log, &a->n_logs); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
@@ -122,42 +122,23 @@ static const struct argp report_argp = {
            "n/ctx: questions and contexts."
 };
 
-/* Written beside its name and renamed when it is whole. */
-static int report_html(const struct kvl_results *r, const char *path, struct kvl_err *err)
-{
-    char part[4096];
-    struct kvl_registry *registry = NULL;
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return kvl_fail(err, KVL_EINVAL, "--html: a path of %zu bytes is too long", strlen(path));
-    KVL_TRY(kvl_make_folders(path, err));
-    KVL_TRY(kvl_registry_create(&registry, err));
-    FILE *out = fopen(part, "w");
-    int rc = out ? kvl_page_write(r, registry, out, err)
-                 : kvl_fail(err, KVL_EIO, "%s: cannot create: %s", part, strerror(errno));
-    kvl_registry_destroy(registry);
-    bool failed = out && ferror(out);
-    failed |= out && fclose(out) != 0;
-    if (rc == KVL_OK && (failed || rename(part, path) != 0))
-        rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno));
-    if (rc != KVL_OK && out) remove(part);
-    if (rc == KVL_OK) printf("%s\n", path);
-    return rc;
-}
-
 /* csv and html stand for what --csv and --html do. */
 static int report_form(struct report_args *a, struct kvl_err *err)
 {
-    bool kind = a->csv || a->summary || a->detail || a->by || a->vs || a->html;
-    bool whole = a->form == KVL_TABLE_CSV || a->form == KVL_TABLE_HTML;
-    if (whole && kind)
+    bool table = a->detail || a->by || a->vs;
+    bool html = a->form == KVL_TABLE_HTML, csv = a->form == KVL_TABLE_CSV;
+    if ((html && (table || a->csv || a->summary || a->html)) ||
+        (csv && (a->csv || a->summary || a->html)))
         return kvl_fail(err, KVL_EINVAL,
-                        "--format csv and html: all of the log, want them without "
-                        "--summary and the like");
-    if (a->form != KVL_TABLE_TEXT && !whole && !a->summary)
-        return kvl_fail(err, KVL_EINVAL, "--format markdown and latex: want --summary with them");
+                        "--format %s: all of the log, want it without --summary and the like",
+                        html ? "html" : "csv");
+    if (a->form != KVL_TABLE_TEXT && !html && !csv && !table && !a->summary)
+        return kvl_fail(err, KVL_EINVAL,
+                        "--format markdown and latex: want --summary, --by, --vs or a table like "
+                        "--evidence with them");
     if ((a->form == KVL_TABLE_HTML) != (a->out != NULL))
         return kvl_fail(err, KVL_EINVAL, "--format html and --out FILE: want both or none");
-    a->csv |= a->form == KVL_TABLE_CSV;
+    a->csv |= csv && !table;
     if (a->form == KVL_TABLE_HTML) a->html = a->out;
     return KVL_OK;
 }
@@ -178,20 +159,20 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
     int rc;
     if (a.html)
-        rc = report_html(&r, a.html, err);
+        rc = kvl_report_html(&r, a.log, a.n_logs, a.html, err);
     else if (a.csv)
         rc = kvl_export_cells(&r, KVL_EXPORT_CSV, stdout, err);
     else if (a.summary)
         rc = kvl_report_summary(&r, a.form, stdout, err);
     else if (a.detail)
-        rc = kvl_report_detail(&r, a.which, stdout, err);
+        rc = kvl_report_detail(&r, a.which, a.form, stdout, err);
     else if (a.by)
-        rc = kvl_report_by(&r, (enum kvl_block_key)a.by, stdout, err);
+        rc = kvl_report_by(&r, (enum kvl_block_key)a.by, a.form, stdout, err);
     else if (a.vs)
-        rc = kvl_report_vs(&r, a.vs, stdout, err);
+        rc = kvl_report_vs(&r, a.vs, a.form, stdout, err);
     else
         rc = kvl_report_print(&r, stdout, err);
-    if (rc == KVL_OK && (a.by || a.vs)) kvl_report_notes(&r, stdout);
+    if (rc == KVL_OK && (a.by || a.vs) && a.form == KVL_TABLE_TEXT) kvl_report_notes(&r, stdout);
     kvl_results_free(&r);
     return rc;
 }

@@ -2,6 +2,7 @@
 #include "export.h"
 
 #include "export_parts.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ static const struct kvl_export_column cell_columns[] = {
     { "length_tok", "length_tok" },
     { "depth", "depth" },
     { "protocol", "protocol" },
+    { "judged", "judged" },
     { "chat", "chat" },
     { "policy", "policy" },
     { "label", "@label" },
@@ -92,6 +94,7 @@ static const struct kvl_export_column cell_columns[] = {
     { "method", "method" },
     { "notes", "notes" },
     { "chance", "chance" },
+    { "no_context", "@no_context" },
     { "prefill_tok_per_s", "prefill_tok_per_s" },
     { "decode_tok_per_s", "@decode" },
     { "decode_tok_per_s_least", "@decode_lo" },
@@ -340,7 +343,7 @@ static int extra_lists(json_t *extra, const json_t *record)
     return rc;
 }
 
-static json_t *cell_extra(const struct kvl_result *x)
+static json_t *cell_extra(const struct kvl_results *r, const struct kvl_result *x)
 {
     json_t *e = json_pack("{ss ss sb sI}", "model", x->model, "label", x->label, "stale", x->stale,
                           "n_speed", (json_int_t)x->n_speed);
@@ -356,6 +359,8 @@ static json_t *cell_extra(const struct kvl_result *x)
     extra_number(e, "recall", x->recall);
     extra_number(e, "n_eff", x->n_eff);
     extra_number(e, "icc", x->icc);
+    const struct kvl_result *control = kvl_report_no_context(r, x);
+    extra_number(e, "no_context", control ? control->official.mean : KVL_NAN);
     extra_number(e, "decode", x->decode.mean);
     extra_number(e, "decode_lo", x->decode.lo);
     extra_number(e, "decode_hi", x->decode.hi);
@@ -369,7 +374,7 @@ int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format,
     for (size_t i = 0; i < r->n_all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
-        json_t *extra = cell_extra(x);
+        json_t *extra = cell_extra(r, x);
         int rc = extra ? kvl_export_row(cell_columns, x->record, extra, format, out) : KVL_ENOMEM;
         json_decref(extra);
         if (rc != KVL_OK) return export_memory(err);
@@ -379,13 +384,14 @@ int kvl_export_cells(const struct kvl_results *r, enum kvl_export_format format,
 
 /* ---- running means of texts ---------------------------------------------------------------- */
 
-static int curve_rows(const struct kvl_result *x, enum kvl_export_format format, FILE *out)
+static int curve_rows(const struct kvl_results *r, const struct kvl_result *x,
+                      enum kvl_export_format format, FILE *out)
 {
     const json_t *curve = json_object_get(x->record, "curve");
     int rc = KVL_OK;
     for (size_t i = 0; i < json_array_size(curve) && rc == KVL_OK; i++) {
         const json_t *point = json_array_get(curve, i);
-        json_t *extra = cell_extra(x);
+        json_t *extra = cell_extra(r, x);
         if (!extra) return KVL_ENOMEM;
         json_object_set(extra, "tokens", json_array_get(point, 0));
         json_object_set(extra, "nll", json_array_get(point, 1));
@@ -401,7 +407,7 @@ int kvl_export_curves(const struct kvl_results *r, enum kvl_export_format format
 {
     kvl_export_head(curve_columns, format, out);
     for (size_t i = 0; i < r->n_all; i++)
-        if (r->result[i].is_text && curve_rows(&r->result[i], format, out) != KVL_OK)
+        if (r->result[i].is_text && curve_rows(r, &r->result[i], format, out) != KVL_OK)
             return export_memory(err);
     return KVL_OK;
 }

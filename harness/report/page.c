@@ -4,6 +4,7 @@
 #include "home.h"
 #include "page_parts.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { PART_LIMIT = 1 << 20 };
@@ -13,6 +14,7 @@ struct page {
     const struct kvl_registry *registry;
     struct kvl_summary *group; /* [n_groups] */
     size_t n_groups;
+    const char *up; /* the index; NULL: none */
     FILE *out;
     struct kvl_err *err;
 };
@@ -79,6 +81,7 @@ static void page_nav_tasks(const struct page *p, size_t g)
 static void page_nav(const struct page *p)
 {
     fputs("<nav><ul>\n", p->out);
+    if (p->up) fprintf(p->out, "<li><a href=\"%s\">All logs</a></li>\n", p->up);
     for (size_t g = 0; g < p->n_groups; g++) {
         fprintf(p->out, "<li><a href=\"#m%zu\">", g + 1);
         page_model(p, g);
@@ -127,7 +130,7 @@ static void page_group(const struct page *p, size_t g)
     kvl_page_chart_read(s, p->out);
     kvl_page_chart_speed(s, p->out);
     fputs("</div>\n", p->out);
-    for (size_t c = 0; c < s->n_columns; c++) kvl_page_task(s, g, c, p->out);
+    for (size_t c = 0; c < s->n_columns; c++) kvl_page_task(p->r, s, g, c, p->out);
     fputs("</section>\n", p->out);
 }
 
@@ -285,12 +288,99 @@ static int page_parts(const struct page *p)
     return kvl_page_close(p->out, p->err);
 }
 
-int kvl_page_write(const struct kvl_results *r, const struct kvl_registry *registry, FILE *out,
-                   struct kvl_err *err)
+int kvl_page_write(const struct kvl_results *r, const struct kvl_registry *registry, const char *up,
+                   FILE *out, struct kvl_err *err)
+{
+    struct page p = { .r = r, .registry = registry, .up = up, .out = out, .err = err };
+    KVL_TRY(kvl_summaries(r, &p.group, &p.n_groups, err));
+    int rc = page_parts(&p);
+    kvl_summaries_free(p.group, p.n_groups);
+    return rc;
+}
+
+/* ---- the index of a site --------------------------------------------------------------------- */
+
+/* The most accurate first, of equal ones that which reads least; what was only timed stands last. */
+static int index_order(const void *a, const void *b, void *summary)
+{
+    const struct kvl_summary_row *x = a, *y = b;
+    double p = kvl_pool_accuracy(&x->all).mean, q = kvl_pool_accuracy(&y->all).mean;
+    if (isnan(p) || isnan(q)) return isnan(p) - isnan(q);
+    if (p < q || p > q) return p > q ? -1 : 1;
+    double read = kvl_page_read_share(summary, x), other = kvl_page_read_share(summary, y);
+    if (read < other || read > other) return read < other ? -1 : 1;
+    return kvl_report_row_cmp(x->cell[0], y->cell[0]);
+}
+
+static void index_model(const struct page *p, size_t g)
+{
+    struct kvl_summary *s = &p->group[g];
+    if (s->n_rows) qsort_r(s->row, s->n_rows, sizeof *s->row, index_order, s);
+    fprintf(p->out, "<section id=\"m%zu\"><h2>", g + 1);
+    page_model(p, g);
+    fputs("</h2>\n", p->out);
+    kvl_page_headline(s, KVL_PAGE_NO_GROUP, p->out);
+    fputs("<div class=charts>\n", p->out);
+    kvl_page_chart_read(s, p->out);
+    kvl_page_chart_speed(s, p->out);
+    fputs("</div></section>\n", p->out);
+}
+
+static void index_logs(const struct page *p, const struct kvl_site_page *page, size_t n)
+{
+    fputs("<section id=logs><h2>The logs</h2>\n<div class=wide><table class=sort><thead><tr>"
+          "<th scope=col><button type=button>log</button></th>"
+          "<th scope=col><button type=button>results</button></th>"
+          "<th scope=col><button type=button>newest run</button></th></tr></thead><tbody>\n",
+          p->out);
+    for (size_t i = 0; i < n; i++) {
+        fputs("<tr><th scope=row class=name><a href=\"", p->out);
+        kvl_page_text(p->out, page[i].file);
+        fputs("\">", p->out);
+        kvl_page_text(p->out, page[i].log);
+        fprintf(p->out, "</a></th><td data-v=\"%zu\">%zu</td><td>%s</td></tr>\n", page[i].n_results,
+                page[i].n_results, page[i].newest);
+    }
+    fputs("</tbody></table></div></section>\n", p->out);
+}
+
+static void index_nav(const struct page *p)
+{
+    fputs("<nav><ul>\n", p->out);
+    for (size_t g = 0; g < p->n_groups; g++) {
+        fprintf(p->out, "<li><a href=\"#m%zu\">", g + 1);
+        page_model(p, g);
+        fputs("</a></li>\n", p->out);
+    }
+    fputs("<li><a href=\"#logs\">The logs</a> · <a href=\"#methods\">The methods</a></li></ul>"
+          "</nav>\n<main>\n",
+          p->out);
+}
+
+static int index_parts(const struct page *p, const struct kvl_site_page *page, size_t n)
+{
+    KVL_TRY(kvl_page_open("kvlab results", p->out, p->err));
+    fprintf(p->out,
+            "<header><h1>kvlab results</h1>\n<p>%zu results of %zu logs.  Per model all methods "
+            "and budgets, the most accurate first, of "
+            "equal ones that which reads least; <i>full</i>, <i>random</i> and <i>oracle</i> "
+            "are bounds.  Rows with other tasks, lengths or numbers of questions (n) do not "
+            "compare.  The cells behind a number stand in the pages of the logs.</p></header>\n",
+            p->r->n, n);
+    index_nav(p);
+    for (size_t g = 0; g < p->n_groups; g++) index_model(p, g);
+    index_logs(p, page, n);
+    page_methods(p);
+    if (kvl_results_stale(p->r)) fputs("<p class=note>* " KVL_STALE_NOTE ".</p>\n", p->out);
+    return kvl_page_close(p->out, p->err);
+}
+
+int kvl_page_index(const struct kvl_results *r, const struct kvl_registry *registry,
+                   const struct kvl_site_page *page, size_t n, FILE *out, struct kvl_err *err)
 {
     struct page p = { .r = r, .registry = registry, .out = out, .err = err };
     KVL_TRY(kvl_summaries(r, &p.group, &p.n_groups, err));
-    int rc = page_parts(&p);
+    int rc = index_parts(&p, page, n);
     kvl_summaries_free(p.group, p.n_groups);
     return rc;
 }

@@ -22,8 +22,9 @@ void kvl_page_bytes(FILE *out, double bytes);
 
 /* The anchor of the cells behind column `column` of summary `group`. */
 struct kvl_page_anchor {
-    char s[40];
+    char s[64];
 };
+#define KVL_PAGE_NO_GROUP SIZE_MAX /* no cells on this page: "" */
 struct kvl_page_anchor kvl_page_anchor(size_t group, size_t column);
 
 /* What a row read per token, choosing included, as a share of what `full` read in the same blocks; NaN where full
@@ -42,7 +43,8 @@ void kvl_page_maps(const struct kvl_summary *s, size_t column, FILE *out);
 /* page_table.c */
 void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out);
 /* The section of one task and protocol: accuracy by length, maps, and its cells. */
-void kvl_page_task(const struct kvl_summary *s, size_t group, size_t column, FILE *out);
+void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
+                   size_t column, FILE *out);
 void kvl_page_texts(const struct kvl_results *r, FILE *out);
 
 #endif

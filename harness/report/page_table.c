@@ -1,5 +1,6 @@
 /* Tables of the page. */
 #include "page_parts.h"
+#include "report.h"
 #include "text_table.h"
 
 #include <stdlib.h>
@@ -51,7 +52,8 @@ void kvl_page_share(FILE *out, const struct kvl_interval *v, const char *link)
 
 struct kvl_page_anchor kvl_page_anchor(size_t group, size_t column)
 {
-    struct kvl_page_anchor a;
+    struct kvl_page_anchor a = { "" };
+    if (group == KVL_PAGE_NO_GROUP) return a;
     snprintf(a.s, sizeof a.s, "m%zu-t%zu", group + 1, column + 1);
     return a;
 }
@@ -343,7 +345,36 @@ static void task_cells(const struct kvl_summary *s, size_t column, FILE *out)
     fputs("</tbody></table></div></details>\n", out);
 }
 
-void kvl_page_task(const struct kvl_summary *s, size_t group, size_t column, FILE *out)
+/* Of benchmark files: whose score it is, what the cut took, what is right without the context. */
+static void task_files(const struct kvl_results *r, const struct kvl_summary *s, size_t column,
+                       FILE *out)
+{
+    double lost = 0;
+    const struct kvl_result *control = NULL;
+    for (size_t i = 0; i < s->n; i++) {
+        if (!kvl_summary_has(s, column, s->cell[i])) continue;
+        lost = fmax(lost, kvl_report_lost(s->cell[i], 1));
+        if (!control) control = kvl_report_no_context(r, s->cell[i]);
+    }
+    if (kvl_report_judged(s->column[column]))
+        fputs("<p><b>judged</b>: the benchmark lets a language model judge; official is a score of "
+              "kvlab's.</p>\n",
+              out);
+    if (lost > 0)
+        fprintf(out,
+                "<p><b>evidence lost</b>: of %.0f questions it was cut off before any policy read "
+                "it.</p>\n",
+                lost);
+    if (control)
+        fprintf(out,
+                "<p><b>no context</b>: asked without it, whatever the policy, %.1f %% are right "
+                "(%.0f–%.0f, %.0f tokens).</p>\n",
+                100 * control->official.mean, 100 * control->official.lo,
+                100 * control->official.hi, control->length_tok);
+}
+
+void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
+                   size_t column, FILE *out)
 {
     const struct kvl_result *x = s->column[column];
     fprintf(out, "<section class=task id=\"%s\"><h3>", kvl_page_anchor(group, column).s);
@@ -353,6 +384,7 @@ void kvl_page_task(const struct kvl_summary *s, size_t group, size_t column, FIL
     fputs("</small></h3>\n", out);
     if (x->chance >= 0.0001)
         fprintf(out, "<p>Without the context %.2g %% are right.</p>\n", 100 * x->chance);
+    task_files(r, s, column, out);
     task_by_length(s, column, out);
     kvl_page_maps(s, column, out);
     task_cells(s, column, out);

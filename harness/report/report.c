@@ -8,6 +8,11 @@
 
 /* ---- headlines ----------------------------------------------------------------------------- */
 
+const char *kvl_report_mark(enum kvl_table_form form)
+{
+    return form == KVL_TABLE_LATEX ? "% " : form == KVL_TABLE_CSV ? "# " : "";
+}
+
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 {
     fprintf(out, "%s%s", x->model[0] ? x->model : "unknown model", x->set);

@@ -20,23 +20,25 @@ size_t kvl_report_blocks(const struct kvl_results *r);
 int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FILE *out,
                        struct kvl_err *err);
 /* Official accuracy with one column per value of `key`. */
-int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out,
-                  struct kvl_err *err);
+int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, enum kvl_table_form form,
+                  FILE *out, struct kvl_err *err);
 /* One block of texts: perplexity instead of accuracy.  x [n]. */
 int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
 /* Differences to the policy with that label or name, on the same questions and, where it has one,
  * at the same budget.  KVL_EINVAL when there is no such policy, or no sample at all. */
-int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err);
+int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_form form,
+                  FILE *out, struct kvl_err *err);
 /* KVL_EINVAL: says that no cell is of that policy, with the nearest label. */
 int kvl_report_unknown(const struct kvl_results *r, const char *policy, struct kvl_err *err);
 /* Tables beside accuracy, of the cells that have what they show. */
 enum kvl_detail { KVL_DETAIL_STAGES, KVL_DETAIL_EVIDENCE, KVL_DETAIL_QUALITY, KVL_DETAIL_METHOD };
 bool kvl_report_has(const struct kvl_results *r, enum kvl_detail what);
 /* KVL_EINVAL: no cell has it. */
-int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *out,
-                      struct kvl_err *err);
+int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, enum kvl_table_form form,
+                      FILE *out, struct kvl_err *err);
 /* What the methods of a block count themselves: a table per label, names by budgets.  x [n]. */
-int kvl_report_method(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
+int kvl_report_method(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                      struct kvl_err *err);
 /* What methods say of themselves: each line once per model and label. */
 void kvl_report_method_notes(const struct kvl_results *r, FILE *out);
 /* What a star means, where there is one. */
@@ -51,6 +53,8 @@ void kvl_report_name(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x);
 void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);
 
+/* What a line beside a table of that form begins with: where it is no table it is a comment. */
+const char *kvl_report_mark(enum kvl_table_form form);
 /* The headline of the block of `x`; parts in `skip` are left out. */
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
 /* Under a table: the chat template of its prompts, and how answers were drawn; and where full attention itself fails the task, that
@@ -59,6 +63,11 @@ void kvl_report_chat(const struct kvl_result *x, FILE *out);
 void kvl_report_full(const struct kvl_result *x, size_t n, FILE *out);
 /* Of a task of a benchmark's files: whether its score is ours, of how many questions the evidence was cut off, and
  * what is right without the context, where that was asked.  x [n]: a block of `r`. */
+bool kvl_report_judged(const struct kvl_result *x);
+double kvl_report_lost(const struct kvl_result *x, size_t n); /* 0: of none */
+/* The cell that asks the questions of `x` without their contexts; NULL: none does. */
+const struct kvl_result *kvl_report_no_context(const struct kvl_results *r,
+                                               const struct kvl_result *x);
 void kvl_report_files(const struct kvl_results *r, const struct kvl_result *x, size_t n, FILE *out);
 /* Whether full attention, right with this interval, answers a task: it is more than KVL_FULL_MARGIN above
  * chance (NaN: 0), with 95 % confidence. */

@@ -72,12 +72,13 @@ struct by_block {
     const struct kvl_result **row, **column;
     size_t n, n_columns;
     unsigned key;
+    enum kvl_table_form form;
 };
 
 static int by_print(struct by_block *b, char (*name)[BY_NAME], struct kvl_column *column, FILE *out,
                     struct kvl_err *err)
 {
-    struct kvl_table t = { .column = column, .n_columns = b->n_columns + 2 };
+    struct kvl_table t = { .form = b->form, .column = column, .n_columns = b->n_columns + 2 };
     column[0] = (struct kvl_column){ "policy", true };
     column[1] = (struct kvl_column){ "budget", false };
     for (size_t c = 0; c < b->n_columns; c++) {
@@ -118,8 +119,11 @@ static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
     }
     if (rc == KVL_OK) {
         qsort_r(b->column, b->n_columns, sizeof *b->column, by_key_order, &b->key);
-        if (b->row[0]->is_text) fputs("Perplexity.\n", out);
+        const char *mark = kvl_report_mark(b->form);
+        if (b->row[0]->is_text) fprintf(out, "%sPerplexity.\n", mark);
+        fputs(mark, out);
         kvl_report_block(b->row[0], b->key, out);
+        if (b->form == KVL_TABLE_MARKDOWN) fputc('\n', out);
         rc = by_print(b, name, column, out, err);
     }
     kvl_free(b->column);
@@ -128,8 +132,8 @@ static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
     return rc;
 }
 
-int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out,
-                  struct kvl_err *err)
+int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, enum kvl_table_form form,
+                  FILE *out, struct kvl_err *err)
 {
     const struct kvl_result **row = kvl_alloc(r->n, sizeof *row);
     unsigned mask = key;
@@ -140,15 +144,15 @@ int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, FILE *out
     qsort_r(row, n, sizeof *row, by_order, &mask);
     bool accuracy = false;
     for (size_t i = 0; i < n; i++) accuracy |= !row[i]->is_text;
-    if (accuracy) fputs("Official accuracy in percent.\n\n", out);
+    if (accuracy) fprintf(out, "%sOfficial accuracy in percent.\n\n", kvl_report_mark(form));
     int rc = KVL_OK;
     for (size_t i = 0, end; i < n && rc == KVL_OK; i = end) {
         for (end = i; end < n && kvl_result_block_cmp(row[i], row[end], mask) == 0;) end++;
-        struct by_block b = { .row = row + i, .n = end - i, .key = mask };
+        struct by_block b = { .row = row + i, .n = end - i, .key = mask, .form = form };
         rc = by_block(&b, out, err);
     }
     kvl_free(row);
-    if (rc == KVL_OK) kvl_report_stale(r, out);
+    if (rc == KVL_OK && form == KVL_TABLE_TEXT) kvl_report_stale(r, out);
     return rc;
 }
 
@@ -210,6 +214,7 @@ static void vs_question_row(const struct kvl_paired *p, struct kvl_table *t)
 struct vs {
     const struct kvl_results *r;
     const char *base;
+    enum kvl_table_form form;
     size_t n_rows, n_without; /* of these, left out: a cell whose samples are not in the log */
     FILE *out;
     struct kvl_err *err;
@@ -246,12 +251,15 @@ static int vs_block(struct vs *vs, const struct kvl_result *x, size_t n)
         t = (struct kvl_table){ .column = vs_text_columns,
                                 .n_columns = sizeof vs_text_columns / sizeof vs_text_columns[0] };
     int rc = KVL_OK;
+    t.form = vs->form;
     for (size_t i = 0; i < n && rc == KVL_OK; i++) {
         const struct kvl_result *other = vs_base(x, n, &x[i], vs->base);
         if (x[i].is_cell && other && !is_called(&x[i], vs->base) && vs_known(vs, &x[i], other))
             rc = vs_row(vs->r, &x[i], other, &t, vs->err);
     }
+    if (t.n_cells) fputs(kvl_report_mark(vs->form), vs->out);
     if (t.n_cells) kvl_report_block(x, 0, vs->out);
+    if (t.n_cells && vs->form == KVL_TABLE_MARKDOWN) fputc('\n', vs->out);
     if (rc == KVL_OK && t.n_cells) rc = kvl_table_print(&t, 2, vs->out, vs->err);
     if (t.n_cells) fputc('\n', vs->out);
     kvl_table_free(&t);
@@ -290,20 +298,22 @@ static int vs_blocks(struct vs *vs)
     return KVL_OK;
 }
 
-static void vs_title(const struct kvl_results *r, const char *base, FILE *out)
+static void vs_title(const struct kvl_results *r, const char *base, const char *mark, FILE *out)
 {
     if (vs_any(r, false))
         fprintf(out,
-                "Official accuracy less that of %s on the same questions, in points of 100.\n\n",
-                base);
+                "%sOfficial accuracy less that of %s on the same questions, in points of 100.\n\n",
+                mark, base);
     if (vs_any(r, true))
-        fprintf(out, "Mean nll of a text less that of %s on the same texts, in nats per token.\n\n",
-                base);
+        fprintf(out,
+                "%sMean nll of a text less that of %s on the same texts, in nats per token.\n\n",
+                mark, base);
 }
 
-int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, struct kvl_err *err)
+int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_form form,
+                  FILE *out, struct kvl_err *err)
 {
-    struct vs vs = { .r = r, .base = base, .out = out, .err = err };
+    struct vs vs = { .r = r, .base = base, .form = form, .out = out, .err = err };
     bool known = false;
     for (size_t i = 0; i < r->n; i++) known |= is_called(&r->result[i], base);
     if (!known) return kvl_report_unknown(r, base, err);
@@ -311,8 +321,9 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, FILE *out, stru
         return kvl_fail(err, KVL_EINVAL,
                         "--vs: compares answer by answer, and the log has no samples (published "
                         "logs are without); want the log as its sweep wrote it");
-    vs_title(r, base, out);
+    vs_title(r, base, kvl_report_mark(form), out);
     KVL_TRY(vs_blocks(&vs));
+    if (form != KVL_TABLE_TEXT) return KVL_OK;
     if (vs.n_without)
         fprintf(out, "Left out: %zu of %zu rows, whose cells have no samples in the log.\n",
                 vs.n_without, vs.n_rows);

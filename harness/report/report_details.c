@@ -10,7 +10,8 @@
 /* One of the tables: what it needs of a cell, and how it shows the cells of a block. */
 struct detail {
     const char *field; /* of cell records */
-    int (*print)(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
+    int (*print)(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                 struct kvl_err *err);
     const char *note, *missing;
 };
 
@@ -40,7 +41,8 @@ static void detail_share(struct kvl_table *t, const struct kvl_result *x, const 
 
 enum { STAGES_MAX = 4 };
 
-static int stages_print(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+static int stages_print(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                        struct kvl_err *err)
 {
     char name[STAGES_MAX][40];
     struct kvl_column column[STAGES_MAX + 3] = { { "policy", true }, { "budget", false } };
@@ -56,7 +58,7 @@ static int stages_print(const struct kvl_result *x, size_t n, FILE *out, struct 
         n_stages++;
     }
     column[2 + n_stages] = (struct kvl_column){ "official %", true };
-    struct kvl_table t = { .column = column, .n_columns = n_stages + 3 };
+    struct kvl_table t = { .form = form, .column = column, .n_columns = n_stages + 3 };
     json_t *stages = kvl_json_value(x[i].record, "sub");
     for (i = 0; i < n; i++) {
         if (!detail_has(&x[i], "sub")) continue;
@@ -72,7 +74,8 @@ static int stages_print(const struct kvl_result *x, size_t n, FILE *out, struct 
 
 /* ---- evidence ---------------------------------------------------------------------------------- */
 
-static int evidence_print(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+static int evidence_print(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                          struct kvl_err *err)
 {
     static const struct kvl_column columns[] = {
         { "policy", true },
@@ -83,7 +86,9 @@ static int evidence_print(const struct kvl_result *x, size_t n, FILE *out, struc
         { "right %", false },
         { "unknown", false },
     };
-    struct kvl_table t = { .column = columns, .n_columns = sizeof columns / sizeof columns[0] };
+    struct kvl_table t = { .form = form,
+                           .column = columns,
+                           .n_columns = sizeof columns / sizeof columns[0] };
     double lost = 0.0, weak = 0.0;
     for (size_t i = 0; i < n; i++) {
         if (!detail_has(&x[i], "evidence")) continue;
@@ -105,9 +110,11 @@ static int evidence_print(const struct kvl_result *x, size_t n, FILE *out, struc
     }
     int rc = kvl_table_print(&t, 2, out, err);
     if (weak > 0.0)
-        fprintf(out, "  weak: of %.0f questions it is where the answer's text stands\n", weak);
+        fprintf(out, "%s  weak: of %.0f questions it is where the answer's text stands\n",
+                kvl_report_mark(form), weak);
     if (lost > 0.0)
-        fprintf(out, "  of %.0f questions it was cut off before any policy read it\n", lost);
+        fprintf(out, "%s  of %.0f questions it was cut off before any policy read it\n",
+                kvl_report_mark(form), lost);
     kvl_table_free(&t);
     return rc;
 }
@@ -143,7 +150,8 @@ static void quality_rows(struct kvl_table *t, const struct kvl_result *x, size_t
     for (int i = 0; i < 3; i++) kvl_table_add(t, "-");
 }
 
-static int quality_print(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+static int quality_print(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                         struct kvl_err *err)
 {
     char name[QUALITY_MAX_TOPS][24];
     struct kvl_column column[QUALITY_MAX_TOPS + QUALITY_COLUMNS] = { { "policy", true },
@@ -158,7 +166,7 @@ static int quality_print(const struct kvl_result *x, size_t n, FILE *out, struct
     }
     static const char *const tail[] = { "mass", "out err", "KL nats", "top-1 %", "passes" };
     for (size_t i = 0; i < 5; i++) column[2 + n_tops + i] = (struct kvl_column){ tail[i], false };
-    struct kvl_table t = { .column = column, .n_columns = n_tops + QUALITY_COLUMNS };
+    struct kvl_table t = { .form = form, .column = column, .n_columns = n_tops + QUALITY_COLUMNS };
     for (size_t i = first; i < n; i++) {
         bool same = detail_has(&x[i], "quality") &&
                     json_equal(top, kvl_json_value(x[i].record, "quality.top"));
@@ -205,8 +213,8 @@ bool kvl_report_has(const struct kvl_results *r, enum kvl_detail what)
     return false;
 }
 
-int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *out,
-                      struct kvl_err *err)
+int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, enum kvl_table_form form,
+                      FILE *out, struct kvl_err *err)
 {
     const struct detail *d = &details[what];
     if (!kvl_report_has(r, what)) return kvl_fail(err, KVL_EINVAL, "%s", d->missing);
@@ -215,10 +223,13 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, FILE *o
         for (end = i; end < r->n && !kvl_result_block_cmp(&r->result[i], &r->result[end], 0); end++)
             any |= detail_has(&r->result[end], d->field);
         if (!any) continue;
+        fputs(kvl_report_mark(form), out);
         kvl_report_block(&r->result[i], 0, out);
-        KVL_TRY(d->print(&r->result[i], end - i, out, err));
+        if (form == KVL_TABLE_MARKDOWN) fputc('\n', out);
+        KVL_TRY(d->print(&r->result[i], end - i, form, out, err));
         fputc('\n', out);
     }
+    if (form != KVL_TABLE_TEXT) return KVL_OK;
     fputs(d->note, out);
     kvl_report_stale(r, out);
     return KVL_OK;

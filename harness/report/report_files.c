@@ -37,22 +37,38 @@ static bool files_control_of(const struct kvl_result *x, const struct kvl_result
     return same;
 }
 
-void kvl_report_files(const struct kvl_results *r, const struct kvl_result *x, size_t n, FILE *out)
+double kvl_report_lost(const struct kvl_result *x, size_t n)
 {
     double lost = 0.0;
     for (size_t i = 0; i < n; i++) lost = fmax(lost, kvl_json_number(x[i].record, "evidence.lost"));
-    if (json_is_true(json_object_get(x->record, "judged")))
+    return lost;
+}
+
+bool kvl_report_judged(const struct kvl_result *x)
+{
+    return json_is_true(json_object_get(x->record, "judged"));
+}
+
+const struct kvl_result *kvl_report_no_context(const struct kvl_results *r,
+                                               const struct kvl_result *x)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (files_control_of(&r->result[i], x)) return &r->result[i];
+    return NULL;
+}
+
+void kvl_report_files(const struct kvl_results *r, const struct kvl_result *x, size_t n, FILE *out)
+{
+    double lost = kvl_report_lost(x, n);
+    const struct kvl_result *control = kvl_report_no_context(r, x);
+    if (kvl_report_judged(x))
         fputs("  ! official is a score of kvlab's: the benchmark lets a language model judge\n",
               out);
     if (lost > 0.0)
         fprintf(out, "  ! of %.0f questions the evidence was cut off before any policy read it\n",
                 lost);
-    for (size_t i = 0; i < r->n; i++) {
-        const struct kvl_interval *v = &r->result[i].official;
-        if (!files_control_of(&r->result[i], x)) continue;
-        fprintf(out,
-                "  asked without the context, whatever the policy: %.1f %% right (%.0f-%.0f)\n",
-                100 * v->mean, 100 * v->lo, 100 * v->hi);
-        break;
-    }
+    if (control)
+        fprintf(
+            out, "  asked without the context, whatever the policy: %.1f %% right (%.0f-%.0f)\n",
+            100 * control->official.mean, 100 * control->official.lo, 100 * control->official.hi);
 }

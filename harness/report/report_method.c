@@ -26,11 +26,12 @@ static void method_number(struct kvl_table *t, const json_t *v)
 }
 
 /* A row per name that any of n results of one label has, a column per budget. */
-static int method_table(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+static int method_table(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                        struct kvl_err *err)
 {
     char label[160];
     struct kvl_column column[METHOD_BUDGETS + 1] = { { label, true } };
-    struct kvl_table t = { .column = column, .n_columns = n + 1 };
+    struct kvl_table t = { .form = form, .column = column, .n_columns = n + 1 };
     const char *name;
     json_t *v, *names = json_object();
     bool stale = false;
@@ -53,7 +54,8 @@ static int method_table(const struct kvl_result *x, size_t n, FILE *out, struct 
     return rc;
 }
 
-int kvl_report_method(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+int kvl_report_method(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                      struct kvl_err *err)
 {
     bool any = false;
     for (size_t i = 0, end; i < n; i = end) {
@@ -63,7 +65,7 @@ int kvl_report_method(const struct kvl_result *x, size_t n, FILE *out, struct kv
                strcmp(x[i].label, x[end].label) == 0)
             end++;
         if (any) fputc('\n', out);
-        KVL_TRY(method_table(&x[i], end - i, out, err));
+        KVL_TRY(method_table(&x[i], end - i, form, out, err));
         any = true;
     }
     return KVL_OK;

@@ -55,6 +55,39 @@ grep -m1 'href="#method-quest">quest</a></th><td data-v="256">' $page |
 jq -en --argjson a "$want" --slurpfile b numbers '[$b[] | (. - $a | fabs) < 1e-5] | any' > same ||
     fail "quest at 256 reads $(tr '\n' ' ' < numbers), want a $want among them"
 
+# ---- a task of benchmark files ---------------------------------------------------------------------
+lacks "a judged task" '<b>(judged|evidence lost|no context)</b>' $page
+jq -c 'if .kind == "cell" and .task == "passkey" then .judged = true | .evidence.lost = 3 else . end' log.jsonl > files.jsonl
+jq -c 'select(.kind == "cell" and (.cell | test("^passkey-question_in_prefill-4096-full-")))
+    | .cell = "00aa" | .task_options = "control=no_context" | .official.p = 0.125' log.jsonl >> files.jsonl
+zstd -qf -o files.zst < files.jsonl
+"$program" report files.zst --html files.html > out
+for what in 'judged</b>: the benchmark' 'evidence lost</b>: of 3 questions' 'no context</b>: asked without it, whatever the policy, 12.5 %'; do
+    contains "of benchmark files" "$what" files.html
+done
+"$program" export files.zst --format jsonl | jq -s 'map(select(.task == "passkey" and .cell != "00aa" and .length_tok == 4096))
+    | (map(.judged == true and .evidence_lost == 3) | all), (map(.no_context) | unique == [0.125])' | xargs > said
+[ "$(cat said)" = "true true" ] || fail "judged, lost, no_context in the export: $(cat said)"
+
+# ---- several logs are a site ----------------------------------------------------------------------
+jq -c 'select(.kind == "run" or .policy == "quest" or .policy == "full")' log.jsonl | zstd -q -o part.zst
+mkdir other && cp part.zst other/log.zst
+"$program" report log.zst part.zst other/log.zst --html site/ > out
+[ "$(xargs < out)" = "site/log.html site/part.html site/log-2.html site/index.html" ] || fail "a site: $(cat out)"
+lacks "nothing is loaded by the index" '(src|href)="?(https?:)?//' site/index.html
+for file in log part log-2; do
+    contains "a page of the index" "<a href=\"$file.html\">" site/index.html
+    contains "the way back" '<a href="index.html">All logs</a>' site/$file.html
+done
+# Links of the index lead somewhere, and its rows come by accuracy.
+grep -oE 'href="#[^"]*"' site/index.html | sort -u | sed 's/href="#//; s/"//' | while read -r id; do
+    grep -qE "id=\"?$id[\" >]" site/index.html || fail "the index links to #$id, which is not there"
+done
+grep -oE '</th><td data-v="[^"]*">[^<]*</td><td class=share style="[^"]*" data-v="[^"]*"' site/index.html |
+    grep -oE '[0-9.e-]+"$' | tr -d '"' > shares
+[ "$(wc -l < shares)" -ge 20 ] || fail "the leaderboard has $(wc -l < shares) rows"
+sort -grc shares || fail "the leaderboard is not in the order of accuracy"
+
 # ---- wrong input ---------------------------------------------------------------------------------
 rc=0; "$program" report log.zst --html page.html --summary > out 2> err || rc=$?
 [ $rc = 2 ] && [ "$(wc -l < err)" = 1 ] || fail "--html with --summary: exit $rc, $(cat err)"
@@ -62,12 +95,19 @@ touch file
 rc=0; "$program" report log.zst --html file/page.html > out 2> err || rc=$?
 [ $rc != 0 ] && [ "$(wc -l < err)" = 1 ] || fail "a folder that is a file: exit $rc, $(cat err)"
 
+rc=0; "$program" report log.zst nosuch.zst --html site/ > out 2> err || rc=$?
+[ $rc = 2 ] && [ "$(wc -l < err)" = 1 ] || fail "a site of a log that is not there: exit $rc, $(cat err)"
+rc=0; "$program" report log.zst --html file/ > out 2> err || rc=$?
+[ $rc != 0 ] && [ "$(wc -l < err)" = 1 ] || fail "a site in a file: exit $rc, $(cat err)"
+
 # ---- in a browser --------------------------------------------------------------------------------
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$browser" ]; then
     echo "test_page: no Chromium: sorting and the console were not looked at"
     exit 0
 fi
+in_browser() { # in_browser PAGE
+    local page=$1
 sed '$d' $page > try.html
 tail -n 1 $page | sed 's,</body></html>,,' >> try.html
 cat >> try.html <<'END'
@@ -91,3 +131,6 @@ rows=$(grep -o 'data-test="rows [0-9]*' said | grep -oE '[0-9]+$')
 [ "$(cat said)" = "data-test=\"rows $rows down true up true series true\"" ] || fail "in the browser: $(cat said)"
 [ "$rows" -ge 20 ] || fail "the headline has $rows rows"
 if grep -E 'CONSOLE' console | grep -v DevTools; then fail "the console says that"; fi
+}
+in_browser $page
+in_browser site/index.html

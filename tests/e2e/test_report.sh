@@ -421,7 +421,22 @@ expect "rows in LaTeX" $((rows + 1)) "$(grep -c '\\\\$' tex)"
 contains "LaTeX" '^\\begin\{tabular\}\{l' tex
 contains "LaTeX writes _ out" 'streaming\\_llm' tex
 refused 2 'want text, markdown, latex, csv or html' report log.zst --summary --format word
-refused 2 'want --summary with them' report log.zst --format latex
+refused 2 'want --summary, --by, --vs or a table' report log.zst --format latex
+refused 2 'without --summary' report log.zst --by length --format html --out x.html
+# The other tables in every form: the same numbers, and what is no table is a comment.
+"$program" report log.zst --by length > text
+"$program" report log.zst --by length --format csv > csv
+numbers() { grep -E "$1" "$2" | head -n 1 | grep -oE '[0-9]+\.[0-9]' | xargs; }
+expect "--by as csv" "$(numbers '^  snapkv +256' text)" "$(numbers '^snapkv,256,' csv)"
+expect "only tables and comments" 0 "$(grep -cvE '^#|^$|,' csv || true)"
+expect "--by as markdown" "$(numbers '^  snapkv +256' text)" \
+    "$("$program" report log.zst --by length --format markdown > md && numbers '^\| snapkv \| 256' md)"
+"$program" report log.zst --vs full --format latex > tex
+expect "only tables and comments in latex" 0 "$(grep -cvE '^%|^$|\\\\$|^\\(begin|end|toprule|midrule|bottomrule)' tex || true)"
+zstd -dcq log.zst | jq -c 'if .kind == "cell" then .evidence = {attended_right: 1, attended_wrong: 2, missed_right: 3, missed_wrong: 4, unknown: 0} else . end' |
+    zstd -qf -o evidence.zst
+"$program" report evidence.zst --evidence --format csv > csv
+contains "a detail as csv" '^snapkv,256,1\+2,33\.3,3\+4,42\.9,' csv
 refused 2 'want both or none' report log.zst --format html
 refused 2 'without --summary' report log.zst --summary --format csv
 expect "--format csv" "$("$program" report log.zst --csv | md5sum)" "$("$program" report log.zst --format csv | md5sum)"

@@ -1,0 +1,125 @@
+/* Pages of results. */
+#include "report_html.h"
+
+#include "folders.h"
+#include "page.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What a page is made of: a page of `r`, or the index of a site. */
+struct html {
+    const struct kvl_results *r;
+    const struct kvl_registry *registry;
+    const char *up;
+    const struct kvl_site_page *page; /* [n] of the index; NULL: a page */
+    size_t n;
+};
+
+/* Written beside its name and renamed when it is whole. */
+static int html_file(const struct html *h, const char *path, struct kvl_err *err)
+{
+    char part[4096];
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return kvl_fail(err, KVL_EINVAL, "--html: a path of %zu bytes is too long", strlen(path));
+    KVL_TRY(kvl_make_folders(path, err));
+    FILE *out = fopen(part, "w");
+    if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", part, strerror(errno));
+    int rc = h->page ? kvl_page_index(h->r, h->registry, h->page, h->n, out, err)
+                     : kvl_page_write(h->r, h->registry, h->up, out, err);
+    bool failed = ferror(out) != 0;
+    failed |= fclose(out) != 0;
+    if (rc == KVL_OK && (failed || rename(part, path) != 0))
+        rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno));
+    if (rc != KVL_OK) remove(part);
+    if (rc == KVL_OK) printf("%s\n", path);
+    return rc;
+}
+
+/* ---- a site ---------------------------------------------------------------------------------- */
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    return (n > 0 && path[n - 1] == '/') || (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
+}
+
+/* The name of the log without what tells its form, and a number where another page or the index has it. */
+static char *site_name(const struct kvl_site_page *page, size_t n)
+{
+    const char *log = strrchr(page[n].log, '/');
+    log = log ? log + 1 : page[n].log;
+    size_t len = strcspn(log, ".");
+    for (int k = 1;; k++) {
+        char name[300];
+        if (k == 1)
+            snprintf(name, sizeof name, "%.*s.html", (int)KVL_MIN(len, (size_t)200), log);
+        else
+            snprintf(name, sizeof name, "%.*s-%d.html", (int)KVL_MIN(len, (size_t)200), log, k);
+        bool taken = strcmp(name, "index.html") == 0 || name[0] == '.';
+        for (size_t i = 0; i < n; i++) taken |= strcmp(page[i].file, name) == 0;
+        if (!taken) return strdup(name);
+    }
+}
+
+static int site_write(const struct html *h, const char *folder, const char *file,
+                      struct kvl_err *err)
+{
+    char path[4096];
+    bool slash = folder[strlen(folder) - 1] == '/';
+    if (snprintf(path, sizeof path, "%s%s%s", folder, slash ? "" : "/", file) >= (int)sizeof path)
+        return kvl_fail(err, KVL_EINVAL, "--html: a path of %zu bytes is too long", strlen(folder));
+    return html_file(h, path, err);
+}
+
+static int site_page(const struct kvl_registry *registry, const char *folder, char *log,
+                     struct kvl_site_page *page, size_t n, struct kvl_err *err)
+{
+    struct kvl_results r = { 0 };
+    page[n].log = log;
+    if (!(page[n].file = site_name(page, n))) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    KVL_TRY(kvl_results_load(&log, 1, &r, err));
+    page[n].n_results = r.n;
+    snprintf(page[n].newest, sizeof page[n].newest, "%s", kvl_json_text(r.newest_run, "t_start"));
+    struct html h = { .r = &r, .registry = registry, .up = "index.html" };
+    int rc = site_write(&h, folder, page[n].file, err);
+    kvl_results_free(&r);
+    return rc;
+}
+
+static int site(const struct kvl_results *r, const struct kvl_registry *registry,
+                const struct kvl_log_paths *logs, const char *folder, struct kvl_err *err)
+{
+    struct kvl_site_page *page = kvl_alloc(logs->n, sizeof *page);
+    int rc = page ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for %zu pages", logs->n);
+    for (size_t i = 0; i < logs->n && rc == KVL_OK; i++)
+        rc = site_page(registry, folder, logs->path[i], page, i, err);
+    struct html h = { .r = r, .registry = registry, .page = page, .n = logs->n };
+    if (rc == KVL_OK) rc = site_write(&h, folder, "index.html", err);
+    for (size_t i = 0; page && i < logs->n; i++) free(page[i].file);
+    kvl_free(page);
+    return rc;
+}
+
+int kvl_report_html(const struct kvl_results *r, char *const *words, size_t n_words,
+                    const char *path, struct kvl_err *err)
+{
+    struct kvl_registry *registry;
+    struct kvl_log_paths logs;
+    if (!*path) return kvl_fail(err, KVL_EINVAL, "--html: an empty name, want a file or a folder");
+    KVL_TRY(kvl_registry_create(&registry, err));
+    struct html h = { .r = r, .registry = registry };
+    int rc = KVL_OK;
+    if (!is_folder(path)) {
+        rc = html_file(&h, path, err);
+    } else if ((rc = kvl_log_paths(words, n_words, &logs, err)) == KVL_OK) {
+        rc = site(r, registry, &logs, path, err);
+        kvl_log_paths_free(&logs);
+    }
+    kvl_registry_destroy(registry);
+    return rc;
+}
