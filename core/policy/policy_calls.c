@@ -1,5 +1,5 @@
 /* Calls of policies that need no more than the session: scratch, rotation, sizes, weights of a query,
- * selections for layers to come. */
+ * selections for layers to come, tokens of the text. */
 #include "policy_impl.h"
 
 int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n_heads,
@@ -134,4 +134,28 @@ int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, in
     KVL_TRY(kvl_sel_share(&sel, layer_last, 1));
     s->count.n_select++;
     return kvl_sel_save(&sel, &(struct kvl_row){ .s = s, .index = step->index, .pos = step->pos });
+}
+
+static int tokens_check(const struct kvl_pctx *ctx)
+{
+    const struct kvl_policy *p = ctx->host->session->planned->policy;
+    if (p->caps & KVL_CAP_TOKENS) return KVL_OK;
+    return kvl_fail(ctx->err, KVL_EPOLICY, "%s asks for tokens without KVL_CAP_TOKENS", p->name);
+}
+
+int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n)
+{
+    const struct kvl_session *s = ctx->host->session;
+    KVL_TRY(tokens_check(ctx));
+    *id = s->id;
+    *n = ctx->host->n_visible;
+    return KVL_OK;
+}
+
+uint32_t kvl_token_class(const struct kvl_pctx *ctx, int32_t id)
+{
+    const struct kvl_tokenizer *t = ctx->host->session->engine->model->tokenizer;
+    if (tokens_check(ctx) != KVL_OK) return 0;
+    return (kvl_tokenizer_special(t, id) ? KVL_TOKEN_SPECIAL : 0u) |
+           (kvl_tokenizer_punct(t, id) ? KVL_TOKEN_PUNCT : 0u);
 }

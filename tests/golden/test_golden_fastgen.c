@@ -25,8 +25,8 @@ static void test_worked_example(void **state)
     static const double threshold[] = { .5, .8, .9, .97 };
     static const enum fastgen_policy chosen[] = { FASTGEN_SPECIAL, FASTGEN_FREQUENT, FASTGEN_LOCAL,
                                                   FASTGEN_FULL };
-    struct fastgen_context c = { .level = level, .n = 5, .window = 2 };
-    struct fastgen_lane lane;
+    struct kvl_nested c = { .level = level, .n = 5, .n_sets = FASTGEN_POLICIES, .window = 2 };
+    struct kvl_nested_lane lane;
     float all[5] = { 0 }, near[5] = { 0 };
     (void)state;
     for (int i = 0; i < 5; i++)
@@ -34,11 +34,12 @@ static void test_worked_example(void **state)
             all[j] += map[i][j];
             if (i - j < c.window) near[j] += map[i][j];
         }
-    fastgen_mass(&c, all, near, lane.recovery);
+    kvl_nested_mass(&c, all, near, lane.kept);
     for (int p = 0; p < FASTGEN_POLICIES; p++)
-        assert_float_equal((double)lane.recovery[p], want[p], 1e-6);
-    for (int i = 0; i < 4; i++) assert_int_equal(fastgen_choose(&lane, threshold[i]), chosen[i]);
-    fastgen_sizes(&c, lane.size);
+        assert_float_equal((double)lane.kept[p], want[p], 1e-6);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(kvl_nested_choose(&lane, FASTGEN_POLICIES, threshold[i]), chosen[i]);
+    kvl_nested_sizes(&c, lane.size);
     assert_memory_equal(lane.size, ((int32_t[]){ 1, 2, 3, 4, 5 }), sizeof lane.size);
 }
 
@@ -59,11 +60,11 @@ static void test_distance_after_renormalising(void **state)
         { { 1 }, { 1, 0, 1 }, { 1, 0, 1, 1 }, { 1, 0, 1, 1 } }, /* one query before */
     };
     static const double special[2] = { 1.4, 1.2 };
-    struct fastgen_context c = { .level = level, .n = 5, .window = 2 };
+    struct kvl_nested c = { .level = level, .n = 5, .n_sets = FASTGEN_POLICIES, .window = 2 };
     (void)state;
     for (int back = 0; back < 2; back++) {
         double distance[FASTGEN_POLICIES] = { 0 };
-        fastgen_distance(&c, map[4 - back], 4 - back, distance);
+        kvl_nested_distance(&c, map[4 - back], 4 - back, distance);
         for (int p = 0; p < FASTGEN_FULL; p++)
             assert_float_equal(distance[p], absolute(map[4 - back], 5 - back, kept[back][p]), 1e-6);
         assert_float_equal(distance[FASTGEN_SPECIAL], special[back], 1e-6);
@@ -71,7 +72,7 @@ static void test_distance_after_renormalising(void **state)
     /* A window of one holds the query's own token, which nothing else keeps. */
     double distance[FASTGEN_POLICIES] = { 0 };
     c.window = 1;
-    fastgen_distance(&c, map[1], 1, distance);
+    kvl_nested_distance(&c, map[1], 1, distance);
     assert_float_equal(distance[FASTGEN_FREQUENT], .8, 1e-6);
     assert_float_equal(distance[FASTGEN_LOCAL], 0, 1e-6);
 }
@@ -79,26 +80,27 @@ static void test_distance_after_renormalising(void **state)
 /* The largest threshold whose choices fit. */
 static void test_threshold_of_a_budget(void **state)
 {
-    static const struct fastgen_lane lane[2] = {
-        { .recovery = { .2f, .3f, .8f, .9f, 1 }, .size = { 2, 4, 30, 50, 100 } },
-        { .recovery = { .6f, .7f, .75f, .95f, 1 }, .size = { 2, 6, 33, 55, 100 } },
+    static const struct kvl_nested_lane lane[2] = {
+        { .kept = { .2f, .3f, .8f, .9f, 1 }, .size = { 2, 4, 30, 50, 100 } },
+        { .kept = { .6f, .7f, .75f, .95f, 1 }, .size = { 2, 6, 33, 55, 100 } },
     };
     (void)state;
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 100), 1, 0);
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 99), .95, 1e-6);
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 18), .7, 1e-6);
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 17), .6, 1e-6);
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 2), .2, 1e-6);
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 0, 1), 0, 1e-6);
-    assert_float_equal(fastgen_threshold(lane, 2, 100, 50, 17), .3, 1e-6); /* half as many again */
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 0, 100), 1, 0);
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 0, 99), .95, 1e-6);
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 0, 18), .7, 1e-6);
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 0, 17), .6, 1e-6);
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 0, 2), .2, 1e-6);
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 0, 1), 0, 1e-6);
+    assert_float_equal(kvl_nested_part(lane, 2, FASTGEN_POLICIES, 100, 50, 17), .3,
+                       1e-6); /* half as many again */
     /* Distances above 1 recover less than nothing: at 0 both lanes kept 30 tokens and more. */
-    static const struct fastgen_lane far[2] = {
-        { .recovery = { -.9f, -.5f, .2f, .4f, 1 }, .size = { 2, 4, 30, 50, 100 } },
-        { .recovery = { -.6f, -.2f, .1f, .3f, 1 }, .size = { 2, 6, 33, 55, 100 } },
+    static const struct kvl_nested_lane far[2] = {
+        { .kept = { -.9f, -.5f, .2f, .4f, 1 }, .size = { 2, 4, 30, 50, 100 } },
+        { .kept = { -.6f, -.2f, .1f, .3f, 1 }, .size = { 2, 6, 33, 55, 100 } },
     };
-    assert_float_equal(fastgen_threshold(far, 2, 100, 0, 40), .1, 1e-6);
-    assert_float_equal(fastgen_threshold(far, 2, 100, 0, 4), -.6, 1e-6);
-    assert_float_equal(fastgen_threshold(far, 2, 100, 0, 1), -.9, 1e-6);
+    assert_float_equal(kvl_nested_part(far, 2, FASTGEN_POLICIES, 100, 0, 40), .1, 1e-6);
+    assert_float_equal(kvl_nested_part(far, 2, FASTGEN_POLICIES, 100, 0, 4), -.6, 1e-6);
+    assert_float_equal(kvl_nested_part(far, 2, FASTGEN_POLICIES, 100, 0, 1), -.9, 1e-6);
 }
 
 /* ---- the policy --------------------------------------------------------------------------------------------- */
