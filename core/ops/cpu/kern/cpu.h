@@ -48,7 +48,7 @@ struct kvl_gemm_item {
 struct kvl_gemv_k {
     int8_t hi[256];
     uint8_t lo[256];
-    int16_t q[256];
+    int16_t q[256], split[256]; /* split: of each 32 the even ones, then the odd ones */
     float scale16[16], sum16[16], scale32[8], sum32[8];
 };
 

@@ -2,6 +2,7 @@
  *
  * x is rounded as for the smaller blocks (kern_gemvq.h), and each integer kept as two bytes, 256 hi + lo:
  * a weight has six bits or fewer, so that the processor multiplies bytes, and 32 columns are an exact sum.
+ * Nibbles of Q4_K are multiplied with the 16 bits at once where that is faster, with the same sums.
  * What a type takes off its elements is the same for 16 of them: sums of 16 x are kept.
  *
  * A row of W is read alone: a block has its scales with it, and so the processor sees one stream. */
@@ -24,6 +25,7 @@ VEC void gemvk_pack_part(struct kvl_gemv_k *to, const float *x, int32_t g)
     for (int32_t i = 0; i < 32; i++) {
         to->hi[g * 32 + i] = (int8_t)(q[i] >> 8);
         to->lo[g * 32 + i] = (uint8_t)(q[i] & 255);
+        to->split[g * 32 + i / 2 + i % 2 * 16] = q[i];
         sum[i / 16] += q[i];
     }
     for (int32_t h = 0; h < 2; h++) {
@@ -42,7 +44,7 @@ static void gemvk_pack(struct kvl_gemv_k *to, const float *x, int32_t n_blocks)
 
 /* ---- W ------------------------------------------------------------------------------------- */
 
-/* Elements 64 j .. 64 j + 63 of a block, before `zero` is taken off. */
+/* Elements 64 j .. 64 j + 63 of a block, before `zero` is taken off; types of which gemvk_dot takes them. */
 VEC vy gemvk_weights(const uint8_t *w, enum kvl_wtype type, int32_t j)
 {
     const int32_t two = 4 * (j % 2), half = j / 2;
@@ -52,14 +54,12 @@ VEC vy gemvk_weights(const uint8_t *w, enum kvl_wtype type, int32_t j)
     case KVL_W_Q3_K:
         a = vy_bits(vy_twice(w + 32 + half * 32), -two, -two - 2, 3);
         return vy_or(a, vy_bits(vy_twice(w), 2 - 2 * j, 1 - 2 * j, 4));
-    case KVL_W_Q4_K: return vy_bits(vy_twice(w + 16 + j * 32), 0, -4, 15);
     case KVL_W_Q5_K:
         a = vy_bits(vy_twice(w + 48 + j * 32), 0, -4, 15);
         return vy_or(a, vy_bits(vy_twice(w + 16), 4 - 2 * j, 3 - 2 * j, 16));
-    case KVL_W_Q6_K:
+    default: /* Q6_K */
         a = vy_bits(vy_load(w + half * 64), -two, -two, 15);
         return vy_or(a, vy_bits(vy_twice(w + 128 + half * 32), 4 - two, 2 - two, 48));
-    default: return vy_table(w + 8 + j * 32, block_iq4);
     }
 }
 
@@ -72,6 +72,16 @@ VEC vy_sum gemvk_less(vy_sum sum, const uint8_t *w, enum kvl_wtype type, const s
     if (!kblock_has_less(type)) return sum;
     if (kblock_by32(type)) return vy_less32(sum, s->less, x, block_scale(factor));
     return vy_less16(sum, vy_scales16(s->less, x, block_scale(factor)), x, 1);
+}
+
+/* Part j of a block. */
+VEC vy_sum gemvk_dot(vy_sum s, const uint8_t *w, enum kvl_wtype type, const struct kvl_gemv_k *x,
+                     vy_scale scale, int32_t j)
+{
+    if (type == KVL_W_Q4_K) return vy_dot_nibbles(s, w + 16 + 32 * j, x, scale, j);
+    if (type == KVL_W_IQ4_XS)
+        return vy_dot_signed(s, vy_table(w + 8 + j * 32, block_iq4), x, scale, j);
+    return vy_dot(s, gemvk_weights(w, type, j), x, scale, j);
 }
 
 /* One block of W for block k of n_x rows of x. */
@@ -89,11 +99,9 @@ VEC void gemvk_block(const uint8_t *w, enum kvl_wtype type, const struct kvl_gem
     }
     UNROLL
     for (int32_t j = 0; j < 4; j++) {
-        vy a = gemvk_weights(w, type, j);
         UNROLL
         for (int32_t i = 0; i < n_x; i++)
-            sum[i] = type == KVL_W_IQ4_XS ? vy_dot_signed(sum[i], a, x[i].k + k, scale[i], j)
-                                          : vy_dot(sum[i], a, x[i].k + k, scale[i], j);
+            sum[i] = gemvk_dot(sum[i], w, type, x[i].k + k, scale[i], j);
     }
 }
 

@@ -139,6 +139,24 @@ VEC vy_sum vy_dot_signed(vy_sum s, vy w, const struct kvl_gemv_k *x, vy_scale sc
     s.hi = _mm256_fmadd_ps(vec_each(scale.hi, j), vec_dot32_signed(w.hi, q + 32), s.hi);
     return s;
 }
+VEC vy_sum vy_dot_nibbles(vy_sum s, const uint8_t *p, const struct kvl_gemv_k *x, vy_scale scale,
+                          int32_t j)
+{
+    /* Four nibbles in each 16 bits, of elements 2 i and 2 i + 32, 2 i + 1 and 2 i + 33. */
+    const __m256i low = _mm256_set1_epi16(15), w = vec_at256(p);
+    const int16_t *q = x->split + 64 * j;
+    __m256i a = _mm256_madd_epi16(_mm256_and_si256(w, low), vec_at256(q));
+    __m256i b =
+        _mm256_madd_epi16(_mm256_and_si256(_mm256_srli_epi16(w, 8), low), vec_at256(q + 16));
+    __m256i c =
+        _mm256_madd_epi16(_mm256_and_si256(_mm256_srli_epi16(w, 4), low), vec_at256(q + 32));
+    __m256i d = _mm256_madd_epi16(_mm256_srli_epi16(w, 12), vec_at256(q + 48));
+    a = _mm256_add_epi32(a, b);
+    c = _mm256_add_epi32(c, d);
+    s.lo = _mm256_fmadd_ps(vec_each(scale.lo, j), _mm256_cvtepi32_ps(a), s.lo);
+    s.hi = _mm256_fmadd_ps(vec_each(scale.hi, j), _mm256_cvtepi32_ps(c), s.hi);
+    return s;
+}
 VEC float vy_hsum(vy_sum s)
 {
     return vq_hsum(_mm256_add_ps(s.lo, s.hi));

@@ -124,6 +124,11 @@ VEC vy_sum vy_dot_signed(vy_sum s, vy w, const struct kvl_gemv_k *x, vy_scale sc
     __m512i first = _mm512_shuffle_i64x2(lo, hi, 0x44), last = _mm512_shuffle_i64x2(lo, hi, 0xee);
     return vec_add_part(s, _mm512_add_epi32(first, last), scale, j);
 }
+VEC vy_sum vy_dot_nibbles(vy_sum s, const uint8_t *p, const struct kvl_gemv_k *x, vy_scale scale,
+                          int32_t j)
+{
+    return vy_dot(s, vy_bits(vy_twice(p), 0, -4, 15), x, scale, j);
+}
 VEC float vy_hsum(vy_sum s)
 {
     return vq_hsum(_mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1)));

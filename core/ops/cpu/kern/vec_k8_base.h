@@ -112,6 +112,12 @@ VEC vy_sum vy_dot_signed(vy_sum s, vy w, const struct kvl_gemv_k *x, vy_scale sc
     }
     return s;
 }
+/* vy_dot of the low nibbles of 32 bytes, then of the high ones. */
+VEC vy_sum vy_dot_nibbles(vy_sum s, const uint8_t *p, const struct kvl_gemv_k *x, vy_scale scale,
+                          int32_t j)
+{
+    return vy_dot(s, vy_bits(vy_twice(p), 0, -4, 15), x, scale, j);
+}
 VEC float vy_hsum(vy_sum s)
 {
     return vq_hsum(s);
