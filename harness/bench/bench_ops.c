@@ -270,9 +270,9 @@ int bench_ops(struct bench *b)
     static const struct {
         enum kvl_wtype type;
         const char *what;
-    } rows[] = { { KVL_W_F16, "one row, F16 weights" },
-                 { KVL_W_Q8_0, "one row, Q8_0 weights" },
-                 { KVL_W_Q4_0, "one row, Q4_0 weights" } };
+    } rows[] = { { KVL_W_F16, "one row, F16 weights" },   { KVL_W_Q8_0, "one row, Q8_0 weights" },
+                 { KVL_W_Q4_0, "one row, Q4_0 weights" }, { KVL_W_Q4_K, "one row, Q4_K weights" },
+                 { KVL_W_Q5_K, "one row, Q5_K weights" }, { KVL_W_Q6_K, "one row, Q6_K weights" } };
     bench_say("operators");
     KVL_TRY(ops_projections(b));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

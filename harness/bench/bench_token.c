@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { TOKEN_BF16_DEPTH = 32768 };
+enum { TOKEN_PAGES_DEPTH = 32768 };
 
 struct token_times {
     double token_ms[BENCH_MAX_ROUNDS], share[BENCH_MAX_ROUNDS]; /* of the limit, the whole token */
@@ -94,22 +94,21 @@ static int token_all(struct bench *b)
     return rc;
 }
 
-/* Attention over pages of bf16, where the store has them. */
-static int token_bf16(struct bench *b)
+/* Attention over pages of another type, where the store has them. */
+static int token_pages(struct bench *b, enum kvl_kv_type type, const struct token_names *names)
 {
-    struct bench_engine want = { .model = b->model, .kv_type = KVL_KV_BF16 };
+    struct bench_engine want = { .model = b->model, .kv_type = type };
     int32_t deepest = b->config.depths.v[b->config.depths.n - 1];
-    struct bench_list depth = { .v = { KVL_MIN(TOKEN_BF16_DEPTH, deepest) }, .n = 1 };
+    struct bench_list depth = { .v = { KVL_MIN(TOKEN_PAGES_DEPTH, deepest) }, .n = 1 };
     struct bench_depths d;
-    if (b->config.kv_type == KVL_KV_BF16 || depth.v[0] == 0) return KVL_OK;
+    if (b->config.kv_type == type || depth.v[0] == 0) return KVL_OK;
     int rc = bench_depths_open(b, &want, &depth, &d);
     if (rc == KVL_EINVAL) { /* a store without them */
         kvl_err_clear(b->err);
-        return bench_skip(b, "bf16 pages: this build's store has none");
+        return bench_skip(b, "%s: the store has none", names->attention);
     }
     KVL_TRY(rc);
-    rc = token_depths(b, &d, b->model,
-                      &(struct token_names){ "decode, bf16 pages", "attention, bf16 pages" });
+    rc = token_depths(b, &d, b->model, names);
     bench_depths_close(&d);
     return rc;
 }
@@ -145,8 +144,14 @@ int bench_token(struct bench *b)
     } others[] = { { KVL_W_F16, "decode, F16 weights" },
                    { KVL_W_Q8_0, "decode, Q8_0 weights" },
                    { KVL_W_Q4_0, "decode, Q4_0 weights" } };
+    static const struct {
+        enum kvl_kv_type type;
+        struct token_names names;
+    } pages[] = { { KVL_KV_BF16, { "decode, bf16 pages", "attention, bf16 pages" } },
+                  { KVL_KV_Q8_0, { "decode, q8_0 pages", "attention, q8_0 pages" } } };
     KVL_TRY(token_all(b));
-    KVL_TRY(token_bf16(b));
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++)
+        KVL_TRY(token_pages(b, pages[i].type, &pages[i].names));
     for (size_t i = 0; b->config.shape && i < sizeof others / sizeof others[0]; i++) {
         bench_say("%s", others[i].what);
         KVL_TRY(token_weights(b, others[i].type, others[i].what));
