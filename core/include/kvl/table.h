@@ -162,14 +162,14 @@ KVL_API int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_
 KVL_API int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
                              const float *k);
 /* Rows of floats, one per unit, of one vector [head_dim] or several that are the same: the sum of the keys k (as
- * above) of every `every`-th token of a unit, from its first on, or, once it is full, their mean.  The first
- * takes the place of what the row held. */
+ * above) of every `every`-th token of a unit, from its first on; with `mean` their mean, once the unit is full.  The
+ * first takes the place of what the row held. */
 KVL_API int kvl_table_key_sums(const struct kvl_pctx *ctx, int32_t table,
                                const struct kvl_step *step, const float *k, int32_t every,
                                bool mean);
 /* Rows that begin with a vector [head_dim] for each query head of a group, of floats: the mean, or the sum, of those
- * k keys of a unit, or all, whose scores are the largest (ties: the lower position).  The keys of the units are read once
- * per kv head. */
+ * k keys of a unit, or all, whose scores are the largest (ties: the lower position).  All keys of the units are
+ * read, once per kv head. */
 struct kvl_table_top_keys {
     int32_t table, layer;
     int32_t row, n;              /* rows to write: row .. row + n - 1 */
