@@ -6,6 +6,7 @@
 #                   n_series, series_name[], series_panel[], series_points[]    (one per block)
 #                   n_legend, legend_name[]
 #                   title, subtitle, x_label, y_label, x_min, x_max, y_min, y_max
+# The figure may set legend_tail[], what stands behind the names in the legend.
 # The figure sets   kvl_wide(name): a level across the panel; kvl_shift: see below; its axes.
 #
 # Markers of several series at one x are shifted sideways, by 5 % at most, so that their intervals
@@ -78,6 +79,7 @@ if (n_legend == 0) { plot 2 with dots }
 if (n_legend > 0) {
 plot for [j=1:n_legend] NaN with linespoints lw line_width(legend_name[j]) \
     dt kvl_dash(legend_name[j]) pt kvl_marker(legend_name[j]) ps point_size(legend_name[j]) \
-    lc rgb kvl_colour(legend_name[j]) title legend_name[j]
+    lc rgb kvl_colour(legend_name[j]) \
+    title legend_name[j].(exists("legend_tail") ? legend_tail[j] : "")
 }
 unset multiplot

@@ -37,7 +37,10 @@ static const struct argp_option sweep_options[] = {
       0 },
     { "system", SWEEP_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
     { "dry-run", SWEEP_KEY_DRY, NULL, 0,
-      "print the cells that the log lacks, and what memory and time they take; run nothing", 0 },
+      "print the cells that the log lacks, and what memory and time they take; where the log has "
+      "no "
+      "times yet, a short context of each task is run for them and forgotten",
+      0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
       "is the limit of each.  1: this process does it.  auto (default): as many as threads where a "

@@ -33,6 +33,7 @@ struct kvl_chart {
     struct kvl_buf series_name, series_panel, series_points; /* likewise */
     struct kvl_buf x_tick, y_tick; /* names of the categories at 1, 2 ...; may be empty */
     struct kvl_buf legend;         /* struct kvl_chart_entry */
+    size_t tail;                   /* letters that the script puts behind its names */
     struct kvl_buf subtitle;       /* text */
     size_t n_panels, n_series, n_points, n_x_ticks, n_y_ticks;
     size_t title_lines;                /* of the longest panel title */
@@ -75,6 +76,7 @@ struct kvl_figure {
     const char *columns; /* of the table, for its head */
     const char *note;    /* below the title: what points and bars are */
     enum kvl_axis x_axis, y_axis;
+    size_t tail;    /* per panel, letters that the script puts behind names in the legend */
     bool texts;     /* of texts; else of questions */
     bool by_length; /* x is the length, panels are budgets; else panels are blocks (lines) */
     /* Lines over results: what x and y are; NaN = no point. */

@@ -148,6 +148,22 @@ static void bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, 
     kvl_chart_panel_end(c, "no value to show");
 }
 
+/* first NULL: there is no bar. */
+static void bars_subtitle(const struct kvl_results *r, const json_t *first, struct kvl_chart *out)
+{
+    struct kvl_buf *t = &out->subtitle;
+    int rc = KVL_OK;
+    if (first)
+        rc = kvl_buf_printf(
+            t, "%s on %s.  %s, %.0f threads.  ", kvl_result_model(r, kvl_json_text(first, "run")),
+            kvl_json_text(first, "device"), kvl_plot_machine(r, kvl_json_text(first, "host")),
+            kvl_json_number(first, "threads"));
+    rc |= kvl_buf_printf(
+        t, "Mean over the timed steps of all repeats; each panel has its own scale.%s",
+        r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "");
+    out->no_memory |= rc != KVL_OK;
+}
+
 int kvl_chart_breakdown(const struct kvl_figure *f, const struct kvl_results *r,
                         const struct kvl_plot_filter *want, struct kvl_chart *out,
                         struct kvl_err *err)
@@ -161,12 +177,7 @@ int kvl_chart_breakdown(const struct kvl_figure *f, const struct kvl_results *r,
         for (to = from + 1; to < n && bar[to].length_tok == bar[from].length_tok;) to++;
         bars_panel(out, bar, from, to);
     }
-    out->no_memory |=
-        kvl_buf_printf(
-            &out->subtitle,
-            "%s%sMean over the timed steps of all repeats; each panel has its own scale.%s",
-            n ? kvl_result_model(r, kvl_json_text(bar[0].first, "run")) : "", n ? ".  " : "",
-            r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "") != KVL_OK;
+    bars_subtitle(r, n ? bar[0].first : NULL, out);
     kvl_free(bar);
     (void)f;
     return KVL_OK;

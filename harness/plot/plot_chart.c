@@ -184,6 +184,7 @@ static void script_size(struct kvl_chart *c, const struct kvl_chart_entry *entry
            n_rows = c->n_panels ? (c->n_panels + n_columns - 1) / n_columns : 1;
     size_t longest = 8; /* letters; one takes 8 pixels at most in the legend, 7 in the subtitle */
     for (size_t i = 0; i < n_legend; i++) longest = KVL_MAX(longest, strlen(entry[i].label));
+    longest += c->tail;
     size_t left = c->left ? c->left : 88, w = c->panel_w ? c->panel_w : 330;
     size_t h = c->panel_h ? c->panel_h : 250;
     size_t width = left + n_columns * w + (n_columns - 1) * 40 + 56 + 8 * longest;

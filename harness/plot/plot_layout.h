@@ -33,4 +33,7 @@ int kvl_plot_too_many(const struct kvl_figure *figure, struct kvl_err *err);
 bool kvl_plot_in_list(const char *list, const char *name);
 void kvl_plot_layout_free(struct kvl_plot_layout *l);
 
+/* The processor that a speed was measured on, or the GPU; the host where no run says so. */
+const char *kvl_plot_machine(const struct kvl_results *r, const char *host);
+
 #endif

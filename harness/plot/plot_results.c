@@ -121,13 +121,12 @@ static void lines_panel(const struct lines *l, size_t from, size_t to)
     panel_end(l->c, failed_samples(l->layout.x, from, to));
 }
 
-/* The processor that a speed was measured on, or the GPU. */
-static const char *speed_machine(const struct kvl_results *r, const struct kvl_result *x)
+const char *kvl_plot_machine(const struct kvl_results *r, const char *host)
 {
-    const char *name = x->host;
+    const char *name = host;
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *run = json_array_get(r->runs, i);
-        if (strcmp(kvl_json_text(run, "machine.host"), x->host) != 0) continue;
+        if (strcmp(kvl_json_text(run, "machine.host"), host) != 0) continue;
         const char *cpu = kvl_json_text(run, "machine.cpu"), *gpu = kvl_json_text(run, "gpu.name");
         name = *gpu ? gpu : *cpu ? cpu : name;
     }
@@ -155,7 +154,7 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
     int rc = kvl_buf_adds(t, "");
     if (x && l->n_models == 1) rc |= kvl_buf_printf(t, "%s on %s.  ", x->model, x->device);
     if (x && speed && x->host[0])
-        rc |= kvl_buf_printf(t, "%s, %.0f threads.  ", speed_machine(r, x), x->threads);
+        rc |= kvl_buf_printf(t, "%s, %.0f threads.  ", kvl_plot_machine(r, x->host), x->threads);
     if (x && speed)
         rc |= kvl_buf_adds(t, bars);
     else if (x && x->n > 0)
@@ -176,6 +175,7 @@ int kvl_chart_lines(const struct kvl_figure *f, const struct kvl_results *r,
     for (size_t p = 0; p < l.layout.n_panels && !out->no_memory; p++)
         lines_panel(&l, l.layout.begin[p], l.layout.begin[p + 1]);
     out->n_columns = l.layout.n_columns;
+    out->tail = f->tail * l.layout.n_panels;
     kvl_plot_subtitle(&l.layout, r, f->by_length, f->note, out);
     kvl_plot_layout_free(&l.layout);
     return KVL_OK;

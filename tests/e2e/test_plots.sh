@@ -104,11 +104,14 @@ for name in full quest 'budget 64' 'budget 512'; do contains "methods" ">$name<"
 
 # ---- pictures -----------------------------------------------------------------------------------
 for picture in a/b/accuracy_budget a/b/recall_budget s/speed_length; do
-    for name in full quest snapkv; do contains "the legend" ">$name<" $picture.svg; done
+    for name in full quest snapkv; do contains "the legend" ">$name(<|  × )" $picture.svg; done
     contains "axes" 'tokens read, mean over all layers|context, tokens' $picture.svg
     contains "a white background" 'fill="white"|#ffffff' $picture.svg
     expect "$picture.png" "$(printf '\211PNG')" "$(head -c 4 $picture.png)"
 done
+# Behind a name of speed_length: its speed by that of full, at the longest length.
+expect "quest by full" "quest  × $(awk '/^# panel/ { name = $NF } /^[0-9]/ { last[name] = $2 } END { printf "%.1f", last["quest"] / last["full"] }' s/speed_length.dat)" \
+    "$(grep -oE 'quest  × [0-9.]+' s/speed_length.svg | head -n 1)"
 contains "the number of questions" '40 questions in 20 contexts per point; bars: 95 %' a/b/accuracy_budget.svg
 lacks "underscores as subscripts" 'baseline-shift' a/b/accuracy_budget.svg
 ( cd a/b && rm -f accuracy_budget.png && gnuplot accuracy_budget.gp && [ -s accuracy_budget.png ] ) ||
