@@ -61,8 +61,7 @@ static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
-    if (p->state_bytes > 0)
-        s->ctx.state = s->engine->dev->alloc(KVL_PLACE_SHARED, p->state_bytes, 1);
+    if (p->state_bytes > 0) s->ctx.state = kvl_alloc(p->state_bytes, 1);
     if (p->state_bytes > 0 && !s->ctx.state)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its state", p->policy->name);
     int rc = kvl_offload_attach(s, err);

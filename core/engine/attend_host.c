@@ -279,7 +279,7 @@ int kvl_hosted_queries(struct kvl_engine *e)
         KVL_TRY(
             kvl_engine_copy(e, o->query[i].q + first * row, q + first * row, n * row * sizeof *q));
     }
-    return kvl_engine_sync(e);
+    return kvl_engine_rest(e);
 }
 
 /* Where the host writes, and where the device will read: one and the same on the CPU. */

@@ -94,14 +94,14 @@ static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARR
         { &e->gate, KVL_PLACE_DEVICE, ff },
         { &e->up, KVL_PLACE_DEVICE, ff },
         { &e->routed, KVL_PLACE_DEVICE, routes ? experts * embd : sizeof(float) },
-        { &e->xn, KVL_PLACE_SHARED, embd },
-        { &e->x_prev, KVL_PLACE_SHARED, embd },
-        { &e->q, KVL_PLACE_SHARED, q },
-        { &e->q_raw, KVL_PLACE_SHARED, q },
-        { &e->att, KVL_PLACE_SHARED, q },
-        { &e->k, KVL_PLACE_SHARED, kv },
-        { &e->k_raw, KVL_PLACE_SHARED, kv },
-        { &e->v, KVL_PLACE_SHARED, kv },
+        { &e->xn, KVL_PLACE_TABLE, embd },
+        { &e->x_prev, KVL_PLACE_TABLE, embd },
+        { &e->q, KVL_PLACE_TABLE, q },
+        { &e->q_raw, KVL_PLACE_TABLE, q },
+        { &e->att, KVL_PLACE_TABLE, q },
+        { &e->k, KVL_PLACE_TABLE, kv },
+        { &e->k_raw, KVL_PLACE_TABLE, kv },
+        { &e->v, KVL_PLACE_TABLE, kv },
         { &e->given, KVL_PLACE_DEVICE, 2 * sizeof *e->given },
     };
     memcpy(out, all, sizeof all);
@@ -185,7 +185,9 @@ static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
         "this program",
         old.msg, mib(e->model->bytes), mib(kv * (e->desc.raw_keys ? 3 : 2)),
         mib(row * (size_t)e->desc.chunk_tok), e->desc.chunk_tok, mib(m.total_bytes),
-        mib(m.free_bytes), mib(m.place_bytes[KVL_PLACE_SHARED] + m.place_bytes[KVL_PLACE_DEVICE]));
+        mib(m.free_bytes),
+        mib(m.place_bytes[KVL_PLACE_SHARED] + m.place_bytes[KVL_PLACE_TABLE] +
+            m.place_bytes[KVL_PLACE_DEVICE]));
 }
 
 int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
@@ -266,6 +268,7 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
     e->results.dev = e->scratch.dev = e->late.dev = e->dev;
     e->results.place = e->scratch.place = KVL_PLACE_SHARED;
     e->late.place = KVL_PLACE_PINNED;
+    e->results.ahead = true;
     int rc = engine_fill(e, err);
     if (rc != KVL_OK) {
         rc = kvl_engine_memory(e, rc, err);
@@ -283,8 +286,8 @@ void kvl_engine_destroy(struct kvl_engine *e)
     row_arrays(e, array);
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row_array_free(e, &array[i]);
     for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
-    e->dev->free(KVL_PLACE_SHARED, e->sinks);
-    e->dev->free(KVL_PLACE_SHARED, e->nothing);
+    e->dev->free(KVL_PLACE_TABLE, e->sinks);
+    e->dev->free(KVL_PLACE_TABLE, e->nothing);
     kvl_free(e->mirror);
     kvl_hosted_destroy(e);
     kvl_free(e->row);

@@ -36,7 +36,7 @@ static const float *fill_next(struct fill *f, int32_t n_heads)
 }
 
 /* A token's sums of probabilities are not negative; logits may as well be positive. */
-static void fill_columns(struct fill *f, int32_t layer, int32_t n)
+static int fill_columns(struct fill *f, int32_t layer, int32_t n)
 {
     const struct kvl_observers *o = f->s->obs;
     size_t heads = (size_t)f->s->engine->model->shape.n_heads;
@@ -45,8 +45,10 @@ static void fill_columns(struct fill *f, int32_t layer, int32_t n)
             const float *from = fill_next(f, 1);
             float *sum = o->columns[c].sum + ((size_t)layer * heads + h) * (size_t)o->n_tok +
                          (size_t)f->s->n_pos;
+            KVL_TRY(kvl_engine_host(f->s->engine, sum, (size_t)n * sizeof *sum, true));
             for (int32_t i = 0; i < n; i++) sum[i] = 1.0f + from[i];
         }
+    return KVL_OK;
 }
 
 static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *err)
@@ -64,8 +66,7 @@ static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *
         return KVL_OK;
     }
     if (!f->s->obs) return KVL_OK;
-    KVL_TRY(kvl_engine_wait(e, err));
-    fill_columns(f, layer, n);
+    KVL_TRY(kvl_engine_failed(e, "column sums", fill_columns(f, layer, n), err));
     KVL_TRY(kvl_observers_moments(e, f->s->obs, layer, fill_next(f, n_heads), n));
     int rc = kvl_observers_add(e, f->s->obs, layer, fill_next(f, n_heads), NULL, n);
     return kvl_engine_failed(e, "observers", rc, err);

@@ -290,9 +290,13 @@ static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32
 {
     const struct kvl_shape *sh = &f->e->model->shape;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
+    float *query = f->e->q + q, *att = f->e->att + q;
+    size_t bytes = (size_t)sh->n_heads * (size_t)sh->head_dim * sizeof *att;
     KVL_TRY(kvl_engine_wait(f->e, f->err));
-    return kvl_tap_read(row->s, layer, row->pos, row->dense, f->e->q + q, f->e->att + q,
-                        &row->reads, f->err);
+    int rc = kvl_engine_host(f->e, query, bytes, false);
+    if (rc == KVL_OK) rc = kvl_engine_host(f->e, att, bytes, false);
+    KVL_TRY(kvl_engine_failed(f->e, "what a tap sees", rc, f->err));
+    return kvl_tap_read(row->s, layer, row->pos, row->dense, query, att, &row->reads, f->err);
 }
 
 static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)

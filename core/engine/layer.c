@@ -142,7 +142,7 @@ int kvl_layer_logits(const struct kvl_forward *f, int32_t n, float *out)
     KVL_TRY(norm(f, e->xn, e->x + at, w->output_norm, w->output_norm_bias, n));
     KVL_TRY(kvl_linear(&tail, e->xn, &(struct kvl_product){ .y = out, .w = &w->output }, 1));
     KVL_TRY(scale(f, out, (size_t)n * (size_t)w->hparams.n_vocab, 1, w->final_cap));
-    return kvl_engine_wait(e, f->err);
+    return kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), f->err);
 }
 
 /* What a position is by itself, where the model learned that. */

@@ -26,10 +26,11 @@ int kvl_sinks_create(struct kvl_engine *e, struct kvl_err *err)
     bool any = false;
     for (int32_t l = 0; l < sh->n_layers; l++) any |= e->model->w.layer[l].attn_sinks != NULL;
     if (!any) return KVL_OK;
-    e->sinks = e->dev->alloc(KVL_PLACE_SHARED, (size_t)sh->n_layers * heads, sizeof *e->sinks);
-    e->nothing = e->dev->alloc(KVL_PLACE_SHARED, floats, sizeof *e->nothing);
+    e->sinks = e->dev->alloc(KVL_PLACE_TABLE, (size_t)sh->n_layers * heads, sizeof *e->sinks);
+    e->nothing = e->dev->alloc(KVL_PLACE_TABLE, floats, sizeof *e->nothing);
     if (!e->sinks || !e->nothing) return kvl_fail(err, KVL_ENOMEM, "out of memory for sinks");
-    for (size_t i = 0; i < floats; i++) e->nothing[i] = 0;
+    int rc = kvl_engine_host(e, e->sinks, (size_t)sh->n_layers * heads * sizeof *e->sinks, true);
+    KVL_TRY(kvl_engine_failed(e, "sinks", rc, err));
     for (int32_t l = 0; l < sh->n_layers; l++)
         for (size_t h = 0; h < heads; h++) {
             const float *sink = e->model->w.layer[l].attn_sinks;

@@ -96,6 +96,7 @@ static int repeat_chunk(struct kvl_repeat *r, struct kvl_session *s, struct kvl_
     for (int kind = 0; kind < KVL_REPEAT_KINDS; kind++)
         for (size_t i = 0; r->peak[kind] && i < peaks; i++) r->peak[kind][i] = -INFINITY;
     KVL_TRY(repeat_run(r, s, err));
+    KVL_TRY(kvl_engine_wait(r->e, err));
     for (int kind = 0; kind < KVL_REPEAT_KINDS; kind++)
         for (int32_t l = 0; r->peak[kind] && l < sh->n_layers; l++)
             for (int32_t h = 0; kvl_window_of(r->e, l) == 0 && h < sh->n_kv_heads; h++) {

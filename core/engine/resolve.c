@@ -376,15 +376,19 @@ static int push_residual(const struct kvl_head *h, float *out)
     return KVL_OK;
 }
 
-static void resolve_residual(const struct kvl_engine *e)
+static int resolve_residual(const struct kvl_engine *e)
 {
     const struct kvl_shape *sh = &e->model->shape;
-    for (const struct kvl_residual *r = e->residuals; r; r = r->next)
+    size_t bytes = (size_t)kvl_group(sh) * (size_t)sh->head_dim * sizeof(float);
+    for (const struct kvl_residual *r = e->residuals; r; r = r->next) {
+        KVL_TRY(kvl_engine_host(e, r->out, bytes, true));
         for (int32_t j = 0; j < kvl_group(sh); j++) {
             float *out = r->out + (size_t)j * (size_t)sh->head_dim;
             for (int32_t c = 0; c < sh->head_dim; c++)
                 out[c] = r->alpha[j] * out[c] + (1.0f - r->alpha[j]) * r->value[c];
         }
+    }
+    return KVL_OK;
 }
 
 int kvl_resolve_finish(struct kvl_engine *e)
@@ -393,8 +397,7 @@ int kvl_resolve_finish(struct kvl_engine *e)
     KVL_TRY(kvl_engine_sync(e));
     kvl_hosted_probs(e);
     resolve_join(e);
-    resolve_residual(e);
-    return KVL_OK;
+    return resolve_residual(e);
 }
 
 static int resolve_head(const struct kvl_head *h)

@@ -44,7 +44,7 @@ static void host_release(struct kvl_session *s)
     for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_destroy(s->host.table[i]);
     kvl_shares_free(&s->host);
     kvl_tier_destroy(s->tier);
-    s->engine->dev->free(KVL_PLACE_SHARED, s->ctx.state);
+    kvl_free(s->ctx.state);
     kvl_free(s->dead);
 }
 
@@ -91,7 +91,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     if (parent->tier) KVL_TRY(kvl_tier_fork(parent->tier, &s->tier));
     if (parent->planned->state_bytes > 0) {
         size_t bytes = parent->planned->state_bytes;
-        s->ctx.state = s->engine->dev->alloc(KVL_PLACE_SHARED, bytes, 1);
+        s->ctx.state = kvl_alloc(bytes, 1);
         if (!s->ctx.state) return KVL_ENOMEM;
         memcpy(s->ctx.state, parent->ctx.state, bytes);
     }

@@ -356,39 +356,47 @@ static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int3
 
 /* ---- observers --------------------------------------------------------------------------------------- */
 
+static int save_array(const struct kvl_engine *e, void *of, float *data, size_t bytes,
+                      struct kvl_err *err)
+{
+    int rc = kvl_engine_host(e, data, bytes, false);
+    KVL_TRY(kvl_engine_failed(e, "observers", rc, err));
+    return kvl_snapshot_put(of, data, bytes, sizeof *data, err);
+}
+
+static int load_array(const struct kvl_engine *e, void *of, float *data, size_t bytes,
+                      struct kvl_err *err)
+{
+    int rc = kvl_engine_host(e, data, bytes, true);
+    KVL_TRY(kvl_engine_failed(e, "observers", rc, err));
+    return kvl_snapshot_get(of, data, bytes, err);
+}
+
+typedef int observer_array(const struct kvl_engine *e, void *of, float *data, size_t bytes,
+                           struct kvl_err *err);
+
 /* Calls each(of, array, bytes) for every array of the observers, in the order of the file. */
 static int observers_each(const struct kvl_engine *e, const struct kvl_observers *o,
-                          int (*each)(void *of, float *data, size_t bytes, struct kvl_err *err),
-                          void *of, struct kvl_err *err)
+                          observer_array *each, void *of, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &e->model->shape;
     size_t heads = (size_t)sh->n_layers * (size_t)sh->n_heads;
     size_t window = heads * (size_t)o->set.window * sizeof(float);
-    KVL_TRY(each(of, o->ring, window * (size_t)sh->head_dim, err));
-    KVL_TRY(each(of, o->ring_lse, window, err));
+    KVL_TRY(each(e, of, o->ring, window * (size_t)sh->head_dim, err));
+    KVL_TRY(each(e, of, o->ring_lse, window, err));
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t bytes = heads * (size_t)o->n_tok * sizeof(float);
         if (!o->columns[i].sum) continue;
-        KVL_TRY(each(of, o->columns[i].sum, bytes, err));
-        KVL_TRY(each(of, o->columns[i].carry, bytes, err));
+        KVL_TRY(each(e, of, o->columns[i].sum, bytes, err));
+        KVL_TRY(each(e, of, o->columns[i].carry, bytes, err));
     }
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t dim = (size_t)sh->head_dim, bytes = heads * dim * sizeof(double);
         if (!o->moments[i].sum) continue;
-        KVL_TRY(each(of, (float *)(void *)o->moments[i].sum, bytes, err));
-        KVL_TRY(each(of, (float *)(void *)o->moments[i].product, bytes * (dim + 1) / 2, err));
+        KVL_TRY(each(e, of, (float *)(void *)o->moments[i].sum, bytes, err));
+        KVL_TRY(each(e, of, (float *)(void *)o->moments[i].product, bytes * (dim + 1) / 2, err));
     }
     return KVL_OK;
-}
-
-static int save_array(void *of, float *data, size_t bytes, struct kvl_err *err)
-{
-    return kvl_snapshot_put(of, data, bytes, sizeof *data, err);
-}
-
-static int load_array(void *of, float *data, size_t bytes, struct kvl_err *err)
-{
-    return kvl_snapshot_get(of, data, bytes, err);
 }
 
 /* ---- save and load ------------------------------------------------------------------------------------- */
@@ -462,7 +470,6 @@ static int load_body(struct kvl_session *s, struct kvl_snapshot_reader *r, struc
         if (kvl_observers_own(s->engine, &s->obs, h.n_tok) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "out of memory for observers");
         s->obs->n_seen = h.n_seen;
-        KVL_TRY(kvl_engine_wait(s->engine, err)); /* copies to what is read now */
         KVL_TRY(observers_each(s->engine, s->obs, load_array, r, err));
     }
     return kvl_snapshot_end(r, err);

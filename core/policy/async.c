@@ -7,6 +7,8 @@
  * always is. */
 #include "policy_impl.h"
 
+#include <string.h>
+
 bool kvl_session_async(const struct kvl_session *s)
 {
     const struct kvl_engine *e = s->engine;
@@ -27,6 +29,32 @@ static int marks_take(struct kvl_engine *e)
     return KVL_OK;
 }
 
+/* ---- what is handed to a hook -------------------------------------------------------------------- */
+
+static int handed_get(const struct kvl_engine *e, const struct kvl_pieces *list, int32_t n,
+                      struct kvl_err *err)
+{
+    return kvl_engine_failed(e, "what a hook is given", n > 0 ? e->dev->host(list, n) : KVL_OK,
+                             err);
+}
+
+/* Kept, since the hook may look more than once. */
+int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, struct kvl_err *err)
+{
+    struct kvl_host *host = &s->host;
+    if (!s->engine->dev->host) return KVL_OK;
+    if (host->ahead && n > KVL_MAX_HANDED - host->n_handed)
+        return kvl_fail(err, KVL_EPOLICY, "a hook asks for rows of tables more than %d times",
+                        KVL_MAX_HANDED);
+    if (host->ahead) {
+        memcpy(host->handed + host->n_handed, list, (size_t)n * sizeof *list);
+        host->n_handed += n;
+    }
+    return host->ahead && !host->looked ? KVL_OK : handed_get(s->engine, list, n, err);
+}
+
+/* ---- looking ----------------------------------------------------------------------------------------- */
+
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
@@ -34,6 +62,8 @@ int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
     KVL_TRY(kvl_engine_wait(e, err));
     e->pending = true;
     KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));
+    s->host.looked = true;
+    KVL_TRY(handed_get(e, s->host.handed, s->host.n_handed, err));
     if (!e->marked || e->marked->s != s) return KVL_OK;
     return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
 }

@@ -365,6 +365,8 @@ static int scores_ask(struct kvl_session *s, int32_t layer, struct kvl_scores *s
     sc->keep_lane = kvl_arena_get(&e->step, (size_t)heads, sizeof *sc->keep_lane);
     if (!sc->score || !sc->keep_lane)
         return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
+    int rc = kvl_engine_host(e, sc->score, floats * sizeof *sc->score, true);
+    KVL_TRY(kvl_engine_failed(e, "scores", rc, s->ctx.err));
     memset(sc->score, 0, floats * sizeof *sc->score);
     for (int32_t h = 0; h < heads; h++) sc->keep_lane[h] = -1;
     const struct kvl_scores given = *sc;

@@ -20,6 +20,8 @@ void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err)
     s->host.clean = !err || err->code == KVL_OK;
     s->host.fetched = false;
     s->host.ahead = false;
+    s->host.looked = false;
+    s->host.n_handed = 0;
     kvl_watch_policy(s->engine, s->planned->policy->name);
 }
 
@@ -28,6 +30,7 @@ int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
     kvl_hook_enter(s, err);
     KVL_TRY(kvl_engine_wait(s->engine, err));
     kvl_arena_reset(&s->engine->scratch);
+    s->engine->scratch.ahead = false;
     return KVL_OK;
 }
 
@@ -56,6 +59,7 @@ int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int 
 int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int code)
 {
     struct kvl_err *err = s->ctx.err;
+    if (s->engine->dev->settle) s->engine->dev->settle();
     if (s->tap_rc != KVL_OK) {
         s->failed = true;
         return kvl_fail(err, s->tap_rc, "a tap ended the call");
@@ -72,6 +76,33 @@ static struct kvl_step seen_step(const struct kvl_session *s, const struct kvl_s
     struct kvl_step seen = *step;
     seen.layer = kvl_seen_as(s->planned, step->layer);
     return seen;
+}
+
+/* x [n][dim], to read; NULL: nothing. */
+static struct kvl_pieces floats_given(const float *x, int32_t n, int32_t dim)
+{
+    return (struct kvl_pieces){ .data = (uint8_t *)(uintptr_t)x,
+                                .bytes = (size_t)n * (size_t)dim * sizeof *x,
+                                .n = x ? 1 : 0 };
+}
+
+/* What a hook gets of n tokens. */
+static int hand_query(struct kvl_session *s, const struct kvl_query *q, int32_t n)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    const struct kvl_pieces list[] = { floats_given(q->q, n * sh->n_heads, sh->head_dim),
+                                       floats_given(q->q_raw, n * sh->n_heads, sh->head_dim),
+                                       floats_given(q->x, n, sh->n_embd),
+                                       floats_given(q->x_prev, n, sh->n_embd) };
+    return kvl_hand(s, list, 4, s->ctx.err);
+}
+
+static int hand_keys(struct kvl_session *s, const float *k, const float *v, int32_t n)
+{
+    const struct kvl_shape *sh = &s->engine->model->shape;
+    const struct kvl_pieces list[] = { floats_given(k, n * sh->n_kv_heads, sh->head_dim),
+                                       floats_given(v, n * sh->n_kv_heads, sh->head_dim) };
+    return kvl_hand(s, list, 2, s->ctx.err);
 }
 
 /* ---- hooks that make and end a session -------------------------------------------------------------- */
@@ -106,6 +137,7 @@ int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
 {
     const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_hook_begin(s, err));
+    KVL_TRY(hand_query(s, q, step->n_tok));
     s->host.n_visible = step->pos + step->n_tok;
     s->host.masking = true;
     s->host.mask_layer = s->engine->desc.prefill_kv_host ? step->layer : -1;
@@ -156,6 +188,7 @@ int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err)
         e->dev->mark_row((int32_t)(row - e->row));
         /* The next hook's operators come after those that still use it. */
         kvl_arena_reset(&e->scratch);
+        e->scratch.ahead = true;
     } else {
         KVL_TRY(kvl_hook_begin(s, err));
     }
@@ -169,6 +202,7 @@ int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, cons
     struct kvl_session *s = row->s;
     const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
+    KVL_TRY(hand_keys(s, k, v, step->n_tok));
     int rc = s->planned->policy->append(&s->ctx, &seen, k, v);
     return kvl_hook_done(s, "append", step->layer, rc);
 }
@@ -187,6 +221,7 @@ int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
     struct kvl_session *s = row->s;
     const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
+    KVL_TRY(hand_query(s, q, 1));
     s->host.selecting = true;
     int rc = s->planned->policy->select(&s->ctx, &seen, q, sel);
     s->host.selecting = false;

@@ -13,7 +13,7 @@ float *kvl_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_
 static int live_view(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
                      struct kvl_meta_view *view)
 {
-    KVL_TRY(kvl_meta(ctx, table, layer, view));
+    KVL_TRY(kvl_rows_all(ctx, table, layer, view));
     const struct kvl_meta_decl *d = &ctx->host->session->planned->p.meta[table];
     if (d->unit == KVL_META_LIVE && d->elem == KVL_META_F32 && n_columns <= d->row_elems)
         return KVL_OK;
@@ -28,6 +28,7 @@ int kvl_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer)
     int32_t group = ctx->shape->group, n;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
     KVL_TRY(live_view(ctx, table, layer, group, &view));
+    KVL_TRY(kvl_meta_from(ctx, table, layer, 0, &view)); /* the host writes them */
     for (int32_t h = 0; h < ctx->shape->n_heads; h++)
         memcpy(kvl_live_column(&view, h / group, h % group), sums + (size_t)h * (size_t)n,
                (size_t)n * sizeof *sums);

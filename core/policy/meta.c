@@ -53,7 +53,7 @@ static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
 {
     size_t bytes;
     if (kvl_mul_size(t->n_lanes * (size_t)n_rows, t->row_bytes, &bytes) != KVL_OK) return NULL;
-    if (t->dev->discrete) return t->dev->alloc(KVL_PLACE_SHARED, KVL_MAX(bytes, 1), 1);
+    if (t->dev->discrete) return t->dev->alloc(KVL_PLACE_TABLE, KVL_MAX(bytes, 1), 1);
     if (bytes < META_HUGE || bytes > SIZE_MAX - META_HUGE) return kvl_alloc(bytes, 1);
     size_t whole = (bytes + META_HUGE - 1) / META_HUGE * META_HUGE;
     void *p = aligned_alloc(META_HUGE, whole);
@@ -66,13 +66,13 @@ static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
 static void rows_free(const struct kvl_device *dev, void *rows)
 {
     if (dev->discrete)
-        dev->free(KVL_PLACE_SHARED, rows);
+        dev->free(KVL_PLACE_TABLE, rows);
     else
         kvl_free(rows);
 }
 
 /* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`; behind what
- * operators were given, and there for the host when it returns. */
+ * operators were given, and done when it returns. */
 static int rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
                      const void *src, int32_t src_rows, int32_t from, int32_t n)
 {
@@ -81,7 +81,7 @@ static int rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows
                              (const uint8_t *)src +
                                  (lane * (size_t)src_rows + (size_t)from) * t->row_bytes,
                              (size_t)n * t->row_bytes, KVL_STREAM_MAIN));
-    return n > 0 ? t->dev->sync() : KVL_OK;
+    return n > 0 ? t->dev->rest() : KVL_OK;
 }
 
 /* Rows that a layer has: of a live table, those of its longest lane. */
@@ -303,42 +303,6 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
 
 /* ---- eviction --------------------------------------------------------------------------------- */
 
-/* Length of the common start of a and b [n], which are mostly the same. */
-static int32_t same_start(const int32_t *a, const int32_t *b, int32_t n)
-{
-    enum { STEP = 32 };
-    int32_t i = 0;
-    while (i + STEP <= n && memcmp(a + i, b + i, STEP * sizeof *a) == 0) i += STEP;
-    while (i < n && a[i] == b[i]) i++;
-    return i;
-}
-
-/* The runs of kept positions of a lane that move: at most one more than positions that go. */
-static int32_t lane_runs(const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n,
-                         struct kvl_rows_run *run)
-{
-    int32_t n_runs = 0;
-    for (int32_t i = 0, j = 0, len; j < n; i += len, j += len) {
-        while (live[i] != pos[j]) i++;
-        len = same_start(live + i, pos + j, KVL_MIN(n_live - i, n - j));
-        if (i != j) run[n_runs++] = (struct kvl_rows_run){ .from = i, .to = j, .n = len };
-    }
-    return n_runs;
-}
-
-/* On the host: what rows leave is zero. */
-static void lane_rows_keep(const struct kvl_rows_lane *l, const struct kvl_rows_run *run)
-{
-    size_t size = (size_t)l->elem_bytes;
-    for (int32_t c = 0; c < l->n_columns; c++) {
-        uint8_t *column = l->data + (size_t)c * l->column_bytes;
-        for (int32_t i = 0; i < l->n_runs; i++)
-            memmove(column + (size_t)run[i].to * size, column + (size_t)run[i].from * size,
-                    (size_t)run[i].n * size);
-        memset(column + (size_t)l->n_kept * size, 0, (size_t)(l->n_live - l->n_kept) * size);
-    }
-}
-
 /* Waits with others for kvl_meta_settle; lists are in the arena of lists. */
 static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
                            struct kvl_rows_run *run)
@@ -365,12 +329,12 @@ static int table_keep(struct kvl_session *s, struct kvl_meta_table *t, struct kv
     struct kvl_rows_lane l = { .column_bytes = (size_t)p->cap_tail * t->row_bytes,
                                .elem_bytes = (int32_t)t->row_bytes,
                                .n_columns = t->decl.row_elems,
-                               .n_runs = lane_runs(live, n_live, pos, n, run),
+                               .n_runs = kvl_lane_runs(live, n_live, pos, n, run),
                                .n_kept = n,
                                .n_live = n_live };
     l.data = (uint8_t *)p->tail + (size_t)(kv_head * l.n_columns) * l.column_bytes;
     if (t->dev->rows_keep) return lane_rows_later(e, &l, run);
-    lane_rows_keep(&l, run);
+    kvl_lane_rows_keep(&l, run);
     if (!e->late_first) kvl_arena_reset(&e->late_lists);
     return KVL_OK;
 }
@@ -457,7 +421,18 @@ static void count_rows(const struct kvl_pctx *ctx, const struct kvl_meta_table *
     ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
 }
 
-int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+/* The first n of `cap` rows of every lane from `data` on; NULL: none. */
+static struct kvl_pieces rows_given(const struct kvl_meta_table *t, const void *data, int32_t cap,
+                                    int32_t n, bool writes)
+{
+    return (struct kvl_pieces){ .data = (uint8_t *)(uintptr_t)data,
+                                .bytes = (size_t)n * t->row_bytes,
+                                .stride = (size_t)cap * t->row_bytes,
+                                .n = data && n > 0 ? t->n_lanes : 0,
+                                .writes = writes };
+}
+
+int kvl_rows_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
                   struct kvl_meta_view *out)
 {
     struct kvl_meta_table *t;
@@ -483,13 +458,38 @@ int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
     return KVL_OK;
 }
 
-int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
+int kvl_rows_all(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                 struct kvl_meta_view *out)
 {
-    KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, out));
+    KVL_TRY(kvl_rows_from(ctx, handle, layer, 0, out));
     const struct kvl_meta_table *t = ctx->host->table[handle];
     if (ctx->host->selecting || ctx->host->evicting)
         count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
     return KVL_OK;
+}
+
+/* Of what kvl_rows_from gave. */
+static int hand_view(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                     const struct kvl_meta_view *view)
+{
+    struct kvl_meta_table *t;
+    struct kvl_meta_plane *p;
+    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    const struct kvl_pieces rows = rows_given(t, view->data, p->cap_tail, view->n_rows, true);
+    return kvl_hand(ctx->host->session, &rows, 1, ctx->err);
+}
+
+int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                  struct kvl_meta_view *out)
+{
+    KVL_TRY(kvl_rows_from(ctx, handle, layer, first, out));
+    return hand_view(ctx, handle, layer, out);
+}
+
+int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
+{
+    KVL_TRY(kvl_rows_all(ctx, handle, layer, out));
+    return hand_view(ctx, handle, layer, out);
 }
 
 static int check_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t n_rows, int32_t n_have)
@@ -499,16 +499,23 @@ static int check_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t n_rows
                     n_have);
 }
 
-int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+int kvl_rows_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_view *out)
 {
     struct kvl_meta_view view;
-    KVL_TRY(kvl_meta_from(ctx, handle, layer, 0, &view));
+    KVL_TRY(kvl_rows_from(ctx, handle, layer, 0, &view));
     KVL_TRY(check_rows(ctx, handle, n_rows, view.n_rows));
     const struct kvl_meta_table *t = ctx->host->table[handle];
     count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     *out = view;
     return KVL_OK;
+}
+
+int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_view *out)
+{
+    KVL_TRY(kvl_rows_read(ctx, handle, layer, n_rows, out));
+    return hand_view(ctx, handle, layer, out);
 }
 
 /* The first n_rows rows of every kv head, as they lie. */
@@ -549,10 +556,25 @@ int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
     return KVL_OK;
 }
 
+int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                  const struct kvl_meta_part part[2])
+{
+    struct kvl_meta_table *t;
+    struct kvl_meta_plane *p;
+    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    int32_t cap_base = p->base ? p->base->cap_rows : 0;
+    const struct kvl_pieces rows[2] = {
+        rows_given(t, part[0].data, cap_base, part[0].n_rows, false),
+        rows_given(t, part[1].data, p->cap_tail, part[1].n_rows, false)
+    };
+    return kvl_hand(ctx->host->session, rows, 2, ctx->err);
+}
+
 int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_part out[2])
 {
-    return rows_pieces(ctx, handle, layer, n_rows, out);
+    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
+    return kvl_rows_hand(ctx, handle, layer, out);
 }
 
 int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems)

@@ -45,10 +45,10 @@ static size_t moment_products(const struct kvl_engine *e)
 static void columns_free(struct kvl_observers *o)
 {
     for (int32_t i = 0; i < KVL_MAX_COLUMNS; i++) {
-        o->dev->free(KVL_PLACE_SHARED, o->columns[i].sum);
-        o->dev->free(KVL_PLACE_SHARED, o->columns[i].carry);
-        o->dev->free(KVL_PLACE_SHARED, o->moments[i].sum);
-        o->dev->free(KVL_PLACE_SHARED, o->moments[i].product);
+        o->dev->free(KVL_PLACE_TABLE, o->columns[i].sum);
+        o->dev->free(KVL_PLACE_TABLE, o->columns[i].carry);
+        o->dev->free(KVL_PLACE_TABLE, o->moments[i].sum);
+        o->dev->free(KVL_PLACE_TABLE, o->moments[i].product);
         o->columns[i] = (struct kvl_column_sums){ 0 };
         o->moments[i] = (struct kvl_moment_sums){ 0 };
     }
@@ -56,7 +56,7 @@ static void columns_free(struct kvl_observers *o)
 
 static void *observer_alloc(const struct kvl_observers *o, size_t n, size_t item)
 {
-    return o->dev->alloc(KVL_PLACE_SHARED, n, item);
+    return o->dev->alloc(KVL_PLACE_TABLE, n, item);
 }
 
 /* Sums of n_tok tokens, zero; exactly as many as the prefill will have, so that rows of a layer lie
@@ -129,8 +129,8 @@ void kvl_observers_unref(struct kvl_observers *o)
     if (!o || --o->n_refs > 0) return;
     computed_free(o);
     columns_free(o);
-    o->dev->free(KVL_PLACE_SHARED, o->ring);
-    o->dev->free(KVL_PLACE_SHARED, o->ring_lse);
+    o->dev->free(KVL_PLACE_TABLE, o->ring);
+    o->dev->free(KVL_PLACE_TABLE, o->ring_lse);
     kvl_free(o);
 }
 
@@ -230,10 +230,10 @@ static int ring_put(const struct kvl_observers *o, float *ring, size_t row, int6
 }
 
 /* Log-sum-exps that nobody knows. */
-static int ring_unknown(struct kvl_engine *e, const struct kvl_observers *o, float *ring,
+static int ring_unknown(const struct kvl_engine *e, const struct kvl_observers *o, float *ring,
                         size_t row, int64_t token, int32_t n)
 {
-    KVL_TRY(kvl_engine_sync(e));
+    KVL_TRY(kvl_engine_host(e, ring, (size_t)o->set.window * row * sizeof *ring, true));
     for (int32_t i = 0; i < n; i++)
         for (size_t h = 0; h < row; h++)
             ring[(size_t)((token + i) % o->set.window) * row + h] = NAN;
@@ -370,7 +370,8 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
     if (!m) {
         struct kvl_mass *fresh = kvl_alloc(1, sizeof *fresh);
-        float *data = observer_alloc(s->obs, (size_t)sh->n_heads * (size_t)s->n_pos, sizeof *data);
+        float *data = s->obs->dev->alloc(KVL_PLACE_SHARED, (size_t)sh->n_heads * (size_t)s->n_pos,
+                                         sizeof *data);
         int rc = fresh && data ? window_compute(s, layer, window, data) : KVL_ENOMEM;
         if (rc != KVL_OK) {
             kvl_free(fresh);
@@ -428,8 +429,10 @@ int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer
     const struct kvl_observer_set *set = &s->obs->set;
     int32_t i = 0; /* attach has made sure that it is there */
     while (set->column[i].what != what || set->column[i].param != param) i++;
-    *sums = s->obs->columns[i].sum +
-            (size_t)layer * (size_t)ctx->shape->n_heads * (size_t)s->obs->n_tok;
+    size_t n = (size_t)ctx->shape->n_heads * (size_t)s->obs->n_tok;
+    float *of_layer = s->obs->columns[i].sum + (size_t)layer * n;
+    *sums = of_layer;
     *n_tok = s->obs->n_tok;
-    return KVL_OK;
+    int rc = kvl_engine_host(s->engine, of_layer, n * sizeof *of_layer, false);
+    return kvl_engine_failed(s->engine, "column sums", rc, ctx->err);
 }

@@ -61,12 +61,15 @@ int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param, co
         i++;
     float *to = kvl_arena_get(&s->engine->scratch, heads * dim * (dim + 1), sizeof *to);
     if (!to) return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for moments");
+    size_t first = (size_t)layer * heads, half = dim * (dim + 1) / 2;
+    double *sum = s->obs->moments[i].sum + first * dim;
+    double *product = s->obs->moments[i].product + first * half;
+    int rc = kvl_engine_host(s->engine, sum, heads * dim * sizeof *sum, false);
+    if (rc == KVL_OK) rc = kvl_engine_host(s->engine, product, heads * half * sizeof *sum, false);
+    KVL_TRY(kvl_engine_failed(s->engine, "moments", rc, ctx->err));
     for (size_t h = 0; h < heads; h++) {
-        size_t at = (size_t)layer * heads + h;
-        moments_of(s->obs->moments[i].sum + at * dim,
-                   s->obs->moments[i].product + at * (dim * (dim + 1) / 2), dim,
-                   (double)(s->obs->n_seen - param), to + h * dim,
-                   to + heads * dim + h * dim * dim);
+        moments_of(sum + h * dim, product + h * half, dim, (double)(s->obs->n_seen - param),
+                   to + h * dim, to + heads * dim + h * dim * dim);
     }
     *mean = to;
     *cov = to + heads * dim;
@@ -83,7 +86,10 @@ int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, back + 1));
     size_t window = (size_t)s->obs->set.window, at = (size_t)(s->obs->n_seen - 1 - back) % window;
-    memcpy(q, s->obs->ring + ((size_t)layer * window + at) * row, row * sizeof *q);
+    float *kept = s->obs->ring + ((size_t)layer * window + at) * row;
+    int rc = kvl_engine_host(s->engine, kept, row * sizeof *q, false);
+    KVL_TRY(kvl_engine_failed(s->engine, "a query of the window", rc, ctx->err));
+    memcpy(q, kept, row * sizeof *q);
     return KVL_OK;
 }
 

@@ -151,6 +151,16 @@ int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t wind
 
 /* ---- meta.c: tables of a policy --------------------------------------------------------------- */
 
+/* As kvl_meta_from, kvl_meta and kvl_meta_read, for operators alone: the host does not have the rows.  kvl_rows_hand
+ * gives it those of kvl_meta_rows. */
+int kvl_rows_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                  struct kvl_meta_view *out);
+int kvl_rows_all(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                 struct kvl_meta_view *out);
+int kvl_rows_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_view *out);
+int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                  const struct kvl_meta_part part[2]);
 /* The first n_rows rows, in two pieces; counted as read, in whichever hook.  Policies read through kvl_table_read. */
 int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_part out[2]);
@@ -301,6 +311,9 @@ int kvl_score_layer(struct kvl_session *s, int32_t layer);
 
 /* The session's next hook of a step may run ahead of the device. */
 bool kvl_session_async(const struct kvl_session *s);
+/* The hook that runs may look at this: the host has it, at once or, where the hook runs ahead of the device, once it
+ * looks. */
+int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, struct kvl_err *err);
 /* Before the host reads what a hook gives, or what its operators wrote.  KVL_EPOLICY: they met a NaN. */
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
 /* Behind the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */

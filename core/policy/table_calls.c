@@ -38,13 +38,23 @@ static void rows_of_parts(const struct kvl_pctx *ctx, int32_t table, int32_t n_r
     }
 }
 
+/* For operators: the host does not have them. */
+static int rows_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                     struct kvl_rows *out)
+{
+    struct kvl_meta_part part[2];
+    KVL_TRY(kvl_meta_rows(ctx, table, layer, n_rows, part));
+    rows_of_parts(ctx, table, n_rows, part, out);
+    return KVL_OK;
+}
+
 int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
                    struct kvl_rows *out)
 {
     struct kvl_meta_part part[2];
     KVL_TRY(kvl_meta_rows(ctx, table, layer, n_rows, part));
     rows_of_parts(ctx, table, n_rows, part, out);
-    return KVL_OK;
+    return kvl_rows_hand(ctx, table, layer, part);
 }
 
 int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
@@ -153,7 +163,7 @@ static int scores_list(const struct kvl_pctx *ctx, const struct kvl_table_scores
 int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s)
 {
     struct kvl_rows rows;
-    KVL_TRY(kvl_table_read(ctx, s->table, s->layer, s->n_rows, &rows));
+    KVL_TRY(rows_read(ctx, s->table, s->layer, s->n_rows, &rows));
     int32_t n_lists = s->n_lists ? s->n_lists : ctx->shape->n_heads;
     int32_t elems = s->elems ? s->elems : rows.row_elems;
     KVL_TRY(scores_check(ctx, s, &rows, n_lists, elems));
@@ -187,7 +197,7 @@ int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl
     struct kvl_meta_view rows;
     KVL_TRY(minmax_check(ctx, table, ctx->shape->head_dim));
     int32_t page_tok = table_decl(ctx, table)->unit_tok, page = step->pos / page_tok;
-    KVL_TRY(kvl_meta_from(ctx, table, step->layer, page, &rows));
+    KVL_TRY(kvl_rows_from(ctx, table, step->layer, page, &rows));
     return ctx->ops->page_minmax(
         &(struct kvl_page_minmax_args){ .minmax = rows.data,
                                         .type = rows.type,
@@ -249,7 +259,7 @@ static int codes_table(const struct kvl_pctx *ctx, const struct kvl_table_codes 
     struct kvl_rows rows;
     size_t entries = (size_t)ctx->shape->n_heads * (size_t)c->n_sub * (size_t)c->n_codes;
     KVL_TRY(kvl_scratch_get(ctx, entries, table));
-    KVL_TRY(kvl_table_read(ctx, c->centroids, c->layer, 1, &rows));
+    KVL_TRY(rows_read(ctx, c->centroids, c->layer, 1, &rows));
     return ctx->ops->pq_table(&(struct kvl_pq_table_args){
         .table = *table,
         .q = c->q,
@@ -268,7 +278,7 @@ int kvl_table_code_scores(const struct kvl_pctx *ctx, const struct kvl_table_cod
     struct kvl_rows codes;
     float *table, *score = c->score;
     KVL_TRY(codes_table(ctx, c, &table));
-    KVL_TRY(kvl_table_read(ctx, c->codes, c->layer, c->first + c->n, &codes));
+    KVL_TRY(rows_read(ctx, c->codes, c->layer, c->first + c->n, &codes));
     if (codes.elem != KVL_META_U8 || codes.row_elems != c->n_sub)
         return kvl_fail(ctx->err, KVL_EPOLICY, "codes of %d pieces in table %d: want as many bytes",
                         c->n_sub, c->codes);
@@ -297,7 +307,7 @@ int kvl_table_key4(const struct kvl_pctx *ctx, int32_t table, const struct kvl_s
                    const float *k)
 {
     struct kvl_meta_view rows;
-    KVL_TRY(kvl_meta_from(ctx, table, step->layer, step->pos, &rows));
+    KVL_TRY(kvl_rows_from(ctx, table, step->layer, step->pos, &rows));
     return ctx->ops->key4_put(&(struct kvl_key4_put_args){ .rows = rows.data,
                                                            .head_stride = rows.head_stride,
                                                            .k = k,

@@ -26,7 +26,7 @@ int kvl_table_boxes(const struct kvl_pctx *ctx, int32_t table, int32_t layer, in
     float *k;
     KVL_TRY(boxes_check(ctx, table, box_tok));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(BOX_BATCH * box_tok * ctx->shape->head_dim), &k));
-    KVL_TRY(kvl_meta_from(ctx, table, layer, 0, &boxes));
+    KVL_TRY(kvl_rows_from(ctx, table, layer, 0, &boxes));
     size_t head = (size_t)kv_head * boxes.head_stride * (size_t)kvl_kv_elem_bytes(boxes.type);
     for (int32_t at = 0; at < n; at += BOX_BATCH) {
         struct kvl_box_put_args put = { .boxes = (uint8_t *)boxes.data + head,
@@ -53,7 +53,7 @@ int kvl_table_box_scores(const struct kvl_pctx *ctx, int32_t table, int32_t laye
     /* Rows that are as much as the chosen channels of all boxes. */
     int64_t elems = KVL_BOX_ELEMS(sh->head_dim, box_tok);
     int64_t rows = ((int64_t)n * n_channels + elems - 1) / elems;
-    KVL_TRY(kvl_meta_read(ctx, table, layer, (int32_t)rows, &boxes));
+    KVL_TRY(kvl_rows_read(ctx, table, layer, (int32_t)rows, &boxes));
     return ctx->ops->box_scores(&(struct kvl_box_scores_args){ .score = score,
                                                                .score_stride = (size_t)n,
                                                                .q = q,

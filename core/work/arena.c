@@ -43,6 +43,7 @@ void *kvl_arena_get(struct kvl_arena *a, size_t n, size_t item)
     void *p = a->head->data + a->head->used;
     a->head->used += bytes;
     a->used += bytes;
+    if (arena_of_device(a) && a->dev->fresh) a->dev->fresh(p, bytes, a->ahead);
     return p;
 }
 

@@ -100,3 +100,39 @@ const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t 
     if (slot) *slot = slots;
     return pos;
 }
+
+/* ---- rows that close ranks ------------------------------------------------------------------------- */
+
+/* Length of the common start of a and b [n], which are mostly the same. */
+static int32_t same_start(const int32_t *a, const int32_t *b, int32_t n)
+{
+    enum { STEP = 32 };
+    int32_t i = 0;
+    while (i + STEP <= n && memcmp(a + i, b + i, STEP * sizeof *a) == 0) i += STEP;
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+int32_t kvl_lane_runs(const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n,
+                      struct kvl_rows_run *run)
+{
+    int32_t n_runs = 0;
+    for (int32_t i = 0, j = 0, len; j < n; i += len, j += len) {
+        while (live[i] != pos[j]) i++;
+        len = same_start(live + i, pos + j, KVL_MIN(n_live - i, n - j));
+        if (i != j) run[n_runs++] = (struct kvl_rows_run){ .from = i, .to = j, .n = len };
+    }
+    return n_runs;
+}
+
+void kvl_lane_rows_keep(const struct kvl_rows_lane *l, const struct kvl_rows_run *run)
+{
+    size_t size = (size_t)l->elem_bytes;
+    for (int32_t c = 0; c < l->n_columns; c++) {
+        uint8_t *column = l->data + (size_t)c * l->column_bytes;
+        for (int32_t i = 0; i < l->n_runs; i++)
+            memmove(column + (size_t)run[i].to * size, column + (size_t)run[i].from * size,
+                    (size_t)run[i].n * size);
+        memset(column + (size_t)l->n_kept * size, 0, (size_t)(l->n_live - l->n_kept) * size);
+    }
+}

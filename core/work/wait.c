@@ -7,9 +7,23 @@ enum { STEP_WAIT = 64 << 20 }; /* bytes of results that are worth waiting for */
 
 int kvl_engine_sync(struct kvl_engine *e)
 {
+    if (!e->pending && !e->unread) return KVL_OK;
+    e->pending = e->unread = false;
+    return e->dev->sync();
+}
+
+int kvl_engine_rest(struct kvl_engine *e)
+{
     if (!e->pending) return KVL_OK;
     e->pending = false;
-    return e->dev->sync();
+    e->unread = true;
+    return e->dev->rest();
+}
+
+int kvl_engine_host(const struct kvl_engine *e, void *p, size_t bytes, bool writes)
+{
+    const struct kvl_pieces one = { .data = p, .bytes = bytes, .n = 1, .writes = writes };
+    return e->dev->host ? e->dev->host(&one, 1) : KVL_OK;
 }
 
 int kvl_engine_failed(const struct kvl_engine *e, const char *what, int rc, struct kvl_err *err)
@@ -34,7 +48,7 @@ int kvl_step_reset(struct kvl_engine *e, struct kvl_err *err)
 {
     kvl_arena_reset(&e->step);
     if (e->dev->discrete && e->pending && e->results.used < STEP_WAIT) return KVL_OK;
-    KVL_TRY(kvl_engine_wait(e, err));
+    KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
     kvl_arena_reset(&e->results);
     return KVL_OK;
 }

@@ -4,8 +4,8 @@
  * Who owns what
  *   engine    workspace of one thread; three arenas: `step` lives for one layer of one call, in memory of
  *             the host, which operators read copies of; `results`, which operators write and both sides
- *             see, as long, or until the device is done; `scratch` for one hook.  Lists and tables stay out
- *             of what both see: its pages would travel at every touch.  `late` and `late_lists` live for a call
+ *             see, as long, or until the device is done; `scratch` for one hook.  Lists stay out of what both
+ *             see: each would travel by itself.  `late` and `late_lists` live for a call
  *   session   its sequence, a reference to its observers, its policy's tables and state
  *   observers are reference-counted and copied when a fork writes them; tables share their rows and
  *             copy those that are written
@@ -26,6 +26,7 @@
 struct kvl_arena {
     const struct kvl_device *dev; /* whose memory it is, where that is discrete; NULL: the host's */
     enum kvl_place place;         /* with dev: SHARED or PINNED */
+    bool ahead; /* of SHARED: what is got is written by the host or by operators, not by both */
     struct kvl_arena_chunk *head;
     size_t total; /* bytes of all chunks: what one chunk will have after the next reset */
     size_t used;  /* since the last one */
@@ -50,6 +51,8 @@ struct kvl_share {
     int32_t layer_first, layer_last, from, until;
 };
 
+enum { KVL_MAX_HANDED = 64 }; /* to a hook that runs ahead of the device */
+
 struct kvl_host {
     struct kvl_session *session;
     struct kvl_meta_table *table[KVL_MAX_META];
@@ -64,7 +67,11 @@ struct kvl_host {
     bool masking;                  /* inside prefill_mask: the chunk's queries may be asked */
     int32_t mask_layer;            /* whose observers it may ask; -1: of any */
     bool ahead;                    /* the last hook did not wait for the device */
-    bool fetched;                  /* this hook, or this layer, brought something from the host */
+    bool looked;                   /* but waited then */
+    /* that hook's, which the host does not have before it looks */
+    struct kvl_pieces handed[KVL_MAX_HANDED];
+    int32_t n_handed;
+    bool fetched; /* this hook, or this layer, brought something from the host */
 };
 
 struct kvl_session {
@@ -100,13 +107,14 @@ struct kvl_engine {
     /* ops: their results are there after kvl_engine_sync, and `pending` is to be set; now: when they return */
     const struct kvl_ops *ops, *now;
     bool pending; /* something was given to the device that was not waited for */
-    bool marks;   /* hooks of this call ran ahead of the device, which may have marked a row */
+    bool unread; /* was waited for, but what both sides see may still be where operators wrote it */
+    bool marks;  /* hooks of this call ran ahead of the device, which may have marked a row */
     const struct kvl_row *marked; /* the first row of the call that did */
     const void **mirror;          /* [n_mirrors] what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
     float scale, cap; /* of q.k; of logits, 0 = none */
-    /* SHARED: [n_layers][n_heads], -inf in a layer without, and zeros [n_heads][head_dim]; NULL: no sinks at all */
+    /* TABLE: [n_layers][n_heads], -inf in a layer without, and zeros [n_heads][head_dim]; NULL: no sinks at all */
     float *sinks, *nothing;
     bool rope_long; /* sessions may be longer than what the short factors of LongRoPE are for */
     const volatile int *stop;
@@ -120,7 +128,7 @@ struct kvl_engine {
     int32_t n_rows_moves, n_rows_runs;
     struct kvl_hosted *hosted; /* attend_host.c; NULL: the device does not attend on the host */
     uint64_t fetch_ns;         /* of fetches since the last lap of forward.c */
-    /* activations of cap_rows rows: x, tmp, gate and up in DEVICE memory, others in SHARED */
+    /* activations of cap_rows rows: in TABLE memory what hooks are given, the others in DEVICE memory */
     int32_t cap_rows;
     float *x, *xn, *q, *q_raw, *k, *k_raw, *v, *att, *gate, *up, *tmp;
     float *routed; /* [experts of a token][n_embd]: what goes into experts and comes out */
@@ -228,6 +236,11 @@ struct kvl_forward {
 int kvl_engine_sync(struct kvl_engine *e);
 /* The same with a message. */
 int kvl_engine_wait(struct kvl_engine *e, struct kvl_err *err);
+/* Waits, but SHARED memory is not there for the host before kvl_engine_sync. */
+int kvl_engine_rest(struct kvl_engine *e);
+/* The host has [p, p + bytes) of SHARED or TABLE memory, and may write it until the hook or the call at hand ends if
+ * `writes`. */
+int kvl_engine_host(const struct kvl_engine *e, void *p, size_t bytes, bool writes);
 /* Gives the device a copy from one of its memories to another. */
 int kvl_engine_copy(struct kvl_engine *e, void *to, const void *from, size_t bytes);
 /* "<what>: <status>", or what the device says of its end. */
@@ -278,6 +291,11 @@ const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t 
 /* True when the lane holds every position 0 .. n_pos - 1, so that slot == position. */
 bool kvl_lane_is_whole(const struct kvl_session *s, int32_t layer, int32_t kv_head);
 bool kvl_lane_has(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t pos);
+/* The runs of kept positions of a lane that move, at most one more than positions that go; and the move of rows of a
+ * table on the host, which leaves zeros. */
+int32_t kvl_lane_runs(const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n,
+                      struct kvl_rows_run *run);
+void kvl_lane_rows_keep(const struct kvl_rows_lane *l, const struct kvl_rows_run *run);
 /* order[i] = index of the i-th smallest of n values; few ascending runs are merged in O(n). */
 int kvl_sort_order(struct kvl_arena *a, const int32_t *v, int32_t n, const int32_t **order);
 

@@ -34,7 +34,8 @@ static int host_run(struct bench *b, struct kvl_engine *engine)
     b->device->memory(&m);
     KVL_TRY(host_emit(b, "prefill to the host", "tok/s", n / seconds));
     KVL_TRY(host_emit(b, "prefill to the host, device memory", "MiB",
-                      (double)(m.peak_bytes[KVL_PLACE_DEVICE] + m.peak_bytes[KVL_PLACE_SHARED]) /
+                      (double)(m.peak_bytes[KVL_PLACE_DEVICE] + m.peak_bytes[KVL_PLACE_SHARED] +
+                               m.peak_bytes[KVL_PLACE_TABLE]) /
                           (1 << 20)));
     return host_emit(b, "prefill to the host, host memory", "MiB",
                      (double)m.peak_bytes[KVL_PLACE_PINNED] / (1 << 20));

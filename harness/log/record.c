@@ -492,8 +492,8 @@ static json_t *speed_gpu(const struct kvl_timing *t)
                      (json_int_t)d->n_launches, "syncs", (json_int_t)d->n_syncs, "graphs",
                      (json_int_t)d->n_graphs, "device_peak_bytes",
                      (json_int_t)peak[KVL_PLACE_DEVICE], "shared_peak_bytes",
-                     (json_int_t)peak[KVL_PLACE_SHARED], "pinned_peak_bytes",
-                     (json_int_t)peak[KVL_PLACE_PINNED]);
+                     (json_int_t)(peak[KVL_PLACE_SHARED] + peak[KVL_PLACE_TABLE]),
+                     "pinned_peak_bytes", (json_int_t)peak[KVL_PLACE_PINNED]);
 }
 
 /* A GPU works behind the host's back: its steps are timed whole. */

@@ -68,6 +68,7 @@ check "greedy tokens of the shipped model, CPU against GPU: the same" part test_
 check "what policies read and keep, CPU against GPU: the same but for near-ties (one entry in fifty)" part test_selections
 check "100 runs of full, quest and h2o: the same bits" part test_repeats
 check "memory of the device is given back" part test_memory
+check "memory of both sides (\`test_gpu_twins\`)" "$build/tests/test_gpu_twins"
 check "waits of a token, and hooks that run ahead of the GPU (\`test_gpu_steps\`)" "$build/tests/test_gpu_steps"
 sanitizer memcheck
 sanitizer racecheck

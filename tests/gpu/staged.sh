@@ -197,7 +197,7 @@ configure() { # RUN... ARCH
 build_all() {
     local names
     names=$(ninja -C "$build" -t targets all |
-        grep -oE '^tests/(gpu_[a-z0-9_]*|test_gpu|test_gpu_steps|test_conformance|bench_cuda_[a-z]*):' | tr -d :)
+        grep -oE '^tests/(gpu_[a-z0-9_]*|test_gpu|test_gpu_steps|test_gpu_twins|test_conformance|bench_cuda_[a-z]*):' | tr -d :)
     # shellcheck disable=SC2086
     run 200 - ninja -C "$build" kvlab $names
 }
@@ -234,6 +234,7 @@ stage_1() {
     for p in device rows matmul attn_decode attn_prefill select scores kvstore; do
         run 15 - "$build/tests/gpu_$p" || again "$build/tests/gpu_$p"
     done
+    run 15 - "$build/tests/test_gpu_twins" || again "$build/tests/test_gpu_twins"
     run 40 - "$build/tests/test_gpu_steps" || again "$build/tests/test_gpu_steps"
     run 60 - "$build/tests/test_gpu" || again "$build/tests/test_gpu"
     run 20 attn.txt "$build/tests/bench_cuda_attn" 1 32K

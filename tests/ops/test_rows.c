@@ -277,10 +277,12 @@ static void test_finite(void **state)
         assert_int_equal(d->check_finite(x, 0), KVL_OK);
         assert_int_equal(d->finite(&finite), KVL_OK);
         assert_false(finite);
+        assert_int_equal(d->sync(), KVL_OK);
         x[i % 2 ? N - 1 : 0] = 0;
         assert_int_equal(d->check_finite(x, N), KVL_OK);
         assert_int_equal(d->finite(&finite), KVL_OK);
         assert_true(finite);
+        assert_int_equal(d->sync(), KVL_OK);
     }
     d->free(KVL_PLACE_SHARED, x);
 }

@@ -4,15 +4,19 @@
  *   place   where an allocation lives
  *             HOST    ordinary memory
  *             PINNED  host memory that a device copies from and to without the host
- *             SHARED  both sides may touch it, at different times: what a device was asked to write
- *                     is there for the host after sync
+ *             SHARED  both sides may touch it, at different times, at one address: what a device was asked to write
+ *                     is there for the host after sync, and what the host writes then, before it gives work that
+ *                     reads it, is there for the device.  A discrete device has a twin of it, and copies are made where
+ *                     they are due
+ *             TABLE   the same, but sync brings nothing: the host says what it is about to touch (`host`), so that
+ *                     the rest never travels
  *             DEVICE  the device alone may touch it; on the CPU it is ordinary memory
  *   stream  work in one stream runs in the order in which it was given.  Operators are given to MAIN;
  *           copies of the host tier to COPY
  *
  * A device may work behind the caller's back: operators and copies return before they have run, and errors
- * of the device may come with a later call.  What the host passes by pointer and is not in SHARED, PINNED or
- * DEVICE memory has been read, and written, when the call returns.
+ * of the device may come with a later call.  What the host passes by pointer and is not in memory of
+ * another place has been read, and written, when the call returns.
  *
  * Errors: KVL_ENOMEM, KVL_EDEVICE.  After KVL_EDEVICE every further call gives it again (`error` says why):
  * the process must end, or give the device up.
@@ -31,6 +35,7 @@ enum kvl_place {
     KVL_PLACE_HOST = 0,
     KVL_PLACE_PINNED,
     KVL_PLACE_SHARED,
+    KVL_PLACE_TABLE,
     KVL_PLACE_DEVICE,
     KVL_PLACES
 };
@@ -109,6 +114,13 @@ struct kvl_rows_keep_args {
     int32_t n_lanes, n_runs;
 };
 
+/* n pieces of SHARED or TABLE memory, `stride` bytes apart, that the host is to have; writes: and may write. */
+struct kvl_pieces {
+    uint8_t *data;
+    size_t bytes, stride, n;
+    bool writes;
+};
+
 /* Rows of a step that marks tell apart; what comes for later ones counts for the last. */
 enum { KVL_DEVICE_MARKS = 1024 };
 
@@ -136,6 +148,15 @@ struct kvl_device {
     /* What `later` is given from now on runs after what `earlier` was given so far. */
     int (*order)(enum kvl_stream earlier, enum kvl_stream later);
     int (*sync)(void); /* all streams */
+    /* The same, but SHARED memory is not there for the host before the next sync: for who looks at none of it. */
+    int (*rest)(void);
+
+    /* NULL where all memory is the host's.  host: what operators wrote of these pieces is there, waited for once; what
+     * the host may write stays its own until `settle`.  fresh: of SHARED memory, nobody asks for what was there;
+     * `ahead`: a cache line of it is written by the host or by operators, not by both. */
+    int (*host)(const struct kvl_pieces *list, int32_t n);
+    void (*settle)(void);
+    void (*fresh)(void *p, size_t bytes, bool ahead);
 
     /* Makes operators read [p, p + bytes) of host memory (weights of a mapped file) from a copy on the
      * device, until it is given up. */

@@ -110,6 +110,8 @@ const void *kvl_cuda_in_bytes(struct kvl_cuda_call *c, const void *p, size_t byt
     if (!p || c->rc != KVL_OK) return NULL;
     if (bytes == 0) return p;
     const void *device = kvl_cuda_find(p, bytes, &place);
+    if (device && kvl_cuda_is_twin(place)) c->rc = kvl_cuda_twin_in(p, bytes);
+    if (c->rc != KVL_OK) return NULL;
     if (device) return device;
     c->staged = true;
     return kvl_cuda_upload_bytes(c, p, bytes);
@@ -129,6 +131,8 @@ void *kvl_cuda_out_bytes(struct kvl_cuda_call *c, void *p, size_t bytes, bool ke
     void *device = kvl_cuda_find(p, bytes, &place);
     if (device) {
         assert(place != KVL_PLACE_HOST); /* mirrors are read */
+        if (kvl_cuda_is_twin(place)) c->rc = kvl_cuda_twin_out(p, bytes, keep);
+        if (c->rc != KVL_OK) return NULL;
         if (place == KVL_PLACE_PINNED) kvl_cuda_rt.traffic.d2h_bytes += (int64_t)bytes;
         return device;
     }

@@ -71,7 +71,7 @@ cudaStream_t kvl_cuda_launch(const char *kernel)
     return kvl_cuda_rt.stream[kvl_cuda_rt.launches];
 }
 
-int kvl_cuda_sync(void)
+int kvl_cuda_rest(void)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
     KVL_TRY(kvl_cuda_ready());
@@ -81,6 +81,13 @@ int kvl_cuda_sync(void)
         KVL_TRY(kvl_cuda_wait(static_cast<enum kvl_stream>(s)));
     }
     return kvl_cuda_flush();
+}
+
+int kvl_cuda_sync(void)
+{
+    KVL_TRY(kvl_cuda_ready());
+    KVL_TRY(kvl_cuda_twin_pull());
+    return kvl_cuda_rest();
 }
 
 /* ---- opening -------------------------------------------------------------------------------------- */
@@ -117,19 +124,6 @@ static int open_no_device(cudaError_t e)
                          open_visible(), e == cudaSuccess ? "0 found" : cudaGetErrorString(e));
 }
 
-/* The host fills one part of SHARED memory while kernels read another: where that is not allowed (Windows,
- * WSL) it would end with a segmentation fault. */
-static int open_shared(void)
-{
-    int concurrent = 0;
-    KVL_TRY(kvl_cuda_check(
-        cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, kvl_cuda_rt.gpu),
-        "asking"));
-    if (concurrent) return KVL_OK;
-    return kvl_cuda_fail("device cuda: the host may not touch managed memory while kernels run "
-                         "here, as under WSL; want Linux on the machine itself, or --device cpu");
-}
-
 static int open_select(void)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
@@ -150,7 +144,7 @@ static int open_select(void)
         return kvl_cuda_fail("device cuda: the GPU has compute capability %d.%d, want %d.0 or "
                              "more; use another GPU, or --device cpu",
                              major, minor, COMPUTE_MAJOR_MIN);
-    return open_shared();
+    return KVL_OK;
 }
 
 static int open_streams(void)
@@ -222,6 +216,8 @@ static int open_all(void)
 static int open_first(void)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
+    /* All kernels at once: what one of them loads when it first runs may not be loaded inside a capture. */
+    (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     rt->open = true;
     rt->pid = getpid();
     rt->checks = open_checks();
@@ -307,13 +303,17 @@ static void device_traffic(struct kvl_device_traffic *out)
 /* Zeros must be there for the host and for the other stream as well. */
 static int alloc_clear(enum kvl_place place, void *p, size_t bytes)
 {
+    enum kvl_place ignored;
+    if (place == KVL_PLACE_SHARED) return KVL_OK; /* the host's side is */
     if (place == KVL_PLACE_PINNED) {
         memset(p, 0, bytes);
         return KVL_OK;
     }
-    KVL_TRY(kvl_cuda_fill(p, 0, bytes, KVL_STREAM_MAIN));
-    return place == KVL_PLACE_SHARED ? kvl_cuda_wait(KVL_STREAM_MAIN)
-                                     : kvl_cuda_order(KVL_STREAM_MAIN, KVL_STREAM_COPY);
+    kvl_cuda_rt.busy[KVL_STREAM_MAIN] = true;
+    KVL_TRY(kvl_cuda_check(cudaMemsetAsync(kvl_cuda_find(p, bytes, &ignored), 0, bytes,
+                                           kvl_cuda_rt.stream[KVL_STREAM_MAIN]),
+                           "filling"));
+    return kvl_cuda_order(KVL_STREAM_MAIN, KVL_STREAM_COPY);
 }
 
 static void *device_alloc(enum kvl_place place, size_t n, size_t item)
@@ -400,6 +400,10 @@ static void device_fill_table(struct kvl_device *d)
     d->fill = kvl_cuda_fill;
     d->order = kvl_cuda_order;
     d->sync = kvl_cuda_sync;
+    d->rest = kvl_cuda_rest;
+    d->host = kvl_cuda_twin_host;
+    d->settle = kvl_cuda_twin_settle;
+    d->fresh = kvl_cuda_twin_fresh;
     d->mirror = kvl_cuda_mirror;
     d->unmirror = kvl_cuda_unmirror;
     d->kv_put = kvl_cuda_kv_put;

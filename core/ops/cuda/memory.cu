@@ -1,19 +1,15 @@
 /* Memory of the GPU: what was allocated, where an address lies, what waits to be freed.
  *
  * Freeing waits for all work that may still use the memory.  Waiting at every free would cost more than the
- * memory is worth: freed ranges stay in a list until somebody waits anyway, or until memory is short. */
-#include "runtime.cuh"
+ * memory is worth: freed ranges stay in a list until somebody waits anyway, or until memory is short.
+ *
+ * SHARED and TABLE memory is there twice, and its address is the host's; twin.cu makes the copies.  The host's side is
+ * pinned, but for that of large tables: the host never touches most of it, and pages of ordinary memory come when they
+ * are touched. */
+#include "twin.cuh"
 
 #include <string.h>
-
-/* A range that kernels reach.  Of a mirror, base is host memory and device its copy. */
-struct memory_range {
-    uint8_t *base;
-    size_t bytes;
-    uint8_t *device;
-    enum kvl_place place; /* HOST: a mirror */
-    int32_t refs;         /* of a mirror */
-};
+#include <sys/mman.h>
 
 struct memory_free {
     void *p;
@@ -57,7 +53,7 @@ static int32_t memory_above(const void *p)
     return lo;
 }
 
-static struct memory_range *memory_range_of(const void *p)
+struct memory_range *kvl_cuda_range(const void *p)
 {
     int32_t i = memory_above(p) - 1;
     if (i < 0) return NULL;
@@ -67,7 +63,7 @@ static struct memory_range *memory_range_of(const void *p)
 
 void *kvl_cuda_find(const void *p, size_t bytes, enum kvl_place *place)
 {
-    const struct memory_range *r = memory_range_of(p);
+    const struct memory_range *r = kvl_cuda_range(p);
     *place = KVL_PLACE_HOST;
     if (!r) return NULL;
     size_t at = (size_t)((uintptr_t)p - (uintptr_t)r->base);
@@ -75,6 +71,12 @@ void *kvl_cuda_find(const void *p, size_t bytes, enum kvl_place *place)
     (void)bytes;
     *place = r->place;
     return r->device + at;
+}
+
+int kvl_cuda_each_range(int (*visit)(struct memory_range *r))
+{
+    for (int32_t i = 0; i < memory.n; i++) KVL_TRY(visit(&memory.range[i]));
+    return KVL_OK;
 }
 
 /* Room was made before. */
@@ -94,14 +96,14 @@ static void memory_remove(struct memory_range *r)
     memmove(r, r + 1, (size_t)(memory.n - at) * sizeof *r);
 }
 
-/* For one more range, in both lists: each waits to be freed one day. */
+/* For one more range, in both lists: each waits to be freed one day, both sides of it. */
 static int memory_room(void)
 {
     void *range = memory.range, *list = memory.free;
     int rc = memory_grow(&range, &memory.cap, memory.n, memory.n + 1, sizeof *memory.range);
     memory.range = static_cast<struct memory_range *>(range);
     if (rc == KVL_OK)
-        rc = memory_grow(&list, &memory.cap_free, memory.n_free, memory.n + memory.n_free + 1,
+        rc = memory_grow(&list, &memory.cap_free, memory.n_free, 2 * (memory.n + 1) + memory.n_free,
                          sizeof *memory.free);
     memory.free = static_cast<struct memory_free *>(list);
     return rc;
@@ -110,12 +112,17 @@ static int memory_room(void)
 static cudaError_t memory_take(enum kvl_place place, size_t bytes, void **out)
 {
     if (place == KVL_PLACE_DEVICE) return cudaMalloc(out, bytes);
-    if (place == KVL_PLACE_SHARED) return cudaMallocManaged(out, bytes, cudaMemAttachGlobal);
+    if (place == KVL_PLACE_HOST) {
+        *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        return *out == MAP_FAILED ? cudaErrorMemoryAllocation : cudaSuccess;
+    }
     return cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
 }
 
-static cudaError_t memory_give(enum kvl_place place, void *p)
+static cudaError_t memory_give(enum kvl_place place, void *p, size_t bytes)
 {
+    if (place == KVL_PLACE_HOST) return munmap(p, bytes) == 0 ? cudaSuccess : cudaErrorUnknown;
     return place == KVL_PLACE_PINNED ? cudaFreeHost(p) : cudaFree(p);
 }
 
@@ -131,27 +138,71 @@ static int memory_get(enum kvl_place place, size_t bytes, void **out)
 {
     int rc = kvl_cuda_check(memory_take(place, bytes, out), "allocating memory");
     if (rc != KVL_ENOMEM || memory.n_free == 0) return rc;
-    KVL_TRY(kvl_cuda_sync());
+    KVL_TRY(kvl_cuda_rest());
     return kvl_cuda_check(memory_take(place, bytes, out), "allocating memory");
+}
+
+static void memory_later(enum kvl_place place, void *p, size_t bytes)
+{
+    memory.free[memory.n_free++] = { p, bytes, place };
+}
+
+enum { PINNED_TABLE = 16 << 20 }; /* bytes */
+
+/* Of memory that is there twice. */
+static enum kvl_place memory_host_side(const struct memory_range *r)
+{
+    bool ordinary = r->place == KVL_PLACE_TABLE && r->bytes > PINNED_TABLE;
+    return ordinary ? KVL_PLACE_HOST : KVL_PLACE_PINNED;
+}
+
+/* The host's side of a range, zero, and who has what. */
+static int memory_twin(struct memory_range *r)
+{
+    enum kvl_place place = memory_host_side(r);
+    void *host;
+    KVL_TRY(memory_get(place, r->bytes, &host));
+    memory_count(place, r->bytes);
+    if (place == KVL_PLACE_PINNED) memset(host, 0, r->bytes);
+    r->base = static_cast<uint8_t *>(host);
+    int rc = kvl_cuda_twin_open(r);
+    if (rc != KVL_OK) memory_later(place, host, r->bytes);
+    return rc;
 }
 
 int kvl_cuda_alloc(enum kvl_place place, size_t bytes, void **out)
 {
+    bool twin = kvl_cuda_is_twin(place);
+    struct memory_range r = {};
+    void *base;
     assert(place != KVL_PLACE_HOST && bytes > 0);
+    if (twin) bytes = kvl_cuda_twin_bytes(bytes);
     KVL_TRY(memory_room());
-    KVL_TRY(memory_get(place, bytes, out));
+    KVL_TRY(memory_get(twin ? KVL_PLACE_DEVICE : place, bytes, &base));
     memory_count(place, bytes);
-    uint8_t *base = static_cast<uint8_t *>(*out);
-    memory_insert({ base, bytes, base, place, 0 });
+    r.base = r.device = static_cast<uint8_t *>(base);
+    r.bytes = bytes;
+    r.place = place;
+    int rc = twin ? memory_twin(&r) : KVL_OK;
+    if (rc != KVL_OK) {
+        memory_later(place, base, bytes);
+        return rc;
+    }
+    memory_insert(r);
+    *out = r.base;
     return KVL_OK;
 }
 
 void kvl_cuda_release(enum kvl_place place, void *p)
 {
     if (!p) return;
-    struct memory_range *r = memory_range_of(p);
+    struct memory_range *r = kvl_cuda_range(p);
     assert(r && r->base == p && r->place == place);
-    memory.free[memory.n_free++] = { p, r->bytes, place };
+    memory_later(place, r->device, r->bytes);
+    if (kvl_cuda_is_twin(place)) {
+        memory_later(memory_host_side(r), r->base, r->bytes);
+        kvl_cuda_twin_close(r);
+    }
     memory_remove(r);
 }
 
@@ -160,7 +211,7 @@ int kvl_cuda_flush(void)
     int rc = KVL_OK;
     for (int32_t i = 0; i < memory.n_free; i++) {
         const struct memory_free *f = &memory.free[i];
-        int one = kvl_cuda_check(memory_give(f->place, f->p), "freeing memory");
+        int one = kvl_cuda_check(memory_give(f->place, f->p, f->bytes), "freeing memory");
         if (rc == KVL_OK) rc = one;
         kvl_cuda_rt.place_bytes[f->place] -= f->bytes;
     }
@@ -170,7 +221,7 @@ int kvl_cuda_flush(void)
 
 int kvl_cuda_mirror(const void *p, size_t bytes)
 {
-    struct memory_range *r = memory_range_of(p);
+    struct memory_range *r = kvl_cuda_range(p);
     if (r) {
         assert(r->place == KVL_PLACE_HOST && r->base == p && r->bytes == bytes);
         r->refs++;
@@ -183,20 +234,25 @@ int kvl_cuda_mirror(const void *p, size_t bytes)
     memory_count(KVL_PLACE_DEVICE, bytes);
     int rc = kvl_cuda_upload_to(device, p, bytes, KVL_STREAM_MAIN);
     if (rc != KVL_OK) {
-        memory.free[memory.n_free++] = { device, bytes, KVL_PLACE_DEVICE };
+        memory_later(KVL_PLACE_DEVICE, device, bytes);
         return rc;
     }
     uint8_t *base = const_cast<uint8_t *>(static_cast<const uint8_t *>(p));
-    memory_insert({ base, bytes, static_cast<uint8_t *>(device), KVL_PLACE_HOST, 1 });
+    struct memory_range mirror = {};
+    mirror.base = base;
+    mirror.bytes = bytes;
+    mirror.device = static_cast<uint8_t *>(device);
+    mirror.refs = 1;
+    memory_insert(mirror);
     return KVL_OK;
 }
 
 void kvl_cuda_unmirror(const void *p)
 {
-    struct memory_range *r = memory_range_of(p);
+    struct memory_range *r = kvl_cuda_range(p);
     if (!r) return;
     assert(r->place == KVL_PLACE_HOST && r->base == p);
     if (--r->refs > 0) return;
-    memory.free[memory.n_free++] = { r->device, r->bytes, KVL_PLACE_DEVICE };
+    memory_later(KVL_PLACE_DEVICE, r->device, r->bytes);
     memory_remove(r);
 }

@@ -229,7 +229,7 @@ static const struct kvl_page_bound_args *bound_some(struct kvl_cuda_call *c, str
 {
     size_t dim = (size_t)a->head_dim, kv = (size_t)a->n_kv_heads;
     size_t elem = (size_t)kvl_kv_elem_bytes(a->type);
-    size_t lists = a->reduce == KVL_REDUCE_NONE ? (size_t)a->n_heads : kv, n = 0;
+    size_t lists = a->reduce == KVL_REDUCE_NONE ? (size_t)a->n_heads : kv, n = 0, all = 0;
     float *first = a->bound;
     b->piece[0] = b->piece[1] = {};
     for (int i = 0; i < 2 && a; a = a->next) {
@@ -242,9 +242,11 @@ static const struct kvl_page_bound_args *bound_some(struct kvl_cuda_call *c, str
         b->piece[i].head_stride = a->head_stride;
         b->piece[i++].n_pages = a->n_pages;
         n = (size_t)(a->bound - first) + (lists - 1) * b->a.bound_stride + pages;
+        all += pages;
     }
-    /* Lists of both lie between each other: one piece of memory. */
-    float *there = kvl_cuda_inout(c, first, n);
+    /* Lists of both lie between each other: one piece of memory, with nothing else in it or something. */
+    float *there = static_cast<float *>(
+        kvl_cuda_out_bytes(c, first, n * sizeof *first, all != b->a.bound_stride));
     for (int i = 0; i < 2 && there; i++)
         if (b->piece[i].bound) b->piece[i].bound = there + (b->piece[i].bound - first);
     if (c->rc == KVL_OK && b->piece[0].n_pages > 0) bound_run(b);

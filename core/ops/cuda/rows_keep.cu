@@ -47,13 +47,19 @@ int kvl_cuda_rows_keep(const struct kvl_rows_keep_args *a)
     int32_t columns = 0;
     if (a->n_lanes == 0) return KVL_OK;
     kvl_cuda_begin(&c);
-    for (int32_t i = 0; i < a->n_lanes; i++) {
+    struct kvl_rows_lane *there =
+        static_cast<struct kvl_rows_lane *>(kvl_alloc((size_t)a->n_lanes, sizeof *there));
+    if (!there) c.rc = KVL_ENOMEM;
+    for (int32_t i = 0; c.rc == KVL_OK && i < a->n_lanes; i++) {
         const struct kvl_rows_lane *l = &a->lane[i];
         assert(l->elem_bytes == 4 || l->elem_bytes == 2 || l->elem_bytes == 1);
         assert(kvl_cuda_has(l->data) && l->n_kept <= l->n_live);
         columns = KVL_MAX(columns, l->n_columns);
+        there[i] = *l;
+        there[i].data = kvl_cuda_inout(&c, l->data, (size_t)l->n_columns * l->column_bytes);
     }
-    const struct kvl_rows_lane *lane = kvl_cuda_upload(&c, a->lane, (size_t)a->n_lanes);
+    const struct kvl_rows_lane *lane = kvl_cuda_upload(&c, there, (size_t)a->n_lanes);
+    kvl_free(there);
     const struct kvl_rows_run *run = kvl_cuda_upload(&c, a->run, (size_t)a->n_runs);
     for (int32_t i = 0; c.rc == KVL_OK && i < a->n_lanes; i += KEEP_LANES) {
         dim3 grid((unsigned)columns, (unsigned)KVL_MIN((int32_t)KEEP_LANES, a->n_lanes - i));

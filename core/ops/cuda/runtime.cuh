@@ -1,5 +1,5 @@
-/* runtime.cuh - what the files of the runtime share (device.cu, memory.cu, transfer.cu, call.cu,
- * step.cu, table.cu);
+/* runtime.cuh - what the files of the runtime share (device.cu, memory.cu, twin.cu, transfer.cu,
+ * call.cu, step.cu, table.cu);
  * operators need cuda.cuh alone.
  *
  * One process works with one GPU, from one thread: its state is one object. */
@@ -39,6 +39,7 @@ struct kvl_cuda_runtime {
     int32_t *marks;            /* pinned: of KVL_DEVICE_MARKS rows, and of a call that waits */
     int32_t mark_row, n_marks; /* the row at hand; rows that may have one */
     bool now;                  /* an operator of ops_now is under way */
+    bool pull_tables;          /* it wrote TABLE memory, which its caller may look at */
     size_t place_bytes[KVL_PLACES], peak_bytes[KVL_PLACES];
     struct kvl_device_traffic traffic;
 };
@@ -47,6 +48,8 @@ extern struct kvl_cuda_runtime kvl_cuda_rt;
 
 /* Opens the GPU at the first call; KVL_EDEVICE once something failed. */
 int kvl_cuda_ready(void);
+/* All streams have run, and what waited to be freed is. */
+int kvl_cuda_rest(void);
 /* The first failure's text. */
 int kvl_cuda_fail(const char *fmt, ...) KVL_PRINTF(1, 2);
 
@@ -62,6 +65,25 @@ void kvl_cuda_release(enum kvl_place place, void *p);
 int kvl_cuda_flush(void);
 int kvl_cuda_mirror(const void *p, size_t bytes);
 void kvl_cuda_unmirror(const void *p);
+
+/* ---- twin.cu ---- */
+
+static inline bool kvl_cuda_is_twin(enum kvl_place place)
+{
+    return place == KVL_PLACE_SHARED || place == KVL_PLACE_TABLE;
+}
+/* Of SHARED and TABLE memory that kvl_cuda_find has found: before a kernel reads it, or writes it (keep: some of it may
+ * stay as it is). */
+int kvl_cuda_twin_in(const void *p, size_t bytes);
+int kvl_cuda_twin_out(void *p, size_t bytes, bool keep);
+/* Whether the host's side has all of it. */
+bool kvl_cuda_twin_is_host(const void *p, size_t bytes);
+/* Gives the copies that bring to the host what sync brings; it is there when MAIN has run. */
+int kvl_cuda_twin_pull(void);
+/* Of struct kvl_device. */
+int kvl_cuda_twin_host(const struct kvl_pieces *list, int32_t n);
+void kvl_cuda_twin_settle(void);
+void kvl_cuda_twin_fresh(void *p, size_t bytes, bool ahead);
 
 /* ---- transfer.cu ---- */
 

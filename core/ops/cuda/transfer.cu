@@ -132,8 +132,20 @@ int kvl_cuda_copy(void *to, const void *from, size_t bytes, enum kvl_stream stre
     enum kvl_place to_place, from_place;
     KVL_TRY(kvl_cuda_ready());
     if (bytes == 0 || to == from) return KVL_OK;
-    kvl_cuda_find(to, bytes, &to_place);
-    kvl_cuda_find(from, bytes, &from_place);
+    void *to_there = kvl_cuda_find(to, bytes, &to_place);
+    const void *from_there = kvl_cuda_find(from, bytes, &from_place);
+    if (kvl_cuda_is_twin(from_place)) {
+        if (to_place == KVL_PLACE_HOST && kvl_cuda_twin_is_host(from, bytes)) {
+            memcpy(to, from, bytes);
+            return KVL_OK;
+        }
+        KVL_TRY(kvl_cuda_twin_in(from, bytes));
+        from = from_there;
+    }
+    if (kvl_cuda_is_twin(to_place)) {
+        KVL_TRY(kvl_cuda_twin_out(to, bytes, false));
+        to = to_there;
+    }
     if (to_place == KVL_PLACE_HOST && from_place == KVL_PLACE_HOST) {
         memmove(to, from, bytes);
         return KVL_OK;
@@ -153,10 +165,14 @@ int kvl_cuda_fill(void *p, uint8_t byte, size_t bytes, enum kvl_stream stream)
     enum kvl_place place;
     KVL_TRY(kvl_cuda_ready());
     if (bytes == 0) return KVL_OK;
-    kvl_cuda_find(p, bytes, &place);
+    void *there = kvl_cuda_find(p, bytes, &place);
     if (place == KVL_PLACE_HOST) {
         memset(p, byte, bytes);
         return KVL_OK;
+    }
+    if (kvl_cuda_is_twin(place)) {
+        KVL_TRY(kvl_cuda_twin_out(p, bytes, false));
+        p = there;
     }
     kvl_cuda_rt.busy[stream] = true;
     return kvl_cuda_check(cudaMemsetAsync(p, byte, bytes, kvl_cuda_rt.stream[stream]), "filling");

@@ -94,6 +94,7 @@ static const struct kvl_device device_cpu = {
     .fill = cpu_fill,
     .order = cpu_order,
     .sync = cpu_sync,
+    .rest = cpu_sync,
     .mirror = cpu_mirror,
     .unmirror = cpu_unmirror,
     .info = cpu_info,

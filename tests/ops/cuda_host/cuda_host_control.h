@@ -43,7 +43,8 @@ struct kvl_emu_counts {
     int64_t n_barriers, n_warp_ops; /* of kernels that ran */
     int64_t device_bytes, device_peak_bytes, n_device_allocs;
     int64_t host_bytes, n_host_allocs; /* pinned and managed */
-    int64_t n_moves;                   /* of pages of managed memory, while they are watched */
+    int64_t managed_bytes;
+    int64_t n_moves; /* of pages of managed memory, while they are watched */
 };
 void kvl_emu_counts(struct kvl_emu_counts *out);
 

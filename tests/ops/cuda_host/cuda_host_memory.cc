@@ -73,6 +73,8 @@ bool pages_move(const void *p)
     return true;
 }
 
+std::map<uintptr_t, struct allocation>::iterator find(const void *p);
+
 /* ---- the guard -------------------------------------------------------------------------------------- */
 
 void on_fault(int signal, siginfo_t *info, void *context)
@@ -96,6 +98,10 @@ void on_fault(int signal, siginfo_t *info, void *context)
             "cuda_host: the host touched the device's memory at %p (byte %zu of an allocation of "
             "%zu)\n",
             (const void *)p, off, bytes);
+    } else if (find(p) != table.end()) {
+        snprintf(text, sizeof text,
+                 "cuda_host: the host touched its side of memory at %p that the device has\n",
+                 (const void *)p);
     }
     if (*text && write(2, text, strlen(text)) < 0) _exit(3);
     handling = false;
@@ -217,7 +223,10 @@ cudaError_t host_take(void **p, size_t bytes, enum kvl_emu_place place)
     if (posix_memalign(&m, page_bytes(), pages * page_bytes()) != 0)
         return kvl_emu_return(cudaErrorMemoryAllocation);
     memset(m, 0xff, bytes);
-    if (place == KVL_EMU_MANAGED) managed[(uintptr_t)m] = std::vector<bool>(pages, false);
+    if (place == KVL_EMU_MANAGED) {
+        managed[(uintptr_t)m] = std::vector<bool>(pages, false);
+        kvl_emu_count.managed_bytes += (int64_t)bytes;
+    }
     table[(uintptr_t)m] = { bytes, bytes, place, false };
     kvl_emu_count.host_bytes += (int64_t)bytes;
     kvl_emu_count.n_host_allocs++;
@@ -234,6 +243,7 @@ cudaError_t host_give(std::map<uintptr_t, struct allocation>::iterator at)
         mprotect((void *)at->first, managed[at->first].size() * page_bytes(),
                  PROT_READ | PROT_WRITE);
         managed.erase(at->first);
+        kvl_emu_count.managed_bytes -= (int64_t)at->second.bytes;
     }
     free((void *)at->first);
     table.erase(at);
