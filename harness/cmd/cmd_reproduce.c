@@ -177,10 +177,17 @@ static int reproduce_run(const struct reproduce *a, const struct kvl_published *
         return kvl_fail(err, KVL_EINVAL, "wants --data: %s", p->data);
     KVL_TRY(reproduce_text(a, p, yaml, err));
     if (a->dry && p->analysis) return KVL_OK;
-    const char *sweep[] = { "kvlab",  p->analysis ? "analyze" : "sweep",
-                            yaml,     p->analysis ? "--out" : "--log",
-                            log,      "--model",
-                            a->model, a->dry ? "--dry-run" : NULL,
+    const char *sweep[] = { "kvlab",
+                            p->analysis ? "analyze" : "sweep",
+                            yaml,
+                            p->analysis ? "--out" : "--log",
+                            log,
+                            "--model",
+                            a->model,
+                            a->dry ? "--dry-run" : NULL,
+                            a->all || a->n_names > 1
+                                ? "--quiet"
+                                : NULL, /* many: no context of each for times */
                             NULL };
     KVL_TRY(reproduce_spawn(sweep, err));
     for (size_t i = 0; !a->dry && i < p->n_figures; i++) {

@@ -39,7 +39,7 @@ static const struct argp_option sweep_options[] = {
     { "dry-run", SWEEP_KEY_DRY, NULL, 0,
       "print the cells that the log lacks, and what memory and time they take; where the log has "
       "no "
-      "times yet, a short context of each task is run for them and forgotten",
+      "times yet, a short context of each task is run for them and forgotten (not with --quiet)",
       0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "

@@ -291,7 +291,7 @@ static int sweep_print_time(struct sweep *w, const struct kvl_runner *r)
     struct kvl_err why = { 0 };
     int rc = kvl_rates_read(&rates, r, w->err);
     bool known = kvl_rates_know(&rates, r), plugin = sweep_has_plugin(w->work);
-    if (rc == KVL_OK && !known && !plugin) {
+    if (rc == KVL_OK && !known && !plugin && !w->a->quiet) {
         fprintf(stderr,
                 "kvlab: the log has no answers of all policies yet: one context of each task "
                 "is run for its times\n");
@@ -304,7 +304,9 @@ static int sweep_print_time(struct sweep *w, const struct kvl_runner *r)
                                 known ? "the answers in the log" : "a context of each task");
     else
         printf("time: unknown, %s\n",
-               plugin ? "the log has no answers yet and plug-ins are not tried here" : why.msg);
+               plugin        ? "the log has no answers yet and plug-ins are not tried here"
+               : w->a->quiet ? "the log has no answers yet and --quiet runs none"
+                             : why.msg);
     kvl_rates_free(&rates);
     return rc == KVL_ESTOP ? rc : KVL_OK;
 }

@@ -33,7 +33,7 @@ equal "figures that a sweep names, once" "$(sort figures)" "$(cat named)"
 for file in "$source_dir"/harness/sweeps/*.yaml; do
     command=sweep
     ! grep -q '^analyze:' "$file" || command=analyze
-    "$program" $command "$file" --dry-run >said 2>err || fail "$file --dry-run"
+    "$program" $command "$file" --dry-run --quiet >said 2>err || fail "$file --dry-run"
     [ -s said ] || fail "$file plans nothing"
 done
 

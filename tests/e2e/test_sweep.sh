@@ -54,6 +54,8 @@ done
 grep -q '^log: none.zst has 0 of them; left: 36 cells, 3456 tokens to prefill, 192 questions' said || fail "without a log: $(cat said)"
 grep -q '^time: about [0-9:]* more, at the rates of a context of each task$' said || fail "no time: $(cat said)"
 [ ! -e none.zst ] || fail "a dry run wrote a log"
+equal "a quiet dry run runs nothing" "time: unknown, the log has no answers yet and --quiet runs none" \
+    "$("$program" sweep small.yaml --dry-run --quiet --log none.zst 2>&1 | tail -n 1)"
 
 # A running sweep is told from one that was killed.
 sweep_file 400 >long.yaml

@@ -44,5 +44,5 @@ while IFS= read -r example; do
     esac
     key=$(head -n 1 lines | cut -d: -f1)
     { grep -v "^$key:" base | if [ "$key" = models ]; then grep -v '^model:'; else cat; fi; cat lines; } > sweep.yaml
-    "$program" sweep sweep.yaml --log no.zst --dry-run > out 2> err || fail "$example: $(cat err)"
+    "$program" sweep sweep.yaml --log no.zst --dry-run --quiet > out 2> err || fail "$example: $(cat err)"
 done < <(sed -nE 's/^\| `.*\| `([^`]*)` \|$/\1/p' "$page")
