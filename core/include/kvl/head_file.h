@@ -50,7 +50,8 @@ struct kvl_head_pattern {
     int32_t kind, size[2];
 };
 /* pattern [n_layers][n_heads] of the file at `path`: a line "layer head kind size [size]" for every query head, `kind`
- * one of `kinds` (NULL-terminated) with n_sizes[kind] sizes, 1 or 2; a second one that is not there is 0.  NULL: the file is checked. */
+ * one of `kinds` (NULL-terminated) with n_sizes[kind] sizes, 1 or 2; a second one that is not there is 0.  NULL: the
+ * file is checked. */
 KVL_API int kvl_head_patterns(const char *path, const struct kvl_shape *shape,
                               const char *const *kinds, const int32_t *n_sizes, char *sum,
                               struct kvl_err *err, struct kvl_head_pattern *pattern);
