@@ -81,24 +81,35 @@ static __device__ inline const uint8_t *pf_row(const struct kvl_cuda_lane *l, in
     return static_cast<const uint8_t *>(kvl_lane_row(l, KVL_PART_K, slot)) - l->off[KVL_PART_K];
 }
 
-/* Channels c .. c + 3 of a row, zero behind the last. */
-static __device__ inline struct pf_four pf_load(const void *row, enum kvl_kv_type type, int32_t c,
-                                                int32_t dim, bool vectors)
+/* Channels c .. c + 3 of a row that is not in q8_0, zero behind the last. */
+static __device__ inline struct pf_four pf_load_plain(const void *row, enum kvl_kv_type type,
+                                                      int32_t c, int32_t dim, bool vectors)
 {
     struct pf_four y;
     if (type == KVL_KV_F32 && vectors && c + 4 <= dim)
         return *reinterpret_cast<const struct pf_four *>(static_cast<const float *>(row) + c);
-    if (type == KVL_KV_Q8_0 && c < dim) {
-        const uint8_t *block =
-            static_cast<const uint8_t *>(row) + c / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES;
-        const uint16_t *q = reinterpret_cast<const uint16_t *>(block + 2 + c % KVL_KV_BLOCK);
-        uint16_t scale = *reinterpret_cast<const uint16_t *>(block);
-        for (int32_t i = 0; i < 4; i++)
-            y.x[i] = kvl_q8_at(scale, (int8_t)(q[i / 2] >> (i % 2 * 8) & 0xff));
-        return y;
-    }
     for (int32_t i = 0; i < 4; i++) y.x[i] = c + i < dim ? kvl_widen(type, row, c + i) : 0.0f;
     return y;
+}
+
+/* The same of one that is. */
+static __device__ inline struct pf_four pf_load_q8(const uint8_t *row, int32_t c, int32_t dim)
+{
+    struct pf_four y = { { 0, 0, 0, 0 } };
+    if (c >= dim) return y;
+    const uint8_t *block = row + c / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES;
+    const uint16_t *q = reinterpret_cast<const uint16_t *>(block + 2 + c % KVL_KV_BLOCK);
+    uint16_t scale = *reinterpret_cast<const uint16_t *>(block);
+    for (int32_t i = 0; i < 4; i++)
+        y.x[i] = kvl_q8_at(scale, (int8_t)(q[i / 2] >> (i % 2 * 8) & 0xff));
+    return y;
+}
+
+static __device__ inline struct pf_four pf_load(const void *row, enum kvl_kv_type type, int32_t c,
+                                                int32_t dim, bool vectors)
+{
+    if (type == KVL_KV_Q8_0) return pf_load_q8(static_cast<const uint8_t *>(row), c, dim);
+    return pf_load_plain(row, type, c, dim, vectors);
 }
 
 /* Channels c0 .. of all rows of queries from row0 on. */
@@ -115,28 +126,55 @@ static __device__ inline void pf_put_queries(struct pf_shared *sh, const struct 
     }
 }
 
+/* Four numbers of a key: channels c .. of slot s. */
+static __device__ inline void pf_put_key(struct pf_shared *sh, int32_t s, int32_t c,
+                                         const struct pf_four &y)
+{
+    for (int32_t j = 0; j < 4; j++) sh->step.k[c + j][s] = y.x[j];
+}
+
+/* q8_0 has a loop of its own, which is not unrolled: other types do not pay for its registers. */
 static __device__ inline void pf_put_keys(struct pf_shared *sh, const struct kvl_cuda_lane *l,
                                           int32_t c0)
 {
-    bool vectors = l->head_dim % 4 == 0;
-    for (int32_t i = (int32_t)threadIdx.x; i < PF_SLOTS * PF_STEP / 4; i += PF_THREADS) {
+    const uint32_t off = l->off[KVL_PART_K];
+    const int32_t n = PF_SLOTS * PF_STEP / 4, dim = l->head_dim;
+    const struct pf_four none = { { 0, 0, 0, 0 } };
+    if (l->type == KVL_KV_Q8_0) {
+#pragma unroll 1
+        for (int32_t i = (int32_t)threadIdx.x; i < n; i += PF_THREADS) {
+            int32_t s = i % PF_SLOTS, c = i / PF_SLOTS * 4;
+            pf_put_key(sh, s, c, sh->row[s] ? pf_load_q8(sh->row[s] + off, c0 + c, dim) : none);
+        }
+        return;
+    }
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += PF_THREADS) {
         int32_t s = i % PF_SLOTS, c = i / PF_SLOTS * 4;
-        struct pf_four y = { { 0, 0, 0, 0 } };
-        if (sh->row[s])
-            y = pf_load(sh->row[s] + l->off[KVL_PART_K], l->type, c0 + c, l->head_dim, vectors);
-        for (int32_t j = 0; j < 4; j++) sh->step.k[c + j][s] = y.x[j];
+        struct pf_four y = none;
+        if (sh->row[s]) y = pf_load_plain(sh->row[s] + off, l->type, c0 + c, dim, dim % 4 == 0);
+        pf_put_key(sh, s, c, y);
     }
 }
 
 static __device__ inline void pf_put_values(struct pf_shared *sh, const struct kvl_cuda_lane *l,
                                             int32_t c0)
 {
-    bool vectors = l->head_dim % 4 == 0;
-    for (int32_t i = (int32_t)threadIdx.x; i < PF_SLOTS * PF_ROWS / 4; i += PF_THREADS) {
+    const uint32_t off = l->off[KVL_PART_V];
+    const int32_t n = PF_SLOTS * PF_ROWS / 4, dim = l->head_dim;
+    const struct pf_four none = { { 0, 0, 0, 0 } };
+    if (l->type == KVL_KV_Q8_0) {
+#pragma unroll 1
+        for (int32_t i = (int32_t)threadIdx.x; i < n; i += PF_THREADS) {
+            int32_t s = i / (PF_ROWS / 4), c = i % (PF_ROWS / 4) * 4;
+            struct pf_four y = sh->row[s] ? pf_load_q8(sh->row[s] + off, c0 + c, dim) : none;
+            *reinterpret_cast<struct pf_four *>(&sh->v[s][c]) = y;
+        }
+        return;
+    }
+    for (int32_t i = (int32_t)threadIdx.x; i < n; i += PF_THREADS) {
         int32_t s = i / (PF_ROWS / 4), c = i % (PF_ROWS / 4) * 4;
-        struct pf_four y = { { 0, 0, 0, 0 } };
-        if (sh->row[s])
-            y = pf_load(sh->row[s] + l->off[KVL_PART_V], l->type, c0 + c, l->head_dim, vectors);
+        struct pf_four y = none;
+        if (sh->row[s]) y = pf_load_plain(sh->row[s] + off, l->type, c0 + c, dim, dim % 4 == 0);
         *reinterpret_cast<struct pf_four *>(&sh->v[s][c]) = y;
     }
 }
