@@ -234,7 +234,7 @@ stage_1() {
     for p in device rows matmul attn_decode attn_prefill select scores kvstore; do
         run 15 - "$build/tests/gpu_$p" || again "$build/tests/gpu_$p"
     done
-    run 15 - "$build/tests/test_gpu_twins" || again "$build/tests/test_gpu_twins"
+    run 10 - "$build/tests/test_gpu_twins" || again "$build/tests/test_gpu_twins"
     run 40 - "$build/tests/test_gpu_steps" || again "$build/tests/test_gpu_steps"
     run 60 - "$build/tests/test_gpu" || again "$build/tests/test_gpu"
     run 20 attn.txt "$build/tests/bench_cuda_attn" 1 32K
