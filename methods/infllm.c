@@ -356,8 +356,8 @@ static int infllm_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     if (local <= 0) return KVL_OK; /* all of it is in the window */
     if (exc == 0 || exc != at.l->exc) {
         KVL_TRY(infllm_choose(ctx, &at, step, q->q_raw));
-        kvl_counted_request(at.cache, o->max_cached_block, at.chosen, at.l->n_chosen,
-                            o->cache == INFLLM_LRU ? -1.0f : (float)o->score_decay);
+        KVL_TRY(kvl_counted_request(at.cache, o->max_cached_block, at.chosen, at.l->n_chosen,
+                                    o->cache == INFLLM_LRU ? -1.0f : (float)o->score_decay));
         at.l->exc = exc;
     }
     KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, local, step->pos + 1));

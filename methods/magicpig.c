@@ -184,9 +184,10 @@ static int magicpig_sample(const struct kvl_lsh_hits *hits, const struct kvl_ste
     const struct kvl_pctx *ctx = hits->ctx;
     const struct magicpig_opts *o = ctx->opts;
     struct magicpig_state *state = ctx->state;
-    int32_t n_found = kvl_lsh_union(hits, kv_head), n = n_found, group = ctx->shape->group;
-    int32_t room = magicpig_room(ctx, step->pos);
+    int32_t n_found, n, group = ctx->shape->group, room = magicpig_room(ctx, step->pos);
     double *cosine;
+    KVL_TRY(kvl_lsh_union(hits, kv_head, &n_found));
+    n = n_found;
     state->n_lanes++;
     if (o->L == 0 && n > room) {
         n = magicpig_thin(ctx, step, kv_head, hits->pos, n, room);

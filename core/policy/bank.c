@@ -41,6 +41,7 @@ int kvl_bank_take(const struct kvl_pctx *ctx, struct kvl_bank *bank, struct kvl_
 {
     int32_t layer = list->step->layer, tag = bank->list[layer].tag, n_old = bank->list[layer].n;
     int32_t both = 0, now = list->step->index + 1;
+    KVL_TRY(kvl_look(ctx)); /* the host reads the list and its tags */
     for (int32_t i = 0; tag > 0 && i < list->n; i++)
         both += (int32_t)*bank_tag(list, list->item[i]) == tag;
     int32_t either = list->n + n_old - both;

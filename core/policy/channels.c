@@ -44,6 +44,7 @@ static int channels_cap(const struct kvl_pctx *ctx, const struct kvl_channel_sco
     int32_t n_heads = ctx->shape->n_heads;
     if (!(ctx->shape->cap > 0)) return KVL_OK;
     KVL_TRY(kvl_cap(ctx, s->score, (size_t)n_heads * (size_t)s->n));
+    KVL_TRY(kvl_look(ctx)); /* the host reads what the operator wrote */
     for (int32_t h = 0; h < n_heads; h++) {
         const float *score = s->score + (size_t)h * (size_t)s->n;
         s->max[h] = -INFINITY;
@@ -86,6 +87,7 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
             .head_dim = sh->head_dim,
         };
         KVL_TRY(ctx->ops->channel_scores(&args));
+        KVL_TRY(kvl_look(ctx));
         channels_merge(s, max, sum, sh->n_heads);
     }
     return channels_cap(ctx, s);

@@ -93,6 +93,7 @@ static int segment_cluster(const struct kvl_pctx *ctx, const struct kvl_clusters
                                                         .n_iter = c->iters,
                                                         .cosine = true,
                                                         .work = g->room }));
+    KVL_TRY(kvl_look(ctx)); /* the host reads what the operator wrote */
     segment_members(g, g->first - c->first, dim);
     return KVL_OK;
 }
@@ -111,6 +112,10 @@ int kvl_clusters_add(const struct kvl_pctx *ctx, const struct kvl_clusters *c, i
     KVL_TRY(kvl_table_write(ctx, c->values, layer, cluster, &values));
     KVL_TRY(kvl_table_write(ctx, c->spans, layer, cluster, &spans));
     KVL_TRY(kvl_table_write(ctx, c->order, layer, first - c->first, &order));
+    if (keys.n_rows < g.n_clusters || order.n_rows < n)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "a segment of %d clusters of %d tokens, room is left for %d of %d",
+                        g.n_clusters, n, keys.n_rows, order.n_rows);
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         g.mean_key = kvl_table_row_out(&keys, h, 0);
         g.mean_value = kvl_table_row_out(&values, h, 0);

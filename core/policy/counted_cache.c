@@ -38,9 +38,10 @@ static struct kvl_counted_unit *counted_room(struct kvl_counted_cache *cache, in
     return victim;
 }
 
-void kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity, const int32_t *unit,
-                         int32_t n, float decay)
+int kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity, const int32_t *unit,
+                        int32_t n, float decay)
 {
+    if (n > capacity) return KVL_EINVAL;
     cache->n_requests++;
     for (int32_t i = 0; decay >= 0 && i < cache->n; i++) cache->in[i].rank *= decay;
     for (int32_t i = 0; i < n; i++) {
@@ -52,4 +53,5 @@ void kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity, cons
         }
         if (decay < 0) u->rank = (float)cache->n_requests;
     }
+    return KVL_OK;
 }

@@ -108,9 +108,13 @@ int kvl_lowrank_keys(const struct kvl_pctx *ctx, const struct kvl_lowrank *k, in
     size_t rank = (size_t)k->rank;
     struct kvl_rows left, right;
     float *low;
+    if (kv_head < 0 || kv_head >= ctx->shape->n_kv_heads)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "keys of kv head %d, want 0 to %d", kv_head,
+                        ctx->shape->n_kv_heads - 1);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rank, &low));
     KVL_TRY(kvl_table_peek(ctx, k->left, layer, ctx->context_tok, &left));
     KVL_TRY(kvl_table_peek(ctx, k->right, layer, 1, &right));
+    KVL_TRY(kvl_look(ctx)); /* the host reads positions and rows */
     for (int32_t i = 0; i < n; i++) {
         if (pos[i] < 0 || pos[i] >= ctx->context_tok)
             return kvl_fail(ctx->err, KVL_EPOLICY, "a key of position %d, want 0 to %d", pos[i],

@@ -11,8 +11,24 @@ enum {
 
 /* ---- plan -------------------------------------------------------------------------------------- */
 
+static int lsh_check(struct kvl_plan *plan, const struct kvl_lsh *lsh)
+{
+    if (lsh->K < 1 || lsh->K > 16 || lsh->L < 1)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "%d hash tables of %d bits, want 1 or more of 1 to 16", lsh->L, lsh->K);
+    if (lsh->min_hits < 1 || lsh->min_hits > KVL_MIN(255, lsh->L))
+        return kvl_fail(plan->err, KVL_EPOLICY, "%d collisions in %d hash tables, want 1 to %d",
+                        lsh->min_hits, lsh->L, KVL_MIN(255, lsh->L));
+    if (lsh->first < 0 || lsh->behind < 0)
+        return kvl_fail(plan->err, KVL_EPOLICY,
+                        "keys are hashed but for %d and %d tokens, want 0 or more", lsh->first,
+                        lsh->behind);
+    return KVL_OK;
+}
+
 int kvl_plan_lsh(struct kvl_plan *plan, const uint8_t *layers, struct kvl_lsh *lsh)
 {
+    KVL_TRY(lsh_check(plan, lsh));
     lsh->n_most = KVL_MAX(0, plan->context_tok - lsh->first - lsh->behind);
     int64_t n_tables = lsh->L, n_buckets = n_tables << lsh->K, d = plan->shape->head_dim;
     const int64_t elems[KVL_LSH_ROWS] = { n_buckets + n_tables, n_tables * lsh->n_most, lsh->n_most,
@@ -209,22 +225,28 @@ int kvl_lsh_count(const struct kvl_lsh_hits *m)
 {
     const int32_t *handle = m->lsh->handle;
     int64_t entries = 0, n_heads = m->ctx->shape->n_heads, planes = m->n_tables * m->lsh->K;
+    KVL_TRY(kvl_look(m->ctx)); /* the host reads what the operator wrote */
     for (int64_t h = 0; h < n_heads; h++) entries += m->n_visited[h];
     KVL_TRY(kvl_meta_count(m->ctx, handle[KVL_LSH_ID], entries));
     KVL_TRY(kvl_meta_count(m->ctx, handle[KVL_LSH_START], 2 * m->n_tables * n_heads));
     return kvl_meta_count(m->ctx, handle[KVL_LSH_PLANE], planes * m->ctx->shape->head_dim);
 }
 
-int32_t kvl_lsh_union(const struct kvl_lsh_hits *m, int32_t kv_head)
+int kvl_lsh_union(const struct kvl_lsh_hits *m, int32_t kv_head, int32_t *n_union)
 {
     int32_t group = m->ctx->shape->group, n = 0;
+    if (kv_head < 0 || kv_head >= m->ctx->shape->n_kv_heads)
+        return kvl_fail(m->ctx->err, KVL_EPOLICY, "what kv head %d found, want 0 to %d", kv_head,
+                        m->ctx->shape->n_kv_heads - 1);
+    KVL_TRY(kvl_look(m->ctx));
     memset(m->mark, 0, (size_t)m->n);
     for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
         for (int32_t i = 0; i < m->n_found[h]; i++)
             m->mark[m->found[(size_t)h * (size_t)m->n + (size_t)i]] = 1;
     for (int32_t i = 0; i < m->n; i++)
         if (m->mark[i]) m->pos[n++] = m->lsh->first + i;
-    return n;
+    *n_union = n;
+    return KVL_OK;
 }
 
 /* What the last n_queries queries find in n_tables tables, summed over these and lanes. */
@@ -235,7 +257,10 @@ static int lsh_found(struct kvl_lsh_hits *m, int32_t n_queries, int32_t n_tables
     for (int32_t b = 0; b < n_queries; b++) {
         KVL_TRY(kvl_obs_window_query(m->ctx, m->layer, b, q));
         KVL_TRY(kvl_lsh_find(m, q, n_tables));
-        for (int32_t h = 0; h < m->ctx->shape->n_kv_heads; h++) *sum += kvl_lsh_union(m, h);
+        for (int32_t h = 0, n; h < m->ctx->shape->n_kv_heads; h++) {
+            KVL_TRY(kvl_lsh_union(m, h, &n));
+            *sum += n;
+        }
     }
     return KVL_OK;
 }
@@ -287,6 +312,7 @@ int kvl_lsh_cosines(const struct kvl_lsh_hits *m, int32_t kv_head, const float *
 {
     int32_t d = m->ctx->shape->head_dim, group = m->ctx->shape->group;
     float *key, *dot;
+    KVL_TRY(kvl_look(m->ctx));
     for (int32_t i = 0; i < n; i++)
         if (pos[i] < m->lsh->first || pos[i] >= m->lsh->first + m->n)
             return kvl_fail(m->ctx->err, KVL_EPOLICY, "angle of position %d, %d to %d are hashed",
@@ -299,6 +325,7 @@ int kvl_lsh_cosines(const struct kvl_lsh_hits *m, int32_t kv_head, const float *
     KVL_TRY(kvl_read_keys(m->ctx, m->layer, kv_head, pos, n, false, key));
     q += (size_t)(kv_head * group) * (size_t)d;
     KVL_TRY(kvl_product(m->ctx, q, group, key, n, d, dot));
+    KVL_TRY(kvl_look(m->ctx));
     for (int32_t g = 0; g < group; g++)
         lsh_angles(m, kv_head, q + g * d, pos, n, dot + (size_t)g * (size_t)n,
                    *cosine + (size_t)g * (size_t)n);

@@ -47,8 +47,11 @@ void kvl_nested_distance(const struct kvl_nested *s, const float *a, int32_t at,
 
 /* ---- on a context ------------------------------------------------------------------------------------ */
 
-static int nested_check(const struct kvl_pctx *ctx, const struct kvl_nested *s)
+static int nested_check(const struct kvl_pctx *ctx, int32_t kv_head, const struct kvl_nested *s)
 {
+    if (kv_head < 0 || kv_head >= ctx->shape->n_kv_heads)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "nested sets of kv head %d, want 0 to %d", kv_head,
+                        ctx->shape->n_kv_heads - 1);
     if (s->n_sets >= 2 && s->n_sets <= KVL_NESTED_MAX && s->n >= 1) return KVL_OK;
     return kvl_fail(ctx->err, KVL_EPOLICY, "%d nested sets of %d tokens, want 2 to %d of 1 or more",
                     s->n_sets, s->n, KVL_NESTED_MAX);
@@ -68,8 +71,11 @@ int kvl_nested_by_columns(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_
 {
     const float *all, *near;
     int32_t n;
-    KVL_TRY(nested_check(ctx, s));
+    KVL_TRY(nested_check(ctx, kv_head, s));
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &all, &n));
+    if (n != s->n)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "nested sets of %d tokens, the context has %d", s->n,
+                        n);
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, s->window, &near, &n));
     KVL_TRY(nested_mean(ctx, all, kv_head, n, room));
     KVL_TRY(nested_mean(ctx, near, kv_head, n, room + n));
@@ -83,7 +89,9 @@ int kvl_nested_by_window(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
     int32_t rows = KVL_MIN(n_queries, s->n), full = s->n_sets - 1;
     double distance[KVL_NESTED_MAX] = { 0 };
     float *mean = room + (size_t)ctx->shape->n_heads * (size_t)s->n;
-    KVL_TRY(nested_check(ctx, s));
+    KVL_TRY(nested_check(ctx, kv_head, s));
+    if (n_queries < 1)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "what %d queries keep, want 1 or more", n_queries);
     for (int32_t back = 0; back < rows; back++) {
         KVL_TRY(kvl_obs_window_probs(ctx, layer, back, room, s->n));
         KVL_TRY(nested_mean(ctx, room, kv_head, s->n, mean));

@@ -155,11 +155,13 @@ void kvl_plan_pair(int32_t total, int32_t part_a, int32_t part_b, int32_t least,
 int kvl_plan_share(struct kvl_plan *plan, const char *option, const char *text, const char *word,
                    double *out)
 {
-    *out = -1;
-    if (strcmp(text, word) == 0) return KVL_OK;
-    if (kvl_parse_f64(text, out) == KVL_OK && *out >= 0 && *out <= 1) return KVL_OK;
-    return kvl_fail(plan->err, KVL_EINVAL, "%s=%s; give %s, or a number from 0 to 1", option, text,
-                    word);
+    double share = -1;
+    if (strcmp(text, word) != 0 &&
+        (kvl_parse_f64(text, &share) != KVL_OK || !(share >= 0 && share <= 1)))
+        return kvl_fail(plan->err, KVL_EINVAL, "%s=%s; give %s, or a number from 0 to 1", option,
+                        text, word);
+    *out = share;
+    return KVL_OK;
 }
 
 int kvl_plan_needs_budget(struct kvl_plan *plan)

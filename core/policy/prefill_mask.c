@@ -14,6 +14,8 @@ struct kvl_prefill_mask {
     int32_t layer, n_heads, past, n; /* the chunk: positions past .. past + n - 1 */
     struct kvl_sparse_head *head;    /* [n_heads] in the step arena, as are its lists */
     uint8_t *seen;                   /* room for the keys of a query; NULL until it is needed */
+    int32_t *range; /* room of kvl_mask_slash_blocks, n_range numbers; nobody keeps it */
+    int64_t n_range;
 };
 
 /* ---- the builder --------------------------------------------------------------------------------- */
@@ -251,6 +253,16 @@ static int32_t mask_slash_ranges(const int32_t *slash, int32_t n_slash, int32_t 
     return n_ranges;
 }
 
+/* Room for n numbers, the same for every head. */
+static int32_t *mask_room(struct kvl_prefill_mask *m, int64_t n)
+{
+    if (n > m->n_range) {
+        m->range = mask_memory(m, n);
+        m->n_range = m->range ? n : 0;
+    }
+    return m->range;
+}
+
 int kvl_mask_slash_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
                           const int32_t *slash, int32_t n_slash)
 {
@@ -261,7 +273,7 @@ int kvl_mask_slash_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t bl
     KVL_TRY(mask_check(m, "diagonal", slash, n_slash, end));
     int32_t n_blocks = (m->n + block_tok - 1) / block_tok, n = 0;
     int32_t *off = mask_memory(m, (int64_t)n_blocks + 1);
-    int32_t *range = mask_memory(m, (int64_t)2 * (end / block_tok + 1) * n_blocks);
+    int32_t *range = mask_room(m, (int64_t)2 * (end / block_tok + 1) * n_blocks);
     if (!off || !range) return KVL_ENOMEM;
     for (int32_t b = off[0] = 0; b < n_blocks; b++) {
         n += mask_slash_ranges(slash, n_slash, block_tok, m->past + b * block_tok, end,

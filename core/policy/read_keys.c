@@ -134,6 +134,9 @@ int kvl_query_means(const struct kvl_pctx *ctx, const struct kvl_step *step,
                     const struct kvl_query *q, int32_t head, int32_t block_tok, float **mean)
 {
     size_t dim = (size_t)ctx->shape->head_dim, stride = (size_t)ctx->shape->n_heads * dim;
+    if (head < 0 || head >= ctx->shape->n_heads)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "means of query head %d, want 0 to %d", head,
+                        ctx->shape->n_heads - 1);
     KVL_TRY(read_means(ctx, step->n_tok, block_tok, mean));
     for (int32_t at = 0; at < step->n_tok; at += block_tok)
         read_mean(q->q + (size_t)at * stride + (size_t)head * dim, stride,

@@ -84,7 +84,8 @@ static int check_head(struct kvl_lsh_hits *m, int32_t kv_head, const float *q, c
     static struct lane l;
     uint8_t any[N] = { 0 };
     double wide[DIM], *cosine;
-    int32_t n_any = 0, n_union = kvl_lsh_union(m, kv_head);
+    int32_t n_any = 0, n_union;
+    KVL_TRY(kvl_lsh_union(m, kv_head, &n_union));
     KVL_TRY(read_lane(m->ctx, m->layer, kv_head, &l));
     KVL_TRY(kvl_lsh_cosines(m, kv_head, q, m->pos, n_union, &cosine));
     l.nearest = 1;
@@ -140,8 +141,10 @@ static int fit_by_hand(const struct kvl_pctx *ctx, int32_t layer, int32_t *out)
         for (int32_t b = 0; b < QUERIES; b++) {
             KVL_TRY(kvl_obs_window_query(ctx, layer, b, q));
             KVL_TRY(kvl_lsh_find(&m, q, t));
-            for (int32_t h = 0; h < N_KV; h++)
-                mean += (double)kvl_lsh_union(&m, h) / (QUERIES * N_KV);
+            for (int32_t h = 0, n; h < N_KV; h++) {
+                KVL_TRY(kvl_lsh_union(&m, h, &n));
+                mean += (double)n / (QUERIES * N_KV);
+            }
         }
         if (mean <= seen.room + 1e-9) *out = t;
     }
@@ -227,13 +230,13 @@ static void test_fit(void **state)
     assert_int_equal(before, 40);
 }
 
-static void refuse_plan(int32_t K, int32_t L, int32_t n_ctx, const char *needle)
+static void refuse_plan(int32_t K, int32_t L, int32_t n_ctx, int want, const char *needle)
 {
     struct kvl_planned *planned = NULL;
     struct kvl_err err = { 0 };
     start(K, L, 2);
     assert_int_equal(kvl_planned_create(&hashed, rig_shape(&rig), "", 40, n_ctx, &planned, &err),
-                     KVL_EINVAL);
+                     want);
     if (!strstr(err.msg, needle)) fail_msg("message \"%s\" lacks \"%s\"", err.msg, needle);
 }
 
@@ -241,8 +244,10 @@ static void test_refusals(void **state)
 {
     struct kvl_err err = { 0 };
     (void)state;
-    refuse_plan(16, 4096, N_CTX, "K=16 with L=4096: 268435456 buckets");
-    refuse_plan(4, 4096, 1 << 20, "4294926336 entries for 1048576 tokens");
+    refuse_plan(17, 4, N_CTX, KVL_EPOLICY, "4 hash tables of 17 bits");
+    refuse_plan(4, 1, N_CTX, KVL_EPOLICY, "2 collisions in 1 hash tables, want 1 to 1");
+    refuse_plan(16, 4096, N_CTX, KVL_EINVAL, "K=16 with L=4096: 268435456 buckets");
+    refuse_plan(4, 4096, 1 << 20, KVL_EINVAL, "4294926336 entries for 1048576 tokens");
     start(4, 12, 2);
     seen.position = N_CTX - BEHIND;
     assert_int_equal(run(&err), KVL_EPOLICY);

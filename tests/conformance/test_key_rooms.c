@@ -114,6 +114,11 @@ static void test_clusters_of_keys(void **state)
     kvl_hook_begin(rs.s, &err);
     assert_int_equal(kvl_clusters_add(&rs.s->ctx, &index_, 0, CL_FIRST - 1, 4, 0), KVL_EPOLICY);
     assert_non_null(strstr(err.msg, "want 1 or more from 3 on"));
+    kvl_err_clear(&err);
+    int32_t n_rows = (N_TOK + CL_SIZE - 1) / CL_SIZE; /* of mean keys */
+    assert_int_equal(kvl_clusters_add(&rs.s->ctx, &index_, 0, CL_FIRST, 2 * CL_SIZE, n_rows - 1),
+                     KVL_EPOLICY);
+    assert_non_null(strstr(err.msg, "2 clusters of 8 tokens, room is left for 1 of"));
     kvl_free(logits);
     rig_end(&rs);
 }

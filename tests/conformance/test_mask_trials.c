@@ -164,6 +164,7 @@ static int trials_mask(struct kvl_pctx *ctx, const struct kvl_step *step, const 
     if (wrong && wrong[0] == 'd') return kvl_mask_slash_blocks(mask, 0, 64, down, 2);
     if (wrong && wrong[0] == 'b') return kvl_mask_slash_blocks(mask, 0, 0, down, 1);
     if (wrong && wrong[0] == 'm') return kvl_key_means(ctx, step->layer, 0, 10, 0, &mean);
+    if (wrong && wrong[0] == 'h') return kvl_query_means(ctx, step, q, N_HEADS, 24, &mean);
     KVL_TRY(whole_blocks(step, mask));
     KVL_TRY(windows(ctx, step, q, mask));
     KVL_TRY(sums(ctx, step, q));
@@ -211,6 +212,7 @@ static void test_refusals(void **state)
     static const char *const why[][2] = { { "d", "diagonal 3 after 5" },
                                           { "b", "blocks of 0" },
                                           { "m", "blocks of 0, want 0 and 1" },
+                                          { "h", "query head 4, want 0 to 3" },
                                           { "c", "query 128 captures, the chunk has 128" } };
     (void)state;
     for (size_t i = 0; i < sizeof why / sizeof *why; i++) {

@@ -146,7 +146,7 @@ static void test_boxes_of_live_tokens(void **state)
 
 /* ---- rows that stand for the keys of a unit ----------------------------------------------------------- */
 
-enum { SUMS = 0, EVEN_MEANS, TOP, TOP_SUM, CODES, N_UNIT_TABLES };
+enum { SUMS = 0, EVEN_MEANS, TOP, TOP_SUM, CODES };
 enum { UNIT = 8, UNIT_FIRST = 3, TOP_UNIT = 5, TOP_K = 2, N_TOP = (N_CTX - UNIT_FIRST) / TOP_UNIT };
 enum { WINDOW = 6 };
 
@@ -358,7 +358,7 @@ static void expect_units(const struct kvl_counted_cache *c, int32_t n, const int
 
 static void request(struct kvl_counted_cache *c, int32_t a, int32_t b, float decay)
 {
-    kvl_counted_request(c, 3, (int32_t[]){ a, b }, 2, decay);
+    assert_int_equal(kvl_counted_request(c, 3, (int32_t[]){ a, b }, 2, decay), KVL_OK);
 }
 
 static void test_counted_cache(void **state)
@@ -372,6 +372,8 @@ static void test_counted_cache(void **state)
     expect_units(c, 3, (int32_t[]){ 4, 7, 9 });
     assert_int_equal(c->n_hits, 2);
     assert_int_equal(c->n_misses, 4);
+    assert_int_equal(kvl_counted_request(c, 3, (int32_t[]){ 1, 2, 3, 6 }, 4, -1), KVL_EINVAL);
+    expect_units(c, 3, (int32_t[]){ 4, 7, 9 });
     assert_int_equal(c->n_requests, 3);
     memset(c, 0, kvl_counted_bytes(3));
     request(c, 4, 7, .5f);

@@ -16,7 +16,7 @@ enum {
 static struct rig rig;
 static int32_t id[N_CTX + 1];
 static int n_checked;
-static bool too_many;
+static enum { NOTHING, SETS_MANY, TOKENS_FEW, NO_QUERIES, HEAD } wrong;
 
 /* Whether set p has token j for the query at `at`. */
 static bool has(const uint8_t *level, int p, int32_t j, int32_t at)
@@ -63,7 +63,10 @@ static int nested_prefilled(struct kvl_pctx *ctx, int32_t layer)
     struct kvl_nested s = { .level = level, .n = N_CTX, .n_sets = SETS, .window = WINDOW };
     KVL_TRY(kvl_scratch_get(ctx, (N_HEADS + 1) * N_CTX, &room));
     for (int32_t j = 0; j < N_CTX; j++) level[j] = (uint8_t)(j == 0 ? 0 : j % 5 == 2 ? 1 : 2);
-    if (too_many) s.n_sets = KVL_NESTED_MAX + 1;
+    if (wrong == SETS_MANY) s.n_sets = KVL_NESTED_MAX + 1;
+    if (wrong == TOKENS_FEW) s.n--;
+    if (wrong == NO_QUERIES) return kvl_nested_by_window(ctx, layer, 0, &s, 0, room, kept);
+    if (wrong == HEAD) return kvl_nested_by_columns(ctx, layer, N_KV, &s, room, kept);
     for (int32_t h = 0; h < N_KV; h++) {
         KVL_TRY(kvl_nested_by_columns(ctx, layer, h, &s, room, kept));
         KVL_TRY(naive(ctx, layer, h, level, N_CTX, mass, near));
@@ -93,18 +96,26 @@ static void test_kept(void **state)
     rig_end(&rs);
 }
 
-static void test_refused(void **state)
+static void refused(int what, const char *why)
 {
     struct kvl_err err = { 0 };
     struct rig_session rs = { 0 };
-    (void)state;
-    too_many = true;
+    wrong = what;
     RIG_OK(&err, kvl_planned_create(&nested, rig_shape(&rig), "", 0, N_CTX, &rs.planned, &err));
     RIG_OK(&err, kvl_session_create(rig.engine, &rs.s, &err));
     RIG_OK(&err, kvl_session_prefill(rs.s, id, N_CTX, NULL, true, &err));
     assert_int_equal(kvl_session_attach(rs.s, rs.planned, 0, KVL_EXEC_REAL, &err), KVL_EPOLICY);
-    assert_non_null(strstr(err.msg, "6 nested sets of 60 tokens, want 2 to 5"));
+    if (!strstr(err.msg, why)) fail_msg("message \"%s\" lacks \"%s\"", err.msg, why);
     rig_end(&rs);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refused(SETS_MANY, "6 nested sets of 60 tokens, want 2 to 5");
+    refused(TOKENS_FEW, "nested sets of 59 tokens, the context has 60");
+    refused(NO_QUERIES, "what 0 queries keep, want 1 or more");
+    refused(HEAD, "nested sets of kv head 2, want 0 to 1");
 }
 
 static int open_rig(void **state)

@@ -97,8 +97,10 @@ static void request(struct bare *b, int32_t first, int32_t second)
     at.chosen[0] = first;
     at.chosen[1] = second;
     at.l->n_chosen = 2;
-    kvl_counted_request(at.cache, b->opts.max_cached_block, at.chosen, 2,
-                        b->opts.cache == INFLLM_LRU ? -1.0f : (float)b->opts.score_decay);
+    assert_int_equal(
+        kvl_counted_request(at.cache, b->opts.max_cached_block, at.chosen, 2,
+                            b->opts.cache == INFLLM_LRU ? -1.0f : (float)b->opts.score_decay),
+        KVL_OK);
 }
 
 static void expect_cached(struct bare *b, const char *want)

@@ -456,7 +456,7 @@ static void test_table_on_model(void **state)
                                "0 3 a_shape 30 10\n";
     char path[] = "/tmp/kvl-table-XXXXXX", options[64];
     struct rig r;
-    int fd = mkstemp(path);
+    int fd = mkstemp(path), n_in_blocks = 0;
     (void)state;
     assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     close(fd);
@@ -467,10 +467,13 @@ static void test_table_on_model(void **state)
     assert_int_equal(seen.n_lines, 1);
     assert_int_equal(seen.n_blocks, 1);
     assert_int_equal(seen.n_windows, 2);
+    assert_memory_equal(seen.sizes[0], ((int32_t[]){ 80, 120 }), sizeof seen.sizes[0]);
     for (int32_t j = 0; j < N_CTX; j++) {
+        n_in_blocks += seen.reads[MI_BLOCK_SPARSE][2][N_CTX - 1][j];
         assert_int_equal(seen.reads[MI_A_SHAPE][1][N_CTX - 1][j], j < 50 || j >= N_CTX - 150);
         assert_int_equal(seen.reads[MI_A_SHAPE][3][N_CTX - 1][j], j < 150 || j >= N_CTX - 50);
     }
+    assert_int_equal(n_in_blocks, 2 * 64 + N_CTX % 64); /* 200 / 64 blocks, the last one its own */
     rig_end(&rs);
     rig_close(&r);
 }

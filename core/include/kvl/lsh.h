@@ -24,7 +24,7 @@ enum { KVL_LSH_START, KVL_LSH_ID, KVL_LSH_NORM, KVL_LSH_MEAN, KVL_LSH_PLANE, KVL
 /* Lies in the policy's options. */
 struct kvl_lsh {
     int32_t K, L;          /* bits of a code, 1 to 16; tables */
-    int32_t min_hits;      /* tables in which a key shares the query's code, 1 to 255 */
+    int32_t min_hits;      /* tables in which a key shares the query's code, 1 to 255 and to L */
     int32_t first, behind; /* tokens before and behind what is hashed */
     int32_t seed;          /* of the hyperplanes; 0 = the sample's */
     bool centre;           /* false: mean(k) is taken for 0 */
@@ -64,15 +64,15 @@ KVL_API int kvl_lsh_open(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, 
 KVL_API int kvl_lsh_find(struct kvl_lsh_hits *hits, const float *q, int32_t n_tables);
 /* Counts hyperplanes, buckets and entries that the last kvl_lsh_find read. */
 KVL_API int kvl_lsh_count(const struct kvl_lsh_hits *hits);
-/* pos, ascending: what any query head of a kv head found; returns how many. */
-KVL_API int32_t kvl_lsh_union(const struct kvl_lsh_hits *hits, int32_t kv_head);
+/* pos [*n], ascending: what any query head of a kv head found. */
+KVL_API int kvl_lsh_union(const struct kvl_lsh_hits *hits, int32_t kv_head, int32_t *n);
 /* In prefilled, of a policy that observes `n_queries` queries (KVL_OBS_WINDOW): the most of L tables with which what
  * all query heads of a lane find together, a mean over lanes and queries, is at most `room` tokens; min_hits where even
  * these are too many.  Not counted. */
 KVL_API int kvl_lsh_fit(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer,
                         int32_t n_queries, double room, int32_t *n_tables);
-/* *cosine [group][n], in scratch, of the query heads q [n_heads][head_dim] of a kv head with k' of hashed positions pos [n]; 0 where
- * one of them is 0.  Keys, norms and mean are counted as read. */
+/* *cosine [group][n], in scratch, of the query heads q [n_heads][head_dim] of a kv head with k' of hashed positions
+ * pos [n]; 0 where one of them is 0.  Keys, norms and mean are counted as read. */
 KVL_API int kvl_lsh_cosines(const struct kvl_lsh_hits *hits, int32_t kv_head, const float *q,
                             const int32_t *pos, int32_t n, double **cosine);
 

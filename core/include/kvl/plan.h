@@ -111,11 +111,11 @@ struct kvl_counted_cache {
     struct kvl_counted_unit in[];
 };
 KVL_API size_t kvl_counted_bytes(int32_t capacity);
-/* A request of n units, no more than `capacity`.  Of those that it does not name the one of least rank gives way
- * (ties: the lower unit).  A unit's rank is the number of its last request; with decay >= 0 every rank is multiplied
- * by it instead, a new unit's is 0, and the policy adds what it likes. */
-KVL_API void kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity,
-                                 const int32_t *unit, int32_t n, float decay);
+/* A request of n units; KVL_EINVAL, and nothing changes, where they are more than `capacity`.  Of those that it does
+ * not name the one of least rank gives way (ties: the lower unit).  A unit's rank is the number of its last request;
+ * with decay >= 0 every rank is multiplied by it instead, a new unit's is 0, and the policy adds what it likes. */
+KVL_API int kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity,
+                                const int32_t *unit, int32_t n, float decay);
 /* The unit in the cache; NULL: it is not there. */
 KVL_API struct kvl_counted_unit *kvl_counted_find(struct kvl_counted_cache *cache, int32_t unit);
 

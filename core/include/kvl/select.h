@@ -58,8 +58,8 @@ KVL_API int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32
 KVL_API int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
                                 const float *log_weight, int32_t n);
 /* Positions first .. last - 1 that are live, added to one list of `scope`.  Costs O(1) where all of them are live
- * and the list is made of ranges that come in ascending order.  A range that includes the current token, in a selection that is shared, also has the
- * tokens that come later. */
+ * and the list is made of ranges that come in ascending order.  A range that includes the current token, in a
+ * selection that is shared, also has the tokens that come later. */
 KVL_API int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
                           int32_t last);
 /* The first n positions, or as many as there are; the last n, the current one included. */
@@ -152,8 +152,9 @@ KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const
 
 /* A mask of its own for the chunk, to which calls say what could be read: nothing of it is. */
 KVL_API int kvl_mask_trial(struct kvl_prefill_mask *mask, struct kvl_prefill_mask **out);
-/* captured [n_heads]: of the weights probs [n_heads][step->pos + i + 1] of query i of the chunk (kvl_mask_weights), what
- * falls on the keys that a mask names for it. */
+/* captured [n_heads]: of the weights probs [n_heads][step->pos + i + 1] of query i of the chunk (kvl_mask_weights),
+ * what falls on the keys that a mask names for it.  Its own token always counts; a head of which nothing was said
+ * captures everything. */
 KVL_API int kvl_mask_captures(struct kvl_prefill_mask *mask, int32_t i, const float *probs,
                               float *captured);
 
