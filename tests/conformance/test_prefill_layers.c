@@ -421,7 +421,7 @@ static int prefill_in(const struct rig_desc *d, size_t room, struct kvl_err *err
 
 static void test_memory(void **state)
 {
-    const size_t room = (size_t)44 << 20; /* a slab and what a chunk needs */
+    const size_t room = (size_t)52 << 20; /* a slab, and what a chunk and a session need */
     struct kvl_err err;
     (void)state;
     for (uint32_t n_layers = 8; n_layers <= 16; n_layers *= 2) {
@@ -445,7 +445,7 @@ static void test_short_memory(void **state)
     int n_refused[2] = { 0 }, n_host = 0;
     (void)state;
     for (int i = 0; i < 2; i++)
-        for (int64_t n = 1; n <= 8; n++) {
+        for (int64_t n = 1; n <= 12; n++) {
             struct rig r;
             struct kvl_session *s;
             struct kvl_err err = { 0 };
@@ -469,6 +469,7 @@ static void test_short_memory(void **state)
             kvl_free(got);
             close_checked(&r);
         }
+
     assert_true(n_refused[0] > 5 && n_refused[1] > 1 && n_host > 1);
     kvl_buf_free(&bytes);
     kvl_free(want);

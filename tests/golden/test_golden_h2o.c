@@ -106,6 +106,13 @@ static int fake_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
     return KVL_OK;
 }
 
+static int fake_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                          struct kvl_meta_view *out)
+{
+    assert_int_equal(first, 0);
+    return fake_meta(ctx, handle, layer, out);
+}
+
 static int fake_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                             int32_t param, const float **sums, int32_t *n_tok)
 {
@@ -192,6 +199,8 @@ static int fake_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step
 #define kvl_plan_observe fake_plan_observe
 #define kvl_plan_meta    fake_plan_meta
 #define kvl_meta         fake_meta
+#define kvl_rows_all     fake_meta
+#define kvl_meta_from    fake_meta_from
 #define kvl_obs_columns  fake_obs_columns
 #define kvl_live         fake_live
 #define kvl_keep_top     fake_keep_top
