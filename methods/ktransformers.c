@@ -1,8 +1,7 @@
 /* ktransformers - blocks of tokens, chosen by representative keys: KTransformers' long-context mode.
  *
  * kvcache-ai/ktransformers: "A Survey of Sparse Attention for Long Context" and the long-context mode of
- * its tutorial (2024-08); C++ in kt-kernel/operators/kvcache.  A framework with several methods as corners:
- * block_size=1 with preselect is SnapKV without pooling, QUEST with SEPARATE is Quest with summed heads.
+ * its tutorial (2024-08); C++ in kt-kernel/operators/kvcache.
  *   1. Per block and kv head (DYNAMIC: per query head) one vector, or two, stands for the keys of the
  *      block.  MAX: channel maximum.  MEAN: mean key.  QUEST: channel maximum and minimum.  FIXED: mean
  *      of representative_num tokens at a fixed stride.  DYNAMIC: mean of the representative_num most
@@ -25,8 +24,7 @@
  * maximum and -|lse| < 1e-6 as "empty".
  *
  * Budget B: (init + picked + local + 1) block_size + token_step - 1, the block of the current token and
- * what comes until the next selection included.  With offload=true all blocks but the first, the local and
- * the current one lie on the host: --device hybrid attends to them there and merges, others fetch. */
+ * what comes until the next selection included. */
 #include "kvl/policy.h"
 
 #include <math.h>
@@ -271,8 +269,10 @@ static int kt_append(struct kvl_pctx *ctx, const struct kvl_step *step, const fl
     const struct kt_opts *o = ctx->opts;
     bool dynamic = o->representative_type == KT_DYNAMIC, fixed = o->representative_type == KT_FIXED;
     int32_t every = fixed ? o->block_size / o->representative_num : 1;
+    int32_t full = ctx->context_tok / o->block_size * o->block_size; /* kt_dynamic writes these */
     (void)v;
     if (!kt_selects(o, step->layer)) return KVL_OK;
+    if (dynamic && step->replay && step->pos + step->n_tok <= full) return KVL_OK;
     if (o->compat && (dynamic || !step->replay)) return KVL_OK;
     if (kt_pair(o)) return kvl_table_minmax(ctx, o->table, step, k);
     return kvl_table_key_sums(ctx, o->table, step, k, every, dynamic);

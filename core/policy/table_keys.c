@@ -139,6 +139,9 @@ int kvl_table_top_keys(const struct kvl_pctx *ctx, const struct kvl_table_top_ke
         return kvl_fail(ctx->err, KVL_EPOLICY, "the %d best keys of each of %d units of %d tokens",
                         t->k, t->n, t->unit_tok);
     KVL_TRY(kvl_table_write(ctx, t->table, t->layer, t->row, &rows));
+    if (t->n > rows.n_rows)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "%d units from row %d of table %d on, which has %d",
+                        t->n, t->row, t->table, rows.n_rows);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &best));
     KVL_TRY(kvl_scratch_get(ctx, unit * dim, &key));
     for (int32_t i = 0; i < t->n * ctx->shape->n_kv_heads; i++) {
