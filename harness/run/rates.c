@@ -200,10 +200,12 @@ static double rate_line(const struct kvl_rates *t, const struct kvl_rate *at, in
     return most > 1.0 ? fmin(fmax(ratio, 1.0), most) : fmax(fmin(ratio, 1.0), most);
 }
 
-/* Of all that are known. */
+/* Of all that are known.  Where answers are and no prefill of theirs is, contexts come from
+ * snapshots. */
 static double rate_mean(const struct kvl_rates *t, const struct kvl_rate *want)
 {
     double ns = 0.0, cost = 0.0;
+    if (!want->policy && t->n > 0) return 0.0;
     for (size_t i = 0; i < t->n; i++) {
         if (!t->rate[i].policy != !want->policy) continue;
         ns += t->rate[i].ns * t->rate[i].n;

@@ -34,7 +34,7 @@ static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *e
         double all = rates.ns + left.ns + left.timed_ns;
         double *now = left.ns > 0.0 ? &left.ns : &left.timed_ns;
         *now = fmax(*now - flight_ns / factor, 0.0);
-        p->known = rates.n > 0;
+        p->known = rates.n > 0 && isfinite(left.ns + left.timed_ns);
         p->left_s = 1e-9 * (factor * left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns);
         p->part = 1.0 - (left.ns + left.timed_ns) / all;
     }
@@ -42,16 +42,18 @@ static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *e
     return rc;
 }
 
-/* With many cells it is work to see what is left. */
-enum { RUNNER_LEFT_NS = 1000000000 };
+/* With many cells it is work to see what is left: so long between two times at least, in ns and in
+ * times of what the first one took. */
+enum { RUNNER_LEFT_NS = 1000000000, RUNNER_LEFT_TIMES = 20 };
 
 int kvl_runner_show(struct kvl_runner *r, const char *what, double flight_ns, struct kvl_err *err)
 {
     uint64_t now = kvl_now_ns();
     if (!kvl_progress_due(&r->progress)) return KVL_OK;
-    if (now - r->t_left >= RUNNER_LEFT_NS) {
+    if (now >= r->t_left) {
         KVL_TRY(runner_left(r, flight_ns, err));
-        r->t_left = now;
+        uint64_t end = kvl_now_ns(), took = RUNNER_LEFT_TIMES * (end - now);
+        r->t_left = end + KVL_MAX(took, (uint64_t)RUNNER_LEFT_NS);
     }
     kvl_progress_show(&r->progress, what);
     return KVL_OK;

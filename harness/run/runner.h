@@ -46,7 +46,7 @@ struct kvl_runner {
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
     int32_t gpu;               /* of this process, counted from the sweep's first */
     struct kvl_ask_room room;
-    uint64_t t_left; /* when time left was last worked out */
+    uint64_t t_left; /* from then on time left is worked out again */
     bool announced;  /* the run record is in the log */
 };
 

@@ -165,6 +165,27 @@ static void test_unknown(void **state)
     kvl_rates_free(&rates);
 }
 
+/* Contexts from snapshots have no time of their prefill: what is left was NaN, and shown as
+ * known. */
+static void test_snapshots(void **state)
+{
+    struct sweep *x = *state;
+    struct kvl_rates rates = { 0 };
+    struct kvl_err err = { 0 };
+    if (!x) skip();
+    answered(x, lengths_all);
+    double want = truth_ns(x, lengths_all);
+    for (size_t c = 0; c < x->work->n_cells; c++)
+        for (int32_t k = 0; k < 2 * x->s.questions; k++)
+            x->state.cell[c].outcome[k].prefill_ns = (double)NAN;
+    for (size_t i = 0; i < x->work->n_groups; i++)
+        want -= (x->s.contexts - 2) * prefill_ns(x->work->group[i].length);
+    assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
+    double left = kvl_rates_left(&rates, &x->r).ns;
+    if (!(fabs(left - want) <= 1e-9 * want)) fail_msg("left %g, want %g", left, want);
+    kvl_rates_free(&rates);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +193,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lengths, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_contexts, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_unknown, sweep_open, sweep_close),
+        cmocka_unit_test_setup_teardown(test_snapshots, sweep_open, sweep_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
