@@ -41,6 +41,8 @@ static int html_file(const struct html *h, const char *path, struct kvl_err *err
 
 /* ---- a site ---------------------------------------------------------------------------------- */
 
+#define SITE_BYTES "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+
 static bool is_folder(const char *path)
 {
     struct stat st;
@@ -48,18 +50,21 @@ static bool is_folder(const char *path)
     return (n > 0 && path[n - 1] == '/') || (stat(path, &st) == 0 && S_ISDIR(st.st_mode));
 }
 
-/* The name of the log without what tells its form, and a number where another page or the index has it. */
+/* The name of the log without what tells its form, and a number where another page or the index has
+ * it.  As it stands it is a URL of the index: bytes that may mean something there become '-'. */
 static char *site_name(const struct kvl_site_page *page, size_t n)
 {
     const char *log = strrchr(page[n].log, '/');
     log = log ? log + 1 : page[n].log;
-    size_t len = strcspn(log, ".");
+    char stem[201], name[300];
+    snprintf(stem, sizeof stem, "%.*s", (int)KVL_MIN(strcspn(log, "."), sizeof stem - 1), log);
+    for (char *c = stem; *c; c++)
+        if (!strchr(SITE_BYTES, *c)) *c = '-';
     for (int k = 1;; k++) {
-        char name[300];
         if (k == 1)
-            snprintf(name, sizeof name, "%.*s.html", (int)KVL_MIN(len, (size_t)200), log);
+            snprintf(name, sizeof name, "%s.html", stem);
         else
-            snprintf(name, sizeof name, "%.*s-%d.html", (int)KVL_MIN(len, (size_t)200), log, k);
+            snprintf(name, sizeof name, "%s-%d.html", stem, k);
         bool taken = strcmp(name, "index.html") == 0 || name[0] == '.';
         for (size_t i = 0; i < n; i++) taken |= strcmp(page[i].file, name) == 0;
         if (!taken) return strdup(name);

@@ -338,8 +338,10 @@ static void index_logs(const struct page *p, const struct kvl_site_page *page, s
         kvl_page_text(p->out, page[i].file);
         fputs("\">", p->out);
         kvl_page_text(p->out, page[i].log);
-        fprintf(p->out, "</a></th><td data-v=\"%zu\">%zu</td><td>%s</td></tr>\n", page[i].n_results,
-                page[i].n_results, page[i].newest);
+        fprintf(p->out, "</a></th><td data-v=\"%zu\">%zu</td><td>", page[i].n_results,
+                page[i].n_results);
+        kvl_page_text(p->out, page[i].newest);
+        fputs("</td></tr>\n", p->out);
     }
     fputs("</tbody></table></div></section>\n", p->out);
 }

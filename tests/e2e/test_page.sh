@@ -79,6 +79,15 @@ for file in log part log-2; do
     contains "a page of the index" "<a href=\"$file.html\">" site/index.html
     contains "the way back" '<a href="index.html">All logs</a>' site/$file.html
 done
+# The name of a page is a URL: a '#' or ':' in it led elsewhere.  What a run says of its time is text.
+mkdir names && jq -c 'if .kind == "run" then .t_start = "<b>&" else . end' log.jsonl | zstd -q -o 'names/a:b#1 é%.zst'
+cp part.zst 'names/a-b-1----.zst'
+"$program" report names/* --html names/site/ > out
+[ "$(LC_ALL=C sort out | xargs)" = "names/site/a-b-1-----2.html names/site/a-b-1----.html names/site/index.html" ] ||
+    fail "names of pages: $(cat out)"
+contains "a link of plain bytes" '<a href="a-b-1-----2.html">' names/site/index.html
+contains "the log as it is named" 'names/a:b#1 é%.zst</a>' names/site/index.html
+contains "the time of a run is text" '<td>&lt;b&gt;&amp;</td>' names/site/index.html
 # Links of the index lead somewhere, and its rows come by accuracy.
 grep -oE 'href="#[^"]*"' site/index.html | sort -u | sed 's/href="#//; s/"//' | while read -r id; do
     grep -qE "id=\"?$id[\" >]" site/index.html || fail "the index links to #$id, which is not there"
