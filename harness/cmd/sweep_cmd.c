@@ -284,29 +284,46 @@ static struct kvl_run_info sweep_info(const struct sweep *w)
                                   .shard = w->shard };
 }
 
+/* Where rates come from: `n_log` of them were in the log. */
+static const char *sweep_rates_from(const struct kvl_rates *rates, size_t n_log, bool known,
+                                    bool whole)
+{
+    if (known) return "the answers in the log";
+    if (whole) return "a context of each task";
+    return rates->n > n_log ? "contexts of some tasks"
+                            : "the answers in the log, which lacks some policies";
+}
+
 /* At the rates that the log has, or else such as are taken now.  A plug-in might take this process along. */
 static int sweep_print_time(struct sweep *w, const struct kvl_runner *r)
 {
     struct kvl_rates rates = { 0 };
     struct kvl_err why = { 0 };
+    bool plugin = sweep_has_plugin(w->work), whole = false;
     int rc = kvl_rates_read(&rates, r, w->err);
-    bool known = kvl_rates_know(&rates, r), plugin = sweep_has_plugin(w->work);
-    if (rc == KVL_OK && !known && !plugin && !w->a->quiet) {
+    if (rc != KVL_OK) {
+        kvl_rates_free(&rates);
+        return rc;
+    }
+    bool known = kvl_rates_know(&rates, r);
+    size_t n_log = rates.n;
+    if (!known && !plugin && !w->a->quiet) {
         fprintf(stderr,
                 "kvlab: the log has no answers of all policies yet: one context of each task "
                 "is run for its times\n");
-        rc = kvl_calibrate(r, &rates, &why);
+        rc = kvl_calibrate(r, &rates, &whole, &why);
     }
     if (rc == KVL_ESTOP)
         kvl_fail(w->err, rc, "%s", why.msg);
     else if (rates.n > 0)
-        kvl_forecast_print_time(&rates, r,
-                                known ? "the answers in the log" : "a context of each task");
+        kvl_forecast_print_time(&rates, r, sweep_rates_from(&rates, n_log, known, whole));
     else
         printf("time: unknown, %s\n",
                plugin        ? "the log has no answers yet and plug-ins are not tried here"
                : w->a->quiet ? "the log has no answers yet and --quiet runs none"
-                             : why.msg);
+               : why.msg[0]  ? why.msg
+                             : "no answer could be timed");
+    if (rc != KVL_OK && rc != KVL_ESTOP && rates.n > 0) fprintf(stderr, "kvlab: %s\n", why.msg);
     kvl_rates_free(&rates);
     return rc == KVL_ESTOP ? rc : KVL_OK;
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The lengths at most; a second one only where it is done within so many seconds, as the first one tells. */
+/* The lengths at most.  After so many seconds no further context begins, and a second length only
+ * where it is done within them, as the first one tells. */
 enum { CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096, CALIBRATE_S = 120 };
 
 struct calibration {
@@ -16,6 +17,8 @@ struct calibration {
     struct kvl_state state;
     struct kvl_run_info info;
     struct kvl_runner r;
+    uint64_t t0;
+    bool cut; /* some context of the first length was not begun */
     struct kvl_err *err;
 };
 
@@ -59,26 +62,39 @@ static int calibrate_plan(struct calibration *c, const struct kvl_runner *like)
     return kvl_state_create(c->work, false, false, &c->state, c->err);
 }
 
-/* Groups of the first length, or of the second one and the first task. */
+static double calibrate_s(const struct calibration *c)
+{
+    return (double)(kvl_now_ns() - c->t0) * 1e-9;
+}
+
+/* Groups of the first length, or of the second one and the first task.  One that fails does not stop
+ * the others. */
 static int calibrate_run(struct calibration *c, bool longer)
 {
+    int rc = KVL_OK;
     for (size_t i = 0; i < c->work->n_groups; i++) {
         const struct kvl_group *g = &c->work->group[i];
         bool is_longer = g->length != c->length[0];
         if (is_longer != longer || (longer && g->task != c->work->group[0].task)) continue;
-        KVL_TRY(kvl_runner_answer(&c->r, g, 0, c->err));
+        if (calibrate_s(c) >= CALIBRATE_S) {
+            c->cut |= !longer;
+            break;
+        }
+        int one = kvl_runner_answer(&c->r, g, 0, c->err);
+        if (one == KVL_ESTOP) return one;
+        if (one != KVL_OK) rc = one;
     }
-    return KVL_OK;
+    return rc;
 }
 
 static int calibrate_all(struct calibration *c)
 {
-    uint64_t t0 = kvl_now_ns();
+    c->t0 = kvl_now_ns();
     KVL_TRY(kvl_runner_open(&c->r, c->err));
     c->info.store = kvl_store_desc(kvl_engine_store(c->r.engine));
     kvl_ops_set_threads(c->r.jobs.threads);
     int rc = calibrate_run(c, false);
-    double s = (double)(kvl_now_ns() - t0) * 1e-9 * c->length[1] / c->length[0];
+    double s = calibrate_s(c) * c->length[1] / c->length[0];
     if (rc == KVL_OK && s < CALIBRATE_S) rc = calibrate_run(c, true);
     kvl_ops_set_threads(c->r.info->threads);
     kvl_runner_close(&c->r);
@@ -108,7 +124,8 @@ static int calibrate_log(struct calibration *c)
     return rc;
 }
 
-int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, struct kvl_err *err)
+int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, bool *whole,
+                  struct kvl_err *err)
 {
     struct calibration c = { .info = *like->info, .err = err };
     int rc = calibrate_plan(&c, like);
@@ -120,8 +137,12 @@ int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, struct
                                .jobs = { .n = 1, .threads = like->jobs.threads } };
     c.r.progress.quiet = true;
     if (rc == KVL_OK) rc = calibrate_log(&c);
-    if (rc == KVL_OK) rc = calibrate_all(&c);
-    if (rc == KVL_OK) rc = kvl_rates_read(rates, &c.r, err);
+    if (rc == KVL_OK) {
+        rc = calibrate_all(&c);
+        int read = rc == KVL_ESTOP ? rc : kvl_rates_read(rates, &c.r, err);
+        if (rc == KVL_OK) rc = read;
+    }
+    if (rc == KVL_OK) *whole = !c.cut;
     (void)kvl_log_close(c.r.log, NULL);
     kvl_state_free(&c.state);
     kvl_work_destroy(c.work);

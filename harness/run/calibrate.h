@@ -2,7 +2,8 @@
  *
  * One context of every task at one short length, answered under all policies and budgets; then, where the sweep has
  * longer ones, one of the first task at a second length, so that one knows how times grow.
- * What it records is thrown away.
+ * What it records is thrown away.  After two minutes no further context begins: tasks
+ * that are left have no rates of their own.
  *
  * Thread-safe: no.
  */
@@ -12,7 +13,9 @@
 #include "rates.h"
 
 /* Adds to `rates`; `like` is the runner that is to run, with its work, jobs and info.  KVL_ESTOP; errors of the
- * plan and the engine.  A policy that fails has no rate. */
-int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, struct kvl_err *err);
+ * plan, the engine and of the last task that cannot make its context: what others took is added
+ * nevertheless.  A policy that fails has no rate.  `whole`: every task was run. */
+int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, bool *whole,
+                  struct kvl_err *err);
 
 #endif
