@@ -172,7 +172,7 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
         rc = kvl_report_vs(&r, a.vs, a.form, stdout, err);
     else
         rc = kvl_report_print(&r, stdout, err);
-    if (rc == KVL_OK && (a.by || a.vs) && a.form == KVL_TABLE_TEXT) kvl_report_notes(&r, stdout);
+    if (rc == KVL_OK && (a.by || a.vs)) rc = kvl_report_notes(&r, a.form, stdout, err);
     kvl_results_free(&r);
     return rc;
 }

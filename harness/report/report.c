@@ -4,6 +4,7 @@
 #include "record_analysis.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- headlines ----------------------------------------------------------------------------- */
@@ -11,6 +12,15 @@
 const char *kvl_report_mark(enum kvl_table_form form)
 {
     return form == KVL_TABLE_LATEX ? "% " : form == KVL_TABLE_CSV ? "# " : "";
+}
+
+void kvl_report_lines(const char *text, enum kvl_table_form form, FILE *out)
+{
+    while (*text) {
+        int n = (int)strcspn(text, "\n");
+        fprintf(out, "%s%.*s\n", n ? kvl_report_mark(form) : "", n, text);
+        text += n + (text[n] == '\n');
+    }
 }
 
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
@@ -194,8 +204,7 @@ int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err
     json_t *analysis;
     json_object_foreach(r->analyses, id, analysis) KVL_TRY(kvl_report_analysis(analysis, out, err));
     if (alike) fputs("A table without strict %: it is official % in every row.\n", out);
-    kvl_report_notes(r, out);
-    return KVL_OK;
+    return kvl_report_notes(r, KVL_TABLE_TEXT, out, err);
 }
 
 /* ---- notes --------------------------------------------------------------------------------- */
@@ -305,16 +314,16 @@ static void notes_recall(const struct kvl_results *r, FILE *out)
               out);
 }
 
-void kvl_report_stale(const struct kvl_results *r, FILE *out)
+void kvl_report_stale(const struct kvl_results *r, enum kvl_table_form form, FILE *out)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++) n += r->result[i].stale;
     if (n)
-        fprintf(out, "* " KVL_STALE_NOTE " (build %s): %zu.\n",
+        fprintf(out, "%s* " KVL_STALE_NOTE " (build %s): %zu.\n", kvl_report_mark(form),
                 kvl_json_text(r->newest_run, "kvlab.git"), n);
 }
 
-void kvl_report_notes(const struct kvl_results *r, FILE *out)
+static void notes_print(const struct kvl_results *r, FILE *out)
 {
     if (r->n == 0 && json_object_size(r->analyses) == 0)
         fputs("No result yet: the log has no cell and no speed record.\n", out);
@@ -325,7 +334,7 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
               "one sequence.\n",
               out);
     notes_recall(r, out);
-    kvl_report_stale(r, out);
+    kvl_report_stale(r, KVL_TABLE_TEXT, out);
     if (kvl_report_has(r, KVL_DETAIL_STAGES))
         fputs("Stages of answers: kvlab report --stages.\n", out);
     if (kvl_report_has(r, KVL_DETAIL_QUALITY))
@@ -354,4 +363,17 @@ void kvl_report_notes(const struct kvl_results *r, FILE *out)
     kvl_report_errors(r, out);
     if (r->health.n_damage || r->health.n_bad_lines) fputs("The log is not whole:\n", out);
     kvl_report_damage(&r->health, out);
+}
+
+int kvl_report_notes(const struct kvl_results *r, enum kvl_table_form form, FILE *out,
+                     struct kvl_err *err)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *notes = open_memstream(&text, &len);
+    if (notes) notes_print(r, notes);
+    bool failed = !notes || fclose(notes) != 0;
+    if (!failed) kvl_report_lines(text, form, out);
+    free(text);
+    return failed ? kvl_fail(err, KVL_ENOMEM, "no memory for the notes of a table") : KVL_OK;
 }

@@ -42,9 +42,10 @@ int kvl_report_method(const struct kvl_result *x, size_t n, enum kvl_table_form 
 /* What methods say of themselves: each line once per model and label. */
 void kvl_report_method_notes(const struct kvl_results *r, FILE *out);
 /* What a star means, where there is one. */
-void kvl_report_stale(const struct kvl_results *r, FILE *out);
+void kvl_report_stale(const struct kvl_results *r, enum kvl_table_form form, FILE *out);
 /* What a reader must know: bounds, stale results, what failed, what is damaged. */
-void kvl_report_notes(const struct kvl_results *r, FILE *out);
+int kvl_report_notes(const struct kvl_results *r, enum kvl_table_form form, FILE *out,
+                     struct kvl_err *err);
 
 /* Says which bounds a block x [n] lacks. */
 void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
@@ -55,6 +56,8 @@ void kvl_report_held(struct kvl_table *t, const struct kvl_result *x);
 
 /* What a line beside a table of that form begins with: where it is no table it is a comment. */
 const char *kvl_report_mark(enum kvl_table_form form);
+/* Lines of `text`, each with that in front. */
+void kvl_report_lines(const char *text, enum kvl_table_form form, FILE *out);
 /* The headline of the block of `x`; parts in `skip` are left out. */
 void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
 /* Under a table: the chat template of its prompts, and how answers were drawn; and where full attention itself fails the task, that

@@ -152,7 +152,6 @@ int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, enum kvl_
         rc = by_block(&b, out, err);
     }
     kvl_free(row);
-    if (rc == KVL_OK && form == KVL_TABLE_TEXT) kvl_report_stale(r, out);
     return rc;
 }
 
@@ -323,15 +322,14 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_
                         "logs are without); want the log as its sweep wrote it");
     vs_title(r, base, kvl_report_mark(form), out);
     KVL_TRY(vs_blocks(&vs));
-    if (form != KVL_TABLE_TEXT) return KVL_OK;
     if (vs.n_without)
-        fprintf(out, "Left out: %zu of %zu rows, whose cells have no samples in the log.\n",
-                vs.n_without, vs.n_rows);
-    kvl_report_stale(r, out);
+        fprintf(out, "%sLeft out: %zu of %zu rows, whose cells have no samples in the log.\n",
+                kvl_report_mark(form), vs.n_without, vs.n_rows);
     if (!vs_any(r, false)) return KVL_OK;
-    fputs("McNemar p takes questions as independent, which those of one context are not: with "
-          "several questions\nper context it is too small. The interval draws whole contexts; "
-          "judge by that.\n",
-          out);
+    kvl_report_lines(
+        "McNemar p takes questions as independent, which those of one context are not: with "
+        "several questions\nper context it is too small. The interval draws whole contexts; "
+        "judge by that.\n",
+        form, out);
     return KVL_OK;
 }

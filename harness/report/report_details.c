@@ -109,6 +109,7 @@ static int evidence_print(const struct kvl_result *x, size_t n, enum kvl_table_f
         kvl_table_number(&t, unknown > 0 ? unknown : KVL_NAN, 0);
     }
     int rc = kvl_table_print(&t, 2, out, err);
+    if (form == KVL_TABLE_MARKDOWN && (weak > 0.0 || lost > 0.0)) fputc('\n', out);
     if (weak > 0.0)
         fprintf(out, "%s  weak: of %.0f questions it is where the answer's text stands\n",
                 kvl_report_mark(form), weak);
@@ -229,8 +230,7 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, enum kv
         KVL_TRY(d->print(&r->result[i], end - i, form, out, err));
         fputc('\n', out);
     }
-    if (form != KVL_TABLE_TEXT) return KVL_OK;
-    fputs(d->note, out);
-    kvl_report_stale(r, out);
+    kvl_report_lines(d->note, form, out);
+    kvl_report_stale(r, form, out);
     return KVL_OK;
 }

@@ -117,8 +117,7 @@ int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FI
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
         if (r->result[i].is_text) rc = kvl_report_texts(&r->result[i], end - i, out, err);
     }
-    if (rc == KVL_OK && form != KVL_TABLE_LATEX) kvl_report_notes(r, out);
-    return rc;
+    return rc == KVL_OK ? kvl_report_notes(r, form, out, err) : rc;
 }
 
 size_t kvl_report_blocks(const struct kvl_results *r)
