@@ -268,6 +268,12 @@ expect "no table" "" "$(cat out)"
 fake_log 'select(.kind != "sample" or .policy == null) | select(.kind != "sample" or (.cell | test("h2o|snapkv")))' | zst some.zst
 "$program" report some.zst --vs snapkv > vs
 expect "rows of what has samples" "h2o" "$(awk '/^  [a-z]/ && $1 != "policy" && $1 != "not" { print $1 }' vs | sort -u)"
+for form in markdown latex csv; do
+    mark=$(case $form in latex) echo '% ' ;; csv) echo '# ' ;; esac)
+    "$program" report some.zst --vs snapkv --format $form > form
+    contains "and of what has none, $form" "^${mark}Left out: [1-9]" form
+    contains "notes, $form" "^${mark}McNemar p takes" form
+done
 contains "and of what has none" '^Left out: [1-9][0-9]* of [1-9][0-9]* rows, whose cells have no samples in the log\.$' vs
 lacks "rows of n 0" '^  [a-z_0-9]+ +[0-9]+ +0 ' vs
 
@@ -333,6 +339,16 @@ contains "one error left" '^  1 x out of room' table
 contains "one cell left" '^Stopped by an error and not in the table: 1 cell;' table
 contains "a sample that was asked again" '^  2 x no$' table
 contains "two errors of the log" '^2 errors:$' table
+
+# Cells that are left: an error of a sweep whose run says how much there is counts, one of another does not.
+fake_log 'if .kind == "run" then .sweep += {cells: 348, answers: 12000} else . end' > counted.jsonl
+other=$(jq -c 'select(.kind == "run") | .run = "0ther" | .sweep.name = "other" | del(.sweep.cells)' counted.jsonl)
+{ cat counted.jsonl; echo "$other"; echo "$error,\"cell\":\"never\"}"
+  echo "$error,\"cell\":\"else\"}" | sed 's/5eed/0ther/'
+  jq -c 'select(.kind == "cell") | .run = "0ther" | .cell += "-other" | .length_tok = 77' log.jsonl | sed -n 1p; } | zst counted.zst
+"$program" status counted.zst > status2
+contains "cells left beside stopped ones" '^state +not running, 2 cells left' status2
+contains "runs that do not say of how many" '345 of 348 done \(without those of 1 run ' status2
 
 contains "the sweep" '^sweep +fake \(fake.yaml\)$' status
 fake_log 'if .kind == "run" then .sweep.file = null else . end' | zst single.zst
