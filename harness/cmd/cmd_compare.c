@@ -101,8 +101,8 @@ static const struct argp compare_argp = {
 static int compare_logs(struct compare_args *a, struct kvl_err *err)
 {
     struct kvl_results old = { 0 }, new = { 0 };
-    KVL_TRY(kvl_results_load(a->word, 1, &old, err));
-    int rc = kvl_results_load(a->word + 1, 1, &new, err);
+    KVL_TRY(kvl_results_load_lanes(a->word, 1, &old, err));
+    int rc = kvl_results_load_lanes(a->word + 1, 1, &new, err);
     a->want.a = (struct kvl_compare_side){ &old, a->word[0], NULL };
     a->want.b = (struct kvl_compare_side){ &new, a->word[1], NULL };
     if (rc == KVL_OK) rc = kvl_compare(&a->want, stdout, err);
@@ -114,7 +114,7 @@ static int compare_logs(struct compare_args *a, struct kvl_err *err)
 static int compare_policies(struct compare_args *a, struct kvl_err *err)
 {
     struct kvl_results r = { 0 };
-    KVL_TRY(kvl_results_load(a->word + 2, a->n_words - 2, &r, err));
+    KVL_TRY(kvl_results_load_lanes(a->word + 2, a->n_words - 2, &r, err));
     a->want.a = (struct kvl_compare_side){ &r, a->word[0], a->word[0] };
     a->want.b = (struct kvl_compare_side){ &r, a->word[1], a->word[1] };
     int rc = kvl_compare(&a->want, stdout, err);

@@ -91,8 +91,8 @@ const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct
 int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
                          struct kvl_sample *out, struct kvl_err *err);
 
-/* Tokens of a text of `length_tok` that are read before the policy starts: what is predicted under it
- * begins behind the one after them. */
+/* Tokens of a text of `length_tok` that are read before the policy starts: what is predicted
+ * under it begins behind the one after them. */
 int32_t kvl_reading_before(const struct kvl_reading *r, int32_t length_tok);
 
 /* Tokens that a group prefills (contexts, questions), samples that it answers, tokens that it
@@ -102,16 +102,17 @@ struct kvl_estimate {
 };
 void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
                         struct kvl_estimate *out);
-/* Cost of a prefill, of the one that a group shares per context (0: nothing shares any), of one cell's
- * answers and reference passes from a context, and of one such pass.  In tokens that see no other: prefills grow with the square of the length as
- * soon as attention counts beside the model's weights.  What a unit takes in seconds is measured
- * (rates.h, progress.h). */
+/* Cost of a prefill, of the one that a group shares per context (0: nothing shares any), of one
+ * cell's answers and reference passes from a context, and of one such pass.  In tokens that see
+ * no other: prefills grow with the square of the length as soon as attention counts beside the
+ * model's weights. What a unit takes in seconds is measured (rates.h, progress.h). */
 double kvl_prefill_cost(const struct kvl_work *w, int32_t n_tok);
 double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *g);
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c);
 double kvl_cell_pass_cost(const struct kvl_work *w, const struct kvl_cell *c);
 
-/* Prints the cells that are left [n_cells] in their groups, and the estimate of the whole (--dry-run). */
+/* Prints the cells that are left [n_cells] in their groups, and the estimate of the whole
+ * (--dry-run). */
 void kvl_work_print(const struct kvl_work *w, const bool *left);
 
 #endif

@@ -388,17 +388,16 @@ static int curve_rows(const struct kvl_results *r, const struct kvl_result *x,
                       enum kvl_export_format format, FILE *out)
 {
     const json_t *curve = json_object_get(x->record, "curve");
-    int rc = KVL_OK;
+    json_t *extra = cell_extra(r, x); /* of every point but for what the loop sets */
+    int rc = extra ? KVL_OK : KVL_ENOMEM;
     for (size_t i = 0; i < json_array_size(curve) && rc == KVL_OK; i++) {
         const json_t *point = json_array_get(curve, i);
-        json_t *extra = cell_extra(r, x);
-        if (!extra) return KVL_ENOMEM;
         json_object_set(extra, "tokens", json_array_get(point, 0));
         json_object_set(extra, "nll", json_array_get(point, 1));
         extra_number(extra, "ppl", exp(json_number_value(json_array_get(point, 1))));
         rc = kvl_export_row(curve_columns, x->record, extra, format, out);
-        json_decref(extra);
     }
+    json_decref(extra);
     return rc;
 }
 

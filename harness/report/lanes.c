@@ -8,7 +8,7 @@ struct kvl_lane_cell {
     uint64_t key; /* kvl_result_key of the cell's id */
     size_t n_lanes, n, cap;
     double *sum;   /* [n_lanes] over n samples */
-    float *each;   /* [n][n_lanes] */
+    float *each;   /* [n][n_lanes]; NULL: not kept */
     int64_t *seen; /* [n] which samples: logs that overlap have some twice */
     int64_t last;  /* the largest of them */
 };
@@ -42,7 +42,7 @@ static struct kvl_lane_cell *lanes_cell(struct kvl_lanes *l, uint64_t key, size_
 }
 
 /* Whether the sample is counted already; else it is from now on.  KVL_ENOMEM. */
-static int lanes_seen(struct kvl_lane_cell *c, const json_t *sample, bool *seen)
+static int lanes_seen(struct kvl_lane_cell *c, const json_t *sample, bool keep, bool *seen)
 {
     int64_t context = json_integer_value(json_object_get(sample, "context"));
     int64_t id = context << 32 | json_integer_value(json_object_get(sample, "question"));
@@ -54,8 +54,8 @@ static int lanes_seen(struct kvl_lane_cell *c, const json_t *sample, bool *seen)
         int64_t *grown = realloc(c->seen, cap * sizeof *grown);
         if (!grown) return KVL_ENOMEM;
         c->seen = grown;
-        float *each = realloc(c->each, cap * c->n_lanes * sizeof *each);
-        if (!each) return KVL_ENOMEM;
+        float *each = keep ? realloc(c->each, cap * c->n_lanes * sizeof *each) : NULL;
+        if (keep && !each) return KVL_ENOMEM;
         c->each = each;
         c->cap = cap;
     }
@@ -72,12 +72,12 @@ int kvl_lanes_add(struct kvl_lanes *l, const json_t *sample)
     if (n == 0) return KVL_OK;
     struct kvl_lane_cell *c = lanes_cell(l, kvl_result_key(kvl_json_text(sample, "cell")), n);
     bool seen;
-    if (!c || lanes_seen(c, sample, &seen) != KVL_OK) return KVL_ENOMEM;
+    if (!c || lanes_seen(c, sample, l->keep, &seen) != KVL_OK) return KVL_ENOMEM;
     if (seen) return KVL_OK;
-    float *each = c->each + (c->n - 1) * n;
+    float *each = c->each ? c->each + (c->n - 1) * n : NULL;
     json_array_foreach(layers, i, heads) json_array_foreach(heads, k, v)
     {
-        each[at] = (float)json_number_value(v);
+        if (each) each[at] = (float)json_number_value(v);
         c->sum[at++] += json_number_value(v);
     }
     return KVL_OK;
@@ -126,7 +126,7 @@ static void lanes_samples(const struct kvl_lane_cell *c, const struct kvl_lane_c
 {
     size_t n;
     const struct kvl_result_sample *first = kvl_result_samples(r, x, &n);
-    for (size_t i = 0; i < c->n && c->n_lanes == oracle->n_lanes; i++) {
+    for (size_t i = 0; c->each && i < c->n && c->n_lanes == oracle->n_lanes; i++) {
         size_t lo = 0, hi = n;
         while (lo < hi) {
             size_t mid = lo + (hi - lo) / 2;

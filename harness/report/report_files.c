@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char files_control[] = "control=no_context";
+static const char files_control[] = KVL_CONTROL_NO_CONTEXT;
 
 /* A label without the option that leaves contexts out; NULL: it has none, or no memory.  free. */
 static char *files_label(const char *label)
@@ -52,7 +52,7 @@ bool kvl_report_judged(const struct kvl_result *x)
 const struct kvl_result *kvl_report_no_context(const struct kvl_results *r,
                                                const struct kvl_result *x)
 {
-    for (size_t i = 0; i < r->n; i++)
+    for (size_t i = 0; r->has_no_context && i < r->n; i++)
         if (files_control_of(&r->result[i], x)) return &r->result[i];
     return NULL;
 }

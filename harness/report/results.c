@@ -730,17 +730,14 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     KVL_TRY(results_intervals(r, err));
     KVL_TRY(kvl_results_label(r, err));
     kvl_lanes_recall(&l->lanes, r);
+    for (size_t i = 0; i < r->n; i++)
+        r->has_no_context |= strstr(r->result[i].task_label, KVL_CONTROL_NO_CONTEXT) != NULL;
     return KVL_OK;
 }
 
-int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
-                     struct kvl_err *err)
-{
-    return kvl_results_load_some(words, n_words, NULL, NULL, out, err);
-}
-
-int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
-                          const void *user, struct kvl_results *out, struct kvl_err *err)
+/* `ask`: what of a loader its caller chooses. */
+static int results_load(char *const *words, size_t n_words, const struct loader *ask,
+                        struct kvl_results *out, struct kvl_err *err)
 {
     struct kvl_results r = { .code = json_object(),
                              .runs = json_array(),
@@ -753,8 +750,9 @@ int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_f
                         .speeds = json_object(),
                         .resolved = json_object(),
                         .settled = json_object() };
-    l.keep = keep;
-    l.keep_user = user;
+    l.keep = ask->keep;
+    l.keep_user = ask->keep_user;
+    l.lanes.keep = ask->lanes.keep;
     int rc = results_read(&l, words, n_words, err);
     json_decref(l.cells);
     json_decref(l.speeds);
@@ -766,6 +764,25 @@ int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_f
     else
         kvl_results_free(&r);
     return rc;
+}
+
+int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
+                     struct kvl_err *err)
+{
+    return results_load(words, n_words, &(struct loader){ 0 }, out, err);
+}
+
+int kvl_results_load_lanes(char *const *words, size_t n_words, struct kvl_results *out,
+                           struct kvl_err *err)
+{
+    return results_load(words, n_words, &(struct loader){ .lanes.keep = true }, out, err);
+}
+
+int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
+                          const void *user, struct kvl_results *out, struct kvl_err *err)
+{
+    const struct loader ask = { .keep = keep, .keep_user = user };
+    return results_load(words, n_words, &ask, out, err);
 }
 
 void kvl_results_free(struct kvl_results *r)

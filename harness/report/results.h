@@ -74,11 +74,14 @@ struct kvl_result_sample {
     double official, strict; /* NaN when it failed */
     double nll;              /* of a text; NaN when it failed or is none */
     double recall;           /* best layer; NaN when it is not known */
-    double retrieved;        /* of retrieving lanes (lanes.h), likewise */
+    double retrieved;        /* of retrieving lanes, likewise: kvl_results_load_lanes alone */
     uint64_t prompt;         /* hash of the tokens of the prompt; 0: an older log */
     const char *error;       /* why it failed, a key of `failures`; NULL when it did not */
     size_t order;            /* in the log */
 };
+
+/* The option of a task that leaves contexts out. */
+#define KVL_CONTROL_NO_CONTEXT "control=no_context"
 
 struct kvl_results {
     struct kvl_result *result; /* in the order of a table: blocks, bounds, labels, budgets */
@@ -94,6 +97,7 @@ struct kvl_results {
     json_t *analyses;               /* object: id -> the latest record of that analysis */
     json_t *code;                   /* `sources` of the runs, of each name the newest */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
+    bool has_no_context;            /* some result has KVL_CONTROL_NO_CONTEXT */
     size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;
 };
@@ -101,7 +105,10 @@ struct kvl_results {
 /* Reads all files behind `words`.  Errors as kvl_log_paths and kvl_log_read. */
 int kvl_results_load(char *const *words, size_t n_words, struct kvl_results *out,
                      struct kvl_err *err);
-/* The same, of the cells alone that `keep` wants; NULL wants all. */
+/* The same, and `retrieved` of samples: while it reads that takes 4 bytes per sample and lane. */
+int kvl_results_load_lanes(char *const *words, size_t n_words, struct kvl_results *out,
+                           struct kvl_err *err);
+/* As kvl_results_load, of the cells alone that `keep` wants; NULL wants all. */
 typedef bool (*kvl_results_keep_fn)(const char *cell, const void *user);
 int kvl_results_load_some(char *const *words, size_t n_words, kvl_results_keep_fn keep,
                           const void *user, struct kvl_results *out, struct kvl_err *err);
