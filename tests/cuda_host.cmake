@@ -99,12 +99,13 @@ function(kvl_emu_race_test stem source)
   add_executable(${program} ${source})
   kvl_emu_program(${program} kvl_core_cuda_races)
   target_compile_options(${program} PRIVATE -include ${KVL_EMU_NAMES})
-  set(else "export KVL_EMU_EVERY=64")
+  set(share "KVL_EMU_EVERY=64 exec $<TARGET_FILE:${program}>")
   if(stem IN_LIST KVL_EMU_SLOW_RACES)
-    set(else "exit 77")
+    set(share "exit 77")
   endif()
+  # Without a semicolon, which would part the word in two.
   kvl_emu_test(races.${stem} sh -c
-               "[ -n \"\$KVL_LONG\" ] || ${else}; exec $<TARGET_FILE:${program}>")
+               "[ -z \"\$KVL_LONG\" ] && ${share} || exec $<TARGET_FILE:${program}>")
   set_tests_properties(races.${stem} PROPERTIES ENVIRONMENT KVL_EMU_GUARD=0)
 endfunction()
 
