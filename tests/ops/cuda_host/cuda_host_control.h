@@ -8,7 +8,6 @@
  *   KVL_EMU_DEVICES=n    so many GPUs, of which a process has memory and work on the one that it chose (default 1); 0: none,
  *                        cudaErrorNoDevice
  *   KVL_EMU_CHOSEN=file  a line with the number of every GPU that is chosen is added to it
- *   KVL_EMU_CONCURRENT=0 says that the host may not touch managed memory while kernels run
  *   KVL_EMU_GRAPHS=0     captures are refused: cudaErrorNotSupported
  *   KVL_EMU_FAIL=what:n:error   the n-th call of a kind from now on (1 = the next) gives this error; `what`
  *                        is launch, run (the kernel fails when it runs), malloc, host_alloc, copy, sync

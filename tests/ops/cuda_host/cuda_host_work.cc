@@ -284,12 +284,6 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 
 /* Of the size of an H200, so that launch choices take the ways they take there. */
-static int emu_concurrent(void)
-{
-    const char *v = getenv("KVL_EMU_CONCURRENT");
-    return !v || *v != '0';
-}
-
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
@@ -312,7 +306,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrManagedMemory: *value = 1; break;
-    case cudaDevAttrConcurrentManagedAccess: *value = emu_concurrent(); break;
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
     case cudaDevAttrIntegrated:
     case cudaDevAttrComputeMode:
