@@ -1,12 +1,13 @@
 /* The keys of a sweep file. */
 #include "config.h"
 
-#include "args.h"
 #include "config_analyze.h"
+#include "config_exclude.h"
 #include "config_point.h"
 #include "config_prompt.h"
 #include "config_quality.h"
 #include "config_text.h"
+#include "config_values.h"
 #include "policy_spec.h"
 
 #include <limits.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_MAX_TOK = 1 << 24, CONFIG_MAX_COUNT = 100000 };
+enum { CONFIG_MAX_COUNT = 100000 };
 
 struct config {
     struct kvl_sweep *s;
@@ -22,111 +23,10 @@ struct config {
     const char *model_dir; /* "model" is relative to it; NULL = as it is */
 };
 
-static const char *const protocol_names[KVL_N_PROTOCOLS + 1] = {
-    [KVL_QUESTION_IN_PREFILL] = "question_in_prefill",
-    [KVL_QUESTION_AFTER_COMPRESS] = "question_after_compress",
-    [KVL_QUESTION_AS_DECODE] = "question_as_decode",
-    [KVL_MULTI_TURN] = "multi_turn",
-    [KVL_TEACHER_FORCED] = "teacher_forced",
-};
-
-const char *kvl_protocol_name(enum kvl_protocol p)
-{
-    return protocol_names[p];
-}
-
-static int config_memory(const struct kvl_yaml *y, const char *key)
-{
-    return kvl_fail(y->err, KVL_ENOMEM, "%s: %s: out of memory", y->name, key);
-}
-
-/* ---- values of lists ------------------------------------------------------------------------- */
-
-static int config_add_length(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                             const char *text, void *user)
-{
-    int64_t v;
-    if (kvl_parse_i64(text, &v) != KVL_OK || v < 1 || v > CONFIG_MAX_TOK)
-        return kvl_yaml_fail(y, at, key, "\"%s\" is no length, want 1 to %d tokens", text,
-                             CONFIG_MAX_TOK);
-    return kvl_ints_add(user, (int32_t)v) == KVL_OK ? KVL_OK : config_memory(y, key);
-}
-
-static int config_add_depth(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                            const char *text, void *user)
-{
-    double v = KVL_DEPTH_SPREAD;
-    if (strcmp(text, "spread") != 0 && (kvl_parse_f64(text, &v) != KVL_OK || v < 0.0 || v > 1.0))
-        return kvl_yaml_fail(y, at, key, "\"%s\" is no depth, want \"spread\" or 0 to 1", text);
-    return kvl_doubles_add(user, v) == KVL_OK ? KVL_OK : config_memory(y, key);
-}
-
-static int config_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                           const char *text, int32_t *out)
-{
-    /* SCBench's name: the cache is decided once and asked again. */
-    if (strcmp(text, "multi_request") == 0) text = protocol_names[KVL_QUESTION_AFTER_COMPRESS];
-    for (int32_t i = 0; i < KVL_N_PROTOCOLS; i++) {
-        if (strcmp(protocol_names[i], text) != 0) continue;
-        *out = i;
-        return KVL_OK;
-    }
-    const char *near = kvl_nearest(text, protocol_names, KVL_N_PROTOCOLS);
-    if (near)
-        return kvl_yaml_fail(y, at, key, "no protocol \"%s\", did you mean \"%s\"?", text, near);
-    return kvl_yaml_fail(y, at, key, "no protocol \"%s\", want one of %s, %s, %s, %s", text,
-                         protocol_names[0], protocol_names[1], protocol_names[2],
-                         protocol_names[3]);
-}
-
-static int config_add_protocol(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                               const char *text, void *user)
-{
-    int32_t p;
-    KVL_TRY(config_protocol(y, at, key, text, &p));
-    return kvl_ints_add(user, p) == KVL_OK ? KVL_OK : config_memory(y, key);
-}
-
-static int config_add_budget(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                             const char *text, void *user)
-{
-    int32_t tok;
-    if (kvl_budget_parse(text, 1000, &tok, y->err) != KVL_OK) return kvl_yaml_fail_at(y, at, key);
-    return kvl_texts_add(user, text) == KVL_OK ? KVL_OK : config_memory(y, key);
-}
-
-static int config_add_name(struct kvl_yaml *y, const yaml_node_t *at, const char *key,
-                           const char *text, void *user)
-{
-    (void)at;
-    return kvl_texts_add(user, text) == KVL_OK ? KVL_OK : config_memory(y, key);
-}
-
-/* ---- single values --------------------------------------------------------------------------- */
-
-static int config_i32(struct kvl_yaml *y, const yaml_node_t *v, const char *key, int32_t min,
-                      int32_t max, int32_t *out)
-{
-    int64_t wide;
-    KVL_TRY(kvl_yaml_i64(y, v, key, min, max, &wide));
-    *out = (int32_t)wide;
-    return KVL_OK;
-}
-
-static int config_string(struct kvl_yaml *y, const yaml_node_t *v, const char *key, char **out)
-{
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (!text[0]) return kvl_yaml_fail(y, v, key, "is empty");
-    free(*out);
-    *out = strdup(text);
-    return *out ? KVL_OK : config_memory(y, key);
-}
-
 static int config_name(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     struct config *c = user;
-    KVL_TRY(config_string(y, v, key, &c->s->name));
+    KVL_TRY(kvl_config_string(y, v, key, &c->s->name));
     if (strchr(c->s->name, '/'))
         return kvl_yaml_fail(y, v, key, "\"%s\" has a slash, want a plain name", c->s->name);
     return KVL_OK;
@@ -140,7 +40,7 @@ static int config_path(const struct config *c, struct kvl_yaml *y, const yaml_no
     bool relative = text[0] != '/' && y->lines && c->model_dir;
     if (!text[0]) return kvl_yaml_fail(y, v, key, "is empty, want the path of a GGUF file");
     if (kvl_buf_printf(&path, "%s%s%s", relative ? c->model_dir : "", relative ? "/" : "", text))
-        return config_memory(y, key);
+        return kvl_config_memory(y, key);
     free(*out);
     *out = path.data;
     return KVL_OK;
@@ -168,7 +68,7 @@ static int config_models(struct kvl_yaml *y, yaml_node_t *v, const char *key, vo
         KVL_TRY(config_path(c, y, at, key, text, &path));
         int rc = kvl_texts_add(&c->s->models, path);
         free(path);
-        if (rc != KVL_OK) return config_memory(y, key);
+        if (rc != KVL_OK) return kvl_config_memory(y, key);
     }
     return KVL_OK;
 }
@@ -191,14 +91,14 @@ static int config_settle_models(const struct kvl_yaml *y, struct kvl_sweep *s)
         s->model = NULL;
     }
     if (!s->model && s->models.n && !(s->model = strdup(s->models.v[0])))
-        return config_memory(y, "models");
+        return kvl_config_memory(y, "models");
     if (s->models.n == 1 || flag) kvl_texts_free(&s->models);
     return KVL_OK;
 }
 
 static int config_log(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_string(y, v, key, &((struct config *)user)->s->log);
+    return kvl_config_string(y, v, key, &((struct config *)user)->s->log);
 }
 
 static int config_chat(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
@@ -208,7 +108,7 @@ static int config_chat(struct kvl_yaml *y, yaml_node_t *v, const char *key, void
 
 static int config_system(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_string(y, v, key, &((struct config *)user)->s->system);
+    return kvl_config_string(y, v, key, &((struct config *)user)->s->system);
 }
 
 static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
@@ -272,37 +172,37 @@ static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, vo
 
 static int config_threads(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, 1024, &((struct config *)user)->s->threads);
+    return kvl_config_i32(y, v, key, 1, 1024, &((struct config *)user)->s->threads);
 }
 
 static int config_contexts(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->contexts);
+    return kvl_config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->contexts);
 }
 
 static int config_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->questions);
+    return kvl_config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->questions);
 }
 
 static int config_chunk(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, 65536, &((struct config *)user)->s->chunk_tok);
+    return kvl_config_i32(y, v, key, 1, 65536, &((struct config *)user)->s->chunk_tok);
 }
 
 static int config_max_tok(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, 1 << 30, &((struct config *)user)->s->max_tok);
+    return kvl_config_i32(y, v, key, 1, 1 << 30, &((struct config *)user)->s->max_tok);
 }
 
 static int config_kv_limit(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, INT32_MAX, &((struct config *)user)->s->kv_limit_mib);
+    return kvl_config_i32(y, v, key, 1, INT32_MAX, &((struct config *)user)->s->kv_limit_mib);
 }
 
 static int config_batch(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, KVL_ASK_MAX, &((struct config *)user)->s->batch);
+    return kvl_config_i32(y, v, key, 1, KVL_ASK_MAX, &((struct config *)user)->s->batch);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -321,109 +221,23 @@ static int config_policies(struct kvl_yaml *y, yaml_node_t *v, const char *key, 
 
 static int config_lengths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_yaml_each(y, v, key, config_add_length, &((struct config *)user)->s->lengths);
+    return kvl_yaml_each(y, v, key, kvl_config_add_length, &((struct config *)user)->s->lengths);
 }
 
 static int config_depths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_yaml_each(y, v, key, config_add_depth, &((struct config *)user)->s->depths);
+    return kvl_yaml_each(y, v, key, kvl_config_add_depth, &((struct config *)user)->s->depths);
 }
 
 static int config_protocols(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_yaml_each(y, v, key, config_add_protocol, &((struct config *)user)->s->protocols);
+    return kvl_yaml_each(y, v, key, kvl_config_add_protocol,
+                         &((struct config *)user)->s->protocols);
 }
 
 static int config_budgets(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_yaml_each(y, v, key, config_add_budget, &((struct config *)user)->s->budgets);
-}
-
-/* ---- exclusions ------------------------------------------------------------------------------ */
-
-/* Names are checked, so that a rule cannot miss by a slip of the pen. */
-struct config_rule {
-    struct kvl_exclude *rule;
-    const struct kvl_registry *registry;
-};
-
-static int config_rule_policy(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config_rule *r = user;
-    const struct kvl_policy *policy;
-    struct kvl_texts *names = &r->rule->policies;
-    KVL_TRY(kvl_yaml_each(y, v, key, config_add_name, names));
-    for (size_t i = 0; i < names->n; i++) {
-        if (kvl_registry_find_policy(r->registry, names->v[i], &policy, y->err) != KVL_OK)
-            return kvl_yaml_fail_at(y, v, key);
-        char *name = strdup(policy->name); /* written out, "adakv(snapkv)" */
-        if (!name) return KVL_ENOMEM;
-        free(names->v[i]);
-        names->v[i] = name;
-    }
-    return KVL_OK;
-}
-
-static int config_rule_task(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config_rule *r = user;
-    const struct kvl_task *task;
-    struct kvl_texts *names = &r->rule->tasks;
-    KVL_TRY(kvl_yaml_each(y, v, key, config_add_name, names));
-    for (size_t i = 0; i < names->n; i++)
-        if (kvl_registry_find_task(r->registry, names->v[i], &task, y->err) != KVL_OK)
-            return kvl_yaml_fail_at(y, v, key);
-    return KVL_OK;
-}
-
-static int config_rule_protocol(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct kvl_ints found = { 0 };
-    struct kvl_texts *names = &((struct config_rule *)user)->rule->protocols;
-    int rc = kvl_yaml_each(y, v, key, config_add_protocol, &found);
-    for (size_t i = 0; rc == KVL_OK && i < found.n; i++)
-        rc = kvl_texts_add(names, protocol_names[found.v[i]]);
-    free(found.v);
-    return rc;
-}
-
-static int config_rule_length(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, config_add_length,
-                         &((struct config_rule *)user)->rule->lengths);
-}
-
-static int config_rule_depth(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, config_add_depth, &((struct config_rule *)user)->rule->depths);
-}
-
-static int config_rule_budget(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, config_add_budget,
-                         &((struct config_rule *)user)->rule->budgets);
-}
-
-static int config_exclude(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    static const struct kvl_yaml_key keys[] = {
-        { "policy", config_rule_policy, false },     { "task", config_rule_task, false },
-        { "protocol", config_rule_protocol, false }, { "length", config_rule_length, false },
-        { "depth", config_rule_depth, false },       { "budget", config_rule_budget, false },
-    };
-    struct config *c = user;
-    struct kvl_sweep *s = c->s;
-    size_t n = kvl_yaml_len(v);
-    s->exclude = kvl_alloc(n + 1, sizeof *s->exclude);
-    if (!s->exclude) return config_memory(y, key);
-    for (size_t i = 0; i < n; i++) {
-        struct config_rule rule = { &s->exclude[s->n_exclude++], c->registry };
-        yaml_node_t *item = kvl_yaml_at(y, v, i);
-        KVL_TRY(kvl_yaml_walk(y, item, "exclude.", keys, sizeof keys / sizeof keys[0], &rule));
-        if (kvl_yaml_n_pairs(item) == 0)
-            return kvl_yaml_fail(y, item, key, "an empty rule would leave out every cell");
-    }
-    return KVL_OK;
+    return kvl_yaml_each(y, v, key, kvl_config_add_budget, &((struct config *)user)->s->budgets);
 }
 
 /* ---- speed ----------------------------------------------------------------------------------- */
@@ -444,27 +258,29 @@ static int config_speed_policies(struct kvl_yaml *y, yaml_node_t *v, const char 
 
 static int config_speed_lengths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_yaml_each(y, v, key, config_add_length, &((struct config *)user)->s->speed.lengths);
+    return kvl_yaml_each(y, v, key, kvl_config_add_length,
+                         &((struct config *)user)->s->speed.lengths);
 }
 
 static int config_speed_budgets(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_yaml_each(y, v, key, config_add_budget, &((struct config *)user)->s->speed.budgets);
+    return kvl_yaml_each(y, v, key, kvl_config_add_budget,
+                         &((struct config *)user)->s->speed.budgets);
 }
 
 static int config_speed_steps(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, 1 << 20, &((struct config *)user)->s->speed.steps);
+    return kvl_config_i32(y, v, key, 1, 1 << 20, &((struct config *)user)->s->speed.steps);
 }
 
 static int config_speed_warmup(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 0, 1 << 20, &((struct config *)user)->s->speed.warmup);
+    return kvl_config_i32(y, v, key, 0, 1 << 20, &((struct config *)user)->s->speed.warmup);
 }
 
 static int config_speed_repeats(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return config_i32(y, v, key, 1, 1000, &((struct config *)user)->s->speed.repeats);
+    return kvl_config_i32(y, v, key, 1, 1000, &((struct config *)user)->s->speed.repeats);
 }
 
 static int config_speed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
@@ -483,6 +299,12 @@ static int config_speed(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
+
+static int config_exclude(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct config *c = user;
+    return kvl_exclude_read(y, v, key, c->registry, c->s);
+}
 
 static int config_analyze(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
@@ -623,8 +445,8 @@ static int config_walk(struct kvl_yaml *y, const char *name, struct config *c)
                           sizeof config_keys / sizeof config_keys[0], c));
     KVL_TRY(config_settle_models(y, s));
     KVL_TRY(config_check(y, s));
-    if (config_fill_defaults(s, name) != KVL_OK) return config_memory(y, "name");
-    if (kvl_sweep_print(s) != KVL_OK) return config_memory(y, "text");
+    if (config_fill_defaults(s, name) != KVL_OK) return kvl_config_memory(y, "name");
+    if (kvl_sweep_print(s) != KVL_OK) return kvl_config_memory(y, "text");
     return KVL_OK;
 }
 

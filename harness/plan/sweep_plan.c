@@ -2,8 +2,7 @@
 #include "sweep_plan.h"
 
 #include "apart.h"
-#include "args.h"
-#include "config_prompt.h"
+#include "cell_key.h"
 #include "guard.h"
 #include "machine.h"
 #include "policy_spec.h"
@@ -25,202 +24,12 @@ static int plan_memory(struct kvl_err *err)
     return kvl_fail(err, KVL_ENOMEM, "out of memory for the cells of the sweep");
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
-
-uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,
-                          double depth, int32_t context)
-{
-    uint64_t seed = kvl_seed_str(s->seed, task->task->name);
-    /* A text is the same one however it is read, a file wherever it lies. */
-    if (task->source)
-        seed = kvl_seed_mix(seed, task->data);
-    else if (!kvl_point_reading(task))
-        seed = kvl_seed_str(seed, task->options);
-    seed = kvl_seed_mix(seed, (uint64_t)length);
-    uint64_t place = depth < 0.0 ? UINT64_MAX : (uint64_t)(depth * 1e9 + 0.5);
-    seed = kvl_seed_mix(seed, place);
-    return kvl_seed_mix(seed, (uint64_t)context);
-}
-
-static bool context_has_spans(const struct kvl_question *q, size_t bytes)
-{
-    for (int32_t e = 0; e < q->n_evidence; e++)
-        for (int32_t s = 0; s < q->evidence[e].n_spans; s++) {
-            struct kvl_span span = q->evidence[e].span[s];
-            if (span.begin >= span.end || span.end > bytes) return false;
-        }
-    return true;
-}
-
-/* What the rest relies on: a task may come from a plug-in. */
-const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct kvl_group *g)
-{
-    return g->speed || g->task->raw ? &w->raw : &w->asks;
-}
-
-static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
-                         int32_t wanted, const struct kvl_sample *s, struct kvl_err *err)
-{
-    bool whole = req->source ? s->tokens.n >= 1 && s->tokens.n <= req->length_tok
-                             : s->tokens.n == req->length_tok;
-    if (!s->context || !whole)
-        return kvl_fail(err, KVL_ETASK, "task %s: made a context of %d tokens, want %d", task->name,
-                        s->context ? s->tokens.n : 0, req->length_tok);
-    if (s->n_questions != wanted)
-        return kvl_fail(err, KVL_ETASK, "task %s: asks %d questions, want %d", task->name,
-                        s->n_questions, wanted);
-    for (int32_t i = 0; i < s->n_questions; i++) {
-        const struct kvl_question *q = &s->question[i];
-        if (!q->text || !q->answer || !q->gold || q->max_new_tok < 1)
-            return kvl_fail(err, KVL_ETASK,
-                            "task %s: question %d lacks its text, answer, gold or max_new_tok",
-                            task->name, i);
-        if (q->n_prefix > strlen(q->text))
-            return kvl_fail(err, KVL_ETASK,
-                            "task %s: the answer prefix of question %d is longer than its text",
-                            task->name, i);
-        if (!context_has_spans(q, strlen(s->context)))
-            return kvl_fail(err, KVL_ETASK,
-                            "task %s: evidence of question %d is not inside the context",
-                            task->name, i);
-    }
-    return KVL_OK;
-}
-
-int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, int32_t context,
-                         struct kvl_sample *out, struct kvl_err *err)
-{
-    const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
-    struct kvl_task_request req = {
-        .tokenizer = kvl_prompt_inside(prompt),
-        .length_tok = kvl_prompt_room(prompt, g->length),
-        .depth = g->depth,
-        .n_questions = g->speed ? 1 : w->sweep->questions,
-        .seed = kvl_context_seed(w->sweep, g->task, g->length, g->depth, context),
-        .index = context,
-        .opts = g->task->opts,
-        .source = g->task->source,
-    };
-    if (req.length_tok < 1)
-        return kvl_fail(err, KVL_EINVAL, "length %d: chat template %s takes %d tokens of it",
-                        g->length, prompt->name, g->length - req.length_tok);
-    int32_t wanted = g->speed ? 1 : kvl_point_questions(w->sweep, g->task, context);
-    if (!g->task->task->score) wanted = 0;
-    kvl_guard_task(g->task->task->name);
-    int rc = g->task->task->generate(&req, out, err);
-    kvl_guard_task(NULL);
-    KVL_TRY(rc);
-    rc = context_check(g->task->task, &req, wanted, out, err);
-    if (rc == KVL_OK) rc = kvl_prompt_context(prompt, out, err);
-    if (rc != KVL_OK) kvl_sample_free(out);
-    return rc;
-}
-
-/* ---- keys ------------------------------------------------------------------------------------ */
-
-struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point *task,
-                              uint64_t method)
-{
-    return (struct kvl_code){ .engine = kvl_code_engine(),
-                              .method = method,
-                              .task = task->code,
-                              .cuda = kvl_device_is_gpu(s->device) ? kvl_code_cuda() : 0 };
-}
-
-static int plan_key_depth(struct kvl_buf *b, double depth)
-{
-    return depth < 0.0 ? kvl_buf_adds(b, ";depth=spread")
-                       : kvl_buf_printf(b, ";depth=%.15g", depth);
-}
-
-/* What tells the tasks of two cells apart.  A file is known by its contents, not by its name, and of
- * the options of how it is read those of its mode count. */
-static int plan_key_source(struct kvl_buf *b, const struct kvl_point *task)
-{
-    KVL_TRY(kvl_buf_printf(b, "data=%016llx", (unsigned long long)task->data));
-    for (const struct kvl_opt *o = task->task->opts; o && o->name; o++) {
-        if (o->type == KVL_OPT_PATH) continue;
-        KVL_TRY(kvl_buf_printf(b, ",%s=", o->name));
-        KVL_TRY(kvl_opt_value(o, task->opts, b));
-    }
-    return KVL_OK;
-}
-
-static int plan_key_task(struct kvl_buf *b, const struct kvl_point *task)
-{
-    const struct kvl_reading *r = kvl_point_reading(task);
-    KVL_TRY(kvl_buf_printf(b, ";task=%s/%u", task->task->name, task->task->version));
-    KVL_TRY(kvl_buf_adds(b, ";task_options="));
-    if (task->source) return plan_key_source(b, task);
-    if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
-    KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
-    if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
-    if (r->mode == KVL_READ_CHUNK) return kvl_buf_printf(b, "mode=chunk,chunk=%d", r->chunk);
-    return kvl_buf_adds(b, "mode=decode");
-}
-
-static int plan_key_prompt(const struct kvl_work *w, const struct kvl_cell *c, struct kvl_buf *b)
-{
-    if (!c->task->raw) KVL_TRY(kvl_prompt_key(&w->asks, b));
-    if (!(w->sweep->sampling.temperature > 0.0)) return KVL_OK;
-    KVL_TRY(kvl_buf_adds(b, ";sampling="));
-    return kvl_sampling_print(&w->sweep->sampling, b);
-}
-
-/* Whether sessions of the sweep turn by RoPE's factors for short contexts. */
-static bool plan_turns_short(const struct kvl_work *w)
-{
-    int32_t most = kvl_model_short_tok(w->model), max = w->sweep->max_tok;
-    return max > 0 && max <= most;
-}
-
-static int plan_key_point(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
-{
-    const struct kvl_work *w = p->w;
-    const struct kvl_sweep *s = w->sweep;
-    const char *options = c->planned ? kvl_planned_options(c->planned) : c->policy->options;
-    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s;exec=real",
-                           c->speed ? "speed" : "cell", kvl_model_hash(w->model),
-                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_type != KVL_PREFILL_F32)
-        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
-    if (s->windows_off) KVL_TRY(kvl_buf_adds(b, ";windows=off"));
-    if (kvl_model_short_tok(w->model) > 0)
-        KVL_TRY(kvl_buf_printf(b, ";rope=%s", plan_turns_short(w) ? "short" : "long"));
-    KVL_TRY(plan_key_task(b, c->task));
-    if (!c->speed && !kvl_point_reading(c->task)) KVL_TRY(plan_key_prompt(w, c, b));
-    KVL_TRY(kvl_buf_printf(b, ";length=%d", c->length));
-    KVL_TRY(plan_key_depth(b, c->depth));
-    KVL_TRY(kvl_buf_printf(b, ";seed=%llu;policy=%s/%u;options=%s;budget=%d",
-                           (unsigned long long)s->seed, c->policy->policy->name,
-                           c->policy->policy->version, options, c->budget_tok));
-    if (c->planned ? kvl_planned_own_prefill(c->planned) : c->policy->own)
-        KVL_TRY(kvl_buf_adds(b, ";prefill=own"));
-    /* What the store keeps for other cells takes time, too. */
-    if (c->speed && s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, ";prefill_kv=host"));
-    if (c->speed && p->where->gpu) KVL_TRY(kvl_buf_printf(b, ";gpu=%s", p->where->gpu));
-    if (c->speed)
-        return kvl_buf_printf(
-            b, ";host=%s;threads=%d;warmup=%d;steps=%d;repeat=%d;raw_keys=%d;window=%d",
-            p->where->host, p->where->threads, s->speed.warmup, s->speed.steps, c->repeat,
-            w->raw_keys, w->window);
-    return kvl_buf_printf(b, ";protocol=%s;contexts=%d;questions=%d",
-                          kvl_protocol_name(c->protocol), s->contexts,
-                          kvl_point_reading(c->task) ? 1 : s->questions);
-}
-
-static int plan_key(const struct plan *p, struct kvl_cell *c, struct kvl_buf *b)
-{
-    struct kvl_code code = kvl_cell_code(p->w->sweep, c->task, c->policy->code);
-    KVL_TRY(plan_key_point(p, c, b));
-    return kvl_code_print(&code, b);
-}
+/* ---- names ------------------------------------------------------------------------------------- */
 
 static int plan_name(const struct plan *p, struct kvl_cell *c)
 {
     struct kvl_buf b = { 0 };
-    int rc = plan_key(p, c, &b);
+    int rc = kvl_cell_key(p->w, p->where, c, &b);
     if (rc != KVL_OK) {
         kvl_buf_free(&b);
         return plan_memory(p->err);
@@ -639,7 +448,7 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
                         "is %d: want at most %d or --allow-overlong",
                         file, g->length, tried.tail, limit, limit - tried.tail);
     int32_t most = kvl_model_short_tok(w->model);
-    if (plan_turns_short(w) && g->length + tried.tail > most)
+    if (kvl_work_turns_short(w) && g->length + tried.tail > most)
         return kvl_fail(
             p->err, KVL_EINVAL,
             "%s: lengths: %d tokens and %d of question and answer, max_tok %d turns heads "

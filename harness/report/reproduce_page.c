@@ -76,7 +76,7 @@ struct scale {
     double lo, hi;
     bool log;
     double x[KVL_PUBLISHED_SERIES * KVL_PUBLISHED_X]; /* all of theirs, ascending */
-    size_t n_x;
+    size_t n_x, n_series;
 };
 
 static void scale_x(struct scale *a, double x)
@@ -98,7 +98,7 @@ static void scale_y(struct scale *a, double y)
 static struct scale scale_of(const struct kvl_reproduced *r)
 {
     const struct kvl_published *p = r->published;
-    struct scale a = { .lo = HUGE_VAL, .hi = -HUGE_VAL };
+    struct scale a = { .lo = HUGE_VAL, .hi = -HUGE_VAL, .n_series = p->n_series };
     for (size_t s = 0; s < p->n_series; s++)
         for (size_t i = 0; i < p->series[s].n; i++) {
             scale_x(&a, p->series[s].x[i]);
@@ -120,6 +120,13 @@ static double at_x(const struct scale *a, double x)
     while (i + 1 < a->n_x && a->x[i] < x) i++;
     double step = (double)(WIDTH - LEFT - RIGHT) / (double)a->n_x;
     return LEFT + step * ((double)i + 0.5);
+}
+
+/* A point of series `serie`: beside those of others at the same x, which would hide it. */
+static double at_x_of(const struct scale *a, double x, size_t serie)
+{
+    double n = (double)a->n_series, step = (double)(WIDTH - LEFT - RIGHT) / (double)a->n_x;
+    return at_x(a, x) + ((double)serie - (n - 1) / 2) * fmin(12, 0.4 * step / n);
 }
 
 static double at_y(const struct scale *a, double y)
@@ -176,11 +183,12 @@ static void chart_line(const struct kvl_reproduced *r, const struct scale *a, si
     fprintf(out, "<g class=\"serie c%zu %s\" data-serie=\"%zu\"><polyline points=\"",
             serie % COLORS, ours ? "ours" : "theirs", serie);
     for (size_t i = 0; i < s->n; i++)
-        if (!isnan(v[i].mean)) fprintf(out, "%.1f,%.1f ", at_x(a, s->x[i]), at_y(a, v[i].mean));
+        if (!isnan(v[i].mean))
+            fprintf(out, "%.1f,%.1f ", at_x_of(a, s->x[i], serie), at_y(a, v[i].mean));
     fputs("\"/>\n", out);
     for (size_t i = 0; i < s->n; i++) {
         if (isnan(v[i].mean)) continue;
-        double x = at_x(a, s->x[i]);
+        double x = at_x_of(a, s->x[i], serie);
         if (!isnan(v[i].lo) && !isnan(v[i].hi) && (!a->log || v[i].lo > 0))
             fprintf(out, "<line class=bar x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x,
                     at_y(a, v[i].lo), at_y(a, v[i].hi));
@@ -281,7 +289,7 @@ static void section(const struct kvl_reproduced *r, FILE *out)
         { "secondary", "numbers as another text tells them" },
     };
     const struct kvl_published *p = r->published;
-    fprintf(out, "<section id=\"%s\"><h2>%s <small>", p->id, p->id);
+    fprintf(out, "<section class=paper id=\"%s\"><h2>%s <small>", p->id, p->id);
     kvl_page_text(out, p->title);
     fputs("</small></h2>\n<p>", out);
     kvl_page_text(out, p->paper);
@@ -313,7 +321,7 @@ static void section(const struct kvl_reproduced *r, FILE *out)
 int kvl_reproduced_page(const struct kvl_reproduced *r, size_t n, FILE *out, struct kvl_err *err)
 {
     KVL_TRY(kvl_page_open("kvlab: papers and what it measures", out, err));
-    fputs("<header><h1>Papers, and what kvlab measures</h1></header>\n<nav><ul>\n", out);
+    fputs("<header><h1>Papers, and what kvlab measures</h1></header>\n<nav class=index><ul>\n", out);
     for (size_t i = 0; i < n; i++) {
         fprintf(out, "<li><a href=\"#%s\">%s</a> ", r[i].published->id, r[i].published->id);
         kvl_page_text(out, r[i].published->title);

@@ -1,5 +1,5 @@
 /* Logs as results: reads records, keeps the latest of each id, joins accuracy with speed. */
-#include "results.h"
+#include "results_parts.h"
 
 #include "code.h"
 #include "kvl/rng.h"
@@ -55,7 +55,7 @@ struct loader {
     const void *keep_user;
 };
 
-static int load_memory(struct kvl_err *err)
+int kvl_results_memory(struct kvl_err *err)
 {
     return kvl_fail(err, KVL_ENOMEM, "no memory for the records of the log");
 }
@@ -75,13 +75,13 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
     if (r->n_samples == l->n_samples_cap) {
         size_t cap = l->n_samples_cap ? 2 * l->n_samples_cap : 1024;
         struct kvl_result_sample *grown = realloc(r->sample, cap * sizeof *grown);
-        if (!grown) return load_memory(err);
+        if (!grown) return kvl_results_memory(err);
         r->sample = grown;
         l->n_samples_cap = cap;
     }
     const char *error = json_string_value(json_object_get(record, "error"));
     bool failed = error != NULL;
-    if (failed && !(error = load_message(r->failures, error))) return load_memory(err);
+    if (failed && !(error = load_message(r->failures, error))) return kvl_results_memory(err);
     r->sample[r->n_samples] = (struct kvl_result_sample){
         .cell = kvl_result_key(kvl_json_text(record, "cell")),
         .point = point_key(record),
@@ -98,7 +98,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
         .order = r->n_samples,
     };
     r->n_samples++;
-    return failed || kvl_lanes_add(&l->lanes, record) == KVL_OK ? KVL_OK : load_memory(err);
+    return failed || kvl_lanes_add(&l->lanes, record) == KVL_OK ? KVL_OK : kvl_results_memory(err);
 }
 
 /* A result: the errors of its cell that were written before it are history. */
@@ -144,7 +144,7 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
         failed = json_array_append(l->r->errors, record);
     else if (strcmp(kind, "analysis") == 0)
         failed = json_object_set(l->r->analyses, point_name(record).s, record);
-    return failed ? load_memory(err) : KVL_OK;
+    return failed ? kvl_results_memory(err) : KVL_OK;
 }
 
 /* ---- samples ------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ static int samples_settle(struct loader *l, struct kvl_err *err)
     struct kvl_results *r = l->r;
     size_t n = 0, used = 0;
     struct settled *all = kvl_alloc(json_object_size(l->cells) + 1, sizeof *all);
-    if (!all) return load_memory(err);
+    if (!all) return kvl_results_memory(err);
     const char *point;
     json_t *record;
     json_object_foreach(l->cells, point, record) all[n++] =
@@ -289,7 +289,7 @@ static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *
     json_decref(r->errors);
     r->errors = left;
     r->n_stopped = json_object_size(stopped);
-    return failed ? load_memory(err) : KVL_OK;
+    return failed ? kvl_results_memory(err) : KVL_OK;
 }
 
 /* Samples whose cell was cut off before its record, or one of its error, was written. */
@@ -298,7 +298,7 @@ static int samples_unfinished(struct kvl_results *r, json_t *cells, json_t *stop
 {
     size_t n = 0;
     uint64_t *keys = kvl_alloc(json_object_size(cells) + json_object_size(stopped), sizeof *keys);
-    if (!keys) return load_memory(err);
+    if (!keys) return kvl_results_memory(err);
     const char *id;
     json_t *record;
     json_object_foreach(cells, id, record) keys[n++] =
@@ -317,48 +317,13 @@ static int samples_unfinished(struct kvl_results *r, json_t *cells, json_t *stop
 static int results_left(struct loader *l, struct kvl_err *err)
 {
     json_t *stopped = json_object();
-    int rc = stopped ? errors_finish(l->r, l->resolved, stopped, err) : load_memory(err);
+    int rc = stopped ? errors_finish(l->r, l->resolved, stopped, err) : kvl_results_memory(err);
     if (rc == KVL_OK) rc = samples_unfinished(l->r, l->cells, stopped, err);
     json_decref(stopped);
     return rc;
 }
 
-/* ---- runs ---------------------------------------------------------------------------------- */
-
-/* By time; those of one second in the order of the logs. */
-static int run_order(const void *a, const void *b, void *runs)
-{
-    size_t i = *(const size_t *)a, j = *(const size_t *)b;
-    int c = strcmp(kvl_json_text(json_array_get(runs, i), "t_start"),
-                   kvl_json_text(json_array_get(runs, j), "t_start"));
-    return c ? c : (i > j) - (i < j);
-}
-
-/* The newest run, and the code that each engine, policy and task has in the newest run that tells. */
-static int runs_newest(struct kvl_results *r, struct kvl_err *err)
-{
-    size_t n = json_array_size(r->runs);
-    size_t *run = kvl_alloc(n + 1, sizeof *run);
-    int failed = run ? 0 : -1;
-    for (size_t i = 0; run && i < n; i++) run[i] = i;
-    if (run) qsort_r(run, n, sizeof *run, run_order, r->runs);
-    for (size_t i = 0; run && i < n; i++) {
-        r->newest_run = json_array_get(r->runs, run[i]);
-        json_t *code = json_object_get(r->newest_run, "sources");
-        if (code) failed |= json_object_update_recursive(r->code, code);
-    }
-    kvl_free(run);
-    return failed ? load_memory(err) : KVL_OK;
-}
-
-static const json_t *run_of(const struct kvl_results *r, const char *id)
-{
-    for (size_t i = json_array_size(r->runs); i-- > 0;) {
-        const json_t *run = json_array_get(r->runs, i);
-        if (strcmp(kvl_json_text(run, "run"), id) == 0) return run;
-    }
-    return NULL;
-}
+/* ---- results ------------------------------------------------------------------------------- */
 
 /* The seed of the contexts, of the canonical text of a point; NaN when it says none. */
 static double seed_of(const json_t *record)
@@ -367,40 +332,11 @@ static double seed_of(const json_t *record)
     return seed ? strtod(seed + strlen(";seed="), NULL) : KVL_NAN;
 }
 
-const char *kvl_result_model(const struct kvl_results *r, const char *run)
-{
-    return kvl_json_text(run_of(r, run), "model.name");
-}
-
-/* ---- results ------------------------------------------------------------------------------- */
-
 static struct kvl_interval interval_of(const json_t *record, const char *field, const char *mean)
 {
     const json_t *o = json_object_get(record, field);
     return (struct kvl_interval){ kvl_json_number(o, mean), kvl_json_number(o, "lo"),
                                   kvl_json_number(o, "hi") };
-}
-
-/* Whether a hash is the one that the newest runs tell; what they do not tell is taken to be. */
-static bool code_is(const struct kvl_results *r, const char *group, const char *name, uint64_t hash)
-{
-    const json_t *in = group ? json_object_get(r->code, group) : r->code;
-    const char *text = json_string_value(json_object_get(in, name));
-    return !text || strtoull(text, NULL, 16) == hash;
-}
-
-/* Logs that were written before keys had the code tell the build. */
-bool kvl_record_stale(const struct kvl_results *r, const json_t *record)
-{
-    struct kvl_code code;
-    if (!r->newest_run) return false;
-    if (!kvl_code_of_key(kvl_json_text(record, "key"), &code))
-        return strcmp(kvl_json_text(record, "code"), kvl_json_text(r->newest_run, "kvlab.git")) !=
-               0;
-    return !code_is(r, NULL, "engine", code.engine) ||
-           !code_is(r, "policies", kvl_json_text(record, "policy"), code.method) ||
-           !code_is(r, "tasks", kvl_json_text(record, "task"), code.task) ||
-           (code.cuda && !code_is(r, NULL, "cuda", code.cuda));
 }
 
 /* NaN in records of cells, and where a part was not timed. */
@@ -483,7 +419,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .attention_ns = attention_of(record),
     };
     if (strcmp(x.chat, "none") == 0) x.chat = "";
-    const json_t *run = run_of(r, x.run);
+    const json_t *run = kvl_result_run(r, x.run);
     x.model = kvl_json_text(run, "model.name");
     x.model_hash = kvl_json_text(run, "model.hash");
     x.kv_type = kvl_json_text(run, "store.kv_type");
@@ -500,166 +436,6 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     x.bound = kvl_bound_of(x.policy);
     x.stale = kvl_record_stale(r, record);
     return x;
-}
-
-static bool same_task(const struct kvl_result *a, const struct kvl_result *b)
-{
-    return strcmp(a->task, b->task) == 0 && strcmp(a->task_options, b->task_options) == 0;
-}
-
-/* Logs that do not tell the sums have the cell's own design effect, in its n_eff. */
-static struct kvl_spread spread_of_score(const struct kvl_result *x, const json_t *score)
-{
-    double p = kvl_json_number(score, "p"), n_eff = kvl_json_number(score, "n_eff");
-    struct kvl_spread s = { .n = x->n,
-                            .n_contexts = x->n_contexts,
-                            .between = kvl_json_number(score, "between"),
-                            .simple = kvl_json_number(score, "simple") };
-    if (!isnan(s.between) && !isnan(s.simple)) return s;
-    bool told = p >= 0 && n_eff > 0;
-    s.simple = told ? x->n * p * (1 - p) : 0;
-    s.between = told ? (x->n_contexts - 1) / x->n_contexts * s.simple * x->n / n_eff : 0;
-    return s;
-}
-
-/* The cells of a task of one model, of all policies, lengths and protocols. */
-struct task_cells {
-    const struct kvl_result *first;
-    struct kvl_icc official, strict;
-};
-
-static struct task_cells *task_cells_of(struct task_cells *task, size_t *n,
-                                        const struct kvl_result *x)
-{
-    for (size_t i = 0; i < *n; i++)
-        if (kvl_result_set_cmp(task[i].first, x) == 0 && same_task(task[i].first, x))
-            return &task[i];
-    task[*n] = (struct task_cells){ .first = x };
-    return &task[(*n)++];
-}
-
-static bool has_score(const struct kvl_result *x)
-{
-    return x->is_cell && !x->is_text && x->n > 0 && x->n_contexts > 0;
-}
-
-/* The interval of a score, by the correlation over its task; returns n_eff. */
-static double score_interval(const struct kvl_result *x, const char *score,
-                             const struct kvl_icc *icc, struct kvl_interval *v)
-{
-    struct kvl_spread s = spread_of_score(x, json_object_get(x->record, score));
-    double n_eff = kvl_n_eff_of_icc(&s, kvl_icc_value(icc));
-    if (!isnan(v->mean)) *v = kvl_wilson(v->mean, n_eff);
-    return n_eff;
-}
-
-/* Gives scores the intervals that all cells of their task allow for. */
-static int results_intervals(struct kvl_results *r, struct kvl_err *err)
-{
-    size_t n = 0;
-    struct task_cells *task = kvl_alloc(r->n_all + 1, sizeof *task);
-    if (!task) return load_memory(err);
-    for (size_t i = 0; i < r->n; i++) {
-        const struct kvl_result *x = &r->result[i];
-        if (!has_score(x)) continue;
-        struct task_cells *t = task_cells_of(task, &n, x);
-        struct kvl_spread official = spread_of_score(x, json_object_get(x->record, "official"));
-        struct kvl_spread strict = spread_of_score(x, json_object_get(x->record, "strict"));
-        kvl_icc_add(&t->official, &official);
-        kvl_icc_add(&t->strict, &strict);
-    }
-    for (size_t i = 0; i < r->n_all; i++) {
-        struct kvl_result *x = &r->result[i];
-        if (!has_score(x)) continue;
-        const struct task_cells *t = task_cells_of(task, &n, x);
-        x->icc = kvl_icc_value(&t->official);
-        x->n_eff = score_interval(x, "official", &t->official, &x->official);
-        score_interval(x, "strict", &t->strict, &x->strict);
-    }
-    kvl_free(task);
-    return KVL_OK;
-}
-
-static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
-{
-    return a->length_tok == b->length_tok && strcmp(a->policy, b->policy) == 0 &&
-           a->version == b->version && strcmp(a->budget, b->budget) == 0 &&
-           strcmp(a->options, b->options) == 0 && strcmp(a->model, b->model) == 0 &&
-           strcmp(a->model_hash, b->model_hash) == 0 && strcmp(a->kv_type, b->kv_type) == 0 &&
-           strcmp(a->prefill_type, b->prefill_type) == 0 &&
-           strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
-}
-
-static int number_order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Median, least and most of n > 0 values, which get sorted. */
-static struct kvl_interval spread_of(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, number_order);
-    return (struct kvl_interval){ (v[(n - 1) / 2] + v[n / 2]) / 2, v[0], v[n - 1] };
-}
-
-/* The machine and threads whose speed a point gets: its own, else those of the latest record. */
-static const struct kvl_result *join_setup(const struct kvl_result *x,
-                                           const struct kvl_result *speed, size_t n_speed)
-{
-    const struct kvl_result *latest = x;
-    for (size_t i = 0; i < n_speed; i++) {
-        if (!same_point(x, &speed[i])) continue;
-        if (kvl_result_setup_cmp(x, &speed[i]) == 0) return x;
-        latest = &speed[i];
-    }
-    return latest;
-}
-
-/* Gives the point the repeats of its speed, and marks them as used.  Speed hardly depends on the
- * task: that of another one stands in for a task that was not timed. */
-static void join_speed(struct kvl_result *x, const struct kvl_result *speed, size_t n_speed,
-                       bool *used, double *v)
-{
-    const struct kvl_result *setup = join_setup(x, speed, n_speed);
-    size_t n = 0;
-    x->host = setup->host;
-    x->threads = setup->threads;
-    for (int any_task = 0; any_task < 2 && n == 0; any_task++) {
-        for (size_t i = 0; i < n_speed; i++) {
-            if (!same_point(x, &speed[i]) || kvl_result_setup_cmp(x, &speed[i])) continue;
-            if (!any_task && !same_task(x, &speed[i])) continue;
-            used[i] = true;
-            x->stale |= speed[i].stale;
-            if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
-        }
-    }
-    if (n) x->decode = spread_of(v, n);
-    x->n_speed = n;
-    for (size_t i = n = 0; i < n_speed; i++)
-        if (same_point(x, &speed[i]) && !kvl_result_setup_cmp(x, &speed[i]) &&
-            same_task(x, &speed[i]) && !isnan(speed[i].attention_ns))
-            v[n++] = speed[i].attention_ns;
-    if (n) x->attention_ns = spread_of(v, n).mean;
-}
-
-static void results_join(struct kvl_results *r, const struct kvl_result *speed, size_t n_speed,
-                         bool *used, double *v)
-{
-    size_t n_outdone = kvl_results_outdone(r);
-    for (size_t i = 0; i < r->n_all; i++)
-        if (r->result[i].outdone) join_speed(&r->result[i], speed, n_speed, used, v);
-    memset(used, 0, n_speed * sizeof *used); /* what is not shown is no place for a speed */
-    for (size_t i = 0; i < r->n_all; i++)
-        if (!r->result[i].outdone) join_speed(&r->result[i], speed, n_speed, used, v);
-    for (size_t i = 0; i < n_speed; i++) {
-        if (used[i]) continue; /* its point has no cell: it stands for itself */
-        r->result[r->n_all] = speed[i];
-        json_incref(speed[i].record);
-        join_speed(&r->result[r->n_all++], speed, n_speed, used, v);
-    }
-    r->n = r->n_all - n_outdone;
 }
 
 static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, struct kvl_err *err)
@@ -680,12 +456,12 @@ static int results_build(struct kvl_results *r, json_t *cells, json_t *speeds, s
             r->result[r->n_all++].is_cell = true;
         }
         json_object_foreach(speeds, id, record) speed[i++] = result_of(r, record);
-        results_join(r, speed, n_speed, used, v);
+        kvl_results_join(r, speed, n_speed, used, v);
     }
     kvl_free(speed);
     kvl_free(used);
     kvl_free(v);
-    return memory ? KVL_OK : load_memory(err);
+    return memory ? KVL_OK : kvl_results_memory(err);
 }
 
 /* All speed records as a list, and the number of machines and thread counts behind them. */
@@ -706,7 +482,7 @@ static int results_speeds(struct kvl_results *r, json_t *speeds, struct kvl_err 
     r->n_speed = json_array_size(r->speeds);
     r->n_setups = json_object_size(setups);
     json_decref(setups);
-    return failed ? load_memory(err) : KVL_OK;
+    return failed ? kvl_results_memory(err) : KVL_OK;
 }
 
 static int results_read(struct loader *l, char *const *words, size_t n_words, struct kvl_err *err)
@@ -715,19 +491,19 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     struct kvl_log_paths paths = { 0 };
     if (!l->cells || !l->speeds || !l->resolved || !l->settled || !r->code || !r->runs ||
         !r->errors || !r->speeds || !r->analyses || !r->failures)
-        return load_memory(err);
+        return kvl_results_memory(err);
     KVL_TRY(kvl_log_paths(words, n_words, &paths, err));
     int rc =
         kvl_log_each((const char *const *)paths.path, paths.n, load_record, l, &r->health, err);
     kvl_log_paths_free(&paths);
     KVL_TRY(rc);
-    KVL_TRY(runs_newest(r, err));
+    KVL_TRY(kvl_results_runs(r, err));
     KVL_TRY(samples_settle(l, err));
     samples_finish(r);
     KVL_TRY(results_left(l, err));
     KVL_TRY(results_speeds(r, l->speeds, err));
     KVL_TRY(results_build(r, l->cells, l->speeds, err));
-    KVL_TRY(results_intervals(r, err));
+    KVL_TRY(kvl_results_intervals(r, err));
     KVL_TRY(kvl_results_label(r, err));
     kvl_lanes_recall(&l->lanes, r);
     for (size_t i = 0; i < r->n; i++)
