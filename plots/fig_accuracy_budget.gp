@@ -8,7 +8,6 @@
 # intervals, is a bug or a finding.
 kvl_wide(s) = kvl_base(s) eq "full"
 kvl_shift = 1.018
-set logscale x 2
-set format x "%.0f"
+load home."/tokens.gp"
 set ytics 20
 load home."/panels.gp"

@@ -7,8 +7,7 @@
 # the lines by the ratio of their sizes.
 kvl_wide(s) = 0
 kvl_shift = 1.0
-set logscale x 2
+load home."/tokens.gp"
 set logscale y 10
-set format x "%.0f"
 set format y "%g"
 load home."/panels.gp"

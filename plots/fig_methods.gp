@@ -6,23 +6,16 @@
 # One should see: oracle near the top, close to full's line at every budget; random near the bottom; a
 # larger budget further right in every row.  Methods that read all of the context have open dots: what
 # they save is elsewhere, in the prefill or in what is fetched.
-gap_x = 40.0; gap_y = 78.0 + title_room; top = 78.0 + title_room
-if (!exists("panel_w")) { panel_w = 220.0; panel_h = 250.0; left = 88.0 }
-panel_w = 1.0*panel_w; panel_h = 1.0*panel_h; left = 1.0*left
-legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
-px(x) = 1.0 * (x) / width
-py(y) = 1 - 1.0 * (y) / height
-n_rows = n_columns > 0 ? int(ceil(1.0*n_panels/n_columns)) : 1
 kvl_ramp = "#7ad151 #22a884 #2a788e #414487 #440154"
-
-set multiplot
-set label 1 title at screen px(16), py(22) left font ",14"
-set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
-unset key; unset grid
+load home."/frame.gp"
+unset grid
 set grid xtics lt 1 lw 0.6 lc rgb "#e2e2e2"
 set xrange [x_min:x_max]
 set yrange [(n_y_ticks < 1 ? 1 : n_y_ticks)+0.5:0.5]
-set xtics 25
+set xtics 50 font ",9"
+# Text as high as the rows are.
+row_h = panel_h / (n_y_ticks < 1 ? 1 : n_y_ticks)
+row_font = sprintf(",%.1f", 0.62*row_h < 7 ? 7 : 0.62*row_h > 10 ? 10 : 0.62*row_h)
 rank(s) = int(sum [kvl_j=1:n_legend] (legend_name[kvl_j] eq s ? kvl_j : 0))
 is_level(s) = s eq "full"
 legend_dash(s) = is_level(s) ? 2 : 1
@@ -35,16 +28,13 @@ shade(s) = is_budget(s) ? word(kvl_ramp, n_budgets < 2 ? 3 : 1 + int(4.0*(place(
 offset(s) = n_budgets < 2 || !is_budget(s) ? 0 : 0.56*((place(s)-1.0)/(n_budgets-1) - 0.5)
 
 do for [p=1:n_panels] {
-    col = (p-1) % n_columns; row = (p-1) / n_columns
-    x0 = left + col*(panel_w+gap_x); y0 = top + 14 + row*(panel_h+gap_y)
-    set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
-    set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
-    set title panel_title[p] font ",10" offset 0,-0.6
-    if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
+    @kvl_place
+    set title panel_title[p] font ",8" offset 0,-0.6
+    if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 font ",9" } else { unset xlabel }
     if (panel_note[p] ne "") {
         set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
     } else { unset label 3 }
-    set ytics () font ",10"
+    set ytics () font row_font scale 0
     if (col > 0) { unset ytics }
     do for [i=1:n_y_ticks] {
         if (i % 2 == 0) {
@@ -73,19 +63,10 @@ do for [p=1:n_panels] {
              using 1:($2+offset(name(k))):($5 > 0 && $6 > 1.1*$5 ? 6 : 7) with points \
              pt variable ps 0.55 lw 1.2 lc rgb shade(name(k)), \
          n_y_ticks + 9 with dots
-    unset label 1; unset label 2
+    unset label 1; unset label 2; unset label 5
 }
 
-# The legend is a plot of its own without axes, beside the panels.
-unset label; unset object
-unset title; unset xlabel; unset tics; unset border; unset grid
-set lmargin at screen px(legend_x+4); set rmargin at screen 1
-set tmargin at screen py(top+14); set bmargin at screen 0
-set xrange [0:1]; set yrange [0:1]
-set key at graph 0, graph 1 left top Left reverse samplen 2.2 spacing 1.35 font ",10"
-if (n_panels == 0) {
-    set label 3 "No result to show: the log has none for this figure." at screen 0.5,0.5 center
-}
+load home."/legend.gp"
 if (n_legend == 0) { plot 2 with dots }
 if (n_legend > 0) {
 plot for [j=1:n_legend] NaN with linespoints lw 0.8 \

@@ -7,7 +7,6 @@
 # other tokens; far below, that the model fails although it looked.
 kvl_wide(s) = kvl_base(s) eq "full"
 kvl_shift = 1.018
-set logscale x 2
-set format x "%.0f"
+load home."/tokens.gp"
 set ytics 20
 load home."/panels.gp"

@@ -8,9 +8,8 @@
 # the repeats.
 kvl_wide(s) = 0
 kvl_shift = 1.0
-set logscale x 2
+load home."/tokens.gp"
 set logscale y 10
-set format x "%.0f"
 set ytics ()
 digits = y_max / y_min < 12 ? "1 1.5 2 3 4 5 7" : "1 2 5"
 set for [decade=-3:6] for [digit in digits] ytics add \

@@ -6,15 +6,10 @@
 # format of the value in a cell ("" = none), heat_light, the value from which its text is white, and
 # heat_unit, what the colour bar shows.
 
-panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0 + title_room; gap_x = 40.0; gap_y = 78.0 + title_room; bottom = 62.0
-px(x) = 1.0 * (x) / width
-py(y) = 1 - 1.0 * (y) / height
+load home."/frame.gp"
 
-set multiplot
-set label 1 title at screen px(16), py(22) left font ",14"
-set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
-unset key; unset grid
-set colorbox user origin screen px(left + n_columns*(panel_w+gap_x) - gap_x + 14), screen py(top+22+panel_h) \
+unset grid
+set colorbox user origin screen px(legend_x + 14), screen py(top+8+panel_h) \
     size screen px(10), screen (1.0*panel_h/height)
 set cblabel heat_unit font ",10" offset -0.5,0
 set cbtics 20 font ",9" scale 0.4 offset -0.6,0
@@ -27,13 +22,10 @@ do for [i=1:n_y_ticks] { set ytics add (y_tick[i] i) }
 small = n_x_ticks > 8 || n_y_ticks > 11
 if (n_x_ticks > 10) { set xtics rotate by 60 right }
 do for [p=1:n_panels] {
-    col = (p-1) % n_columns; row = (p-1) / n_columns
-    x0 = left + col*(panel_w+gap_x); y0 = top + 14 + row*(panel_h+gap_y)
-    set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
-    set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
+    @kvl_place
     set title panel_title[p] font ",10" offset 0,-0.6
     if (col == 0) {
-        set label 4 y_label at screen px(x0-72), screen py(y0+8+panel_h/2) center rotate by 90
+        set label 4 y_label at screen px(x0-72), screen py(y0+panel_h/2) center rotate by 90
     } else { unset label 4 }
     if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
     if (panel_note[p] ne "") {
@@ -50,7 +42,7 @@ do for [p=1:n_panels] {
              using 1:2:(sprintf(heat_format, $3)):($3 < heat_light ? 0x222222 : 0xffffff) \
              with labels font (small ? ",7" : ",9") textcolor rgb variable, \
          n_y_ticks + 9 with dots
-    unset label 1; unset label 2; unset colorbox
+    unset label 1; unset label 2; unset label 5; unset colorbox
 }
 if (n_panels == 0) {
     unset tics; unset border

@@ -12,31 +12,21 @@
 # Markers of several series at one x are shifted sideways, by 5 % at most, so that their intervals
 # can be told apart; the table has the exact values.
 
-panel_w = 330.0; panel_h = 250.0; left = 88.0; top = 78.0 + title_room; gap_x = 40.0; gap_y = 78.0 + title_room; bottom = 62.0
-legend_x = left + n_columns*panel_w + (n_columns-1)*gap_x
-px(x) = 1.0 * (x) / width
-py(y) = 1 - 1.0 * (y) / height
-
-set multiplot
-set label 1 title at screen px(16), py(22) left font ",14"
-set label 2 subtitle at screen px(16), py(42) left font ",10" textcolor rgb "#555555"
+load home."/frame.gp"
 
 shift(s) = n_legend < 2 ? 1 : kvl_shift**((legend_rank(s) - (n_legend+1)/2.0) * 6.0 / n_legend)
 legend_rank(s) = int(sum [kvl_j=1:n_legend] (legend_name[kvl_j] eq s ? kvl_j : 0))
 line_width(s) = kvl_is_bound(s) ? 1.2 : 1.6
-point_size(s) = kvl_wide(s) ? 0 : 0.9
+# Points that meet, at 100 % for instance, lie in each other: the earlier in the legend the larger.
+point_size(s) = kvl_wide(s) ? 0 : n_legend < 2 ? 0.9 : 1.25 - 0.6*(legend_rank(s)-1)/(n_legend-1)
 
 set xrange [x_min:x_max]
 set yrange [y_min:y_max]
-unset key
 do for [p=1:n_panels] {
-    col = (p-1) % n_columns; row = (p-1) / n_columns
-    x0 = left + col*(panel_w+gap_x); y0 = top + 14 + row*(panel_h+gap_y)
-    set lmargin at screen px(x0); set rmargin at screen px(x0+panel_w)
-    set tmargin at screen py(y0+8); set bmargin at screen py(y0+8+panel_h)
+    @kvl_place
     set title panel_title[p] font ",10" offset 0,-0.6
     if (col == 0) {
-        set label 4 y_label at screen px(x0-72), screen py(y0+8+panel_h/2) center rotate by 90
+        set label 4 y_label at screen px(x0-72), screen py(y0+panel_h/2) center rotate by 90
     } else { unset label 4 }
     if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
     if (panel_note[p] ne "") {
@@ -59,22 +49,15 @@ do for [p=1:n_panels] {
              lw line_width(name(k)) lc rgb kvl_colour(name(k)), \
          for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):2 with lines \
              lw line_width(name(k)) dt kvl_dash(name(k)) lc rgb kvl_colour(name(k)), \
-         for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):2:3:4 with yerrorbars \
+         for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):3:(0):($4-$3) with vectors \
+             nohead lw 0.8 lc rgb kvl_colour(name(k)), \
+         for [k in curves] data index (at(k)-1) using ($1*shift(name(k))):2 with points \
              pt kvl_marker(name(k)) ps point_size(name(k)) lw 0.8 lc rgb kvl_colour(name(k)), \
          2*y_max with dots
-    unset label 1; unset label 2
+    unset label 1; unset label 2; unset label 5
 }
 
-# The legend is a plot of its own without axes, beside the panels.
-unset label 3; unset label 4
-unset title; unset xlabel; unset ylabel; unset tics; unset border; unset grid
-set lmargin at screen px(legend_x+4); set rmargin at screen 1
-set tmargin at screen py(top+14); set bmargin at screen 0
-unset logscale; set xrange [0:1]; set yrange [0:1]
-set key at graph 0, graph 1 left top Left reverse samplen 2.2 spacing 1.35 font ",10"
-if (n_panels == 0) {
-    set label 3 "No result to show: the log has none for this figure." at screen 0.5,0.5 center
-}
+load home."/legend.gp"
 if (n_legend == 0) { plot 2 with dots }
 if (n_legend > 0) {
 plot for [j=1:n_legend] NaN with linespoints lw line_width(legend_name[j]) \

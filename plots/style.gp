@@ -14,7 +14,7 @@
 
 if (!exists("page_columns")) { page_columns = 0 }
 if (format eq "pdf") {
-    inches = page_columns == 1 ? 3.4 : 7.0
+    inches = page_columns == 1 || (page_columns == 2 && n_columns == 1) ? 3.4 : 7.0
     set terminal pdfcairo size inches,inches*height/width font "DejaVu Sans,11" \
         fontscale (1.08*72*inches/width) linewidth (80*inches/width) background rgb "white" noenhanced \
         pointscale (85*inches/width)
@@ -85,3 +85,4 @@ set border 3 lw 0.8 lc rgb "#444444"
 set tics nomirror out scale 0.6 textcolor rgb "#222222"
 set grid ytics lt 1 lw 0.6 lc rgb "#e2e2e2"
 set errorbars small
+set format '%h' # no blank before a number

@@ -410,8 +410,10 @@ static int plot_make(const struct plot_args *a, const struct kvl_figure *f, stru
     kvl_results_free(&r);
     if (rc == KVL_OK) rc = plot_files(a, f, &plot, err);
     if (rc == KVL_OK && !plot.n_points)
-        fprintf(stderr, "kvlab: %s: no value to show (%zu sample%s failed); the figure says so\n",
-                f->name, plot.n_failed, plot.n_failed == 1 ? "" : "s");
+        fprintf(stderr,
+                "kvlab: %s: no value to show (%zu sample%s failed)%s%s; the figure says so\n",
+                f->name, plot.n_failed, plot.n_failed == 1 ? "" : "s", f->wants ? ", wants " : "",
+                f->wants ? f->wants : "");
     kvl_plot_free(&plot);
     return rc;
 }

@@ -35,13 +35,15 @@ struct kvl_chart {
     struct kvl_buf legend;         /* struct kvl_chart_entry */
     size_t tail;                   /* letters that the script puts behind its names */
     struct kvl_buf subtitle;       /* text */
+    struct kvl_buf foot;           /* text below the panels; may be empty */
     size_t n_panels, n_series, n_points, n_x_ticks, n_y_ticks;
-    size_t title_lines;                /* of the longest panel title */
-    size_t n_failed;                   /* samples of what is shown that have no score */
-    size_t n_columns;                  /* of the grid of panels; 0 = as square as can be */
-    size_t panel_w, panel_h, left;     /* pixels; 0 = those of plots/panels.gp */
-    size_t panel_points, serie_points; /* of the panel and series being made */
-    char label[KVL_CHART_LABEL];       /* of that series */
+    size_t title_lines; /* of the longest panel title */
+    size_t n_failed;    /* samples of what is shown that have no score */
+    size_t n_columns;   /* of the grid of panels; 0 = as square as can be; asked for, first */
+    size_t panel_w, panel_h, left, gap_x; /* pixels; 0 = the usual ones */
+    bool legend_below;                    /* below the panels, else beside them */
+    size_t panel_points, serie_points;    /* of the panel and series being made */
+    char label[KVL_CHART_LABEL];          /* of that series */
     int rank;
     double x_min, x_max, y_min, y_max; /* of all finite points; NaN when there are none */
     double y_low;                      /* the least above zero, for logarithmic axes */
@@ -75,8 +77,10 @@ struct kvl_figure {
     const char *x_label, *y_label;
     const char *columns; /* of the table, for its head */
     const char *note;    /* below the title: what points and bars are */
+    const char *wants;   /* what a log without any value may lack; NULL: nothing of its own */
     enum kvl_axis x_axis, y_axis;
     size_t tail;    /* per panel, letters that the script puts behind names in the legend */
+    bool bar;       /* a colour bar stands where others have a legend */
     bool texts;     /* of texts; else of questions */
     bool by_length; /* x is the length, panels are budgets; else panels are blocks (lines) */
     /* Lines over results: what x and y are; NaN = no point. */
@@ -103,8 +107,8 @@ kvl_chart_build kvl_chart_capture;    /* analyses: layer by layer */
 kvl_chart_build kvl_chart_drift;      /* analyses: important tokens some steps later */
 kvl_chart_build kvl_chart_breakdown;  /* parts of a decode step, stacked, a bar per policy */
 
-/* The table and the variables of the script, as texts.  columns: panels beside each other, 0 = as the figure
- * likes. */
+/* The table and the variables of the script, as texts.  columns: panels beside each other, with the
+ * legend below them; 0 = as the figure likes. */
 struct kvl_plot {
     struct kvl_buf table, script;
     size_t n_points, n_failed;

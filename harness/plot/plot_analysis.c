@@ -124,7 +124,7 @@ int kvl_chart_mass(const struct kvl_figure *f, const struct kvl_results *r,
     static const char *const label[] = { "90 %", "95 %", "99 %" };
     size_t n;
     json_t **list = analyses(r, "mass", want, out, &n);
-    (void)f;
+    if (n > 0) out->no_memory |= kvl_buf_adds(&out->subtitle, f->note) != KVL_OK;
     (void)err;
     for (size_t i = 0; i < n && list; i++) {
         const json_t *rows = json_object_get(list[i], "mass");

@@ -124,7 +124,22 @@ static void bars_ticks(struct kvl_chart *c, struct bar *bar, size_t n)
     if (n > 1) qsort(bar, n, sizeof *bar, bars_by_length);
 }
 
-/* Bars of one length: piece p lies from lo to hi. */
+static double bar_ms(const struct bar *b)
+{
+    double sum = 0;
+    for (size_t p = 0; p < N_PARTS; p++) sum += b->ms[p] / (double)b->n;
+    return sum;
+}
+
+/* How many times as fast as full at its length; 0 where that was not timed. */
+static double bar_by_full(const struct bar *bar, size_t from, size_t to, const struct bar *b)
+{
+    for (size_t i = from; i < to; i++)
+        if (kvl_bound_of(bar[i].policy) == KVL_BOUND_FULL) return bar_ms(&bar[i]) / bar_ms(b);
+    return 0;
+}
+
+/* Bars of one length: piece p lies from lo to hi; above the last one stands how fast it is by full. */
 static void bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, size_t to)
 {
     char title[96];
@@ -135,13 +150,15 @@ static void bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, 
         for (size_t i = from; i < to; i++) {
             double below = 0, ms = bar[i].ms[p] / (double)bar[i].n;
             for (size_t q = 0; q < p; q++) below += bar[i].ms[q] / (double)bar[i].n;
-            kvl_chart_point(c, &(struct kvl_chart_point){
-                                   .x = (double)bar[i].tick,
-                                   .y = ms,
-                                   .lo = below,
-                                   .hi = below + ms,
-                                   .budget_tok = isnan(bar[i].budget_tok) ? 0 : bar[i].budget_tok,
-                                   .n = (double)bar[i].n });
+            kvl_chart_point(
+                c, &(struct kvl_chart_point){
+                       .x = (double)bar[i].tick,
+                       .y = ms,
+                       .lo = below,
+                       .hi = below + ms,
+                       .budget_tok = isnan(bar[i].budget_tok) ? 0 : bar[i].budget_tok,
+                       .n = (double)bar[i].n,
+                       .n_errors = p + 1 == N_PARTS ? bar_by_full(bar, from, to, &bar[i]) : 0 });
         }
         kvl_chart_series_end(c);
     }
@@ -158,9 +175,11 @@ static void bars_subtitle(const struct kvl_results *r, const json_t *first, stru
             t, "%s on %s.  %s, %.0f threads.  ", kvl_result_model(r, kvl_json_text(first, "run")),
             kvl_json_text(first, "device"), kvl_plot_machine(r, kvl_json_text(first, "host")),
             kvl_json_number(first, "threads"));
-    rc |= kvl_buf_printf(
-        t, "Mean over the timed steps of all repeats; each panel has its own scale.%s",
-        r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "");
+    rc |= kvl_buf_printf(t,
+                         "Mean over the timed steps of all repeats; above: speed by that of full; "
+                         "each panel has its "
+                         "own scale.%s",
+                         r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "");
     out->no_memory |= rc != KVL_OK;
 }
 

@@ -34,16 +34,44 @@ static void number_add(struct kvl_chart *c, struct kvl_buf *out, size_t value)
     c->no_memory |= kvl_buf_printf(out, "%s%zu", out->len ? ", " : "", value) != KVL_OK;
 }
 
+/* How much of `text` a line of so many letters takes: to its end, else to behind the last blank or
+ * comma that fits. */
+static size_t line_len(const char *text, size_t letters)
+{
+    size_t len = strcspn(text, "\n"), at = 0;
+    if (len <= letters) return len;
+    for (size_t i = 0; i < letters; i++)
+        if (text[i] == ' ' || text[i] == ',') at = i + 1;
+    return at ? at : len;
+}
+
+/* The text in lines of so many letters at most; returns how many lines. */
+static size_t wrap_add(struct kvl_chart *c, struct kvl_buf *out, const char *text, size_t letters)
+{
+    size_t n = 0;
+    text_add(c, out, "");
+    for (const char *p = text; *p && !c->no_memory; n++) {
+        size_t len = line_len(p, letters), shown = len;
+        while (shown && p[shown - 1] == ' ') shown--;
+        c->no_memory |= kvl_buf_printf(out, "%s%.*s", n ? "\n" : "", (int)shown, p) != KVL_OK;
+        p += len + (p[len] == '\n');
+    }
+    return n;
+}
+
 /* ---- panels, series, points ------------------------------------------------------------------ */
+
+enum { PANEL_W = 330, PANEL_H = 250, PANEL_LETTERS = 50 /* of a title, gap included */ };
 
 void kvl_chart_panel(struct kvl_chart *c, const char *title)
 {
-    size_t lines = 1;
-    for (const char *p = title; (p = strchr(p, '\n')); p++) lines++;
+    struct kvl_buf text = { 0 };
+    size_t lines = wrap_add(c, &text, title, PANEL_LETTERS);
     c->title_lines = KVL_MAX(c->title_lines, lines);
     c->n_panels++;
     c->panel_points = 0;
-    quote_add(c, &c->panel_title, title);
+    if (!c->no_memory) quote_add(c, &c->panel_title, text.data);
+    kvl_buf_free(&text);
 }
 
 void kvl_chart_panel_end(struct kvl_chart *c, const char *note)
@@ -144,6 +172,17 @@ static void script_array(struct kvl_chart *c, struct kvl_buf *out, const char *n
     c->no_memory |= kvl_buf_printf(out, "array %s[%zu] = [%s]\n", name, n, items->data) != KVL_OK;
 }
 
+/* name = 'text' */
+static void script_text(struct kvl_chart *c, struct kvl_buf *out, const char *name,
+                        const char *text)
+{
+    struct kvl_buf quoted = { 0 };
+    quote_add(c, &quoted, text);
+    if (!c->no_memory)
+        c->no_memory |= kvl_buf_printf(out, "%s = %s\n", name, quoted.data) != KVL_OK;
+    kvl_buf_free(&quoted);
+}
+
 /* Ends of an axis; without points, any that can be drawn. */
 static void axis_ends(enum kvl_axis axis, double least, double min, double max, double room,
                       double *from, double *to)
@@ -156,7 +195,7 @@ static void axis_ends(enum kvl_axis axis, double least, double min, double max, 
         *from = empty ? 1 : least / room;
         *to = empty ? 10 : max * room;
         break;
-    case KVL_AXIS_ZERO: *from = 0, *to = empty || !(max > 0) ? 1 : 1.08 * max; break;
+    case KVL_AXIS_ZERO: *from = 0, *to = empty || !(max > 0) ? 1 : 1.04 * max; break;
     case KVL_AXIS_LINEAR:
         *from = empty ? 0 : min - 0.04 * (max - min) - (max == min);
         *to = empty ? 1 : max + 0.04 * (max - min) + (max == min);
@@ -176,30 +215,98 @@ static void script_ranges(struct kvl_chart *c, const struct kvl_figure *f, struc
                        y0, y1) != KVL_OK;
 }
 
-/* Must agree with panels.gp, which places the panels, or with a figure that places its own. */
-static void script_size(struct kvl_chart *c, const struct kvl_chart_entry *entry, size_t n_legend,
-                        struct kvl_buf *out)
+/* Pixels: a letter of the legend, of other small text, of the title, at most; a line of small text. */
+enum { LEGEND_LETTER = 8, SMALL_LETTER = 7, TITLE_LETTER = 11, LINE = 16 };
+
+/* Where everything stands, in pixels from the upper left corner; the scripts of plots/ place it there. */
+struct frame {
+    size_t width, height, left, top, panel_w, panel_h, gap_x, gap_y;
+    size_t legend_x, legend_y, legend_columns, foot_y;
+};
+
+/* Across: the legend stands beside the panels, or in columns below them. */
+static void frame_across(const struct kvl_chart *c, const struct kvl_figure *f,
+                         const struct kvl_chart_entry *entry, size_t n, struct frame *x)
 {
-    size_t n_columns = c->n_columns,
-           n_rows = c->n_panels ? (c->n_panels + n_columns - 1) / n_columns : 1;
-    size_t longest = 8; /* letters; one takes 8 pixels at most in the legend, 7 in the subtitle */
-    for (size_t i = 0; i < n_legend; i++) longest = KVL_MAX(longest, strlen(entry[i].label));
-    longest += c->tail;
-    size_t left = c->left ? c->left : 88, w = c->panel_w ? c->panel_w : 330;
-    size_t h = c->panel_h ? c->panel_h : 250;
-    size_t width = left + n_columns * w + (n_columns - 1) * 40 + 56 + 8 * longest;
-    width = KVL_MAX(width, 32 + 7 * c->subtitle.len);
-    size_t more = c->title_lines > 2 ? 14 * (c->title_lines - 2) : 0; /* two lines have room */
-    size_t height = 78 + more + n_rows * (h + 8) + (n_rows - 1) * (78 + more) + 62;
-    height = KVL_MAX(height, 112 + 24 * n_legend);
-    c->no_memory |= kvl_buf_printf(out, "width = %zu\nheight = %zu\ntitle_room = %zu\n", width,
-                                   height, more) != KVL_OK;
-    if (c->panel_w)
-        c->no_memory |=
-            kvl_buf_printf(out, "left = %zu\npanel_w = %zu\npanel_h = %zu\n", left, w, h) != KVL_OK;
+    size_t longest = 8;
+    for (size_t i = 0; i < n; i++) longest = KVL_MAX(longest, strlen(entry[i].label));
+    size_t own = 56 + LEGEND_LETTER * (longest + c->tail);
+    x->left = c->left ? c->left : 88;
+    x->panel_w = c->panel_w ? c->panel_w : PANEL_W;
+    x->gap_x = c->gap_x ? c->gap_x : 40;
+    x->width = x->left + c->n_columns * x->panel_w + (c->n_columns - 1) * x->gap_x;
+    x->legend_x = c->legend_below ? 16 : x->width;
+    x->legend_columns = 1;
+    if (f->bar) {
+        x->width += 100;
+    } else if (c->legend_below) {
+        x->width = KVL_MAX(x->width + 24, own + 32);
+        x->legend_columns = (x->width - 32) / own;
+    } else {
+        x->width += own;
+    }
 }
 
-static void script_legend(struct kvl_chart *c, struct kvl_buf *out)
+/* Down: title, subtitle, rows of panels, the legend where it is below, the foot. */
+static void frame_down(const struct kvl_chart *c, const struct kvl_figure *f, size_t n,
+                       size_t head_lines, size_t foot_lines, struct frame *x)
+{
+    size_t n_rows = c->n_panels ? (c->n_panels + c->n_columns - 1) / c->n_columns : 1;
+    bool below = c->legend_below && !f->bar;
+    x->panel_h = c->panel_h ? c->panel_h : PANEL_H;
+    x->gap_y = 78 + (c->title_lines > 2 ? 14 * (c->title_lines - 2) : 0); /* two lines have room */
+    x->top = x->gap_y + 14 + LINE * (head_lines > 1 ? head_lines - 1 : 0);
+    x->legend_y = x->top;
+    x->height = x->top + 8 + n_rows * x->panel_h + (n_rows - 1) * x->gap_y + 52;
+    if (below) {
+        x->legend_y = x->height + 8;
+        x->height += 8 + 24 * ((n + x->legend_columns - 1) / x->legend_columns);
+    } else {
+        x->height = KVL_MAX(x->height, x->top + 20 + 24 * n);
+    }
+    x->foot_y = x->height + 8;
+    if (foot_lines) x->height += 12 + LINE * foot_lines;
+}
+
+static void frame_write(struct kvl_chart *c, const struct frame *x, struct kvl_buf *out)
+{
+    const struct {
+        const char *name;
+        size_t value;
+    } fields[] = {
+        { "width", x->width },       { "height", x->height },
+        { "left", x->left },         { "top", x->top },
+        { "panel_w", x->panel_w },   { "panel_h", x->panel_h },
+        { "gap_x", x->gap_x },       { "gap_y", x->gap_y },
+        { "legend_x", x->legend_x }, { "legend_y", x->legend_y },
+        { "foot_y", x->foot_y },     { "legend_columns", x->legend_columns },
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        c->no_memory |=
+            kvl_buf_printf(out, "%s = %zu.0\n", fields[i].name, fields[i].value) != KVL_OK;
+}
+
+static void script_frame(struct kvl_chart *c, const struct kvl_figure *f,
+                         const struct kvl_chart_entry *entry, size_t n, struct kvl_buf *out)
+{
+    struct frame x = { 0 };
+    struct kvl_buf subtitle = { 0 }, foot = { 0 };
+    frame_across(c, f, entry, n, &x);
+    x.width = KVL_MAX(x.width, 32 + TITLE_LETTER * strlen(f->title));
+    size_t letters = (x.width - 32) / SMALL_LETTER;
+    size_t head_lines = wrap_add(c, &subtitle, c->subtitle.data, letters);
+    size_t foot_lines = wrap_add(c, &foot, c->foot.len ? c->foot.data : "", letters);
+    frame_down(c, f, n, head_lines, foot_lines, &x);
+    frame_write(c, &x, out);
+    if (!c->no_memory) {
+        script_text(c, out, "subtitle", subtitle.data);
+        script_text(c, out, "foot", foot.data);
+    }
+    kvl_buf_free(&subtitle);
+    kvl_buf_free(&foot);
+}
+
+static void script_legend(struct kvl_chart *c, const struct kvl_figure *f, struct kvl_buf *out)
 {
     struct kvl_chart_entry *entry = (struct kvl_chart_entry *)(void *)c->legend.data;
     struct kvl_buf names = { 0 };
@@ -208,19 +315,8 @@ static void script_legend(struct kvl_chart *c, struct kvl_buf *out)
     for (size_t i = 0; i < n; i++) quote_add(c, &names, entry[i].label);
     c->no_memory |= kvl_buf_printf(out, "n_legend = %zu\n", n) != KVL_OK;
     script_array(c, out, "legend_name", n, &names);
-    script_size(c, entry, n, out);
+    script_frame(c, f, entry, n, out);
     kvl_buf_free(&names);
-}
-
-/* name = 'text' */
-static void script_text(struct kvl_chart *c, struct kvl_buf *out, const char *name,
-                        const char *text)
-{
-    struct kvl_buf quoted = { 0 };
-    quote_add(c, &quoted, text);
-    if (!c->no_memory)
-        c->no_memory |= kvl_buf_printf(out, "%s = %s\n", name, quoted.data) != KVL_OK;
-    kvl_buf_free(&quoted);
 }
 
 static void script_build(struct kvl_chart *c, const struct kvl_figure *f, bool strict,
@@ -232,7 +328,6 @@ static void script_build(struct kvl_chart *c, const struct kvl_figure *f, bool s
     script_text(c, out, "title", title);
     text_add(c, &c->subtitle, c->has_star ? "  * " KVL_STALE_NOTE "." : "");
     if (c->no_memory) return;
-    script_text(c, out, "subtitle", c->subtitle.data);
     script_text(c, out, "x_label", f->x_label);
     script_text(c, out, "y_label", f->y_label);
     int rc = kvl_buf_printf(out,
@@ -248,7 +343,7 @@ static void script_build(struct kvl_chart *c, const struct kvl_figure *f, bool s
     script_array(c, out, "series_points", c->n_series, &c->series_points);
     script_array(c, out, "x_tick", c->n_x_ticks, &c->x_tick);
     script_array(c, out, "y_tick", c->n_y_ticks, &c->y_tick);
-    script_legend(c, out);
+    script_legend(c, f, out);
     script_ranges(c, f, out);
 }
 
@@ -259,7 +354,7 @@ static void chart_free(struct kvl_chart *c)
     struct kvl_buf *const bufs[] = { &c->table,       &c->panel_title,  &c->panel_note,
                                      &c->series_name, &c->series_panel, &c->series_points,
                                      &c->x_tick,      &c->y_tick,       &c->legend,
-                                     &c->subtitle };
+                                     &c->subtitle,    &c->foot };
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++) kvl_buf_free(bufs[i]);
 }
 
@@ -271,10 +366,12 @@ int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
     struct kvl_chart c = { 0 };
     c.no_memory |=
         kvl_buf_printf(&c.table, "# %s\n# %s\n", figure->title, figure->columns) != KVL_OK;
+    c.n_columns = columns;
     int rc = figure->build(figure, r, filter, &c, err);
     size_t square = c.n_panels <= 1 ? 1 : c.n_panels <= 4 ? 2 : c.n_panels <= 9 ? 3 : 4;
     if (!c.n_columns) c.n_columns = square;
     if (columns) c.n_columns = KVL_MAX(KVL_MIN(columns, c.n_panels), (size_t)1);
+    c.legend_below |= columns > 0;
     if (rc == KVL_OK && c.n_panels > KVL_PLOT_MAX_PANELS) rc = kvl_plot_too_many(figure, err);
     if (rc == KVL_OK && !c.no_memory) script_build(&c, figure, filter->strict, &plot.script);
     if (rc == KVL_OK && c.no_memory) rc = kvl_fail(err, KVL_ENOMEM, "no memory for a figure");

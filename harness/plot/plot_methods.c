@@ -134,7 +134,7 @@ static void methods_panel(const struct methods *m, struct kvl_chart *c, size_t f
     const struct kvl_result *x = m->layout.x[from];
     char title[320];
     double failed = 0;
-    snprintf(title, sizeof title, "%s%s%s, %.0f tokens\n%s", x->set, x->set[0] ? "\n" : "",
+    snprintf(title, sizeof title, "%s%s%s\n%.0f tokens\n%s", x->set, x->set[0] ? "\n" : "",
              x->task_label, x->length_tok, x->protocol);
     kvl_chart_panel(c, title);
     full_add(m, c, from, to);
@@ -151,17 +151,22 @@ static void methods_panel(const struct methods *m, struct kvl_chart *c, size_t f
 
 /* ---- the figure ------------------------------------------------------------------------------ */
 
-/* What a page takes at a readable size. */
-enum { METHODS_COLUMNS = 2 };
+/* All of it on one page of A4: four panels beside each other, rows as high as the page leaves them. */
+enum { METHODS_COLUMNS = 4, PAGE_H = 1160, PAGE_REST = 130, ROW_MIN = 11, ROW_MAX = 20 };
 
-static void methods_size(const struct methods *m, struct kvl_chart *c)
+static void methods_size(const struct methods *m, size_t columns, struct kvl_chart *c)
 {
-    size_t longest = 4;
+    size_t longest = 4, n = KVL_MAX(m->layout.n_panels, (size_t)1);
     for (size_t i = 0; i < m->n; i++) longest = KVL_MAX(longest, strlen(m->row[i].label));
-    c->left = 48 + 7 * longest; /* and the marker */
-    c->panel_w = 220;
-    c->panel_h = KVL_MAX(60, 20 * m->n);
-    c->n_columns = KVL_MIN(m->layout.n_panels, (size_t)METHODS_COLUMNS);
+    c->left = 40 + 6 * longest; /* and the marker */
+    c->panel_w = 122;
+    c->gap_x = 16;
+    c->n_columns = KVL_MIN(n, columns == 1 ? columns : (size_t)METHODS_COLUMNS);
+    size_t n_rows = (n + c->n_columns - 1) / c->n_columns, titles = n_rows * (78 + 14);
+    size_t room = PAGE_H > PAGE_REST + titles ? PAGE_H - PAGE_REST - titles : 0;
+    size_t row = m->n ? room / (n_rows * m->n) : 0;
+    c->panel_h = KVL_MAX(60, m->n * KVL_MAX(ROW_MIN, KVL_MIN(row, (size_t)ROW_MAX)));
+    c->legend_below = true;
 }
 
 int kvl_chart_methods(const struct kvl_figure *f, const struct kvl_results *r,
@@ -174,7 +179,7 @@ int kvl_chart_methods(const struct kvl_figure *f, const struct kvl_results *r,
     for (size_t p = 0; p < m.layout.n_panels && rc == KVL_OK && !out->no_memory; p++)
         methods_panel(&m, out, m.layout.begin[p], m.layout.begin[p + 1]);
     if (rc == KVL_OK) {
-        methods_size(&m, out);
+        methods_size(&m, out->n_columns, out);
         kvl_plot_subtitle(&m.layout, r, false, f->note, out);
     }
     kvl_free(m.row);

@@ -2,6 +2,7 @@
 #include "plot.h"
 
 #include "plot_layout.h"
+#include "report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -48,8 +49,9 @@ static void panel_span(const struct lines *l, size_t from, size_t to, double *mi
         if (l->layout.x[i]->bound != KVL_BOUND_FULL) span_add(min, max, l->f->x(l->layout.x[i]));
     if (*min == 0)
         for (size_t i = from; i < to; i++) span_add(min, max, l->f->x(l->layout.x[i]));
-    *min /= 1.15;
-    *max *= 1.15;
+    double room = l->f->x_axis == KVL_AXIS_LOG ? 1.15 : 1;
+    *min /= room;
+    *max *= room;
 }
 
 /* The points x[from .. to) of one policy in one panel. */
@@ -95,10 +97,11 @@ static double failed_samples(const struct kvl_result *const *x, size_t from, siz
     return failed;
 }
 
-static void panel_end(struct kvl_chart *c, double failed)
+static void panel_end(struct kvl_chart *c, const struct kvl_figure *f, double failed)
 {
     char note[96] = "no value to show";
     c->n_failed += (size_t)failed;
+    if (f->wants) snprintf(note, sizeof note, "no value to show\nwants %s", f->wants);
     if (failed > 0)
         snprintf(note, sizeof note, "no score: all %.0f sample%s failed", failed,
                  failed > 1 ? "s" : "");
@@ -118,7 +121,7 @@ static void lines_panel(const struct lines *l, size_t from, size_t to)
             if (strcmp(l->layout.x[i]->label, l->layout.x[end]->label) != 0) break;
         series_add(l, i, end, min, max);
     }
-    panel_end(l->c, failed_samples(l->layout.x, from, to));
+    panel_end(l->c, l->f, failed_samples(l->layout.x, from, to));
 }
 
 const char *kvl_plot_machine(const struct kvl_results *r, const char *host)
@@ -133,16 +136,26 @@ const char *kvl_plot_machine(const struct kvl_results *r, const char *host)
     return name;
 }
 
-/* The first reason, and how many more there are. */
-static int errors_text(const struct kvl_results *r, struct kvl_buf *t)
+/* Each reason once, with how often it stopped a cell: a line each below the figure. */
+static int errors_text(const struct kvl_results *r, struct kvl_buf *foot)
 {
-    size_t n = json_array_size(r->errors);
+    enum { MAX_REASONS = 8 };
+    size_t n = json_array_size(r->errors), shown = 0, more = 0;
     if (!n) return KVL_OK;
-    const char *why = kvl_json_text(json_array_get(r->errors, 0), "message");
-    int len = (int)strcspn(why, "\n");
-    return kvl_buf_printf(t, "  %zu error%s in the log: %.*s%s%s", n, n == 1 ? "" : "s",
-                          KVL_MIN(len, 48), why, len > 48 ? "..." : "",
-                          n > 1 ? " (kvlab report has all)" : "");
+    KVL_TRY(kvl_buf_printf(foot, "Errors in the log: %zu.", n));
+    for (size_t i = 0; i < n; i++) {
+        const json_t *e = json_array_get(r->errors, i);
+        const char *why = kvl_json_text(e, "message"), *policy = kvl_error_policy(e);
+        size_t same = kvl_errors_same(r->errors, i);
+        if (!same) continue;
+        if (shown++ < MAX_REASONS)
+            KVL_TRY(kvl_buf_printf(foot, "\n%zu × %s%s%.*s", same, policy, *policy ? ": " : "",
+                                   (int)strcspn(why, "\n"), why));
+        else
+            more++;
+    }
+    if (more) KVL_TRY(kvl_buf_printf(foot, "\n%zu more reasons: kvlab report has all.", more));
+    return KVL_OK;
 }
 
 void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results *r, bool speed,
@@ -162,7 +175,7 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
                              bars);
     if (c->n_failed)
         rc |= kvl_buf_printf(t, "  %zu sample%s failed.", c->n_failed, c->n_failed == 1 ? "" : "s");
-    rc |= errors_text(r, t);
+    rc |= errors_text(r, &c->foot);
     if (r->n_setups > 1 && speed) rc |= kvl_buf_adds(t, "  SEVERAL MACHINES OR THREAD COUNTS.");
     c->no_memory |= rc != KVL_OK;
 }
@@ -242,7 +255,7 @@ static void depths_ticks(struct kvl_chart *c, const struct values *length,
 
 static void depths_panel(struct kvl_chart *c, const struct kvl_result *const *x, size_t from,
                          size_t to, const struct values *length, const struct values *depth,
-                         bool strict)
+                         const struct kvl_figure *f, bool strict)
 {
     char title[256];
     bool dense = isnan(x[from]->budget_tok);
@@ -261,7 +274,7 @@ static void depths_panel(struct kvl_chart *c, const struct kvl_result *const *x,
                                                       .n_errors = x[i]->n_errors });
     }
     kvl_chart_series_end(c);
-    panel_end(c, failed_samples(x, from, to));
+    panel_end(c, f, failed_samples(x, from, to));
 }
 
 int kvl_chart_depths(const struct kvl_figure *f, const struct kvl_results *r,
@@ -282,7 +295,7 @@ int kvl_chart_depths(const struct kvl_figure *f, const struct kvl_results *r,
     depths_ticks(out, &length, &depth);
     for (size_t from = 0, to; from < n && !out->no_memory; from = to) {
         for (to = from + 1; to < n && depths_same(l.x[from], l.x[to]);) to++;
-        depths_panel(out, l.x, from, to, &length, &depth, want->strict);
+        depths_panel(out, l.x, from, to, &length, &depth, f, want->strict);
     }
     l.n_models = 1;
     kvl_plot_subtitle(&l, r, false, f->note, out);

@@ -3,6 +3,7 @@
 
 #include "home.h"
 #include "page_parts.h"
+#include "report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -260,10 +261,11 @@ static void page_errors(const struct page *p)
     fputs("<ul>\n", p->out);
     json_array_foreach(p->r->errors, i, e)
     {
-        const char *policy = kvl_json_text(e, "policy");
-        fputs(*policy ? "<li><b>" : "<li>", p->out);
-        kvl_page_text(p->out, policy);
-        fputs(*policy ? "</b> " : "", p->out);
+        size_t same = kvl_errors_same(p->r->errors, i);
+        if (!same) continue;
+        fprintf(p->out, "<li>%zu × ", same);
+        kvl_page_text(p->out, kvl_error_policy(e));
+        fputs(*kvl_error_policy(e) ? ": " : "", p->out);
         kvl_page_text(p->out, kvl_json_text(e, "message"));
         fputs("</li>\n", p->out);
     }

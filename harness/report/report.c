@@ -244,27 +244,41 @@ static void report_failures(json_t *failures, FILE *out)
 
 static bool error_same(const json_t *x, const json_t *y)
 {
-    return strcmp(kvl_json_text(x, "status"), kvl_json_text(y, "status")) == 0 &&
-           strcmp(kvl_json_text(x, "message"), kvl_json_text(y, "message")) == 0;
+    static const char *const fields[] = { "policy", "status", "message" };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (strcmp(kvl_json_text(x, fields[i]), kvl_json_text(y, fields[i])) != 0) return false;
+    return true;
 }
 
-/* Each message once: which policies refuse what is what one wants to know. */
+const char *kvl_error_policy(const json_t *error)
+{
+    const char *policy = kvl_json_text(error, "policy");
+    return strstr(kvl_json_text(error, "message"), policy) ? "" : policy;
+}
+
+size_t kvl_errors_same(const json_t *errors, size_t i)
+{
+    const json_t *e = json_array_get(errors, i);
+    size_t same = 0;
+    for (size_t j = 0; j < json_array_size(errors); j++) {
+        bool equal = error_same(e, json_array_get(errors, j));
+        if (equal && j < i) return 0;
+        same += equal;
+    }
+    return same;
+}
+
 static void report_cells(const json_t *errors, FILE *out)
 {
     size_t n = json_array_size(errors), shown = 0, more = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *e = json_array_get(errors, i);
-        size_t same = 0;
-        bool first = true;
-        for (size_t j = 0; j < n; j++) {
-            bool equal = error_same(e, json_array_get(errors, j));
-            first &= !(equal && j < i);
-            same += equal;
-        }
-        if (first && shown++ < 2 * MAX_SHOWN)
-            fprintf(out, "  %zu x %s: %s\n", same, kvl_json_text(e, "status"),
+        size_t same = kvl_errors_same(errors, i);
+        if (same && shown++ < 2 * MAX_SHOWN)
+            fprintf(out, "  %zu x %s: %s%s%s\n", same, kvl_json_text(e, "status"),
+                    kvl_error_policy(e), *kvl_error_policy(e) ? ": " : "",
                     kvl_json_text(e, "message"));
-        else if (first)
+        else if (same)
             more++;
     }
     if (more) fprintf(out, "  and %zu more message%s\n", more, more == 1 ? "" : "s");

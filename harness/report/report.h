@@ -80,5 +80,9 @@ bool kvl_report_answers(const struct kvl_interval *full, double chance);
 void kvl_report_damage(const struct kvl_log_health *h, FILE *out);
 /* Errors by status: how often and one message; then why samples failed, by message. */
 void kvl_report_errors(const struct kvl_results *r, FILE *out);
+/* How many errors are the same as error i; 0 where one before it is. */
+size_t kvl_errors_same(const json_t *errors, size_t i);
+/* The policy of an error whose message does not name it, else "". */
+const char *kvl_error_policy(const json_t *error);
 
 #endif

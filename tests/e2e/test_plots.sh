@@ -23,6 +23,8 @@ refused() {
     contains "message of $*" "$pattern" err
 }
 with=() # NAME=VALUE for refused
+# words SVG: its texts in one line, as the subtitle may have two.
+words() { tr '\n' ' ' < "$1" | sed 's/<[^>]*>/ /g; s/[[:space:]]\{1,\}/ /g' > words; }
 zst() { zstd -qf -o "$1"; }
 fake_log 'select(.kind != "sample")' > log.jsonl
 zst log.zst < log.jsonl
@@ -112,7 +114,30 @@ done
 # Behind a name of speed_length: its speed by that of full, at the longest length.
 expect "quest by full" "quest  × $(awk '/^# panel/ { name = $NF } /^[0-9]/ { last[name] = $2 } END { printf "%.1f", last["quest"] / last["full"] }' s/speed_length.dat)" \
     "$(grep -oE 'quest  × [0-9.]+' s/speed_length.svg | head -n 1)"
-contains "the number of questions" '40 questions in 20 contexts per point; bars: 95 %' a/b/accuracy_budget.svg
+# Above a bar of step_breakdown: the time of full by its own, at the same length.
+"$program" plot step_breakdown log.zst --out s > said
+expect "bars by full" \
+    "$(jq -rs '[.[] | select(.kind == "speed" and .attend_ns != null)
+            | {policy, length_tok, budget, ms: ((.attend_ns + .select_ns + .meta_ns + .evict_ns + .rest_ns) / (.step_ns | length))}]
+        | group_by(.length_tok)[] | group_by([.policy, .budget])
+        | map({policy: .[0].policy, ms: (map(.ms) | add / length)}) | (map(select(.policy == "full"))[0].ms) as $full
+        | .[] | $full / .ms * 1000 | round' log.jsonl | sort -n)" \
+    "$(awk '/^[0-9]/ && $7 > 0 { printf "%.0f\n", $7 * 1000 }' s/step_breakdown.dat | sort -n)"
+[ "$(awk '/^[0-9]/ && $7 > 0' s/step_breakdown.dat | wc -l)" -gt 3 ] || fail "bars without their ratio to full"
+contains "the ratio in the picture" '>×1\.0<' s/step_breakdown.svg
+# Lengths of an axis have short names, which do not meet; a paper's column has the legend below.
+for name in 1K 4K 16K; do contains "names of tokens" ">$name<" s/speed_length.svg; done
+lacks "long names of tokens" '>(1024|4096)<' s/speed_length.svg
+"$program" plot accuracy_budget log.zst --task passkey --columns 1 --format svg,pdf --out col > said
+expect "panels below each other" "n_columns = 1" "$(grep '^n_columns' col/accuracy_budget.gp)"
+awk -F '[ =]+' '$1 ~ /^(width|height|top|panel_h|gap_y|legend_y|n_panels)$/ { v[$1] = $2 }
+    END { exit !(v["legend_y"] > v["top"] + v["n_panels"] * v["panel_h"] + (v["n_panels"] - 1) * v["gap_y"] && v["height"] > v["legend_y"] && v["width"] < 500) }' \
+    col/accuracy_budget.gp || fail "no legend below the panels"
+# Scripts go where their folder goes.
+lacks "an absolute path" "['\"]/[a-z]+/" <(cat ./*/*.gp a/b/*.gp | sed "s/home\.'//")
+
+words a/b/accuracy_budget.svg
+contains "the number of questions" '40 questions in 20 contexts per point; bars: 95 %' words
 lacks "underscores as subscripts" 'baseline-shift' a/b/accuracy_budget.svg
 ( cd a/b && rm -f accuracy_budget.png && gnuplot accuracy_budget.gp && [ -s accuracy_budget.png ] ) ||
     fail "the script cannot be run again"
@@ -146,11 +171,14 @@ fake_log 'select(.kind != "sample" and (.kind != "cell" or (.task=="passkey" and
 contains "all failed" 'no score: all 1000 samples failed' f/accuracy_budget.svg
 fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")) | if .policy=="quest" then .n_errors=3 else . end' | zst some.zst
 "$program" plot accuracy_budget some.zst --out g > said
-contains "some failed" '12 samples failed' g/accuracy_budget.svg
+words g/accuracy_budget.svg
+contains "some failed" '12 samples failed' words
 fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress" and .budget=="64")) | if .policy=="quest" then .n_errors=1 else . end' |
-    cat - <(echo '{"kind":"error","cell":null,"status":"a","message":"b"}') | zst single.zst
+    cat - <(printf '{"kind":"error","cell":null,"policy":"%s","status":"a","message":"%s"}\n' h2o 'h2o: no' tova no h2o 'h2o: no') | zst single.zst
 "$program" plot accuracy_budget single.zst --out s > said
-contains "one failed" ' 1 sample failed\.  1 error in the log: ' s/accuracy_budget.svg
+words s/accuracy_budget.svg
+contains "one failed" ' 1 sample failed\.' words
+for line in 'Errors in the log: 3\.' '2 × h2o: no' '1 × tova: no'; do contains "every reason" ">$line<" s/accuracy_budget.svg; done
 
 # ---- a log from anywhere ------------------------------------------------------------------------
 fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end
