@@ -30,10 +30,29 @@ static struct kvl_rate rate_of_prefill(const struct kvl_work *w, const struct kv
                               .cost = kvl_group_context_cost(w, g) };
 }
 
+/* An earlier repeat of a timed cell; repeats of a length stand together. */
+static struct kvl_rate *rate_repeated(const struct kvl_rates *t, const struct kvl_rate *rate)
+{
+    for (size_t i = t->n; rate->timed && i-- > 0;) {
+        struct kvl_rate *a = &t->rate[i];
+        if (!a->timed || a->length != rate->length) break;
+        if (a->task == rate->task && a->policy == rate->policy && a->budget_tok == rate->budget_tok)
+            return a;
+    }
+    return NULL;
+}
+
 static int rate_add(struct kvl_rates *t, struct kvl_rate rate, double ns, double n,
                     struct kvl_err *err)
 {
     if (!(ns > 0.0) || !(n > 0.0)) return KVL_OK;
+    struct kvl_rate *repeated = rate_repeated(t, &rate);
+    t->ns += ns;
+    if (repeated) {
+        repeated->ns = (repeated->ns * repeated->n + ns) / (repeated->n + n);
+        repeated->n += n;
+        return KVL_OK;
+    }
     if (t->n == t->cap) {
         size_t cap = t->cap ? 2 * t->cap : 256;
         struct kvl_rate *grown = realloc(t->rate, cap * sizeof *grown);
@@ -44,7 +63,6 @@ static int rate_add(struct kvl_rates *t, struct kvl_rate rate, double ns, double
     rate.ns = ns / n;
     rate.n = n;
     t->rate[t->n++] = rate;
-    t->ns += ns;
     return KVL_OK;
 }
 
@@ -256,6 +274,7 @@ static double left_of_group(const struct kvl_runner *r, const struct kvl_group *
 {
     double n = 0.0;
     int32_t contexts = g->speed ? 1 : r->work->sweep->contexts;
+    if (g == r->timing) return 0.0; /* its prefill is there */
     for (int32_t c = 0; c < contexts; c++) n += kvl_runner_shares(r, g, c);
     return n;
 }

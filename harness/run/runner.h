@@ -46,8 +46,9 @@ struct kvl_runner {
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
     int32_t gpu;               /* of this process, counted from the sweep's first */
     struct kvl_ask_room room;
-    uint64_t t_left; /* from then on time left is worked out again */
-    bool announced;  /* the run record is in the log */
+    const struct kvl_group *timing; /* its prefill is in memory, for timed cells; NULL: none is */
+    uint64_t t_left;                /* from then on time left is worked out again */
+    bool announced;                 /* the run record is in the log */
 };
 
 /* Creates the engine, unless workers alone have one.  Everything that is set above must outlive the

@@ -30,6 +30,8 @@ static int speed_prefill(struct speed *s)
     KVL_TRY(kvl_prefill(r->engine, &r->snapshots, s->sample.tokens.id, s->sample.tokens.n - 1,
                         &s->session, &s->prefill_ns, s->err));
     kvl_progress_did(&r->progress, KVL_WORK_TIMED, cost);
+    kvl_progress_spent(&r->progress);
+    r->timing = s->g;
     r->stats.speed_prefills += !isnan(s->prefill_ns);
     return KVL_OK;
 }
@@ -177,6 +179,7 @@ int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl
         rc = speed_cells(&s);
     else if (!kvl_runner_ends(rc))
         rc = kvl_runner_group_failed(r, g, 0, err);
+    r->timing = NULL;
     kvl_session_destroy(s.session);
     kvl_sample_free(&s.sample);
     kvl_free(s.step_ns);

@@ -1,5 +1,5 @@
 /* What is left takes what is like it took: by policy, carried along lengths. */
-#include "rates.h"
+#include "forecast.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -20,7 +21,7 @@ struct sweep {
     struct kvl_runner r;
 };
 
-static int sweep_open(void **state)
+static int sweep_open_file(void **state, const char *file)
 {
     struct kvl_err err = { 0 };
     const struct kvl_where where = { "here", 1, NULL };
@@ -31,14 +32,24 @@ static int sweep_open(void **state)
         return 0;
     }
     assert_int_equal(kvl_registry_create(&x->registry, &err), KVL_OK);
-    int rc = kvl_sweep_load(KVL_SOURCE_DIR "/harness/sweeps/needle_heatmap.yaml", NULL, x->registry,
-                            NULL, 0, &x->s, &err);
+    int rc = kvl_sweep_load(file, NULL, x->registry, NULL, 0, &x->s, &err);
     if (rc == KVL_OK) rc = kvl_work_create(&x->s, x->model, &where, false, &x->work, &err);
     if (rc == KVL_OK) rc = kvl_state_create(x->work, false, false, &x->state, &err);
     if (rc != KVL_OK) fail_msg("%s", err.msg);
     x->r = (struct kvl_runner){ .work = x->work, .state = &x->state, .jobs = { .threads = 1 } };
     *state = x;
     return 0;
+}
+
+static int sweep_open(void **state)
+{
+    return sweep_open_file(state, KVL_SOURCE_DIR "/harness/sweeps/needle_heatmap.yaml");
+}
+
+/* The sweep of kv_length: six lengths, 27 timed cells each, nothing else. */
+static int sweep_open_timed(void **state)
+{
+    return sweep_open_file(state, KVL_SOURCE_DIR "/harness/sweeps/kv_length.yaml");
 }
 
 static int sweep_close(void **state)
@@ -147,6 +158,47 @@ static void test_contexts(void **state)
     check_left(*state, lengths_all);
 }
 
+/* The line that a dry run prints, for `n` workers. */
+static void time_line(struct sweep *x, int32_t n, char *out, int size)
+{
+    struct kvl_rates rates = { 0 };
+    struct kvl_err err = { 0 };
+    FILE *file = tmpfile();
+    x->r.jobs.n = n;
+    assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
+    assert_true(file && fflush(stdout) == 0);
+    int was = dup(STDOUT_FILENO);
+    assert_true(was >= 0 && dup2(fileno(file), STDOUT_FILENO) >= 0);
+    kvl_forecast_print_time(&rates, &x->r, "a test");
+    fflush(stdout);
+    assert_true(dup2(was, STDOUT_FILENO) >= 0);
+    close(was);
+    rewind(file);
+    assert_non_null(fgets(out, size, file));
+    fclose(file);
+    kvl_rates_free(&rates);
+}
+
+static void expect_line(struct sweep *x, int32_t n, double want_ns)
+{
+    char time[32], want[96], got[96];
+    kvl_progress_time(1e-9 * want_ns, time, sizeof time);
+    snprintf(want, sizeof want, "time: about %s more, at the rates of a test\n", time);
+    time_line(x, n, got, sizeof got);
+    assert_string_equal(got, want);
+}
+
+/* Workers share what answers take. */
+static void test_line(void **state)
+{
+    struct sweep *x = *state;
+    if (!x) skip();
+    answered(x, lengths_at_the_ends);
+    double want = truth_ns(x, lengths_at_the_ends);
+    expect_line(x, 1, want);
+    expect_line(x, 3, want / 3.0);
+}
+
 /* A policy of which nothing is known takes what the others do per unit, and is told. */
 static void test_unknown(void **state)
 {
@@ -186,14 +238,123 @@ static void test_snapshots(void **state)
     kvl_rates_free(&rates);
 }
 
+/* ---- timed cells ------------------------------------------------------------------------------ */
+
+/* A timed cell of a policy: a constant and a slope of its own; repeats take a fifth less, the same, a fifth
+ * more. */
+static double timed_ns(const struct kvl_cell *c)
+{
+    double own = 1.0 + (double)(strlen(c->policy->policy->name) * 13 % 7);
+    return (own * 1e6 + own * own * 300.0 * c->length) * (0.8 + 0.2 * c->repeat);
+}
+
+/* What is not timed yet, with the prefill of each length. */
+static double timed_truth_ns(const struct sweep *x)
+{
+    double ns = 0.0;
+    for (size_t i = 0; i < x->work->n_groups; i++) {
+        const struct kvl_group *g = &x->work->group[i];
+        size_t n = 0;
+        for (size_t c = g->first; c < g->first + g->n; c++) {
+            if (x->state.cell[c].done || !x->work->cell[c].planned) continue;
+            ns += timed_ns(&x->work->cell[c]);
+            n++;
+        }
+        if (n == g->n) ns += prefill_ns(g->length);
+    }
+    return ns;
+}
+
+static double timed_left_ns(struct sweep *x)
+{
+    struct kvl_rates rates = { 0 };
+    struct kvl_err err = { 0 };
+    assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
+    double left = kvl_rates_left(&rates, &x->r).timed_ns;
+    kvl_rates_free(&rates);
+    return left;
+}
+
+static void timed_done(struct sweep *x, const struct kvl_group *g, size_t cell)
+{
+    struct kvl_progress_cell *p = &x->state.cell[cell];
+    p->done = true;
+    p->timed_ns = timed_ns(&x->work->cell[cell]);
+    p->timed_prefill_ns = prefill_ns(g->length);
+}
+
+/* From the second length on, while a twentieth is left: the prefill of the length that is being timed is
+ * there, and was counted again until the last of its cells was done. */
+static void test_timed(void **state)
+{
+    struct sweep *x = *state;
+    if (!x) skip();
+    double all = timed_truth_ns(x), least = 1.0, most = 1.0;
+    for (size_t i = 0; i < x->work->n_groups; i++) {
+        const struct kvl_group *g = &x->work->group[i];
+        x->r.timing = g;
+        for (size_t c = g->first; c < g->first + g->n; c++) {
+            timed_done(x, g, c);
+            double truth = timed_truth_ns(x), part = timed_left_ns(x) / truth;
+            if (i == 0 || truth < 0.05 * all) continue;
+            least = fmin(least, part);
+            most = fmax(most, part);
+        }
+    }
+    print_message("time left is %.2f to %.2f of the truth\n", least, most);
+    assert_true(least > 0.8 && most < 1.25);
+}
+
+/* A run that goes on prefills again; of a policy its repeats are known, and their mean counts. */
+static void test_timed_again(void **state)
+{
+    struct sweep *x = *state;
+    if (!x) skip();
+    size_t last = 0;
+    for (size_t i = 0; i < x->work->n_groups; i++) {
+        const struct kvl_group *g = &x->work->group[i];
+        for (size_t c = g->first; c < g->first + g->n; c++) timed_done(x, g, c);
+    }
+    assert_true(timed_left_ns(x) == 0.0);
+    while (x->work->cell[last].repeat != 2) last++;
+    x->state.cell[last].done = false;
+    x->state.cell[last].timed_ns = 0.0;
+    /* Repeats 0 and 1 took 0.8 and 1.0 of what is between them and this one, 1.2. */
+    double want = timed_ns(&x->work->cell[last]) / 1.2 * 0.9, prefill = prefill_ns(1024);
+    assert_true(fabs(timed_left_ns(x) - want - prefill) <= 1e-9 * prefill);
+    x->r.timing = &x->work->group[0];
+    assert_true(fabs(timed_left_ns(x) - want) <= 1e-9 * prefill);
+}
+
+/* Timed cells are run by one process. */
+static void test_timed_line(void **state)
+{
+    struct sweep *x = *state;
+    if (!x) skip();
+    const struct kvl_group *g = &x->work->group[x->work->n_groups - 1];
+    for (size_t i = 0; i < x->work->n_groups; i++)
+        for (size_t c = 0; c < g->n; c++)
+            timed_done(x, &x->work->group[i], x->work->group[i].first + c);
+    for (size_t c = g->first; c < g->first + g->n; c++)
+        x->state.cell[c].done = x->work->cell[c].repeat != 1;
+    double want = prefill_ns(g->length);
+    for (size_t c = g->first; c < g->first + g->n; c++)
+        want += x->work->cell[c].repeat == 1 ? timed_ns(&x->work->cell[c]) : 0.0;
+    expect_line(x, 4, want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_nothing, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_lengths, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_contexts, sweep_open, sweep_close),
+        cmocka_unit_test_setup_teardown(test_line, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_unknown, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_snapshots, sweep_open, sweep_close),
+        cmocka_unit_test_setup_teardown(test_timed, sweep_open_timed, sweep_close),
+        cmocka_unit_test_setup_teardown(test_timed_again, sweep_open_timed, sweep_close),
+        cmocka_unit_test_setup_teardown(test_timed_line, sweep_open_timed, sweep_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
