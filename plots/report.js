@@ -34,7 +34,8 @@ for (const chart of document.querySelectorAll("figure.chart")) {
     item.addEventListener("mouseleave", () => show(null));
   }
 }
-for (const link of document.querySelectorAll("a[href^='#method-']")) // a card opens when it is named
+// A card, or the cells of a task, open when they are named.
+for (const link of document.querySelectorAll("a[href^='#method-'], a[href^='#'][href$='-cells']"))
   link.addEventListener("click", () => {
     const card = document.getElementById(link.getAttribute("href").slice(1));
     if (card) card.open = true;

@@ -81,15 +81,17 @@ struct spot {
     const struct kvl_summary_row *row;
     double x;
     struct kvl_interval y;
+    size_t serie; /* 0, 1, 2 ... by label, the same in all charts of a summary */
 };
 
-/* Rows of one label follow each other: 0, 1, 2 ... by the first that has the label. */
-static size_t serie_of(const struct spot *spot, size_t i)
+/* Classes of plots/report.css. */
+static const char *serie_class(const struct kvl_result *x)
 {
-    size_t serie = 0;
-    for (size_t k = 1; k <= i; k++)
-        serie += strcmp(spot[k].row->cell[0]->label, spot[k - 1].row->cell[0]->label) != 0;
-    return serie;
+    static const char *const name[] = { [KVL_BOUND_FULL] = "bound full",
+                                        [KVL_BOUND_NONE] = "",
+                                        [KVL_BOUND_RANDOM] = "bound random",
+                                        [KVL_BOUND_ORACLE] = "bound oracle" };
+    return name[x->bound];
 }
 
 static void spot_mark(FILE *out, const struct spot *s, const struct axis *a, size_t serie)
@@ -119,9 +121,8 @@ static void spot_mark(FILE *out, const struct spot *s, const struct axis *a, siz
 static void spots_serie(FILE *out, const struct spot *s, size_t n, const struct axis *a,
                         size_t serie, bool line)
 {
-    bool bound = s->row->cell[0]->bound != KVL_BOUND_NONE;
-    fprintf(out, "<g class=\"serie c%zu%s\" data-serie=\"%zu\">\n", serie % COLORS,
-            bound ? " bound" : "", serie);
+    fprintf(out, "<g class=\"serie c%zu %s\" data-serie=\"%zu\">\n", serie % COLORS,
+            serie_class(s->row->cell[0]), serie);
     if (line && n > 1) {
         fputs("<polyline points=\"", out);
         for (size_t i = 0; i < n; i++)
@@ -142,7 +143,7 @@ static void spots_series(FILE *out, const struct spot *s, size_t n, const struct
     for (size_t i = 0, end; i < n; i = end) {
         const char *label = s[i].row->cell[0]->label;
         for (end = i + 1; end < n && !strcmp(s[end].row->cell[0]->label, label);) end++;
-        spots_serie(out, s + i, end - i, a, serie_of(s, i), line);
+        spots_serie(out, s + i, end - i, a, s[i].serie, line);
     }
 }
 
@@ -152,9 +153,9 @@ static void spots_legend(FILE *out, const struct spot *s, size_t n)
     for (size_t i = 0; i < n; i++) {
         const struct kvl_result *x = s[i].row->cell[0];
         if (i && !strcmp(s[i - 1].row->cell[0]->label, x->label)) continue;
-        size_t serie = serie_of(s, i);
+        size_t serie = s[i].serie;
         fprintf(out, "<li class=\"c%zu %s\" data-serie=\"%zu\"><i class=%s></i>", serie % COLORS,
-                x->bound != KVL_BOUND_NONE ? "bound" : "", serie,
+                serie_class(x), serie,
                 x->bound != KVL_BOUND_NONE ? "diamond"
                 : serie / COLORS % 2       ? "square"
                                            : "dot");
@@ -166,17 +167,39 @@ static void spots_legend(FILE *out, const struct spot *s, size_t n)
 
 /* ---- accuracy against what was read ---------------------------------------------------------- */
 
+/* Bounds by their kind, then labels, of each its budgets: a series is one piece. */
+static int spots_order(const void *a, const void *b)
+{
+    const struct spot *s = a, *t = b;
+    const struct kvl_result *x = s->row->cell[0], *y = t->row->cell[0];
+    int c = (int)x->bound - (int)y->bound;
+    if (!c) c = strcmp(x->label, y->label);
+    return c ? c : (x->budget_tok > y->budget_tok) - (x->budget_tok < y->budget_tok);
+}
+
+static void spots_number(struct spot *spot, size_t n)
+{
+    if (n > 1) qsort(spot, n, sizeof *spot, spots_order);
+    for (size_t i = 1; i < n; i++)
+        spot[i].serie = spot[i - 1].serie +
+                        (strcmp(spot[i].row->cell[0]->label, spot[i - 1].row->cell[0]->label) != 0);
+}
+
+/* Into room for all rows, those that have both values. */
 static size_t spots_of(const struct kvl_summary *s, bool speed, struct spot *spot)
 {
     size_t n = 0;
     for (size_t i = 0; i < s->n_rows; i++) {
         const struct kvl_summary_row *row = &s->row[i];
-        struct kvl_interval y = kvl_pool_accuracy(&row->all);
-        double x = speed ? (row->speaker ? row->speaker->decode.mean : KVL_NAN)
-                         : 100 * kvl_page_read_share(s, row);
-        if (isnan(y.mean) || !(x > 0)) continue;
-        spot[n++] = (struct spot){ .row = row, .x = x, .y = y };
+        spot[i] = (struct spot){ .row = row,
+                                 .x = !speed         ? 100 * kvl_page_read_share(s, row)
+                                      : row->speaker ? row->speaker->decode.mean
+                                                     : KVL_NAN,
+                                 .y = kvl_pool_accuracy(&row->all) };
     }
+    spots_number(spot, s->n_rows);
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (!isnan(spot[i].y.mean) && spot[i].x > 0) spot[n++] = spot[i];
     return n;
 }
 

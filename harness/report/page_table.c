@@ -80,16 +80,14 @@ static void table_budget(FILE *out, const struct kvl_result *x)
     fputs("</td>", out);
 }
 
-/* A name that may be broken behind each underscore. */
+/* A name that may be broken behind each underscore and before its options. */
 static void head_name(FILE *out, const char *name)
 {
-    for (size_t n; *name; name += n) {
-        char part[128];
-        n = strcspn(name, "_") + (strchr(name, '_') != NULL);
-        n = KVL_MIN(n, sizeof part - 1);
-        snprintf(part, sizeof part, "%.*s", (int)n, name);
-        kvl_page_text(out, part);
-        if (part[n - 1] == '_') fputs("<wbr>", out);
+    for (; *name; name++) {
+        char one[2] = { *name, '\0' };
+        if (*name == '(') fputs("<wbr>", out);
+        kvl_page_text(out, one);
+        if (*name == '_') fputs("<wbr>", out);
     }
 }
 
@@ -167,6 +165,14 @@ static bool has_speed(const struct kvl_summary *s)
     return false;
 }
 
+/* Whether any row has it: the others of a column that none has are dashes alone. */
+static bool has_recall(const struct kvl_summary *s, double (*of)(const struct kvl_pool *))
+{
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (!isnan(of(&s->row[i].all))) return true;
+    return false;
+}
+
 /* The protocol, and how the prompt was made and answered where that is not the plain way. */
 static const char *column_detail(const struct kvl_result *x, char out[160])
 {
@@ -183,12 +189,14 @@ static void headline_head(const struct kvl_summary *s, bool speed, FILE *out)
     table_head(out, "budget", "tokens per lane that the method may leave readable, as asked for");
     if (s->n_columns > 1) table_head(out, "all", "all questions of the row together");
     table_head(out, "read, % of full", "bytes of keys and values per token, choosing included");
-    table_head(
-        out, "recall",
-        "share of the evidence attended, mean over the layers and heads that retrieve it: in which "
-        "oracle, at its smallest budget, attends half of it or more");
-    table_head(out, "best layer",
-               "share of answer steps at which some layer attended the evidence needed");
+    if (has_recall(s, kvl_pool_recall))
+        table_head(out, "recall",
+                   "share of the evidence attended, mean over the layers and heads that retrieve "
+                   "it: in which "
+                   "oracle, at its smallest budget, attends half of it or more");
+    if (has_recall(s, kvl_pool_recall_best))
+        table_head(out, "best layer",
+                   "share of answer steps at which some layer attended the evidence needed");
     if (speed) table_head(out, "tok/s", "decoding, at the longest length");
     if (speed) table_head(out, "x full", "the same against full attention");
     table_head(out, "KV held", "of one sequence, whole blocks");
@@ -208,10 +216,11 @@ static void headline_row(const struct kvl_summary *s, size_t group,
     table_name(out, x, row->stale);
     table_budget(out, x);
     struct kvl_interval all = kvl_pool_accuracy(&row->all);
-    if (s->n_columns > 1) kvl_page_share(out, &all, "");
+    if (s->n_columns > 1) kvl_page_share(out, &all, kvl_page_anchor(group, 0).s);
     kvl_page_number(out, 100 * kvl_page_read_share(s, row), 1);
-    kvl_page_number(out, kvl_pool_recall(&row->all), 2);
-    kvl_page_number(out, kvl_pool_recall_best(&row->all), 2);
+    if (has_recall(s, kvl_pool_recall)) kvl_page_number(out, kvl_pool_recall(&row->all), 2);
+    if (has_recall(s, kvl_pool_recall_best))
+        kvl_page_number(out, kvl_pool_recall_best(&row->all), 2);
     if (speed) kvl_page_number(out, tok_s, tok_s < 100 ? 1 : 0);
     if (speed) kvl_page_number(out, tok_s / dense_speed(s), 2);
     kvl_page_bytes(out, told ? told->kv_physical : KVL_NAN);
@@ -244,6 +253,11 @@ void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
     fputs("<tbody>\n", out);
     for (size_t i = 0; i < s->n_rows; i++) headline_row(s, group, &s->row[i], speed, out);
     fputs("</tbody></table></div>\n", out);
+    if (!has_recall(s, kvl_pool_recall))
+        fputs(
+            "<p class=note>No recall: it wants samples and the policy oracle in the log; those of "
+            "results/ have no samples.</p>\n",
+            out);
     headline_fails(s, out);
 }
 
@@ -280,7 +294,8 @@ static struct kvl_interval task_at(const struct kvl_summary *s, size_t column,
     return kvl_pool_accuracy(&pool);
 }
 
-static void task_by_length(const struct kvl_summary *s, size_t column, FILE *out)
+/* `cells` names what stands below: the numbers link to it. */
+static void task_by_length(const struct kvl_summary *s, size_t column, const char *cells, FILE *out)
 {
     double length[MAX_LENGTHS + 1];
     size_t n = task_lengths(s, column, length);
@@ -300,7 +315,7 @@ static void task_by_length(const struct kvl_summary *s, size_t column, FILE *out
         table_budget(out, s->row[i].cell[0]);
         for (size_t k = 0; k < n; k++) {
             struct kvl_interval v = task_at(s, column, &s->row[i], length[k]);
-            kvl_page_share(out, &v, "");
+            kvl_page_share(out, &v, cells);
         }
         fputs("</tr>\n", out);
     }
@@ -330,14 +345,16 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     fputs("</code></td></tr>\n", out);
 }
 
-static void task_cells(const struct kvl_summary *s, size_t column, FILE *out)
+static void task_cells(const struct kvl_summary *s, size_t column, const char *id, FILE *out)
 {
     static const char *const head[] = { "method",     "budget",   "length",   "depth",
                                         "official %", "strict %", "recall",   "best layer",
                                         "attended",   "dense",    "read/tok", "index/tok",
                                         "n",          "contexts", "failed",   "cell" };
-    fputs("<details><summary>All cells</summary><div class=wide><table class=sort><thead><tr>",
-          out);
+    fprintf(out,
+            "<details id=\"%s\"><summary>All cells</summary><div class=wide><table class=sort>"
+            "<thead><tr>",
+            id);
     for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);
     fputs("</tr></thead><tbody>\n", out);
     for (size_t i = 0; i < s->n; i++)
@@ -377,6 +394,8 @@ void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, siz
                    size_t column, FILE *out)
 {
     const struct kvl_result *x = s->column[column];
+    char cells[80];
+    snprintf(cells, sizeof cells, "%s-cells", kvl_page_anchor(group, column).s);
     fprintf(out, "<section class=task id=\"%s\"><h3>", kvl_page_anchor(group, column).s);
     kvl_page_text(out, x->task_label);
     fputs(" <small>", out);
@@ -385,9 +404,9 @@ void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, siz
     if (x->chance >= 0.0001)
         fprintf(out, "<p>Without the context %.2g %% are right.</p>\n", 100 * x->chance);
     task_files(r, s, column, out);
-    task_by_length(s, column, out);
+    task_by_length(s, column, cells, out);
     kvl_page_maps(s, column, out);
-    task_cells(s, column, out);
+    task_cells(s, column, cells, out);
     fputs("</section>\n", out);
 }
 
