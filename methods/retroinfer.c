@@ -63,9 +63,7 @@ static int32_t retro_min_budget(const struct kvl_shape *shape, const void *opts)
 {
     const struct retro_opts *o = opts;
     (void)shape;
-    int32_t local = o->local == KVL_AUTO ? 4 : o->local;
-    int32_t update = o->update == KVL_AUTO ? o->per_cluster : o->update;
-    return o->sink + local + update + 1;
+    return o->sink + kvl_opt_given(o->local, 4) + kvl_opt_given(o->update, o->per_cluster) + 1;
 }
 
 static void retro_sizes(const struct kvl_plan *plan, struct retro_opts *o)

@@ -1,7 +1,5 @@
 /* A cache that is counted and holds nothing: which units would be on the device. */
-#include "kvl/plan.h"
-
-#include <stdbool.h>
+#include "kvl/policy.h"
 
 size_t kvl_counted_bytes(int32_t capacity)
 {
@@ -54,4 +52,36 @@ int kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacity, const
         if (decay < 0) u->rank = (float)cache->n_requests;
     }
     return KVL_OK;
+}
+
+void kvl_counted_add(const struct kvl_pctx *ctx, struct kvl_counted_cache *cache,
+                     const int32_t *unit, int32_t n, int32_t unit_tok, const float *const *probs,
+                     int32_t first)
+{
+    for (int32_t i = 0; i < n; i++, first += unit_tok) {
+        struct kvl_counted_unit *u = kvl_counted_find(cache, unit[i]);
+        for (int32_t j = 0; u && j < ctx->shape->n_heads * unit_tok; j++)
+            u->rank += probs[j / unit_tok][first + j % unit_tok];
+    }
+}
+
+int kvl_counted_report(const struct kvl_pctx *ctx, struct kvl_report *r,
+                       const struct kvl_state_part *caches, int32_t block_tok)
+{
+    double hits = 0, misses = 0, requests = 0, cached = 0, n_layers = ctx->shape->n_layers;
+    double block_bytes = (double)block_tok * ctx->shape->n_kv_heads * kvl_token_bytes(ctx);
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        const struct kvl_counted_cache *cache = kvl_state_of(ctx, caches, l);
+        hits += (double)cache->n_hits;
+        misses += (double)cache->n_misses;
+        requests += cache->n_requests;
+        cached += cache->n;
+    }
+    KVL_TRY(kvl_report_num(r, "cached_blocks", cached / n_layers));
+    if (requests * (hits + misses) <= 0) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "cache_hits", hits));
+    KVL_TRY(kvl_report_num(r, "cache_misses", misses));
+    KVL_TRY(kvl_report_num(r, "cache_hit_share", hits / (hits + misses)));
+    return kvl_report_num(r, "cache_load_bytes_per_tok",
+                          block_bytes * misses * n_layers / requests);
 }

@@ -164,6 +164,13 @@ int kvl_plan_share(struct kvl_plan *plan, const char *option, const char *text, 
     return KVL_OK;
 }
 
+void kvl_plan_state(struct kvl_plan *plan, size_t bytes, struct kvl_state_part *out)
+{
+    out->first = plan->state_bytes;
+    out->bytes = bytes;
+    plan->state_bytes += (size_t)plan->shape->n_layers * bytes;
+}
+
 int kvl_plan_needs_budget(struct kvl_plan *plan)
 {
     if (plan->budget_tok > 0) return KVL_OK;

@@ -157,3 +157,31 @@ int kvl_table_top_keys(const struct kvl_pctx *ctx, const struct kvl_table_top_ke
     }
     return KVL_OK;
 }
+
+/* ---- units: the best of a layer ---------------------------------------------------------------------------- */
+
+int kvl_table_best(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                   const struct kvl_table_best *b, int32_t *best)
+{
+    int32_t n_kv = ctx->shape->n_kv_heads;
+    float *part, *score;
+    KVL_TRY(units_check(ctx, b->table, ctx->shape->group));
+    for (int32_t i = 0; i < KVL_MIN(b->n, b->k); i++) best[i] = i;
+    if (b->n <= b->k) return KVL_OK;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)b->n, &part));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)b->n, &score));
+    struct kvl_table_scores products = { .table = b->table,
+                                         .layer = step->layer,
+                                         .n_rows = b->n,
+                                         .q = b->q,
+                                         .n_lists = n_kv,
+                                         .score = part };
+    KVL_TRY(kvl_table_scores(ctx, &products));
+    KVL_TRY(kvl_layer_scores(ctx, part, n_kv, b->n, KVL_REDUCE_SUM, score));
+    struct kvl_scored scored = { .first_tok = b->first_tok,
+                                 .unit_tok = ctx->host->session->planned->p.meta[b->table].unit_tok,
+                                 .n = b->n,
+                                 .score = score };
+    KVL_TRY(kvl_tap_scores(ctx, step, &scored));
+    return kvl_topk(ctx, score, 1, b->n, b->k, best);
+}

@@ -21,7 +21,9 @@ struct bare {
 
 static void bare_open(struct bare *b, const char *options)
 {
-    *b = (struct bare){ .shape = { .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 2 } };
+    *b = (struct bare){
+        .shape = { .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .group = 1, .head_dim = 2 }
+    };
     b->session.engine = &b->engine;
     b->host.session = &b->session;
     b->ctx = (struct kvl_pctx){
@@ -29,10 +31,13 @@ static void bare_open(struct bare *b, const char *options)
     };
     RIG_OK(&b->err, kvl_opt_defaults(infllm_options, &b->opts, &b->err));
     RIG_OK(&b->err, kvl_opt_parse(infllm_options, &b->opts, options, &b->err));
-    b->ctx.state =
-        kvl_alloc(sizeof(struct infllm_layer) + kvl_counted_bytes(b->opts.max_cached_block) +
-                      infllm_words(&b->shape, &b->opts) * sizeof(int32_t),
-                  1);
+    struct kvl_plan_private private = { 0 };
+    struct kvl_plan plan = {
+        .shape = &b->shape, .opts = &b->opts, .own_prefill = true, .err = &b->err, .p = &private
+    };
+    if (b->opts.repr_topk == KVL_AUTO) b->opts.repr_topk = 1;
+    RIG_OK(&b->err, infllm_plan(&plan));
+    b->ctx.state = kvl_alloc(plan.state_bytes, 1);
     assert_non_null(b->ctx.state);
 }
 
@@ -59,7 +64,6 @@ static void check_scores(const char *kind, int32_t n_queries, const double (*q)[
     snprintf(options, sizeof options,
              "n_init=0,n_local=20,block_size=4,topk=1,max_cached_block=1,repr_score=%s", kind);
     bare_open(&b, options);
-    const struct infllm_at at = infllm_at(&b.ctx, 0);
     for (int32_t j = 0; j < n_queries; j++) {
         float probs[8] = { 0 }, lse;
         const float *row = probs;
@@ -68,11 +72,14 @@ static void check_scores(const char *kind, int32_t n_queries, const double (*q)[
             sum += e[t] = exp((q[j][0] * k[t][0] + q[j][1] * k[t][1]) / sqrt(2));
         for (int32_t t = 0; t < n_keys; t++) probs[t] = (float)(e[t] / sum);
         lse = (float)log(sum);
-        assert_int_equal(infllm_add_scores(&b.ctx, &at, n_keys, &row, &lse), KVL_OK);
+        const struct kvl_step step = { .pos = n_keys };
+        assert_int_equal(infllm_observe(&b.ctx, &step, &row, NULL, &lse), KVL_OK);
     }
     bool logit = strcmp(kind, "logit") == 0;
+    float *score;
+    RIG_OK(&b.err, kvl_recent_read(&b.ctx, &b.opts.scores, 0, 0, n_keys, &score));
     for (int32_t t = 0; t < n_keys; t++) {
-        double got = (double)*infllm_token_score(&b.ctx, &at, 0, t);
+        double got = (double)score[t];
         expect_near(logit ? got * sqrt(2) / n_queries : got, want[t], 3e-6, kind);
     }
     bare_close(&b);
@@ -91,24 +98,28 @@ static void test_scores_of_the_example(void **state)
     check_scores("logit", 3, q2, 2, k2, (double[]){ 1.333333, 1 });
 }
 
+static struct kvl_counted_cache *cache_of(const struct bare *b)
+{
+    return kvl_state_of(&b->ctx, &b->opts.cached, 0);
+}
+
 static void request(struct bare *b, int32_t first, int32_t second)
 {
-    const struct infllm_at at = infllm_at(&b->ctx, 0);
-    at.chosen[0] = first;
-    at.chosen[1] = second;
-    at.l->n_chosen = 2;
+    struct infllm_layer *l = kvl_state_of(&b->ctx, &b->opts.layers, 0);
+    l->chosen[0] = first;
+    l->chosen[1] = second;
+    l->n_chosen = 2;
     assert_int_equal(
-        kvl_counted_request(at.cache, b->opts.max_cached_block, at.chosen, 2,
-                            b->opts.cache == INFLLM_LRU ? -1.0f : (float)b->opts.score_decay),
+        kvl_counted_request(cache_of(b), b->opts.max_cached_block, l->chosen, 2,
+                            b->opts.cache == INFLLM_LRU_S ? (float)b->opts.score_decay : -1.0f),
         KVL_OK);
 }
 
 static void expect_cached(struct bare *b, const char *want)
 {
-    const struct infllm_at at = infllm_at(&b->ctx, 0);
     char got[16] = "";
     for (int32_t block = 0; block < 10; block++)
-        if (kvl_counted_find(at.cache, block))
+        if (kvl_counted_find(cache_of(b), block))
             snprintf(got + strlen(got), sizeof got - strlen(got), "%d", block);
     assert_string_equal(got, want);
 }
@@ -124,14 +135,14 @@ static void test_lru_of_the_example(void **state)
     for (int i = 0; i < 5; i++) {
         request(&b, ask[i][0], ask[i][1]);
         expect_cached(&b, cached[i]);
-        assert_int_equal(infllm_at(&b.ctx, 0).cache->n_misses, misses[i]);
+        assert_int_equal(cache_of(&b)->n_misses, misses[i]);
     }
-    assert_int_equal(infllm_at(&b.ctx, 0).cache->n_hits, 4);
+    assert_int_equal(cache_of(&b)->n_hits, 4);
     request(&b, 0, 2); /* the same selection: no miss */
-    assert_int_equal(infllm_at(&b.ctx, 0).cache->n_misses, 6);
+    assert_int_equal(cache_of(&b)->n_misses, 6);
     request(&b, 1, 3); /* 3 is the oldest, but asked for: 0 goes */
     expect_cached(&b, "123");
-    assert_int_equal(infllm_at(&b.ctx, 0).cache->n_misses, 7);
+    assert_int_equal(cache_of(&b)->n_misses, 7);
     bare_close(&b);
 }
 
@@ -155,11 +166,11 @@ static void test_lru_s_goes_by_decayed_mass(void **state)
     bare_open(&b, "n_init=0,n_local=2,block_size=1,topk=2,max_cached_block=3,cache=lru_s,"
                   "score_decay=0.5");
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        const struct infllm_at at = infllm_at(&b.ctx, 0);
+        const struct kvl_step step = { .pos = 1 };
         float probs[4] = { 0, 0, steps[i].mass[0], steps[i].mass[1] };
         const float *row = probs;
         request(&b, steps[i].ask[0], steps[i].ask[1]);
-        infllm_add_ranks(&b.ctx, &at, &row);
+        assert_int_equal(infllm_observe(&b.ctx, &step, &row, NULL, NULL), KVL_OK);
         expect_cached(&b, steps[i].cached);
     }
     bare_close(&b);

@@ -34,6 +34,11 @@ enum kvl_opt_type {
 #define KVL_OPT_PATH_SIZE 1024
 /* The value of an INT option whose text is "auto": to be derived (from the budget, the model). */
 #define KVL_AUTO (-1)
+/* The value of such an option; `otherwise` where it is KVL_AUTO. */
+static inline int32_t kvl_opt_given(int32_t value, int32_t otherwise)
+{
+    return value == KVL_AUTO ? otherwise : value;
+}
 
 struct kvl_opt {
     const char *name; /* NULL ends the table */

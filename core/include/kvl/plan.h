@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 struct kvl_pctx;
+struct kvl_report;
 struct kvl_shape;
 
 /* What `append` gets of a context that was prefilled before the policy came; nothing is read where there is
@@ -97,6 +98,18 @@ KVL_API int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
 KVL_API int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                const float *score, int32_t n);
 
+/* ---- parts of the state ------------------------------------------------------------------------------ */
+
+/* `bytes` of the policy's state for every layer, zeroed, behind what plan->state_bytes holds so far, which grows.
+ * Nothing lies between: parts that need the alignment of 8 bytes come first, in multiples of 8. */
+struct kvl_state_part {
+    size_t first, bytes; /* of layer l from first + l * bytes on */
+};
+KVL_API void kvl_plan_state(struct kvl_plan *plan, size_t bytes, struct kvl_state_part *out);
+/* Those of a layer. */
+KVL_API void *kvl_state_of(const struct kvl_pctx *ctx, const struct kvl_state_part *part,
+                           int32_t layer);
+
 /* ---- a cache that is counted ------------------------------------------------------------------------- */
 
 /* Which units (blocks, pages) would be on the device if `capacity` of them were kept there: nothing moves.  It lies in
@@ -118,6 +131,15 @@ KVL_API int kvl_counted_request(struct kvl_counted_cache *cache, int32_t capacit
                                 const int32_t *unit, int32_t n, float decay);
 /* The unit in the cache; NULL: it is not there. */
 KVL_API struct kvl_counted_unit *kvl_counted_find(struct kvl_counted_cache *cache, int32_t unit);
+/* Adds to the ranks of n units in the cache, which a step read one behind the other, what all query heads gave to their
+ * unit_tok tokens: of unit i probs [n_heads][first + i * unit_tok ...]. */
+KVL_API void kvl_counted_add(const struct kvl_pctx *ctx, struct kvl_counted_cache *cache,
+                             const int32_t *unit, int32_t n, int32_t unit_tok,
+                             const float *const *probs, int32_t first);
+/* Of the caches of all layers, whose units are blocks of block_tok tokens: cached_blocks (mean), and, once there were
+ * requests, cache_hits, cache_misses, cache_hit_share and cache_load_bytes_per_tok. */
+KVL_API int kvl_counted_report(const struct kvl_pctx *ctx, struct kvl_report *r,
+                               const struct kvl_state_part *caches, int32_t block_tok);
 
 #ifdef __cplusplus
 }

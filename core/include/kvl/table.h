@@ -157,6 +157,16 @@ struct kvl_table_scores {
     float *score; /* out [n_lists][n_rows] */
 };
 KVL_API int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s);
+/* best [k or n]: of the first n units, whose rows are a vector for each query head of a group, the k with the largest
+ * sum of q . vector over all query heads of the layer, ascending (ties: the lower); all of them, and nothing is read,
+ * when there are not more.  A trace is told the scores. */
+struct kvl_table_best {
+    int32_t table, first_tok; /* of the first unit */
+    int32_t n, k;
+    const float *q; /* [n_heads][head_dim] */
+};
+KVL_API int kvl_table_best(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                           const struct kvl_table_best *b, int32_t *best);
 /* Rows of a minimum and a maximum of keys [2][head_dim], one per unit: keys k [step->n_tok][n_kv_heads][head_dim]
  * of this step go in. */
 KVL_API int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
