@@ -2,11 +2,12 @@
 # test_add_policy.sh - one new file is a method, or a task: methods/README.md and datasets/README.md,
 # followed literally.
 #
-# Runs the commands of the first block of each, and then those of its second (a plug-in), in a copy of
-# the sources, to which a method with a loop of its own (methods/<name>.op.c) is added, too.
-#   $1 the program (not used: the steps build their own)   $2 the sources
+# Runs the commands of the second block of each (a plug-in) in a copy of the sources, with the programs that are
+# built.  With KVL_LONG=1 those of the first come before, which build their own: minutes of processor time.  A method
+# with a loop of its own (methods/<name>.op.c) is added, too.
+#   $1 the program   $2 the sources
 set -euo pipefail
-source_dir=$(realpath "$2")
+program=$(realpath "$1") source_dir=$(realpath "$2")
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -58,34 +59,53 @@ expect() {
     grep -Eq -- "$1" "${2-$work/log}" || fail "no \"$1\" in the output"
 }
 
+# The commands name the programs by where they are built.
+built_programs() {
+    mkdir -p "$copy/build/tests"
+    ln -s "$program" "$copy/build/kvlab"
+    for name in test_conformance test_task_conformance; do
+        [ -x "$(dirname "$program")/tests/$name" ] || fail "no $name beside $program"
+        ln -s "$(dirname "$program")/tests/$name" "$copy/build/tests/$name"
+    done
+}
+
+built_in_method() {
+    local end
+    for end in c op.c op.h; do
+        sed 's/host_loop/own_loop/g' "$source_dir/tests/conformance/host_loop.$end" >"$copy/methods/own_loop.$end"
+    done
+    run_block methods/README.md 1 mymethod
+    expect '^ +mymethod +keeps the latest tokens'
+    expect 'OK \] mymethod: real equals masked'
+    logged mymethod "$copy/out/mymethod.jsonl.zst"
+    logged own_loop "$copy/out/mymethod.jsonl.zst"
+    zstd -dcq "$copy/out/mymethod.jsonl.zst" | grep '"policy": *"own_loop"' | grep -Eq '"host_op_calls": *[1-9]' ||
+        fail "records of own_loop do not count its loops"
+    "$copy/build/kvlab" report "$copy/out/mymethod.jsonl.zst" >"$work/report"
+    expect 'a loop of its own on the host, which waits for the device before each of [0-9]' "$work/report"
+    grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.dat' ||
+        fail "no figure shows mymethod"
+}
+
+built_in_task() {
+    run_block datasets/README.md 1 mytask
+    expect '^ +mytask +words hidden in filler text'
+    expect 'OK \] mytask, kvlab-tiny: evidence and questions'
+    expect 'OK \] test_bytes'
+    logged mytask "$copy/out/mytask.jsonl.zst"
+}
+
 copy_sources
 # Half the time of the build, and the steps do not look at speed.
 echo 'set(CMAKE_C_FLAGS_RELEASE "-O1" CACHE STRING "")' >"$work/quick.cmake"
 export CMAKE_TOOLCHAIN_FILE=$work/quick.cmake
 if command -v ninja >"$work/log"; then export CMAKE_GENERATOR=Ninja; fi
-for end in c op.c op.h; do
-    sed 's/host_loop/own_loop/g' "$source_dir/tests/conformance/host_loop.$end" >"$copy/methods/own_loop.$end"
-done
-run_block methods/README.md 1 mymethod
-expect '^ +mymethod +keeps the latest tokens'
-expect 'OK \] mymethod: real equals masked'
-logged mymethod "$copy/out/mymethod.jsonl.zst"
-logged own_loop "$copy/out/mymethod.jsonl.zst"
-zstd -dcq "$copy/out/mymethod.jsonl.zst" | grep '"policy": *"own_loop"' | grep -Eq '"host_op_calls": *[1-9]' ||
-    fail "records of own_loop do not count its loops"
-"$copy/build/kvlab" report "$copy/out/mymethod.jsonl.zst" >"$work/report"
-expect 'a loop of its own on the host, which waits for the device before each of [0-9]' "$work/report"
-grep -rlq mymethod "$copy/out" --include='*.svg' --include='*.tsv' --include='*.dat' ||
-    fail "no figure shows mymethod"
+if [ -n "${KVL_LONG-}" ]; then built_in_method; else built_programs; fi
 run_block methods/README.md 2 myplugin
 expect '^ +myplugin +keeps the latest tokens .*myplugin\.so'
 expect 'OK \] myplugin: real equals masked'
 
-run_block datasets/README.md 1 mytask
-expect '^ +mytask +words hidden in filler text'
-expect 'OK \] mytask, kvlab-tiny: evidence and questions'
-expect 'OK \] test_bytes'
-logged mytask "$copy/out/mytask.jsonl.zst"
+if [ -n "${KVL_LONG-}" ]; then built_in_task; fi
 run_block datasets/README.md 2 plugtask
 expect '^ +plugtask +words hidden in filler text.*'
 expect 'out/plugtask\.so'
