@@ -35,14 +35,9 @@ includes() {
 
 # "file file function" per line: who calls whom.  A function that several files define is not followed.
 calls() {
-    while read -r object; do
-        source=${object##*.dir/}
-        source=${source#./}
-        nm "$object" | awk -v file="${source%.o}" 'NF == 2 && $1 == "U" { print "u", file, $2 }
-            NF == 3 && $2 ~ /^[TDRBVW]$/ { print "d", file, $3 }'
-    done <"$1" | awk '
-        $1 == "d" { count[$3]++; home[$3] = $2 }
-        $1 == "u" { n++; user[n] = $2; name[n] = $3 }
+    xargs nm -A <"$1" | sed -E 's|^.*\.dir/(\./)?||; s|\.o:| |' | awk '
+        NF == 4 && $3 ~ /^[TDRBVW]$/ { count[$4]++; home[$4] = $1 }
+        NF == 3 && $2 == "U" { n++; user[n] = $1; name[n] = $3 }
         END { for (i = 1; i <= n; i++) if (count[name[i]] == 1 && home[name[i]] != user[i])
                   print user[i], home[name[i]], name[i] }'
 }
