@@ -87,7 +87,7 @@ if grep -qE "$(uname -n)|$HOME|$tmp" "$tmp/report.md"; then fail "a name of this
 mkdir "$tmp/models"
 TMPDIR=$tmp/models "$kvlab" bench --quick >"$tmp/out" 2>"$tmp/err" &
 pid=$!
-for _ in $(seq 1200); do # two minutes: for slow machines
+for _ in $(seq 6000); do # ten minutes: for slow machines
     [ -s "$tmp/out" ] && break
     sleep 0.1
 done

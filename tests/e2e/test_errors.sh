@@ -199,7 +199,7 @@ equal "results after a full disk" "$(results_of whole.zst)" "$(results_of full.z
 equal "nothing twice" "" "$(repeated_samples full.zst)$(repeated_cells full.zst)"
 
 # Two processes, one log.
-"$program" sweep --threads 1 --quiet s.yaml --set contexts=100000 --log two.zst 2>first &
+"$program" sweep --threads 1 --quiet s.yaml --set contexts=5000 --log two.zst 2>first &
 pid=$!
 eventually something_in two.zst $pid || fail "a sweep that does not get on"
 refuse_like 5 "two.zst: another process writes to it \(pid $pid on .*" sweep s.yaml --log two.zst

@@ -132,7 +132,7 @@ done
 equal "words on a killed worker" "1 of 1" "$(grep -c 'was killed (signal 9; .*tried again$' err) of $(wc -l <err)"
 
 # The sweep's process is killed: no worker lives on, nothing keeps the log.
-"$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=100000 --log orphans.zst 2>err &
+"$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=5000 --log orphans.zst 2>err &
 pid=$!
 eventually at_work $pid orphans.zst || fail "no workers: $(cat err)"
 kill -9 $pid
@@ -141,17 +141,21 @@ sweep 2 small.yaml --set contexts=1 --log orphans.zst 2>err || fail "the log is 
 none_left() { [ "$(left "orphans[.]zst")" = 0 ]; }
 eventually none_left || fail "workers of a killed sweep live on"
 
-# Control-C reaches all processes of a terminal at once.
-setsid "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=100000 --log group.zst 2>err &
-pid=$!
-eventually at_work $pid group.zst || fail "no workers: $(cat err)"
-kill -INT -- -$pid
-eventually gone $pid || { kill -9 $pid; fail "Control-C does not end it"; }
-rc=0
-wait $pid || rc=$?
-equal "exit after Control-C" 130 $rc
+# Control-C reaches all processes of a terminal at once.  Where they get no time for 5 s, they are ended: then again.
+for ((try = 0; try < 20; try++)); do
+    rm -f group.zst
+    setsid "$program" sweep --threads 2 --jobs 2 --quiet small.yaml --set contexts=5000 --log group.zst 2>err &
+    pid=$!
+    eventually at_work $pid group.zst || fail "no workers: $(cat err)"
+    kill -INT -- -$pid
+    eventually gone $pid || { kill -9 $pid; fail "Control-C does not end it"; }
+    rc=0
+    wait $pid || rc=$?
+    equal "exit after Control-C" 130 $rc
+    equal "nothing twice after Control-C" "" "$(repeated_samples group.zst)"
+    grep -q 'did not return within 5 s$' err || break
+done
 equal "message after Control-C" "kvlab: stopped by signal 2; start the same command again to go on" "$(tail -n 1 err)"
-equal "nothing twice after Control-C" "" "$(repeated_samples group.zst)"
 
 # ---- policies that crash --------------------------------------------------------------------------
 
@@ -272,7 +276,7 @@ equal "--jobs 1: this process, and its end" 139 $rc
 
 # The first signal ends the sweep all the same, keeps what was committed, and blames nobody: the next start
 # goes on.  A file says that the loop was entered.
-plugin loop 'if (ctx->seed % 4 == 0 && !getenv("KVL_TEST_GO_ON")) { close(creat("entered", 0600)); for (;;) { } }'
+plugin loop 'if (ctx->seed % 4 == 0 && !getenv("KVL_TEST_GO_ON")) { close(creat("entered", 0600)); for (;;) pause(); }'
 loop=(--threads 2 --quiet --plugin ./loop.so small.yaml --set 'policies=[full, loop]' --set budgets=64 --set contexts=12)
 KVL_TEST_GO_ON=1 "$program" sweep "${loop[@]}" --log returns.zst 2>err || fail "a policy that returns"
 entered() { [ -e entered ] || gone "$1"; }

@@ -3,7 +3,7 @@
 # of one that was left alone: nothing that was committed is lost, nothing stands twice.  With one process
 # and with workers.
 #
-# KVL_LONG=1 kills 100 times instead of 10.
+# KVL_LONG=1 kills 100 times instead of 10, and sweeps more.
 #   $1 the program   $2 the sources
 set -euo pipefail
 program=$(realpath "$1")
@@ -13,7 +13,7 @@ cd "$work"
 kills=$((${KVL_LONG:-0} ? 100 : 10))
 RANDOM=${KVL_SEED:-7}
 
-sweep_file 60 >small.yaml
+sweep_file $((${KVL_LONG:-0} ? 60 : 24)) >small.yaml
 run_sweep small.yaml --log whole.zst 2>err || fail "the sweep alone"
 results_of whole.zst >whole
 whole_bytes=$(stat -c %s whole.zst)
@@ -101,7 +101,7 @@ cut_at "$next"
 for signal in INT:130:1 TERM:143:1 HUP:129:1 TERM:143:2; do
     IFS=: read -r signal number jobs <<<"$signal"
     rm -f signal.zst
-    "$program" sweep --threads 1 --jobs $jobs --quiet small.yaml --set contexts=100000 --log signal.zst 2>err &
+    "$program" sweep --threads 1 --jobs $jobs --quiet small.yaml --set contexts=5000 --log signal.zst 2>err &
     pid=$!
     eventually something_in signal.zst $pid || fail "a sweep that does not get on"
     kill -$signal $pid

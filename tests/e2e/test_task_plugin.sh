@@ -191,7 +191,7 @@ equal "--strict after a crash" 6 $rc
 
 # ---- what does not return -------------------------------------------------------------------------
 
-ever='extern int creat(const char *, unsigned); creat("entered", 0600); for (;;) { }'
+ever='extern int creat(const char *, unsigned), pause(void); creat("entered", 0600); for (;;) pause();'
 plugin endless "$make $ever/"
 plugin endless_late "$make if (req->index == 2) { $ever }/"
 # ended TASK JOBS: SIGTERM once it loops; neither the sweep nor a process of it is left
