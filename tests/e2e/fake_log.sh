@@ -1,7 +1,8 @@
 # fake_log.sh - a log as a sweep would write it, made without the program: JSON lines by jq, frames
 # by zstd.  Sourced by the tests of report, export and plot, whose numbers they can so check.
 #
-# fake_log [JQ EXPRESSION]   prints the lines of the log; the expression (default .) edits each record
+# fake_log [JQ EXPRESSION]     prints the lines of the log; the expression (default .) edits each record
+# fake_cells [JQ EXPRESSION]   the same without its samples, of which there are many
 #
 # 2 tasks x 2 protocols x 3 lengths, 7 policies, 4 budgets, 20 contexts of 2 questions.  Accuracy
 # rises with log2(budget / length) at a rate that depends on the policy; which questions are right
@@ -10,6 +11,11 @@ fake_log() {
     # Made once per folder: that takes longer than an edit.
     [ -s .fake_log ] || fake_log_make > .fake_log
     jq -c "${1:-.}" .fake_log
+}
+
+fake_cells() {
+    [ -s .fake_cells ] || fake_log 'select(.kind != "sample")' > .fake_cells
+    jq -c "${1:-.}" .fake_cells
 }
 
 fake_log_make() {

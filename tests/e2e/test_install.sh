@@ -29,6 +29,6 @@ cd "$work"
 "$kvlab" run -m "$share/datasets/model/kvlab-tiny.gguf" --task passkey --length 512 --policy omnikv --budget 64 --contexts 1 --questions 1 \
     --log "$work/omnikv.jsonl.zst" >"$work/log" 2>&1 || fail "a run of omnikv"
 grep -q "by the model's tables" "$work/log" || fail "the installed model is without its tables"
-"$kvlab" sweep "$share/harness/sweeps/demo.yaml" --dry-run >"$work/log" 2>&1 || fail "an installed sweep finds its model"
+"$kvlab" sweep "$share/harness/sweeps/demo.yaml" --dry-run --quiet >"$work/log" 2>&1 || fail "an installed sweep finds its model"
 KVL_HOME=$share "$kvlab" plot accuracy_budget "$work/run.jsonl.zst" --out "$work" >"$work/log" 2>&1 || fail "a plot"
 [ -s "$work/accuracy_budget.png" ] || fail "no picture"

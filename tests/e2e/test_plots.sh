@@ -26,7 +26,7 @@ with=() # NAME=VALUE for refused
 # words SVG: its texts in one line, as the subtitle may have two.
 words() { tr '\n' ' ' < "$1" | sed 's/<[^>]*>/ /g; s/[[:space:]]\{1,\}/ /g' > words; }
 zst() { zstd -qf -o "$1"; }
-fake_log 'select(.kind != "sample")' > log.jsonl
+fake_cells > log.jsonl
 zst log.zst < log.jsonl
 : | zst empty.zst
 
@@ -144,7 +144,7 @@ lacks "underscores as subscripts" 'baseline-shift' a/b/accuracy_budget.svg
 
 # A policy keeps its colour whatever stands beside it; also one that nobody knows.
 # colour NAME FILE: of the line in the legend
-fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "my_method" else . end' | zst new.zst
+fake_cells 'if .policy == "h2o" then .policy = "my_method" else . end' | zst new.zst
 "$program" plot accuracy_budget new.zst --task passkey --length 1024 --format svg --out c1 > said
 "$program" plot accuracy_budget new.zst --task passkey --length 1024 --policy my_method --format svg --out c2 > said
 "$program" plot accuracy_budget new.zst --task passkey --length 1024 --policy quest --format svg --out c3 > said
@@ -162,18 +162,18 @@ contains "an empty log is told" 'no value to show' err
 "$program" plot methods empty.zst --out e > said 2> err
 contains "an empty log, methods" 'No result to show' e/methods.svg
 contains "an empty log, speed" 'No result to show' e/speed_length.svg
-fake_log 'select(.kind=="run" or (.kind=="cell" and .cell=="passkey-question_after_compress-4096-quest-256"))' | zst point.zst
+fake_cells 'select(.kind=="run" or (.kind=="cell" and .cell=="passkey-question_after_compress-4096-quest-256"))' | zst point.zst
 "$program" plot accuracy_budget point.zst --out p > said
 contains "one point" '>quest<' p/accuracy_budget.svg
 fake_log 'select(.kind != "sample" and (.kind != "cell" or (.task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")))
     | if .kind=="cell" then .n=0|.n_errors=40|.official={k:0,p:null,lo:null,hi:null,n_eff:0}|.strict=.official else . end' | zst failed.zst
 "$program" plot accuracy_budget failed.zst --out f > said 2> err
 contains "all failed" 'no score: all 1000 samples failed' f/accuracy_budget.svg
-fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")) | if .policy=="quest" then .n_errors=3 else . end' | zst some.zst
+fake_cells 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress")) | if .policy=="quest" then .n_errors=3 else . end' | zst some.zst
 "$program" plot accuracy_budget some.zst --out g > said
 words g/accuracy_budget.svg
 contains "some failed" '12 samples failed' words
-fake_log 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress" and .budget=="64")) | if .policy=="quest" then .n_errors=1 else . end' |
+fake_cells 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress" and .budget=="64")) | if .policy=="quest" then .n_errors=1 else . end' |
     cat - <(printf '{"kind":"error","cell":null,"policy":"%s","status":"a","message":"%s"}\n' h2o 'h2o: no' tova no h2o 'h2o: no') | zst single.zst
 "$program" plot accuracy_budget single.zst --out s > said
 words s/accuracy_budget.svg
@@ -181,7 +181,7 @@ contains "one failed" ' 1 sample failed\.' words
 for line in 'Errors in the log: 3\.' '2 × h2o: no' '1 × tova: no'; do contains "every reason" ">$line<" s/accuracy_budget.svg; done
 
 # ---- a log from anywhere ------------------------------------------------------------------------
-fake_log 'select(.kind != "sample") | if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end
+fake_cells 'if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end
     | if .task then .task = "it'"'"'s `touch ran`" else . end' | zst hostile.zst
 "$program" plot accuracy_budget hostile.zst --length 1024 --out h > said
 [ ! -e ran ] && [ ! -e h/ran ] || fail "a name in a log was run as a command"

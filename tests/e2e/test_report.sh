@@ -61,11 +61,11 @@ same_intervals() {
     expect "intervals of $1" "$(intervals "$1")" "$("$program" export intervals.zst --format jsonl |
         jq -c 'select(.protocol) | [.cell, .n_eff, .official_lo, .official_hi] | map(if type == "number" then . * 1e9 | round else . end)' | sort)"
 }
-fake_log 'select(.kind != "sample")' > alone.jsonl
+fake_cells > alone.jsonl
 same_intervals alone.jsonl
-fake_log 'select(.kind != "sample") | if .kind == "cell" and .task == "passkey" then .official.n_eff = 25 else . end' > design.jsonl
+fake_cells 'if .kind == "cell" and .task == "passkey" then .official.n_eff = 25 else . end' > design.jsonl
 same_intervals design.jsonl
-fake_log 'select(.kind != "sample") | if .kind == "cell" then .official += {simple:(40 * .official.p * (1 - .official.p)), between:(50 * .official.p * (1 - .official.p))} else . end' > sums.jsonl
+fake_cells 'if .kind == "cell" then .official += {simple:(40 * .official.p * (1 - .official.p)), between:(50 * .official.p * (1 - .official.p))} else . end' > sums.jsonl
 same_intervals sums.jsonl
 # All right: the others tell how alike answers of one context are, and it is not one answer per context.
 expect "40 of 40" "30 88.8" "$("$program" export intervals.zst --format jsonl |
@@ -114,13 +114,13 @@ lacks "stale results" 'other code' table
 # The strict score has a column where it differs from the official one in any row.
 lacks "a note on strict scores" 'without strict' table
 expect "columns of strict scores" 12 "$(grep -c 'strict %' table)"
-fake_log 'select(.kind != "sample") | if .kind == "cell" and .cell != "passkey-question_in_prefill-4096-quest-64" then .strict = .official else . end' | zst alike.zst
+fake_cells 'if .kind == "cell" and .cell != "passkey-question_in_prefill-4096-quest-64" then .strict = .official else . end' | zst alike.zst
 "$program" report alike.zst > alike
 expect "strict scores of one row" "passkey question_in_prefill 4096" \
     "$(awk '/^tiny-8L/ { block = $2 " " $3 " " $4 } /strict %/ && /policy/ { print block }' alike)"
 contains "the note on strict scores" '^A table without strict %: it is official % in every row' alike
 contains "the other columns" '^  policy +budget +attended +dense +official % +best layer +tok/s +read/tok +index/tok +KV held +n/ctx$' alike
-fake_log 'select(.kind != "sample") | if .kind == "cell" then .strict = .official else . end' | zst alike.zst
+fake_cells 'if .kind == "cell" then .strict = .official else . end' | zst alike.zst
 [ "$("$program" report alike.zst | awk '{ print length }' | sort -n | tail -n 1)" -le 123 ] || fail "tables without strict scores are wider than 123"
 
 # Recall: the mean over the lanes in which oracle, at its smallest budget, attends half of the evidence or more;
@@ -148,19 +148,19 @@ want=$(jq -r 'select(.kind=="cell" and .task=="kv_retrieval" and .protocol=="que
 contains "the row of oracle 64" "^  oracle +64$want\$" by
 
 # The summary tells speed and bytes of one length for all rows, '-' where a row has none of it.
-fake_log 'select(.kind != "sample") | if .policy == "snapkv" and .length_tok == 16384 then empty else . end' | zst short.zst
+fake_cells 'if .policy == "snapkv" and .length_tok == 16384 then empty else . end' | zst short.zst
 "$program" report short.zst --summary > summary
 contains "the length of the footer" 'KV held: 16384 tokens' summary
 contains "a row without that length" '^  snapkv +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +- +- +320$' summary
 contains "a row with that length" '^  h2o +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +256 KiB +256 KiB +480$' summary
 
-fake_log 'select(.kind == "run" or .kind == "speed")' | zst speeds.zst
+fake_cells 'select(.kind == "run" or .kind == "speed")' | zst speeds.zst
 "$program" report speeds.zst --summary > summary
 contains "speed alone" '^  h2o +256 +[0-9]+ +1.0 MiB +1.0 MiB +0$' summary
 contains "speed alone, its length" 'KV held: 16384 tokens' summary
 
 # A share of the context is one row, whatever it is in tokens at each length.
-fake_log 'select(.kind == "run" or .kind == "cell") | if .budget_tok != null then .budget = "\(.budget_tok * 100 / 1024)%" | .budget_tok = .budget_tok * .length_tok / 1024 else . end' | zst shares.zst
+fake_cells 'select(.kind == "run" or .kind == "cell") | if .budget_tok != null then .budget = "\(.budget_tok * 100 / 1024)%" | .budget_tok = .budget_tok * .length_tok / 1024 else . end' | zst shares.zst
 "$program" report shares.zst --summary > summary
 expect "rows of shares" "quest 6.25% 480, quest 12.5% 480, quest 25% 480, quest 50% 480" \
     "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $NF }' summary)"
@@ -176,7 +176,7 @@ expect "their accuracy" "$(jq -rs '[.[] | select(.kind == "cell" and .task == "p
 # What the key of a cell tells apart is no row beside it and no pool with it: KV type, model file,
 # seed are blocks; cells of other contexts or questions are left out, and a note says so.
 other() { # other KEY_SUFFIX CONTEXTS RUN_EDIT CELL_EDIT: 256 tokens of h2o and quest once more
-    fake_log 'select(.kind=="run" or (.kind=="cell" and .length_tok==1024 and .task=="passkey" and .protocol=="question_in_prefill"
+    fake_cells 'select(.kind=="run" or (.kind=="cell" and .length_tok==1024 and .task=="passkey" and .protocol=="question_in_prefill"
         and (.policy|IN("h2o","quest")) and .budget=="256")) | .run = "'"$1"'" | if .kind == "run" then '"$3"'
         else .cell += "'"$1"'" | .n = 2*'"$2"' | .n_contexts = '"$2"' | .t_end = "2026-01-03" | '"$4"' end'
 }
@@ -262,7 +262,7 @@ contains "pairs, the gap on the other side" \
     "^  snapkv +256 +38 .* $(awk -F' [+]' '{ print $2 " +" $1 }' <<< "$pair") +[<0-9]" block
 
 # Published logs have no samples: one line, and no rows of nothing.
-fake_log 'select(.kind != "sample")' | zst published.zst
+fake_cells | zst published.zst
 refused 2 '^kvlab: --vs: compares answer by answer, and the log has no samples' report published.zst --vs snapkv
 expect "no table" "" "$(cat out)"
 fake_log 'select(.kind != "sample" or .policy == null) | select(.kind != "sample" or (.cell | test("h2o|snapkv")))' | zst some.zst
@@ -294,7 +294,7 @@ zst worse.zst < worse.jsonl
 "$program" report worse.zst > table
 contains "a stale row" '^  h2o \* +64 ' table
 contains "the note on stale results" '^\* answered or timed by other code than that of the newest run .*: 1\.' table
-fake_log 'select(.kind != "sample") | if .kind == "speed" and .policy == "snapkv" and .budget == "256" and .length_tok == 4096 then .code = "older" else . end' | zst timed.zst
+fake_cells 'if .kind == "speed" and .policy == "snapkv" and .budget == "256" and .length_tok == 4096 then .code = "older" else . end' | zst timed.zst
 "$program" report timed.zst > timed
 contains "a row with a stale speed" '^  snapkv \* +256 ' timed
 lacks "the star of another speed" '^  snapkv \* +64 ' timed
@@ -355,7 +355,7 @@ fake_log 'if .kind == "run" then .sweep.file = null else . end' | zst single.zst
 contains "a run without a file" '^sweep +fake$' <("$program" status single.zst)
 
 # Options that follow from the budget stay out of the name; those that tell cells apart are in it.
-fake_log 'select(.kind == "cell" or .kind == "run") | ., (select(.policy == "quest") | .cell += "x" | .options = "page=32,dense_layers=2")' | zst variants.zst
+fake_cells 'select(.kind == "cell" or .kind == "run") | ., (select(.policy == "quest") | .cell += "x" | .options = "page=32,dense_layers=2")' | zst variants.zst
 "$program" report variants.zst > table
 contains "a variant" '^  quest\(page=32\) +64 ' table
 contains "and the other" '^  quest\(page=16\) +64 ' table
