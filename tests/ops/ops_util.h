@@ -20,12 +20,15 @@
 
 #define MAX_LANES 8
 
-/* An emulated GPU takes whole tiles for a chunk of one, and its time for long contexts. */
+/* An emulated GPU takes whole tiles for a chunk of one, and its time for long contexts and for rows that are cut into
+ * chunks. */
 #ifdef KVL_TEST_CUDA
 #define UT_SMALL_CHUNKS 17
+#define UT_CHUNKED      170
 #define UT_LONG_CONTEXT 1536
 #else
 #define UT_SMALL_CHUNKS 1, 7
+#define UT_CHUNKED      333
 #define UT_LONG_CONTEXT 8192
 #endif
 

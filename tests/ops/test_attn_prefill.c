@@ -140,7 +140,7 @@ static void body_chunks(struct kvl_rng *r)
     for (int32_t k = 0; k < 4; k++) {
         struct prefill_case t;
         int32_t past = k / 2 * 101;
-        case_open(r, &t, past, 333);
+        case_open(r, &t, past, UT_CHUNKED);
         t.args.bf16 = k % 2;
         case_run(&t, &kvl_ops_cpu, 0);
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
@@ -160,7 +160,7 @@ static void test_row_does_not_depend_on_chunk(void **state)
 }
 
 #ifdef KVL_TEST_CUDA
-/* As many heads as ask for the largest tiles of a device: the bits of small ones. */
+/* As many heads and rows as ask for the largest tiles of a device: the bits of small ones. */
 static void body_many_heads(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 2; i++) {
@@ -168,9 +168,9 @@ static void body_many_heads(struct kvl_rng *r)
                                             .n_kv_heads = MAX_LANES,
                                             .n_heads = MAX_LANES * 16,
                                             .bf16 = true } };
-        case_fill(r, &t, 70, 150);
+        case_fill(r, &t, 40, 130);
         case_run(&t, &kvl_ops_cpu, 0);
-        run_in_chunks(&t, 50, 70);
+        run_in_chunks(&t, 50, 40);
         ut_same("out", t.out[1], t.out[0], t.n_out);
         ut_same("lse", t.lse[1], t.lse[0], t.n_lse);
         case_close(&t);

@@ -309,7 +309,7 @@ static void body_chunks(struct kvl_rng *r)
     static const int32_t chunks[] = { UT_SMALL_CHUNKS, 64, 150, 400 };
     for (int32_t k = 0; k < 4; k++) {
         struct sparse_case t;
-        case_open(r, &t, k / 2 * 101, 333, k % 2);
+        case_open(r, &t, k / 2 * 101, UT_CHUNKED, k % 2);
         int64_t pairs = case_run(&t, &kvl_ops_cpu, 0);
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
             kvl_ops_set_threads(1 + (int32_t)(i % 3));
