@@ -235,7 +235,7 @@ static void frame_across(const struct kvl_chart *c, const struct kvl_figure *f,
     x->panel_w = c->panel_w ? c->panel_w : PANEL_W;
     x->gap_x = c->gap_x ? c->gap_x : 40;
     x->width = x->left + c->n_columns * x->panel_w + (c->n_columns - 1) * x->gap_x;
-    x->legend_x = c->legend_below ? 16 : x->width;
+    x->legend_x = c->legend_below && !f->bar ? 16 : x->width;
     x->legend_columns = 1;
     if (f->bar) {
         x->width += 100;
@@ -370,7 +370,8 @@ int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
     int rc = figure->build(figure, r, filter, &c, err);
     size_t square = c.n_panels <= 1 ? 1 : c.n_panels <= 4 ? 2 : c.n_panels <= 9 ? 3 : 4;
     if (!c.n_columns) c.n_columns = square;
-    if (columns) c.n_columns = KVL_MAX(KVL_MIN(columns, c.n_panels), (size_t)1);
+    /* A figure with panels of its own size has its own columns. */
+    if (columns && !c.panel_w) c.n_columns = KVL_MAX(KVL_MIN(columns, c.n_panels), (size_t)1);
     c.legend_below |= columns > 0;
     if (rc == KVL_OK && c.n_panels > KVL_PLOT_MAX_PANELS) rc = kvl_plot_too_many(figure, err);
     if (rc == KVL_OK && !c.no_memory) script_build(&c, figure, filter->strict, &plot.script);

@@ -133,6 +133,13 @@ expect "panels below each other" "n_columns = 1" "$(grep '^n_columns' col/accura
 awk -F '[ =]+' '$1 ~ /^(width|height|top|panel_h|gap_y|legend_y|n_panels)$/ { v[$1] = $2 }
     END { exit !(v["legend_y"] > v["top"] + v["n_panels"] * v["panel_h"] + (v["n_panels"] - 1) * v["gap_y"] && v["height"] > v["legend_y"] && v["width"] < 500) }' \
     col/accuracy_budget.gp || fail "no legend below the panels"
+# A colour bar stands beside the panels in a column too; methods has four panels on a page of two columns.
+fake_log 'select(.kind != "sample") | if .kind == "cell" then .depth = ([0, 0.5, 1][.budget_tok // 0 | . / 64 | floor | . % 3]) else . end' | zst deep.zst
+"$program" plot needle_heatmap deep.zst --columns 1 --policy quest --task passkey --length 4096 --format svg --out col > said
+awk -F '[ =]+' '{ v[$1] = $2 } END { exit !(v["legend_x"] == v["left"] + v["panel_w"] && v["width"] > v["legend_x"]) }' col/needle_heatmap.gp ||
+    fail "a colour bar over the panel"
+"$program" plot methods log.zst --columns 2 --format svg --out col > said
+expect "panels of methods" "n_columns = 4" "$(grep '^n_columns' col/methods.gp)"
 # Scripts go where their folder goes.
 lacks "an absolute path" "['\"]/[a-z]+/" <(cat ./*/*.gp a/b/*.gp | sed "s/home\.'//")
 
