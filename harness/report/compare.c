@@ -170,8 +170,10 @@ static bool row_of_pairs(struct compare_row *row, const struct kvl_pairs *p, dou
         row->diff = ratio_percent(p->test.diff);
     }
     if (p->test.n == 0 && row->measure == KVL_COMPARE_RECALL) return false;
-    if (p->n_common == 0)
-        row_not(row, "no question in both logs (published logs are without samples)");
+    if (p->without_samples)
+        row_not(row, "a log has no samples (none that is published has): run its sweep for them");
+    else if (p->n_common == 0)
+        row_not(row, "no question in both logs");
     else if (p->test.n == 0)
         row_not(row, "no question answered in both");
     else if (isnan(row->diff.lo))

@@ -53,7 +53,7 @@ int kvl_pairs(const struct kvl_results *of_a, const struct kvl_result *a,
     struct pairs_columns col = { .a = kvl_alloc(n_a + 1, sizeof *col.a),
                                  .b = kvl_alloc(n_a + 1, sizeof *col.b),
                                  .context = kvl_alloc(n_a + 1, sizeof *col.context) };
-    struct kvl_pairs p = { 0 };
+    struct kvl_pairs p = { .without_samples = n_a == 0 || n_b == 0 };
     int rc = col.a && col.b && col.context ? KVL_OK : KVL_ENOMEM;
     if (rc == KVL_OK) {
         pairs_fill(of, n_a, other, n_b, what, &col, &p);

@@ -19,6 +19,7 @@ struct kvl_pairs {
     double a, b;            /* means over the pairs, NaN without any */
     size_t n_common;        /* questions that both logs have, with a number or not */
     size_t n_other_prompt;  /* of these: asked with other tokens */
+    bool without_samples;   /* a side has no samples at all, as in a published log */
 };
 
 /* The two cells may be of two logs.  KVL_ENOMEM. */

@@ -86,7 +86,10 @@ says err 'nothing is comparable: prompts of 2 of 40 questions differ'
 compares 0 hash-a.zst old.zst --measure accuracy
 jq -c 'select(.kind != "sample")' old.jsonl | zst published.zst
 compares 2 old.zst published.zst --measure accuracy
-says err 'published logs are without samples'
+says err 'a log has no samples .none that is published has.: run its sweep for them'
+jq -c 'if .kind == "sample" then .context += 100 else . end' old.jsonl | zst elsewhere.zst
+compares 2 old.zst elsewhere.zst --measure accuracy
+says err 'no question in both logs'
 jq -c 'if .kind == "cell" or .kind == "speed" then .length_tok = 99 else . end' old.jsonl | zst apart.zst
 compares 2 old.zst apart.zst
 says err 'nothing to compare: no cell of B is in A'
