@@ -47,7 +47,7 @@ static const struct kvl_opt adakv_options[] = {
     { 0 },
 };
 
-/* What head h would get with fractions. */
+/* Algorithm 1, step 2: what head h would get with fractions. */
 static double adakv_mixture(const struct adakv_opts *o, int32_t count, int32_t b)
 {
     return count * (1 - o->floor_alpha) + b * o->floor_alpha;
@@ -83,6 +83,7 @@ static void adakv_official(const struct adakv_opts *o, int32_t b, int32_t n_head
         count[h] = (int32_t)nearbyint(count[h] * (1 - o->floor_alpha) + even);
 }
 
+/* Algorithm 1: joint_share counts the largest scores of the layer (step 1); core keeps the best of each head (3). */
 static int adakv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct adakv_opts *o = ctx->opts;

@@ -123,7 +123,7 @@ static int arkvale_plan(struct kvl_plan *plan)
 
 /* ---- digests --------------------------------------------------------------------------------------- */
 
-/* c + r and c - r of pages first .. last - 1, a few at a time. */
+/* save_digests(): c + r and c - r of pages first .. last - 1, a few at a time. */
 static int arkvale_digest(const struct kvl_pctx *ctx, int32_t layer, int32_t first, int32_t last)
 {
     const struct arkvale_opts *o = ctx->opts;
@@ -184,7 +184,7 @@ static int arkvale_tell(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return KVL_OK;
 }
 
-/* Sink, the best of the pages between, window. */
+/* estimate_scores(): sink, the best of the pages between, window. */
 static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {

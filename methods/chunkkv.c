@@ -53,13 +53,14 @@ static void chunkkv_unprotect(int32_t n_heads, struct kvl_scores *scores)
     scores->protect_first = scores->protect_last = 0;
 }
 
-/* Chunks that kvpress keeps at the ratio 1 - keep_tok / n_tok, to the double. */
+/* ChunkKVPress.compress(): chunks that kvpress keeps at the ratio 1 - keep_tok / n_tok, to the double. */
 static int32_t chunkkv_part(const struct kvl_scores *scores, int32_t chunk)
 {
     double ratio = 1 - (double)scores->keep_tok / scores->n_tok;
     return (int32_t)((scores->n_tok + chunk - 1) / chunk * (1 - ratio));
 }
 
+/* Algorithm 1: scores (step 1), their means over chunks (2), the best chunks (3). */
 static int chunkkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct chunkkv_opts *o = ctx->opts;

@@ -80,6 +80,7 @@ static int shift_plan(struct kvl_plan *plan)
     return KVL_OK;
 }
 
+/* llama_memory_seq_add(): what is left moves up. */
 static int shift_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -90,7 +91,7 @@ static int shift_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
-/* After every step, and once when the context is complete. */
+/* llama_memory_seq_rm(): after every step, and once when the context is complete. */
 static int shift_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct shift_opts *o = ctx->opts;

@@ -77,7 +77,7 @@ static bool duo_full(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head)
     return state->gate[duo_lanes(ctx->shape) + lane] > 0;
 }
 
-/* ---- which lanes are full --------------------------------------------------------------------- */
+/* ---- section 2, sparsify_attention_heads(): which lanes are full ------------------------------ */
 
 static void duo_settle(const struct kvl_pctx *ctx)
 {

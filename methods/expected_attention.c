@@ -45,7 +45,7 @@ static int expected_plan(struct kvl_plan *plan)
     return kvl_plan_observe(plan, KVL_OBS_MOMENTS, o->n_sink);
 }
 
-/* R of a layer, [head_dim][head_dim]: the mean of the rotations by the next n_future positions.
+/* get_query_statistics(): R of a layer, [head_dim][head_dim]: the mean of the rotations by the next n_future positions.
  * Every unit vector is turned; what becomes of the j-th is column j of R. */
 static int expected_rotation(const struct kvl_pctx *ctx, int32_t layer, float *mean)
 {
@@ -66,7 +66,7 @@ static int expected_rotation(const struct kvl_pctx *ctx, int32_t layer, float *m
     return KVL_OK;
 }
 
-/* Moments of a layer's queries where they will stand: mean [n_heads][dim], cov [n_heads][dim][dim]. */
+/* Section 3: moments of a layer's queries where they will stand: mean [n_heads][dim], cov [n_heads][dim][dim]. */
 static int expected_moments(const struct kvl_pctx *ctx, int32_t layer, float *mean, float *cov)
 {
     const struct expected_opts *o = ctx->opts;
@@ -92,7 +92,7 @@ struct expected_room { /* of one layer */
     float *mean, *cov, *rows, *logits, *norm;
 };
 
-/* (p + epsilon) |v|, p the expected attention of the group, of one lane. */
+/* ExpectedAttentionPress.score(): (p + epsilon) |v|, p the expected attention of the group, of one lane. */
 static int expected_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                          const struct expected_room *room, const struct kvl_scores *scores)
 {

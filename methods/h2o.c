@@ -224,7 +224,7 @@ static int h2o_select(struct kvl_pctx *ctx, const struct kvl_step *step, const s
     return o->positions == H2O_ORIGINAL ? KVL_OK : kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
-/* Adds the weights of a step to the scores of what it read: all that is live. */
+/* _update_hh_score(): adds the weights of a step to the scores of what it read: all that is live. */
 static int h2o_observe(struct kvl_pctx *ctx, const struct kvl_step *step, const float *const *probs,
                        const int32_t *n, const float *lse)
 {

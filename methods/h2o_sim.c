@@ -116,7 +116,7 @@ static int h2o_sim_choose(const struct kvl_pctx *ctx, const float *score, float 
     return KVL_OK;
 }
 
-/* The masks of the step after this one, or after the context. */
+/* LlamaAttention_heavy_hitter.forward(): the masks of the step after this one, or after the context. */
 static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step,
                          const struct kvl_meta_view *meta)
 {

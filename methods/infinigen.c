@@ -101,7 +101,7 @@ static int infinigen_open(struct kvl_pctx *ctx)
     return KVL_OK;
 }
 
-/* ---- directions A and keys A k_i ------------------------------------------------------------------------ */
+/* ---- skew(), set_partial_cache(): directions A and keys A k_i ---------------------------------------------- */
 
 /* The directions of every kv head, from the last queries and some keys. */
 static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
@@ -172,7 +172,7 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
     return KVL_OK;
 }
 
-/* ---- the guess --------------------------------------------------------------------------------------------- */
+/* ---- speculate_attention(): the guess ---------------------------------------------------------------------- */
 
 /* score [n_heads][n]: A q^ . A k_i, scaled where the model caps logits. */
 static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n,

@@ -152,7 +152,7 @@ static int infllm_plan(struct kvl_plan *plan)
                          plan->shape->group * plan->shape->head_dim, &o->table);
 }
 
-/* 1. Blocks, of n_tok tokens, and where they begin. */
+/* 1. append_global(): blocks, of n_tok tokens, and where they begin. */
 static int32_t infllm_n_blocks(const struct infllm_opts *o, int32_t n_tok)
 {
     return KVL_MAX(0, n_tok - o->n_init - o->n_local) / o->block_size;
@@ -163,8 +163,8 @@ static int32_t infllm_first(const struct infllm_opts *o, int32_t block)
     return o->n_init + block * o->block_size;
 }
 
-/* 2. Cuts the next n blocks: per query head the mean of the keys of highest score, of query head h and their token i at
- * score [h * stride + i]. */
+/* 2. get_block_k(): cuts the next n blocks: per query head the mean of the keys of highest score, of query head h and
+ * their token i at score [h * stride + i]. */
 static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t n, const float *score,
                       int32_t stride)
 {
@@ -204,7 +204,7 @@ static int infllm_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     float *score;
     (void)n;
     KVL_TRY(kvl_recent_add(ctx, &o->scores, step, local, probs, lse));
-    if (o->cache == INFLLM_LRU_S) /* 5. chosen blocks come after the window and init */
+    if (o->cache == INFLLM_LRU_S) /* 5. update_block_score() */
         kvl_counted_add(ctx, kvl_state_of(ctx, &o->cached, step->layer), l->chosen, l->n_chosen,
                         size, probs, o->n_local + o->n_init);
     if (infllm_n_blocks(o, step->pos + 1) == l->n_blocks) return KVL_OK;
@@ -213,7 +213,7 @@ static int infllm_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     return infllm_cut(ctx, step->layer, 1, score, size);
 }
 
-/* 3. The blocks that a step reads. */
+/* 3. calc_block_topk(): the blocks that a step reads. */
 static int infllm_choose(const struct kvl_pctx *ctx, const struct kvl_step *step,
                          const float *q_raw, struct infllm_layer *l)
 {
@@ -230,7 +230,7 @@ static int infllm_choose(const struct kvl_pctx *ctx, const struct kvl_step *step
                                o->cache == INFLLM_LRU_S ? (float)o->score_decay : -1.0f);
 }
 
-/* 4. Attention: the window, and what is far. */
+/* 4. get_global_hidden_and_mask(): the window, and what is far. */
 static int infllm_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                          const struct kvl_query *q, struct kvl_sel *sel)
 {

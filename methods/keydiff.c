@@ -54,6 +54,7 @@ struct keydiff_cache {
     int32_t n, keep;
 };
 
+/* Section 3, KeyDiffPress.score(): minus the cosine with the anchor. */
 static int keydiff_judge(const struct kvl_pctx *ctx, const float *k, int32_t n, float *score)
 {
     KVL_TRY(ctx->ops->mean_cosine(
@@ -92,7 +93,7 @@ static int keydiff_memory(const struct kvl_pctx *ctx, int32_t n, struct keydiff_
     return kvl_scratch_get(ctx, (size_t)n, &c->best);
 }
 
-/* The first keep tokens, then block after block. */
+/* The paper's prefill, BlockPress: the first keep tokens, then block after block. */
 static int keydiff_blocks(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                           struct keydiff_cache *c, int32_t n, const int32_t *pos, float *out)
 {

@@ -42,6 +42,7 @@ static int knorm_plan(struct kvl_plan *plan)
                     o->skip_layers, plan->shape->n_layers);
 }
 
+/* Section 3: minus the norm of each key. */
 static int knorm_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct knorm_opts *o = ctx->opts;

@@ -57,7 +57,7 @@ static int kvzip_plan(struct kvl_plan *plan)
     return kvl_plan_observe(plan, o->observer, o->chunk_size);
 }
 
-/* Scores after the sink of lanes that compete, one lane after the other. */
+/* Section 3: scores (score_kvzip()) after the sink of lanes that compete, one lane after the other. */
 static int kvzip_gather(const struct kvl_pctx *ctx, int32_t layer, int32_t n_layers, int32_t n,
                         float *to)
 {
@@ -73,7 +73,7 @@ static int kvzip_gather(const struct kvl_pctx *ctx, int32_t layer, int32_t n_lay
     return KVL_OK;
 }
 
-/* Shares the budget of n_layers layers out to their lanes: the pairs of each among the k best, or,
+/* compress_post(): shares the budget of n_layers layers out to their lanes: the pairs of each among the k best, or,
  * strictly, those better than the last of them. */
 static int kvzip_share(const struct kvl_pctx *ctx, int32_t layer, int32_t n_layers)
 {

@@ -52,7 +52,7 @@ static int lagkv_plan(struct kvl_plan *plan)
     return KVL_OK;
 }
 
-/* Scores of n_blocks blocks that begin at x, into y. */
+/* Steps 1 and 2, _get_states_score(): scores of n_blocks blocks that begin at x, into y. */
 static int lagkv_spread(const struct kvl_pctx *ctx, const float *x, int32_t n_blocks, float *y)
 {
     const struct lagkv_opts *o = ctx->opts;
@@ -71,7 +71,7 @@ static void lagkv_ranks(const float *score, int32_t lag, float *out)
     }
 }
 
-/* room: for the keys or values of n tokens and 2 n floats behind them. */
+/* LagKVPress.score().  room: for the keys or values of n tokens and 2 n floats behind them. */
 static int lagkv_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, float *score,
                       float *room)
 {

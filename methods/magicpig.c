@@ -111,7 +111,7 @@ static int magicpig_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return o->dense_every > 0 && step->layer % o->dense_every == 0 ? KVL_DENSE : KVL_SELECT;
 }
 
-/* ---- once: tables ---------------------------------------------------------------- */
+/* ---- Algorithm 1, once: tables --------------------------------------------------- */
 
 /* Tokens that the budget leaves for samples at a position. */
 static int32_t magicpig_room(const struct kvl_pctx *ctx, int32_t pos)
@@ -137,7 +137,7 @@ static int magicpig_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-/* ---- a step ------------------------------------------------------------------------------------ */
+/* ---- Algorithm 1, a step: S, w and what is read ------------------------------------------------ */
 
 /* Leaves `room` of n positions, every set of them equally likely; returns how many. */
 static int32_t magicpig_thin(const struct kvl_pctx *ctx, const struct kvl_step *step,

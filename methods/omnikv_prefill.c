@@ -141,7 +141,7 @@ static int okp_max(const struct kvl_pctx *ctx, const float *probs, int32_t n, in
                                                                    .reduce = KVL_REDUCE_MAX });
 }
 
-/* score [step->pos]: what the chunk's queries put on the tokens before it. */
+/* The official selector uniform.  score [step->pos]: what the chunk's queries put on the tokens before it. */
 static int okp_score(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, float *score)
 {

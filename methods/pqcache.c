@@ -98,7 +98,7 @@ static int pqcache_plan(struct kvl_plan *plan)
                                                          .replace = KVL_REPLACE_LFU });
 }
 
-/* ---- codes ------------------------------------------------------------------------------------- */
+/* ---- section 3.2: codes, build_index_cpu_multi_core_sklr() -------------------------------------- */
 
 /* The first position that clusters are formed of. */
 static int32_t pqcache_first(const struct kvl_pctx *ctx)
@@ -166,7 +166,7 @@ static int pqcache_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
-/* Decoded tokens. */
+/* predict_index_gpu(): decoded tokens. */
 static int pqcache_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                           const float *v)
 {
@@ -189,7 +189,7 @@ static int pqcache_append(struct kvl_pctx *ctx, const struct kvl_step *step, con
     return KVL_OK;
 }
 
-/* ---- selection ------------------------------------------------------------------------------------ */
+/* ---- section 3.2: selection, decoding_attn_GQA_euc() ------------------------------------------------ */
 
 static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)

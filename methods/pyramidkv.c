@@ -43,7 +43,7 @@ static int pyramidkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_score
                                .capacity = scores->keep_tok,
                                .window = scores->protect_first + scores->protect_last,
                                .beta = o->beta };
-    scores->keep_tok = pyramid_keep(&p, layer);
+    scores->keep_tok = pyramid_keep(&p, layer); /* section 4 */
     return KVL_OK;
 }
 

@@ -81,7 +81,7 @@ static int quest_plan(struct kvl_plan *plan)
                               &o->table);
 }
 
-/* Minima and maxima of the new keys' pages. */
+/* Algorithm 1, when keys come: minima and maxima of their pages. */
 static int quest_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                         const float *v)
 {
@@ -96,7 +96,7 @@ static int quest_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
-/* Algorithm 1: the K - 1 pages of largest UB, and the newest. */
+/* Algorithm 1, a step: the K - 1 pages of largest UB, and the newest. */
 static int quest_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {

@@ -53,7 +53,7 @@ static int32_t rocket_min_budget(const struct kvl_shape *shape, const void *opts
     return o->token_budget != KVL_AUTO ? 1 : o->page == KVL_AUTO ? 8 : 2 * o->page;
 }
 
-/* The paper's split of a context of `length` tokens. */
+/* The paper's split (sizes of stages 1 and 2) of a context of `length` tokens. */
 static void rocket_split(struct rocket_opts *o, int32_t length, int32_t head_dim)
 {
     double budget = o->token_budget, ratio = KVL_MAX(1.0, length / budget);

@@ -58,6 +58,7 @@ static int self_extend_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_sel_segment(sel));
     KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_LAYER, 0, 0, near));
     KVL_TRY(kvl_sel_positions(sel, KVL_POS_GROUPED, o->group_size));
+    /* Equation 4: floor(i / G) + W - W / G. */
     return kvl_sel_query_position(sel, step->pos / o->group_size + o->window_size -
                                            o->window_size / o->group_size);
 }

@@ -68,6 +68,7 @@ static int snapkv_plan(struct kvl_plan *plan)
     return kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window);
 }
 
+/* Listing 1, update_kv(): steps 1 to 3 give the scores; core keeps the best and the window (4). */
 static int snapkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct snapkv_opts *o = ctx->opts;

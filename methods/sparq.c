@@ -89,7 +89,7 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
     return KVL_OK;
 }
 
-/* ---- scores ------------------------------------------------------------------------------------ */
+/* ---- Algorithm 1: C and s ----------------------------------------------------------------------- */
 
 /* Of one step: score [n_heads][n], the largest and the sum of their exponentials [n_heads]. */
 struct sparq_scores {
@@ -143,7 +143,7 @@ static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q
                                                                  .sum = s->sum });
 }
 
-/* ---- what is read ------------------------------------------------------------------------------ */
+/* ---- Algorithm 1: the list, alpha and the mean value --------------------------------------------- */
 
 /* The best of every kv head: best [n_kv_heads][k - local_k]. */
 static int sparq_best(const struct kvl_pctx *ctx, const struct kvl_step *step,

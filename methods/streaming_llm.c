@@ -55,6 +55,7 @@ static int streaming_plan(struct kvl_plan *plan)
     return KVL_OK;
 }
 
+/* Figure 4: positions within the cache. */
 static int streaming_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                             const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -65,7 +66,7 @@ static int streaming_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     return original ? KVL_OK : kvl_sel_positions(sel, KVL_POS_IN_CACHE, 0);
 }
 
-/* After every step, and once when the context is complete (then n_tok is its length). */
+/* Section 3.2: after every step, and once when the context is complete (then n_tok is its length). */
 static int streaming_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct streaming_opts *o = ctx->opts;

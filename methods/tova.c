@@ -91,7 +91,7 @@ static int tova_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_live_add(ctx, o->table, step->layer, false, probs, n, &forget);
 }
 
-/* After every step, by the mean over all heads: all lanes of a layer hold the same positions. */
+/* TOVACache.reduce(): after every step, by the mean over all heads: all lanes of a layer hold the same positions. */
 static int tova_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct tova_opts *o = ctx->opts;

@@ -86,7 +86,7 @@ struct twilight_list {
     int32_t *pos, n;
 };
 
-/* SpGEMV: weights of the candidates by their keys in 4 bits; Top-p: what stays of them. */
+/* Step 2, SpGEMV: weights of the candidates by their keys in 4 bits; Top-p: what stays of them. */
 static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
                           int32_t kv_head, const int32_t *pos, int32_t n,
                           struct twilight_list *list)
@@ -104,7 +104,7 @@ static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *ste
     return KVL_OK;
 }
 
-/* Select, SpGEMV, Top-p. */
+/* Sections 3 and 4: Select (step 1), SpGEMV (2), Top-p (3). */
 static int twilight_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const struct kvl_query *q, struct kvl_sel *sel)
 {

@@ -116,7 +116,7 @@ static void vattention_draw(struct vattention_lane *l, int32_t m, uint64_t salt)
     }
 }
 
-/* b of one query head, from its weights over a base sample of m. */
+/* sparse-attention-hub, _compute_adaptive_budget(): b of one query head, from its weights over a base sample of m. */
 static double vattention_wish(const struct vattention_lane *l, const float *probs, int32_t m)
 {
     const struct vattention_opts *o = l->ctx->opts;
