@@ -321,7 +321,8 @@ static void section(const struct kvl_reproduced *r, FILE *out)
 int kvl_reproduced_page(const struct kvl_reproduced *r, size_t n, FILE *out, struct kvl_err *err)
 {
     KVL_TRY(kvl_page_open("kvlab: papers and what it measures", out, err));
-    fputs("<header><h1>Papers, and what kvlab measures</h1></header>\n<nav class=index><ul>\n", out);
+    fputs("<header><h1>Papers, and what kvlab measures</h1></header>\n<nav class=index><ul>\n",
+          out);
     for (size_t i = 0; i < n; i++) {
         fprintf(out, "<li><a href=\"#%s\">%s</a> ", r[i].published->id, r[i].published->id);
         kvl_page_text(out, r[i].published->title);
