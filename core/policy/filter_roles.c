@@ -149,6 +149,14 @@ int kvl_filter_roles(const struct kvl_pctx *ctx, const struct kvl_filter_options
     return KVL_OK;
 }
 
+int kvl_filter_offload(const struct kvl_pctx *ctx, const struct kvl_filter_role *role)
+{
+    uint8_t reads_list[KVL_FILTER_MAX_LAYERS];
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++)
+        reads_list[l] = role[l].filter >= 0 && role[l].filter != l;
+    return kvl_offload_layers(ctx, reads_list);
+}
+
 struct kvl_filter_sums kvl_filter_sum(const struct kvl_pctx *ctx,
                                       const struct kvl_filter_role *role)
 {
@@ -164,8 +172,9 @@ struct kvl_filter_sums kvl_filter_sum(const struct kvl_pctx *ctx,
 }
 
 int kvl_filter_report(const struct kvl_pctx *ctx, struct kvl_report *r,
-                      const struct kvl_filter_role *role)
+                      const struct kvl_filter_options *o, const struct kvl_filter_role *role)
 {
+    const struct kvl_filter_sums sum = kvl_filter_sum(ctx, role);
     int32_t n = 0;
     for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
         char name[32];
@@ -173,7 +182,11 @@ int kvl_filter_report(const struct kvl_pctx *ctx, struct kvl_report *r,
         snprintf(name, sizeof name, "filter_%04d", n++);
         KVL_TRY(kvl_report_num(r, name, l));
     }
-    return kvl_report_num(r, "filters", n);
+    KVL_TRY(kvl_report_num(r, "filters", n));
+    if (!o->measured) return KVL_OK;
+    KVL_TRY(kvl_report_num(r, "capture_mean", sum.capture / sum.n));
+    KVL_TRY(kvl_report_num(r, "capture_min", sum.least));
+    return kvl_report_num(r, "capture_own", sum.own / sum.n);
 }
 
 int kvl_filter_note(const struct kvl_pctx *ctx, struct kvl_report *r,

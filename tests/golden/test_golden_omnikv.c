@@ -82,10 +82,14 @@ static void test_selectors_of_the_example(void **state)
         snprintf(options, sizeof options, "selector=%s,window_size=3", g_selectors[i].name);
         bare_open(&b, 3, G_HEADS, options);
         b.ctx.context_tok = G_TOK;
+        omnikv_scores(&b.opts);
         for (int32_t j = 0; j < G_QUERIES; j++) {
+            struct kvl_step step = { .pos = G_POS + j };
+            struct kvl_bank_list at = {
+                .step = &step, .scores = &b.opts.scores, .row = rows, .score = score
+            };
             for (int h = 0; h < G_HEADS; h++) softmax_of(g_logit[j][h], prob[h], &lse[h]);
-            RIG_OK(&b.err, omnikv_score(&b.ctx, &(struct kvl_step){ .pos = G_POS + j }, probs, lse,
-                                        rows, score));
+            RIG_OK(&b.err, kvl_bank_score(&b.ctx, &at, probs, lse));
         }
         /* The last query's logits come as exp(logit - top + 60). */
         bool last = b.opts.selector == OMNIKV_LAST;
@@ -96,8 +100,22 @@ static void test_selectors_of_the_example(void **state)
         }
         RIG_OK(&b.err, kvl_topk(&b.ctx, score, 1, G_TOK, 2, list));
         assert_memory_equal(list, g_selectors[i].list, sizeof list);
-        assert_int_equal(omnikv_forced(&b.ctx, G_POS, 2), 0);
+        assert_int_equal(kvl_bank_in_window(&b.ctx, &b.opts.scores, G_POS), 0);
         bare_close(&b);
+    }
+}
+
+static void test_scores_that_there_are_not(void **state)
+{
+    static const struct kvl_bank_scores bad[] = { { .window = -1 },
+                                                  { .logits = true, .window = 4 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct kvl_bank_scores s = bad[i];
+        struct kvl_err err = { 0 };
+        assert_int_equal(kvl_plan_bank_scores(&(struct kvl_plan){ .err = &err }, &s, NULL),
+                         KVL_EPOLICY);
+        assert_non_null(strstr(err.msg, i == 0 ? "of -1 queries, want 0 or more" : "want 0"));
     }
 }
 
@@ -694,6 +712,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_selectors_of_the_example),
+        cmocka_unit_test(test_scores_that_there_are_not),
         cmocka_unit_test(test_layer_map_of_the_paper),
         cmocka_unit_test(test_filters_are_the_best_of_all_sets),
         cmocka_unit_test(test_layers_read_the_list_of_their_filter),

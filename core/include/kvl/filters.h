@@ -78,14 +78,18 @@ KVL_API int kvl_filter_roles(const struct kvl_pctx *ctx, const struct kvl_filter
 /* The same of filters measured on the n_tok tokens that were observed, with lists of k. */
 KVL_API int kvl_filter_measure(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
                                int32_t n_tok, int32_t k, struct kvl_filter_role *role);
+/* In open or prefilled of a policy that offloads: the layers that read no list stay on the device. */
+KVL_API int kvl_filter_offload(const struct kvl_pctx *ctx, const struct kvl_filter_role *role);
 /* Over the layers that read a list: their number, sums of capture and own, the least capture. */
 struct kvl_filter_sums {
     double n, capture, own, least;
 };
 KVL_API struct kvl_filter_sums kvl_filter_sum(const struct kvl_pctx *ctx,
                                               const struct kvl_filter_role *role);
-/* Reports the layers that are filters, as filter_0000, filter_0001 ..., and their number. */
+/* Reports the layers that are filters, as filter_0000, filter_0001 ..., and their number; of measured ones also
+ * capture_mean, capture_min and capture_own. */
 KVL_API int kvl_filter_report(const struct kvl_pctx *ctx, struct kvl_report *r,
+                              const struct kvl_filter_options *o,
                               const struct kvl_filter_role *role);
 /* A note of where the filters come from, where nobody said it. */
 KVL_API int kvl_filter_note(const struct kvl_pctx *ctx, struct kvl_report *r,
