@@ -27,5 +27,5 @@ foreach(source IN LISTS sources ITEMS ${CMAKE_CURRENT_SOURCE_DIR}/unit/test_kvst
   set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON)
   add_test(NAME gpu_ops.${stem} COMMAND ${program})
   set_tests_properties(gpu_ops.${stem} PROPERTIES LABELS gpu_ops TIMEOUT ${KVL_TEST_TIMEOUT}
-                       RUN_SERIAL ON)
+                       RUN_SERIAL ON ENVIRONMENT KVL_LONG=1)
 endforeach()

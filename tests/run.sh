@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # run.sh - sets up, builds and runs the tests.  Exit status 0: all passed.
 #
-#   tests/run.sh          the fast tests (ten minutes of processor time: about five on two cores)
+#   tests/run.sh          the fast tests (fifteen minutes of processor time: about eight on two cores)
 #   tests/run.sh --san    the same under AddressSanitizer and UBSan (slower)
 #   tests/run.sh --clang  the same with clang
-#   tests/run.sh --long   the long variants too: more kills, more random operations, more thread counts,
+#   tests/run.sh --long   the long variants too: more kills, more random operations, more thread counts, the READMEs built,
 #                         whole conformance on the emulated GPU, kernels for every generation of GPUs
 #   tests/run.sh --gpu    instead, on a machine with an NVIDIA GPU: builds for it (build-gpu) and checks that
 #                         it gives the right results: operators, policies, CPU against GPU, the same bits,

@@ -69,6 +69,17 @@ static void decode_rest(struct rig *r, struct kvl_session *s, const int32_t *id,
                kvl_session_decode(&s, 1, id + i, logits + (size_t)(i - first) * GW_VOCAB, &r->err));
 }
 
+/* Of the ways but the first the emulated GPU takes one in two, unless KVL_LONG is set. */
+static bool left_out(int model, int way)
+{
+#ifdef KVL_TEST_CUDA
+    return (model + way) % 2 != 0 && !getenv("KVL_LONG");
+#else
+    (void)model, (void)way;
+    return false;
+#endif
+}
+
 /* Prefilled in any chunks, layer by layer, as a block behind a context, decoded, in a fork, from a snapshot. */
 static void test_every_way(void **state)
 {
@@ -88,6 +99,7 @@ static void test_every_way(void **state)
             struct rig_desc d = ways[w];
             struct rig r;
             struct kvl_session *s, *fork;
+            if (w > 0 && left_out(m, (int)w)) continue;
             d.llama = models[m];
             rig_open(&r, &d);
             kvl_session_destroy(prefilled(&r, id, N_TOK, prefill[w > 0]));
