@@ -37,6 +37,7 @@ kvl_known = "full #000000 13   random #9a9a9a 2   oracle #5a5a5a 12 \
     expected_attention #a6761d 6   keydiff #2c7fb8 14   knorm #6a3d9a 4   lagkv #8c2d04 11 \
     streaming_llm #cc79a7 11   h2o #009e73 9   tova #e69f00 13   fastgen #c7a500 15 \
     h2o_sim #004d38 8   quest #0072b2 7   infllm #56b4e9 6   omnikv #7b3294 15   ktransformers #08306b 11 \
+    ktransformers_code #4a6fa5 9 \
     twilight #1f3b73 13   magicpig #c51b7d 10   sparq #01665e 10   vattention #4a1486 5   rocketkv #e7298a 7 \
     brute_offload #737373 6   arkvale #3690c0 5   infinigen #66a61e 6   shadowkv #1b7837 4 \
     pqcache #00876c 12   retroinfer #7570b3 9 \

@@ -2,8 +2,8 @@
  * and a naive one on random scores. */
 #include "golden/given.h"
 
-extern const struct kvl_policy *const kvl_policy_adakv, *const kvl_policy_snapkv,
-                                                            *const kvl_policy_ktransformers;
+extern const struct kvl_policy *const kvl_policy_adakv,
+    *const kvl_policy_snapkv, *const kvl_policy_ktransformers, *const kvl_policy_ktransformers_code;
 
 static const float two_heads[2][6] = { { .50f, .08f, .20f, .05f, .10f, .07f },
                                        { .02f, .30f, .01f, .28f, .015f, .012f } };
@@ -211,38 +211,38 @@ static void test_lanes_with_budgets(void **state)
 
 /* Lanes of ktransformers hold different numbers of blocks here: it took all for as many as the first
  * lane's, and picked more than there were. */
-static void test_blocks_of_ktransformers(void **state)
+static void check_blocks(const struct kvl_policy *inner, const char *options)
 {
     enum { N_CTX = 120, N_STEPS = 4, BUDGET = 40 };
-    static const char *const options[] = {
-        "ktransformers.block_size=4,ktransformers.preselect_block=true,"
-        "ktransformers.head_select_mode=SEPARATE",
-        "ktransformers.block_size=4,ktransformers.preselect_block=true,"
-        "ktransformers.head_select_mode=SEPARATE,ktransformers.compat=true",
-        "ktransformers.block_size=4,ktransformers.preselect_block=true",
-    };
     const struct kvl_policy *composed;
     int32_t id[N_CTX + N_STEPS];
+    char text[256];
     struct rig r;
-    (void)state;
     open_heads(&r, 4);
     rig_tokens(id, N_CTX + N_STEPS, 5);
-    RIG_OK(&r.err,
-           kvl_policy_compose(kvl_policy_adakv, kvl_policy_ktransformers, &composed, &r.err));
-    for (int i = 0; i < 3; i++) {
-        struct rig_run run = {
-            .policy = composed, .options = options[i], .budget = BUDGET, .id = id, .n_ctx = N_CTX
-        };
-        struct rig_session rs = rig_start(&r, &run);
-        float *logits = rig_logits(&r, N_STEPS);
-        rig_decode(&r, &rs, id + N_CTX, N_STEPS, logits);
-        const struct kvl_counters *n = kvl_session_counters(rs.s);
-        assert_true(n->attended_tok <= (int64_t)BUDGET * n->attended_lanes);
-        kvl_free(logits);
-        rig_end(&rs);
-    }
+    snprintf(text, sizeof text, "%s.block_size=4,%s.preselect_block=true%s", inner->name,
+             inner->name, options);
+    RIG_OK(&r.err, kvl_policy_compose(kvl_policy_adakv, inner, &composed, &r.err));
+    struct rig_run run = {
+        .policy = composed, .options = text, .budget = BUDGET, .id = id, .n_ctx = N_CTX
+    };
+    struct rig_session rs = rig_start(&r, &run);
+    float *logits = rig_logits(&r, N_STEPS);
+    rig_decode(&r, &rs, id + N_CTX, N_STEPS, logits);
+    const struct kvl_counters *n = kvl_session_counters(rs.s);
+    assert_true(n->attended_tok <= (int64_t)BUDGET * n->attended_lanes);
+    kvl_free(logits);
+    rig_end(&rs);
     kvl_policy_decompose(composed);
     rig_close(&r);
+}
+
+static void test_blocks_of_ktransformers(void **state)
+{
+    (void)state;
+    check_blocks(kvl_policy_ktransformers, ",ktransformers.head_select_mode=SEPARATE");
+    check_blocks(kvl_policy_ktransformers_code, ",ktransformers_code.head_select_mode=SEPARATE");
+    check_blocks(kvl_policy_ktransformers, "");
 }
 
 int main(void)

@@ -8,7 +8,7 @@ cd "$1/methods"
 numbered='(Eq\.|Equation|Algorithm|Listing|Figure|[Ss]ections?|[Ss]tages?|[Ss]teps?) [0-9]'
 function='[A-Za-z_][A-Za-z_0-9.]*\(\)'
 # Whose steps have no numbers, or no published code.
-without=" ktransformers omnikv omnikv_prefill "
+without=" omnikv omnikv_prefill "
 
 bad=0 n=0
 for file in *.c; do
