@@ -233,20 +233,33 @@ static inline float gw_middle(uint32_t type)
     return type < sizeof middle / sizeof *middle ? middle[type] : 0;
 }
 
-/* n elements (whole blocks) of any other type: bytes that x chooses, with scales that make them about as large. */
+/* The largest element of a random block whose scale is 1, about. */
+static inline float gw_largest(uint32_t type)
+{
+    static const float largest[] = {
+        [3] = 7.5f, [6] = 16,   [7] = 15.5f, [10] = 22.5f, [11] = 128,
+        [12] = 472, [13] = 976, [14] = 4096, [20] = 127,   [23] = 4064
+    };
+    float x = type < sizeof largest / sizeof *largest ? largest[type] : 0;
+    return x > 0 ? x : 256;
+}
+
+/* n elements (whole blocks) of any other type: bytes that x chooses, and scales with which none is above 1/4, about:
+ * weights as a model has them. */
 static inline void gw_blocks(struct kvl_buf *out, const struct kvl_wtype_row *t, const float *x,
                              size_t n)
 {
     for (size_t i = 0; i < n; i += (size_t)t->block) {
         uint8_t block[512];
-        float size = t->block == 256 ? 1.0f / 1024 : 1.0f / 64;
+        float size = 0.25f / gw_largest((uint32_t)t->type);
         uint16_t scale = gw_half(size), least = gw_half(size * gw_middle((uint32_t)t->type));
         gw_check(t->block_bytes <= sizeof block);
         for (size_t b = 0; b < t->block_bytes; b++)
             block[b] = (uint8_t)(kvl_seed_str(b, "gw") ^ (uint64_t)(1e4f * fabsf(x[i + b % 32])));
         if (t->word[1] != t->word[0]) memcpy(block + t->word[1], &least, 2);
         memcpy(block + t->word[0], &scale, 2);
-        if (t->exponent == 0x00ff) block[t->word[0]] = 124; /* a power of two: 2^-4 */
+        if (t->exponent == 0x00ff)
+            block[t->word[0]] = 122; /* a power of two: 2^-6, of values up to 12 */
         gw_raw(out, block, t->block_bytes);
     }
 }
