@@ -56,6 +56,7 @@ static int linear_rows(const struct kvl_forward *f, float *y, const float *x,
                                  .w = w,
                                  .n = f->n,
                                  .bf16 = kvl_prefills_bf16(f->e),
+                                 .int16 = f->e->desc.prefill_type == KVL_PREFILL_F32,
                                  .blas = f->e->desc.prefill_type == KVL_PREFILL_BLAS });
     return kvl_given(f, "projection", rc);
 }

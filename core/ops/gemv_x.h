@@ -1,6 +1,6 @@
-/* gemv_x.h - how gemv rounds a row of x for quantised weights, for ref and cpu alike, bit for bit.
+/* gemv_x.h - how gemv and gemm round a row of x for quantised weights, for ref and cpu alike, bit for bit.
  *
- * A block of 32 columns becomes integers from -32767 to 32767 and one scale; the largest of the block
+ * A block of 32 columns becomes integers from -most to most and one scale; the largest of the block
  * is exact to float.  A block with infinities or NaN has a NaN for scale. */
 #ifndef KVL_GEMV_X_H
 #define KVL_GEMV_X_H
@@ -9,14 +9,18 @@
 #include <math.h>
 #include <stdint.h>
 
+/* `most`.  gemm multiplies the weights of Q6_K with their scales first, up to 4096: 32 such products are a sum
+ * of 32 bits with 15 bits of x, not with 16. */
+enum { KVL_GEMV_MOST = 32767, KVL_GEMM_MOST = 16383 };
+
 /* The scale of a block whose largest absolute value is `top`; *times = what to multiply by. */
-static inline float kvl_gemv_scale(float top, float *times)
+static inline float kvl_gemv_scale(float top, int32_t most, float *times)
 {
     *times = 0;
     if (!(top <= FLT_MAX)) return NAN;
-    if (top < 1e-30f) return 0; /* 32767 / top would overflow for a subnormal */
-    *times = 32767.0f / top;
-    return top * (1.0f / 32767);
+    if (top < 1e-30f) return 0; /* most / top would overflow for a subnormal */
+    *times = (float)most / top;
+    return top * (1.0f / (float)most);
 }
 
 static inline int16_t kvl_gemv_round(float x, float times)

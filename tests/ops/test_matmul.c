@@ -63,6 +63,37 @@ static void matrix_open(struct kvl_rng *r, struct matrix *m, enum kvl_wtype type
         set_words(m->data + i, t, (float)(kvl_rng_f64(r) * top));
 }
 
+/* Whether gemm rounds x to integers where it may. */
+static bool rounds_x(enum kvl_wtype type)
+{
+#ifdef KVL_TEST_CUDA
+    (void)type;
+    return false;
+#else
+    return kvl_wtype_find((uint32_t)type)->x_int16 && strcmp(kvl_ops_isa(), "avx2") == 0;
+#endif
+}
+
+/* gemm with x as integers, where there is such a gemm: near the definition, which is near that of floats.  Elsewhere
+ * the flag changes nothing. */
+static void check_int16(const struct kvl_weight *w, const float *x, int32_t n)
+{
+    size_t n_y = (size_t)n * (size_t)w->n_rows;
+    float *y = ut_poison(n_y), *want = ut_poison(n_y), *floats = ut_poison(n_y);
+    struct kvl_gemm_args a = { .y = y, .x = x, .w = w, .n = n, .int16 = true };
+    assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+    a.y = want;
+    assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
+    if (rounds_x(w->type)) ut_near("gemm in int16", y, want, n_y, 3e-6 * sqrt(w->n_cols));
+    a = (struct kvl_gemm_args){ .y = floats, .x = x, .w = w, .n = n };
+    assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
+    ut_near("gemm in int16 against gemm", want, floats, n_y, 6e-5 * sqrt(w->n_cols));
+    if (!rounds_x(w->type)) ut_same("gemm that may be in int16", y, floats, n_y);
+    kvl_free(floats);
+    kvl_free(want);
+    kvl_free(y);
+}
+
 static void body_reference(struct kvl_rng *r)
 {
     static const int32_t sizes[][3] = { /* n, n_rows, n_cols */
@@ -95,6 +126,7 @@ static void body_reference(struct kvl_rng *r)
         a.y = want;
         assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
         ut_near("gemm in bf16", gemm, want, n_y, 3e-6 * sqrt(s[2]));
+        check_int16(&m.w, x, s[0]);
         a = (struct kvl_gemm_args){ .y = gemm, .x = x, .w = &m.w, .n = s[0] };
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         v.y = want;
@@ -201,6 +233,38 @@ static void test_gemm_is_a_chain(void **state)
     ut_each_isa(body_chain);
 }
 
+/* The largest sums of a block: every x as large as the others, weights as far from 0 as the bytes make
+ * them.  Those of Q6_K are -32 times a scale of -128. */
+static void body_largest(struct kvl_rng *r)
+{
+    enum { N = 5, ROWS = 30 };
+    static const uint8_t bytes[] = { 0, 0x7f, 0x80, 0xff };
+    (void)r;
+    for (size_t i = 0; i < N_TYPES * sizeof bytes; i++) {
+        const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)types[i % N_TYPES]);
+        float x[N * 512];
+        if (t->block == 1) continue;
+        struct kvl_weight w = { .type = t->type, .n_rows = ROWS, .n_cols = 512 };
+        w.row_bytes = kvl_wtype_row_bytes(t->type, 512);
+        uint8_t *data = ut_alloc(ROWS * w.row_bytes, 1);
+        memset(data, bytes[i / N_TYPES], ROWS * w.row_bytes);
+        for (size_t b = 0; b < ROWS * w.row_bytes; b += t->block_bytes) {
+            set_words(data + b, t, t->block == 256 ? 0x1p-12f : 0x1p-7f);
+            if (t->type == KVL_W_Q6_K) memset(data + b + 192, 0x80, 16);
+        }
+        for (int32_t k = 0; k < N * 512; k++) x[k] = k / 512 % 2 ? -0.75f : 0.75f;
+        w.data = data;
+        check_int16(&w, x, N);
+        kvl_free(data);
+    }
+}
+
+static void test_gemm_largest_sums(void **state)
+{
+    (void)state;
+    ut_each_isa(body_largest);
+}
+
 /* A row by itself, in a chunk of any size, at any place of it, with any number of threads. */
 static void body_rows(struct kvl_rng *r)
 {
@@ -211,13 +275,15 @@ static void body_rows(struct kvl_rng *r)
     enum { N = 150, ROWS = 301, MIN_COLS = 736 };
     static const int32_t chunks[] = { 1, 7, 64, 100 };
 #endif
-    for (int32_t t = 0; t < 2 * N_TYPES; t++) {
+    for (int32_t t = 0; t < 3 * N_TYPES; t++) {
         struct matrix m;
-        bool bf16 = t >= N_TYPES;
+        bool bf16 = t / N_TYPES == 1, int16 = t / N_TYPES == 2;
         int32_t n_cols = whole_blocks(types[t % N_TYPES], MIN_COLS);
         matrix_open(r, &m, types[t % N_TYPES], ROWS, n_cols);
         float *x = ut_random(r, (size_t)(N * n_cols), 1), *whole = ut_poison(N * ROWS);
-        struct kvl_gemm_args a = { .y = whole, .x = x, .w = &m.w, .n = N, .bf16 = bf16 };
+        struct kvl_gemm_args a = {
+            .y = whole, .x = x, .w = &m.w, .n = N, .bf16 = bf16, .int16 = int16
+        };
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
         for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
             float *y = ut_poison(N * ROWS);
@@ -467,12 +533,20 @@ static void body_hard_rows(struct kvl_rng *r)
             bool exact_sums = row->x_int16;
 #endif
             ut_near("gemv", y[0], y[1], ROWS, exact_sums ? 3e-5 : 1e-3);
+            struct kvl_gemm_args g = { .y = y[0], .x = x, .w = &m.w, .n = 1, .int16 = true };
+            assert_int_equal(kvl_ops_cpu.gemm(&g), KVL_OK);
+            g.y = y[1];
+            assert_int_equal(kvl_ops_ref.gemm(&g), KVL_OK);
+            if (rounds_x(types[t])) ut_near("gemm in int16", y[0], y[1], ROWS, 1e-3);
+            g.y = y[1];
             for (int32_t bad = 0; bad < 3; bad++) { /* never a finite result */
                 x[40] = bad == 0 ? NAN : bad == 1 ? INFINITY : -INFINITY;
                 a.y = y[0];
                 assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+                assert_int_equal(kvl_ops_cpu.gemm(&g), KVL_OK);
                 for (int32_t i = 0; i < ROWS; i++)
-                    if (isfinite(y[0][i])) fail_msg("finite %g", (double)y[0][i]);
+                    if (isfinite(y[0][i]) || isfinite(y[1][i]))
+                        fail_msg("finite %g, %g", (double)y[0][i], (double)y[1][i]);
             }
             kvl_free(y[0]);
             kvl_free(y[1]);
@@ -704,6 +778,7 @@ int main(void)
 #endif
         cmocka_unit_test(test_gemm_is_a_chain),
         cmocka_unit_test(test_gemm_rows_are_independent),
+        cmocka_unit_test(test_gemm_largest_sums),
         cmocka_unit_test(test_gemv_batched_as_alone),
         cmocka_unit_test(test_gemv_together_as_alone),
         cmocka_unit_test(test_gemv_made),

@@ -126,6 +126,7 @@ bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy *
 
 /* How prefill with its attention and observers, and the projections of extend, multiply: see kvl_gemm_args. */
 enum kvl_prefill_type {
+    /* In float; projections with weights in blocks as `int16` of kvl_gemm_args says. */
     KVL_PREFILL_F32 = 0,
     KVL_PREFILL_BF16 = 1, /* in bf16, summed in float */
     /* Projections by OpenBLAS, in float; attention as in F32.  On the CPU alone.  Results depend on how many

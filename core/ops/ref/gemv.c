@@ -2,24 +2,13 @@
 
 #include "gemv_x.h"
 
-/* x as quantised weights see it: integers times the scale of their block. */
-static void gemv_rounded(double *to, const float *x, int32_t n_cols)
-{
-    for (int32_t b = 0; b < n_cols; b += 32) {
-        float top = 0, times;
-        for (int32_t i = b; i < b + 32; i++) top = fmaxf(top, fabsf(x[i]));
-        float scale = kvl_gemv_scale(top, &times);
-        for (int32_t i = b; i < b + 32; i++)
-            to[i] = (double)kvl_gemv_round(x[i], times) * (double)scale;
-    }
-}
-
 /* x, w: room for a row. */
 static void gemv_row(const struct kvl_gemv_args *a, int32_t i, double *x, float *w)
 {
     const float *from = a->x + (size_t)i * (size_t)a->w->n_cols;
     for (int32_t c = 0; c < a->w->n_cols; c++) x[c] = (double)from[c];
-    if (kvl_wtype_find((uint32_t)a->w->type)->x_int16) gemv_rounded(x, from, a->w->n_cols);
+    if (kvl_wtype_find((uint32_t)a->w->type)->x_int16)
+        kvl_ref_rounded(x, from, a->w->n_cols, KVL_GEMV_MOST);
     for (int32_t r = 0; r < a->w->n_rows; r++) {
         double sum = 0;
         kvl_ref_row(a->w, r, w);

@@ -13,6 +13,9 @@ void kvl_ref_row(const struct kvl_weight *w, int32_t row, float *y);
 /* One element of it. */
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 
+/* to [n_cols]: x as weights in blocks see it, integers from -most to most times the scale of their block. */
+void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t most);
+
 /* Element i of a row of stored elements; what is set is of a type whose elements stand alone. */
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);

@@ -1,5 +1,6 @@
 #include "ref.h"
 
+#include "gemv_x.h"
 #include "half.h"
 #include "wtype.h"
 
@@ -46,4 +47,15 @@ float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col)
     float y[8];
     row_part(w, row, first, col + 1, y);
     return y[col - first];
+}
+
+void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t most)
+{
+    for (int32_t b = 0; b < n_cols; b += 32) {
+        float top = 0, times;
+        for (int32_t i = b; i < b + 32; i++) top = fmaxf(top, fabsf(x[i]));
+        float scale = kvl_gemv_scale(top, most, &times);
+        for (int32_t i = b; i < b + 32; i++)
+            to[i] = (double)kvl_gemv_round(x[i], times) * (double)scale;
+    }
 }

@@ -34,12 +34,21 @@ struct kvl_rope_table; /* cosines and sines by position, kept between calls */
 /* Columns col0 .. col0 + n_cols - 1 of Y, that is as many rows of W, for all n rows of x. */
 struct kvl_gemm_item {
     float *y;                   /* [n][ld_y], column 0 */
-    const float *x;             /* packed by gemm_pack: [n / mr][places of k][mr] */
+    const float *x;             /* packed: [n / mr][places of k][mr] */
     const struct kvl_weight *w; /* [n_rows][k] */
     size_t ld_y;
     int32_t n, col0, n_cols;
-    bool bf16;
-    float *scratch; /* kern->gemm_scratch(n_cols) floats */
+    float *scratch; /* scratch(n_cols) floats */
+};
+
+/* What gemm multiplies: floats, rounded to bf16, or integers of 16 bits (kern_gemmq.h). */
+enum kvl_gemm_kind { KVL_GEMM_F32, KVL_GEMM_BF16, KVL_GEMM_INT16, KVL_GEMM_KINDS };
+
+struct kvl_gemm_kern {
+    int32_t (*places)(int32_t k); /* of k columns, in floats; NULL: the kernels have no such gemm */
+    void (*pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k);
+    size_t (*scratch)(int32_t n_cols);
+    void (*item)(const struct kvl_gemm_item *it);
 };
 
 /* 256 columns of x as integers, x = scale * q with a scale for each 32; the same in two bytes, 256 hi + lo; sums
@@ -149,13 +158,10 @@ struct kvl_channels_item {
 
 struct kvl_kern {
     const char *name;
-    int32_t mr, nr;    /* register tile of products */
-    int32_t bf16_pair; /* values in the place of a float, where products round to bf16 */
+    int32_t mr, nr; /* register tile of products */
 
     void (*widen)(float *y, const void *src, enum kvl_wtype type, int32_t n);
-    size_t (*gemm_scratch)(int32_t n_cols);
-    void (*gemm_pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k, bool bf16);
-    void (*gemm_item)(const struct kvl_gemm_item *it);
+    struct kvl_gemm_kern gemm[KVL_GEMM_KINDS];
     size_t (*gemv_scratch)(enum kvl_wtype type, int32_t n_cols);
     void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);
     void (*gemvk_pack)(struct kvl_gemv_k *to, const float *x, int32_t n_blocks);

@@ -6,6 +6,7 @@
 #include "kern_channels.h"
 #include "kern_columns.h"
 #include "kern_gemm.h"
+#include "kern_gemmq.h"
 #include "kern_gemv.h"
 #include "kern_math.h"
 #include "kern_peak.h"
@@ -20,11 +21,12 @@ const struct kvl_kern KERN_TABLE = {
     .name = KERN_NAME,
     .mr = MR,
     .nr = NR,
-    .bf16_pair = BF16_PAIR,
     .widen = widen,
-    .gemm_scratch = gemm_scratch,
-    .gemm_pack = gemm_pack,
-    .gemm_item = gemm_item,
+    .gemm[KVL_GEMM_F32] = { gemm_places_f32, gemm_pack_f32, gemm_scratch, gemm_item_f32 },
+    .gemm[KVL_GEMM_BF16] = { gemm_places_bf16, gemm_pack_bf16, gemm_scratch, gemm_item_bf16 },
+#ifdef VEC_HAS_PAIRS
+    .gemm[KVL_GEMM_INT16] = { gemmq_places, gemmq_pack, gemmq_scratch, gemmq_item },
+#endif
     .gemv_scratch = gemv_scratch,
     .gemv_pack = gemv_pack,
     .gemvk_pack = gemvk_pack,

@@ -33,12 +33,21 @@ VEC void gemm_pack_rows(float *dst, const float *x, size_t ld, int32_t n_rows, i
     }
 }
 
-static void gemm_pack(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k, bool bf16)
+static int32_t gemm_places_f32(int32_t k)
 {
-    if (bf16)
-        gemm_pack_rows(dst, x, ld, n_rows, k, true);
-    else
-        gemm_pack_rows(dst, x, ld, n_rows, k, false);
+    return gemm_places(k, false);
+}
+static int32_t gemm_places_bf16(int32_t k)
+{
+    return gemm_places(k, true);
+}
+static void gemm_pack_f32(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k)
+{
+    gemm_pack_rows(dst, x, ld, n_rows, k, false);
+}
+static void gemm_pack_bf16(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k)
+{
+    gemm_pack_rows(dst, x, ld, n_rows, k, true);
 }
 
 static size_t gemm_scratch(int32_t n_cols)
@@ -52,16 +61,16 @@ VEC const uint8_t *gemm_weight_row(const struct kvl_weight *w, int32_t row)
     return (const uint8_t *)w->data + (size_t)row * w->row_bytes;
 }
 
-/* Asks for the columns that follow in this row; at the end of the row, for those of the next panel.
+/* Asks for the `step` columns that follow in this row; at the end of the row, for those of the next panel.
  * NR rows at once are more streams than the processor's own prefetching follows. */
 VEC void gemm_prefetch_w(const struct kvl_weight *w, int32_t row, int32_t k, int32_t k0,
-                         int32_t depth)
+                         int32_t depth, int32_t step)
 {
-    bool more = k + GEMM_STEP < depth;
-    int32_t next = k0 + (more ? k + GEMM_STEP : 0);
+    bool more = k + step < depth;
+    int32_t next = k0 + (more ? k + step : 0);
     size_t from = kvl_wtype_bytes(w->type, (size_t)next);
     const uint8_t *at = gemm_weight_row(w, more ? row : row + NR) + from;
-    size_t bytes = kvl_wtype_bytes(w->type, (size_t)(next + GEMM_STEP)) - from;
+    size_t bytes = kvl_wtype_bytes(w->type, (size_t)(next + step)) - from;
     if (row + NR >= w->n_rows && !more) return;
     for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(at + o, 0, 2);
 }
@@ -77,7 +86,7 @@ VEC void gemm_pack_w(float *panel, const struct kvl_weight *w, int32_t row0, int
             float *to = wide + (size_t)r * GEMM_STEP;
             rows[r] = r < n ? to : NULL;
             if (r >= n) continue;
-            gemm_prefetch_w(w, row0 + r, k, k0, depth);
+            gemm_prefetch_w(w, row0 + r, k, k0, depth, GEMM_STEP);
             widen_columns(to, gemm_weight_row(w, row0 + r), w->type, k0 + k, len);
             if (bf16) bf16_round(to, to, len);
         }
@@ -143,12 +152,13 @@ VEC void gemm_columns(const struct kvl_gemm_item *it, bool bf16)
     }
 }
 
-static void gemm_item(const struct kvl_gemm_item *it)
+static void gemm_item_f32(const struct kvl_gemm_item *it)
 {
-    if (it->bf16)
-        gemm_columns(it, true);
-    else
-        gemm_columns(it, false);
+    gemm_columns(it, false);
+}
+static void gemm_item_bf16(const struct kvl_gemm_item *it)
+{
+    gemm_columns(it, true);
 }
 
 #endif

@@ -18,7 +18,7 @@ enum { GEMVK_X = 4, GEMVK_AHEAD = 1024 };
 /* 32 columns, number g of eight. */
 VEC void gemvk_pack_part(struct kvl_gemv_k *to, const float *x, int32_t g)
 {
-    float times, scale = kvl_gemv_scale(gemv_pack_top(x), &times);
+    float times, scale = kvl_gemv_scale(gemv_pack_top(x), KVL_GEMV_MOST, &times);
     int32_t sum[2] = { 0 }, at16 = g % 2 * 8 + g / 2, at32 = g % 2 * 4 + g / 2;
     int16_t *q = to->q + g * 32;
     vq_store(q, vq_round(x, times));

@@ -53,7 +53,7 @@ VEC float gemv_pack_top(const float *x)
 VEC void gemv_pack_block(const struct kvl_gemv_x *to, const float *x, int32_t b)
 {
     static const int32_t none[8] = { 0 };
-    float times, scale = kvl_gemv_scale(gemv_pack_top(x), &times);
+    float times, scale = kvl_gemv_scale(gemv_pack_top(x), KVL_GEMV_MOST, &times);
     vq q = vq_round(x, times);
     vq_store(to->q + (size_t)b * 32, q);
     vq_store_ints(to->start[b], vq_dot(vq_start(none), q, vq_set(-8, -8)));

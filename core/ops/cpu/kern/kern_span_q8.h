@@ -65,7 +65,7 @@ static float q8_query(int16_t *to, const float *q, int32_t head_dim, int32_t at,
         if (!(x <= top)) top = x;
         if (x != x) return x;
     }
-    float scale = kvl_gemv_scale(top, &times);
+    float scale = kvl_gemv_scale(top, KVL_GEMV_MOST, &times);
     for (int32_t c = 0; c < head_dim; c += 32)
         vq_store(to + c * n_heads + at * 32, vq_round(q + c, times));
     return scale;

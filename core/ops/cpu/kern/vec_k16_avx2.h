@@ -68,6 +68,12 @@ VEC vk vk_less(vk a, int16_t x)
     const __m256i s = _mm256_set1_epi16(x);
     return (vk){ _mm256_sub_epi16(a.lo, s), _mm256_sub_epi16(a.hi, s) };
 }
+/* Elements 0 .. 15 times lo, 16 .. 31 times hi. */
+VEC vk vk_times(vk a, int16_t lo, int16_t hi)
+{
+    return (vk){ _mm256_mullo_epi16(a.lo, _mm256_set1_epi16(lo)),
+                 _mm256_mullo_epi16(a.hi, _mm256_set1_epi16(hi)) };
+}
 VEC void vec_floats16(vf *to, __m256i a)
 {
     to[0] = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(a)));
@@ -77,6 +83,35 @@ VEC void vk_floats(vf *to, vk a)
 {
     vec_floats16(to, a.lo);
     vec_floats16(to + 2, a.hi);
+}
+
+/* Pairs of 16-bit integers, each in the place of a float, or 32-bit sums of their products: kern_gemmq.h. */
+#define VEC_HAS_PAIRS
+typedef __m256i vp;
+
+VEC vp vp_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+VEC vp vp_load(const float *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+VEC vp vp_set1(const float *p)
+{
+    return _mm256_castps_si256(_mm256_broadcast_ss(p));
+}
+/* s + a pair of a times a pair of b.  The empty statement keeps s in its register: GCC 12 gives every sum of a
+ * loop a new one and copies it back. */
+VEC vp vp_dot(vp s, vp a, vp b)
+{
+    s = _mm256_add_epi32(s, _mm256_madd_epi16(a, b));
+    __asm__("" : "+x"(s));
+    return s;
+}
+VEC vf vp_floats(vp s)
+{
+    return _mm256_cvtepi32_ps(s);
 }
 
 #endif
