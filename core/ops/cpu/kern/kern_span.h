@@ -404,7 +404,8 @@ struct span_work {
     float *k;  /* rotated keys [tile][pad] */
     float *sc; /* logits, then weights */
     size_t pad;
-    float *q_scale, *q8; /* of queries as integers [heads]; q8_scratch: keys and values in q8_0 */
+    float *q_scale; /* keys in q8_0: of queries as integers [heads] */
+    float *scaled;  /* values in q8_0: weights times scales */
     enum kvl_wtype k_type, v_type;
 };
 
@@ -494,8 +495,7 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                            .n = n,
                            .head_dim = s->a->head_dim,
                            .scale = s->a->scale,
-                           .row_bytes = s->job->lane->layout->row_bytes,
-                           .d = w->q8 };
+                           .row_bytes = s->job->lane->layout->row_bytes };
     struct pass values = { .row = rows->at,
                            .off = rows->v_off,
                            .ahead = next->at,
@@ -503,7 +503,7 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                            .n = n,
                            .head_dim = s->a->head_dim,
                            .row_bytes = scores.row_bytes,
-                           .d = w->q8 };
+                           .scaled = w->scaled };
     if (w->k_type == KVL_W_Q8_0)
         q8_scores(w->sc, &scores, (const int16_t *)(const void *)q, w->q_scale + h0, n_heads);
     else
@@ -553,8 +553,8 @@ static void span_run(const struct kvl_span *s)
     w.cs = w.q + n_heads * pad;
     w.sc = w.cs + pad;
     w.k = w.sc + SPAN_HEADS * KVL_SPAN_TILE;
-    w.q8 = w.k + Q8_TILE * pad; /* its tiles are short: there is room */
-    w.q_scale = w.q8 + q8_scratch(s->a->head_dim);
+    w.q_scale = w.k + Q8_TILE * pad; /* its tiles are short: there is room */
+    w.scaled = w.q_scale + (n_heads + 15) / 16 * 16;
     for (size_t h = 0; h < n_heads; h++) {
         s->max[h] = -INFINITY;
         s->sum[h] = 0;

@@ -20,9 +20,9 @@ struct pass {
     int32_t n; /* whole groups of slots */
     int32_t head_dim;
     float scale; /* of scores */
-    /* q8_0: rows up to Q8_TILE are there; scales [blocks][Q8_TILE], then weights times them */
+    /* q8_0: rows up to Q8_TILE are there; room for weights times scales [blocks][4 Q8_TILE] */
     size_t row_bytes;
-    float *d;
+    float *scaled;
 };
 
 VEC int32_t q8_blocks(const struct pass *p)
@@ -30,30 +30,10 @@ VEC int32_t q8_blocks(const struct pass *p)
     return p->head_dim / KVL_KV_BLOCK;
 }
 
-/* Floats beside the queries: scales, and weights times scales of four heads. */
-VEC size_t q8_scratch(int32_t head_dim)
+/* Line i of a row, which has at most as many as blocks. */
+VEC void q8_prefetch(const struct pass *p, int32_t t, int32_t i)
 {
-    return (size_t)head_dim * (1 + 4) + 4 * Q8_TILE;
-}
-
-static void q8_scales(const struct pass *p)
-{
-    uint16_t half[Q8_BLOCKS * Q8_TILE];
-    const int32_t n = (p->n + VW - 1) / VW * VW;
-    for (int32_t t = 0; t < n; t++) {
-        const uint8_t *row = p->row[t] + p->off;
-        for (int32_t b = 0; b < q8_blocks(p); b++)
-            memcpy(half + b * Q8_TILE + t, row + b * KVL_KV_BLOCK_BYTES, sizeof *half);
-    }
-    for (int32_t b = 0; b < q8_blocks(p); b++)
-        for (int32_t t = 0; t < n; t += VW)
-            vf_store(p->d + b * Q8_TILE + t, vf_load_f16(half + b * Q8_TILE + t));
-}
-
-VEC void q8_prefetch(const struct pass *p, int32_t t)
-{
-    const uint8_t *row = p->ahead[t] + p->ahead_off;
-    for (size_t o = 0; o < p->row_bytes; o += 64) __builtin_prefetch(row + o, 0, 2);
+    __builtin_prefetch(p->ahead[t] + p->ahead_off + (size_t)i * 64, 0, 2);
 }
 
 /* One query, its head's place in the group being `at`: to [block][n_heads][32].  Returns the scale. */
@@ -84,11 +64,13 @@ VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, const int16
         UNROLL
         for (int32_t j = 0; j < n_tok; j++) {
             const uint8_t *block = p->row[t + j] + p->off + b * KVL_KV_BLOCK_BYTES;
+            if ((size_t)b * 64 < p->row_bytes) q8_prefetch(p, t + j, b);
             vq k = vq_bytes(block + 2);
+            vq_sum d = vq_half(block);
             UNROLL
             for (int32_t h = 0; h < n_heads; h++)
-                s[h * n_tok + j] = vq_scaled(s[h * n_tok + j], p->d + b * Q8_TILE + t + j,
-                                             vq_dot(vq_start(none), k, vq_load(q + h * 32)));
+                s[h * n_tok + j] =
+                    vq_times(s[h * n_tok + j], d, vq_dot(vq_start(none), k, vq_load(q + h * 32)));
         }
     }
     vq_sums(sc, s, VW);
@@ -101,16 +83,13 @@ VEC void q8_scores_heads(float *sc, const struct pass *p, const int16_t *q, cons
     float lane[VW];
     for (int32_t i = 0; i < VW; i++) lane[i] = scale[i / (VW / n_heads)] * p->scale;
     vf by = vf_load(lane);
-    for (int32_t t = 0; t < p->n; t += VW / n_heads) {
-        for (int32_t j = 0; j < VW / n_heads; j++) q8_prefetch(p, t + j);
+    for (int32_t t = 0; t < p->n; t += VW / n_heads)
         q8_scores_group(sc + t * n_heads, p, t, q, by, n_heads);
-    }
 }
 
 static void q8_scores(float *sc, const struct pass *p, const int16_t *q, const float *scale,
                       int32_t n_heads)
 {
-    q8_scales(p);
     switch (n_heads) {
     case 1: q8_scores_heads(sc, p, q, scale, 1); break;
     case 2: q8_scores_heads(sc, p, q, scale, 2); break;
@@ -118,43 +97,46 @@ static void q8_scores(float *sc, const struct pass *p, const int16_t *q, const f
     }
 }
 
-/* to [n_heads][n_blocks][Q8_TILE]: weights, which lie as scores do, times the scales of values. */
-VEC void q8_weights(float *to, const struct pass *p, const float *weight, int32_t n_heads)
+/* p->scaled: weights times the scales of values, a block after another in the order of the scores. */
+VEC void q8_weights(const struct pass *p, const float *weight, int32_t n_heads)
 {
     const int32_t n_tok = VW / n_heads;
-    float own[Q8_TILE] = { 0 };
-    for (int32_t h = 0; h < n_heads; h++) {
+    for (int32_t b = 0; b < q8_blocks(p); b++) {
+        const size_t at = p->off + (size_t)b * KVL_KV_BLOCK_BYTES;
+        float d[Q8_TILE], *to = p->scaled + b * 4 * Q8_TILE;
+        for (int32_t t = 0; t < p->n; t += VW) vf_store(d + t, vf_halves(p->row + t, at));
         for (int32_t t = 0; t < p->n; t += n_tok)
-            memcpy(own + t, weight + t * n_heads + h * n_tok, (size_t)n_tok * sizeof *own);
-        for (int32_t b = 0; b < q8_blocks(p); b++, to += Q8_TILE)
-            for (int32_t t = 0; t < p->n; t += VW)
-                vf_store(to + t, vf_mul(vf_load(own + t), vf_load(p->d + b * Q8_TILE + t)));
+            vf_store(to + t * n_heads,
+                     vf_mul(vf_load(weight + t * n_heads), vf_spread(d + t, n_heads)));
     }
 }
 
 /* acc += weight times value for n_vec vectors of channels from c of block b on, over all rows. */
-VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, const float *weight,
-                         int32_t n_heads, int32_t b, int32_t c, int32_t n_vec)
+VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, int32_t n_heads, int32_t b,
+                         int32_t c, int32_t n_vec)
 {
-    const size_t head = (size_t)q8_blocks(p) * Q8_TILE;
+    const int32_t n_tok = VW / n_heads;
     const size_t at = p->off + (size_t)b * KVL_KV_BLOCK_BYTES + 2 + (size_t)c;
+    const float *weight = p->scaled + b * 4 * Q8_TILE;
     vf s[16];
     acc += b * KVL_KV_BLOCK + c;
-    weight += b * Q8_TILE;
     UNROLL
     for (int32_t i = 0; i < n_heads * n_vec; i++)
         s[i] = vf_load(acc + (size_t)(i / n_vec) * pad + i % n_vec * VW);
-    for (int32_t t = 0; t < p->n; t++) {
-        vf x[8];
+    for (int32_t t = 0; t < p->n; t += n_tok) {
         UNROLL
-        for (int32_t u = 0; u < n_vec; u++)
-            x[u] = vf_load_i8((const int8_t *)p->row[t] + at + u * VW);
-        UNROLL
-        for (int32_t h = 0; h < n_heads; h++) {
-            vf y = vf_set1(weight[(size_t)h * head + (size_t)t]);
+        for (int32_t j = 0; j < n_tok; j++) {
+            vf x[8];
             UNROLL
             for (int32_t u = 0; u < n_vec; u++)
-                s[h * n_vec + u] = vf_fma(x[u], y, s[h * n_vec + u]);
+                x[u] = vf_load_i8((const int8_t *)p->row[t + j] + at + u * VW);
+            UNROLL
+            for (int32_t h = 0; h < n_heads; h++) {
+                vf y = vf_set1(weight[t * n_heads + h * n_tok + j]);
+                UNROLL
+                for (int32_t u = 0; u < n_vec; u++)
+                    s[h * n_vec + u] = vf_fma(x[u], y, s[h * n_vec + u]);
+            }
         }
     }
     UNROLL
@@ -166,19 +148,18 @@ VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, const flo
 VEC void q8_values_heads(float *acc, size_t pad, const struct pass *p, const float *weight,
                          int32_t n_heads)
 {
-    float *scaled = p->d + p->head_dim;
     const int32_t n_vec = KVL_MIN(KVL_KV_BLOCK / VW, KVL_MAX(1, 8 / n_heads));
-    q8_weights(scaled, p, weight, n_heads);
-    for (int32_t t = 0; t < p->n; t++) q8_prefetch(p, t);
-    for (int32_t b = 0; b < q8_blocks(p); b++)
-        for (int32_t c = 0; c < KVL_KV_BLOCK; c += n_vec * VW)
-            q8_values_chunk(acc, pad, p, scaled, n_heads, b, c, n_vec);
+    const int32_t n_part = KVL_KV_BLOCK / (n_vec * VW), n_chunks = q8_blocks(p) * n_part;
+    q8_weights(p, weight, n_heads);
+    for (int32_t i = 0; i < n_chunks; i++) {
+        for (int32_t t = 0; t < p->n && (size_t)i * 64 < p->row_bytes; t++) q8_prefetch(p, t, i);
+        q8_values_chunk(acc, pad, p, n_heads, i / n_part, i % n_part * n_vec * VW, n_vec);
+    }
 }
 
 static void q8_values(float *acc, size_t pad, const struct pass *p, const float *weight,
                       int32_t n_heads)
 {
-    q8_scales(p);
     switch (n_heads) {
     case 1: q8_values_heads(acc, pad, p, weight, 1); break;
     case 2: q8_values_heads(acc, pad, p, weight, 2); break;

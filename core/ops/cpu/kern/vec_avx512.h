@@ -121,6 +121,28 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return _mm512_permutexvar_ps(j < 16 ? b : _mm512_srli_epi32(b, 4), value);
 }
+VEC int16_t vec_i16(const uint8_t *p)
+{
+    int16_t x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+VEC __m128i vec_8_i16(const uint8_t *const *p, size_t off)
+{
+    return _mm_setr_epi16(vec_i16(p[0] + off), vec_i16(p[1] + off), vec_i16(p[2] + off),
+                          vec_i16(p[3] + off), vec_i16(p[4] + off), vec_i16(p[5] + off),
+                          vec_i16(p[6] + off), vec_i16(p[7] + off));
+}
+VEC vf vf_halves(const uint8_t *const *p, size_t off)
+{
+    return _mm512_cvtph_ps(_mm256_set_m128i(vec_8_i16(p + 8, off), vec_8_i16(p, off)));
+}
+VEC vf vf_spread(const float *p, int32_t n)
+{
+    if (n == 4) return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+    if (n == 1) return vf_load(p);
+    return _mm512_castpd_ps(_mm512_broadcast_f64x4(_mm256_castps_pd(_mm256_loadu_ps(p))));
+}
 VEC float vec_f16(uint16_t h)
 {
     return _cvtsh_ss(h);

@@ -155,6 +155,20 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     for (int32_t i = 0; i < 4; i++) q[i] = (int8_t)((p[j % 16 + i] >> (j < 16 ? 0 : 4) & 15) - 8);
     return vf_load_i8(q);
 }
+/* The halves at p[i] + off, i < VW. */
+VEC vf vf_halves(const uint8_t *const *p, size_t off)
+{
+    uint16_t h[4];
+    for (int32_t i = 0; i < VW; i++) memcpy(&h[i], p[i] + off, sizeof h[i]);
+    return vf_load_f16(h);
+}
+/* VW / n floats, n times each row of them: n is 1, 2 or 4. */
+VEC vf vf_spread(const float *p, int32_t n)
+{
+    vf v;
+    for (int32_t i = 0; i < VW; i++) v[i] = p[i % (VW / n)];
+    return v;
+}
 /* Lane i = the sum of the lanes of v[i], i < VW. */
 VEC vf vf_sums(const vf *v)
 {

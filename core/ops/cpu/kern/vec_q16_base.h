@@ -92,6 +92,21 @@ VEC vq_sum vq_add(vq_sum a, vq_sum b)
     for (int32_t i = 0; i < VQ_LANES; i++) a.at[i] += b.at[i];
     return a;
 }
+/* A half in every place. */
+VEC vq_sum vq_half(const uint8_t *p)
+{
+    vq_sum s;
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    for (int32_t i = 0; i < VQ_LANES; i++) s.at[i] = vec_f16(half);
+    return s;
+}
+/* s + d * t */
+VEC vq_sum vq_times(vq_sum s, vq_sum d, vq_int t)
+{
+    for (int32_t i = 0; i < VQ_LANES; i++) s.at[i] += d.at[i] * (float)t.at[i];
+    return s;
+}
 /* s + *d * t */
 VEC vq_sum vq_scaled(vq_sum s, const float *d, vq_int t)
 {
