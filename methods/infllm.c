@@ -48,8 +48,8 @@ static const struct kvl_opt infllm_options[] = {
     KVL_ROW_INT(infllm_opts, repr_topk, "auto", 1, 4096,
                 "tokens that represent a block per head (official: 4); auto = 1 to 4, size / 4"),
     KVL_ROW_INT(infllm_opts, exc_block_size, "auto", 1, 65536,
-                "steps of its own prefill that share a selection (official: 512); auto: a block"),
-    KVL_ROW_INT(infllm_opts, max_cached_block, "auto", 1, 1 << 20,
+                "steps that share a selection (official: 512); auto: a block; prefill shared: 1"),
+    KVL_ROW_INT(infllm_opts, max_cached_block, "auto", 1, (1 << 19) - 1,
                 "blocks on the device per layer (official: 32); auto = 2 topk"),
     KVL_ROW_ENUM(infllm_opts, repr_score, "mass", infllm_scores,
                  "makes a token representative: attention mass (official), mean logit (paper)"),
@@ -221,7 +221,9 @@ static int infllm_choose(const struct kvl_pctx *ctx, const struct kvl_step *step
     float *q;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(ctx->shape->n_heads * ctx->shape->head_dim), &q));
     KVL_TRY(kvl_rotate(ctx, step->layer, q_raw, ctx->shape->n_heads, o->n_local - 1, q));
-    struct kvl_table_best best = { o->table, o->n_init, l->n_blocks, o->topk, q };
+    struct kvl_table_best best = {
+        .table = o->table, .first_tok = o->n_init, .n = l->n_blocks, .k = o->topk, .q = q
+    };
     KVL_TRY(kvl_table_best(ctx, step, &best, l->chosen));
     l->n_seen = l->n_blocks;
     l->n_chosen = KVL_MIN(l->n_seen, o->topk);
@@ -276,9 +278,8 @@ static const struct kvl_policy infllm = {
     .deviations =
         "Shared prefill: the context is dense, and scores are its column sums over n_local "
         "queries. Own prefill: the first query of exc_block_size steps selects for them, where the "
-        "official code takes the mean of all, later ones included. The block cache is counted, and "
-        "executed with offload=true; the mean logit sums the n_local - 1 queries inside the "
-        "window. Left out: perhead, the FAISS index.",
+        "official code takes the mean of all. The block cache is counted, and executed with "
+        "offload=true; the mean logit sums the n_local - 1 queries in the window. Without perhead.",
     .cost = "Per step and layer H d floats for each of n / block_size blocks; far keys are rotated "
             "anew, and every block_size tokens one block's keys are read. Once all keys, and the "
             "column sums of the prefill, one set per n_local. Memory: H d floats per block, H per "

@@ -117,7 +117,9 @@ static const struct kvl_policy ktransformers = {
                "block_size=1 with preselect is snapkv with kernel=1; QUEST with SEPARATE is quest. "
                "The errors of the published code are in the method ktransformers_code.",
     .deviations =
-        "DYNAMIC: blocks that fill up while decoding are represented by their mean key. The block "
+        "DYNAMIC: blocks that fill up while decoding are represented by their mean key. With as "
+        "many blocks to pick as preselection leaves it chooses among them and later ones, as the "
+        "code does; the document then reads what preselection left. The block "
         "of the current token is read beside the local ones. Blocks lie on the device; with "
         "offload=true all but the first and the local ones lie on the host, as published, where "
         "the CPU attends to them under --device hybrid.",

@@ -1,7 +1,7 @@
 /* Types of weights: the table kvl/wtypes.def for code that asks once per matrix. */
 #include "wtype.h"
 
-/* kernels of wtypes.def: what gemv does with x. */
+/* kernels of wtypes.def: whether gemv, and gemm where it may, round x. */
 enum { any = false, int16 = true, k16 = true };
 
 static const struct kvl_wtype_row wtype_rows[] = {

@@ -1,4 +1,5 @@
-/* Blocks of tokens: sizes from a budget, what stands for a block, what preselect keeps, and what a step reads of the blocks that are there. */
+/* Blocks of tokens: sizes from a budget, what stands for a block, what preselect keeps, and what a step reads of the
+ * blocks that are there. */
 #include "kvl/blocks.h"
 
 #include <math.h>
@@ -291,6 +292,7 @@ static int blocks_read_ranked(const struct kvl_pctx *ctx, const struct kvl_block
     }
     *n = KVL_MIN(b->init_block_num, n_live);
     KVL_TRY(kvl_topk(ctx, x, 1, n_far, *n, best));
+    KVL_TRY(kvl_look(ctx));
     for (int32_t i = 0; i < *n; i++) state[best[i]] = BLOCK_READ;
     return KVL_OK;
 }
@@ -305,6 +307,7 @@ static int blocks_read_best(const struct kvl_pctx *ctx, const float *score, bool
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &x));
     for (int32_t at = 0; at < n; at++) x[at] = score[later ? n - 1 - at : at];
     KVL_TRY(kvl_topk(ctx, x, 1, n, k, best));
+    KVL_TRY(kvl_look(ctx));
     for (int32_t i = 0; i < k; i++) state[later ? n - 1 - best[i] : best[i]] = BLOCK_READ;
     return KVL_OK;
 }
@@ -349,6 +352,7 @@ int kvl_sel_blocks(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
         KVL_TRY(kvl_scratch_get(ctx, (size_t)scored.n, &score));
         KVL_TRY(kvl_layer_scores(ctx, choice->score, n_kv, scored.n, KVL_REDUCE_SUM, score));
     }
+    KVL_TRY(kvl_look(ctx)); /* the host reads scores */
     for (int32_t i = 0; i < n_lists; i++)
         KVL_TRY(blocks_list(ctx, b, step, choice, i, score + (size_t)i * (size_t)scored.n, sel));
     scored.score = score;

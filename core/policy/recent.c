@@ -55,6 +55,7 @@ int kvl_recent_add(const struct kvl_pctx *ctx, const struct kvl_recent *r,
     if (first < 0 || first > pos || pos - first >= r->n_tok)
         return kvl_fail(ctx->err, KVL_EPOLICY, "scores of positions %d to %d, want %d at most",
                         first, pos, r->n_tok);
+    KVL_TRY(kvl_look(ctx)); /* the host writes the ring and reads weights */
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
         *recent_at(ctx, r, layer, h, pos) = 0.0f;
         if (!logits) KVL_TRY(recent_sum(ctx, r, layer, h, first, pos + 1 - first, probs[h]));
@@ -71,6 +72,7 @@ int kvl_recent_read(const struct kvl_pctx *ctx, const struct kvl_recent *r, int3
         return kvl_fail(ctx->err, KVL_EPOLICY, "scores of %d positions from %d on, want %d at most",
                         n, first, r->n_tok);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * (size_t)n, score));
+    KVL_TRY(kvl_look(ctx)); /* sums of operators */
     for (int32_t i = 0; i < ctx->shape->n_heads * n; i++)
         (*score)[i] = *recent_at(ctx, r, layer, i / n, first + i % n);
     return KVL_OK;

@@ -139,7 +139,8 @@ static const struct argp_option model_options[] = {
     { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0,
       "element type of the KV store: f16, bf16, f32 or q8_0", 0 },
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
-      "how prefill multiplies: f32, bf16 (rounded, about twice as fast where the processor "
+      "how prefill multiplies: f32 (weights in blocks by 15-bit integers with AVX2), bf16 "
+      "(rounded, about twice as fast where the processor "
       "multiplies it), or blas (projections by OpenBLAS, on the CPU, for processors without "
       "vector kernels of kvlab's: arm64; rounding depends on chunks)",
       0 },

@@ -29,12 +29,12 @@ static bool context_has_spans(const struct kvl_question *q, size_t bytes)
     return true;
 }
 
-/* What the rest relies on: a task may come from a plug-in. */
 const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct kvl_group *g)
 {
     return g->speed || g->task->raw ? &w->raw : &w->asks;
 }
 
+/* What the rest relies on: a task may come from a plug-in. */
 static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
                          int32_t wanted, const struct kvl_sample *s, struct kvl_err *err)
 {

@@ -62,7 +62,7 @@ struct kvl_bank_list {
 /* In observe: rows of the table, counted as read where a window is, and room for scores. */
 KVL_API int kvl_bank_open(const struct kvl_pctx *ctx, struct kvl_bank_list *list);
 /* Then: list->score by the weights that observe got.  With logits it is exp of the largest logit, but for a factor that
- * all tokens share: tokens 103 below the log-sum-exp of their head, or 147 below the largest of all heads, get 0. */
+ * all tokens share: tokens far below the log-sum-exp of their head (103 by the definition, 87 on the CPU) get 0. */
 KVL_API int kvl_bank_score(const struct kvl_pctx *ctx, const struct kvl_bank_list *list,
                            const float *const *probs, const float *lse);
 /* In observe: takes the list, or puts the best of the list at hand, no more than list->n, in its place. */

@@ -78,12 +78,13 @@ enum { KVL_BLOCK_MAX, KVL_BLOCK_MEAN, KVL_BLOCK_QUEST, KVL_BLOCK_DYNAMIC, KVL_BL
 /* Hooks of such a policy: the least budget that the options fit into; layers that read everything. */
 KVL_API int32_t kvl_blocks_min_budget(const struct kvl_shape *shape, const void *opts);
 KVL_API int kvl_blocks_schedule(struct kvl_pctx *ctx, const struct kvl_step *step);
-/* In plan: sizes from the budget, what lives on the host, the observer that preselect and DYNAMIC ask for.  selects [n_layers]: layers that make a list, for themselves
- * and those that share it; lives until plan returns.  KVL_EINVAL where the budget leaves nothing to pick, or
+/* In plan: sizes from the budget, what lives on the host, the observer that preselect and DYNAMIC ask for.
+ * selects [n_layers]: layers that make a list, for themselves and those that share it; lives until plan returns.  KVL_EINVAL where the budget leaves nothing to pick, or
  * representative_num does not suit its type. */
 KVL_API int kvl_plan_blocks(struct kvl_plan *plan, struct kvl_blocks *b, uint8_t **selects);
 /* Such a layer. */
 KVL_API bool kvl_blocks_selects(const struct kvl_blocks *b, int32_t layer);
+
 /* ---- representatives --------------------------------------------------------------------------- */
 
 /* They are a minimum and a maximum: rows of b->table are [2][head_dim]; of the others [head_dim], of DYNAMIC a vector

@@ -158,7 +158,7 @@ KVL_API int kvl_recent_begin(const struct kvl_pctx *ctx, const struct kvl_recent
 KVL_API int kvl_recent_add(const struct kvl_pctx *ctx, const struct kvl_recent *r,
                            const struct kvl_step *step, int32_t first, const float *const *probs,
                            const float *lse);
-/* *score [n_heads][n] in scratch: of positions first .. first + n - 1. */
+/* *score [n_heads][n] in scratch: of positions first .. first + n - 1, which must be among the newest n_tok. */
 KVL_API int kvl_recent_read(const struct kvl_pctx *ctx, const struct kvl_recent *r, int32_t layer,
                             int32_t first, int32_t n, float **score);
 

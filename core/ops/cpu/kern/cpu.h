@@ -45,10 +45,10 @@ struct kvl_gemm_item {
 enum kvl_gemm_kind { KVL_GEMM_F32, KVL_GEMM_BF16, KVL_GEMM_INT16, KVL_GEMM_KINDS };
 
 struct kvl_gemm_kern {
-    int32_t (*places)(int32_t k); /* of k columns, in floats; NULL: the kernels have no such gemm */
+    int32_t (*places)(int32_t k); /* of k columns, in floats */
     void (*pack)(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k);
     size_t (*scratch)(int32_t n_cols);
-    void (*item)(const struct kvl_gemm_item *it);
+    void (*item)(const struct kvl_gemm_item *it); /* NULL: the kernels have no such gemm */
 };
 
 /* 256 columns of x as integers, x = scale * q with a scale for each 32; the same in two bytes, 256 hi + lo; sums

@@ -15,6 +15,8 @@
 #include "kern_gemm.h"
 #include "kern_gemvq.h"
 
+#include <assert.h>
+
 #ifdef VEC_HAS_PAIRS
 
 enum { GEMMQ_X = 20, GEMMQ_W = 19, GEMMQ_STEP = 256, GEMMQ_BLOCKS = GEMM_DEPTH / 32 };
@@ -113,9 +115,10 @@ static void gemmq_widen(int16_t *q, float *d, const uint8_t *row, enum kvl_wtype
     switch (type) {
 #define gemmq_kernel_int16(name) gemmq_widen_typed(q, d, row, KVL_W_##name, true, col, n)
 #define gemmq_kernel_k16(name)   gemmq_widen_typed(q, d, row, KVL_W_##name, false, col, n)
-#define gemmq_kernel_any(name)
+#define gemmq_kernel_any(name)   assert(false)
 #define KVL_WTYPE_PLAIN(name, ...)                                                                 \
     case KVL_W_##name:                                                                             \
+        assert(false);                                                                             \
         break;
 #define KVL_WTYPE_BLOCK(name, number, elements, bytes, word, word2, exponent, eight, kernels)      \
     case KVL_W_##name:                                                                             \

@@ -11,7 +11,7 @@
 #include "kern_row.h"
 
 /* Slots of a tile; blocks of a head at most. */
-enum { Q8_TILE = KVL_SPAN_TILE / 4, Q8_BLOCKS = 1024 / 32 };
+enum { Q8_TILE = KVL_SPAN_TILE / 4 };
 
 /* One pass over rows: row i is row[i] + off; the same rows of `ahead` are prefetched. */
 struct pass {
