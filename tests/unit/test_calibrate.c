@@ -45,6 +45,9 @@ struct sweep {
     struct kvl_runner r;
 };
 
+/* Without it the tests are skipped. */
+static const char file_of_model[] = KVL_SOURCE_DIR "/datasets/model/kvlab-test.gguf";
+
 static void sweep_write(char *path, size_t size)
 {
     snprintf(path, size, "/tmp/kvl-calibrate-XXXXXX");
@@ -59,14 +62,14 @@ static int sweep_open(void **state)
 {
     struct kvl_err err = { 0 };
     const struct kvl_where where = { "here", 1, NULL };
-    struct sweep *x = calloc(1, sizeof *x);
+    struct sweep *x;
     char path[64];
     *state = NULL;
     clock_tick_ns = 1000;
-    if (kvl_model_open(KVL_SOURCE_DIR "/datasets/model/kvlab-test.gguf", &x->model, &err)) {
-        free(x);
-        return 0;
-    }
+    if (access(file_of_model, F_OK) != 0) return 0;
+    x = calloc(1, sizeof *x);
+    assert_non_null(x);
+    if (kvl_model_open(file_of_model, &x->model, &err) != KVL_OK) fail_msg("%s", err.msg);
     sweep_write(path, sizeof path);
     int rc = kvl_registry_create(&x->registry, &err);
     if (rc == KVL_OK) rc = kvl_sweep_load(path, NULL, x->registry, NULL, 0, &x->s, &err);
