@@ -155,6 +155,7 @@ for ((try = 0; try < 20; try++)); do
     equal "nothing twice after Control-C" "" "$(repeated_samples group.zst)"
     grep -q 'did not return within 5 s$' err || break
 done
+[ $try -lt 20 ] || fail "Control-C: in each of 20 tries workers were ended after 5 s"
 equal "message after Control-C" "kvlab: stopped by signal 2; start the same command again to go on" "$(tail -n 1 err)"
 
 # ---- policies that crash --------------------------------------------------------------------------
