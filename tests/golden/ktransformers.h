@@ -193,9 +193,9 @@ static void naive_preselect(const double *token, int32_t block, int32_t n_far, i
     record_top(score, n_far, count, mark);
 }
 
-/* compat: importance without a causal mask, the first block that of largest importance. */
+/* as_code: importance without a causal mask, the first block that of largest importance. */
 static void check_preselect(struct rig *r, const struct kvl_policy *policy, const int32_t *id,
-                            bool separate, bool compat)
+                            bool separate, bool as_code)
 {
     enum { BLK = 8, LOCAL = 3, COUNT = 5, FAR = N_CTX / BLK - LOCAL };
     const struct kvl_shape *sh = rig_shape(r);
@@ -220,7 +220,7 @@ static void check_preselect(struct rig *r, const struct kvl_policy *policy, cons
             uint8_t mark[FAR];
             int32_t want[N_TOK], n = 0, best = 0, lowest = -1;
             naive_importance(r, &all, l, separate ? h * group : 0,
-                             separate ? (h + 1) * group : sh->n_heads, !compat, token);
+                             separate ? (h + 1) * group : sh->n_heads, !as_code, token);
             naive_preselect(token, BLK, FAR, COUNT, mark, score);
             for (int32_t p = 0; p < N_CTX; p++)
                 if (p >= FAR * BLK || mark[p / BLK]) want[n++] = p;
@@ -235,7 +235,7 @@ static void check_preselect(struct rig *r, const struct kvl_policy *policy, cons
             int32_t n_read = 0;
             for (int32_t p = 0; p < FAR * BLK; p++) n_read += read[p];
             assert_int_equal(n_read, 3 * BLK);
-            assert_true(read[(compat ? best : lowest) * BLK]);
+            assert_true(read[(as_code ? best : lowest) * BLK]);
             for (int32_t p = FAR * BLK; p <= N_CTX; p++) assert_true(read[p]);
         }
     kvl_free(logits);
@@ -243,7 +243,7 @@ static void check_preselect(struct rig *r, const struct kvl_policy *policy, cons
     rig_end(&all);
 }
 
-static void check_preselects(const struct kvl_policy *policy, bool compat)
+static void check_preselects(const struct kvl_policy *policy, bool as_code)
 {
     int32_t id[N_TOK];
     for (uint32_t kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
@@ -251,7 +251,7 @@ static void check_preselects(const struct kvl_policy *policy, bool compat)
         struct rig r;
         rig_open(&r, &desc);
         rig_tokens(id, N_TOK, 3);
-        for (int i = 0; i < 2; i++) check_preselect(&r, policy, id, i, compat);
+        for (int i = 0; i < 2; i++) check_preselect(&r, policy, id, i, as_code);
         rig_close(&r);
     }
 }
