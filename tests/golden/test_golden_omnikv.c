@@ -115,7 +115,9 @@ static void test_scores_that_there_are_not(void **state)
         struct kvl_err err = { 0 };
         assert_int_equal(kvl_plan_bank_scores(&(struct kvl_plan){ .err = &err }, &s, NULL),
                          KVL_EPOLICY);
-        assert_non_null(strstr(err.msg, i == 0 ? "of -1 queries, want 0 or more" : "want 0"));
+        assert_string_equal(strstr(err.msg, " of "),
+                            i == 0 ? " of a window of -1 queries, want 0 or more"
+                                   : " of a window of 4 queries, want 0");
     }
 }
 
