@@ -6,12 +6,7 @@
 # The script sets what panels.gp reads.  The figure sets bar_colours, one per piece.
 
 load home."/frame.gp"
-# Names of the bars stand below the last row, upright.
-longest = 0
-do for [i=1:n_x_ticks] { longest = strlen(x_tick[i]) > longest ? strlen(x_tick[i]) : longest }
-names_h = 6.4 * longest
-panel_h = panel_h - names_h; gap_y = gap_y + names_h
-
+# Names of the bars stand below each panel, upright; the frame has room for them.
 set xrange [0.3:(n_x_ticks < 1 ? 1 : n_x_ticks)+0.7]
 set xtics () rotate by 90 right font ",9"
 do for [i=1:n_x_ticks] { set xtics add (x_tick[i] i) }

@@ -1,11 +1,12 @@
-# panels.gp - a grid of panels with one legend at the right; for figures whose table has blocks of
+# panels.gp - a grid of panels with one legend beside or below them; for figures whose table has blocks of
 #
 #   x y lo hi ...        one block per panel and series, separated by two empty lines
 #
 # The script sets   n_panels, n_columns, panel_title[], panel_note[]
 #                   n_series, series_name[], series_panel[], series_points[]    (one per block)
 #                   n_legend, legend_name[]
-#                   title, subtitle, x_label, y_label, x_min, x_max, y_min, y_max
+#                   title, subtitle, foot, x_label, y_label, x_min, x_max, y_min, y_max
+#                   where everything stands: see frame.gp, and legend_columns
 # The figure may set legend_tail[], what stands behind the names in the legend.
 # The figure sets   kvl_wide(name): a level across the panel; kvl_shift: see below; its axes.
 #

@@ -44,7 +44,7 @@ static const struct argp_option plot_options[] = {
     { "out", 'o', "DIR", 0, "folder for picture, table and script (default: .)", 0 },
     { "format", PLOT_FORMAT, "LIST", 0, "svg, png, pdf: one or more (default: svg,png)", 0 },
     { "columns", PLOT_COLUMNS, "N", 0,
-      "for a paper: panels in 1 column (PDF 3.4 inches wide) or 2 (7 inches)", 0 },
+      "for a paper: panels in 1 column (PDF 3.4 inches wide) or 2 (7 inches); methods: 4 in 2", 0 },
     { "task", PLOT_TASK, "NAME", 0, "only this task", 1 },
     { "protocol", PLOT_PROTOCOL, "NAME", 0, "only this protocol", 1 },
     { "length", PLOT_LENGTH, "N", 0, "only this context length, in tokens", 1 },
@@ -412,8 +412,8 @@ static int plot_make(const struct plot_args *a, const struct kvl_figure *f, stru
     if (rc == KVL_OK && !plot.n_points)
         fprintf(stderr,
                 "kvlab: %s: no value to show (%zu sample%s failed)%s%s; the figure says so\n",
-                f->name, plot.n_failed, plot.n_failed == 1 ? "" : "s", f->wants ? ", wants " : "",
-                f->wants ? f->wants : "");
+                f->name, plot.n_failed, plot.n_failed == 1 ? "" : "s", plot.lack ? ": " : "",
+                plot.lack ? plot.lack : "");
     kvl_plot_free(&plot);
     return rc;
 }

@@ -40,14 +40,18 @@ struct kvl_chart {
     size_t title_lines; /* of the longest panel title */
     size_t n_failed;    /* samples of what is shown that have no score */
     size_t n_columns;   /* of the grid of panels; 0 = as square as can be; asked for, first */
-    size_t panel_w, panel_h, left, gap_x; /* pixels; 0 = the usual ones */
-    bool legend_below;                    /* below the panels, else beside them */
-    size_t panel_points, serie_points;    /* of the panel and series being made */
-    char label[KVL_CHART_LABEL];          /* of that series */
+    size_t panel_w, panel_h, left,
+        gap_x;           /* pixels; 0 = the usual ones; panel_w and gap_x before panels */
+    size_t title_letter; /* likewise, of panel titles */
+    size_t names_h;      /* pixels, of upright names below each panel */
+    bool legend_below;   /* below the panels, else beside them */
+    size_t panel_points, serie_points; /* of the panel and series being made */
+    char label[KVL_CHART_LABEL];       /* of that series */
     int rank;
     double x_min, x_max, y_min, y_max; /* of all finite points; NaN when there are none */
     double y_low;                      /* the least above zero, for logarithmic axes */
     bool has_star;                     /* a label has one: the subtitle says what it means */
+    const char *lack; /* why the last panel has no value, static; NULL: not known */
     bool no_memory;
 };
 
@@ -77,7 +81,6 @@ struct kvl_figure {
     const char *x_label, *y_label;
     const char *columns; /* of the table, for its head */
     const char *note;    /* below the title: what points and bars are */
-    const char *wants;   /* what a log without any value may lack; NULL: nothing of its own */
     enum kvl_axis x_axis, y_axis;
     size_t tail;    /* per panel, letters that the script puts behind names in the legend */
     bool bar;       /* a colour bar stands where others have a legend */
@@ -86,6 +89,8 @@ struct kvl_figure {
     /* Lines over results: what x and y are; NaN = no point. */
     double (*x)(const struct kvl_result *r);
     struct kvl_interval (*y)(const struct kvl_result *r, bool strict);
+    /* Why a panel of x [n] has no value; NULL: nothing of its own. */
+    const char *(*lack)(const struct kvl_results *r, const struct kvl_result *const *x, size_t n);
     int (*build)(const struct kvl_figure *f, const struct kvl_results *r,
                  const struct kvl_plot_filter *want, struct kvl_chart *out, struct kvl_err *err);
 };
@@ -112,6 +117,7 @@ kvl_chart_build kvl_chart_breakdown;  /* parts of a decode step, stacked, a bar 
 struct kvl_plot {
     struct kvl_buf table, script;
     size_t n_points, n_failed;
+    const char *lack; /* why there is no point, static; NULL: not known */
 };
 int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
                    const struct kvl_plot_filter *filter, size_t columns, struct kvl_plot *out,

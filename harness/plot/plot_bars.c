@@ -113,12 +113,15 @@ static int bars_by_length(const void *a, const void *b)
     return name_order(x, y);
 }
 
+enum { NAME_LETTER = 7 /* pixels, of the names below the bars */ };
+
 /* Equal names are one category in all panels. */
 static void bars_ticks(struct kvl_chart *c, struct bar *bar, size_t n)
 {
     if (n > 1) qsort(bar, n, sizeof *bar, bars_by_name);
     for (size_t i = 0; i < n; i++) {
         if (i == 0 || strcmp(bar[i].name, bar[i - 1].name) != 0) kvl_chart_x_tick(c, bar[i].name);
+        c->names_h = KVL_MAX(c->names_h, NAME_LETTER * strlen(bar[i].name));
         bar[i].tick = c->n_x_ticks;
     }
     if (n > 1) qsort(bar, n, sizeof *bar, bars_by_length);
@@ -140,9 +143,11 @@ static double bar_by_full(const struct bar *bar, size_t from, size_t to, const s
 }
 
 /* Bars of one length: piece p lies from lo to hi; above the last one stands how fast it is by full. */
-static void bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, size_t to)
+/* Returns whether any bar has that. */
+static bool bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, size_t to)
 {
     char title[96];
+    bool by_full = false;
     snprintf(title, sizeof title, "%.0f tokens", bar[from].length_tok);
     kvl_chart_panel(c, title);
     for (size_t p = 0; p < N_PARTS; p++) {
@@ -150,23 +155,26 @@ static void bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, 
         for (size_t i = from; i < to; i++) {
             double below = 0, ms = bar[i].ms[p] / (double)bar[i].n;
             for (size_t q = 0; q < p; q++) below += bar[i].ms[q] / (double)bar[i].n;
-            kvl_chart_point(
-                c, &(struct kvl_chart_point){
-                       .x = (double)bar[i].tick,
-                       .y = ms,
-                       .lo = below,
-                       .hi = below + ms,
-                       .budget_tok = isnan(bar[i].budget_tok) ? 0 : bar[i].budget_tok,
-                       .n = (double)bar[i].n,
-                       .n_errors = p + 1 == N_PARTS ? bar_by_full(bar, from, to, &bar[i]) : 0 });
+            double times = p + 1 == N_PARTS ? bar_by_full(bar, from, to, &bar[i]) : 0;
+            by_full |= times > 0;
+            kvl_chart_point(c, &(struct kvl_chart_point){
+                                   .x = (double)bar[i].tick,
+                                   .y = ms,
+                                   .lo = below,
+                                   .hi = below + ms,
+                                   .budget_tok = isnan(bar[i].budget_tok) ? 0 : bar[i].budget_tok,
+                                   .n = (double)bar[i].n,
+                                   .n_errors = times });
         }
         kvl_chart_series_end(c);
     }
     kvl_chart_panel_end(c, "no value to show");
+    return by_full;
 }
 
 /* first NULL: there is no bar. */
-static void bars_subtitle(const struct kvl_results *r, const json_t *first, struct kvl_chart *out)
+static void bars_subtitle(const struct kvl_results *r, const json_t *first, bool by_full,
+                          struct kvl_chart *out)
 {
     struct kvl_buf *t = &out->subtitle;
     int rc = KVL_OK;
@@ -176,9 +184,9 @@ static void bars_subtitle(const struct kvl_results *r, const json_t *first, stru
             kvl_json_text(first, "device"), kvl_plot_machine(r, kvl_json_text(first, "host")),
             kvl_json_number(first, "threads"));
     rc |= kvl_buf_printf(t,
-                         "Mean over the timed steps of all repeats; above: speed by that of full; "
-                         "each panel has its "
-                         "own scale.%s",
+                         "Mean over the timed steps of all repeats; %seach panel has its own "
+                         "scale.%s",
+                         by_full ? "above: speed by that of full; " : "",
                          r->n_setups > 1 ? "  SEVERAL MACHINES OR THREAD COUNTS." : "");
     out->no_memory |= rc != KVL_OK;
 }
@@ -191,12 +199,13 @@ int kvl_chart_breakdown(const struct kvl_figure *f, const struct kvl_results *r,
     struct bar *bar = kvl_alloc(n_records, sizeof *bar);
     if (!bar) return kvl_fail(err, KVL_ENOMEM, "no memory for a figure");
     size_t n = bars_collect(r, want, bar);
+    bool by_full = false;
     bars_ticks(out, bar, n);
     for (size_t from = 0, to; from < n && !out->no_memory; from = to) {
         for (to = from + 1; to < n && bar[to].length_tok == bar[from].length_tok;) to++;
-        bars_panel(out, bar, from, to);
+        by_full |= bars_panel(out, bar, from, to);
     }
-    bars_subtitle(r, n ? bar[0].first : NULL, out);
+    bars_subtitle(r, n ? bar[0].first : NULL, by_full, out);
     kvl_free(bar);
     (void)f;
     return KVL_OK;

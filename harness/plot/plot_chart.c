@@ -35,12 +35,12 @@ static void number_add(struct kvl_chart *c, struct kvl_buf *out, size_t value)
 }
 
 /* How much of `text` a line of so many letters takes: to its end, else to behind the last blank or
- * comma that fits. */
+ * comma that fits, else to behind the first one. */
 static size_t line_len(const char *text, size_t letters)
 {
     size_t len = strcspn(text, "\n"), at = 0;
     if (len <= letters) return len;
-    for (size_t i = 0; i < letters; i++)
+    for (size_t i = 0; i < len && (i < letters || !at); i++)
         if (text[i] == ' ' || text[i] == ',') at = i + 1;
     return at ? at : len;
 }
@@ -61,12 +61,23 @@ static size_t wrap_add(struct kvl_chart *c, struct kvl_buf *out, const char *tex
 
 /* ---- panels, series, points ------------------------------------------------------------------ */
 
-enum { PANEL_W = 330, PANEL_H = 250, PANEL_LETTERS = 50 /* of a title, gap included */ };
+enum { PANEL_W = 330, PANEL_H = 250, GAP_X = 40, PANEL_LETTER = 7 /* of a title, at font 10 */ };
+
+static size_t panel_w(const struct kvl_chart *c)
+{
+    return c->panel_w ? c->panel_w : PANEL_W;
+}
+
+static size_t gap_x(const struct kvl_chart *c)
+{
+    return c->gap_x ? c->gap_x : GAP_X;
+}
 
 void kvl_chart_panel(struct kvl_chart *c, const char *title)
 {
     struct kvl_buf text = { 0 };
-    size_t lines = wrap_add(c, &text, title, PANEL_LETTERS);
+    size_t letter = c->title_letter ? c->title_letter : PANEL_LETTER;
+    size_t lines = wrap_add(c, &text, title, (panel_w(c) + gap_x(c)) / letter);
     c->title_lines = KVL_MAX(c->title_lines, lines);
     c->n_panels++;
     c->panel_points = 0;
@@ -232,8 +243,8 @@ static void frame_across(const struct kvl_chart *c, const struct kvl_figure *f,
     for (size_t i = 0; i < n; i++) longest = KVL_MAX(longest, strlen(entry[i].label));
     size_t own = 56 + LEGEND_LETTER * (longest + c->tail);
     x->left = c->left ? c->left : 88;
-    x->panel_w = c->panel_w ? c->panel_w : PANEL_W;
-    x->gap_x = c->gap_x ? c->gap_x : 40;
+    x->panel_w = panel_w(c);
+    x->gap_x = gap_x(c);
     x->width = x->left + c->n_columns * x->panel_w + (c->n_columns - 1) * x->gap_x;
     x->legend_x = c->legend_below && !f->bar ? 16 : x->width;
     x->legend_columns = 1;
@@ -257,7 +268,8 @@ static void frame_down(const struct kvl_chart *c, const struct kvl_figure *f, si
     x->gap_y = 78 + (c->title_lines > 2 ? 14 * (c->title_lines - 2) : 0); /* two lines have room */
     x->top = x->gap_y + 14 + LINE * (head_lines > 1 ? head_lines - 1 : 0);
     x->legend_y = x->top;
-    x->height = x->top + 8 + n_rows * x->panel_h + (n_rows - 1) * x->gap_y + 52;
+    x->gap_y += c->names_h;
+    x->height = x->top + 8 + n_rows * x->panel_h + (n_rows - 1) * x->gap_y + 52 + c->names_h;
     if (below) {
         x->legend_y = x->height + 8;
         x->height += 8 + 24 * ((n + x->legend_columns - 1) / x->legend_columns);
@@ -379,6 +391,7 @@ int kvl_plot_build(const struct kvl_results *r, const struct kvl_figure *figure,
     if (rc == KVL_OK) {
         plot.n_points = c.n_points;
         plot.n_failed = c.n_failed;
+        plot.lack = c.lack;
         plot.table = c.table;
         c.table = (struct kvl_buf){ 0 };
         *out = plot;

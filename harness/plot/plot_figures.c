@@ -1,6 +1,8 @@
 /* Every figure, once. */
 #include "plot.h"
 
+#include "lanes.h"
+
 static double x_read(const struct kvl_result *r)
 {
     return r->read_tok;
@@ -87,10 +89,10 @@ const struct kvl_figure kvl_figures[] = {
       .y_label = "evidence recall of retrieving heads, %",
       .columns = "read_tok recall_pct lo hi budget_tok n n_errors",
       .note = "; retrieving: oracle attends half of it at its smallest budget.",
-      .wants = "samples and the policy oracle",
       .y_axis = KVL_AXIS_PERCENT,
       .x = x_read,
       .y = y_recall,
+      .lack = kvl_lanes_lack,
       .build = kvl_chart_lines },
     { .name = "passkey_budget",
       .title = "Passkey accuracy against budget",

@@ -154,18 +154,33 @@ static void methods_panel(const struct methods *m, struct kvl_chart *c, size_t f
 /* All of it on one page of A4: four panels beside each other, rows as high as the page leaves them. */
 enum { METHODS_COLUMNS = 4, PAGE_H = 1160, PAGE_REST = 130, ROW_MIN = 11, ROW_MAX = 20 };
 
+/* Pixels across, before panels are made. */
+static void methods_width(struct kvl_chart *c)
+{
+    c->panel_w = 122;
+    c->gap_x = 16;
+    c->title_letter = 6; /* font 8 */
+}
+
+/* Names as wide as fig_methods.gp makes their font, by the height of a row; and the marker. */
+static size_t methods_left(size_t row_h, size_t letters)
+{
+    double font = fmax(7, fmin(10, 0.62 * (double)row_h));
+    return 40 + (size_t)ceil(fmax(6, 0.75 * font) * (double)letters);
+}
+
 static void methods_size(const struct methods *m, size_t columns, struct kvl_chart *c)
 {
     size_t longest = 4, n = KVL_MAX(m->layout.n_panels, (size_t)1);
     for (size_t i = 0; i < m->n; i++) longest = KVL_MAX(longest, strlen(m->row[i].label));
-    c->left = 40 + 6 * longest; /* and the marker */
-    c->panel_w = 122;
-    c->gap_x = 16;
     c->n_columns = KVL_MIN(n, columns == 1 ? columns : (size_t)METHODS_COLUMNS);
-    size_t n_rows = (n + c->n_columns - 1) / c->n_columns, titles = n_rows * (78 + 14);
+    size_t n_rows = (n + c->n_columns - 1) / c->n_columns,
+           lines = KVL_MAX(c->title_lines, (size_t)2);
+    size_t titles = n_rows * (78 + 14 * (lines - 2));
     size_t room = PAGE_H > PAGE_REST + titles ? PAGE_H - PAGE_REST - titles : 0;
     size_t row = m->n ? room / (n_rows * m->n) : 0;
     c->panel_h = KVL_MAX(60, m->n * KVL_MAX(ROW_MIN, KVL_MIN(row, (size_t)ROW_MAX)));
+    c->left = methods_left(c->panel_h / KVL_MAX(m->n, (size_t)1), longest);
     c->legend_below = true;
 }
 
@@ -176,6 +191,7 @@ int kvl_chart_methods(const struct kvl_figure *f, const struct kvl_results *r,
     struct methods m = { .strict = want->strict };
     KVL_TRY(kvl_plot_layout(r, f, want, &m.layout, err));
     int rc = rows_make(&m, out, err);
+    methods_width(out);
     for (size_t p = 0; p < m.layout.n_panels && rc == KVL_OK && !out->no_memory; p++)
         methods_panel(&m, out, m.layout.begin[p], m.layout.begin[p + 1]);
     if (rc == KVL_OK) {

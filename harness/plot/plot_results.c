@@ -12,6 +12,7 @@
 
 struct lines {
     const struct kvl_figure *f;
+    const struct kvl_results *r;
     const struct kvl_plot_filter *want;
     struct kvl_plot_layout layout;
     struct kvl_chart *c;
@@ -97,11 +98,13 @@ static double failed_samples(const struct kvl_result *const *x, size_t from, siz
     return failed;
 }
 
-static void panel_end(struct kvl_chart *c, const struct kvl_figure *f, double failed)
+/* lack: why there is no value; NULL: not known. */
+static void panel_end(struct kvl_chart *c, const char *lack, double failed)
 {
     char note[96] = "no value to show";
+    c->lack = lack;
     c->n_failed += (size_t)failed;
-    if (f->wants) snprintf(note, sizeof note, "no value to show\nwants %s", f->wants);
+    if (lack) snprintf(note, sizeof note, "no value to show:\n%s", lack);
     if (failed > 0)
         snprintf(note, sizeof note, "no score: all %.0f sample%s failed", failed,
                  failed > 1 ? "s" : "");
@@ -121,7 +124,8 @@ static void lines_panel(const struct lines *l, size_t from, size_t to)
             if (strcmp(l->layout.x[i]->label, l->layout.x[end]->label) != 0) break;
         series_add(l, i, end, min, max);
     }
-    panel_end(l->c, l->f, failed_samples(l->layout.x, from, to));
+    const char *lack = l->f->lack ? l->f->lack(l->r, l->layout.x + from, to - from) : NULL;
+    panel_end(l->c, lack, failed_samples(l->layout.x, from, to));
 }
 
 const char *kvl_plot_machine(const struct kvl_results *r, const char *host)
@@ -149,8 +153,8 @@ static int errors_text(const struct kvl_results *r, struct kvl_buf *foot)
         size_t same = kvl_errors_same(r->errors, i);
         if (!same) continue;
         if (shown++ < MAX_REASONS)
-            KVL_TRY(kvl_buf_printf(foot, "\n%zu × %s%s%.*s", same, policy, *policy ? ": " : "",
-                                   (int)strcspn(why, "\n"), why));
+            KVL_TRY(kvl_buf_printf(foot, "\n%zu × %s: %s%s%.*s", same, kvl_json_text(e, "status"),
+                                   policy, *policy ? ": " : "", (int)strcspn(why, "\n"), why));
         else
             more++;
     }
@@ -183,7 +187,7 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
 int kvl_chart_lines(const struct kvl_figure *f, const struct kvl_results *r,
                     const struct kvl_plot_filter *want, struct kvl_chart *out, struct kvl_err *err)
 {
-    struct lines l = { .f = f, .want = want, .c = out, .setups = r->n_setups > 1 };
+    struct lines l = { .f = f, .r = r, .want = want, .c = out, .setups = r->n_setups > 1 };
     KVL_TRY(kvl_plot_layout(r, f, want, &l.layout, err));
     for (size_t p = 0; p < l.layout.n_panels && !out->no_memory; p++)
         lines_panel(&l, l.layout.begin[p], l.layout.begin[p + 1]);
@@ -255,7 +259,7 @@ static void depths_ticks(struct kvl_chart *c, const struct values *length,
 
 static void depths_panel(struct kvl_chart *c, const struct kvl_result *const *x, size_t from,
                          size_t to, const struct values *length, const struct values *depth,
-                         const struct kvl_figure *f, bool strict)
+                         bool strict)
 {
     char title[256];
     bool dense = isnan(x[from]->budget_tok);
@@ -274,7 +278,7 @@ static void depths_panel(struct kvl_chart *c, const struct kvl_result *const *x,
                                                       .n_errors = x[i]->n_errors });
     }
     kvl_chart_series_end(c);
-    panel_end(c, f, failed_samples(x, from, to));
+    panel_end(c, NULL, failed_samples(x, from, to));
 }
 
 int kvl_chart_depths(const struct kvl_figure *f, const struct kvl_results *r,
@@ -295,7 +299,7 @@ int kvl_chart_depths(const struct kvl_figure *f, const struct kvl_results *r,
     depths_ticks(out, &length, &depth);
     for (size_t from = 0, to; from < n && !out->no_memory; from = to) {
         for (to = from + 1; to < n && depths_same(l.x[from], l.x[to]);) to++;
-        depths_panel(out, l.x, from, to, &length, &depth, f, want->strict);
+        depths_panel(out, l.x, from, to, &length, &depth, want->strict);
     }
     l.n_models = 1;
     kvl_plot_subtitle(&l, r, false, f->note, out);

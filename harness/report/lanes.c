@@ -1,6 +1,7 @@
 /* Lanes of cells. */
 #include "lanes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,6 +163,32 @@ void kvl_lanes_recall(struct kvl_lanes *l, struct kvl_results *r)
             lanes_samples(c, oracle, r, &r->result[k]);
         }
     }
+}
+
+static bool has_oracle(const struct kvl_results *r, const struct kvl_result *x)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->result[i].bound == KVL_BOUND_ORACLE &&
+            kvl_result_block_cmp(x, &r->result[i], 0) == 0)
+            return true;
+    return false;
+}
+
+const char *kvl_lanes_lack(const struct kvl_results *r, const struct kvl_result *const *x, size_t n)
+{
+    bool evidence = false, samples = false, oracle = false;
+    for (size_t i = 0; i < n; i++) {
+        size_t n_samples;
+        if (!x[i]->is_cell) continue;
+        kvl_result_samples(r, x[i], &n_samples);
+        evidence |= !isnan(x[i]->recall_best.mean);
+        samples |= n_samples > 0;
+        oracle = oracle || has_oracle(r, x[i]);
+    }
+    return !evidence  ? "no question tells its evidence"
+           : !samples ? "the log has no samples"
+           : !oracle  ? "the policy oracle was not run"
+                      : "no head is known to retrieve";
 }
 
 void kvl_lanes_free(struct kvl_lanes *l)

@@ -31,6 +31,9 @@ int kvl_lanes_add(struct kvl_lanes *l, const json_t *sample);
  * of their samples, which are in their order; NaN where there is no oracle, or the log has no
  * samples. */
 void kvl_lanes_recall(struct kvl_lanes *l, struct kvl_results *r);
+/* Why none of x [n] has a recall, as a clause. */
+const char *kvl_lanes_lack(const struct kvl_results *r, const struct kvl_result *const *x,
+                           size_t n);
 void kvl_lanes_free(struct kvl_lanes *l);
 
 #endif

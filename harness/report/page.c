@@ -119,13 +119,13 @@ static void page_group(const struct page *p, size_t g)
     fprintf(p->out, "<section id=\"m%zu\"><h2>", g + 1);
     page_model(p, g);
     fputs("</h2>\n", p->out);
-    kvl_page_headline(s, g, p->out);
+    kvl_page_headline(p->r, s, g, p->out);
     fputs(
         "<p class=note>Accuracy by the official scorer in percent with 95 % intervals, questions "
         "clustered in contexts; all lengths and depths together.  <i>full</i> reads everything, "
         "<i>random</i> a random set of the budget's size, <i>oracle</i> the tokens of the largest "
-        "attention weights: bounds, not methods.  Click on a head to sort, on a number for its "
-        "cells.</p>\n",
+        "attention weights: bounds, not methods.  Click on a head to sort, on a number of a task "
+        "for its cells.</p>\n",
         p->out);
     fputs("<div class=charts>\n", p->out);
     kvl_page_chart_read(s, p->out);
@@ -264,6 +264,8 @@ static void page_errors(const struct page *p)
         size_t same = kvl_errors_same(p->r->errors, i);
         if (!same) continue;
         fprintf(p->out, "<li>%zu × ", same);
+        kvl_page_text(p->out, kvl_json_text(e, "status"));
+        fputs(": ", p->out);
         kvl_page_text(p->out, kvl_error_policy(e));
         fputs(*kvl_error_policy(e) ? ": " : "", p->out);
         kvl_page_text(p->out, kvl_json_text(e, "message"));
@@ -321,7 +323,7 @@ static void index_model(const struct page *p, size_t g)
     fprintf(p->out, "<section id=\"m%zu\"><h2>", g + 1);
     page_model(p, g);
     fputs("</h2>\n", p->out);
-    kvl_page_headline(s, KVL_PAGE_NO_GROUP, p->out);
+    kvl_page_headline(p->r, s, KVL_PAGE_NO_GROUP, p->out);
     fputs("<div class=charts>\n", p->out);
     kvl_page_chart_read(s, p->out);
     kvl_page_chart_speed(s, p->out);

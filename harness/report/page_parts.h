@@ -41,7 +41,8 @@ void kvl_page_chart_speed(const struct kvl_summary *s, FILE *out);
 void kvl_page_maps(const struct kvl_summary *s, size_t column, FILE *out);
 
 /* page_table.c */
-void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out);
+void kvl_page_headline(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
+                       FILE *out);
 /* The section of one task and protocol: accuracy by length, maps, and its cells. */
 void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
                    size_t column, FILE *out);

@@ -1,4 +1,5 @@
 /* Tables of the page. */
+#include "lanes.h"
 #include "page_parts.h"
 #include "report.h"
 #include "text_table.h"
@@ -216,7 +217,7 @@ static void headline_row(const struct kvl_summary *s, size_t group,
     table_name(out, x, row->stale);
     table_budget(out, x);
     struct kvl_interval all = kvl_pool_accuracy(&row->all);
-    if (s->n_columns > 1) kvl_page_share(out, &all, kvl_page_anchor(group, 0).s);
+    if (s->n_columns > 1) kvl_page_share(out, &all, "");
     kvl_page_number(out, 100 * kvl_page_read_share(s, row), 1);
     if (has_recall(s, kvl_pool_recall)) kvl_page_number(out, kvl_pool_recall(&row->all), 2);
     if (has_recall(s, kvl_pool_recall_best))
@@ -245,7 +246,8 @@ static void headline_fails(const struct kvl_summary *s, FILE *out)
     }
 }
 
-void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
+void kvl_page_headline(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
+                       FILE *out)
 {
     bool speed = has_speed(s);
     fputs("<div class=wide><table class=sort>", out);
@@ -254,10 +256,7 @@ void kvl_page_headline(const struct kvl_summary *s, size_t group, FILE *out)
     for (size_t i = 0; i < s->n_rows; i++) headline_row(s, group, &s->row[i], speed, out);
     fputs("</tbody></table></div>\n", out);
     if (!has_recall(s, kvl_pool_recall))
-        fputs(
-            "<p class=note>No recall: it wants samples and the policy oracle in the log; those of "
-            "results/ have no samples.</p>\n",
-            out);
+        fprintf(out, "<p class=note>No recall: %s.</p>\n", kvl_lanes_lack(r, s->cell, s->n));
     headline_fails(s, out);
 }
 

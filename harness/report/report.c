@@ -3,6 +3,7 @@
 
 #include "record_analysis.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,7 +254,11 @@ static bool error_same(const json_t *x, const json_t *y)
 const char *kvl_error_policy(const json_t *error)
 {
     const char *policy = kvl_json_text(error, "policy");
-    return strstr(kvl_json_text(error, "message"), policy) ? "" : policy;
+    const char *message = kvl_json_text(error, "message");
+    size_t len = strlen(policy);
+    bool named = strncmp(message, policy, len) == 0 && message[len] != '_' &&
+                 !isalnum((unsigned char)message[len]);
+    return named ? "" : policy;
 }
 
 size_t kvl_errors_same(const json_t *errors, size_t i)

@@ -82,7 +82,7 @@ void kvl_report_damage(const struct kvl_log_health *h, FILE *out);
 void kvl_report_errors(const struct kvl_results *r, FILE *out);
 /* How many errors are the same as error i; 0 where one before it is. */
 size_t kvl_errors_same(const json_t *errors, size_t i);
-/* The policy of an error whose message does not name it, else "". */
+/* The policy of an error whose message does not begin with its name, else "". */
 const char *kvl_error_policy(const json_t *error);
 
 #endif

@@ -88,14 +88,18 @@ cp part.zst 'names/a-b-1----.zst'
 contains "a link of plain bytes" '<a href="a-b-1-----2.html">' names/site/index.html
 contains "the log as it is named" 'names/a:b#1 é%.zst</a>' names/site/index.html
 contains "the time of a run is text" '<td>&lt;b&gt;&amp;</td>' names/site/index.html
-# Links lead somewhere; every share of a page with cells is one, but in the cells themselves.
+# Links lead somewhere; every share of a page with cells is one, but in the cells themselves and in the
+# column "all".
 for file in site/index.html $page; do
     grep -oE 'href="#[^"]*"' $file | sort -u | sed 's/href="#//; s/"//' | while read -r id; do
         grep -qE "id=\"?$id[\" >]" $file || fail "$file links to #$id, which is not there"
     done
 done
 grep -v '<td><code>' $page | grep -oE 'data-v="[^"]*">(<a href="[^"]*">)?[0-9.]+(</a>)? <small>' > links
-[ "$(wc -l < links)" -gt 50 ] && ! grep -v '<a href="#m1-t' links || fail "numbers that do not link to their cells"
+[ "$(grep -c '<a href="#m1-t' links)" -gt 50 ] || fail "numbers that do not link to their cells"
+shares() { sed -n '/<table class=sort>/,/<\/table>/p;/<\/table>/q' $page | grep '^<tr><th scope=row'; }
+all=$(shares | grep -cE '^[^%]*</td><td class=share style="[^"]*" data-v="[^"]*">[0-9]')
+[ "$(grep -vc '<a href="#m1-t' links)" = "$all" ] || fail "shares that do not link: $(grep -vc '<a href="#m1-t' links), the column \"all\" has $all"
 # A method is one entry of a legend, and has one colour in all charts, whatever the order of the rows.
 grep -oE '<ul class=legend>.*</ul>' site/index.html > legends
 [ "$(wc -l < legends)" -ge 2 ] || fail "the index has $(wc -l < legends) charts"
@@ -106,8 +110,8 @@ done < legends
 grep -oE '<li class="c[0-9][^<]*<i class=[a-z]*></i>[^<]*' legends | sed -E 's/.*class="(c[0-9]).*<\/i>(.*)/\2 \1/' | sort -u |
     cut -d ' ' -f 1 | uniq -d > twice
 [ ! -s twice ] || fail "several colours of $(xargs < twice)"
-# A column that no row has is not there, and the page says what it wants.
-contains "what recall wants" 'No recall: it wants samples and the policy oracle' site/part.html
+# A column that no row has is not there, and the page says why.
+contains "why there is no recall" 'No recall: the log has no samples.' site/part.html
 lacks "recall without a value" 'title="share of the evidence attended' site/part.html
 contains "recall" 'title="share of the evidence attended' $page
 # The rows of the index come by accuracy.
