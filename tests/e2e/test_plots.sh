@@ -125,6 +125,13 @@ expect "bars by full" \
     "$(awk '/^[0-9]/ && $7 > 0 { printf "%.0f\n", $7 * 1000 }' s/step_breakdown.dat | sort -n)"
 [ "$(awk '/^[0-9]/ && $7 > 0' s/step_breakdown.dat | wc -l)" -gt 3 ] || fail "bars without their ratio to full"
 contains "the ratio in the picture" '>×1\.0<' s/step_breakdown.svg
+# Long names of bars make the picture higher, not the panel lower; without full nothing is told of it.
+fake_cells 'if .policy == "quest" then .policy = "a_policy_whose_name_is_longer_than_thirty_nine_letters" else . end' | grep -v '"policy":"full"' | zst long.zst
+"$program" plot step_breakdown long.zst --format svg --out long > said
+awk -F '[ =]+' '{ v[$1] = $2 } END { exit !(v["panel_h"] == 250 && v["gap_y"] > 53 * 6 && v["height"] > v["top"] + v["panel_h"] + 53 * 6) }' long/step_breakdown.gp ||
+    fail "no room for long names of bars"
+words long/step_breakdown.svg
+lacks "speed by that of full" 'by that of full' words
 # Lengths of an axis have short names, which do not meet; a paper's column has the legend below.
 for name in 1K 4K 16K; do contains "names of tokens" ">$name<" s/speed_length.svg; done
 lacks "long names of tokens" '>(1024|4096)<' s/speed_length.svg
@@ -181,11 +188,11 @@ fake_cells 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .leng
 words g/accuracy_budget.svg
 contains "some failed" '12 samples failed' words
 fake_cells 'select(.kind=="run" or (.kind=="cell" and .task=="passkey" and .length_tok==4096 and .protocol=="question_after_compress" and .budget=="64")) | if .policy=="quest" then .n_errors=1 else . end' |
-    cat - <(printf '{"kind":"error","cell":null,"policy":"%s","status":"a","message":"%s"}\n' h2o 'h2o: no' tova no h2o 'h2o: no') | zst single.zst
+    cat - <(printf '{"kind":"error","cell":null,"policy":"%s","status":"a","message":"%s"}\n' h2o 'h2o: no' tova no h2o 'h2o: no' full 'disk full') | zst single.zst
 "$program" plot accuracy_budget single.zst --out s > said
 words s/accuracy_budget.svg
 contains "one failed" ' 1 sample failed\.' words
-for line in 'Errors in the log: 3\.' '2 × a: h2o: no' '1 × a: tova: no'; do contains "every reason" ">$line<" s/accuracy_budget.svg; done
+for line in 'Errors in the log: 4\.' '1 × a: full: disk full' '2 × a: h2o: no' '1 × a: tova: no'; do contains "every reason" ">$line<" s/accuracy_budget.svg; done
 
 # ---- a log from anywhere ------------------------------------------------------------------------
 fake_cells 'if .policy == "h2o" then .policy = "x`touch ran`'"'"' \"; !touch ran" else . end
