@@ -50,12 +50,17 @@ rows() {
         $0 == head { on = 1; next } /^$/ { on = 0 }
         on { n = split(columns, c, " "); for (i = 1; i <= n; i++) printf "%s%s", (i > 1 ? " " : ""), $c[i]; print "" }' "$1.dat"
 }
-# near: the two halves of every line have the same numbers.  Sums in another order differ in their last digits, and
-# times often lie where these decide how they are rounded.
+# near: the two halves of every line have the same words, or numbers.  Sums in another order differ in their last digits,
+# and times often lie where these decide how they are rounded.
 near() {
-    awk 'NF % 2 || /nan/ { exit 1 }
-        { for (i = NF / 2; i > 0; i--) { d = ($i - $(i + NF / 2)) / (1 + $i * $i); if (!(d <= 1e-8 && d >= -1e-8)) exit 1 } }'
+    awk 'function number(x) { return x ~ /^-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$/ }
+        function size(x) { return x < 0 ? -x : x }
+        function alike(a, b) { return a "" == b "" || number(a) && number(b) && size(a - b) <= 1e-8 * (1 + size(a)) }
+        NF % 2 || /nan/ { exit 1 }
+        { for (i = NF / 2; i > 0; i--) if (!alike($i, $(i + NF / 2))) exit 1 }'
 }
+near <<<'word 3e6 word 3.00000001e+06' || fail "near: last digits"
+for line in '10485760 9437184' '0 2e-8' 'a b' 'a 0' 'nan nan' '1 1 1'; do ! near <<<"$line" || fail "near: $line"; done
 # same WHAT FILTER LOG: the rows on standard input are those that the jq filter gives
 same() {
     lines_of "$3" | jq -rs "$2 | @tsv" >want
