@@ -82,10 +82,7 @@ static int kt_prefilled(struct kvl_pctx *ctx, int32_t layer)
 
 static int kt_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
-    const float *mass;
-    if (!kvl_blocks_drop(ctx, ctx->opts, scores)) return KVL_OK;
-    KVL_TRY(kt_importance(ctx, layer, &mass));
-    return kvl_blocks_keep(ctx, ctx->opts, mass, scores);
+    return kvl_blocks_preselect(ctx, ctx->opts, layer, kt_importance, scores);
 }
 
 /* ---- decode_attention(): retrieval_kvcache(); code: select_block_layer_() ----------------------------- */

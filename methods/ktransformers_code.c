@@ -128,10 +128,7 @@ static int ktc_prefilled(struct kvl_pctx *ctx, int32_t layer)
 
 static int ktc_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
-    const float *mass;
-    if (!kvl_blocks_drop(ctx, ctx->opts, scores)) return KVL_OK;
-    KVL_TRY(ktc_importance(ctx, layer, &mass));
-    return kvl_blocks_keep(ctx, ctx->opts, mass, scores);
+    return kvl_blocks_preselect(ctx, ctx->opts, layer, ktc_importance, scores);
 }
 
 /* ---- calculate_block_similarity_layer_(), select_block_layer_() ---------------------------------------- */

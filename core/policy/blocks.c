@@ -12,9 +12,8 @@ int32_t kvl_blocks_min_budget(const struct kvl_shape *shape, const void *opts)
     const struct kvl_blocks *b = opts;
     (void)shape;
     if (b->second_block_count != KVL_AUTO) return 1;
-    int64_t size = b->block_size == KVL_AUTO ? 4 : b->block_size;
-    int64_t init = b->init_block_num == KVL_AUTO ? 1 : b->init_block_num;
-    int64_t local = b->local_windows_len == KVL_AUTO ? 0 : b->local_windows_len / size;
+    int64_t size = kvl_opt_given(b->block_size, 4), init = kvl_opt_given(b->init_block_num, 1);
+    int64_t local = kvl_opt_given(b->local_windows_len, 0) / size;
     return (int32_t)KVL_MIN((init + local + 2) * size + b->token_step - 1, (int64_t)INT32_MAX);
 }
 
@@ -186,21 +185,18 @@ static int blocks_means(const struct kvl_pctx *ctx, const struct kvl_blocks *b, 
     return KVL_OK;
 }
 
-bool kvl_blocks_drop(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                     struct kvl_scores *scores)
-{
-    scores->keep_tok = scores->n_tok;
-    return b->preselect_block && blocks_far(ctx, b) > b->preselect_block_count;
-}
-
 /* The mean of a block is the score of each of its tokens: core keeps whole blocks. */
-int kvl_blocks_keep(const struct kvl_pctx *ctx, const struct kvl_blocks *b, const float *mass,
-                    struct kvl_scores *scores)
+int kvl_blocks_preselect(const struct kvl_pctx *ctx, const struct kvl_blocks *b, int32_t layer,
+                         kvl_importance_fn importance, struct kvl_scores *scores)
 {
     int32_t n_far = blocks_far(ctx, b);
+    const float *mass;
     float *mean;
+    scores->keep_tok = scores->n_tok;
+    if (!b->preselect_block || n_far <= b->preselect_block_count) return KVL_OK;
     scores->protect_last = scores->n_tok - n_far * b->block_size;
     scores->keep_tok = scores->protect_last + b->preselect_block_count * b->block_size;
+    KVL_TRY(importance(ctx, layer, &mass));
     KVL_TRY(blocks_means(ctx, b, mass, &mean));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++, mean += n_far)
         for (int32_t t = 0; t < n_far * b->block_size; t++)

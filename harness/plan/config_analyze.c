@@ -1,6 +1,8 @@
 /* What kvlab analyze looks at, as a sweep file says it. */
 #include "config_analyze.h"
 
+#include "config_values.h"
+
 #include <string.h>
 
 enum { ANALYZE_MAX_TOK = 1 << 24, ANALYZE_MAX_LAYERS = 4096 };
@@ -98,30 +100,21 @@ static int analyze_next(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
     return analyze_numbers(y, v, key, &((struct kvl_analyze *)user)->next);
 }
 
-static int analyze_i32(struct kvl_yaml *y, const yaml_node_t *v, const char *key, int32_t min,
-                       int32_t max, int32_t *out)
-{
-    int64_t wide;
-    KVL_TRY(kvl_yaml_i64(y, v, key, min, max, &wide));
-    *out = (int32_t)wide;
-    return KVL_OK;
-}
-
 static int analyze_lag(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return analyze_i32(y, v, key, 1, KVL_ANALYSIS_LAG, &((struct kvl_analyze *)user)->lag);
+    return kvl_config_i32(y, v, key, 1, KVL_ANALYSIS_LAG, &((struct kvl_analyze *)user)->lag);
 }
 
 static int analyze_dense(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return analyze_i32(y, v, key, 1, ANALYZE_MAX_LAYERS,
-                       &((struct kvl_analyze *)user)->dense_layers);
+    return kvl_config_i32(y, v, key, 1, ANALYZE_MAX_LAYERS,
+                          &((struct kvl_analyze *)user)->dense_layers);
 }
 
 static int analyze_wait(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return analyze_i32(y, v, key, 0, ANALYZE_MAX_LAYERS,
-                       &((struct kvl_analyze *)user)->wait_layers);
+    return kvl_config_i32(y, v, key, 0, ANALYZE_MAX_LAYERS,
+                          &((struct kvl_analyze *)user)->wait_layers);
 }
 
 int kvl_analyze_read(struct kvl_yaml *y, yaml_node_t *map, const char *key, void *analyze)

@@ -2,6 +2,7 @@
 #include "config_prompt.h"
 
 #include "args.h"
+#include "config_values.h"
 #include "kvl/chat.h"
 #include "kvl/opt.h"
 #include "prompt.h"
@@ -59,15 +60,6 @@ static int sampling_number(struct kvl_yaml *y, const yaml_node_t *v, const char 
     return KVL_OK;
 }
 
-static int sampling_count(struct kvl_yaml *y, const yaml_node_t *v, const char *key, int64_t min,
-                          int64_t max, int32_t *out)
-{
-    int64_t wide;
-    KVL_TRY(kvl_yaml_i64(y, v, key, min, max, &wide));
-    *out = (int32_t)wide;
-    return KVL_OK;
-}
-
 static int sampling_temperature(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     return sampling_number(y, v, key, 100.0, &((struct kvl_sampling *)user)->temperature);
@@ -85,12 +77,12 @@ static int sampling_min_p(struct kvl_yaml *y, yaml_node_t *v, const char *key, v
 
 static int sampling_top_k(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return sampling_count(y, v, key, 0, SAMPLING_MAX_K, &((struct kvl_sampling *)user)->top_k);
+    return kvl_config_i32(y, v, key, 0, SAMPLING_MAX_K, &((struct kvl_sampling *)user)->top_k);
 }
 
 static int sampling_n(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return sampling_count(y, v, key, 1, KVL_ASK_MAX, &((struct kvl_sampling *)user)->n);
+    return kvl_config_i32(y, v, key, 1, KVL_ASK_MAX, &((struct kvl_sampling *)user)->n);
 }
 
 static int sampling_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)

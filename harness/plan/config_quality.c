@@ -1,27 +1,20 @@
 /* Reference passes, as a sweep file asks for them. */
 #include "config_quality.h"
 
-enum { QUALITY_MAX_QUESTIONS = 100000, QUALITY_MAX_STEPS = 4096, QUALITY_MAX_TOK = 1 << 24 };
+#include "config_values.h"
 
-static int quality_count(struct kvl_yaml *y, const yaml_node_t *v, const char *key, int32_t max,
-                         int32_t *out)
-{
-    int64_t wide;
-    KVL_TRY(kvl_yaml_i64(y, v, key, 1, max, &wide));
-    *out = (int32_t)wide;
-    return KVL_OK;
-}
+enum { QUALITY_MAX_QUESTIONS = 100000, QUALITY_MAX_STEPS = 4096, QUALITY_MAX_TOK = 1 << 24 };
 
 static int quality_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     struct kvl_quality *q = user;
-    return quality_count(y, v, key, QUALITY_MAX_QUESTIONS, &q->questions);
+    return kvl_config_i32(y, v, key, 1, QUALITY_MAX_QUESTIONS, &q->questions);
 }
 
 static int quality_steps(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     struct kvl_quality *q = user;
-    return quality_count(y, v, key, QUALITY_MAX_STEPS, &q->steps);
+    return kvl_config_i32(y, v, key, 1, QUALITY_MAX_STEPS, &q->steps);
 }
 
 static int quality_add_top(struct kvl_yaml *y, const yaml_node_t *at, const char *key,

@@ -142,8 +142,8 @@ static double bar_by_full(const struct bar *bar, size_t from, size_t to, const s
     return 0;
 }
 
-/* Bars of one length: piece p lies from lo to hi; above the last one stands how fast it is by full. */
-/* Returns whether any bar has that. */
+/* Bars of one length: piece p lies from lo to hi; above the last one stands how fast it is by full.
+ * Returns whether any bar has that. */
 static bool bars_panel(struct kvl_chart *c, const struct bar *bar, size_t from, size_t to)
 {
     char title[96];

@@ -79,8 +79,8 @@ enum { KVL_BLOCK_MAX, KVL_BLOCK_MEAN, KVL_BLOCK_QUEST, KVL_BLOCK_DYNAMIC, KVL_BL
 KVL_API int32_t kvl_blocks_min_budget(const struct kvl_shape *shape, const void *opts);
 KVL_API int kvl_blocks_schedule(struct kvl_pctx *ctx, const struct kvl_step *step);
 /* In plan: sizes from the budget, what lives on the host, the observer that preselect and DYNAMIC ask for.
- * selects [n_layers]: layers that make a list, for themselves and those that share it; lives until plan returns.  KVL_EINVAL where the budget leaves nothing to pick, or
- * representative_num does not suit its type. */
+ * selects [n_layers]: layers that make a list, for themselves and those that share it; lives until plan returns.
+ * KVL_EINVAL where the budget leaves nothing to pick, or representative_num does not suit its type. */
 KVL_API int kvl_plan_blocks(struct kvl_plan *plan, struct kvl_blocks *b, uint8_t **selects);
 /* Such a layer. */
 KVL_API bool kvl_blocks_selects(const struct kvl_blocks *b, int32_t layer);
@@ -101,13 +101,14 @@ KVL_API int kvl_blocks_scores(const struct kvl_pctx *ctx, const struct kvl_block
 
 /* ---- preselect --------------------------------------------------------------------------------- */
 
-/* In score: of the blocks of the context that are not local, more than preselect leaves; if not, everything stays. */
-KVL_API bool kvl_blocks_drop(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                             struct kvl_scores *scores);
-/* The preselect_block_count of them stay for which the mean of what is put on their tokens, mass
- * [n_heads][context_tok], is largest: over a block, a quarter of a block on either side, and the heads of a list. */
-KVL_API int kvl_blocks_keep(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                            const float *mass, struct kvl_scores *scores);
+/* *mass [n_heads][context_tok]: what is put on each token of the context. */
+typedef int (*kvl_importance_fn)(const struct kvl_pctx *ctx, int32_t layer, const float **mass);
+/* In score: of the blocks of the context that are not local, where they are more, the preselect_block_count stay for
+ * which the mean of `importance` is largest: over a block, a quarter of a block on either side, and the heads of a
+ * list.  It is not asked where everything stays. */
+KVL_API int kvl_blocks_preselect(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
+                                 int32_t layer, kvl_importance_fn importance,
+                                 struct kvl_scores *scores);
 /* In prefilled: these means go into a table of one float per block. */
 KVL_API int kvl_blocks_remember(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
                                 int32_t layer, const float *mass, int32_t table);

@@ -8,6 +8,8 @@
 
 #define VEC static inline __attribute__((always_inline, unused))
 
+#include "vec_x86.h"
+
 /* 12 sums, 3 vectors of B and one broadcast fill the 16 registers. */
 enum { VW = 8, MR = 4, NV = 3, NR = NV * VW };
 
@@ -126,17 +128,9 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     b = _mm_and_si128(j < 16 ? b : _mm_srli_epi16(b, 4), _mm_set1_epi8(15));
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(b, _mm_set1_epi8(8))));
 }
-VEC int16_t vec_i16(const uint8_t *p)
-{
-    int16_t x;
-    memcpy(&x, p, sizeof x);
-    return x;
-}
 VEC vf vf_halves(const uint8_t *const *p, size_t off)
 {
-    return _mm256_cvtph_ps(_mm_setr_epi16(
-        vec_i16(p[0] + off), vec_i16(p[1] + off), vec_i16(p[2] + off), vec_i16(p[3] + off),
-        vec_i16(p[4] + off), vec_i16(p[5] + off), vec_i16(p[6] + off), vec_i16(p[7] + off)));
+    return _mm256_cvtph_ps(vec_8_i16(p, off));
 }
 VEC vf vf_spread(const float *p, int32_t n)
 {
@@ -148,16 +142,9 @@ VEC float vec_f16(uint16_t h)
 {
     return _cvtsh_ss(h);
 }
-/* _mm256_hadd_ps, which takes twice the time of its three parts. */
-VEC vf vec_hadd(vf a, vf b)
-{
-    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
-}
 VEC vf vf_sums(const vf *v)
 {
-    vf a = vec_hadd(vec_hadd(v[0], v[1]), vec_hadd(v[2], v[3]));
-    vf b = vec_hadd(vec_hadd(v[4], v[5]), vec_hadd(v[6], v[7]));
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    return vec_8_sums(v);
 }
 VEC void vf_transpose(vf *r)
 {

@@ -8,6 +8,8 @@
 
 #define VEC static inline __attribute__((always_inline, unused))
 
+#include "vec_x86.h"
+
 enum { VW = 16, MR = 8, NV = 2, NR = NV * VW };
 
 typedef __m512 vf;
@@ -120,18 +122,6 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     const vf value = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return _mm512_permutexvar_ps(j < 16 ? b : _mm512_srli_epi32(b, 4), value);
-}
-VEC int16_t vec_i16(const uint8_t *p)
-{
-    int16_t x;
-    memcpy(&x, p, sizeof x);
-    return x;
-}
-VEC __m128i vec_8_i16(const uint8_t *const *p, size_t off)
-{
-    return _mm_setr_epi16(vec_i16(p[0] + off), vec_i16(p[1] + off), vec_i16(p[2] + off),
-                          vec_i16(p[3] + off), vec_i16(p[4] + off), vec_i16(p[5] + off),
-                          vec_i16(p[6] + off), vec_i16(p[7] + off));
 }
 VEC vf vf_halves(const uint8_t *const *p, size_t off)
 {

@@ -75,9 +75,7 @@ VEC vq_sum vq_zero(void)
 }
 VEC vq_sum vq_half(const uint8_t *p)
 {
-    int16_t half;
-    memcpy(&half, p, sizeof half);
-    return _mm256_cvtph_ps(_mm_set1_epi16(half));
+    return _mm256_cvtph_ps(_mm_set1_epi16(vec_i16(p)));
 }
 VEC vq_sum vq_add(vq_sum a, vq_sum b)
 {
@@ -91,19 +89,9 @@ VEC vq_sum vq_scaled(vq_sum s, const float *d, vq_int t)
 {
     return vq_times(s, _mm256_set1_ps(*d), t);
 }
-/* _mm256_hadd_ps, which takes twice the time of its three parts. */
-VEC __m256 vq_hadd(__m256 a, __m256 b)
-{
-    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
-}
 VEC void vq_sums(float *to, const vq_sum *s, int32_t n)
 {
-    for (int32_t i = 0; i < n; i += 8, s += 8) {
-        __m256 a = vq_hadd(vq_hadd(s[0], s[1]), vq_hadd(s[2], s[3]));
-        __m256 b = vq_hadd(vq_hadd(s[4], s[5]), vq_hadd(s[6], s[7]));
-        _mm256_storeu_ps(to + i, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20),
-                                               _mm256_permute2f128_ps(a, b, 0x31)));
-    }
+    for (int32_t i = 0; i < n; i += 8) _mm256_storeu_ps(to + i, vec_8_sums(s + i));
 }
 VEC float vq_hsum(vq_sum s)
 {
