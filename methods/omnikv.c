@@ -188,7 +188,7 @@ static int omnikv_open_list(const struct kvl_pctx *ctx, struct kvl_bank_list *li
     struct kvl_scored scored = { .unit_tok = 1, .n = searched, .score = list->score };
     KVL_TRY(kvl_tap_scores(ctx, list->step, &scored));
     KVL_TRY(kvl_topk(ctx, list->score, 1, searched, k - forced, list->item));
-    KVL_TRY(kvl_look(ctx));
+    KVL_TRY(kvl_look_at(ctx, list->item, (size_t)(k + tail), sizeof *list->item));
     for (int32_t i = 0; i < forced; i++) list->item[k - forced + i] = searched + i;
     KVL_TRY(kvl_bank_take(ctx, &((struct omnikv_state *)ctx->state)->bank, list));
     for (int32_t i = 0; i < tail; i++) list->item[list->n + i] = ctx->context_tok + i;

@@ -55,11 +55,10 @@ int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, st
 
 /* ---- looking ----------------------------------------------------------------------------------------- */
 
-int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
+/* The device has run: what operators met, and tables that the hook was given before. */
+static int look_met(struct kvl_session *s, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
-    if (!s->host.ahead) return KVL_OK;
-    KVL_TRY(kvl_engine_wait(e, err));
     e->pending = true;
     KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));
     s->host.looked = true;
@@ -68,9 +67,35 @@ int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
     return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
 }
 
+int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
+{
+    if (!s->host.ahead) return KVL_OK;
+    KVL_TRY(kvl_engine_wait(s->engine, err));
+    return look_met(s, err);
+}
+
 int kvl_look(const struct kvl_pctx *ctx)
 {
     return kvl_session_look(ctx->host->session, ctx->err);
+}
+
+/* Once somebody has looked, what operators wrote since then is waited for where it is copied; a NaN that they meet is
+ * told at the end of the call. */
+int kvl_session_look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    uint8_t *data = (uint8_t *)(uintptr_t)p; /* the hook's own, or a result */
+    const struct kvl_pieces piece = { .data = data, .bytes = bytes, .n = 1, .writes = true };
+    if (!s->host.ahead) return KVL_OK;
+    if (e->dev->host) KVL_TRY(handed_get(e, &piece, 1, err));
+    if (s->host.looked) return KVL_OK;
+    KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
+    return look_met(s, err);
+}
+
+int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item)
+{
+    return kvl_session_look_at(ctx->host->session, p, n * item, ctx->err);
 }
 
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err)

@@ -63,8 +63,6 @@ int32_t kvl_bank_in_window(const struct kvl_pctx *ctx, const struct kvl_bank_sco
 
 /* ---- scores ---------------------------------------------------------------------------------------- */
 
-enum { BANK_STEP = 4096 }; /* scores of so many tokens stay in L1 while the heads pass */
-
 /* What makes weights of a head those of a softmax over the first n tokens alone; 0 where these have none. */
 static float bank_among(const float *probs, int32_t n)
 {
@@ -79,20 +77,17 @@ static int bank_score_query(const struct kvl_pctx *ctx, const float *const *prob
                             int32_t n_among, float *score)
 {
     const float lift = 60.0f; /* keeps more of what would underflow */
+    int32_t n_heads = ctx->shape->n_heads;
     float *factor, top = -INFINITY;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads, &factor));
-    for (int32_t h = 0; lse && h < ctx->shape->n_heads; h++) top = KVL_MAX(top, lse[h]);
-    for (int32_t h = 0; h < ctx->shape->n_heads; h++)
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads, &factor));
+    for (int32_t h = 0; lse && h < n_heads; h++) top = KVL_MAX(top, lse[h]);
+    for (int32_t h = 0; h < n_heads; h++)
         factor[h] = lse ? expf(lse[h] - top + lift) : bank_among(probs[h], n_among);
-    memset(score, 0, (size_t)ctx->context_tok * sizeof *score);
-    for (int32_t t = 0; t < ctx->context_tok; t += BANK_STEP)
-        for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-            KVL_TRY(ctx->ops->raise(
-                &(struct kvl_raise_args){ .y = score + t,
-                                          .x = probs[h] + t,
-                                          .n = (size_t)KVL_MIN(BANK_STEP, ctx->context_tok - t),
-                                          .factor = factor[h] }));
-    return KVL_OK;
+    return ctx->ops->raise(&(struct kvl_raise_args){ .y = score,
+                                                     .x = probs,
+                                                     .factor = factor,
+                                                     .n = (size_t)ctx->context_tok,
+                                                     .n_rows = n_heads });
 }
 
 /* What the query at `pos` gives, into its column. */
@@ -151,7 +146,6 @@ int kvl_bank_open(const struct kvl_pctx *ctx, struct kvl_bank_list *list)
 {
     const struct kvl_bank_scores *s = list->scores;
     struct kvl_meta_view rows;
-    KVL_TRY(kvl_look(ctx)); /* the host reads weights and rows */
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->context_tok, &list->score));
     KVL_TRY(kvl_meta_read(ctx, s->rows, list->step->layer, s->window > 0 ? ctx->context_tok : 0,
                           &rows));
@@ -164,6 +158,8 @@ int kvl_bank_score(const struct kvl_pctx *ctx, const struct kvl_bank_list *list,
 {
     const struct kvl_bank_scores *s = list->scores;
     bool renew = list->step->pos < ctx->context_tok + s->window;
+    size_t n_heads = (size_t)ctx->shape->n_heads;
+    KVL_TRY(s->logits ? kvl_look_at(ctx, lse, n_heads, sizeof *lse) : kvl_look(ctx));
     if (s->window == 0)
         return bank_score_query(ctx, probs, s->logits ? lse : NULL, ctx->context_tok, list->score);
     if (renew) {
@@ -189,12 +185,13 @@ static int bank_keep_old(const struct kvl_pctx *ctx, struct kvl_bank_list *list,
                          int32_t n_old)
 {
     list->n = KVL_MIN(list->n, n_old);
+    KVL_TRY(kvl_look_at(ctx, list->score, (size_t)ctx->context_tok, sizeof *list->score));
     for (int32_t t = 0; t < ctx->context_tok; t++) {
         bool old = (int32_t)*bank_tag(list, t) == tag;
         list->score[t] = old ? KVL_MAX(list->score[t], -FLT_MAX) : -INFINITY;
     }
     KVL_TRY(kvl_topk(ctx, list->score, 1, ctx->context_tok, list->n, list->item));
-    return kvl_look(ctx);
+    return kvl_look_at(ctx, list->item, (size_t)list->n, sizeof *list->item);
 }
 
 /* The packed load of a new list.  `both`: its tokens that the one before had. */
@@ -216,7 +213,7 @@ int kvl_bank_take(const struct kvl_pctx *ctx, struct kvl_bank *bank, struct kvl_
 {
     int32_t layer = list->step->layer, tag = bank->list[layer].tag, n_old = bank->list[layer].n;
     int32_t both = 0, now = list->step->index + 1;
-    KVL_TRY(kvl_look(ctx)); /* the host reads the list and its tags */
+    KVL_TRY(kvl_look_at(ctx, list->item, (size_t)list->n, sizeof *list->item));
     for (int32_t i = 0; tag > 0 && i < list->n; i++)
         both += (int32_t)*bank_tag(list, list->item[i]) == tag;
     int32_t either = list->n + n_old - both;

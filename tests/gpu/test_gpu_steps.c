@@ -362,8 +362,8 @@ static void test_costs(void **state)
         { "sparq", "", { 79, 105, 128840, 74764 } },
         { "twilight", "", { 98, 149, 13088, 16012 } },
         { "vattention", "", { 55, 105, 20424, 21772 } },
-        { "omnikv", "filter_layers=1,num_wait_load_layers=0", { 3, 69, 3496, 3596 } },
-        { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", { 5, 75, 5120, 5772 } },
+        { "omnikv", "filter_layers=1,num_wait_load_layers=0", { 3, 66, 1672, 1228 } },
+        { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", { 5, 69, 1472, 1420 } },
     };
     int32_t id[MAX_TOK];
     struct rig r;

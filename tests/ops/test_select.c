@@ -248,15 +248,22 @@ static void test_lane_read(void **state)
 static void body_raise(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 12; i++) {
-        size_t n = (size_t)ut_between(r, 0, 300);
-        float *x = ut_random(r, n, 1), *y[2] = { ut_random(r, n, 0.3), ut_alloc(n, sizeof *x) };
-        if (n > 0) memcpy(y[1], y[0], n * sizeof *x);
-        struct kvl_raise_args a = { .y = y[0], .x = x, .n = n, .factor = (float)kvl_rng_f64(r) };
+        size_t n = (size_t)ut_between(r, 0, i < 10 ? 300 : 9000);
+        int32_t n_rows = i % 7;
+        float *x[6], factor[6], *y[2] = { ut_random(r, n, 0.3), ut_random(r, n, 0.3) };
+        for (int32_t h = 0; h < n_rows; h++) {
+            x[h] = ut_random(r, n, 1);
+            factor[h] = (float)kvl_rng_f64(r);
+            if (n > 0) x[h][(size_t)h * n / 6] = NAN;
+        }
+        struct kvl_raise_args a = {
+            .y = y[0], .x = (const float *const *)x, .factor = factor, .n = n, .n_rows = n_rows
+        };
         assert_int_equal(kvl_ops_cpu.raise(&a), KVL_OK);
         a.y = y[1];
         assert_int_equal(kvl_ops_ref.raise(&a), KVL_OK);
         ut_same("raised", y[0], y[1], n);
-        kvl_free(x);
+        for (int32_t h = 0; h < n_rows; h++) kvl_free(x[h]);
         kvl_free(y[0]);
         kvl_free(y[1]);
     }

@@ -408,10 +408,11 @@ struct kvl_group_reduce_args {
 };
 
 struct kvl_raise_args {
-    float *y; /* in, out [n] */
-    const float *x;
+    float *y;              /* out [n]: the largest of 0 and every factor[r] x[r]; no NaN is */
+    const float *const *x; /* [n_rows] of [n] */
+    const float *factor;   /* [n_rows] */
     size_t n;
-    float factor;
+    int32_t n_rows;
 };
 
 struct kvl_pool1d_args {

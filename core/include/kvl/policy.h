@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 11
+#define KVL_POLICY_ABI 12
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -142,6 +142,9 @@ struct kvl_query {
  * may look.  A builder that is given an array of items, weights or keys waits by itself; kvl_sel_top_*,
  * kvl_sel_range, kvl_sel_positions and kvl_keep_range do not.  KVL_EPOLICY: a score was a NaN. */
 KVL_API int kvl_look(const struct kvl_pctx *ctx);
+/* The same for the n items of `item` bytes at p alone, results or scratch, which the hook may write too; of the others
+ * nothing crosses. */
+KVL_API int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item);
 /* From any hook but plan: a portable loop of the method's own (methods/<name>.op.c) on the host.  Waits for what
  * operators and the engine were given, as kvl_look does, and calls loop(args), which may read and write what hooks
  * were handed: q, k and v, scratch, rows of tables, scores.  Returns what the loop returned: KVL_OK, or a negative

@@ -3,8 +3,11 @@
 int kvl_ref_raise(const struct kvl_raise_args *a)
 {
     for (size_t i = 0; i < a->n; i++) {
-        float x = a->factor * a->x[i];
-        if (x > a->y[i]) a->y[i] = x;
+        a->y[i] = 0;
+        for (int32_t r = 0; r < a->n_rows; r++) {
+            float x = a->factor[r] * a->x[r][i];
+            if (x > a->y[i]) a->y[i] = x;
+        }
     }
     return KVL_OK;
 }
