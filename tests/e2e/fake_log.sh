@@ -4,9 +4,12 @@
 # fake_log [JQ EXPRESSION]     prints the lines of the log; the expression (default .) edits each record
 # fake_cells [JQ EXPRESSION]   the same without its samples, of which there are many
 #
-# 2 tasks x 2 protocols x 3 lengths, 7 policies, 4 budgets, 20 contexts of 2 questions.  Accuracy
-# rises with log2(budget / length) at a rate that depends on the policy; which questions are right
-# follows from a fixed sequence, so that every run gives the same file.
+# 2 tasks x 2 protocols x 3 lengths, 7 policies, 4 budgets, $fake_contexts contexts of 2 questions; with
+# $fake_group (TASK-PROTOCOL-LENGTH) of that group alone.  Accuracy rises with log2(budget / length) at a rate
+# that depends on the policy; which questions are right follows from a fixed sequence, so that every run gives
+# the same file.
+fake_contexts=5
+fake_group=
 fake_log() {
     # Made once per folder: that takes longer than an edit.
     [ -s .fake_log ] || fake_log_make > .fake_log
@@ -19,12 +22,12 @@ fake_cells() {
 }
 
 fake_log_make() {
-    jq -nc '
+    jq -nc --argjson n_contexts "$fake_contexts" --arg group "$fake_group" '
       def policies: [["full",9,0],["quest",4.6,1],["snapkv",3.4,1],["h2o",2.2,1],
                      ["streaming_llm",1,1],["random",0.2,1],["oracle",7.5,1]];
       def lengths: [1024,4096,16384];
       def budgets: [64,128,256,512];
-      def n_contexts: 20;
+      def n_questions: 2 * $n_contexts;
       # A number in 0 .. 1 that depends on its arguments alone.
       def noise($a;$b;$c): (($a*7919 + $b*104729 + $c*1299709 + 12345) * 16807 % 2147483647 / 2147483647);
       def logistic: 1 / (1 + (-.|exp));
@@ -53,7 +56,8 @@ fake_log_make() {
       (policies[] as $p | lengths[] as $len | (if $p[2]==0 then [0] else budgets end)[] as $budget
        | (["passkey","kv_retrieval"][] as $task | ["question_after_compress","question_in_prefill"][] as $proto
           | "\($task)-\($proto)-\($len)-\($p[0])-\($budget)" as $id
-          | ([range(n_contexts) as $c | range(2) as $q
+          | select($group == "" or ($id | startswith($group + "-")))
+          | ([range($n_contexts) as $c | range(2) as $q
               | {c:$c,q:$q,right:(noise($c;$q;$len) * 0.5 + noise($c;0;$budget+7) * 0.5 < (share($p;$len;$budget;$task)
                      + (if $proto=="question_in_prefill" then 0.05 else 0 end)))}]) as $answers
           | ($answers|map(select(.right))|length) as $k
@@ -63,12 +67,12 @@ fake_log_make() {
               recall:(share($p;$len;$budget;$task)), lane_recall:[[(0.5 + share($p;$len;$budget;$task) / 2), share($p;$len;$budget;$task)]], n_new_tok:2, wall_ns:1.5e6, prefill_ns:1000000, error:null}
               + cost($p;$budget;$len) + held($p;$budget;$len)),
             (base + {kind:"cell", cell:$id, key:("key of "+$id), code:"abc123def456", task:$task, task_options:"", task_version:1,
-              length_tok:$len, depth:null, protocol:$proto} + point($p;$budget) + {n:40, n_contexts:n_contexts, n_errors:0,
-              official:wilson($k;40), strict:wilson([$k-2,0]|max;40),
+              length_tok:$len, depth:null, protocol:$proto} + point($p;$budget) + {n:n_questions, n_contexts:$n_contexts, n_errors:0,
+              official:wilson($k;n_questions), strict:wilson([$k-2,0]|max;n_questions),
               recall:{mean:share($p;$len;$budget;$task), lo:(share($p;$len;$budget;$task)*0.9), hi:([1,share($p;$len;$budget;$task)*1.1]|min)}}
               + cost($p;$budget;$len) + held($p;$budget;$len) + {chance:0.0001, prefill_tok_per_s:900.5, decode_tok_per_s:null,
               wall_s:1.5, t_end:"2026-01-02T03:05:05Z"})),
-         (select(($p[0]|IN("random","oracle")|not) and ($p[2]==0 or $budget==256))
+         (select(($group == "" or ($group | endswith("-\($len)"))) and ($p[0]|IN("random","oracle")|not) and ($p[2]==0 or $budget==256))
           | range(3) as $rep | (2e6 + (if $p[2]==0 then $len else $budget end)*300 + noise($rep;$len;1)*2e5 + (if $p[0]=="quest" then $len*20 else 0 end)|floor) as $step
           | base + {kind:"speed", cell:"speed-\($len)-\($p[0])-\($budget)-\($rep)", key:"k", code:"abc123def456"} + point($p;$budget)
             + {length_tok:$len, task:"passkey", task_options:"", task_version:1, repeat:$rep, threads:2, host:"node1", warmup_steps:4,

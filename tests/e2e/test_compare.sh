@@ -4,6 +4,7 @@
 set -euo pipefail
 program=$(realpath "$1") sources=$(realpath "$2")
 . "$sources/tests/e2e/fake_log.sh"
+fake_contexts=20 fake_group=passkey-question_in_prefill-4096
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"

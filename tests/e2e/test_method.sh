@@ -97,12 +97,12 @@ equal "the message of it" 1 "$(wc -l <err)"
 # One line per label, the means over the answers that have the note.
 fake_log 'if .kind == "cell" and .policy == "quest" then
     .method = {kept: (if .budget == "64" then 0.25 else 0.75 end), calls: 3}
-    | .notes = (if .budget == "64" then {"keeps {kept%} in {calls} calls, {none} {": 30}
-                elif .budget == "512" then {"keeps {kept%} in {calls} calls, {none} {": 10} else null end)
+    | .notes = (if .budget == "64" then {"keeps {kept%} in {calls} calls, {none} {": 6}
+                elif .budget == "512" then {"keeps {kept%} in {calls} calls, {none} {": 2} else null end)
     else . end' | zstd -q >noted.zst
 "$program" report noted.zst >table
-# 12 blocks x (30 + 10) of 12 x 4 budgets x 40 answers; (30 x 0.25 + 10 x 0.75) / 40 = 37.5 %
-equal "a note" 'quest: keeps 38 % in 3 calls, ? {; 480 of 1920 answers.' "$(grep '^quest:' table)"
+# 12 blocks x (6 + 2) of 12 x 4 budgets x 10 answers; (6 x 0.25 + 2 x 0.75) / 8 = 37.5 %
+equal "a note" 'quest: keeps 38 % in 3 calls, ? {; 96 of 480 answers.' "$(grep '^quest:' table)"
 
 # ---- export -----------------------------------------------------------------------------------------
 

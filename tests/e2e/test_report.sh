@@ -37,24 +37,22 @@ zst log.zst < log.jsonl
 
 # ---- export: the values of the log, unchanged, in order -----------------------------------------
 "$program" export log.zst --format jsonl > cells.jsonl
-for field in '.official' '.attended_tok' '.kv_physical_bytes' '.budget_tok' '.dense_tok'; do
-    source=$(sed -e 's/^\.official$/.official.p/' <<< "$field")
-    expect "export of $field" \
-        "$(jq -c "$digits select(.kind==\"cell\") | [.cell, ($source | digits)]" log.jsonl | sort)" \
-        "$(jq -c "$digits [.cell, ($field | digits)]" cells.jsonl | sort)"
-done
+fields='attended: .attended_tok, physical: .kv_physical_bytes, budget: .budget_tok, dense: .dense_tok'
+expect "export of cells" \
+    "$(jq -c "$digits select(.kind==\"cell\") | {cell, official: .official.p, $fields} | map_values(digits)" log.jsonl | sort)" \
+    "$(jq -c "$digits {cell, official, $fields} | map_values(digits)" cells.jsonl | sort)"
 # Intervals are by the correlation within contexts over all cells of a task: by jq from the formula of
 # harness/lib/stats.h.  Logs tell the two sums, or, older ones, the n_eff of each cell.
 intervals() { # intervals LOG_LINES: cell, n_eff, interval of the official score
     jq -sc 'def sums: (.n * .official.p * (1 - .official.p)) as $s | .official
-          | if .between then {between, simple} else {simple:$s, between:(0.95 * $s * 40 / .n_eff)} end;
+          | if .between then {between, simple} else {simple:$s, between:(0.8 * $s * 10 / .n_eff)} end;
         def wilson($p;$n): 1.959963984540054 as $z | ($z*$z/$n) as $q | (($p+$q/2)/(1+$q)) as $mid
           | ($z/(1+$q)*(($p*(1-$p)/$n + $q/(4*$n))|sqrt)) as $half | [([0,$mid-$half]|max), ([1,$mid+$half]|min)];
-        map(select(.kind == "cell")) | group_by(.task)[] | (map(sums | .between * 20 / 19 - .simple) | add) as $excess
+        map(select(.kind == "cell")) | group_by(.task)[] | (map(sums | .between * 5 / 4 - .simple) | add) as $excess
         | (map(sums.simple) | add) as $pairs | ([0, $excess] | max) as $excess
         | ([1, ($excess + 0.25) / ($pairs + 0.25)] | min) as $icc | .[] | sums as $s
-        | (if $s.simple > 0 then [20, 40 / ($s.between * 20 / 19 / $s.simple)] | max else 40 end) as $alone
-        | ([$alone, 40 / (1 + $icc), 40] | min) as $n | [.cell, $n] + wilson(.official.p; $n)' "$1" | jq -c 'map(if type == "number" then . * 1e9 | round else . end)' | sort
+        | (if $s.simple > 0 then [5, 10 / ($s.between * 5 / 4 / $s.simple)] | max else 10 end) as $alone
+        | ([$alone, 10 / (1 + $icc), 10] | min) as $n | [.cell, $n] + wilson(.official.p; $n)' "$1" | jq -c 'map(if type == "number" then . * 1e9 | round else . end)' | sort
 }
 same_intervals() {
     zst intervals.zst < "$1"
@@ -62,17 +60,18 @@ same_intervals() {
         jq -c 'select(.protocol) | [.cell, .n_eff, .official_lo, .official_hi] | map(if type == "number" then . * 1e9 | round else . end)' | sort)"
 }
 fake_cells > alone.jsonl
+zst alone.zst < alone.jsonl
 same_intervals alone.jsonl
-fake_cells 'if .kind == "cell" and .task == "passkey" then .official.n_eff = 25 else . end' > design.jsonl
+fake_cells 'if .kind == "cell" and .task == "passkey" then .official.n_eff = 6.25 else . end' > design.jsonl
 same_intervals design.jsonl
-fake_cells 'if .kind == "cell" then .official += {simple:(40 * .official.p * (1 - .official.p)), between:(50 * .official.p * (1 - .official.p))} else . end' > sums.jsonl
+fake_cells 'if .kind == "cell" then .official += {simple:(10 * .official.p * (1 - .official.p)), between:(11 * .official.p * (1 - .official.p))} else . end' > sums.jsonl
 same_intervals sums.jsonl
 # All right: the others tell how alike answers of one context are, and it is not one answer per context.
-expect "40 of 40" "30 88.8" "$("$program" export intervals.zst --format jsonl |
-    jq -r 'select(.protocol and .official == 1 and .task == "passkey") | "\(.n_eff | round) \(.official_lo * 1000 | round / 10)"' | sort -u)"
+expect "10 of 10" "7.3 65.4" "$("$program" export intervals.zst --format jsonl |
+    jq -r 'select(.protocol and .official == 1 and .task == "passkey") | "\(.n_eff * 10 | round / 10) \(.official_lo * 1000 | round / 10)"' | sort -u)"
 
 expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
-expect "rows of samples" 12000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
+expect "rows of samples" 3000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
 expect "fields per row" 34 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
     "$(awk -F'\t' '$22 == "length" { print $21 }' samples.tsv | grep x | sort -u)"
@@ -114,7 +113,7 @@ lacks "stale results" 'other code' table
 # The strict score has a column where it differs from the official one in any row.
 lacks "a note on strict scores" 'without strict' table
 expect "columns of strict scores" 12 "$(grep -c 'strict %' table)"
-fake_cells 'if .kind == "cell" and .cell != "passkey-question_in_prefill-4096-quest-64" then .strict = .official else . end' | zst alike.zst
+fake_cells 'if .kind == "cell" and .cell != "passkey-question_in_prefill-4096-quest-256" then .strict = .official else . end' | zst alike.zst
 "$program" report alike.zst > alike
 expect "strict scores of one row" "passkey question_in_prefill 4096" \
     "$(awk '/^tiny-8L/ { block = $2 " " $3 " " $4 } /strict %/ && /policy/ { print block }' alike)"
@@ -151,8 +150,8 @@ contains "the row of oracle 64" "^  oracle +64$want\$" by
 fake_cells 'if .policy == "snapkv" and .length_tok == 16384 then empty else . end' | zst short.zst
 "$program" report short.zst --summary > summary
 contains "the length of the footer" 'KV held: 16384 tokens' summary
-contains "a row without that length" '^  snapkv +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +- +- +320$' summary
-contains "a row with that length" '^  h2o +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +256 KiB +256 KiB +480$' summary
+contains "a row without that length" '^  snapkv +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +- +- +80$' summary
+contains "a row with that length" '^  h2o +64( +[0-9.]+ +[0-9]+-[0-9]+){4} +[0-9.]+ +- +256 KiB +256 KiB +120$' summary
 
 fake_cells 'select(.kind == "run" or .kind == "speed")' | zst speeds.zst
 "$program" report speeds.zst --summary > summary
@@ -162,7 +161,7 @@ contains "speed alone, its length" 'KV held: 16384 tokens' summary
 # A share of the context is one row, whatever it is in tokens at each length.
 fake_cells 'select(.kind == "run" or .kind == "cell") | if .budget_tok != null then .budget = "\(.budget_tok * 100 / 1024)%" | .budget_tok = .budget_tok * .length_tok / 1024 else . end' | zst shares.zst
 "$program" report shares.zst --summary > summary
-expect "rows of shares" "quest 6.25% 480, quest 12.5% 480, quest 25% 480, quest 50% 480" \
+expect "rows of shares" "quest 6.25% 120, quest 12.5% 120, quest 25% 120, quest 50% 120" \
     "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $NF }' summary)"
 
 "$program" report shares.zst --by length > by
@@ -180,17 +179,17 @@ other() { # other KEY_SUFFIX CONTEXTS RUN_EDIT CELL_EDIT: 256 tokens of h2o and 
         and (.policy|IN("h2o","quest")) and .budget=="256")) | .run = "'"$1"'" | if .kind == "run" then '"$3"'
         else .cell += "'"$1"'" | .n = 2*'"$2"' | .n_contexts = '"$2"' | .t_end = "2026-01-03" | '"$4"' end'
 }
-cat log.jsonl <(other q8 20 '.store.kv_type="q8_0"' .) | zst kinds.zst
+cat alone.jsonl <(other q8 5 '.store.kv_type="q8_0"' .) | zst kinds.zst
 "$program" report kinds.zst > table
 contains "a block of its own for a KV type" '^tiny-8L, kv q8_0  passkey  question_in_prefill' table
 contains "and the other" '^tiny-8L, kv f16  passkey  question_in_prefill' table
-cat log.jsonl <(other f2 20 '.model.hash="1234567890abcdef"' .) | zst kinds.zst
+cat alone.jsonl <(other f2 5 '.model.hash="1234567890abcdef"' .) | zst kinds.zst
 "$program" report kinds.zst > table
 contains "a block of its own for a model file" '^tiny-8L, file 1234567890ab  passkey' table
-cat log.jsonl <(other s3 20 . '.key = "x;seed=3;policy=h2o/1"') | zst kinds.zst
+cat alone.jsonl <(other s3 5 . '.key = "x;seed=3;policy=h2o/1"') | zst kinds.zst
 "$program" report kinds.zst --summary > table
 contains "a table of its own for a seed" '^tiny-8L, seed 3  on cpu' table
-cat log.jsonl <(other few 5 . .) <(other many 50 . .) <(other some 9 . .) | zst kinds.zst
+cat alone.jsonl <(other few 2 . .) <(other many 50 . .) <(other some 9 . .) | zst kinds.zst
 "$program" report kinds.zst > table
 awk '/passkey  question_in_prefill  1024/ { on = 1 } /^$/ { on = 0 } on' table > block
 expect "the cell with the most samples" "quest 256 100/50" "$(awk '$1 == "quest" && $2 == 256 { print $1, $2, $NF }' block)"
@@ -198,10 +197,10 @@ contains "the note on the others" '^6 cells are not in the tables: another cell 
 expect "all cells in the export" 307 "$("$program" export kinds.zst | wc -l)"
 contains "all cells in the status" '^cells +306 done' <("$program" status kinds.zst)
 "$program" report kinds.zst --summary > summary
-contains "no context twice" '^  quest +256 .* 540$' summary
+contains "no context twice" '^  quest +256 .* 210$' summary
 
 # Speed of other threads is no repeat of it: 2 threads with the cells, 8 threads in its own block.
-{ cat log.jsonl; fake_log 'select(.kind == "speed") | .cell += "8" | .threads = 8 | .decode_tok_per_s *= 4'; } | zst threads.zst
+{ cat alone.jsonl; fake_cells 'select(.kind == "speed") | .cell += "8" | .threads = 8 | .decode_tok_per_s *= 4'; } | zst threads.zst
 expect "speed of the threads of the run" "$(jq -c '[.cell, .decode_tok_per_s]' cells.jsonl)" \
     "$("$program" export threads.zst --format jsonl | jq -c 'select(.task != null and .protocol != null) | [.cell, .decode_tok_per_s]')"
 "$program" report threads.zst > table
@@ -209,8 +208,8 @@ contains "a block for the other threads" '^tiny-8L, 8 threads on node1  passkey 
 contains "the note on threads" '^Speed was measured on several machines or with several numbers of threads' table
 
 # The speed of a cell that is not shown is shown by itself.
-fake_log '., (if .kind == "run" then .run = "more" | .machine.threads = 8 elif .kind == "speed" then .cell += "8" | .threads = 8
-    elif .kind == "cell" then .run = "more" | .cell += "x" | .n = 80 | .n_contexts = 40 else empty end)' | zst more.zst
+fake_cells '., (if .kind == "run" then .run = "more" | .machine.threads = 8 elif .kind == "speed" then .cell += "8" | .threads = 8
+    elif .kind == "cell" then .run = "more" | .cell += "x" | .n = 20 | .n_contexts = 10 else empty end)' | zst more.zst
 "$program" report more.zst > table
 contains "the speed of what is not shown" '^tiny-8L, 2 threads on node1  passkey  speed only  1024 tokens' table
 lacks "the speed of what is shown" '8 threads on' table
@@ -243,7 +242,7 @@ pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
     [right("quest"), right("snapkv")] | transpose
     | "\(map(select(.[0]>.[1]))|length) +\(map(select(.[0]<.[1]))|length)"' log.jsonl)
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
-contains "quest against snapkv" "^  quest +256 +40 .* $pair +[<0-9]" block
+contains "quest against snapkv" "^  quest +256 +10 .* $pair +[<0-9]" block
 
 contains "what McNemar's p leaves out" '^McNemar p takes questions as independent' vs
 
@@ -255,11 +254,11 @@ pair=$(jq -rs '[.[]|select(.kind=="sample" and .context != 3)] as $s
     | "\(map(select(.[0]>.[1]))|length) +\(map(select(.[0]<.[1]))|length)"' log.jsonl)
 "$program" report gap.zst --vs snapkv > vs
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
-contains "pairs beside a gap" "^  quest +256 +38 .* $pair +[<0-9]" block
+contains "pairs beside a gap" "^  quest +256 +8 .* $pair +[<0-9]" block
 "$program" report gap.zst --vs quest > vs
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
 contains "pairs, the gap on the other side" \
-    "^  snapkv +256 +38 .* $(awk -F' [+]' '{ print $2 " +" $1 }' <<< "$pair") +[<0-9]" block
+    "^  snapkv +256 +8 .* $(awk -F' [+]' '{ print $2 " +" $1 }' <<< "$pair") +[<0-9]" block
 
 # Published logs have no samples: one line, and no rows of nothing.
 fake_cells | zst published.zst
@@ -281,13 +280,13 @@ lacks "rows of n 0" '^  [a-z_0-9]+ +[0-9]+ +0 ' vs
 zst twice.zst < <(cat log.jsonl log.jsonl)
 expect "a log read twice" "$(md5sum < cells.jsonl)" "$("$program" export twice.zst --format jsonl | md5sum)"
 expect "files together" "$(md5sum < cells.jsonl)" "$("$program" export log.zst twice.zst --format jsonl | md5sum)"
-expect "samples of a log read twice" 12001 "$("$program" export twice.zst --kind sample --format tsv | wc -l)"
+expect "samples of a log read twice" 3001 "$("$program" export twice.zst --kind sample --format tsv | wc -l)"
 zst texts.zst <<< '{"kind":"nll","schema":"kvlab/1","run":"5eed","cell":"perplexity-question_in_prefill-4096-full-0","context":0,"question":0,"nll_mean":2.1}'
-expect "samples of a log behind one of texts" 12001 "$("$program" export texts.zst log.zst --kind sample --format tsv | wc -l)"
+expect "samples of a log behind one of texts" 3001 "$("$program" export texts.zst log.zst --kind sample --format tsv | wc -l)"
 
 fake_log 'select((.cell // "" | test("oracle")) | not) | if .cell == "passkey-question_in_prefill-4096-h2o-64" and .kind=="cell" then .code = "older" else . end
     | if .kind == "sample" and .cell == "passkey-question_in_prefill-4096-full-0" and .context < 2 then .error = "no" | .official = null | .strict = null else . end
-    | if .kind == "cell" and .cell == "passkey-question_in_prefill-4096-full-0" then .n = 36 | .n_errors = 4 else . end
+    | if .kind == "cell" and .cell == "passkey-question_in_prefill-4096-full-0" then .n = 6 | .n_errors = 4 else . end
     | select(.kind != "cell" or .cell != "passkey-question_in_prefill-4096-quest-64")' > worse.jsonl
 echo '{"kind":"error","schema":"kvlab/1","run":"5eed","cell":null,"key":null,"context":null,"question":null,"status":"a policy broke its contract","message":"quest: slot 9 of 8"}' >> worse.jsonl
 zst worse.zst < worse.jsonl
@@ -307,14 +306,14 @@ contains "a stale row of differences" '^  h2o \* +64 ' vs
 contains "its note" '^\* answered or timed by other code' vs
 expect "stale cells in the export" passkey-question_in_prefill-4096-h2o-64 \
     "$("$program" export worse.zst --format jsonl | jq -r 'select(.stale).cell')"
-expect "their samples" "passkey-question_in_prefill-4096-h2o-64 40" \
+expect "their samples" "passkey-question_in_prefill-4096-h2o-64 10" \
     "$("$program" export worse.zst --kind sample --format jsonl | jq -r 'select(.stale).cell' | uniq -c | awk '{ print $2, $1 }')"
 "$program" plot accuracy_budget worse.zst --task passkey --length 4096 --format svg --out stale > said
 contains "a stale curve" '^# panel [0-9], h2o \*$' stale/accuracy_budget.dat
 lacks "the star of another curve" '^# panel [0-9], quest \*$' stale/accuracy_budget.dat
 contains "what the star means" "^subtitle = .*\* answered or timed by other code" stale/accuracy_budget.gp
 contains "a missing bound" '^  not run here: oracle' table
-contains "failed samples in the row" '^  full .* 36/20 +4$' table
+contains "failed samples in the row" '^  full .* 6/5 +4$' table
 contains "failed samples below" '^4 of [0-9]* samples failed' table
 contains "a cell that was cut off" '^Cut off and not in the table: 1 cell;' table
 contains "errors by status" '1 x a policy broke its contract: quest: slot 9 of 8' table
@@ -440,21 +439,20 @@ refused 2 'want text, markdown, latex, csv or html' report log.zst --summary --f
 refused 2 'want --summary, --by, --vs or a table' report log.zst --format latex
 refused 2 'without --summary' report log.zst --by length --format html --out x.html
 # The other tables in every form: the same numbers, and what is no table is a comment.
-"$program" report log.zst --by length > text
-"$program" report log.zst --by length --format csv > csv
+"$program" report alone.zst --by length > text
+"$program" report alone.zst --by length --format csv > csv
 numbers() { grep -E "$1" "$2" | head -n 1 | grep -oE '[0-9]+\.[0-9]' | xargs; }
 expect "--by as csv" "$(numbers '^  snapkv +256' text)" "$(numbers '^snapkv,256,' csv)"
 expect "only tables and comments" 0 "$(grep -cvE '^#|^$|,' csv || true)"
 expect "--by as markdown" "$(numbers '^  snapkv +256' text)" \
-    "$("$program" report log.zst --by length --format markdown > md && numbers '^\| snapkv \| 256' md)"
+    "$("$program" report alone.zst --by length --format markdown > md && numbers '^\| snapkv \| 256' md)"
 "$program" report log.zst --vs full --format latex > tex
 expect "only tables and comments in latex" 0 "$(grep -cvE '^%|^$|\\\\$|^\\(begin|end|toprule|midrule|bottomrule)' tex || true)"
-zstd -dcq log.zst | jq -c 'if .kind == "cell" then .evidence = {attended_right: 1, attended_wrong: 2, missed_right: 3, missed_wrong: 4, unknown: 0} else . end' |
-    zstd -qf -o evidence.zst
+fake_cells 'if .kind == "cell" then .evidence = {attended_right: 1, attended_wrong: 2, missed_right: 3, missed_wrong: 4, unknown: 0} else . end' | zst evidence.zst
 "$program" report evidence.zst --evidence --format csv > csv
 contains "a detail as csv" '^snapkv,256,1\+2,33\.3,3\+4,42\.9,' csv
 refused 2 'want both or none' report log.zst --format html
 refused 2 'without --summary' report log.zst --summary --format csv
-expect "--format csv" "$("$program" report log.zst --csv | md5sum)" "$("$program" report log.zst --format csv | md5sum)"
-"$program" report log.zst --format html --out form.html > out && "$program" report log.zst --html flag.html > out
+expect "--format csv" "$("$program" report alone.zst --csv | md5sum)" "$("$program" report alone.zst --format csv | md5sum)"
+"$program" report alone.zst --format html --out form.html > out && "$program" report alone.zst --html flag.html > out
 cmp form.html flag.html || fail "--format html and --html differ"
