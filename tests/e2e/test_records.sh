@@ -24,8 +24,9 @@ END
 "$program" sweep "$dir/all.yaml" --log "$dir/all.zst" --quiet
 check "$dir/all.zst" "$sources/results/README.md" run sample quality cell speed
 # Of prefills that were loaded, no time is known.
+sed 's/\["\*"/[full, quest, snapkv/' "$dir/all.yaml" > "$dir/some.yaml"
 for log in first second; do
-    "$program" sweep "$dir/all.yaml" --log "$dir/$log.zst" --snapshots "$dir/snapshots" --quiet
+    "$program" sweep "$dir/some.yaml" --log "$dir/$log.zst" --snapshots "$dir/snapshots" --quiet
 done
 check "$dir/second.zst" "$sources/results/README.md" run sample quality cell speed
 "$program" log check "$dir/all.zst"
@@ -44,9 +45,11 @@ echo 'kv_limit_mib: 1' >> "$dir/error.yaml"
 check "$dir/error.zst" "$sources/results/README.md" run error
 
 # The check itself: a field too many, one too few, a wrong type.
+zstd -dcq "$dir/all.zst" | grep '^{"kind":"cell"' | sed -n 1p > "$dir/cell"
+zstd -qf -o "$dir/cell.zst" < "$dir/cell"
+check "$dir/cell.zst" "$sources/results/README.md" cell
 for edit in '.new = 1' 'del(.budget)' '.n = "8"' '.official.extra = 1' 'del(.recall.lo)'; do
-    zstd -dcq "$dir/all.zst" | jq -c "if .kind == \"cell\" then $edit else . end" |
-        zstd -qf -o "$dir/edited.zst"
+    jq -c "$edit" "$dir/cell" | zstd -qf -o "$dir/edited.zst"
     if check "$dir/edited.zst" "$sources/results/README.md" > "$dir/said"; then
         echo "test_records: $edit went unseen" >&2
         exit 1
