@@ -26,7 +26,7 @@ template=$source_dir/datasets/_template.c
 plugin() {
     sed -E "s/\"template\"/\"$1\"/; $2" "$template" >"$1.c"
     cmp -s "$1.c" <(sed -E "s/\"template\"/\"$1\"/" "$template") && [ -n "$2" ] && fail "$1: nothing edited"
-    cc -std=c17 -O1 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -I "$source_dir/datasets" \
+    cc -std=c17 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -I "$source_dir/datasets" \
         "$1.c" -o "$1.so"
 }
 
@@ -77,7 +77,7 @@ grep -q 'good(words=2)' out.txt || fail "no label of the plug-in: $(cat out.txt)
 grep -q 'for 6 samples\|for 9 samples' stats || fail "samples: $(cat stats)"
 cp good.so before.so
 { cat good.c && echo 'int edited; int edited;'; } >edited.c
-cc -std=c17 -O1 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -I "$source_dir/datasets" edited.c -o good.so
+cc -std=c17 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -I "$source_dir/datasets" edited.c -o good.so
 sweep 1 one.zst >stats || fail "an edited plug-in"
 grep -q 'for 3 samples' stats || fail "an edited plug-in runs again alone: $(cat stats)"
 cp before.so good.so
@@ -88,6 +88,51 @@ rc=0
 "$program" run -m "$model" -t goo -P full --length 256 --task-plugin good.so >out.txt 2>err || rc=$?
 equal "exit code of an unknown task" 2 $rc
 grep -q 'task "goo" does not exist, did you mean "good"?' err || fail "an unknown task: $(cat err)"
+
+# ---- what does not return -------------------------------------------------------------------------
+
+cat >crash.yaml <<END
+model: $model
+tasks: [crash_early, crash_late, leave, crash_score, crash_chance, passkey]
+lengths: [256]
+contexts: 3
+policies: [full, quest]
+budgets: [64]
+END
+make='s/^    struct kvl_sample sample = \{ 0 \};/&'
+ever='extern int creat(const char *, unsigned), pause(void); creat("entered", 0600); for (;;) pause();'
+plugin endless "$make $ever/"
+plugin endless_late "$make if (req->index == 2) { $ever }/"
+# ended TASK JOBS WORDS: SIGTERM once it loops; neither the sweep nor a process of it is left.  In a folder of its own.
+ended() {
+    local rc=0 pid child
+    work=$work/of-$1
+    mkdir "$work"
+    cd "$work"
+    "$program" sweep ../crash.yaml --quiet --threads 2 --jobs "$2" --set "tasks=[$1]" --task-plugin "../$1.so" --log "$1.zst" 2>err &
+    pid=$!
+    trap '[ -z "$pid" ] || kill -9 "$pid"' EXIT
+    entered() { [ -e entered ] || gone $pid; }
+    eventually entered || fail "$1: it does not come to the loop"
+    child=$(cat /proc/$pid/task/*/children)
+    [ -n "$child" ] || fail "$1: the loop is in the process of the sweep"
+    kill $pid
+    wait $pid || rc=$?
+    pid=
+    equal "exit of $1" 143 $rc
+    for pid in $child; do
+        child_gone() { [ -z "$(cat "/proc/$pid/cmdline" 2>said | tr -d '\0')" ]; }
+        eventually child_gone || fail "$1: a process of the sweep lives on"
+    done
+    pid=
+    [ -z "$3" ] || grep -q "$3" err || fail "$1: what it says of a loop: $(cat err)"
+}
+# One takes the 5 s that the program waits: beside all that follows, up to the end of this script.
+trap 'kill $(jobs -p) 2>"$work/said" || true; rm -rf "$work"' EXIT
+ended endless 2 '' &
+endless=$!
+ended endless_late 2 '^kvlab: task endless_late did not return within 5 s of signal 15: ' &
+endless_late=$!
 
 # ---- what does not fit ----------------------------------------------------------------------------
 
@@ -145,20 +190,11 @@ broken mute 'task mute: question 0 lacks its text, answer, gold or max_new_tok'
 # ---- what crashes ---------------------------------------------------------------------------------
 
 fall='*(volatile int *)0 = 1;'
-make='s/^    struct kvl_sample sample = \{ 0 \};/&'
 plugin crash_early "$make $fall/"
 plugin crash_late "$make if (req->index == 2) $fall/"
 plugin leave "$make extern void _Exit(int); if (req->index == 1) _Exit(3);/"
 plugin crash_score "s/^    size_t len = strlen\(q->gold\);/& if (*prediction || !*prediction) $fall/"
 plugin crash_chance "s/^    return 1.0 .*/    $fall return n_words;/"
-cat >crash.yaml <<END
-model: $model
-tasks: [crash_early, crash_late, leave, crash_score, crash_chance, passkey]
-lengths: [256]
-contexts: 3
-policies: [full, quest]
-budgets: [64]
-END
 crash() {
     run_sweep crash.yaml --jobs 2 --task-plugin crash_early.so --task-plugin crash_late.so \
         --task-plugin leave.so --task-plugin crash_score.so --task-plugin crash_chance.so --log "$1" "${@:2}" >out.txt 2>err
@@ -189,30 +225,5 @@ rc=0
 crash crash.zst --strict || rc=$?
 equal "--strict after a crash" 6 $rc
 
-# ---- what does not return -------------------------------------------------------------------------
-
-ever='extern int creat(const char *, unsigned), pause(void); creat("entered", 0600); for (;;) pause();'
-plugin endless "$make $ever/"
-plugin endless_late "$make if (req->index == 2) { $ever }/"
-# ended TASK JOBS: SIGTERM once it loops; neither the sweep nor a process of it is left
-ended() {
-    local rc=0 pid child
-    rm -f entered
-    "$program" sweep crash.yaml --quiet --threads 2 --jobs "$2" --set "tasks=[$1]" --task-plugin "$1.so" --log "$1.zst" 2>err &
-    pid=$!
-    entered() { [ -e entered ] || gone $pid; }
-    eventually entered || fail "$1: it does not come to the loop"
-    child=$(cat /proc/$pid/task/*/children)
-    [ -n "$child" ] || fail "$1: the loop is in the process of the sweep"
-    kill $pid
-    wait $pid || rc=$?
-    equal "exit of $1" 143 $rc
-    for pid in $child; do
-        child_gone() { [ -z "$(cat "/proc/$pid/cmdline" 2>said | tr -d '\0')" ]; }
-        eventually child_gone || { kill -9 "$pid"; fail "$1: a process of the sweep lives on"; }
-    done
-}
-ended endless 2
-ended endless_late 2
-grep -q '^kvlab: task endless_late did not return within 5 s of signal 15: ' err || fail "a loop in a worker: $(cat err)"
+wait "$endless" && wait "$endless_late" || fail "a task that does not return"
 echo "test_task_plugin: ok"
