@@ -2,10 +2,14 @@
 # checks.sh - whether the GPU of this machine gives the right results; tests/run.sh --gpu has built for it.
 #
 #   checks.sh BUILD OUT.md     runs everything, writes the table of what passed; exit status 1: not all
+#   checks.sh --fast BUILD OUT.md   in a minute or two: without conformance and compute-sanitizer, operators at the sizes
+#                              of the fast tests; BUILD needs the programs alone
 #   checks.sh --table OUT.md   the same table, of which nothing has run
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+fast=
+[ "${1-}" != --fast ] || { fast=1; shift; }
 build=$1 out=$2
 failed=0
 rows=
@@ -18,6 +22,8 @@ check() {
     shift
     if [ "$build" = --table ]; then
         result='not run on a GPU yet'
+    elif [ "$1" = left_out ]; then
+        result='left out (`--fast`)'
     else
         say "$title"
         if "$@" >>"$build/checks.log" 2>&1; then result=passed; else result="**failed**"; failed=1; fi
@@ -31,6 +37,16 @@ export KVL_CUDA_CHECKS=0
 
 in_build() { (cd "$build" && ctest --output-on-failure --no-tests=error -j 1 "$@"); }
 on_gpu() { KVL_TEST_DEVICE=cuda in_build "$@"; }
+
+# Every program of the operators, without ctest.
+programs() {
+    local program rc=0
+    for program in "$build"/tests/gpu_*; do
+        echo "$program"
+        timeout 300 "$program" || rc=1
+    done
+    return $rc
+}
 
 # part TEST - one test of test_gpu, which has run
 part() { grep -qF "[       OK ] $1" "$build/test_gpu.log"; }
@@ -48,7 +64,9 @@ sanitize() {
 
 sanitizer() {
     local tool=$1
-    if [ "$build" = --table ] || command -v compute-sanitizer >/dev/null; then
+    if [ -n "$fast" ]; then
+        check "compute-sanitizer $tool over the tests of the operators" left_out
+    elif [ "$build" = --table ] || command -v compute-sanitizer >/dev/null; then
         check "compute-sanitizer $tool over the tests of the operators" sanitize "$tool"
     else
         rows+="| compute-sanitizer $tool over the tests of the operators | not run: not installed |"$'\n'
@@ -61,8 +79,11 @@ if [ "$build" != --table ]; then
     "$build/tests/test_gpu" >"$build/test_gpu.log" 2>&1 || failed=1
     cat "$build/test_gpu.log" >>"$build/checks.log"
 fi
-check "every operator against its definition, the store against a naive one (\`ctest -L gpu_ops\`)" in_build -L '^gpu_ops$'
-check "conformance of every policy (\`KVL_TEST_DEVICE=cuda ctest -L conformance\`)" on_gpu -L '^conformance$'
+if [ -n "$fast" ]; then operators=programs conformance=left_out; else operators="in_build -L ^gpu_ops$" conformance="on_gpu -L ^conformance$"; fi
+# shellcheck disable=SC2086
+check "every operator against its definition, the store against a naive one (\`ctest -L gpu_ops\`)" $operators
+# shellcheck disable=SC2086
+check "conformance of every policy (\`KVL_TEST_DEVICE=cuda ctest -L conformance\`)" $conformance
 check "logits, CPU against GPU: within 1e-3 of the largest in f32, 2e-2 in bf16" part test_logits
 check "greedy tokens of the shipped model, CPU against GPU: the same" part test_greedy
 check "what policies read and keep, CPU against GPU: the same but for near-ties (one entry in fifty)" part test_selections
@@ -86,7 +107,7 @@ sanitizer racecheck
             "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)" \
             "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)" \
             "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA toolkit \1/p')" \
-            "$(date -u +%F)" "$(git -C "$root" describe --always --dirty 2>/dev/null || echo 'of no repository')"
+            "$(date -u +%F)" "$("$build/kvlab" --version | sed 's/^kvlab //')"
     fi
     echo
     echo '| check | result |'
