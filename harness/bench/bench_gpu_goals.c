@@ -194,7 +194,7 @@ const struct bench_goal bench_gpu_goals[] = {
       { 0.95, 0.95 },
       { 0, 0 } },
     { "gpu-prefill",
-      "prefill attention against torch's flash backend",
+      "prefill attention against torch's best backend",
       "0.5",
       "0.75",
       "prefill attention, bf16",
