@@ -19,12 +19,12 @@ names=()
 
 # "figure sweep" per line: the comment of a sweep begins "# Figure a:" or "# Figures a, b:".
 figures_known() {
-    local file name
-    for file in "$sweeps"/*.yaml; do
-        for name in $(sed -n '1s/^# Figures\{0,1\} \([^:]*\):.*/\1/p' "$file" | tr -d ,); do
-            printf '%s %s\n' "$name" "$(basename "$file" .yaml)"
-        done
-    done
+    awk 'FNR == 1 && match($0, /^# Figures? [^:]*:/) {
+            n = split(substr($0, RSTART, RLENGTH - 1), word, /[ ,]+/)
+            name = FILENAME
+            gsub(/.*\/|\.yaml$/, "", name)
+            for (i = 3; i <= n; i++) print word[i], name
+        }' "$sweeps"/*.yaml
 }
 
 figures_sweep_of() { figures_known | awk -v name="$1" '$1 == name { print $2; exit }'; }

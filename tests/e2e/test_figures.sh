@@ -78,7 +78,7 @@ tasks: [needle]
 lengths: [200, 300]
 depths: [0.0, 0.5, 1.0]
 protocols: [question_in_prefill]
-contexts: 3
+contexts: 2
 policies: [full, quest, {policy: snapkv, window: 8}, random]
 budgets: [32, 64]
 quality: {steps: 3, top: [4, 10]}
@@ -140,7 +140,7 @@ done
 # The running perplexity from the tokens themselves: the exponential of the mean over texts of the means
 # so far, over the tokens of the text, of which the first ones do not count.
 "$program" sweep <(sed '/^depths\|^quality\|^speed/d; s/^lengths.*/lengths: [200]/; s/^tasks.*/tasks: [{task: perplexity, mode: decode}]/' small.yaml) \
-    --set name=texts --set "model=$model" --log texts.zst --quiet
+    --set name=texts --set "model=$model" --set 'policies=[full, quest]' --set 'budgets=[32]' --log texts.zst --quiet
 draw perplexity_length texts.zst --budget 32
 rows perplexity_length 1 quest "1 2 6" >got
 lines_of texts.zst | jq -rs '
@@ -204,20 +204,20 @@ small() {
         [ -s "out/f/$last.png" ] && [ -s "out/f/$last.svg" ] || fail "figures.sh $last: no picture"
     done
 }
-small mass_layer layers_alike layers_heatmap filter_hit token_drift -- --length 256 --contexts 1 --threads 1
+small mass_layer layers_alike layers_heatmap filter_hit token_drift -- --length 256 --contexts 1 --questions 1 --threads 1
 small kv_length step_breakdown speed_length -- --threads 1 "${timed[@]}"
 for kv in f16 f32; do grep -q "^array panel_title.*kv $kv" out/f/kv_length.gp || fail "kv_length of figures.sh has no $kv"; done
-small accuracy_budget recall_budget -- "${few[@]}" --set questions=2 --set 'budgets=[64]' "${timed[@]}"
+small accuracy_budget recall_budget -- "${few[@]}" --set questions=1 --set 'budgets=[64]' --set 'tasks=[kv_retrieval]' "${timed[@]}"
 small needle_heatmap -- "${few[@]}" --set 'depths=[0.5]'
-small passkey_budget -- "${few[@]}" --set questions=2 --set 'budgets=[64]'
-small perplexity_length -- "${few[@]}" --set 'budgets=[64]'
-small preselect_effect -- "${few[@]}" --set questions=2 --set 'budgets=[64]'
-small top10_budget -- "${few[@]}" --set questions=2 --set quality.questions=1 --set quality.steps=2 --set 'budgets=[64]'
+small passkey_budget -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
+small perplexity_length -- "${few[@]}" --set 'budgets=[64]' --set 'policies=[full, quest]'
+small preselect_effect -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
+small top10_budget -- "${few[@]}" --set questions=1 --set quality.questions=1 --set quality.steps=2 --set 'budgets=[64]'
 small methods -- "${few[@]}" --set questions=1 --set 'budgets=[64]' --set 'tasks=[needle]' --set protocols=question_in_prefill
-small two_stage_share -- "${few[@]}" --set questions=2 --set 'budgets=[25%]'
+small two_stage_share -- "${few[@]}" --set questions=1 --set 'budgets=[25%]'
 equal "figures that figures.sh drew" "$(sort figures)" "$(ls out/f/*.png | sed 's/.*\///; s/\.png$//' | sort)"
 # Again: it goes on where it was.
 cp out/f/passkey_budget.jsonl.zst before.zst
-small passkey_budget -- "${few[@]}" --set questions=2 --set 'budgets=[64]'
+small passkey_budget -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
 equal "samples of the second run" "$(lines_of before.zst | grep -c '"kind":"sample"')" "$(lines_of out/f/passkey_budget.jsonl.zst | grep -c '"kind":"sample"')"
 echo "test_figures: ok"
