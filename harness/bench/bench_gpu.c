@@ -355,7 +355,7 @@ static int gpu_prefill(struct gpu_run *g)
     struct bench_depths d;
     bench_say("prefill");
     KVL_TRY(bench_depths_open(g->b, &want, &depth, &d));
-    int rc = gpu_prefill_rounds(g, &d, g->b->config.quick ? GPU_CHUNK / 16 : GPU_CHUNK);
+    int rc = gpu_prefill_rounds(g, &d, g->b->config.quick ? GPU_CHUNK / 64 : GPU_CHUNK);
     bench_depths_close(&d);
     return rc;
 }

@@ -223,10 +223,12 @@ static int gpu_products_of(const struct bench_gpu *g, const struct gpu_layer *l,
 
 int bench_gpu_products(const struct bench_gpu *g)
 {
-    static const struct {
+    static const struct products {
         int32_t rows;
         const char *what;
-    } of[] = { { 512, "projections of 512, bf16" }, { 4096, "projections of 4096, bf16" } };
+    } usual[] = { { 512, "projections of 512, bf16" }, { 4096, "projections of 4096, bf16" } },
+      quick[] = { { 64, "projections of 64, bf16" } };
+    const struct products *of = g->b->config.quick ? quick : usual;
     size_t n = g->b->config.quick ? 1 : 2;
     struct gpu_layer l = { .dev = g->b->device };
     const struct bench_shape *shape = g->b->config.shape;

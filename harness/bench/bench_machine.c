@@ -23,9 +23,8 @@ void *bench_huge(size_t bytes)
 /* Far more than any cache holds, on huge pages where the system has them. */
 static int stream_open(struct bench *b)
 {
-    const size_t huge = (size_t)2 << 20, most = (size_t)2 << 30;
+    const size_t huge = (size_t)2 << 20, most = (size_t)2 << (b->config.quick ? 25 : 30);
     size_t bytes = bench_memory_free() / 8;
-    if (b->config.quick) bytes = KVL_MIN(bytes, most / 4);
     bytes = KVL_MAX(KVL_MIN(bytes, most) / huge, 1) * huge;
     b->stream = bench_huge(bytes);
     if (!b->stream) return kvl_fail(b->err, KVL_ENOMEM, "no memory for %zu bytes to read", bytes);

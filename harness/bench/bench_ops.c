@@ -16,7 +16,7 @@ enum {
     OPS_GROUP = 4,
     OPS_MATRIX_BYTES = 256 << 20, /* far above the caches */
 };
-static const double OPS_WINDOW_S = 0.05;
+static const double OPS_WINDOW_S = 0.05, OPS_QUICK_S = 0.005;
 
 /* One side: runs once and does `work` (bytes or operations). */
 struct side {
@@ -25,7 +25,7 @@ struct side {
     double work;
 };
 
-static int side_rate(const struct side *s, double *rate)
+static int side_rate(const struct side *s, double least_s, double *rate)
 {
     int n = 0;
     uint64_t t0 = kvl_now_ns();
@@ -34,7 +34,7 @@ static int side_rate(const struct side *s, double *rate)
         KVL_TRY(s->run(s->data));
         n++;
         spent = 1e-9 * (double)(kvl_now_ns() - t0);
-    } while (spent < OPS_WINDOW_S);
+    } while (spent < least_s);
     *rate = 1e-9 * s->work * n / spent;
     return KVL_OK;
 }
@@ -44,11 +44,12 @@ static int compare(struct bench *b, const char *what, const char *unit, const st
                    const struct side *theirs, const char *against, int32_t threads)
 {
     double a[BENCH_MAX_ROUNDS], t[BENCH_MAX_ROUNDS], warm;
-    KVL_TRY(side_rate(ours, &warm));
+    double least_s = b->config.quick ? OPS_QUICK_S : OPS_WINDOW_S;
+    KVL_TRY(side_rate(ours, least_s, &warm));
     for (int32_t r = 0; r < b->config.rounds; r++) {
         t[r] = theirs ? 0 : 1e-9 * bench_stream(b, threads);
-        if (theirs) KVL_TRY(side_rate(theirs, &t[r]));
-        KVL_TRY(side_rate(ours, &a[r]));
+        if (theirs) KVL_TRY(side_rate(theirs, least_s, &t[r]));
+        KVL_TRY(side_rate(ours, least_s, &a[r]));
         KVL_TRY(bench_stopped(b));
     }
     struct bench_line line = { .part = "ops",
@@ -171,7 +172,7 @@ static int ops_row(struct bench *b, enum kvl_wtype type, const char *what, int32
 {
     enum { COLS = 1024 };
     size_t row = kvl_wtype_row_bytes(type, COLS);
-    size_t bytes = OPS_MATRIX_BYTES / (b->config.quick ? 4u : 1u);
+    size_t bytes = OPS_MATRIX_BYTES / (b->config.quick ? 16u : 1u);
     int32_t n_rows = (int32_t)(bytes / row);
     uint8_t *data = bench_huge((size_t)n_rows * row);
     float *x = ops_random(COLS, 3), *y = kvl_alloc((size_t)n_rows, sizeof *y);

@@ -39,7 +39,7 @@ grep -q . "$tmp/sums" || fail "no sums"
 [ "$(sort -u -k2 "$tmp/sums" | wc -l)" = 4 ] || fail "weights do not matter: $(cat "$tmp/sums")"
 
 # ---- a small run
-"$kvlab" bench --quick --rounds 1 --threads 1 --depths 0,512 --budget 96 \
+"$kvlab" bench --quick --shape tiny --rounds 1 --threads 1 --depths 0,512 --budget 96 \
     --policies "quest:dense_layers=0;streaming_llm:positions=original" \
     --json "$tmp/run.jsonl" --report="$tmp/report.md" >"$tmp/out" 2>"$tmp/err" ||
     fail "quick run: $(tail -n 1 "$tmp/err")"
