@@ -8,6 +8,8 @@
 #   staged.sh [OPTION...] --dry    without a GPU: whether all that the stages name exists, and the time they plan
 #   staged.sh fetch DIR            downloads the Debian packages that a bare machine may lack, for --debs
 #
+#   --built DIR  programs built for this GPU elsewhere, as a build folder has them (kvlab, tests/gpu_*, ...): nothing is
+#                compiled, which is most of stage 1; their libraries must be found
 #   --debs DIR   unpacks the .deb files of DIR and builds with them; they are not installed
 #   --work DIR   build, model and unpacked packages (default: kvlab-gpu in TMPDIR or /tmp)
 #   --out DIR    results: stageN.txt, a line per command; stageN.log, all output; tables (default: out in --work)
@@ -18,7 +20,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 deadline=530 # seconds of a stage
 work=${TMPDIR:-/tmp}/kvlab-gpu
-out='' debs='' dry='' stage=''
+out='' debs='' dry='' stage='' built=''
 failed=0
 planned=0
 
@@ -216,7 +218,7 @@ stage_1() {
     run 10 gpu.txt nvidia-smi
     if [ -z "$dry" ]; then
         cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
-        configure run 60 - "${cap//./}" && build_all || return 1
+        [ -n "$built" ] || { configure run 60 - "${cap//./}" && build_all; } || return 1
         if [ "$(df -Pk "$work" | awk 'NR == 2 { print int($4 / 1048576) }')" -lt 20 ]; then
             line "no model of 14 GB: less than 20 GB are free in $work"
         elif [ ! -f "$work/model.gguf" ]; then
@@ -272,13 +274,13 @@ stage_3() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --debs | --work | --out) [ $# -gt 1 ] || die "$1 wants a folder"
+    --built | --debs | --work | --out) [ $# -gt 1 ] || die "$1 wants a folder"
         printf -v "${1#--}" %s "$(realpath -m "$2")"
         shift ;;
     --dry) dry=1 ;;
     fetch) [ $# = 2 ] || die "fetch wants one folder"; fetch "$2"; exit ;;
     1 | 2 | 3) stage=$1 ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument $1, see --help" ;;
     esac
     shift
@@ -288,12 +290,12 @@ export KVL_CUDA_CHECKS=0 # with asserts every operator would wait: here kernels 
 [ -z "$dry" ] || dry_run
 [ -n "$stage" ] || die "want a stage (1, 2 or 3), --dry or fetch, see --help"
 SECONDS=0
-out=${out:-$work/out} build=$work/build
+out=${out:-$work/out} build=${built:-$work/build}
 mkdir -p "$work" "$out" || die "cannot write $work and $out"
 : >"$out/stage$stage.txt" >"$out/stage$stage.log" >"$work/errors"
 command -v nvidia-smi >/dev/null || die "no NVIDIA GPU here (no nvidia-smi); --dry wants none"
 [ -z "$debs" ] || use_debs
-[ "$stage" = 1 ] || [ -x "$build/kvlab" ] || die "nothing is built in $build: stage 1 first"
+{ [ "$stage" = 1 ] && [ -z "$built" ]; } || [ -x "$build/kvlab" ] || die "nothing is built in $build: stage 1 first, or --built"
 "stage_$stage"
 line "stage $stage: $([ $failed = 0 ] && echo 'all passed' || echo 'NOT all passed'), $SECONDS s"
 exit $failed
