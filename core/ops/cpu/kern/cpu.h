@@ -201,6 +201,9 @@ struct kvl_kern {
     float (*sum_exp)(const float *x, int32_t n, float *max); /* of exp(x - *max), n > 0 */
     /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
     bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);
+    /* The first of the largest y[i] = dot[i] * scale[i] + bias[i], i < n, n > 0; *most = that y. */
+    int32_t (*nearest)(const float *dot, const float *scale, const float *bias, int32_t n,
+                       float *most);
     void (*max_into)(float *y, const float *x, size_t n); /* y = max(y, x) */
     void (*scale)(float *y, float divisor, size_t n);     /* y = y / divisor */
     /* kvl/peak.h: sum of p [n]; n rounds of peak_lanes multiply-adds; peak_bf16 does two in each

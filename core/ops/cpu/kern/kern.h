@@ -9,6 +9,7 @@
 #include "kern_gemmq.h"
 #include "kern_gemv.h"
 #include "kern_math.h"
+#include "kern_nearest.h"
 #include "kern_peak.h"
 #include "kern_prefill.h"
 #include "kern_row.h"
@@ -62,6 +63,7 @@ const struct kvl_kern KERN_TABLE = {
     .channel_scores = channel_scores,
     .sum_exp = sum_exp,
     .topk_row = topk_row,
+    .nearest = nearest,
     .max_into = max_into,
     .scale = scale,
     .peak_lanes = PEAK_CHAINS * VW,

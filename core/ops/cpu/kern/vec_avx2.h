@@ -71,6 +71,10 @@ VEC vf vf_min(vf a, vf b)
 {
     return _mm256_min_ps(a, b);
 }
+VEC vf vf_if_more(vf a, vf b, vf x, vf y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
 VEC float vf_hsum(vf v)
 {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

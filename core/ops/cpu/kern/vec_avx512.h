@@ -71,6 +71,10 @@ VEC vf vf_min(vf a, vf b)
 {
     return _mm512_min_ps(a, b);
 }
+VEC vf vf_if_more(vf a, vf b, vf x, vf y)
+{
+    return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), x);
+}
 VEC float vf_hsum(vf v)
 {
     return _mm512_reduce_add_ps(v);

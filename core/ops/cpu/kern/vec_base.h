@@ -90,6 +90,11 @@ VEC vf vf_min(vf a, vf b)
 {
     return vec_select(a < b, a, b);
 }
+/* x where a > b, else y; x and y may hold any bits. */
+VEC vf vf_if_more(vf a, vf b, vf x, vf y)
+{
+    return vec_select(a > b, x, y);
+}
 VEC float vf_hsum(vf v)
 {
     return (v[0] + v[2]) + (v[1] + v[3]);
