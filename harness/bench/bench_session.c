@@ -102,8 +102,8 @@ static int decode_fork(struct bench *b, const struct kvl_session *s, float *logi
 int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
                  struct bench_window *out)
 {
-    return decode_fork(b, s, logits, n_steps,
-                       b->config.quick ? SESSION_WINDOW_S / 10 : SESSION_WINDOW_S, out);
+    if (b->config.quick) return decode_fork(b, s, logits, 1, SESSION_WINDOW_S / 10, out);
+    return decode_fork(b, s, logits, n_steps, SESSION_WINDOW_S, out);
 }
 
 int bench_decode_steps(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
