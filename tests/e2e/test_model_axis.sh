@@ -79,15 +79,14 @@ for text in "model: x" "models: []"; do
 done
 
 # A stop ends all of it, and the same command goes on.
-several "models/instruct.gguf, models/base.gguf" | sed 's/lengths: .*/lengths: [1024, 2048]/; s/contexts: .*/contexts: 40/' \
+several "models/instruct.gguf, models/base.gguf" | sed 's/lengths: .*/lengths: [1024, 2048]/; s/contexts: .*/contexts: 400/' \
     >"$work/long.yaml"
 "$program" sweep "$work/long.yaml" --quiet --threads 1 --log "$work/long.zst" 2>"$work/err" &
-sleep 2
-kill -TERM $!
+pid=$!
+eventually something_in "$work/long.zst" $pid || fail "a sweep that does not begin"
+kill -TERM $pid
 status=0
-wait $! || status=$?
+wait $pid || status=$?
 equal "status of a stopped sweep" 143 $status
-if [ -e "$work/long.zst" ]; then
-    equal "models after a stop" 1 "$(records long 'select(.kind == "run") | .model.name' | sort -u | wc -l)"
-fi
+equal "models after a stop" 1 "$(records long 'select(.kind == "run") | .model.name' | sort -u | wc -l)"
 equal "lines of a stopped sweep" 1 "$(wc -l <"$work/err")"
