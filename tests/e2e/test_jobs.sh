@@ -132,7 +132,8 @@ in_loop() {
     equal "exit after SIG$signal in a loop" $number $rc
     grep -q "^kvlab: .*policy loop did not return within 5 s" err || fail "what it says of a loop: $(cat err)"
     zstd -tq loop.zst || fail "a loop left a damaged log"
-    lines_of loop.zst | grep -v '"kind":"run"' | head -n "$(wc -l <kept)" | cmp -s - kept ||
+    # head may end before grep has written all.
+    lines_of loop.zst | { grep -v '"kind":"run"' || true; } | head -n "$(wc -l <kept)" | cmp -s - kept ||
         fail "records are gone after a loop"
     equal "errors after a loop" "" "$(errors_of loop.zst)"
     KVL_TEST_GO_ON=1 "$program" sweep "${loop[@]}" --log loop.zst 2>err || fail "after a loop"
