@@ -139,7 +139,7 @@ static void rows_must_be_those_promised(void **state)
     assert_non_null(f);
     bench_gguf_tensor(&g, "x", KVL_W_F32, 2, 64);
     bench_gguf_begin(&g, f);
-    bench_gguf_row(&g, KVL_W_F32, x, 64);
+    bench_gguf_rows(&g, (const uint8_t *)x, sizeof x);
     bench_gguf_pad(&g);
     assert_int_equal(bench_gguf_end(&g), KVL_EINTERNAL);
     fclose(f);
