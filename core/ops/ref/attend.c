@@ -9,9 +9,7 @@ void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t sl
 {
     const struct kvl_layout *l = lane->layout;
     assert(slot >= 0 && slot < lane->n_slots);
-    const uint8_t *row = kvl_lane_slot(lane, part, slot);
-    for (int32_t c = 0; c < l->head_dim; c++)
-        out[c] = (double)kvl_ref_elem(row, l->type, (size_t)c);
+    kvl_ref_elems(kvl_lane_slot(lane, part, slot), l->type, (size_t)l->head_dim, out);
 }
 
 void kvl_ref_rotate(double *x, int32_t pos, const struct kvl_rope *rope)
@@ -33,6 +31,13 @@ double kvl_ref_cap(double logit, float cap)
     return cap > 0 ? (double)cap * tanh(logit / (double)cap) : logit;
 }
 
+/* Rounded to bf16 where the operator does that. */
+static void attend_round(const struct kvl_ref_query *a, double *x)
+{
+    for (int32_t c = 0; a->bf16 && c < a->lane->layout->head_dim; c++) x[c] = kvl_ref_bf16(x[c]);
+}
+
+/* q: turned and rounded. */
 static double attend_logit(const struct kvl_ref_query *a, const double *q, int32_t i)
 {
     double k[MAX_HEAD_DIM], dot = 0;
@@ -43,8 +48,8 @@ static double attend_logit(const struct kvl_ref_query *a, const double *q, int32
     if (!given) kvl_ref_slot(a->lane, a->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, k);
     for (int32_t c = 0; given && c < head_dim; c++) k[c] = (double)given[c];
     if (a->pos) kvl_ref_rotate(k, a->pos[i], a->rope);
-    for (int32_t c = 0; c < head_dim; c++)
-        dot += a->bf16 ? kvl_ref_bf16(q[c]) * kvl_ref_bf16(k[c]) : q[c] * k[c];
+    attend_round(a, k);
+    for (int32_t c = 0; c < head_dim; c++) dot += q[c] * k[c];
     return kvl_ref_cap(dot * (double)a->scale, a->cap) +
            (a->log_weight ? (double)a->log_weight[i] : 0);
 }
@@ -56,6 +61,7 @@ double kvl_ref_weights(const struct kvl_ref_query *a, double *p)
     assert(head_dim <= MAX_HEAD_DIM);
     for (int32_t c = 0; c < head_dim; c++) q[c] = (double)a->q[c];
     if (a->pos) kvl_ref_rotate(q, a->q_pos, a->rope);
+    attend_round(a, q);
     for (int32_t i = 0; i < a->n; i++) {
         p[i] = attend_logit(a, q, i);
         max = KVL_MAX(max, p[i]);

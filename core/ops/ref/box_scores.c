@@ -1,6 +1,9 @@
 #include "ref.h"
 
+#include <assert.h>
 #include <math.h>
+
+enum { MAX_HEAD_DIM = 1024 };
 
 /* Sum of the group's queries in one channel, or of their absolute values. */
 static double group_sum(const struct kvl_box_scores_args *a, int32_t kv, int32_t c, bool absolute)
@@ -26,15 +29,21 @@ static bool is_chosen(const struct kvl_box_scores_args *a, int32_t kv, int32_t c
     return n < a->n_channels;
 }
 
-static double box_score(const struct kvl_box_scores_args *a, int32_t head, int32_t box)
+/* Of a kv head: which channels count, and of which the upper bound. */
+struct box_channels {
+    bool chosen[MAX_HEAD_DIM], upper[MAX_HEAD_DIM];
+};
+
+static double box_score(const struct kvl_box_scores_args *a, const struct box_channels *ch,
+                        int32_t head, int32_t box)
 {
     int32_t kv = head / (a->n_heads / a->n_kv_heads);
     double sum = 0;
     for (int32_t c = 0; c < a->head_dim; c++) {
-        int32_t v = group_sum(a, kv, c, false) >= 0 ? a->head_dim + c : c;
+        int32_t v = ch->upper[c] ? a->head_dim + c : c;
         size_t at = (size_t)kv * a->head_stride + (size_t)(v / a->box_tok) * a->column_stride +
                     (size_t)box * (size_t)a->box_tok + (size_t)(v % a->box_tok);
-        if (is_chosen(a, kv, c))
+        if (ch->chosen[c])
             sum += (double)a->q[(size_t)head * (size_t)a->head_dim + (size_t)c] *
                    (double)kvl_ref_elem(a->boxes, a->type, at);
     }
@@ -43,8 +52,16 @@ static double box_score(const struct kvl_box_scores_args *a, int32_t head, int32
 
 int kvl_ref_box_scores(const struct kvl_box_scores_args *a)
 {
-    for (int32_t h = 0; h < a->n_heads; h++)
+    struct box_channels ch;
+    assert(a->head_dim <= MAX_HEAD_DIM);
+    for (int32_t h = 0; h < a->n_heads; h++) {
+        int32_t kv = h / (a->n_heads / a->n_kv_heads);
+        for (int32_t c = 0; c < a->head_dim; c++) {
+            ch.chosen[c] = is_chosen(a, kv, c);
+            ch.upper[c] = group_sum(a, kv, c, false) >= 0;
+        }
         for (int32_t i = 0; i < a->n; i++)
-            a->score[(size_t)h * a->score_stride + (size_t)i] = (float)box_score(a, h, i);
+            a->score[(size_t)h * a->score_stride + (size_t)i] = (float)box_score(a, &ch, h, i);
+    }
     return KVL_OK;
 }

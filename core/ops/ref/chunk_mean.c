@@ -33,8 +33,8 @@ int kvl_ref_chunk_mean(const struct kvl_chunk_mean_args *a)
     *a->n_best = 0;
     for (int32_t c = 0; c < n_chunks; c++) {
         int32_t better = 0;
-        for (int32_t d = 0; d < n_chunks; d++)
-            better += value[d] > value[c] || (d < c && !(value[d] < value[c]));
+        for (int32_t d = 0; d < c; d++) better += !(value[d] < value[c]);
+        for (int32_t d = c + 1; d < n_chunks; d++) better += value[d] > value[c];
         if (better < a->k) *a->n_best += chunk_len(a, c);
         for (int32_t r = 0; r < a->n_rows; r++)
             for (int32_t i = 0; i < chunk_len(a, c); i++)

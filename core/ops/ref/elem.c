@@ -1,8 +1,6 @@
 #include "ref.h"
 
-#include "half.h"
-
-float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
+static inline float elem(const void *p, enum kvl_kv_type type, size_t i)
 {
     if (type == KVL_KV_F32) return ((const float *)p)[i];
     if (type == KVL_KV_Q8_0) {
@@ -14,9 +12,27 @@ float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
     return type == KVL_KV_F16 ? kvl_f16_to_f32(h) : kvl_bf16_to_f32(h);
 }
 
-double kvl_ref_bf16(double x)
+float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i)
 {
-    return (double)kvl_bf16_to_f32(kvl_f32_to_bf16((float)x));
+    return elem(p, type, i);
+}
+
+void kvl_ref_elems(const void *p, enum kvl_kv_type type, size_t n, double *to)
+{
+    switch (type) { /* once for the row */
+    case KVL_KV_F32:
+        for (size_t i = 0; i < n; i++) to[i] = (double)elem(p, KVL_KV_F32, i);
+        break;
+    case KVL_KV_F16:
+        for (size_t i = 0; i < n; i++) to[i] = (double)elem(p, KVL_KV_F16, i);
+        break;
+    case KVL_KV_BF16:
+        for (size_t i = 0; i < n; i++) to[i] = (double)elem(p, KVL_KV_BF16, i);
+        break;
+    case KVL_KV_Q8_0:
+        for (size_t i = 0; i < n; i++) to[i] = (double)elem(p, KVL_KV_Q8_0, i);
+        break;
+    }
 }
 
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x)

@@ -5,6 +5,7 @@
 #ifndef KVL_REF_H
 #define KVL_REF_H
 
+#include "half.h"
 #include "kvl/ops.h"
 #include "lane.h"
 
@@ -18,10 +19,15 @@ void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t most);
 
 /* Element i of a row of stored elements; what is set is of a type whose elements stand alone. */
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);
+/* to [n]: elements 0 .. n - 1 of it. */
+void kvl_ref_elems(const void *p, enum kvl_kv_type type, size_t n, double *to);
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);
 
 /* x rounded to bf16. */
-double kvl_ref_bf16(double x);
+static inline double kvl_ref_bf16(double x)
+{
+    return (double)kvl_bf16_to_f32(kvl_f32_to_bf16((float)x));
+}
 
 /* out [head_dim]: one part of one slot. */
 void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out);
