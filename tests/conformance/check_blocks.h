@@ -4,11 +4,12 @@
 
 #include "conformance/fixture.h"
 
-/* Key of `pos` in the last layer after N_BLOCK tokens as one block: it depends on everything that the
- * token and those before it read.  False when the lane has lost it. */
-static bool block_key(struct fixture *f, const int32_t *block, int32_t pos, float *k)
+/* Key of `pos` in the last layer after N_BLOCK tokens as one block behind the context: it depends on everything that
+ * the token and those before it read.  False when the lane has lost it. */
+static bool block_key(struct fixture *f, const struct rig_session *context, const int32_t *block,
+                      int32_t pos, float *k)
 {
-    struct rig_session rs = rig_start(&f->r, &f->run);
+    struct rig_session rs = rig_fork(&f->r, context);
     int32_t last = rig_shape(&f->r)->n_layers - 1, slot;
     RIG_OK(&f->r.err, kvl_session_extend(rs.s, block, N_BLOCK, &f->r.err));
     bool live = kvl_seq_find(kvl_session_seq(rs.s), last, 0, &pos, 1, &slot) == 1;
@@ -28,14 +29,16 @@ static void check_blocks_are_causal(void **state)
         int32_t head_dim = rig_shape(&f.r)->head_dim, other[N_BLOCK];
         float *a = rig_floats((size_t)head_dim), *b = rig_floats((size_t)head_dim);
         const int32_t *block = f.id + f.run.n_ctx;
+        struct rig_session context = rig_start(&f.r, &f.run);
         for (int32_t cut = 1; cut < N_BLOCK; cut += 5) {
             memcpy(other, block, sizeof other);
             for (int32_t j = cut; j < N_BLOCK; j++) other[j] = block[j] % 200 + 10;
             /* Whether it stays may depend on what came later. */
-            bool live = block_key(&f, block, f.run.n_ctx + cut - 1, a);
-            live = block_key(&f, other, f.run.n_ctx + cut - 1, b) && live;
+            bool live = block_key(&f, &context, block, f.run.n_ctx + cut - 1, a);
+            live = block_key(&f, &context, other, f.run.n_ctx + cut - 1, b) && live;
             if (live) assert_memory_equal(a, b, (size_t)head_dim * sizeof *a);
         }
+        rig_end(&context);
         kvl_free(a);
         kvl_free(b);
         close_model(&f);

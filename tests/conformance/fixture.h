@@ -55,6 +55,34 @@ static const struct rig_desc models[] = {
 };
 enum { N_PLAIN = 5, N_MODELS = sizeof models / sizeof models[0] };
 
+/* Models are read-only and shared: a program opens each once. */
+static struct kvl_model *opened[N_MODELS];
+
+static int close_opened(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++) kvl_model_close(opened[i]);
+    return 0;
+}
+
+/* Which of the models that is, whatever else a check asks for; -1: none of them. */
+static int model_number(const struct rig_desc *d)
+{
+    for (int i = 0; i < N_MODELS; i++)
+        if (d->path == models[i].path && memcmp(&d->llama, &models[i].llama, sizeof d->llama) == 0)
+            return i;
+    return -1;
+}
+
+static void open_rig(struct rig *r, const struct rig_desc *d)
+{
+    int i = model_number(d);
+    *r = (struct rig){ .shared = i >= 0, .model = i >= 0 ? opened[i] : NULL };
+    if (!r->model) rig_open_model(r, d);
+    if (i >= 0) opened[i] = r->model;
+    rig_open_engine(r, d);
+}
+
 /* Of the other architectures; the name of the method chooses where it begins. */
 static unsigned arch_turn;
 
@@ -119,7 +147,7 @@ static void observe_default(struct fixture *f)
 static void open_desc(struct fixture *f, void **state, const struct rig_desc *desc)
 {
     const struct subject *subject = *state;
-    rig_open(&f->r, desc);
+    open_rig(&f->r, desc);
     int32_t budget = KVL_MAX(48, min_budget(subject->policy, rig_shape(&f->r)) + 16);
     f->run = (struct rig_run){ .policy = subject->policy,
                                .options = "",

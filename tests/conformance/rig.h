@@ -43,6 +43,7 @@ static inline void rig_ok_at(int rc, const struct kvl_err *err, const char *what
 
 struct rig {
     struct kvl_model *model;
+    bool shared; /* somebody else closes it */
     struct kvl_engine *engine;
     struct kvl_err err;
 };
@@ -69,9 +70,8 @@ static inline const struct kvl_device *rig_device(const struct rig_desc *d, stru
     return device;
 }
 
-static inline void rig_open(struct rig *r, const struct rig_desc *d)
+static inline void rig_open_model(struct rig *r, const struct rig_desc *d)
 {
-    *r = (struct rig){ 0 };
     if (d->path) {
         RIG_OK(&r->err, kvl_model_open(d->path, &r->model, &r->err));
     } else {
@@ -87,6 +87,10 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
         unlink(path); /* stays mapped */
         RIG_OK(&r->err, rc);
     }
+}
+
+static inline void rig_open_engine(struct rig *r, const struct rig_desc *d)
+{
     struct kvl_engine_desc desc = {
         .model = r->model,
         .prefill_kv_host = d->prefill_kv_host,
@@ -103,10 +107,17 @@ static inline void rig_open(struct rig *r, const struct rig_desc *d)
     RIG_OK(&r->err, kvl_engine_create(&desc, &r->engine, &r->err));
 }
 
+static inline void rig_open(struct rig *r, const struct rig_desc *d)
+{
+    *r = (struct rig){ 0 };
+    rig_open_model(r, d);
+    rig_open_engine(r, d);
+}
+
 static inline void rig_close(struct rig *r)
 {
     kvl_engine_destroy(r->engine);
-    kvl_model_close(r->model);
+    if (!r->shared) kvl_model_close(r->model);
 }
 
 static inline const struct kvl_shape *rig_shape(const struct rig *r)

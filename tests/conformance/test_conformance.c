@@ -202,5 +202,5 @@ int main(int argc, char **argv)
                                             .initial_state = &subjects[i] };
             n++;
         }
-    return n > 0 ? _cmocka_run_group_tests("conformance", tests, n, NULL, NULL) : 77;
+    return n > 0 ? _cmocka_run_group_tests("conformance", tests, n, NULL, close_opened) : 77;
 }
