@@ -171,6 +171,13 @@ static inline void check_tokens(const struct want *w, const struct kvl_sample *s
     kvl_tokens_free(&again);
 }
 
+/* Whether a combination of tokenizer and task, by its number, takes depth i_depth / 10: both ends, and by turns the even
+ * and the odd ones between; with KVL_LONG all. */
+static inline bool depth_turn(int32_t i, int32_t i_depth)
+{
+    return i_depth == 0 || i_depth == 10 || (i + i_depth) % 2 == 0 || getenv("KVL_LONG");
+}
+
 /* ---- what holds for every sample ----------------------------------------------------------- */
 
 static inline void check_span(const struct kvl_sample *s, struct kvl_span span, const char *text)

@@ -121,6 +121,7 @@ static void test_depth(void **state)
     for (int32_t k = 0; k < n_tokenizers; k++)
         for (int32_t i = 0; i < N_PLACED; i++)
             for (int32_t d = 0; d <= 10; d++) {
+                if (!depth_turn(k + i, d)) continue;
                 struct want w = { .task = *kinds[i].task,
                                   .options = kinds[i].options,
                                   .i_tokenizer = k,
@@ -225,11 +226,12 @@ static void test_lengths(void **state)
 static void test_every_length(void **state)
 {
     (void)state;
+    int32_t step = getenv("KVL_LONG") ? 7 : 17;
     for (int32_t i = 0; i < N_KINDS && n_tokenizers > 1; i++) {
         struct want w = { .task = *kinds[i].task, .options = kinds[i].options };
         int32_t shortest = 0;
         w.i_tokenizer = 1 + i % (n_tokenizers - 1); /* not single bytes, which take more room */
-        for (w.length = 20; w.length < 900; w.length += 7) {
+        for (w.length = 20 + i; w.length < 900; w.length += step) {
             struct kvl_sample s = { 0 };
             struct kvl_err err = { 0 };
             if (generate(&w, &s, &err) == KVL_OK) {
