@@ -70,7 +70,7 @@ same_intervals sums.jsonl
 expect "10 of 10" "7.3 65.4" "$("$program" export intervals.zst --format jsonl |
     jq -r 'select(.protocol and .official == 1 and .task == "passkey") | "\(.n_eff * 10 | round / 10) \(.official_lo * 1000 | round / 10)"' | sort -u)"
 
-expect "rows of cells" 301 "$("$program" export log.zst | wc -l)"
+expect "rows of cells" 301 "$("$program" export alone.zst | wc -l)"
 expect "rows of samples" 3000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
 expect "fields per row" 34 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
@@ -140,7 +140,7 @@ lacks "a headline without oracle" '^  policy .* recall' out
 contains "the best layer without oracle" '^  policy .* best layer' out
 contains "why there is no headline" 'wants samples and the policy oracle' out
 
-"$program" report log.zst --by length > by
+"$program" report alone.zst --by length > by
 contains "one column per length" '^  policy +budget +1024 +4096 +16384$' by
 want=$(jq -r 'select(.kind=="cell" and .task=="kv_retrieval" and .protocol=="question_after_compress"
     and .policy=="oracle" and .budget=="64") | .official.p' log.jsonl | awk '{ printf " +%.1f", 100 * $1 }')
@@ -216,8 +216,7 @@ lacks "the speed of what is shown" '8 threads on' table
 
 # Two versions of a method are two rows and two curves, and no other method is called by its version.  A new
 # version's speed is not that of the old one.
-cat log.jsonl <(fake_log 'select(.policy == "quest" or (.kind == "sample" and (.cell | test("-quest-")))) | .cell += "-v2"
-    | if .kind == "sample" then . else .policy_version = 2 end | if .kind == "speed" then .decode_tok_per_s *= 10 else . end') | zst versions.zst
+cat alone.jsonl <(fake_cells 'select(.policy == "quest") | .cell += "-v2" | .policy_version = 2 | if .kind == "speed" then .decode_tok_per_s *= 10 else . end') | zst versions.zst
 "$program" report versions.zst > table
 awk '/passkey  question_in_prefill  1024/ { on = 1 } /^$/ { on = 0 } on' table > block
 expect "rows of two versions" "quest v1 64, quest v1 128, quest v1 256, quest v1 512, quest v2 64, quest v2 128, quest v2 256, quest v2 512" \
@@ -350,7 +349,7 @@ contains "cells left beside stopped ones" '^state +not running, 2 cells left' st
 contains "runs that do not say of how many" '345 of 348 done \(without those of 1 run ' status2
 
 contains "the sweep" '^sweep +fake \(fake.yaml\)$' status
-fake_log 'if .kind == "run" then .sweep.file = null else . end' | zst single.zst
+fake_cells 'if .kind == "run" then .sweep.file = null else . end' | zst single.zst
 contains "a run without a file" '^sweep +fake$' <("$program" status single.zst)
 
 # Options that follow from the budget stay out of the name; those that tell cells apart are in it.
@@ -368,7 +367,7 @@ contains "an empty log" '^No result yet' table
 contains "a file of no bytes" '^No result yet' table
 
 # ---- damage -------------------------------------------------------------------------------------
-split -n l/4 log.jsonl part.
+split -n l/4 alone.jsonl part.
 for part in part.*; do zstd -q "$part"; done
 cat part.aa.zst part.ab.zst part.ac.zst part.ad.zst > damaged.zst
 "$program" log check damaged.zst > said
@@ -426,9 +425,9 @@ expect "exit code of export | head" 141 "$(cat code)"
 expect "what export | head says" "" "$(cat err)"
 
 # ---- the summary for documents: as many rows and columns as the plain one -----------------------
-"$program" report log.zst --summary > plain
-"$program" report log.zst --summary --format markdown > md
-"$program" report log.zst --summary --format latex > tex
+"$program" report alone.zst --summary > plain
+"$program" report alone.zst --summary --format markdown > md
+"$program" report alone.zst --summary --format latex > tex
 rows=$(awk '/^  policy /{ on = 1; next } on && /^  [A-F]  /{ exit } on' plain | grep -c .)
 expect "rows in Markdown" $((rows + 2)) "$(grep -c '^|' md)"
 expect "columns in Markdown" 1 "$(grep '^|' md | tr -cd '|\n' | sort -u | wc -l)"
