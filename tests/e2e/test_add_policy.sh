@@ -30,9 +30,7 @@ copy_sources() {
     mkdir -p "$copy"
     cd "$source_dir"
     if git rev-parse --is-inside-work-tree >"$work/log" 2>&1; then
-        git ls-files -z | while IFS= read -r -d '' file; do
-            [ ! -f "$file" ] || printf '%s\0' "$file"
-        done | tar -c --null -T - -f - | tar -x -C "$copy" -f -
+        comm -z -23 <(git ls-files -z | sort -zu) <(git ls-files -zd | sort -zu) | tar -c --null -T - -f - | tar -x -C "$copy" -f -
     else
         tar -c --exclude='./build*' --exclude=./out -f - . | tar -x -C "$copy" -f -
     fi

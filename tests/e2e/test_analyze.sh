@@ -12,7 +12,8 @@ length=120 steps=8
 
 for i in $(seq 1 40); do printf 'The river of %d was long, and the key is %d. ' $((i * 37 % 101)) $((i * 53 % 997)); done >text.txt
 analyze() { "$program" analyze -m "$model" --threads 1 "$@" 2>err || fail "analyze $*"; }
-records() { lines_of "$1" | jq -c "select(.kind == \"analysis\" and .what == \"$2\")"; }
+# By grep: it is called for every number below, and jq takes ten times as long to begin.
+records() { lines_of "$1" | grep "^{\"kind\":\"analysis\",.*\"what\":\"$2\"" || true; }
 # holds WHAT LOG ANALYSIS EXPRESSION
 holds() { [ "$(records "$2" "$3" | jq "$4")" = true ] || fail "$1"; }
 
