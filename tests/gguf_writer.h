@@ -224,7 +224,8 @@ static inline void gw_block(struct kvl_buf *out, uint32_t type, const float *x)
     gw_raw(out, q, 16);
 }
 
-/* The second half of a block that has two, in scales, such that random elements are about zero in the mean. */
+/* The second half of a block that has two, in scales, such that random elements are about zero in the mean.  (Of types
+ * with one that is what gw_byte sees to.) */
 static inline float gw_middle(uint32_t type)
 {
     static const float middle[] = {
@@ -233,15 +234,26 @@ static inline float gw_middle(uint32_t type)
     return type < sizeof middle / sizeof *middle ? middle[type] : 0;
 }
 
-/* The largest element of a random block whose scale is 1, about. */
+/* The largest element of a random block whose scale is 1, about: every type has one.  (That of MXFP4 is not used.) */
 static inline float gw_largest(uint32_t type)
 {
     static const float largest[] = {
-        [3] = 7.5f, [6] = 16,   [7] = 15.5f, [10] = 22.5f, [11] = 128,
-        [12] = 472, [13] = 976, [14] = 4096, [20] = 127,   [23] = 4064
+        [3] = 7.5f,  [6] = 16,   [7] = 15.5f, [10] = 22.5f, [11] = 128, [12] = 472, [13] = 976,
+        [14] = 4096, [20] = 127, [23] = 4064, [34] = 1,     [35] = 1,   [39] = 256
     };
     float x = type < sizeof largest / sizeof *largest ? largest[type] : 0;
-    return x > 0 ? x : 256;
+    if (!(x > 0)) fprintf(stderr, "gguf_writer.h: gw_largest has no type %u\n", (unsigned)type);
+    gw_check(x > 0);
+    return x;
+}
+
+/* A byte of a random block whose elements are about zero in the mean. */
+static inline uint8_t gw_byte(const struct kvl_wtype_row *t, uint64_t random)
+{
+    uint8_t byte = (uint8_t)random;
+    if (t->type == KVL_W_TQ2_0)
+        byte = (uint8_t)(byte & ~((byte & 0x55) << 1)); /* 3 becomes 1, its zero */
+    return byte;
 }
 
 /* n elements (whole blocks) of any other type: bytes that x chooses, and scales with which none is above 1/4, about:
@@ -255,7 +267,7 @@ static inline void gw_blocks(struct kvl_buf *out, const struct kvl_wtype_row *t,
         uint16_t scale = gw_half(size), least = gw_half(size * gw_middle((uint32_t)t->type));
         gw_check(t->block_bytes <= sizeof block);
         for (size_t b = 0; b < t->block_bytes; b++)
-            block[b] = (uint8_t)(kvl_seed_str(b, "gw") ^ (uint64_t)(1e4f * fabsf(x[i + b % 32])));
+            block[b] = gw_byte(t, kvl_seed_str(b, "gw") ^ (uint64_t)(1e4f * fabsf(x[i + b % 32])));
         if (t->word[1] != t->word[0]) memcpy(block + t->word[1], &least, 2);
         memcpy(block + t->word[0], &scale, 2);
         if (t->exponent == 0x00ff)

@@ -196,6 +196,32 @@ KVL_BLOCK void kvl_iq4_xs_eight(float *y, const uint8_t *block, int32_t i)
         y[j] = d * kvl_block_iq4(kvl_block_nibble(block + 8 + g * 16, i % 32, j));
 }
 
+/* Element i of TQ1_0, 0 to 2.  A byte is a fraction of 256 whose digits in base 3 are five elements; times 3^n, less
+ * what is above a byte, it begins with digit n. */
+KVL_BLOCK int32_t kvl_block_three(const uint8_t *q, int32_t i)
+{
+    const uint64_t powers = 0x511b090301u; /* 1 3 9 27 81 */
+    int32_t first = i < 160 ? 0 : i < 240 ? 160 : 240, wide = i < 160 ? 32 : i < 240 ? 16 : 4;
+    int32_t power = (int32_t)(powers >> (i - first) / wide * 8 & 255);
+    return (q[first / 5 + (i - first) % wide] * power & 255) * 3 >> 8;
+}
+
+/* TQ1_0: 32 bytes, whose first digits are the first 32 elements, the second ones the next; 16 more such bytes; four of
+ * four digits each; and the scale.  1 is zero. */
+KVL_BLOCK void kvl_tq1_0_eight(float *y, const uint8_t *block, int32_t i)
+{
+    float d = kvl_block_half(block + 52);
+    for (int32_t j = 0; j < 8; j++) y[j] = d * (float)(kvl_block_three(block, i + j) - 1);
+}
+
+/* TQ2_0: 64 bytes of two bits, of which 1 is zero, and the scale.  What quantises writes 0 to 2; 3 is twice the
+ * scale. */
+KVL_BLOCK void kvl_tq2_0_eight(float *y, const uint8_t *block, int32_t i)
+{
+    float d = kvl_block_half(block + 64);
+    for (int32_t j = 0; j < 8; j++) y[j] = d * (float)(kvl_block_two(block, i, j) - 1);
+}
+
 /* MXFP4: one byte, the power of two of the scale (with half the unit of the values), then nibbles: a sign, two bits
  * of exponent, one of mantissa. */
 KVL_BLOCK void kvl_mxfp4_eight(float *y, const uint8_t *block, int32_t i)

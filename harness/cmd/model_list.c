@@ -46,7 +46,8 @@ static const struct kvl_refused_family refused[] = {
       "only the text part runs, where it is of a family above" },
     { "GPTQ, AWQ, FP8, .bin and .pth files", NULL,
       "want *.safetensors in F32, F16 or BF16, or a GGUF file" },
-    { "GGUF types IQ1, IQ2, IQ3, TQ", NULL, "want Q2_K to Q8_0, IQ4_NL, IQ4_XS, MXFP4 or floats" },
+    { "GGUF types IQ1, IQ2, IQ3", NULL,
+      "want Q2_K to Q8_0, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4 or floats" },
 };
 /* clang-format on */
 

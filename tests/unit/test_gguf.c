@@ -385,6 +385,29 @@ static void test_malformed(void **state)
     }
 }
 
+/* Of every type in blocks: a row that ends within a block, a file that does. */
+static void test_part_blocks(void **state)
+{
+    int32_t n;
+    const struct kvl_wtype_row *t = kvl_wtype_rows(&n);
+    (void)state;
+    for (int32_t i = 0; i < n; i++) {
+        const int64_t part = t[i].block * 3 / 2, whole = t[i].block;
+        char why[64];
+        struct gw w;
+        if (whole == 1) continue;
+        snprintf(why, sizeof why, "rows of %d elements, %s wants a multiple of %d", (int)part,
+                 t[i].name, (int)whole);
+        gw_init(&w);
+        gw_tensor(&w, "a", (uint32_t)t[i].type, 1, &part, zeros, 2 * t[i].block_bytes);
+        expect_refused(&w, t[i].name, why);
+        gw_init(&w);
+        w.no_tail = true;
+        gw_tensor(&w, "a", (uint32_t)t[i].type, 1, &whole, zeros, t[i].block_bytes - 1);
+        expect_refused(&w, t[i].name, "within tensor \"a\"; its tensors need");
+    }
+}
+
 /* ---- sound files --------------------------------------------------------------------------- */
 
 static void test_empty_header(void **state)
@@ -740,6 +763,7 @@ int main(void)
         cmocka_unit_test(test_describe),     cmocka_unit_test(test_hash),
         cmocka_unit_test(test_files),        cmocka_unit_test(test_large_file),
         cmocka_unit_test(test_many_entries), cmocka_unit_test(test_unaligned_memory),
+        cmocka_unit_test(test_part_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
