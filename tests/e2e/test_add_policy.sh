@@ -93,6 +93,15 @@ built_in_task() {
     logged mytask "$copy/out/mytask.jsonl.zst"
 }
 
+# A file that goes away, or has another name: once the build ended with an undefined kvl_task_mytask.
+removed_task() {
+    rm "$copy/datasets/mytask.c" "$copy/tests/unit/test_task_mytask.c"
+    (cd "$copy" && cmake --build build --parallel --target kvlab) >"$work/log" 2>&1 ||
+        fail "no build without the file of mytask"
+    "$copy/build/kvlab" list tasks >"$work/log"
+    if grep -q mytask "$work/log"; then fail "mytask is listed without its file"; fi
+}
+
 copy_sources
 # Half the time of the build, and the steps do not look at speed.
 echo 'set(CMAKE_C_FLAGS_RELEASE "-O1" CACHE STRING "")' >"$work/quick.cmake"
@@ -103,7 +112,10 @@ run_block methods/README.md 2 myplugin
 expect '^ +myplugin +keeps the latest tokens .*myplugin\.so'
 expect 'OK \] myplugin: real equals masked'
 
-if [ -n "${KVL_LONG-}" ]; then built_in_task; fi
+if [ -n "${KVL_LONG-}" ]; then
+    built_in_task
+    removed_task
+fi
 run_block datasets/README.md 2 plugtask
 expect '^ +plugtask +words hidden in filler text.*'
 expect 'out/plugtask\.so'
