@@ -34,18 +34,45 @@ float element(const struct matrix *x, int i, int l)
     return (float)((const __nv_bfloat16 *)x->p)[at];
 }
 
-/* Depth in the middle, so that rows of c run through the cache; each sum goes from 0 to k - 1. */
+/* Columns of op(b) side by side, WIDE of them a panel: WIDE sums of a row of c at once, four rows deep.  Each sum goes from
+ * 0 to k - 1, as if there were no other. */
+enum { WIDE = 16, DEEP = 4 };
+typedef float wide __attribute__((vector_size(WIDE * sizeof(float))));
+
+std::vector<float> panels(const struct matrix *b, int n, int k)
+{
+    std::vector<float> x((size_t)((n + WIDE - 1) / WIDE) * (size_t)k * WIDE);
+    for (int j = 0; j < n; j++) {
+        float *to = x.data() + (size_t)(j / WIDE) * (size_t)k * WIDE + j % WIDE;
+        for (int l = 0; l < k; l++) to[(size_t)l * WIDE] = element(b, j, l);
+    }
+    return x;
+}
+
+void multiply_rows(const struct product *g, const float *panel, const float *row, int i, int j)
+{
+    wide sum[DEEP] = {}, b;
+    for (int l = 0; l < g->k; l++, panel += WIDE, row += DEEP) {
+        memcpy(&b, panel, sizeof b);
+#pragma GCC unroll 4
+        for (int r = 0; r < DEEP; r++) sum[r] += row[r] * b;
+    }
+    for (int r = 0; r < DEEP && i + r < g->m; r++)
+        for (int w = 0; w < WIDE && j + w < g->n; w++) {
+            float *c = g->c + (size_t)(i + r) + (size_t)(j + w) * (size_t)g->ldc;
+            *c = g->alpha * sum[r][w] + (g->beta != 0 ? g->beta * *c : 0);
+        }
+}
+
 void multiply(const struct product *g)
 {
-    std::vector<float> row((size_t)g->k);
-    for (int i = 0; i < g->m; i++) {
-        for (int l = 0; l < g->k; l++) row[(size_t)l] = element(&g->a, i, l);
-        for (int j = 0; j < g->n; j++) {
-            float sum = 0;
-            for (int l = 0; l < g->k; l++) sum += row[(size_t)l] * element(&g->b, j, l);
-            float *c = g->c + (size_t)i + (size_t)j * (size_t)g->ldc;
-            *c = g->alpha * sum + (g->beta != 0 ? g->beta * *c : 0);
-        }
+    std::vector<float> b = panels(&g->b, g->n, g->k), rows((size_t)g->k * DEEP);
+    for (int i = 0; i < g->m; i += DEEP) {
+        for (int r = 0; r < DEEP && i + r < g->m; r++)
+            for (int l = 0; l < g->k; l++)
+                rows[(size_t)l * DEEP + (size_t)r] = element(&g->a, i + r, l);
+        for (int j = 0; j < g->n; j += WIDE)
+            multiply_rows(g, b.data() + (size_t)j * (size_t)g->k, rows.data(), i, j);
     }
 }
 

@@ -25,6 +25,7 @@ enum { MAX_THREADS = 1024, STACK_BYTES = 512 * 1024, SHARED_BYTES = 227 * 1024 }
 struct fiber {
     void *sp;
     unsigned char *stack; /* nullptr: the one that called */
+    size_t shift; /* of its top, so that the stacks of a warp do not share lines of a cache */
     const void *bottom;
     size_t bytes;
     void *fake; /* AddressSanitizer's */
@@ -33,19 +34,26 @@ struct fiber {
 #endif
 };
 
-enum thread_state { FRESH, READY, AT_BARRIER, AT_WARP, ENDED };
+enum thread_state { FRESH, BEGUN, AT_BARRIER, AT_WARP, ENDED };
 struct thread {
-    enum thread_state state;
+    enum thread_state state; /* at warp primitives what `waiting` of the warp says instead */
     struct fiber *fiber;
-    const char *file;
-    int line, kind, from;
-    unsigned mask;
-    uint64_t value, result;
+};
+
+/* What the lanes of a warp brought to a primitive, kept short: half of the time goes by there. */
+struct warp {
+    unsigned waiting, is; /* lanes that wait for others; that exist */
+    uint64_t key[32];     /* mask, line and kind: the same of lanes that meet */
+    uint64_t value[32], result[32];
+    int from[32];
+    const char *file[32];
 };
 
 struct fiber outside;
 struct fiber *now = &outside;
+#ifdef KVL_EMU_ASAN
 bool left_outside;
+#endif
 struct fiber *idle[MAX_THREADS + 1]; /* with nothing to do */
 int n_idle;
 
@@ -55,9 +63,15 @@ struct thread threads[MAX_THREADS];
 uint3 index_of[MAX_THREADS];
 int n_threads, current, n_ended;
 int start[MAX_THREADS], n_started; /* the order in which threads begin */
-int ready[MAX_THREADS], ready_head, n_ready;
+struct fiber *ready[MAX_THREADS];  /* whose threads may go on */
+unsigned ready_head, n_ready;
 int n_at_barrier, barrier_count, first_at_barrier;
-unsigned at_warp[MAX_THREADS / 32]; /* lanes that wait for others of their warp */
+struct {
+    const char *file;
+    int line, kind;
+} at_barrier;
+int barrier_result; /* of the last one: nobody is at the next before all have seen it */
+struct warp warps[MAX_THREADS / 32];
 
 /* ---- switching -------------------------------------------------------------------------------------- */
 
@@ -72,7 +86,7 @@ __asm__(".text\n.globl kvl_emu_switch\n.type kvl_emu_switch,@function\nkvl_emu_s
         ".size kvl_emu_switch,.-kvl_emu_switch\n");
 void fiber_prepare(struct fiber *f)
 {
-    void **top = (void **)(f->stack + STACK_BYTES);
+    void **top = (void **)(f->stack + STACK_BYTES - f->shift);
     *--top = nullptr; /* the stack is 16-byte aligned where fiber_main is called from */
     *--top = (void *)fiber_main;
     for (int i = 0; i < 6; i++) *--top = nullptr;
@@ -91,7 +105,7 @@ __asm__(".text\n.globl kvl_emu_switch\n.type kvl_emu_switch,%function\nkvl_emu_s
         "add sp,sp,#160\nret\n.size kvl_emu_switch,.-kvl_emu_switch\n");
 void fiber_prepare(struct fiber *f)
 {
-    void **sp = (void **)(f->stack + STACK_BYTES - 160);
+    void **sp = (void **)(f->stack + STACK_BYTES - f->shift - 160);
     for (int i = 0; i < 20; i++) sp[i] = nullptr;
     sp[11] = (void *)fiber_main; /* x30 */
     f->sp = sp;
@@ -118,10 +132,10 @@ void arrived(void *fake)
         outside.bottom = bottom;
         outside.bytes = bytes;
     }
+    left_outside = false;
 #else
     (void)fake;
 #endif
-    left_outside = false;
 }
 
 void switch_to(struct fiber *to)
@@ -129,8 +143,8 @@ void switch_to(struct fiber *to)
     struct fiber *from = now;
     if (to == from) return;
     now = to;
-    left_outside = from == &outside;
 #ifdef KVL_EMU_ASAN
+    left_outside = from == &outside;
     __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->bytes);
 #endif
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -143,6 +157,7 @@ void switch_to(struct fiber *to)
 
 struct fiber *fiber_get(void)
 {
+    static size_t n_made;
     if (n_idle > 0) return idle[--n_idle];
     struct fiber *f = new struct fiber();
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -152,43 +167,59 @@ struct fiber *fiber_get(void)
     f->stack = (unsigned char *)p + page;
     f->bottom = f->stack;
     f->bytes = STACK_BYTES;
+    f->shift = n_made++ % 64 * 448; /* seven lines further each time */
     fiber_prepare(f);
     return f;
 }
 
 /* ---- scheduling ------------------------------------------------------------------------------------- */
 
-void make_ready(int t)
-{
-    threads[t].state = READY;
-    ready[(ready_head + n_ready++) % MAX_THREADS] = t;
-}
-
 /* All of `list` in an order of its own. */
 void make_all_ready(const int *list, int n)
 {
-    int first = (int)kvl_emu_below((uint64_t)n), step = kvl_emu_below(2) ? 1 : n - 1;
-    for (int i = 0, at = first; i < n; i++, at = (at + step) % n) make_ready(list[at]);
+    int at = (int)kvl_emu_below((uint64_t)n), step = kvl_emu_below(2) ? 1 : -1;
+    unsigned to = ready_head + n_ready;
+    for (int i = 0; i < n; i++) {
+        ready[to++ % MAX_THREADS] = threads[list[at]].fiber;
+        at += step;
+        at = at == n ? 0 : at < 0 ? n - 1 : at;
+    }
+    n_ready += (unsigned)n;
+}
+
+struct place {
+    enum thread_state state;
+    const char *file;
+    int line;
+    unsigned mask;
+};
+
+struct place place_of(int t)
+{
+    const struct warp *w = &warps[t / 32];
+    int lane = t % 32;
+    if (w->waiting >> lane & 1u)
+        return { AT_WARP, w->file[lane], (int)((uint32_t)w->key[lane] >> 4),
+                 (unsigned)(w->key[lane] >> 32) };
+    if (threads[t].state == AT_BARRIER) return { AT_BARRIER, at_barrier.file, at_barrier.line, 0 };
+    return { threads[t].state, "", 0, 0 };
 }
 
 [[noreturn]] void stuck(void)
 {
-    static const char *const names[] = { "not begun", "ready", "at a barrier",
+    static const char *const names[] = { "not begun", "begun", "at a barrier",
                                          "at a warp primitive", "ended" };
     int shown = 0;
     fprintf(stderr, "cuda_host: deadlock in kernel %s, block (%u, %u, %u)\n", kernel->name,
             blockIdx.x, blockIdx.y, blockIdx.z);
     for (int t = 0, first = 0; t < n_threads; t++) {
-        const struct thread *a = &threads[first],
-                            *b = t + 1 < n_threads ? &threads[t + 1] : nullptr;
-        if (b && a->state == b->state &&
-            (a->state == ENDED || (a->line == b->line && a->mask == b->mask)))
+        struct place a = place_of(first), b = t + 1 < n_threads ? place_of(t + 1) : place{};
+        if (t + 1 < n_threads && a.state == b.state && a.line == b.line && a.mask == b.mask)
             continue;
         if (shown++ < 24) {
-            fprintf(stderr, "cuda_host:   threads %d .. %d: %s", first, t, names[a->state]);
-            if (a->state == AT_BARRIER || a->state == AT_WARP)
-                fprintf(stderr, ", %s:%d", a->file, a->line);
-            if (a->state == AT_WARP) fprintf(stderr, ", lanes %08x", a->mask);
+            fprintf(stderr, "cuda_host:   threads %d .. %d: %s", first, t, names[a.state]);
+            if (a.line > 0) fprintf(stderr, ", %s:%d", a.file, a.line);
+            if (a.state == AT_WARP) fprintf(stderr, ", lanes %08x", a.mask);
             fputc('\n', stderr);
         }
         first = t + 1;
@@ -196,23 +227,31 @@ void make_all_ready(const int *list, int n)
     kvl_emu_die("the threads above wait for others that never come");
 }
 
+__attribute__((noinline)) void leave_otherwise(void)
+{
+    if (n_started < n_threads)
+        switch_to(fiber_get());
+    else if (n_ended == n_threads)
+        switch_to(&outside);
+    else
+        stuck();
+}
+
 /* Another thread goes on; comes back when this fiber has something to do. */
-void leave(void)
+inline void leave(void)
 {
     kvl_emu_race_stop();
-    bool fresh = n_started < n_threads;
-    if (fresh && (n_ready == 0 || kvl_emu_below(4) == 0)) {
-        switch_to(fiber_get());
-    } else if (n_ready > 0) {
-        int t = ready[ready_head];
-        ready_head = (ready_head + 1) % MAX_THREADS;
-        n_ready--;
-        switch_to(threads[t].fiber);
-    } else if (n_ended == n_threads) {
-        switch_to(&outside);
-    } else {
-        stuck();
+    if (n_ready == 0 || (n_started < n_threads && kvl_emu_below(4) == 0)) {
+        leave_otherwise();
+        return;
     }
+    struct fiber *to = ready[ready_head++ % MAX_THREADS];
+    if (--n_ready > 1) { /* the one after the next: stacks of a block do not all fit a cache */
+        const char *top = (const char *)ready[(ready_head + 1) % MAX_THREADS]->sp;
+        __builtin_prefetch(top);
+        __builtin_prefetch(top + 64);
+    }
+    switch_to(to);
 }
 
 void set_current(int t)
@@ -222,20 +261,13 @@ void set_current(int t)
     kvl_emu_race_thread(t, now->stack, STACK_BYTES);
 }
 
-void wait_as(int t, enum thread_state state)
-{
-    threads[t].state = state;
-    leave();
-    set_current(t);
-}
-
 void fiber_main(void)
 {
     arrived(nullptr);
     for (;;) {
         while (n_started < n_threads) {
             int t = start[n_started++];
-            threads[t].fiber = now;
+            threads[t] = { BEGUN, now };
             set_current(t);
             (*kernel_body)();
             kvl_emu_race_stop();
@@ -276,8 +308,12 @@ void run_block(unsigned x, unsigned y, unsigned z)
     kvl_emu_race_block();
     for (int t = 0; t < n_threads; t++) threads[t].state = FRESH;
     order_threads();
-    memset(at_warp, 0, sizeof at_warp);
-    n_started = n_ended = n_ready = ready_head = n_at_barrier = barrier_count = 0;
+    for (int t = 0; t < n_threads; t += 32) {
+        warps[t / 32].waiting = 0;
+        warps[t / 32].is = n_threads - t < 32 ? (1u << (n_threads - t)) - 1 : 0xffffffffu;
+    }
+    n_started = n_ended = n_at_barrier = barrier_count = 0;
+    n_ready = ready_head = 0;
     switch_to(fiber_get());
 }
 
@@ -346,103 +382,114 @@ const char *kvl_emu_where(void)
 int kvl_emu_barrier(enum kvl_emu_barrier kind, int predicate, const char *file, int line)
 {
     int t = current;
-    struct thread *self = &threads[t];
-    self->file = file;
-    self->line = line;
-    self->kind = kind;
-    self->mask = 0;
     if (n_at_barrier == 0) {
         first_at_barrier = t;
-    } else {
-        const struct thread *o = &threads[first_at_barrier];
-        if (o->line != line || o->kind != kind || (o->file != file && strcmp(o->file, file) != 0))
-            kvl_emu_die("two barriers at once, %s:%d (thread %d) and %s:%d, %s", o->file, o->line,
-                        first_at_barrier, file, line, kvl_emu_where());
+        at_barrier = { file, line, kind };
+    } else if (at_barrier.line != line || at_barrier.kind != kind ||
+               (at_barrier.file != file && strcmp(at_barrier.file, file) != 0)) {
+        kvl_emu_die("two barriers at once, %s:%d (thread %d) and %s:%d, %s", at_barrier.file,
+                    at_barrier.line, first_at_barrier, file, line, kvl_emu_where());
     }
+    threads[t].state = AT_BARRIER;
     barrier_count += predicate != 0;
     kvl_emu_count.n_barriers++;
     if (++n_at_barrier == n_threads) {
-        for (int i = 0; i < n_threads; i++) threads[i].result = (uint64_t)barrier_count;
+        barrier_result = barrier_count;
         n_at_barrier = barrier_count = 0;
         kvl_emu_race_barrier(file, line);
         make_all_ready(start, n_threads);
-        leave();
-        set_current(t);
-    } else {
-        wait_as(t, AT_BARRIER);
     }
-    return (int)self->result;
+    leave();
+    threads[t].state = BEGUN;
+    set_current(t);
+    return barrier_result;
 }
 
 /* ---- warps ------------------------------------------------------------------------------------------ */
 
 namespace
 {
-unsigned warp_result_bits(const struct thread *w, unsigned mask, int lane, bool match)
+unsigned warp_result_bits(const struct warp *w, unsigned mask, int lane, bool match)
 {
     unsigned bits = 0;
     for (int i = 0; i < 32; i++)
-        if (mask >> i & 1u && (match ? w[i].value == w[lane].value : w[i].value != 0))
+        if (mask >> i & 1u && (match ? w->value[i] == w->value[lane] : w->value[i] != 0))
             bits |= 1u << i;
     return bits;
 }
 
-/* All lanes of the mask are there: what each of them gets. */
-void warp_results(struct thread *w, int kind, unsigned mask)
+void warp_shuffle(struct warp *w, unsigned mask)
 {
-    unsigned bits = kind == KVL_EMU_BALLOT ? warp_result_bits(w, mask, 0, false) : 0;
-    for (int i = 0; i < 32; i++) {
-        if (!(mask >> i & 1u)) continue;
-        if (kind == KVL_EMU_SHFL) {
-            if (!(mask >> w[i].from & 1u))
-                kvl_emu_die("lane %d reads lane %d, which is not in the mask %08x, %s:%d, %s", i,
-                            w[i].from, mask, w[i].file, w[i].line, kvl_emu_where());
-            w[i].result = w[w[i].from].value;
-        } else {
-            w[i].result = kind == KVL_EMU_MATCH ? warp_result_bits(w, mask, i, true) : bits;
-        }
+    for (unsigned left = mask; left; left &= left - 1) {
+        int i = __builtin_ctz(left);
+        if (!(mask >> w->from[i] & 1u))
+            kvl_emu_die("lane %d reads lane %d, which is not in the mask %08x, %s:%d, %s", i,
+                        w->from[i], mask, w->file[i], (int)((uint32_t)w->key[i] >> 4),
+                        kvl_emu_where());
+        w->result[i] = w->value[w->from[i]];
     }
+}
+
+/* All lanes of the mask are there: what each of them gets. */
+void warp_results(struct warp *w, int kind, unsigned mask)
+{
+    if (kind == KVL_EMU_SHFL) {
+        warp_shuffle(w, mask);
+        return;
+    }
+    unsigned bits = kind == KVL_EMU_BALLOT ? warp_result_bits(w, mask, 0, false) : 0;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1u)
+            w->result[i] = kind == KVL_EMU_MATCH ? warp_result_bits(w, mask, i, true) : bits;
+}
+
+[[noreturn]] void lanes_apart(int a, int b)
+{
+    struct place p = place_of(a), q = place_of(b);
+    kvl_emu_die("lane %d at %s:%d, mask %08x, and lane %d at %s:%d, mask %08x, %s", a % 32, p.file,
+                p.line, p.mask, b % 32, q.file, q.line, q.mask, kvl_emu_where());
+}
+
+/* The last lane of the mask has come. */
+__attribute__((noinline)) void warp_meets(int t, enum kvl_emu_warp kind, unsigned mask)
+{
+    struct warp *w = &warps[t / 32];
+    int list[32], n = 0, base = t & ~31;
+    uint64_t key = w->key[t - base];
+    for (unsigned left = mask; left; left &= left - 1) {
+        int i = __builtin_ctz(left);
+        list[n++] = base + i;
+        if (w->key[i] != key) lanes_apart(base + i, t);
+    }
+    w->waiting &= ~mask;
+    kvl_emu_count.n_warp_ops += n;
+    warp_results(w, kind, mask);
+    if (kind == KVL_EMU_SYNCWARP)
+        kvl_emu_race_warp(base, mask, w->file[t - base], (int)((uint32_t)key >> 4));
+    make_all_ready(list, n);
 }
 } // namespace
 
 uint64_t kvl_emu_warp_op(enum kvl_emu_warp kind, unsigned mask, uint64_t value, int from,
                          const char *file, int line)
 {
-    int t = current, base = t & ~31, lane = t & 31, list[32], n = 0;
-    struct thread *w = &threads[base], *self = &threads[t];
-    unsigned *waiting = &at_warp[base / 32];
+    int t = current, lane = t & 31;
+    struct warp *w = &warps[(unsigned)t / 32];
     if (!(mask >> lane & 1u))
         kvl_emu_die("a lane that is not in its mask %08x, %s:%d, %s", mask, file, line,
                     kvl_emu_where());
-    if (base + 32 > n_threads && mask >> (n_threads - base))
+    if (mask & ~w->is)
         kvl_emu_die("a mask %08x with lanes that do not exist, %s:%d, %s", mask, file, line,
                     kvl_emu_where());
-    self->file = file;
-    self->line = line;
-    self->kind = kind;
-    self->mask = mask;
-    self->value = value;
-    self->from = from;
-    kvl_emu_count.n_warp_ops++;
-    *waiting |= 1u << lane;
-    if ((*waiting & mask) != mask) {
-        wait_as(t, AT_WARP);
-        return self->result;
-    }
-    for (int i = 0; i < 32; i++) {
-        if (!(mask >> i & 1u)) continue;
-        list[n++] = base + i;
-        if (w[i].mask != mask || w[i].kind != kind || w[i].line != line)
-            kvl_emu_die("lane %d at %s:%d, mask %08x, and lane %d at %s:%d, mask %08x, %s", i,
-                        w[i].file, w[i].line, w[i].mask, lane, file, line, mask, kvl_emu_where());
-    }
-    *waiting &= ~mask;
-    warp_results(w, kind, mask);
-    if (kind == KVL_EMU_SYNCWARP) kvl_emu_race_warp(base, mask, file, line);
-    make_all_ready(list, n);
+    w->key[lane] = (uint64_t)mask << 32 | (uint32_t)line << 4 | kind;
+    w->value[lane] = value;
+    w->from[lane] = from;
+    w->file[lane] = file;
+    w->waiting |= 1u << lane;
+    if ((w->waiting & mask) == mask) warp_meets(t, kind, mask);
     leave();
     set_current(t);
-    return self->result;
+    return w->result[lane];
 }
 
 unsigned kvl_emu_lanes(void)

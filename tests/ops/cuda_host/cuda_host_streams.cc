@@ -50,7 +50,8 @@ uint64_t kvl_emu_random(void)
 
 uint64_t kvl_emu_below(uint64_t n)
 {
-    return n <= 1 ? 0 : (kvl_emu_random() >> 20) % n;
+    __extension__ typedef unsigned __int128 wide; /* no division, which costs more than the rest */
+    return (uint64_t)((wide)kvl_emu_random() * n >> 64);
 }
 
 void kvl_emu_seed(uint64_t seed)
