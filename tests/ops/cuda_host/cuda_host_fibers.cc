@@ -174,11 +174,12 @@ struct fiber *fiber_get(void)
 
 /* ---- scheduling ------------------------------------------------------------------------------------- */
 
-/* All of `list` in an order of its own. */
-void make_all_ready(const int *list, int n)
+/* All of `list` in an order of its own; soon: before those that are ready already. */
+void make_all_ready(const int *list, int n, bool soon)
 {
     int at = (int)kvl_emu_below((uint64_t)n), step = kvl_emu_below(2) ? 1 : -1;
-    unsigned to = ready_head + n_ready;
+    if (soon) ready_head -= (unsigned)n;
+    unsigned to = soon ? ready_head : ready_head + n_ready;
     for (int i = 0; i < n; i++) {
         ready[to++ % MAX_THREADS] = threads[list[at]].fiber;
         at += step;
@@ -241,7 +242,7 @@ __attribute__((noinline)) void leave_otherwise(void)
 inline void leave(void)
 {
     kvl_emu_race_stop();
-    if (n_ready == 0 || (n_started < n_threads && kvl_emu_below(4) == 0)) {
+    if (n_ready == 0 || (n_started < n_threads && kvl_emu_below(16) == 0)) {
         leave_otherwise();
         return;
     }
@@ -397,7 +398,7 @@ int kvl_emu_barrier(enum kvl_emu_barrier kind, int predicate, const char *file, 
         barrier_result = barrier_count;
         n_at_barrier = barrier_count = 0;
         kvl_emu_race_barrier(file, line);
-        make_all_ready(start, n_threads);
+        make_all_ready(start, n_threads, false);
     }
     leave();
     threads[t].state = BEGUN;
@@ -466,7 +467,7 @@ __attribute__((noinline)) void warp_meets(int t, enum kvl_emu_warp kind, unsigne
     warp_results(w, kind, mask);
     if (kind == KVL_EMU_SYNCWARP)
         kvl_emu_race_warp(base, mask, w->file[t - base], (int)((uint32_t)key >> 4));
-    make_all_ready(list, n);
+    make_all_ready(list, n, kvl_emu_below(4) > 0); /* its stacks are in the cache now */
 }
 } // namespace
 
