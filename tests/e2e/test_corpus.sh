@@ -34,9 +34,8 @@ grep -qx "$name $((n + 1))" "$work/fuzz/corpus/counts" || fail "counts is not $(
 bash "$corpus" unpack $name "$work/after"
 added=$(comm -13 <(ls "$work/before/$name") <(ls "$work/after"))
 [ "$(ls "$work/after" | wc -l)" = $((n + 1)) ] || fail "$((n + 1)) inputs are not there after add"
-for file in "$work/before/$name"/*; do
-    cmp -s "$file" "$work/after/$(basename "$file")" || fail "add changes $(basename "$file")"
-done
+diff -rq "$work/before/$name" "$work/after" >"$work/said" || true
+[ "$(cat "$work/said")" = "Only in $work/after: $added" ] || fail "add changes others: $(cat "$work/said")"
 cmp -s "$work/after/$added" "$work/crash-1" || fail "add changes the input"
 cp "$work/fuzz/corpus/$name.tar.zst" "$work/once"
 bash "$corpus" add $name "$work/crash-1" >"$work/said"
