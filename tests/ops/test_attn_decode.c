@@ -153,7 +153,17 @@ static void test_reference(void **state)
     ut_each_isa(body_reference);
 }
 
-/* Lists of many pieces, which a GPU cuts by their length; groups of more heads than one pass takes. */
+/* A GPU cuts lists by their length, the CPU into spans of 512: there they are shorter, by whole spans where a few slots
+ * more or less are what counts. */
+static int32_t long_slots(int32_t n)
+{
+#ifndef KVL_TEST_CUDA
+    if (!getenv("KVL_LONG")) return n < 6 * 1024 ? n - 3 * 1024 : n / 4;
+#endif
+    return n;
+}
+
+/* Lists of many pieces; groups of more heads than one pass takes. */
 static void body_long(struct kvl_rng *r)
 {
     static const struct decode_shape shapes[] = {
@@ -166,7 +176,9 @@ static void body_long(struct kvl_rng *r)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct decode_case t;
-        case_open_shape(r, &t, &shapes[i], 1);
+        struct decode_shape s = shapes[i];
+        s.n_slots = long_slots(s.n_slots);
+        case_open_shape(r, &t, &s, 1);
         case_run(&t, &kvl_ops_cpu, 0);
         case_run(&t, &kvl_ops_ref, 1);
         case_compare(&t, 2e-5);
