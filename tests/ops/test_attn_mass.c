@@ -213,9 +213,15 @@ static void body_window(struct kvl_rng *r)
 {
     static const int32_t sizes[][2] = { { 1, 1 },    { 5, 5 },    { 40, 8 },
                                         { 128, 32 }, { 300, 33 }, { 400, 300 } };
+    /* Cut, the last is over 2 items of 128 slots and over 256 queries still. */
+    bool few = !getenv("KVL_LONG");
+#ifdef KVL_TEST_CUDA
+    few = false;
+#endif
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct mass_case t;
-        mass_open(r, &t, sizes[i][0], sizes[i][1]);
+        bool last = few && sizes[i][0] == 400;
+        mass_open(r, &t, last ? 270 : sizes[i][0], last ? 261 : sizes[i][1]);
         window_run(&t, &kvl_ops_cpu, t.y[0]);
         window_run(&t, &kvl_ops_ref, t.y[1]);
         ut_near("mass", t.y[0], t.y[1], t.n_y, 2e-5);
