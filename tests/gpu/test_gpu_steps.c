@@ -279,16 +279,17 @@ static int compare_int64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of a token: the middle one of some, since workspace that grows costs too. */
-static void cost_of(struct rig *r, const struct rig_run *run, int64_t out[COSTS])
+/* Of a token: the middle one of n, since workspace that grows costs too. */
+static void cost_of(struct rig *r, const struct rig_run *run, int n, int64_t out[COSTS])
 {
-    enum { N = 5 };
-    int64_t cost[COSTS][N], before[COSTS], after[COSTS];
+    enum { MOST = 5 };
+    int64_t cost[COSTS][MOST], before[COSTS], after[COSTS];
     float *logits = rig_logits(r, N_WARM);
     struct rig_session rs = rig_start(r, run);
     const int32_t *id = run->id + run->n_ctx;
     rig_decode(r, &rs, id, N_WARM, logits);
-    for (int i = 0; i < N; i++) {
+    assert_in_range(n, 1, MOST);
+    for (int i = 0; i < n; i++) {
         cost_now(r, before);
         rig_decode(r, &rs, id + N_WARM + i, 1, logits);
         cost_now(r, after);
@@ -296,8 +297,8 @@ static void cost_of(struct rig *r, const struct rig_run *run, int64_t out[COSTS]
     }
     check_managed();
     for (int c = 0; c < COSTS; c++) {
-        qsort(cost[c], N, sizeof **cost, compare_int64);
-        out[c] = cost[c][N / 2];
+        qsort(cost[c], (size_t)n, sizeof **cost, compare_int64);
+        out[c] = cost[c][n / 2];
     }
     kvl_free(logits);
     rig_end(&rs);
@@ -306,7 +307,7 @@ static void cost_of(struct rig *r, const struct rig_run *run, int64_t out[COSTS]
 static int waits_of(struct rig *r, const struct rig_run *run)
 {
     int64_t cost[COSTS];
-    cost_of(r, run, cost);
+    cost_of(r, run, 3, cost);
     return (int)cost[COST_WAITS];
 }
 
@@ -378,7 +379,7 @@ static void test_costs(void **state)
                                      .id = id,
                                      .n_ctx = 90 };
         int64_t got[COSTS];
-        cost_of(&r, &run, got);
+        cost_of(&r, &run, 5, got);
         for (int c = 0; c < COSTS; c++) {
             int64_t most = want[i].most[c];
             if (c == COST_WAITS ? got[c] != most : got[c] > most)
