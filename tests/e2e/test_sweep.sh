@@ -107,9 +107,9 @@ if cramped list >said 2>err; then # not so under a sanitizer
     cramped "${long[@]}" --dry-run --quiet >said 2>err || fail "a dry run without memory"
     grep -qE '^memory: 3[0-9]{2}\.[0-9] MiB of keys and values .* \(1500000 tokens\).*: too little, want at most [0-9]+ tokens$' said ||
         fail "a dry run without memory: $(cat said)"
-    # Half as long again as fits: in q8_0 it fits.
-    more=("${long[@]}" --length $((fits * 3 / 2)))
-    cramped "${more[@]}" >said 2>err && fail "half as long again as fits"
+    # A quarter longer than fits: in q8_0 it fits.  What is free can differ by a seventh, by stacks of threads that end.
+    more=("${long[@]}" --length $((fits * 5 / 4)))
+    cramped "${more[@]}" >said 2>err && fail "a quarter longer than fits"
     grep -qE 'want at most [0-9]+ tokens, or --kv-type q8_0$' err || fail "a smaller type: $(cat err)"
     cramped "${more[@]}" --kv-type q8_0 --dry-run --quiet >said 2>err || fail "a dry run in q8_0: $(cat err)"
     grep -q '^memory: ' said || fail "no memory in a dry run: $(cat said)"
