@@ -79,23 +79,23 @@ int kvl_look(const struct kvl_pctx *ctx)
     return kvl_session_look(ctx->host->session, ctx->err);
 }
 
-/* Once somebody has looked, what operators wrote since then is waited for where it is copied; a NaN that they meet is
- * told at the end of the call. */
 int kvl_session_look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     uint8_t *data = (uint8_t *)(uintptr_t)p; /* the hook's own, or a result */
     const struct kvl_pieces piece = { .data = data, .bytes = bytes, .n = 1, .writes = true };
     if (!s->host.ahead) return KVL_OK;
-    if (e->dev->host) KVL_TRY(handed_get(e, &piece, 1, err));
-    if (s->host.looked) return KVL_OK;
-    KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
+    if (e->dev->host) KVL_TRY(handed_get(e, &piece, 1, err)); /* waits where it is on its way */
+    if (!s->host.looked || !e->dev->host)
+        KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
     return look_met(s, err);
 }
 
 int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item)
 {
-    return kvl_session_look_at(ctx->host->session, p, n * item, ctx->err);
+    size_t bytes;
+    KVL_TRY(kvl_mul_size(n, item, &bytes));
+    return kvl_session_look_at(ctx->host->session, p, bytes, ctx->err);
 }
 
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err)

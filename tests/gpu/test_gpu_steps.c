@@ -51,15 +51,18 @@ enum toy_way {
     TOY_WEIGHTED, /* log-weights, which the host reads */
     TOY_LISTS,    /* operators' indices, given as lists */
     TOY_EVICTED,  /* over lanes that have lost tokens */
+    TOY_LOOKS,    /* at two arrays, one behind the other */
     TOY_NAN,
-    TOY_LIAR, /* looks at scores without waiting */
+    TOY_NAN_LATE, /* in the second one */
+    TOY_LIAR,     /* looks at scores without waiting */
 };
 
-static const char *const toy_names[] = { "tokens",      "tokens_early", "tokens_with", "tokens_all",
-                                         "tokens_none", "pages",        "pages_two",   "pages_all",
-                                         "pages_free",  "layer",        "layer_pages", "q_head",
-                                         "shared",      "segments",     "weighted",    "lists",
-                                         "evicted",     "nan",          "liar",        NULL };
+static const char *const toy_names[] = {
+    "tokens",    "tokens_early", "tokens_with", "tokens_all", "tokens_none", "pages",
+    "pages_two", "pages_all",    "pages_free",  "layer",      "layer_pages", "q_head",
+    "shared",    "segments",     "weighted",    "lists",      "evicted",     "looks",
+    "nan",       "nan_late",     "liar",        NULL
+};
 
 struct toy_opts {
     int32_t way, at, layer;
@@ -149,6 +152,38 @@ static int toy_lists(struct kvl_pctx *ctx, const struct kvl_step *step, struct k
     return KVL_OK;
 }
 
+/* The best of n scores, brought to the host. */
+static int toy_best(struct kvl_pctx *ctx, const float *score, int32_t n, int32_t *index)
+{
+    KVL_TRY(ctx->ops->topk(&(struct kvl_topk_args){
+        .index = index, .x = score, .x_stride = (size_t)n, .n_rows = 1, .n = n, .k = TOY_K }));
+    return kvl_look_at(ctx, index, TOY_K, sizeof *index);
+}
+
+/* What two lists name. */
+static int toy_looks(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_sel *sel)
+{
+    const struct toy_opts *o = ctx->opts;
+    float *score = toy_scores(ctx, step, 2, step->pos), nan = NAN;
+    bool late = o->way == TOY_NAN_LATE && step->pos == o->at && step->layer == o->layer;
+    int32_t *index, *named, n = 0;
+    if (!score) return KVL_ENOMEM;
+    KVL_TRY(kvl_scratch_get(ctx, 2 * TOY_K, &index));
+    KVL_TRY(kvl_scratch_get(ctx, 2 * TOY_K, &named));
+    KVL_TRY(toy_best(ctx, score, step->pos, index));
+    score += step->pos;
+    if (late) KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = score + 3, .x = &nan, .n = 1 }));
+    KVL_TRY(toy_best(ctx, score, step->pos, index + TOY_K));
+    if (late) return kvl_fail(ctx->err, KVL_EPOLICY, "a NaN was not told");
+    for (int32_t a = 0, b = 0; a < TOY_K || b < TOY_K; n++) {
+        int32_t x = a < TOY_K ? index[a] : INT32_MAX, y = b < TOY_K ? index[TOY_K + b] : INT32_MAX;
+        named[n] = KVL_MIN(x, y);
+        a += x <= y;
+        b += y <= x;
+    }
+    return kvl_sel_tokens(sel, KVL_SCOPE_LAYER, 0, named, n);
+}
+
 static int toy_weighted(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_sel *sel)
 {
     const float weight[TOY_K] = { 0.5f, -0.25f, 1.0f, 0.0f, -1.0f };
@@ -215,6 +250,8 @@ static int toy_select(struct kvl_pctx *ctx, const struct kvl_step *step, const s
     case TOY_WEIGHTED: return toy_weighted(ctx, step, sel);
     case TOY_LISTS: return toy_lists(ctx, step, sel);
     case TOY_EVICTED: return toy_pages(ctx, step, head, TOY_K, true, sel);
+    case TOY_LOOKS:
+    case TOY_NAN_LATE: return toy_looks(ctx, step, sel);
     case TOY_NAN: return toy_nan(ctx, step, sel);
     default: return toy_liar(ctx, step, sel);
     }
@@ -636,6 +673,29 @@ static void test_nan_in_a_block(void **state)
     rig_close(&r);
 }
 
+/* Who has looked already is told of a NaN that comes later where it looks. */
+static void test_nan_behind_a_look(void **state)
+{
+    (void)state;
+    int32_t id[MAX_TOK];
+    struct rig r;
+    const struct rig_run run = {
+        .policy = &toy, .budget = 32, .id = id, .n_ctx = 30, .options = "way=nan_late,at=32,layer=1"
+    };
+    rig_open(&r, &waits_desc);
+    rig_tokens(id, MAX_TOK, 9);
+    float *logits = rig_logits(&r, 2);
+    struct rig_session rs = rig_start(&r, &run);
+    rig_decode(&r, &rs, id, 2, logits);
+    assert_int_equal(kvl_session_decode(&rs.s, 1, id, logits, &r.err), KVL_EPOLICY);
+    if (!strstr(r.err.msg, "not a number") || !strstr(r.err.msg, "layer 1, position 32"))
+        fail_msg("\"%s\"", r.err.msg);
+    kvl_err_clear(&r.err);
+    rig_end(&rs);
+    kvl_free(logits);
+    rig_close(&r);
+}
+
 /* Who looks without waiting sees what is not there yet: under the emulation always. */
 static void test_liar(void **state)
 {
@@ -675,6 +735,7 @@ int main(void)
         cmocka_unit_test(test_nan_of_a_row),
         cmocka_unit_test(test_nan_of_two_rows),
         cmocka_unit_test(test_nan_in_a_block),
+        cmocka_unit_test(test_nan_behind_a_look),
         cmocka_unit_test(test_liar),
     };
     int rc = cmocka_run_group_tests_name("gpu_steps", tests, NULL, NULL);

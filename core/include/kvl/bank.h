@@ -53,7 +53,7 @@ struct kvl_bank_list {
     const struct kvl_filter_role *role;
     const struct kvl_bank_scores *scores;
     float *row;       /* of token t of the context: row + t * (1 + window), from kvl_bank_open */
-    float *score;     /* [context_tok], in scratch, likewise */
+    float *score;     /* [context_tok], in scratch, likewise; who looks at it calls kvl_look_at */
     int32_t *item, n; /* in, out: tokens of the context, ascending */
     double
         overlap; /* the list at hand stays where more than this share of the union of both is in both; 1: never */

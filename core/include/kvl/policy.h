@@ -72,7 +72,7 @@ enum kvl_cap {
     KVL_CAP_ESTIMATES = 1 << 9,
     /* append, select, observe and evict of a step hand what the engine gives them, scratch, tables and
      * what operators wrote to operators and builders alone: they neither read nor write it, unless they
-     * called kvl_look since the last operator.  On a GPU the engine then does not wait before them:
+     * called kvl_look since the last operator, or kvl_look_at of what they look at.  On a GPU the engine then does not wait before them:
      * operators get ahead of it, and a NaN in scores is told after the step. */
     KVL_CAP_ASYNC = 1 << 10,
     KVL_CAPS = (1 << 11) - 1, /* all of them */
@@ -139,11 +139,11 @@ struct kvl_query {
 };
 
 /* In a hook of a policy with KVL_CAP_ASYNC: waits for what operators and the engine were given, so that the hook
- * may look.  A builder that is given an array of items, weights or keys waits by itself; kvl_sel_top_*,
- * kvl_sel_range, kvl_sel_positions and kvl_keep_range do not.  KVL_EPOLICY: a score was a NaN. */
+ * may look.  A builder that is given an array of items, weights or keys waits by itself, for that array alone;
+ * kvl_sel_top_*, kvl_sel_range, kvl_sel_positions and kvl_keep_range do not.  KVL_EPOLICY: a score was a NaN. */
 KVL_API int kvl_look(const struct kvl_pctx *ctx);
-/* The same for the n items of `item` bytes at p alone, results or scratch, which the hook may write too; of the others
- * nothing crosses. */
+/* The same, but of what operators wrote the hook may look at the n items of `item` bytes at p alone, results or scratch,
+ * and write them; nothing else crosses.  KVL_ENOMEM: more bytes than there are. */
 KVL_API int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item);
 /* From any hook but plan: a portable loop of the method's own (methods/<name>.op.c) on the host.  Waits for what
  * operators and the engine were given, as kvl_look does, and calls loop(args), which may read and write what hooks
