@@ -8,7 +8,7 @@
  *   bench_gguf_tensor(&g, "x.weight", KVL_W_F16, 4, 32);
  *   bench_gguf_begin(&g, file);
  *   bench_gguf_encode(row, KVL_W_F16, values, 32);
- *   bench_gguf_rows(&g, row, 64);                  ... 4 times, or several rows at once
+ *   bench_gguf_rows(&g, row, 64);                  ... 4 times
  *   rc = bench_gguf_end(&g);
  *
  * The first failure stays in `rc`; later calls do nothing, so that one check at the end is enough.

@@ -134,7 +134,7 @@ const struct bench_goal bench_gpu_goals[] = {
       { 8, 8 },
       { 10, 10 } },
     { "gpu-flat",
-      "eviction at budget 2048: token at 128K / at 16K",
+      "eviction at budget 2048: token at the deepest / the shallowest depth",
       "<= 1.05",
       "",
       "token, deep / shallow",

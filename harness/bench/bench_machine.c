@@ -20,7 +20,7 @@ void *bench_huge(size_t bytes)
 
 /* ---- streaming ----------------------------------------------------------------------------------------- */
 
-/* Far more than any cache holds, on huge pages where the system has them. */
+/* Far more than a cache holds (--quick: than most), on huge pages where the system has them. */
 static int stream_open(struct bench *b)
 {
     const size_t huge = (size_t)2 << 20, most = (size_t)2 << (b->config.quick ? 25 : 30);

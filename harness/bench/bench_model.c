@@ -149,12 +149,9 @@ struct walk {
     struct bench_gguf *g;
     void (*tensor)(struct walk *w, const char *name, enum kvl_wtype type, int32_t n_rows,
                    int32_t n_cols);
-    size_t widest;
-    float *row;   /* [WRITE_ROWS][widest] */
-    uint8_t *out; /* the same rows, as they are written */
+    float *row;   /* [widest] */
+    uint8_t *out; /* the same, as it is written */
 };
-
-enum { WRITE_ROWS = 256 }; /* rows at a time, made by all threads */
 
 static void walk_layer(struct walk *w, const struct bench_shape *s, enum kvl_wtype type,
                        int32_t layer)
@@ -204,16 +201,11 @@ static void tensor_write(struct walk *w, const char *name, enum kvl_wtype type, 
     uint64_t seed = kvl_seed_str(1, name);
     float scale = strcmp(name, "token_embd.weight") == 0 ? 1.0f : sqrtf(3.0f / (float)n_cols);
     size_t row_bytes = kvl_wtype_row_bytes(type, n_cols);
-    for (int32_t first = 0; first < n_rows && w->g->rc == KVL_OK; first += WRITE_ROWS) {
-        int32_t n = KVL_MIN(n_rows - first, WRITE_ROWS);
-#pragma omp parallel for schedule(static)
-        for (int32_t i = 0; i < n; i++) {
-            float *x = w->row + (size_t)i * w->widest;
-            row_values(seed, first + i, n_cols, scale, x);
-            for (int32_t c = 0; n_rows == 1 && c < n_cols; c++) x[c] = 1.0f;
-            bench_gguf_encode(w->out + (size_t)i * row_bytes, type, x, n_cols);
-        }
-        bench_gguf_rows(w->g, w->out, (size_t)n * row_bytes);
+    for (int32_t r = 0; r < n_rows && w->g->rc == KVL_OK; r++) {
+        row_values(seed, r, n_cols, scale, w->row);
+        for (int32_t c = 0; n_rows == 1 && c < n_cols; c++) w->row[c] = 1.0f;
+        bench_gguf_encode(w->out, type, w->row, n_cols);
+        bench_gguf_rows(w->g, w->out, row_bytes);
     }
     bench_gguf_pad(w->g);
 }
@@ -223,9 +215,9 @@ static int model_write(const struct bench_shape *shape, enum kvl_wtype type, FIL
     struct bench_gguf g = { 0 };
     int32_t widest = KVL_MAX(shape->n_ff, shape->n_heads * shape->head_dim);
     struct walk w = { .g = &g, .tensor = tensor_declare };
-    w.widest = (size_t)KVL_MAX(widest, shape->n_embd);
-    w.row = kvl_alloc(WRITE_ROWS * w.widest, sizeof *w.row);
-    w.out = kvl_alloc(WRITE_ROWS * w.widest, sizeof(float)); /* no type is wider */
+    widest = KVL_MAX(widest, shape->n_embd);
+    w.row = kvl_alloc((size_t)widest, sizeof *w.row);
+    w.out = kvl_alloc((size_t)widest, sizeof(float)); /* no type is wider */
     if (w.row && w.out) {
         model_keys(&g, shape, type);
         model_vocab(&g);

@@ -79,9 +79,10 @@ if [ "$build" != --table ]; then
     "$build/tests/test_gpu" >"$build/test_gpu.log" 2>&1 || failed=1
     cat "$build/test_gpu.log" >>"$build/checks.log"
 fi
-if [ -n "$fast" ]; then operators=programs conformance=left_out; else operators="in_build -L ^gpu_ops$" conformance="on_gpu -L ^conformance$"; fi
+operators="in_build -L ^gpu_ops$" conformance="on_gpu -L ^conformance$" how='`ctest -L gpu_ops`'
+[ -z "$fast" ] || operators=programs conformance=left_out how='the programs `gpu_*`'
 # shellcheck disable=SC2086
-check "every operator against its definition, the store against a naive one (\`ctest -L gpu_ops\`)" $operators
+check "every operator against its definition, the store against a naive one ($how)" $operators
 # shellcheck disable=SC2086
 check "conformance of every policy (\`KVL_TEST_DEVICE=cuda ctest -L conformance\`)" $conformance
 check "logits, CPU against GPU: within 1e-3 of the largest in f32, 2e-2 in bf16" part test_logits
@@ -97,7 +98,7 @@ sanitizer racecheck
 {
     echo '# Whether the GPU path is right'
     echo
-    echo 'Written by `tests/run.sh --gpu`; do not edit. Speed is in [gpu.md](gpu.md).'
+    echo "Written by \`tests/$([ -n "$fast" ] && echo gpu/checks.sh --fast || echo run.sh --gpu)\`; do not edit. Speed is in [gpu.md](gpu.md)."
     echo
     if [ "$build" = --table ]; then
         echo '**Nothing has run on a GPU yet.** The same kernels pass these tests on the CPU, compiled by a C++ compiler'
@@ -106,7 +107,7 @@ sanitizer racecheck
         printf '%s, driver %s; %s; %s; kvlab %s.\n' \
             "$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)" \
             "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)" \
-            "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/CUDA toolkit \1/p')" \
+            "$("$build/kvlab" doctor | sed -n 's/.*this program was \(built with CUDA [0-9.]*\).*/\1/p')" \
             "$(date -u +%F)" "$("$build/kvlab" --version | sed 's/^kvlab //')"
     fi
     echo

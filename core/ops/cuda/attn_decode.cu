@@ -5,7 +5,7 @@
  * Limit: the bytes of K and V, each read once.  Partial results are 4 (head_dim + 2) bytes per head and
  * split and stay in L2: for 4 heads, head_dim 128 and 512 slots of bf16 they are 0.8 % of the split's bytes,
  * written and read.  Multiply-adds: 1 per element and head; 4 heads take about a quarter of those of an
- * H200.  Not timed on a GPU yet. */
+ * H200.  Times: results/gpu-kernels.md. */
 #include "attn_split.cuh"
 
 enum { PROBS_TILE = 2048 };

@@ -4,8 +4,8 @@
  * sum is one chain of multiply-adds over its columns, the warp's a butterfly, so that neither the number of rows
  * of x nor where a row of W lies changes a bit.
  *
- * Limit: the bytes of W over the memory's bandwidth.  Times: results/gpu-kernels.md.  x stays float here, which the CPU rounds
- * to 16 bits for quantised weights: converting a byte costs less than loading it. */
+ * Limit: the bytes of W over the memory's bandwidth.  Times: results/gpu-kernels.md.  x stays float here, which
+ * the CPU rounds to 16 bits for quantised weights: converting a byte costs less than loading it. */
 #include "glu.cuh"
 #include "wtype.cuh"
 

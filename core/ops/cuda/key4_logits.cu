@@ -3,7 +3,8 @@
  * what that adds to a product is taken off at the end: sixteen times (sum q (1 + code / 16) - sum q).
  *
  * Limit: rows once for four heads, 8 + head_dim / 2 bytes each.  With a group of four the multiply-adds (512 a
- * row of 72 bytes) take longer than the bytes on an H200: arithmetic is the limit there.  Times: results/gpu-kernels.md. */
+ * row of 72 bytes) take longer than the bytes on an H200: arithmetic is the limit there.  Times:
+ * results/gpu-kernels.md. */
 #include "select.cuh"
 
 enum {
