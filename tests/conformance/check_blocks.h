@@ -5,11 +5,12 @@
 #include "conformance/fixture.h"
 
 /* Key of `pos` in the last layer after N_BLOCK tokens as one block behind the context: it depends on everything that
- * the token and those before it read.  False when the lane has lost it. */
+ * the token and those before it read.  False when the lane has lost it.  With KVL_LONG each block has a context that
+ * shares nothing with the others'. */
 static bool block_key(struct fixture *f, const struct rig_session *context, const int32_t *block,
                       int32_t pos, float *k)
 {
-    struct rig_session rs = rig_fork(&f->r, context);
+    struct rig_session rs = fork_or_own(f, &f->run, context);
     int32_t last = rig_shape(&f->r)->n_layers - 1, slot;
     RIG_OK(&f->r.err, kvl_session_extend(rs.s, block, N_BLOCK, &f->r.err));
     bool live = kvl_seq_find(kvl_session_seq(rs.s), last, 0, &pos, 1, &slot) == 1;

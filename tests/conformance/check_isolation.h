@@ -140,7 +140,8 @@ static void check_sessions_do_not_meet(void **state)
     }
 }
 
-/* A batch of three sequences of different lengths: each as a fork of it that went alone. */
+/* A batch of three sequences of different lengths: each as a fork of it that went alone, with KVL_LONG as a session
+ * that shares nothing with it. */
 static void check_batch(void **state)
 {
     enum { N_BATCH = 3 };
@@ -159,7 +160,7 @@ static void check_batch(void **state)
             rs[b] = rig_start(&f.r, &run[b]);
             s[b] = rs[b].s;
             want[b] = rig_logits(&f.r, N_STEPS);
-            struct rig_session alone = rig_fork(&f.r, &rs[b]);
+            struct rig_session alone = fork_or_own(&f, &run[b], &rs[b]);
             rig_decode(&f.r, &alone, run[b].id + run[b].n_ctx, N_STEPS, want[b]);
             rig_end(&alone);
         }

@@ -203,6 +203,13 @@ static bool needs_raw_keys(struct fixture *f)
     return raw;
 }
 
+/* A fork, which has its parent's errors; with KVL_LONG a session of its own. */
+static struct rig_session fork_or_own(struct fixture *f, const struct rig_run *run,
+                                      const struct rig_session *parent)
+{
+    return getenv("KVL_LONG") ? rig_start(&f->r, run) : rig_fork(&f->r, parent);
+}
+
 static void expect_same_run(struct fixture *f, const float *want, const struct rig_run *run,
                             const char *what)
 {
