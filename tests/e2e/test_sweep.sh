@@ -94,7 +94,10 @@ lines_of text.zst | grep -q '"kind":"perplexity".*text=' || fail "the text is no
 # starts, unless the store itself has a limit or the log has it already.
 long=(run -m "$model" -t kv_retrieval -P full --length 1500000 --allow-overlong --contexts 1 --threads 1 --log long.zst)
 cramped() { (ulimit -v 200000; "$program" "$@"); }
-if cramped list >said 2>err; then # not so under a sanitizer
+if ! cramped list >said 2>err; then
+    lines_of flags.zst | grep -q '"sanitizers":"[^"]' || fail "list does not start in 200 MB: $(cat err)"
+    echo "skipped: contexts that memory has no room for, since a sanitizer wants memory of its own"
+else
     rc=0
     cramped "${long[@]}" >said 2>err || rc=$?
     equal "exit code without memory" 4 $rc

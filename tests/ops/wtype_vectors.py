@@ -68,6 +68,8 @@ def write(name):
 def check():
     text = re.sub(r'"\s*\n\s*"', "", open(HEADER).read())
     rows = re.findall(r'{ "(\w+)",\s*"([0-9a-f]+)",\s*"([0-9a-f]+)" }', text)
+    if not rows:
+        sys.exit(f"{HEADER} has no rows")
     for name, block, want in rows:
         if bits(floats(name, bytes.fromhex(block))) != want:
             sys.exit(f"{name}: gguf-py makes other floats of {block}")

@@ -599,11 +599,11 @@ static void store_q8(const float in[64], float out[64])
     OK(kvl_seq_read(seq, 0, 0, KVL_PART_K, 0, 1, out, &err));
     memcpy(rounded, in, sizeof rounded);
     kvl_store_round(store, rounded, 64);
-    for (int i = 0; i < 64; i++) /* a GPU has a NaN of its own */
-        if (isnan(rounded[i]))
-            assert_true(isnan(out[i]));
-        else
-            assert_memory_equal(&rounded[i], &out[i], sizeof *out);
+#ifdef KVL_TEST_CUDA /* a GPU has a NaN of its own */
+    for (int i = 0; i < 64; i++)
+        if (isnan(rounded[i]) && isnan(out[i])) rounded[i] = out[i];
+#endif
+    assert_memory_equal(out, rounded, sizeof rounded);
     kvl_seq_stats(seq, &st);
     assert_int_equal(st.logical_bytes, 2 * 2 * 34);
     kvl_seq_destroy(seq);
