@@ -222,6 +222,10 @@ awk '/passkey  question_in_prefill  1024/ { on = 1 } /^$/ { on = 0 } on' table >
 expect "rows of two versions" "quest v1 64, quest v1 128, quest v1 256, quest v1 512, quest v2 64, quest v2 128, quest v2 256, quest v2 512" \
     "$(awk '$1 == "quest" { printf "%s%s %s %s", n++ ? ", " : "", $1, $2, $3 }' block)"
 contains "others without a version" '^  snapkv +64 ' block
+# Options that only the versions differ in are no part of the names.
+cat alone.jsonl <(fake_cells 'select(.policy == "quest") | .cell += "-v2" | .policy_version = 2 | .options |= sub("page=16"; "page=32")') | zst options.zst
+"$program" report options.zst > options
+lacks "options of two versions" 'page=' options
 speeds() { "$program" export versions.zst --format jsonl | jq -s "[.[] | select(.policy == \"quest\" and .policy_version == $1) | .decode_tok_per_s]"; }
 expect "speeds of two versions" "$(speeds 1 | jq -c 'map(values * 10 | round)')" "$(speeds 2 | jq -c 'map(values | round)')"
 lacks "two versions as one" 'not in the tables' table
