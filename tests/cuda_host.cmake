@@ -18,6 +18,10 @@ set(KVL_EMU_OPTIONS -Wall -Wextra -Wno-unknown-pragmas -O2 -ffp-contract=off
 if(KVL_WERROR)
   list(APPEND KVL_EMU_OPTIONS -Werror)
 endif()
+# Enums come from C, where they are ints: what may be in one is for the operator to check.
+if(KVL_SAN MATCHES "undefined")
+  list(APPEND KVL_EMU_OPTIONS -fno-sanitize=enum)
+endif()
 # Without the instruction every fmaf is a call into the library of mathematics.
 include(CheckCXXCompilerFlag)
 check_cxx_compiler_flag(-march=native KVL_EMU_NATIVE)
