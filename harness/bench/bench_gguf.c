@@ -13,6 +13,7 @@ enum {
     GGUF_ARR = 9,
     GGUF_ALIGNMENT = 32,
     GGUF_BLOCK = 32, /* values of a Q8_0 or Q4_0 block */
+    GGUF_HALVES = 256,
 };
 
 static void gguf_add(struct bench_gguf *g, struct kvl_buf *to, const void *data, size_t n)
@@ -143,7 +144,7 @@ static uint16_t gguf_bf16(float f)
 
 /* One block: a scale as half, then 32 numbers of 8 bits, or of 4 with 8 added, the first 16 in the
  * low halves of the bytes. */
-static uint8_t *gguf_block(uint8_t *out, enum kvl_wtype type, const float *x)
+static void gguf_block(struct bench_gguf *g, enum kvl_wtype type, const float *x)
 {
     float top = 0;
     uint8_t q[GGUF_BLOCK];
@@ -154,31 +155,35 @@ static uint8_t *gguf_block(uint8_t *out, enum kvl_wtype type, const float *x)
         int v = d > 0 ? (int)lrintf(x[i] / d) : 0;
         q[i] = (uint8_t)(type == KVL_W_Q8_0 ? v : v + 8);
     }
+    gguf_add(g, &g->row, &scale, sizeof scale);
     if (type == KVL_W_Q4_0)
         for (int i = 0; i < GGUF_BLOCK / 2; i++)
             q[i] = (uint8_t)(q[i] | q[i + GGUF_BLOCK / 2] << 4);
-    size_t n = type == KVL_W_Q4_0 ? GGUF_BLOCK / 2 : GGUF_BLOCK;
-    memcpy(out, &scale, sizeof scale);
-    memcpy(out + sizeof scale, q, n);
-    return out + sizeof scale + n;
+    gguf_add(g, &g->row, q, type == KVL_W_Q4_0 ? GGUF_BLOCK / 2 : GGUF_BLOCK);
 }
 
-void bench_gguf_encode(uint8_t *out, enum kvl_wtype type, const float *x, int32_t n)
+static void gguf_encode(struct bench_gguf *g, enum kvl_wtype type, const float *x, int32_t n)
 {
-    if (type == KVL_W_F32) memcpy(out, x, (size_t)n * sizeof *x);
-    if (type == KVL_W_Q8_0 || type == KVL_W_Q4_0)
-        for (int32_t i = 0; i < n; i += GGUF_BLOCK) out = gguf_block(out, type, x + i);
+    bool blocks = type == KVL_W_Q8_0 || type == KVL_W_Q4_0;
+    if (type == KVL_W_F32) gguf_add(g, &g->row, x, (size_t)n * sizeof *x);
+    for (int32_t i = 0; blocks && i < n; i += GGUF_BLOCK) gguf_block(g, type, x + i);
     if (type != KVL_W_F16 && type != KVL_W_BF16) return;
-    for (int32_t i = 0; i < n; i++, out += sizeof(uint16_t)) {
-        uint16_t h = type == KVL_W_F16 ? gguf_half(x[i]) : gguf_bf16(x[i]);
-        memcpy(out, &h, sizeof h);
+    for (int32_t i = 0; i < n;
+         i += GGUF_HALVES) { /* a call for each would take longer than its number */
+        uint16_t h[GGUF_HALVES];
+        int32_t m = KVL_MIN(n - i, GGUF_HALVES);
+        for (int32_t j = 0; j < m; j++)
+            h[j] = type == KVL_W_F16 ? gguf_half(x[i + j]) : gguf_bf16(x[i + j]);
+        gguf_add(g, &g->row, h, (size_t)m * sizeof *h);
     }
 }
 
-void bench_gguf_rows(struct bench_gguf *g, const uint8_t *rows, size_t bytes)
+void bench_gguf_row(struct bench_gguf *g, enum kvl_wtype type, const float *x, int32_t n)
 {
-    gguf_write(g, rows, bytes);
-    g->written += bytes;
+    g->row.len = 0;
+    gguf_encode(g, type, x, n);
+    gguf_write(g, g->row.data, g->row.len);
+    g->written += g->row.len;
 }
 
 void bench_gguf_pad(struct bench_gguf *g)
@@ -195,5 +200,6 @@ int bench_gguf_end(struct bench_gguf *g)
     if (g->rc == KVL_OK && g->file && fflush(g->file) != 0) g->rc = KVL_EIO;
     kvl_buf_free(&g->keys);
     kvl_buf_free(&g->infos);
+    kvl_buf_free(&g->row);
     return g->rc;
 }

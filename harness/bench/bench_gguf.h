@@ -7,8 +7,7 @@
  *   bench_gguf_str(&g, "general.architecture", "llama");
  *   bench_gguf_tensor(&g, "x.weight", KVL_W_F16, 4, 32);
  *   bench_gguf_begin(&g, file);
- *   bench_gguf_encode(row, KVL_W_F16, values, 32);
- *   bench_gguf_rows(&g, row, 64);                  ... 4 times
+ *   bench_gguf_row(&g, KVL_W_F16, values, 32);     ... 4 times
  *   rc = bench_gguf_end(&g);
  *
  * The first failure stays in `rc`; later calls do nothing, so that one check at the end is enough.
@@ -22,7 +21,7 @@
 #include <stdio.h>
 
 struct bench_gguf {
-    struct kvl_buf keys, infos;
+    struct kvl_buf keys, infos, row;
     uint64_t n_keys, n_tensors;
     uint64_t data_bytes; /* of the tensors in the table so far, padding included */
     uint64_t written;    /* bytes of rows */
@@ -40,10 +39,8 @@ void bench_gguf_strs(struct bench_gguf *g, const char *key, const char *const *v
 void bench_gguf_tensor(struct bench_gguf *g, const char *name, enum kvl_wtype type, int32_t n_rows,
                        int32_t n_cols);
 void bench_gguf_begin(struct bench_gguf *g, FILE *file);
-/* A row of n finite values, rounded to the nearest of `type`; n a multiple of 32 for Q8_0 and Q4_0.  out
- * [kvl_wtype_row_bytes(type, n)].  Thread-safe. */
-void bench_gguf_encode(uint8_t *out, enum kvl_wtype type, const float *x, int32_t n);
-void bench_gguf_rows(struct bench_gguf *g, const uint8_t *rows, size_t bytes);
+/* n finite values, rounded to the nearest of `type`; n a multiple of 32 for Q8_0 and Q4_0. */
+void bench_gguf_row(struct bench_gguf *g, enum kvl_wtype type, const float *x, int32_t n);
 /* After the last row of each tensor. */
 void bench_gguf_pad(struct bench_gguf *g);
 /* KVL_OK, KVL_ENOMEM, KVL_EIO (errno says why), or KVL_EINTERNAL: not the rows of the table.  Frees

@@ -149,8 +149,7 @@ struct walk {
     struct bench_gguf *g;
     void (*tensor)(struct walk *w, const char *name, enum kvl_wtype type, int32_t n_rows,
                    int32_t n_cols);
-    float *row;   /* [widest] */
-    uint8_t *out; /* the same, as it is written */
+    float *row; /* [widest] */
 };
 
 static void walk_layer(struct walk *w, const struct bench_shape *s, enum kvl_wtype type,
@@ -186,26 +185,17 @@ static void tensor_declare(struct walk *w, const char *name, enum kvl_wtype type
 
 /* Uniform numbers of width sqrt(3 / columns) keep the variance of what they are multiplied with, so
  * that activations stay finite through any number of layers; norms are ones. */
-static void row_values(uint64_t seed, int32_t r, int32_t n_cols, float scale, float *x)
-{
-    uint64_t at = (uint64_t)r * (uint64_t)n_cols;
-    for (int32_t c = 0; c < n_cols; c++) {
-        float u = (float)(kvl_seed_mix(seed, at++) >> 40) * 0x1p-23f - 1.0f;
-        x[c] = u * scale;
-    }
-}
-
 static void tensor_write(struct walk *w, const char *name, enum kvl_wtype type, int32_t n_rows,
                          int32_t n_cols)
 {
-    uint64_t seed = kvl_seed_str(1, name);
+    uint64_t seed = kvl_seed_str(1, name), at = 0;
     float scale = strcmp(name, "token_embd.weight") == 0 ? 1.0f : sqrtf(3.0f / (float)n_cols);
-    size_t row_bytes = kvl_wtype_row_bytes(type, n_cols);
     for (int32_t r = 0; r < n_rows && w->g->rc == KVL_OK; r++) {
-        row_values(seed, r, n_cols, scale, w->row);
-        for (int32_t c = 0; n_rows == 1 && c < n_cols; c++) w->row[c] = 1.0f;
-        bench_gguf_encode(w->out, type, w->row, n_cols);
-        bench_gguf_rows(w->g, w->out, row_bytes);
+        for (int32_t c = 0; c < n_cols; c++) {
+            float u = (float)(kvl_seed_mix(seed, at++) >> 40) * 0x1p-23f - 1.0f;
+            w->row[c] = n_rows == 1 ? 1.0f : u * scale;
+        }
+        bench_gguf_row(w->g, type, w->row, n_cols);
     }
     bench_gguf_pad(w->g);
 }
@@ -215,21 +205,15 @@ static int model_write(const struct bench_shape *shape, enum kvl_wtype type, FIL
     struct bench_gguf g = { 0 };
     int32_t widest = KVL_MAX(shape->n_ff, shape->n_heads * shape->head_dim);
     struct walk w = { .g = &g, .tensor = tensor_declare };
-    widest = KVL_MAX(widest, shape->n_embd);
-    w.row = kvl_alloc((size_t)widest, sizeof *w.row);
-    w.out = kvl_alloc((size_t)widest, sizeof(float)); /* no type is wider */
-    if (w.row && w.out) {
-        model_keys(&g, shape, type);
-        model_vocab(&g);
-        walk_all(&w, shape, type);
-        bench_gguf_begin(&g, file);
-        w.tensor = tensor_write;
-        walk_all(&w, shape, type);
-    } else {
-        g.rc = KVL_ENOMEM;
-    }
+    w.row = kvl_alloc((size_t)KVL_MAX(widest, shape->n_embd), sizeof *w.row);
+    if (!w.row) return KVL_ENOMEM;
+    model_keys(&g, shape, type);
+    model_vocab(&g);
+    walk_all(&w, shape, type);
+    bench_gguf_begin(&g, file);
+    w.tensor = tensor_write;
+    walk_all(&w, shape, type);
     kvl_free(w.row);
-    kvl_free(w.out);
     return bench_gguf_end(&g);
 }
 

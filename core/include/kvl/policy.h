@@ -72,8 +72,9 @@ enum kvl_cap {
     KVL_CAP_ESTIMATES = 1 << 9,
     /* append, select, observe and evict of a step hand what the engine gives them, scratch, tables and
      * what operators wrote to operators and builders alone: they neither read nor write it, unless they
-     * called kvl_look since the last operator, or kvl_look_at of what they look at.  On a GPU the engine then does not wait before them:
-     * operators get ahead of it, and a NaN in scores is told after the step. */
+     * called kvl_look since the last operator, or kvl_look_at of what they look at.  On a GPU the engine
+     * then does not wait before them: operators get ahead of it, and a NaN in scores is told after the
+     * step. */
     KVL_CAP_ASYNC = 1 << 10,
     KVL_CAPS = (1 << 11) - 1, /* all of them */
 };
