@@ -79,7 +79,7 @@ int kvl_look(const struct kvl_pctx *ctx)
     return kvl_session_look(ctx->host->session, ctx->err);
 }
 
-int kvl_session_look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
+static int look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     uint8_t *data = (uint8_t *)(uintptr_t)p; /* the hook's own, or a result */
@@ -91,11 +91,17 @@ int kvl_session_look_at(struct kvl_session *s, const void *p, size_t bytes, stru
     return look_met(s, err);
 }
 
+int kvl_session_look_at(struct kvl_session *s, const void *p, int32_t n, size_t item,
+                        struct kvl_err *err)
+{
+    return look_at(s, p, (size_t)KVL_MAX(n, 0) * item, err);
+}
+
 int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item)
 {
     size_t bytes;
     KVL_TRY(kvl_mul_size(n, item, &bytes));
-    return kvl_session_look_at(ctx->host->session, p, bytes, ctx->err);
+    return look_at(ctx->host->session, p, bytes, ctx->err);
 }
 
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err)

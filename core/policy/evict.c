@@ -77,7 +77,7 @@ int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, 
 {
     int32_t from = 0, to = 0;
     KVL_TRY(keep_heads(keep, kv_head, &from, &to));
-    KVL_TRY(kvl_session_look_at(keep->s, pos, (size_t)KVL_MAX(n, 0) * sizeof *pos, keep->err));
+    KVL_TRY(kvl_session_look_at(keep->s, pos, n, sizeof *pos, keep->err));
     for (int32_t h = from; h < to; h++) {
         struct keep_head *k = &keep->head[h];
         if (k->token || k->score)

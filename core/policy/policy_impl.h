@@ -316,8 +316,9 @@ bool kvl_session_async(const struct kvl_session *s);
 int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, struct kvl_err *err);
 /* Before the host reads what a hook gives, or what its operators wrote.  KVL_EPOLICY: they met a NaN. */
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
-/* The same for an array alone: of what else operators wrote nothing crosses. */
-int kvl_session_look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err);
+/* The same for an array of n items alone (a negative n is none): of what else operators wrote nothing crosses. */
+int kvl_session_look_at(struct kvl_session *s, const void *p, int32_t n, size_t item,
+                        struct kvl_err *err);
 /* Behind the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err);
 /* A call that fails takes its marks along. */

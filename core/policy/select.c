@@ -102,12 +102,6 @@ static int32_t pages_of(int32_t n_pos, int32_t page_tok)
     return n_pos / page_tok + (n_pos % page_tok != 0);
 }
 
-/* An array that the policy gives; a negative n is refused behind. */
-static int sel_look_at(const struct kvl_sel *sel, const void *p, int32_t n, size_t item)
-{
-    return kvl_session_look_at(sel->s, p, (size_t)KVL_MAX(n, 0) * item, sel->err);
-}
-
 int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const int32_t *pos,
                    int32_t n)
 {
@@ -115,7 +109,7 @@ int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, cons
     struct kvl_sel_list *l;
     KVL_TRY(sel_segment_for(sel, scope, 1, &g));
     KVL_TRY(sel_list_for(sel, g, list, &l));
-    KVL_TRY(sel_look_at(sel, pos, n, sizeof *pos));
+    KVL_TRY(kvl_session_look_at(sel->s, pos, n, sizeof *pos, sel->err));
     KVL_TRY(sel_check_items(sel, "position", pos, n, sel->n_pos));
     return sel_copy_items(sel, l, pos, n);
 }
@@ -129,7 +123,7 @@ int kvl_sel_pages(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32
         return kvl_fail(sel->err, KVL_EPOLICY, "pages of %d tokens, want at least 1", page_tok);
     KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
     KVL_TRY(sel_list_for(sel, g, list, &l));
-    KVL_TRY(sel_look_at(sel, page, n, sizeof *page));
+    KVL_TRY(kvl_session_look_at(sel->s, page, n, sizeof *page, sel->err));
     KVL_TRY(sel_check_items(sel, "page", page, n, pages_of(sel->n_pos, page_tok)));
     return sel_copy_items(sel, l, page, n);
 }
@@ -375,7 +369,7 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
         return kvl_fail(
             sel->err, KVL_EPOLICY,
             "%d log-weights for list %d: want a token list of that length, given before", n, list);
-    KVL_TRY(sel_look_at(sel, log_weight, n, sizeof *log_weight));
+    KVL_TRY(kvl_session_look_at(sel->s, log_weight, n, sizeof *log_weight, sel->err));
     for (int32_t i = 0; i < n; i++)
         if (!isfinite(log_weight[i]))
             return kvl_fail(sel->err, KVL_EPOLICY, "log-weight %d is %g, want a finite number", i,
