@@ -20,7 +20,7 @@
  *
  * Budget B: threshold=budget takes, when the profile is known, the largest T with which lanes hold at most
  * B - 1 tokens on average, `horizon` steps on.  With a threshold given B counts for nothing. */
-#include "kvl/nested.h"
+#include "parts/nested.h"
 #include "kvl/policy.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* kvl/channels.h - a second copy of keys, channel by channel, and scores by some of the channels (SparQ).
+/* channels.h - a second copy of keys, channel by channel, and scores by some of the channels (SparQ).
  *
  * Keys lie in pages of KVL_CHANNEL_PAGE tokens, in a page channel after channel, so that a channel is read in pieces of
  * whole cache lines; in the type of the store (of q8_0: in f16, rounded).

@@ -1,4 +1,4 @@
-/* kvl/lsh.h - keys in hash tables, and those that collide with queries (MagicPIG).
+/* lsh.h - keys in hash tables, and those that collide with queries (MagicPIG).
  *
  * Codes are signs of products with hyperplanes h of normal numbers, shared by the kv heads of a layer: code_l of x =
  * bits [x . h_(l,j) > 0], j < K, in each of L tables.  Keys are hashed once, when the context is complete, as

@@ -1,4 +1,4 @@
-/* kvl/blocks.h - a step reads blocks of tokens: the first ones, the latest ones and the best of the others, in layers
+/* blocks.h - a step reads blocks of tokens: the first ones, the latest ones and the best of the others, in layers
  * and steps of which some share a list (KTransformers).
  *
  * A block is block_size positions.  Full blocks before that of the current token count; the current one is read from

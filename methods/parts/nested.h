@@ -1,4 +1,4 @@
-/* kvl/nested.h - sets of a context's tokens, each with what the one before keeps: what they hold of the attention of a
+/* nested.h - sets of a context's tokens, each with what the one before keeps: what they hold of the attention of a
  * kv head, and which of them a budget pays (FastGen).
  *
  * Of n_sets sets, set p has the tokens whose level is p or less; the last but one has, of what a query sees, its newest

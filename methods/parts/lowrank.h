@@ -1,4 +1,4 @@
-/* kvl/lowrank.h - keys of a layer at low rank, and what they give back (ShadowKV).
+/* lowrank.h - keys of a layer at low rank, and what they give back (ShadowKV).
  *
  * Keys before RoPE of all kv heads side by side are K [n][width], width = n_kv_heads * head_dim.  At rank r the nearest
  * product A B has in B [r][width] the first r right singular vectors of K (eigenvectors of K'K), and A = K B' [n][r].

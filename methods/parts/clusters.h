@@ -1,4 +1,4 @@
-/* kvl/clusters.h - keys of a layer in clusters, each with its mean key, its mean value and its tokens (RetroInfer).
+/* clusters.h - keys of a layer in clusters, each with its mean key, its mean value and its tokens (RetroInfer).
  *
  * Tokens are clustered in segments, of every lane apart: k-means in angle of keys minus the mean key of the segment; so
  * many clusters that one has per_cluster tokens on average, one at least.  Clusters are numbered in the order of their

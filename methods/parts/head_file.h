@@ -1,4 +1,4 @@
-/* kvl/head_file.h - text files that say something of every layer or head, for policies that have one.
+/* head_file.h - text files that say something of every layer or head, for policies that have one.
  *
  * Lines of words and numbers between blanks; what stands behind # is a remark.  Whatever is wrong is told with the
  * file and the line.  What a file says changes answers, so its checksum belongs to the options: it is written where

@@ -1,4 +1,4 @@
-/* kvl/bank.h - lists of tokens that filter layers choose for the layers after them (OmniKV): scores of the context by
+/* bank.h - lists of tokens that filter layers choose for the layers after them (OmniKV): scores of the context by
  * the weights of the last queries, and the context bank, from which the lists are loaded.
  *
  * What a load costs is counted, packed loads of whole lists.  With `offload` it is carried out, for a policy whose
@@ -9,7 +9,7 @@
 #ifndef KVL_BANK_H
 #define KVL_BANK_H
 
-#include "kvl/filters.h"
+#include "filter_roles.h"
 
 #ifdef __cplusplus
 extern "C" {

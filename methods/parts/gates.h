@@ -1,4 +1,4 @@
-/* kvl/gates.h - kv heads that look far and those that do not: a number for each, its gate, and which are far enough
+/* gates.h - kv heads that look far and those that do not: a number for each, its gate, and which are far enough
  * (DuoAttention).
  *
  * Gates come from a file or from the tables beside the model (kvl_head_gates, kvl/head_file.h), or are measured here.

@@ -1,4 +1,4 @@
-/* kvl/mask_search.h - which of several masks suits a query head of a prefill: what each would capture of its attention.
+/* mask_search.h - which of several masks suits a query head of a prefill: what each would capture of its attention.
  *
  * Queries of a chunk, spread evenly over its part behind the length of the budget, are asked for their exact weights;
  * a kind of mask captures what of these falls on the keys that it names.  Sums over chunks lie in the policy's state;

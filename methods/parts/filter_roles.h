@@ -1,4 +1,4 @@
-/* kvl/filters.h - filter layers of a policy: those that find tokens for the layers behind them (OmniKV).
+/* filter_roles.h - filter layers of a policy: those that find tokens for the layers behind them (OmniKV).
  *
  * Which layers they are is an option: a list, those of the tables beside the model's file, or what is measured on the
  * context at hand.  The best of all sets that leave at most `dense` layers dense is taken (kvl_filter_layers), by
@@ -12,8 +12,8 @@
  *                       is asked for do not show
  *
  * Thread-safe: as kvl/policy.h. */
-#ifndef KVL_FILTERS_H
-#define KVL_FILTERS_H
+#ifndef KVL_FILTER_ROLES_H
+#define KVL_FILTER_ROLES_H
 
 #include "kvl/policy.h"
 
