@@ -2,6 +2,7 @@
 #include "report.h"
 
 #include "record_analysis.h"
+#include "results_amount.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -390,9 +391,11 @@ int kvl_report_notes(const struct kvl_results *r, enum kvl_table_form form, FILE
     char *text = NULL;
     size_t len;
     FILE *notes = open_memstream(&text, &len);
+    int rc = notes ? kvl_results_partial(r, "The log is ", notes, err) : KVL_OK;
     if (notes) notes_print(r, notes);
     bool failed = !notes || fclose(notes) != 0;
     if (!failed) kvl_report_lines(text, form, out);
     free(text);
+    KVL_TRY(rc);
     return failed ? kvl_fail(err, KVL_ENOMEM, "no memory for the notes of a table") : KVL_OK;
 }

@@ -529,6 +529,7 @@ static int results_load(char *const *words, size_t n_words, const struct loader 
     l.keep = ask->keep;
     l.keep_user = ask->keep_user;
     l.lanes.keep = ask->lanes.keep;
+    r.some = ask->keep != NULL;
     int rc = results_read(&l, words, n_words, err);
     json_decref(l.cells);
     json_decref(l.speeds);

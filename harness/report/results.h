@@ -97,6 +97,7 @@ struct kvl_results {
     json_t *analyses;               /* object: id -> the latest record of that analysis */
     json_t *code;                   /* `sources` of the runs, of each name the newest */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
+    bool some;                      /* read of some cells alone: what is left out is not missing */
     bool has_no_context;            /* some result has KVL_CONTROL_NO_CONTEXT */
     size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;
