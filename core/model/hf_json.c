@@ -2,7 +2,7 @@
  * made another value before, of a kind that no key wants: a key that is needed then is refused by name, and others
  * do not matter.
  *   - integers beyond 64 bits (10^30 for "no limit") become reals;
- *   - numbers beyond a double, NaN and Infinity become strings of themselves;
+ *   - numbers beyond a double, NaN and Infinity become [["1e400"]], which no key takes;
  *   - half of a surrogate pair in a string becomes U+FFFD. */
 #include "hf_json.h"
 
@@ -72,9 +72,9 @@ static int tame_word(const char *s, size_t n, struct kvl_buf *out)
         quote = !isfinite(strtod(text.data, NULL));
         kvl_buf_free(&text);
     }
-    KVL_TRY(kvl_buf_adds(out, quote ? "\"" : ""));
+    KVL_TRY(kvl_buf_adds(out, quote ? "[[\"" : ""));
     KVL_TRY(kvl_buf_add(out, s, n));
-    return kvl_buf_adds(out, quote ? "\"" : fits ? "" : ".0");
+    return kvl_buf_adds(out, quote ? "\"]]" : fits ? "" : ".0");
 }
 
 /* The four hexadecimal digits behind \u at s; -1: there are none. */
