@@ -137,7 +137,7 @@ static void test_spans(void **state)
     assert_string_equal(kvl_percent_span(0.0, 0.0213, 2, "-").s, " 0-2");
     assert_string_equal(kvl_percent_span(0.9981, 1, 0, " to ").s, "99.8 to 100.0");
     assert_string_equal(kvl_percent_span(0.50001, 0.50002, 2, "-").s, "50.001-50.002");
-    assert_int_equal(kvl_span_decimals(1.5, 1.5, 1), 1); /* no width: nothing to show */
+    assert_int_equal(kvl_span_decimals(1.5, 1.5, 1), 1);    /* no width: nothing to show */
     assert_int_equal(kvl_span_decimals(-0.04, 0.04, 1), 1); /* -0.0 and 0.0 */
     assert_int_equal(kvl_span_decimals(KVL_NAN, KVL_NAN, 3), 3);
 }

@@ -276,7 +276,7 @@ static void paired_trial(struct kvl_rng *rng, bool differ, int contexts, int que
 static void test_paired_coverage(void **state)
 {
     (void)state;
-    enum { TRIALS = 1500, MOST = 40 };
+    enum { TRIALS = 800, MOST = 40 };
     static const int designs[][2] = { { 2, 4 }, { 3, 8 },  { 5, 8 }, { 6, 4 },
                                       { 8, 4 }, { 10, 1 }, { 20, 2 } };
     double x[MOST], zero[MOST] = { 0 };
