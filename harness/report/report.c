@@ -69,7 +69,7 @@ static void add_share(struct kvl_table *t, const struct kvl_interval *v)
     else if (isnan(v->lo) || isnan(v->hi))
         kvl_table_add(t, "%5.1f", 100 * v->mean);
     else
-        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * v->mean, 100 * v->lo, 100 * v->hi);
+        kvl_table_add(t, "%5.1f %s", 100 * v->mean, kvl_percent_span(v->lo, v->hi, 2, "-").s);
 }
 
 /* Live slots and whole blocks, in the unit of the larger one. */

@@ -56,8 +56,11 @@ END
 expect "samples" "$((2 * (4 + 3) * 2 + 2))" "$(samples | wc -l)"
 expect "cells of the control" "full full" \
     "$(cells | jq -r 'select(.task == "longbench") | .policy' | sort | xargs)"
-expect "questions of cells" "3 2" \
+# Three questions of one text, two to a context: two contexts, one observation.
+expect "questions of cells" "3 1" \
     "$(cells | jq -r 'select(.task_options | test("longbook_qa")) | "\(.n) \(.n_contexts)"' | sort -u)"
+expect "texts of contexts" "0 0,1 0" \
+    "$(samples | jq -r 'select(.policy == "full" or .cell) | select((.row // "" | tostring) | test("longbook_qa")) | "\(.context) \(.text)"' | sort -u | paste -sd,)"
 expect "errors" 0 "$(cells | jq .n_errors | sort -u)"
 samples | jq -se 'map(select(.context_tok + .question_tok > 1024)) == []' > jq.out || fail "a prompt is too long"
 expect "evidence that was cut off" true "$(samples | jq -s 'any(.evidence_lost)')"

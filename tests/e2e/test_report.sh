@@ -246,7 +246,7 @@ pair=$(jq -rs '[.[]|select(.kind=="sample")] as $s
 awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > block
 contains "quest against snapkv" "^  quest +256 +10 .* $pair +[<0-9]" block
 
-contains "what McNemar's p leaves out" '^McNemar p takes questions as independent' vs
+contains "what p is" '^p: two-sided sign-flip test over whole contexts' vs
 
 # Questions that only one of the two answered are no pair: context 3 is missing in the middle.
 jq -c 'select(.kind != "sample" or .cell != "passkey-question_in_prefill-4096-snapkv-256" or .context != 3)' log.jsonl | zst gap.zst
@@ -273,7 +273,7 @@ for form in markdown latex csv; do
     mark=$(case $form in latex) echo '% ' ;; csv) echo '# ' ;; esac)
     "$program" report some.zst --vs snapkv --format $form > form
     contains "and of what has none, $form" "^${mark}Left out: [1-9]" form
-    contains "notes, $form" "^${mark}McNemar p takes" form
+    contains "notes, $form" "^${mark}p: two-sided sign-flip" form
 done
 contains "and of what has none" '^Left out: [1-9][0-9]* of [1-9][0-9]* rows, whose cells have no samples in the log\.$' vs
 lacks "rows of n 0" '^  [a-z_0-9]+ +[0-9]+ +0 ' vs
