@@ -196,8 +196,9 @@ expect "its score" 100.00 "$("$program" data score --as infinitebench "$(cat pat
 mkdir zh
 row '{input: "谁？", context: $context, answers: ["你好世界"], length: 1, all_classes: null, _id: "0"}' | tee zh/dureader.jsonl zh/multifieldqa_zh.jsonl > zh/vcsum.jsonl
 "$program" run --model "$model" --task longbench:dir=zh,name=all,max_new=4 --policy full,snapkv --budget 64 --length 300 --contexts 1 --log zh.zst > out
+"$program" report zh.zst > out
 expect "tables" 3 "$(grep -c '! not official, a score of kvlab.s: Chinese words' out)"
-expect "headlines" 3 "$(grep -c '^kvlab-tiny  longbench(name=[a-z_]*) \[not official\]' out)"
+expect "headlines" 3 "$(grep -c '^kvlab-tiny  longbench(name=[a-z_,=0-9]*) \[not official\]' out)"
 expect "columns" 3 "$(grep -c '^ *policy .* not official %' out)"
 expect "cells" 6 "$("$program" export zh.zst --format jsonl | jq -r .not_official | grep -c jieba)"
 expect "samples" 6 "$("$program" export zh.zst --kind sample --format jsonl | jq -r .not_official | grep -c jieba)"
