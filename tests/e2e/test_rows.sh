@@ -39,7 +39,7 @@ printf '{"input": "first?", "context": "a", "answers": ["x"], "\\u0069nput": "la
 "$program" run --model "$model" --task longbench:dir=last,name=hotpotqa,max_new=2 --policy full --length 300 --contexts 1 --log last.zst > out
 expect "the last of two members" Anna "$(zstdcat last.zst | jq -r 'select(.kind == "sample") | .gold')"
 printf '{"pred": "x", "answers": ["x"]} {"pred": "y", "answers": ["x"]}\n' > hotpotqa.jsonl
-"$program" data score --as longbench hotpotqa.jsonl 2> err && fail "predictions with two objects on a line are scored"
+"$program" data score --as longbench hotpotqa.jsonl > out 2> err && fail "predictions with two objects on a line are scored"
 contains "predictions" 'line 1: has more behind' err
 # A folder may be called as it likes.
 mkdir -p parquet/damaged
