@@ -62,7 +62,7 @@ jq -c 'select(.kind == "cell" and (.cell | test("^passkey-question_in_prefill-40
     | .cell = "00aa" | .task_options = "control=no_context" | .official.p = 0.125' log.jsonl >> files.jsonl
 zstd -qf -o files.zst < files.jsonl
 "$program" report files.zst --html files.html > out
-for what in 'not official</b>, a score of kvlab.s: a &lt; b' 'evidence lost</b>: of 3 questions' 'no context</b>: asked without it, whatever the policy, 12.5 %'; do
+for what in "not official</b>, a score of kvlab's: a &lt; b" 'evidence lost</b>: of 3 questions' 'no context</b>: asked without it, whatever the policy, 12.5 %'; do
     contains "of benchmark files" "$what" files.html
 done
 "$program" export files.zst --format jsonl | jq -s 'map(select(.task == "passkey" and .cell != "00aa" and .length_tok == 4096))
