@@ -50,7 +50,9 @@ static int other_tasks(const struct kvl_reproduced *r, struct kvl_buf *out)
     KVL_TRY(kvl_buf_adds(out, ""));
     for (size_t i = 0; i < r->results->n; i++) {
         const char *task = r->results->result[i].task;
-        if (!*task || sweep_has(r->published->sweep, task) || sweep_has(out->data, task)) continue;
+        if (!r->results->result[i].is_cell || !*task || sweep_has(r->published->sweep, task) ||
+            sweep_has(out->data, task))
+            continue;
         KVL_TRY(kvl_buf_printf(out, "%s%s", out->len ? ", " : "", task));
     }
     return KVL_OK;

@@ -59,7 +59,7 @@ jq -en --argjson a "$want" --slurpfile b numbers '[$b[] | (. - $a | fabs) < 1e-5
 lacks "a task that is not official" '<b>(not official|evidence lost|no context)</b>' $page
 jq -c 'if .kind == "cell" and .task == "passkey" then .not_official = "a < b" | .evidence.lost = 3 else . end' log.jsonl > files.jsonl
 jq -c 'select(.kind == "cell" and (.cell | test("^passkey-question_in_prefill-4096-full-")))
-    | .cell = "00aa" | .task_options = "control=no_context" | .official.p = 0.125' log.jsonl >> files.jsonl
+    | .not_official = "a < b" | .cell = "00aa" | .task_options = "control=no_context" | .official.p = 0.125' log.jsonl >> files.jsonl
 zstd -qf -o files.zst < files.jsonl
 "$program" report files.zst --html files.html > out
 for what in "not official</b>, a score of kvlab's: a &lt; b" 'evidence lost</b>: of 3 questions' 'no context</b>: asked without it, whatever the policy, 12.5 %'; do
