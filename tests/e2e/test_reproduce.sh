@@ -43,6 +43,8 @@ want=$(zstdcat new/llama_cpp.cache.jsonl.zst | jq -s '[.[] | select(.kind == "sp
 got=$(awk '$1 == "Llama-3.2-1B" { print $NF }' out) # no interval stands behind it, and no difference to another model's
 jq -en --argjson a "$want" --argjson b "$got" '($a - $b | fabs) < 0.006' > same || fail "$got KiB a token, the log has $want"
 contains "the page" 'id="llama_cpp.cache"' new/index.html
+contains "the small scale" 'Small scale: Another model, shorter contexts; only the shape compares' out
+if grep -q 'differs' out; then fail "a difference between two models is told"; fi
 contains "the page says what it is" 'Only the shape compares' new/index.html
 before=$(stat -c %s new/llama_cpp.cache.jsonl.zst)
 "$program" reproduce llama_cpp.cache --out new > out 2> err
