@@ -302,6 +302,7 @@ static const struct kvl_rows_kind babilong_kind = {
     .context = "input",
     .question = "question",
     .answers = "target",
+    .around = true,
 };
 
 struct babilong_opts {
@@ -343,7 +344,7 @@ static const struct kvl_task babilong = {
     .title = "BABILong, from its files",
     .paper = "Kuratov et al., BABILong, NeurIPS 2024",
     .help = "facts about people and things between pages of books, and what follows from them",
-    .version = 1,
+    .version = 2,
     .opts = babilong_options,
     .opts_size = sizeof(struct babilong_opts),
     .generate = kvl_rows_generate,

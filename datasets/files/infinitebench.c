@@ -132,6 +132,9 @@ static const struct kvl_rows_kind infinitebench_kind = {
     .id = "id",
     .keep = { "answer", "options" },
     .field = infinitebench_field,
+    .typed = true,
+    .around = true,
+    .odd_back = true,
 };
 
 KVL_ROWS_TASK(infinitebench, "passkey", "middle", "InfiniteBench, from its files",

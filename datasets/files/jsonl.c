@@ -17,6 +17,7 @@ struct jsonl_opts {
     bool first_line;
 };
 
+#define JSONL_PROMPT "{context}\\n\\n{question}\\nAnswer:"
 #define JSONL_FIELD(member, text, what)                                                            \
     {                                                                                              \
         .name = #member, .type = KVL_OPT_STR, .off = offsetof(struct jsonl_opts, member),          \
@@ -32,7 +33,7 @@ static const struct kvl_opt jsonl_options[] = {
     { .name = "prompt",
       .type = KVL_OPT_PATH,
       .off = offsetof(struct jsonl_opts, prompt),
-      .def = "{context}\\n\\n{question}\\nAnswer:",
+      .def = JSONL_PROMPT,
       .help = "text with {context}, {question}, {choices} and other {fields}; \\n is a line end; "
               "@file: the contents of a file" },
     JSONL_FIELD(context, "context",
@@ -103,6 +104,17 @@ static int jsonl_prompt(const struct jsonl_opts *o, struct kvl_buf *out, struct 
     return rc == KVL_OK ? rc : kvl_fail(err, rc, "out of memory for a prompt");
 }
 
+/* Choices that no prompt shows are none: but where a letter is the answer, the context may have them. */
+static int jsonl_choices(const struct jsonl_opts *o, const char *prompt, bool letter,
+                         struct kvl_err *err)
+{
+    if (!o->choices[0] || strstr(prompt, "{choices}") || strstr(prompt, "{OPTION_")) return KVL_OK;
+    if (letter && strcmp(o->prompt, JSONL_PROMPT) != 0) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL,
+                    "choices=%s: the prompt does not show them, want {choices} in prompt",
+                    o->choices);
+}
+
 static const char *jsonl_name(const char *field)
 {
     return field[0] ? field : NULL;
@@ -114,7 +126,13 @@ static int jsonl_open(const void *opts, struct kvl_task_source **out, struct kvl
     struct kvl_buf prompt = { 0 };
     if (!o->rows.dir[0])
         return kvl_fail(err, KVL_EINVAL, "file is missing, want a file of JSON lines");
-    KVL_TRY(jsonl_prompt(o, &prompt, err));
+    bool letter = o->score == KVL_SCORE_CHOICE || o->score == KVL_SCORE_CODE_DEBUG;
+    int rc = jsonl_prompt(o, &prompt, err);
+    if (rc == KVL_OK) rc = jsonl_choices(o, prompt.data, letter, err);
+    if (rc != KVL_OK) {
+        kvl_buf_free(&prompt);
+        return rc;
+    }
     struct kvl_rows_kind kind = { .name = "jsonl",
                                   .context = jsonl_name(o->context),
                                   .question = jsonl_name(o->question),
@@ -132,7 +150,6 @@ static int jsonl_open(const void *opts, struct kvl_task_source **out, struct kvl
                                 .flags = KVL_ROWS_OWN | KVL_ROWS_USERS |
                                          (o->first_line ? KVL_ROWS_FIRST_LINE : 0u),
                                 .mark = jsonl_name(o->split) };
-    bool letter = o->score == KVL_SCORE_CHOICE || o->score == KVL_SCORE_CODE_DEBUG;
     if (letter && kind.choices) set.flags |= KVL_ROWS_LETTER;
     return kvl_rows_open(&kind, &set, &o->rows, o->rows.dir, out, err);
 }
@@ -149,7 +166,7 @@ static const struct kvl_task jsonl = {
     .title = "Questions of a JSON file",
     .paper = "none: a file of yours",
     .help = "contexts, questions and answers by the names of their fields",
-    .version = 1,
+    .version = 2,
     .opts = jsonl_options,
     .opts_size = sizeof(struct jsonl_opts),
     .generate = kvl_rows_generate,

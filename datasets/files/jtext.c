@@ -31,10 +31,54 @@ static const char *jtext_string(const char *at, const char *end)
     return NULL;
 }
 
+/* The same of a string that nobody has looked at yet: no control characters, and the escapes that there are. */
+static const char *jtext_checked(const char *at, const char *end, const char **wrong)
+{
+    for (at++; at < end; at++) {
+        while (at < end && (unsigned char)*at >= 0x20 && *at != '"' && *at != '\\') at++;
+        *wrong = at;
+        if (at == end) return NULL;
+        if (*at == '"') return at + 1;
+        if (*at != '\\' || ++at == end || !*at || !strchr("\"\\/bfnrtu", *at)) return NULL;
+        for (int i = 0; *at == 'u' && i < 4; i++)
+            if (at + 1 + i >= end || !isxdigit((unsigned char)at[1 + i])) return NULL;
+    }
+    *wrong = end;
+    return NULL;
+}
+
 static const char *jtext_word(const char *at, const char *end)
 {
     while (at < end && (isalnum((unsigned char)*at) || strchr("+-.", *at)) && *at) at++;
     return at;
+}
+
+static const char *jtext_digits(const char *at, const char *end)
+{
+    while (at < end && isdigit((unsigned char)*at)) at++;
+    return at;
+}
+
+/* Numbers as JSON has them: no plus, no zero in front, digits on both sides of a full stop. */
+static bool jtext_number(const char *at, const char *end)
+{
+    if (at < end && *at == '-') at++;
+    const char *first = at;
+    at = jtext_digits(at, end);
+    if (at == first || (*first == '0' && at > first + 1)) return false;
+    if (at < end && *at == '.') {
+        first = ++at;
+        at = jtext_digits(at, end);
+        if (at == first) return false;
+    }
+    if (at < end && (*at == 'e' || *at == 'E')) {
+        at++;
+        if (at < end && (*at == '+' || *at == '-')) at++;
+        first = at;
+        at = jtext_digits(at, end);
+        if (at == first) return false;
+    }
+    return at == end;
 }
 
 static bool jtext_scalar(const char *at, const char *end)
@@ -43,13 +87,20 @@ static bool jtext_scalar(const char *at, const char *end)
     size_t n = (size_t)(end - at);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && memcmp(at, names[i], n) == 0) return true;
-    if (at < end && *at == '-') at++;
-    return at < end && isdigit((unsigned char)*at);
+    return jtext_number(at, end);
+}
+
+/* Behind a string or a scalar; NULL: it is none. */
+static const char *jtext_leaf(const char *at, const char *end, bool check, const char **wrong)
+{
+    if (*at == '"') return check ? jtext_checked(at, end, wrong) : jtext_string(at, end);
+    const char *behind = jtext_word(at, end);
+    return behind == at || (check && !jtext_scalar(at, behind)) ? NULL : behind;
 }
 
 /* Behind a value; NULL with *wrong where it is none.  Objects and arrays are not called for each other, so
- * that a file cannot exhaust the stack. */
-static const char *jtext_skip(const char *at, const char *end, const char **wrong)
+ * that a file cannot exhaust the stack.  `check`: strings and scalars are looked at. */
+static const char *jtext_skip(const char *at, const char *end, bool check, const char **wrong)
 {
     char open[JTEXT_DEPTH]; /* what closes each level */
     int32_t depth = 0;
@@ -65,10 +116,9 @@ static const char *jtext_skip(const char *at, const char *end, const char **wron
             at = jtext_blank(at, end);
             if (at == end || *at != open[depth - 1]) continue;
         } else {
-            const char *behind = *at == '"' ? jtext_string(at, end) : jtext_word(at, end);
-            if (!behind || behind == at || (key && *at != '"')) return NULL;
-            if (*at != '"' && !jtext_scalar(at, behind)) return NULL;
-            at = behind;
+            if (key && *at != '"') return NULL;
+            at = jtext_leaf(at, end, check, wrong);
+            if (!at) return NULL;
             if (key) {
                 at = jtext_blank(at, end);
                 *wrong = at;
@@ -95,7 +145,7 @@ static const char *jtext_skip(const char *at, const char *end, const char **wron
 int kvl_jtext_value(const char *at, const char *end, struct kvl_jtext *out, const char **wrong)
 {
     const char *first = jtext_blank(at, end), *none;
-    const char *behind = jtext_skip(first, end, wrong ? wrong : &none);
+    const char *behind = jtext_skip(first, end, true, wrong ? wrong : &none);
     if (!behind) return KVL_EINVAL;
     *out = (struct kvl_jtext){ first, (size_t)(behind - first) };
     return KVL_OK;
@@ -138,7 +188,7 @@ bool kvl_jtext_is_null(struct kvl_jtext v)
 static struct kvl_jtext jtext_next(const char **at, const char *end)
 {
     const char *none, *first = jtext_blank(*at, end);
-    const char *behind = first < end ? jtext_skip(first, end, &none) : NULL;
+    const char *behind = first < end ? jtext_skip(first, end, false, &none) : NULL;
     if (!behind) return (struct kvl_jtext){ 0 };
     *at = jtext_blank(behind, end);
     if (*at < end && (**at == ',' || **at == ':')) ++*at;
@@ -155,14 +205,25 @@ bool kvl_jtext_each_member(struct kvl_jtext v, const char **at, struct kvl_jtext
     return name->n > 0;
 }
 
+/* A name may be spelled with escapes. */
+static bool jtext_named(struct kvl_jtext key, const char *name, size_t n)
+{
+    if (key.n == n + 2 && memcmp(key.s + 1, name, n) == 0) return true;
+    if (!memchr(key.s, '\\', key.n)) return false;
+    struct kvl_buf text = { 0 };
+    bool same = kvl_jtext_add(key, &text) == KVL_OK && strcmp(text.data, name) == 0;
+    kvl_buf_free(&text);
+    return same;
+}
+
 struct kvl_jtext kvl_jtext_member(struct kvl_jtext v, const char *name)
 {
     size_t n = strlen(name);
-    struct kvl_jtext key, value;
+    struct kvl_jtext key, value, last = { 0 };
     const char *at = v.s;
     while (kvl_jtext_each_member(v, &at, &key, &value))
-        if (key.n == n + 2 && memcmp(key.s + 1, name, n) == 0) return value;
-    return (struct kvl_jtext){ 0 };
+        if (jtext_named(key, name, n)) last = value;
+    return last;
 }
 
 struct kvl_jtext kvl_jtext_item(struct kvl_jtext v, int32_t i)

@@ -9,6 +9,8 @@
  */
 #include "rows.h"
 
+#define LETTERS "Chinese words are characters here, the benchmark's are jieba's"
+
 #define LONGBENCH_E(X, e)                                                                          \
     X("qasper" e,                                                                                  \
       .prompt =                                                                                    \
@@ -101,7 +103,7 @@
       .prompt = "阅读以下文字并用中文简短回答：\n\n{context}"                                                           \
                 "\n\n现在请基于上面的文章回答下面的问题，只告诉我答案，不要输出任何其他字词。\n\n" \
                 "问题：{input}\n回答：",                                                                                               \
-      .max_new = 64, .scorer = KVL_SCORE_F1_ZH)                                                                                        \
+      .max_new = 64, .scorer = KVL_SCORE_F1_ZH, .unofficial = LETTERS)                                                                 \
     X("musique",                                                                                                                       \
       .prompt =                                                                                                                        \
           "Answer the question based on the given passages. Only give me the answer and do not "                                       \
@@ -112,7 +114,8 @@
     X("dureader",                                                                                                                      \
       .prompt = "请基于给定的文章回答下述问题。\n\n文章：{context}"                                                  \
                 "\n\n请基于上述文章回答下面的问题。\n\n问题：{input}\n回答：",                                                         \
-      .max_new = 128, .scorer = KVL_SCORE_ROUGE_L_ZH, .flags = KVL_ROWS_NOWHERE)                                                       \
+      .max_new = 128, .scorer = KVL_SCORE_ROUGE_L_ZH, .flags = KVL_ROWS_NOWHERE,                                                       \
+      .unofficial = LETTERS)                                                                                                           \
     X("qmsum",                                                                                                                         \
       .prompt = "You are given a meeting transcript and a query containing a question or "                                             \
                 "instruction. Answer the query in one or more "                                                                        \
@@ -122,7 +125,8 @@
     X("vcsum",                                                                                                                         \
       .prompt = "下面有一段会议记录，请你阅读后，写一段总结，总结会议的内容。\n会议记录：\n{"       \
                 "context}\n\n会议总结：",                                                                                              \
-      .max_new = 512, .scorer = KVL_SCORE_ROUGE_L_ZH, .flags = KVL_ROWS_NOWHERE)                                                       \
+      .max_new = 512, .scorer = KVL_SCORE_ROUGE_L_ZH, .flags = KVL_ROWS_NOWHERE,                                                       \
+      .unofficial = LETTERS)                                                                                                           \
     X("lsht", .prompt = "请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}",                                                \
       .max_new = 64, .scorer = KVL_SCORE_CLASSIFICATION,                                                                               \
       .flags = KVL_ROWS_RAW | KVL_ROWS_FIRST_LINE | KVL_ROWS_NOWHERE)                                                                  \
@@ -146,6 +150,8 @@ static const struct kvl_rows_kind longbench_kind = {
     .classes = "all_classes",
     .id = "_id",
     .keep = { "answers", "all_classes", "length" },
+    .typed = true,
+    .around = true,
 };
 
 KVL_ROWS_TASK(

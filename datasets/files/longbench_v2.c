@@ -61,6 +61,8 @@ static const struct kvl_rows_kind longbench_v2_kind = {
     .keep = { "_id", "domain", "sub_domain", "difficulty", "length" },
     .field = longbench_v2_field,
     .wants = longbench_v2_wants,
+    .around = true,
+    .odd_back = true,
 };
 
 KVL_ROWS_TASK(longbench_v2, "all_rows", "middle", "LongBench v2, from its file",

@@ -308,6 +308,12 @@ static double longmemeval_chance(const void *opts)
     return 0.0;
 }
 
+static const char *longmemeval_unofficial(const void *opts)
+{
+    (void)opts;
+    return "the benchmark lets a language model judge";
+}
+
 static const struct kvl_task longmemeval = {
     .abi = KVL_TASK_ABI,
     .size = sizeof longmemeval,
@@ -316,7 +322,7 @@ static const struct kvl_task longmemeval = {
     .paper = "Wu et al., LongMemEval, ICLR 2025",
     .help = "questions about what was said in one of many sessions; the benchmark lets a language "
             "model judge answers, here words are compared",
-    .version = 1,
+    .version = 2,
     .opts = longmemeval_options,
     .opts_size = sizeof(struct longmemeval_opts),
     .generate = kvl_rows_generate,
@@ -324,7 +330,7 @@ static const struct kvl_task longmemeval = {
     .chance = longmemeval_chance,
     .open = longmemeval_open,
     .close = kvl_rows_close,
-    .judged = true,
+    .unofficial = longmemeval_unofficial,
 };
 
 KVL_TASK_EXPORT(longmemeval)

@@ -9,6 +9,7 @@
  * and take the i-th needle (there: both shuffled by Python's generator), the prompt is version 2's.
  */
 #include "haystack.h"
+#include "jlines.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,24 +67,32 @@ static void needlebench_close(struct kvl_task_source *source)
     kvl_free(n);
 }
 
-/* Calls `take` with every row of a file of JSON lines. */
+/* What a row of the needles or of the texts is for. */
+struct needlebench_take {
+    struct needlebench *n;
+    int (*row)(struct needlebench *, struct kvl_jtext, bool zh);
+    bool zh;
+    struct kvl_err *err;
+};
+
+static int needlebench_take(void *user, struct kvl_jtext v, int32_t line)
+{
+    const struct needlebench_take *t = user;
+    int rc = t->row(t->n, v, t->zh);
+    if (rc == KVL_EINVAL)
+        return kvl_fail(t->err, rc, "line %d: lacks text, needle, retrieval_question or arg2",
+                        line);
+    return rc == KVL_OK ? rc : kvl_fail(t->err, rc, "out of memory for texts");
+}
+
 static int needlebench_rows(const struct kvl_plainfile *f, struct needlebench *n,
-                            int (*take)(struct needlebench *, struct kvl_jtext, bool zh), bool zh,
+                            int (*row)(struct needlebench *, struct kvl_jtext, bool zh), bool zh,
                             struct kvl_err *err)
 {
-    const char *at = f->data, *end = f->data + f->len;
-    for (int32_t line = 1; at < end; line++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        struct kvl_jtext v;
-        if (!stop) stop = end;
-        int rc = kvl_jtext_value(at, stop, &v, NULL) == KVL_OK ? take(n, v, zh) : KVL_OK;
-        if (rc == KVL_EINVAL)
-            return kvl_fail(err, rc, "%s: line %d: lacks text, needle, retrieval_question or arg2",
-                            f->path, line);
-        if (rc != KVL_OK) return kvl_fail(err, rc, "out of memory for texts");
-        at = stop + 1;
-    }
-    return KVL_OK;
+    struct needlebench_take take = { n, row, zh, err };
+    const struct kvl_jlines lines = { needlebench_take, NULL, &take, err };
+    int rc = kvl_jlines_each(f->data, f->len, &lines);
+    return rc == KVL_OK ? rc : kvl_fail_at(err, rc, "%s", f->path);
 }
 
 static int needlebench_text(struct needlebench *n, struct kvl_jtext v, bool zh)
@@ -103,9 +112,9 @@ static int needlebench_needle(struct needlebench *n, struct kvl_jtext v, bool zh
     struct kvl_jtext language = kvl_jtext_member(v, "language");
     const char *want = zh ? "\"Chinese\"" : "\"English\"";
     if (language.n != strlen(want) || memcmp(language.s, want, language.n) != 0) return KVL_OK;
-    if (kvl_jtext_member(v, "needle").n == 0 || kvl_jtext_member(v, "retrieval_question").n == 0 ||
-        kvl_jtext_member(v, "arg2").n == 0)
-        return KVL_EINVAL;
+    static const char *const fields[] = { "needle", "retrieval_question", "arg2" };
+    for (size_t i = 0; i < 3; i++)
+        if (kvl_jtext_is_null(kvl_jtext_member(v, fields[i]))) return KVL_EINVAL;
     n->n++;
     n->hay.base.hash = XXH3_64bits_withSeed(v.s, v.n, n->hay.base.hash);
     return kvl_buf_add(&n->row, &v, sizeof v);

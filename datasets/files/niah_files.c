@@ -133,6 +133,12 @@ static double niah_files_chance(const void *opts)
     return 0.0;
 }
 
+static const char *niah_files_unofficial(const void *opts)
+{
+    (void)opts;
+    return "the benchmark lets a language model judge";
+}
+
 static const struct kvl_task niah_files = {
     .abi = KVL_TASK_ABI,
     .size = sizeof niah_files,
@@ -148,6 +154,7 @@ static const struct kvl_task niah_files = {
     .chance = niah_files_chance,
     .open = niah_files_open,
     .close = niah_files_close,
+    .unofficial = niah_files_unofficial,
 };
 
 KVL_TASK_EXPORT(niah_files)

@@ -128,6 +128,14 @@ static int file_read(int fd, struct kvl_plainfile *f, struct kvl_err *err)
     return file_map(fd, f, err);
 }
 
+static const char file_absent[] = ", nor with .gz or .zst behind it";
+
+bool kvl_plainfile_absent(const char *msg)
+{
+    size_t n = strlen(msg), len = sizeof file_absent - 1;
+    return n >= len && strcmp(msg + n - len, file_absent) == 0;
+}
+
 int kvl_plainfile_open(const char *path, struct kvl_plainfile *out, struct kvl_err *err)
 {
     static const char *const tails[] = { "", ".gz", ".zst" };
@@ -144,7 +152,7 @@ int kvl_plainfile_open(const char *path, struct kvl_plainfile *out, struct kvl_e
         int why = errno;
         kvl_buf_free(&name);
         return kvl_fail(err, KVL_EIO, "%s: %s%s", path, strerror(why),
-                        why == ENOENT ? ", nor with .gz or .zst behind it" : "");
+                        why == ENOENT || why == ENOTDIR ? file_absent : "");
     }
     f.path = name.data;
     int rc = file_read(fd, &f, err);

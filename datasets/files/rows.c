@@ -42,12 +42,22 @@ static struct kvl_jtext row_path(struct kvl_jtext v, const char *path)
     return v;
 }
 
+/* What each question has of its own, so that no other field of that name is meant. */
+static bool row_own(const struct kvl_row *r, const char *path)
+{
+    const char *const own[] = { r->kind->question, r->kind->answers, r->kind->choices };
+    for (size_t i = 0; i < 3; i++)
+        if (own[i] && strcmp(own[i], path) == 0) return true;
+    return false;
+}
+
 struct kvl_jtext kvl_row_field(const struct kvl_row *r, const char *path)
 {
     struct kvl_jtext v = { 0 };
     if (!path || !*path) return v;
     if (r->turn.n > 0) v = row_path(r->turn, path);
-    return v.n > 0 ? v : row_path(r->row, path);
+    if (v.n > 0 || (r->turn.n > 0 && row_own(r, path))) return v;
+    return row_path(r->row, path);
 }
 
 int kvl_row_text(const struct kvl_row *r, const char *path, struct kvl_buf *out)
@@ -106,13 +116,15 @@ static int row_choices(const struct kvl_row *r, const char *name, struct kvl_buf
     struct kvl_jtext v = kvl_row_field(r, r->kind->choices);
     if (strncmp(name, "OPTION_", 7) == 0) {
         struct kvl_jtext item = kvl_jtext_item(v, name[7] - 'A');
-        return item.n > 0 ? kvl_jtext_add(item, out) : KVL_EINVAL;
+        return kvl_jtext_is_null(item) ? KVL_EINVAL : kvl_jtext_add(item, out);
     }
     int32_t n = kvl_jtext_items(v);
     if (n < 1 || n > 26) return KVL_EINVAL;
     for (int32_t i = 0; i < n; i++) {
+        struct kvl_jtext item = kvl_jtext_item(v, i);
+        if (kvl_jtext_is_null(item)) return KVL_EINVAL;
         KVL_TRY(kvl_buf_printf(out, "%s%c. ", i ? "\n" : "", 'A' + i));
-        KVL_TRY(kvl_jtext_add(kvl_jtext_item(v, i), out));
+        KVL_TRY(kvl_jtext_add(item, out));
     }
     return KVL_OK;
 }
@@ -154,227 +166,6 @@ int kvl_row_fill(const struct kvl_row *r, const char *pattern, size_t n, struct 
         i = (size_t)(end - pattern);
     }
     return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for a prompt");
-}
-
-/* ---- answers --------------------------------------------------------------------------------------- */
-
-int kvl_row_answers(struct kvl_jtext v, struct kvl_buf *out, int32_t *n)
-{
-    struct kvl_jtext item;
-    const char *at = v.s;
-    if (kvl_jtext_is_null(v) || kvl_jtext_is_object(v)) return KVL_EINVAL;
-    if (!kvl_jtext_is_array(v)) {
-        ++*n;
-        KVL_TRY(kvl_jtext_add(v, out));
-        return kvl_buf_add(out, "", 1);
-    }
-    while (kvl_jtext_each(v, &at, &item)) KVL_TRY(kvl_row_answers(item, out, n));
-    return KVL_OK;
-}
-
-/* The option that is the answer, then its letter; or both as they are. */
-static int row_letter(const struct kvl_row *r, struct kvl_buf *out, int32_t *n)
-{
-    struct kvl_jtext options = kvl_row_field(r, r->kind->choices);
-    KVL_TRY(kvl_row_answers(kvl_row_field(r, r->kind->answers), out, n));
-    if (*n != 1) return *n == 2 ? KVL_OK : KVL_EINVAL;
-    for (int32_t i = 0; i < kvl_jtext_items(options); i++) {
-        struct kvl_buf option = { 0 };
-        int rc = kvl_jtext_add(kvl_jtext_item(options, i), &option);
-        bool same = rc == KVL_OK && strcmp(option.data, out->data) == 0;
-        kvl_buf_free(&option);
-        KVL_TRY(rc);
-        if (!same) continue;
-        char letter[2] = { (char)('A' + i), '\0' };
-        ++*n;
-        return kvl_buf_add(out, letter, 2);
-    }
-    bool letter = strlen(out->data) == 1 && out->data[0] >= 'A' && out->data[0] <= 'Z';
-    return letter ? KVL_OK : KVL_EINVAL;
-}
-
-int kvl_row_gold(const struct kvl_row *r, struct kvl_buf *out, int32_t *n, struct kvl_err *err)
-{
-    int rc = r->kind->gold ? r->kind->gold(r, out, n)
-             : r->set->flags & KVL_ROWS_LETTER
-                 ? row_letter(r, out, n)
-                 : kvl_row_answers(kvl_row_field(r, r->kind->answers), out, n);
-    if (rc == KVL_ENOMEM) return kvl_fail(err, rc, "out of memory for answers");
-    if (rc != KVL_OK || *n == 0)
-        return kvl_fail(err, KVL_EINVAL,
-                        "line %d: field \"%s\" has no answer, want a text, a number or a list of "
-                        "them%s",
-                        r->line, r->kind->answers ? r->kind->answers : "answer",
-                        r->set->flags & KVL_ROWS_LETTER ? ", one of the options" : "");
-    return KVL_OK;
-}
-
-struct kvl_rows_part kvl_row_part(const struct kvl_row *r)
-{
-    const struct kvl_rows_set *set = r->set;
-    struct kvl_jtext task = kvl_row_field(r, "task");
-    if (!set->parts) return (struct kvl_rows_part){ set->name, set->max_new, set->scorer };
-    for (const struct kvl_rows_part *p = set->parts; p->task; p++)
-        if (task.n == strlen(p->task) + 2 && memcmp(task.s + 1, p->task, task.n - 2) == 0)
-            return *p;
-    return (struct kvl_rows_part){ 0 };
-}
-
-static int quote_list(const char *v, int32_t n, struct kvl_buf *out)
-{
-    KVL_TRY(kvl_buf_adds(out, "["));
-    for (int32_t i = 0; i < n; i++, v += strlen(v) + 1) {
-        if (i) KVL_TRY(kvl_buf_adds(out, ","));
-        KVL_TRY(kvl_jtext_quote(v, strlen(v), out));
-    }
-    return kvl_buf_adds(out, "]");
-}
-
-/* Of a list that is parted by commas. */
-static int quote_parted(const char *v, struct kvl_buf *out)
-{
-    KVL_TRY(kvl_buf_adds(out, "["));
-    while (*v) {
-        size_t n = strcspn(v, ",");
-        KVL_TRY(kvl_jtext_quote(v, n, out));
-        v += n;
-        if (*v) KVL_TRY(kvl_buf_adds(out, ","));
-        v += *v == ',';
-    }
-    return kvl_buf_adds(out, "]");
-}
-
-static int row_keep(const struct kvl_row *r, struct kvl_buf *out)
-{
-    for (size_t i = 0; i < sizeof r->kind->keep / sizeof *r->kind->keep; i++) {
-        struct kvl_jtext v = kvl_row_field(r, r->kind->keep[i]);
-        if (v.n == 0) continue;
-        KVL_TRY(kvl_buf_printf(out, ",\"%s\":", r->kind->keep[i]));
-        KVL_TRY(kvl_buf_add(out, v.s, v.n));
-    }
-    return KVL_OK;
-}
-
-/* {"set":..,"line":..,"turn":..,"scorer":..,"gold":[..],"classes":[..], "fields":{...}} */
-int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
-                 struct kvl_buf *out)
-{
-    struct kvl_jtext id = kvl_row_field(r, r->kind->id);
-    struct kvl_jtext cls = kvl_row_field(r, r->kind->classes);
-    enum kvl_scorer scorer = kvl_row_part(r).scorer;
-    bool classes = scorer == KVL_SCORE_CLASSIFICATION || r->set->classes;
-    KVL_TRY(kvl_buf_printf(out, "{\"set\":\"%s\",\"line\":%d,\"turn\":%d,\"scorer\":\"%s\"",
-                           r->set->name, r->line, r->i_turn, kvl_scorer_names[scorer]));
-    if (r->set->flags & KVL_ROWS_FIRST_LINE) KVL_TRY(kvl_buf_adds(out, ",\"first_line\":true"));
-    if (id.n > 0) KVL_TRY(kvl_buf_adds(out, ",\"id\":"));
-    if (id.n > 0) KVL_TRY(kvl_buf_add(out, id.s, id.n));
-    KVL_TRY(kvl_buf_adds(out, ",\"gold\":"));
-    KVL_TRY(quote_list(gold->data, n, out));
-    if (classes) KVL_TRY(kvl_buf_adds(out, ",\"classes\":"));
-    if (classes && kvl_jtext_is_array(cls))
-        KVL_TRY(kvl_buf_add(out, cls.s, cls.n));
-    else if (classes)
-        KVL_TRY(quote_parted(r->set->classes ? r->set->classes : "", out));
-    if (scorer == KVL_SCORE_BABILONG) {
-        struct kvl_buf text = { 0 };
-        int rc = kvl_row_text(r, r->kind->question, &text);
-        if (rc == KVL_OK) rc = kvl_buf_adds(out, ",\"question\":");
-        if (rc == KVL_OK) rc = kvl_jtext_quote(text.data, text.len, out);
-        kvl_buf_free(&text);
-        KVL_TRY(rc);
-    }
-    KVL_TRY(row_keep(r, out));
-    return kvl_buf_adds(out, "}");
-}
-
-/* ---- scores ---------------------------------------------------------------------------------------- */
-
-/* Texts of a JSON list; the pointers are kvl_free's. */
-static int score_list(struct kvl_jtext v, struct kvl_buf *text, const char ***out, int32_t *n)
-{
-    int32_t items = KVL_MAX(kvl_jtext_items(v), 0);
-    struct kvl_jtext item;
-    const char *at = v.s;
-    *out = kvl_alloc((size_t)items + 1, sizeof **out);
-    if (!*out) return KVL_ENOMEM;
-    for (*n = 0; *n < items && kvl_jtext_each(v, &at, &item); ++*n) {
-        KVL_TRY(kvl_jtext_add(item, text));
-        KVL_TRY(kvl_buf_add(text, "", 1));
-    }
-    const char *s = text->data;
-    for (int32_t i = 0; i < *n; i++, s += strlen(s) + 1) (*out)[i] = s;
-    return KVL_OK;
-}
-
-static enum kvl_scorer score_kind(struct kvl_jtext row)
-{
-    struct kvl_jtext v = kvl_jtext_member(row, "scorer");
-    for (int32_t i = 0; kvl_scorer_names[i]; i++)
-        if (v.n == strlen(kvl_scorer_names[i]) + 2 &&
-            memcmp(v.s + 1, kvl_scorer_names[i], v.n - 2) == 0)
-            return (enum kvl_scorer)i;
-    return KVL_SCORE_EXACT;
-}
-
-/* Behind line ends the first line. */
-static int score_line(const char *prediction, struct kvl_buf *out)
-{
-    prediction += strspn(prediction, "\n");
-    KVL_TRY(kvl_buf_adds(out, ""));
-    return kvl_buf_add(out, prediction, strcspn(prediction, "\n"));
-}
-
-int kvl_row_score(const char *json, const char *prediction, struct kvl_answer_score *out,
-                  struct kvl_err *err)
-{
-    struct kvl_jtext row = { json, strlen(json) };
-    struct kvl_buf answers = { 0 }, classes = { 0 }, line = { 0 }, question = { 0 };
-    const char **answer = NULL, **cls = NULL;
-    struct kvl_gold gold = { 0 };
-    int rc = score_list(kvl_jtext_member(row, "gold"), &answers, &answer, &gold.n);
-    if (rc == KVL_OK)
-        rc = score_list(kvl_jtext_member(row, "classes"), &classes, &cls, &gold.n_cls);
-    gold.answer = answer;
-    gold.cls = cls;
-    if (rc == KVL_OK && kvl_jtext_member(row, "first_line").n > 0)
-        rc = score_line(prediction, &line);
-    struct kvl_jtext asked = kvl_jtext_member(row, "question");
-    if (rc == KVL_OK && asked.n > 0) rc = kvl_jtext_add(asked, &question);
-    gold.question = question.data;
-    if (rc == KVL_OK)
-        rc = kvl_score_answer(score_kind(row), &gold, line.data ? line.data : prediction, out, err);
-    kvl_free(answer);
-    kvl_free(cls);
-    kvl_buf_free(&answers);
-    kvl_buf_free(&classes);
-    kvl_buf_free(&line);
-    kvl_buf_free(&question);
-    return rc;
-}
-
-int kvl_row_misses(const struct kvl_row *r, const char *json, struct kvl_err *err)
-{
-    static const char nonsense[] = "\xee\x80\x80\xee\x80\x81"; /* two characters that nobody uses */
-    struct kvl_answer_score s;
-    if (!(r->set->flags & KVL_ROWS_USERS)) return KVL_OK;
-    KVL_TRY(kvl_row_score(json, nonsense, &s, err));
-    if (!(s.official > 0) && !(s.strict > 0)) return KVL_OK;
-    return kvl_fail(
-        err, KVL_EINVAL,
-        "line %d: field \"%s\" has an answer that any text is right for (an empty one?), "
-        "want texts that a wrong answer has not",
-        r->line, r->kind->answers ? r->kind->answers : "answer");
-}
-
-/* Whether answers can be compared with was seen when the file was read. */
-void kvl_rows_score(const struct kvl_question *q, const char *prediction,
-                    struct kvl_task_score *out)
-{
-    struct kvl_answer_score s = { 0 };
-    *out = (struct kvl_task_score){ 0 };
-    if (!q->row || kvl_row_score(q->row, prediction, &s, NULL) != KVL_OK) return;
-    out->official = s.official;
-    out->strict = s.strict;
 }
 
 /* ---- samples ---------------------------------------------------------------------------------------------- */
@@ -435,6 +226,13 @@ static int rows_prefix(const struct kvl_row *row, struct kvl_buf *tail, size_t *
     return KVL_OK;
 }
 
+/* Whether what stands before the context is of the first question alone: the others have it with them. */
+static bool rows_headed(const struct kvl_rows_set *set)
+{
+    const char *prompt = kvl_rows_prompt(set);
+    return set->later && memchr(prompt, '{', kvl_rows_head(prompt));
+}
+
 static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *pattern,
                       struct kvl_file_prompt *p, struct kvl_err *err)
 {
@@ -447,7 +245,8 @@ static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *
         return kvl_fail(err, KVL_ENOMEM, "out of memory for questions");
     for (int32_t i = 0; i < p->n; i++) {
         const struct kvl_row *row = &r->item[first + i];
-        KVL_TRY(kvl_row_fill(row, pattern, strlen(pattern), &p->tail[i], err));
+        const char *own = i > 0 && rows_headed(&r->set) ? r->set.later : pattern;
+        KVL_TRY(kvl_row_fill(row, own, strlen(own), &p->tail[i], err));
         KVL_TRY(rows_prefix(row, &p->tail[i], &p->n_prefix[i], err));
         if (evidence) KVL_TRY(rows_evidence(row, &p->evidence[i], &p->n_evidence[i], err));
         if (evidence && r->set.flags & KVL_ROWS_LETTER) p->n_evidence[i] = 1; /* not the letter */
@@ -471,6 +270,22 @@ static int rows_prompt(const struct kvl_file_rows *r, int32_t first, struct kvl_
     return rows_tails(r, first, behind, p, err);
 }
 
+/* What stands behind the questions before it, of the same row. */
+static int rows_turn(const struct kvl_file_rows *r, const struct kvl_row *row,
+                     const struct kvl_buf *tail, struct kvl_question *q, struct kvl_err *err)
+{
+    struct kvl_buf said = { 0 }, later = { 0 };
+    const char *pattern = r->set.later;
+    if (!r->kind.turns) return KVL_OK;
+    int rc = pattern ? kvl_row_fill(row, pattern, strlen(pattern), &later, err)
+                     : kvl_buf_adds(&later, tail->data);
+    if (rc == KVL_OK && r->kind.typed) rc = kvl_row_said(row, &said);
+    q->said = said.data;
+    q->later = later.data;
+    return rc == KVL_OK || rc == KVL_EINVAL ? rc
+                                            : kvl_fail(err, rc, "out of memory for a question");
+}
+
 static int rows_count(const struct kvl_task_request *req, const char *text, int32_t *n,
                       struct kvl_err *err)
 {
@@ -490,7 +305,7 @@ static int rows_answer(const struct kvl_file_rows *r, const struct kvl_row *row,
     int32_t n = 0, tok = 0;
     size_t len = strlen(q->text);
     KVL_TRY(kvl_row_gold(row, &gold, &n, err));
-    int rc = kvl_row_json(row, &gold, n, &json);
+    int rc = kvl_row_json(row, &gold, n, &json, err);
     bool joined = len > 0 && strchr(" \n\t", q->text[len - 1]);
     if (rc == KVL_OK) rc = kvl_buf_printf(&answer, "%s%s", joined ? "" : " ", gold.data);
     if (rc == KVL_OK) rc = kvl_buf_adds(&first, gold.data);
@@ -511,12 +326,15 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
                       struct kvl_err *err)
 {
     const struct kvl_file_rows *r = (const struct kvl_file_rows *)req->source;
-    struct kvl_file_prompt p = { .truncate = r ? r->opts->truncate : 0 };
+    struct kvl_file_prompt p = { 0 };
     struct kvl_sample s = { 0 };
     int32_t first;
     if (!r)
         return kvl_fail(err, KVL_EINVAL, "reads its contexts from files, which are not open here");
     p.name = r->set.name;
+    p.truncate = r->opts->truncate;
+    p.as_cut = r->kind.around && p.truncate == KVL_ROWS_MIDDLE;
+    p.odd_back = r->kind.odd_back;
     if (req->n_questions < 1 || rows_part(r, req, &first, &p.n) != KVL_OK)
         return kvl_fail(err, KVL_EINVAL, "%s: context %d with %d questions: there is none",
                         r->kind.name, req->index, req->n_questions);
@@ -525,6 +343,8 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
     if (rc == KVL_OK) rc = kvl_file_prompt_sample(req, &p, &s, err);
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
         rc = rows_answer(r, &r->item[first + i], req, &s.question[i], err);
+    for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
+        rc = rows_turn(r, &r->item[first + i], &p.tail[i], &s.question[i], err);
     kvl_file_prompt_free(&p);
     if (rc == KVL_OK)
         *out = s;

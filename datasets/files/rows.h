@@ -82,6 +82,7 @@ enum kvl_rows_flags {
     KVL_ROWS_DEPTHS = 64,    /* the depth of a request says where the answer is put */
     KVL_ROWS_RAW = 128,      /* examples or code: no chat template, as published */
     KVL_ROWS_USERS = 256,    /* a file of the user's: answers that every text has are refused */
+    KVL_ROWS_LISTED = 512,   /* the scripts make a list of one answer */
 };
 
 /* Questions of a task that are another kind by their field `task`; the list ends with a task of NULL. */
@@ -104,6 +105,11 @@ struct kvl_rows_set {
         opens; /* the answer prefix is what stands from the last of these on, where no field has it */
     const char *classes;               /* of the scorer where rows have none, parted by ',' */
     const struct kvl_rows_part *parts; /* NULL: all questions are of one kind */
+    /* Of the questions of a row those behind the first one: what follows the answer before them.  NULL: as the
+     * first one. */
+    const char *later;
+    const char
+        *unofficial; /* why the official script gives another number; NULL: it gives this one */
 };
 
 /* A list of tasks, #define LIST(X) X("name", .member = ...) ..., as sets and as choices of an option. */
@@ -123,6 +129,9 @@ struct kvl_rows_kind {
     const char *turns;    /* a list of questions about the context, each with fields of its own */
     const char *classes;
     const char *keep[8]; /* fields that exports need, copied as they are */
+    bool typed;    /* scripts take the answers as the file has them: a text, a number, a list */
+    bool around;   /* the text is cut to the length, and a chat template comes around it */
+    bool odd_back; /* of an odd length the half behind has the token more */
     /* Text of a {name} that no row has, for a prompt; KVL_EINVAL: not known. */
     int (*field)(const struct kvl_row *r, const char *name, struct kvl_buf *out);
     /* Adds the answers, each NUL-terminated; NULL: what `answers` has. */
@@ -182,6 +191,10 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
     {                                                                                              \
         return kvl_scorer_chance(stem##_sets[((const struct kvl_rows_opts *)opts)->name].scorer);  \
     }                                                                                              \
+    static const char *stem##_unofficial(const void *opts)                                         \
+    {                                                                                              \
+        return stem##_sets[((const struct kvl_rows_opts *)opts)->name].unofficial;                 \
+    }                                                                                              \
     static bool stem##_raw(const void *opts)                                                       \
     {                                                                                              \
         return stem##_sets[((const struct kvl_rows_opts *)opts)->name].flags & KVL_ROWS_RAW;       \
@@ -194,7 +207,7 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
         .title = about,                                                                            \
         .paper = article,                                                                          \
         .help = what,                                                                              \
-        .version = 1,                                                                              \
+        .version = 2,                                                                              \
         .opts = stem##_options,                                                                    \
         .opts_size = sizeof(struct kvl_rows_opts),                                                 \
         .generate = kvl_rows_generate,                                                             \
@@ -203,6 +216,7 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
         .raw = stem##_raw,                                                                         \
         .open = stem##_open,                                                                       \
         .close = kvl_rows_close,                                                                   \
+        .unofficial = stem##_unofficial,                                                           \
     }
 
 /* The tasks of a benchmark whose predictions are scored without its files. */
@@ -231,9 +245,11 @@ struct kvl_file_rows {
 int kvl_row_gold(const struct kvl_row *r, struct kvl_buf *out, int32_t *n, struct kvl_err *err);
 /* Scorer and tokens to generate: the set's, else its part's.  `task` is NULL where the set has none of the row's. */
 struct kvl_rows_part kvl_row_part(const struct kvl_row *r);
+/* The answer as the scripts put it before a later question. */
+int kvl_row_said(const struct kvl_row *r, struct kvl_buf *out);
 /* kvl_question.row */
 int kvl_row_json(const struct kvl_row *r, const struct kvl_buf *gold, int32_t n,
-                 struct kvl_buf *out);
+                 struct kvl_buf *out, struct kvl_err *err);
 int kvl_row_score(const char *json, const char *prediction, struct kvl_answer_score *out,
                   struct kvl_err *err);
 const char *kvl_rows_prompt(const struct kvl_rows_set *set);
@@ -250,6 +266,8 @@ struct kvl_file_prompt {
     size_t *n_prefix;       /* [n] bytes of the answer prefix at the end of each; NULL: none */
     int32_t n;
     int32_t truncate; /* enum kvl_rows_cut */
+    bool as_cut;      /* a text that was cut may be a few tokens longer than the length */
+    bool odd_back;    /* of kvl_rows_kind */
     double depth;     /* of kvl_row, for the caller's own use */
     struct kvl_buf
         *evidence;       /* [n] answers that are evidence, each with a NUL behind it; NULL: none */

@@ -1,4 +1,5 @@
 /* The index of a file of rows: groups of questions about one context. */
+#include "jlines.h"
 #include "rows.h"
 
 #include <stdlib.h>
@@ -16,9 +17,13 @@ struct index {
     struct kvl_err *err;
 };
 
-/* Rows with equal contexts, and what stands before them, are one group. */
+/* Rows with equal contexts, and what stands before them, are one group; so are the questions of a row. */
 static int index_hash(const struct index *x, const struct kvl_row *row, uint64_t *out)
 {
+    if (row->turn.n > 0) {
+        *out = kvl_seed_mix(0, (uint64_t)row->line);
+        return KVL_OK;
+    }
     const char *prompt = kvl_rows_prompt(row->set);
     struct kvl_jtext context = kvl_row_field(row, row->kind->context);
     struct kvl_buf head = { 0 };
@@ -42,38 +47,49 @@ static int index_needs(const struct index *x, const struct kvl_row *row)
                     row->line, row->set->name, row->set->parts[0].task);
 }
 
-/* Sees that the row can be asked and scored. */
-static int index_check(const struct index *x, const struct kvl_row *row)
+/* Fills a part of the prompt to see that it can be. */
+static int index_fill(const struct index *x, const struct kvl_row *row, const char *pattern,
+                      size_t n)
 {
-    struct kvl_buf gold = { 0 }, json = { 0 }, text = { 0 };
+    struct kvl_buf text = { 0 };
+    int rc = kvl_row_fill(row, pattern, n, &text, x->err);
+    kvl_buf_free(&text);
+    return rc;
+}
+
+/* Sees that answers can be compared with. */
+static int index_score(const struct index *x, const struct kvl_row *row)
+{
+    struct kvl_buf gold = { 0 }, json = { 0 };
     struct kvl_answer_score s;
-    const char *prompt = kvl_rows_prompt(row->set);
     int32_t n = 0;
-    size_t head = kvl_rows_head(prompt), behind = head + (prompt[head] ? strlen("{context}") : 0);
-    int rc = index_needs(x, row);
-    if (rc == KVL_OK) rc = kvl_row_gold(row, &gold, &n, x->err);
-    if (rc == KVL_OK && kvl_row_json(row, &gold, n, &json) != KVL_OK)
-        rc = kvl_fail(x->err, KVL_ENOMEM, "out of memory for answers");
+    int rc = kvl_row_gold(row, &gold, &n, x->err);
+    if (rc == KVL_OK) rc = kvl_row_json(row, &gold, n, &json, x->err);
     if (rc == KVL_OK) {
         rc = kvl_row_score(json.data, "1", &s, x->err);
         if (rc != KVL_OK) rc = kvl_fail_at(x->err, rc, "line %d", row->line);
     }
     if (rc == KVL_OK) rc = kvl_row_misses(row, json.data, x->err);
-    if (rc == KVL_OK)
-        rc = kvl_row_fill(row, prompt + behind, strlen(prompt + behind), &text, x->err);
-    if (rc == KVL_OK && prompt[head] && row->kind->context &&
-        kvl_row_field(row, row->kind->context).n == 0 && !row->kind->field)
-        rc = kvl_fail(x->err, KVL_EINVAL, "line %d: field \"%s\" is missing, want the context",
-                      row->line, row->kind->context);
     kvl_buf_free(&gold);
     kvl_buf_free(&json);
-    kvl_buf_free(&text);
     return rc;
 }
 
-/* A row that cannot be used: an error, or a line for who looks for them. */
-static int index_odd(struct index *x, int rc)
+/* Sees that the row can be asked and scored. */
+static int index_check(const struct index *x, const struct kvl_row *row)
 {
+    const char *prompt = kvl_rows_prompt(row->set), *later = row->set->later;
+    KVL_TRY(index_needs(x, row));
+    KVL_TRY(index_score(x, row));
+    KVL_TRY(index_fill(x, row, prompt, strlen(prompt)));
+    if (row->i_turn == 0 || !later) return KVL_OK;
+    return index_fill(x, row, later, strlen(later));
+}
+
+/* A row that cannot be used: an error, or a line for who looks for them. */
+static int index_odd(void *user, int rc)
+{
+    struct index *x = user;
     struct kvl_buf *odd = x->r->opts->odd;
     if (rc != KVL_EINVAL || !odd) return rc;
     rc = kvl_buf_printf(odd, "%s\n", x->err->msg);
@@ -94,15 +110,9 @@ static int index_item(struct index *x, const struct kvl_row *row)
     return KVL_OK;
 }
 
-/* `at`: where the line of the row begins, or the row where it has none of its own. */
-static int index_row(struct index *x, struct kvl_jtext v, const char *at, int32_t line)
+static int index_row(void *user, struct kvl_jtext v, int32_t line)
 {
-    size_t wrong = kvl_jtext_not_utf8(v);
-    if (wrong < v.n)
-        return index_odd(x,
-                         kvl_fail(x->err, KVL_EINVAL,
-                                  "line %d: byte %zu (0x%02x) is no UTF-8, want the file in UTF-8",
-                                  line, (size_t)(v.s - at) + wrong + 1, (unsigned char)v.s[wrong]));
+    struct index *x = user;
     struct kvl_row row = { .kind = &x->r->kind, .set = &x->r->set, .row = v, .line = line };
     if (!kvl_jtext_is_object(v))
         return index_odd(
@@ -116,46 +126,14 @@ static int index_row(struct index *x, struct kvl_jtext v, const char *at, int32_
     for (;; row.i_turn++) {
         row.turn = kvl_jtext_item(turns, row.i_turn);
         if (row.turn.n == 0) return KVL_OK;
-        KVL_TRY(index_item(x, &row));
+        if (kvl_jtext_is_object(row.turn))
+            KVL_TRY(index_item(x, &row));
+        else
+            KVL_TRY(index_odd(x, kvl_fail(x->err, KVL_EINVAL,
+                                          "line %d: field \"%s\" has an element that is no "
+                                          "object, want questions like {\"%s\": ...}",
+                                          line, row.kind->turns, row.kind->question)));
     }
-}
-
-/* All elements of one array, as some benchmarks are. */
-static int index_array(struct index *x, struct kvl_jtext all)
-{
-    const char *at = all.s;
-    struct kvl_jtext v;
-    for (int32_t i = 1; kvl_jtext_each(all, &at, &v); i++) KVL_TRY(index_row(x, v, v.s, i));
-    return KVL_OK;
-}
-
-static int index_line(struct index *x, const char *at, const char *stop, int32_t line)
-{
-    const char *first = at, *wrong = at;
-    struct kvl_jtext v;
-    while (first < stop && strchr(" \t\r", *first) && *first) first++;
-    if (first == stop) return KVL_OK;
-    if (kvl_jtext_value(first, stop, &v, &wrong) != KVL_OK)
-        return index_odd(x, kvl_fail(x->err, KVL_EINVAL, "line %d: is not JSON at byte %zu", line,
-                                     (size_t)(wrong - at) + 1));
-    return index_row(x, v, at, line);
-}
-
-static int index_file(struct index *x)
-{
-    const struct kvl_plainfile *f = &x->r->file;
-    const char *at = f->data, *end = f->data + f->len;
-    struct kvl_jtext v;
-    if (f->len >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0) at += 3;
-    if (kvl_jtext_value(at, end, &v, NULL) == KVL_OK && kvl_jtext_is_array(v))
-        return index_array(x, v);
-    for (int32_t line = 1; at < end; line++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop) stop = end;
-        KVL_TRY(index_line(x, at, stop, line));
-        at = stop + 1;
-    }
-    return KVL_OK;
 }
 
 /* ---- groups -------------------------------------------------------------------------------------------- */
@@ -252,7 +230,8 @@ static int rows_file(struct kvl_file_rows *r, struct kvl_err *err)
 static int rows_read(struct kvl_file_rows *r, struct kvl_err *err)
 {
     struct index x = { .r = r, .err = err };
-    int rc = index_file(&x);
+    const struct kvl_jlines lines = { index_row, index_odd, &x, err };
+    int rc = kvl_jlines_each(r->file.data, r->file.len, &lines);
     if (rc == KVL_OK && x.items.len == 0)
         rc = kvl_fail(err, KVL_EINVAL, "has no rows, want JSON lines");
     if (rc == KVL_OK) rc = rows_group(&x);
@@ -279,6 +258,7 @@ int kvl_rows_open(const struct kvl_rows_kind *kind, const struct kvl_rows_set *s
         rc = rows_file(r, err);
     if (rc == KVL_OK) rc = rows_read(r, err);
     r->base.control = opts->control != 0;
+    r->base.around = kind->around;
     r->base.depths = (set->flags & KVL_ROWS_DEPTHS) != 0;
     r->base.hash = XXH3_64bits_withSeed(
         r->file.data ? r->file.data : "", r->file.len,

@@ -83,18 +83,27 @@ static int32_t token_at(const struct kvl_tokens *t, size_t at)
     return lo;
 }
 
+/* The most tokens of context and question; what makes its contexts has counted itself. */
+static int32_t build_room(const struct build *b)
+{
+    bool cut = b->p->truncate != KVL_ROWS_NONE;
+    return b->req->length_tok - (cut ? b->req->after_tok : 0);
+}
+
 /* The context loses what its prompt has too much: the tokens between the first and the last half, or the
  * end of the context; what follows the context stays. */
 static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kvl_buf *whole,
                     int32_t less)
 {
-    int32_t length = b->req->length_tok - less;
-    int32_t behind = t->n - token_at(t, whole->len); /* tokens of the tail */
+    int32_t length = build_room(b) - less;
+    int32_t all = length + b->req->before_tok + b->req->after_tok; /* with the template's */
+    int32_t behind = t->n - token_at(t, whole->len);               /* tokens of the tail */
     int32_t before = token_at(t, b->p->begin);
-    int32_t front = b->p->truncate == KVL_ROWS_END ? length - behind : length / 2;
+    int32_t front = b->p->truncate == KVL_ROWS_END ? length - behind : all / 2 - b->req->before_tok;
     /* What is around the context stays, whatever the halves are. */
     front = KVL_MAX(KVL_MIN(front, length - behind), before);
-    int32_t back = b->p->truncate == KVL_ROWS_END ? behind : KVL_MIN(length / 2, length - front);
+    int32_t half = (all + b->p->odd_back) / 2 - b->req->after_tok;
+    int32_t back = b->p->truncate == KVL_ROWS_END ? behind : KVL_MIN(half, length - front);
     if (front + behind > length)
         return kvl_fail(b->err, KVL_EINVAL,
                         "%s: a length of %d tokens, of which %d are needed for what is around the "
@@ -105,13 +114,19 @@ static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kv
     return cut_text(b, whole, t->begin[front], KVL_MIN(to, whole->len));
 }
 
-/* What is left is tokenised again and may then be a few tokens too long. */
+/* What is left is tokenised again and may then be a few tokens too long, which the scripts let be. */
+static bool cut_fits(const struct build *b)
+{
+    if (b->tokens.n <= build_room(b)) return true;
+    return b->p->as_cut && token_at(&b->tokens, b->p->context.len) <= b->req->length_tok;
+}
+
 static int build_cut(struct build *b)
 {
     struct kvl_buf whole = { 0 };
     struct kvl_tokens all = b->tokens;
     int32_t less = 0, tries = 0, rc;
-    if (b->tokens.n <= b->req->length_tok) return KVL_OK;
+    if (b->tokens.n <= build_room(b)) return KVL_OK;
     if (b->p->truncate == KVL_ROWS_NONE)
         return kvl_fail(b->err, KVL_EINVAL,
                         "%s: a prompt of %d tokens with truncate=none, want a length of at least "
@@ -123,8 +138,8 @@ static int build_cut(struct build *b)
     while (rc == KVL_OK) {
         rc = cut_once(b, &all, &whole, less);
         if (rc == KVL_OK) rc = build_encode(b);
-        if (rc != KVL_OK || b->tokens.n <= b->req->length_tok) break;
-        less += b->tokens.n - b->req->length_tok;
+        if (rc != KVL_OK || cut_fits(b)) break;
+        less += b->tokens.n - build_room(b);
         if (++tries == CUT_TRIES)
             rc = kvl_fail(b->err, KVL_EINVAL, "%s: cannot be cut to %d tokens", b->p->name,
                           b->req->length_tok);

@@ -42,6 +42,8 @@ static const struct kvl_rows_kind ruler_kind = {
     .prefix = "answer_prefix",
     .id = "index",
     .keep = { "index", "outputs", "length", "others" },
+    .typed = true,
+    .around = true,
 };
 
 KVL_ROWS_TASK(ruler, "niah_single_1", "middle", "RULER, from its files",

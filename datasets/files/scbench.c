@@ -5,9 +5,10 @@
  * different query".  Prompts, tokens to generate and scorers are
  * those of the scripts (github.com/microsoft/MInference, scbench/, MIT).
  *
- * Deviations: later questions of mf and choice_eng are put as the first one is (the scripts repeat the line before
- * mf's numbers, and without a chat template ask for "The letter of the correct answer").  repoqa is scored by the
- * edit distance to the function asked for, not by BLEU against all functions of the repository.
+ * Deviations: multi_request has the texts of multi_turn (in the scripts' same-context mode no line ends stand before a
+ * question, and mf's list is led by the whole first question); in a chat template later questions of mf have their own
+ * first line (the scripts': the last question's), and no answer to a later question of summary begins with "This paper".
+ * repoqa is scored by the edit distance to the function asked for, not by BLEU against all functions of the repository.
  */
 #include "rows.h"
 
@@ -15,6 +16,10 @@
 #include <string.h>
 
 #define PLAIN .prompt = "{context}\n\n{input}"
+#define CHOICE                                                                                     \
+    "\n\nQuestion: {question}\nA. {OPTION_A}\nB. {OPTION_B}\nC. {OPTION_C}\nD. {OPTION_D}\n\n"
+#define PARTS "the benchmark reports its two kinds of questions apart"
+#define EDITS "the edit distance here, the benchmark compares with all functions by BLEU"
 #define BOOK  "Read the book and answer the question."
 
 #define SCBENCH(X)                                                                                 \
@@ -27,24 +32,24 @@
     X("qa_eng",                                                                                    \
       .prompt = BOOK " Be very concise in your answer.\n\n{context}\n\nQuestion: {question}\n"     \
                      "Answer:",                                                                    \
-      .max_new = 40, .scorer = KVL_SCORE_IN_UPPER)                                                 \
+      .max_new = 40, .scorer = KVL_SCORE_IN_UPPER, .flags = KVL_ROWS_LISTED)                       \
     X("qa_chn", .prompt = "阅读以下书籍然后回答问题。\n\n{context}\n\n问题：{question}\n答案：",   \
       .max_new = 40, .scorer = KVL_SCORE_F1_ZH)                                                    \
-    X("choice_eng",                                                                                \
-      .prompt = BOOK "\n\n{context}\n\nQuestion: {question}\nA. {OPTION_A}\nB. {OPTION_B}\nC. "    \
-                     "{OPTION_C}\nD. {OPTION_D}\n\nThe the correct answer is",                     \
-      .max_new = 40, .scorer = KVL_SCORE_CHOICE, .flags = KVL_ROWS_LETTER)                         \
-    X("mf", .prompt = "{prefix}\n\n{context}\n\n{input}", .max_new = 5,                            \
-      .scorer = KVL_SCORE_MATH_FIND_SC, .flags = KVL_ROWS_NOWHERE)                                 \
+    X("choice_eng", .prompt = BOOK "\n\n{context}" CHOICE "The the correct answer is",             \
+      .later = CHOICE "The letter of the correct answer is", .max_new = 40,                        \
+      .scorer = KVL_SCORE_CHOICE, .flags = KVL_ROWS_LETTER)                                        \
+    X("mf", .prompt = "{prefix}\n\n{context}\n\n{input}", .later = "\n\n{prefix}\n\n{input}",      \
+      .max_new = 5, .scorer = KVL_SCORE_MATH_FIND_SC, .flags = KVL_ROWS_NOWHERE)                   \
     X("many_shot", PLAIN, .max_new = 10, .scorer = KVL_SCORE_IN_UPPER, .flags = KVL_ROWS_NOWHERE)  \
     X("summary", PLAIN, .max_new = 200, .scorer = KVL_SCORE_ROUGE_LSUM, .flags = KVL_ROWS_NOWHERE) \
     X("repoqa",                                                                                    \
       .prompt = "Based on the function description and code context, please retrieve and repeat "  \
                 "the exact described function from the code context in a code block wrapped by "   \
                 "```:\n\n{context}\n\n{input}",                                                    \
-      .max_new = 1024, .scorer = KVL_SCORE_EDIT)                                                   \
-    X("summary_with_needles", PLAIN, .parts = scbench_needles, .flags = KVL_ROWS_NOWHERE)          \
-    X("repoqa_and_kv", PLAIN, .parts = scbench_both)
+      .max_new = 1024, .scorer = KVL_SCORE_EDIT, .unofficial = EDITS)                              \
+    X("summary_with_needles", PLAIN, .parts = scbench_needles, .flags = KVL_ROWS_NOWHERE,          \
+      .unofficial = PARTS)                                                                         \
+    X("repoqa_and_kv", PLAIN, .parts = scbench_both, .unofficial = PARTS ", and functions by BLEU")
 
 static const struct kvl_rows_part scbench_needles[] = {
     { "scbench_summary", 800, KVL_SCORE_ROUGE_LSUM },
@@ -92,6 +97,7 @@ static const struct kvl_rows_kind scbench_kind = {
     .id = "id",
     .keep = { "answer", "options", "task", "name", "lang", "repo" },
     .field = scbench_field,
+    .typed = true,
 };
 
 KVL_ROWS_TASK(scbench, "kv", "middle", "SCBench, from its files", "Li et al., SCBench, ICLR 2025",

@@ -250,6 +250,72 @@ double kvl_scorer_chance(enum kvl_scorer scorer)
     return scorers[scorer].chance;
 }
 
+/* How a script takes answers of a form that it was not written for. */
+enum taken { TAKEN_WHOLE, TAKEN_BY_LETTERS, TAKEN_NEVER };
+
+static enum taken scorer_takes(enum kvl_scorer scorer, const struct kvl_gold *gold)
+{
+    bool text = gold->form == KVL_GOLD_TEXT;
+    if (gold->form == KVL_GOLD_ANY) return TAKEN_WHOLE;
+    switch (scorer) {
+    case KVL_SCORE_F1:
+    case KVL_SCORE_F1_ZH:
+    case KVL_SCORE_ROUGE_L:
+    case KVL_SCORE_ROUGE_L_ZH:
+    case KVL_SCORE_CLASSIFICATION:
+    case KVL_SCORE_RETRIEVAL:
+    case KVL_SCORE_CODE_SIM:
+    case KVL_SCORE_ALL_SUBSTRINGS:
+    case KVL_SCORE_ANY_SUBSTRING:
+    case KVL_SCORE_VT_ROUNDED:
+    case KVL_SCORE_IN_UPPER:
+    case KVL_SCORE_DIALOGUE:
+        return gold->numeric ? TAKEN_NEVER : text ? TAKEN_BY_LETTERS : TAKEN_WHOLE;
+    case KVL_SCORE_COUNT: return text && !gold->numeric ? TAKEN_BY_LETTERS : TAKEN_WHOLE;
+    case KVL_SCORE_KV_WORDS:
+    case KVL_SCORE_KV_IN: return gold->numeric || !text ? TAKEN_NEVER : TAKEN_WHOLE;
+    case KVL_SCORE_FIRST_INT: return gold->numeric ? TAKEN_NEVER : TAKEN_WHOLE;
+    case KVL_SCORE_CODE_RUN:
+    case KVL_SCORE_MATH_FIND:
+    case KVL_SCORE_MATH_FIND_SC: return gold->numeric ? TAKEN_WHOLE : TAKEN_NEVER;
+    case KVL_SCORE_MATH_CALC: return gold->numeric && !text ? TAKEN_WHOLE : TAKEN_NEVER;
+    default: return TAKEN_WHOLE;
+    }
+}
+
+/* An answer that stands by itself as the list of its letters: what a script makes of it that goes through a list. */
+static int score_letters(enum kvl_scorer scorer, struct scoring *s, double *out)
+{
+    struct kvl_words letters = { 0 };
+    struct kvl_buf text = { 0 };
+    struct kvl_gold apart = *s->gold;
+    int rc = kvl_words_letters(apart.answer[0], strlen(apart.answer[0]), &letters);
+    const char **each = rc == KVL_OK ? kvl_alloc((size_t)letters.n + 1, sizeof *each) : NULL;
+    for (int32_t i = 0; rc == KVL_OK && i < letters.n; i++) {
+        rc = kvl_buf_add(&text, letters.v[i].s, letters.v[i].n);
+        if (rc == KVL_OK) rc = kvl_buf_add(&text, "", 1);
+    }
+    if (rc == KVL_OK && !each) rc = KVL_ENOMEM;
+    const char *at = text.data;
+    for (int32_t i = 0; rc == KVL_OK && i < letters.n; i++, at += strlen(at) + 1) each[i] = at;
+    apart.answer = each;
+    apart.n = rc == KVL_OK ? letters.n : 0;
+    s->gold = &apart;
+    if (apart.n > 0) rc = scorers[scorer].score(s, out);
+    kvl_free(each);
+    kvl_free(letters.v);
+    kvl_buf_free(&text);
+    return rc;
+}
+
+static int score_reading(enum kvl_scorer scorer, struct scoring *s, double *out)
+{
+    enum taken taken = s->strict ? TAKEN_WHOLE : scorer_takes(scorer, s->gold);
+    if (taken == TAKEN_NEVER) return KVL_OK;
+    if (taken == TAKEN_BY_LETTERS) return score_letters(scorer, s, out);
+    return scorers[scorer].score(s, out);
+}
+
 int kvl_score_answer(enum kvl_scorer scorer, const struct kvl_gold *gold, const char *prediction,
                      struct kvl_answer_score *out, struct kvl_err *err)
 {
@@ -257,7 +323,7 @@ int kvl_score_answer(enum kvl_scorer scorer, const struct kvl_gold *gold, const 
     if (gold->n < 1) return kvl_fail(err, KVL_EINVAL, "a question without an answer");
     for (int i = 0; i < 2; i++) {
         struct scoring s = { gold, prediction, i == 1, err };
-        int rc = scorers[scorer].score(&s, &value[i]);
+        int rc = score_reading(scorer, &s, &value[i]);
         if (rc == KVL_ENOMEM)
             return kvl_fail(err, rc, "%s: out of memory for an answer of %zu bytes",
                             kvl_scorer_names[scorer], strlen(prediction));

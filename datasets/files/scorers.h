@@ -1,7 +1,8 @@
 /* scorers.h - what an answer is worth, by the rules of published benchmarks.
  *
  * Every scorer has two readings: `official` gives what the benchmark's own script gives, with what is odd
- * about it, and `strict` mends that: answers are whole words, errors of the script are no zeros.
+ * about it, and `strict` mends that: answers are whole words, errors of the script are no zeros.  Where the script
+ * ends with an error, official is 0.
  * scorers.c says at each scorer where the two differ.
  *
  * Thread-safe: yes.
@@ -53,6 +54,13 @@ enum kvl_scorer {
 /* Names as users write them, in order, NULL at the end. */
 extern const char *const kvl_scorer_names[KVL_N_SCORERS + 1];
 
+/* How a file has its answers: official scores of some scripts depend on it. */
+enum kvl_gold_form {
+    KVL_GOLD_ANY = 0, /* as a list of texts */
+    KVL_GOLD_LIST,
+    KVL_GOLD_TEXT, /* by itself: scripts that want a list go through its letters */
+};
+
 /* What an answer is compared with. */
 struct kvl_gold {
     const char *const *answer; /* [n], n >= 1 */
@@ -60,6 +68,8 @@ struct kvl_gold {
     const char *const *cls; /* [n_cls]: classes of KVL_SCORE_CLASSIFICATION and _BABILONG */
     int32_t n_cls;
     const char *question; /* of KVL_SCORE_BABILONG, else NULL */
+    enum kvl_gold_form form;
+    bool numeric; /* numbers, where `form` is known: else texts */
 };
 
 struct kvl_answer_score {

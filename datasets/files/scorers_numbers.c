@@ -8,13 +8,61 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- numbers ------------------------------------------------------------------------------------------ */
+/* ---- digits ------------------------------------------------------------------------------------------- */
 
-/* The digits that come first at or after `s`; "" when there are none. */
+/* The digits 0 to 9 that come first at or after `s`; "" when there are none. */
 static struct kvl_word digits_next(const char *s)
 {
     s += strcspn(s, "0123456789");
     return (struct kvl_word){ s, strspn(s, "0123456789") };
+}
+
+/* What a letter counts as a digit, of whatever script, as in Python's \d and int(); -1: none. */
+static int digit_of(uint32_t c)
+{
+    static const uint32_t zero[] = {
+        0x30,    0x660,   0x6f0,   0x7c0,   0x966,   0x9e6,   0xa66,   0xae6,   0xb66,   0xbe6,
+        0xc66,   0xce6,   0xd66,   0xde6,   0xe50,   0xed0,   0xf20,   0x1040,  0x1090,  0x17e0,
+        0x1810,  0x1946,  0x19d0,  0x1a80,  0x1a90,  0x1b50,  0x1bb0,  0x1c40,  0x1c50,  0xa620,
+        0xa8d0,  0xa900,  0xa9d0,  0xa9f0,  0xaa50,  0xabf0,  0xff10,  0x104a0, 0x10d30, 0x11066,
+        0x110f0, 0x11136, 0x111d0, 0x112f0, 0x11450, 0x114d0, 0x11650, 0x116c0, 0x11730, 0x118e0,
+        0x11950, 0x11c50, 0x11d50, 0x11da0, 0x16a60, 0x16ac0, 0x16b50, 0x1d7ce, 0x1d7d8, 0x1d7e2,
+        0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0,
+    };
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+        if (c >= zero[i] && c < zero[i] + 10) return (int)(c - zero[i]);
+    return -1;
+}
+
+/* The digit at `s`, *bytes long; -1: none. */
+static int digit_at(const char *s, size_t *bytes)
+{
+    return *s ? digit_of(kvl_letter_at(s, strlen(s), bytes)) : -1;
+}
+
+/* Appends the digits at `s` as 0 to 9; returns what is behind them. */
+static const char *digits_copy(const char *s, struct kvl_buf *out, int *rc)
+{
+    size_t bytes = 1;
+    for (int digit; *rc == KVL_OK && (digit = digit_at(s, &bytes)) >= 0; s += bytes)
+        *rc = kvl_buf_printf(out, "%d", digit);
+    return s;
+}
+
+/* The first digit of whatever script at or behind `s`; NULL: none. */
+static const char *digit_next(const char *s)
+{
+    size_t bytes = 1;
+    for (; *s; s += bytes)
+        if (digit_at(s, &bytes) >= 0) return s;
+    return NULL;
+}
+
+/* Without zeros in front. */
+static const char *digits_value(const char *s)
+{
+    s += strspn(s, "0");
+    return *s ? s : "0";
 }
 
 /* Strict: as a word of its own, and no group of thousands or decimals behind it. */
@@ -34,26 +82,14 @@ int kvl_score_first_int(const struct scoring *s, double *out)
     return first_int_one(s, s->gold->answer[0], out);
 }
 
-/* Likewise of digits of all scripts, as `\d+` finds them. */
-static struct kvl_word digits_any(const char *s)
-{
-    size_t len = strlen(s), bytes;
-    struct kvl_word w = { s + len, 0 };
-    for (size_t at = 0; at < len; at += bytes) {
-        bool digit = kvl_letter_digit(kvl_letter_at(s + at, len - at, &bytes));
-        if (digit && w.n == 0) w.s = s + at;
-        if (digit) w.n += bytes;
-        if (!digit && w.n > 0) break;
-    }
-    return w;
-}
-
-/* Of all numbers of the prediction the share that is the answer's; strict: the first one is. */
+/* Of all numbers of the prediction the share that is spelled as the answer; strict: the first one is. */
 static double numbers_share(const char *prediction, struct kvl_word want, bool strict)
 {
     int32_t n = 0, right = 0;
-    struct kvl_word w;
-    for (const char *at = prediction; (w = digits_any(at)).n > 0; at = w.s + w.n) {
+    size_t bytes = 1;
+    for (const char *at = prediction; (at = digit_next(at)) != NULL;) {
+        struct kvl_word w = { at, 0 };
+        for (; digit_at(at, &bytes) >= 0; at += bytes) w.n += bytes;
         n++;
         right += kvl_word_same(&w, &want);
         if (strict) break;
@@ -77,11 +113,13 @@ static int retrieval_one(const struct scoring *s, const char *gold, double *out)
 {
     static const char *const words[] = { "Paragraph ", "\xe6\xae\xb5\xe8\x90\xbd" };
     for (size_t i = 0; i < 2; i++) {
-        const char *at = strstr(gold, words[i]);
-        struct kvl_word want = digits_next(at ? at : "");
-        if (want.n == 0) continue;
-        *out = numbers_share(s->prediction, want, s->strict);
-        return KVL_OK;
+        for (const char *at = gold; (at = strstr(at, words[i])) != NULL;) {
+            at += strlen(words[i]);
+            size_t n = strspn(at, "0123456789");
+            if (n == 0) continue;
+            *out = numbers_share(s->prediction, (struct kvl_word){ at, n }, s->strict);
+            return KVL_OK;
+        }
     }
     return kvl_fail(s->err, KVL_EINVAL, "the answer \"%.40s\" names no paragraph, want Paragraph 7",
                     gold);
@@ -92,15 +130,35 @@ int kvl_score_retrieval(const struct scoring *s, double *out)
     return kvl_score_best(s, retrieval_one, out);
 }
 
-/* The first number like 12 or 3.5, and where it ends; NULL: none. */
-static const char *number_next(const char *s, bool *whole, const char **end)
+/* ---- numbers ------------------------------------------------------------------------------------------ */
+
+/* A number like 12 or 3.5 of a text. */
+struct number {
+    const char *at, *end; /* NULL: there is none */
+    struct kvl_buf text;  /* of it, in digits 0 to 9 */
+    bool whole, minus;
+};
+
+/* The first one at or behind `s`. */
+static int number_next(const char *s, struct number *out)
 {
-    struct kvl_word w = digits_next(s);
-    if (w.n == 0) return NULL;
-    *end = w.s + w.n;
-    *whole = !(**end == '.' && isdigit((unsigned char)(*end)[1]));
-    if (!*whole) *end += 1 + strspn(*end + 1, "0123456789");
-    return w.s;
+    size_t bytes;
+    int rc = KVL_OK;
+    *out = (struct number){ .at = digit_next(s), .whole = true };
+    if (!out->at) return KVL_OK;
+    out->minus = out->at > s && out->at[-1] == '-';
+    out->end = digits_copy(out->at, &out->text, &rc);
+    if (rc == KVL_OK && *out->end == '.' && digit_at(out->end + 1, &bytes) >= 0) {
+        out->whole = false;
+        rc = kvl_buf_adds(&out->text, ".");
+        out->end = digits_copy(out->end + 1, &out->text, &rc);
+    }
+    return rc;
+}
+
+static bool same_number(double a, double b)
+{
+    return a >= b && a <= b;
 }
 
 static bool text_is_real(const char *s)
@@ -108,25 +166,51 @@ static bool text_is_real(const char *s)
     return strpbrk(s, ".eE") != NULL;
 }
 
-/* InfiniteBench: 3.5 is no int, which ends its script; 0 here.  SCBench and strict cut it off.  A minus
- * is not read; strict reads it. */
+/* A whole number as JSON and int() write it, of any length: sign and digits. */
+static bool same_whole(const char *a, const char *b)
+{
+    const char *x = digits_value(a + (*a == '-')), *y = digits_value(b + (*b == '-'));
+    return strcmp(x, y) == 0 && ((*a == '-') == (*b == '-') || strcmp(x, "0") == 0);
+}
+
+static int gold_number(const struct scoring *s, const char *gold, double *out)
+{
+    const char *digits = gold + (*gold == '-');
+    bool whole = *digits && !digits[strspn(digits, "0123456789")];
+    if (kvl_parse_f64(gold, out) == KVL_OK || whole) return KVL_OK;
+    return kvl_fail(s->err, KVL_EINVAL, "the answer \"%.40s\" is no number", gold);
+}
+
+/* int() of a number: what stands behind its full stop is cut off of a float, of whose digits 53 bits are left. */
+static int number_cut(const struct number *n, bool as_float, struct kvl_buf *out)
+{
+    if (!as_float) return kvl_buf_add(out, n->text.data, strcspn(n->text.data, "."));
+    return kvl_buf_printf(out, "%.0f", trunc(strtod(n->text.data, NULL)));
+}
+
+/* Official: of a whole answer InfiniteBench takes int() of the first number, which of 3.5 is an error of the script,
+ * 0 here; SCBench int(float()).  A minus is not read; strict reads it, and what stands behind the full stop. */
 static int math_find(const struct scoring *s, bool cut, double *out)
 {
-    const char *gold = s->gold->answer[0], *end;
-    bool whole, minus = false;
-    double want;
-    const char *at = number_next(s->prediction, &whole, &end);
+    const char *gold = s->gold->answer[0];
+    struct kvl_buf whole = { 0 };
+    struct number n;
+    double want = 0.0;
     *out = 0.0;
-    if (kvl_parse_f64(gold, &want) != KVL_OK)
-        return kvl_fail(s->err, KVL_EINVAL, "the answer \"%.40s\" is no number", gold);
-    if (!at) return KVL_OK;
-    double found = strtod(at, NULL);
-    if (s->strict && at > s->prediction) minus = at[-1] == '-';
-    if (!text_is_real(gold) && !whole && !cut && !s->strict) return KVL_OK;
-    if (!text_is_real(gold) && !s->strict) found = trunc(found);
-    found = minus ? -found : found;
-    *out = found >= want && found <= want;
-    return KVL_OK;
+    KVL_TRY(gold_number(s, gold, &want));
+    int rc = number_next(s->prediction, &n);
+    bool real = text_is_real(gold) || (s->strict && !(n.whole && n.at));
+    if (rc == KVL_OK && n.at && s->strict && n.minus) rc = kvl_buf_adds(&whole, "-");
+    if (rc == KVL_OK && n.at && !real) rc = number_cut(&n, cut && !s->strict, &whole);
+    if (rc == KVL_OK && n.at && real) {
+        double found = strtod(n.text.data, NULL);
+        *out = same_number(s->strict && n.minus ? -found : found, want);
+    } else if (rc == KVL_OK && n.at) {
+        *out = (n.whole || cut) && same_whole(whole.data, gold);
+    }
+    kvl_buf_free(&whole);
+    kvl_buf_free(&n.text);
+    return rc;
 }
 
 int kvl_score_math_find(const struct scoring *s, double *out)
@@ -143,22 +227,18 @@ int kvl_score_math_find_sc(const struct scoring *s, double *out)
 static int number_one(const struct scoring *s, const char *gold, double *out)
 {
     struct kvl_word text = kvl_text_strip(s->prediction);
-    const char *end, *at;
-    bool whole;
-    double want, found;
-    if (kvl_parse_f64(gold, &want) != KVL_OK)
-        return kvl_fail(s->err, KVL_EINVAL, "the answer \"%.40s\" is no number", gold);
-    at = number_next(text.s, &whole, &end);
+    struct number n;
+    double want = 0.0;
     *out = 0.0;
-    if (!at) return KVL_OK;
-    found = strtod(at, NULL);
-    if (at > text.s && at[-1] == '-') {
-        found = -found;
-        at--;
+    KVL_TRY(gold_number(s, gold, &want));
+    int rc = number_next(text.s, &n);
+    if (rc == KVL_OK && n.at) {
+        double found = strtod(n.text.data, NULL);
+        bool alone = n.at - n.minus == text.s && n.end == text.s + text.n;
+        *out = same_number(n.minus ? -found : found, want) && (alone || !s->strict);
     }
-    bool alone = at == text.s && end == text.s + text.n;
-    *out = found >= want && found <= want && (alone || !s->strict);
-    return KVL_OK;
+    kvl_buf_free(&n.text);
+    return rc;
 }
 
 int kvl_score_number(const struct scoring *s, double *out)
@@ -166,19 +246,41 @@ int kvl_score_number(const struct scoring *s, double *out)
     return kvl_score_best(s, number_one, out);
 }
 
-/* Python's int(): a sign, digits, single underscores between them. */
-static bool int_of(struct kvl_word w, int64_t *out)
+/* A word that Python's int() reads: a sign, digits of any script, single underscores between them.  *known: it is
+ * one, and `out` has it as JSON writes it. */
+static int int_read(struct kvl_word w, struct kvl_buf *out, bool *known)
 {
-    char text[24];
-    size_t n = 0;
-    for (size_t i = 0; i < w.n; i++) {
-        bool under = w.s[i] == '_' && i > 0 && i + 1 < w.n && w.s[i - 1] != '_';
-        if (under) continue;
-        if (n + 1 >= sizeof text) return false;
-        text[n++] = w.s[i];
+    size_t at = w.n > 0 && (*w.s == '-' || *w.s == '+'), bytes;
+    bool digit = false;
+    *known = false;
+    KVL_TRY(kvl_buf_adds(out, w.n > 0 && *w.s == '-' ? "-" : ""));
+    for (; at < w.n; at += bytes) {
+        int value = digit_of(kvl_letter_at(w.s + at, w.n - at, &bytes));
+        bool under = w.s[at] == '_' && digit;
+        if (value < 0 && !under) return KVL_OK;
+        if (!under) KVL_TRY(kvl_buf_printf(out, "%d", value));
+        digit = !under;
     }
-    text[n] = '\0';
-    return n > 0 && kvl_parse_i64(text[0] == '+' ? text + 1 : text, out) == KVL_OK;
+    *known = digit;
+    return KVL_OK;
+}
+
+/* Whether a word is the answer as a number; a float is its whole number, or none. */
+static int int_same(const struct scoring *s, struct kvl_word w, const char *gold, bool minus,
+                    bool *out)
+{
+    struct kvl_buf found = { 0 };
+    double want = 0.0;
+    bool known = false;
+    *out = false;
+    KVL_TRY(gold_number(s, gold, &want));
+    if (minus) KVL_TRY(kvl_buf_adds(&found, "-"));
+    int rc = int_read(w, &found, &known);
+    if (rc == KVL_OK && known)
+        *out = text_is_real(gold) ? same_number(strtod(found.data, NULL), want)
+                                  : same_whole(found.data, gold);
+    kvl_buf_free(&found);
+    return rc;
 }
 
 /* The last word. */
@@ -186,14 +288,13 @@ int kvl_score_code_run(const struct scoring *s, double *out)
 {
     struct kvl_buf text = { 0 };
     struct kvl_words words = { 0 };
-    int64_t want, found;
-    *out = 0.0;
-    if (kvl_parse_i64(s->gold->answer[0], &want) != KVL_OK)
-        return kvl_fail(s->err, KVL_EINVAL, "the answer \"%.40s\" is no whole number",
-                        s->gold->answer[0]);
+    bool same = false;
     int rc = kvl_text_clean(s->prediction, "\n.`'\":", &text);
     if (rc == KVL_OK) rc = kvl_words_split(text.data, text.len, &words);
-    if (rc == KVL_OK && words.n > 0) *out = int_of(words.v[words.n - 1], &found) && found == want;
+    struct kvl_word last =
+        rc == KVL_OK && words.n > 0 ? words.v[words.n - 1] : (struct kvl_word){ "", 0 };
+    if (rc == KVL_OK) rc = int_same(s, last, s->gold->answer[0], false, &same);
+    *out = same;
     kvl_free(words.v);
     kvl_buf_free(&text);
     return rc;
@@ -206,14 +307,9 @@ int kvl_score_math_calc(const struct scoring *s, double *out)
     int32_t right = 0;
     for (; right < s->gold->n; right++) {
         struct kvl_word w = digits_next(at);
-        int64_t want, found;
-        if (w.n == 0) break;
-        if (kvl_parse_i64(s->gold->answer[right], &want) != KVL_OK)
-            return kvl_fail(s->err, KVL_EINVAL, "the value \"%.40s\" is no whole number",
-                            s->gold->answer[right]);
-        bool known = int_of(w, &found);
-        if (known && s->strict && w.s > s->prediction && w.s[-1] == '-') found = -found;
-        if (!known || found != want) break;
+        bool minus = s->strict && w.s > s->prediction && w.s[-1] == '-', same;
+        KVL_TRY(int_same(s, w, s->gold->answer[right], minus, &same));
+        if (!same) break;
         at = w.s + w.n;
     }
     *out = (double)right / s->gold->n;

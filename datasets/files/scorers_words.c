@@ -68,7 +68,7 @@ int kvl_score_substring_em(const struct scoring *s, double *out)
 /* Strict: sentences of any length. */
 static int rouge_l_one(const struct scoring *s, const char *gold, double *out)
 {
-    return kvl_rouge_l(s->prediction, gold, s->strict, out);
+    return kvl_rouge_l(s->prediction, gold, s->strict ? 0 : KVL_ROUGE_STEPS, out);
 }
 
 int kvl_score_rouge_l(const struct scoring *s, double *out)
@@ -95,7 +95,7 @@ static int rouge_l_zh_one(const struct scoring *s, const char *gold, double *out
     struct kvl_buf a = { 0 }, b = { 0 };
     int rc = letters_apart(s->prediction, &a);
     if (rc == KVL_OK) rc = letters_apart(gold, &b);
-    if (rc == KVL_OK) rc = kvl_rouge_l(a.data, b.data, s->strict, out);
+    if (rc == KVL_OK) rc = kvl_rouge_l(a.data, b.data, s->strict ? 0 : KVL_ROUGE_STEPS - 1, out);
     kvl_buf_free(&a);
     kvl_buf_free(&b);
     return rc;

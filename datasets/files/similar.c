@@ -199,9 +199,6 @@ static int32_t lcs_trace(const struct lcs *l, bool skip_y, bool *in)
 
 /* ---- the package rouge -------------------------------------------------------------------------------- */
 
-/* Python stops at 1000 calls in each other, of which the scorer's own are about 10. */
-enum { ROUGE_DEPTH = 990 };
-
 /* A text as sentences of words. */
 struct rouge_text {
     struct kvl_buf text; /* words joined by one space, sentences by a full stop */
@@ -279,12 +276,13 @@ static int rouge_count(const struct rouge_text *t, int32_t *out)
 
 /* Adds to `found` the words that two sentences have in common in order. */
 static int rouge_common(const struct kvl_words *x, const struct kvl_words *y, struct kvl_buf *found,
-                        bool *deep)
+                        int32_t *steps)
 {
     struct lcs l = { .x = x, .y = y };
     bool *in = kvl_alloc((size_t)x->n + 1, sizeof *in);
     int rc = in ? lcs_fill(&l) : KVL_ENOMEM;
-    if (rc == KVL_OK) *deep |= lcs_trace(&l, true, in) >= ROUGE_DEPTH;
+    int32_t took = rc == KVL_OK ? lcs_trace(&l, true, in) : 0;
+    *steps = KVL_MAX(*steps, took);
     for (int32_t i = 0; i < x->n && rc == KVL_OK; i++)
         if (in[i]) rc = kvl_buf_add(found, &x->v[i], sizeof x->v[i]);
     kvl_free(in);
@@ -294,34 +292,33 @@ static int rouge_common(const struct kvl_words *x, const struct kvl_words *y, st
 
 /* Different words that any sentence of the one has in common, in order, with any of the other. */
 static int rouge_union(const struct rouge_text *p, const struct rouge_text *r, int32_t *n,
-                       bool *deep)
+                       int32_t *steps)
 {
     struct kvl_buf found = { 0 };
     int rc = KVL_OK;
     for (int32_t i = 0; i < r->sentence.n; i++)
         for (int32_t j = 0; j < p->sentence.n && rc == KVL_OK; j++)
-            rc = rouge_common(&r->words[i], &p->words[j], &found, deep);
+            rc = rouge_common(&r->words[i], &p->words[j], &found, steps);
     struct kvl_word *v = (struct kvl_word *)(void *)found.data;
     if (rc == KVL_OK) *n = rouge_different(v, (int32_t)(found.len / sizeof *v));
     kvl_buf_free(&found);
     return rc;
 }
 
-int kvl_rouge_l(const char *prediction, const char *reference, bool whole, double *out)
+int kvl_rouge_l(const char *prediction, const char *reference, int32_t steps, double *out)
 {
     struct rouge_text p = { 0 }, r = { 0 };
-    int32_t common = 0, n = 0, m = 0;
-    bool deep = false;
+    int32_t common = 0, n = 0, m = 0, took = 0;
     int rc = rouge_read(prediction, &p);
     if (rc == KVL_OK) rc = rouge_read(reference, &r);
     bool some = p.sentence.n > 0 && r.sentence.n > 0;
-    if (rc == KVL_OK && some) rc = rouge_union(&p, &r, &common, &deep);
+    if (rc == KVL_OK && some) rc = rouge_union(&p, &r, &common, &took);
     if (rc == KVL_OK) rc = rouge_count(&p, &n);
     if (rc == KVL_OK) rc = rouge_count(&r, &m);
     if (rc == KVL_OK) {
         double precision = n ? (double)common / n : 0.0, recall = m ? (double)common / m : 0.0;
         *out = 2.0 * (precision * recall / (precision + recall + 1e-8));
-        if (!some || (deep && !whole)) *out = 0.0;
+        if (!some || (steps && took > steps)) *out = 0.0;
     }
     rouge_free(&p);
     rouge_free(&r);

@@ -17,9 +17,10 @@ int kvl_difflib_ratio(const struct kvl_letters *a, const struct kvl_letters *b, 
 int kvl_lcs_ratio(const struct kvl_letters *a, const struct kvl_letters *b, double *out);
 
 /* ROUGE-L, F of summary level, as the Python package `rouge` (LongBench): sentences end at a full stop,
- * words at a space, counts are of different words.  `whole`: false as there, where sentences of together
- * about 1000 words make the score 0, because a recursion is too deep. */
-int kvl_rouge_l(const char *prediction, const char *reference, bool whole, double *out);
+ * words at a space, counts are of different words.  Two sentences that take more than `steps` steps to compare make the
+ * score 0, as there, where the recursion is then too deep; 0: any number. */
+enum { KVL_ROUGE_STEPS = 990 }; /* of Python's 1000 calls in each other */
+int kvl_rouge_l(const char *prediction, const char *reference, int32_t steps, double *out);
 /* ROUGE-Lsum as the Python package `rouge_score` without stemming (InfiniteBench, SCBench): sentences are
  * lines, words [a-z0-9]+ in lower case. */
 int kvl_rouge_lsum(const char *prediction, const char *reference, double *out);

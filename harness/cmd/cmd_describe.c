@@ -50,7 +50,7 @@ static const struct argp describe_argp = { .options = describe_options,
                                            .args_doc = "NAME",
                                            .doc = "A policy or task, and its options." };
 
-enum { DESCRIBE_LABEL = 12, DESCRIBE_HELP = 6, DESCRIBE_WIDTH = 88 };
+enum { DESCRIBE_LABEL = 14, DESCRIBE_HELP = 6, DESCRIBE_WIDTH = 88 };
 
 /* "label   text", the text in lines of its own column. */
 static void describe_text(const char *label, const char *text)
@@ -166,13 +166,36 @@ static int describe_policy(const struct kvl_registry *r, const char *name, const
     return KVL_OK;
 }
 
-static void describe_task(const struct kvl_task *t, const char *origin)
+/* Which of a benchmark's tasks have scores that its script does not give, and why. */
+static int describe_scores(const struct kvl_task *t, struct kvl_err *err)
+{
+    const struct kvl_opt *name = kvl_opt_find(t->opts, "name");
+    char line[512];
+    if (!t->unofficial) return KVL_OK;
+    void *opts = kvl_alloc(1, t->opts_size ? t->opts_size : 1);
+    if (!opts) return kvl_fail(err, KVL_ENOMEM, "out of memory for options");
+    int rc = kvl_opt_defaults(t->opts, opts, err);
+    for (size_t i = 0; rc == KVL_OK && (i == 0 || (name && name->choices[i])); i++) {
+        if (name) rc = kvl_opt_set(t->opts, opts, "name", name->choices[i], err);
+        const char *why = rc == KVL_OK ? t->unofficial(opts) : NULL;
+        if (!why) continue;
+        snprintf(line, sizeof line, "the scores%s%s: %s", name ? " of " : "",
+                 name ? name->choices[i] : "", why);
+        describe_text("not official", line);
+    }
+    kvl_free(opts);
+    return rc;
+}
+
+static int describe_task(const struct kvl_task *t, const char *origin, struct kvl_err *err)
 {
     printf("%s - %s (a task, version %u)\n", t->name, t->title, t->version);
     describe_text("paper", t->paper);
     describe_text("what", t->help);
     if (origin) describe_text("plug-in", origin);
+    KVL_TRY(describe_scores(t, err));
     describe_opts(t->opts);
+    return KVL_OK;
 }
 
 /* "outer(inner)", then policies, then tasks; a name of neither gets the nearest of both. */
@@ -189,10 +212,8 @@ static int describe_name(const struct kvl_registry *r, const char *name, struct 
     }
     for (size_t i = 0; i < kvl_registry_n_tasks(r) && n < 512; i++) {
         const struct kvl_task *t = kvl_registry_task(r, i);
-        if (strcmp(t->name, name) == 0) {
-            describe_task(t, kvl_registry_task_origin(r, i));
-            return KVL_OK;
-        }
+        if (strcmp(t->name, name) == 0)
+            return describe_task(t, kvl_registry_task_origin(r, i), err);
         names[n++] = t->name;
     }
     const char *near = kvl_nearest(name, names, n);

@@ -1,9 +1,11 @@
 /* Predictions in the form of benchmarks' scripts. */
 #include "data_score.h"
 
+#include "jlines.h"
 #include "rows.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SCORE_BUCKETS = 16 };
@@ -13,25 +15,34 @@ static const struct score_form {
     const char *name;
     const struct kvl_rows_list *list;
     const char *prediction[3], *gold[3];
-    const char *strip;  /* file names begin with it */
-    const char *bucket; /* means by this field, too */
+    const char *strip[2]; /* file names may begin with these, in this order ... */
+    const char *tails[2]; /* ... and have these behind the task's name */
+    const char *bucket;   /* means by this field, too */
 } score_forms[] = {
-    { "longbench", &kvl_rows_longbench, { "pred" }, { "answers" }, "", NULL },
-    { "longbench_v2", &kvl_rows_longbench_v2, { "response" }, { "answer" }, "", "length" },
+    { "longbench", &kvl_rows_longbench, { "pred" }, { "answers" }, { "" }, { 0 }, NULL },
+    { "longbench_v2",
+      &kvl_rows_longbench_v2,
+      { "response" },
+      { "answer" },
+      { "" },
+      { 0 },
+      "length" },
     { "infinitebench",
       &kvl_rows_infinitebench,
       { "prediction", "pred" },
       { "ground_truth", "label" },
-      "preds_",
+      { "preds_" },
+      { 0 },
       NULL },
-    { "ruler", &kvl_rows_ruler, { "pred" }, { "outputs" }, "", NULL },
+    { "ruler", &kvl_rows_ruler, { "pred" }, { "outputs" }, { "" }, { 0 }, NULL },
     { "scbench",
       &kvl_rows_scbench,
       { "prediction", "pred" },
       { "ground_truth", "label" },
-      "scbench_",
+      { "prediction_", "scbench_" },
+      { "_multi_turn", "_scdq" },
       "turn_idx" },
-    { "kv_files", &kvl_rows_kv_files, { "model_answer" }, { "value" }, "", NULL },
+    { "kv_files", &kvl_rows_kv_files, { "model_answer" }, { "value" }, { "" }, { 0 }, NULL },
 };
 enum { SCORE_FORMS = sizeof score_forms / sizeof *score_forms };
 
@@ -52,7 +63,9 @@ struct score {
     const char *prediction[3], *gold[3], *bucket;
     const char *path;
     struct bucket all, part[SCORE_BUCKETS];
-    int32_t n_parts;
+    int32_t n_parts, n_left; /* rows whose part is none of these */
+    bool typed;              /* official scores depend on how the answer is written */
+    bool by_length;          /* LongBench-E: parts are ranges of `length` */
     struct kvl_err *err;
 };
 
@@ -64,17 +77,25 @@ static const char *score_base(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Whether the name of a task may end here. */
+static bool score_ends(const struct score_form *f, const char *rest, bool file)
+{
+    for (int i = 0; i < 2 && f->tails[i]; i++)
+        if (strncmp(rest, f->tails[i], strlen(f->tails[i])) == 0) rest += strlen(f->tails[i]);
+    return *rest == '\0' || (file && (*rest == '.' || *rest == '-'));
+}
+
 /* The task of a form by a name, or by the begin of a file's name: the longest that fits. */
 static const struct kvl_rows_set *score_set(const struct score_form *f, const char *text, bool file)
 {
     const struct kvl_rows_set *best = NULL;
-    size_t longest = 0, skip = strlen(f->strip);
-    if (file && skip && strncmp(text, f->strip, skip) == 0) text += skip;
+    size_t longest = 0;
+    for (int i = 0; i < 2 && f->strip[i]; i++)
+        if (strncmp(text, f->strip[i], strlen(f->strip[i])) == 0) text += strlen(f->strip[i]);
     for (size_t i = 0; f->list->name[i]; i++) {
         size_t n = strlen(f->list->name[i]);
-        bool fits = strncmp(text, f->list->name[i], n) == 0 &&
-                    (text[n] == '\0' || (file && (text[n] == '.' || text[n] == '-')));
-        if (!fits || n < longest) continue;
+        if (strncmp(text, f->list->name[i], n) != 0 || n < longest) continue;
+        if (!score_ends(f, text + n, file)) continue;
         best = &f->list->set[i];
         longest = n;
     }
@@ -104,6 +125,15 @@ static int score_scorer(const char *name, struct score *s)
                     near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
+/* LongBench-E by its name, or by the folder that the scripts write it to. */
+static bool score_by_length(const struct score_form *f, const struct kvl_rows_set *set,
+                            const char *path)
+{
+    size_t n = strlen(set->name);
+    if (strcmp(f->name, "longbench") != 0) return false;
+    return (n > 2 && strcmp(set->name + n - 2, "_e") == 0) || strstr(path, "_e/");
+}
+
 static int score_begin(const struct kvl_score_ask *ask, struct score *s)
 {
     for (size_t i = 0; ask->as && i < SCORE_FORMS; i++)
@@ -118,6 +148,8 @@ static int score_begin(const struct kvl_score_ask *ask, struct score *s)
         memcpy(s->prediction, s->form->prediction, sizeof s->prediction);
         memcpy(s->gold, s->form->gold, sizeof s->gold);
         s->bucket = s->form->bucket;
+        s->by_length = score_by_length(s->form, &s->set, s->path);
+        s->typed = s->form->list->kind->typed;
     }
     /* What stands there is the answer, letters too. */
     s->set.flags &= KVL_ROWS_FIRST_LINE;
@@ -125,7 +157,8 @@ static int score_begin(const struct kvl_score_ask *ask, struct score *s)
     if (ask->gold) s->gold[0] = ask->gold;
     if (!s->prediction[0] || !s->gold[0])
         return kvl_fail(s->err, KVL_EINVAL, "want --as, or --prediction, --gold and --score");
-    s->kind = (struct kvl_rows_kind){ .name = "score", .classes = "all_classes" };
+    s->kind =
+        (struct kvl_rows_kind){ .name = "score", .classes = "all_classes", .typed = s->typed };
     if (!s->form) s->set.flags |= KVL_ROWS_USERS;
     return ask->scorer ? score_scorer(ask->scorer, s) : KVL_OK;
 }
@@ -139,19 +172,35 @@ static const char *score_field(struct kvl_jtext row, const char *const names[3])
     return NULL;
 }
 
+/* The part of the file that a row belongs to; false: none. */
+static bool score_part(const struct score *s, struct kvl_jtext row, char *name, size_t n)
+{
+    const char *field = s->by_length ? "length" : s->bucket;
+    struct kvl_jtext by = field ? kvl_jtext_member(row, field) : (struct kvl_jtext){ 0 };
+    if (by.n == 0) return false;
+    if (s->by_length && (by.n > 9 || *by.s < '0' || *by.s > '9')) return false;
+    int length = s->by_length ? atoi(by.s) : 0;
+    if (s->by_length)
+        snprintf(name, n, "%s", length < 4000 ? "0-4k" : length < 8000 ? "4-8k" : "8k+");
+    else
+        snprintf(name, n, "%.*s", (int)KVL_MIN(by.n, n - 1), by.s);
+    return true;
+}
+
 static void score_add(struct score *s, struct kvl_jtext row, const struct kvl_answer_score *v)
 {
-    struct kvl_jtext by = s->bucket ? kvl_jtext_member(row, s->bucket) : (struct kvl_jtext){ 0 };
     struct bucket *b = NULL;
     char name[32];
     s->all.official += v->official;
     s->all.strict += v->strict;
     s->all.n++;
-    if (by.n == 0) return;
-    snprintf(name, sizeof name, "%.*s", (int)KVL_MIN(by.n, sizeof name - 1), by.s);
+    if (!score_part(s, row, name, sizeof name)) return;
     for (int32_t i = 0; i < s->n_parts && !b; i++)
         if (strcmp(s->part[i].name, name) == 0) b = &s->part[i];
-    if (!b && s->n_parts == SCORE_BUCKETS) return;
+    if (!b && s->n_parts == SCORE_BUCKETS) {
+        s->n_left++;
+        return;
+    }
     if (!b) {
         b = &s->part[s->n_parts++];
         memcpy(b->name, name, sizeof name);
@@ -161,17 +210,13 @@ static void score_add(struct score *s, struct kvl_jtext row, const struct kvl_an
     b->n++;
 }
 
-static int score_row(struct score *s, struct kvl_jtext v, int32_t line)
+static int score_row(void *user, struct kvl_jtext v, int32_t line)
 {
+    struct score *s = user;
     const char *said = score_field(v, s->prediction), *gold = score_field(v, s->gold);
     struct kvl_buf text = { 0 }, answers = { 0 }, json = { 0 };
     struct kvl_answer_score scores = { 0 };
     int32_t n = 0;
-    size_t wrong = kvl_jtext_not_utf8(v);
-    if (wrong < v.n)
-        return kvl_fail(s->err, KVL_EINVAL,
-                        "line %d: byte %zu (0x%02x) is no UTF-8, want the file in UTF-8", line,
-                        wrong + 1, (unsigned char)v.s[wrong]);
     if (!said || !gold)
         return kvl_fail(s->err, KVL_EINVAL, "line %d: field \"%s\" is missing", line,
                         said ? s->gold[0] : s->prediction[0]);
@@ -179,7 +224,7 @@ static int score_row(struct score *s, struct kvl_jtext v, int32_t line)
     struct kvl_row row = { .kind = &s->kind, .set = &s->set, .row = v, .line = line };
     int rc = kvl_row_gold(&row, &answers, &n, s->err);
     if (rc == KVL_OK && kvl_jtext_add(kvl_jtext_member(v, said), &text) != KVL_OK) rc = KVL_ENOMEM;
-    if (rc == KVL_OK && kvl_row_json(&row, &answers, n, &json) != KVL_OK) rc = KVL_ENOMEM;
+    if (rc == KVL_OK) rc = kvl_row_json(&row, &answers, n, &json, s->err);
     bool none = rc == KVL_OK && kvl_jtext_is_null(kvl_jtext_member(v, said));
     if (rc == KVL_OK) rc = kvl_row_misses(&row, json.data, s->err);
     if (rc == KVL_OK) rc = kvl_row_score(json.data, none ? "" : text.data, &scores, s->err);
@@ -192,40 +237,26 @@ static int score_row(struct score *s, struct kvl_jtext v, int32_t line)
                                                         : kvl_fail_at(s->err, rc, "line %d", line);
 }
 
-static bool score_blank(const char *at, const char *end)
+static void score_print(const struct score *s, const char *what, const struct bucket *b)
 {
-    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
-    return at == end;
+    printf("%s\t%d\t%.2f\t%.2f%s%s\n", what, b->n, 100.0 * b->official / b->n,
+           100.0 * b->strict / b->n, s->set.unofficial ? "\tnot official: " : "",
+           s->set.unofficial ? s->set.unofficial : "");
 }
 
-static int score_rows(struct score *s, const struct kvl_plainfile *f)
+/* Ranges of lengths as the scripts have them, others as they come. */
+static void score_print_parts(const struct score *s)
 {
-    const char *at = f->data, *end = f->data + f->len, *wrong = at;
-    struct kvl_jtext v;
-    if (f->len >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0) at += 3;
-    if (kvl_jtext_value(at, end, &v, NULL) == KVL_OK && kvl_jtext_is_array(v)) {
-        struct kvl_jtext all = v;
-        const char *next = all.s;
-        for (int32_t i = 1; kvl_jtext_each(all, &next, &v); i++) KVL_TRY(score_row(s, v, i));
-        return KVL_OK;
-    }
-    for (int32_t line = 1; at < end; line++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop) stop = end;
-        if (!score_blank(at, stop)) {
-            if (kvl_jtext_value(at, stop, &v, &wrong) != KVL_OK || !score_blank(v.s + v.n, stop))
-                return kvl_fail(s->err, KVL_EINVAL, "line %d: is not one JSON object", line);
-            KVL_TRY(score_row(s, v, line));
+    static const char *const ranges[] = { "0-4k", "4-8k", "8k+" };
+    char what[64];
+    for (int32_t k = 0; k < (s->by_length ? 3 : 1); k++)
+        for (int32_t i = 0; i < s->n_parts; i++) {
+            if (s->by_length && strcmp(s->part[i].name, ranges[k]) != 0) continue;
+            snprintf(what, sizeof what, "  %s %s", s->by_length ? "length" : s->bucket,
+                     s->part[i].name);
+            score_print(s, what, &s->part[i]);
         }
-        at = stop + 1;
-    }
-    return KVL_OK;
-}
-
-static void score_print(const char *what, const struct bucket *b)
-{
-    printf("%s\t%d\t%.2f\t%.2f\n", what, b->n, 100.0 * b->official / b->n,
-           100.0 * b->strict / b->n);
+    if (s->n_left) printf("  and %d rows of other parts\n", s->n_left);
 }
 
 int kvl_score_file(const struct kvl_score_ask *ask, const char *path, struct kvl_err *err)
@@ -234,15 +265,12 @@ int kvl_score_file(const struct kvl_score_ask *ask, const char *path, struct kvl
     struct kvl_plainfile file;
     KVL_TRY(score_begin(ask, &s));
     KVL_TRY(kvl_plainfile_open(path, &file, err));
-    int rc = score_rows(&s, &file);
+    const struct kvl_jlines lines = { score_row, NULL, &s, err };
+    int rc = kvl_jlines_each(file.data, file.len, &lines);
     if (rc == KVL_OK && s.all.n == 0) rc = kvl_fail(err, KVL_EINVAL, "has no predictions");
     if (rc != KVL_OK) kvl_fail_at(err, rc, "%s", path);
-    if (rc == KVL_OK) score_print(path, &s.all);
-    for (int32_t i = 0; rc == KVL_OK && i < s.n_parts; i++) {
-        char what[64];
-        snprintf(what, sizeof what, "  %s %s", s.bucket, s.part[i].name);
-        score_print(what, &s.part[i]);
-    }
+    if (rc == KVL_OK) score_print(&s, path, &s.all);
+    if (rc == KVL_OK) score_print_parts(&s);
     kvl_plainfile_close(&file);
     return rc;
 }

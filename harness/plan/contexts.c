@@ -70,7 +70,7 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
     const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
     struct kvl_task_request req = {
         .tokenizer = kvl_prompt_inside(prompt),
-        .length_tok = kvl_prompt_room(prompt, g->length),
+        .length_tok = g->length,
         .depth = g->depth,
         .n_questions = g->speed ? 1 : w->sweep->questions,
         .seed = kvl_context_seed(w->sweep, g->task, g->length, g->depth, context),
@@ -78,6 +78,8 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
         .opts = g->task->opts,
         .source = g->task->source,
     };
+    if (!req.source || !req.source->around)
+        KVL_TRY(kvl_prompt_counts(prompt, &req.length_tok, &req.before_tok, &req.after_tok, err));
     if (req.length_tok < 1)
         return kvl_fail(err, KVL_EINVAL, "length %d: chat template %s takes %d tokens of it",
                         g->length, prompt->name, g->length - req.length_tok);

@@ -79,6 +79,19 @@ int32_t kvl_prompt_room(const struct kvl_prompt *p, int32_t length_tok)
     return length_tok - p->chat.before.n;
 }
 
+int kvl_prompt_counts(const struct kvl_prompt *p, int32_t *length_tok, int32_t *before,
+                      int32_t *after, struct kvl_err *err)
+{
+    struct kvl_tokens t = { 0 };
+    if (!p->chat.chat) return KVL_OK;
+    int rc = kvl_chat_after(&p->chat, "", 0, &t, err);
+    *before = p->chat.before.n;
+    *after = t.n;
+    *length_tok -= *before;
+    kvl_tokens_free(&t);
+    return rc;
+}
+
 /* The template drops white space that a context begins with; evidence moves with the text. */
 static int prompt_trim(const struct kvl_prompt *p, struct kvl_sample *s, struct kvl_err *err)
 {
@@ -140,17 +153,26 @@ int kvl_prompt_question(const struct kvl_prompt *p, const struct kvl_question *q
     return kvl_chat_after(&p->chat, q->text + len - n_prefix, n_prefix, out, err);
 }
 
+/* Answer and question as one text. */
+static int turn_plain(const struct kvl_prompt *p, const char *said, const char *later,
+                      struct kvl_tokens *out, struct kvl_err *err)
+{
+    struct kvl_buf text = { 0 };
+    int rc = kvl_buf_printf(&text, "%s%s", said, later);
+    rc = rc == KVL_OK ? kvl_encode(p->tokenizer, text.data, text.len, KVL_ENCODE_CONTINUE, out, err)
+                      : kvl_fail(err, rc, "out of memory for a turn");
+    kvl_buf_free(&text);
+    return rc;
+}
+
 int kvl_prompt_turn(const struct kvl_prompt *p, const struct kvl_question *q,
                     const struct kvl_question *next, struct kvl_tokens *out, struct kvl_err *err)
 {
     size_t len = strlen(next->text), n_prefix = KVL_MIN(next->n_prefix, len);
-    if (!p->chat.chat) {
-        KVL_TRY(
-            kvl_encode(p->tokenizer, q->answer, strlen(q->answer), KVL_ENCODE_CONTINUE, out, err));
-        return kvl_prompt_question(p, next, out, err);
-    }
-    KVL_TRY(kvl_chat_next(&p->chat, q->answer, q->n_prefix > 0, next->text, prompt_asked(p, next),
-                          out, err));
+    const char *said = q->said ? q->said : q->answer;
+    if (!p->chat.chat) return turn_plain(p, said, next->later ? next->later : next->text, out, err);
+    KVL_TRY(kvl_chat_next(&p->chat, said, q->n_prefix > 0, next->text, prompt_asked(p, next), out,
+                          err));
     return kvl_chat_after(&p->chat, next->text + len - n_prefix, n_prefix, out, err);
 }
 

@@ -31,6 +31,10 @@ int kvl_prompt_names(struct kvl_buf *out);
 /* What a task is to make contexts with, and of how many tokens for one of `length_tok`. */
 const struct kvl_tokenizer *kvl_prompt_inside(const struct kvl_prompt *p);
 int32_t kvl_prompt_room(const struct kvl_prompt *p, int32_t length_tok);
+/* Tokens of the template before a context and behind a question; *length_tok becomes what is left of it for the
+ * context. */
+int kvl_prompt_counts(const struct kvl_prompt *p, int32_t *length_tok, int32_t *before,
+                      int32_t *after, struct kvl_err *err);
 /* Puts the template before a context that was made so; its evidence stays where it is in the text. */
 int kvl_prompt_context(const struct kvl_prompt *p, struct kvl_sample *s, struct kvl_err *err);
 /* Tokens of what follows the context, appended. */

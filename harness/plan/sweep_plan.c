@@ -367,8 +367,11 @@ static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
     if (g->speed) return KVL_OK;
     for (size_t i = g->first; i < g->first + g->n; i++)
         turns |= w->cell[i].protocol == KVL_MULTI_TURN;
-    return kvl_prompt_tail(kvl_group_prompt(w, g), sample, g->task->source != NULL, turns, out,
-                           err);
+    const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
+    bool around = g->task->source && g->task->source->around;
+    KVL_TRY(kvl_prompt_tail(prompt, sample, g->task->source != NULL, turns, out, err));
+    if (around) *out += g->length - kvl_prompt_room(prompt, g->length);
+    return KVL_OK;
 }
 
 /* A context of a group, made to know that it can be. */

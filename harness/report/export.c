@@ -18,7 +18,7 @@ static const struct kvl_export_column cell_columns[] = {
     { "length_tok", "length_tok" },
     { "depth", "depth" },
     { "protocol", "protocol" },
-    { "judged", "judged" },
+    { "not_official", "@not_official" },
     { "chat", "chat" },
     { "policy", "policy" },
     { "label", "@label" },
@@ -215,6 +215,7 @@ static const struct kvl_export_column sample_columns[] = {
     { "prediction", "prediction" },
     { "stop", "stop" },
     { "official", "official" },
+    { "not_official", "@not_official" },
     { "strict", "strict" },
     { "recall_best_layer", "recall" },
     { "evidence_lost", "evidence_lost" },
@@ -345,8 +346,9 @@ static int extra_lists(json_t *extra, const json_t *record)
 
 static json_t *cell_extra(const struct kvl_results *r, const struct kvl_result *x)
 {
-    json_t *e = json_pack("{ss ss sb sI}", "model", x->model, "label", x->label, "stale", x->stale,
-                          "n_speed", (json_int_t)x->n_speed);
+    json_t *e =
+        json_pack("{ss ss sb sI ss?}", "model", x->model, "label", x->label, "stale", x->stale,
+                  "n_speed", (json_int_t)x->n_speed, "not_official", kvl_report_unofficial(x));
     if (!e) return NULL;
     if (extra_lists(e, x->record) != 0) {
         json_decref(e);
@@ -497,7 +499,8 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
     for (size_t i = 0; i < r->n_all && all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
-        json_t *e = json_pack("{ss ss ss ss ss ss ss ss ss sb}", "model", x->model, "task", x->task,
+        json_t *e = json_pack("{ss? ss ss ss ss ss ss ss ss ss sb}", "not_official",
+                              kvl_report_unofficial(x), "model", x->model, "task", x->task,
                               "protocol", x->protocol, "policy", x->policy, "label", x->label,
                               "budget", x->budget, "chat", x->chat, "system", x->system, "sampling",
                               x->sampling, "stale", kvl_record_stale(r, x->record));

@@ -12,41 +12,51 @@
 
 const char *const kvl_export_forms[] = { "longbench", "infinitebench", "ruler", "scbench", NULL };
 
-/* Members of a line, and where the sample has them: "row.x" of the file's row, "=text" a constant text,
- * "@gold" the answers. */
+/* Members of a line, and where the sample has them: "row.x" of the file's row, "=json" a constant,
+ * "@gold" the answers, "@id" what tells rows apart.  `sets`: the tasks that have it, parted by '|', NULL: all. */
 struct as_field {
     const char *name, *path;
+    const char *
+        none; /* JSON where the row has null or nothing; NULL: the member is left out where there is nothing */
+    const char *sets;
 };
+
+#define REPOS "repoqa|repoqa_and_kv"
 
 /* In the order of the names. */
 static const struct as_form {
     const char *file; /* %s: the task of the benchmark */
-    struct as_field field[8];
+    struct as_field field[9];
 } as_forms[] = {
     { "%s.jsonl",
-      { { "pred", "prediction" },
-        { "answers", "row.answers" },
-        { "all_classes", "row.all_classes" },
-        { "length", "row.length" },
+      { { "pred", "prediction", NULL, NULL },
+        { "answers", "row.answers", NULL, NULL },
+        { "all_classes", "row.all_classes", "null", NULL },
+        { "length", "row.length", NULL, NULL },
         { 0 } } },
     { "preds_%s.jsonl",
-      { { "id", "row.id" }, { "prediction", "prediction" }, { "ground_truth", "@gold" }, { 0 } } },
+      { { "id", "@id", NULL, NULL },
+        { "prediction", "prediction", NULL, NULL },
+        { "ground_truth", "@gold", NULL, NULL },
+        { 0 } } },
     { "%s.jsonl",
-      { { "index", "row.index" },
-        { "pred", "prediction" },
-        { "input", "=" },
-        { "outputs", "row.outputs" },
-        { "others", "row.others" },
-        { "length", "row.length" },
+      { { "index", "@id", NULL, NULL },
+        { "pred", "prediction", NULL, NULL },
+        { "input", "=\"\"", NULL, NULL },
+        { "outputs", "row.outputs", NULL, NULL },
+        { "others", "row.others", "{}", NULL },
+        { "truncation", "=-1", NULL, NULL },
+        { "length", "row.length", "-1", NULL },
         { 0 } } },
     { "prediction_scbench_%s.jsonl",
-      { { "id", "row.id" },
-        { "turn_idx", "row.turn" },
-        { "prediction", "prediction" },
-        { "ground_truth", "@gold" },
-        { "task", "row.task" },
-        { "lang", "row.lang" },
-        { "repo", "row.repo" },
+      { { "id", "@id", NULL, NULL },
+        { "turn_idx", "row.turn", NULL, NULL },
+        { "prediction", "prediction", NULL, NULL },
+        { "ground_truth", "@gold", NULL, NULL },
+        { "task", "row.task", NULL, "summary_with_needles|repoqa_and_kv" },
+        { "lang", "row.lang", NULL, REPOS },
+        { "repo", "row.repo", NULL, REPOS },
+        { "func_name", "row.name", NULL, REPOS },
         { 0 } } },
 };
 
@@ -59,30 +69,80 @@ struct as_export {
     size_t n_seen, n_written;
 };
 
-/* Choices have the option and its letter; a list of one answer is the answer; else as the file has it. */
+/* Whether `name` is one of those parted by '|'. */
+static bool as_among(const char *names, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == names || at[-1] == '|') && (!at[n] || at[n] == '|')) return true;
+    return false;
+}
+
+/* As the benchmark's runner writes it: choices as the option and its letter, else what the file has, in a list where the
+ * runner makes one. */
 static json_t *as_gold(const json_t *row)
 {
-    json_t *options = json_object_get(row, "options"), *answer = json_object_get(row, "answer");
-    if (json_array_size(options) > 0) return json_incref(json_object_get(row, "gold"));
-    if (json_is_array(answer) && json_array_size(answer) == 1) answer = json_array_get(answer, 0);
-    return json_incref(answer);
+    json_t *answer = json_object_get(row, "answer");
+    if (as_among("choice|code_debug", kvl_json_text(row, "scorer")))
+        return json_incref(json_object_get(row, "gold"));
+    bool listed = strcmp(kvl_json_text(row, "form"), "list") == 0;
+    bool number = json_is_object(answer); /* a number that JSON readers do not have */
+    if (!answer || !listed || json_is_array(answer) || number) return json_incref(answer);
+    return json_pack("[O]", answer);
+}
+
+/* What the row has, else its place in the file. */
+static json_t *as_id(const json_t *row)
+{
+    json_t *id = json_object_get(row, "id");
+    if (id && !json_is_null(id)) return json_incref(id);
+    return json_integer(json_integer_value(json_object_get(row, "line")) - 1);
+}
+
+static json_t *as_value(const struct as_field *f, const json_t *record)
+{
+    const json_t *row = json_object_get(record, "row");
+    if (*f->path == '=') return json_loads(f->path + 1, JSON_DECODE_ANY, NULL);
+    if (strcmp(f->path, "@gold") == 0) return as_gold(row);
+    if (strcmp(f->path, "@id") == 0) return as_id(row);
+    json_t *v = kvl_json_value(record, f->path);
+    if (f->none && (!v || json_is_null(v))) return json_loads(f->none, JSON_DECODE_ANY, NULL);
+    return json_incref(v);
 }
 
 static json_t *as_line(const struct as_form *form, const json_t *record)
 {
     json_t *line = json_object();
+    const char *set = kvl_json_text(record, "row.set");
     for (const struct as_field *f = form->field; line && f->name; f++) {
-        const json_t *row = json_object_get(record, "row");
-        json_t *v = *f->path == '='   ? json_string(f->path + 1)
-                    : *f->path == '@' ? as_gold(row)
-                                      : json_incref(kvl_json_value(record, f->path));
-        bool wanted = v || strcmp(f->name, "all_classes") == 0 || strcmp(f->name, "others") == 0;
-        if (wanted && json_object_set_new(line, f->name, v ? v : json_null()) != 0) {
+        json_t *v = f->sets && !as_among(f->sets, set) ? NULL : as_value(f, record);
+        if (v && json_object_set_new(line, f->name, v) != 0) {
             json_decref(line);
             return NULL;
         }
     }
     return line;
+}
+
+/* A value; {"json": text} is that text. */
+static bool as_put(const json_t *v, FILE *out)
+{
+    const char *text = json_string_value(json_object_get(v, "json"));
+    if (text && json_object_size(v) == 1) return fputs(text, out) != EOF;
+    return json_dumpf(v, out, JSON_REAL_PRECISION(17) | JSON_ENCODE_ANY) == 0;
+}
+
+static bool as_put_line(json_t *line, FILE *out)
+{
+    const char *name, *before = "{";
+    json_t *v;
+    bool ok = true;
+    json_object_foreach(line, name, v)
+    {
+        ok = ok && fprintf(out, "%s\"%s\": ", before, name) > 0 && as_put(v, out);
+        before = ", ";
+    }
+    return ok && fputs("}\n", out) != EOF;
 }
 
 /* Leaves what a file name may have. */
@@ -102,13 +162,28 @@ static int as_part(const json_t *extra, const char *name, struct kvl_buf *out)
     return strlen(v) > 40 ? kvl_buf_printf(out, "-%08x", (unsigned)kvl_result_key(v)) : KVL_OK;
 }
 
+/* SCBench's files end with its mode, LongBench-E's are called as LongBench's and lie in a folder of their own. */
+static int as_file(int form, const char *set, const char *protocol, struct kvl_buf *out)
+{
+    const char *file = as_forms[form].file, *mark = strstr(file, "%s"), *tail = "";
+    size_t n = strlen(set);
+    bool even =
+        strcmp(kvl_export_forms[form], "longbench") == 0 && n > 2 && strcmp(set + n - 2, "_e") == 0;
+    if (strcmp(kvl_export_forms[form], "scbench") == 0 && strcmp(protocol, "multi_turn") == 0)
+        tail = "_multi_turn";
+    if (strcmp(kvl_export_forms[form], "scbench") == 0 &&
+        strcmp(protocol, "question_after_compress") == 0)
+        tail = "_scdq";
+    return kvl_buf_printf(out, "%s/%.*s%.*s%s%s", even ? "_e" : "", (int)(mark - file), file,
+                          (int)(even ? n - 2 : n), set, tail, mark + 2);
+}
+
 /* "quest-256-4096-question_in_prefill-chat=chatml": what tells the cells of a log apart, as a folder. */
 static int as_path(const struct as_export *e, const json_t *extra, const json_t *record,
                    struct kvl_buf *out)
 {
     static const char *const parts[] = { "label", "budget", "length_tok", "protocol" };
     const char *set = kvl_json_text(record, "row.set");
-    const char *file = as_forms[e->form].file, *mark = strstr(file, "%s");
     KVL_TRY(kvl_buf_printf(out, "%s/%s/", e->out, kvl_json_text(extra, "model")));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const json_t *v = json_object_get(extra, parts[i]);
@@ -126,18 +201,17 @@ static int as_path(const struct as_export *e, const json_t *extra, const json_t 
     as_name(out->data + from);
     if (strstr(kvl_json_text(extra, "task_options"), "control=no_context"))
         KVL_TRY(kvl_buf_adds(out, "-no_context"));
-    return kvl_buf_printf(out, "/%.*s%s%s", (int)(mark - file), file, set, mark + 2);
+    return as_file(e->form, set, kvl_json_text(extra, "protocol"), out);
 }
 
-static int as_write(struct as_export *e, const char *path, const json_t *line, struct kvl_err *err)
+static int as_write(struct as_export *e, const char *path, json_t *line, struct kvl_err *err)
 {
     bool first = !json_object_get(e->begun, path);
     if (first) KVL_TRY(kvl_make_folders(path, err));
     FILE *out = fopen(path, first ? "w" : "a");
     if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
     bool failed = json_object_set_new(e->begun, path, json_true()) != 0;
-    failed |= json_dumpf(line, out, JSON_REAL_PRECISION(15)) != 0;
-    failed |= fputc('\n', out) == EOF;
+    failed |= !as_put_line(line, out);
     failed |= fclose(out) != 0;
     e->n_written++;
     return failed ? kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno)) : KVL_OK;

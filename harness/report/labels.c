@@ -5,6 +5,7 @@
  * them.  What the method made of others does not: it follows from the budget, the prefill and what
  * was given.  Where a log has results of several versions of a policy, the version follows: "quest v3".  A task is called by its name and the options that are not its defaults. */
 #include "registry.h"
+#include "report.h"
 #include "results.h"
 
 #include <math.h>
@@ -258,6 +259,7 @@ static int task_label_build(struct kvl_result *x)
         rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
     }
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
+    if (rc == KVL_OK && kvl_report_unofficial(x)) rc = kvl_buf_adds(&b, " [not official]");
     kvl_buf_free(&defaults);
     x->task_label = b.data;
     return rc;

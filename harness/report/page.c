@@ -122,7 +122,9 @@ static void page_group(const struct page *p, size_t g)
     fputs("</h2>\n", p->out);
     kvl_page_headline(p->r, s, g, p->out);
     fputs(
-        "<p class=note>Accuracy by the official scorer in percent with 95 % intervals, questions "
+        "<p class=note>Accuracy by the official scorer, where a task is not marked [not official], "
+        "in "
+        "percent with 95 % intervals, questions "
         "clustered in contexts; all lengths and depths together.  <i>full</i> reads everything, "
         "<i>random</i> a random set of the budget's size, <i>oracle</i> the tokens of the largest "
         "attention weights: bounds, not methods.  Click on a head to sort, on a number of a task "

@@ -372,10 +372,12 @@ static void task_files(const struct kvl_results *r, const struct kvl_summary *s,
         lost = fmax(lost, kvl_report_lost(s->cell[i], 1));
         if (!control) control = kvl_report_no_context(r, s->cell[i]);
     }
-    if (kvl_report_judged(s->column[column]))
-        fputs("<p><b>judged</b>: the benchmark lets a language model judge; official is a score of "
-              "kvlab's.</p>\n",
-              out);
+    const char *unofficial = kvl_report_unofficial(s->column[column]);
+    if (unofficial) {
+        fputs("<p><b>not official</b>, a score of kvlab's: ", out);
+        kvl_page_text(out, unofficial);
+        fputs(".</p>\n", out);
+    }
     if (lost > 0)
         fprintf(out,
                 "<p><b>evidence lost</b>: of %.0f questions it was cut off before any policy read "

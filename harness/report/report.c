@@ -38,6 +38,8 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
+enum { REPORT_OFFICIAL = 4 }; /* its column */
+
 static const struct kvl_column report_columns[] = {
     { "policy", true },     { "budget", false },   { "attended", false },  { "dense", false },
     { "official %", true }, { "strict %", true },  { "recall", false },    { "best layer", false },
@@ -176,8 +178,11 @@ static int print_block(const struct kvl_results *r, const struct kvl_result *x, 
                        struct kvl_err *err)
 {
     bool strict = block_strict(x, n);
-    struct kvl_table t = { .column = report_columns,
+    struct kvl_column column[sizeof report_columns / sizeof report_columns[0]];
+    struct kvl_table t = { .column = column,
                            .n_columns = sizeof report_columns / sizeof report_columns[0] };
+    memcpy(column, report_columns, sizeof report_columns);
+    if (kvl_report_unofficial(x)) column[REPORT_OFFICIAL].name = "not official %";
     kvl_report_block(x, 0, out);
     for (size_t i = 0; i < n; i++) add_row(&t, &x[i], strict);
     int rc = kvl_table_print(&t, 2, out, err);

@@ -64,9 +64,9 @@ void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
  * the table tells nothing of methods. */
 void kvl_report_chat(const struct kvl_result *x, FILE *out);
 void kvl_report_full(const struct kvl_result *x, size_t n, FILE *out);
-/* Of a task of a benchmark's files: whether its score is ours, of how many questions the evidence was cut off, and
- * what is right without the context, where that was asked.  x [n]: a block of `r`. */
-bool kvl_report_judged(const struct kvl_result *x);
+/* Of a task of a benchmark's files: why its script gives another number (NULL: it does not), of how many questions the
+ * evidence was cut off, and what is right without the context, where that was asked.  x [n]: a block of `r`. */
+const char *kvl_report_unofficial(const struct kvl_result *x);
 double kvl_report_lost(const struct kvl_result *x, size_t n); /* 0: of none */
 /* The cell that asks the questions of `x` without their contexts; NULL: none does. */
 const struct kvl_result *kvl_report_no_context(const struct kvl_results *r,

@@ -44,9 +44,11 @@ double kvl_report_lost(const struct kvl_result *x, size_t n)
     return lost;
 }
 
-bool kvl_report_judged(const struct kvl_result *x)
+const char *kvl_report_unofficial(const struct kvl_result *x)
 {
-    return json_is_true(json_object_get(x->record, "judged"));
+    const char *why = json_string_value(json_object_get(x->record, "not_official"));
+    bool judged = json_is_true(json_object_get(x->record, "judged")); /* of older logs */
+    return why ? why : judged ? "the benchmark lets a language model judge" : NULL;
 }
 
 const struct kvl_result *kvl_report_no_context(const struct kvl_results *r,
@@ -61,9 +63,8 @@ void kvl_report_files(const struct kvl_results *r, const struct kvl_result *x, s
 {
     double lost = kvl_report_lost(x, n);
     const struct kvl_result *control = kvl_report_no_context(r, x);
-    if (kvl_report_judged(x))
-        fputs("  ! official is a score of kvlab's: the benchmark lets a language model judge\n",
-              out);
+    if (kvl_report_unofficial(x))
+        fprintf(out, "  ! not official, a score of kvlab's: %s\n", kvl_report_unofficial(x));
     if (lost > 0.0)
         fprintf(out, "  ! of %.0f questions the evidence was cut off before any policy read it\n",
                 lost);

@@ -66,6 +66,13 @@ static void summary_full(const struct kvl_summary *s, size_t n_columns, const ch
             out);
 }
 
+static bool summary_unofficial(const struct kvl_summary *s, size_t n)
+{
+    for (size_t c = 0; c < n; c++)
+        if (kvl_report_unofficial(s->column[c])) return true;
+    return false;
+}
+
 static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, FILE *out,
                          struct kvl_err *err)
 {
@@ -97,9 +104,10 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
         fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (!isnan(s->length_tok))
         fprintf(out,
-                "%s  Accuracy: official scorer, all lengths and depths together. tok/s, read/tok "
+                "%s  Accuracy: official scorer%s, all lengths and depths together. tok/s, read/tok "
                 "(choosing included), KV held: %.0f tokens.\n\n",
-                mark, s->length_tok);
+                mark, summary_unofficial(s, n) ? " but for tasks marked [not official]" : "",
+                s->length_tok);
     return rc;
 }
 

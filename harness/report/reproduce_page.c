@@ -4,6 +4,7 @@
 #include "page_parts.h"
 #include "text_table.h"
 
+#include <ctype.h>
 #include <string.h>
 
 enum { COLORS = 8 };
@@ -32,6 +33,40 @@ static void x_text(const struct kvl_reproduced *r, const struct kvl_published_se
         snprintf(out, 64, "%.7g (here %.7g)", s->x[i], ours);
 }
 
+/* A task's name as a word of a sweep. */
+static bool sweep_has(const char *sweep, const char *task)
+{
+    size_t n = strlen(task);
+    for (const char *at = sweep; (at = strstr(at, task)) != NULL; at += n) {
+        bool before = at > sweep && (isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        if (!before && !isalnum((unsigned char)at[n]) && at[n] != '_') return true;
+    }
+    return false;
+}
+
+/* Says which tasks ran that the paper's sweep has not, each once. */
+static int other_tasks(const struct kvl_reproduced *r, struct kvl_buf *out)
+{
+    KVL_TRY(kvl_buf_adds(out, ""));
+    for (size_t i = 0; i < r->results->n; i++) {
+        const char *task = r->results->result[i].task;
+        if (!r->results->result[i].is_cell || !*task || sweep_has(r->published->sweep, task) ||
+            sweep_has(out->data, task))
+            continue;
+        KVL_TRY(kvl_buf_printf(out, "%s%s", out->len ? ", " : "", task));
+    }
+    return KVL_OK;
+}
+
+static void scale_note(const char *tasks, FILE *out)
+{
+    if (*tasks)
+        fprintf(out, "Another task ran than the paper's: %s.  Numbers of the two are not compared.",
+                tasks);
+    else
+        fputs("Another model, shorter contexts; only the shape compares.", out);
+}
+
 /* ---- terminal -------------------------------------------------------------------------------- */
 
 int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_err *err)
@@ -41,7 +76,9 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
                                          { "theirs", false }, { "ours", false },
                                          { "from", false },   { "to", false },
                                          { "differs", false } };
-    struct kvl_table t = { .column = column, .n_columns = sizeof column / sizeof column[0] };
+    struct kvl_table t = { .column = column,
+                           .n_columns = sizeof column / sizeof column[0] - r->small };
+    struct kvl_buf tasks = { 0 };
     fprintf(out, "%s  %s, %s: %s%s%s\n", p->id, p->paper, p->where, p->title,
             p->measure ? ", " : "", p->measure ? p->measure->label : "");
     for (size_t s = 0; s < p->n_series; s++)
@@ -58,13 +95,19 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
             int span = kvl_span_decimals(v.lo, v.hi, decimals);
             kvl_table_number(&t, v.lo, span);
             kvl_table_number(&t, v.hi, span);
-            kvl_table_number(&t, v.mean - theirs, decimals);
+            if (!r->small) kvl_table_number(&t, v.mean - theirs, decimals);
         }
     int rc = p->n_series ? kvl_table_print(&t, 2, out, err) : KVL_OK;
     kvl_table_free(&t);
     fprintf(out, "  The paper's shape: %s\n", p->expect);
-    if (r->small)
-        fputs("  Small scale: another model, shorter contexts; only the shape compares.\n", out);
+    if (rc == KVL_OK && other_tasks(r, &tasks) != KVL_OK)
+        rc = kvl_fail(err, KVL_ENOMEM, "out of memory");
+    if (rc == KVL_OK && r->small) {
+        fputs("  Small scale: ", out);
+        scale_note(tasks.data, out);
+        fputc('\n', out);
+    }
+    kvl_buf_free(&tasks);
     fputc('\n', out);
     return rc;
 }
@@ -232,8 +275,8 @@ static void number_table(const struct kvl_reproduced *r, FILE *out)
     fprintf(
         out,
         "<div class=wide><table><thead><tr><th>series</th><th>%s</th><th>theirs</th><th>ours</th>"
-        "<th>from – to</th><th>difference</th></tr></thead><tbody>\n",
-        x_name(p));
+        "<th>from – to</th>%s</tr></thead><tbody>\n",
+        x_name(p), r->small ? "" : "<th>difference</th>");
     for (size_t s = 0; s < p->n_series; s++)
         for (size_t i = 0; i < p->series[s].n; i++) {
             char x[64];
@@ -249,7 +292,7 @@ static void number_table(const struct kvl_reproduced *r, FILE *out)
             else
                 fprintf(out, "<td>%.*f–%.*f</td>", kvl_span_decimals(v.lo, v.hi, decimals), v.lo,
                         kvl_span_decimals(v.lo, v.hi, decimals), v.hi);
-            kvl_page_number(out, v.mean - p->series[s].y[i], decimals);
+            if (!r->small) kvl_page_number(out, v.mean - p->series[s].y[i], decimals);
             fputs("</tr>\n", out);
         }
     fputs("</tbody></table></div>\n", out);
@@ -283,6 +326,15 @@ static void settings(const struct kvl_reproduced *r, FILE *out)
     fputs("</pre></details>\n", out);
 }
 
+static void scale_page(const struct kvl_reproduced *r, FILE *out)
+{
+    struct kvl_buf tasks = { 0 };
+    fputs("<p class=note>Small scale.  ", out);
+    if (other_tasks(r, &tasks) == KVL_OK) scale_note(tasks.data, out);
+    fputs("</p>\n", out);
+    kvl_buf_free(&tasks);
+}
+
 static void section(const struct kvl_reproduced *r, FILE *out)
 {
     static const char *const sources[][2] = {
@@ -302,10 +354,7 @@ static void section(const struct kvl_reproduced *r, FILE *out)
     fputs(".  The paper's shape: ", out);
     kvl_page_text(out, p->expect);
     fputs("</p>\n", out);
-    if (r->small)
-        fputs("<p class=note>Small scale: another model and shorter contexts.  Only the shape "
-              "compares, not the numbers.</p>\n",
-              out);
+    if (r->small) scale_page(r, out);
     if (p->n_series) chart(r, out);
     if (p->n_series) number_table(r, out);
     if (p->note) {

@@ -37,7 +37,8 @@ struct kvl_result {
     char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
     char *label;      /* policy, with the options that tell it from others of the same policy */
     char *shown;      /* the label in figures: with a star where any result of the label is stale */
-    char *task_label; /* task, with the options that are not the task's defaults */
+    char *
+        task_label; /* task, with the options that are not the task's defaults, and what its scores are not */
     enum kvl_bound bound;
     bool is_text; /* a cell of texts: no accuracy, but nll and ppl */
     bool is_cell;

@@ -117,8 +117,7 @@ static int turn_first(struct kvl_cell_run *run, struct kvl_err *err)
     return kvl_session_extend(run->turn, q->tokens.id, q->tokens.n - 1, err);
 }
 
-/* What follows it: the end of the question, its right answer, the next question but its last token, which is
- * the same as that of the question alone. */
+/* What follows it: the end of the question, its right answer, the next question but its last token. */
 static int turn_next(struct kvl_cell_run *run, struct kvl_err *err)
 {
     const struct kvl_context *c = run->c;
@@ -127,12 +126,12 @@ static int turn_next(struct kvl_cell_run *run, struct kvl_err *err)
     int32_t *id = NULL;
     int rc = kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), q->q, next->q, &t, err);
     if (rc == KVL_OK) {
-        assert(t.id[t.n - 1] == next->tokens.id[next->tokens.n - 1]);
+        assert(t.id[t.n - 1] == next->turn_last);
         id = kvl_alloc((size_t)t.n, sizeof *id);
         if (!id) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
     }
     if (rc == KVL_OK) {
-        id[0] = q->tokens.id[q->tokens.n - 1];
+        id[0] = run->n_turns > 1 ? q->turn_last : q->tokens.id[q->tokens.n - 1];
         memcpy(id + 1, t.id, (size_t)(t.n - 1) * sizeof *id);
         rc = kvl_session_extend(run->turn, id, t.n, err);
     }
@@ -198,8 +197,11 @@ static struct kvl_ask item_ask(const struct item *it, int32_t answer)
     const struct kvl_context_question *q = &c->question[it->question];
     const struct kvl_sampling *how = &c->r->work->sweep->sampling;
     bool as_decode = it->run->cell->protocol == KVL_QUESTION_AS_DECODE;
+    bool turn = it->run->cell->protocol == KVL_MULTI_TURN && it->question > 0;
     return (struct kvl_ask){
-        .feed = as_decode ? q->tokens.id : q->tokens.id + q->tokens.n - 1,
+        .feed = turn        ? &q->turn_last
+                : as_decode ? q->tokens.id
+                            : q->tokens.id + q->tokens.n - 1,
         .n_feed = as_decode ? q->tokens.n : 1,
         .max_new = q->q->max_new_tok,
         .watch = &q->watch,

@@ -24,6 +24,17 @@ static int question_prepare(struct kvl_context *c, struct kvl_context_question *
     return rc == KVL_OK ? kvl_prompt_joint(prompt, &c->sample, q->q, &q->joint, c->err) : rc;
 }
 
+/* The last token of a question behind the right answer to the one before it. */
+static int question_turn(struct kvl_context *c, const struct kvl_context_question *before,
+                         struct kvl_context_question *q)
+{
+    struct kvl_tokens t = { 0 };
+    KVL_TRY(kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), before->q, q->q, &t, c->err));
+    q->turn_last = t.id[t.n - 1];
+    kvl_tokens_free(&t);
+    return KVL_OK;
+}
+
 static int context_generate(struct kvl_context *c)
 {
     struct kvl_runner *r = c->r;
@@ -33,6 +44,7 @@ static int context_generate(struct kvl_context *c)
     for (int32_t i = 0; i < c->sample.n_questions; i++) {
         c->question[i].q = &c->sample.question[i];
         KVL_TRY(question_prepare(c, &c->question[i]));
+        if (i > 0) KVL_TRY(question_turn(c, &c->question[i - 1], &c->question[i]));
     }
     return KVL_OK;
 }

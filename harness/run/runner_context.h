@@ -11,6 +11,7 @@ struct kvl_context_question {
     const struct kvl_question *q;
     struct kvl_tokens tokens;
     struct kvl_watch watch;
+    int32_t turn_last; /* the last token of the question where it follows an answer */
     bool joint;
     struct kvl_session *prompt; /* the context and this question but its last token; or NULL */
 };

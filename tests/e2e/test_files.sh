@@ -82,7 +82,7 @@ printf '[{"question_id": "q", "question": "Which dog?", "answer": "Rex", "questi
     "$turns" > longmemeval_s.json
 "$program" run --model "$model" --policy full --length 400 --contexts 1 --log judged.zst \
     --task longmemeval:dir=.,max_new=4 > out
-contains "a table" '! official is a score of kvlab.s: the benchmark lets a language model judge' out
+contains "a table" '! not official, a score of kvlab.s: the benchmark lets a language model judge' out
 expect "evidence of a session" true "$(zstdcat judged.zst | jq 'select(.kind == "cell") | .recall.mean == 1')"
 
 # ---- a file that changes is another cell, one that moves is not ---------------------------------------

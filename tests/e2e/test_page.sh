@@ -56,18 +56,18 @@ jq -en --argjson a "$want" --slurpfile b numbers '[$b[] | (. - $a | fabs) < 1e-5
     fail "quest at 256 reads $(tr '\n' ' ' < numbers), want a $want among them"
 
 # ---- a task of benchmark files ---------------------------------------------------------------------
-lacks "a judged task" '<b>(judged|evidence lost|no context)</b>' $page
-jq -c 'if .kind == "cell" and .task == "passkey" then .judged = true | .evidence.lost = 3 else . end' log.jsonl > files.jsonl
+lacks "a task that is not official" '<b>(not official|evidence lost|no context)</b>' $page
+jq -c 'if .kind == "cell" and .task == "passkey" then .not_official = "a < b" | .evidence.lost = 3 else . end' log.jsonl > files.jsonl
 jq -c 'select(.kind == "cell" and (.cell | test("^passkey-question_in_prefill-4096-full-")))
-    | .cell = "00aa" | .task_options = "control=no_context" | .official.p = 0.125' log.jsonl >> files.jsonl
+    | .not_official = "a < b" | .cell = "00aa" | .task_options = "control=no_context" | .official.p = 0.125' log.jsonl >> files.jsonl
 zstd -qf -o files.zst < files.jsonl
 "$program" report files.zst --html files.html > out
-for what in 'judged</b>: the benchmark' 'evidence lost</b>: of 3 questions' 'no context</b>: asked without it, whatever the policy, 12.5 %'; do
+for what in "not official</b>, a score of kvlab's: a &lt; b" 'evidence lost</b>: of 3 questions' 'no context</b>: asked without it, whatever the policy, 12.5 %'; do
     contains "of benchmark files" "$what" files.html
 done
 "$program" export files.zst --format jsonl | jq -s 'map(select(.task == "passkey" and .cell != "00aa" and .length_tok == 4096))
-    | (map(.judged == true and .evidence_lost == 3) | all), (map(.no_context) | unique == [0.125])' | xargs > said
-[ "$(cat said)" = "true true" ] || fail "judged, lost, no_context in the export: $(cat said)"
+    | (map(.not_official == "a < b" and .evidence_lost == 3) | all), (map(.no_context) | unique == [0.125])' | xargs > said
+[ "$(cat said)" = "true true" ] || fail "not official, lost, no_context in the export: $(cat said)"
 
 # ---- several logs are a site ----------------------------------------------------------------------
 jq -c 'select(.kind == "run" or .policy == "quest" or .policy == "full")' log.jsonl | zstd -q -o part.zst

@@ -403,8 +403,9 @@ def main():
     text = report.table(tallies)
     print(text)
     if arguments.report:
+        kept = report.written_by_hand(arguments.report)
         with open(arguments.report, "w") as file:
-            file.write(report.page(about, shapes, arguments.lengths, arguments.ratios, tallies, logits))
+            file.write(report.page(about, shapes, arguments.lengths, arguments.ratios, tallies, logits) + kept)
     wrong = failures(tallies, logits)
     for line in wrong:
         print("fidelity: " + line, file=sys.stderr)

@@ -3,7 +3,7 @@ from sets import CLOSE, CLOSE_CUT, DIFFERENT, EQUAL, ROUNDING, TIES
 
 PAGE = """# The same positions as kvpress
 
-Written by `tests/fidelity/run.sh --report results/fidelity.md`; do not edit.
+Written by `tests/fidelity/run.sh --report results/fidelity.md`, but for the part on benchmarks, which it keeps.
 
 Random Llama models with the same weights in kvlab and in transformers read the same random tokens; every method that kvlab and
 [kvpress](https://github.com/NVIDIA/kvpress) both have cuts the cache to the same size, and the positions that stay are compared per layer and kv head.
@@ -51,6 +51,9 @@ LEFT = """`KVzipPress` is given kvlab's request to repeat the context, token by 
 (`DuoAttentionPress`) and those of which kvlab has no method are not compared, nor what happens while decoding."""
 
 
+BY_HAND = "## Benchmarks: scores beside the official scripts\n"
+
+
 def table(tallies):
     lines = ["| kvlab | kvpress | sets | equal | ties | rounding | different | tokens | remark |",
              "|---|---|---|---|---|---|---|---|---|"]
@@ -72,6 +75,17 @@ def models_table(shapes):
         name, s["layers"], s["heads"], s["kv_heads"], s["head_dim"], s["dim"],
         "tied" if s["tied"] else "apart", s["base"],
         ", positions / %g" % s["linear"] if s["linear"] != 1 else "") for name, s in shapes.items())
+
+
+def written_by_hand(path):
+    """What a report has that this script does not measure: from its headline on."""
+    try:
+        with open(path) as file:
+            text = file.read()
+    except FileNotFoundError:
+        return ""
+    at = text.find("\n" + BY_HAND)
+    return text[at:] if at >= 0 else ""
 
 
 def page(about, shapes, lengths, ratios, tallies, logits):

@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define KVL_TASK_ABI 4
+#define KVL_TASK_ABI 5
 
 /* What a task reads that has its contexts from files (kvl_task.open): groups of questions about one
  * context each.  `index` of a request counts parts of groups: a group of n questions is
@@ -35,6 +35,7 @@ struct kvl_task_source {
     int32_t n_groups;
     bool depths;  /* requests have a depth: what is asked for is put there */
     bool control; /* contexts are left out: the same for every policy */
+    bool around; /* a chat template comes around a text of the length; false: it counts within it */
 };
 
 struct kvl_task_request {
@@ -44,6 +45,9 @@ struct kvl_task_request {
                            the most that context and question may have */
     double depth;   /* where the asked item lies, 0 = start, 1 = end; < 0 = items spread evenly,
                             question i asks the i-th stratum in shuffled order */
+    int32_t before_tok,
+        after_tok;       /* tokens of a chat template that count within a length: `length_tok` is
+                                      without those before the context, with those behind the question */
     int32_t n_questions; /* wanted; a task that cannot ask that many says so (KVL_EINVAL) */
     uint64_t seed;       /* of this sample: a hash of what it is */
     int32_t index;       /* of this sample among those of its kind: 0, 1, ...; for tasks that read a
@@ -104,6 +108,9 @@ struct kvl_question {
     char *row; /* a JSON object: what of the file `score` and exports need; NULL: not from a file */
     /* Bytes of the answer prefix, the white space before it included; 0 = the text has none. */
     size_t n_prefix;
+    /* Behind the questions before it, of the same context: the right answer as it stands there (NULL: `answer`),
+     * and what follows the answer before it where there is no chat template (NULL: `text`). */
+    char *said, *later;
 };
 
 /* Owned by the caller once generated; kvl_sample_free. */
@@ -155,7 +162,8 @@ struct kvl_task {
      * and field.  `close` takes NULL. */
     int (*open)(const void *opts, struct kvl_task_source **out, struct kvl_err *err);
     void (*close)(struct kvl_task_source *source);
-    bool judged; /* the benchmark lets a language model judge: `official` is a score of ours */
+    /* Why the benchmark's own script gives another number than `official` (static); NULL, both: it does not. */
+    const char *(*unofficial)(const void *opts);
 };
 
 #ifdef KVL_PLUGIN
