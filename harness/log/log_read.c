@@ -1,5 +1,6 @@
 /* Reading logs: records out of groups, files behind command-line words, repair. */
 #include "log_frame.h"
+#include "show.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +49,8 @@ static int reader_line(struct reader *r, const char *text, size_t len, struct kv
         return KVL_OK;
     }
     r->health->n_records++;
-    int rc = r->fn ? r->fn(record, r->user, err) : KVL_OK;
+    int rc = r->fn ? kvl_show_record(record, err) : KVL_OK;
+    if (rc == KVL_OK && r->fn) rc = r->fn(record, r->user, err);
     json_decref(record);
     return rc;
 }

@@ -5,6 +5,7 @@
 #include "folders.h"
 #include "json.h"
 #include "log.h"
+#include "show.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -109,7 +110,9 @@ static int as_path(const struct as_export *e, const json_t *extra, const json_t 
     static const char *const parts[] = { "label", "budget", "length_tok", "protocol" };
     const char *set = kvl_json_text(record, "row.set");
     const char *file = as_forms[e->form].file, *mark = strstr(file, "%s");
-    KVL_TRY(kvl_buf_printf(out, "%s/%s/", e->out, kvl_json_text(extra, "model")));
+    KVL_TRY(kvl_buf_printf(out, "%s/", e->out));
+    KVL_TRY(kvl_show_file(out, kvl_json_text(extra, "model")));
+    KVL_TRY(kvl_buf_adds(out, "/"));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const json_t *v = json_object_get(extra, parts[i]);
         size_t from = out->len;
@@ -126,7 +129,9 @@ static int as_path(const struct as_export *e, const json_t *extra, const json_t 
     as_name(out->data + from);
     if (strstr(kvl_json_text(extra, "task_options"), "control=no_context"))
         KVL_TRY(kvl_buf_adds(out, "-no_context"));
-    return kvl_buf_printf(out, "/%.*s%s%s", (int)(mark - file), file, set, mark + 2);
+    KVL_TRY(kvl_buf_printf(out, "/%.*s", (int)(mark - file), file));
+    KVL_TRY(kvl_show_file(out, set));
+    return kvl_buf_adds(out, mark + 2);
 }
 
 static int as_write(struct as_export *e, const char *path, const json_t *line, struct kvl_err *err)
