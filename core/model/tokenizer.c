@@ -137,9 +137,7 @@ static int encode_open(struct tok_encode *e)
     e->limits = pcre2_match_context_create(NULL);
     if (!e->match || !e->limits)
         return kvl_fail(e->err, KVL_ENOMEM, "no memory to tokenise %zu bytes", e->len);
-    /* A pattern of a vocabulary goes through a text once or a few times; one that tries every way to cut it takes
-     * longer than anybody waits. */
-    pcre2_set_match_limit(e->limits, (uint32_t)KVL_MIN(10000000 + 16 * e->len, (size_t)1000000000));
+    pcre2_set_match_limit(e->limits, 2000000000u);
     pcre2_set_depth_limit(e->limits, 10000);
     pcre2_set_heap_limit(e->limits, 65536); /* KiB */
     return KVL_OK;

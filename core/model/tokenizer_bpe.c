@@ -223,15 +223,8 @@ static int match(struct tok_encode *e, const pcre2_code *re, const char *s, size
         rc = pcre2_match(re, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match,
                          e->limits);
     if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) return rc;
-    size_t at = (size_t)(s - e->text) + from;
-    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
-        return kvl_fail(
-            e->err, KVL_EMODEL,
-            "the tokenizer's pattern takes too many steps at byte %zu of the text, want one "
-            "that goes through it a few times",
-            at);
-    return kvl_fail(e->err, KVL_EINVAL, "pre-tokenizer pattern at offset %zu: PCRE2 error %d", at,
-                    rc);
+    return kvl_fail(e->err, KVL_EINVAL, "pre-tokenizer pattern at offset %zu: PCRE2 error %d",
+                    (size_t)(s - e->text) + from, rc);
 }
 
 /* Cuts a piece by each pattern of a NULL-terminated list; what no pattern matches is a piece too, and
