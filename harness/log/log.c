@@ -249,10 +249,11 @@ static int commit_grown(struct kvl_log *log, const struct stat *st, struct kvl_e
 {
     if (st->st_size == log->end) return KVL_OK;
     log->broken = true;
-    return kvl_fail(err, KVL_ELOG,
-                    "%s: has %lld bytes, want %lld: somebody else changed it meanwhile; check it with "
-                    "`kvlab log check` and start again",
-                    log->path, (long long)st->st_size, (long long)log->end);
+    return kvl_fail(
+        err, KVL_ELOG,
+        "%s: has %lld bytes, want %lld: somebody else changed it meanwhile; check it with "
+        "`kvlab log check` and start again",
+        log->path, (long long)st->st_size, (long long)log->end);
 }
 
 int kvl_log_close(struct kvl_log *log, struct kvl_err *err)
