@@ -3,7 +3,6 @@
 
 #include "kvl/fpenv.h"
 
-
 #include <dirent.h>
 #include <errno.h>
 #include <locale.h>
