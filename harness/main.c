@@ -2,6 +2,7 @@
 #include "build.h"
 #include "cmds.h"
 #include "omp_env.h"
+#include "show.h"
 #include "stop.h"
 
 #include <locale.h>
@@ -122,6 +123,7 @@ int main(int argc, char **argv)
 {
     struct kvl_err err = { 0 };
     kvl_omp_env(argv);
+    kvl_show_streams();
     setlocale(LC_ALL, "C");
     kvl_stop_ignore();
     int rc = main_flush(main_cmd(argc, argv, &err), &err);

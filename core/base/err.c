@@ -35,6 +35,13 @@ int kvl_status_exit(int status)
     return row ? row->exit_code : 70;
 }
 
+/* Messages are one line, and often have a name from a file in them. */
+static void err_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
+}
+
 int kvl_fail(struct kvl_err *err, int code, const char *fmt, ...)
 {
     if (!err || err->code != KVL_OK) return code;
@@ -43,6 +50,7 @@ int kvl_fail(struct kvl_err *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
+    err_line(err->msg);
     return code;
 }
 
@@ -54,6 +62,7 @@ int kvl_fail_at(struct kvl_err *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
+    err_line(prefix);
     memcpy(old, err->code == KVL_OK ? "" : err->msg, err->code == KVL_OK ? 1 : sizeof old);
     if (err->code == KVL_OK) snprintf(old, sizeof old, "%s", kvl_status_name(code));
     err->code = code;

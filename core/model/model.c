@@ -48,7 +48,7 @@ static size_t model_tensor_bytes(const struct kvl_gguf *g)
 }
 
 /* general.name, or the file's name without folder and suffix. */
-static void model_set_name(struct kvl_model *m)
+static void model_find_name(struct kvl_model *m)
 {
     struct kvl_str name;
     struct kvl_err ignored = { 0 };
@@ -63,6 +63,14 @@ static void model_set_name(struct kvl_model *m)
     const char *dot = strrchr(base, '.');
     size_t len = dot && dot != base ? (size_t)(dot - base) : strlen(base);
     snprintf(m->name, sizeof m->name, "%.*s", (int)KVL_MIN(len, sizeof m->name - 1), base);
+}
+
+/* It goes into lines of tables. */
+static void model_set_name(struct kvl_model *m)
+{
+    model_find_name(m);
+    for (char *c = m->name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
 }
 
 /* Methods do without where there is none: what is wrong with one that is there is kept to be told. */

@@ -3,6 +3,8 @@
  * hook may ask for.  Hooks of outer(inner) are compose.c's. */
 #include "policy_impl.h"
 
+#include "kvl/fpenv.h"
+
 /* Sessions of a batch lie together by policy: few hooks change the name. */
 void kvl_watch_policy(struct kvl_engine *e, const char *policy)
 {
@@ -64,6 +66,7 @@ int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int co
         s->failed = true;
         return kvl_fail(err, s->tap_rc, "a tap ended the call");
     }
+    code = kvl_fp_kept(code, KVL_EPOLICY, err);
     /* A hook that ignores a refusal would go on with something else than it asked for. */
     if (code == KVL_OK && err && s->host.clean) code = err->code;
     if (code == KVL_OK) code = kvl_offload_send(s);
@@ -109,7 +112,7 @@ static int hand_keys(struct kvl_session *s, const float *k, const float *v, int3
 
 int kvl_call_plan(const struct kvl_policy *policy, struct kvl_plan *plan)
 {
-    return policy->plan ? policy->plan(plan) : KVL_OK;
+    return policy->plan ? kvl_fp_kept(policy->plan(plan), KVL_EPOLICY, plan->err) : KVL_OK;
 }
 
 int kvl_call_open(struct kvl_session *s, struct kvl_err *err)
@@ -172,7 +175,7 @@ int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scor
     s->host.scoring = true;
     int rc = s->planned->policy->score(&s->ctx, kvl_seen_as(s->planned, layer), scores);
     s->host.scoring = false;
-    return rc;
+    return kvl_fp_kept(rc, KVL_EPOLICY, s->ctx.err);
 }
 
 /* ---- hooks of a step ---------------------------------------------------------------------------------- */
@@ -212,7 +215,7 @@ int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct
     const struct kvl_step seen = seen_step(s, step);
     kvl_hook_enter(s, err);
     s->host.n_visible = step->pos + 1;
-    return s->planned->policy->schedule(&s->ctx, &seen);
+    return kvl_fp_kept(s->planned->policy->schedule(&s->ctx, &seen), KVL_EPOLICY, err);
 }
 
 int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
@@ -225,6 +228,7 @@ int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
     s->host.selecting = true;
     int rc = s->planned->policy->select(&s->ctx, &seen, q, sel);
     s->host.selecting = false;
+    rc = kvl_fp_kept(rc, KVL_EPOLICY, err);
     s->count.n_select++;
     if (rc == KVL_OK) rc = kvl_sel_complete(sel);
     if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
@@ -247,5 +251,5 @@ int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kv
     s->host.evicting = !step->replay;
     int rc = s->planned->policy->evict(&s->ctx, &seen, keep);
     s->host.evicting = false;
-    return rc;
+    return kvl_fp_kept(rc, KVL_EPOLICY, s->ctx.err);
 }

@@ -1,6 +1,8 @@
 /* A policy with resolved options, checked against the model. */
 #include "policy_impl.h"
 
+#include "kvl/fpenv.h"
+
 #include <string.h>
 
 enum { PLANNED_MAX_BUDGET = 1 << 30 }; /* no context is longer; sums of sizes stay in 32 bits */
@@ -242,6 +244,7 @@ static int planned_check_budget(const struct kvl_planned *p, const struct kvl_sh
 {
     if (p->budget_tok == 0) return KVL_OK;
     int32_t min = kvl_policy_min_budget(p->policy, shape, p->opts);
+    KVL_TRY(kvl_fp_kept(KVL_OK, KVL_EPOLICY, err));
     if (p->budget_tok < min)
         return kvl_fail(err, KVL_EINVAL,
                         "budget %d tokens, %s needs at least %d with these options", p->budget_tok,

@@ -1,7 +1,7 @@
 /* The table of goals from the lines of one run, and the figures it stands on. */
 #include "bench_goals.h"
+#include "outfile.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -539,14 +539,13 @@ static void report_goals(const struct bench *b, FILE *out)
 
 int bench_report(const struct bench *b, const char *path)
 {
-    FILE *out = path ? fopen(path, "w") : stdout;
-    if (!out)
-        return kvl_fail(b->err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
+    struct kvl_outfile o = { .f = stdout };
+    if (path) KVL_TRY(kvl_outfile_open(&o, path, b->err));
+    FILE *out = o.f;
     report_head(b, out);
     report_goals(b, out);
     if (b->n_lines > 0 || !b->origin.device.name[0]) bench_figures(b, out);
-    bool failed = fflush(out) != 0 || ferror(out);
-    if (path && fclose(out) != 0) failed = true;
-    if (!failed) return KVL_OK;
+    if (path) return kvl_outfile_close(&o, KVL_OK, b->err);
+    if (fflush(out) == 0 && !ferror(out)) return KVL_OK;
     return kvl_fail(b->err, KVL_EIO, "--report: cannot write, want a disk with space");
 }

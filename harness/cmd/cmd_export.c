@@ -2,12 +2,11 @@
 #include "args.h"
 #include "cmds.h"
 #include "export.h"
+#include "outfile.h"
 #include "results_amount.h"
+#include "show.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { EXPORT_KIND = 0x300, EXPORT_FORMAT, EXPORT_AS };
 enum { KIND_CELL, KIND_SAMPLE, KIND_SPEED, KIND_CURVE, KIND_QUALITY, KIND_ANALYSIS };
@@ -93,25 +92,12 @@ static int export_write(const struct export_args *a, const struct kvl_results *r
     return kvl_export_samples(r, a->log, a->n_logs, format, out, err);
 }
 
-/* A table that is cut off is worse than none, but a device or a pipe is not ours to remove. */
-static void export_remove(const char *path)
-{
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISREG(st.st_mode)) unlink(path);
-}
-
 static int export_file(const struct export_args *a, const struct kvl_results *r,
                        struct kvl_err *err)
 {
-    FILE *out = fopen(a->out, "w");
-    if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", a->out, strerror(errno));
-    int rc = export_write(a, r, out, err);
-    bool failed = ferror(out) != 0;
-    failed |= fclose(out) != 0;
-    if (rc == KVL_OK && failed)
-        rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", a->out, strerror(errno));
-    if (rc != KVL_OK) export_remove(a->out);
-    return rc;
+    struct kvl_outfile o;
+    KVL_TRY(kvl_outfile_open(&o, a->out, err));
+    return kvl_outfile_close(&o, export_write(a, r, o.f, err), err);
 }
 
 int cmd_export(int argc, char **argv, struct kvl_err *err)
@@ -120,6 +106,7 @@ int cmd_export(int argc, char **argv, struct kvl_err *err)
     bool done;
     KVL_TRY(kvl_args_parse(&export_argp, argc, argv, &a, &done, err));
     if (done) return KVL_OK;
+    kvl_show_data();
     if (a.form >= 0 && !a.out)
         return kvl_fail(err, KVL_EINVAL, "--as: want --out FOLDER for the predictions");
     struct kvl_results r = { 0 };

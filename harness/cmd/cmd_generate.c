@@ -6,6 +6,7 @@
 #include "policy_spec.h"
 #include "prefill.h"
 #include "prompt.h"
+#include "show.h"
 #include "stop.h"
 
 #include <stdio.h>
@@ -349,6 +350,7 @@ int cmd_generate(int argc, char **argv, struct kvl_err *err)
     struct generate g = { .a = &a, .err = err };
     bool done;
     a.model.args = &a.base;
+    kvl_show_data();
     KVL_TRY(kvl_registry_create(&a.model.registry, err));
     int rc = kvl_args_parse(&generate_argp, argc, argv, &a, &done, err);
     if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &g.device, &g.model, err);

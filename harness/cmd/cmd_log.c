@@ -46,6 +46,15 @@ static void log_summary(const struct kvl_log_health *h)
            (unsigned long long)h->bytes, (unsigned long long)h->text_bytes);
     if (h->n_plain) printf(", %llu groups without a header", (unsigned long long)h->n_plain);
     puts(h->n_damage || h->n_bad_lines ? "" : ", whole");
+    if (!h->n_repairs) return;
+    printf("repaired %llu time%s, ", (unsigned long long)h->n_repairs,
+           h->n_repairs == 1 ? "" : "s");
+    if (h->lost_groups >= 0)
+        printf("%lld group%s", (long long)h->lost_groups, h->lost_groups == 1 ? "" : "s");
+    else
+        fputs("some groups", stdout);
+    if (h->lost_records >= 0) printf(" of %lld records", (long long)h->lost_records);
+    printf(" (%llu bytes) were lost before\n", (unsigned long long)h->lost_bytes);
 }
 
 static int log_check(const struct log_args *a, struct kvl_err *err)

@@ -1,10 +1,10 @@
 /* kvlab logits: logits of a list of tokens, for comparison with other implementations. */
 #include "args.h"
 #include "cmds.h"
+#include "outfile.h"
 #include "registry.h"
 #include "stop.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,15 +55,11 @@ static int logits_write(const char *path, const float *logits, int32_t n, int32_
     memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10); /* 118 bytes of header follow */
     memcpy(head + 10, dict, (size_t)len);
     head[sizeof head - 1] = '\n';
-    FILE *f = fopen(path, "wb");
-    if (!f) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
-    size_t n_floats = (size_t)n * (size_t)n_vocab;
-    bool ok = fwrite(head, 1, sizeof head, f) == sizeof head &&
-              fwrite(logits, sizeof *logits, n_floats, f) == n_floats;
-    ok = fclose(f) == 0 && ok;
-    if (ok) return KVL_OK;
-    return kvl_fail(err, KVL_EIO, "%s: cannot write %zu bytes: %s", path,
-                    sizeof head + n_floats * sizeof *logits, strerror(errno));
+    struct kvl_outfile o;
+    KVL_TRY(kvl_outfile_open(&o, path, err));
+    fwrite(head, 1, sizeof head, o.f);
+    fwrite(logits, sizeof *logits, (size_t)n * (size_t)n_vocab, o.f);
+    return kvl_outfile_close(&o, KVL_OK, err);
 }
 
 static int logits_run(const struct logits_args *a, struct kvl_engine *engine, const int32_t *id,

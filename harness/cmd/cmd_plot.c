@@ -2,6 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "home.h"
+#include "outfile.h"
 #include "plot.h"
 #include "results_amount.h"
 
@@ -241,11 +242,10 @@ static int plot_write(const char *folder, const char *name, const char *suffix,
 {
     char path[1400];
     snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
-    FILE *f = fopen(path, "w");
-    if (!f) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
-    bool failed = fwrite(text->data, 1, text->len, f) != text->len;
-    failed |= fclose(f) != 0;
-    return failed ? kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno)) : KVL_OK;
+    struct kvl_outfile o;
+    KVL_TRY(kvl_outfile_open(&o, path, err));
+    fwrite(text->data, 1, text->len, o.f);
+    return kvl_outfile_close(&o, KVL_OK, err);
 }
 
 /* Creates the folder with those above it. */
@@ -285,7 +285,7 @@ static void plot_relative(const char *from, const char *to, char *out, size_t ro
 /* ---- gnuplot ------------------------------------------------------------------------------- */
 
 /* Runs gnuplot on `script` in `folder`; its messages go to `log`. */
-static int plot_spawn(const char *folder, const char *script, const char *format, const char *log,
+static int plot_spawn(const char *folder, const char *script, const char *format, int log,
                       int *status)
 {
     char set[64];
@@ -296,9 +296,7 @@ static int plot_spawn(const char *folder, const char *script, const char *format
     if (error) return error;
     pid_t pid;
     error = posix_spawn_file_actions_addchdir_np(&actions, folder);
-    if (!error)
-        error =
-            posix_spawn_file_actions_addopen(&actions, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (!error) error = posix_spawn_file_actions_adddup2(&actions, log, STDERR_FILENO);
     if (!error)
         error =
             posix_spawnp(&pid, argv[0], &actions, NULL, (char *const *)(uintptr_t)argv, environ);
@@ -326,17 +324,16 @@ static int plot_complain(const char *figure, const char *log, struct kvl_err *er
 
 static int plot_draw(const char *folder, const char *name, const char *format, struct kvl_err *err)
 {
-    char script[128], log[1400], picture[1400];
-    int status = 0;
+    char script[128], picture[1400];
+    int status = 0, fd = -1;
     snprintf(script, sizeof script, "%s.gp", name);
-    snprintf(log, sizeof log, "%s/%s.gnuplot.log", folder, name);
     snprintf(picture, sizeof picture, "%s/%s.%s", folder, name, format);
-    char *full_log = NULL;
-    char *real = realpath(folder, NULL);
-    if (real && asprintf(&full_log, "%s/%s.gnuplot.log", real, name) < 0) full_log = NULL;
-    int error = full_log ? plot_spawn(folder, script, format, full_log, &status) : ENOMEM;
-    free(real);
-    free(full_log);
+    char *log = kvl_outfile_temp(picture, 0600, &fd);
+    if (!log)
+        return kvl_fail(err, KVL_EIO, "%s: no file for gnuplot's messages: %s", folder,
+                        strerror(errno));
+    int error = plot_spawn(folder, script, format, fd, &status);
+    close(fd);
     int rc = KVL_OK;
     bool missing = error == ENOENT || (!error && WIFEXITED(status) && WEXITSTATUS(status) == 127);
     if (missing)
@@ -351,6 +348,7 @@ static int plot_draw(const char *folder, const char *name, const char *format, s
     else
         puts(picture);
     unlink(log);
+    free(log);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #include "cmds.h"
 #include "folders.h"
 #include "home.h"
+#include "outfile.h"
 #include "published.h"
 #include "reproduce_page.h"
 
@@ -153,17 +154,15 @@ static int reproduce_spawn(const char *const *argv, struct kvl_err *err)
 static int reproduce_text(const struct reproduce *a, const struct kvl_published *p,
                           const char *path, struct kvl_err *err)
 {
-    FILE *out = fopen(path, "w");
-    if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
-    fprintf(out, "name: %s %s\n", p->id, a->small ? KVL_SCALE_SMALL : "paper");
+    struct kvl_outfile o;
+    KVL_TRY(kvl_outfile_open(&o, path, err));
+    fprintf(o.f, "name: %s %s\n", p->id, a->small ? KVL_SCALE_SMALL : "paper");
     for (const char *s = a->small ? p->small : p->sweep; *s;) {
         bool data = !strncmp(s, "{data}", 6);
-        fputs(data ? (a->data ? a->data : "") : (char[]){ *s, '\0' }, out);
+        fputs(data ? (a->data ? a->data : "") : (char[]){ *s, '\0' }, o.f);
         s += data ? 6 : 1;
     }
-    bool failed = ferror(out) != 0;
-    failed |= fclose(out) != 0;
-    return failed ? kvl_fail(err, KVL_EIO, "%s: cannot write", path) : KVL_OK;
+    return kvl_outfile_close(&o, KVL_OK, err);
 }
 
 static int reproduce_run(const struct reproduce *a, const struct kvl_published *p,
@@ -220,13 +219,9 @@ static int reproduce_page(const struct reproduce *a, struct kvl_err *err)
             rc = kvl_reproduced_print(&done[n - 1], stdout, err);
     }
     snprintf(path, sizeof path, "%s/index.html", a->out);
-    FILE *out = rc == KVL_OK ? fopen(path, "w") : NULL;
-    if (rc == KVL_OK && !out)
-        rc = kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(errno));
-    if (out) rc = kvl_reproduced_page(done, n, out, err);
-    bool failed = out && ferror(out);
-    failed |= out && fclose(out) != 0;
-    if (rc == KVL_OK && failed) rc = kvl_fail(err, KVL_EIO, "%s: cannot write", path);
+    struct kvl_outfile o = { 0 };
+    if (rc == KVL_OK) rc = kvl_outfile_open(&o, path, err);
+    if (rc == KVL_OK) rc = kvl_outfile_close(&o, kvl_reproduced_page(done, n, o.f, err), err);
     if (rc == KVL_OK) printf("%s\n", path);
     for (size_t i = 0; i < n; i++) kvl_results_free(&results[i]);
     kvl_free(results);

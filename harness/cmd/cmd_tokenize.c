@@ -2,6 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "registry.h"
+#include "show.h"
 
 /* A file that holds a vocabulary and no weights is enough here. */
 #include "kvl/gguf.h"
@@ -184,6 +185,7 @@ int cmd_tokenize(int argc, char **argv, struct kvl_err *err)
     struct tokenize_args a = { 0 };
     bool done;
     a.model.args = &a.base;
+    kvl_show_data();
     KVL_TRY(kvl_registry_create(&a.model.registry, err));
     int rc = kvl_args_parse(&tokenize_argp, argc, argv, &a, &done, err);
     if (rc == KVL_OK && !done) rc = tokenize_file(&a, err);

@@ -2,9 +2,9 @@
 #include "report_html.h"
 
 #include "folders.h"
+#include "outfile.h"
 #include "page.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,22 +19,14 @@ struct html {
     size_t n;
 };
 
-/* Written beside its name and renamed when it is whole. */
 static int html_file(const struct html *h, const char *path, struct kvl_err *err)
 {
-    char part[4096];
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return kvl_fail(err, KVL_EINVAL, "--html: a path of %zu bytes is too long", strlen(path));
+    struct kvl_outfile o;
     KVL_TRY(kvl_make_folders(path, err));
-    FILE *out = fopen(part, "w");
-    if (!out) return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", part, strerror(errno));
-    int rc = h->page ? kvl_page_index(h->r, h->registry, h->page, h->n, out, err)
-                     : kvl_page_write(h->r, h->registry, h->up, out, err);
-    bool failed = ferror(out) != 0;
-    failed |= fclose(out) != 0;
-    if (rc == KVL_OK && (failed || rename(part, path) != 0))
-        rc = kvl_fail(err, KVL_EIO, "%s: cannot write: %s", path, strerror(errno));
-    if (rc != KVL_OK) remove(part);
+    KVL_TRY(kvl_outfile_open(&o, path, err));
+    int rc = h->page ? kvl_page_index(h->r, h->registry, h->page, h->n, o.f, err)
+                     : kvl_page_write(h->r, h->registry, h->up, o.f, err);
+    rc = kvl_outfile_close(&o, rc, err);
     if (rc == KVL_OK) printf("%s\n", path);
     return rc;
 }

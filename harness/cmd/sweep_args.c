@@ -5,6 +5,7 @@
 #include "jobs.h"
 #include "policy_spec.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ enum {
     SWEEP_KEY_CHAT,
     SWEEP_KEY_DRY,
     SWEEP_KEY_JOBS,
+    SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
@@ -44,7 +46,11 @@ static const struct argp_option sweep_options[] = {
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
       "is the limit of each.  1: this process does it.  auto (default): as many as threads where a "
-      "token reads less than 32 MiB of weights, else 1; plug-ins are always run by workers then",
+      "token reads less than 32 MiB of weights, else 1.  Plug-ins are always run by workers",
+      0 },
+    { "cell-limit", SWEEP_KEY_LIMIT, "TIME", 0,
+      "a cell whose policy or task runs longer without an answer fails: 90s, 30m, 12h; 0: none "
+      "(default 24h, where workers answer; with this option they do)",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
@@ -118,6 +124,21 @@ static int sweep_set(struct kvl_sweep_args *a, const char *word)
     return kvl_sweep_override(a, path->data + sizeof flag - 1, path->data, value + 1, false);
 }
 
+static int sweep_limit(struct kvl_sweep_args *a, const char *text)
+{
+    char *end;
+    double v = strtod(text, &end);
+    double unit = *end == 'h' ? 3600.0 : *end == 'm' ? 60.0 : 1.0;
+    bool good =
+        end != text && (!*end || (strchr("smh", *end) && !end[1])) && v >= 0 && v * unit < 1e9;
+    if (!good || !isdigit((unsigned char)*text))
+        return kvl_fail(a->args->err, KVL_EINVAL,
+                        "--cell-limit: \"%s\": want a time such as 90s, 30m or 12h, or 0", text);
+    a->cell_limit = true;
+    a->cell_limit_s = v * unit;
+    return KVL_OK;
+}
+
 static error_t sweep_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_sweep_args *a = state->input;
@@ -128,6 +149,7 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = &a->model;
         break;
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
+    case SWEEP_KEY_LIMIT: rc = sweep_limit(a, arg); break;
     case SWEEP_KEY_CHAT: rc = kvl_sweep_override(a, "chat", "--chat", arg, true); break;
     case SWEEP_KEY_SYSTEM: rc = kvl_sweep_override(a, "system", "--system", arg, true); break;
     case SWEEP_KEY_LOG: a->log = arg; break;

@@ -246,7 +246,8 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
                                 .kv_bytes = kvl_jobs_kv_bytes(w->work),
                                 .free_bytes = kvl_memory_free_bytes(),
                                 .n_gpus = w->has_gpu ? w->s.gpus.n : 0,
-                                .plugin = sweep_has_plugin(w->work) };
+                                .plugin = sweep_has_plugin(w->work),
+                                .limit = w->a->cell_limit };
     if (w->has_gpu) { /* each has the weights, too */
         ask.kv_bytes += (int64_t)kvl_model_bytes(w->model);
         ask.free_bytes = (int64_t)w->gpu.memory.free_bytes;
@@ -453,6 +454,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(kvl_sweep_flags(a));
     KVL_TRY(
         kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
+    w->s.cell_limit_s = a->cell_limit ? a->cell_limit_s : KVL_CELL_LIMIT_S;
     if (w->s.models.n) return sweep_models(w);
     w->done = &done;
     KVL_TRY(sweep_model(w));

@@ -9,7 +9,9 @@ struct kvl_sweep_args {
     struct kvl_args *args; /* of the command; set before parsing */
     struct kvl_model_args model;
     const char *log, *shard, *snapshots;
-    int32_t jobs; /* 0 = auto */
+    int32_t jobs;    /* 0 = auto */
+    bool cell_limit; /* asked for: */
+    double cell_limit_s;
     bool dry_run, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
     struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */

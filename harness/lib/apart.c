@@ -1,6 +1,8 @@
 /* A fork, a pipe and a wait. */
 #include "apart.h"
 
+#include "harm.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -54,7 +56,7 @@ static void apart_bind(const struct kvl_apart *a, pid_t parent)
     sigemptyset(&ignore.sa_mask);
     for (size_t i = 0; !a->stop && i < sizeof numbers / sizeof numbers[0]; i++)
         sigaction(numbers[i], &ignore, NULL);
-    if (a->stop) setpgid(0, 0);
+    setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it died before that call */
 }
@@ -63,36 +65,52 @@ static void apart_bind(const struct kvl_apart *a, pid_t parent)
 static _Noreturn void apart_child(const struct kvl_apart *a, int fd, pid_t parent)
 {
     struct kvl_err err = { 0 };
+    struct kvl_harm harm;
     apart_bind(a, parent);
+    kvl_harm_begin(&harm);
     int rc = a->run(a->user, a->out, &err);
+    enum kvl_harm_kind harmed = a->foreign ? kvl_harm_look(&harm) : KVL_HARM_NONE;
+    if (harmed == KVL_HARM_COPY) _exit(0);
+    if (harmed != KVL_HARM_NONE) {
+        kvl_err_clear(&err);
+        rc = kvl_fail(&err, a->died, "%s %s", a->who, kvl_harm_text(harmed));
+    }
     bool told = apart_write(fd, &rc, sizeof rc) && apart_write(fd, &err, sizeof err) &&
                 (rc != KVL_OK || apart_write(fd, a->out, a->bytes));
     _exit(told ? 0 : 1);
 }
 
-/* Until there is something to read. */
-static void apart_wait(const struct kvl_apart *a, int fd, pid_t pid)
+/* Until there is something to read; false: it took too long and was ended. */
+static bool apart_wait(const struct kvl_apart *a, int fd, pid_t pid)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
     bool told = false;
-    while (a->stop && poll(&p, 1, APART_POLL_MS) <= 0) {
-        if (!*a->stop || told) continue;
+    uint64_t begin = kvl_now_ns();
+    while ((a->stop || a->limit_s > 0) && poll(&p, 1, APART_POLL_MS) <= 0) {
+        if (a->limit_s > 0 && (double)(kvl_now_ns() - begin) > 1e9 * a->limit_s) {
+            kill(pid, SIGKILL);
+            return false;
+        }
+        if (!a->stop || !*a->stop || told) continue;
         kill(pid, *a->stop);
         told = true;
     }
+    return true;
 }
 
 /* What the child said, once it has ended. */
 static int apart_hear(const struct kvl_apart *a, int fd, pid_t pid, struct kvl_err *err)
 {
     char how[96];
-    apart_wait(a, fd, pid);
+    bool late = !apart_wait(a, fd, pid);
     int rc, status = 0;
     struct kvl_err why;
-    bool told = apart_read(fd, &rc, sizeof rc) && apart_read(fd, &why, sizeof why) &&
+    bool told = !late && apart_read(fd, &rc, sizeof rc) && apart_read(fd, &why, sizeof why) &&
                 (rc != KVL_OK || apart_read(fd, a->out, a->bytes));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    kill(-pid, SIGKILL); /* what it started */
     kvl_apart_ended(status, how, sizeof how);
+    if (late) snprintf(how, sizeof how, "did not end within %.0f s", a->limit_s);
     if (!told) return kvl_fail(err, a->died, "%s %s", a->who, how);
     if (rc == KVL_OK) return KVL_OK;
     return kvl_fail(err, rc, "%s", why.msg[0] ? why.msg : kvl_status_name(rc));

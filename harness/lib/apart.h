@@ -17,6 +17,8 @@ struct kvl_apart {
     /* NULL: signals to stop mean nothing to the child.  Else it stops by itself when it gets one: this is the
      * parent's flag (stop.h), and a signal that raised it is handed on, once. */
     const volatile int *stop;
+    bool foreign;   /* a plug-in's: what it does to the process is `died`, too (harm.h) */
+    double limit_s; /* 0 = none: a process that takes longer is ended, which is `died` */
 };
 
 /* Returns what `run` returned in a child, or `died`; KVL_ENOMEM: there is no process. */

@@ -16,6 +16,7 @@ static const char *volatile guard_name;
 static const char *volatile guard_policy; /* that runs again once a task does not */
 static volatile bool guard_is_task;
 static const char *volatile *guard_shared; /* the same for another process; or NULL */
+static void (*guard_after)(void);          /* called before something else runs; or NULL */
 
 static size_t guard_add(char *line, size_t at, size_t size, const char *text)
 {
@@ -63,8 +64,14 @@ void kvl_guard_share(const char *volatile *where)
     guard_shared = where;
 }
 
+void kvl_guard_after(void (*check)(void))
+{
+    guard_after = check;
+}
+
 static void guard_set(const char *name, bool is_task)
 {
+    if (guard_after && guard_name) guard_after();
     guard_is_task = is_task;
     guard_name = name;
     if (guard_shared) *guard_shared = name;

@@ -20,6 +20,8 @@ void kvl_guard_leave(void);
 void kvl_guard_policy(const char *name);
 /* The task whose code runs from here on; NULL = none, and again what kvl_guard_policy said last. */
 void kvl_guard_task(const char *name);
+/* Called whenever a policy or task has run, before anything else does; NULL: no more. */
+void kvl_guard_after(void (*check)(void));
 /* The name of what runs, and whether it is a task; NULL: nothing that is known.  Async-signal-safe. */
 const char *kvl_guard_running(bool *is_task);
 /* `where` holds the name of what runs, policy or task: memory that another process sees, too.  That one

@@ -1,9 +1,13 @@
 /* Policies and tasks from shared objects. */
 #include "plugin.h"
 
+#include "kvl/fpenv.h"
+
 #include "guard.h"
 
 #include <dlfcn.h>
+#include <locale.h>
+#include <stdio.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
@@ -60,10 +64,29 @@ static int plugin_find(struct kvl_plugin *p, enum kvl_plugin_kind kind, struct k
                     p->path, k->symbol, k->what);
 }
 
+/* What is linked with -Ofast turns on flush-to-zero for the whole process when it is loaded. */
+static void plugin_tidy(const struct kvl_plugin *p)
+{
+    const char *locale = setlocale(LC_ALL, NULL);
+    bool changed = !kvl_fp_default(), numbers = locale && strcmp(locale, "C") != 0;
+    if (changed)
+        fprintf(stderr,
+                "kvlab: %s: changed how floating point rounds, flushes to zero or traps when it "
+                "was loaded "
+                "(-Ofast or -ffast-math?); that is undone\n",
+                p->path);
+    if (numbers)
+        fprintf(stderr, "kvlab: %s: changed the locale when it was loaded; that is undone\n",
+                p->path);
+    if (changed) kvl_fp_restore();
+    if (numbers) setlocale(LC_ALL, "C");
+}
+
 static int plugin_load(struct kvl_plugin *p, enum kvl_plugin_kind kind, struct kvl_err *err)
 {
     KVL_TRY(plugin_read(p, err));
     p->handle = dlopen(p->path, RTLD_NOW | RTLD_LOCAL);
+    plugin_tidy(p);
     if (!p->handle) {
         const char *why = dlerror();
         size_t n = strlen(p->path);
@@ -97,6 +120,7 @@ void kvl_plugin_close(struct kvl_plugin *p)
 {
     if (!p) return;
     if (p->handle) dlclose(p->handle);
+    kvl_fp_restore();
     kvl_guard_leave();
     kvl_free(p->path);
     kvl_free(p);

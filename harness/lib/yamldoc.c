@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { YAML_MAX_KEYS = 64, YAML_MAX_RANGE = 1000 };
+enum { YAML_MAX_KEYS = 64, YAML_MAX_RANGE = 1000, YAML_MAX_DEPTH = 32 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -55,6 +55,31 @@ static int yaml_fail_syntax(const struct kvl_yaml *y, const yaml_parser_t *p)
                     hint);
 }
 
+/* Looked at before the document is made: what is nested takes libyaml as many steps as the square of its depth, and
+ * nothing here is nested deeper than a few.  What is no YAML is told when the document is made. */
+static int yaml_check_depth(const struct kvl_yaml *y, const char *text, size_t len)
+{
+    yaml_parser_t p;
+    yaml_event_t e;
+    int depth = 0, rc = KVL_OK;
+    if (!yaml_parser_initialize(&p))
+        return kvl_fail(y->err, KVL_ENOMEM, "%s: out of memory", y->name);
+    yaml_parser_set_input_string(&p, (const unsigned char *)text, len);
+    for (bool more = true; more && rc == KVL_OK;) {
+        if (!yaml_parser_parse(&p, &e)) break;
+        more = e.type != YAML_STREAM_END_EVENT;
+        depth += e.type == YAML_SEQUENCE_START_EVENT || e.type == YAML_MAPPING_START_EVENT;
+        depth -= e.type == YAML_SEQUENCE_END_EVENT || e.type == YAML_MAPPING_END_EVENT;
+        if (depth > YAML_MAX_DEPTH)
+            rc = kvl_fail(y->err, KVL_EINVAL,
+                          "%s:%zu: lists and mappings nested in more than %d others", y->name,
+                          e.start_mark.line + 1, YAML_MAX_DEPTH);
+        yaml_event_delete(&e);
+    }
+    yaml_parser_delete(&p);
+    return rc;
+}
+
 /* A second document would be ignored silently. */
 static int yaml_check_end(const struct kvl_yaml *y, yaml_parser_t *p)
 {
@@ -73,6 +98,7 @@ int kvl_yaml_load(struct kvl_yaml *y, const char *name, bool lines, const char *
 {
     yaml_parser_t parser;
     *y = (struct kvl_yaml){ .name = name, .lines = lines, .err = err };
+    KVL_TRY(yaml_check_depth(y, text, len));
     if (!yaml_parser_initialize(&parser))
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory", name);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);

@@ -30,6 +30,7 @@ struct kvl_log {
     struct kvl_buf text; /* pending lines */
     uint32_t n_pending;
     bool locked;
+    off_t end;                  /* behind the last commit: nobody else writes */
     bool broken;                /* an I/O error: what the disk holds is unknown */
     kvl_log_commit_fn redirect; /* NULL: commits go to the file */
     void *redirect_user;
@@ -83,10 +84,11 @@ static void lock_note(const struct kvl_log *log)
     if (gmtime_r(&now, &tm)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
     int n =
         snprintf(note, sizeof note, "pid %lld on %s since %s\n", (long long)getpid(), host, when);
-    int fd = open(log->note, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (fd < 0 || n < 0) return;
-    kvl_log_write_all(fd, note, (size_t)n);
-    close(fd);
+    int fd = open(log->note, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    struct stat st;
+    if (fd >= 0 && n >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, 0) == 0)
+        kvl_log_write_all(fd, note, (size_t)n);
+    if (fd >= 0) close(fd);
 }
 
 static int lock_refused(const struct kvl_log *log, int error, struct kvl_err *err)
@@ -199,6 +201,9 @@ static int log_start(struct kvl_log *log, kvl_log_fn fn, void *user, struct kvl_
                         log->path);
     KVL_TRY(lock_take(log, err));
     KVL_TRY(log_scan(log, fn, user, health, err));
+    if (fstat(log->fd, &st) != 0)
+        return kvl_fail(err, KVL_EIO, "%s: cannot look at it: %s", log->path, strerror(errno));
+    log->end = st.st_size;
     int error = kvl_log_sync_dir(log->path);
     if (error)
         return kvl_fail(err, KVL_EIO, "%s: cannot sync its folder: %s", log->path, strerror(error));
@@ -239,15 +244,29 @@ int kvl_log_open(const char *path, kvl_log_fn fn, void *user, struct kvl_log_hea
     return KVL_OK;
 }
 
+/* Somebody who does not ask for the lock may cut it, copy over it or append to it: earlier records are lost then. */
+static int commit_grown(struct kvl_log *log, const struct stat *st, struct kvl_err *err)
+{
+    if (st->st_size == log->end) return KVL_OK;
+    log->broken = true;
+    return kvl_fail(
+        err, KVL_ELOG,
+        "%s: has %lld bytes, want %lld: somebody else changed it meanwhile; check it with "
+        "`kvlab log check` and start again",
+        log->path, (long long)st->st_size, (long long)log->end);
+}
+
 int kvl_log_close(struct kvl_log *log, struct kvl_err *err)
 {
     if (!log) return KVL_OK;
     unlink(log->note);
     log->locked = false;
-    int rc = KVL_OK;
+    struct stat st;
+    bool there = log->fd >= 0 && !log->broken && fstat(log->fd, &st) == 0 && st.st_nlink > 0;
+    int rc = there ? commit_grown(log, &st, err) : KVL_OK;
     int closed = close(log->fd);
     log->fd = -1;
-    if (closed != 0)
+    if (closed != 0 && rc == KVL_OK)
         rc = kvl_fail(err, KVL_ELOG, "%s: closing it: %s; check it with `kvlab log check`",
                       log->path, strerror(errno));
     log_destroy(log);
@@ -356,11 +375,13 @@ static int commit_write(struct kvl_log *log, const uint8_t *data, size_t len, st
     struct stat st;
     if (fstat(log->fd, &st) != 0) return commit_broken(log, "cannot look at it", errno, err);
     if (st.st_nlink == 0) return commit_broken(log, "it was deleted meanwhile", ENOENT, err);
+    KVL_TRY(commit_grown(log, &st, err));
     int error = kvl_log_write_all(log->fd, data, len);
     if (error) return commit_undo(log, st.st_size, len, error, err);
     /* After a failed sync the kernel may have dropped the pages: a second one that succeeds says
      * nothing. */
     if (fdatasync(log->fd) != 0) return commit_broken(log, "cannot sync", errno, err);
+    log->end += (off_t)len;
     return KVL_OK;
 }
 

@@ -54,6 +54,9 @@ struct kvl_log_health {
     uint64_t n_files, n_groups, n_records;
     uint64_t n_plain;     /* groups of n_groups that have no header */
     uint64_t n_bad_lines; /* lines of valid groups that are no JSON object; skipped */
+    /* What repairs of the log left out, and say so where it stood. */
+    uint64_t n_repairs, lost_bytes;
+    int64_t lost_groups, lost_records; /* -1 unknown */
     struct kvl_log_damage *damage;
     size_t n_damage;
 };
@@ -91,7 +94,8 @@ int kvl_log_paths(char *const *words, size_t n_words, struct kvl_log_paths *out,
                   struct kvl_err *err);
 void kvl_log_paths_free(struct kvl_log_paths *p);
 
-/* Writes the valid groups of `from` to the new file `to`, byte for byte.  KVL_EINVAL when `to`
+/* Writes the valid groups of `from` to the new file `to`, byte for byte, and between them notes of what was left out:
+ * the new log is whole, and whoever checks it is told what was lost.  KVL_EINVAL when `to`
  * exists; KVL_EIO when it cannot be written (it is removed). */
 int kvl_log_repair(const char *from, const char *to, struct kvl_log_health *health,
                    struct kvl_err *err);

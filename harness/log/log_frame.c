@@ -1,6 +1,7 @@
 /* The bytes of a log: headers, frames, and how a reader gets past damage. */
 #include "log_frame.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,10 +17,20 @@
 #define HEADER_MAX 4096
 /* Decoders refuse larger windows by default; a log of ours never needs one. */
 #define WINDOW_LOG_MAX 27
+/* What may be looked at for nothing: some bytes, and so many times the file.  The size of a frame is found from block to
+ * block, of which the smallest has so many bytes. */
+#define WASTE_MIN   ((uint64_t)256 << 20)
+#define WASTE_TIMES 64
+#define WASTE_STEP  4
+/* JSON lines do not become smaller than that. */
+#define FRAME_TIMES 4096
 
 /* Chosen at random once: 128 bits that occur nowhere else. */
 static const uint8_t marker[MARKER_SIZE] = { 0x9c, 0x4b, 0x76, 0x6c, 0xe1, 0x0d, 0x6b, 0x61,
                                              0x33, 0xf7, 0x6c, 0x6f, 0x67, 0x8e, 0xa2, 0x15 };
+
+static const uint8_t lost_marker[MARKER_SIZE] = { 0x5d, 0x90, 0x1f, 0xc2, 0x38, 0xee, 0x07, 0xa4,
+                                                  0xd1, 0x6a, 0x4e, 0x93, 0x2b, 0xf8, 0x75, 0x0c };
 
 /* ---- headers ------------------------------------------------------------------------------- */
 
@@ -86,6 +97,42 @@ bool kvl_log_header_unpack(const uint8_t *p, size_t len, struct kvl_log_header *
     return true;
 }
 
+/* ---- what a repair left out -------------------------------------------------------------------- */
+
+enum { LOST_BYTES = FRAME_HEAD + MARKER_SIZE + 4 + 16 + 5 * 8 };
+
+void kvl_log_lost_pack(const struct kvl_log_lost *l, uint8_t out[KVL_LOG_LOST])
+{
+    uint8_t *p = put_le(out, MAGIC_SKIP + 1, 4);
+    p = put_le(p, LOST_BYTES - FRAME_HEAD, 4);
+    memcpy(p, lost_marker, sizeof lost_marker);
+    p = put_le(p + sizeof lost_marker, KVL_LOG_VERSION, 4);
+    memcpy(p, l->run, sizeof l->run);
+    p = put_le(p + sizeof l->run, l->next, 8);
+    p = put_le(p, (uint64_t)l->n_groups, 8);
+    p = put_le(p, (uint64_t)l->n_records, 8);
+    p = put_le(p, l->bytes, 8);
+    put_le(p, XXH64(out, (size_t)(p - out), 0), 8);
+}
+
+static_assert(LOST_BYTES == KVL_LOG_LOST, "log_frame.h says so");
+
+static bool lost_unpack(const uint8_t *p, size_t len, struct kvl_log_lost *l)
+{
+    if (len < LOST_BYTES || peek_u32(p) != MAGIC_SKIP + 1) return false;
+    if (memcmp(p + FRAME_HEAD, lost_marker, sizeof lost_marker) != 0) return false;
+    const uint8_t *at = p + LOST_BYTES - 8;
+    if (get_le(&at, 8) != XXH64(p, LOST_BYTES - 8, 0)) return false;
+    const uint8_t *q = p + FRAME_HEAD + sizeof lost_marker + 4;
+    memcpy(l->run, q, sizeof l->run);
+    q += sizeof l->run;
+    l->next = get_le(&q, 8);
+    l->n_groups = (int64_t)get_le(&q, 8);
+    l->n_records = (int64_t)get_le(&q, 8);
+    l->bytes = get_le(&q, 8);
+    return true;
+}
+
 /* ---- frames -------------------------------------------------------------------------------- */
 
 static int unpacker_ready(struct kvl_log_unpacker *u, struct kvl_err *err)
@@ -128,13 +175,14 @@ void kvl_log_unpacker_free(struct kvl_log_unpacker *u)
 
 struct frame_count {
     uint64_t bytes, lines;
+    uint64_t most; /* bytes: with more it is no frame of ours */
 };
 
 static int count_text(const char *text, size_t len, void *user, struct kvl_err *err)
 {
-    (void)err;
     struct frame_count *c = user;
     c->bytes += len;
+    if (c->bytes > c->most) return kvl_fail(err, KVL_ELOG, "the frame is larger than it says");
     const char *end = text + len;
     while (text < end && (text = memchr(text, '\n', (size_t)(end - text)))) {
         c->lines++;
@@ -149,6 +197,7 @@ enum spot_kind {
     SPOT_NOTHING,     /* no frame starts here, or it does not verify */
     SPOT_GROUP,       /* header and frame */
     SPOT_PLAIN,       /* a frame */
+    SPOT_LOST,        /* what a repair left out there */
     SPOT_FOREIGN,     /* somebody else's skippable frame: skipped in silence */
     SPOT_BAD_PAYLOAD, /* a right header before a frame that is cut off or wrong */
 };
@@ -157,6 +206,7 @@ enum spot_kind {
 struct spot {
     enum spot_kind kind;
     struct kvl_log_header header;
+    struct kvl_log_lost lost;
     size_t bytes; /* to the next spot */
     uint64_t text_bytes;
 };
@@ -171,6 +221,7 @@ struct walk {
     struct kvl_err *err;
     struct kvl_log_unpacker unpacker;
     bool any, last_plain, no_memory;
+    uint64_t wasted; /* bytes that were hashed or unpacked for nothing */
     /* The run that is being followed, and plain frames whose header was lost since. */
     bool in_run;
     uint8_t run[16];
@@ -178,22 +229,33 @@ struct walk {
     size_t n_known; /* damage entries that already name what they lost */
 };
 
+/* Damage wastes no more than what is there, once; a file made for it has groups in groups in groups, each of which is
+ * looked at up to the end.  True: it is such a file. */
+static bool walk_trapped(const struct walk *w)
+{
+    return w->wasted > WASTE_MIN + WASTE_TIMES * (uint64_t)w->len;
+}
+
 /* A lack of memory is no damage: whoever opens the log for writing would cut good groups off. */
 static bool frame_verifies(struct walk *w, const uint8_t *src, size_t len, struct frame_count *c)
 {
-    *c = (struct frame_count){ 0 };
     int rc = kvl_log_unpack(&w->unpacker, src, len, count_text, c, NULL);
     w->no_memory |= rc == KVL_ENOMEM;
+    if (rc != KVL_OK) w->wasted += c->bytes + len;
     return rc == KVL_OK;
 }
 
 static bool group_verifies(struct walk *w, const uint8_t *frame, size_t len,
                            const struct kvl_log_header *h)
 {
-    if (h->packed > len || XXH64(frame, (size_t)h->packed, 0) != h->packed_hash) return false;
-    struct frame_count c;
-    return frame_verifies(w, frame, (size_t)h->packed, &c) && c.bytes == h->unpacked &&
-           c.lines == h->n_records;
+    if (h->packed > len) return false;
+    bool whole = XXH64(frame, (size_t)h->packed, 0) == h->packed_hash;
+    struct frame_count c = { .most = h->unpacked };
+    if (whole && frame_verifies(w, frame, (size_t)h->packed, &c) && c.bytes == h->unpacked &&
+        c.lines == h->n_records)
+        return true;
+    w->wasted += h->packed + c.bytes;
+    return false;
 }
 
 static bool is_skip_magic(uint32_t magic)
@@ -225,7 +287,9 @@ static struct spot plain_at(struct walk *w, size_t pos)
     struct spot s = { .kind = SPOT_NOTHING };
     if (len < 4 || peek_u32(p) != MAGIC_ZSTD) return s;
     size_t size = ZSTD_findFrameCompressedSize(p, len);
-    struct frame_count c;
+    struct frame_count c = { .most = WASTE_MIN + FRAME_TIMES * (uint64_t)len };
+    if (ZSTD_isError(size))
+        w->wasted += len / WASTE_STEP; /* it goes from block to block, to the end at most */
     if (ZSTD_isError(size) || !frame_verifies(w, p, size, &c)) return s;
     return (struct spot){ .kind = SPOT_PLAIN, .bytes = size, .text_bytes = c.bytes };
 }
@@ -245,6 +309,11 @@ static struct spot spot_at(struct walk *w, size_t pos)
         s.text_bytes = s.header.unpacked;
         return s;
     }
+    if (lost_unpack(p, len, &s.lost)) {
+        s.kind = SPOT_LOST;
+        s.bytes = LOST_BYTES;
+        return s;
+    }
     if (foreign_at(w, pos, &s.bytes)) {
         s.kind = SPOT_FOREIGN;
         return s;
@@ -257,7 +326,7 @@ static struct spot spot_at(struct walk *w, size_t pos)
 static size_t resync(struct walk *w, size_t pos, bool headers_only)
 {
     struct kvl_log_header h;
-    for (; pos < w->len; pos++) {
+    for (; pos < w->len && !walk_trapped(w); pos++) {
         const uint8_t *p = w->data + pos;
         if (*p == (MAGIC_SKIP & 0xff) && kvl_log_header_unpack(p, w->len - pos, &h)) return pos;
         if (!headers_only && *p == (MAGIC_ZSTD & 0xff) && plain_at(w, pos).kind == SPOT_PLAIN)
@@ -312,6 +381,27 @@ static int walk_sequence(struct walk *w, const struct kvl_log_header *h, size_t 
                                                    .n_records = -1 });
 }
 
+/* What is missing there is known: the run goes on behind it. */
+static int walk_lost(struct walk *w, const struct spot *s, size_t pos)
+{
+    const struct kvl_log_lost *l = &s->lost;
+    struct kvl_log_group g = { .start = w->data + pos, .start_bytes = s->bytes, .lost = l };
+    struct kvl_log_health *h = w->health;
+    h->n_repairs++;
+    h->lost_bytes += l->bytes;
+    h->lost_groups = l->n_groups < 0 || h->lost_groups < 0 ? -1 : h->lost_groups + l->n_groups;
+    h->lost_records = l->n_records < 0 || h->lost_records < 0 ? -1 : h->lost_records + l->n_records;
+    w->last_plain = false;
+    w->any = true;
+    if (l->next != KVL_LOG_LOST_NO_RUN) {
+        w->in_run = true;
+        memcpy(w->run, l->run, sizeof w->run);
+        w->next = l->next;
+        w->orphans = 0;
+    }
+    return w->fn ? w->fn(&g, w->user, w->err) : KVL_OK;
+}
+
 static int walk_group(struct walk *w, const struct spot *s, size_t pos)
 {
     bool plain = s->kind == SPOT_PLAIN;
@@ -331,8 +421,13 @@ static int walk_group(struct walk *w, const struct spot *s, size_t pos)
     return w->fn ? w->fn(&g, w->user, w->err) : KVL_OK;
 }
 
-static int walk_memory(const struct walk *w)
+static int walk_goes_on(const struct walk *w)
 {
+    if (walk_trapped(w))
+        return kvl_fail(
+            w->err, KVL_ELOG,
+            "%s: groups within groups, no log of kvlab has them: it was made to take for ever",
+            w->name);
     if (!w->no_memory) return KVL_OK;
     return kvl_fail(w->err, KVL_ENOMEM, "%s: no memory to unpack it", w->name);
 }
@@ -342,7 +437,7 @@ static int walk_bad(struct walk *w, const struct spot *s, size_t pos, size_t *en
 {
     bool header = s->kind == SPOT_BAD_PAYLOAD;
     *end = resync(w, pos + (header ? s->bytes : 1), header);
-    KVL_TRY(walk_memory(w));
+    KVL_TRY(walk_goes_on(w));
     w->last_plain = false;
     struct kvl_log_damage d = { .what = "no valid group",
                                 .offset = pos,
@@ -380,7 +475,7 @@ static int walk_all(struct walk *w)
 {
     for (size_t pos = 0; pos < w->len;) {
         struct spot s = spot_at(w, pos);
-        KVL_TRY(walk_memory(w));
+        KVL_TRY(walk_goes_on(w));
         bool header = s.kind == SPOT_GROUP || s.kind == SPOT_BAD_PAYLOAD;
         if (header && s.header.version > KVL_LOG_VERSION)
             return kvl_fail(w->err, KVL_ELOG,
@@ -389,6 +484,7 @@ static int walk_all(struct walk *w)
         if (header) KVL_TRY(walk_sequence(w, &s.header, pos));
         if (s.kind == SPOT_GROUP || s.kind == SPOT_PLAIN) KVL_TRY(walk_group(w, &s, pos));
         size_t end = pos + s.bytes;
+        if (s.kind == SPOT_LOST) KVL_TRY(walk_lost(w, &s, pos));
         if (s.kind == SPOT_NOTHING || s.kind == SPOT_BAD_PAYLOAD)
             KVL_TRY(walk_bad(w, &s, pos, &end));
         pos = end;

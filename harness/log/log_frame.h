@@ -29,16 +29,28 @@ void kvl_log_header_pack(struct kvl_log_header *h, uint8_t out[KVL_LOG_HEADER]);
 /* True when a header with a right hash stands at `p`.  Of a newer version only `version` is set. */
 bool kvl_log_header_unpack(const uint8_t *p, size_t len, struct kvl_log_header *h);
 
+/* What a repair left out at a place: a skippable frame of KVL_LOG_LOST bytes, with marker and hash like a header. */
+#define KVL_LOG_LOST        84
+#define KVL_LOG_LOST_NO_RUN UINT64_MAX
+struct kvl_log_lost {
+    uint8_t run[16];
+    uint64_t next; /* the run goes on with that group; KVL_LOG_LOST_NO_RUN: none does */
+    int64_t n_groups, n_records; /* -1 unknown */
+    uint64_t bytes;
+};
+void kvl_log_lost_pack(const struct kvl_log_lost *l, uint8_t out[KVL_LOG_LOST]);
+
 /* One valid group of a file. */
 struct kvl_log_group {
     const uint8_t *start, *frame; /* start = header, or frame when there is none */
     size_t start_bytes, frame_bytes;
     const struct kvl_log_header *header; /* NULL: a plain frame */
+    const struct kvl_log_lost *lost;     /* no group, but such a note, which fills `start` */
     bool joined; /* a plain frame right behind a plain frame: a line may span both */
 };
 typedef int (*kvl_log_group_fn)(const struct kvl_log_group *g, void *user, struct kvl_err *err);
 
-/* Visits the valid groups; everything else becomes damage in `health`.  Errors as kvl_log_read. */
+/* Visits the valid groups and the notes of repairs; everything else becomes damage in `health`.  Errors as kvl_log_read. */
 int kvl_log_walk(const char *name, const uint8_t *data, size_t len, kvl_log_group_fn fn, void *user,
                  struct kvl_log_health *health, struct kvl_err *err);
 

@@ -1,5 +1,6 @@
 /* Reading logs: records out of groups, files behind command-line words, repair. */
 #include "log_frame.h"
+#include "show.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +49,8 @@ static int reader_line(struct reader *r, const char *text, size_t len, struct kv
         return KVL_OK;
     }
     r->health->n_records++;
-    int rc = r->fn ? r->fn(record, r->user, err) : KVL_OK;
+    int rc = r->fn ? kvl_show_record(record, err) : KVL_OK;
+    if (rc == KVL_OK && r->fn) rc = r->fn(record, r->user, err);
     json_decref(record);
     return rc;
 }
@@ -95,6 +97,7 @@ static int reader_text(const char *text, size_t len, void *user, struct kvl_err 
 static int reader_group(const struct kvl_log_group *g, void *user, struct kvl_err *err)
 {
     struct reader *r = user;
+    if (g->lost) return KVL_OK;
     if (!g->joined) KVL_TRY(reader_flush(r, err));
     return kvl_log_unpack(&r->unpacker, g->frame, g->frame_bytes, reader_text, r, err);
 }
@@ -218,13 +221,54 @@ void kvl_log_paths_free(struct kvl_log_paths *p)
 
 struct repair {
     int fd, error;
+    struct kvl_log_health *health; /* of the walk that copies */
+    size_t n_told;                 /* damage that notes tell of */
+    bool in_run;                   /* what a reader of the copy expects */
+    uint8_t run[16];
+    uint64_t next;
 };
+
+static void repair_write(struct repair *r, const void *data, size_t len)
+{
+    if (!r->error) r->error = kvl_log_write_all(r->fd, data, len);
+}
+
+static int64_t repair_sum(int64_t a, int64_t b)
+{
+    return a < 0 || b < 0 ? -1 : a + b;
+}
+
+/* The damage since the last note; before group `h` of a run, or NULL. */
+static void repair_note(struct repair *r, const struct kvl_log_header *h)
+{
+    uint8_t note[KVL_LOG_LOST];
+    struct kvl_log_lost lost = { .next = h ? h->sequence : KVL_LOG_LOST_NO_RUN };
+    if (h) memcpy(lost.run, h->run, sizeof lost.run);
+    for (; r->n_told < r->health->n_damage; r->n_told++) {
+        const struct kvl_log_damage *d = &r->health->damage[r->n_told];
+        lost.n_groups = repair_sum(lost.n_groups, d->n_groups);
+        lost.n_records = repair_sum(lost.n_records, d->n_records);
+        lost.bytes += d->bytes;
+    }
+    kvl_log_lost_pack(&lost, note);
+    repair_write(r, note, sizeof note);
+}
 
 static int repair_group(const struct kvl_log_group *g, void *user, struct kvl_err *err)
 {
     struct repair *r = user;
+    const struct kvl_log_header *h = g->header;
     (void)err;
-    if (!r->error) r->error = kvl_log_write_all(r->fd, g->start, g->start_bytes);
+    bool same = h && r->in_run && memcmp(r->run, h->run, sizeof r->run) == 0;
+    bool gap = h && h->sequence > (same ? r->next : 0);
+    if (gap || r->n_told < r->health->n_damage) repair_note(r, h);
+    bool goes_on = h || (g->lost && g->lost->next != KVL_LOG_LOST_NO_RUN);
+    if (goes_on) {
+        r->in_run = true;
+        memcpy(r->run, h ? h->run : g->lost->run, sizeof r->run);
+        r->next = h ? h->sequence + 1 : g->lost->next;
+    }
+    repair_write(r, g->start, g->start_bytes);
     return KVL_OK;
 }
 
@@ -236,8 +280,10 @@ static int repair_copy(const char *from, struct repair *r, struct kvl_log_health
     int rc = kvl_read_file(from, KVL_LOG_FILE_MAX, &file, err);
     const void *data = file.len ? file.data : "";
     struct kvl_log_health again = { 0 };
+    r->health = &again;
     if (rc == KVL_OK) rc = kvl_log_read_memory(from, data, file.len, NULL, NULL, health, err);
     if (rc == KVL_OK) rc = kvl_log_walk(from, data, file.len, repair_group, r, &again, err);
+    if (rc == KVL_OK && r->n_told < again.n_damage) repair_note(r, NULL);
     kvl_log_health_free(&again);
     kvl_buf_free(&file);
     if (rc == KVL_OK && !r->error && fsync(r->fd) != 0) r->error = errno;

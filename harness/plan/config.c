@@ -9,6 +9,7 @@
 #include "config_text.h"
 #include "config_values.h"
 #include "policy_spec.h"
+#include "show.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -417,6 +418,7 @@ static int config_fill_defaults(struct kvl_sweep *s, const char *name)
     int rc = KVL_OK;
     if (!s->name) s->name = strdup(name);
     if (!s->name) return KVL_ENOMEM;
+    kvl_show_line(s->name); /* it goes into the heads of tables, and into a path */
     if (!s->log) {
         struct kvl_buf log = { 0 };
         rc = kvl_buf_printf(&log, "out/%s.jsonl.zst", s->name);

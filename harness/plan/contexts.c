@@ -2,6 +2,8 @@
 #include "guard.h"
 #include "sweep_plan.h"
 
+#include "kvl/fpenv.h"
+
 #include <string.h>
 
 uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,
@@ -34,6 +36,8 @@ const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct
     return g->speed || g->task->raw ? &w->raw : &w->asks;
 }
 
+enum { CONTEXT_MAX_NEW = 1 << 20 }; /* no answer is longer; sums with lengths stay in 32 bits */
+
 /* What the rest relies on: a task may come from a plug-in. */
 static int context_check(const struct kvl_task *task, const struct kvl_task_request *req,
                          int32_t wanted, const struct kvl_sample *s, struct kvl_err *err)
@@ -52,6 +56,10 @@ static int context_check(const struct kvl_task *task, const struct kvl_task_requ
             return kvl_fail(err, KVL_ETASK,
                             "task %s: question %d lacks its text, answer, gold or max_new_tok",
                             task->name, i);
+        if (q->max_new_tok > CONTEXT_MAX_NEW)
+            return kvl_fail(err, KVL_ETASK,
+                            "task %s: question %d has a max_new_tok of %d, want at most %d",
+                            task->name, i, q->max_new_tok, CONTEXT_MAX_NEW);
         if (q->n_prefix > strlen(q->text))
             return kvl_fail(err, KVL_ETASK,
                             "task %s: the answer prefix of question %d is longer than its text",
@@ -88,8 +96,8 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
     kvl_guard_task(g->task->task->name);
     int rc = g->task->task->generate(&req, out, err);
     kvl_guard_task(NULL);
-    KVL_TRY(rc);
-    rc = context_check(g->task->task, &req, wanted, out, err);
+    rc = kvl_fp_kept(rc, KVL_ETASK, err);
+    if (rc == KVL_OK) rc = context_check(g->task->task, &req, wanted, out, err);
     if (rc == KVL_OK) rc = kvl_prompt_context(prompt, out, err);
     if (rc != KVL_OK) kvl_sample_free(out);
     return rc;

@@ -36,13 +36,14 @@ struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a)
     int32_t busy = KVL_MIN(want, KVL_MAX(a->n_contexts, 1));
     int32_t n = KVL_MIN(busy, jobs_fit(a));
     /* Who asks for workers gets one where there is work for one: a crash is not the sweep's then. */
-    bool foreign = a->n_gpus > 0 || (a->plugin && a->asked != 1);
+    bool foreign = a->n_gpus > 0 || a->plugin || a->limit;
     bool apart = n > 1 || (a->asked > 1 && a->n_contexts > 0) || foreign;
     return (struct kvl_jobs){ .n = n,
                               .threads = KVL_MAX(a->threads / n, 1),
                               .apart = apart,
                               .left_out = busy - n,
-                              .all_apart = foreign };
+                              .all_apart = foreign,
+                              .watched = a->plugin };
 }
 
 int64_t kvl_jobs_kv_bytes(const struct kvl_work *w)

@@ -113,23 +113,27 @@ static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-static int shard_env(const char *name, int64_t *out)
+/* Not set: *out as it is. */
+static int shard_env(const char *name, int64_t *out, struct kvl_err *err)
 {
     const char *text = getenv(name);
-    return text ? kvl_parse_i64(text, out) : KVL_EINVAL;
+    if (!text || kvl_parse_i64(text, out) == KVL_OK) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL, "%s=%s: is no number, want --shard i/n or none", name, text);
 }
 
-/* An array job is a sharded sweep; ids may begin anywhere and go in steps. */
+/* An array job is a sharded sweep; ids may begin anywhere and go in steps.  Without a count, or of one task, all of the
+ * sweep is this task's. */
 static int shard_from_slurm(struct kvl_shard *out, struct kvl_err *err)
 {
-    int64_t id, count, min = 0, step = 1;
+    int64_t id = INT64_MIN, count = 1, min = 0, step = 1;
     *out = (struct kvl_shard){ 0, 1 };
-    if (shard_env("SLURM_ARRAY_TASK_ID", &id) != KVL_OK ||
-        shard_env("SLURM_ARRAY_TASK_COUNT", &count) != KVL_OK || count < 2)
-        return KVL_OK;
-    (void)shard_env("SLURM_ARRAY_TASK_MIN", &min);
-    (void)shard_env("SLURM_ARRAY_TASK_STEP", &step);
-    int64_t index = step > 0 ? (id - min) / step : -1;
+    KVL_TRY(shard_env("SLURM_ARRAY_TASK_ID", &id, err));
+    KVL_TRY(shard_env("SLURM_ARRAY_TASK_COUNT", &count, err));
+    KVL_TRY(shard_env("SLURM_ARRAY_TASK_MIN", &min, err));
+    KVL_TRY(shard_env("SLURM_ARRAY_TASK_STEP", &step, err));
+    if (id == INT64_MIN || count == 1) return KVL_OK;
+    bool fits = step > 0 && id >= min && (id - min) % step == 0;
+    int64_t index = fits ? (id - min) / step : -1;
     if (index < 0 || index >= count || count > INT32_MAX)
         return kvl_fail(err, KVL_EINVAL,
                         "SLURM_ARRAY_TASK_ID %lld of %lld from %lld in steps of %lld: want --shard "

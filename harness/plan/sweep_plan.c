@@ -7,6 +7,8 @@
 #include "machine.h"
 #include "policy_spec.h"
 
+#include "kvl/fpenv.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +129,15 @@ struct asked {
     const struct kvl_cell *c;
 };
 
+/* A plan is arithmetic on a few numbers; a context of a million tokens takes seconds. */
+enum { PLAN_POLICY_S = 60, PLAN_TASK_S = 3600 };
+
+/* What a plug-in has time for; no more than a cell has. */
+static double plan_limit_s(const struct kvl_sweep *s, double most)
+{
+    return s->cell_limit_s > 0 ? fmin(s->cell_limit_s, most) : most;
+}
+
 static int plan_ask(const void *user, void *out, struct kvl_err *err)
 {
     const struct asked *a = user;
@@ -156,7 +167,8 @@ static int plan_safely(const struct plan *p, struct kvl_cell *c)
     char who[96];
     snprintf(who, sizeof who, "the plan of policy %s", c->policy->policy->name);
     struct asked asked = { p, c };
-    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL };
+    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
+    apart.limit_s = plan_limit_s(p->w->sweep, PLAN_POLICY_S);
     if (c->policy->foreign && !plan_asked(p, c) && kvl_machine_threads() <= 1)
         KVL_TRY(kvl_apart_run(&apart, &c->refused));
     return plan_create(p, c);
@@ -386,13 +398,17 @@ struct tried {
     double chance;
 };
 
-static double plan_chance(const struct kvl_point *task)
+static int plan_chance(const struct kvl_point *task, double *out, struct kvl_err *err)
 {
-    if (!task->task->chance) return (double)NAN;
+    *out = (double)NAN;
+    if (!task->task->chance) return KVL_OK;
     kvl_guard_task(task->task->name);
-    double chance = task->task->chance(task->opts);
+    *out = task->task->chance(task->opts);
     kvl_guard_task(NULL);
-    return chance;
+    KVL_TRY(kvl_fp_kept(KVL_OK, KVL_ETASK, err));
+    if (isnan(*out) || (*out >= 0.0 && *out <= 1.0)) return KVL_OK;
+    return kvl_fail(err, KVL_ETASK, "task %s: a chance of %g, want a probability from 0 to 1",
+                    task->task->name, *out);
 }
 
 /* *out: struct tried. */
@@ -406,7 +422,7 @@ static int plan_try(const void *user, void *out, struct kvl_err *err)
     KVL_TRY(kvl_context_generate(t->w, t->g, text ? t->w->sweep->contexts - 1 : 0, &sample, err));
     int rc = plan_tail_tok(t->w, t->g, &sample, &tried->tail, err);
     kvl_sample_free(&sample);
-    tried->chance = plan_chance(t->g->task);
+    if (rc == KVL_OK) rc = plan_chance(t->g->task, &tried->chance, err);
     return rc;
 }
 
@@ -431,7 +447,10 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
     struct tried tried = { 0 };
-    struct kvl_apart apart = { plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL };
+    struct kvl_apart apart = {
+        plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL, true, 0
+    };
+    apart.limit_s = plan_limit_s(w->sweep, PLAN_TASK_S);
     if (g->length > limit && !allow_overlong)
         return kvl_fail(p->err, KVL_EINVAL,
                         "%s: lengths: %d tokens, the model's context is %d: want less or "

@@ -2,6 +2,7 @@
 #include "plot.h"
 
 #include "plot_layout.h"
+#include "show.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,9 +23,12 @@ static void text_add(struct kvl_chart *c, struct kvl_buf *out, const char *text)
 static void quote_add(struct kvl_chart *c, struct kvl_buf *out, const char *text)
 {
     text_add(c, out, out->len ? ", '" : "'");
-    for (; *text; text++) {
-        char one[2] = { (unsigned char)*text < ' ' ? ' ' : *text, '\0' };
-        text_add(c, out, *text == '\n' ? "'.\"\\n\".'" : *text == '\'' ? "''" : one);
+    for (bool more = true; more;) {
+        size_t n = strcspn(text, "\n");
+        c->no_memory |= kvl_show_add(out, KVL_SHOW_GNUPLOT, text, n) != KVL_OK;
+        more = text[n] != '\0';
+        if (more) text_add(c, out, "'.\"\\n\".'");
+        text += n + more;
     }
     text_add(c, out, "'");
 }

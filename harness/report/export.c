@@ -3,6 +3,7 @@
 
 #include "export_parts.h"
 #include "report.h"
+#include "show.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -234,18 +235,7 @@ static const struct kvl_export_column sample_columns[] = {
 
 static void put_text(const char *s, enum kvl_export_format format, FILE *out)
 {
-    bool quote = format == KVL_EXPORT_CSV && s[strcspn(s, ",\"\r\n")];
-    if (quote) fputc('"', out);
-    for (; *s; s++) {
-        if (quote && *s == '"') fputc('"', out);
-        if (format == KVL_EXPORT_TSV && strchr("\t\n\r\\", *s)) {
-            fputc('\\', out);
-            fputc(*s == '\t' ? 't' : *s == '\n' ? 'n' : *s == '\r' ? 'r' : '\\', out);
-        } else {
-            fputc(*s, out);
-        }
-    }
-    if (quote) fputc('"', out);
+    kvl_show(out, format == KVL_EXPORT_CSV ? KVL_SHOW_CSV : KVL_SHOW_TSV, s);
 }
 
 /* A map of numbers: "cache_hits=12 blocks=40"; of lines: "a note=12". */

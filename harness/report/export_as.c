@@ -5,6 +5,7 @@
 #include "folders.h"
 #include "json.h"
 #include "log.h"
+#include "show.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -167,6 +168,7 @@ static int as_file(int form, const char *set, const char *protocol, struct kvl_b
 {
     const char *file = as_forms[form].file, *mark = strstr(file, "%s"), *tail = "";
     size_t n = strlen(set);
+    char name[128];
     bool even =
         strcmp(kvl_export_forms[form], "longbench") == 0 && n > 2 && strcmp(set + n - 2, "_e") == 0;
     if (strcmp(kvl_export_forms[form], "scbench") == 0 && strcmp(protocol, "multi_turn") == 0)
@@ -174,8 +176,10 @@ static int as_file(int form, const char *set, const char *protocol, struct kvl_b
     if (strcmp(kvl_export_forms[form], "scbench") == 0 &&
         strcmp(protocol, "question_after_compress") == 0)
         tail = "_scdq";
-    return kvl_buf_printf(out, "%s/%.*s%.*s%s%s", even ? "_e" : "", (int)(mark - file), file,
-                          (int)(even ? n - 2 : n), set, tail, mark + 2);
+    snprintf(name, sizeof name, "%.*s", (int)(even ? n - 2 : n), set);
+    KVL_TRY(kvl_buf_printf(out, "%s/%.*s", even ? "_e" : "", (int)(mark - file), file));
+    KVL_TRY(kvl_show_file(out, even ? name : set));
+    return kvl_buf_printf(out, "%s%s", tail, mark + 2);
 }
 
 /* "quest-256-4096-question_in_prefill-chat=chatml": what tells the cells of a log apart, as a folder. */
@@ -184,7 +188,9 @@ static int as_path(const struct as_export *e, const json_t *extra, const json_t 
 {
     static const char *const parts[] = { "label", "budget", "length_tok", "protocol" };
     const char *set = kvl_json_text(record, "row.set");
-    KVL_TRY(kvl_buf_printf(out, "%s/%s/", e->out, kvl_json_text(extra, "model")));
+    KVL_TRY(kvl_buf_printf(out, "%s/", e->out));
+    KVL_TRY(kvl_show_file(out, kvl_json_text(extra, "model")));
+    KVL_TRY(kvl_buf_adds(out, "/"));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const json_t *v = json_object_get(extra, parts[i]);
         size_t from = out->len;

@@ -38,11 +38,11 @@ static int page_include(const char *name, FILE *out, struct kvl_err *err)
 
 int kvl_page_open(const char *title, FILE *out, struct kvl_err *err)
 {
-    fprintf(out,
-            "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
-            "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
-            "<title>%s</title>\n<style>\n",
-            title);
+    fputs("<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
+          "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<title>",
+          out);
+    kvl_page_text(out, title);
+    fputs("</title>\n<style>\n", out);
     KVL_TRY(page_include("report.css", out, err));
     fputs("</style></head><body>\n", out);
     return KVL_OK;
@@ -103,7 +103,12 @@ static int page_head(const struct page *p)
     fputs("<header><h1>kvlab results</h1>\n<p>", p->out);
     const char *when = kvl_json_text(p->r->newest_run, "t_start");
     fprintf(p->out, "%zu results", p->r->n);
-    if (*when) fprintf(p->out, ", newest run %.10s", when);
+    if (*when) {
+        char day[11];
+        snprintf(day, sizeof day, "%s", when);
+        fputs(", newest run ", p->out);
+        kvl_page_text(p->out, day);
+    }
     fputs(", build ", p->out);
     kvl_page_text(p->out, kvl_json_text(p->r->newest_run, "kvlab.git"));
     fputs(".</p></header>\n", p->out);

@@ -2,6 +2,7 @@
 #include "lanes.h"
 #include "page_parts.h"
 #include "report.h"
+#include "show.h"
 #include "text_table.h"
 
 #include <stdlib.h>
@@ -11,13 +12,7 @@
 
 void kvl_page_text(FILE *out, const char *s)
 {
-    for (; *s; s++) switch (*s) {
-        case '&': fputs("&amp;", out); break;
-        case '<': fputs("&lt;", out); break;
-        case '>': fputs("&gt;", out); break;
-        case '"': fputs("&quot;", out); break;
-        default: fputc(*s, out);
-        }
+    kvl_show(out, KVL_SHOW_HTML, s);
 }
 
 void kvl_page_number(FILE *out, double value, int decimals)

@@ -19,21 +19,31 @@ const char *kvl_report_mark(enum kvl_table_form form)
 void kvl_report_lines(const char *text, enum kvl_table_form form, FILE *out)
 {
     while (*text) {
-        int n = (int)strcspn(text, "\n");
-        fprintf(out, "%s%.*s\n", n ? kvl_report_mark(form) : "", n, text);
+        size_t n = strcspn(text, "\n");
+        fputs(n ? kvl_report_mark(form) : "", out);
+        /* A comment of LaTeX or a table of commas is a line and no more. */
+        kvl_show_n(out, form == KVL_TABLE_MARKDOWN ? KVL_SHOW_MARKDOWN : KVL_SHOW_TEXT, text, n);
+        fputc('\n', out);
         text += n + (text[n] == '\n');
     }
 }
 
-void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out)
+void kvl_report_block(const struct kvl_result *x, unsigned skip, enum kvl_table_form form,
+                      FILE *out)
 {
-    fprintf(out, "%s%s", x->model[0] ? x->model : "unknown model", x->set);
-    if (!(skip & KVL_BLOCK_TASK)) fprintf(out, "  %s", x->task_label);
-    if (!(skip & KVL_BLOCK_PROTOCOL)) fprintf(out, "  %s", x->is_cell ? x->protocol : "speed only");
+    enum kvl_medium m = kvl_table_medium(form);
+    fputs(kvl_report_mark(form), out);
+    kvl_show(out, m, x->model[0] ? x->model : "unknown model");
+    kvl_show(out, m, x->set);
+    if (!(skip & KVL_BLOCK_TASK)) fputs("  ", out), kvl_show(out, m, x->task_label);
+    if (!(skip & KVL_BLOCK_PROTOCOL))
+        fputs("  ", out), kvl_show(out, m, x->is_cell ? x->protocol : "speed only");
     if (!(skip & KVL_BLOCK_LENGTH) && !isnan(x->length_tok))
         fprintf(out, "  %.0f tokens", x->length_tok);
     if (!(skip & KVL_BLOCK_DEPTH) && !isnan(x->depth)) fprintf(out, "  depth %g", x->depth);
-    fprintf(out, "  on %s\n", x->device[0] ? x->device : "?");
+    fputs("  on ", out);
+    kvl_show(out, m, x->device[0] ? x->device : "?");
+    fputs(form == KVL_TABLE_MARKDOWN ? "\n\n" : "\n", out);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------- */
@@ -183,7 +193,7 @@ static int print_block(const struct kvl_results *r, const struct kvl_result *x, 
                            .n_columns = sizeof report_columns / sizeof report_columns[0] };
     memcpy(column, report_columns, sizeof report_columns);
     if (kvl_report_unofficial(x)) column[REPORT_OFFICIAL].name = "not official %";
-    kvl_report_block(x, 0, out);
+    kvl_report_block(x, 0, KVL_TABLE_TEXT, out);
     for (size_t i = 0; i < n; i++) add_row(&t, &x[i], strict);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
@@ -204,7 +214,7 @@ int kvl_report_print(const struct kvl_results *r, FILE *out, struct kvl_err *err
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
         alike |= !isnan(r->result[i].strict.mean) && !block_strict(&r->result[i], end - i);
         const struct kvl_result *x = &r->result[i];
-        KVL_TRY(x->is_text ? kvl_report_texts(x, end - i, out, err)
+        KVL_TRY(x->is_text ? kvl_report_texts(x, end - i, KVL_TABLE_TEXT, out, err)
                            : print_block(r, x, end - i, out, err));
     }
     const char *id;
@@ -343,9 +353,10 @@ void kvl_report_stale(const struct kvl_results *r, enum kvl_table_form form, FIL
 {
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++) n += r->result[i].stale;
-    if (n)
-        fprintf(out, "%s* " KVL_STALE_NOTE " (build %s): %zu.\n", kvl_report_mark(form),
-                kvl_json_text(r->newest_run, "kvlab.git"), n);
+    if (!n) return;
+    fprintf(out, "%s* " KVL_STALE_NOTE " (build ", kvl_report_mark(form));
+    kvl_show(out, kvl_table_medium(form), kvl_json_text(r->newest_run, "kvlab.git"));
+    fprintf(out, "): %zu.\n", n);
 }
 
 static void notes_print(const struct kvl_results *r, FILE *out)

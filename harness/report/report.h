@@ -23,7 +23,8 @@ int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FI
 int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, enum kvl_table_form form,
                   FILE *out, struct kvl_err *err);
 /* One block of texts: perplexity instead of accuracy.  x [n]. */
-int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err);
+int kvl_report_texts(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                     struct kvl_err *err);
 /* Differences to the policy with that label or name, on the same questions and, where it has one,
  * at the same budget.  KVL_EINVAL when there is no such policy, or no sample at all. */
 int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_form form,
@@ -59,7 +60,8 @@ const char *kvl_report_mark(enum kvl_table_form form);
 /* Lines of `text`, each with that in front. */
 void kvl_report_lines(const char *text, enum kvl_table_form form, FILE *out);
 /* The headline of the block of `x`; parts in `skip` are left out. */
-void kvl_report_block(const struct kvl_result *x, unsigned skip, FILE *out);
+void kvl_report_block(const struct kvl_result *x, unsigned skip, enum kvl_table_form form,
+                      FILE *out);
 /* Under a table: the chat template of its prompts, and how answers were drawn; and where full attention itself fails the task, that
  * the table tells nothing of methods. */
 void kvl_report_chat(const struct kvl_result *x, FILE *out);

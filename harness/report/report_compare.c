@@ -121,9 +121,7 @@ static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
         qsort_r(b->column, b->n_columns, sizeof *b->column, by_key_order, &b->key);
         const char *mark = kvl_report_mark(b->form);
         if (b->row[0]->is_text) fprintf(out, "%sPerplexity.\n", mark);
-        fputs(mark, out);
-        kvl_report_block(b->row[0], b->key, out);
-        if (b->form == KVL_TABLE_MARKDOWN) fputc('\n', out);
+        kvl_report_block(b->row[0], b->key, b->form, out);
         rc = by_print(b, name, column, out, err);
     }
     kvl_free(b->column);
@@ -258,9 +256,7 @@ static int vs_block(struct vs *vs, const struct kvl_result *x, size_t n)
         if (x[i].is_cell && other && !is_called(&x[i], vs->base) && vs_known(vs, &x[i], other))
             rc = vs_row(vs->r, &x[i], other, &t, vs->err);
     }
-    if (t.n_cells) fputs(kvl_report_mark(vs->form), vs->out);
-    if (t.n_cells) kvl_report_block(x, 0, vs->out);
-    if (t.n_cells && vs->form == KVL_TABLE_MARKDOWN) fputc('\n', vs->out);
+    if (t.n_cells) kvl_report_block(x, 0, vs->form, vs->out);
     if (rc == KVL_OK && t.n_cells) rc = kvl_table_print(&t, 2, vs->out, vs->err);
     if (t.n_cells) fputc('\n', vs->out);
     kvl_table_free(&t);

@@ -224,9 +224,7 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, enum kv
         for (end = i; end < r->n && !kvl_result_block_cmp(&r->result[i], &r->result[end], 0); end++)
             any |= detail_has(&r->result[end], d->field);
         if (!any) continue;
-        fputs(kvl_report_mark(form), out);
-        kvl_report_block(&r->result[i], 0, out);
-        if (form == KVL_TABLE_MARKDOWN) fputc('\n', out);
+        kvl_report_block(&r->result[i], 0, form, out);
         KVL_TRY(d->print(&r->result[i], end - i, form, out, err));
         fputc('\n', out);
     }

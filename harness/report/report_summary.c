@@ -88,15 +88,19 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
     };
     for (size_t c = 0; c < 6; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
     const char *mark = form == KVL_TABLE_LATEX ? "%" : ""; /* what is no table is a comment there */
-    fputs(mark, out);
-    kvl_report_block(s->cell[0], KVL_SUMMARY_BLOCK, out);
+    kvl_report_block(s->cell[0], KVL_SUMMARY_BLOCK, form, out);
     for (size_t i = 0; i < s->n_rows; i++) summary_row(&s->row[i], n, &t);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     for (size_t c = 0; c < n; c++) {
         const struct kvl_result *x = s->column[c];
-        fprintf(out, "%s  %c  %s, %s, %s%s%s", mark, letters[c][0], x->task_label, x->protocol,
-                x->chat, *x->chat ? ", " : "", *x->sampling ? "drawn, " : "");
+        const char *const said[] = { x->task_label, x->protocol, x->chat };
+        fprintf(out, "%s  %c  ", mark, letters[c][0]);
+        for (size_t i = 0; i < 3; i++) {
+            kvl_show(out, kvl_table_medium(form), said[i]);
+            fputs(*said[i] ? ", " : "", out);
+        }
+        fputs(*x->sampling ? "drawn, " : "", out);
         summary_lengths(s, x, out);
     }
     if (form != KVL_TABLE_LATEX) summary_full(s, n, letters, out);
@@ -123,7 +127,7 @@ int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FI
     for (size_t i = 0, end; i < r->n && rc == KVL_OK; i = end) {
         for (end = i + 1; end < r->n; end++)
             if (kvl_result_block_cmp(&r->result[i], &r->result[end], 0)) break;
-        if (r->result[i].is_text) rc = kvl_report_texts(&r->result[i], end - i, out, err);
+        if (r->result[i].is_text) rc = kvl_report_texts(&r->result[i], end - i, form, out, err);
     }
     return rc == KVL_OK ? kvl_report_notes(r, form, out, err) : rc;
 }

@@ -2,6 +2,7 @@
 #include "report.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct kvl_column text_columns[] = {
@@ -54,19 +55,36 @@ static void text_notes(const struct kvl_result *x, FILE *out)
         fputs("; intervals: over texts\n", out);
 }
 
-int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)
+/* What stands under the table. */
+static int text_below(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                      struct kvl_err *err)
 {
-    struct kvl_table t = { .column = text_columns,
-                           .n_columns = sizeof text_columns / sizeof text_columns[0] };
-    kvl_report_block(x, KVL_BLOCK_PROTOCOL, out);
-    for (size_t i = 0; i < n; i++) text_row(&t, &x[i]);
-    int rc = kvl_table_print(&t, 2, out, err);
-    kvl_table_free(&t);
-    kvl_report_missing(x, n, out);
+    char *text = NULL;
+    size_t len;
+    FILE *below = open_memstream(&text, &len);
+    if (!below) return kvl_fail(err, KVL_ENOMEM, "no memory for the notes of a table");
+    kvl_report_missing(x, n, below);
     const struct kvl_result *most = x; /* a row may lack texts that failed */
     for (size_t i = 1; i < n; i++)
         if (x[i].n > most->n) most = &x[i];
-    text_notes(most, out);
+    text_notes(most, below);
+    bool failed = fclose(below) != 0;
+    if (!failed) kvl_report_lines(text, form, out);
+    free(text);
+    return failed ? kvl_fail(err, KVL_ENOMEM, "no memory for the notes of a table") : KVL_OK;
+}
+
+int kvl_report_texts(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
+                     struct kvl_err *err)
+{
+    struct kvl_table t = { .form = form,
+                           .column = text_columns,
+                           .n_columns = sizeof text_columns / sizeof text_columns[0] };
+    kvl_report_block(x, KVL_BLOCK_PROTOCOL, form, out);
+    for (size_t i = 0; i < n; i++) text_row(&t, &x[i]);
+    int rc = kvl_table_print(&t, 2, out, err);
+    kvl_table_free(&t);
+    if (rc == KVL_OK) rc = text_below(x, n, form, out, err);
     fputc('\n', out);
     return rc;
 }

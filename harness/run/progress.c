@@ -1,6 +1,8 @@
 /* The progress line. */
 #include "progress.h"
 
+#include "show.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -116,16 +118,15 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0)
         snprintf(rate, sizeof rate, "  %.0f answers/s", (double)p->n_answers / elapsed);
-    fprintf(stderr, "%s%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s", p->tty ? "\r" : "",
-            percent, p->n_done, p->n_cells, errors, rate, spent, left, what,
-            p->tty ? "\033[K" : "\n");
-    fflush(stderr);
+    kvl_show_clear_line();
+    fprintf(stderr, "%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s", percent, p->n_done,
+            p->n_cells, errors, rate, spent, left, what, p->tty ? "" : "\n");
     p->t_shown = now;
     p->shown = true;
 }
 
 void kvl_progress_end(struct kvl_progress *p)
 {
-    if (p->tty && p->shown) fputs("\r\033[K", stderr);
+    if (p->tty && p->shown) kvl_show_clear_line();
     p->shown = false;
 }

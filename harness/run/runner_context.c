@@ -133,9 +133,10 @@ int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t 
     c.seed = kvl_context_seed(r->work->sweep, g->task, g->length, g->depth, context);
     int rc = context_generate(&c);
     if (rc == KVL_OK) rc = context_prefill(&c);
-    if (rc == KVL_OK)
-        rc = context_cells(&c);
-    else if (!kvl_runner_ends(rc))
+    bool made = rc == KVL_OK;
+    if (made) rc = context_cells(&c);
+    /* A context that could not be made, or whose answers the task did not score as it must. */
+    if ((!made && rc != KVL_OK && !kvl_runner_ends(rc)) || rc == KVL_ETASK)
         rc = kvl_runner_group_failed(r, g, context, err);
     context_free(&c);
     return rc;

@@ -1,6 +1,8 @@
 /* From an answer to its sample record. */
 #include "runner_context.h"
 
+#include "kvl/fpenv.h"
+
 #include "guard.h"
 
 #include <math.h>
@@ -22,6 +24,29 @@ static void outcome_score(const struct kvl_task_score *score, struct kvl_outcome
         snprintf(o->sub[i].name, sizeof o->sub[i].name, "%s", score->sub[i].name);
         o->sub[i].value = score->sub[i].value;
     }
+}
+
+static bool is_share(double v)
+{
+    return v >= 0.0 && v <= 1.0;
+}
+
+/* What tables and intervals rely on: a task may come from a plug-in. */
+static int score_check(const struct kvl_task *task, const struct kvl_task_score *s,
+                       struct kvl_err *err)
+{
+    if (!is_share(s->official) || !is_share(s->strict))
+        return kvl_fail(err, KVL_ETASK, "task %s: scores of %g and %g, want each from 0 to 1",
+                        task->name, s->official, s->strict);
+    if (s->n_sub < 0 || s->n_sub > KVL_TASK_SUBS)
+        return kvl_fail(err, KVL_ETASK, "task %s: %d parts of a score, want 0 to %d", task->name,
+                        s->n_sub, KVL_TASK_SUBS);
+    for (int32_t i = 0; i < s->n_sub; i++)
+        if (!s->sub[i].name || !is_share(s->sub[i].value))
+            return kvl_fail(err, KVL_ETASK,
+                            "task %s: part %d of a score has no name or is %g, want 0 to 1",
+                            task->name, i, s->sub[i].value);
+    return KVL_OK;
 }
 
 static struct kvl_outcome outcome_failed(void)
@@ -72,6 +97,8 @@ static int answer_read(const struct kvl_cell_run *run, const struct kvl_context_
     kvl_guard_task(c->g->task->task->name);
     c->g->task->task->score(q->q, text->data, &score);
     kvl_guard_task(NULL);
+    KVL_TRY(kvl_fp_kept(KVL_OK, KVL_ETASK, c->err));
+    KVL_TRY(score_check(c->g->task->task, &score, c->err));
     outcome_score(&score, o);
     return KVL_OK;
 }

@@ -6,9 +6,7 @@
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
 #include "stop.h"
-#include "worker.h"
-
-#include "apart.h"
+#include "workers_death.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -21,7 +19,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORKERS_POLL_MS = 200, WORKERS_READ = 1 << 16 };
+/* A worker whose socket is closed ends by itself within the grace of a stop, or is ended.  Time that the sweep's process
+ * did not run in, as when it was stopped, is nobody's: at most so much between two looks counts. */
+enum {
+    WORKERS_POLL_MS = 200,
+    WORKERS_READ = 1 << 16,
+    WORKERS_WAIT_US = 2000,
+    WORKERS_LOOK_NS = 1000000000,
+    WORKERS_MAX = 1024
+};
 
 struct unit {
     struct kvl_unit what;
@@ -34,13 +40,15 @@ struct worker {
     int fd;
     struct unit *unit;
     uint64_t t_spent;  /* until then what it did is known */
+    uint64_t quiet_ns; /* a policy or task has run for so long without a frame */
+    bool late;         /* it was ended for that */
     struct kvl_buf in; /* frames that are not whole */
 };
 
 /* What all processes see. */
 struct shared {
     volatile int stop;
-    const char *volatile policy[]; /* [n] or task, that runs: where its name lies in the worker */
+    struct kvl_worker_shared each[]; /* [n] */
 };
 
 struct workers {
@@ -54,6 +62,7 @@ struct workers {
     size_t shared_bytes;
     bool speed;      /* units are groups of speed cells */
     uint64_t t_stop; /* when a stop was seen; 0 = none yet */
+    uint64_t t_look; /* when the time of workers was counted */
     bool killed;     /* those that had not ended some time after it */
     int32_t n, n_alive, threads;
     struct kvl_err *err;
@@ -147,7 +156,7 @@ static void worker_child(struct workers *w, int32_t i, int fd, struct kvl_unit f
                                .threads = w->threads,
                                .fd = fd,
                                .stop = &w->shared->stop,
-                               .policy = &w->shared->policy[i] };
+                               .shared = &w->shared->each[i] };
     w->r->gpu = i % w->r->work->sweep->gpus.n;
     for (int32_t k = 0; k < w->n; k++)
         if (w->worker[k].pid) close(w->worker[k].fd);
@@ -161,7 +170,7 @@ static int worker_start(struct workers *w, int32_t i, struct unit *u)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) != 0)
         return kvl_fail(w->err, KVL_ENOMEM, "cannot talk to a worker: %s; want fewer --jobs",
                         strerror(errno));
-    w->shared->policy[i] = NULL;
+    w->shared->each[i] = (struct kvl_worker_shared){ 0 };
     fflush(stdout); /* else both would print what waits there */
     pid_t pid = fork();
     if (pid == 0) {
@@ -180,17 +189,37 @@ static int worker_start(struct workers *w, int32_t i, struct unit *u)
     return KVL_OK;
 }
 
+/* Those that a policy started, and what these left behind. */
+static void workers_end_children(struct workers *w)
+{
+    pid_t keep[WORKERS_MAX];
+    int n = 0;
+    for (int32_t i = 0; i < w->n; i++)
+        if (w->worker[i].pid && n < WORKERS_MAX) keep[n++] = w->worker[i].pid;
+    kvl_harm_end_children(keep, n);
+}
+
 /* Closes the socket, which ends a worker that waits for a unit; returns how it ended. */
 static int worker_end(struct workers *w, int32_t i)
 {
     struct worker *x = &w->worker[i];
     int status = 0;
+    pid_t ended = 0;
     close(x->fd);
-    while (waitpid(x->pid, &status, 0) < 0 && errno == EINTR) continue;
+    uint64_t until = kvl_now_ns() + (uint64_t)KVL_STOP_GRACE_S * 1000000000u;
+    while ((ended = waitpid(x->pid, &status, WNOHANG)) == 0 && kvl_now_ns() < until)
+        usleep(WORKERS_WAIT_US);
+    if (ended == 0) {
+        w->shared->each[i].harm = KVL_HARM_STUCK;
+        kill(x->pid, SIGKILL);
+        while (waitpid(x->pid, &status, 0) < 0 && errno == EINTR) continue;
+    }
+    kill(-x->pid, SIGKILL);
     kvl_buf_free(&x->in);
     *x = (struct worker){ 0 };
     w->poll[i].fd = -1;
     w->n_alive--;
+    if (w->r->jobs.watched) workers_end_children(w);
     return status;
 }
 
@@ -308,6 +337,7 @@ static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_f
                          const char *payload)
 {
     char what[96];
+    w->worker[i].quiet_ns = 0;
     count_add(w, &w->worker[i], &f->count);
     if (f->says == KVL_WORKER_COMMIT) {
         worker_spent(w, &w->worker[i]);
@@ -344,93 +374,21 @@ static int workers_frames(struct workers *w, int32_t i)
 
 /* ---- a worker that died ---------------------------------------------------------------------- */
 
-/* How a worker ended: a status of waitpid, or what it said of its device; and who ran: a policy, the
- * task, or none that is known. */
-struct death {
-    int status;
-    const struct kvl_err *lost;
-    const char *policy, *task;
-};
-
-static bool death_killed(int status)
-{
-    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-}
-
-static void death_text(const struct death *d, struct kvl_err *out)
-{
-    char how[96], who[96] = "";
-    int code = d->policy ? KVL_EPOLICY : d->task ? KVL_ETASK : KVL_EINTERNAL;
-    if (death_killed(d->status))
-        snprintf(how, sizeof how, "was killed (signal %d; the system may have been out of memory)",
-                 SIGKILL);
-    else
-        kvl_apart_ended(d->status, how, sizeof how);
-    if (d->policy || d->task)
-        snprintf(who, sizeof who, " while %s %s ran", d->policy ? "policy" : "task",
-                 d->policy ? d->policy : d->task);
-    *out = (struct kvl_err){ 0 };
-    kvl_fail(out, death_killed(d->status) ? KVL_ENOMEM : code, "the worker of this context %s%s",
-             how, who);
-}
-
-/* The policy of the unit's group that ran, by where its name lies; NULL: none, or none of these. */
-static const char *death_policy(const struct workers *w, const struct unit *u, const char *name)
-{
-    const struct kvl_group *g = &w->r->work->group[u->what.group];
-    for (size_t i = g->first; i < g->first + g->n; i++)
-        if (w->r->work->cell[i].policy->policy->name == name) return name;
-    return NULL;
-}
-
-/* The same of its task. */
-static const char *death_task(const struct workers *w, const struct unit *u, const char *name)
-{
-    const char *task = w->r->work->group[u->what.group].task->task->name;
-    return task == name ? task : NULL;
-}
-
-/* Error records of the cells that wanted the unit: those of a policy, or all (NULL).  None where another
- * worker met the same crash. */
-static int death_blame(struct workers *w, const struct unit *u, const char *policy,
-                       const struct kvl_err *why, int32_t *n)
-{
-    const struct kvl_group *g = &w->r->work->group[u->what.group];
-    for (size_t i = g->first; i < g->first + g->n; i++) {
-        const struct kvl_cell *c = &w->r->work->cell[i];
-        if (!kvl_runner_wants(w->r, u->what.context, i) ||
-            (policy && c->policy->policy->name != policy))
-            continue;
-        KVL_TRY(kvl_runner_cell_error(w->r, i, u->what.context, why, w->err));
-        ++*n;
-    }
-    return kvl_log_commit(w->r->log, w->err);
-}
-
 /* Nobody is blamed for a death that no policy or task is seen in, as when memory ran out, until it
  * comes again.  A task fails for all cells of the unit. */
-static int death_record(struct workers *w, struct unit *u, const struct death *d,
+static int death_record(struct workers *w, struct unit *u, const struct kvl_death *d,
                         struct kvl_err *why, int32_t *n)
 {
     const struct kvl_group *g = &w->r->work->group[u->what.group];
-    bool seen = (d->policy || d->task) && (d->lost || !death_killed(d->status));
+    bool seen = (d->policy || d->task) && !kvl_death_killed(d);
     if (d->lost)
         *why = *d->lost;
     else
-        death_text(d, why);
+        kvl_death_text(d, why);
     if (!seen) u->unseen++;
     if (!seen && u->unseen < 2) return KVL_OK;
-    return death_blame(w, u, seen && ++u->seen <= g->n ? d->policy : NULL, why, n);
-}
-
-static void death_say(struct workers *w, const struct unit *u, const struct kvl_err *why, int32_t n)
-{
-    const struct kvl_group *g = &w->r->work->group[u->what.group];
-    char then[64] = "tried again";
-    if (n > 0) snprintf(then, sizeof then, "%d cells failed, the sweep goes on", n);
-    kvl_progress_end(&w->r->progress);
-    fprintf(stderr, "kvlab: %s %d, context %d: %s; %s\n", g->task->task->name, g->length,
-            u->what.context, why->msg, then);
+    return kvl_death_blame(w->r, u->what, seen && ++u->seen <= g->n ? d->policy : NULL, why, n,
+                           w->err);
 }
 
 /* lost NULL: it did not say why. */
@@ -440,12 +398,14 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     const struct kvl_group *g = &w->r->work->group[u->what.group];
     struct kvl_err why;
     int32_t n = 0;
-    struct death d = { .status = worker_end(w, i), .lost = lost };
+    double late_s = w->worker[i].late ? w->r->work->sweep->cell_limit_s : 0.0;
+    struct kvl_death d = { .status = worker_end(w, i), .lost = lost, .late_s = late_s };
     if (*w->r->stop) return KVL_OK;
-    d.policy = death_policy(w, u, w->shared->policy[i]);
-    d.task = d.policy ? NULL : death_task(w, u, w->shared->policy[i]);
+    d.harm = late_s > 0 ? KVL_HARM_NONE : (enum kvl_harm_kind)w->shared->each[i].harm;
+    d.policy = kvl_death_policy(w->r, u->what, w->shared->each[i].policy);
+    d.task = d.policy ? NULL : kvl_death_task(w->r, u->what, w->shared->each[i].policy);
     KVL_TRY(death_record(w, u, &d, &why, &n));
-    death_say(w, u, &why, n);
+    kvl_death_say(w->r, u->what, &why, n);
     if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
     KVL_TRY(unit_finish(w, u));
     return worker_feed(w, i);
@@ -471,9 +431,9 @@ static void workers_kill(struct workers *w)
     for (int32_t i = 0; i < w->n; i++) {
         const struct worker *x = &w->worker[i];
         if (!x->pid) continue;
-        const char *runs = w->shared->policy[i];
-        const char *policy = x->unit ? death_policy(w, x->unit, runs) : NULL;
-        const char *task = x->unit && !policy ? death_task(w, x->unit, runs) : NULL;
+        const char *runs = w->shared->each[i].policy;
+        const char *policy = x->unit ? kvl_death_policy(w->r, x->unit->what, runs) : NULL;
+        const char *task = x->unit && !policy ? kvl_death_task(w->r, x->unit->what, runs) : NULL;
         kill(x->pid, SIGKILL);
         kvl_progress_end(&w->r->progress);
         fprintf(stderr,
@@ -498,11 +458,68 @@ static void workers_stop(struct workers *w)
     if (now - w->t_stop >= (uint64_t)KVL_STOP_GRACE_S * 1000000000u) workers_kill(w);
 }
 
+/* A cell that takes longer than its limit costs its worker.  While nobody's code runs, as in a prefill, none counts. */
+static void workers_limit(struct workers *w)
+{
+    double limit_s = w->r->work->sweep->cell_limit_s;
+    uint64_t now = kvl_now_ns(), spent = KVL_MIN(now - w->t_look, (uint64_t)WORKERS_LOOK_NS);
+    w->t_look = now;
+    for (int32_t i = 0; i < w->n && limit_s > 0; i++) {
+        struct worker *x = &w->worker[i];
+        if (!x->pid || x->late || !w->shared->each[i].policy) continue;
+        x->quiet_ns += spent;
+        if ((double)x->quiet_ns < 1e9 * limit_s) continue;
+        x->late = true;
+        kill(x->pid, SIGKILL);
+    }
+}
+
+/* One that has ended while something that it started holds its socket: no end of it is to be read. */
+static void workers_held(struct workers *w)
+{
+    for (int32_t i = 0; w->r->jobs.watched && i < w->n; i++) {
+        siginfo_t gone = { 0 };
+        pid_t pid = w->worker[i].pid;
+        if (!pid || waitid(P_PID, (id_t)pid, &gone, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
+        if (!gone.si_pid) continue;
+        kill(-pid, SIGKILL);
+        workers_end_children(w);
+    }
+}
+
+/* Control-Z stops the group of the terminal, in which workers are not. */
+static volatile sig_atomic_t workers_pause;
+
+static void workers_on_pause(int number)
+{
+    (void)number;
+    workers_pause = 1;
+}
+
+static void workers_signal(const struct workers *w, int number)
+{
+    for (int32_t i = 0; i < w->n; i++)
+        if (w->worker[i].pid) kill(w->worker[i].pid, number);
+}
+
+static void workers_paused(struct workers *w)
+{
+    if (!workers_pause) return;
+    workers_pause = 0;
+    workers_signal(w, SIGSTOP);
+    raise(SIGSTOP);
+    workers_signal(w, SIGCONT);
+}
+
 static int workers_loop(struct workers *w)
 {
+    w->t_look = kvl_now_ns();
     for (int32_t i = 0; i < w->n; i++) KVL_TRY(worker_feed(w, i));
     while (w->n_alive > 0) {
         workers_stop(w);
+        workers_paused(w);
+        workers_limit(w);
+        workers_held(w);
         int n = poll(w->poll, (nfds_t)w->n, WORKERS_POLL_MS);
         if (n < 0 && errno != EINTR)
             return kvl_fail(w->err, KVL_EINTERNAL, "cannot wait for workers: %s", strerror(errno));
@@ -517,7 +534,7 @@ static int workers_memory(struct workers *w)
     size_t n = (size_t)w->n, n_units = 0;
     for (size_t i = 0; i < w->r->work->n_groups; i++)
         n_units += (size_t)group_units(w, &w->r->work->group[i]);
-    w->shared_bytes = sizeof *w->shared + n * sizeof w->shared->policy[0];
+    w->shared_bytes = sizeof *w->shared + n * sizeof w->shared->each[0];
     w->unit = kvl_alloc(n_units, sizeof *w->unit);
     w->left = kvl_alloc(w->r->work->n_groups, sizeof *w->left);
     w->worker = kvl_alloc(n, sizeof *w->worker);
@@ -565,6 +582,10 @@ int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err)
         w.n = 1;
         w.threads = r->info->threads;
     }
+    struct sigaction pause = { .sa_handler = workers_on_pause }, before;
+    sigemptyset(&pause.sa_mask);
+    sigaction(SIGTSTP, &pause, &before);
+    if (r->jobs.watched) kvl_harm_inherit();
     kvl_stop_watch(false);
     int rc = workers_memory(&w);
     if (rc == KVL_OK) workers_plan(&w);
@@ -572,5 +593,6 @@ int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err)
     if (rc == KVL_OK) rc = workers_loop(&w);
     workers_free(&w);
     kvl_stop_watch(true);
+    sigaction(SIGTSTP, &before, NULL);
     return rc;
 }

@@ -1,7 +1,10 @@
 /* What a worker does between its fork and its end. */
 #include "worker.h"
 
+#include "kvl/fpenv.h"
+
 #include "guard.h"
+#include "harm.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -39,6 +42,23 @@ static bool worker_read(int fd, void *data, size_t len)
     return true;
 }
 
+/* ---- harm ------------------------------------------------------------------------------------ */
+
+/* Of this process, which is one worker: kvl_guard_after takes no argument. */
+static struct kvl_worker *worker_self;
+static struct kvl_harm worker_harm;
+
+/* A policy or task has run.  Where it harmed the process this ends, and the name of who did it still stands where the
+ * sweep's process sees it; a copy that it made ends without a word. */
+static void worker_look(void)
+{
+    enum kvl_harm_kind kind = kvl_harm_look(&worker_harm);
+    if (kind == KVL_HARM_NONE && !kvl_ops_fp_default()) kind = KVL_HARM_FLOAT;
+    if (kind == KVL_HARM_NONE) return;
+    if (kind != KVL_HARM_COPY) worker_self->shared->harm = kind;
+    _exit(kind == KVL_HARM_COPY ? 0 : 1);
+}
+
 /* ---- telling --------------------------------------------------------------------------------- */
 
 /* Statistics belong to the commit that they count; only progress is told before. */
@@ -68,6 +88,7 @@ static struct kvl_worker_count worker_take(struct kvl_runner *r, enum kvl_worker
 static bool worker_say(struct kvl_worker *w, enum kvl_worker_says says, const void *data,
                        size_t len)
 {
+    if (w->r->jobs.watched && worker_self) worker_look();
     struct kvl_worker_frame frame = { .says = says,
                                       .bytes = len,
                                       .count = worker_take(w->r, says) };
@@ -127,7 +148,7 @@ static struct kvl_err worker_unit(struct kvl_worker *w, struct kvl_unit u)
  * the signal and the request would take the second for impatience. */
 static void worker_signals(void)
 {
-    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGTTIN, SIGTTOU };
     struct sigaction ignore = { .sa_handler = SIG_IGN };
     sigemptyset(&ignore.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
@@ -138,7 +159,9 @@ static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
 {
     struct kvl_runner *r = w->r;
     worker_signals();
-    kvl_guard_share(w->policy);
+    setpgid(0, 0); /* what a policy starts or stops is in it, and no more */
+    kvl_fp_restore();
+    kvl_guard_share(&w->shared->policy);
     kvl_log_redirect(r->log, worker_commit, w);
     kvl_ops_set_threads(w->threads);
     r->worker = w;
@@ -147,6 +170,10 @@ static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
     worker_take(r, KVL_WORKER_DONE); /* what was counted before the fork is the parent's */
     if (!r->engine) KVL_TRY(kvl_runner_engine(r, err));
     kvl_engine_set_stop(r->engine, r->stop);
+    if (!r->jobs.watched) return KVL_OK;
+    worker_self = w;
+    kvl_harm_begin(&worker_harm);
+    kvl_guard_after(worker_look);
     return KVL_OK;
 }
 

@@ -42,12 +42,18 @@ struct kvl_worker_frame {
     struct kvl_worker_count count;
 };
 
+/* What a worker and the sweep's process both see. */
+struct kvl_worker_shared {
+    const char *volatile policy; /* or task, that runs: where its name lies (kvl_guard_share) */
+    volatile int harm;           /* enum kvl_harm_kind: why it has ended itself */
+};
+
 struct kvl_worker {
     struct kvl_runner *r;
     int32_t threads;
-    int fd;                       /* both ways */
-    const volatile int *stop;     /* shared with the sweep's process */
-    const char *volatile *policy; /* the same: policy or task (kvl_guard_share) */
+    int fd;                   /* both ways */
+    const volatile int *stop; /* shared with the sweep's process */
+    struct kvl_worker_shared *shared;
 };
 
 /* The life of a worker, right after the fork; `parent` is the process that forked it. */

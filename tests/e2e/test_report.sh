@@ -384,6 +384,7 @@ contains "where it is damaged" "^damaged.zst: offset $size, $(stat -c %s part.ab
 "$program" log repair damaged.zst > said
 expect "records after the repair" "$(cat part.aa part.ac part.ad | wc -l)" "$(zstd -dcq damaged.repaired.zst | wc -l)"
 "$program" log check damaged.repaired.zst > said
+contains "a repaired log says what was lost" '^repaired 1 time, some groups \([0-9]* bytes\) were lost before$' said
 refused 2 'exists' log repair damaged.zst
 refused 2 '/dev/null: a device' log check /dev/null
 refused 2 '/dev/null: no regular file' log repair /dev/null --out null.zst

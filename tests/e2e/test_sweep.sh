@@ -399,9 +399,9 @@ sed -e 's/if (ctx->seed % 2 == 0) return KVL_OK;/*(volatile int *)0 = pos;/' -e 
 cc -std=c17 -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o crash.so crash.c
 run_sweep small.yaml --set 'policies=[full]' --log crash.zst 2>err || fail "before the crash"
 cp crash.zst full.zst
-crash 'kvlab: crashed while policy crash ran' sweep small.yaml --jobs 1 --threads 1 --quiet \
-    --plugin ./crash.so --set 'policies=[full, crash]' --set budgets=64 --log crash.zst
-equal "the log after a crash" "$(results_of full.zst)" "$(results_of crash.zst)"
+run_sweep small.yaml --jobs 1 --plugin ./crash.so --set 'policies=[full, crash]' --set budgets=64 --log crash.zst 2>err ||
+    fail "a crash ended the sweep"
+equal "the log after a crash" "$(results_of full.zst)" "$(results_of crash.zst | grep -v '"kind":"error"')"
 run_sweep small.yaml --set 'policies=[full]' --log crash.zst 2>err || fail "no sweep after a crash"
 crash 'kvlab: crashed while policy crash ran' generate -m "$model" --plugin ./crash.so \
     --prompt 'a b c d' --policy crash:budget=64

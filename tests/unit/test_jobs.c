@@ -33,53 +33,58 @@ static void test_choice(void **state)
     enum { SMALL = KVL_JOBS_SMALL_BYTES - 1, LARGE = KVL_JOBS_SMALL_BYTES };
     static const struct {
         struct kvl_jobs_ask
-            ask; /* asked, threads, contexts, weights, KV of one, free, GPUs, plug-in */
-        struct kvl_jobs want; /* n, threads, apart, left out, all apart */
+            ask; /* asked, threads, contexts, weights, KV of one, free, GPUs, plug-in, limit */
+        struct kvl_jobs
+            want; /* n, threads, apart, left out, all apart; watched: as there are plug-ins */
     } rows[] = {
-        { { 0, 8, 100, SMALL, 1, 0, false, false },
-          { 8, 1, true, 0, false } }, /* auto: a core each */
-        { { 0, 8, 100, LARGE, 1, 0, false, false }, { 1, 8, false, 0, false } },
-        { { 0, 1, 100, SMALL, 1, 0, false, false }, { 1, 1, false, 0, false } },
-        { { 0, 8, 3, SMALL, 1, 0, false, false },
-          { 3, 2, true, 0, false } }, /* no more than contexts */
-        { { 0, 8, 1, SMALL, 1, 0, false, false }, { 1, 8, false, 0, false } },
-        { { 0, 8, 0, SMALL, 1, 0, false, false }, { 1, 8, false, 0, false } },
-        { { 1, 8, 100, SMALL, 1, 0, false, false },
-          { 1, 8, false, 0, false } }, /* asked for: whatever the model */
-        { { 4, 8, 100, LARGE, 1, 0, false, false }, { 4, 2, true, 0, false } },
-        { { 3, 8, 100, LARGE, 1, 0, false, false }, { 3, 2, true, 0, false } },
-        { { 4, 2, 100, LARGE, 1, 0, false, false }, { 4, 1, true, 0, false } },
-        { { 4, 8, 1, LARGE, 1, 0, false, false },
-          { 1, 8, true, 0, false } }, /* one worker is one, too */
-        { { 4, 8, 0, LARGE, 1, 0, false, false }, { 1, 8, false, 0, false } },
-        { { 4, 8, 100, LARGE, 1000, 4000, false, false },
-          { 4, 2, true, 0, false } }, /* as many as memory is for */
-        { { 4, 8, 100, LARGE, 1000, 3999, false, false }, { 3, 2, true, 1, false } },
-        { { 4, 8, 100, LARGE, 1000, 10, false, false }, { 1, 8, true, 3, false } },
-        { { 0, 8, 100, SMALL, 1000, 10, false, false }, { 1, 8, false, 7, false } },
-        { { 0, 8, 2, SMALL, 1000, 2000, false, false }, { 2, 4, true, 0, false } },
-        { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40, false, false }, { 8, 1, true, 0, false } },
-        { { 0, 8, 100, SMALL, 1, 0, 1, false },
-          { 1, 8, true, 0, true } }, /* a GPU: one process, apart */
-        { { 0, 8, 0, SMALL, 1, 0, 1, false }, { 1, 8, true, 0, true } },
-        { { 1, 8, 100, SMALL, 1, 0, 1, false }, { 1, 8, true, 0, true } },
-        { { 4, 8, 100, SMALL, 1000, 3999, 1, false }, { 3, 2, true, 1, true } },
-        { { 0, 8, 100, SMALL, 1, 0, 4, false }, { 4, 2, true, 0, true } }, /* one for each GPU */
-        { { 0, 8, 3, LARGE, 1000, 1999, 4, false }, { 3, 2, true, 0, true } },
-        { { 12, 8, 100, LARGE, 1000, 2500, 4, false }, { 8, 1, true, 4, true } },
-        /* A plug-in: apart, timed cells too, unless one process was asked for. */
-        { { 0, 8, 100, SMALL, 1, 0, false, true }, { 8, 1, true, 0, true } },
-        { { 0, 8, 100, LARGE, 1, 0, false, true }, { 1, 8, true, 0, true } },
-        { { 0, 1, 100, SMALL, 1, 0, false, true }, { 1, 1, true, 0, true } },
-        { { 0, 8, 0, SMALL, 1, 0, false, true }, { 1, 8, true, 0, true } },
-        { { 1, 8, 100, SMALL, 1, 0, false, true }, { 1, 8, false, 0, false } },
-        { { 3, 8, 100, LARGE, 1, 0, false, true }, { 3, 2, true, 0, true } },
+        { { 0, 8, 100, SMALL, 1, 0, false, false, false },
+          { 8, 1, true, 0, false, false } }, /* auto: a core each */
+        { { 0, 8, 100, LARGE, 1, 0, false, false, false }, { 1, 8, false, 0, false, false } },
+        { { 0, 1, 100, SMALL, 1, 0, false, false, false }, { 1, 1, false, 0, false, false } },
+        { { 0, 8, 3, SMALL, 1, 0, false, false, false },
+          { 3, 2, true, 0, false, false } }, /* no more than contexts */
+        { { 0, 8, 1, SMALL, 1, 0, false, false, false }, { 1, 8, false, 0, false, false } },
+        { { 0, 8, 0, SMALL, 1, 0, false, false, false }, { 1, 8, false, 0, false, false } },
+        { { 1, 8, 100, SMALL, 1, 0, false, false, false },
+          { 1, 8, false, 0, false, false } }, /* asked for: whatever the model */
+        { { 4, 8, 100, LARGE, 1, 0, false, false, false }, { 4, 2, true, 0, false, false } },
+        { { 3, 8, 100, LARGE, 1, 0, false, false, false }, { 3, 2, true, 0, false, false } },
+        { { 4, 2, 100, LARGE, 1, 0, false, false, false }, { 4, 1, true, 0, false, false } },
+        { { 4, 8, 1, LARGE, 1, 0, false, false, false },
+          { 1, 8, true, 0, false, false } }, /* one worker is one, too */
+        { { 4, 8, 0, LARGE, 1, 0, false, false, false }, { 1, 8, false, 0, false, false } },
+        { { 4, 8, 100, LARGE, 1000, 4000, false, false, false },
+          { 4, 2, true, 0, false, false } }, /* as many as memory is for */
+        { { 4, 8, 100, LARGE, 1000, 3999, false, false, false }, { 3, 2, true, 1, false, false } },
+        { { 4, 8, 100, LARGE, 1000, 10, false, false, false }, { 1, 8, true, 3, false, false } },
+        { { 0, 8, 100, SMALL, 1000, 10, false, false, false }, { 1, 8, false, 7, false, false } },
+        { { 0, 8, 2, SMALL, 1000, 2000, false, false, false }, { 2, 4, true, 0, false, false } },
+        { { 0, 8, 100, SMALL, 1, (int64_t)1 << 40, false, false, false },
+          { 8, 1, true, 0, false, false } },
+        { { 0, 8, 100, SMALL, 1, 0, 1, false, false },
+          { 1, 8, true, 0, true, false } }, /* a GPU: one process, apart */
+        { { 0, 8, 0, SMALL, 1, 0, 1, false, false }, { 1, 8, true, 0, true, false } },
+        { { 1, 8, 100, SMALL, 1, 0, 1, false, false }, { 1, 8, true, 0, true, false } },
+        { { 4, 8, 100, SMALL, 1000, 3999, 1, false, false }, { 3, 2, true, 1, true, false } },
+        { { 0, 8, 100, SMALL, 1, 0, 4, false, false },
+          { 4, 2, true, 0, true, false } }, /* one for each GPU */
+        { { 0, 8, 3, LARGE, 1000, 1999, 4, false, false }, { 3, 2, true, 0, true, false } },
+        { { 12, 8, 100, LARGE, 1000, 2500, 4, false, false }, { 8, 1, true, 4, true, false } },
+        /* A plug-in, or a limit: apart, timed cells too. */
+        { { 0, 8, 100, SMALL, 1, 0, false, true, false }, { 8, 1, true, 0, true, false } },
+        { { 0, 8, 100, LARGE, 1, 0, false, true, false }, { 1, 8, true, 0, true, false } },
+        { { 0, 1, 100, SMALL, 1, 0, false, true, false }, { 1, 1, true, 0, true, false } },
+        { { 0, 8, 0, SMALL, 1, 0, false, true, false }, { 1, 8, true, 0, true, false } },
+        { { 1, 8, 100, SMALL, 1, 0, false, true, false }, { 1, 8, true, 0, true, false } },
+        { { 1, 8, 100, SMALL, 1, 0, false, false, true }, { 1, 8, true, 0, true, false } },
+        { { 3, 8, 100, LARGE, 1, 0, false, true, false }, { 3, 2, true, 0, true, false } },
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct kvl_jobs got = kvl_jobs_choose(&rows[i].ask), want = rows[i].want;
         if (got.n != want.n || got.threads != want.threads || got.apart != want.apart ||
-            got.left_out != want.left_out || got.all_apart != want.all_apart)
+            got.left_out != want.left_out || got.all_apart != want.all_apart ||
+            got.watched != rows[i].ask.plugin)
             fail_msg("row %zu: %d x %d threads, apart %d, %d left out, all apart %d", i, got.n,
                      got.threads, got.apart, got.left_out, got.all_apart);
     }

@@ -1,4 +1,5 @@
 /* The result log: what was committed comes back, whatever happens to the file. */
+#include "log_frame.h"
 #include "log_maker.h"
 
 #include <xxhash.h>
@@ -360,12 +361,97 @@ static void test_repair(void **state)
     struct seen s = read_file(at("r.zst"), &h);
     assert_int_equal(s.n, 6);
     assert_int_equal(s.group[2], 3);
-    assert_int_equal(h.n_damage, 1); /* it says what is missing for ever */
+    /* It is whole, and says what is missing for ever. */
+    assert_int_equal(h.n_damage, 0);
+    assert_true(kvl_log_health_ok(&h));
+    assert_int_equal(h.n_repairs, 2);
+    assert_int_equal(h.lost_groups, 2);
+    assert_int_equal(h.lost_records, 6);
+    assert_true(h.lost_bytes > 0);
+    kvl_log_health_free(&h);
+    /* Once more: the notes go along, and none is added. */
+    assert_int_equal(kvl_log_repair(at("r.zst"), at("rr.zst"), &h, NULL), KVL_OK);
+    kvl_log_health_free(&h);
+    s = read_file(at("rr.zst"), &h);
+    assert_int_equal(s.n, 6);
+    assert_int_equal(h.n_damage, 0);
+    assert_int_equal(h.lost_groups, 2);
     kvl_log_health_free(&h);
     struct kvl_err err = { 0 };
     assert_int_equal(kvl_log_repair(at("d.zst"), at("r.zst"), &h, &err), KVL_EINVAL);
     assert_non_null(strstr(err.msg, "exists"));
     kvl_buf_free(&b);
+}
+
+/* 38 KB of beginnings of frames, each of which can be unpacked up to the end: looked at one by one they took more than
+ * 100 s. */
+static void test_made_slow(void **state)
+{
+    /* A frame's head (window of 128 KiB, checksum); a block of the 6 bytes that follow, which are the head of the next frame; a
+     * byte that stands for 128 KiB. */
+    static const uint8_t unit[] = { 0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x38, 0x30, 0x00, 0x00 };
+    static const uint8_t block[] = { 0x02, 0x00, 0x10, 'x' }, last[] = { 0x03, 0x00, 0x10, 'x' };
+    struct kvl_buf b = { 0 };
+    (void)state;
+    for (int i = 0; i < 220; i++) kvl_buf_add(&b, (const char *)unit, sizeof unit);
+    kvl_buf_add(&b, "123456", 6);
+    for (int i = 0; i < 9000; i++) kvl_buf_add(&b, (const char *)block, sizeof block);
+    kvl_buf_add(&b, (const char *)last, sizeof last);
+    kvl_buf_add(&b, "none", 4); /* no checksum of that */
+    spill(at("slow.zst"), b.data, b.len);
+    struct kvl_err err = { 0 };
+    uint64_t begin = kvl_now_ns();
+    int rc = kvl_log_read(at("slow.zst"), NULL, NULL, NULL, &err);
+    double s = 1e-9 * (double)(kvl_now_ns() - begin);
+    assert_int_equal(rc, KVL_ELOG);
+    assert_true(s < 30.0);
+    kvl_buf_free(&b);
+}
+
+/* Headers that are right, one within the frame of another, whose hashes are not. */
+static void test_headers_in_headers(void **state)
+{
+    enum { N = 40000 };
+    struct kvl_buf b = { 0 };
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        uint8_t head[KVL_LOG_HEADER];
+        struct kvl_log_header h = { .version = KVL_LOG_VERSION,
+                                    .packed = (uint64_t)(N - 1 - i) * KVL_LOG_HEADER };
+        kvl_log_header_pack(&h, head);
+        kvl_buf_add(&b, (const char *)head, sizeof head);
+    }
+    spill(at("nest.zst"), b.data, b.len);
+    struct kvl_err err = { 0 };
+    uint64_t begin = kvl_now_ns();
+    assert_int_equal(kvl_log_read(at("nest.zst"), NULL, NULL, NULL, &err), KVL_ELOG);
+    assert_non_null(strstr(err.msg, "groups within groups"));
+    assert_true(1e-9 * (double)(kvl_now_ns() - begin) < 30.0);
+    kvl_buf_free(&b);
+}
+
+/* Cut or grown by somebody while it is written: the next commit says so, or the end. */
+static void test_changed_meanwhile(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        for (int grown = 0; grown < 2; grown++) {
+            struct kvl_err err = { 0 };
+            unlink(at("c.zst"));
+            struct kvl_log *log = open_log(at("c.zst"));
+            append(log, 0, 0);
+            assert_int_equal(kvl_log_commit(log, NULL), KVL_OK);
+            struct kvl_buf b = slurp(at("c.zst"));
+            assert_int_equal(truncate(at("c.zst"), (off_t)(grown ? b.len + 7 : b.len - 7)), 0);
+            kvl_buf_free(&b);
+            if (!late) {
+                append(log, 1, 0);
+                assert_int_equal(kvl_log_commit(log, &err), KVL_ELOG);
+            }
+            assert_int_equal(kvl_log_close(log, &err), late ? KVL_ELOG : KVL_OK);
+            assert_non_null(strstr(err.msg, "somebody else changed it meanwhile"));
+        }
+    }
 }
 
 static void test_not_a_log(void **state)
@@ -472,6 +558,9 @@ int main(void)
         T(test_hole_and_insertion),
         T(test_damaged_size),
         T(test_repair),
+        T(test_made_slow),
+        T(test_headers_in_headers),
+        T(test_changed_meanwhile),
         T(test_not_a_log),
         T(test_newer_version),
         T(test_paths),

@@ -670,6 +670,26 @@ static void test_shard_text(void **state)
     setenv("SLURM_ARRAY_TASK_STEP", "2", 1);
     shard_is(NULL, 2, 4);
     shard_is("0/9", 0, 9);
+    /* What is no number, or none of the array's, made each task run everything, or another's share. */
+    static const char *const wrong[][2] = {
+        { "SLURM_ARRAY_TASK_ID", "x" },       { "SLURM_ARRAY_TASK_ID", "" },
+        { "SLURM_ARRAY_TASK_ID", "8" },       { "SLURM_ARRAY_TASK_ID", "99" },
+        { "SLURM_ARRAY_TASK_COUNT", "four" }, { "SLURM_ARRAY_TASK_MIN", "3.5" },
+        { "SLURM_ARRAY_TASK_STEP", "0" }
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct kvl_err err = { 0 };
+        char *before = strdup(getenv(wrong[i][0]));
+        setenv(wrong[i][0], wrong[i][1], 1);
+        assert_int_equal(kvl_shard_parse(NULL, &shard, &err), KVL_EINVAL);
+        assert_non_null(strstr(err.msg, "SLURM_ARRAY_TASK_"));
+        shard_is("none", 0, 1);
+        setenv(wrong[i][0], before, 1);
+        free(before);
+    }
+    shard_is(NULL, 2, 4);
+    setenv("SLURM_ARRAY_TASK_COUNT", "1", 1);
+    shard_is(NULL, 0, 1);
     unsetenv("SLURM_ARRAY_TASK_ID");
 }
 

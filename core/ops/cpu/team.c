@@ -1,5 +1,6 @@
 /* Threads and scratch memory of the operators. */
 #include "cpu.h"
+#include "kvl/fpenv.h"
 
 #include <omp.h>
 
@@ -15,6 +16,17 @@ void kvl_ops_set_threads(int32_t n)
 int32_t kvl_ops_threads(void)
 {
     return team_threads ? team_threads : omp_get_num_procs();
+}
+
+bool kvl_ops_fp_default(void)
+{
+    int changed = 0;
+#pragma omp parallel num_threads(kvl_ops_threads()) reduction(+ : changed)
+    {
+        changed += !kvl_fp_default();
+        kvl_fp_restore();
+    }
+    return changed == 0;
 }
 
 /* All threads or none: libgomp ends the threads that a smaller team leaves over and makes them anew

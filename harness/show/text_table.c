@@ -113,51 +113,30 @@ int kvl_table_form_parse(const char *word, enum kvl_table_form *out, struct kvl_
 
 /* What begins a row, stands between cells, ends it. */
 static const struct form {
-    const char *begin, *between, *end, *special;
-} forms[] = { [KVL_TABLE_MARKDOWN] = { "| ", " | ", " |\n", "|" },
-              [KVL_TABLE_LATEX] = { "", " & ", " \\\\\n", "%&_#$" },
-              [KVL_TABLE_CSV] = { "", ",", "\r\n", "" },
-              [KVL_TABLE_HTML] = { "<tr>", "", "</tr>\n", "" } };
+    const char *begin, *between, *end;
+} forms[] = { [KVL_TABLE_MARKDOWN] = { "| ", " | ", " |\n" },
+              [KVL_TABLE_LATEX] = { "", " & ", " \\\\\n" },
+              [KVL_TABLE_CSV] = { "", ",", "\r\n" },
+              [KVL_TABLE_HTML] = { "<tr>", "", "</tr>\n" } };
 
-static void csv_text(const char *s, FILE *out)
+static const enum kvl_medium media[] = { [KVL_TABLE_TEXT] = KVL_SHOW_TEXT,
+                                         [KVL_TABLE_MARKDOWN] = KVL_SHOW_MARKDOWN,
+                                         [KVL_TABLE_LATEX] = KVL_SHOW_LATEX,
+                                         [KVL_TABLE_CSV] = KVL_SHOW_CSV,
+                                         [KVL_TABLE_HTML] = KVL_SHOW_HTML };
+
+enum kvl_medium kvl_table_medium(enum kvl_table_form form)
 {
-    bool quote = s[strcspn(s, ",\"\r\n")];
-    if (strcmp(s, "-") == 0) return;
-    if (quote) fputc('"', out);
-    for (; *s; s++) {
-        if (*s == '"') fputc('"', out);
-        fputc(*s, out);
-    }
-    if (quote) fputc('"', out);
+    return media[form];
 }
 
-static void html_text(const char *s, const struct kvl_column *c, bool head, FILE *out)
-{
-    fprintf(out, head ? "<th%s>" : "<td%s>", c->text ? "" : " align=right");
-    for (; *s; s++) switch (*s) {
-        case '&': fputs("&amp;", out); break;
-        case '<': fputs("&lt;", out); break;
-        case '>': fputs("&gt;", out); break;
-        default: fputc(*s, out);
-        }
-    fputs(head ? "</th>" : "</td>", out);
-}
-
-/* Characters that the form takes for its own are written out. */
 static void form_text(const struct kvl_table *t, size_t column, const char *s, bool head, FILE *out)
 {
-    if (t->form == KVL_TABLE_CSV) {
-        csv_text(s, out);
-        return;
-    }
-    if (t->form == KVL_TABLE_HTML) {
-        html_text(s, &t->column[column], head, out);
-        return;
-    }
-    for (; *s; s++) {
-        if (strchr(forms[t->form].special, *s)) fputc('\\', out);
-        fputc(*s, out);
-    }
+    bool html = t->form == KVL_TABLE_HTML, text = t->column[column].text;
+    if (t->form == KVL_TABLE_CSV && strcmp(s, "-") == 0) return;
+    if (html) fprintf(out, head ? "<th%s>" : "<td%s>", text ? "" : " align=right");
+    kvl_show(out, media[t->form], s);
+    if (html) fputs(head ? "</th>" : "</td>", out);
 }
 
 static void form_row(const struct kvl_table *t, const size_t *width, size_t row, FILE *out)

@@ -8,7 +8,7 @@
 #ifndef KVL_TABLE_H
 #define KVL_TABLE_H
 
-#include "kvl/base.h"
+#include "show.h"
 
 #include <stdio.h>
 
@@ -26,6 +26,8 @@ enum kvl_table_form {
 };
 /* "text", "markdown", "latex", "csv" or "html". */
 int kvl_table_form_parse(const char *word, enum kvl_table_form *out, struct kvl_err *err);
+/* What texts beside a table of that form are shown as. */
+enum kvl_medium kvl_table_medium(enum kvl_table_form form);
 
 struct kvl_table {
     enum kvl_table_form form;
