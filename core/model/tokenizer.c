@@ -6,21 +6,6 @@
 
 enum { MAX_TEXT = 1 << 29 }; /* positions of symbols, three bytes per space, fit 32 bits */
 
-size_t kvl_utf8_len(const char *s, size_t len)
-{
-    const unsigned char *p = (const unsigned char *)s;
-    if (len == 0) return 0;
-    if (p[0] < 0x80) return 1;
-    size_t n = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    if (p[0] < 0xc2 || p[0] > 0xf4 || n > len) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    /* Overlong forms, surrogates, beyond U+10FFFF. */
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f)) return 0;
-    if ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) return 0;
-    return n;
-}
-
 void kvl_tokens_free(struct kvl_tokens *t)
 {
     free(t->id);
@@ -329,14 +314,6 @@ static bool is_punct(uint32_t c)
     for (size_t i = 0; i < sizeof range / sizeof *range; i++)
         if (c >= range[i][0] && c <= range[i][1]) return true;
     return false;
-}
-
-uint32_t kvl_utf8_value(const char *s, size_t len)
-{
-    static const uint8_t lead[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
-    uint32_t c = (unsigned char)s[0] & lead[len];
-    for (size_t i = 1; i < len; i++) c = c << 6 | ((unsigned char)s[i] & 0x3f);
-    return c;
 }
 
 bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id)

@@ -211,8 +211,4 @@ bool kvl_tok_nfc_works(void); /* false: built without it */
  * the new text and *at [out->len] (free) where each of its bytes came from. */
 int kvl_tok_nfc(const char *text, size_t len, struct kvl_buf *out, size_t **at, bool *changed);
 
-/* Length of the valid UTF-8 character at s (1 to 4), 0 when the bytes there are not one. */
-size_t kvl_utf8_len(const char *s, size_t len);
-uint32_t kvl_utf8_value(const char *s, size_t len); /* of such a character */
-
 #endif
