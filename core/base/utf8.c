@@ -1,4 +1,6 @@
-#include "kvl/base.h"
+#include "utf8.h"
+
+#include <stdbool.h>
 
 size_t kvl_utf8_len(const char *s, size_t len)
 {

@@ -290,8 +290,7 @@ static struct jin_node *test(struct jin_parse *p, struct jin_node *of)
     if (op(p, "("))
         arguments(p, n);
     else if ((next == TK_NAME && !jin_is(p, TK_NAME, "else") && !jin_is(p, TK_NAME, "or") &&
-              !jin_is(p, TK_NAME, "and") && !jin_is(p, TK_NAME, "if") &&
-              !jin_is(p, TK_NAME, "is")) ||
+              !jin_is(p, TK_NAME, "and")) ||
              next == TK_STR || next == TK_INT || next == TK_FLOAT || jin_is(p, TK_OP, "[") ||
              jin_is(p, TK_OP, "{"))
         jin_append(p, n, NULL, postfix(p, primary(p)));

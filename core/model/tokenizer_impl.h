@@ -24,6 +24,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
+#include "utf8.h"
 
 #include <pcre2.h>
 #include <xxhash.h>
@@ -73,7 +74,10 @@ struct kvl_tokenizer {
     int32_t byte_id[256];  /* -1: none */
     int32_t bos, eos, unk; /* -1: none */
     bool add_bos, add_eos, add_space;
-    bool lead_space;  /* a text begins as if a space stood before it (chat.c) */
+    /* What a template has before a text that begins, tokenised with it less the first tokens (chat.c). */
+    const char *lead; /* borrowed; NULL: nothing */
+    size_t lead_len;
+    int32_t lead_drops;
     int32_t *special; /* [n_special] ids, sorted by text */
     int32_t n_special;
     uint64_t hash;
@@ -115,7 +119,8 @@ struct tok_pair {
 /* One call of kvl_encode. */
 struct tok_encode {
     const struct kvl_tokenizer *t;
-    const char *text; /* the caller's */
+    const char *text;    /* the caller's */
+    const uint8_t *mark; /* [len] not 0: control tokens are text; NULL: all 0 */
     size_t len;
     struct kvl_tokens *out;
     struct kvl_err *err;
@@ -134,6 +139,10 @@ struct tok_hit {
     size_t begin, len;
     int32_t id;
 };
+
+/* tokenizer.c.  kvl_encode of a text in which control tokens are tokens where its mark is 0. */
+int kvl_encode_marked(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                      size_t len, uint32_t flags, struct kvl_tokens *out, struct kvl_err *err);
 
 /* tokenizer_vocab.c */
 /* Texts [n] without equals or empty ones; sets n and makes type, ends and byte_id. */
@@ -157,9 +166,11 @@ int kvl_tok_strings_init(struct tok_strings *s, int32_t n, size_t bytes);
 
 /* tokenizer_special.c.  Hits in ascending order (free); none overlap. */
 int kvl_tok_load_special(struct kvl_tokenizer *t, struct kvl_err *err);
-/* `later`: the tokens of TOK_LATER instead of the others. */
-int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
-                         bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err);
+/* `mark` [len] or NULL: where it is not 0 control tokens are none; `later`: the tokens of TOK_LATER instead of the
+ * others. */
+int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                         size_t len, bool control, bool later, struct tok_hit **hit, size_t *n,
+                         struct kvl_err *err);
 
 /* tokenizer_merge.c */
 int kvl_tok_push(struct tok_encode *e, size_t raw, int32_t id); /* a token to the output */

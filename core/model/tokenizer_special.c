@@ -83,6 +83,7 @@ static int32_t lower(const struct kvl_tokenizer *t, int32_t lo, int32_t hi, size
 /* Which of the special tokens are looked for. */
 struct wanted {
     bool control, later;
+    const uint8_t *mark; /* of the text; NULL: all 0 */
 };
 
 static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w)
@@ -90,6 +91,13 @@ static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w
     bool later = t->flags && (t->flags[id] & TOK_LATER);
     bool added = !t->added || (t->flags[id] & TOK_ADDED);
     return added && later == w.later && (w.control || t->type[id] == TOK_USER);
+}
+
+static bool is_template(struct wanted w, size_t begin, size_t len)
+{
+    for (size_t i = 0; w.mark && i < len; i++)
+        if (w.mark[begin + i]) return false;
+    return true;
 }
 
 /* Every special token that begins at text[begin]. */
@@ -104,7 +112,8 @@ static int hits_at(const struct kvl_tokenizer *t, const char *text, size_t len, 
         if (lo == hi) break;
         int32_t id = t->special[lo];
         if (kvl_tok_string(&t->text, id).len != depth + 1) continue;
-        if (is_wanted(t, id, w)) KVL_TRY(add_hit(h, (struct tok_hit){ begin, depth + 1, id }));
+        if (is_wanted(t, id, w) && (t->type[id] == TOK_USER || is_template(w, begin, depth + 1)))
+            KVL_TRY(add_hit(h, (struct tok_hit){ begin, depth + 1, id }));
     }
     return KVL_OK;
 }
@@ -198,11 +207,12 @@ static int keep_longest(const struct kvl_tokenizer *t, const char *text, size_t 
     return KVL_OK;
 }
 
-int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
-                         bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err)
+int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                         size_t len, bool control, bool later, struct tok_hit **hit, size_t *n,
+                         struct kvl_err *err)
 {
     struct hits h = { 0 };
-    struct wanted w = { control, later };
+    struct wanted w = { control, later, mark };
     bool starts[256] = { false };
     int rc = KVL_OK;
     for (int32_t i = 0; i < t->n_special; i++)

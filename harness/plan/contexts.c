@@ -78,9 +78,9 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
         .opts = g->task->opts,
         .source = g->task->source,
     };
-    if (req.length_tok < 1)
+    if (kvl_prompt_takes(prompt) >= g->length)
         return kvl_fail(err, KVL_EINVAL, "length %d: chat template %s takes %d tokens of it",
-                        g->length, prompt->name, g->length - req.length_tok);
+                        g->length, prompt->name, kvl_prompt_takes(prompt));
     int32_t wanted = g->speed ? 1 : kvl_point_questions(w->sweep, g->task, context);
     if (!g->task->task->score) wanted = 0;
     kvl_guard_task(g->task->task->name);

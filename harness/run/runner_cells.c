@@ -125,11 +125,15 @@ static int turn_next(struct kvl_cell_run *run, struct kvl_err *err)
     const struct kvl_context_question *q = &c->question[run->n_turns - 1], *next = q + 1;
     struct kvl_tokens t = { 0 };
     int32_t *id = NULL;
-    int rc = kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), q->q, next->q, &t, err);
+    int rc =
+        kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), &c->sample, run->n_turns - 1, &t, err);
     if (rc == KVL_OK) {
-        assert(t.id[t.n - 1] == next->tokens.id[next->tokens.n - 1]);
-        id = kvl_alloc((size_t)t.n, sizeof *id);
-        if (!id) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
+        id = kvl_alloc((size_t)t.n + 1, sizeof *id);
+        if (t.n == 0 || t.id[t.n - 1] != next->tokens.id[next->tokens.n - 1])
+            rc = kvl_fail(err, KVL_EINVAL,
+                          "multi_turn: a turn ends otherwise than its question alone");
+        else if (!id)
+            rc = kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
     }
     if (rc == KVL_OK) {
         id[0] = q->tokens.id[q->tokens.n - 1];

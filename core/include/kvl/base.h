@@ -88,15 +88,6 @@ KVL_API int kvl_read_file(const char *path, size_t limit, struct kvl_buf *out, s
  * mean". */
 const char *kvl_nearest(const char *word, const char *const *names, size_t n);
 
-/* Length of the valid UTF-8 character at s (1 to 4), 0 when the bytes there are not one; its value. */
-size_t kvl_utf8_len(const char *s, size_t len);
-uint32_t kvl_utf8_value(const char *s, size_t len);
-/* Its length where it is white space, as Python's strip takes it, else 0. */
-size_t kvl_utf8_blank(const char *s, size_t len);
-/* Bytes of white space that s begins with; bytes of s without the white space that it ends with. */
-size_t kvl_utf8_blanks(const char *s, size_t len);
-size_t kvl_utf8_trimmed(const char *s, size_t len);
-
 /* Nanoseconds of CLOCK_MONOTONIC. */
 KVL_API uint64_t kvl_now_ns(void);
 
