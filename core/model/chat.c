@@ -1,440 +1,361 @@
-/* Chat templates: a table of families, and prompts of them as text and as tokens.
- *
- * The strings are those of the published Jinja templates, for one system text and turns of the user.
- * BOS is the tokenizer's business.  What Jinja adds of its own when no system text is given (a sentence
- * about the model, dates) is left out. */
-#include "kvl/chat.h"
+/* Chat templates: prompts of them as text and as tokens. */
+#include "chat_impl.h"
 
+#include "jinja.h"
 #include "tokenizer_impl.h"
 
-#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHAT_MOST_STOPS = 4 };
+enum { CHAT_MOST = 1 << 20 }; /* bytes of a template */
 
-/* {s} system text, {q} text of the user, {e} the end-of-sequence token, {b} the one that begins a text. */
 struct kvl_chat {
-    const char *name;
-    const char *plain, *with; /* the turn of the user, without and with a system text */
-    const char *after;        /* behind it: up to where the answer begins */
-    const char *open;         /* NULL, or more of it where an answer prefix follows */
-    const char *gap;          /* white space before an answer */
-    const char *next;         /* behind an answer: its end, the next turn of the user */
-    const char *stop[CHAT_MOST_STOPS];
-    bool trims;
+    const struct kvl_tokenizer *t;
+    struct kvl_jinja *jinja;
+    char name[32];
+    bool own, trims_left, trims_right;
+    int32_t stop; /* what stands behind an answer; -1: no token */
 };
 
-#define VICUNA_SYSTEM                                                                              \
-    "A chat between a curious user and an artificial intelligence assistant. The assistant gives " \
-    "helpful, detailed, and polite answers to the user's questions."
-
-#define CHATML_USER   "<|im_start|>user\n{q}"
-#define CHATML_SYSTEM "<|im_start|>system\n{s}<|im_end|>\n"
-#define CHATML_AFTER  "<|im_end|>\n<|im_start|>assistant\n"
-
-static const struct kvl_chat chats[] = {
-    { .name = "phi-4",
-      .plain = "<|im_start|>user<|im_sep|>{q}",
-      .with = "<|im_start|>system<|im_sep|>{s}<|im_end|><|im_start|>user<|im_sep|>{q}",
-      .after = "<|im_end|><|im_start|>assistant<|im_sep|>",
-      .gap = "",
-      .next = "<|im_end|><|im_start|>user<|im_sep|>{q}",
-      .stop = { "<|im_end|>" } },
-    { .name = "chatml",
-      .plain = CHATML_USER,
-      .with = CHATML_SYSTEM CHATML_USER,
-      .after = CHATML_AFTER,
-      .gap = "",
-      .next = "<|im_end|>\n" CHATML_USER,
-      .stop = { "<|im_end|>", "<|endoftext|>" } },
-    /* Qwen3 told not to think first: by name alone. */
-    { .name = "chatml-no-think",
-      .plain = CHATML_USER,
-      .with = CHATML_SYSTEM CHATML_USER,
-      .after = CHATML_AFTER "<think>\n\n</think>\n\n",
-      .gap = "",
-      .next = "<|im_end|>\n" CHATML_USER,
-      .stop = { "<|im_end|>", "<|endoftext|>" } },
-    { .name = "mistral-v7",
-      .plain = "[INST] {q}",
-      .with = "[SYSTEM_PROMPT] {s}[/SYSTEM_PROMPT][INST] {q}",
-      .after = "[/INST]",
-      .gap = " ",
-      .next = "{e}[INST] {q}",
-      .stop = { "</s>" } },
-    { .name = "mistral-v7-tekken",
-      .plain = "[INST]{q}",
-      .with = "[SYSTEM_PROMPT]{s}[/SYSTEM_PROMPT][INST]{q}",
-      .after = "[/INST]",
-      .gap = "",
-      .next = "{e}[INST]{q}",
-      .stop = { "</s>" } },
-    { .name = "mistral-v1",
-      .plain = " [INST] {q}",
-      .with = " [INST] {s}\n\n{q}",
-      .after = " [/INST]",
-      .gap = " ",
-      .next = "{e} [INST] {q}",
-      .stop = { "</s>" } },
-    { .name = "mistral-v3-tekken",
-      .plain = "[INST]{q}",
-      .with = "[INST]{s}\n\n{q}",
-      .after = "[/INST]",
-      .gap = "",
-      .next = "{e}[INST]{q}",
-      .stop = { "</s>" } },
-    { .name = "mistral-v3",
-      .plain = "[INST] {q}",
-      .with = "[INST] {s}\n\n{q}",
-      .after = "[/INST]",
-      .gap = " ",
-      .next = "{e}[INST] {q}",
-      .stop = { "</s>" } },
-    { .name = "llama-2",
-      .plain = "[INST] {q}",
-      .with = "[INST] <<SYS>>\n{s}\n<</SYS>>\n\n{q}",
-      .after = " [/INST]",
-      .gap = " ",
-      .next = " {e}{b}[INST] {q}",
-      .stop = { "</s>" },
-      .trims = true },
-    { .name = "phi-4-mini",
-      .plain = "<|user|>{q}",
-      .with = "<|system|>{s}<|end|><|user|>{q}",
-      .after = "<|end|><|assistant|>",
-      .gap = "",
-      .next = "<|end|><|user|>{q}",
-      .stop = { "<|end|>", "<|endoftext|>" } },
-    { .name = "phi-3",
-      .plain = "<|user|>\n{q}",
-      .with = "<|system|>\n{s}<|end|>\n<|user|>\n{q}",
-      .after = "<|end|>\n<|assistant|>\n",
-      .gap = "",
-      .next = "<|end|>\n<|user|>\n{q}",
-      .stop = { "<|end|>", "<|endoftext|>" } },
-    { .name = "glm-4",
-      .plain = "[gMASK]<sop><|user|>\n{q}",
-      .with = "[gMASK]<sop><|system|>\n{s}<|user|>\n{q}",
-      .after = "<|assistant|>",
-      .gap = "\n", /* the model writes it itself */
-      .next = "<|user|>\n{q}",
-      .stop = { "<|user|>", "<|observation|>", "<|endoftext|>" } },
-    /* {e}: StableLM's Zephyr has another end token than the first one. */
-    { .name = "zephyr",
-      .plain = "<|user|>\n{q}",
-      .with = "<|system|>\n{s}{e}\n<|user|>\n{q}",
-      .after = "{e}\n<|assistant|>\n",
-      .gap = "",
-      .next = "{e}\n<|user|>\n{q}",
-      .stop = { "</s>", "<|endoftext|>" } },
-    { .name = "gemma",
-      .plain = "<start_of_turn>user\n{q}",
-      .with = "<start_of_turn>user\n{s}\n\n{q}",
-      .after = "<end_of_turn>\n<start_of_turn>model\n",
-      .gap = "",
-      .next = "<end_of_turn>\n<start_of_turn>user\n{q}",
-      .stop = { "<end_of_turn>", "<eos>" },
-      .trims = true },
-    { .name = "vicuna",
-      .plain = VICUNA_SYSTEM " USER: {q}",
-      .with = "{s} USER: {q}",
-      .after = " ASSISTANT:",
-      .gap = " ",
-      .next = "{e}USER: {q}",
-      .stop = { "</s>" } },
-    { .name = "llama-3",
-      .plain = "<|start_header_id|>user<|end_header_id|>\n\n{q}",
-      .with = "<|start_header_id|>system<|end_header_id|>\n\n{s}<|eot_id|>"
-              "<|start_header_id|>user<|end_header_id|>\n\n{q}",
-      .after = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-      .gap = "",
-      .next = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{q}",
-      .stop = { "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>" },
-      .trims = true },
-    /* The model names a channel before it writes; an answer prefix stands in the one that is shown. */
-    { .name = "gpt-oss",
-      .plain = "<|start|>user<|message|>{q}",
-      .with = "<|start|>system<|message|>{s}<|end|><|start|>user<|message|>{q}",
-      .after = "<|end|><|start|>assistant",
-      .open = "<|channel|>final<|message|>",
-      .gap = "",
-      .next = "<|end|><|start|>user<|message|>{q}",
-      .stop = { "<|return|>", "<|call|>", "<|end|>" } },
-};
-
-enum { N_CHATS = sizeof chats / sizeof chats[0], CHAT_NEEDLES = 2 };
-
-/* The first row all of whose texts stand in a template. */
-static const struct chat_sign {
-    const char *needle[CHAT_NEEDLES], *name;
-} chat_signs[] = {
-    { { "<|im_start|>", "<|im_sep|>" }, "phi-4" },
-    { { "<|im_start|>" }, "chatml" },
-    { { "[INST] ", "[SYSTEM_PROMPT]" }, "mistral-v7" },
-    { { "[INST]", "[SYSTEM_PROMPT]" }, "mistral-v7-tekken" },
-    { { "' [INST] ' + system_message" }, "mistral-v1" },
-    { { " [INST]", "[AVAILABLE_TOOLS]" }, "mistral-v1" },
-    { { "\"[INST]\"", "[AVAILABLE_TOOLS]" }, "mistral-v3-tekken" },
-    { { "[INST]", "[AVAILABLE_TOOLS]" }, "mistral-v3" },
-    { { "[INST]" }, "llama-2" },
-    { { "<|assistant|>", "'|>' + message['content'] + '<|end|>'" }, "phi-4-mini" },
-    { { "<|assistant|>", "<|end|>" }, "phi-3" },
-    { { "[gMASK]<sop>" }, "glm-4" },
-    /* The line break as a character, and as Jinja spells it. */
-    { { "<|user|>\n' + message['content'] + eos_token" }, "zephyr" },
-    { { "<|user|>\\n' + message['content'] + eos_token" }, "zephyr" },
-    { { "<start_of_turn>" }, "gemma" },
-    { { "USER: ", "ASSISTANT: " }, "vicuna" },
-    { { "<|start_header_id|>" }, "llama-3" },
-    { { "<|start|>", "<|channel|>" }, "gpt-oss" },
-};
-
-const struct kvl_chat *kvl_chat_find(const char *name)
+void kvl_chat_text_free(struct kvl_chat_text *x)
 {
-    for (size_t i = 0; i < N_CHATS; i++)
-        if (strcmp(chats[i].name, name) == 0) return &chats[i];
-    return NULL;
+    kvl_buf_free(&x->text);
+    kvl_buf_free(&x->mark);
 }
 
-const struct kvl_chat *kvl_chat_recognise(const char *text)
+const char *kvl_chat_name(const struct kvl_chat *c)
 {
-    for (size_t i = 0; i < sizeof chat_signs / sizeof chat_signs[0]; i++) {
-        const struct chat_sign *s = &chat_signs[i];
-        bool all = true;
-        for (size_t k = 0; k < CHAT_NEEDLES && s->needle[k]; k++)
-            all = all && strstr(text, s->needle[k]);
-        if (all) return kvl_chat_find(s->name);
-    }
-    return NULL;
+    return c->name;
 }
 
-const char *kvl_chat_name(const struct kvl_chat *chat)
+void kvl_chat_trims(const struct kvl_chat *c, bool *left, bool *right)
 {
-    return chat->name;
+    *left = c->trims_left;
+    *right = c->trims_right;
 }
-
-const struct kvl_chat *kvl_chat_at(size_t i)
-{
-    return i < N_CHATS ? &chats[i] : NULL;
-}
-
-/* ---- parts ----------------------------------------------------------------------------------- */
-
-/* A text without white space around it, where the template drops that. */
-static struct kvl_str chat_said(const struct kvl_chat *chat, const char *text, size_t len)
-{
-    struct kvl_str s = { text, len };
-    while (chat->trims && s.len && isspace((unsigned char)s.s[s.len - 1])) s.len--;
-    while (chat->trims && s.len && isspace((unsigned char)s.s[0])) s.s++, s.len--;
-    return s;
-}
-
-/* An answer prefix begins where the template's gap ends. */
-static struct kvl_str chat_prefix(const char *text, size_t len)
-{
-    while (len && isspace((unsigned char)*text)) text++, len--;
-    return (struct kvl_str){ text, len };
-}
-
-/* Length of the literal text at p: up to a field or the end. */
-static size_t chat_literal(const char *p)
-{
-    size_t n = 0;
-    while (p[n] && !(p[n] == '{' && p[n + 1] && p[n + 2] == '}')) n++;
-    return n;
-}
-
-enum { CHAT_FIELD = 3 }; /* bytes of "{q}" */
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static int render(const char *form, const char *eos, struct kvl_str system, struct kvl_str user,
-                  struct kvl_buf *out)
+/* The text of a token as a variable of the template.  A file that has no such token leaves it undefined. */
+static void chat_token(const struct kvl_chat *c, struct kvl_jinja_run *r, const char *name,
+                       int32_t id)
 {
-    for (const char *p = form; *p;) {
-        size_t n = chat_literal(p);
-        KVL_TRY(kvl_buf_add(out, p, n));
-        p += n;
-        if (!*p) break;
-        struct kvl_str s = p[1] == 's' ? system : user;
-        if (p[1] == 'e')
-            KVL_TRY(kvl_buf_adds(out, eos));
-        else
-            KVL_TRY(kvl_buf_add(out, s.s, s.len));
-        p += CHAT_FIELD;
+    struct kvl_str s = { "", 0 };
+    if (id >= 0) s = kvl_tok_string(&c->t->text, id);
+    if (id >= 0 || !c->own) jin_set(r, name, jin_text(r, s.s, s.len, KVL_CHAT_TEMPLATE));
+}
+
+static enum kvl_chat_mark chat_mark(const struct kvl_chat_turn *turn, size_t n, size_t i)
+{
+    if (strcmp(turn[i].role, "system") == 0) return KVL_CHAT_SYSTEM;
+    if (strcmp(turn[i].role, "user") != 0) return i + 1 == n ? KVL_CHAT_LAST : KVL_CHAT_TURN;
+    for (size_t k = 0; k < i; k++)
+        if (strcmp(turn[k].role, "user") == 0) return KVL_CHAT_TURN;
+    return KVL_CHAT_FIRST;
+}
+
+/* What transformers gives a template: no tools, no documents. */
+static void chat_variables(const struct kvl_chat *c, struct kvl_jinja_run *r,
+                           const struct kvl_chat_turn *turn, size_t n, bool ask)
+{
+    struct jin_val messages = jin_list(r), none = { .type = JIN_NONE };
+    for (size_t i = 0; i < n; i++) {
+        struct jin_val m = jin_dict(r);
+        jin_put(r, m, "role", jin_text(r, turn[i].role, strlen(turn[i].role), KVL_CHAT_TEMPLATE));
+        jin_put(r, m, "content",
+                jin_text(r, turn[i].text, turn[i].len, (uint8_t)chat_mark(turn, n, i)));
+        jin_push(r, messages, m);
     }
+    jin_set(r, "messages", messages);
+    jin_set(r, "add_generation_prompt", (struct jin_val){ JIN_BOOL, { .b = ask } });
+    jin_set(r, "tools", none);
+    jin_set(r, "documents", none);
+    chat_token(c, r, "bos_token", c->t->bos);
+    chat_token(c, r, "eos_token", c->t->eos);
+    if (c->t->unk >= 0) chat_token(c, r, "unk_token", c->t->unk);
+}
+
+/* Up to the end of the last turn, which is gone on with. */
+static int chat_cut(const struct kvl_chat *c, struct kvl_chat_text *out, struct kvl_err *err)
+{
+    const char *end = memrchr(out->mark.data, KVL_CHAT_LAST, out->mark.len);
+    if (!end)
+        return kvl_fail(err, KVL_EINVAL,
+                        "chat template %s: an answer that is begun does not stand in it", c->name);
+    out->text.len = out->mark.len = (size_t)(end - out->mark.data) + 1;
+    out->text.data[out->text.len] = '\0';
     return KVL_OK;
 }
 
-int kvl_chat_render(const struct kvl_chat *chat, const char *eos, const char *system,
-                    const char *user, const char *answer, struct kvl_buf *out)
+int kvl_chat_render(const struct kvl_chat *c, const struct kvl_chat_turn *turn, size_t n,
+                    struct kvl_chat_text *out, struct kvl_err *err)
 {
-    struct kvl_str none = { "", 0 }, s = system ? chat_said(chat, system, strlen(system)) : none;
-    struct kvl_str q = chat_said(chat, user, strlen(user));
-    struct kvl_str a = answer ? chat_prefix(answer, strlen(answer)) : none;
-    KVL_TRY(render(s.len ? chat->with : chat->plain, eos, s, q, out));
-    KVL_TRY(render(chat->after, eos, none, none, out));
-    if (a.len == 0) return KVL_OK;
-    if (chat->open) KVL_TRY(kvl_buf_adds(out, chat->open));
-    KVL_TRY(kvl_buf_adds(out, chat->gap));
-    return kvl_buf_add(out, a.s, a.len);
+    struct kvl_jinja_run *r;
+    size_t bytes = 0;
+    bool ask = strcmp(turn[n - 1].role, "assistant") != 0;
+    for (size_t i = 0; i < n; i++) bytes += turn[i].len;
+    out->text.len = out->mark.len = 0;
+    if (kvl_buf_adds(&out->text, "") != KVL_OK || kvl_buf_adds(&out->mark, "") != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "no memory for a prompt");
+    KVL_TRY(kvl_jinja_open(c->jinja, bytes, &r, err));
+    chat_variables(c, r, turn, n, ask);
+    int rc = kvl_jinja_render(r, &out->text, &out->mark);
+    kvl_jinja_close(r);
+    if (rc != KVL_OK) return kvl_fail_at(err, rc, "chat template %s", c->name);
+    return ask ? KVL_OK : chat_cut(c, out, err);
+}
+
+int kvl_chat_say(struct kvl_chat_text *x, const char *text, size_t len, struct kvl_err *err)
+{
+    char mark = KVL_CHAT_LAST;
+    int rc = kvl_buf_add(&x->text, text, len);
+    for (size_t i = 0; rc == KVL_OK && i < len; i++) rc = kvl_buf_add(&x->mark, &mark, 1);
+    return rc == KVL_OK ? rc : kvl_fail(err, rc, "no memory for a prompt");
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* A part of the prompt, behind a gap of the template. */
-static int chat_part(const struct kvl_chat_use *u, const char *gap, struct kvl_str s,
-                     uint32_t flags, struct kvl_tokens *out, struct kvl_err *err)
+/* Whether the template itself writes BOS first. */
+static bool chat_has_bos(const struct kvl_chat *c, const struct kvl_chat_text *x)
 {
-    struct kvl_buf text = { 0 };
-    int rc = kvl_buf_adds(&text, gap);
-    if (rc == KVL_OK) rc = kvl_buf_add(&text, s.s, s.len);
-    if (rc == KVL_OK)
-        rc = kvl_encode(u->inside, text.data, text.len, flags | KVL_ENCODE_CONTINUE, out, err);
-    else
-        kvl_fail(err, rc, "no memory for %zu bytes of a prompt", s.len);
-    kvl_buf_free(&text);
-    return rc;
+    if (c->t->bos < 0) return false;
+    struct kvl_str s = kvl_tok_string(&c->t->text, c->t->bos);
+    if (x->text.len < s.len || memcmp(x->text.data, s.s, s.len) != 0) return false;
+    for (size_t i = 0; i < s.len; i++)
+        if (x->mark.data[i] != KVL_CHAT_TEMPLATE) return false;
+    return s.len > 0;
 }
 
-/* Text of the template, in which control tokens are tokens. */
-static int chat_control(const struct kvl_chat_use *u, const char *gap, struct kvl_str s,
-                        struct kvl_tokens *out, struct kvl_err *err)
+static int chat_bos(const struct kvl_chat *c, const struct kvl_chat_text *x, struct kvl_tokens *out,
+                    struct kvl_err *err)
 {
-    return chat_part(u, gap, s, KVL_ENCODE_SPECIAL, out, err);
+    int32_t n = out->n;
+    if (!c->t->add_bos || c->t->bos < 0 || chat_has_bos(c, x)) return KVL_OK;
+    KVL_TRY(kvl_encode(c->t, "", 0, KVL_ENCODE_BOS, out, err));
+    out->n = n + 1; /* no EOS */
+    return KVL_OK;
 }
 
-/* A token of the tokenizer; -1: it has none. */
-static int chat_token(const struct kvl_chat_use *u, int32_t id, struct kvl_tokens *out,
-                      struct kvl_err *err)
+int kvl_chat_encode(const struct kvl_chat *c, const struct kvl_chat_text *x, size_t from,
+                    struct kvl_tokens *out, struct kvl_err *err)
 {
-    if (id < 0) return KVL_OK;
-    return chat_control(u, "", kvl_tok_string(&u->inside->text, id), out, err);
+    if (from == 0) KVL_TRY(chat_bos(c, x, out, err));
+    return kvl_encode_marked(c->t, x->text.data + from, (const uint8_t *)x->mark.data + from,
+                             x->text.len - from,
+                             KVL_ENCODE_SPECIAL | (from > 0 ? KVL_ENCODE_CONTINUE : 0), out, err);
 }
 
-/* Up to {q}, or the end of the form.  *gap: what stands before the first part of it; then, before the
- * user's text. */
-static int chat_form(const struct kvl_chat_use *u, const char *form, struct kvl_str system,
-                     const char **gap, struct kvl_tokens *out, struct kvl_err *err)
-{
-    const struct kvl_tokenizer *t = u->inside;
-    for (const char *p = form;;) {
-        size_t n = chat_literal(p);
-        bool text = p[n] && (p[n + 1] == 's' || p[n + 1] == 'q');
-        bool cut = text && n > 0 && p[n - 1] == ' ';
-        /* The last space belongs to the text behind it. */
-        if (n > cut) {
-            KVL_TRY(chat_control(u, *gap, (struct kvl_str){ p, n - cut }, out, err));
-            *gap = "";
-        }
-        if (cut) *gap = " ";
-        p += n;
-        if (!*p || p[1] == 'q') return KVL_OK;
-        KVL_TRY(p[1] == 's' ? chat_part(u, *gap, system, 0, out, err)
-                            : chat_token(u, p[1] == 'e' ? t->eos : t->bos, out, err));
-        *gap = "";
-        p += CHAT_FIELD;
-    }
-}
-
-/* Whether a vocabulary that puts a space before a text has one before the template: not before a
- * token that is no text, and not twice. */
-static int chat_first_gap(const struct kvl_tokenizer *t, const char *form, const char **gap,
-                          struct kvl_err *err)
+/* The last control token of a text of the template: texts before and behind it never merge. */
+static int chat_last_control(const struct kvl_chat *c, const struct kvl_chat_text *x,
+                             struct tok_hit *out, struct kvl_err *err)
 {
     struct tok_hit *hit;
     size_t n;
-    *gap = "";
-    if (t->bpe || !t->add_space || form[0] == ' ') return KVL_OK;
-    KVL_TRY(kvl_tok_special_hits(t, form, strlen(form), true, false, &hit, &n, err));
-    if (n == 0 || hit[0].begin > 0) *gap = " ";
+    *out = (struct tok_hit){ .id = -1 };
+    KVL_TRY(kvl_tok_special_hits(c->t, x->text.data, (const uint8_t *)x->mark.data, x->text.len,
+                                 true, false, &hit, &n, err));
+    for (size_t i = 0; i < n; i++)
+        if (c->t->type[hit[i].id] != TOK_USER) *out = hit[i];
     free(hit);
     return KVL_OK;
 }
 
-/* BOS where the file wants it, then the template up to the user's text. */
-static int chat_before(struct kvl_chat_use *u, const struct kvl_tokenizer *t, struct kvl_str system,
+/* ---- before the first turn of the user ------------------------------------------------------- */
+
+static size_t chat_turns(const char *system, const char *user, struct kvl_chat_turn turn[2])
+{
+    size_t n = 0;
+    if (system) turn[n++] = (struct kvl_chat_turn){ "system", system, strlen(system) };
+    turn[n++] = (struct kvl_chat_turn){ "user", user, strlen(user) };
+    return n;
+}
+
+/* Cuts a prompt before what the user says first; that is `want` and stands there once. */
+static int chat_cut_user(const struct kvl_chat *c, struct kvl_chat_text *x, const char *want,
+                         struct kvl_err *err)
+{
+    const char *mark = x->mark.data, *first = memchr(mark, KVL_CHAT_FIRST, x->mark.len);
+    const char *last = first ? memrchr(mark, KVL_CHAT_FIRST, x->mark.len) : NULL;
+    size_t n = first ? (size_t)(last - first) + 1 : 0, at = first ? (size_t)(first - mark) : 0;
+    if (n != strlen(want) || memcmp(x->text.data + at, want, n) != 0)
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "chat template %s: it does not show what the user says as it is, want chat: "
+            "none or another template",
+            c->name);
+    x->text.len = x->mark.len = at;
+    return KVL_OK;
+}
+
+/* The tokenizer that a text in the user's turn needs: the template's text behind the last control token is
+ * tokenised with it. */
+static int begin_inside(const struct kvl_chat *c, struct kvl_chat_begin *b, size_t cut,
+                        int32_t dropped, struct kvl_err *err)
+{
+    size_t len = b->text.len - cut;
+    b->inside = kvl_alloc(1, sizeof *b->inside);
+    b->lead = kvl_alloc(len + 1, 1);
+    if (!b->inside || !b->lead) return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
+    memcpy(b->lead, b->text.data + cut, len);
+    *b->inside = *c->t; /* what it points to stays the tokenizer's */
+    b->inside->add_bos = b->inside->add_eos = false;
+    b->inside->lead = b->lead;
+    b->inside->lead_len = len;
+    b->inside->lead_drops = dropped;
+    return KVL_OK;
+}
+
+/* `x`: the prompt up to the user's text. */
+static int begin_parts(const struct kvl_chat *c, struct kvl_chat_text *x, struct kvl_chat_begin *b,
                        struct kvl_err *err)
 {
-    const char *form = system.len ? u->chat->with : u->chat->plain, *gap;
-    if (t->add_bos && t->bos >= 0) {
-        KVL_TRY(kvl_encode(t, "", 0, KVL_ENCODE_BOS, &u->before, err));
-        u->before.n = 1; /* no EOS */
+    struct tok_hit last;
+    KVL_TRY(chat_last_control(c, x, &last, err));
+    size_t cut = last.id >= 0 ? last.begin : 0;
+    if (kvl_buf_adds(&b->text, "") != KVL_OK ||
+        kvl_buf_add(&b->text, x->text.data, x->text.len) != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
+    if (last.id >= 0) {
+        x->text.len = x->mark.len = last.begin + last.len;
+        KVL_TRY(kvl_chat_encode(c, x, 0, &b->before, err));
+    } else {
+        KVL_TRY(chat_bos(c, x, &b->before, err));
     }
-    KVL_TRY(chat_first_gap(t, form, &gap, err));
-    KVL_TRY(chat_form(u, form, system, &gap, &u->before, err));
-    u->inside->lead_space = *gap != '\0';
-    for (int32_t i = 0; i < u->before.n; i++) u->before.begin[i] = 0;
-    return KVL_OK;
+    for (int32_t i = 0; i < b->before.n; i++) b->before.begin[i] = 0;
+    KVL_TRY(begin_inside(c, b, cut, last.id >= 0, err));
+    struct kvl_tokens led = { 0 };
+    int rc = kvl_encode(b->inside, "", 0, 0, &led, err);
+    b->n_tok = b->before.n + led.n;
+    kvl_tokens_free(&led);
+    return rc;
 }
 
-static void chat_add_stops(struct kvl_chat_use *u, const struct kvl_tokenizer *t)
+int kvl_chat_begin(const struct kvl_chat *c, const char *system, struct kvl_chat_begin *out,
+                   struct kvl_err *err)
 {
-    for (size_t i = 0; i < CHAT_MOST_STOPS && u->chat->stop[i]; i++) {
-        int32_t id = kvl_tok_find(t, u->chat->stop[i], strlen(u->chat->stop[i]));
-        if (id >= 0) u->stop[u->n_stop++] = id;
+    struct kvl_chat_turn turn[2];
+    struct kvl_chat_text x = { 0 };
+    struct kvl_chat_begin b = { 0 };
+    int rc = kvl_chat_render(c, turn, chat_turns(system, "x", turn), &x, err);
+    if (rc == KVL_OK) rc = chat_cut_user(c, &x, "x", err);
+    if (rc == KVL_OK) rc = begin_parts(c, &x, &b, err);
+    kvl_chat_text_free(&x);
+    if (rc == KVL_OK)
+        *out = b;
+    else
+        kvl_chat_begin_free(&b);
+    return rc;
+}
+
+void kvl_chat_begin_free(struct kvl_chat_begin *b)
+{
+    kvl_tokens_free(&b->before);
+    kvl_free(b->inside);
+    kvl_free(b->lead);
+    kvl_buf_free(&b->text);
+    *b = (struct kvl_chat_begin){ 0 };
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+/* Tries it: whether it drops white space around what the user says. */
+static int chat_try(struct kvl_chat *c, struct kvl_err *err)
+{
+    static const char padded[] = " \n x \n ", left[] = "x \n ", right[] = " \n x";
+    struct kvl_chat_turn turn[2];
+    struct kvl_chat_text x = { 0 };
+    int rc = kvl_chat_render(c, turn, chat_turns(NULL, padded, turn), &x, err);
+    if (rc == KVL_OK) {
+        const char *mark = x.mark.data, *first = memchr(mark, KVL_CHAT_FIRST, x.mark.len);
+        const char *last = first ? memrchr(mark, KVL_CHAT_FIRST, x.mark.len) : NULL;
+        c->trims_left = first && x.text.data[first - mark] == 'x';
+        c->trims_right = last && x.text.data[last - mark] == 'x';
+        rc = chat_cut_user(c, &x,
+                           c->trims_left    ? c->trims_right ? "x" : left
+                           : c->trims_right ? right
+                                            : padded,
+                           err);
     }
+    kvl_chat_text_free(&x);
+    return rc;
 }
 
-int kvl_chat_open(const struct kvl_chat *chat, const struct kvl_tokenizer *t, const char *system,
-                  struct kvl_chat_use *out, struct kvl_err *err)
+/* The first token of the template behind an answer; none where it takes no such turns. */
+static int chat_find_stop(struct kvl_chat *c, struct kvl_err *err)
 {
-    struct kvl_chat_use u = { .chat = chat, .trims = chat->trims };
-    struct kvl_str s = chat_said(chat, system ? system : "", system ? strlen(system) : 0);
-    u.inside = kvl_alloc(1, sizeof *u.inside);
-    if (!u.inside) return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
-    *u.inside = *t; /* what it points to stays t's */
-    u.inside->add_bos = u.inside->add_eos = u.inside->add_space = false;
-    int rc = chat_before(&u, t, s, err);
-    if (rc != KVL_OK) {
-        kvl_chat_close(&u);
-        return rc;
+    static const struct kvl_chat_turn turn[] = { { "user", "x", 1 },
+                                                 { "assistant", "y", 1 },
+                                                 { "user", "z", 1 } };
+    struct kvl_chat_text x = { 0 };
+    struct kvl_err ignored = { 0 };
+    struct tok_hit *hit = NULL;
+    size_t n = 0;
+    int rc = KVL_OK;
+    c->stop = -1;
+    if (kvl_chat_render(c, turn, 3, &x, &ignored) == KVL_OK) {
+        const char *mark = x.mark.data, *answer = memchr(mark, KVL_CHAT_TURN, x.mark.len);
+        size_t at = answer ? (size_t)(answer - mark) : x.mark.len;
+        rc = kvl_tok_special_hits(c->t, x.text.data, (const uint8_t *)mark, x.text.len, true, false,
+                                  &hit, &n, err);
+        for (size_t i = 0; rc == KVL_OK && i < n && c->stop < 0; i++)
+            if (hit[i].begin > at && c->t->type[hit[i].id] != TOK_USER) c->stop = hit[i].id;
     }
-    chat_add_stops(&u, t);
-    *out = u;
-    return KVL_OK;
+    free(hit);
+    kvl_chat_text_free(&x);
+    return rc;
 }
 
-void kvl_chat_close(struct kvl_chat_use *u)
+int kvl_chat_of(const struct kvl_tokenizer *t, const char *text, const char *name,
+                struct kvl_chat **out, struct kvl_err *err)
 {
-    kvl_free(u->inside);
-    kvl_tokens_free(&u->before);
-    *u = (struct kvl_chat_use){ 0 };
+    size_t len = strlen(text);
+    if (len > CHAT_MOST) return kvl_fail(err, KVL_EINVAL, "a chat template of %zu bytes", len);
+    struct kvl_chat *c = kvl_alloc(1, sizeof *c);
+    if (!c) return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
+    c->t = t;
+    c->own = !name;
+    if (name)
+        snprintf(c->name, sizeof c->name, "%s", name);
+    else
+        snprintf(c->name, sizeof c->name, "own-%08x", (unsigned)(XXH3_64bits(text, len) >> 32));
+    int rc = kvl_jinja_parse(text, len, &c->jinja, err);
+    if (rc == KVL_EMODEL) rc = kvl_fail_at(err, KVL_EINVAL, "chat template %s", c->name);
+    if (rc == KVL_OK) rc = chat_try(c, err);
+    if (rc == KVL_OK) rc = chat_find_stop(c, err);
+    if (rc == KVL_OK)
+        *out = c;
+    else
+        kvl_chat_close(c);
+    return rc;
 }
 
-int kvl_chat_after(const struct kvl_chat_use *u, const char *answer, size_t len,
-                   struct kvl_tokens *out, struct kvl_err *err)
+int kvl_chat_open(const struct kvl_tokenizer *t, const char *name, struct kvl_chat **out,
+                  struct kvl_err *err)
 {
-    const struct kvl_chat *c = u->chat;
-    const struct kvl_str none = { "", 0 }, prefix = chat_prefix(answer, len);
-    const char *gap = "";
-    KVL_TRY(chat_form(u, c->after, none, &gap, out, err));
-    if (prefix.len == 0) return KVL_OK;
-    if (c->open)
-        KVL_TRY(chat_control(u, "", (struct kvl_str){ c->open, strlen(c->open) }, out, err));
-    return chat_part(u, c->gap, prefix, 0, out, err);
+    const char *text = name ? kvl_chat_source(name) : t->chat_template;
+    if (!text) return kvl_fail(err, KVL_EINVAL, "no chat template %s", name ? name : "in the file");
+    return kvl_chat_of(t, text, name, out, err);
 }
 
-int kvl_chat_next(const struct kvl_chat_use *u, const char *answer, bool goes_on, const char *user,
-                  size_t len, struct kvl_tokens *out, struct kvl_err *err)
+void kvl_chat_close(struct kvl_chat *c)
 {
-    const struct kvl_chat *c = u->chat;
-    const struct kvl_str none = { "", 0 };
-    struct kvl_str said = { answer, strlen(answer) };
-    const char *gap = "";
-    if (!goes_on) said = chat_prefix(said.s, said.len);
-    while (c->trims && said.len && isspace((unsigned char)said.s[said.len - 1])) said.len--;
-    if (!goes_on && c->open)
-        KVL_TRY(chat_control(u, "", (struct kvl_str){ c->open, strlen(c->open) }, out, err));
-    KVL_TRY(chat_part(u, goes_on ? "" : c->gap, said, 0, out, err));
-    KVL_TRY(chat_form(u, c->next, none, &gap, out, err));
-    return chat_part(u, gap, chat_prefix(user, len), 0, out, err);
+    if (!c) return;
+    kvl_jinja_free(c->jinja);
+    kvl_free(c);
 }
 
-bool kvl_chat_stops(const struct kvl_chat_use *u, int32_t id)
+bool kvl_chat_stops(const struct kvl_chat *c, int32_t id)
 {
-    for (int32_t i = 0; i < u->n_stop; i++)
-        if (u->stop[i] == id) return true;
-    return false;
+    return id >= 0 && id == c->stop;
+}
+
+size_t kvl_chat_blanks(const char *s, size_t len)
+{
+    return kvl_utf8_blanks(s, len);
+}
+
+size_t kvl_chat_trimmed(const char *s, size_t len)
+{
+    return kvl_utf8_trimmed(s, len);
 }

@@ -6,21 +6,6 @@
 
 enum { MAX_TEXT = 1 << 29 }; /* positions of symbols, three bytes per space, fit 32 bits */
 
-size_t kvl_utf8_len(const char *s, size_t len)
-{
-    const unsigned char *p = (const unsigned char *)s;
-    if (len == 0) return 0;
-    if (p[0] < 0x80) return 1;
-    size_t n = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    if (p[0] < 0xc2 || p[0] > 0xf4 || n > len) return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    /* Overlong forms, surrogates, beyond U+10FFFF. */
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f)) return 0;
-    if ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) return 0;
-    return n;
-}
-
 void kvl_tokens_free(struct kvl_tokens *t)
 {
     free(t->id);
@@ -169,8 +154,8 @@ static int encode_cut(struct tok_encode *e, size_t begin, size_t end, bool space
 {
     struct tok_hit *hit;
     size_t n, from = begin;
-    KVL_TRY(kvl_tok_special_hits(e->t, e->text + begin, end - begin, flags & KVL_ENCODE_SPECIAL,
-                                 later, &hit, &n, e->err));
+    KVL_TRY(kvl_tok_special_hits(e->t, e->text + begin, e->mark ? e->mark + begin : NULL,
+                                 end - begin, flags & KVL_ENCODE_SPECIAL, later, &hit, &n, e->err));
     int rc = KVL_OK;
     for (size_t i = 0; rc == KVL_OK && i < n; i++) {
         rc = part(e, from, begin + hit[i].begin, space, flags);
@@ -192,25 +177,45 @@ static int encode_plain(struct tok_encode *e, size_t begin, size_t end, bool spa
     return encode_fragment(e, begin, end, space);
 }
 
+/* The marks of a composed text: those of the bytes that its own came from. */
+static uint8_t *composed_marks(const struct tok_encode *e, size_t begin, const size_t *at,
+                               size_t len)
+{
+    uint8_t *mark = e->mark ? kvl_alloc(len + 1, 1) : NULL;
+    for (size_t i = 0; mark && i < len; i++) mark[i] = e->mark[begin + at[i]];
+    return mark;
+}
+
 /* Composes a stretch, then looks for the special tokens that are meant to be found after that. */
 static int encode_part(struct tok_encode *e, size_t begin, size_t end, bool space, uint32_t flags)
 {
-    const char *text = e->text;
+    struct tok_encode whole = *e;
     struct kvl_buf composed = { 0 };
-    size_t *at = NULL, len = e->len;
+    size_t *at = NULL;
     bool changed = false;
     int32_t first = e->out->n;
     if (begin == end) return KVL_OK;
-    if (!e->t->added) return encode_fragment(e, begin, end, space);
-    int rc = e->t->nfc ? kvl_tok_nfc(text + begin, end - begin, &composed, &at, &changed) : KVL_OK;
-    if (!changed) return encode_cut(e, begin, end, space, flags, true, encode_plain);
-    if (rc != KVL_OK) kvl_fail(e->err, rc, "no memory to tokenise %zu bytes", len);
+    int rc =
+        e->t->nfc ? kvl_tok_nfc(e->text + begin, end - begin, &composed, &at, &changed) : KVL_OK;
+    if (rc != KVL_OK) return kvl_fail(e->err, rc, "no memory to tokenise %zu bytes", e->len);
+    encode_part_fn plain = encode_plain;
+    if (!changed)
+        return e->t->added ? encode_cut(e, begin, end, space, flags, true, plain)
+                           : encode_fragment(e, begin, end, space);
+    uint8_t *mark = composed_marks(e, begin, at, composed.len);
     e->text = composed.data;
     e->len = composed.len;
-    if (rc == KVL_OK) rc = encode_cut(e, 0, composed.len, space, flags, true, encode_plain);
+    e->mark = mark;
+    if (whole.mark && !mark)
+        rc = kvl_fail(e->err, KVL_ENOMEM, "no memory to tokenise %zu bytes", whole.len);
+    else
+        rc = e->t->added ? encode_cut(e, 0, composed.len, space, flags, true, plain)
+                         : encode_fragment(e, 0, composed.len, space);
     for (int32_t i = first; i < e->out->n; i++) e->out->begin[i] = begin + at[e->out->begin[i]];
-    e->text = text;
-    e->len = len;
+    e->text = whole.text;
+    e->len = whole.len;
+    e->mark = whole.mark;
+    kvl_free(mark);
     kvl_buf_free(&composed);
     free(at);
     return rc;
@@ -227,29 +232,12 @@ static int encode_text(struct tok_encode *e, uint32_t flags)
     return KVL_OK;
 }
 
-/* With a space before it, which is part of the first token. */
-static int encode_led(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
-                      struct kvl_tokens *out, struct kvl_err *err)
+int kvl_encode_marked(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                      size_t len, uint32_t flags, struct kvl_tokens *out, struct kvl_err *err)
 {
-    struct kvl_buf led = { 0 };
-    int32_t n = out->n;
-    int rc = kvl_buf_adds(&led, " ");
-    if (rc == KVL_OK) rc = kvl_buf_add(&led, text, len);
-    if (rc == KVL_OK)
-        rc = kvl_encode(t, led.data, led.len, flags | KVL_ENCODE_CONTINUE, out, err);
-    else
-        kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);
-    for (int32_t i = n; i < out->n; i++) out->begin[i] -= out->begin[i] > 0;
-    kvl_buf_free(&led);
-    return rc;
-}
-
-int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
-               struct kvl_tokens *out, struct kvl_err *err)
-{
-    if (t->lead_space && len > 0 && !(flags & KVL_ENCODE_CONTINUE))
-        return encode_led(t, text, len, flags, out, err);
-    struct tok_encode e = { .t = t, .text = text, .len = len, .out = out, .err = err };
+    struct tok_encode e = {
+        .t = t, .text = text, .mark = mark, .len = len, .out = out, .err = err
+    };
     int32_t n = out->n;
     if (len > MAX_TEXT)
         return kvl_fail(err, KVL_EINVAL, "text of %zu bytes, at most %d", len, (int)MAX_TEXT);
@@ -258,6 +246,39 @@ int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint
     if (rc != KVL_OK) out->n = n;
     encode_close(&e);
     return rc;
+}
+
+/* With what a template has before it: text in which control tokens are tokens, as they are not in what follows. */
+static int encode_led(const struct kvl_tokenizer *t, const char *text, size_t len,
+                      struct kvl_tokens *out, struct kvl_err *err)
+{
+    struct kvl_buf led = { 0 };
+    int32_t n = out->n, kept = n;
+    uint8_t *mark = kvl_alloc(t->lead_len + len + 1, 1);
+    int rc = mark ? kvl_buf_add(&led, t->lead, t->lead_len) : KVL_ENOMEM;
+    if (rc == KVL_OK) rc = kvl_buf_add(&led, text, len);
+    if (rc == KVL_OK) {
+        memset(mark + t->lead_len, 1, len);
+        uint32_t flags = KVL_ENCODE_SPECIAL | (t->lead_drops ? KVL_ENCODE_CONTINUE : 0);
+        rc = kvl_encode_marked(t, led.data, mark, led.len, flags, out, err);
+    } else {
+        kvl_fail(err, rc, "no memory to tokenise %zu bytes", len);
+    }
+    for (int32_t i = n + t->lead_drops; rc == KVL_OK && i < out->n; i++, kept++) {
+        out->id[kept] = out->id[i];
+        out->begin[kept] = out->begin[i] - KVL_MIN(out->begin[i], t->lead_len);
+    }
+    out->n = kept;
+    kvl_free(mark);
+    kvl_buf_free(&led);
+    return rc;
+}
+
+int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,
+               struct kvl_tokens *out, struct kvl_err *err)
+{
+    if (t->lead && !(flags & KVL_ENCODE_CONTINUE)) return encode_led(t, text, len, out, err);
+    return kvl_encode_marked(t, text, NULL, len, flags, out, err);
 }
 
 /* ---- decode -------------------------------------------------------------------------------- */
@@ -335,14 +356,6 @@ static bool is_punct(uint32_t c)
     for (size_t i = 0; i < sizeof range / sizeof *range; i++)
         if (c >= range[i][0] && c <= range[i][1]) return true;
     return false;
-}
-
-uint32_t kvl_utf8_value(const char *s, size_t len)
-{
-    static const uint8_t lead[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
-    uint32_t c = (unsigned char)s[0] & lead[len];
-    for (size_t i = 1; i < len; i++) c = c << 6 | ((unsigned char)s[i] & 0x3f);
-    return c;
 }
 
 bool kvl_tokenizer_punct(const struct kvl_tokenizer *t, int32_t id)

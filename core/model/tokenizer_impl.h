@@ -24,6 +24,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
+#include "utf8.h"
 
 #include <pcre2.h>
 #include <xxhash.h>
@@ -75,7 +76,10 @@ struct kvl_tokenizer {
     int32_t byte_id[256];  /* -1: none */
     int32_t bos, eos, unk; /* -1: none */
     bool add_bos, add_eos, add_space;
-    bool lead_space;  /* a text begins as if a space stood before it (chat.c) */
+    /* What a template has before a text that begins, tokenised with it less the first tokens (chat.c). */
+    const char *lead; /* borrowed; NULL: nothing */
+    size_t lead_len;
+    int32_t lead_drops;
     int32_t *special; /* [n_special] ids, sorted by text */
     int32_t n_special;
     uint64_t hash;
@@ -117,7 +121,8 @@ struct tok_pair {
 /* One call of kvl_encode. */
 struct tok_encode {
     const struct kvl_tokenizer *t;
-    const char *text; /* the caller's */
+    const char *text;    /* the caller's */
+    const uint8_t *mark; /* [len] not 0: control tokens are text; NULL: all 0 */
     size_t len;
     struct kvl_tokens *out;
     struct kvl_err *err;
@@ -136,6 +141,10 @@ struct tok_hit {
     size_t begin, len;
     int32_t id;
 };
+
+/* tokenizer.c.  kvl_encode of a text in which control tokens are tokens where its mark is 0. */
+int kvl_encode_marked(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                      size_t len, uint32_t flags, struct kvl_tokens *out, struct kvl_err *err);
 
 /* tokenizer_vocab.c */
 /* Texts [n] without equals or empty ones; sets n and makes type, ends and byte_id. */
@@ -159,9 +168,11 @@ int kvl_tok_strings_init(struct tok_strings *s, int32_t n, size_t bytes);
 
 /* tokenizer_special.c.  Hits in ascending order (free); none overlap. */
 int kvl_tok_load_special(struct kvl_tokenizer *t, struct kvl_err *err);
-/* `later`: the tokens of TOK_LATER instead of the others. */
-int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
-                         bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err);
+/* `mark` [len] or NULL: where it is not 0 control tokens are none; `later`: the tokens of TOK_LATER instead of the
+ * others. */
+int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                         size_t len, bool control, bool later, struct tok_hit **hit, size_t *n,
+                         struct kvl_err *err);
 
 /* tokenizer_merge.c */
 int kvl_tok_push(struct tok_encode *e, size_t raw, int32_t id); /* a token to the output */
@@ -213,9 +224,5 @@ bool kvl_tok_nfc_works(void); /* false: built without it */
 /* Composes text [len].  *changed false: it is composed already, and `out` stays empty.  Else `out` is
  * the new text and *at [out->len] (free) where each of its bytes came from. */
 int kvl_tok_nfc(const char *text, size_t len, struct kvl_buf *out, size_t **at, bool *changed);
-
-/* Length of the valid UTF-8 character at s (1 to 4), 0 when the bytes there are not one. */
-size_t kvl_utf8_len(const char *s, size_t len);
-uint32_t kvl_utf8_value(const char *s, size_t len); /* of such a character */
 
 #endif

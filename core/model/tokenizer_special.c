@@ -83,6 +83,7 @@ static int32_t lower(const struct kvl_tokenizer *t, int32_t lo, int32_t hi, size
 /* Which of the special tokens are looked for. */
 struct wanted {
     bool control, later;
+    const uint8_t *mark; /* of the text; NULL: all 0 */
 };
 
 static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w)
@@ -92,19 +93,37 @@ static bool is_wanted(const struct kvl_tokenizer *t, int32_t id, struct wanted w
     return added && later == w.later && (w.control || t->type[id] == TOK_USER);
 }
 
+static bool is_template(struct wanted w, size_t begin, size_t len)
+{
+    for (size_t i = 0; w.mark && i < len; i++)
+        if (w.mark[begin + i]) return false;
+    return true;
+}
+
+/* SentencePiece's mark is a space, also where a text spells it: a GGUF file has added tokens with spaces. */
+static bool is_mark(const struct kvl_tokenizer *t, const char *s, size_t len)
+{
+    return !t->bpe && !t->added && len >= 3 && memcmp(s, "\xe2\x96\x81", 3) == 0;
+}
+
 /* Every special token that begins at text[begin]. */
 static int hits_at(const struct kvl_tokenizer *t, const char *text, size_t len, size_t begin,
                    struct wanted w, struct hits *h)
 {
     int32_t lo = 0, hi = t->n_special;
-    for (size_t depth = 0; begin + depth < len && lo < hi; depth++) {
-        int byte = (unsigned char)text[begin + depth];
+    size_t at = begin;
+    for (size_t depth = 0; at < len && lo < hi; depth++) {
+        int byte = (unsigned char)text[at];
+        bool mark = is_mark(t, text + at, len - at);
+        if (mark) byte = ' ';
+        at += mark ? 3 : 1;
         lo = lower(t, lo, hi, depth, byte);
         hi = lower(t, lo, hi, depth, byte + 1);
         if (lo == hi) break;
         int32_t id = t->special[lo];
         if (kvl_tok_string(&t->text, id).len != depth + 1) continue;
-        if (is_wanted(t, id, w)) KVL_TRY(add_hit(h, (struct tok_hit){ begin, depth + 1, id }));
+        if (is_wanted(t, id, w) && (t->type[id] == TOK_USER || is_template(w, begin, at - begin)))
+            KVL_TRY(add_hit(h, (struct tok_hit){ begin, at - begin, id }));
     }
     return KVL_OK;
 }
@@ -198,16 +217,18 @@ static int keep_longest(const struct kvl_tokenizer *t, const char *text, size_t 
     return KVL_OK;
 }
 
-int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t len, bool control,
-                         bool later, struct tok_hit **hit, size_t *n, struct kvl_err *err)
+int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
+                         size_t len, bool control, bool later, struct tok_hit **hit, size_t *n,
+                         struct kvl_err *err)
 {
     struct hits h = { 0 };
-    struct wanted w = { control, later };
+    struct wanted w = { control, later, mark };
     bool starts[256] = { false };
     int rc = KVL_OK;
     for (int32_t i = 0; i < t->n_special; i++)
         if (is_wanted(t, t->special[i], w))
             starts[(unsigned char)kvl_tok_string(&t->text, t->special[i]).s[0]] = true;
+    starts[0xe2] = starts[0xe2] || (starts[' '] && !t->bpe && !t->added);
     for (size_t i = 0; rc == KVL_OK && i < len; i++)
         if (starts[(unsigned char)text[i]]) rc = hits_at(t, text, len, i, w, &h);
     if (rc == KVL_OK && h.n > 0 && t->added)

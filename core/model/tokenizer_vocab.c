@@ -206,6 +206,7 @@ static const struct end_name end_names[] = {
     { "[EOS]", true },
     { "[EOT]", true },
     { "<end_of_utterance>", false },
+    { "<|observation|>", false },
     { "<｜end▁of▁sentence｜>", false },
 };
 

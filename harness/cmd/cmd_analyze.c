@@ -165,12 +165,13 @@ static void answer_free(struct answer *x)
     kvl_watch_free(&x->watch);
 }
 
-static int answer_read(struct analyze *z, const struct kvl_sample *sample,
-                       const struct kvl_question *q, struct answer *x)
+static int answer_read(struct analyze *z, const struct kvl_sample *sample, int32_t i,
+                       struct answer *x)
 {
+    const struct kvl_question *q = &sample->question[i];
     const struct kvl_prompt *prompt = kvl_group_prompt(z->work, z->group);
     const struct kvl_tokenizer *t = kvl_prompt_inside(prompt);
-    KVL_TRY(kvl_prompt_question(prompt, q, &x->question, z->err));
+    KVL_TRY(kvl_prompt_question(prompt, sample, i, &x->question, z->err));
     KVL_TRY(kvl_encode(t, q->answer, strlen(q->answer), KVL_ENCODE_CONTINUE, &x->expected, z->err));
     if (x->question.n == 0 || x->expected.n == 0)
         return kvl_fail(z->err, KVL_EINVAL, "%s: a question or an answer without tokens",
@@ -197,7 +198,7 @@ static int analyze_question(struct analyze *z, const struct kvl_session *context
 {
     struct answer x = { 0 };
     struct kvl_session *s = NULL;
-    int rc = answer_read(z, sample, &sample->question[question], &x);
+    int rc = answer_read(z, sample, question, &x);
     if (rc == KVL_OK) rc = kvl_session_fork(context, &s, z->err);
     if (rc == KVL_OK) rc = answer_steps(z, s, &x);
     kvl_session_destroy(s);
@@ -257,7 +258,7 @@ static int analyze_room(struct analyze *z, int32_t *room)
         int rc = kvl_context_generate(z->work, z->group, c, &sample, z->err);
         for (int32_t q = 0; q < sample.n_questions && rc == KVL_OK; q++) {
             struct answer x = { 0 };
-            rc = answer_read(z, &sample, &sample.question[q], &x);
+            rc = answer_read(z, &sample, q, &x);
             *room = KVL_MAX(*room, sample.tokens.n + x.question.n + x.expected.n);
             answer_free(&x);
         }

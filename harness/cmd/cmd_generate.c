@@ -159,23 +159,6 @@ struct generate {
     struct kvl_err *err;
 };
 
-/* The text, in its template where one was asked for. */
-static int generate_text(struct generate *g)
-{
-    const struct generate_args *a = g->a;
-    struct kvl_sample sample = { 0 };
-    KVL_TRY(kvl_encode(kvl_prompt_inside(&g->chat), a->prompt, strlen(a->prompt), KVL_ENCODE_BOS,
-                       &sample.tokens, g->err));
-    sample.context = strdup(a->prompt);
-    int rc = sample.context ? kvl_prompt_context(&g->chat, &sample, g->err)
-                            : kvl_fail(g->err, KVL_ENOMEM, "out of memory for the prompt");
-    if (rc == KVL_OK && g->chat.chat.chat)
-        rc = kvl_chat_after(&g->chat.chat, "", 0, &sample.tokens, g->err);
-    g->prompt = sample.tokens;
-    free(sample.context);
-    return rc;
-}
-
 static int generate_prompt(struct generate *g)
 {
     const struct generate_args *a = g->a;
@@ -185,7 +168,7 @@ static int generate_prompt(struct generate *g)
     if (a->ids && strcmp(chat, "none") != 0)
         return kvl_fail(g->err, KVL_EINVAL, "--chat: goes with --prompt, not with --ids");
     KVL_TRY(kvl_prompt_open(g->model, chat, a->system, &g->chat, g->err));
-    if (a->system && !g->chat.chat.chat)
+    if (a->system && !g->chat.chat)
         return kvl_fail(g->err, KVL_EINVAL,
                         "--system: without a chat template; want --chat auto, or --chat NAME "
                         "where the model has none");
@@ -193,7 +176,7 @@ static int generate_prompt(struct generate *g)
         KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(g->model)->n_vocab, &g->prompt.id,
                               &g->prompt.n, g->err));
     else
-        KVL_TRY(generate_text(g));
+        KVL_TRY(kvl_prompt_whole(&g->chat, a->prompt, &g->prompt, g->err));
     if (g->prompt.n == 0) return kvl_fail(g->err, KVL_EINVAL, "an empty prompt, want a token");
     int64_t end = (int64_t)g->prompt.n + a->n, limit = kvl_model_shape(g->model)->n_ctx_train;
     if (end > limit && !a->model.allow_overlong)

@@ -74,15 +74,20 @@ static void inspect_types(const struct kvl_gguf *g)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* Which one sweeps and `generate --chat auto` would use. */
+/* The one that sweeps and `generate --chat auto` use. */
 static void inspect_template(const struct kvl_model *m)
 {
-    const char *text = kvl_tokenizer_template(kvl_model_tokenizer(m));
-    const struct kvl_chat *chat = text ? kvl_chat_recognise(text) : NULL;
-    printf("%-14s %s\n", "chat template",
-           chat   ? kvl_chat_name(chat)
-           : text ? "of no family that is known; want chat: none, or a name"
-                  : "none; prompts are raw text");
+    const struct kvl_tokenizer *t = kvl_model_tokenizer(m);
+    struct kvl_chat *chat = NULL;
+    struct kvl_err why = { 0 };
+    printf("%-14s ", "chat template");
+    if (!kvl_tokenizer_template(t))
+        printf("none; prompts are raw text\n");
+    else if (kvl_chat_open(t, NULL, &chat, &why) == KVL_OK)
+        printf("%s: the file's own is run\n", kvl_chat_name(chat));
+    else
+        printf("cannot be run, want chat: none, or a name (%s)\n", why.msg);
+    kvl_chat_close(chat);
 }
 
 static int inspect_cache(const struct kvl_model *m, enum kvl_kv_type type, struct kvl_err *err)

@@ -107,9 +107,15 @@ static int config_chat(struct kvl_yaml *y, yaml_node_t *v, const char *key, void
     return kvl_chat_read(y, v, key, &((struct config *)user)->s->chat);
 }
 
+/* An empty one is a system text, too: it takes the place of the template's own. */
 static int config_system(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
-    return kvl_config_string(y, v, key, &((struct config *)user)->s->system);
+    struct kvl_sweep *s = ((struct config *)user)->s;
+    const char *text;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    free(s->system);
+    s->system = strdup(text);
+    return s->system ? KVL_OK : kvl_config_memory(y, key);
 }
 
 static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)

@@ -16,8 +16,7 @@ static int chat_unknown(struct kvl_yaml *y, const yaml_node_t *v, const char *ke
 {
     const char *name[PROMPT_MOST_NAMES] = { "auto", "none" };
     size_t n = 2;
-    for (size_t i = 0; kvl_chat_at(i) && n < PROMPT_MOST_NAMES; i++)
-        name[n++] = kvl_chat_name(kvl_chat_at(i));
+    for (size_t i = 0; kvl_chat_at(i) && n < PROMPT_MOST_NAMES; i++) name[n++] = kvl_chat_at(i);
     const char *near = kvl_nearest(text, name, n);
     struct kvl_buf names = { 0 };
     if (near)
@@ -31,11 +30,18 @@ static int chat_unknown(struct kvl_yaml *y, const yaml_node_t *v, const char *ke
     return rc;
 }
 
+static bool chat_known(const char *text)
+{
+    for (size_t i = 0; kvl_chat_at(i); i++)
+        if (strcmp(kvl_chat_at(i), text) == 0) return true;
+    return false;
+}
+
 int kvl_chat_read(struct kvl_yaml *y, const yaml_node_t *v, const char *key, char **out)
 {
     const char *text;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (strcmp(text, "auto") != 0 && strcmp(text, "none") != 0 && !kvl_chat_find(text))
+    if (strcmp(text, "auto") != 0 && strcmp(text, "none") != 0 && !chat_known(text))
         return chat_unknown(y, v, key, text);
     free(*out);
     *out = strdup(text);

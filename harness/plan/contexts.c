@@ -88,9 +88,9 @@ int kvl_context_generate(const struct kvl_work *w, const struct kvl_group *g, in
     };
     if (!req.source || !req.source->around)
         KVL_TRY(kvl_prompt_counts(prompt, &req.length_tok, &req.before_tok, &req.after_tok, err));
-    if (req.length_tok < 1)
+    if (req.length_tok < 1 || (req.before_tok > 0 && kvl_prompt_takes(prompt) >= g->length))
         return kvl_fail(err, KVL_EINVAL, "length %d: chat template %s takes %d tokens of it",
-                        g->length, prompt->name, g->length - req.length_tok);
+                        g->length, prompt->name, kvl_prompt_takes(prompt));
     int32_t wanted = g->speed ? 1 : kvl_point_questions(w->sweep, g->task, context);
     if (!g->task->task->score) wanted = 0;
     kvl_guard_task(g->task->task->name);

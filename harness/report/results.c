@@ -371,6 +371,13 @@ static double token_bytes(const json_t *run)
            kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
 }
 
+/* An empty text is not none: it takes the place of the one that the template has of its own. */
+static const char *result_system(const json_t *record)
+{
+    const char *text = kvl_json_text(record, "system");
+    return *text || !json_is_string(json_object_get(record, "system")) ? text : "(empty)";
+}
+
 /* The fields that cells and speed records share. */
 static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
 {
@@ -389,7 +396,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .prefill = kvl_json_text(record, "prefill"),
         .device = kvl_json_text(record, "device"),
         .chat = kvl_json_text(record, "chat"),
-        .system = kvl_json_text(record, "system"),
+        .system = result_system(record),
         .sampling = kvl_json_text(record, "sampling"),
         .version = json_integer_value(json_object_get(record, "policy_version")),
         .code = kvl_json_text(record, "code"),

@@ -8,12 +8,13 @@
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-static int question_prepare(struct kvl_context *c, struct kvl_context_question *q)
+static int question_prepare(struct kvl_context *c, int32_t i)
 {
+    struct kvl_context_question *q = &c->question[i];
     const struct kvl_prompt *prompt = kvl_group_prompt(c->r->work, c->g);
     const struct kvl_tokenizer *t = kvl_prompt_inside(prompt);
     struct kvl_tokens answer = { 0 };
-    KVL_TRY(kvl_prompt_question(prompt, q->q, &q->tokens, c->err));
+    KVL_TRY(kvl_prompt_question(prompt, &c->sample, i, &q->tokens, c->err));
     if (q->tokens.n == 0)
         return kvl_fail(c->err, KVL_EINVAL, "%s: a question without tokens",
                         c->g->task->task->name);
@@ -21,18 +22,21 @@ static int question_prepare(struct kvl_context *c, struct kvl_context_question *
         kvl_encode(t, q->q->answer, strlen(q->q->answer), KVL_ENCODE_CONTINUE, &answer, c->err));
     int rc = kvl_watch_create(&c->sample, q->q, &answer, &q->watch, c->err);
     kvl_tokens_free(&answer);
-    return rc == KVL_OK ? kvl_prompt_joint(prompt, &c->sample, q->q, &q->joint, c->err) : rc;
+    return rc == KVL_OK ? kvl_prompt_joint(prompt, &c->sample, i, &q->joint, c->err) : rc;
 }
 
-/* The last token of a question behind the right answer to the one before it. */
-static int question_turn(struct kvl_context *c, const struct kvl_context_question *before,
-                         struct kvl_context_question *q)
+/* The last token of a question behind the right answer to the one before it.  A template that cannot have turns is said where
+ * turns are asked for. */
+static int question_turn(struct kvl_context *c, int32_t i)
 {
     struct kvl_tokens t = { 0 };
-    KVL_TRY(kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), before->q, q->q, &t, c->err));
-    q->turn_last = t.id[t.n - 1];
+    struct kvl_err why = { 0 };
+    int rc = kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), &c->sample, i - 1, &t, &why);
+    c->question[i].turn_last = rc == KVL_OK && t.n > 0 ? t.id[t.n - 1] : -1;
+    bool none = rc == KVL_OK && t.n == 0;
     kvl_tokens_free(&t);
-    return KVL_OK;
+    if (none) return kvl_fail(c->err, KVL_EINVAL, "question %d of a context has no tokens", i + 1);
+    return rc == KVL_OK || rc == KVL_EINVAL ? KVL_OK : kvl_fail(c->err, rc, "%s", why.msg);
 }
 
 static int context_generate(struct kvl_context *c)
@@ -43,8 +47,8 @@ static int context_generate(struct kvl_context *c)
     if (!c->question) return kvl_fail(c->err, KVL_ENOMEM, "out of memory for questions");
     for (int32_t i = 0; i < c->sample.n_questions; i++) {
         c->question[i].q = &c->sample.question[i];
-        KVL_TRY(question_prepare(c, &c->question[i]));
-        if (i > 0) KVL_TRY(question_turn(c, &c->question[i - 1], &c->question[i]));
+        KVL_TRY(question_prepare(c, i));
+        if (i > 0) KVL_TRY(question_turn(c, i));
     }
     return KVL_OK;
 }

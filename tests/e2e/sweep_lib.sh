@@ -88,10 +88,17 @@ repeated_cells() {
         sed -E 's/.*"cell":"([^"]*)".*/\1/' | LC_ALL=C sort | uniq -d
 }
 
+# What vicuna's prompts begin with, and its template.
+system="A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
+detailed, and polite answers to the user's questions."
+vicuna="{% for m in messages %}{% if m.role == 'system' %}{{ m.content + ' ' }}{% elif loop.first \
+%}$system {% endif %}{% if m.role == 'user' %}USER: {{ m.content }} ASSISTANT:{% elif m.role == 'assistant' %} {{ m.content + eos_token \
+}}{% endif %}{% endfor %}"
+
 # with_template IN OUT TEXT: the file with tokenizer.chat_template as its first key.  What is put in is a
 # multiple of 32 bytes, so that all else keeps its alignment.
 with_template() {
-    local n=${#3} keys
+    local n=$((${#3} + 4)) keys # a comment of spaces behind it
     while [ $(((43 + n) % 32)) != 0 ]; do n=$((n + 1)); done
     keys=$(od -An -tu1 -j16 -N1 "$1" | tr -d ' ')
     [ "$keys" -lt 255 ] || fail "too many keys in $1"
@@ -100,7 +107,7 @@ with_template() {
         printf "\\x$(printf %x $((keys + 1)))"
         head -c 24 "$1" | tail -c 7
         printf '\x17\0\0\0\0\0\0\0tokenizer.chat_template\x08\0\0\0'
-        printf "\\x$(printf %x $((n % 256)))\\x$(printf %x $((n / 256)))\0\0\0\0\0\0%-${n}s" "$3"
+        printf "\\x$(printf %x $((n % 256)))\\x$(printf %x $((n / 256)))\0\0\0\0\0\0%-$((n - 2))s#}" "$3{#"
         tail -c +25 "$1"
     } >"$2"
 }

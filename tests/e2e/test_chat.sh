@@ -5,16 +5,17 @@ program=$1 source_dir=$2
 . "$source_dir/tests/e2e/sweep_lib.sh"
 tiny=$source_dir/datasets/model/kvlab-tiny.gguf
 
-with_template "$tiny" "$work/vicuna.gguf" "{{ 'USER: ' + m.content }}{{ 'ASSISTANT: ' + m.content }}"
-with_template "$tiny" "$work/unknown.gguf" "### Instruction: {{ m.content }}"
+with_template "$tiny" "$work/vicuna.gguf" "$vicuna"
+with_template "$tiny" "$work/unknown.gguf" "### Instruction: {{ messages | shout }}"
 
 inspected() {
     "$program" inspect "$1" | sed -n 's/^chat template */chat template: /p'
 }
 equal "no template" "chat template: none; prompts are raw text" "$(inspected "$tiny")"
-equal "a template" "chat template: vicuna" "$(inspected "$work/vicuna.gguf")"
-equal "an unknown one" "chat template: of no family that is known; want chat: none, or a name" \
-    "$(inspected "$work/unknown.gguf")"
+own=$(inspected "$work/vicuna.gguf" | grep -o 'own-[0-9a-f]*')
+equal "a template" "chat template: $own: the file's own is run" "$(inspected "$work/vicuna.gguf")"
+equal "one that cannot be run" "chat template: cannot be run, want chat: none, or a name" \
+    "$(inspected "$work/unknown.gguf" | sed 's/ (.*//')"
 
 # run LOG MODEL FLAGS: passkey under full attention, all protocols
 run() {
@@ -29,7 +30,7 @@ records() {
 }
 cells='select(.kind == "cell" and .policy == "full")'
 run auto "$work/vicuna.gguf"
-equal "template of the cells" '"vicuna"' "$(records auto "$cells | .chat" | sort -u)"
+equal "template of the cells" "\"$own\"" "$(records auto "$cells | .chat" | sort -u)"
 equal "system text" null "$(records auto "$cells | .system" | sort -u)"
 equal "answers in a template" 1 "$(records auto "$cells | .official.p" | sort -u | cut -d . -f 1)"
 equal "evidence in a template" 1 "$(records auto "$cells | .recall.mean" | sort -u | cut -d . -f 1)"
@@ -54,7 +55,7 @@ comm -12 <(records auto '.cell | strings' | sort -u) <(records system '.cell | s
 # Tables.
 cat "$work"/{auto,raw,system}.zst >"$work/all.zst"
 "$program" report "$work/all.zst" >"$work/table"
-equal "lines under tables" 6 "$(grep -c '^  chat template: vicuna' "$work/table")"
+equal "lines under tables" 6 "$(grep -cE "^  chat template: (vicuna|$own)" "$work/table")"
 equal "with a system text" 3 "$(grep -c 'vicuna, system text: "Answer, </s> in short."' "$work/table")"
 equal "tables" 9 "$(grep -c 'not run here' "$work/table")"
 
@@ -80,8 +81,7 @@ plain=$("$program" generate "${ask[@]}" --show-ids)
 equal "none is the default" "$plain" "$("$program" generate "${ask[@]}" --chat none --show-ids)"
 chat=$("$program" generate "${ask[@]}" --chat auto --show-ids)
 [ "$plain" != "$chat" ] || fail "generate is the same in a template"
-full="A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
-detailed, and polite answers to the user's questions. USER: The pass key is 12345. ASSISTANT:"
+full="$system USER: The pass key is 12345. ASSISTANT:"
 equal "the template of generate" "$chat" \
     "$("$program" generate --model "$tiny" --prompt "$full" -n 4 --show-ids)"
 refused 'goes with --prompt' "$program" generate --model "$tiny" --ids 1,2 --chat auto
@@ -99,8 +99,6 @@ printf '{context}{question}' >"$work/prompt.txt"
 ids() { # TEXT: of a text that goes on
     printf '%b' "$1" | "$program" tokenize -m "$tiny" --continue --ids - | tr ' ' ,
 }
-system="A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, \
-detailed, and polite answers to the user's questions."
 one=1,$(ids "$system USER:"),$(ids " $keys"),$(ids "Bob?"),$(ids " ASSISTANT:"),$(ids " His key is")
 two=$one,$(ids " 99312"),2,$(ids "USER:"),$(ids " Anna?"),$(ids " ASSISTANT:")
 three=$two,$(ids " 16728"),2,$(ids "USER:"),$(ids " Clara?"),$(ids " ASSISTANT:"),$(ids " Her key is")

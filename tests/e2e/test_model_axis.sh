@@ -6,8 +6,7 @@ program=$1 source_dir=$2
 . "$source_dir/tests/e2e/sweep_lib.sh"
 mkdir "$work/models"
 cp "$model" "$work/models/base.gguf"
-with_template "$source_dir/datasets/model/kvlab-tiny.gguf" "$work/models/instruct.gguf" \
-    "{{ 'USER: ' + m.content }}{{ 'ASSISTANT: ' + m.content }}"
+with_template "$source_dir/datasets/model/kvlab-tiny.gguf" "$work/models/instruct.gguf" "$vicuna"
 head -c 1000 "$model" >"$work/models/broken.gguf"
 
 # several MODELS MORE: the sweep as text, paths relative to it
@@ -22,8 +21,8 @@ several "models/base.gguf, ./models/../models/instruct.gguf" >"$work/both.yaml"
 "$program" sweep "$work/both.yaml" --threads 2 --log "$work/both.zst" >"$work/out" 2>"$work/err" || fail "two models"
 equal "a run for each" 2 "$(records both 'select(.kind == "run") | .model.name' | sort -u | wc -l)"
 equal "templates" '["kvlab-test","none"]
-["kvlab-tiny","vicuna"]' "$(zstd -dcq "$work/both.zst" | jq -sc '(map(select(.kind == "run")) |
-    map({(.run): .model.name}) | add) as $m | .[] | select(.kind == "cell") | [$m[.run], .chat]' | sort -u)"
+["kvlab-tiny","own"]' "$(zstd -dcq "$work/both.zst" | jq -sc '(map(select(.kind == "run")) |
+    map({(.run): .model.name}) | add) as $m | .[] | select(.kind == "cell") | [$m[.run], (.chat | split("-")[0])]' | sort -u)"
 equal "cells" 4 "$(records both 'select(.kind == "cell") | .cell' | sort -u | wc -l)"
 equal "prompts" 4 "$(records both 'select(.kind == "sample") | .prompt_hash' | sort -u | wc -l)"
 equal "a section for each model" 2 "$("$program" report "$work/both.zst" | grep -c '^kvlab-.* passkey ')"

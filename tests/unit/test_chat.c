@@ -1,12 +1,14 @@
-/* Chat templates: which one a file has, the prompt as text and as tokens. */
+/* Chat templates: the language, prompts as text and as tokens. */
 #include "gguf_writer.h"
+#include "jinja.h"
 #include "kvl/chat.h"
 #include "kvl/gguf.h"
 
 #include <dirent.h>
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <unistd.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -206,239 +208,189 @@ static struct kvl_buf show(const struct kvl_tokenizer *t, const struct kvl_token
     return out;
 }
 
-/* The whole prompt: template, text of the user as a context that begins and a question that goes on,
- * template and answer prefix. */
-static struct kvl_tokens prompt(const struct kvl_chat *chat, const struct kvl_tokenizer *t,
-                                const char *system, const char *begin, const char *more,
-                                const char *answer)
+/* The tokens of a prompt: as one text, and as a sweep makes them, up to the end of `begin` first. */
+static struct kvl_tokens prompt(const struct kvl_chat *chat, const char *system, const char *begin,
+                                const char *more, const char *answer)
 {
-    struct kvl_chat_use u;
+    struct kvl_chat_turn turn[3];
+    struct kvl_chat_text x = { 0 };
+    struct kvl_chat_begin b;
     struct kvl_err err = { 0 };
-    struct kvl_tokens out = { 0 };
-    if (kvl_chat_open(chat, t, system, &u, &err) != KVL_OK) fail_msg("%s", err.msg);
-    for (int32_t i = 0; i < u.before.n; i++) assert_int_equal(u.before.begin[i], 0);
-    out = u.before;
-    u.before = (struct kvl_tokens){ 0 };
+    struct kvl_tokens out = { 0 }, whole = { 0 };
+    struct kvl_buf user = { 0 };
+    size_t n = 0;
+    kvl_buf_printf(&user, "%s%s", begin, more);
+    if (system) turn[n++] = (struct kvl_chat_turn){ "system", system, strlen(system) };
+    turn[n++] = (struct kvl_chat_turn){ "user", user.data, user.len };
+    if (*answer) turn[n++] = (struct kvl_chat_turn){ "assistant", answer, strlen(answer) };
+    if (kvl_chat_render(chat, turn, n, &x, &err) != KVL_OK) fail_msg("%s", err.msg);
+    assert_int_equal(kvl_chat_encode(chat, &x, 0, &whole, &err), KVL_OK);
+    if (kvl_chat_begin(chat, system, &b, &err) != KVL_OK) fail_msg("%s", err.msg);
+    out = b.before;
+    b.before = (struct kvl_tokens){ 0 };
     int32_t first = out.n;
-    assert_int_equal(kvl_encode(u.inside, begin, strlen(begin), KVL_ENCODE_BOS, &out, &err), 0);
-    for (int32_t i = first; i < out.n; i++)
+    assert_int_equal(kvl_encode(b.inside, begin, strlen(begin), KVL_ENCODE_BOS, &out, &err), 0);
+    for (int32_t i = 0; i < out.n; i++) {
+        if (i <= first) assert_int_equal(out.begin[i], 0);
         if (i > first)
-            assert_true(out.begin[i] >= out.begin[i - 1] && out.begin[i] < strlen(begin));
-    if (out.n > first) assert_int_equal(out.begin[first], 0);
-    assert_int_equal(kvl_encode(u.inside, more, strlen(more), KVL_ENCODE_CONTINUE, &out, &err), 0);
-    assert_int_equal(kvl_chat_after(&u, answer, strlen(answer), &out, &err), KVL_OK);
-    kvl_chat_close(&u);
+            assert_true(out.begin[i] >= out.begin[i - 1] && out.begin[i] < strlen(begin) + !*begin);
+    }
+    assert_memory_equal(x.text.data, b.text.data, b.text.len);
+    assert_int_equal(kvl_chat_encode(chat, &x, b.text.len + strlen(begin), &out, &err), KVL_OK);
+    assert_int_equal(out.n, whole.n); /* where the parts do not merge */
+    assert_memory_equal(out.id, whole.id, (size_t)out.n * sizeof *out.id);
+    kvl_chat_begin_free(&b);
+    kvl_chat_text_free(&x);
+    kvl_tokens_free(&whole);
+    kvl_buf_free(&user);
     return out;
+}
+
+static struct kvl_chat *open_chat(const struct kvl_tokenizer *t, const char *name)
+{
+    struct kvl_chat *chat = NULL;
+    struct kvl_err err = { 0 };
+    if (kvl_chat_open(t, name, &chat, &err) != KVL_OK) fail_msg("%s: %s", name, err.msg);
+    return chat;
 }
 
 static void expect_prompt(const struct kvl_tokenizer *t, const char *name, const char *system,
                           const char *begin, const char *more, const char *answer, const char *cut,
                           const char *want)
 {
-    const struct kvl_chat *chat = kvl_chat_find(name);
-    assert_non_null(chat);
-    struct kvl_tokens tokens = prompt(chat, t, system, begin, more, answer);
+    struct kvl_chat *chat = open_chat(t, name);
+    struct kvl_tokens tokens = prompt(chat, system, begin, more, answer);
     struct kvl_buf got = show(t, &tokens, cut);
     if (strcmp(got.data, want) != 0) fail_msg("%s: \"%s\", want \"%s\"", name, got.data, want);
     kvl_buf_free(&got);
     kvl_tokens_free(&tokens);
+    kvl_chat_close(chat);
 }
 
-/* Without the marks. */
-static void unmark(const char *s, struct kvl_buf *out)
-{
-    kvl_buf_adds(out, "");
-    for (; *s; s++) {
-        if (strncmp(s, "«", 2) == 0 || strncmp(s, "»", 2) == 0)
-            s++;
-        else
-            kvl_buf_add(out, s, 1);
-    }
-}
-
-/* ---- tests ----------------------------------------------------------------------------------- */
-
-static void test_text(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < N_EXPECTED; i++) {
-        const struct kvl_chat *chat = kvl_chat_find(expected[i].name);
-        assert_non_null(chat);
-        assert_string_equal(kvl_chat_name(chat), expected[i].name);
-        for (int with = 0; with < 2; with++) {
-            struct kvl_buf got = { 0 }, want = { 0 };
-            unmark(with ? expected[i].with : expected[i].plain, &want);
-            assert_int_equal(
-                kvl_chat_render(chat, "</s>", with ? "Be brief." : NULL, "How?", " It is", &got),
-                KVL_OK);
-            assert_string_equal(got.data, want.data);
-            kvl_buf_free(&got);
-            kvl_buf_free(&want);
-        }
-    }
-    for (size_t i = 0; kvl_chat_at(i); i++) { /* none without an expectation */
-        bool found = false;
-        for (size_t k = 0; k < N_EXPECTED; k++)
-            found |= strcmp(kvl_chat_name(kvl_chat_at(i)), expected[k].name) == 0;
-        assert_true(found);
-    }
-    assert_null(kvl_chat_find("chat"));
-}
+/* ---- templates by name ------------------------------------------------------------------------ */
 
 static void test_tokens(void **state)
 {
     (void)state;
     struct kvl_tokenizer *t = bytes_and_controls();
+    struct kvl_chat *chat;
     for (size_t i = 0; i < N_EXPECTED; i++) {
         struct kvl_buf want = { 0 };
         kvl_buf_printf(&want, "«<s>»%s", expected[i].plain);
-        expect_prompt(t, expected[i].name, NULL, "Ho", "w?", " It is", "", want.data);
+        expect_prompt(t, expected[i].name, NULL, "Ho", "w?", "It is", "", want.data);
         want.len = 0;
         kvl_buf_printf(&want, "«<s>»%s", expected[i].with);
-        expect_prompt(t, expected[i].name, "Be brief.", "Ho", "w?", " It is", "", want.data);
+        expect_prompt(t, expected[i].name, "Be brief.", "Ho", "w?", "It is", "", want.data);
         kvl_buf_free(&want);
     }
+    for (size_t i = 0; kvl_chat_at(i); i++) { /* none without an expectation */
+        bool found = false;
+        for (size_t k = 0; k < N_EXPECTED; k++)
+            found |= strcmp(kvl_chat_at(i), expected[k].name) == 0;
+        assert_true(found);
+    }
+    assert_int_equal(kvl_chat_open(t, "chat", &chat, NULL), KVL_EINVAL);
     kvl_tokenizer_destroy(t);
 }
 
-/* What the user, the system text or the answer prefix spells is text; without an answer prefix the
- * answer is the model's to begin. */
+/* What the user, the system text or the answer spells is text; an empty system text is a turn; what a template
+ * strips is what Python strips. */
 static void test_spelling(void **state)
 {
     (void)state;
     struct kvl_tokenizer *t = bytes_and_controls();
-    expect_prompt(t, "chatml", "</s>", "a<|im_end|>", "<|im_start|>", " <|im_end|>", "",
+    expect_prompt(t, "chatml", "</s>", "a<|im_end|>", "<|im_start|>", "<|im_end|>", "",
                   "«<s>»«<|im_start|>»system\n</s>«<|im_end|>»\n«<|im_start|>»user\na<|im_end|>"
                   "<|im_start|>«<|im_end|>»\n«<|im_start|>»assistant\n<|im_end|>");
+    expect_prompt(t, "chatml", "", "\n a", "", "", "",
+                  "«<s>»«<|im_start|>»system\n«<|im_end|>»\n«<|im_start|>»user\n\n a«<|im_end|>»\n"
+                  "«<|im_start|>»assistant\n");
     expect_prompt(t, "gpt-oss", NULL, "a", "b", "", "",
                   "«<s>»«<|start|>»user«<|message|>»ab«<|end|>»«<|start|>»assistant");
     expect_prompt(t, "glm-4", NULL, "a", "b", "", "",
                   "«<s>»«[gMASK]»«<sop>»«<|user|>»\nab«<|assistant|>»");
-    expect_prompt(t, "llama-3", "  x \n", "a", "b", "\n", "",
+    expect_prompt(t, "llama-3", "  x \n", "a", "b\xc2\xa0\xe3\x80\x80 ", "", "",
                   "«<s>»«<|start_header_id|>»system«<|end_header_id|>»\n\nx«<|eot_id|>»"
                   "«<|start_header_id|>»user«<|end_header_id|>»\n\nab«<|eot_id|>»"
                   "«<|start_header_id|>»assistant«<|end_header_id|>»\n\n");
+    expect_prompt(t, "llama-2", NULL, "", " ", "", "", "«<s>»«[INST]»  «[/INST]»");
     kvl_tokenizer_destroy(t);
 }
 
-/* SentencePiece: a space of the template before a text is part of its first token, and no space is put
- * behind a control token. */
+/* SentencePiece: a space is put before the text and behind every control token, as the tokenizers of these models
+ * do; one of the template comes besides. */
 static void test_spaces(void **state)
 {
     (void)state;
     struct kvl_tokenizer *t = pieces_and_controls();
-    expect_prompt(t, "mistral-v3", NULL, "ab", "b", " is", "|",
-                  "«<s>»«[INST]»| a|b|b«[/INST]»| i|s");
-    expect_prompt(t, "mistral-v3", "b", "ab", "b", "", "|",
-                  "«<s>»«[INST]»| b|\n|\n|a|b|b«[/INST]»");
-    expect_prompt(t, "phi-3", NULL, "ab", "b", " is", "|",
-                  "«<s>»«<|user|>»|\n|a|b|b«<|end|>»|\n«<|assistant|>»|\n|i|s");
-    expect_prompt(t, "mistral-v1", NULL, "ab", "b", " is", "|",
-                  "«<s>»| «[INST]»| a|b|b| «[/INST]»| i|s");
-    expect_prompt(t, "vicuna", "b", "ab", "b", " is", "|",
+    expect_prompt(t, "mistral-v3", NULL, "ab", "b", "is", "|",
+                  "«<s>»«[INST]»| | a|b|b«[/INST]»| | i|s");
+    expect_prompt(t, "phi-3", NULL, "ab", "b", "is", "|",
+                  "«<s>»«<|user|>»| |\n|a|b|b«<|end|>»| |\n«<|assistant|>»| |\n|i|s");
+    expect_prompt(t, "phi-4-mini", NULL, "ab", "b", "", "|",
+                  "«<s>»«<|user|>»| a|b|b«<|end|>»«<|assistant|>»");
+    expect_prompt(t, "zephyr", NULL, "ab", "b", "", "|",
+                  "«<s>»«<|user|>»| |\n|a|b|b«</s>»| |\n«<|assistant|>»| |\n");
+    expect_prompt(t, "vicuna", "b", "ab", "b", "is", "|",
                   "«<s>»| b| |U|S|E|R|:| a|b|b| |A|S|S|I|S|T|A|N|T|:| i|s");
     kvl_tokenizer_destroy(t);
 }
 
-/* A turn behind an answer, written out: the answer " ab " goes on behind a prefix, or is the whole turn; then
- * "\nHow?" is asked with the prefix " It is". */
+/* A turn behind an answer, written out. */
 static const struct turn {
-    const char *name, *goes_on, *whole, *next;
+    const char *name, *answer, *next;
 } turns[] = {
-    { "phi-4", " ab ", "ab ", "«<|im_end|>»«<|im_start|>»user«<|im_sep|>»How?" },
-    { "chatml", " ab ", "ab ", "«<|im_end|>»\n«<|im_start|>»user\nHow?" },
-    { "chatml-no-think", " ab ", "ab ", "«<|im_end|>»\n«<|im_start|>»user\nHow?" },
-    { "mistral-v7", " ab ", " ab ", "«</s>»«[INST]» How?" },
-    { "mistral-v7-tekken", " ab ", "ab ", "«</s>»«[INST]»How?" },
-    { "mistral-v1", " ab ", " ab ", "«</s>» «[INST]» How?" },
-    { "mistral-v3-tekken", " ab ", "ab ", "«</s>»«[INST]»How?" },
-    { "mistral-v3", " ab ", " ab ", "«</s>»«[INST]» How?" },
-    { "llama-2", " ab", " ab", " «</s>»«<s>»«[INST]» How?" },
-    { "phi-4-mini", " ab ", "ab ", "«<|end|>»«<|user|>»How?" },
-    { "phi-3", " ab ", "ab ", "«<|end|>»\n«<|user|>»\nHow?" },
-    { "glm-4", " ab ", "\nab ", "«<|user|>»\nHow?" },
-    { "zephyr", " ab ", "ab ", "«</s>»\n«<|user|>»\nHow?" },
-    { "gemma", " ab", "ab", "«<end_of_turn>»\n«<start_of_turn>»user\nHow?" },
-    { "vicuna", " ab ", " ab ", "«</s>»USER: How?" },
-    { "llama-3", " ab", "ab", "«<|eot_id|>»«<|start_header_id|>»user«<|end_header_id|>»\n\nHow?" },
-    { "gpt-oss", " ab ", "«<|channel|>»final«<|message|>»ab ",
+    { "phi-4", " ab ", "«<|im_end|>»«<|im_start|>»user«<|im_sep|>»How?" },
+    { "chatml", " ab ", "«<|im_end|>»\n«<|im_start|>»user\nHow?" },
+    { "chatml-no-think", " ab ", "«<|im_end|>»\n«<|im_start|>»user\nHow?" },
+    { "mistral-v7", "  ab ", "«</s>»«[INST]» How?" },
+    { "mistral-v7-tekken", " ab ", "«</s>»«[INST]»How?" },
+    { "mistral-v1", "  ab ", "«</s>» «[INST]» How?" },
+    { "mistral-v3-tekken", " ab ", "«</s>»«[INST]»How?" },
+    { "mistral-v3", "  ab ", "«</s>»«[INST]» How?" },
+    { "llama-2", " ab", " «</s>»«<s>»«[INST]» How?" },
+    { "phi-4-mini", " ab ", "«<|end|>»«<|user|>»How?" },
+    { "phi-3", " ab ", "«<|end|>»\n«<|user|>»\nHow?" },
+    { "glm-4", "\n ab ", "«<|user|>»\nHow?" },
+    { "zephyr", " ab ", "«</s>»\n«<|user|>»\nHow?" },
+    { "gemma", "ab", "«<end_of_turn>»\n«<start_of_turn>»user\nHow?" },
+    { "vicuna", "  ab ", "«</s>»USER: How?" },
+    { "llama-3", "ab", "«<|eot_id|>»«<|start_header_id|>»user«<|end_header_id|>»\n\nHow?" },
+    { "gpt-oss", "«<|channel|>»final«<|message|>» ab ",
       "«<|end|>»«<|start|>»user«<|message|>»How?" },
 };
 
-/* Tokens of a turn and what stands behind it. */
-static struct kvl_tokens turn(const struct kvl_tokenizer *t, const char *name, const char *answer,
-                              bool goes_on, const char *user)
-{
-    struct kvl_chat_use u;
-    struct kvl_err err = { 0 };
-    struct kvl_tokens out = { 0 };
-    assert_int_equal(kvl_chat_open(kvl_chat_find(name), t, NULL, &u, &err), KVL_OK);
-    if (kvl_chat_next(&u, answer, goes_on, user, strlen(user), &out, &err) != KVL_OK)
-        fail_msg("%s", err.msg);
-    assert_int_equal(kvl_chat_after(&u, " It is", 6, &out, &err), KVL_OK);
-    kvl_chat_close(&u);
-    return out;
-}
-
-/* What stands behind the user's text is that of the first turn. */
 static void test_turns(void **state)
 {
+    static const struct kvl_chat_turn turn[] = { { "user", "Why?", 4 },
+                                                 { "assistant", " ab ", 4 },
+                                                 { "user", "How?", 4 } };
     (void)state;
     struct kvl_tokenizer *t = bytes_and_controls();
     for (size_t i = 0; kvl_chat_at(i); i++) {
         const struct turn *row = turns;
-        while (strcmp(row->name, kvl_chat_name(kvl_chat_at(i))) != 0)
+        while (strcmp(row->name, kvl_chat_at(i)) != 0)
             assert_true(++row < turns + sizeof turns / sizeof turns[0]);
-        const struct expected *first = expected;
-        while (strcmp(first->name, row->name) != 0) first++;
-        for (int goes_on = 0; goes_on < 2; goes_on++) {
-            struct kvl_tokens tokens = turn(t, row->name, " ab ", goes_on, "\nHow?");
-            struct kvl_buf got = show(t, &tokens, ""), want = { 0 };
-            kvl_buf_printf(&want, "%s%s%s", goes_on ? row->goes_on : row->whole, row->next,
-                           strstr(first->plain, "How?") + strlen("How?"));
-            if (strcmp(got.data, want.data) != 0)
-                fail_msg("%s: \"%s\", want \"%s\"", row->name, got.data, want.data);
-            kvl_buf_free(&got);
-            kvl_buf_free(&want);
-            kvl_tokens_free(&tokens);
-        }
+        struct kvl_chat *chat = open_chat(t, row->name);
+        struct kvl_chat_text first = { 0 }, all = { 0 };
+        struct kvl_tokens tokens = { 0 };
+        assert_int_equal(kvl_chat_render(chat, turn, 1, &first, NULL), KVL_OK);
+        assert_int_equal(kvl_chat_render(chat, turn, 3, &all, NULL), KVL_OK);
+        size_t from = first.text.len;
+        if (strcmp(row->name, "chatml-no-think") == 0) from -= strlen("<think>\n\n</think>\n\n");
+        assert_memory_equal(first.text.data, all.text.data, from);
+        assert_int_equal(kvl_chat_encode(chat, &all, from, &tokens, NULL), KVL_OK);
+        struct kvl_buf got = show(t, &tokens, ""), want = { 0 };
+        kvl_buf_printf(&want, "%s%s", row->answer, row->next);
+        if (strncmp(got.data, want.data, want.len) != 0)
+            fail_msg("%s: \"%s\", want \"%s\"", row->name, got.data, want.data);
+        kvl_buf_free(&got);
+        kvl_buf_free(&want);
+        kvl_tokens_free(&tokens);
+        kvl_chat_text_free(&first);
+        kvl_chat_text_free(&all);
+        kvl_chat_close(chat);
     }
-    kvl_tokenizer_destroy(t);
-}
-
-static void expect_ids(const struct kvl_tokens *t, const int32_t *want, int32_t n)
-{
-    for (int32_t i = 0; i < n && i < t->n; i++)
-        if (t->id[i] != want[i]) fail_msg("token %d is %d, want %d", i, t->id[i], want[i]);
-    assert_int_equal(t->n, n);
-}
-
-/* Ids by hand.  Of the byte vocabulary: controls by their place, byte b is N_CONTROLS + b. */
-static void test_turn_ids(void **state)
-{
-    enum { B = N_CONTROLS, P = 3 + N_CONTROLS - 2 + 256, BYTE = 3 + N_CONTROLS - 2 };
-    static const int32_t chatml[] = {
-        B + 'a', 4,        B + '\n', 2,       B + 'u', B + 's', B + 'e', B + 'r', B + '\n', B + 'b',
-        4,       B + '\n', 2,        B + 'a', B + 's', B + 's', B + 'i', B + 's', B + 't',  B + 'a',
-        B + 'n', B + 't',  B + '\n', B + 'I', B + 't', B + ' ', B + 'i', B + 's',
-    };
-    /* " a", </s>, [INST] (7 there, 8 here), " b", [/INST], " ", "I", "t", " i", "s" */
-    static const int32_t mistral[] = {
-        P + 5, 2, 8, P + 6, 9, P, BYTE + 'I', BYTE + 't', P + 7, P + 4,
-    };
-    (void)state;
-    assert_string_equal(controls[4], "<|im_end|>");
-    assert_string_equal(controls[2], "<|im_start|>");
-    assert_string_equal(controls[7], "[INST]");
-    struct kvl_tokenizer *t = bytes_and_controls();
-    struct kvl_tokens tokens = turn(t, "chatml", " a", false, "b");
-    expect_ids(&tokens, chatml, sizeof chatml / sizeof chatml[0]);
-    kvl_tokens_free(&tokens);
-    kvl_tokenizer_destroy(t);
-    t = pieces_and_controls();
-    tokens = turn(t, "mistral-v3", " a", false, "b");
-    expect_ids(&tokens, mistral, sizeof mistral / sizeof mistral[0]);
-    kvl_tokens_free(&tokens);
     kvl_tokenizer_destroy(t);
 }
 
@@ -446,131 +398,240 @@ static void test_stops(void **state)
 {
     static const struct {
         const char *name, *stops;
-    } row[] = { { "chatml", "<|im_end|>" },     { "llama-3", "<|eot_id|>" },
-                { "phi-3", "<|end|>" },         { "gemma", "<end_of_turn>" },
-                { "glm-4", "<|observation|>" }, { "glm-4", "<|user|>" },
-                { "gpt-oss", "<|return|>" },    { "gpt-oss", "<|call|>" },
-                { "mistral-v3", "</s>" },       { "zephyr", "</s>" } };
+    } row[] = { { "chatml", "<|im_end|>" },   { "llama-3", "<|eot_id|>" }, { "phi-3", "<|end|>" },
+                { "gemma", "<end_of_turn>" }, { "glm-4", "<|user|>" },     { "mistral-v3", "</s>" },
+                { "zephyr", "</s>" } };
     (void)state;
     struct kvl_tokenizer *t = bytes_and_controls();
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        struct kvl_chat_use u;
+        struct kvl_chat *chat = open_chat(t, row[i].name);
         int32_t id = 0;
         while (strcmp(controls[id], row[i].stops) != 0) id++;
-        assert_int_equal(kvl_chat_open(kvl_chat_find(row[i].name), t, NULL, &u, NULL), KVL_OK);
-        assert_true(kvl_chat_stops(&u, id));
-        assert_false(kvl_chat_stops(&u, N_CONTROLS + 'a'));
-        assert_false(kvl_chat_stops(&u, 2)); /* <|im_start|> */
-        kvl_chat_close(&u);
+        assert_true(kvl_chat_stops(chat, id));
+        assert_false(kvl_chat_stops(chat, N_CONTROLS + 'a'));
+        assert_false(kvl_chat_stops(chat, 2)); /* <|im_start|> */
+        kvl_chat_close(chat);
     }
     kvl_tokenizer_destroy(t);
 }
 
-/* Pieces of templates that have the texts by which they are known, among those of others. */
-static void test_recognise(void **state)
+/* What cannot be run as it is meant is refused, with what and where. */
+static void test_refused(void **state)
 {
     static const struct {
-        const char *text, *name;
+        const char *text, *why;
     } row[] = {
-        { "{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}", "phi-4" },
-        { "{{ '<|im_start|>' + m.role + '\\n' }}{# [INST] <|start_header_id|> #}", "chatml" },
-        { "{{ '[INST] ' + m.content + '[/INST]' }}{{ '[SYSTEM_PROMPT] ' }}", "mistral-v7" },
-        { "{{ '[INST]' + m.content + '[/INST]' }}{{ '[SYSTEM_PROMPT]' }}", "mistral-v7-tekken" },
-        { "{{ ' [INST] ' + system_message + '\\n\\n' + m.content }}", "mistral-v1" },
-        { "{{ \" [INST] \" }}[AVAILABLE_TOOLS]", "mistral-v1" },
-        { "{{ \"[INST]\" + m.content }}[AVAILABLE_TOOLS]", "mistral-v3-tekken" },
-        { "{{ \"[INST] \" + m.content }}[AVAILABLE_TOOLS]", "mistral-v3" },
-        { "{{ '[INST] ' + content.strip() + ' [/INST]' }}{{ '<<SYS>>' }}", "llama-2" },
-        { "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}<|assistant|>",
-          "phi-4-mini" },
-        { "{{'<|user|>' + '\\n' + message['content'] + '<|end|>' + '<|assistant|>'}}", "phi-3" },
-        { "[gMASK]<sop>{% for m in messages %}<|user|><|assistant|>", "glm-4" },
-        { "{{ '<|user|>\n' + message['content'] + eos_token }}<|assistant|>", "zephyr" },
-        { "{{ '<|user|>\\n' + message['content'] + eos_token }}<|assistant|>", "zephyr" },
-        { "{{ '<start_of_turn>' + role }}", "gemma" },
-        { "{{ 'USER: ' + m.content }}{{ 'ASSISTANT: ' + m.content }}", "vicuna" },
-        { "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>' }}", "llama-3" },
-        { "{{ '<|start|>assistant<|channel|>final<|message|>' }}", "gpt-oss" },
+        { "{% include 'x' %}", "{% include %} is not known here" },
+        { "a\n{{ messages | shout }}", "line 2: no filter \"shout\" is known here" },
+        { "{{ messages[0].content is loud }}", "no test \"loud\"" },
+        { "{{ messages[0].content.zfill(3) }}", "method zfill of a text is not known here" },
+        { "{% for m in messages %}x", "want {% endfor %}" },
+        { "{{ 'a", "a text that does not end" },
+        { "{{ raise_exception('Only tools') }}", "the template says \"Only tools\"" },
+        { "{{ bos_token }}", "does not show what the user says" },
+        { "{{ messages[0].content + messages[0].content }}", "does not show what the user says" },
+        { "{{ messages[0].content | upper }}", "does not show what the user says" },
+        { "{{ messages[0].content[1:] }}", "does not show what the user says" },
+        { "{% for i in range(1000000) %}{% for k in range(1000000) %}{{ k }}{% endfor %}{% endfor "
+          "%}",
+          "more than" },
+        { "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply" },
+        { "{{ 'abcdefgh' * 1000000000 }}", "of more than" },
     };
     (void)state;
+    struct kvl_tokenizer *t = bytes_and_controls();
+    struct kvl_chat *chat;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
-        const struct kvl_chat *chat = kvl_chat_recognise(row[i].text);
-        if (!chat || strcmp(kvl_chat_name(chat), row[i].name) != 0)
-            fail_msg("\"%s\" is %s, want %s", row[i].text, chat ? kvl_chat_name(chat) : "unknown",
-                     row[i].name);
+        struct kvl_err err = { 0 };
+        assert_int_equal(kvl_chat_of(t, row[i].text, NULL, &chat, &err), KVL_EINVAL);
+        if (!strstr(err.msg, row[i].why)) fail_msg("\"%s\", want \"%s\"", err.msg, row[i].why);
+        assert_memory_equal(err.msg, "chat template own-", 18);
     }
-    assert_null(kvl_chat_recognise(""));
-    assert_null(kvl_chat_recognise("### Instruction:\n{{ m.content }}\n### Response:"));
-    assert_null(kvl_chat_recognise("{{ '<|user|>\n' + message['content'] + '\n' }}<|assistant|>"));
+    kvl_tokenizer_destroy(t);
 }
 
-/* ---- templates of real models ----------------------------------------------------------------- */
+/* ---- what jinja2 and tokenizers make ---------------------------------------------------------- */
 
-static void read_text(const char *dir, const char *stem, const char *tail, struct kvl_buf *out)
+#define FOLDER KVL_SOURCE_DIR "/tests/tokenizers/"
+
+static json_t *load_json(const char *path)
 {
-    char path[4096];
-    struct kvl_err err = { 0 };
-    snprintf(path, sizeof path, "%s/%s%s", dir, stem, tail);
-    kvl_buf_adds(out, "");
-    if (kvl_read_file(path, 1 << 20, out, &err) != KVL_OK) fail_msg("%s", err.msg);
+    json_error_t e;
+    json_t *v = json_load_file(path, 0, &e);
+    if (!v) fail_msg("%s: %s", path, e.text);
+    return v;
 }
 
-/* KVL_CHATS: a folder of templates, x.jinja, each with the name of its family, x.name, and what Jinja
- * makes of it with "</s>" for its tokens less BOS, for a question "How?" without (x.plain) and with
- * "Be brief." (x.with, where the template takes one). */
+/* Pieces of the language. */
+static void test_language(void **state)
+{
+    json_t *all = load_json(FOLDER "chats.json"), *piece;
+    size_t i;
+    (void)state;
+    json_array_foreach(json_object_get(all, "language"), i, piece)
+    {
+        const json_t *text = json_array_get(piece, 0), *want = json_array_get(piece, 1);
+        struct kvl_jinja *t = NULL;
+        struct kvl_jinja_run *r;
+        struct kvl_buf out = { 0 }, mark = { 0 };
+        struct kvl_err err = { 0 };
+        kvl_buf_adds(&out, "");
+        int rc = kvl_jinja_parse(json_string_value(text), json_string_length(text), &t, &err);
+        if (rc == KVL_OK) {
+            assert_int_equal(kvl_jinja_open(t, 100, &r, &err), KVL_OK);
+            struct jin_val messages = jin_list(r), m = jin_dict(r);
+            jin_put(r, m, "role", jin_text(r, "user", 4, 0));
+            jin_put(r, m, "content", jin_text(r, "Hi <x>", 6, 1));
+            jin_push(r, messages, m);
+            jin_set(r, "messages", messages);
+            jin_set(r, "tools", (struct jin_val){ .type = JIN_NONE });
+            jin_set(r, "bos_token", jin_text(r, "<s>", 3, 0));
+            rc = kvl_jinja_render(r, &out, &mark);
+            kvl_jinja_close(r);
+        }
+        if (json_is_string(want) &&
+            (rc != KVL_OK || strcmp(out.data, json_string_value(want)) != 0))
+            fail_msg("%s: \"%s\" %s, want \"%s\"", json_string_value(text), out.data, err.msg,
+                     json_string_value(want));
+        if (json_is_null(want) && rc == KVL_OK)
+            fail_msg("%s: \"%s\", want an error", json_string_value(text), out.data);
+        if (rc == KVL_OK) assert_int_equal(out.len, mark.len);
+        kvl_jinja_free(t);
+        kvl_buf_free(&out);
+        kvl_buf_free(&mark);
+    }
+    json_decref(all);
+}
+
+static size_t turns_of(const json_t *conversation, struct kvl_chat_turn turn[16])
+{
+    size_t i;
+    const json_t *m;
+    json_array_foreach(conversation, i, m)
+    {
+        const json_t *text = json_object_get(m, "content");
+        assert_true(i < 16);
+        turn[i] = (struct kvl_chat_turn){ json_string_value(json_object_get(m, "role")),
+                                          json_string_value(text), json_string_length(text) };
+    }
+    return json_array_size(conversation);
+}
+
+static void check_ids(const struct kvl_chat *chat, const json_t *conversation, const json_t *want,
+                      const char *folder, const char *name)
+{
+    struct kvl_chat_turn turn[16];
+    struct kvl_chat_text x = { 0 };
+    struct kvl_tokens got = { 0 };
+    struct kvl_err err = { 0 };
+    size_t n = turns_of(conversation, turn);
+    int rc = kvl_chat_render(chat, turn, n, &x, &err);
+    if (rc == KVL_OK) rc = kvl_chat_encode(chat, &x, 0, &got, &err);
+    bool same = json_is_null(want) ? rc == KVL_EINVAL
+                                   : rc == KVL_OK && (size_t)got.n == json_array_size(want);
+    for (int32_t i = 0; same && i < got.n; i++)
+        same = got.id[i] == json_integer_value(json_array_get(want, (size_t)i));
+    if (!same) {
+        char *said = json_dumps(conversation, 0), *ids = json_dumps(want, JSON_ENCODE_ANY);
+        for (int32_t i = 0; i < got.n; i++) fprintf(stderr, "%d ", got.id[i]);
+        fail_msg("%s, %s: %s %s, want %s", folder, name, said, err.msg, ids);
+    }
+    kvl_tokens_free(&got);
+    kvl_chat_text_free(&x);
+}
+
+static void test_prompts(void **state)
+{
+    json_t *all = load_json(FOLDER "chats.json"), *templates, *row;
+    const char *folder;
+    size_t i;
+    (void)state;
+    json_object_foreach(json_object_get(all, "prompts"), folder, templates)
+    {
+        char path[4096];
+        struct kvl_tokenizer *t;
+        struct kvl_err err = { 0 };
+        snprintf(path, sizeof path, FOLDER "%s", folder);
+        if (kvl_tokenizer_from_hf(path, &t, &err) != KVL_OK) fail_msg("%s", err.msg);
+        json_array_foreach(templates, i, row)
+        {
+            const char *name = json_string_value(json_object_get(row, "name"));
+            const json_t *ids = json_object_get(row, "ids"),
+                         *said = json_object_get(all, "conversations");
+            const char *text = json_string_value(json_object_get(row, "template"));
+            struct kvl_chat *chat = NULL;
+            int rc = kvl_chat_of(t, text, NULL, &chat, &err);
+            if (rc != KVL_OK && !json_is_null(json_array_get(ids, 0)))
+                fail_msg("%s, %s: %s", folder, name, err.msg);
+            for (size_t k = 0; rc == KVL_OK && k < json_array_size(said); k++)
+                check_ids(chat, json_array_get(said, k), json_array_get(ids, k), folder, name);
+            kvl_err_clear(&err);
+            kvl_chat_close(chat);
+        }
+        kvl_tokenizer_destroy(t);
+    }
+    json_decref(all);
+}
+
+/* KVL_CHATS: a folder of templates, x.jinja, each with x.json beside it, which tests/tokenizers/chats.py FOLDER
+ * writes. */
 static void test_given_templates(void **state)
 {
     const char *dir = getenv("KVL_CHATS");
     DIR *folder = dir ? opendir(dir) : NULL;
     struct dirent *e;
-    int n = 0;
+    int n = 0, refused = 0, wrong = 0;
     (void)state;
     if (!folder) skip();
+    struct kvl_tokenizer *t = bytes_and_controls();
     while ((e = readdir(folder))) {
-        char *dot = strrchr(e->d_name, '.');
+        char path[4096], *dot = strrchr(e->d_name, '.');
+        struct kvl_buf text = { 0 };
+        struct kvl_err err = { 0 };
+        struct kvl_chat *chat = NULL;
         if (!dot || strcmp(dot, ".jinja") != 0) continue;
-        *dot = '\0';
-        struct kvl_buf text = { 0 }, name = { 0 };
-        read_text(dir, e->d_name, ".jinja", &text);
-        read_text(dir, e->d_name, ".name", &name);
-        const struct kvl_chat *chat = kvl_chat_recognise(text.data);
-        if (!chat || strcmp(kvl_chat_name(chat), name.data) != 0)
-            fail_msg("%s is %s, want %s", e->d_name, chat ? kvl_chat_name(chat) : "unknown",
-                     name.data);
-        for (int with = 0; with < 2; with++) {
-            char path[4096];
-            struct kvl_buf want = { 0 }, got = { 0 };
-            snprintf(path, sizeof path, "%s/%s.with", dir, e->d_name);
-            if (with && access(path, F_OK) != 0) continue;
-            read_text(dir, e->d_name, with ? ".with" : ".plain", &want);
-            assert_int_equal(
-                kvl_chat_render(chat, "</s>", with ? "Be brief." : NULL, "How?", NULL, &got),
-                KVL_OK);
-            if (strcmp(got.data, want.data) != 0)
-                fail_msg("%s: \"%s\", want \"%s\"", e->d_name, got.data, want.data);
-            kvl_buf_free(&want);
-            kvl_buf_free(&got);
-            n++;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        assert_int_equal(kvl_read_file(path, 1 << 20, &text, &err), KVL_OK);
+        strcpy(strrchr(path, '.'), ".json");
+        json_t *cases = load_json(path);
+        if (kvl_chat_of(t, text.data, NULL, &chat, &err) != KVL_OK)
+            print_message("%s: %s\n", e->d_name, err.msg);
+        refused += !chat;
+        for (size_t i = 0; chat && i < json_array_size(cases); i++) {
+            struct kvl_chat_turn turn[16];
+            struct kvl_chat_text x = { 0 };
+            const json_t *want = json_array_get(json_array_get(cases, i), 1);
+            size_t turned = turns_of(json_array_get(json_array_get(cases, i), 0), turn);
+            int rc = kvl_chat_render(chat, turn, turned, &x, NULL);
+            const char *whole =
+                json_string_value(json_is_array(want) ? json_array_get(want, 0) : want);
+            bool same = rc == KVL_OK && whole && strncmp(x.text.data, whole, x.text.len) == 0 &&
+                        (json_is_array(want) || strlen(whole) == x.text.len);
+            if (rc == KVL_OK && !same) {
+                print_message("%s, %zu: \"%s\", want \"%s\"\n", e->d_name, i, x.text.data,
+                              whole ? whole : "an error");
+                wrong++;
+            }
+            n += same;
+            kvl_chat_text_free(&x);
         }
+        kvl_chat_close(chat);
+        json_decref(cases);
         kvl_buf_free(&text);
-        kvl_buf_free(&name);
     }
     closedir(folder);
-    print_message("%d prompts\n", n);
-    assert_true(n > 0);
+    kvl_tokenizer_destroy(t);
+    print_message("%d prompts, %d wrong, %d templates refused\n", n, wrong, refused);
+    assert_true(n > 0 && wrong == 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_spelling),
-        cmocka_unit_test(test_spaces),
-        cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_turn_ids),
-        cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_recognise),
+        cmocka_unit_test(test_tokens),          cmocka_unit_test(test_spelling),
+        cmocka_unit_test(test_spaces),          cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_stops),           cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_language),        cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_given_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

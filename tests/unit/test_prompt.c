@@ -99,28 +99,36 @@ static void prompt_close(struct prompt_test *t)
 
 /* The text of a prompt's tokens is what the template makes of the texts. */
 static void check_text(const struct prompt_test *t, const struct kvl_prompt *p, const char *system,
-                       const struct kvl_sample *s, const struct kvl_question *q)
+                       const struct kvl_sample *s, int32_t i)
 {
-    struct kvl_buf user = { 0 }, want = { 0 }, got = { 0 };
+    const struct kvl_question *q = &s->question[i];
+    struct kvl_buf user = { 0 }, got = { 0 };
+    struct kvl_chat_text want = { 0 };
+    struct kvl_chat_turn turn[3];
     struct kvl_tokens question = { 0 };
     const char *prefix = q->text + strlen(q->text) - q->n_prefix;
-    assert_int_equal(kvl_prompt_question(p, q, &question, NULL), KVL_OK);
+    size_t n = 0;
+    assert_int_equal(kvl_prompt_question(p, s, i, &question, &(struct kvl_err){ 0 }), KVL_OK);
     kvl_buf_printf(&user, "%s%.*s", s->context, (int)(prefix - q->text), q->text);
-    if (p->chat.chat)
-        kvl_chat_render(p->chat.chat, "<eos>", system, user.data, prefix, &want);
+    if (system) turn[n++] = (struct kvl_chat_turn){ "system", system, strlen(system) };
+    turn[n++] = (struct kvl_chat_turn){ "user", user.data, user.len };
+    prefix += *prefix == ' ';
+    turn[n++] = (struct kvl_chat_turn){ "assistant", prefix, strlen(prefix) };
+    if (p->chat)
+        assert_int_equal(kvl_chat_render(p->chat, turn, n, &want, NULL), KVL_OK);
     else
-        kvl_buf_printf(&want, "%s%s", s->context, q->text);
+        kvl_buf_printf(&want.text, "%s%s", s->context, q->text);
     const struct kvl_tokenizer *tokenizer = kvl_model_tokenizer(t->model);
     assert_int_equal(s->tokens.id[0], GW_BOS);
     kvl_decode(tokenizer, s->tokens.id + 1, s->tokens.n - 1, true, false, &got, NULL);
     kvl_decode(tokenizer, question.id, question.n, true, false, &got, NULL);
-    assert_string_equal(got.data, want.data);
+    assert_string_equal(got.data, want.text.data);
     bool joint = false;
-    assert_int_equal(kvl_prompt_joint(p, s, q, &joint, NULL), KVL_OK);
+    assert_int_equal(kvl_prompt_joint(p, s, i, &joint, NULL), KVL_OK);
     assert_true(joint); /* a token per byte */
     kvl_tokens_free(&question);
     kvl_buf_free(&user);
-    kvl_buf_free(&want);
+    kvl_chat_text_free(&want);
     kvl_buf_free(&got);
 }
 
@@ -161,7 +169,7 @@ static void check_groups(struct prompt_test *t, const char *chat, const char *sy
         assert_int_equal(s.tokens.n, 1200);
         for (int32_t q = 0; q < s.n_questions; q++) {
             const struct kvl_question *ask = &s.question[q];
-            check_text(t, &t->work->asks, system, &s, ask);
+            check_text(t, &t->work->asks, system, &s, q);
             check_evidence(t, &s, ask);
             if (ask->n_evidence)
                 assert_float_equal(ask->depth * 1200, round(ask->depth * 1200), 1e-6);
@@ -224,7 +232,7 @@ static void test_trim(void **state)
     assert_string_equal(s.context, "text 42 ");
     assert_int_equal(q.evidence[0].span[0].begin, 2);
     assert_int_equal(q.evidence[0].span[0].end, 4);
-    check_text(&t, &p, NULL, &s, &q);
+    check_text(&t, &p, NULL, &s, 0);
     kvl_prompt_close(&p);
     free(s.context);
     free(q.text);
@@ -234,7 +242,9 @@ static void test_trim(void **state)
 
 /* ---- which template, and keys ------------------------------------------------------------------ */
 
-#define CHATML "{{ '<|im_start|>' + m.role }}"
+#define CHATML                                                                                     \
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"   \
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 static void test_auto(void **state)
 {
@@ -242,17 +252,17 @@ static void test_auto(void **state)
     (void)state;
     prompt_open(&t, CHATML);
     prompt_ok(&t, "passkey", "");
-    assert_string_equal(t.work->cell[0].chat, "chatml");
-    assert_non_null(strstr(t.work->cell[0].key, ";chat=chatml;"));
+    assert_memory_equal(t.work->cell[0].chat, "own-", 4);
+    assert_non_null(strstr(t.work->cell[0].key, ";chat=own-"));
     prompt_ok(&t, "passkey", "chat: none\n");
     assert_string_equal(t.work->cell[0].chat, "none");
     prompt_ok(&t, "perplexity", "");
     assert_string_equal(t.work->cell[0].chat, "none");
     assert_null(strstr(t.work->cell[0].key, "chat"));
     prompt_close(&t);
-    prompt_open(&t, "### Instruction: {{ m.content }}");
+    prompt_open(&t, "### Instruction: {{ messages | shout }}");
     prompt_refused(&t, "passkey", "",
-                   "of no family that is known, want chat: none, or one of phi-4,");
+                   "no filter \"shout\" is known here, want chat: none, or one of phi-4,");
     prompt_ok(&t, "passkey", "chat: none\n");
     prompt_ok(&t, "passkey", "chat: llama-3\n");
     assert_string_equal(t.work->cell[0].chat, "llama-3");
@@ -282,6 +292,8 @@ static void test_keys(void **state)
     prompt_ok(&t, "passkey", "chat: chatml\nsystem: x\n");
     assert_string_not_equal(t.work->cell[0].id, chat);
     assert_non_null(strstr(t.work->cell[0].key, ";system="));
+    prompt_ok(&t, "passkey", "chat: chatml\nsystem: \"\"\n"); /* an empty one is not none */
+    assert_string_not_equal(t.work->cell[0].id, chat);
     prompt_close(&t);
 }
 
@@ -295,12 +307,12 @@ static void test_raw_task(void **state)
     kvl_work_destroy(t.work);
     t.s.tasks.v[1].raw = true;
     assert_int_equal(kvl_work_create(&t.s, t.model, &prompt_where, false, &t.work, &t.err), KVL_OK);
-    assert_string_equal(t.work->cell[0].chat, "chatml");
+    assert_memory_equal(t.work->cell[0].chat, "own-", 4);
     assert_string_equal(t.work->cell[1].chat, "none");
     assert_null(strstr(t.work->cell[1].key, "chat"));
     struct kvl_sample s;
     assert_int_equal(kvl_context_generate(t.work, &t.work->group[1], 0, &s, &t.err), KVL_OK);
-    check_text(&t, &t.work->raw, NULL, &s, &s.question[0]);
+    check_text(&t, &t.work->raw, NULL, &s, 0);
     assert_int_equal(s.tokens.n, 1200);
     kvl_sample_free(&s);
     prompt_close(&t);
@@ -348,13 +360,62 @@ static void test_prefixes(void **state)
     prompt_close(&t);
 }
 
+/* ---- turns -------------------------------------------------------------------------------------- */
+
+/* What is read behind an answer makes the prompt that the template makes of the whole conversation, or is refused. */
+static void test_turns(void **state)
+{
+    static const char own[] = CHATML, moves[] =
+                                          "{% for m in messages %}{% if m.role == 'user' %}[I] {% "
+                                          "if loop.last and messages[0].role == 'system' %}"
+                                          "{{ messages[0].content }} {% endif %}{{ m.content }} "
+                                          "[/I]{% elif m.role == 'assistant' %}{{ m.content }}. "
+                                          "{% endif %}{% endfor %}";
+    char text[3][32] = { "Why? It is", "How?", "\nWho? It is" };
+    char answer[3][32] = { " so", " thus", " I" };
+    struct kvl_question q[3] = { { .text = text[0], .n_prefix = 6, .answer = answer[0] },
+                                 { .text = text[1], .answer = answer[1] },
+                                 { .text = text[2], .n_prefix = 6, .answer = answer[2] } };
+    struct prompt_test t;
+    (void)state;
+    for (int moved = 0; moved < 2; moved++) {
+        struct kvl_sample s = { .context = strdup("Text. "), .question = q, .n_questions = 3 };
+        struct kvl_prompt p;
+        struct kvl_tokens all = { 0 };
+        struct kvl_buf got = { 0 };
+        prompt_open(&t, moved ? moves : own);
+        assert_int_equal(kvl_prompt_open(t.model, "auto", moved ? "S" : NULL, &p, &t.err), KVL_OK);
+        kvl_encode(kvl_prompt_inside(&p), s.context, strlen(s.context), KVL_ENCODE_BOS, &s.tokens,
+                   NULL);
+        int rc = kvl_prompt_question(&p, &s, 0, &all, &t.err);
+        if (rc == KVL_OK) rc = kvl_prompt_turn(&p, &s, 0, &all, &t.err);
+        assert_int_equal(rc, moved ? KVL_EINVAL : KVL_OK);
+        if (moved) assert_non_null(strstr(t.err.msg, "writes earlier turns otherwise"));
+        if (!moved) {
+            assert_int_equal(kvl_prompt_turn(&p, &s, 1, &all, &t.err), KVL_OK);
+            kvl_decode(p.tokenizer, all.id, all.n, true, false, &got, NULL);
+            assert_string_equal(got.data,
+                                "Why?<|im_end|>\n<|im_start|>assistant\nIt is so<|im_end|>\n"
+                                "<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\nthus"
+                                "<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n"
+                                "<|im_start|>assistant\nIt is");
+        }
+        kvl_buf_free(&got);
+        kvl_tokens_free(&all);
+        kvl_tokens_free(&s.tokens);
+        kvl_prompt_close(&p);
+        free(s.context);
+        prompt_close(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contexts), cmocka_unit_test(test_too_short),
         cmocka_unit_test(test_trim),     cmocka_unit_test(test_auto),
         cmocka_unit_test(test_keys),     cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_raw_task),
+        cmocka_unit_test(test_raw_task), cmocka_unit_test(test_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
