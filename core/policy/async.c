@@ -16,7 +16,7 @@ bool kvl_session_async(const struct kvl_session *s)
     if (!e->dev->marked || e->ops == e->now || e->desc.wait_hooks) return false;
     if (!s->planned || !(s->planned->policy->caps & KVL_CAP_ASYNC)) return false;
     /* What follows looks at every list. */
-    return !s->dead && !s->tier && s->probe.n == 0 && !t->read && !t->score && !t->keep;
+    return !s->dead && s->probe.n == 0 && !t->read && !t->score && !t->keep;
 }
 
 /* The first row of the call that met a NaN. */
@@ -55,16 +55,23 @@ int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, st
 
 /* ---- looking ----------------------------------------------------------------------------------------- */
 
-/* The device has run: what operators met, and tables that the hook was given before. */
-static int look_met(struct kvl_session *s, struct kvl_err *err)
+/* The device has run: what operators met. */
+static int look_marks(struct kvl_session *s, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     e->pending = true;
     KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));
-    s->host.looked = true;
-    KVL_TRY(handed_get(e, s->host.handed, s->host.n_handed, err));
     if (!e->marked || e->marked->s != s) return KVL_OK;
     return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
+}
+
+/* The same for a hook that goes on: tables that it was given before are there too. */
+static int look_met(struct kvl_session *s, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    s->host.looked = true;
+    KVL_TRY(handed_get(e, s->host.handed, s->host.n_handed, err));
+    return look_marks(s, err);
 }
 
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
@@ -89,6 +96,13 @@ static int look_at(struct kvl_session *s, const void *p, size_t bytes, struct kv
     if (!s->host.looked || !e->dev->host)
         KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
     return look_met(s, err);
+}
+
+int kvl_session_look_back(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,
+                          struct kvl_err *err)
+{
+    if (s->engine->dev->host) KVL_TRY(handed_get(s->engine, list, n, err));
+    return s->host.ahead ? look_marks(s, err) : KVL_OK;
 }
 
 int kvl_session_look_at(struct kvl_session *s, const void *p, int32_t n, size_t item,
