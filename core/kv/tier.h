@@ -55,10 +55,10 @@ struct kvl_tier {
     int32_t n_spare, cap_spare;
     int32_t *victims; /* places, while units are fetched */
     int32_t n_victims, cap_victims;
-    bool ordered; /* they are a heap; else all of them leave */
+    bool ordered;               /* they are a heap; else all of them leave */
     struct kvl_kv_move *gather; /* on a device: what fetches bring, and is not sent yet */
     int32_t n_gather, cap_gather, n_gather_slots;
-    int32_t n_sends; /* since MAIN waited for them */
+    int32_t n_sends;               /* since MAIN waited for them */
     bool copying;                  /* MAIN does not wait for what was sent yet */
     int64_t n_places, peak_places; /* with those of staging; the owner resets the peak */
     struct kvl_tier_count count;

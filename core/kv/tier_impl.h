@@ -10,7 +10,9 @@ enum {
     TIER_WANTED = -2,      /* will come with the next fetch */
     TIER_STAGED = 1 << 30, /* staging place 0; below it are those of the cache */
     TIER_GATHER = 1 << 20, /* moves of one gather at most: 32 MiB of them */
-    TIER_SEND = 1 << 20    /* bytes that do not wait for more, at first: a gather takes some 7 us beside them */
+    TIER_SEND =
+        1
+        << 20 /* bytes that do not wait for more, at first: a gather takes some 7 us beside them */
 };
 
 struct tier_place {

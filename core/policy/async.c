@@ -86,14 +86,25 @@ int kvl_look(const struct kvl_pctx *ctx)
     return kvl_session_look(ctx->host->session, ctx->err);
 }
 
+/* The piece, and, where the hook had not looked, what it was handed: in one wait. */
+static int look_get(struct kvl_session *s, const struct kvl_pieces *piece, struct kvl_err *err)
+{
+    struct kvl_pieces all[KVL_MAX_HANDED + 1];
+    int32_t n = s->host.looked ? 0 : s->host.n_handed;
+    memcpy(all, s->host.handed, (size_t)n * sizeof *all);
+    all[n] = *piece;
+    return handed_get(s->engine, all, n + 1, err);
+}
+
 static int look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     uint8_t *data = (uint8_t *)(uintptr_t)p; /* the hook's own, or a result */
     const struct kvl_pieces piece = { .data = data, .bytes = bytes, .n = 1, .writes = true };
     if (!s->host.ahead) return KVL_OK;
-    if (e->dev->host) KVL_TRY(handed_get(e, &piece, 1, err)); /* waits where it is on its way */
-    if (!s->host.looked || !e->dev->host)
+    /* Waits where it is on its way, and for marks; what is under way beside that, as fetches ahead, goes on. */
+    if (e->dev->host) KVL_TRY(look_get(s, &piece, err));
+    if (!e->dev->host)
         KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
     return look_met(s, err);
 }

@@ -161,6 +161,9 @@ int kvl_rows_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
                   struct kvl_meta_view *out);
 int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
                   const struct kvl_meta_part part[2]);
+/* As kvl_meta_rows, not counted. */
+int kvl_rows_lend(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2]);
 /* The first n_rows rows, in two pieces; counted as read, in whichever hook.  Policies read through kvl_table_read. */
 int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_part out[2]);
