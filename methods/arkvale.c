@@ -131,7 +131,7 @@ static int arkvale_digest(const struct kvl_pctx *ctx, int32_t layer, int32_t fir
     struct kvl_rows rows;
     float *k;
     if (layer < o->dense_layers || first >= last) return KVL_OK;
-    KVL_TRY(kvl_table_write(ctx, o->table, layer, first, &rows));
+    KVL_TRY(kvl_table_lend_from(ctx, o->table, layer, first, &rows));
     KVL_TRY(kvl_scratch_get(
         ctx, (size_t)KVL_MIN(ARKVALE_BATCH, last - first) * (size_t)page * (size_t)dim, &k));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
@@ -184,6 +184,24 @@ static int arkvale_tell(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return KVL_OK;
 }
 
+/* page [n_lists][k]: of the pages behind the sink. */
+static int arkvale_best(const struct kvl_pctx *ctx, const float *score, int32_t n_lists, int32_t n,
+                        int32_t k, int32_t *page)
+{
+    int32_t sink = ((const struct arkvale_opts *)ctx->opts)->sink;
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){ .index = page,
+                                                     .x = score + sink,
+                                                     .x_stride = (size_t)n,
+                                                     .n_rows = n_lists,
+                                                     .n = n - sink,
+                                                     .k = k });
+    if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a score is not a number (NaN)");
+    KVL_TRY(rc);
+    KVL_TRY(kvl_look_at(ctx, page, (size_t)(n_lists * k), sizeof *page));
+    for (int32_t i = 0; i < n_lists * k; i++) page[i] += sink;
+    return KVL_OK;
+}
+
 /* estimate_scores(): sink, the best of the pages between, window. */
 static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
@@ -197,7 +215,7 @@ static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     float *score;
     if (n_pages <= o->page_topks) return KVL_OK;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)n, &score));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &page));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)k, &page));
     struct kvl_table_bounds bounds = { .table = o->table,
                                        .layer = step->layer,
                                        .n_rows = n,
@@ -208,11 +226,9 @@ static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(arkvale_tell(ctx, step, scope, score, n));
     KVL_TRY(kvl_sel_first(sel, scope, KVL_ALL_LISTS, o->sink * o->page_size));
     KVL_TRY(kvl_sel_recent(sel, scope, KVL_ALL_LISTS, step->pos + 1 - n * o->page_size));
-    for (int32_t l = 0; l < n_lists; l++, score += n) {
-        KVL_TRY(kvl_topk(ctx, score + o->sink, 1, n - o->sink, k, page));
-        for (int32_t i = 0; i < k; i++) page[i] += o->sink;
+    KVL_TRY(arkvale_best(ctx, score, n_lists, n, k, page));
+    for (int32_t l = 0; l < n_lists; l++, page += k)
         KVL_TRY(kvl_sel_pages(sel, scope, l, o->page_size, page, k));
-    }
     return KVL_OK;
 }
 
@@ -238,7 +254,7 @@ static const struct kvl_policy arkvale = {
         "page of keys is read again. Once all keys. Memory: 2 d / page_size floats per token and "
         "kv head, page_budgets pages of a lane on the device.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META | KVL_CAP_ASYNC,
     .opts = arkvale_options,
     .opts_size = sizeof(struct arkvale_opts),
     .min_budget = arkvale_min_budget,

@@ -17,6 +17,7 @@
 #include "kvl/policy.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { INFINIGEN_KEYS = 256 };
 
@@ -156,6 +157,15 @@ static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
+/* A of every kv head, for operators. */
+static int infinigen_basis(const struct kvl_pctx *ctx, int32_t layer, struct kvl_rows *basis)
+{
+    const struct infinigen_opts *o = ctx->opts;
+    KVL_TRY(kvl_table_lend(ctx, o->basis, layer, 1, basis));
+    return kvl_meta_count(ctx, o->basis,
+                          (int64_t)o->r * ctx->shape->head_dim * ctx->shape->n_kv_heads);
+}
+
 static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                             const float *v)
 {
@@ -164,8 +174,8 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
     struct kvl_rows basis, keys;
     (void)v;
     if (step->layer == 0) return KVL_OK;
-    KVL_TRY(kvl_table_read(ctx, o->basis, step->layer, 1, &basis));
-    KVL_TRY(kvl_table_write(ctx, o->keys, step->layer, step->pos, &keys));
+    KVL_TRY(infinigen_basis(ctx, step->layer, &basis));
+    KVL_TRY(kvl_table_lend_from(ctx, o->keys, step->layer, step->pos, &keys));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         KVL_TRY(
             kvl_table_product(ctx, &basis, h, dim, k + h * dim, 1, kvl_table_row_out(&keys, h, 0)));
@@ -186,7 +196,7 @@ static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const flo
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_heads * dim), &q));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_heads * o->r), &part));
     KVL_TRY(kvl_project_query(ctx, layer, x, n, q));
-    KVL_TRY(kvl_table_read(ctx, o->basis, layer, 1, &basis));
+    KVL_TRY(infinigen_basis(ctx, layer, &basis));
     for (int32_t h = 0; h < sh->n_heads; h++)
         KVL_TRY(
             kvl_table_product(ctx, &basis, h / sh->group, dim, q + h * dim, 1, part + h * o->r));
@@ -226,6 +236,7 @@ static int infinigen_guess(const struct kvl_pctx *ctx, const struct kvl_step *st
     KVL_TRY(kvl_tap_scores(ctx, &of, &scored));
     s->layer = layer;
     s->index = step->index;
+    KVL_TRY(kvl_look_at(ctx, count, (size_t)heads, sizeof *count));
     for (int64_t h = 0; h < heads; h++) sum += count[h];
     s->n = (int32_t)KVL_MIN((sum + heads - 1) / heads, (int64_t)o->max_num_kv); /* mean, up */
     return kvl_topk(ctx, best, sh->n_kv_heads, n, s->n, s->pos);
@@ -249,11 +260,14 @@ static int infinigen_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     if (step->pos <= o->max_num_kv) return KVL_OK;
     if (s->layer != step->layer || s->index != step->index)
         KVL_TRY(infinigen_guess(ctx, step, step->layer, q->x_prev, s));
+    int32_t n = s->n, *pos;
+    bool guesses = !block && next < ctx->shape->n_layers;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_lanes * n), &pos));
+    memcpy(pos, s->pos, (size_t)(n_lanes * n) * sizeof *pos);
+    if (guesses) KVL_TRY(infinigen_guess(ctx, step, next, q->x, s));
     for (int32_t h = 0; h < n_lanes; h++)
-        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, s->pos + h * s->n, s->n));
-    if (block || next == ctx->shape->n_layers) return KVL_OK;
-    KVL_TRY(infinigen_guess(ctx, step, next, q->x, s));
-    for (int32_t h = 0; h < n_lanes; h++)
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, pos + h * n, n));
+    for (int32_t h = 0; guesses && h < n_lanes; h++)
         KVL_TRY(kvl_prefetch(ctx, next, h, s->pos + h * s->n, s->n));
     return KVL_OK;
 }
@@ -282,7 +296,7 @@ static const struct kvl_policy infinigen = {
         "over the bus. Once r d products per key, an eigenproblem of d per kv head. Memory: r "
         "floats per token and kv head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = infinigen_options,
     .opts_size = sizeof(struct infinigen_opts),
     .min_budget = infinigen_min_budget,

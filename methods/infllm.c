@@ -286,7 +286,7 @@ static const struct kvl_policy infllm = {
             "column sums of the prefill, one set per n_local. Memory: H d floats per block, H per "
             "token of the window, and keys before RoPE, half the cache again.",
     .version = 2,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_REPOSITIONS | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .prefill = KVL_PREFILL_EITHER,
     .opts = infllm_options,
     .opts_size = sizeof(struct infllm_opts),

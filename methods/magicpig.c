@@ -157,6 +157,7 @@ static int32_t magicpig_thin(const struct kvl_pctx *ctx, const struct kvl_step *
 static int magicpig_list(const struct kvl_lsh_hits *hits, int32_t h, int32_t n,
                          const double *cosine, double thin, struct kvl_sel *sel)
 {
+    const int32_t *of = hits->pos + (size_t)(h / hits->ctx->shape->group) * (size_t)hits->n;
     const struct kvl_pctx *ctx = hits->ctx;
     const struct magicpig_opts *o = ctx->opts;
     struct magicpig_state *state = ctx->state;
@@ -166,10 +167,10 @@ static int magicpig_list(const struct kvl_lsh_hits *hits, int32_t h, int32_t n,
     KVL_TRY(kvl_scratch_get(ctx, (size_t)hits->n_found[h], &pos));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)hits->n_found[h], &weight));
     for (int32_t i = 0; i < hits->n_found[h]; i++) {
-        while (at < n && hits->pos[at] < o->sink + found[i]) at++;
-        if (at == n || hits->pos[at] > o->sink + found[i]) continue;
+        while (at < n && of[at] < o->sink + found[i]) at++;
+        if (at == n || of[at] > o->sink + found[i]) continue;
         double w = magicpig_weight(cosine[at], o->K, hits->n_tables);
-        pos[n_list] = hits->pos[at];
+        pos[n_list] = of[at];
         weight[n_list++] = (float)-log((w + o->eps) * thin);
     }
     state->n_lists++;
@@ -178,25 +179,55 @@ static int magicpig_list(const struct kvl_lsh_hits *hits, int32_t h, int32_t n,
     return kvl_sel_log_weights(sel, KVL_SCOPE_Q_HEAD, h, weight, n_list);
 }
 
-static int magicpig_sample(const struct kvl_lsh_hits *hits, const struct kvl_step *step,
-                           const float *q, int32_t kv_head, struct kvl_sel *sel)
+/* Of a kv head: how many tokens were found, and are left of them; their products with its query heads. */
+struct magicpig_lane {
+    int32_t n_found, n;
+    float *dot;
+};
+
+static int magicpig_found(const struct kvl_lsh_hits *hits, const struct kvl_step *step,
+                          int32_t kv_head, struct magicpig_lane *l)
 {
     const struct kvl_pctx *ctx = hits->ctx;
     const struct magicpig_opts *o = ctx->opts;
     struct magicpig_state *state = ctx->state;
-    int32_t n_found, n, group = ctx->shape->group, room = magicpig_room(ctx, step->pos);
-    double *cosine;
-    KVL_TRY(kvl_lsh_union(hits, kv_head, &n_found));
-    n = n_found;
+    int32_t room = magicpig_room(ctx, step->pos);
+    KVL_TRY(kvl_lsh_union(hits, kv_head, &l->n_found));
+    l->n = l->n_found;
     state->n_lanes++;
-    if (o->L == 0 && n > room) {
-        n = magicpig_thin(ctx, step, kv_head, hits->pos, n, room);
-        state->n_thinned++;
-    }
-    KVL_TRY(kvl_lsh_cosines(hits, kv_head, q, hits->pos, n, &cosine));
-    for (int32_t g = 0; g < group; g++, cosine += n)
-        KVL_TRY(magicpig_list(hits, kv_head * group + g, n, cosine, n > 0 ? (double)n / n_found : 1,
-                              sel));
+    if (o->L > 0 || l->n <= room) return KVL_OK;
+    int32_t *pos = hits->pos + (size_t)kv_head * (size_t)hits->n;
+    l->n = magicpig_thin(ctx, step, kv_head, pos, l->n, room);
+    state->n_thinned++;
+    return KVL_OK;
+}
+
+static int magicpig_weigh(const struct kvl_lsh_hits *hits, const float *q, int32_t kv_head,
+                          const struct magicpig_lane *l, struct kvl_sel *sel)
+{
+    const int32_t *pos = hits->pos + (size_t)kv_head * (size_t)hits->n;
+    int32_t group = hits->ctx->shape->group;
+    double *cosine, thin = l->n > 0 ? (double)l->n / l->n_found : 1;
+    KVL_TRY(kvl_lsh_cosines(hits, kv_head, q, pos, l->n, l->dot, &cosine));
+    for (int32_t g = 0; g < group; g++, cosine += l->n)
+        KVL_TRY(magicpig_list(hits, kv_head * group + g, l->n, cosine, thin, sel));
+    return KVL_OK;
+}
+
+/* What was found of all kv heads, then the products of all, then weights: each waits for the one before once. */
+static int magicpig_sample(const struct kvl_lsh_hits *hits, const struct kvl_step *step,
+                           const float *q, struct kvl_sel *sel)
+{
+    const struct kvl_pctx *ctx = hits->ctx;
+    int32_t lanes = ctx->shape->n_kv_heads;
+    void *room;
+    KVL_TRY(kvl_scratch_items(ctx, (size_t)lanes, sizeof(struct magicpig_lane), &room));
+    struct magicpig_lane *l = room;
+    for (int32_t h = 0; h < lanes; h++) KVL_TRY(magicpig_found(hits, step, h, &l[h]));
+    for (int32_t h = 0; h < lanes; h++)
+        KVL_TRY(kvl_lsh_products(hits, h, q, hits->pos + (size_t)h * (size_t)hits->n, l[h].n,
+                                 &l[h].dot));
+    for (int32_t h = 0; h < lanes; h++) KVL_TRY(magicpig_weigh(hits, q, h, &l[h], sel));
     return KVL_OK;
 }
 
@@ -214,9 +245,7 @@ static int magicpig_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_sel_first(sel, KVL_SCOPE_LAYER, 0, o->sink));
     KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_LAYER, 0, step->pos + 1 - o->sink - n));
     KVL_TRY(kvl_sel_segment(sel));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(magicpig_sample(&hits, step, q->q, h, sel));
-    return KVL_OK;
+    return magicpig_sample(&hits, step, q->q, sel);
 }
 
 static int magicpig_report(struct kvl_pctx *ctx, struct kvl_report *r)
@@ -256,7 +285,7 @@ static const struct kvl_policy magicpig = {
         "some hundred queries through the tables of a layer. Memory: L (n + 2^K) + n + d integers "
         "or floats per kv head, K L d floats per layer.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES | KVL_CAP_ASYNC,
     .opts = magicpig_options,
     .opts_size = sizeof(struct magicpig_opts),
     .min_budget = magicpig_min_budget,

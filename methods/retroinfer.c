@@ -158,7 +158,7 @@ struct retro_step {
     int32_t retrieve, estimate; /* clusters of these zones, at most */
     float *logit, *score;       /* [n_heads][clusters], [n_kv_heads][clusters] */
     float *part, *value;        /* logits and values of the estimation zone */
-    int32_t *best;              /* [n_ranked] clusters of one kv head, best first */
+    int32_t *best; /* [n_kv_heads][n_ranked] clusters; of the kv head at hand, best first */
     int32_t *pos;
     struct kvl_cluster_rows rows;
 };
@@ -170,7 +170,7 @@ static int retro_buffers(const struct kvl_pctx *ctx, const struct kvl_step *step
     size_t ranked = (size_t)t->n_ranked;
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->group, &t->part));
     KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->head_dim, &t->value));
-    KVL_TRY(kvl_scratch_get(ctx, ranked, &t->best));
+    KVL_TRY(kvl_scratch_get(ctx, ranked * (size_t)ctx->shape->n_kv_heads, &t->best));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)t->room, &t->pos));
     return kvl_clusters_read(ctx, &o->index, step->layer, t->x.n_clusters, t->x.end - o->sink,
                              &t->rows);
@@ -194,7 +194,13 @@ static int retro_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
     s.score = t->logit;
     KVL_TRY(kvl_table_scores(ctx, &s));
     KVL_TRY(kvl_cap(ctx, t->logit, all));
-    memcpy(weight, t->logit, all * sizeof *weight);
+    KVL_TRY(ctx->ops->group_reduce(&(struct kvl_group_reduce_args){ .y = weight,
+                                                                    .x = t->logit,
+                                                                    .x_stride = (size_t)n,
+                                                                    .n = n,
+                                                                    .n_heads = n_heads,
+                                                                    .n_kv_heads = n_heads,
+                                                                    .reduce = KVL_REDUCE_FIRST }));
     KVL_TRY(kvl_softmax(ctx, weight, n_heads, n));
     return kvl_group_scores(ctx, weight, n, KVL_REDUCE_SUM, t->score);
 }
@@ -249,9 +255,10 @@ static int retro_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(retro_scores(ctx, step, q->q, &t));
     KVL_TRY(kvl_sel_first(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, o->sink));
     KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, steady));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        const float *score = t.score + (size_t)h * (size_t)t.x.n_clusters;
-        KVL_TRY(kvl_topk_ranked(ctx, score, t.x.n_clusters, t.n_ranked, t.best));
+    /* Waits, once, for all that follows. */
+    KVL_TRY(
+        kvl_topk_ranked(ctx, t.score, ctx->shape->n_kv_heads, t.x.n_clusters, t.n_ranked, t.best));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++, t.best += t.n_ranked) {
         KVL_TRY(retro_retrieve(ctx, &t, h, sel, &taken));
         KVL_TRY(retro_estimate(ctx, &t, h, taken, sel));
     }
@@ -285,7 +292,8 @@ static const struct kvl_policy retroinfer = {
         "per_cluster d products per kv head. Memory: (2 d + 2) / per_cluster + 1 numbers of 4 "
         "bytes per token and kv head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META |
+            KVL_CAP_ASYNC,
     .opts = retro_options,
     .opts_size = sizeof(struct retro_opts),
     .min_budget = retro_min_budget,

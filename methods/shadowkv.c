@@ -29,6 +29,14 @@ struct shadow_opts {
     /* not options, from plan: K = A B, and tables of a row per chunk */
     struct kvl_lowrank keys;
     int32_t landmarks, fits;
+    struct kvl_state_part outliers; /* of a layer */
+};
+
+/* Found by the first step that chooses. */
+struct shadow_layer {
+    bool found;
+    int32_t
+        outlier[]; /* [n_kv_heads][o->outlier], the first KVL_MIN(o->outlier, chunks) of a row */
 };
 
 static const struct kvl_opt shadow_options[] = {
@@ -68,6 +76,10 @@ static int shadow_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_lowrank(plan, o->rank, &o->keys));
     KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, dim, &o->landmarks));
     KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, 1, &o->fits));
+    kvl_plan_state(plan,
+                   sizeof(struct shadow_layer) +
+                       (size_t)plan->shape->n_kv_heads * (size_t)o->outlier * sizeof(int32_t),
+                   &o->outliers);
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = (o->local + 1) * o->chunk_size, .unit_tok = 1 });
@@ -114,29 +126,50 @@ static int shadow_prefilled(struct kvl_pctx *ctx, int32_t layer)
 /* Chunks of every kv head, ascending. */
 struct shadow_step {
     int32_t n, n_outlier, n_best; /* that may be chosen; outliers, chosen ones */
-    int32_t *outlier, *best;      /* [n_kv_heads][..] */
+    const int32_t *outlier;       /* [n_kv_heads][n_outlier] */
+    int32_t *best;                /* [n_kv_heads][n_best] */
     float *score;                 /* [n_kv_heads][n] */
 };
 
 /* The chunks that fit their landmarks worst. */
-static int shadow_outliers(const struct kvl_pctx *ctx, int32_t layer, const struct shadow_step *t)
+static int shadow_outliers(const struct kvl_pctx *ctx, int32_t layer, struct shadow_step *t)
 {
     const struct shadow_opts *o = ctx->opts;
+    struct shadow_layer *l = kvl_state_of(ctx, &o->outliers, layer);
     struct kvl_rows fits;
+    t->outlier = l->outlier;
+    if (l->found) return KVL_OK;
     KVL_TRY(kvl_table_read(ctx, o->fits, layer, t->n, &fits));
+    KVL_TRY(kvl_look(ctx)); /* once in a session */
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         for (int32_t i = 0; i < t->n; i++)
             t->score[h * t->n + i] = *(const float *)kvl_table_row(&fits, h, i);
-    return kvl_topk(ctx, t->score, ctx->shape->n_kv_heads, t->n, t->n_outlier, t->outlier);
+    KVL_TRY(kvl_topk(ctx, t->score, ctx->shape->n_kv_heads, t->n, t->n_outlier, l->outlier));
+    l->found = true;
+    return KVL_OK;
 }
 
-/* Rows of scores [per kv head `rows`][n]: outliers cannot be chosen. */
-static void shadow_exclude(const struct kvl_pctx *ctx, const struct shadow_step *t, float *score,
-                           int32_t rows)
+/* mask [n_kv_heads][n]: what added to a score takes outliers out of the choice. */
+static int shadow_mask(const struct kvl_pctx *ctx, const struct shadow_step *t, float **mask)
 {
-    for (int32_t r = 0; r < rows * ctx->shape->n_kv_heads; r++)
+    int32_t n_kv = ctx->shape->n_kv_heads;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)t->n, mask));
+    for (int32_t i = 0; i < n_kv * t->n; i++) (*mask)[i] = 0;
+    for (int32_t h = 0; h < n_kv; h++)
         for (int32_t i = 0; i < t->n_outlier; i++)
-            score[r * t->n + t->outlier[r / rows * t->n_outlier + i]] = -INFINITY;
+            (*mask)[h * t->n + t->outlier[h * t->n_outlier + i]] = -INFINITY;
+    return KVL_OK;
+}
+
+/* score [per kv head `rows`][n] */
+static int shadow_exclude(const struct kvl_pctx *ctx, const struct shadow_step *t,
+                          const float *mask, float *score, int32_t rows)
+{
+    size_t n = (size_t)t->n, each = (size_t)rows * n;
+    for (size_t h = 0; h < (size_t)ctx->shape->n_kv_heads; h++)
+        KVL_TRY(ctx->ops->add(&(struct kvl_add_args){
+            .y = score + h * each, .x = mask + h * n, .n = each, .n_x = n }));
+    return KVL_OK;
 }
 
 /* Softmax of q . landmark / sqrt(d) without outliers, the largest of the group. */
@@ -145,7 +178,8 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
 {
     const struct shadow_opts *o = ctx->opts;
     const struct kvl_shape *sh = ctx->shape;
-    float *weight;
+    float *weight, *mask;
+    KVL_TRY(shadow_mask(ctx, t, &mask));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads * (size_t)t->n, &weight));
     KVL_TRY(kvl_table_scores(ctx, &(struct kvl_table_scores){ .table = o->landmarks,
                                                               .layer = step->layer,
@@ -155,15 +189,29 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
                                                               .gemm = true,
                                                               .score = weight }));
     KVL_TRY(kvl_cap(ctx, weight, (size_t)sh->n_heads * (size_t)t->n));
-    shadow_exclude(ctx, t, weight, sh->group);
+    KVL_TRY(shadow_exclude(ctx, t, mask, weight, sh->group));
     KVL_TRY(kvl_softmax(ctx, weight, sh->n_heads, t->n));
     KVL_TRY(kvl_group_scores(ctx, weight, t->n, KVL_REDUCE_MAX, t->score));
-    shadow_exclude(ctx, t, t->score, 1); /* a softmax of -inf may be a weight of others */
+    KVL_TRY(shadow_exclude(ctx, t, mask, t->score, 1)); /* a weight of 0 may be another's */
     KVL_TRY(kvl_tap_scores(
         ctx, step,
         &(struct kvl_scored){
             .scope = KVL_SCOPE_KV_HEAD, .unit_tok = o->chunk_size, .n = t->n, .score = t->score }));
     return kvl_topk(ctx, t->score, sh->n_kv_heads, t->n, t->n_best, t->best);
+}
+
+/* What is rebuilt of all kv heads: pos [n], key [n][head_dim] of each. */
+static int shadow_rebuild(const struct kvl_pctx *ctx, int32_t layer, const struct shadow_step *t,
+                          int32_t *pos, float *key)
+{
+    const struct shadow_opts *o = ctx->opts;
+    int32_t size = o->chunk_size, lanes = ctx->shape->n_kv_heads, n = t->n_best * size;
+    size_t row = (size_t)n * (size_t)ctx->shape->head_dim;
+    KVL_TRY(kvl_look_at(ctx, t->best, (size_t)(lanes * t->n_best), sizeof *t->best));
+    for (int32_t i = 0; i < lanes * n; i++) pos[i] = t->best[i / size] * size + i % size;
+    for (int32_t h = 0; h < lanes; h++)
+        KVL_TRY(kvl_lowrank_keys(ctx, &o->keys, layer, h, pos + h * n, n, key + (size_t)h * row));
+    return KVL_OK;
 }
 
 /* First what is read as stored (outliers, local and decoded tokens), then what is rebuilt. */
@@ -172,20 +220,19 @@ static int shadow_lists(const struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct shadow_opts *o = ctx->opts;
     int32_t size = o->chunk_size, lanes = ctx->shape->n_kv_heads, n = t->n_best * size, *pos;
+    size_t row = (size_t)n * (size_t)ctx->shape->head_dim;
     float *key;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &pos));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * (size_t)ctx->shape->head_dim, &key));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)lanes * (size_t)n, &pos));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)lanes * row, &key));
+    KVL_TRY(shadow_rebuild(ctx, step->layer, t, pos, key));
     KVL_TRY(kvl_sel_range(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, t->n * size, step->pos + 1));
     for (int32_t h = 0; h < lanes; h++)
         KVL_TRY(kvl_sel_pages(sel, KVL_SCOPE_KV_HEAD, h, size, t->outlier + h * t->n_outlier,
                               t->n_outlier));
     KVL_TRY(kvl_sel_segment(sel));
     for (int32_t h = 0; h < lanes; h++) {
-        for (int32_t i = 0; i < n; i++)
-            pos[i] = t->best[h * t->n_best + i / size] * size + i % size;
-        KVL_TRY(kvl_lowrank_keys(ctx, &o->keys, step->layer, h, pos, n, key));
-        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, pos, n));
-        KVL_TRY(kvl_sel_keys(sel, KVL_SCOPE_KV_HEAD, h, key, n));
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, pos + h * n, n));
+        KVL_TRY(kvl_sel_keys(sel, KVL_SCOPE_KV_HEAD, h, key + (size_t)h * row, n));
     }
     return KVL_OK;
 }
@@ -202,7 +249,6 @@ static int shadow_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     t.n_best = KVL_MAX(0, ctx->budget_tok - rest) / o->chunk_size - t.n_outlier;
     t.n_best = KVL_MAX(0, KVL_MIN(t.n_best, t.n - t.n_outlier));
     KVL_TRY(kvl_scratch_get(ctx, lanes * (size_t)t.n, &t.score));
-    KVL_TRY(kvl_scratch_get(ctx, lanes * (size_t)t.n_outlier, &t.outlier));
     KVL_TRY(kvl_scratch_get(ctx, lanes * (size_t)t.n_best, &t.best));
     KVL_TRY(shadow_outliers(ctx, step->layer, &t));
     if (t.n_best > 0) KVL_TRY(shadow_best(ctx, step, q->q, &t));
@@ -234,7 +280,8 @@ static const struct kvl_policy shadowkv = {
         "for a layer, D = K d the width of its keys. Memory: rank floats per token and layer, (d + "
         "1) / chunk_size floats per token and kv head, and keys before RoPE, half the cache again.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META |
+            KVL_CAP_ASYNC,
     .opts = shadow_options,
     .opts_size = sizeof(struct shadow_opts),
     .min_budget = shadow_min_budget,

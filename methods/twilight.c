@@ -81,27 +81,36 @@ static int twilight_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return step->layer < o->dense_layers ? KVL_DENSE : KVL_SELECT;
 }
 
-/* What one kv head reads. */
-struct twilight_list {
-    int32_t *pos, n;
+/* Of every kv head: the candidates, and how many and which of them stay. */
+struct twilight_lists {
+    const int32_t **pos;
+    int32_t *n, *index; /* [n_kv_heads], and behind them [n_kv_heads][budget] */
 };
 
-/* Step 2, SpGEMV: weights of the candidates by their keys in 4 bits; Top-p: what stays of them. */
+static int twilight_room(const struct kvl_pctx *ctx, struct twilight_lists *t)
+{
+    size_t lanes = (size_t)ctx->shape->n_kv_heads;
+    void *room;
+    KVL_TRY(kvl_scratch_items(ctx, lanes, sizeof *t->pos, &room));
+    t->pos = room;
+    KVL_TRY(kvl_scratch_get(ctx, lanes * (1 + (size_t)ctx->budget_tok), &t->n));
+    t->index = t->n + lanes;
+    return KVL_OK;
+}
+
+/* Step 2, SpGEMV: weights of the n candidates by their keys in 4 bits; Top-p: what stays of them. */
 static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
-                          int32_t kv_head, const int32_t *pos, int32_t n,
-                          struct twilight_list *list)
+                          int32_t kv_head, int32_t n, const struct twilight_lists *t)
 {
     const struct twilight_opts *o = ctx->opts;
     int32_t group = ctx->shape->group;
     float *weight;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)group * (size_t)n, &weight));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &list->pos));
-    KVL_TRY(kvl_table_key4_logits(ctx, o->table, step, kv_head, q, pos, n, weight));
+    KVL_TRY(kvl_table_key4_logits(ctx, o->table, step, kv_head, q, t->pos[kv_head], n, weight));
     KVL_TRY(kvl_cap(ctx, weight, (size_t)group * (size_t)n));
     KVL_TRY(kvl_softmax(ctx, weight, group, n));
-    KVL_TRY(kvl_top_p(ctx, weight, group, n, o->p, ctx->budget_tok, true, list->pos, &list->n));
-    for (int32_t i = 0; i < list->n; i++) list->pos[i] = pos[list->pos[i]];
-    return KVL_OK;
+    return kvl_top_p(ctx, weight, group, n, o->p, ctx->budget_tok, true,
+                     t->index + (size_t)kv_head * (size_t)ctx->budget_tok, t->n + kv_head);
 }
 
 /* Sections 3 and 4: Select (step 1), SpGEMV (2), Top-p (3). */
@@ -109,19 +118,22 @@ static int twilight_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const struct kvl_query *q, struct kvl_sel *sel)
 {
     int32_t n_lanes = ctx->shape->n_kv_heads, n;
-    const int32_t *pos;
-    void *room;
+    struct twilight_lists t;
     if (step->pos < ctx->budget_tok) return KVL_OK;
     KVL_TRY(kvl_inner_select(ctx, step, q, sel));
-    KVL_TRY(kvl_scratch_items(ctx, (size_t)n_lanes, sizeof(struct twilight_list), &room));
-    struct twilight_list *list = room;
+    KVL_TRY(twilight_room(ctx, &t));
     for (int32_t h = 0; h < n_lanes; h++) {
-        KVL_TRY(kvl_sel_view_group(sel, h, &pos, &n));
-        KVL_TRY(twilight_prune(ctx, step, q->q, h, pos, n, &list[h]));
+        KVL_TRY(kvl_sel_view_group(sel, h, &t.pos[h], &n));
+        KVL_TRY(twilight_prune(ctx, step, q->q, h, n, &t));
     }
+    size_t all = (size_t)n_lanes * (1 + (size_t)ctx->budget_tok);
+    KVL_TRY(kvl_look_at(ctx, t.n, all, sizeof *t.n));
     KVL_TRY(kvl_sel_clear(sel));
-    for (int32_t h = 0; h < n_lanes; h++)
-        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list[h].pos, list[h].n));
+    for (int32_t h = 0; h < n_lanes; h++) {
+        int32_t *item = t.index + (size_t)h * (size_t)ctx->budget_tok;
+        for (int32_t i = 0; i < t.n[h]; i++) item[i] = t.pos[h][item[i]];
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, item, t.n[h]));
+    }
     return KVL_OK;
 }
 
@@ -146,7 +158,7 @@ static const struct kvl_policy twilight = {
         "bits of all tokens. Memory: d / 2 + 8 bytes per token and kv head.",
     .inner = "quest",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_ASYNC,
     .opts = twilight_options,
     .opts_size = sizeof(struct twilight_opts),
     .min_budget = twilight_min_budget,

@@ -460,6 +460,7 @@ static bool top_is_enough(const struct kvl_resolve *r)
     const struct kvl_sel *sel = r->sel;
     const struct kvl_segment *g = &sel->seg[0];
     bool plain = sel->n_seg == 1 && !sel->pseudo && !sel->residual_alpha && !r->probs;
+    if (kvl_offloads(sel->s, sel->layer)) return false; /* requests are made on the host */
     if (!g->top || !plain || g->scope == KVL_SCOPE_Q_HEAD || g->mode != KVL_POS_ORIGINAL)
         return false;
     if (g->forced < 0 && (g->page_tok > 1 || g->n_scored == sel->n_pos)) return false;

@@ -70,6 +70,7 @@ void kvl_tier_destroy(struct kvl_tier *t)
         kvl_free(a->score);
         kvl_free(a->wanted);
         kvl_free(a->table);
+        kvl_free(a->sent);
         if (a->links) t->store->device->free(KVL_PLACE_DEVICE, a->links);
     }
     for (int32_t i = 0; i < t->n_spare; i++) place_free(t, t->spare[i]);
@@ -316,22 +317,36 @@ static int links_room(const struct kvl_tier *t, struct kvl_tier_lane *a)
     if (a->links) device->free(KVL_PLACE_DEVICE, a->links);
     a->links = links;
     a->cap_links = cap;
+    a->n_sent = 0;
     return KVL_OK;
 }
 
+static int sent_room(struct kvl_tier_lane *a)
+{
+    void *sent = a->sent;
+    KVL_TRY(kvl_grow(&sent, &a->cap_sent, a->n_sent, a->n_table, sizeof *a->sent, NULL));
+    a->sent = sent;
+    return KVL_OK;
+}
+
+/* From the first block to the last one that are others than before: places seldom are. */
 static int view_send(struct kvl_tier *t, int32_t lane)
 {
-    enum { STEP = 256 };
-    const struct kvl_device *device = t->store->device;
     struct kvl_tier_lane *a = &t->lanes[lane];
-    const uint8_t *some[STEP];
+    int32_t first = a->n_table, end = 0;
+    KVL_TRY(sent_room(a));
     KVL_TRY(links_room(t, a));
-    for (int32_t b = 0; b < a->n_table; b += STEP) {
-        int32_t n = KVL_MIN(STEP, a->n_table - b);
-        for (int32_t i = 0; i < n; i++) some[i] = kvl_block_head(a->table[b + i])->data;
-        KVL_TRY(device->copy(a->links + b, some, (size_t)n * sizeof *some, KVL_STREAM_MAIN));
+    for (int32_t b = 0; b < a->n_table; b++) {
+        const uint8_t *data = kvl_block_head(a->table[b])->data;
+        if (b < a->n_sent && a->sent[b] == data) continue;
+        a->sent[b] = data;
+        first = KVL_MIN(first, b);
+        end = b + 1;
     }
-    return KVL_OK;
+    a->n_sent = KVL_MAX(a->n_sent, a->n_table);
+    if (first >= end) return KVL_OK;
+    return t->store->device->copy(a->links + first, a->sent + first,
+                                  (size_t)(end - first) * sizeof *a->sent, KVL_STREAM_MAIN);
 }
 
 int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane)
@@ -416,7 +431,8 @@ void kvl_tier_settle(struct kvl_tier *t, int32_t layer)
         struct kvl_tier_lane *a = tier_lane(t, layer, h);
         struct tier_rows *r = &a->stage;
         for (int32_t i = 0; i < r->n; i++) a->place[r->place[i].unit] = TIER_ABSENT;
-        for (int32_t i = 0; i < r->n_blocks; i++) t->spare[t->n_spare++] = r->block[i];
+        /* The last one is taken first. */
+        for (int32_t i = r->n_blocks; i-- > 0;) t->spare[t->n_spare++] = r->block[i];
         t->n_places -= r->n;
         r->n = r->n_blocks = 0;
     }

@@ -53,10 +53,12 @@ struct kvl_tier {
     int32_t n_blocks;            /* of all places, and those to spare */
     uint8_t **spare;
     int32_t n_spare, cap_spare;
-    int32_t *victims; /* a heap of places, while units are fetched */
+    int32_t *victims; /* places, while units are fetched */
     int32_t n_victims, cap_victims;
+    bool ordered;               /* they are a heap; else all of them leave */
     struct kvl_kv_move *gather; /* on a device: what fetches bring, and is not sent yet */
     int32_t n_gather, cap_gather, n_gather_slots;
+    int32_t n_sends;               /* since MAIN waited for them */
     bool copying;                  /* MAIN does not wait for what was sent yet */
     int64_t n_places, peak_places; /* with those of staging; the owner resets the peak */
     struct kvl_tier_count count;
@@ -83,7 +85,8 @@ bool kvl_tier_guess(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t 
 /* It reads positions first .. first + n - 1; those on the device cost nothing. */
 int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n);
 /* Brings what is missing, in the order in which it was wanted: to free places of the cache, to those
- * of units that this request does not name, then to staging.  *n_units: how many came. */
+ * of units that this request does not name, then to staging.  *n_units: how many came.  Once there is much of it, it is
+ * sent while the next lanes are looked at; of what comes then, twice as much. */
 int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
                    int32_t *n_units);
 /* What fetches brought since goes to the copy stream, before anything of it ages.  Nothing on the CPU, where

@@ -114,22 +114,25 @@ static void victims_sift(struct kvl_tier *t, const struct kvl_tier_lane *a, int3
     }
 }
 
-/* Places of the cache that the request does not name, and no guess waits in while another comes. */
-static int victims_find(struct kvl_tier *t, const struct kvl_tier_lane *a)
+/* Places of the cache that the request does not name, and no guess waits in while another comes.  n_come units come:
+ * where they take all of these, the order decides nothing, and places that follow each other make long copies. */
+static int victims_find(struct kvl_tier *t, const struct kvl_tier_lane *a, int32_t n_come)
 {
     void *victims = t->victims;
     KVL_TRY(kvl_grow(&victims, &t->cap_victims, 0, a->cache.n, sizeof *t->victims, NULL));
     t->victims = victims;
     t->n_victims = 0;
-    for (int32_t i = 0; i < a->cache.n; i++)
+    for (int32_t i = a->cache.n - 1; i >= 0; i--)
         if (a->cache.place[i].stamp != a->clock && !a->cache.place[i].ahead)
             t->victims[t->n_victims++] = i;
-    for (int32_t i = t->n_victims / 2 - 1; i >= 0; i--) victims_sift(t, a, i);
+    t->ordered = t->n_victims > n_come;
+    for (int32_t i = t->n_victims / 2 - 1; t->ordered && i >= 0; i--) victims_sift(t, a, i);
     return KVL_OK;
 }
 
 static int32_t victims_pop(struct kvl_tier *t, const struct kvl_tier_lane *a)
 {
+    if (!t->ordered) return t->victims[--t->n_victims];
     int32_t first = t->victims[0];
     t->victims[0] = t->victims[--t->n_victims];
     victims_sift(t, a, 0);
@@ -169,11 +172,12 @@ static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
     return KVL_OK;
 }
 
-/* Where the next unit of a request goes: *found says that victims_find has run. */
-static int room_find(struct kvl_tier *t, struct kvl_tier_lane *a, bool *found, int32_t *out)
+/* Where the next of n_come units of a request goes: *found says that victims_find has run. */
+static int room_find(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n_come, bool *found,
+                     int32_t *out)
 {
     if (a->cache.n < t->desc.cache_tok / t->desc.unit_tok) return rows_add(t, &a->cache, out);
-    if (!*found) KVL_TRY(victims_find(t, a));
+    if (!*found) KVL_TRY(victims_find(t, a, n_come));
     *found = true;
     if (t->n_victims > 0) {
         *out = victims_pop(t, a);
@@ -194,6 +198,7 @@ int kvl_tier_send(struct kvl_tier *t)
     if (t->n_gather == 0) return KVL_OK;
     int32_t n = t->n_gather;
     t->n_gather = t->n_gather_slots = 0;
+    t->n_sends++;
     t->copying = true;
     KVL_TRY(device->order(KVL_STREAM_MAIN, KVL_STREAM_COPY));
     return device->kv_gather(
@@ -204,6 +209,7 @@ int kvl_tier_await(struct kvl_tier *t)
 {
     if (!t->copying) return KVL_OK;
     t->copying = false;
+    t->n_sends = 0;
     return t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
 }
 
@@ -217,38 +223,51 @@ static int gather_room(struct kvl_tier *t)
     return KVL_OK;
 }
 
+/* The move before goes on. */
+static bool gather_extends(const struct kvl_tier *t, const struct kvl_kv_move *m)
+{
+    if (t->n_gather == 0) return false;
+    const struct kvl_kv_move *last = &t->gather[t->n_gather - 1];
+    return last->to == m->to && last->from == m->from && last->to_slot + last->n == m->to_slot &&
+           last->from_slot + last->n == m->from_slot;
+}
+
+/* Of a block of the host its head alone is touched, which is far away: it has positions pos .. pos + n - 1. */
 static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, int32_t from,
-                    int32_t n)
+                    int32_t pos, int32_t n)
 {
     const struct kvl_layout *l = &t->store->layout;
     if (!t->store->device) {
         kvl_block_copy(l, dst, to, src, from, n);
         return KVL_OK;
     }
-    KVL_TRY(gather_room(t));
-    memcpy(kvl_block_pos(l, dst) + to, kvl_block_pos(l, src) + from, (size_t)n * sizeof(int32_t));
-    t->gather[t->n_gather++] = (struct kvl_kv_move){ .to = kvl_block_head(dst)->data,
-                                                     .from = kvl_block_head(src)->data,
-                                                     .to_slot = to,
-                                                     .from_slot = from,
-                                                     .n = n,
-                                                     .at = t->n_gather_slots };
+    for (int32_t i = 0; i < n; i++) kvl_block_pos(l, dst)[to + i] = pos + i;
+    const struct kvl_kv_move move = { .to = kvl_block_head(dst)->data,
+                                      .from = kvl_block_head(src)->data,
+                                      .to_slot = to,
+                                      .from_slot = from,
+                                      .n = n,
+                                      .at = t->n_gather_slots };
+    if (gather_extends(t, &move)) {
+        t->gather[t->n_gather - 1].n += n;
+    } else {
+        KVL_TRY(gather_room(t));
+        t->gather[t->n_gather++] = move;
+    }
     t->n_gather_slots += n;
     return KVL_OK;
 }
 
+/* Slots from .. from + n - 1 of a sequence, with positions pos and up. */
 static int copy_slots(struct kvl_tier *t, uint8_t *const *dst, int32_t to, uint8_t *const *src,
-                      int32_t from, int32_t n)
+                      int32_t from, int32_t pos, int32_t n)
 {
     const struct kvl_layout *l = &t->store->layout;
     int32_t mask = l->block_tok - 1;
-    while (n > 0) {
-        int32_t m = KVL_MIN(n, l->block_tok - KVL_MAX(to & mask, from & mask));
+    for (int32_t m; n > 0; to += m, from += m, pos += m, n -= m) {
+        m = KVL_MIN(n, l->block_tok - KVL_MAX(to & mask, from & mask));
         KVL_TRY(copy_run(t, dst[to >> l->block_shift], to & mask, src[from >> l->block_shift],
-                         from & mask, m));
-        to += m;
-        from += m;
-        n -= m;
+                         from & mask, pos, m));
     }
     return KVL_OK;
 }
@@ -261,13 +280,19 @@ static int tier_copy(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane
     enum { STEP = 64 };
     const struct kvl_table *table = &seq->tables[lane];
     int32_t u = t->desc.unit_tok, total = 0, pos[STEP], slot[STEP];
+    int32_t first = t->desc.origin + unit * u;
+    if (table->sorted && table->max_pos == table->n_slots - 1) { /* slots are positions */
+        *n_live = KVL_MIN(u, table->n_slots - first);
+        return copy_slots(t, dst, to, table->blocks, first, first, *n_live);
+    }
     for (int32_t at = 0; at < u; at += STEP) {
         int32_t n = KVL_MIN(STEP, u - at);
-        for (int32_t i = 0; i < n; i++) pos[i] = t->desc.origin + unit * u + at + i;
+        for (int32_t i = 0; i < n; i++) pos[i] = first + at + i;
         total += kvl_seq_find(seq, lane / t->n_kv_heads, lane % t->n_kv_heads, pos, n, slot);
         for (int32_t i = 0, m; i < n; i += m) {
             for (m = 1; slot[i] >= 0 && i + m < n && slot[i + m] == slot[i] + m;) m++;
-            if (slot[i] >= 0) KVL_TRY(copy_slots(t, dst, to + at + i, table->blocks, slot[i], m));
+            if (slot[i] >= 0)
+                KVL_TRY(copy_slots(t, dst, to + at + i, table->blocks, slot[i], pos[i], m));
         }
     }
     *n_live = total;
@@ -305,10 +330,13 @@ int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
     bool found = false;
     if (!a->ahead) judge_guesses(t, a);
     for (int32_t i = 0; i < a->n_wanted; i++) {
-        KVL_TRY(room_find(t, a, &found, &place));
+        KVL_TRY(room_find(t, a, a->n_wanted - i, &found, &place));
         KVL_TRY(bring_unit(t, seq, lane, a->wanted[i], place));
     }
     *n_units = a->n_wanted;
     a->n_wanted = 0;
-    return a->ahead ? KVL_OK : kvl_tier_show(t, seq, lane);
+    if (a->ahead) return KVL_OK;
+    KVL_TRY(kvl_tier_show(t, seq, lane));
+    int64_t enough = (int64_t)TIER_SEND << KVL_MIN(t->n_sends, 8);
+    return t->n_gather_slots * tier_slot_bytes(t) < enough ? KVL_OK : kvl_tier_send(t);
 }

@@ -9,7 +9,10 @@ enum {
     TIER_ABSENT = -1,      /* on the host alone */
     TIER_WANTED = -2,      /* will come with the next fetch */
     TIER_STAGED = 1 << 30, /* staging place 0; below it are those of the cache */
-    TIER_GATHER = 1 << 20  /* moves of one gather at most: 32 MiB of them */
+    TIER_GATHER = 1 << 20, /* moves of one gather at most: 32 MiB of them */
+    TIER_SEND =
+        1
+        << 20 /* bytes that do not wait for more, at first: a gather takes some 7 us beside them */
 };
 
 struct tier_place {
@@ -42,8 +45,9 @@ struct kvl_tier_lane {
      * `first` are at shift[0] + slot, from `end` on at shift[1] + slot. */
     uint8_t **table;
     int32_t n_table, cap_table;
-    const uint8_t **links; /* on a device: where its blocks have their parts */
-    int32_t cap_links;
+    /* On a device: where its blocks have their parts, and the first n_sent of these as they were sent there. */
+    const uint8_t **links, **sent;
+    int32_t cap_links, cap_sent, n_sent;
     int32_t shift[2];
     int32_t host_low, host_end; /* blocks that are the host's, where nothing else tells */
 };

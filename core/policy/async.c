@@ -16,7 +16,7 @@ bool kvl_session_async(const struct kvl_session *s)
     if (!e->dev->marked || e->ops == e->now || e->desc.wait_hooks) return false;
     if (!s->planned || !(s->planned->policy->caps & KVL_CAP_ASYNC)) return false;
     /* What follows looks at every list. */
-    return !s->dead && !s->tier && s->probe.n == 0 && !t->read && !t->score && !t->keep;
+    return !s->dead && s->probe.n == 0 && !t->read && !t->score && !t->keep;
 }
 
 /* The first row of the call that met a NaN. */
@@ -55,16 +55,23 @@ int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, st
 
 /* ---- looking ----------------------------------------------------------------------------------------- */
 
-/* The device has run: what operators met, and tables that the hook was given before. */
-static int look_met(struct kvl_session *s, struct kvl_err *err)
+/* The device has run: what operators met. */
+static int look_marks(struct kvl_session *s, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     e->pending = true;
     KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));
-    s->host.looked = true;
-    KVL_TRY(handed_get(e, s->host.handed, s->host.n_handed, err));
     if (!e->marked || e->marked->s != s) return KVL_OK;
     return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
+}
+
+/* The same for a hook that goes on: tables that it was given before are there too. */
+static int look_met(struct kvl_session *s, struct kvl_err *err)
+{
+    struct kvl_engine *e = s->engine;
+    s->host.looked = true;
+    KVL_TRY(handed_get(e, s->host.handed, s->host.n_handed, err));
+    return look_marks(s, err);
 }
 
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
@@ -79,16 +86,34 @@ int kvl_look(const struct kvl_pctx *ctx)
     return kvl_session_look(ctx->host->session, ctx->err);
 }
 
+/* The piece, and, where the hook had not looked, what it was handed: in one wait. */
+static int look_get(struct kvl_session *s, const struct kvl_pieces *piece, struct kvl_err *err)
+{
+    struct kvl_pieces all[KVL_MAX_HANDED + 1];
+    int32_t n = s->host.looked ? 0 : s->host.n_handed;
+    memcpy(all, s->host.handed, (size_t)n * sizeof *all);
+    all[n] = *piece;
+    return handed_get(s->engine, all, n + 1, err);
+}
+
 static int look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     uint8_t *data = (uint8_t *)(uintptr_t)p; /* the hook's own, or a result */
     const struct kvl_pieces piece = { .data = data, .bytes = bytes, .n = 1, .writes = true };
     if (!s->host.ahead) return KVL_OK;
-    if (e->dev->host) KVL_TRY(handed_get(e, &piece, 1, err)); /* waits where it is on its way */
-    if (!s->host.looked || !e->dev->host)
+    /* Waits where it is on its way, and for marks; what is under way beside that, as fetches ahead, goes on. */
+    if (e->dev->host) KVL_TRY(look_get(s, &piece, err));
+    if (!e->dev->host)
         KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
     return look_met(s, err);
+}
+
+int kvl_session_look_back(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,
+                          struct kvl_err *err)
+{
+    if (s->engine->dev->host) KVL_TRY(handed_get(s->engine, list, n, err));
+    return s->host.ahead ? look_marks(s, err) : KVL_OK;
 }
 
 int kvl_session_look_at(struct kvl_session *s, const void *p, int32_t n, size_t item,

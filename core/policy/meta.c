@@ -519,8 +519,8 @@ int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
 }
 
 /* The first n_rows rows of every kv head, as they lie. */
-static int rows_pieces(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                       struct kvl_meta_part out[2])
+int kvl_rows_lend(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2])
 {
     struct kvl_meta_table *t;
     struct kvl_meta_plane *p;
@@ -550,7 +550,7 @@ static int rows_pieces(const struct kvl_pctx *ctx, int32_t handle, int32_t layer
 int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_part out[2])
 {
-    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
+    KVL_TRY(kvl_rows_lend(ctx, handle, layer, n_rows, out));
     const struct kvl_meta_table *t = ctx->host->table[handle];
     count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     return KVL_OK;
@@ -573,7 +573,7 @@ int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
 int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_part out[2])
 {
-    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
+    KVL_TRY(kvl_rows_lend(ctx, handle, layer, n_rows, out));
     return kvl_rows_hand(ctx, handle, layer, out);
 }
 

@@ -319,6 +319,7 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
 {
     struct kvl_session *s = ctx->host->session;
     KVL_TRY(check_lane(ctx, layer, kv_head));
+    KVL_TRY(kvl_session_look_at(s, pos, n, sizeof *pos, ctx->err));
     for (int32_t i = 0; i < n; i++)
         if (pos[i] < 0 || pos[i] >= ctx->host->n_visible)
             return kvl_fail(ctx->err, KVL_EPOLICY, "position %d fetched ahead, want 0 to %d",
@@ -351,6 +352,7 @@ int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_hea
     int32_t units = last / p->offload.unit_tok + 1;
     if (n < 0 || n > units)
         return kvl_fail(ctx->err, KVL_EPOLICY, "scores of %d units, want 0 to %d", n, units);
+    KVL_TRY(kvl_session_look_at(ctx->host->session, score, n, sizeof *score, ctx->err));
     for (int32_t i = 0; i < n; i++)
         if (!isfinite(score[i]))
             return kvl_fail(ctx->err, KVL_EPOLICY, "score %g of unit %d, want a finite number",

@@ -21,6 +21,25 @@ int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_
                                  .head_dim = ctx->shape->head_dim });
 }
 
+int kvl_rotate_each(const struct kvl_pctx *ctx, int32_t layer, float *x, int32_t n,
+                    const int32_t *pos)
+{
+    const struct kvl_engine *e = ctx->host->session->engine;
+    if (n < 0 || layer < 0 || layer >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "%d vectors of layer %d turned, want 0 or more, 0 to %d", n, layer,
+                        ctx->shape->n_layers - 1);
+    if (n == 0) return KVL_OK;
+    return ctx->ops->rope(
+        &(struct kvl_rope_args){ .y = x,
+                                 .x = x,
+                                 .pos = pos,
+                                 .rope = kvl_layer_rope(e, kvl_layer_of(ctx, layer)),
+                                 .n = n,
+                                 .n_heads = 1,
+                                 .head_dim = ctx->shape->head_dim });
+}
+
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
                       float *q)
 {

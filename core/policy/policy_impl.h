@@ -161,6 +161,9 @@ int kvl_rows_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int
                   struct kvl_meta_view *out);
 int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
                   const struct kvl_meta_part part[2]);
+/* As kvl_meta_rows, not counted. */
+int kvl_rows_lend(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
+                  struct kvl_meta_part out[2]);
 /* The first n_rows rows, in two pieces; counted as read, in whichever hook.  Policies read through kvl_table_read. */
 int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
                   struct kvl_meta_part out[2]);
@@ -319,6 +322,9 @@ int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
 /* The same for an array of n items alone (a negative n is none): of what else operators wrote nothing crosses. */
 int kvl_session_look_at(struct kvl_session *s, const void *p, int32_t n, size_t item,
                         struct kvl_err *err);
+/* The same for what the engine looks at itself, behind the hook: what that was handed stays where it is. */
+int kvl_session_look_back(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,
+                          struct kvl_err *err);
 /* Behind the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err);
 /* A call that fails takes its marks along. */

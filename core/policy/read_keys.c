@@ -47,6 +47,24 @@ static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t
     return room;
 }
 
+/* Slots slot .. slot + n - 1; a hook that runs ahead of the device has them once it looks. */
+static int read_run(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                    enum kvl_kv_part part, int32_t slot, int32_t n, float *out)
+{
+    const struct kvl_session *s = ctx->host->session;
+    if (!ctx->host->ahead)
+        return kvl_seq_read(s->seq, layer, kv_head, part, slot, n, out, ctx->err);
+    struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
+    int rc =
+        ctx->ops->lane_read(&(struct kvl_lane_read_args){ .out = out,
+                                                          .stride = (size_t)ctx->shape->head_dim,
+                                                          .lane = &lane,
+                                                          .part = part,
+                                                          .slot0 = slot,
+                                                          .n = n });
+    return kvl_engine_failed(s->engine, "keys or values of a lane", rc, ctx->err);
+}
+
 static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const struct read_which *w, enum kvl_kv_part part, float *out)
 {
@@ -60,8 +78,8 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
         KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
         for (int32_t i = 0; i < m; i += run) {
             for (run = 1; i + run < m && slot[i + run] == slot[i] + run;) run++;
-            KVL_TRY(kvl_seq_read(s->seq, layer, kv_head, part, slot[i], run,
-                                 out + (size_t)(at + i) * dim, ctx->err));
+            KVL_TRY(
+                read_run(ctx, layer, kv_head, part, slot[i], run, out + (size_t)(at + i) * dim));
         }
     }
     s->count.index_read_bytes += (int64_t)n * kvl_key_bytes(s->engine);

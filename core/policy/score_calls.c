@@ -27,17 +27,19 @@ static int scored_before(const void *a, const void *b)
     return x->index < y->index ? -1 : 1;
 }
 
-int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n, int32_t k,
-                    int32_t *index)
+int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
+                    int32_t k, int32_t *index)
 {
     void *room;
-    KVL_TRY(kvl_topk(ctx, x, 1, n, k, index));
+    KVL_TRY(kvl_topk(ctx, x, n_rows, n, k, index));
     KVL_TRY(kvl_scratch_items(ctx, (size_t)k, sizeof(struct scored), &room));
     KVL_TRY(kvl_look(ctx)); /* the host reads what the operator wrote */
     struct scored *rank = room;
-    for (int32_t i = 0; i < k; i++) rank[i] = (struct scored){ x[index[i]], index[i] };
-    qsort(rank, (size_t)k, sizeof *rank, scored_before);
-    for (int32_t i = 0; i < k; i++) index[i] = rank[i].index;
+    for (int32_t r = 0; r < n_rows; r++, x += n, index += k) {
+        for (int32_t i = 0; i < k; i++) rank[i] = (struct scored){ x[index[i]], index[i] };
+        if (k > 0) qsort(rank, (size_t)k, sizeof *rank, scored_before);
+        for (int32_t i = 0; i < k; i++) index[i] = rank[i].index;
+    }
     return KVL_OK;
 }
 

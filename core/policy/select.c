@@ -242,20 +242,23 @@ static int sel_mix(struct kvl_sel *sel)
     return KVL_OK;
 }
 
-/* The items of a segment's lists are there. */
+/* Where the items of a segment's lists are on their way to. */
+static struct kvl_pieces sel_top_piece(const struct kvl_segment *g)
+{
+    return (struct kvl_pieces){ .data = (uint8_t *)(uintptr_t)g->top,
+                                .bytes = (size_t)g->n_lists * (size_t)g->n_top * sizeof *g->top,
+                                .n = 1 };
+}
+
+/* They are there. */
 static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
 {
     struct kvl_engine *e = sel->s->engine;
     int32_t k = g->n_top;
-    size_t n = (size_t)g->n_lists * (size_t)k;
-    int32_t *top = kvl_arena_get(&e->step, n + 1, sizeof *top);
-    if (!top) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
-    int rc = e->dev->copy(top, g->top, n * sizeof *top, KVL_STREAM_MAIN);
-    KVL_TRY(kvl_engine_failed(e, "a list of items", rc, sel->err));
     for (int32_t i = 0; i < g->n_lists; i++) {
         int32_t *item = kvl_arena_get(&e->step, (size_t)k + 1, sizeof *item);
         if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
-        memcpy(item, top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
+        memcpy(item, g->top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
         if (g->forced >= 0) item[k] = g->forced;
         g->list[i].item = item;
     }
@@ -265,11 +268,14 @@ static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
 
 int kvl_sel_look(struct kvl_sel *sel)
 {
-    for (int32_t i = 0; i < sel->n_seg; i++) {
-        if (!sel->seg[i].top) continue;
-        KVL_TRY(sel_fill_top(sel, &sel->seg[i])); /* waits already */
-        KVL_TRY(kvl_session_look(sel->s, sel->err));
-    }
+    struct kvl_pieces list[KVL_MAX_SEGMENTS];
+    int32_t n = 0;
+    for (int32_t i = 0; i < sel->n_seg; i++)
+        if (sel->seg[i].top) list[n++] = sel_top_piece(&sel->seg[i]);
+    if (n == 0) return KVL_OK;
+    KVL_TRY(kvl_session_look_back(sel->s, list, n, sel->err));
+    for (int32_t i = 0; i < sel->n_seg; i++)
+        if (sel->seg[i].top) KVL_TRY(sel_fill_top(sel, &sel->seg[i]));
     return KVL_OK;
 }
 
@@ -303,7 +309,7 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
     g->n_top = k;
     g->n_scored = n;
     g->forced = forced;
-    if (!ahead) KVL_TRY(sel_fill_top(sel, g));
+    if (!ahead) KVL_TRY(kvl_sel_look(sel));
     return kvl_tap_score(sel->s, &(struct kvl_tap_score){ .layer = sel->layer,
                                                           .scope = scope,
                                                           .n_lists = g->n_lists,

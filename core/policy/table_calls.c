@@ -66,11 +66,18 @@ int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int
     return KVL_OK;
 }
 
-int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
-                    struct kvl_rows *out)
+int kvl_table_lend(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                   struct kvl_rows *out)
 {
-    struct kvl_meta_view view;
-    KVL_TRY(kvl_meta_from(ctx, table, layer, first, &view));
+    struct kvl_meta_part part[2];
+    KVL_TRY(kvl_rows_lend(ctx, table, layer, n_rows, part));
+    rows_of_parts(ctx, table, n_rows, part, out);
+    return KVL_OK;
+}
+
+static int rows_from(const struct kvl_pctx *ctx, int32_t table, struct kvl_meta_view view,
+                     struct kvl_rows *out)
+{
     if (table_decl(ctx, table)->unit == KVL_META_LIVE)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "table %d has rows of live tokens, which lie by column: want kvl_meta",
@@ -81,6 +88,22 @@ int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, in
     out->part[0].head_bytes = view.head_stride * table_elem_bytes(view.elem, view.type);
     out->part[0].n_rows = view.n_rows;
     return KVL_OK;
+}
+
+int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                    struct kvl_rows *out)
+{
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_meta_from(ctx, table, layer, first, &view));
+    return rows_from(ctx, table, view, out);
+}
+
+int kvl_table_lend_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                        struct kvl_rows *out)
+{
+    struct kvl_meta_view view;
+    KVL_TRY(kvl_rows_from(ctx, table, layer, first, &view));
+    return rows_from(ctx, table, view, out);
 }
 
 void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
@@ -125,10 +148,11 @@ static int scores_check(const struct kvl_pctx *ctx, const struct kvl_table_score
     return KVL_OK;
 }
 
-/* The wait before the host reads what operators wrote: a hook that the engine did not wait for. */
+/* Where they are. */
 static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, float scale)
 {
-    KVL_TRY(kvl_look(ctx));
+    if (ctx->host->ahead)
+        return ctx->ops->scale(&(struct kvl_scale_args){ .y = score, .n = n, .factor = scale });
     for (size_t i = 0; i < n; i++) score[i] *= scale;
     return KVL_OK;
 }
@@ -322,7 +346,7 @@ int kvl_table_key4_logits(const struct kvl_pctx *ctx, int32_t table, const struc
 {
     int32_t group = ctx->shape->group, dim = ctx->shape->head_dim, first = 0, at = 0;
     struct kvl_rows rows;
-    KVL_TRY(kvl_table_peek(ctx, table, step->layer, step->pos + 1, &rows));
+    KVL_TRY(kvl_table_lend(ctx, table, step->layer, step->pos + 1, &rows));
     for (int32_t i = 0; i < 2; i++) {
         int32_t last = first + rows.part[i].n_rows, end = at;
         while (end < n && pos[end] < last) end++;

@@ -152,6 +152,7 @@ int kvl_table_top_keys(const struct kvl_pctx *ctx, const struct kvl_table_top_ke
         for (int32_t g = 0; g < group; g++, row += dim) {
             const float *score = t->score + (size_t)(kv_head * group + g) * t->stride;
             KVL_TRY(kvl_topk(ctx, score + (size_t)unit_at * unit, 1, t->unit_tok, k, best));
+            KVL_TRY(kvl_look(ctx)); /* the host reads what operators wrote */
             keys_add(key, best, k, dim, t->sum ? 1.0f : (float)k, row);
         }
     }

@@ -209,6 +209,7 @@ struct bench_window {
     struct kvl_counters count; /* of n tokens */
     int32_t n;
     double token_s; /* per token */
+    double waits;   /* of the host for the device, per token */
 };
 int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
                  struct bench_window *out);

@@ -24,6 +24,7 @@ struct gpu_cost {
     double token[BENCH_MAX_ROUNDS]; /* seconds */
     /* Read of the cache and the index; of the host tier, brought or attended there. */
     double bytes, host;
+    double waits; /* of the host for the device */
 };
 
 struct gpu_run {
@@ -146,6 +147,7 @@ static int gpu_token(struct gpu_run *g, int32_t subject, int32_t depth, int32_t 
     struct bench_window w;
     KVL_TRY(bench_decode(g->b, s, g->d.logits, BENCH_STEPS, &w));
     c->token[round] = w.token_s;
+    c->waits = w.waits;
     c->bytes = (double)(w.count.kv_read_bytes + w.count.index_read_bytes) / w.n;
     bool attends = g->b->device->attends_host;
     c->host = (double)(attends ? w.count.host_attend_bytes : w.count.h2d_bytes) / w.n;
@@ -212,6 +214,19 @@ static int gpu_emit_token(struct gpu_run *g, int32_t j, int32_t i)
     }
     return gpu_emit(g, &(struct gpu_row){ "token", "ms/token", j < g->n ? g->subject[j].name : NULL,
                                           "its bytes over stream", i, ms, over });
+}
+
+/* Beside the speed, for what it costs: each is some 11 us of an idle device.  The token's own, for the logits, is one. */
+static int gpu_emit_waits(struct gpu_run *g, int32_t j, int32_t i)
+{
+    double waits[BENCH_MAX_ROUNDS], a_layer[BENCH_MAX_ROUNDS];
+    for (int32_t r = 0; r < g->b->config.rounds; r++) {
+        waits[r] = gpu_cost(g, j, i)->waits;
+        a_layer[r] = waits[r] / kvl_model_shape(g->b->model)->n_layers;
+    }
+    return gpu_emit(g,
+                    &(struct gpu_row){ "waits", "waits/token", j < g->n ? g->subject[j].name : NULL,
+                                       "layers", i, waits, a_layer });
 }
 
 static int gpu_emit_full(struct gpu_run *g, int32_t i)
@@ -297,10 +312,12 @@ static int gpu_emit_all(struct gpu_run *g)
     KVL_TRY(gpu_emit_token(g, g->n, 0));
     for (int32_t i = 1; i < g->depth.n; i++) {
         KVL_TRY(gpu_emit_token(g, g->n, i));
+        KVL_TRY(gpu_emit_waits(g, g->n, i));
         KVL_TRY(gpu_emit_full(g, i));
         KVL_TRY(gpu_emit_pages(g, i));
         for (int32_t j = 0; j < g->n; j++) {
             KVL_TRY(gpu_emit_token(g, j, i));
+            KVL_TRY(gpu_emit_waits(g, j, i));
             KVL_TRY(gpu_emit_policy(g, j, i));
             KVL_TRY(gpu_emit_host(g, j, i));
         }

@@ -67,6 +67,14 @@ static int session_wait(struct bench *b)
     return rc == KVL_OK ? rc : kvl_fail(b->err, rc, "%s", b->device->error());
 }
 
+/* Of the host for the device, since the process began. */
+static int64_t session_waits(const struct bench *b)
+{
+    struct kvl_device_traffic t = { 0 };
+    if (b->device) b->device->traffic(&t);
+    return t.n_syncs;
+}
+
 static int decode_window(struct bench *b, struct kvl_session *s, float *logits, int32_t n_steps,
                          double least_s, struct bench_window *out)
 {
@@ -77,14 +85,18 @@ static int decode_window(struct bench *b, struct kvl_session *s, float *logits, 
     struct bench_window w = { 0 };
     uint64_t t0 = kvl_now_ns();
     double spent = 0;
+    int64_t waits = 0;
     for (; w.n < n_steps || spent < least_s; w.n++) {
         id = kvl_argmax(logits, n_vocab);
+        waits -= session_waits(b);
         KVL_TRY(kvl_session_decode(&s, 1, &id, logits, b->err));
+        waits += session_waits(b);
         KVL_TRY(session_wait(b));
         spent = 1e-9 * (double)(kvl_now_ns() - t0);
     }
     w.count = *kvl_session_counters(s);
     w.token_s = spent / w.n;
+    w.waits = (double)waits / w.n;
     *out = w;
     return bench_stopped(b);
 }

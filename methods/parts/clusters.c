@@ -81,6 +81,7 @@ static int segment_cluster(const struct kvl_pctx *ctx, const struct kvl_clusters
     int32_t dim = ctx->shape->head_dim;
     KVL_TRY(kvl_read_key_span(ctx, layer, kv_head, g->first, g->n, false, g->key));
     KVL_TRY(kvl_read_value_span(ctx, layer, kv_head, g->first, g->n, g->value));
+    KVL_TRY(kvl_look(ctx)); /* the host reads keys and values */
     segment_centre(g->key, g->mean, g->n, dim);
     KVL_TRY(ctx->ops->kmeans(&(struct kvl_kmeans_args){ .centroid = g->mean_key,
                                                         .assign = g->assign,

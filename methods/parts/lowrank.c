@@ -101,30 +101,58 @@ int kvl_lowrank_fit(const struct kvl_pctx *ctx, const struct kvl_lowrank *k, int
 
 /* ---- keys of them ----------------------------------------------------------------------------------- */
 
+/* low [n][rank]: rows of A of n positions, which lie in one piece or in two; a product with 1 changes no row. */
+static int lowrank_pick(const struct kvl_pctx *ctx, const struct kvl_lowrank *k, int32_t layer,
+                        const int32_t *pos, int32_t n, float *low)
+{
+    struct kvl_rows left;
+    int32_t *row;
+    float *one;
+    KVL_TRY(kvl_table_lend(ctx, k->left, layer, ctx->context_tok, &left));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &row));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &one));
+    int32_t n_first = left.part[0].n_rows;
+    for (int32_t i = 0; i < n; i++) {
+        row[i] = pos[i] < n_first ? pos[i] : pos[i] - n_first;
+        one[i] = 1;
+    }
+    for (int32_t i = 0, run; i < n; i += run) {
+        bool behind = pos[i] >= n_first;
+        for (run = 1; i + run < n && (pos[i + run] >= n_first) == behind;) run++;
+        KVL_TRY(
+            ctx->ops->mix_rows(&(struct kvl_mix_rows_args){ .y = low + (size_t)i * (size_t)k->rank,
+                                                            .x = left.part[behind].data,
+                                                            .row = row + i,
+                                                            .weight = one + i,
+                                                            .n = run,
+                                                            .k = 1,
+                                                            .n_x = left.part[behind].n_rows,
+                                                            .dim = k->rank }));
+    }
+    return KVL_OK;
+}
+
 int kvl_lowrank_keys(const struct kvl_pctx *ctx, const struct kvl_lowrank *k, int32_t layer,
                      int32_t kv_head, const int32_t *pos, int32_t n, float *key)
 {
     int32_t dim = ctx->shape->head_dim;
     size_t rank = (size_t)k->rank;
-    struct kvl_rows left, right;
+    struct kvl_rows right;
     float *low;
     if (kv_head < 0 || kv_head >= ctx->shape->n_kv_heads)
         return kvl_fail(ctx->err, KVL_EPOLICY, "keys of kv head %d, want 0 to %d", kv_head,
                         ctx->shape->n_kv_heads - 1);
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rank, &low));
-    KVL_TRY(kvl_table_peek(ctx, k->left, layer, ctx->context_tok, &left));
-    KVL_TRY(kvl_table_peek(ctx, k->right, layer, 1, &right));
-    KVL_TRY(kvl_look(ctx)); /* the host reads positions and rows */
-    for (int32_t i = 0; i < n; i++) {
+    KVL_TRY(kvl_look_at(ctx, pos, (size_t)n, sizeof *pos));
+    for (int32_t i = 0; i < n; i++)
         if (pos[i] < 0 || pos[i] >= ctx->context_tok)
             return kvl_fail(ctx->err, KVL_EPOLICY, "a key of position %d, want 0 to %d", pos[i],
                             ctx->context_tok - 1);
-        memcpy(low + (size_t)i * rank, kvl_table_row(&left, 0, pos[i]), rank * sizeof *low);
-    }
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rank, &low));
+    KVL_TRY(lowrank_pick(ctx, k, layer, pos, n, low));
+    KVL_TRY(kvl_table_lend(ctx, k->right, layer, 1, &right));
     const float *b = kvl_table_row(&right, 0, 0);
     KVL_TRY(kvl_product(ctx, low, n, b + (size_t)(kv_head * dim) * rank, dim, k->rank, key));
-    for (int32_t i = 0; i < n; i++)
-        KVL_TRY(kvl_rotate(ctx, layer, key + i * dim, 1, pos[i], key + i * dim));
+    KVL_TRY(kvl_rotate_each(ctx, layer, key, n, pos));
     KVL_TRY(kvl_meta_count(ctx, k->left, (int64_t)n * k->rank));
     return kvl_meta_count(ctx, k->right, (int64_t)dim * k->rank);
 }

@@ -57,15 +57,23 @@ int32_t kvl_lsh_hashed(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh)
 
 /* ---- codes ------------------------------------------------------------------------------------- */
 
+/* Norms and means are the host's; the rest is for operators. */
+static int lsh_row(struct kvl_lsh_hits *m, bool write, int32_t i)
+{
+    int32_t handle = m->lsh->handle[i];
+    if (write) return kvl_table_write(m->ctx, handle, m->layer, 0, &m->rows[i]);
+    return i == KVL_LSH_NORM || i == KVL_LSH_MEAN
+               ? kvl_table_peek(m->ctx, handle, m->layer, 1, &m->rows[i])
+               : kvl_table_lend(m->ctx, handle, m->layer, 1, &m->rows[i]);
+}
+
 /* Rows to write, or to read in pieces: who reads says how much (kvl_meta_count).  Room for products of n_side vectors
  * and codes of n_code. */
 static int lsh_rows(struct kvl_lsh_hits *m, bool write, size_t n_side, size_t n_code)
 {
     size_t n_tables = (size_t)m->lsh->L;
     void *code;
-    for (int32_t i = 0; i < KVL_LSH_ROWS; i++)
-        KVL_TRY(write ? kvl_table_write(m->ctx, m->lsh->handle[i], m->layer, 0, &m->rows[i])
-                      : kvl_table_peek(m->ctx, m->lsh->handle[i], m->layer, 1, &m->rows[i]));
+    for (int32_t i = 0; i < KVL_LSH_ROWS; i++) KVL_TRY(lsh_row(m, write, i));
     KVL_TRY(kvl_scratch_get(m->ctx, n_side * n_tables * (size_t)m->lsh->K, &m->side));
     KVL_TRY(kvl_scratch_items(m->ctx, n_code * n_tables, sizeof *m->code, &code));
     m->code = code;
@@ -189,7 +197,7 @@ int kvl_lsh_open(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t 
     KVL_TRY(kvl_scratch_get(ctx, heads * (size_t)out->n, &out->found));
     KVL_TRY(kvl_scratch_get(ctx, heads, &out->n_found));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)out->n, &out->mark));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)out->n, &out->pos));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)out->n, &out->pos));
     out->start = start;
     out->id = id;
     out->n_visited = visited;
@@ -243,8 +251,9 @@ int kvl_lsh_union(const struct kvl_lsh_hits *m, int32_t kv_head, int32_t *n_unio
     for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++)
         for (int32_t i = 0; i < m->n_found[h]; i++)
             m->mark[m->found[(size_t)h * (size_t)m->n + (size_t)i]] = 1;
+    int32_t *pos = m->pos + (size_t)kv_head * (size_t)m->n;
     for (int32_t i = 0; i < m->n; i++)
-        if (m->mark[i]) m->pos[n++] = m->lsh->first + i;
+        if (m->mark[i]) pos[n++] = m->lsh->first + i;
     *n_union = n;
     return KVL_OK;
 }
@@ -307,25 +316,31 @@ static void lsh_angles(const struct kvl_lsh_hits *m, int32_t kv_head, const floa
     }
 }
 
-int kvl_lsh_cosines(const struct kvl_lsh_hits *m, int32_t kv_head, const float *q,
-                    const int32_t *pos, int32_t n, double **cosine)
+int kvl_lsh_products(const struct kvl_lsh_hits *m, int32_t kv_head, const float *q,
+                     const int32_t *pos, int32_t n, float **dot)
 {
     int32_t d = m->ctx->shape->head_dim, group = m->ctx->shape->group;
-    float *key, *dot;
-    KVL_TRY(kvl_look(m->ctx));
+    float *key;
     for (int32_t i = 0; i < n; i++)
         if (pos[i] < m->lsh->first || pos[i] >= m->lsh->first + m->n)
             return kvl_fail(m->ctx->err, KVL_EPOLICY, "angle of position %d, %d to %d are hashed",
                             pos[i], m->lsh->first, m->lsh->first + m->n - 1);
     KVL_TRY(kvl_scratch_get(m->ctx, (size_t)n * (size_t)d, &key));
-    KVL_TRY(kvl_scratch_get(m->ctx, (size_t)n * (size_t)group, &dot));
+    KVL_TRY(kvl_scratch_get(m->ctx, (size_t)n * (size_t)group, dot));
+    KVL_TRY(kvl_read_keys(m->ctx, m->layer, kv_head, pos, n, false, key));
+    q += (size_t)(kv_head * group) * (size_t)d;
+    return kvl_product(m->ctx, q, group, key, n, d, *dot);
+}
+
+int kvl_lsh_cosines(const struct kvl_lsh_hits *m, int32_t kv_head, const float *q,
+                    const int32_t *pos, int32_t n, const float *dot, double **cosine)
+{
+    int32_t d = m->ctx->shape->head_dim, group = m->ctx->shape->group;
     KVL_TRY(kvl_scratch_get(m->ctx, (size_t)n * (size_t)group, cosine));
     KVL_TRY(kvl_meta_count(m->ctx, m->lsh->handle[KVL_LSH_MEAN], d));
     KVL_TRY(kvl_meta_count(m->ctx, m->lsh->handle[KVL_LSH_NORM], n));
-    KVL_TRY(kvl_read_keys(m->ctx, m->layer, kv_head, pos, n, false, key));
-    q += (size_t)(kv_head * group) * (size_t)d;
-    KVL_TRY(kvl_product(m->ctx, q, group, key, n, d, dot));
     KVL_TRY(kvl_look(m->ctx));
+    q += (size_t)(kv_head * group) * (size_t)d;
     for (int32_t g = 0; g < group; g++)
         lsh_angles(m, kv_head, q + g * d, pos, n, dot + (size_t)g * (size_t)n,
                    *cosine + (size_t)g * (size_t)n);

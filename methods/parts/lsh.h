@@ -48,7 +48,7 @@ struct kvl_lsh_hits {
     int32_t n_tables; /* the first of L, in use */
     int32_t *found;   /* [n_heads][n], ascending items: the first n_found of a row */
     int32_t *n_found; /* [n_heads] */
-    int32_t *pos;     /* [n], by kvl_lsh_union */
+    int32_t *pos;     /* [n_kv_heads][n], by kvl_lsh_union: the first of a row */
     /* the room's own */
     struct kvl_rows rows[KVL_LSH_ROWS];
     const int32_t **start, **id;
@@ -64,17 +64,20 @@ int kvl_lsh_open(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t 
 int kvl_lsh_find(struct kvl_lsh_hits *hits, const float *q, int32_t n_tables);
 /* Counts hyperplanes, buckets and entries that the last kvl_lsh_find read. */
 int kvl_lsh_count(const struct kvl_lsh_hits *hits);
-/* pos [*n], ascending: what any query head of a kv head found. */
+/* The first *n of the kv head's row of pos, ascending: what any of its query heads found. */
 int kvl_lsh_union(const struct kvl_lsh_hits *hits, int32_t kv_head, int32_t *n);
 /* In prefilled, of a policy that observes `n_queries` queries (KVL_OBS_WINDOW): the most of L tables with which what
  * all query heads of a lane find together, a mean over lanes and queries, is at most `room` tokens; min_hits where even
  * these are too many.  Not counted. */
 int kvl_lsh_fit(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer,
                 int32_t n_queries, double room, int32_t *n_tables);
-/* *cosine [group][n], in scratch, of the query heads q [n_heads][head_dim] of a kv head with k' of hashed positions
- * pos [n]; 0 where one of them is 0.  Keys, norms and mean are counted as read. */
+/* Of the query heads q [n_heads][head_dim] of a kv head and hashed positions pos [n], first *dot [group][n], in scratch:
+ * their products with keys, by operators alone.  Then, of these, *cosine [group][n] of q and k', in scratch: 0 where one
+ * of them is 0; the host waits for products of all kv heads once.  Keys, norms and mean are counted as read. */
+int kvl_lsh_products(const struct kvl_lsh_hits *hits, int32_t kv_head, const float *q,
+                     const int32_t *pos, int32_t n, float **dot);
 int kvl_lsh_cosines(const struct kvl_lsh_hits *hits, int32_t kv_head, const float *q,
-                    const int32_t *pos, int32_t n, double **cosine);
+                    const int32_t *pos, int32_t n, const float *dot, double **cosine);
 
 #ifdef __cplusplus
 }

@@ -31,19 +31,16 @@ int kvl_recent_begin(const struct kvl_pctx *ctx, const struct kvl_recent *r, int
     return KVL_OK;
 }
 
-/* Adds n values to the scores of the tokens from `first` on; the ring may end in between. */
-static int recent_sum(const struct kvl_pctx *ctx, const struct kvl_recent *r, int32_t layer,
-                      int32_t head, int32_t first, int32_t n, const float *value)
+/* Adds n values to the scores of the tokens from `first` on; the ring may end in between.  The ring is the host's, and
+ * so are weights once somebody looked: an operator would bring both to the device and back. */
+static void recent_sum(const struct kvl_pctx *ctx, const struct kvl_recent *r, int32_t layer,
+                       int32_t head, int32_t first, int32_t n, const float *value)
 {
     int32_t n_end = KVL_MIN(n, r->n_tok - first % r->n_tok);
-    struct kvl_add_args rest = { .y = recent_at(ctx, r, layer, head, first + n_end),
-                                 .x = value + n_end,
-                                 .n = (size_t)(n - n_end) };
-    struct kvl_add_args add = { .y = recent_at(ctx, r, layer, head, first),
-                                .x = value,
-                                .n = (size_t)n_end };
-    KVL_TRY(ctx->ops->add(&add));
-    return ctx->ops->add(&rest);
+    float *end = recent_at(ctx, r, layer, head, first);
+    float *rest = recent_at(ctx, r, layer, head, first + n_end);
+    for (int32_t i = 0; i < n_end; i++) end[i] += value[i];
+    for (int32_t i = n_end; i < n; i++) rest[i - n_end] += value[i];
 }
 
 int kvl_recent_add(const struct kvl_pctx *ctx, const struct kvl_recent *r,
@@ -58,7 +55,7 @@ int kvl_recent_add(const struct kvl_pctx *ctx, const struct kvl_recent *r,
     KVL_TRY(kvl_look(ctx)); /* the host writes the ring and reads weights */
     for (int32_t h = 0; h < ctx->shape->n_heads; h++) {
         *recent_at(ctx, r, layer, h, pos) = 0.0f;
-        if (!logits) KVL_TRY(recent_sum(ctx, r, layer, h, first, pos + 1 - first, probs[h]));
+        if (!logits) recent_sum(ctx, r, layer, h, first, pos + 1 - first, probs[h]);
         for (int32_t t = first; logits && t < pos; t++)
             *recent_at(ctx, r, layer, h, t) += logf(KVL_MAX(probs[h][t - first], FLT_MIN)) + lse[h];
     }

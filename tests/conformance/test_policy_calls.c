@@ -174,7 +174,7 @@ static int check_ranks(const struct kvl_pctx *ctx)
     float x[] = { 1, 5, 3, 5, -2, 4, 3 };
     float two[] = { 1, 2, 3, 9, 8, 7 }, even[] = { 0, 0, 0, 0 };
     int32_t index[4], number[] = { 4, 1, 9, -3 };
-    KVL_TRY(kvl_topk_ranked(ctx, x, 7, 4, index));
+    KVL_TRY(kvl_topk_ranked(ctx, x, 1, 7, 4, index));
     assert_memory_equal(index, ((int32_t[]){ 1, 3, 5, 2 }), sizeof index);
     KVL_TRY(kvl_topk(ctx, two, 2, 3, 2, index));
     assert_memory_equal(index, ((int32_t[]){ 1, 2, 0, 1 }), sizeof index);

@@ -22,7 +22,7 @@ END
 jq -es 'length > 10 and all(.[]; .part == "gpu" and .kv_type == "bf16" and .weights == "BF16" and has("gpu")
     and has("driver") and has("date") and (has("threads") | not))' "$tmp/run.jsonl" >"$tmp/o" ||
     fail "a JSON line lacks a field"
-for what in 'stream read' 'pinned copy to the device' 'projections of 64, bf16' token 'token speed-up' \
+for what in 'stream read' 'pinned copy to the device' 'projections of 64, bf16' token waits 'token speed-up' \
     'attention, random pages'; do
     jq -es --arg what "$what" 'any(.[]; .what == $what)' "$tmp/run.jsonl" >"$tmp/o" || fail "no line of $what"
 done
@@ -30,6 +30,9 @@ for policy in quest omnikv omnikv_host streaming_llm h2o snapkv; do
     jq -es --arg policy $policy 'any(.[]; .what == "token" and .policy == $policy)' "$tmp/run.jsonl" >"$tmp/o" ||
         fail "no token under $policy"
 done
+jq -es '[.[] | select(.what == "waits")] | any(.policy == "quest") and all(.[]; .value >= 1) and
+    all(.[] | select(.policy == "quest" or .policy == null); .value < 2)' "$tmp/run.jsonl" >"$tmp/o" ||
+    fail "waits of a token, quest: $(jq -c 'select(.what == "waits")' "$tmp/run.jsonl")"
 jq -es 'all(.[]; .what != "attention against torch" or .ratio > 0)' "$tmp/run.jsonl" >"$tmp/o" || fail "torch"
 grep -q '^# What the GPU path reaches' "$tmp/report.md" || fail "not the table of a GPU"
 grep -q '^| random 16-token pages against contiguous .* 0.910 | yes |$' "$tmp/report.md" || fail "random pages"

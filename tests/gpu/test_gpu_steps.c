@@ -402,6 +402,11 @@ static void test_costs(void **state)
         { "vattention", "", { 55, 105, 20424, 21772 } },
         { "omnikv", "filter_layers=1,num_wait_load_layers=0", { 3, 66, 1672, 1228 } },
         { "omnikv", "filter_layers=1+3,num_wait_load_layers=0", { 5, 69, 1472, 1420 } },
+        /* Pages that are wanted are found on the host, which waits once a layer. */
+        { "quest", "page=4,dense_layers=0,offload=true", { 7, 999, 99999, 99999 } },
+        { "omnikv", "filter_layers=1,num_wait_load_layers=0,offload=true", { 3, 999, 99999, 99999 } },
+        { "arkvale", "page_size=4", { 13, 999, 99999, 99999 } },
+        { "infllm", "offload=true", { 13, 999, 99999, 99999 } },
     };
     int32_t id[MAX_TOK];
     struct rig r;

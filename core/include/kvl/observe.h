@@ -121,6 +121,9 @@ KVL_API int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *
  * be x.  For what lies before RoPE: kvl_query.q_raw, keys read raw. */
 KVL_API int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n_heads,
                        int32_t pos, float *y);
+/* The same for n vectors, each to a position of its own: x [n][head_dim], pos [n]. */
+KVL_API int kvl_rotate_each(const struct kvl_pctx *ctx, int32_t layer, float *x, int32_t n,
+                            const int32_t *pos);
 /* Bytes of the key and the value of one token in one lane, as stored. */
 KVL_API int32_t kvl_token_bytes(const struct kvl_pctx *ctx);
 /* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */

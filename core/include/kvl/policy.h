@@ -175,9 +175,9 @@ KVL_API int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item,
  * KVL_ENUMERIC: one of them is a NaN. */
 KVL_API int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
                      int32_t k, int32_t *index);
-/* index [k]: the k largest of x [n], largest first; ties: the lower index first. */
-KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n, int32_t k,
-                            int32_t *index);
+/* The same, largest first; ties: the lower index first.  The hook has looked then (kvl_look). */
+KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
+                            int32_t k, int32_t *index);
 /* Sorts n numbers, in place. */
 KVL_API void kvl_ascending(int32_t *x, int32_t n);
 /* x [n_rows][n], in place. */

@@ -116,9 +116,15 @@ KVL_API int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t la
 /* The same, not counted: kvl_meta_count says what was read. */
 KVL_API int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
                            struct kvl_rows *out);
+/* The same for operators alone: on a device the rows stay there, and the host may look at none of them. */
+KVL_API int kvl_table_lend(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                           struct kvl_rows *out);
 /* Rows `first` and up, to write; row 0 of `out` is row `first` of the table.  Not counted. */
 KVL_API int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
                             struct kvl_rows *out);
+/* The same for operators alone. */
+KVL_API int kvl_table_lend_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
+                                int32_t first, struct kvl_rows *out);
 /* One row of one kv head: [row_elems].  A row and the next of the same kv head lie side by side where they were
  * got by kvl_table_write. */
 KVL_API const void *kvl_table_row(const struct kvl_rows *rows, int32_t kv_head, int32_t row);
