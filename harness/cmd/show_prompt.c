@@ -104,17 +104,16 @@ static int show_group(struct kvl_show *s, struct kvl_err *err)
 static int show_tokens(struct kvl_show *s, int32_t question, struct kvl_err *err)
 {
     const struct kvl_prompt *p = kvl_group_prompt(s->work, s->group);
-    const struct kvl_question *q = s->context.question;
     bool turns = strcmp(kvl_json_text(s->cell, "protocol"), "multi_turn") == 0;
-    KVL_TRY(kvl_prompt_question(p, &q[question], &s->question, err));
+    KVL_TRY(kvl_prompt_question(p, &s->context, question, &s->question, err));
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx",
              (unsigned long long)kvl_prompt_hash(&s->context.tokens, &s->question));
     s->same = strcmp(hash, kvl_json_text(s->sample, "prompt_hash")) == 0;
     struct kvl_tokens all = { 0 };
-    int rc = kvl_prompt_question(p, &q[turns ? 0 : question], &all, err);
+    int rc = kvl_prompt_question(p, &s->context, turns ? 0 : question, &all, err);
     for (int32_t i = 1; rc == KVL_OK && turns && i <= question; i++)
-        rc = kvl_prompt_turn(p, &q[i - 1], &q[i], &all, err);
+        rc = kvl_prompt_turn(p, &s->context, i - 1, &all, err);
     size_t n = (size_t)s->context.tokens.n + (size_t)all.n;
     s->prompt.id = rc == KVL_OK ? kvl_alloc(n, sizeof *s->prompt.id) : NULL;
     if (rc == KVL_OK && !s->prompt.id) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for a prompt");
