@@ -84,10 +84,12 @@ static int check_head(struct kvl_lsh_hits *m, int32_t kv_head, const float *q, c
     static struct lane l;
     uint8_t any[N] = { 0 };
     double wide[DIM], *cosine;
+    float *dot;
     int32_t n_any = 0, n_union;
     KVL_TRY(kvl_lsh_union(m, kv_head, &n_union));
     KVL_TRY(read_lane(m->ctx, m->layer, kv_head, &l));
-    KVL_TRY(kvl_lsh_cosines(m, kv_head, q, m->pos, n_union, &cosine));
+    KVL_TRY(kvl_lsh_products(m, kv_head, q, m->pos, n_union, &dot));
+    KVL_TRY(kvl_lsh_cosines(m, kv_head, q, m->pos, n_union, dot, &cosine));
     l.nearest = 1;
     for (int32_t g = 0; g < GROUP; g++) {
         int32_t h = kv_head * GROUP + g, n = 0;
@@ -116,12 +118,12 @@ static int hashed_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     struct kvl_lsh_hits m;
     struct kvl_rows plane;
-    double *cosine;
+    float *dot;
     (void)sel;
     assert_int_equal(kvl_lsh_hashed(ctx, &seen.lsh), N);
     KVL_TRY(kvl_lsh_open(ctx, &seen.lsh, step->layer, &m));
     KVL_TRY(kvl_lsh_find(&m, q->q, seen.used));
-    if (seen.position >= 0) return kvl_lsh_cosines(&m, 0, q->q, &seen.position, 1, &cosine);
+    if (seen.position >= 0) return kvl_lsh_products(&m, 0, q->q, &seen.position, 1, &dot);
     KVL_TRY(kvl_table_peek(ctx, seen.lsh.handle[KVL_LSH_PLANE], step->layer, 1, &plane));
     for (int32_t h = 0; h < N_KV; h++)
         KVL_TRY(check_head(&m, h, q->q, kvl_table_row(&plane, 0, 0)));
