@@ -10,7 +10,7 @@ struct kvl_sweep_args {
     struct kvl_model_args model;
     const char *log, *shard, *snapshots;
     int32_t jobs; /* 0 = auto */
-    bool dry_run, accept_stale, retry, strict, quiet, stats;
+    bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
     struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */
     size_t n_overrides;
