@@ -188,3 +188,9 @@ if(TARGET kvl_app)
     endif()
   endforeach()
 endif()
+
+# What older GPUs take instead: other kernels for prefill, fewer steps ahead for decoding.
+foreach(stem attn_prefill attn_decode)
+  kvl_emu_test(ops_cuda.test_${stem}_older test_cuda_${stem})
+  set_tests_properties(ops_cuda.test_${stem}_older PROPERTIES ENVIRONMENT KVL_EMU_GENERATION=8)
+endforeach()

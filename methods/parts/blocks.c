@@ -1,6 +1,6 @@
 /* Blocks of tokens: sizes from a budget, what stands for a block, what preselect keeps, and what a step reads of the
  * blocks that are there. */
-#include "kvl/blocks.h"
+#include "blocks.h"
 
 #include <math.h>
 #include <string.h>

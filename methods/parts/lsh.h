@@ -1,4 +1,4 @@
-/* kvl/lsh.h - keys in hash tables, and those that collide with queries (MagicPIG).
+/* lsh.h - keys in hash tables, and those that collide with queries (MagicPIG).
  *
  * Codes are signs of products with hyperplanes h of normal numbers, shared by the kv heads of a layer: code_l of x =
  * bits [x . h_(l,j) > 0], j < K, in each of L tables.  Keys are hashed once, when the context is complete, as
@@ -34,11 +34,11 @@ struct kvl_lsh {
 
 /* In plan: declares the tables for `layers` [n_layers] (NULL: all).  KVL_EINVAL where they have too many buckets or
  * entries. */
-KVL_API int kvl_plan_lsh(struct kvl_plan *plan, const uint8_t *layers, struct kvl_lsh *lsh);
+int kvl_plan_lsh(struct kvl_plan *plan, const uint8_t *layers, struct kvl_lsh *lsh);
 /* Tokens of this context that are hashed, 0 or more. */
-KVL_API int32_t kvl_lsh_hashed(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh);
+int32_t kvl_lsh_hashed(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh);
 /* In prefilled: hashes a layer's keys, one or more. */
-KVL_API int kvl_lsh_build(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer);
+int kvl_lsh_build(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer);
 
 /* What the queries of a token find.  All in scratch. */
 struct kvl_lsh_hits {
@@ -58,23 +58,23 @@ struct kvl_lsh_hits {
     float *side;
 };
 /* Once for a layer, where something is hashed. */
-KVL_API int kvl_lsh_open(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer,
-                         struct kvl_lsh_hits *out);
+int kvl_lsh_open(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer,
+                 struct kvl_lsh_hits *out);
 /* found and n_found of queries q [n_heads][head_dim], by the first n_tables tables.  Not counted. */
-KVL_API int kvl_lsh_find(struct kvl_lsh_hits *hits, const float *q, int32_t n_tables);
+int kvl_lsh_find(struct kvl_lsh_hits *hits, const float *q, int32_t n_tables);
 /* Counts hyperplanes, buckets and entries that the last kvl_lsh_find read. */
-KVL_API int kvl_lsh_count(const struct kvl_lsh_hits *hits);
+int kvl_lsh_count(const struct kvl_lsh_hits *hits);
 /* pos [*n], ascending: what any query head of a kv head found. */
-KVL_API int kvl_lsh_union(const struct kvl_lsh_hits *hits, int32_t kv_head, int32_t *n);
+int kvl_lsh_union(const struct kvl_lsh_hits *hits, int32_t kv_head, int32_t *n);
 /* In prefilled, of a policy that observes `n_queries` queries (KVL_OBS_WINDOW): the most of L tables with which what
  * all query heads of a lane find together, a mean over lanes and queries, is at most `room` tokens; min_hits where even
  * these are too many.  Not counted. */
-KVL_API int kvl_lsh_fit(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer,
-                        int32_t n_queries, double room, int32_t *n_tables);
+int kvl_lsh_fit(const struct kvl_pctx *ctx, const struct kvl_lsh *lsh, int32_t layer,
+                int32_t n_queries, double room, int32_t *n_tables);
 /* *cosine [group][n], in scratch, of the query heads q [n_heads][head_dim] of a kv head with k' of hashed positions
  * pos [n]; 0 where one of them is 0.  Keys, norms and mean are counted as read. */
-KVL_API int kvl_lsh_cosines(const struct kvl_lsh_hits *hits, int32_t kv_head, const float *q,
-                            const int32_t *pos, int32_t n, double **cosine);
+int kvl_lsh_cosines(const struct kvl_lsh_hits *hits, int32_t kv_head, const float *q,
+                    const int32_t *pos, int32_t n, double **cosine);
 
 #ifdef __cplusplus
 }

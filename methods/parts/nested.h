@@ -1,4 +1,4 @@
-/* kvl/nested.h - sets of a context's tokens, each with what the one before keeps: what they hold of the attention of a
+/* nested.h - sets of a context's tokens, each with what the one before keeps: what they hold of the attention of a
  * kv head, and which of them a budget pays (FastGen).
  *
  * Of n_sets sets, set p has the tokens whose level is p or less; the last but one has, of what a query sees, its newest
@@ -29,30 +29,27 @@ struct kvl_nested_lane {
 };
 
 /* size of every set. */
-KVL_API void kvl_nested_sizes(const struct kvl_nested *s, int32_t *size);
+void kvl_nested_sizes(const struct kvl_nested *s, int32_t *size);
 /* kept: mass, a mean over all queries.  `all` [n] is what every token received from all of them, `near` [n] from the
  * `window` queries from its own on: a query's window holds a token exactly while the query is among those. */
-KVL_API void kvl_nested_mass(const struct kvl_nested *s, const float *all, const float *near,
-                             float *kept);
+void kvl_nested_mass(const struct kvl_nested *s, const float *all, const float *near, float *kept);
 /* Adds the sum of absolute differences of one query to distance [n_sets]: between its weights a on the positions up to
  * `at` and those that a softmax over what a set keeps of them gives. */
-KVL_API void kvl_nested_distance(const struct kvl_nested *s, const float *a, int32_t at,
-                                 double *distance);
+void kvl_nested_distance(const struct kvl_nested *s, const float *a, int32_t at, double *distance);
 /* kept by mass, from two column sums that plan asked for (KVL_OBS_COLUMNS of 0 and of the window); in prefilled.  room
  * [2][n]. */
-KVL_API int kvl_nested_by_columns(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                                  const struct kvl_nested *s, float *room, float *kept);
+int kvl_nested_by_columns(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                          const struct kvl_nested *s, float *room, float *kept);
 /* kept: 1 - the mean distance of the last n_queries queries (KVL_OBS_WINDOW of n_queries).  room [n_heads + 1][n]. */
-KVL_API int kvl_nested_by_window(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                                 const struct kvl_nested *s, int32_t n_queries, float *room,
-                                 float *kept);
+int kvl_nested_by_window(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                         const struct kvl_nested *s, int32_t n_queries, float *room, float *kept);
 /* The first set that keeps `part` or more; 1: the last, whatever sums are rounded to. */
-KVL_API int32_t kvl_nested_choose(const struct kvl_nested_lane *lane, int32_t n_sets, double part);
+int32_t kvl_nested_choose(const struct kvl_nested_lane *lane, int32_t n_sets, double part);
 /* The largest part with which lanes hold at most `most` tokens on average after `more` steps behind n tokens, if kinds of
  * token go on as they were; when there is none, 0, or less where that is what all lanes keep with the first set
  * (distances go up to 2); 1 when all of the n fit. */
-KVL_API double kvl_nested_part(const struct kvl_nested_lane *lane, int32_t n_lanes, int32_t n_sets,
-                               int32_t n, int32_t more, int32_t most);
+double kvl_nested_part(const struct kvl_nested_lane *lane, int32_t n_lanes, int32_t n_sets,
+                       int32_t n, int32_t more, int32_t most);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /* Gates of kv heads: measured on a context, and split at a quantile. */
-#include "kvl/gates.h"
+#include "gates.h"
 
 #include <math.h>
 #include <string.h>

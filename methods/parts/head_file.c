@@ -1,5 +1,5 @@
 /* Files of what is known of every head: words and numbers of a line, one after the other. */
-#include "kvl/head_file.h"
+#include "head_file.h"
 
 #include "kvl/policy.h"
 

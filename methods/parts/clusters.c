@@ -1,5 +1,5 @@
 /* Keys of a layer in clusters: the index, built segment by segment, and its rows. */
-#include "kvl/clusters.h"
+#include "clusters.h"
 
 int kvl_plan_clusters(struct kvl_plan *plan, struct kvl_clusters *c)
 {

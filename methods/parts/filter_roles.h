@@ -1,4 +1,4 @@
-/* kvl/filters.h - filter layers of a policy: those that find tokens for the layers behind them (OmniKV).
+/* filter_roles.h - filter layers of a policy: those that find tokens for the layers behind them (OmniKV).
  *
  * Which layers they are is an option: a list, those of the tables beside the model's file, or what is measured on the
  * context at hand.  The best of all sets that leave at most `dense` layers dense is taken (kvl_filter_layers), by
@@ -12,8 +12,8 @@
  *                       is asked for do not show
  *
  * Thread-safe: as kvl/policy.h. */
-#ifndef KVL_FILTERS_H
-#define KVL_FILTERS_H
+#ifndef KVL_FILTER_ROLES_H
+#define KVL_FILTER_ROLES_H
 
 #include "kvl/policy.h"
 
@@ -63,7 +63,7 @@ struct kvl_filter_options {
     }
 /* In plan.  may_be [n_layers]: non-zero for layers that may be filters; lives until plan returns.  KVL_EINVAL where
  * the options do not fit the model. */
-KVL_API int kvl_plan_filters(struct kvl_plan *plan, struct kvl_filter_options *o, uint8_t **may_be);
+int kvl_plan_filters(struct kvl_plan *plan, struct kvl_filter_options *o, uint8_t **may_be);
 
 /* What a layer does. */
 struct kvl_filter_role {
@@ -73,27 +73,26 @@ struct kvl_filter_role {
     float capture, own; /* measured: C(filter, layer), C(layer, layer); else 0 */
 };
 /* role [n_layers] of the filters; not of measured ones. */
-KVL_API int kvl_filter_roles(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
-                             struct kvl_filter_role *role);
+int kvl_filter_roles(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
+                     struct kvl_filter_role *role);
 /* The same of filters measured on the n_tok tokens that were observed, with lists of k. */
-KVL_API int kvl_filter_measure(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
-                               int32_t n_tok, int32_t k, struct kvl_filter_role *role);
+int kvl_filter_measure(const struct kvl_pctx *ctx, const struct kvl_filter_options *o,
+                       int32_t n_tok, int32_t k, struct kvl_filter_role *role);
 /* In open or prefilled of a policy that offloads: the layers that read no list stay on the device. */
-KVL_API int kvl_filter_offload(const struct kvl_pctx *ctx, const struct kvl_filter_role *role);
+int kvl_filter_offload(const struct kvl_pctx *ctx, const struct kvl_filter_role *role);
 /* Over the layers that read a list: their number, sums of capture and own, the least capture. */
 struct kvl_filter_sums {
     double n, capture, own, least;
 };
-KVL_API struct kvl_filter_sums kvl_filter_sum(const struct kvl_pctx *ctx,
-                                              const struct kvl_filter_role *role);
+struct kvl_filter_sums kvl_filter_sum(const struct kvl_pctx *ctx,
+                                      const struct kvl_filter_role *role);
 /* Reports the layers that are filters, as filter_0000, filter_0001 ..., and their number; of measured ones also
  * capture_mean, capture_min and capture_own. */
-KVL_API int kvl_filter_report(const struct kvl_pctx *ctx, struct kvl_report *r,
-                              const struct kvl_filter_options *o,
-                              const struct kvl_filter_role *role);
+int kvl_filter_report(const struct kvl_pctx *ctx, struct kvl_report *r,
+                      const struct kvl_filter_options *o, const struct kvl_filter_role *role);
 /* A note of where the filters come from, where nobody said it. */
-KVL_API int kvl_filter_note(const struct kvl_pctx *ctx, struct kvl_report *r,
-                            const struct kvl_filter_options *o);
+int kvl_filter_note(const struct kvl_pctx *ctx, struct kvl_report *r,
+                    const struct kvl_filter_options *o);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* kvl/blocks.h - a step reads blocks of tokens: the first ones, the latest ones and the best of the others, in layers
+/* blocks.h - a step reads blocks of tokens: the first ones, the latest ones and the best of the others, in layers
  * and steps of which some share a list (KTransformers).
  *
  * A block is block_size positions.  Full blocks before that of the current token count; the current one is read from
@@ -76,28 +76,28 @@ enum { KVL_BLOCK_MAX, KVL_BLOCK_MEAN, KVL_BLOCK_QUEST, KVL_BLOCK_DYNAMIC, KVL_BL
                     "(published: 128)")
 
 /* Hooks of such a policy: the least budget that the options fit into; layers that read everything. */
-KVL_API int32_t kvl_blocks_min_budget(const struct kvl_shape *shape, const void *opts);
-KVL_API int kvl_blocks_schedule(struct kvl_pctx *ctx, const struct kvl_step *step);
+int32_t kvl_blocks_min_budget(const struct kvl_shape *shape, const void *opts);
+int kvl_blocks_schedule(struct kvl_pctx *ctx, const struct kvl_step *step);
 /* In plan: sizes from the budget, what lives on the host, the observer that preselect and DYNAMIC ask for.
  * selects [n_layers]: layers that make a list, for themselves and those that share it; lives until plan returns.
  * KVL_EINVAL where the budget leaves nothing to pick, or representative_num does not suit its type. */
-KVL_API int kvl_plan_blocks(struct kvl_plan *plan, struct kvl_blocks *b, uint8_t **selects);
+int kvl_plan_blocks(struct kvl_plan *plan, struct kvl_blocks *b, uint8_t **selects);
 /* Such a layer. */
-KVL_API bool kvl_blocks_selects(const struct kvl_blocks *b, int32_t layer);
+bool kvl_blocks_selects(const struct kvl_blocks *b, int32_t layer);
 
 /* ---- representatives --------------------------------------------------------------------------- */
 
 /* They are a minimum and a maximum: rows of b->table are [2][head_dim]; of the others [head_dim], of DYNAMIC a vector
  * for each query head of a group. */
-KVL_API bool kvl_blocks_pair(const struct kvl_blocks *b);
+bool kvl_blocks_pair(const struct kvl_blocks *b);
 /* In append: keys k of this step go into b->table.  MEAN and FIXED: sums, in proportion to their mean since all blocks
  * are of one size.  DYNAMIC: the mean key of a block that is full, for every query head. */
-KVL_API int kvl_blocks_keys(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                            const struct kvl_step *step, const float *k);
+int kvl_blocks_keys(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
+                    const struct kvl_step *step, const float *k);
 /* score [n_kv_heads][n] of the first n blocks: sum over query heads and channels of the maximum over representatives of
  * q_c r_c. */
-KVL_API int kvl_blocks_scores(const struct kvl_pctx *ctx, const struct kvl_blocks *b, int32_t layer,
-                              const float *q, int32_t n, float *score);
+int kvl_blocks_scores(const struct kvl_pctx *ctx, const struct kvl_blocks *b, int32_t layer,
+                      const float *q, int32_t n, float *score);
 
 /* ---- preselect --------------------------------------------------------------------------------- */
 
@@ -106,12 +106,11 @@ typedef int (*kvl_importance_fn)(const struct kvl_pctx *ctx, int32_t layer, cons
 /* In score: of the blocks of the context that are not local, where they are more, the preselect_block_count stay for
  * which the mean of `importance` is largest: over a block, a quarter of a block on either side, and the heads of a
  * list.  It is not asked where everything stays. */
-KVL_API int kvl_blocks_preselect(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                                 int32_t layer, kvl_importance_fn importance,
-                                 struct kvl_scores *scores);
+int kvl_blocks_preselect(const struct kvl_pctx *ctx, const struct kvl_blocks *b, int32_t layer,
+                         kvl_importance_fn importance, struct kvl_scores *scores);
 /* In prefilled: these means go into a table of one float per block. */
-KVL_API int kvl_blocks_remember(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                                int32_t layer, const float *mass, int32_t table);
+int kvl_blocks_remember(const struct kvl_pctx *ctx, const struct kvl_blocks *b, int32_t layer,
+                        const float *mass, int32_t table);
 
 /* ---- selection --------------------------------------------------------------------------------- */
 
@@ -124,13 +123,13 @@ struct kvl_block_choice {
 };
 /* In select: room for choice->score; NULL: everything is read, for all blocks of every list are to be read, or more are
  * to be picked than preselect leaves. */
-KVL_API int kvl_blocks_room(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                            const struct kvl_step *step, struct kvl_block_choice *choice);
+int kvl_blocks_room(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
+                    const struct kvl_step *step, struct kvl_block_choice *choice);
 /* The selection of this layer, and of the layers and steps that share it: by the scores of a kv head, or their sum
  * over the kv heads. */
-KVL_API int kvl_sel_blocks(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                           const struct kvl_step *step, const struct kvl_block_choice *choice,
-                           struct kvl_sel *sel);
+int kvl_sel_blocks(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
+                   const struct kvl_step *step, const struct kvl_block_choice *choice,
+                   struct kvl_sel *sel);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* kvl/clusters.h - keys of a layer in clusters, each with its mean key, its mean value and its tokens (RetroInfer).
+/* clusters.h - keys of a layer in clusters, each with its mean key, its mean value and its tokens (RetroInfer).
  *
  * Tokens are clustered in segments, of every lane apart: k-means in angle of keys minus the mean key of the segment; so
  * many clusters that one has per_cluster tokens on average, one at least.  Clusters are numbered in the order of their
@@ -24,26 +24,24 @@ struct kvl_clusters {
 };
 
 /* In plan: declares the tables. */
-KVL_API int kvl_plan_clusters(struct kvl_plan *plan, struct kvl_clusters *c);
+int kvl_plan_clusters(struct kvl_plan *plan, struct kvl_clusters *c);
 /* Clusters that a segment of n tokens has. */
-KVL_API int32_t kvl_clusters_of(const struct kvl_clusters *c, int32_t n);
+int32_t kvl_clusters_of(const struct kvl_clusters *c, int32_t n);
 /* Positions first .. first + n - 1 of all lanes become a segment, whose clusters are `cluster` and up. */
-KVL_API int kvl_clusters_add(const struct kvl_pctx *ctx, const struct kvl_clusters *c,
-                             int32_t layer, int32_t first, int32_t n, int32_t cluster);
+int kvl_clusters_add(const struct kvl_pctx *ctx, const struct kvl_clusters *c, int32_t layer,
+                     int32_t first, int32_t n, int32_t cluster);
 
 /* What a step reads of the clusters of a layer. */
 struct kvl_cluster_rows {
     struct kvl_rows spans, values, order;
 };
 /* Of the first n clusters, which have n_tok tokens; sizes are counted as read, values and tokens are not. */
-KVL_API int kvl_clusters_read(const struct kvl_pctx *ctx, const struct kvl_clusters *c,
-                              int32_t layer, int32_t n, int32_t n_tok,
-                              struct kvl_cluster_rows *out);
-KVL_API int32_t kvl_cluster_size(const struct kvl_cluster_rows *rows, int32_t kv_head,
-                                 int32_t cluster);
+int kvl_clusters_read(const struct kvl_pctx *ctx, const struct kvl_clusters *c, int32_t layer,
+                      int32_t n, int32_t n_tok, struct kvl_cluster_rows *out);
+int32_t kvl_cluster_size(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster);
 /* pos [size]: its positions, ascending. */
-KVL_API void kvl_cluster_tokens(const struct kvl_cluster_rows *rows, int32_t kv_head,
-                                int32_t cluster, int32_t *pos);
+void kvl_cluster_tokens(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster,
+                        int32_t *pos);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /* Scores of the newest tokens, in the state. */
-#include "policy_impl.h"
+#include "recent.h"
 
 #include <float.h>
 #include <math.h>

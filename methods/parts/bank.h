@@ -1,4 +1,4 @@
-/* kvl/bank.h - lists of tokens that filter layers choose for the layers after them (OmniKV): scores of the context by
+/* bank.h - lists of tokens that filter layers choose for the layers after them (OmniKV): scores of the context by
  * the weights of the last queries, and the context bank, from which the lists are loaded.
  *
  * What a load costs is counted, packed loads of whole lists.  With `offload` it is carried out, for a policy whose
@@ -9,7 +9,7 @@
 #ifndef KVL_BANK_H
 #define KVL_BANK_H
 
-#include "kvl/filters.h"
+#include "filter_roles.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,14 +28,12 @@ struct kvl_bank_scores {
     int32_t rows, heads;
 };
 /* In plan.  layers [n_layers]: non-zero for those that may choose.  KVL_EPOLICY: there are no such scores. */
-KVL_API int kvl_plan_bank_scores(struct kvl_plan *plan, struct kvl_bank_scores *s,
-                                 const uint8_t *layers);
+int kvl_plan_bank_scores(struct kvl_plan *plan, struct kvl_bank_scores *s, const uint8_t *layers);
 /* In prefilled, of a layer that chooses: the last queries of the context. */
-KVL_API int kvl_bank_window(const struct kvl_pctx *ctx, const struct kvl_bank_scores *s,
-                            int32_t layer);
+int kvl_bank_window(const struct kvl_pctx *ctx, const struct kvl_bank_scores *s, int32_t layer);
 /* Tokens of the context that are no candidates at position `pos`, its last. */
-KVL_API int32_t kvl_bank_in_window(const struct kvl_pctx *ctx, const struct kvl_bank_scores *s,
-                                   int32_t pos);
+int32_t kvl_bank_in_window(const struct kvl_pctx *ctx, const struct kvl_bank_scores *s,
+                           int32_t pos);
 
 /* Lies in the policy's state; zeroed: no list was loaded. */
 struct kvl_bank {
@@ -60,16 +58,15 @@ struct kvl_bank_list {
     bool offload;
 };
 /* In observe: rows of the table, counted as read where a window is, and room for scores. */
-KVL_API int kvl_bank_open(const struct kvl_pctx *ctx, struct kvl_bank_list *list);
+int kvl_bank_open(const struct kvl_pctx *ctx, struct kvl_bank_list *list);
 /* Then: list->score by the weights that observe got.  With logits it is exp of the largest logit, but for a factor that
  * all tokens share: tokens far below the log-sum-exp of their head (103 by the definition, 87 on the CPU) get 0. */
-KVL_API int kvl_bank_score(const struct kvl_pctx *ctx, const struct kvl_bank_list *list,
-                           const float *const *probs, const float *lse);
+int kvl_bank_score(const struct kvl_pctx *ctx, const struct kvl_bank_list *list,
+                   const float *const *probs, const float *lse);
 /* In observe: takes the list, or puts the best of the list at hand, no more than list->n, in its place. */
-KVL_API int kvl_bank_take(const struct kvl_pctx *ctx, struct kvl_bank *bank,
-                          struct kvl_bank_list *list);
+int kvl_bank_take(const struct kvl_pctx *ctx, struct kvl_bank *bank, struct kvl_bank_list *list);
 /* bank_calls_per_tok, bank_bytes_per_tok, bank_skipped_share and bank_hit_share of n_steps steps, 1 or more. */
-KVL_API int kvl_bank_report(struct kvl_report *r, const struct kvl_bank *bank, int64_t n_steps);
+int kvl_bank_report(struct kvl_report *r, const struct kvl_bank *bank, int64_t n_steps);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /* Hash tables of keys: hyperplanes, codes, buckets, collisions and angles. */
-#include "kvl/lsh.h"
+#include "lsh.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* What candidates for a mask of the prefill capture of the attention of every query head. */
-#include "kvl/mask_search.h"
+#include "mask_search.h"
 
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* kvl/mask_search.h - which of several masks suits a query head of a prefill: what each would capture of its attention.
+/* mask_search.h - which of several masks suits a query head of a prefill: what each would capture of its attention.
  *
  * Queries of a chunk, spread evenly over its part behind the length of the budget, are asked for their exact weights;
  * a kind of mask captures what of these falls on the keys that it names.  Sums over chunks lie in the policy's state;
@@ -26,16 +26,16 @@ struct kvl_mask_captured {
     int64_t n_queries; /* per head */
     double sum[];      /* [n_layers][n_heads][n_kinds] */
 };
-KVL_API size_t kvl_mask_captured_bytes(const struct kvl_shape *shape, int32_t n_kinds);
+size_t kvl_mask_captured_bytes(const struct kvl_shape *shape, int32_t n_kinds);
 /* In prefill_mask: asks the queries of this chunk and layer.  `mask` stays as it is.  Exact weights are counted as pairs
  * that were scored, as is what `say` asks for. */
-KVL_API int kvl_mask_search(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                            const struct kvl_query *q, struct kvl_prefill_mask *mask,
-                            const struct kvl_mask_search *how, struct kvl_mask_captured *captured);
+int kvl_mask_search(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                    const struct kvl_query *q, struct kvl_prefill_mask *mask,
+                    const struct kvl_mask_search *how, struct kvl_mask_captured *captured);
 /* Shares of the weight as "capture.<layer>.<head>.<kind>"; nothing where nothing was asked. */
-KVL_API int kvl_mask_search_report(const struct kvl_pctx *ctx, struct kvl_report *r,
-                                   const struct kvl_mask_search *how,
-                                   const struct kvl_mask_captured *captured);
+int kvl_mask_search_report(const struct kvl_pctx *ctx, struct kvl_report *r,
+                           const struct kvl_mask_search *how,
+                           const struct kvl_mask_captured *captured);
 
 #ifdef __cplusplus
 }

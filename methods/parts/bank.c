@@ -1,5 +1,5 @@
 /* Lists of filter layers: scores of the context, the context bank, what loading lists costs, and the load. */
-#include "kvl/bank.h"
+#include "bank.h"
 
 #include <float.h>
 #include <math.h>

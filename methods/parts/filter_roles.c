@@ -1,5 +1,5 @@
 /* Filter layers of a policy: options, what every layer does, and the measurement on the context at hand. */
-#include "kvl/filters.h"
+#include "filter_roles.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Keys channel by channel: the copy, and scores by some of the channels over rows that lie in two pieces. */
-#include "kvl/channels.h"
+#include "channels.h"
 
 #include <math.h>
 

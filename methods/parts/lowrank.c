@@ -1,5 +1,5 @@
 /* Keys at low rank: the factors of a layer, and keys made of them. */
-#include "kvl/lowrank.h"
+#include "lowrank.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* kvl/channels.h - a second copy of keys, channel by channel, and scores by some of the channels (SparQ).
+/* channels.h - a second copy of keys, channel by channel, and scores by some of the channels (SparQ).
  *
  * Keys lie in pages of KVL_CHANNEL_PAGE tokens, in a page channel after channel, so that a channel is read in pieces of
  * whole cache lines; in the type of the store (of q8_0: in f16, rounded).
@@ -16,10 +16,10 @@ extern "C" {
 enum { KVL_CHANNEL_PAGE = 128 };
 
 /* In plan: declares the table. */
-KVL_API int kvl_plan_channels(struct kvl_plan *plan, int32_t *table);
+int kvl_plan_channels(struct kvl_plan *plan, int32_t *table);
 /* In append: keys k [step->n_tok][n_kv_heads][head_dim] of this step go in. */
-KVL_API int kvl_channels_put(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
-                             const float *k);
+int kvl_channels_put(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                     const float *k);
 /* score_h(t) = factor_h sum over channels c of q_h,c k_t,c, of the first n tokens, as the model caps logits; what is
  * read of the copy, and nothing else, is counted. */
 struct kvl_channel_scores {
@@ -29,7 +29,7 @@ struct kvl_channel_scores {
     float *score;            /* out [n_heads][n] */
     float *max, *sum;        /* out [n_heads]: the largest score, sum of exp(score - max) */
 };
-KVL_API int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scores *s);
+int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scores *s);
 
 #ifdef __cplusplus
 }

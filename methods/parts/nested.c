@@ -1,5 +1,5 @@
 /* Nested sets of tokens: what they keep of the attention of a context, and what they cost. */
-#include "kvl/nested.h"
+#include "nested.h"
 
 #include <math.h>
 

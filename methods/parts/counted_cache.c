@@ -1,5 +1,5 @@
 /* A cache that is counted and holds nothing: which units would be on the device. */
-#include "kvl/policy.h"
+#include "counted_cache.h"
 
 size_t kvl_counted_bytes(int32_t capacity)
 {
