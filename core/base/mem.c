@@ -107,37 +107,50 @@ int kvl_read_file(const char *path, size_t limit, struct kvl_buf *out, struct kv
     return rc;
 }
 
-/* Edit distance with insertions, deletions and substitutions of cost 1. */
-static size_t edit_distance(const char *a, const char *b)
+enum { NEAR_MAX = 64 };
+
+struct near {
+    size_t whole; /* edits from one word to the other; two letters that changed places are one */
+    size_t part;  /* the same, where the longer one may go on */
+};
+
+static struct near near_of(const char *a, const char *b)
 {
-    enum { MAX = 64 };
     size_t la = strlen(a), lb = strlen(b);
-    if (la >= MAX || lb >= MAX) return MAX;
-    size_t row[MAX];
-    for (size_t j = 0; j <= lb; j++) row[j] = j;
+    if (la >= NEAR_MAX || lb >= NEAR_MAX) return (struct near){ NEAR_MAX, NEAR_MAX };
+    size_t rows[3][NEAR_MAX], *before = rows[0], *last = rows[1], *row = rows[2];
+    for (size_t j = 0; j <= lb; j++) last[j] = j;
+    size_t part = lb;
     for (size_t i = 1; i <= la; i++) {
-        size_t diag = row[0];
         row[0] = i;
         for (size_t j = 1; j <= lb; j++) {
-            size_t best = diag + (a[i - 1] != b[j - 1]);
-            diag = row[j];
-            best = KVL_MIN(best, row[j] + 1);
-            row[j] = KVL_MIN(best, row[j - 1] + 1);
+            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            best = KVL_MIN(best, KVL_MIN(last[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = KVL_MIN(best, before[j - 2] + 1);
+            row[j] = best;
         }
+        part = KVL_MIN(part, row[lb]); /* a goes on behind b */
+        size_t *old = before;
+        before = last;
+        last = row;
+        row = old;
     }
-    return row[lb];
+    for (size_t j = 0; j <= lb; j++) part = KVL_MIN(part, last[j]); /* b behind a */
+    return (struct near){ last[lb], part };
 }
 
 const char *kvl_nearest(const char *word, const char *const *names, size_t n)
 {
     const char *best = NULL;
-    size_t best_d = (strlen(word) + 2) / 3; /* further away is no help */
+    size_t len = strlen(word), most = (len + 2) / 3, best_d = SIZE_MAX; /* further is no help */
     for (size_t i = 0; i < n; i++) {
-        size_t d = edit_distance(word, names[i]);
-        if (d <= best_d && (!best || d < best_d)) {
-            best = names[i];
-            best_d = d;
-        }
+        struct near d = near_of(word, names[i]);
+        bool goes_on = KVL_MIN(len, strlen(names[i])) >= 4 && d.part <= len / 4;
+        size_t as = d.whole <= most ? d.whole : goes_on ? most + 1 + d.part : SIZE_MAX;
+        if (as >= best_d) continue;
+        best = names[i];
+        best_d = as;
     }
     return best;
 }

@@ -39,10 +39,9 @@ static int add_rules(const struct kvl_tokenizer *t, struct kvl_buf *out)
                                                           : "characters merged by score";
     KVL_TRY(kvl_buf_printf(out, "%-14s%s (%s)\n", "kind", t->kind, algorithm));
     if (t->pre)
-        return kvl_buf_printf(out, "%-14s%s%s\n", "pre-tokenizer", t->pre,
-                              strcmp(t->pre, "default") == 0
-                                  ? " (the file names none: ids may differ from the model's own)"
-                                  : "");
+        return kvl_buf_printf(
+            out, "%-14s%s%s\n", "pre-tokenizer", t->pre,
+            !t->pre_named ? " (the file names none: ids may differ from the model's own)" : "");
     if (t->bpe)
         return kvl_buf_printf(out, "%-14s%d pattern%s of tokenizer.json%s\n", "pre-tokenizer",
                               t->n_patterns, t->n_patterns == 1 ? "" : "s",

@@ -97,6 +97,7 @@ struct kvl_tokenizer {
     bool cut_words; /* no token goes on over a space: words can be merged one by one */
     /* gpt2 */
     const char *pre;    /* the pre-tokenizer's name */
+    bool pre_named;     /* the file says so; else it is what files without a name have */
     bool ignore_merges; /* a piece that is a token needs no merging */
     struct tok_merge *merge;
     size_t merge_mask;

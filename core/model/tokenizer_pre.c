@@ -278,6 +278,7 @@ int kvl_tok_pre_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_
     const struct pre_row *row;
     KVL_TRY(find_pre(file, &row, err));
     t->pre = row->tag;
+    t->pre_named = kvl_gguf_has(file, "tokenizer.ggml.pre");
     t->ignore_merges = row->ignore_merges;
     if (!kvl_gguf_has(file, "tokenizer.ggml.add_bos_token")) t->add_bos = row->add_bos;
     t->nfc = row->nfc && kvl_tok_nfc_works();

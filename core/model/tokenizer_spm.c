@@ -124,6 +124,13 @@ int kvl_tok_spm_load(struct kvl_tokenizer *t, const struct kvl_gguf *file, XXH3_
     enum kvl_gguf_type elem;
     const void *data;
     int64_t n;
+    if (!kvl_gguf_has(file, key)) { /* llama.cpp: all alike, so the leftmost pair is merged first */
+        float *none = kvl_alloc((size_t)t->n, sizeof *none);
+        if (!none) return kvl_fail(err, KVL_ENOMEM, "no memory for %d scores", t->n);
+        int rc = kvl_tok_spm_scores(t, none, key, hash, err);
+        kvl_free(none);
+        return rc;
+    }
     KVL_TRY(kvl_gguf_arr(file, key, &elem, &n, &data, err));
     if (elem != KVL_GGUF_F32 || n != t->n)
         return kvl_fail(err, KVL_EMODEL, "key \"%s\" has %lld elements of type %d, want %d of f32",

@@ -2,7 +2,6 @@
 #include "args.h"
 #include "cmds.h"
 #include "outfile.h"
-#include "registry.h"
 #include "stop.h"
 
 #include <stdio.h>
@@ -36,7 +35,7 @@ static error_t logits_parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child logits_children[] = { { &kvl_model_argp, 0, NULL, 0 }, { 0 } };
+static const struct argp_child logits_children[] = { { &kvl_full_argp, 0, NULL, 0 }, { 0 } };
 static const struct argp logits_argp = {
     .options = logits_options,
     .parser = logits_parse,
@@ -110,15 +109,11 @@ int cmd_logits(int argc, char **argv, struct kvl_err *err)
     struct kvl_model *model;
     bool done;
     a.model.args = &a.base;
-    KVL_TRY(kvl_registry_create(&a.model.registry, err));
-    int rc = kvl_args_parse(&logits_argp, argc, argv, &a, &done, err);
-    if (rc == KVL_OK && !done && (!a.ids || !a.out))
-        rc = kvl_fail(err, KVL_EINVAL, "want --ids 1,2,3 and --out X.npy");
-    if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &device, &model, err);
-    if (rc == KVL_OK && !done) {
-        rc = logits_model(&a, device, model, err);
-        kvl_model_close(model);
-    }
-    kvl_registry_destroy(a.model.registry);
+    KVL_TRY(kvl_args_parse(&logits_argp, argc, argv, &a, &done, err));
+    if (done) return KVL_OK;
+    if (!a.ids || !a.out) return kvl_fail(err, KVL_EINVAL, "want --ids 1,2,3 and --out X.npy");
+    KVL_TRY(kvl_model_args_open(&a.model, &device, &model, err));
+    int rc = logits_model(&a, device, model, err);
+    kvl_model_close(model);
     return rc;
 }

@@ -25,11 +25,17 @@ enum {
     REPRODUCE_DATA,
     REPRODUCE_OUT,
     REPRODUCE_DRY,
+    REPRODUCE_SET,
+    REPRODUCE_CONTEXTS,
     REPRODUCE_PATH = 1500
 };
 
+enum { REPRODUCE_SETS = 16 };
+
 struct reproduce {
     struct kvl_args base;
+    const char *set[REPRODUCE_SETS], *contexts; /* NULL: the recipe's */
+    size_t n_sets;
     char **name;
     size_t n_names;
     bool all, small, paper, dry; /* small, paper: asked for */
@@ -48,6 +54,9 @@ static const struct argp_option reproduce_options[] = {
     { "model", 'm', "FILE", 0, "the model; without one, the one that ships", 0 },
     { "data", REPRODUCE_DATA, "PATH", 0, "benchmark files, where a recipe asks for them", 0 },
     { "out", REPRODUCE_OUT, "DIR", 0, "logs, pictures and index.html (default out/reproduce)", 0 },
+    { "contexts", REPRODUCE_CONTEXTS, "N", 0, "so many contexts per cell: a cheap trial", 0 },
+    { "set", REPRODUCE_SET, "KEY=VALUE", 0,
+      "a value that replaces the recipe's, as YAML (repeatable); not for analyses", 0 },
     { "dry-run", REPRODUCE_DRY, NULL, 0,
       "what is left to run of the sweeps: cells, memory, time; analyses are left out", 0 },
     { 0 }
@@ -59,6 +68,13 @@ static error_t reproduce_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case 'm': a->model = arg; break;
     case REPRODUCE_DRY: a->dry = true; break;
+    case REPRODUCE_CONTEXTS: a->contexts = arg; break;
+    case REPRODUCE_SET:
+        if (a->n_sets == REPRODUCE_SETS)
+            return kvl_args_fail(&a->base, kvl_fail(a->base.err, KVL_EINVAL,
+                                                    "--set: want at most %d", REPRODUCE_SETS));
+        a->set[a->n_sets++] = arg;
+        break;
     case REPRODUCE_ALL: a->all = true; break;
     case REPRODUCE_DATA: a->data = arg; break;
     case REPRODUCE_OUT: a->out = arg; break;
@@ -174,20 +190,27 @@ static int reproduce_run(const struct reproduce *a, const struct kvl_published *
     snprintf(folder, sizeof folder, "%s/%s", a->out, p->id);
     if (!a->small && p->data && !a->data)
         return kvl_fail(err, KVL_EINVAL, "wants --data: %s", p->data);
+    if (p->analysis && (a->n_sets || a->contexts))
+        return kvl_fail(err, KVL_EINVAL, "is an analysis, want no --set and no --contexts");
     KVL_TRY(reproduce_text(a, p, yaml, err));
     if (a->dry && p->analysis) return KVL_OK;
-    const char *sweep[] = { "kvlab",
-                            p->analysis ? "analyze" : "sweep",
-                            yaml,
-                            p->analysis ? "--out" : "--log",
-                            log,
-                            "--model",
-                            a->model,
-                            a->dry ? "--dry-run" : NULL,
-                            a->all || a->n_names > 1
-                                ? "--quiet"
-                                : NULL, /* many: no context of each for times */
-                            NULL };
+    const char *sweep[12 + 2 * REPRODUCE_SETS] = { "kvlab", p->analysis ? "analyze" : "sweep",
+                                                   yaml,    p->analysis ? "--out" : "--log",
+                                                   log,     "--model",
+                                                   a->model };
+    char contexts[64];
+    size_t n = 7;
+    for (size_t i = 0; i < a->n_sets; i++) {
+        sweep[n++] = "--set";
+        sweep[n++] = a->set[i];
+    }
+    if (a->contexts) {
+        snprintf(contexts, sizeof contexts, "contexts=%s", a->contexts);
+        sweep[n++] = "--set";
+        sweep[n++] = contexts;
+    }
+    if (a->dry) sweep[n++] = "--dry-run";
+    if (a->all || a->n_names > 1) sweep[n++] = "--quiet"; /* many: no context of each for times */
     KVL_TRY(reproduce_spawn(sweep, err));
     for (size_t i = 0; !a->dry && i < p->n_figures; i++) {
         const char *plot[] = { "kvlab", "plot", p->figure[i], log, "--out", folder, NULL };

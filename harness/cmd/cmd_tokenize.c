@@ -1,7 +1,6 @@
 /* kvlab tokenize: text to token ids and back. */
 #include "args.h"
 #include "cmds.h"
-#include "registry.h"
 #include "show.h"
 
 /* A file that holds a vocabulary and no weights is enough here. */
@@ -16,8 +15,7 @@ enum { TOKENIZE_LIMIT = 1 << 30, TOKENIZE_KEY_IDS = 1, TOKENIZE_KEY_DECODE };
 
 struct tokenize_args {
     struct kvl_args base;
-    struct kvl_model_args model;
-    const char *file;
+    const char *model, *file;
     bool ids, decode, bos, special, cont, info;
 };
 
@@ -27,6 +25,7 @@ static const struct argp_option tokenize_options[] = {
     { "bos", 'b', NULL, 0, "add BOS and EOS where the model file says so", 0 },
     { "special", 's', NULL, 0, "text that spells a control token is that token", 0 },
     { "continue", 'c', NULL, 0, "the text continues another: no prefix space", 0 },
+    { "model", 'm', "FILE", 0, "GGUF file, or folder with tokenizer.json or tokenizer.model", 0 },
     { "info", 'n', NULL, 0, "no text: say which tokenizer it is, and its BOS, EOS and ends", 0 },
     { 0 }
 };
@@ -35,7 +34,7 @@ static error_t tokenize_parse(int key, char *arg, struct argp_state *state)
 {
     struct tokenize_args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
+    case 'm': a->model = arg; return 0;
     case 'i': a->ids = true; return 0;
     case 'd': a->decode = true; return 0;
     case 'b': a->bos = true; return 0;
@@ -52,7 +51,6 @@ static error_t tokenize_parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child tokenize_children[] = { { &kvl_model_argp, 0, NULL, 0 }, { 0 } };
 static const struct argp tokenize_argp = {
     .options = tokenize_options,
     .parser = tokenize_parse,
@@ -60,7 +58,6 @@ static const struct argp tokenize_argp = {
     .doc = "Token ids of a text: one token a line, id and text, or with --ids the ids alone.  The "
            "model "
            "is a GGUF file or a Hugging Face folder.",
-    .children = tokenize_children,
 };
 
 /* The text of one token with bytes outside printable ASCII as \xNN, so that a line stays a line. */
@@ -154,7 +151,7 @@ static int tokenize_check(const struct tokenize_args *a, struct kvl_err *err)
         return kvl_fail(err, KVL_EINVAL, "no file, want a path or - for standard input");
     if (a->ids && a->decode)
         return kvl_fail(err, KVL_EINVAL, "--ids and --decode exclude each other");
-    if (!a->model.model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
+    if (!a->model) return kvl_fail(err, KVL_EINVAL, "no model, want --model FILE");
     return KVL_OK;
 }
 
@@ -174,7 +171,7 @@ static int tokenize_file(const struct tokenize_args *a, struct kvl_err *err)
 {
     struct kvl_tokenizer *t = NULL;
     KVL_TRY(tokenize_check(a, err));
-    KVL_TRY(tokenize_open(a->model.model, &t, err));
+    KVL_TRY(tokenize_open(a->model, &t, err));
     int rc = a->info ? tokenize_info(t, err) : tokenize_text(a, t, err);
     kvl_tokenizer_destroy(t);
     return rc;
@@ -184,11 +181,7 @@ int cmd_tokenize(int argc, char **argv, struct kvl_err *err)
 {
     struct tokenize_args a = { 0 };
     bool done;
-    a.model.args = &a.base;
     kvl_show_data();
-    KVL_TRY(kvl_registry_create(&a.model.registry, err));
-    int rc = kvl_args_parse(&tokenize_argp, argc, argv, &a, &done, err);
-    if (rc == KVL_OK && !done) rc = tokenize_file(&a, err);
-    kvl_registry_destroy(a.model.registry);
-    return rc;
+    KVL_TRY(kvl_args_parse(&tokenize_argp, argc, argv, &a, &done, err));
+    return done ? KVL_OK : tokenize_file(&a, err);
 }

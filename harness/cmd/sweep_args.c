@@ -14,6 +14,7 @@ enum {
     SWEEP_KEY_STALE = 0x280,
     SWEEP_KEY_CHAT,
     SWEEP_KEY_DRY,
+    SWEEP_KEY_CELLS,
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
@@ -43,6 +44,7 @@ static const struct argp_option sweep_options[] = {
       "no "
       "times yet, a short context of each task is run for them and forgotten (not with --quiet)",
       0 },
+    { "cells", SWEEP_KEY_CELLS, NULL, 0, "with --dry-run: every cell, however many", 0 },
     { "jobs", SWEEP_KEY_JOBS, "N", 0,
       "worker processes that answer contexts, with the threads shared out among them; kv_limit_mib "
       "is the limit of each.  1: this process does it.  auto (default): as many as threads where a "
@@ -155,6 +157,7 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_LOG: a->log = arg; break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
+    case SWEEP_KEY_CELLS: a->cells = true; break;
     case SWEEP_KEY_SHARD: a->shard = arg; break;
     case SWEEP_KEY_SNAPSHOTS: a->snapshots = arg; break;
     case SWEEP_KEY_STALE: a->accept_stale = true; break;

@@ -344,7 +344,7 @@ static int sweep_dry_run(struct sweep *w)
     r.jobs = sweep_jobs(w, INT32_MAX);
     KVL_TRY(kvl_forecast(&r, &forecast, w->err));
     sweep_print_jobs(w, &r.jobs);
-    kvl_work_print(w->work, forecast.left);
+    kvl_work_print(w->work, forecast.left, w->a->cells);
     kvl_forecast_print(&forecast, &r, w->log_path.data, room.free_bytes, room.what);
     bool left = forecast.n_left > 0;
     kvl_forecast_free(&forecast);

@@ -12,7 +12,7 @@ struct kvl_sweep_args {
     int32_t jobs;    /* 0 = auto */
     bool cell_limit; /* asked for: */
     double cell_limit_s;
-    bool dry_run, accept_stale, retry, strict, quiet, stats;
+    bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
     struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */
     size_t n_overrides;

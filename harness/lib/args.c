@@ -166,6 +166,10 @@ static const struct argp_option model_options[] = {
       0 },
     { "allow-overlong", MODEL_KEY_OVERLONG, NULL, 0,
       "accept prompts longer than the model's context", 0 },
+    { 0 }
+};
+
+static const struct argp_option plugin_options[] = {
     { "plugin", MODEL_KEY_PLUGIN, "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
     { 0 }
 };
@@ -214,13 +218,28 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
         rc = kvl_device_parse(arg, &a->device, &a->gpus, a->args->err);
         break;
     case MODEL_KEY_OVERLONG: a->allow_overlong = true; break;
-    case MODEL_KEY_PLUGIN: rc = kvl_registry_plugin(a->registry, arg, a->args->err); break;
     default: return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);
 }
 
-const struct argp kvl_model_argp = { .options = model_options, .parser = model_parse };
+static error_t plugin_parse(int key, char *arg, struct argp_state *state)
+{
+    struct kvl_model_args *a = state->input;
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = a;
+        return 0;
+    }
+    if (key != MODEL_KEY_PLUGIN) return ARGP_ERR_UNKNOWN;
+    int rc = kvl_registry_plugin(a->registry, arg, a->args->err);
+    return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);
+}
+
+const struct argp kvl_full_argp = { .options = model_options, .parser = model_parse };
+static const struct argp_child plugin_children[] = { { &kvl_full_argp, 0, NULL, 0 }, { 0 } };
+const struct argp kvl_model_argp = { .options = plugin_options,
+                                     .parser = plugin_parse,
+                                     .children = plugin_children };
 
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err)
 {

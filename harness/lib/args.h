@@ -48,8 +48,9 @@ struct kvl_model_args {
     bool allow_overlong;
     struct kvl_registry *registry; /* plug-ins are loaded into it as they are met; NULL: none */
 };
-/* A child parser; its input is a struct kvl_model_args. */
-extern const struct argp kvl_model_argp;
+/* Child parsers; their input is a struct kvl_model_args.  The second is for commands in which no method runs: it has
+ * no --plugin. */
+extern const struct argp kvl_model_argp, kvl_full_argp;
 
 /* "f32", "bf16", "q8_0" or "f16" (NULL = f16). */
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);

@@ -187,6 +187,28 @@ struct yaml_range {
     char op;
 };
 
+int kvl_yaml_count(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *letters;
+        int64_t times;
+    } unit[] = { { "kK", 1024 }, { "mM", 1024 * 1024 } };
+    char digits[32];
+    size_t len = strlen(text);
+    if (len < 2 || len >= sizeof digits) return kvl_parse_i64(text, out);
+    for (size_t i = 0; i < sizeof unit / sizeof unit[0]; i++) {
+        int64_t v;
+        if (!strchr(unit[i].letters, text[len - 1])) continue;
+        memcpy(digits, text, len - 1);
+        digits[len - 1] = '\0';
+        KVL_TRY(kvl_parse_i64(digits, &v));
+        if (v < 0 || v > INT64_MAX / unit[i].times) return KVL_EINVAL;
+        *out = v * unit[i].times;
+        return KVL_OK;
+    }
+    return kvl_parse_i64(text, out);
+}
+
 static int yaml_range_parse(const char *text, struct yaml_range *out)
 {
     char copy[64];
@@ -199,9 +221,9 @@ static int yaml_range_parse(const char *text, struct yaml_range *out)
     out->op = *op;
     *op = '\0';
     copy[dots - text] = '\0';
-    KVL_TRY(kvl_parse_i64(copy, &out->first));
-    KVL_TRY(kvl_parse_i64(last, &out->last));
-    KVL_TRY(kvl_parse_i64(op + 1, &out->step));
+    KVL_TRY(kvl_yaml_count(copy, &out->first));
+    KVL_TRY(kvl_yaml_count(last, &out->last));
+    KVL_TRY(kvl_yaml_count(op + 1, &out->step));
     bool grows = out->op == '+' ? out->step >= 1 : out->step >= 2;
     bool good = out->first >= 1 && out->last >= out->first && out->last <= INT32_MAX && grows &&
                 out->step <= INT32_MAX;

@@ -69,6 +69,9 @@ int kvl_yaml_text(const struct kvl_yaml *y, const yaml_node_t *node, const char 
 int kvl_yaml_i64(const struct kvl_yaml *y, const yaml_node_t *node, const char *key, int64_t min,
                  int64_t max, int64_t *out);
 
+/* "4096", and as tables print it: "4K" or "4k" (1024 each), "1M".  KVL_EINVAL: no number. */
+int kvl_yaml_count(const char *text, int64_t *out);
+
 /* Calls `each` with every value of a list; "first..last*factor" and "first..last+step" stand for
  * whole numbers, all others are given as they are. */
 int kvl_yaml_each(struct kvl_yaml *y, yaml_node_t *node, const char *key,

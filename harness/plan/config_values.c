@@ -4,6 +4,7 @@
 #include "config_point.h"
 #include "policy_spec.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ int kvl_config_add_length(struct kvl_yaml *y, const yaml_node_t *at, const char 
                           const char *text, void *user)
 {
     int64_t v;
-    if (kvl_parse_i64(text, &v) != KVL_OK || v < 1 || v > CONFIG_MAX_TOK)
+    if (kvl_yaml_count(text, &v) != KVL_OK || v < 1 || v > CONFIG_MAX_TOK)
         return kvl_yaml_fail(y, at, key, "\"%s\" is no length, want 1 to %d tokens", text,
                              CONFIG_MAX_TOK);
     return kvl_ints_add(user, (int32_t)v) == KVL_OK ? KVL_OK : kvl_config_memory(y, key);
@@ -78,6 +79,12 @@ int kvl_config_add_budget(struct kvl_yaml *y, const yaml_node_t *at, const char 
                           const char *text, void *user)
 {
     int32_t tok;
+    int64_t n;
+    char digits[32];
+    if (kvl_yaml_count(text, &n) == KVL_OK) { /* 1k is 1024, also in the log */
+        snprintf(digits, sizeof digits, "%lld", (long long)n);
+        text = digits;
+    }
     if (kvl_budget_parse(text, 1000, &tok, y->err) != KVL_OK) return kvl_yaml_fail_at(y, at, key);
     return kvl_texts_add(user, text) == KVL_OK ? KVL_OK : kvl_config_memory(y, key);
 }

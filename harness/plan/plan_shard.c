@@ -209,6 +209,8 @@ int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *e
 
 /* ---- --dry-run ------------------------------------------------------------------------------- */
 
+enum { PLAN_SHOWN = 40 }; /* more cells than that hide the lines below them */
+
 static void plan_print_cell(const struct kvl_cell *c)
 {
     printf("  %s  %-24s %-16s %6s  ", c->id, c->speed ? "speed" : kvl_protocol_name(c->protocol),
@@ -220,7 +222,8 @@ static void plan_print_cell(const struct kvl_cell *c)
         printf("refused: %s\n", c->refused.msg);
 }
 
-static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left)
+static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left,
+                             bool cells)
 {
     struct kvl_estimate e;
     size_t n_left = 0;
@@ -238,18 +241,20 @@ static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g
         printf("%lld questions to answer", (long long)e.n_samples);
     if (n_left < g->n) printf("; left: %zu cells", n_left);
     putchar('\n');
-    for (size_t i = g->first; i < g->first + g->n; i++)
+    for (size_t i = g->first; cells && i < g->first + g->n; i++)
         if (left[i]) plan_print_cell(&w->cell[i]);
 }
 
-void kvl_work_print(const struct kvl_work *w, const bool *left)
+void kvl_work_print(const struct kvl_work *w, const bool *left, bool cells)
 {
     struct kvl_estimate sum = { 0 };
-    size_t n_groups = 0, n_cells = 0;
+    size_t n_groups = 0, n_cells = 0, n_left = 0;
+    for (size_t i = 0; i < w->n_cells; i++) n_left += left[i];
+    bool shown = cells || n_left <= PLAN_SHOWN;
     for (size_t i = 0; i < w->n_groups; i++) {
         struct kvl_estimate e;
         if (!w->group[i].mine) continue;
-        plan_print_group(w, &w->group[i], left);
+        plan_print_group(w, &w->group[i], left, shown);
         kvl_group_estimate(w, &w->group[i], &e);
         sum.prefill_tok += e.prefill_tok;
         sum.n_samples += e.n_samples;
@@ -259,6 +264,7 @@ void kvl_work_print(const struct kvl_work *w, const bool *left)
         n_groups++;
         n_cells += w->group[i].n;
     }
+    if (!shown) printf("%zu cells one by one: --cells\n", n_left);
     printf("%zu cells in %zu groups: %lld tokens to prefill, %lld questions to answer, %lld timed "
            "steps",
            n_cells, n_groups, (long long)sum.prefill_tok, (long long)sum.n_samples,

@@ -111,8 +111,8 @@ double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c);
 double kvl_cell_pass_cost(const struct kvl_work *w, const struct kvl_cell *c);
 
-/* Prints the cells that are left [n_cells] in their groups, and the estimate of the whole
- * (--dry-run). */
-void kvl_work_print(const struct kvl_work *w, const bool *left);
+/* Prints the groups that have cells left [n_cells], these one by one where they are few or `cells` asks for it, and
+ * the estimate of the whole (--dry-run). */
+void kvl_work_print(const struct kvl_work *w, const bool *left, bool cells);
 
 #endif

@@ -106,6 +106,17 @@ bool kvl_progress_due(const struct kvl_progress *p)
     return !p->quiet && kvl_now_ns() - p->t_shown >= every;
 }
 
+/* A large model answers less than once a second. */
+static void progress_rate_text(double per_s, char out[32])
+{
+    if (per_s >= 10.0)
+        snprintf(out, 32, "  %.0f answers/s", per_s);
+    else if (per_s >= 1.0)
+        snprintf(out, 32, "  %.1f answers/s", per_s);
+    else
+        snprintf(out, 32, "  %.*f answers/min", per_s * 60.0 < 10.0, per_s * 60.0);
+}
+
 void kvl_progress_show(struct kvl_progress *p, const char *what)
 {
     if (!kvl_progress_due(p)) return;
@@ -116,11 +127,11 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     kvl_progress_time(elapsed, spent, sizeof spent);
     kvl_progress_time(p->known ? p->left_s : kvl_progress_left_s(p), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
-    if (p->n_answers && elapsed > 0.0)
-        snprintf(rate, sizeof rate, "  %.0f answers/s", (double)p->n_answers / elapsed);
-    kvl_show_clear_line();
+    if (p->n_answers && elapsed > 0.0) progress_rate_text((double)p->n_answers / elapsed, rate);
+    if (p->tty) kvl_show_clear_line();
     fprintf(stderr, "%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s", percent, p->n_done,
             p->n_cells, errors, rate, spent, left, what, p->tty ? "" : "\n");
+    fflush(stderr);
     p->t_shown = now;
     p->shown = true;
 }

@@ -200,6 +200,16 @@ static void test_nearest(void **state)
     assert_string_equal(kvl_nearest("random", names, 5), "random");
     assert_null(kvl_nearest("zzzzzzzz", names, 5));
     assert_null(kvl_nearest("full", names, 0));
+    /* Singular for plural, two letters that changed places, a beginning. */
+    const char *const keys[] = { "name", "model", "policies", "protocols", "lengths", "contexts" };
+    assert_string_equal(kvl_nearest("policy", keys, 6), "policies");
+    assert_string_equal(kvl_nearest("protocol", keys, 6), "protocols");
+    assert_string_equal(kvl_nearest("lenght", keys, 6), "lengths");
+    assert_string_equal(kvl_nearest("contexts_per_cell", keys, 6), "contexts");
+    const char *const recipes[] = { "quest.figure7", "quest.table1-10k", "snapkv.table1" };
+    assert_string_equal(kvl_nearest("quest.tabel1", recipes, 3), "quest.table1-10k");
+    assert_string_equal(kvl_nearest("qeust.table1-10k", recipes, 3), "quest.table1-10k");
+    assert_null(kvl_nearest("speed", keys, 6));
     static const char *const commands[] = { "list", "log", "plot" };
     assert_null(kvl_nearest("foo", commands, 3)); /* two letters of three are another word */
     char text[200];

@@ -702,6 +702,47 @@ static void test_pre_defaults(void **state)
                     false);
 }
 
+static void expect_pre(const char *pre, const char *want)
+{
+    struct vocab v = bpe_vocab();
+    struct gw w;
+    struct kvl_buf text = { 0 };
+    bpe_write(&v, pre, 0, NULL, &w);
+    struct kvl_tokenizer *t = from_writer(&w);
+    assert_int_equal(kvl_tokenizer_describe(t, &text), KVL_OK);
+    assert_non_null(strstr(text.data, want));
+    kvl_buf_free(&text);
+    kvl_tokenizer_destroy(t);
+}
+
+/* A file that says default once was described as one that says nothing. */
+static void test_pre_named(void **state)
+{
+    (void)state;
+    expect_pre("default", "pre-tokenizer default\n");
+    expect_pre(NULL, "pre-tokenizer default (the file names none:");
+}
+
+/* llama.cpp takes a file without scores: all are 0, and of equal pairs the leftmost is merged first. */
+static void test_spm_no_scores(void **state)
+{
+    (void)state;
+    const char *const more[] = { "a", "b", "ab", "ba", "aba" };
+    struct vocab v = spm_vocab(more, 5);
+    struct gw w;
+    gw_init(&w);
+    gw_str(&w, "tokenizer.ggml.model", "llama");
+    vocab_write(&v, &w);
+    gw_bool(&w, "tokenizer.ggml.add_space_prefix", false);
+    struct kvl_tokenizer *t = from_writer(&w);
+    expect_ids(t, "ba", 0, IDS(262));
+    expect_ids(t, "bab", 0, IDS(262, 260));
+    expect_ids(t, "aba", 0, IDS(263));
+    expect_ids(t, "abab", 0,
+               IDS(263, 260)); /* ab, then aba, which begins further left than the second ab */
+    kvl_tokenizer_destroy(t);
+}
+
 /* ---- special tokens, BOS, spaces ----------------------------------------------------------- */
 
 static void test_special_tokens(void **state)
@@ -1271,6 +1312,8 @@ int main(void)
         cmocka_unit_test(test_pre_tokenizers),
         cmocka_unit_test(test_ignore_merges),
         cmocka_unit_test(test_pre_defaults),
+        cmocka_unit_test(test_pre_named),
+        cmocka_unit_test(test_spm_no_scores),
         cmocka_unit_test(test_special_tokens),
         cmocka_unit_test(test_bos_and_eos),
         cmocka_unit_test(test_ends),

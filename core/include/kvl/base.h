@@ -84,8 +84,8 @@ KVL_API void kvl_buf_free(struct kvl_buf *b);
 /* Reads a whole file (or standard input for "-") of at most `limit` bytes. */
 KVL_API int kvl_read_file(const char *path, size_t limit, struct kvl_buf *out, struct kvl_err *err);
 
-/* The entry of `names` nearest to `word` by edit distance, or NULL when none is near: "did you
- * mean". */
+/* The entry of `names` nearest to `word`, or NULL when none is near: "did you mean".  By edits, and behind those
+ * words that begin alike (policy: policies). */
 const char *kvl_nearest(const char *word, const char *const *names, size_t n);
 
 /* Nanoseconds of CLOCK_MONOTONIC. */
