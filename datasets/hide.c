@@ -53,8 +53,9 @@ static int hide_draw(struct hide_state *s, struct kvl_rng *rng)
 {
     const struct kvl_hide *h = s->hide;
     const char *class = h->label ? h->label : "name";
-    int32_t order[KVL_HIDE_FACTS], n_words;
-    const char *const *words = kvl_text_words(h->text, class, strlen(class), &n_words);
+    int32_t order[KVL_HIDE_FACTS], n_words = KVL_HIDE_FACTS;
+    const char *const *words = h->words;
+    if (!words) words = kvl_text_words(h->text, class, strlen(class), &n_words);
     n_words = KVL_MIN(n_words, KVL_HIDE_FACTS);
     if (h->n_facts > n_words)
         return kvl_fail(s->err, KVL_EINTERNAL, "%d %s, but only %d words of class %s", h->n_facts,

@@ -1,4 +1,4 @@
-/* hide.h - digits hidden in filler: what passkey, number_string and needle share.
+/* hide.h - digits hidden in filler: what passkey, number_string, needle and things share.
  *
  * A fact is an item that tells the value of a label (a name, a city; no label when there is one fact
  * and the wording has none).  Its value is a string of digits, the only ones in the context:
@@ -20,10 +20,11 @@ struct kvl_hide {
     const char *many;                    /* what they are called */
     const struct kvl_text *text;         /* the language */
     const char *intro, *item, *question; /* wording */
-    const char *label;  /* the field of the wording and class of its words; NULL = none */
-    int32_t n_facts;    /* 1..KVL_HIDE_FACTS */
-    int32_t most_facts; /* that the option allows */
-    int32_t n_digits;   /* 1..KVL_HIDE_DIGITS */
+    const char *label;        /* the field of the wording and class of its words; NULL = none */
+    const char *const *words; /* [KVL_HIDE_FACTS] labels of the task's own; NULL = the class's */
+    int32_t n_facts;          /* 1..KVL_HIDE_FACTS */
+    int32_t most_facts;       /* that the option allows */
+    int32_t n_digits;         /* 1..KVL_HIDE_DIGITS */
     enum kvl_evidence_kind evidence; /* of the digit runs of an item */
     /* Writes n_digits digits and a NUL. */
     void (*draw)(struct kvl_rng *rng, int32_t n_digits, char *value);

@@ -39,6 +39,7 @@ kvl_has() {
     case $2 in
     *-dev) command -v pkg-config >/dev/null && pkg-config --exists "$1" ;;
     gcc) command -v gcc >/dev/null && echo 'int main(void){return 0;}' | gcc -x c -fopenmp -o /dev/null - 2>/dev/null ;;
+    python3-pip) python3 -c 'import pip' 2>/dev/null ;;
     *) command -v "$1" >/dev/null ;;
     esac
 }

@@ -42,7 +42,9 @@ static void models_print(void)
     }
     puts("GiB of weights, keys and values, about; -: beyond the context.  As GGUF, or as a folder "
          "with config.json and "
-         "*.safetensors.\n\nDo not run:");
+         "*.safetensors.\nSmall ones can be had by name: harness/models.sh smollm2-135m, "
+         "gemma3-270m, "
+         "qwen2.5-coder-0.5b, qwen2.5-coder-1.5b.\n\nDo not run:");
     for (int32_t i = 0; (r = kvl_refused_family_at(i)); i++)
         printf("  %-38s %s\n", r->family, r->why);
 }
