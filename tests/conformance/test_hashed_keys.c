@@ -85,11 +85,12 @@ static int check_head(struct kvl_lsh_hits *m, int32_t kv_head, const float *q, c
     uint8_t any[N] = { 0 };
     double wide[DIM], *cosine;
     float *dot;
+    const int32_t *pos = m->pos + (size_t)kv_head * (size_t)m->n;
     int32_t n_any = 0, n_union;
     KVL_TRY(kvl_lsh_union(m, kv_head, &n_union));
     KVL_TRY(read_lane(m->ctx, m->layer, kv_head, &l));
-    KVL_TRY(kvl_lsh_products(m, kv_head, q, m->pos, n_union, &dot));
-    KVL_TRY(kvl_lsh_cosines(m, kv_head, q, m->pos, n_union, dot, &cosine));
+    KVL_TRY(kvl_lsh_products(m, kv_head, q, pos, n_union, &dot));
+    KVL_TRY(kvl_lsh_cosines(m, kv_head, q, pos, n_union, dot, &cosine));
     l.nearest = 1;
     for (int32_t g = 0; g < GROUP; g++) {
         int32_t h = kv_head * GROUP + g, n = 0;
@@ -103,11 +104,11 @@ static int check_head(struct kvl_lsh_hits *m, int32_t kv_head, const float *q, c
         }
         assert_int_equal(m->n_found[h], n);
         for (int32_t i = 0; i < n_union; i++)
-            check_cosine(l.key[m->pos[i] - FIRST], wide, cosine[g * n_union + i]);
+            check_cosine(l.key[pos[i] - FIRST], wide, cosine[g * n_union + i]);
     }
     if (!(l.nearest > 1e-5)) fail_msg("a product of %g: choose another seed", l.nearest);
     for (int32_t i = 0; i < N; i++)
-        if (any[i]) assert_int_equal(m->pos[n_any++], FIRST + i);
+        if (any[i]) assert_int_equal(pos[n_any++], FIRST + i);
     assert_int_equal(n_union, n_any);
     seen.checked += n_any;
     return KVL_OK;
