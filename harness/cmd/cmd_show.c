@@ -128,7 +128,7 @@ static int show_read(struct show *s)
 static void show_string(const json_t *r, const char *path)
 {
     const char *text = kvl_json_text(r, path);
-    kvl_show_text(text, strlen(text));
+    kvl_shown_text(text, strlen(text));
 }
 
 static void show_named(const json_t *cell, const char *name, const char *options)
@@ -156,7 +156,7 @@ static void show_cells(const struct show *s)
     json_t *cell;
     json_object_foreach(s->cells, id, cell)
     {
-        kvl_show_text(id, strlen(id));
+        kvl_shown_text(id, strlen(id));
         fputs("  ", stdout);
         show_named(cell, "task", "task_options");
         printf("  %.0f  ", kvl_json_number(cell, "length_tok"));
@@ -203,7 +203,7 @@ static void show_kept(const struct show *s)
 }
 
 /* Where in the prompt the evidence is. */
-static void show_evidence(const struct kvl_show *p, int32_t question)
+static void show_evidence(const struct kvl_shown *p, int32_t question)
 {
     const struct kvl_question *q = &p->context.question[question];
     const struct kvl_tokens *t = &p->context.tokens;
@@ -214,7 +214,7 @@ static void show_evidence(const struct kvl_show *p, int32_t question)
             while (first + 1 < t->n && t->begin[first + 1] <= span.begin) first++;
             for (last = first; last + 1 < t->n && t->begin[last + 1] < span.end;) last++;
             printf("evidence  tokens %d to %d: ", first, last);
-            kvl_show_text(p->context.context + span.begin, span.end - span.begin);
+            kvl_shown_text(p->context.context + span.begin, span.end - span.begin);
             putchar('\n');
         }
 }
@@ -236,7 +236,7 @@ static void show_answer(const struct show *s)
     putchar('\n');
 }
 
-static void show_score(const struct show *s, const struct kvl_show *p, int32_t question)
+static void show_score(const struct show *s, const struct kvl_shown *p, int32_t question)
 {
     const json_t *r = s->sample, *value;
     const char *name, *prediction = kvl_json_text(r, "prediction"),
@@ -248,7 +248,7 @@ static void show_score(const struct show *s, const struct kvl_show *p, int32_t q
     json_t *subs = json_object_get(r, "sub");
     json_object_foreach(subs, name, value)
     {
-        kvl_show_text(name, strlen(name));
+        kvl_shown_text(name, strlen(name));
         printf(" %g\n", json_number_value(value));
     }
     printf("why       the answer %s the gold text", strstr(prediction, gold) ? "has" : "lacks");
@@ -258,11 +258,11 @@ static void show_score(const struct show *s, const struct kvl_show *p, int32_t q
         printf("; scored again: official %g, strict %g", again.official, again.strict);
     }
     fputs(" (kvlab describe ", stdout);
-    kvl_show_text(p->group->task->task->name, strlen(p->group->task->task->name));
+    kvl_shown_text(p->group->task->task->name, strlen(p->group->task->task->name));
     puts(")");
 }
 
-static int show_all(const struct show *s, const json_t *cell, struct kvl_show *p)
+static int show_all(const struct show *s, const json_t *cell, struct kvl_shown *p)
 {
     int32_t question = (int32_t)kvl_json_number(s->sample, "question");
     if (s->a->ids) {
@@ -276,7 +276,7 @@ static int show_all(const struct show *s, const json_t *cell, struct kvl_show *p
                    : "NOT those that were sent: their hash is another (another model or build?)");
     show_kept(s);
     show_evidence(p, question);
-    KVL_TRY(kvl_show_print(p, s->err));
+    KVL_TRY(kvl_shown_print(p, s->err));
     show_answer(s);
     show_score(s, p, question);
     return KVL_OK;
@@ -292,14 +292,14 @@ static int show_sample(const struct show *s)
                         s->a->log, kvl_json_text(s->sample, "cell"), s->a->log);
     const json_t *run = json_object_get(s->runs, kvl_json_text(s->sample, "run"));
     if (!run) return kvl_fail(s->err, KVL_ELOG, "%s: no run record of the answer", s->a->log);
-    struct kvl_show p = { .run = run,
-                          .cell = cell,
-                          .sample = s->sample,
-                          .registry = s->a->registry,
-                          .model = s->a->model };
-    int rc = kvl_show_open(&p, s->err);
+    struct kvl_shown p = { .run = run,
+                           .cell = cell,
+                           .sample = s->sample,
+                           .registry = s->a->registry,
+                           .model = s->a->model };
+    int rc = kvl_shown_open(&p, s->err);
     if (rc == KVL_OK) rc = show_all(s, cell, &p);
-    kvl_show_close(&p);
+    kvl_shown_close(&p);
     return rc;
 }
 

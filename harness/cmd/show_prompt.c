@@ -45,7 +45,7 @@ static int settings_of_text(struct show_settings *o, const char *text)
 }
 
 /* One length and depth, and no method: none changes what is asked. */
-static int settings_of_cell(struct show_settings *o, const struct kvl_show *s)
+static int settings_of_cell(struct show_settings *o, const struct kvl_shown *s)
 {
     char text[64];
     double depth = kvl_json_number(s->cell, "depth");
@@ -62,7 +62,7 @@ static int settings_of_cell(struct show_settings *o, const struct kvl_show *s)
     return rc;
 }
 
-static int show_sweep(struct kvl_show *s, struct kvl_err *err)
+static int show_sweep(struct kvl_shown *s, struct kvl_err *err)
 {
     struct show_settings o = { 0 };
     int rc = settings_of_text(&o, kvl_json_text(s->run, "sweep.text"));
@@ -84,7 +84,7 @@ static const char *key_contexts(const char *key, size_t *len)
     return begin;
 }
 
-static int show_group(struct kvl_show *s, struct kvl_err *err)
+static int show_group(struct kvl_shown *s, struct kvl_err *err)
 {
     size_t len, n;
     const char *want = key_contexts(kvl_json_text(s->cell, "key"), &len);
@@ -101,7 +101,7 @@ static int show_group(struct kvl_show *s, struct kvl_err *err)
 }
 
 /* Turns before the last one stand in the prompt with their right answers. */
-static int show_tokens(struct kvl_show *s, int32_t question, struct kvl_err *err)
+static int show_tokens(struct kvl_shown *s, int32_t question, struct kvl_err *err)
 {
     const struct kvl_prompt *p = kvl_group_prompt(s->work, s->group);
     bool turns = strcmp(kvl_json_text(s->cell, "protocol"), "multi_turn") == 0;
@@ -126,7 +126,7 @@ static int show_tokens(struct kvl_show *s, int32_t question, struct kvl_err *err
     return rc;
 }
 
-int kvl_show_open(struct kvl_show *s, struct kvl_err *err)
+int kvl_shown_open(struct kvl_shown *s, struct kvl_err *err)
 {
     struct kvl_where where = { "", 1, NULL };
     double context = kvl_json_number(s->sample, "context");
@@ -145,7 +145,7 @@ int kvl_show_open(struct kvl_show *s, struct kvl_err *err)
     return show_tokens(s, (int32_t)question, err);
 }
 
-void kvl_show_close(struct kvl_show *s)
+void kvl_shown_close(struct kvl_shown *s)
 {
     kvl_tokens_free(&s->prompt);
     kvl_tokens_free(&s->question);
@@ -157,7 +157,7 @@ void kvl_show_close(struct kvl_show *s)
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-void kvl_show_text(const char *s, size_t n)
+void kvl_shown_text(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
@@ -171,7 +171,7 @@ void kvl_show_text(const char *s, size_t n)
     }
 }
 
-static int show_part(const struct kvl_show *s, const char *what, int32_t first, int32_t n,
+static int show_part(const struct kvl_shown *s, const char *what, int32_t first, int32_t n,
                      struct kvl_err *err)
 {
     struct kvl_buf text = { 0 };
@@ -179,7 +179,7 @@ static int show_part(const struct kvl_show *s, const char *what, int32_t first, 
     int rc = kvl_decode(kvl_model_tokenizer(s->file), s->prompt.id + first, n, true, first == 0,
                         &text, err);
     printf("--- %s, tokens %d to %d\n", what, first, first + n - 1);
-    if (rc == KVL_OK) kvl_show_text(text.data ? text.data : "", text.len);
+    if (rc == KVL_OK) kvl_shown_text(text.data ? text.data : "", text.len);
     putchar('\n');
     kvl_buf_free(&text);
     return rc;
@@ -187,7 +187,7 @@ static int show_part(const struct kvl_show *s, const char *what, int32_t first, 
 
 /* Tokens of the question that are the text of the user; what follows in a chat template is the template's, and the
  * beginning of the answer. */
-static int show_n_asked(const struct kvl_show *s, int32_t *out, struct kvl_err *err)
+static int show_n_asked(const struct kvl_shown *s, int32_t *out, struct kvl_err *err)
 {
     const struct kvl_prompt *p = kvl_group_prompt(s->work, s->group);
     const struct kvl_question *q =
@@ -205,7 +205,7 @@ static int show_n_asked(const struct kvl_show *s, int32_t *out, struct kvl_err *
     return KVL_OK;
 }
 
-int kvl_show_print(const struct kvl_show *s, struct kvl_err *err)
+int kvl_shown_print(const struct kvl_shown *s, struct kvl_err *err)
 {
     const struct kvl_prompt *p = kvl_group_prompt(s->work, s->group);
     int32_t context = s->context.tokens.n, before = 0, asked;

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-struct kvl_show {
+struct kvl_shown {
     const json_t *run, *cell, *sample; /* records, borrowed */
     const struct kvl_registry *registry;
     const char *model; /* file instead of that of the run; NULL: that one */
@@ -27,12 +27,12 @@ struct kvl_show {
 };
 
 /* KVL_EINVAL: this build, or the files that are there now, make other contexts; with what is missing. */
-int kvl_show_open(struct kvl_show *s, struct kvl_err *err);
-void kvl_show_close(struct kvl_show *s);
+int kvl_shown_open(struct kvl_shown *s, struct kvl_err *err);
+void kvl_shown_close(struct kvl_shown *s);
 
 /* Prints the prompt in its parts, the template's by themselves. */
-int kvl_show_print(const struct kvl_show *s, struct kvl_err *err);
+int kvl_shown_print(const struct kvl_shown *s, struct kvl_err *err);
 /* Text with all that a terminal would act on as \xNN; line feeds and tabs stay. */
-void kvl_show_text(const char *s, size_t n);
+void kvl_shown_text(const char *s, size_t n);
 
 #endif
